@@ -1,0 +1,7 @@
+// Code that both compilers see: g++ and nvcc.
+#pragma once
+#if defined(__CUDACC__)
+#define LANCET_HD __host__ __device__ __forceinline__
+#else
+#define LANCET_HD inline __attribute__((always_inline))
+#endif

@@ -1,0 +1,58 @@
+// Communicator: what the ranks of one lane say to each other.
+//
+// Threading: one thread at a time calls a communicator; different communicators (one a lane, made with
+// duplicate()) are called from different threads at once. Calls block the calling thread, which sleeps; they return
+// a communication error when a rank has not arrived within the timeout, when a peer is gone, or after abort().
+// Order: all ranks call the same operations of one communicator in the same order.
+#pragma once
+#include <chrono>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "lancet/base/result.h"
+
+namespace lancet::comm {
+
+// A stretch of bytes that goes to, or comes from, one peer. Sends to a peer and its receives match in order;
+// both sides know the sizes. A segment of 0 bytes is not sent.
+struct Segment {
+  int peer = 0;
+  std::byte* data = nullptr;
+  std::size_t bytes = 0;
+};
+
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+  // "mpi", "inproc", "self": for the banner.
+  virtual std::string transport() const = 0;
+
+  // Every send segment reaches its peer's matching receive segment. Segments to oneself are allowed (copied).
+  virtual Status exchange(std::span<const Segment> sends, std::span<const Segment> receives) = 0;
+  // In place, over all ranks; the same bits on every rank.
+  virtual Status all_reduce_sum(std::span<float> values) = 0;
+  virtual Status broadcast(std::span<std::byte> bytes, int root) = 0;
+  virtual Status barrier() = 0;
+
+  // A new communicator over the same ranks, for another lane. Collective.
+  virtual Result<std::unique_ptr<Communicator>> duplicate() = 0;
+  // Wakes every blocked call of this rank, on all duplicates, with an error; later calls fail at once. Any thread.
+  virtual void abort(const std::string& why) = 0;
+  // How long a call waits for the other ranks before it fails. Default 300 s.
+  virtual void set_timeout(std::chrono::milliseconds timeout) = 0;
+};
+
+// One rank alone: exchange copies, reductions return their input.
+std::unique_ptr<Communicator> make_self();
+
+// inproc: `ranks` threads of this process; runs body(communicator) on each and joins them. The first error or
+// exception aborts the others and is returned (an exception is rethrown).
+Status run_inproc(int ranks, const std::function<Status(Communicator&)>& body,
+                  std::chrono::milliseconds timeout = std::chrono::seconds(60));
+
+}  // namespace lancet::comm
