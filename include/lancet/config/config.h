@@ -1,0 +1,153 @@
+// The one JSON file of a run: typed, with defaults, checked. Field names follow Hugging Face's GPT-2 and Mixtral
+// configs and Megatron's training arguments. src/config/fields.cpp holds the one table of fields (doc, range) that
+// parsing, printing, checking and `--help` share.
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "lancet/base/dtype.h"
+#include "lancet/base/result.h"
+
+namespace lancet::config {
+
+enum class Router { switch_top1, batch_prioritized };  // "switch", "batch_prioritized"
+enum class AuxLossScope { rank, global };
+enum class Optimizer { adamw, sgd };
+enum class LrSchedule { constant, linear, cosine, wsd };
+enum class Policy { sequential, expert_pipeline, dw, partition, lancet, automatic };  // the last one's word is "auto"
+enum class Transport { automatic, mpi, self };  // "auto": mpi under a launcher, self without one
+enum class Device { cpu, cuda };
+
+// The word of the value in the JSON file.
+std::string_view name(Router value);
+std::string_view name(AuxLossScope value);
+std::string_view name(Optimizer value);
+std::string_view name(LrSchedule value);
+std::string_view name(Policy value);
+std::string_view name(Transport value);
+std::string_view name(Device value);
+
+struct Model {
+  std::int64_t n_layer = 12;
+  std::int64_t n_head = 12;
+  std::int64_t n_embd = 768;
+  std::int64_t n_positions = 1024;
+  std::int64_t vocab_size = 50257;
+  std::optional<std::int64_t> n_inner;  // null: 4 * n_embd
+  double layer_norm_epsilon = 1e-5;
+  double initializer_range = 0.02;
+  std::int64_t moe_layer_freq = 2;                // 0: dense
+  std::optional<std::int64_t> experts_per_rank;   // one of these two; 2 a rank where neither is given
+  std::optional<std::int64_t> num_local_experts;  // all experts of a layer, over all ranks (Mixtral's word)
+  std::int64_t num_experts_per_tok = 1;
+  Router router = Router::switch_top1;
+  double capacity_factor = 1.25;
+  double router_aux_loss_coef = 0.01;
+  AuxLossScope router_aux_loss_scope = AuxLossScope::rank;
+  std::int64_t vocab_pad_multiple = 64;
+
+  std::int64_t inner() const { return n_inner.value_or(4 * n_embd); }
+  std::int64_t padded_vocab() const {
+    return (vocab_size + vocab_pad_multiple - 1) / vocab_pad_multiple * vocab_pad_multiple;
+  }
+  bool is_moe(std::int64_t block) const { return moe_layer_freq > 0 && block % moe_layer_freq == 0; }
+  bool has_moe() const { return moe_layer_freq > 0; }
+  std::int64_t moe_layers() const { return has_moe() ? (n_layer + moe_layer_freq - 1) / moe_layer_freq : 0; }
+  // Experts of one MoE layer, over all ranks and on one (0 in a dense model). check() has seen that ranks divide them.
+  std::int64_t experts(int ranks) const;
+  std::int64_t experts_on_rank(int ranks) const { return experts(ranks) / ranks; }
+  friend bool operator==(const Model&, const Model&) = default;
+};
+
+struct Data {
+  std::string train;                 // token file; empty only with `synthetic`
+  std::string eval;                  // token file; empty: no evaluation
+  std::string tokenizer;             // folder with vocab.json and merges.txt; needed only to generate text
+  std::int64_t eval_sequences = 64;  // over all ranks
+  bool synthetic = false;            // tokens drawn from the seed in place of files
+  friend bool operator==(const Data&, const Data&) = default;
+};
+
+struct Train {
+  std::int64_t steps = 100;
+  std::int64_t seq_len = 0;           // after parsing: 0 has become n_positions
+  std::int64_t micro_batch_size = 8;  // sequences a rank and micro step
+  std::int64_t gradient_accumulation_steps = 1;
+  DType dtype = DType::f32;  // "fp32" or "bf16": products and activations; parameters and optimizer stay fp32
+  Optimizer optimizer = Optimizer::adamw;
+  double lr = 1e-3;
+  double min_lr = 0;
+  LrSchedule lr_schedule = LrSchedule::constant;
+  std::int64_t lr_warmup_steps = 0;
+  std::int64_t lr_decay_steps = 0;  // wsd: the last so many steps fall to min_lr
+  double weight_decay = 0;
+  double adam_beta1 = 0.9;
+  double adam_beta2 = 0.999;
+  double adam_eps = 1e-8;
+  double sgd_momentum = 0.9;
+  double clip_grad = 0;  // global norm; 0: off
+  std::int64_t seed = 1;
+  std::int64_t eval_interval = 100;  // steps; 0: only at the end
+  std::string sample_prompt;
+  std::int64_t sample_tokens = 0;  // tokens generated from sample_prompt at the end; 0: none
+  friend bool operator==(const Train&, const Train&) = default;
+};
+
+struct Overlap {
+  Policy policy = Policy::sequential;
+  std::int64_t max_parts = 8;       // the paper's rho
+  std::int64_t groups_per_moe = 5;  // the paper's gamma: groups between two MoE layers
+  std::int64_t max_range = 10;      // the paper's iota: groups in a range
+  std::int64_t bucket_bytes = 25 * 1024 * 1024;
+  friend bool operator==(const Overlap&, const Overlap&) = default;
+};
+
+struct Comm {
+  double timeout_s = 300;
+  Transport transport = Transport::automatic;
+  friend bool operator==(const Comm&, const Comm&) = default;
+};
+
+struct Log {
+  std::int64_t interval = 10;  // steps between step lines
+  std::string run_dir;         // load() makes an empty one runs/<name of the file>
+  std::optional<double> peak_tflops;
+  bool trace = false;
+  friend bool operator==(const Log&, const Log&) = default;
+};
+
+struct Config {
+  Model model;
+  Data data;
+  Train train;
+  Overlap overlap;
+  Comm comm;
+  Log log;
+  Device device = Device::cpu;
+  std::int64_t threads = 0;  // a rank; 0: cores / local ranks
+  friend bool operator==(const Config&, const Config&) = default;
+};
+
+// JSON text (with // and /* */ comments) to a Config whose every field is in its range. origin: the text's name in
+// errors. overrides: "a.b=value", the value as JSON or else a string, applied in order before any check.
+// Errors (ExitCode::config) name the file and the field or the line: bad syntax, a key that is unknown (with the
+// nearest known one) or stands twice, a wrong type, a value out of range.
+Result<Config> parse(std::string_view text, std::string_view origin, std::span<const std::string> overrides = {});
+Result<Config> load(const std::filesystem::path& file, std::span<const std::string> overrides = {});
+
+// What fields must agree on with each other and with the number of ranks.
+Status check(const Config& config, int ranks);
+// What training needs besides: token files (or data.synthetic), a tokenizer where text is generated. Opens no file.
+Status check_data(const Config& config);
+
+// All fields, resolved; parse(to_json(c)) == c.
+std::string to_json(const Config& config);
+
+// One line a field with default, range and meaning: for `--help`.
+std::string describe();
+
+}  // namespace lancet::config
