@@ -1,0 +1,73 @@
+// Matrix products on the CPU, row-major: C = op(A) op(B) (+ bias) (+ C).
+//
+// Weights are [out, in], as torch's Linear has them, so the three products of a linear layer are
+//   forward  Y[rows, out]  = X[rows, in]  W^T            trans_b
+//   dX       dX[rows, in]  = dY[rows, out] W
+//   dW       dW[out, in]   = dY^T X                      trans_a, f32 result
+// Types: a = b = f32, c = f32; a = b = bf16, c = bf16 or f32. Sums are f32 throughout.
+//
+// An element of C depends on its own row of op(A) and column of op(B) only, bit for bit: not on m, on where the row
+// lies or on how many threads work. (So a batch that is computed in parts gives the rows of the whole.)
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string_view>
+
+#include "lancet/base/dtype.h"
+
+namespace lancet::backend::cpu {
+
+struct MatmulDesc {
+  std::int64_t m = 0, n = 0, k = 0;           // C is [m, n], the sum runs over k
+  bool trans_a = false, trans_b = false;      // A is stored [k, m], B is stored [n, k]
+  std::int64_t lda = 0, ldb = 0, ldc = 0;     // elements from row to row as stored; 0: dense
+  DType a = DType::f32, b = DType::f32, c = DType::f32;
+  std::optional<DType> bias;                  // [n], f32 or bf16, added to every row
+  bool accumulate = false;                    // add to what C holds
+};
+
+// A product of fixed extents. run() allocates nothing after its first call on a thread. One thread at a time may run
+// a Matmul: it uses the threads (parallel.h) of its caller.
+class Matmul {
+ public:
+  virtual ~Matmul() = default;
+  // bias: null if the description has none. C overlaps neither A nor B.
+  virtual void run(const void* a, const void* b, const void* bias, void* c) = 0;
+  virtual std::string_view kernel() const = 0;  // what computes it, for logs and profiles
+};
+
+// A description that no kernel covers (types, a stride below the row's length) is a broken invariant.
+std::unique_ptr<Matmul> make_matmul(const MatmulDesc& desc);
+
+// The products of experts: one per group, over rows whose number is known only when it runs.
+//   rows == m: C[begin..end, :] = A[begin..end, :] op(B[group])  (+ bias[group])      forward and dX
+//   rows == k: C[group] = A[begin..end, :]^T B[begin..end, :]                         dW: trans_a, not trans_b
+// No row outside the given ranges is read or written. A group without rows: nothing for m; zeros (or C as it is,
+// when accumulating) for k.
+enum class GroupedRows { m, k };
+
+struct GroupedMatmulDesc {
+  GroupedRows rows = GroupedRows::m;
+  MatmulDesc product;              // of one group; the extent that `rows` names is not used
+  std::int64_t groups = 0;
+  std::int64_t segments = 1;       // row ranges per group: the slots of one expert lie apart for each source rank
+  std::int64_t stride_b = 0;       // rows == m: elements from weight to weight; 0: dense
+  std::int64_t stride_bias = 0;    // rows == m: likewise
+  std::int64_t stride_c = 0;       // rows == k: from result to result
+};
+
+class GroupedMatmul {
+ public:
+  virtual ~GroupedMatmul() = default;
+  // row_begin, row_end: [groups * segments], segments of one group next to each other; rows of the whole A (and of C
+  // for m, of B for k). Ranges are disjoint; an empty one has end <= begin.
+  virtual void run(std::span<const std::int64_t> row_begin, std::span<const std::int64_t> row_end, const void* a,
+                   const void* b, const void* bias, void* c) = 0;
+  virtual std::string_view kernel() const = 0;
+};
+
+std::unique_ptr<GroupedMatmul> make_grouped_matmul(const GroupedMatmulDesc& desc);
+
+}  // namespace lancet::backend::cpu

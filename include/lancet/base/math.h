@@ -1,0 +1,88 @@
+// Elementary functions of floats for both devices: no branches and no library calls, so that a loop over them
+// vectorises (with -fno-math-errno -fno-trapping-math), and both backends compute the same formulas.
+// Relative errors against double are below 2.5e-7 where no other bound is given (tests/backend/math_test.cpp).
+#pragma once
+#include <cstdint>
+#include <cstring>
+
+#include "lancet/base/hd.h"
+
+namespace lancet {
+
+namespace detail {
+LANCET_HD float float_of_bits(std::int32_t bits) {
+  float f;
+  memcpy(&f, &bits, 4);
+  return f;
+}
+LANCET_HD std::int32_t bits_of_float(float f) {
+  std::int32_t bits;
+  memcpy(&bits, &f, 4);
+  return bits;
+}
+}  // namespace detail
+
+// e^x. Below -87.3 the result is 0 (no denormals), above 88.3 infinity; NaN stays NaN.
+LANCET_HD float exp_f32(float x) {
+  const float clamped = x < -87.3f ? -87.3f : (x > 88.3f ? 88.3f : x);
+  const float magic = 12582912.f;  // 1.5 * 2^23: adding it rounds to the nearest integer
+  const float n = (clamped * 1.44269504088896341f + magic) - magic;
+  float r = clamped - n * 0.693359375f;  // ln 2 in two parts: the first is exact in 10 bits
+  r = r + n * 2.12194440e-4f;
+  float p = 1.9875691500e-4f;
+  p = p * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  const float y = p * r * r + r + 1.f;
+  const float e = y * detail::float_of_bits((std::int32_t(n) + 127) << 23);
+  return x < -87.3f ? 0.f : (x > 88.3f ? __builtin_huge_valf() : e);
+}
+
+// tanh x, absolute error below 2e-7; near 0 by a polynomial, so that small results keep their relative precision.
+LANCET_HD float tanh_f32(float x) {
+  const float a = x < 0.f ? -x : x;
+  const float z = x * x;
+  float p = -5.70498872745e-3f;
+  p = p * z + 2.06390887954e-2f;
+  p = p * z - 5.37397155531e-2f;
+  p = p * z + 1.33314422036e-1f;
+  p = p * z - 3.33332819422e-1f;
+  const float small = p * z * x + x;
+  const float t = 1.f - 2.f / (1.f + exp_f32(2.f * a));
+  const float large = x < 0.f ? -t : t;
+  return a < 0.625f ? small : large;
+}
+
+// 1 / (1 + e^-x)
+LANCET_HD float sigmoid_f32(float x) { return 1.f / (1.f + exp_f32(-x)); }
+
+// Natural logarithm. 0 gives -infinity, negative numbers and NaN give NaN; denormals count as 0.
+LANCET_HD float log_f32(float x) {
+  const std::int32_t bits = detail::bits_of_float(x);
+  std::int32_t exponent = ((bits >> 23) & 0xff) - 126;
+  float m = detail::float_of_bits((bits & 0x007fffff) | 0x3f000000);  // [0.5, 1)
+  const bool low = m < 0.707106781186547524f;
+  const float e = float(exponent - (low ? 1 : 0));
+  m = (low ? m + m : m) - 1.f;  // [sqrt(1/2), sqrt 2) - 1
+  const float z = m * m;
+  float p = 7.0376836292e-2f;
+  p = p * m - 1.1514610310e-1f;
+  p = p * m + 1.1676998740e-1f;
+  p = p * m - 1.2420140846e-1f;
+  p = p * m + 1.4249322787e-1f;
+  p = p * m - 1.6668057665e-1f;
+  p = p * m + 2.0000714765e-1f;
+  p = p * m - 2.4999993993e-1f;
+  p = p * m + 3.3333331174e-1f;
+  float y = p * m * z;
+  y = y + e * -2.12194440e-4f;
+  y = y - 0.5f * z;
+  const float result = (m + y) + e * 0.693359375f;
+  const float inf = __builtin_huge_valf();
+  const float normal = x < inf ? result : x;  // infinity and NaN pass
+  return x >= 1.17549435e-38f ? normal : (x >= 0.f ? -inf : __builtin_nanf(""));
+}
+
+}  // namespace lancet
