@@ -1,0 +1,37 @@
+// The Plan: a Program with, for every instruction, its lane, the instructions of other lanes that it waits for, where
+// its results lie in the arena, and when it is predicted to run. Planner and runtime meet here, as text.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "lancet/base/result.h"
+#include "lancet/ir/program.h"
+
+namespace lancet::ir {
+
+// Milliseconds from the start of the step. Both 0 where nothing was predicted.
+struct Interval {
+  double start = 0, end = 0;
+  friend bool operator==(const Interval&, const Interval&) = default;
+};
+
+struct Plan {
+  // policy, model and build hashes, ranks, predicted_ms: what a plan was made for.
+  Attributes header;
+  Program program;  // the order of the instructions of a lane is their order here
+  std::vector<std::vector<InstructionId>> waits;  // per instruction: signals of other lanes, before it starts
+  std::vector<Interval> predicted;                // per instruction
+  std::vector<std::int64_t> offsets;              // per tensor: bytes from the arena's start; -1: not in the arena
+  std::int64_t arena_bytes = 0;
+};
+
+std::string print(const Plan& plan);
+Result<Plan> parse_plan(std::string_view text);
+
+// Empty for a sound plan, else what is wrong and at which instruction: waits that point forward in the same lane or
+// close a cycle; dependencies without a happens-before path; two tensors in the same bytes whose accesses are not
+// ordered by one (lane order or a wait; program order is not enough with several lanes).
+Status verify(const Plan& plan);
+
+}  // namespace lancet::ir

@@ -1,0 +1,125 @@
+// The Program: one rank's training step as a list of instructions over named tensors.
+//
+// Text form (print.h), one line each:
+//     program gpt2-moe {ranks=2}
+//     parameter @wte.weight : bf16[8192,256]
+//     %7 : bf16[8,128,256], %8 : f32[1024,2] = layer_norm(%6, @h.1.ln_2.weight, @h.1.ln_2.bias) {eps=1e-05}  # compute forward h.1.ln_2
+//     %9 : bf16[1024,8192] in %8 = cross_entropy(%8, @targets)  # compute forward lm_head     (%9 lives in %8's memory)
+//     adamw(&@wte.weight, &@wte.weight.m, %12)  # compute update wte.weight                    (& is updated in place)
+//     output loss = %10
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "lancet/base/dtype.h"
+#include "lancet/base/id.h"
+#include "lancet/base/shape.h"
+
+namespace lancet::ir {
+
+using TensorId = Id<struct TensorTag>;
+using InstructionId = Id<struct InstructionTag>;
+
+struct TensorType {
+  DType dtype = DType::f32;
+  Shape shape;
+  friend bool operator==(const TensorType&, const TensorType&) = default;
+};
+// Bytes of a tensor; a route's are those of its layout (route_layout.h).
+std::int64_t bytes(const TensorType& type);
+std::string to_string(const TensorType& type);  // "bf16[8,256]"
+
+// input: filled by the trainer before each step. parameter: what is trained. state: kept from step to step
+// (optimizer moments, master weights, accumulated gradients). value: made by an instruction in this step.
+enum class TensorKind : std::uint8_t { value, input, parameter, state };
+
+struct Tensor {
+  TensorType type;
+  TensorKind kind = TensorKind::value;
+  std::string name;      // of all kinds but value; printed @name
+  int number = -1;       // of values; printed %number
+  TensorId storage{};    // the tensor whose memory this one lives in, if any ("in" in the text)
+};
+
+using AttributeValue = std::variant<std::int64_t, double, std::string>;
+
+// Small ordered list of name=value; order is kept, so printing is exact.
+class Attributes {
+ public:
+  Attributes() = default;
+  Attributes(std::initializer_list<std::pair<std::string, AttributeValue>> items) : items_(items) {}
+  void set(std::string_view name, AttributeValue value);
+  bool has(std::string_view name) const { return find(name) != nullptr; }
+  // The getters throw InternalError where the name is missing (or use the default given) or of another type.
+  std::int64_t integer(std::string_view name) const;
+  std::int64_t integer(std::string_view name, std::int64_t missing) const { return has(name) ? integer(name) : missing; }
+  double real(std::string_view name) const;
+  double real(std::string_view name, double missing) const { return has(name) ? real(name) : missing; }
+  const std::string& text(std::string_view name) const;
+  const std::vector<std::pair<std::string, AttributeValue>>& items() const { return items_; }
+  friend bool operator==(const Attributes&, const Attributes&) = default;
+
+ private:
+  const AttributeValue* find(std::string_view name) const;
+  std::vector<std::pair<std::string, AttributeValue>> items_;
+};
+
+// A queue that runs in order. compute: everything local. expert: all-to-all. reduce: all-reduce.
+enum class Lane : std::uint8_t { compute, expert, reduce };
+inline constexpr int lane_count = 3;
+// What an instruction is for. dx, dw: gradients with respect to activations and to weights (Lancet, section 4).
+enum class Role : std::uint8_t { forward, dx, dw, sync, update };
+std::string_view name(Lane lane);
+std::string_view name(Role role);
+std::string_view name(TensorKind kind);
+std::optional<Lane> parse_lane(std::string_view text);
+std::optional<Role> parse_role(std::string_view text);
+std::optional<TensorKind> parse_tensor_kind(std::string_view text);
+
+struct Instruction {
+  std::string op;
+  std::vector<TensorId> operands;
+  std::vector<TensorId> results;
+  std::vector<TensorId> writes;  // operands that it updates in place
+  Attributes attributes;
+  Lane lane = Lane::compute;
+  Role role = Role::forward;
+  std::string label;  // where in the model: "h.1.attn.c_attn"
+  bool writes_operand(TensorId id) const;
+};
+
+struct Output {
+  std::string name;
+  TensorId tensor;
+};
+
+struct Program {
+  std::string name;
+  Attributes attributes;
+  std::vector<Tensor> tensors;
+  std::vector<Instruction> instructions;
+  std::vector<Output> outputs;
+
+  const Tensor& operator[](TensorId id) const { return tensors[id.index()]; }
+  Tensor& operator[](TensorId id) { return tensors[id.index()]; }
+  const TensorType& type(TensorId id) const { return tensors[id.index()].type; }
+
+  TensorId add_value(TensorType type, TensorId storage = {});
+  TensorId add_named(TensorKind kind, std::string name, TensorType type);
+  TensorId find(std::string_view name) const;   // invalid where no tensor has the name
+  TensorId output(std::string_view name) const;  // likewise
+  // The tensor at the end of the chain of storage: whose memory this one uses.
+  TensorId root(TensorId id) const;
+  std::string display(TensorId id) const;  // "%7" or "@wte.weight"
+
+ private:
+  friend class ProgramParser;
+  int next_number_ = 0;
+};
+
+}  // namespace lancet::ir

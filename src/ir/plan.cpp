@@ -1,0 +1,186 @@
+#include "lancet/ir/plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "lancet/ir/dependencies.h"
+#include "lancet/ir/print.h"
+#include "lancet/ir/verify.h"
+#include "text.h"
+
+namespace lancet::ir {
+namespace {
+
+// "[12] ...instruction... | wait 3 7 | at 0 4096 | ms 0.125 0.5": the offsets are of the results, - where one lives
+// in another tensor's memory.
+std::string print_line(const Plan& plan, std::size_t index) {
+  const Instruction& instruction = plan.program.instructions[index];
+  std::string text = fmt::format("[{}] {}", index, print(plan.program, instruction));
+  if (!plan.waits[index].empty()) {
+    text += " | wait";
+    for (InstructionId id : plan.waits[index]) text += fmt::format(" {}", id.value);
+  }
+  if (!instruction.results.empty()) {
+    text += " | at";
+    for (TensorId id : instruction.results) {
+      const std::int64_t offset = plan.offsets[id.index()];
+      text += offset < 0 ? " -" : fmt::format(" {}", offset);
+    }
+  }
+  if (const Interval& when = plan.predicted[index]; when.end > 0)
+    text += fmt::format(" | ms {} {}", print_real(when.start), print_real(when.end));
+  return text;
+}
+
+Status parse_waits(LineReader& line, Plan& plan) {
+  while (!line.done() && !line.rest().starts_with("|")) {
+    const LineReader before = line;
+    LANCET_ASSIGN(const std::int64_t wait, line.integer());
+    if (wait < 0 || wait + 1 >= std::int64_t(plan.waits.size())) return before.error("the number of an earlier instruction");
+    plan.waits.back().push_back({static_cast<std::int32_t>(wait)});
+  }
+  return {};
+}
+
+Status parse_offsets(LineReader& line, const Program& program, Plan& plan) {
+  for (TensorId id : program.instructions.back().results) {
+    if (line.accept("-")) continue;
+    const LineReader before = line;
+    LANCET_ASSIGN(const std::int64_t offset, line.integer());
+    if (offset < 0 || offset > (std::int64_t{1} << 50)) return before.error("an offset of at least 0");
+    plan.offsets[id.index()] = offset;
+  }
+  return {};
+}
+
+Status parse_instruction(LineReader& line, ProgramParser& parser, Plan& plan) {
+  LANCET_TRY(line.expect("["));
+  LANCET_ASSIGN(const std::int64_t index, line.integer());
+  if (index != std::int64_t(plan.waits.size())) return line.error(fmt::format("instruction [{}]", plan.waits.size()));
+  LANCET_TRY(line.expect("]"));
+  LANCET_TRY(parser.instruction(line));
+  plan.waits.emplace_back();
+  plan.predicted.emplace_back();
+  plan.offsets.resize(parser.program().tensors.size(), -1);
+  while (line.accept("|")) {
+    if (line.accept("wait ")) {
+      LANCET_TRY(parse_waits(line, plan));
+    } else if (line.accept("at ")) {
+      LANCET_TRY(parse_offsets(line, parser.program(), plan));
+    } else {
+      LANCET_TRY(line.expect("ms "));
+      LANCET_ASSIGN(plan.predicted.back().start, line.real());
+      LANCET_ASSIGN(plan.predicted.back().end, line.real());
+    }
+  }
+  return {};
+}
+
+Status verify_shape(const Plan& plan) {
+  const std::size_t n = plan.program.instructions.size();
+  if (plan.waits.size() != n || plan.predicted.size() != n || plan.offsets.size() != plan.program.tensors.size())
+    return internal_error("the plan's tables do not fit its program");
+  for (std::size_t i = 0; i < n; ++i)
+    for (InstructionId wait : plan.waits[i])
+      if (!wait.valid() || wait.index() >= i)
+        return internal_error(fmt::format("instruction [{}] waits for [{}], which does not come before it", i, wait.value));
+  return {};
+}
+
+Status verify_order(const Plan& plan, const HappensBefore& order) {
+  const auto needed = dependencies(plan.program);
+  for (std::size_t i = 0; i < needed.size(); ++i)
+    for (InstructionId before : needed[i])
+      if (!order.ordered(before, {static_cast<std::int32_t>(i)}))
+        return internal_error(fmt::format("nothing makes instruction [{}] wait for [{}], whose memory it uses: {}", i, before.value,
+                                          print(plan.program, plan.program.instructions[i])));
+  return {};
+}
+
+// A tensor of the arena, with the lane clocks that bound its life: every access happens before an instruction whose
+// clock covers `last`.
+struct Block {
+  TensorId tensor;
+  std::int64_t begin, end;
+  InstructionId made;
+  HappensBefore::Clock last{};
+};
+
+bool dead_before(const Block& block, const Block& other, const HappensBefore& order) {
+  const auto& clock = order.clock(other.made);
+  for (std::size_t lane = 0; lane < lane_count; ++lane)
+    if (clock[lane] < block.last[lane]) return false;
+  return true;
+}
+
+Status verify_arena(const Plan& plan, const HappensBefore& order) {
+  const auto touched = accesses(plan.program);
+  std::vector<Block> blocks;
+  for (std::size_t i = 0; i < plan.program.tensors.size(); ++i) {
+    const TensorId id{static_cast<std::int32_t>(i)};
+    const Tensor& tensor = plan.program[id];
+    const bool owns = tensor.kind == TensorKind::value && !tensor.storage.valid() && !touched[i].empty();
+    if (owns != (plan.offsets[i] >= 0))
+      return internal_error(fmt::format("{} {} a place in the arena", plan.program.display(id), owns ? "lacks" : "must not have"));
+    if (!owns) continue;
+    Block block{id, plan.offsets[i], plan.offsets[i] + bytes(tensor.type), touched[i].front(), {}};
+    if (block.end > plan.arena_bytes)
+      return internal_error(fmt::format("{} ends at byte {} of an arena of {}", plan.program.display(id), block.end, plan.arena_bytes));
+    for (InstructionId access : touched[i]) {
+      auto& last = block.last[order.lane(access)];
+      last = std::max(last, order.position(access) + 1);
+    }
+    blocks.push_back(block);
+  }
+  for (const Output& output : plan.program.outputs)  // read after the step: alive to the end
+    for (Block& block : blocks)
+      if (block.tensor == plan.program.root(output.tensor)) block.last.fill(std::numeric_limits<std::int32_t>::max());
+  std::sort(blocks.begin(), blocks.end(), [](const Block& a, const Block& b) { return a.begin < b.begin; });
+  for (std::size_t i = 0; i < blocks.size(); ++i)
+    for (std::size_t j = i + 1; j < blocks.size() && blocks[j].begin < blocks[i].end; ++j)
+      if (!dead_before(blocks[i], blocks[j], order) && !dead_before(blocks[j], blocks[i], order))
+        return internal_error(fmt::format("{} and {} share bytes of the arena, and nothing orders [{}] against [{}]",
+                                          plan.program.display(blocks[i].tensor), plan.program.display(blocks[j].tensor),
+                                          blocks[i].made.value, blocks[j].made.value));
+  return {};
+}
+
+}  // namespace
+
+std::string print(const Plan& plan) {
+  std::string text = "plan " + print(plan.header) + fmt::format("\narena {}\n", plan.arena_bytes) + print_header(plan.program);
+  for (std::size_t i = 0; i < plan.program.instructions.size(); ++i) text += print_line(plan, i) + "\n";
+  return text + print_outputs(plan.program);
+}
+
+Result<Plan> parse_plan(std::string_view text) {
+  Plan plan;
+  ProgramParser parser;
+  LANCET_TRY(for_each_line(text, [&](LineReader& line) -> Status {
+    if (line.accept("plan ")) {
+      LANCET_ASSIGN(plan.header, line.attributes());
+    } else if (line.accept("arena ")) {
+      LANCET_ASSIGN(plan.arena_bytes, line.integer());
+    } else {
+      LANCET_ASSIGN(const bool declared, parser.declaration(line));
+      if (!declared) LANCET_TRY(parse_instruction(line, parser, plan));
+    }
+    if (!line.done()) return line.error("the end of the line");
+    return {};
+  }));
+  plan.program = parser.take();
+  plan.offsets.resize(plan.program.tensors.size(), -1);
+  return plan;
+}
+
+Status verify(const Plan& plan) {
+  LANCET_TRY(verify_shape(plan));
+  LANCET_TRY(verify(plan.program));
+  const HappensBefore order(plan.program, plan.waits);
+  LANCET_TRY(verify_order(plan, order));
+  return verify_arena(plan, order);
+}
+
+}  // namespace lancet::ir

@@ -1,0 +1,107 @@
+#include "lancet/ir/program.h"
+
+#include <algorithm>
+#include <array>
+
+#include "lancet/ir/route_layout.h"
+
+namespace lancet::ir {
+namespace {
+
+constexpr std::array<std::string_view, 3> lanes{"compute", "expert", "reduce"};
+constexpr std::array<std::string_view, 5> roles{"forward", "dx", "dw", "sync", "update"};
+constexpr std::array<std::string_view, 4> kinds{"value", "input", "parameter", "state"};
+
+template <class Enum, std::size_t n>
+std::optional<Enum> parse_name(const std::array<std::string_view, n>& names, std::string_view text) {
+  const auto it = std::find(names.begin(), names.end(), text);
+  if (it == names.end()) return std::nullopt;
+  return static_cast<Enum>(it - names.begin());
+}
+
+}  // namespace
+
+std::int64_t bytes(const TensorType& type) {
+  if (type.dtype == DType::route) return RouteLayout{type.shape[0], type.shape[1]}.bytes();
+  return type.shape.elements() * size_of(type.dtype);
+}
+
+std::string to_string(const TensorType& type) { return fmt::format("{}[{}]", name(type.dtype), to_string(type.shape)); }
+
+std::string_view name(Lane lane) { return lanes[static_cast<std::size_t>(lane)]; }
+std::string_view name(Role role) { return roles[static_cast<std::size_t>(role)]; }
+std::string_view name(TensorKind kind) { return kinds[static_cast<std::size_t>(kind)]; }
+std::optional<Lane> parse_lane(std::string_view text) { return parse_name<Lane>(lanes, text); }
+std::optional<Role> parse_role(std::string_view text) { return parse_name<Role>(roles, text); }
+std::optional<TensorKind> parse_tensor_kind(std::string_view text) { return parse_name<TensorKind>(kinds, text); }
+
+const AttributeValue* Attributes::find(std::string_view name) const {
+  for (const auto& [key, value] : items_)
+    if (key == name) return &value;
+  return nullptr;
+}
+
+void Attributes::set(std::string_view name, AttributeValue value) {
+  for (auto& [key, old] : items_)
+    if (key == name) {
+      old = std::move(value);
+      return;
+    }
+  items_.emplace_back(std::string(name), std::move(value));
+}
+
+std::int64_t Attributes::integer(std::string_view name) const {
+  const auto* value = find(name);
+  LANCET_CHECK(value && std::holds_alternative<std::int64_t>(*value), "attribute {} must be an integer", name);
+  return std::get<std::int64_t>(*value);
+}
+
+double Attributes::real(std::string_view name) const {
+  const auto* value = find(name);
+  LANCET_CHECK(value && !std::holds_alternative<std::string>(*value), "attribute {} must be a number", name);
+  if (const auto* i = std::get_if<std::int64_t>(value)) return double(*i);
+  return std::get<double>(*value);
+}
+
+const std::string& Attributes::text(std::string_view name) const {
+  const auto* value = find(name);
+  LANCET_CHECK(value && std::holds_alternative<std::string>(*value), "attribute {} must be a string", name);
+  return std::get<std::string>(*value);
+}
+
+bool Instruction::writes_operand(TensorId id) const { return std::find(writes.begin(), writes.end(), id) != writes.end(); }
+
+TensorId Program::add_value(TensorType type, TensorId storage) {
+  tensors.push_back({type, TensorKind::value, "", next_number_++, storage});
+  return {static_cast<std::int32_t>(tensors.size()) - 1};
+}
+
+TensorId Program::add_named(TensorKind kind, std::string name, TensorType type) {
+  LANCET_CHECK(!find(name).valid(), "two tensors are named @{}", name);
+  tensors.push_back({type, kind, std::move(name), -1, {}});
+  return {static_cast<std::int32_t>(tensors.size()) - 1};
+}
+
+TensorId Program::find(std::string_view name) const {
+  for (std::size_t i = 0; i < tensors.size(); ++i)
+    if (tensors[i].kind != TensorKind::value && tensors[i].name == name) return {static_cast<std::int32_t>(i)};
+  return {};
+}
+
+TensorId Program::output(std::string_view name) const {
+  for (const Output& out : outputs)
+    if (out.name == name) return out.tensor;
+  return {};
+}
+
+TensorId Program::root(TensorId id) const {
+  while (tensors[id.index()].storage.valid()) id = tensors[id.index()].storage;
+  return id;
+}
+
+std::string Program::display(TensorId id) const {
+  const Tensor& tensor = (*this)[id];
+  return tensor.kind == TensorKind::value ? fmt::format("%{}", tensor.number) : "@" + tensor.name;
+}
+
+}  // namespace lancet::ir

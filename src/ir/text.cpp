@@ -1,0 +1,283 @@
+#include "text.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+
+#include "lancet/ir/print.h"
+
+namespace lancet::ir {
+namespace {
+
+std::string print_value(const AttributeValue& value) {
+  if (const auto* i = std::get_if<std::int64_t>(&value)) return fmt::format("{}", *i);
+  if (const auto* d = std::get_if<double>(&value)) return print_real(*d);
+  return std::get<std::string>(value);
+}
+
+// Text attributes are bare words: what would read back as a number or break the line has no place in one.
+AttributeValue parse_value(std::string_view word) {
+  std::int64_t i = 0;
+  const char* end = word.data() + word.size();
+  if (auto [p, ec] = std::from_chars(word.data(), end, i); ec == std::errc() && p == end) return i;
+  double d = 0;
+  if (auto [p, ec] = std::from_chars(word.data(), end, d); ec == std::errc() && p == end) return d;
+  return std::string(word);
+}
+
+}  // namespace
+
+std::string print_real(double value) {
+  std::string text = fmt::format("{}", value);
+  if (text.find_first_of(".en") == std::string::npos) text += ".0";
+  return text;
+}
+
+std::string print(const Attributes& attributes) {
+  if (attributes.items().empty()) return "";
+  std::string text = "{";
+  for (const auto& [name, value] : attributes.items()) {
+    if (text.size() > 1) text += ", ";
+    text += name + "=" + print_value(value);
+  }
+  return text + "}";
+}
+
+std::string print_header(const Program& program) {
+  std::string text = "program " + program.name;
+  if (!program.attributes.items().empty()) text += " " + print(program.attributes);
+  text += "\n";
+  for (const Tensor& tensor : program.tensors)
+    if (tensor.kind != TensorKind::value)
+      text += fmt::format("{} @{} : {}\n", name(tensor.kind), tensor.name, to_string(tensor.type));
+  return text;
+}
+
+std::string print_outputs(const Program& program) {
+  std::string text;
+  for (const Output& output : program.outputs) text += fmt::format("output {} = {}\n", output.name, program.display(output.tensor));
+  return text;
+}
+
+std::string print(const Program& program, const Instruction& instruction) {
+  std::string text;
+  for (TensorId id : instruction.results) {
+    if (!text.empty()) text += ", ";
+    text += fmt::format("{} : {}", program.display(id), to_string(program.type(id)));
+    if (const TensorId storage = program[id].storage; storage.valid()) text += " in " + program.display(storage);
+  }
+  if (!text.empty()) text += " = ";
+  text += instruction.op + "(";
+  for (std::size_t i = 0; i < instruction.operands.size(); ++i) {
+    const TensorId id = instruction.operands[i];
+    if (i) text += ", ";
+    if (instruction.writes_operand(id)) text += "&";
+    text += program.display(id);
+  }
+  text += ")";
+  if (!instruction.attributes.items().empty()) text += " " + print(instruction.attributes);
+  text += fmt::format("  # {} {}", name(instruction.lane), name(instruction.role));
+  if (!instruction.label.empty()) text += " " + instruction.label;
+  return text;
+}
+
+std::string print(const Program& program) {
+  std::string text = print_header(program);
+  for (const Instruction& instruction : program.instructions) text += print(program, instruction) + "\n";
+  return text + print_outputs(program);
+}
+
+void LineReader::skip() {
+  const auto first = rest_.find_first_not_of(" \t\r");
+  rest_.remove_prefix(first == std::string_view::npos ? rest_.size() : first);
+}
+
+bool LineReader::accept(std::string_view token) {
+  if (!rest_.starts_with(token)) return false;
+  rest_.remove_prefix(token.size());
+  skip();
+  return true;
+}
+
+Status LineReader::expect(std::string_view token) {
+  if (accept(token)) return {};
+  return error(fmt::format("'{}'", token));
+}
+
+std::string_view LineReader::word() {
+  const auto end = std::min(rest_.find_first_of(" \t\r,:()[]{}=#|&"), rest_.size());
+  const std::string_view result = rest_.substr(0, end);
+  rest_.remove_prefix(end);
+  skip();
+  return result;
+}
+
+Result<std::int64_t> LineReader::integer() {
+  const LineReader before = *this;
+  const std::string_view text = word();
+  std::int64_t value = 0;
+  auto [p, ec] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (ec != std::errc() || p != text.data() + text.size() || text.empty()) return before.error("an integer");
+  return value;
+}
+
+Result<double> LineReader::real() {
+  const LineReader before = *this;
+  const std::string_view text = word();
+  double value = 0;
+  auto [p, ec] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (ec != std::errc() || p != text.data() + text.size() || text.empty()) return before.error("a number");
+  return value;
+}
+
+Result<Attributes> LineReader::attributes() {
+  Attributes result;
+  if (!accept("{")) return result;
+  while (!accept("}")) {
+    const std::string_view name = word();
+    if (name.empty()) return error("an attribute's name");
+    LANCET_TRY(expect("="));
+    const std::string_view value = word();
+    if (value.empty()) return error("an attribute's value");
+    result.set(name, parse_value(value));
+    if (!accept(",") && !rest_.starts_with("}")) return error("',' or '}'");
+  }
+  return result;
+}
+
+Error LineReader::error(std::string_view expected) const {
+  const std::string_view found = rest_.substr(0, 40);
+  return config_error(fmt::format("line {}: expected {}, found '{}'", number_, expected, found.empty() ? "end of line" : found));
+}
+
+Result<TensorType> ProgramParser::type(LineReader& line) {
+  const LineReader before = line;
+  const auto dtype = parse_dtype(line.word());
+  if (!dtype) return before.error("a type such as f32[2,3]");
+  LANCET_TRY(line.expect("["));
+  Shape shape;
+  while (!line.accept("]")) {
+    LANCET_ASSIGN(const std::int64_t extent, line.integer());
+    if (extent < 0 || extent > (std::int64_t{1} << 40)) return before.error("extents of at least 0 and below 2^40");
+    if (shape.rank() == Shape::max_rank) return before.error(fmt::format("at most {} axes", Shape::max_rank));
+    shape.push_back(extent);
+    if (!line.accept(",") && !line.rest().starts_with("]")) return line.error("',' or ']'");
+  }
+  if (*dtype == DType::route && shape.rank() != 2) return before.error("a route with two axes");
+  std::int64_t elements = 1;
+  for (std::int64_t extent : shape.span())
+    if (__builtin_mul_overflow(elements, extent, &elements) || elements > (std::int64_t{1} << 50))
+      return before.error("fewer than 2^50 elements");
+  return TensorType{*dtype, shape};
+}
+
+Result<TensorId> ProgramParser::tensor(LineReader& line) {
+  const LineReader before = line;
+  if (line.accept("@")) {
+    const auto it = named_.find(std::string(line.word()));
+    if (it == named_.end()) return before.error("a declared tensor");
+    return it->second;
+  }
+  LANCET_TRY(line.expect("%"));
+  LANCET_ASSIGN(const std::int64_t number, line.integer());
+  const auto it = numbered_.find(static_cast<int>(number));
+  if (it == numbered_.end()) return before.error("a value made above");
+  return it->second;
+}
+
+Result<bool> ProgramParser::declaration(LineReader& line) {
+  const LineReader before = line;
+  if (line.accept("program ")) {
+    program_.name = line.word();
+    LANCET_ASSIGN(program_.attributes, line.attributes());
+    return true;
+  }
+  if (line.accept("output ")) {
+    std::string name(line.word());
+    LANCET_TRY(line.expect("="));
+    LANCET_ASSIGN(const TensorId id, tensor(line));
+    program_.outputs.push_back({std::move(name), id});
+    return true;
+  }
+  if (before.rest().find('@') == std::string_view::npos) return false;
+  const auto kind = parse_tensor_kind(line.word());
+  if (!kind || *kind == TensorKind::value || !line.accept("@")) {
+    line = before;
+    return false;
+  }
+  std::string name(line.word());
+  if (name.empty() || named_.contains(name)) return before.error("a new name");
+  LANCET_TRY(line.expect(":"));
+  LANCET_ASSIGN(TensorType declared, type(line));
+  named_[name] = program_.add_named(*kind, name, declared);
+  return true;
+}
+
+Status ProgramParser::results(LineReader& line, Instruction& instruction) {
+  if (!line.rest().starts_with("%")) return {};
+  do {
+    const LineReader before = line;
+    LANCET_TRY(line.expect("%"));
+    LANCET_ASSIGN(const std::int64_t number, line.integer());
+    if (number < 0 || number > (1 << 30) || numbered_.contains(static_cast<int>(number))) return before.error("a new value");
+    LANCET_TRY(line.expect(":"));
+    LANCET_ASSIGN(TensorType made, type(line));
+    TensorId storage;
+    if (line.accept("in ")) {
+      LANCET_ASSIGN(storage, tensor(line));
+    }
+    const int next = program_.next_number_;
+    program_.next_number_ = static_cast<int>(number);
+    const TensorId id = program_.add_value(made, storage);
+    program_.next_number_ = std::max(next, program_.next_number_);  // a pass's new values follow the largest
+    instruction.results.push_back(id);
+    numbered_[static_cast<int>(number)] = id;
+  } while (line.accept(","));
+  return line.expect("=");
+}
+
+Status ProgramParser::operands(LineReader& line, Instruction& instruction) {
+  LANCET_TRY(line.expect("("));
+  while (!line.accept(")")) {
+    const bool update = line.accept("&");
+    LANCET_ASSIGN(const TensorId id, tensor(line));
+    instruction.operands.push_back(id);
+    if (update) instruction.writes.push_back(id);
+    if (!line.accept(",") && !line.rest().starts_with(")")) return line.error("',' or ')'");
+  }
+  return {};
+}
+
+Status ProgramParser::instruction(LineReader& line) {
+  Instruction instruction;
+  LANCET_TRY(results(line, instruction));
+  instruction.op = line.word();
+  if (instruction.op.empty()) return line.error("an op's name");
+  LANCET_TRY(operands(line, instruction));
+  LANCET_ASSIGN(instruction.attributes, line.attributes());
+  LANCET_TRY(line.expect("#"));
+  LineReader before = line;
+  const auto lane = parse_lane(line.word());
+  if (!lane) return before.error("a lane");
+  before = line;
+  const auto role = parse_role(line.word());
+  if (!role) return before.error("forward, dx, dw, sync or update");
+  instruction.lane = *lane;
+  instruction.role = *role;
+  instruction.label = line.word();
+  program_.instructions.push_back(std::move(instruction));
+  return {};
+}
+
+Result<Program> parse(std::string_view text) {
+  ProgramParser parser;
+  LANCET_TRY(for_each_line(text, [&](LineReader& line) -> Status {
+    LANCET_ASSIGN(const bool declared, parser.declaration(line));
+    if (!declared) LANCET_TRY(parser.instruction(line));
+    if (!line.done()) return line.error("the end of the line");
+    return {};
+  }));
+  return parser.take();
+}
+
+}  // namespace lancet::ir

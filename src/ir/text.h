@@ -1,0 +1,73 @@
+// What the printers and parsers of Program and Plan share.
+#pragma once
+#include <string>
+#include <string_view>
+#include <unordered_map>
+
+#include "lancet/base/result.h"
+#include "lancet/ir/program.h"
+
+namespace lancet::ir {
+
+std::string print_real(double value);  // shortest text that reads back to the same double, never an integer's
+std::string print(const Attributes& attributes);  // "{a=1, b=0.5, c=text}" or ""
+std::string print_header(const Program& program);   // program line and named tensors
+std::string print_outputs(const Program& program);
+
+// Reads tokens of one line.
+class LineReader {
+ public:
+  LineReader(std::string_view line, int number) : rest_(line), number_(number) { skip(); }
+  bool done() const { return rest_.empty(); }
+  bool accept(std::string_view token);              // consumes it if it is next
+  Status expect(std::string_view token);
+  std::string_view word();                          // up to a blank or one of ",:()[]{}=#|&" ; may be empty
+  Result<std::int64_t> integer();
+  Result<double> real();
+  Result<Attributes> attributes();                  // "{...}" or nothing
+  Error error(std::string_view expected) const;     // "line 7: expected X, found Y"
+  std::string_view rest() const { return rest_; }
+
+ private:
+  void skip();
+  std::string_view rest_;
+  int number_;
+};
+
+// Builds a Program from the lines that both texts share.
+class ProgramParser {
+ public:
+  // Handles "program", "input", "parameter", "state" and "output" lines; false if it is none of them.
+  Result<bool> declaration(LineReader& line);
+  // An instruction up to its label; what follows stays in the reader.
+  Status instruction(LineReader& line);
+  Program take() { return std::move(program_); }
+  const Program& program() const { return program_; }
+
+ private:
+  Result<TensorType> type(LineReader& line);
+  Result<TensorId> tensor(LineReader& line);
+  Status results(LineReader& line, Instruction& instruction);
+  Status operands(LineReader& line, Instruction& instruction);
+
+  Program program_;
+  std::unordered_map<std::string, TensorId> named_;
+  std::unordered_map<int, TensorId> numbered_;
+};
+
+// Calls f(line, number) for each line that is neither blank nor starts with "//".
+template <class F>
+Status for_each_line(std::string_view text, F f) {
+  for (int number = 1; !text.empty(); ++number) {
+    const auto end = text.find('\n');
+    std::string_view line = text.substr(0, end);
+    text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
+    const auto first = line.find_first_not_of(" \t\r");
+    if (first == std::string_view::npos || line.substr(first).starts_with("//")) continue;
+    LineReader reader(line, number);
+    LANCET_TRY(f(reader));
+  }
+  return {};
+}
+
+}  // namespace lancet::ir

@@ -1,0 +1,120 @@
+#include "lancet/ops/catalogue.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "lancet/ir/print.h"
+#include "lancet/ir/verify.h"
+#include "ops/tables.h"
+
+namespace lancet::ops {
+namespace {
+
+const std::vector<const OpDef*>& sorted_ops() {
+  static const std::vector<const OpDef*> table = [] {
+    std::vector<const OpDef*> ops;
+    for (std::span<const OpDef> folder : op_folders())
+      for (const OpDef& op : folder) ops.push_back(&op);
+    std::sort(ops.begin(), ops.end(), [](const OpDef* a, const OpDef* b) { return a->name < b->name; });
+    return ops;
+  }();
+  return table;
+}
+
+std::string describe(std::span<const TensorType> types) {
+  std::vector<std::string> texts;
+  for (const TensorType& type : types) texts.push_back(ir::to_string(type));
+  return fmt::format("({})", fmt::join(texts, ", "));
+}
+
+std::vector<TensorType> types_of(const ir::Program& program, std::span<const TensorId> ids) {
+  std::vector<TensorType> types;
+  for (TensorId id : ids) types.push_back(program.type(id));
+  return types;
+}
+
+Result<std::vector<TensorType>> infer(const OpDef& op, const OpInput& input) {
+  const int count = static_cast<int>(input.operands.size());
+  if (count < op.required || count > op.most)
+    return internal_error(fmt::format("{} takes {} to {} operands, found {}", op.name, op.required, op.most, count));
+  return op.infer(input);
+}
+
+Status check(const ir::Program& program, const ir::Instruction& instruction) {
+  const OpDef* op = find_op(instruction.op);
+  auto at = [&](std::string_view what) { return internal_error(fmt::format("{}, in: {}", what, print(program, instruction))); };
+  if (!op) return at("no such op");
+  const auto operands = types_of(program, instruction.operands);
+  auto results = infer(*op, {operands, instruction.attributes});
+  if (!results.ok()) return at(results.error().message);
+  if (*results != types_of(program, instruction.results)) return at("expected results " + describe(*results));
+  for (const Alias& alias : op->aliases) {
+    if (alias.operand >= static_cast<int>(instruction.operands.size())) continue;
+    if (program[instruction.results[std::size_t(alias.result)]].storage != instruction.operands[std::size_t(alias.operand)])
+      return at(fmt::format("result {} must live in operand {}", alias.result, alias.operand));
+  }
+  return {};
+}
+
+}  // namespace
+
+std::span<const OpDef* const> all_ops() { return sorted_ops(); }
+
+const OpDef* find_op(std::string_view name) {
+  const auto& ops = sorted_ops();
+  const auto it = std::lower_bound(ops.begin(), ops.end(), name, [](const OpDef* op, std::string_view n) { return op->name < n; });
+  return it != ops.end() && (*it)->name == name ? *it : nullptr;
+}
+
+const OpDef& op(std::string_view name) {
+  const OpDef* found = find_op(name);
+  LANCET_CHECK(found, "no op is called {}", name);
+  return *found;
+}
+
+const CpuKernel* find_cpu_kernel(std::string_view op) {
+  static const auto folders = cpu_folders();
+  for (std::span<const CpuKernel> folder : folders)
+    for (const CpuKernel& kernel : folder)
+      if (kernel.op == op) return &kernel;
+  return nullptr;
+}
+
+std::vector<TensorId> append(ir::Program& program, std::string_view name, std::vector<TensorId> operands, Attributes attributes,
+                             ir::Role role, std::string label) {
+  const OpDef& def = op(name);
+  const auto types = types_of(program, operands);
+  auto results = infer(def, {types, attributes});
+  LANCET_CHECK(results.ok(), "{} at {}: {}, found {}", name, label, results.error().message, describe(types));
+  ir::Instruction instruction{std::string(name), std::move(operands), {}, {}, std::move(attributes), def.lane, role, std::move(label)};
+  for (std::size_t i = 0; i < results->size(); ++i) {
+    TensorId storage;
+    for (const Alias& alias : def.aliases)
+      if (alias.result == int(i) && alias.operand < int(instruction.operands.size()))
+        storage = instruction.operands[std::size_t(alias.operand)];
+    instruction.results.push_back(program.add_value((*results)[i], storage));
+  }
+  for (int operand : def.writes) instruction.writes.push_back(instruction.operands[std::size_t(operand)]);
+  program.instructions.push_back(instruction);
+  return instruction.results;
+}
+
+Status verify(const ir::Program& program) {
+  LANCET_TRY(ir::verify(program));
+  for (const ir::Instruction& instruction : program.instructions) LANCET_TRY(check(program, instruction));
+  return {};
+}
+
+Work work(const ir::Program& program, const ir::Instruction& instruction) {
+  const OpDef& def = op(instruction.op);
+  const auto operands = types_of(program, instruction.operands);
+  if (def.work) return def.work({operands, instruction.attributes});
+  Work result;
+  for (const TensorType& type : operands) result.bytes += double(ir::bytes(type));
+  for (const TensorType& type : types_of(program, instruction.results)) result.bytes += double(ir::bytes(type));
+  return result;
+}
+
+}  // namespace lancet::ops
