@@ -1,0 +1,330 @@
+#!/usr/bin/env python3
+"""Reference training runs of GPT-2 and GPT-2 with mixture-of-experts layers, in plain PyTorch.
+
+Three steps of each case of CASES, computed in float64 and stored as float32 in <case>.safetensors beside this
+script. The C++ tests read these files (reference.h), so they need no PyTorch. What the files hold: README.md.
+
+    python3 generate.py             # writes the files
+    python3 generate.py --check     # gradients against finite differences, and what float32 costs; writes nothing
+"""
+import argparse
+import json
+import math
+import pathlib
+import struct
+
+import torch
+import torch.nn.functional as F
+
+STEPS = 3
+ROUNDOFF = 1e-14  # a gradient below it is the roundoff of an exact zero (e.g. of the keys' bias): stored as zero
+
+MODEL = dict(n_layer=4, n_head=2, n_embd=16, n_positions=20, vocab_size=61, layer_norm_epsilon=1e-5, moe_layer_freq=2,
+             num_local_experts=4, router_aux_loss_coef=0.01, batch_size=4, sequence_length=16)
+ADAMW = dict(optimizer="adamw", lr=1e-3, adam_beta1=0.9, adam_beta2=0.95, adam_eps=1e-8, weight_decay=0.1,
+             clip_grad=1.0)
+SGD = dict(optimizer="sgd", lr=0.05, momentum=0.9, weight_decay=0.0, clip_grad=0.0)  # clip_grad 0: no clipping
+CASES = {
+    "switch_adamw": dict(MODEL, **ADAMW, seed=3, gate="switch", capacity_factor=1.25),
+    "batch_prioritized_sgd": dict(MODEL, **SGD, seed=60, gate="batch_prioritized", capacity_factor=1.0),
+    "dense_adamw": dict(MODEL, **ADAMW, seed=7, moe_layer_freq=0),
+}
+
+
+# ---- the model
+
+
+def moe_layers(c):
+    freq = c["moe_layer_freq"]
+    return [i for i in range(c["n_layer"]) if freq > 0 and i % freq == 0]
+
+
+def parameter_shapes(c):
+    """Names and shapes in the order in which the model meets them. Linear weights are [out, in]."""
+    d, e = c["n_embd"], c["num_local_experts"]
+    shapes = {"wte.weight": [c["vocab_size"], d], "wpe.weight": [c["n_positions"], d]}
+
+    def layer_norm(name):
+        shapes.update({f"{name}.weight": [d], f"{name}.bias": [d]})
+
+    def linear(name, rows, columns, stack=()):
+        shapes.update({f"{name}.weight": [*stack, rows, columns], f"{name}.bias": [*stack, rows]})
+
+    for i in range(c["n_layer"]):
+        layer_norm(f"h.{i}.ln_1")
+        linear(f"h.{i}.attn.c_attn", 3 * d, d)
+        linear(f"h.{i}.attn.c_proj", d, d)
+        layer_norm(f"h.{i}.ln_2")
+        if i in moe_layers(c):
+            shapes[f"h.{i}.moe.gate.weight"] = [e, d]
+            linear(f"h.{i}.moe.experts.c_fc", 4 * d, d, (e,))
+            linear(f"h.{i}.moe.experts.c_proj", d, 4 * d, (e,))
+        else:
+            linear(f"h.{i}.mlp.c_fc", 4 * d, d)
+            linear(f"h.{i}.mlp.c_proj", d, 4 * d)
+    layer_norm("ln_f")
+    return shapes
+
+
+def route(p, gate, capacity):
+    """p [T, E] -> expert and slot of each token, int [T] each; slot -1: dropped. Integers: nothing to differentiate."""
+    rows = p.tolist()
+    expert = [row.index(max(row)) for row in rows]  # the lowest index on a tie
+    order = range(len(rows))
+    if gate == "batch_prioritized":
+        order = sorted(order, key=lambda t: (-rows[t][expert[t]], t))
+    used = [0] * p.shape[1]
+    slot = [-1] * len(rows)
+    for t in order:
+        if used[expert[t]] < capacity:
+            slot[t] = used[expert[t]]
+        used[expert[t]] += 1
+    return torch.tensor(expert), torch.tensor(slot)
+
+
+def moe(w, x, c):
+    """x [T, D] -> output [T, D], auxiliary loss, the routing."""
+    tokens, experts = x.shape[0], c["num_local_experts"]
+    p = torch.softmax(x @ w("gate.weight").T, dim=1)  # [T, E]
+    expert, slot = route(p.detach(), c["gate"], math.ceil(c["capacity_factor"] * tokens / experts))
+    out = torch.zeros_like(x)
+    for e in range(experts):
+        mine = ((expert == e) & (slot >= 0)).nonzero()[:, 0]
+        hidden = F.gelu(F.linear(x[mine], w("experts.c_fc.weight")[e], w("experts.c_fc.bias")[e]), approximate="tanh")
+        y = F.linear(hidden, w("experts.c_proj.weight")[e], w("experts.c_proj.bias")[e])
+        out = out.index_add(0, mine, p[mine, e, None] * y)
+    fraction = torch.bincount(expert, minlength=experts).to(x.dtype) / tokens  # before dropping
+    aux = experts * (fraction * p.mean(0)).sum()
+    return out, aux, dict(p=p.detach(), expert=expert, slot=slot)
+
+
+def attention(w, x, c):
+    """Causal self-attention, x [B, S, D] -> [B, S, D]."""
+    b, s, d = x.shape
+    qkv = F.linear(x, w("c_attn.weight"), w("c_attn.bias")).view(b, s, 3, c["n_head"], -1)
+    q, k, v = qkv.permute(2, 0, 3, 1, 4)  # [B, H, S, D/H] each
+    scores = q @ k.transpose(2, 3) / math.sqrt(d // c["n_head"])
+    future = torch.ones(s, s, dtype=torch.bool).triu(1)
+    y = torch.softmax(scores.masked_fill(future, -math.inf), dim=3) @ v
+    return F.linear(y.transpose(1, 2).reshape(b, s, d), w("c_proj.weight"), w("c_proj.bias"))
+
+
+def forward(params, tokens, targets, c):
+    """tokens, targets [B, S] -> cross-entropy (mean over tokens), auxiliary loss (sum of layers), routing by layer."""
+
+    def under(prefix):
+        return lambda name: params[f"{prefix}.{name}"]
+
+    def norm(x, name):
+        return F.layer_norm(x, x.shape[-1:], params[f"{name}.weight"], params[f"{name}.bias"], c["layer_norm_epsilon"])
+
+    x = params["wte.weight"][tokens] + params["wpe.weight"][:tokens.shape[1]]  # [B, S, D]
+    aux, routing = torch.zeros((), dtype=x.dtype), {}
+    for i in range(c["n_layer"]):
+        x = x + attention(under(f"h.{i}.attn"), norm(x, f"h.{i}.ln_1"), c)
+        y = norm(x, f"h.{i}.ln_2")
+        if i in moe_layers(c):
+            out, layer_aux, routing[i] = moe(under(f"h.{i}.moe"), y.flatten(0, 1), c)
+            x = x + out.view_as(x)
+            aux = aux + layer_aux
+        else:
+            w = under(f"h.{i}.mlp")
+            hidden = F.gelu(F.linear(y, w("c_fc.weight"), w("c_fc.bias")), approximate="tanh")
+            x = x + F.linear(hidden, w("c_proj.weight"), w("c_proj.bias"))
+    logits = norm(x, "ln_f") @ params["wte.weight"].T  # [B, S, V]
+    return F.cross_entropy(logits.flatten(0, 1), targets.flatten()), aux, routing
+
+
+# ---- its data, from a generator of our own: the same on every machine and version
+
+
+def random_words(seed, count):
+    """count words of 24 bits (SplitMix64)."""
+    mask = (1 << 64) - 1
+    for i in range(count):
+        z = ((seed << 40) + (i + 1) * 0x9E3779B97F4A7C15) & mask
+        z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & mask
+        z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & mask
+        yield (z ^ (z >> 31)) >> 40
+
+
+def initial_weights(c):
+    """Exact in float32. Larger than a real initialisation, so that every term is seen in the loss and gradients."""
+    params = {}
+    shapes = parameter_shapes(c)
+    words = random_words(c["seed"], sum(math.prod(s) for s in shapes.values()))
+    for name, shape in shapes.items():
+        u = torch.tensor([next(words) * 2.0**-23 - 1 for _ in range(math.prod(shape))]).view(shape)  # in [-1, 1)
+        if ".ln_" in name or name.startswith("ln_"):
+            value = u / 8 + (1 if name.endswith("weight") else 0)
+        elif name.endswith("bias"):
+            value = u / 8
+        elif "gate" in name or name.startswith("w"):
+            value = u / 2
+        else:
+            value = u * (1.5 / math.sqrt(shape[-1]))
+        params[name] = value.float().double()
+    return params
+
+
+def batches(c):
+    """tokens, targets [STEPS, B, S]; a target is the token that follows."""
+    b, s = c["batch_size"], c["sequence_length"]
+    words = random_words(c["seed"] + 1000, STEPS * b * (s + 1))
+    text = torch.tensor([w % c["vocab_size"] for w in words]).view(STEPS, b, s + 1)
+    return text[..., :-1].contiguous(), text[..., 1:].contiguous()
+
+
+# ---- training
+
+
+def decays(name):
+    """Matrices decay; biases (those of the experts, [E, out], too) and layer norms do not."""
+    return name.endswith(".weight") and "ln_" not in name
+
+
+def make_optimizer(params, c):
+    if c["optimizer"] == "sgd":
+        return torch.optim.SGD(params.values(), lr=c["lr"], momentum=c["momentum"])
+    groups = [dict(params=[p for n, p in params.items() if decays(n)], weight_decay=c["weight_decay"]),
+              dict(params=[p for n, p in params.items() if not decays(n)], weight_decay=0.0)]
+    return torch.optim.AdamW(groups, lr=c["lr"], betas=(c["adam_beta1"], c["adam_beta2"]), eps=c["adam_eps"])
+
+
+def train(c, dtype=torch.float64):
+    """The tensors of the case's file by name."""
+    params = {n: w.to(dtype).requires_grad_() for n, w in initial_weights(c).items()}
+    tokens, targets = batches(c)
+    out = {f"init/{n}": w.detach().clone() for n, w in params.items()}
+    out.update(tokens=tokens, targets=targets)
+    optimizer = make_optimizer(params, c)
+    for step in range(STEPS):
+        loss, aux, routing = forward(params, tokens[step], targets[step], c)
+        optimizer.zero_grad(set_to_none=True)
+        (loss + c["router_aux_loss_coef"] * aux).backward()
+        norm = torch.sqrt(sum((w.grad**2).sum() for w in params.values()))
+        out.update({f"step{step}/loss": loss.detach(), f"step{step}/aux": aux.detach(), f"step{step}/grad_norm": norm})
+        out.update({f"step{step}/grad/{n}": w.grad.clone() for n, w in params.items()})
+        for i, r in routing.items():
+            check_routing(r, c, f"step {step}, layer {i}")
+            out.update({f"step{step}/expert/{i}": r["expert"], f"step{step}/slot/{i}": r["slot"]})
+        if c["clip_grad"] > 0:
+            scale = min(1.0, c["clip_grad"] / norm.item())
+            for w in params.values():
+                w.grad *= scale
+        optimizer.step()
+    out.update({f"final/{n}": w.detach() for n, w in params.items()})
+    return out
+
+
+def check_routing(r, c, where):
+    """Another program's rounding must not change a decision, and the case must show drops. If not: another seed."""
+    best, second = r["p"].topk(2, dim=1).values.T
+    margin = (best - second).min().item()
+    assert margin > 1e-3, f"{where}: two experts within {margin:.1e}"
+    counts = torch.bincount(r["expert"], minlength=c["num_local_experts"])
+    assert counts.min() > 0, f"{where}: an expert without tokens"
+    assert (r["slot"] < 0).any(), f"{where}: nothing dropped"
+    if c["gate"] == "batch_prioritized":  # the order decides every slot, not only who is dropped
+        for e in range(len(counts)):
+            gap = best[r["expert"] == e].sort().values.diff()
+            assert gap.numel() == 0 or gap.min() > 1e-4, f"{where}, expert {e}: probabilities within {gap.min():.1e}"
+
+
+# ---- the file
+
+
+def write_safetensors(path, tensors, metadata):
+    header, data = {"__metadata__": metadata}, bytearray()
+    for name, t in tensors.items():
+        kind, store = ("F32", "<f4") if t.is_floating_point() else ("I32", "<i4")
+        if "/grad/" in name:
+            t = torch.where(t.abs() < ROUNDOFF, torch.zeros_like(t), t)
+        raw = t.numpy().astype(store).tobytes()
+        header[name] = dict(dtype=kind, shape=list(t.shape), data_offsets=[len(data), len(data) + len(raw)])
+        data += raw
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
+
+
+# ---- --check
+
+
+def check_gradients(name, c):
+    """Each tensor's gradient of step 0 in float64: along a random direction, and at three elements."""
+    params = {n: w.requires_grad_() for n, w in initial_weights(c).items()}
+    tokens, targets = (t[0] for t in batches(c))
+
+    def total():
+        loss, aux, routing = forward(params, tokens, targets, c)
+        return loss + c["router_aux_loss_coef"] * aux, [r["slot"] for r in routing.values()]
+
+    value, slots = total()
+    value.backward()
+    generator = torch.Generator().manual_seed(0)
+    worst, h = 0.0, 1e-5
+    for n, w in params.items():
+        directions = [torch.randn(w.shape, generator=generator, dtype=w.dtype)]
+        directions[0] /= directions[0].norm()
+        for at in torch.randint(w.numel(), (3,), generator=generator):
+            directions.append(F.one_hot(at, w.numel()).to(w.dtype).view(w.shape))
+        for direction in directions:
+            ends = []
+            for sign in (1, -1):
+                with torch.no_grad():
+                    w += sign * h * direction
+                    end, end_slots = total()
+                    w -= sign * h * direction
+                assert all(map(torch.equal, slots, end_slots)), f"{name}: {n}: the routing changed"
+                ends.append(end.item())
+            error = abs((ends[0] - ends[1]) / (2 * h) - (w.grad * direction).sum().item())
+            assert error < 1e-8, f"{name}: gradient of {n} differs from finite differences by {error:.1e}"
+            worst = max(worst, error)
+    print(f"{name}: gradients of {len(params)} tensors match finite differences within {worst:.1e}")
+
+
+def check_float32(name, c):
+    """What the same run loses in float32: the floor of the tests' tolerances."""
+    exact, single = train(c), train(c, torch.float32)
+    worst = {}
+    for n, a in exact.items():
+        kind = n.split("/")[0 if n.startswith("final") else 1] if "/" in n else n
+        if not a.is_floating_point():
+            assert torch.equal(a, single[n]), f"{name}: {n} differs in float32"
+            continue
+        error = (a - single[n]).abs()
+        if kind == "final" and n.endswith("c_attn.bias"):  # the keys' third: an exact zero, of which Adam makes noise
+            worst["final keys' bias"] = max(worst.get("final keys' bias", 0.0), error.chunk(3)[1].max().item())
+            error = torch.cat([error.chunk(3)[0], error.chunk(3)[2]])
+        worst[kind] = max(worst.get(kind, 0.0), error.max().item())
+    kinds = ("loss", "aux", "grad_norm", "grad", "final", "final keys' bias")
+    print(f"{name}: in float32 off by at most", ", ".join(f"{k} {worst[k]:.0e}" for k in kinds))
+
+
+def summary(name, c, out, path):
+    dropped = [int((t < 0).sum()) for n, t in out.items() if "/slot/" in n]
+    losses = " ".join(f"{out[f'step{s}/loss'].item():.4f}" for s in range(STEPS))
+    norms = " ".join(f"{out[f'step{s}/grad_norm'].item():.3f}" for s in range(STEPS))
+    print(f"{name}: loss {losses}, gradient norm {norms}, dropped {dropped}, {path.stat().st_size} bytes")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="check the reference itself; writes nothing")
+    check = parser.parse_args().check
+    torch.set_num_threads(1)  # one order of summation, so the same bytes each time
+    torch.use_deterministic_algorithms(True)
+    for name, c in CASES.items():
+        if check:
+            check_gradients(name, c)
+            check_float32(name, c)
+            continue
+        out = train(c)
+        path = pathlib.Path(__file__).with_name(f"{name}.safetensors")
+        write_safetensors(path, out, {k: str(v) for k, v in c.items()})
+        summary(name, c, out, path)
+
+
+if __name__ == "__main__":
+    main()
