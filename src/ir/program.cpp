@@ -72,13 +72,13 @@ const std::string& Attributes::text(std::string_view name) const {
 bool Instruction::writes_operand(TensorId id) const { return std::find(writes.begin(), writes.end(), id) != writes.end(); }
 
 TensorId Program::add_value(TensorType type, TensorId storage) {
-  tensors.push_back({type, TensorKind::value, "", next_number_++, storage});
+  tensors.push_back({type, TensorKind::value, "", next_number_++, storage, false});
   return {static_cast<std::int32_t>(tensors.size()) - 1};
 }
 
-TensorId Program::add_named(TensorKind kind, std::string name, TensorType type) {
+TensorId Program::add_named(TensorKind kind, std::string name, TensorType type, bool local) {
   LANCET_CHECK(!find(name).valid(), "two tensors are named @{}", name);
-  tensors.push_back({type, kind, std::move(name), -1, {}});
+  tensors.push_back({type, kind, std::move(name), -1, {}, local});
   return {static_cast<std::int32_t>(tensors.size()) - 1};
 }
 

@@ -49,7 +49,7 @@ std::string print_header(const Program& program) {
   text += "\n";
   for (const Tensor& tensor : program.tensors)
     if (tensor.kind != TensorKind::value)
-      text += fmt::format("{} @{} : {}\n", name(tensor.kind), tensor.name, to_string(tensor.type));
+      text += fmt::format("{} @{} : {}{}\n", name(tensor.kind), tensor.name, to_string(tensor.type), tensor.local ? " local" : "");
   return text;
 }
 
@@ -209,7 +209,7 @@ Result<bool> ProgramParser::declaration(LineReader& line) {
   if (name.empty() || named_.contains(name)) return before.error("a new name");
   LANCET_TRY(line.expect(":"));
   LANCET_ASSIGN(TensorType declared, type(line));
-  named_[name] = program_.add_named(*kind, name, declared);
+  named_[name] = program_.add_named(*kind, name, declared, line.accept("local"));
   return true;
 }
 

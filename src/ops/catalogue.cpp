@@ -42,6 +42,14 @@ Result<std::vector<TensorType>> infer(const OpDef& op, const OpInput& input) {
   return op.infer(input);
 }
 
+// The operand in whose memory a result lives, or -1.
+int storage_operand(const OpDef& op, int result, int operands) {
+  if (op.in_place) return result;
+  for (const Alias& alias : op.aliases)
+    if (alias.result == result && alias.operand < operands) return alias.operand;
+  return -1;
+}
+
 Status check(const ir::Program& program, const ir::Instruction& instruction) {
   const OpDef* op = find_op(instruction.op);
   auto at = [&](std::string_view what) { return internal_error(fmt::format("{}, in: {}", what, print(program, instruction))); };
@@ -50,10 +58,10 @@ Status check(const ir::Program& program, const ir::Instruction& instruction) {
   auto results = infer(*op, {operands, instruction.attributes});
   if (!results.ok()) return at(results.error().message);
   if (*results != types_of(program, instruction.results)) return at("expected results " + describe(*results));
-  for (const Alias& alias : op->aliases) {
-    if (alias.operand >= static_cast<int>(instruction.operands.size())) continue;
-    if (program[instruction.results[std::size_t(alias.result)]].storage != instruction.operands[std::size_t(alias.operand)])
-      return at(fmt::format("result {} must live in operand {}", alias.result, alias.operand));
+  for (std::size_t i = 0; i < instruction.results.size(); ++i) {
+    const int in = storage_operand(*op, int(i), int(instruction.operands.size()));
+    if (in >= 0 && program[instruction.results[i]].storage != instruction.operands[std::size_t(in)])
+      return at(fmt::format("result {} must live in operand {}", i, in));
   }
   return {};
 }
@@ -90,13 +98,12 @@ std::vector<TensorId> append(ir::Program& program, std::string_view name, std::v
   LANCET_CHECK(results.ok(), "{} at {}: {}, found {}", name, label, results.error().message, describe(types));
   ir::Instruction instruction{std::string(name), std::move(operands), {}, {}, std::move(attributes), def.lane, role, std::move(label)};
   for (std::size_t i = 0; i < results->size(); ++i) {
-    TensorId storage;
-    for (const Alias& alias : def.aliases)
-      if (alias.result == int(i) && alias.operand < int(instruction.operands.size()))
-        storage = instruction.operands[std::size_t(alias.operand)];
+    const int in = storage_operand(def, int(i), int(instruction.operands.size()));
+    const TensorId storage = in < 0 ? TensorId{} : instruction.operands[std::size_t(in)];
     instruction.results.push_back(program.add_value((*results)[i], storage));
   }
-  for (int operand : def.writes) instruction.writes.push_back(instruction.operands[std::size_t(operand)]);
+  for (int operand : def.writes)
+    if (operand < int(instruction.operands.size())) instruction.writes.push_back(instruction.operands[std::size_t(operand)]);
   program.instructions.push_back(instruction);
   return instruction.results;
 }

@@ -47,6 +47,7 @@ class GradientContext {
 using Axis = std::int8_t;
 inline constexpr Axis none = -1;
 inline constexpr Axis irregular = -2;
+inline constexpr Axis partial = -3;  // of results: the parts' results add up to the whole
 
 // One way to split an instruction: the axis of each operand and of each result. Operands beyond the list are absent.
 struct PartitionRow {
@@ -73,7 +74,7 @@ enum class Fill : std::uint8_t {
   route,        // a gate's decision on random logits with the sample's `capacity`
   rows,         // the received rows that belong to the sample's route on one rank
   zero,
-  absent_part   // an optional operand that only parts have; left out
+  load,         // the tokens per expert of the sample's route
 };
 
 struct SampleOperand {
@@ -102,6 +103,10 @@ struct OpDef {
   std::vector<PartitionRow> partition = {};
   std::vector<Sample> samples = {};
   ir::Lane lane = ir::Lane::compute;
+  bool in_place = false;  // result i lives in operand i, for every i (ops of any number of operands)
+  bool is_loss = false;   // its gradient rule starts the backward pass
 };
+
+inline constexpr int any_number = 1 << 20;  // `most` of ops of any number of operands
 
 }  // namespace lancet::ops

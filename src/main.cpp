@@ -1,0 +1,3 @@
+#include "lancet/cli/cli.h"
+
+int main(int argc, char** argv) { return lancet::cli::main(argc, argv); }

@@ -1,0 +1,58 @@
+// AdamW (Loshchilov and Hutter), in place. adamw(&w, &m, &v, gradient, clip, schedule [, &master])
+//   clip f32[2]: from clip_scale; the gradient is scaled by its second number
+//   schedule f32[3]: learning rate, 1 - beta1^t, 1 - beta2^t
+//   master f32 like w: where w is bf16, the weights proper, of which w is the rounded copy
+#include "ops/describe.h"
+
+namespace lancet::ops {
+namespace {
+
+Inferred infer(const OpInput& in) {
+  const TensorType& w = in.operands[0];
+  const TensorType full{DType::f32, w.shape};
+  if (!is_activation(w.dtype)) return expected("w of f32 or bf16");
+  for (int i : {1, 2, 3})
+    if (in.operands[std::size_t(i)] != full) return expected("moments and gradient f32 like w");
+  if (!is_vector(in.operands[4], 2) || !is_vector(in.operands[5], 3)) return expected("clip f32[2] and schedule f32[3]");
+  if ((w.dtype == DType::bf16) != (in.operands.size() > 6)) return expected("a master copy exactly where w is bf16");
+  if (in.operands.size() > 6 && in.operands[6] != full) return expected("a master copy f32 like w");
+  return Types{};
+}
+
+Work work(const OpInput& in) {
+  const double elements = double(in.operands[0].shape.elements());
+  const bool master = in.operands.size() > 6;
+  return {14 * elements, elements * (master ? 30 : 28)};
+}
+
+const Attributes sample_attributes{{"beta1", 0.9}, {"beta2", 0.95}, {"eps", 1e-8}, {"weight_decay", 0.1}};
+
+const OpDef table[] = {
+    {.name = "adamw",
+     .required = 6,
+     .most = 7,
+     .infer = infer,
+     .work = work,
+     .writes = {0, 1, 2, 6},
+     .samples = {{{{{DType::f32, {9, 7}}},
+                   {{DType::f32, {9, 7}}},
+                   {{DType::f32, {9, 7}}, Fill::positive},
+                   {{DType::f32, {9, 7}}},
+                   {{DType::f32, {2}}, Fill::positive},
+                   {{DType::f32, {3}}, Fill::positive}},
+                  sample_attributes},
+                 {{{{DType::bf16, {40}}},
+                   {{DType::f32, {40}}},
+                   {{DType::f32, {40}}, Fill::positive},
+                   {{DType::f32, {40}}},
+                   {{DType::f32, {2}}, Fill::positive},
+                   {{DType::f32, {3}}, Fill::positive},
+                   {{DType::f32, {40}}}},
+                  sample_attributes}}},
+};
+
+}  // namespace
+
+std::span<const OpDef> adamw_ops() { return table; }
+
+}  // namespace lancet::ops

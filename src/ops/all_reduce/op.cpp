@@ -1,0 +1,30 @@
+// Sums f32 tensors over all ranks, in place: the gradients of a bucket, or the numbers of the step line.
+#include "ops/describe.h"
+
+namespace lancet::ops {
+namespace {
+
+Inferred infer(const OpInput& in) {
+  for (const TensorType& type : in.operands)
+    if (type.dtype != DType::f32) return expected("f32 tensors");
+  return Types(in.operands.begin(), in.operands.end());
+}
+
+Work work(const OpInput& in) { return {bytes_of(in) / 4, bytes_of(in)}; }
+
+const OpDef table[] = {
+    {.name = "all_reduce",
+     .required = 1,
+     .most = any_number,
+     .infer = infer,
+     .work = work,
+     .samples = {{{{{DType::f32, {3, 5}}}, {{DType::f32, {7}}}}, {}}},
+     .lane = ir::Lane::reduce,
+     .in_place = true},
+};
+
+}  // namespace
+
+std::span<const OpDef> all_reduce_ops() { return table; }
+
+}  // namespace lancet::ops

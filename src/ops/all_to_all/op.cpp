@@ -1,0 +1,97 @@
+// The irregular all-to-all (Lancet, section 6 and Fig. 10) in two phases: counts, once a layer and part; then the filled
+// slots, there and back, forward and backward.
+//   exchange_counts(route [, rows before]) -> rows i32[E/W, W+1]: for each expert of this rank, where the rows of each
+//       source rank begin in its buffer; the last entry is their end. A part begins where the part before ended.
+//   all_to_all(slots [E,C,D], route, rows [, into]) -> [E/W, W*C, D], rows packed without gaps
+//   all_to_all_back: the other way
+#include "ops/describe.h"
+
+namespace lancet::ops {
+namespace {
+
+Inferred infer_counts(const OpInput& in) {
+  const TensorType& route = in.operands[0];
+  const std::int64_t ranks = in.attributes.integer("ranks");
+  if (route.dtype != DType::route || ranks < 1 || route.shape[1] % ranks) return expected("a route over experts that the ranks divide");
+  const TensorType rows{DType::i32, {route.shape[1] / ranks, ranks + 1}};
+  if (in.operands.size() > 1 && in.operands[1] != rows) return expected("the rows of the part before");
+  return Types{rows};
+}
+
+Status check_route(const TensorType& route, const TensorType& rows, const TensorType& buffer) {
+  if (!is_activation(buffer.dtype) || buffer.shape.rank() != 3) return expected("a buffer of rows of f32 or bf16");
+  if (route.dtype != DType::route) return expected("a route");
+  if (rows.dtype != DType::i32 || rows.shape.rank() != 2 || rows.shape[0] * (rows.shape[1] - 1) != route.shape[1])
+    return expected("rows i32[E/W,W+1]");
+  return {};
+}
+
+Inferred infer_there(const OpInput& in) {
+  const TensorType &slots = in.operands[0], &route = in.operands[1], &rows = in.operands[2];
+  LANCET_TRY(check_route(route, rows, slots));
+  if (slots.shape[0] != route.shape[1]) return expected("slots [E,C,D]");
+  const TensorType received{slots.dtype, {rows.shape[0], (rows.shape[1] - 1) * slots.shape[1], slots.shape[2]}};
+  if (in.operands.size() > 3 && in.operands[3] != received) return expected("a full-size result [E/W,W*C,D]");
+  return Types{received};
+}
+
+Inferred infer_back(const OpInput& in) {
+  const TensorType &buffer = in.operands[0], &route = in.operands[1], &rows = in.operands[2];
+  LANCET_TRY(check_route(route, rows, buffer));
+  const std::int64_t ranks = rows.shape[1] - 1;
+  if (buffer.shape[0] != rows.shape[0] || buffer.shape[1] % ranks) return expected("rows [E/W,W*C,D]");
+  const TensorType slots{buffer.dtype, {route.shape[1], buffer.shape[1] / ranks, buffer.shape[2]}};
+  if (in.operands.size() > 3 && in.operands[3] != slots) return expected("a full-size result [E,C,D]");
+  return Types{slots};
+}
+
+void gradient_as(GradientContext& g, std::string_view op) {
+  const ir::Instruction& forward = g.instruction();
+  g.add(0, g.emit(op, {g.result_gradient(0), forward.operands[1], forward.operands[2]}, {}, ir::Role::dx)[0]);
+}
+void gradient_there(GradientContext& g) { gradient_as(g, "all_to_all_back"); }
+void gradient_back(GradientContext& g) { gradient_as(g, "all_to_all"); }
+
+Work work(const OpInput& in) { return {0, double(ir::bytes(in.operands[0]))}; }
+Work work_counts(const OpInput& in) { return {0, 4.0 * double(in.operands[0].shape[1])}; }
+
+const OpDef table[] = {
+    {.name = "exchange_counts",
+     .required = 1,
+     .most = 2,
+     .infer = infer_counts,
+     .work = work_counts,
+     .partition = {{{irregular, irregular}, {irregular}}},
+     .samples = {{{{{DType::route, {16, 4}}, Fill::route}}, {{"capacity", 4}, {"tokens", 16}, {"ranks", 1}}}},
+     .lane = ir::Lane::expert},
+    {.name = "all_to_all",
+     .required = 3,
+     .most = 4,
+     .infer = infer_there,
+     .gradient = gradient_there,
+     .work = work,
+     .aliases = {{0, 3}},
+     .partition = {{{irregular, irregular, irregular, irregular}, {irregular}}},
+     .samples = {{{{{DType::f32, {4, 4, 24}}}, {{DType::route, {16, 4}}, Fill::route}, {{DType::i32, {4, 2}}, Fill::rows}},
+                  {{"capacity", 4}, {"tokens", 16}}},
+                 {{{{DType::bf16, {4, 4, 8}}}, {{DType::route, {16, 4}}, Fill::route}, {{DType::i32, {4, 2}}, Fill::rows}},
+                  {{"capacity", 4}, {"tokens", 16}}}},
+     .lane = ir::Lane::expert},
+    {.name = "all_to_all_back",
+     .required = 3,
+     .most = 4,
+     .infer = infer_back,
+     .gradient = gradient_back,
+     .work = work,
+     .aliases = {{0, 3}},
+     .partition = {{{irregular, irregular, irregular, irregular}, {irregular}}},
+     .samples = {{{{{DType::f32, {4, 4, 24}}}, {{DType::route, {16, 4}}, Fill::route}, {{DType::i32, {4, 2}}, Fill::rows}},
+                  {{"capacity", 4}, {"tokens", 16}}}},
+     .lane = ir::Lane::expert},
+};
+
+}  // namespace
+
+std::span<const OpDef> all_to_all_ops() { return table; }
+
+}  // namespace lancet::ops

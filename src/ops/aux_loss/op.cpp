@@ -1,0 +1,56 @@
+// The Switch Transformer's load-balancing loss: E * sum over experts of f_e * P_e, f_e the fraction of tokens that chose e
+// (load, without gradient), P_e the mean probability of e. The result is this rank's share: summed over ranks it is the
+// loss of the layer. attributes: load_tokens, the tokens that `load` counts; total_tokens, those of the whole batch;
+// coefficient, of the loss in the objective (the result is without it).
+#include "ops/describe.h"
+
+namespace lancet::ops {
+namespace {
+
+Inferred infer(const OpInput& in) {
+  const TensorType &probabilities = in.operands[0], &load = in.operands[1];
+  if (probabilities.dtype != DType::f32 || probabilities.shape.rank() != 3) return expected("probabilities f32[B,S,E]");
+  if (load != TensorType{DType::f32, {2, probabilities.shape[2]}}) return expected("load f32[2,E]");
+  return Types{{DType::f32, {1}}};
+}
+
+// d loss / d probability is the same for every token: coefficient * E * f_e / total_tokens.
+Inferred infer_dx(const OpInput& in) {
+  const TensorType& load = in.operands[0];
+  if (load.dtype != DType::f32 || load.shape.rank() != 2 || load.shape[0] != 2) return expected("load f32[2,E]");
+  return Types{{DType::f32, {load.shape[1]}}};
+}
+
+void gradient(GradientContext& g) {
+  const ir::Instruction& forward = g.instruction();
+  if (forward.attributes.real("coefficient") == 0) return;
+  g.add(0, g.emit("aux_loss_dx", {forward.operands[1]}, forward.attributes, ir::Role::dx)[0]);
+}
+
+Work work(const OpInput& in) { return {double(in.operands[0].shape.elements()), bytes_of(in)}; }
+
+const OpDef table[] = {
+    {.name = "aux_loss",
+     .required = 2,
+     .most = 2,
+     .infer = infer,
+     .gradient = gradient,
+     .work = work,
+     .partition = {{{0, none}, {partial}}},
+     .samples = {{{{{DType::f32, {2, 8, 4}}, Fill::positive}, {{DType::f32, {2, 4}}, Fill::load}},
+                  {{"capacity", 8}, {"tokens", 16}, {"load_tokens", 16}, {"total_tokens", 32}, {"coefficient", 0.5}}}},
+     .is_loss = true},
+    {.name = "aux_loss_dx",
+     .required = 1,
+     .most = 1,
+     .infer = infer_dx,
+     .work = work,
+     .samples = {{{{{DType::f32, {2, 4}}, Fill::load}},
+                  {{"capacity", 8}, {"tokens", 16}, {"load_tokens", 16}, {"total_tokens", 32}, {"coefficient", 0.5}}}}},
+};
+
+}  // namespace
+
+std::span<const OpDef> aux_loss_ops() { return table; }
+
+}  // namespace lancet::ops

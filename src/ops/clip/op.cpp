@@ -1,0 +1,42 @@
+// The global norm of the gradients and the factor that clips it.
+//   squared_norm(g, ...) -> f32[1]: the sum of squares, summed in double, the same at any number of threads
+//   clip_scale(sum, ...) {max_norm} -> f32[2]: the norm, and min(1, max_norm / norm); a max_norm of 0 does not clip
+#include "ops/describe.h"
+
+namespace lancet::ops {
+namespace {
+
+Inferred infer_norm(const OpInput& in) {
+  for (const TensorType& type : in.operands)
+    if (type.dtype != DType::f32) return expected("f32 tensors");
+  return Types{{DType::f32, {1}}};
+}
+
+Inferred infer_scale(const OpInput& in) {
+  for (const TensorType& type : in.operands)
+    if (!is_vector(type, 1)) return expected("sums of squares f32[1]");
+  return Types{{DType::f32, {2}}};
+}
+
+Work work(const OpInput& in) { return {bytes_of(in) / 2, bytes_of(in)}; }
+
+const OpDef table[] = {
+    {.name = "squared_norm",
+     .required = 1,
+     .most = any_number,
+     .infer = infer_norm,
+     .work = work,
+     .samples = {{{{{DType::f32, {300, 7}}}, {{DType::f32, {5}}}}, {}}}},
+    {.name = "clip_scale",
+     .required = 1,
+     .most = any_number,
+     .infer = infer_scale,
+     .work = work,
+     .samples = {{{{{DType::f32, {1}}, Fill::positive}, {{DType::f32, {1}}, Fill::positive}}, {{"max_norm", 0.5}}}}},
+};
+
+}  // namespace
+
+std::span<const OpDef> clip_ops() { return table; }
+
+}  // namespace lancet::ops

@@ -1,0 +1,62 @@
+// Cross-entropy of logits [B,S,V'] with targets i32[B,S], over the first `vocabulary` columns (the rest is padding).
+//   cross_entropy -> loss f32[1]
+//   cross_entropy_train -> loss, dlogits in the logits' memory: the probabilities are never stored a second time
+// The loss is this rank's share of the mean over `total_tokens`, the tokens of the whole batch (rule 6).
+#include "ops/describe.h"
+
+namespace lancet::ops {
+namespace {
+
+Inferred infer(const OpInput& in) {
+  const TensorType &logits = in.operands[0], &targets = in.operands[1];
+  if (!is_activation(logits.dtype) || logits.shape.rank() != 3) return expected("logits [B,S,V] of f32 or bf16");
+  if (targets != TensorType{DType::i32, {logits.shape[0], logits.shape[1]}}) return expected("targets i32[B,S]");
+  const std::int64_t vocabulary = in.attributes.integer("vocabulary");
+  if (vocabulary < 1 || vocabulary > logits.shape[2]) return expected("a vocabulary of 1 to V");
+  return Types{{DType::f32, {1}}};
+}
+
+Inferred infer_train(const OpInput& in) {
+  LANCET_ASSIGN(Types types, infer(in));
+  types.push_back(in.operands[0]);
+  return types;
+}
+
+void gradient(GradientContext& g) { g.add(0, g.instruction().results[1]); }
+
+Work work(const OpInput& in) {
+  const double elements = double(in.operands[0].shape.elements());
+  return {8 * elements, 2 * elements * size_of(in.operands[0].dtype)};
+}
+
+std::vector<Sample> samples() {
+  return {{{{{DType::f32, {2, 4, 24}}}, {{DType::i32, {2, 4}}, Fill::tokens}}, {{"vocabulary", 21}, {"total_tokens", 16}}},
+          {{{{DType::f32, {2, 1, 8}}}, {{DType::i32, {2, 1}}, Fill::tokens}}, {{"vocabulary", 8}, {"total_tokens", 2}}},
+          {{{{DType::bf16, {2, 4, 32}}}, {{DType::i32, {2, 4}}, Fill::tokens}}, {{"vocabulary", 32}, {"total_tokens", 8}}}};
+}
+
+const OpDef table[] = {
+    {.name = "cross_entropy",
+     .required = 2,
+     .most = 2,
+     .infer = infer,
+     .work = work,
+     .partition = {{{0, 0}, {partial}}, {{1, 1}, {partial}}},
+     .samples = samples()},
+    {.name = "cross_entropy_train",
+     .required = 2,
+     .most = 2,
+     .infer = infer_train,
+     .gradient = gradient,
+     .work = work,
+     .aliases = {{1, 0}},
+     .partition = {{{0, 0}, {partial, 0}}},
+     .samples = samples(),
+     .is_loss = true},
+};
+
+}  // namespace
+
+std::span<const OpDef> cross_entropy_ops() { return table; }
+
+}  // namespace lancet::ops

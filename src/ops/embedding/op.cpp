@@ -1,0 +1,87 @@
+// Token plus position embedding (GPT-2): x[b,s] = wte[tokens[b,s]] + wpe[s].
+#include "ops/describe.h"
+
+namespace lancet::ops {
+namespace {
+
+Inferred infer(const OpInput& in) {
+  const TensorType &tokens = in.operands[0], &wte = in.operands[1], &wpe = in.operands[2];
+  if (tokens.dtype != DType::i32 || tokens.shape.rank() != 2) return expected("tokens i32[B,S]");
+  if (!is_activation(wte.dtype) || wte.shape.rank() != 2) return expected("wte [V,D] of f32 or bf16");
+  if (wpe.dtype != wte.dtype || wpe.shape.rank() != 2 || wpe.shape[1] != wte.shape[1] || wpe.shape[0] < tokens.shape[1])
+    return expected("wpe [P,D] like wte, with P at least S");
+  return Types{{wte.dtype, {tokens.shape[0], tokens.shape[1], wte.shape[1]}}};
+}
+
+void gradient(GradientContext& g) {
+  const ir::Instruction& forward = g.instruction();
+  auto table = [&](int operand, std::string_view op, std::vector<TensorId> operands, const char* extent) {
+    if (!g.needs_gradient(operand)) return;
+    if (const TensorId so_far = g.so_far(operand); so_far.valid()) operands.push_back(so_far);
+    const std::int64_t rows = g.type(forward.operands[std::size_t(operand)]).shape[0];
+    g.replace(operand, g.emit(op, operands, {{extent, rows}}, ir::Role::dw)[0]);
+  };
+  table(1, "embedding_dw", {g.result_gradient(0), forward.operands[0]}, "vocabulary");
+  table(2, "position_dw", {g.result_gradient(0)}, "positions");
+}
+
+Work work(const OpInput& in) {
+  const double elements = double(in.operands[0].shape.elements()) * double(in.operands[1].shape[1]);
+  return {elements, 3 * elements * size_of(in.operands[1].dtype)};
+}
+
+Inferred infer_embedding_dw(const OpInput& in) {
+  const TensorType &dx = in.operands[0], &tokens = in.operands[1];
+  if (dx.shape.rank() != 3 || !is_activation(dx.dtype)) return expected("dx [B,S,D]");
+  if (tokens != TensorType{DType::i32, {dx.shape[0], dx.shape[1]}}) return expected("tokens i32[B,S]");
+  const TensorType dw{DType::f32, {in.attributes.integer("vocabulary"), dx.shape[2]}};
+  if (in.operands.size() > 2 && in.operands[2] != dw) return expected("a sum so far like the result");
+  return Types{dw};
+}
+
+Inferred infer_position_dw(const OpInput& in) {
+  const TensorType& dx = in.operands[0];
+  if (dx.shape.rank() != 3 || !is_activation(dx.dtype)) return expected("dx [B,S,D]");
+  const TensorType dw{DType::f32, {in.attributes.integer("positions"), dx.shape[2]}};
+  if (in.operands.size() > 1 && in.operands[1] != dw) return expected("a sum so far like the result");
+  return Types{dw};
+}
+
+Work work_dw(const OpInput& in) {
+  const double elements = double(in.operands[0].shape.elements());
+  return {elements, elements * (size_of(in.operands[0].dtype) + 8)};
+}
+
+const OpDef table[] = {
+    {.name = "embedding",
+     .required = 3,
+     .most = 3,
+     .infer = infer,
+     .gradient = gradient,
+     .work = work,
+     .partition = {{{0, none, none}, {0}}},
+     .samples = {{{{{DType::i32, {2, 5}}, Fill::tokens}, {{DType::f32, {11, 24}}}, {{DType::f32, {7, 24}}}}, {{"vocabulary", 11}}},
+                 {{{{DType::i32, {4, 3}}, Fill::tokens}, {{DType::bf16, {5, 17}}}, {{DType::bf16, {3, 17}}}}, {{"vocabulary", 5}}}}},
+    {.name = "embedding_dw",
+     .required = 2,
+     .most = 3,
+     .infer = infer_embedding_dw,
+     .work = work_dw,
+     .aliases = {{0, 2}},
+     .samples = {{{{{DType::f32, {2, 5, 24}}}, {{DType::i32, {2, 5}}, Fill::tokens}, {{DType::f32, {11, 24}}}}, {{"vocabulary", 11}}},
+                 {{{{DType::bf16, {2, 9, 16}}}, {{DType::i32, {2, 9}}, Fill::tokens}}, {{"vocabulary", 3}}}}},
+    {.name = "position_dw",
+     .required = 1,
+     .most = 2,
+     .infer = infer_position_dw,
+     .work = work_dw,
+     .aliases = {{0, 1}},
+     .samples = {{{{{DType::f32, {3, 5, 24}}}, {{DType::f32, {7, 24}}}}, {{"positions", 7}}},
+                 {{{{DType::bf16, {2, 4, 8}}}}, {{"positions", 4}}}}},
+};
+
+}  // namespace
+
+std::span<const OpDef> embedding_ops() { return table; }
+
+}  // namespace lancet::ops

@@ -1,0 +1,120 @@
+// One linear layer per expert over its filled rows only (rule 2): y[e,r] = x[e,r] w[e]^T + b[e] for rows[e,0] <= r < rows[e,W].
+// x [E,R,K], w [E,N,K], b f32[E,N], rows i32[E,W+1] (from exchange_counts). Other rows are neither read nor written.
+#include "ops/describe.h"
+
+namespace lancet::ops {
+namespace {
+
+bool is_rows(const TensorType& rows, std::int64_t experts) {
+  return rows.dtype == DType::i32 && rows.shape.rank() == 2 && rows.shape[0] == experts && rows.shape[1] > 1;
+}
+
+Inferred infer(const OpInput& in) {
+  const TensorType &x = in.operands[0], &w = in.operands[1], &b = in.operands[2];
+  if (!is_activation(x.dtype) || x.shape.rank() != 3) return expected("x [E,R,K] of f32 or bf16");
+  if (w.dtype != x.dtype || w.shape.rank() != 3 || w.shape[0] != x.shape[0] || w.shape[2] != x.shape[2])
+    return expected("w [E,N,K] of x's type");
+  if (b != TensorType{DType::f32, {w.shape[0], w.shape[1]}}) return expected("b f32[E,N]");
+  if (!is_rows(in.operands[3], x.shape[0])) return expected("rows i32[E,W+1]");
+  const TensorType y{x.dtype, with_back(x.shape, w.shape[1])};
+  if (in.operands.size() > 4 && in.operands[4] != y) return expected("a full-size result [E,R,N]");
+  return Types{y};
+}
+
+Inferred infer_dx(const OpInput& in) {
+  const TensorType &dy = in.operands[0], &w = in.operands[1];
+  if (!is_activation(dy.dtype) || dy.shape.rank() != 3) return expected("dy [E,R,N] of f32 or bf16");
+  if (w.dtype != dy.dtype || w.shape.rank() != 3 || w.shape[0] != dy.shape[0] || w.shape[1] != dy.shape[2])
+    return expected("w [E,N,K] of dy's type");
+  if (!is_rows(in.operands[2], dy.shape[0])) return expected("rows i32[E,W+1]");
+  const TensorType dx{dy.dtype, with_back(dy.shape, w.shape[2])};
+  if (in.operands.size() > 3 && in.operands[3] != dx) return expected("a full-size result [E,R,K]");
+  return Types{dx};
+}
+
+Inferred infer_dw(const OpInput& in) {
+  const TensorType &dy = in.operands[0], &x = in.operands[1];
+  if (!is_activation(dy.dtype) || dy.shape.rank() != 3) return expected("dy [E,R,N] of f32 or bf16");
+  if (x != TensorType{dy.dtype, with_back(dy.shape, x.shape.back())}) return expected("x [E,R,K] of dy's type");
+  if (!is_rows(in.operands[2], dy.shape[0])) return expected("rows i32[E,W+1]");
+  const TensorType dw{DType::f32, {dy.shape[0], dy.shape[2], x.shape[2]}}, db{DType::f32, {dy.shape[0], dy.shape[2]}};
+  if (in.operands.size() == 4) return expected("both sums so far or none");
+  if (in.operands.size() > 4 && (in.operands[3] != dw || in.operands[4] != db)) return expected("sums so far like the results");
+  return Types{dw, db};
+}
+
+void gradient(GradientContext& g) {
+  const ir::Instruction& forward = g.instruction();
+  const TensorId dy = g.result_gradient(0), rows = forward.operands[3];
+  if (g.needs_gradient(0)) g.add(0, g.emit("expert_linear_dx", {dy, forward.operands[1], rows}, {}, ir::Role::dx)[0]);
+  std::vector<TensorId> operands{dy, forward.operands[0], rows};
+  if (const TensorId so_far = g.so_far(1); so_far.valid()) {
+    operands.push_back(so_far);
+    operands.push_back(g.so_far(2));
+  }
+  const auto dw = g.emit("expert_linear_dw", operands, {}, ir::Role::dw);
+  g.replace(1, dw[0]);
+  g.replace(2, dw[1]);
+}
+
+// Work with every row filled; rows and both feature extents per expert.
+Work product(const Shape& rows, std::int64_t n, const OpInput& in, double result_bytes) {
+  return {2.0 * double(rows.elements()) * double(n), bytes_of(in) + result_bytes};
+}
+Work work(const OpInput& in) {
+  const Shape &x = in.operands[0].shape, &w = in.operands[1].shape;
+  return product(x, w[1], in, double(x.rows() * w[1]) * size_of(in.operands[0].dtype));
+}
+Work work_dx(const OpInput& in) {
+  const Shape &dy = in.operands[0].shape, &w = in.operands[1].shape;
+  return product(dy, w[2], in, double(dy.rows() * w[2]) * size_of(in.operands[0].dtype));
+}
+Work work_dw(const OpInput& in) {
+  const Shape &dy = in.operands[0].shape, &x = in.operands[1].shape;
+  return product(dy, x[2], in, 4.0 * double(dy[0] * dy[2] * x[2]));
+}
+
+const Attributes sample_route{{"capacity", 8}, {"tokens", 16}};
+
+const OpDef table[] = {
+    {.name = "expert_linear",
+     .required = 4,
+     .most = 5,
+     .infer = infer,
+     .gradient = gradient,
+     .work = work,
+     .aliases = {{0, 4}},
+     .partition = {{{irregular, none, none, irregular, irregular}, {irregular}}, {{0, 0, 0, 0, 0}, {0}}},
+     .samples = {{{{{DType::f32, {4, 8, 24}}}, {{DType::f32, {4, 16, 24}}}, {{DType::f32, {4, 16}}}, {{DType::i32, {4, 2}}, Fill::rows}}, sample_route},
+                 {{{{DType::bf16, {4, 8, 32}}}, {{DType::bf16, {4, 16, 32}}}, {{DType::f32, {4, 16}}}, {{DType::i32, {4, 2}}, Fill::rows}},
+                  sample_route}}},
+    {.name = "expert_linear_dx",
+     .required = 3,
+     .most = 4,
+     .infer = infer_dx,
+     .work = work_dx,
+     .aliases = {{0, 3}},
+     .partition = {{{irregular, none, irregular, irregular}, {irregular}}, {{0, 0, 0, 0}, {0}}},
+     .samples = {{{{{DType::f32, {4, 8, 16}}}, {{DType::f32, {4, 16, 24}}}, {{DType::i32, {4, 2}}, Fill::rows}}, sample_route},
+                 {{{{DType::bf16, {4, 8, 16}}}, {{DType::bf16, {4, 16, 32}}}, {{DType::i32, {4, 2}}, Fill::rows}}, sample_route}}},
+    {.name = "expert_linear_dw",
+     .required = 3,
+     .most = 5,
+     .infer = infer_dw,
+     .work = work_dw,
+     .aliases = {{0, 3}, {1, 4}},
+     .partition = {{{0, 0, 0, 0, 0}, {0, 0}}},
+     .samples = {{{{{DType::f32, {4, 8, 16}}},
+                   {{DType::f32, {4, 8, 24}}},
+                   {{DType::i32, {4, 2}}, Fill::rows},
+                   {{DType::f32, {4, 16, 24}}},
+                   {{DType::f32, {4, 16}}}},
+                  sample_route},
+                 {{{{DType::bf16, {4, 8, 16}}}, {{DType::bf16, {4, 8, 32}}}, {{DType::i32, {4, 2}}, Fill::rows}}, sample_route}}},
+};
+
+}  // namespace
+
+std::span<const OpDef> expert_linear_ops() { return table; }
+
+}  // namespace lancet::ops

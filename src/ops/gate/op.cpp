@@ -1,0 +1,80 @@
+// Gates: from router logits [B,S,E] to each token's expert and slot (rule 1), top-1.
+//   switch_gate (Fedus et al.): slots in token order. A part counts on where the part before stopped.
+//   batch_prioritized_gate (Riquelme et al.): slots in falling order of the gate probability, over the whole batch.
+// Results: route[T,E]; probabilities f32[B,S,E]; load f32[2,E]: tokens that chose each expert, and those that were kept.
+#include "ops/describe.h"
+
+namespace lancet::ops {
+namespace {
+
+Inferred infer_gate(const OpInput& in) {
+  const TensorType& logits = in.operands[0];
+  if (logits.dtype != DType::f32 || logits.shape.rank() != 3) return expected("logits f32[B,S,E]");
+  if (in.attributes.integer("capacity") < 1) return expected("a capacity of at least 1");
+  const std::int64_t experts = logits.shape[2];
+  if (in.operands.size() > 1 && (in.operands[1].dtype != DType::route || in.operands[1].shape[1] != experts))
+    return expected("the route of the part before");
+  return Types{{DType::route, {logits.shape.rows(), experts}}, logits, {DType::f32, {2, experts}}};
+}
+
+void gradient(GradientContext& g) {
+  const ir::Instruction& forward = g.instruction();
+  std::vector<TensorId> operands{g.result_gradient(0), forward.results[0], forward.results[1]};
+  if (const TensorId shared = g.result_gradient(1); shared.valid()) operands.push_back(shared);
+  g.add(0, g.emit("gate_dx", operands, {}, ir::Role::dx)[0]);
+}
+
+// gate_dx(dweight, route, probabilities [, dprobability]): dweight f32[B,S] is the gradient of the chosen expert's
+// probability, dprobability f32[E] one that all tokens share (the auxiliary loss).
+Inferred infer_dx(const OpInput& in) {
+  const TensorType &dweight = in.operands[0], &route = in.operands[1], &probabilities = in.operands[2];
+  if (probabilities.dtype != DType::f32 || probabilities.shape.rank() != 3) return expected("probabilities f32[B,S,E]");
+  const Shape& p = probabilities.shape;
+  if (dweight != TensorType{DType::f32, {p[0], p[1]}}) return expected("dweight f32[B,S]");
+  if (route != TensorType{DType::route, {p.rows(), p[2]}}) return expected("route[B*S,E]");
+  if (in.operands.size() > 3 && !is_vector(in.operands[3], p[2])) return expected("dprobability f32[E]");
+  return Types{probabilities};
+}
+
+Work work(const OpInput& in) {
+  const double elements = double(in.operands[0].shape.elements());
+  return {12 * elements, 8 * elements};
+}
+
+std::vector<Sample> gate_samples() {
+  return {{{{{DType::f32, {2, 8, 4}}}}, {{"capacity", 5}}},
+          {{{{DType::f32, {4, 3, 5}}}}, {{"capacity", 1}}},
+          {{{{DType::f32, {2, 1, 3}}}}, {{"capacity", 4}}}};
+}
+
+const OpDef table[] = {
+    {.name = "switch_gate",
+     .required = 1,
+     .most = 2,
+     .infer = infer_gate,
+     .gradient = gradient,
+     .work = work,
+     .partition = {{{0, irregular}, {irregular, 0, partial}}},
+     .samples = gate_samples()},
+    {.name = "batch_prioritized_gate",
+     .required = 1,
+     .most = 1,
+     .infer = infer_gate,
+     .gradient = gradient,
+     .work = work,
+     .samples = gate_samples()},
+    {.name = "gate_dx",
+     .required = 3,
+     .most = 4,
+     .infer = infer_dx,
+     .work = work,
+     .partition = {{{0, irregular, 0, none}, {0}}},
+     .samples = {{{{{DType::f32, {2, 8}}}, {{DType::route, {16, 4}}, Fill::route}, {{DType::f32, {2, 8, 4}}, Fill::positive}, {{DType::f32, {4}}}},
+                  {{"capacity", 8}, {"tokens", 16}}}}},
+};
+
+}  // namespace
+
+std::span<const OpDef> gate_ops() { return table; }
+
+}  // namespace lancet::ops

@@ -1,0 +1,73 @@
+// GELU in its tanh form (Hugging Face's gelu_new). With `rows` (ops/exchange of counts) the input is [E,R,F] and only the
+// filled rows of each expert are touched; `into` lets parts share one full-size result.
+#include "ops/describe.h"
+
+namespace lancet::ops {
+namespace {
+
+bool fits_rows(const TensorType& x, const TensorType& rows) {
+  return rows.dtype == DType::i32 && rows.shape.rank() == 2 && x.shape.rank() == 3 && rows.shape[0] == x.shape[0];
+}
+
+Inferred infer(const OpInput& in) {
+  const TensorType& x = in.operands[0];
+  if (!is_activation(x.dtype)) return expected("x of f32 or bf16");
+  if (in.operands.size() > 1 && !fits_rows(x, in.operands[1])) return expected("rows i32[E,W+1] for x [E,R,F]");
+  if (in.operands.size() > 2 && in.operands[2] != x) return expected("a full-size result like x");
+  return Types{x};
+}
+
+Inferred infer_dx(const OpInput& in) {
+  const TensorType& dy = in.operands[0];
+  if (!is_activation(dy.dtype) || in.operands[1] != dy) return expected("dy and x of one type");
+  if (in.operands.size() > 2 && !fits_rows(dy, in.operands[2])) return expected("rows i32[E,W+1] for x [E,R,F]");
+  return Types{dy};
+}
+
+void gradient(GradientContext& g) {
+  const ir::Instruction& forward = g.instruction();
+  std::vector<TensorId> operands{g.result_gradient(0), forward.operands[0]};
+  if (forward.operands.size() > 1) operands.push_back(forward.operands[1]);
+  g.add(0, g.emit("gelu_dx", operands, {}, ir::Role::dx)[0]);
+}
+
+Work work(const OpInput& in) {
+  const double elements = double(in.operands[0].shape.elements());
+  return {14 * elements, 2 * elements * size_of(in.operands[0].dtype)};
+}
+Work work_dx(const OpInput& in) {
+  const double elements = double(in.operands[0].shape.elements());
+  return {24 * elements, 3 * elements * size_of(in.operands[0].dtype)};
+}
+
+const OpDef table[] = {
+    {.name = "gelu",
+     .required = 1,
+     .most = 3,
+     .infer = infer,
+     .gradient = gradient,
+     .work = work,
+     .aliases = {{0, 2}},
+     .partition = {{{0}, {0}}, {{1}, {1}}, {{2}, {2}}, {{irregular, irregular}, {irregular}}},
+     .samples = {{{{{DType::f32, {2, 4, 37}}}}, {}},
+                 {{{{DType::bf16, {2, 4, 32}}}}, {}},
+                 {{{{DType::f32, {4, 8, 24}}}, {{DType::i32, {4, 2}}, Fill::rows}}, {{"capacity", 8}, {"tokens", 16}}},
+                 {{{{DType::bf16, {4, 8, 24}}}, {{DType::i32, {4, 2}}, Fill::rows}}, {{"capacity", 8}, {"tokens", 16}}}}},
+    {.name = "gelu_dx",
+     .required = 2,
+     .most = 3,
+     .infer = infer_dx,
+     .work = work_dx,
+     .aliases = {{0, 0}},
+     .partition = {{{0, 0}, {0}}, {{1, 1}, {1}}, {{2, 2}, {2}}, {{irregular, irregular, irregular}, {irregular}}},
+     .samples = {{{{{DType::f32, {2, 4, 37}}}, {{DType::f32, {2, 4, 37}}}}, {}},
+                 {{{{DType::bf16, {2, 4, 32}}}, {{DType::bf16, {2, 4, 32}}}}, {}},
+                 {{{{DType::f32, {4, 8, 24}}}, {{DType::f32, {4, 8, 24}}}, {{DType::i32, {4, 2}}, Fill::rows}},
+                  {{"capacity", 8}, {"tokens", 16}}}}},
+};
+
+}  // namespace
+
+std::span<const OpDef> gelu_ops() { return table; }
+
+}  // namespace lancet::ops

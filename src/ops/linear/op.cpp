@@ -1,0 +1,103 @@
+// y = x w^T + b, w as [out, in]; its dX and dW are ops of their own (Lancet, section 4).
+#include "ops/describe.h"
+
+namespace lancet::ops {
+namespace {
+
+Inferred infer(const OpInput& in) {
+  const TensorType &x = in.operands[0], &w = in.operands[1];
+  if (!is_activation(x.dtype) || x.shape.rank() < 2) return expected("x [...,K] of f32 or bf16");
+  if (w.dtype != x.dtype || w.shape.rank() != 2 || w.shape[1] != x.shape.back()) return expected("w [N,K] of x's type");
+  if (in.operands.size() > 2 && !is_vector(in.operands[2], w.shape[0])) return expected("b f32[N]");
+  return Types{{x.dtype, with_back(x.shape, w.shape[0])}};
+}
+
+Inferred infer_dx(const OpInput& in) {
+  const TensorType &dy = in.operands[0], &w = in.operands[1];
+  if (!is_activation(dy.dtype) || dy.shape.rank() < 2) return expected("dy [...,N] of f32 or bf16");
+  if (w.dtype != dy.dtype || w.shape.rank() != 2 || w.shape[0] != dy.shape.back()) return expected("w [N,K] of dy's type");
+  return Types{{dy.dtype, with_back(dy.shape, w.shape[1])}};
+}
+
+// linear_dw(dy, x [, dw so far [, db so far]]) {bias=0|1} -> dw [, db]
+Inferred infer_dw(const OpInput& in) {
+  const TensorType &dy = in.operands[0], &x = in.operands[1];
+  if (!is_activation(dy.dtype) || dy.dtype != x.dtype || dy.shape.rank() < 2 || dy.shape.rows() != x.shape.rows())
+    return expected("dy [...,N] and x [...,K] of one type with the same rows");
+  Types results{{DType::f32, {dy.shape.back(), x.shape.back()}}};
+  if (in.attributes.integer("bias", 0)) results.push_back({DType::f32, {dy.shape.back()}});
+  const std::size_t so_far = in.operands.size() - 2;
+  if (so_far != 0 && so_far != results.size()) return expected("a sum so far for each result or none");
+  for (std::size_t i = 0; i < so_far; ++i)
+    if (in.operands[2 + i] != results[i]) return expected("sums so far like the results");
+  return results;
+}
+
+void gradient(GradientContext& g) {
+  const ir::Instruction& forward = g.instruction();
+  const TensorId dy = g.result_gradient(0);
+  const bool bias = forward.operands.size() > 2;
+  if (g.needs_gradient(0)) g.add(0, g.emit("linear_dx", {dy, forward.operands[1]}, {}, ir::Role::dx)[0]);
+  std::vector<TensorId> operands{dy, forward.operands[0]};
+  if (const TensorId so_far = g.so_far(1); so_far.valid()) {
+    operands.push_back(so_far);
+    if (bias) operands.push_back(g.so_far(2));
+  }
+  const auto dw = g.emit("linear_dw", operands, {{"bias", std::int64_t(bias)}}, ir::Role::dw);
+  g.replace(1, dw[0]);
+  if (bias) g.replace(2, dw[1]);
+}
+
+// rows, n, k of the product and the bytes of both operands and the result
+Work product(double rows, double n, double k, double bytes) { return {2 * rows * n * k, bytes}; }
+
+Work work(const OpInput& in) {
+  const Shape &x = in.operands[0].shape, &w = in.operands[1].shape;
+  const double result = double(x.rows()) * double(w[0]) * size_of(in.operands[0].dtype);
+  return product(double(x.rows()), double(w[0]), double(w[1]), bytes_of(in) + result);
+}
+Work work_dx(const OpInput& in) {
+  const Shape &dy = in.operands[0].shape, &w = in.operands[1].shape;
+  const double result = double(dy.rows()) * double(w[1]) * size_of(in.operands[0].dtype);
+  return product(double(dy.rows()), double(w[0]), double(w[1]), bytes_of(in) + result);
+}
+Work work_dw(const OpInput& in) {
+  const Shape &dy = in.operands[0].shape, &x = in.operands[1].shape;
+  return product(double(dy.rows()), double(dy.back()), double(x.back()), bytes_of(in) + 4.0 * double(dy.back() * x.back()));
+}
+
+const OpDef table[] = {
+    {.name = "linear",
+     .required = 2,
+     .most = 3,
+     .infer = infer,
+     .gradient = gradient,
+     .work = work,
+     .partition = {{{0, none, none}, {0}}, {{1, none, none}, {1}}, {{none, 0, 0}, {2}}},
+     .samples = {{{{{DType::f32, {2, 4, 24}}}, {{DType::f32, {16, 24}}}, {{DType::f32, {16}}}}, {}},
+                 {{{{DType::f32, {4, 2, 7}}}, {{DType::f32, {6, 7}}}}, {}},
+                 {{{{DType::bf16, {2, 4, 32}}}, {{DType::bf16, {48, 32}}}, {{DType::f32, {48}}}}, {}}}},
+    {.name = "linear_dx",
+     .required = 2,
+     .most = 2,
+     .infer = infer_dx,
+     .work = work_dx,
+     .partition = {{{0, none}, {0}}, {{1, none}, {1}}, {{none, 1}, {2}}},
+     .samples = {{{{{DType::f32, {2, 4, 16}}}, {{DType::f32, {16, 24}}}}, {}},
+                 {{{{DType::bf16, {2, 4, 48}}}, {{DType::bf16, {48, 32}}}}, {}}}},
+    {.name = "linear_dw",
+     .required = 2,
+     .most = 4,
+     .infer = infer_dw,
+     .work = work_dw,
+     .aliases = {{0, 2}, {1, 3}},
+     .samples = {{{{{DType::f32, {2, 4, 16}}}, {{DType::f32, {2, 4, 24}}}}, {{"bias", 1}}},
+                 {{{{DType::f32, {2, 3, 8}}}, {{DType::f32, {2, 3, 4}}}, {{DType::f32, {8, 4}}}, {{DType::f32, {8}}}}, {{"bias", 1}}},
+                 {{{{DType::bf16, {2, 4, 16}}}, {{DType::bf16, {2, 4, 24}}}, {{DType::f32, {16, 24}}}}, {{"bias", 0}}}}},
+};
+
+}  // namespace
+
+std::span<const OpDef> linear_ops() { return table; }
+
+}  // namespace lancet::ops
