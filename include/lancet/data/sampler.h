@@ -25,7 +25,7 @@ struct SamplerOptions {
   std::int64_t seq_len = 0;       // tokens of one row
   std::int64_t global_batch = 0;  // rows of one step, over all ranks and micro-batches
   std::uint64_t seed = 0;
-  bool shuffle = true;            // false: windows in file order (evaluation); the seed is not used
+  bool shuffle = true;  // false: windows in file order (evaluation); the seed is not used
 };
 
 // The file is cut into windows() windows of seq_len inputs; the target of the last is the next one's first input.
@@ -43,7 +43,7 @@ class Sampler {
                std::span<TokenId> targets) const;
 
   std::uint64_t windows() const { return windows_; }
-  double epoch_of(std::uint64_t step) const;            // epochs begun before the step, with fraction
+  double epoch_of(std::uint64_t step) const;  // epochs begun before the step, with fraction
   // The place in the file of the first input of sample `sample` (row i of step s: s * global_batch + i).
   std::uint64_t first_token(std::uint64_t sample) const;
 

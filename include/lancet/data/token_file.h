@@ -31,7 +31,7 @@ class TokenFile {
   // a size that is not what the header says.
   static Result<TokenFile> open(const std::filesystem::path& path);
 
-  std::uint64_t size() const;            // tokens
+  std::uint64_t size() const;  // tokens
   int vocab_size() const;
   int bytes_per_token() const;           // 2 or 4
   std::uint64_t tokenizer_hash() const;  // 0: not known (llm.c's files)
@@ -56,7 +56,8 @@ class TokenWriter {
   TokenWriter& operator=(TokenWriter&&) noexcept;
 
   Status append(std::span<const TokenId> tokens);  // ids in [0, vocab_size)
-  Status finish();                                 // flushes to the disk; once, last
+  Status sync();                                   // everything to the disk; what is left of finish() is the rename
+  Status finish();                                 // sync, then the rename; once, last
   std::uint64_t size() const;                      // tokens so far
 
  private:

@@ -25,7 +25,7 @@ struct TokenizeOptions {
   bool eos_after_file = true;          // <|endoftext|> after each file (where the vocabulary has it and the file
                                        // does not end with it already)
   int threads = 1;
-  std::size_t chunk_bytes = std::size_t{4} << 20;  // a chunk grows where no safe cut is found in it
+  std::size_t chunk_bytes = std::size_t{4} << 20;         // a chunk grows where no safe cut is found in it
   std::function<void(const TokenizeProgress&)> progress;  // from the calling thread, once per round of chunks
 };
 
@@ -33,8 +33,9 @@ struct TokenizeResult {
   std::uint64_t bytes = 0, train_tokens = 0, eval_tokens = 0;
 };
 
-// Data errors: a text that is missing, empty or not UTF-8 (path and byte), an output that cannot be written, a held-out
-// part that would take the whole text. On an error neither output is touched.
+// Config errors: no text, a fraction outside [0, 1), no file of its own for the held-out part. Data errors: a text that
+// is missing, empty or not UTF-8 (path and byte), an output that cannot be written, a held-out part that would take the
+// whole text. On an error neither output is touched.
 Result<TokenizeResult> tokenize_files(const std::vector<std::filesystem::path>& texts, const Tokenizer& tokenizer,
                                       const std::filesystem::path& out, const TokenizeOptions& options = {});
 

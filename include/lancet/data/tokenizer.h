@@ -50,9 +50,9 @@ class Tokenizer {
   std::string_view bytes(TokenId id) const;  // of one token; id is in [0, vocab_size)
 
   int vocab_size() const;
-  TokenId eos() const;                       // the id of <|endoftext|>, -1 where the vocabulary has none
-  std::uint64_t hash() const;                // of tokens and merges: the same for the same ids on every text
-  std::span<const Merge> merges() const;     // by rank
+  TokenId eos() const;                    // the id of <|endoftext|>, -1 where the vocabulary has none
+  std::uint64_t hash() const;             // of tokens and merges: the same for the same ids on every text
+  std::span<const Merge> merges() const;  // by rank
 
   struct Tables;
 
@@ -69,8 +69,9 @@ class Encoder {
   Encoder(Encoder&&) noexcept;
   Encoder& operator=(Encoder&&) noexcept;
 
-  // Appends the ids of `text` to `ids`. On an error `ids` is as it was.
-  Status encode(std::string_view text, std::vector<TokenId>& ids);
+  // Appends the ids of `text` to `ids`; on an error `ids` is as it was. first_byte: the place of text in its source,
+  // for the error's message.
+  Status encode(std::string_view text, std::vector<TokenId>& ids, std::uint64_t first_byte = 0);
 
  private:
   struct State;

@@ -1,0 +1,107 @@
+#include "atomic_file.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <utility>
+
+namespace lancet::data {
+
+namespace fs = std::filesystem;
+
+AtomicFile::AtomicFile(fs::path path, fs::path temporary, int fd)
+    : path_(std::move(path)), temporary_(std::move(temporary)), fd_(fd) {}
+
+AtomicFile::AtomicFile(AtomicFile&& other) noexcept
+    : path_(std::move(other.path_)), temporary_(std::move(other.temporary_)), fd_(std::exchange(other.fd_, -1)) {}
+
+AtomicFile::~AtomicFile() {
+  if (fd_ < 0) return;
+  ::close(fd_);
+  ::unlink(temporary_.c_str());
+}
+
+Error AtomicFile::failed(std::string_view what) const {
+  const int error = errno;
+  return data_error(fmt::format("{}: cannot {}: {}", path_.string(), what, std::strerror(error)));
+}
+
+Result<AtomicFile> AtomicFile::create(const fs::path& path) {
+  std::error_code ignored;
+  if (fs::is_directory(path, ignored)) {
+    return data_error(fmt::format("{}: expected a file to write, found a folder", path.string()));
+  }
+  static std::atomic<int> count{0};
+  fs::path temporary = path;
+  temporary += fmt::format(".tmp-{}-{}", ::getpid(), count.fetch_add(1));
+  const int fd = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  if (fd < 0) {
+    return data_error(fmt::format("{}: cannot create a file there: {}", path.string(), std::strerror(errno)));
+  }
+  return AtomicFile(path, std::move(temporary), fd);
+}
+
+Status AtomicFile::append(const void* bytes, std::size_t size) {
+  const char* from = static_cast<const char*>(bytes);
+  while (size > 0) {
+    const ssize_t written = ::write(fd_, from, size);
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return failed("write");
+    from += written;
+    size -= static_cast<std::size_t>(written);
+  }
+  return {};
+}
+
+Status AtomicFile::overwrite(std::uint64_t at, const void* bytes, std::size_t size) {
+  const ssize_t written = ::pwrite(fd_, bytes, size, static_cast<off_t>(at));
+  if (written != static_cast<ssize_t>(size)) return failed("write");
+  return {};
+}
+
+Status AtomicFile::sync() {
+  if (::fsync(fd_) != 0) return failed("write to the disk");
+  return {};
+}
+
+Status AtomicFile::commit() {
+  LANCET_TRY(sync());
+  if (::rename(temporary_.c_str(), path_.c_str()) != 0) return failed("rename the finished file to this name");
+  ::close(std::exchange(fd_, -1));
+  // The rename is on the disk once the folder is. Some file systems cannot sync a folder: then it is on its way.
+  const fs::path folder = path_.has_parent_path() ? path_.parent_path() : fs::path(".");
+  if (const int fd = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); fd >= 0) {
+    ::fsync(fd);
+    ::close(fd);
+  }
+  return {};
+}
+
+Status write_file(const fs::path& path, std::string_view content) {
+  LANCET_ASSIGN(AtomicFile file, AtomicFile::create(path));
+  LANCET_TRY(file.append(content.data(), content.size()));
+  return file.commit();
+}
+
+Result<std::string> read_file(const fs::path& path, std::string_view what) {
+  std::error_code error;
+  const auto status = fs::status(path, error);
+  if (!fs::exists(status)) return data_error(fmt::format("{}: expected {}, found no such file", path.string(), what));
+  if (!fs::is_regular_file(status)) {
+    return data_error(fmt::format("{}: expected {}, found no regular file", path.string(), what));
+  }
+  std::string content(fs::file_size(path, error), '\0');
+  std::ifstream in(path, std::ios::binary);
+  if (error || !in.read(content.data(), static_cast<std::streamsize>(content.size()))) {
+    return data_error(fmt::format("{}: expected {}, found a file that cannot be read", path.string(), what));
+  }
+  return content;
+}
+
+}  // namespace lancet::data

@@ -1,0 +1,37 @@
+// A file that is whole or not there: written under a name of its own beside the path, then renamed.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <string_view>
+
+#include "lancet/base/result.h"
+
+namespace lancet::data {
+
+class AtomicFile {
+ public:
+  static Result<AtomicFile> create(const std::filesystem::path& path);
+  ~AtomicFile();  // removes what was not committed
+  AtomicFile(AtomicFile&& other) noexcept;
+  AtomicFile& operator=(AtomicFile&&) = delete;
+
+  Status append(const void* bytes, std::size_t size);
+  Status overwrite(std::uint64_t at, const void* bytes, std::size_t size);
+  Status sync();    // to the disk
+  Status commit();  // sync, rename
+
+ private:
+  AtomicFile(std::filesystem::path path, std::filesystem::path temporary, int fd);
+  Error failed(std::string_view what) const;  // with errno's text
+  std::filesystem::path path_, temporary_;
+  int fd_ = -1;
+};
+
+Status write_file(const std::filesystem::path& path, std::string_view content);
+
+// The whole of a file; a data error where it is not a regular file that can be read. what: "a vocabulary".
+Result<std::string> read_file(const std::filesystem::path& path, std::string_view what);
+
+}  // namespace lancet::data

@@ -1,0 +1,175 @@
+// Encoding: pre-tokens, a memory of those seen, and the merging of those not seen.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <queue>
+
+#include "bytes_table.h"
+#include "lancet/data/tokenizer.h"
+#include "pretokens.h"
+#include "tokenizer_tables.h"
+#include "utf8.h"
+
+namespace lancet::data {
+namespace {
+
+using Tables = Tokenizer::Tables;
+
+// Words up to this many bytes are merged by scanning (quadratic, no allocation), longer ones with a heap.
+constexpr std::size_t kScanBytes = 64;
+// Pre-tokens above this are not remembered; nor are more of them than fit in these bytes of text and ids.
+constexpr std::size_t kRememberBytes = 256;
+constexpr std::size_t kMemoryBytes = std::size_t{16} << 20;
+
+// Both ways merge the pair of the lowest rank, the leftmost of equals, until no pair has a rank.
+void merge_by_scanning(const Tables& tables, std::string_view word, std::vector<TokenId>& ids) {
+  TokenId token[kScanBytes];
+  const PairTable::Entry* pair[kScanBytes];  // pair[i]: token[i] with token[i+1]
+  std::size_t n = word.size();
+  for (std::size_t i = 0; i < n; ++i) token[i] = tables.byte_ids[static_cast<unsigned char>(word[i])];
+  for (std::size_t i = 0; i + 1 < n; ++i) pair[i] = tables.pairs.find({token[i], token[i + 1]});
+  while (n > 1) {
+    std::size_t best = n;
+    std::int32_t best_rank = INT32_MAX;
+    for (std::size_t i = 0; i + 1 < n; ++i) {
+      if (pair[i] != nullptr && pair[i]->rank < best_rank) {
+        best = i;
+        best_rank = pair[i]->rank;
+      }
+    }
+    if (best == n) break;
+    token[best] = pair[best]->result;
+    std::copy(token + best + 2, token + n, token + best + 1);
+    std::copy(pair + best + 2, pair + n - 1, pair + best + 1);
+    --n;
+    if (best > 0) pair[best - 1] = tables.pairs.find({token[best - 1], token[best]});
+    if (best + 1 < n) pair[best] = tables.pairs.find({token[best], token[best + 1]});
+  }
+  ids.insert(ids.end(), token, token + n);
+}
+
+// A run of letters without a space can be a megabyte long, so: n log n.
+class HeapMerger {
+ public:
+  HeapMerger(const Tables& tables, std::string_view word) : tables_(tables), nodes_(word.size()) {
+    LANCET_CHECK(word.size() < INT32_MAX, "a pre-token of {} bytes", word.size());
+    const auto n = static_cast<std::int32_t>(word.size());
+    for (std::int32_t i = 0; i < n; ++i) {
+      nodes_[std::size_t(i)] = {tables.byte_ids[static_cast<unsigned char>(word[std::size_t(i)])], i - 1,
+                                i + 1 < n ? i + 1 : -1};
+    }
+    for (std::int32_t i = 0; i + 1 < n; ++i) consider(i);
+  }
+
+  void run(std::vector<TokenId>& ids) {
+    while (!heap_.empty()) {
+      const Candidate top = heap_.top();
+      heap_.pop();
+      Node& left = nodes_[std::size_t(top.at)];
+      if (left.token != top.pair.left || left.next < 0) continue;  // merged meanwhile
+      Node& right = nodes_[std::size_t(left.next)];
+      if (right.token != top.pair.right) continue;
+      left.token = top.result;
+      right.token = -1;
+      left.next = right.next;
+      if (left.next >= 0) nodes_[std::size_t(left.next)].previous = top.at;
+      if (left.previous >= 0) consider(left.previous);
+      consider(top.at);
+    }
+    for (std::int32_t i = 0; i >= 0; i = nodes_[std::size_t(i)].next) ids.push_back(nodes_[std::size_t(i)].token);
+  }
+
+ private:
+  struct Node {
+    TokenId token;
+    std::int32_t previous, next;
+  };
+  struct Candidate {
+    std::int32_t rank, at;
+    Merge pair;
+    TokenId result;
+    bool operator<(const Candidate& other) const {  // the top of the heap is the greatest
+      return rank != other.rank ? rank > other.rank : at > other.at;
+    }
+  };
+
+  void consider(std::int32_t at) {
+    const Node& left = nodes_[std::size_t(at)];
+    if (left.next < 0) return;
+    const Merge pair{left.token, nodes_[std::size_t(left.next)].token};
+    if (const auto* found = tables_.pairs.find(pair)) heap_.push({found->rank, at, pair, found->result});
+  }
+
+  const Tables& tables_;
+  std::vector<Node> nodes_;
+  std::priority_queue<Candidate> heap_;
+};
+
+}  // namespace
+
+struct Encoder::State {
+  std::shared_ptr<const Tables> tables;
+  Special special;
+  Pretokens pretokens;
+  // Pre-token number i has the ids known_ids[known_ends[i-1], known_ends[i]).
+  BytesTable known;
+  std::vector<std::uint32_t> known_ends;
+  std::vector<TokenId> known_ids;
+
+  void encode_word(std::string_view word, std::vector<TokenId>& ids) {
+    if (word.size() > kRememberBytes) return merge(word, ids);
+    if (known.arena_bytes() + known_ids.size() * sizeof(TokenId) > kMemoryBytes) forget();
+    const std::uint32_t number = known.find_or_add(word);
+    if (number == known_ends.size()) {
+      merge(word, known_ids);
+      known_ends.push_back(static_cast<std::uint32_t>(known_ids.size()));
+    }
+    const std::uint32_t begin = number == 0 ? 0 : known_ends[number - 1];
+    ids.insert(ids.end(), known_ids.begin() + begin, known_ids.begin() + known_ends[number]);
+  }
+
+  void encode_plain(std::string_view text, std::vector<TokenId>& ids) {
+    pretokens.start(text);
+    for (auto word = pretokens.next(); !word.empty(); word = pretokens.next()) encode_word(word, ids);
+  }
+
+ private:
+  void merge(std::string_view word, std::vector<TokenId>& ids) const {
+    if (word.size() <= kScanBytes) return merge_by_scanning(*tables, word, ids);
+    HeapMerger(*tables, word).run(ids);
+  }
+
+  void forget() {
+    known.clear();
+    known_ends.clear();
+    known_ids.clear();
+  }
+};
+
+Encoder::Encoder(const Tokenizer& tokenizer, Special special) : state_(std::make_unique<State>()) {
+  state_->tables = tokenizer.tables_;
+  state_->special = special;
+}
+Encoder::~Encoder() = default;
+Encoder::Encoder(Encoder&&) noexcept = default;
+Encoder& Encoder::operator=(Encoder&&) noexcept = default;
+
+Status Encoder::encode(std::string_view text, std::vector<TokenId>& ids, std::uint64_t first_byte) {
+  if (const std::size_t bad = first_invalid_utf8(text); bad != text.size()) {
+    return not_utf8(text, bad, first_byte);
+  }
+  if (state_->special == Special::as_text || state_->tables->eos < 0) {
+    state_->encode_plain(text, ids);
+    return {};
+  }
+  for (;;) {
+    const std::size_t found = text.find(kEndOfText);
+    state_->encode_plain(text.substr(0, found), ids);
+    if (found == std::string_view::npos) return {};
+    ids.push_back(state_->tables->eos);
+    text.remove_prefix(found + kEndOfText.size());
+  }
+}
+
+}  // namespace lancet::data

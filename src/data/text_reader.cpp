@@ -1,0 +1,117 @@
+#include "text_reader.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <system_error>
+#include <utility>
+
+#include "lancet/base/check.h"
+#include "lancet/data/tokenizer.h"
+#include "utf8.h"
+
+namespace lancet::data {
+
+namespace fs = std::filesystem;
+
+Result<TextPart> whole_text(const fs::path& path) {
+  std::error_code error;
+  const auto status = fs::status(path, error);
+  if (!fs::exists(status)) return data_error(fmt::format("{}: expected a text, found no such file", path.string()));
+  if (!fs::is_regular_file(status)) {
+    return data_error(fmt::format("{}: expected a text, found no regular file", path.string()));
+  }
+  const std::uint64_t size = fs::file_size(path, error);
+  if (error) return data_error(fmt::format("{}: cannot tell its size: {}", path.string(), error.message()));
+  if (size == 0) return data_error(fmt::format("{}: expected a text, found an empty file", path.string()));
+  return TextPart{path, 0, size};
+}
+
+namespace {
+
+// The first place at or after `from` that a `mark` stands before; the part's end where there is none.
+Result<std::uint64_t> after_mark(const TextPart& part, std::uint64_t from, std::string_view mark) {
+  constexpr std::size_t kBlock = std::size_t{1} << 20;
+  const std::uint64_t begin = from - std::min<std::uint64_t>(from - part.begin, mark.size());
+  LANCET_ASSIGN(TextReader reader, TextReader::open({part.path, begin, part.end}, kBlock));
+  std::string block;
+  std::string tail;  // a mark may lie across blocks
+  for (;;) {
+    LANCET_TRY(reader.next(block));
+    if (block.empty()) return part.end;
+    tail += block;
+    if (const std::size_t found = tail.find(mark); found != std::string::npos) {
+      return reader.position() - tail.size() + found + mark.size();
+    }
+    tail.erase(0, tail.size() - std::min(tail.size(), mark.size() - 1));
+  }
+}
+
+}  // namespace
+
+Result<std::uint64_t> next_start(const TextPart& part, std::uint64_t from, bool documents) {
+  if (documents) {
+    LANCET_ASSIGN(const std::uint64_t start, after_mark(part, from, kEndOfText));
+    if (start < part.end) return start;
+  }
+  return after_mark(part, from, "\n");
+}
+
+TextReader::TextReader(TextPart part, std::size_t chunk_bytes, int fd)
+    : part_(std::move(part)), chunk_bytes_(chunk_bytes), fd_(fd), position_(part_.begin) {}
+
+TextReader::TextReader(TextReader&& other) noexcept
+    : part_(std::move(other.part_)),
+      chunk_bytes_(other.chunk_bytes_),
+      fd_(std::exchange(other.fd_, -1)),
+      position_(other.position_),
+      rest_(std::move(other.rest_)) {}
+
+TextReader::~TextReader() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+Result<TextReader> TextReader::open(TextPart part, std::size_t chunk_bytes) {
+  LANCET_CHECK(chunk_bytes > 0 && part.begin <= part.end, "chunks of {} bytes of [{}, {})", chunk_bytes, part.begin,
+               part.end);
+  const int fd = ::open(part.path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return data_error(fmt::format("{}: cannot open: {}", part.path.string(), std::strerror(errno)));
+  return TextReader(std::move(part), chunk_bytes, fd);
+}
+
+Status TextReader::fill(std::size_t wanted) {
+  const std::uint64_t left = part_.end - position_;
+  std::size_t have = rest_.size();
+  rest_.resize(static_cast<std::size_t>(std::min<std::uint64_t>(left, std::max(wanted, have))));
+  while (have < rest_.size()) {
+    const ssize_t got = ::pread(fd_, rest_.data() + have, rest_.size() - have, static_cast<off_t>(position_ + have));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return data_error(fmt::format("{}: cannot read: {}", part_.path.string(), std::strerror(errno)));
+    if (got == 0) {
+      return data_error(fmt::format("{}: expected {} bytes, found {}: it has shrunk", part_.path.string(), part_.end,
+                                    position_ + have));
+    }
+    have += static_cast<std::size_t>(got);
+  }
+  return {};
+}
+
+Status TextReader::next(std::string& chunk) {
+  std::size_t cut = 0;
+  for (std::size_t wanted = chunk_bytes_; cut == 0; wanted *= 2) {
+    LANCET_TRY(fill(wanted));
+    const bool all = position_ + rest_.size() == part_.end;
+    cut = all && rest_.size() <= wanted ? rest_.size() : last_safe_cut(std::string_view(rest_).substr(0, wanted));
+    if (rest_.empty()) break;
+  }
+  chunk.assign(rest_, 0, cut);
+  rest_.erase(0, cut);
+  position_ += cut;
+  return {};
+}
+
+}  // namespace lancet::data

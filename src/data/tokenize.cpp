@@ -1,0 +1,170 @@
+#include "lancet/data/tokenize.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <exception>
+#include <span>
+#include <string>
+#include <thread>
+
+#include "lancet/data/token_file.h"
+#include "text_reader.h"
+
+namespace lancet::data {
+namespace {
+
+// One thread's work: a chunk, the encoder with its memory, the ids.
+struct Lane {
+  Encoder encoder;
+  std::string chunk;
+  std::uint64_t first_byte = 0;
+  std::vector<TokenId> ids;
+  Status status;
+  std::exception_ptr failure;
+
+  void run() {
+    ids.clear();
+    try {
+      status = encoder.encode(chunk, ids, first_byte);
+    } catch (...) {  // for the calling thread
+      failure = std::current_exception();
+    }
+  }
+};
+
+class Job {
+ public:
+  Job(const Tokenizer& tokenizer, const TokenizeOptions& options, std::uint64_t total_bytes)
+      : options_(options), eos_(tokenizer.eos()) {
+    for (int i = 0; i < std::max(options.threads, 1); ++i) {
+      lanes_.push_back(Lane{Encoder(tokenizer, options.special), {}, 0, {}, {}, {}});
+    }
+    progress_.total_bytes = total_bytes;
+  }
+
+  Status encode(const TextPart& part, TokenWriter& writer) {
+    LANCET_ASSIGN(TextReader reader, TextReader::open(part, options_.chunk_bytes));
+    TokenId last = -1;
+    for (;;) {
+      std::size_t filled = 0;
+      for (; filled < lanes_.size(); ++filled) {
+        lanes_[filled].first_byte = reader.position();
+        LANCET_TRY(reader.next(lanes_[filled].chunk));
+        if (lanes_[filled].chunk.empty()) break;
+      }
+      if (filled == 0) break;
+      run_lanes(filled);
+      for (std::size_t i = 0; i < filled; ++i) LANCET_TRY(write(lanes_[i], part, writer, last));
+      if (options_.progress) options_.progress(progress_);
+    }
+    if (!options_.eos_after_file || eos_ < 0 || last == eos_) return {};
+    ++progress_.tokens;
+    return writer.append(std::span(&eos_, 1));
+  }
+
+ private:
+  void run_lanes(std::size_t count) {
+    std::vector<std::jthread> threads;
+    for (std::size_t i = 1; i < count; ++i) threads.emplace_back([this, i] { lanes_[i].run(); });
+    lanes_[0].run();
+  }
+
+  Status write(Lane& lane, const TextPart& part, TokenWriter& writer, TokenId& last) {
+    if (lane.failure) std::rethrow_exception(lane.failure);
+    if (!lane.status) return data_error(fmt::format("{}: {}", part.path.string(), lane.status.error().message));
+    LANCET_TRY(writer.append(lane.ids));
+    if (!lane.ids.empty()) last = lane.ids.back();
+    progress_.bytes += lane.chunk.size();
+    progress_.tokens += lane.ids.size();
+    return {};
+  }
+
+  const TokenizeOptions& options_;
+  TokenId eos_;
+  std::vector<Lane> lanes_;
+  TokenizeProgress progress_;
+};
+
+struct Split {
+  std::vector<TextPart> train, eval;
+};
+
+// The last `fraction` of all bytes goes to eval, from the next document's or line's start on.
+Result<Split> split(const std::vector<TextPart>& parts, std::uint64_t total, const TokenizeOptions& options) {
+  Split out;
+  if (options.eval_fraction == 0) {
+    out.train = parts;
+    return out;
+  }
+  const auto held_out = static_cast<std::uint64_t>(std::llround(double(total) * options.eval_fraction));
+  std::uint64_t left = total - std::min(held_out, total);  // bytes still to go to train
+  for (const TextPart& part : parts) {
+    const std::uint64_t size = part.end - part.begin;
+    if (left >= size || !out.eval.empty()) {
+      (out.eval.empty() && left > 0 ? out.train : out.eval).push_back(part);
+      left -= std::min(left, size);
+      continue;
+    }
+    std::uint64_t cut = part.begin;
+    if (left > 0) {
+      LANCET_ASSIGN(cut, next_start(part, part.begin + left, options.special == Special::as_token));
+    }
+    if (cut > part.begin) out.train.push_back({part.path, part.begin, cut});
+    if (cut < part.end) out.eval.push_back({part.path, cut, part.end});
+    left = 0;
+  }
+  if (out.train.empty() || out.eval.empty()) {
+    return data_error(fmt::format("{}: expected a line to begin near the last {} of {} bytes, found {} part empty",
+                                  parts.back().path.string(), options.eval_fraction, total,
+                                  out.eval.empty() ? "the held-out" : "the training"));
+  }
+  return out;
+}
+
+Status check(const std::vector<std::filesystem::path>& texts, const std::filesystem::path& out,
+             const TokenizeOptions& options) {
+  if (texts.empty()) return config_error("expected a text to tokenize, found none");
+  if (!(options.eval_fraction >= 0 && options.eval_fraction < 1)) {
+    return config_error(fmt::format("expected a held-out part in [0, 1), found {}", options.eval_fraction));
+  }
+  if (options.eval_fraction > 0 && (options.eval_out.empty() || options.eval_out == out)) {
+    return config_error(
+        fmt::format("expected a file of its own for the held-out part, found \"{}\"", options.eval_out.string()));
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<TokenizeResult> tokenize_files(const std::vector<std::filesystem::path>& texts, const Tokenizer& tokenizer,
+                                      const std::filesystem::path& out, const TokenizeOptions& options) {
+  LANCET_TRY(check(texts, out, options));
+  TokenizeResult result;
+  std::vector<TextPart> parts;
+  for (const auto& path : texts) {
+    LANCET_ASSIGN(TextPart part, whole_text(path));
+    result.bytes += part.end;
+    parts.push_back(std::move(part));
+  }
+  LANCET_ASSIGN(const Split halves, split(parts, result.bytes, options));
+
+  Job job(tokenizer, options, result.bytes);
+  LANCET_ASSIGN(TokenWriter train, TokenWriter::create(out, tokenizer.vocab_size(), tokenizer.hash()));
+  for (const TextPart& part : halves.train) LANCET_TRY(job.encode(part, train));
+  result.train_tokens = train.size();
+  if (halves.eval.empty()) {
+    LANCET_TRY(train.finish());
+    return result;
+  }
+  LANCET_ASSIGN(TokenWriter eval, TokenWriter::create(options.eval_out, tokenizer.vocab_size(), tokenizer.hash()));
+  for (const TextPart& part : halves.eval) LANCET_TRY(job.encode(part, eval));
+  result.eval_tokens = eval.size();
+  LANCET_TRY(train.sync());  // both are on the disk before either gets its name
+  LANCET_TRY(eval.finish());
+  LANCET_TRY(train.finish());
+  return result;
+}
+
+}  // namespace lancet::data

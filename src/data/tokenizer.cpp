@@ -1,0 +1,110 @@
+#include "lancet/data/tokenizer.h"
+
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <unordered_map>
+
+#include "lancet/base/hash.h"
+#include "tokenizer_tables.h"
+
+namespace lancet::data {
+
+void PairTable::insert(Merge pair, std::int32_t rank, TokenId result) {
+  std::size_t s = start(pair);
+  while (slots_[s].result >= 0) s = (s + 1) & (slots_.size() - 1);
+  slots_[s] = {pair, rank, result};
+}
+
+PairTable::PairTable(std::size_t pairs) {
+  std::size_t size = 16;
+  while (size < pairs * 2) size *= 2;
+  slots_.resize(size);
+  shift_ = 64;
+  for (; size > 1; size /= 2) --shift_;
+}
+
+namespace {
+
+std::uint64_t hash_of(const Tokenizer::Tables& tables) {
+  std::string content = fmt::format("{} tokens\n", tables.tokens.size());
+  for (const std::string& token : tables.tokens) content += fmt::format("{} {}\n", token.size(), token);
+  for (const Merge& merge : tables.merges) content += fmt::format("{} {}\n", merge.left, merge.right);
+  return hash64(content);
+}
+
+}  // namespace
+
+Result<Tokenizer> Tokenizer::make(std::vector<std::string> tokens, std::vector<Merge> merges) {
+  auto tables = std::make_shared<Tables>();
+  tables->pairs = PairTable(merges.size());
+  std::unordered_map<std::string_view, TokenId> ids;
+  for (std::size_t id = 0; id < tokens.size(); ++id) {
+    const auto [it, added] = ids.emplace(tokens[id], static_cast<TokenId>(id));
+    if (!added || tokens[id].empty()) {
+      return data_error(fmt::format("expected each token once and not empty, found token {} {}", id,
+                                    added ? "empty" : fmt::format("equal to token {}", it->second)));
+    }
+  }
+  for (int byte = 0; byte < 256; ++byte) {
+    const char c = static_cast<char>(byte);
+    const auto it = ids.find(std::string_view(&c, 1));
+    if (it == ids.end())
+      return data_error(fmt::format("expected a token for every byte, found none for 0x{:02x}", byte));
+    tables->byte_ids[static_cast<std::size_t>(byte)] = it->second;
+  }
+  if (const auto it = ids.find(kEndOfText); it != ids.end()) tables->eos = it->second;
+  const auto known = [&](TokenId id) { return id >= 0 && static_cast<std::size_t>(id) < tokens.size(); };
+  for (std::size_t rank = 0; rank < merges.size(); ++rank) {
+    const Merge& merge = merges[rank];
+    if (!known(merge.left) || !known(merge.right)) {
+      return data_error(fmt::format("merge {}: expected ids below {}, found {} and {}", rank, tokens.size(), merge.left,
+                                    merge.right));
+    }
+    const auto it =
+        ids.find(tokens[static_cast<std::size_t>(merge.left)] + tokens[static_cast<std::size_t>(merge.right)]);
+    if (it == ids.end()) {
+      return data_error(
+          fmt::format("merge {}: expected a token for what {} and {} make, found none", rank, merge.left, merge.right));
+    }
+    if (const auto* first = tables->pairs.find(merge)) {
+      return data_error(fmt::format("merge {}: expected a new pair, found that of merge {}", rank, first->rank));
+    }
+    tables->pairs.insert(merge, static_cast<std::int32_t>(rank), it->second);
+  }
+  tables->tokens = std::move(tokens);
+  tables->merges = std::move(merges);
+  tables->hash = hash_of(*tables);
+  Tokenizer tokenizer;
+  tokenizer.tables_ = std::move(tables);
+  return tokenizer;
+}
+
+Result<std::vector<TokenId>> Tokenizer::encode(std::string_view text, Special special) const {
+  std::vector<TokenId> ids;
+  LANCET_TRY(Encoder(*this, special).encode(text, ids));
+  return ids;
+}
+
+Result<std::string> Tokenizer::decode(std::span<const TokenId> ids) const {
+  std::string text;
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    if (ids[i] < 0 || ids[i] >= vocab_size()) {
+      return data_error(fmt::format("expected ids below {}, found {} at place {}", vocab_size(), ids[i], i));
+    }
+    text += bytes(ids[i]);
+  }
+  return text;
+}
+
+std::string_view Tokenizer::bytes(TokenId id) const {
+  LANCET_CHECK(id >= 0 && id < vocab_size(), "token {} of {}", id, vocab_size());
+  return tables_->tokens[static_cast<std::size_t>(id)];
+}
+
+int Tokenizer::vocab_size() const { return static_cast<int>(tables_->tokens.size()); }
+TokenId Tokenizer::eos() const { return tables_->eos; }
+std::uint64_t Tokenizer::hash() const { return tables_->hash; }
+std::span<const Merge> Tokenizer::merges() const { return tables_->merges; }
+
+}  // namespace lancet::data
