@@ -1,0 +1,73 @@
+// What fields must agree on with each other. A field's own range stands in its row of the table.
+#include <fmt/format.h>
+
+#include "lancet/config/config.h"
+
+namespace lancet::config {
+namespace {
+
+template <class... Args>
+Error wrong(fmt::format_string<Args...> text, Args&&... args) {
+  return config_error("config: " + fmt::format(text, std::forward<Args>(args)...));
+}
+
+Status check_experts(const Model& m, int ranks) {
+  if (!m.has_moe()) return {};
+  if (m.experts_per_rank.has_value() == m.num_local_experts.has_value())
+    return wrong("expected exactly one of model.experts_per_rank and model.num_local_experts, found {}",
+                 m.experts_per_rank ? "both" : "neither");
+  if (m.num_local_experts && *m.num_local_experts % ranks != 0)
+    return wrong("model.num_local_experts: expected a multiple of the {} ranks, found {}", ranks, *m.num_local_experts);
+  if (m.num_experts_per_tok > m.experts(ranks))
+    return wrong("model.num_experts_per_tok: expected at most the layer's {} experts, found {}", m.experts(ranks),
+                 m.num_experts_per_tok);
+  if (m.num_experts_per_tok != 1)
+    return wrong(
+        "model.num_experts_per_tok: expected 1 (both routers, switch and batch_prioritized, are top-1), found {}",
+        m.num_experts_per_tok);
+  return {};
+}
+
+Status check_schedule(const Train& t) {
+  if (t.min_lr > t.lr) return wrong("train.min_lr: expected at most train.lr = {}, found {}", t.lr, t.min_lr);
+  if (t.lr_warmup_steps > t.steps)
+    return wrong("train.lr_warmup_steps: expected at most train.steps = {}, found {}", t.steps, t.lr_warmup_steps);
+  if (t.lr_schedule == LrSchedule::wsd && t.lr_decay_steps > t.steps - t.lr_warmup_steps)
+    return wrong("train.lr_decay_steps: expected at most the {} steps after warm-up, found {}",
+                 t.steps - t.lr_warmup_steps, t.lr_decay_steps);
+  return {};
+}
+
+}  // namespace
+
+std::int64_t Model::experts(int ranks) const {
+  if (!has_moe()) return 0;
+  return num_local_experts ? *num_local_experts : experts_per_rank.value_or(0) * ranks;
+}
+
+Status check(const Config& config, int ranks) {
+  const Model& m = config.model;
+  if (ranks < 1) return wrong("expected at least one rank, found {}", ranks);
+  if (m.n_embd % m.n_head != 0)
+    return wrong("model.n_embd: expected a multiple of model.n_head = {}, found {}", m.n_head, m.n_embd);
+  if (config.train.seq_len < 1 || config.train.seq_len > m.n_positions)
+    return wrong("train.seq_len: expected 1 to model.n_positions = {}, found {}", m.n_positions, config.train.seq_len);
+  LANCET_TRY(check_experts(m, ranks));
+  LANCET_TRY(check_schedule(config.train));
+  if (config.comm.transport == Transport::self && ranks > 1)
+    return wrong("comm.transport: expected \"auto\" or \"mpi\" for {} ranks, found \"self\"", ranks);
+  return {};
+}
+
+Status check_data(const Config& config) {
+  const Data& d = config.data;
+  if (d.train.empty() && !d.synthetic)
+    return wrong(
+        "data.train: expected a token file (lancet data tokenize writes one) or data.synthetic = true, found \"\"");
+  if (config.train.sample_tokens > 0 && d.tokenizer.empty())
+    return wrong("data.tokenizer: expected a tokenizer folder since train.sample_tokens = {}, found \"\"",
+                 config.train.sample_tokens);
+  return {};
+}
+
+}  // namespace lancet::config

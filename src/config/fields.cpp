@@ -1,0 +1,221 @@
+#include "fields.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+namespace lancet::config {
+namespace {
+
+using Words = std::span<const std::string_view>;
+
+constexpr std::array<std::string_view, 2> router_words = {"switch", "batch_prioritized"};
+constexpr std::array<std::string_view, 2> scope_words = {"rank", "global"};
+constexpr std::array<std::string_view, 2> optimizer_words = {"adamw", "sgd"};
+constexpr std::array<std::string_view, 4> schedule_words = {"constant", "linear", "cosine", "wsd"};
+constexpr std::array<std::string_view, 6> policy_words = {"sequential", "expert_pipeline", "dw",
+                                                          "partition",  "lancet",          "auto"};
+constexpr std::array<std::string_view, 3> transport_words = {"auto", "mpi", "self"};
+constexpr std::array<std::string_view, 2> device_words = {"cpu", "cuda"};
+constexpr std::array<std::string_view, 2> dtype_words = {"fp32", "bf16"};
+static_assert(int(DType::f32) == 0 && int(DType::bf16) == 1, "dtype_words follows DType");
+
+Words words_of(Router) { return router_words; }
+Words words_of(AuxLossScope) { return scope_words; }
+Words words_of(Optimizer) { return optimizer_words; }
+Words words_of(LrSchedule) { return schedule_words; }
+Words words_of(Policy) { return policy_words; }
+Words words_of(Transport) { return transport_words; }
+Words words_of(Device) { return device_words; }
+Words words_of(DType) { return dtype_words; }
+
+template <class T>
+Slot slot_of(T& member) {
+  if constexpr (std::is_enum_v<T>) {
+    return Choice{words_of(T{}), &member, [](const void* p) { return int(*static_cast<const T*>(p)); },
+                  [](void* p, int i) { *static_cast<T*>(p) = T(i); }};
+  } else {
+    return &member;
+  }
+}
+
+constexpr Range any() { return {}; }
+constexpr Range from(double min) { return {.min = min}; }
+constexpr Range above(double min) { return {.min = min, .open_min = true}; }
+constexpr Range below_one() { return {.min = 0, .max = 1, .open_max = true}; }
+constexpr Range between(double min, double max) { return {.min = min, .max = max}; }
+
+#define ROW(member, range, doc)                                       \
+  Field {                                                             \
+#member, [](Config & c) { return slot_of(c.member); }, range, doc \
+  }
+
+// clang-format off
+constexpr Field table[] = {
+    ROW(model.n_layer, from(1), "transformer blocks"),
+    ROW(model.n_head, from(1), "attention heads; divides n_embd"),
+    ROW(model.n_embd, from(1), "width of the residual stream"),
+    ROW(model.n_positions, from(1), "longest sequence (learned positions)"),
+    ROW(model.vocab_size, from(2), "the tokenizer's vocabulary"),
+    ROW(model.n_inner, from(1), "width inside an FFN or an expert; null: 4 * n_embd"),
+    ROW(model.layer_norm_epsilon, above(0), "added to the variance"),
+    ROW(model.initializer_range, from(0), "standard deviation of the random start"),
+    ROW(model.moe_layer_freq, from(0), "block i is a mixture of experts where i % moe_layer_freq == 0; 0: dense model"),
+    ROW(model.experts_per_rank, from(1), "experts of a layer on each rank; or num_local_experts; 2 where neither is given"),
+    ROW(model.num_local_experts, from(1), "experts of a layer over all ranks; or experts_per_rank"),
+    ROW(model.num_experts_per_tok, from(1), "experts that each token goes to"),
+    ROW(model.router, any(), "switch: first come, first served; batch_prioritized: most certain tokens first"),
+    ROW(model.capacity_factor, above(0), "room per expert, as a multiple of an even share of the tokens"),
+    ROW(model.router_aux_loss_coef, from(0), "weight of the load-balancing loss; 0: off"),
+    ROW(model.router_aux_loss_scope, any(), "tokens that the load-balancing loss looks at: each rank's, or all"),
+    ROW(model.vocab_pad_multiple, from(1), "inside, the vocabulary is padded to a multiple of this"),
+    ROW(data.train, any(), "token file to train on (lancet data tokenize writes it)"),
+    ROW(data.eval, any(), "token file to evaluate on; empty: no evaluation"),
+    ROW(data.tokenizer, any(), "folder with vocab.json and merges.txt; needed to generate text"),
+    ROW(data.eval_sequences, from(1), "sequences of one evaluation, over all ranks"),
+    ROW(data.synthetic, any(), "tokens drawn from the seed in place of data.train and data.eval"),
+    ROW(train.steps, from(1), "optimizer steps"),
+    ROW(train.seq_len, from(0), "tokens in a sequence; 0: n_positions"),
+    ROW(train.micro_batch_size, from(1), "sequences a rank takes at a time"),
+    ROW(train.gradient_accumulation_steps, from(1), "micro batches in a step"),
+    ROW(train.dtype, any(), "type of products and activations; parameters and optimizer state are fp32"),
+    ROW(train.optimizer, any(), ""),
+    ROW(train.lr, from(0), "learning rate after warm-up"),
+    ROW(train.min_lr, from(0), "learning rate at the end of the schedule"),
+    ROW(train.lr_schedule, any(), "wsd: warm-up, stable, decay over the last lr_decay_steps"),
+    ROW(train.lr_warmup_steps, from(0), "steps of linear rise from 0"),
+    ROW(train.lr_decay_steps, from(0), "wsd only"),
+    ROW(train.weight_decay, from(0), "adamw: decoupled; of weight matrices and embeddings"),
+    ROW(train.adam_beta1, below_one(), ""),
+    ROW(train.adam_beta2, below_one(), ""),
+    ROW(train.adam_eps, above(0), ""),
+    ROW(train.sgd_momentum, below_one(), ""),
+    ROW(train.clip_grad, from(0), "largest global gradient norm; 0: no clipping"),
+    ROW(train.seed, from(0), "of the weights' start and the order of the data"),
+    ROW(train.eval_interval, from(0), "steps between evaluations; 0: only at the end"),
+    ROW(train.sample_prompt, any(), "start of the text generated after training"),
+    ROW(train.sample_tokens, from(0), "tokens to generate after training; 0: none"),
+    ROW(overlap.policy, any(), "how communication hides behind computation"),
+    ROW(overlap.max_parts, between(1, 64), "parts that a range may be split into"),
+    ROW(overlap.groups_per_moe, from(1), "groups of instructions between two MoE layers, the planner's grain"),
+    ROW(overlap.max_range, from(1), "groups in the longest range"),
+    ROW(overlap.bucket_bytes, from(1), "gradients are summed over ranks in buckets of about this size"),
+    ROW(comm.timeout_s, above(0), "a rank that waits longer than this ends the job"),
+    ROW(comm.transport, any(), "auto: mpi under a launcher, self (one rank) without"),
+    ROW(log.interval, from(1), "steps between step lines; metrics.jsonl has every step"),
+    ROW(log.run_dir, any(), "folder for the run's files; empty: runs/<name of this file>"),
+    ROW(log.peak_tflops, above(0), "peak of one device for MFU; null: known or measured"),
+    ROW(log.trace, any(), "write trace.json, for Perfetto"),
+    ROW(device, any(), ""),
+    ROW(threads, from(0), "CPU threads a rank; 0: cores / ranks on this machine"),
+};
+// clang-format on
+#undef ROW
+
+template <class... F>
+struct Overloaded : F... {
+  using F::operator()...;
+};
+
+// 5, not 5.0; 1e-05 where shorter; parses back to the same double.
+std::string number_text(double x) { return fmt::format("{}", x); }
+
+}  // namespace
+
+std::string_view name(Router value) { return router_words[std::size_t(value)]; }
+std::string_view name(AuxLossScope value) { return scope_words[std::size_t(value)]; }
+std::string_view name(Optimizer value) { return optimizer_words[std::size_t(value)]; }
+std::string_view name(LrSchedule value) { return schedule_words[std::size_t(value)]; }
+std::string_view name(Policy value) { return policy_words[std::size_t(value)]; }
+std::string_view name(Transport value) { return transport_words[std::size_t(value)]; }
+std::string_view name(Device value) { return device_words[std::size_t(value)]; }
+
+std::span<const Field> fields() { return table; }
+
+const Field* find_field(std::string_view path) {
+  for (const Field& field : table)
+    if (field.path == path) return &field;
+  return nullptr;
+}
+
+std::string_view section_of(std::string_view path) {
+  const auto dot = path.find('.');
+  return dot == path.npos ? std::string_view{} : path.substr(0, dot);
+}
+
+std::string_view key_of(std::string_view path) {
+  const auto dot = path.find('.');
+  return dot == path.npos ? path : path.substr(dot + 1);
+}
+
+bool is_section(std::string_view path) {
+  for (const Field& field : table)
+    if (!path.empty() && section_of(field.path) == path) return true;
+  return false;
+}
+
+std::string to_string(const Range& range) {
+  const bool low = std::isfinite(range.min), high = std::isfinite(range.max);
+  if (low && high)
+    return fmt::format("in {}{}, {}{}", range.open_min ? '(' : '[', range.min, range.max, range.open_max ? ')' : ']');
+  if (low) return fmt::format("{} {}", range.open_min ? ">" : ">=", range.min);
+  if (high) return fmt::format("{} {}", range.open_max ? "<" : "<=", range.max);
+  return {};
+}
+
+std::string value_text(const Slot& slot) {
+  return std::visit(
+      Overloaded{
+          [](const std::int64_t* x) { return std::to_string(*x); },
+          [](const double* x) { return number_text(*x); },
+          [](const bool* x) { return std::string(*x ? "true" : "false"); },
+          [](const std::string* x) { return nlohmann::json(*x).dump(); },
+          [](const std::optional<std::int64_t>* x) { return *x ? std::to_string(**x) : std::string("null"); },
+          [](const std::optional<double>* x) { return *x ? number_text(**x) : std::string("null"); },
+          [](const Choice& x) { return fmt::format("\"{}\"", x.words[std::size_t(x.get(x.target))]); },
+      },
+      slot);
+}
+
+std::string describe() {
+  Config defaults;
+  std::string text;
+  std::string_view section = "?";
+  for (const Field& field : table) {
+    if (section_of(field.path) != section) {
+      section = section_of(field.path);
+      text += section.empty() ? "(top level)\n" : fmt::format("{}\n", section);
+    }
+    const Slot slot = field.slot(defaults);
+    std::string note = to_string(field.range);
+    if (const Choice* choice = std::get_if<Choice>(&slot)) note = fmt::format("{}", fmt::join(choice->words, "|"));
+    if (!note.empty() && !field.doc.empty()) note += "; ";
+    text += fmt::format("  {:<28} {:<12} {}{}\n", key_of(field.path), value_text(slot), note, field.doc);
+  }
+  return text;
+}
+
+std::string to_json(const Config& config) {
+  Config copy = config;  // slots point into a Config that may be written
+  std::string text = "{";
+  std::string_view open = "";
+  bool first = true;
+  for (const Field& field : table) {
+    const std::string_view section = section_of(field.path);
+    if (section != open) {
+      if (!open.empty()) text += "\n  }";
+      if (!section.empty()) text += fmt::format("{}\n  \"{}\": {{", first ? "" : ",", section);
+      first = !section.empty();
+      open = section;
+    }
+    text += fmt::format("{}\n{}\"{}\": {}", first ? "" : ",", section.empty() ? "  " : "    ", key_of(field.path),
+                        value_text(field.slot(copy)));
+    first = false;
+  }
+  text += open.empty() ? "\n}\n" : "\n  }\n}\n";
+  return text;
+}
+
+}  // namespace lancet::config

@@ -1,0 +1,50 @@
+// The table of fields: one row a field. Whatever handles the config field by field (parse, print, range check,
+// describe) walks this table; nothing else lists the fields.
+#pragma once
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+
+#include "lancet/config/config.h"
+
+namespace lancet::config {
+
+// An enumeration seen through its words, so that a row does not know its type.
+struct Choice {
+  std::span<const std::string_view> words;  // in the order of the enumerators, from 0 on
+  void* target;
+  int (*get)(const void*);
+  void (*set)(void*, int);
+};
+
+using Slot = std::variant<std::int64_t*, double*, bool*, std::string*, std::optional<std::int64_t>*,
+                          std::optional<double>*, Choice>;
+
+struct Range {
+  double min = -std::numeric_limits<double>::infinity();
+  double max = std::numeric_limits<double>::infinity();
+  bool open_min = false;  // min itself is out
+  bool open_max = false;
+  bool contains(double x) const { return (open_min ? x > min : x >= min) && (open_max ? x < max : x <= max); }
+};
+std::string to_string(const Range& range);  // ">= 1", "in [0, 1)"; empty where every number fits
+
+struct Field {
+  std::string_view path;  // "model.n_layer"; top-level fields have no dot
+  Slot (*slot)(Config&);  // where the value lies in a Config
+  Range range;            // of numbers
+  std::string_view doc;
+};
+
+std::span<const Field> fields();
+const Field* find_field(std::string_view path);
+bool is_section(std::string_view path);              // "model", "data", ...
+std::string_view section_of(std::string_view path);  // "model.n_layer" -> "model"; "" at the top
+std::string_view key_of(std::string_view path);      // "model.n_layer" -> "n_layer"
+std::string value_text(const Slot& slot);            // the value as JSON
+
+}  // namespace lancet::config

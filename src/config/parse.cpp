@@ -1,0 +1,278 @@
+// JSON text -> Config: syntax, then every key against the table, then every value against its type and range.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <sstream>
+#include <vector>
+
+#include "fields.h"
+
+namespace lancet::config {
+namespace {
+
+using nlohmann::json;
+
+// A value as a person would write it, cut to a length that leaves the error on one line.
+std::string shown(const json& value) {
+  std::string text = value.dump(-1, ' ', false, json::error_handler_t::replace);
+  if (text.size() > 60) text = text.substr(0, 57) + "...";
+  return text;
+}
+
+std::size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    std::size_t diagonal = row[0];
+    row[0] = i;
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const std::size_t replaced = diagonal + (a[i - 1] != b[j - 1]);
+      diagonal = row[j];
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, replaced});
+    }
+  }
+  return row.back();
+}
+
+// The known path nearest to an unknown one. Own names count, the section breaks ties: a key in the wrong section
+// ("train.n_layer") finds its home.
+std::string nearest(std::string_view path) {
+  std::set<std::string_view> candidates;
+  for (const Field& field : fields()) {
+    candidates.insert(field.path);
+    if (!section_of(field.path).empty()) candidates.insert(section_of(field.path));
+  }
+  std::string_view best;
+  std::size_t best_score = ~std::size_t{0};
+  for (std::string_view known : candidates) {
+    const std::size_t score = 4 * edit_distance(key_of(path), key_of(known)) +
+                              std::min<std::size_t>(3, edit_distance(section_of(path), section_of(known)));
+    if (score < best_score) best = known, best_score = score;
+  }
+  return std::string(best);
+}
+
+Error unknown_key(std::string_view origin, std::string_view path) {
+  return config_error(fmt::format("{}: unknown key '{}'; the nearest known key is '{}'", origin, path, nearest(path)));
+}
+
+// "expected <what>, found <value>" of one field.
+Error wrong(std::string_view origin, const Field& field, std::string_view expected, const json& value) {
+  return config_error(fmt::format("{}: {}: expected {}, found {}", origin, field.path, expected, shown(value)));
+}
+
+std::string kind_text(std::string_view kind, const Field& field, bool nullable) {
+  std::string text(kind);
+  if (const std::string range = to_string(field.range); !range.empty()) text += " " + range;
+  return nullable ? text + " or null" : text;
+}
+
+Result<std::int64_t> read_integer(std::string_view origin, const Field& field, const json& value, bool nullable) {
+  const std::string expected = kind_text("an integer", field, nullable);
+  std::int64_t x = 0;
+  if (value.is_number_unsigned() && value.get<std::uint64_t>() <= std::uint64_t{INT64_MAX}) {
+    x = std::int64_t(value.get<std::uint64_t>());
+  } else if (value.is_number_integer() && !value.is_number_unsigned()) {
+    x = value.get<std::int64_t>();
+  } else if (const double d = value.is_number_float() ? value.get<double>() : 0.5;
+             d == std::floor(d) && std::abs(d) < 9e15) {
+    x = std::int64_t(d);  // 1e6 is a fine way to write an integer
+  } else {
+    return wrong(origin, field, expected, value);
+  }
+  if (!field.range.contains(double(x))) return wrong(origin, field, expected, value);
+  return x;
+}
+
+Result<double> read_number(std::string_view origin, const Field& field, const json& value, bool nullable) {
+  const std::string expected = kind_text("a number", field, nullable);
+  if (!value.is_number()) return wrong(origin, field, expected, value);
+  const double x = value.get<double>();
+  if (!std::isfinite(x) || !field.range.contains(x)) return wrong(origin, field, expected, value);
+  return x;
+}
+
+struct Reader {
+  std::string_view origin;
+  const Field& field;
+  const json& value;
+
+  Status operator()(std::int64_t* x) const {
+    LANCET_ASSIGN(*x, read_integer(origin, field, value, false));
+    return {};
+  }
+  Status operator()(double* x) const {
+    LANCET_ASSIGN(*x, read_number(origin, field, value, false));
+    return {};
+  }
+  Status operator()(std::optional<std::int64_t>* x) const {
+    if (value.is_null()) return x->reset(), Status{};
+    LANCET_ASSIGN(*x, read_integer(origin, field, value, true));
+    return {};
+  }
+  Status operator()(std::optional<double>* x) const {
+    if (value.is_null()) return x->reset(), Status{};
+    LANCET_ASSIGN(*x, read_number(origin, field, value, true));
+    return {};
+  }
+  Status operator()(bool* x) const {
+    if (!value.is_boolean()) return wrong(origin, field, "true or false", value);
+    *x = value.get<bool>();
+    return {};
+  }
+  Status operator()(std::string* x) const {
+    if (!value.is_string()) return wrong(origin, field, "a string", value);
+    *x = value.get<std::string>();
+    return {};
+  }
+  Status operator()(const Choice& choice) const {
+    if (value.is_string())
+      for (std::size_t i = 0; i < choice.words.size(); ++i)
+        if (choice.words[i] == value.get_ref<const std::string&>()) return choice.set(choice.target, int(i)), Status{};
+    return wrong(origin, field, fmt::format("one of \"{}\"", fmt::join(choice.words, "\", \"")), value);
+  }
+};
+
+// nlohmann keeps the last of two equal keys without a word; this notes the first one that stands twice.
+class DuplicateKeys {
+ public:
+  bool operator()(int, json::parse_event_t event, json& parsed) {
+    if (event == json::parse_event_t::object_start) {
+      levels_.push_back({});
+    } else if (event == json::parse_event_t::object_end) {
+      levels_.pop_back();
+    } else if (event == json::parse_event_t::key) {
+      levels_.back().name = parsed.get<std::string>();
+      if (!levels_.back().seen.insert(levels_.back().name).second && found_.empty()) found_ = path();
+    }
+    return true;
+  }
+  const std::string& found() const { return found_; }
+
+ private:
+  struct Level {
+    std::set<std::string> seen;
+    std::string name;  // the key being read
+  };
+  std::string path() const {
+    std::string text;
+    for (const Level& level : levels_) text += (text.empty() ? "" : ".") + level.name;
+    return text;
+  }
+  std::vector<Level> levels_;
+  std::string found_;
+};
+
+// nlohmann's message holds its own position and an identifier in front; what remains is the reason.
+std::string reason(std::string_view what) {
+  for (std::string_view mark : {": syntax error ", ": "}) {
+    const auto at = what.rfind(mark);
+    if (mark != ": " && at != what.npos) return std::string(what.substr(at + 2));
+  }
+  return std::string(what);
+}
+
+Result<json> read_syntax(std::string_view text, std::string_view origin) {
+  DuplicateKeys duplicates;
+  try {
+    json root = json::parse(text, std::ref(duplicates), true, /*ignore_comments=*/true);
+    if (!duplicates.found().empty())
+      return config_error(fmt::format("{}: key '{}' stands twice", origin, duplicates.found()));
+    if (!root.is_object())
+      return config_error(fmt::format("{}: expected a JSON object {{...}}, found {}", origin, shown(root)));
+    return root;
+  } catch (const json::parse_error& e) {
+    const std::size_t end = std::min(text.size(), e.byte ? e.byte - 1 : 0);
+    const auto before = text.substr(0, end);
+    const auto line = 1 + std::count(before.begin(), before.end(), '\n');
+    const auto column = 1 + end - (before.rfind('\n') == before.npos ? 0 : before.rfind('\n') + 1);
+    return config_error(fmt::format("{}:{}:{}: expected JSON: {}", origin, line, column, reason(e.what())));
+  } catch (const json::exception& e) {  // a number that no double holds
+    return config_error(fmt::format("{}: expected JSON: {}", origin, e.what()));
+  }
+}
+
+// "train.lr=1e-4" into the tree that the file gave.
+Status apply(json& root, const std::string& assignment) {
+  const auto equals = assignment.find('=');
+  const std::string path = assignment.substr(0, equals);
+  const std::string origin = "--set " + assignment;
+  if (equals == assignment.npos || path.empty())
+    return config_error(fmt::format("{}: expected key=value, as in --set train.lr=1e-4", origin));
+  if (!find_field(path)) {
+    if (is_section(path))
+      return config_error(fmt::format("{}: '{}' is a section, expected {}.<key>", origin, path, path));
+    return unknown_key(origin, path);
+  }
+  const std::string text = assignment.substr(equals + 1);
+  json value = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (value.is_discarded()) value = text;
+  const std::string section(section_of(path)), key(key_of(path));
+  if (section.empty()) {
+    root[key] = value;
+  } else {
+    json& object = root[section];
+    if (object.is_null()) object = json::object();
+    if (object.is_object()) object[key] = value;  // otherwise read_fields names the file's own fault
+  }
+  return {};
+}
+
+Status read_value(Config& config, const json& value, std::string_view path, std::string_view origin) {
+  const Field* field = find_field(path);
+  if (!field) return unknown_key(origin, path);
+  return std::visit(Reader{origin, *field, value}, field->slot(config));
+}
+
+Status read_fields(Config& config, const json& root, std::string_view origin) {
+  for (const auto& [key, value] : root.items()) {
+    if (!is_section(key)) {
+      if (key.find('.') != key.npos && find_field(key))
+        return config_error(fmt::format("{}: expected {{\"{}\": {{\"{}\": ...}}}}, found the key '{}' at the top level",
+                                        origin, section_of(key), key_of(key), key));
+      LANCET_TRY(read_value(config, value, key, origin));
+      continue;
+    }
+    if (!value.is_object())
+      return config_error(fmt::format("{}: {}: expected an object {{...}}, found {}", origin, key, shown(value)));
+    for (const auto& [inner, inner_value] : value.items())
+      LANCET_TRY(read_value(config, inner_value, key + "." + inner, origin));
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<Config> parse(std::string_view text, std::string_view origin, std::span<const std::string> overrides) {
+  LANCET_ASSIGN(json root, read_syntax(text, origin));
+  for (const std::string& assignment : overrides) LANCET_TRY(apply(root, assignment));
+  Config config;
+  LANCET_TRY(read_fields(config, root, origin));
+  Model& model = config.model;
+  if (model.experts_per_rank && model.num_local_experts)
+    return config_error(
+        fmt::format("{}: expected one of model.experts_per_rank and model.num_local_experts, found both", origin));
+  if (model.has_moe() && !model.experts_per_rank && !model.num_local_experts) model.experts_per_rank = 2;
+  if (config.train.seq_len == 0) config.train.seq_len = model.n_positions;
+  return config;
+}
+
+Result<Config> load(const std::filesystem::path& file, std::span<const std::string> overrides) {
+  std::error_code ignored;
+  std::ifstream in(file, std::ios::binary);
+  if (!in || std::filesystem::is_directory(file, ignored))
+    return config_error(
+        fmt::format("{}: expected a JSON config file, found {}", file.string(),
+                    std::filesystem::exists(file, ignored) ? "nothing that can be read" : "no such file"));
+  std::ostringstream text;
+  text << in.rdbuf();
+  LANCET_ASSIGN(Config config, parse(text.str(), file.string(), overrides));
+  if (config.log.run_dir.empty()) config.log.run_dir = "runs/" + file.stem().string();
+  return config;
+}
+
+}  // namespace lancet::config

@@ -1,0 +1,262 @@
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <sstream>
+
+#include "lancet/config/config.h"
+
+using namespace lancet;
+using namespace lancet::config;
+
+namespace {
+
+Config good(std::string_view text, const std::vector<std::string>& overrides = {}) {
+  auto config = parse(text, "c.json", overrides);
+  INFO((config.ok() ? "" : config.error().message));
+  REQUIRE(config.ok());
+  return *config;
+}
+
+// The message of a text that must be refused, as one line and with the exit code of a config fault.
+std::string fault(std::string_view text, const std::vector<std::string>& overrides = {}) {
+  auto config = parse(text, "c.json", overrides);
+  REQUIRE_FALSE(config.ok());
+  CHECK(config.error().code == ExitCode::config);
+  CHECK(config.error().message.find('\n') == std::string::npos);
+  return config.error().message;
+}
+
+std::string fault(const Status& status) {
+  REQUIRE_FALSE(status.ok());
+  CHECK(status.error().code == ExitCode::config);
+  return status.error().message;
+}
+
+}  // namespace
+
+TEST_CASE("an empty object is the default run") {
+  const Config c = good("{}");
+  CHECK(c.model.n_layer == 12);
+  CHECK(c.model.n_embd == 768);
+  CHECK(c.model.vocab_size == 50257);
+  CHECK(c.model.padded_vocab() == 50304);
+  CHECK(c.model.inner() == 3072);
+  CHECK(c.model.experts_per_rank == 2);
+  CHECK(c.model.experts(4) == 8);
+  CHECK(c.train.seq_len == 1024);
+  CHECK(c.overlap.policy == Policy::sequential);
+  CHECK(check(c, 4).ok());
+}
+
+TEST_CASE("every kind of field is read") {
+  const Config c = good(R"({
+    // comments are allowed
+    "model": {"n_layer": 4, "n_inner": 512, "moe_layer_freq": 2, "num_local_experts": 8, "router": "batch_prioritized",
+              "router_aux_loss_scope": "global"},
+    "data": {"train": "a.bin", "synthetic": true},
+    "train": {"steps": 1e3, "dtype": "bf16", "lr": 1, "lr_schedule": "wsd", "sample_prompt": "Once"},
+    "overlap": {"policy": "auto"}, "comm": {"transport": "self"}, "log": {"peak_tflops": 0.5},
+    "device": "cuda", "threads": 3})");
+  CHECK(c.model.n_layer == 4);
+  CHECK(c.model.inner() == 512);
+  CHECK(c.model.experts(4) == 8);
+  CHECK(c.model.experts_on_rank(4) == 2);
+  CHECK_FALSE(c.model.experts_per_rank.has_value());
+  CHECK(c.model.router == Router::batch_prioritized);
+  CHECK(c.model.router_aux_loss_scope == AuxLossScope::global);
+  CHECK(c.data.train == "a.bin");
+  CHECK(c.data.synthetic);
+  CHECK(c.train.steps == 1000);
+  CHECK(c.train.dtype == DType::bf16);
+  CHECK(c.train.lr == 1.0);
+  CHECK(c.train.lr_schedule == LrSchedule::wsd);
+  CHECK(c.train.sample_prompt == "Once");
+  CHECK(c.overlap.policy == Policy::automatic);
+  CHECK(c.comm.transport == Transport::self);
+  CHECK(c.log.peak_tflops == 0.5);
+  CHECK(c.device == Device::cuda);
+  CHECK(c.threads == 3);
+}
+
+TEST_CASE("a block is a mixture of experts at every moe_layer_freq-th place from the first") {
+  const Config c = good(R"({"model": {"n_layer": 5, "moe_layer_freq": 2}})");
+  CHECK(c.model.is_moe(0));
+  CHECK_FALSE(c.model.is_moe(1));
+  CHECK(c.model.is_moe(4));
+  CHECK(c.model.moe_layers() == 3);
+  const Config dense = good(R"({"model": {"moe_layer_freq": 0}})");
+  CHECK_FALSE(dense.model.is_moe(0));
+  CHECK(dense.model.moe_layers() == 0);
+  CHECK(dense.model.experts(4) == 0);
+}
+
+TEST_CASE("printed and parsed back is the same config") {
+  Config c = good("{}");
+  CHECK(good(to_json(c)) == c);
+  // Every field away from its default, so that a row whose member is wrong cannot hide.
+  const std::string other = R"({
+    "model": {"n_layer": 3, "n_head": 5, "n_embd": 35, "n_positions": 77, "vocab_size": 99, "n_inner": 70,
+      "layer_norm_epsilon": 3e-7, "initializer_range": 0.1, "moe_layer_freq": 3, "num_local_experts": 6,
+      "num_experts_per_tok": 2, "router": "batch_prioritized", "capacity_factor": 0.3, "router_aux_loss_coef": 0.123456789012345,
+      "router_aux_loss_scope": "global", "vocab_pad_multiple": 1},
+    "data": {"train": "t\"\\\u00e9", "eval": "e", "tokenizer": "k", "eval_sequences": 3, "synthetic": true},
+    "train": {"steps": 7, "seq_len": 11, "micro_batch_size": 2, "gradient_accumulation_steps": 4, "dtype": "bf16",
+      "optimizer": "sgd", "lr": 0.05, "min_lr": 0.001, "lr_schedule": "linear", "lr_warmup_steps": 1, "lr_decay_steps": 2,
+      "weight_decay": 0.1, "adam_beta1": 0.8, "adam_beta2": 0.95, "adam_eps": 1e-6, "sgd_momentum": 0.5, "clip_grad": 1,
+      "seed": 9223372036854775807, "eval_interval": 5, "sample_prompt": "a\nb", "sample_tokens": 9},
+    "overlap": {"policy": "expert_pipeline", "max_parts": 4, "groups_per_moe": 2, "max_range": 3, "bucket_bytes": 1},
+    "comm": {"timeout_s": 2.5, "transport": "mpi"},
+    "log": {"interval": 2, "run_dir": "r", "peak_tflops": 312.5, "trace": true},
+    "device": "cuda", "threads": 8})";
+  const Config d = good(other);
+  CHECK(good(to_json(d)) == d);
+  // Line by line the two prints share only what holds no value.
+  std::istringstream a(to_json(c)), b(to_json(d));
+  std::string x, y;
+  while (std::getline(a, x) && std::getline(b, y)) {
+    const bool value = x.find(": ") != x.npos && x.back() != '{';
+    if (value && x.find("experts_per_rank") == x.npos) CHECK(x != y);
+    CHECK(x.substr(0, x.find(':')) == y.substr(0, y.find(':')));
+  }
+}
+
+TEST_CASE("an unknown key names itself, the file and the nearest known key") {
+  CHECK(fault(R"({"model": {"n_layers": 2}})") ==
+        "c.json: unknown key 'model.n_layers'; the nearest known key is 'model.n_layer'");
+  CHECK(fault(R"({"train": {"n_embd": 2}})").find("'model.n_embd'") != std::string::npos);
+  CHECK(fault(R"({"modle": {}})").find("nearest known key is 'model'") != std::string::npos);
+  CHECK(fault(R"({"thread": 2})").find("'threads'") != std::string::npos);
+  CHECK(fault(R"({"learning_rate": 2})").find("unknown key 'learning_rate'") != std::string::npos);
+  CHECK(fault(R"({"model.n_layer": 2})") ==
+        "c.json: expected {\"model\": {\"n_layer\": ...}}, found the key 'model.n_layer' at the top level");
+}
+
+TEST_CASE("a wrong type or value says what was expected and found") {
+  CHECK(fault(R"({"model": {"n_layer": "4"}})") == "c.json: model.n_layer: expected an integer >= 1, found \"4\"");
+  CHECK(fault(R"({"model": {"n_layer": 2.5}})") == "c.json: model.n_layer: expected an integer >= 1, found 2.5");
+  CHECK(fault(R"({"model": {"n_layer": 0}})") == "c.json: model.n_layer: expected an integer >= 1, found 0");
+  CHECK(fault(R"({"model": {"n_layer": null}})") == "c.json: model.n_layer: expected an integer >= 1, found null");
+  CHECK(fault(R"({"model": {"n_inner": -1}})") == "c.json: model.n_inner: expected an integer >= 1 or null, found -1");
+  CHECK(fault(R"({"train": {"seed": 18446744073709551615}})")
+            .find("expected an integer >= 0, found 18446744073709551615") != std::string::npos);
+  CHECK(fault(R"({"train": {"adam_beta1": 1}})") == "c.json: train.adam_beta1: expected a number in [0, 1), found 1");
+  CHECK(fault(R"({"train": {"adam_eps": 0}})") == "c.json: train.adam_eps: expected a number > 0, found 0");
+  CHECK(fault(R"({"train": {"lr": 1e999}})").find("c.json") == 0);
+  CHECK(fault(R"({"overlap": {"max_parts": 65}})") ==
+        "c.json: overlap.max_parts: expected an integer in [1, 64], found 65");
+  CHECK(fault(R"({"data": {"synthetic": 1}})") == "c.json: data.synthetic: expected true or false, found 1");
+  CHECK(fault(R"({"data": {"train": 1}})") == "c.json: data.train: expected a string, found 1");
+  CHECK(fault(R"({"train": {"dtype": "fp16"}})") ==
+        "c.json: train.dtype: expected one of \"fp32\", \"bf16\", found \"fp16\"");
+  CHECK(fault(R"({"device": 0})") == "c.json: device: expected one of \"cpu\", \"cuda\", found 0");
+  CHECK(fault(R"({"model": 3})") == "c.json: model: expected an object {...}, found 3");
+  CHECK(fault("[1, 2]") == "c.json: expected a JSON object {...}, found [1,2]");
+  CHECK(fault(R"({"model": {"num_local_experts": 4, "experts_per_rank": 2}})").find("found both") != std::string::npos);
+  CHECK(fault("{\"data\": {\"synthetic\": \"" + std::string(500, 'x') + "\"}}").size() < 200);
+}
+
+TEST_CASE("a syntax error names line and column") {
+  CHECK(fault("{\n  \"model\": {\n    \"n_layer\": 4,,\n  }\n}").find("c.json:3:18: ") == 0);
+  CHECK(fault("{\"threads\": }").find("c.json:1:13: ") == 0);
+  CHECK(fault("").find("c.json:1:1: ") == 0);
+  CHECK(fault("{\n\"threads\": 1").find("c.json:2:13: ") == 0);
+  CHECK(fault("{\"device\": \"\xff\"}").find("c.json:1:13: ") == 0);
+}
+
+TEST_CASE("a key that stands twice is refused") {
+  CHECK(fault(R"({"threads": 1, "threads": 2})") == "c.json: key 'threads' stands twice");
+  CHECK(fault(R"({"train": {"lr": 1, "steps": 2, "lr": 3}})") == "c.json: key 'train.lr' stands twice");
+  CHECK(good(R"({"data": {"train": "x"}, "train": {}})").data.train == "x");  // same word on two levels
+}
+
+TEST_CASE("overrides come last and are checked as the file is") {
+  const Config c = good(R"({"train": {"lr": 1, "steps": 5}})",
+                        {"train.lr=1e-4", "train.optimizer=sgd", "data.train=a=b.bin", "train.lr=2e-4", "threads=2",
+                         "model.n_inner=null", "data.synthetic=true", "train.sample_prompt=\"12\""});
+  CHECK(c.train.lr == 2e-4);
+  CHECK(c.train.steps == 5);
+  CHECK(c.train.optimizer == Optimizer::sgd);
+  CHECK(c.data.train == "a=b.bin");
+  CHECK(c.data.synthetic);
+  CHECK(c.threads == 2);
+  CHECK(c.train.sample_prompt == "12");
+  CHECK(fault("{}", {"train.lrr=1"}) ==
+        "--set train.lrr=1: unknown key 'train.lrr'; the nearest known key is 'train.lr'");
+  CHECK(fault("{}", {"train.lr"}).find("expected key=value") != std::string::npos);
+  CHECK(fault("{}", {"train=1"}).find("is a section") != std::string::npos);
+  CHECK(fault("{}", {"train.lr=fast"}) == "c.json: train.lr: expected a number >= 0, found \"fast\"");
+  CHECK(fault(R"({"train": 3})", {"train.lr=1"}) == "c.json: train: expected an object {...}, found 3");
+}
+
+TEST_CASE("fields must fit each other and the number of ranks") {
+  const auto told = [](std::vector<std::string> overrides, int ranks) {
+    return fault(check(good("{}", overrides), ranks));
+  };
+  CHECK(told({"model.n_head=7"}, 1) == "config: model.n_embd: expected a multiple of model.n_head = 7, found 768");
+  CHECK(told({"train.seq_len=1025"}, 1) == "config: train.seq_len: expected 1 to model.n_positions = 1024, found 1025");
+  CHECK(told({"model.num_local_experts=6"}, 4) ==
+        "config: model.num_local_experts: expected a multiple of the 4 ranks, found 6");
+  CHECK(told({"model.num_local_experts=2"}, 4).find("multiple of the 4 ranks") != std::string::npos);
+  CHECK(told({"model.num_experts_per_tok=9"}, 4).find("at most the layer's 8 experts") != std::string::npos);
+  CHECK(told({"model.num_experts_per_tok=2"}, 4).find("top-1") != std::string::npos);
+  CHECK(told({"train.min_lr=1"}, 1).find("train.min_lr") != std::string::npos);
+  CHECK(told({"train.lr_warmup_steps=101"}, 1).find("train.lr_warmup_steps") != std::string::npos);
+  CHECK(told({"train.lr_schedule=wsd", "train.lr_warmup_steps=10", "train.lr_decay_steps=91"}, 1) ==
+        "config: train.lr_decay_steps: expected at most the 90 steps after warm-up, found 91");
+  CHECK(told({"comm.transport=self"}, 2).find("comm.transport") != std::string::npos);
+  CHECK(told({}, 0).find("at least one rank") != std::string::npos);
+  CHECK(check(good("{}", {"model.num_local_experts=8"}), 4).ok());
+  CHECK(check(good("{}", {"comm.transport=self"}), 1).ok());
+  CHECK(check(good("{}", {"model.moe_layer_freq=0", "model.num_local_experts=3"}), 2)
+            .ok());  // dense: no experts to divide
+}
+
+TEST_CASE("training needs data or leave to make it up") {
+  CHECK(fault(check_data(good("{}"))).find("data.train: expected a token file") != std::string::npos);
+  CHECK(check_data(good("{}", {"data.synthetic=true"})).ok());
+  CHECK(check_data(good("{}", {"data.train=a.bin"})).ok());
+  CHECK(fault(check_data(good("{}", {"data.train=a.bin", "train.sample_tokens=5"}))).find("data.tokenizer") !=
+        std::string::npos);
+}
+
+TEST_CASE("a file is loaded, a missing one named") {
+  const auto dir = std::filesystem::temp_directory_path() / "lancet_test_config";
+  std::filesystem::create_directories(dir);
+  std::ofstream(dir / "tiny.json") << R"({"threads": 2})";
+  auto config = load(dir / "tiny.json");
+  REQUIRE(config.ok());
+  CHECK(config->threads == 2);
+  CHECK(config->log.run_dir == "runs/tiny");
+  CHECK(load(dir / "none.json").error().message.find("none.json: expected a JSON config file, found no such file") !=
+        std::string::npos);
+  CHECK_FALSE(load(dir).ok());
+  std::filesystem::remove_all(dir);
+}
+
+TEST_CASE("the configs that come with the project parse and fit their ranks") {
+  int count = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(LANCET_SOURCE_DIR "/configs")) {
+    if (entry.path().extension() != ".json") continue;
+    INFO(entry.path().string());
+    auto config = load(entry.path());
+    INFO((config.ok() ? "" : config.error().message));
+    REQUIRE(config.ok());
+    CHECK(check(*config, 1).ok());
+    CHECK(check(*config, 2).ok());
+    CHECK(check_data(*config).ok());
+    ++count;
+  }
+  CHECK(count >= 5);
+}
+
+TEST_CASE("the help text has one line a field, with default and words") {
+  const std::string text = describe();
+  CHECK(text.find("  n_layer                      12           >= 1; transformer blocks\n") != std::string::npos);
+  CHECK(text.find("sequential|expert_pipeline|dw|partition|lancet|auto; how communication") != std::string::npos);
+  std::size_t printed = 0;
+  std::istringstream in(to_json(good("{}")));
+  for (std::string line; std::getline(in, line);) printed += line.find("\": ") != line.npos && line.back() != '{';
+  const auto lines = std::size_t(std::count(text.begin(), text.end(), '\n'));
+  CHECK(lines == printed + 7);  // six sections and the top level have a heading each
+}
