@@ -38,9 +38,29 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
   return row.back();
 }
 
-// The known path nearest to an unknown one. Own names count, the section breaks ties: a key in the wrong section
-// ("train.n_layer") finds its home.
+// Words of other trainers, for those who bring them along.
+constexpr std::pair<std::string_view, std::string_view> foreign_words[] = {
+    {"learning_rate", "train.lr"},
+    {"batch_size", "train.micro_batch_size"},
+    {"max_steps", "train.steps"},
+    {"train_iters", "train.steps"},
+    {"precision", "train.dtype"},
+    {"max_grad_norm", "train.clip_grad"},
+    {"warmup_steps", "train.lr_warmup_steps"},
+    {"hidden_size", "model.n_embd"},
+    {"num_hidden_layers", "model.n_layer"},
+    {"num_layers", "model.n_layer"},
+    {"num_attention_heads", "model.n_head"},
+    {"num_experts", "model.num_local_experts"},
+    {"topk", "model.num_experts_per_tok"},
+    {"top_k", "model.num_experts_per_tok"},
+};
+
+// The known path nearest to an unknown one. The key counts most, the section breaks ties, so that a key in the wrong
+// section ("train.n_layer") finds its home; a key that is a part of a known one ("warmup_steps") is near it.
 std::string nearest(std::string_view path) {
+  for (const auto& [word, known] : foreign_words)
+    if (key_of(path) == word) return std::string(known);
   std::set<std::string_view> candidates;
   for (const Field& field : fields()) {
     candidates.insert(field.path);
@@ -49,7 +69,9 @@ std::string nearest(std::string_view path) {
   std::string_view best;
   std::size_t best_score = ~std::size_t{0};
   for (std::string_view known : candidates) {
-    const std::size_t score = 4 * edit_distance(key_of(path), key_of(known)) +
+    const bool part = key_of(path).size() >= 4 && key_of(known).find(key_of(path)) != std::string_view::npos;
+    const std::size_t distance = edit_distance(key_of(path), key_of(known));
+    const std::size_t score = 4 * (part ? std::min<std::size_t>(2, distance) : distance) +
                               std::min<std::size_t>(3, edit_distance(section_of(path), section_of(known)));
     if (score < best_score) best = known, best_score = score;
   }
@@ -167,12 +189,10 @@ class DuplicateKeys {
   std::string found_;
 };
 
-// nlohmann's message holds its own position and an identifier in front; what remains is the reason.
+// nlohmann's message is "[id] parse error at line 1, column 2: syntax error while parsing value - REASON".
 std::string reason(std::string_view what) {
-  for (std::string_view mark : {": syntax error ", ": "}) {
-    const auto at = what.rfind(mark);
-    if (mark != ": " && at != what.npos) return std::string(what.substr(at + 2));
-  }
+  for (std::string_view mark : {" - ", ": ", "] "})
+    if (const auto at = what.find(mark); at != what.npos) return std::string(what.substr(at + mark.size()));
   return std::string(what);
 }
 
@@ -192,7 +212,7 @@ Result<json> read_syntax(std::string_view text, std::string_view origin) {
     const auto column = 1 + end - (before.rfind('\n') == before.npos ? 0 : before.rfind('\n') + 1);
     return config_error(fmt::format("{}:{}:{}: expected JSON: {}", origin, line, column, reason(e.what())));
   } catch (const json::exception& e) {  // a number that no double holds
-    return config_error(fmt::format("{}: expected JSON: {}", origin, e.what()));
+    return config_error(fmt::format("{}: expected JSON: {}", origin, reason(e.what())));
   }
 }
 
