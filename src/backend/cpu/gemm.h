@@ -1,0 +1,54 @@
+// The project's own matrix product: packed panels, tiles in registers (tile.h). It serves every product where the
+// machine has no matrix unit that oneDNN would use, all products of experts, and builds without oneDNN.
+#pragma once
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "lancet/backend/cpu/buffer.h"
+#include "lancet/backend/cpu/matmul.h"
+
+namespace lancet::backend::cpu {
+
+struct Range {
+  std::int64_t begin = 0, end = 0;
+  std::int64_t size() const { return end > begin ? end - begin : 0; }
+};
+
+// Scratch memory of one thread, of a size that the blocking bounds (about 4 MiB); made at the thread's first product.
+class GemmScratch {
+ public:
+  static GemmScratch& of_this_thread();
+
+  struct Panel {
+    std::int64_t row;
+    int rows;
+  };
+  std::vector<Panel> panels;   // of C's rows
+  std::vector<Range> chunks;   // of k
+  void* packed_a() const { return memory_.as<std::byte>() + a_; }
+  void* packed_b() const { return memory_.as<std::byte>() + b_; }
+  float* partial() const { return reinterpret_cast<float*>(memory_.as<std::byte>() + partial_); }
+  float* bias() const { return reinterpret_cast<float*>(memory_.as<std::byte>() + bias_); }
+
+ private:
+  GemmScratch();
+  Buffer memory_;
+  std::size_t a_ = 0, b_ = 0, partial_ = 0, bias_ = 0;
+};
+
+// One thread's share of C = op(A) op(B): the rows in `rows` and the columns in `columns`, summed over `reduction` in
+// that order. desc.m and desc.k bound what may be read along a row, not what is computed.
+void gemm(const MatmulDesc& desc, std::span<const Range> rows, Range columns, std::span<const Range> reduction,
+          const void* a, const void* b, const void* bias, void* c);
+
+// How many threads share C's rows and its columns.
+struct Grid {
+  int rows = 1, columns = 1;
+};
+Grid choose_grid(std::int64_t m, std::int64_t n, int threads);
+
+// Part `index` of `parts` of [0, n), cut at multiples of `grain`.
+Range part_of(std::int64_t n, std::int64_t grain, int parts, int index);
+
+}  // namespace lancet::backend::cpu

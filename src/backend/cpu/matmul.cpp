@@ -1,0 +1,127 @@
+#include "lancet/backend/cpu/matmul.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "gemm.h"
+#include "lancet/backend/cpu/parallel.h"
+#include "lancet/base/check.h"
+#include "tile.h"
+
+namespace lancet::backend::cpu {
+
+namespace {
+
+MatmulDesc checked(MatmulDesc d, bool m_varies = false, bool k_varies = false) {
+  LANCET_CHECK(d.m >= 0 && d.n >= 0 && d.k >= 0, "a product of {} x {} x {}", d.m, d.n, d.k);
+  const bool f32 = d.a == DType::f32 && d.b == DType::f32 && d.c == DType::f32;
+  const bool bf16 = d.a == DType::bf16 && d.b == DType::bf16 && (d.c == DType::bf16 || d.c == DType::f32);
+  LANCET_CHECK(f32 || bf16, "no product of {} and {} into {}", name(d.a), name(d.b), name(d.c));
+  LANCET_CHECK(!d.bias || *d.bias == DType::f32 || *d.bias == DType::bf16, "no bias of {}", name(*d.bias));
+  const std::int64_t row_a = d.trans_a ? d.m : d.k, row_b = d.trans_b ? d.k : d.n;
+  if (d.lda == 0) d.lda = row_a;
+  if (d.ldb == 0) d.ldb = row_b;
+  if (d.ldc == 0) d.ldc = d.n;
+  LANCET_CHECK(d.lda >= row_a && d.ldb >= row_b && d.ldc >= d.n, "strides {}, {}, {} of rows of {}, {}, {}", d.lda,
+               d.ldb, d.ldc, row_a, row_b, d.n);
+  if (m_varies) LANCET_CHECK(!d.trans_a, "rows of a transposed A cannot vary");
+  if (k_varies) LANCET_CHECK(d.trans_a && !d.trans_b && !d.bias, "a sum over rows is A^T B without bias");
+  return d;
+}
+
+class OwnMatmul final : public Matmul {
+ public:
+  explicit OwnMatmul(const MatmulDesc& desc) : d_(desc) {}
+
+  void run(const void* a, const void* b, const void* bias, void* c) override {
+    const Grid grid = choose_grid(d_.m, d_.n, threads());
+    parallel_for(grid.rows * grid.columns, 1, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i) {
+        const Range rows = part_of(d_.m, kTileRows, grid.rows, static_cast<int>(i) / grid.columns);
+        const Range columns = part_of(d_.n, kTileColumns, grid.columns, static_cast<int>(i) % grid.columns);
+        const Range reduction{0, d_.k};
+        gemm(d_, {&rows, 1}, columns, {&reduction, 1}, a, b, d_.bias ? bias : nullptr, c);
+      }
+    });
+  }
+  std::string_view kernel() const override { return "own"; }
+
+ private:
+  MatmulDesc d_;
+};
+
+const std::byte* offset(const void* base, std::int64_t elements, DType dtype) {
+  return static_cast<const std::byte*>(base) + elements * size_of(dtype);
+}
+
+class OwnGroupedMatmul final : public GroupedMatmul {
+ public:
+  explicit OwnGroupedMatmul(const GroupedMatmulDesc& desc) : d_(desc) {
+    MatmulDesc& p = d_.product;
+    const bool by_rows = d_.rows == GroupedRows::m;
+    (by_rows ? p.m : p.k) = 0;
+    p = checked(p, by_rows, !by_rows);
+    LANCET_CHECK(d_.groups >= 0 && d_.segments >= 1, "{} groups of {} segments", d_.groups, d_.segments);
+    if (d_.stride_b == 0) d_.stride_b = (p.trans_b ? p.n : p.k) * p.ldb;
+    if (d_.stride_bias == 0) d_.stride_bias = p.n;
+    if (d_.stride_c == 0) d_.stride_c = p.m * p.ldc;
+  }
+
+  void run(std::span<const std::int64_t> row_begin, std::span<const std::int64_t> row_end, const void* a,
+           const void* b, const void* bias, void* c) override {
+    const std::size_t ranges = static_cast<std::size_t>(d_.groups * d_.segments);
+    LANCET_CHECK(row_begin.size() == ranges && row_end.size() == ranges, "{} and {} row ranges for {} groups of {}",
+                 row_begin.size(), row_end.size(), d_.groups, d_.segments);
+    std::int64_t rows = 0;
+    for (std::size_t i = 0; i < ranges; ++i) rows += Range{row_begin[i], row_end[i]}.size();
+    const MatmulDesc& p = d_.product;
+    // One cut for all groups: every thread has its rows and columns of each, however unequal the groups are.
+    const bool by_rows = d_.rows == GroupedRows::m;
+    const Grid grid = choose_grid(by_rows ? rows / std::max<std::int64_t>(d_.groups, 1) : p.m, p.n, threads());
+    parallel_for(grid.rows * grid.columns, 1, [&](std::int64_t begin, std::int64_t end) {
+      thread_local std::vector<Range> mine;
+      for (std::int64_t i = begin; i < end; ++i)
+        for (std::int64_t g = 0; g < d_.groups; ++g) {
+          mine.clear();
+          for (std::int64_t s = g * d_.segments; s < (g + 1) * d_.segments; ++s)
+            mine.push_back({row_begin[std::size_t(s)], row_end[std::size_t(s)]});
+          const Range columns = part_of(p.n, kTileColumns, grid.columns, static_cast<int>(i) % grid.columns);
+          one_group(g, mine, columns, grid.rows, static_cast<int>(i) / grid.columns, a, b, bias, c);
+        }
+    });
+  }
+  std::string_view kernel() const override { return "own"; }
+
+ private:
+  void one_group(std::int64_t g, std::vector<Range>& ranges, Range columns, int row_parts, int row_part, const void* a,
+                 const void* b, const void* bias, void* c) const {
+    const MatmulDesc& p = d_.product;
+    if (d_.rows == GroupedRows::m) {
+      for (Range& r : ranges) {
+        const Range part = part_of(r.size(), kTileRows, row_parts, row_part);
+        r = {r.begin + part.begin, r.begin + part.end};
+      }
+      const Range reduction{0, p.k};
+      gemm(p, ranges, columns, {&reduction, 1}, a, offset(b, g * d_.stride_b, p.b),
+           p.bias ? offset(bias, g * d_.stride_bias, *p.bias) : nullptr, c);
+    } else {
+      const Range rows = part_of(p.m, kTileRows, row_parts, row_part);
+      gemm(p, {&rows, 1}, columns, ranges, a, b, nullptr,
+           const_cast<std::byte*>(offset(c, g * d_.stride_c, p.c)));
+    }
+  }
+
+  GroupedMatmulDesc d_;
+};
+
+}  // namespace
+
+std::unique_ptr<Matmul> make_matmul(const MatmulDesc& desc) {
+  return std::make_unique<OwnMatmul>(checked(desc));
+}
+
+std::unique_ptr<GroupedMatmul> make_grouped_matmul(const GroupedMatmulDesc& desc) {
+  return std::make_unique<OwnGroupedMatmul>(desc);
+}
+
+}  // namespace lancet::backend::cpu
