@@ -1,0 +1,75 @@
+#include <cstring>
+
+#include "ops/dispatch/slots.h"
+
+namespace lancet::ops {
+namespace {
+
+template <class T>
+void scale(const T* in, float factor, T* out, std::int64_t n) {
+  for (std::int64_t i = 0; i < n; ++i) out[i] = from_f32<T>(to_f32(in[i]) * factor);
+}
+
+// a . b in f32, in an order that depends on n alone: 16 running sums, added up in halves.
+template <class T>
+float dot(const T* a, const T* b, std::int64_t n) {
+  constexpr std::int64_t lanes = 16;
+  float sums[lanes] = {};
+  std::int64_t i = 0;
+  for (; i + lanes <= n; i += lanes)
+    for (std::int64_t lane = 0; lane < lanes; ++lane) sums[lane] += to_f32(a[i + lane]) * to_f32(b[i + lane]);
+  for (std::int64_t lane = 0; i < n; ++i, ++lane) sums[lane] += to_f32(a[i]) * to_f32(b[i]);
+  for (std::int64_t half = lanes / 2; half; half /= 2)
+    for (std::int64_t lane = 0; lane < half; ++lane) sums[lane] += sums[lane + half];
+  return sums[0];
+}
+
+template <class T>
+Kernel combine(const KernelArgs& args) {
+  const SlotRows rows(args.operands[1], args.operands[0]);
+  const T* slots = args.operands[0].as<T>();
+  T* y = args.results[0].as<T>();
+  return [=]() -> Status {
+    const float* weight = rows.layout.weight(rows.route);
+    rows.for_each([=, width = rows.width](std::int64_t t, std::int64_t row) {
+      T* out = y + t * width;
+      if (row >= 0)
+        scale(slots + row * width, weight[t], out, width);
+      else
+        std::memset(static_cast<void*>(out), 0, std::size_t(width) * sizeof(T));
+    });
+    return {};
+  };
+}
+
+template <class T>
+Kernel combine_dx(const KernelArgs& args) {
+  const SlotRows rows(args.operands[2], args.results[0]);
+  const T* dy = args.operands[0].as<T>();
+  T* slots = args.results[0].as<T>();  // the experts' results, then their gradients
+  float* dweight = args.results[1].as<float>();
+  return [=]() -> Status {
+    const float* weight = rows.layout.weight(rows.route);
+    rows.for_each([=, width = rows.width](std::int64_t t, std::int64_t row) {
+      const T* in = dy + t * width;
+      dweight[t] = row >= 0 ? dot(in, slots + row * width, width) : 0.f;
+      if (row >= 0) scale(in, weight[t], slots + row * width, width);
+    });
+    return {};
+  };
+}
+
+Kernel bind(const KernelArgs& args) {
+  return args.results[0].dtype() == DType::bf16 ? combine<bf16>(args) : combine<float>(args);
+}
+Kernel bind_dx(const KernelArgs& args) {
+  return args.results[0].dtype() == DType::bf16 ? combine_dx<bf16>(args) : combine_dx<float>(args);
+}
+
+const CpuKernel table[] = {{"combine", bind}, {"combine_dx", bind_dx}};
+
+}  // namespace
+
+std::span<const CpuKernel> combine_cpu() { return table; }
+
+}  // namespace lancet::ops

@@ -1,0 +1,71 @@
+// The routing arithmetic that all gates share: from a token's logits to its expert, and from the experts to slots.
+// Plain loops over host memory; nothing here knows of devices, threads or tensors.
+#pragma once
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <span>
+
+#include "lancet/base/math.h"
+#include "lancet/ir/route_layout.h"
+
+namespace lancet::ops::routing {
+
+// Softmax of one token's logits [E] in f32; sums run in the order of the experts. Returns the expert with the largest
+// logit, the lowest index of equals (a NaN never beats a number, so the result is always an expert).
+inline std::int32_t softmax(const float* logits, float* probabilities, std::int64_t experts) {
+  std::int64_t best = 0;
+  for (std::int64_t e = 1; e < experts; ++e)
+    if (logits[e] > logits[best]) best = e;
+  const float largest = logits[best];
+  for (std::int64_t e = 0; e < experts; ++e) probabilities[e] = exp_f32(logits[e] - largest);
+  float sum = 0;
+  for (std::int64_t e = 0; e < experts; ++e) sum += probabilities[e];
+  for (std::int64_t e = 0; e < experts; ++e) probabilities[e] /= sum;
+  return std::int32_t(best);
+}
+
+// Its backward: dlogits = p * (dp - p . dp), where dp is `dweight` at the chosen expert plus `shared` [E], if not null.
+inline void softmax_backward(const float* probabilities, std::int32_t chosen, float dweight, const float* shared,
+                             float* dlogits, std::int64_t experts) {
+  float dot = probabilities[chosen] * dweight;
+  if (shared)
+    for (std::int64_t e = 0; e < experts; ++e) dot += probabilities[e] * shared[e];
+  for (std::int64_t e = 0; e < experts; ++e) {
+    const float dp = (shared ? shared[e] : 0.f) + (e == chosen ? dweight : 0.f);
+    dlogits[e] = probabilities[e] * (dp - dot);
+  }
+}
+
+// Tokens in the order in which a batch-prioritised gate serves them: chosen probability falling, equals by lower token.
+// The order of the bits of floats that are not negative is that of their values, and is total even with NaN.
+// keys: one for each token; afterwards the low half of keys[i] is the i-th token.
+inline void prioritize(const float* weight, std::span<std::uint64_t> keys) {
+  for (std::size_t t = 0; t < keys.size(); ++t) {
+    std::uint32_t bits;
+    std::memcpy(&bits, &weight[t], 4);
+    keys[t] = std::uint64_t(~bits) << 32 | t;
+  }
+  std::sort(keys.begin(), keys.end());
+}
+
+// Gives each token the next slot of its expert, in the order of `order` (see prioritize; empty: as they come), until
+// the expert's `capacity` is used up. route.expert is set; sets slot, begin and end. Counting goes on where `before`
+// [E] (the `end` of the part before, or null) stopped. load f32[2,E]: tokens of this part that chose each expert, and
+// kept.
+inline void assign_slots(const ir::RouteLayout& layout, void* route, std::int64_t capacity,
+                         std::span<const std::uint64_t> order, const std::int32_t* before, float* load) {
+  const std::int32_t* expert = layout.expert(route);
+  std::int32_t *slot = layout.slot(route), *begin = layout.begin(route), *end = layout.end(route);
+  for (std::int64_t e = 0; e < layout.experts; ++e) begin[e] = end[e] = before ? before[e] : 0;
+  std::fill_n(load, 2 * layout.experts, 0.f);
+  for (std::int64_t i = 0; i < layout.tokens; ++i) {
+    const std::int64_t t = order.empty() ? i : std::int64_t(std::uint32_t(order[std::size_t(i)]));
+    const std::int32_t e = expert[t];
+    slot[t] = end[e] < capacity ? end[e]++ : ir::RouteLayout::dropped;
+    load[e] += 1.f;  // exact up to 2^24 tokens
+  }
+  for (std::int64_t e = 0; e < layout.experts; ++e) load[layout.experts + e] = float(end[e] - begin[e]);
+}
+
+}  // namespace lancet::ops::routing
