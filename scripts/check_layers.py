@@ -1,0 +1,230 @@
+#!/usr/bin/env python3
+"""Checks that each room includes only what the design lets it include.
+
+Prints one line an offence (file:line: what) and exits 1 if there is one.
+--self-test plants offences in a scratch tree and fails unless every one of them is caught.
+"""
+import re
+import sys
+import tempfile
+from pathlib import Path
+
+# Room -> rooms it may include (besides itself), floor by floor.
+ROOMS = {
+    "base": [],
+    "config": ["base"],
+    "ir": ["base"],
+    "backend": ["base"],
+    "data": ["base"],
+    "checkpoint": ["base"],
+    "comm": ["base", "backend"],
+    "ops": ["base", "ir"],
+    "cost": ["base", "ir", "ops"],
+    "model": ["base", "config", "ir", "ops"],
+    "planner": ["base", "ir", "ops", "cost"],
+    "runtime": ["base", "ir", "ops", "backend", "comm", "cost"],
+    "train": ["base", "config", "ir", "backend", "data", "checkpoint", "comm", "ops", "cost", "model", "planner", "runtime"],
+}
+ROOMS["cli"] = ROOMS["train"] + ["train"]
+
+# Kernels of an op know the device and the wire; the op's description (op.cpp, math.h, what lies outside the op
+# folders, and every private header that those include) does not.
+KERNEL_ROOMS = ["backend", "comm"]
+KERNEL_FILE = re.compile(r"^src/ops/\w+/(?!op\.cpp$|math\.h$)|^include/lancet/ops/kernel\w*\.h$|^tests/ops/")
+
+# Foreign headers that stay in their corner: (what, header, where it may stand).
+CORNERS = [
+    ("MPI", re.compile(r"^mpi\.h$"), re.compile(r"^src/comm/mpi/")),
+    ("NCCL", re.compile(r"^nccl\.h$"), re.compile(r"^src/comm/nccl/")),
+    ("CUDA", re.compile(r"^(cuda|cublas|cudnn|curand|nvml|nvtx3?|cub/|cooperative_groups|thrust/)"),
+     re.compile(r"^src/(backend/cuda|comm/nccl)/|\.cuh?$")),
+    ("oneDNN", re.compile(r"^(oneapi/dnnl|dnnl)"), re.compile(r"^src/backend/cpu/")),
+]
+
+SOURCE = {".h", ".hpp", ".cpp", ".cu", ".cuh"}
+INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
+CMAKE_ROOM = re.compile(r"lancet_room\((\w+)([^)]*)\)")
+
+
+def room_of(path):
+    """The room of a file given relative to the root: include/lancet/R/..., src/R/..., tests/R/...
+
+    None outside of any: src/main.cpp, and in tests the folders that are shared between rooms.
+    """
+    parts = path.split("/")
+    at = {"include": 2, "src": 1, "tests": 1}.get(parts[0])
+    if at is None or len(parts) <= at + 1 or (parts[0] == "tests" and parts[1] not in ROOMS):
+        return None
+    return parts[at]
+
+
+def allowed_rooms(path, room):
+    allowed = {room, *ROOMS[room]}
+    if room == "ops" and KERNEL_FILE.search(path):
+        allowed.update(KERNEL_ROOMS)
+    return allowed
+
+
+def target_of(root, path, header, quoted):
+    """(room, private) that an include names, or None if it is no header of ours."""
+    parts = header.split("/")
+    if parts[0] == "lancet" and len(parts) > 2:
+        return parts[1], False
+    if not quoted:
+        return None
+    beside = (root / path).parent / header
+    if beside.is_file():
+        found = beside.resolve().relative_to(root.resolve()).as_posix()
+        room = room_of(found)
+        return (room, found.startswith("src/")) if room else None
+    if len(parts) > 1 and parts[0] in ROOMS:
+        return parts[0], True
+    return None
+
+
+def check_file(root, path):
+    room = room_of(path)
+    if room is not None and room not in ROOMS:
+        yield f"{path}:1: '{room}' is no room; known: {', '.join(ROOMS)}"
+        return
+    text = (root / path).read_text(encoding="utf-8", errors="replace")
+    for number, line in enumerate(text.splitlines(), 1):
+        match = INCLUDE.match(line)
+        if not match:
+            continue
+        header = match.group(2)
+        where = f"{path}:{number}:"
+        for what, pattern, corner in CORNERS:
+            if pattern.search(header) and not corner.search(path):
+                yield f"{where} {what} header {header} outside its folder"
+        target = target_of(root, path, header, match.group(1) == '"')
+        if room is None or target is None:
+            continue
+        other, private = target
+        if other not in ROOMS:
+            yield f"{where} {header}: '{other}' is no room"
+        elif other not in allowed_rooms(path, room):
+            yield f"{where} {room} may not include {other} ({header})"
+        elif private and other != room:
+            yield f"{where} {header} is private to {other}; others use include/lancet/{other}/"
+        elif private and path.startswith("include/"):
+            yield f"{where} a public header includes the private {header}"
+
+
+def kernel_headers_of(root, path, seen):
+    """Private headers that a description in ops includes, through others too, and that include backend or comm."""
+    for match in map(INCLUDE.match, (root / path).read_text(encoding="utf-8", errors="replace").splitlines()):
+        if not match or match.group(1) != '"':
+            continue
+        header = match.group(2)
+        for file in ((root / path).parent / header, root / "src" / header):
+            if not file.is_file() or not file.resolve().is_relative_to((root / "src" / "ops").resolve()):
+                continue
+            name = file.resolve().relative_to(root.resolve()).as_posix()
+            if name in seen:
+                continue
+            seen.add(name)
+            if any(f'"lancet/{room}/' in file.read_text(errors="replace") for room in KERNEL_ROOMS):
+                yield name
+            yield from kernel_headers_of(root, name, seen)
+
+
+def check_descriptions(root):
+    """A private header must not carry the device into an op's description."""
+    for file in sorted((root / "src" / "ops").glob("**/*.cpp")):
+        path = file.relative_to(root).as_posix()
+        if not KERNEL_FILE.search(path):
+            for header in kernel_headers_of(root, path, set()):
+                yield f"{path}:1: ops may not include backend or comm, and {header} does"
+
+
+def check_cmake(root):
+    """The build's lists must not allow what the table forbids."""
+    path = root / "CMakeLists.txt"
+    if not path.is_file():
+        return
+    text = path.read_text(encoding="utf-8")
+    for match in CMAKE_ROOM.finditer(text):
+        room, rest = match.groups()
+        line = text.count("\n", 0, match.start()) + 1
+        if room not in ROOMS:
+            yield f"CMakeLists.txt:{line}: '{room}' is no room"
+            continue
+        depends = re.search(r"DEPENDS((?:\s+\w+)*?)(?=\s+USES|\s*$)", rest)
+        allowed = set(ROOMS[room]) | (set(KERNEL_ROOMS) if room == "ops" else set())
+        for other in depends.group(1).split() if depends else []:
+            if other not in allowed:
+                yield f"CMakeLists.txt:{line}: {room} may not depend on {other}"
+
+
+def check(root):
+    offences = [*check_cmake(root), *check_descriptions(root)]
+    for top in ("include", "src", "tests"):
+        for file in sorted((root / top).rglob("*")):
+            if file.is_file() and file.suffix in SOURCE:
+                offences += check_file(root, file.relative_to(root).as_posix())
+    return offences
+
+
+def self_test():
+    # file, its text, words that one offence must hold (None: the file is fine)
+    planted = [
+        ("include/lancet/base/a.h", '#include "lancet/ir/program.h"\n', "base may not include ir"),
+        ("src/planner/a.cpp", '// why\n#include "lancet/runtime/arena.h"\n', "a.cpp:2: planner may not include runtime"),
+        ("src/runtime/a.cpp", '#include <lancet/planner/pass.h>\n', "runtime may not include planner"),
+        ("src/runtime/b.cpp", '#include "ops/tables.h"\n', "private to ops"),
+        ("src/ir/a.cpp", '#  include "../config/fields.h"\n', "ir may not include config"),
+        ("src/config/fields.h", "#pragma once\n", None),
+        ("src/config/fields.cpp", '#include "fields.h"\n#include <map>\n#include "lancet/base/result.h"\n', None),
+        ("include/lancet/ops/op.h", '#include "ops/tables.h"\n', "public header includes the private"),
+        ("src/ops/gelu/op.cpp", '#include "lancet/backend/cpu/vector.h"\n', "ops may not include backend"),
+        ("src/ops/gelu/cpu.cpp", '#include "lancet/backend/cpu/vector.h"\n#include "ops/gelu/math.h"\n', None),
+        ("src/ops/gelu/slots.h", '#include "lancet/backend/cpu/vector.h"\n', None),
+        ("src/ops/gelu/near.h", '#include "slots.h"\n', None),
+        ("src/ops/add/op.cpp", '#include "ops/gelu/near.h"\n', "src/ops/gelu/slots.h does"),
+        ("tests/shared/helper.h", '#include "lancet/train/loop.h"\n', None),
+        ("src/comm/mpi/session.cpp", "#include <mpi.h>\n", None),
+        ("src/comm/launch.cpp", "#include <mpi.h>\n", "MPI header mpi.h outside"),
+        ("src/train/a.cpp", "#include <nccl.h>\n", "NCCL header"),
+        ("src/runtime/c.cpp", "#include <cuda_runtime.h>\n", "CUDA header"),
+        ("src/ops/gelu/cuda.cu", "#include <cuda_bf16.h>\n", None),
+        ("tests/ir/a.cpp", '#include "lancet/planner/pass.h"\n', "ir may not include planner"),
+        ("src/attic/a.cpp", "int x;\n", "'attic' is no room"),
+        ("src/main.cpp", '#include "lancet/cli/main.h"\n', None),
+    ]
+    failures = []
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        for name, text, _ in planted:
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).write_text(text)
+        (root / "CMakeLists.txt").write_text("lancet_room(base USES fmt::fmt)\nlancet_room(planner DEPENDS base runtime USES x)\n")
+        planted.append(("CMakeLists.txt", "", "CMakeLists.txt:2: planner may not depend on runtime"))
+        offences = check(root)
+    for name, _, words in planted:
+        mine = [o for o in offences if o.startswith(name + ":")]
+        if words is None and mine:
+            failures.append(f"{name} is fine, yet: {mine}")
+        if words is not None and (len(mine) != 1 or words not in mine[0]):
+            failures.append(f"{name}: expected one offence with '{words}', found {mine}")
+    for room, others in ROOMS.items():  # the table itself goes one way: each room includes rooms above it in the list
+        order = list(ROOMS)
+        failures += [f"table: {room} includes {o}, which comes later" for o in others if order.index(o) >= order.index(room)]
+    for line in failures:
+        print(line)
+    print(f"self-test: {len(planted)} plants, {len(failures)} failures")
+    return 1 if failures else 0
+
+
+def main():
+    if sys.argv[1:] == ["--self-test"]:
+        return self_test()
+    root = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).resolve().parent.parent
+    offences = check(root)
+    for line in offences:
+        print(line)
+    return 1 if offences else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
