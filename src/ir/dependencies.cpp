@@ -68,8 +68,8 @@ HappensBefore::HappensBefore(const Program& program, const std::vector<std::vect
   }
 }
 
-std::vector<std::vector<InstructionId>> minimal_waits(const Program& program) {
-  const auto needed = dependencies(program);
+std::vector<std::vector<InstructionId>> minimal_waits(const Program& program,
+                                                      const std::vector<std::vector<InstructionId>>& needed) {
   std::vector<std::vector<InstructionId>> waits(program.instructions.size());
   // Clocks are kept as the waits grow; of a lane only the latest needed instruction can matter, and only if the lane's
   // own past and the waits already taken do not imply it.

@@ -32,8 +32,10 @@ class HappensBefore {
   std::vector<std::uint8_t> lane_;
 };
 
-// The fewest waits that order every dependency across lanes.
-std::vector<std::vector<InstructionId>> minimal_waits(const Program& program);
+// The fewest waits that order each instruction behind those it needs (per instruction, earlier ones, ascending): of the
+// needed ones, those that lane order and the waits taken before do not imply.
+std::vector<std::vector<InstructionId>> minimal_waits(const Program& program,
+                                                      const std::vector<std::vector<InstructionId>>& needed);
 
 // The accesses to a tensor's memory: all instructions that make, read or update it or what lives in it, ascending.
 std::vector<std::vector<InstructionId>> accesses(const Program& program);

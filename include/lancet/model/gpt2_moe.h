@@ -1,0 +1,50 @@
+// GPT-2 with mixture-of-experts layers as a forward Program of one rank. Blocks are Hugging Face's GPT-2 (pre-LN,
+// gelu_new, learned positions, tied head); block i's FFN is an MoE layer where i % moe_layer_freq == 0.
+//
+// Parameters carry Hugging Face's names; weights of products are [out, in]:
+//   wte.weight [V',D] (V' padded), wpe.weight [P,D], h.0.ln_1.weight, h.0.attn.c_attn.weight [3D,D], ..., ln_f.bias
+//   h.0.moe.gate.weight f32[E,D]; h.0.moe.experts.c_fc.weight [E/W,F,D], .c_proj.weight [E/W,D,F] (this rank's experts)
+#pragma once
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lancet/config/config.h"
+#include "lancet/ir/program.h"
+
+namespace lancet::model {
+
+enum class Mode {
+  train,     // loss with its gradient's start; outputs loss, aux.<layer>, load.<layer>
+  evaluate,  // loss only
+  generate   // logits [B,S,V'] of the tokens; nothing is dropped; no targets
+};
+
+struct BuildOptions {
+  Mode mode = Mode::train;
+  int ranks = 1;
+  std::int64_t batch = 1;     // sequences of this rank (B)
+  std::int64_t sequence = 1;  // tokens of each (S)
+  DType dtype = DType::f32;   // of activations and of the weights of products
+  std::int64_t accumulation = 1;  // micro batches that make one step: the loss is the mean over all of them
+};
+
+// Inputs of the Program: @tokens i32[B,S] and, but for generate, @targets i32[B,S].
+// Outputs: loss f32[1], and per MoE layer aux.h.<i> f32[1] and load.h.<i> f32[2,E]: this rank's shares, that is, sums over
+// ranks are the values of the whole batch (a load that is already summed is made by an all_reduce); or logits.
+ir::Program build_forward(const config::Model& model, const BuildOptions& options);
+
+// ceil(capacity_factor * tokens / experts), at least 1, at most `tokens`.
+std::int64_t capacity(double capacity_factor, std::int64_t tokens, std::int64_t experts);
+
+// Whether weight decay applies: weights of products and embeddings; not layer norms, not biases.
+bool decays(std::string_view parameter);
+
+struct ParameterCount {
+  std::int64_t total = 0;   // of the whole model, experts of all ranks counted
+  std::int64_t active = 0;  // that one token meets
+};
+ParameterCount count_parameters(const config::Model& model, int ranks);
+
+}  // namespace lancet::model

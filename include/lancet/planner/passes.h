@@ -1,0 +1,46 @@
+// The passes that make a training step of a forward Program. Each is a pure function Program -> Program: no globals, clock,
+// environment or unordered iteration; the same input gives the same bytes.
+#pragma once
+#include <functional>
+#include <string_view>
+#include <vector>
+
+#include "lancet/base/result.h"
+#include "lancet/ir/plan.h"
+#include "lancet/ir/program.h"
+
+namespace lancet::planner {
+
+// Appends the backward pass by the gradient rules of the catalogue, dX and dW as separate instructions. For each
+// parameter @p that the loss depends on an output grad.p, f32, is this rank's share of the gradient.
+// accumulate: gradients add up in states @p.grad, so that several micro batches make one step.
+ir::Program autodiff(const ir::Program& forward, bool accumulate = false);
+
+// All-reduces of the gradients that all ranks share, in buckets of at least bucket_bytes, each right behind the instruction
+// that completes it (not with gradients false: a micro batch that only adds its own up); then of the loss, aux and load
+// outputs, as one. One rank: unchanged.
+ir::Program sync(const ir::Program& program, int ranks, std::int64_t bucket_bytes, bool gradients = true);
+
+struct OptimizeOptions {
+  enum class Kind { adamw, sgd } kind = Kind::adamw;
+  double beta1 = 0.9, beta2 = 0.999, eps = 1e-8, momentum = 0.9, weight_decay = 0, clip_grad = 0;
+  std::function<bool(std::string_view)> decays;  // by parameter name
+  int ranks = 1;
+  bool keep_gradients = false;  // leave the grad.* outputs (tests)
+};
+// The global norm (each parameter once), the clipping factor and the updates in place. Adds the input @schedule f32[3]
+// (learning rate and AdamW's bias corrections), the optimizer's states, @p.master where p is bf16, and the output
+// grad_norm f32[2] (norm, factor). Accumulated gradients are set to zero after their use.
+ir::Program optimize(const ir::Program& program, const OptimizeOptions& options);
+
+// How the lanes are tied together.
+enum class Ordering {
+  dependencies,  // each instruction waits for what it depends on
+  sequential     // besides, compute and all-to-all take turns, as in a framework without overlap
+};
+
+// Gives every instruction its waits and every value its place in the arena: a Plan without predictions. Bytes are shared
+// only by values whose accesses are ordered by the lanes and waits. The operands of an all-reduce lie side by side.
+ir::Plan plan_memory(const ir::Program& program, Ordering ordering);
+
+}  // namespace lancet::planner

@@ -1,0 +1,42 @@
+#include "lancet/model/initialize.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "lancet/base/check.h"
+#include "lancet/base/random.h"
+
+namespace lancet::model {
+namespace {
+
+void fill_normal(std::uint64_t seed, const std::string& stream, float deviation, std::span<float> values) {
+  const Philox random(seed, stream_of(stream));
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = deviation * random.normal(i);
+}
+
+}  // namespace
+
+void initialize(const config::Model& model, std::string_view name, const ir::TensorType& type, int rank, int ranks,
+                std::uint64_t seed, std::span<float> values) {
+  LANCET_CHECK(std::int64_t(values.size()) == type.shape.elements(), "{} has {} elements, not {}", name, type.shape.elements(),
+               values.size());
+  if (name.ends_with(".bias")) return std::fill(values.begin(), values.end(), 0.f);
+  if (name.find("ln_") != std::string_view::npos) return std::fill(values.begin(), values.end(), 1.f);
+  float deviation = float(model.initializer_range);
+  if (name.ends_with("c_proj.weight")) deviation /= std::sqrt(2.f * float(model.n_layer));
+  if (name.find(".experts.") != std::string_view::npos) {
+    const std::int64_t here = model.experts_on_rank(ranks);
+    const std::size_t each = values.size() / std::size_t(here);
+    for (std::int64_t e = 0; e < here; ++e)
+      fill_normal(seed, fmt::format("{}.{}", name, rank * here + e), deviation, values.subspan(std::size_t(e) * each, each));
+    return;
+  }
+  std::span<float> drawn = values;
+  if (name == "wte.weight") {
+    drawn = values.first(std::size_t(model.vocab_size * model.n_embd));
+    std::fill(values.begin() + std::ptrdiff_t(drawn.size()), values.end(), 0.f);
+  }
+  fill_normal(seed, std::string(name), deviation, drawn);
+}
+
+}  // namespace lancet::model

@@ -1,0 +1,95 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "lancet/ops/catalogue.h"
+#include "lancet/planner/passes.h"
+
+namespace lancet::planner {
+namespace {
+
+using ir::Role;
+using ir::TensorId;
+using ir::TensorKind;
+
+class Optimize {
+ public:
+  Optimize(const ir::Program& program, const OptimizeOptions& options) : program_(program), options_(options) {}
+
+  ir::Program run() {
+    collect();
+    if (updates_.empty()) return std::move(program_);
+    const TensorId schedule = program_.add_named(TensorKind::input, "schedule", {DType::f32, {3}});
+    const TensorId clip = clip_scale();
+    program_.outputs.push_back({"grad_norm", clip});
+    for (const Update& update : updates_) this->update(update, clip, schedule);
+    if (!options_.keep_gradients)
+      std::erase_if(program_.outputs, [](const ir::Output& output) { return output.name.starts_with("grad."); });
+    return std::move(program_);
+  }
+
+ private:
+  struct Update {
+    TensorId parameter, gradient;
+  };
+
+  // In the order in which the gradients are made, so that the first is updated while the last are still on the wire.
+  void collect() {
+    for (const ir::Output& output : program_.outputs)
+      if (output.name.starts_with("grad.")) updates_.push_back({program_.find(output.name.substr(5)), output.tensor});
+    std::vector<std::size_t> made(program_.tensors.size());
+    for (std::size_t i = 0; i < program_.instructions.size(); ++i)
+      for (TensorId id : program_.instructions[i].results) made[id.index()] = i;
+    std::stable_sort(updates_.begin(), updates_.end(), [&](const Update& a, const Update& b) {
+      return made[a.gradient.index()] < made[b.gradient.index()];
+    });
+  }
+
+  // Shared gradients are the same on all ranks and count once; local ones are summed over the ranks.
+  TensorId clip_scale() {
+    std::vector<TensorId> shared, local, sums;
+    for (const Update& update : updates_) (program_[update.parameter].local ? local : shared).push_back(update.gradient);
+    if (!local.empty()) {
+      TensorId sum = ops::append(program_, "squared_norm", local, {}, Role::update, "norm.experts")[0];
+      if (options_.ranks > 1) sum = ops::append(program_, "all_reduce", {sum}, {}, Role::sync, "norm.experts")[0];
+      sums.push_back(sum);
+    }
+    if (!shared.empty()) sums.push_back(ops::append(program_, "squared_norm", shared, {}, Role::update, "norm.shared")[0]);
+    return ops::append(program_, "clip_scale", sums, {{"max_norm", options_.clip_grad}}, Role::update, "norm")[0];
+  }
+
+  TensorId state(TensorId parameter, const char* suffix) {
+    const ir::Tensor source = program_[parameter];  // a copy: the table grows
+    return program_.add_named(TensorKind::state, source.name + suffix, {DType::f32, source.type.shape}, source.local);
+  }
+
+  void update(const Update& update, TensorId clip, TensorId schedule) {
+    const ir::Tensor parameter = program_[update.parameter];
+    const double decay = options_.decays && options_.decays(parameter.name) ? options_.weight_decay : 0;
+    const bool master = parameter.type.dtype != DType::f32;
+    std::vector<TensorId> operands{update.parameter, state(update.parameter, ".m")};
+    ops::Attributes attributes;
+    if (options_.kind == OptimizeOptions::Kind::adamw) {
+      operands.push_back(state(update.parameter, ".v"));
+      attributes = {{"beta1", options_.beta1}, {"beta2", options_.beta2}, {"eps", options_.eps}, {"weight_decay", decay}};
+    } else {
+      attributes = {{"momentum", options_.momentum}, {"weight_decay", decay}};
+    }
+    operands.insert(operands.end(), {update.gradient, clip, schedule});
+    if (master) operands.push_back(state(update.parameter, ".master"));
+    const char* op = options_.kind == OptimizeOptions::Kind::adamw ? "adamw" : "sgd";
+    ops::append(program_, op, operands, attributes, Role::update, parameter.name);
+    if (const TensorId sum = program_.root(update.gradient); program_[sum].kind == TensorKind::state)
+      ops::append(program_, "zero", {sum}, {}, Role::update, parameter.name);
+  }
+
+  ir::Program program_;
+  const OptimizeOptions& options_;
+  std::vector<Update> updates_;
+};
+
+}  // namespace
+
+ir::Program optimize(const ir::Program& program, const OptimizeOptions& options) { return Optimize(program, options).run(); }
+
+}  // namespace lancet::planner

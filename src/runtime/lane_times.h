@@ -1,0 +1,13 @@
+// What a step's spans say about its lanes.
+#pragma once
+#include <span>
+
+#include "lancet/ir/program.h"
+#include "lancet/runtime/executor.h"
+
+namespace lancet::runtime {
+
+// spans: per instruction, in order within each lane. step_ns: the whole step. Allocates nothing.
+StepTimes lane_times(const ir::Program& program, std::span<const Span> spans, std::int64_t step_ns);
+
+}  // namespace lancet::runtime
