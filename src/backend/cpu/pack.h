@@ -40,9 +40,10 @@ LANCET_HD simd::U32 load_units(const T* p, const T* q) {
 }  // namespace detail
 
 // Both packers write units_of(depth) * W units in order of k, and may write up to kLanes units beyond: the caller has
-// room for these and packs its panels from left to right. A panel's places beyond `width` hold anything.
+// room for these and packs its panels from left to right.
 
-// One panel from rows that are contiguous along k: in[w * stride + k], w < width <= W, k < depth.
+// One panel from rows that are contiguous along k: in[w * stride + k], w < width <= W, k < depth. Places beyond `width`
+// become zero.
 template <int W, class T>
 void pack_along_k(const T* in, std::int64_t stride, int width, std::int64_t depth, typename Packing<T>::Unit* out) {
   using simd::kLanes;
@@ -75,7 +76,8 @@ void pack_along_k(const T* in, std::int64_t stride, int width, std::int64_t dept
 }
 
 // One panel from rows that are contiguous along the panel's width: in[k * stride + w]. `readable` >= width: elements
-// from `in` on that belong to each row, so that a vector may reach over the panel's edge.
+// from `in` on that belong to each row, so that a vector may reach over the panel's edge: places beyond `width` hold
+// anything.
 template <int W, class T>
 void pack_across_k(const T* in, std::int64_t stride, int width, std::int64_t readable, std::int64_t depth,
                    typename Packing<T>::Unit* out) {

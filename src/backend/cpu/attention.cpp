@@ -1,0 +1,441 @@
+// A head is one task. Scores are computed transposed, [keys, queries], for a block of queries that fills the lanes: the
+// softmax over keys then runs down the lanes without a sum across them, and the probabilities come out as the packed
+// operand (tile.h) of the product with V. Key panels that the mask discards whole are not computed.
+#include "lancet/backend/cpu/attention.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+
+#include "lancet/backend/cpu/parallel.h"
+#include "lancet/base/check.h"
+#include "lancet/base/math.h"
+#include "pack.h"
+
+namespace lancet::backend::cpu {
+
+namespace {
+
+using simd::F32;
+using simd::I32;
+using simd::kLanes;
+
+constexpr int kQueries = kTileColumns;  // queries of a block: the lanes of a tile
+constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
+static_assert(kTileRows % 2 == 0);  // keys go in pairs
+
+std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+// Hands out parts of a thread's workspace, 64-byte aligned, each with room for a vector beyond its end. With a null
+// base it only measures.
+class Carver {
+ public:
+  explicit Carver(std::byte* base) : base_(base) {}
+  template <class U>
+  U* take(std::int64_t count) {
+    std::byte* p = base_ ? base_ + used_ : nullptr;
+    used_ += (static_cast<std::size_t>(count) * sizeof(U) + 127) / 64 * 64;
+    return reinterpret_cast<U*>(p);
+  }
+  std::size_t used() const { return used_; }
+
+ private:
+  std::byte* base_;
+  std::size_t used_ = 0;
+};
+
+struct Extents {
+  explicit Extents(const AttentionDesc& d)
+      : sequence(d.sequence),
+        head_dim(d.head_dim),
+        stride(3 * d.heads * d.head_dim),
+        out_stride(d.heads * d.head_dim),
+        key_panels(divide_up(sequence, kTileRows)),
+        feature_panels(divide_up(head_dim, kTileRows)),
+        feature_columns(divide_up(head_dim, kTileColumns) * kTileColumns),
+        scale(d.scale != 0.f ? d.scale : 1.f / std::sqrt(static_cast<float>(head_dim))) {}
+  std::int64_t sequence, head_dim;
+  std::int64_t stride, out_stride;           // elements from position to position in qkv, in out
+  std::int64_t key_panels, feature_panels;   // of kTileRows
+  std::int64_t feature_columns;              // head_dim rounded up to tiles
+  float scale;
+};
+
+// Operands of one head. `in` is [sequence][head_dim] with the given stride.
+template <class T>
+struct Packer {
+  using Unit = typename Packing<T>::Unit;
+  const Extents& x;
+
+  std::int64_t positions_size() const { return x.key_panels * kTileRows * units_of<T>(x.head_dim); }
+  std::int64_t features_size() const { return x.feature_panels * kTileRows * units_of<T>(x.sequence); }
+  std::int64_t lanes_size() const { return kQueries * units_of<T>(x.head_dim); }
+
+  // Panels of kTileRows positions; the sum runs over features.
+  void positions(const T* in, std::int64_t stride, Unit* out) const {
+    for (std::int64_t p = 0; p < x.key_panels; ++p)
+      pack_along_k<kTileRows>(in + p * kTileRows * stride, stride, rows_of_panel(p, x.sequence), x.head_dim,
+                              out + p * kTileRows * units_of<T>(x.head_dim));
+  }
+  // Panels of kTileRows features; the sum runs over positions.
+  void features(const T* in, std::int64_t stride, Unit* out) const {
+    for (std::int64_t p = 0; p < x.feature_panels; ++p)
+      pack_across_k<kTileRows>(in + p * kTileRows, stride, rows_of_panel(p, x.head_dim), x.head_dim - p * kTileRows,
+                               x.sequence, out + p * kTileRows * units_of<T>(x.sequence));
+  }
+  // A block of positions as lanes; the sum runs over features. Lanes beyond `count` are zero.
+  void lanes(const T* in, std::int64_t stride, int count, Unit* out) const {
+    pack_along_k<kQueries>(in, stride, count, x.head_dim, out);
+  }
+  // Features as lanes; the sum runs over `count` positions.
+  void columns(const T* in, std::int64_t stride, std::int64_t count, Unit* out) const {
+    for (std::int64_t f = 0; f < x.feature_columns; f += kTileColumns)
+      pack_across_k<kTileColumns>(in + f, stride, static_cast<int>(std::min<std::int64_t>(kTileColumns, x.head_dim - f)),
+                                  x.head_dim - f, count, out + f * units_of<T>(count));
+  }
+
+  static int rows_of_panel(std::int64_t panel, std::int64_t rows) {
+    return static_cast<int>(std::min<std::int64_t>(kTileRows, rows - panel * kTileRows));
+  }
+};
+
+// Rows `key` and `key + 1` of [keys][kQueries] as the second operand of a product that sums over keys.
+template <class T, int Stride = kQueries>
+LANCET_HD void put_keys(typename Packing<T>::Unit* packed, std::int64_t key, const float* first, const float* second) {
+  for (int v = 0; v < kQueries; v += kLanes) {
+    if constexpr (Packing<T>::depth == 2) {
+      const simd::U32 low = simd::widen(simd::round_bf16(simd::load(first + v)));
+      const simd::U32 high = simd::widen(simd::round_bf16(simd::load(second + v)));
+      simd::store_as(packed + key / 2 * Stride + v, low | high << 16);
+    } else {
+      simd::store_as(packed + key * Stride + v, simd::load(first + v));
+      simd::store_as(packed + (key + 1) * Stride + v, simd::load(second + v));
+    }
+  }
+}
+
+// out[query * stride + feature] = in[feature][query] * factor[query] for `count` queries.
+template <class T>
+void store_transposed(const float* in, const float* factor, std::int64_t features, int count, T* out,
+                      std::int64_t stride) {
+  for (int q = 0; q < count; q += kLanes) {
+    const F32 f = simd::load(factor + q);
+    const int lanes = std::min(count - q, kLanes);
+    for (std::int64_t h = 0; h < features; h += kLanes) {
+      const std::int64_t width = std::min<std::int64_t>(features - h, kLanes);
+      simd::U32 block[kLanes];
+      for (int i = 0; i < kLanes; ++i)
+        block[i] = i < width ? (simd::U32)(simd::load(in + (h + i) * kQueries + q) * f) : simd::U32{};
+      simd::transpose(block);
+      for (int i = 0; i < lanes; ++i) {
+        T row[kLanes];
+        T* to = out + (q + i) * stride + h;
+        simd::store(width == kLanes ? to : row, (F32)block[i]);
+        if (width < kLanes) std::copy_n(row, width, to);
+      }
+    }
+  }
+}
+
+template <class T>
+class Forward {
+  using Unit = typename Packing<T>::Unit;
+
+ public:
+  Forward(const Extents& x, std::byte* workspace) : x_(x), pack_{x} {
+    Carver carve(workspace);
+    keys_ = carve.take<Unit>(pack_.positions_size());
+    values_ = carve.take<Unit>(pack_.features_size());
+    queries_ = carve.take<Unit>(pack_.lanes_size());
+    scores_ = carve.take<float>((x.sequence + 1) * kQueries);
+    probabilities_ = carve.take<Unit>((units_of<T>(x.sequence) + 1) * kQueries);
+    result_ = carve.take<float>(x.feature_panels * kTileRows * kQueries);
+    bytes_ = carve.used();
+  }
+  std::size_t bytes() const { return bytes_; }
+
+  // q: the head's queries; keys and values lie `next` elements after one another.
+  void head(const T* q, std::int64_t next, T* out, float* lse) {
+    pack_.positions(q + next, x_.stride, keys_);
+    pack_.features(q + 2 * next, x_.stride, values_);
+    for (std::int64_t q0 = 0; q0 < x_.sequence; q0 += kQueries) {
+      const int count = static_cast<int>(std::min<std::int64_t>(kQueries, x_.sequence - q0));
+      pack_.lanes(q + q0 * x_.stride, x_.stride, count, queries_);
+      const std::int64_t keys = q0 + count;
+      for (std::int64_t p = 0; p * kTileRows < keys; ++p)
+        tile_function<Unit, float>(pack_.rows_of_panel(p, keys))(
+            units_of<T>(x_.head_dim), keys_ + p * kTileRows * units_of<T>(x_.head_dim), queries_, nullptr, 0,
+            scores_ + p * kTileRows * kQueries, kQueries);
+      softmax(q0, keys);
+      for (std::int64_t p = 0; p < x_.feature_panels; ++p)
+        tile_function<Unit, float>(pack_.rows_of_panel(p, x_.head_dim))(
+            units_of<T>(keys), values_ + p * kTileRows * units_of<T>(x_.sequence), probabilities_, nullptr, 0,
+            result_ + p * kTileRows * kQueries, kQueries);
+      store_transposed(result_, inverse_, x_.head_dim, count, out + q0 * x_.out_stride, x_.out_stride);
+      std::copy_n(lse_, count, lse + q0);
+    }
+  }
+
+ private:
+  // scores_ -> probabilities_ (not yet divided by their sum), inverse_ and lse_.
+  void softmax(std::int64_t q0, std::int64_t keys) {
+    for (std::int64_t j = q0; j < keys; ++j)  // the mask: lane i is query q0 + i
+      for (std::int64_t i = 0; i < j - q0; ++i) scores_[j * kQueries + i] = kMinusInfinity;
+    std::fill_n(scores_ + keys * kQueries, kQueries, kMinusInfinity);  // makes an odd number of keys even
+    F32 most[2] = {simd::splat(kMinusInfinity), simd::splat(kMinusInfinity)};
+    for (std::int64_t j = 0; j < keys; ++j)
+      for (int v = 0; v < 2; ++v) most[v] = simd::max(most[v], simd::load(scores_ + j * kQueries + v * kLanes));
+    alignas(64) float top[kQueries], sum[kQueries] = {};
+    for (int v = 0; v < 2; ++v) simd::store(top + v * kLanes, most[v] * x_.scale);
+    for (std::int64_t j = 0; j < keys; j += 2) {
+      float* first = scores_ + j * kQueries;
+      float* second = first + kQueries;
+      for (int i = 0; i < kQueries; ++i) first[i] = exp_f32(first[i] * x_.scale - top[i]);
+      for (int i = 0; i < kQueries; ++i) second[i] = exp_f32(second[i] * x_.scale - top[i]);
+      for (int i = 0; i < kQueries; ++i) sum[i] += first[i] + second[i];
+      put_keys<T>(probabilities_, j, first, second);
+    }
+    for (int i = 0; i < kQueries; ++i) inverse_[i] = 1.f / sum[i];
+    for (int i = 0; i < kQueries; ++i) lse_[i] = top[i] + log_f32(sum[i]);
+  }
+
+  const Extents& x_;
+  Packer<T> pack_;
+  Unit *keys_, *values_, *queries_, *probabilities_;
+  float *scores_, *result_;
+  alignas(64) float inverse_[kQueries], lse_[kQueries];
+  std::size_t bytes_;
+};
+
+// A step takes kBlocks blocks of queries, so that the products that sum over queries (dK, dV) have enough to sum.
+template <class T>
+class Backward {
+  using Unit = typename Packing<T>::Unit;
+  static constexpr int kBlocks = 2;
+  static constexpr int kStep = kBlocks * kQueries;
+  static constexpr int kRowUnits = kStep / Packing<T>::depth;  // of a key's row over a step's queries
+
+ public:
+  Backward(const Extents& x, std::byte* workspace) : x_(x), pack_{x} {
+    Carver carve(workspace);
+    const std::int64_t rows = x.key_panels * kTileRows;
+    keys_ = carve.take<Unit>(pack_.positions_size());
+    values_ = carve.take<Unit>(pack_.positions_size());
+    key_features_ = carve.take<Unit>(pack_.features_size());
+    queries_ = carve.take<Unit>(pack_.lanes_size());
+    douts_ = carve.take<Unit>(pack_.lanes_size());
+    query_columns_ = carve.take<Unit>(x.feature_columns * units_of<T>(kStep));
+    dout_columns_ = carve.take<Unit>(x.feature_columns * units_of<T>(kStep));
+    p_ = carve.take<Unit>(rows * kRowUnits);
+    ds_ = carve.take<Unit>(rows * kRowUnits);
+    ds_lanes_ = carve.take<Unit>((units_of<T>(rows) + 1) * kQueries);
+    dk_ = carve.take<float>(rows * x.feature_columns);
+    dv_ = carve.take<float>(rows * x.feature_columns);
+    dq_ = carve.take<float>(x.feature_panels * kTileRows * kQueries);
+    bytes_ = carve.used();
+  }
+  std::size_t bytes() const { return bytes_; }
+
+  void head(const T* dout, const T* q, std::int64_t next, const T* out, const float* lse, T* dq) {
+    pack_.positions(q + next, x_.stride, keys_);
+    pack_.positions(q + 2 * next, x_.stride, values_);
+    pack_.features(q + next, x_.stride, key_features_);
+    const std::int64_t sums = x_.key_panels * kTileRows * x_.feature_columns;
+    std::fill_n(dk_, sums, 0.f);
+    std::fill_n(dv_, sums, 0.f);
+    for (std::int64_t s0 = 0; s0 < x_.sequence; s0 += kStep) {
+      const std::int64_t count = std::min<std::int64_t>(kStep, x_.sequence - s0);
+      for (int b = 0; b < kBlocks; ++b) block(b, s0, count, dout, q, out, lse, dq);
+      sum_over_queries(s0, count, dout, q);
+    }
+    store_rows(dk_, dq + next);
+    store_rows(dv_, dq + 2 * next);
+  }
+
+ private:
+  // Block b of the step at s0: its columns of p_ and ds_, and its dQ.
+  void block(int b, std::int64_t s0, std::int64_t step_count, const T* dout, const T* q, const T* out,
+             const float* lse, T* dq) {
+    const std::int64_t q0 = s0 + b * kQueries, step_keys = s0 + step_count;
+    const int count = static_cast<int>(std::clamp<std::int64_t>(x_.sequence - q0, 0, kQueries));
+    const std::int64_t keys = count ? q0 + count : 0;
+    if (count) {
+      pack_.lanes(q + q0 * x_.stride, x_.stride, count, queries_);
+      pack_.lanes(dout + q0 * x_.out_stride, x_.out_stride, count, douts_);
+      row_terms(count, dout + q0 * x_.out_stride, out + q0 * x_.out_stride, lse + q0);
+    }
+    for (std::int64_t p = 0; p * kTileRows < keys; ++p) panel(p, b, q0, keys);
+    for (std::int64_t j = keys; j < step_keys; ++j) put_row(j, b, zeros_, zeros_);
+    if (!count) return;
+    for (std::int64_t p = 0; p < x_.feature_panels; ++p)
+      tile_function<Unit, float>(pack_.rows_of_panel(p, x_.head_dim))(
+          units_of<T>(keys), key_features_ + p * kTileRows * units_of<T>(x_.sequence), ds_lanes_, nullptr, 0,
+          dq_ + p * kTileRows * kQueries, kQueries);
+    store_transposed(dq_, ones_.data(), x_.head_dim, count, dq + q0 * x_.stride, x_.stride);
+  }
+
+  // delta = the sum of dout * out of each query. Lanes without a query get p = 0: their lse is infinite.
+  void row_terms(int count, const T* dout, const T* out, const float* lse) {
+    std::fill_n(delta_, kQueries, 0.f);
+    std::fill_n(lse_, kQueries, -kMinusInfinity);
+    std::copy_n(lse, count, lse_);
+    for (int i = 0; i < count; ++i) {
+      F32 sum{};
+      std::int64_t f = 0;
+      for (; f + kLanes <= x_.head_dim; f += kLanes)
+        sum += simd::load(dout + i * x_.out_stride + f) * simd::load(out + i * x_.out_stride + f);
+      float total = 0.f;
+      for (int l = 0; l < kLanes; ++l) total += sum[l];
+      for (; f < x_.head_dim; ++f) total += to_f32(dout[i * x_.out_stride + f]) * to_f32(out[i * x_.out_stride + f]);
+      delta_[i] = total;
+    }
+  }
+
+  // Keys of panel p against the block's queries: P = exp(S - lse), dS = P (dP - delta) scale.
+  void panel(std::int64_t p, int b, std::int64_t q0, std::int64_t keys) {
+    alignas(64) float s[kTileRows * kQueries], dp[kTileRows * kQueries];
+    const int rows = pack_.rows_of_panel(p, keys);
+    const std::int64_t units = units_of<T>(x_.head_dim), offset = p * kTileRows * units;
+    const auto product = tile_function<Unit, float>(rows);
+    product(units, keys_ + offset, queries_, nullptr, 0, s, kQueries);
+    product(units, values_ + offset, douts_, nullptr, 0, dp, kQueries);
+    const float scale = x_.scale;
+    for (int r = 0; r < rows; ++r) {
+      float* sr = s + r * kQueries;
+      float* dr = dp + r * kQueries;
+      for (int i = 0; i < kQueries; ++i) sr[i] = exp_f32(sr[i] * scale - lse_[i]);
+      const std::int64_t masked = p * kTileRows + r - q0;  // lanes below are queries before this key
+      for (std::int64_t i = 0; i < masked; ++i) sr[i] = 0.f;
+      for (int i = 0; i < kQueries; ++i) dr[i] = sr[i] * (dr[i] - delta_[i]) * scale;
+      put_row(p * kTileRows + r, b, sr, dr);
+    }
+    for (int r = 0; r < rows; r += 2)
+      put_keys<T>(ds_lanes_, p * kTileRows + r, dp + r * kQueries, r + 1 < rows ? dp + (r + 1) * kQueries : zeros_);
+  }
+
+  // Block b's part of key's rows of p_ and ds_, as first operands that sum over queries.
+  void put_row(std::int64_t key, int b, const float* p, const float* ds) {
+    using Element = std::conditional_t<Packing<T>::depth == 2, bf16, float>;
+    Element* p_row = reinterpret_cast<Element*>(p_ + key * kRowUnits) + b * kQueries;
+    Element* ds_row = reinterpret_cast<Element*>(ds_ + key * kRowUnits) + b * kQueries;
+    for (int v = 0; v < kQueries; v += kLanes) {
+      simd::store(p_row + v, simd::load(p + v));
+      simd::store(ds_row + v, simd::load(ds + v));
+    }
+  }
+
+  // dV += P^T dout, dK += dS^T q over the step's queries.
+  void sum_over_queries(std::int64_t s0, std::int64_t count, const T* dout, const T* q) {
+    pack_.columns(q + s0 * x_.stride, x_.stride, count, query_columns_);
+    pack_.columns(dout + s0 * x_.out_stride, x_.out_stride, count, dout_columns_);
+    const std::int64_t keys = s0 + count, units = units_of<T>(count);
+    for (std::int64_t p = 0; p * kTileRows < keys; ++p) {
+      const auto product = tile_function<Unit, float, kRowUnits, 1>(pack_.rows_of_panel(p, keys));
+      const std::int64_t rows = p * kTileRows * kRowUnits;
+      for (std::int64_t f = 0; f < x_.feature_columns; f += kTileColumns) {
+        float* dv = dv_ + p * kTileRows * x_.feature_columns + f;
+        float* dk = dk_ + p * kTileRows * x_.feature_columns + f;
+        product(units, p_ + rows, dout_columns_ + f * units, dv, x_.feature_columns, dv, x_.feature_columns);
+        product(units, ds_ + rows, query_columns_ + f * units, dk, x_.feature_columns, dk, x_.feature_columns);
+      }
+    }
+  }
+
+  void store_rows(const float* sums, T* out) const {
+    for (std::int64_t j = 0; j < x_.sequence; ++j) {
+      std::int64_t f = 0;
+      for (; f + kLanes <= x_.head_dim; f += kLanes)
+        simd::store(out + j * x_.stride + f, simd::load(sums + j * x_.feature_columns + f));
+      for (; f < x_.head_dim; ++f) out[j * x_.stride + f] = from_f32<T>(sums[j * x_.feature_columns + f]);
+    }
+  }
+
+  static constexpr std::array<float, kQueries> ones_ = [] {
+    std::array<float, kQueries> a{};
+    a.fill(1.f);
+    return a;
+  }();
+
+  const Extents& x_;
+  Packer<T> pack_;
+  Unit *keys_, *values_, *key_features_, *queries_, *douts_, *query_columns_, *dout_columns_, *p_, *ds_, *ds_lanes_;
+  float *dk_, *dv_, *dq_;
+  alignas(64) float delta_[kQueries], lse_[kQueries], zeros_[kQueries] = {};
+  std::size_t bytes_;
+};
+
+// Calls f(kernel, batch, head) for all heads, cut among the lane's threads; Kernel is made once per thread.
+template <class Kernel, class F>
+void for_each_head(const AttentionDesc& d, void* workspace, F&& f) {
+  const Extents x(d);
+  const std::int64_t heads = d.batch * d.heads;
+  const std::int64_t team = std::min<std::int64_t>(threads(), heads);
+  parallel_for(team, 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t slot = begin; slot < end; ++slot) {
+      const std::size_t bytes = Kernel(x, nullptr).bytes();
+      Kernel kernel(x, static_cast<std::byte*>(workspace) + static_cast<std::size_t>(slot) * bytes);
+      for (std::int64_t i = heads * slot / team; i < heads * (slot + 1) / team; ++i) f(kernel, i / d.heads, i % d.heads);
+    }
+  });
+}
+
+template <class T>
+void forward(const AttentionDesc& d, const void* qkv, void* out, float* lse, void* workspace) {
+  const std::int64_t width = d.heads * d.head_dim;
+  for_each_head<Forward<T>>(d, workspace, [&](Forward<T>& kernel, std::int64_t batch, std::int64_t head) {
+    const std::int64_t row = batch * d.sequence, column = head * d.head_dim;
+    kernel.head(static_cast<const T*>(qkv) + row * 3 * width + column, width,
+                static_cast<T*>(out) + row * width + column, lse + (batch * d.heads + head) * d.sequence);
+  });
+}
+
+template <class T>
+void backward(const AttentionDesc& d, const void* dout, const void* qkv, const void* out, const float* lse, void* dqkv,
+              void* workspace) {
+  const std::int64_t width = d.heads * d.head_dim;
+  for_each_head<Backward<T>>(d, workspace, [&](Backward<T>& kernel, std::int64_t batch, std::int64_t head) {
+    const std::int64_t row = batch * d.sequence, column = head * d.head_dim;
+    kernel.head(static_cast<const T*>(dout) + row * width + column,
+                static_cast<const T*>(qkv) + row * 3 * width + column, width,
+                static_cast<const T*>(out) + row * width + column, lse + (batch * d.heads + head) * d.sequence,
+                static_cast<T*>(dqkv) + row * 3 * width + column);
+  });
+}
+
+void check(const AttentionDesc& d) {
+  LANCET_CHECK(d.batch >= 0 && d.sequence >= 1 && d.heads >= 1 && d.head_dim >= 1,
+               "attention over {} sequences of {}, {} heads of {}", d.batch, d.sequence, d.heads, d.head_dim);
+  LANCET_CHECK(d.dtype == DType::f32 || d.dtype == DType::bf16, "no attention in {}", name(d.dtype));
+  LANCET_CHECK(d.scale >= 0.f, "the scale {} is negative", d.scale);
+}
+
+}  // namespace
+
+std::size_t attention_forward_workspace_bytes(const AttentionDesc& d, int threads) {
+  check(d);
+  const Extents x(d);
+  return static_cast<std::size_t>(threads) *
+         (d.dtype == DType::f32 ? Forward<float>(x, nullptr).bytes() : Forward<bf16>(x, nullptr).bytes());
+}
+
+std::size_t attention_backward_workspace_bytes(const AttentionDesc& d, int threads) {
+  check(d);
+  const Extents x(d);
+  return static_cast<std::size_t>(threads) *
+         (d.dtype == DType::f32 ? Backward<float>(x, nullptr).bytes() : Backward<bf16>(x, nullptr).bytes());
+}
+
+void attention_forward(const AttentionDesc& d, const void* qkv, void* out, float* lse, void* workspace) {
+  check(d);
+  d.dtype == DType::f32 ? forward<float>(d, qkv, out, lse, workspace) : forward<bf16>(d, qkv, out, lse, workspace);
+}
+
+void attention_backward(const AttentionDesc& d, const void* dout, const void* qkv, const void* out, const float* lse,
+                        void* dqkv, void* workspace) {
+  check(d);
+  d.dtype == DType::f32 ? backward<float>(d, dout, qkv, out, lse, dqkv, workspace)
+                        : backward<bf16>(d, dout, qkv, out, lse, dqkv, workspace);
+}
+
+}  // namespace lancet::backend::cpu
