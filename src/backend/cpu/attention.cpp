@@ -115,6 +115,15 @@ LANCET_HD void put_keys(typename Packing<T>::Unit* packed, std::int64_t key, con
   }
 }
 
+// x = exp(x * scale - shift), a row of a block. The copies tell the compiler that nothing overlaps.
+LANCET_HD void exp_row(float* x, float scale, const float (&shift)[kQueries]) {
+  float y[kQueries], by[kQueries];
+  memcpy(y, x, sizeof y);
+  memcpy(by, shift, sizeof by);
+  for (int i = 0; i < kQueries; ++i) y[i] = exp_f32(y[i] * scale - by[i]);
+  memcpy(x, y, sizeof y);
+}
+
 // out[query * stride + feature] = in[feature][query] * factor[query] for `count` queries.
 template <class T>
 void store_transposed(const float* in, const float* factor, std::int64_t features, int count, T* out,
@@ -186,16 +195,18 @@ class Forward {
     F32 most[2] = {simd::splat(kMinusInfinity), simd::splat(kMinusInfinity)};
     for (std::int64_t j = 0; j < keys; ++j)
       for (int v = 0; v < 2; ++v) most[v] = simd::max(most[v], simd::load(scores_ + j * kQueries + v * kLanes));
-    alignas(64) float top[kQueries], sum[kQueries] = {};
+    alignas(64) float top[kQueries], sum[kQueries];
     for (int v = 0; v < 2; ++v) simd::store(top + v * kLanes, most[v] * x_.scale);
+    F32 sums[2] = {};
     for (std::int64_t j = 0; j < keys; j += 2) {
       float* first = scores_ + j * kQueries;
       float* second = first + kQueries;
-      for (int i = 0; i < kQueries; ++i) first[i] = exp_f32(first[i] * x_.scale - top[i]);
-      for (int i = 0; i < kQueries; ++i) second[i] = exp_f32(second[i] * x_.scale - top[i]);
-      for (int i = 0; i < kQueries; ++i) sum[i] += first[i] + second[i];
+      exp_row(first, x_.scale, top);
+      exp_row(second, x_.scale, top);
+      for (int v = 0; v < 2; ++v) sums[v] += simd::load(first + v * kLanes) + simd::load(second + v * kLanes);
       put_keys<T>(probabilities_, j, first, second);
     }
+    for (int v = 0; v < 2; ++v) simd::store(sum + v * kLanes, sums[v]);
     for (int i = 0; i < kQueries; ++i) inverse_[i] = 1.f / sum[i];
     for (int i = 0; i < kQueries; ++i) lse_[i] = top[i] + log_f32(sum[i]);
   }
@@ -304,10 +315,11 @@ class Backward {
     for (int r = 0; r < rows; ++r) {
       float* sr = s + r * kQueries;
       float* dr = dp + r * kQueries;
-      for (int i = 0; i < kQueries; ++i) sr[i] = exp_f32(sr[i] * scale - lse_[i]);
+      exp_row(sr, scale, lse_);
       const std::int64_t masked = p * kTileRows + r - q0;  // lanes below are queries before this key
       for (std::int64_t i = 0; i < masked; ++i) sr[i] = 0.f;
-      for (int i = 0; i < kQueries; ++i) dr[i] = sr[i] * (dr[i] - delta_[i]) * scale;
+      for (int v = 0; v < kQueries; v += kLanes)
+        simd::store(dr + v, simd::load(sr + v) * (simd::load(dr + v) - simd::load(delta_ + v)) * scale);
       put_row(p * kTileRows + r, b, sr, dr);
     }
     for (int r = 0; r < rows; r += 2)
