@@ -41,7 +41,7 @@ void merge_by_scanning(const Tables& tables, std::string_view word, std::vector<
     if (best == n) break;
     token[best] = pair[best]->result;
     std::copy(token + best + 2, token + n, token + best + 1);
-    std::copy(pair + best + 2, pair + n - 1, pair + best + 1);
+    if (best + 2 < n) std::copy(pair + best + 2, pair + n - 1, pair + best + 1);
     --n;
     if (best > 0) pair[best - 1] = tables.pairs.find({token[best - 1], token[best]});
     if (best + 1 < n) pair[best] = tables.pairs.find({token[best], token[best + 1]});

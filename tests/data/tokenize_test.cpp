@@ -1,0 +1,201 @@
+#include "lancet/data/tokenize.h"
+
+#include "lancet/data/token_file.h"
+#include "lancet/data/train_tokenizer.h"
+#include "support.h"
+
+namespace lancet::data::test {
+namespace {
+
+using Ids = std::vector<TokenId>;
+using Catch::Matchers::Contains;
+using Paths = std::vector<std::filesystem::path>;
+
+Tokenizer small_tokenizer() {
+  Random random(31);
+  TrainTokenizerOptions options;
+  options.vocab_size = 500;
+  return value(train_tokenizer(random_english(random, 4000), options));
+}
+
+Ids ids_in(const std::filesystem::path& path) {
+  const TokenFile file = value(TokenFile::open(path));
+  Ids ids(file.size());
+  succeed(file.read(0, ids));
+  return ids;
+}
+
+TokenizeOptions plain() {
+  TokenizeOptions options;
+  options.eos_after_file = false;
+  return options;
+}
+
+}  // namespace
+
+TEST_CASE("Chunks and threads do not change the ids") {
+  const Folder folder;
+  const Tokenizer tokenizer = small_tokenizer();
+  Random random(32);
+  const std::string text = random_english(random, 300) + random_known_text(random, 6000);
+  spit(folder / "text", text);
+  const auto special = GENERATE(Special::as_text, Special::as_token);
+  const Ids expected = value(tokenizer.encode(text, special));
+  for (const std::size_t chunk_bytes : {1u, 2u, 3u, 7u, 64u, 1000u, 1u << 20}) {
+    for (const int threads : {1, 3}) {
+      TokenizeOptions options = plain();
+      options.special = special;
+      options.chunk_bytes = chunk_bytes;
+      options.threads = threads;
+      const auto result = value(tokenize_files({folder / "text"}, tokenizer, folder / "out", options));
+      INFO("chunks of " << chunk_bytes << " bytes, " << threads << " threads");
+      REQUIRE(ids_in(folder / "out") == expected);
+      REQUIRE(result.train_tokens == expected.size());
+      REQUIRE(result.bytes == text.size());
+    }
+  }
+  CHECK(value(TokenFile::open(folder / "out")).tokenizer_hash() == tokenizer.hash());
+  CHECK(value(TokenFile::open(folder / "out")).vocab_size() == 500);
+}
+
+TEST_CASE("A text without a place to cut is one chunk") {
+  const Folder folder;
+  const Tokenizer tokenizer = small_tokenizer();
+  // White space in runs, wide and narrow: a chunk must not end inside a run.
+  std::string text;
+  for (int i = 0; i < 200; ++i) text += "\xE3\x80\x80 \xC2\xA0\n\xE2\x80\x83 \t\xE2\x80\xA8 ";
+  const std::string solid(5000, 'e');
+  for (const std::string& whole : {text, text + "x", solid, solid + text + solid}) {
+    spit(folder / "text", whole);
+    TokenizeOptions options = plain();
+    options.chunk_bytes = 16;
+    value(tokenize_files({folder / "text"}, tokenizer, folder / "out", options));
+    CHECK(ids_in(folder / "out") == value(tokenizer.encode(whole)));
+  }
+}
+
+TEST_CASE("Each file ends with the end of text, once") {
+  const Folder folder;
+  const Tokenizer tokenizer = small_tokenizer();
+  spit(folder / "a", "one\n");
+  spit(folder / "b", "two<|endoftext|>");
+  TokenizeOptions options;
+  options.special = Special::as_token;
+  const auto result = value(tokenize_files({folder / "a", folder / "b"}, tokenizer, folder / "out", options));
+  const Ids expected = value(tokenizer.encode("one\n<|endoftext|>two<|endoftext|>", Special::as_token));
+  CHECK(ids_in(folder / "out") == expected);
+  CHECK(result.train_tokens == expected.size());
+}
+
+TEST_CASE("The last lines are held out") {
+  const Folder folder;
+  const Tokenizer tokenizer = small_tokenizer();
+  std::string text;
+  for (int i = 0; i < 100; ++i) text += "line " + std::to_string(1000 + i) + "\n";  // 10 bytes each
+  spit(folder / "text", text);
+  TokenizeOptions options = plain();
+  options.eval_out = folder / "eval";
+  options.chunk_bytes = 64;
+  const auto cut_at = [&](double fraction, const Paths& paths, const std::string& whole, std::size_t cut) {
+    options.eval_fraction = fraction;
+    const auto result = value(tokenize_files(paths, tokenizer, folder / "train", options));
+    const Ids train = value(tokenizer.encode(whole.substr(0, cut), options.special));
+    const Ids eval = value(tokenizer.encode(whole.substr(cut), options.special));
+    CHECK(ids_in(folder / "train") == train);
+    CHECK(ids_in(folder / "eval") == eval);
+    CHECK(result.train_tokens == train.size());
+    CHECK(result.eval_tokens == eval.size());
+    CHECK(result.bytes == whole.size());
+  };
+  cut_at(0.1, {folder / "text"}, text, 900);    // on a line's start
+  cut_at(0.095, {folder / "text"}, text, 910);  // the next after it
+  cut_at(0.999, {folder / "text"}, text, 10);
+  // Over files: the cut may fall between them (their ends are line's ends here) or inside any.
+  spit(folder / "more", text);
+  const std::string both = text + text;
+  cut_at(0.5, {folder / "text", folder / "more"}, both, 1000);
+  cut_at(0.25, {folder / "text", folder / "more"}, both, 1500);
+  cut_at(0.75, {folder / "text", folder / "more"}, both, 500);
+
+  // Documents, where there are any after the cut; else lines.
+  options.special = Special::as_token;
+  const std::string documents = "a b\nc\n<|endoftext|>d e\nf\n<|endoftext|>g\nh\n";
+  spit(folder / "documents", documents);
+  cut_at(0.7, {folder / "documents"}, documents, 19);
+  cut_at(0.5, {folder / "documents"}, documents, 38);
+  cut_at(0.05, {folder / "documents"}, documents, 40);
+  options.special = Special::as_text;
+  cut_at(0.7, {folder / "documents"}, documents, 23);
+
+  CHECK(folder.names() == std::vector<std::string>{"documents", "eval", "more", "text", "train"});
+}
+
+TEST_CASE("Both parts end with the end of text") {
+  const Folder folder;
+  const Tokenizer tokenizer = small_tokenizer();
+  spit(folder / "text", "one\ntwo\n");
+  TokenizeOptions options;
+  options.eval_fraction = 0.5;
+  options.eval_out = folder / "eval";
+  value(tokenize_files({folder / "text"}, tokenizer, folder / "train", options));
+  CHECK(ids_in(folder / "train") == value(tokenizer.encode("one\n<|endoftext|>", Special::as_token)));
+  CHECK(ids_in(folder / "eval") == value(tokenizer.encode("two\n<|endoftext|>", Special::as_token)));
+}
+
+TEST_CASE("Progress counts up to the whole") {
+  const Folder folder;
+  const Tokenizer tokenizer = small_tokenizer();
+  Random random(33);
+  const std::string text = random_english(random, 500);
+  spit(folder / "text", text);
+  TokenizeOptions options = plain();
+  options.chunk_bytes = 256;
+  std::vector<TokenizeProgress> seen;
+  options.progress = [&](const TokenizeProgress& p) { seen.push_back(p); };
+  const auto result = value(tokenize_files({folder / "text"}, tokenizer, folder / "out", options));
+  REQUIRE(seen.size() > 5);
+  for (std::size_t i = 1; i < seen.size(); ++i) CHECK(seen[i].bytes > seen[i - 1].bytes);
+  CHECK(seen.back().bytes == text.size());
+  CHECK(seen.back().total_bytes == text.size());
+  CHECK(seen.back().tokens == result.train_tokens);
+}
+
+TEST_CASE("A text that cannot be tokenized leaves the outputs as they were") {
+  const Folder folder;
+  const Tokenizer tokenizer = small_tokenizer();
+  spit(folder / "train", "old");
+  spit(folder / "good", "one two\nthree\n");
+  spit(folder / "empty", "");
+  std::string bad;
+  for (int i = 0; i < 1000; ++i) bad += "words ";
+  bad[4321] = '\xFE';
+  spit(folder / "bad", bad);
+  TokenizeOptions options = plain();
+  options.chunk_bytes = 128;
+  options.threads = 2;
+  options.eval_out = folder / "eval";
+  const auto refused = [&](const Paths& texts, ExitCode code = ExitCode::data) {
+    const auto message = error_of(tokenize_files(texts, tokenizer, folder / "train", options), code);
+    CHECK(folder.names() == std::vector<std::string>{"bad", "empty", "good", "train"});
+    CHECK(slurp(folder / "train") == "old");
+    return message;
+  };
+  CHECK(refused({folder / "good", folder / "bad"}) ==
+        (folder / "bad").string() + ": expected text in UTF-8, found byte 0xfe at byte 4321");
+  CHECK_THAT(refused({folder / "good", folder / "none"}), Contains("none: expected a text, found no such file"));
+  CHECK_THAT(refused({folder / "empty"}), Contains("empty: expected a text, found an empty file"));
+  CHECK_THAT(refused({folder.path()}), Contains("found no regular file"));
+  CHECK_THAT(refused({}, ExitCode::config), Contains("found none"));
+  options.eval_fraction = 0.01;  // no line begins in the last 1%
+  CHECK_THAT(refused({folder / "good"}), Contains("near the last 0.01 of 14 bytes, found the held-out part empty"));
+  options.eval_fraction = 0.5;  // the text is good up to its end; the held-out part is not
+  CHECK_THAT(refused({folder / "good", folder / "bad"}, ExitCode::data),
+             Contains("bad: expected a line") || Contains("0xfe"));
+  options.eval_fraction = 1;
+  CHECK_THAT(refused({folder / "good"}, ExitCode::config), Contains("in [0, 1), found 1"));
+  options.eval_fraction = 0.5;
+  options.eval_out = folder / "train";
+  CHECK_THAT(refused({folder / "good"}, ExitCode::config), Contains("a file of its own"));
+}
+
+}  // namespace lancet::data::test

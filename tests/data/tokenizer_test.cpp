@@ -1,0 +1,264 @@
+#include "lancet/data/tokenizer.h"
+
+#include <nlohmann/json.hpp>
+
+#include "lancet/data/train_tokenizer.h"
+#include "support.h"
+
+namespace lancet::data::test {
+namespace {
+
+using Ids = std::vector<TokenId>;
+
+Tokenizer small_tokenizer() {
+  Random random(11);
+  TrainTokenizerOptions options;
+  options.vocab_size = 600;
+  return value(train_tokenizer(random_english(random, 4000) + random_known_text(random, 4000), options));
+}
+
+Ids encode(const Tokenizer& tokenizer, std::string_view text, Special special = Special::as_text) {
+  return value(tokenizer.encode(text, special));
+}
+
+// A decoder by the letter of RFC 3629: code points, then the range of each length. Returns the first bad byte.
+std::size_t reference_invalid(const std::string& s) {
+  std::size_t i = 0;
+  while (i < s.size()) {
+    const auto at = [&](std::size_t k) { return static_cast<unsigned char>(s[k]); };
+    const std::size_t n = at(i) < 0x80             ? 1
+                          : (at(i) & 0xE0) == 0xC0 ? 2
+                          : (at(i) & 0xF0) == 0xE0 ? 3
+                          : (at(i) & 0xF8) == 0xF0 ? 4
+                                                   : 0;
+    if (n == 0 || i + n > s.size()) return i;
+    std::uint32_t c = n == 1 ? at(i) : at(i) & (0xFFu >> (n + 1));
+    for (std::size_t k = 1; k < n; ++k) {
+      if ((at(i + k) & 0xC0) != 0x80) return i;
+      c = c << 6 | (at(i + k) & 0x3F);
+    }
+    const std::uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
+    if (c < least[n] || c > 0x10FFFF || (c >= 0xD800 && c <= 0xDFFF)) return i;
+    i += n;
+  }
+  return s.size();
+}
+
+}  // namespace
+
+TEST_CASE("GPT-2's vocabulary gives GPT-2's ids") {
+  const auto tokenizer = gpt2();
+  if (!tokenizer) return;
+  CHECK(tokenizer->vocab_size() == 50257);
+  CHECK(tokenizer->eos() == 50256);
+  CHECK(tokenizer->merges().size() == 50000);
+  CHECK(encode(*tokenizer, "Hello world") == Ids{15496, 995});
+  CHECK(encode(*tokenizer, "Hello, world!") == Ids{15496, 11, 995, 0});
+  CHECK(encode(*tokenizer, "The quick brown fox jumps over the lazy dog.") ==
+        Ids{464, 2068, 7586, 21831, 18045, 625, 262, 16931, 3290, 13});
+  CHECK(encode(*tokenizer, "I'm") == Ids{40, 1101});
+  CHECK(encode(*tokenizer, "It's") == Ids{1026, 338});
+  CHECK(encode(*tokenizer, "\n") == Ids{198});
+  CHECK(encode(*tokenizer, "\n\n") == Ids{628});
+  CHECK(encode(*tokenizer, " ") == Ids{220});
+  CHECK(encode(*tokenizer, "2 + 2 = 4") == Ids{17, 1343, 362, 796, 604});
+  CHECK(encode(*tokenizer, "antidisestablishmentarianism") == Ids{415, 29207, 44390, 3699, 1042});
+  CHECK(encode(*tokenizer, "お誕生日おめでとう") ==
+        Ids{2515, 232, 45739, 243, 37955, 33768, 98, 2515, 232, 1792, 223, 30640, 30201, 29557});
+  CHECK(encode(*tokenizer, "") == Ids{});
+}
+
+TEST_CASE("The end of text is a token only where asked") {
+  const Tokenizer tokenizer = small_tokenizer();
+  const TokenId eos = tokenizer.eos();
+  CHECK(eos == tokenizer.vocab_size() - 1);
+  const std::string text = "one<|endoftext|> two<|endoftext|>";
+  const Ids as_text = encode(tokenizer, text);
+  CHECK(std::count(as_text.begin(), as_text.end(), eos) == 0);
+  CHECK(value(tokenizer.decode(as_text)) == text);
+  Ids expected = encode(tokenizer, "one");
+  expected.push_back(eos);
+  const Ids two = encode(tokenizer, " two");
+  expected.insert(expected.end(), two.begin(), two.end());
+  expected.push_back(eos);
+  CHECK(encode(tokenizer, text, Special::as_token) == expected);
+  CHECK(value(tokenizer.decode(expected)) == text);
+}
+
+TEST_CASE("Encoding equals the published algorithm") {
+  const bool trained = GENERATE(true, false);
+  std::optional<Tokenizer> tokenizer = trained ? small_tokenizer() : gpt2();
+  if (!tokenizer) return;
+  const ReferenceBpe reference(*tokenizer);
+  Encoder encoder(*tokenizer);  // one for all, so that its memory is tested too
+  Random random(trained ? 1 : 2);
+  for (int round = 0; round < 300; ++round) {
+    const std::string text = round % 3 == 0 ? random_english(random, 40) : random_known_text(random, random.below(200));
+    Ids ids;
+    succeed(encoder.encode(text, ids));
+    REQUIRE(ids == reference.encode(text));
+    REQUIRE(value(tokenizer->decode(ids)) == text);
+  }
+}
+
+TEST_CASE("Words too long for scanning are merged alike") {
+  const Tokenizer tokenizer = small_tokenizer();
+  const ReferenceBpe reference(tokenizer);
+  Random random(5);
+  for (const std::size_t length : {63u, 64u, 65u, 255u, 256u, 257u, 900u}) {
+    std::string word;
+    while (word.size() < length) word += "theringonatlomati"[random.below(17)];
+    REQUIRE(encode(tokenizer, word) == reference.encode(word));
+    REQUIRE(encode(tokenizer, std::string(length, 'a')) == reference.encode(std::string(length, 'a')));
+  }
+  // A megabyte without a space takes no more than a moment.
+  const std::string run(1 << 20, 't');
+  CHECK(value(tokenizer.decode(encode(tokenizer, run))) == run);
+}
+
+TEST_CASE("Decoding gives back any text of any plane") {
+  const bool trained = GENERATE(true, false);
+  std::optional<Tokenizer> tokenizer = trained ? small_tokenizer() : gpt2();
+  if (!tokenizer) return;
+  Random random(3);
+  for (int round = 0; round < 200; ++round) {
+    const std::string text = random_any_text(random, random.below(400));
+    REQUIRE(value(tokenizer->decode(encode(*tokenizer, text))) == text);
+  }
+}
+
+TEST_CASE("A text that is not UTF-8 is an error at its byte") {
+  const Tokenizer tokenizer = small_tokenizer();
+  const auto error = error_of(tokenizer.encode("good \xff bad"));
+  CHECK(error == "expected text in UTF-8, found byte 0xff at byte 5");
+  Encoder encoder(tokenizer);
+  Ids ids{7};
+  CHECK(error_of(encoder.encode("ab\xC3", ids, 1000)) == "expected text in UTF-8, found byte 0xc3 at byte 1002");
+  CHECK(ids == Ids{7});
+}
+
+TEST_CASE("The UTF-8 check accepts and refuses what RFC 3629 does") {
+  const Tokenizer tokenizer = small_tokenizer();
+  const auto check = [&](const std::string& text) {
+    const auto result = tokenizer.encode(text);
+    const std::size_t bad = reference_invalid(text);
+    INFO("first bad byte " << bad << " of " << text.size());
+    REQUIRE(result.ok() == (bad == text.size()));
+    if (result.ok()) return;
+    const std::string& message = result.error().message;
+    REQUIRE(message.substr(message.rfind(' ') + 1) == std::to_string(bad));
+  };
+  for (int lead = 0x80; lead < 256; ++lead) {
+    for (int second = 0; second < 256; second += second < 0x78 ? 40 : 1) {
+      for (const char* tail : {"", "\x80", "\xBF\x80", "\x80\x80\x80", "a"}) {
+        check("x" + std::string{static_cast<char>(lead), static_cast<char>(second)} + tail);
+      }
+    }
+  }
+  Random random(9);
+  for (int round = 0; round < 2000; ++round) {
+    std::string text = random_any_text(random, 1 + random.below(40));
+    for (std::uint64_t k = 0; k < random.below(3); ++k)
+      text[random.below(text.size())] = static_cast<char>(random.below(256));
+    check(text);
+  }
+}
+
+TEST_CASE("A stream prints whole characters") {
+  CHECK(complete_utf8("") == 0);
+  CHECK(complete_utf8("abc") == 3);
+  for (const std::string whole : {"é", "中", "😀"}) {
+    CHECK(complete_utf8("a" + whole) == 1 + whole.size());
+    for (std::size_t cut = 1; cut < whole.size(); ++cut) CHECK(complete_utf8("a" + whole.substr(0, cut)) == 1);
+  }
+  CHECK(complete_utf8("a\x80\x80\x80\x80") == 5);  // no character is coming
+  CHECK(complete_utf8("a\xff") == 2);
+}
+
+TEST_CASE("GPT-2's files are written as they were read") {
+  const auto tokenizer = gpt2();
+  if (!tokenizer) return;
+  const Folder folder;
+  succeed(tokenizer->save(folder / "copy"));
+  CHECK(slurp(folder / "copy" / "vocab.json") == slurp(gpt2_folder() / "vocab.json"));
+  CHECK(slurp(folder / "copy" / "merges.txt") == slurp(gpt2_folder() / "merges.txt"));
+}
+
+TEST_CASE("A saved tokenizer loads as the same one") {
+  const Folder folder;
+  const Tokenizer tokenizer = small_tokenizer();
+  succeed(tokenizer.save(folder / "a/b"));
+  const Tokenizer again = value(Tokenizer::load(folder / "a/b"));
+  CHECK(again.hash() == tokenizer.hash());
+  CHECK(again.eos() == tokenizer.eos());
+  REQUIRE(again.vocab_size() == tokenizer.vocab_size());
+  for (TokenId id = 0; id < again.vocab_size(); ++id) REQUIRE(again.bytes(id) == tokenizer.bytes(id));
+  CHECK(std::equal(again.merges().begin(), again.merges().end(), tokenizer.merges().begin(), tokenizer.merges().end()));
+
+  // The hash is of what is meant, not of how it is written; and of all of it.
+  spit(folder / "a/b/vocab.json", nlohmann::json::parse(slurp(folder / "a/b/vocab.json")).dump(2));
+  CHECK(value(Tokenizer::load(folder / "a/b")).hash() == tokenizer.hash());
+  std::string merges = slurp(folder / "a/b/merges.txt");
+  merges.erase(merges.rfind('\n', merges.size() - 2) + 1);  // without its last merge
+  spit(folder / "a/b/merges.txt", merges);
+  CHECK(value(Tokenizer::load(folder / "a/b")).hash() != tokenizer.hash());
+}
+
+TEST_CASE("Broken tokenizer files are refused with their place") {
+  const Folder folder;
+  const auto contains = [](const std::string& text) { return Catch::Matchers::Contains(text); };
+  CHECK_THAT(error_of(Tokenizer::load(folder / "none")), contains("none/vocab.json") && contains("no such file"));
+  succeed(small_tokenizer().save(folder.path()));
+  const std::string vocab = slurp(folder / "vocab.json"), merges = slurp(folder / "merges.txt");
+  const auto with_vocab = [&](const nlohmann::json& json) {
+    spit(folder / "vocab.json", json.dump());
+    return error_of(Tokenizer::load(folder.path()));
+  };
+  const auto good = nlohmann::json::parse(vocab);
+
+  spit(folder / "vocab.json", vocab.substr(0, 1000));
+  CHECK_THAT(error_of(Tokenizer::load(folder.path())), contains("vocab.json") && contains("syntax error at byte 1001"));
+  CHECK_THAT(with_vocab(nlohmann::json::array()), contains("found array"));
+  auto json = good;
+  json["!"] = 600;
+  CHECK_THAT(with_vocab(json), contains("expected the ids 0..599, found 600 for token \"!\""));
+  json["!"] = 1;
+  CHECK_THAT(with_vocab(json), contains("found 1 again"));
+  json["!"] = -1;
+  CHECK_THAT(with_vocab(json), contains("found -1"));
+  json["!"] = "0";
+  CHECK_THAT(with_vocab(json), contains("found \"0\""));
+  json = good;
+  json.erase("!");
+  json["中"] = 0;
+  CHECK_THAT(with_vocab(json), contains("byte letters, found token \"中\""));
+  json = good;
+  json.erase("!");
+  json["!!!!!"] = 0;
+  CHECK_THAT(with_vocab(json), contains("none for 0x21"));
+
+  spit(folder / "vocab.json", vocab);
+  const auto with_merges = [&](const std::string& text) {
+    spit(folder / "merges.txt", text);
+    return error_of(Tokenizer::load(folder.path()));
+  };
+  CHECK_THAT(with_merges(merges + "a b c\n"), contains("expected two tokens, found \"a b c\" on line 345"));
+  CHECK_THAT(with_merges(merges + "a\n"), contains("expected two tokens, found \"a\" on line 345"));
+  CHECK_THAT(with_merges(merges + "qqqq b\n"), contains("tokens of the vocabulary, found \"qqqq b\" on line 345"));
+  CHECK_THAT(with_merges(merges + "! \"\n"), contains("merge 343") && contains("found none"));
+  const std::size_t first = merges.find('\n') + 1;
+  CHECK_THAT(with_merges(merges + merges.substr(first, merges.find('\n', first) + 1 - first)),
+             contains("merge 343") && contains("found that of merge 0"));
+  spit(folder / "merges.txt", merges);
+  CHECK(Tokenizer::load(folder.path()).ok());
+  std::filesystem::remove(folder / "merges.txt");
+  CHECK_THAT(error_of(Tokenizer::load(folder.path())), contains("merges.txt: expected a tokenizer's merges"));
+}
+
+TEST_CASE("Ids outside the vocabulary cannot be decoded") {
+  const Tokenizer tokenizer = small_tokenizer();
+  CHECK(error_of(tokenizer.decode(Ids{1, 600})) == "expected ids below 600, found 600 at place 1");
+  CHECK(error_of(tokenizer.decode(Ids{-1})) == "expected ids below 600, found -1 at place 0");
+}
+
+}  // namespace lancet::data::test
