@@ -2,7 +2,10 @@
 //
 // Threading: one thread at a time calls a communicator; different communicators (one a lane, made with
 // duplicate()) are called from different threads at once. Calls block the calling thread, which sleeps; they return
-// a communication error when a rank has not arrived within the timeout, when a peer is gone, or after abort().
+// a communication error when a rank has not arrived within the timeout, when a peer is gone, when the ranks' calls
+// do not match, or after abort(). A communicator that returned an error is broken: every later call returns that
+// error again. The data of the failed call is undefined, and its buffers must live on until the process ends (a peer
+// may still be reading or writing them).
 // Order: all ranks call the same operations of one communicator in the same order.
 #pragma once
 #include <chrono>
@@ -34,17 +37,21 @@ class Communicator {
 
   // Every send segment reaches its peer's matching receive segment. Segments to oneself are allowed (copied).
   virtual Status exchange(std::span<const Segment> sends, std::span<const Segment> receives) = 0;
-  // In place, over all ranks; the same bits on every rank.
+  // In place, over all ranks. Element i is ((x0[i] + x1[i]) + x2[i]) + ... in the order of the ranks, on every rank
+  // and every transport: the same bits wherever the element lies and however the transport cuts the call.
   virtual Status all_reduce_sum(std::span<float> values) = 0;
   virtual Status broadcast(std::span<std::byte> bytes, int root) = 0;
   virtual Status barrier() = 0;
 
-  // A new communicator over the same ranks, for another lane. Collective.
+  // A new communicator over the same ranks, for another lane, with this one's timeout. Collective; meant for
+  // start-up, before the lanes carry traffic.
   virtual Result<std::unique_ptr<Communicator>> duplicate() = 0;
   // Wakes every blocked call of this rank, on all duplicates, with an error; later calls fail at once. Any thread.
   virtual void abort(const std::string& why) = 0;
-  // How long a call waits for the other ranks before it fails. Default 300 s.
+  // How long a call waits for the other ranks before it fails. Default 300 s (run_inproc: its argument).
   virtual void set_timeout(std::chrono::milliseconds timeout) = 0;
+  // What errors call this communicator: the lane. Default "world", and "world.1", ... for its duplicates.
+  virtual void set_name(const std::string& /*name*/) {}
 };
 
 // One rank alone: exchange copies, reductions return their input.

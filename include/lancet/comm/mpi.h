@@ -5,22 +5,21 @@
 #include <string>
 
 #include "lancet/comm/communicator.h"
+#include "lancet/comm/launch.h"
 
 namespace lancet::comm {
 
-// Ranks as the launcher declares them, read before MPI is started (Open MPI, MPICH and Slurm variables).
-struct Launch {
-  int rank = 0, size = 1, local_rank = 0, local_size = 1;
-};
-Launch detect_launch();
-
-// Owns MPI between start and end of the process. Exactly one may exist.
+// Owns MPI between start and end of the process. Exactly one may exist, and a process may start one only once.
+// Communicators may outlive it, but their calls fail then. MPI is finalised by the destructor, which waits for the
+// other ranks to do the same; after an error or an abort it is not, so that the launcher ends the other ranks.
 class MpiSession {
  public:
+  // On the main thread. Fails when MPI is running already or gives less than MPI_THREAD_SERIALIZED.
   static Result<std::unique_ptr<MpiSession>> start();
   virtual ~MpiSession() = default;
+  // The communicator over all ranks; further calls return the same lane (for more lanes, duplicate it).
   virtual std::unique_ptr<Communicator> world() = 0;
-  // Ends the whole job with this exit code, on every rank; does not return.
+  // Ends the whole job with this exit code, on every rank; does not return. Any thread.
   [[noreturn]] virtual void abort_job(int exit_code) = 0;
 };
 

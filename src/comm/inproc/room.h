@@ -1,0 +1,91 @@
+// The meeting place of ranks that are threads of one process.
+//
+// Every operation has three acts: all ranks lay down their call (enter), each moves its share of the data straight
+// between the callers' buffers, all leave. The last to enter compares the calls, so a mismatch is found before a
+// byte moves and every rank gets the same error.
+#pragma once
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "../operation.h"
+#include "lancet/comm/communicator.h"
+
+namespace lancet::comm::inproc {
+
+struct Call {
+  Operation operation = Operation::barrier;
+  std::span<const Segment> sends = {}, receives = {};  // exchange
+  std::span<float> values = {};                        // all_reduce_sum
+  std::span<std::byte> bytes = {};                     // broadcast
+  int root = 0;                                        // broadcast
+};
+
+class Room;
+
+// What all rooms of one run_inproc share: who has ended, and why everything is to stop.
+class Group {
+ public:
+  explicit Group(int size) : left_(static_cast<std::size_t>(size), false) {}
+  void add(std::shared_ptr<Room> room);
+  void abort(const std::string& why);
+  void leave(int rank);  // the rank's body has returned
+  bool aborted() const { return aborted_.load(std::memory_order_acquire); }
+  std::string why() const;
+  std::vector<int> left_among(const std::vector<int>& ranks) const;
+
+ private:
+  void wake_all();
+  mutable std::mutex mutex_;
+  std::atomic<bool> aborted_ = false;
+  std::string why_;
+  std::vector<bool> left_;
+  std::vector<std::weak_ptr<Room>> rooms_;
+};
+
+class Room {
+ public:
+  Room(std::shared_ptr<Group> group, int size)
+      : group_(std::move(group)), calls_(static_cast<std::size_t>(size)), arrived_(calls_.size(), false) {}
+  int size() const { return static_cast<int>(calls_.size()); }
+  Group& group() { return *group_; }
+
+  // Waits until all ranks have entered with calls that match. After success calls() may be read and leave() must
+  // follow; after an error the room is broken for good.
+  Status enter(int rank, const Call& call, std::chrono::milliseconds timeout);
+  // Waits until all ranks have moved their share: from here on the buffers are the callers' again.
+  void leave();
+  const std::vector<Call>& calls() const { return calls_; }
+  // Between enter and leave of Operation::duplicate: the new room, the same for all ranks.
+  std::shared_ptr<Room> duplicate();
+  void wake();
+  void set_name(const std::string& name);
+
+ private:
+  Status wait_for_others(std::unique_lock<std::mutex>& lock, int rank, std::chrono::milliseconds timeout);
+  Status match() const;
+  Status match_exchange() const;
+  std::vector<int> missing() const;
+  std::string describe(int rank) const;
+  Error fail(Error error);
+
+  std::shared_ptr<Group> group_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::string name_ = "world";
+  std::vector<Call> calls_;
+  std::vector<bool> arrived_;
+  int arrived_count_ = 0, left_count_ = 0;
+  std::uint64_t turns_ = 0;  // odd while data moves
+  bool broken_ = false;
+  Error error_;
+  std::shared_ptr<Room> duplicate_;
+  int duplicates_ = 0;
+};
+
+}  // namespace lancet::comm::inproc

@@ -1,0 +1,209 @@
+#include "communicator.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "../reduce.h"
+
+namespace lancet::comm::mpi {
+namespace {
+
+// Longer messages are cut: MPI counts in int, and a piece is also what the progress thread copies in one go while the
+// other lanes wait (4 MB: about 1 ms through shared memory).
+constexpr std::size_t longest_message = 4 << 20;
+// All-reduce: an array up to this size goes whole to every rank, in one step instead of two.
+constexpr std::size_t small_floats = 1024;
+// Floats that a rank sums in one round. PIECE_REASON
+constexpr std::size_t longest_piece = 256 * 1024;
+// Floats that all the others' pieces of the two rounds under way may take (16 MB).
+constexpr std::size_t longest_scratch = 4 * 1024 * 1024;
+
+void add_message(Request& request, int peer, void* data, std::size_t bytes, bool is_send) {
+  auto* at = static_cast<std::byte*>(data);
+  while (bytes > 0) {
+    const std::size_t n = std::min(bytes, longest_message);
+    request.pieces.push_back({peer, at, static_cast<int>(n), is_send, false});
+    at += n;
+    bytes -= n;
+  }
+}
+
+void add_send(Request& r, int peer, std::span<float> values) {
+  add_message(r, peer, values.data(), values.size_bytes(), true);
+}
+void add_receive(Request& r, int peer, std::span<float> values) {
+  add_message(r, peer, values.data(), values.size_bytes(), false);
+}
+
+}  // namespace
+
+void MpiCommunicator::set_name(const std::string& name) {
+  std::lock_guard lock(channel_.mutex);
+  channel_.name = name;
+}
+
+// A request of the operation counted last.
+Request& MpiCommunicator::prepare(std::size_t slot, Operation operation, std::size_t total_bytes) {
+  Request& request = channel_.requests[slot];
+  request.operation = operation;
+  request.number = channel_.operations;
+  request.total_bytes = total_bytes;
+  request.pieces.clear();
+  request.deadline = Clock::now() + channel_.timeout;
+  return request;
+}
+
+Status MpiCommunicator::run(Request& request) {
+  progress_->post(request);
+  return progress_->wait(request);
+}
+
+Status MpiCommunicator::exchange(std::span<const Segment> sends, std::span<const Segment> receives) {
+  LANCET_TRY(check_peers(sends, "send", rank(), size()));
+  LANCET_TRY(check_peers(receives, "receive", rank(), size()));
+  ++channel_.operations;
+  std::size_t bytes = 0;
+  for (const Segment& s : receives) bytes += s.bytes;
+  Request& request = prepare(0, Operation::exchange, bytes);
+  for (const Segment& s : receives)
+    if (s.peer != rank()) add_message(request, s.peer, s.data, s.bytes, false);
+  for (const Segment& s : sends)
+    if (s.peer != rank()) add_message(request, s.peer, s.data, s.bytes, true);
+  progress_->post(request);
+  const Status copied = copy_to_self(sends, receives, rank());  // while the messages travel
+  LANCET_TRY(progress_->wait(request));
+  return copied;
+}
+
+Status MpiCommunicator::broadcast(std::span<std::byte> bytes, int root) {
+  if (root < 0 || root >= size())
+    return internal_error(fmt::format("broadcast: root is rank {}, expected 0 to {}", root, size() - 1));
+  ++channel_.operations;
+  Request& request = prepare(0, Operation::broadcast, bytes.size());
+  // Root sends to all: a tree would be faster on many ranks, but broadcasts are for plans and settings, at start-up.
+  if (rank() != root) add_message(request, root, bytes.data(), bytes.size(), false);
+  for (int peer = 0; rank() == root && peer < size(); ++peer)
+    if (peer != root) add_message(request, peer, bytes.data(), bytes.size(), true);
+  return run(request);
+}
+
+// Everyone tells everyone: one step, and a rank that is missing is known by name to all. (A tree sends fewer messages
+// and knows only who is missing below it.)
+Status MpiCommunicator::barrier() {
+  ++channel_.operations;
+  Request& request = prepare(0, Operation::barrier, 0);
+  channel_.tokens.resize(static_cast<std::size_t>(size()) + 1);
+  for (int peer = 0; peer < size(); ++peer) {
+    if (peer == rank()) continue;
+    add_message(request, peer, &channel_.tokens[static_cast<std::size_t>(peer)], 1, false);
+    add_message(request, peer, &channel_.tokens.back(), 1, true);
+  }
+  return run(request);
+}
+
+Result<std::unique_ptr<Communicator>> MpiCommunicator::duplicate() {
+  LANCET_TRY(barrier());  // names the ranks that do not come; after it the duplication itself is a matter of moments
+  ++channel_.operations;
+  Request& request = prepare(0, Operation::duplicate, 0);
+  LANCET_TRY(run(request));
+  std::string name;
+  {
+    std::lock_guard lock(channel_.mutex);
+    name = fmt::format("{}.{}", channel_.name, ++channel_.duplicates);
+  }
+  Channel* channel = progress_->add_channel(request.duplicated, name, channel_.timeout);
+  return std::unique_ptr<Communicator>(new MpiCommunicator(progress_, channel));
+}
+
+// All-reduce. Rank r receives everyone's piece r, sums it in the order of the ranks and sends the sum to all: each
+// element is summed once, on one rank, in one order, so that the bits are the same on all ranks, for any number of
+// rounds, and equal to those of the other transports. (MPI_Iallreduce promises neither: its algorithm, and with it the
+// order, depends on size and library.) It moves what a ring moves, in 2 steps instead of 2 (size - 1).
+// Two rounds are under way at once: while a round is summed here, by the lane's thread, the next one travels; and
+// between rounds the other lanes' messages get their turn.
+Status MpiCommunicator::all_reduce_sum(std::span<float> values) {
+  ++channel_.operations;
+  if (size() == 1 || values.empty()) return {};
+  if (values.size() <= small_floats) return reduce_small(values);
+  const Cut how = cut(values.size());
+  channel_.scratch.resize(std::max(channel_.scratch.size(), 2 * static_cast<std::size_t>(size()) * how.piece));
+  auto& requests = channel_.requests;  // 0, 1: sums of even and odd rounds; 2, 3: gathers
+  post_sums(values, how, 0);
+  for (std::size_t k = 0; k < how.rounds; ++k) {
+    if (k + 1 < how.rounds) post_sums(values, how, k + 1);
+    LANCET_TRY(progress_->wait(requests[k % 2]));
+    sum_own_piece(values, how, k);
+    if (k >= 2) LANCET_TRY(progress_->wait(requests[2 + k % 2]));
+    post_gather(values, how, k);
+  }
+  if (how.rounds > 1) LANCET_TRY(progress_->wait(requests[2 + how.rounds % 2]));
+  return progress_->wait(requests[2 + (how.rounds - 1) % 2]);
+}
+
+Status MpiCommunicator::reduce_small(std::span<float> values) {
+  const Cut how{1, values.size()};
+  channel_.scratch.resize(std::max(channel_.scratch.size(), static_cast<std::size_t>(size()) * values.size()));
+  Request& request = prepare(0, Operation::all_reduce_sum, values.size_bytes());
+  for (int peer = 0; peer < size(); ++peer) {
+    if (peer == rank()) continue;
+    add_receive(request, peer, {received(how, 0, peer), values.size()});
+    add_send(request, peer, values);
+  }
+  LANCET_TRY(run(request));
+  channel_.parts.clear();
+  for (int peer = 0; peer < size(); ++peer)
+    channel_.parts.push_back(peer == rank() ? values.data() : received(how, 0, peer));
+  sum_in_rank_order(channel_.parts, values.data(), values.size());
+  return {};
+}
+
+MpiCommunicator::Cut MpiCommunicator::cut(std::size_t count) const {
+  const auto ranks = static_cast<std::size_t>(size());
+  const std::size_t longest = std::min(longest_piece, std::max<std::size_t>(longest_scratch / (2 * ranks), 1024));
+  const std::size_t rounds = (count + ranks * longest - 1) / (ranks * longest);
+  const std::size_t piece = (count + ranks * rounds - 1) / (ranks * rounds);
+  return {rounds, (piece + 15) / 16 * 16};  // whole cache lines
+}
+
+std::span<float> MpiCommunicator::piece_of(std::span<float> values, const Cut& cut, std::size_t round, int rank) const {
+  const std::size_t index = round * static_cast<std::size_t>(size()) + static_cast<std::size_t>(rank);
+  const std::size_t start = std::min(index * cut.piece, values.size());
+  return values.subspan(start, std::min(cut.piece, values.size() - start));
+}
+
+float* MpiCommunicator::received(const Cut& cut, std::size_t round, int from) {
+  const auto ranks = static_cast<std::size_t>(size());
+  return channel_.scratch.data() + (round % 2 * ranks + static_cast<std::size_t>(from)) * cut.piece;
+}
+
+void MpiCommunicator::post_sums(std::span<float> values, const Cut& cut, std::size_t round) {
+  Request& request = prepare(round % 2, Operation::all_reduce_sum, values.size_bytes());
+  const std::size_t own = piece_of(values, cut, round, rank()).size();
+  for (int peer = 0; peer < size(); ++peer) {
+    if (peer == rank()) continue;
+    add_receive(request, peer, {received(cut, round, peer), own});
+    add_send(request, peer, piece_of(values, cut, round, peer));
+  }
+  progress_->post(request);
+}
+
+void MpiCommunicator::sum_own_piece(std::span<float> values, const Cut& cut, std::size_t round) {
+  const auto own = piece_of(values, cut, round, rank());
+  channel_.parts.clear();
+  for (int peer = 0; peer < size(); ++peer)
+    channel_.parts.push_back(peer == rank() ? own.data() : received(cut, round, peer));
+  sum_in_rank_order(channel_.parts, own.data(), own.size());
+}
+
+void MpiCommunicator::post_gather(std::span<float> values, const Cut& cut, std::size_t round) {
+  Request& request = prepare(2 + round % 2, Operation::all_reduce_sum, values.size_bytes());
+  for (int peer = 0; peer < size(); ++peer) {
+    if (peer == rank()) continue;
+    add_receive(request, peer, piece_of(values, cut, round, peer));
+    add_send(request, peer, piece_of(values, cut, round, rank()));
+  }
+  progress_->post(request);
+}
+
+}  // namespace lancet::comm::mpi

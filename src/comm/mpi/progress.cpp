@@ -1,0 +1,167 @@
+#include "progress.h"
+
+#include <fmt/format.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+namespace lancet::comm::mpi {
+namespace {
+
+using namespace std::chrono_literals;
+
+// Pacing between tests. PACING_REASON
+constexpr std::chrono::nanoseconds spin = 20us, first_pause = 20us, longest_pause = 100us;
+// A caller gives the progress thread this much longer than its own deadline before it returns without it.
+constexpr auto grace = 5s;
+double seconds(std::chrono::milliseconds d) { return static_cast<double>(d.count()) / 1e3; }
+
+}  // namespace
+
+std::string describe(const Request& r) {
+  std::lock_guard lock(r.channel->mutex);
+  return fmt::format("{} #{} of {} bytes on \"{}\" (rank {} of {})", name(r.operation), r.number, r.total_bytes,
+                     r.channel->name, r.channel->rank, r.channel->size);
+}
+
+std::string error_text(int mpi_code) {
+  char text[MPI_MAX_ERROR_STRING];
+  int length = 0;
+  if (MPI_Error_string(mpi_code, text, &length) != MPI_SUCCESS) return fmt::format("MPI error {}", mpi_code);
+  return std::string(text, static_cast<std::size_t>(length));
+}
+
+Progress::Progress(MPI_Comm world, int rank, int size) : rank_(rank), size_(size) {
+  world_ = add_channel(world, "world", std::chrono::seconds(300));
+  thread_ = std::thread([this] { run(); });
+}
+
+Progress::~Progress() { stop(); }
+
+Channel* Progress::add_channel(MPI_Comm comm, std::string name, std::chrono::milliseconds timeout) {
+  auto channel = std::make_unique<Channel>();
+  channel->comm = comm;
+  channel->name = std::move(name);
+  channel->timeout = timeout;
+  channel->rank = rank_;
+  channel->size = size_;
+  channel->peers.resize(static_cast<std::size_t>(size_));
+  for (Request& request : channel->requests) request.channel = channel.get();
+  std::lock_guard lock(channels_mutex_);
+  channels_.push_back(std::move(channel));
+  return channels_.back().get();
+}
+
+void Progress::post(Request& request) {
+  {
+    std::lock_guard lock(request.channel->mutex);
+    if (request.channel->broken) return;  // wait() says why
+    request.done = false;
+  }
+  {
+    std::lock_guard lock(mutex_);
+    posted_.push_back(&request);
+  }
+  posted_changed_.notify_one();
+}
+
+Status Progress::wait(Request& request) {
+  Channel& channel = *request.channel;
+  std::unique_lock lock(channel.mutex);
+  const auto give_up = request.deadline + grace;
+  while (!channel.broken && !request.done) {
+    if (Clock::now() >= give_up) {
+      channel.broken = true;
+      channel.error = fmt::format("{} #{} on \"{}\" (rank {} of {}): MPI itself has not returned for {:.3g} s",
+                                  name(request.operation), request.number, channel.name, channel.rank, channel.size,
+                                  seconds(channel.timeout) + std::chrono::duration<double>(grace).count());
+      break;
+    }
+    channel.changed.wait_until(lock, give_up);
+  }
+  if (channel.broken) return communication_error(channel.error);
+  return {};
+}
+
+void Progress::abort(const std::string& why) {
+  {
+    std::lock_guard lock(mutex_);
+    if (!aborting_) abort_reason_ = why;  // the first reason is the cause
+    aborting_ = true;
+  }
+  posted_changed_.notify_one();
+  // The lanes are woken here and not by the thread, so that it works even where the thread is stuck inside MPI.
+  std::lock_guard lock(channels_mutex_);
+  for (auto& channel : channels_) {
+    std::lock_guard channel_lock(channel->mutex);
+    if (!channel->broken) channel->error = "communication was aborted: " + why;
+    channel->broken = true;
+    channel->changed.notify_all();
+  }
+}
+
+void Progress::abort_job(int exit_code) {
+  {
+    std::lock_guard lock(mutex_);
+    job_exit_code_ = exit_code;
+  }
+  posted_changed_.notify_one();
+  std::this_thread::sleep_for(grace);  // MPI_Abort ends the process; where it hangs, the launcher sees this exit
+  _exit(exit_code);
+}
+
+bool Progress::stop() {
+  {
+    std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  posted_changed_.notify_one();
+  if (thread_.joinable()) thread_.join();
+  return !failed_ && !aborting_;
+}
+
+void Progress::run() {
+  // Linux rounds a sleep up by the thread's timer slack, 50 us by default: more than a pause.
+  prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);
+  std::unique_lock lock(mutex_);
+  while (true) {
+    if (job_exit_code_ >= 0) MPI_Abort(MPI_COMM_WORLD, job_exit_code_);
+    if (stop_ || (aborting_ && !abort_seen_)) {
+      abort_seen_ = aborting_;
+      const std::string why = aborting_ ? "communication was aborted: " + abort_reason_ : "the MPI session has ended";
+      lock.unlock();
+      break_all(why);
+      lock.lock();
+      if (stop_) return;
+    }
+    taken_.clear();
+    std::swap(taken_, posted_);
+    lock.unlock();
+    for (Request* request : taken_) start(*request);
+    const bool moved = poll();
+    const auto now = Clock::now();
+    if (moved || !taken_.empty()) last_activity_ = now;
+    if (!open_.empty() && now >= next_deadline_) check_deadlines();
+    lock.lock();
+    sleep(lock, now);
+  }
+}
+
+// Until the next test is due, or something is posted.
+void Progress::sleep(std::unique_lock<std::mutex>& lock, Clock::time_point now) {
+  const auto has_news = [&] {
+    return !posted_.empty() || stop_ || (aborting_ && !abort_seen_) || job_exit_code_ >= 0;
+  };
+  if (open_.empty()) {
+    posted_changed_.wait(lock, has_news);
+  } else if (now - last_activity_ < spin) {
+    pause_ = first_pause;
+  } else {
+    posted_changed_.wait_for(lock, pause_, has_news);
+    pause_ = std::min(longest_pause, pause_ * 3 / 2);
+  }
+}
+
+}  // namespace lancet::comm::mpi

@@ -1,0 +1,186 @@
+// The thread that makes every MPI call after start-up.
+//
+// A lane posts a Request (sends and receives that go out together), and sleeps until it is done. The progress thread
+// starts what was posted, tests all that is outstanding of all lanes at once, and between tests sleeps. It copies no
+// data itself beyond what MPI does inside a test, and sums nothing.
+//
+// Every message carries in its tag the operation and its number on this communicator. A message is looked at (matched
+// probe) before it is received: a rank that is elsewhere in the program, or sends another size, is found by its first
+// message, not by a timeout, and before it can do harm (Open MPI 4.1 writes a long message that does not fit beyond the
+// end of its buffer). And no buffer is given to MPI for a message that may never come.
+#pragma once
+#include <mpi.h>
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "../operation.h"
+#include "lancet/comm/communicator.h"
+
+namespace lancet::comm::mpi {
+
+using Clock = std::chrono::steady_clock;
+
+struct Channel;
+struct Request;
+
+// One message, or a stretch of at most 1 GB of one.
+struct Piece {
+  int peer = 0;
+  std::byte* data = nullptr;
+  int bytes = 0;
+  bool is_send = false;
+  bool done = false;
+};
+
+// First in, first out, without allocation once it has grown: it is empty again and again.
+template <class T>
+class Fifo {
+ public:
+  bool empty() const { return head_ == items_.size(); }
+  T& front() { return items_[head_]; }
+  void push(T item) { items_.push_back(std::move(item)); }
+  void pop() {
+    if (++head_ == items_.size()) clear();
+  }
+  void clear() {
+    items_.clear();
+    head_ = 0;
+  }
+
+ private:
+  std::vector<T> items_;
+  std::size_t head_ = 0;
+};
+
+// A piece of a request.
+struct PieceOf {
+  Request* request;
+  std::size_t index;
+};
+// A message that has come and is not yet received.
+struct Arrived {
+  MPI_Message message;
+  int tag, bytes;
+};
+// What the progress thread holds for one peer of a channel. At most one of the two has something in it.
+struct Peer {
+  Fifo<PieceOf> expected;
+  Fifo<Arrived> arrived;
+};
+
+// Slots that a lane uses again and again, so that a call allocates nothing once its vectors have grown.
+struct Request {
+  Channel* channel = nullptr;
+  // Set by the lane before post().
+  Operation operation = Operation::barrier;
+  std::uint32_t number = 0;         // counts the operations of this communicator
+  std::size_t total_bytes = 0;      // of the whole call, for errors
+  std::vector<Piece> pieces;        // receives and sends; those of one peer in order
+  Clock::time_point deadline;
+  // Of the progress thread from post() until done.
+  std::size_t remaining = 0;
+  MPI_Comm duplicated = MPI_COMM_NULL;  // Operation::duplicate
+  // Under channel->mutex.
+  bool done = true;
+};
+
+// One communicator. Lives as long as the Progress; one lane uses it.
+struct Channel {
+  MPI_Comm comm = MPI_COMM_NULL;
+  int rank = 0, size = 1;
+  std::chrono::milliseconds timeout{300'000};
+  // Of the progress thread.
+  std::vector<Peer> peers;
+  std::size_t expected = 0;  // pieces, of all peers
+  // Of the lane.
+  std::uint32_t operations = 0, duplicates = 0;
+  std::vector<float> scratch;      // all-reduce: what the others sent
+  std::vector<std::byte> tokens;   // barrier
+  std::vector<const float*> parts;
+  std::array<Request, 4> requests;  // an all-reduce has two sums and two gathers under way
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::string name = "world";
+  bool broken = false;
+  std::string error;  // why it is broken: one line
+};
+
+class Progress {
+ public:
+  Progress(MPI_Comm world, int rank, int size);
+  ~Progress();
+  Progress(const Progress&) = delete;
+
+  Channel* world() { return world_; }
+  // comm: over the same ranks as the world.
+  Channel* add_channel(MPI_Comm comm, std::string name, std::chrono::milliseconds timeout);
+
+  void post(Request& request);
+  // Sleeps until the request is done or its channel is broken.
+  Status wait(Request& request);
+  void abort(const std::string& why);  // any thread
+  [[noreturn]] void abort_job(int exit_code);
+  // Stops the thread. After it every call fails. True when MPI is in order and may be finalised.
+  bool stop();
+
+ private:
+  void run();
+  void sleep(std::unique_lock<std::mutex>& lock, Clock::time_point now);
+  void start(Request& request);
+  void expect_messages(Request& request);
+  void start_sends(Request& request);
+  void add_active(MPI_Request handle, PieceOf piece);
+  bool poll();
+  bool look_for_messages(Channel& channel);
+  void receive(Channel& channel, int from);
+  bool test_active();
+  void complete(PieceOf active, const MPI_Status& status);
+  void finish(Request& request);
+  void fail_collected();
+  void check_deadlines();
+  void fail(Channel& channel, const std::string& error);
+  void break_channel(Channel& channel, const std::string& error);
+  void break_all(const std::string& error);
+  void drop(Channel& channel);
+
+  const int rank_, size_;
+  Channel* world_ = nullptr;
+  std::mutex channels_mutex_;
+  std::deque<std::unique_ptr<Channel>> channels_;
+
+  std::mutex mutex_;
+  std::condition_variable posted_changed_;
+  std::vector<Request*> posted_;
+  bool stop_ = false, abort_seen_ = false;
+  std::string abort_reason_;
+  std::atomic<bool> aborting_ = false;
+  std::atomic<int> job_exit_code_ = -1;
+
+  // Of the thread alone.
+  std::vector<Request*> taken_, open_;  // just posted; started and not finished
+  std::vector<Channel*> listening_;     // those that expect messages
+  std::vector<MPI_Request> handles_;    // handles_[i] belongs to active_[i]
+  std::vector<PieceOf> active_;
+  std::vector<int> finished_;
+  std::vector<MPI_Status> statuses_;
+  Clock::time_point last_activity_, next_deadline_;
+  std::chrono::nanoseconds pause_{20'000};
+  std::vector<std::pair<Channel*, std::string>> failures_;
+  std::atomic<bool> failed_ = false;
+  std::thread thread_;
+};
+
+std::string describe(const Request& request);
+std::string error_text(int mpi_code);
+
+}  // namespace lancet::comm::mpi

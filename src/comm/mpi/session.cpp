@@ -1,0 +1,66 @@
+#include <fmt/format.h>
+#include <mpi.h>
+
+#include <mutex>
+
+#include "communicator.h"
+#include "lancet/comm/mpi.h"
+#include "progress.h"
+
+namespace lancet::comm {
+namespace mpi {
+namespace {
+
+std::string_view level_name(int level) {
+  switch (level) {
+    case MPI_THREAD_SINGLE: return "MPI_THREAD_SINGLE";
+    case MPI_THREAD_FUNNELED: return "MPI_THREAD_FUNNELED";
+    case MPI_THREAD_SERIALIZED: return "MPI_THREAD_SERIALIZED";
+    default: return "MPI_THREAD_MULTIPLE";
+  }
+}
+
+class Session final : public MpiSession {
+ public:
+  explicit Session(std::shared_ptr<Progress> progress) : progress_(std::move(progress)) {}
+  // A process that leaves without MPI_Finalize is an error to the launcher, which then ends the other ranks: right
+  // after a failure, when they may wait for this one, and MPI_Finalize would wait for them.
+  ~Session() override {
+    if (progress_->stop()) MPI_Finalize();
+  }
+  std::unique_ptr<Communicator> world() override {
+    return std::make_unique<MpiCommunicator>(progress_, progress_->world());
+  }
+  [[noreturn]] void abort_job(int exit_code) override { progress_->abort_job(exit_code); }
+
+ private:
+  std::shared_ptr<Progress> progress_;
+};
+
+}  // namespace
+}  // namespace mpi
+
+Result<std::unique_ptr<MpiSession>> MpiSession::start() {
+  int initialized = 0;
+  MPI_Initialized(&initialized);
+  if (initialized) return internal_error("MPI was started already; expected one MPI session a process");
+  int provided = MPI_THREAD_SINGLE;
+  if (int code = MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided); code != MPI_SUCCESS)
+    return communication_error("starting MPI: " + mpi::error_text(code));
+  if (provided < MPI_THREAD_SERIALIZED) {
+    MPI_Finalize();
+    return communication_error(fmt::format("this MPI library gives {}, expected MPI_THREAD_SERIALIZED or better",
+                                           mpi::level_name(provided)));
+  }
+  MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+  MPI_Comm world = MPI_COMM_NULL;
+  if (int code = MPI_Comm_dup(MPI_COMM_WORLD, &world); code != MPI_SUCCESS)
+    return communication_error("duplicating MPI_COMM_WORLD: " + mpi::error_text(code));
+  MPI_Comm_set_errhandler(world, MPI_ERRORS_RETURN);
+  int rank = 0, size = 1;
+  MPI_Comm_rank(world, &rank);
+  MPI_Comm_size(world, &size);
+  return std::unique_ptr<MpiSession>(new mpi::Session(std::make_shared<mpi::Progress>(world, rank, size)));
+}
+
+}  // namespace lancet::comm

@@ -1,0 +1,289 @@
+// The progress thread's dealings with MPI: starting, testing and dropping messages.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "progress.h"
+
+namespace lancet::comm::mpi {
+namespace {
+
+// Operations are numbered modulo this in tags, so that every tag stays under the 32767 that MPI promises.
+constexpr int numbers = 4096;
+
+int tag_of(const Request& r) {
+  return (static_cast<int>(r.operation) + 1) * numbers + static_cast<int>(r.number % numbers);
+}
+
+std::string describe_tag(int tag) {
+  const int operation = tag / numbers - 1;
+  if (operation < 0 || operation >= operation_count) return fmt::format("an unknown message (tag {})", tag);
+  return fmt::format("{} #{}", name(static_cast<Operation>(operation)), tag % numbers);
+}
+
+// What a message has that its receive did not expect; empty if nothing.
+std::string mismatch(const Request& request, const Piece& piece, const Arrived& arrived) {
+  const char* rule = "; all ranks must make the same calls in the same order";
+  if (arrived.tag != tag_of(request)) return fmt::format("rank {} is at {}{}", piece.peer, describe_tag(arrived.tag), rule);
+  if (arrived.bytes == piece.bytes) return {};
+  return fmt::format("expected {} bytes from rank {}, which sent {}{}", piece.bytes, piece.peer, arrived.bytes, rule);
+}
+
+// The peers of the pieces that are still under way, in order, each once.
+std::vector<int> unfinished_peers(const Request& request, bool sends) {
+  std::vector<int> peers;
+  for (const Piece& piece : request.pieces)
+    if (!piece.done && piece.is_send == sends) peers.push_back(piece.peer);
+  std::sort(peers.begin(), peers.end());
+  peers.erase(std::unique(peers.begin(), peers.end()), peers.end());
+  return peers;
+}
+
+std::string who_is_missing(const Request& request) {
+  if (request.operation == Operation::duplicate) return "not all ranks took part";
+  const auto silent = unfinished_peers(request, false), deaf = unfinished_peers(request, true);
+  if (!silent.empty()) return "nothing came from " + list_ranks(silent);
+  return list_ranks(deaf) + " did not take what was sent";
+}
+
+}  // namespace
+
+void Progress::start(Request& request) {
+  Channel& channel = *request.channel;
+  if (aborting_) return break_channel(channel, "communication was aborted");
+  {
+    std::lock_guard lock(channel.mutex);
+    if (channel.broken) {
+      request.done = true;
+      return;
+    }
+  }
+  next_deadline_ = open_.empty() ? request.deadline : std::min(next_deadline_, request.deadline);
+  open_.push_back(&request);
+  request.remaining = 1;  // for this function, so that nothing is finished before all is started
+  if (request.operation == Operation::duplicate) {
+    MPI_Request handle;
+    if (int code = MPI_Comm_idup(channel.comm, &request.duplicated, &handle); code != MPI_SUCCESS)
+      return fail(channel, describe(request) + ": " + error_text(code));
+    add_active(handle, {&request, 0});
+    ++request.remaining;
+  } else {
+    expect_messages(request);
+    failures_.clear();
+    start_sends(request);
+    for (int peer = 0; peer < channel.size; ++peer) receive(channel, peer);  // what came before it was expected
+    if (!failures_.empty()) return fail_collected();
+  }
+  if (--request.remaining == 0) finish(request);
+}
+
+void Progress::expect_messages(Request& request) {
+  Channel& channel = *request.channel;
+  for (std::size_t i = 0; i < request.pieces.size(); ++i) {
+    Piece& piece = request.pieces[i];
+    piece.done = false;
+    if (piece.is_send) continue;
+    channel.peers[static_cast<std::size_t>(piece.peer)].expected.push({&request, i});
+    ++channel.expected;
+    ++request.remaining;
+  }
+  if (channel.expected > 0 && std::find(listening_.begin(), listening_.end(), &channel) == listening_.end())
+    listening_.push_back(&channel);
+}
+
+void Progress::start_sends(Request& request) {
+  for (std::size_t i = 0; i < request.pieces.size(); ++i) {
+    Piece& piece = request.pieces[i];
+    if (!piece.is_send) continue;
+    MPI_Request handle;
+    const int code =
+        MPI_Isend(piece.data, piece.bytes, MPI_BYTE, piece.peer, tag_of(request), request.channel->comm, &handle);
+    if (code != MPI_SUCCESS) {
+      failures_.emplace_back(request.channel,
+                             fmt::format("{}: sending to rank {}: {}", describe(request), piece.peer, error_text(code)));
+      return;
+    }
+    add_active(handle, {&request, i});
+    ++request.remaining;
+  }
+}
+
+void Progress::add_active(MPI_Request handle, PieceOf piece) {
+  handles_.push_back(handle);
+  active_.push_back(piece);
+}
+
+// Tests everything once. True when something came or was finished.
+bool Progress::poll() {
+  failures_.clear();
+  bool moved = false;
+  for (Channel* channel : listening_) moved |= look_for_messages(*channel);
+  std::erase_if(listening_, [](const Channel* channel) { return channel->expected == 0; });
+  moved |= test_active();
+  fail_collected();
+  return moved;
+}
+
+// Takes what has come on this channel, from whomever; a message that nobody waits for yet stays with its peer.
+bool Progress::look_for_messages(Channel& channel) {
+  bool any = false;
+  while (channel.expected > 0) {
+    int found = 0;
+    MPI_Message message;
+    MPI_Status status;
+    const int code = MPI_Improbe(MPI_ANY_SOURCE, MPI_ANY_TAG, channel.comm, &found, &message, &status);
+    if (code != MPI_SUCCESS) {
+      failures_.emplace_back(&channel, fmt::format("looking for messages: {}", error_text(code)));
+      return true;
+    }
+    if (!found) break;
+    any = true;
+    int bytes = 0;
+    MPI_Get_count(&status, MPI_BYTE, &bytes);
+    channel.peers[static_cast<std::size_t>(status.MPI_SOURCE)].arrived.push({message, status.MPI_TAG, bytes});
+    receive(channel, status.MPI_SOURCE);
+  }
+  return any;
+}
+
+// Receives the messages of one peer that have come, as far as they are expected.
+void Progress::receive(Channel& channel, int from) {
+  Peer& peer = channel.peers[static_cast<std::size_t>(from)];
+  while (!peer.expected.empty() && !peer.arrived.empty()) {
+    const PieceOf next = peer.expected.front();
+    Arrived arrived = peer.arrived.front();
+    peer.expected.pop();
+    peer.arrived.pop();
+    --channel.expected;
+    const Piece& piece = next.request->pieces[next.index];
+    std::string error = mismatch(*next.request, piece, arrived);
+    MPI_Request handle;
+    if (error.empty())
+      if (int code = MPI_Imrecv(piece.data, piece.bytes, MPI_BYTE, &arrived.message, &handle); code != MPI_SUCCESS)
+        error = fmt::format("receiving from rank {}: {}", from, error_text(code));
+    if (!error.empty()) {
+      failures_.emplace_back(&channel, describe(*next.request) + ": " + error);
+      return;
+    }
+    add_active(handle, next);
+  }
+}
+
+bool Progress::test_active() {
+  if (active_.empty()) return false;
+  finished_.resize(std::max(finished_.size(), handles_.size()));
+  statuses_.resize(std::max(statuses_.size(), handles_.size()));
+  int count = 0;
+  const int code =
+      MPI_Testsome(static_cast<int>(handles_.size()), handles_.data(), &count, finished_.data(), statuses_.data());
+  if (code != MPI_SUCCESS && code != MPI_ERR_IN_STATUS) {
+    failed_ = true;
+    break_all("MPI_Testsome: " + error_text(code));
+    return true;
+  }
+  if (count <= 0) return false;
+  for (int i = 0; i < count; ++i) {
+    MPI_Status& status = statuses_[static_cast<std::size_t>(i)];
+    if (code == MPI_SUCCESS) status.MPI_ERROR = MPI_SUCCESS;  // MPI fills it in only beside MPI_ERR_IN_STATUS
+    complete(active_[static_cast<std::size_t>(finished_[static_cast<std::size_t>(i)])], status);
+  }
+  std::size_t kept = 0;
+  for (std::size_t i = 0; i < handles_.size(); ++i) {
+    if (handles_[i] == MPI_REQUEST_NULL) continue;
+    handles_[kept] = handles_[i];
+    active_[kept++] = active_[i];
+  }
+  handles_.resize(kept);
+  active_.resize(kept);
+  return true;
+}
+
+// With an error the request stays unfinished: fail() ends it.
+void Progress::complete(PieceOf active, const MPI_Status& status) {
+  Request& request = *active.request;
+  const bool collective = request.operation == Operation::duplicate;
+  if (status.MPI_ERROR != MPI_SUCCESS) {
+    std::string where;
+    if (!collective) {
+      const Piece& piece = request.pieces[active.index];
+      where = fmt::format("{} rank {}: ", piece.is_send ? "sending to" : "receiving from", piece.peer);
+    }
+    failures_.emplace_back(request.channel, fmt::format("{}: {}{}", describe(request), where, error_text(status.MPI_ERROR)));
+    return;
+  }
+  if (!collective) request.pieces[active.index].done = true;
+  if (--request.remaining == 0) finish(request);
+}
+
+void Progress::finish(Request& request) {
+  std::erase(open_, &request);
+  Channel& channel = *request.channel;
+  std::lock_guard lock(channel.mutex);
+  request.done = true;
+  channel.changed.notify_one();
+}
+
+void Progress::check_deadlines() {
+  const auto now = Clock::now();
+  next_deadline_ = Clock::time_point::max();
+  failures_.clear();
+  for (const Request* open : open_) {
+    const Request& request = *open;
+    if (request.deadline > now) {
+      next_deadline_ = std::min(next_deadline_, request.deadline);
+      continue;
+    }
+    const auto listed = [&](const auto& failure) { return failure.first == request.channel; };
+    if (std::none_of(failures_.begin(), failures_.end(), listed))
+      failures_.emplace_back(request.channel,
+                             fmt::format("{}: timed out after {:.3g} s: {}", describe(request),
+                                         std::chrono::duration<double>(request.channel->timeout).count(),
+                                         who_is_missing(request)));
+  }
+  fail_collected();
+}
+
+void Progress::fail_collected() {
+  for (auto& [channel, error] : failures_) fail(*channel, error);
+  failures_.clear();
+}
+
+void Progress::fail(Channel& channel, const std::string& error) {
+  failed_ = true;
+  break_channel(channel, error);
+}
+
+// Its messages are dropped first, so that the lane wakes to buffers that are (as far as MPI allows) its own again.
+void Progress::break_channel(Channel& channel, const std::string& error) {
+  drop(channel);
+  std::lock_guard lock(channel.mutex);
+  if (!channel.broken) channel.error = error;
+  channel.broken = true;
+  for (Request& request : channel.requests) request.done = true;
+  channel.changed.notify_all();
+}
+
+void Progress::break_all(const std::string& error) {
+  std::lock_guard lock(channels_mutex_);
+  for (auto& channel : channels_) break_channel(*channel, error);
+}
+
+void Progress::drop(Channel& channel) {
+  std::size_t kept = 0;
+  for (std::size_t i = 0; i < handles_.size(); ++i) {
+    if (active_[i].request->channel != &channel) {
+      handles_[kept] = handles_[i];
+      active_[kept++] = active_[i];
+    } else if (active_[i].request->operation != Operation::duplicate) {  // (a collective cannot be freed)
+      MPI_Request_free(&handles_[i]);
+    }
+  }
+  handles_.resize(kept);
+  active_.resize(kept);
+  std::erase_if(open_, [&](const Request* request) { return request->channel == &channel; });
+  std::erase(listening_, &channel);
+  for (Peer& peer : channel.peers) peer.expected.clear();
+  channel.expected = 0;
+}
+
+}  // namespace lancet::comm::mpi

@@ -1,0 +1,55 @@
+#include "operation.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <cstring>
+
+namespace lancet::comm {
+
+std::string_view name(Operation operation) {
+  switch (operation) {
+    case Operation::barrier: return "barrier";
+    case Operation::broadcast: return "broadcast";
+    case Operation::exchange: return "exchange";
+    case Operation::all_reduce_sum: return "all_reduce_sum";
+    case Operation::duplicate: return "duplicate";
+  }
+  return "unknown operation";
+}
+
+std::string list_ranks(const std::vector<int>& ranks) {
+  return fmt::format("{} {}", ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranks, ", "));
+}
+
+Status check_peers(std::span<const Segment> segments, std::string_view what, int rank, int size) {
+  for (const Segment& s : segments)
+    if (s.peer < 0 || s.peer >= size)
+      return internal_error(fmt::format("exchange on rank {}: a {} segment names rank {}, expected 0 to {}", rank, what,
+                                        s.peer, size - 1));
+  return {};
+}
+
+const Segment* next_of_peer(std::span<const Segment> segments, int peer, std::size_t& at) {
+  while (at < segments.size()) {
+    const Segment& s = segments[at++];
+    if (s.peer == peer && s.bytes > 0) return &s;
+  }
+  return nullptr;
+}
+
+Status copy_to_self(std::span<const Segment> sends, std::span<const Segment> receives, int rank) {
+  std::size_t next_send = 0, next_receive = 0;
+  while (true) {
+    const Segment* from = next_of_peer(sends, rank, next_send);
+    const Segment* to = next_of_peer(receives, rank, next_receive);
+    if (!from && !to) return {};
+    const std::size_t sent = from ? from->bytes : 0, expected = to ? to->bytes : 0;
+    if (sent != expected)
+      return communication_error(
+          fmt::format("exchange: rank {} expects {} bytes from itself, it sends {}", rank, expected, sent));
+    if (to->data != from->data) std::memmove(to->data, from->data, to->bytes);
+  }
+}
+
+}  // namespace lancet::comm

@@ -1,0 +1,26 @@
+// What every transport shares: the names of operations and ranks in errors, and copies to oneself.
+#pragma once
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lancet/comm/communicator.h"
+
+namespace lancet::comm {
+
+enum class Operation : std::uint8_t { barrier, broadcast, exchange, all_reduce_sum, duplicate };
+inline constexpr int operation_count = 5;
+
+std::string_view name(Operation operation);
+// "rank 3", "ranks 1, 2, 3"
+std::string list_ranks(const std::vector<int>& ranks);
+// The first segment whose peer is no rank, as an error; `what` is "send" or "receive".
+Status check_peers(std::span<const Segment> segments, std::string_view what, int rank, int size);
+// Copies the segments that `rank` sends to itself into those that it receives from itself, in order.
+Status copy_to_self(std::span<const Segment> sends, std::span<const Segment> receives, int rank);
+// The next segment of `peer` with bytes in it, from index `at` on; null at the end. Leaves `at` behind it.
+const Segment* next_of_peer(std::span<const Segment> segments, int peer, std::size_t& at);
+
+}  // namespace lancet::comm

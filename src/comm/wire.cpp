@@ -1,0 +1,154 @@
+#include "lancet/comm/wire.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <set>
+#include <vector>
+
+#include "lancet/base/hash.h"
+
+namespace lancet::comm {
+namespace {
+
+constexpr double budget_seconds = 0.06;          // of the bandwidth repetitions together
+constexpr std::size_t pilot_bytes = 256 * 1024;  // sent by each rank
+constexpr std::size_t most_bytes = 4 << 20;
+constexpr int repetitions = 5, round_trips = 15;
+
+double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+double median(std::vector<double> values) {
+  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2), values.end());
+  return values[values.size() / 2];
+}
+
+std::span<std::byte> bytes_of(std::vector<double>& values) { return std::as_writable_bytes(std::span(values)); }
+
+// One equal segment from, and to, each other rank.
+class Ring {
+ public:
+  explicit Ring(Communicator& communicator) : communicator_(communicator) {}
+
+  // All to all; each rank sends about `bytes` in total. Seconds of this rank.
+  Result<double> exchange(std::size_t bytes) {
+    const auto others = static_cast<std::size_t>(communicator_.size() - 1);
+    const std::size_t each = std::max<std::size_t>(bytes / others, 8);
+    out_.resize(std::max(out_.size(), each * others));
+    in_.resize(out_.size());
+    sends_.clear();
+    receives_.clear();
+    std::size_t at = 0;
+    for (int peer = 0; peer < communicator_.size(); ++peer) {
+      if (peer == communicator_.rank()) continue;
+      sends_.push_back({peer, out_.data() + at, each});
+      receives_.push_back({peer, in_.data() + at, each});
+      at += each;
+    }
+    LANCET_TRY(communicator_.barrier());
+    const double start = now();
+    LANCET_TRY(communicator_.exchange(sends_, receives_));
+    return now() - start;
+  }
+
+  // To the next rank and back: this rank's message returns from rank + 1, while it returns that of rank - 1.
+  Result<double> round_trip() {
+    const int size = communicator_.size(), next = (communicator_.rank() + 1) % size,
+              last = (communicator_.rank() + size - 1) % size;
+    std::byte mine[8] = {}, theirs[8] = {};
+    const Segment there[] = {{next, mine, 8}}, from_last[] = {{last, theirs, 8}};
+    const Segment back[] = {{last, theirs, 8}}, from_next[] = {{next, mine, 8}};
+    const double start = now();
+    LANCET_TRY(communicator_.exchange(there, from_last));
+    LANCET_TRY(communicator_.exchange(back, from_next));
+    return now() - start;
+  }
+
+  // The largest of the ranks' values, on all ranks.
+  Result<double> largest(double value) {
+    std::vector<double> all(static_cast<std::size_t>(communicator_.size()));
+    for (int root = 0; root < communicator_.size(); ++root) {
+      all[static_cast<std::size_t>(root)] = value;
+      LANCET_TRY(communicator_.broadcast(bytes_of(all).subspan(static_cast<std::size_t>(root) * sizeof(double), sizeof(double)), root));
+    }
+    return *std::max_element(all.begin(), all.end());
+  }
+
+ private:
+  Communicator& communicator_;
+  std::vector<std::byte> out_, in_;
+  std::vector<Segment> sends_, receives_;
+};
+
+Result<int> count_hosts(Communicator& communicator) {
+  char host[256] = {};
+  gethostname(host, sizeof(host) - 1);
+  std::set<std::uint64_t> hosts;
+  for (int root = 0; root < communicator.size(); ++root) {
+    std::uint64_t hash = hash64(std::string_view(host));
+    LANCET_TRY(communicator.broadcast(std::as_writable_bytes(std::span(&hash, 1)), root));
+    hosts.insert(hash);
+  }
+  return static_cast<int>(hosts.size());
+}
+
+}  // namespace
+
+Result<WireReport> measure_wire(Communicator& communicator) {
+  const double start = now();
+  WireReport report;
+  report.transport = communicator.transport();
+  report.ranks = communicator.size();
+  if (report.ranks == 1) return report;
+  LANCET_ASSIGN(report.hosts, count_hosts(communicator));
+
+  Ring ring(communicator);
+  std::vector<double> times;
+  for (int i = 0; i < round_trips + 1; ++i) {
+    LANCET_ASSIGN(const double t, ring.round_trip());
+    if (i > 0) times.push_back(t);  // the first one connects
+  }
+  LANCET_ASSIGN(const double round_trip, ring.largest(median(times)));
+  report.round_trip_us = round_trip * 1e6;
+
+  // The pilot decides how much the budget allows; all ranks decide from the slowest rank's time, so alike.
+  LANCET_ASSIGN(const double pilot, ring.exchange(pilot_bytes));
+  LANCET_ASSIGN(const double slowest_pilot, ring.largest(pilot));
+  const double affordable = static_cast<double>(pilot_bytes) * budget_seconds / repetitions / slowest_pilot;
+  const bool slow = affordable < static_cast<double>(pilot_bytes);
+  report.bytes = slow ? pilot_bytes : std::min(most_bytes, static_cast<std::size_t>(affordable));
+  double seconds = slowest_pilot;
+  if (!slow) {
+    times.clear();
+    for (int i = 0; i < repetitions; ++i) {
+      LANCET_ASSIGN(const double t, ring.exchange(report.bytes));
+      times.push_back(t);
+    }
+    LANCET_ASSIGN(seconds, ring.largest(median(times)));
+  }
+  report.megabytes_per_second = static_cast<double>(report.bytes) / seconds / 1e6;
+  LANCET_ASSIGN(report.seconds, ring.largest(now() - start));
+  return report;
+}
+
+std::string to_string(const WireReport& r) {
+  const std::string head = fmt::format("transport {} ({} rank{}, {} host{})", r.transport, r.ranks,
+                                       r.ranks == 1 ? "" : "s", r.hosts, r.hosts == 1 ? "" : "s");
+  if (r.ranks == 1) return head;
+  const std::string rate = r.megabytes_per_second >= 1000 ? fmt::format("{:.1f} GB/s", r.megabytes_per_second / 1000)
+                                                          : fmt::format("{:.0f} MB/s", r.megabytes_per_second);
+  return fmt::format("{}: {}, {:.0f} us", head, rate, r.round_trip_us);
+}
+
+std::string slow_wire_warning(const WireReport& r, double megabytes_per_second) {
+  if (r.ranks == 1 || r.megabytes_per_second >= megabytes_per_second) return {};
+  return fmt::format(
+      "the ranks exchange {:.1f} MB/s each way, expected at least {:.0f}: check the network interface that {} uses",
+      r.megabytes_per_second, megabytes_per_second, r.transport);
+}
+
+}  // namespace lancet::comm

@@ -1,0 +1,183 @@
+// The contract over MPI, by real processes: mpirun -np N test_comm_mpi CASE. A case that breaks communication cannot
+// end as a good process does; it ends the job with exit code 42 when all was as expected, and 3 when not.
+#include <fmt/format.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <map>
+#include <string>
+
+#include "comm/contract.h"
+#include "lancet/comm/mpi.h"
+
+using namespace lancet;
+using namespace lancet::comm;
+using namespace std::chrono_literals;
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+double since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+Status expect_error(const Status& status, std::initializer_list<std::string> parts) {
+  EXPECT_THAT(!status, "expected an error, the call succeeded");
+  EXPECT_THAT(status.error().code == ExitCode::communication, "{}", status.error().message);
+  for (const std::string& part : parts)
+    EXPECT_THAT(status.error().message.find(part) != std::string::npos, "'{}' is not in '{}'", part, status.error().message);
+  return {};
+}
+
+Status keeps_contract(Communicator& c) {
+  const Launch launch = detect_launch();
+  EXPECT_THAT(launch.rank == c.rank() && launch.size == c.size(), "detect_launch: {} of {}", launch.rank, launch.size);
+  EXPECT_THAT(launch.local_rank == c.rank() && launch.local_size == c.size(), "detect_launch: {} of {}", launch.local_rank, launch.local_size);
+  EXPECT_THAT(!MpiSession::start(), "a second session started");
+  for (const auto& test : contract::cases) {
+    if (c.size() == 1 && std::string(test.name) == "wire") continue;  // nothing to measure
+    if (Status s = test.run(c); !s) return internal_error(fmt::format("{}: {}", test.name, s.error().message));
+  }
+  LANCET_ASSIGN(WireReport report, measure_wire(c));
+  if (c.rank() == 0) fmt::print(stderr, "{}; measured in {:.3f} s\n", to_string(report), report.seconds);
+  EXPECT_THAT(report.seconds < 1.0, "the wire took {} s", report.seconds);
+  return {};
+}
+
+// The last rank stays away from one operation after another, each on a lane of its own.
+Status timeouts(Communicator& c) {
+  std::vector<std::unique_ptr<Communicator>> lanes;
+  for (int i = 0; i < 4; ++i) {
+    LANCET_ASSIGN(auto lane, c.duplicate());
+    lane->set_name(fmt::format("lane {}", i));
+    lane->set_timeout(300ms);
+    lanes.push_back(std::move(lane));
+  }
+  const int last = c.size() - 1;
+  if (c.rank() == last) {
+    std::this_thread::sleep_for(20s);
+    return internal_error("nobody ended the job");
+  }
+  const std::string missing = fmt::format("timed out after 0.3 s: nothing came from rank {}", last);
+  const auto start = Clock::now();
+  LANCET_TRY(expect_error(lanes[0]->barrier(), {"barrier #1 of 0 bytes on \"lane 0\"", missing}));
+  EXPECT_THAT(since(start) > 0.29 && since(start) < 1.0, "{} s", since(start));
+  std::vector<float> values(300'000);
+  LANCET_TRY(expect_error(lanes[1]->all_reduce_sum(values), {"all_reduce_sum #1 of 1200000 bytes on \"lane 1\"", missing}));
+  std::vector<std::byte> data(1 << 20);
+  LANCET_TRY(expect_error(lanes[2]->broadcast(data, last), {"broadcast #1 of 1048576 bytes on \"lane 2\"", missing}));
+  const Segment out{last, data.data(), data.size()};
+  LANCET_TRY(expect_error(lanes[3]->exchange({&out, 1}, {}), {"exchange #1", fmt::format("rank {} did not take what was sent", last)}));
+  const auto again = Clock::now();
+  LANCET_TRY(expect_error(lanes[0]->barrier(), {"barrier #1 of 0 bytes on \"lane 0\"", missing}));
+  EXPECT_THAT(since(again) < 0.05, "a broken lane took {} s to say so", since(again));
+  // The others' lane still works.
+  if (c.size() > 2) return {};
+  c.set_timeout(300ms);
+  return expect_error(c.barrier(), {"on \"world\"", missing});
+}
+
+Status mismatches(Communicator& c) {
+  std::vector<std::unique_ptr<Communicator>> lanes;
+  for (int i = 0; i < 4; ++i) {
+    LANCET_ASSIGN(auto lane, c.duplicate());
+    lane->set_timeout(3s);
+    lanes.push_back(std::move(lane));
+  }
+  std::vector<std::byte> data(200'000);
+  const auto start = Clock::now();
+  const auto exchange = [&](Communicator& lane, std::size_t send, std::size_t receive) {
+    std::vector<std::byte> in(receive);
+    const Segment out{1 - c.rank(), data.data(), send}, into{1 - c.rank(), in.data(), receive};
+    return lane.exchange({&out, 1}, {&into, 1});
+  };
+  if (c.rank() == 0) {
+    LANCET_TRY(expect_error(lanes[0]->barrier(), {"barrier #1 of 0 bytes on \"world.1\"", "rank 1 is at broadcast #1;"}));
+    LANCET_TRY(expect_error(exchange(*lanes[1], 8, 800), {"exchange #1", "expected 800 bytes from rank 1, which sent 400;"}));
+    LANCET_TRY(expect_error(exchange(*lanes[2], 8, 800), {"expected 800 bytes from rank 1, which sent 1200;"}));
+    LANCET_TRY(expect_error(exchange(*lanes[3], 8, 90'000), {"expected 90000 bytes from rank 1, which sent 200000;"}));
+  } else {
+    LANCET_TRY(lanes[0]->broadcast(std::span(data).first(16), 1));
+    LANCET_TRY(lanes[0]->barrier().ok() ? internal_error("the second call saw no mismatch") : Status{});
+    LANCET_TRY(exchange(*lanes[1], 400, 8));
+    LANCET_TRY(exchange(*lanes[2], 1200, 8));
+    LANCET_TRY(expect_error(exchange(*lanes[3], 200'000, 8), {"timed out after 3 s: rank 0 did not take what was sent"}));
+  }
+  EXPECT_THAT(since(start) < 6, "found after {} s, not at once", since(start));
+  return c.barrier();
+}
+
+Status aborts(Communicator& c) {
+  LANCET_ASSIGN(auto lane, c.duplicate());
+  if (c.rank() != 0) {
+    std::this_thread::sleep_for(20s);
+    return internal_error("nobody ended the job");
+  }
+  Status of_lane, of_world;
+  const auto start = Clock::now();
+  {
+    std::jthread a([&] { of_lane = lane->barrier(); });
+    std::jthread b([&] { of_world = c.barrier(); });
+    std::this_thread::sleep_for(100ms);
+    c.abort("a signal came");
+  }
+  EXPECT_THAT(since(start) < 1, "woken after {} s", since(start));
+  LANCET_TRY(expect_error(of_lane, {"communication was aborted: a signal came"}));
+  LANCET_TRY(expect_error(of_world, {"communication was aborted: a signal came"}));
+  return expect_error(lane->barrier(), {"a signal came"});
+}
+
+// What follows must bring the job down by itself; the test looks at mpirun's exit code.
+Status killed(Communicator& c) {
+  if (c.rank() == 1) raise(SIGKILL);
+  return c.barrier();
+}
+Status absent(Communicator& c) {
+  if (c.rank() == 1) std::this_thread::sleep_for(60s);
+  c.set_timeout(1s);
+  return c.barrier();
+}
+
+int run(const std::string& name) {
+  auto session = MpiSession::start();
+  if (!session) {
+    fmt::print(stderr, "{}\n", session.error().message);
+    return 1;
+  }
+  auto world = (*session)->world();
+  const auto report = [&](const Status& s) {
+    if (!s) fmt::print(stderr, "[rank {}] {}: {}\n", world->rank(), name, s.error().message);
+  };
+  if (name == "contract") {
+    const Status s = keeps_contract(*world);
+    report(s);
+    if (!s) (*session)->abort_job(3);
+    return 0;
+  }
+  const std::map<std::string, Status (*)(Communicator&)> breaking = {
+      {"timeouts", timeouts}, {"mismatches", mismatches}, {"aborts", aborts}};
+  if (const auto found = breaking.find(name); found != breaking.end()) {
+    const Status s = found->second(*world);
+    report(s);
+    if (!s) (*session)->abort_job(3);
+    if (world->rank() == 0) (*session)->abort_job(42);
+    std::this_thread::sleep_for(20s);
+    return 3;
+  }
+  if (name == "absent") {  // as the program does with an error: its code ends the job
+    const Status s = absent(*world);
+    report(s);
+    (*session)->abort_job(static_cast<int>(s.error().code));
+  }
+  if (name == "killed" || name == "returned") {  // no abort_job: the launcher must notice
+    const Status s = name == "killed" ? killed(*world) : absent(*world);
+    report(s);
+    return s ? 0 : static_cast<int>(s.error().code);
+  }
+  fmt::print(stderr, "no case '{}'\n", name);
+  return 1;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) { return run(argc > 1 ? argv[1] : "contract"); }

@@ -1,0 +1,162 @@
+#include <catch2/catch.hpp>
+
+#include <atomic>
+#include <chrono>
+#include <stdexcept>
+#include <thread>
+
+#include "comm/contract.h"
+#include "lancet/comm/communicator.h"
+
+using namespace lancet;
+using namespace lancet::comm;
+using namespace std::chrono_literals;
+using Catch::Matchers::Contains;
+
+namespace {
+
+double elapsed(std::chrono::steady_clock::time_point since) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - since).count();
+}
+
+}  // namespace
+
+TEST_CASE("in-process ranks keep the contract") {
+  for (int ranks : {1, 2, 3, 4})
+    for (const auto& test : contract::cases) {
+      if (ranks == 1 && std::string(test.name) == "wire") continue;  // nothing to measure
+      INFO(test.name << " on " << ranks << " ranks");
+      const Status status = run_inproc(ranks, test.run);
+      if (!status) FAIL(status.error().message);
+    }
+}
+
+TEST_CASE("a timeout names the operation, the lane and the ranks that did not come") {
+  std::atomic<int> named = 0;
+  const Status status = run_inproc(
+      4,
+      [&](Communicator& c) -> Status {
+        c.set_name("reduce");
+        if (c.rank() == 1 || c.rank() == 3) {
+          std::this_thread::sleep_for(600ms);
+          return {};
+        }
+        std::vector<float> values(100, 1.0f);
+        const auto start = std::chrono::steady_clock::now();
+        const Status s = c.all_reduce_sum(values);
+        if (!s && elapsed(start) >= 0.19 && elapsed(start) < 0.5) ++named;
+        return s;
+      },
+      200ms);
+  REQUIRE_FALSE(status);
+  CHECK(status.error().code == ExitCode::communication);
+  CHECK_THAT(status.error().message, Contains("all_reduce_sum #0 of 400 bytes on \"reduce\""));
+  CHECK_THAT(status.error().message, Contains("timed out after 0.2 s, waiting for ranks 1, 3"));
+  CHECK(named == 2);
+}
+
+TEST_CASE("a broken communicator stays broken") {
+  const Status status = run_inproc(2, [&](Communicator& c) -> Status {
+    if (c.rank() == 1) {
+      std::this_thread::sleep_for(150ms);
+      return c.barrier().ok() ? internal_error("the late rank's call succeeded") : Status{};
+    }
+    c.set_timeout(50ms);
+    if (c.barrier()) return internal_error("a barrier of one of two ranks succeeded");
+    c.set_timeout(10s);
+    const auto start = std::chrono::steady_clock::now();
+    if (c.barrier() || elapsed(start) > 0.05) return internal_error("the second call did not fail at once");
+    std::this_thread::sleep_for(200ms);
+    return {};
+  });
+  if (!status) FAIL(status.error().message);
+}
+
+TEST_CASE("calls that do not match are an error on all ranks, at once") {
+  const auto run = [](auto rank0, auto rank1) {
+    std::atomic<int> failed = 0;
+    const Status status = run_inproc(2, [&](Communicator& c) -> Status {
+      Status s = c.rank() == 0 ? rank0(c) : rank1(c);
+      if (!s) ++failed;
+      return s;
+    });
+    REQUIRE_FALSE(status);
+    CHECK(failed == 2);
+    CHECK(status.error().code == ExitCode::communication);
+    return status.error().message;
+  };
+  const auto barrier = [](Communicator& c) { return c.barrier(); };
+  const auto broadcast = [](std::size_t bytes, int root) {
+    return [=](Communicator& c) {
+      std::vector<std::byte> data(bytes);
+      return c.broadcast(data, root);
+    };
+  };
+  const auto exchange = [](std::size_t send, std::size_t receive) {
+    return [=](Communicator& c) {
+      std::vector<std::byte> out(send), in(receive);
+      const Segment s{1 - c.rank(), out.data(), send}, r{1 - c.rank(), in.data(), receive};
+      return c.exchange({&s, 1}, {&r, 1});
+    };
+  };
+  const auto reduce = [](std::size_t count) {
+    return [=](Communicator& c) {
+      std::vector<float> values(count);
+      return c.all_reduce_sum(values);
+    };
+  };
+  CHECK_THAT(run(barrier, broadcast(16, 1)),
+             Contains("barrier #0 on \"world\" (rank 0 of 2)") && Contains("broadcast #0 of 16 bytes from rank 1"));
+  CHECK_THAT(run(broadcast(16, 0), broadcast(16, 1)), Contains("from rank 0 on") && Contains("from rank 1 on"));
+  CHECK_THAT(run(broadcast(16, 0), broadcast(24, 0)), Contains("of 16 bytes") && Contains("of 24 bytes"));
+  CHECK_THAT(run(reduce(10), reduce(11)), Contains("of 40 bytes") && Contains("of 44 bytes"));
+  CHECK_THAT(run(exchange(8, 400), exchange(800, 8)), Contains("rank 0 expects 400 bytes from rank 1, which sends 800"));
+  CHECK_THAT(run(exchange(8, 400), exchange(0, 8)), Contains("rank 0 expects 400 bytes from rank 1, which sends 0"));
+}
+
+TEST_CASE("abort wakes every lane") {
+  std::atomic<int> woken = 0;
+  const auto start = std::chrono::steady_clock::now();
+  const Status status = run_inproc(2, [&](Communicator& c) -> Status {
+    LANCET_ASSIGN(auto lane, c.duplicate());
+    if (c.rank() == 1) {
+      std::this_thread::sleep_for(100ms);
+      c.abort("rank 1 has seen a signal");
+      return {};
+    }
+    Status of_lane;
+    {
+      std::jthread other([&] { of_lane = lane->barrier(); });
+      std::vector<float> values(8);
+      const Status s = c.all_reduce_sum(values);
+      if (!s && s.error().message == "communication was aborted: rank 1 has seen a signal") ++woken;
+    }
+    if (!of_lane && of_lane.error().message == "communication was aborted: rank 1 has seen a signal") ++woken;
+    if (!lane->barrier() && !lane->duplicate()) ++woken;
+    return {};
+  });
+  CHECK(status);
+  CHECK(woken == 3);
+  CHECK(elapsed(start) < 5);
+}
+
+TEST_CASE("the first error is returned, the first exception rethrown, and nobody is waited for") {
+  const auto start = std::chrono::steady_clock::now();
+  const Status status = run_inproc(3, [](Communicator& c) -> Status {
+    if (c.rank() == 2) return data_error("shard 7 is not there");
+    return c.barrier();
+  });
+  REQUIRE_FALSE(status);
+  CHECK(status.error().code == ExitCode::data);
+  CHECK(status.error().message == "shard 7 is not there");
+  const auto throwing = [](Communicator& c) -> Status {
+    if (c.rank() == 1) throw std::out_of_range("index 9 of 4");
+    return c.barrier();
+  };
+  CHECK_THROWS_AS((void)run_inproc(3, throwing), std::out_of_range);
+  // A rank that is done too early is not waited for either.
+  const Status early = run_inproc(3, [](Communicator& c) -> Status { return c.rank() == 1 ? Status{} : c.barrier(); });
+  REQUIRE_FALSE(early);
+  CHECK_THAT(early.error().message, Contains("waited for rank 1, which ended without it"));
+  CHECK(elapsed(start) < 5);
+}
