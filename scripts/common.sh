@@ -1,0 +1,20 @@
+# shellcheck shell=bash
+# Shared by the scripts: where the project lies, how they speak, how many jobs fit. Sourced, not run.
+ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
+BUILD_DIR="${BUILD_DIR:-$ROOT/build${LANCET_SANITIZE:+-$LANCET_SANITIZE}}"
+cd "$ROOT" || exit 1
+
+say() { printf '\n== %s\n' "$*" >&2; }
+note() { printf '   %s\n' "$*" >&2; }
+die() {
+  printf 'error: %s\n' "$*" >&2
+  exit 1
+}
+
+# One compiler a core, but no more than memory holds (about 1.5 GB each with the sanitizers).
+jobs_that_fit() {
+  local cores gigabytes
+  cores=$(nproc)
+  gigabytes=$(awk '/MemAvailable/ {print int($2 / 1572864)}' /proc/meminfo)
+  echo $((gigabytes < 1 ? 1 : gigabytes < cores ? gigabytes : cores))
+}

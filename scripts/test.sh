@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# Installs what is missing, builds, and runs every test.
+#   scripts/test.sh [ctest options...]        e.g. scripts/test.sh -R planner
+#   LANCET_SANITIZE=address|thread scripts/test.sh
+set -euo pipefail
+. "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+# Tests that start ranks of their own run mpirun, which asks for these two where the user is root.
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+command -v ssh >/dev/null || export OMPI_MCA_plm=isolated  # see scripts/mpirun.sh
+
+start=$SECONDS
+say "1/3 packages"
+scripts/install_deps.sh
+say "2/3 build in ${BUILD_DIR#"$ROOT"/}"
+scripts/build.sh
+built=$SECONDS
+say "3/3 tests"
+status=0
+ctest --test-dir "$BUILD_DIR" --output-on-failure --no-tests=error -j "$(jobs_that_fit)" "$@" || status=$?
+
+if [ $status -eq 0 ]; then
+  say "all tests passed (build $((built - start)) s, tests $((SECONDS - built)) s)"
+else
+  say "tests FAILED (build $((built - start)) s, tests $((SECONDS - built)) s); the failures stand above"
+fi
+exit $status
