@@ -61,7 +61,11 @@ class CpuExecutor final : public Executor {
  public:
   CpuExecutor(const ir::Plan& plan, TensorStore& store, const ExecutorOptions& options)
       : plan_(plan), store_(store), options_(options), spans_(plan.program.instructions.size()) {
-    arena_ = Buffer::raw(static_cast<std::size_t>(plan.arena_bytes));
+    if (!options.arena) arena_ = Buffer::raw(static_cast<std::size_t>(plan.arena_bytes));
+    const Buffer& arena = options.arena ? *options.arena : arena_;
+    LANCET_CHECK(arena.size() >= static_cast<std::size_t>(plan.arena_bytes), "the arena has {} bytes, the plan needs {}",
+                 arena.size(), plan.arena_bytes);
+    base_ = arena.as<std::byte>();
     for (const ir::Tensor& tensor : plan.program.tensors)
       if (tensor.kind == ir::TensorKind::input)
         inputs_.emplace_back(tensor.name, Buffer::zeroed(static_cast<std::size_t>(ir::bytes(tensor.type))));
@@ -146,7 +150,7 @@ class CpuExecutor final : public Executor {
     } else if (tensor.kind != ir::TensorKind::value) {
       data = store_[tensor.name].memory.data();
     } else if (plan_.offsets[root.index()] >= 0) {
-      data = arena_.as<std::byte>() + plan_.offsets[root.index()];
+      data = base_ + plan_.offsets[root.index()];
     }
     return {data, plan_.program.type(id)};
   }
@@ -174,6 +178,7 @@ class CpuExecutor final : public Executor {
   }
 
   void serve(std::size_t lane) {
+    backend::cpu::set_threads(1);  // what these lanes compute are copies
     for (std::uint32_t seen = 0;;) {
       epoch_.wait(seen, std::memory_order_acquire);
       seen = epoch_.load(std::memory_order_acquire);
@@ -227,7 +232,8 @@ class CpuExecutor final : public Executor {
   const ir::Plan plan_;
   TensorStore& store_;
   const ExecutorOptions options_;
-  Buffer arena_;
+  Buffer arena_;               // unless shared
+  std::byte* base_ = nullptr;  // of the arena
   std::vector<std::pair<std::string, Buffer>> inputs_;
   std::array<Buffer, ir::lane_count> workspaces_;
   std::array<std::vector<Step>, ir::lane_count> steps_;

@@ -23,6 +23,8 @@ struct ExecutorOptions {
   int threads = 1;  // of the compute lane
   // By lane; null on the compute lane. They outlive the executor.
   std::array<comm::Communicator*, ir::lane_count> communicators{};
+  // Memory of at least plan.arena_bytes that executors which never run at once share; null: its own.
+  const backend::cpu::Buffer* arena = nullptr;
 };
 
 // Where an instruction ran, in nanoseconds from the start of its step.

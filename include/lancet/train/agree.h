@@ -1,0 +1,17 @@
+// What ranks decide together, so that none goes on, or waits, alone.
+#pragma once
+#include <string>
+
+#include "lancet/base/result.h"
+#include "lancet/comm/communicator.h"
+
+namespace lancet::train {
+
+// Collective. Success where every rank brings success; else, on all ranks, the error of the first rank that failed, with
+// that rank named where the others did not fail.
+Status agree(comm::Communicator& world, const Status& mine);
+
+// Collective: root's text on all ranks.
+Result<std::string> broadcast_text(comm::Communicator& world, const std::string& text, int root);
+
+}  // namespace lancet::train

@@ -1,0 +1,48 @@
+// What one step did: the step line and a record of metrics.jsonl.
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <string>
+
+#include "lancet/base/result.h"
+
+namespace lancet::train {
+
+struct StepRecord {
+  std::int64_t step = 0;  // 1 is the first
+  double loss = 0;        // mean cross-entropy over the tokens of the whole batch, in nats
+  double aux_loss = 0;    // sum over MoE layers, without its coefficient
+  double grad_norm = 0;   // before clipping
+  double lr = 0;
+  double step_ms = 0;
+  double tokens_per_s = 0;
+  std::optional<double> mfu;  // percent of the peak; empty where no peak is known
+  // Of this rank's lanes (executor.h). hidden_pct: of communication, what did not leave the compute lane idle.
+  double compute_ms = 0, a2a_ms = 0, allreduce_ms = 0, exposed_ms = 0;
+  std::optional<double> hidden_pct;    // empty without communication
+  std::optional<double> predicted_ms;  // empty where the plan predicts nothing
+  // Over the MoE layers; empty in a dense model. load_max_over_mean: the fullest expert's tokens over the mean, averaged over
+  // layers. drop_pct: tokens that found no slot. dead_experts: experts that no token chose.
+  std::optional<double> load_max_over_mean, drop_pct;
+  std::optional<std::int64_t> dead_experts;
+};
+
+std::string to_json(const StepRecord& record);  // one line
+// step i/N | loss | grad norm | lr | ms | tok/s | MFU | exposed ms (hidden %) | load max/mean | drop % | ETA
+std::string step_line(const StepRecord& record, std::int64_t steps, double seconds_left);
+std::string duration(double seconds);  // "1h 02m", "3m 20s", "12s"
+
+// metrics.jsonl: a line a step, on the disk as soon as it is written.
+class MetricsFile {
+ public:
+  static Result<MetricsFile> create(const std::filesystem::path& path);
+  Status write(const StepRecord& record);  // data error on a full disk
+
+ private:
+  std::filesystem::path path_;
+  std::ofstream out_;
+};
+
+}  // namespace lancet::train

@@ -1,0 +1,47 @@
+// The trainer of one rank: builds Program and Plan, holds the weights, runs steps.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "lancet/base/result.h"
+#include "lancet/comm/communicator.h"
+#include "lancet/config/config.h"
+#include "lancet/runtime/executor.h"
+#include "lancet/runtime/tensor_store.h"
+#include "lancet/train/metrics.h"
+
+namespace lancet::train {
+
+struct TrainerOptions {
+  int local_ranks = 1;          // ranks on this host: they share its cores
+  bool keep_gradients = false;  // outputs grad.* stay readable after a step (tests)
+};
+
+// All calls but the accessors are collective: every rank makes them in the same order.
+class Trainer {
+ public:
+  // config: parsed; checked here against the number of ranks. An error of any rank is returned on all.
+  static Result<std::unique_ptr<Trainer>> create(const config::Config& config, comm::Communicator& world,
+                                                 const TrainerOptions& options = {});
+  virtual ~Trainer() = default;
+
+  // One optimizer step on batch `step` (0 is the first). Numerical error: the loss or the norm is not finite; the weights
+  // are as the step left them.
+  virtual Result<StepRecord> step(std::int64_t step) = 0;
+  // Mean loss over the evaluation batches; empty where the config names none.
+  virtual Result<std::optional<double>> evaluate() = 0;
+  // Ids of the prompt followed by `count` more, each drawn from the softmax of the logits (temperature 1, Philox by seed).
+  virtual Result<std::vector<std::int32_t>> generate(std::vector<std::int32_t> prompt, std::int64_t count) = 0;
+
+  virtual runtime::TensorStore& store() = 0;
+  virtual runtime::Executor& executor() = 0;  // of the step that updates the weights
+  virtual std::string banner() const = 0;     // many lines, without the configuration
+};
+
+// Trains as the config says: run folder, banner, steps, evaluation, sample. Rank 0 logs and writes. Collective.
+Status train(const config::Config& config, comm::Communicator& world, const TrainerOptions& options = {});
+
+}  // namespace lancet::train

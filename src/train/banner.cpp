@@ -1,0 +1,63 @@
+#include "banner.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <fstream>
+
+#include "lancet/model/gpt2_moe.h"
+#include "lancet/ops/catalogue.h"
+
+namespace lancet::train {
+namespace {
+
+std::string megabytes(std::int64_t bytes) { return fmt::format("{:.1f} MB", double(bytes) * 1e-6); }
+std::string millions(std::int64_t count) { return fmt::format("{:.2f} M", double(count) * 1e-6); }
+
+}  // namespace
+
+std::int64_t resident_bytes() {
+  std::ifstream statm("/proc/self/statm");
+  std::int64_t size = 0, resident = 0;
+  statm >> size >> resident;
+  return resident * sysconf(_SC_PAGESIZE);
+}
+
+ProductFlops product_flops(const ir::Program& program) {
+  ProductFlops total;
+  for (const ir::Instruction& instruction : program.instructions) {
+    const std::string_view op = instruction.op;
+    if (op.starts_with("expert_linear")) total.experts += ops::work(program, instruction).flops;
+    if (op.starts_with("linear") || op.starts_with("attention") || op.starts_with("router"))
+      total.dense += ops::work(program, instruction).flops;
+  }
+  return total;
+}
+
+std::string banner(const config::Config& config, int ranks, int threads, const comm::WireReport& wire, const MemoryPlan& memory,
+                   const Peak& peak, const ir::Plan& plan) {
+  const config::Model& model = config.model;
+  const auto count = model::count_parameters(model, ranks);
+  const config::Train& train = config.train;
+  std::string text = fmt::format("model      {} blocks, {} of them MoE with {} experts ({} a rank), n_embd {}, {} heads, vocabulary {}\n",
+                                 model.n_layer, model.moe_layers(), model.experts(ranks), model.experts_on_rank(ranks),
+                                 model.n_embd, model.n_head, model.vocab_size);
+  text += fmt::format("parameters {} in all, {} active for a token\n", millions(count.total), millions(count.active));
+  text += fmt::format("batch      {} tokens a step: {} ranks x {} sequences x {} tokens x {} micro batches\n",
+                      ranks * train.micro_batch_size * train.seq_len * train.gradient_accumulation_steps, ranks,
+                      train.micro_batch_size, train.seq_len, train.gradient_accumulation_steps);
+  text += fmt::format("device     cpu, {} thread{} a rank, {}\n", threads, threads == 1 ? "" : "s",
+                      train.dtype == DType::bf16 ? "bf16 with fp32 masters" : "fp32");
+  text += comm::to_string(wire) + "\n";
+  if (peak.flops > 0)
+    text += fmt::format("peak       {:.3f} TFLOP/s a rank ({}); MFU counts products and attention's causal half, experts on kept tokens\n",
+                        peak.flops * 1e-12, peak.configured ? "log.peak_tflops" : "measured on a 1024^3 product");
+  text += fmt::format("memory     {} a rank: parameters {}, optimizer {}, arena {}, workspace {}, process {}\n",
+                      megabytes(memory.total()), megabytes(memory.parameters), megabytes(memory.state), megabytes(memory.arena),
+                      megabytes(memory.workspace), megabytes(memory.process));
+  text += fmt::format("policy     {}: {} instructions; predicted step time n/a (no costs measured)", plan.header.text("policy"),
+                      plan.program.instructions.size());
+  return text;
+}
+
+}  // namespace lancet::train

@@ -1,0 +1,36 @@
+// What a run says of itself before its first step.
+#pragma once
+#include <cstdint>
+#include <string>
+
+#include "lancet/comm/wire.h"
+#include "lancet/config/config.h"
+#include "lancet/ir/plan.h"
+
+namespace lancet::train {
+
+// Bytes of one rank.
+struct MemoryPlan {
+  std::int64_t process = 0;     // resident before anything was allocated: code, libraries, MPI
+  std::int64_t parameters = 0, state = 0, arena = 0, workspace = 0;
+  std::int64_t total() const { return process + parameters + state + arena + workspace; }
+};
+
+struct Peak {
+  double flops = 0;         // of one rank, per second; 0: not known
+  bool configured = false;  // by log.peak_tflops, else measured
+};
+
+std::string banner(const config::Config& config, int ranks, int threads, const comm::WireReport& wire, const MemoryPlan& memory,
+                   const Peak& peak, const ir::Plan& plan);
+
+std::int64_t resident_bytes();  // of this process now
+
+// Flops of the products and the attention of a step, which MFU counts: forward and backward, the causal half of the
+// attention, experts on all their slots. dense: without the experts; experts: theirs.
+struct ProductFlops {
+  double dense = 0, experts = 0;
+};
+ProductFlops product_flops(const ir::Program& program);
+
+}  // namespace lancet::train

@@ -1,0 +1,99 @@
+#include "lancet/train/batches.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "lancet/base/random.h"
+#include "lancet/data/sampler.h"
+#include "lancet/data/token_file.h"
+#include "lancet/data/tokenizer.h"
+
+namespace lancet::train {
+namespace {
+
+class FileBatches final : public Batches {
+ public:
+  FileBatches(data::Sampler sampler, int rank, int ranks) : sampler_(std::move(sampler)), rank_(rank), ranks_(ranks) {}
+  Status fill(std::int64_t step, int micro, std::span<std::int32_t> inputs, std::span<std::int32_t> targets) override {
+    return sampler_.batch(static_cast<std::uint64_t>(step), rank_, ranks_, micro, inputs, targets);
+  }
+
+ private:
+  data::Sampler sampler_;
+  int rank_, ranks_;
+};
+
+// Tokens drawn from the seed. Every second token follows from the one before, so that there is something to learn.
+class SyntheticBatches final : public Batches {
+ public:
+  SyntheticBatches(const config::Config& config, int rank) : config_(config), rank_(rank) {}
+
+  Status fill(std::int64_t step, int micro, std::span<std::int32_t> inputs, std::span<std::int32_t> targets) override {
+    const std::int64_t length = config_.train.seq_len, rows = std::int64_t(inputs.size()) / length;
+    const std::int64_t rows_a_rank = rows * config_.train.gradient_accumulation_steps;
+    for (std::int64_t row = 0; row < rows; ++row) {
+      const auto global_row = static_cast<std::uint64_t>(rank_ * rows_a_rank + micro * rows + row);
+      const Philox random(static_cast<std::uint64_t>(config_.train.seed), static_cast<std::uint64_t>(step) << 32 | global_row);
+      for (std::int64_t i = 0; i < length; ++i) {
+        inputs[std::size_t(row * length + i)] = token(random, i);
+        targets[std::size_t(row * length + i)] = token(random, i + 1);
+      }
+    }
+    return {};
+  }
+
+ private:
+  std::int32_t token(const Philox& random, std::int64_t i) const {
+    const auto vocabulary = static_cast<std::uint64_t>(config_.model.vocab_size);
+    const std::uint64_t drawn = random.below(static_cast<std::uint64_t>(i / 2), vocabulary);
+    const std::uint64_t first = drawn * drawn / vocabulary;  // small ids are frequent, as in a text
+    return static_cast<std::int32_t>(i % 2 ? (3 * first + 1) % vocabulary : first);
+  }
+
+  const config::Config config_;
+  int rank_;
+};
+
+Result<data::TokenFile> open_tokens(const config::Config& config, const std::string& path) {
+  LANCET_ASSIGN(data::TokenFile file, data::TokenFile::open(path));
+  if (file.vocab_size() != config.model.vocab_size)
+    return data_error(fmt::format("{}: expected a vocabulary of model.vocab_size = {} ids, found one of {}", path,
+                                  config.model.vocab_size, file.vocab_size()));
+  if (!config.data.tokenizer.empty() && file.tokenizer_hash() != 0) {
+    LANCET_ASSIGN(const data::Tokenizer tokenizer, data::Tokenizer::load(config.data.tokenizer));
+    if (tokenizer.hash() != file.tokenizer_hash())
+      return data_error(fmt::format("{}: expected tokens of the tokenizer in {} ({:016x}), found those of another ({:016x})", path,
+                                    config.data.tokenizer, tokenizer.hash(), file.tokenizer_hash()));
+  }
+  return file;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Batches>> training_batches(const config::Config& config, int rank, int ranks) {
+  if (config.data.synthetic) return std::unique_ptr<Batches>(std::make_unique<SyntheticBatches>(config, rank));
+  LANCET_ASSIGN(data::TokenFile file, open_tokens(config, config.data.train));
+  const std::int64_t rows = config.train.micro_batch_size * config.train.gradient_accumulation_steps * ranks;
+  LANCET_ASSIGN(data::Sampler sampler,
+                data::Sampler::make(std::move(file), {.seq_len = config.train.seq_len,
+                                                      .global_batch = rows,
+                                                      .seed = static_cast<std::uint64_t>(config.train.seed)}));
+  return std::unique_ptr<Batches>(std::make_unique<FileBatches>(std::move(sampler), rank, ranks));
+}
+
+Result<std::optional<Evaluation>> evaluation_batches(const config::Config& config, int rank, int ranks) {
+  if (config.data.synthetic || config.data.eval.empty()) return std::optional<Evaluation>();
+  LANCET_ASSIGN(data::TokenFile file, open_tokens(config, config.data.eval));
+  const std::int64_t rows = config.train.micro_batch_size * ranks;
+  LANCET_ASSIGN(data::Sampler sampler, data::Sampler::make(std::move(file), {.seq_len = config.train.seq_len,
+                                                                             .global_batch = rows,
+                                                                             .shuffle = false}));
+  const std::int64_t sequences = std::min<std::int64_t>(config.data.eval_sequences, std::int64_t(sampler.windows()));
+  Evaluation evaluation;
+  evaluation.count = std::max<std::int64_t>(sequences / rows, 1);
+  evaluation.batches = std::make_unique<FileBatches>(std::move(sampler), rank, ranks);
+  return std::optional<Evaluation>(std::move(evaluation));
+}
+
+}  // namespace lancet::train

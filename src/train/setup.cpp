@@ -1,0 +1,58 @@
+#include "setup.h"
+
+#include <fmt/format.h>
+
+#include "lancet/base/hash.h"
+#include "lancet/planner/planner.h"
+#include "lancet/train/agree.h"
+
+namespace lancet::train {
+
+model::BuildOptions build_options(const config::Config& config, model::Mode mode, int ranks) {
+  const bool generate = mode == model::Mode::generate;
+  return {.mode = mode,
+          .ranks = ranks,
+          .batch = generate ? 1 : config.train.micro_batch_size,
+          .sequence = config.train.seq_len,
+          .dtype = config.train.dtype,
+          .accumulation = mode == model::Mode::train ? config.train.gradient_accumulation_steps : 1};
+}
+
+Result<ir::Plan> plan_step(const config::Config& config, int ranks, bool update, bool keep_gradients) {
+  const config::Train& train = config.train;
+  planner::PlanRequest request;
+  request.policy = config::name(config.overlap.policy);
+  request.ranks = ranks;
+  request.bucket_bytes = config.overlap.bucket_bytes;
+  request.accumulate = train.gradient_accumulation_steps > 1;
+  request.update = update;
+  using Kind = planner::OptimizeOptions::Kind;
+  request.optimizer = {.kind = train.optimizer == config::Optimizer::adamw ? Kind::adamw : Kind::sgd,
+                       .beta1 = train.adam_beta1,
+                       .beta2 = train.adam_beta2,
+                       .eps = train.adam_eps,
+                       .momentum = train.sgd_momentum,
+                       .weight_decay = train.weight_decay,
+                       .clip_grad = train.clip_grad,
+                       .decays = model::decays,
+                       .ranks = ranks,
+                       .keep_gradients = keep_gradients};
+  return planner::make_plan(model::build_forward(config.model, build_options(config, model::Mode::train, ranks)), request);
+}
+
+Result<ir::Plan> plan_forward(const config::Config& config, model::Mode mode, int ranks) {
+  return planner::make_forward_plan(model::build_forward(config.model, build_options(config, mode, ranks)), ranks);
+}
+
+Result<ir::Plan> share_plan(comm::Communicator& world, const Result<ir::Plan>& mine) {
+  LANCET_TRY(agree(world, mine.ok() ? Status() : Status(mine.error())));
+  LANCET_ASSIGN(const std::string text, broadcast_text(world, world.rank() == 0 ? ir::print(*mine) : "", 0));
+  auto plan = ir::parse_plan(text);
+  Status status = plan.ok() ? ir::verify(*plan) : Status(plan.error());
+  if (status.ok() && hash64(ir::print(*plan)) != hash64(text))
+    status = internal_error(fmt::format("expected plan {}, found {}", hex(hash64(text)), hex(hash64(ir::print(*plan)))));
+  LANCET_TRY(agree(world, status));
+  return plan;
+}
+
+}  // namespace lancet::train

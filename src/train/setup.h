@@ -1,0 +1,22 @@
+// How a config becomes plans.
+#pragma once
+#include <string>
+
+#include "lancet/comm/communicator.h"
+#include "lancet/config/config.h"
+#include "lancet/ir/plan.h"
+#include "lancet/model/gpt2_moe.h"
+
+namespace lancet::train {
+
+model::BuildOptions build_options(const config::Config& config, model::Mode mode, int ranks);
+
+// The plan of the step that updates the weights, or of a micro batch before it (update false). keep_gradients: see trainer.h.
+Result<ir::Plan> plan_step(const config::Config& config, int ranks, bool update, bool keep_gradients);
+Result<ir::Plan> plan_forward(const config::Config& config, model::Mode mode, int ranks);
+
+// Rank 0's plan on all ranks, as text; each compares the hash of what it understood (rule 4). Collective.
+Result<ir::Plan> share_plan(comm::Communicator& world, const Result<ir::Plan>& mine);
+
+
+}  // namespace lancet::train

@@ -1,0 +1,135 @@
+#include <fmt/format.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+
+#include "lancet/base/log.h"
+#include "lancet/data/tokenizer.h"
+#include "lancet/ir/plan.h"
+#include "lancet/train/agree.h"
+#include "lancet/train/trainer.h"
+
+namespace lancet::train {
+namespace {
+
+// The run folder, written by rank 0 only.
+class RunFolder {
+ public:
+  static Result<RunFolder> create(const config::Config& config, const ir::Plan& plan) {
+    RunFolder folder;
+    folder.path_ = config.log.run_dir;
+    std::error_code error;
+    std::filesystem::create_directories(folder.path_, error);
+    if (error)
+      return data_error(fmt::format("log.run_dir: expected a folder that can be made at {}, found: {}", folder.path_.string(), error.message()));
+    LANCET_TRY(folder.write("config.json", config::to_json(config)));
+    LANCET_TRY(folder.write("plan.ir", ir::print(plan)));
+    LANCET_ASSIGN(folder.metrics_, MetricsFile::create(folder.path_ / "metrics.jsonl"));
+    return folder;
+  }
+  Status write(const char* name, const std::string& text) const {
+    std::ofstream out(path_ / name, std::ios::trunc);
+    out << text << std::flush;
+    if (!out) return data_error(fmt::format("{}: writing failed (is the disk full?)", (path_ / name).string()));
+    return {};
+  }
+  Status record(const StepRecord& record) { return metrics_->write(record); }
+
+ private:
+  std::filesystem::path path_;
+  std::optional<MetricsFile> metrics_;
+};
+
+// Averages over the run; the first step, which warms caches up, is left out.
+class Averages {
+ public:
+  void add(const StepRecord& record) {
+    if (record.step == 1) return;
+    ++steps_;
+    ms_ += record.step_ms;
+    exposed_ += record.exposed_ms;
+    tokens_ += record.tokens_per_s * record.step_ms;
+  }
+  std::string line() const {
+    if (steps_ == 0) return "";
+    return fmt::format("average over {} steps: {:.1f} ms a step, {:.0f} tok/s, exposed {:.1f} ms", steps_, ms_ / steps_, tokens_ / ms_,
+                       exposed_ / steps_);
+  }
+  double seconds_a_step(const StepRecord& last) const { return (steps_ ? ms_ / steps_ : last.step_ms) * 1e-3; }
+
+ private:
+  double steps_ = 0, ms_ = 0, exposed_ = 0, tokens_ = 0;
+};
+
+class Run {
+ public:
+  Run(const config::Config& config, comm::Communicator& world, const TrainerOptions& options)
+      : config_(config), world_(world), options_(options) {}
+
+  Status operator()() {
+    LANCET_ASSIGN(trainer_, Trainer::create(config_, world_, options_));
+    LANCET_TRY(agree(world_, open_folder()));
+    log::info("{}", trainer_->banner());
+    for (std::int64_t step = 0; step < config_.train.steps; ++step) {
+      LANCET_ASSIGN(const StepRecord record, trainer_->step(step));
+      LANCET_TRY(report(record));
+      const std::int64_t interval = config_.train.eval_interval;
+      if (interval > 0 && (step + 1) % interval == 0 && step + 1 < config_.train.steps) LANCET_TRY(evaluate(step + 1));
+    }
+    LANCET_TRY(evaluate(config_.train.steps));
+    if (const std::string line = averages_.line(); !line.empty()) log::info("{}", line);
+    return sample();
+  }
+
+ private:
+  bool leads() const { return world_.rank() == 0; }
+
+  Status open_folder() {
+    if (!leads()) return {};
+    LANCET_ASSIGN(folder_, RunFolder::create(config_, trainer_->executor().plan()));
+    return {};
+  }
+
+  Status report(const StepRecord& record) {
+    averages_.add(record);
+    if (!leads()) return {};
+    LANCET_TRY(folder_->record(record));
+    const std::int64_t steps = config_.train.steps;
+    if (record.step % config_.log.interval == 0 || record.step == 1 || record.step == steps)
+      log::info("{}", step_line(record, steps, averages_.seconds_a_step(record) * double(steps - record.step)));
+    return {};
+  }
+
+  Status evaluate(std::int64_t step) {
+    LANCET_ASSIGN(const std::optional<double> loss, trainer_->evaluate());
+    if (loss) log::info("step {} | held-out loss {:.4f} | perplexity {:.2f}", step, *loss, std::exp(*loss));
+    return {};
+  }
+
+  Status sample() {
+    if (config_.train.sample_tokens == 0) return {};
+    LANCET_ASSIGN(const data::Tokenizer tokenizer, data::Tokenizer::load(config_.data.tokenizer));
+    LANCET_ASSIGN(std::vector<std::int32_t> prompt, tokenizer.encode(config_.train.sample_prompt));
+    if (prompt.empty()) prompt.push_back(std::max(tokenizer.eos(), 0));
+    LANCET_ASSIGN(const std::vector<std::int32_t> ids, trainer_->generate(prompt, config_.train.sample_tokens));
+    LANCET_ASSIGN(const std::string text, tokenizer.decode(ids));
+    log::info("sample: {}", text);
+    return {};
+  }
+
+  const config::Config& config_;
+  comm::Communicator& world_;
+  const TrainerOptions& options_;
+  std::unique_ptr<Trainer> trainer_;
+  std::optional<RunFolder> folder_;
+  Averages averages_;
+};
+
+}  // namespace
+
+Status train(const config::Config& config, comm::Communicator& world, const TrainerOptions& options) {
+  return Run(config, world, options)();
+}
+
+}  // namespace lancet::train
