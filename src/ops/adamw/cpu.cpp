@@ -1,0 +1,69 @@
+#include <cmath>
+
+#include "ops/adamw/math.h"
+#include "ops/cpu.h"
+
+namespace lancet::ops {
+namespace {
+
+// The numbers of one step: attributes are fixed, clip and schedule are read when it runs.
+struct Settings {
+  explicit Settings(const KernelArgs& args)
+      : beta1(args.attributes.real("beta1")),
+        beta2(args.attributes.real("beta2")),
+        eps(args.attributes.real("eps")),
+        weight_decay(args.attributes.real("weight_decay")),
+        clip(args.operands[4].as<float>()),
+        schedule(args.operands[5].as<float>()) {}
+
+  AdamW step() const {
+    const double lr = schedule[0], correction1 = schedule[1], correction2 = schedule[2];
+    return {.beta1 = float(beta1),
+            .rest1 = float(1 - beta1),
+            .beta2 = float(beta2),
+            .rest2 = float(1 - beta2),
+            .eps = float(eps),
+            .scale = clip[1],
+            .keep = float(1 - lr * weight_decay),
+            .step = float(lr / correction1),
+            .denominator = float(1 / std::sqrt(correction2))};
+  }
+
+  double beta1, beta2, eps, weight_decay;
+  const float *clip, *schedule;
+};
+
+// adamw(&w, &m, &v, gradient, clip, schedule [, &master]). With a master copy it is what is updated, and w its
+// rounding.
+Kernel bind(const KernelArgs& args) {
+  const Settings settings(args);
+  float *m = args.operands[1].as<float>(), *v = args.operands[2].as<float>();
+  const float* gradient = args.operands[3].as<float>();
+  const std::int64_t n = args.operands[0].elements();
+  float* w = args.operands[args.has(6) ? 6 : 0].as<float>();
+  bf16* rounded = args.has(6) ? args.operands[0].as<bf16>() : nullptr;
+  return [=]() -> Status {
+    const AdamW step = settings.step();
+    cpu::parallel_for(n, cpu::grain_elements, [&, step](std::int64_t begin, std::int64_t end) {
+      if (rounded) {
+#pragma omp simd
+        for (std::int64_t i = begin; i < end; ++i) {
+          w[i] = step(w[i], m[i], v[i], gradient[i]);
+          rounded[i] = from_f32<bf16>(w[i]);
+        }
+      } else {
+#pragma omp simd
+        for (std::int64_t i = begin; i < end; ++i) w[i] = step(w[i], m[i], v[i], gradient[i]);
+      }
+    });
+    return {};
+  };
+}
+
+const CpuKernel table[] = {{"adamw", bind}};
+
+}  // namespace
+
+std::span<const CpuKernel> adamw_cpu() { return table; }
+
+}  // namespace lancet::ops

@@ -1,0 +1,155 @@
+// What the CPU kernels share. Every element of a result comes from the same instructions in the same order, wherever
+// its row lies, however many rows there are and however many threads work: parts of a batch give the whole, bit for
+// bit.
+#pragma once
+#include <algorithm>
+#include <array>
+#include <cstdint>
+
+#include "lancet/backend/cpu/parallel.h"
+#include "lancet/base/check.h"
+#include "lancet/base/dtype.h"
+#include "lancet/ops/kernel.h"
+
+namespace lancet::ops::cpu {
+
+using backend::cpu::parallel_for;
+
+// f(T{}) with the element type T of an activation.
+template <class F>
+Kernel by_dtype(DType dtype, F&& f) {
+  LANCET_CHECK(dtype == DType::f32 || dtype == DType::bf16, "a kernel of f32 or bf16, found {}", name(dtype));
+  return dtype == DType::bf16 ? f(bf16{}) : f(float{});
+}
+
+// Elements per block of a loop: whole vectors of every machine, and enough of them to hide the latency of an addition.
+inline constexpr std::int64_t block = 64;
+// Less work than this is not worth a second thread (waking one costs a few microseconds).
+inline constexpr std::int64_t grain_elements = 8192;
+
+inline std::int64_t row_grain(std::int64_t columns) {
+  return std::max<std::int64_t>(1, grain_elements / std::max<std::int64_t>(1, columns));
+}
+
+namespace detail {
+
+template <class Out, class F, class... In>
+LANCET_HD void map_block(Out* out, F f, const In*... in) {
+#pragma omp simd
+  for (std::int64_t j = 0; j < block; ++j) out[j] = from_f32<Out>(f(to_f32(in[j])...));
+}
+
+template <class T>
+std::array<T, block> padded(const T* in, std::int64_t n) {
+  std::array<T, block> result{};
+  std::copy_n(in, n, result.data());
+  return result;
+}
+
+}  // namespace detail
+
+// out[i] = f(in[i]...) in f32. `out` may be one of `in`. The tail goes through the code of the blocks, so that an
+// element does not feel where it lies.
+template <class Out, class F, class... In>
+void map(std::int64_t n, Out* out, F f, const In*... in) {
+  std::int64_t i = 0;
+  for (; i + block <= n; i += block) detail::map_block(out + i, f, (in + i)...);
+  if (i == n) return;
+  Out tail[block];
+  detail::map_block(tail, f, detail::padded(in + i, n - i).data()...);
+  std::copy_n(tail, n - i, out + i);
+}
+
+// map over the threads.
+template <class Out, class F, class... In>
+void parallel_map(std::int64_t n, Out* out, F f, const In*... in) {
+  parallel_for(n, grain_elements,
+               [&](std::int64_t begin, std::int64_t end) { map(end - begin, out + begin, f, (in + begin)...); });
+}
+
+// Sums of the K terms term(i) over i in [0, n): lane l adds l, l + 64, ...; then the lanes are added as a tree.
+template <std::size_t K, class F>
+std::array<float, K> sums(std::int64_t n, F term) {
+  alignas(64) float lanes[K][block] = {};
+  std::int64_t i = 0;
+  for (; i + block <= n; i += block) {
+#pragma omp simd
+    for (std::int64_t j = 0; j < block; ++j) {
+      const std::array<float, K> t = term(i + j);
+      for (std::size_t k = 0; k < K; ++k) lanes[k][j] += t[k];
+    }
+  }
+  for (std::int64_t j = 0; i + j < n; ++j) {
+    const std::array<float, K> t = term(i + j);
+    for (std::size_t k = 0; k < K; ++k) lanes[k][j] += t[k];
+  }
+  std::array<float, K> result;
+  for (std::size_t k = 0; k < K; ++k) {
+    for (std::int64_t half = block / 2; half > 0; half /= 2)
+      for (std::int64_t j = 0; j < half; ++j) lanes[k][j] += lanes[k][j + half];
+    result[k] = lanes[k][0];
+  }
+  return result;
+}
+
+template <class F>
+float sum(std::int64_t n, F term) {
+  return sums<1>(n, [&](std::int64_t i) { return std::array<float, 1>{term(i)}; })[0];
+}
+
+// out[j] = (or, accumulating, +=) the sum over rows of x[row * stride + j], j in [0, columns). Single-threaded.
+template <class T>
+void add_rows(std::int64_t rows, std::int64_t columns, std::int64_t stride, const T* x, float* out, bool accumulate) {
+  if (!accumulate) std::fill_n(out, columns, 0.f);
+  std::int64_t r = 0;
+  for (; r + 4 <= rows; r += 4) {  // four rows at a time: a quarter of the traffic on `out`
+    const T *a = x + r * stride, *b = a + stride, *c = b + stride, *d = c + stride;
+#pragma omp simd
+    for (std::int64_t j = 0; j < columns; ++j) out[j] += (to_f32(a[j]) + to_f32(b[j])) + (to_f32(c[j]) + to_f32(d[j]));
+  }
+  for (; r < rows; ++r) {
+    const T* a = x + r * stride;
+#pragma omp simd
+    for (std::int64_t j = 0; j < columns; ++j) out[j] += to_f32(a[j]);
+  }
+}
+
+// The filled rows of the experts' buffers [E,R,...]: of expert e the rows rows[e,0] <= r < rows[e,W].
+class FilledRows {
+ public:
+  FilledRows(const TensorView& rows, std::int64_t buffer_rows)
+      : rows_(rows.as<std::int32_t>()),
+        experts_(rows.shape()[0]),
+        sources_(rows.shape()[1] - 1),
+        buffer_rows_(buffer_rows) {}
+
+  std::int64_t experts() const { return experts_; }
+  // Of expert e, counted through all experts' buffers.
+  std::int64_t begin(std::int64_t e) const { return e * buffer_rows_ + rows_[e * (sources_ + 1)]; }
+  std::int64_t end(std::int64_t e) const { return e * buffer_rows_ + rows_[e * (sources_ + 1) + sources_]; }
+  std::int64_t total() const {
+    std::int64_t n = 0;
+    for (std::int64_t e = 0; e < experts_; ++e) n += end(e) - begin(e);
+    return n;
+  }
+
+  // f(begin, end) on ranges of buffer rows: the filled rows, shared out evenly whatever expert they belong to.
+  template <class F>
+  void parallel(std::int64_t grain, F f) const {
+    parallel_for(total(), grain, [&](std::int64_t first, std::int64_t last) {
+      std::int64_t before = 0;  // filled rows of the experts before e
+      for (std::int64_t e = 0; e < experts_ && before < last; ++e) {
+        const std::int64_t count = end(e) - begin(e);
+        const std::int64_t from = std::max<std::int64_t>(first - before, 0), to = std::min(last - before, count);
+        if (from < to) f(begin(e) + from, begin(e) + to);
+        before += count;
+      }
+    });
+  }
+
+ private:
+  const std::int32_t* rows_;
+  std::int64_t experts_, sources_, buffer_rows_;
+};
+
+}  // namespace lancet::ops::cpu

@@ -1,0 +1,162 @@
+#include <cmath>
+#include <type_traits>
+
+#include "lancet/base/math.h"
+#include "ops/cpu.h"
+#include "ops/cross_entropy/math.h"
+
+namespace lancet::ops {
+namespace {
+
+struct Rows {
+  explicit Rows(const KernelArgs& args)
+      : targets(args.operands[1].as<std::int32_t>()),
+        count(args.operands[0].shape().rows()),
+        columns(args.operands[0].shape().back()),
+        vocabulary(args.attributes.integer("vocabulary")),
+        total_tokens(args.attributes.integer("total_tokens")) {}
+
+  void check_targets() const {
+    for (std::int64_t r = 0; r < count; ++r)
+      LANCET_CHECK(targets[r] >= 0 && targets[r] < vocabulary, "target {} at {} lies outside a vocabulary of {}",
+                   targets[r], r, vocabulary);
+  }
+
+  const std::int32_t* targets;
+  std::int64_t count, columns, vocabulary, total_tokens;
+};
+
+// Scratch: a loss per row, then (where the logits are not f32) a row of exponentials per thread.
+struct Scratch {
+  Scratch(const Rows& rows, bool exponentials, std::byte* workspace)
+      : slots(backend::cpu::threads()),
+        row_floats(exponentials ? (rows.columns + cpu::block) / 16 * 16 : 0),
+        losses(reinterpret_cast<double*>(workspace)),
+        first_row(reinterpret_cast<float*>(losses + (rows.count + 7) / 8 * 8)) {}
+
+  std::size_t bytes(const Rows& rows) const {
+    return std::size_t((rows.count + 7) / 8 * 8) * sizeof(double) + std::size_t(slots * row_floats) * sizeof(float);
+  }
+
+  std::int64_t slots, row_floats;
+  double* losses;
+  float* first_row;
+};
+
+template <class T>
+float row_max(std::int64_t n, const T* x) {
+  alignas(64) float lanes[cpu::block];
+  std::fill_n(lanes, cpu::block, to_f32(x[0]));
+  std::int64_t i = 0;
+  for (; i + cpu::block <= n; i += cpu::block) {
+#pragma omp simd
+    for (std::int64_t j = 0; j < cpu::block; ++j) {
+      const float v = to_f32(x[i + j]);
+      lanes[j] = v > lanes[j] ? v : lanes[j];
+    }
+  }
+  for (; i < n; ++i) lanes[0] = std::max(lanes[0], to_f32(x[i]));
+  return *std::max_element(lanes, lanes + cpu::block);
+}
+
+// e[i] = exp(x[i] - max), which may be x itself; returns their sum.
+template <class T>
+float exponentials(std::int64_t n, const T* x, float max, float* e) {
+  return cpu::sum(n, [=](std::int64_t i) { return e[i] = exp_f32(to_f32(x[i]) - max); });
+}
+
+template <class T>
+double loss_of(const T* x, std::int32_t target, float max, float sum) {
+  return std::log(double(sum)) + double(max) - double(to_f32(x[target]));
+}
+
+// One row: its loss, and in training its gradient over it. The row comes from memory once and then stays in the cache.
+template <class T>
+double row(const Rows& rows, T* x, std::int32_t target, float* e) {
+  const float max = row_max(rows.vocabulary, x);
+  const float logit = to_f32(x[target]);
+  const float sum = exponentials(rows.vocabulary, x, max, e);
+  const float inverse = 1.f / sum, share = float(1.0 / double(rows.total_tokens));
+  const float at_target = cross_entropy_dlogit_target(e[target], inverse, share);
+  cpu::map(
+      rows.vocabulary, x, [=](float v) { return cross_entropy_dlogit(v, inverse, share); },
+      static_cast<const float*>(e));
+  x[target] = from_f32<T>(at_target);
+  std::fill(x + rows.vocabulary, x + rows.columns, T{});
+  return std::log(double(sum)) + double(max) - double(logit);
+}
+
+template <class T>
+double row_loss(const Rows& rows, const T* x, std::int32_t target) {
+  const float max = row_max(rows.vocabulary, x);
+  const float sum = cpu::sum(rows.vocabulary, [=](std::int64_t i) { return exp_f32(to_f32(x[i]) - max); });
+  return loss_of(x, target, max, sum);
+}
+
+// The rows' losses are added in their order, whoever computed them.
+float total(const Rows& rows, const double* losses) {
+  double sum = 0;
+  for (std::int64_t r = 0; r < rows.count; ++r) sum += losses[r];
+  return float(sum / double(rows.total_tokens));
+}
+
+// cross_entropy(logits [B,S,V], targets [B,S]) -> loss f32[1]
+Kernel bind(const KernelArgs& args) {
+  const Rows rows(args);
+  double* losses = Scratch(rows, false, args.workspace).losses;
+  float* loss = args.results[0].as<float>();
+  return cpu::by_dtype(args.operands[0].dtype(), [&]<class T>(T) -> Kernel {
+    const T* logits = args.operands[0].as<T>();
+    return [=]() -> Status {
+      rows.check_targets();
+      cpu::parallel_for(rows.count, cpu::row_grain(rows.columns), [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t r = begin; r < end; ++r)
+          losses[r] = row_loss(rows, logits + r * rows.columns, rows.targets[r]);
+      });
+      *loss = total(rows, losses);
+      return {};
+    };
+  });
+}
+std::size_t workspace(const KernelArgs& args) {
+  const Rows rows(args);
+  return Scratch(rows, false, nullptr).bytes(rows);
+}
+
+// cross_entropy_train(logits, targets) -> loss, dlogits in the logits' memory
+Kernel bind_train(const KernelArgs& args) {
+  const Rows rows(args);
+  const Scratch scratch(rows, args.operands[0].dtype() != DType::f32, args.workspace);
+  float* loss = args.results[0].as<float>();
+  return cpu::by_dtype(args.operands[0].dtype(), [&]<class T>(T) -> Kernel {
+    T* logits = args.results[1].as<T>();
+    return [=]() -> Status {
+      rows.check_targets();
+      cpu::parallel_for(scratch.slots, 1, [&](std::int64_t first, std::int64_t last) {
+        for (std::int64_t r = rows.count * first / scratch.slots; r < rows.count * last / scratch.slots; ++r) {
+          T* x = logits + r * rows.columns;
+          float* e;
+          if constexpr (std::is_same_v<T, float>)
+            e = x;
+          else
+            e = scratch.first_row + first * scratch.row_floats;
+          scratch.losses[r] = row(rows, x, rows.targets[r], e);
+        }
+      });
+      *loss = total(rows, scratch.losses);
+      return {};
+    };
+  });
+}
+std::size_t workspace_train(const KernelArgs& args) {
+  const Rows rows(args);
+  return Scratch(rows, args.operands[0].dtype() != DType::f32, nullptr).bytes(rows);
+}
+
+const CpuKernel table[] = {{"cross_entropy", bind, workspace}, {"cross_entropy_train", bind_train, workspace_train}};
+
+}  // namespace
+
+std::span<const CpuKernel> cross_entropy_cpu() { return table; }
+
+}  // namespace lancet::ops

@@ -1,0 +1,88 @@
+#include <cstring>
+
+#include "ops/cpu.h"
+
+namespace lancet::ops {
+namespace {
+
+// A token outside the table would be a write to foreign memory: worth a comparison per token.
+void check_tokens(const std::int32_t* tokens, std::int64_t count, std::int64_t vocabulary) {
+  for (std::int64_t i = 0; i < count; ++i)
+    LANCET_CHECK(tokens[i] >= 0 && tokens[i] < vocabulary, "token {} at {} lies outside a vocabulary of {}", tokens[i],
+                 i, vocabulary);
+}
+
+void zero_rows(float* data, std::int64_t rows, std::int64_t columns) {
+  cpu::parallel_for(rows * columns, cpu::grain_elements, [&](std::int64_t begin, std::int64_t end) {
+    std::memset(data + begin, 0, std::size_t(end - begin) * sizeof(float));
+  });
+}
+
+// embedding(tokens [B,S], wte [V,D], wpe [P,D]) -> x [B,S,D]
+Kernel bind(const KernelArgs& args) {
+  const std::int32_t* tokens = args.operands[0].as<std::int32_t>();
+  const std::int64_t count = args.operands[0].elements(), sequence = args.operands[0].shape()[1];
+  const std::int64_t vocabulary = args.operands[1].shape()[0], d = args.operands[1].shape()[1];
+  return cpu::by_dtype(args.operands[1].dtype(), [&]<class T>(T) -> Kernel {
+    const T *wte = args.operands[1].as<T>(), *wpe = args.operands[2].as<T>();
+    T* x = args.results[0].as<T>();
+    return [=]() -> Status {
+      check_tokens(tokens, count, vocabulary);
+      cpu::parallel_for(count, cpu::row_grain(d), [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t t = begin; t < end; ++t)
+          cpu::map(
+              d, x + t * d, [](float a, float b) { return a + b; }, wte + tokens[t] * d, wpe + t % sequence * d);
+      });
+      return {};
+    };
+  });
+}
+
+// embedding_dw(dx [B,S,D], tokens [B,S] [, dw so far]) -> dw f32[V,D]. Threads share the features, so that a token's
+// rows are added in order. Onto a sum so far only the rows of the batch's tokens are touched.
+Kernel bind_dw(const KernelArgs& args) {
+  const std::int32_t* tokens = args.operands[1].as<std::int32_t>();
+  float* dw = args.results[0].as<float>();
+  const std::int64_t vocabulary = args.results[0].shape()[0], d = args.results[0].shape()[1];
+  const std::int64_t count = args.operands[1].elements();
+  const bool accumulate = args.has(2);
+  return cpu::by_dtype(args.operands[0].dtype(), [&]<class T>(T) -> Kernel {
+    const T* dx = args.operands[0].as<T>();
+    return [=]() -> Status {
+      check_tokens(tokens, count, vocabulary);
+      if (!accumulate) zero_rows(dw, vocabulary, d);
+      cpu::parallel_for(d, cpu::block, [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t t = 0; t < count; ++t)
+          cpu::add_rows(1, end - begin, d, dx + t * d + begin, dw + tokens[t] * d + begin, true);
+      });
+      return {};
+    };
+  });
+}
+
+// position_dw(dx [B,S,D] [, dw so far]) -> dw f32[P,D]
+Kernel bind_position_dw(const KernelArgs& args) {
+  const Shape& shape = args.operands[0].shape();
+  const std::int64_t batch = shape[0], sequence = shape[1], d = shape[2], positions = args.results[0].shape()[0];
+  float* dw = args.results[0].as<float>();
+  const bool accumulate = args.has(1);
+  return cpu::by_dtype(args.operands[0].dtype(), [&]<class T>(T) -> Kernel {
+    const T* dx = args.operands[0].as<T>();
+    return [=]() -> Status {
+      cpu::parallel_for(sequence, cpu::row_grain(batch * d), [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t s = begin; s < end; ++s)
+          cpu::add_rows(batch, d, sequence * d, dx + s * d, dw + s * d, accumulate);
+      });
+      if (!accumulate) zero_rows(dw + sequence * d, positions - sequence, d);
+      return {};
+    };
+  });
+}
+
+const CpuKernel table[] = {{"embedding", bind}, {"embedding_dw", bind_dw}, {"position_dw", bind_position_dw}};
+
+}  // namespace
+
+std::span<const CpuKernel> embedding_cpu() { return table; }
+
+}  // namespace lancet::ops

@@ -1,0 +1,118 @@
+#include <memory>
+#include <vector>
+
+#include "lancet/backend/cpu/matmul.h"
+#include "ops/cpu.h"
+
+namespace lancet::ops {
+namespace {
+
+using backend::cpu::GroupedMatmul;
+using backend::cpu::GroupedMatmulDesc;
+using backend::cpu::GroupedRows;
+
+// A product over the experts' filled rows, which are known when it runs: rows are packed, one range per expert.
+struct ExpertProduct {
+  ExpertProduct(const GroupedMatmulDesc& desc, cpu::FilledRows filled)
+      : matmul(backend::cpu::make_grouped_matmul(desc)),
+        filled(filled),
+        begin(std::size_t(desc.groups)),
+        end(std::size_t(desc.groups)) {}
+
+  void run(const void* a, const void* b, const void* bias, void* c) {
+    for (std::int64_t e = 0; e < filled.experts(); ++e) {
+      begin[std::size_t(e)] = filled.begin(e);
+      end[std::size_t(e)] = filled.end(e);
+    }
+    matmul->run(begin, end, a, b, bias, c);
+  }
+
+  std::unique_ptr<GroupedMatmul> matmul;
+  cpu::FilledRows filled;
+  std::vector<std::int64_t> begin, end;
+};
+
+// m and n as the product of one expert has them; the rows take the place of m or k.
+GroupedMatmulDesc extents(GroupedRows rows, std::int64_t experts, std::int64_t m, std::int64_t n, std::int64_t k,
+                          DType operands, DType result) {
+  GroupedMatmulDesc desc;
+  desc.rows = rows;
+  desc.groups = experts;
+  desc.product.m = m, desc.product.n = n, desc.product.k = k;
+  desc.product.a = desc.product.b = operands;
+  desc.product.c = result;
+  return desc;
+}
+
+Kernel product(const GroupedMatmulDesc& desc, const cpu::FilledRows& filled, const void* a, const void* b,
+               const void* bias, void* c) {
+  const auto state = std::make_shared<ExpertProduct>(desc, filled);
+  return [=]() -> Status {
+    state->run(a, b, bias, c);
+    return {};
+  };
+}
+
+// expert_linear(x [E,R,K], w [E,N,K], b f32[E,N], rows [, into]) -> y [E,R,N]
+Kernel bind(const KernelArgs& args) {
+  const TensorView &x = args.operands[0], &w = args.operands[1], &b = args.operands[2];
+  GroupedMatmulDesc desc =
+      extents(GroupedRows::m, x.shape()[0], x.shape()[1], w.shape()[1], w.shape()[2], x.dtype(), x.dtype());
+  desc.product.trans_b = true;
+  desc.product.bias = DType::f32;
+  return product(desc, {args.operands[3], x.shape()[1]}, x.data, w.data, b.data, args.results[0].data);
+}
+
+// expert_linear_dx(dy [E,R,N], w [E,N,K], rows [, into]) -> dx [E,R,K]
+Kernel bind_dx(const KernelArgs& args) {
+  const TensorView &dy = args.operands[0], &w = args.operands[1];
+  const GroupedMatmulDesc desc =
+      extents(GroupedRows::m, dy.shape()[0], dy.shape()[1], w.shape()[2], w.shape()[1], dy.dtype(), dy.dtype());
+  return product(desc, {args.operands[2], dy.shape()[1]}, dy.data, w.data, nullptr, args.results[0].data);
+}
+
+// db f32[E,N] = the sums of dy's filled rows [E,R,N]; the work is shared out by columns, so each is summed in row
+// order.
+template <class T>
+void bias_gradient(const cpu::FilledRows& filled, std::int64_t n, const T* dy, float* db, bool accumulate) {
+  const std::int64_t column_blocks = (n + cpu::block - 1) / cpu::block;
+  cpu::parallel_for(filled.experts() * column_blocks, 1, [&](std::int64_t first, std::int64_t last) {
+    while (first < last) {  // the blocks of one expert that are ours, together
+      const std::int64_t e = first / column_blocks, next = std::min(last, (e + 1) * column_blocks);
+      const std::int64_t begin = (first - e * column_blocks) * cpu::block;
+      const std::int64_t end = std::min(n, (next - e * column_blocks) * cpu::block);
+      cpu::add_rows(filled.end(e) - filled.begin(e), end - begin, n, dy + filled.begin(e) * n + begin,
+                    db + e * n + begin, accumulate);
+      first = next;
+    }
+  });
+}
+
+// expert_linear_dw(dy [E,R,N], x [E,R,K], rows [, dw so far, db so far]) -> dw f32[E,N,K], db f32[E,N]
+Kernel bind_dw(const KernelArgs& args) {
+  const TensorView &dy = args.operands[0], &x = args.operands[1];
+  const std::int64_t n = dy.shape()[2], k = x.shape()[2];
+  const bool accumulate = args.has(3);
+  GroupedMatmulDesc desc = extents(GroupedRows::k, dy.shape()[0], n, k, dy.shape()[1], dy.dtype(), DType::f32);
+  desc.product.trans_a = true;
+  desc.product.accumulate = accumulate;
+  desc.stride_c = n * k;
+  const cpu::FilledRows filled(args.operands[2], dy.shape()[1]);
+  const Kernel weights = product(desc, filled, dy.data, x.data, nullptr, args.results[0].data);
+  float* db = args.results[1].as<float>();
+  return cpu::by_dtype(dy.dtype(), [&]<class T>(T) -> Kernel {
+    const T* gradient = dy.as<T>();
+    return [=]() -> Status {  // the bias first: the product then finds dy in the cache
+      bias_gradient(filled, n, gradient, db, accumulate);
+      return weights();
+    };
+  });
+}
+
+const CpuKernel table[] = {{"expert_linear", bind}, {"expert_linear_dx", bind_dx}, {"expert_linear_dw", bind_dw}};
+
+}  // namespace
+
+std::span<const CpuKernel> expert_linear_cpu() { return table; }
+
+}  // namespace lancet::ops

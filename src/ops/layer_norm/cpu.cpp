@@ -1,0 +1,146 @@
+#include <cmath>
+
+#include "ops/cpu.h"
+#include "ops/layer_norm/math.h"
+
+namespace lancet::ops {
+namespace {
+
+// One row that lies in the cache: mean, then variance around it (one pass would cancel), then y.
+template <class T>
+RowStats norm_row(std::int64_t d, const T* x, const float* gamma, const float* beta, float eps, T* y) {
+  const float mean = cpu::sum(d, [=](std::int64_t i) { return to_f32(x[i]); }) / float(d);
+  const float squares = cpu::sum(d, [=](std::int64_t i) {
+    const float c = to_f32(x[i]) - mean;
+    return c * c;
+  });
+  const RowStats row{mean, 1.f / std::sqrt(squares / float(d) + eps)};
+#pragma omp simd
+  for (std::int64_t i = 0; i < d; ++i) y[i] = from_f32<T>(layer_norm(to_f32(x[i]), row, gamma[i], beta[i]));
+  return row;
+}
+
+// layer_norm(x, gamma, beta) -> y, stats
+Kernel bind(const KernelArgs& args) {
+  const float *gamma = args.operands[1].as<float>(), *beta = args.operands[2].as<float>();
+  RowStats* stats = args.results[1].as<RowStats>();
+  const float eps = float(args.attributes.real("eps"));
+  const std::int64_t rows = args.operands[0].shape().rows(), d = args.operands[0].shape().back();
+  return cpu::by_dtype(args.operands[0].dtype(), [&]<class T>(T) -> Kernel {
+    const T* x = args.operands[0].as<T>();
+    T* y = args.results[0].as<T>();
+    return [=]() -> Status {
+      cpu::parallel_for(rows, cpu::row_grain(d), [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t r = begin; r < end; ++r) stats[r] = norm_row(d, x + r * d, gamma, beta, eps, y + r * d);
+      });
+      return {};
+    };
+  });
+}
+
+// add_layer_norm(x, d, gamma, beta) -> x + d, y, stats. The norm is that of the rounded sum, which backward sees too.
+Kernel bind_add(const KernelArgs& args) {
+  const float *gamma = args.operands[2].as<float>(), *beta = args.operands[3].as<float>();
+  RowStats* stats = args.results[2].as<RowStats>();
+  const float eps = float(args.attributes.real("eps"));
+  const std::int64_t rows = args.operands[0].shape().rows(), d = args.operands[0].shape().back();
+  return cpu::by_dtype(args.operands[0].dtype(), [&]<class T>(T) -> Kernel {
+    const T *x = args.operands[0].as<T>(), *delta = args.operands[1].as<T>();
+    T *sum = args.results[0].as<T>(), *y = args.results[1].as<T>();
+    return [=]() -> Status {
+      cpu::parallel_for(rows, cpu::row_grain(d), [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t r = begin; r < end; ++r) {
+          cpu::map(
+              d, sum + r * d, [](float a, float b) { return a + b; }, x + r * d, delta + r * d);
+          stats[r] = norm_row(d, sum + r * d, gamma, beta, eps, y + r * d);
+        }
+      });
+      return {};
+    };
+  });
+}
+
+// The row's dx, to which the gradient that reaches the sum directly is added, if there is one.
+template <class T>
+void norm_row_dx(std::int64_t d, const T* dy, const T* x, const float* gamma, RowStats row, const T* dsum, T* dx) {
+  const auto [sum_g, sum_gx] = cpu::sums<2>(d, [=](std::int64_t i) {
+    const float g = to_f32(dy[i]) * gamma[i];
+    return std::array<float, 2>{g, g * normalized(to_f32(x[i]), row)};
+  });
+  const float mean_g = sum_g / float(d), mean_gx = sum_gx / float(d);
+  if (dsum) {
+#pragma omp simd
+    for (std::int64_t i = 0; i < d; ++i) {
+      const float own = layer_norm_dx(to_f32(dy[i]), to_f32(x[i]), row, gamma[i], mean_g, mean_gx);
+      dx[i] = from_f32<T>(own + to_f32(dsum[i]));
+    }
+  } else {
+#pragma omp simd
+    for (std::int64_t i = 0; i < d; ++i)
+      dx[i] = from_f32<T>(layer_norm_dx(to_f32(dy[i]), to_f32(x[i]), row, gamma[i], mean_g, mean_gx));
+  }
+}
+
+// layer_norm_dx(dy, x, gamma, stats [, dsum]) -> dx
+Kernel bind_dx(const KernelArgs& args) {
+  const float* gamma = args.operands[2].as<float>();
+  const RowStats* stats = args.operands[3].as<RowStats>();
+  const std::int64_t rows = args.operands[0].shape().rows(), d = args.operands[0].shape().back();
+  return cpu::by_dtype(args.operands[0].dtype(), [&]<class T>(T) -> Kernel {
+    const T *dy = args.operands[0].as<T>(), *x = args.operands[1].as<T>();
+    const T* dsum = args.has(4) ? args.operands[4].as<T>() : nullptr;
+    T* dx = args.results[0].as<T>();
+    return [=]() -> Status {
+      cpu::parallel_for(rows, cpu::row_grain(d), [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t r = begin; r < end; ++r)
+          norm_row_dx(d, dy + r * d, x + r * d, gamma, stats[r], dsum ? dsum + r * d : nullptr, dx + r * d);
+      });
+      return {};
+    };
+  });
+}
+
+// Columns [begin, end) of both gradients, added in the order of the rows.
+template <class T>
+void add_dw(std::int64_t rows, std::int64_t d, std::int64_t begin, std::int64_t end, const T* dy, const T* x,
+            const RowStats* stats, float* dgamma, float* dbeta) {
+  for (std::int64_t r = 0; r < rows; ++r, dy += d, x += d) {
+    const RowStats row = stats[r];
+#pragma omp simd
+    for (std::int64_t i = begin; i < end; ++i) {
+      const float g = to_f32(dy[i]);
+      dgamma[i] += g * normalized(to_f32(x[i]), row);
+      dbeta[i] += g;
+    }
+  }
+}
+
+// layer_norm_dw(dy, x, stats [, dgamma so far, dbeta so far]) -> dgamma, dbeta. Threads share the columns.
+Kernel bind_dw(const KernelArgs& args) {
+  const RowStats* stats = args.operands[2].as<RowStats>();
+  float *dgamma = args.results[0].as<float>(), *dbeta = args.results[1].as<float>();
+  const bool accumulate = args.has(3);
+  const std::int64_t rows = args.operands[0].shape().rows(), d = args.operands[0].shape().back();
+  return cpu::by_dtype(args.operands[0].dtype(), [&]<class T>(T) -> Kernel {
+    const T *dy = args.operands[0].as<T>(), *x = args.operands[1].as<T>();
+    return [=]() -> Status {
+      cpu::parallel_for(d, cpu::block, [&](std::int64_t begin, std::int64_t end) {
+        if (!accumulate) {
+          std::fill(dgamma + begin, dgamma + end, 0.f);
+          std::fill(dbeta + begin, dbeta + end, 0.f);
+        }
+        add_dw(rows, d, begin, end, dy, x, stats, dgamma, dbeta);
+      });
+      return {};
+    };
+  });
+}
+
+const CpuKernel table[] = {
+    {"layer_norm", bind}, {"add_layer_norm", bind_add}, {"layer_norm_dx", bind_dx}, {"layer_norm_dw", bind_dw}};
+
+}  // namespace
+
+std::span<const CpuKernel> layer_norm_cpu() { return table; }
+
+}  // namespace lancet::ops

@@ -1,0 +1,72 @@
+#include <memory>
+
+#include "lancet/backend/cpu/matmul.h"
+#include "ops/cpu.h"
+
+namespace lancet::ops {
+namespace {
+
+using backend::cpu::Matmul;
+using backend::cpu::MatmulDesc;
+
+MatmulDesc extents(std::int64_t m, std::int64_t n, std::int64_t k, DType operands, DType result) {
+  MatmulDesc desc;
+  desc.m = m, desc.n = n, desc.k = k;
+  desc.a = desc.b = operands;
+  desc.c = result;
+  return desc;
+}
+
+Kernel product(const MatmulDesc& desc, const void* a, const void* b, const void* bias, void* c) {
+  const std::shared_ptr<Matmul> matmul = backend::cpu::make_matmul(desc);  // shared: a Kernel is copyable
+  return [=]() -> Status {
+    matmul->run(a, b, bias, c);
+    return {};
+  };
+}
+
+// linear(x [...,K], w [N,K] [, b f32[N]]) -> y [...,N]
+Kernel bind(const KernelArgs& args) {
+  const TensorView &x = args.operands[0], &w = args.operands[1];
+  MatmulDesc desc = extents(x.shape().rows(), w.shape()[0], w.shape()[1], x.dtype(), x.dtype());
+  desc.trans_b = true;
+  if (args.has(2)) desc.bias = DType::f32;
+  return product(desc, x.data, w.data, args.has(2) ? args.operands[2].data : nullptr, args.results[0].data);
+}
+
+// linear_dx(dy [...,N], w [N,K]) -> dx [...,K]
+Kernel bind_dx(const KernelArgs& args) {
+  const TensorView &dy = args.operands[0], &w = args.operands[1];
+  const MatmulDesc desc = extents(dy.shape().rows(), w.shape()[1], w.shape()[0], dy.dtype(), dy.dtype());
+  return product(desc, dy.data, w.data, nullptr, args.results[0].data);
+}
+
+// linear_dw(dy [...,N], x [...,K] [, dw so far [, db so far]]) -> dw f32[N,K] [, db f32[N]]
+Kernel bind_dw(const KernelArgs& args) {
+  const TensorView &dy = args.operands[0], &x = args.operands[1];
+  const std::int64_t rows = x.shape().rows(), n = dy.shape().back();
+  const bool accumulate = args.has(2);
+  MatmulDesc desc = extents(n, x.shape().back(), rows, dy.dtype(), DType::f32);
+  desc.trans_a = true;
+  desc.accumulate = accumulate;
+  const Kernel weights = product(desc, dy.data, x.data, nullptr, args.results[0].data);
+  if (args.results.size() == 1) return weights;
+  float* db = args.results[1].as<float>();
+  return cpu::by_dtype(dy.dtype(), [&]<class T>(T) -> Kernel {
+    const T* gradient = dy.as<T>();
+    return [=]() -> Status {  // the bias first: the product then finds dy in the cache
+      cpu::parallel_for(n, cpu::block, [&](std::int64_t begin, std::int64_t end) {
+        cpu::add_rows(rows, end - begin, n, gradient + begin, db + begin, accumulate);
+      });
+      return weights();
+    };
+  });
+}
+
+const CpuKernel table[] = {{"linear", bind}, {"linear_dx", bind_dx}, {"linear_dw", bind_dw}};
+
+}  // namespace
+
+std::span<const CpuKernel> linear_cpu() { return table; }
+
+}  // namespace lancet::ops
