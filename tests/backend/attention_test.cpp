@@ -1,0 +1,222 @@
+#include "lancet/backend/cpu/attention.h"
+
+#include <catch2/catch.hpp>
+
+#include "lancet/backend/cpu/buffer.h"
+#include "lancet/backend/cpu/parallel.h"
+#include "support.h"
+
+namespace lancet::backend::cpu {
+namespace {
+
+struct Inputs {
+  explicit Inputs(const AttentionDesc& d)
+      : desc(d),
+        qkv(Elements::random(d.batch * d.sequence * 3 * d.heads * d.head_dim, d.dtype, 1)),
+        dout(Elements::random(d.batch * d.sequence * d.heads * d.head_dim, d.dtype, 2)) {}
+  AttentionDesc desc;
+  Elements qkv, dout;
+};
+
+struct Outputs {
+  explicit Outputs(const AttentionDesc& d)
+      : out(d.batch * d.sequence * d.heads * d.head_dim, d.dtype),
+        lse(d.batch * d.heads * d.sequence, DType::f32),
+        dqkv(d.batch * d.sequence * 3 * d.heads * d.head_dim, d.dtype) {}
+  Elements out, lse, dqkv;
+};
+
+// The workspace starts as NaN: nothing may rely on what it holds.
+Buffer poisoned(std::size_t bytes) {
+  Buffer b = Buffer::raw(bytes);
+  for (float& x : b.span<float>()) x = kPoison;
+  return b;
+}
+
+Outputs run(Inputs& in) {
+  Outputs o(in.desc);
+  Buffer w = poisoned(attention_forward_workspace_bytes(in.desc, threads()));
+  attention_forward(in.desc, in.qkv.data(), o.out.data(), static_cast<float*>(o.lse.data()), w.data());
+  Buffer v = poisoned(attention_backward_workspace_bytes(in.desc, threads()));
+  attention_backward(in.desc, in.dout.data(), in.qkv.data(), o.out.data(), static_cast<const float*>(o.lse.data()),
+                     o.dqkv.data(), v.data());
+  return o;
+}
+
+// One head in double, by the formulas as they are written.
+class Reference {
+ public:
+  Reference(const Inputs& in, std::int64_t batch, std::int64_t head) : in_(in), d_(in.desc), batch_(batch), head_(head) {
+    const std::int64_t s = d_.sequence, f = d_.head_dim;
+    out.assign(std::size_t(s * f), 0), lse.assign(std::size_t(s), 0), grad.assign(std::size_t(3 * s * f), 0);
+    for (std::int64_t i = 0; i < s; ++i) query(i);
+  }
+  std::int64_t at(std::int64_t position, std::int64_t which, std::int64_t feature) const {
+    return (((batch_ * d_.sequence + position) * 3 + which) * d_.heads + head_) * d_.head_dim + feature;
+  }
+  std::int64_t out_at(std::int64_t position, std::int64_t feature) const {
+    return ((batch_ * d_.sequence + position) * d_.heads + head_) * d_.head_dim + feature;
+  }
+  std::vector<double> out, lse, grad;  // [S][hd], [S], [3][S][hd]
+
+ private:
+  void query(std::int64_t i) {
+    const std::int64_t f = d_.head_dim, s = d_.sequence;
+    const double scale = d_.scale != 0 ? d_.scale : 1 / std::sqrt(static_cast<double>(f));
+    std::vector<double> p(std::size_t(i + 1));
+    double top = -1e300, sum = 0, delta = 0;
+    for (std::int64_t j = 0; j <= i; ++j) {
+      for (std::int64_t h = 0; h < f; ++h) p[std::size_t(j)] += scale * in_.qkv[at(i, 0, h)] * in_.qkv[at(j, 1, h)];
+      top = std::max(top, p[std::size_t(j)]);
+    }
+    for (double& x : p) sum += x = std::exp(x - top);
+    for (double& x : p) x /= sum;
+    lse[std::size_t(i)] = top + std::log(sum);
+    for (std::int64_t h = 0; h < f; ++h) {
+      double& o = out[std::size_t(i * f + h)];
+      for (std::int64_t j = 0; j <= i; ++j) o += p[std::size_t(j)] * in_.qkv[at(j, 2, h)];
+      delta += o * in_.dout[out_at(i, h)];
+    }
+    for (std::int64_t j = 0; j <= i; ++j) {
+      double dp = 0;
+      for (std::int64_t h = 0; h < f; ++h) dp += in_.dout[out_at(i, h)] * in_.qkv[at(j, 2, h)];
+      const double ds = p[std::size_t(j)] * (dp - delta) * scale;
+      for (std::int64_t h = 0; h < f; ++h) {
+        grad[std::size_t(i * f + h)] += ds * in_.qkv[at(j, 1, h)];
+        grad[std::size_t((s + j) * f + h)] += ds * in_.qkv[at(i, 0, h)];
+        grad[std::size_t((2 * s + j) * f + h)] += p[std::size_t(j)] * in_.dout[out_at(i, h)];
+      }
+    }
+  }
+
+  const Inputs& in_;
+  const AttentionDesc& d_;
+  std::int64_t batch_, head_;
+};
+
+// Largest differences over all heads; a NaN counts as infinite.
+struct Errors {
+  double out = 0, lse = 0, grad = 0;
+};
+Errors compare(const Inputs& in, const Outputs& o) {
+  Errors e;
+  auto note = [](double& worst, double got, double want) {
+    const double error = std::fabs(got - want);
+    worst = error <= worst ? worst : std::isnan(error) ? 1e300 : error;
+  };
+  const AttentionDesc& d = in.desc;
+  for (std::int64_t b = 0; b < d.batch; ++b)
+    for (std::int64_t h = 0; h < d.heads; ++h) {
+      const Reference r(in, b, h);
+      for (std::int64_t i = 0; i < d.sequence; ++i) {
+        note(e.lse, o.lse[(b * d.heads + h) * d.sequence + i], r.lse[std::size_t(i)]);
+        for (std::int64_t f = 0; f < d.head_dim; ++f) {
+          note(e.out, o.out[r.out_at(i, f)], r.out[std::size_t(i * d.head_dim + f)]);
+          for (std::int64_t w = 0; w < 3; ++w)
+            note(e.grad, o.dqkv[r.at(i, w, f)], r.grad[std::size_t((w * d.sequence + i) * d.head_dim + f)]);
+        }
+      }
+    }
+  return e;
+}
+
+TEST_CASE("attention agrees with its formulas in double") {
+  set_threads(2);
+  const std::int64_t cases[][4] = {{2, 1, 1, 1},  {1, 2, 2, 8},   {1, 7, 2, 3},   {2, 33, 3, 8},  {1, 64, 2, 64},
+                                   {2, 65, 2, 17}, {1, 100, 1, 32}, {1, 127, 2, 40}, {1, 200, 1, 80}, {3, 31, 1, 128}};
+  for (const auto& c : cases)
+    for (DType type : {DType::f32, DType::bf16})
+      for (float scale : {0.f, 0.3f}) {
+        INFO(c[0] << " x " << c[1] << ", " << c[2] << " heads of " << c[3] << " " << name(type) << " scale " << scale);
+        Inputs in({c[0], c[1], c[2], c[3], type, scale});
+        const Errors e = compare(in, run(in));
+        // Inputs are near 1 and rows of P sum to 1, so outputs are of that size; gradients gather up to
+        // sequence * head_dim terms, which cancel like a random walk. bf16 rounds the operands P and dS to 8 bits.
+        // A score is off by some units of its terms' magnitudes, and a weight relatively by as much.
+        const double terms = std::sqrt(static_cast<double>(c[1] * c[3])) + 4;
+        const double unit = std::ldexp(1.0, type == DType::f32 ? -24 : -9), small = std::ldexp(1.0, -24);
+        const double score = 3 * (scale != 0 ? scale : 1 / std::sqrt(static_cast<double>(c[3]))) * c[3] * small;
+        CHECK(e.out <= 8 * unit + score);
+        CHECK(e.lse <= 8 * small + score);
+        CHECK(e.grad <= terms * (4 * unit + score));
+      }
+}
+
+TEST_CASE("attention's backward is the slope of its forward") {
+  set_threads(1);
+  Inputs in({1, 5, 2, 3, DType::f32, 0.f});
+  const Outputs o = run(in);
+  auto loss = [&](const Inputs& x) {  // sum of dout * out
+    double sum = 0;
+    for (std::int64_t h = 0; h < x.desc.heads; ++h) {
+      const Reference r(x, 0, h);
+      for (std::int64_t i = 0; i < x.desc.sequence; ++i)
+        for (std::int64_t f = 0; f < x.desc.head_dim; ++f)
+          sum += x.dout[r.out_at(i, f)] * r.out[std::size_t(i * x.desc.head_dim + f)];
+    }
+    return sum;
+  };
+  for (std::int64_t i = 0; i < in.qkv.size(); ++i) {
+    Inputs up = in, down = in;
+    const float step = 1.f / 1024;
+    up.qkv.set(i, static_cast<float>(in.qkv[i]) + step);
+    down.qkv.set(i, static_cast<float>(in.qkv[i]) - step);
+    const double slope = (loss(up) - loss(down)) / (up.qkv[i] - down.qkv[i]);
+    INFO("element " << i);
+    CHECK(o.dqkv[i] == Approx(slope).margin(2e-5));
+  }
+}
+
+TEST_CASE("large scores neither overflow nor lose their order") {
+  set_threads(1);
+  for (DType type : {DType::f32, DType::bf16}) {
+    Inputs in({1, 40, 1, 8, type, 100.f});
+    const Outputs o = run(in);
+    for (std::int64_t i = 0; i < o.dqkv.size(); ++i) REQUIRE(std::isfinite(o.dqkv[i]));
+    const Errors e = compare(in, o);
+    CHECK(e.out <= (type == DType::f32 ? 1e-2 : 3e-2));  // scores near 1000 are exact to 6e-5 only: so are weights
+  }
+}
+
+TEST_CASE("a sequence's bits depend neither on the batch nor on the threads") {
+  for (DType type : {DType::f32, DType::bf16}) {
+    const AttentionDesc d{4, 70, 3, 24, type, 0.f};
+    Inputs in(d);
+    set_threads(1);
+    const Outputs whole = run(in);
+    for (int count : {2, 3, 16}) {
+      set_threads(count);
+      const Outputs again = run(in);
+      INFO(name(type) << " threads " << count);
+      CHECK(same_bits(again.out, whole.out));
+      CHECK(same_bits(again.lse, whole.lse));
+      CHECK(same_bits(again.dqkv, whole.dqkv));
+    }
+    set_threads(2);
+    for (std::int64_t parts : {2, 4}) {
+      Inputs part({d.batch / parts, d.sequence, d.heads, d.head_dim, type, 0.f});
+      const std::int64_t size = part.qkv.size();
+      for (std::int64_t p = 0; p < parts; ++p) {
+        for (std::int64_t i = 0; i < size; ++i) part.qkv.set(i, static_cast<float>(in.qkv[p * size + i]));
+        for (std::int64_t i = 0; i < size / 3; ++i) part.dout.set(i, static_cast<float>(in.dout[p * size / 3 + i]));
+        const Outputs o = run(part);
+        std::int64_t wrong = 0;
+        for (std::int64_t i = 0; i < size; ++i) wrong += o.dqkv[i] != whole.dqkv[p * size + i];
+        for (std::int64_t i = 0; i < size / 3; ++i) wrong += o.out[i] != whole.out[p * size / 3 + i];
+        CHECK(wrong == 0);
+      }
+    }
+  }
+}
+
+TEST_CASE("attention's workspace does not grow with the batch or the square of the sequence") {
+  for (DType type : {DType::f32, DType::bf16}) {
+    const AttentionDesc d{1, 512, 12, 64, type, 0.f}, batch{64, 512, 12, 64, type, 0.f}, longer{1, 2048, 12, 64, type, 0.f};
+    CHECK(attention_backward_workspace_bytes(d, 2) == attention_backward_workspace_bytes(batch, 2));
+    CHECK(attention_backward_workspace_bytes(longer, 2) <= 4 * attention_backward_workspace_bytes(d, 2));
+    CHECK(attention_forward_workspace_bytes(longer, 2) <= 4 * attention_forward_workspace_bytes(d, 2));
+  }
+}
+
+}  // namespace
+}  // namespace lancet::backend::cpu

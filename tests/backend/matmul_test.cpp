@@ -1,0 +1,160 @@
+#include <catch2/catch.hpp>
+
+#include "lancet/backend/cpu/parallel.h"
+#include "lancet/base/check.h"
+#include "support.h"
+
+namespace lancet::backend::cpu {
+namespace {
+
+struct Case {
+  MatmulDesc desc;
+  std::int64_t pad = 0;  // elements between the rows, poisoned in A and B
+};
+
+std::string describe(const MatmulDesc& d) {
+  return fmt::format("{}x{}x{} {}{} {}->{} bias {} accumulate {} strides {} {} {}", d.m, d.n, d.k, d.trans_a ? "T" : "N",
+                     d.trans_b ? "T" : "N", name(d.a), name(d.c), d.bias ? name(*d.bias) : "none", d.accumulate, d.lda,
+                     d.ldb, d.ldc);
+}
+
+void poison_padding(Elements& e, std::int64_t rows, std::int64_t width, std::int64_t stride) {
+  for (std::int64_t r = 0; r < rows; ++r)
+    for (std::int64_t j = width; j < stride; ++j) e.set(r * stride + j, kPoison);
+}
+
+// Runs the product and compares every element with a sum in double; what lies between C's rows must stay.
+void check_product(Case c) {
+  MatmulDesc& d = c.desc;
+  const std::int64_t rows_a = d.trans_a ? d.k : d.m, row_a = d.trans_a ? d.m : d.k;
+  const std::int64_t rows_b = d.trans_b ? d.n : d.k, row_b = d.trans_b ? d.k : d.n;
+  d.lda = c.pad ? row_a + c.pad : 0, d.ldb = c.pad ? row_b + 2 * c.pad : 0, d.ldc = c.pad ? d.n + 3 * c.pad : 0;
+  const std::int64_t lda = row_a + c.pad, ldb = row_b + 2 * c.pad, ldc = d.n + 3 * c.pad;
+  Elements a = Elements::random(rows_a * lda, d.a, 1), b = Elements::random(rows_b * ldb, d.b, 2);
+  Elements out = Elements::random(d.m * ldc, d.c, 3), bias = Elements::random(d.n, d.bias.value_or(DType::f32), 4);
+  poison_padding(a, rows_a, row_a, lda);
+  poison_padding(b, rows_b, row_b, ldb);
+  const Elements before = out;
+  make_matmul(d)->run(a.data(), b.data(), d.bias ? bias.data() : nullptr, out.data());
+
+  INFO(describe(d));
+  std::int64_t wrong = 0;
+  for (std::int64_t i = 0; i < d.m; ++i)
+    for (std::int64_t j = 0; j < ldc; ++j) {
+      const double got = out[i * ldc + j];
+      if (j >= d.n) {
+        wrong += got != before[i * ldc + j];
+        continue;
+      }
+      double want = 0, magnitude = 0;
+      auto add = [&](double x) { want += x, magnitude += std::fabs(x); };
+      if (d.accumulate) add(before[i * ldc + j]);
+      if (d.bias) add(bias[j]);
+      for (std::int64_t p = 0; p < d.k; ++p)
+        add((d.trans_a ? a[p * lda + i] : a[i * lda + p]) * (d.trans_b ? b[j * ldb + p] : b[p * ldb + j]));
+      wrong += !(std::fabs(got - want) <= tolerance(d.k, magnitude, want, d.c));
+    }
+  CHECK(wrong == 0);
+}
+
+struct Types {
+  DType operands, result;
+};
+const Types kTypes[] = {{DType::f32, DType::f32}, {DType::bf16, DType::bf16}, {DType::bf16, DType::f32}};
+
+struct Extents {
+  std::int64_t m, n, k;
+};
+
+TEST_CASE("products of odd sizes agree with sums in double") {
+  set_threads(2);
+  const Extents sizes[] = {{1, 1, 1},   {1, 37, 5},   {29, 1, 7},  {13, 17, 1}, {2, 32, 16},  {14, 64, 31},
+                           {15, 33, 2}, {31, 101, 67}, {97, 48, 3}, {5, 7, 0},   {64, 129, 33}};
+  for (Types t : kTypes)
+    for (Extents e : sizes)
+      for (int layout = 0; layout < 4; ++layout)
+        for (std::int64_t pad : {0, 1}) {
+          MatmulDesc d{e.m, e.n, e.k, (layout & 1) != 0, (layout & 2) != 0, 0, 0, 0, t.operands, t.operands, t.result, {}, false};
+          check_product({d, pad});
+        }
+}
+
+TEST_CASE("bias and accumulation in all combinations") {
+  set_threads(2);
+  const std::optional<DType> biases[] = {std::nullopt, DType::f32, DType::bf16};
+  for (Types t : kTypes)
+    for (auto bias : biases)
+      for (bool accumulate : {false, true})
+        for (Extents e : {Extents{1, 1, 1}, Extents{30, 45, 19}, Extents{16, 64, 0}}) {
+          check_product({{e.m, e.n, e.k, false, true, 0, 0, 0, t.operands, t.operands, t.result, bias, accumulate}, 2});
+          check_product({{e.m, e.n, e.k, true, false, 0, 0, 0, t.operands, t.operands, t.result, bias, accumulate}, 0});
+        }
+}
+
+// Larger than one block in m, n and k, each in turn: the loops around the tiles.
+TEST_CASE("products of several blocks") {
+  set_threads(2);
+  for (Types t : kTypes)
+    for (bool accumulate : {false, true})
+      for (Extents e : {Extents{3, 5, 2311}, Extents{7, 1301, 9}, Extents{1607, 3, 11}, Extents{61, 70, 1601}})
+        for (int layout : {0, 1, 2}) {
+          MatmulDesc d{e.m, e.n, e.k, layout == 1, layout == 2, 0, 0, 0, t.operands, t.operands, t.result, {}, accumulate};
+          check_product({d, layout == 0});
+        }
+}
+
+// The promise of the header: rows are the same bits alone, in parts, in the whole, on one thread and on several.
+TEST_CASE("a row's bits depend neither on the rows around it nor on the threads") {
+  for (Types t : kTypes)
+    for (bool trans_b : {false, true}) {
+      const std::int64_t m = 96, n = 320, k = 515;
+      Elements a = Elements::random(m * k, t.operands, 5), b = Elements::random(n * k, t.operands, 6);
+      Elements bias = Elements::random(n, DType::f32, 7), whole(m * n, t.result);
+      MatmulDesc d{m, n, k, false, trans_b, 0, 0, 0, t.operands, t.operands, t.result, DType::f32, false};
+      set_threads(1);
+      make_matmul(d)->run(a.data(), b.data(), bias.data(), whole.data());
+      for (int count : {1, 2, 3})
+        for (std::int64_t parts : {1, 2, 8, 96}) {
+          INFO(describe(d) << " threads " << count << " parts " << parts);
+          set_threads(count);
+          Elements out(m * n, t.result);
+          d.m = m / parts;
+          auto product = make_matmul(d);
+          for (std::int64_t p = 0; p < parts; ++p)
+            product->run(a.at(p * d.m * k), b.data(), bias.data(), out.at(p * d.m * n));
+          CHECK(same_bits(out, whole));
+          d.m = m;
+        }
+    }
+}
+
+// A weight gradient summed over parts of the batch is the gradient of the whole, bit for bit, since accumulating
+// continues the sum (parts of an even number of rows: bf16 is summed in pairs).
+TEST_CASE("accumulating over parts of k continues the sum") {
+  set_threads(2);
+  for (DType type : {DType::f32, DType::bf16}) {
+    const std::int64_t m = 45, n = 70, k = 640;
+    Elements a = Elements::random(k * m, type, 8), b = Elements::random(k * n, type, 9);
+    Elements whole(m * n, DType::f32), parts(m * n, DType::f32);
+    MatmulDesc d{m, n, k, true, false, 0, 0, 0, type, type, DType::f32, {}, false};
+    make_matmul(d)->run(a.data(), b.data(), nullptr, whole.data());
+    for (std::int64_t p = 0; p < 4; ++p) {
+      d.k = k / 4;
+      d.accumulate = p > 0;
+      make_matmul(d)->run(a.at(p * d.k * m), b.at(p * d.k * n), nullptr, parts.data());
+    }
+    CHECK(same_bits(parts, whole));
+  }
+}
+
+TEST_CASE("descriptions that no kernel covers are refused") {
+  CHECK_THROWS_AS(make_matmul({4, 4, 4, false, false, 0, 0, 0, DType::f32, DType::bf16, DType::f32, {}, false}),
+                  InternalError);
+  CHECK_THROWS_AS(make_matmul({4, 4, 4, false, false, 3, 0, 0, DType::f32, DType::f32, DType::f32, {}, false}),
+                  InternalError);
+  CHECK_THROWS_AS(make_matmul({4, 4, 4, false, false, 0, 0, 0, DType::f32, DType::f32, DType::f32, DType::i32, false}),
+                  InternalError);
+}
+
+}  // namespace
+}  // namespace lancet::backend::cpu
