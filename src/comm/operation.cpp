@@ -9,11 +9,16 @@ namespace lancet::comm {
 
 std::string_view name(Operation operation) {
   switch (operation) {
-    case Operation::barrier: return "barrier";
-    case Operation::broadcast: return "broadcast";
-    case Operation::exchange: return "exchange";
-    case Operation::all_reduce_sum: return "all_reduce_sum";
-    case Operation::duplicate: return "duplicate";
+    case Operation::barrier:
+      return "barrier";
+    case Operation::broadcast:
+      return "broadcast";
+    case Operation::exchange:
+      return "exchange";
+    case Operation::all_reduce_sum:
+      return "all_reduce_sum";
+    case Operation::duplicate:
+      return "duplicate";
   }
   return "unknown operation";
 }

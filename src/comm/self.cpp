@@ -30,7 +30,8 @@ class SelfCommunicator final : public Communicator {
   }
   Status all_reduce_sum(std::span<float>) override { return check_alive(); }
   Status broadcast(std::span<std::byte>, int root) override {
-    if (root != 0) return internal_error(fmt::format("broadcast: root is rank {}, expected 0: there is one rank", root));
+    if (root != 0)
+      return internal_error(fmt::format("broadcast: root is rank {}, expected 0: there is one rank", root));
     return check_alive();
   }
   Status barrier() override { return check_alive(); }

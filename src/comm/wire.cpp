@@ -18,9 +18,7 @@ constexpr std::size_t pilot_bytes = 256 * 1024;  // sent by each rank
 constexpr std::size_t most_bytes = 4 << 20;
 constexpr int repetitions = 5, round_trips = 15;
 
-double now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
+double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 double median(std::vector<double> values) {
   std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2), values.end());
@@ -73,7 +71,8 @@ class Ring {
     std::vector<double> all(static_cast<std::size_t>(communicator_.size()));
     for (int root = 0; root < communicator_.size(); ++root) {
       all[static_cast<std::size_t>(root)] = value;
-      LANCET_TRY(communicator_.broadcast(bytes_of(all).subspan(static_cast<std::size_t>(root) * sizeof(double), sizeof(double)), root));
+      LANCET_TRY(communicator_.broadcast(
+          bytes_of(all).subspan(static_cast<std::size_t>(root) * sizeof(double), sizeof(double)), root));
     }
     return *std::max_element(all.begin(), all.end());
   }

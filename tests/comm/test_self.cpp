@@ -49,12 +49,16 @@ TEST_CASE("the launch is read from the launcher's variables") {
     return std::vector<int>{l.rank, l.size, l.local_rank, l.local_size};
   };
   CHECK(detect({}) == std::vector<int>{0, 1, 0, 1});
-  const Variables open_mpi = {{"OMPI_COMM_WORLD_RANK", "5"}, {"OMPI_COMM_WORLD_SIZE", "8"},
-                              {"OMPI_COMM_WORLD_LOCAL_RANK", "1"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "4"}};
+  const Variables open_mpi = {{"OMPI_COMM_WORLD_RANK", "5"},
+                              {"OMPI_COMM_WORLD_SIZE", "8"},
+                              {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+                              {"OMPI_COMM_WORLD_LOCAL_SIZE", "4"}};
   CHECK(detect(open_mpi) == std::vector<int>{5, 8, 1, 4});
   CHECK(detect({{"PMI_RANK", "3"}, {"PMI_SIZE", "4"}, {"MPI_LOCALRANKID", "1"}, {"MPI_LOCALNRANKS", "2"}}) ==
         std::vector<int>{3, 4, 1, 2});
-  Variables slurm = {{"SLURM_PROCID", "6"}, {"SLURM_STEP_NUM_TASKS", "8"}, {"SLURM_LOCALID", "2"},
+  Variables slurm = {{"SLURM_PROCID", "6"},
+                     {"SLURM_STEP_NUM_TASKS", "8"},
+                     {"SLURM_LOCALID", "2"},
                      {"SLURM_STEP_TASKS_PER_NODE", "4(x2)"}};
   CHECK(detect(slurm) == std::vector<int>{6, 8, 2, 4});
   slurm.insert(open_mpi.begin(), open_mpi.end());  // mpirun inside a Slurm job

@@ -13,7 +13,8 @@ struct WireReport {
   // What one rank sends, and at once receives, when all ranks exchange with all: the slowest rank, median over the
   // repetitions. 1 MB = 10^6 bytes. 0 with one rank.
   double megabytes_per_second = 0;
-  // There and back between neighbours (rank r sends to r + 1, which then answers): the slowest rank, median. 0 with one rank.
+  // There and back between neighbours (rank r sends to r + 1, which then answers): the slowest rank, median. 0 with one
+  // rank.
   double round_trip_us = 0;
   std::size_t bytes = 0;  // sent by each rank in one repetition
   double seconds = 0;     // the whole measurement

@@ -49,8 +49,7 @@ class InprocCommunicator final : public Communicator {
     if (count > 0) {
       sum_in_rank_order(parts_, values.data() + start, count);
       for (std::size_t r = 0; r < ranks; ++r)
-        if (r != me)
-          std::memcpy(room_->calls()[r].values.data() + start, values.data() + start, count * sizeof(float));
+        if (r != me) std::memcpy(room_->calls()[r].values.data() + start, values.data() + start, count * sizeof(float));
     }
     room_->leave();
     return {};

@@ -90,8 +90,7 @@ Status Room::wait_for_others(std::unique_lock<std::mutex>& lock, int rank, std::
           fmt::format("{}: waited for {}, which ended without it", describe(rank), list_ranks(gone))));
     if (std::chrono::steady_clock::now() >= deadline)
       return fail(communication_error(fmt::format("{}: timed out after {:.3g} s, waiting for {}", describe(rank),
-                                                  static_cast<double>(timeout.count()) / 1e3,
-                                                  list_ranks(missing()))));
+                                                  static_cast<double>(timeout.count()) / 1e3, list_ranks(missing()))));
     changed_.wait_until(lock, deadline);
   }
 }
@@ -122,9 +121,9 @@ Status Room::match() const {
     const Call& call = calls_[static_cast<std::size_t>(r)];
     if (call.operation != first.operation || call.values.size() != first.values.size() ||
         call.bytes.size() != first.bytes.size() || call.root != first.root)
-      return communication_error(fmt::format(
-          "the ranks' calls do not match: {}, but {}; all ranks must make the same calls in the same order",
-          describe(0), describe(r)));
+      return communication_error(
+          fmt::format("the ranks' calls do not match: {}, but {}; all ranks must make the same calls in the same order",
+                      describe(0), describe(r)));
   }
   return first.operation == Operation::exchange ? match_exchange() : Status{};
 }
@@ -139,8 +138,9 @@ Status Room::match_exchange() const {
         if (!send && !receive) break;
         const std::size_t sent = send ? send->bytes : 0, expected = receive ? receive->bytes : 0;
         if (sent != expected)
-          return communication_error(fmt::format("exchange on \"{}\": rank {} expects {} bytes from rank {}, which sends {}",
-                                                 name_, to, expected, from, sent));
+          return communication_error(
+              fmt::format("exchange on \"{}\": rank {} expects {} bytes from rank {}, which sends {}", name_, to,
+                          expected, from, sent));
       }
     }
   }
@@ -158,8 +158,10 @@ std::string Room::describe(int rank) const {
   const Call& call = calls_[static_cast<std::size_t>(rank)];
   std::string details;
   if (call.operation == Operation::all_reduce_sum) details = fmt::format(" of {} bytes", call.values.size_bytes());
-  if (call.operation == Operation::broadcast) details = fmt::format(" of {} bytes from rank {}", call.bytes.size(), call.root);
-  return fmt::format("{} #{}{} on \"{}\" (rank {} of {})", name(call.operation), turns_ / 2, details, name_, rank, size());
+  if (call.operation == Operation::broadcast)
+    details = fmt::format(" of {} bytes from rank {}", call.bytes.size(), call.root);
+  return fmt::format("{} #{}{} on \"{}\" (rank {} of {})", name(call.operation), turns_ / 2, details, name_, rank,
+                     size());
 }
 
 Error Room::fail(Error error) {

@@ -83,9 +83,9 @@ struct Request {
   Channel* channel = nullptr;
   // Set by the lane before post().
   Operation operation = Operation::barrier;
-  std::uint32_t number = 0;         // counts the operations of this communicator
-  std::size_t total_bytes = 0;      // of the whole call, for errors
-  std::vector<Piece> pieces;        // receives and sends; those of one peer in order
+  std::uint32_t number = 0;     // counts the operations of this communicator
+  std::size_t total_bytes = 0;  // of the whole call, for errors
+  std::vector<Piece> pieces;    // receives and sends; those of one peer in order
   Clock::time_point deadline;
   // Of the progress thread from post() until done.
   std::size_t remaining = 0;
@@ -104,8 +104,8 @@ struct Channel {
   std::size_t expected = 0;  // pieces, of all peers
   // Of the lane.
   std::uint32_t operations = 0, duplicates = 0;
-  std::vector<float> scratch;      // all-reduce: what the others sent
-  std::vector<std::byte> tokens;   // barrier
+  std::vector<float> scratch;     // all-reduce: what the others sent
+  std::vector<std::byte> tokens;  // barrier
   std::vector<const float*> parts;
   std::array<Request, 4> requests;  // an all-reduce has two sums and two gathers under way
   std::mutex mutex;
@@ -174,7 +174,6 @@ class Progress {
   std::vector<int> finished_;
   std::vector<MPI_Status> statuses_;
   Clock::time_point last_activity_, next_deadline_;
-  std::chrono::nanoseconds pause_{20'000};
   std::vector<std::pair<Channel*, std::string>> failures_;
   std::atomic<bool> failed_ = false;
   std::thread thread_;

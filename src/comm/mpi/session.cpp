@@ -13,10 +13,14 @@ namespace {
 
 std::string_view level_name(int level) {
   switch (level) {
-    case MPI_THREAD_SINGLE: return "MPI_THREAD_SINGLE";
-    case MPI_THREAD_FUNNELED: return "MPI_THREAD_FUNNELED";
-    case MPI_THREAD_SERIALIZED: return "MPI_THREAD_SERIALIZED";
-    default: return "MPI_THREAD_MULTIPLE";
+    case MPI_THREAD_SINGLE:
+      return "MPI_THREAD_SINGLE";
+    case MPI_THREAD_FUNNELED:
+      return "MPI_THREAD_FUNNELED";
+    case MPI_THREAD_SERIALIZED:
+      return "MPI_THREAD_SERIALIZED";
+    default:
+      return "MPI_THREAD_MULTIPLE";
   }
 }
 
@@ -49,8 +53,8 @@ Result<std::unique_ptr<MpiSession>> MpiSession::start() {
     return communication_error("starting MPI: " + mpi::error_text(code));
   if (provided < MPI_THREAD_SERIALIZED) {
     MPI_Finalize();
-    return communication_error(fmt::format("this MPI library gives {}, expected MPI_THREAD_SERIALIZED or better",
-                                           mpi::level_name(provided)));
+    return communication_error(
+        fmt::format("this MPI library gives {}, expected MPI_THREAD_SERIALIZED or better", mpi::level_name(provided)));
   }
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
   MPI_Comm world = MPI_COMM_NULL;

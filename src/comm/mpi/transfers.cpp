@@ -24,7 +24,8 @@ std::string describe_tag(int tag) {
 // What a message has that its receive did not expect; empty if nothing.
 std::string mismatch(const Request& request, const Piece& piece, const Arrived& arrived) {
   const char* rule = "; all ranks must make the same calls in the same order";
-  if (arrived.tag != tag_of(request)) return fmt::format("rank {} is at {}{}", piece.peer, describe_tag(arrived.tag), rule);
+  if (arrived.tag != tag_of(request))
+    return fmt::format("rank {} is at {}{}", piece.peer, describe_tag(arrived.tag), rule);
   if (arrived.bytes == piece.bytes) return {};
   return fmt::format("expected {} bytes from rank {}, which sent {}{}", piece.bytes, piece.peer, arrived.bytes, rule);
 }
@@ -99,8 +100,8 @@ void Progress::start_sends(Request& request) {
     const int code =
         MPI_Isend(piece.data, piece.bytes, MPI_BYTE, piece.peer, tag_of(request), request.channel->comm, &handle);
     if (code != MPI_SUCCESS) {
-      failures_.emplace_back(request.channel,
-                             fmt::format("{}: sending to rank {}: {}", describe(request), piece.peer, error_text(code)));
+      failures_.emplace_back(
+          request.channel, fmt::format("{}: sending to rank {}: {}", describe(request), piece.peer, error_text(code)));
       return;
     }
     add_active(handle, {&request, i});
@@ -208,7 +209,8 @@ void Progress::complete(PieceOf active, const MPI_Status& status) {
       const Piece& piece = request.pieces[active.index];
       where = fmt::format("{} rank {}: ", piece.is_send ? "sending to" : "receiving from", piece.peer);
     }
-    failures_.emplace_back(request.channel, fmt::format("{}: {}{}", describe(request), where, error_text(status.MPI_ERROR)));
+    failures_.emplace_back(request.channel,
+                           fmt::format("{}: {}{}", describe(request), where, error_text(status.MPI_ERROR)));
     return;
   }
   if (!collective) request.pieces[active.index].done = true;
@@ -235,10 +237,10 @@ void Progress::check_deadlines() {
     }
     const auto listed = [&](const auto& failure) { return failure.first == request.channel; };
     if (std::none_of(failures_.begin(), failures_.end(), listed))
-      failures_.emplace_back(request.channel,
-                             fmt::format("{}: timed out after {:.3g} s: {}", describe(request),
-                                         std::chrono::duration<double>(request.channel->timeout).count(),
-                                         who_is_missing(request)));
+      failures_.emplace_back(
+          request.channel,
+          fmt::format("{}: timed out after {:.3g} s: {}", describe(request),
+                      std::chrono::duration<double>(request.channel->timeout).count(), who_is_missing(request)));
   }
   fail_collected();
 }

@@ -25,14 +25,16 @@ Status expect_error(const Status& status, std::initializer_list<std::string> par
   EXPECT_THAT(!status, "expected an error, the call succeeded");
   EXPECT_THAT(status.error().code == ExitCode::communication, "{}", status.error().message);
   for (const std::string& part : parts)
-    EXPECT_THAT(status.error().message.find(part) != std::string::npos, "'{}' is not in '{}'", part, status.error().message);
+    EXPECT_THAT(status.error().message.find(part) != std::string::npos, "'{}' is not in '{}'", part,
+                status.error().message);
   return {};
 }
 
 Status keeps_contract(Communicator& c) {
   const Launch launch = detect_launch();
   EXPECT_THAT(launch.rank == c.rank() && launch.size == c.size(), "detect_launch: {} of {}", launch.rank, launch.size);
-  EXPECT_THAT(launch.local_rank == c.rank() && launch.local_size == c.size(), "detect_launch: {} of {}", launch.local_rank, launch.local_size);
+  EXPECT_THAT(launch.local_rank == c.rank() && launch.local_size == c.size(), "detect_launch: {} of {}",
+              launch.local_rank, launch.local_size);
   EXPECT_THAT(!MpiSession::start(), "a second session started");
   for (const auto& test : contract::cases) {
     if (c.size() == 1 && std::string(test.name) == "wire") continue;  // nothing to measure
@@ -50,7 +52,7 @@ Status timeouts(Communicator& c) {
   for (int i = 0; i < 4; ++i) {
     LANCET_ASSIGN(auto lane, c.duplicate());
     lane->set_name(fmt::format("lane {}", i));
-    lane->set_timeout(300ms);
+    lane->set_timeout(500ms);
     lanes.push_back(std::move(lane));
   }
   const int last = c.size() - 1;
@@ -58,22 +60,24 @@ Status timeouts(Communicator& c) {
     std::this_thread::sleep_for(20s);
     return internal_error("nobody ended the job");
   }
-  const std::string missing = fmt::format("timed out after 0.3 s: nothing came from rank {}", last);
+  const std::string missing = fmt::format("timed out after 0.5 s: nothing came from rank {}", last);
   const auto start = Clock::now();
   LANCET_TRY(expect_error(lanes[0]->barrier(), {"barrier #1 of 0 bytes on \"lane 0\"", missing}));
-  EXPECT_THAT(since(start) > 0.29 && since(start) < 1.0, "{} s", since(start));
+  EXPECT_THAT(since(start) > 0.49 && since(start) < 3, "{} s", since(start));
   std::vector<float> values(300'000);
-  LANCET_TRY(expect_error(lanes[1]->all_reduce_sum(values), {"all_reduce_sum #1 of 1200000 bytes on \"lane 1\"", missing}));
+  LANCET_TRY(
+      expect_error(lanes[1]->all_reduce_sum(values), {"all_reduce_sum #1 of 1200000 bytes on \"lane 1\"", missing}));
   std::vector<std::byte> data(1 << 20);
   LANCET_TRY(expect_error(lanes[2]->broadcast(data, last), {"broadcast #1 of 1048576 bytes on \"lane 2\"", missing}));
   const Segment out{last, data.data(), data.size()};
-  LANCET_TRY(expect_error(lanes[3]->exchange({&out, 1}, {}), {"exchange #1", fmt::format("rank {} did not take what was sent", last)}));
+  LANCET_TRY(expect_error(lanes[3]->exchange({&out, 1}, {}),
+                          {"exchange #1", fmt::format("rank {} did not take what was sent", last)}));
   const auto again = Clock::now();
   LANCET_TRY(expect_error(lanes[0]->barrier(), {"barrier #1 of 0 bytes on \"lane 0\"", missing}));
-  EXPECT_THAT(since(again) < 0.05, "a broken lane took {} s to say so", since(again));
+  EXPECT_THAT(since(again) < 0.4, "a broken lane took {} s to say so", since(again));
   // The others' lane still works.
   if (c.size() > 2) return {};
-  c.set_timeout(300ms);
+  c.set_timeout(500ms);
   return expect_error(c.barrier(), {"on \"world\"", missing});
 }
 
@@ -84,6 +88,7 @@ Status mismatches(Communicator& c) {
     lane->set_timeout(3s);
     lanes.push_back(std::move(lane));
   }
+  lanes[3]->set_timeout(1s);
   std::vector<std::byte> data(200'000);
   const auto start = Clock::now();
   const auto exchange = [&](Communicator& lane, std::size_t send, std::size_t receive) {
@@ -92,8 +97,10 @@ Status mismatches(Communicator& c) {
     return lane.exchange({&out, 1}, {&into, 1});
   };
   if (c.rank() == 0) {
-    LANCET_TRY(expect_error(lanes[0]->barrier(), {"barrier #1 of 0 bytes on \"world.1\"", "rank 1 is at broadcast #1;"}));
-    LANCET_TRY(expect_error(exchange(*lanes[1], 8, 800), {"exchange #1", "expected 800 bytes from rank 1, which sent 400;"}));
+    LANCET_TRY(
+        expect_error(lanes[0]->barrier(), {"barrier #1 of 0 bytes on \"world.1\"", "rank 1 is at broadcast #1;"}));
+    LANCET_TRY(
+        expect_error(exchange(*lanes[1], 8, 800), {"exchange #1", "expected 800 bytes from rank 1, which sent 400;"}));
     LANCET_TRY(expect_error(exchange(*lanes[2], 8, 800), {"expected 800 bytes from rank 1, which sent 1200;"}));
     LANCET_TRY(expect_error(exchange(*lanes[3], 8, 90'000), {"expected 90000 bytes from rank 1, which sent 200000;"}));
   } else {
@@ -101,7 +108,8 @@ Status mismatches(Communicator& c) {
     LANCET_TRY(lanes[0]->barrier().ok() ? internal_error("the second call saw no mismatch") : Status{});
     LANCET_TRY(exchange(*lanes[1], 400, 8));
     LANCET_TRY(exchange(*lanes[2], 1200, 8));
-    LANCET_TRY(expect_error(exchange(*lanes[3], 200'000, 8), {"timed out after 3 s: rank 0 did not take what was sent"}));
+    LANCET_TRY(
+        expect_error(exchange(*lanes[3], 200'000, 8), {"timed out after 1 s: rank 0 did not take what was sent"}));
   }
   EXPECT_THAT(since(start) < 6, "found after {} s, not at once", since(start));
   return c.barrier();
