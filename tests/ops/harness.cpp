@@ -1,0 +1,337 @@
+#include "harness.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "lancet/backend/cpu/parallel.h"
+#include "lancet/base/random.h"
+#include "lancet/ir/route_layout.h"
+
+namespace lancet::test {
+namespace {
+
+constexpr std::byte guard{0xa5}, fresh{0xff};
+
+ir::RouteLayout layout_of(const ir::TensorType& route) { return {route.shape[0], route.shape[1]}; }
+
+double element(const GuardedTensor& tensor, std::int64_t i) {
+  switch (tensor.type().dtype) {
+    case DType::f32:
+      return tensor.as<float>()[i];
+    case DType::bf16:
+      return to_f32(tensor.as<bf16>()[i]);
+    case DType::i32:
+      return tensor.as<std::int32_t>()[i];
+    case DType::i64:
+      return double(tensor.as<std::int64_t>()[i]);
+    case DType::route:
+      break;
+  }
+  const ir::RouteLayout layout = layout_of(tensor.type());
+  const bool weight = i >= 2 * layout.tokens && i < 3 * layout.tokens;
+  return weight ? double(tensor.as<float>()[i]) : double(tensor.as<std::int32_t>()[i]);
+}
+
+std::int64_t elements(const ir::TensorType& type) {
+  return type.dtype == DType::route ? layout_of(type).bytes() / 4 : type.shape.elements();
+}
+std::size_t element_size(const ir::TensorType& type) {
+  return type.dtype == DType::route ? 4 : std::size_t(size_of(type.dtype));
+}
+
+void store(GuardedTensor& tensor, std::int64_t i, double value) {
+  switch (tensor.type().dtype) {
+    case DType::f32:
+      tensor.as<float>()[i] = float(value);
+      return;
+    case DType::bf16:
+      tensor.as<bf16>()[i] = from_f32<bf16>(float(value));
+      return;
+    case DType::i32:
+      tensor.as<std::int32_t>()[i] = std::int32_t(value);
+      return;
+    default:
+      LANCET_CHECK(false, "only numbers are stored, not {}", ir::to_string(tensor.type()));
+  }
+}
+
+// Elements before `axis` and after it: a tensor is [outer, extent, inner].
+struct Cut {
+  std::int64_t outer = 1, inner = 1;
+  Cut(const Shape& shape, int axis) {
+    for (int i = 0; i < axis; ++i) outer *= shape[i];
+    for (int i = axis + 1; i < shape.rank(); ++i) inner *= shape[i];
+  }
+};
+
+// NaN in the rows of each expert that hold no token: x is [E, C, ...] or [E, W*C, ...] of one rank.
+void poison_unfilled(GuardedTensor& tensor, const GuardedTensor& route) {
+  const ir::RouteLayout layout = layout_of(route.type());
+  const std::size_t row = std::size_t(tensor.shape()[2]) * element_size(tensor.type()),
+                    rows = std::size_t(tensor.shape()[1]);
+  for (std::int64_t e = 0; e < layout.experts; ++e) {
+    const std::size_t filled = std::size_t(layout.end(route.data())[e]);
+    std::memset(tensor.data() + (std::size_t(e) * rows + filled) * row, int(fresh), (rows - filled) * row);
+  }
+}
+
+}  // namespace
+
+GuardedTensor::GuardedTensor(ir::TensorType type) : GuardedTensor(std::size_t(ir::bytes(type))) { type_ = type; }
+
+GuardedTensor::GuardedTensor(std::size_t size) : size_(size), blocks_(2 + (size + 127) / 64) {
+  std::memset(blocks_.data(), int(guard), blocks_.size() * sizeof(Block));
+  std::memset(data(), int(fresh), size_);
+}
+
+bool GuardedTensor::intact() const {
+  const auto* first = reinterpret_cast<const std::byte*>(blocks_.data());
+  const auto* last = first + blocks_.size() * sizeof(Block);
+  auto untouched = [](std::byte b) { return b == guard; };
+  return std::all_of(first, data(), untouched) && std::all_of(data() + size_, last, untouched);
+}
+
+bool GuardedTensor::same_bytes(const GuardedTensor& other) const {
+  return size_ == other.size_ && std::memcmp(data(), other.data(), size_) == 0;
+}
+
+DoubleTensor to_double(const GuardedTensor& tensor) {
+  DoubleTensor result{tensor.type(), {}};
+  for (std::int64_t i = 0; i < elements(tensor.type()); ++i) result.values.push_back(element(tensor, i));
+  return result;
+}
+
+GuardedTensor from_double(const DoubleTensor& tensor) {
+  GuardedTensor result(tensor.type);
+  for (std::int64_t i = 0; i < elements(tensor.type); ++i) store(result, i, tensor[i]);
+  return result;
+}
+
+GuardedTensor slice(const GuardedTensor& tensor, int axis, std::int64_t begin, std::int64_t end) {
+  ir::TensorType type = tensor.type();
+  const Cut cut(type.shape, axis);
+  const std::size_t unit = std::size_t(cut.inner) * element_size(type), extent = std::size_t(type.shape[axis]);
+  type.shape.set(axis, end - begin);
+  GuardedTensor result(type);
+  const std::size_t stretch = std::size_t(end - begin) * unit;
+  for (std::size_t o = 0; o < std::size_t(cut.outer); ++o)
+    std::memcpy(result.data() + o * stretch, tensor.data() + (o * extent + std::size_t(begin)) * unit, stretch);
+  return result;
+}
+
+GuardedTensor join(const std::vector<GuardedTensor>& parts, int axis) {
+  ir::TensorType type = parts[0].type();
+  std::int64_t extent = 0;
+  for (const GuardedTensor& part : parts) extent += part.shape()[axis];
+  type.shape.set(axis, extent);
+  GuardedTensor result(type);
+  const Cut cut(type.shape, axis);
+  const std::size_t unit = std::size_t(cut.inner) * element_size(type);
+  std::size_t begin = 0;
+  for (const GuardedTensor& part : parts) {
+    const std::size_t stretch = std::size_t(part.shape()[axis]) * unit;
+    for (std::size_t o = 0; o < std::size_t(cut.outer); ++o)
+      std::memcpy(result.data() + o * std::size_t(extent) * unit + begin, part.data() + o * stretch, stretch);
+    begin += stretch;
+  }
+  return result;
+}
+
+int storage_operand(const ops::OpDef& op, int result, int operands) {
+  if (op.in_place) return result;
+  for (const ops::Alias& alias : op.aliases)
+    if (alias.result == result && alias.operand < operands) return alias.operand;
+  return -1;
+}
+
+namespace {
+
+std::vector<ir::TensorType> result_types(const ops::OpDef& op, const std::vector<GuardedTensor>& operands,
+                                         const ir::Attributes& attributes) {
+  std::vector<ir::TensorType> types;
+  for (const GuardedTensor& operand : operands) types.push_back(operand.type());
+  auto results = op.infer({types, attributes});
+  LANCET_CHECK(results.ok(), "{}: {}", op.name, results.error().message);
+  return *results;
+}
+
+bool writes(const ops::OpDef& op, int operand, int operands, std::size_t results) {
+  for (std::size_t r = 0; r < results; ++r)
+    if (storage_operand(op, int(r), operands) == operand) return true;
+  return std::find(op.writes.begin(), op.writes.end(), operand) != op.writes.end();
+}
+
+}  // namespace
+
+Outcome run(const ops::OpDef& op, std::vector<GuardedTensor> operands, const ir::Attributes& attributes, int threads,
+            comm::Communicator* comm) {
+  const ops::CpuKernel* kernel = ops::find_cpu_kernel(op.name);
+  LANCET_CHECK(kernel, "{} has no CPU kernel", op.name);
+  const auto types = result_types(op, operands, attributes);
+  Outcome outcome{std::move(operands), {}, {}};
+  const std::vector<GuardedTensor> before = outcome.operands;
+  for (const ir::TensorType& type : types) outcome.results.emplace_back(type);
+
+  const int count = int(outcome.operands.size());
+  ops::KernelArgs args{op.name, {}, {}, attributes, comm};
+  for (GuardedTensor& operand : outcome.operands) args.operands.push_back(operand.view());
+  for (std::size_t r = 0; r < types.size(); ++r) {
+    const int storage = storage_operand(op, int(r), count);
+    args.results.push_back(storage < 0 ? outcome.results[r].view() : outcome.operands[std::size_t(storage)].view());
+  }
+  backend::cpu::set_threads(threads);  // a workspace may depend on it
+  GuardedTensor workspace(kernel->workspace ? kernel->workspace(args) : 0);
+  args.workspace = workspace.data();
+
+  const Status status = kernel->bind(args)();
+  backend::cpu::set_threads(1);
+  if (!status.ok()) outcome.faults.push_back(status.error().message);
+  if (!workspace.intact()) outcome.faults.push_back("wrote outside its workspace");
+  for (int i = 0; i < count; ++i) {
+    const GuardedTensor& operand = outcome.operands[std::size_t(i)];
+    if (!operand.intact()) outcome.faults.push_back(fmt::format("wrote outside operand {}", i));
+    if (!writes(op, i, count, types.size()) && !operand.same_bytes(before[std::size_t(i)]))
+      outcome.faults.push_back(fmt::format("changed operand {}, which it only reads", i));
+  }
+  for (std::size_t r = 0; r < types.size(); ++r) {
+    const int storage = storage_operand(op, int(r), count);
+    if (storage >= 0)
+      std::memcpy(outcome.results[r].data(), outcome.operands[std::size_t(storage)].data(), outcome.results[r].size());
+    if (!outcome.results[r].intact()) outcome.faults.push_back(fmt::format("wrote outside result {}", r));
+  }
+  return outcome;
+}
+
+ReferenceCall run_reference(const ops::OpDef& op, const std::vector<GuardedTensor>& operands,
+                            const ir::Attributes& attributes) {
+  ReferenceCall call{{}, {}, attributes};
+  for (const GuardedTensor& operand : operands) call.operands.push_back(to_double(operand));
+  for (const ir::TensorType& type : result_types(op, operands, attributes))
+    call.results.push_back(
+        {type, std::vector<double>(std::size_t(elements(type)), std::numeric_limits<double>::quiet_NaN())});
+  const Reference reference = find_reference(op.name);
+  LANCET_CHECK(reference, "{} has no reference", op.name);
+  reference(call);
+  return call;
+}
+
+std::optional<std::string> compare(const GuardedTensor& got, const DoubleTensor& reference, const GuardedTensor& before,
+                                   double length) {
+  double squares = 0, counted = 0;
+  for (double x : reference.values)
+    if (!std::isnan(x)) squares += x * x, counted += 1;
+  const double norm = std::sqrt(squares / std::max(counted, 1.0));
+  const std::size_t size = element_size(got.type());
+  for (std::int64_t i = 0; i < std::int64_t(reference.values.size()); ++i) {
+    const double expected = reference[i], found = element(got, i);
+    if (std::isnan(expected)) {
+      if (std::memcmp(got.data() + std::size_t(i) * size, before.data() + std::size_t(i) * size, size) != 0)
+        return fmt::format("element {} of {} was written, to {}", i, ir::to_string(got.type()), found);
+      continue;
+    }
+    const DType dtype = got.type().dtype;
+    const std::int64_t T = got.shape().rank() ? got.shape()[0] : 0;
+    const bool exact = dtype == DType::i32 || (dtype == DType::route && (i < 2 * T || i >= 3 * T));
+    // A sum of `length` terms in f32 has a rounding error of about the root of its length, in units of the terms' size.
+    double tolerance = (4 + 2 * std::sqrt(length)) * 0x1p-23 * (std::abs(expected) + norm);
+    if (dtype == DType::bf16) tolerance += 0x1p-8 * (std::abs(expected) + norm);
+    if (!(std::abs(found - expected) <= (exact ? 0 : tolerance)))
+      return fmt::format("element {} of {}: expected {}, found {} (tolerance {:.3g})", i, ir::to_string(got.type()),
+                         expected, found, exact ? 0 : tolerance);
+  }
+  return std::nullopt;
+}
+
+// ---- samples
+
+SampleRoute::SampleRoute(const ops::Sample& sample, std::uint64_t seed) {
+  for (const ops::SampleOperand& operand : sample.operands) {
+    if (operand.fill == ops::Fill::route) tokens_ = operand.type.shape[0], experts_ = operand.type.shape[1];
+    if (operand.fill == ops::Fill::rows) experts_ = operand.type.shape[0];
+    if (operand.fill == ops::Fill::load) experts_ = operand.type.shape[1];
+  }
+  if (experts_ == 0) return;
+  if (tokens_ == 0) tokens_ = sample.attributes.integer("tokens");
+  capacity_ = sample.attributes.integer("capacity");
+  const Philox random(seed, stream_of("logits"));
+  for (std::int64_t i = 0; i < tokens_ * experts_; ++i)
+    logits_.push_back(random.normal(std::uint64_t(i)) + (i % experts_ == 0 ? 0.7f : 0.f));
+}
+
+std::vector<GuardedTensor> SampleRoute::gate(std::int64_t begin, std::int64_t end, const GuardedTensor* before) const {
+  GuardedTensor logits({DType::f32, {1, end - begin, experts_}});
+  std::copy_n(logits_.begin() + begin * experts_, (end - begin) * experts_, logits.as<float>());
+  std::vector<GuardedTensor> operands{logits};
+  if (before) operands.push_back(*before);
+  return run(ops::op("switch_gate"), operands, {{"capacity", capacity_}}).results;
+}
+
+GuardedTensor SampleRoute::part(std::int64_t begin, std::int64_t end, const GuardedTensor* before) const {
+  return gate(begin, end, before)[0];
+}
+
+GuardedTensor SampleRoute::load() const { return gate(0, tokens_, nullptr)[2]; }
+
+GuardedTensor rows_of(const GuardedTensor& route) {
+  const ir::RouteLayout layout = layout_of(route.type());
+  GuardedTensor rows({DType::i32, {layout.experts, 2}});
+  for (std::int64_t e = 0; e < layout.experts; ++e) {
+    rows.as<std::int32_t>()[2 * e] = layout.begin(route.data())[e];
+    rows.as<std::int32_t>()[2 * e + 1] = layout.end(route.data())[e];
+  }
+  return rows;
+}
+
+void fill_normal(GuardedTensor& tensor, std::uint64_t seed, std::uint64_t stream) {
+  const Philox random(seed, stream);
+  for (std::int64_t i = 0; i < elements(tensor.type()); ++i) store(tensor, i, random.normal(std::uint64_t(i)));
+}
+
+std::vector<GuardedTensor> make_operands(const ops::Sample& sample, const SampleRoute& route, std::uint64_t seed) {
+  std::vector<GuardedTensor> operands;
+  for (std::size_t i = 0; i < sample.operands.size(); ++i) {
+    const ops::SampleOperand& operand = sample.operands[i];
+    const Philox random(seed, i);
+    GuardedTensor tensor(operand.type);
+    auto each = [&](auto value) {
+      for (std::int64_t j = 0; j < elements(operand.type); ++j) store(tensor, j, double(value(std::uint64_t(j))));
+    };
+    switch (operand.fill) {
+      case ops::Fill::normal:
+        fill_normal(tensor, seed, i);
+        break;
+      case ops::Fill::positive:
+        each([&](std::uint64_t j) { return 0.5f + random.uniform(j); });
+        break;
+      case ops::Fill::zero:
+        each([](std::uint64_t) { return 0; });
+        break;
+      case ops::Fill::tokens:
+        each([&](std::uint64_t j) { return random.below(j, std::uint64_t(sample.attributes.integer("vocabulary"))); });
+        break;
+      case ops::Fill::route:
+        tensor = route.whole();
+        break;
+      case ops::Fill::rows:
+        tensor = rows_of(route.whole());
+        break;
+      case ops::Fill::load:
+        tensor = route.load();
+        break;
+    }
+    LANCET_CHECK(tensor.type() == operand.type, "operand {} is {}, expected {}", i, ir::to_string(tensor.type()),
+                 ir::to_string(operand.type));
+    const Shape& shape = operand.type.shape;
+    const bool buffer = operand.fill == ops::Fill::normal && route.exists() && shape.rank() == 3 &&
+                        shape[0] == route.experts() && shape[1] == route.capacity();
+    if (buffer) poison_unfilled(tensor, route.whole());
+    operands.push_back(std::move(tensor));
+  }
+  return operands;
+}
+
+}  // namespace lancet::test

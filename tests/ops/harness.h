@@ -1,0 +1,107 @@
+// Runs the ops of the catalogue on their samples: operands from the samples' fills, kernels on memory with guard bytes,
+// and the comparison with the references in double.
+#pragma once
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lancet/ops/catalogue.h"
+#include "lancet/ops/kernel.h"
+#include "reference_ops.h"
+
+namespace lancet::test {
+
+// A tensor with guard bytes at both ends, 64-byte aligned. Fresh memory is 0xff: NaN in both float types, -1 in
+// integers.
+class GuardedTensor {
+ public:
+  explicit GuardedTensor(ir::TensorType type);
+  // Scratch: `size` bytes between guards.
+  explicit GuardedTensor(std::size_t size);
+
+  const ir::TensorType& type() const { return type_; }
+  const Shape& shape() const { return type_.shape; }
+  std::byte* data() { return blocks_[1].bytes; }
+  const std::byte* data() const { return blocks_[1].bytes; }
+  std::size_t size() const { return size_; }
+  bool intact() const;  // nothing was written outside
+  bool same_bytes(const GuardedTensor& other) const;
+  ops::TensorView view() { return {data(), type_}; }
+  template <class T>
+  T* as() {
+    return reinterpret_cast<T*>(data());
+  }
+  template <class T>
+  const T* as() const {
+    return reinterpret_cast<const T*>(data());
+  }
+
+ private:
+  struct alignas(64) Block {
+    std::byte bytes[64];
+  };
+  ir::TensorType type_;
+  std::size_t size_;
+  std::vector<Block> blocks_;
+};
+
+DoubleTensor to_double(const GuardedTensor& tensor);
+GuardedTensor from_double(const DoubleTensor& tensor);  // f32, bf16 and i32
+
+// The rows [begin, end) of an axis, and tensors put together along it.
+GuardedTensor slice(const GuardedTensor& tensor, int axis, std::int64_t begin, std::int64_t end);
+GuardedTensor join(const std::vector<GuardedTensor>& parts, int axis);
+
+// What an op did: its operands afterwards and its results (those that live in an operand's memory are copies of it).
+struct Outcome {
+  std::vector<GuardedTensor> operands, results;
+  std::vector<std::string> faults;  // bytes written that are not the op's to write
+};
+
+// Binds and runs the CPU kernel of `op` once. The types must fit; a kernel must exist.
+Outcome run(const ops::OpDef& op, std::vector<GuardedTensor> operands, const ir::Attributes& attributes,
+            int threads = 1, comm::Communicator* comm = nullptr);
+// The same by the reference, on the same operands: what operands and results should be.
+ReferenceCall run_reference(const ops::OpDef& op, const std::vector<GuardedTensor>& operands,
+                            const ir::Attributes& attributes);
+
+// The operand in whose memory result `result` lives, or -1.
+int storage_operand(const ops::OpDef& op, int result, int operands);
+
+// `got` against the reference, each element within the rounding of its type and of sums of `length` terms; integers,
+// and a route's decisions, exactly. Where the reference is NaN, the bytes of `before` must still stand. Returns the
+// first fault.
+std::optional<std::string> compare(const GuardedTensor& got, const DoubleTensor& reference, const GuardedTensor& before,
+                                   double length);
+
+// The routing that a sample's operands share: random logits, uneven so that an expert overflows where capacity is
+// scarce.
+class SampleRoute {
+ public:
+  SampleRoute(const ops::Sample& sample, std::uint64_t seed);
+  bool exists() const { return tokens_ > 0; }
+  std::int64_t tokens() const { return tokens_; }
+  std::int64_t experts() const { return experts_; }
+  std::int64_t capacity() const { return capacity_; }
+  // The route of tokens [begin, end), after the part whose route is `before` (null: the first), and the load.
+  GuardedTensor part(std::int64_t begin, std::int64_t end, const GuardedTensor* before) const;
+  GuardedTensor whole() const { return part(0, tokens_, nullptr); }
+  GuardedTensor load() const;
+
+ private:
+  std::vector<GuardedTensor> gate(std::int64_t begin, std::int64_t end, const GuardedTensor* before) const;
+  std::int64_t tokens_ = 0, experts_ = 0, capacity_ = 0;
+  std::vector<float> logits_;
+};
+
+// rows i32[E,2] of one rank that got what the route sends.
+GuardedTensor rows_of(const GuardedTensor& route);
+
+// The operands of a sample. Of buffers of slots or rows, those without a token are NaN: nothing may read them.
+std::vector<GuardedTensor> make_operands(const ops::Sample& sample, const SampleRoute& route, std::uint64_t seed);
+
+// Standard normal numbers in f32 or bf16.
+void fill_normal(GuardedTensor& tensor, std::uint64_t seed, std::uint64_t stream);
+
+}  // namespace lancet::test

@@ -1,0 +1,109 @@
+// Every CPU kernel on every sample of its op: types, memory it may touch, values, and independence of the threads.
+#include <fmt/ranges.h>
+
+#include <catch2/catch.hpp>
+#include <cmath>
+
+#include "harness.h"
+
+using namespace lancet;
+using namespace lancet::test;
+
+namespace {
+
+constexpr std::uint64_t seed = 11;
+
+std::string join_lines(const std::vector<std::string>& lines) { return fmt::format("{}", fmt::join(lines, "\n")); }
+
+void check_sample(const ops::OpDef& op, const ops::Sample& sample) {
+  const auto operands = make_operands(sample, SampleRoute(sample, seed), seed);
+  const Outcome outcome = run(op, operands, sample.attributes);
+  INFO(join_lines(outcome.faults));
+  CHECK(outcome.faults.empty());
+
+  const ReferenceCall expected = run_reference(op, operands, sample.attributes);
+  auto check = [&](const GuardedTensor& got, const DoubleTensor& reference, const GuardedTensor& before,
+                   const std::string& what) {
+    const auto fault = compare(got, reference, before, expected.length);
+    INFO(what << ": " << fault.value_or(""));
+    CHECK_FALSE(fault.has_value());
+  };
+  for (std::size_t r = 0; r < outcome.results.size(); ++r) {
+    const int storage = storage_operand(op, int(r), int(operands.size()));
+    const GuardedTensor before =
+        storage < 0 ? GuardedTensor(outcome.results[r].type()) : operands[std::size_t(storage)];
+    check(outcome.results[r], expected.results[r], before, fmt::format("result {}", r));
+  }
+  for (int i : op.writes)
+    if (i < int(operands.size()))
+      check(outcome.operands[std::size_t(i)], expected.operands[std::size_t(i)], operands[std::size_t(i)],
+            fmt::format("operand {}", i));
+
+  const Outcome threaded = run(op, operands, sample.attributes, 2);
+  CHECK(threaded.faults.empty());
+  for (std::size_t r = 0; r < outcome.results.size(); ++r) CHECK(threaded.results[r].same_bytes(outcome.results[r]));
+  for (std::size_t i = 0; i < operands.size(); ++i) CHECK(threaded.operands[i].same_bytes(outcome.operands[i]));
+}
+
+}  // namespace
+
+TEST_CASE("every op has a CPU kernel, a reference and samples") {
+  std::vector<std::string_view> kernels, references, samples;
+  for (const ops::OpDef* op : ops::all_ops()) {
+    if (!ops::find_cpu_kernel(op->name)) kernels.push_back(op->name);
+    if (!find_reference(op->name)) references.push_back(op->name);
+    if (op->samples.empty()) samples.push_back(op->name);
+  }
+  INFO(fmt::format("no kernel: {}; no reference: {}; no sample: {}", kernels, references, samples));
+  CHECK(kernels.empty());
+  CHECK(references.empty());
+  CHECK(samples.empty());
+  CHECK(ops::all_ops().size() > 30);
+}
+
+TEST_CASE("kernels against references in double on every sample") {
+  int checked = 0;
+  for (const ops::OpDef* op : ops::all_ops()) {
+    if (!ops::find_cpu_kernel(op->name) || !find_reference(op->name)) continue;  // the case above fails
+    for (std::size_t s = 0; s < op->samples.size(); ++s) {
+      INFO(op->name << ", sample " << s);
+      check_sample(*op, op->samples[s]);
+      ++checked;
+    }
+  }
+  CHECK(checked > 0);
+}
+
+TEST_CASE("the samples drop tokens and leave slots empty") {
+  bool dropped = false, empty = false;
+  for (const ops::OpDef* op : ops::all_ops())
+    for (const ops::Sample& sample : op->samples) {
+      const SampleRoute route(sample, seed);
+      if (!route.exists()) continue;
+      const DoubleTensor load = to_double(route.load());
+      for (std::int64_t e = 0; e < route.experts(); ++e) {
+        dropped |= load[e] > load[route.experts() + e];
+        empty |= load[route.experts() + e] < double(route.capacity());
+      }
+    }
+  CHECK(dropped);
+  CHECK(empty);
+}
+
+TEST_CASE("the comparison notices what it should") {
+  GuardedTensor got({DType::f32, {3}}), before({DType::f32, {3}});
+  DoubleTensor expected{got.type(), {1, std::nan(""), -2}};
+  got.as<float>()[0] = 1;
+  got.as<float>()[2] = -2;
+  CHECK_FALSE(compare(got, expected, before, 1).has_value());
+  got.as<float>()[1] = 0;  // written where nothing should be
+  CHECK(compare(got, expected, before, 1).has_value());
+  got = before;
+  got.as<float>()[0] = 1;  // the last is still NaN
+  CHECK(compare(got, expected, before, 1).has_value());
+  got.as<float>()[2] = -2.00002f;
+  CHECK(compare(got, expected, before, 1).has_value());
+  CHECK(got.intact());
+  got.data()[got.size()] = std::byte{0};
+  CHECK_FALSE(got.intact());
+}

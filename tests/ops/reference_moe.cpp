@@ -1,0 +1,271 @@
+// The references of the mixture-of-experts ops, on one rank.
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <numbers>
+#include <numeric>
+
+#include "reference_ops.h"
+
+namespace lancet::test {
+namespace {
+
+using Index = std::int64_t;
+
+// A route[T,E] as the references keep it.
+struct Route {
+  Index T, E;
+  explicit Route(const DoubleTensor& route) : T(route.shape()[0]), E(route.shape()[1]) {}
+  Index expert(Index t) const { return t; }
+  Index slot(Index t) const { return T + t; }
+  Index weight(Index t) const { return 2 * T + t; }
+  Index begin(Index e) const { return 3 * T + e; }
+  Index end(Index e) const { return 3 * T + E + e; }
+};
+
+// Calls f(t, row) with the row of token t in [E*C], or -1.
+template <class F>
+void for_tokens(const DoubleTensor& route, Index capacity, F f) {
+  const Route at(route);
+  for (Index t = 0; t < at.T; ++t)
+    f(t, route[at.slot(t)] < 0 ? Index{-1} : Index(route[at.expert(t)]) * capacity + Index(route[at.slot(t)]));
+}
+
+void gate(ReferenceCall& c, bool prioritized) {
+  const auto& logits = c.operands[0];
+  auto &route = c.results[0], &probabilities = c.results[1], &load = c.results[2];
+  const Route at(route);
+  c.length = double(at.E);
+  std::vector<Index> order(static_cast<std::size_t>(at.T));
+  std::iota(order.begin(), order.end(), 0);
+  for (Index t = 0; t < at.T; ++t) {
+    double sum = 0;
+    for (Index e = 0; e < at.E; ++e) sum += std::exp(logits[t * at.E + e]);
+    for (Index e = 0; e < at.E; ++e) probabilities[t * at.E + e] = std::exp(logits[t * at.E + e]) / sum;
+    const auto row = probabilities.values.begin() + t * at.E;
+    route[at.expert(t)] = double(std::max_element(row, row + at.E) - row);
+    route[at.weight(t)] = *std::max_element(row, row + at.E);
+  }
+  if (prioritized)
+    std::stable_sort(order.begin(), order.end(),
+                     [&](Index a, Index b) { return route[at.weight(a)] > route[at.weight(b)]; });
+  std::fill(load.values.begin(), load.values.end(), 0.0);
+  for (Index e = 0; e < at.E; ++e) {
+    route[at.begin(e)] = c.has(1) ? c.operands[1][Route(c.operands[1]).end(e)] : 0;
+    route[at.end(e)] = route[at.begin(e)];
+  }
+  for (Index t : order) {
+    const Index e = Index(route[at.expert(t)]);
+    load[e] += 1;
+    route[at.slot(t)] = -1;
+    if (route[at.end(e)] >= double(c.attributes.integer("capacity"))) continue;
+    route[at.slot(t)] = route[at.end(e)];
+    route[at.end(e)] += 1;
+    load[at.E + e] += 1;
+  }
+}
+void switch_gate(ReferenceCall& c) { gate(c, false); }
+void batch_prioritized_gate(ReferenceCall& c) { gate(c, true); }
+
+void gate_dx(ReferenceCall& c) {  // dweight [T], route, probabilities [T,E] [, dprobability [E]]
+  const auto &dweight = c.operands[0], &route = c.operands[1], &p = c.operands[2];
+  const Route at(route);
+  c.length = double(at.E);
+  for (Index t = 0; t < at.T; ++t) {
+    auto dp = [&](Index e) {
+      return (c.has(3) ? c.operands[3][e] : 0.0) + (Index(route[at.expert(t)]) == e ? dweight[t] : 0.0);
+    };
+    // The whole Jacobian: d p_f / d logit_e = p_f * ((e == f) - p_e)
+    for (Index e = 0; e < at.E; ++e) {
+      double sum = 0;
+      for (Index f = 0; f < at.E; ++f) sum += dp(f) * p[t * at.E + f] * ((e == f ? 1 : 0) - p[t * at.E + e]);
+      c.results[0][t * at.E + e] = sum;
+    }
+  }
+}
+
+void dispatch(ReferenceCall& c) {
+  const auto& x = c.operands[0];
+  const Index D = x.shape()[2];
+  for_tokens(c.operands[1], c.results[0].shape()[1], [&](Index t, Index row) {
+    for (Index d = 0; d < D && row >= 0; ++d) c.results[0][row * D + d] = x[t * D + d];
+  });
+}
+
+void dispatch_dx(ReferenceCall& c) {
+  const auto& slots = c.operands[0];
+  const Index D = slots.shape()[2];
+  for_tokens(c.operands[1], slots.shape()[1], [&](Index t, Index row) {
+    for (Index d = 0; d < D; ++d) c.results[0][t * D + d] = row < 0 ? 0 : slots[row * D + d];
+  });
+}
+
+void combine(ReferenceCall& c) {
+  const auto &slots = c.operands[0], &route = c.operands[1];
+  const Index D = slots.shape()[2];
+  for_tokens(route, slots.shape()[1], [&](Index t, Index row) {
+    for (Index d = 0; d < D; ++d)
+      c.results[0][t * D + d] = row < 0 ? 0 : route[Route(route).weight(t)] * slots[row * D + d];
+  });
+}
+
+void combine_dx(ReferenceCall& c) {  // dy, slots, route -> dslots, dweight
+  const auto &dy = c.operands[0], &slots = c.operands[1], &route = c.operands[2];
+  const Index D = slots.shape()[2];
+  c.length = double(D);
+  for_tokens(route, slots.shape()[1], [&](Index t, Index row) {
+    c.results[1][t] = 0;
+    for (Index d = 0; d < D && row >= 0; ++d) {
+      c.results[1][t] += dy[t * D + d] * slots[row * D + d];
+      c.results[0][row * D + d] = dy[t * D + d] * route[Route(route).weight(t)];
+    }
+  });
+}
+
+void aux_loss(ReferenceCall& c) {
+  const auto &p = c.operands[0], &load = c.operands[1];
+  const Index T = p.shape().rows(), E = p.shape().back();
+  c.length = double(T);
+  c.results[0][0] = 0;
+  for (Index e = 0; e < E; ++e) {
+    const double fraction = load[e] / double(c.attributes.integer("load_tokens"));
+    double mean = 0;
+    for (Index t = 0; t < T; ++t) mean += p[t * E + e] / double(c.attributes.integer("total_tokens"));
+    c.results[0][0] += double(E) * fraction * mean;
+  }
+}
+
+void aux_loss_dx(ReferenceCall& c) {
+  const Index E = c.results[0].shape()[0];
+  for (Index e = 0; e < E; ++e)
+    c.results[0][e] = c.attributes.real("coefficient") * double(E) * c.operands[0][e] /
+                      double(c.attributes.integer("load_tokens")) / double(c.attributes.integer("total_tokens"));
+}
+
+// ---- experts: only rows [rows[e,0], rows[e,W]) count
+
+template <class F>
+void for_rows(const DoubleTensor& rows, Index R, F f) {  // f(e, row of [E*R])
+  const Index E = rows.shape()[0], columns = rows.shape()[1];
+  for (Index e = 0; e < E; ++e)
+    for (Index r = Index(rows[e * columns]); r < Index(rows[e * columns + columns - 1]); ++r) f(e, e * R + r);
+}
+
+void expert_linear(ReferenceCall& c) {  // x [E,R,K], w [E,N,K], b [E,N], rows
+  const auto &x = c.operands[0], &w = c.operands[1], &b = c.operands[2];
+  const Index N = w.shape()[1], K = w.shape()[2];
+  c.length = double(K);
+  for_rows(c.operands[3], x.shape()[1], [&](Index e, Index r) {
+    for (Index n = 0; n < N; ++n) {
+      double sum = b[e * N + n];
+      for (Index k = 0; k < K; ++k) sum += x[r * K + k] * w[(e * N + n) * K + k];
+      c.results[0][r * N + n] = sum;
+    }
+  });
+}
+
+void expert_linear_dx(ReferenceCall& c) {  // dy [E,R,N], w [E,N,K], rows
+  const auto &dy = c.operands[0], &w = c.operands[1];
+  const Index N = w.shape()[1], K = w.shape()[2];
+  c.length = double(N);
+  for_rows(c.operands[2], dy.shape()[1], [&](Index e, Index r) {
+    for (Index k = 0; k < K; ++k) {
+      double sum = 0;
+      for (Index n = 0; n < N; ++n) sum += dy[r * N + n] * w[(e * N + n) * K + k];
+      c.results[0][r * K + k] = sum;
+    }
+  });
+}
+
+void expert_linear_dw(ReferenceCall& c) {  // dy [E,R,N], x [E,R,K], rows [, dw, db so far]
+  const auto &dy = c.operands[0], &x = c.operands[1];
+  const Index N = dy.shape()[2], K = x.shape()[2];
+  c.length = double(dy.shape()[1]);
+  for (std::size_t i : {0, 1})
+    for (Index j = 0; j < Index(c.results[i].values.size()); ++j)
+      c.results[i][j] = c.has(3 + i) ? c.operands[3 + i][j] : 0.0;
+  for_rows(c.operands[2], dy.shape()[1], [&](Index e, Index r) {
+    for (Index n = 0; n < N; ++n) {
+      for (Index k = 0; k < K; ++k) c.results[0][(e * N + n) * K + k] += dy[r * N + n] * x[r * K + k];
+      c.results[1][e * N + n] += dy[r * N + n];
+    }
+  });
+}
+
+// ---- GELU, over all elements or the filled rows
+
+double gelu_of(double x) {
+  return 0.5 * x * (1 + std::tanh(std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x)));
+}
+double gelu_slope(double x) {
+  const double a = std::sqrt(2 / std::numbers::pi), t = std::tanh(a * (x + 0.044715 * x * x * x));
+  return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * a * (1 + 3 * 0.044715 * x * x);
+}
+
+template <class F>
+void for_elements(ReferenceCall& c, std::size_t rows, F f) {
+  if (!c.has(rows)) {
+    for (Index i = 0; i < Index(c.results[0].values.size()); ++i) c.results[0][i] = f(i);
+    return;
+  }
+  const Shape& shape = c.results[0].shape();
+  for_rows(c.operands[rows], shape[1], [&](Index, Index r) {
+    for (Index i = r * shape[2]; i < (r + 1) * shape[2]; ++i) c.results[0][i] = f(i);
+  });
+}
+void gelu(ReferenceCall& c) {
+  for_elements(c, 1, [&](Index i) { return gelu_of(c.operands[0][i]); });
+}
+void gelu_dx(ReferenceCall& c) {
+  for_elements(c, 2, [&](Index i) { return c.operands[0][i] * gelu_slope(c.operands[1][i]); });
+}
+
+// ---- exchanges of one rank: slot i of an expert is its row i (of this part and those before)
+
+void exchange_counts(ReferenceCall& c) {
+  const auto& route = c.operands[0];
+  const Route at(route);
+  for (Index e = 0; e < at.E; ++e) {
+    c.results[0][2 * e] = c.has(1) ? c.operands[1][2 * e + 1] : 0;
+    c.results[0][2 * e + 1] = c.results[0][2 * e] + route[at.end(e)] - route[at.begin(e)];
+  }
+}
+
+// Slots [begin, end) become rows [rows[e,0], rows[e,1]), or the other way.
+void move_rows(ReferenceCall& c, bool there) {
+  const auto &in = c.operands[0], &route = c.operands[1], &rows = c.operands[2];
+  const Route at(route);
+  const Index D = in.shape()[2], in_rows = in.shape()[1], out_rows = c.results[0].shape()[1];
+  for (Index e = 0; e < at.E; ++e)
+    for (Index i = 0; i < Index(route[at.end(e)] - route[at.begin(e)]); ++i)
+      for (Index d = 0; d < D; ++d) {
+        const Index slot = Index(route[at.begin(e)]) + i, row = Index(rows[2 * e]) + i;
+        c.results[0][(e * out_rows + (there ? row : slot)) * D + d] = in[(e * in_rows + (there ? slot : row)) * D + d];
+      }
+}
+void all_to_all(ReferenceCall& c) { move_rows(c, true); }
+void all_to_all_back(ReferenceCall& c) { move_rows(c, false); }
+
+}  // namespace
+
+void add_moe_references(std::map<std::string_view, Reference>& table) {
+  table.insert({{"all_to_all", all_to_all},
+                {"all_to_all_back", all_to_all_back},
+                {"aux_loss", aux_loss},
+                {"aux_loss_dx", aux_loss_dx},
+                {"batch_prioritized_gate", batch_prioritized_gate},
+                {"combine", combine},
+                {"combine_dx", combine_dx},
+                {"dispatch", dispatch},
+                {"dispatch_dx", dispatch_dx},
+                {"exchange_counts", exchange_counts},
+                {"expert_linear", expert_linear},
+                {"expert_linear_dw", expert_linear_dw},
+                {"expert_linear_dx", expert_linear_dx},
+                {"gate_dx", gate_dx},
+                {"gelu", gelu},
+                {"gelu_dx", gelu_dx},
+                {"switch_gate", switch_gate}});
+}
+
+}  // namespace lancet::test

@@ -1,0 +1,339 @@
+#include "reference_ops.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <numbers>
+#include <numeric>
+
+namespace lancet::test {
+
+void add_moe_references(std::map<std::string_view, Reference>& table);  // reference_moe.cpp
+
+namespace {
+
+using Index = std::int64_t;
+
+Index rows_of(const DoubleTensor& t) { return t.shape().rows(); }
+Index back_of(const DoubleTensor& t) { return t.shape().back(); }
+
+// out[m,n] = sum over k of a(m,k) * b(n,k), on top of what `start` gives
+template <class A, class B, class Start>
+void product(DoubleTensor& out, Index M, Index N, Index K, A a, B b, Start start) {
+  for (Index m = 0; m < M; ++m)
+    for (Index n = 0; n < N; ++n) {
+      double sum = start(m, n);
+      for (Index k = 0; k < K; ++k) sum += a(m, k) * b(n, k);
+      out[m * N + n] = sum;
+    }
+}
+
+void add(ReferenceCall& c) {
+  for (Index i = 0; i < Index(c.results[0].values.size()); ++i) c.results[0][i] = c.operands[0][i] + c.operands[1][i];
+}
+
+// ---- products
+
+void linear(ReferenceCall& c) {  // x [R,K], w [N,K], b [N]; the router is the same without b
+  const auto &x = c.operands[0], &w = c.operands[1];
+  const Index N = w.shape()[0], K = w.shape()[1];
+  c.length = double(K);
+  product(
+      c.results[0], rows_of(x), N, K, [&](Index m, Index k) { return x[m * K + k]; },
+      [&](Index n, Index k) { return w[n * K + k]; },
+      [&](Index, Index n) { return c.has(2) ? c.operands[2][n] : 0.0; });
+}
+
+void linear_dx(ReferenceCall& c) {  // dy [R,N], w [N,K]
+  const auto &dy = c.operands[0], &w = c.operands[1];
+  const Index N = w.shape()[0], K = w.shape()[1];
+  c.length = double(N);
+  product(
+      c.results[0], rows_of(dy), K, N, [&](Index m, Index n) { return dy[m * N + n]; },
+      [&](Index k, Index n) { return w[n * K + k]; }, [](Index, Index) { return 0.0; });
+}
+
+void linear_dw(ReferenceCall& c) {  // dy [R,N], x [R,K]; dw [N,K], db [N]
+  const auto &dy = c.operands[0], &x = c.operands[1];
+  const Index R = rows_of(dy), N = back_of(dy), K = back_of(x);
+  c.length = double(R);
+  product(
+      c.results[0], N, K, R, [&](Index n, Index r) { return dy[r * N + n]; },
+      [&](Index k, Index r) { return x[r * K + k]; },
+      [&](Index n, Index k) { return c.has(2) ? c.operands[2][n * K + k] : 0.0; });
+  if (c.results.size() < 2) return;
+  for (Index n = 0; n < N; ++n) {
+    c.results[1][n] = c.has(3) ? c.operands[3][n] : 0.0;
+    for (Index r = 0; r < R; ++r) c.results[1][n] += dy[r * N + n];
+  }
+}
+
+// ---- layer norm
+
+void norm_rows(ReferenceCall& c, const DoubleTensor& x, const DoubleTensor& gamma, const DoubleTensor& beta,
+               DoubleTensor& y, DoubleTensor& stats) {
+  const Index D = back_of(x);
+  c.length = double(D);
+  for (Index r = 0; r < rows_of(x); ++r) {
+    double mean = 0, variance = 0;
+    for (Index d = 0; d < D; ++d) mean += x[r * D + d] / double(D);
+    for (Index d = 0; d < D; ++d) variance += std::pow(x[r * D + d] - mean, 2) / double(D);
+    const double scale = 1 / std::sqrt(variance + c.attributes.real("eps"));
+    for (Index d = 0; d < D; ++d) y[r * D + d] = (x[r * D + d] - mean) * scale * gamma[d] + beta[d];
+    stats[2 * r] = mean;
+    stats[2 * r + 1] = scale;
+  }
+}
+
+void layer_norm(ReferenceCall& c) {
+  norm_rows(c, c.operands[0], c.operands[1], c.operands[2], c.results[0], c.results[1]);
+}
+
+// The nearest bf16 (8 bits of mantissa).
+double round_to_bf16(double x) {
+  int exponent = 0;
+  const double mantissa = std::frexp(x, &exponent);
+  return std::ldexp(std::nearbyint(std::ldexp(mantissa, 8)), exponent - 8);
+}
+
+// The norm is that of the sum as it is stored: backward has no other.
+void add_layer_norm(ReferenceCall& c) {
+  add(c);
+  if (c.results[0].type.dtype == DType::bf16)
+    for (double& x : c.results[0].values) x = round_to_bf16(x);
+  norm_rows(c, c.results[0], c.operands[2], c.operands[3], c.results[1], c.results[2]);
+}
+
+void layer_norm_dx(ReferenceCall& c) {  // dy, x, gamma, stats [, gradient of the sum]
+  const auto &dy = c.operands[0], &x = c.operands[1], &gamma = c.operands[2], &stats = c.operands[3];
+  const Index D = back_of(x);
+  c.length = double(D);
+  for (Index r = 0; r < rows_of(x); ++r) {
+    const double mean = stats[2 * r], scale = stats[2 * r + 1];
+    double sum = 0, dot = 0;
+    auto normal = [&](Index d) { return (x[r * D + d] - mean) * scale; };
+    for (Index d = 0; d < D; ++d) {
+      sum += dy[r * D + d] * gamma[d];
+      dot += dy[r * D + d] * gamma[d] * normal(d);
+    }
+    for (Index d = 0; d < D; ++d)
+      c.results[0][r * D + d] = scale * (dy[r * D + d] * gamma[d] - sum / double(D) - normal(d) * dot / double(D)) +
+                                (c.has(4) ? c.operands[4][r * D + d] : 0.0);
+  }
+}
+
+void layer_norm_dw(ReferenceCall& c) {  // dy, x, stats [, dgamma, dbeta so far]
+  const auto &dy = c.operands[0], &x = c.operands[1], &stats = c.operands[2];
+  const Index D = back_of(x);
+  c.length = double(rows_of(x));
+  for (Index d = 0; d < D; ++d) {
+    double dgamma = c.has(3) ? c.operands[3][d] : 0.0, dbeta = c.has(4) ? c.operands[4][d] : 0.0;
+    for (Index r = 0; r < rows_of(x); ++r) {
+      dgamma += dy[r * D + d] * (x[r * D + d] - stats[2 * r]) * stats[2 * r + 1];
+      dbeta += dy[r * D + d];
+    }
+    c.results[0][d] = dgamma;
+    c.results[1][d] = dbeta;
+  }
+}
+
+// ---- attention
+
+struct Heads {
+  Index B, S, H, d;  // batch, sequence, heads, head size
+  explicit Heads(const DoubleTensor& qkv, const ir::Attributes& attributes)
+      : B(qkv.shape()[0]), S(qkv.shape()[1]), H(attributes.integer("heads")), d(qkv.shape()[2] / (3 * H)) {}
+  // Element i of q (which = 0), k (1) or v (2).
+  Index packed(int which, Index b, Index s, Index h, Index i) const {
+    return ((b * S + s) * 3 + which) * H * d + h * d + i;
+  }
+  Index plain(Index b, Index s, Index h, Index i) const { return (b * S + s) * H * d + h * d + i; }
+  double score(const DoubleTensor& qkv, Index b, Index h, Index s, Index t) const {
+    double sum = 0;
+    for (Index i = 0; i < d; ++i) sum += qkv[packed(0, b, s, h, i)] * qkv[packed(1, b, t, h, i)];
+    return sum / std::sqrt(double(d));
+  }
+};
+
+template <class F>
+void for_queries(const Heads& n, F f) {
+  for (Index b = 0; b < n.B; ++b)
+    for (Index h = 0; h < n.H; ++h)
+      for (Index s = 0; s < n.S; ++s) f(b, h, s);
+}
+
+void attention(ReferenceCall& c) {
+  const auto& qkv = c.operands[0];
+  const Heads n(qkv, c.attributes);
+  c.length = double(n.S + n.d);
+  for_queries(n, [&](Index b, Index h, Index s) {
+    std::vector<double> p;
+    double total = 0;
+    for (Index t = 0; t <= s; ++t) total += p.emplace_back(std::exp(n.score(qkv, b, h, s, t)));
+    for (Index i = 0; i < n.d; ++i) {
+      double sum = 0;
+      for (Index t = 0; t <= s; ++t) sum += p[std::size_t(t)] / total * qkv[n.packed(2, b, t, h, i)];
+      c.results[0][n.plain(b, s, h, i)] = sum;
+    }
+    c.results[1][(b * n.H + h) * n.S + s] = std::log(total);
+  });
+}
+
+void attention_dx(ReferenceCall& c) {  // dout, qkv, out, lse
+  const auto &dout = c.operands[0], &qkv = c.operands[1], &out = c.operands[2], &lse = c.operands[3];
+  auto& dqkv = c.results[0];
+  const Heads n(qkv, c.attributes);
+  c.length = double(n.S + n.d);
+  std::fill(dqkv.values.begin(), dqkv.values.end(), 0.0);
+  for_queries(n, [&](Index b, Index h, Index s) {
+    double delta = 0;
+    for (Index i = 0; i < n.d; ++i) delta += dout[n.plain(b, s, h, i)] * out[n.plain(b, s, h, i)];
+    for (Index t = 0; t <= s; ++t) {
+      const double p = std::exp(n.score(qkv, b, h, s, t) - lse[(b * n.H + h) * n.S + s]);
+      double dp = 0;
+      for (Index i = 0; i < n.d; ++i) dp += dout[n.plain(b, s, h, i)] * qkv[n.packed(2, b, t, h, i)];
+      const double ds = p * (dp - delta) / std::sqrt(double(n.d));
+      for (Index i = 0; i < n.d; ++i) {
+        dqkv[n.packed(0, b, s, h, i)] += ds * qkv[n.packed(1, b, t, h, i)];
+        dqkv[n.packed(1, b, t, h, i)] += ds * qkv[n.packed(0, b, s, h, i)];
+        dqkv[n.packed(2, b, t, h, i)] += p * dout[n.plain(b, s, h, i)];
+      }
+    }
+  });
+}
+
+// ---- embedding and loss
+
+void embedding(ReferenceCall& c) {
+  const auto &tokens = c.operands[0], &wte = c.operands[1], &wpe = c.operands[2];
+  const Index S = tokens.shape()[1], D = back_of(wte);
+  for (Index t = 0; t < tokens.shape().elements(); ++t)
+    for (Index d = 0; d < D; ++d) c.results[0][t * D + d] = wte[Index(tokens[t]) * D + d] + wpe[t % S * D + d];
+}
+
+// dw[row(t)] += dx[t] over the tokens t
+template <class Row>
+void scatter(ReferenceCall& c, std::size_t so_far, Row row) {
+  const auto& dx = c.operands[0];
+  const Index D = back_of(dx);
+  c.length = double(rows_of(dx));
+  for (Index i = 0; i < Index(c.results[0].values.size()); ++i)
+    c.results[0][i] = c.has(so_far) ? c.operands[so_far][i] : 0.0;
+  for (Index t = 0; t < rows_of(dx); ++t)
+    for (Index d = 0; d < D; ++d) c.results[0][row(t) * D + d] += dx[t * D + d];
+}
+void embedding_dw(ReferenceCall& c) {
+  scatter(c, 2, [&](Index t) { return Index(c.operands[1][t]); });
+}
+void position_dw(ReferenceCall& c) {
+  scatter(c, 1, [S = c.operands[0].shape()[1]](Index t) { return t % S; });
+}
+
+void cross_entropy(ReferenceCall& c) {  // the gradient too, where it is asked for
+  const auto &logits = c.operands[0], &targets = c.operands[1];
+  const Index V = back_of(logits), vocabulary = c.attributes.integer("vocabulary");
+  const double total = double(c.attributes.integer("total_tokens"));
+  c.length = double(V + rows_of(logits));
+  c.results[0][0] = 0;
+  for (Index t = 0; t < rows_of(logits); ++t) {
+    double sum = 0;
+    for (Index v = 0; v < vocabulary; ++v) sum += std::exp(logits[t * V + v]);
+    const Index target = Index(targets[t]);
+    c.results[0][0] += (std::log(sum) - logits[t * V + target]) / total;
+    if (c.results.size() < 2) continue;
+    for (Index v = 0; v < V; ++v)
+      c.results[1][t * V + v] =
+          v < vocabulary ? (std::exp(logits[t * V + v]) / sum - (v == target ? 1 : 0)) / total : 0;
+  }
+}
+
+// ---- updates
+
+// The weights proper: the master copy where there is one; w follows.
+template <class F>
+void update_weights(ReferenceCall& c, std::size_t master, F f) {
+  DoubleTensor& w = c.has(master) ? c.operands[master] : c.operands[0];
+  for (Index i = 0; i < Index(w.values.size()); ++i) w[i] = f(i, w[i]);
+  c.operands[0].values = w.values;
+}
+
+void adamw(ReferenceCall& c) {  // w, m, v, gradient, clip, schedule [, master]
+  auto &m = c.operands[1], &v = c.operands[2];
+  const auto &gradient = c.operands[3], &clip = c.operands[4], &schedule = c.operands[5];
+  const double beta1 = c.attributes.real("beta1"), beta2 = c.attributes.real("beta2"), eps = c.attributes.real("eps"),
+               decay = c.attributes.real("weight_decay");
+  update_weights(c, 6, [&](Index i, double w) {
+    const double g = gradient[i] * clip[1];
+    m[i] = beta1 * m[i] + (1 - beta1) * g;
+    v[i] = beta2 * v[i] + (1 - beta2) * g * g;
+    return w - schedule[0] * (m[i] / schedule[1] / (std::sqrt(v[i] / schedule[2]) + eps) + decay * w);
+  });
+}
+
+void sgd(ReferenceCall& c) {  // w, v, gradient, clip, schedule [, master]
+  auto& v = c.operands[1];
+  update_weights(c, 5, [&](Index i, double w) {
+    v[i] = c.attributes.real("momentum") * v[i] +
+           (c.operands[2][i] * c.operands[3][1] + c.attributes.real("weight_decay") * w);
+    return w - c.operands[4][0] * v[i];
+  });
+}
+
+void squared_norm(ReferenceCall& c) {
+  c.results[0][0] = 0;
+  for (const DoubleTensor& g : c.operands)
+    for (double x : g.values) c.results[0][0] += x * x;
+}
+
+void clip_scale(ReferenceCall& c) {
+  double sum = 0;
+  for (const DoubleTensor& s : c.operands) sum += s[0];
+  const double most = c.attributes.real("max_norm");
+  c.results[0][0] = std::sqrt(sum);
+  c.results[0][1] = most > 0 ? std::min(1.0, most / std::sqrt(sum)) : 1.0;
+}
+
+void zero(ReferenceCall& c) { std::fill(c.operands[0].values.begin(), c.operands[0].values.end(), 0.0); }
+
+void all_reduce(ReferenceCall& c) {  // of one rank
+  for (std::size_t i = 0; i < c.operands.size(); ++i) c.results[i].values = c.operands[i].values;
+}
+
+std::map<std::string_view, Reference> make_table() {
+  std::map<std::string_view, Reference> table{{"adamw", adamw},
+                                              {"add", add},
+                                              {"add_layer_norm", add_layer_norm},
+                                              {"all_reduce", all_reduce},
+                                              {"attention", attention},
+                                              {"attention_dx", attention_dx},
+                                              {"clip_scale", clip_scale},
+                                              {"cross_entropy", cross_entropy},
+                                              {"cross_entropy_train", cross_entropy},
+                                              {"embedding", embedding},
+                                              {"embedding_dw", embedding_dw},
+                                              {"layer_norm", layer_norm},
+                                              {"layer_norm_dw", layer_norm_dw},
+                                              {"layer_norm_dx", layer_norm_dx},
+                                              {"linear", linear},
+                                              {"linear_dw", linear_dw},
+                                              {"linear_dx", linear_dx},
+                                              {"position_dw", position_dw},
+                                              {"router", linear},
+                                              {"router_dw", linear_dw},
+                                              {"router_dx", linear_dx},
+                                              {"sgd", sgd},
+                                              {"squared_norm", squared_norm},
+                                              {"zero", zero}};
+  add_moe_references(table);
+  return table;
+}
+
+}  // namespace
+
+Reference find_reference(std::string_view op) {
+  static const auto table = make_table();
+  const auto it = table.find(op);
+  return it == table.end() ? nullptr : it->second;
+}
+
+}  // namespace lancet::test
