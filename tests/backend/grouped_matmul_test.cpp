@@ -39,14 +39,20 @@ struct Types {
   DType operands, result;
 };
 
-void check_rows(const Rows& rows, std::int64_t total, GroupedMatmulDesc d) {
+#if defined(LANCET_HAVE_ONEDNN)
+const std::vector<MatmulKernel> kKernels = {MatmulKernel::own, MatmulKernel::onednn};
+#else
+const std::vector<MatmulKernel> kKernels = {MatmulKernel::own};
+#endif
+
+void check_rows(const Rows& rows, std::int64_t total, GroupedMatmulDesc d, MatmulKernel kernel) {
   const MatmulDesc& p = d.product;
   Elements a = Elements::random(total * p.k, p.a, 1), b = Elements::random(d.groups * p.k * p.n, p.b, 2);
   Elements bias = Elements::random(d.groups * p.n, p.bias.value_or(DType::f32), 3);
   Elements c = Elements::random(total * p.n, p.c, 4);
   poison_outside(rows, a, total, p.k);
   const Elements before = c;
-  make_grouped_matmul(d)->run(rows.begin, rows.end, a.data(), b.data(), p.bias ? bias.data() : nullptr, c.data());
+  make_grouped_matmul(d, kernel)->run(rows.begin, rows.end, a.data(), b.data(), p.bias ? bias.data() : nullptr, c.data());
   std::int64_t wrong = 0, touched = 0;
   for (std::int64_t r = 0; r < total; ++r)
     for (std::int64_t j = 0; j < p.n; ++j)
@@ -68,14 +74,14 @@ void check_rows(const Rows& rows, std::int64_t total, GroupedMatmulDesc d) {
   CHECK(touched == 0);
 }
 
-void check_reduction(const Rows& rows, std::int64_t total, GroupedMatmulDesc d) {
+void check_reduction(const Rows& rows, std::int64_t total, GroupedMatmulDesc d, MatmulKernel kernel) {
   const MatmulDesc& p = d.product;
   Elements a = Elements::random(total * p.m, p.a, 5), b = Elements::random(total * p.n, p.b, 6);
   Elements c = Elements::random(d.groups * p.m * p.n, p.c, 7);
   poison_outside(rows, a, total, p.m);
   poison_outside(rows, b, total, p.n);
   const Elements before = c;
-  make_grouped_matmul(d)->run(rows.begin, rows.end, a.data(), b.data(), nullptr, c.data());
+  make_grouped_matmul(d, kernel)->run(rows.begin, rows.end, a.data(), b.data(), nullptr, c.data());
   std::int64_t wrong = 0;
   for (std::int64_t g = 0; g < d.groups; ++g)
     for (std::int64_t i = 0; i < p.m; ++i)
@@ -109,10 +115,10 @@ TEST_CASE("grouped products compute the filled rows and touch no others") {
           d.groups = groups;
           d.segments = segments;
           d.product = {0, 67, 35, false, true, 0, 0, 0, t.operands, t.operands, t.result, t.operands, false};
-          check_rows(rows, 160, d);
+          for (MatmulKernel kernel : kKernels) check_rows(rows, 160, d, kernel);
           d.product.trans_b = false;
           d.product.bias.reset();
-          check_rows(rows, 160, d);
+          for (MatmulKernel kernel : kKernels) check_rows(rows, 160, d, kernel);
         }
         for (DType type : {DType::f32, DType::bf16})
           for (bool accumulate : {false, true}) {
@@ -121,7 +127,7 @@ TEST_CASE("grouped products compute the filled rows and touch no others") {
             d.groups = groups;
             d.segments = segments;
             d.product = {31, 37, 0, true, false, 0, 0, 0, type, type, DType::f32, {}, accumulate};
-            check_reduction(rows, 160, d);
+            for (MatmulKernel kernel : kKernels) check_reduction(rows, 160, d, kernel);
           }
       }
 }
@@ -133,13 +139,13 @@ TEST_CASE("a grouped product of one group is the dense product, bit for bit") {
   Elements a = Elements::random(m * k, DType::bf16, 1), b = Elements::random(n * k, DType::bf16, 2);
   Elements dense(m * n, DType::bf16), grouped(m * n, DType::bf16);
   const MatmulDesc p{m, n, k, false, true, 0, 0, 0, DType::bf16, DType::bf16, DType::bf16, {}, false};
-  make_matmul(p)->run(a.data(), b.data(), nullptr, dense.data());
+  make_matmul(p, MatmulKernel::own)->run(a.data(), b.data(), nullptr, dense.data());
   GroupedMatmulDesc d;
   d.groups = 1;
   d.segments = 3;
   d.product = p;
   const std::vector<std::int64_t> begin = {0, 101, 102}, end = {101, 102, m};
-  make_grouped_matmul(d)->run(begin, end, a.data(), b.data(), nullptr, grouped.data());
+  make_grouped_matmul(d, MatmulKernel::own)->run(begin, end, a.data(), b.data(), nullptr, grouped.data());
   CHECK(same_bits(dense, grouped));
 }
 

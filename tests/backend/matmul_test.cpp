@@ -10,7 +10,14 @@ namespace {
 struct Case {
   MatmulDesc desc;
   std::int64_t pad = 0;  // elements between the rows, poisoned in A and B
+  MatmulKernel kernel = MatmulKernel::own;
 };
+
+#if defined(LANCET_HAVE_ONEDNN)
+const std::vector<MatmulKernel> kKernels = {MatmulKernel::own, MatmulKernel::onednn};
+#else
+const std::vector<MatmulKernel> kKernels = {MatmulKernel::own};
+#endif
 
 std::string describe(const MatmulDesc& d) {
   return fmt::format("{}x{}x{} {}{} {}->{} bias {} accumulate {} strides {} {} {}", d.m, d.n, d.k, d.trans_a ? "T" : "N",
@@ -35,9 +42,10 @@ void check_product(Case c) {
   poison_padding(a, rows_a, row_a, lda);
   poison_padding(b, rows_b, row_b, ldb);
   const Elements before = out;
-  make_matmul(d)->run(a.data(), b.data(), d.bias ? bias.data() : nullptr, out.data());
+  auto product = make_matmul(d, c.kernel);
+  product->run(a.data(), b.data(), d.bias ? bias.data() : nullptr, out.data());
 
-  INFO(describe(d));
+  INFO(describe(d) << " by " << product->kernel());
   std::int64_t wrong = 0;
   for (std::int64_t i = 0; i < d.m; ++i)
     for (std::int64_t j = 0; j < ldc; ++j) {
@@ -75,7 +83,7 @@ TEST_CASE("products of odd sizes agree with sums in double") {
       for (int layout = 0; layout < 4; ++layout)
         for (std::int64_t pad : {0, 1}) {
           MatmulDesc d{e.m, e.n, e.k, (layout & 1) != 0, (layout & 2) != 0, 0, 0, 0, t.operands, t.operands, t.result, {}, false};
-          check_product({d, pad});
+          for (MatmulKernel kernel : kKernels) check_product({d, pad, kernel});
         }
 }
 
@@ -86,8 +94,11 @@ TEST_CASE("bias and accumulation in all combinations") {
     for (auto bias : biases)
       for (bool accumulate : {false, true})
         for (Extents e : {Extents{1, 1, 1}, Extents{30, 45, 19}, Extents{16, 64, 0}}) {
-          check_product({{e.m, e.n, e.k, false, true, 0, 0, 0, t.operands, t.operands, t.result, bias, accumulate}, 2});
-          check_product({{e.m, e.n, e.k, true, false, 0, 0, 0, t.operands, t.operands, t.result, bias, accumulate}, 0});
+          for (MatmulKernel kernel : kKernels)
+            for (bool turned : {false, true})
+              check_product({{e.m, e.n, e.k, turned, !turned, 0, 0, 0, t.operands, t.operands, t.result, bias, accumulate},
+                             turned ? 0 : 2,
+                             kernel});
         }
 }
 
@@ -112,14 +123,14 @@ TEST_CASE("a row's bits depend neither on the rows around it nor on the threads"
       Elements bias = Elements::random(n, DType::f32, 7), whole(m * n, t.result);
       MatmulDesc d{m, n, k, false, trans_b, 0, 0, 0, t.operands, t.operands, t.result, DType::f32, false};
       set_threads(1);
-      make_matmul(d)->run(a.data(), b.data(), bias.data(), whole.data());
+      make_matmul(d, MatmulKernel::own)->run(a.data(), b.data(), bias.data(), whole.data());
       for (int count : {1, 2, 3})
         for (std::int64_t parts : {1, 2, 8, 96}) {
           INFO(describe(d) << " threads " << count << " parts " << parts);
           set_threads(count);
           Elements out(m * n, t.result);
           d.m = m / parts;
-          auto product = make_matmul(d);
+          auto product = make_matmul(d, MatmulKernel::own);
           for (std::int64_t p = 0; p < parts; ++p)
             product->run(a.at(p * d.m * k), b.data(), bias.data(), out.at(p * d.m * n));
           CHECK(same_bits(out, whole));
@@ -137,11 +148,11 @@ TEST_CASE("accumulating over parts of k continues the sum") {
     Elements a = Elements::random(k * m, type, 8), b = Elements::random(k * n, type, 9);
     Elements whole(m * n, DType::f32), parts(m * n, DType::f32);
     MatmulDesc d{m, n, k, true, false, 0, 0, 0, type, type, DType::f32, {}, false};
-    make_matmul(d)->run(a.data(), b.data(), nullptr, whole.data());
+    make_matmul(d, MatmulKernel::own)->run(a.data(), b.data(), nullptr, whole.data());
     for (std::int64_t p = 0; p < 4; ++p) {
       d.k = k / 4;
       d.accumulate = p > 0;
-      make_matmul(d)->run(a.at(p * d.k * m), b.at(p * d.k * n), nullptr, parts.data());
+      make_matmul(d, MatmulKernel::own)->run(a.at(p * d.k * m), b.at(p * d.k * n), nullptr, parts.data());
     }
     CHECK(same_bits(parts, whole));
   }

@@ -7,6 +7,9 @@
 #include "lancet/backend/cpu/parallel.h"
 #include "lancet/base/check.h"
 #include "tile.h"
+#if defined(LANCET_HAVE_ONEDNN)
+#include "onednn_gemm.h"
+#endif
 
 namespace lancet::backend::cpu {
 
@@ -29,9 +32,34 @@ MatmulDesc checked(MatmulDesc d, bool m_varies = false, bool k_varies = false) {
   return d;
 }
 
-class OwnMatmul final : public Matmul {
+// Computes one thread's share: by oneDNN or by ourselves.
+class Share {
  public:
-  explicit OwnMatmul(const MatmulDesc& desc) : d_(desc) {}
+  Share(MatmulKernel kernel, [[maybe_unused]] DType operands, [[maybe_unused]] bool fixed) {
+#if defined(LANCET_HAVE_ONEDNN)
+    fixed_ = fixed;
+    onednn_ = kernel == MatmulKernel::onednn ||
+              (kernel == MatmulKernel::automatic && operands == DType::bf16 && onednn_has_matrix_unit());
+#else
+    LANCET_CHECK(kernel != MatmulKernel::onednn, "this build has no oneDNN");
+#endif
+  }
+  void operator()(const MatmulDesc& d, std::span<const Range> rows, Range columns, std::span<const Range> reduction,
+                  const void* a, const void* b, const void* bias, void* c) const {
+#if defined(LANCET_HAVE_ONEDNN)
+    if (onednn_) return onednn_gemm(d, fixed_, rows, columns, reduction, a, b, bias, c);
+#endif
+    gemm(d, rows, columns, reduction, a, b, bias, c);
+  }
+  std::string_view name() const { return onednn_ ? "onednn" : "own"; }
+
+ private:
+  bool onednn_ = false, fixed_ = false;
+};
+
+class DenseMatmul final : public Matmul {
+ public:
+  DenseMatmul(const MatmulDesc& desc, MatmulKernel kernel) : d_(desc), share_(kernel, desc.a, true) {}
 
   void run(const void* a, const void* b, const void* bias, void* c) override {
     const Grid grid = choose_grid(d_.m, d_.n, threads());
@@ -40,23 +68,24 @@ class OwnMatmul final : public Matmul {
         const Range rows = part_of(d_.m, kTileRows, grid.rows, static_cast<int>(i) / grid.columns);
         const Range columns = part_of(d_.n, kTileColumns, grid.columns, static_cast<int>(i) % grid.columns);
         const Range reduction{0, d_.k};
-        gemm(d_, {&rows, 1}, columns, {&reduction, 1}, a, b, d_.bias ? bias : nullptr, c);
+        share_(d_, {&rows, 1}, columns, {&reduction, 1}, a, b, d_.bias ? bias : nullptr, c);
       }
     });
   }
-  std::string_view kernel() const override { return "own"; }
+  std::string_view kernel() const override { return share_.name(); }
 
  private:
   MatmulDesc d_;
+  Share share_;
 };
 
 const std::byte* offset(const void* base, std::int64_t elements, DType dtype) {
   return static_cast<const std::byte*>(base) + elements * size_of(dtype);
 }
 
-class OwnGroupedMatmul final : public GroupedMatmul {
+class ExpertMatmul final : public GroupedMatmul {
  public:
-  explicit OwnGroupedMatmul(const GroupedMatmulDesc& desc) : d_(desc) {
+  ExpertMatmul(const GroupedMatmulDesc& desc, MatmulKernel kernel) : d_(desc), share_(kernel, desc.product.a, false) {
     MatmulDesc& p = d_.product;
     const bool by_rows = d_.rows == GroupedRows::m;
     (by_rows ? p.m : p.k) = 0;
@@ -90,7 +119,7 @@ class OwnGroupedMatmul final : public GroupedMatmul {
         }
     });
   }
-  std::string_view kernel() const override { return "own"; }
+  std::string_view kernel() const override { return share_.name(); }
 
  private:
   void one_group(std::int64_t g, std::vector<Range>& ranges, Range columns, int row_parts, int row_part, const void* a,
@@ -102,26 +131,27 @@ class OwnGroupedMatmul final : public GroupedMatmul {
         r = {r.begin + part.begin, r.begin + part.end};
       }
       const Range reduction{0, p.k};
-      gemm(p, ranges, columns, {&reduction, 1}, a, offset(b, g * d_.stride_b, p.b),
+      share_(p, ranges, columns, {&reduction, 1}, a, offset(b, g * d_.stride_b, p.b),
            p.bias ? offset(bias, g * d_.stride_bias, *p.bias) : nullptr, c);
     } else {
       const Range rows = part_of(p.m, kTileRows, row_parts, row_part);
-      gemm(p, {&rows, 1}, columns, ranges, a, b, nullptr,
+      share_(p, {&rows, 1}, columns, ranges, a, b, nullptr,
            const_cast<std::byte*>(offset(c, g * d_.stride_c, p.c)));
     }
   }
 
   GroupedMatmulDesc d_;
+  Share share_;
 };
 
 }  // namespace
 
-std::unique_ptr<Matmul> make_matmul(const MatmulDesc& desc) {
-  return std::make_unique<OwnMatmul>(checked(desc));
+std::unique_ptr<Matmul> make_matmul(const MatmulDesc& desc, MatmulKernel kernel) {
+  return std::make_unique<DenseMatmul>(checked(desc), kernel);
 }
 
-std::unique_ptr<GroupedMatmul> make_grouped_matmul(const GroupedMatmulDesc& desc) {
-  return std::make_unique<OwnGroupedMatmul>(desc);
+std::unique_ptr<GroupedMatmul> make_grouped_matmul(const GroupedMatmulDesc& desc, MatmulKernel kernel) {
+  return std::make_unique<ExpertMatmul>(desc, kernel);
 }
 
 }  // namespace lancet::backend::cpu

@@ -6,8 +6,10 @@
 //   dW       dW[out, in]   = dY^T X                      trans_a, f32 result
 // Types: a = b = f32, c = f32; a = b = bf16, c = bf16 or f32. Sums are f32 throughout.
 //
-// An element of C depends on its own row of op(A) and column of op(B) only, bit for bit: not on m, on where the row
-// lies or on how many threads work. (So a batch that is computed in parts gives the rows of the whole.)
+// The own kernel sums an element of C in order of k, starting from what accumulation or bias puts there. So its bits
+// depend on its own row of op(A) and column of op(B) only: not on m, on where the row lies or on how many threads
+// work; and a sum over k that accumulates part by part (of even lengths) is the sum of the whole. A batch computed in
+// parts gives the bits of the batch. oneDNN does not promise that.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -28,6 +30,9 @@ struct MatmulDesc {
   bool accumulate = false;                    // add to what C holds
 };
 
+// automatic: oneDNN for bf16 where the CPU has a matrix unit (AMX), else our own. A build without oneDNN has only ours.
+enum class MatmulKernel { automatic, own, onednn };
+
 // A product of fixed extents. run() allocates nothing after its first call on a thread. One thread at a time may run
 // a Matmul: it uses the threads (parallel.h) of its caller.
 class Matmul {
@@ -39,7 +44,7 @@ class Matmul {
 };
 
 // A description that no kernel covers (types, a stride below the row's length) is a broken invariant.
-std::unique_ptr<Matmul> make_matmul(const MatmulDesc& desc);
+std::unique_ptr<Matmul> make_matmul(const MatmulDesc& desc, MatmulKernel kernel = MatmulKernel::automatic);
 
 // The products of experts: one per group, over rows whose number is known only when it runs.
 //   rows == m: C[begin..end, :] = A[begin..end, :] op(B[group])  (+ bias[group])      forward and dX
@@ -68,6 +73,7 @@ class GroupedMatmul {
   virtual std::string_view kernel() const = 0;
 };
 
-std::unique_ptr<GroupedMatmul> make_grouped_matmul(const GroupedMatmulDesc& desc);
+std::unique_ptr<GroupedMatmul> make_grouped_matmul(const GroupedMatmulDesc& desc,
+                                                   MatmulKernel kernel = MatmulKernel::automatic);
 
 }  // namespace lancet::backend::cpu
