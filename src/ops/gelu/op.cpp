@@ -48,7 +48,7 @@ const OpDef table[] = {
      .gradient = gradient,
      .work = work,
      .aliases = {{0, 2}},
-     .partition = {{{0}, {0}}, {{1}, {1}}, {{2}, {2}}, {{irregular, irregular}, {irregular}}},
+     .partition = {{{0}, {0}}, {{1}, {1}}, {{2}, {2}}, {{irregular, irregular, irregular}, {irregular}}},
      .samples = {{{{{DType::f32, {2, 4, 37}}}}, {}},
                  {{{{DType::bf16, {2, 4, 32}}}}, {}},
                  {{{{DType::f32, {4, 8, 24}}}, {{DType::i32, {4, 2}}, Fill::rows}}, {{"capacity", 8}, {"tokens", 16}}},
