@@ -220,7 +220,7 @@ ReferenceCall run_reference(const ops::OpDef& op, const std::vector<GuardedTenso
 }
 
 std::optional<std::string> compare(const GuardedTensor& got, const DoubleTensor& reference, const GuardedTensor& before,
-                                   double length) {
+                                   double length, const std::vector<double>& terms) {
   double squares = 0, counted = 0;
   for (double x : reference.values)
     if (!std::isnan(x)) squares += x * x, counted += 1;
@@ -236,12 +236,13 @@ std::optional<std::string> compare(const GuardedTensor& got, const DoubleTensor&
     const DType dtype = got.type().dtype;
     const std::int64_t T = got.shape().rank() ? got.shape()[0] : 0;
     const bool exact = dtype == DType::i32 || (dtype == DType::route && (i < 2 * T || i >= 3 * T));
+    const double scale = std::abs(expected) + (terms.empty() ? norm : terms[std::size_t(i)]);
     // A sum of `length` terms in f32 has a rounding error of about the root of its length, in units of the terms' size.
-    double tolerance = (4 + 2 * std::sqrt(length)) * 0x1p-23 * (std::abs(expected) + norm);
-    if (dtype == DType::bf16) tolerance += 0x1p-8 * (std::abs(expected) + norm);
-    if (!(std::abs(found - expected) <= (exact ? 0 : tolerance)))
+    double tolerance = exact ? 0 : (4 + 2 * std::sqrt(length)) * 0x1p-23 * scale;
+    if (dtype == DType::bf16) tolerance += 0x1p-8 * scale;
+    if (!(std::abs(found - expected) <= tolerance))
       return fmt::format("element {} of {}: expected {}, found {} (tolerance {:.3g})", i, ir::to_string(got.type()),
-                         expected, found, exact ? 0 : tolerance);
+                         expected, found, tolerance);
   }
   return std::nullopt;
 }

@@ -66,14 +66,18 @@ Outcome run(const ops::OpDef& op, std::vector<GuardedTensor> operands, const ir:
 ReferenceCall run_reference(const ops::OpDef& op, const std::vector<GuardedTensor>& operands,
                             const ir::Attributes& attributes);
 
+// The samples of the catalogue, and larger ones: many tokens to a thread, more than one block of a product in each
+// direction.
+std::vector<ops::Sample> samples_of(const ops::OpDef& op);
+
 // The operand in whose memory result `result` lives, or -1.
 int storage_operand(const ops::OpDef& op, int result, int operands);
 
-// `got` against the reference, each element within the rounding of its type and of sums of `length` terms; integers,
-// and a route's decisions, exactly. Where the reference is NaN, the bytes of `before` must still stand. Returns the
-// first fault.
+// `got` against the reference, each element within the rounding of its type and of sums of `length` terms (see
+// ReferenceCall::terms); integers, and a route's decisions, exactly. Where the reference is NaN, the bytes of `before`
+// must still stand. Returns the first fault.
 std::optional<std::string> compare(const GuardedTensor& got, const DoubleTensor& reference, const GuardedTensor& before,
-                                   double length);
+                                   double length, const std::vector<double>& terms = {});
 
 // The routing that a sample's operands share: random logits, uneven so that an expert overflows where capacity is
 // scarce.

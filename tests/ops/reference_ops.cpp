@@ -166,13 +166,18 @@ void attention(ReferenceCall& c) {
   const auto& qkv = c.operands[0];
   const Heads n(qkv, c.attributes);
   c.length = double(n.S + n.d);
+  c.terms = {std::vector<double>(c.results[0].values.size(), 0.0)};
   for_queries(n, [&](Index b, Index h, Index s) {
     std::vector<double> p;
     double total = 0;
     for (Index t = 0; t <= s; ++t) total += p.emplace_back(std::exp(n.score(qkv, b, h, s, t)));
     for (Index i = 0; i < n.d; ++i) {
       double sum = 0;
-      for (Index t = 0; t <= s; ++t) sum += p[std::size_t(t)] / total * qkv[n.packed(2, b, t, h, i)];
+      for (Index t = 0; t <= s; ++t) {
+        const double term = p[std::size_t(t)] / total * qkv[n.packed(2, b, t, h, i)];
+        sum += term;
+        c.terms[0][std::size_t(n.plain(b, s, h, i))] += std::abs(term);
+      }
       c.results[0][n.plain(b, s, h, i)] = sum;
     }
     c.results[1][(b * n.H + h) * n.S + s] = std::log(total);
@@ -185,18 +190,32 @@ void attention_dx(ReferenceCall& c) {  // dout, qkv, out, lse
   const Heads n(qkv, c.attributes);
   c.length = double(n.S + n.d);
   std::fill(dqkv.values.begin(), dqkv.values.end(), 0.0);
+  c.terms = {dqkv.values};
+  auto add_term = [&](Index i, double factor, double size, double x) {
+    dqkv[i] += factor * x;
+    c.terms[0][std::size_t(i)] += size * std::abs(x);
+  };
   for_queries(n, [&](Index b, Index h, Index s) {
-    double delta = 0;
-    for (Index i = 0; i < n.d; ++i) delta += dout[n.plain(b, s, h, i)] * out[n.plain(b, s, h, i)];
+    double delta = 0, delta_size = 0;
+    for (Index i = 0; i < n.d; ++i) {
+      const double term = dout[n.plain(b, s, h, i)] * out[n.plain(b, s, h, i)];
+      delta += term;
+      delta_size += std::abs(term);
+    }
     for (Index t = 0; t <= s; ++t) {
       const double p = std::exp(n.score(qkv, b, h, s, t) - lse[(b * n.H + h) * n.S + s]);
-      double dp = 0;
-      for (Index i = 0; i < n.d; ++i) dp += dout[n.plain(b, s, h, i)] * qkv[n.packed(2, b, t, h, i)];
-      const double ds = p * (dp - delta) / std::sqrt(double(n.d));
+      double dp = 0, dp_size = 0;
       for (Index i = 0; i < n.d; ++i) {
-        dqkv[n.packed(0, b, s, h, i)] += ds * qkv[n.packed(1, b, t, h, i)];
-        dqkv[n.packed(1, b, t, h, i)] += ds * qkv[n.packed(0, b, s, h, i)];
-        dqkv[n.packed(2, b, t, h, i)] += p * dout[n.plain(b, s, h, i)];
+        const double term = dout[n.plain(b, s, h, i)] * qkv[n.packed(2, b, t, h, i)];
+        dp += term;
+        dp_size += std::abs(term);
+      }
+      const double root = std::sqrt(double(n.d)), ds = p * (dp - delta) / root,
+                   size = p * (dp_size + delta_size) / root;
+      for (Index i = 0; i < n.d; ++i) {
+        add_term(n.packed(0, b, s, h, i), ds, size, qkv[n.packed(1, b, t, h, i)]);
+        add_term(n.packed(1, b, t, h, i), ds, size, qkv[n.packed(0, b, s, h, i)]);
+        add_term(n.packed(2, b, t, h, i), p, p, dout[n.plain(b, s, h, i)]);
       }
     }
   });

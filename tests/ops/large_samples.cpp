@@ -1,0 +1,89 @@
+// Samples that are too large to describe an op by, and that its parts, threads and blocks are tested on.
+#include <map>
+
+#include "harness.h"
+
+namespace lancet::test {
+namespace {
+
+using ops::Fill;
+using ops::Sample;
+
+constexpr DType f32 = DType::f32, i32 = DType::i32, route = DType::route;
+
+const ir::Attributes routed{{"capacity", 40}, {"tokens", 150}};
+
+void add_dense(std::multimap<std::string_view, Sample>& table, DType t) {
+  table.insert({
+      {"add_layer_norm", {{{{t, {4, 50, 257}}}, {{t, {4, 50, 257}}}, {{f32, {257}}}, {{f32, {257}}}}, {{"eps", 1e-5}}}},
+      {"attention", {{{{t, {2, 70, 192}}}}, {{"heads", 2}}}},
+      {"attention_dx",
+       {{{{t, {3, 70, 64}}}, {{t, {3, 70, 192}}}, {{t, {3, 70, 64}}}, {{f32, {3, 2, 70}}, Fill::positive}},
+        {{"heads", 2}}}},
+      {"cross_entropy_train",
+       {{{{t, {4, 40, 300}}}, {{i32, {4, 40}}, Fill::tokens}}, {{"vocabulary", 290}, {"total_tokens", 160}}}},
+      {"embedding", {{{{i32, {4, 50}}, Fill::tokens}, {{t, {90, 64}}}, {{t, {64, 64}}}}, {{"vocabulary", 90}}}},
+      {"embedding_dw", {{{{t, {4, 50, 64}}}, {{i32, {4, 50}}, Fill::tokens}}, {{"vocabulary", 90}}}},
+      {"gelu", {{{{t, {4, 60, 333}}}}, {}}},
+      {"layer_norm", {{{{t, {4, 51, 256}}}, {{f32, {256}}, Fill::positive}, {{f32, {256}}}}, {{"eps", 1e-5}}}},
+      {"layer_norm_dw", {{{{t, {4, 51, 256}}}, {{t, {4, 51, 256}}}, {{f32, {4, 51, 2}}, Fill::positive}}, {}}},
+      {"layer_norm_dx",
+       {{{{t, {4, 51, 256}}}, {{t, {4, 51, 256}}}, {{f32, {256}}}, {{f32, {4, 51, 2}}, Fill::positive}}, {}}},
+      {"linear", {{{{t, {4, 60, 300}}}, {{t, {130, 300}}}, {{f32, {130}}}}, {}}},
+      {"linear_dw", {{{{t, {4, 90, 130}}}, {{t, {4, 90, 75}}}}, {{"bias", 1}}}},
+      {"linear_dx", {{{{t, {4, 60, 300}}}, {{t, {300, 130}}}}, {}}},
+      {"router", {{{{t, {4, 70, 200}}}, {{f32, {8, 200}}}}, {}}},
+      {"router_dw", {{{{f32, {4, 70, 8}}}, {{t, {4, 70, 200}}}}, {}}},
+  });
+}
+
+void add_moe(std::multimap<std::string_view, Sample>& table, DType t) {
+  table.insert({
+      {"all_to_all", {{{{t, {5, 40, 96}}}, {{route, {150, 5}}, Fill::route}, {{i32, {5, 2}}, Fill::rows}}, routed}},
+      {"combine", {{{{t, {5, 40, 203}}}, {{route, {150, 5}}, Fill::route}}, {{"capacity", 40}, {"batch", 3}}}},
+      {"combine_dx", {{{{t, {3, 50, 203}}}, {{t, {5, 40, 203}}}, {{route, {150, 5}}, Fill::route}}, routed}},
+      {"dispatch", {{{{t, {3, 50, 203}}}, {{route, {150, 5}}, Fill::route}}, routed}},
+      {"dispatch_dx", {{{{t, {5, 40, 203}}}, {{route, {150, 5}}, Fill::route}}, {{"capacity", 40}, {"batch", 3}}}},
+      {"expert_linear",
+       {{{{t, {5, 40, 70}}}, {{t, {5, 130, 70}}}, {{f32, {5, 130}}}, {{i32, {5, 2}}, Fill::rows}}, routed}},
+      {"expert_linear_dw", {{{{t, {5, 40, 130}}}, {{t, {5, 40, 70}}}, {{i32, {5, 2}}, Fill::rows}}, routed}},
+      {"expert_linear_dx", {{{{t, {5, 40, 70}}}, {{t, {5, 70, 130}}}, {{i32, {5, 2}}, Fill::rows}}, routed}},
+      {"gelu", {{{{t, {5, 40, 96}}}, {{i32, {5, 2}}, Fill::rows}}, routed}},
+      {"gelu_dx", {{{{t, {5, 40, 96}}}, {{t, {5, 40, 96}}}, {{i32, {5, 2}}, Fill::rows}}, routed}},
+  });
+}
+
+std::multimap<std::string_view, Sample> make_table() {
+  std::multimap<std::string_view, Sample> table;
+  for (DType t : {f32, DType::bf16}) {
+    add_dense(table, t);
+    add_moe(table, t);
+  }
+  const std::vector<ops::SampleOperand> moments{
+      {{f32, {30000}}}, {{f32, {30000}}}, {{f32, {30000}}, Fill::positive}, {{f32, {30000}}}};
+  std::vector<ops::SampleOperand> adamw = moments;
+  adamw.push_back({{f32, {2}}, Fill::positive});
+  adamw.push_back({{f32, {3}}, Fill::positive});
+  table.insert({
+      {"adamw", {adamw, {{"beta1", 0.9}, {"beta2", 0.95}, {"eps", 1e-8}, {"weight_decay", 0.1}}}},
+      {"batch_prioritized_gate", {{{{f32, {4, 500, 8}}}}, {{"capacity", 200}}}},
+      {"gate_dx",
+       {{{{f32, {3, 500}}}, {{route, {1500, 6}}, Fill::route}, {{f32, {3, 500, 6}}, Fill::positive}},
+        {{"capacity", 200}}}},
+      {"squared_norm", {{{{f32, {70000}}}, {{f32, {5}}}, {{f32, {40, 999}}}}, {}}},
+      {"switch_gate", {{{{f32, {4, 500, 8}}}}, {{"capacity", 200}}}},
+  });
+  return table;
+}
+
+}  // namespace
+
+std::vector<Sample> samples_of(const ops::OpDef& op) {
+  static const auto table = make_table();
+  std::vector<Sample> samples = op.samples;
+  const auto [first, last] = table.equal_range(op.name);
+  for (auto it = first; it != last; ++it) samples.push_back(it->second);
+  return samples;
+}
+
+}  // namespace lancet::test

@@ -1,0 +1,247 @@
+// The partition rows of the catalogue (Lancet, section 5.2): split an op's operands along a row's axes, run the parts
+// in order, put the results together, and get what the whole op gives: the same bits, but for results that add up.
+#include <fmt/ranges.h>
+
+#include <catch2/catch.hpp>
+#include <cstring>
+#include <map>
+#include <numeric>
+
+#include "harness.h"
+#include "lancet/ir/route_layout.h"
+
+using namespace lancet;
+using namespace lancet::test;
+using ops::PartitionRow;
+
+namespace {
+
+constexpr std::uint64_t seed = 23;
+
+using Bounds = std::vector<std::int64_t>;  // part p is [bounds[p], bounds[p+1])
+
+std::vector<Bounds> splits(std::int64_t extent) {
+  std::vector<Bounds> result;
+  if (extent >= 2) result.push_back({0, extent / 2, extent});
+  if (extent >= 3) result.push_back({0, 1, extent});
+  if (extent >= 3 && extent % 3 == 0) result.push_back({0, extent / 3, 2 * extent / 3, extent});
+  if (extent >= 4) result.push_back({0, 1, extent - 1, extent});
+  return result;
+}
+
+bool is_irregular(const PartitionRow& row) {
+  auto irregular = [](ops::Axis axis) { return axis == ops::irregular; };
+  return std::any_of(row.operands.begin(), row.operands.end(), irregular) ||
+         std::any_of(row.results.begin(), row.results.end(), irregular);
+}
+
+// A row holds for an instruction that has no more operands than it names; an irregular one needs a route or its rows.
+bool applies(const PartitionRow& row, const ops::OpDef& op, const ops::Sample& sample, const Outcome& whole) {
+  if (sample.operands.size() > row.operands.size()) return false;
+  if (!is_irregular(row)) return true;
+  const bool makes_route = !whole.results.empty() && whole.results[0].type().dtype == DType::route;
+  bool has_route = makes_route;
+  for (const ops::SampleOperand& operand : sample.operands)
+    has_route |= operand.fill == ops::Fill::route || operand.fill == ops::Fill::rows;
+  return has_route && op.required <= int(sample.operands.size());
+}
+
+// One row of one sample, cut in one way.
+class Split {
+ public:
+  Split(const ops::OpDef& op, const ops::Sample& sample, const PartitionRow& row, const SampleRoute& route)
+      : op_(op),
+        sample_(sample),
+        row_(row),
+        route_(route),
+        operands_(make_operands(sample, route, seed)),
+        whole_(run(op, operands_, sample.attributes)) {}
+
+  const Outcome& whole() const { return whole_; }
+
+  // What is cut: the extent of the first axis that the row names, or the tokens.
+  std::int64_t extent() const {
+    for (std::size_t i = 0; i < operands_.size(); ++i)
+      if (row_.operands[i] >= 0) return operands_[i].shape()[row_.operands[i]];
+    for (std::size_t r = 0; r < row_.results.size(); ++r)
+      if (row_.results[r] >= 0) return whole_.results[r].shape()[row_.results[r]];
+    return route_.tokens();
+  }
+
+  void check(const Bounds& bounds) {
+    shared_.clear();
+    parts_.clear();
+    routes_.clear();
+    for (std::size_t p = 0; p + 1 < bounds.size(); ++p) {
+      if (route_.exists()) {
+        const std::int64_t tokens = route_.tokens(), all = bounds.back();
+        GuardedTensor part =
+            route_.part(tokens * bounds[p] / all, tokens * bounds[p + 1] / all, p ? &routes_.back() : nullptr);
+        routes_.push_back(std::move(part));
+      }
+      run_part(bounds[p], bounds[p + 1]);
+    }
+    for (std::size_t r = 0; r < row_.results.size(); ++r) {
+      INFO(fmt::format("result {} of parts {}", r, bounds));
+      check_result(r);
+    }
+  }
+
+ private:
+  // Memory that the parts share: of result r, if it lives in a full-size operand.
+  bool shares(std::size_t r, int operand) const {
+    return row_.results[r] == ops::irregular && storage_operand(op_, int(r), operand + 1) == operand;
+  }
+
+  void run_part(std::int64_t begin, std::int64_t end) {
+    std::vector<GuardedTensor> operands;
+    for (int i = 0; i < int(row_.operands.size()); ++i) {
+      std::optional<GuardedTensor> operand = part_operand(i, begin, end);
+      if (!operand) break;
+      operands.push_back(std::move(*operand));
+    }
+    ir::Attributes attributes = sample_.attributes;
+    // A result that is cut along the batch has fewer sequences than its route's tokens tell.
+    if (attributes.has("batch")) attributes.set("batch", end - begin);
+    Outcome part = run(op_, std::move(operands), attributes);
+    INFO(fmt::format("{}", fmt::join(part.faults, "\n")));
+    CHECK(part.faults.empty());
+    for (std::size_t r = 0; r < row_.results.size(); ++r)
+      if (row_.results[r] == ops::irregular) shared_.insert_or_assign(r, part.results[r]);
+    parts_.push_back(std::move(part));
+  }
+
+  std::optional<GuardedTensor> part_operand(int i, std::int64_t begin, std::int64_t end) const {
+    const ops::Axis axis = row_.operands[std::size_t(i)];
+    const bool given = i < int(operands_.size());
+    if (axis >= 0) return given ? std::optional(slice(operands_[std::size_t(i)], axis, begin, end)) : std::nullopt;
+    if (axis == ops::none) return given ? std::optional(operands_[std::size_t(i)]) : std::nullopt;
+    for (std::size_t r = 0; r < row_.results.size(); ++r)
+      if (shares(r, i)) {
+        if (const auto memory = shared_.find(r); memory != shared_.end()) return memory->second;
+        return given ? operands_[std::size_t(i)] : GuardedTensor(whole_.results[r].type());
+      }
+    if (!given)
+      return parts_.empty() ? std::nullopt : std::optional(parts_.back().results[0]);  // what the part before made
+    const ops::Fill fill = sample_.operands[std::size_t(i)].fill;
+    if (fill == ops::Fill::route) return routes_.back();
+    if (fill == ops::Fill::rows) return rows_of(routes_.back());
+    return operands_[std::size_t(i)];
+  }
+
+  void check_result(std::size_t r) const {
+    const GuardedTensor& whole = whole_.results[r];
+    const ops::Axis axis = row_.results[r];
+    if (axis == ops::partial) return check_sum(r);
+    if (axis >= 0) {
+      std::vector<GuardedTensor> parts;
+      for (const Outcome& part : parts_) parts.push_back(part.results[r]);
+      CHECK(join(parts, axis).same_bytes(whole));
+    } else if (whole.type().dtype == DType::route) {
+      check_routes(r);
+    } else if (whole.type().dtype == DType::i32) {
+      check_rows(r);
+    } else {
+      CHECK(shared_.at(r).same_bytes(whole));
+    }
+  }
+
+  void check_sum(std::size_t r) const {
+    DoubleTensor sum = to_double(parts_[0].results[r]);
+    for (std::size_t p = 1; p < parts_.size(); ++p) {
+      const DoubleTensor more = to_double(parts_[p].results[r]);
+      for (std::size_t i = 0; i < sum.values.size(); ++i) sum.values[i] += more.values[i];
+    }
+    const GuardedTensor& whole = whole_.results[r];
+    const auto fault = compare(whole, sum, GuardedTensor(whole.type()), double(operands_[0].shape().elements()));
+    INFO(fault.value_or(""));
+    CHECK_FALSE(fault.has_value());
+  }
+
+  // Every token's expert, slot and probability are the whole's; each part owns the slots from where the part before
+  // stopped.
+  void check_routes(std::size_t r) const {
+    const DoubleTensor whole = to_double(whole_.results[r]);
+    const std::size_t T = std::size_t(whole.shape()[0]), E = std::size_t(whole.shape()[1]);
+    std::vector<double> joined(whole.values.size(), 0.0);
+    std::size_t first = 0;
+    std::vector<double> used(E, 0.0);
+    for (const Outcome& outcome : parts_) {
+      const DoubleTensor part = to_double(outcome.results[r]);
+      const std::size_t tokens = std::size_t(part.shape()[0]);
+      for (std::size_t array = 0; array < 3; ++array)
+        std::copy_n(part.values.begin() + std::ptrdiff_t(array * tokens), tokens,
+                    joined.begin() + std::ptrdiff_t(array * T + first));
+      const auto begin = part.values.begin() + std::ptrdiff_t(3 * tokens), end = begin + std::ptrdiff_t(E);
+      CHECK(std::vector<double>(begin, end) == used);
+      used.assign(end, end + std::ptrdiff_t(E));
+      first += tokens;
+    }
+    std::copy(used.begin(), used.end(), joined.begin() + std::ptrdiff_t(3 * T + E));
+    CHECK(joined == whole.values);
+  }
+
+  // Each part's rows begin where those of the part before end; together they are the whole's.
+  void check_rows(std::size_t r) const {
+    const GuardedTensor& whole = whole_.results[r];
+    const std::int64_t columns = whole.shape()[1];
+    for (std::int64_t e = 0; e < whole.shape()[0]; ++e) {
+      std::int32_t end = 0;
+      for (const Outcome& part : parts_) {
+        const std::int32_t* row = part.results[r].as<std::int32_t>() + e * columns;
+        CHECK(row[0] == end);
+        end = row[columns - 1];
+      }
+      CHECK(end == whole.as<std::int32_t>()[e * columns + columns - 1]);
+    }
+  }
+
+  const ops::OpDef& op_;
+  const ops::Sample& sample_;
+  const PartitionRow& row_;
+  const SampleRoute& route_;
+  std::vector<GuardedTensor> operands_;
+  Outcome whole_;
+  std::vector<GuardedTensor> routes_;
+  std::vector<Outcome> parts_;
+  std::map<std::size_t, GuardedTensor> shared_;
+};
+
+// How many splits of a row were checked, over all samples that it applies to.
+int check_row(const ops::OpDef& op, const PartitionRow& row) {
+  int checked = 0;
+  const auto samples = samples_of(op);
+  for (std::size_t s = 0; s < samples.size(); ++s) {
+    const ops::Sample& sample = samples[s];
+    const SampleRoute route(sample, seed);
+    if (sample.operands.size() > row.operands.size()) continue;
+    Split split(op, sample, row, route);
+    if (!applies(row, op, sample, split.whole())) continue;
+    for (const Bounds& bounds : splits(split.extent())) {
+      INFO(op.name << ", sample " << s << fmt::format(", operands {}, results {}", row.operands, row.results));
+      split.check(bounds);
+      ++checked;
+    }
+  }
+  return checked;
+}
+
+}  // namespace
+
+TEST_CASE("partition rows: split, run, join, compare") {
+  int total = 0;
+  std::string table = "partition rows (operands -> results): splits checked\n";
+  for (const ops::OpDef* op : ops::all_ops()) {
+    if (!ops::find_cpu_kernel(op->name)) continue;  // kernel_test names it
+    for (const PartitionRow& row : op->partition) {
+      const int checked = check_row(*op, row);
+      const std::string line = fmt::format("  {:<24} {} -> {}: {}\n", op->name, row.operands, row.results, checked);
+      table += line;
+      INFO(line);
+      CHECK(checked > 0);
+      total += checked;
+    }
+  }
+  fmt::print("{}  {} splits in all\n", table, total);
+  CHECK(total > 0);
+}
