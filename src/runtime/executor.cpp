@@ -214,7 +214,7 @@ class CpuExecutor final : public Executor {
     try {
       Status status = step.kernel();
       if (status.ok()) return true;
-      errors_[lane] = Error{status.error().code, named(status.error().message)};
+      errors_[lane] = Error{status.error().code, named(status.error().message), false};
     } catch (const std::exception& error) {
       errors_[lane] = internal_error(named(error.what()));
     }

@@ -85,10 +85,11 @@ class TrainerImpl final : public Trainer {
     }
     record.grad_norm = executor_->output("grad_norm").as<float>()[0];
     finish(record, totals, seconds_since(start));
-    if (!std::isfinite(record.loss) || !std::isfinite(record.grad_norm))
-      return numerical_error(fmt::format("step {}: expected a finite loss and gradient norm, found loss {} and norm {}", record.step,
-                                         record.loss, record.grad_norm));
-    return record;
+    if (std::isfinite(record.loss) && std::isfinite(record.grad_norm)) return record;
+    Error error = numerical_error(fmt::format("step {}: expected a finite loss and gradient norm, found loss {} and norm {}",
+                                              record.step, record.loss, record.grad_norm));
+    error.agreed = true;  // both numbers are sums over the ranks
+    return error;
   }
 
   Result<std::optional<double>> evaluate() override {

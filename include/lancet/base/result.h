@@ -21,13 +21,14 @@ enum class ExitCode : int {
 struct Error {
   ExitCode code = ExitCode::internal;
   std::string message;
+  bool agreed = false;  // all ranks return this error together: one of them speaks, and none is waited for
 };
 
-inline Error config_error(std::string m) { return {ExitCode::config, std::move(m)}; }
-inline Error data_error(std::string m) { return {ExitCode::data, std::move(m)}; }
-inline Error numerical_error(std::string m) { return {ExitCode::numerical, std::move(m)}; }
-inline Error communication_error(std::string m) { return {ExitCode::communication, std::move(m)}; }
-inline Error internal_error(std::string m) { return {ExitCode::internal, std::move(m)}; }
+inline Error config_error(std::string m) { return {ExitCode::config, std::move(m), false}; }
+inline Error data_error(std::string m) { return {ExitCode::data, std::move(m), false}; }
+inline Error numerical_error(std::string m) { return {ExitCode::numerical, std::move(m), false}; }
+inline Error communication_error(std::string m) { return {ExitCode::communication, std::move(m), false}; }
+inline Error internal_error(std::string m) { return {ExitCode::internal, std::move(m), false}; }
 
 template <class T>
 class [[nodiscard]] Result {

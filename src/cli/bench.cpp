@@ -1,0 +1,110 @@
+#include <algorithm>
+#include <iostream>
+#include <map>
+#include <thread>
+
+#include "commands.h"
+#include "lancet/base/log.h"
+#include "lancet/ops/catalogue.h"
+#include "lancet/runtime/peak.h"
+#include "lancet/train/agree.h"
+#include "lancet/train/trainer.h"
+#include "load_config.h"
+
+namespace lancet::cli {
+namespace {
+
+// All instructions of one op and role.
+struct Row {
+  std::string op, role, lane;
+  int calls = 0;
+  double flops = 0, bytes = 0;       // a step
+  std::vector<double> milliseconds;  // by step
+};
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+std::vector<Row> make_rows(const ir::Program& program, std::vector<std::size_t>& row_of) {
+  std::vector<Row> rows;
+  std::map<std::pair<std::string, ir::Role>, std::size_t> known;
+  for (const ir::Instruction& instruction : program.instructions) {
+    const auto [it, fresh] = known.try_emplace({instruction.op, instruction.role}, rows.size());
+    if (fresh) rows.push_back({instruction.op, std::string(name(instruction.role)), std::string(name(instruction.lane)), 0, 0, 0, {}});
+    Row& row = rows[it->second];
+    const ops::Work work = ops::work(program, instruction);
+    ++row.calls;
+    row.flops += work.flops;
+    row.bytes += work.bytes;
+    row_of.push_back(it->second);
+  }
+  return rows;
+}
+
+struct Yardsticks {
+  double flops, bandwidth;  // a second
+};
+
+void print_table(std::vector<Row> rows, const Yardsticks& yard, double step_ms) {
+  std::sort(rows.begin(), rows.end(), [](const Row& a, const Row& b) { return median(a.milliseconds) > median(b.milliseconds); });
+  fmt::print("{:<24} {:<8} {:<8} {:>6} {:>10} {:>7} {:>10} {:>7} {:>8} {:>7}\n", "op", "role", "lane", "calls", "ms/step", "share",
+             "GFLOP/s", "of peak", "GB/s", "of mem");
+  for (const Row& row : rows) {
+    const double ms = median(row.milliseconds), seconds = ms * 1e-3;
+    const bool product = row.flops > 20 * row.bytes / 4;
+    fmt::print("{:<24} {:<8} {:<8} {:>6} {:>10.3f} {:>6.1f}% {:>10} {:>7} {:>8} {:>7}\n", row.op, row.role, row.lane, row.calls, ms,
+               100 * ms / step_ms, product ? fmt::format("{:.1f}", row.flops / seconds * 1e-9) : "",
+               product ? fmt::format("{:.0f}%", 100 * row.flops / seconds / yard.flops) : "",
+               product ? "" : fmt::format("{:.1f}", row.bytes / seconds * 1e-9),
+               product ? "" : fmt::format("{:.0f}%", 100 * row.bytes / seconds / yard.bandwidth));
+  }
+}
+
+Status bench_ops(config::Config config, int steps, comm::Communicator& world, int local_ranks) {
+  if (config.data.train.empty()) config.data.synthetic = true;
+  LANCET_ASSIGN(const auto trainer, train::Trainer::create(config, world, {.local_ranks = local_ranks}));
+  const int threads = config.threads > 0 ? int(config.threads) : std::max(1, int(std::thread::hardware_concurrency()) / local_ranks);
+  const Yardsticks yard{runtime::measure_product_peak(config.train.dtype, threads), runtime::measure_memory_bandwidth(threads)};
+  const ir::Program& program = trainer->executor().plan().program;
+  std::vector<std::size_t> row_of;
+  std::vector<Row> rows = make_rows(program, row_of);
+  std::vector<double> step_ms;
+  for (int step = 0; step <= steps; ++step) {
+    LANCET_ASSIGN(const train::StepRecord record, trainer->step(step));
+    if (step == 0) continue;  // warms up
+    step_ms.push_back(record.step_ms);
+    for (Row& row : rows) row.milliseconds.push_back(0);
+    const auto spans = trainer->executor().spans();
+    for (std::size_t i = 0; i < spans.size(); ++i)
+      rows[row_of[i]].milliseconds.back() += double(spans[i].end - spans[i].start) * 1e-6;
+  }
+  if (world.rank() != 0) return {};
+  fmt::print("ceilings, {} thread{}: {:.1f} GFLOP/s ({}, 1024^3 product), {:.1f} GB/s (x += y over 128 MB)\n", threads,
+             threads == 1 ? "" : "s", yard.flops * 1e-9, config.train.dtype == DType::bf16 ? "bf16" : "fp32", yard.bandwidth * 1e-9);
+  fmt::print("experts are counted on all their slots; median of {} steps of {:.1f} ms\n", steps, median(step_ms));
+  print_table(std::move(rows), yard, median(step_ms));
+  return {};
+}
+
+}  // namespace
+
+void add_bench(CLI::App& app, Selection& selection) {
+  CLI::App* bench = app.add_subcommand("bench", "Measure");
+  bench->require_subcommand(1);
+  CLI::App* command =
+      bench->add_subcommand("ops", "Time and percent of the ceiling per op of a training step: lancet bench ops configs/bench-small.json");
+  auto arguments = add_config_arguments(*command);
+  auto steps = std::make_shared<int>(10);
+  command->add_option("--steps", *steps, "Steps to measure")->capture_default_str()->check(CLI::Range(1, 100000));
+  command->callback([arguments, steps, &selection] {
+    selection.ranked = [arguments, steps](comm::Communicator& world, int local_ranks) -> Status {
+      const auto config = load_config(*arguments);
+      LANCET_TRY(train::agree(world, config.ok() ? Status() : Status(config.error())));
+      return bench_ops(*config, *steps, world, local_ranks);
+    };
+  });
+}
+
+}  // namespace lancet::cli

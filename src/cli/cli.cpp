@@ -1,0 +1,59 @@
+#include "lancet/cli/cli.h"
+
+#include "commands.h"
+#include "lancet/base/check.h"
+#include "lancet/base/log.h"
+#include "lancet/comm/launch.h"
+
+namespace lancet::cli {
+namespace {
+
+constexpr const char* description =
+    "Lancet trains GPT-2 mixture-of-experts models: one JSON file, one program, MPI ranks.\n\n"
+    "  lancet data train-tokenizer --vocab-size 8192 --out data/tok book.txt\n"
+    "  lancet data tokenize --tokenizer data/tok --out data/train.bin book.txt\n"
+    "  mpirun -np 2 lancet train configs/quickstart.json\n\n"
+    "Exit codes: 0 done, 1 internal, 2 config or usage, 3 data or checkpoint, 4 loss not finite, 5 communication.";
+
+int usage(const CLI::App& app, const CLI::ParseError& error, bool leads) {
+  if (error.get_exit_code() == 0) return leads ? app.exit(error) : 0;  // --help
+  if (leads) log::error("{}; see lancet --help", error.what());
+  return static_cast<int>(ExitCode::config);
+}
+
+int run(const Selection& selection) {
+  try {
+    if (selection.ranked) return run_ranked(selection.ranked);
+    const Status status = selection.local();
+    return status.ok() ? 0 : report(status.error());
+  } catch (const std::exception& error) {
+    return report(internal_error(error.what()));
+  }
+}
+
+}  // namespace
+
+int report(const Error& error) {
+  log::error("{}", error.message);
+  return static_cast<int>(error.code);
+}
+
+int main(int argc, char** argv) {
+  const comm::Launch launch = comm::detect_launch();
+  log::set_up(launch.rank, launch.size);
+  CLI::App app(description, "lancet");
+  app.set_version_flag("--version", "lancet " LANCET_VERSION);
+  app.require_subcommand(1);
+  Selection selection;
+  add_train(app, selection);
+  add_data(app, selection);
+  add_bench(app, selection);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return usage(app, error, launch.rank == 0);
+  }
+  return run(selection);
+}
+
+}  // namespace lancet::cli

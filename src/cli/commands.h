@@ -1,0 +1,26 @@
+// Each command adds itself to the program and leaves what to run.
+#pragma once
+#include <CLI/CLI.hpp>
+#include <functional>
+
+#include "lancet/base/result.h"
+#include "lancet/comm/communicator.h"
+
+namespace lancet::cli {
+
+// What the command line asked for.
+struct Selection {
+  std::function<Status()> local;                        // runs on one process
+  std::function<Status(comm::Communicator&, int local_ranks)> ranked;  // runs on every rank
+};
+
+void add_train(CLI::App& app, Selection& selection);
+void add_data(CLI::App& app, Selection& selection);
+void add_bench(CLI::App& app, Selection& selection);
+
+// Runs `body` with the communicator over all ranks that the launcher started: MPI under a launcher, one rank without.
+// Returns the exit code; errors have been printed, and no rank is left waiting.
+int run_ranked(const std::function<Status(comm::Communicator&, int local_ranks)>& body);
+int report(const Error& error);  // prints it, returns its exit code
+
+}  // namespace lancet::cli

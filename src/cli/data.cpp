@@ -1,0 +1,141 @@
+#include <unistd.h>
+
+#include <cstdio>
+#include <iostream>
+#include <iterator>
+#include <thread>
+
+#include "commands.h"
+#include "lancet/base/log.h"
+#include "lancet/data/tokenize.h"
+#include "lancet/data/train_tokenizer.h"
+
+namespace lancet::cli {
+namespace {
+
+// A line on stderr that is rewritten in place on a terminal, else printed at every tenth.
+class ProgressBar {
+ public:
+  explicit ProgressBar(const char* what) : what_(what), terminal_(isatty(STDERR_FILENO) != 0) {}
+  ~ProgressBar() {
+    if (terminal_ && shown_ >= 0) std::fputc('\n', stderr);
+  }
+  void show(double fraction, const std::string& detail) {
+    const int percent = static_cast<int>(fraction * 100), step = terminal_ ? 1 : 10;
+    if (percent / step == shown_) return;
+    shown_ = percent / step;
+    const std::string bar(static_cast<std::size_t>(percent / 4), '#');
+    std::fprintf(stderr, terminal_ ? "\r%s [%-25s] %3d%% %s " : "%s [%-25s] %3d%% %s\n", what_, bar.c_str(), percent, detail.c_str());
+    std::fflush(stderr);
+  }
+
+ private:
+  const char* what_;
+  bool terminal_;
+  int shown_ = -1;
+};
+
+struct EncodeArguments {
+  std::string tokenizer, text;
+};
+
+Status encode(const EncodeArguments& arguments) {
+  LANCET_ASSIGN(const data::Tokenizer tokenizer, data::Tokenizer::load(arguments.tokenizer));
+  std::string text = arguments.text;
+  if (text.empty()) text.assign(std::istreambuf_iterator<char>(std::cin), {});
+  LANCET_ASSIGN(const auto ids, tokenizer.encode(text));
+  std::string line;
+  for (data::TokenId id : ids) line += (line.empty() ? "" : " ") + std::to_string(id);
+  std::cout << line << std::endl;
+  return std::cout ? Status() : Status(data_error("standard output: writing failed"));
+}
+
+void add_encode(CLI::App& data, Selection& selection) {
+  CLI::App* command =
+      data.add_subcommand("encode", "Text to token ids: echo -n 'Hello world' | lancet data encode --tokenizer DIR");
+  auto arguments = std::make_shared<EncodeArguments>();
+  command->add_option("--tokenizer", arguments->tokenizer, "Folder with vocab.json and merges.txt")->required()->type_name("DIR");
+  command->add_option("--text", arguments->text, "The text; without it, standard input");
+  command->callback([arguments, &selection] { selection.local = [arguments] { return encode(*arguments); }; });
+}
+
+struct TokenizeArguments {
+  std::vector<std::string> texts;
+  std::string tokenizer, out, eval_out;
+  double eval_fraction = 0;
+  int threads = static_cast<int>(std::thread::hardware_concurrency());
+};
+
+Status tokenize(const TokenizeArguments& arguments) {
+  LANCET_ASSIGN(const data::Tokenizer tokenizer, data::Tokenizer::load(arguments.tokenizer));
+  data::TokenizeOptions options;
+  options.eval_fraction = arguments.eval_fraction;
+  options.eval_out = arguments.eval_out;
+  options.threads = arguments.threads;
+  ProgressBar bar("tokenize");
+  options.progress = [&](const data::TokenizeProgress& p) {
+    bar.show(p.total_bytes ? double(p.bytes) / double(p.total_bytes) : 1, fmt::format("{:.1f} MB", double(p.bytes) * 1e-6));
+  };
+  LANCET_ASSIGN(const data::TokenizeResult result,
+                data::tokenize_files({arguments.texts.begin(), arguments.texts.end()}, tokenizer, arguments.out, options));
+  log::info("{}: {} tokens of {:.1f} MB of text", arguments.out, result.train_tokens, double(result.bytes) * 1e-6);
+  if (result.eval_tokens) log::info("{}: {} tokens held out", arguments.eval_out, result.eval_tokens);
+  return {};
+}
+
+void add_tokenize(CLI::App& data, Selection& selection) {
+  CLI::App* command =
+      data.add_subcommand("tokenize", "Texts to a token file: lancet data tokenize --tokenizer DIR --out train.bin book.txt");
+  auto arguments = std::make_shared<TokenizeArguments>();
+  command->add_option("texts", arguments->texts, "UTF-8 text files")->required()->type_name("FILE");
+  command->add_option("--tokenizer", arguments->tokenizer, "Folder with vocab.json and merges.txt")->required()->type_name("DIR");
+  command->add_option("--out", arguments->out, "The token file")->required()->type_name("FILE");
+  command->add_option("--eval-out", arguments->eval_out, "Token file of the held-out last part")->type_name("FILE");
+  command->add_option("--eval-fraction", arguments->eval_fraction, "How much is held out, 0 to 1")->capture_default_str();
+  command->add_option("--threads", arguments->threads, "Threads")->capture_default_str()->check(CLI::Range(1, 1024));
+  command->callback([arguments, &selection] { selection.local = [arguments] { return tokenize(*arguments); }; });
+}
+
+struct TrainTokenizerArguments {
+  std::vector<std::string> texts;
+  std::string out;
+  int vocab_size = 8192;
+};
+
+Status train_tokenizer(const TrainTokenizerArguments& arguments) {
+  ProgressBar bar("train-tokenizer");
+  data::TrainTokenizerOptions options;
+  options.vocab_size = arguments.vocab_size;
+  options.progress = [&](int merges, int wanted) {
+    bar.show(wanted ? double(merges) / wanted : 1, fmt::format("{} of {} merges", merges, wanted));
+  };
+  LANCET_ASSIGN(const data::Tokenizer tokenizer,
+                data::train_tokenizer(std::vector<std::filesystem::path>(arguments.texts.begin(), arguments.texts.end()), options));
+  LANCET_TRY(tokenizer.save(arguments.out));
+  log::info("{}: a vocabulary of {} ids", arguments.out, tokenizer.vocab_size());
+  if (tokenizer.vocab_size() < arguments.vocab_size)
+    log::warn("the text has no more pairs worth a merge; set model.vocab_size to {}", tokenizer.vocab_size());
+  return {};
+}
+
+void add_train_tokenizer(CLI::App& data, Selection& selection) {
+  CLI::App* command = data.add_subcommand(
+      "train-tokenizer", "A byte-level BPE from texts: lancet data train-tokenizer --vocab-size 8192 --out DIR book.txt");
+  auto arguments = std::make_shared<TrainTokenizerArguments>();
+  command->add_option("texts,--text", arguments->texts, "UTF-8 text files")->required()->type_name("FILE");
+  command->add_option("--vocab-size", arguments->vocab_size, "Ids, <|endoftext|> included")->capture_default_str();
+  command->add_option("--out", arguments->out, "Folder for vocab.json and merges.txt")->required()->type_name("DIR");
+  command->callback([arguments, &selection] { selection.local = [arguments] { return train_tokenizer(*arguments); }; });
+}
+
+}  // namespace
+
+void add_data(CLI::App& app, Selection& selection) {
+  CLI::App* data = app.add_subcommand("data", "Tokenizers and token files");
+  data->require_subcommand(1);
+  add_encode(*data, selection);
+  add_tokenize(*data, selection);
+  add_train_tokenizer(*data, selection);
+}
+
+}  // namespace lancet::cli

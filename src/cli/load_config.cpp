@@ -1,0 +1,20 @@
+#include "load_config.h"
+
+namespace lancet::cli {
+
+std::shared_ptr<ConfigArguments> add_config_arguments(CLI::App& command) {
+  auto arguments = std::make_shared<ConfigArguments>();
+  command.add_option("config", arguments->file, "The JSON file of the run")->required()->type_name("CONFIG");
+  command.add_option("--set", arguments->overrides, "Override a field, for example --set train.lr=3e-4 (repeatable)")
+      ->type_name("KEY=VALUE")
+      ->expected(1)
+      ->take_all();
+  command.footer("Fields of CONFIG, with their defaults:\n" + config::describe());
+  return arguments;
+}
+
+Result<config::Config> load_config(const ConfigArguments& arguments) {
+  return config::load(arguments.file, arguments.overrides);
+}
+
+}  // namespace lancet::cli

@@ -1,0 +1,22 @@
+// The CONFIG argument and --set, shared by the commands that take them.
+#pragma once
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lancet/base/result.h"
+#include "lancet/config/config.h"
+
+namespace lancet::cli {
+
+struct ConfigArguments {
+  std::string file;
+  std::vector<std::string> overrides;
+};
+
+std::shared_ptr<ConfigArguments> add_config_arguments(CLI::App& command);
+// The config as every rank reads it; its errors are found on all ranks alike.
+Result<config::Config> load_config(const ConfigArguments& arguments);
+
+}  // namespace lancet::cli

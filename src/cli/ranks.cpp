@@ -1,0 +1,53 @@
+#include "commands.h"
+#include "lancet/base/check.h"
+#include "lancet/base/log.h"
+#include "lancet/comm/launch.h"
+#ifdef LANCET_HAVE_MPI
+#include "lancet/comm/mpi.h"
+#endif
+
+namespace lancet::cli {
+namespace {
+
+Status guarded(const std::function<Status(comm::Communicator&, int)>& body, comm::Communicator& world, int local_ranks) {
+  try {
+    return body(world, local_ranks);
+  } catch (const std::exception& error) {
+    return internal_error(error.what());
+  }
+}
+
+#ifdef LANCET_HAVE_MPI
+int run_mpi(const std::function<Status(comm::Communicator&, int)>& body, const comm::Launch& launch) {
+  auto session = comm::MpiSession::start();
+  if (!session.ok()) return report(session.error());
+  const auto world = (*session)->world();
+  const Status status = guarded(body, *world, launch.local_size);
+  if (status.ok()) return 0;
+  const Error& error = status.error();
+  if (!error.agreed || launch.rank == 0) report(error);
+  // The others may be waiting for this rank.
+  if (!error.agreed) (*session)->abort_job(static_cast<int>(error.code));
+  return static_cast<int>(error.code);
+}
+#endif
+
+}  // namespace
+
+int run_ranked(const std::function<Status(comm::Communicator&, int)>& body) {
+  const comm::Launch launch = comm::detect_launch();
+  if (launch.size > 1) {
+#ifdef LANCET_HAVE_MPI
+    return run_mpi(body, launch);
+#else
+    if (launch.rank > 0) return static_cast<int>(ExitCode::config);
+    return report(config_error("expected one rank, since this program was built without MPI (LANCET_MPI=OFF); found " +
+                               std::to_string(launch.size)));
+#endif
+  }
+  const auto self = comm::make_self();
+  const Status status = guarded(body, *self, 1);
+  return status.ok() ? 0 : report(status.error());
+}
+
+}  // namespace lancet::cli

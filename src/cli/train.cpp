@@ -1,0 +1,23 @@
+#include "commands.h"
+#include "lancet/train/agree.h"
+#include "lancet/train/trainer.h"
+#include "load_config.h"
+
+namespace lancet::cli {
+
+void add_train(CLI::App& app, Selection& selection) {
+  CLI::App* command = app.add_subcommand("train", "Train a model: mpirun -np 2 lancet train configs/quickstart.json");
+  auto arguments = add_config_arguments(*command);
+  auto run_dir = std::make_shared<std::string>();
+  command->add_option("--run-dir", *run_dir, "Folder for config.json, plan.ir and metrics.jsonl (log.run_dir)")->type_name("DIR");
+  command->callback([arguments, run_dir, &selection] {
+    selection.ranked = [arguments, run_dir](comm::Communicator& world, int local_ranks) -> Status {
+      auto config = load_config(*arguments);
+      LANCET_TRY(train::agree(world, config.ok() ? Status() : Status(config.error())));
+      if (!run_dir->empty()) config->log.run_dir = *run_dir;
+      return train::train(*config, world, {.local_ranks = local_ranks});
+    };
+  });
+}
+
+}  // namespace lancet::cli
