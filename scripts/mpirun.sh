@@ -15,9 +15,6 @@ options=(-np "$ranks")
 options+=(--bind-to none)  # each rank has several threads; Open MPI would pin all of them to one core
 [ "$ranks" -gt "$(nproc)" ] && options+=(--oversubscribe)
 [ "$(id -u)" -eq 0 ] && options+=(--allow-run-as-root)
-if ! command -v ssh >/dev/null && ! command -v rsh >/dev/null; then
-  options+=(--mca plm isolated)  # without ssh Open MPI's launcher refuses to start, even for ranks on this machine
-fi
 
 printf '+ mpirun' >&2
 printf ' %q' "${options[@]}" "$@" >&2

@@ -7,7 +7,6 @@ set -euo pipefail
 
 # Tests that start ranks of their own run mpirun, which asks for these two where the user is root.
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-command -v ssh >/dev/null || export OMPI_MCA_plm=isolated  # see scripts/mpirun.sh
 
 start=$SECONDS
 say "1/3 packages"
