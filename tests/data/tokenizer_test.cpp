@@ -116,6 +116,19 @@ TEST_CASE("Words too long for scanning are merged alike") {
   CHECK(value(tokenizer.decode(encode(tokenizer, run))) == run);
 }
 
+TEST_CASE("An encoder that has forgotten encodes as before") {
+  const Tokenizer tokenizer = small_tokenizer();
+  Encoder encoder(tokenizer);
+  Ids before, numbers, after;
+  succeed(encoder.encode("the relating of the", before));
+  std::string text;  // more distinct words than an encoder's memory holds
+  for (int i = 10000000; i < 10400000; ++i) text += std::to_string(i) + " ";
+  succeed(encoder.encode(text, numbers));
+  CHECK(value(tokenizer.decode(numbers)) == text);
+  succeed(encoder.encode("the relating of the", after));
+  CHECK(before == after);
+}
+
 TEST_CASE("Decoding gives back any text of any plane") {
   const bool trained = GENERATE(true, false);
   std::optional<Tokenizer> tokenizer = trained ? small_tokenizer() : gpt2();
