@@ -4,7 +4,8 @@ target_link_libraries(test_comm_mpi PRIVATE lancet_comm)
 target_include_directories(test_comm_mpi PRIVATE ${CMAKE_CURRENT_LIST_DIR}/..)
 target_compile_options(test_comm_mpi PRIVATE -Wall -Wextra $<$<BOOL:${LANCET_WERROR}>:-Werror>)
 
-# lancet_mpi_test(CASE RANKS CODE): mpirun must end within 10 s (20 s with sanitizers), with this exit code; "failure" is any but 0.
+# lancet_mpi_test(CASE RANKS CODE): mpirun must end within 10 s (60 s with sanitizers), with this exit code; "failure"
+# is any but 0.
 function(lancet_mpi_test case ranks code)
   set(limit 10)
   if(LANCET_SANITIZE)
@@ -15,7 +16,7 @@ function(lancet_mpi_test case ranks code)
     set(check "test $code -ne 0 -a $code -ne 124")
   endif()
   add_test(NAME "comm: mpi ${case} (${ranks} ranks)"
-           COMMAND sh -c "timeout ${limit} ${MPIEXEC_EXECUTABLE} --allow-run-as-root --oversubscribe --bind-to none -np ${ranks} $<TARGET_FILE:test_comm_mpi> ${case}; code=$?; echo exit code $code; ${check}")
+           COMMAND sh -c "timeout ${limit} ${CMAKE_SOURCE_DIR}/scripts/mpirun.sh ${ranks} $<TARGET_FILE:test_comm_mpi> ${case}; code=$?; echo exit code $code; ${check}")
   set_tests_properties("comm: mpi ${case} (${ranks} ranks)" PROPERTIES LABELS comm PROCESSORS 2 TIMEOUT 120)
 endfunction()
 

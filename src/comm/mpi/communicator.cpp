@@ -9,9 +9,10 @@
 namespace lancet::comm::mpi {
 namespace {
 
-// Longer messages are cut: MPI counts in int, and a piece is also what the progress thread copies in one go while the
-// other lanes wait (4 MB: about 1 ms through shared memory).
-constexpr std::size_t longest_message = 4 << 20;
+// A message is cut into pieces of 256 KB, or into 64 where that is more: MPI counts in int, and only a finished piece
+// shows the progress thread that data is moving. Without the cuts it sleeps while MPI waits to be called for the next
+// fragment: 8 MB over TCP took 26 ms, with them 5 ms; through shared memory without single copy 34 ms and 2 ms.
+constexpr std::size_t shortest_cut = 256 << 10, most_cuts = 64;
 // All-reduce: an array up to this size goes whole to every rank, in one step instead of two.
 constexpr std::size_t small_floats = 1024;
 // Floats that a rank sums in one round: 1 MB, a fraction of a millisecond of copying, is large beside the steps'
@@ -22,9 +23,10 @@ constexpr std::size_t longest_piece = 256 * 1024;
 constexpr std::size_t longest_scratch = 4 * 1024 * 1024;
 
 void add_message(Request& request, int peer, void* data, std::size_t bytes, bool is_send) {
+  const std::size_t longest = std::max(shortest_cut, (bytes + most_cuts - 1) / most_cuts);
   auto* at = static_cast<std::byte*>(data);
   while (bytes > 0) {
-    const std::size_t n = std::min(bytes, longest_message);
+    const std::size_t n = std::min(bytes, longest);
     request.pieces.push_back({peer, at, static_cast<int>(n), is_send, false});
     at += n;
     bytes -= n;

@@ -160,7 +160,9 @@ void Progress::sleep(std::unique_lock<std::mutex>& lock, Clock::time_point now) 
   if (open_.empty()) {
     posted_changed_.wait(lock, has_news);
   } else if (const std::chrono::nanoseconds idle = now - last_activity_; idle >= spin) {
-    posted_changed_.wait_for(lock, std::clamp(idle / idle_per_pause, first_pause, longest_pause), has_news);
+    const auto longest = receiving_ > 0 ? first_pause : longest_pause;  // data that is on the way wants calls
+    posted_changed_.wait_for(lock, std::clamp<std::chrono::nanoseconds>(idle / idle_per_pause, first_pause, longest),
+                             has_news);
   }
 }
 

@@ -33,7 +33,7 @@ using Clock = std::chrono::steady_clock;
 struct Channel;
 struct Request;
 
-// One message, or a stretch of at most 1 GB of one.
+// One message, or a stretch of one.
 struct Piece {
   int peer = 0;
   std::byte* data = nullptr;
@@ -171,6 +171,7 @@ class Progress {
   std::vector<Channel*> listening_;     // those that expect messages
   std::vector<MPI_Request> handles_;    // handles_[i] belongs to active_[i]
   std::vector<PieceOf> active_;
+  std::size_t receiving_ = 0;  // receives among them: their data is on the way
   std::vector<int> finished_;
   std::vector<MPI_Status> statuses_;
   Clock::time_point last_activity_, next_deadline_;

@@ -15,17 +15,19 @@ int tag_of(const Request& r) {
   return (static_cast<int>(r.operation) + 1) * numbers + static_cast<int>(r.number % numbers);
 }
 
-std::string describe_tag(int tag) {
+// What a message belongs to, as its tag says; the number is the one nearest to `ours`.
+std::string describe_tag(int tag, std::uint32_t ours) {
   const int operation = tag / numbers - 1;
   if (operation < 0 || operation >= operation_count) return fmt::format("an unknown message (tag {})", tag);
-  return fmt::format("{} #{}", name(static_cast<Operation>(operation)), tag % numbers);
+  const int behind = (static_cast<int>(ours % numbers) - tag % numbers + numbers + numbers / 2) % numbers - numbers / 2;
+  return fmt::format("{} #{}", name(static_cast<Operation>(operation)), static_cast<std::int64_t>(ours) - behind);
 }
 
 // What a message has that its receive did not expect; empty if nothing.
 std::string mismatch(const Request& request, const Piece& piece, const Arrived& arrived) {
   const char* rule = "; all ranks must make the same calls in the same order";
   if (arrived.tag != tag_of(request))
-    return fmt::format("rank {} is at {}{}", piece.peer, describe_tag(arrived.tag), rule);
+    return fmt::format("rank {} is at {}{}", piece.peer, describe_tag(arrived.tag, request.number), rule);
   if (arrived.bytes == piece.bytes) return {};
   return fmt::format("expected {} bytes from rank {}, which sent {}{}", piece.bytes, piece.peer, arrived.bytes, rule);
 }
@@ -167,6 +169,7 @@ void Progress::receive(Channel& channel, int from) {
       return;
     }
     add_active(handle, next);
+    ++receiving_;
   }
 }
 
@@ -203,6 +206,7 @@ bool Progress::test_active() {
 void Progress::complete(PieceOf active, const MPI_Status& status) {
   Request& request = *active.request;
   const bool collective = request.operation == Operation::duplicate;
+  if (!collective && !request.pieces[active.index].is_send) --receiving_;
   if (status.MPI_ERROR != MPI_SUCCESS) {
     std::string where;
     if (!collective) {
@@ -277,6 +281,7 @@ void Progress::drop(Channel& channel) {
       handles_[kept] = handles_[i];
       active_[kept++] = active_[i];
     } else if (active_[i].request->operation != Operation::duplicate) {  // (a collective cannot be freed)
+      if (!active_[i].request->pieces[active_[i].index].is_send) --receiving_;
       MPI_Request_free(&handles_[i]);
     }
   }
