@@ -1,0 +1,259 @@
+// The ops that cross ranks, on ranks that are threads: tokens reach their experts and come back, whole and in parts;
+// counts travel once; only filled slots travel at all.
+#include <catch2/catch.hpp>
+#include <numeric>
+
+#include "harness.h"
+#include "lancet/base/random.h"
+#include "lancet/ir/route_layout.h"
+
+using namespace lancet;
+using namespace lancet::test;
+
+namespace {
+
+// Counts the calls and the bytes that go out.
+class Counting final : public comm::Communicator {
+ public:
+  explicit Counting(comm::Communicator& inner) : inner_(inner) {}
+  int exchanges = 0, reductions = 0;
+  std::size_t sent = 0;
+
+  int rank() const override { return inner_.rank(); }
+  int size() const override { return inner_.size(); }
+  std::string transport() const override { return inner_.transport(); }
+  Status exchange(std::span<const comm::Segment> sends, std::span<const comm::Segment> receives) override {
+    ++exchanges;
+    for (const comm::Segment& segment : sends) sent += segment.bytes;
+    return inner_.exchange(sends, receives);
+  }
+  Status all_reduce_sum(std::span<float> values) override {
+    ++reductions;
+    return inner_.all_reduce_sum(values);
+  }
+  Status broadcast(std::span<std::byte> bytes, int root) override { return inner_.broadcast(bytes, root); }
+  Status barrier() override { return inner_.barrier(); }
+  Result<std::unique_ptr<comm::Communicator>> duplicate() override { return inner_.duplicate(); }
+  void abort(const std::string& why) override { inner_.abort(why); }
+  void set_timeout(std::chrono::milliseconds timeout) override { inner_.set_timeout(timeout); }
+
+ private:
+  comm::Communicator& inner_;
+};
+
+enum class Routing { random, one_expert, idle_rank };
+
+struct Setting {
+  int ranks;
+  std::int64_t local;  // experts of a rank
+  std::int64_t capacity;
+  Routing routing;
+  std::vector<std::int64_t> bounds;  // parts, in sequences of the batch
+  DType dtype = DType::f32;
+
+  std::int64_t batch() const { return bounds.back(); }
+  std::int64_t tokens() const { return batch() * sequence; }
+  std::int64_t experts() const { return ranks * local; }
+  static constexpr std::int64_t sequence = 5, width = 19;
+};
+
+// f32[batch, sequence, E] of one rank: any test thread can make any rank's.
+GuardedTensor logits_of(const Setting& s, int rank) {
+  GuardedTensor logits({DType::f32, {s.batch(), s.sequence, s.experts()}});
+  fill_normal(logits, 5, std::uint64_t(rank));
+  for (std::int64_t i = 0; i < s.tokens() * s.experts(); ++i) {
+    const std::int64_t e = i % s.experts();
+    if (s.routing == Routing::one_expert && e == s.experts() - 1) logits.as<float>()[i] += 50;
+    if (s.routing == Routing::idle_rank && e / s.local == s.ranks - 1) logits.as<float>()[i] -= 50;
+  }
+  return logits;
+}
+
+// What each token should do, counted plainly: its expert and whether it is kept.
+struct Expected {
+  std::vector<std::int64_t> expert;
+  std::vector<bool> kept;
+  std::vector<std::int64_t> counts;  // kept, by expert
+
+  Expected(const Setting& s, int rank) : counts(std::size_t(s.experts()), 0) {
+    const GuardedTensor logits = logits_of(s, rank);
+    for (std::int64_t t = 0; t < s.tokens(); ++t) {
+      const float* row = logits.as<float>() + t * s.experts();
+      expert.push_back(std::max_element(row, row + s.experts()) - row);
+      kept.push_back(counts[std::size_t(expert.back())] < s.capacity);
+      counts[std::size_t(expert.back())] += kept.back();
+    }
+  }
+};
+
+// What one rank did: y [B,S,D], all parts; the rows that it received.
+struct Layer {
+  std::vector<GuardedTensor> y, routes, rows;
+  std::vector<std::string> faults;
+};
+
+std::vector<GuardedTensor> call(Layer& layer, std::string_view op, std::vector<GuardedTensor> operands,
+                                const ir::Attributes& attributes, comm::Communicator* comm = nullptr) {
+  Outcome outcome = run(ops::op(op), std::move(operands), attributes, 1, comm);
+  layer.faults.insert(layer.faults.end(), outcome.faults.begin(), outcome.faults.end());
+  return std::move(outcome.results);
+}
+
+// The experts of this test: each multiplies by its number plus two, in the type of the rows.
+void apply_experts(const Setting& s, int rank, const GuardedTensor& rows, GuardedTensor& buffer) {
+  const std::int64_t extent = buffer.shape()[1];
+  for (std::int64_t e = 0; e < s.local; ++e)
+    for (std::int64_t r = rows.as<std::int32_t>()[e * (s.ranks + 1)];
+         r < rows.as<std::int32_t>()[e * (s.ranks + 1) + s.ranks]; ++r)
+      for (std::int64_t i = (e * extent + r) * s.width; i < (e * extent + r + 1) * s.width; ++i) {
+        const float factor = float(rank * s.local + e + 2);
+        if (s.dtype == DType::f32)
+          buffer.as<float>()[i] *= factor;
+        else
+          buffer.as<bf16>()[i] = from_f32<bf16>(to_f32(buffer.as<bf16>()[i]) * factor);
+      }
+}
+
+// gate, dispatch, counts, all-to-all, experts, all-to-all, combine: stage by stage, as a pipeline of parts runs them.
+Layer run_layer(const Setting& s, const GuardedTensor& x, comm::Communicator& comm) {
+  Layer layer;
+  const GuardedTensor logits = logits_of(s, comm.rank());
+  const ir::Attributes capacity{{"capacity", s.capacity}};
+  GuardedTensor slots({s.dtype, {s.experts(), s.capacity, s.width}}),
+      buffer({s.dtype, {s.local, s.ranks * s.capacity, s.width}}), returned = slots;
+  const std::size_t parts = s.bounds.size() - 1;
+  for (std::size_t p = 0; p < parts; ++p) {
+    std::vector<GuardedTensor> gate{slice(logits, 0, s.bounds[p], s.bounds[p + 1])};
+    if (p) gate.push_back(layer.routes.back());
+    layer.routes.push_back(call(layer, "switch_gate", gate, capacity)[0]);
+    slots = call(layer, "dispatch", {slice(x, 0, s.bounds[p], s.bounds[p + 1]), layer.routes[p], slots}, capacity)[0];
+  }
+  for (std::size_t p = 0; p < parts; ++p) {
+    std::vector<GuardedTensor> counts{layer.routes[p]};
+    if (p) counts.push_back(layer.rows.back());
+    layer.rows.push_back(call(layer, "exchange_counts", counts, {{"ranks", s.ranks}}, &comm)[0]);
+    buffer = call(layer, "all_to_all", {slots, layer.routes[p], layer.rows[p], buffer}, {}, &comm)[0];
+    apply_experts(s, comm.rank(), layer.rows[p], buffer);
+  }
+  for (std::size_t p = 0; p < parts; ++p) {
+    returned = call(layer, "all_to_all_back", {buffer, layer.routes[p], layer.rows[p], returned}, {}, &comm)[0];
+    layer.y.push_back(
+        call(layer, "combine", {returned, layer.routes[p]}, {{"batch", s.bounds[p + 1] - s.bounds[p]}})[0]);
+  }
+  return layer;
+}
+
+// y[t] = probability * (expert + 2) * x[t], 0 if dropped: what the layer does, on one process.
+Status check_tokens(const Setting& s, int rank, const GuardedTensor& x, const Layer& layer) {
+  const Expected expected(s, rank);
+  const DoubleTensor y = to_double(join(layer.y, 0)), in = to_double(x);
+  std::vector<double> weight;
+  for (const GuardedTensor& route : layer.routes) {
+    const DoubleTensor r = to_double(route);
+    weight.insert(weight.end(), r.values.begin() + 2 * route.shape()[0], r.values.begin() + 3 * route.shape()[0]);
+  }
+  for (std::int64_t t = 0; t < s.tokens(); ++t)
+    for (std::int64_t d = 0; d < s.width; ++d) {
+      const float factor = float(expected.expert[std::size_t(t)] + 2), w = float(weight[std::size_t(t)]);
+      float value = float(in[t * s.width + d]) * factor;
+      if (s.dtype == DType::bf16) value = to_f32(from_f32<bf16>(value));
+      value = expected.kept[std::size_t(t)] ? value * w : 0.f;
+      if (s.dtype == DType::bf16) value = to_f32(from_f32<bf16>(value));
+      if (y[t * s.width + d] != double(value))
+        return internal_error(
+            fmt::format("rank {}, token {}, element {}: expected {}, found {}", rank, t, d, value, y[t * s.width + d]));
+    }
+  return {};
+}
+
+// Over all parts, each expert of this rank got from each source what that source kept for it.
+Status check_rows(const Setting& s, int rank, const Layer& layer) {
+  for (std::int64_t e = 0; e < s.local; ++e)
+    for (int source = 0; source < s.ranks; ++source) {
+      std::int64_t got = 0;
+      for (const GuardedTensor& rows : layer.rows) {
+        const std::int32_t* row = rows.as<std::int32_t>() + e * (s.ranks + 1) + source;
+        got += row[1] - row[0];
+      }
+      const std::int64_t kept = Expected(s, source).counts[std::size_t(rank * s.local + e)];
+      if (got != kept)
+        return internal_error(
+            fmt::format("rank {}, expert {}, source {}: expected {} rows, found {}", rank, e, source, kept, got));
+    }
+  return {};
+}
+
+Status check_traffic(const Setting& s, const Counting& comm) {
+  const int parts = int(s.bounds.size()) - 1;
+  if (comm.exchanges != 3 * parts)
+    return internal_error(fmt::format("expected {} exchanges, found {}", 3 * parts, comm.exchanges));
+  const Expected mine(s, comm.rank());
+  std::int64_t rows = std::accumulate(mine.counts.begin(), mine.counts.end(), std::int64_t{0});  // there
+  for (int source = 0; source < s.ranks; ++source) {                                             // and back
+    const Expected theirs(s, source);
+    rows += std::accumulate(theirs.counts.begin() + comm.rank() * s.local,
+                            theirs.counts.begin() + (comm.rank() + 1) * s.local, std::int64_t{0});
+  }
+  const std::int64_t expected = rows * s.width * size_of(s.dtype) + parts * s.experts() * 4;
+  if (std::int64_t(comm.sent) != expected)
+    return internal_error(fmt::format("expected {} bytes sent, found {}", expected, comm.sent));
+  return {};
+}
+
+void check(const Setting& setting) {
+  const Status status = comm::run_inproc(setting.ranks, [&](comm::Communicator& inner) -> Status {
+    Counting comm(inner);
+    GuardedTensor x({setting.dtype, {setting.batch(), setting.sequence, setting.width}});
+    fill_normal(x, 6, std::uint64_t(comm.rank()));
+    const Layer layer = run_layer(setting, x, comm);
+    if (!layer.faults.empty()) return internal_error(layer.faults[0]);
+    LANCET_TRY(check_tokens(setting, comm.rank(), x, layer));
+    LANCET_TRY(check_rows(setting, comm.rank(), layer));
+    return check_traffic(setting, comm);
+  });
+  INFO(setting.ranks << " ranks, " << setting.local << " experts each, capacity " << setting.capacity << ", routing "
+                     << int(setting.routing) << ", " << setting.bounds.size() - 1 << " parts");
+  INFO((status.ok() ? "" : status.error().message));
+  CHECK(status.ok());
+}
+
+}  // namespace
+
+TEST_CASE("tokens reach their experts on other ranks and come back") {
+  for (int ranks : {1, 2, 3, 4})
+    for (std::int64_t local : {1, 2})
+      for (std::int64_t capacity : {1, 4, 30})
+        for (Routing routing : {Routing::random, Routing::one_expert, Routing::idle_rank}) {
+          if (ranks == 1 && routing == Routing::idle_rank) continue;
+          check({ranks, local, capacity, routing, {0, 6}});
+          check({ranks, local, capacity, routing, {0, 3, 6}});
+          check({ranks, local, capacity, routing, {0, 1, 4, 6}});
+        }
+  check({2, 2, 5, Routing::random, {0, 2, 6}, DType::bf16});
+}
+
+TEST_CASE("all_reduce sums over the ranks, and takes neighbours in memory as one") {
+  const Status status = comm::run_inproc(3, [](comm::Communicator& inner) -> Status {
+    Counting comm(inner);
+    std::vector<float> memory(24);
+    for (std::size_t i = 0; i < memory.size(); ++i) memory[i] = float(i) + 100.f * float(comm.rank());
+    const ir::Attributes none;
+    ops::KernelArgs args{"all_reduce", {}, {}, none, &comm};
+    auto view = [&](std::size_t first, std::int64_t n) {
+      return ops::TensorView{memory.data() + first, {DType::f32, {n}}};
+    };
+    args.operands =
+        args.results = {view(0, 5), view(5, 7), view(12, 1), view(16, 4)};  // [13, 16) and [20, 24) lie between
+    LANCET_TRY(ops::find_cpu_kernel("all_reduce")->bind(args)());
+    for (std::size_t i = 0; i < memory.size(); ++i) {
+      const bool between = (i >= 13 && i < 16) || i >= 20;
+      const float expected = between ? float(i) + 100.f * float(comm.rank()) : 3.f * float(i) + 300.f;
+      if (memory[i] != expected)
+        return internal_error(fmt::format("element {}: expected {}, found {}", i, expected, memory[i]));
+    }
+    if (comm.reductions != 2) return internal_error(fmt::format("expected 2 calls, found {}", comm.reductions));
+    return {};
+  });
+  INFO((status.ok() ? "" : status.error().message));
+  CHECK(status.ok());
+}
