@@ -93,6 +93,7 @@ class Builder {
     const char* gate_op = model_.router == config::Router::switch_top1 ? "switch_gate" : "batch_prioritized_gate";
     const auto gated = emit(gate_op, {logits}, {{"capacity", slots}}, name + ".gate");
     const TensorId route = gated[0];
+    if (options_.inspect) program_.outputs.push_back({"route." + layer, route});
     if (options_.mode == Mode::train) balance(layer, gated[1], gated[2]);
     const TensorId rows = emit("exchange_counts", {route}, {{"ranks", std::int64_t(options_.ranks)}}, name + ".counts")[0];
     const TensorId sent = emit("dispatch", {y, route}, {{"capacity", slots}}, name + ".dispatch")[0];  // [E,C,D]

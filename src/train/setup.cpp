@@ -15,10 +15,11 @@ model::BuildOptions build_options(const config::Config& config, model::Mode mode
           .batch = generate ? 1 : config.train.micro_batch_size,
           .sequence = config.train.seq_len,
           .dtype = config.train.dtype,
-          .accumulation = mode == model::Mode::train ? config.train.gradient_accumulation_steps : 1};
+          .accumulation = mode == model::Mode::train ? config.train.gradient_accumulation_steps : 1,
+          .inspect = false};
 }
 
-Result<ir::Plan> plan_step(const config::Config& config, int ranks, bool update, bool keep_gradients) {
+Result<ir::Plan> plan_step(const config::Config& config, int ranks, bool update, bool inspect) {
   const config::Train& train = config.train;
   planner::PlanRequest request;
   request.policy = config::name(config.overlap.policy);
@@ -36,8 +37,10 @@ Result<ir::Plan> plan_step(const config::Config& config, int ranks, bool update,
                        .clip_grad = train.clip_grad,
                        .decays = model::decays,
                        .ranks = ranks,
-                       .keep_gradients = keep_gradients};
-  return planner::make_plan(model::build_forward(config.model, build_options(config, model::Mode::train, ranks)), request);
+                       .keep_gradients = inspect};
+  model::BuildOptions options = build_options(config, model::Mode::train, ranks);
+  options.inspect = inspect;
+  return planner::make_plan(model::build_forward(config.model, options), request);
 }
 
 Result<ir::Plan> plan_forward(const config::Config& config, model::Mode mode, int ranks) {

@@ -11,8 +11,8 @@ namespace lancet::train {
 
 model::BuildOptions build_options(const config::Config& config, model::Mode mode, int ranks);
 
-// The plan of the step that updates the weights, or of a micro batch before it (update false). keep_gradients: see trainer.h.
-Result<ir::Plan> plan_step(const config::Config& config, int ranks, bool update, bool keep_gradients);
+// The plan of the step that updates the weights, or of a micro batch before it (update false). inspect: see trainer.h.
+Result<ir::Plan> plan_step(const config::Config& config, int ranks, bool update, bool inspect);
 Result<ir::Plan> plan_forward(const config::Config& config, model::Mode mode, int ranks);
 
 // Rank 0's plan on all ranks, as text; each compares the hash of what it understood (rule 4). Collective.

@@ -42,7 +42,7 @@ class TrainerImpl final : public Trainer {
     LANCET_TRY(make_lanes());
     LANCET_ASSIGN(wire_, comm::measure_wire(world_));
     LANCET_TRY(measure_peak());
-    LANCET_ASSIGN(ir::Plan plan, share_plan(world_, plan_step(config_, ranks, true, options_.keep_gradients)));
+    LANCET_ASSIGN(ir::Plan plan, share_plan(world_, plan_step(config_, ranks, true, options_.inspect)));
     arena_bytes_ = plan.arena_bytes;
     store_.add(plan.program);
     std::optional<ir::Plan> micro, evaluate;
@@ -79,7 +79,7 @@ class TrainerImpl final : public Trainer {
     const auto accumulation = static_cast<int>(config_.train.gradient_accumulation_steps);
     for (int micro = 0; micro < accumulation; ++micro) {
       runtime::Executor& executor = micro + 1 < accumulation ? *micro_ : *executor_;
-      LANCET_TRY(agree_on_data(*batches_, executor, step, micro));
+      LANCET_TRY(fill(options_.batches ? *options_.batches : *batches_, executor, step, micro));
       LANCET_TRY(executor.run());
       add_up(executor, record, totals);
     }
@@ -96,7 +96,7 @@ class TrainerImpl final : public Trainer {
     if (!evaluation_) return std::optional<double>();
     double sum = 0;
     for (std::int64_t i = 0; i < evaluation_->count; ++i) {
-      LANCET_TRY(agree_on_data(*evaluation_->batches, *evaluator_, i, 0));
+      LANCET_TRY(fill(*evaluation_->batches, *evaluator_, i, 0));
       LANCET_TRY(evaluator_->run());
       sum += evaluator_->output("loss").as<float>()[0];
     }
@@ -128,6 +128,7 @@ class TrainerImpl final : public Trainer {
   };
 
   Status open_data() {
+    if (options_.batches) return {};
     LANCET_TRY(config::check_data(config_));
     LANCET_ASSIGN(batches_, training_batches(config_, world_.rank(), world_.size()));
     LANCET_ASSIGN(evaluation_, evaluation_batches(config_, world_.rank(), world_.size()));
@@ -186,7 +187,7 @@ class TrainerImpl final : public Trainer {
   }
 
   // A rank whose data cannot be read must not leave the others in a collective: it aborts them.
-  Status agree_on_data(Batches& batches, runtime::Executor& executor, std::int64_t step, int micro) {
+  Status fill(Batches& batches, runtime::Executor& executor, std::int64_t step, int micro) {
     const ops::TensorView tokens = executor.input("tokens"), targets = executor.input("targets");
     const auto size = static_cast<std::size_t>(tokens.elements());
     Status status = batches.fill(step, micro, {tokens.as<std::int32_t>(), size}, {targets.as<std::int32_t>(), size});

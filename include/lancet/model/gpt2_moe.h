@@ -28,6 +28,7 @@ struct BuildOptions {
   std::int64_t sequence = 1;  // tokens of each (S)
   DType dtype = DType::f32;   // of activations and of the weights of products
   std::int64_t accumulation = 1;  // micro batches that make one step: the loss is the mean over all of them
+  bool inspect = false;           // outputs route.h.<i> as well
 };
 
 // Inputs of the Program: @tokens i32[B,S] and, but for generate, @targets i32[B,S].

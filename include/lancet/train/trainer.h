@@ -11,13 +11,16 @@
 #include "lancet/config/config.h"
 #include "lancet/runtime/executor.h"
 #include "lancet/runtime/tensor_store.h"
+#include "lancet/train/batches.h"
 #include "lancet/train/metrics.h"
 
 namespace lancet::train {
 
 struct TrainerOptions {
   int local_ranks = 1;          // ranks on this host: they share its cores
-  bool keep_gradients = false;  // outputs grad.* stay readable after a step (tests)
+  // For tests: gradients (outputs grad.*, before clipping) and routes (route.*) stay readable after a step.
+  bool inspect = false;
+  Batches* batches = nullptr;  // for tests: in place of the config's data
 };
 
 // All calls but the accessors are collective: every rank makes them in the same order.

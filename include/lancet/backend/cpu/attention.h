@@ -24,7 +24,7 @@ std::size_t attention_backward_workspace_bytes(const AttentionDesc& desc, int th
 
 // workspace: 64-byte aligned, as large as given above for the caller's threads (parallel.h).
 void attention_forward(const AttentionDesc& desc, const void* qkv, void* out, float* lse, void* workspace);
-void attention_backward(const AttentionDesc& desc, const void* dout, const void* qkv, const void* out,
-                        const float* lse, void* dqkv, void* workspace);
+void attention_backward(const AttentionDesc& desc, const void* dout, const void* qkv, const void* out, const float* lse,
+                        void* dqkv, void* workspace);
 
 }  // namespace lancet::backend::cpu

@@ -9,7 +9,8 @@
 // The own kernel sums an element of C in order of k, starting from what accumulation or bias puts there. So its bits
 // depend on its own row of op(A) and column of op(B) only: not on m, on where the row lies or on how many threads
 // work; and a sum over k that accumulates part by part (of even lengths) is the sum of the whole. A batch computed in
-// parts gives the bits of the batch. oneDNN does not promise that.
+// parts gives the bits of the batch. oneDNN does not promise that; its products of fixed extents, which we make for one
+// thread each, were seen to keep rows' bits for every cut of m (2.6, AVX512_BF16).
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -22,12 +23,12 @@
 namespace lancet::backend::cpu {
 
 struct MatmulDesc {
-  std::int64_t m = 0, n = 0, k = 0;           // C is [m, n], the sum runs over k
-  bool trans_a = false, trans_b = false;      // A is stored [k, m], B is stored [n, k]
-  std::int64_t lda = 0, ldb = 0, ldc = 0;     // elements from row to row as stored; 0: dense
+  std::int64_t m = 0, n = 0, k = 0;        // C is [m, n], the sum runs over k
+  bool trans_a = false, trans_b = false;   // A is stored [k, m], B is stored [n, k]
+  std::int64_t lda = 0, ldb = 0, ldc = 0;  // elements from row to row as stored; 0: dense
   DType a = DType::f32, b = DType::f32, c = DType::f32;
-  std::optional<DType> bias;                  // [n], f32 or bf16, added to every row
-  bool accumulate = false;                    // add to what C holds
+  std::optional<DType> bias;  // [n], f32 or bf16, added to every row
+  bool accumulate = false;    // add to what C holds
 };
 
 // automatic: oneDNN for bf16 where the CPU has a matrix unit (AMX), else our own. A build without oneDNN has only ours.
@@ -55,12 +56,12 @@ enum class GroupedRows { m, k };
 
 struct GroupedMatmulDesc {
   GroupedRows rows = GroupedRows::m;
-  MatmulDesc product;              // of one group; the extent that `rows` names is not used
+  MatmulDesc product;  // of one group; the extent that `rows` names is not used
   std::int64_t groups = 0;
-  std::int64_t segments = 1;       // row ranges per group: the slots of one expert lie apart for each source rank
-  std::int64_t stride_b = 0;       // rows == m: elements from weight to weight; 0: dense
-  std::int64_t stride_bias = 0;    // rows == m: likewise
-  std::int64_t stride_c = 0;       // rows == k: from result to result
+  std::int64_t segments = 1;     // row ranges per group: the slots of one expert lie apart for each source rank
+  std::int64_t stride_b = 0;     // rows == m: elements from weight to weight; 0: dense
+  std::int64_t stride_bias = 0;  // rows == m: likewise
+  std::int64_t stride_c = 0;     // rows == k: from result to result
 };
 
 class GroupedMatmul {

@@ -1,0 +1,91 @@
+// Loads at which other systems hang or break: they train here.
+#include <catch2/catch.hpp>
+#include <cmath>
+
+#include "train/support.h"
+#include "train/weights.h"
+
+namespace lancet {
+namespace {
+
+// Gate weights of zero: all probabilities are equal, and the lowest index wins, so that every token chooses expert 0.
+void send_all_to_expert_0(train::Trainer& trainer) {
+  for (const char* layer : {"h.0", "h.2"}) {
+    const std::string name = std::string(layer) + ".moe.gate.weight";
+    const auto elements = static_cast<std::size_t>(trainer.store()[name].type.shape.elements());
+    train::set_parameter(trainer.store(), name, std::vector<float>(elements, 0.f));
+  }
+}
+
+void check_trains(const std::vector<train::StepRecord>& records) {
+  for (const auto& record : records) {
+    REQUIRE(std::isfinite(record.loss));
+    REQUIRE(record.grad_norm > 0);
+  }
+  CHECK(records.back().loss < records.front().loss);
+}
+
+}  // namespace
+
+TEST_CASE("all tokens to one expert: the other experts, and a whole rank's, have none") {
+  auto config = test::small_config();
+  config.train.dtype = GENERATE(DType::f32, DType::bf16);
+  const int ranks = GENERATE(1, 2, 4);
+  config.train.micro_batch_size = 8 / ranks;
+  const auto records = test::run_steps(config, ranks, 5, [](train::Trainer& trainer, int) { send_all_to_expert_0(trainer); });
+  check_trains(records);
+  CHECK(records[0].dead_experts == 6);  // 3 of 4 in each of two layers
+  CHECK(records[0].load_max_over_mean.value() == Approx(4));
+}
+
+TEST_CASE("capacity 1: nearly all tokens are dropped") {
+  auto config = test::small_config();
+  config.model.capacity_factor = 1e-6;
+  const int ranks = GENERATE(1, 2);
+  config.train.micro_batch_size = 8 / ranks;
+  const auto records = test::run_steps(config, ranks, 5);
+  check_trains(records);
+  // At most one token a rank, expert and layer is kept: 4 of 64, or of 128 on one rank.
+  CHECK(records[0].drop_pct.value() >= 100 * (1 - 4.0 * ranks / 128) - 1e-3);
+}
+
+TEST_CASE("batch 1, sequence 1") {
+  auto config = test::small_config();
+  config.train.micro_batch_size = 1;
+  SECTION("one sequence a rank") {}
+  SECTION("one token a rank") { config.train.seq_len = 1; }
+  check_trains(test::run_steps(config, GENERATE(1, 2), 8));
+}
+
+TEST_CASE("a dense model trains on two ranks") {
+  auto config = test::small_config();
+  config.model.moe_layer_freq = 0;
+  config.train.micro_batch_size = 4;
+  const auto records = test::run_steps(config, 2, 10);
+  check_trains(records);
+  CHECK_FALSE(records[0].load_max_over_mean.has_value());
+}
+
+TEST_CASE("SGD trains") {
+  auto config = test::small_config();
+  config.train.optimizer = config::Optimizer::sgd;
+  config.train.lr = 0.1;
+  check_trains(test::run_steps(config, 2, 10));
+}
+
+TEST_CASE("a rate that explodes ends the run with the step's number") {
+  auto config = test::small_config();
+  config.train.lr = 1e30;
+  config.train.clip_grad = 0;
+  const auto world = comm::make_self();
+  auto trainer = train::Trainer::create(config, *world);
+  REQUIRE(trainer.ok());
+  Status status;
+  for (int step = 0; step < 5 && status.ok(); ++step)
+    if (auto record = (*trainer)->step(step); !record.ok()) status = record.error();
+  REQUIRE_FALSE(status.ok());
+  CHECK(status.error().code == ExitCode::numerical);
+  CHECK(status.error().message.find("step ") == 0);
+}
+
+}  // namespace lancet

@@ -1,0 +1,79 @@
+// One loss (rule 6): the same global batch gives the same training at any number of ranks, micro batches and threads.
+#include <catch2/catch.hpp>
+
+#include "train/support.h"
+
+namespace lancet {
+namespace {
+
+void check_same(const std::vector<train::StepRecord>& found, const std::vector<train::StepRecord>& expected, double epsilon) {
+  REQUIRE(found.size() == expected.size());
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    INFO("step " << i + 1);
+    CHECK(found[i].loss == Approx(expected[i].loss).epsilon(epsilon));
+    CHECK(found[i].grad_norm == Approx(expected[i].grad_norm).epsilon(20 * epsilon));
+    CHECK(found[i].load_max_over_mean.value() == Approx(expected[i].load_max_over_mean.value()));
+    CHECK(found[i].drop_pct.value() == 0);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("1, 2 and 4 ranks train alike") {
+  auto config = test::small_config();
+  config.model.router = GENERATE(config::Router::switch_top1, config::Router::batch_prioritized);
+  SECTION("without the auxiliary loss") {}
+  SECTION("with it over the whole batch") {
+    config.model.router_aux_loss_coef = 0.05;
+    config.model.router_aux_loss_scope = config::AuxLossScope::global;
+  }
+  const auto one = test::run_steps(config, 1, 20);
+  CHECK(one.back().loss < one.front().loss - 0.3);  // it trains
+  for (int ranks : {2, 4}) {
+    config.train.micro_batch_size = 8 / ranks;
+    INFO(ranks << " ranks");
+    const auto several = test::run_steps(config, ranks, 20);
+    check_same(several, one, 1e-5);
+    if (config.model.router_aux_loss_coef > 0)
+      for (std::size_t i = 0; i < one.size(); ++i) CHECK(several[i].aux_loss == Approx(one[i].aux_loss).epsilon(1e-4));
+  }
+}
+
+TEST_CASE("micro batches add up to the batch") {
+  auto config = test::small_config();
+  const auto whole = test::run_steps(config, 1, 10);
+  config.train.micro_batch_size = 2;
+  config.train.gradient_accumulation_steps = 4;
+  check_same(test::run_steps(config, 1, 10), whole, 1e-5);
+  config.train.gradient_accumulation_steps = 2;
+  check_same(test::run_steps(config, 2, 10), whole, 1e-5);
+}
+
+TEST_CASE("the number of threads changes no bit") {
+  auto config = test::small_config();
+  config.train.dtype = GENERATE(DType::f32, DType::bf16);
+  const auto one = test::run_steps(config, 1, 5);
+  config.threads = 2;
+  const auto two = test::run_steps(config, 1, 5);
+  for (std::size_t i = 0; i < one.size(); ++i) {
+    CHECK(one[i].loss == two[i].loss);
+    CHECK(one[i].grad_norm == two[i].grad_norm);
+  }
+}
+
+TEST_CASE("bf16 follows fp32") {
+  auto config = test::small_config();
+  config.train.lr_warmup_steps = 10;
+  const auto exact = test::run_steps(config, 1, 100);
+  config.train.dtype = DType::bf16;
+  const auto rounded = test::run_steps(config, 1, 100);
+  double exact_mean = 0, rounded_mean = 0;
+  for (std::size_t i = 0; i < exact.size(); ++i) {
+    exact_mean += exact[i].loss / 100;
+    rounded_mean += rounded[i].loss / 100;
+    CHECK(rounded[i].loss == Approx(exact[i].loss).epsilon(0.03));  // a single batch
+  }
+  CHECK(rounded_mean == Approx(exact_mean).epsilon(0.01));
+}
+
+}  // namespace lancet

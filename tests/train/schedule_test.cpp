@@ -1,0 +1,91 @@
+#include <catch2/catch.hpp>
+#include <nlohmann/json.hpp>
+
+#include "lancet/train/agree.h"
+#include "lancet/train/learning_rate.h"
+#include "lancet/train/metrics.h"
+
+namespace lancet::train {
+namespace {
+
+config::Train schedule(config::LrSchedule kind) {
+  config::Train train;
+  train.steps = 101;
+  train.lr = 1;
+  train.min_lr = 0.1;
+  train.lr_warmup_steps = 10;
+  train.lr_decay_steps = 21;
+  train.lr_schedule = kind;
+  return train;
+}
+
+}  // namespace
+
+TEST_CASE("learning rates") {
+  using enum config::LrSchedule;
+  for (auto kind : {constant, linear, cosine, wsd}) {
+    const auto train = schedule(kind);
+    CHECK(learning_rate(train, 0) == Approx(0.1));  // warm-up: the tenth part of lr
+    CHECK(learning_rate(train, 9) == Approx(1));
+  }
+  CHECK(learning_rate(schedule(constant), 100) == 1);
+  CHECK(learning_rate(schedule(linear), 55) == Approx(0.55));
+  CHECK(learning_rate(schedule(linear), 100) == Approx(0.1));
+  CHECK(learning_rate(schedule(cosine), 55) == Approx(0.55));
+  CHECK(learning_rate(schedule(cosine), 32) > learning_rate(schedule(linear), 32));
+  CHECK(learning_rate(schedule(cosine), 100) == Approx(0.1));
+  CHECK(learning_rate(schedule(wsd), 80) == 1);
+  CHECK(learning_rate(schedule(wsd), 90) == Approx(0.55));
+  CHECK(learning_rate(schedule(wsd), 100) == Approx(0.1));
+}
+
+TEST_CASE("a record is one JSON object with every field, null where not known") {
+  StepRecord record;
+  record.step = 7;
+  record.loss = 1.25;
+  record.drop_pct = 2.5;
+  const auto json = nlohmann::json::parse(to_json(record));
+  for (const char* key : {"step", "loss", "aux_loss", "grad_norm", "lr", "step_ms", "tokens_per_s", "mfu", "compute_ms", "a2a_ms",
+                          "allreduce_ms", "exposed_ms", "hidden_pct", "predicted_ms", "load_max_over_mean", "drop_pct", "dead_experts"})
+    CHECK(json.contains(key));
+  CHECK(json.size() == 17);
+  CHECK(json["step"] == 7);
+  CHECK(json["loss"] == 1.25);
+  CHECK(json["drop_pct"] == 2.5);
+  CHECK(json["predicted_ms"].is_null());
+}
+
+TEST_CASE("the step line") {
+  StepRecord record;
+  record.step = 12;
+  record.loss = 3.5;
+  record.grad_norm = 0.25;
+  record.lr = 1e-3;
+  record.step_ms = 100;
+  record.tokens_per_s = 2000;
+  record.mfu = 41.0;
+  record.hidden_pct = 75;
+  record.exposed_ms = 1.5;
+  record.load_max_over_mean = 1.2;
+  record.drop_pct = 0.5;
+  CHECK(step_line(record, 400, 3723) ==
+        "step  12/400 | loss 3.5000 | grad norm 0.250 | lr 1.00e-03 | 100 ms | 2000 tok/s | MFU 41.0% | exposed 1.5 ms (hidden 75%) | "
+        "load max/mean 1.20 | drop 0.5% | ETA 1h 02m");
+}
+
+TEST_CASE("ranks agree on the first error") {
+  const Status result = comm::run_inproc(3, [](comm::Communicator& world) -> Status {
+    const Status mine = world.rank() == 1 ? Status(data_error("no such file")) : Status();
+    const Status agreed = agree(world, mine);
+    CHECK_FALSE(agreed.ok());
+    CHECK(agreed.error().agreed);
+    CHECK(agreed.error().code == ExitCode::data);
+    CHECK(agreed.error().message == "rank 1: no such file");
+    const auto text = broadcast_text(world, world.rank() == 2 ? "a text" : "", 2);
+    CHECK(*text == "a text");
+    return agree(world, {});
+  });
+  CHECK(result.ok());
+}
+
+}  // namespace lancet::train

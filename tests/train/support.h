@@ -1,0 +1,45 @@
+// Small training runs for tests.
+#pragma once
+#include <functional>
+#include <mutex>
+#include <vector>
+
+#include "lancet/config/config.h"
+#include "lancet/train/trainer.h"
+
+namespace lancet::test {
+
+// Four blocks, two of them MoE with four experts; synthetic tokens; nothing dropped; no auxiliary loss.
+inline config::Config small_config() {
+  config::Config c;
+  c.model = {.n_layer = 4, .n_head = 2, .n_embd = 32, .n_positions = 16, .vocab_size = 67, .n_inner = {}, .experts_per_rank = {}, .num_local_experts = 4};
+  c.model.capacity_factor = 4;
+  c.model.router_aux_loss_coef = 0;
+  c.train.seq_len = 16;
+  c.train.micro_batch_size = 8;
+  c.train.lr = 2e-3;
+  c.train.clip_grad = 1;
+  c.data.synthetic = true;
+  c.log.peak_tflops = 1;
+  c.threads = 1;
+  return c;
+}
+
+// Rank 0's records of `steps` steps on `ranks` ranks that are threads; `prepare` sees each rank's trainer first.
+inline std::vector<train::StepRecord> run_steps(const config::Config& config, int ranks, int steps,
+                                                const std::function<void(train::Trainer&, int rank)>& prepare = {}) {
+  std::vector<train::StepRecord> records;
+  const Status status = comm::run_inproc(ranks, [&](comm::Communicator& world) -> Status {
+    LANCET_ASSIGN(const auto trainer, train::Trainer::create(config, world, {.local_ranks = ranks}));
+    if (prepare) prepare(*trainer, world.rank());
+    for (int step = 0; step < steps; ++step) {
+      LANCET_ASSIGN(const train::StepRecord record, trainer->step(step));
+      if (world.rank() == 0) records.push_back(record);
+    }
+    return {};
+  });
+  if (!status.ok()) throw InternalError(status.error().message);
+  return records;
+}
+
+}  // namespace lancet::test
