@@ -6,19 +6,16 @@
 namespace lancet::ops {
 
 namespace detail {
-LANCET_HD float gelu_gate(float x) {
-  const float two_root = 1.59576912160573071f;  // 2 sqrt(2 / pi)
-  return sigmoid_f32(two_root * (x + 0.044715f * x * x * x));
-}
+// 2u
+LANCET_HD float gelu_argument(float x) { return x * (1.59576912160573071f + 0.0713548162726f * x * x); }
 }  // namespace detail
 
-LANCET_HD float gelu(float x) { return x * detail::gelu_gate(x); }
+LANCET_HD float gelu(float x) { return x / (1.f + exp_f32(-detail::gelu_argument(x))); }
 
-// d gelu / dx
+// d gelu / dx = s + x s (1 - s) d(2u)/dx, s = sigmoid(2u)
 LANCET_HD float gelu_slope(float x) {
-  const float two_root = 1.59576912160573071f;
-  const float s = detail::gelu_gate(x);
-  return s + x * s * (1.f - s) * two_root * (1.f + 0.134145f * x * x);
+  const float s = sigmoid_f32(detail::gelu_argument(x));
+  return s + s * (1.f - s) * (x * (1.59576912160573071f + 0.2140644488178f * x * x));
 }
 
 }  // namespace lancet::ops

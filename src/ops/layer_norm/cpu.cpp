@@ -15,8 +15,8 @@ RowStats norm_row(std::int64_t d, const T* x, const float* gamma, const float* b
     return c * c;
   });
   const RowStats row{mean, 1.f / std::sqrt(squares / float(d) + eps)};
-#pragma omp simd
-  for (std::int64_t i = 0; i < d; ++i) y[i] = from_f32<T>(layer_norm(to_f32(x[i]), row, gamma[i], beta[i]));
+  cpu::map(
+      d, y, [=](float v, float scale, float shift) { return layer_norm(v, row, scale, shift); }, x, gamma, beta);
   return row;
 }
 
@@ -63,22 +63,17 @@ Kernel bind_add(const KernelArgs& args) {
 // The row's dx, to which the gradient that reaches the sum directly is added, if there is one.
 template <class T>
 void norm_row_dx(std::int64_t d, const T* dy, const T* x, const float* gamma, RowStats row, const T* dsum, T* dx) {
-  const auto [sum_g, sum_gx] = cpu::sums<2>(d, [=](std::int64_t i) {
-    const float g = to_f32(dy[i]) * gamma[i];
-    return std::array<float, 2>{g, g * normalized(to_f32(x[i]), row)};
+  const auto [sum_g, sum_gx] = cpu::sum2(d, [=](std::int64_t i, float& g, float& gx) {
+    g = to_f32(dy[i]) * gamma[i];
+    gx = g * normalized(to_f32(x[i]), row);
   });
   const float mean_g = sum_g / float(d), mean_gx = sum_gx / float(d);
-  if (dsum) {
-#pragma omp simd
-    for (std::int64_t i = 0; i < d; ++i) {
-      const float own = layer_norm_dx(to_f32(dy[i]), to_f32(x[i]), row, gamma[i], mean_g, mean_gx);
-      dx[i] = from_f32<T>(own + to_f32(dsum[i]));
-    }
-  } else {
-#pragma omp simd
-    for (std::int64_t i = 0; i < d; ++i)
-      dx[i] = from_f32<T>(layer_norm_dx(to_f32(dy[i]), to_f32(x[i]), row, gamma[i], mean_g, mean_gx));
-  }
+  const auto own = [=](float g, float v, float scale) { return layer_norm_dx(g, v, row, scale, mean_g, mean_gx); };
+  if (dsum)
+    cpu::map(
+        d, dx, [=](float g, float v, float scale, float sum) { return own(g, v, scale) + sum; }, dy, x, gamma, dsum);
+  else
+    cpu::map(d, dx, own, dy, x, gamma);
 }
 
 // layer_norm_dx(dy, x, gamma, stats [, dsum]) -> dx

@@ -1,10 +1,67 @@
+// Three small products in f32. They are written out in vectors of 16, so that many experts cost no more than their
+// multiplications, and so that the order of every sum is fixed: by D for a logit, by e for dx, by token for dw.
+#include <cstring>
+
 #include "ops/cpu.h"
 
 namespace lancet::ops {
 namespace {
 
-// router(x [B,S,D], w f32[E,D]) -> logits f32[B,S,E]. A logit is a dot product of its own: the order of its sum depends
-// on D alone.
+typedef float Lanes __attribute__((vector_size(64)));
+typedef std::uint32_t Words __attribute__((vector_size(64)));
+typedef std::uint16_t Halves __attribute__((vector_size(32)));
+constexpr std::int64_t lanes = 16;
+
+LANCET_HD void load(Lanes& v, const float* p) { memcpy(&v, p, sizeof v); }
+LANCET_HD void load(Lanes& v, const bf16* p) {
+  Halves h;
+  memcpy(&h, p, sizeof h);
+  const Words w = __builtin_convertvector(h, Words) << 16;
+  memcpy(&v, &w, sizeof v);
+}
+// The first `count` elements, then zeros.
+template <class T>
+LANCET_HD void load_part(Lanes& v, const T* p, std::int64_t count) {
+  T padded[lanes] = {};
+  std::copy_n(p, count, padded);
+  load(v, padded);
+}
+
+LANCET_HD float tree_sum(const Lanes& v) {
+  float t[lanes];
+  memcpy(t, &v, sizeof t);
+  for (int half = lanes / 2; half > 0; half /= 2)
+    for (int j = 0; j < half; ++j) t[j] += t[j + half];
+  return t[0];
+}
+
+// logits[a * stride + b] = x[a] . w[b] for A tokens and B experts. Tiles of any size give the same logits.
+template <int A, int B, class T>
+void dots(std::int64_t d, const T* x, const float* w, float* logits, std::int64_t stride) {
+  Lanes sum[A][B] = {};
+  const auto step = [&](auto load_at) {
+    Lanes row[A], weight[B];
+    for (int a = 0; a < A; ++a) load_at(row[a], x + a * d);
+    for (int b = 0; b < B; ++b) load_at(weight[b], w + b * d);
+    for (int a = 0; a < A; ++a)
+      for (int b = 0; b < B; ++b) sum[a][b] += row[a] * weight[b];
+  };
+  std::int64_t i = 0;
+  for (; i + lanes <= d; i += lanes) step([i](Lanes& v, const auto* p) { load(v, p + i); });
+  if (i < d) step([i, d](Lanes& v, const auto* p) { load_part(v, p + i, d - i); });
+  for (int a = 0; a < A; ++a)
+    for (int b = 0; b < B; ++b) logits[a * stride + b] = tree_sum(sum[a][b]);
+}
+
+// f(first, tile size as a constant): n things in tiles of `Tile`, then one at a time.
+template <int Tile, class F>
+LANCET_HD void tiles(std::int64_t n, F f) {
+  std::int64_t i = 0;
+  for (; i + Tile <= n; i += Tile) f(i, std::integral_constant<int, Tile>{});
+  for (; i < n; ++i) f(i, std::integral_constant<int, 1>{});
+}
+
+// router(x [B,S,D], w f32[E,D]) -> logits f32[B,S,E]
 Kernel bind(const KernelArgs& args) {
   const float* w = args.operands[1].as<float>();
   float* logits = args.results[0].as<float>();
@@ -14,16 +71,48 @@ Kernel bind(const KernelArgs& args) {
     const T* x = args.operands[0].as<T>();
     return [=]() -> Status {
       cpu::parallel_for(tokens, cpu::row_grain(d * experts), [&](std::int64_t begin, std::int64_t end) {
-        for (std::int64_t t = begin; t < end; ++t)
-          for (std::int64_t e = 0; e < experts; ++e) {
-            const T* row = x + t * d;
-            const float* weight = w + e * d;
-            logits[t * experts + e] = cpu::sum(d, [=](std::int64_t i) { return to_f32(row[i]) * weight[i]; });
-          }
+        tiles<4>(end - begin, [&](std::int64_t t, auto a) {
+          t += begin;
+          tiles<2>(experts, [&](std::int64_t e, auto b) {
+            dots<a(), b()>(d, x + t * d, w + e * d, logits + t * experts + e, experts);
+          });
+        });
       });
       return {};
     };
   });
+}
+
+// out[a] = (+=) the sum over k in [0, terms) of factors[a * stride_a + k * stride_k] * in[k], on `width` <= 64 columns
+// of rows that are d long.
+template <int A, class In, class Out>
+void mix(std::int64_t terms, const float* factors, std::int64_t stride_a, std::int64_t stride_k, std::int64_t d,
+         std::int64_t width, const In* in, Out* out, bool accumulate) {
+  constexpr int vectors = cpu::block / lanes;
+  Lanes sum[A][vectors] = {};
+  const auto part = [width](int v) { return std::clamp<std::int64_t>(width - v * lanes, 0, lanes); };
+  if constexpr (std::is_same_v<Out, float>)
+    if (accumulate)
+      for (int a = 0; a < A; ++a)
+        for (int v = 0; v < vectors; ++v) load_part(sum[a][v], out + a * d + v * lanes, part(v));
+  const auto run = [&](auto load_at) {
+    for (std::int64_t k = 0; k < terms; ++k)
+      for (int v = 0; v < vectors; ++v) {
+        Lanes row;
+        load_at(row, in + k * d + v * lanes, v);
+        for (int a = 0; a < A; ++a) sum[a][v] += factors[a * stride_a + k * stride_k] * row;
+      }
+  };
+  if (width == cpu::block)
+    run([](Lanes& row, const In* p, int) { load(row, p); });
+  else
+    run([&](Lanes& row, const In* p, int v) { load_part(row, p, part(v)); });
+  for (int a = 0; a < A; ++a) {
+    alignas(64) float y[cpu::block];
+    memcpy(y, sum[a], sizeof y);
+    cpu::map(
+        width, out + a * d, [](float s) { return s; }, static_cast<const float*>(y));
+  }
 }
 
 // router_dx(dlogits f32[B,S,E], w f32[E,D]) -> dx [B,S,D]
@@ -35,27 +124,20 @@ Kernel bind_dx(const KernelArgs& args) {
     T* dx = args.results[0].as<T>();
     return [=]() -> Status {
       cpu::parallel_for(tokens, cpu::row_grain(d * experts), [&](std::int64_t begin, std::int64_t end) {
-        alignas(64) float sum[cpu::block];
-        for (std::int64_t t = begin; t < end; ++t)
-          for (std::int64_t i = 0; i < d; i += cpu::block) {
-            const std::int64_t width = std::min(cpu::block, d - i);
-            std::fill_n(sum, cpu::block, 0.f);
-            for (std::int64_t e = 0; e < experts; ++e) {
-              const float g = dlogits[t * experts + e];
-              const float* weight = w + e * d + i;
-#pragma omp simd
-              for (std::int64_t j = 0; j < width; ++j) sum[j] += g * weight[j];
-            }
-            cpu::map(
-                width, dx + t * d + i, [](float s) { return s; }, static_cast<const float*>(sum));
-          }
+        tiles<4>(end - begin, [&](std::int64_t t, auto a) {
+          t += begin;
+          for (std::int64_t i = 0; i < d; i += cpu::block)
+            mix<a()>(experts, dlogits + t * experts, experts, 1, d, std::min(cpu::block, d - i), w + i, dx + t * d + i,
+                     false);
+        });
       });
       return {};
     };
   });
 }
 
-// router_dw(dlogits f32[B,S,E], x [B,S,D] [, dw so far]) -> dw f32[E,D]. Threads share the features.
+// router_dw(dlogits f32[B,S,E], x [B,S,D] [, dw so far]) -> dw f32[E,D]. Threads share the features; tokens come in
+// groups that stay in the cache while all experts use them.
 Kernel bind_dw(const KernelArgs& args) {
   const float* dlogits = args.operands[0].as<float>();
   float* dw = args.results[0].as<float>();
@@ -65,17 +147,14 @@ Kernel bind_dw(const KernelArgs& args) {
   return cpu::by_dtype(args.operands[1].dtype(), [&]<class T>(T) -> Kernel {
     const T* x = args.operands[1].as<T>();
     return [=]() -> Status {
+      constexpr std::int64_t group = 64;
       cpu::parallel_for(d, cpu::block, [&](std::int64_t begin, std::int64_t end) {
-        if (!accumulate)
-          for (std::int64_t e = 0; e < experts; ++e) std::fill(dw + e * d + begin, dw + e * d + end, 0.f);
-        for (std::int64_t t = 0; t < tokens; ++t)
-          for (std::int64_t e = 0; e < experts; ++e) {
-            const float g = dlogits[t * experts + e];
-            const T* row = x + t * d;
-            float* out = dw + e * d;
-#pragma omp simd
-            for (std::int64_t i = begin; i < end; ++i) out[i] += g * to_f32(row[i]);
-          }
+        for (std::int64_t t = 0; t < tokens; t += group)
+          for (std::int64_t i = begin; i < end; i += cpu::block)
+            tiles<4>(experts, [&](std::int64_t e, auto a) {
+              mix<a()>(std::min(group, tokens - t), dlogits + t * experts + e, 1, experts, d,
+                       std::min(cpu::block, end - i), x + t * d + i, dw + e * d + i, accumulate || t > 0);
+            });
       });
       return {};
     };
