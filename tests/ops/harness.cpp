@@ -150,10 +150,14 @@ int storage_operand(const ops::OpDef& op, int result, int operands) {
 
 namespace {
 
-std::vector<ir::TensorType> result_types(const ops::OpDef& op, const std::vector<GuardedTensor>& operands,
+const ir::TensorType& type_of(const GuardedTensor& tensor) { return tensor.type(); }
+const ir::TensorType& type_of(const DoubleTensor& tensor) { return tensor.type; }
+
+template <class Tensor>
+std::vector<ir::TensorType> result_types(const ops::OpDef& op, const std::vector<Tensor>& operands,
                                          const ir::Attributes& attributes) {
   std::vector<ir::TensorType> types;
-  for (const GuardedTensor& operand : operands) types.push_back(operand.type());
+  for (const Tensor& operand : operands) types.push_back(type_of(operand));
   auto results = op.infer({types, attributes});
   LANCET_CHECK(results.ok(), "{}: {}", op.name, results.error().message);
   return *results;
@@ -206,17 +210,23 @@ Outcome run(const ops::OpDef& op, std::vector<GuardedTensor> operands, const ir:
   return outcome;
 }
 
-ReferenceCall run_reference(const ops::OpDef& op, const std::vector<GuardedTensor>& operands,
+ReferenceCall run_reference(const ops::OpDef& op, std::vector<DoubleTensor> operands,
                             const ir::Attributes& attributes) {
-  ReferenceCall call{{}, {}, attributes};
-  for (const GuardedTensor& operand : operands) call.operands.push_back(to_double(operand));
-  for (const ir::TensorType& type : result_types(op, operands, attributes))
+  ReferenceCall call{std::move(operands), {}, attributes};
+  for (const ir::TensorType& type : result_types(op, call.operands, attributes))
     call.results.push_back(
         {type, std::vector<double>(std::size_t(elements(type)), std::numeric_limits<double>::quiet_NaN())});
   const Reference reference = find_reference(op.name);
   LANCET_CHECK(reference, "{} has no reference", op.name);
   reference(call);
   return call;
+}
+
+ReferenceCall run_reference(const ops::OpDef& op, const std::vector<GuardedTensor>& operands,
+                            const ir::Attributes& attributes) {
+  std::vector<DoubleTensor> doubles;
+  for (const GuardedTensor& operand : operands) doubles.push_back(to_double(operand));
+  return run_reference(op, std::move(doubles), attributes);
 }
 
 std::optional<std::string> compare(const GuardedTensor& got, const DoubleTensor& reference, const GuardedTensor& before,

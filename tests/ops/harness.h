@@ -65,6 +65,7 @@ Outcome run(const ops::OpDef& op, std::vector<GuardedTensor> operands, const ir:
 // The same by the reference, on the same operands: what operands and results should be.
 ReferenceCall run_reference(const ops::OpDef& op, const std::vector<GuardedTensor>& operands,
                             const ir::Attributes& attributes);
+ReferenceCall run_reference(const ops::OpDef& op, std::vector<DoubleTensor> operands, const ir::Attributes& attributes);
 
 // The samples of the catalogue, and larger ones: many tokens to a thread, more than one block of a product in each
 // direction.

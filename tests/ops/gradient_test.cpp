@@ -1,0 +1,230 @@
+// Gradient rules against finite differences: the instructions that an op's rule emits, run by the CPU kernels, against
+// central differences of the op's reference in double, along random directions.
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <limits>
+#include <map>
+
+#include "harness.h"
+#include "lancet/base/random.h"
+
+using namespace lancet;
+using namespace lancet::test;
+using ir::TensorId;
+
+namespace {
+
+constexpr std::uint64_t seed = 31;
+
+// The context of one instruction alone: everything needs a gradient, and operands may have gradients already.
+class Lone final : public ops::GradientContext {
+ public:
+  Lone(const ops::OpDef& op, const ops::Sample& sample) {
+    std::vector<TensorId> operands;
+    for (std::size_t i = 0; i < sample.operands.size(); ++i)
+      operands.push_back(
+          program.add_named(ir::TensorKind::input, fmt::format("operand{}", i), sample.operands[i].type));
+    ops::append(program, op.name, operands, sample.attributes, ir::Role::forward, "test");
+    instruction_ = program.instructions[0];
+    gradients.resize(operands.size());
+    result_gradients.resize(instruction_.results.size());
+  }
+
+  ir::Program program;
+  std::vector<TensorId> gradients, result_gradients;  // of operands; of results: what the rule is told
+
+  const ir::Instruction& instruction() const override { return instruction_; }
+  const ir::TensorType& type(TensorId id) const override { return program.type(id); }
+  TensorId result_gradient(int result) const override { return result_gradients[std::size_t(result)]; }
+  bool needs_gradient(int) const override { return true; }
+  std::vector<TensorId> emit(std::string_view op, std::vector<TensorId> operands, ops::Attributes attributes,
+                             ir::Role role) override {
+    return ops::append(program, op, std::move(operands), std::move(attributes), role, "test");
+  }
+  void add(int operand, TensorId gradient) override {
+    TensorId& sum = gradients[std::size_t(operand)];
+    sum = sum.valid() ? emit("add", {sum, gradient}, {}, ir::Role::dx)[0] : gradient;
+  }
+  TensorId so_far(int operand) override { return gradients[std::size_t(operand)]; }
+  void replace(int operand, TensorId gradient) override { gradients[std::size_t(operand)] = gradient; }
+
+ private:
+  ir::Instruction instruction_;
+};
+
+// Runs a program's instructions in order, each value in the memory that the program gives it.
+std::map<TensorId, GuardedTensor> execute(const ir::Program& program, std::map<TensorId, GuardedTensor> memory) {
+  for (const ir::Instruction& instruction : program.instructions) {
+    std::vector<GuardedTensor> operands;
+    for (TensorId id : instruction.operands) operands.push_back(memory.at(program.root(id)));
+    const Outcome outcome = run(ops::op(instruction.op), std::move(operands), instruction.attributes);
+    INFO(instruction.op << ": " << (outcome.faults.empty() ? "" : outcome.faults[0]));
+    CHECK(outcome.faults.empty());
+    for (std::size_t i = 0; i < instruction.operands.size(); ++i)
+      memory.insert_or_assign(program.root(instruction.operands[i]), outcome.operands[i]);
+    for (std::size_t r = 0; r < instruction.results.size(); ++r)
+      memory.insert_or_assign(program.root(instruction.results[r]), outcome.results[r]);
+  }
+  return memory;
+}
+
+bool is_gate(const ops::OpDef& op) { return op.infer == ops::op("switch_gate").infer; }
+
+// The results that carry gradients, as sets that a rule must cope with.
+std::vector<std::vector<std::size_t>> gradient_sets(const ops::OpDef& op) {
+  if (op.is_loss) return {{}};
+  if (is_gate(op)) return {{0, 1}, {0}};
+  if (op.name == "add_layer_norm") return {{0, 1}, {1}};
+  return {{0}};
+}
+
+// A gate's route has the gradient of its probabilities [B,S], its probabilities one that all tokens share [E].
+ir::TensorType gradient_type(const ops::OpDef& op, std::size_t result, const ir::TensorType& logits,
+                             const ir::TensorType& type) {
+  if (!is_gate(op)) return type;
+  if (result == 0) return {DType::f32, {logits.shape[0], logits.shape[1]}};
+  return {DType::f32, {logits.shape[2]}};
+}
+
+// A random functional of an op's results, whose gradient is what the rule must give.
+struct Functional {
+  const ops::OpDef& op;
+  const ir::Attributes& attributes;
+  std::map<std::size_t, DoubleTensor> factors;  // by result
+
+  double operator()(const std::vector<DoubleTensor>& operands) const {
+    const ReferenceCall call = run_reference(op, operands, attributes);
+    if (op.is_loss) return attributes.real("coefficient", 1) * call.results[0][0];
+    double sum = 0;
+    for (const auto& [r, factor] : factors) {
+      const auto& values = call.results[r].values;
+      // A gate's route holds its probabilities behind experts and slots.
+      const std::size_t first = is_gate(op) && r == 0 ? 2 * factor.values.size() : 0;
+      const std::size_t count = is_gate(op) && r == 0 ? factor.values.size() : values.size();
+      for (std::size_t i = 0; i < count; ++i)
+        if (!std::isnan(values[first + i])) sum += values[first + i] * factor.values[i % factor.values.size()];
+    }
+    return sum;
+  }
+};
+
+// What the auxiliary loss reads without a gradient (it counts tokens).
+bool constant(const ops::OpDef& op, std::size_t operand) { return op.name == "aux_loss" && operand == 1; }
+
+bool is_differentiable(const ir::TensorType& type) { return type.dtype == DType::f32 || type.dtype == DType::route; }
+
+struct Case {
+  const ops::OpDef& op;
+  const ops::Sample& sample;
+  std::vector<std::size_t> given;  // results with a gradient
+  bool accumulate;                 // operands have gradients already
+
+  void check() const;
+  void check_operand(std::size_t i, const std::vector<DoubleTensor>& operands, const Functional& functional,
+                     const std::optional<GuardedTensor>& gradient, const std::optional<GuardedTensor>& before) const;
+};
+
+void Case::check() const {
+  const SampleRoute route(sample, seed);
+  const auto operands = make_operands(sample, route, seed);
+  std::vector<DoubleTensor> doubles;
+  for (const GuardedTensor& operand : operands) doubles.push_back(to_double(operand));
+  const ReferenceCall forward = run_reference(op, doubles, sample.attributes);
+
+  Lone context(op, sample);
+  std::map<TensorId, GuardedTensor> memory;
+  for (std::size_t i = 0; i < operands.size(); ++i) memory.emplace(context.instruction().operands[i], operands[i]);
+  Functional functional{op, sample.attributes, {}};
+  for (std::size_t r : given) {
+    GuardedTensor factor(gradient_type(op, r, operands[0].type(), forward.results[r].type));
+    fill_normal(factor, seed, 100 + r);
+    functional.factors.emplace(r, to_double(factor));
+    if (factor.type() == forward.results[r].type)  // slots without a token have no gradient
+      for (std::size_t j = 0; j < forward.results[r].values.size(); ++j)
+        if (std::isnan(forward.results[r].values[j])) factor.as<float>()[j] = std::numeric_limits<float>::quiet_NaN();
+    const TensorId id = context.program.add_named(ir::TensorKind::input, fmt::format("gradient{}", r), factor.type());
+    context.result_gradients[r] = id;
+    memory.emplace(id, factor);
+  }
+  std::vector<std::optional<GuardedTensor>> before(operands.size());
+  for (std::size_t i = 0; i < operands.size() && accumulate; ++i) {
+    if (operands[i].type().dtype != DType::f32 || op.name == "aux_loss") continue;
+    before[i].emplace(operands[i].type());
+    fill_normal(*before[i], seed, 200 + i);
+    context.gradients[i] =
+        context.program.add_named(ir::TensorKind::state, fmt::format("so_far{}", i), operands[i].type());
+    memory.emplace(context.gradients[i], *before[i]);
+  }
+  op.gradient(context);
+  const Status verified = ops::verify(context.program);
+  INFO((verified.ok() ? "" : verified.error().message));
+  CHECK(verified.ok());
+  memory = execute(context.program, std::move(memory));
+  for (std::size_t i = 0; i < operands.size(); ++i) {
+    if (!is_differentiable(operands[i].type()) || constant(op, i)) continue;
+    INFO("operand " << i);
+    std::optional<GuardedTensor> gradient;
+    if (context.gradients[i].valid()) gradient = memory.at(context.program.root(context.gradients[i]));
+    check_operand(i, doubles, functional, gradient, before[i]);
+  }
+}
+
+void Case::check_operand(std::size_t i, const std::vector<DoubleTensor>& operands, const Functional& functional,
+                         const std::optional<GuardedTensor>& gradient,
+                         const std::optional<GuardedTensor>& before) const {
+  constexpr double step = 1e-5;
+  const bool is_route = operands[i].type.dtype == DType::route;
+  const std::size_t first = is_route ? 2 * std::size_t(operands[i].shape()[0]) : 0;  // a route's probabilities
+  const std::size_t count = is_route ? std::size_t(operands[i].shape()[0]) : operands[i].values.size();
+  // The auxiliary loss gives one gradient for all tokens.
+  const std::size_t shared = gradient ? std::size_t(gradient->type().shape.elements()) : 1;
+  for (std::uint64_t direction = 0; direction < 3; ++direction) {
+    const Philox random(seed, 300 + direction);
+    auto up = operands, down = operands;
+    double derivative = 0, squares = 0;
+    for (std::size_t j = 0; j < count; ++j) {
+      if (std::isnan(operands[i].values[first + j])) continue;  // no token is there
+      const double u = double(random.normal(j));
+      up[i].values[first + j] += step * u;
+      down[i].values[first + j] -= step * u;
+      if (!gradient) continue;
+      const double start = before ? double(before->as<float>()[j]) : 0, g = double(gradient->as<float>()[j % shared]);
+      derivative += u * (g - start);
+      squares += u * u * (g * g + start * start);
+    }
+    const double expected = (functional(up) - functional(down)) / (2 * step);
+    // Errors of f32 gradients are independent: they add up by squares. 1e-8: what the differences themselves lose.
+    const double tolerance = 64 * 0x1p-23 * std::sqrt(squares) + 1e-8 * (1 + std::abs(expected));
+    INFO("expected " << expected << ", found " << derivative << ", tolerance " << tolerance);
+    CHECK(std::abs(derivative - expected) <= tolerance);
+  }
+}
+
+bool is_f32(const ops::Sample& sample) {
+  return std::none_of(sample.operands.begin(), sample.operands.end(),
+                      [](const ops::SampleOperand& operand) { return operand.type.dtype == DType::bf16; });
+}
+
+}  // namespace
+
+TEST_CASE("gradient rules against finite differences") {
+  int rules = 0;
+  for (const ops::OpDef* op : ops::all_ops()) {
+    if (!op->gradient) continue;
+    int checked = 0;
+    for (std::size_t s = 0; s < op->samples.size(); ++s) {
+      if (!is_f32(op->samples[s])) continue;
+      for (const auto& given : gradient_sets(*op))
+        for (bool accumulate : {false, true}) {
+          INFO(op->name << ", sample " << s << ", " << given.size() << " gradients given"
+                        << (accumulate ? ", adding" : ""));
+          Case{*op, op->samples[s], given, accumulate}.check();
+          ++checked;
+        }
+    }
+    INFO(op->name);
+    CHECK(checked > 0);
+    ++rules;
+  }
+  CHECK(rules >= 15);
+}
