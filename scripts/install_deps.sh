@@ -40,8 +40,8 @@ if [ "$system" != "debian 12" ]; then
   cat >&2 <<MESSAGE
 error: this is '$system', and this script installs on Debian 12 only. Needed, under your system's names:
   a C++20 compiler (GCC 12 or later), CMake 3.25 or later, Ninja, pkg-config
-  Open MPI (or another MPI 3), oneDNN 2.7 or later (and the OpenCL loader that its package may ask for)
-  nlohmann-json 3.11, fmt 9, spdlog 1.10, CLI11 2.3, PCRE2 (8 bit), xxHash; for the tests Catch2 2.13 and Python 3
+  Open MPI (or another MPI 3), oneDNN 2.6 or later (and the OpenCL loader that its package may ask for)
+  nlohmann-json 3.11, fmt 9, spdlog 1.10, CLI11 2.1, PCRE2 (8 bit), xxHash; for the tests Catch2 2.13 and Python 3
 Missing here, by Debian's names: ${missing[*]}
 Once they are installed, run again with LANCET_SKIP_INSTALL=1. Without MPI or oneDNN one rank still trains:
   cmake -S . -B build -DLANCET_MPI=OFF -DLANCET_ONEDNN=OFF

@@ -118,6 +118,8 @@ template <class... F>
 struct Overloaded : F... {
   using F::operator()...;
 };
+template <class... F>
+Overloaded(F...) -> Overloaded<F...>;
 
 // 5, not 5.0; 1e-05 where shorter; parses back to the same double.
 std::string number_text(double x) { return fmt::format("{}", x); }
