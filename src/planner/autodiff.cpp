@@ -27,7 +27,9 @@ class Autodiff final : public ops::GradientContext {
       const ops::OpDef& op = ops::op(current_.op);
       const bool reached = op.is_loss || std::any_of(current_.results.begin(), current_.results.end(),
                                                      [&](TensorId id) { return gradient_of(id).valid(); });
-      if (reached && op.gradient && needed_[current_.operands[0].index()]) op.gradient(*this);
+      const bool any_needed = std::any_of(current_.operands.begin(), current_.operands.end(),
+                                          [&](TensorId id) { return needed_[id.index()]; });
+      if (reached && op.gradient && any_needed) op.gradient(*this);
     }
     add_outputs();
     return std::move(program_);

@@ -139,7 +139,7 @@ TEST_CASE("three steps are PyTorch's") {
     CHECK(record->loss == Approx(reference.scalar(step + "/loss")).epsilon(1e-5));
     CHECK(record->aux_loss == Approx(reference.scalar(step + "/aux")).epsilon(1e-5).margin(1e-6));
     CHECK(record->grad_norm == Approx(reference.scalar(step + "/grad_norm")).epsilon(1e-5));
-    check_routing(**trainer, reference, step);
+    if (reference.has("gate")) check_routing(**trainer, reference, step);
     check_gradients(**trainer, reference, step);
   }
   check_final_weights(**trainer, reference);
