@@ -46,7 +46,8 @@ Outputs run(Inputs& in) {
 // One head in double, by the formulas as they are written.
 class Reference {
  public:
-  Reference(const Inputs& in, std::int64_t batch, std::int64_t head) : in_(in), d_(in.desc), batch_(batch), head_(head) {
+  Reference(const Inputs& in, std::int64_t batch, std::int64_t head)
+      : in_(in), d_(in.desc), batch_(batch), head_(head) {
     const std::int64_t s = d_.sequence, f = d_.head_dim;
     out.assign(std::size_t(s * f), 0), lse.assign(std::size_t(s), 0), grad.assign(std::size_t(3 * s * f), 0);
     for (std::int64_t i = 0; i < s; ++i) query(i);
@@ -122,7 +123,7 @@ Errors compare(const Inputs& in, const Outputs& o) {
 
 TEST_CASE("attention agrees with its formulas in double") {
   set_threads(2);
-  const std::int64_t cases[][4] = {{2, 1, 1, 1},  {1, 2, 2, 8},   {1, 7, 2, 3},   {2, 33, 3, 8},  {1, 64, 2, 64},
+  const std::int64_t cases[][4] = {{2, 1, 1, 1},   {1, 2, 2, 8},    {1, 7, 2, 3},    {2, 33, 3, 8},   {1, 64, 2, 64},
                                    {2, 65, 2, 17}, {1, 100, 1, 32}, {1, 127, 2, 40}, {1, 200, 1, 80}, {3, 31, 1, 128}};
   for (const auto& c : cases)
     for (DType type : {DType::f32, DType::bf16})
@@ -211,7 +212,8 @@ TEST_CASE("a sequence's bits depend neither on the batch nor on the threads") {
 
 TEST_CASE("attention's workspace does not grow with the batch or the square of the sequence") {
   for (DType type : {DType::f32, DType::bf16}) {
-    const AttentionDesc d{1, 512, 12, 64, type, 0.f}, batch{64, 512, 12, 64, type, 0.f}, longer{1, 2048, 12, 64, type, 0.f};
+    const AttentionDesc d{1, 512, 12, 64, type, 0.f}, batch{64, 512, 12, 64, type, 0.f},
+        longer{1, 2048, 12, 64, type, 0.f};
     CHECK(attention_backward_workspace_bytes(d, 2) == attention_backward_workspace_bytes(batch, 2));
     CHECK(attention_backward_workspace_bytes(longer, 2) <= 4 * attention_backward_workspace_bytes(d, 2));
     CHECK(attention_forward_workspace_bytes(longer, 2) <= 4 * attention_forward_workspace_bytes(d, 2));

@@ -52,7 +52,8 @@ void check_rows(const Rows& rows, std::int64_t total, GroupedMatmulDesc d, Matmu
   Elements c = Elements::random(total * p.n, p.c, 4);
   poison_outside(rows, a, total, p.k);
   const Elements before = c;
-  make_grouped_matmul(d, kernel)->run(rows.begin, rows.end, a.data(), b.data(), p.bias ? bias.data() : nullptr, c.data());
+  make_grouped_matmul(d, kernel)->run(rows.begin, rows.end, a.data(), b.data(), p.bias ? bias.data() : nullptr,
+                                      c.data());
   std::int64_t wrong = 0, touched = 0;
   for (std::int64_t r = 0; r < total; ++r)
     for (std::int64_t j = 0; j < p.n; ++j)
@@ -100,8 +101,8 @@ void check_reduction(const Rows& rows, std::int64_t total, GroupedMatmulDesc d, 
 }
 
 TEST_CASE("grouped products compute the filled rows and touch no others") {
-  const std::vector<std::vector<std::int64_t>> fills = {
-      {0, 0, 0, 0}, {40, 0, 0, 0}, {0, 0, 0, 40}, {1, 2, 3, 4}, {13, 14, 15, 40}, {40, 40, 40, 40}, {0, 29, 0, 1}};
+  const std::vector<std::vector<std::int64_t>> fills = {{0, 0, 0, 0},     {40, 0, 0, 0},    {0, 0, 0, 40}, {1, 2, 3, 4},
+                                                        {13, 14, 15, 40}, {40, 40, 40, 40}, {0, 29, 0, 1}};
   for (int count : {1, 2, 3})
     for (const auto& fill : fills)
       for (std::int64_t segments : {1, 2}) {

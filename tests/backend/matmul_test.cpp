@@ -20,9 +20,9 @@ const std::vector<MatmulKernel> kKernels = {MatmulKernel::own};
 #endif
 
 std::string describe(const MatmulDesc& d) {
-  return fmt::format("{}x{}x{} {}{} {}->{} bias {} accumulate {} strides {} {} {}", d.m, d.n, d.k, d.trans_a ? "T" : "N",
-                     d.trans_b ? "T" : "N", name(d.a), name(d.c), d.bias ? name(*d.bias) : "none", d.accumulate, d.lda,
-                     d.ldb, d.ldc);
+  return fmt::format("{}x{}x{} {}{} {}->{} bias {} accumulate {} strides {} {} {}", d.m, d.n, d.k,
+                     d.trans_a ? "T" : "N", d.trans_b ? "T" : "N", name(d.a), name(d.c),
+                     d.bias ? name(*d.bias) : "none", d.accumulate, d.lda, d.ldb, d.ldc);
 }
 
 void poison_padding(Elements& e, std::int64_t rows, std::int64_t width, std::int64_t stride) {
@@ -76,13 +76,14 @@ struct Extents {
 
 TEST_CASE("products of odd sizes agree with sums in double") {
   set_threads(2);
-  const Extents sizes[] = {{1, 1, 1},   {1, 37, 5},   {29, 1, 7},  {13, 17, 1}, {2, 32, 16},  {14, 64, 31},
+  const Extents sizes[] = {{1, 1, 1},   {1, 37, 5},    {29, 1, 7},  {13, 17, 1}, {2, 32, 16},  {14, 64, 31},
                            {15, 33, 2}, {31, 101, 67}, {97, 48, 3}, {5, 7, 0},   {64, 129, 33}};
   for (Types t : kTypes)
     for (Extents e : sizes)
       for (int layout = 0; layout < 4; ++layout)
         for (std::int64_t pad : {0, 1}) {
-          MatmulDesc d{e.m, e.n, e.k, (layout & 1) != 0, (layout & 2) != 0, 0, 0, 0, t.operands, t.operands, t.result, {}, false};
+          MatmulDesc d{e.m,      e.n, e.k,  (layout & 1) != 0, (layout & 2) != 0, 0, 0, 0, t.operands, t.operands,
+                       t.result, {},  false};
           for (MatmulKernel kernel : kKernels) check_product({d, pad, kernel});
         }
 }
@@ -96,9 +97,10 @@ TEST_CASE("bias and accumulation in all combinations") {
         for (Extents e : {Extents{1, 1, 1}, Extents{30, 45, 19}, Extents{16, 64, 0}}) {
           for (MatmulKernel kernel : kKernels)
             for (bool turned : {false, true})
-              check_product({{e.m, e.n, e.k, turned, !turned, 0, 0, 0, t.operands, t.operands, t.result, bias, accumulate},
-                             turned ? 0 : 2,
-                             kernel});
+              check_product(
+                  {{e.m, e.n, e.k, turned, !turned, 0, 0, 0, t.operands, t.operands, t.result, bias, accumulate},
+                   turned ? 0 : 2,
+                   kernel});
         }
 }
 
@@ -109,7 +111,8 @@ TEST_CASE("products of several blocks") {
     for (bool accumulate : {false, true})
       for (Extents e : {Extents{3, 5, 2311}, Extents{7, 1301, 9}, Extents{1607, 3, 11}, Extents{61, 70, 1601}})
         for (int layout : {0, 1, 2}) {
-          MatmulDesc d{e.m, e.n, e.k, layout == 1, layout == 2, 0, 0, 0, t.operands, t.operands, t.result, {}, accumulate};
+          MatmulDesc d{e.m, e.n,        e.k,        layout == 1, layout == 2, 0,         0,
+                       0,   t.operands, t.operands, t.result,    {},          accumulate};
           check_product({d, layout == 0});
         }
 }

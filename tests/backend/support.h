@@ -13,8 +13,10 @@ namespace lancet::backend::cpu {
 // Elements of f32 or bf16 behind one face; values are what the type can hold.
 class Elements {
  public:
-  Elements(std::int64_t count, DType dtype) : dtype_(dtype), f32_(dtype == DType::f32 ? std::size_t(count) : 0),
-                                              bf16_(dtype == DType::bf16 ? std::size_t(count) : 0) {}
+  Elements(std::int64_t count, DType dtype)
+      : dtype_(dtype),
+        f32_(dtype == DType::f32 ? std::size_t(count) : 0),
+        bf16_(dtype == DType::bf16 ? std::size_t(count) : 0) {}
   // Normal numbers from (seed, index).
   static Elements random(std::int64_t count, DType dtype, std::uint64_t seed) {
     Elements e(count, dtype);
@@ -36,8 +38,9 @@ class Elements {
   void* at(std::int64_t i) { return static_cast<std::byte*>(data()) + i * size_of(dtype_); }
   DType dtype() const { return dtype_; }
   friend bool same_bits(const Elements& a, const Elements& b) {
-    return a.size() == b.size() && (a.size() == 0 || std::memcmp(const_cast<Elements&>(a).data(), const_cast<Elements&>(b).data(),
-                                                               std::size_t(a.size()) * std::size_t(size_of(a.dtype_))) == 0);
+    return a.size() == b.size() &&
+           (a.size() == 0 || std::memcmp(const_cast<Elements&>(a).data(), const_cast<Elements&>(b).data(),
+                                         std::size_t(a.size()) * std::size_t(size_of(a.dtype_))) == 0);
   }
 
  private:

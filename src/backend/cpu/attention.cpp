@@ -56,9 +56,9 @@ struct Extents {
         feature_columns(divide_up(head_dim, kTileColumns) * kTileColumns),
         scale(d.scale != 0.f ? d.scale : 1.f / std::sqrt(static_cast<float>(head_dim))) {}
   std::int64_t sequence, head_dim;
-  std::int64_t stride, out_stride;           // elements from position to position in qkv, in out
-  std::int64_t key_panels, feature_panels;   // of kTileRows
-  std::int64_t feature_columns;              // head_dim rounded up to tiles
+  std::int64_t stride, out_stride;          // elements from position to position in qkv, in out
+  std::int64_t key_panels, feature_panels;  // of kTileRows
+  std::int64_t feature_columns;             // head_dim rounded up to tiles
   float scale;
 };
 
@@ -91,7 +91,8 @@ struct Packer {
   // Features as lanes; the sum runs over `count` positions.
   void columns(const T* in, std::int64_t stride, std::int64_t count, Unit* out) const {
     for (std::int64_t f = 0; f < x.feature_columns; f += kTileColumns)
-      pack_across_k<kTileColumns>(in + f, stride, static_cast<int>(std::min<std::int64_t>(kTileColumns, x.head_dim - f)),
+      pack_across_k<kTileColumns>(in + f, stride,
+                                  static_cast<int>(std::min<std::int64_t>(kTileColumns, x.head_dim - f)),
                                   x.head_dim - f, count, out + f * units_of<T>(count));
   }
 
@@ -266,8 +267,8 @@ class Backward {
 
  private:
   // Block b of the step at s0: its columns of p_ and ds_, and its dQ.
-  void block(int b, std::int64_t s0, std::int64_t step_count, const T* dout, const T* q, const T* out,
-             const float* lse, T* dq) {
+  void block(int b, std::int64_t s0, std::int64_t step_count, const T* dout, const T* q, const T* out, const float* lse,
+             T* dq) {
     const std::int64_t q0 = s0 + b * kQueries, step_keys = s0 + step_count;
     const int count = static_cast<int>(std::clamp<std::int64_t>(x_.sequence - q0, 0, kQueries));
     const std::int64_t keys = count ? q0 + count : 0;
@@ -387,7 +388,8 @@ void for_each_head(const AttentionDesc& d, void* workspace, F&& f) {
     for (std::int64_t slot = begin; slot < end; ++slot) {
       const std::size_t bytes = Kernel(x, nullptr).bytes();
       Kernel kernel(x, static_cast<std::byte*>(workspace) + static_cast<std::size_t>(slot) * bytes);
-      for (std::int64_t i = heads * slot / team; i < heads * (slot + 1) / team; ++i) f(kernel, i / d.heads, i % d.heads);
+      for (std::int64_t i = heads * slot / team; i < heads * (slot + 1) / team; ++i)
+        f(kernel, i / d.heads, i % d.heads);
     }
   });
 }

@@ -24,8 +24,8 @@ class GemmScratch {
     std::int64_t row;
     int rows;
   };
-  std::vector<Panel> panels;   // of C's rows
-  std::vector<Range> chunks;   // of k
+  std::vector<Panel> panels;  // of C's rows
+  std::vector<Range> chunks;  // of k
   void* packed_a() const { return memory_.as<std::byte>() + a_; }
   void* packed_b() const { return memory_.as<std::byte>() + b_; }
   float* partial() const { return reinterpret_cast<float*>(memory_.as<std::byte>() + partial_); }

@@ -96,8 +96,8 @@ class ExpertMatmul final : public GroupedMatmul {
     if (d_.stride_c == 0) d_.stride_c = p.m * p.ldc;
   }
 
-  void run(std::span<const std::int64_t> row_begin, std::span<const std::int64_t> row_end, const void* a,
-           const void* b, const void* bias, void* c) override {
+  void run(std::span<const std::int64_t> row_begin, std::span<const std::int64_t> row_end, const void* a, const void* b,
+           const void* bias, void* c) override {
     const std::size_t ranges = static_cast<std::size_t>(d_.groups * d_.segments);
     LANCET_CHECK(row_begin.size() == ranges && row_end.size() == ranges, "{} and {} row ranges for {} groups of {}",
                  row_begin.size(), row_end.size(), d_.groups, d_.segments);
@@ -132,11 +132,10 @@ class ExpertMatmul final : public GroupedMatmul {
       }
       const Range reduction{0, p.k};
       share_(p, ranges, columns, {&reduction, 1}, a, offset(b, g * d_.stride_b, p.b),
-           p.bias ? offset(bias, g * d_.stride_bias, *p.bias) : nullptr, c);
+             p.bias ? offset(bias, g * d_.stride_bias, *p.bias) : nullptr, c);
     } else {
       const Range rows = part_of(p.m, kTileRows, row_parts, row_part);
-      share_(p, {&rows, 1}, columns, ranges, a, b, nullptr,
-           const_cast<std::byte*>(offset(c, g * d_.stride_c, p.c)));
+      share_(p, {&rows, 1}, columns, ranges, a, b, nullptr, const_cast<std::byte*>(offset(c, g * d_.stride_c, p.c)));
     }
   }
 

@@ -55,8 +55,8 @@ class Primitive {
     }
     const memory::desc a = matrix(e.m, e.k, d.a, d.lda, d.trans_a), b = matrix(e.k, e.n, d.b, d.ldb, d.trans_b);
     const memory::desc c = matrix(e.m, e.n, d.c, d.ldc, false);
-    const auto op = d.bias ? dnnl::matmul::desc(a, b, matrix(1, e.n, *d.bias, e.n, false), c)
-                           : dnnl::matmul::desc(a, b, c);
+    const auto op =
+        d.bias ? dnnl::matmul::desc(a, b, matrix(1, e.n, *d.bias, e.n, false), c) : dnnl::matmul::desc(a, b, c);
     // The caller cuts the product among threads: the primitive is made for one.
     const int count = omp_get_max_threads();
     omp_set_num_threads(1);
@@ -109,9 +109,9 @@ const std::byte* offset(const void* base, std::int64_t elements, DType dtype) {
 }  // namespace
 
 bool onednn_has_matrix_unit() {
-  static const bool has = (static_cast<unsigned>(dnnl::get_effective_cpu_isa()) &
-                           ~static_cast<unsigned>(dnnl::cpu_isa::avx512_core_bf16) &
-                           static_cast<unsigned>(dnnl::cpu_isa::avx512_core_amx)) != 0;
+  static const bool has =
+      (static_cast<unsigned>(dnnl::get_effective_cpu_isa()) & ~static_cast<unsigned>(dnnl::cpu_isa::avx512_core_bf16) &
+       static_cast<unsigned>(dnnl::cpu_isa::avx512_core_amx)) != 0;
   return has;
 }
 
@@ -137,8 +137,8 @@ void onednn_gemm(const MatmulDesc& d, bool fixed, std::span<const Range> rows, R
         gemm(rest, {&r, 1}, columns, {&k, 1}, a, b, bias, c);
         continue;
       }
-      p.run(d, e, offset(a, at_a, d.a), offset(b, at_b, d.b),
-            d.bias ? offset(bias, columns.begin, *d.bias) : nullptr, const_cast<void*>(at_c));
+      p.run(d, e, offset(a, at_a, d.a), offset(b, at_b, d.b), d.bias ? offset(bias, columns.begin, *d.bias) : nullptr,
+            const_cast<void*>(at_c));
     }
     first = false;
   }

@@ -27,7 +27,7 @@ void parallel_ranges(std::int64_t n, std::int64_t grain, RangeFunction function,
     function(object, 0, n);
     return;
   }
-#pragma omp parallel num_threads(static_cast<int>(team))
+#pragma omp parallel num_threads(static_cast <int>(team))
   {
     // The runtime may give fewer threads than asked for: ranges are handed out, not assumed.
     const std::int64_t size = omp_get_num_threads();

@@ -42,8 +42,8 @@ LANCET_HD void multiply_add(simd::F32& sum, Bf16Pair a, simd::F32 b) {
 LANCET_HD void multiply_add(simd::F32& sum, float a, simd::F32 b) { sum += a * b; }
 
 // out[i][0..kTileColumns) = init[i][..] + sum over units of a(i, unit) * b[unit][..], for i < Rows.
-// a(i, unit) = a[unit * AUnit + i * ARow], b[unit] = b + unit * BUnit. init: null is zero; init_stride 0 repeats one row
-// (a bias).
+// a(i, unit) = a[unit * AUnit + i * ARow], b[unit] = b + unit * BUnit. init: null is zero; init_stride 0 repeats one
+// row (a bias).
 template <int Rows, int ARow, int AUnit, int BUnit, class Unit, class Out>
 void tile(std::int64_t units, const Unit* a, const Unit* b, const float* init, std::int64_t init_stride, Out* out,
           std::int64_t out_stride) {
@@ -82,7 +82,8 @@ template <class Unit, class Out, int ARow = 1, int AUnit = kTileRows, int BUnit 
 TileFunction<Unit, Out> tile_function(int rows) {
   static constexpr auto table = []<int... R>(std::integer_sequence<int, R...>) {
     return std::array<TileFunction<Unit, Out>, sizeof...(R)>{&tile<R + 1, ARow, AUnit, BUnit, Unit, Out>...};
-  }(std::make_integer_sequence<int, kTileRows>());
+  }
+  (std::make_integer_sequence<int, kTileRows>());
   return table[static_cast<std::size_t>(rows - 1)];
 }
 
