@@ -1,0 +1,90 @@
+// Runs the program as a user would.
+#pragma once
+#include <sys/wait.h>
+
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "lancet/base/check.h"
+
+namespace lancet::test {
+
+struct Outcome {
+  int code = -1;       // exit code; 128 + signal where one ended it
+  std::string output;  // stdout and stderr
+  // The lines that tell of an error, but for what the launcher adds about ranks that left with a code.
+  int lines_with(const std::string& text) const {
+    int count = 0;
+    std::istringstream in(output);
+    for (std::string line; std::getline(in, line);) count += line.find(text) != std::string::npos;
+    return count;
+  }
+};
+
+inline Outcome shell(const std::string& command) {
+  Outcome outcome;
+  std::FILE* pipe = popen(("exec 2>&1; " + command).c_str(), "r");
+  LANCET_CHECK(pipe, "expected a shell");
+  std::array<char, 4096> buffer;
+  for (std::size_t n; (n = std::fread(buffer.data(), 1, buffer.size(), pipe)) > 0;) outcome.output.append(buffer.data(), n);
+  const int status = pclose(pipe);
+  outcome.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  return outcome;
+}
+
+inline Outcome lancet(const std::string& arguments) { return shell(LANCET_BINARY " " + arguments); }
+
+inline Outcome mpirun(int ranks, const std::string& arguments) {
+  return shell("mpirun --allow-run-as-root --oversubscribe --bind-to none -np " + std::to_string(ranks) + " " LANCET_BINARY " " + arguments);
+}
+
+// A folder of its own that goes with the test.
+class TemporaryFolder {
+ public:
+  TemporaryFolder() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "lancet-test-XXXXXX").string();
+    LANCET_CHECK(mkdtemp(pattern.data()), "expected a temporary folder");
+    path_ = pattern;
+  }
+  ~TemporaryFolder() { std::filesystem::remove_all(path_); }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  std::string operator/(const std::string& name) const { return (path_ / name).string(); }
+  std::string write(const std::string& name, const std::string& text) const {
+    std::ofstream(path_ / name, std::ios::binary) << text;
+    return *this / name;
+  }
+  std::vector<std::string> names() const {
+    std::vector<std::string> result;
+    for (const auto& entry : std::filesystem::directory_iterator(path_)) result.push_back(entry.path().filename());
+    return result;
+  }
+
+ private:
+  std::filesystem::path path_;
+};
+
+inline std::vector<nlohmann::json> metrics(const std::string& run_dir) {
+  std::vector<nlohmann::json> records;
+  std::ifstream in(run_dir + "/metrics.jsonl");
+  for (std::string line; std::getline(in, line);) records.push_back(nlohmann::json::parse(line));
+  return records;
+}
+
+// A model that trains in milliseconds, on synthetic tokens.
+inline const char* small_config = R"({
+  "model": {"n_layer": 2, "n_head": 2, "n_embd": 32, "n_positions": 16, "vocab_size": 300, "moe_layer_freq": 2,
+            "num_local_experts": 4, "capacity_factor": 4, "router_aux_loss_scope": "global"},
+  "data": {"synthetic": true},
+  "train": {"steps": 20, "seq_len": 16, "micro_batch_size": 4, "lr": 1e-3, "clip_grad": 1.0},
+  "log": {"peak_tflops": 1}, "threads": 1})";
+
+}  // namespace lancet::test

@@ -1,0 +1,122 @@
+#include <catch2/catch.hpp>
+#include <thread>
+
+#include "cli/support.h"
+#include "lancet/ir/plan.h"
+
+namespace lancet {
+namespace {
+
+using test::lancet;
+using test::TemporaryFolder;
+
+std::string read(const std::string& path) {
+  std::ifstream in(path);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+}  // namespace
+
+TEST_CASE("a run leaves its config, its plan and a record a step") {
+  const TemporaryFolder folder;
+  const std::string config = folder.write("small.json", test::small_config);
+  const auto outcome = lancet("train " + config + " --set train.steps=5 --run-dir " + (folder / "run"));
+  INFO(outcome.output);
+  REQUIRE(outcome.code == 0);
+  CHECK(outcome.lines_with("step 5/5 | loss ") == 1);
+  const auto resolved = nlohmann::json::parse(read(folder / "run/config.json"));
+  CHECK(resolved["train"]["steps"] == 5);
+  CHECK(resolved["train"]["optimizer"] == "adamw");
+  const auto plan = ir::parse_plan(read(folder / "run/plan.ir"));
+  REQUIRE(plan.ok());
+  CHECK(ir::verify(*plan).ok());
+  CHECK(plan->header.text("policy") == "sequential");
+  const auto records = test::metrics(folder / "run");
+  REQUIRE(records.size() == 5);
+  CHECK(records[0]["step"] == 1);
+  CHECK(records[0]["loss"].get<double>() == Approx(std::log(300)).epsilon(0.02));
+  CHECK(records[4]["compute_ms"].get<double>() > 0);
+}
+
+TEST_CASE("MPI ranks train as one does") {
+  const TemporaryFolder folder;
+  const std::string config = folder.write("small.json", test::small_config);
+  REQUIRE(lancet("train " + config + " --run-dir " + (folder / "1")).code == 0);
+  const auto one = test::metrics(folder / "1");
+  REQUIRE(one.size() == 20);
+  for (int ranks : {2, 4}) {
+    const std::string run = folder / std::to_string(ranks);
+    const auto outcome = test::mpirun(ranks, "train " + config + " --set train.micro_batch_size=" + std::to_string(4 / ranks) +
+                                                 " --run-dir " + run);
+    INFO(outcome.output);
+    REQUIRE(outcome.code == 0);
+    const auto several = test::metrics(run);
+    REQUIRE(several.size() == one.size());
+    for (std::size_t i = 0; i < one.size(); ++i) {
+      CHECK(several[i]["loss"].get<double>() == Approx(one[i]["loss"].get<double>()).epsilon(1e-5));
+      CHECK(several[i]["drop_pct"] == 0);
+      CHECK(several[i]["a2a_ms"].get<double>() > 0);
+    }
+  }
+}
+
+TEST_CASE("text to sample: tokenizer, tokens, training, generation") {
+  const TemporaryFolder folder;
+  std::string text;
+  for (int i = 0; i < 3000; ++i) text += "The quick brown fox number " + std::to_string(i % 97) + " jumps over the lazy dog.\n";
+  const std::string book = folder.write("book.txt", text);
+  REQUIRE(lancet("data train-tokenizer --vocab-size 300 --out " + (folder / "tok") + " " + book).code == 0);
+  REQUIRE(lancet("data tokenize --tokenizer " + (folder / "tok") + " --out " + (folder / "train.bin") + " --eval-out " +
+                 (folder / "eval.bin") + " --eval-fraction 0.1 " + book)
+              .code == 0);
+  const std::string config = folder.write("small.json", test::small_config);
+  const auto outcome = test::mpirun(
+      2, "train " + config + " --set data.synthetic=false --set data.train=" + (folder / "train.bin") + " --set data.eval=" +
+             (folder / "eval.bin") + " --set data.tokenizer=" + (folder / "tok") +
+             " --set train.steps=60 --set train.micro_batch_size=8 --set train.lr=5e-3 --set train.sample_tokens=8"
+             " --set train.sample_prompt='The quick' --run-dir " + (folder / "run"));
+  INFO(outcome.output);
+  REQUIRE(outcome.code == 0);
+  CHECK(outcome.lines_with("held-out loss") >= 1);
+  CHECK(outcome.lines_with("sample: The quick") == 1);
+  const auto records = test::metrics(folder / "run");
+  CHECK(records.back()["loss"].get<double>() < records.front()["loss"].get<double>() - 2);
+}
+
+TEST_CASE("a rank that is killed takes the job down within 10 seconds") {
+  const TemporaryFolder folder;
+  const std::string config = folder.write("small.json", test::small_config);
+  // Rank 1's process is found by the run folder's name on its command line and killed after a second.
+  const std::string run = folder / "killed-run";
+  test::Outcome outcome;
+  const auto begin = std::chrono::steady_clock::now();
+  std::thread job([&] { outcome = test::mpirun(2, "train " + config + " --set train.steps=1000000 --run-dir " + run); });
+  while (!std::filesystem::exists(run + "/metrics.jsonl") && std::chrono::steady_clock::now() - begin < std::chrono::seconds(30))
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  const auto killed = std::chrono::steady_clock::now();
+  const auto kill = test::shell("pkill -9 -n -f '^" LANCET_BINARY " train .*" + run + "'");
+  job.join();
+  INFO(outcome.output);
+  CHECK(kill.code == 0);
+  CHECK(outcome.code != 0);
+  CHECK(std::chrono::steady_clock::now() - killed < std::chrono::seconds(10));
+}
+
+TEST_CASE("help says what a newcomer needs") {
+  CHECK(lancet("--help").lines_with("mpirun -np 2 lancet train") >= 1);
+  CHECK(lancet("train --help").lines_with("capacity_factor") >= 1);
+  for (const char* command : {"--help", "train --help", "data --help", "data encode --help", "data tokenize --help",
+                              "data train-tokenizer --help", "bench --help", "bench ops --help", "--version"})
+    CHECK(lancet(command).code == 0);
+}
+
+TEST_CASE("bench ops names the ops and their share") {
+  const TemporaryFolder folder;
+  const auto outcome = lancet("bench ops --steps 2 " + folder.write("small.json", test::small_config));
+  INFO(outcome.output);
+  CHECK(outcome.code == 0);
+  CHECK(outcome.lines_with("ceilings, 1 thread") == 1);
+  for (const char* op : {"linear_dw", "expert_linear ", "all_to_all ", "adamw", "cross_entropy_train"}) CHECK(outcome.lines_with(op) >= 1);
+}
+
+}  // namespace lancet
