@@ -1,5 +1,6 @@
 #include <cstring>
 
+#include "ops/cpu.h"
 #include "ops/dispatch/slots.h"
 
 namespace lancet::ops {
@@ -7,21 +8,14 @@ namespace {
 
 template <class T>
 void scale(const T* in, float factor, T* out, std::int64_t n) {
-  for (std::int64_t i = 0; i < n; ++i) out[i] = from_f32<T>(to_f32(in[i]) * factor);
+  cpu::map(
+      n, out, [=](float x) { return x * factor; }, in);
 }
 
-// a . b in f32, in an order that depends on n alone: 16 running sums, added up in halves.
+// a . b in f32, in an order that depends on n alone.
 template <class T>
 float dot(const T* a, const T* b, std::int64_t n) {
-  constexpr std::int64_t lanes = 16;
-  float sums[lanes] = {};
-  std::int64_t i = 0;
-  for (; i + lanes <= n; i += lanes)
-    for (std::int64_t lane = 0; lane < lanes; ++lane) sums[lane] += to_f32(a[i + lane]) * to_f32(b[i + lane]);
-  for (std::int64_t lane = 0; i < n; ++i, ++lane) sums[lane] += to_f32(a[i]) * to_f32(b[i]);
-  for (std::int64_t half = lanes / 2; half; half /= 2)
-    for (std::int64_t lane = 0; lane < half; ++lane) sums[lane] += sums[lane + half];
-  return sums[0];
+  return cpu::sum(n, [=](std::int64_t i) { return to_f32(a[i]) * to_f32(b[i]); });
 }
 
 template <class T>
