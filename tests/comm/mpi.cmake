@@ -5,7 +5,8 @@ target_include_directories(test_comm_mpi PRIVATE ${CMAKE_CURRENT_LIST_DIR}/..)
 target_compile_options(test_comm_mpi PRIVATE -Wall -Wextra $<$<BOOL:${LANCET_WERROR}>:-Werror>)
 
 # lancet_mpi_test(CASE RANKS CODE): mpirun must end within 10 s (60 s with sanitizers), with this exit code; "failure"
-# is any but 0.
+# is any but 0. After MPI_Abort, Open MPI 4.1's mpirun once in a hundred runs reports 1 instead of the code: then it is
+# run again.
 function(lancet_mpi_test case ranks code)
   set(limit 10)
   if(LANCET_SANITIZE)
@@ -15,9 +16,10 @@ function(lancet_mpi_test case ranks code)
   if(code STREQUAL "failure")
     set(check "test $code -ne 0 -a $code -ne 124")
   endif()
-  add_test(NAME "comm: mpi ${case} (${ranks} ranks)"
-           COMMAND sh -c "timeout ${limit} ${CMAKE_SOURCE_DIR}/scripts/mpirun.sh ${ranks} $<TARGET_FILE:test_comm_mpi> ${case}; code=$?; echo exit code $code; ${check}")
-  set_tests_properties("comm: mpi ${case} (${ranks} ranks)" PROPERTIES LABELS comm PROCESSORS 2 TIMEOUT 120)
+  set(run "timeout ${limit} ${CMAKE_SOURCE_DIR}/scripts/mpirun.sh ${ranks} $<TARGET_FILE:test_comm_mpi> ${case}; code=$?; echo exit code $code")
+  set(name "comm: mpi ${case} (${ranks} ranks)")
+  add_test(NAME ${name} COMMAND sh -c "${run}; if test $code -eq 1; then ${run}; fi; ${check}")
+  set_tests_properties(${name} PROPERTIES LABELS comm PROCESSORS 2 TIMEOUT 150)
 endfunction()
 
 lancet_mpi_test(contract 1 0)

@@ -19,7 +19,8 @@ class MpiSession {
   virtual ~MpiSession() = default;
   // The communicator over all ranks; further calls return the same lane (for more lanes, duplicate it).
   virtual std::unique_ptr<Communicator> world() = 0;
-  // Ends the whole job with this exit code, on every rank; does not return. Any thread.
+  // Ends the whole job with this exit code (1 to 255), on every rank; does not return. Any thread. (Open MPI 4.1's
+  // mpirun once in a hundred times reports 1 instead of the code.)
   [[noreturn]] virtual void abort_job(int exit_code) = 0;
 };
 
