@@ -1,6 +1,9 @@
 // Three small products in f32. They are written out in vectors of 16, so that many experts cost no more than their
 // multiplications, and so that the order of every sum is fixed: by D for a logit, by e for dx, by token for dw.
 #include <cstring>
+#if defined(__AVX512F__)
+#include <immintrin.h>
+#endif
 
 #include "ops/cpu.h"
 
@@ -27,6 +30,18 @@ LANCET_HD void load_part(Lanes& v, const T* p, std::int64_t count) {
   load(v, padded);
 }
 
+// sum += a * b, rounded once where the machine can. Written out: a compiler that is left to choose fuses in one tile
+// and not in another, and the tokens of a part would route as in no whole.
+LANCET_HD void add_product(Lanes& sum, const Lanes& a, const Lanes& b) {
+#if defined(__AVX512F__)
+  sum = _mm512_fmadd_ps(a, b, sum);
+#elif defined(__FMA__)
+  for (int j = 0; j < lanes; ++j) sum[j] = __builtin_fmaf(a[j], b[j], sum[j]);
+#else
+  sum += a * b;
+#endif
+}
+
 LANCET_HD float tree_sum(const Lanes& v) {
   float t[lanes];
   memcpy(t, &v, sizeof t);
@@ -44,7 +59,7 @@ void dots(std::int64_t d, const T* x, const float* w, float* logits, std::int64_
     for (int a = 0; a < A; ++a) load_at(row[a], x + a * d);
     for (int b = 0; b < B; ++b) load_at(weight[b], w + b * d);
     for (int a = 0; a < A; ++a)
-      for (int b = 0; b < B; ++b) sum[a][b] += row[a] * weight[b];
+      for (int b = 0; b < B; ++b) add_product(sum[a][b], row[a], weight[b]);
   };
   std::int64_t i = 0;
   for (; i + lanes <= d; i += lanes) step([i](Lanes& v, const auto* p) { load(v, p + i); });
@@ -100,7 +115,7 @@ void mix(std::int64_t terms, const float* factors, std::int64_t stride_a, std::i
       for (int v = 0; v < vectors; ++v) {
         Lanes row;
         load_at(row, in + k * d + v * lanes, v);
-        for (int a = 0; a < A; ++a) sum[a][v] += factors[a * stride_a + k * stride_k] * row;
+        for (int a = 0; a < A; ++a) add_product(sum[a][v], Lanes{} + factors[a * stride_a + k * stride_k], row);
       }
   };
   if (width == cpu::block)
