@@ -27,10 +27,10 @@ ROOMS = {
 }
 ROOMS["cli"] = ROOMS["train"] + ["train"]
 
-# Kernels of an op know the device and the wire; the op's description (op.cpp, math.h, what lies outside the op
-# folders, and every private header that those include) does not.
+# Kernels of an op know the device and the wire, and so do the helpers they share (src/ops/cpu*, cuda*); the op's
+# description (op.cpp, math.h, the rest of src/ops, and every private header that those include) does not.
 KERNEL_ROOMS = ["backend", "comm"]
-KERNEL_FILE = re.compile(r"^src/ops/\w+/(?!op\.cpp$|math\.h$)|^include/lancet/ops/kernel\w*\.h$|^tests/ops/")
+KERNEL_FILE = re.compile(r"^src/ops/(cpu|cuda)[^/]*$|^src/ops/\w+/(?!op\.cpp$|math\.h$)|^include/lancet/ops/kernel\w*\.h$|^tests/ops/")
 
 # Foreign headers that stay in their corner: (what, header, where it may stand).
 CORNERS = [
@@ -180,6 +180,9 @@ def self_test():
         ("src/ops/gelu/op.cpp", '#include "lancet/backend/cpu/vector.h"\n', "ops may not include backend"),
         ("src/ops/gelu/cpu.cpp", '#include "lancet/backend/cpu/vector.h"\n#include "ops/gelu/math.h"\n', None),
         ("src/ops/gelu/slots.h", '#include "lancet/backend/cpu/vector.h"\n', None),
+        ("src/ops/cpu.h", '#include "lancet/backend/cpu/vector.h"\n', None),
+        ("src/ops/describe.h", '#include "lancet/comm/communicator.h"\n', "ops may not include comm"),
+        ("src/ops/catalogue.cpp", '#include "ops/cpu.h"\n', "src/ops/cpu.h does"),
         ("src/ops/gelu/near.h", '#include "slots.h"\n', None),
         ("src/ops/add/op.cpp", '#include "ops/gelu/near.h"\n', "src/ops/gelu/slots.h does"),
         ("tests/shared/helper.h", '#include "lancet/train/loop.h"\n', None),
