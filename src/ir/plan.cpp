@@ -46,8 +46,9 @@ Status parse_waits(LineReader& line, Plan& plan) {
 
 Status parse_offsets(LineReader& line, const Program& program, Plan& plan) {
   for (TensorId id : program.instructions.back().results) {
-    if (line.accept("-")) continue;
     const LineReader before = line;
+    if (line.word() == "-") continue;
+    line = before;
     LANCET_ASSIGN(const std::int64_t offset, line.integer());
     if (offset < 0 || offset > (std::int64_t{1} << 50)) return before.error("an offset of at least 0");
     plan.offsets[id.index()] = offset;
@@ -162,7 +163,9 @@ Result<Plan> parse_plan(std::string_view text) {
     if (line.accept("plan ")) {
       LANCET_ASSIGN(plan.header, line.attributes());
     } else if (line.accept("arena ")) {
+      const LineReader before = line;
       LANCET_ASSIGN(plan.arena_bytes, line.integer());
+      if (plan.arena_bytes < 0) return before.error("a size of at least 0");
     } else {
       LANCET_ASSIGN(const bool declared, parser.declaration(line));
       if (!declared) LANCET_TRY(parse_instruction(line, parser, plan));

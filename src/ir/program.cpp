@@ -100,6 +100,7 @@ TensorId Program::root(TensorId id) const {
 }
 
 std::string Program::display(TensorId id) const {
+  if (!id.valid() || id.index() >= tensors.size()) return "%?";
   const Tensor& tensor = (*this)[id];
   return tensor.kind == TensorKind::value ? fmt::format("%{}", tensor.number) : "@" + tensor.name;
 }

@@ -9,13 +9,9 @@
 namespace lancet::ir {
 namespace {
 
-std::string print_value(const AttributeValue& value) {
-  if (const auto* i = std::get_if<std::int64_t>(&value)) return fmt::format("{}", *i);
-  if (const auto* d = std::get_if<double>(&value)) return print_real(*d);
-  return std::get<std::string>(value);
-}
+constexpr std::string_view word_ends = " \t\r,:()[]{}=#|&\"";
 
-// Text attributes are bare words: what would read back as a number or break the line has no place in one.
+// A number where the word reads as one.
 AttributeValue parse_value(std::string_view word) {
   std::int64_t i = 0;
   const char* end = word.data() + word.size();
@@ -23,6 +19,16 @@ AttributeValue parse_value(std::string_view word) {
   double d = 0;
   if (auto [p, ec] = std::from_chars(word.data(), end, d); ec == std::errc() && p == end) return d;
   return std::string(word);
+}
+
+// Texts are bare words, or stand in quotes where a bare word would be cut or read back as a number (a hash of digits).
+std::string print_value(const AttributeValue& value) {
+  if (const auto* i = std::get_if<std::int64_t>(&value)) return fmt::format("{}", *i);
+  if (const auto* d = std::get_if<double>(&value)) return print_real(*d);
+  const std::string& text = std::get<std::string>(value);
+  LANCET_CHECK(text.find_first_of("\"\n") == std::string::npos, "an attribute's text has no quotes or line breaks: {}", text);
+  const bool bare = !text.empty() && text.find_first_of(word_ends) == std::string::npos && parse_value(text) == value;
+  return bare ? text : fmt::format("\"{}\"", text);
 }
 
 }  // namespace
@@ -105,7 +111,7 @@ Status LineReader::expect(std::string_view token) {
 }
 
 std::string_view LineReader::word() {
-  const auto end = std::min(rest_.find_first_of(" \t\r,:()[]{}=#|&"), rest_.size());
+  const auto end = std::min(rest_.find_first_of(word_ends), rest_.size());
   const std::string_view result = rest_.substr(0, end);
   rest_.remove_prefix(end);
   skip();
@@ -132,17 +138,38 @@ Result<double> LineReader::real() {
 
 Result<Attributes> LineReader::attributes() {
   Attributes result;
-  if (!accept("{")) return result;
-  while (!accept("}")) {
+  if (!accept("{") || accept("}")) return result;
+  for (bool another = true; another;) {
+    const LineReader before = *this;
     const std::string_view name = word();
     if (name.empty()) return error("an attribute's name");
+    if (result.has(name)) return before.error("a new attribute");
     LANCET_TRY(expect("="));
-    const std::string_view value = word();
-    if (value.empty()) return error("an attribute's value");
-    result.set(name, parse_value(value));
-    if (!accept(",") && !rest_.starts_with("}")) return error("',' or '}'");
+    LANCET_ASSIGN(AttributeValue value, attribute_value());
+    result.set(name, std::move(value));
+    LANCET_ASSIGN(another, more("}"));
   }
   return result;
+}
+
+Result<AttributeValue> LineReader::attribute_value() {
+  if (rest_.starts_with('"')) {
+    const auto end = rest_.find('"', 1);
+    if (end == std::string_view::npos) return error("an attribute's value");
+    std::string text(rest_.substr(1, end - 1));
+    rest_.remove_prefix(end + 1);
+    skip();
+    return AttributeValue(std::move(text));
+  }
+  const std::string_view value = word();
+  if (value.empty()) return error("an attribute's value");
+  return parse_value(value);
+}
+
+Result<bool> LineReader::more(std::string_view close) {
+  if (accept(",")) return true;
+  if (accept(close)) return false;
+  return error(fmt::format("',' or '{}'", close));
 }
 
 Error LineReader::error(std::string_view expected) const {
@@ -156,12 +183,12 @@ Result<TensorType> ProgramParser::type(LineReader& line) {
   if (!dtype) return before.error("a type such as f32[2,3]");
   LANCET_TRY(line.expect("["));
   Shape shape;
-  while (!line.accept("]")) {
+  for (bool another = !line.accept("]"); another;) {
     LANCET_ASSIGN(const std::int64_t extent, line.integer());
     if (extent < 0 || extent > (std::int64_t{1} << 40)) return before.error("extents of at least 0 and below 2^40");
     if (shape.rank() == Shape::max_rank) return before.error(fmt::format("at most {} axes", Shape::max_rank));
     shape.push_back(extent);
-    if (!line.accept(",") && !line.rest().starts_with("]")) return line.error("',' or ']'");
+    LANCET_ASSIGN(another, line.more("]"));
   }
   if (*dtype == DType::route && shape.rank() != 2) return before.error("a route with two axes");
   std::int64_t elements = 1;
@@ -181,7 +208,7 @@ Result<TensorId> ProgramParser::tensor(LineReader& line) {
   LANCET_TRY(line.expect("%"));
   LANCET_ASSIGN(const std::int64_t number, line.integer());
   const auto it = numbered_.find(static_cast<int>(number));
-  if (it == numbered_.end()) return before.error("a value made above");
+  if (it == numbered_.end() || it->first != number) return before.error("a value made above");
   return it->second;
 }
 
@@ -194,6 +221,7 @@ Result<bool> ProgramParser::declaration(LineReader& line) {
   }
   if (line.accept("output ")) {
     std::string name(line.word());
+    if (name.empty()) return line.error("an output's name");
     LANCET_TRY(line.expect("="));
     LANCET_ASSIGN(const TensorId id, tensor(line));
     program_.outputs.push_back({std::move(name), id});
@@ -238,12 +266,12 @@ Status ProgramParser::results(LineReader& line, Instruction& instruction) {
 
 Status ProgramParser::operands(LineReader& line, Instruction& instruction) {
   LANCET_TRY(line.expect("("));
-  while (!line.accept(")")) {
+  for (bool another = !line.accept(")"); another;) {
     const bool update = line.accept("&");
     LANCET_ASSIGN(const TensorId id, tensor(line));
     instruction.operands.push_back(id);
     if (update) instruction.writes.push_back(id);
-    if (!line.accept(",") && !line.rest().starts_with(")")) return line.error("',' or ')'");
+    LANCET_ASSIGN(another, line.more(")"));
   }
   return {};
 }

@@ -21,7 +21,8 @@ class LineReader {
   bool done() const { return rest_.empty(); }
   bool accept(std::string_view token);              // consumes it if it is next
   Status expect(std::string_view token);
-  std::string_view word();                          // up to a blank or one of ",:()[]{}=#|&" ; may be empty
+  std::string_view word();                          // up to a blank or one of ,:()[]{}=#|&" ; may be empty
+  Result<bool> more(std::string_view close);        // after an item of a list: true at a comma, false at `close`
   Result<std::int64_t> integer();
   Result<double> real();
   Result<Attributes> attributes();                  // "{...}" or nothing
@@ -30,6 +31,7 @@ class LineReader {
 
  private:
   void skip();
+  Result<AttributeValue> attribute_value();
   std::string_view rest_;
   int number_;
 };

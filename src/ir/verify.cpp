@@ -41,8 +41,10 @@ class Verifier {
       for (TensorId other : instruction.operands) operand = operand || other == id;
       if (!operand) return at("an instruction updates a tensor that is not an operand");
       if (program_[program_.root(id)].kind == TensorKind::input) return at("an input is updated");
+      overwrite(id, id);
     }
     for (TensorId id : instruction.results) {
+      if (!id.valid() || id.index() >= program_.tensors.size()) return internal_error("a result does not exist");
       const Tensor& tensor = program_[id];
       if (tensor.kind != TensorKind::value) return at(program_.display(id) + " is a result but not a value");
       if (made_[id.index()]) return at(program_.display(id) + " is made twice");
@@ -50,6 +52,7 @@ class Verifier {
       if (!tensor.storage.valid()) continue;
       if (bytes(tensor.type) > bytes(program_.type(tensor.storage))) return at(program_.display(id) + " does not fit where it lives");
       if (Status status = readable(tensor.storage); !status.ok()) return at(status.error().message);
+      if (program_[program_.root(id)].kind == TensorKind::input) return at("an input is updated");
       overwrite(tensor.storage, id);
     }
     return {};

@@ -117,7 +117,7 @@ struct Program {
   TensorId output(std::string_view name) const;  // likewise
   // The tensor at the end of the chain of storage: whose memory this one uses.
   TensorId root(TensorId id) const;
-  std::string display(TensorId id) const;  // "%7" or "@wte.weight"
+  std::string display(TensorId id) const;  // "%7" or "@wte.weight"; "%?" where there is none
 
  private:
   friend class ProgramParser;

@@ -1,0 +1,96 @@
+// What the tests of the room share: texts that must parse, and Programs compared field by field.
+#pragma once
+#include <catch2/catch.hpp>
+#include <string>
+#include <string_view>
+
+#include "lancet/ir/plan.h"
+#include "lancet/ir/print.h"
+
+namespace lancet::test {
+
+inline ir::Program parsed(std::string_view text) {
+  auto program = ir::parse(text);
+  if (!program.ok()) FAIL(program.error().message);
+  return *program;
+}
+
+inline ir::Plan parsed_plan(std::string_view text) {
+  auto plan = ir::parse_plan(text);
+  if (!plan.ok()) FAIL(plan.error().message);
+  return *plan;
+}
+
+// Everything but the ids: those of named tensors move to the front when a text is read.
+inline void require_same(const ir::Program& a, const ir::Program& b) {
+  REQUIRE(a.name == b.name);
+  REQUIRE(a.attributes == b.attributes);
+  REQUIRE(a.tensors.size() == b.tensors.size());
+  for (std::size_t i = 0; i < a.tensors.size(); ++i) {
+    const ir::Tensor &x = a.tensors[i], &y = b.tensors[i];
+    INFO("tensor " << i);
+    REQUIRE(x.type == y.type);
+    REQUIRE(x.kind == y.kind);
+    REQUIRE(x.name == y.name);
+    REQUIRE(x.number == y.number);
+    REQUIRE(x.storage == y.storage);
+    REQUIRE(x.local == y.local);
+  }
+  REQUIRE(a.instructions.size() == b.instructions.size());
+  for (std::size_t i = 0; i < a.instructions.size(); ++i) {
+    const ir::Instruction &x = a.instructions[i], &y = b.instructions[i];
+    INFO("instruction " << i);
+    REQUIRE(x.op == y.op);
+    REQUIRE(x.operands == y.operands);
+    REQUIRE(x.results == y.results);
+    REQUIRE(x.writes == y.writes);
+    REQUIRE(x.attributes == y.attributes);
+    REQUIRE(x.lane == y.lane);
+    REQUIRE(x.role == y.role);
+    REQUIRE(x.label == y.label);
+  }
+  REQUIRE(a.outputs.size() == b.outputs.size());
+  for (std::size_t i = 0; i < a.outputs.size(); ++i) {
+    REQUIRE(a.outputs[i].name == b.outputs[i].name);
+    REQUIRE(a.outputs[i].tensor == b.outputs[i].tensor);
+  }
+}
+
+// Every feature of the text form, in the printer's own spelling.
+inline const std::string every_feature =
+    R"(program demo-1.x {ranks=2, scale=0.5, less=-3, tiny=1e-05, huge=1e+20, word=bf16, whole=2.0, digits="0012"}
+input @tokens : i32[2,4]
+input @long : i64[3]
+parameter @w : bf16[8,4]
+parameter @h.0.e.w : f32[2,3] local
+state @w.m : f32[8,4]
+state @h.0.e.w.m : f32[2,3] local
+%0 : bf16[2,4,8] = make(@tokens, @w, @long)  # compute forward h.0
+%3 : route[8,4], %4 : f32[2,4], %5 : f32[] = gate(%0) {capacity=5, factor=1.25, kind=switch}  # compute forward h.0.gate
+%6 : i32[2,3] = counts(%3)  # expert forward
+%7 : bf16[2,4,8] in %0 = scale(%0, %4)  # compute dx h.0.scale
+%9 : bf16[1,4,8] in %7, %10 : f32[1,2,3,4,5,6] = split(%7) {a=-0.0}  # compute dw
+%12 : f32[8,4] = sum(%5, %9, %9)  # reduce sync bucket.0
+%2000 : f32[8,4] in @w.m = accumulate(%12, @w.m)  # compute dw w
+note()  # expert forward
+update(&@w, %2000, &@h.0.e.w, @h.0.e.w.m, %6, %10)  # compute update w
+output loss = %5
+output w = @w
+output grad.w = %2000
+)";
+
+// The same for a Plan.
+inline const std::string plan_features = R"(plan {policy=sequential, ranks=2, predicted_ms=1.5}
+arena 4096
+program p {layers=1}
+input @x : f32[16]
+state @s : f32[16]
+[0] %0 : f32[16] = gelu(@x)  # compute forward a | at 0
+[1] %1 : f32[16], %2 : f32[8] in %0 = split(%0)  # compute forward b | at 64 - | ms 0.125 0.5
+[2] %3 : f32[16] in %1 = all_reduce(%1)  # reduce sync c | wait 1 | at -
+[3] %4 : f32[16] = all_to_all(%2)  # expert forward d | wait 1 | at 128 | ms 1.0 1e+20
+[4] update(&@s, %3, %4)  # compute update e | wait 2 3
+output y = %4
+)";
+
+}  // namespace lancet::test

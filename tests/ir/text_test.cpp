@@ -1,0 +1,266 @@
+// The text forms of Program and Plan: there and back, and what is said of a text that is wrong.
+#include <cstring>
+#include <limits>
+#include <random>
+#include <vector>
+
+#include "support.h"
+
+using namespace lancet;
+using namespace lancet::test;
+
+TEST_CASE("a program's text is read and printed unchanged") {
+  const ir::Program program = parsed(every_feature);
+  REQUIRE(ir::print(program) == every_feature);
+  require_same(parsed(ir::print(program)), program);
+}
+
+TEST_CASE("every feature of the text means what it says") {
+  const ir::Program p = parsed(every_feature);
+  REQUIRE(p.name == "demo-1.x");
+  REQUIRE(p.attributes.integer("ranks") == 2);
+  REQUIRE(p.attributes.integer("less") == -3);
+  REQUIRE(p.attributes.real("scale") == 0.5);
+  REQUIRE(p.attributes.real("tiny") == 1e-5);
+  REQUIRE(p.attributes.real("huge") == 1e20);
+  REQUIRE(p.attributes.text("word") == "bf16");
+  REQUIRE(p.attributes.text("digits") == "0012");
+  REQUIRE_THROWS_AS(p.attributes.integer("whole"), InternalError);  // 2.0 stays a real number
+  REQUIRE(p.attributes.real("whole") == 2);
+
+  REQUIRE(p.tensors.size() == 6 + 10);
+  const ir::Tensor& expert = p[p.find("h.0.e.w")];
+  REQUIRE(expert.kind == ir::TensorKind::parameter);
+  REQUIRE(expert.local);
+  REQUIRE(expert.type == ir::TensorType{DType::f32, {2, 3}});
+  REQUIRE_FALSE(p[p.find("w")].local);
+  REQUIRE(p[p.find("w.m")].kind == ir::TensorKind::state);
+  REQUIRE(p[p.find("long")].kind == ir::TensorKind::input);
+  REQUIRE_FALSE(p.find("x").valid());
+
+  REQUIRE(p.instructions.size() == 9);
+  const ir::Instruction& gate = p.instructions[1];
+  REQUIRE(gate.op == "gate");
+  REQUIRE(gate.results.size() == 3);
+  REQUIRE(p.type(gate.results[0]) == ir::TensorType{DType::route, {8, 4}});
+  REQUIRE(p.type(gate.results[2]) == ir::TensorType{DType::f32, {}});
+  REQUIRE(gate.attributes.integer("capacity") == 5);
+  REQUIRE(gate.attributes.text("kind") == "switch");
+  REQUIRE(gate.label == "h.0.gate");
+  REQUIRE(p.instructions[2].lane == ir::Lane::expert);
+  REQUIRE(p.instructions[2].label.empty());
+  REQUIRE(p.instructions[3].role == ir::Role::dx);
+  REQUIRE(p.instructions[5].lane == ir::Lane::reduce);
+  REQUIRE(p.instructions[5].role == ir::Role::sync);
+  REQUIRE(p.instructions[6].results.size() == 1);
+
+  const ir::TensorId accumulated = p.instructions[6].results[0];
+  REQUIRE(p[accumulated].number == 2000);
+  REQUIRE(p[accumulated].storage == p.find("w.m"));
+  REQUIRE(p.root(p.instructions[4].results[0]) == p.instructions[0].results[0]);  // %9 in %7 in %0
+  REQUIRE(p.instructions[6].role == ir::Role::dw);
+  REQUIRE(p.instructions[7].op == "note");
+  REQUIRE(p.instructions[7].operands.empty());
+  REQUIRE(p.instructions[8].role == ir::Role::update);
+  REQUIRE(p.instructions[8].writes == std::vector<ir::TensorId>{p.find("w"), p.find("h.0.e.w")});
+  REQUIRE(p.outputs.size() == 3);
+  REQUIRE(p.output("w") == p.find("w"));
+  REQUIRE(p.output("grad.w") == accumulated);
+  REQUIRE_FALSE(p.output("nothing").valid());
+}
+
+TEST_CASE("updated operands are marked") {
+  const ir::Program p = parsed("state @a : f32[1]\nstate @b : f32[1]\nf(@a, &@b)  # compute update\n");
+  REQUIRE(p.instructions[0].writes == std::vector<ir::TensorId>{p.find("b")});
+  REQUIRE(p.instructions[0].operands == std::vector<ir::TensorId>{p.find("a"), p.find("b")});
+  REQUIRE(p.instructions[0].writes_operand(p.find("b")));
+  REQUIRE_FALSE(p.instructions[0].writes_operand(p.find("a")));
+}
+
+TEST_CASE("a program made by hand survives its text") {
+  ir::Program p;
+  p.name = "made";
+  const auto w = p.add_named(ir::TensorKind::parameter, "w", {DType::bf16, {3, 5}}, true);
+  const auto x = p.add_named(ir::TensorKind::input, "x", {DType::i64, {7}});
+  const auto a = p.add_value({DType::f32, {2}});
+  const auto b = p.add_value({DType::f32, {1}}, a);
+  p.instructions.push_back({"f",
+                            {w, x},
+                            {a},
+                            {},
+                            {{"third", 1.0 / 3}, {"most", std::numeric_limits<std::int64_t>::max()}},
+                            ir::Lane::expert,
+                            ir::Role::forward,
+                            "h.1"});
+  p.instructions.push_back(
+      {"g", {a, w}, {b}, {w}, {{"name", std::string("0123456789012345")}}, ir::Lane::compute, ir::Role::dw, ""});
+  p.outputs.push_back({"b", b});
+  require_same(parsed(ir::print(p)), p);
+}
+
+TEST_CASE("texts in attributes come back as texts, whatever they look like") {
+  for (const char* text : {"word", "12", "-1", "0012", "1e5", "1234567890123e12", "inf", "nan", "", "two words", "a,b",
+                           "{x}", "a=b", "#", "0x1f"}) {
+    INFO(text);
+    ir::Program p;
+    p.name = "t";
+    p.attributes.set("a", std::string(text));
+    p.attributes.set("b", std::int64_t(7));
+    const ir::Program back = parsed(ir::print(p));
+    REQUIRE(back.attributes == p.attributes);
+  }
+}
+
+TEST_CASE("numbers in attributes come back bit for bit") {
+  std::mt19937_64 random(7);
+  std::vector<double> values{0.0, -0.0, 1.0, -1.0, 1e300, 5e-324, 0.1, 2.0 / 3, 1e15, 1e16, 1e17, 123456789.0, 1e-5};
+  for (int i = 0; i < 200; ++i) {
+    double value = 0;
+    const std::uint64_t bits = random();
+    std::memcpy(&value, &bits, 8);
+    if (value == value) values.push_back(value);
+  }
+  for (double value : values) {
+    ir::Program p;
+    p.attributes.set("a", value);
+    const double back = parsed(ir::print(p)).attributes.real("a");
+    REQUIRE(std::memcmp(&back, &value, 8) == 0);
+  }
+}
+
+TEST_CASE("new values are numbered after the largest") {
+  ir::Program p =
+      parsed("input @x : f32[1]\n%41 : f32[1] = f(@x)  # compute forward\n%7 : f32[1] = f(%41)  # compute forward\n");
+  REQUIRE(p.display(p.add_value({DType::f32, {1}})) == "%42");
+}
+
+TEST_CASE("comments and blank lines are skipped, lines are still counted") {
+  const auto result = ir::parse("// a comment\n\n  // another\r\nprogram p\n\noutput x = %1\n");
+  REQUIRE_FALSE(result.ok());
+  REQUIRE_THAT(result.error().message, Catch::StartsWith("line 6: "));
+}
+
+namespace {
+
+struct BadText {
+  const char* text;
+  const char* expected;  // how the message begins
+};
+
+constexpr BadText bad_programs[] = {
+    {"program p {ranks}", "line 1: expected '=', found '}'"},
+    {"program p {ranks=}", "line 1: expected an attribute's value, found '}'"},
+    {"program p {=2}", "line 1: expected an attribute's name, found '=2}'"},
+    {"program p {a=1 b=2}", "line 1: expected ',' or '}', found 'b=2}'"},
+    {"program p {a=1,}", "line 1: expected an attribute's name, found '}'"},
+    {"program p {a=1, a=2}", "line 1: expected a new attribute, found 'a=2}'"},
+    {"program p {a=1", "line 1: expected ',' or '}', found 'end of line'"},
+    {"program p {a=\"1}", "line 1: expected an attribute's value, found '\"1}'"},
+    {"program p q", "line 1: expected the end of the line, found 'q'"},
+    {"\n\nparameter @w", "line 3: expected ':', found 'end of line'"},
+    {"parameter @ : f32[1]", "line 1: expected a new name, found 'parameter @ : f32[1]'"},
+    {"parameter @w : f33[1]", "line 1: expected a type such as f32[2,3], found 'f33[1]'"},
+    {"parameter @w : f32", "line 1: expected '[', found 'end of line'"},
+    {"parameter @w : f32[1", "line 1: expected ',' or ']', found 'end of line'"},
+    {"parameter @w : f32[1,]", "line 1: expected an integer, found ']'"},
+    {"parameter @w : f32[a]", "line 1: expected an integer, found 'a]'"},
+    {"parameter @w : f32[1.5]", "line 1: expected an integer, found '1.5]'"},
+    {"parameter @w : f32[-1]", "line 1: expected extents of at least 0 and below 2^40"},
+    {"parameter @w : f32[99999999999999999999]", "line 1: expected an integer"},
+    {"parameter @w : f32[2000000000000]", "line 1: expected extents of at least 0 and below 2^40"},
+    {"parameter @w : f32[1099511627776,1099511627776]", "line 1: expected fewer than 2^50 elements"},
+    {"parameter @w : f32[1,1,1,1,1,1,1]", "line 1: expected at most 6 axes"},
+    {"parameter @w : route[3]", "line 1: expected a route with two axes"},
+    {"parameter @w : f32[1] shared", "line 1: expected the end of the line, found 'shared'"},
+    {"parameter @w : f32[1]\nstate @w : f32[1]", "line 2: expected a new name, found 'state @w : f32[1]'"},
+    {"parameters @w : f32[1]", "line 1: expected '(', found '@w : f32[1]'"},
+    {"output x", "line 1: expected '=', found 'end of line'"},
+    {"output = %1", "line 1: expected an output's name, found '= %1'"},
+    {"output x = @y", "line 1: expected a declared tensor, found '@y'"},
+    {"output x = %1", "line 1: expected a value made above, found '%1'"},
+    {"output x = 1", "line 1: expected '%', found '1'"},
+    {"f", "line 1: expected '(', found 'end of line'"},
+    {"= f()  # compute forward", "line 1: expected an op's name, found '= f()"},
+    {"f(@x)  # compute forward", "line 1: expected a declared tensor, found '@x)"},
+    {"f(x)  # compute forward", "line 1: expected '%', found 'x)"},
+    {"f(%x)  # compute forward", "line 1: expected an integer, found 'x)"},
+    {"input @x : f32[1]\nf(@x  # compute forward", "line 2: expected ',' or ')', found '# compute forward'"},
+    {"input @x : f32[1]\nf(@x @x)  # compute forward", "line 2: expected ',' or ')', found '@x)"},
+    {"input @x : f32[1]\nf(@x,)  # compute forward", "line 2: expected '%', found ')"},
+    {"f()", "line 1: expected '#', found 'end of line'"},
+    {"f() # compute", "line 1: expected forward, dx, dw, sync or update, found 'end of line'"},
+    {"f() # gpu forward", "line 1: expected a lane, found 'gpu forward'"},
+    {"f() # compute backward", "line 1: expected forward, dx, dw, sync or update, found 'backward'"},
+    {"f() # compute forward a b", "line 1: expected the end of the line, found 'b'"},
+    {"%1 = f() # compute forward", "line 1: expected ':', found '= f()"},
+    {"%1 : f32[1] f() # compute forward", "line 1: expected '=', found 'f()"},
+    {"%1 : f32[1], = f() # compute forward", "line 1: expected '%', found '= f()"},
+    {"%-1 : f32[1] = f() # compute forward", "line 1: expected a new value, found '%-1"},
+    {"%9999999999 : f32[1] = f() # compute forward", "line 1: expected a new value, found '%9999999999"},
+    {"%1 : f32[1] in %2 = f() # compute forward", "line 1: expected a value made above, found '%2"},
+    {"%1 : f32[1] = f() # compute forward\n%1 : f32[1] = f() # compute forward",
+     "line 2: expected a new value, found '%1"},
+    // 2^32 + 1 is not 1
+    {"%1 : f32[1] = f() # compute forward\ng(%4294967297) # compute forward",
+     "line 2: expected a value made above, found '%4294967297"},
+};
+
+constexpr BadText bad_plans[] = {
+    {"arena many", "line 1: expected an integer, found 'many'"},
+    {"arena -1", "line 1: expected a size of at least 0, found '-1'"},
+    {"f() # compute forward", "line 1: expected '[', found 'f()"},
+    {"[1] f() # compute forward", "line 1: expected instruction [0], found '] f()"},
+    {"[0 f() # compute forward", "line 1: expected ']', found 'f()"},
+    {"[0] f() # compute forward | wait 0", "line 1: expected the number of an earlier instruction, found '0'"},
+    {"[0] f() # compute forward\n[1] f() # compute forward | wait 1",
+     "line 2: expected the number of an earlier instruction, found '1'"},
+    {"[0] f() # compute forward | wait -1", "line 1: expected the number of an earlier instruction, found '-1'"},
+    {"[0] f() # compute forward | wait x", "line 1: expected an integer, found 'x'"},
+    {"[0] f() # compute forward | ms 1", "line 1: expected a number, found 'end of line'"},
+    {"[0] f() # compute forward | ms a b", "line 1: expected a number, found 'a b'"},
+    {"[0] f() # compute forward | later 1", "line 1: expected 'ms ', found 'later 1'"},
+    {"[0] f() # compute forward | at 0", "line 1: expected the end of the line, found '0'"},
+    {"[0] %0 : f32[1] = f() # compute forward | at ", "line 1: expected an integer, found 'end of line'"},
+    {"[0] %0 : f32[1] = f() # compute forward | at x", "line 1: expected an integer, found 'x'"},
+    {"[0] %0 : f32[1], %1 : f32[1] = f() # compute forward | at 0", "line 1: expected an integer, found 'end of line'"},
+    {"[0] %0 : f32[1], %1 : f32[1] = f() # compute forward | at -5",
+     "line 1: expected an offset of at least 0, found '-5'"},
+};
+
+}  // namespace
+
+TEST_CASE("a malformed program names the line and what was expected") {
+  for (const BadText& bad : bad_programs) {
+    INFO(bad.text);
+    const auto result = ir::parse(bad.text);
+    REQUIRE_FALSE(result.ok());
+    CHECK(result.error().code == ExitCode::config);
+    CHECK_THAT(result.error().message, Catch::StartsWith(bad.expected));
+    CHECK(result.error().message.find('\n') == std::string::npos);
+  }
+}
+
+TEST_CASE("a plan's text is read and printed unchanged") {
+  const ir::Plan plan = parsed_plan(plan_features);
+  REQUIRE(ir::print(plan) == plan_features);
+  REQUIRE(plan.header.text("policy") == "sequential");
+  REQUIRE(plan.header.real("predicted_ms") == 1.5);
+  REQUIRE(plan.arena_bytes == 4096);
+  REQUIRE(plan.waits[0].empty());
+  REQUIRE(plan.waits[4] == std::vector<ir::InstructionId>{{2}, {3}});
+  REQUIRE(plan.predicted[1] == ir::Interval{0.125, 0.5});
+  REQUIRE(plan.predicted[0] == ir::Interval{});
+  const auto& results = plan.program.instructions[1].results;
+  REQUIRE(plan.offsets[results[0].index()] == 64);
+  REQUIRE(plan.offsets[results[1].index()] == -1);
+}
+
+TEST_CASE("a malformed plan names the line and what was expected") {
+  for (const BadText& bad : bad_plans) {
+    INFO(bad.text);
+    const auto result = ir::parse_plan(bad.text);
+    REQUIRE_FALSE(result.ok());
+    CHECK(result.error().code == ExitCode::config);
+    CHECK_THAT(result.error().message, Catch::StartsWith(bad.expected));
+  }
+}

@@ -1,0 +1,205 @@
+// verify() against planted faults: each text is sound but for one thing.
+#include "lancet/ir/verify.h"
+
+#include "support.h"
+
+using namespace lancet;
+using namespace lancet::test;
+
+namespace {
+
+void require_sound(const Status& status) {
+  if (!status.ok()) FAIL(status.error().message);
+}
+
+void require_fault(const Status& status, const std::string& fragment) {
+  REQUIRE_FALSE(status.ok());
+  CHECK(status.error().code == ExitCode::internal);
+  CHECK_THAT(status.error().message, Catch::Contains(fragment));
+}
+
+const std::string chain = R"(input @x : f32[16]
+state @s : f32[16]
+%0 : f32[16] = f(@x)  # compute forward
+%1 : f32[16] in %0 = g(%0)  # compute forward
+h(&@s, %1)  # compute update
+output y = %1
+)";
+
+}  // namespace
+
+TEST_CASE("sound programs pass") {
+  require_sound(ir::verify(parsed(every_feature)));
+  require_sound(ir::verify(parsed(chain)));
+  require_sound(ir::verify(ir::Program{}));
+}
+
+TEST_CASE("a value that is read before it is made is found") {
+  ir::Program p = parsed(chain);
+  std::swap(p.instructions[0], p.instructions[1]);
+  require_fault(ir::verify(p), "%0 is read before it is made, in: %1 : f32[16] in %0 = g(%0)");
+
+  p = parsed(chain);
+  p.instructions.erase(p.instructions.begin() + 1);
+  require_fault(ir::verify(p), "%1 is read before it is made");
+
+  p = parsed(chain);
+  p.instructions.resize(1);
+  require_fault(ir::verify(p), "output y: %1 is read before it is made");
+}
+
+TEST_CASE("a value that is made twice is found") {
+  ir::Program p = parsed(chain);
+  p.instructions.insert(p.instructions.begin() + 1, p.instructions[0]);
+  require_fault(ir::verify(p), "%0 is made twice");
+}
+
+TEST_CASE("a value that is read after its memory was overwritten is found") {
+  require_fault(ir::verify(parsed(chain + "k(%0)  # compute forward\n")),
+                "%0 is read after its memory was overwritten, in: k(%0)");
+  require_fault(ir::verify(parsed(chain + "output old = %0\n")),
+                "output old: %0 is read after its memory was overwritten");
+  // A second value in memory that is no longer its operand's.
+  require_fault(ir::verify(parsed(chain + "%2 : f32[16] in %0 = k(@x)  # compute forward\n")),
+                "%0 is read after its memory was overwritten");
+  // Two results in one memory.
+  require_fault(ir::verify(parsed("input @x : f32[4]\n%0 : f32[4] = f(@x) # compute forward\n"
+                                  "%1 : f32[4] in %0, %2 : f32[4] in %0 = g(%0) # compute forward\n")),
+                "%0 is read after its memory was overwritten");
+}
+
+TEST_CASE("a value in memory that an update overwrote is not read again") {
+  const std::string sum = "input @x : f32[4]\nstate @s : f32[4]\n%0 : f32[4] in @s = f(@x) # compute dw\n";
+  require_sound(ir::verify(parsed(sum + "g(%0) # compute update\nzero(&@s) # compute update\n")));
+  require_sound(ir::verify(parsed(sum + "zero(&@s) # compute update\ng(@s) # compute update\n")));
+  require_fault(ir::verify(parsed(sum + "zero(&@s) # compute update\ng(%0) # compute update\n")),
+                "%0 is read after its memory was overwritten");
+  require_fault(ir::verify(parsed(sum + "zero(&@s) # compute update\noutput y = %0\n")),
+                "output y: %0 is read after its memory was overwritten");
+  // What is updated through a value is that value still.
+  require_sound(ir::verify(parsed(sum + "k(&%0) # compute update\ng(%0) # compute update\n")));
+}
+
+TEST_CASE("a value that does not fit where it lives is found") {
+  require_fault(
+      ir::verify(parsed(
+          "input @x : f32[4]\n%0 : bf16[4] = f(@x) # compute forward\n%1 : f32[4] in %0 = g(%0) # compute forward\n")),
+      "%1 does not fit where it lives");
+  require_sound(ir::verify(parsed(
+      "input @x : f32[4]\n%0 : f32[4] = f(@x) # compute forward\n%1 : bf16[8] in %0 = g(%0) # compute forward\n")));
+}
+
+TEST_CASE("updates of what may not be updated are found") {
+  ir::Program p = parsed(chain);
+  p.instructions[2].writes = {p.find("x")};
+  require_fault(ir::verify(p), "an instruction updates a tensor that is not an operand");
+  require_fault(ir::verify(parsed("input @x : f32[4]\nf(&@x) # compute forward\n")), "an input is updated");
+  require_fault(ir::verify(parsed("input @x : f32[4]\n%0 : f32[4] in @x = f(@x) # compute forward\n")),
+                "an input is updated");
+
+  p = parsed(chain);
+  p.instructions[0].results = {p.find("s")};
+  require_fault(ir::verify(p), "@s is a result but not a value");
+}
+
+TEST_CASE("ids that lead nowhere are found") {
+  ir::Program p = parsed(chain);
+  p.instructions[1].operands = {{99}};
+  require_fault(ir::verify(p), "an operand does not exist, in: %1 : f32[16] in %0 = g(%?)");
+  p = parsed(chain);
+  p.instructions[1].results = {{99}};
+  require_fault(ir::verify(p), "a result does not exist");
+  p = parsed(chain);
+  p.outputs[0].tensor = {};
+  require_fault(ir::verify(p), "output y: an operand does not exist");
+}
+
+namespace {
+
+// The compute lane makes %0; the expert lane reads it while compute goes on; then %2 takes %0's place.
+const std::string sound_plan = R"(plan {policy=test}
+arena 256
+input @x : f32[16]
+state @s : f32[16]
+[0] %0 : f32[16] = f(@x)  # compute forward a | at 0
+[1] %1 : f32[16] = send(%0)  # expert forward b | wait 0 | at 64
+[2] %3 : f32[16] = f(@x)  # compute forward c | at 128
+[3] %2 : f32[16] = f(%3)  # compute forward d | wait 1 | at 0
+[4] %4 : f32[16] in %1 = sum(%1)  # reduce sync e | wait 1 | at -
+[5] h(&@s, %2, %4)  # compute update f | wait 4
+output y = %4
+)";
+
+std::string replaced(std::string text, const std::string& from, const std::string& to) {
+  const auto at = text.find(from);
+  REQUIRE(at != std::string::npos);
+  REQUIRE(text.find(from, at + 1) == std::string::npos);
+  return text.replace(at, from.size(), to);
+}
+
+void require_plan_fault(const std::string& from, const std::string& to, const std::string& fragment) {
+  INFO(from << " -> " << to);
+  require_fault(ir::verify(parsed_plan(replaced(sound_plan, from, to))), fragment);
+}
+
+}  // namespace
+
+TEST_CASE("a sound plan passes") { require_sound(ir::verify(parsed_plan(sound_plan))); }
+
+TEST_CASE("a missing wait is found") {
+  require_plan_fault("b | wait 0", "b", "nothing makes instruction [1] wait for [0], whose memory it uses: %1");
+  require_plan_fault("e | wait 1", "e", "nothing makes instruction [4] wait for [1]");
+  require_plan_fault("f | wait 4", "f", "nothing makes instruction [5] wait for [4]");
+  require_plan_fault("f | wait 4", "f | wait 1", "nothing makes instruction [5] wait for [4]");
+}
+
+TEST_CASE("bytes shared across lanes need a wait: program order is not enough") {
+  // %2 is made after the last use of %0 in program order, but the expert lane may still be sending %0.
+  require_plan_fault("d | wait 1", "d", "%0 and %2 share bytes of the arena, and nothing orders [0] against [3]");
+  // Partial overlap, from either side.
+  require_plan_fault("c | at 128", "c | at 32", "share bytes of the arena");
+  require_plan_fault("c | at 128", "c | at 64", "%1 and %3 share bytes of the arena");
+  require_plan_fault("b | wait 0 | at 64", "b | wait 0 | at 124", "share bytes of the arena");
+}
+
+TEST_CASE("an output's memory is never given away") {
+  // %1 (the output's memory) is last touched by [4]; [5] comes after it, and still may not take its place.
+  require_plan_fault("[5] h(&@s, %2, %4)  # compute update f | wait 4",
+                     "[5] %5 : f32[16] = h(&@s, %2, %4)  # compute update f | wait 4 | at 64",
+                     "%1 and %5 share bytes of the arena");
+  require_sound(
+      ir::verify(parsed_plan(replaced(sound_plan, "[5] h(&@s, %2, %4)  # compute update f | wait 4",
+                                      "[5] %5 : f32[16] = h(&@s, %2, %4)  # compute update f | wait 4 | at 128"))));
+}
+
+TEST_CASE("a value without a place, or with one that is not its own, is found") {
+  require_plan_fault("b | wait 0 | at 64", "b | wait 0 | at -", "%1 lacks a place in the arena");
+  require_plan_fault("a | at 0", "a", "%0 lacks a place in the arena");
+  require_plan_fault("e | wait 1 | at -", "e | wait 1 | at 192", "%4 must not have a place in the arena");
+}
+
+TEST_CASE("a value past the arena's end is found") {
+  require_plan_fault("c | at 128", "c | at 196", "%3 ends at byte 260 of an arena of 256");
+  require_plan_fault("arena 256", "arena 191", "%3 ends at byte 192 of an arena of 191");
+  require_sound(ir::verify(parsed_plan(replaced(sound_plan, "arena 256", "arena 192"))));
+}
+
+TEST_CASE("waits that do not come before are found") {
+  ir::Plan plan = parsed_plan(sound_plan);
+  plan.waits[1] = {{3}};
+  require_fault(ir::verify(plan), "instruction [1] waits for [3], which does not come before it");
+  plan.waits[1] = {{1}};
+  require_fault(ir::verify(plan), "instruction [1] waits for [1], which does not come before it");
+  plan.waits[1] = {{-1}};
+  require_fault(ir::verify(plan), "instruction [1] waits for [-1]");
+}
+
+TEST_CASE("tables of the wrong length are found") {
+  for (int table = 0; table < 3; ++table) {
+    ir::Plan plan = parsed_plan(sound_plan);
+    if (table == 0) plan.waits.pop_back();
+    if (table == 1) plan.predicted.pop_back();
+    if (table == 2) plan.offsets.pop_back();
+    require_fault(ir::verify(plan), "the plan's tables do not fit its program");
+  }
+}
