@@ -102,6 +102,7 @@ class CpuExecutor final : public Executor {
     backend::cpu::set_threads(options_.threads);
     for (Progress& progress : progress_) progress.reset();
     for (auto& error : errors_) error.reset();
+    failed_first_.store(-1, std::memory_order_relaxed);
     start_ = now();
     running_.store(static_cast<int>(threads_.size()), std::memory_order_relaxed);
     epoch_.fetch_add(1, std::memory_order_release);
@@ -148,7 +149,10 @@ class CpuExecutor final : public Executor {
       for (const auto& [name, memory] : inputs_)
         if (name == tensor.name) data = memory.data();
     } else if (tensor.kind != ir::TensorKind::value) {
-      data = store_[tensor.name].memory.data();
+      const NamedTensor& stored = store_[tensor.name];
+      LANCET_CHECK(stored.type == tensor.type, "@{} is {} in the store and {} in the plan", tensor.name, ir::to_string(stored.type),
+                   ir::to_string(tensor.type));
+      data = stored.memory.data();
     } else if (plan_.offsets[root.index()] >= 0) {
       data = base_ + plan_.offsets[root.index()];
     }

@@ -12,6 +12,8 @@ void TensorStore::add(const ir::Program& program) {
     } else {
       LANCET_CHECK(it->second.type == tensor.type, "@{} is {} here and {} there", tensor.name, ir::to_string(it->second.type),
                    ir::to_string(tensor.type));
+      LANCET_CHECK(it->second.kind == tensor.kind && it->second.local == tensor.local, "@{} is {}{} here and {}{} there", tensor.name,
+                   ir::name(it->second.kind), it->second.local ? " local" : "", ir::name(tensor.kind), tensor.local ? " local" : "");
     }
   }
 }

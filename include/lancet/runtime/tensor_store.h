@@ -21,7 +21,7 @@ struct NamedTensor {
 class TensorStore {
  public:
   // Makes what the program names and is not there yet, but for inputs: those belong to an Executor, since plans of one
-  // model differ in their batches. The same name with another type is an InternalError.
+  // model differ in their batches. The same name with another type or kind is an InternalError.
   void add(const ir::Program& program);
   NamedTensor& operator[](std::string_view name);
   NamedTensor* find(std::string_view name);
