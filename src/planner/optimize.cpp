@@ -23,8 +23,10 @@ class Optimize {
     const TensorId clip = clip_scale();
     program_.outputs.push_back({"grad_norm", clip});
     for (const Update& update : updates_) this->update(update, clip, schedule);
-    if (!options_.keep_gradients)
-      std::erase_if(program_.outputs, [](const ir::Output& output) { return output.name.starts_with("grad."); });
+    std::erase_if(program_.outputs, [&](const ir::Output& output) {
+      const bool zeroed = program_[program_.root(output.tensor)].kind == TensorKind::state;
+      return output.name.starts_with("grad.") && (zeroed || !options_.keep_gradients);
+    });
     return std::move(program_);
   }
 

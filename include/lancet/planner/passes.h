@@ -26,7 +26,7 @@ struct OptimizeOptions {
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8, momentum = 0.9, weight_decay = 0, clip_grad = 0;
   std::function<bool(std::string_view)> decays;  // by parameter name
   int ranks = 1;
-  bool keep_gradients = false;  // leave the grad.* outputs (tests)
+  bool keep_gradients = false;  // leave the grad.* outputs (tests); accumulated ones are zero after the update and go
 };
 // The global norm (each parameter once), the clipping factor and the updates in place. Adds the input @schedule f32[3]
 // (learning rate and AdamW's bias corrections), the optimizer's states, @p.master where p is bf16, and the output
