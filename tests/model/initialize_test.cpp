@@ -1,0 +1,125 @@
+// Initial values: the same at any number of ranks, GPT-2's deviations, experts that differ.
+#include "lancet/model/initialize.h"
+
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "lancet/model/gpt2_moe.h"
+
+using namespace lancet;
+
+namespace {
+
+config::Model small() {
+  config::Model m;
+  m.n_layer = 2;
+  m.n_head = 2;
+  m.n_embd = 64;
+  m.n_positions = 32;
+  m.vocab_size = 100;
+  m.num_local_experts = 4;
+  return m;
+}
+
+using Values = std::vector<float>;
+
+// By name; experts put together in the order of the ranks, what all ranks hold checked to be the same on all.
+std::map<std::string, Values> all_parameters(const config::Model& m, int ranks, std::uint64_t seed) {
+  std::map<std::string, Values> result;
+  for (int rank = 0; rank < ranks; ++rank) {
+    const ir::Program program = model::build_forward(m, {.ranks = ranks, .batch = 1, .sequence = 4});
+    for (const ir::Tensor& tensor : program.tensors) {
+      if (tensor.kind != ir::TensorKind::parameter) continue;
+      Values values(std::size_t(tensor.type.shape.elements()), -1);
+      model::initialize(m, tensor.name, tensor.type, rank, ranks, seed, values);
+      Values& all = result[tensor.name];
+      INFO(tensor.name);
+      if (rank > 0 && !tensor.local) REQUIRE((all == values));
+      if (rank == 0 || tensor.local) all.insert(all.end(), values.begin(), values.end());
+    }
+  }
+  return result;
+}
+
+struct Moments {
+  double mean = 0, deviation = 0;
+};
+Moments moments(std::span<const float> values) {
+  double sum = 0, squares = 0;
+  for (float v : values) sum += v, squares += double(v) * v;
+  const double n = double(values.size()), mean = sum / n;
+  return {mean, std::sqrt(squares / n - mean * mean)};
+}
+
+// Five standard errors of n normal numbers.
+void check_normal(std::span<const float> values, double deviation) {
+  const double n = double(values.size());
+  const Moments found = moments(values);
+  CHECK(std::abs(found.mean) < 5 * deviation / std::sqrt(n));
+  CHECK(std::abs(found.deviation - deviation) < 5 * deviation / std::sqrt(2 * n));
+  std::size_t beyond = 0;  // of two deviations: 4.55%
+  for (float v : values) beyond += std::abs(v) > 2 * deviation;
+  CHECK(std::abs(double(beyond) / n - 0.0455) < 5 * std::sqrt(0.0455 * 0.9545 / n));
+}
+
+}  // namespace
+
+TEST_CASE("initial values do not depend on the number of ranks") {
+  const auto one = all_parameters(small(), 1, 3);
+  REQUIRE(one.size() == 2 + 2 + 13 + 12);
+  REQUIRE((all_parameters(small(), 2, 3) == one));
+  REQUIRE((all_parameters(small(), 4, 3) == one));
+  const auto other = all_parameters(small(), 1, 4);
+  for (const auto& [name, values] : one)  // another seed, other numbers, but for what is constant
+    REQUIRE((other.at(name) != values) == model::decays(name));
+}
+
+TEST_CASE("values have GPT-2's deviations") {
+  config::Model m = small();
+  m.initializer_range = 0.05;
+  for (const auto& [name, values] : all_parameters(m, 2, 1)) {
+    INFO(name);
+    const bool residual = name.ends_with("c_proj.weight");  // back into the residual stream
+    if (name.ends_with(".bias")) {
+      REQUIRE((values == Values(values.size(), 0.f)));
+    } else if (name.find("ln_") != std::string::npos) {
+      REQUIRE((values == Values(values.size(), 1.f)));
+    } else if (name == "wte.weight") {
+      check_normal(std::span(values).first(100 * 64), 0.05);
+    } else {
+      check_normal(values, residual ? 0.05 / 2 : 0.05);  // sqrt(2 * 2 layers)
+    }
+  }
+}
+
+TEST_CASE("the padded rows of the vocabulary are zero") {
+  const Values wte = all_parameters(small(), 1, 1).at("wte.weight");
+  REQUIRE(wte.size() == 128 * 64);
+  std::size_t zeros = 0;
+  for (std::size_t i = 0; i < 100 * 64; ++i) zeros += wte[i] == 0;
+  REQUIRE(zeros == 0);
+  for (std::size_t i = 100 * 64; i < wte.size(); ++i) REQUIRE(wte[i] == 0);
+}
+
+TEST_CASE("experts, layers and tensors draw different numbers") {
+  const auto all = all_parameters(small(), 2, 1);
+  const Values& fc = all.at("h.0.moe.experts.c_fc.weight");
+  const std::size_t each = fc.size() / 4;
+  for (std::size_t a = 0; a < 4; ++a)
+    for (std::size_t b = 0; b < a; ++b) {
+      double product = 0;  // uncorrelated: mean 0, deviation 0.02^2 * sqrt(n)
+      for (std::size_t i = 0; i < each; ++i) product += double(fc[a * each + i]) * fc[b * each + i];
+      REQUIRE(std::abs(product) < 5 * 4e-4 * std::sqrt(double(each)));
+    }
+  const Values &wte = all.at("wte.weight"), &wpe = all.at("wpe.weight");
+  REQUIRE(wte[0] != wpe[0]);
+  REQUIRE(all.at("h.0.attn.c_proj.weight")[0] != all.at("h.1.attn.c_proj.weight")[0]);
+}
+
+TEST_CASE("a span of the wrong length is an internal error") {
+  Values values(5);
+  REQUIRE_THROWS_AS(model::initialize(small(), "wpe.weight", {DType::f32, {2, 3}}, 0, 1, 1, values), InternalError);
+}

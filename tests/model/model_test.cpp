@@ -1,0 +1,200 @@
+// GPT-2 MoE as a Program: shapes and names as documented, counts known from elsewhere.
+#include <map>
+
+#include "golden/golden.h"
+#include "lancet/ir/print.h"
+#include "lancet/model/gpt2_moe.h"
+#include "lancet/ops/catalogue.h"
+
+using namespace lancet;
+
+namespace {
+
+// Blocks 0 and 2 are MoE with 4 experts of 2 ranks; the text is also what the planner's tests begin with.
+config::Model small() {
+  config::Model m;
+  m.n_layer = 4;
+  m.n_head = 2;
+  m.n_embd = 32;
+  m.n_positions = 16;
+  m.vocab_size = 67;
+  m.num_local_experts = 4;
+  return m;
+}
+
+model::BuildOptions options(int ranks) { return {.ranks = ranks, .batch = 2, .sequence = 8}; }
+
+void require_sound(const ir::Program& program) {
+  if (const Status status = ops::verify(program); !status.ok()) FAIL(status.error().message);
+}
+
+using Types = std::map<std::string, std::string>;
+Types parameters_of(const ir::Program& program, const std::string& prefix) {
+  Types result;
+  for (const ir::Tensor& tensor : program.tensors)
+    if (tensor.kind == ir::TensorKind::parameter && tensor.name.starts_with(prefix))
+      result[tensor.name] = ir::to_string(tensor.type) + (tensor.local ? " local" : "");
+  return result;
+}
+
+std::string type_of_output(const ir::Program& program, const char* name) {
+  const ir::TensorId id = program.output(name);
+  return id.valid() ? ir::to_string(program.type(id)) : "none";
+}
+
+}  // namespace
+
+TEST_CASE("the small model's forward pass is the one on file") {
+  test::require_golden("gpt2_moe_2_ranks.ir", ir::print(model::build_forward(small(), options(2))));
+  test::require_golden("gpt2_moe_1_rank.ir", ir::print(model::build_forward(small(), options(1))));
+}
+
+TEST_CASE("every mode, type and size of the model verifies") {
+  for (model::Mode mode : {model::Mode::train, model::Mode::evaluate, model::Mode::generate})
+    for (int ranks : {1, 2, 4})
+      for (DType dtype : {DType::f32, DType::bf16})
+        for (config::Router router : {config::Router::switch_top1, config::Router::batch_prioritized})
+          for (config::AuxLossScope scope : {config::AuxLossScope::rank, config::AuxLossScope::global})
+            for (std::int64_t freq : {0, 1, 2, 3}) {
+              config::Model m = small();
+              m.router = router;
+              m.router_aux_loss_scope = scope;
+              m.moe_layer_freq = freq;
+              model::BuildOptions o = options(ranks);
+              o.mode = mode;
+              o.dtype = dtype;
+              o.inspect = ranks == 2;
+              require_sound(model::build_forward(m, o));
+            }
+}
+
+TEST_CASE("parameters have the documented names and shapes") {
+  config::Model m = small();
+  m.n_inner = 96;
+  model::BuildOptions o = options(2);
+  o.dtype = DType::bf16;
+  const ir::Program program = model::build_forward(m, o);
+  REQUIRE(parameters_of(program, "w") ==
+          Types{{"wte.weight", "bf16[128,32]"}, {"wpe.weight", "bf16[16,32]"}});  // 67 padded to 128
+  REQUIRE(parameters_of(program, "ln_f") == Types{{"ln_f.weight", "f32[32]"}, {"ln_f.bias", "f32[32]"}});
+  REQUIRE(parameters_of(program, "h.0.") == Types{{"h.0.ln_1.weight", "f32[32]"},
+                                                  {"h.0.ln_1.bias", "f32[32]"},
+                                                  {"h.0.attn.c_attn.weight", "bf16[96,32]"},
+                                                  {"h.0.attn.c_attn.bias", "f32[96]"},
+                                                  {"h.0.attn.c_proj.weight", "bf16[32,32]"},
+                                                  {"h.0.attn.c_proj.bias", "f32[32]"},
+                                                  {"h.0.ln_2.weight", "f32[32]"},
+                                                  {"h.0.ln_2.bias", "f32[32]"},
+                                                  {"h.0.moe.gate.weight", "f32[4,32]"},
+                                                  {"h.0.moe.experts.c_fc.weight", "bf16[2,96,32] local"},
+                                                  {"h.0.moe.experts.c_fc.bias", "f32[2,96] local"},
+                                                  {"h.0.moe.experts.c_proj.weight", "bf16[2,32,96] local"},
+                                                  {"h.0.moe.experts.c_proj.bias", "f32[2,32] local"}});
+  REQUIRE(parameters_of(program, "h.1.mlp") == Types{{"h.1.mlp.c_fc.weight", "bf16[96,32]"},
+                                                     {"h.1.mlp.c_fc.bias", "f32[96]"},
+                                                     {"h.1.mlp.c_proj.weight", "bf16[32,96]"},
+                                                     {"h.1.mlp.c_proj.bias", "f32[32]"}});
+  REQUIRE(parameters_of(program, "").size() == 2 + 2 + 2 * 13 + 2 * 12);
+}
+
+TEST_CASE("inputs and outputs follow the mode") {
+  model::BuildOptions o = options(2);
+  const ir::Program train = model::build_forward(small(), o);
+  REQUIRE(ir::to_string(train.type(train.find("tokens"))) == "i32[2,8]");
+  REQUIRE(ir::to_string(train.type(train.find("targets"))) == "i32[2,8]");
+  REQUIRE(type_of_output(train, "loss") == "f32[1]");
+  REQUIRE(type_of_output(train, "aux.h.0") == "f32[1]");
+  REQUIRE(type_of_output(train, "load.h.2") == "f32[2,4]");
+  REQUIRE(type_of_output(train, "aux.h.1") == "none");
+  REQUIRE(type_of_output(train, "route.h.0") == "none");
+  REQUIRE(train.outputs.size() == 5);
+
+  o.mode = model::Mode::evaluate;
+  REQUIRE(model::build_forward(small(), o).outputs.size() == 1);
+
+  o.mode = model::Mode::generate;
+  const ir::Program generate = model::build_forward(small(), o);
+  REQUIRE_FALSE(generate.find("targets").valid());
+  REQUIRE(generate.outputs.size() == 1);
+  REQUIRE(type_of_output(generate, "logits") == "f32[2,8,128]");
+  for (const ir::Instruction& instruction : generate.instructions)  // 16 tokens, 16 slots: nothing is dropped
+    if (instruction.op == "switch_gate") REQUIRE(instruction.attributes.integer("capacity") == 16);
+
+  o = options(1);
+  o.inspect = true;
+  REQUIRE(type_of_output(model::build_forward(small(), o), "route.h.2") == "route[16,4]");
+}
+
+TEST_CASE("the loss and the auxiliary loss count the tokens of the whole batch") {
+  model::BuildOptions o = options(2);
+  o.accumulation = 3;
+  config::Model m = small();
+  m.router_aux_loss_coef = 0.25;
+  for (config::AuxLossScope scope : {config::AuxLossScope::rank, config::AuxLossScope::global}) {
+    m.router_aux_loss_scope = scope;
+    int losses = 0, reductions = 0;
+    for (const ir::Instruction& instruction : model::build_forward(m, o).instructions) {
+      if (instruction.op == "cross_entropy_train") {
+        REQUIRE(instruction.attributes.integer("total_tokens") == 2 * 8 * 2 * 3);
+        REQUIRE(instruction.attributes.integer("vocabulary") == 67);
+      }
+      reductions += instruction.op == "all_reduce";
+      if (instruction.op != "aux_loss") continue;
+      ++losses;
+      REQUIRE(instruction.attributes.integer("total_tokens") == 2 * 8 * 2 * 3);
+      REQUIRE(instruction.attributes.integer("load_tokens") == (scope == config::AuxLossScope::global ? 32 : 16));
+      REQUIRE(instruction.attributes.real("coefficient") == 0.25);
+    }
+    REQUIRE(losses == 2);
+    REQUIRE(reductions == (scope == config::AuxLossScope::global ? 2 : 0));
+  }
+}
+
+TEST_CASE("capacity is rounded up, and never less than 1 or more than the tokens") {
+  REQUIRE(model::capacity(1.25, 1024, 4) == 320);
+  REQUIRE(model::capacity(1.0, 1024, 4) == 256);
+  REQUIRE(model::capacity(1.0, 10, 3) == 4);
+  REQUIRE(model::capacity(1.0, 9, 3) == 3);
+  REQUIRE(model::capacity(1.25, 10, 4) == 4);    // 3.125
+  REQUIRE(model::capacity(1.1, 100, 10) == 11);  // 11.000000000000002 in double
+  REQUIRE(model::capacity(1.2, 1000, 3) == 400);
+  REQUIRE(model::capacity(0.1, 4, 8) == 1);
+  REQUIRE(model::capacity(8.0, 16, 4) == 16);
+  REQUIRE(model::capacity(1.0, 1, 64) == 1);
+  for (std::int64_t percent = 1; percent <= 400; percent += 7)  // against whole numbers
+    for (std::int64_t tokens : {1, 7, 64, 1000, 4096})
+      for (std::int64_t experts : {1, 3, 8, 64}) {
+        const std::int64_t exact = (percent * tokens + 100 * experts - 1) / (100 * experts);
+        REQUIRE(model::capacity(double(percent) / 100, tokens, experts) == std::clamp<std::int64_t>(exact, 1, tokens));
+      }
+}
+
+TEST_CASE("GPT-2 small has 124,439,808 parameters") {
+  config::Model m;  // the defaults are GPT-2 small's
+  m.moe_layer_freq = 0;
+  for (int ranks : {1, 4}) {
+    const model::ParameterCount count = model::count_parameters(m, ranks);
+    REQUIRE(count.total == 124'439'808);
+    REQUIRE(count.active == 124'439'808);
+  }
+}
+
+TEST_CASE("experts count once each, and one of them is active") {
+  config::Model m;
+  m.num_local_experts = 8;  // in 6 of 12 blocks
+  const std::int64_t expert = 768 * 3072 + 3072 + 3072 * 768 + 768;
+  for (int ranks : {1, 2, 8}) {
+    const model::ParameterCount count = model::count_parameters(m, ranks);
+    REQUIRE(count.total == 124'439'808 + 6 * (7 * expert + 8 * 768));  // and the gate's weight
+    REQUIRE(count.active == 124'439'808 + 6 * 8 * 768);
+  }
+}
+
+TEST_CASE("weight decay spares layer norms and biases") {
+  for (const char* name :
+       {"wte.weight", "wpe.weight", "h.0.attn.c_attn.weight", "h.0.moe.gate.weight", "h.0.moe.experts.c_fc.weight"})
+    REQUIRE(model::decays(name));
+  for (const char* name : {"ln_f.weight", "ln_f.bias", "h.3.ln_1.weight", "h.3.ln_2.bias", "h.0.attn.c_attn.bias",
+                           "h.0.moe.experts.c_proj.bias"})
+    REQUIRE_FALSE(model::decays(name));
+}

@@ -1,0 +1,269 @@
+// The executor on plans written by hand: values, lanes that run side by side, errors that stop all of them.
+#include "lancet/runtime/executor.h"
+
+#include <atomic>
+#include <cmath>
+#include <future>
+
+#include "support.h"
+
+using namespace lancet;
+using namespace lancet::test;
+using Values = std::vector<float>;
+
+namespace {
+
+Values values(std::span<const float> span) { return {span.begin(), span.end()}; }
+
+void fill(std::span<float> to, const Values& from) {
+  REQUIRE(to.size() == from.size());
+  std::copy(from.begin(), from.end(), to.begin());
+}
+
+// GELU in its tanh form, in double.
+double gelu(double x) {
+  return 0.5 * x * (1 + std::tanh(std::sqrt(2 / 3.14159265358979323846) * (x + 0.044715 * x * x * x)));
+}
+
+// Fails the test, and does not hang it, where `run` does not come back.
+Status within(std::chrono::seconds limit, runtime::Executor& executor) {
+  auto result = std::async(std::launch::async, [&] { return executor.run(); });
+  if (result.wait_for(limit) != std::future_status::ready) {
+    WARN("run() hangs");
+    std::abort();  // its threads cannot be joined
+  }
+  return result.get();
+}
+
+}  // namespace
+
+TEST_CASE("a plan computes what it says") {
+  Run run(R"(plan {policy=test}
+arena 128
+input @x : f32[4]
+parameter @w : f32[4]
+[0] %0 : f32[4] = add(@x, @w)  # compute forward a | at 0
+[1] %1 : f32[4] = gelu(%0)  # compute forward b | at 64
+[2] %2 : f32[4] = add(%1, %1)  # compute forward c | at 0
+output y = %2
+output w = @w
+)");
+  fill(run.state("w"), {1, 2, 3, -4});
+  fill(run.input("x"), {-1, -1, 0.5, 3});
+  require_done(run.executor->run());
+  for (std::size_t i = 0; i < 4; ++i) {
+    const double x = double(run.input("x")[i]) + run.state("w")[i];
+    CHECK(run.output("y")[i] == Approx(2 * gelu(x)).epsilon(1e-6).margin(1e-7));
+  }
+  REQUIRE(values(run.output("w")) == Values{1, 2, 3, -4});
+  REQUIRE(run.executor->has_output("y"));
+  REQUIRE_FALSE(run.executor->has_output("z"));
+
+  fill(run.input("x"), {0, 0, 0, 0});  // the next step reads the new input
+  require_done(run.executor->run());
+  CHECK(run.output("y")[0] == Approx(2 * gelu(1)).epsilon(1e-6));
+}
+
+TEST_CASE("values that live in other memory, and updates in place") {
+  Run run(R"(plan {policy=test}
+arena 64
+input @x : f32[3]
+state @s : f32[3]
+state @t : f32[3]
+[0] %0 : f32[3] in @s = all_reduce(@s)  # reduce sync a | at -
+[1] %1 : f32[3] = add(%0, @x)  # compute forward b | wait 0 | at 0
+[2] zero(&@t)  # compute update c
+output s = %0
+output y = %1
+)");
+  fill(run.state("s"), {1, 2, 3});
+  fill(run.state("t"), {4, 5, 6});
+  fill(run.input("x"), {10, 20, 30});
+  require_done(run.executor->run());  // no communicator: one rank
+  REQUIRE(values(run.output("y")) == Values{11, 22, 33});
+  REQUIRE(run.output("s").data() == run.state("s").data());
+  REQUIRE(values(run.state("t")) == Values{0, 0, 0});
+}
+
+TEST_CASE("executors share the arena that they are given") {
+  const auto arena = backend::cpu::Buffer::raw(4096);
+  runtime::ExecutorOptions options;
+  options.arena = &arena;
+  Run run(
+      "plan {a=1}\narena 128\ninput @x : f32[2]\n[0] %0 : f32[2] = add(@x, @x)  # compute forward | at 64\noutput y = "
+      "%0\n",
+      options);
+  fill(run.input("x"), {1, 2});
+  require_done(run.executor->run());
+  REQUIRE(run.output("y").data() == arena.as<float>() + 16);
+  REQUIRE(arena.as<float>()[17] == 4);
+  REQUIRE(run.executor->workspace_bytes() == 0);
+
+  const auto small = backend::cpu::Buffer::raw(64);
+  options.arena = &small;
+  REQUIRE_THROWS_AS(runtime::Executor::create(run.plan, run.store, options), InternalError);
+}
+
+TEST_CASE("what a plan or a store does not have is an error") {
+  Run run(
+      "plan {a=1}\narena 64\ninput @x : f32[2]\n[0] %0 : f32[2] = add(@x, @x)  # compute forward | at 0\noutput y = "
+      "%0\n");
+  REQUIRE_THROWS_AS(run.executor->input("y"), InternalError);
+  REQUIRE_THROWS_AS(run.executor->output("x"), InternalError);
+
+  auto plan = ir::parse_plan("plan {a=1}\narena 0\ninput @x : f32[2]\n[0] frobnicate(@x)  # compute forward h.0\n");
+  REQUIRE(plan.ok());
+  runtime::TensorStore store;
+  const auto unknown = runtime::Executor::create(*plan, store, {});
+  REQUIRE_FALSE(unknown.ok());
+  REQUIRE(unknown.error().message == "op frobnicate has no kernel on the CPU");
+
+  plan = ir::parse_plan("plan {a=1}\narena 0\nstate @s : f32[2]\n[0] zero(&@s)  # compute update\n");
+  REQUIRE(plan.ok());
+  REQUIRE_THROWS_WITH(runtime::Executor::create(*plan, store, {}), Catch::Contains("@s"));
+  ir::Program other;
+  other.add_named(ir::TensorKind::state, "s", {DType::f32, {1}});
+  store.add(other);  // a smaller tensor of the same name
+  REQUIRE_THROWS_WITH(runtime::Executor::create(*plan, store, {}),
+                      Catch::Contains("@s is f32[1] in the store and f32[2] in the plan"));
+}
+
+TEST_CASE("three lanes: values of many steps") {
+  FakeCommunicator expert(doubled), reduce(doubled);
+  Run run(three_lanes, lanes(&expert, &reduce));
+  fill(run.state("s"), {1, 2, 3, 4});
+  for (int step = 0; step < 1000; ++step) {
+    const float x = float(step);
+    fill(run.input("x"), {x, x + 1, x + 2, 0});
+    require_done(run.executor->run());
+    // 2 * 2x + 2 * 3x + x + s
+    REQUIRE(values(run.output("y")) == Values{11 * x + 1, 11 * (x + 1) + 2, 11 * (x + 2) + 3, 4});
+  }
+}
+
+// The reduce lane's all-reduce returns only when the expert lane has done its own, which needs compute's second result.
+// A lane that were held up by another's call would run into the timeout.
+TEST_CASE("lanes run side by side") {
+  std::promise<void> reached;
+  std::shared_future<void> expert_has_run = reached.get_future().share();
+  FakeCommunicator expert([&](std::span<float>) -> Status {
+    reached.set_value();
+    return {};
+  });
+  FakeCommunicator reduce([&](std::span<float> data) -> Status {
+    if (expert_has_run.wait_for(std::chrono::seconds(30)) != std::future_status::ready)
+      return internal_error("the expert lane did not run");
+    return doubled(data);
+  });
+  Run run(R"(plan {policy=test}
+arena 192
+input @x : f32[2]
+[0] %0 : f32[2] = add(@x, @x)  # compute forward a | at 0
+[1] %1 : f32[2] in %0 = all_reduce(%0)  # reduce sync b | wait 0 | at -
+[2] %2 : f32[2] = add(@x, @x)  # compute forward c | at 64
+[3] %3 : f32[2] in %2 = all_reduce(%2)  # expert sync d | wait 2 | at -
+[4] %4 : f32[2] = add(%1, %3)  # compute forward e | wait 1 3 | at 128
+output y = %4
+)",
+          lanes(&expert, &reduce));
+  fill(run.input("x"), {1, 2});
+  require_done(within(std::chrono::seconds(60), *run.executor));
+  REQUIRE(values(run.output("y")) == Values{6, 12});
+  // The spans say so too: the all-reduce was under way from before to after the whole of the expert lane's.
+  const auto spans = run.executor->spans();
+  REQUIRE(spans[1].start >= spans[0].end);
+  REQUIRE(spans[1].end >= spans[3].start);
+  REQUIRE(spans[3].start >= spans[2].end);
+  REQUIRE(spans[4].start >= spans[1].end);
+  REQUIRE(spans[4].start >= spans[3].end);
+  for (const runtime::Span& span : spans) REQUIRE(span.start <= span.end);
+  const runtime::StepTimes times = run.executor->times();
+  REQUIRE(times.step * 1e6 >= double(spans[4].end));
+  REQUIRE(times.all_reduce == Approx(double(spans[1].end - spans[1].start) * 1e-6));
+}
+
+TEST_CASE("two ranks sum over the reduce lane while compute goes on") {
+  constexpr std::string_view text = R"(plan {policy=test}
+arena 320
+input @x : f32[5]
+[0] %0 : f32[5] = add(@x, @x)  # compute forward a | at 0
+[1] %1 : f32[5] = gelu(@x)  # compute forward b | at 64
+[2] %2 : f32[5] in %0, %3 : f32[5] in %1 = all_reduce(%0, %1)  # reduce sync c | wait 1 | at - -
+[3] %4 : f32[5] = add(@x, @x)  # compute forward d | at 128
+[4] %5 : f32[5] = add(%4, %4)  # compute forward e | at 192
+[5] %6 : f32[5] = add(%5, %2)  # compute forward f | wait 2 | at 256
+output y = %6
+output g = %3
+)";
+  const Status status = comm::run_inproc(2, [&](comm::Communicator& world) -> Status {
+    LANCET_ASSIGN(const auto reduce, world.duplicate());
+    LANCET_ASSIGN(const ir::Plan plan, ir::parse_plan(text));
+    LANCET_TRY(ir::verify(plan));
+    runtime::TensorStore store;
+    LANCET_ASSIGN(const auto executor, runtime::Executor::create(plan, store, lanes(nullptr, reduce.get())));
+    for (int step = 0; step < 20; ++step) {
+      // Ranks hold x and 10 x: both see 2 x + 20 x, to which each adds four times its own.
+      const float scale = world.rank() == 0 ? 1.f : 10.f;
+      float* x = executor->input("x").as<float>();
+      for (int i = 0; i < 5; ++i) x[i] = scale * float(i + step);
+      LANCET_TRY(executor->run());
+      for (int i = 0; i < 5; ++i) {
+        const float base = float(i + step), found = executor->output("y").as<float>()[i];
+        if (found != 22 * base + 4 * scale * base)
+          return internal_error(fmt::format("step {}: y[{}] is {}", step, i, found));
+        const double sum = gelu(base) + gelu(10 * base), g = executor->output("g").as<float>()[i];
+        if (std::abs(g - sum) > 1e-5 * (1 + sum))
+          return internal_error(fmt::format("step {}: g[{}] is {}, expected {}", step, i, g, sum));
+      }
+    }
+    return {};
+  });
+  require_done(status);
+}
+
+TEST_CASE("an error in one lane stops all lanes and names the instruction") {
+  FakeCommunicator reduce([](std::span<float>) { return Status(communication_error("rank 1 did not arrive")); });
+  FakeCommunicator* blocked = nullptr;
+  FakeCommunicator expert([&](std::span<float>) { return blocked->block(); });  // until someone aborts it
+  blocked = &expert;
+  Run run(three_lanes, lanes(&expert, &reduce));
+  const Status status = within(std::chrono::seconds(50), *run.executor);
+  REQUIRE_FALSE(status.ok());
+  REQUIRE(status.error().code == ExitCode::communication);
+  REQUIRE(status.error().message == "rank 1 did not arrive in all_reduce at d");
+  REQUIRE(expert.aborts() >= 1);
+}
+
+TEST_CASE("an exception in a lane is an error like another") {
+  FakeCommunicator expert([](std::span<float>) -> Status { throw InternalError("lane on fire"); }), reduce(doubled);
+  Run run(three_lanes, lanes(&expert, &reduce));
+  const Status status = within(std::chrono::seconds(50), *run.executor);
+  REQUIRE_FALSE(status.ok());
+  REQUIRE(status.error().code == ExitCode::internal);
+  REQUIRE(status.error().message == "lane on fire in all_reduce at c");
+}
+
+TEST_CASE("a run after one that failed starts anew") {
+  std::atomic<int> failing{0};
+  auto sometimes = [&](int lane) {
+    return [&failing, lane](std::span<float> data) -> Status {
+      if (failing == lane) return communication_error(fmt::format("lane {}", lane));
+      return doubled(data);
+    };
+  };
+  FakeCommunicator expert(sometimes(1)), reduce(sometimes(2));
+  Run run(three_lanes, lanes(&expert, &reduce));
+  fill(run.input("x"), {1, 1, 1, 1});
+  for (int lane : {1, 0, 2, 1, 0}) {
+    failing = lane;
+    const Status status = within(std::chrono::seconds(50), *run.executor);
+    REQUIRE(status.ok() == (lane == 0));
+    if (lane) REQUIRE_THAT(status.error().message, Catch::StartsWith(fmt::format("lane {} in all_reduce", lane)));
+    if (!lane) REQUIRE(values(run.output("y")) == Values{11, 11, 11, 11});
+  }
+}
+
+TEST_CASE("executors are made and unmade without running") {
+  FakeCommunicator expert(doubled), reduce(doubled);
+  for (int i = 0; i < 50; ++i) Run run(three_lanes, lanes(&expert, &reduce));
+}

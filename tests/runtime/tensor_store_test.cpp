@@ -1,0 +1,54 @@
+#include "lancet/runtime/tensor_store.h"
+
+#include "support.h"
+
+using namespace lancet;
+using ir::TensorKind;
+
+namespace {
+
+ir::Program with(TensorKind kind, const char* name, ir::TensorType type, bool local = false) {
+  ir::Program p;
+  p.add_named(kind, name, type, local);
+  return p;
+}
+
+}  // namespace
+
+TEST_CASE("a store holds parameters and states, zeroed, once each") {
+  ir::Program p = with(TensorKind::parameter, "w", {DType::bf16, {3, 5}});
+  p.add_named(TensorKind::state, "w.m", {DType::f32, {3, 5}}, true);
+  p.add_named(TensorKind::input, "tokens", {DType::i32, {4}});
+  p.add_value({DType::f32, {8}});
+  runtime::TensorStore store;
+  store.add(p);
+  REQUIRE(store.all().size() == 2);
+  REQUIRE(store.find("tokens") == nullptr);
+  REQUIRE(store["w"].type == ir::TensorType{DType::bf16, {3, 5}});
+  REQUIRE(store["w"].memory.size() >= 30);
+  REQUIRE_FALSE(store["w"].local);
+  REQUIRE(store["w.m"].kind == TensorKind::state);
+  REQUIRE(store["w.m"].local);
+  for (int i = 0; i < 15; ++i) REQUIRE(store["w.m"].memory.as<float>()[i] == 0);
+  REQUIRE(store.bytes(TensorKind::parameter) == 30);
+  REQUIRE(store.bytes(TensorKind::state) == 60);
+
+  store["w.m"].memory.as<float>()[3] = 7;
+  const void* before = store["w.m"].memory.data();
+  store.add(p);  // what is there stays
+  REQUIRE(store["w.m"].memory.data() == before);
+  REQUIRE(store["w.m"].memory.as<float>()[3] == 7);
+}
+
+TEST_CASE("a name that clashes is refused") {
+  runtime::TensorStore store;
+  store.add(with(TensorKind::parameter, "w", {DType::f32, {3, 5}}));
+  REQUIRE_THROWS_WITH(store.add(with(TensorKind::parameter, "w", {DType::f32, {5, 3}})),
+                      Catch::Contains("@w is f32[3,5] here and f32[5,3] there"));
+  REQUIRE_THROWS_WITH(store.add(with(TensorKind::parameter, "w", {DType::bf16, {3, 5}})),
+                      Catch::Contains("@w is f32[3,5] here and bf16[3,5] there"));
+  REQUIRE_THROWS_AS(store.add(with(TensorKind::state, "w", {DType::f32, {3, 5}})), InternalError);
+  REQUIRE_THROWS_AS(store.add(with(TensorKind::parameter, "w", {DType::f32, {3, 5}}, true)), InternalError);
+  REQUIRE_NOTHROW(store.add(with(TensorKind::parameter, "w", {DType::f32, {3, 5}})));
+  REQUIRE_THROWS_AS(store["v"], InternalError);
+}
