@@ -1,0 +1,144 @@
+// The passes on small programs: text in, text out (tests/golden).
+#include "golden/golden.h"
+#include "support.h"
+
+using namespace lancet;
+using namespace lancet::test;
+
+namespace {
+
+// One matrix is the embedding and the head: two dW onto one gradient.
+constexpr std::string_view tied = R"(program tied
+input @tokens : i32[2,3]
+parameter @wte : f32[11,4]
+parameter @wpe : f32[5,4]
+input @targets : i32[2,3]
+%0 : f32[2,3,4] = embedding(@tokens, @wte, @wpe)  # compute forward wte
+%1 : f32[2,3,11] = linear(%0, @wte)  # compute forward head
+%2 : f32[1], %3 : f32[2,3,11] in %1 = cross_entropy_train(%1, @targets) {vocabulary=11, total_tokens=6}  # compute forward loss
+output loss = %2
+)";
+
+// One MoE layer of two ranks between an embedding and a head.
+constexpr std::string_view moe = R"(program moe {ranks=2}
+input @tokens : i32[2,4]
+parameter @wte.weight : bf16[11,8]
+parameter @wpe.weight : bf16[5,8]
+parameter @gate.weight : f32[4,8]
+parameter @fc.weight : bf16[2,16,8] local
+parameter @fc.bias : f32[2,16] local
+parameter @proj.weight : bf16[2,8,16] local
+parameter @proj.bias : f32[2,8] local
+input @targets : i32[2,4]
+%0 : bf16[2,4,8] = embedding(@tokens, @wte.weight, @wpe.weight)  # compute forward wte
+%1 : f32[2,4,4] = router(%0, @gate.weight)  # compute forward gate
+%2 : route[8,4], %3 : f32[2,4,4], %4 : f32[2,4] = switch_gate(%1) {capacity=3}  # compute forward gate
+%5 : f32[1] = aux_loss(%3, %4) {load_tokens=8, total_tokens=16, coefficient=0.01}  # compute forward aux
+%6 : i32[2,3] = exchange_counts(%2) {ranks=2}  # expert forward counts
+%7 : bf16[4,3,8] = dispatch(%0, %2) {capacity=3}  # compute forward dispatch
+%8 : bf16[2,6,8] = all_to_all(%7, %2, %6)  # expert forward all_to_all
+%9 : bf16[2,6,16] = expert_linear(%8, @fc.weight, @fc.bias, %6)  # compute forward fc
+%10 : bf16[2,6,16] = gelu(%9, %6)  # compute forward gelu
+%11 : bf16[2,6,8] = expert_linear(%10, @proj.weight, @proj.bias, %6)  # compute forward proj
+%12 : bf16[4,3,8] = all_to_all_back(%11, %2, %6)  # expert forward all_to_all_back
+%13 : bf16[2,4,8] = combine(%12, %2) {batch=2}  # compute forward combine
+%14 : bf16[2,4,11] = linear(%13, @wte.weight)  # compute forward head
+%15 : f32[1], %16 : bf16[2,4,11] in %14 = cross_entropy_train(%14, @targets) {vocabulary=11, total_tokens=16}  # compute forward loss
+output loss = %15
+output aux.moe = %5
+output load.moe = %4
+)";
+
+planner::OptimizeOptions adamw() {
+  planner::OptimizeOptions o;
+  o.beta2 = 0.95;
+  o.weight_decay = 0.1;
+  o.clip_grad = 1;
+  o.decays = is_weight;
+  o.ranks = 2;
+  return o;
+}
+
+planner::OptimizeOptions sgd() {
+  planner::OptimizeOptions o;
+  o.kind = planner::OptimizeOptions::Kind::sgd;
+  o.momentum = 0.5;
+  return o;
+}
+
+}  // namespace
+
+TEST_CASE("autodiff: a tied weight's gradients add up in one place") {
+  require_golden("autodiff_tied.ir", text_of(planner::autodiff(program(tied))));
+}
+
+TEST_CASE("autodiff: a tied weight, accumulated over micro batches") {
+  require_golden("autodiff_tied_accumulate.ir", text_of(planner::autodiff(program(tied), true)));
+}
+
+TEST_CASE("autodiff: an MoE layer") { require_golden("autodiff_moe.ir", text_of(planner::autodiff(program(moe)))); }
+
+TEST_CASE("sync: gradients in small buckets on two ranks") {
+  require_golden("sync_moe.ir", text_of(planner::sync(planner::autodiff(program(moe)), 2, 200)));
+}
+
+TEST_CASE("sync: one bucket that never fills") {
+  require_golden("sync_moe_one_bucket.ir", text_of(planner::sync(planner::autodiff(program(moe)), 2, 1 << 30)));
+}
+
+TEST_CASE("sync: a micro batch reduces only what it reports") {
+  require_golden("sync_micro_batch.ir", text_of(planner::sync(planner::autodiff(program(tied), true), 2, 1, false)));
+}
+
+TEST_CASE("optimize: AdamW with master weights where the weights are bf16") {
+  require_golden("optimize_adamw_moe.ir",
+                 text_of(planner::optimize(planner::sync(planner::autodiff(program(moe)), 2, 1 << 30), adamw())));
+}
+
+TEST_CASE("optimize: SGD") {
+  require_golden("optimize_sgd_tied.ir", text_of(planner::optimize(planner::autodiff(program(tied)), sgd())));
+}
+
+TEST_CASE("optimize: accumulated gradients are zero after their use") {
+  require_golden("optimize_accumulate.ir", text_of(planner::optimize(planner::autodiff(program(tied), true), sgd())));
+}
+
+TEST_CASE("optimize: gradients stay outputs where asked, but for those that are zeroed") {
+  planner::OptimizeOptions o = sgd();
+  o.keep_gradients = true;
+  const ir::Program kept = planner::optimize(planner::autodiff(program(tied)), o);
+  REQUIRE(kept.output("grad.wte").valid());
+  REQUIRE(kept.output("grad.wpe").valid());
+  const ir::Program zeroed = planner::optimize(planner::autodiff(program(tied), true), o);
+  require_sound(ops::verify(zeroed));
+  REQUIRE_FALSE(zeroed.output("grad.wte").valid());
+}
+
+TEST_CASE("passes leave alone what is not theirs") {
+  const ir::Program forward = program(moe), backward = planner::autodiff(forward);
+  REQUIRE(ir::print(planner::sync(backward, 1, 1)) == ir::print(backward));       // one rank
+  REQUIRE(ir::print(planner::optimize(forward, adamw())) == ir::print(forward));  // no gradients
+  const std::string no_loss =
+      "input @x : f32[2,3,4]\nparameter @w : f32[5,4]\n%0 : f32[2,3,5] = linear(@x, @w)  # compute forward\noutput y = "
+      "%0\n";
+  REQUIRE(ir::print(planner::autodiff(program(no_loss))) == ir::print(program(no_loss)));
+  REQUIRE(ir::print(planner::sync(program(no_loss), 4, 1)) == ir::print(program(no_loss)));
+  // What is summed already is not summed again.
+  const ir::Program once = planner::sync(backward, 2, 1, false);
+  REQUIRE(ir::print(planner::sync(once, 2, 1, false)) == ir::print(once));
+}
+
+TEST_CASE("passes give the same text twice, and for a program that was read from its text") {
+  const ir::Program forward = program(moe);
+  auto step = [&](const ir::Program& p) {
+    return ir::print(planner::optimize(planner::sync(planner::autodiff(p), 2, 200), adamw()));
+  };
+  const std::string first = step(forward);
+  REQUIRE(step(forward) == first);
+  const ir::Program backward = planner::autodiff(forward), read = program(ir::print(backward));
+  auto rest = [&](const ir::Program& p) { return ir::print(planner::optimize(planner::sync(p, 2, 200), adamw())); };
+  REQUIRE(rest(backward) == first);
+  REQUIRE(rest(read) == first);
+  const ir::Program accumulated = planner::autodiff(forward, true);
+  REQUIRE(rest(program(ir::print(accumulated))) == rest(accumulated));
+}

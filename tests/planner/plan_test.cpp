@@ -1,0 +1,342 @@
+// Whole plans of the small GPT-2 MoE (tests/golden/gpt2_moe_*.ir; tests/model checks that the model makes them), and of
+// one grown to 24 blocks.
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <set>
+
+#include "golden/golden.h"
+#include "lancet/ir/dependencies.h"
+#include "lancet/planner/planner.h"
+#include "support.h"
+
+using namespace lancet;
+using namespace lancet::test;
+using ir::TensorId;
+
+namespace {
+
+planner::PlanRequest request(int ranks) {
+  planner::PlanRequest r;
+  r.ranks = ranks;
+  r.bucket_bytes = 20'000;
+  r.optimizer.decays = is_weight;
+  r.optimizer.weight_decay = 0.1;
+  r.optimizer.clip_grad = 1;
+  r.optimizer.ranks = ranks;
+  return r;
+}
+
+ir::Program model(int ranks) { return program(read_golden(ranks == 1 ? "gpt2_moe_1_rank.ir" : "gpt2_moe_2_ranks.ir")); }
+
+ir::Plan planned(const ir::Program& forward, const planner::PlanRequest& r) {
+  auto plan = planner::make_plan(forward, r);
+  if (!plan.ok()) FAIL(plan.error().message);
+  return *plan;
+}
+
+// The most bytes alive at once when instructions run one by one in program order: no arena can be smaller.
+std::int64_t most_alive(const ir::Program& p) {
+  const int never = -1, end = int(p.instructions.size());
+  struct Life {
+    int first = -1, last = -1;
+  };
+  std::map<std::int32_t, Life> lives;  // by owner of memory
+  auto touch = [&](TensorId id, int time) {
+    while (p.tensors[id.index()].storage.valid()) id = p.tensors[id.index()].storage;
+    if (p.tensors[id.index()].kind != ir::TensorKind::value) return;
+    Life& life = lives[id.value];
+    if (life.first == never) life.first = time;
+    life.last = time;
+  };
+  for (int i = 0; i < end; ++i) {
+    for (TensorId id : p.instructions[std::size_t(i)].operands) touch(id, i);
+    for (TensorId id : p.instructions[std::size_t(i)].results) touch(id, i);
+  }
+  for (const ir::Output& output : p.outputs) touch(output.tensor, end);
+  std::int64_t most = 0;
+  for (int i = 0; i < end; ++i) {
+    std::int64_t alive = 0;
+    for (const auto& [id, life] : lives)
+      if (life.first <= i && i <= life.last) alive += ir::bytes(p.type(TensorId{id}));
+    most = std::max(most, alive);
+  }
+  return most;
+}
+
+// `extra` copies of blocks 2 and 3 (one MoE, one dense) behind them: each reads what the pair before it made.
+ir::Program grown(const ir::Program& p, int extra) {
+  ir::Program result = p;
+  std::vector<ir::Instruction> before, pair, after;
+  for (const ir::Instruction& i : p.instructions) {
+    const bool in_pair = i.label.starts_with("h.2.") || i.label.starts_with("h.3.");
+    (in_pair ? pair : pair.empty() ? before : after).push_back(i);
+  }
+  // A value of blocks 0 and 1 stands for the value at the same place of blocks 2 and 3.
+  std::map<std::string, TensorId> in_pair;
+  auto key = [](const ir::Instruction& i, std::size_t result, int shift) {
+    return std::to_string(i.label[2] - '0' + shift) + i.label.substr(3) + " " + i.op + " " + std::to_string(result);
+  };
+  for (const ir::Instruction& i : pair)
+    for (std::size_t r = 0; r < i.results.size(); ++r) in_pair[key(i, r, 0)] = i.results[r];
+  std::map<std::int32_t, TensorId> stands_for;
+  for (const ir::Instruction& i : before)
+    if (i.label.starts_with("h."))
+      for (std::size_t r = 0; r < i.results.size(); ++r)
+        if (auto it = in_pair.find(key(i, r, 2)); it != in_pair.end()) stands_for[i.results[r].value] = it->second;
+
+  result.instructions = before;
+  result.instructions.insert(result.instructions.end(), pair.begin(), pair.end());
+  std::map<std::int32_t, TensorId> now;  // values of blocks 2 and 3 -> of the latest pair
+  for (int copy = 1; copy <= extra; ++copy) {
+    std::map<std::int32_t, TensorId> next;
+    auto rename = [&](std::string name) {
+      return name.starts_with("h.2.") || name.starts_with("h.3.")
+                 ? "h." + std::to_string(name[2] - '0' + 2 * copy) + name.substr(3)
+                 : name;
+    };
+    auto mapped = [&](TensorId id) -> TensorId {
+      const ir::Tensor tensor = p[id];
+      if (tensor.kind == ir::TensorKind::parameter) {
+        const TensorId found = result.find(rename(tensor.name));
+        return found.valid() ? found : result.add_named(tensor.kind, rename(tensor.name), tensor.type, tensor.local);
+      }
+      if (const auto it = next.find(id.value); it != next.end()) return it->second;
+      const auto it = stands_for.find(id.value);
+      REQUIRE(it != stands_for.end());
+      const auto latest = now.find(it->second.value);
+      return latest == now.end() ? it->second : latest->second;
+    };
+    for (const ir::Instruction& i : pair) {
+      std::vector<TensorId> operands;
+      for (TensorId id : i.operands) operands.push_back(mapped(id));
+      const auto results = ops::append(result, i.op, operands, i.attributes, i.role, rename(i.label));
+      for (std::size_t r = 0; r < results.size(); ++r) next[i.results[r].value] = results[r];
+    }
+    now = next;
+  }
+  for (ir::Instruction i : after) {
+    for (TensorId& id : i.operands)
+      if (const auto it = now.find(id.value); it != now.end()) id = it->second;
+    result.instructions.push_back(i);
+  }
+  return program(ir::print(result));
+}
+
+int count(const ir::Program& p, std::string_view op) {
+  int n = 0;
+  for (const ir::Instruction& i : p.instructions) n += i.op == op;
+  return n;
+}
+
+}  // namespace
+
+TEST_CASE("the whole step of the small model is text that reads back") {
+  for (int ranks : {1, 2}) {
+    const ir::Plan plan = planned(model(ranks), request(ranks));
+    require_sound(ops::verify(plan.program));
+    const std::string text = ir::print(plan);
+    const auto read = ir::parse_plan(text);
+    if (!read.ok()) FAIL(read.error().message);
+    require_sound(ir::verify(*read));
+    REQUIRE((ir::print(*read) == text));
+    REQUIRE((ir::print(planned(model(ranks), request(ranks))) == text));  // the same plan twice
+    REQUIRE(plan.header.text("policy") == "sequential");
+    REQUIRE(plan.header.integer("ranks") == ranks);
+    REQUIRE(plan.header.text("model").size() == 16);
+  }
+}
+
+TEST_CASE("every product has exactly one dW, by itself and with role dw") {
+  const ir::Program p = planned(model(2), request(2)).program;
+  std::multiset<std::string> products, gradients;
+  for (const ir::Instruction& i : p.instructions) {
+    if (i.op == "linear" || i.op == "expert_linear" || i.op == "router") products.insert(i.label);
+    if (i.op == "linear_dw" || i.op == "expert_linear_dw" || i.op == "router_dw") gradients.insert(i.label);
+    const bool dw = i.op.ends_with("_dw");
+    INFO(i.op << " " << i.label);
+    REQUIRE((i.role == ir::Role::dw) == dw);
+    if (i.op.ends_with("_dx")) REQUIRE(i.role == ir::Role::dx);
+  }
+  REQUIRE(products.size() == 4 * 2 + 2 * 2 + 2 * 2 + 2 + 1);  // attention, dense, experts, gates, head
+  REQUIRE(gradients == products);
+  REQUIRE(count(p, "linear_dx") == count(p, "linear"));
+  REQUIRE(count(p, "expert_linear_dx") == count(p, "expert_linear"));
+  REQUIRE(count(p, "adamw") == 2 + 2 + 2 * 13 + 2 * 12);  // each parameter once
+}
+
+TEST_CASE("memory: no less than what is alive at once, and little more") {
+  for (int ranks : {1, 2})
+    for (bool update : {true, false}) {
+      planner::PlanRequest r = request(ranks);
+      r.update = update;
+      r.accumulate = !update;
+      const ir::Plan plan = planned(model(ranks), r);
+      const std::int64_t least = most_alive(plan.program);
+      INFO(ranks << " ranks: " << plan.arena_bytes << " bytes, at least " << least);
+      REQUIRE(least > 100'000);
+      CHECK(plan.arena_bytes >= least);
+      CHECK(double(plan.arena_bytes) <= 1.15 * double(least));
+    }
+}
+
+TEST_CASE("memory: values side by side need not share, in turn they must") {
+  // a chain of equal values: two places are enough
+  const ir::Program chain = program(
+      "input @x : f32[32]\n%0 : f32[32] = add(@x, @x)  # compute forward\n%1 : f32[32] = add(%0, @x)  # compute "
+      "forward\n"
+      "%2 : f32[32] = add(%1, @x)  # compute forward\n%3 : f32[32] = add(%2, @x)  # compute forward\noutput y = %3\n");
+  const ir::Plan plan = planner::plan_memory(chain, planner::Ordering::dependencies);
+  require_sound(ir::verify(plan));
+  REQUIRE(plan.arena_bytes == 256);
+  // The reduce lane may still hold %0 when the compute lane makes %2: three places, as nothing makes compute wait.
+  const ir::Program lanes = program(
+      "input @x : f32[32]\n%0 : f32[32] = add(@x, @x)  # compute forward\n%1 : f32[32] in %0 = all_reduce(%0)  # "
+      "reduce sync\n"
+      "%2 : f32[32] = add(@x, @x)  # compute forward\n%3 : f32[32] = add(%2, @x)  # compute forward\n%4 : f32[32] = "
+      "add(%3, @x)  # compute forward\n"
+      "%5 : f32[32] = add(%4, %1)  # compute forward\noutput y = %5\n");
+  const ir::Plan apart = planner::plan_memory(lanes, planner::Ordering::dependencies);
+  require_sound(ir::verify(apart));
+  REQUIRE(apart.arena_bytes == 3 * 128);
+  REQUIRE(apart.waits[1] == std::vector<ir::InstructionId>{{0}});
+  REQUIRE(apart.waits[5] == std::vector<ir::InstructionId>{{1}});
+  REQUIRE(apart.waits[2].empty());
+}
+
+TEST_CASE("memory: what one all-reduce sums lies in one stretch") {
+  for (std::int64_t bucket : {1, 20'000, 1 << 30}) {
+    planner::PlanRequest r = request(2);
+    r.bucket_bytes = bucket;
+    const ir::Plan plan = planned(model(2), r);
+    int groups = 0;
+    for (const ir::Instruction& i : plan.program.instructions) {
+      if (i.op != "all_reduce" || i.operands.size() < 2) continue;
+      ++groups;
+      std::int64_t end = -1;
+      for (TensorId id : i.operands) {
+        const TensorId root = plan.program.root(id);
+        INFO(i.label << " " << plan.program.display(id));
+        REQUIRE(plan.offsets[root.index()] >= 0);
+        if (end >= 0) REQUIRE(plan.offsets[root.index()] == end);
+        end = plan.offsets[root.index()] + ir::bytes(plan.program.type(root));
+      }
+    }
+    REQUIRE(groups >= (bucket == 1 ? 1 : 2));  // metrics, and gradients where a bucket holds more than one
+  }
+}
+
+TEST_CASE("in the sequential policy compute and all-to-all take turns") {
+  const ir::Plan plan = planned(model(2), request(2));
+  const ir::HappensBefore order(plan.program, plan.waits);
+  const auto n = std::int32_t(plan.program.instructions.size());
+  int pairs = 0;
+  for (std::int32_t i = 0; i < n; ++i)
+    for (std::int32_t j = 0; j < i; ++j) {
+      const ir::Lane a = plan.program.instructions[std::size_t(j)].lane,
+                     b = plan.program.instructions[std::size_t(i)].lane;
+      if (a == ir::Lane::reduce || b == ir::Lane::reduce || a == b) continue;
+      ++pairs;
+      REQUIRE(order.ordered({j}, {i}));
+    }
+  REQUIRE(pairs > 1000);
+  REQUIRE(count(plan.program, "all_to_all") == 2 * 2);  // forward and backward
+  REQUIRE(count(plan.program, "all_to_all_back") == 2 * 2);
+  REQUIRE(count(plan.program, "exchange_counts") == 2);  // rule 3: once
+}
+
+TEST_CASE("gradients of experts are not reduced, all others once") {
+  const ir::Program p = planned(model(2),
+                                [] {
+                                  planner::PlanRequest r = request(2);
+                                  r.optimizer.keep_gradients = true;
+                                  return r;
+                                }())
+                            .program;
+  std::set<std::int32_t> reduced;
+  for (const ir::Instruction& i : p.instructions)
+    if (i.op == "all_reduce")
+      for (TensorId id : i.results) REQUIRE(reduced.insert(p.root(id).value).second);
+  int local = 0, shared = 0;
+  for (const ir::Output& output : p.outputs) {
+    if (!output.name.starts_with("grad.")) continue;
+    const bool is_local = p[p.find(output.name.substr(5))].local;
+    (is_local ? local : shared)++;
+    INFO(output.name);
+    REQUIRE(reduced.contains(p.root(output.tensor).value) == !is_local);
+  }
+  REQUIRE(local == 2 * 4);
+  REQUIRE(shared == 2 + 2 + 2 * 9 + 2 * 12);
+}
+
+TEST_CASE("a policy that is not built is refused by name") {
+  planner::PlanRequest r = request(1);
+  r.policy = "magic";
+  const auto plan = planner::make_plan(model(1), r);
+  REQUIRE_FALSE(plan.ok());
+  REQUIRE(plan.error().code == ExitCode::config);
+  REQUIRE_THAT(plan.error().message,
+               Catch::Contains("overlap.policy: expected one of") && Catch::Contains("found 'magic'"));
+  REQUIRE(plan.error().message.find('\n') == std::string::npos);
+  REQUIRE_FALSE(planner::policies().empty());
+  for (std::string_view known : planner::policies()) {
+    REQUIRE_THAT(plan.error().message, Catch::Contains(std::string(known)));
+    r.policy = known;
+    REQUIRE(planner::make_plan(model(1), r).ok());
+  }
+}
+
+TEST_CASE("the driver dumps the program after each pass, and names a pass that breaks it") {
+  const auto folder = std::filesystem::temp_directory_path() /
+                      ("lancet_planner_" + std::to_string(std::chrono::steady_clock::now().time_since_epoch().count()));
+  std::filesystem::create_directory(folder);
+  planner::PlanRequest r = request(2);
+  r.dump_directory = folder.string();
+  const ir::Plan plan = planned(model(2), r);
+  auto dumped = [&](const char* name) {
+    std::ifstream in(folder / name);
+    return std::string(std::istreambuf_iterator<char>(in), {});
+  };
+  CHECK((dumped("00_forward.ir") == ir::print(model(2))));
+  CHECK((dumped("01_autodiff.ir") == ir::print(planner::autodiff(model(2)))));
+  CHECK((dumped("03_optimize.ir") == ir::print(plan.program)));
+  std::filesystem::remove_all(folder);
+
+  ir::Program broken = model(1);
+  broken.instructions[0].op = "no_such_op";
+  REQUIRE_THROWS_WITH(planner::make_plan(broken, request(1)),
+                      Catch::Contains("after pass forward") && Catch::Contains("no such op"));
+}
+
+TEST_CASE("a forward plan sums what is a share, and keeps nothing for a backward pass") {
+  const ir::Program forward = program(R"(input @tokens : i32[2,3]
+parameter @wte : f32[11,4]
+parameter @wpe : f32[5,4]
+input @targets : i32[2,3]
+%0 : f32[2,3,4] = embedding(@tokens, @wte, @wpe)  # compute forward wte
+%1 : f32[2,3,11] = linear(%0, @wte)  # compute forward head
+%2 : f32[1] = cross_entropy(%1, @targets) {vocabulary=11, total_tokens=12}  # compute forward loss
+output loss = %2
+)");
+  for (int ranks : {1, 2}) {
+    const auto plan = planner::make_forward_plan(forward, ranks);
+    REQUIRE(plan.ok());
+    REQUIRE(plan->program.instructions.size() == (ranks == 1 ? 3 : 4));
+    REQUIRE(count(plan->program, "all_reduce") == ranks - 1);
+    require_sound(ir::verify(*plan));
+  }
+}
+
+TEST_CASE("planning 24 blocks") {
+  const ir::Program forward = grown(model(2), 10);
+  REQUIRE(count(forward, "attention") == 24);
+  REQUIRE(count(forward, "switch_gate") == 12);
+  const auto start = std::chrono::steady_clock::now();
+  const ir::Plan plan = planned(forward, request(2));
+  const double ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+  WARN("24 blocks: " << plan.program.instructions.size() << " instructions, " << plan.program.tensors.size()
+                     << " tensors, planned in " << ms << " ms");
+  REQUIRE(count(plan.program, "adamw") == 2 + 2 + 12 * 13 + 12 * 12);
+  REQUIRE(double(plan.arena_bytes) <= 1.15 * double(most_alive(plan.program)));
+}
