@@ -38,6 +38,7 @@ class TrainerImpl final : public Trainer {
     memory_.process = resident_bytes();
     const int ranks = world_.size();
     LANCET_TRY(agree(world_, config::check(config_, ranks)));
+    LANCET_TRY(agree(world_, check_place()));
     LANCET_TRY(agree(world_, open_data()));
     LANCET_TRY(make_lanes());
     LANCET_ASSIGN(wire_, comm::measure_wire(world_));
@@ -126,6 +127,19 @@ class TrainerImpl final : public Trainer {
     runtime::StepTimes times;
     std::vector<double> chosen, kept;  // per MoE layer and expert, over the whole batch
   };
+
+  // What the config asks of the machine that this program or this start cannot give.
+  Status check_place() const {
+    if (config_.device != config::Device::cpu)
+      return config_error(fmt::format("device: expected cpu, the only backend of this program, found {}", config::name(config_.device)));
+    const std::string transport = world_.transport();
+    const bool asks_mpi = config_.comm.transport == config::Transport::mpi, asks_self = config_.comm.transport == config::Transport::self;
+    if (asks_mpi && transport == "self")
+      return config_error("comm.transport: expected a start by mpirun or srun with several ranks for mpi, found one rank alone");
+    if (asks_self && world_.size() > 1)
+      return config_error(fmt::format("comm.transport: expected one rank for self, found {}", world_.size()));
+    return {};
+  }
 
   Status open_data() {
     if (options_.batches) return {};
