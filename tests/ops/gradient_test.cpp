@@ -20,10 +20,11 @@ constexpr std::uint64_t seed = 31;
 class Lone final : public ops::GradientContext {
  public:
   Lone(const ops::OpDef& op, const ops::Sample& sample) {
+    // States: unlike inputs, they may give their memory to a result.
     std::vector<TensorId> operands;
     for (std::size_t i = 0; i < sample.operands.size(); ++i)
       operands.push_back(
-          program.add_named(ir::TensorKind::input, fmt::format("operand{}", i), sample.operands[i].type));
+          program.add_named(ir::TensorKind::state, fmt::format("operand{}", i), sample.operands[i].type));
     ops::append(program, op.name, operands, sample.attributes, ir::Role::forward, "test");
     instruction_ = program.instructions[0];
     gradients.resize(operands.size());
@@ -142,7 +143,7 @@ void Case::check() const {
     if (factor.type() == forward.results[r].type)  // slots without a token have no gradient
       for (std::size_t j = 0; j < forward.results[r].values.size(); ++j)
         if (std::isnan(forward.results[r].values[j])) factor.as<float>()[j] = std::numeric_limits<float>::quiet_NaN();
-    const TensorId id = context.program.add_named(ir::TensorKind::input, fmt::format("gradient{}", r), factor.type());
+    const TensorId id = context.program.add_named(ir::TensorKind::state, fmt::format("gradient{}", r), factor.type());
     context.result_gradients[r] = id;
     memory.emplace(id, factor);
   }
