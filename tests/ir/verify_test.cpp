@@ -160,16 +160,15 @@ TEST_CASE("bytes shared across lanes need a wait: program order is not enough") 
   require_plan_fault("c | at 128", "c | at 32", "share bytes of the arena");
   require_plan_fault("c | at 128", "c | at 64", "%1 and %3 share bytes of the arena");
   require_plan_fault("b | wait 0 | at 64", "b | wait 0 | at 124", "share bytes of the arena");
+  require_plan_fault("b | wait 0 | at 64", "b | wait 0 | at 188", "share bytes of the arena");  // by one float
 }
 
 TEST_CASE("an output's memory is never given away") {
-  // %1 (the output's memory) is last touched by [4]; [5] comes after it, and still may not take its place.
-  require_plan_fault("[5] h(&@s, %2, %4)  # compute update f | wait 4",
-                     "[5] %5 : f32[16] = h(&@s, %2, %4)  # compute update f | wait 4 | at 64",
-                     "%1 and %5 share bytes of the arena");
-  require_sound(
-      ir::verify(parsed_plan(replaced(sound_plan, "[5] h(&@s, %2, %4)  # compute update f | wait 4",
-                                      "[5] %5 : f32[16] = h(&@s, %2, %4)  # compute update f | wait 4 | at 128"))));
+  // %1 (the output's memory) is last touched by [5]; [6] comes after it, and still may not take its place.
+  const std::string later = "[6] %5 : f32[16] = k(%2)  # compute forward g | at ";
+  require_plan_fault("output y = %4", later + "64\noutput y = %4", "%1 and %5 share bytes of the arena");
+  require_sound(ir::verify(parsed_plan(replaced(sound_plan, "output y = %4", later + "128\noutput y = %4"))));
+  require_sound(ir::verify(parsed_plan(replaced(sound_plan, "output y = %4", later + "64\noutput s = @s"))));
 }
 
 TEST_CASE("a value without a place, or with one that is not its own, is found") {
