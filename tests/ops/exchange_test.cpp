@@ -1,6 +1,7 @@
 // The ops that cross ranks, on ranks that are threads: tokens reach their experts and come back, whole and in parts;
 // counts travel once; only filled slots travel at all.
 #include <catch2/catch.hpp>
+#include <array>
 #include <numeric>
 
 #include "harness.h"
@@ -235,7 +236,7 @@ TEST_CASE("tokens reach their experts on other ranks and come back") {
 TEST_CASE("all_reduce sums over the ranks, and takes neighbours in memory as one") {
   const Status status = comm::run_inproc(3, [](comm::Communicator& inner) -> Status {
     Counting comm(inner);
-    std::vector<float> memory(24);
+    alignas(64) std::array<float, 32> memory;
     for (std::size_t i = 0; i < memory.size(); ++i) memory[i] = float(i) + 100.f * float(comm.rank());
     const ir::Attributes none;
     ops::KernelArgs args{"all_reduce", {}, {}, none, &comm};
@@ -243,10 +244,12 @@ TEST_CASE("all_reduce sums over the ranks, and takes neighbours in memory as one
       return ops::TensorView{memory.data() + first, {DType::f32, {n}}};
     };
     args.operands =
-        args.results = {view(0, 5), view(5, 7), view(12, 1), view(16, 4)};  // [13, 16) and [20, 24) lie between
+        args.results = {view(0, 5), view(5, 7), view(12, 1), view(16, 4), view(24, 4)};
     LANCET_TRY(ops::find_cpu_kernel("all_reduce")->bind(args)());
     for (std::size_t i = 0; i < memory.size(); ++i) {
-      const bool between = (i >= 13 && i < 16) || i >= 20;
+      // [13, 16) pads up to an aligned tensor, and its sums do not matter; the gap [20, 24) ends at one that is not.
+      if (i >= 13 && i < 16) continue;
+      const bool between = (i >= 20 && i < 24) || i >= 28;
       const float expected = between ? float(i) + 100.f * float(comm.rank()) : 3.f * float(i) + 300.f;
       if (memory[i] != expected)
         return internal_error(fmt::format("element {}: expected {}, found {}", i, expected, memory[i]));
