@@ -168,10 +168,10 @@ TEST_CASE("every product has exactly one dW, by itself and with role dw") {
 
 TEST_CASE("memory: no less than what is alive at once, and little more") {
   for (int ranks : {1, 2})
-    for (bool update : {true, false}) {
+    for (auto [update, accumulate] : {std::pair(true, false), std::pair(true, true), std::pair(false, true)}) {
       planner::PlanRequest r = request(ranks);
       r.update = update;
-      r.accumulate = !update;
+      r.accumulate = accumulate;
       const ir::Plan plan = planned(model(ranks), r);
       const std::int64_t least = most_alive(plan.program);
       INFO(ranks << " ranks: " << plan.arena_bytes << " bytes, at least " << least);
