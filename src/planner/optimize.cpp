@@ -35,7 +35,7 @@ class Optimize {
     TensorId parameter, gradient;
   };
 
-  // In the order in which the gradients are made, so that the first is updated while the last are still on the wire.
+  // In the order in which the gradients are made.
   void collect() {
     for (const ir::Output& output : program_.outputs)
       if (output.name.starts_with("grad.")) updates_.push_back({program_.find(output.name.substr(5)), output.tensor});

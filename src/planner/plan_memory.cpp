@@ -15,8 +15,6 @@ using Clock = ir::HappensBefore::Clock;
 
 constexpr std::int64_t alignment = 64;  // a cache line, and the widest vector
 std::int64_t aligned(std::int64_t bytes) { return (bytes + alignment - 1) / alignment * alignment; }
-// Members of a block touch, so that an all-reduce goes over the wire in one call; they hold floats.
-std::int64_t packed(std::int64_t bytes) { return (bytes + 3) / 4 * 4; }
 
 using Needed = std::vector<std::vector<InstructionId>>;
 
@@ -60,7 +58,7 @@ class Placer {
       std::int64_t offset = block.offset;
       for (TensorId id : block.members) {
         plan.offsets[id.index()] = offset;
-        offset += packed(ir::bytes(program_.type(id)));
+        offset += aligned(ir::bytes(program_.type(id)));
       }
       plan.arena_bytes = std::max(plan.arena_bytes, block.offset + block.bytes);
     }
@@ -89,7 +87,7 @@ class Placer {
     block.born.fill(std::numeric_limits<std::int32_t>::max());
     for (TensorId id : members) {
       block_of_[id.index()] = static_cast<int>(blocks_.size());
-      block.bytes += packed(ir::bytes(program_.type(id)));
+      block.bytes += aligned(ir::bytes(program_.type(id)));
       const auto& accesses = touched_[id.index()];
       block.first = std::min(block.first, accesses.front().value);
       const Clock& made = order_.clock(accesses.front());
@@ -99,7 +97,6 @@ class Placer {
         dead = std::max(dead, order_.position(access) + 1);
       }
     }
-    block.bytes = aligned(block.bytes);
     block.members = std::move(members);
     blocks_.push_back(std::move(block));
   }

@@ -2,19 +2,41 @@
 
 namespace lancet::runtime {
 
+namespace {
+
+constexpr std::size_t alignment = 64;
+std::size_t aligned(std::size_t bytes) { return (bytes + alignment - 1) / alignment * alignment; }
+
+bool is_stored(const ir::Tensor& tensor) {
+  return tensor.kind == ir::TensorKind::parameter || tensor.kind == ir::TensorKind::state;
+}
+
+void check_same(const NamedTensor& here, const ir::Tensor& there) {
+  LANCET_CHECK(here.type == there.type, "@{} is {} here and {} there", there.name, ir::to_string(here.type), ir::to_string(there.type));
+  LANCET_CHECK(here.kind == there.kind && here.local == there.local, "@{} is {}{} here and {}{} there", there.name,
+               ir::name(here.kind), here.local ? " local" : "", ir::name(there.kind), there.local ? " local" : "");
+}
+
+}  // namespace
+
 void TensorStore::add(const ir::Program& program) {
+  std::vector<const ir::Tensor*> fresh;
+  std::size_t bytes = 0;
   for (const ir::Tensor& tensor : program.tensors) {
-    if (tensor.kind != ir::TensorKind::parameter && tensor.kind != ir::TensorKind::state) continue;
-    const auto it = tensors_.find(tensor.name);
-    if (it == tensors_.end()) {
-      const auto bytes = static_cast<std::size_t>(ir::bytes(tensor.type));
-      tensors_.emplace(tensor.name, NamedTensor{tensor.kind, tensor.type, tensor.local, backend::cpu::Buffer::zeroed(bytes)});
+    if (!is_stored(tensor)) continue;
+    if (const NamedTensor* known = find(tensor.name)) {
+      check_same(*known, tensor);
     } else {
-      LANCET_CHECK(it->second.type == tensor.type, "@{} is {} here and {} there", tensor.name, ir::to_string(it->second.type),
-                   ir::to_string(tensor.type));
-      LANCET_CHECK(it->second.kind == tensor.kind && it->second.local == tensor.local, "@{} is {}{} here and {}{} there", tensor.name,
-                   ir::name(it->second.kind), it->second.local ? " local" : "", ir::name(tensor.kind), tensor.local ? " local" : "");
+      fresh.push_back(&tensor);
+      bytes += aligned(static_cast<std::size_t>(ir::bytes(tensor.type)));
     }
+  }
+  if (fresh.empty()) return;
+  std::byte* next = blocks_.emplace_back(backend::cpu::Buffer::zeroed(bytes)).as<std::byte>();
+  for (const ir::Tensor* tensor : fresh) {
+    const auto size = static_cast<std::size_t>(ir::bytes(tensor->type));
+    tensors_.emplace(tensor->name, NamedTensor{tensor->kind, tensor->type, tensor->local, {next, size}});
+    next += aligned(size);
   }
 }
 

@@ -25,7 +25,7 @@ TEST_CASE("a store holds parameters and states, zeroed, once each") {
   REQUIRE(store.all().size() == 2);
   REQUIRE(store.find("tokens") == nullptr);
   REQUIRE(store["w"].type == ir::TensorType{DType::bf16, {3, 5}});
-  REQUIRE(store["w"].memory.size() >= 30);
+  REQUIRE(store["w"].memory.bytes >= 30);
   REQUIRE_FALSE(store["w"].local);
   REQUIRE(store["w.m"].kind == TensorKind::state);
   REQUIRE(store["w.m"].local);

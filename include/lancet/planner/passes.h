@@ -40,7 +40,8 @@ enum class Ordering {
 };
 
 // Gives every instruction its waits and every value its place in the arena: a Plan without predictions. Bytes are shared
-// only by values whose accesses are ordered by the lanes and waits. The operands of an all-reduce lie side by side.
+// only by values whose accesses are ordered by the lanes and waits. Each begins at a multiple of 64 bytes; the operands of
+// an all-reduce lie side by side.
 ir::Plan plan_memory(const ir::Program& program, Ordering ordering);
 
 }  // namespace lancet::planner
