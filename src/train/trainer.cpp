@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "banner.h"
+#include "lancet/backend/cpu/matmul.h"
 #include "lancet/base/log.h"
 #include "lancet/base/random.h"
 #include "lancet/runtime/peak.h"
@@ -114,7 +115,7 @@ class TrainerImpl final : public Trainer {
     memory.parameters = store_.bytes(ir::TensorKind::parameter);
     memory.state = store_.bytes(ir::TensorKind::state);
     memory.arena = arena_bytes_;
-    memory.workspace = executor_->workspace_bytes();
+    memory.workspace = executor_->workspace_bytes() + threads_ * std::int64_t(backend::cpu::matmul_scratch_bytes());
     if (evaluator_) memory.workspace += evaluator_->workspace_bytes();
     if (micro_) memory.workspace += micro_->workspace_bytes();
     std::string text = train::banner(config_, world_.size(), threads_, wire_, memory, peak_, executor_->plan());

@@ -226,7 +226,16 @@ GemmScratch::GemmScratch() {
   b_ = aligned(kBytesA);
   partial_ = b_ + aligned(kBytesB);
   bias_ = partial_ + aligned(kBytesPartial);
-  memory_ = Buffer::zeroed(bias_ + aligned(sizeof(float) * kColumns));
+  memory_ = Buffer::zeroed(bytes());
+}
+
+std::size_t GemmScratch::bytes() {
+  return aligned(kBytesA) + aligned(kBytesB) + aligned(kBytesPartial) + aligned(sizeof(float) * kColumns);
+}
+
+std::size_t matmul_scratch_bytes() {
+  constexpr std::size_t huge_page = 2 << 20;
+  return (GemmScratch::bytes() + huge_page - 1) / huge_page * huge_page;
 }
 
 GemmScratch& GemmScratch::of_this_thread() {

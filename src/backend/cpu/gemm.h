@@ -19,6 +19,7 @@ struct Range {
 class GemmScratch {
  public:
   static GemmScratch& of_this_thread();
+  static std::size_t bytes();
 
   struct Panel {
     std::int64_t row;

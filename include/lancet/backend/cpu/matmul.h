@@ -47,6 +47,9 @@ class Matmul {
 // A description that no kernel covers (types, a stride below the row's length) is a broken invariant.
 std::unique_ptr<Matmul> make_matmul(const MatmulDesc& desc, MatmulKernel kernel = MatmulKernel::automatic);
 
+// What each thread that computes products keeps for packed operands, in bytes of memory (whole huge pages).
+std::size_t matmul_scratch_bytes();
+
 // The products of experts: one per group, over rows whose number is known only when it runs.
 //   rows == m: C[begin..end, :] = A[begin..end, :] op(B[group])  (+ bias[group])      forward and dX
 //   rows == k: C[group] = A[begin..end, :]^T B[begin..end, :]                         dW: trans_a, not trans_b
