@@ -1,6 +1,10 @@
 // What fields must agree on with each other. A field's own range stands in its row of the table.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
 #include "lancet/config/config.h"
 
 namespace lancet::config {
@@ -11,6 +15,10 @@ Error wrong(fmt::format_string<Args...> text, Args&&... args) {
   return config_error("config: " + fmt::format(text, std::forward<Args>(args)...));
 }
 
+constexpr std::int64_t most_experts = 65536;        // of a layer, over all ranks
+constexpr std::int64_t most_elements = 1LL << 40;   // of a tensor, and tokens of a step: byte sizes stay far below 2^63
+constexpr std::int64_t most_tokens = (1LL << 31) - 1;  // of a rank's micro batch: slots and counts are int32
+
 Status check_experts(const Model& m, int ranks) {
   if (!m.has_moe()) return {};
   if (m.experts_per_rank.has_value() == m.num_local_experts.has_value())
@@ -18,6 +26,9 @@ Status check_experts(const Model& m, int ranks) {
                  m.experts_per_rank ? "both" : "neither");
   if (m.num_local_experts && *m.num_local_experts % ranks != 0)
     return wrong("model.num_local_experts: expected a multiple of the {} ranks, found {}", ranks, *m.num_local_experts);
+  if (m.experts(ranks) > most_experts)
+    return wrong("model.experts_per_rank: expected at most {} experts in a layer, found {} on {} ranks", most_experts,
+                 m.experts(ranks), ranks);
   if (m.num_experts_per_tok > m.experts(ranks))
     return wrong("model.num_experts_per_tok: expected at most the layer's {} experts, found {}", m.experts(ranks),
                  m.num_experts_per_tok);
@@ -38,6 +49,45 @@ Status check_schedule(const Train& t) {
   return {};
 }
 
+// The elements of the largest tensors, in doubles: exact far beyond the bound, and they cannot overflow.
+Status check_sizes(const Config& config, int ranks) {
+  const Model& m = config.model;
+  const Train& t = config.train;
+  const double width = double(m.n_embd), inner = double(m.inner()), vocabulary = double(m.padded_vocab());
+  const double sequence = double(t.seq_len), tokens = double(t.micro_batch_size) * sequence;
+  if (tokens > double(most_tokens))
+    return wrong("train.micro_batch_size * train.seq_len: expected at most {} tokens, found {:.0f}", most_tokens,
+                 tokens);
+  struct Size {
+    const char* what;
+    double elements;
+  };
+  std::vector<Size> sizes = {
+      {"a step's tokens (train.micro_batch_size * seq_len * gradient_accumulation_steps * ranks)",
+       tokens * double(t.gradient_accumulation_steps) * ranks},
+      {"the logits (train.micro_batch_size * seq_len * model.vocab_size)", std::max(tokens, sequence) * vocabulary},
+      {"the token embedding (model.vocab_size * n_embd)", vocabulary * width},
+      {"the position embedding (model.n_positions * n_embd)", double(m.n_positions) * width},
+      {"the attention's input (train.micro_batch_size * seq_len * 3 * model.n_embd)", tokens * 3 * width},
+      {"the attention's weight (3 * model.n_embd^2)", 3 * width * width},
+      {"an FFN's activations (train.micro_batch_size * seq_len * model.n_inner)", tokens * std::max(inner, width)},
+      {"an FFN's weight (model.n_embd * n_inner)", width * inner}};
+  if (m.has_moe()) {
+    const double experts = double(m.experts(ranks)), share = m.capacity_factor * tokens / experts;
+    // Generated text has room for every token at every expert.
+    const double slots = std::max(std::min(std::max(std::ceil(share), 1.0), tokens),
+                                  t.sample_tokens > 0 ? sequence : 0.0);
+    sizes.push_back({"the router's logits (train.micro_batch_size * seq_len * experts)", tokens * experts});
+    sizes.push_back({"the experts' activations (experts * capacity * the larger of model.n_embd and n_inner)",
+                     experts * slots * std::max(inner, width)});
+    sizes.push_back({"a rank's expert weights (experts * model.n_embd * n_inner)", experts / ranks * width * inner});
+  }
+  for (const Size& size : sizes)
+    if (size.elements > double(most_elements))
+      return wrong("{}: expected at most {} elements, found {:.4g}", size.what, most_elements, size.elements);
+  return {};
+}
+
 }  // namespace
 
 std::int64_t Model::experts(int ranks) const {
@@ -53,6 +103,7 @@ Status check(const Config& config, int ranks) {
   if (config.train.seq_len < 1 || config.train.seq_len > m.n_positions)
     return wrong("train.seq_len: expected 1 to model.n_positions = {}, found {}", m.n_positions, config.train.seq_len);
   LANCET_TRY(check_experts(m, ranks));
+  LANCET_TRY(check_sizes(config, ranks));
   LANCET_TRY(check_schedule(config.train));
   if (config.comm.transport == Transport::self && ranks > 1)
     return wrong("comm.transport: expected \"auto\" or \"mpi\" for {} ranks, found \"self\"", ranks);

@@ -43,9 +43,21 @@ Slot slot_of(T& member) {
 
 constexpr Range any() { return {}; }
 constexpr Range from(double min) { return {.min = min}; }
-constexpr Range above(double min) { return {.min = min, .open_min = true}; }
-constexpr Range below_one() { return {.min = 0, .max = 1, .open_max = true}; }
 constexpr Range between(double min, double max) { return {.min = min, .max = max}; }
+constexpr Range above_zero(double max) { return {.min = 0, .max = max, .open_min = true}; }
+constexpr Range below_one() { return {.min = 0, .max = 1, .open_max = true}; }
+
+// Upper ends: far above what anyone trains, low enough that sums and products of a few fields stay exact (check.cpp
+// bounds the products that make tensors).
+constexpr double most_layers = 10000;
+constexpr double most_experts = 65536;
+constexpr double most_width = 1 << 20;    // also of rows, heads, accumulated micro batches
+constexpr double most_tokens = 1 << 24;   // of a sequence
+constexpr double most_ids = 2147483647;   // ids are int32
+constexpr double most_steps = 1e12;
+constexpr double most_seconds = 1e9;      // in nanoseconds still an int64
+constexpr double most_factor = 1e6;
+constexpr double most_real = 1e30;        // rates and norms: kernels hold them as float
 
 #define ROW(member, range, doc)                                       \
   Field {                                                             \
@@ -54,62 +66,58 @@ constexpr Range between(double min, double max) { return {.min = min, .max = max
 
 // clang-format off
 constexpr Field table[] = {
-    ROW(model.n_layer, from(1), "transformer blocks"),
-    ROW(model.n_head, from(1), "attention heads; divides n_embd"),
-    ROW(model.n_embd, from(1), "width of the residual stream"),
-    ROW(model.n_positions, from(1), "longest sequence (learned positions)"),
-    ROW(model.vocab_size, from(2), "the tokenizer's vocabulary"),
-    ROW(model.n_inner, from(1), "width inside an FFN or an expert; null: 4 * n_embd"),
-    ROW(model.layer_norm_epsilon, above(0), "added to the variance"),
-    ROW(model.initializer_range, from(0), "standard deviation of the random start"),
-    ROW(model.moe_layer_freq, from(0), "block i is a mixture of experts where i % moe_layer_freq == 0; 0: dense model"),
-    ROW(model.experts_per_rank, from(1), "experts of a layer on each rank; or num_local_experts; 2 where neither is given"),
-    ROW(model.num_local_experts, from(1), "experts of a layer over all ranks; or experts_per_rank"),
-    ROW(model.num_experts_per_tok, from(1), "experts that each token goes to"),
+    ROW(model.n_layer, between(1, most_layers), "transformer blocks"),
+    ROW(model.n_head, between(1, most_width), "attention heads; divides n_embd"),
+    ROW(model.n_embd, between(1, most_width), "width of the residual stream"),
+    ROW(model.n_positions, between(1, most_tokens), "longest sequence (learned positions)"),
+    ROW(model.vocab_size, between(2, most_ids), "the tokenizer's vocabulary"),
+    ROW(model.n_inner, between(1, most_tokens), "width inside an FFN or an expert; null: 4 * n_embd"),
+    ROW(model.layer_norm_epsilon, above_zero(1), "added to the variance"),
+    ROW(model.initializer_range, between(0, most_factor), "standard deviation of the random start"),
+    ROW(model.moe_layer_freq, between(0, most_layers), "block i is a mixture of experts where i % moe_layer_freq == 0; 0: dense model"),
+    ROW(model.experts_per_rank, between(1, most_experts), "experts of a layer on each rank; or num_local_experts; 2 where neither is given"),
+    ROW(model.num_local_experts, between(1, most_experts), "experts of a layer over all ranks; or experts_per_rank"),
+    ROW(model.num_experts_per_tok, between(1, most_experts), "experts that each token goes to"),
     ROW(model.router, any(), "switch: first come, first served; batch_prioritized: most certain tokens first"),
-    ROW(model.capacity_factor, above(0), "room per expert, as a multiple of an even share of the tokens"),
-    ROW(model.router_aux_loss_coef, from(0), "weight of the load-balancing loss; 0: off"),
+    ROW(model.capacity_factor, above_zero(most_factor), "room per expert, as a multiple of an even share of the tokens"),
+    ROW(model.router_aux_loss_coef, between(0, most_factor), "weight of the load-balancing loss; 0: off"),
     ROW(model.router_aux_loss_scope, any(), "tokens that the load-balancing loss looks at: each rank's, or all"),
-    ROW(model.vocab_pad_multiple, from(1), "inside, the vocabulary is padded to a multiple of this"),
+    ROW(model.vocab_pad_multiple, between(1, most_width), "inside, the vocabulary is padded to a multiple of this"),
     ROW(data.train, any(), "token file to train on (lancet data tokenize writes it)"),
     ROW(data.eval, any(), "token file to evaluate on; empty: no evaluation"),
     ROW(data.tokenizer, any(), "folder with vocab.json and merges.txt; needed to generate text"),
-    ROW(data.eval_sequences, from(1), "sequences of one evaluation, over all ranks"),
+    ROW(data.eval_sequences, between(1, most_steps), "sequences of one evaluation, over all ranks"),
     ROW(data.synthetic, any(), "tokens drawn from the seed in place of data.train and data.eval"),
-    ROW(train.steps, from(1), "optimizer steps"),
-    ROW(train.seq_len, from(0), "tokens in a sequence; 0: n_positions"),
-    ROW(train.micro_batch_size, from(1), "sequences a rank takes at a time"),
-    ROW(train.gradient_accumulation_steps, from(1), "micro batches in a step"),
+    ROW(train.steps, between(1, most_steps), "optimizer steps"),
+    ROW(train.seq_len, between(0, most_tokens), "tokens in a sequence; 0: n_positions"),
+    ROW(train.micro_batch_size, between(1, most_width), "sequences a rank takes at a time"),
+    ROW(train.gradient_accumulation_steps, between(1, most_width), "micro batches in a step"),
     ROW(train.dtype, any(), "type of products and activations; parameters and optimizer state are fp32"),
     ROW(train.optimizer, any(), ""),
-    ROW(train.lr, from(0), "learning rate after warm-up"),
-    ROW(train.min_lr, from(0), "learning rate at the end of the schedule"),
+    ROW(train.lr, between(0, most_real), "learning rate after warm-up"),
+    ROW(train.min_lr, between(0, most_real), "learning rate at the end of the schedule"),
     ROW(train.lr_schedule, any(), "wsd: warm-up, stable, decay over the last lr_decay_steps"),
-    ROW(train.lr_warmup_steps, from(0), "steps of linear rise from 0"),
-    ROW(train.lr_decay_steps, from(0), "wsd only"),
-    ROW(train.weight_decay, from(0), "adamw: decoupled; of weight matrices and embeddings"),
+    ROW(train.lr_warmup_steps, between(0, most_steps), "steps of linear rise from 0"),
+    ROW(train.lr_decay_steps, between(0, most_steps), "wsd only"),
+    ROW(train.weight_decay, between(0, most_factor), "adamw: decoupled; of weight matrices and embeddings"),
     ROW(train.adam_beta1, below_one(), ""),
     ROW(train.adam_beta2, below_one(), ""),
-    ROW(train.adam_eps, above(0), ""),
+    ROW(train.adam_eps, above_zero(1), ""),
     ROW(train.sgd_momentum, below_one(), ""),
-    ROW(train.clip_grad, from(0), "largest global gradient norm; 0: no clipping"),
+    ROW(train.clip_grad, between(0, most_real), "largest global gradient norm; 0: no clipping"),
     ROW(train.seed, from(0), "of the weights' start and the order of the data"),
-    ROW(train.eval_interval, from(0), "steps between evaluations; 0: only at the end"),
+    ROW(train.eval_interval, between(0, most_steps), "steps between evaluations; 0: only at the end"),
     ROW(train.sample_prompt, any(), "start of the text generated after training"),
-    ROW(train.sample_tokens, from(0), "tokens to generate after training; 0: none"),
+    ROW(train.sample_tokens, between(0, most_tokens), "tokens to generate after training; 0: none"),
     ROW(overlap.policy, any(), "how communication hides behind computation"),
-    ROW(overlap.max_parts, between(1, 64), "parts that a range may be split into"),
-    ROW(overlap.groups_per_moe, from(1), "groups of instructions between two MoE layers, the planner's grain"),
-    ROW(overlap.max_range, from(1), "groups in the longest range"),
-    ROW(overlap.bucket_bytes, from(1), "gradients are summed over ranks in buckets of about this size"),
-    ROW(comm.timeout_s, above(0), "a rank that waits longer than this ends the job"),
+    ROW(overlap.bucket_bytes, between(1, 1e12), "gradients are summed over ranks in buckets of about this size"),
+    ROW(comm.timeout_s, between(0.001, most_seconds), "a rank that waits longer than this ends the job"),
     ROW(comm.transport, any(), "auto: mpi under a launcher, self (one rank) without"),
-    ROW(log.interval, from(1), "steps between step lines; metrics.jsonl has every step"),
+    ROW(log.interval, between(1, most_steps), "steps between step lines; metrics.jsonl has every step"),
     ROW(log.run_dir, any(), "folder for the run's files; empty: runs/<name of this file>"),
-    ROW(log.peak_tflops, above(0), "peak of one device for MFU; null: known or measured"),
-    ROW(log.trace, any(), "write trace.json, for Perfetto"),
+    ROW(log.peak_tflops, above_zero(1e9), "peak of one device for MFU; null: known or measured"),
     ROW(device, any(), ""),
-    ROW(threads, from(0), "CPU threads a rank; 0: cores / ranks on this machine"),
+    ROW(threads, between(0, 1024), "CPU threads a rank; 0: cores / ranks on this machine"),
 };
 // clang-format on
 #undef ROW

@@ -27,7 +27,9 @@ class Shape {
   std::int64_t back() const { return (*this)[-1]; }
   std::int64_t elements() const {
     std::int64_t n = 1;
-    for (std::int64_t d : span()) n *= d;
+    bool overflow = false;
+    for (std::int64_t d : span()) overflow |= __builtin_mul_overflow(n, d, &n);
+    LANCET_CHECK(!overflow, "a tensor of rank {} has more than 2^63 elements", rank_);
     return n;
   }
   // Product of all axes but the last: the rows of a row op.

@@ -99,9 +99,6 @@ struct Train {
 
 struct Overlap {
   Policy policy = Policy::sequential;
-  std::int64_t max_parts = 8;       // the paper's rho
-  std::int64_t groups_per_moe = 5;  // the paper's gamma: groups between two MoE layers
-  std::int64_t max_range = 10;      // the paper's iota: groups in a range
   std::int64_t bucket_bytes = 25 * 1024 * 1024;
   friend bool operator==(const Overlap&, const Overlap&) = default;
 };
@@ -116,7 +113,6 @@ struct Log {
   std::int64_t interval = 10;  // steps between step lines
   std::string run_dir;         // load() makes an empty one runs/<name of the file>
   std::optional<double> peak_tflops;
-  bool trace = false;
   friend bool operator==(const Log&, const Log&) = default;
 };
 
@@ -139,7 +135,8 @@ struct Config {
 Result<Config> parse(std::string_view text, std::string_view origin, std::span<const std::string> overrides = {});
 Result<Config> load(const std::filesystem::path& file, std::span<const std::string> overrides = {});
 
-// What fields must agree on with each other and with the number of ranks.
+// What fields must agree on with each other and with the number of ranks; also that no tensor has more than 2^40
+// elements, so that sizes and offsets cannot overflow (whether they fit the machine is the trainer's to say).
 Status check(const Config& config, int ranks);
 // What training needs besides: token files (or data.synthetic), a tokenizer where text is generated. Opens no file.
 Status check_data(const Config& config);
