@@ -1,22 +1,54 @@
+// Compiled for the machine's vectors, but with products and sums rounded one by one (-ffp-contract=off): the same seed
+// gives the same numbers whatever the vectors are, and alone as in bulk.
 #include "lancet/base/random.h"
 
+#include <algorithm>
 #include <cmath>
-#include <numbers>
 
 #include "lancet/base/hash.h"
+#include "lancet/base/math.h"
 
 namespace lancet {
+namespace {
+
+// Ten rounds on the counter c under the key (k0, k1).
+LANCET_HD void rounds(std::uint32_t& c0, std::uint32_t& c1, std::uint32_t& c2, std::uint32_t& c3, std::uint32_t k0,
+                      std::uint32_t k1) {
+#pragma GCC unroll 10
+  for (int round = 0; round < 10; ++round) {
+    const std::uint64_t p0 = std::uint64_t{0xD2511F53u} * c0, p1 = std::uint64_t{0xCD9E8D57u} * c2;
+    c0 = std::uint32_t(p1 >> 32) ^ c1 ^ k0;
+    c1 = std::uint32_t(p1);
+    c2 = std::uint32_t(p0 >> 32) ^ c3 ^ k1;
+    c3 = std::uint32_t(p0);
+    k0 += 0x9E3779B9u;
+    k1 += 0xBB67AE85u;
+  }
+}
+
+// Box-Muller: two normal numbers from two words. The radius reaches 6.66; the angle's quadrant comes off exactly, so
+// that polynomials (Cephes) of at most a quarter of pi are left.
+LANCET_HD void normal_pair(std::uint32_t radius_word, std::uint32_t angle_word, float& first, float& second) {
+  const float u = (float(std::int32_t(radius_word >> 1)) + 0.5f) * 0x1p-31f;  // (0, 1]
+  const float radius = __builtin_sqrtf(-2.f * log_f32(u));
+  const std::uint32_t quadrant = (angle_word + 0x20000000u) >> 30;
+  const float x = float(std::int32_t(angle_word - (quadrant << 30))) * 1.46291807927e-9f;  // 2 pi / 2^32
+  const float z = x * x;
+  const float sine = ((-1.9515295891e-4f * z + 8.3321608736e-3f) * z - 1.6666654611e-1f) * z * x + x;
+  const float cosine =
+      ((2.443315711809948e-5f * z - 1.388731625493765e-3f) * z + 4.166664568298827e-2f) * z * z - 0.5f * z + 1.f;
+  const bool odd = quadrant & 1, lower = quadrant & 2;
+  const float a = odd ? -sine : cosine, b = odd ? cosine : sine;
+  first = radius * (lower ? -a : a);
+  second = radius * (lower ? -b : b);
+}
+
+}  // namespace
 
 std::array<std::uint32_t, 4> Philox::block(std::uint64_t index) const {
   std::array<std::uint32_t, 4> c{std::uint32_t(index), std::uint32_t(index >> 32), std::uint32_t(stream_),
                                  std::uint32_t(stream_ >> 32)};
-  std::uint32_t k0 = std::uint32_t(seed_), k1 = std::uint32_t(seed_ >> 32);
-  for (int round = 0; round < 10; ++round) {
-    const std::uint64_t p0 = std::uint64_t{0xD2511F53u} * c[0], p1 = std::uint64_t{0xCD9E8D57u} * c[2];
-    c = {std::uint32_t(p1 >> 32) ^ c[1] ^ k0, std::uint32_t(p1), std::uint32_t(p0 >> 32) ^ c[3] ^ k1, std::uint32_t(p0)};
-    k0 += 0x9E3779B9u;
-    k1 += 0xBB67AE85u;
-  }
+  rounds(c[0], c[1], c[2], c[3], std::uint32_t(seed_), std::uint32_t(seed_ >> 32));
   return c;
 }
 
@@ -25,10 +57,37 @@ float Philox::uniform(std::uint64_t index) const {
 }
 
 float Philox::normal(std::uint64_t index) const {
-  const auto words = block(index / 2);
-  const std::size_t first = (index % 2) * 2;
-  const double u = (words[first] + 1.0) * 0x1p-32, v = words[first + 1] * 0x1p-32;
-  return float(std::sqrt(-2.0 * std::log(u)) * std::cos(2.0 * std::numbers::pi * v));
+  const auto words = block(index / 4);
+  const std::size_t pair = index / 2 % 2 * 2;
+  float first, second;
+  normal_pair(words[pair], words[pair + 1], first, second);
+  return index % 2 ? second : first;
+}
+
+void Philox::normals(std::uint64_t first, std::span<float> values) const {
+  constexpr std::size_t blocks = 64;
+  const std::uint32_t k0 = std::uint32_t(seed_), k1 = std::uint32_t(seed_ >> 32);
+  while (!values.empty()) {
+    std::uint32_t words[4][blocks];
+#pragma omp simd
+    for (std::size_t j = 0; j < blocks; ++j) {
+      const std::uint64_t index = first / 4 + j;
+      std::uint32_t c0 = std::uint32_t(index), c1 = std::uint32_t(index >> 32), c2 = std::uint32_t(stream_),
+                    c3 = std::uint32_t(stream_ >> 32);
+      rounds(c0, c1, c2, c3, k0, k1);
+      words[0][j] = c0, words[1][j] = c1, words[2][j] = c2, words[3][j] = c3;
+    }
+    float drawn[4 * blocks];
+#pragma omp simd
+    for (std::size_t j = 0; j < blocks; ++j) {
+      normal_pair(words[0][j], words[1][j], drawn[4 * j], drawn[4 * j + 1]);
+      normal_pair(words[2][j], words[3][j], drawn[4 * j + 2], drawn[4 * j + 3]);
+    }
+    const std::size_t skipped = first % 4, count = std::min(values.size(), 4 * blocks - skipped);
+    std::copy_n(drawn + skipped, count, values.begin());
+    values = values.subspan(count);
+    first += count;
+  }
 }
 
 std::uint64_t Philox::below(std::uint64_t index, std::uint64_t bound) const {

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <thread>
+#include <vector>
 
 #include "lancet/base/check.h"
 #include "lancet/base/random.h"
@@ -9,9 +11,24 @@
 namespace lancet::model {
 namespace {
 
+// A value is a function of its index, so threads share them out as they like.
 void fill_normal(std::uint64_t seed, const std::string& stream, float deviation, std::span<float> values) {
+  constexpr std::size_t worth_a_thread = 1 << 18;  // half a millisecond
   const Philox random(seed, stream_of(stream));
-  for (std::size_t i = 0; i < values.size(); ++i) values[i] = deviation * random.normal(i);
+  auto fill = [&](std::size_t begin, std::size_t end) {
+    constexpr std::size_t in_cache = 4096;
+    for (; begin < end; begin += in_cache) {
+      const std::span<float> piece = values.subspan(begin, std::min(in_cache, end - begin));
+      random.normals(begin, piece);
+      for (float& value : piece) value *= deviation;
+    }
+  };
+  const std::size_t cores = std::max(1u, std::thread::hardware_concurrency());
+  const std::size_t parts = std::clamp<std::size_t>(values.size() / worth_a_thread, 1, cores);
+  std::vector<std::jthread> helpers;
+  for (std::size_t part = 1; part < parts; ++part)
+    helpers.emplace_back(fill, values.size() * part / parts, values.size() * (part + 1) / parts);
+  fill(0, values.size() / parts);
 }
 
 }  // namespace

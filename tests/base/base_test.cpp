@@ -36,6 +36,26 @@ TEST_CASE("normal numbers have mean 0 and deviation 1, uniform ones are at least
   CHECK(std::abs(uniform / n - 0.5) < 5 * std::sqrt(1.0 / 12 / n));
 }
 
+TEST_CASE("normal numbers are Box-Muller's of a block's words, alone and in bulk") {
+  const Philox random(11, 5);
+  const std::uint64_t far = (std::uint64_t{1} << 34) - 150;  // the block's number crosses 32 bits
+  for (const std::uint64_t first : {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{4098}, far})
+    for (const std::size_t count : {0, 1, 3, 255, 256, 1030}) {
+      std::vector<float> values(count + 1, 77.f);
+      random.normals(first, std::span(values).first(count));
+      CHECK(values[count] == 77.f);
+      for (std::size_t i = 0; i < count; ++i) {
+        const std::uint64_t index = first + i;
+        REQUIRE(values[i] == random.normal(index));
+        const auto words = random.block(index / 4);
+        const std::size_t pair = index % 4 / 2 * 2;
+        const double u = (words[pair] / 2 + 0.5) / 2147483648.0, angle = words[pair + 1] * (2 * M_PI / 4294967296.0);
+        const double radius = std::sqrt(-2 * std::log(u));
+        REQUIRE(std::abs(values[i] - radius * (index % 2 ? std::sin(angle) : std::cos(angle))) < 4e-6);
+      }
+    }
+}
+
 TEST_CASE("numbers below a bound reach all of it and no more") {
   const Philox random(1, 2);
   std::vector<int> seen(7);

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "lancet/base/random.h"
 #include "lancet/model/gpt2_moe.h"
 
 using namespace lancet;
@@ -117,6 +118,15 @@ TEST_CASE("experts, layers and tensors draw different numbers") {
   const Values &wte = all.at("wte.weight"), &wpe = all.at("wpe.weight");
   REQUIRE(wte[0] != wpe[0]);
   REQUIRE(all.at("h.0.attn.c_proj.weight")[0] != all.at("h.1.attn.c_proj.weight")[0]);
+}
+
+TEST_CASE("large tensors hold the numbers of their stream, whatever threads drew them") {
+  const Philox random(3, stream_of("wpe.weight"));
+  Values values(1100003);
+  model::initialize(small(), "wpe.weight", {DType::f32, {1100003}}, 0, 1, 3, values);
+  std::size_t wrong = 0;
+  for (std::size_t i = 0; i < values.size(); ++i) wrong += values[i] != random.normal(i) * 0.02f;
+  REQUIRE(wrong == 0);
 }
 
 TEST_CASE("a span of the wrong length is an internal error") {
