@@ -26,12 +26,12 @@ endfunction()
 
 # Flags of the code that computes: loops vectorise only when math functions set no errno and do not trap
 # (results stay IEEE: no -ffast-math).
+set(LANCET_KERNEL_FLAGS -O3 -march=${LANCET_ARCH} -fno-math-errno -fno-trapping-math -fopenmp-simd -mprefer-vector-width=512)
 function(lancet_kernel_flags)
   foreach(room IN LISTS ARGN)
     get_target_property(type lancet_${room} TYPE)
     if(NOT type STREQUAL INTERFACE_LIBRARY)
-      target_compile_options(lancet_${room} PRIVATE -O3 -march=${LANCET_ARCH} -fno-math-errno -fno-trapping-math -fopenmp-simd
-                             -mprefer-vector-width=512)
+      target_compile_options(lancet_${room} PRIVATE ${LANCET_KERNEL_FLAGS})
     endif()
   endforeach()
 endfunction()
@@ -61,7 +61,7 @@ function(lancet_op_tables room)
   endif()
 endfunction()
 
-# lancet_test(ROOM): tests/ROOM/*.cpp as one Catch2 program, each case a ctest of its own.
+# lancet_test(ROOM): tests/ROOM/*.cpp as one Catch2 program, each case a ctest of its own, skipped if it prints "SKIPPED: " and why.
 function(lancet_test room)
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/${room}/*.cpp)
   if(NOT sources)
@@ -73,5 +73,6 @@ function(lancet_test room)
   target_compile_options(test_${room} PRIVATE -Wall -Wextra -O1 -g0 $<$<BOOL:${LANCET_WERROR}>:-Werror>)
   target_include_directories(test_${room} PRIVATE ${CMAKE_SOURCE_DIR}/tests ${CMAKE_SOURCE_DIR}/src)
   target_compile_definitions(test_${room} PRIVATE LANCET_SOURCE_DIR="${CMAKE_SOURCE_DIR}" LANCET_BINARY="$<TARGET_FILE:lancet>")
-  catch_discover_tests(test_${room} TEST_PREFIX "${room}: " PROPERTIES LABELS ${room} TIMEOUT 300)
+  catch_discover_tests(test_${room} TEST_PREFIX "${room}: " PROPERTIES LABELS ${room} TIMEOUT 300
+                       SKIP_REGULAR_EXPRESSION "SKIPPED: ")
 endfunction()
