@@ -20,6 +20,7 @@ namespace fs = std::filesystem;
 
 struct TokenFile::Mapping {
   fs::path path;
+  int fd = -1;
   void* address = nullptr;
   std::size_t bytes = 0;
   TokenLayout layout;
@@ -29,6 +30,12 @@ struct TokenFile::Mapping {
   Mapping& operator=(const Mapping&) = delete;
   ~Mapping() {
     if (address != nullptr) ::munmap(address, bytes);
+    if (fd >= 0) ::close(fd);
+  }
+  // Reading what is no longer there would end the process with SIGBUS.
+  bool shrunk() const {
+    struct stat status {};
+    return ::fstat(fd, &status) != 0 || static_cast<std::size_t>(status.st_size) < bytes;
   }
 };
 
@@ -45,31 +52,23 @@ std::size_t widen(const Stored* from, std::uint32_t limit, std::span<TokenId> ou
   return std::size_t(std::find_if(from, from + out.size(), [&](Stored id) { return id >= limit; }) - from);
 }
 
-// An open file's descriptor, closed at the end of the scope.
-struct Descriptor {
-  int fd;
-  ~Descriptor() {
-    if (fd >= 0) ::close(fd);
-  }
-};
-
 }  // namespace
 
 Result<TokenFile> TokenFile::open(const fs::path& path) {
-  const Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
-  if (file.fd < 0) {
+  auto mapping = std::make_shared<Mapping>();
+  mapping->path = path;
+  mapping->fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (mapping->fd < 0) {
     return data_error(fmt::format("{}: expected a token file, found: {}", path.string(), std::strerror(errno)));
   }
   struct stat status {};
-  if (::fstat(file.fd, &status) != 0 || !S_ISREG(status.st_mode)) {
+  if (::fstat(mapping->fd, &status) != 0 || !S_ISREG(status.st_mode)) {
     return data_error(fmt::format("{}: expected a token file, found no regular file", path.string()));
   }
-  auto mapping = std::make_shared<Mapping>();
-  mapping->path = path;
   mapping->bytes = static_cast<std::size_t>(status.st_size);
   if (mapping->bytes == 0)
     return data_error(fmt::format("{}: expected a token file, found an empty one", path.string()));
-  void* address = ::mmap(nullptr, mapping->bytes, PROT_READ, MAP_SHARED, file.fd, 0);
+  void* address = ::mmap(nullptr, mapping->bytes, PROT_READ, MAP_SHARED, mapping->fd, 0);
   if (address == MAP_FAILED) {
     return data_error(fmt::format("{}: cannot map {} bytes: {}", path.string(), mapping->bytes, std::strerror(errno)));
   }
@@ -92,6 +91,9 @@ Status TokenFile::read(std::uint64_t first, std::span<TokenId> out) const {
   const TokenLayout& layout = mapping_->layout;
   LANCET_CHECK(first <= layout.tokens && out.size() <= layout.tokens - first, "tokens {}..{} of {}", first,
                first + out.size(), layout.tokens);
+  if (mapping_->shrunk())
+    return data_error(fmt::format("{}: expected {} bytes, found fewer: the file was cut while it was in use", path().string(),
+                                  mapping_->bytes));
   const auto* from = static_cast<const std::byte*>(mapping_->address) + layout.data_offset +
                      first * static_cast<std::uint64_t>(layout.bytes_per_token);
   const auto limit = static_cast<std::uint32_t>(layout.vocab_size);

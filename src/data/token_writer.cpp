@@ -3,7 +3,7 @@
 #include <utility>
 #include <vector>
 
-#include "atomic_file.h"
+#include "lancet/base/atomic_file.h"
 #include "lancet/base/check.h"
 #include "lancet/data/token_file.h"
 #include "token_header.h"

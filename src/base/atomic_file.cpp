@@ -1,4 +1,4 @@
-#include "atomic_file.h"
+#include "lancet/base/atomic_file.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -11,7 +11,7 @@
 #include <fstream>
 #include <utility>
 
-namespace lancet::data {
+namespace lancet {
 
 namespace fs = std::filesystem;
 
@@ -37,14 +37,18 @@ Result<AtomicFile> AtomicFile::create(const fs::path& path) {
   if (fs::is_directory(path, ignored)) {
     return data_error(fmt::format("{}: expected a file to write, found a folder", path.string()));
   }
+  if (fs::exists(path, ignored) && !fs::is_regular_file(path, ignored)) {
+    return data_error(fmt::format("{}: expected a file to write, found a device or pipe, which a rename would replace", path.string()));
+  }
   static std::atomic<int> count{0};
-  fs::path temporary = path;
+  const fs::path target = fs::is_symlink(path, ignored) ? fs::weakly_canonical(path, ignored) : path;
+  fs::path temporary = target;
   temporary += fmt::format(".tmp-{}-{}", ::getpid(), count.fetch_add(1));
   const int fd = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
   if (fd < 0) {
     return data_error(fmt::format("{}: cannot create a file there: {}", path.string(), std::strerror(errno)));
   }
-  return AtomicFile(path, std::move(temporary), fd);
+  return AtomicFile(target, std::move(temporary), fd);
 }
 
 Status AtomicFile::append(const void* bytes, std::size_t size) {
@@ -104,4 +108,4 @@ Result<std::string> read_file(const fs::path& path, std::string_view what) {
   return content;
 }
 
-}  // namespace lancet::data
+}  // namespace lancet

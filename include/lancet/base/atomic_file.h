@@ -8,7 +8,7 @@
 
 #include "lancet/base/result.h"
 
-namespace lancet::data {
+namespace lancet {
 
 class AtomicFile {
  public:
@@ -34,4 +34,4 @@ Status write_file(const std::filesystem::path& path, std::string_view content);
 // The whole of a file; a data error where it is not a regular file that can be read. what: "a vocabulary".
 Result<std::string> read_file(const std::filesystem::path& path, std::string_view what);
 
-}  // namespace lancet::data
+}  // namespace lancet
