@@ -148,6 +148,12 @@ struct Reader {
   }
   Status operator()(std::string* x) const {
     if (!value.is_string()) return wrong(origin, field, "a string", value);
+    // A file's text is UTF-8, but --set may bring any bytes, and the run's config.json could not hold them.
+    try {
+      (void)value.dump();
+    } catch (const json::type_error&) {
+      return wrong(origin, field, "a string in UTF-8", value);
+    }
     *x = value.get<std::string>();
     return {};
   }

@@ -148,6 +148,8 @@ TEST_CASE("a wrong type or value says what was expected and found") {
   CHECK(fault(R"({"threads": 1025})") == "c.json: threads: expected an integer in [0, 1024], found 1025");
   CHECK(fault(R"({"data": {"synthetic": 1}})") == "c.json: data.synthetic: expected true or false, found 1");
   CHECK(fault(R"({"data": {"train": 1}})") == "c.json: data.train: expected a string, found 1");
+  CHECK(fault("{}", {"train.sample_prompt=a\xff" "b"}).find("train.sample_prompt: expected a string in UTF-8, found \"a") !=
+        std::string::npos);
   CHECK(fault(R"({"train": {"dtype": "fp16"}})") ==
         "c.json: train.dtype: expected one of \"fp32\", \"bf16\", found \"fp16\"");
   CHECK(fault(R"({"device": 0})") == "c.json: device: expected one of \"cpu\", \"cuda\", found 0");
