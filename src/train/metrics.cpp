@@ -1,8 +1,16 @@
 #include "lancet/train/metrics.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
 #include <cmath>
+#include <cstring>
+#include <system_error>
+
+#include "lancet/base/log.h"
 
 namespace lancet::train {
 namespace {
@@ -11,6 +19,23 @@ std::string number(double value) { return std::isfinite(value) ? fmt::format("{:
 template <class T>
 std::string number(const std::optional<T>& value) {
   return value ? number(double(*value)) : "null";
+}
+
+// The records of a run before are not this run's to throw away.
+Status keep_earlier(const std::filesystem::path& path) {
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(path, error) || std::filesystem::file_size(path, error) == 0) return {};
+  std::filesystem::path kept;
+  for (int n = 1; kept.empty() || std::filesystem::exists(kept, error); ++n) {
+    kept = path;
+    kept += fmt::format(".{}", n);
+  }
+  std::filesystem::rename(path, kept, error);
+  if (error)
+    return data_error(fmt::format("{}: expected to rename an earlier run's records to {}, found: {}", path.string(),
+                                  kept.filename().string(), error.message()));
+  log::info("{}: an earlier run's records, kept as {}", path.string(), kept.filename().string());
+  return {};
 }
 
 }  // namespace
@@ -44,17 +69,43 @@ std::string step_line(const StepRecord& r, std::int64_t steps, double seconds_le
   return line + " | ETA " + duration(seconds_left);
 }
 
+MetricsFile::~MetricsFile() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+MetricsFile::MetricsFile(MetricsFile&& other) noexcept
+    : path_(std::move(other.path_)), fd_(std::exchange(other.fd_, -1)), bytes_(other.bytes_) {}
+
+MetricsFile& MetricsFile::operator=(MetricsFile&& other) noexcept {
+  std::swap(path_, other.path_);
+  std::swap(fd_, other.fd_);
+  std::swap(bytes_, other.bytes_);
+  return *this;
+}
+
 Result<MetricsFile> MetricsFile::create(const std::filesystem::path& path) {
-  MetricsFile file;
-  file.path_ = path;
-  file.out_.open(path, std::ios::trunc);
-  if (!file.out_) return data_error(fmt::format("{}: expected a file that can be written", path.string()));
-  return file;
+  LANCET_TRY(keep_earlier(path));
+  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  if (fd < 0)
+    return data_error(fmt::format("{}: expected a file that can be written, found: {}", path.string(), std::strerror(errno)));
+  return MetricsFile(path, fd);
 }
 
 Status MetricsFile::write(const StepRecord& record) {
-  out_ << to_json(record) << '\n' << std::flush;
-  if (!out_) return data_error(fmt::format("{}: writing failed (is the disk full?)", path_.string()));
+  const std::string line = to_json(record) + "\n";
+  for (std::size_t at = 0; at < line.size();) {
+    const ssize_t written = ::pwrite(fd_, line.data() + at, line.size() - at, bytes_ + static_cast<std::int64_t>(at));
+    if (written < 0 && errno == EINTR) continue;
+    if (written > 0) {
+      at += static_cast<std::size_t>(written);
+      continue;
+    }
+    const int error = written < 0 ? errno : ENOSPC;
+    std::string text = fmt::format("{}: expected room for the record of step {}, found: {}", path_.string(), record.step, std::strerror(error));
+    if (::ftruncate(fd_, bytes_) != 0) text += " (its last line may be cut short)";
+    return data_error(std::move(text));
+  }
+  bytes_ += static_cast<std::int64_t>(line.size());
   return {};
 }
 

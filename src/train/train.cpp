@@ -2,12 +2,12 @@
 
 #include <cmath>
 #include <filesystem>
-#include <fstream>
 
+#include "lancet/base/atomic_file.h"
 #include "lancet/base/log.h"
-#include "lancet/data/tokenizer.h"
 #include "lancet/ir/plan.h"
 #include "lancet/train/agree.h"
+#include "lancet/train/batches.h"
 #include "lancet/train/trainer.h"
 
 namespace lancet::train {
@@ -23,16 +23,10 @@ class RunFolder {
     std::filesystem::create_directories(folder.path_, error);
     if (error)
       return data_error(fmt::format("log.run_dir: expected a folder that can be made at {}, found: {}", folder.path_.string(), error.message()));
-    LANCET_TRY(folder.write("config.json", config::to_json(config)));
-    LANCET_TRY(folder.write("plan.ir", ir::print(plan)));
+    LANCET_TRY(write_file(folder.path_ / "config.json", config::to_json(config)));
+    LANCET_TRY(write_file(folder.path_ / "plan.ir", ir::print(plan)));
     LANCET_ASSIGN(folder.metrics_, MetricsFile::create(folder.path_ / "metrics.jsonl"));
     return folder;
-  }
-  Status write(const char* name, const std::string& text) const {
-    std::ofstream out(path_ / name, std::ios::trunc);
-    out << text << std::flush;
-    if (!out) return data_error(fmt::format("{}: writing failed (is the disk full?)", (path_ / name).string()));
-    return {};
   }
   Status record(const StepRecord& record) { return metrics_->write(record); }
 
@@ -69,6 +63,7 @@ class Run {
 
   Status operator()() {
     LANCET_ASSIGN(trainer_, Trainer::create(config_, world_, options_));
+    LANCET_TRY(agree(world_, open_tokenizer()));
     LANCET_TRY(agree(world_, open_folder()));
     log::info("{}", trainer_->banner());
     for (std::int64_t step = 0; step < config_.train.steps; ++step) {
@@ -84,6 +79,11 @@ class Run {
 
  private:
   bool leads() const { return world_.rank() == 0; }
+
+  Status open_tokenizer() {
+    LANCET_ASSIGN(tokenizer_, load_tokenizer(config_));
+    return {};
+  }
 
   Status open_folder() {
     if (!leads()) return {};
@@ -108,12 +108,11 @@ class Run {
   }
 
   Status sample() {
-    if (config_.train.sample_tokens == 0) return {};
-    LANCET_ASSIGN(const data::Tokenizer tokenizer, data::Tokenizer::load(config_.data.tokenizer));
-    LANCET_ASSIGN(std::vector<std::int32_t> prompt, tokenizer.encode(config_.train.sample_prompt));
-    if (prompt.empty()) prompt.push_back(std::max(tokenizer.eos(), 0));
+    if (config_.train.sample_tokens == 0 || !tokenizer_) return {};
+    LANCET_ASSIGN(std::vector<std::int32_t> prompt, tokenizer_->encode(config_.train.sample_prompt));
+    if (prompt.empty()) prompt.push_back(std::max(tokenizer_->eos(), 0));
     LANCET_ASSIGN(const std::vector<std::int32_t> ids, trainer_->generate(prompt, config_.train.sample_tokens));
-    LANCET_ASSIGN(const std::string text, tokenizer.decode(ids));
+    LANCET_ASSIGN(const std::string text, tokenizer_->decode(ids));
     log::info("sample: {}", text);
     return {};
   }
@@ -122,6 +121,7 @@ class Run {
   comm::Communicator& world_;
   const TrainerOptions& options_;
   std::unique_ptr<Trainer> trainer_;
+  std::optional<data::Tokenizer> tokenizer_;
   std::optional<RunFolder> folder_;
   Averages averages_;
 };

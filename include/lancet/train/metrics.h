@@ -2,9 +2,9 @@
 #pragma once
 #include <cstdint>
 #include <filesystem>
-#include <fstream>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "lancet/base/result.h"
 
@@ -34,15 +34,23 @@ std::string to_json(const StepRecord& record);  // one line
 std::string step_line(const StepRecord& record, std::int64_t steps, double seconds_left);
 std::string duration(double seconds);  // "1h 02m", "3m 20s", "12s"
 
-// metrics.jsonl: a line a step, on the disk as soon as it is written.
+// metrics.jsonl: a line a step, written out as soon as it is made. Every line in the file is whole: what a full disk cut
+// short is taken back.
 class MetricsFile {
  public:
+  // Records that stand there already are kept: the file is renamed to metrics.jsonl.1, or the next free number, and the log
+  // says so. Data error: no file can be made there.
   static Result<MetricsFile> create(const std::filesystem::path& path);
+  ~MetricsFile();
+  MetricsFile(MetricsFile&& other) noexcept;
+  MetricsFile& operator=(MetricsFile&& other) noexcept;
   Status write(const StepRecord& record);  // data error on a full disk
 
  private:
+  MetricsFile(std::filesystem::path path, int fd) : path_(std::move(path)), fd_(fd) {}
   std::filesystem::path path_;
-  std::ofstream out_;
+  int fd_ = -1;
+  std::int64_t bytes_ = 0;  // of whole lines
 };
 
 }  // namespace lancet::train
