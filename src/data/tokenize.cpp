@@ -129,11 +129,11 @@ Status check(const std::vector<std::filesystem::path>& texts, const std::filesys
   if (!(options.eval_fraction >= 0 && options.eval_fraction < 1)) {
     return config_error(fmt::format("expected a held-out part in [0, 1), found {}", options.eval_fraction));
   }
-  auto same = [](const fs::path& a, const fs::path& b) {  // whether or not they exist yet
+  auto same = [](const auto& a, const auto& b) {  // whether or not they exist yet
     std::error_code ignored;
-    return fs::weakly_canonical(fs::absolute(a, ignored), ignored) == fs::weakly_canonical(fs::absolute(b, ignored), ignored);
+    return std::filesystem::weakly_canonical(std::filesystem::absolute(a, ignored), ignored) == std::filesystem::weakly_canonical(std::filesystem::absolute(b, ignored), ignored);
   };
-  for (const fs::path& text : texts)
+  for (const std::filesystem::path& text : texts)
     if (same(text, out) || (options.eval_fraction > 0 && same(text, options.eval_out)))
       return config_error(fmt::format("expected an output that is not a text to read, found \"{}\" as both", text.string()));
   if (options.eval_fraction > 0 && (options.eval_out.empty() || same(options.eval_out, out))) {

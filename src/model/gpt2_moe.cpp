@@ -148,7 +148,7 @@ ir::Program build_forward(const config::Model& model, const BuildOptions& option
 std::int64_t capacity(double capacity_factor, std::int64_t tokens, std::int64_t experts) {
   // The small subtraction keeps 1.25 * 1024 / 4, exact in real numbers, from being rounded up past 320.
   const double exact = capacity_factor * double(tokens) / double(experts);
-  return std::clamp(std::int64_t(std::ceil(exact - 1e-9 * exact)), std::int64_t{1}, tokens);
+  return static_cast<std::int64_t>(std::clamp(std::ceil(exact - 1e-9 * exact), 1.0, double(tokens)));
 }
 
 bool decays(std::string_view parameter) {

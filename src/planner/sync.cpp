@@ -16,14 +16,19 @@ bool is_share(std::string_view output) { return output == "loss" || output.start
 
 class Sync {
  public:
-  Sync(const ir::Program& program, std::int64_t bucket_bytes, bool gradients) : source_(program), bucket_bytes_(bucket_bytes) {
+  Sync(const ir::Program& program, std::int64_t bucket_bytes, bool gradients) : source_(program) {
+    std::int64_t total = 0;
     result_ = program;
     result_.instructions.clear();
     for (std::size_t i = 0; gradients && i < program.outputs.size(); ++i) {
       const std::string_view name = program.outputs[i].name;
-      if (name.starts_with("grad.") && !program[program.find(name.substr(5))].local)
-        gradients_[program.outputs[i].tensor.value] = i;
+      if (!name.starts_with("grad.") || program[program.find(name.substr(5))].local) continue;
+      gradients_[program.outputs[i].tensor.value] = i;
+      total += ir::bytes(program.type(program.outputs[i].tensor));
     }
+    // A model smaller than a bucket would send everything at the end, beside nothing: at least some eight buckets, as
+    // long as they are large enough that bandwidth, not latency, decides.
+    bucket_bytes_ = std::min(bucket_bytes, std::max(total / 8, std::int64_t{256} << 10));
   }
 
   ir::Program run() {
@@ -71,7 +76,7 @@ class Sync {
   }
 
   const ir::Program& source_;
-  std::int64_t bucket_bytes_;
+  std::int64_t bucket_bytes_ = 0;
   ir::Program result_;
   std::unordered_map<std::int32_t, std::size_t> gradients_;  // tensor -> output; looked up only, never walked
   std::vector<TensorId> reduced_;

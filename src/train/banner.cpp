@@ -23,6 +23,13 @@ std::int64_t resident_bytes() {
   return resident * sysconf(_SC_PAGESIZE);
 }
 
+std::int64_t available_bytes() {
+  std::ifstream meminfo("/proc/meminfo");
+  for (std::string line; std::getline(meminfo, line);)
+    if (std::int64_t kilobytes = 0; std::sscanf(line.c_str(), "MemAvailable: %ld", &kilobytes) == 1) return kilobytes * 1024;
+  return 0;
+}
+
 ProductFlops product_flops(const ir::Program& program) {
   ProductFlops total;
   for (const ir::Instruction& instruction : program.instructions) {

@@ -37,37 +37,18 @@ class TrainerImpl final : public Trainer {
 
   Status set_up() {
     memory_.process = resident_bytes();
-    const int ranks = world_.size();
-    LANCET_TRY(agree(world_, config::check(config_, ranks)));
+    LANCET_TRY(agree(world_, config::check(config_, world_.size())));
+    LANCET_TRY(check_same_config());
     LANCET_TRY(agree(world_, check_place()));
     LANCET_TRY(agree(world_, open_data()));
     LANCET_TRY(make_lanes());
     LANCET_ASSIGN(wire_, comm::measure_wire(world_));
     LANCET_TRY(measure_peak());
-    LANCET_ASSIGN(ir::Plan plan, share_plan(world_, plan_step(config_, ranks, true, options_.inspect)));
-    arena_bytes_ = plan.arena_bytes;
-    store_.add(plan.program);
-    std::optional<ir::Plan> micro, evaluate;
-    if (config_.train.gradient_accumulation_steps > 1) {
-      LANCET_ASSIGN(micro, share_plan(world_, plan_step(config_, ranks, false, false)));
-      arena_bytes_ = std::max(arena_bytes_, micro->arena_bytes);
-      store_.add(micro->program);
-    }
-    if (evaluation_) {
-      LANCET_ASSIGN(evaluate, share_plan(world_, plan_forward(config_, model::Mode::evaluate, ranks)));
-      arena_bytes_ = std::max(arena_bytes_, evaluate->arena_bytes);
-    }
-    LANCET_TRY(agree(world_, allocate_arena()));
-    LANCET_ASSIGN(executor_, bind(plan));
-    if (micro) {
-      LANCET_ASSIGN(micro_, bind(*micro));
-    }
-    if (evaluate) {
-      LANCET_ASSIGN(evaluator_, bind(*evaluate));
-    }
-    initialize_weights(config_, world_.rank(), ranks, store_);
-    flops_ = product_flops(plan.program);
-    find_layers(plan.program);
+    LANCET_TRY(make_plans());
+    LANCET_TRY(agree(world_, allocate()));
+    LANCET_TRY(bind());
+    initialize_weights(config_, world_.rank(), world_.size(), store_);
+    flops_ = product_flops(update_.executor->plan().program);
     return {};
   }
 
@@ -77,16 +58,16 @@ class TrainerImpl final : public Trainer {
     record.step = step + 1;
     record.lr = learning_rate(config_.train, step);
     set_schedule(step, record.lr);
-    Totals totals;
+    totals_.clear();
     const auto accumulation = static_cast<int>(config_.train.gradient_accumulation_steps);
     for (int micro = 0; micro < accumulation; ++micro) {
-      runtime::Executor& executor = micro + 1 < accumulation ? *micro_ : *executor_;
-      LANCET_TRY(fill(options_.batches ? *options_.batches : *batches_, executor, step, micro));
-      LANCET_TRY(executor.run());
-      add_up(executor, record, totals);
+      BoundPlan& plan = micro + 1 < accumulation ? micro_ : update_;
+      LANCET_TRY(fill(options_.batches ? *options_.batches : *batches_, plan, step, micro));
+      LANCET_TRY(plan.executor->run());
+      add_up(plan, record);
     }
-    record.grad_norm = executor_->output("grad_norm").as<float>()[0];
-    finish(record, totals, seconds_since(start));
+    record.grad_norm = *update_.grad_norm;
+    finish(record, seconds_since(start));
     if (std::isfinite(record.loss) && std::isfinite(record.grad_norm)) return record;
     Error error = numerical_error(fmt::format("step {}: expected a finite loss and gradient norm, found loss {} and norm {}",
                                               record.step, record.loss, record.grad_norm));
@@ -96,38 +77,57 @@ class TrainerImpl final : public Trainer {
 
   Result<std::optional<double>> evaluate() override {
     if (!evaluation_) return std::optional<double>();
-    double sum = 0;
+    double sum = 0;  // over tokens; a plan's loss is divided by the tokens of a full batch
+    const double batch_tokens = double(config_.train.micro_batch_size * config_.train.seq_len) * world_.size();
     for (std::int64_t i = 0; i < evaluation_->count; ++i) {
-      LANCET_TRY(fill(*evaluation_->batches, *evaluator_, i, 0));
-      LANCET_TRY(evaluator_->run());
-      sum += evaluator_->output("loss").as<float>()[0];
+      LANCET_TRY(fill(*evaluation_->batches, evaluate_, i, 0));
+      LANCET_TRY(evaluate_.executor->run());
+      sum += double(*evaluate_.loss) * batch_tokens;
     }
-    return std::optional<double>(sum / double(evaluation_->count));
+    return std::optional<double>(sum / double(evaluation_->sequences * config_.train.seq_len));
   }
 
   Result<std::vector<std::int32_t>> generate(std::vector<std::int32_t> prompt, std::int64_t count) override;
 
   runtime::TensorStore& store() override { return store_; }
-  runtime::Executor& executor() override { return *executor_; }
+  runtime::Executor& executor() override { return *update_.executor; }
 
   std::string banner() const override {
-    MemoryPlan memory = memory_;
-    memory.parameters = store_.bytes(ir::TensorKind::parameter);
-    memory.state = store_.bytes(ir::TensorKind::state);
-    memory.arena = arena_bytes_;
-    memory.workspace = executor_->workspace_bytes() + threads_ * std::int64_t(backend::cpu::matmul_scratch_bytes());
-    if (evaluator_) memory.workspace += evaluator_->workspace_bytes();
-    if (micro_) memory.workspace += micro_->workspace_bytes();
-    std::string text = train::banner(config_, world_.size(), threads_, wire_, memory, peak_, executor_->plan());
+    std::string text = train::banner(config_, world_.size(), threads_, wire_, memory_, peak_, update_.executor->plan());
     if (const std::string warning = comm::slow_wire_warning(wire_); !warning.empty()) text += "\n" + warning;
     return text;
   }
 
  private:
+  // A plan bound to memory, with what a step reads and writes looked up once. Null where the plan has no such output.
+  struct BoundPlan {
+    std::unique_ptr<runtime::Executor> executor;
+    std::span<std::int32_t> tokens, targets;
+    const float* loss = nullptr;
+    const float* grad_norm = nullptr;
+    float* schedule = nullptr;
+    std::vector<const float*> aux;
+    std::vector<std::span<const float>> load;  // [2,E] each
+  };
+
+  // Of one step, over its micro batches.
   struct Totals {
     runtime::StepTimes times;
     std::vector<double> chosen, kept;  // per MoE layer and expert, over the whole batch
+    void clear() {
+      times = {};
+      std::fill(chosen.begin(), chosen.end(), 0);
+      std::fill(kept.begin(), kept.end(), 0);
+    }
   };
+
+  // Each rank reads its own copy of the file; they must say the same.
+  Status check_same_config() {
+    const std::string mine = config::to_json(config_);
+    LANCET_ASSIGN(const std::string first, broadcast_text(world_, mine, 0));
+    return agree(world_, mine == first ? Status()
+                                       : Status(config_error("expected the same config on all ranks, found another than rank 0's")));
+  }
 
   // What the config asks of the machine that this program or this start cannot give.
   Status check_place() const {
@@ -156,6 +156,7 @@ class TrainerImpl final : public Trainer {
     for (ir::Lane lane : {ir::Lane::expert, ir::Lane::reduce}) {
       LANCET_ASSIGN(auto communicator, world_.duplicate());
       communicator->set_timeout(std::chrono::milliseconds(static_cast<std::int64_t>(config_.comm.timeout_s * 1000)));
+      communicator->set_name(std::string(ir::name(lane)));
       lanes_[static_cast<std::size_t>(lane)] = std::move(communicator);
     }
     return {};
@@ -171,109 +172,162 @@ class TrainerImpl final : public Trainer {
     return world_.barrier();
   }
 
-  Status allocate_arena() {
-    try {
-      arena_ = backend::cpu::Buffer::raw(static_cast<std::size_t>(arena_bytes_));
-    } catch (const std::bad_alloc&) {
-      return config_error(fmt::format("expected {} MB of memory for the arena of a rank, found less", arena_bytes_ / 1'000'000));
+  Status make_plans() {
+    const int ranks = world_.size();
+    LANCET_ASSIGN(update_plan_, share_plan(world_, plan_step(config_, ranks, true, options_.inspect)));
+    if (config_.train.gradient_accumulation_steps > 1) {
+      LANCET_ASSIGN(micro_plan_, share_plan(world_, plan_step(config_, ranks, false, false)));
+    }
+    if (evaluation_) {
+      LANCET_ASSIGN(evaluate_plan_, share_plan(world_, plan_forward(config_, model::Mode::evaluate, ranks)));
     }
     return {};
   }
 
-  Result<std::unique_ptr<runtime::Executor>> bind(const ir::Plan& plan) {
-    runtime::ExecutorOptions options{.threads = threads_, .communicators = {}, .arena = &arena_};
-    for (std::size_t lane = 0; lane < ir::lane_count; ++lane) options.communicators[lane] = lanes_[lane].get();
-    return runtime::Executor::create(plan, store_, options);
+  // Refuses at start what would not fit; then takes the memory.
+  Status allocate() {
+    for (const ir::Tensor& tensor : update_plan_.program.tensors) {
+      if (tensor.kind == ir::TensorKind::parameter) memory_.parameters += ir::bytes(tensor.type);
+      if (tensor.kind == ir::TensorKind::state) memory_.state += ir::bytes(tensor.type);
+    }
+    memory_.arena = update_plan_.arena_bytes;
+    for (const auto& plan : {micro_plan_, evaluate_plan_})
+      if (plan) memory_.arena = std::max(memory_.arena, plan->arena_bytes);
+    const std::int64_t needed = memory_.parameters + memory_.state + memory_.arena;
+    const std::int64_t available = available_bytes() / options_.local_ranks;
+    if (available > 0 && needed > available)
+      return config_error(fmt::format("expected {} MB of free memory a rank ({} parameters, {} optimizer, {} activations), found {} MB",
+                                      needed / 1'000'000, memory_.parameters / 1'000'000, memory_.state / 1'000'000,
+                                      memory_.arena / 1'000'000, available / 1'000'000));
+    try {
+      arena_ = backend::cpu::Buffer::raw(static_cast<std::size_t>(memory_.arena));
+      store_.add(update_plan_.program);
+      if (micro_plan_) store_.add(micro_plan_->program);
+    } catch (const std::bad_alloc&) {
+      return config_error(fmt::format("expected {} MB of memory a rank, found less", needed / 1'000'000));
+    }
+    return {};
   }
 
-  void find_layers(const ir::Program& program) {
-    for (const ir::Output& output : program.outputs) {
-      if (output.name.starts_with("aux.")) aux_.push_back(output.name);
-      if (output.name.starts_with("load.")) load_.push_back(output.name);
+  Status bind() {
+    LANCET_ASSIGN(update_, bind(update_plan_));
+    if (micro_plan_) {
+      LANCET_ASSIGN(micro_, bind(*micro_plan_));
     }
+    if (evaluate_plan_) {
+      LANCET_ASSIGN(evaluate_, bind(*evaluate_plan_));
+    }
+    std::size_t experts = 0;
+    for (const auto& load : update_.load) experts += load.size() / 2;
+    totals_.chosen.resize(experts);
+    totals_.kept.resize(experts);
+    memory_.workspace = threads_ * std::int64_t(backend::cpu::matmul_scratch_bytes());
+    for (const BoundPlan* plan : {&update_, &micro_, &evaluate_})
+      if (plan->executor) memory_.workspace += plan->executor->workspace_bytes();
+    return {};
+  }
+
+  Result<BoundPlan> bind(const ir::Plan& plan) {
+    runtime::ExecutorOptions options{.threads = threads_, .communicators = {}, .arena = &arena_};
+    for (std::size_t lane = 0; lane < ir::lane_count; ++lane) options.communicators[lane] = lanes_[lane].get();
+    BoundPlan bound;
+    LANCET_ASSIGN(bound.executor, runtime::Executor::create(plan, store_, options));
+    runtime::Executor& executor = *bound.executor;
+    auto ids = [&](const char* name) {
+      const ops::TensorView view = executor.input(name);
+      return std::span(view.as<std::int32_t>(), static_cast<std::size_t>(view.elements()));
+    };
+    bound.tokens = ids("tokens");
+    bound.targets = ids("targets");
+    bound.loss = executor.output("loss").as<float>();
+    if (executor.has_output("grad_norm")) {
+      bound.grad_norm = executor.output("grad_norm").as<float>();
+      bound.schedule = executor.input("schedule").as<float>();
+    }
+    for (const ir::Output& output : plan.program.outputs) {
+      const ops::TensorView view = executor.output(output.name);
+      if (output.name.starts_with("aux.")) bound.aux.push_back(view.as<float>());
+      if (output.name.starts_with("load."))
+        bound.load.emplace_back(view.as<float>(), static_cast<std::size_t>(view.elements()));
+    }
+    return bound;
   }
 
   void set_schedule(std::int64_t step, double lr) {
-    float* schedule = executor_->input("schedule").as<float>();
     const double t = double(step + 1);
-    schedule[0] = float(lr);
-    schedule[1] = float(1 - std::pow(config_.train.adam_beta1, t));
-    schedule[2] = float(1 - std::pow(config_.train.adam_beta2, t));
+    update_.schedule[0] = float(lr);
+    update_.schedule[1] = float(1 - std::pow(config_.train.adam_beta1, t));
+    update_.schedule[2] = float(1 - std::pow(config_.train.adam_beta2, t));
   }
 
-  // A rank whose data cannot be read must not leave the others in a collective: it aborts them.
-  Status fill(Batches& batches, runtime::Executor& executor, std::int64_t step, int micro) {
-    const ops::TensorView tokens = executor.input("tokens"), targets = executor.input("targets");
-    const auto size = static_cast<std::size_t>(tokens.elements());
-    Status status = batches.fill(step, micro, {tokens.as<std::int32_t>(), size}, {targets.as<std::int32_t>(), size});
+  // A rank whose data cannot be read must not leave its own lanes in a collective: it aborts them.
+  Status fill(Batches& batches, BoundPlan& plan, std::int64_t step, int micro) {
+    Status status = batches.fill(step, micro, plan.tokens, plan.targets);
     if (!status.ok())
       for (auto& lane : lanes_)
         if (lane) lane->abort(status.error().message);
     return status;
   }
 
-  void add_up(runtime::Executor& executor, StepRecord& record, Totals& totals) {
-    record.loss += executor.output("loss").as<float>()[0];
-    for (const std::string& name : aux_) record.aux_loss += executor.output(name).as<float>()[0];
+  void add_up(const BoundPlan& plan, StepRecord& record) {
+    record.loss += *plan.loss;
+    for (const float* aux : plan.aux) record.aux_loss += *aux;
     std::size_t at = 0;
-    for (const std::string& name : load_) {
-      const ops::TensorView load = executor.output(name);
-      const auto experts = static_cast<std::size_t>(load.shape()[1]);
-      totals.chosen.resize(std::max(totals.chosen.size(), at + experts));
-      totals.kept.resize(totals.chosen.size());
-      for (std::size_t e = 0; e < experts; ++e) {
-        totals.chosen[at + e] += load.as<float>()[e];
-        totals.kept[at + e] += load.as<float>()[experts + e];
+    for (const std::span<const float> load : plan.load) {
+      const std::size_t experts = load.size() / 2;
+      for (std::size_t e = 0; e < experts; ++e, ++at) {
+        totals_.chosen[at] += load[e];
+        totals_.kept[at] += load[experts + e];
       }
-      at += experts;
     }
-    const runtime::StepTimes times = executor.times();
-    totals.times.compute += times.compute;
-    totals.times.all_to_all += times.all_to_all;
-    totals.times.all_reduce += times.all_reduce;
-    totals.times.communication += times.communication;
-    totals.times.exposed += times.exposed;
+    const runtime::StepTimes times = plan.executor->times();
+    totals_.times.compute += times.compute;
+    totals_.times.all_to_all += times.all_to_all;
+    totals_.times.all_reduce += times.all_reduce;
+    totals_.times.communication += times.communication;
+    totals_.times.exposed += times.exposed;
   }
 
-  void finish(StepRecord& record, const Totals& totals, double seconds) const {
+  void finish(StepRecord& record, double seconds) const {
     const config::Train& train = config_.train;
     const double tokens = double(train.micro_batch_size * train.seq_len * train.gradient_accumulation_steps) * world_.size();
     record.step_ms = seconds * 1e3;
     record.tokens_per_s = tokens / seconds;
-    record.compute_ms = totals.times.compute;
-    record.a2a_ms = totals.times.all_to_all;
-    record.allreduce_ms = totals.times.all_reduce;
-    record.exposed_ms = totals.times.exposed;
-    if (world_.size() > 1 && totals.times.communication > 0)
-      record.hidden_pct = 100 * (1 - totals.times.exposed / totals.times.communication);
+    record.compute_ms = totals_.times.compute;
+    record.a2a_ms = totals_.times.all_to_all;
+    record.allreduce_ms = totals_.times.all_reduce;
+    if (world_.size() > 1) {  // a rank alone only copies
+      record.exposed_ms = totals_.times.exposed;
+      if (totals_.times.communication > 0) record.hidden_pct = 100 * (1 - totals_.times.exposed / totals_.times.communication);
+    }
     double filled = 0;  // of the slots that the experts' flops were counted on
-    if (!load_.empty()) filled = balance(record, totals);
+    if (!update_.load.empty()) filled = balance(record);
     const double flops = double(train.gradient_accumulation_steps) * (flops_.dense + filled * flops_.experts);
     if (peak_.flops > 0) record.mfu = 100 * flops / seconds / peak_.flops;
   }
 
   // Fills in load, drops and dead experts; returns the share of slots that held a token.
-  double balance(StepRecord& record, const Totals& totals) const {
-    const std::size_t experts = totals.chosen.size() / load_.size();
+  double balance(StepRecord& record) const {
+    const std::size_t layers = update_.load.size(), experts = totals_.chosen.size() / layers;
     double chosen = 0, kept = 0, unevenness = 0;
     std::int64_t dead = 0;
-    for (std::size_t layer = 0; layer < load_.size(); ++layer) {
+    for (std::size_t layer = 0; layer < layers; ++layer) {
       double most = 0, sum = 0;
       for (std::size_t e = layer * experts; e < (layer + 1) * experts; ++e) {
-        most = std::max(most, totals.chosen[e]);
-        sum += totals.chosen[e];
-        kept += totals.kept[e];
-        dead += totals.chosen[e] == 0;
+        most = std::max(most, totals_.chosen[e]);
+        sum += totals_.chosen[e];
+        kept += totals_.kept[e];
+        dead += totals_.chosen[e] == 0;
       }
       chosen += sum;
       unevenness += most * double(experts) / sum;
     }
-    record.load_max_over_mean = unevenness / double(load_.size());
+    record.load_max_over_mean = unevenness / double(layers);
     record.drop_pct = 100 * (1 - kept / chosen);
     record.dead_experts = dead;
-    const double tokens = double(config_.train.micro_batch_size * config_.train.seq_len);
-    const double slots = double(experts) * double(model::capacity(config_.model.capacity_factor, std::int64_t(tokens), std::int64_t(experts)));
-    return kept / (slots * double(load_.size()) * double(world_.size()) * double(config_.train.gradient_accumulation_steps));
+    const std::int64_t tokens = config_.train.micro_batch_size * config_.train.seq_len;
+    const double slots = double(experts) * double(model::capacity(config_.model.capacity_factor, tokens, std::int64_t(experts)));
+    return kept / (slots * double(layers) * double(world_.size()) * double(config_.train.gradient_accumulation_steps));
   }
 
   const config::Config config_;
@@ -289,9 +343,10 @@ class TrainerImpl final : public Trainer {
   std::optional<Evaluation> evaluation_;
   runtime::TensorStore store_;
   backend::cpu::Buffer arena_;
-  std::int64_t arena_bytes_ = 0;
-  std::vector<std::string> aux_, load_;
-  std::unique_ptr<runtime::Executor> executor_, micro_, evaluator_;
+  ir::Plan update_plan_;
+  std::optional<ir::Plan> micro_plan_, evaluate_plan_;
+  BoundPlan update_, micro_, evaluate_;
+  Totals totals_;
 };
 
 Result<std::vector<std::int32_t>> TrainerImpl::generate(std::vector<std::int32_t> ids, std::int64_t count) {

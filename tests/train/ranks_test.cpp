@@ -61,7 +61,7 @@ TEST_CASE("the number of threads changes no bit") {
   }
 }
 
-TEST_CASE("bf16 follows fp32") {
+TEST_CASE("bf16 follows fp32 on a small model") {
   auto config = test::small_config();
   config.train.lr_warmup_steps = 10;
   const auto exact = test::run_steps(config, 1, 100);

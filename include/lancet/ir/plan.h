@@ -17,7 +17,7 @@ struct Interval {
 };
 
 struct Plan {
-  // policy, model and build hashes, ranks, predicted_ms: what a plan was made for.
+  // policy, model (the hash of the forward Program's text), ranks: what a plan was made for.
   Attributes header;
   Program program;  // the order of the instructions of a lane is their order here
   std::vector<std::vector<InstructionId>> waits;  // per instruction: signals of other lanes, before it starts

@@ -16,8 +16,8 @@ namespace lancet::planner {
 // accumulate: gradients add up in states @p.grad, so that several micro batches make one step.
 ir::Program autodiff(const ir::Program& forward, bool accumulate = false);
 
-// All-reduces of the gradients that all ranks share, in buckets of at least bucket_bytes, each right behind the instruction
-// that completes it (not with gradients false: a micro batch that only adds its own up); then of the loss, aux and load
+// All-reduces of the gradients that all ranks share, in buckets of bucket_bytes (or an eighth of all, where that is less),
+// each right behind the instruction that completes it (not with gradients false: a micro batch that only adds its own up); then of the loss, aux and load
 // outputs, as one. One rank: unchanged.
 ir::Program sync(const ir::Program& program, int ranks, std::int64_t bucket_bytes, bool gradients = true);
 

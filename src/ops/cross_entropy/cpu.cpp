@@ -8,6 +8,8 @@
 namespace lancet::ops {
 namespace {
 
+constexpr std::int32_t ignored = -1;  // a target that counts for nothing
+
 struct Rows {
   explicit Rows(const KernelArgs& args)
       : targets(args.operands[1].as<std::int32_t>()),
@@ -18,7 +20,7 @@ struct Rows {
 
   void check_targets() const {
     for (std::int64_t r = 0; r < count; ++r)
-      LANCET_CHECK(targets[r] >= 0 && targets[r] < vocabulary, "target {} at {} lies outside a vocabulary of {}",
+      LANCET_CHECK(targets[r] >= ignored && targets[r] < vocabulary, "target {} at {} lies outside a vocabulary of {}",
                    targets[r], r, vocabulary);
   }
 
@@ -73,6 +75,10 @@ double loss_of(const T* x, std::int32_t target, float max, float sum) {
 // One row: its loss, and in training its gradient over it. The row comes from memory once and then stays in the cache.
 template <class T>
 double row(const Rows& rows, T* x, std::int32_t target, float* e) {
+  if (target == ignored) {
+    std::fill(x, x + rows.columns, T{});
+    return 0;
+  }
   const float max = row_max(rows.vocabulary, x);
   const float logit = to_f32(x[target]);
   const float sum = exponentials(rows.vocabulary, x, max, e);
@@ -88,6 +94,7 @@ double row(const Rows& rows, T* x, std::int32_t target, float* e) {
 
 template <class T>
 double row_loss(const Rows& rows, const T* x, std::int32_t target) {
+  if (target == ignored) return 0;
   const float max = row_max(rows.vocabulary, x);
   const float sum = cpu::sum(rows.vocabulary, [=](std::int64_t i) { return exp_f32(to_f32(x[i]) - max); });
   return loss_of(x, target, max, sum);
