@@ -30,7 +30,7 @@ ROOMS["cli"] = ROOMS["train"] + ["train"]
 # Kernels of an op know the device and the wire, and so do the helpers they share (src/ops/cpu*, cuda*); the op's
 # description (op.cpp, math.h, the rest of src/ops, and every private header that those include) does not.
 KERNEL_ROOMS = ["backend", "comm"]
-KERNEL_FILE = re.compile(r"^src/ops/\w+/(?!op\.cpp$|math\.h$)|^src/ops/cpu\.h$|^include/lancet/ops/kernel\w*\.h$|^tests/ops/")
+KERNEL_FILE = re.compile(r"^src/ops/\w+/(?!op\.cpp$|math\.h$)|^src/ops/cpu\w*\.h$|^include/lancet/ops/kernel\w*\.h$|^tests/ops/")
 
 # Foreign headers that stay in their corner: (what, header, where it may stand).
 CORNERS = [

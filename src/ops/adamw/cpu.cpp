@@ -1,7 +1,7 @@
 #include <cmath>
 
 #include "ops/adamw/math.h"
-#include "ops/cpu.h"
+#include "ops/cpu_update.h"
 
 namespace lancet::ops {
 namespace {
@@ -33,29 +33,15 @@ struct Settings {
   const float *clip, *schedule;
 };
 
-// adamw(&w, &m, &v, gradient, clip, schedule [, &master]). With a master copy it is what is updated, and w its
-// rounding.
+// adamw(&w, &m, &v, gradient, clip, schedule [, &master])
 Kernel bind(const KernelArgs& args) {
   const Settings settings(args);
   float *m = args.operands[1].as<float>(), *v = args.operands[2].as<float>();
   const float* gradient = args.operands[3].as<float>();
-  const std::int64_t n = args.operands[0].elements();
-  float* w = args.operands[args.has(6) ? 6 : 0].as<float>();
-  bf16* rounded = args.has(6) ? args.operands[0].as<bf16>() : nullptr;
+  const cpu::Weights weights(args, 6);
   return [=]() -> Status {
     const AdamW step = settings.step();
-    cpu::parallel_for(n, cpu::grain_elements, [&, step](std::int64_t begin, std::int64_t end) {
-      if (rounded) {
-#pragma omp simd
-        for (std::int64_t i = begin; i < end; ++i) {
-          w[i] = step(w[i], m[i], v[i], gradient[i]);
-          rounded[i] = from_f32<bf16>(w[i]);
-        }
-      } else {
-#pragma omp simd
-        for (std::int64_t i = begin; i < end; ++i) w[i] = step(w[i], m[i], v[i], gradient[i]);
-      }
-    });
+    weights.update([=](float w, std::int64_t i) { return step(w, m[i], v[i], gradient[i]); });
     return {};
   };
 }

@@ -2,22 +2,12 @@
 //   clip f32[2]: from clip_scale; the gradient is scaled by its second number
 //   schedule f32[3]: learning rate, 1 - beta1^t, 1 - beta2^t
 //   master f32 like w: where w is bf16, the weights proper, of which w is the rounded copy
-#include "ops/describe.h"
+#include "ops/update.h"
 
 namespace lancet::ops {
 namespace {
 
-Inferred infer(const OpInput& in) {
-  const TensorType& w = in.operands[0];
-  const TensorType full{DType::f32, w.shape};
-  if (!is_activation(w.dtype)) return expected("w of f32 or bf16");
-  for (int i : {1, 2, 3})
-    if (in.operands[std::size_t(i)] != full) return expected("moments and gradient f32 like w");
-  if (!is_vector(in.operands[4], 2) || !is_vector(in.operands[5], 3)) return expected("clip f32[2] and schedule f32[3]");
-  if ((w.dtype == DType::bf16) != (in.operands.size() > 6)) return expected("a master copy exactly where w is bf16");
-  if (in.operands.size() > 6 && in.operands[6] != full) return expected("a master copy f32 like w");
-  return Types{};
-}
+Inferred infer(const OpInput& in) { return infer_update(in, 2); }
 
 Work work(const OpInput& in) {
   const double elements = double(in.operands[0].shape.elements());

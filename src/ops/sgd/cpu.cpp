@@ -1,33 +1,20 @@
-#include "ops/cpu.h"
+#include "ops/cpu_update.h"
 #include "ops/sgd/math.h"
 
 namespace lancet::ops {
 namespace {
 
-// sgd(&w, &v, gradient, clip, schedule [, &master]). With a master copy it is what is updated, and w its rounding.
+// sgd(&w, &v, gradient, clip, schedule [, &master])
 Kernel bind(const KernelArgs& args) {
   float* velocity = args.operands[1].as<float>();
   const float *gradient = args.operands[2].as<float>(), *clip = args.operands[3].as<float>(),
               *schedule = args.operands[4].as<float>();
   const float momentum = float(args.attributes.real("momentum")),
               weight_decay = float(args.attributes.real("weight_decay"));
-  const std::int64_t n = args.operands[0].elements();
-  float* w = args.operands[args.has(5) ? 5 : 0].as<float>();
-  bf16* rounded = args.has(5) ? args.operands[0].as<bf16>() : nullptr;
+  const cpu::Weights weights(args, 5);
   return [=]() -> Status {
     const Sgd step{momentum, weight_decay, schedule[0], clip[1]};
-    cpu::parallel_for(n, cpu::grain_elements, [&, step](std::int64_t begin, std::int64_t end) {
-      if (rounded) {
-#pragma omp simd
-        for (std::int64_t i = begin; i < end; ++i) {
-          w[i] = step(w[i], velocity[i], gradient[i]);
-          rounded[i] = from_f32<bf16>(w[i]);
-        }
-      } else {
-#pragma omp simd
-        for (std::int64_t i = begin; i < end; ++i) w[i] = step(w[i], velocity[i], gradient[i]);
-      }
-    });
+    weights.update([=](float w, std::int64_t i) { return step(w, velocity[i], gradient[i]); });
     return {};
   };
 }

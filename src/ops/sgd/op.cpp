@@ -1,20 +1,11 @@
 // SGD with momentum, in place: v = momentum * v + (gradient + weight_decay * w); w -= lr * v.
 // sgd(&w, &v, gradient, clip, schedule [, &master]); clip, schedule and master as in adamw.
-#include "ops/describe.h"
+#include "ops/update.h"
 
 namespace lancet::ops {
 namespace {
 
-Inferred infer(const OpInput& in) {
-  const TensorType& w = in.operands[0];
-  const TensorType full{DType::f32, w.shape};
-  if (!is_activation(w.dtype)) return expected("w of f32 or bf16");
-  if (in.operands[1] != full || in.operands[2] != full) return expected("velocity and gradient f32 like w");
-  if (!is_vector(in.operands[3], 2) || !is_vector(in.operands[4], 3)) return expected("clip f32[2] and schedule f32[3]");
-  if ((w.dtype == DType::bf16) != (in.operands.size() > 5)) return expected("a master copy exactly where w is bf16");
-  if (in.operands.size() > 5 && in.operands[5] != full) return expected("a master copy f32 like w");
-  return Types{};
-}
+Inferred infer(const OpInput& in) { return infer_update(in, 1); }
 
 Work work(const OpInput& in) {
   const double elements = double(in.operands[0].shape.elements());
