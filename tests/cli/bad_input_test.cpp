@@ -34,6 +34,13 @@ TEST_CASE("fields that are wrong") {
                                             {"train.seq_len=999", {"seq_len", "999"}},
                                             {"overlap.policy=lancet", {"overlap.policy", "sequential"}},
                                             {"device=cuda", {"cuda"}},
+                                            {"overlap.max_parts=4", {"unknown key 'overlap.max_parts'"}},
+                                            {"log.trace=true", {"unknown key 'log.trace'"}},
+                                            {"model.n_layer=100000000", {"n_layer", "[1, 10000]"}},
+                                            {"model.n_embd=999999999999", {"n_embd", "[1, 1048576]"}},
+                                            {"train.micro_batch_size=1048576 --set model.vocab_size=2147483647",
+                                             {"the logits", "expected at most 1099511627776 elements"}},
+                                            {"model.capacity_factor=1e300", {"capacity_factor"}},
                                             {"train.lr", {"train.lr"}}}));
   const auto outcome = lancet("train " + config + " --set " + given.set + " --run-dir " + (folder / "run"));
   check(outcome, 2, given.said);
@@ -48,6 +55,7 @@ TEST_CASE("config files that are wrong") {
   check(lancet("trian x.json"), 2, {"trian"});
 }
 
+#if defined(LANCET_HAVE_MPI)
 TEST_CASE("ranks that do not fit are told once, and all leave") {
   const TemporaryFolder folder;
   const std::string config = folder.write("small.json", test::small_config);
@@ -55,6 +63,7 @@ TEST_CASE("ranks that do not fit are told once, and all leave") {
   CHECK_FALSE(std::filesystem::exists(folder / "run"));
   check(test::mpirun(2, "train " + config + " --set model.n_embdd=3"), 2, {"n_embdd"});
 }
+#endif
 
 TEST_CASE("token files that are wrong") {
   const TemporaryFolder folder;
@@ -95,12 +104,77 @@ TEST_CASE("texts that are wrong leave nothing behind") {
   check(test::shell("printf 'good text' | " LANCET_BINARY " data encode --tokenizer " + tok + " > /dev/full"), 3, {"writing failed"});
 }
 
+TEST_CASE("a tokenizer that does not fit the model is told before the first step, once") {
+  const TemporaryFolder folder;
+  const std::string book = folder.write("book.txt", std::string(20000, 'x') + "\nand some other words to learn from\n");
+  const std::string tok = folder / "tok", config = folder.write("small.json", test::small_config);  // of 300 ids
+  REQUIRE(lancet("data train-tokenizer --vocab-size 260 --out " + tok + " " + book).code == 0);
+  const std::string arguments = "train " + config + " --set data.tokenizer=" + tok + " --set train.sample_tokens=3 --run-dir " + (folder / "run");
+  check(lancet(arguments), 3, {"expected a vocabulary of model.vocab_size = 300 ids in " + tok + ", found one of 260"});
+#if defined(LANCET_HAVE_MPI)
+  check(test::mpirun(2, arguments), 3, {"found one of 260"});
+#endif
+  CHECK_FALSE(std::filesystem::exists(folder / "run"));
+}
+
+// A limit on the size of files stands for the full disk: the system refuses the same writes, part of the way.
+TEST_CASE("a full disk leaves whole files") {
+  const TemporaryFolder folder;
+  const std::string config = folder.write("small.json", test::small_config);
+  REQUIRE(lancet("train " + config + " --set train.steps=1 --run-dir " + (folder / "free")).code == 0);
+  const auto plan_bytes = std::filesystem::file_size(folder / "free/plan.ir");
+  const auto limited = [&](std::uintmax_t bytes, const std::string& run) {  // in the shell's blocks of 512
+    return test::shell("trap '' XFSZ; ulimit -f " + std::to_string(bytes / 512) + "; exec " LANCET_BINARY " train " + config +
+                       " --set train.steps=2000 --set log.interval=1000 --run-dir " + run);
+  };
+  const auto text = [](const std::string& path) {
+    std::ostringstream out;
+    out << std::ifstream(path).rdbuf();
+    return out.str();
+  };
+  SECTION("the plan finds no room") {
+    REQUIRE(plan_bytes > 8192);
+    check(limited(8192, folder / "run"), 3, {"plan.ir"});
+    CHECK(nlohmann::json::parse(text(folder / "run/config.json"))["train"]["steps"] == 2000);
+    CHECK(std::distance(std::filesystem::directory_iterator(folder / "run"), {}) == 1);  // no half of the plan
+  }
+  SECTION("a record finds no room") {
+    check(limited(plan_bytes + 1024, folder / "run"), 3, {"metrics.jsonl: expected room for the record of step"});
+    CHECK(nlohmann::json::parse(text(folder / "run/config.json"))["train"]["steps"] == 2000);
+    CHECK(std::filesystem::file_size(folder / "run/plan.ir") > plan_bytes - 1024);
+    const std::string lines = text(folder / "run/metrics.jsonl");
+    CHECK(lines.ends_with("}\n"));
+    const auto records = test::metrics(folder / "run");  // each line parses
+    REQUIRE(records.size() > 10);
+    for (std::size_t i = 0; i < records.size(); ++i) CHECK(records[i]["step"] == i + 1);
+  }
+  SECTION("no room at all") {
+    check(limited(0, folder / "run"), 3, {"config.json"});
+    CHECK(std::filesystem::is_empty(folder / "run"));
+  }
+}
+
+TEST_CASE("a second run in the same folder keeps the first one's records") {
+  const TemporaryFolder folder;
+  const std::string config = folder.write("small.json", test::small_config), run = folder / "run";
+  for (int steps : {3, 2}) {
+    const auto outcome = lancet("train " + config + " --set train.steps=" + std::to_string(steps) + " --run-dir " + run);
+    CHECK(outcome.code == 0);
+    CHECK(outcome.lines_with("an earlier run's records, kept as metrics.jsonl.1") == (steps == 2));
+  }
+  CHECK(test::metrics(run).size() == 2);
+  std::filesystem::rename(run + "/metrics.jsonl.1", run + "/metrics.jsonl");
+  CHECK(test::metrics(run).size() == 3);
+}
+
 TEST_CASE("a run folder that cannot be written") {
   const TemporaryFolder folder;
   const std::string config = folder.write("small.json", test::small_config);
   const std::string file = folder.write("a-file", "");
   check(lancet("train " + config + " --run-dir " + file + "/run"), 3, {"run_dir"});
+#if defined(LANCET_HAVE_MPI)
   check(test::mpirun(2, "train " + config + " --run-dir " + file + "/run"), 3, {"run_dir"});
+#endif
 }
 
 }  // namespace lancet

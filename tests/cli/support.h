@@ -42,9 +42,11 @@ inline Outcome shell(const std::string& command) {
 
 inline Outcome lancet(const std::string& arguments) { return shell(LANCET_BINARY " " + arguments); }
 
+#if defined(LANCET_HAVE_MPI)
 inline Outcome mpirun(int ranks, const std::string& arguments) {
   return shell("mpirun --allow-run-as-root --oversubscribe --bind-to none -np " + std::to_string(ranks) + " " LANCET_BINARY " " + arguments);
 }
+#endif
 
 // A folder of its own that goes with the test.
 class TemporaryFolder {
