@@ -217,7 +217,7 @@ fs::path gpt2_folder() { return fs::path(LANCET_SOURCE_DIR) / ".." / "shared" / 
 
 std::optional<Tokenizer> gpt2() {
   if (!fs::exists(gpt2_folder() / "vocab.json")) {
-    WARN("skipped: no GPT-2 vocabulary in " << gpt2_folder().string());
+    WARN("SKIPPED: no GPT-2 vocabulary in " << gpt2_folder().string());
     return std::nullopt;
   }
   return value(Tokenizer::load(gpt2_folder()));
