@@ -4,9 +4,6 @@
 #include <cmath>
 #include <limits>
 
-#include "lancet/backend/cpu/vector_math.h"
-#include "support.h"
-
 namespace lancet {
 namespace {
 
@@ -37,18 +34,6 @@ TEST_CASE("exp_f32") {
   CHECK(std::isnan(exp_f32(NAN)));
 }
 
-TEST_CASE("tanh_f32") {
-  const auto f = [](float x) { return tanh_f32(x); };
-  const auto exact = [](double x) { return std::tanh(x); };
-  CHECK(worst_relative(-10.f, 10.f, f, exact) < 2.5e-7);
-  CHECK(worst_relative(-0.7f, 0.7f, f, exact) < 2.5e-7);
-  CHECK(worst_relative(1e-8f, 1e-3f, f, exact) < 2.5e-7);
-  CHECK(tanh_f32(0.f) == 0.f);
-  CHECK(tanh_f32(kInfinity) == 1.f);
-  CHECK(tanh_f32(-50.f) == -1.f);
-  CHECK(std::isnan(tanh_f32(NAN)));
-}
-
 TEST_CASE("log_f32") {
   const auto f = [](float x) { return log_f32(x); };
   const auto exact = [](double x) { return std::log(x); };
@@ -69,26 +54,6 @@ TEST_CASE("sigmoid_f32") {
   CHECK(worst_relative(-80.f, 80.f, f, exact) < 3.5e-7);
   CHECK(sigmoid_f32(-kInfinity) == 0.f);
   CHECK(sigmoid_f32(kInfinity) == 1.f);
-}
-
-// Vectors and single elements must round alike, at any length.
-TEST_CASE("conversion of arrays is conversion of elements") {
-  for (std::int64_t n : {0, 1, 15, 16, 17, 100}) {
-    std::vector<float> in(static_cast<std::size_t>(n)), back(in.size());
-    std::vector<bf16> out(in.size());
-    for (std::size_t i = 0; i < in.size(); ++i) in[i] = Philox(1, 2).normal(i) * (i % 3 ? 1e-3f : 1e20f);
-    if (n > 20) in[3] = kInfinity, in[5] = -0.f, in[7] = 1.00390625f, in[8] = 1.01171875f, in[9] = 3.4e38f;  // halves
-    backend::cpu::convert(in.data(), out.data(), n);
-    backend::cpu::convert(out.data(), back.data(), n);
-    for (std::size_t i = 0; i < in.size(); ++i) {
-      CHECK(out[i].bits == from_f32<bf16>(in[i]).bits);
-      CHECK(back[i] == to_f32(out[i]));
-    }
-  }
-  std::vector<float> nan(16, NAN);
-  std::vector<bf16> out(16);
-  backend::cpu::convert(nan.data(), out.data(), 16);
-  for (bf16 x : out) CHECK(std::isnan(to_f32(x)));
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
 #include <catch2/catch.hpp>
+#include <thread>
 
 #include "lancet/backend/cpu/parallel.h"
 #include "lancet/base/check.h"
@@ -88,6 +89,22 @@ TEST_CASE("products of odd sizes agree with sums in double") {
         }
 }
 
+TEST_CASE("results in bf16 round to nearest even") {
+  set_threads(1);
+  constexpr std::int64_t n = 100;
+  const bf16 a = from_f32<bf16>(1.0078125f);  // 1 + 2^-7: products have one bit more than bf16, so half of them tie
+  std::vector<bf16> b(n), c(n);
+  for (std::int64_t j = 0; j < n; ++j) b[std::size_t(j)] = from_f32<bf16>(1.f + float(j) * 0x1p-7f);
+  b[3] = from_f32<bf16>(std::numeric_limits<float>::infinity());
+  b[7] = from_f32<bf16>(std::numeric_limits<float>::max());
+  b[8] = from_f32<bf16>(-1.0078125f);
+  MatmulDesc d;
+  d.m = 1, d.n = n, d.k = 1;
+  d.a = d.b = d.c = DType::bf16;
+  make_matmul(d, MatmulKernel::own)->run(&a, b.data(), nullptr, c.data());
+  for (std::size_t j = 0; j < n; ++j) CHECK(c[j].bits == from_f32<bf16>(to_f32(a) * to_f32(b[j])).bits);
+}
+
 TEST_CASE("bias and accumulation in all combinations") {
   set_threads(2);
   const std::optional<DType> biases[] = {std::nullopt, DType::f32, DType::bf16};
@@ -144,6 +161,40 @@ TEST_CASE("a row's bits depend neither on the rows around it nor on the threads"
 
 // A weight gradient summed over parts of the batch is the gradient of the whole, bit for bit, since accumulating
 // continues the sum (parts of an even number of rows: bf16 is summed in pairs).
+TEST_CASE("a product runs again on other data, from other threads and by other numbers of them") {
+  for (MatmulKernel kernel : kKernels)
+    for (DType type : {DType::f32, DType::bf16}) {
+      constexpr std::int64_t m = 70, n = 130, k = 33;
+      MatmulDesc d;
+      d.m = m, d.n = n, d.k = k, d.trans_b = true;
+      d.a = d.b = type;
+      d.bias = DType::f32;
+      const auto product = make_matmul(d, kernel);
+      std::uint64_t round = 0;
+      for (int count : {1, 3, 2, 1, 3}) {
+        Elements a = Elements::random(m * k, type, ++round), b = Elements::random(n * k, type, ++round),
+                 bias = Elements::random(n, DType::f32, ++round);
+        Elements c(m * n, DType::f32);
+        std::thread([&] {
+          set_threads(count);
+          product->run(a.data(), b.data(), bias.data(), c.data());
+        }).join();
+        int wrong = 0;
+        for (std::int64_t i = 0; i < m; ++i)
+          for (std::int64_t j = 0; j < n; ++j) {
+            double want = bias[j], magnitude = std::fabs(want);
+            for (std::int64_t p = 0; p < k; ++p) {
+              const double term = double(a[i * k + p]) * double(b[j * k + p]);
+              want += term, magnitude += std::fabs(term);
+            }
+            wrong += !(std::fabs(c[i * n + j] - want) <= tolerance(k, magnitude, want, DType::f32));
+          }
+        INFO(product->kernel() << " " << name(type) << " threads " << count);
+        CHECK(wrong == 0);
+      }
+    }
+}
+
 TEST_CASE("accumulating over parts of k continues the sum") {
   set_threads(2);
   for (DType type : {DType::f32, DType::bf16}) {

@@ -5,7 +5,6 @@
 
 namespace lancet::log {
 
-using spdlog::debug;
 using spdlog::error;
 using spdlog::info;
 using spdlog::warn;

@@ -40,21 +40,6 @@ LANCET_HD float exp_f32(float x) {
   return x < -87.3f ? 0.f : (x > 88.3f ? __builtin_huge_valf() : e);
 }
 
-// tanh x, absolute error below 2e-7; near 0 by a polynomial, so that small results keep their relative precision.
-LANCET_HD float tanh_f32(float x) {
-  const float a = x < 0.f ? -x : x;
-  const float z = x * x;
-  float p = -5.70498872745e-3f;
-  p = p * z + 2.06390887954e-2f;
-  p = p * z - 5.37397155531e-2f;
-  p = p * z + 1.33314422036e-1f;
-  p = p * z - 3.33332819422e-1f;
-  const float small = p * z * x + x;
-  const float t = 1.f - 2.f / (1.f + exp_f32(2.f * a));
-  const float large = x < 0.f ? -t : t;
-  return a < 0.625f ? small : large;
-}
-
 // 1 / (1 + e^-x)
 LANCET_HD float sigmoid_f32(float x) { return 1.f / (1.f + exp_f32(-x)); }
 

@@ -54,7 +54,7 @@ struct Extents {
         key_panels(divide_up(sequence, kTileRows)),
         feature_panels(divide_up(head_dim, kTileRows)),
         feature_columns(divide_up(head_dim, kTileColumns) * kTileColumns),
-        scale(d.scale != 0.f ? d.scale : 1.f / std::sqrt(static_cast<float>(head_dim))) {}
+        scale(1.f / std::sqrt(static_cast<float>(head_dim))) {}
   std::int64_t sequence, head_dim;
   std::int64_t stride, out_stride;          // elements from position to position in qkv, in out
   std::int64_t key_panels, feature_panels;  // of kTileRows
@@ -421,7 +421,6 @@ void check(const AttentionDesc& d) {
   LANCET_CHECK(d.batch >= 0 && d.sequence >= 1 && d.heads >= 1 && d.head_dim >= 1,
                "attention over {} sequences of {}, {} heads of {}", d.batch, d.sequence, d.heads, d.head_dim);
   LANCET_CHECK(d.dtype == DType::f32 || d.dtype == DType::bf16, "no attention in {}", name(d.dtype));
-  LANCET_CHECK(d.scale >= 0.f, "the scale {} is negative", d.scale);
 }
 
 }  // namespace

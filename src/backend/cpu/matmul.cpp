@@ -32,64 +32,83 @@ MatmulDesc checked(MatmulDesc d, bool m_varies = false, bool k_varies = false) {
   return d;
 }
 
-// Computes one thread's share: by oneDNN or by ourselves.
-class Share {
+// Computes the shares of a product's threads: by oneDNN or by ourselves.
+class Shares {
  public:
-  Share(MatmulKernel kernel, [[maybe_unused]] DType operands, [[maybe_unused]] bool fixed) {
+  // fixed: the extents are the description's; otherwise the number of rows, or of the sum's terms, varies.
+  Shares([[maybe_unused]] const MatmulDesc& d, MatmulKernel kernel, [[maybe_unused]] bool fixed) {
 #if defined(LANCET_HAVE_ONEDNN)
+    d_ = d;
     fixed_ = fixed;
     onednn_ = kernel == MatmulKernel::onednn ||
-              (kernel == MatmulKernel::automatic && operands == DType::bf16 && onednn_has_matrix_unit());
+              (kernel == MatmulKernel::automatic && d.a == DType::bf16 && onednn_has_matrix_unit());
 #else
     LANCET_CHECK(kernel != MatmulKernel::onednn, "this build has no oneDNN");
 #endif
   }
-  void operator()(const MatmulDesc& d, std::span<const Range> rows, Range columns, std::span<const Range> reduction,
-                  const void* a, const void* b, const void* bias, void* c) const {
+  // Before the threads start: that many shares will run.
+  void prepare([[maybe_unused]] int count) {
 #if defined(LANCET_HAVE_ONEDNN)
-    if (onednn_) return onednn_gemm(d, fixed_, rows, columns, reduction, a, b, bias, c);
+    while (onednn_ && std::ssize(shares_) < count) shares_.push_back(std::make_unique<OnednnShare>(d_, fixed_));
+#endif
+  }
+  void run([[maybe_unused]] std::int64_t share, const MatmulDesc& d, std::span<const Range> rows, Range columns,
+           std::span<const Range> reduction, const void* a, const void* b, const void* bias, void* c) {
+#if defined(LANCET_HAVE_ONEDNN)
+    if (onednn_) return shares_[std::size_t(share)]->run(rows, columns, reduction, a, b, bias, c);
 #endif
     gemm(d, rows, columns, reduction, a, b, bias, c);
   }
   std::string_view name() const { return onednn_ ? "onednn" : "own"; }
 
  private:
-  bool onednn_ = false, fixed_ = false;
+  bool onednn_ = false;
+#if defined(LANCET_HAVE_ONEDNN)
+  MatmulDesc d_;
+  bool fixed_ = false;
+  std::vector<std::unique_ptr<OnednnShare>> shares_;
+#endif
 };
 
 class DenseMatmul final : public Matmul {
  public:
-  DenseMatmul(const MatmulDesc& desc, MatmulKernel kernel) : d_(desc), share_(kernel, desc.a, true) {}
+  DenseMatmul(const MatmulDesc& desc, MatmulKernel kernel) : d_(desc), shares_(desc, kernel, true) {}
 
   void run(const void* a, const void* b, const void* bias, void* c) override {
     const Grid grid = choose_grid(d_.m, d_.n, threads());
+    shares_.prepare(grid.rows * grid.columns);
     parallel_for(grid.rows * grid.columns, 1, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t i = begin; i < end; ++i) {
         const Range rows = part_of(d_.m, kTileRows, grid.rows, static_cast<int>(i) / grid.columns);
         const Range columns = part_of(d_.n, kTileColumns, grid.columns, static_cast<int>(i) % grid.columns);
         const Range reduction{0, d_.k};
-        share_(d_, {&rows, 1}, columns, {&reduction, 1}, a, b, d_.bias ? bias : nullptr, c);
+        shares_.run(i, d_, {&rows, 1}, columns, {&reduction, 1}, a, b, d_.bias ? bias : nullptr, c);
       }
     });
   }
-  std::string_view kernel() const override { return share_.name(); }
+  std::string_view kernel() const override { return shares_.name(); }
 
  private:
   MatmulDesc d_;
-  Share share_;
+  Shares shares_;
 };
 
 const std::byte* offset(const void* base, std::int64_t elements, DType dtype) {
   return static_cast<const std::byte*>(base) + elements * size_of(dtype);
 }
 
+GroupedMatmulDesc complete(GroupedMatmulDesc d) {
+  const bool by_rows = d.rows == GroupedRows::m;
+  (by_rows ? d.product.m : d.product.k) = 0;
+  d.product = checked(d.product, by_rows, !by_rows);
+  return d;
+}
+
 class ExpertMatmul final : public GroupedMatmul {
  public:
-  ExpertMatmul(const GroupedMatmulDesc& desc, MatmulKernel kernel) : d_(desc), share_(kernel, desc.product.a, false) {
-    MatmulDesc& p = d_.product;
-    const bool by_rows = d_.rows == GroupedRows::m;
-    (by_rows ? p.m : p.k) = 0;
-    p = checked(p, by_rows, !by_rows);
+  ExpertMatmul(const GroupedMatmulDesc& desc, MatmulKernel kernel)
+      : d_(complete(desc)), shares_(d_.product, kernel, false) {
+    const MatmulDesc& p = d_.product;
     LANCET_CHECK(d_.groups >= 0 && d_.segments >= 1, "{} groups of {} segments", d_.groups, d_.segments);
     if (d_.stride_b == 0) d_.stride_b = (p.trans_b ? p.n : p.k) * p.ldb;
     if (d_.stride_bias == 0) d_.stride_bias = p.n;
@@ -107,6 +126,7 @@ class ExpertMatmul final : public GroupedMatmul {
     // One cut for all groups: every thread has its rows and columns of each, however unequal the groups are.
     const bool by_rows = d_.rows == GroupedRows::m;
     const Grid grid = choose_grid(by_rows ? rows / std::max<std::int64_t>(d_.groups, 1) : p.m, p.n, threads());
+    shares_.prepare(grid.rows * grid.columns);
     parallel_for(grid.rows * grid.columns, 1, [&](std::int64_t begin, std::int64_t end) {
       thread_local std::vector<Range> mine;
       for (std::int64_t i = begin; i < end; ++i)
@@ -115,32 +135,33 @@ class ExpertMatmul final : public GroupedMatmul {
           for (std::int64_t s = g * d_.segments; s < (g + 1) * d_.segments; ++s)
             mine.push_back({row_begin[std::size_t(s)], row_end[std::size_t(s)]});
           const Range columns = part_of(p.n, kTileColumns, grid.columns, static_cast<int>(i) % grid.columns);
-          one_group(g, mine, columns, grid.rows, static_cast<int>(i) / grid.columns, a, b, bias, c);
+          one_group(i, g, mine, columns, grid, a, b, bias, c);
         }
     });
   }
-  std::string_view kernel() const override { return share_.name(); }
+  std::string_view kernel() const override { return shares_.name(); }
 
  private:
-  void one_group(std::int64_t g, std::vector<Range>& ranges, Range columns, int row_parts, int row_part, const void* a,
-                 const void* b, const void* bias, void* c) const {
+  void one_group(std::int64_t share, std::int64_t g, std::vector<Range>& ranges, Range columns, Grid grid, const void* a,
+                 const void* b, const void* bias, void* c) {
     const MatmulDesc& p = d_.product;
+    const int row_parts = grid.rows, row_part = static_cast<int>(share) / grid.columns;
     if (d_.rows == GroupedRows::m) {
       for (Range& r : ranges) {
         const Range part = part_of(r.size(), kTileRows, row_parts, row_part);
         r = {r.begin + part.begin, r.begin + part.end};
       }
       const Range reduction{0, p.k};
-      share_(p, ranges, columns, {&reduction, 1}, a, offset(b, g * d_.stride_b, p.b),
+      shares_.run(share, p, ranges, columns, {&reduction, 1}, a, offset(b, g * d_.stride_b, p.b),
              p.bias ? offset(bias, g * d_.stride_bias, *p.bias) : nullptr, c);
     } else {
       const Range rows = part_of(p.m, kTileRows, row_parts, row_part);
-      share_(p, {&rows, 1}, columns, ranges, a, b, nullptr, const_cast<std::byte*>(offset(c, g * d_.stride_c, p.c)));
+      shares_.run(share, p, {&rows, 1}, columns, ranges, a, b, nullptr, const_cast<std::byte*>(offset(c, g * d_.stride_c, p.c)));
     }
   }
 
   GroupedMatmulDesc d_;
-  Share share_;
+  Shares shares_;
 };
 
 }  // namespace

@@ -1,6 +1,7 @@
 // The same share of a product as gemm.h's, by oneDNN: for machines with a matrix unit (AMX), which oneDNN's generated
 // code drives and ours does not. Elsewhere our own tiles are as fast or faster and need no primitive per shape.
 #pragma once
+#include <memory>
 #include <span>
 
 #include "gemm.h"
@@ -10,9 +11,25 @@ namespace lancet::backend::cpu {
 // Whether oneDNN would compute bf16 products on a matrix unit here.
 bool onednn_has_matrix_unit();
 
-// As gemm(). fixed: the extents recur from call to call, so a primitive of exactly these pays; otherwise one primitive
-// takes its number of rows (or the length of its sum) when it runs.
-void onednn_gemm(const MatmulDesc& desc, bool fixed, std::span<const Range> rows, Range columns,
-                 std::span<const Range> reduction, const void* a, const void* b, const void* bias, void* c);
+// One thread's share of one product and the primitives that were made for it: few, since a share keeps its place in
+// C's grid from run to run. One thread at a time, not always the same.
+class OnednnShare {
+ public:
+  // fixed: the extents recur from call to call, so a primitive of exactly these pays; otherwise one primitive takes
+  // its number of rows (or the length of its sum) when it runs.
+  OnednnShare(const MatmulDesc& desc, bool fixed);
+  ~OnednnShare();
+  // As gemm().
+  void run(std::span<const Range> rows, Range columns, std::span<const Range> reduction, const void* a, const void* b,
+           const void* bias, void* c);
+
+ private:
+  class Primitive;
+  Primitive& primitive(std::int64_t m, std::int64_t n, std::int64_t k, bool accumulate);
+
+  MatmulDesc d_;
+  bool fixed_;
+  std::vector<std::unique_ptr<Primitive>> primitives_;
+};
 
 }  // namespace lancet::backend::cpu

@@ -2,6 +2,7 @@
 #pragma once
 #include <cstdint>
 #include <cstring>
+#include <utility>
 #if defined(__AVX512BF16__)
 #include <immintrin.h>
 #endif
@@ -57,20 +58,21 @@ LANCET_HD void store(float* p, F32 v) { store_as(p, v); }
 LANCET_HD void store(bf16* p, F32 v) { store_as(p, round_bf16(v)); }
 
 LANCET_HD F32 max(F32 a, F32 b) { return a > b ? a : b; }
-LANCET_HD F32 select(I32 mask, F32 yes, F32 no) { return mask ? yes : no; }
+
+// a and b interleaved: the half of the result that begins with their lanes First.
+template <int First, std::size_t... Lane>
+LANCET_HD U32 interleave(U32 a, U32 b, std::index_sequence<Lane...>) {
+  return __builtin_shufflevector(a, b, (Lane % 2 * kLanes + Lane / 2 + First)...);
+}
 
 // rows[i][j] <-> rows[j][i]: log2(kLanes) rounds of interleaving row i with row i + kLanes / 2.
 LANCET_HD void transpose(U32 (&rows)[kLanes]) {
-  U32 low, high;  // of the interleaved pair
-  for (int j = 0; j < kLanes; ++j) {
-    low[j] = static_cast<std::uint32_t>((j & 1 ? kLanes : 0) + j / 2);
-    high[j] = static_cast<std::uint32_t>((j & 1 ? kLanes : 0) + j / 2 + kLanes / 2);
-  }
+  constexpr auto lanes = std::make_index_sequence<kLanes>();
   for (int round = 1; round < kLanes; round *= 2) {
     U32 mixed[kLanes];
     for (int i = 0; i < kLanes / 2; ++i) {
-      mixed[2 * i] = __builtin_shuffle(rows[i], rows[i + kLanes / 2], low);
-      mixed[2 * i + 1] = __builtin_shuffle(rows[i], rows[i + kLanes / 2], high);
+      mixed[2 * i] = interleave<0>(rows[i], rows[i + kLanes / 2], lanes);
+      mixed[2 * i + 1] = interleave<kLanes / 2>(rows[i], rows[i + kLanes / 2], lanes);
     }
     for (int i = 0; i < kLanes; ++i) rows[i] = mixed[i];
   }

@@ -1,4 +1,5 @@
 // Causal multi-head self-attention on packed heads, forward and backward, without an [S, S] tensor in memory.
+// Scores are scaled by 1 / sqrt(hd).
 //   qkv   [B, S, 3, H, hd]   what GPT-2's c_attn gives: q, then k, then v along the feature axis
 //   out   [B, S, H * hd]
 //   lse   [B, H, S] f32      log of the sum of exponentials of each query's scaled scores, kept for backward
@@ -15,7 +16,6 @@ namespace lancet::backend::cpu {
 struct AttentionDesc {
   std::int64_t batch = 0, sequence = 0, heads = 0, head_dim = 0;
   DType dtype = DType::f32;
-  float scale = 0.f;  // of the scores; 0: 1 / sqrt(head_dim)
 };
 
 // Bytes of scratch memory for one call by a lane of `threads` threads; independent of the batch.
