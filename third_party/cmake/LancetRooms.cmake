@@ -73,6 +73,6 @@ function(lancet_test room)
   target_compile_options(test_${room} PRIVATE -Wall -Wextra -O1 -g0 $<$<BOOL:${LANCET_WERROR}>:-Werror>)
   target_include_directories(test_${room} PRIVATE ${CMAKE_SOURCE_DIR}/tests ${CMAKE_SOURCE_DIR}/src)
   target_compile_definitions(test_${room} PRIVATE LANCET_SOURCE_DIR="${CMAKE_SOURCE_DIR}" LANCET_BINARY="$<TARGET_FILE:lancet>")
-  catch_discover_tests(test_${room} TEST_PREFIX "${room}: " PROPERTIES LABELS ${room} TIMEOUT 300
+  catch_discover_tests(test_${room} TEST_PREFIX "${room}: " PROPERTIES LABELS ${room} TIMEOUT ${LANCET_TEST_TIMEOUT}
                        SKIP_REGULAR_EXPRESSION "SKIPPED: ")
 endfunction()
