@@ -1,0 +1,147 @@
+// Where tokens come from: evaluation covers the same windows at any number of ranks; tokenizer and vocabulary must agree.
+#include "lancet/train/batches.h"
+
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <numeric>
+#include <vector>
+
+#include "cli/support.h"
+#include "lancet/data/token_file.h"
+
+namespace lancet {
+namespace {
+
+using test::TemporaryFolder;
+
+constexpr std::int64_t length = 4;
+
+// Token i is i, so that a window is known by its first token.
+void write_counting_tokens(const std::string& path, int count) {
+  std::vector<data::TokenId> tokens(static_cast<std::size_t>(count));
+  std::iota(tokens.begin(), tokens.end(), 0);
+  auto writer = data::TokenWriter::create(path, 1000, 0);
+  REQUIRE(writer.ok());
+  REQUIRE(writer->append(tokens).ok());
+  REQUIRE(writer->finish().ok());
+}
+
+config::Config evaluation_config(const std::string& path, std::int64_t sequences) {
+  config::Config config;
+  config.model.vocab_size = 1000;
+  config.data.train = config.data.eval = path;
+  config.data.eval_sequences = sequences;
+  config.train.seq_len = length;
+  config.train.micro_batch_size = 8;
+  return config;
+}
+
+// How often each window counts, over all ranks and batches.
+std::map<std::int64_t, int> counted_windows(const config::Config& config, int ranks, std::int64_t sequences) {
+  std::map<std::int64_t, int> counted;
+  for (int rank = 0; rank < ranks; ++rank) {
+    auto evaluation = train::evaluation_batches(config, rank, ranks);
+    REQUIRE(evaluation.ok());
+    REQUIRE(evaluation->has_value());
+    CHECK((*evaluation)->sequences == sequences);
+    const std::int64_t rows = 8 * ranks;
+    CHECK((*evaluation)->count == (sequences + rows - 1) / rows);
+    std::vector<std::int32_t> inputs(8 * length), targets(8 * length);
+    for (std::int64_t batch = 0; batch < (*evaluation)->count; ++batch) {
+      REQUIRE((*evaluation)->batches->fill(batch, 0, inputs, targets).ok());
+      for (std::size_t at = 0; at < inputs.size(); at += length) {
+        const bool counts = targets[at] != train::ignored_target;
+        CHECK(inputs[at] % length == 0);
+        for (int i = 0; i < length; ++i) {
+          CHECK(inputs[at + std::size_t(i)] == inputs[at] + i);
+          CHECK(targets[at + std::size_t(i)] == (counts ? inputs[at] + i + 1 : -1));
+        }
+        if (counts) ++counted[inputs[at] / length];
+      }
+    }
+  }
+  return counted;
+}
+
+data::Tokenizer byte_tokenizer(const std::string& folder) {
+  std::vector<std::string> tokens;
+  for (int byte = 0; byte < 256; ++byte) tokens.emplace_back(1, static_cast<char>(byte));
+  tokens.emplace_back(data::kEndOfText);
+  auto tokenizer = data::Tokenizer::make(tokens, {});
+  REQUIRE(tokenizer.ok());
+  REQUIRE(tokenizer->save(folder).ok());
+  return *tokenizer;
+}
+
+std::string told(const Error& error) {
+  CHECK(error.code == ExitCode::data);
+  CHECK(error.message.find('\n') == std::string::npos);
+  return error.message;
+}
+
+}  // namespace
+
+TEST_CASE("an evaluation covers each sequence once at any number of ranks") {
+  const TemporaryFolder folder;
+  const std::string path = folder / "eval.bin";
+  write_counting_tokens(path, 30 * length + 1);  // 30 windows
+  for (const auto& [asked, sequences] : std::vector<std::pair<int, int>>{{20, 20}, {3, 3}, {30, 30}, {64, 30}}) {
+    const auto config = evaluation_config(path, asked);
+    for (int ranks : {1, 2, 3, 4}) {
+      INFO(asked << " sequences asked for, " << ranks << " ranks");
+      const auto counted = counted_windows(config, ranks, sequences);
+      REQUIRE(counted.size() == std::size_t(sequences));
+      CHECK(counted.begin()->first == 0);
+      CHECK(counted.rbegin()->first == sequences - 1);
+      for (const auto& [window, times] : counted) CHECK(times == 1);
+    }
+  }
+}
+
+TEST_CASE("a tokenizer of another vocabulary is refused whatever the tokens come from") {
+  const TemporaryFolder folder;
+  const std::string tok = folder / "tok";
+  const auto tokenizer = byte_tokenizer(tok);
+  config::Config config;
+  config.train.seq_len = length;
+  config.train.micro_batch_size = 1;
+  config.data.tokenizer = tok;
+  const std::string expected =
+      "data.tokenizer: expected a vocabulary of model.vocab_size = 50257 ids in " + tok + ", found one of 257";
+  SECTION("synthetic tokens") { config.data.synthetic = true; }
+  SECTION("a file of llm.c, which names no tokenizer") {
+    std::vector<std::int32_t> header(256);
+    header[0] = 20240520, header[1] = 1, header[2] = 100;
+    const std::vector<std::uint16_t> tokens(100, 7);
+    std::ofstream out(folder / "llmc.bin", std::ios::binary);
+    out.write(reinterpret_cast<const char*>(header.data()), 1024).write(reinterpret_cast<const char*>(tokens.data()), 200);
+    config.data.train = config.data.eval = folder / "llmc.bin";
+    out.close();
+    CHECK(told(train::evaluation_batches(config, 0, 1).error()) == expected);
+  }
+  CHECK(told(train::training_batches(config, 0, 1).error()) == expected);
+  config.data.tokenizer.clear();
+  CHECK(train::training_batches(config, 0, 1).ok());  // nothing else was wrong
+}
+
+TEST_CASE("the tokenizer is loaded with its prompt tried") {
+  const TemporaryFolder folder;
+  const std::string tok = folder / "tok";
+  const auto tokenizer = byte_tokenizer(tok);
+  config::Config config;
+  CHECK_FALSE(train::load_tokenizer(config)->has_value());
+  config.model.vocab_size = 257;
+  config.data.tokenizer = tok;
+  config.train.sample_prompt = "good \xff";
+  CHECK(train::load_tokenizer(config).value()->hash() == tokenizer.hash());  // nothing is to be generated
+  config.train.sample_tokens = 5;
+  CHECK(told(train::load_tokenizer(config).error()).find("train.sample_prompt: ") == 0);
+  config.train.sample_prompt = "good";
+  CHECK(train::load_tokenizer(config).value()->vocab_size() == 257);
+  config.data.tokenizer = folder / "none";
+  CHECK(told(train::load_tokenizer(config).error()).find("none/vocab.json") != std::string::npos);
+}
+
+}  // namespace lancet

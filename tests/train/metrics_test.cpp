@@ -1,0 +1,90 @@
+// metrics.jsonl: whole lines on a full disk, nothing of an earlier run lost.
+#include "lancet/train/metrics.h"
+
+#include <sys/resource.h>
+
+#include <catch2/catch.hpp>
+#include <csignal>
+
+#include "cli/support.h"
+
+namespace lancet {
+namespace {
+
+using test::TemporaryFolder;
+
+// A file can grow to so many bytes, as if the disk were full then.
+class FileLimit {
+ public:
+  explicit FileLimit(rlim_t bytes) {
+    getrlimit(RLIMIT_FSIZE, &before_);
+    handler_ = std::signal(SIGXFSZ, SIG_IGN);
+    const rlimit limit{bytes, before_.rlim_max};
+    LANCET_CHECK(setrlimit(RLIMIT_FSIZE, &limit) == 0, "expected a limit of {} bytes to be taken", bytes);
+  }
+  ~FileLimit() {
+    setrlimit(RLIMIT_FSIZE, &before_);
+    std::signal(SIGXFSZ, handler_);
+  }
+
+ private:
+  rlimit before_{};
+  void (*handler_)(int);
+};
+
+train::StepRecord record_of(std::int64_t step) {
+  train::StepRecord record;
+  record.step = step;
+  record.loss = 1.0 / double(step);
+  return record;
+}
+
+}  // namespace
+
+TEST_CASE("a record that finds no room leaves whole lines, and the next one that fits follows them") {
+  const TemporaryFolder folder;
+  auto file = train::MetricsFile::create(folder / "metrics.jsonl");
+  REQUIRE(file.ok());
+  const auto line = train::to_json(record_of(1)).size() + 1;
+  {
+    const FileLimit limit(2 * line + line / 2);
+    REQUIRE(file->write(record_of(1)).ok());
+    REQUIRE(file->write(record_of(2)).ok());
+    const Status failed = file->write(record_of(3));
+    REQUIRE_FALSE(failed.ok());
+    CHECK(failed.error().code == ExitCode::data);
+    CHECK(failed.error().message.find("metrics.jsonl: expected room for the record of step 3, found: ") != std::string::npos);
+    CHECK(failed.error().message.find('\n') == std::string::npos);
+    CHECK(std::filesystem::file_size(folder / "metrics.jsonl") ==
+          train::to_json(record_of(1)).size() + train::to_json(record_of(2)).size() + 2);
+    CHECK(test::metrics(folder / "").size() == 2);
+  }
+  REQUIRE(file->write(record_of(4)).ok());
+  const auto records = test::metrics(folder / "");
+  REQUIRE(records.size() == 3);
+  CHECK(records[1]["step"] == 2);
+  CHECK(records[2]["step"] == 4);
+}
+
+TEST_CASE("records of earlier runs are kept under numbers") {
+  const TemporaryFolder folder;
+  for (int run = 1; run <= 3; ++run) {
+    auto file = train::MetricsFile::create(folder / "metrics.jsonl");
+    REQUIRE(file.ok());
+    if (run < 3) REQUIRE(file->write(record_of(run)).ok());
+  }
+  auto first = [&](const std::string& name) {
+    std::ifstream in(folder / name);
+    std::string line;
+    std::getline(in, line);
+    return nlohmann::json::parse(line)["step"].get<int>();
+  };
+  CHECK(first("metrics.jsonl.1") == 1);
+  CHECK(first("metrics.jsonl.2") == 2);
+  CHECK(std::filesystem::file_size(folder / "metrics.jsonl") == 0);
+  REQUIRE(train::MetricsFile::create(folder / "metrics.jsonl").ok());  // an empty one holds nothing to keep
+  CHECK(folder.names().size() == 3);
+  CHECK(train::MetricsFile::create(folder / "none/metrics.jsonl").error().code == ExitCode::data);
+}
+
+}  // namespace lancet
