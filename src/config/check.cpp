@@ -41,11 +41,6 @@ Status check_experts(const Model& m, int ranks) {
 
 Status check_schedule(const Train& t) {
   if (t.min_lr > t.lr) return wrong("train.min_lr: expected at most train.lr = {}, found {}", t.lr, t.min_lr);
-  if (t.lr_warmup_steps > t.steps)
-    return wrong("train.lr_warmup_steps: expected at most train.steps = {}, found {}", t.steps, t.lr_warmup_steps);
-  if (t.lr_schedule == LrSchedule::wsd && t.lr_decay_steps > t.steps - t.lr_warmup_steps)
-    return wrong("train.lr_decay_steps: expected at most the {} steps after warm-up, found {}",
-                 t.steps - t.lr_warmup_steps, t.lr_decay_steps);
   return {};
 }
 

@@ -191,8 +191,8 @@ class TrainerImpl final : public Trainer {
       if (tensor.kind == ir::TensorKind::state) memory_.state += ir::bytes(tensor.type);
     }
     memory_.arena = update_plan_.arena_bytes;
-    for (const auto& plan : {micro_plan_, evaluate_plan_})
-      if (plan) memory_.arena = std::max(memory_.arena, plan->arena_bytes);
+    if (micro_plan_) memory_.arena = std::max(memory_.arena, micro_plan_->arena_bytes);
+    if (evaluate_plan_) memory_.arena = std::max(memory_.arena, evaluate_plan_->arena_bytes);
     const std::int64_t needed = memory_.parameters + memory_.state + memory_.arena;
     const std::int64_t available = available_bytes() / options_.local_ranks;
     if (available > 0 && needed > available)

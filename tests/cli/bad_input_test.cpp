@@ -1,7 +1,7 @@
 // Whatever a user gets wrong: one line that says what was expected, what was found and where; the right code.
 #include <catch2/catch.hpp>
 
-#include "cli/support.h"
+#include "program.h"
 
 namespace lancet {
 namespace {

@@ -4,7 +4,7 @@
 #include <chrono>
 #include <thread>
 
-#include "cli/support.h"
+#include "program.h"
 #include "lancet/ir/plan.h"
 
 namespace lancet {

@@ -205,9 +205,7 @@ TEST_CASE("fields must fit each other and the number of ranks") {
   CHECK(told({"model.num_experts_per_tok=9"}, 4).find("at most the layer's 8 experts") != std::string::npos);
   CHECK(told({"model.num_experts_per_tok=2"}, 4).find("top-1") != std::string::npos);
   CHECK(told({"train.min_lr=1"}, 1).find("train.min_lr") != std::string::npos);
-  CHECK(told({"train.lr_warmup_steps=101"}, 1).find("train.lr_warmup_steps") != std::string::npos);
-  CHECK(told({"train.lr_schedule=wsd", "train.lr_warmup_steps=10", "train.lr_decay_steps=91"}, 1) ==
-        "config: train.lr_decay_steps: expected at most the 90 steps after warm-up, found 91");
+  CHECK(check(good("{}", {"train.lr_warmup_steps=101"}), 1).ok());  // a run may be cut shorter than its warm-up
   CHECK(told({"comm.transport=self"}, 2).find("comm.transport") != std::string::npos);
   CHECK(told({}, 0).find("at least one rank") != std::string::npos);
   CHECK(check(good("{}", {"model.num_local_experts=8"}), 4).ok());

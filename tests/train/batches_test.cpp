@@ -8,7 +8,7 @@
 #include <numeric>
 #include <vector>
 
-#include "cli/support.h"
+#include "program.h"
 #include "lancet/data/token_file.h"
 
 namespace lancet {

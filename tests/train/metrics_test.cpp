@@ -6,7 +6,7 @@
 #include <catch2/catch.hpp>
 #include <csignal>
 
-#include "cli/support.h"
+#include "program.h"
 
 namespace lancet {
 namespace {
