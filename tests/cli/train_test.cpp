@@ -122,7 +122,7 @@ TEST_CASE("a rank that is killed takes the job down within 10 seconds") {
   test::Outcome outcome;
   const auto begin = steady_clock::now();
   // Steps for about a minute, in case that the kill fails.
-  std::thread job([&] { outcome = test::mpirun(2, "train " + config + " --set train.steps=30000 --run-dir " + run); });
+  std::thread job([&] { outcome = test::mpirun(2, "train " + config + " --set train.steps=60000 --run-dir " + run); });
   while (!std::filesystem::exists(run + "/metrics.jsonl") && steady_clock::now() - begin < seconds(30))
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   const auto killed = steady_clock::now();
