@@ -1,4 +1,7 @@
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
+#include <unistd.h>
 
 #include <cmath>
 #include <filesystem>
@@ -13,6 +16,31 @@
 namespace lancet::train {
 namespace {
 
+// Held while a run writes into a folder; the system lets go of it when the process ends, however it ends.
+class FolderLock {
+ public:
+  static Result<FolderLock> take(const std::filesystem::path& folder) {
+    FolderLock lock;
+    lock.fd_ = ::open((folder / ".lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    if (lock.fd_ < 0) return data_error(fmt::format("log.run_dir: expected a folder that can be written at {}", folder.string()));
+    if (::flock(lock.fd_, LOCK_EX | LOCK_NB) != 0)
+      return data_error(fmt::format("log.run_dir: expected a folder that no other run writes to, found one at work in {}", folder.string()));
+    return lock;
+  }
+  FolderLock(FolderLock&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  FolderLock& operator=(FolderLock&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
+  ~FolderLock() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+
+ private:
+  FolderLock() = default;
+  int fd_ = -1;
+};
+
 // The run folder, written by rank 0 only.
 class RunFolder {
  public:
@@ -23,6 +51,7 @@ class RunFolder {
     std::filesystem::create_directories(folder.path_, error);
     if (error)
       return data_error(fmt::format("log.run_dir: expected a folder that can be made at {}, found: {}", folder.path_.string(), error.message()));
+    LANCET_ASSIGN(folder.lock_, FolderLock::take(folder.path_));
     LANCET_TRY(write_file(folder.path_ / "config.json", config::to_json(config)));
     LANCET_TRY(write_file(folder.path_ / "plan.ir", ir::print(plan)));
     LANCET_ASSIGN(folder.metrics_, MetricsFile::create(folder.path_ / "metrics.jsonl"));
@@ -32,6 +61,7 @@ class RunFolder {
 
  private:
   std::filesystem::path path_;
+  std::optional<FolderLock> lock_;
   std::optional<MetricsFile> metrics_;
 };
 
@@ -61,7 +91,22 @@ class Run {
   Run(const config::Config& config, comm::Communicator& world, const TrainerOptions& options)
       : config_(config), world_(world), options_(options) {}
 
+  // An error that the ranks have not agreed on may leave messages under way to or from this rank's memory, which must then
+  // last as long as the process (communicator.h).
   Status operator()() {
+    Status status;
+    try {
+      status = run();
+    } catch (...) {
+      static_cast<void>(trainer_.release());
+      throw;
+    }
+    if (!status.ok() && !status.error().agreed) static_cast<void>(trainer_.release());
+    return status;
+  }
+
+ private:
+  Status run() {
     LANCET_ASSIGN(trainer_, Trainer::create(config_, world_, options_));
     LANCET_TRY(agree(world_, open_tokenizer()));
     LANCET_TRY(agree(world_, open_folder()));
@@ -77,7 +122,6 @@ class Run {
     return sample();
   }
 
- private:
   bool leads() const { return world_.rank() == 0; }
 
   Status open_tokenizer() {
