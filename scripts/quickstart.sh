@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # From a bare Debian 12 to a trained model: installs what is missing, builds, makes the data (a dictionary's English,
 # 40 MB), trains configs/quickstart.json on 2 ranks, prints the loss curve and a generated sample.
-# Run again, it goes on where it was stopped; finished steps are skipped. Delete runs/quickstart to train anew.
+# Run again, it skips what is finished; a training that was stopped starts anew. Delete runs/quickstart to train again.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
@@ -73,7 +73,7 @@ steps=$(sed -n 's/.*"steps"[ ]*:[ ]*\([0-9]*\).*/\1/p' "$config")
 metrics="$run/metrics.jsonl"
 log="$run.log"
 finished() {
-  [ -s "$metrics" ] && [ "$metrics" -nt "$config" ] && [ -s "$log" ] &&
+  [ -s "$metrics" ] && [ "$metrics" -nt "$config" ] && [ "$metrics" -nt "$data/train.bin" ] && [ -s "$log" ] &&
     tail -n 1 "$metrics" | grep -Eq "\"step\"[ ]*:[ ]*${steps}[^0-9]"
 }
 if finished; then

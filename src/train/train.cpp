@@ -21,8 +21,8 @@ class FolderLock {
  public:
   static Result<FolderLock> take(const std::filesystem::path& folder) {
     FolderLock lock;
-    lock.fd_ = ::open((folder / ".lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-    if (lock.fd_ < 0) return data_error(fmt::format("log.run_dir: expected a folder that can be written at {}", folder.string()));
+    lock.fd_ = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (lock.fd_ < 0) return data_error(fmt::format("log.run_dir: expected a folder that can be opened at {}", folder.string()));
     if (::flock(lock.fd_, LOCK_EX | LOCK_NB) != 0)
       return data_error(fmt::format("log.run_dir: expected a folder that no other run writes to, found one at work in {}", folder.string()));
     return lock;

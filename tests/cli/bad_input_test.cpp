@@ -1,5 +1,8 @@
 // Whatever a user gets wrong: one line that says what was expected, what was found and where; the right code.
 #include <catch2/catch.hpp>
+#include <unistd.h>
+#include <sys/file.h>
+#include <fcntl.h>
 
 #include "program.h"
 
@@ -136,8 +139,7 @@ TEST_CASE("a full disk leaves whole files") {
     REQUIRE(plan_bytes > 8192);
     check(limited(8192, folder / "run"), 3, {"plan.ir"});
     CHECK(nlohmann::json::parse(text(folder / "run/config.json"))["train"]["steps"] == 2000);
-    // The config and the lock: no half of the plan.
-    CHECK(std::distance(std::filesystem::directory_iterator(folder / "run"), {}) == 2);
+    CHECK(std::distance(std::filesystem::directory_iterator(folder / "run"), {}) == 1);  // no half of the plan
   }
   SECTION("a record finds no room") {
     check(limited(plan_bytes + 1024, folder / "run"), 3, {"metrics.jsonl: expected room for the record of step"});
@@ -166,6 +168,17 @@ TEST_CASE("a second run in the same folder keeps the first one's records") {
   CHECK(test::metrics(run).size() == 2);
   std::filesystem::rename(run + "/metrics.jsonl.1", run + "/metrics.jsonl");
   CHECK(test::metrics(run).size() == 3);
+}
+
+TEST_CASE("two runs do not share a folder") {
+  const TemporaryFolder folder;
+  const std::string run = folder / "run";
+  std::filesystem::create_directories(run);
+  const int held = ::open(run.c_str(), O_RDONLY | O_DIRECTORY);
+  REQUIRE(held >= 0);
+  REQUIRE(::flock(held, LOCK_EX | LOCK_NB) == 0);
+  check(lancet("train " + folder.write("small.json", test::small_config) + " --run-dir " + run), 3, {"no other run"});
+  ::close(held);
 }
 
 TEST_CASE("a run folder that cannot be written") {
