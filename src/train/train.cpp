@@ -112,8 +112,12 @@ class Run {
     LANCET_TRY(agree(world_, open_folder()));
     log::info("{}", trainer_->banner());
     for (std::int64_t step = 0; step < config_.train.steps; ++step) {
-      LANCET_ASSIGN(const StepRecord record, trainer_->step(step));
-      LANCET_TRY(report(record));
+      const auto record = trainer_->step(step);
+      if (!record.ok()) {
+        if (record.error().code == ExitCode::numerical) LANCET_TRY(report(trainer_->last_record()));
+        return record.error();
+      }
+      LANCET_TRY(report(*record));
       const std::int64_t interval = config_.train.eval_interval;
       if (interval > 0 && (step + 1) % interval == 0 && step + 1 < config_.train.steps) LANCET_TRY(evaluate(step + 1));
     }

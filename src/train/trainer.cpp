@@ -68,6 +68,7 @@ class TrainerImpl final : public Trainer {
     }
     record.grad_norm = *update_.grad_norm;
     finish(record, seconds_since(start));
+    last_record_ = record;
     if (std::isfinite(record.loss) && std::isfinite(record.grad_norm)) return record;
     Error error = numerical_error(fmt::format("step {}: expected a finite loss and gradient norm, found loss {} and norm {}",
                                               record.step, record.loss, record.grad_norm));
@@ -89,6 +90,7 @@ class TrainerImpl final : public Trainer {
 
   Result<std::vector<std::int32_t>> generate(std::vector<std::int32_t> prompt, std::int64_t count) override;
 
+  const StepRecord& last_record() const override { return last_record_; }
   runtime::TensorStore& store() override { return store_; }
   runtime::Executor& executor() override { return *update_.executor; }
 
@@ -347,6 +349,7 @@ class TrainerImpl final : public Trainer {
   std::optional<ir::Plan> micro_plan_, evaluate_plan_;
   BoundPlan update_, micro_, evaluate_;
   Totals totals_;
+  StepRecord last_record_;
 };
 
 Result<std::vector<std::int32_t>> TrainerImpl::generate(std::vector<std::int32_t> ids, std::int64_t count) {

@@ -34,6 +34,7 @@ class Trainer {
   // One optimizer step on batch `step` (0 is the first). Numerical error: the loss or the norm is not finite; the weights
   // are as the step left them.
   virtual Result<StepRecord> step(std::int64_t step) = 0;
+  virtual const StepRecord& last_record() const = 0;  // of the last step that ended, finite or not
   // Mean loss over the evaluation batches; empty where the config names none.
   virtual Result<std::optional<double>> evaluate() = 0;
   // Ids of the prompt followed by `count` more, each drawn from the softmax of the logits (temperature 1, Philox by seed).
