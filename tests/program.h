@@ -34,7 +34,8 @@ inline Outcome shell(const std::string& command) {
   std::FILE* pipe = popen(("exec 2>&1; " + command).c_str(), "r");
   LANCET_CHECK(pipe, "expected a shell");
   std::array<char, 4096> buffer;
-  for (std::size_t n; (n = std::fread(buffer.data(), 1, buffer.size(), pipe)) > 0;) outcome.output.append(buffer.data(), n);
+  for (std::size_t n; (n = std::fread(buffer.data(), 1, buffer.size(), pipe)) > 0;)
+    outcome.output.append(buffer.data(), n);
   const int status = pclose(pipe);
   outcome.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   return outcome;
@@ -44,7 +45,8 @@ inline Outcome lancet(const std::string& arguments) { return shell(LANCET_BINARY
 
 #if defined(LANCET_HAVE_MPI)
 inline Outcome mpirun(int ranks, const std::string& arguments) {
-  return shell("mpirun --allow-run-as-root --oversubscribe --bind-to none -np " + std::to_string(ranks) + " " LANCET_BINARY " " + arguments);
+  return shell("mpirun --allow-run-as-root --oversubscribe --bind-to none -np " + std::to_string(ranks) +
+               " " LANCET_BINARY " " + arguments);
 }
 #endif
 

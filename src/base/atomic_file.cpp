@@ -38,7 +38,8 @@ Result<AtomicFile> AtomicFile::create(const fs::path& path) {
     return data_error(fmt::format("{}: expected a file to write, found a folder", path.string()));
   }
   if (fs::exists(path, ignored) && !fs::is_regular_file(path, ignored)) {
-    return data_error(fmt::format("{}: expected a file to write, found a device or pipe, which a rename would replace", path.string()));
+    return data_error(fmt::format("{}: expected a file to write, found a device or pipe, which a rename would replace",
+                                  path.string()));
   }
   static std::atomic<int> count{0};
   const fs::path target = fs::is_symlink(path, ignored) ? fs::weakly_canonical(path, ignored) : path;

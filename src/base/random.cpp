@@ -52,9 +52,7 @@ std::array<std::uint32_t, 4> Philox::block(std::uint64_t index) const {
   return c;
 }
 
-float Philox::uniform(std::uint64_t index) const {
-  return float(block(index / 4)[index % 4] >> 8) * 0x1p-24f;
-}
+float Philox::uniform(std::uint64_t index) const { return float(block(index / 4)[index % 4] >> 8) * 0x1p-24f; }
 
 float Philox::normal(std::uint64_t index) const {
   const auto words = block(index / 4);

@@ -32,7 +32,9 @@ std::vector<Row> make_rows(const ir::Program& program, std::vector<std::size_t>&
   std::map<std::pair<std::string, ir::Role>, std::size_t> known;
   for (const ir::Instruction& instruction : program.instructions) {
     const auto [it, fresh] = known.try_emplace({instruction.op, instruction.role}, rows.size());
-    if (fresh) rows.push_back({instruction.op, std::string(name(instruction.role)), std::string(name(instruction.lane)), 0, 0, 0, {}});
+    if (fresh)
+      rows.push_back(
+          {instruction.op, std::string(name(instruction.role)), std::string(name(instruction.lane)), 0, 0, 0, {}});
     Row& row = rows[it->second];
     const ops::Work work = ops::work(program, instruction);
     ++row.calls;
@@ -48,14 +50,15 @@ struct Yardsticks {
 };
 
 void print_table(std::vector<Row> rows, const Yardsticks& yard, double step_ms) {
-  std::sort(rows.begin(), rows.end(), [](const Row& a, const Row& b) { return median(a.milliseconds) > median(b.milliseconds); });
-  fmt::print("{:<24} {:<8} {:<8} {:>6} {:>10} {:>7} {:>10} {:>7} {:>8} {:>7}\n", "op", "role", "lane", "calls", "ms/step", "share",
-             "GFLOP/s", "of peak", "GB/s", "of mem");
+  std::sort(rows.begin(), rows.end(),
+            [](const Row& a, const Row& b) { return median(a.milliseconds) > median(b.milliseconds); });
+  fmt::print("{:<24} {:<8} {:<8} {:>6} {:>10} {:>7} {:>10} {:>7} {:>8} {:>7}\n", "op", "role", "lane", "calls",
+             "ms/step", "share", "GFLOP/s", "of peak", "GB/s", "of mem");
   for (const Row& row : rows) {
     const double ms = median(row.milliseconds), seconds = ms * 1e-3;
     const bool product = row.flops > 20 * row.bytes / 4;
-    fmt::print("{:<24} {:<8} {:<8} {:>6} {:>10.3f} {:>6.1f}% {:>10} {:>7} {:>8} {:>7}\n", row.op, row.role, row.lane, row.calls, ms,
-               100 * ms / step_ms, product ? fmt::format("{:.1f}", row.flops / seconds * 1e-9) : "",
+    fmt::print("{:<24} {:<8} {:<8} {:>6} {:>10.3f} {:>6.1f}% {:>10} {:>7} {:>8} {:>7}\n", row.op, row.role, row.lane,
+               row.calls, ms, 100 * ms / step_ms, product ? fmt::format("{:.1f}", row.flops / seconds * 1e-9) : "",
                product ? fmt::format("{:.0f}%", 100 * row.flops / seconds / yard.flops) : "",
                product ? "" : fmt::format("{:.1f}", row.bytes / seconds * 1e-9),
                product ? "" : fmt::format("{:.0f}%", 100 * row.bytes / seconds / yard.bandwidth));
@@ -65,8 +68,10 @@ void print_table(std::vector<Row> rows, const Yardsticks& yard, double step_ms) 
 Status bench_ops(config::Config config, int steps, comm::Communicator& world, int local_ranks) {
   if (config.data.train.empty()) config.data.synthetic = true;
   LANCET_ASSIGN(const auto trainer, train::Trainer::create(config, world, {.local_ranks = local_ranks}));
-  const int threads = config.threads > 0 ? int(config.threads) : std::max(1, int(std::thread::hardware_concurrency()) / local_ranks);
-  const Yardsticks yard{runtime::measure_product_peak(config.train.dtype, threads), runtime::measure_memory_bandwidth(threads)};
+  const int threads =
+      config.threads > 0 ? int(config.threads) : std::max(1, int(std::thread::hardware_concurrency()) / local_ranks);
+  const Yardsticks yard{runtime::measure_product_peak(config.train.dtype, threads),
+                        runtime::measure_memory_bandwidth(threads)};
   const ir::Program& program = trainer->executor().plan().program;
   std::vector<std::size_t> row_of;
   std::vector<Row> rows = make_rows(program, row_of);
@@ -82,7 +87,8 @@ Status bench_ops(config::Config config, int steps, comm::Communicator& world, in
   }
   if (world.rank() != 0) return {};
   fmt::print("ceilings, {} thread{}: {:.1f} GFLOP/s ({}, 1024^3 product), {:.1f} GB/s (x += y over 128 MB)\n", threads,
-             threads == 1 ? "" : "s", yard.flops * 1e-9, config.train.dtype == DType::bf16 ? "bf16" : "fp32", yard.bandwidth * 1e-9);
+             threads == 1 ? "" : "s", yard.flops * 1e-9, config.train.dtype == DType::bf16 ? "bf16" : "fp32",
+             yard.bandwidth * 1e-9);
   fmt::print("experts are counted on all their slots; median of {} steps of {:.1f} ms\n", steps, median(step_ms));
   print_table(std::move(rows), yard, median(step_ms));
   return {};
@@ -93,8 +99,8 @@ Status bench_ops(config::Config config, int steps, comm::Communicator& world, in
 void add_bench(CLI::App& app, Selection& selection) {
   CLI::App* bench = app.add_subcommand("bench", "Measure");
   bench->require_subcommand(1);
-  CLI::App* command =
-      bench->add_subcommand("ops", "Time and percent of the ceiling per op of a training step: lancet bench ops configs/bench-small.json");
+  CLI::App* command = bench->add_subcommand(
+      "ops", "Time and percent of the ceiling per op of a training step: lancet bench ops configs/bench-small.json");
   auto arguments = add_config_arguments(*command);
   auto steps = std::make_shared<int>(10);
   command->add_option("--steps", *steps, "Steps to measure")->capture_default_str()->check(CLI::Range(1, 100000));

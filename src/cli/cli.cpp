@@ -17,7 +17,7 @@ constexpr const char* description =
 
 int usage(const CLI::App& app, const CLI::ParseError& error, bool leads) {
   if (error.get_exit_code() == 0) return leads ? app.exit(error) : 0;  // --help
-  const CLI::App* command = &app;  // the innermost that was named
+  const CLI::App* command = &app;                                      // the innermost that was named
   while (!command->get_subcommands().empty()) command = command->get_subcommands().front();
   const auto unknown = command->remaining();
   if (leads && !unknown.empty() && dynamic_cast<const CLI::RequiredError*>(&error))

@@ -10,7 +10,7 @@ namespace lancet::cli {
 
 // What the command line asked for.
 struct Selection {
-  std::function<Status()> local;                        // runs on one process
+  std::function<Status()> local;                                       // runs on one process
   std::function<Status(comm::Communicator&, int local_ranks)> ranked;  // runs on every rank
 };
 

@@ -25,7 +25,8 @@ class ProgressBar {
     if (percent / step == shown_) return;
     shown_ = percent / step;
     const std::string bar(static_cast<std::size_t>(percent / 4), '#');
-    std::fprintf(stderr, terminal_ ? "\r%s [%-25s] %3d%% %s " : "%s [%-25s] %3d%% %s\n", what_, bar.c_str(), percent, detail.c_str());
+    std::fprintf(stderr, terminal_ ? "\r%s [%-25s] %3d%% %s " : "%s [%-25s] %3d%% %s\n", what_, bar.c_str(), percent,
+                 detail.c_str());
     std::fflush(stderr);
   }
 
@@ -54,7 +55,9 @@ void add_encode(CLI::App& data, Selection& selection) {
   CLI::App* command =
       data.add_subcommand("encode", "Text to token ids: echo -n 'Hello world' | lancet data encode --tokenizer DIR");
   auto arguments = std::make_shared<EncodeArguments>();
-  command->add_option("--tokenizer", arguments->tokenizer, "Folder with vocab.json and merges.txt")->required()->type_name("DIR");
+  command->add_option("--tokenizer", arguments->tokenizer, "Folder with vocab.json and merges.txt")
+      ->required()
+      ->type_name("DIR");
   command->add_option("--text", arguments->text, "The text; without it, standard input");
   command->callback([arguments, &selection] { selection.local = [arguments] { return encode(*arguments); }; });
 }
@@ -74,24 +77,29 @@ Status tokenize(const TokenizeArguments& arguments) {
   options.threads = arguments.threads;
   ProgressBar bar("tokenize");
   options.progress = [&](const data::TokenizeProgress& p) {
-    bar.show(p.total_bytes ? double(p.bytes) / double(p.total_bytes) : 1, fmt::format("{:.1f} MB", double(p.bytes) * 1e-6));
+    bar.show(p.total_bytes ? double(p.bytes) / double(p.total_bytes) : 1,
+             fmt::format("{:.1f} MB", double(p.bytes) * 1e-6));
   };
-  LANCET_ASSIGN(const data::TokenizeResult result,
-                data::tokenize_files({arguments.texts.begin(), arguments.texts.end()}, tokenizer, arguments.out, options));
+  LANCET_ASSIGN(
+      const data::TokenizeResult result,
+      data::tokenize_files({arguments.texts.begin(), arguments.texts.end()}, tokenizer, arguments.out, options));
   log::info("{}: {} tokens of {:.1f} MB of text", arguments.out, result.train_tokens, double(result.bytes) * 1e-6);
   if (result.eval_tokens) log::info("{}: {} tokens held out", arguments.eval_out, result.eval_tokens);
   return {};
 }
 
 void add_tokenize(CLI::App& data, Selection& selection) {
-  CLI::App* command =
-      data.add_subcommand("tokenize", "Texts to a token file: lancet data tokenize --tokenizer DIR --out train.bin book.txt");
+  CLI::App* command = data.add_subcommand(
+      "tokenize", "Texts to a token file: lancet data tokenize --tokenizer DIR --out train.bin book.txt");
   auto arguments = std::make_shared<TokenizeArguments>();
   command->add_option("texts", arguments->texts, "UTF-8 text files")->required()->type_name("FILE");
-  command->add_option("--tokenizer", arguments->tokenizer, "Folder with vocab.json and merges.txt")->required()->type_name("DIR");
+  command->add_option("--tokenizer", arguments->tokenizer, "Folder with vocab.json and merges.txt")
+      ->required()
+      ->type_name("DIR");
   command->add_option("--out", arguments->out, "The token file")->required()->type_name("FILE");
   command->add_option("--eval-out", arguments->eval_out, "Token file of the held-out last part")->type_name("FILE");
-  command->add_option("--eval-fraction", arguments->eval_fraction, "How much is held out, 0 to 1")->capture_default_str();
+  command->add_option("--eval-fraction", arguments->eval_fraction, "How much is held out, 0 to 1")
+      ->capture_default_str();
   command->add_option("--threads", arguments->threads, "Threads")->capture_default_str()->check(CLI::Range(1, 1024));
   command->callback([arguments, &selection] { selection.local = [arguments] { return tokenize(*arguments); }; });
 }
@@ -110,7 +118,8 @@ Status train_tokenizer(const TrainTokenizerArguments& arguments) {
     bar.show(wanted ? double(merges) / wanted : 1, fmt::format("{} of {} merges", merges, wanted));
   };
   LANCET_ASSIGN(const data::Tokenizer tokenizer,
-                data::train_tokenizer(std::vector<std::filesystem::path>(arguments.texts.begin(), arguments.texts.end()), options));
+                data::train_tokenizer(
+                    std::vector<std::filesystem::path>(arguments.texts.begin(), arguments.texts.end()), options));
   LANCET_TRY(tokenizer.save(arguments.out));
   log::info("{}: a vocabulary of {} ids", arguments.out, tokenizer.vocab_size());
   if (tokenizer.vocab_size() < arguments.vocab_size)
@@ -120,7 +129,8 @@ Status train_tokenizer(const TrainTokenizerArguments& arguments) {
 
 void add_train_tokenizer(CLI::App& data, Selection& selection) {
   CLI::App* command = data.add_subcommand(
-      "train-tokenizer", "A byte-level BPE from texts: lancet data train-tokenizer --vocab-size 8192 --out DIR book.txt");
+      "train-tokenizer",
+      "A byte-level BPE from texts: lancet data train-tokenizer --vocab-size 8192 --out DIR book.txt");
   auto arguments = std::make_shared<TrainTokenizerArguments>();
   command->add_option("texts,--text", arguments->texts, "UTF-8 text files")->required()->type_name("FILE");
   command->add_option("--vocab-size", arguments->vocab_size, "Ids, <|endoftext|> included")->capture_default_str();

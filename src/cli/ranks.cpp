@@ -9,7 +9,8 @@
 namespace lancet::cli {
 namespace {
 
-Status guarded(const std::function<Status(comm::Communicator&, int)>& body, comm::Communicator& world, int local_ranks) {
+Status guarded(const std::function<Status(comm::Communicator&, int)>& body, comm::Communicator& world,
+               int local_ranks) {
   try {
     return body(world, local_ranks);
   } catch (const std::exception& error) {
@@ -24,9 +25,10 @@ int run_mpi(const std::function<Status(comm::Communicator&, int)>& body, const c
   const auto world = (*session)->world();
   if (world->size() != launch.size || world->rank() != launch.rank) {
     // An MPI that does not know this launcher gives every process a world of its own.
-    report(config_error(fmt::format("expected rank {} of {}, as the launcher says, found rank {} of {} in MPI: start with the mpirun "
-                                    "of this program's MPI, or srun --mpi=pmix",
-                                    launch.rank, launch.size, world->rank(), world->size())));
+    report(config_error(
+        fmt::format("expected rank {} of {}, as the launcher says, found rank {} of {} in MPI: start with the mpirun "
+                    "of this program's MPI, or srun --mpi=pmix",
+                    launch.rank, launch.size, world->rank(), world->size())));
     (*session)->abort_job(static_cast<int>(ExitCode::config));
   }
   const Status status = guarded(body, *world, launch.local_size);

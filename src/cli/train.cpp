@@ -9,7 +9,8 @@ void add_train(CLI::App& app, Selection& selection) {
   CLI::App* command = app.add_subcommand("train", "Train a model: mpirun -np 2 lancet train configs/quickstart.json");
   auto arguments = add_config_arguments(*command);
   auto run_dir = std::make_shared<std::string>();
-  command->add_option("--run-dir", *run_dir, "Folder for config.json, plan.ir and metrics.jsonl (log.run_dir)")->type_name("DIR");
+  command->add_option("--run-dir", *run_dir, "Folder for config.json, plan.ir and metrics.jsonl (log.run_dir)")
+      ->type_name("DIR");
   command->callback([arguments, run_dir, &selection] {
     selection.ranked = [arguments, run_dir](comm::Communicator& world, int local_ranks) -> Status {
       auto config = load_config(*arguments);

@@ -15,8 +15,8 @@ Error wrong(fmt::format_string<Args...> text, Args&&... args) {
   return config_error("config: " + fmt::format(text, std::forward<Args>(args)...));
 }
 
-constexpr std::int64_t most_experts = 65536;        // of a layer, over all ranks
-constexpr std::int64_t most_elements = 1LL << 40;   // of a tensor, and tokens of a step: byte sizes stay far below 2^63
+constexpr std::int64_t most_experts = 65536;       // of a layer, over all ranks
+constexpr std::int64_t most_elements = 1LL << 40;  // of a tensor, and tokens of a step: byte sizes stay far below 2^63
 constexpr std::int64_t most_tokens = (1LL << 31) - 1;  // of a rank's micro batch: slots and counts are int32
 
 Status check_experts(const Model& m, int ranks) {
@@ -70,8 +70,8 @@ Status check_sizes(const Config& config, int ranks) {
   if (m.has_moe()) {
     const double experts = double(m.experts(ranks)), share = m.capacity_factor * tokens / experts;
     // Generated text has room for every token at every expert.
-    const double slots = std::max(std::min(std::max(std::ceil(share), 1.0), tokens),
-                                  t.sample_tokens > 0 ? sequence : 0.0);
+    const double slots =
+        std::max(std::min(std::max(std::ceil(share), 1.0), tokens), t.sample_tokens > 0 ? sequence : 0.0);
     sizes.push_back({"the router's logits (train.micro_batch_size * seq_len * experts)", tokens * experts});
     sizes.push_back({"the experts' activations (experts * capacity * the larger of model.n_embd and n_inner)",
                      experts * slots * std::max(inner, width)});

@@ -51,13 +51,13 @@ constexpr Range below_one() { return {.min = 0, .max = 1, .open_max = true}; }
 // bounds the products that make tensors).
 constexpr double most_layers = 10000;
 constexpr double most_experts = 65536;
-constexpr double most_width = 1 << 20;    // also of rows, heads, accumulated micro batches
-constexpr double most_tokens = 1 << 24;   // of a sequence
-constexpr double most_ids = 2147483647;   // ids are int32
+constexpr double most_width = 1 << 20;   // also of rows, heads, accumulated micro batches
+constexpr double most_tokens = 1 << 24;  // of a sequence
+constexpr double most_ids = 2147483647;  // ids are int32
 constexpr double most_steps = 1e12;
-constexpr double most_seconds = 1e9;      // in nanoseconds still an int64
+constexpr double most_seconds = 1e9;  // in nanoseconds still an int64
 constexpr double most_factor = 1e6;
-constexpr double most_real = 1e30;        // rates and norms: kernels hold them as float
+constexpr double most_real = 1e30;  // rates and norms: kernels hold them as float
 
 #define ROW(member, range, doc)                                       \
   Field {                                                             \

@@ -92,8 +92,8 @@ Status TokenFile::read(std::uint64_t first, std::span<TokenId> out) const {
   LANCET_CHECK(first <= layout.tokens && out.size() <= layout.tokens - first, "tokens {}..{} of {}", first,
                first + out.size(), layout.tokens);
   if (mapping_->shrunk())
-    return data_error(fmt::format("{}: expected {} bytes, found fewer: the file was cut while it was in use", path().string(),
-                                  mapping_->bytes));
+    return data_error(fmt::format("{}: expected {} bytes, found fewer: the file was cut while it was in use",
+                                  path().string(), mapping_->bytes));
   const auto* from = static_cast<const std::byte*>(mapping_->address) + layout.data_offset +
                      first * static_cast<std::uint64_t>(layout.bytes_per_token);
   const auto limit = static_cast<std::uint32_t>(layout.vocab_size);

@@ -131,11 +131,13 @@ Status check(const std::vector<std::filesystem::path>& texts, const std::filesys
   }
   auto same = [](const auto& a, const auto& b) {  // whether or not they exist yet
     std::error_code ignored;
-    return std::filesystem::weakly_canonical(std::filesystem::absolute(a, ignored), ignored) == std::filesystem::weakly_canonical(std::filesystem::absolute(b, ignored), ignored);
+    return std::filesystem::weakly_canonical(std::filesystem::absolute(a, ignored), ignored) ==
+           std::filesystem::weakly_canonical(std::filesystem::absolute(b, ignored), ignored);
   };
   for (const std::filesystem::path& text : texts)
     if (same(text, out) || (options.eval_fraction > 0 && same(text, options.eval_out)))
-      return config_error(fmt::format("expected an output that is not a text to read, found \"{}\" as both", text.string()));
+      return config_error(
+          fmt::format("expected an output that is not a text to read, found \"{}\" as both", text.string()));
   if (options.eval_fraction > 0 && (options.eval_out.empty() || same(options.eval_out, out))) {
     return config_error(
         fmt::format("expected a file of its own for the held-out part, found \"{}\"", options.eval_out.string()));

@@ -6,8 +6,8 @@
 #include <unordered_map>
 
 #include "byte_letters.h"
-#include "lancet/base/log.h"
 #include "lancet/base/atomic_file.h"
+#include "lancet/base/log.h"
 #include "lancet/data/tokenizer.h"
 #include "tokenizer_tables.h"
 
@@ -33,9 +33,10 @@ Result<std::vector<std::string>> read_vocabulary(const fs::path& path) {
   std::vector<std::string> tokens(json.size());
   for (const auto& [letters, id] : json.items()) {
     if (!id.is_number_integer() || id < 0 || id >= tokens.size()) {
-      const std::string found = id.is_primitive() ? id.dump() : std::string(id.type_name());  // no recursion into a deep file
-      return data_error(
-          fmt::format("{}: expected the ids 0..{}, found {} for token \"{}\"", path.string(), tokens.size() - 1, found, letters));
+      const std::string found =
+          id.is_primitive() ? id.dump() : std::string(id.type_name());  // no recursion into a deep file
+      return data_error(fmt::format("{}: expected the ids 0..{}, found {} for token \"{}\"", path.string(),
+                                    tokens.size() - 1, found, letters));
     }
     std::string& token = tokens[id.get<std::size_t>()];
     if (!token.empty()) {
@@ -91,7 +92,8 @@ Result<Tokenizer> Tokenizer::load(const fs::path& folder) {
   const std::size_t made = merges.size() + 256, all = tokens.size();
   auto tokenizer = make(std::move(tokens), std::move(merges));
   if (tokenizer.ok() && made + 1 < all)  // 1: <|endoftext|>
-    log::warn("{}: {} tokens of vocab.json come from no merge of merges.txt: is that file cut?", folder.string(), all - 1 - made);
+    log::warn("{}: {} tokens of vocab.json come from no merge of merges.txt: is that file cut?", folder.string(),
+              all - 1 - made);
   if (!tokenizer) return data_error(fmt::format("{}: {}", folder.string(), tokenizer.error().message));
   return tokenizer;
 }

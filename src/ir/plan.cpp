@@ -38,7 +38,8 @@ Status parse_waits(LineReader& line, Plan& plan) {
   while (!line.done() && !line.rest().starts_with("|")) {
     const LineReader before = line;
     LANCET_ASSIGN(const std::int64_t wait, line.integer());
-    if (wait < 0 || wait + 1 >= std::int64_t(plan.waits.size())) return before.error("the number of an earlier instruction");
+    if (wait < 0 || wait + 1 >= std::int64_t(plan.waits.size()))
+      return before.error("the number of an earlier instruction");
     plan.waits.back().push_back({static_cast<std::int32_t>(wait)});
   }
   return {};
@@ -86,7 +87,8 @@ Status verify_shape(const Plan& plan) {
   for (std::size_t i = 0; i < n; ++i)
     for (InstructionId wait : plan.waits[i])
       if (!wait.valid() || wait.index() >= i)
-        return internal_error(fmt::format("instruction [{}] waits for [{}], which does not come before it", i, wait.value));
+        return internal_error(
+            fmt::format("instruction [{}] waits for [{}], which does not come before it", i, wait.value));
   return {};
 }
 
@@ -95,8 +97,8 @@ Status verify_order(const Plan& plan, const HappensBefore& order) {
   for (std::size_t i = 0; i < needed.size(); ++i)
     for (InstructionId before : needed[i])
       if (!order.ordered(before, {static_cast<std::int32_t>(i)}))
-        return internal_error(fmt::format("nothing makes instruction [{}] wait for [{}], whose memory it uses: {}", i, before.value,
-                                          print(plan.program, plan.program.instructions[i])));
+        return internal_error(fmt::format("nothing makes instruction [{}] wait for [{}], whose memory it uses: {}", i,
+                                          before.value, print(plan.program, plan.program.instructions[i])));
   return {};
 }
 
@@ -124,11 +126,13 @@ Status verify_arena(const Plan& plan, const HappensBefore& order) {
     const Tensor& tensor = plan.program[id];
     const bool owns = tensor.kind == TensorKind::value && !tensor.storage.valid() && !touched[i].empty();
     if (owns != (plan.offsets[i] >= 0))
-      return internal_error(fmt::format("{} {} a place in the arena", plan.program.display(id), owns ? "lacks" : "must not have"));
+      return internal_error(
+          fmt::format("{} {} a place in the arena", plan.program.display(id), owns ? "lacks" : "must not have"));
     if (!owns) continue;
     Block block{id, plan.offsets[i], plan.offsets[i] + bytes(tensor.type), touched[i].front(), {}};
     if (block.end > plan.arena_bytes)
-      return internal_error(fmt::format("{} ends at byte {} of an arena of {}", plan.program.display(id), block.end, plan.arena_bytes));
+      return internal_error(
+          fmt::format("{} ends at byte {} of an arena of {}", plan.program.display(id), block.end, plan.arena_bytes));
     for (InstructionId access : touched[i]) {
       auto& last = block.last[order.lane(access)];
       last = std::max(last, order.position(access) + 1);
@@ -143,15 +147,17 @@ Status verify_arena(const Plan& plan, const HappensBefore& order) {
     for (std::size_t j = i + 1; j < blocks.size() && blocks[j].begin < blocks[i].end; ++j)
       if (!dead_before(blocks[i], blocks[j], order) && !dead_before(blocks[j], blocks[i], order))
         return internal_error(fmt::format("{} and {} share bytes of the arena, and nothing orders [{}] against [{}]",
-                                          plan.program.display(blocks[i].tensor), plan.program.display(blocks[j].tensor),
-                                          blocks[i].made.value, blocks[j].made.value));
+                                          plan.program.display(blocks[i].tensor),
+                                          plan.program.display(blocks[j].tensor), blocks[i].made.value,
+                                          blocks[j].made.value));
   return {};
 }
 
 }  // namespace
 
 std::string print(const Plan& plan) {
-  std::string text = "plan " + print(plan.header) + fmt::format("\narena {}\n", plan.arena_bytes) + print_header(plan.program);
+  std::string text =
+      "plan " + print(plan.header) + fmt::format("\narena {}\n", plan.arena_bytes) + print_header(plan.program);
   for (std::size_t i = 0; i < plan.program.instructions.size(); ++i) text += print_line(plan, i) + "\n";
   return text + print_outputs(plan.program);
 }

@@ -69,7 +69,9 @@ const std::string& Attributes::text(std::string_view name) const {
   return std::get<std::string>(*value);
 }
 
-bool Instruction::writes_operand(TensorId id) const { return std::find(writes.begin(), writes.end(), id) != writes.end(); }
+bool Instruction::writes_operand(TensorId id) const {
+  return std::find(writes.begin(), writes.end(), id) != writes.end();
+}
 
 TensorId Program::add_value(TensorType type, TensorId storage) {
   tensors.push_back({type, TensorKind::value, "", next_number_++, storage, false});

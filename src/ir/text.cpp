@@ -26,7 +26,8 @@ std::string print_value(const AttributeValue& value) {
   if (const auto* i = std::get_if<std::int64_t>(&value)) return fmt::format("{}", *i);
   if (const auto* d = std::get_if<double>(&value)) return print_real(*d);
   const std::string& text = std::get<std::string>(value);
-  LANCET_CHECK(text.find_first_of("\"\n") == std::string::npos, "an attribute's text has no quotes or line breaks: {}", text);
+  LANCET_CHECK(text.find_first_of("\"\n") == std::string::npos, "an attribute's text has no quotes or line breaks: {}",
+               text);
   const bool bare = !text.empty() && text.find_first_of(word_ends) == std::string::npos && parse_value(text) == value;
   return bare ? text : fmt::format("\"{}\"", text);
 }
@@ -55,13 +56,15 @@ std::string print_header(const Program& program) {
   text += "\n";
   for (const Tensor& tensor : program.tensors)
     if (tensor.kind != TensorKind::value)
-      text += fmt::format("{} @{} : {}{}\n", name(tensor.kind), tensor.name, to_string(tensor.type), tensor.local ? " local" : "");
+      text += fmt::format("{} @{} : {}{}\n", name(tensor.kind), tensor.name, to_string(tensor.type),
+                          tensor.local ? " local" : "");
   return text;
 }
 
 std::string print_outputs(const Program& program) {
   std::string text;
-  for (const Output& output : program.outputs) text += fmt::format("output {} = {}\n", output.name, program.display(output.tensor));
+  for (const Output& output : program.outputs)
+    text += fmt::format("output {} = {}\n", output.name, program.display(output.tensor));
   return text;
 }
 
@@ -174,7 +177,8 @@ Result<bool> LineReader::more(std::string_view close) {
 
 Error LineReader::error(std::string_view expected) const {
   const std::string_view found = rest_.substr(0, 40);
-  return config_error(fmt::format("line {}: expected {}, found '{}'", number_, expected, found.empty() ? "end of line" : found));
+  return config_error(
+      fmt::format("line {}: expected {}, found '{}'", number_, expected, found.empty() ? "end of line" : found));
 }
 
 Result<TensorType> ProgramParser::type(LineReader& line) {
@@ -247,7 +251,8 @@ Status ProgramParser::results(LineReader& line, Instruction& instruction) {
     const LineReader before = line;
     LANCET_TRY(line.expect("%"));
     LANCET_ASSIGN(const std::int64_t number, line.integer());
-    if (number < 0 || number > (1 << 30) || numbered_.contains(static_cast<int>(number))) return before.error("a new value");
+    if (number < 0 || number > (1 << 30) || numbered_.contains(static_cast<int>(number)))
+      return before.error("a new value");
     LANCET_TRY(line.expect(":"));
     LANCET_ASSIGN(TensorType made, type(line));
     TensorId storage;

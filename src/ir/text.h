@@ -10,8 +10,8 @@
 namespace lancet::ir {
 
 std::string print_real(double value);  // shortest text that reads back to the same double, never an integer's
-std::string print(const Attributes& attributes);  // "{a=1, b=0.5, c=text}" or ""
-std::string print_header(const Program& program);   // program line and named tensors
+std::string print(const Attributes& attributes);   // "{a=1, b=0.5, c=text}" or ""
+std::string print_header(const Program& program);  // program line and named tensors
 std::string print_outputs(const Program& program);
 
 // Reads tokens of one line.
@@ -19,14 +19,14 @@ class LineReader {
  public:
   LineReader(std::string_view line, int number) : rest_(line), number_(number) { skip(); }
   bool done() const { return rest_.empty(); }
-  bool accept(std::string_view token);              // consumes it if it is next
+  bool accept(std::string_view token);  // consumes it if it is next
   Status expect(std::string_view token);
-  std::string_view word();                          // up to a blank or one of ,:()[]{}=#|&" ; may be empty
-  Result<bool> more(std::string_view close);        // after an item of a list: true at a comma, false at `close`
+  std::string_view word();                    // up to a blank or one of ,:()[]{}=#|&" ; may be empty
+  Result<bool> more(std::string_view close);  // after an item of a list: true at a comma, false at `close`
   Result<std::int64_t> integer();
   Result<double> real();
-  Result<Attributes> attributes();                  // "{...}" or nothing
-  Error error(std::string_view expected) const;     // "line 7: expected X, found Y"
+  Result<Attributes> attributes();               // "{...}" or nothing
+  Error error(std::string_view expected) const;  // "line 7: expected X, found Y"
   std::string_view rest() const { return rest_; }
 
  private:

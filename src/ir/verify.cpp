@@ -50,7 +50,8 @@ class Verifier {
       if (made_[id.index()]) return at(program_.display(id) + " is made twice");
       made_[id.index()] = true;
       if (!tensor.storage.valid()) continue;
-      if (bytes(tensor.type) > bytes(program_.type(tensor.storage))) return at(program_.display(id) + " does not fit where it lives");
+      if (bytes(tensor.type) > bytes(program_.type(tensor.storage)))
+        return at(program_.display(id) + " does not fit where it lives");
       if (Status status = readable(tensor.storage); !status.ok()) return at(status.error().message);
       if (program_[program_.root(id)].kind == TensorKind::input) return at("an input is updated");
       overwrite(tensor.storage, id);

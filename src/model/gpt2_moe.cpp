@@ -35,7 +35,8 @@ class Builder {
   }
 
  private:
-  std::vector<TensorId> emit(std::string_view op, std::vector<TensorId> operands, ops::Attributes attributes, std::string label) {
+  std::vector<TensorId> emit(std::string_view op, std::vector<TensorId> operands, ops::Attributes attributes,
+                             std::string label) {
     return ops::append(program_, op, std::move(operands), std::move(attributes), Role::forward, std::move(label));
   }
   // A product's weight, in the activations' type.
@@ -95,9 +96,10 @@ class Builder {
     const TensorId route = gated[0];
     if (options_.inspect) program_.outputs.push_back({"route." + layer, route});
     if (options_.mode == Mode::train) balance(layer, gated[1], gated[2]);
-    const TensorId rows = emit("exchange_counts", {route}, {{"ranks", std::int64_t(options_.ranks)}}, name + ".counts")[0];
+    const TensorId rows =
+        emit("exchange_counts", {route}, {{"ranks", std::int64_t(options_.ranks)}}, name + ".counts")[0];
     const TensorId sent = emit("dispatch", {y, route}, {{"capacity", slots}}, name + ".dispatch")[0];  // [E,C,D]
-    const TensorId received = emit("all_to_all", {sent, route, rows}, {}, name + ".all_to_all")[0];  // [E/W,W*C,D]
+    const TensorId received = emit("all_to_all", {sent, route, rows}, {}, name + ".all_to_all")[0];    // [E/W,W*C,D]
 
     const TensorId w1 = weight(name + ".experts.c_fc.weight", {here, f, d}, true);
     const TensorId b1 = parameter(name + ".experts.c_fc.bias", {here, f}, true);
@@ -131,7 +133,8 @@ class Builder {
     const TensorId targets = program_.add_named(TensorKind::input, "targets", program_.type(tokens_));
     const std::int64_t total = options_.batch * options_.sequence * options_.ranks * options_.accumulation;
     const char* op = options_.mode == Mode::train ? "cross_entropy_train" : "cross_entropy";
-    const auto loss = emit(op, {logits, targets}, {{"vocabulary", model_.vocab_size}, {"total_tokens", total}}, "lm_head.loss");
+    const auto loss =
+        emit(op, {logits, targets}, {{"vocabulary", model_.vocab_size}, {"total_tokens", total}}, "lm_head.loss");
     program_.outputs.insert(program_.outputs.begin(), {"loss", loss[0]});
   }
 
@@ -143,7 +146,9 @@ class Builder {
 
 }  // namespace
 
-ir::Program build_forward(const config::Model& model, const BuildOptions& options) { return Builder(model, options).build(); }
+ir::Program build_forward(const config::Model& model, const BuildOptions& options) {
+  return Builder(model, options).build();
+}
 
 std::int64_t capacity(double capacity_factor, std::int64_t tokens, std::int64_t experts) {
   // The small subtraction keeps 1.25 * 1024 / 4, exact in real numbers, from being rounded up past 320.

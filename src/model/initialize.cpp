@@ -35,8 +35,8 @@ void fill_normal(std::uint64_t seed, const std::string& stream, float deviation,
 
 void initialize(const config::Model& model, std::string_view name, const ir::TensorType& type, int rank, int ranks,
                 std::uint64_t seed, std::span<float> values) {
-  LANCET_CHECK(std::int64_t(values.size()) == type.shape.elements(), "{} has {} elements, not {}", name, type.shape.elements(),
-               values.size());
+  LANCET_CHECK(std::int64_t(values.size()) == type.shape.elements(), "{} has {} elements, not {}", name,
+               type.shape.elements(), values.size());
   if (name.ends_with(".bias")) return std::fill(values.begin(), values.end(), 0.f);
   if (name.find("ln_") != std::string_view::npos) return std::fill(values.begin(), values.end(), 1.f);
   float deviation = float(model.initializer_range);
@@ -45,7 +45,8 @@ void initialize(const config::Model& model, std::string_view name, const ir::Ten
     const std::int64_t here = model.experts_on_rank(ranks);
     const std::size_t each = values.size() / std::size_t(here);
     for (std::int64_t e = 0; e < here; ++e)
-      fill_normal(seed, fmt::format("{}.{}", name, rank * here + e), deviation, values.subspan(std::size_t(e) * each, each));
+      fill_normal(seed, fmt::format("{}.{}", name, rank * here + e), deviation,
+                  values.subspan(std::size_t(e) * each, each));
     return;
   }
   std::span<float> drawn = values;

@@ -52,7 +52,9 @@ int storage_operand(const OpDef& op, int result, int operands) {
 
 Status check(const ir::Program& program, const ir::Instruction& instruction) {
   const OpDef* op = find_op(instruction.op);
-  auto at = [&](std::string_view what) { return internal_error(fmt::format("{}, in: {}", what, print(program, instruction))); };
+  auto at = [&](std::string_view what) {
+    return internal_error(fmt::format("{}, in: {}", what, print(program, instruction)));
+  };
   if (!op) return at("no such op");
   const auto operands = types_of(program, instruction.operands);
   auto results = infer(*op, {operands, instruction.attributes});
@@ -72,7 +74,8 @@ std::span<const OpDef* const> all_ops() { return sorted_ops(); }
 
 const OpDef* find_op(std::string_view name) {
   const auto& ops = sorted_ops();
-  const auto it = std::lower_bound(ops.begin(), ops.end(), name, [](const OpDef* op, std::string_view n) { return op->name < n; });
+  const auto it =
+      std::lower_bound(ops.begin(), ops.end(), name, [](const OpDef* op, std::string_view n) { return op->name < n; });
   return it != ops.end() && (*it)->name == name ? *it : nullptr;
 }
 
@@ -90,20 +93,22 @@ const CpuKernel* find_cpu_kernel(std::string_view op) {
   return nullptr;
 }
 
-std::vector<TensorId> append(ir::Program& program, std::string_view name, std::vector<TensorId> operands, Attributes attributes,
-                             ir::Role role, std::string label) {
+std::vector<TensorId> append(ir::Program& program, std::string_view name, std::vector<TensorId> operands,
+                             Attributes attributes, ir::Role role, std::string label) {
   const OpDef& def = op(name);
   const auto types = types_of(program, operands);
   auto results = infer(def, {types, attributes});
   LANCET_CHECK(results.ok(), "{} at {}: {}, found {}", name, label, results.error().message, describe(types));
-  ir::Instruction instruction{std::string(name), std::move(operands), {}, {}, std::move(attributes), def.lane, role, std::move(label)};
+  ir::Instruction instruction{std::string(name), std::move(operands), {}, {}, std::move(attributes), def.lane, role,
+                              std::move(label)};
   for (std::size_t i = 0; i < results->size(); ++i) {
     const int in = storage_operand(def, int(i), int(instruction.operands.size()));
     const TensorId storage = in < 0 ? TensorId{} : instruction.operands[std::size_t(in)];
     instruction.results.push_back(program.add_value((*results)[i], storage));
   }
   for (int operand : def.writes)
-    if (operand < int(instruction.operands.size())) instruction.writes.push_back(instruction.operands[std::size_t(operand)]);
+    if (operand < int(instruction.operands.size()))
+      instruction.writes.push_back(instruction.operands[std::size_t(operand)]);
   program.instructions.push_back(instruction);
   return instruction.results;
 }

@@ -15,18 +15,19 @@ class Weights {
   // Every weight becomes new_value(its value, its index), over the threads.
   template <class F>
   void update(F new_value) const {
-    parallel_for(count_, grain_elements, [w = exact_, rounded = rounded_, new_value](std::int64_t begin, std::int64_t end) {
-      if (rounded) {
+    parallel_for(count_, grain_elements,
+                 [w = exact_, rounded = rounded_, new_value](std::int64_t begin, std::int64_t end) {
+                   if (rounded) {
 #pragma omp simd
-        for (std::int64_t i = begin; i < end; ++i) {
-          w[i] = new_value(w[i], i);
-          rounded[i] = from_f32<bf16>(w[i]);
-        }
-      } else {
+                     for (std::int64_t i = begin; i < end; ++i) {
+                       w[i] = new_value(w[i], i);
+                       rounded[i] = from_f32<bf16>(w[i]);
+                     }
+                   } else {
 #pragma omp simd
-        for (std::int64_t i = begin; i < end; ++i) w[i] = new_value(w[i], i);
-      }
-    });
+                     for (std::int64_t i = begin; i < end; ++i) w[i] = new_value(w[i], i);
+                   }
+                 });
   }
 
  private:

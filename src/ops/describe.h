@@ -16,7 +16,9 @@ using Inferred = Result<Types>;
 inline Error expected(std::string_view what) { return internal_error(fmt::format("expected {}", what)); }
 
 inline bool is_activation(DType dtype) { return dtype == DType::f32 || dtype == DType::bf16; }
-inline bool is_vector(const TensorType& type, std::int64_t extent) { return type.dtype == DType::f32 && type.shape == Shape{extent}; }
+inline bool is_vector(const TensorType& type, std::int64_t extent) {
+  return type.dtype == DType::f32 && type.shape == Shape{extent};
+}
 
 inline double bytes_of(const OpInput& in) {
   double total = 0;

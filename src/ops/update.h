@@ -15,7 +15,8 @@ inline Inferred infer_update(const OpInput& in, std::size_t states) {
     if (in.operands[i] != full) return expected("the optimizer's state and the gradient f32 like w");
   if (!is_vector(in.operands[clip], 2) || !is_vector(in.operands[schedule], 3))
     return expected("clip f32[2] and schedule f32[3]");
-  if ((w.dtype == DType::bf16) != (in.operands.size() > master)) return expected("a master copy exactly where w is bf16");
+  if ((w.dtype == DType::bf16) != (in.operands.size() > master))
+    return expected("a master copy exactly where w is bf16");
   if (in.operands.size() > master && in.operands[master] != full) return expected("a master copy f32 like w");
   return Types{};
 }

@@ -40,7 +40,8 @@ class Autodiff final : public ops::GradientContext {
   TensorId result_gradient(int result) const override { return gradient_of(current_.results[std::size_t(result)]); }
   bool needs_gradient(int operand) const override { return needed_[current_.operands[std::size_t(operand)].index()]; }
 
-  std::vector<TensorId> emit(std::string_view op, std::vector<TensorId> operands, ops::Attributes attributes, Role role) override {
+  std::vector<TensorId> emit(std::string_view op, std::vector<TensorId> operands, ops::Attributes attributes,
+                             Role role) override {
     auto results = ops::append(program_, op, std::move(operands), std::move(attributes), role, current_.label);
     gradients_.resize(program_.tensors.size());
     return results;
@@ -58,15 +59,17 @@ class Autodiff final : public ops::GradientContext {
     TensorId& gradient = gradients_[id.index()];
     if (!gradient.valid() && accumulate_) {
       const ir::Tensor parameter = program_[id];  // a copy: add_named grows the table
-      const TensorId sum =
-          program_.add_named(TensorKind::state, parameter.name + ".grad", {DType::f32, parameter.type.shape}, parameter.local);
+      const TensorId sum = program_.add_named(TensorKind::state, parameter.name + ".grad",
+                                              {DType::f32, parameter.type.shape}, parameter.local);
       gradients_.resize(program_.tensors.size());
       return sum;
     }
     return gradient;
   }
 
-  void replace(int operand, TensorId gradient) override { gradients_[current_.operands[std::size_t(operand)].index()] = gradient; }
+  void replace(int operand, TensorId gradient) override {
+    gradients_[current_.operands[std::size_t(operand)].index()] = gradient;
+  }
 
  private:
   TensorId gradient_of(TensorId id) const { return gradients_[id.index()]; }
@@ -74,7 +77,8 @@ class Autodiff final : public ops::GradientContext {
   // What a parameter flows into needs a gradient.
   void mark_needed() {
     needed_.resize(program_.tensors.size());
-    for (std::size_t i = 0; i < program_.tensors.size(); ++i) needed_[i] = program_.tensors[i].kind == TensorKind::parameter;
+    for (std::size_t i = 0; i < program_.tensors.size(); ++i)
+      needed_[i] = program_.tensors[i].kind == TensorKind::parameter;
     for (const ir::Instruction& instruction : program_.instructions) {
       const bool any = std::any_of(instruction.operands.begin(), instruction.operands.end(),
                                    [&](TensorId id) { return needed_[id.index()]; });

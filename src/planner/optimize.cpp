@@ -50,13 +50,15 @@ class Optimize {
   // Shared gradients are the same on all ranks and count once; local ones are summed over the ranks.
   TensorId clip_scale() {
     std::vector<TensorId> shared, local, sums;
-    for (const Update& update : updates_) (program_[update.parameter].local ? local : shared).push_back(update.gradient);
+    for (const Update& update : updates_)
+      (program_[update.parameter].local ? local : shared).push_back(update.gradient);
     if (!local.empty()) {
       TensorId sum = ops::append(program_, "squared_norm", local, {}, Role::update, "norm.experts")[0];
       if (options_.ranks > 1) sum = ops::append(program_, "all_reduce", {sum}, {}, Role::sync, "norm.experts")[0];
       sums.push_back(sum);
     }
-    if (!shared.empty()) sums.push_back(ops::append(program_, "squared_norm", shared, {}, Role::update, "norm.shared")[0]);
+    if (!shared.empty())
+      sums.push_back(ops::append(program_, "squared_norm", shared, {}, Role::update, "norm.shared")[0]);
     return ops::append(program_, "clip_scale", sums, {{"max_norm", options_.clip_grad}}, Role::update, "norm")[0];
   }
 
@@ -73,7 +75,8 @@ class Optimize {
     ops::Attributes attributes;
     if (options_.kind == OptimizeOptions::Kind::adamw) {
       operands.push_back(state(update.parameter, ".v"));
-      attributes = {{"beta1", options_.beta1}, {"beta2", options_.beta2}, {"eps", options_.eps}, {"weight_decay", decay}};
+      attributes = {
+          {"beta1", options_.beta1}, {"beta2", options_.beta2}, {"eps", options_.eps}, {"weight_decay", decay}};
     } else {
       attributes = {{"momentum", options_.momentum}, {"weight_decay", decay}};
     }
@@ -92,6 +95,8 @@ class Optimize {
 
 }  // namespace
 
-ir::Program optimize(const ir::Program& program, const OptimizeOptions& options) { return Optimize(program, options).run(); }
+ir::Program optimize(const ir::Program& program, const OptimizeOptions& options) {
+  return Optimize(program, options).run();
+}
 
 }  // namespace lancet::planner

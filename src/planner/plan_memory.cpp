@@ -37,8 +37,8 @@ struct Block {
   std::vector<TensorId> members;
   std::int64_t bytes = 0;
   std::int32_t first = std::numeric_limits<std::int32_t>::max();  // access
-  Clock dead{};      // per lane, how many instructions must have ended before the memory is free
-  Clock born{};      // what has certainly ended when each member is made (the weakest)
+  Clock dead{};  // per lane, how many instructions must have ended before the memory is free
+  Clock born{};  // what has certainly ended when each member is made (the weakest)
   std::int64_t offset = -1;
 };
 
@@ -91,7 +91,8 @@ class Placer {
       const auto& accesses = touched_[id.index()];
       block.first = std::min(block.first, accesses.front().value);
       const Clock& made = order_.clock(accesses.front());
-      for (std::size_t lane = 0; lane < ir::lane_count; ++lane) block.born[lane] = std::min(block.born[lane], made[lane]);
+      for (std::size_t lane = 0; lane < ir::lane_count; ++lane)
+        block.born[lane] = std::min(block.born[lane], made[lane]);
       for (InstructionId access : accesses) {
         auto& dead = block.dead[order_.lane(access)];
         dead = std::max(dead, order_.position(access) + 1);
@@ -119,7 +120,8 @@ class Placer {
     std::vector<std::size_t> by_size(blocks_.size());
     std::iota(by_size.begin(), by_size.end(), 0);
     std::stable_sort(by_size.begin(), by_size.end(), [&](std::size_t a, std::size_t b) {
-      return blocks_[a].bytes != blocks_[b].bytes ? blocks_[a].bytes > blocks_[b].bytes : blocks_[a].first < blocks_[b].first;
+      return blocks_[a].bytes != blocks_[b].bytes ? blocks_[a].bytes > blocks_[b].bytes
+                                                  : blocks_[a].first < blocks_[b].first;
     });
     std::vector<const Block*> placed;  // by offset
     for (std::size_t i : by_size) {
@@ -127,7 +129,8 @@ class Placer {
       std::int64_t offset = 0;
       for (const Block* other : placed) {
         if (other->offset >= offset + block.bytes) break;
-        if (other->offset + other->bytes <= offset || ends_before(*other, block) || ends_before(block, *other)) continue;
+        if (other->offset + other->bytes <= offset || ends_before(*other, block) || ends_before(block, *other))
+          continue;
         offset = other->offset + other->bytes;
       }
       block.offset = offset;

@@ -12,7 +12,9 @@ namespace {
 using ir::Role;
 using ir::TensorId;
 
-bool is_share(std::string_view output) { return output == "loss" || output.starts_with("aux.") || output.starts_with("load."); }
+bool is_share(std::string_view output) {
+  return output == "loss" || output.starts_with("aux.") || output.starts_with("load.");
+}
 
 class Sync {
  public:

@@ -63,8 +63,8 @@ class CpuExecutor final : public Executor {
       : plan_(plan), store_(store), options_(options), spans_(plan.program.instructions.size()) {
     if (!options.arena) arena_ = Buffer::raw(static_cast<std::size_t>(plan.arena_bytes));
     const Buffer& arena = options.arena ? *options.arena : arena_;
-    LANCET_CHECK(arena.size() >= static_cast<std::size_t>(plan.arena_bytes), "the arena has {} bytes, the plan needs {}",
-                 arena.size(), plan.arena_bytes);
+    LANCET_CHECK(arena.size() >= static_cast<std::size_t>(plan.arena_bytes),
+                 "the arena has {} bytes, the plan needs {}", arena.size(), plan.arena_bytes);
     base_ = arena.as<std::byte>();
     for (const ir::Tensor& tensor : plan.program.tensors)
       if (tensor.kind == ir::TensorKind::input)
@@ -136,10 +136,13 @@ class CpuExecutor final : public Executor {
 
  private:
   static std::int64_t now() {
-    return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+        .count();
   }
 
-  const ops::CpuKernel* kernel_of(const ir::Instruction& instruction) const { return ops::find_cpu_kernel(instruction.op); }
+  const ops::CpuKernel* kernel_of(const ir::Instruction& instruction) const {
+    return ops::find_cpu_kernel(instruction.op);
+  }
 
   ops::TensorView view(TensorId id) const {
     const TensorId root = plan_.program.root(id);
@@ -150,8 +153,8 @@ class CpuExecutor final : public Executor {
         if (name == tensor.name) data = memory.data();
     } else if (tensor.kind != ir::TensorKind::value) {
       const NamedTensor& stored = store_[tensor.name];
-      LANCET_CHECK(stored.type == tensor.type, "@{} is {} in the store and {} in the plan", tensor.name, ir::to_string(stored.type),
-                   ir::to_string(tensor.type));
+      LANCET_CHECK(stored.type == tensor.type, "@{} is {} in the store and {} in the plan", tensor.name,
+                   ir::to_string(stored.type), ir::to_string(tensor.type));
       data = stored.memory.data();
     } else if (plan_.offsets[root.index()] >= 0) {
       data = base_ + plan_.offsets[root.index()];
@@ -161,7 +164,11 @@ class CpuExecutor final : public Executor {
 
   ops::KernelArgs arguments(const ir::Instruction& instruction) const {
     const auto lane = static_cast<std::size_t>(instruction.lane);
-    ops::KernelArgs args{instruction.op, {}, {}, instruction.attributes, options_.communicators[lane],
+    ops::KernelArgs args{instruction.op,
+                         {},
+                         {},
+                         instruction.attributes,
+                         options_.communicators[lane],
                          workspaces_[lane].as<std::byte>()};
     for (TensorId id : instruction.operands) args.operands.push_back(view(id));
     for (TensorId id : instruction.results) args.results.push_back(view(id));
@@ -254,7 +261,8 @@ class CpuExecutor final : public Executor {
 
 }  // namespace
 
-Result<std::unique_ptr<Executor>> Executor::create(const ir::Plan& plan, TensorStore& store, const ExecutorOptions& options) {
+Result<std::unique_ptr<Executor>> Executor::create(const ir::Plan& plan, TensorStore& store,
+                                                   const ExecutorOptions& options) {
   auto executor = std::make_unique<CpuExecutor>(plan, store, options);
   LANCET_TRY(executor->bind());
   return std::unique_ptr<Executor>(std::move(executor));

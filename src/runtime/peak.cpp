@@ -32,7 +32,8 @@ double measure_product_peak(DType dtype, int threads) {
   namespace cpu = backend::cpu;
   cpu::set_threads(threads);
   constexpr std::int64_t n = 1024;
-  const auto matmul = cpu::make_matmul({.m = n, .n = n, .k = n, .trans_b = true, .a = dtype, .b = dtype, .c = dtype, .bias = {}});
+  const auto matmul =
+      cpu::make_matmul({.m = n, .n = n, .k = n, .trans_b = true, .a = dtype, .b = dtype, .c = dtype, .bias = {}});
   const auto bytes = static_cast<std::size_t>(n * n * size_of(dtype));
   const auto a = cpu::Buffer::zeroed(bytes), b = cpu::Buffer::zeroed(bytes), c = cpu::Buffer::zeroed(bytes);
   const double seconds = best_seconds(0.2, [&] { matmul->run(a.data(), b.data(), nullptr, c.data()); });

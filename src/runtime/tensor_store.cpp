@@ -12,7 +12,8 @@ bool is_stored(const ir::Tensor& tensor) {
 }
 
 void check_same(const NamedTensor& here, const ir::Tensor& there) {
-  LANCET_CHECK(here.type == there.type, "@{} is {} here and {} there", there.name, ir::to_string(here.type), ir::to_string(there.type));
+  LANCET_CHECK(here.type == there.type, "@{} is {} here and {} there", there.name, ir::to_string(here.type),
+               ir::to_string(there.type));
   LANCET_CHECK(here.kind == there.kind && here.local == there.local, "@{} is {}{} here and {}{} there", there.name,
                ir::name(here.kind), here.local ? " local" : "", ir::name(there.kind), there.local ? " local" : "");
 }

@@ -39,7 +39,8 @@ Status agree(comm::Communicator& world, const Status& mine) {
     }
   if (failed == 0) return {};
   const std::string message = all[first].message.data();
-  return Error{static_cast<ExitCode>(all[first].code), failed == ranks ? message : fmt::format("rank {}: {}", first, message), true};
+  return Error{static_cast<ExitCode>(all[first].code),
+               failed == ranks ? message : fmt::format("rank {}: {}", first, message), true};
 }
 
 Result<std::string> broadcast_text(comm::Communicator& world, const std::string& text, int root) {

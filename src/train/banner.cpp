@@ -26,7 +26,8 @@ std::int64_t resident_bytes() {
 std::int64_t available_bytes() {
   std::ifstream meminfo("/proc/meminfo");
   for (std::string line; std::getline(meminfo, line);)
-    if (std::int64_t kilobytes = 0; std::sscanf(line.c_str(), "MemAvailable: %ld", &kilobytes) == 1) return kilobytes * 1024;
+    if (std::int64_t kilobytes = 0; std::sscanf(line.c_str(), "MemAvailable: %ld", &kilobytes) == 1)
+      return kilobytes * 1024;
   return 0;
 }
 
@@ -41,14 +42,15 @@ ProductFlops product_flops(const ir::Program& program) {
   return total;
 }
 
-std::string banner(const config::Config& config, int ranks, int threads, const comm::WireReport& wire, const MemoryPlan& memory,
-                   const Peak& peak, const ir::Plan& plan) {
+std::string banner(const config::Config& config, int ranks, int threads, const comm::WireReport& wire,
+                   const MemoryPlan& memory, const Peak& peak, const ir::Plan& plan) {
   const config::Model& model = config.model;
   const auto count = model::count_parameters(model, ranks);
   const config::Train& train = config.train;
-  std::string text = fmt::format("model      {} blocks, {} of them MoE with {} experts ({} a rank), n_embd {}, {} heads, vocabulary {}\n",
-                                 model.n_layer, model.moe_layers(), model.experts(ranks), model.experts_on_rank(ranks),
-                                 model.n_embd, model.n_head, model.vocab_size);
+  std::string text = fmt::format(
+      "model      {} blocks, {} of them MoE with {} experts ({} a rank), n_embd {}, {} heads, vocabulary {}\n",
+      model.n_layer, model.moe_layers(), model.experts(ranks), model.experts_on_rank(ranks), model.n_embd, model.n_head,
+      model.vocab_size);
   text += fmt::format("parameters {} in all, {} active for a token\n", millions(count.total), millions(count.active));
   text += fmt::format("batch      {} tokens a step: {} ranks x {} sequences x {} tokens x {} micro batches\n",
                       ranks * train.micro_batch_size * train.seq_len * train.gradient_accumulation_steps, ranks,
@@ -57,13 +59,15 @@ std::string banner(const config::Config& config, int ranks, int threads, const c
                       train.dtype == DType::bf16 ? "bf16 with fp32 masters" : "fp32");
   text += comm::to_string(wire) + "\n";
   if (peak.flops > 0)
-    text += fmt::format("peak       {:.3f} TFLOP/s a rank ({}); MFU counts products and attention's causal half, experts on kept tokens\n",
-                        peak.flops * 1e-12, peak.configured ? "log.peak_tflops" : "measured on a 1024^3 product");
+    text += fmt::format(
+        "peak       {:.3f} TFLOP/s a rank ({}); MFU counts products and attention's causal half, experts on kept "
+        "tokens\n",
+        peak.flops * 1e-12, peak.configured ? "log.peak_tflops" : "measured on a 1024^3 product");
   text += fmt::format("memory     {} a rank: parameters {}, optimizer {}, arena {}, workspace {}, process {}\n",
-                      megabytes(memory.total()), megabytes(memory.parameters), megabytes(memory.state), megabytes(memory.arena),
-                      megabytes(memory.workspace), megabytes(memory.process));
-  text += fmt::format("policy     {}: {} instructions; predicted step time n/a (no costs measured)", plan.header.text("policy"),
-                      plan.program.instructions.size());
+                      megabytes(memory.total()), megabytes(memory.parameters), megabytes(memory.state),
+                      megabytes(memory.arena), megabytes(memory.workspace), megabytes(memory.process));
+  text += fmt::format("policy     {}: {} instructions; predicted step time n/a (no costs measured)",
+                      plan.header.text("policy"), plan.program.instructions.size());
   return text;
 }
 

@@ -11,7 +11,7 @@ namespace lancet::train {
 
 // Bytes of one rank.
 struct MemoryPlan {
-  std::int64_t process = 0;     // resident before anything was allocated: code, libraries, MPI
+  std::int64_t process = 0;  // resident before anything was allocated: code, libraries, MPI
   std::int64_t parameters = 0, state = 0, arena = 0, workspace = 0;
   std::int64_t total() const { return process + parameters + state + arena + workspace; }
 };
@@ -21,8 +21,8 @@ struct Peak {
   bool configured = false;  // by log.peak_tflops, else measured
 };
 
-std::string banner(const config::Config& config, int ranks, int threads, const comm::WireReport& wire, const MemoryPlan& memory,
-                   const Peak& peak, const ir::Plan& plan);
+std::string banner(const config::Config& config, int ranks, int threads, const comm::WireReport& wire,
+                   const MemoryPlan& memory, const Peak& peak, const ir::Plan& plan);
 
 std::int64_t resident_bytes();   // of this process now
 std::int64_t available_bytes();  // that the host can still give; 0 where it does not say

@@ -36,7 +36,8 @@ class EvaluationBatches final : public Batches {
     for (std::int64_t row = 0; row < rows; ++row) {
       const std::int64_t window = (step * ranks_ + rank_) * rows + row;
       const std::size_t at = static_cast<std::size_t>(row) * length;
-      LANCET_TRY(sampler_.batch(static_cast<std::uint64_t>(window % sequences_), 0, 1, 0, inputs.subspan(at, length), targets.subspan(at, length)));
+      LANCET_TRY(sampler_.batch(static_cast<std::uint64_t>(window % sequences_), 0, 1, 0, inputs.subspan(at, length),
+                                targets.subspan(at, length)));
       if (window >= sequences_) std::ranges::fill(targets.subspan(at, length), ignored_target);
     }
     return {};
@@ -58,7 +59,8 @@ class SyntheticBatches final : public Batches {
     const std::int64_t rows_a_rank = rows * config_.train.gradient_accumulation_steps;
     for (std::int64_t row = 0; row < rows; ++row) {
       const auto global_row = static_cast<std::uint64_t>(rank_ * rows_a_rank + micro * rows + row);
-      const Philox random(static_cast<std::uint64_t>(config_.train.seed), static_cast<std::uint64_t>(step) << 32 | global_row);
+      const Philox random(static_cast<std::uint64_t>(config_.train.seed),
+                          static_cast<std::uint64_t>(step) << 32 | global_row);
       for (std::int64_t i = 0; i < length; ++i) {
         inputs[std::size_t(row * length + i)] = token(random, i);
         targets[std::size_t(row * length + i)] = token(random, i + 1);
@@ -86,8 +88,9 @@ Result<data::TokenFile> open_tokens(const config::Config& config, const std::opt
     return data_error(fmt::format("{}: expected a vocabulary of model.vocab_size = {} ids, found one of {}", path,
                                   config.model.vocab_size, file.vocab_size()));
   if (tokenizer && file.tokenizer_hash() != 0 && tokenizer->hash() != file.tokenizer_hash())
-    return data_error(fmt::format("{}: expected tokens of the tokenizer in {} ({:016x}), found those of another ({:016x})", path,
-                                  config.data.tokenizer, tokenizer->hash(), file.tokenizer_hash()));
+    return data_error(
+        fmt::format("{}: expected tokens of the tokenizer in {} ({:016x}), found those of another ({:016x})", path,
+                    config.data.tokenizer, tokenizer->hash(), file.tokenizer_hash()));
   return file;
 }
 
@@ -98,8 +101,9 @@ Result<std::optional<data::Tokenizer>> load_tokenizer(const config::Config& conf
   if (folder.empty()) return std::optional<data::Tokenizer>();
   LANCET_ASSIGN(data::Tokenizer tokenizer, data::Tokenizer::load(folder));
   if (tokenizer.vocab_size() != config.model.vocab_size)
-    return data_error(fmt::format("data.tokenizer: expected a vocabulary of model.vocab_size = {} ids in {}, found one of {}",
-                                  config.model.vocab_size, folder, tokenizer.vocab_size()));
+    return data_error(
+        fmt::format("data.tokenizer: expected a vocabulary of model.vocab_size = {} ids in {}, found one of {}",
+                    config.model.vocab_size, folder, tokenizer.vocab_size()));
   if (config.train.sample_tokens > 0)
     if (const auto prompt = tokenizer.encode(config.train.sample_prompt); !prompt.ok())
       return data_error("train.sample_prompt: " + prompt.error().message);
@@ -123,11 +127,13 @@ Result<std::optional<Evaluation>> evaluation_batches(const config::Config& confi
   LANCET_ASSIGN(const std::optional<data::Tokenizer> tokenizer, load_tokenizer(config));
   LANCET_ASSIGN(data::TokenFile file, open_tokens(config, tokenizer, config.data.eval));
   const std::int64_t length = config.train.seq_len, rows = config.train.micro_batch_size * ranks;
-  LANCET_ASSIGN(data::Sampler sampler, data::Sampler::make(std::move(file), {.seq_len = length, .global_batch = 1, .shuffle = false}));
+  LANCET_ASSIGN(data::Sampler sampler,
+                data::Sampler::make(std::move(file), {.seq_len = length, .global_batch = 1, .shuffle = false}));
   Evaluation evaluation;
   evaluation.sequences = std::min<std::int64_t>(config.data.eval_sequences, std::int64_t(sampler.windows()));
   evaluation.count = (evaluation.sequences + rows - 1) / rows;
-  evaluation.batches = std::make_unique<EvaluationBatches>(std::move(sampler), length, evaluation.sequences, rank, ranks);
+  evaluation.batches =
+      std::make_unique<EvaluationBatches>(std::move(sampler), length, evaluation.sequences, rank, ranks);
   return std::optional<Evaluation>(std::move(evaluation));
 }
 

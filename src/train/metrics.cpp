@@ -45,9 +45,10 @@ std::string to_json(const StepRecord& r) {
       R"({{"step": {}, "loss": {}, "aux_loss": {}, "grad_norm": {}, "lr": {}, "step_ms": {}, "tokens_per_s": {}, "mfu": {}, )"
       R"("compute_ms": {}, "a2a_ms": {}, "allreduce_ms": {}, "exposed_ms": {}, "hidden_pct": {}, "predicted_ms": {}, )"
       R"("load_max_over_mean": {}, "drop_pct": {}, "dead_experts": {}}})",
-      r.step, number(r.loss), number(r.aux_loss), number(r.grad_norm), number(r.lr), number(r.step_ms), number(r.tokens_per_s),
-      number(r.mfu), number(r.compute_ms), number(r.a2a_ms), number(r.allreduce_ms), number(r.exposed_ms), number(r.hidden_pct),
-      number(r.predicted_ms), number(r.load_max_over_mean), number(r.drop_pct), number(r.dead_experts));
+      r.step, number(r.loss), number(r.aux_loss), number(r.grad_norm), number(r.lr), number(r.step_ms),
+      number(r.tokens_per_s), number(r.mfu), number(r.compute_ms), number(r.a2a_ms), number(r.allreduce_ms),
+      number(r.exposed_ms), number(r.hidden_pct), number(r.predicted_ms), number(r.load_max_over_mean),
+      number(r.drop_pct), number(r.dead_experts));
 }
 
 std::string duration(double seconds) {
@@ -58,8 +59,9 @@ std::string duration(double seconds) {
 }
 
 std::string step_line(const StepRecord& r, std::int64_t steps, double seconds_left) {
-  std::string line = fmt::format("step {:>{}}/{} | loss {:.4f} | grad norm {:.3f} | lr {:.2e} | {:.0f} ms | {:.0f} tok/s", r.step,
-                                 std::to_string(steps).size(), steps, r.loss, r.grad_norm, r.lr, r.step_ms, r.tokens_per_s);
+  std::string line =
+      fmt::format("step {:>{}}/{} | loss {:.4f} | grad norm {:.3f} | lr {:.2e} | {:.0f} ms | {:.0f} tok/s", r.step,
+                  std::to_string(steps).size(), steps, r.loss, r.grad_norm, r.lr, r.step_ms, r.tokens_per_s);
   line += r.mfu ? fmt::format(" | MFU {:.1f}%", *r.mfu) : " | MFU n/a";
   line += r.hidden_pct ? fmt::format(" | exposed {:.1f} ms (hidden {:.0f}%)", r.exposed_ms, *r.hidden_pct)
                        : fmt::format(" | exposed {:.1f} ms", r.exposed_ms);
@@ -87,7 +89,8 @@ Result<MetricsFile> MetricsFile::create(const std::filesystem::path& path) {
   LANCET_TRY(keep_earlier(path));
   const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
   if (fd < 0)
-    return data_error(fmt::format("{}: expected a file that can be written, found: {}", path.string(), std::strerror(errno)));
+    return data_error(
+        fmt::format("{}: expected a file that can be written, found: {}", path.string(), std::strerror(errno)));
   return MetricsFile(path, fd);
 }
 
@@ -101,7 +104,8 @@ Status MetricsFile::write(const StepRecord& record) {
       continue;
     }
     const int error = written < 0 ? errno : ENOSPC;
-    std::string text = fmt::format("{}: expected room for the record of step {}, found: {}", path_.string(), record.step, std::strerror(error));
+    std::string text = fmt::format("{}: expected room for the record of step {}, found: {}", path_.string(),
+                                   record.step, std::strerror(error));
     if (::ftruncate(fd_, bytes_) != 0) text += " (its last line may be cut short)";
     return data_error(std::move(text));
   }

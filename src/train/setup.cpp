@@ -53,7 +53,8 @@ Result<ir::Plan> share_plan(comm::Communicator& world, const Result<ir::Plan>& m
   auto plan = ir::parse_plan(text);
   Status status = plan.ok() ? ir::verify(*plan) : Status(plan.error());
   if (status.ok() && hash64(ir::print(*plan)) != hash64(text))
-    status = internal_error(fmt::format("expected plan {}, found {}", hex(hash64(text)), hex(hash64(ir::print(*plan)))));
+    status =
+        internal_error(fmt::format("expected plan {}, found {}", hex(hash64(text)), hex(hash64(ir::print(*plan)))));
   LANCET_TRY(agree(world, status));
   return plan;
 }

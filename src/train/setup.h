@@ -18,5 +18,4 @@ Result<ir::Plan> plan_forward(const config::Config& config, model::Mode mode, in
 // Rank 0's plan on all ranks, as text; each compares the hash of what it understood (rule 4). Collective.
 Result<ir::Plan> share_plan(comm::Communicator& world, const Result<ir::Plan>& mine);
 
-
 }  // namespace lancet::train

@@ -22,9 +22,11 @@ class FolderLock {
   static Result<FolderLock> take(const std::filesystem::path& folder) {
     FolderLock lock;
     lock.fd_ = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (lock.fd_ < 0) return data_error(fmt::format("log.run_dir: expected a folder that can be opened at {}", folder.string()));
+    if (lock.fd_ < 0)
+      return data_error(fmt::format("log.run_dir: expected a folder that can be opened at {}", folder.string()));
     if (::flock(lock.fd_, LOCK_EX | LOCK_NB) != 0)
-      return data_error(fmt::format("log.run_dir: expected a folder that no other run writes to, found one at work in {}", folder.string()));
+      return data_error(fmt::format(
+          "log.run_dir: expected a folder that no other run writes to, found one at work in {}", folder.string()));
     return lock;
   }
   FolderLock(FolderLock&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
@@ -50,7 +52,8 @@ class RunFolder {
     std::error_code error;
     std::filesystem::create_directories(folder.path_, error);
     if (error)
-      return data_error(fmt::format("log.run_dir: expected a folder that can be made at {}, found: {}", folder.path_.string(), error.message()));
+      return data_error(fmt::format("log.run_dir: expected a folder that can be made at {}, found: {}",
+                                    folder.path_.string(), error.message()));
     LANCET_ASSIGN(folder.lock_, FolderLock::take(folder.path_));
     LANCET_TRY(write_file(folder.path_ / "config.json", config::to_json(config)));
     LANCET_TRY(write_file(folder.path_ / "plan.ir", ir::print(plan)));
@@ -77,8 +80,8 @@ class Averages {
   }
   std::string line() const {
     if (steps_ == 0) return "";
-    return fmt::format("average over {} steps: {:.1f} ms a step, {:.0f} tok/s, exposed {:.1f} ms", steps_, ms_ / steps_, tokens_ / ms_,
-                       exposed_ / steps_);
+    return fmt::format("average over {} steps: {:.1f} ms a step, {:.0f} tok/s, exposed {:.1f} ms", steps_, ms_ / steps_,
+                       tokens_ / ms_, exposed_ / steps_);
   }
   double seconds_a_step(const StepRecord& last) const { return (steps_ ? ms_ / steps_ : last.step_ms) * 1e-3; }
 
@@ -91,8 +94,8 @@ class Run {
   Run(const config::Config& config, comm::Communicator& world, const TrainerOptions& options)
       : config_(config), world_(world), options_(options) {}
 
-  // An error that the ranks have not agreed on may leave messages under way to or from this rank's memory, which must then
-  // last as long as the process (communicator.h).
+  // An error that the ranks have not agreed on may leave messages under way to or from this rank's memory, which must
+  // then last as long as the process (communicator.h).
   Status operator()() {
     Status status;
     try {

@@ -70,8 +70,9 @@ class TrainerImpl final : public Trainer {
     finish(record, seconds_since(start));
     last_record_ = record;
     if (std::isfinite(record.loss) && std::isfinite(record.grad_norm)) return record;
-    Error error = numerical_error(fmt::format("step {}: expected a finite loss and gradient norm, found loss {} and norm {}",
-                                              record.step, record.loss, record.grad_norm));
+    Error error =
+        numerical_error(fmt::format("step {}: expected a finite loss and gradient norm, found loss {} and norm {}",
+                                    record.step, record.loss, record.grad_norm));
     error.agreed = true;  // both numbers are sums over the ranks
     return error;
   }
@@ -127,18 +128,23 @@ class TrainerImpl final : public Trainer {
   Status check_same_config() {
     const std::string mine = config::to_json(config_);
     LANCET_ASSIGN(const std::string first, broadcast_text(world_, mine, 0));
-    return agree(world_, mine == first ? Status()
-                                       : Status(config_error("expected the same config on all ranks, found another than rank 0's")));
+    return agree(world_,
+                 mine == first
+                     ? Status()
+                     : Status(config_error("expected the same config on all ranks, found another than rank 0's")));
   }
 
   // What the config asks of the machine that this program or this start cannot give.
   Status check_place() const {
     if (config_.device != config::Device::cpu)
-      return config_error(fmt::format("device: expected cpu, the only backend of this program, found {}", config::name(config_.device)));
+      return config_error(fmt::format("device: expected cpu, the only backend of this program, found {}",
+                                      config::name(config_.device)));
     const std::string transport = world_.transport();
-    const bool asks_mpi = config_.comm.transport == config::Transport::mpi, asks_self = config_.comm.transport == config::Transport::self;
+    const bool asks_mpi = config_.comm.transport == config::Transport::mpi,
+               asks_self = config_.comm.transport == config::Transport::self;
     if (asks_mpi && transport == "self")
-      return config_error("comm.transport: expected a start by mpirun or srun with several ranks for mpi, found one rank alone");
+      return config_error(
+          "comm.transport: expected a start by mpirun or srun with several ranks for mpi, found one rank alone");
     if (asks_self && world_.size() > 1)
       return config_error(fmt::format("comm.transport: expected one rank for self, found {}", world_.size()));
     return {};
@@ -198,9 +204,10 @@ class TrainerImpl final : public Trainer {
     const std::int64_t needed = memory_.parameters + memory_.state + memory_.arena;
     const std::int64_t available = available_bytes() / options_.local_ranks;
     if (available > 0 && needed > available)
-      return config_error(fmt::format("expected {} MB of free memory a rank ({} parameters, {} optimizer, {} activations), found {} MB",
-                                      needed / 1'000'000, memory_.parameters / 1'000'000, memory_.state / 1'000'000,
-                                      memory_.arena / 1'000'000, available / 1'000'000));
+      return config_error(
+          fmt::format("expected {} MB of free memory a rank ({} parameters, {} optimizer, {} activations), found {} MB",
+                      needed / 1'000'000, memory_.parameters / 1'000'000, memory_.state / 1'000'000,
+                      memory_.arena / 1'000'000, available / 1'000'000));
     try {
       arena_ = backend::cpu::Buffer::raw(static_cast<std::size_t>(memory_.arena));
       store_.add(update_plan_.program);
@@ -292,7 +299,8 @@ class TrainerImpl final : public Trainer {
 
   void finish(StepRecord& record, double seconds) const {
     const config::Train& train = config_.train;
-    const double tokens = double(train.micro_batch_size * train.seq_len * train.gradient_accumulation_steps) * world_.size();
+    const double tokens =
+        double(train.micro_batch_size * train.seq_len * train.gradient_accumulation_steps) * world_.size();
     record.step_ms = seconds * 1e3;
     record.tokens_per_s = tokens / seconds;
     record.compute_ms = totals_.times.compute;
@@ -300,7 +308,8 @@ class TrainerImpl final : public Trainer {
     record.allreduce_ms = totals_.times.all_reduce;
     if (world_.size() > 1) {  // a rank alone only copies
       record.exposed_ms = totals_.times.exposed;
-      if (totals_.times.communication > 0) record.hidden_pct = 100 * (1 - totals_.times.exposed / totals_.times.communication);
+      if (totals_.times.communication > 0)
+        record.hidden_pct = 100 * (1 - totals_.times.exposed / totals_.times.communication);
     }
     double filled = 0;  // of the slots that the experts' flops were counted on
     if (!update_.load.empty()) filled = balance(record);
@@ -328,7 +337,8 @@ class TrainerImpl final : public Trainer {
     record.drop_pct = 100 * (1 - kept / chosen);
     record.dead_experts = dead;
     const std::int64_t tokens = config_.train.micro_batch_size * config_.train.seq_len;
-    const double slots = double(experts) * double(model::capacity(config_.model.capacity_factor, tokens, std::int64_t(experts)));
+    const double slots =
+        double(experts) * double(model::capacity(config_.model.capacity_factor, tokens, std::int64_t(experts)));
     return kept / (slots * double(layers) * double(world_.size()) * double(config_.train.gradient_accumulation_steps));
   }
 

@@ -213,8 +213,7 @@ TEST_CASE("a sequence's bits depend neither on the batch nor on the threads") {
 
 TEST_CASE("attention's workspace does not grow with the batch or the square of the sequence") {
   for (DType type : {DType::f32, DType::bf16}) {
-    const AttentionDesc d{1, 512, 12, 64, type}, batch{64, 512, 12, 64, type},
-        longer{1, 2048, 12, 64, type};
+    const AttentionDesc d{1, 512, 12, 64, type}, batch{64, 512, 12, 64, type}, longer{1, 2048, 12, 64, type};
     CHECK(attention_backward_workspace_bytes(d, 2) == attention_backward_workspace_bytes(batch, 2));
     CHECK(attention_backward_workspace_bytes(longer, 2) <= 4 * attention_backward_workspace_bytes(d, 2));
     CHECK(attention_forward_workspace_bytes(longer, 2) <= 4 * attention_forward_workspace_bytes(d, 2));

@@ -17,7 +17,8 @@ TEST_CASE("Philox4x32-10 gives the known answers of its authors") {
   CHECK(Philox(0, 0).block(0) == Block{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8});
   const std::uint64_t ones = ~std::uint64_t{0};
   CHECK(Philox(ones, ones).block(ones) == Block{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd});
-  CHECK(Philox(0x299f31d0a4093822, 0x0370734413198a2e).block(0x85a308d3243f6a88) == Block{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1});
+  CHECK(Philox(0x299f31d0a4093822, 0x0370734413198a2e).block(0x85a308d3243f6a88) ==
+        Block{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1});
 }
 
 TEST_CASE("normal numbers have mean 0 and deviation 1, uniform ones are at least 0 and below 1") {
@@ -72,8 +73,8 @@ TEST_CASE("streams of different names differ") {
 TEST_CASE("bf16 rounds to nearest even") {
   auto rounded = [](float x) { return to_f32(from_f32<bf16>(x)); };
   CHECK(rounded(1.f) == 1.f);
-  CHECK(rounded(1.00390625f) == 1.f);         // 1 + 2^-8: a tie, to the even 1
-  CHECK(rounded(1.01171875f) == 1.015625f);   // 1 + 3 * 2^-8: a tie, to the even 1 + 2 * 2^-7
+  CHECK(rounded(1.00390625f) == 1.f);        // 1 + 2^-8: a tie, to the even 1
+  CHECK(rounded(1.01171875f) == 1.015625f);  // 1 + 3 * 2^-8: a tie, to the even 1 + 2 * 2^-7
   CHECK(rounded(-1.005f) == -1.0078125f);
   CHECK(std::isinf(rounded(std::numeric_limits<float>::infinity())));
   CHECK(std::isinf(rounded(std::numeric_limits<float>::max())));
@@ -81,7 +82,8 @@ TEST_CASE("bf16 rounds to nearest even") {
 }
 
 TEST_CASE("dtypes have names and sizes") {
-  for (DType dtype : {DType::f32, DType::bf16, DType::i32, DType::i64, DType::route}) CHECK(parse_dtype(name(dtype)) == dtype);
+  for (DType dtype : {DType::f32, DType::bf16, DType::i32, DType::i64, DType::route})
+    CHECK(parse_dtype(name(dtype)) == dtype);
   CHECK_FALSE(parse_dtype("f64").has_value());
   CHECK(size_of(DType::bf16) == 2);
 }

@@ -1,8 +1,8 @@
 // Whatever a user gets wrong: one line that says what was expected, what was found and where; the right code.
-#include <catch2/catch.hpp>
-#include <unistd.h>
-#include <sys/file.h>
 #include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+#include <catch2/catch.hpp>
 
 #include "program.h"
 
@@ -76,8 +76,8 @@ TEST_CASE("token files that are wrong") {
   REQUIRE(lancet("data tokenize --tokenizer " + tok + " --out " + bin + " " + book).code == 0);
   const std::string config = folder.write("small.json", test::small_config);
   auto train = [&](const std::string& file, const std::string& more = "") {
-    return lancet("train " + config + " --set data.synthetic=false --set data.train=" + file + " --set model.vocab_size=260 " + more +
-                  " --run-dir " + (folder / "run"));
+    return lancet("train " + config + " --set data.synthetic=false --set data.train=" + file +
+                  " --set model.vocab_size=260 " + more + " --run-dir " + (folder / "run"));
   };
   check(train(folder / "none.bin"), 3, {"none.bin"});
   check(train(folder.write("foreign.bin", std::string(4096, 'z'))), 3, {"foreign.bin"});
@@ -86,7 +86,9 @@ TEST_CASE("token files that are wrong") {
   std::filesystem::resize_file(folder / "short.bin", std::filesystem::file_size(bin) - 3);
   check(train(folder / "short.bin"), 3, {"short.bin"});
   check(train(bin, "--set model.vocab_size=270"), 3, {"model.vocab_size = 270"});
-  REQUIRE(lancet("data train-tokenizer --vocab-size 260 --out " + (folder / "other") + " " + folder.write("b.txt", "zq zq zq zw zw zw zw")).code == 0);
+  REQUIRE(lancet("data train-tokenizer --vocab-size 260 --out " + (folder / "other") + " " +
+                 folder.write("b.txt", "zq zq zq zw zw zw zw"))
+              .code == 0);
   check(train(bin, "--set data.tokenizer=" + (folder / "other")), 3, {"tokenizer"});
   CHECK_FALSE(std::filesystem::exists(folder / "run"));
 }
@@ -99,12 +101,15 @@ TEST_CASE("texts that are wrong leave nothing behind") {
   const std::string bad = folder.write("bad.txt", "good until here \xff\xfe and then not\n");
   const auto before = folder.names().size();
   check(lancet("data tokenize --tokenizer " + tok + " --out " + (folder / "out.bin") + " " + bad), 3, {"bad.txt"});
-  check(lancet("data tokenize --tokenizer " + tok + " --out " + (folder / "out.bin") + " " + (folder / "none.txt")), 3, {"none.txt"});
+  check(lancet("data tokenize --tokenizer " + tok + " --out " + (folder / "out.bin") + " " + (folder / "none.txt")), 3,
+        {"none.txt"});
   check(lancet("data train-tokenizer --vocab-size 300 --out " + (folder / "tok2") + " " + bad), 3, {"bad.txt"});
-  check(lancet("data tokenize --tokenizer " + (folder / "no-tok") + " --out " + (folder / "out.bin") + " " + book), 3, {"no-tok"});
+  check(lancet("data tokenize --tokenizer " + (folder / "no-tok") + " --out " + (folder / "out.bin") + " " + book), 3,
+        {"no-tok"});
   CHECK(folder.names().size() == before);
   check(test::shell("printf 'a\\377b' | " LANCET_BINARY " data encode --tokenizer " + tok), 3, {"UTF-8"});
-  check(test::shell("printf 'good text' | " LANCET_BINARY " data encode --tokenizer " + tok + " > /dev/full"), 3, {"writing failed"});
+  check(test::shell("printf 'good text' | " LANCET_BINARY " data encode --tokenizer " + tok + " > /dev/full"), 3,
+        {"writing failed"});
 }
 
 TEST_CASE("a tokenizer that does not fit the model is told before the first step, once") {
@@ -112,7 +117,8 @@ TEST_CASE("a tokenizer that does not fit the model is told before the first step
   const std::string book = folder.write("book.txt", std::string(20000, 'x') + "\nand some other words to learn from\n");
   const std::string tok = folder / "tok", config = folder.write("small.json", test::small_config);  // of 300 ids
   REQUIRE(lancet("data train-tokenizer --vocab-size 260 --out " + tok + " " + book).code == 0);
-  const std::string arguments = "train " + config + " --set data.tokenizer=" + tok + " --set train.sample_tokens=3 --run-dir " + (folder / "run");
+  const std::string arguments =
+      "train " + config + " --set data.tokenizer=" + tok + " --set train.sample_tokens=3 --run-dir " + (folder / "run");
   check(lancet(arguments), 3, {"expected a vocabulary of model.vocab_size = 300 ids in " + tok + ", found one of 260"});
 #if defined(LANCET_HAVE_MPI)
   check(test::mpirun(2, arguments), 3, {"found one of 260"});
@@ -127,8 +133,8 @@ TEST_CASE("a full disk leaves whole files") {
   REQUIRE(lancet("train " + config + " --set train.steps=1 --run-dir " + (folder / "free")).code == 0);
   const auto plan_bytes = std::filesystem::file_size(folder / "free/plan.ir");
   const auto limited = [&](std::uintmax_t bytes, const std::string& run) {  // in the shell's blocks of 512
-    return test::shell("trap '' XFSZ; ulimit -f " + std::to_string(bytes / 512) + "; exec " LANCET_BINARY " train " + config +
-                       " --set train.steps=2000 --set log.interval=1000 --run-dir " + run);
+    return test::shell("trap '' XFSZ; ulimit -f " + std::to_string(bytes / 512) + "; exec " LANCET_BINARY " train " +
+                       config + " --set train.steps=2000 --set log.interval=1000 --run-dir " + run);
   };
   const auto text = [](const std::string& path) {
     std::ostringstream out;
@@ -161,7 +167,8 @@ TEST_CASE("a second run in the same folder keeps the first one's records") {
   const TemporaryFolder folder;
   const std::string config = folder.write("small.json", test::small_config), run = folder / "run";
   for (int steps : {3, 2}) {
-    const auto outcome = lancet("train " + config + " --set train.steps=" + std::to_string(steps) + " --run-dir " + run);
+    const auto outcome =
+        lancet("train " + config + " --set train.steps=" + std::to_string(steps) + " --run-dir " + run);
     CHECK(outcome.code == 0);
     CHECK(outcome.lines_with("an earlier run's records, kept as metrics.jsonl.1") == (steps == 2));
   }

@@ -4,8 +4,8 @@
 #include <chrono>
 #include <thread>
 
-#include "program.h"
 #include "lancet/ir/plan.h"
+#include "program.h"
 
 namespace lancet {
 namespace {
@@ -74,8 +74,8 @@ TEST_CASE("MPI ranks train as one does") {
   REQUIRE(one.size() == 20);
   for (int ranks : {2, 4}) {
     const std::string run = folder / std::to_string(ranks);
-    const auto outcome = test::mpirun(ranks, "train " + config + " --set train.micro_batch_size=" + std::to_string(4 / ranks) +
-                                                 " --run-dir " + run);
+    const auto outcome = test::mpirun(
+        ranks, "train " + config + " --set train.micro_batch_size=" + std::to_string(4 / ranks) + " --run-dir " + run);
     INFO(outcome.output);
     REQUIRE(outcome.code == 0);
     const auto several = test::metrics(run);
@@ -93,18 +93,20 @@ TEST_CASE("MPI ranks train as one does") {
 TEST_CASE("text to sample: tokenizer, tokens, training, generation") {
   const TemporaryFolder folder;
   std::string text;
-  for (int i = 0; i < 3000; ++i) text += "The quick brown fox number " + std::to_string(i % 97) + " jumps over the lazy dog.\n";
+  for (int i = 0; i < 3000; ++i)
+    text += "The quick brown fox number " + std::to_string(i % 97) + " jumps over the lazy dog.\n";
   const std::string book = folder.write("book.txt", text);
   REQUIRE(lancet("data train-tokenizer --vocab-size 300 --out " + (folder / "tok") + " " + book).code == 0);
   REQUIRE(lancet("data tokenize --tokenizer " + (folder / "tok") + " --out " + (folder / "train.bin") + " --eval-out " +
                  (folder / "eval.bin") + " --eval-fraction 0.1 " + book)
               .code == 0);
   const std::string config = folder.write("small.json", test::small_config);
-  const auto outcome = train(
-      "train " + config + " --set data.synthetic=false --set data.train=" + (folder / "train.bin") + " --set data.eval=" +
-             (folder / "eval.bin") + " --set data.tokenizer=" + (folder / "tok") +
-             " --set train.steps=60 --set train.micro_batch_size=8 --set train.lr=5e-3 --set train.sample_tokens=8"
-             " --set train.sample_prompt='The quick' --run-dir " + (folder / "run"));
+  const auto outcome =
+      train("train " + config + " --set data.synthetic=false --set data.train=" + (folder / "train.bin") +
+            " --set data.eval=" + (folder / "eval.bin") + " --set data.tokenizer=" + (folder / "tok") +
+            " --set train.steps=60 --set train.micro_batch_size=8 --set train.lr=5e-3 --set train.sample_tokens=8"
+            " --set train.sample_prompt='The quick' --run-dir " +
+            (folder / "run"));
   INFO(outcome.output);
   REQUIRE(outcome.code == 0);
   CHECK(outcome.lines_with("held-out loss") >= 1);
@@ -150,7 +152,8 @@ TEST_CASE("bench ops names the ops and their share") {
   INFO(outcome.output);
   CHECK(outcome.code == 0);
   CHECK(outcome.lines_with("ceilings, 1 thread") == 1);
-  for (const char* op : {"linear_dw", "expert_linear ", "all_to_all ", "adamw", "cross_entropy_train"}) CHECK(outcome.lines_with(op) >= 1);
+  for (const char* op : {"linear_dw", "expert_linear ", "all_to_all ", "adamw", "cross_entropy_train"})
+    CHECK(outcome.lines_with(op) >= 1);
 }
 
 }  // namespace lancet

@@ -135,11 +135,15 @@ TEST_CASE("an unknown key names itself, the file and the nearest known key") {
 }
 
 TEST_CASE("a wrong type or value says what was expected and found") {
-  CHECK(fault(R"({"model": {"n_layer": "4"}})") == "c.json: model.n_layer: expected an integer in [1, 10000], found \"4\"");
-  CHECK(fault(R"({"model": {"n_layer": 2.5}})") == "c.json: model.n_layer: expected an integer in [1, 10000], found 2.5");
+  CHECK(fault(R"({"model": {"n_layer": "4"}})") ==
+        "c.json: model.n_layer: expected an integer in [1, 10000], found \"4\"");
+  CHECK(fault(R"({"model": {"n_layer": 2.5}})") ==
+        "c.json: model.n_layer: expected an integer in [1, 10000], found 2.5");
   CHECK(fault(R"({"model": {"n_layer": 0}})") == "c.json: model.n_layer: expected an integer in [1, 10000], found 0");
-  CHECK(fault(R"({"model": {"n_layer": null}})") == "c.json: model.n_layer: expected an integer in [1, 10000], found null");
-  CHECK(fault(R"({"model": {"n_inner": -1}})") == "c.json: model.n_inner: expected an integer in [1, 16777216] or null, found -1");
+  CHECK(fault(R"({"model": {"n_layer": null}})") ==
+        "c.json: model.n_layer: expected an integer in [1, 10000], found null");
+  CHECK(fault(R"({"model": {"n_inner": -1}})") ==
+        "c.json: model.n_inner: expected an integer in [1, 16777216] or null, found -1");
   CHECK(fault(R"({"train": {"seed": 18446744073709551615}})")
             .find("expected an integer >= 0, found 18446744073709551615") != std::string::npos);
   CHECK(fault(R"({"train": {"adam_beta1": 1}})") == "c.json: train.adam_beta1: expected a number in [0, 1), found 1");
@@ -148,8 +152,9 @@ TEST_CASE("a wrong type or value says what was expected and found") {
   CHECK(fault(R"({"threads": 1025})") == "c.json: threads: expected an integer in [0, 1024], found 1025");
   CHECK(fault(R"({"data": {"synthetic": 1}})") == "c.json: data.synthetic: expected true or false, found 1");
   CHECK(fault(R"({"data": {"train": 1}})") == "c.json: data.train: expected a string, found 1");
-  CHECK(fault("{}", {"train.sample_prompt=a\xff" "b"}).find("train.sample_prompt: expected a string in UTF-8, found \"a") !=
-        std::string::npos);
+  CHECK(fault("{}", {"train.sample_prompt=a\xff"
+                     "b"})
+            .find("train.sample_prompt: expected a string in UTF-8, found \"a") != std::string::npos);
   CHECK(fault(R"({"train": {"dtype": "fp16"}})") ==
         "c.json: train.dtype: expected one of \"fp32\", \"bf16\", found \"fp16\"");
   CHECK(fault(R"({"device": 0})") == "c.json: device: expected one of \"cpu\", \"cuda\", found 0");
@@ -248,11 +253,13 @@ TEST_CASE("a tensor that no machine holds is refused before any size overflows")
   CHECK(told({"train.micro_batch_size=1048576", "model.n_positions=4096"}) ==
         "config: train.micro_batch_size * train.seq_len: expected at most 2147483647 tokens, found 4294967296");
   CHECK(told({"train.micro_batch_size=1048576"}) ==
-        "config: the logits (train.micro_batch_size * seq_len * model.vocab_size): expected at most 1099511627776 elements, "
+        "config: the logits (train.micro_batch_size * seq_len * model.vocab_size): expected at most 1099511627776 "
+        "elements, "
         "found 5.401e+13");  // 2^20 * 1024 * 50304
   CHECK(told({"model.vocab_size=2147483647", "train.seq_len=1", "train.micro_batch_size=1"})
             .find("the token embedding") != std::string::npos);  // 2^31 * 768
-  CHECK(told({"model.n_embd=1048576", "model.n_head=1", "train.seq_len=1"}).find("the attention's weight") != std::string::npos);
+  CHECK(told({"model.n_embd=1048576", "model.n_head=1", "train.seq_len=1"}).find("the attention's weight") !=
+        std::string::npos);
   CHECK(told({"model.n_positions=16777216", "model.n_embd=65544", "model.n_head=1", "train.seq_len=1"})
             .find("the position embedding") != std::string::npos);  // just above 2^40
   CHECK(told({"model.n_inner=16777216", "model.n_embd=65544", "model.n_head=1", "train.seq_len=1"})
@@ -262,12 +269,13 @@ TEST_CASE("a tensor that no machine holds is refused before any size overflows")
   CHECK(told({"model.num_local_experts=65536", "train.micro_batch_size=20000", "model.vocab_size=1000"})
             .find("the router's logits") != std::string::npos);
   CHECK(told({"model.num_local_experts=65536", "train.micro_batch_size=8", "model.capacity_factor=1000000"}) ==
-        "config: the experts' activations (experts * capacity * the larger of model.n_embd and n_inner): expected at most "
+        "config: the experts' activations (experts * capacity * the larger of model.n_embd and n_inner): expected at "
+        "most "
         "1099511627776 elements, found 1.649e+12");  // 65536 * 8192 * 3072: room for every token at every expert
   CHECK(told({"model.num_local_experts=65536", "model.n_inner=65536"}).find("a rank's expert weights") !=
         std::string::npos);
-  CHECK(told({"train.gradient_accumulation_steps=1048576", "train.micro_batch_size=1025"})
-            .find("a step's tokens") != std::string::npos);
+  CHECK(told({"train.gradient_accumulation_steps=1048576", "train.micro_batch_size=1025"}).find("a step's tokens") !=
+        std::string::npos);
   CHECK(told({"model.experts_per_rank=65536"}, 2) ==
         "config: model.experts_per_rank: expected at most 65536 experts in a layer, found 131072 on 2 ranks");
   // A model of today's largest kind passes: 96 layers, 12288 wide, 64 experts.
@@ -317,7 +325,8 @@ TEST_CASE("the configs that come with the project parse and fit their ranks") {
 
 TEST_CASE("the help text has one line a field, with default and words") {
   const std::string text = describe();
-  CHECK(text.find("  n_layer                      12           in [1, 10000]; transformer blocks\n") != std::string::npos);
+  CHECK(text.find("  n_layer                      12           in [1, 10000]; transformer blocks\n") !=
+        std::string::npos);
   CHECK(text.find("sequential|expert_pipeline|dw|partition|lancet|auto; how communication") != std::string::npos);
   std::size_t printed = 0;
   std::istringstream in(to_json(good("{}")));

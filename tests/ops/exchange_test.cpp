@@ -1,7 +1,7 @@
 // The ops that cross ranks, on ranks that are threads: tokens reach their experts and come back, whole and in parts;
 // counts travel once; only filled slots travel at all.
-#include <catch2/catch.hpp>
 #include <array>
+#include <catch2/catch.hpp>
 #include <numeric>
 
 #include "harness.h"
@@ -243,8 +243,7 @@ TEST_CASE("all_reduce sums over the ranks, and takes neighbours in memory as one
     auto view = [&](std::size_t first, std::int64_t n) {
       return ops::TensorView{memory.data() + first, {DType::f32, {n}}};
     };
-    args.operands =
-        args.results = {view(0, 5), view(5, 7), view(12, 1), view(16, 4), view(24, 4)};
+    args.operands = args.results = {view(0, 5), view(5, 7), view(12, 1), view(16, 4), view(24, 4)};
     LANCET_TRY(ops::find_cpu_kernel("all_reduce")->bind(args)());
     for (std::size_t i = 0; i < memory.size(); ++i) {
       // [13, 16) pads up to an aligned tensor, and its sums do not matter; the gap [20, 24) ends at one that is not.

@@ -1,4 +1,5 @@
-// Where tokens come from: evaluation covers the same windows at any number of ranks; tokenizer and vocabulary must agree.
+// Where tokens come from: evaluation covers the same windows at any number of ranks; tokenizer and vocabulary must
+// agree.
 #include "lancet/train/batches.h"
 
 #include <catch2/catch.hpp>
@@ -8,8 +9,8 @@
 #include <numeric>
 #include <vector>
 
-#include "program.h"
 #include "lancet/data/token_file.h"
+#include "program.h"
 
 namespace lancet {
 namespace {
@@ -116,7 +117,8 @@ TEST_CASE("a tokenizer of another vocabulary is refused whatever the tokens come
     header[0] = 20240520, header[1] = 1, header[2] = 100;
     const std::vector<std::uint16_t> tokens(100, 7);
     std::ofstream out(folder / "llmc.bin", std::ios::binary);
-    out.write(reinterpret_cast<const char*>(header.data()), 1024).write(reinterpret_cast<const char*>(tokens.data()), 200);
+    out.write(reinterpret_cast<const char*>(header.data()), 1024)
+        .write(reinterpret_cast<const char*>(tokens.data()), 200);
     config.data.train = config.data.eval = folder / "llmc.bin";
     out.close();
     CHECK(told(train::evaluation_batches(config, 0, 1).error()) == expected);

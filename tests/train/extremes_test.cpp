@@ -36,7 +36,8 @@ TEST_CASE("all tokens to one expert: the other experts, and a whole rank's, have
   config.train.dtype = GENERATE(DType::f32, DType::bf16);
   const int ranks = GENERATE(1, 2, 4);
   config.train.micro_batch_size = 8 / ranks;
-  const auto records = test::run_steps(config, ranks, 5, [](train::Trainer& trainer, int) { send_all_to_expert_0(trainer); });
+  const auto records =
+      test::run_steps(config, ranks, 5, [](train::Trainer& trainer, int) { send_all_to_expert_0(trainer); });
   check_trains(records);
   CHECK(records[0].dead_experts == 6);  // 3 of 4 in each of two layers
   CHECK(records[0].load_max_over_mean.value() == Approx(4));

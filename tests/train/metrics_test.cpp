@@ -53,7 +53,8 @@ TEST_CASE("a record that finds no room leaves whole lines, and the next one that
     const Status failed = file->write(record_of(3));
     REQUIRE_FALSE(failed.ok());
     CHECK(failed.error().code == ExitCode::data);
-    CHECK(failed.error().message.find("metrics.jsonl: expected room for the record of step 3, found: ") != std::string::npos);
+    CHECK(failed.error().message.find("metrics.jsonl: expected room for the record of step 3, found: ") !=
+          std::string::npos);
     CHECK(failed.error().message.find('\n') == std::string::npos);
     CHECK(std::filesystem::file_size(folder / "metrics.jsonl") ==
           train::to_json(record_of(1)).size() + train::to_json(record_of(2)).size() + 2);

@@ -6,7 +6,8 @@
 namespace lancet {
 namespace {
 
-void check_same(const std::vector<train::StepRecord>& found, const std::vector<train::StepRecord>& expected, double epsilon) {
+void check_same(const std::vector<train::StepRecord>& found, const std::vector<train::StepRecord>& expected,
+                double epsilon) {
   REQUIRE(found.size() == expected.size());
   for (std::size_t i = 0; i < found.size(); ++i) {
     INFO("step " << i + 1);

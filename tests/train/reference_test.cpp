@@ -1,4 +1,5 @@
-// The trainer against PyTorch in float64 (tests/reference): loss, routing, every gradient, the weights after three steps.
+// The trainer against PyTorch in float64 (tests/reference): loss, routing, every gradient, the weights after three
+// steps.
 #include <catch2/catch.hpp>
 #include <cmath>
 
@@ -129,7 +130,8 @@ TEST_CASE("three steps are PyTorch's") {
   const Reference reference = Reference::load(name);
   ReferenceBatches batches(reference);
   const auto world = comm::make_self();
-  auto trainer = Trainer::create(config_of(reference), *world, {.local_ranks = 1, .inspect = true, .batches = &batches});
+  auto trainer =
+      Trainer::create(config_of(reference), *world, {.local_ranks = 1, .inspect = true, .batches = &batches});
   REQUIRE(trainer.ok());
   load_weights(**trainer, reference);
   for (int s = 0; s < Reference::steps; ++s) {

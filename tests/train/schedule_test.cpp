@@ -45,8 +45,9 @@ TEST_CASE("a record is one JSON object with every field, null where not known") 
   record.loss = 1.25;
   record.drop_pct = 2.5;
   const auto json = nlohmann::json::parse(to_json(record));
-  for (const char* key : {"step", "loss", "aux_loss", "grad_norm", "lr", "step_ms", "tokens_per_s", "mfu", "compute_ms", "a2a_ms",
-                          "allreduce_ms", "exposed_ms", "hidden_pct", "predicted_ms", "load_max_over_mean", "drop_pct", "dead_experts"})
+  for (const char* key :
+       {"step", "loss", "aux_loss", "grad_norm", "lr", "step_ms", "tokens_per_s", "mfu", "compute_ms", "a2a_ms",
+        "allreduce_ms", "exposed_ms", "hidden_pct", "predicted_ms", "load_max_over_mean", "drop_pct", "dead_experts"})
     CHECK(json.contains(key));
   CHECK(json.size() == 17);
   CHECK(json["step"] == 7);
@@ -69,7 +70,8 @@ TEST_CASE("the step line") {
   record.load_max_over_mean = 1.2;
   record.drop_pct = 0.5;
   CHECK(step_line(record, 400, 3723) ==
-        "step  12/400 | loss 3.5000 | grad norm 0.250 | lr 1.00e-03 | 100 ms | 2000 tok/s | MFU 41.0% | exposed 1.5 ms (hidden 75%) | "
+        "step  12/400 | loss 3.5000 | grad norm 0.250 | lr 1.00e-03 | 100 ms | 2000 tok/s | MFU 41.0% | exposed 1.5 ms "
+        "(hidden 75%) | "
         "load max/mean 1.20 | drop 0.5% | ETA 1h 02m");
 }
 

@@ -16,8 +16,8 @@ struct InternalError : std::runtime_error {
 
 }  // namespace lancet
 
-#define LANCET_CHECK(condition, ...)                                                              \
-  do {                                                                                            \
-    if (!(condition)) [[unlikely]]                                                                \
-      ::lancet::fail_check(__FILE__, __LINE__, #condition, ::fmt::format(__VA_ARGS__));           \
+#define LANCET_CHECK(condition, ...)                                                    \
+  do {                                                                                  \
+    if (!(condition)) [[unlikely]]                                                      \
+      ::lancet::fail_check(__FILE__, __LINE__, #condition, ::fmt::format(__VA_ARGS__)); \
   } while (0)

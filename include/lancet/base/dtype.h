@@ -9,12 +9,13 @@
 
 namespace lancet {
 
-// route: the gate's decision for T tokens and E experts, one struct of arrays (ops/route_layout.h); its shape is [T, E].
+// route: the gate's decision for T tokens and E experts, one struct of arrays (ops/route_layout.h); its shape is [T,
+// E].
 enum class DType : std::uint8_t { f32, bf16, i32, i64, route };
 
-std::string_view name(DType dtype);                         // "f32"
-std::optional<DType> parse_dtype(std::string_view text);    // the inverse
-int size_of(DType dtype);                                   // bytes per element; route has none (0)
+std::string_view name(DType dtype);                       // "f32"
+std::optional<DType> parse_dtype(std::string_view text);  // the inverse
+int size_of(DType dtype);                                 // bytes per element; route has none (0)
 
 struct bf16 {
   std::uint16_t bits;

@@ -12,8 +12,8 @@ class Philox {
  public:
   Philox(std::uint64_t seed, std::uint64_t stream) : seed_(seed), stream_(stream) {}
   std::array<std::uint32_t, 4> block(std::uint64_t index) const;  // four 32-bit words
-  float uniform(std::uint64_t index) const;                      // [0, 1)
-  float normal(std::uint64_t index) const;                       // mean 0, standard deviation 1 (Box-Muller)
+  float uniform(std::uint64_t index) const;                       // [0, 1)
+  float normal(std::uint64_t index) const;                        // mean 0, standard deviation 1 (Box-Muller)
   // values[i] = normal(first + i), bit for bit, at a few nanoseconds each.
   void normals(std::uint64_t first, std::span<float> values) const;
   std::uint64_t below(std::uint64_t index, std::uint64_t bound) const;  // [0, bound), bound > 0

@@ -77,14 +77,14 @@ using Status = Result<void>;
 #define LANCET_CONCAT(a, b) LANCET_CONCAT_(a, b)
 
 // LANCET_TRY(status_expression): returns its Error from the enclosing function.
-#define LANCET_TRY(expr)                                                       \
-  do {                                                                         \
+#define LANCET_TRY(expr)                                                                              \
+  do {                                                                                                \
     if (auto lancet_status_ = (expr); !lancet_status_.ok()) return std::move(lancet_status_).error(); \
   } while (0)
 
 // LANCET_ASSIGN(auto x, result_expression): x = the value, or returns the Error.
 #define LANCET_ASSIGN(decl, expr) LANCET_ASSIGN_(LANCET_CONCAT(lancet_result_, __LINE__), decl, expr)
-#define LANCET_ASSIGN_(tmp, decl, expr)              \
-  auto tmp = (expr);                                 \
-  if (!tmp.ok()) return std::move(tmp).error();      \
+#define LANCET_ASSIGN_(tmp, decl, expr)         \
+  auto tmp = (expr);                            \
+  if (!tmp.ok()) return std::move(tmp).error(); \
   decl = std::move(tmp).value()

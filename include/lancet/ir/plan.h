@@ -19,7 +19,7 @@ struct Interval {
 struct Plan {
   // policy, model (the hash of the forward Program's text), ranks: what a plan was made for.
   Attributes header;
-  Program program;  // the order of the instructions of a lane is their order here
+  Program program;                                // the order of the instructions of a lane is their order here
   std::vector<std::vector<InstructionId>> waits;  // per instruction: signals of other lanes, before it starts
   std::vector<Interval> predicted;                // per instruction
   std::vector<std::int64_t> offsets;              // per tensor: bytes from the arena's start; -1: not in the arena

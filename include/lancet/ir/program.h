@@ -4,10 +4,10 @@
 //     program gpt2-moe {ranks=2}
 //     parameter @wte.weight : bf16[8192,256]
 //     parameter @h.0.moe.experts.c_fc.weight : bf16[2,1024,256] local   (each rank has its own)
-//     %7 : bf16[8,128,256], %8 : f32[1024,2] = layer_norm(%6, @h.1.ln_2.weight, @h.1.ln_2.bias) {eps=1e-05}  # compute forward h.1.ln_2
-//     %9 : bf16[1024,8192] in %8 = cross_entropy(%8, @targets)  # compute forward lm_head     (%9 lives in %8's memory)
-//     adamw(&@wte.weight, &@wte.weight.m, %12)  # compute update wte.weight                    (& is updated in place)
-//     output loss = %10
+//     %7 : bf16[8,128,256], %8 : f32[1024,2] = layer_norm(%6, @h.1.ln_2.weight, @h.1.ln_2.bias) {eps=1e-05}  # compute
+//     forward h.1.ln_2 %9 : bf16[1024,8192] in %8 = cross_entropy(%8, @targets)  # compute forward lm_head     (%9
+//     lives in %8's memory) adamw(&@wte.weight, &@wte.weight.m, %12)  # compute update wte.weight                    (&
+//     is updated in place) output loss = %10
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -42,10 +42,10 @@ enum class TensorKind : std::uint8_t { value, input, parameter, state };
 struct Tensor {
   TensorType type;
   TensorKind kind = TensorKind::value;
-  std::string name;      // of all kinds but value; printed @name
-  int number = -1;       // of values; printed %number
-  TensorId storage{};    // the tensor whose memory this one lives in, if any ("in" in the text)
-  bool local = false;    // of parameters and state: each rank has its own (experts); else all ranks hold the same
+  std::string name;    // of all kinds but value; printed @name
+  int number = -1;     // of values; printed %number
+  TensorId storage{};  // the tensor whose memory this one lives in, if any ("in" in the text)
+  bool local = false;  // of parameters and state: each rank has its own (experts); else all ranks hold the same
 };
 
 using AttributeValue = std::variant<std::int64_t, double, std::string>;
@@ -59,7 +59,9 @@ class Attributes {
   bool has(std::string_view name) const { return find(name) != nullptr; }
   // The getters throw InternalError where the name is missing (or use the default given) or of another type.
   std::int64_t integer(std::string_view name) const;
-  std::int64_t integer(std::string_view name, std::int64_t missing) const { return has(name) ? integer(name) : missing; }
+  std::int64_t integer(std::string_view name, std::int64_t missing) const {
+    return has(name) ? integer(name) : missing;
+  }
   double real(std::string_view name) const;
   double real(std::string_view name, double missing) const { return has(name) ? real(name) : missing; }
   const std::string& text(std::string_view name) const;
@@ -113,7 +115,7 @@ struct Program {
 
   TensorId add_value(TensorType type, TensorId storage = {});
   TensorId add_named(TensorKind kind, std::string name, TensorType type, bool local = false);
-  TensorId find(std::string_view name) const;   // invalid where no tensor has the name
+  TensorId find(std::string_view name) const;    // invalid where no tensor has the name
   TensorId output(std::string_view name) const;  // likewise
   // The tensor at the end of the chain of storage: whose memory this one uses.
   TensorId root(TensorId id) const;

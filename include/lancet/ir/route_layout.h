@@ -10,8 +10,8 @@ namespace lancet::ir {
 struct RouteLayout {
   std::int64_t tokens, experts;
 
-  // int32[T]: the chosen expert. int32[T]: the token's slot in [0, capacity), or dropped. float[T]: its gate probability.
-  // int32[E] begin, end: this part owns the slots [begin, end) of each expert (rule 1: parts count on).
+  // int32[T]: the chosen expert. int32[T]: the token's slot in [0, capacity), or dropped. float[T]: its gate
+  // probability. int32[E] begin, end: this part owns the slots [begin, end) of each expert (rule 1: parts count on).
   LANCET_HD std::int32_t* expert(void* base) const { return static_cast<std::int32_t*>(base); }
   LANCET_HD std::int32_t* slot(void* base) const { return expert(base) + tokens; }
   LANCET_HD float* weight(void* base) const { return reinterpret_cast<float*>(slot(base) + tokens); }

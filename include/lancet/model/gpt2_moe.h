@@ -24,16 +24,16 @@ enum class Mode {
 struct BuildOptions {
   Mode mode = Mode::train;
   int ranks = 1;
-  std::int64_t batch = 1;     // sequences of this rank (B)
-  std::int64_t sequence = 1;  // tokens of each (S)
-  DType dtype = DType::f32;   // of activations and of the weights of products
+  std::int64_t batch = 1;         // sequences of this rank (B)
+  std::int64_t sequence = 1;      // tokens of each (S)
+  DType dtype = DType::f32;       // of activations and of the weights of products
   std::int64_t accumulation = 1;  // micro batches that make one step: the loss is the mean over all of them
   bool inspect = false;           // outputs route.h.<i> as well
 };
 
 // Inputs of the Program: @tokens i32[B,S] and, but for generate, @targets i32[B,S].
-// Outputs: loss f32[1], and per MoE layer aux.h.<i> f32[1] and load.h.<i> f32[2,E]: this rank's shares, that is, sums over
-// ranks are the values of the whole batch (a load that is already summed is made by an all_reduce); or logits.
+// Outputs: loss f32[1], and per MoE layer aux.h.<i> f32[1] and load.h.<i> f32[2,E]: this rank's shares, that is, sums
+// over ranks are the values of the whole batch (a load that is already summed is made by an all_reduce); or logits.
 ir::Program build_forward(const config::Model& model, const BuildOptions& options);
 
 // ceil(capacity_factor * tokens / experts), at least 1, at most `tokens`.

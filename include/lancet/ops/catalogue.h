@@ -7,14 +7,14 @@
 
 namespace lancet::ops {
 
-std::span<const OpDef* const> all_ops();       // sorted by name
-const OpDef* find_op(std::string_view name);   // null if unknown
-const OpDef& op(std::string_view name);        // InternalError if unknown
+std::span<const OpDef* const> all_ops();      // sorted by name
+const OpDef* find_op(std::string_view name);  // null if unknown
+const OpDef& op(std::string_view name);       // InternalError if unknown
 
 // Appends op(operands...) to the program: infers the results' types, applies aliases, writes and the lane.
 // Types that do not fit are an InternalError that names the op, the label and the types.
-std::vector<TensorId> append(ir::Program& program, std::string_view op, std::vector<TensorId> operands, Attributes attributes,
-                             ir::Role role, std::string label);
+std::vector<TensorId> append(ir::Program& program, std::string_view op, std::vector<TensorId> operands,
+                             Attributes attributes, ir::Role role, std::string label);
 
 // Structure (ir::verify) and types: every instruction is what the catalogue says of its op.
 Status verify(const ir::Program& program);

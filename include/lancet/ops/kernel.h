@@ -1,5 +1,5 @@
-// Kernels: an op's code for one device. A kernel is bound once, before the first step, to addresses and shapes; the step
-// loop only calls it.
+// Kernels: an op's code for one device. A kernel is bound once, before the first step, to addresses and shapes; the
+// step loop only calls it.
 #pragma once
 #include <functional>
 #include <span>

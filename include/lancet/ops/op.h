@@ -1,5 +1,5 @@
-// What an op is: one constant description a folder (src/ops/<op>/op.cpp). Kernels are told apart (kernel.h), so that the
-// planner knows ops without any device.
+// What an op is: one constant description a folder (src/ops/<op>/op.cpp). Kernels are told apart (kernel.h), so that
+// the planner knows ops without any device.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -21,8 +21,8 @@ struct OpInput {
   const Attributes& attributes;
 };
 
-// Emits the gradient of one forward instruction. For each result whose gradient exists, a rule sets the gradients of the
-// operands it depends on; dX and dW are separate instructions (Lancet, section 4).
+// Emits the gradient of one forward instruction. For each result whose gradient exists, a rule sets the gradients of
+// the operands it depends on; dX and dW are separate instructions (Lancet, section 4).
 class GradientContext {
  public:
   virtual ~GradientContext() = default;
@@ -33,7 +33,8 @@ class GradientContext {
   // True where operand i needs a gradient (it is a parameter or depends on one).
   virtual bool needs_gradient(int operand) const = 0;
   // Appends op(operands...) to the backward pass and returns its results; role is dx or dw.
-  virtual std::vector<TensorId> emit(std::string_view op, std::vector<TensorId> operands, Attributes attributes, ir::Role role) = 0;
+  virtual std::vector<TensorId> emit(std::string_view op, std::vector<TensorId> operands, Attributes attributes,
+                                     ir::Role role) = 0;
   // Adds `gradient` to operand i's gradient.
   virtual void add(int operand, TensorId gradient) = 0;
   // For rules that add onto memory: what operand i's gradient is so far (invalid: nothing yet); the rule hands it on as
@@ -68,13 +69,13 @@ struct Alias {
 
 // How a test fills an operand of a sample.
 enum class Fill : std::uint8_t {
-  normal,       // standard normal
-  positive,     // in [0.5, 1.5]
-  tokens,       // int32 in [0, attribute of the sample `vocabulary`)
-  route,        // a gate's decision on random logits with the sample's `capacity`
-  rows,         // the received rows that belong to the sample's route on one rank
+  normal,    // standard normal
+  positive,  // in [0.5, 1.5]
+  tokens,    // int32 in [0, attribute of the sample `vocabulary`)
+  route,     // a gate's decision on random logits with the sample's `capacity`
+  rows,      // the received rows that belong to the sample's route on one rank
   zero,
-  load,         // the tokens per expert of the sample's route
+  load,  // the tokens per expert of the sample's route
 };
 
 struct SampleOperand {

@@ -1,5 +1,5 @@
-// The passes that make a training step of a forward Program. Each is a pure function Program -> Program: no globals, clock,
-// environment or unordered iteration; the same input gives the same bytes.
+// The passes that make a training step of a forward Program. Each is a pure function Program -> Program: no globals,
+// clock, environment or unordered iteration; the same input gives the same bytes.
 #pragma once
 #include <functional>
 #include <string_view>
@@ -16,9 +16,9 @@ namespace lancet::planner {
 // accumulate: gradients add up in states @p.grad, so that several micro batches make one step.
 ir::Program autodiff(const ir::Program& forward, bool accumulate = false);
 
-// All-reduces of the gradients that all ranks share, in buckets of bucket_bytes (or an eighth of all, where that is less),
-// each right behind the instruction that completes it (not with gradients false: a micro batch that only adds its own up); then of the loss, aux and load
-// outputs, as one. One rank: unchanged.
+// All-reduces of the gradients that all ranks share, in buckets of bucket_bytes (or an eighth of all, where that is
+// less), each right behind the instruction that completes it (not with gradients false: a micro batch that only adds
+// its own up); then of the loss, aux and load outputs, as one. One rank: unchanged.
 ir::Program sync(const ir::Program& program, int ranks, std::int64_t bucket_bytes, bool gradients = true);
 
 struct OptimizeOptions {
@@ -39,9 +39,9 @@ enum class Ordering {
   sequential     // besides, compute and all-to-all take turns, as in a framework without overlap
 };
 
-// Gives every instruction its waits and every value its place in the arena: a Plan without predictions. Bytes are shared
-// only by values whose accesses are ordered by the lanes and waits. Each begins at a multiple of 64 bytes; the operands of
-// an all-reduce lie side by side.
+// Gives every instruction its waits and every value its place in the arena: a Plan without predictions. Bytes are
+// shared only by values whose accesses are ordered by the lanes and waits. Each begins at a multiple of 64 bytes; the
+// operands of an all-reduce lie side by side.
 ir::Plan plan_memory(const ir::Program& program, Ordering ordering);
 
 }  // namespace lancet::planner

@@ -41,7 +41,8 @@ class Executor {
  public:
   // Binds the plan to memory: `store` must hold its parameters and states (TensorStore::add). Errors: an op without a
   // kernel on this device.
-  static Result<std::unique_ptr<Executor>> create(const ir::Plan& plan, TensorStore& store, const ExecutorOptions& options);
+  static Result<std::unique_ptr<Executor>> create(const ir::Plan& plan, TensorStore& store,
+                                                  const ExecutorOptions& options);
   virtual ~Executor() = default;
 
   // One pass over the plan. An error of a lane stops the others and is returned with the instruction's name.
@@ -51,9 +52,9 @@ class Executor {
   virtual ops::TensorView output(std::string_view name) const = 0;  // to be read after run()
   virtual bool has_output(std::string_view name) const = 0;
   virtual const ir::Plan& plan() const = 0;
-  virtual std::span<const Span> spans() const = 0;                  // of the last run, per instruction
-  virtual StepTimes times() const = 0;                              // of the last run
-  virtual std::int64_t workspace_bytes() const = 0;                 // over all lanes
+  virtual std::span<const Span> spans() const = 0;   // of the last run, per instruction
+  virtual StepTimes times() const = 0;               // of the last run
+  virtual std::int64_t workspace_bytes() const = 0;  // over all lanes
 };
 
 }  // namespace lancet::runtime

@@ -38,8 +38,8 @@ struct NamedTensor {
 class TensorStore {
  public:
   // Makes what the program names and is not there yet, but for inputs: those belong to an Executor, since plans of one
-  // model differ in their batches. What is made at once lies in one block, in the program's order, each tensor at a multiple
-  // of 64 bytes: so the gradients that add up over micro batches lie side by side as their buckets want them.
+  // model differ in their batches. What is made at once lies in one block, in the program's order, each tensor at a
+  // multiple of 64 bytes: so the gradients that add up over micro batches lie side by side as their buckets want them.
   // The same name with another type or kind is an InternalError.
   void add(const ir::Program& program);
   NamedTensor& operator[](std::string_view name);

@@ -7,8 +7,8 @@
 
 namespace lancet::train {
 
-// Collective. Success where every rank brings success; else, on all ranks, the error of the first rank that failed, with
-// that rank named where the others did not fail.
+// Collective. Success where every rank brings success; else, on all ranks, the error of the first rank that failed,
+// with that rank named where the others did not fail.
 Status agree(comm::Communicator& world, const Status& mine);
 
 // Collective: root's text on all ranks.

@@ -16,11 +16,12 @@ class Batches {
  public:
   virtual ~Batches() = default;
   // inputs, targets: [rows, seq_len] of micro batch `micro` of this rank.
-  virtual Status fill(std::int64_t step, int micro, std::span<std::int32_t> inputs, std::span<std::int32_t> targets) = 0;
+  virtual Status fill(std::int64_t step, int micro, std::span<std::int32_t> inputs,
+                      std::span<std::int32_t> targets) = 0;
 };
 
-// The tokenizer that data.tokenizer names; empty where it names none. Data errors: it cannot be read, its vocabulary is not
-// model.vocab_size, train.sample_prompt cannot be encoded.
+// The tokenizer that data.tokenizer names; empty where it names none. Data errors: it cannot be read, its vocabulary is
+// not model.vocab_size, train.sample_prompt cannot be encoded.
 Result<std::optional<data::Tokenizer>> load_tokenizer(const config::Config& config);
 
 // Training batches: the token file, shuffled, or synthetic tokens. Data errors: the file, its vocabulary or tokenizer.
@@ -29,10 +30,10 @@ Result<std::unique_ptr<Batches>> training_batches(const config::Config& config, 
 // The target of a position that does not count towards the loss.
 inline constexpr std::int32_t ignored_target = -1;
 
-// The first `sequences` windows of the evaluation file, each once, whatever the number of ranks: window i is row i of the
-// `count` batches of micro_batch_size * ranks rows, in order. Rows past the last window hold windows from the front
-// again as inputs, with every target ignored_target; so a whole batch of a rank can have nothing that counts. The mean loss is
-// the sum of the losses at the other targets over sequences * seq_len.
+// The first `sequences` windows of the evaluation file, each once, whatever the number of ranks: window i is row i of
+// the `count` batches of micro_batch_size * ranks rows, in order. Rows past the last window hold windows from the front
+// again as inputs, with every target ignored_target; so a whole batch of a rank can have nothing that counts. The mean
+// loss is the sum of the losses at the other targets over sequences * seq_len.
 struct Evaluation {
   std::unique_ptr<Batches> batches;  // in file order; the batch number is fill()'s `step`, micro is 0
   std::int64_t count = 0;            // ceil(sequences / (micro_batch_size * ranks))

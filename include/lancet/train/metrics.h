@@ -23,8 +23,8 @@ struct StepRecord {
   double compute_ms = 0, a2a_ms = 0, allreduce_ms = 0, exposed_ms = 0;
   std::optional<double> hidden_pct;    // empty without communication
   std::optional<double> predicted_ms;  // empty where the plan predicts nothing
-  // Over the MoE layers; empty in a dense model. load_max_over_mean: the fullest expert's tokens over the mean, averaged over
-  // layers. drop_pct: tokens that found no slot. dead_experts: experts that no token chose.
+  // Over the MoE layers; empty in a dense model. load_max_over_mean: the fullest expert's tokens over the mean,
+  // averaged over layers. drop_pct: tokens that found no slot. dead_experts: experts that no token chose.
   std::optional<double> load_max_over_mean, drop_pct;
   std::optional<std::int64_t> dead_experts;
 };
@@ -34,12 +34,12 @@ std::string to_json(const StepRecord& record);  // one line
 std::string step_line(const StepRecord& record, std::int64_t steps, double seconds_left);
 std::string duration(double seconds);  // "1h 02m", "3m 20s", "12s"
 
-// metrics.jsonl: a line a step, written out as soon as it is made. Every line in the file is whole: what a full disk cut
-// short is taken back.
+// metrics.jsonl: a line a step, written out as soon as it is made. Every line in the file is whole: what a full disk
+// cut short is taken back.
 class MetricsFile {
  public:
-  // Records that stand there already are kept: the file is renamed to metrics.jsonl.1, or the next free number, and the log
-  // says so. Data error: no file can be made there.
+  // Records that stand there already are kept: the file is renamed to metrics.jsonl.1, or the next free number, and the
+  // log says so. Data error: no file can be made there.
   static Result<MetricsFile> create(const std::filesystem::path& path);
   ~MetricsFile();
   MetricsFile(MetricsFile&& other) noexcept;

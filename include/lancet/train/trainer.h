@@ -17,7 +17,7 @@
 namespace lancet::train {
 
 struct TrainerOptions {
-  int local_ranks = 1;          // ranks on this host: they share its cores
+  int local_ranks = 1;  // ranks on this host: they share its cores
   // For tests: gradients (outputs grad.*, before clipping) and routes (route.*) stay readable after a step.
   bool inspect = false;
   Batches* batches = nullptr;  // for tests: in place of the config's data
@@ -31,13 +31,14 @@ class Trainer {
                                                  const TrainerOptions& options = {});
   virtual ~Trainer() = default;
 
-  // One optimizer step on batch `step` (0 is the first). Numerical error: the loss or the norm is not finite; the weights
-  // are as the step left them.
+  // One optimizer step on batch `step` (0 is the first). Numerical error: the loss or the norm is not finite; the
+  // weights are as the step left them.
   virtual Result<StepRecord> step(std::int64_t step) = 0;
   virtual const StepRecord& last_record() const = 0;  // of the last step that ended, finite or not
   // Mean loss over the evaluation batches; empty where the config names none.
   virtual Result<std::optional<double>> evaluate() = 0;
-  // Ids of the prompt followed by `count` more, each drawn from the softmax of the logits (temperature 1, Philox by seed).
+  // Ids of the prompt followed by `count` more, each drawn from the softmax of the logits (temperature 1, Philox by
+  // seed).
   virtual Result<std::vector<std::int32_t>> generate(std::vector<std::int32_t> prompt, std::int64_t count) = 0;
 
   virtual runtime::TensorStore& store() = 0;

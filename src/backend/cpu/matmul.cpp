@@ -142,8 +142,8 @@ class ExpertMatmul final : public GroupedMatmul {
   std::string_view kernel() const override { return shares_.name(); }
 
  private:
-  void one_group(std::int64_t share, std::int64_t g, std::vector<Range>& ranges, Range columns, Grid grid, const void* a,
-                 const void* b, const void* bias, void* c) {
+  void one_group(std::int64_t share, std::int64_t g, std::vector<Range>& ranges, Range columns, Grid grid,
+                 const void* a, const void* b, const void* bias, void* c) {
     const MatmulDesc& p = d_.product;
     const int row_parts = grid.rows, row_part = static_cast<int>(share) / grid.columns;
     if (d_.rows == GroupedRows::m) {
@@ -153,10 +153,11 @@ class ExpertMatmul final : public GroupedMatmul {
       }
       const Range reduction{0, p.k};
       shares_.run(share, p, ranges, columns, {&reduction, 1}, a, offset(b, g * d_.stride_b, p.b),
-             p.bias ? offset(bias, g * d_.stride_bias, *p.bias) : nullptr, c);
+                  p.bias ? offset(bias, g * d_.stride_bias, *p.bias) : nullptr, c);
     } else {
       const Range rows = part_of(p.m, kTileRows, row_parts, row_part);
-      shares_.run(share, p, {&rows, 1}, columns, ranges, a, b, nullptr, const_cast<std::byte*>(offset(c, g * d_.stride_c, p.c)));
+      shares_.run(share, p, {&rows, 1}, columns, ranges, a, b, nullptr,
+                  const_cast<std::byte*>(offset(c, g * d_.stride_c, p.c)));
     }
   }
 

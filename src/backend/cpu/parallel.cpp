@@ -94,7 +94,7 @@ class Team {
     }
   }
 
-  Job job_;             // written before epoch_ rises, read after
+  Job job_;                // written before epoch_ rises, read after
   bool stopping_ = false;  // likewise
   std::atomic<std::uint32_t> epoch_{0};
   std::atomic<int> busy_{0};

@@ -5,7 +5,8 @@ namespace lancet::ops {
 namespace {
 
 Inferred infer(const OpInput& in) {
-  if (!is_activation(in.operands[0].dtype) || in.operands[0] != in.operands[1]) return expected("two tensors of one type");
+  if (!is_activation(in.operands[0].dtype) || in.operands[0] != in.operands[1])
+    return expected("two tensors of one type");
   return Types{in.operands[0]};
 }
 
@@ -14,7 +15,9 @@ void gradient(GradientContext& g) {
     if (g.needs_gradient(operand)) g.add(operand, g.result_gradient(0));
 }
 
-Work work(const OpInput& in) { return {double(in.operands[0].shape.elements()), 3 * double(ir::bytes(in.operands[0]))}; }
+Work work(const OpInput& in) {
+  return {double(in.operands[0].shape.elements()), 3 * double(ir::bytes(in.operands[0]))};
+}
 
 const OpDef table[] = {
     {.name = "add",

@@ -7,8 +7,8 @@ namespace {
 
 constexpr std::ptrdiff_t alignment = 64 / sizeof(float);  // of every tensor in an arena
 
-// Whether nothing but padding lies between the span's end and a tensor that begins at `next`. Tensors begin at multiples
-// of the alignment, so no other fits into a shorter gap.
+// Whether nothing but padding lies between the span's end and a tensor that begins at `next`. Tensors begin at
+// multiples of the alignment, so no other fits into a shorter gap.
 bool follows(std::span<float> span, const float* next) {
   const std::ptrdiff_t gap = next - (span.data() + span.size());
   return gap == 0 || (gap > 0 && gap < alignment && reinterpret_cast<std::uintptr_t>(next) % 64 == 0);

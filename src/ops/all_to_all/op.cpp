@@ -1,5 +1,5 @@
-// The irregular all-to-all (Lancet, section 6 and Fig. 10) in two phases: counts, once a layer and part; then the filled
-// slots, there and back, forward and backward.
+// The irregular all-to-all (Lancet, section 6 and Fig. 10) in two phases: counts, once a layer and part; then the
+// filled slots, there and back, forward and backward.
 //   exchange_counts(route [, rows before]) -> rows i32[E/W, W+1]: for each expert of this rank, where the rows of each
 //       source rank begin in its buffer; the last entry is their end. A part begins where the part before ended.
 //   all_to_all(slots [E,C,D], route, rows [, into]) -> [E/W, W*C, D], rows packed without gaps
@@ -12,7 +12,8 @@ namespace {
 Inferred infer_counts(const OpInput& in) {
   const TensorType& route = in.operands[0];
   const std::int64_t ranks = in.attributes.integer("ranks");
-  if (route.dtype != DType::route || ranks < 1 || route.shape[1] % ranks) return expected("a route over experts that the ranks divide");
+  if (route.dtype != DType::route || ranks < 1 || route.shape[1] % ranks)
+    return expected("a route over experts that the ranks divide");
   const TensorType rows{DType::i32, {route.shape[1] / ranks, ranks + 1}};
   if (in.operands.size() > 1 && in.operands[1] != rows) return expected("the rows of the part before");
   return Types{rows};
@@ -72,10 +73,11 @@ const OpDef table[] = {
      .work = work,
      .aliases = {{0, 3}},
      .partition = {{{irregular, irregular, irregular, irregular}, {irregular}}},
-     .samples = {{{{{DType::f32, {4, 4, 24}}}, {{DType::route, {16, 4}}, Fill::route}, {{DType::i32, {4, 2}}, Fill::rows}},
-                  {{"capacity", 4}, {"tokens", 16}}},
-                 {{{{DType::bf16, {4, 4, 8}}}, {{DType::route, {16, 4}}, Fill::route}, {{DType::i32, {4, 2}}, Fill::rows}},
-                  {{"capacity", 4}, {"tokens", 16}}}},
+     .samples =
+         {{{{{DType::f32, {4, 4, 24}}}, {{DType::route, {16, 4}}, Fill::route}, {{DType::i32, {4, 2}}, Fill::rows}},
+           {{"capacity", 4}, {"tokens", 16}}},
+          {{{{DType::bf16, {4, 4, 8}}}, {{DType::route, {16, 4}}, Fill::route}, {{DType::i32, {4, 2}}, Fill::rows}},
+           {{"capacity", 4}, {"tokens", 16}}}},
      .lane = ir::Lane::expert},
     {.name = "all_to_all_back",
      .required = 3,
@@ -85,8 +87,9 @@ const OpDef table[] = {
      .work = work,
      .aliases = {{0, 3}},
      .partition = {{{irregular, irregular, irregular, irregular}, {irregular}}},
-     .samples = {{{{{DType::f32, {4, 4, 24}}}, {{DType::route, {16, 4}}, Fill::route}, {{DType::i32, {4, 2}}, Fill::rows}},
-                  {{"capacity", 4}, {"tokens", 16}}}},
+     .samples =
+         {{{{{DType::f32, {4, 4, 24}}}, {{DType::route, {16, 4}}, Fill::route}, {{DType::i32, {4, 2}}, Fill::rows}},
+           {{"capacity", 4}, {"tokens", 16}}}},
      .lane = ir::Lane::expert},
 };
 

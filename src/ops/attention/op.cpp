@@ -14,7 +14,8 @@ Inferred infer(const OpInput& in) {
 
 Inferred infer_dx(const OpInput& in) {
   LANCET_ASSIGN(const Types forward, infer({in.operands.subspan(1, 1), in.attributes}));
-  if (in.operands[0] != forward[0] || in.operands[2] != forward[0]) return expected("dout and out as attention makes them");
+  if (in.operands[0] != forward[0] || in.operands[2] != forward[0])
+    return expected("dout and out as attention makes them");
   if (in.operands[3] != forward[1]) return expected("lse f32[B,heads,S]");
   return Types{in.operands[1]};
 }
@@ -26,12 +27,8 @@ void gradient(GradientContext& g) {
 }
 
 // The products of one pass over the lower triangle: q k^T and p v, each 2 * S * (S+1) / 2 * head size a head.
-double triangle(const Shape& qkv) {
-  return double(qkv[0]) * double(qkv[1]) * double(qkv[1] + 1) * double(qkv[2] / 3);
-}
-Work work(const OpInput& in) {
-  return {2 * triangle(in.operands[0].shape), bytes_of(in) * 4 / 3};
-}
+double triangle(const Shape& qkv) { return double(qkv[0]) * double(qkv[1]) * double(qkv[1] + 1) * double(qkv[2] / 3); }
+Work work(const OpInput& in) { return {2 * triangle(in.operands[0].shape), bytes_of(in) * 4 / 3}; }
 Work work_dx(const OpInput& in) {  // scores again, then dv, dp, dq, dk
   return {5 * triangle(in.operands[1].shape), bytes_of(in) * 8 / 5};
 }
@@ -53,7 +50,10 @@ const OpDef table[] = {
      .infer = infer_dx,
      .work = work_dx,
      .partition = {{{0, 0, 0, 0}, {0}}},
-     .samples = {{{{{DType::f32, {2, 9, 16}}}, {{DType::f32, {2, 9, 48}}}, {{DType::f32, {2, 9, 16}}}, {{DType::f32, {2, 2, 9}}, Fill::positive}},
+     .samples = {{{{{DType::f32, {2, 9, 16}}},
+                   {{DType::f32, {2, 9, 48}}},
+                   {{DType::f32, {2, 9, 16}}},
+                   {{DType::f32, {2, 2, 9}}, Fill::positive}},
                   {{"heads", 2}}}}},
 };
 

@@ -1,7 +1,7 @@
-// The Switch Transformer's load-balancing loss: E * sum over experts of f_e * P_e, f_e the fraction of tokens that chose e
-// (load, without gradient), P_e the mean probability of e. The result is this rank's share: summed over ranks it is the
-// loss of the layer. attributes: load_tokens, the tokens that `load` counts; total_tokens, those of the whole batch;
-// coefficient, of the loss in the objective (the result is without it).
+// The Switch Transformer's load-balancing loss: E * sum over experts of f_e * P_e, f_e the fraction of tokens that
+// chose e (load, without gradient), P_e the mean probability of e. The result is this rank's share: summed over ranks
+// it is the loss of the layer. attributes: load_tokens, the tokens that `load` counts; total_tokens, those of the whole
+// batch; coefficient, of the loss in the objective (the result is without it).
 #include "ops/describe.h"
 
 namespace lancet::ops {

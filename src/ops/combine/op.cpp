@@ -1,6 +1,6 @@
-// combine: experts' results back to the tokens, times the gate's probability: y[t] = weight[t] * slots[expert[t], slot[t]],
-// 0 for a dropped token (it passes by the residual).
-// combine_dx: the gradients of the slots, in the slots' own memory, and of each token's probability.
+// combine: experts' results back to the tokens, times the gate's probability: y[t] = weight[t] * slots[expert[t],
+// slot[t]], 0 for a dropped token (it passes by the residual). combine_dx: the gradients of the slots, in the slots'
+// own memory, and of each token's probability.
 #include "ops/describe.h"
 
 namespace lancet::ops {
@@ -19,7 +19,8 @@ Inferred infer_dx(const OpInput& in) {
   const TensorType &dy = in.operands[0], &slots = in.operands[1], &route = in.operands[2];
   if (!is_activation(dy.dtype) || dy.shape.rank() != 3) return expected("dy [B,S,D] of f32 or bf16");
   if (route.dtype != DType::route || route.shape[0] != dy.shape.rows()) return expected("route[B*S,E]");
-  if (slots.dtype != dy.dtype || slots.shape.rank() != 3 || slots.shape[0] != route.shape[1] || slots.shape[2] != dy.shape[2])
+  if (slots.dtype != dy.dtype || slots.shape.rank() != 3 || slots.shape[0] != route.shape[1] ||
+      slots.shape[2] != dy.shape[2])
     return expected("slots [E,C,D] of dy's type");
   return Types{slots, {DType::f32, {dy.shape[0], dy.shape[1]}}};
 }
@@ -49,8 +50,10 @@ const OpDef table[] = {
      .gradient = gradient,
      .work = work,
      .partition = {{{irregular, irregular}, {0}}},
-     .samples = {{{{{DType::f32, {4, 4, 24}}}, {{DType::route, {16, 4}}, Fill::route}}, {{"capacity", 4}, {"tokens", 16}, {"batch", 2}}},
-                 {{{{DType::bf16, {4, 6, 24}}}, {{DType::route, {16, 4}}, Fill::route}}, {{"capacity", 6}, {"tokens", 16}, {"batch", 4}}}}},
+     .samples = {{{{{DType::f32, {4, 4, 24}}}, {{DType::route, {16, 4}}, Fill::route}},
+                  {{"capacity", 4}, {"tokens", 16}, {"batch", 2}}},
+                 {{{{DType::bf16, {4, 6, 24}}}, {{DType::route, {16, 4}}, Fill::route}},
+                  {{"capacity", 6}, {"tokens", 16}, {"batch", 4}}}}},
     {.name = "combine_dx",
      .required = 3,
      .most = 3,

@@ -31,9 +31,10 @@ Work work(const OpInput& in) {
 }
 
 std::vector<Sample> samples() {
-  return {{{{{DType::f32, {2, 4, 24}}}, {{DType::i32, {2, 4}}, Fill::tokens}}, {{"vocabulary", 21}, {"total_tokens", 16}}},
-          {{{{DType::f32, {2, 1, 8}}}, {{DType::i32, {2, 1}}, Fill::tokens}}, {{"vocabulary", 8}, {"total_tokens", 2}}},
-          {{{{DType::bf16, {2, 4, 32}}}, {{DType::i32, {2, 4}}, Fill::tokens}}, {{"vocabulary", 32}, {"total_tokens", 8}}}};
+  return {
+      {{{{DType::f32, {2, 4, 24}}}, {{DType::i32, {2, 4}}, Fill::tokens}}, {{"vocabulary", 21}, {"total_tokens", 16}}},
+      {{{{DType::f32, {2, 1, 8}}}, {{DType::i32, {2, 1}}, Fill::tokens}}, {{"vocabulary", 8}, {"total_tokens", 2}}},
+      {{{{DType::bf16, {2, 4, 32}}}, {{DType::i32, {2, 4}}, Fill::tokens}}, {{"vocabulary", 32}, {"total_tokens", 8}}}};
 }
 
 const OpDef table[] = {

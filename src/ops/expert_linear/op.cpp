@@ -1,5 +1,6 @@
-// One linear layer per expert over its filled rows only (rule 2): y[e,r] = x[e,r] w[e]^T + b[e] for rows[e,0] <= r < rows[e,W].
-// x [E,R,K], w [E,N,K], b f32[E,N], rows i32[E,W+1] (from exchange_counts). Other rows are neither read nor written.
+// One linear layer per expert over its filled rows only (rule 2): y[e,r] = x[e,r] w[e]^T + b[e] for rows[e,0] <= r <
+// rows[e,W]. x [E,R,K], w [E,N,K], b f32[E,N], rows i32[E,W+1] (from exchange_counts). Other rows are neither read nor
+// written.
 #include "ops/describe.h"
 
 namespace lancet::ops {
@@ -39,7 +40,8 @@ Inferred infer_dw(const OpInput& in) {
   if (!is_rows(in.operands[2], dy.shape[0])) return expected("rows i32[E,W+1]");
   const TensorType dw{DType::f32, {dy.shape[0], dy.shape[2], x.shape[2]}}, db{DType::f32, {dy.shape[0], dy.shape[2]}};
   if (in.operands.size() == 4) return expected("both sums so far or none");
-  if (in.operands.size() > 4 && (in.operands[3] != dw || in.operands[4] != db)) return expected("sums so far like the results");
+  if (in.operands.size() > 4 && (in.operands[3] != dw || in.operands[4] != db))
+    return expected("sums so far like the results");
   return Types{dw, db};
 }
 
@@ -85,8 +87,15 @@ const OpDef table[] = {
      .work = work,
      .aliases = {{0, 4}},
      .partition = {{{irregular, none, none, irregular, irregular}, {irregular}}, {{0, 0, 0, 0, 0}, {0}}},
-     .samples = {{{{{DType::f32, {4, 8, 24}}}, {{DType::f32, {4, 16, 24}}}, {{DType::f32, {4, 16}}}, {{DType::i32, {4, 2}}, Fill::rows}}, sample_route},
-                 {{{{DType::bf16, {4, 8, 32}}}, {{DType::bf16, {4, 16, 32}}}, {{DType::f32, {4, 16}}}, {{DType::i32, {4, 2}}, Fill::rows}},
+     .samples = {{{{{DType::f32, {4, 8, 24}}},
+                   {{DType::f32, {4, 16, 24}}},
+                   {{DType::f32, {4, 16}}},
+                   {{DType::i32, {4, 2}}, Fill::rows}},
+                  sample_route},
+                 {{{{DType::bf16, {4, 8, 32}}},
+                   {{DType::bf16, {4, 16, 32}}},
+                   {{DType::f32, {4, 16}}},
+                   {{DType::i32, {4, 2}}, Fill::rows}},
                   sample_route}}},
     {.name = "expert_linear_dx",
      .required = 3,
@@ -95,8 +104,10 @@ const OpDef table[] = {
      .work = work_dx,
      .aliases = {{0, 3}},
      .partition = {{{irregular, none, irregular, irregular}, {irregular}}, {{0, 0, 0, 0}, {0}}},
-     .samples = {{{{{DType::f32, {4, 8, 16}}}, {{DType::f32, {4, 16, 24}}}, {{DType::i32, {4, 2}}, Fill::rows}}, sample_route},
-                 {{{{DType::bf16, {4, 8, 16}}}, {{DType::bf16, {4, 16, 32}}}, {{DType::i32, {4, 2}}, Fill::rows}}, sample_route}}},
+     .samples = {{{{{DType::f32, {4, 8, 16}}}, {{DType::f32, {4, 16, 24}}}, {{DType::i32, {4, 2}}, Fill::rows}},
+                  sample_route},
+                 {{{{DType::bf16, {4, 8, 16}}}, {{DType::bf16, {4, 16, 32}}}, {{DType::i32, {4, 2}}, Fill::rows}},
+                  sample_route}}},
     {.name = "expert_linear_dw",
      .required = 3,
      .most = 5,
@@ -110,7 +121,8 @@ const OpDef table[] = {
                    {{DType::f32, {4, 16, 24}}},
                    {{DType::f32, {4, 16}}}},
                   sample_route},
-                 {{{{DType::bf16, {4, 8, 16}}}, {{DType::bf16, {4, 8, 32}}}, {{DType::i32, {4, 2}}, Fill::rows}}, sample_route}}},
+                 {{{{DType::bf16, {4, 8, 16}}}, {{DType::bf16, {4, 8, 32}}}, {{DType::i32, {4, 2}}, Fill::rows}},
+                  sample_route}}},
 };
 
 }  // namespace

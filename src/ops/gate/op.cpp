@@ -1,7 +1,8 @@
 // Gates: from router logits [B,S,E] to each token's expert and slot (rule 1), top-1.
 //   switch_gate (Fedus et al.): slots in token order. A part counts on where the part before stopped.
 //   batch_prioritized_gate (Riquelme et al.): slots in falling order of the gate probability, over the whole batch.
-// Results: route[T,E]; probabilities f32[B,S,E]; load f32[2,E]: tokens that chose each expert, and those that were kept.
+// Results: route[T,E]; probabilities f32[B,S,E]; load f32[2,E]: tokens that chose each expert, and those that were
+// kept.
 #include "ops/describe.h"
 
 namespace lancet::ops {
@@ -69,7 +70,10 @@ const OpDef table[] = {
      .infer = infer_dx,
      .work = work,
      .partition = {{{0, irregular, 0, none}, {0}}},
-     .samples = {{{{{DType::f32, {2, 8}}}, {{DType::route, {16, 4}}, Fill::route}, {{DType::f32, {2, 8, 4}}, Fill::positive}, {{DType::f32, {4}}}},
+     .samples = {{{{{DType::f32, {2, 8}}},
+                   {{DType::route, {16, 4}}, Fill::route},
+                   {{DType::f32, {2, 8, 4}}, Fill::positive},
+                   {{DType::f32, {4}}}},
                   {{"capacity", 8}, {"tokens", 16}}}}},
 };
 

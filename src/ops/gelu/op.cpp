@@ -1,5 +1,5 @@
-// GELU in its tanh form (Hugging Face's gelu_new). With `rows` (ops/exchange of counts) the input is [E,R,F] and only the
-// filled rows of each expert are touched; `into` lets parts share one full-size result.
+// GELU in its tanh form (Hugging Face's gelu_new). With `rows` (ops/exchange of counts) the input is [E,R,F] and only
+// the filled rows of each expert are touched; `into` lets parts share one full-size result.
 #include "ops/describe.h"
 
 namespace lancet::ops {
@@ -52,7 +52,8 @@ const OpDef table[] = {
      .samples = {{{{{DType::f32, {2, 4, 37}}}}, {}},
                  {{{{DType::bf16, {2, 4, 32}}}}, {}},
                  {{{{DType::f32, {4, 8, 24}}}, {{DType::i32, {4, 2}}, Fill::rows}}, {{"capacity", 8}, {"tokens", 16}}},
-                 {{{{DType::bf16, {4, 8, 24}}}, {{DType::i32, {4, 2}}, Fill::rows}}, {{"capacity", 8}, {"tokens", 16}}}}},
+                 {{{{DType::bf16, {4, 8, 24}}}, {{DType::i32, {4, 2}}, Fill::rows}},
+                  {{"capacity", 8}, {"tokens", 16}}}}},
     {.name = "gelu_dx",
      .required = 2,
      .most = 3,

@@ -15,7 +15,8 @@ Inferred infer(const OpInput& in) {
 Inferred infer_dx(const OpInput& in) {
   const TensorType &dy = in.operands[0], &w = in.operands[1];
   if (!is_activation(dy.dtype) || dy.shape.rank() < 2) return expected("dy [...,N] of f32 or bf16");
-  if (w.dtype != dy.dtype || w.shape.rank() != 2 || w.shape[0] != dy.shape.back()) return expected("w [N,K] of dy's type");
+  if (w.dtype != dy.dtype || w.shape.rank() != 2 || w.shape[0] != dy.shape.back())
+    return expected("w [N,K] of dy's type");
   return Types{{dy.dtype, with_back(dy.shape, w.shape[1])}};
 }
 
@@ -63,7 +64,8 @@ Work work_dx(const OpInput& in) {
 }
 Work work_dw(const OpInput& in) {
   const Shape &dy = in.operands[0].shape, &x = in.operands[1].shape;
-  return product(double(dy.rows()), double(dy.back()), double(x.back()), bytes_of(in) + 4.0 * double(dy.back() * x.back()));
+  return product(double(dy.rows()), double(dy.back()), double(x.back()),
+                 bytes_of(in) + 4.0 * double(dy.back() * x.back()));
 }
 
 const OpDef table[] = {
@@ -92,8 +94,10 @@ const OpDef table[] = {
      .work = work_dw,
      .aliases = {{0, 2}, {1, 3}},
      .samples = {{{{{DType::f32, {2, 4, 16}}}, {{DType::f32, {2, 4, 24}}}}, {{"bias", 1}}},
-                 {{{{DType::f32, {2, 3, 8}}}, {{DType::f32, {2, 3, 4}}}, {{DType::f32, {8, 4}}}, {{DType::f32, {8}}}}, {{"bias", 1}}},
-                 {{{{DType::bf16, {2, 4, 16}}}, {{DType::bf16, {2, 4, 24}}}, {{DType::f32, {16, 24}}}}, {{"bias", 0}}}}},
+                 {{{{DType::f32, {2, 3, 8}}}, {{DType::f32, {2, 3, 4}}}, {{DType::f32, {8, 4}}}, {{DType::f32, {8}}}},
+                  {{"bias", 1}}},
+                 {{{{DType::bf16, {2, 4, 16}}}, {{DType::bf16, {2, 4, 24}}}, {{DType::f32, {16, 24}}}},
+                  {{"bias", 0}}}}},
 };
 
 }  // namespace
