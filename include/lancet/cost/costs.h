@@ -1,0 +1,50 @@
+// What instructions and communication cost, as the planner asks it (Lancet, sections 3 and 5.1). Answers come from a
+// measured profile (profile.h); nothing is guessed in code.
+#pragma once
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lancet/base/result.h"
+#include "lancet/ir/program.h"
+
+namespace lancet::cost {
+
+// What the cost of a local instruction is kept under: the op with the types and attributes that decide its time, as in
+// a Program's text: "linear(f32[8,256,256], f32[768,256], f32[768])", "expert_linear(...) {tokens=2048}". The same for
+// equal instructions of different layers.
+std::string op_key(const ir::Program& program, const ir::Instruction& instruction);
+
+// Bytes that one rank sends to all others together in an instruction of the expert lane, with tokens spread evenly
+// over the experts and none dropped (rule 2: filled slots only); bytes of the vector, of the reduce lane; else 0.
+double wire_bytes(const ir::Program& program, const ir::Instruction& instruction);
+
+// How fast work goes on beside work of other lanes; 1: as fast as alone.
+struct Interference {
+  double wire_beside_compute = 1;  // communication while the compute lane is busy
+  double wire_beside_wire = 0.5;   // each of two communication lanes that are busy at once
+};
+
+// An instruction's time with the device and the wire to itself.
+struct Load {
+  double ms = 0;
+  double core_ms = 0;  // of communication: how much compute-lane time moving its bytes takes; spread over its ms
+};
+
+class Costs {
+ public:
+  virtual ~Costs() = default;
+  virtual std::optional<double> compute_ms(std::string_view op_key) const = 0;  // nothing: not known
+  virtual double all_to_all_ms(double bytes) const = 0;
+  virtual double all_reduce_ms(double bytes) const = 0;
+  virtual double core_ms_per_mb() const = 0;  // compute-lane time that 10^6 bytes of wire_bytes cost
+  virtual double launch_ms() const = 0;       // from the end of what a lane waits for to its start
+  virtual Interference interference() const = 0;
+};
+
+// The load of every instruction. Views (ops without work: slices, joins) are free. Error (ExitCode::config): the costs
+// do not hold an op; the message names the first such key and how many there are.
+Result<std::vector<Load>> loads(const Costs& costs, const ir::Program& program);
+
+}  // namespace lancet::cost

@@ -1,0 +1,28 @@
+// The simulator: it plans, predicts, and is held against the measured trace. Lanes run in program order, each
+// instruction after the instructions it needs; what runs side by side slows down as the costs say.
+#pragma once
+#include <span>
+#include <vector>
+
+#include "lancet/cost/costs.h"
+#include "lancet/ir/plan.h"
+
+namespace lancet::planner {
+
+// Per instruction, ascending, the earlier instructions that it may not start before (ir::dependencies, and more).
+using Needed = std::vector<std::vector<ir::InstructionId>>;
+
+struct Timeline {
+  std::vector<ir::Interval> when;  // per instruction, milliseconds
+  double makespan = 0;
+  double compute = 0, all_to_all = 0, all_reduce = 0;  // busy time of the lanes
+  double communication = 0;                            // a communication lane is busy
+  double exposed = 0;                                  // and the compute lane is not
+};
+
+// loads: per instruction. launch_ms: added where an instruction waits for another lane. Time linear in instructions and
+// needs.
+Timeline simulate(const ir::Program& program, const Needed& needed, std::span<const cost::Load> loads,
+                  const cost::Interference& interference, double launch_ms);
+
+}  // namespace lancet::planner
