@@ -7,11 +7,25 @@ namespace {
 
 InstructionId id_of(std::size_t index) { return {static_cast<std::int32_t>(index)}; }
 
-// What happened to one stretch of memory so far.
-struct History {
-  InstructionId writer{};
-  std::vector<InstructionId> readers;  // since the last write
+struct Access {
+  InstructionId by;
+  Region region;
 };
+
+// What happened to one root's memory so far: writes, and reads since them, that no later write covers as a whole.
+struct History {
+  std::vector<Access> writes, reads;
+};
+
+// The instructions of `accesses` that touch the region.
+void collect(const std::vector<Access>& accesses, const Region& region, std::vector<InstructionId>& into) {
+  for (const Access& access : accesses)
+    if (overlap(access.region, region)) into.push_back(access.by);
+}
+
+void forget_covered(std::vector<Access>& accesses, const Region& region) {
+  std::erase_if(accesses, [&](const Access& access) { return contains(region, access.region); });
+}
 
 }  // namespace
 
@@ -21,24 +35,24 @@ std::vector<std::vector<InstructionId>> dependencies(const Program& program) {
   for (std::size_t i = 0; i < program.instructions.size(); ++i) {
     const Instruction& instruction = program.instructions[i];
     auto& before = result[i];
-    for (TensorId operand : instruction.operands) {
-      History& memory = history[program.root(operand).index()];
-      if (memory.writer.valid()) before.push_back(memory.writer);
+    std::vector<Region> writes, reads;
+    for (TensorId id : instruction.results) writes.push_back(program.region(id));
+    for (TensorId id : instruction.writes) writes.push_back(program.region(id));
+    for (TensorId id : instruction.operands) reads.push_back(program.region(id));
+    for (const Region& region : reads) collect(history[region.root.index()].writes, region, before);
+    for (const Region& region : writes) {
+      collect(history[region.root.index()].writes, region, before);
+      collect(history[region.root.index()].reads, region, before);
     }
-    auto write = [&](TensorId id) {
-      History& memory = history[program.root(id).index()];
-      if (memory.writer.valid()) before.push_back(memory.writer);
-      before.insert(before.end(), memory.readers.begin(), memory.readers.end());
-    };
-    for (TensorId id : instruction.results) write(id);
-    for (TensorId id : instruction.writes) write(id);
-    for (TensorId id : instruction.operands) history[program.root(id).index()].readers.push_back(id_of(i));
-    auto written = [&](TensorId id) { history[program.root(id).index()] = {id_of(i), {}}; };
-    for (TensorId id : instruction.results) written(id);
-    for (TensorId id : instruction.writes) written(id);
+    for (const Region& region : reads) history[region.root.index()].reads.push_back({id_of(i), region});
+    for (const Region& region : writes) {
+      History& memory = history[region.root.index()];
+      forget_covered(memory.writes, region);
+      forget_covered(memory.reads, region);
+      memory.writes.push_back({id_of(i), region});
+    }
     std::sort(before.begin(), before.end());
     before.erase(std::unique(before.begin(), before.end()), before.end());
-    std::erase(before, id_of(i));
   }
   return result;
 }

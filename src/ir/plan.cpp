@@ -45,6 +45,22 @@ Status parse_waits(LineReader& line, Plan& plan) {
   return {};
 }
 
+std::string print_view(const Plan& plan, const ViewPrinter& views, TensorId view) {
+  const std::int64_t offset = plan.offsets[view.index()];
+  return views.line(view) + (offset < 0 ? "" : fmt::format(" | at {}", offset));
+}
+
+Status parse_view(LineReader& line, TensorId view, Plan& plan) {
+  plan.offsets.resize(view.index() + 1, -1);
+  if (!line.accept("|")) return {};
+  LANCET_TRY(line.expect("at "));
+  const LineReader before = line;
+  LANCET_ASSIGN(const std::int64_t offset, line.integer());
+  if (offset < 0 || offset > (std::int64_t{1} << 50)) return before.error("an offset of at least 0");
+  plan.offsets[view.index()] = offset;
+  return {};
+}
+
 Status parse_offsets(LineReader& line, const Program& program, Plan& plan) {
   for (TensorId id : program.instructions.back().results) {
     const LineReader before = line;
@@ -102,19 +118,18 @@ Status verify_order(const Plan& plan, const HappensBefore& order) {
   return {};
 }
 
-// A tensor of the arena, with the lane clocks that bound its life: every access happens before an instruction whose
-// clock covers `last`.
+// A tensor of the arena, with the lane clocks that bound its life: what has certainly ended when any access to it
+// begins, and what must have ended before its memory is free.
 struct Block {
   TensorId tensor;
   std::int64_t begin, end;
   InstructionId made;
-  HappensBefore::Clock last{};
+  HappensBefore::Clock born{}, last{};
 };
 
-bool dead_before(const Block& block, const Block& other, const HappensBefore& order) {
-  const auto& clock = order.clock(other.made);
+bool dead_before(const Block& block, const Block& other) {
   for (std::size_t lane = 0; lane < lane_count; ++lane)
-    if (clock[lane] < block.last[lane]) return false;
+    if (other.born[lane] < block.last[lane]) return false;
   return true;
 }
 
@@ -124,18 +139,21 @@ Status verify_arena(const Plan& plan, const HappensBefore& order) {
   for (std::size_t i = 0; i < plan.program.tensors.size(); ++i) {
     const TensorId id{static_cast<std::int32_t>(i)};
     const Tensor& tensor = plan.program[id];
-    const bool owns = tensor.kind == TensorKind::value && !tensor.storage.valid() && !touched[i].empty();
+    const bool owns = tensor.number >= 0 && !tensor.storage.valid() && !touched[i].empty();
     if (owns != (plan.offsets[i] >= 0))
       return internal_error(
           fmt::format("{} {} a place in the arena", plan.program.display(id), owns ? "lacks" : "must not have"));
     if (!owns) continue;
-    Block block{id, plan.offsets[i], plan.offsets[i] + bytes(tensor.type), touched[i].front(), {}};
+    Block block{id, plan.offsets[i], plan.offsets[i] + bytes(tensor.type), touched[i].front(), {}, {}};
+    block.born.fill(std::numeric_limits<std::int32_t>::max());
     if (block.end > plan.arena_bytes)
       return internal_error(
           fmt::format("{} ends at byte {} of an arena of {}", plan.program.display(id), block.end, plan.arena_bytes));
     for (InstructionId access : touched[i]) {
       auto& last = block.last[order.lane(access)];
       last = std::max(last, order.position(access) + 1);
+      const auto& clock = order.clock(access);
+      for (std::size_t lane = 0; lane < lane_count; ++lane) block.born[lane] = std::min(block.born[lane], clock[lane]);
     }
     blocks.push_back(block);
   }
@@ -145,7 +163,7 @@ Status verify_arena(const Plan& plan, const HappensBefore& order) {
   std::sort(blocks.begin(), blocks.end(), [](const Block& a, const Block& b) { return a.begin < b.begin; });
   for (std::size_t i = 0; i < blocks.size(); ++i)
     for (std::size_t j = i + 1; j < blocks.size() && blocks[j].begin < blocks[i].end; ++j)
-      if (!dead_before(blocks[i], blocks[j], order) && !dead_before(blocks[j], blocks[i], order))
+      if (!dead_before(blocks[i], blocks[j]) && !dead_before(blocks[j], blocks[i]))
         return internal_error(fmt::format("{} and {} share bytes of the arena, and nothing orders [{}] against [{}]",
                                           plan.program.display(blocks[i].tensor),
                                           plan.program.display(blocks[j].tensor), blocks[i].made.value,
@@ -158,7 +176,11 @@ Status verify_arena(const Plan& plan, const HappensBefore& order) {
 std::string print(const Plan& plan) {
   std::string text =
       "plan " + print(plan.header) + fmt::format("\narena {}\n", plan.arena_bytes) + print_header(plan.program);
-  for (std::size_t i = 0; i < plan.program.instructions.size(); ++i) text += print_line(plan, i) + "\n";
+  ViewPrinter views(plan.program);
+  for (std::size_t i = 0; i < plan.program.instructions.size(); ++i) {
+    for (TensorId view : views.before(plan.program.instructions[i])) text += print_view(plan, views, view) + "\n";
+    text += print_line(plan, i) + "\n";
+  }
   return text + print_outputs(plan.program);
 }
 
@@ -172,6 +194,9 @@ Result<Plan> parse_plan(std::string_view text) {
       const LineReader before = line;
       LANCET_ASSIGN(plan.arena_bytes, line.integer());
       if (plan.arena_bytes < 0) return before.error("a size of at least 0");
+    } else if (line.rest().starts_with("view ")) {
+      LANCET_ASSIGN(const TensorId view, parser.view(line));
+      LANCET_TRY(parse_view(line, view, plan));
     } else {
       LANCET_ASSIGN(const bool declared, parser.declaration(line));
       if (!declared) LANCET_TRY(parse_instruction(line, parser, plan));

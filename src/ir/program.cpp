@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::array<std::string_view, 3> lanes{"compute", "expert", "reduce"};
 constexpr std::array<std::string_view, 5> roles{"forward", "dx", "dw", "sync", "update"};
-constexpr std::array<std::string_view, 4> kinds{"value", "input", "parameter", "state"};
+constexpr std::array<std::string_view, 5> kinds{"value", "input", "parameter", "state", "view"};
 
 template <class Enum, std::size_t n>
 std::optional<Enum> parse_name(const std::array<std::string_view, n>& names, std::string_view text) {
@@ -73,21 +73,27 @@ bool Instruction::writes_operand(TensorId id) const {
   return std::find(writes.begin(), writes.end(), id) != writes.end();
 }
 
-TensorId Program::add_value(TensorType type, TensorId storage) {
-  tensors.push_back({type, TensorKind::value, "", next_number_++, storage, false});
+TensorId Program::add_value(TensorType type, TensorId storage, std::optional<Slice> slice) {
+  tensors.push_back({type, TensorKind::value, "", next_number_++, storage, slice, false});
   return {static_cast<std::int32_t>(tensors.size()) - 1};
+}
+
+TensorId Program::add_view(TensorType type, TensorId storage, std::optional<Slice> slice) {
+  const TensorId id = add_value(type, storage, slice);
+  (*this)[id].kind = TensorKind::view;
+  return id;
 }
 
 TensorId Program::add_named(TensorKind kind, std::string name, TensorType type, bool local) {
-  LANCET_CHECK(!find(name).valid(), "two tensors are named @{}", name);
-  tensors.push_back({type, kind, std::move(name), -1, {}, local});
-  return {static_cast<std::int32_t>(tensors.size()) - 1};
+  const TensorId id{static_cast<std::int32_t>(tensors.size())};
+  LANCET_CHECK(names_.emplace(name, id).second, "two tensors are named @{}", name);
+  tensors.push_back({type, kind, std::move(name), -1, {}, {}, local});
+  return id;
 }
 
 TensorId Program::find(std::string_view name) const {
-  for (std::size_t i = 0; i < tensors.size(); ++i)
-    if (tensors[i].kind != TensorKind::value && tensors[i].name == name) return {static_cast<std::int32_t>(i)};
-  return {};
+  const auto it = names_.find(name);
+  return it == names_.end() ? TensorId{} : it->second;
 }
 
 TensorId Program::output(std::string_view name) const {
@@ -101,10 +107,39 @@ TensorId Program::root(TensorId id) const {
   return id;
 }
 
+Region Program::region(TensorId id) const {
+  Region region{id, 0, bytes((*this)[id].type)};
+  for (TensorId at = id; (*this)[at].storage.valid(); at = (*this)[at].storage) {
+    const Tensor& tensor = (*this)[at];
+    region.root = tensor.storage;
+    if (!tensor.slice) continue;
+    if (tensor.slice->parts > 0) {
+      region.begin = 0;
+      region.end = bytes((*this)[tensor.storage].type);
+      region.part = tensor.slice->part;
+      region.parts = tensor.slice->parts;
+    } else {
+      region.begin += tensor.slice->offset;
+      region.end += tensor.slice->offset;
+    }
+  }
+  return region;
+}
+
+bool overlap(const Region& a, const Region& b) {
+  if (a.root != b.root || a.begin >= b.end || b.begin >= a.end) return false;
+  return a.parts == 0 || a.parts != b.parts || a.part == b.part;
+}
+
+bool contains(const Region& outer, const Region& inner) {
+  if (outer.root != inner.root || outer.begin > inner.begin || outer.end < inner.end) return false;
+  return outer.parts == 0 || (outer.parts == inner.parts && outer.part == inner.part);
+}
+
 std::string Program::display(TensorId id) const {
   if (!id.valid() || id.index() >= tensors.size()) return "%?";
   const Tensor& tensor = (*this)[id];
-  return tensor.kind == TensorKind::value ? fmt::format("%{}", tensor.number) : "@" + tensor.name;
+  return tensor.number >= 0 ? fmt::format("%{}", tensor.number) : "@" + tensor.name;
 }
 
 }  // namespace lancet::ir

@@ -55,7 +55,7 @@ std::string print_header(const Program& program) {
   if (!program.attributes.items().empty()) text += " " + print(program.attributes);
   text += "\n";
   for (const Tensor& tensor : program.tensors)
-    if (tensor.kind != TensorKind::value)
+    if (tensor.number < 0)
       text += fmt::format("{} @{} : {}{}\n", name(tensor.kind), tensor.name, to_string(tensor.type),
                           tensor.local ? " local" : "");
   return text;
@@ -68,12 +68,42 @@ std::string print_outputs(const Program& program) {
   return text;
 }
 
+namespace {
+
+// "%7 : bf16[8,256] in %6 + 4096"
+std::string print_made(const Program& program, TensorId id) {
+  const Tensor& tensor = program[id];
+  std::string text = fmt::format("{} : {}", program.display(id), to_string(tensor.type));
+  if (!tensor.storage.valid()) return text;
+  text += " in " + program.display(tensor.storage);
+  if (!tensor.slice) return text;
+  if (tensor.slice->parts == 0) return text + fmt::format(" + {}", tensor.slice->offset);
+  return text + fmt::format(" part {} of {}", tensor.slice->part, tensor.slice->parts);
+}
+
+}  // namespace
+
+void ViewPrinter::need(TensorId id, std::vector<TensorId>& list) {
+  if (program_[id].storage.valid()) need(program_[id].storage, list);
+  if (program_[id].kind != TensorKind::view || printed_[id.index()]) return;
+  printed_[id.index()] = true;
+  list.push_back(id);
+}
+
+std::vector<TensorId> ViewPrinter::before(const Instruction& instruction) {
+  std::vector<TensorId> list;
+  for (TensorId id : instruction.operands) need(id, list);
+  for (TensorId id : instruction.results) need(id, list);
+  return list;
+}
+
+std::string ViewPrinter::line(TensorId view) const { return "view " + print_made(program_, view); }
+
 std::string print(const Program& program, const Instruction& instruction) {
   std::string text;
   for (TensorId id : instruction.results) {
     if (!text.empty()) text += ", ";
-    text += fmt::format("{} : {}", program.display(id), to_string(program.type(id)));
-    if (const TensorId storage = program[id].storage; storage.valid()) text += " in " + program.display(storage);
+    text += print_made(program, id);
   }
   if (!text.empty()) text += " = ";
   text += instruction.op + "(";
@@ -92,7 +122,11 @@ std::string print(const Program& program, const Instruction& instruction) {
 
 std::string print(const Program& program) {
   std::string text = print_header(program);
-  for (const Instruction& instruction : program.instructions) text += print(program, instruction) + "\n";
+  ViewPrinter views(program);
+  for (const Instruction& instruction : program.instructions) {
+    for (TensorId view : views.before(instruction)) text += views.line(view) + "\n";
+    text += print(program, instruction) + "\n";
+  }
   return text + print_outputs(program);
 }
 
@@ -233,7 +267,7 @@ Result<bool> ProgramParser::declaration(LineReader& line) {
   }
   if (before.rest().find('@') == std::string_view::npos) return false;
   const auto kind = parse_tensor_kind(line.word());
-  if (!kind || *kind == TensorKind::value || !line.accept("@")) {
+  if (!kind || *kind == TensorKind::value || *kind == TensorKind::view || !line.accept("@")) {
     line = before;
     return false;
   }
@@ -245,26 +279,53 @@ Result<bool> ProgramParser::declaration(LineReader& line) {
   return true;
 }
 
+Status ProgramParser::place(LineReader& line, TensorId& storage, std::optional<Slice>& slice) {
+  if (!line.accept("in ")) return {};
+  LANCET_ASSIGN(storage, tensor(line));
+  const LineReader before = line;
+  if (line.accept("+ ")) {
+    LANCET_ASSIGN(const std::int64_t offset, line.integer());
+    if (offset < 0 || offset > (std::int64_t{1} << 50)) return before.error("an offset of at least 0");
+    slice = Slice{offset, 0, 0};
+  } else if (line.accept("part ")) {
+    LANCET_ASSIGN(const std::int64_t part, line.integer());
+    LANCET_TRY(line.expect("of "));
+    LANCET_ASSIGN(const std::int64_t parts, line.integer());
+    if (part < 0 || part >= parts || parts > max_parts) return before.error("a part below the number of parts");
+    slice = Slice{0, static_cast<std::int32_t>(part), static_cast<std::int32_t>(parts)};
+  }
+  return {};
+}
+
+Result<TensorId> ProgramParser::numbered(LineReader& line, bool is_view) {
+  const LineReader before = line;
+  LANCET_TRY(line.expect("%"));
+  LANCET_ASSIGN(const std::int64_t number, line.integer());
+  if (number < 0 || number > (1 << 30) || numbered_.contains(static_cast<int>(number)))
+    return before.error("a new value");
+  LANCET_TRY(line.expect(":"));
+  LANCET_ASSIGN(TensorType made, type(line));
+  TensorId storage;
+  std::optional<Slice> slice;
+  LANCET_TRY(place(line, storage, slice));
+  const int next = program_.next_number_;
+  program_.next_number_ = static_cast<int>(number);
+  const TensorId id = is_view ? program_.add_view(made, storage, slice) : program_.add_value(made, storage, slice);
+  program_.next_number_ = std::max(next, program_.next_number_);  // a pass's new values follow the largest
+  numbered_[static_cast<int>(number)] = id;
+  return id;
+}
+
+Result<TensorId> ProgramParser::view(LineReader& line) {
+  if (!line.accept("view ")) return TensorId{};
+  return numbered(line, true);
+}
+
 Status ProgramParser::results(LineReader& line, Instruction& instruction) {
   if (!line.rest().starts_with("%")) return {};
   do {
-    const LineReader before = line;
-    LANCET_TRY(line.expect("%"));
-    LANCET_ASSIGN(const std::int64_t number, line.integer());
-    if (number < 0 || number > (1 << 30) || numbered_.contains(static_cast<int>(number)))
-      return before.error("a new value");
-    LANCET_TRY(line.expect(":"));
-    LANCET_ASSIGN(TensorType made, type(line));
-    TensorId storage;
-    if (line.accept("in ")) {
-      LANCET_ASSIGN(storage, tensor(line));
-    }
-    const int next = program_.next_number_;
-    program_.next_number_ = static_cast<int>(number);
-    const TensorId id = program_.add_value(made, storage);
-    program_.next_number_ = std::max(next, program_.next_number_);  // a pass's new values follow the largest
+    LANCET_ASSIGN(const TensorId id, numbered(line, false));
     instruction.results.push_back(id);
-    numbered_[static_cast<int>(number)] = id;
   } while (line.accept(","));
   return line.expect("=");
 }
@@ -305,8 +366,11 @@ Status ProgramParser::instruction(LineReader& line) {
 Result<Program> parse(std::string_view text) {
   ProgramParser parser;
   LANCET_TRY(for_each_line(text, [&](LineReader& line) -> Status {
-    LANCET_ASSIGN(const bool declared, parser.declaration(line));
-    if (!declared) LANCET_TRY(parser.instruction(line));
+    LANCET_ASSIGN(const TensorId view, parser.view(line));
+    if (!view.valid()) {
+      LANCET_ASSIGN(const bool declared, parser.declaration(line));
+      if (!declared) LANCET_TRY(parser.instruction(line));
+    }
     if (!line.done()) return line.error("the end of the line");
     return {};
   }));

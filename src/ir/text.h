@@ -3,6 +3,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <vector>
 
 #include "lancet/base/result.h"
 #include "lancet/ir/program.h"
@@ -41,6 +42,8 @@ class ProgramParser {
  public:
   // Handles "program", "input", "parameter", "state" and "output" lines; false if it is none of them.
   Result<bool> declaration(LineReader& line);
+  // A "view" line up to the place it views; an invalid id if it is none.
+  Result<TensorId> view(LineReader& line);
   // An instruction up to its label; what follows stays in the reader.
   Status instruction(LineReader& line);
   Program take() { return std::move(program_); }
@@ -49,12 +52,28 @@ class ProgramParser {
  private:
   Result<TensorType> type(LineReader& line);
   Result<TensorId> tensor(LineReader& line);
+  Result<TensorId> numbered(LineReader& line, bool is_view);  // "%7 : bf16[8,256] in %6 + 4096"
+  Status place(LineReader& line, TensorId& storage, std::optional<Slice>& slice);
   Status results(LineReader& line, Instruction& instruction);
   Status operands(LineReader& line, Instruction& instruction);
 
   Program program_;
   std::unordered_map<std::string, TensorId> named_;
   std::unordered_map<int, TensorId> numbered_;
+};
+
+// Writes the views that instructions name, each before the first line that needs it.
+class ViewPrinter {
+ public:
+  explicit ViewPrinter(const Program& program) : program_(program), printed_(program.tensors.size()) {}
+  // The views that `instruction` needs and that were not given yet, whole before part.
+  std::vector<TensorId> before(const Instruction& instruction);
+  std::string line(TensorId view) const;  // without the newline
+
+ private:
+  void need(TensorId id, std::vector<TensorId>& list);
+  const Program& program_;
+  std::vector<bool> printed_;
 };
 
 // Calls f(line, number) for each line that is neither blank nor starts with "//".

@@ -2,6 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <bit>
+#include <unordered_map>
+#include <vector>
+
 #include "lancet/ir/print.h"
 
 namespace lancet::ir {
@@ -10,12 +15,18 @@ namespace {
 class Verifier {
  public:
   explicit Verifier(const Program& program)
-      : program_(program), made_(program.tensors.size()), stale_(program.tensors.size()) {}
+      : program_(program),
+        made_(program.tensors.size()),
+        stale_(program.tensors.size()),
+        live_(program.tensors.size()) {}
 
   Status run() {
-    for (const Tensor& tensor : program_.tensors)
+    for (std::size_t i = 0; i < program_.tensors.size(); ++i) {
+      const Tensor& tensor = program_.tensors[i];
       if (tensor.storage.valid() && tensor.storage.index() >= program_.tensors.size())
         return internal_error(fmt::format("tensor %{} lives in a tensor that does not exist", tensor.number));
+      if (tensor.kind == TensorKind::view) LANCET_TRY(fits({static_cast<std::int32_t>(i)}));
+    }
     for (const Instruction& instruction : program_.instructions) LANCET_TRY(check(instruction));
     for (const Output& output : program_.outputs)
       if (Status status = readable(output.tensor); !status.ok())
@@ -24,53 +35,114 @@ class Verifier {
   }
 
  private:
+  // How much of a view without a maker its parts have made.
+  struct Filled {
+    std::int64_t bytes = 0;
+    std::uint64_t parts = 0;  // a bit each
+    int of = 0;
+  };
+
+  bool made(TensorId id) const {
+    const Tensor& tensor = program_[id];
+    if (tensor.kind == TensorKind::value) return made_[id.index()];
+    if (tensor.kind != TensorKind::view) return true;
+    if (tensor.slice) return made(tensor.storage);
+    const auto it = filled_.find(id.value);
+    if (it == filled_.end()) return false;
+    const Filled& filled = it->second;
+    if (filled.of > 0) return std::popcount(filled.parts) == filled.of;
+    return filled.bytes >= bytes(tensor.type);
+  }
+
   Status readable(TensorId id) const {
     if (!id.valid() || id.index() >= program_.tensors.size()) return internal_error("an operand does not exist");
-    if (program_[id].kind == TensorKind::value && !made_[id.index()])
-      return internal_error(program_.display(id) + " is read before it is made");
     if (stale_[id.index()]) return internal_error(program_.display(id) + " is read after its memory was overwritten");
+    if (!made(id)) return internal_error(program_.display(id) + " is read before it is made");
     return {};
   }
 
   Status check(const Instruction& instruction) {
     auto at = [&](const std::string& what) { return internal_error(what + ", in: " + print(program_, instruction)); };
-    for (TensorId id : instruction.operands)
+    for (TensorId id : instruction.operands) {
       if (Status status = readable(id); !status.ok()) return at(status.error().message);
+      if (program_[id].kind == TensorKind::view) live(id);
+    }
     for (TensorId id : instruction.writes) {
       bool operand = false;
       for (TensorId other : instruction.operands) operand = operand || other == id;
       if (!operand) return at("an instruction updates a tensor that is not an operand");
       if (program_[program_.root(id)].kind == TensorKind::input) return at("an input is updated");
-      overwrite(id, id);
+      overwrite(id);
     }
     for (TensorId id : instruction.results) {
       if (!id.valid() || id.index() >= program_.tensors.size()) return internal_error("a result does not exist");
-      const Tensor& tensor = program_[id];
-      if (tensor.kind != TensorKind::value) return at(program_.display(id) + " is a result but not a value");
-      if (made_[id.index()]) return at(program_.display(id) + " is made twice");
-      made_[id.index()] = true;
-      if (!tensor.storage.valid()) continue;
-      if (bytes(tensor.type) > bytes(program_.type(tensor.storage)))
-        return at(program_.display(id) + " does not fit where it lives");
-      if (Status status = readable(tensor.storage); !status.ok()) return at(status.error().message);
-      if (program_[program_.root(id)].kind == TensorKind::input) return at("an input is updated");
-      overwrite(tensor.storage, id);
+      if (Status status = make(id); !status.ok()) return at(status.error().message);
     }
     return {};
   }
 
-  // What shared the memory before `by` was written there must not be read again, except parameters and state (they
-  // are that memory).
-  void overwrite(TensorId storage, TensorId by) {
-    const TensorId root = program_.root(storage);
-    for (std::size_t i = 0; i < program_.tensors.size(); ++i) {
-      const TensorId id{static_cast<std::int32_t>(i)};
-      if (id != by && made_[i] && program_[id].kind == TensorKind::value && program_.root(id) == root) stale_[i] = true;
+  Status make(TensorId id) {
+    const Tensor& tensor = program_[id];
+    if (tensor.kind != TensorKind::value) return internal_error(program_.display(id) + " is a result but not a value");
+    if (made_[id.index()]) return internal_error(program_.display(id) + " is made twice");
+    LANCET_TRY(fits(id));
+    if (program_[program_.root(id)].kind == TensorKind::input) return internal_error("an input is updated");
+    if (tensor.storage.valid() && !tensor.slice) LANCET_TRY(readable(tensor.storage));
+    made_[id.index()] = true;
+    overwrite(id);
+    return fill(id);
+  }
+
+  Status fits(TensorId id) const {
+    const Tensor& tensor = program_[id];
+    if (!tensor.storage.valid()) return {};
+    const std::int64_t from = tensor.slice ? tensor.slice->offset : 0;
+    if (from + bytes(tensor.type) > bytes(program_.type(tensor.storage)))
+      return internal_error(program_.display(id) + " does not fit where it lives");
+    return {};
+  }
+
+  // A part that is made counts for the whole that it is a slice of.
+  Status fill(TensorId id) {
+    const Tensor& tensor = program_[id];
+    if (!tensor.slice) return {};
+    if (program_[tensor.storage].kind != TensorKind::view)
+      return internal_error(program_.display(id) + " is made as a slice of what is no view");
+    Filled& filled = filled_[tensor.storage.value];
+    if (tensor.slice->parts > 0) {
+      filled.of = tensor.slice->parts;
+      filled.parts |= std::uint64_t{1} << tensor.slice->part;
+    } else {
+      filled.bytes += bytes(tensor.type);
     }
+    live(tensor.storage);
+    return {};
+  }
+
+  void live(TensorId id) {
+    std::vector<TensorId>& list = live_[program_.root(id).index()];
+    if (std::find(list.begin(), list.end(), id) == list.end()) list.push_back(id);
+  }
+
+  // What shared the memory before `by` was written there must not be read again, except parameters and state (they
+  // are that memory) and the wholes that `by` is a part of.
+  void overwrite(TensorId by) {
+    const Region region = program_.region(by);
+    std::vector<TensorId> wholes{by};
+    for (TensorId at = by; program_[at].slice; at = program_[at].storage) wholes.push_back(program_[at].storage);
+    std::erase_if(live_[region.root.index()], [&](TensorId id) {
+      if (std::find(wholes.begin(), wholes.end(), id) != wholes.end() || !overlap(program_.region(id), region))
+        return false;
+      stale_[id.index()] = true;
+      return true;
+    });
+    if (program_[by].number >= 0) live(by);
   }
 
   const Program& program_;
   std::vector<bool> made_, stale_;
+  std::vector<std::vector<TensorId>> live_;          // by root: values and views that can be read
+  std::unordered_map<std::int32_t, Filled> filled_;  // by view
 };
 
 }  // namespace

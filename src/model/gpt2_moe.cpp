@@ -90,7 +90,8 @@ class Builder {
         options_.mode == Mode::generate ? tokens : capacity(model_.capacity_factor, tokens, experts);
 
     const TensorId gate = parameter(name + ".gate.weight", {experts, d});
-    const TensorId logits = emit("router", {y, gate}, {}, name + ".gate")[0];  // f32[B,S,E]
+    const TensorId logits = emit("router", {y, gate}, {}, name + ".gate")[0];     // f32[B,S,E]
+    const ops::Attributes filled{{"tokens", std::min(tokens, experts * slots)}};  // rows of this rank, spread evenly
     const char* gate_op = model_.router == config::Router::switch_top1 ? "switch_gate" : "batch_prioritized_gate";
     const auto gated = emit(gate_op, {logits}, {{"capacity", slots}}, name + ".gate");
     const TensorId route = gated[0];
@@ -98,18 +99,19 @@ class Builder {
     if (options_.mode == Mode::train) balance(layer, gated[1], gated[2]);
     const TensorId rows =
         emit("exchange_counts", {route}, {{"ranks", std::int64_t(options_.ranks)}}, name + ".counts")[0];
-    const TensorId sent = emit("dispatch", {y, route}, {{"capacity", slots}}, name + ".dispatch")[0];  // [E,C,D]
-    const TensorId received = emit("all_to_all", {sent, route, rows}, {}, name + ".all_to_all")[0];    // [E/W,W*C,D]
+    const TensorId sent = emit("dispatch", {y, route}, {{"capacity", slots}}, name + ".dispatch")[0];    // [E,C,D]
+    const TensorId received = emit("all_to_all", {sent, route, rows}, filled, name + ".all_to_all")[0];  // [E/W,W*C,D]
 
     const TensorId w1 = weight(name + ".experts.c_fc.weight", {here, f, d}, true);
     const TensorId b1 = parameter(name + ".experts.c_fc.bias", {here, f}, true);
     const TensorId w2 = weight(name + ".experts.c_proj.weight", {here, d, f}, true);
     const TensorId b2 = parameter(name + ".experts.c_proj.bias", {here, d}, true);
-    const TensorId hidden = emit("expert_linear", {received, w1, b1, rows}, {}, name + ".experts.c_fc")[0];
-    const TensorId active = emit("gelu", {hidden, rows}, {}, name + ".experts.gelu")[0];
-    const TensorId made = emit("expert_linear", {active, w2, b2, rows}, {}, name + ".experts.c_proj")[0];
-    const TensorId back = emit("all_to_all_back", {made, route, rows}, {}, name + ".all_to_all_back")[0];  // [E,C,D]
-    return emit("combine", {back, route}, {{"batch", options_.batch}}, name + ".combine")[0];              // [B,S,D]
+    const TensorId hidden = emit("expert_linear", {received, w1, b1, rows}, filled, name + ".experts.c_fc")[0];
+    const TensorId active = emit("gelu", {hidden, rows}, filled, name + ".experts.gelu")[0];
+    const TensorId made = emit("expert_linear", {active, w2, b2, rows}, filled, name + ".experts.c_proj")[0];
+    const TensorId back =
+        emit("all_to_all_back", {made, route, rows}, filled, name + ".all_to_all_back")[0];    // [E,C,D]
+    return emit("combine", {back, route}, {{"batch", options_.batch}}, name + ".combine")[0];  // [B,S,D]
   }
 
   void balance(const std::string& layer, TensorId probabilities, TensorId load) {

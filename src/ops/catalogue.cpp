@@ -62,8 +62,12 @@ Status check(const ir::Program& program, const ir::Instruction& instruction) {
   if (*results != types_of(program, instruction.results)) return at("expected results " + describe(*results));
   for (std::size_t i = 0; i < instruction.results.size(); ++i) {
     const int in = storage_operand(*op, int(i), int(instruction.operands.size()));
-    if (in >= 0 && program[instruction.results[i]].storage != instruction.operands[std::size_t(in)])
+    const TensorId result = instruction.results[i];
+    if (in >= 0 && program[result].storage != instruction.operands[std::size_t(in)] &&
+        program.region(result) != program.region(instruction.operands[std::size_t(in)]))
       return at(fmt::format("result {} must live in operand {}", i, in));
+    if (in < 0 && program[result].storage.valid() && !program[result].slice)
+      return at(fmt::format("result {} must not take the place of another tensor", i));
   }
   return {};
 }

@@ -2,6 +2,7 @@
 #pragma once
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <string_view>
 #include <vector>
 
@@ -24,6 +25,12 @@ inline double bytes_of(const OpInput& in) {
   double total = 0;
   for (const TensorType& type : in.operands) total += double(ir::bytes(type));
   return total;
+}
+
+// Filled rows of a buffer of `all`: attribute tokens, what a rank handles where tokens spread evenly over the experts
+// and none is dropped; all where it is not said.
+inline std::int64_t expected_rows(const OpInput& in, std::int64_t all) {
+  return std::min(all, in.attributes.integer("tokens", all));
 }
 
 // The last axis replaced.

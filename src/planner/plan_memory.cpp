@@ -38,7 +38,7 @@ struct Block {
   std::int64_t bytes = 0;
   std::int32_t first = std::numeric_limits<std::int32_t>::max();  // access
   Clock dead{};  // per lane, how many instructions must have ended before the memory is free
-  Clock born{};  // what has certainly ended when each member is made (the weakest)
+  Clock born{};  // what has certainly ended when an access to a member begins (the weakest)
   std::int64_t offset = -1;
 };
 
@@ -67,7 +67,7 @@ class Placer {
  private:
   bool owns_memory(TensorId id) const {
     const ir::Tensor& tensor = program_[id];
-    return tensor.kind == ir::TensorKind::value && !tensor.storage.valid() && !touched_[id.index()].empty();
+    return tensor.number >= 0 && !tensor.storage.valid() && !touched_[id.index()].empty();
   }
 
   void group_all_reduces() {
@@ -90,10 +90,10 @@ class Placer {
       block.bytes += aligned(ir::bytes(program_.type(id)));
       const auto& accesses = touched_[id.index()];
       block.first = std::min(block.first, accesses.front().value);
-      const Clock& made = order_.clock(accesses.front());
-      for (std::size_t lane = 0; lane < ir::lane_count; ++lane)
-        block.born[lane] = std::min(block.born[lane], made[lane]);
       for (InstructionId access : accesses) {
+        const Clock& clock = order_.clock(access);
+        for (std::size_t lane = 0; lane < ir::lane_count; ++lane)
+          block.born[lane] = std::min(block.born[lane], clock[lane]);
         auto& dead = block.dead[order_.lane(access)];
         dead = std::max(dead, order_.position(access) + 1);
       }

@@ -145,21 +145,22 @@ class CpuExecutor final : public Executor {
   }
 
   ops::TensorView view(TensorId id) const {
-    const TensorId root = plan_.program.root(id);
+    const ir::Region region = plan_.program.region(id);
+    const TensorId root = region.root;
     const ir::Tensor& tensor = plan_.program[root];
-    void* data = nullptr;
+    std::byte* data = nullptr;
     if (tensor.kind == ir::TensorKind::input) {
       for (const auto& [name, memory] : inputs_)
-        if (name == tensor.name) data = memory.data();
-    } else if (tensor.kind != ir::TensorKind::value) {
+        if (name == tensor.name) data = memory.as<std::byte>();
+    } else if (tensor.number < 0) {
       const NamedTensor& stored = store_[tensor.name];
       LANCET_CHECK(stored.type == tensor.type, "@{} is {} in the store and {} in the plan", tensor.name,
                    ir::to_string(stored.type), ir::to_string(tensor.type));
-      data = stored.memory.data();
+      data = stored.memory.start;
     } else if (plan_.offsets[root.index()] >= 0) {
       data = base_ + plan_.offsets[root.index()];
     }
-    return {data, plan_.program.type(id)};
+    return {data ? data + region.begin : nullptr, plan_.program.type(id)};
   }
 
   ops::KernelArgs arguments(const ir::Instruction& instruction) const {

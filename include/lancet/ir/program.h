@@ -3,13 +3,19 @@
 // Text form (print.h), one line each:
 //     program gpt2-moe {ranks=2}
 //     parameter @wte.weight : bf16[8192,256]
-//     parameter @h.0.moe.experts.c_fc.weight : bf16[2,1024,256] local   (each rank has its own)
-//     %7 : bf16[8,128,256], %8 : f32[1024,2] = layer_norm(%6, @h.1.ln_2.weight, @h.1.ln_2.bias) {eps=1e-05}  # compute
-//     forward h.1.ln_2 %9 : bf16[1024,8192] in %8 = cross_entropy(%8, @targets)  # compute forward lm_head     (%9
-//     lives in %8's memory) adamw(&@wte.weight, &@wte.weight.m, %12)  # compute update wte.weight                    (&
-//     is updated in place) output loss = %10
+//     parameter @h.0.moe.experts.c_fc.weight : bf16[2,1024,256] local                 each rank has its own
+//     %7 : bf16[8,128,256], %8 : f32[1024,2] = layer_norm(%6, @g, @b) {eps=1e-05}  # compute forward h.1.ln_2
+//     %9 : bf16[1024,8192] in %8 = cross_entropy(%8, @targets)  # compute forward lm_head     overwrites %8's memory
+//     adamw(&@wte.weight, &@wte.weight.m, %12)  # compute update wte.weight                   & is updated in place
+//     output loss = %10
+// Parts of one tensor (Lancet, section 5; `#` and later left out):
+//     view %20 : bf16[8,128,256]                         memory without a maker: its parts are made one by one
+//     %21 : bf16[4,128,256] in %20 + 0 = gelu(%18)       bytes from the start of %20
+//     view %22 : bf16[4,128,256] in %7 + 262144          a part of what was made whole
+//     %23 : bf16[4,640,256] in %19 part 0 of 2 = dispatch(%18, %17)     the slots that part 0 of 2 owns
 #pragma once
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -36,15 +42,27 @@ std::int64_t bytes(const TensorType& type);
 std::string to_string(const TensorType& type);  // "bf16[8,256]"
 
 // input: filled by the trainer before each step. parameter: what is trained. state: kept from step to step
-// (optimizer moments, master weights, accumulated gradients). value: made by an instruction in this step.
-enum class TensorKind : std::uint8_t { value, input, parameter, state };
+// (optimizer moments, master weights, accumulated gradients). value: made by an instruction in this step. view: memory
+// that instructions see in another cut than they made it: a slice of a tensor, or the whole whose slices are made.
+enum class TensorKind : std::uint8_t { value, input, parameter, state, view };
+
+inline constexpr int max_parts = 64;
+
+// Which part of another tensor's memory a tensor is: the bytes from `offset`, or, where parts is not 0, the slots that
+// this part of a route owns, wherever they lie (slots of different parts never overlap).
+struct Slice {
+  std::int64_t offset = 0;
+  std::int32_t part = 0, parts = 0;
+  friend bool operator==(const Slice&, const Slice&) = default;
+};
 
 struct Tensor {
   TensorType type;
   TensorKind kind = TensorKind::value;
-  std::string name;    // of all kinds but value; printed @name
-  int number = -1;     // of values; printed %number
-  TensorId storage{};  // the tensor whose memory this one lives in, if any ("in" in the text)
+  std::string name;                 // of inputs, parameters and state; printed @name
+  int number = -1;                  // of values and views; printed %number
+  TensorId storage{};               // the tensor whose memory this one lives in, if any ("in" in the text)
+  std::optional<Slice> slice = {};  // of that memory; without it the tensor takes its place, from the first byte
   bool local = false;  // of parameters and state: each rank has its own (experts); else all ranks hold the same
 };
 
@@ -97,6 +115,16 @@ struct Instruction {
   bool writes_operand(TensorId id) const;
 };
 
+// A stretch of memory. Of a part's slots, begin and end are those of the tensor that they lie in.
+struct Region {
+  TensorId root;
+  std::int64_t begin = 0, end = 0;  // bytes
+  std::int32_t part = 0, parts = 0;
+  friend bool operator==(const Region&, const Region&) = default;
+};
+bool overlap(const Region& a, const Region& b);
+bool contains(const Region& outer, const Region& inner);
+
 struct Output {
   std::string name;
   TensorId tensor;
@@ -113,17 +141,20 @@ struct Program {
   Tensor& operator[](TensorId id) { return tensors[id.index()]; }
   const TensorType& type(TensorId id) const { return tensors[id.index()].type; }
 
-  TensorId add_value(TensorType type, TensorId storage = {});
+  TensorId add_value(TensorType type, TensorId storage = {}, std::optional<Slice> slice = {});
+  TensorId add_view(TensorType type, TensorId storage = {}, std::optional<Slice> slice = {});
   TensorId add_named(TensorKind kind, std::string name, TensorType type, bool local = false);
   TensorId find(std::string_view name) const;    // invalid where no tensor has the name
   TensorId output(std::string_view name) const;  // likewise
   // The tensor at the end of the chain of storage: whose memory this one uses.
   TensorId root(TensorId id) const;
+  Region region(TensorId id) const;
   std::string display(TensorId id) const;  // "%7" or "@wte.weight"; "%?" where there is none
 
  private:
   friend class ProgramParser;
   int next_number_ = 0;
+  std::map<std::string, TensorId, std::less<>> names_;
 };
 
 }  // namespace lancet::ir

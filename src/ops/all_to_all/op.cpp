@@ -2,8 +2,10 @@
 // filled slots, there and back, forward and backward.
 //   exchange_counts(route [, rows before]) -> rows i32[E/W, W+1]: for each expert of this rank, where the rows of each
 //       source rank begin in its buffer; the last entry is their end. A part begins where the part before ended.
-//   all_to_all(slots [E,C,D], route, rows [, into]) -> [E/W, W*C, D], rows packed without gaps
+//   all_to_all(slots [E,C,D], route, rows) -> [E/W, W*C, D], rows packed without gaps
 //   all_to_all_back: the other way
+// What was sent in parts is sent as a whole by naming the route and rows of every part: (slots, route, rows, route,
+// rows). Attribute tokens: how many slots of this rank are expected to be filled.
 #include "ops/describe.h"
 
 namespace lancet::ops {
@@ -27,33 +29,44 @@ Status check_route(const TensorType& route, const TensorType& rows, const Tensor
   return {};
 }
 
+// Every part's route and rows.
+Status check_parts(const OpInput& in) {
+  if (in.operands.size() % 2 == 0) return expected("a route and rows for each part");
+  for (std::size_t i = 1; i < in.operands.size(); i += 2) {
+    LANCET_TRY(check_route(in.operands[i], in.operands[i + 1], in.operands[0]));
+    if (in.operands[i + 1] != in.operands[2]) return expected("rows of one type");
+  }
+  return {};
+}
+
 Inferred infer_there(const OpInput& in) {
   const TensorType &slots = in.operands[0], &route = in.operands[1], &rows = in.operands[2];
-  LANCET_TRY(check_route(route, rows, slots));
+  LANCET_TRY(check_parts(in));
   if (slots.shape[0] != route.shape[1]) return expected("slots [E,C,D]");
-  const TensorType received{slots.dtype, {rows.shape[0], (rows.shape[1] - 1) * slots.shape[1], slots.shape[2]}};
-  if (in.operands.size() > 3 && in.operands[3] != received) return expected("a full-size result [E/W,W*C,D]");
-  return Types{received};
+  return Types{{slots.dtype, {rows.shape[0], (rows.shape[1] - 1) * slots.shape[1], slots.shape[2]}}};
 }
 
 Inferred infer_back(const OpInput& in) {
   const TensorType &buffer = in.operands[0], &route = in.operands[1], &rows = in.operands[2];
-  LANCET_TRY(check_route(route, rows, buffer));
+  LANCET_TRY(check_parts(in));
   const std::int64_t ranks = rows.shape[1] - 1;
   if (buffer.shape[0] != rows.shape[0] || buffer.shape[1] % ranks) return expected("rows [E/W,W*C,D]");
-  const TensorType slots{buffer.dtype, {route.shape[1], buffer.shape[1] / ranks, buffer.shape[2]}};
-  if (in.operands.size() > 3 && in.operands[3] != slots) return expected("a full-size result [E,C,D]");
-  return Types{slots};
+  return Types{{buffer.dtype, {route.shape[1], buffer.shape[1] / ranks, buffer.shape[2]}}};
 }
 
 void gradient_as(GradientContext& g, std::string_view op) {
   const ir::Instruction& forward = g.instruction();
-  g.add(0, g.emit(op, {g.result_gradient(0), forward.operands[1], forward.operands[2]}, {}, ir::Role::dx)[0]);
+  std::vector<TensorId> operands = forward.operands;
+  operands[0] = g.result_gradient(0);
+  g.add(0, g.emit(op, std::move(operands), forward.attributes, ir::Role::dx)[0]);
 }
 void gradient_there(GradientContext& g) { gradient_as(g, "all_to_all_back"); }
 void gradient_back(GradientContext& g) { gradient_as(g, "all_to_all"); }
 
-Work work(const OpInput& in) { return {0, double(ir::bytes(in.operands[0]))}; }
+Work work(const OpInput& in) {
+  const TensorType& buffer = in.operands[0];
+  return {0, double(expected_rows(in, buffer.shape.rows()) * buffer.shape[2]) * size_of(buffer.dtype)};
+}
 Work work_counts(const OpInput& in) { return {0, 4.0 * double(in.operands[0].shape[1])}; }
 
 const OpDef table[] = {
@@ -67,12 +80,11 @@ const OpDef table[] = {
      .lane = ir::Lane::expert},
     {.name = "all_to_all",
      .required = 3,
-     .most = 4,
+     .most = any_number,
      .infer = infer_there,
      .gradient = gradient_there,
      .work = work,
-     .aliases = {{0, 3}},
-     .partition = {{{irregular, irregular, irregular, irregular}, {irregular}}},
+     .partition = {{{irregular, irregular, irregular}, {irregular}}},
      .samples =
          {{{{{DType::f32, {4, 4, 24}}}, {{DType::route, {16, 4}}, Fill::route}, {{DType::i32, {4, 2}}, Fill::rows}},
            {{"capacity", 4}, {"tokens", 16}}},
@@ -81,12 +93,11 @@ const OpDef table[] = {
      .lane = ir::Lane::expert},
     {.name = "all_to_all_back",
      .required = 3,
-     .most = 4,
+     .most = any_number,
      .infer = infer_back,
      .gradient = gradient_back,
      .work = work,
-     .aliases = {{0, 3}},
-     .partition = {{{irregular, irregular, irregular, irregular}, {irregular}}},
+     .partition = {{{irregular, irregular, irregular}, {irregular}}},
      .samples =
          {{{{{DType::f32, {4, 4, 24}}}, {{DType::route, {16, 4}}, Fill::route}, {{DType::i32, {4, 2}}, Fill::rows}},
            {{"capacity", 4}, {"tokens", 16}}}},

@@ -1,5 +1,5 @@
 // dispatch: tokens into their experts' slots, [B,S,D] -> [E,C,D]. Slots without a token are left as they are (rule 2:
-// nothing reads them). `into`: parts share one full-size result.
+// nothing reads them).
 // dispatch_dx: the slots' gradients back to the tokens; a dropped token's is zero.
 #include "ops/describe.h"
 
@@ -11,7 +11,6 @@ Inferred infer(const OpInput& in) {
   if (!is_activation(x.dtype) || x.shape.rank() != 3) return expected("x [B,S,D] of f32 or bf16");
   if (route.dtype != DType::route || route.shape[0] != x.shape.rows()) return expected("route[B*S,E]");
   const TensorType slots{x.dtype, {route.shape[1], in.attributes.integer("capacity"), x.shape[2]}};
-  if (in.operands.size() > 2 && in.operands[2] != slots) return expected("a full-size result [E,C,D]");
   return Types{slots};
 }
 
@@ -35,12 +34,11 @@ Work work(const OpInput& in) { return {0, 2 * double(ir::bytes(in.operands[0]))}
 const OpDef table[] = {
     {.name = "dispatch",
      .required = 2,
-     .most = 3,
+     .most = 2,
      .infer = infer,
      .gradient = gradient,
      .work = work,
-     .aliases = {{0, 2}},
-     .partition = {{{0, irregular, irregular}, {irregular}}},
+     .partition = {{{0, irregular}, {irregular}}},
      .samples = {{{{{DType::f32, {2, 8, 24}}}, {{DType::route, {16, 4}}, Fill::route}},
                   {{"capacity", 4}, {"tokens", 16}}},
                  {{{{DType::bf16, {4, 4, 17}}}, {{DType::route, {16, 3}}, Fill::route}},

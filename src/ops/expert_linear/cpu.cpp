@@ -53,7 +53,7 @@ Kernel product(const GroupedMatmulDesc& desc, const cpu::FilledRows& filled, con
   };
 }
 
-// expert_linear(x [E,R,K], w [E,N,K], b f32[E,N], rows [, into]) -> y [E,R,N]
+// expert_linear(x [E,R,K], w [E,N,K], b f32[E,N], rows) -> y [E,R,N]
 Kernel bind(const KernelArgs& args) {
   const TensorView &x = args.operands[0], &w = args.operands[1], &b = args.operands[2];
   GroupedMatmulDesc desc =
@@ -63,7 +63,7 @@ Kernel bind(const KernelArgs& args) {
   return product(desc, {args.operands[3], x.shape()[1]}, x.data, w.data, b.data, args.results[0].data);
 }
 
-// expert_linear_dx(dy [E,R,N], w [E,N,K], rows [, into]) -> dx [E,R,K]
+// expert_linear_dx(dy [E,R,N], w [E,N,K], rows) -> dx [E,R,K]
 Kernel bind_dx(const KernelArgs& args) {
   const TensorView &dy = args.operands[0], &w = args.operands[1];
   const GroupedMatmulDesc desc =

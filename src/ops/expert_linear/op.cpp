@@ -1,6 +1,6 @@
 // One linear layer per expert over its filled rows only (rule 2): y[e,r] = x[e,r] w[e]^T + b[e] for rows[e,0] <= r <
 // rows[e,W]. x [E,R,K], w [E,N,K], b f32[E,N], rows i32[E,W+1] (from exchange_counts). Other rows are neither read nor
-// written.
+// written. Attribute tokens: how many rows are expected to be filled.
 #include "ops/describe.h"
 
 namespace lancet::ops {
@@ -17,9 +17,7 @@ Inferred infer(const OpInput& in) {
     return expected("w [E,N,K] of x's type");
   if (b != TensorType{DType::f32, {w.shape[0], w.shape[1]}}) return expected("b f32[E,N]");
   if (!is_rows(in.operands[3], x.shape[0])) return expected("rows i32[E,W+1]");
-  const TensorType y{x.dtype, with_back(x.shape, w.shape[1])};
-  if (in.operands.size() > 4 && in.operands[4] != y) return expected("a full-size result [E,R,N]");
-  return Types{y};
+  return Types{{x.dtype, with_back(x.shape, w.shape[1])}};
 }
 
 Inferred infer_dx(const OpInput& in) {
@@ -28,9 +26,7 @@ Inferred infer_dx(const OpInput& in) {
   if (w.dtype != dy.dtype || w.shape.rank() != 3 || w.shape[0] != dy.shape[0] || w.shape[1] != dy.shape[2])
     return expected("w [E,N,K] of dy's type");
   if (!is_rows(in.operands[2], dy.shape[0])) return expected("rows i32[E,W+1]");
-  const TensorType dx{dy.dtype, with_back(dy.shape, w.shape[2])};
-  if (in.operands.size() > 3 && in.operands[3] != dx) return expected("a full-size result [E,R,K]");
-  return Types{dx};
+  return Types{{dy.dtype, with_back(dy.shape, w.shape[2])}};
 }
 
 Inferred infer_dw(const OpInput& in) {
@@ -48,20 +44,21 @@ Inferred infer_dw(const OpInput& in) {
 void gradient(GradientContext& g) {
   const ir::Instruction& forward = g.instruction();
   const TensorId dy = g.result_gradient(0), rows = forward.operands[3];
-  if (g.needs_gradient(0)) g.add(0, g.emit("expert_linear_dx", {dy, forward.operands[1], rows}, {}, ir::Role::dx)[0]);
+  if (g.needs_gradient(0))
+    g.add(0, g.emit("expert_linear_dx", {dy, forward.operands[1], rows}, forward.attributes, ir::Role::dx)[0]);
   std::vector<TensorId> operands{dy, forward.operands[0], rows};
   if (const TensorId so_far = g.so_far(1); so_far.valid()) {
     operands.push_back(so_far);
     operands.push_back(g.so_far(2));
   }
-  const auto dw = g.emit("expert_linear_dw", operands, {}, ir::Role::dw);
+  const auto dw = g.emit("expert_linear_dw", operands, forward.attributes, ir::Role::dw);
   g.replace(1, dw[0]);
   g.replace(2, dw[1]);
 }
 
-// Work with every row filled; rows and both feature extents per expert.
+// Work over the rows expected to be filled; rows and both feature extents per expert.
 Work product(const Shape& rows, std::int64_t n, const OpInput& in, double result_bytes) {
-  return {2.0 * double(rows.elements()) * double(n), bytes_of(in) + result_bytes};
+  return {2.0 * double(expected_rows(in, rows.rows()) * rows.back()) * double(n), bytes_of(in) + result_bytes};
 }
 Work work(const OpInput& in) {
   const Shape &x = in.operands[0].shape, &w = in.operands[1].shape;
@@ -81,12 +78,11 @@ const Attributes sample_route{{"capacity", 8}, {"tokens", 16}};
 const OpDef table[] = {
     {.name = "expert_linear",
      .required = 4,
-     .most = 5,
+     .most = 4,
      .infer = infer,
      .gradient = gradient,
      .work = work,
-     .aliases = {{0, 4}},
-     .partition = {{{irregular, none, none, irregular, irregular}, {irregular}}, {{0, 0, 0, 0, 0}, {0}}},
+     .partition = {{{irregular, none, none, irregular}, {irregular}}, {{0, 0, 0, 0}, {0}}},
      .samples = {{{{{DType::f32, {4, 8, 24}}},
                    {{DType::f32, {4, 16, 24}}},
                    {{DType::f32, {4, 16}}},
@@ -99,11 +95,10 @@ const OpDef table[] = {
                   sample_route}}},
     {.name = "expert_linear_dx",
      .required = 3,
-     .most = 4,
+     .most = 3,
      .infer = infer_dx,
      .work = work_dx,
-     .aliases = {{0, 3}},
-     .partition = {{{irregular, none, irregular, irregular}, {irregular}}, {{0, 0, 0, 0}, {0}}},
+     .partition = {{{irregular, none, irregular}, {irregular}}, {{0, 0, 0}, {0}}},
      .samples = {{{{{DType::f32, {4, 8, 16}}}, {{DType::f32, {4, 16, 24}}}, {{DType::i32, {4, 2}}, Fill::rows}},
                   sample_route},
                  {{{{DType::bf16, {4, 8, 16}}}, {{DType::bf16, {4, 16, 32}}}, {{DType::i32, {4, 2}}, Fill::rows}},

@@ -25,7 +25,7 @@ Kernel bind_map(const KernelArgs& args, int rows, Out* out, F f, const In*... in
   };
 }
 
-// gelu(x [, rows [, into]]) -> y
+// gelu(x [, rows]) -> y
 Kernel bind(const KernelArgs& args) {
   return cpu::by_dtype(args.operands[0].dtype(), [&]<class T>(T) {
     return bind_map(

@@ -1,5 +1,5 @@
 // GELU in its tanh form (Hugging Face's gelu_new). With `rows` (ops/exchange of counts) the input is [E,R,F] and only
-// the filled rows of each expert are touched; `into` lets parts share one full-size result.
+// the filled rows of each expert are touched (attribute tokens: how many are expected).
 #include "ops/describe.h"
 
 namespace lancet::ops {
@@ -13,7 +13,6 @@ Inferred infer(const OpInput& in) {
   const TensorType& x = in.operands[0];
   if (!is_activation(x.dtype)) return expected("x of f32 or bf16");
   if (in.operands.size() > 1 && !fits_rows(x, in.operands[1])) return expected("rows i32[E,W+1] for x [E,R,F]");
-  if (in.operands.size() > 2 && in.operands[2] != x) return expected("a full-size result like x");
   return Types{x};
 }
 
@@ -28,27 +27,31 @@ void gradient(GradientContext& g) {
   const ir::Instruction& forward = g.instruction();
   std::vector<TensorId> operands{g.result_gradient(0), forward.operands[0]};
   if (forward.operands.size() > 1) operands.push_back(forward.operands[1]);
-  g.add(0, g.emit("gelu_dx", operands, {}, ir::Role::dx)[0]);
+  g.add(0, g.emit("gelu_dx", operands, forward.attributes, ir::Role::dx)[0]);
 }
 
+// With rows: of those expected to be filled.
+double elements_of(const OpInput& in, std::size_t rows) {
+  const Shape& x = in.operands[0].shape;
+  return double(in.operands.size() > rows ? expected_rows(in, x.rows()) * x.back() : x.elements());
+}
 Work work(const OpInput& in) {
-  const double elements = double(in.operands[0].shape.elements());
+  const double elements = elements_of(in, 1);
   return {14 * elements, 2 * elements * size_of(in.operands[0].dtype)};
 }
 Work work_dx(const OpInput& in) {
-  const double elements = double(in.operands[0].shape.elements());
+  const double elements = elements_of(in, 2);
   return {24 * elements, 3 * elements * size_of(in.operands[0].dtype)};
 }
 
 const OpDef table[] = {
     {.name = "gelu",
      .required = 1,
-     .most = 3,
+     .most = 2,
      .infer = infer,
      .gradient = gradient,
      .work = work,
-     .aliases = {{0, 2}},
-     .partition = {{{0}, {0}}, {{1}, {1}}, {{2}, {2}}, {{irregular, irregular, irregular}, {irregular}}},
+     .partition = {{{0}, {0}}, {{1}, {1}}, {{2}, {2}}, {{irregular, irregular}, {irregular}}},
      .samples = {{{{{DType::f32, {2, 4, 37}}}}, {}},
                  {{{{DType::bf16, {2, 4, 32}}}}, {}},
                  {{{{DType::f32, {4, 8, 24}}}, {{DType::i32, {4, 2}}, Fill::rows}}, {{"capacity", 8}, {"tokens", 16}}},

@@ -1,0 +1,83 @@
+// What a partitioned MoE layer needs around its parts (Lancet, sections 5.2 and 6).
+//   split_route(route [, part before]) {first, tokens}: the part of a route that was made whole which holds the tokens
+//       [first, first + tokens); it owns the slots after those of the part before.
+//   split_capacity(route) {part, parts, capacity}: the slots [part * C / parts, (part + 1) * C / parts) of every
+//       expert; a route of no tokens, for all-to-alls and experts only.
+//   join_route(part...) -> the whole; join_rows(rows of each part...) -> where each expert's rows begin and end, all
+//       parts together.
+//   sum(part...): results that add up.
+#include "ops/describe.h"
+
+namespace lancet::ops {
+namespace {
+
+bool is_route(const TensorType& type) { return type.dtype == DType::route && type.shape.rank() == 2; }
+
+Inferred infer_split(const OpInput& in) {
+  const TensorType& route = in.operands[0];
+  const std::int64_t first = in.attributes.integer("first"), tokens = in.attributes.integer("tokens");
+  if (!is_route(route) || first < 0 || tokens < 1 || first + tokens > route.shape[0])
+    return expected("a route[T,E] that has the part's tokens");
+  if (in.operands.size() > 1 && (!is_route(in.operands[1]) || in.operands[1].shape[1] != route.shape[1]))
+    return expected("the part before");
+  return Types{{DType::route, {tokens, route.shape[1]}}};
+}
+
+Inferred infer_split_capacity(const OpInput& in) {
+  const std::int64_t part = in.attributes.integer("part"), parts = in.attributes.integer("parts");
+  if (!is_route(in.operands[0]) || part < 0 || part >= parts || in.attributes.integer("capacity") < 1)
+    return expected("a route[T,E] and one of its parts");
+  return Types{{DType::route, {0, in.operands[0].shape[1]}}};
+}
+
+Inferred infer_join_route(const OpInput& in) {
+  std::int64_t tokens = 0;
+  for (const TensorType& part : in.operands) {
+    if (!is_route(part) || part.shape[1] != in.operands[0].shape[1]) return expected("routes over the same experts");
+    tokens += part.shape[0];
+  }
+  return Types{{DType::route, {tokens, in.operands[0].shape[1]}}};
+}
+
+Inferred infer_same(const OpInput& in, DType dtype, std::string_view what) {
+  for (const TensorType& part : in.operands)
+    if (part.dtype != dtype || part != in.operands[0]) return expected(what);
+  return Types{in.operands[0]};
+}
+Inferred infer_join_rows(const OpInput& in) { return infer_same(in, DType::i32, "rows i32[E/W,W+1] of one type"); }
+Inferred infer_sum(const OpInput& in) { return infer_same(in, DType::f32, "f32 tensors of one type"); }
+
+const OpDef table[] = {
+    {.name = "split_route",
+     .required = 1,
+     .most = 2,
+     .infer = infer_split,
+     .samples = {{{{{DType::route, {16, 4}}, Fill::route}}, {{"capacity", 16}, {"tokens", 16}, {"first", 0}}}}},
+    {.name = "split_capacity",
+     .required = 1,
+     .most = 1,
+     .infer = infer_split_capacity,
+     .samples = {{{{{DType::route, {16, 4}}, Fill::route}},
+                  {{"capacity", 5}, {"tokens", 16}, {"part", 1}, {"parts", 2}}}}},
+    {.name = "join_route",
+     .required = 1,
+     .most = any_number,
+     .infer = infer_join_route,
+     .samples = {{{{{DType::route, {16, 4}}, Fill::route}}, {{"capacity", 5}, {"tokens", 16}}}}},
+    {.name = "join_rows",
+     .required = 1,
+     .most = any_number,
+     .infer = infer_join_rows,
+     .samples = {{{{{DType::i32, {4, 2}}, Fill::rows}}, {{"capacity", 5}, {"tokens", 16}}}}},
+    {.name = "sum",
+     .required = 1,
+     .most = any_number,
+     .infer = infer_sum,
+     .samples = {{{{{DType::f32, {2, 5}}}, {{DType::f32, {2, 5}}}, {{DType::f32, {2, 5}}}}, {}}}},
+};
+
+}  // namespace
+
+std::span<const OpDef> route_parts_ops() { return table; }
+
+}  // namespace lancet::ops
