@@ -1,0 +1,163 @@
+#include "list_schedule.h"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <queue>
+#include <set>
+
+namespace lancet::planner {
+namespace {
+
+constexpr double never = std::numeric_limits<double>::infinity();
+
+class Scheduler {
+ public:
+  Scheduler(std::span<const Job> jobs, const ListOptions& options)
+      : jobs_(jobs), options_(options), rank_(jobs.size()), users_(jobs.size()), missing_(jobs.size()) {
+    result_.end.resize(jobs.size());
+    for (std::size_t i = 0; i < jobs.size(); ++i) {
+      missing_[i] = static_cast<int>(jobs[i].needs.size());
+      for (std::int32_t need : jobs[i].needs) users_[std::size_t(need)].push_back(std::int32_t(i));
+    }
+    for (std::size_t i = jobs.size(); i-- > 0;) {
+      rank_[i] = jobs[i].ms;
+      for (std::int32_t user : users_[i]) rank_[i] = std::max(rank_[i], jobs[i].ms + rank_[std::size_t(user)]);
+    }
+  }
+
+  ListSchedule run() {
+    for (std::size_t i = 0; i < jobs_.size(); ++i)
+      if (missing_[i] == 0) make_ready(std::int32_t(i));
+    while (result_.order.size() < jobs_.size()) {
+      while (start_some()) {
+      }
+      advance();
+    }
+    for (double end : result_.end) result_.makespan = std::max(result_.makespan, end);
+    return std::move(result_);
+  }
+
+ private:
+  struct Running {
+    std::int32_t job = -1;
+    double end = never;
+  };
+  // The most urgent first.
+  struct Urgent {
+    const std::vector<double>* rank;
+    bool operator()(std::int32_t a, std::int32_t b) const {
+      const double ra = (*rank)[std::size_t(a)], rb = (*rank)[std::size_t(b)];
+      return ra != rb ? ra > rb : a < b;
+    }
+  };
+  using Queue = std::set<std::int32_t, Urgent>;
+  using Fillers = std::set<std::pair<double, std::int32_t>>;  // by length
+
+  static std::size_t index(ir::Lane lane) { return static_cast<std::size_t>(lane); }
+  const Job& job(std::int32_t id) const { return jobs_[std::size_t(id)]; }
+
+  void make_ready(std::int32_t id) {
+    if (options_.fill_gaps && job(id).filler && job(id).lane == ir::Lane::compute)
+      fillers_.insert({job(id).ms, id});
+    else
+      ready_[index(job(id).lane)].insert(id);
+  }
+
+  bool start_some() {
+    bool started = false;
+    for (ir::Lane lane : {ir::Lane::expert, ir::Lane::compute, ir::Lane::reduce}) {
+      if (running_[index(lane)].job >= 0 || blocked(lane)) continue;
+      const std::int32_t next = pick(lane);
+      if (next < 0) continue;
+      start(lane, next);
+      started = true;
+    }
+    return started;
+  }
+
+  bool blocked(ir::Lane lane) const {
+    if (!options_.shared_wire || lane == ir::Lane::compute) return false;
+    return running_[index(lane == ir::Lane::expert ? ir::Lane::reduce : ir::Lane::expert)].job >= 0;
+  }
+
+  std::int32_t pick(ir::Lane lane) {
+    Queue& queue = ready_[index(lane)];
+    if (!queue.empty()) {
+      const std::int32_t next = *queue.begin();
+      queue.erase(queue.begin());
+      return next;
+    }
+    if (lane != ir::Lane::compute || fillers_.empty()) return -1;
+    // The longest that ends before the exchange on the wire does, so that what waits for that one starts at once; where
+    // none is short enough, the shortest. Nothing on the wire: the most urgent.
+    const double gap = running_[index(ir::Lane::expert)].end - now_;
+    auto at =
+        gap == never ? most_urgent_filler() : fillers_.upper_bound({gap, std::numeric_limits<std::int32_t>::max()});
+    if (gap != never && at != fillers_.begin()) --at;
+    const std::int32_t next = at->second;
+    fillers_.erase(at);
+    return next;
+  }
+
+  Fillers::iterator most_urgent_filler() {
+    const Urgent urgent{&rank_};
+    return std::min_element(fillers_.begin(), fillers_.end(),
+                            [&](const auto& a, const auto& b) { return urgent(a.second, b.second); });
+  }
+
+  void start(ir::Lane lane, std::int32_t id) {
+    result_.order.push_back(id);
+    const double end = now_ + job(id).ms;
+    result_.end[std::size_t(id)] = end;
+    if (job(id).ms > 0) {
+      running_[index(lane)] = {id, end};
+    } else {
+      finish(id);
+    }
+  }
+
+  void finish(std::int32_t id) {
+    for (std::int32_t user : users_[std::size_t(id)])
+      if (--missing_[std::size_t(user)] == 0) make_ready(user);
+  }
+
+  void advance() {
+    double next = never;
+    for (const Running& running : running_) next = std::min(next, running.end);
+    if (next == never) return;  // only at the end, or with nothing but what was just started
+    now_ = next;
+    for (Running& running : running_)
+      if (running.job >= 0 && running.end <= now_) {
+        const std::int32_t id = running.job;
+        running = {};
+        finish(id);
+      }
+  }
+
+  std::span<const Job> jobs_;
+  const ListOptions& options_;
+  std::vector<double> rank_;  // milliseconds from a job's start to the end of all that hangs on it
+  std::vector<std::vector<std::int32_t>> users_;
+  std::vector<int> missing_;
+  Urgent urgent_{&rank_};
+  std::array<Queue, ir::lane_count> ready_{Queue(urgent_), Queue(urgent_), Queue(urgent_)};
+  Fillers fillers_;
+  std::array<Running, ir::lane_count> running_;
+  double now_ = 0;
+  ListSchedule result_;
+};
+
+}  // namespace
+
+ListSchedule list_schedule(std::span<const Job> jobs, const ListOptions& options) {
+  return Scheduler(jobs, options).run();
+}
+
+ir::Program reorder(const ir::Program& program, const std::vector<std::int32_t>& order) {
+  ir::Program result = program;
+  for (std::size_t i = 0; i < order.size(); ++i) result.instructions[i] = program.instructions[std::size_t(order[i])];
+  return result;
+}
+
+}  // namespace lancet::planner

@@ -1,0 +1,39 @@
+// List scheduling: which instruction a lane takes next when it is free.
+#pragma once
+#include <span>
+#include <vector>
+
+#include "lancet/cost/costs.h"
+#include "lancet/planner/simulate.h"
+
+namespace lancet::planner {
+
+struct Job {
+  ir::Lane lane = ir::Lane::compute;
+  double ms = 0;
+  bool filler = false;              // may wait: nothing but the end of the step needs it (weight gradients, updates)
+  std::vector<std::int32_t> needs;  // earlier jobs
+};
+
+struct ListOptions {
+  // Communication lanes take turns on the wire: an all-to-all goes before an all-reduce that is ready as well.
+  bool shared_wire = true;
+  // Fillers only where the compute lane would wait for the wire, the one that fits best (Lancet, section 4.2); else
+  // they compete like all others, by how much of the step hangs on them.
+  bool fill_gaps = true;
+};
+
+struct ListSchedule {
+  std::vector<std::int32_t> order;  // all jobs, by start; needs come first
+  std::vector<double> end;          // per job
+  double makespan = 0;
+};
+
+// Event by event; a free lane takes the ready job with the longest path to the end, the earlier one of equals.
+ListSchedule list_schedule(std::span<const Job> jobs, const ListOptions& options);
+
+// The program in the order of the schedule of its instructions. needed: per instruction, the earlier ones it depends
+// on (ir::dependencies).
+ir::Program reorder(const ir::Program& program, const std::vector<std::int32_t>& order);
+
+}  // namespace lancet::planner
