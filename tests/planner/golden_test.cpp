@@ -1,53 +1,12 @@
 // The passes on small programs: text in, text out (tests/golden).
 #include "golden/golden.h"
+#include "models.h"
 #include "support.h"
 
 using namespace lancet;
 using namespace lancet::test;
 
 namespace {
-
-// One matrix is the embedding and the head: two dW onto one gradient.
-constexpr std::string_view tied = R"(program tied
-input @tokens : i32[2,3]
-parameter @wte : f32[11,4]
-parameter @wpe : f32[5,4]
-input @targets : i32[2,3]
-%0 : f32[2,3,4] = embedding(@tokens, @wte, @wpe)  # compute forward wte
-%1 : f32[2,3,11] = linear(%0, @wte)  # compute forward head
-%2 : f32[1], %3 : f32[2,3,11] in %1 = cross_entropy_train(%1, @targets) {vocabulary=11, total_tokens=6}  # compute forward loss
-output loss = %2
-)";
-
-// One MoE layer of two ranks between an embedding and a head.
-constexpr std::string_view moe = R"(program moe {ranks=2}
-input @tokens : i32[2,4]
-parameter @wte.weight : bf16[11,8]
-parameter @wpe.weight : bf16[5,8]
-parameter @gate.weight : f32[4,8]
-parameter @fc.weight : bf16[2,16,8] local
-parameter @fc.bias : f32[2,16] local
-parameter @proj.weight : bf16[2,8,16] local
-parameter @proj.bias : f32[2,8] local
-input @targets : i32[2,4]
-%0 : bf16[2,4,8] = embedding(@tokens, @wte.weight, @wpe.weight)  # compute forward wte
-%1 : f32[2,4,4] = router(%0, @gate.weight)  # compute forward gate
-%2 : route[8,4], %3 : f32[2,4,4], %4 : f32[2,4] = switch_gate(%1) {capacity=3}  # compute forward gate
-%5 : f32[1] = aux_loss(%3, %4) {load_tokens=8, total_tokens=16, coefficient=0.01}  # compute forward aux
-%6 : i32[2,3] = exchange_counts(%2) {ranks=2}  # expert forward counts
-%7 : bf16[4,3,8] = dispatch(%0, %2) {capacity=3}  # compute forward dispatch
-%8 : bf16[2,6,8] = all_to_all(%7, %2, %6)  # expert forward all_to_all
-%9 : bf16[2,6,16] = expert_linear(%8, @fc.weight, @fc.bias, %6)  # compute forward fc
-%10 : bf16[2,6,16] = gelu(%9, %6)  # compute forward gelu
-%11 : bf16[2,6,8] = expert_linear(%10, @proj.weight, @proj.bias, %6)  # compute forward proj
-%12 : bf16[4,3,8] = all_to_all_back(%11, %2, %6)  # expert forward all_to_all_back
-%13 : bf16[2,4,8] = combine(%12, %2) {batch=2}  # compute forward combine
-%14 : bf16[2,4,11] = linear(%13, @wte.weight)  # compute forward head
-%15 : f32[1], %16 : bf16[2,4,11] in %14 = cross_entropy_train(%14, @targets) {vocabulary=11, total_tokens=16}  # compute forward loss
-output loss = %15
-output aux.moe = %5
-output load.moe = %4
-)";
 
 planner::OptimizeOptions adamw() {
   planner::OptimizeOptions o;

@@ -9,6 +9,7 @@
 #include "golden/golden.h"
 #include "lancet/ir/dependencies.h"
 #include "lancet/planner/planner.h"
+#include "models.h"
 #include "support.h"
 
 using namespace lancet;
@@ -27,8 +28,6 @@ planner::PlanRequest request(int ranks) {
   r.optimizer.ranks = ranks;
   return r;
 }
-
-ir::Program model(int ranks) { return program(read_golden(ranks == 1 ? "gpt2_moe_1_rank.ir" : "gpt2_moe_2_ranks.ir")); }
 
 ir::Plan planned(const ir::Program& forward, const planner::PlanRequest& r) {
   auto plan = planner::make_plan(forward, r);
@@ -63,65 +62,6 @@ std::int64_t most_alive(const ir::Program& p) {
     most = std::max(most, alive);
   }
   return most;
-}
-
-// `extra` copies of blocks 2 and 3 (one MoE, one dense) behind them: each reads what the pair before it made.
-ir::Program grown(const ir::Program& p, int extra) {
-  ir::Program result = p;
-  std::vector<ir::Instruction> before, pair, after;
-  for (const ir::Instruction& i : p.instructions) {
-    const bool in_pair = i.label.starts_with("h.2.") || i.label.starts_with("h.3.");
-    (in_pair ? pair : pair.empty() ? before : after).push_back(i);
-  }
-  // A value of blocks 0 and 1 stands for the value at the same place of blocks 2 and 3.
-  std::map<std::string, TensorId> in_pair;
-  auto key = [](const ir::Instruction& i, std::size_t result, int shift) {
-    return std::to_string(i.label[2] - '0' + shift) + i.label.substr(3) + " " + i.op + " " + std::to_string(result);
-  };
-  for (const ir::Instruction& i : pair)
-    for (std::size_t r = 0; r < i.results.size(); ++r) in_pair[key(i, r, 0)] = i.results[r];
-  std::map<std::int32_t, TensorId> stands_for;
-  for (const ir::Instruction& i : before)
-    if (i.label.starts_with("h."))
-      for (std::size_t r = 0; r < i.results.size(); ++r)
-        if (auto it = in_pair.find(key(i, r, 2)); it != in_pair.end()) stands_for[i.results[r].value] = it->second;
-
-  result.instructions = before;
-  result.instructions.insert(result.instructions.end(), pair.begin(), pair.end());
-  std::map<std::int32_t, TensorId> now;  // values of blocks 2 and 3 -> of the latest pair
-  for (int copy = 1; copy <= extra; ++copy) {
-    std::map<std::int32_t, TensorId> next;
-    auto rename = [&](std::string name) {
-      return name.starts_with("h.2.") || name.starts_with("h.3.")
-                 ? "h." + std::to_string(name[2] - '0' + 2 * copy) + name.substr(3)
-                 : name;
-    };
-    auto mapped = [&](TensorId id) -> TensorId {
-      const ir::Tensor tensor = p[id];
-      if (tensor.kind == ir::TensorKind::parameter) {
-        const TensorId found = result.find(rename(tensor.name));
-        return found.valid() ? found : result.add_named(tensor.kind, rename(tensor.name), tensor.type, tensor.local);
-      }
-      if (const auto it = next.find(id.value); it != next.end()) return it->second;
-      const auto it = stands_for.find(id.value);
-      REQUIRE(it != stands_for.end());
-      const auto latest = now.find(it->second.value);
-      return latest == now.end() ? it->second : latest->second;
-    };
-    for (const ir::Instruction& i : pair) {
-      std::vector<TensorId> operands;
-      for (TensorId id : i.operands) operands.push_back(mapped(id));
-      const auto results = ops::append(result, i.op, operands, i.attributes, i.role, rename(i.label));
-      for (std::size_t r = 0; r < results.size(); ++r) next[i.results[r].value] = results[r];
-    }
-    now = next;
-  }
-  for (ir::Instruction i : after) {
-    for (TensorId& id : i.operands)
-      if (const auto it = now.find(id.value); it != now.end()) id = it->second;
-    result.instructions.push_back(i);
-  }
-  return program(ir::print(result));
 }
 
 int count(const ir::Program& p, std::string_view op) {

@@ -2,10 +2,12 @@
 // clock, environment or unordered iteration; the same input gives the same bytes.
 #pragma once
 #include <functional>
+#include <span>
 #include <string_view>
 #include <vector>
 
 #include "lancet/base/result.h"
+#include "lancet/cost/costs.h"
 #include "lancet/ir/plan.h"
 #include "lancet/ir/program.h"
 
@@ -32,6 +34,27 @@ struct OptimizeOptions {
 // (learning rate and AdamW's bias corrections), the optimizer's states, @p.master where p is bf16, and the output
 // grad_norm f32[2] (norm, factor). Accumulated gradients are set to zero after their use.
 ir::Program optimize(const ir::Program& program, const OptimizeOptions& options);
+
+// What dw_schedule laid under an all-to-all. Instructions are those of the Program that it returned.
+struct DwCover {
+  ir::InstructionId all_to_all;
+  double room_ms =
+      0;  // computation that it can hide: its time beside computation, less what its bytes take of the cores
+  double covered_ms = 0;
+  std::vector<ir::InstructionId> under;
+};
+struct DwReport {
+  std::vector<DwCover> covers = {};    // in launch order; empty where nothing was moved
+  double room_ms = 0, covered_ms = 0;  // of all all-to-alls
+  double before_ms = 0, after_ms = 0;  // simulated makespans
+  int movable = 0;                     // instructions that could have been moved
+};
+// Moves computation under the all-to-alls that no path joins it to (Lancet, section 4): dense and expert dWs, updates
+// that wait for no all-reduce, and what else lies beside an MoE layer. An all-to-all is followed by what was assigned
+// to it (assign_dw.h); all-reduces go where their gradients now are complete. What the simulation finds no shorter
+// stays as it is. loads: per instruction.
+ir::Program dw_schedule(const ir::Program& program, std::span<const cost::Load> loads,
+                        const cost::Interference& interference, double launch_ms, DwReport* report = nullptr);
 
 // How the lanes are tied together.
 enum class Ordering {

@@ -20,8 +20,10 @@ struct Timeline {
   double exposed = 0;                                  // and the compute lane is not
 };
 
-// loads: per instruction. launch_ms: added where an instruction waits for another lane. Time linear in instructions and
-// needs.
+// loads: per instruction. An instruction starts when its lane is free and what it needs has ended, launch_ms after that
+// where it is another lane's. Communication goes at wire_beside_compute while the compute lane is busy, times
+// wire_beside_wire while both communication lanes are; compute at what the cores that move bytes leave it: core_ms are
+// taken from it over the whole of a communication, however long that then is. Time linear in instructions and needs.
 Timeline simulate(const ir::Program& program, const Needed& needed, std::span<const cost::Load> loads,
                   const cost::Interference& interference, double launch_ms);
 

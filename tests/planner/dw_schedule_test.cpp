@@ -1,0 +1,190 @@
+// The dW schedule on Programs: what may move, where it goes, and that nothing else changes.
+#include <algorithm>
+#include <chrono>
+#include <set>
+
+#include "fake_costs.h"
+#include "golden/golden.h"
+#include "lancet/ir/dependencies.h"
+#include "lancet/planner/simulate.h"
+#include "models.h"
+#include "planner/labels.h"
+#include "support.h"
+
+using namespace lancet;
+using namespace lancet::test;
+using planner::DwReport;
+
+namespace {
+
+planner::OptimizeOptions options(double clip_grad) {
+  planner::OptimizeOptions o;
+  o.decays = is_weight;
+  o.clip_grad = clip_grad;
+  o.ranks = 2;
+  return o;
+}
+
+ir::Program step(const ir::Program& forward, double clip_grad = 0, std::int64_t bucket_bytes = 20'000) {
+  return planner::optimize(planner::sync(planner::autodiff(forward), 2, bucket_bytes), options(clip_grad));
+}
+
+double makespan(const ir::Program& p, const FakeCosts& costs) {
+  return planner::simulate(p, ir::dependencies(p), loads_of(p, costs), costs.beside, costs.launch).makespan;
+}
+
+ir::Program scheduled(const ir::Program& p, const FakeCosts& costs, DwReport* report = nullptr) {
+  return planner::dw_schedule(p, loads_of(p, costs), costs.beside, costs.launch, report);
+}
+
+std::multiset<std::string> lines_of(const ir::Program& p) {
+  std::multiset<std::string> lines;
+  for (const ir::Instruction& i : p.instructions) lines.insert(ir::print(p, i));
+  return lines;
+}
+
+// Whatever the order, each instruction reads what it read before: the same memory, last written by the same
+// instruction.
+void check_same_step(const ir::Program& before, const ir::Program& after) {
+  require_sound(ops::verify(after));
+  REQUIRE(lines_of(before) == lines_of(after));
+  auto edges = [](const ir::Program& p) {
+    std::set<std::pair<std::string, std::string>> result;
+    const auto dependencies = ir::dependencies(p);
+    for (std::size_t i = 0; i < dependencies.size(); ++i)
+      for (ir::InstructionId j : dependencies[i])
+        result.insert({ir::print(p, p.instructions[j.index()]), ir::print(p, p.instructions[i])});
+    return result;
+  };
+  REQUIRE(edges(before) == edges(after));
+}
+
+}  // namespace
+
+TEST_CASE("labels are what a search finds") {
+  const ir::Program p = step(model(2));
+  const auto needed = ir::dependencies(p);
+  std::vector<ir::InstructionId> all_to_alls;
+  for (std::size_t i = 0; i < p.instructions.size(); ++i)
+    if (p.instructions[i].op.starts_with("all_to_all")) all_to_alls.push_back({std::int32_t(i)});
+  REQUIRE(all_to_alls.size() == 8);
+  const planner::Labels labels(needed, all_to_alls);
+  std::vector<std::set<int>> reached(p.instructions.size());  // by instruction, what reaches it, itself included
+  for (std::size_t i = 0; i < reached.size(); ++i) {
+    reached[i].insert(int(i));
+    for (ir::InstructionId j : needed[i]) reached[i].insert(reached[j.index()].begin(), reached[j.index()].end());
+  }
+  int free = 0;
+  for (std::size_t i = 0; i < reached.size(); ++i) {
+    bool any = false;
+    for (std::size_t a = 0; a < all_to_alls.size(); ++a) {
+      const std::size_t other = all_to_alls[a].index();
+      const bool expected = !reached[i].count(int(other)) && !reached[other].count(int(i));
+      REQUIRE(labels.overlappable({std::int32_t(i)}, a) == expected);
+      any |= reached[other].count(int(i)) > 0;
+      free += expected;
+    }
+    REQUIRE(labels.reaches_any({std::int32_t(i)}) == any);
+  }
+  REQUIRE(free > 100);
+}
+
+TEST_CASE("dW schedule: one MoE layer") {
+  FakeCosts costs;
+  DwReport report;
+  const ir::Program before = step(program(moe), 0, 1 << 30);
+  const ir::Program after = scheduled(before, costs, &report);
+  check_same_step(before, after);
+  require_golden("dw_schedule_moe.ir", text_of(after));
+  CHECK(report.after_ms < report.before_ms);
+}
+
+TEST_CASE("dW schedule: the small model, whatever wire and cores") {
+  for (double clip_grad : {0.0, 1.0})
+    for (double wire : {1e4, 3e4, 1e5})
+      for (double core : {0.0, 2.0}) {
+        INFO("clip " << clip_grad << ", wire " << wire << ", core " << core);
+        FakeCosts costs;
+        costs.wire_bytes_per_ms = wire;
+        costs.core = core * 1e6 / wire / 10;  // tenths of the wire's time
+        costs.launch = 0.003;
+        DwReport report;
+        const ir::Program before = step(model(2), clip_grad);
+        const ir::Program after = scheduled(before, costs, &report);
+        check_same_step(before, after);
+        CHECK(report.before_ms == Approx(makespan(before, costs)));
+        CHECK(report.after_ms == Approx(makespan(after, costs)));
+        CHECK(report.after_ms < report.before_ms);
+        CHECK(report.movable == 33);
+        CHECK(ir::print(scheduled(before, costs)) == ir::print(after));
+        const auto loads = loads_of(after, costs);
+        double covered = 0, room = 0;
+        REQUIRE(report.covers.size() == 8);
+        for (const planner::DwCover& cover : report.covers) {
+          REQUIRE(after.instructions[cover.all_to_all.index()].op.starts_with("all_to_all"));
+          double under = 0;
+          std::int32_t next = cover.all_to_all.value;
+          for (ir::InstructionId id : cover.under) {
+            under += loads[id.index()].ms;
+            // Right behind it, but for all-reduces that became complete there.
+            while (after.instructions[std::size_t(++next)].lane == ir::Lane::reduce) {
+            }
+            CHECK(id.value == next);
+          }
+          CHECK(cover.covered_ms == Approx(std::min(under, cover.room_ms)));
+          covered += cover.covered_ms;
+          room += cover.room_ms;
+        }
+        CHECK(report.covered_ms == Approx(covered));
+        CHECK(report.room_ms == Approx(room));
+      }
+}
+
+TEST_CASE("dW schedule: never longer where all-reduces decide") {
+  for (double wire : {3e3, 3e4, 3e5})
+    for (double reduce : {3e3, 3e4, 3e5}) {
+      INFO("wire " << wire << ", reduce " << reduce);
+      FakeCosts costs;
+      costs.wire_bytes_per_ms = wire;
+      costs.reduce_bytes_per_ms = reduce;
+      DwReport report;
+      const ir::Program before = step(model(2));
+      const ir::Program after = scheduled(before, costs, &report);
+      check_same_step(before, after);
+      CHECK(makespan(after, costs) <= makespan(before, costs));
+      CHECK(report.movable == 33);
+    }
+}
+
+TEST_CASE("dW schedule: what stays as it is") {
+  FakeCosts costs;
+  DwReport report;
+  const ir::Program dense = step(program(tied));  // no all-to-all
+  CHECK(ir::print(scheduled(dense, costs, &report)) == ir::print(dense));
+  CHECK(report.covers.empty());
+  CHECK(report.before_ms == report.after_ms);
+  const ir::Program one = planner::optimize(planner::autodiff(model(1)), options(0));  // one rank: nothing on the wire
+  costs.wire_start_ms = 0;
+  costs.wire_bytes_per_ms = 1e30;
+  CHECK(ir::print(scheduled(one, costs)) == ir::print(one));
+  const ir::Program forward = model(2);  // only the auxiliary losses could go anywhere
+  costs = {};
+  const ir::Program after = scheduled(forward, costs, &report);
+  check_same_step(forward, after);
+  CHECK(report.movable == 2);
+}
+
+TEST_CASE("dW schedule: 24 blocks") {
+  const ir::Program before = step(grown(model(2), 10));
+  FakeCosts costs;
+  DwReport report;
+  const auto loads = loads_of(before, costs);
+  const auto start = std::chrono::steady_clock::now();
+  const ir::Program after = planner::dw_schedule(before, loads, costs.beside, costs.launch, &report);
+  const double ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+  WARN("24 blocks: " << report.movable << " movable, " << report.covered_ms << " of " << report.room_ms
+                     << " ms covered, step " << report.before_ms << " to " << report.after_ms << " ms, scheduled in "
+                     << ms << " ms");
+  check_same_step(before, after);
+  CHECK(report.after_ms < report.before_ms);
+}
