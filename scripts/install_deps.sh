@@ -9,7 +9,7 @@ packages=(g++ cmake ninja-build pkg-config
   libopenmpi-dev openmpi-bin
   libdnnl-dev ocl-icd-opencl-dev
   nlohmann-json3-dev libfmt-dev libspdlog-dev libcli11-dev libpcre2-dev libxxhash-dev)
-test_packages=(catch2 python3)
+test_packages=(catch2 python3 iproute2)
 
 case "${1:-}" in
   "") packages+=("${test_packages[@]}") ;;

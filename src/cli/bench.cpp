@@ -3,7 +3,7 @@
 #include <map>
 #include <thread>
 
-#include "commands.h"
+#include "bench.h"
 #include "lancet/base/log.h"
 #include "lancet/ops/catalogue.h"
 #include "lancet/runtime/peak.h"
@@ -99,6 +99,7 @@ Status bench_ops(config::Config config, int steps, comm::Communicator& world, in
 void add_bench(CLI::App& app, Selection& selection) {
   CLI::App* bench = app.add_subcommand("bench", "Measure");
   bench->require_subcommand(1);
+  add_bench_wire(*bench, selection);
   CLI::App* command = bench->add_subcommand(
       "ops", "Time and percent of the ceiling per op of a training step: lancet bench ops configs/bench-small.json");
   auto arguments = add_config_arguments(*command);

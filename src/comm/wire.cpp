@@ -5,10 +5,12 @@
 
 #include <algorithm>
 #include <chrono>
+#include <optional>
 #include <set>
 #include <vector>
 
 #include "lancet/base/hash.h"
+#include "lancet/comm/collect.h"
 
 namespace lancet::comm {
 namespace {
@@ -25,31 +27,16 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-std::span<std::byte> bytes_of(std::vector<double>& values) { return std::as_writable_bytes(std::span(values)); }
-
-// One equal segment from, and to, each other rank.
 class Ring {
  public:
   explicit Ring(Communicator& communicator) : communicator_(communicator) {}
 
   // All to all; each rank sends about `bytes` in total. Seconds of this rank.
   Result<double> exchange(std::size_t bytes) {
-    const auto others = static_cast<std::size_t>(communicator_.size() - 1);
-    const std::size_t each = std::max<std::size_t>(bytes / others, 8);
-    out_.resize(std::max(out_.size(), each * others));
-    in_.resize(out_.size());
-    sends_.clear();
-    receives_.clear();
-    std::size_t at = 0;
-    for (int peer = 0; peer < communicator_.size(); ++peer) {
-      if (peer == communicator_.rank()) continue;
-      sends_.push_back({peer, out_.data() + at, each});
-      receives_.push_back({peer, in_.data() + at, each});
-      at += each;
-    }
+    if (!all_to_all_ || bytes != asked_) all_to_all_.emplace(communicator_, asked_ = bytes);
     LANCET_TRY(communicator_.barrier());
     const double start = now();
-    LANCET_TRY(communicator_.exchange(sends_, receives_));
+    LANCET_TRY((*all_to_all_)(communicator_));
     return now() - start;
   }
 
@@ -66,21 +53,10 @@ class Ring {
     return now() - start;
   }
 
-  // The largest of the ranks' values, on all ranks.
-  Result<double> largest(double value) {
-    std::vector<double> all(static_cast<std::size_t>(communicator_.size()));
-    for (int root = 0; root < communicator_.size(); ++root) {
-      all[static_cast<std::size_t>(root)] = value;
-      LANCET_TRY(communicator_.broadcast(
-          bytes_of(all).subspan(static_cast<std::size_t>(root) * sizeof(double), sizeof(double)), root));
-    }
-    return *std::max_element(all.begin(), all.end());
-  }
-
  private:
   Communicator& communicator_;
-  std::vector<std::byte> out_, in_;
-  std::vector<Segment> sends_, receives_;
+  std::optional<AllToAll> all_to_all_;
+  std::size_t asked_ = 0;
 };
 
 Result<int> count_hosts(Communicator& communicator) {
@@ -111,12 +87,12 @@ Result<WireReport> measure_wire(Communicator& communicator) {
     LANCET_ASSIGN(const double t, ring.round_trip());
     if (i > 0) times.push_back(t);  // the first one connects
   }
-  LANCET_ASSIGN(const double round_trip, ring.largest(median(times)));
+  LANCET_ASSIGN(const double round_trip, largest(communicator, median(times)));
   report.round_trip_us = round_trip * 1e6;
 
   // The pilot decides how much the budget allows; all ranks decide from the slowest rank's time, so alike.
   LANCET_ASSIGN(const double pilot, ring.exchange(pilot_bytes));
-  LANCET_ASSIGN(const double slowest_pilot, ring.largest(pilot));
+  LANCET_ASSIGN(const double slowest_pilot, largest(communicator, pilot));
   const double affordable = static_cast<double>(pilot_bytes) * budget_seconds / repetitions / slowest_pilot;
   const bool slow = affordable < static_cast<double>(pilot_bytes);
   report.bytes = slow ? pilot_bytes : std::min(most_bytes, static_cast<std::size_t>(affordable));
@@ -127,10 +103,10 @@ Result<WireReport> measure_wire(Communicator& communicator) {
       LANCET_ASSIGN(const double t, ring.exchange(report.bytes));
       times.push_back(t);
     }
-    LANCET_ASSIGN(seconds, ring.largest(median(times)));
+    LANCET_ASSIGN(seconds, largest(communicator, median(times)));
   }
   report.megabytes_per_second = static_cast<double>(report.bytes) / seconds / 1e6;
-  LANCET_ASSIGN(report.seconds, ring.largest(now() - start));
+  LANCET_ASSIGN(report.seconds, largest(communicator, now() - start));
   return report;
 }
 

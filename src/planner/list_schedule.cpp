@@ -107,7 +107,7 @@ class Scheduler {
   }
 
   void start(ir::Lane lane, std::int32_t id) {
-    result_.order.push_back(id);
+    result_.order.push_back({id});
     const double end = now_ + job(id).ms;
     result_.end[std::size_t(id)] = end;
     if (job(id).ms > 0) {
@@ -152,12 +152,6 @@ class Scheduler {
 
 ListSchedule list_schedule(std::span<const Job> jobs, const ListOptions& options) {
   return Scheduler(jobs, options).run();
-}
-
-ir::Program reorder(const ir::Program& program, const std::vector<std::int32_t>& order) {
-  ir::Program result = program;
-  for (std::size_t i = 0; i < order.size(); ++i) result.instructions[i] = program.instructions[std::size_t(order[i])];
-  return result;
 }
 
 }  // namespace lancet::planner

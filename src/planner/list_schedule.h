@@ -5,6 +5,7 @@
 
 #include "lancet/cost/costs.h"
 #include "lancet/planner/simulate.h"
+#include "reorder.h"
 
 namespace lancet::planner {
 
@@ -24,16 +25,12 @@ struct ListOptions {
 };
 
 struct ListSchedule {
-  std::vector<std::int32_t> order;  // all jobs, by start; needs come first
+  Order order;                // all jobs, by start; needs come first
   std::vector<double> end;          // per job
   double makespan = 0;
 };
 
 // Event by event; a free lane takes the ready job with the longest path to the end, the earlier one of equals.
 ListSchedule list_schedule(std::span<const Job> jobs, const ListOptions& options);
-
-// The program in the order of the schedule of its instructions. needed: per instruction, the earlier ones it depends
-// on (ir::dependencies).
-ir::Program reorder(const ir::Program& program, const std::vector<std::int32_t>& order);
 
 }  // namespace lancet::planner

@@ -76,3 +76,31 @@ function(lancet_test room)
   catch_discover_tests(test_${room} TEST_PREFIX "${room}: " PROPERTIES LABELS ${room} TIMEOUT ${LANCET_TEST_TIMEOUT}
                        SKIP_REGULAR_EXPRESSION "SKIPPED: ")
 endfunction()
+
+# Gives `room` the source of cost::kernel_build(): a hash of what decides the time of an op or a message. It is made anew
+# whenever one of these sources changes, so that times of other kernels are never taken for theirs.
+function(lancet_kernel_build room)
+  set(files "")
+  foreach(folder IN ITEMS base ir backend comm ops)
+    file(GLOB_RECURSE found CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/${folder}/*.cpp ${CMAKE_SOURCE_DIR}/src/${folder}/*.h
+         ${CMAKE_SOURCE_DIR}/include/lancet/${folder}/*.h)
+    list(APPEND files ${found})
+  endforeach()
+  list(SORT files)
+  string(TOUPPER "${CMAKE_BUILD_TYPE}" type)
+  set(options "${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION} ${CMAKE_CXX_FLAGS} ${CMAKE_CXX_FLAGS_${type}}"
+              "${LANCET_KERNEL_FLAGS} ${LANCET_SANITIZE} ${LANCET_ONEDNN} ${LANCET_MPI}")
+  string(REPLACE ";" " " options "${options}")
+  set(list ${CMAKE_BINARY_DIR}/generated/kernel_sources.txt)
+  string(REPLACE ";" "\n" lines "${files}")
+  file(CONFIGURE OUTPUT ${list} CONTENT "${lines}\n" @ONLY)
+  set(output ${CMAKE_BINARY_DIR}/generated/kernel_build.cpp)
+  set(script ${CMAKE_SOURCE_DIR}/third_party/cmake/KernelBuild.cmake)
+  set(template ${CMAKE_SOURCE_DIR}/src/cost/kernel_build.cpp.in)
+  add_custom_command(
+    OUTPUT ${output}
+    COMMAND ${CMAKE_COMMAND} -DSOURCES=${list} "-DOPTIONS=${options}" -DTEMPLATE=${template} -DOUTPUT=${output} -P ${script}
+    DEPENDS ${files} ${list} ${script} ${template}
+    VERBATIM)
+  target_sources(lancet_${room} PRIVATE ${output})
+endfunction()

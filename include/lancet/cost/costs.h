@@ -1,6 +1,7 @@
 // What instructions and communication cost, as the planner asks it (Lancet, sections 3 and 5.1). Answers come from a
 // measured profile (profile.h); nothing is guessed in code.
 #pragma once
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -16,9 +17,19 @@ namespace lancet::cost {
 // equal instructions of different layers.
 std::string op_key(const ir::Program& program, const ir::Instruction& instruction);
 
+// Whether the time of an instruction is kept under its op_key: the compute lane, but for views, and the copies that the
+// all-to-alls of one rank are.
+bool is_local(const ir::Program& program, const ir::Instruction& instruction);
+
+// The ranks that an instruction of the expert lane exchanges with, itself included, as its types say.
+std::int64_t exchange_ranks(const ir::Program& program, const ir::Instruction& instruction);
+
 // Bytes that one rank sends to all others together in an instruction of the expert lane, with tokens spread evenly
 // over the experts and none dropped (rule 2: filled slots only); bytes of the vector, of the reduce lane; else 0.
 double wire_bytes(const ir::Program& program, const ir::Instruction& instruction);
+
+// The build of everything that decides op times: a hash of the kernels' sources and compiler options, 16 digits.
+std::string_view kernel_build();
 
 // How fast work goes on beside work of other lanes; 1: as fast as alone.
 struct Interference {
@@ -43,8 +54,9 @@ class Costs {
   virtual Interference interference() const = 0;
 };
 
-// The load of every instruction. Views (ops without work: slices, joins) are free. Error (ExitCode::config): the costs
-// do not hold an op; the message names the first such key and how many there are.
+// The load of every instruction. Views (ops without work: slices, joins) are free. The all-to-all of one rank is a
+// copy, so it costs what compute_ms says of its key, or all_to_all_ms(0) where that says nothing. Error
+// (ExitCode::config): the costs do not hold an op; the message names the first such key and how many there are.
 Result<std::vector<Load>> loads(const Costs& costs, const ir::Program& program);
 
 }  // namespace lancet::cost

@@ -1,0 +1,28 @@
+// A number a rank, brought to all: for measurements and for decisions that ranks must make alike.
+#pragma once
+#include <vector>
+
+#include "lancet/comm/communicator.h"
+
+namespace lancet::comm {
+
+// Collective: every rank's value, by rank, on all ranks.
+Result<std::vector<double>> collect(Communicator& communicator, double value);
+// Collective: the largest, on all ranks.
+Result<double> largest(Communicator& communicator, double value);
+Result<double> mean(Communicator& communicator, double value);
+
+// Memory for exchanges in which every rank sends the same number of bytes to every other.
+class AllToAll {
+ public:
+  // `bytes`: what each rank sends to the others together; rounded down to a multiple of the others, at least 1 each.
+  AllToAll(const Communicator& communicator, std::size_t bytes);
+  Status operator()(Communicator& communicator) { return communicator.exchange(sends_, receives_); }
+  std::size_t bytes() const { return out_.size(); }  // sent by each rank
+
+ private:
+  std::vector<std::byte> out_, in_;
+  std::vector<Segment> sends_, receives_;
+};
+
+}  // namespace lancet::comm

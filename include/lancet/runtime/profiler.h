@@ -1,0 +1,56 @@
+// The profiler: measures what a cost::Profile lacks to predict given plans, with the real kernels and the real
+// communicators.
+//
+// Ops are timed where they stand in a step, not alone in a loop: the plan's compute lane is replayed, in order, in an
+// arena laid out as the plan says, so that each op finds in the caches what a step leaves there (what the op before
+// made is warm, weights and saved activations are as cold as the step's size makes them). Neither a hot loop nor
+// flushed caches gives that: a small model's layer norm would be off by some 30% one way or the other. Data is normal
+// numbers, tokens uniform in the vocabulary, and routes that the gate's own kernel makes of logits which spread tokens
+// evenly, in random order, over the experts. All-to-alls copy locally, as many rows as they would receive; all-reduces
+// are left out.
+//
+// Statistic: noise only adds time, so an instruction's time is its median over the sweeps; instructions of one key that
+// stand in different places differ truly, and the planner adds them up, so a key's time is the mean of theirs. Ranks
+// measure at the same time, since they share the memory's bandwidth, and take the mean over ranks.
+#pragma once
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "lancet/base/result.h"
+#include "lancet/comm/communicator.h"
+#include "lancet/cost/profile.h"
+#include "lancet/ir/plan.h"
+
+namespace lancet::runtime {
+
+// This machine, for a rank of `threads` threads that shares it with local_ranks - 1 others.
+cost::Device this_device(int threads, int local_ranks);
+
+struct ProfilerOptions {
+  int threads = 1;  // of a rank's compute lane
+  // The lanes' communicators (expert, reduce); null with one rank. `world` ties the measurements of the ranks together.
+  comm::Communicator* world = nullptr;
+  std::array<comm::Communicator*, ir::lane_count> lanes{};
+  double seconds =
+      2;  // of sweeps over one plan; the fewest sweeps, 5, or 3 of more than 4 s, take as long as they take
+};
+
+struct ProfilerReport {
+  int ops = 0;        // keys that were timed
+  bool wire = false;  // communication was
+  double seconds = 0;
+};
+
+// The op keys of the plans that the profile lacks, sorted.
+std::vector<std::string> missing_ops(std::span<const ir::Plan> plans, const cost::Profile& profile);
+
+// Times what is missing and adds it to the profile; what is there is left as it is. Communication is measured if there
+// are several ranks and the profile has none, or none up to the plans' largest messages. Collective: all ranks bring
+// the same plans and profile, and leave with the same.
+Result<ProfilerReport> fill_profile(cost::Profile& profile, std::span<const ir::Plan> plans,
+                                    const ProfilerOptions& options);
+
+}  // namespace lancet::runtime

@@ -1,0 +1,8 @@
+#pragma once
+#include "commands.h"
+
+namespace lancet::cli {
+
+void add_bench_wire(CLI::App& bench, Selection& selection);
+
+}  // namespace lancet::cli

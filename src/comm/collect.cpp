@@ -1,0 +1,43 @@
+#include "lancet/comm/collect.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace lancet::comm {
+
+Result<std::vector<double>> collect(Communicator& communicator, double value) {
+  std::vector<double> all(static_cast<std::size_t>(communicator.size()));
+  std::vector<Segment> sends, receives;
+  for (int peer = 0; peer < communicator.size(); ++peer) {
+    sends.push_back({peer, reinterpret_cast<std::byte*>(&value), sizeof value});
+    receives.push_back({peer, reinterpret_cast<std::byte*>(&all[static_cast<std::size_t>(peer)]), sizeof value});
+  }
+  LANCET_TRY(communicator.exchange(sends, receives));
+  return all;
+}
+
+Result<double> largest(Communicator& communicator, double value) {
+  LANCET_ASSIGN(const auto all, collect(communicator, value));
+  return *std::max_element(all.begin(), all.end());
+}
+
+Result<double> mean(Communicator& communicator, double value) {
+  LANCET_ASSIGN(const auto all, collect(communicator, value));
+  return std::accumulate(all.begin(), all.end(), 0.0) / static_cast<double>(all.size());
+}
+
+AllToAll::AllToAll(const Communicator& communicator, std::size_t bytes) {
+  const auto others = static_cast<std::size_t>(std::max(communicator.size() - 1, 1));
+  const std::size_t each = communicator.size() > 1 ? std::max<std::size_t>(bytes / others, 1) : 0;
+  out_.resize(each * others);
+  in_.resize(out_.size());
+  std::size_t at = 0;
+  for (int peer = 0; peer < communicator.size(); ++peer) {
+    if (peer == communicator.rank()) continue;
+    sends_.push_back({peer, out_.data() + at, each});
+    receives_.push_back({peer, in_.data() + at, each});
+    at += each;
+  }
+}
+
+}  // namespace lancet::comm

@@ -1,0 +1,105 @@
+#include "lancet/cost/costs.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "lancet/ops/catalogue.h"
+
+namespace lancet::cost {
+namespace {
+
+bool is_view(const ir::Program& program, const ir::Instruction& instruction) {
+  const ops::Work work = ops::work(program, instruction);
+  return work.flops == 0 && work.bytes == 0;
+}
+
+// The part of what a rank exchanges that goes to others.
+double share_of_others(std::int64_t ranks) { return double(ranks - 1) / double(ranks); }
+
+// Rows that an all-to-all moves: its tokens, never more than there are slots; all slots where it does not say.
+std::int64_t rows_moved(const ir::Instruction& instruction, const Shape& buffer) {
+  const std::int64_t slots = buffer[0] * buffer[1];
+  return std::min(slots, instruction.attributes.integer("tokens", slots));
+}
+
+}  // namespace
+
+// Numbers of a formula (eps, coefficient, weight_decay) are reals and decide no time; what decides sizes, layouts and
+// loop counts is an integer or a word.
+std::string op_key(const ir::Program& program, const ir::Instruction& instruction) {
+  std::vector<std::string> types, attributes;
+  for (ir::TensorId id : instruction.operands) types.push_back(ir::to_string(program.type(id)));
+  for (const auto& [name, value] : instruction.attributes.items()) {
+    if (name == "part" || name == "parts" || name == "first") continue;  // all parts cost alike; types tell their size
+    if (const auto* integer = std::get_if<std::int64_t>(&value))
+      attributes.push_back(fmt::format("{}={}", name, *integer));
+    if (const auto* text = std::get_if<std::string>(&value)) attributes.push_back(fmt::format("{}={}", name, *text));
+  }
+  std::sort(attributes.begin(), attributes.end());
+  const std::string call = fmt::format("{}({})", instruction.op, fmt::join(types, ", "));
+  return attributes.empty() ? call : fmt::format("{} {{{}}}", call, fmt::join(attributes, ", "));
+}
+
+std::int64_t exchange_ranks(const ir::Program& program, const ir::Instruction& instruction) {
+  // rows i32[E/W, W+1]: what exchange_counts makes and the all-to-alls take.
+  const bool counts = instruction.op == "exchange_counts";
+  const std::size_t at = counts ? 0 : 2;
+  const auto& tensors = counts ? instruction.results : instruction.operands;
+  LANCET_CHECK(at < tensors.size(), "{} has no tensor of rows", instruction.op);
+  return program.type(tensors[at]).shape[1] - 1;
+}
+
+bool is_local(const ir::Program& program, const ir::Instruction& instruction) {
+  if (instruction.lane == ir::Lane::compute) return !is_view(program, instruction);
+  return instruction.lane == ir::Lane::expert && exchange_ranks(program, instruction) == 1;
+}
+
+double wire_bytes(const ir::Program& program, const ir::Instruction& instruction) {
+  if (instruction.lane == ir::Lane::compute) return 0;
+  if (instruction.lane == ir::Lane::reduce) {
+    double bytes = 0;
+    for (ir::TensorId id : instruction.operands) bytes += double(ir::bytes(program.type(id)));
+    return bytes;
+  }
+  const ir::TensorType& first = program.type(instruction.operands[0]);
+  const double others = share_of_others(exchange_ranks(program, instruction));
+  if (instruction.op == "exchange_counts") return 4 * double(first.shape[1]) * others;
+  const std::int64_t row = first.shape[2] * size_of(first.dtype);
+  return double(rows_moved(instruction, first.shape) * row) * others;
+}
+
+Result<std::vector<Load>> loads(const Costs& costs, const ir::Program& program) {
+  std::vector<Load> loads(program.instructions.size());
+  std::string missing;
+  int count = 0;
+  for (std::size_t i = 0; i < loads.size(); ++i) {
+    const ir::Instruction& instruction = program.instructions[i];
+    Load& load = loads[i];
+    if (is_local(program, instruction)) {
+      const std::string key = op_key(program, instruction);
+      const bool copies = instruction.lane != ir::Lane::compute;
+      if (const auto ms = costs.compute_ms(key)) {
+        load.ms = *ms;
+      } else if (copies) {
+        load.ms = costs.all_to_all_ms(0);
+      } else if (count++ == 0) {
+        missing = key;
+      }
+      if (copies) load.core_ms = load.ms;
+    } else if (instruction.lane != ir::Lane::compute) {
+      const double bytes = wire_bytes(program, instruction);
+      load.ms = instruction.lane == ir::Lane::expert ? costs.all_to_all_ms(bytes) : costs.all_reduce_ms(bytes);
+      load.core_ms = costs.core_ms_per_mb() * bytes * 1e-6;
+    }
+  }
+  if (count > 0)
+    return config_error(
+        fmt::format("expected the time of every op in the profile, found none of {}{}: measure it with "
+                    "lancet profile",
+                    missing, count > 1 ? fmt::format(" and {} more", count - 1) : ""));
+  return loads;
+}
+
+}  // namespace lancet::cost

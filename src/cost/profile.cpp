@@ -1,0 +1,143 @@
+#include "lancet/cost/profile.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "lancet/base/atomic_file.h"
+#include "lancet/base/check.h"
+
+namespace lancet::cost {
+namespace {
+
+std::string counted(std::int64_t n, std::string_view what) {
+  return fmt::format("{} {}{}", n, what, n == 1 ? "" : "s");
+}
+
+// The end of the list takes what is newest.
+template <class Record, class Same>
+void replace(std::vector<Record>& records, Record record, Same same) {
+  std::erase_if(records, same);
+  records.push_back(std::move(record));
+}
+
+bool same_machine(Device a, const Device& b) {
+  a.build = b.build;
+  return a == b;
+}
+
+// Drops the oldest of the records that differ from each other in their build only.
+template <class Record, class Alike>
+void keep_newest(std::vector<Record>& records, Alike alike) {
+  constexpr std::ptrdiff_t builds = 8;
+  while (std::count_if(records.begin(), records.end(), alike) > builds)
+    records.erase(std::find_if(records.begin(), records.end(), alike));
+}
+
+}  // namespace
+
+std::string to_string(const Device& device) {
+  return fmt::format("{} ({}), {}, {} a host, build {}", device.cpu, device.isa, counted(device.threads, "thread"),
+                     counted(device.local_ranks, "rank"), device.build);
+}
+
+std::string to_string(const Place& place) {
+  const Cluster& cluster = place.cluster;
+  return fmt::format("{}; {}, {}, {}", to_string(place.device), cluster.transport, counted(cluster.ranks, "rank"),
+                     counted(cluster.hosts, "host"));
+}
+
+double interpolate(const std::vector<Point>& points, double bytes) {
+  LANCET_CHECK(!points.empty(), "expected measured communication times, found none");
+  if (bytes <= points.front().bytes || points.size() == 1) return points.front().ms;
+  // The segment that holds `bytes`, or the last one.
+  auto right =
+      std::upper_bound(points.begin(), points.end(), bytes, [](double b, const Point& p) { return b < p.bytes; });
+  const bool beyond = right == points.end();
+  if (beyond) --right;
+  const Point &a = *(right - 1), &b = *right;
+  const double slope = (b.ms - a.ms) / (b.bytes - a.bytes);
+  return beyond ? b.ms + std::max(slope, 0.0) * (bytes - b.bytes) : a.ms + slope * (bytes - a.bytes);
+}
+
+std::optional<double> Profile::compute_ms(std::string_view op_key) const {
+  const auto it = ops.find(op_key);
+  return it == ops.end() ? std::nullopt : std::optional(it->second.ms);
+}
+
+double Profile::all_to_all_ms(double bytes) const {
+  return place.cluster.ranks == 1 ? 0 : interpolate(wire.all_to_all, bytes);
+}
+
+double Profile::all_reduce_ms(double bytes) const {
+  return place.cluster.ranks == 1 ? 0 : interpolate(wire.all_reduce, bytes);
+}
+
+Profile ProfileFile::find(const Place& place) const {
+  Profile profile(place);
+  for (const DeviceRecord& record : devices_)
+    if (record.device == place.device) profile.ops = record.ops;
+  for (const ClusterRecord& record : clusters_)
+    if (record.place == place) profile.wire = record.wire;
+  return profile;
+}
+
+void ProfileFile::put(const Profile& profile) {
+  const Place& place = profile.place;
+  if (!profile.ops.empty()) {
+    replace(devices_, {place.device, profile.ops}, [&](const DeviceRecord& r) { return r.device == place.device; });
+    keep_newest(devices_, [&](const DeviceRecord& r) { return same_machine(r.device, place.device); });
+  }
+  if (profile.wire.measured()) {
+    replace(clusters_, {place, profile.wire}, [&](const ClusterRecord& r) { return r.place == place; });
+    keep_newest(clusters_, [&](const ClusterRecord& r) {
+      return r.place.cluster == place.cluster && same_machine(r.place.device, place.device);
+    });
+  }
+}
+
+std::string ProfileFile::inventory() const {
+  std::vector<std::string> places;
+  for (const DeviceRecord& record : devices_)
+    places.push_back(fmt::format("{} of {}", counted(std::int64_t(record.ops.size()), "op"), to_string(record.device)));
+  for (const ClusterRecord& record : clusters_)
+    places.push_back(fmt::format("communication of {}", to_string(record.place)));
+  return places.empty() ? "nothing" : fmt::format("{}", fmt::join(places, "; "));
+}
+
+Result<ProfileFile> ProfileFile::read(const std::filesystem::path& path) {
+  auto text = read_file(path, "a profile, as lancet profile writes it");
+  if (!text.ok()) return config_error(text.error().message);
+  return parse(*text, path.string());
+}
+
+Result<Profile> read_profile(const std::filesystem::path& path, const Place& place) {
+  LANCET_ASSIGN(const ProfileFile file, ProfileFile::read(path));
+  Profile profile = file.find(place);
+  if (profile.ops.empty() || (place.cluster.ranks > 1 && !profile.wire.measured()))
+    return config_error(
+        fmt::format("{}: expected the profile of {}, found {}", path.string(), to_string(place), file.inventory()));
+  return profile;
+}
+
+Result<Profile> read_profile_or_empty(const std::filesystem::path& path, const Place& place) {
+  std::error_code error;
+  if (!std::filesystem::exists(path, error)) return Profile(place);
+  LANCET_ASSIGN(const ProfileFile file, ProfileFile::read(path));
+  return file.find(place);
+}
+
+Status write_profile(const std::filesystem::path& path, const Profile& profile) {
+  std::error_code error;
+  if (path.has_parent_path()) std::filesystem::create_directories(path.parent_path(), error);
+  ProfileFile file;
+  if (std::filesystem::exists(path, error)) {
+    LANCET_ASSIGN(file, ProfileFile::read(path));
+  }
+  file.put(profile);
+  const Status written = write_file(path, file.print());
+  return written.ok() ? Status() : config_error(written.error().message);
+}
+
+}  // namespace lancet::cost

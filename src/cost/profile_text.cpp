@@ -1,0 +1,207 @@
+// The profile file's text. Numbers are written in the fewest digits that give them back.
+#include <fmt/format.h>
+
+#include <cmath>
+#include <initializer_list>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "lancet/cost/profile.h"
+
+namespace lancet::cost {
+namespace {
+
+using nlohmann::json;
+
+constexpr int format_version = 1;
+constexpr double most = 1e15;  // of bytes, milliseconds, counts: larger ones are damage
+
+std::string quoted(const std::string& text) { return json(text).dump(-1, ' ', false, json::error_handler_t::replace); }
+
+std::string print_device(const Device& device) {
+  return fmt::format(R"("cpu": {}, "isa": {}, "threads": {}, "local_ranks": {}, "build": {})", quoted(device.cpu),
+                     quoted(device.isa), device.threads, device.local_ranks, quoted(device.build));
+}
+
+std::string print_points(const std::vector<Point>& points) {
+  std::string text;
+  for (const Point& point : points)
+    text += fmt::format("{}\n        {{\"bytes\": {}, \"ms\": {}}}", text.empty() ? "" : ",", point.bytes, point.ms);
+  return text;
+}
+
+// Walks the JSON; the first thing that is not as expected is kept, and what follows is of no account.
+class Reader {
+ public:
+  explicit Reader(std::string_view origin) : origin_(origin) {}
+
+  const std::optional<Error>& error() const { return error_; }
+  void fail(const std::string& where, const std::string& expected, const std::string& found) {
+    if (!error_) error_ = config_error(fmt::format("{}: {}: expected {}, found {}", origin_, where, expected, found));
+  }
+
+  // The fields of an object, all of which must be there, and no other.
+  bool object(const json& value, const std::string& where, std::initializer_list<const char*> names) {
+    if (!value.is_object()) return fail(where, "an object", value.type_name()), false;
+    for (const char* name : names)
+      if (!value.contains(name)) return fail(where, fmt::format("the field {}", name), "none"), false;
+    for (const auto& [name, _] : value.items())
+      if (std::find(names.begin(), names.end(), name) == names.end())
+        return fail(where + "." + name, "no such field", "it"), false;
+    return true;
+  }
+  bool list(const json& value, const std::string& where) {
+    if (!value.is_array()) fail(where, "a list", value.type_name());
+    return value.is_array();
+  }
+  double number(const json& parent, const char* name, const std::string& where, double least) {
+    const json& value = parent.at(name);
+    const bool good = value.is_number() && value.get<double>() >= least && value.get<double>() <= most;
+    if (!good) fail(where + "." + name, fmt::format("a number of at least {}", least), shown(value));
+    return good ? value.get<double>() : least;
+  }
+  int count(const json& parent, const char* name, const std::string& where) {
+    const json& value = parent.at(name);
+    const bool good = value.is_number_integer() && value >= 1 && value <= 1'000'000'000;
+    if (!good) fail(where + "." + name, "an integer of at least 1", shown(value));
+    return good ? value.get<int>() : 1;
+  }
+  std::string text(const json& parent, const char* name, const std::string& where) {
+    const json& value = parent.at(name);
+    if (!value.is_string()) fail(where + "." + name, "a text", shown(value));
+    return value.is_string() ? value.get<std::string>() : "";
+  }
+
+ private:
+  static std::string shown(const json& value) {
+    return value.is_primitive() ? value.dump(-1, ' ', true, json::error_handler_t::replace) : value.type_name();
+  }
+  const std::string origin_;
+  std::optional<Error> error_;
+};
+
+}  // namespace
+
+class ProfileParser {
+ public:
+  explicit ProfileParser(std::string_view origin) : in_(origin), origin_(origin) {}
+
+  Result<ProfileFile> operator()(std::string_view text) {
+    json root;
+    try {
+      root = json::parse(text);
+    } catch (const json::parse_error& error) {
+      return config_error(fmt::format("{}: expected JSON, found a syntax error at byte {}", origin_, error.byte));
+    }
+    ProfileFile file;
+    if (in_.object(root, "profile", {"format", "devices", "clusters"})) {
+      const int format = in_.count(root, "format", "profile");
+      if (format != format_version)
+        in_.fail("profile.format", std::to_string(format_version), std::to_string(format));
+      else
+        read_records(root, file);
+    }
+    if (in_.error()) return *in_.error();
+    return file;
+  }
+
+ private:
+  void read_records(const json& root, ProfileFile& file) {
+    if (!in_.list(root["devices"], "devices") || !in_.list(root["clusters"], "clusters")) return;
+    for (std::size_t i = 0; i < root["devices"].size(); ++i)
+      read_ops(root["devices"][i], fmt::format("devices[{}]", i), file);
+    for (std::size_t i = 0; i < root["clusters"].size(); ++i)
+      read_cluster(root["clusters"][i], fmt::format("clusters[{}]", i), file);
+  }
+
+  Device read_device(const json& value, const std::string& where) {
+    Device device;
+    device.cpu = in_.text(value, "cpu", where);
+    device.isa = in_.text(value, "isa", where);
+    device.threads = in_.count(value, "threads", where);
+    device.local_ranks = in_.count(value, "local_ranks", where);
+    device.build = in_.text(value, "build", where);
+    return device;
+  }
+
+  void read_ops(const json& value, const std::string& where, ProfileFile& file) {
+    if (!in_.object(value, where, {"cpu", "isa", "threads", "local_ranks", "build", "ops"})) return;
+    ProfileFile::DeviceRecord record{read_device(value, where), {}};
+    if (!value["ops"].is_object()) return in_.fail(where + ".ops", "an object", value["ops"].type_name());
+    for (const auto& [key, time] : value["ops"].items()) {
+      const std::string at = fmt::format("{}.ops[\"{}\"]", where, key);
+      if (!in_.object(time, at, {"ms", "samples", "spread"})) return;
+      record.ops[key] = {in_.number(time, "ms", at, 0), in_.count(time, "samples", at),
+                         in_.number(time, "spread", at, 0)};
+    }
+    file.devices_.push_back(std::move(record));
+  }
+
+  std::vector<Point> read_points(const json& value, const std::string& where) {
+    std::vector<Point> points;
+    if (!in_.list(value, where)) return points;
+    if (value.empty()) in_.fail(where, "at least one point", "none");
+    for (std::size_t i = 0; i < value.size(); ++i) {
+      const std::string at = fmt::format("{}[{}]", where, i);
+      if (!in_.object(value[i], at, {"bytes", "ms"})) return points;
+      const Point point{in_.number(value[i], "bytes", at, 0), in_.number(value[i], "ms", at, 0)};
+      if (!points.empty() && point.bytes <= points.back().bytes)
+        in_.fail(at + ".bytes", fmt::format("more than {}", points.back().bytes), fmt::format("{}", point.bytes));
+      points.push_back(point);
+    }
+    return points;
+  }
+
+  void read_cluster(const json& value, const std::string& where, ProfileFile& file) {
+    if (!in_.object(value, where,
+                    {"cpu", "isa", "threads", "local_ranks", "build", "transport", "ranks", "hosts", "launch_ms",
+                     "core_ms_per_mb", "wire_beside_compute", "wire_beside_wire", "all_to_all", "all_reduce"}))
+      return;
+    ProfileFile::ClusterRecord record;
+    record.place = {
+        read_device(value, where),
+        {in_.text(value, "transport", where), in_.count(value, "ranks", where), in_.count(value, "hosts", where)}};
+    record.wire.launch_ms = in_.number(value, "launch_ms", where, 0);
+    record.wire.core_ms_per_mb = in_.number(value, "core_ms_per_mb", where, 0);
+    constexpr double slowest = 1e-3;  // speeds divide times
+    record.wire.interference = {in_.number(value, "wire_beside_compute", where, slowest),
+                                in_.number(value, "wire_beside_wire", where, slowest)};
+    record.wire.all_to_all = read_points(value["all_to_all"], where + ".all_to_all");
+    record.wire.all_reduce = read_points(value["all_reduce"], where + ".all_reduce");
+    file.clusters_.push_back(std::move(record));
+  }
+
+  Reader in_;
+  const std::string origin_;
+};
+
+Result<ProfileFile> ProfileFile::parse(std::string_view text, std::string_view origin) {
+  return ProfileParser(origin)(text);
+}
+
+std::string ProfileFile::print() const {
+  std::string devices, clusters;
+  for (const DeviceRecord& record : devices_) {
+    std::string lines;
+    for (const auto& [key, time] : record.ops)
+      lines += fmt::format("{}\n        {}: {{\"ms\": {}, \"samples\": {}, \"spread\": {}}}", lines.empty() ? "" : ",",
+                           quoted(key), time.ms, time.samples, time.spread);
+    devices += fmt::format("{}\n    {{\n      {},\n      \"ops\": {{{}\n      }}\n    }}", devices.empty() ? "" : ",",
+                           print_device(record.device), lines);
+  }
+  for (const ClusterRecord& record : clusters_) {
+    const auto& [device, cluster] = record.place;
+    const WireTimes& wire = record.wire;
+    clusters += fmt::format(
+        "{}\n    {{\n      {},\n      \"transport\": {}, \"ranks\": {}, \"hosts\": {},\n"
+        "      \"launch_ms\": {}, \"core_ms_per_mb\": {}, \"wire_beside_compute\": {}, \"wire_beside_wire\": {},\n"
+        "      \"all_to_all\": [{}\n      ],\n      \"all_reduce\": [{}\n      ]\n    }}",
+        clusters.empty() ? "" : ",", print_device(device), quoted(cluster.transport), cluster.ranks, cluster.hosts,
+        wire.launch_ms, wire.core_ms_per_mb, wire.interference.wire_beside_compute, wire.interference.wire_beside_wire,
+        print_points(wire.all_to_all), print_points(wire.all_reduce));
+  }
+  return fmt::format("{{\n  \"format\": {},\n  \"devices\": [{}\n  ],\n  \"clusters\": [{}\n  ]\n}}\n", format_version,
+                     devices, clusters);
+}
+
+}  // namespace lancet::cost

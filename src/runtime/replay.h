@@ -1,0 +1,22 @@
+// A plan's compute lane on made-up data, for the profiler.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "lancet/base/result.h"
+#include "lancet/ir/plan.h"
+
+namespace lancet::runtime {
+
+class Replay {
+ public:
+  // Takes the memory that a step of the plan takes. Errors: an op without a kernel.
+  static Result<std::unique_ptr<Replay>> create(const ir::Plan& plan, int threads);
+  virtual ~Replay() = default;
+  // Runs the instructions i with chosen[i], in order; nanoseconds[i] is then the time of each. The first sweep must
+  // choose all. Instructions of the reduce lane are passed over.
+  virtual Status sweep(const std::vector<bool>& chosen, std::vector<std::int64_t>& nanoseconds) = 0;
+};
+
+}  // namespace lancet::runtime

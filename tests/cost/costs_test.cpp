@@ -1,0 +1,153 @@
+#include <catch2/catch.hpp>
+#include <map>
+
+#include "lancet/cost/costs.h"
+#include "lancet/ir/print.h"
+
+using namespace lancet;
+using namespace lancet::cost;
+
+namespace {
+
+ir::Program parsed(const std::string& text) {
+  auto program = ir::parse(text);
+  INFO((program.ok() ? "" : program.error().message));
+  REQUIRE(program.ok());
+  return *program;
+}
+
+// Two ranks, four experts of capacity 6, 16 tokens, rows of 8 bf16.
+const std::string moe = R"(program moe {ranks=2}
+input @route : route[16,4]
+input @slots : bf16[4,6,8]
+input @w : bf16[2,32,8]
+input @b : f32[2,32]
+%0 : i32[2,3] = exchange_counts(@route) {ranks=2}  # expert forward counts
+%1 : bf16[2,12,8] = all_to_all(@slots, @route, %0)  # expert forward there
+%2 : bf16[2,12,8] = all_to_all(@slots, @route, %0) {tokens=16}  # expert forward there
+%3 : bf16[4,6,8] = all_to_all_back(%2, @route, %0) {tokens=4}  # expert forward back
+%4 : bf16[2,12,32] = expert_linear(%2, @w, @b, %0) {tokens=16}  # compute forward h.0.fc
+%5 : bf16[2,12,32] = expert_linear(%2, @w, @b, %0) {tokens=16}  # compute forward h.1.fc
+%6 : bf16[2,12,32] = expert_linear(%2, @w, @b, %0) {tokens=8}  # compute forward h.1.fc
+%7 : bf16[2,12,32] = expert_linear(%2, @w, @b, %0)  # compute forward h.1.fc
+%8 : f32[2,32] in @b = all_reduce(@b)  # reduce sync bucket.0
+)";
+
+struct FakeCosts final : Costs {
+  std::map<std::string, double, std::less<>> ops;
+  std::optional<double> compute_ms(std::string_view key) const override {
+    const auto it = ops.find(key);
+    return it == ops.end() ? std::nullopt : std::optional(it->second);
+  }
+  double all_to_all_ms(double bytes) const override { return 1 + bytes / 100; }
+  double all_reduce_ms(double bytes) const override { return 2 + bytes / 100; }
+  double core_ms_per_mb() const override { return 1000; }
+  double launch_ms() const override { return 0.01; }
+  Interference interference() const override { return {}; }
+};
+
+}  // namespace
+
+TEST_CASE("the key of an op is its types, whole numbers and words") {
+  const ir::Program program = parsed(R"(program keys
+parameter @w : f32[12,8]
+parameter @b : f32[12]
+parameter @s : f32[8]
+input @x : f32[2,4,8]
+input @t : i32[2,4]
+%0 : f32[2,4,8], %1 : f32[8,2] = layer_norm(@x, @s, @s) {eps=1e-05}  # compute forward a
+%2 : f32[2,4,12] = linear(%0, @w, @b)  # compute forward b
+%3 : f32[2,4,12] = linear(%0, @w)  # compute forward c
+%4 : f32[12,8] = linear_dw(%2, %0) {bias=0}  # compute dw d
+%5 : f32[2,4,4] = attention(%2) {heads=2}  # compute forward e
+%6 : f32[1], %7 : f32[2,4,12] in %2 = cross_entropy_train(%2, @t) {vocabulary=11, total_tokens=16}  # compute forward f
+)");
+  auto key = [&](std::size_t i) { return op_key(program, program.instructions[i]); };
+  CHECK(key(0) == "layer_norm(f32[2,4,8], f32[8], f32[8])");
+  CHECK(key(1) == "linear(f32[2,4,8], f32[12,8], f32[12])");
+  CHECK(key(2) == "linear(f32[2,4,8], f32[12,8])");
+  CHECK(key(3) == "linear_dw(f32[2,4,12], f32[2,4,8]) {bias=0}");
+  CHECK(key(4) == "attention(f32[2,4,12]) {heads=2}");
+  CHECK(key(5) == "cross_entropy_train(f32[2,4,12], i32[2,4]) {total_tokens=16, vocabulary=11}");
+}
+
+TEST_CASE("equal layers share a key, other tokens do not") {
+  const ir::Program program = parsed(moe);
+  auto key = [&](std::size_t i) { return op_key(program, program.instructions[i]); };
+  CHECK(key(4) == key(5));
+  CHECK(key(5) != key(6));
+  CHECK(key(6) != key(7));
+}
+
+TEST_CASE("the bytes that leave a rank") {
+  const ir::Program program = parsed(moe);
+  auto bytes = [&](std::size_t i) { return wire_bytes(program, program.instructions[i]); };
+  CHECK(bytes(0) == 8);    // 4 experts of 4 bytes, half of them elsewhere
+  CHECK(bytes(1) == 192);  // 24 slots of 16 bytes, half
+  CHECK(bytes(2) == 128);  // 16 tokens
+  CHECK(bytes(3) == 32);   // 4 tokens of a part
+  CHECK(bytes(4) == 0);
+  CHECK(bytes(8) == 256);  // the whole vector
+  CHECK(exchange_ranks(program, program.instructions[0]) == 2);
+  CHECK(exchange_ranks(program, program.instructions[3]) == 2);
+}
+
+TEST_CASE("tokens past the capacity are dropped and do not travel") {
+  const ir::Program program = parsed(R"(program tight {ranks=4}
+input @route : route[16,4]
+input @slots : f32[4,3,8]
+%0 : i32[1,5] = exchange_counts(@route) {ranks=4}  # expert forward counts
+%1 : f32[1,12,8] = all_to_all(@slots, @route, %0) {tokens=16}  # expert forward there
+)");
+  CHECK(wire_bytes(program, program.instructions[1]) == 12 * 32 * 3 / 4);
+  CHECK(wire_bytes(program, program.instructions[0]) == 12);
+}
+
+TEST_CASE("loads come from the costs, lane by lane") {
+  const ir::Program program = parsed(moe);
+  FakeCosts costs;
+  for (std::size_t i = 4; i < 8; ++i) costs.ops[op_key(program, program.instructions[i])] = double(i);
+  const auto found = loads(costs, program);
+  REQUIRE(found.ok());
+  CHECK((*found)[0].ms == Approx(1.08));
+  CHECK((*found)[2].ms == Approx(2.28));
+  CHECK((*found)[2].core_ms == Approx(0.128));
+  CHECK((*found)[4].ms == 5);  // one key with the next
+  CHECK((*found)[6].ms == 6);
+  CHECK((*found)[6].core_ms == 0);
+  CHECK((*found)[8].ms == Approx(4.56));
+  CHECK((*found)[8].core_ms == Approx(0.256));
+}
+
+TEST_CASE("an op that the costs do not hold is named, and the others are counted") {
+  const ir::Program program = parsed(moe);
+  FakeCosts costs;
+  costs.ops[op_key(program, program.instructions[7])] = 1;
+  const auto found = loads(costs, program);
+  REQUIRE_FALSE(found.ok());
+  CHECK(found.error().code == ExitCode::config);
+  CHECK(found.error().message.find(op_key(program, program.instructions[4]) + " and 2 more") != std::string::npos);
+}
+
+TEST_CASE("the all-to-all of one rank is a copy with a time of its own") {
+  const ir::Program program = parsed(R"(program alone
+input @route : route[16,4]
+input @slots : f32[4,4,8]
+%0 : i32[4,2] = exchange_counts(@route) {ranks=1}  # expert forward counts
+%1 : f32[4,4,8] = all_to_all(@slots, @route, %0) {tokens=16}  # expert forward there
+)");
+  CHECK(is_local(program, program.instructions[1]));
+  CHECK(wire_bytes(program, program.instructions[1]) == 0);
+  FakeCosts costs;
+  costs.ops["all_to_all(f32[4,4,8], route[16,4], i32[4,2]) {tokens=16}"] = 7;
+  const auto found = loads(costs, program);
+  REQUIRE(found.ok());
+  CHECK((*found)[0].ms == 1);  // all_to_all_ms(0)
+  CHECK((*found)[1].ms == 7);
+  CHECK((*found)[1].core_ms == 7);
+}
+
+TEST_CASE("the build of the kernels is a hash") {
+  CHECK(kernel_build().size() == 16);
+  CHECK(kernel_build().find_first_not_of("0123456789abcdef") == std::string_view::npos);
+}

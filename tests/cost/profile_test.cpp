@@ -1,0 +1,179 @@
+#include <catch2/catch.hpp>
+#include <filesystem>
+
+#include "lancet/base/atomic_file.h"
+#include "lancet/cost/profile.h"
+#include "program.h"
+
+using namespace lancet;
+using namespace lancet::cost;
+
+namespace {
+
+const Place here{{"CPU A \"x\"", "avx2", 2, 1, "0123456789abcdef"}, {"mpi", 2, 1}};
+
+Profile sample() {
+  Profile profile(here);
+  profile.ops["linear(f32[2,4,8], f32[12,8])"] = {0.125, 7, 0.01};
+  profile.ops["attention(f32[2,4,24]) {heads=2}"] = {1.0 / 3, 5, 0};
+  profile.wire = {{{1024, 0.1}, {2048, 0.15}, {4096, 0.35}}, {{1024, 0.2}}, 0.3, 0.004, {0.9, 0.45}};
+  return profile;
+}
+
+ProfileFile file_of(const Profile& profile) {
+  ProfileFile file;
+  file.put(profile);
+  return file;
+}
+
+std::string fault(std::string_view text) {
+  const auto file = ProfileFile::parse(text, "p.json");
+  REQUIRE_FALSE(file.ok());
+  CHECK(file.error().code == ExitCode::config);
+  CHECK(file.error().message.starts_with("p.json: "));
+  return file.error().message;
+}
+
+std::string replaced(std::string text, const std::string& from, const std::string& to) {
+  const auto at = text.find(from);
+  REQUIRE(at != std::string::npos);
+  return text.replace(at, from.size(), to);
+}
+
+bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+}  // namespace
+
+TEST_CASE("times between, before and beyond the points") {
+  const std::vector<Point> points{{1024, 0.1}, {2048, 0.15}, {4096, 0.35}};
+  CHECK(interpolate(points, 0) == 0.1);
+  CHECK(interpolate(points, 1024) == 0.1);
+  CHECK(interpolate(points, 1536) == Approx(0.125));
+  CHECK(interpolate(points, 2048) == Approx(0.15));
+  CHECK(interpolate(points, 3072) == Approx(0.25));
+  CHECK(interpolate(points, 4096) == Approx(0.35));
+  CHECK(interpolate(points, 8192) == Approx(0.75));
+  CHECK(interpolate({{1024, 0.1}}, 1 << 20) == 0.1);
+  CHECK(interpolate({{1, 2}, {2, 1}}, 9) == 1);  // noise at the end does not make large messages free
+  CHECK_THROWS(interpolate({}, 1));
+}
+
+TEST_CASE("a profile answers as Costs") {
+  const Profile profile = sample();
+  CHECK(profile.compute_ms("linear(f32[2,4,8], f32[12,8])") == 0.125);
+  CHECK_FALSE(profile.compute_ms("linear(f32[2,4,8], f32[12,9])"));
+  CHECK(profile.all_to_all_ms(1536) == Approx(0.125));
+  CHECK(profile.all_reduce_ms(1e6) == 0.2);
+  CHECK(profile.core_ms_per_mb() == 0.3);
+  CHECK(profile.launch_ms() == 0.004);
+  CHECK(profile.interference().wire_beside_compute == 0.9);
+  CHECK(profile.interference().wire_beside_wire == 0.45);
+  CHECK(Profile().all_to_all_ms(4096) == 0);  // one rank
+}
+
+TEST_CASE("the file gives back what was put") {
+  const ProfileFile file = file_of(sample());
+  const auto again = ProfileFile::parse(file.print(), "p.json");
+  INFO((again.ok() ? "" : again.error().message));
+  REQUIRE(again.ok());
+  CHECK(again->print() == file.print());
+  const Profile found = again->find(here), expected = sample();
+  CHECK(found.place == here);
+  CHECK(found.ops == expected.ops);
+  CHECK(found.wire.all_to_all == expected.wire.all_to_all);
+  CHECK(found.wire.all_reduce == expected.wire.all_reduce);
+  CHECK(found.wire.interference.wire_beside_wire == 0.45);
+  CHECK(found.wire.core_ms_per_mb == 0.3);
+}
+
+TEST_CASE("places live side by side") {
+  ProfileFile file = file_of(sample());
+  Profile other = sample();
+  other.place.device.threads = 1;
+  other.ops["linear(f32[2,4,8], f32[12,8])"].ms = 9;
+  file.put(other);
+  Profile again = sample();
+  again.ops.clear();
+  again.ops["zero(f32[3])"] = {1, 5, 0};
+  file.put(again);
+  CHECK(file.find(here).ops == again.ops);
+  CHECK(file.find(other.place).compute_ms("linear(f32[2,4,8], f32[12,8])") == 9);
+  Place more_ranks = here;
+  more_ranks.cluster.ranks = 4;
+  CHECK(file.find(more_ranks).ops == again.ops);  // the same device
+  CHECK_FALSE(file.find(more_ranks).wire.measured());
+  Place other_build = here;
+  other_build.device.build = "another";
+  CHECK(file.find(other_build).empty());
+}
+
+TEST_CASE("old builds go") {
+  ProfileFile file;
+  Profile profile = sample();
+  for (int build = 0; build < 10; ++build) {
+    profile.place.device.build = std::to_string(build);
+    file.put(profile);
+  }
+  auto holds = [&](int build) {
+    Place place = here;
+    place.device.build = std::to_string(build);
+    return !file.find(place).ops.empty() && file.find(place).wire.measured();
+  };
+  CHECK_FALSE(holds(1));
+  CHECK(holds(2));
+  CHECK(holds(9));
+}
+
+TEST_CASE("a damaged file is named with the field") {
+  const std::string good = file_of(sample()).print();
+  CHECK(has(fault(good.substr(0, good.size() / 2)), "syntax error at byte"));
+  CHECK(has(fault("[]"), "profile: expected an object, found array"));
+  CHECK(has(fault(replaced(good, "\"format\": 1", "\"format\": 2")), "profile.format: expected 1, found 2"));
+  CHECK(has(fault(replaced(good, "\"threads\": 2", "\"threads\": 0")), "devices[0].threads: expected an integer"));
+  CHECK(
+      has(fault(replaced(good, "\"threads\": 2", "\"threads\": 2, \"fans\": 3")), "devices[0].fans: expected no such"));
+  CHECK(has(fault(replaced(good, "\"isa\": \"avx2\", ", "")), "devices[0]: expected the field isa, found none"));
+  CHECK(has(fault(replaced(good, "\"ms\": 0.125", "\"ms\": -1")), "linear(f32[2,4,8], f32[12,8])\"].ms: expected"));
+  CHECK(has(fault(replaced(good, "\"ms\": 0.125", "\"ms\": 1e300")), "found 1e+300"));
+  CHECK(has(fault(replaced(good, "\"samples\": 7", "\"samples\": 1.5")), ".samples: expected an integer"));
+  CHECK(has(fault(replaced(good, "\"bytes\": 2048", "\"bytes\": 1024")),
+            "clusters[0].all_to_all[1].bytes: expected more than 1024, found 1024"));
+  CHECK(has(fault(replaced(good, "\"wire_beside_wire\": 0.45", "\"wire_beside_wire\": 0")),
+            "clusters[0].wire_beside_wire"));
+  CHECK(has(fault(replaced(good, "\"transport\": \"mpi\"", "\"transport\": 5")),
+            "clusters[0].transport: expected a text"));
+}
+
+TEST_CASE("the profile of another device is refused in words") {
+  test::TemporaryFolder folder;
+  const std::filesystem::path path = folder / "deep/profile.json";
+  CHECK(read_profile_or_empty(path, here)->empty());
+  const auto none = read_profile(path, here);
+  REQUIRE_FALSE(none.ok());
+  CHECK(none.error().code == ExitCode::config);
+  CHECK(has(none.error().message, "found no such file"));
+  REQUIRE(write_profile(path, sample()).ok());
+  CHECK(read_profile(path, here)->ops == sample().ops);
+  Place foreign = here;
+  foreign.device.cpu = "CPU B";
+  const auto refused = read_profile(path, foreign);
+  REQUIRE_FALSE(refused.ok());
+  CHECK(refused.error().code == ExitCode::config);
+  CHECK(has(refused.error().message, "expected the profile of CPU B (avx2), 2 threads, 1 rank a host"));
+  CHECK(has(refused.error().message, "found 2 ops of CPU A"));
+  CHECK(read_profile_or_empty(path, foreign)->empty());
+  Profile more(foreign);
+  more.ops["zero(f32[3])"] = {1, 5, 0};
+  REQUIRE(write_profile(path, more).ok());
+  CHECK(read_profile(path, here)->ops == sample().ops);  // still there
+}
+
+TEST_CASE("a damaged file is not overwritten") {
+  test::TemporaryFolder folder;
+  const std::filesystem::path path = folder / "profile.json";
+  REQUIRE(write_file(path, "{").ok());
+  const Status status = write_profile(path, sample());
+  REQUIRE_FALSE(status.ok());
+  CHECK(status.error().code == ExitCode::config);
+  CHECK(*read_file(path, "it") == "{");
+}
