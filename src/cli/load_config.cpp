@@ -1,6 +1,21 @@
 #include "load_config.h"
 
+#include <cstdlib>
+#include <filesystem>
+
 namespace lancet::cli {
+
+std::string default_profile() {
+  const char *cache = std::getenv("XDG_CACHE_HOME"), *home = std::getenv("HOME");
+  std::filesystem::path folder;
+  if (cache && *cache)
+    folder = cache;
+  else if (home && *home)
+    folder = std::filesystem::path(home) / ".cache";
+  else
+    return "";
+  return folder / "lancet" / "profile.json";
+}
 
 std::shared_ptr<ConfigArguments> add_config_arguments(CLI::App& command) {
   auto arguments = std::make_shared<ConfigArguments>();

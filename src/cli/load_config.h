@@ -19,4 +19,8 @@ std::shared_ptr<ConfigArguments> add_config_arguments(CLI::App& command);
 // The config as every rank reads it; its errors are found on all ranks alike.
 Result<config::Config> load_config(const ConfigArguments& arguments);
 
+// Where costs are kept when overlap.profile is empty: lancet/profile.json in $XDG_CACHE_HOME or else ~/.cache (the XDG
+// base directories). Empty without a home: then nothing is kept.
+std::string default_profile();
+
 }  // namespace lancet::cli

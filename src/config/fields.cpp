@@ -111,6 +111,7 @@ constexpr Field table[] = {
     ROW(train.sample_tokens, between(0, most_tokens), "tokens to generate after training; 0: none"),
     ROW(overlap.policy, any(), "how communication hides behind computation"),
     ROW(overlap.bucket_bytes, between(1, 1e12), "gradients are summed over ranks in buckets of about this size"),
+    ROW(overlap.profile, any(), "file of measured op and communication times; empty: ~/.cache/lancet/profile.json"),
     ROW(comm.timeout_s, between(0.001, most_seconds), "a rank that waits longer than this ends the job"),
     ROW(comm.transport, any(), "auto: mpi under a launcher, self (one rank) without"),
     ROW(log.interval, between(1, most_steps), "steps between step lines; metrics.jsonl has every step"),

@@ -59,9 +59,9 @@ Result<double> time_call(comm::Communicator& world, const std::function<Status()
   return median(ms);
 }
 
-// Powers of two until one is not below `largest`, or takes too long.
-Result<std::vector<cost::Point>> time_sizes(comm::Communicator& world, double largest,
-                                            const std::function<std::function<Status()>(std::size_t)>& call_of) {
+// Powers of two until one is not below `largest`, or takes too long. call_of(bytes) makes the call.
+template <class CallOf>
+Result<std::vector<cost::Point>> time_sizes(comm::Communicator& world, double largest, CallOf&& call_of) {
   std::vector<cost::Point> points;
   for (double bytes = smallest_bytes;; bytes *= 2) {
     LANCET_ASSIGN(const double ms, time_call(world, call_of(std::size_t(bytes))));

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <thread>
 
 #include "banner.h"
 #include "lancet/backend/cpu/matmul.h"
@@ -15,6 +14,7 @@
 #include "lancet/train/agree.h"
 #include "lancet/train/batches.h"
 #include "lancet/train/learning_rate.h"
+#include "lancet/train/profile.h"
 #include "setup.h"
 #include "weights.h"
 
@@ -23,11 +23,6 @@ namespace {
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
-int threads_of(const config::Config& config, int local_ranks) {
-  if (config.threads > 0) return static_cast<int>(config.threads);
-  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / local_ranks);
 }
 
 class TrainerImpl final : public Trainer {

@@ -100,6 +100,7 @@ struct Train {
 struct Overlap {
   Policy policy = Policy::sequential;
   std::int64_t bucket_bytes = 25 * 1024 * 1024;
+  std::string profile;  // file of measured costs (cost/profile.h); the program makes an empty one its own default
   friend bool operator==(const Overlap&, const Overlap&) = default;
 };
 

@@ -1,0 +1,37 @@
+// The measured costs of a config's training step on this machine: read from the profile file, and measured where it
+// does not hold them.
+#pragma once
+#include <filesystem>
+#include <span>
+#include <vector>
+
+#include "lancet/base/result.h"
+#include "lancet/comm/communicator.h"
+#include "lancet/config/config.h"
+#include "lancet/cost/profile.h"
+#include "lancet/ir/program.h"
+
+namespace lancet::train {
+
+int threads_of(const config::Config& config, int local_ranks);  // of a rank: as configured, or its share of the cores
+
+// Where a run's times are kept: this device and these ranks.
+cost::Place place_of(const config::Config& config, const comm::Communicator& world, int local_ranks);
+
+// Whole training steps of one rank, after all passes, whose instructions are those that a run of this config executes.
+Result<std::vector<ir::Program>> step_programs(const config::Config& config, int ranks);
+
+struct ProfileRequest {
+  int local_ranks = 1;       // ranks on this host
+  std::string default_path;  // of the file, where config.overlap.profile is empty; both empty: none
+  bool renew = false;        // measures what the file holds, too
+  double seconds = 2;        // runtime::ProfilerOptions
+};
+
+// Collective; the same profile on all ranks. Rank 0 reads the file, all measure what the
+// programs need and it does not hold, rank 0 writes it back and says so in one line. Config errors: a file that is
+// damaged or cannot be written.
+Result<cost::Profile> ensure_profile(const config::Config& config, comm::Communicator& world,
+                                     std::span<const ir::Program> programs, const ProfileRequest& request = {});
+
+}  // namespace lancet::train

@@ -1,0 +1,108 @@
+#include <algorithm>
+#include <cstdlib>
+#include <map>
+
+#include "commands.h"
+#include "lancet/base/log.h"
+#include "lancet/ops/catalogue.h"
+#include "lancet/train/agree.h"
+#include "lancet/train/profile.h"
+#include "load_config.h"
+
+namespace lancet::cli {
+namespace {
+
+// All instructions of one key, over the programs.
+struct Row {
+  int calls = 0;
+  double flops = 0;  // of one call
+  cost::OpTime time;
+  double total() const { return calls * time.ms; }
+};
+
+void print_ops(const cost::Profile& profile, const ir::Program& program) {
+  std::map<std::string, Row> rows;
+  double sum = 0;
+  for (const ir::Instruction& instruction : program.instructions) {
+    if (!cost::is_local(program, instruction)) continue;
+    const std::string key = cost::op_key(program, instruction);
+    Row& row = rows[key];
+    row.time = profile.ops.find(key)->second;
+    row.flops = ops::work(program, instruction).flops;
+    ++row.calls;
+    sum += row.time.ms;
+  }
+  std::vector<std::pair<std::string, Row>> sorted(rows.begin(), rows.end());
+  std::stable_sort(sorted.begin(), sorted.end(),
+                   [](const auto& a, const auto& b) { return a.second.total() > b.second.total(); });
+  fmt::print("{:>5} {:>9} {:>8} {:>8} {:>6}  {}\n", "calls", "ms", "+-", "GFLOP/s", "share", "op");
+  for (const auto& [key, row] : sorted) {
+    const double rate = row.time.ms > 0 ? row.flops / row.time.ms * 1e-6 : 0;
+    fmt::print("{:>5} {:>9.4f} {:>7.1f}% {:>8.1f} {:>5.1f}%  {}\n", row.calls, row.time.ms, 100 * row.time.spread, rate,
+               100 * row.total() / sum, key);
+  }
+  fmt::print("{} ops, {:.3f} ms of computation in a step\n", rows.size(), sum);
+}
+
+void print_points(const char* name, const std::vector<cost::Point>& points) {
+  fmt::print("{:>12} {:>10} {:>9}  {}\n", "bytes", "ms", "MB/s", name);
+  for (const cost::Point& point : points)
+    fmt::print("{:>12.0f} {:>10.4f} {:>9.1f}\n", point.bytes, point.ms,
+               point.ms > 0 ? point.bytes / point.ms * 1e-3 : 0);
+}
+
+void print_wire(const cost::WireTimes& wire) {
+  print_points("all-to-all: what a rank sends to the others", wire.all_to_all);
+  print_points("all-reduce: the vector", wire.all_reduce);
+  fmt::print(
+      "launch {:.1f} us; 1 MB takes {:.3f} ms of the compute lane; speed of communication beside computation "
+      "{:.2f}, beside other communication {:.2f}\n",
+      wire.launch_ms * 1e3, wire.core_ms_per_mb, wire.interference.wire_beside_compute,
+      wire.interference.wire_beside_wire);
+}
+
+struct ProfileArguments {
+  std::string out;
+  bool renew = false;
+  double seconds = 2;
+};
+
+Status profile(config::Config config, const ProfileArguments& arguments, comm::Communicator& world, int local_ranks) {
+  LANCET_TRY(train::agree(world, config::check(config, world.size())));
+  const auto programs = train::step_programs(config, world.size());
+  LANCET_TRY(train::agree(world, programs.ok() ? Status() : Status(programs.error())));
+  if (!arguments.out.empty()) config.overlap.profile = arguments.out;
+  LANCET_ASSIGN(const cost::Profile measured, train::ensure_profile(config, world, *programs,
+                                                                    {.local_ranks = local_ranks,
+                                                                     .default_path = default_profile(),
+                                                                     .renew = arguments.renew,
+                                                                     .seconds = arguments.seconds}));
+  if (world.rank() != 0) return {};
+  fmt::print("{}\n", cost::to_string(measured.place));
+  print_ops(measured, programs->front());
+  if (world.size() > 1) print_wire(measured.wire);
+  return {};
+}
+
+}  // namespace
+
+void add_profile(CLI::App& app, Selection& selection) {
+  CLI::App* command = app.add_subcommand(
+      "profile", "Measure what ops and communication cost here: mpirun -np 2 lancet profile configs/quickstart.json");
+  auto config_arguments = add_config_arguments(*command);
+  auto arguments = std::make_shared<ProfileArguments>();
+  command->add_option("--out", arguments->out, "The file, in place of overlap.profile")->type_name("FILE");
+  command->add_flag("--renew", arguments->renew, "Measure what the file holds, too");
+  command->add_option("--seconds", arguments->seconds, "Time for the ops of one program, about")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 3600.0));
+  command->callback([config_arguments, arguments, &selection] {
+    selection.ranked = [config_arguments, arguments](comm::Communicator& world, int local_ranks) -> Status {
+      const auto config = load_config(*config_arguments);
+      LANCET_TRY(train::agree(world, config.ok() ? Status() : Status(config.error())));
+      return profile(*config, *arguments, world, local_ranks);
+    };
+  });
+}
+
+}  // namespace lancet::cli

@@ -1,0 +1,112 @@
+#include "lancet/train/profile.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <thread>
+
+#include "lancet/base/log.h"
+#include "lancet/planner/passes.h"
+#include "lancet/runtime/profiler.h"
+#include "lancet/train/agree.h"
+#include "setup.h"
+
+namespace lancet::train {
+namespace {
+
+// Rank 0's on all ranks: where machines differ, times are kept under its name.
+Result<cost::Place> share_place(comm::Communicator& world, cost::Place place) {
+  cost::Device& device = place.device;
+  for (std::string* text : {&device.cpu, &device.isa, &device.build}) {
+    LANCET_ASSIGN(*text, broadcast_text(world, *text, 0));
+  }
+  std::array numbers{device.threads, device.local_ranks, place.cluster.hosts};
+  LANCET_TRY(world.broadcast(std::as_writable_bytes(std::span(numbers)), 0));
+  device.threads = numbers[0], device.local_ranks = numbers[1], place.cluster.hosts = numbers[2];
+  return place;
+}
+
+// Rank 0's profile on all ranks, so that all measure the same.
+Result<cost::Profile> share_profile(comm::Communicator& world, const Result<cost::Profile>& mine,
+                                    const cost::Place& place) {
+  LANCET_TRY(agree(world, mine.ok() ? Status() : Status(mine.error())));
+  cost::ProfileFile file;
+  file.put(*mine);
+  LANCET_ASSIGN(const std::string text, broadcast_text(world, file.print(), 0));
+  LANCET_ASSIGN(file, cost::ProfileFile::parse(text, "rank 0's profile"));
+  return file.find(place);
+}
+
+// The lanes' own communicators, as in a run.
+struct Lanes {
+  std::array<std::unique_ptr<comm::Communicator>, ir::lane_count> owned;
+  std::array<comm::Communicator*, ir::lane_count> all{};
+
+  Status open(comm::Communicator& world) {
+    for (ir::Lane lane : {ir::Lane::expert, ir::Lane::reduce}) {
+      auto& communicator = owned[static_cast<std::size_t>(lane)];
+      LANCET_ASSIGN(communicator, world.duplicate());
+      communicator->set_name(fmt::format("profile.{}", ir::name(lane)));
+      all[static_cast<std::size_t>(lane)] = communicator.get();
+    }
+    return {};
+  }
+};
+
+}  // namespace
+
+int threads_of(const config::Config& config, int local_ranks) {
+  if (config.threads > 0) return static_cast<int>(config.threads);
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / local_ranks);
+}
+
+cost::Place place_of(const config::Config& config, const comm::Communicator& world, int local_ranks) {
+  return {runtime::this_device(threads_of(config, local_ranks), local_ranks),
+          {world.transport(), world.size(), (world.size() + local_ranks - 1) / local_ranks}};
+}
+
+Result<std::vector<ir::Program>> step_programs(const config::Config& config, int ranks) {
+  std::vector<ir::Program> programs;
+  LANCET_ASSIGN(ir::Plan update, plan_step(config, ranks, true, false));
+  programs.push_back(std::move(update.program));
+  if (config.train.gradient_accumulation_steps > 1) {
+    LANCET_ASSIGN(ir::Plan micro, plan_step(config, ranks, false, false));
+    programs.push_back(std::move(micro.program));
+  }
+  return programs;
+}
+
+Result<cost::Profile> ensure_profile(const config::Config& config, comm::Communicator& world,
+                                     std::span<const ir::Program> programs, const ProfileRequest& request) {
+  const std::filesystem::path path = config.overlap.profile.empty() ? request.default_path : config.overlap.profile;
+  const bool keeps = !path.empty();
+  LANCET_ASSIGN(const cost::Place place, share_place(world, place_of(config, world, request.local_ranks)));
+  Result<cost::Profile> held = cost::Profile(place);
+  if (keeps && world.rank() == 0) {
+    held = cost::read_profile_or_empty(path, place);
+    if (held.ok() && request.renew) held = cost::Profile(place);
+  }
+  LANCET_ASSIGN(cost::Profile profile, share_profile(world, held, place));
+
+  std::vector<ir::Plan> plans;
+  for (const ir::Program& program : programs)
+    plans.push_back(planner::plan_memory(program, planner::Ordering::sequential));
+  Lanes lanes;
+  if (world.size() > 1) LANCET_TRY(lanes.open(world));
+  LANCET_ASSIGN(const runtime::ProfilerReport report,
+                runtime::fill_profile(profile, plans,
+                                      {.threads = threads_of(config, request.local_ranks),
+                                       .world = &world,
+                                       .lanes = lanes.all,
+                                       .seconds = request.seconds}));
+  if (report.ops == 0 && !report.wire) return profile;
+  Status written;
+  if (keeps && world.rank() == 0) written = cost::write_profile(path, profile);
+  LANCET_TRY(agree(world, written));
+  log::info("profile: measured {} op{}{} in {:.1f} s{}", report.ops, report.ops == 1 ? "" : "s",
+            report.wire ? " and communication" : "", report.seconds, keeps ? ", kept in " + path.string() : "");
+  return profile;
+}
+
+}  // namespace lancet::train
