@@ -70,16 +70,15 @@ struct ProfileArguments {
 Status profile(config::Config config, const ProfileArguments& arguments, comm::Communicator& world, int local_ranks) {
   LANCET_TRY(train::agree(world, config::check(config, world.size())));
   const auto programs = train::step_programs(config, world.size());
-  LANCET_TRY(train::agree(world, programs.ok() ? Status() : Status(programs.error())));
   if (!arguments.out.empty()) config.overlap.profile = arguments.out;
-  LANCET_ASSIGN(const cost::Profile measured, train::ensure_profile(config, world, *programs,
+  LANCET_ASSIGN(const cost::Profile measured, train::ensure_profile(config, world, programs,
                                                                     {.local_ranks = local_ranks,
                                                                      .default_path = default_profile(),
                                                                      .renew = arguments.renew,
                                                                      .seconds = arguments.seconds}));
   if (world.rank() != 0) return {};
   fmt::print("{}\n", cost::to_string(measured.place));
-  print_ops(measured, programs->front());
+  print_ops(measured, programs.front());
   if (world.size() > 1) print_wire(measured.wire);
   return {};
 }

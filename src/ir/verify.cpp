@@ -40,6 +40,7 @@ class Verifier {
     std::int64_t bytes = 0;
     std::uint64_t parts = 0;  // a bit each
     int of = 0;
+    std::vector<Region> regions;
   };
 
   bool made(TensorId id) const {
@@ -109,6 +110,7 @@ class Verifier {
     if (program_[tensor.storage].kind != TensorKind::view)
       return internal_error(program_.display(id) + " is made as a slice of what is no view");
     Filled& filled = filled_[tensor.storage.value];
+    filled.regions.push_back(program_.region(id));
     if (tensor.slice->parts > 0) {
       filled.of = tensor.slice->parts;
       filled.parts |= std::uint64_t{1} << tensor.slice->part;
@@ -131,12 +133,19 @@ class Verifier {
     std::vector<TensorId> wholes{by};
     for (TensorId at = by; program_[at].slice; at = program_[at].storage) wholes.push_back(program_[at].storage);
     std::erase_if(live_[region.root.index()], [&](TensorId id) {
-      if (std::find(wholes.begin(), wholes.end(), id) != wholes.end() || !overlap(program_.region(id), region))
-        return false;
+      if (std::find(wholes.begin(), wholes.end(), id) != wholes.end() || !holds(id, region)) return false;
       stale_[id.index()] = true;
       return true;
     });
     if (program_[by].number >= 0) live(by);
+  }
+
+  // Whether something of `id` was made there: of a view that is being filled, its parts so far.
+  bool holds(TensorId id, const Region& region) const {
+    const auto it = filled_.find(id.value);
+    if (it == filled_.end()) return overlap(program_.region(id), region);
+    return std::any_of(it->second.regions.begin(), it->second.regions.end(),
+                       [&](const Region& part) { return overlap(part, region); });
   }
 
   const Program& program_;

@@ -25,8 +25,8 @@ struct ListOptions {
 };
 
 struct ListSchedule {
-  Order order;                // all jobs, by start; needs come first
-  std::vector<double> end;          // per job
+  Order order;              // all jobs, by start; needs come first
+  std::vector<double> end;  // per job
   double makespan = 0;
 };
 

@@ -1,8 +1,8 @@
 #include <algorithm>
-#include <array>
 #include <limits>
 #include <numeric>
 
+#include "candidate.h"
 #include "lancet/ir/dependencies.h"
 #include "lancet/planner/passes.h"
 
@@ -15,22 +15,6 @@ using Clock = ir::HappensBefore::Clock;
 
 constexpr std::int64_t alignment = 64;  // a cache line, and the widest vector
 std::int64_t aligned(std::int64_t bytes) { return (bytes + alignment - 1) / alignment * alignment; }
-
-using Needed = std::vector<std::vector<InstructionId>>;
-
-// Compute and all-to-all take turns: each waits for the last of the other before it.
-void take_turns(const ir::Program& program, Needed& needed) {
-  std::array<InstructionId, 2> last{};  // compute, expert
-  for (std::size_t i = 0; i < program.instructions.size(); ++i) {
-    const ir::Lane lane = program.instructions[i].lane;
-    if (lane == ir::Lane::reduce) continue;
-    const InstructionId other = last[lane == ir::Lane::compute ? 1 : 0];
-    if (other.valid()) needed[i].push_back(other);
-    std::sort(needed[i].begin(), needed[i].end());
-    needed[i].erase(std::unique(needed[i].begin(), needed[i].end()), needed[i].end());
-    last[lane == ir::Lane::compute ? 0 : 1] = {static_cast<std::int32_t>(i)};
-  }
-}
 
 // Memory that is placed as a whole: one value, or the operands of one all-reduce.
 struct Block {
@@ -149,16 +133,18 @@ class Placer {
 
 }  // namespace
 
-ir::Plan plan_memory(const ir::Program& program, Ordering ordering) {
+ir::Plan plan_memory(const ir::Program& program, const Needed& needed) {
   ir::Plan plan;
   plan.program = program;
-  Needed needed = ir::dependencies(program);
-  if (ordering == Ordering::sequential) take_turns(program, needed);
   plan.waits = ir::minimal_waits(program, needed);
   plan.predicted.resize(program.instructions.size());
   const ir::HappensBefore order(program, plan.waits);
   Placer(program, order).run(plan);
   return plan;
+}
+
+ir::Plan plan_memory_sequentially(const ir::Program& program) {
+  return plan_memory(program, taking_turns(program, ir::dependencies(program)));
 }
 
 }  // namespace lancet::planner

@@ -9,6 +9,7 @@
 #include "lancet/base/hash.h"
 #include "lancet/ir/print.h"
 #include "lancet/ops/catalogue.h"
+#include "policies.h"
 
 namespace lancet::planner {
 namespace {
@@ -34,35 +35,91 @@ ir::Program run_passes(ir::Program program, const std::vector<Pass>& passes, con
   return program;
 }
 
-ir::Plan finish(const ir::Program& forward, const ir::Program& program, std::string_view policy, int ranks) {
-  ir::Plan plan = plan_memory(program, Ordering::sequential);
-  plan.header = {
-      {"policy", std::string(policy)}, {"model", hex(hash64(ir::print(forward)))}, {"ranks", std::int64_t(ranks)}};
-  const Status status = ir::verify(plan);
-  LANCET_CHECK(status.ok(), "the plan of policy {} is unsound: {}", policy, status.error().message);
-  return plan;
-}
-
-}  // namespace
-
-std::vector<std::string_view> policies() { return {"sequential"}; }
-
-Result<ir::Plan> make_plan(const ir::Program& forward, const PlanRequest& request) {
-  const auto known = policies();
-  if (std::find(known.begin(), known.end(), request.policy) == known.end())
-    return config_error(
-        fmt::format("overlap.policy: expected one of {}, found '{}'", fmt::join(known, ", "), request.policy));
+std::vector<Pass> step_passes(const PlanRequest& request) {
   std::vector<Pass> passes{{"autodiff", [&](const ir::Program& p) { return autodiff(p, request.accumulate); }}};
   passes.push_back(
       {"sync", [&](const ir::Program& p) { return sync(p, request.ranks, request.bucket_bytes, request.update); }});
   if (request.update)
     passes.push_back({"optimize", [&](const ir::Program& p) { return optimize(p, request.optimizer); }});
-  return finish(forward, run_passes(forward, passes, request.dump_directory), request.policy, request.ranks);
+  return passes;
+}
+
+ir::Plan finish(const ir::Program& forward, ir::Plan plan, std::string_view policy, int ranks) {
+  plan.header = {
+      {"policy", std::string(policy)}, {"model", hex(hash64(ir::print(forward)))}, {"ranks", std::int64_t(ranks)}};
+  Status status = ops::verify(plan.program);
+  if (status.ok()) status = ir::verify(plan);
+  LANCET_CHECK(status.ok(), "the plan of policy {} is unsound: {}", policy, status.error().message);
+  return plan;
+}
+
+ir::Plan plan_of(const Candidate& candidate) {
+  ir::Plan plan = plan_memory(candidate.program, candidate.needed);
+  plan.predicted = candidate.timeline.when;
+  return plan;
+}
+
+constexpr std::string_view automatic = "auto";
+
+// The candidate that runs: the asked policy's, or the best for auto; sequential where that is no slower.
+std::size_t choose(const std::vector<Candidate>& candidates, const std::vector<PolicyResult>& results,
+                   std::string_view asked, std::string& why) {
+  std::size_t best = 0, wanted = 0;
+  for (std::size_t i = 1; i < candidates.size(); ++i) {
+    if (candidates[i].timeline.makespan < candidates[best].timeline.makespan) best = i;
+    if (results[i].policy == asked) wanted = i;
+  }
+  if (asked == automatic) wanted = best;
+  const double sequential_ms = candidates[0].timeline.makespan, ms = candidates[wanted].timeline.makespan;
+  if (wanted == 0 || ms < sequential_ms) return wanted;
+  why = fmt::format("{} runs sequential: predicted {:.3f} ms against {:.3f} ms", asked, ms, sequential_ms);
+  return 0;
+}
+
+}  // namespace
+
+std::vector<std::string_view> policies() {
+  std::vector<std::string_view> names;
+  for (const Policy& policy : policy_table()) names.push_back(policy.name);
+  names.push_back(automatic);
+  return names;
+}
+
+std::vector<ir::Program> programs_to_profile(const ir::Program& forward, const PlanRequest& request) {
+  return variants(run_passes(forward, step_passes(request), ""), request.partition.max_parts);
+}
+
+Result<ir::Plan> make_plan(const ir::Program& forward, const PlanRequest& request, PlanReport* report) {
+  const auto known = policies();
+  if (std::find(known.begin(), known.end(), request.policy) == known.end())
+    return config_error(
+        fmt::format("overlap.policy: expected one of {}, found '{}'", fmt::join(known, ", "), request.policy));
+  const ir::Program program = run_passes(forward, step_passes(request), request.dump_directory);
+  if (!request.costs) {
+    if (request.policy != "sequential")
+      return config_error(fmt::format("overlap.policy: expected a profile for {}, found none", request.policy));
+    return finish(forward, plan_memory_sequentially(program), "sequential", request.ranks);
+  }
+  const bool all = request.policy == automatic || report;
+  LANCET_ASSIGN(const Step step, Step::make(program, *request.costs, part_counts(request.partition.max_parts)));
+  std::vector<Candidate> candidates;
+  PlanReport made;
+  for (const Policy& policy : policy_table()) {
+    if (!all && policy.name != "sequential" && policy.name != request.policy) continue;
+    candidates.push_back(policy.plan(step, request.partition));
+    made.policies.push_back({std::string(policy.name), candidates.back().how, candidates.back().timeline});
+  }
+  const std::size_t chosen = choose(candidates, made.policies, request.policy, made.why);
+  made.chosen = made.policies[chosen].policy;
+  ir::Plan plan = finish(forward, plan_of(candidates[chosen]), made.chosen, request.ranks);
+  plan.header.set("predicted_ms", candidates[chosen].timeline.makespan);
+  if (report) *report = std::move(made);
+  return plan;
 }
 
 Result<ir::Plan> make_forward_plan(const ir::Program& forward, int ranks) {
   const std::vector<Pass> passes{{"sync", [&](const ir::Program& p) { return sync(p, ranks, 0, false); }}};
-  return finish(forward, run_passes(forward, passes, ""), "sequential", ranks);
+  return finish(forward, plan_memory_sequentially(run_passes(forward, passes, "")), "sequential", ranks);
 }
 
 }  // namespace lancet::planner

@@ -66,14 +66,10 @@ cost::Place place_of(const config::Config& config, const comm::Communicator& wor
           {world.transport(), world.size(), (world.size() + local_ranks - 1) / local_ranks}};
 }
 
-Result<std::vector<ir::Program>> step_programs(const config::Config& config, int ranks) {
-  std::vector<ir::Program> programs;
-  LANCET_ASSIGN(ir::Plan update, plan_step(config, ranks, true, false));
-  programs.push_back(std::move(update.program));
-  if (config.train.gradient_accumulation_steps > 1) {
-    LANCET_ASSIGN(ir::Plan micro, plan_step(config, ranks, false, false));
-    programs.push_back(std::move(micro.program));
-  }
+std::vector<ir::Program> step_programs(const config::Config& config, int ranks) {
+  std::vector<ir::Program> programs = programs_to_profile(config, ranks, true);
+  if (config.train.gradient_accumulation_steps > 1)
+    for (ir::Program& program : programs_to_profile(config, ranks, false)) programs.push_back(std::move(program));
   return programs;
 }
 
@@ -91,7 +87,7 @@ Result<cost::Profile> ensure_profile(const config::Config& config, comm::Communi
 
   std::vector<ir::Plan> plans;
   for (const ir::Program& program : programs)
-    plans.push_back(planner::plan_memory(program, planner::Ordering::sequential));
+    plans.push_back(planner::plan_memory_sequentially(program));
   Lanes lanes;
   if (world.size() > 1) LANCET_TRY(lanes.open(world));
   LANCET_ASSIGN(const runtime::ProfilerReport report,

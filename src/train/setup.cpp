@@ -19,12 +19,18 @@ model::BuildOptions build_options(const config::Config& config, model::Mode mode
           .inspect = false};
 }
 
-Result<ir::Plan> plan_step(const config::Config& config, int ranks, bool update, bool inspect) {
+namespace {
+
+planner::PlanRequest plan_request(const config::Config& config, int ranks, bool update) {
   const config::Train& train = config.train;
   planner::PlanRequest request;
-  request.policy = config::name(config.overlap.policy);
+  // A rank alone exchanges nothing that could be overlapped.
+  request.policy = ranks > 1 ? config::name(config.overlap.policy) : "sequential";
   request.ranks = ranks;
   request.bucket_bytes = config.overlap.bucket_bytes;
+  request.partition = {.max_parts = static_cast<int>(config.overlap.max_parts),
+                       .groups_per_moe = static_cast<int>(config.overlap.groups_per_moe),
+                       .max_range = static_cast<int>(config.overlap.max_range)};
   request.accumulate = train.gradient_accumulation_steps > 1;
   request.update = update;
   using Kind = planner::OptimizeOptions::Kind;
@@ -36,11 +42,25 @@ Result<ir::Plan> plan_step(const config::Config& config, int ranks, bool update,
                        .weight_decay = train.weight_decay,
                        .clip_grad = train.clip_grad,
                        .decays = model::decays,
-                       .ranks = ranks,
-                       .keep_gradients = inspect};
+                       .ranks = ranks};
+  return request;
+}
+
+}  // namespace
+
+Result<ir::Plan> plan_step(const config::Config& config, int ranks, bool update, bool inspect,
+                           const cost::Costs* costs, planner::PlanReport* report) {
+  planner::PlanRequest request = plan_request(config, ranks, update);
+  request.costs = costs;
+  request.optimizer.keep_gradients = inspect;
   model::BuildOptions options = build_options(config, model::Mode::train, ranks);
   options.inspect = inspect;
-  return planner::make_plan(model::build_forward(config.model, options), request);
+  return planner::make_plan(model::build_forward(config.model, options), request, report);
+}
+
+std::vector<ir::Program> programs_to_profile(const config::Config& config, int ranks, bool update) {
+  const ir::Program forward = model::build_forward(config.model, build_options(config, model::Mode::train, ranks));
+  return planner::programs_to_profile(forward, plan_request(config, ranks, update));
 }
 
 Result<ir::Plan> plan_forward(const config::Config& config, model::Mode mode, int ranks) {

@@ -6,13 +6,18 @@
 #include "lancet/config/config.h"
 #include "lancet/ir/plan.h"
 #include "lancet/model/gpt2_moe.h"
+#include "lancet/planner/planner.h"
 
 namespace lancet::train {
 
 model::BuildOptions build_options(const config::Config& config, model::Mode mode, int ranks);
 
 // The plan of the step that updates the weights, or of a micro batch before it (update false). inspect: see trainer.h.
-Result<ir::Plan> plan_step(const config::Config& config, int ranks, bool update, bool inspect);
+// costs: null only for the policy sequential.
+Result<ir::Plan> plan_step(const config::Config& config, int ranks, bool update, bool inspect,
+                           const cost::Costs* costs = nullptr, planner::PlanReport* report = nullptr);
+// The Programs whose instructions planning such a step asks the costs about.
+std::vector<ir::Program> programs_to_profile(const config::Config& config, int ranks, bool update);
 Result<ir::Plan> plan_forward(const config::Config& config, model::Mode mode, int ranks);
 
 // Rank 0's plan on all ranks, as text; each compares the hash of what it understood (rule 4). Collective.

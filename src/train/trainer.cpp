@@ -177,9 +177,17 @@ class TrainerImpl final : public Trainer {
 
   Status make_plans() {
     const int ranks = world_.size();
-    LANCET_ASSIGN(update_plan_, share_plan(world_, plan_step(config_, ranks, true, options_.inspect)));
+    std::optional<cost::Profile> profile;
+    const cost::Costs* costs = options_.costs;
+    if (config_.overlap.policy != config::Policy::sequential && ranks > 1 && !costs) {
+      LANCET_ASSIGN(profile, ensure_profile(config_, world_, step_programs(config_, ranks),
+                                            {.local_ranks = options_.local_ranks,
+                                             .default_path = options_.default_profile}));
+      costs = &*profile;
+    }
+    LANCET_ASSIGN(update_plan_, share_plan(world_, plan_step(config_, ranks, true, options_.inspect, costs)));
     if (config_.train.gradient_accumulation_steps > 1) {
-      LANCET_ASSIGN(micro_plan_, share_plan(world_, plan_step(config_, ranks, false, false)));
+      LANCET_ASSIGN(micro_plan_, share_plan(world_, plan_step(config_, ranks, false, false, costs)));
     }
     if (evaluation_) {
       LANCET_ASSIGN(evaluate_plan_, share_plan(world_, plan_forward(config_, model::Mode::evaluate, ranks)));

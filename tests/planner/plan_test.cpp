@@ -127,7 +127,7 @@ TEST_CASE("memory: values side by side need not share, in turn they must") {
       "input @x : f32[32]\n%0 : f32[32] = add(@x, @x)  # compute forward\n%1 : f32[32] = add(%0, @x)  # compute "
       "forward\n"
       "%2 : f32[32] = add(%1, @x)  # compute forward\n%3 : f32[32] = add(%2, @x)  # compute forward\noutput y = %3\n");
-  const ir::Plan plan = planner::plan_memory(chain, planner::Ordering::dependencies);
+  const ir::Plan plan = planner::plan_memory(chain, ir::dependencies(chain));
   require_sound(ir::verify(plan));
   REQUIRE(plan.arena_bytes == 256);
   // The reduce lane may still hold %0 when the compute lane makes %2: three places, as nothing makes compute wait.
@@ -137,7 +137,7 @@ TEST_CASE("memory: values side by side need not share, in turn they must") {
       "%2 : f32[32] = add(@x, @x)  # compute forward\n%3 : f32[32] = add(%2, @x)  # compute forward\n%4 : f32[32] = "
       "add(%3, @x)  # compute forward\n"
       "%5 : f32[32] = add(%4, %1)  # compute forward\noutput y = %5\n");
-  const ir::Plan apart = planner::plan_memory(lanes, planner::Ordering::dependencies);
+  const ir::Plan apart = planner::plan_memory(lanes, ir::dependencies(lanes));
   require_sound(ir::verify(apart));
   REQUIRE(apart.arena_bytes == 3 * 128);
   REQUIRE(apart.waits[1] == std::vector<ir::InstructionId>{{0}});

@@ -10,6 +10,7 @@
 #include "lancet/cost/costs.h"
 #include "lancet/ir/plan.h"
 #include "lancet/ir/program.h"
+#include "lancet/planner/simulate.h"
 
 namespace lancet::planner {
 
@@ -56,15 +57,12 @@ struct DwReport {
 ir::Program dw_schedule(const ir::Program& program, std::span<const cost::Load> loads,
                         const cost::Interference& interference, double launch_ms, DwReport* report = nullptr);
 
-// How the lanes are tied together.
-enum class Ordering {
-  dependencies,  // each instruction waits for what it depends on
-  sequential     // besides, compute and all-to-all take turns, as in a framework without overlap
-};
-
-// Gives every instruction its waits and every value its place in the arena: a Plan without predictions. Bytes are
-// shared only by values whose accesses are ordered by the lanes and waits. Each begins at a multiple of 64 bytes; the
-// operands of an all-reduce lie side by side.
-ir::Plan plan_memory(const ir::Program& program, Ordering ordering);
+// Gives every instruction its waits and every value its place in the arena: a Plan without predictions. needed: per
+// instruction the earlier ones it may not start before; all dependencies, and what a policy adds. Bytes are shared only
+// by values whose accesses are ordered by the lanes and waits. Each begins at a multiple of 64 bytes; the operands of
+// an all-reduce lie side by side.
+ir::Plan plan_memory(const ir::Program& program, const Needed& needed);
+// As in a framework without overlap: compute and all-to-all take turns.
+ir::Plan plan_memory_sequentially(const ir::Program& program);
 
 }  // namespace lancet::planner

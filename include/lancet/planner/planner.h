@@ -5,12 +5,23 @@
 #include <string_view>
 #include <vector>
 
+#include "lancet/cost/costs.h"
 #include "lancet/planner/passes.h"
+#include "lancet/planner/simulate.h"
 
 namespace lancet::planner {
 
+// How far partitioning may go (Lancet, section 5.1).
+struct PartitionLimits {
+  int max_parts = 8;       // rho: parts of an instruction
+  int groups_per_moe = 5;  // gamma: groups of instructions between two MoE layers
+  int max_range = 16;      // iota: groups in one range
+};
+
 struct PlanRequest {
   std::string policy = "sequential";
+  const cost::Costs* costs = nullptr;  // every policy but sequential needs them
+  PartitionLimits partition;
   int ranks = 1;
   std::int64_t bucket_bytes = 25 << 20;
   OptimizeOptions optimizer;
@@ -20,12 +31,29 @@ struct PlanRequest {
   std::string dump_directory;
 };
 
-// A policy that is not built is a config error that names those that are.
-Result<ir::Plan> make_plan(const ir::Program& forward, const PlanRequest& request);
+// What the policies come to, as simulated. Milliseconds; empty without costs.
+struct PolicyResult {
+  std::string policy;
+  std::string how;  // the schedule that it chose, in words
+  Timeline timeline;
+};
+struct PlanReport {
+  std::vector<PolicyResult> policies;  // those that were tried, in the table's order
+  std::string chosen;                  // policy
+  std::string why;                     // where another policy than the one asked for runs
+};
+
+// With costs, sequential takes the place of a policy that is predicted to be no faster. Errors: an unknown policy (the
+// message names those there are); costs that lack an op.
+Result<ir::Plan> make_plan(const ir::Program& forward, const PlanRequest& request, PlanReport* report = nullptr);
+
+// Training steps whose instructions hold every op that a policy may ask the costs about: the step after autodiff, sync
+// and optimize, and its variants in parts.
+std::vector<ir::Program> programs_to_profile(const ir::Program& forward, const PlanRequest& request);
 
 // A forward-only plan (evaluation, generation); outputs are summed over ranks where the model says they are shares.
 Result<ir::Plan> make_forward_plan(const ir::Program& forward, int ranks);
 
-std::vector<std::string_view> policies();
+std::vector<std::string_view> policies();  // sequential first, auto last
 
 }  // namespace lancet::planner

@@ -18,8 +18,9 @@ int threads_of(const config::Config& config, int local_ranks);  // of a rank: as
 // Where a run's times are kept: this device and these ranks.
 cost::Place place_of(const config::Config& config, const comm::Communicator& world, int local_ranks);
 
-// Whole training steps of one rank, after all passes, whose instructions are those that a run of this config executes.
-Result<std::vector<ir::Program>> step_programs(const config::Config& config, int ranks);
+// Whole training steps of one rank, first the one without parts, whose instructions are all that planning this config
+// asks the costs about.
+std::vector<ir::Program> step_programs(const config::Config& config, int ranks);
 
 struct ProfileRequest {
   int local_ranks = 1;       // ranks on this host

@@ -9,6 +9,7 @@
 #include "lancet/base/result.h"
 #include "lancet/comm/communicator.h"
 #include "lancet/config/config.h"
+#include "lancet/cost/costs.h"
 #include "lancet/runtime/executor.h"
 #include "lancet/runtime/tensor_store.h"
 #include "lancet/train/batches.h"
@@ -18,6 +19,7 @@ namespace lancet::train {
 
 struct TrainerOptions {
   int local_ranks = 1;          // ranks on this host: they share its cores
+  const cost::Costs* costs = nullptr;  // in place of the measured ones (tests)
   std::string default_profile;  // where costs are kept if config.overlap.profile names no file; empty: nowhere
   // For tests: gradients (outputs grad.*, before clipping) and routes (route.*) stay readable after a step.
   bool inspect = false;

@@ -52,6 +52,7 @@ class Rewriter {
         if (whole) whole_users_[at.operands[o].index()] = true;
       }
     }
+    if (split_.all_helpers) whole_users_.assign(whole_users_.size(), true);
     for (const ir::Output& output : source_.outputs) whole_users_[output.tensor.index()] = true;
   }
 
@@ -157,9 +158,14 @@ class Rewriter {
     if (axis == ops::partial)
       join("sum", whole, id, made);
     else if (is_route(id))
-      join("join_route", whole, id, made);
+      join_route(whole, id, made);
     else if (source_.type(id).dtype == DType::i32)
       join("join_rows", whole, id, made);
+  }
+
+  void join_route(const Instruction& gate, TensorId id, const std::vector<TensorId>& parts) {
+    join("join_route", gate, id, parts);
+    if (split_.all_helpers) split_route(id, gate, int(parts.size()));
   }
 
   void join(const char* op, const Instruction& whole, TensorId id, const std::vector<TensorId>& parts) {
@@ -172,29 +178,30 @@ class Rewriter {
     std::vector<TensorId>& known = parts_[route.value];
     if (known.size() == std::size_t(parts)) return;
     LANCET_CHECK(known.empty(), "the route of {} is needed in {} parts and in {}", user.label, known.size(), parts);
+    known = split_route(route, user, parts);
+  }
+
+  std::vector<TensorId> split_route(TensorId route, const Instruction& user, int parts) {
     const std::int64_t tokens = source_.type(route).shape[0], experts = source_.type(route).shape[1];
+    const bool batch = split_.cut == Cut::batch;
+    std::vector<TensorId> made;
     for (std::int64_t p = 0; p < parts; ++p) {
-      Instruction split{split_.cut == Cut::batch ? "split_route" : "split_capacity",
-                        {route},
-                        {},
-                        {},
-                        {},
-                        ir::Lane::compute,
-                        user.role,
-                        fmt::format("{}.route/{}", layer(user.label), p)};
-      if (split_.cut == Cut::batch) {
+      Instruction split{
+          batch ? "split_route" : "split_capacity",        {route}, {}, {}, {}, ir::Lane::compute, user.role,
+          fmt::format("{}.route/{}", layer(user.label), p)};
+      if (batch) {
         split.attributes = {{"first", p * (tokens / parts)}, {"tokens", tokens / parts}};
-        if (p > 0) split.operands.push_back(known.back());
+        if (p > 0) split.operands.push_back(made.back());
       } else {
         split.attributes = {{"capacity", capacity(route)}};
       }
       split.attributes.set("part", p);
       split.attributes.set("parts", std::int64_t(parts));
-      const std::int64_t own = split_.cut == Cut::batch ? tokens / parts : 0;
-      split.results = {result_.program.add_value({DType::route, {own, experts}})};
-      known.push_back(split.results[0]);
+      split.results = {result_.program.add_value({DType::route, {batch ? tokens / parts : 0, experts}})};
+      made.push_back(split.results[0]);
       emit(std::move(split), -1);
     }
+    return made;
   }
 
   // C of the layer: dispatch says it.

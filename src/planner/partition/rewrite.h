@@ -17,6 +17,7 @@ struct Split {
   AxisRows rows;
   std::vector<int> parts;  // per instruction; 1: whole. More only where `rows` has a row
   Cut cut = Cut::batch;
+  bool all_helpers = false;  // also the joins and split routes that nothing reads: for the costs
 };
 
 struct Rewritten {

@@ -1,0 +1,156 @@
+#include "policies.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "lancet/ir/dependencies.h"
+#include "partition/ranges.h"
+
+namespace lancet::planner {
+namespace {
+
+// The one with the shorter step; `a` of equals.
+Candidate better(Candidate a, Candidate b) {
+  return b.timeline.makespan < a.timeline.makespan * (1 - 1e-9) ? std::move(b) : std::move(a);
+}
+
+Candidate sequential(const Step& step, const PartitionLimits&) {
+  return as_it_is(step, "compute and all-to-all take turns", step.program(), step.loads(),
+                  taking_turns(step.program(), step.dependencies()));
+}
+
+// Where the instructions of [begin, end) of the source stand in the rewritten program.
+std::pair<std::size_t, std::size_t> place_of(const Rewritten& rewritten, std::size_t begin, std::size_t end) {
+  std::size_t first = rewritten.origin.size(), last = 0;
+  for (std::size_t i = 0; i < rewritten.origin.size(); ++i) {
+    if (rewritten.origin[i] < int(begin) || rewritten.origin[i] >= int(end)) continue;
+    first = std::min(first, i);
+    last = i + 1;
+  }
+  return {first, last};
+}
+
+// From the first instruction of each layer's experts that is split to the second of their two all-to-alls.
+std::vector<std::pair<std::size_t, std::size_t>> expert_stretches(const Step& step) {
+  std::vector<std::pair<std::size_t, std::size_t>> stretches;
+  int exchanges = 2;
+  for (std::size_t i = 0; i < step.program().instructions.size(); ++i) {
+    if (!step.rows(Cut::capacity)[i]) continue;
+    if (exchanges == 2) {
+      stretches.emplace_back(i, i);
+      exchanges = 0;
+    }
+    exchanges += step.program().instructions[i].op.starts_with("all_to_all");
+    stretches.back().second = i + 1;
+  }
+  return stretches;
+}
+
+Candidate experts_in_parts(const Step& step, int parts) {
+  const Split split = step.all(Cut::capacity, parts);
+  const Rewritten rewritten = rewrite(step.program(), split);
+  Scheduled now{rewritten.program, step.loads(rewritten, split)};
+  for (const auto& [begin, end] : expert_stretches(step)) {
+    const auto [first, last] = place_of(rewritten, begin, end);
+    now = scheduled_within(now.program, now.loads, first, last, {.shared_wire = true, .fill_gaps = true});
+  }
+  Needed needed = taking_turns(now.program, ir::dependencies(now.program));
+  return as_it_is(step, fmt::format("experts and their all-to-alls in {} parts", parts), std::move(now.program),
+                  std::move(now.loads), std::move(needed));
+}
+
+Candidate expert_pipeline(const Step& step, const PartitionLimits& limits) {
+  Candidate best = sequential(step, limits);
+  best.how = "experts and their all-to-alls whole";
+  for (int parts : step.part_counts()) best = better(std::move(best), experts_in_parts(step, parts));
+  return best;
+}
+
+Candidate dw(const Step& step, const PartitionLimits&) {
+  DwReport report;
+  ir::Program program =
+      dw_schedule(step.program(), step.loads(), step.costs().interference(), step.costs().launch_ms(), &report);
+  std::vector<cost::Load> loads = cost::loads(step.costs(), program).value();
+  Needed needed = ir::dependencies(program);
+  return as_it_is(
+      step, fmt::format("weight gradients cover {:.3g} of {:.3g} ms of all-to-all", report.covered_ms, report.room_ms),
+      std::move(program), std::move(loads), std::move(needed));
+}
+
+std::string describe(const Step& step, const std::vector<Range>& ranges) {
+  if (ranges.empty()) return "forward whole";
+  std::string text = "forward in";
+  for (const Range& range : ranges)
+    text += fmt::format(" {} parts from {} to {},", range.parts,
+                        step.program().instructions[std::size_t(range.begin)].label,
+                        step.program().instructions[std::size_t(range.end) - 1].label);
+  text.pop_back();
+  return text;
+}
+
+// The dynamic programme's ranges, and the whole forward pass as one range of each number of parts.
+std::vector<std::vector<Range>> range_choices(const Step& step, const PartitionLimits& limits) {
+  std::vector<std::vector<Range>> choices{choose_forward_ranges(step, {limits.groups_per_moe, limits.max_range})};
+  for (int parts : step.part_counts()) choices.push_back({{0, int(step.forward_end()), parts}});
+  std::erase_if(choices, [](const std::vector<Range>& ranges) { return ranges.empty(); });
+  return choices;
+}
+
+// The forward pass in parts; the backward pass as in `sequential`.
+Candidate partition(const Step& step, const PartitionLimits& limits) {
+  Candidate best = sequential(step, limits);
+  best.how = "no range pays";
+  for (const std::vector<Range>& ranges : range_choices(step, limits)) {
+    const Split split = split_of(step, ranges, false);
+    const Rewritten rewritten = rewrite(step.program(), split);
+    const auto [first, last] = place_of(rewritten, 0, step.forward_end());
+    Scheduled now = scheduled_within(rewritten.program, step.loads(rewritten, split), first, last,
+                                     {.shared_wire = true, .fill_gaps = false});
+    Needed needed = taking_turns(now.program, ir::dependencies(now.program));
+    best = better(std::move(best), as_it_is(step, describe(step, ranges), std::move(now.program), std::move(now.loads),
+                                            std::move(needed)));
+  }
+  return best;
+}
+
+// One split of the step, under each way of ordering it.
+Candidate best_order(const Step& step, const std::string& how, const Split& split, Candidate best) {
+  const Rewritten rewritten = rewrite(step.program(), split);
+  const std::vector<cost::Load> loads = step.loads(rewritten, split);
+  for (bool shared_wire : {true, false})
+    for (bool fill_gaps : {true, false}) {
+      const Scheduled now = scheduled(rewritten.program, loads, {shared_wire, fill_gaps});
+      const Needed needed = ir::dependencies(now.program);
+      best = better(std::move(best), as_it_is(step, how, now.program, now.loads, needed));
+      if (shared_wire)
+        best = better(std::move(best), as_it_is(step, how + ", one message on the wire at a time", now.program,
+                                                now.loads, one_at_a_time_on_the_wire(now.program, needed)));
+    }
+  return best;
+}
+
+Candidate lancet(const Step& step, const PartitionLimits& limits) {
+  Candidate best = better(sequential(step, limits), dw(step, limits));
+  if (!step.has_exchange()) return best;
+  best = best_order(step, "weight gradients where the wire leaves time", step.whole(Cut::batch), std::move(best));
+  for (const std::vector<Range>& ranges : range_choices(step, limits))
+    for (bool backward : {false, true})
+      best = best_order(step, describe(step, ranges) + (backward ? ", backward alike" : ", backward whole"),
+                        split_of(step, ranges, backward), std::move(best));
+  return best;
+}
+
+const Policy table[] = {
+    {"sequential", "no overlap of computation and all-to-all (as DeepSpeed and RAF do)", sequential},
+    {"expert_pipeline", "the experts in 1, 2, 4 or 8 parts beside their all-to-alls (as Tutel does)", expert_pipeline},
+    {"dw", "weight gradients under the backward all-to-alls (Lancet, section 4)", dw},
+    {"partition", "the forward pass around the MoE layers in parts (Lancet, section 5)", partition},
+    {"lancet", "both, and the backward pass in parts where that pays", lancet},
+};
+
+}  // namespace
+
+std::span<const Policy> policy_table() { return table; }
+
+}  // namespace lancet::planner

@@ -1,0 +1,33 @@
+// Costs from an op's work and a declared device and wire: enough to plan with, no measurement.
+#pragma once
+#include <cstdlib>
+#include <string>
+
+#include "lancet/cost/costs.h"
+
+namespace lancet::test {
+
+struct DeclaredCosts final : cost::Costs {
+  double elements_per_ms = 40'000;  // of an op's first operand
+  double wire_mb_per_s = 10;
+  double latency_ms = 0.05;
+  cost::Interference beside{};
+  double core = 0;
+
+  std::optional<double> compute_ms(std::string_view key) const override {
+    const auto open = key.find('[');
+    double elements = 1;
+    for (std::size_t at = open; at != std::string_view::npos && key[at] != ']'; at = key.find_first_of(",]", at + 1))
+      elements *= std::atof(std::string(key.substr(at + 1, 20)).c_str());
+    if (const auto tokens = key.find("tokens="); tokens != std::string_view::npos)
+      elements = 32 * std::atof(std::string(key.substr(tokens + 7)).c_str());
+    return 0.01 + elements / elements_per_ms;
+  }
+  double all_to_all_ms(double bytes) const override { return latency_ms + bytes / wire_mb_per_s * 1e-3; }
+  double all_reduce_ms(double bytes) const override { return latency_ms + bytes / wire_mb_per_s * 1e-3; }
+  double core_ms_per_mb() const override { return core; }
+  double launch_ms() const override { return 0.01; }
+  cost::Interference interference() const override { return beside; }
+};
+
+}  // namespace lancet::test

@@ -1,0 +1,80 @@
+// Every policy trains like `sequential`: the mathematics is unchanged (Lancet, sections 4 and 5; rule 1).
+#include <catch2/catch.hpp>
+
+#include "lancet/ops/catalogue.h"
+#include "planner/declared_costs.h"
+#include "train/support.h"
+
+namespace lancet {
+namespace {
+
+using Records = std::vector<train::StepRecord>;
+
+struct Run {
+  Records records;
+  std::string policy;  // that ran
+  std::int64_t arena = 0;
+  int instructions = 0;
+  std::vector<std::vector<float>> weights;  // of rank 0, by name
+};
+
+Run run(config::Config config, int ranks, int steps, const cost::Costs& costs) {
+  Run result;
+  const Status status = comm::run_inproc(ranks, [&](comm::Communicator& world) -> Status {
+    LANCET_ASSIGN(const auto trainer, train::Trainer::create(config, world, {.local_ranks = ranks, .costs = &costs}));
+    for (int step = 0; step < steps; ++step) {
+      LANCET_ASSIGN(const train::StepRecord record, trainer->step(step));
+      if (world.rank() == 0) result.records.push_back(record);
+    }
+    if (world.rank() != 0) return {};
+    const ir::Plan& plan = trainer->executor().plan();
+    result.policy = plan.header.text("policy");
+    result.arena = plan.arena_bytes;
+    result.instructions = int(plan.program.instructions.size());
+    for (const auto& [name, tensor] : trainer->store().all())
+      if (tensor.kind == ir::TensorKind::parameter && tensor.type.dtype == DType::f32) {
+        const auto span = tensor.memory.span<const float>();
+        result.weights.emplace_back(span.begin(), span.end());
+      }
+    return {};
+  });
+  if (!status.ok()) throw InternalError(status.error().message);
+  return result;
+}
+
+config::Config config_of(config::Router router, double capacity_factor) {
+  config::Config config = test::small_config();
+  config.model.router = router;
+  config.model.capacity_factor = capacity_factor;
+  config.model.router_aux_loss_coef = 0.02;
+  config.train.clip_grad = 0;
+  return config;
+}
+
+}  // namespace
+
+TEST_CASE("every policy trains as sequential does") {
+  const auto router = GENERATE(config::Router::switch_top1, config::Router::batch_prioritized);
+  const double capacity_factor = GENERATE(0.75, 2.0);  // with drops and without
+  auto config = config_of(router, capacity_factor);
+  test::DeclaredCosts costs;
+  const Run expected = run(config, 2, 20, costs);
+  REQUIRE(expected.policy == "sequential");
+  for (auto policy : {config::Policy::expert_pipeline, config::Policy::dw, config::Policy::partition,
+                      config::Policy::lancet, config::Policy::automatic}) {
+    config.overlap.policy = policy;
+    const Run found = run(config, 2, 20, costs);
+    INFO(config::name(policy) << " ran " << found.policy << ", " << found.instructions << " instructions");
+    CHECK(found.policy != "sequential");
+    for (std::size_t i = 0; i < expected.records.size(); ++i) {
+      INFO("step " << i + 1);
+      CHECK(found.records[i].loss == Approx(expected.records[i].loss).epsilon(1e-6));
+      CHECK(found.records[i].drop_pct.value() == expected.records[i].drop_pct.value());
+      CHECK(found.records[i].load_max_over_mean.value() == expected.records[i].load_max_over_mean.value());
+      if (policy == config::Policy::dw) CHECK(found.records[i].loss == expected.records[i].loss);
+    }
+    if (policy == config::Policy::dw) CHECK(found.weights == expected.weights);
+  }
+}
+
+}  // namespace lancet
