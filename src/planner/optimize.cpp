@@ -22,7 +22,11 @@ class Optimize {
     const TensorId schedule = program_.add_named(TensorKind::input, "schedule", {DType::f32, {3}});
     const TensorId clip = clip_scale();
     program_.outputs.push_back({"grad_norm", clip});
-    for (const Update& update : updates_) this->update(update, clip, schedule);
+    // Updates that are not clipped wait for no norm, only for their gradients.
+    const TensorId clipped = options_.clip_grad > 0 ? ops::append(program_, "clipped_schedule", {schedule, clip}, {},
+                                                                  Role::update, "norm")[0]
+                                                    : schedule;
+    for (const Update& update : updates_) this->update(update, clipped);
     std::erase_if(program_.outputs, [&](const ir::Output& output) {
       const bool zeroed = program_[program_.root(output.tensor)].kind == TensorKind::state;
       return output.name.starts_with("grad.") && (zeroed || !options_.keep_gradients);
@@ -67,7 +71,7 @@ class Optimize {
     return program_.add_named(TensorKind::state, source.name + suffix, {DType::f32, source.type.shape}, source.local);
   }
 
-  void update(const Update& update, TensorId clip, TensorId schedule) {
+  void update(const Update& update, TensorId schedule) {
     const ir::Tensor parameter = program_[update.parameter];
     const double decay = options_.decays && options_.decays(parameter.name) ? options_.weight_decay : 0;
     const bool master = parameter.type.dtype != DType::f32;
@@ -80,7 +84,7 @@ class Optimize {
     } else {
       attributes = {{"momentum", options_.momentum}, {"weight_decay", decay}};
     }
-    operands.insert(operands.end(), {update.gradient, clip, schedule});
+    operands.insert(operands.end(), {update.gradient, schedule});
     if (master) operands.push_back(state(update.parameter, ".master"));
     const char* op = options_.kind == OptimizeOptions::Kind::adamw ? "adamw" : "sgd";
     ops::append(program_, op, operands, attributes, Role::update, parameter.name);

@@ -115,7 +115,7 @@ TEST_CASE("dW schedule: the small model, whatever wire and cores") {
         CHECK(report.before_ms == Approx(makespan(before, costs)));
         CHECK(report.after_ms == Approx(makespan(after, costs)));
         CHECK(report.after_ms < report.before_ms);
-        CHECK(report.movable == 33);
+        CHECK(report.movable == (clip_grad > 0 ? 33 : 33 + 8));  // unclipped, the experts' updates too
         CHECK(ir::print(scheduled(before, costs)) == ir::print(after));
         const auto loads = loads_of(after, costs);
         double covered = 0, room = 0;
@@ -152,7 +152,7 @@ TEST_CASE("dW schedule: never longer where all-reduces decide") {
       const ir::Program after = scheduled(before, costs, &report);
       check_same_step(before, after);
       CHECK(makespan(after, costs) <= makespan(before, costs));
-      CHECK(report.movable == 33);
+      CHECK(report.movable == 41);
     }
 }
 

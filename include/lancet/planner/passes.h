@@ -30,7 +30,8 @@ struct OptimizeOptions {
   int ranks = 1;
   bool keep_gradients = false;  // leave the grad.* outputs (tests); accumulated ones are zero after the update and go
 };
-// The global norm (each parameter once), the clipping factor and the updates in place. Adds the input @schedule f32[3]
+// The global norm (each parameter once), the clipping factor and the updates in place; with clip_grad 0 the norm is
+// reported only, and no update waits for it. Adds the input @schedule f32[3]
 // (learning rate and AdamW's bias corrections), the optimizer's states, @p.master where p is bf16, and the output
 // grad_norm f32[2] (norm, factor). Accumulated gradients are set to zero after their use.
 ir::Program optimize(const ir::Program& program, const OptimizeOptions& options);
