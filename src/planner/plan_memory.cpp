@@ -5,6 +5,7 @@
 
 #include "lancet/ir/dependencies.h"
 #include "lancet/planner/passes.h"
+#include "reorder.h"
 
 namespace lancet::planner {
 namespace {
@@ -15,8 +16,6 @@ using Clock = ir::HappensBefore::Clock;
 
 constexpr std::int64_t alignment = 64;  // a cache line, and the widest vector
 std::int64_t aligned(std::int64_t bytes) { return (bytes + alignment - 1) / alignment * alignment; }
-
-using Needed = std::vector<std::vector<InstructionId>>;
 
 // Compute and all-to-all take turns: each waits for the last of the other before it.
 void take_turns(const ir::Program& program, Needed& needed) {
@@ -149,10 +148,11 @@ class Placer {
 
 }  // namespace
 
-ir::Plan plan_memory(const ir::Program& program, Ordering ordering) {
+ir::Plan plan_memory(const ir::Program& program, Ordering ordering, const Needed& extra) {
   ir::Plan plan;
   plan.program = program;
   Needed needed = ir::dependencies(program);
+  join(needed, extra);
   if (ordering == Ordering::sequential) take_turns(program, needed);
   plan.waits = ir::minimal_waits(program, needed);
   plan.predicted.resize(program.instructions.size());

@@ -57,6 +57,24 @@ struct DwReport {
 ir::Program dw_schedule(const ir::Program& program, std::span<const cost::Load> loads,
                         const cost::Interference& interference, double launch_ms, DwReport* report = nullptr);
 
+struct ReduceReport {
+  std::int64_t chunk_bytes = 0;        // 0: the buckets as they were
+  bool all_to_all_first = false;       // chunks wait for the all-to-alls that are on the wire
+  double before_ms = 0, after_ms = 0;  // simulated makespans
+};
+// A Program and, per instruction, earlier ones that it shall wait for besides its dependencies.
+struct Ordered {
+  ir::Program program;
+  std::vector<std::vector<ir::InstructionId>> extra;
+};
+// Cuts the gradients' all-reduces (sync's buckets) anew, into chunks that fit between all-to-alls: an all-to-all then
+// shares the wire with one chunk at most. Large gradients are reduced in slices. A chunk may wait for the all-to-all
+// that is on the wire when it is ready; updates at the end of the step go in the order in which their gradients are
+// ready. Of several chunk sizes, with such waits and without, the one with the shortest simulated step; where that is
+// no gain, everything stays. loads: per instruction; those of new all-reduces are asked of the costs.
+Ordered reduce_schedule(const ir::Program& program, std::span<const cost::Load> loads, const cost::Costs& costs,
+                        ReduceReport* report = nullptr);
+
 // How the lanes are tied together.
 enum class Ordering {
   dependencies,  // each instruction waits for what it depends on
@@ -65,7 +83,8 @@ enum class Ordering {
 
 // Gives every instruction its waits and every value its place in the arena: a Plan without predictions. Bytes are
 // shared only by values whose accesses are ordered by the lanes and waits. Each begins at a multiple of 64 bytes; the
-// operands of an all-reduce lie side by side.
-ir::Plan plan_memory(const ir::Program& program, Ordering ordering);
+// operands of an all-reduce lie side by side. extra: as in Ordered; empty: none.
+ir::Plan plan_memory(const ir::Program& program, Ordering ordering,
+                     const std::vector<std::vector<ir::InstructionId>>& extra = {});
 
 }  // namespace lancet::planner
