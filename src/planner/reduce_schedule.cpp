@@ -50,6 +50,12 @@ class Buckets {
     return most;
   }
 
+  // Start-up times would make the wire's work half as long again as with the largest.
+  bool too_small(std::int64_t chunk_bytes) const {
+    const double most = double(largest()), chunk = double(chunk_bytes);
+    return costs_.all_reduce_ms(chunk) / chunk > 1.5 * costs_.all_reduce_ms(most) / most;
+  }
+
   // With chunks of about this size, each behind what completes it.
   void cut(std::int64_t chunk_bytes, ir::Program& result, std::vector<cost::Load>& loads) {
     result = program_;
@@ -278,6 +284,7 @@ Ordered reduce_schedule(const ir::Program& program, std::span<const cost::Load> 
   Ordered best{program, {}};
   for (std::int64_t chunk : chunks) {
     if (buckets.empty() || chunk > 2 * buckets.largest()) continue;
+    if (chunk > 0 && buckets.too_small(chunk)) continue;
     Candidate cut;
     if (chunk == 0)
       cut = {program, {loads.begin(), loads.end()}, {}, {}};

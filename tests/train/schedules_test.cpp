@@ -1,10 +1,11 @@
 // A schedule changes when things are computed, not what: the same weights, bit for bit.
+#include <catch2/catch.hpp>
+
 #include <algorithm>
-#include <cstring>
+#include <chrono>
 #include <map>
 
 #include "../planner/fake_costs.h"
-#include "lancet/base/random.h"
 #include "lancet/model/gpt2_moe.h"
 #include "lancet/model/initialize.h"
 #include "lancet/planner/passes.h"
@@ -114,6 +115,46 @@ TEST_CASE("schedules of dWs and all-reduces change no bit") {
     const auto& before = plain[rank].at("loss0");
     CHECK((plain[rank].at("loss3") != before));  // it trained
   }
+}
+
+TEST_CASE("scheduling 24 blocks on 64 ranks") {
+  config::Config config;
+  config.model = {.n_layer = 24,
+                  .n_head = 16,
+                  .n_embd = 1024,
+                  .n_positions = 512,
+                  .vocab_size = 50257,
+                  .n_inner = {},
+                  .experts_per_rank = {},
+                  .num_local_experts = 128};
+  config.train.micro_batch_size = 8;
+  config.train.seq_len = 512;
+  const ir::Program program = whole_step(config, 64);
+  test::FakeCosts costs;  // about one A100 and 12.5 GB/s
+  costs.flops_per_ms = 5e10;
+  costs.bytes_per_ms = 1e9;
+  costs.wire_bytes_per_ms = 1.25e7;
+  costs.reduce_bytes_per_ms = 6e6;
+  costs.wire_start_ms = 0.05;
+  costs.core = 0.002;
+  const auto start = std::chrono::steady_clock::now();
+  auto seconds = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(); };
+  planner::DwReport dw;
+  const ir::Program moved = planner::dw_schedule(program, test::loads_of(program, costs), costs.beside, 0.01, &dw);
+  const double dw_seconds = seconds();
+  planner::ReduceReport reduce;
+  const planner::Ordered ordered = planner::reduce_schedule(moved, test::loads_of(moved, costs), costs, &reduce);
+  const double all_seconds = seconds();
+  const ir::Plan plan = planner::plan_memory(ordered.program, planner::Ordering::dependencies, ordered.extra);
+  WARN("24 blocks, 64 ranks: " << program.instructions.size() << " instructions, step " << dw.before_ms << " ms, dW "
+                               << dw.after_ms << " ms (" << dw.covered_ms << " of " << dw.room_ms
+                               << " ms covered), all-reduces " << reduce.after_ms << " ms in chunks of "
+                               << reduce.chunk_bytes << (reduce.all_to_all_first ? ", all-to-all first" : "") << ", "
+                               << ordered.program.instructions.size() << " instructions; seconds: " << dw_seconds
+                               << ", " << all_seconds - dw_seconds << ", memory " << seconds() - all_seconds);
+  CHECK(dw.after_ms < dw.before_ms);
+  CHECK(reduce.after_ms < dw.after_ms);
+  if (const Status sound = ir::verify(plan); !sound.ok()) FAIL(sound.error().message);
 }
 
 }  // namespace lancet
