@@ -45,6 +45,7 @@ class Reorder {
     const std::size_t i = id.index();
     if (emitted_[i]) return;
     for (InstructionId before : dependencies_[i]) emit(before);
+    if (emitted_[i]) return;  // behind one of those
     emitted_[i] = true;
     order_.push_back(id);
     for (InstructionId next : behind_[i]) emit(next);
