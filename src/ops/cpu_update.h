@@ -4,6 +4,9 @@
 
 namespace lancet::ops::cpu {
 
+// What the gradient is multiplied by, given an update's schedule.
+inline float gradient_scale(const float* schedule, bool clipped) { return clipped ? schedule[3] : 1.0F; }
+
 // The weights of an update: a master copy, if there is one, is what is updated, and w its rounding.
 class Weights {
  public:

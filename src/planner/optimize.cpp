@@ -20,9 +20,15 @@ class Optimize {
     collect();
     if (updates_.empty()) return std::move(program_);
     const TensorId schedule = program_.add_named(TensorKind::input, "schedule", {DType::f32, {3}});
-    const TensorId clip = clip_scale();
-    program_.outputs.push_back({"grad_norm", clip});
-    for (const Update& update : updates_) this->update(update, clip, schedule);
+    if (options_.clip_grad > 0) {
+      const TensorId clip = clip_scale();
+      const TensorId clipped = ops::append(program_, "clipped_schedule", {schedule, clip}, {}, Role::update, "norm")[0];
+      for (const Update& update : updates_) this->update(update, clipped);
+    } else {  // the norm is for the metrics: no update waits for it
+      for (const Update& update : updates_) this->update(update, schedule);
+      clip_scale();
+    }
+    zero_accumulated();
     std::erase_if(program_.outputs, [&](const ir::Output& output) {
       const bool zeroed = program_[program_.root(output.tensor)].kind == TensorKind::state;
       return output.name.starts_with("grad.") && (zeroed || !options_.keep_gradients);
@@ -59,7 +65,10 @@ class Optimize {
     }
     if (!shared.empty())
       sums.push_back(ops::append(program_, "squared_norm", shared, {}, Role::update, "norm.shared")[0]);
-    return ops::append(program_, "clip_scale", sums, {{"max_norm", options_.clip_grad}}, Role::update, "norm")[0];
+    const TensorId clip =
+        ops::append(program_, "clip_scale", sums, {{"max_norm", options_.clip_grad}}, Role::update, "norm")[0];
+    program_.outputs.push_back({"grad_norm", clip});
+    return clip;
   }
 
   TensorId state(TensorId parameter, const char* suffix) {
@@ -67,7 +76,7 @@ class Optimize {
     return program_.add_named(TensorKind::state, source.name + suffix, {DType::f32, source.type.shape}, source.local);
   }
 
-  void update(const Update& update, TensorId clip, TensorId schedule) {
+  void update(const Update& update, TensorId schedule) {
     const ir::Tensor parameter = program_[update.parameter];
     const double decay = options_.decays && options_.decays(parameter.name) ? options_.weight_decay : 0;
     const bool master = parameter.type.dtype != DType::f32;
@@ -80,12 +89,17 @@ class Optimize {
     } else {
       attributes = {{"momentum", options_.momentum}, {"weight_decay", decay}};
     }
-    operands.insert(operands.end(), {update.gradient, clip, schedule});
+    operands.push_back(update.gradient);
+    operands.push_back(schedule);
     if (master) operands.push_back(state(update.parameter, ".master"));
     const char* op = options_.kind == OptimizeOptions::Kind::adamw ? "adamw" : "sgd";
     ops::append(program_, op, operands, attributes, Role::update, parameter.name);
-    if (const TensorId sum = program_.root(update.gradient); program_[sum].kind == TensorKind::state)
-      ops::append(program_, "zero", {sum}, {}, Role::update, parameter.name);
+  }
+
+  void zero_accumulated() {
+    for (const Update& update : updates_)
+      if (const TensorId sum = program_.root(update.gradient); program_[sum].kind == TensorKind::state)
+        ops::append(program_, "zero", {sum}, {}, Role::update, program_[update.parameter].name);
   }
 
   ir::Program program_;

@@ -5,6 +5,7 @@
 #include "candidate.h"
 #include "lancet/ir/dependencies.h"
 #include "lancet/planner/passes.h"
+#include "reorder.h"
 
 namespace lancet::planner {
 namespace {

@@ -1,5 +1,7 @@
 #include "reorder.h"
 
+#include <algorithm>
+
 namespace lancet::planner {
 namespace {
 
@@ -43,6 +45,7 @@ class Reorder {
     const std::size_t i = id.index();
     if (emitted_[i]) return;
     for (InstructionId before : dependencies_[i]) emit(before);
+    if (emitted_[i]) return;  // behind one of those
     emitted_[i] = true;
     order_.push_back(id);
     for (InstructionId next : behind_[i]) emit(next);
@@ -63,6 +66,17 @@ class Reorder {
 
 Order reordered(const ir::Program& program, const Needed& dependencies, const std::vector<Order>& behind) {
   return Reorder(program, dependencies, behind).run();
+}
+
+void join(Needed& needed, const Needed& extra) {
+  LANCET_CHECK(extra.empty() || extra.size() == needed.size(), "expected extra needs of {} instructions, found {}",
+               needed.size(), extra.size());
+  for (std::size_t i = 0; i < extra.size(); ++i) {
+    auto& list = needed[i];
+    list.insert(list.end(), extra[i].begin(), extra[i].end());
+    std::sort(list.begin(), list.end());
+    list.erase(std::unique(list.begin(), list.end()), list.end());
+  }
 }
 
 ir::Program permuted(const ir::Program& program, const Order& order) {

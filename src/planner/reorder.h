@@ -14,6 +14,9 @@ using Order = std::vector<ir::InstructionId>;
 // what an instruction needs and is not there yet comes before it.
 Order reordered(const ir::Program& program, const Needed& dependencies, const std::vector<Order>& behind);
 
+// Adds per instruction what `extra` names (empty: nothing).
+void join(Needed& needed, const Needed& extra);
+
 ir::Program permuted(const ir::Program& program, const Order& order);
 
 // Per place in the new order, what `values` holds for the instruction there.

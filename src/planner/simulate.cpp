@@ -32,12 +32,13 @@ struct LaneState {
 class Simulation {
  public:
   Simulation(const ir::Program& program, const Needed& needed, std::span<const cost::Load> loads,
-             const cost::Interference& interference, double launch_ms)
+             const cost::Interference& interference, double launch_ms, Wire wire)
       : program_(program),
         needed_(needed),
         loads_(loads),
         interference_(interference),
         launch_ms_(launch_ms),
+        wire_(wire),
         when_(program.instructions.size()),
         ended_(program.instructions.size()) {
     for (std::size_t i = 0; i < program.instructions.size(); ++i)
@@ -83,6 +84,7 @@ class Simulation {
   bool start(LaneState& lane) {
     if (lane.running || lane.done() || !all_ended(lane) || lane.ready > time_) return false;
     const std::size_t i = lane.at_head().index();
+    if (wire_ == Wire::all_to_all_first && lane_of(i) == reduce && lanes_[expert].running) return false;
     when_[i].start = time_;
     lane.left = loads_[i].ms;
     lane.running = lane.left > 0;
@@ -118,7 +120,7 @@ class Simulation {
   double until_event(const LaneState& lane) const {
     if (lane.running) return lane.left / lane.rate;
     if (lane.done() || lane.need < needed_[lane.at_head().index()].size()) return never;
-    return lane.ready - time_;
+    return lane.ready > time_ ? lane.ready - time_ : never;  // ready, but the wire is another's
   }
 
   // What falls within a rounding error of the step falls at its end: ties stay ties.
@@ -143,6 +145,7 @@ class Simulation {
   std::span<const cost::Load> loads_;
   const cost::Interference& interference_;
   const double launch_ms_;
+  const Wire wire_;
   std::vector<ir::Interval> when_;
   std::vector<bool> ended_;
   std::array<LaneState, ir::lane_count> lanes_;
@@ -152,12 +155,12 @@ class Simulation {
 }  // namespace
 
 Timeline simulate(const ir::Program& program, const Needed& needed, std::span<const cost::Load> loads,
-                  const cost::Interference& interference, double launch_ms) {
+                  const cost::Interference& interference, double launch_ms, Wire wire) {
   const std::size_t count = program.instructions.size();
   LANCET_CHECK(needed.size() == count && loads.size() == count,
                "expected needs and loads of {} instructions, found {} and {}", count, needed.size(), loads.size());
   Timeline timeline;
-  timeline.when = Simulation(program, needed, loads, interference, launch_ms).run();
+  timeline.when = Simulation(program, needed, loads, interference, launch_ms, wire).run();
   for (const ir::Interval& interval : timeline.when) timeline.makespan = std::max(timeline.makespan, interval.end);
   const auto times = ir::lane_times(program, std::span<const ir::Interval>(timeline.when));
   timeline.compute = times.busy[compute];

@@ -276,25 +276,27 @@ void update_weights(ReferenceCall& c, std::size_t master, F f) {
   c.operands[0].values = w.values;
 }
 
-void adamw(ReferenceCall& c) {  // w, m, v, gradient, clip, schedule [, master]
+double scale_of(const DoubleTensor& schedule) { return schedule.values.size() > 3 ? schedule[3] : 1; }
+
+void adamw(ReferenceCall& c) {  // w, m, v, gradient, schedule [, master]
   auto &m = c.operands[1], &v = c.operands[2];
-  const auto &gradient = c.operands[3], &clip = c.operands[4], &schedule = c.operands[5];
+  const auto &gradient = c.operands[3], &schedule = c.operands[4];
   const double beta1 = c.attributes.real("beta1"), beta2 = c.attributes.real("beta2"), eps = c.attributes.real("eps"),
                decay = c.attributes.real("weight_decay");
-  update_weights(c, 6, [&](Index i, double w) {
-    const double g = gradient[i] * clip[1];
+  update_weights(c, 5, [&](Index i, double w) {
+    const double g = gradient[i] * scale_of(schedule);
     m[i] = beta1 * m[i] + (1 - beta1) * g;
     v[i] = beta2 * v[i] + (1 - beta2) * g * g;
     return w - schedule[0] * (m[i] / schedule[1] / (std::sqrt(v[i] / schedule[2]) + eps) + decay * w);
   });
 }
 
-void sgd(ReferenceCall& c) {  // w, v, gradient, clip, schedule [, master]
+void sgd(ReferenceCall& c) {  // w, v, gradient, schedule [, master]
   auto& v = c.operands[1];
-  update_weights(c, 5, [&](Index i, double w) {
+  update_weights(c, 4, [&](Index i, double w) {
     v[i] = c.attributes.real("momentum") * v[i] +
-           (c.operands[2][i] * c.operands[3][1] + c.attributes.real("weight_decay") * w);
-    return w - c.operands[4][0] * v[i];
+           (c.operands[2][i] * scale_of(c.operands[3]) + c.attributes.real("weight_decay") * w);
+    return w - c.operands[3][0] * v[i];
   });
 }
 
@@ -312,6 +314,11 @@ void clip_scale(ReferenceCall& c) {
   c.results[0][1] = most > 0 ? std::min(1.0, most / std::sqrt(sum)) : 1.0;
 }
 
+void clipped_schedule(ReferenceCall& c) {
+  for (Index i = 0; i < 3; ++i) c.results[0][i] = c.operands[0][i];
+  c.results[0][3] = c.operands[1][1];
+}
+
 void zero(ReferenceCall& c) { std::fill(c.operands[0].values.begin(), c.operands[0].values.end(), 0.0); }
 
 void all_reduce(ReferenceCall& c) {  // of one rank
@@ -326,6 +333,7 @@ std::map<std::string_view, Reference> make_table() {
                                               {"attention", attention},
                                               {"attention_dx", attention_dx},
                                               {"clip_scale", clip_scale},
+                                              {"clipped_schedule", clipped_schedule},
                                               {"cross_entropy", cross_entropy},
                                               {"cross_entropy_train", cross_entropy},
                                               {"embedding", embedding},

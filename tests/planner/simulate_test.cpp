@@ -124,6 +124,19 @@ TEST_CASE("what runs side by side slows down") {
              {{0, 4.6}, {0, 4}});
 }
 
+TEST_CASE("an all-reduce lets an all-to-all go first") {
+  using planner::Wire;
+  // The all-reduces (4, 2) are ready at 0 and 4, the all-to-all (3) at 3: the first goes on, the second waits.
+  const ir::Program p = lanes_of("crer");
+  const Needed n = needs({{}, {}, {0}, {}});
+  const std::vector<Load> loads{{3}, {4}, {3}, {2}};
+  check_when(simulate(p, n, loads, {1, 0.5}, 0, Wire::all_to_all_first), {{0, 3}, {0, 5}, {3, 7}, {7, 9}});
+  check_when(simulate(p, n, loads, {1, 0.5}, 0, Wire::shared), {{0, 3}, {0, 5}, {3, 9}, {5, 9}});
+  // Ready at the same moment, the all-to-all goes; what takes no time does not wait.
+  check_when(simulate(lanes_of("er"), needs({{}, {}}), std::vector<Load>{{2}, {1}}, {}, 0, Wire::all_to_all_first),
+             {{0, 2}, {2, 3}});
+}
+
 TEST_CASE("what costs nothing takes no time, and passes its signal on at once") {
   const Timeline t = simulate(lanes_of("cecec"), needs({{}, {0}, {1}, {2}, {3}}),
                               std::vector<Load>{{2}, {0}, {0}, {0}, {3}}, {0.5, 0.5}, 0);

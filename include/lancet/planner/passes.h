@@ -31,7 +31,8 @@ struct OptimizeOptions {
   int ranks = 1;
   bool keep_gradients = false;  // leave the grad.* outputs (tests); accumulated ones are zero after the update and go
 };
-// The global norm (each parameter once), the clipping factor and the updates in place. Adds the input @schedule f32[3]
+// The global norm (each parameter once), the clipping factor and the updates in place; with clip_grad 0 the norm is
+// reported only, and no update waits for it. Adds the input @schedule f32[3]
 // (learning rate and AdamW's bias corrections), the optimizer's states, @p.master where p is bf16, and the output
 // grad_norm f32[2] (norm, factor). Accumulated gradients are set to zero after their use.
 ir::Program optimize(const ir::Program& program, const OptimizeOptions& options);
@@ -56,6 +57,24 @@ struct DwReport {
 // stays as it is. loads: per instruction.
 ir::Program dw_schedule(const ir::Program& program, std::span<const cost::Load> loads,
                         const cost::Interference& interference, double launch_ms, DwReport* report = nullptr);
+
+struct ReduceReport {
+  std::int64_t chunk_bytes = 0;        // 0: the buckets as they were
+  bool all_to_all_first = false;       // chunks wait for the all-to-alls that are on the wire
+  double before_ms = 0, after_ms = 0;  // simulated makespans
+};
+// A Program and, per instruction, earlier ones that it shall wait for besides its dependencies.
+struct Ordered {
+  ir::Program program;
+  std::vector<std::vector<ir::InstructionId>> extra;
+};
+// Cuts the gradients' all-reduces (sync's buckets) anew, into chunks that fit between all-to-alls: an all-to-all then
+// shares the wire with one chunk at most. Large gradients are reduced in slices. A chunk may wait for the all-to-all
+// that is on the wire when it is ready; updates at the end of the step go in the order in which their gradients are
+// ready. Of several chunk sizes, with such waits and without, the one with the shortest simulated step; where that is
+// no gain, everything stays. loads: per instruction; those of new all-reduces are asked of the costs.
+Ordered reduce_schedule(const ir::Program& program, std::span<const cost::Load> loads, const cost::Costs& costs,
+                        ReduceReport* report = nullptr);
 
 // Gives every instruction its waits and every value its place in the arena: a Plan without predictions. needed: per
 // instruction the earlier ones it may not start before; all dependencies, and what a policy adds. Bytes are shared only

@@ -20,11 +20,14 @@ struct Timeline {
   double exposed = 0;                                  // and the compute lane is not
 };
 
+// Whether an all-reduce that is ready may start beside an all-to-all, or lets it have the wire to itself first.
+enum class Wire { shared, all_to_all_first };
+
 // loads: per instruction. An instruction starts when its lane is free and what it needs has ended, launch_ms after that
 // where it is another lane's. Communication goes at wire_beside_compute while the compute lane is busy, times
 // wire_beside_wire while both communication lanes are; compute at what the cores that move bytes leave it: core_ms are
 // taken from it over the whole of a communication, however long that then is. Time linear in instructions and needs.
 Timeline simulate(const ir::Program& program, const Needed& needed, std::span<const cost::Load> loads,
-                  const cost::Interference& interference, double launch_ms);
+                  const cost::Interference& interference, double launch_ms, Wire wire = Wire::shared);
 
 }  // namespace lancet::planner

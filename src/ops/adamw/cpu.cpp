@@ -6,15 +6,15 @@
 namespace lancet::ops {
 namespace {
 
-// The numbers of one step: attributes are fixed, clip and schedule are read when it runs.
+// The numbers of one step: attributes are fixed, the schedule is read when it runs.
 struct Settings {
   explicit Settings(const KernelArgs& args)
       : beta1(args.attributes.real("beta1")),
         beta2(args.attributes.real("beta2")),
         eps(args.attributes.real("eps")),
         weight_decay(args.attributes.real("weight_decay")),
-        clip(args.operands[4].as<float>()),
-        schedule(args.operands[5].as<float>()) {}
+        schedule(args.operands[4].as<float>()),
+        clipped(args.operands[4].elements() > 3) {}
 
   AdamW step() const {
     const double lr = schedule[0], correction1 = schedule[1], correction2 = schedule[2];
@@ -23,22 +23,23 @@ struct Settings {
             .beta2 = float(beta2),
             .rest2 = float(1 - beta2),
             .eps = float(eps),
-            .scale = clip[1],
+            .scale = cpu::gradient_scale(schedule, clipped),
             .keep = float(1 - lr * weight_decay),
             .step = float(lr / correction1),
             .denominator = float(1 / std::sqrt(correction2))};
   }
 
   double beta1, beta2, eps, weight_decay;
-  const float *clip, *schedule;
+  const float* schedule;
+  bool clipped;
 };
 
-// adamw(&w, &m, &v, gradient, clip, schedule [, &master])
+// adamw(&w, &m, &v, gradient, schedule [, &master])
 Kernel bind(const KernelArgs& args) {
   const Settings settings(args);
   float *m = args.operands[1].as<float>(), *v = args.operands[2].as<float>();
   const float* gradient = args.operands[3].as<float>();
-  const cpu::Weights weights(args, 6);
+  const cpu::Weights weights(args, 5);
   return [=]() -> Status {
     const AdamW step = settings.step();
     weights.update([=](float w, std::int64_t i) { return step(w, m[i], v[i], gradient[i]); });

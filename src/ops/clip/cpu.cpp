@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <vector>
@@ -71,7 +72,19 @@ Kernel bind_scale(const KernelArgs& args) {
   };
 }
 
-const CpuKernel table[] = {{"squared_norm", bind_norm, workspace}, {"clip_scale", bind_scale}};
+// clipped_schedule(schedule, clip) -> f32[4]
+Kernel bind_schedule(const KernelArgs& args) {
+  const float *schedule = args.operands[0].as<float>(), *clip = args.operands[1].as<float>();
+  float* result = args.results[0].as<float>();
+  return [=]() -> Status {
+    std::copy_n(schedule, 3, result);
+    result[3] = clip[1];
+    return {};
+  };
+}
+
+const CpuKernel table[] = {
+    {"squared_norm", bind_norm, workspace}, {"clip_scale", bind_scale}, {"clipped_schedule", bind_schedule}};
 
 }  // namespace
 

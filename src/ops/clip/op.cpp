@@ -1,6 +1,7 @@
 // The global norm of the gradients and the factor that clips it.
 //   squared_norm(g, ...) -> f32[1]: the sum of squares, summed in double, the same at any number of threads
 //   clip_scale(sum, ...) {max_norm} -> f32[2]: the norm, and min(1, max_norm / norm); a max_norm of 0 does not clip
+//   clipped_schedule(schedule, clip) -> f32[4]: the optimizer's schedule f32[3], and the second number of clip_scale's
 #include "ops/describe.h"
 
 namespace lancet::ops {
@@ -18,6 +19,12 @@ Inferred infer_scale(const OpInput& in) {
   return Types{{DType::f32, {2}}};
 }
 
+Inferred infer_schedule(const OpInput& in) {
+  if (!is_vector(in.operands[0], 3) || !is_vector(in.operands[1], 2))
+    return expected("schedule f32[3] and clip f32[2]");
+  return Types{{DType::f32, {4}}};
+}
+
 Work work(const OpInput& in) { return {bytes_of(in) / 2, bytes_of(in)}; }
 
 const OpDef table[] = {
@@ -33,6 +40,11 @@ const OpDef table[] = {
      .infer = infer_scale,
      .work = work,
      .samples = {{{{{DType::f32, {1}}, Fill::positive}, {{DType::f32, {1}}, Fill::positive}}, {{"max_norm", 0.5}}}}},
+    {.name = "clipped_schedule",
+     .required = 2,
+     .most = 2,
+     .infer = infer_schedule,
+     .samples = {{{{{DType::f32, {3}}, Fill::positive}, {{DType::f32, {2}}, Fill::positive}}, {}}}},
 };
 
 }  // namespace

@@ -4,16 +4,16 @@
 namespace lancet::ops {
 namespace {
 
-// sgd(&w, &v, gradient, clip, schedule [, &master])
+// sgd(&w, &v, gradient, schedule [, &master])
 Kernel bind(const KernelArgs& args) {
   float* velocity = args.operands[1].as<float>();
-  const float *gradient = args.operands[2].as<float>(), *clip = args.operands[3].as<float>(),
-              *schedule = args.operands[4].as<float>();
+  const float *gradient = args.operands[2].as<float>(), *schedule = args.operands[3].as<float>();
+  const bool clipped = args.operands[3].elements() > 3;
   const float momentum = float(args.attributes.real("momentum")),
               weight_decay = float(args.attributes.real("weight_decay"));
-  const cpu::Weights weights(args, 5);
+  const cpu::Weights weights(args, 4);
   return [=]() -> Status {
-    const Sgd step{momentum, weight_decay, schedule[0], clip[1]};
+    const Sgd step{momentum, weight_decay, schedule[0], cpu::gradient_scale(schedule, clipped)};
     weights.update([=](float w, std::int64_t i) { return step(w, velocity[i], gradient[i]); });
     return {};
   };

@@ -1,5 +1,5 @@
 // SGD with momentum, in place: v = momentum * v + (gradient + weight_decay * w); w -= lr * v.
-// sgd(&w, &v, gradient, clip, schedule [, &master]); clip, schedule and master as in adamw.
+// sgd(&w, &v, gradient, schedule [, &master]); schedule and master as in adamw.
 #include "ops/update.h"
 
 namespace lancet::ops {
@@ -9,28 +9,26 @@ Inferred infer(const OpInput& in) { return infer_update(in, 1); }
 
 Work work(const OpInput& in) {
   const double elements = double(in.operands[0].shape.elements());
-  return {5 * elements, elements * (in.operands.size() > 5 ? 22 : 20)};
+  return {5 * elements, elements * (in.operands.size() > 4 ? 22 : 20)};
 }
 
 const Attributes sample_attributes{{"momentum", 0.9}, {"weight_decay", 0.01}};
 
 const OpDef table[] = {
     {.name = "sgd",
-     .required = 5,
-     .most = 6,
+     .required = 4,
+     .most = 5,
      .infer = infer,
      .work = work,
-     .writes = {0, 1, 5},
+     .writes = {0, 1, 4},
      .samples = {{{{{DType::f32, {9, 7}}},
                    {{DType::f32, {9, 7}}},
                    {{DType::f32, {9, 7}}},
-                   {{DType::f32, {2}}, Fill::positive},
-                   {{DType::f32, {3}}, Fill::positive}},
+                   {{DType::f32, {4}}, Fill::positive}},
                   sample_attributes},
                  {{{{DType::bf16, {40}}},
                    {{DType::f32, {40}}},
                    {{DType::f32, {40}}},
-                   {{DType::f32, {2}}, Fill::positive},
                    {{DType::f32, {3}}, Fill::positive},
                    {{DType::f32, {40}}}},
                   sample_attributes}}},
