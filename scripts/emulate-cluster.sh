@@ -34,7 +34,6 @@ namespaces() { ip netns list 2>/dev/null | awk '{print $1}' | grep -x -E "$name(
 hosts_up() { namespaces | grep -c -v -x "$head" || true; }
 is_up() { [ -e "/run/netns/$head" ]; }
 need_up() { is_up || fail "no cluster '$name' is up; first: scripts/emulate-cluster.sh up --hosts 2 --rate 500mbit"; }
-in_head() { ip netns exec "$head" "$@"; }
 
 need_tools() {
   [ "$(uname -s)" = Linux ] || cannot "expected Linux, found $(uname -s)"
@@ -118,6 +117,9 @@ up() {
     make_namespace "$host"
     make_link "$host" "$i" data "$data_net"
     make_link "$host" "$i" launch "$launcher_net"
+    # Ranks on one switch, without pacing by timers (bbr), whatever this machine uses outside.
+    ip netns exec "$host" sysctl -q -w net.ipv4.tcp_congestion_control=cubic 2>/dev/null ||
+      ip netns exec "$host" sysctl -q -w net.ipv4.tcp_congestion_control=reno 2>/dev/null || true
     attempt limit "$host" data "$rate"
     attempt limit "$head" "data$i" "$rate"
   done
@@ -228,9 +230,9 @@ run() {
     --mca plm_rsh_agent "$work/agent" --mca plm_rsh_no_tree_spawn 1
     --mca oob_tcp_if_include "$launcher_net.0/24"
     --mca pml ob1 --mca btl tcp,self --mca btl_tcp_if_include "$data_net.0/24")
-  # In the background, so that a signal to this script reaches mpirun at once.
+  # In the background, and without a shell in between, so that a signal to this script reaches mpirun at once.
   # shellcheck disable=SC2016
-  in_head unshare --uts sh -c 'echo "$0" >/proc/sys/kernel/hostname; exec "$@"' "$head" \
+  ip netns exec "$head" unshare --uts sh -c 'echo "$0" >/proc/sys/kernel/hostname; exec "$@"' "$head" \
     mpirun "${options[@]}" "$@" <&0 &
   local mpirun=$!
   trap 'kill -TERM $mpirun 2>/dev/null' INT TERM HUP
@@ -241,6 +243,7 @@ run() {
   exit "$code"
 }
 
+[[ $name =~ ^[a-z][a-z0-9-]{0,30}$ ]] || fail "expected LANCET_CLUSTER in small letters, digits and -, found '$name'"
 command=${1:-}
 [ $# -eq 0 ] || shift
 case "$command" in

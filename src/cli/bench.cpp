@@ -1,9 +1,9 @@
 #include <algorithm>
 #include <iostream>
 #include <map>
-#include <thread>
 
 #include "bench.h"
+#include "lancet/backend/cpu/parallel.h"
 #include "lancet/base/log.h"
 #include "lancet/ops/catalogue.h"
 #include "lancet/runtime/peak.h"
@@ -68,8 +68,7 @@ void print_table(std::vector<Row> rows, const Yardsticks& yard, double step_ms) 
 Status bench_ops(config::Config config, int steps, comm::Communicator& world, int local_ranks) {
   if (config.data.train.empty()) config.data.synthetic = true;
   LANCET_ASSIGN(const auto trainer, train::Trainer::create(config, world, {.local_ranks = local_ranks}));
-  const int threads =
-      config.threads > 0 ? int(config.threads) : std::max(1, int(std::thread::hardware_concurrency()) / local_ranks);
+  const int threads = config.threads > 0 ? int(config.threads) : std::max(1, backend::cpu::cores() / local_ranks);
   const Yardsticks yard{runtime::measure_product_peak(config.train.dtype, threads),
                         runtime::measure_memory_bandwidth(threads)};
   const ir::Program& program = trainer->executor().plan().program;

@@ -2,9 +2,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <thread>
 
 #include "bench.h"
+#include "lancet/backend/cpu/parallel.h"
 #include "lancet/comm/collect.h"
 #include "lancet/comm/wire.h"
 #include "lancet/runtime/interference.h"
@@ -16,7 +16,7 @@ constexpr double seconds_a_row = 1;
 
 struct Arguments {
   int threads = 0;
-  double max_mb = 16;
+  double min_mb = 0.001, max_mb = 16;
 };
 
 void print_row(comm::Communicator& world, std::string_view operation, std::size_t bytes,
@@ -29,12 +29,12 @@ void print_row(comm::Communicator& world, std::string_view operation, std::size_
   std::fflush(stdout);
 }
 
-Status sweep(comm::Communicator& world, comm::Communicator& reduce, int threads, double max_mb) {
+Status sweep(comm::Communicator& world, comm::Communicator& reduce, int threads, const Arguments& arguments) {
   if (world.rank() == 0)
     fmt::print("{:<11} {:>10} {:>10} {:>8} {:>10} {:>10} {:>9} {:>10}\n", "", "MB", "alone ms", "MB/s", "beside ms",
                "core ms", "core/MB", "cpu/MB");
   runtime::ComputeLoop loop(threads);
-  for (double bytes = 1000; bytes <= max_mb * 1e6 * 1.001; bytes *= 4) {
+  for (double bytes = arguments.min_mb * 1e6; bytes <= arguments.max_mb * 1e6; bytes *= 4) {
     comm::AllToAll exchange(world, static_cast<std::size_t>(bytes));
     LANCET_ASSIGN(const auto all_to_all, loop.measure(
                                              world, [&] { return exchange(world); }, seconds_a_row));
@@ -49,14 +49,12 @@ Status sweep(comm::Communicator& world, comm::Communicator& reduce, int threads,
 
 Status bench_wire(comm::Communicator& world, int local_ranks, const Arguments& arguments) {
   if (world.size() == 1) return config_error("bench wire: expected several ranks, as by mpirun -np 2, found one");
-  const int threads = arguments.threads > 0
-                          ? arguments.threads
-                          : std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / local_ranks);
+  const int threads = arguments.threads > 0 ? arguments.threads : std::max(1, backend::cpu::cores() / local_ranks);
   LANCET_ASSIGN(const auto reduce, world.duplicate());
   LANCET_ASSIGN(const comm::WireReport wire, comm::measure_wire(world));
   if (world.rank() == 0)
     fmt::print("{}; compute lane: {} thread{}\n", comm::to_string(wire), threads, threads == 1 ? "" : "s");
-  LANCET_TRY(sweep(world, *reduce, threads, arguments.max_mb));
+  LANCET_TRY(sweep(world, *reduce, threads, arguments));
   LANCET_ASSIGN(const runtime::WireCosts costs, runtime::measure_interference(world, *reduce, threads));
   if (world.rank() == 0)
     fmt::print(
@@ -76,6 +74,9 @@ void add_bench_wire(CLI::App& bench, Selection& selection) {
   command->add_option("--max-mb", arguments->max_mb, "Largest message: what a rank sends, 10^6 bytes")
       ->capture_default_str()
       ->check(CLI::Range(0.001, 1000.0));
+  command->add_option("--min-mb", arguments->min_mb, "Smallest; each is four times the one before")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0001, 1000.0));
   command->add_option("--threads", arguments->threads, "Threads of the compute lane; 0: the cores a rank has")
       ->capture_default_str()
       ->check(CLI::Range(0, 1024));

@@ -219,9 +219,10 @@ class CpuExecutor final : public Executor {
   }
 
   bool call(std::size_t lane, Step& step) {
-    auto named = [&](const std::string& message) {
+    auto named = [&](const std::string& message) {  // as plan.ir numbers the instructions
       const ir::Instruction& instruction = plan_.program.instructions[static_cast<std::size_t>(step.instruction)];
-      return fmt::format("{} in {} at {}", message, instruction.op, instruction.label);
+      return fmt::format("lane {}: [{}] {} at {}: {}", ir::name(instruction.lane), step.instruction, instruction.op,
+                         instruction.label, message);
     };
     try {
       Status status = step.kernel();

@@ -62,16 +62,15 @@ struct ComputeLoop::State {
 
   // Alone: seconds a turn, of the clock and of the processor.
   void calibrate(double seconds) {
-    std::vector<double> turns;
+    double turns = 0;
     const double cpu = processor_seconds();
     const auto start = Clock::now();
-    while (since(start) < seconds || turns.empty()) {
-      const auto begin = Clock::now();
+    do {
       turn();
-      turns.push_back(since(begin));
-    }
-    turn_cpu = (processor_seconds() - cpu) / double(turns.size());
-    turn_seconds = median(turns);
+      ++turns;
+    } while (since(start) < seconds);
+    turn_cpu = (processor_seconds() - cpu) / turns;
+    turn_seconds = since(start) / turns;  // the mean: what others take of the core, they take beside messages too
   }
 
   static constexpr std::int64_t n = 256;  // its memory fits a core's second-level cache; a turn is a fraction of 1 ms
@@ -144,6 +143,10 @@ Result<double> beside_each_other(comm::Communicator& expert, const Call& on_expe
   return std::clamp(median(speeds), 0.1, 1.0);
 }
 
+// The compute lane cannot lose more than the processor time spent, caches included; what it is late beyond that, other
+// users of the machine took.
+double core_ms(const CallCost& cost) { return std::max(0.0, std::min(cost.core_ms, cost.cpu_ms)); }
+
 // The bytes that the wire takes in wire_seconds.
 Result<std::size_t> representative_bytes(comm::Communicator& communicator) {
   constexpr double pilot_bytes = 256 << 10, most = 8 << 20;
@@ -172,8 +175,8 @@ Result<WireCosts> measure_interference(comm::Communicator& expert, comm::Communi
   const double budget = 2 * rounds * wire_seconds;
   LANCET_ASSIGN(const CallCost all_to_all, loop.measure(expert, on_expert, budget));
   LANCET_ASSIGN(const CallCost all_reduce, loop.measure(reduce, on_reduce, budget));
-  costs.core_ms_per_mb = std::max(0.0, all_to_all.core_ms / (double(costs.bytes) * 1e-6));
-  costs.all_reduce_core_ms_per_mb = std::max(0.0, all_reduce.core_ms / (double(vector.size()) * 4e-6));
+  costs.core_ms_per_mb = core_ms(all_to_all) / (double(costs.bytes) * 1e-6);
+  costs.all_reduce_core_ms_per_mb = core_ms(all_reduce) / (double(vector.size()) * 4e-6);
   costs.interference.wire_beside_compute = std::clamp(all_to_all.alone_ms / all_to_all.beside_ms, 0.1, 1.0);
   LANCET_ASSIGN(costs.interference.wire_beside_wire, beside_each_other(expert, on_expert, all_to_all.alone_ms * 1e-3,
                                                                        reduce, on_reduce, all_reduce.alone_ms * 1e-3));

@@ -4,8 +4,8 @@
 
 #include <algorithm>
 #include <array>
-#include <thread>
 
+#include "lancet/backend/cpu/parallel.h"
 #include "lancet/base/log.h"
 #include "lancet/planner/passes.h"
 #include "lancet/runtime/profiler.h"
@@ -58,7 +58,7 @@ struct Lanes {
 
 int threads_of(const config::Config& config, int local_ranks) {
   if (config.threads > 0) return static_cast<int>(config.threads);
-  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / local_ranks);
+  return std::max(1, backend::cpu::cores() / local_ranks);
 }
 
 cost::Place place_of(const config::Config& config, const comm::Communicator& world, int local_ranks) {

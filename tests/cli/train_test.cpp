@@ -141,8 +141,9 @@ TEST_CASE("a rank that is killed takes the job down within 10 seconds") {
 TEST_CASE("help says what a newcomer needs") {
   CHECK(lancet("--help").lines_with("mpirun -np 2 lancet train") >= 1);
   CHECK(lancet("train --help").lines_with("capacity_factor") >= 1);
-  for (const char* command : {"--help", "train --help", "data --help", "data encode --help", "data tokenize --help",
-                              "data train-tokenizer --help", "bench --help", "bench ops --help", "--version"})
+  for (const char* command :
+       {"--help", "train --help", "data --help", "data encode --help", "data tokenize --help",
+        "data train-tokenizer --help", "bench --help", "bench ops --help", "bench wire --help", "--version"})
     CHECK(lancet(command).code == 0);
 }
 

@@ -230,7 +230,7 @@ TEST_CASE("an error in one lane stops all lanes and names the instruction") {
   const Status status = within(std::chrono::seconds(50), *run.executor);
   REQUIRE_FALSE(status.ok());
   REQUIRE(status.error().code == ExitCode::communication);
-  REQUIRE(status.error().message == "rank 1 did not arrive in all_reduce at d");
+  REQUIRE(status.error().message == "lane reduce: [3] all_reduce at d: rank 1 did not arrive");
   REQUIRE(expert.aborts() >= 1);
 }
 
@@ -240,7 +240,7 @@ TEST_CASE("an exception in a lane is an error like another") {
   const Status status = within(std::chrono::seconds(50), *run.executor);
   REQUIRE_FALSE(status.ok());
   REQUIRE(status.error().code == ExitCode::internal);
-  REQUIRE(status.error().message == "lane on fire in all_reduce at c");
+  REQUIRE(status.error().message == "lane expert: [2] all_reduce at c: lane on fire");
 }
 
 TEST_CASE("a run after one that failed starts anew") {
@@ -258,7 +258,7 @@ TEST_CASE("a run after one that failed starts anew") {
     failing = lane;
     const Status status = within(std::chrono::seconds(50), *run.executor);
     REQUIRE(status.ok() == (lane == 0));
-    if (lane) REQUIRE_THAT(status.error().message, Catch::StartsWith(fmt::format("lane {} in all_reduce", lane)));
+    if (lane) REQUIRE_THAT(status.error().message, Catch::EndsWith(fmt::format(": lane {}", lane)));
     if (!lane) REQUIRE(values(run.output("y")) == Values{11, 11, 11, 11});
   }
 }

@@ -35,7 +35,8 @@ class Communicator {
   // "mpi", "inproc", "self": for the banner.
   virtual std::string transport() const = 0;
 
-  // Every send segment reaches its peer's matching receive segment. Segments to oneself are allowed (copied).
+  // Every send segment reaches its peer's matching receive segment. Segments to oneself are allowed (copied). A call
+  // returns when its own segments have come and its memory is free again; the peers may still be receiving.
   virtual Status exchange(std::span<const Segment> sends, std::span<const Segment> receives) = 0;
   // In place, over all ranks. Element i is ((x0[i] + x1[i]) + x2[i]) + ... in the order of the ranks, on every rank
   // and every transport: the same bits wherever the element lies and however the transport cuts the call.

@@ -45,7 +45,8 @@ class Executor {
                                                   const ExecutorOptions& options);
   virtual ~Executor() = default;
 
-  // One pass over the plan. An error of a lane stops the others and is returned with the instruction's name.
+  // One pass over the plan. An error of a lane stops the others and is returned with the lane and the instruction:
+  // "lane reduce: [12] all_reduce at h.0.ln_1.weight: ...".
   virtual Status run() = 0;
 
   virtual ops::TensorView input(std::string_view name) = 0;         // to be filled before run()

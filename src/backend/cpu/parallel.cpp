@@ -1,5 +1,7 @@
 #include "lancet/backend/cpu/parallel.h"
 
+#include <sched.h>
+
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -118,8 +120,18 @@ void set_threads(int count) {
 
 int threads() {
   if (in_region) return 1;
-  if (thread_count == 0) thread_count = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  if (thread_count == 0) thread_count = cores();
   return thread_count;
+}
+
+// hardware_concurrency() counts the machine's cores, whatever this process may use of them (glibc 2.36).
+int cores() {
+#if defined(__linux__)
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) > 0) return CPU_COUNT(&set);
+#endif
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }
 
 namespace detail {

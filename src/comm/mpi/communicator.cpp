@@ -9,10 +9,11 @@
 namespace lancet::comm::mpi {
 namespace {
 
-// A message is cut into pieces of 256 KB, or into 64 where that is more: MPI counts in int, and only a finished piece
-// shows the progress thread that data is moving. Without the cuts it sleeps while MPI waits to be called for the next
-// fragment: 8 MB over TCP took 26 ms, with them 5 ms; through shared memory without single copy 34 ms and 2 ms.
-constexpr std::size_t shortest_cut = 256 << 10, most_cuts = 64;
+// A message is cut into pieces that Open MPI sends over TCP without asking first (session.cpp). Longer ones it
+// announces, and sends when the receiver's answer has come; the answer waits behind the data that the receiver itself
+// is sending, so that of two ranks that exchange, one sends at a time: 4 MB each way at 62 MB/s took 130 ms, and takes
+// 66 ms. MPI counts in int, hence the limit on their number.
+constexpr std::size_t shortest_cut = direct_bytes, most_cuts = 4096;
 // All-reduce: an array up to this size goes whole to every rank, in one step instead of two.
 constexpr std::size_t small_floats = 1024;
 // Floats that a rank sums in one round: 1 MB, a fraction of a millisecond of copying, is large beside the steps'

@@ -25,10 +25,12 @@
 
 #include "../operation.h"
 #include "lancet/comm/communicator.h"
+#include "receive_rate.h"
 
 namespace lancet::comm::mpi {
 
-using Clock = std::chrono::steady_clock;
+// The longest message that goes without a handshake. (Its receiver buffers it until it is expected.)
+inline constexpr std::size_t direct_bytes = 128 << 10;
 
 struct Channel;
 struct Request;
@@ -171,7 +173,7 @@ class Progress {
   std::vector<Channel*> listening_;     // those that expect messages
   std::vector<MPI_Request> handles_;    // handles_[i] belongs to active_[i]
   std::vector<PieceOf> active_;
-  std::size_t receiving_ = 0;  // receives among them: their data is on the way
+  ReceiveRate rate_;
   std::vector<int> finished_;
   std::vector<MPI_Status> statuses_;
   Clock::time_point last_activity_, next_deadline_;

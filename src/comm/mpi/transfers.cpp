@@ -87,6 +87,7 @@ void Progress::expect_messages(Request& request) {
     piece.done = false;
     if (piece.is_send) continue;
     channel.peers[static_cast<std::size_t>(piece.peer)].expected.push({&request, i});
+    rate_.expect(static_cast<std::size_t>(piece.bytes));
     ++channel.expected;
     ++request.remaining;
   }
@@ -169,7 +170,6 @@ void Progress::receive(Channel& channel, int from) {
       return;
     }
     add_active(handle, next);
-    ++receiving_;
   }
 }
 
@@ -206,7 +206,8 @@ bool Progress::test_active() {
 void Progress::complete(PieceOf active, const MPI_Status& status) {
   Request& request = *active.request;
   const bool collective = request.operation == Operation::duplicate;
-  if (!collective && !request.pieces[active.index].is_send) --receiving_;
+  if (!collective && !request.pieces[active.index].is_send)
+    rate_.arrived(static_cast<std::size_t>(request.pieces[active.index].bytes));
   if (status.MPI_ERROR != MPI_SUCCESS) {
     std::string where;
     if (!collective) {
@@ -281,12 +282,15 @@ void Progress::drop(Channel& channel) {
       handles_[kept] = handles_[i];
       active_[kept++] = active_[i];
     } else if (active_[i].request->operation != Operation::duplicate) {  // (a collective cannot be freed)
-      if (!active_[i].request->pieces[active_[i].index].is_send) --receiving_;
       MPI_Request_free(&handles_[i]);
     }
   }
   handles_.resize(kept);
   active_.resize(kept);
+  for (const Request* request : open_)
+    for (const Piece& piece : request->pieces)
+      if (request->channel == &channel && !piece.is_send && !piece.done)
+        rate_.drop(static_cast<std::size_t>(piece.bytes));
   std::erase_if(open_, [&](const Request* request) { return request->channel == &channel; });
   std::erase(listening_, &channel);
   for (Peer& peer : channel.peers) peer.expected.clear();

@@ -10,6 +10,9 @@ namespace lancet::backend::cpu {
 void set_threads(int count);  // for kernels started by the calling thread; at least 1
 int threads();                // 1 inside a parallel region
 
+// Cores that this process may use (its affinity, as taskset and mpirun's binding set it): at least 1.
+int cores();
+
 namespace detail {
 using RangeFunction = void (*)(void* object, std::int64_t begin, std::int64_t end);
 void parallel_ranges(std::int64_t n, std::int64_t grain, RangeFunction function, void* object);

@@ -1,0 +1,113 @@
+// The emulated cluster: hosts that are network namespaces, with limited links (scripts/emulate-cluster.sh).
+#if defined(LANCET_HAVE_MPI)
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <chrono>
+#include <regex>
+#include <thread>
+
+#include "program.h"
+
+namespace lancet {
+namespace {
+
+using Seconds = std::chrono::duration<double>;
+using std::chrono::steady_clock;
+
+// A cluster of its own, that goes with the test.
+class Cluster {
+ public:
+  Cluster(int hosts, const std::string& rate) {
+    const auto up = command("up --hosts " + std::to_string(hosts) + " --rate " + rate);
+    up_ = up.code == 0;
+    if (up.code == 77)
+      WARN("SKIPPED: " << up.output);
+    else
+      REQUIRE(up.output == "cluster '" + name_ + "': " + std::to_string(hosts) + " hosts, " + rate + " each way\n");
+  }
+  ~Cluster() { command("down"); }
+  bool is_up() const { return up_; }
+  const std::string& name() const { return name_; }
+  test::Outcome command(const std::string& arguments) const {
+    return test::shell("LANCET_CLUSTER=" + name_ + " " LANCET_SOURCE_DIR "/scripts/emulate-cluster.sh " + arguments);
+  }
+  test::Outcome lancet(const std::string& arguments) const { return command("run -- " LANCET_BINARY " " + arguments); }
+
+ private:
+  const std::string name_ = "lt" + std::to_string(getpid()) + "-";
+  bool up_ = false;
+};
+
+}  // namespace
+
+TEST_CASE("ranks on two emulated hosts train as on one, over links of the rate asked for") {
+  const Cluster cluster(2, "100mbit");
+  if (!cluster.is_up()) return;
+  const auto again = cluster.command("up --hosts 2 --rate 1gbit");
+  CHECK(again.code == 2);
+  CHECK(again.lines_with("is up already") == 1);
+
+  const test::TemporaryFolder folder;
+  const std::string train = "train " + folder.write("small.json", test::small_config) +
+                            " --set train.steps=3 --set train.micro_batch_size=2 --run-dir ";
+  REQUIRE(test::mpirun(2, train + (folder / "here")).code == 0);
+  const auto outcome = cluster.lancet(train + (folder / "there"));
+  INFO(outcome.output);
+  REQUIRE(outcome.code == 0);
+  CHECK(outcome.lines_with("transport mpi (2 ranks, 2 hosts)") == 1);
+  const auto here = test::metrics(folder / "here"), there = test::metrics(folder / "there");
+  REQUIRE(there.size() == 3);
+  for (std::size_t i = 0; i < 3; ++i) CHECK(there[i]["loss"] == here[i]["loss"]);
+
+  // 400 Mbit/s are 50 MB/s; the 256 KB that go at once make a few percent of a message of 4 MB.
+  REQUIRE(cluster.command("rate 400mbit").code == 0);
+  const auto status = cluster.command("status");
+  CHECK(status.lines_with("400Mbit  link up") == 2);
+  const auto bench = cluster.lancet("bench wire --min-mb 4 --max-mb 4");
+  INFO(bench.output);
+  REQUIRE(bench.code == 0);
+  CHECK(bench.lines_with("compute lane: 1 thread") == (sysconf(_SC_NPROCESSORS_ONLN) >= 2));
+  std::smatch row;
+  REQUIRE(std::regex_search(bench.output, row, std::regex("all_to_all +4\\.000 +[0-9.]+ +([0-9.]+)")));
+  CHECK(std::stod(row[1]) < 55);
+  CHECK(std::stod(row[1]) > 5);
+
+  REQUIRE(cluster.command("down").code == 0);
+  CHECK(cluster.command("down").code == 0);
+  CHECK(cluster.command("status").lines_with("not up") == 1);
+  CHECK(test::shell("ip netns list").lines_with(cluster.name()) == 0);
+  CHECK(test::shell("ls /etc/netns").lines_with(cluster.name()) == 0);
+  CHECK(cluster.command("run -- true").code == 2);
+}
+
+TEST_CASE("a link that is cut ends the run with code 5, and the error says where and who") {
+  const Cluster cluster(2, "1gbit");
+  if (!cluster.is_up()) return;
+  const test::TemporaryFolder folder;
+  const std::string config = folder.write("small.json", test::small_config), run = folder / "run";
+  test::Outcome outcome;
+  const auto begin = steady_clock::now();
+  std::thread job([&] {
+    outcome = cluster.lancet("train " + config + " --set train.steps=60000 --set comm.timeout_s=2 --run-dir " + run);
+  });
+  while (!std::filesystem::exists(run + "/metrics.jsonl") && steady_clock::now() - begin < Seconds(60))
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  const auto cut = cluster.command("cut 1");
+  const auto since = steady_clock::now();
+  job.join();
+  CHECK(steady_clock::now() - since < Seconds(2 + 10));
+  INFO(outcome.output);
+  CHECK(cut.code == 0);
+  CHECK(outcome.code == 5);
+  const std::regex error(
+      "lane (expert|reduce): \\[[0-9]+\\] [a-z_]+ at [a-z0-9_.]+: [a-z_]+ #[0-9]+ of [0-9]+ bytes on "
+      "\"(expert|reduce)\" \\(rank [01] of 2\\): timed out after 2 s: nothing came from rank [01]\n");
+  CHECK(std::regex_search(outcome.output, error));
+  // The cluster is as good as before.
+  CHECK(cluster.command("mend " + cluster.name() + "1").code == 0);
+  CHECK(cluster.lancet("train " + config + " --set train.steps=1 --run-dir " + run).code == 0);
+}
+
+}  // namespace lancet
+#endif

@@ -1,0 +1,32 @@
+#include <catch2/catch.hpp>
+
+#include "lancet/comm/collect.h"
+
+namespace lancet::comm {
+
+TEST_CASE("each rank's value comes to all") {
+  const Status status = run_inproc(3, [](Communicator& c) -> Status {
+    LANCET_ASSIGN(const auto all, collect(c, 10.0 + c.rank() * c.rank()));
+    LANCET_ASSIGN(const double most, largest(c, -double(c.rank())));
+    LANCET_ASSIGN(const double middle, mean(c, double(c.rank() * 3)));
+    if (all != std::vector<double>{10, 11, 14} || most != 0 || middle != 3)
+      return internal_error("rank " + std::to_string(c.rank()) + " has other values");
+    return {};
+  });
+  CHECK((status.ok() ? "" : status.error().message) == "");
+}
+
+TEST_CASE("an all-to-all sends as much to every other rank, and nothing where there is none") {
+  const Status status = run_inproc(3, [](Communicator& c) -> Status {
+    AllToAll exchange(c, 1001);
+    if (exchange.bytes() != 1000) return internal_error(std::to_string(exchange.bytes()));
+    return exchange(c);
+  });
+  CHECK((status.ok() ? "" : status.error().message) == "");
+  const auto self = make_self();
+  AllToAll alone(*self, 1000);
+  CHECK(alone.bytes() == 0);
+  CHECK(alone(*self).ok());
+}
+
+}  // namespace lancet::comm
