@@ -17,8 +17,8 @@
 namespace lancet::train {
 
 struct TrainerOptions {
-  int local_ranks = 1;          // ranks on this host: they share its cores
-  std::string default_profile;  // where costs are kept if config.overlap.profile names no file; empty: nowhere
+  int local_ranks = 1;               // ranks on this host: they share its cores
+  std::string default_profile = {};  // where costs are kept if config.overlap.profile names no file; empty: nowhere
   // For tests: gradients (outputs grad.*, before clipping) and routes (route.*) stay readable after a step.
   bool inspect = false;
   Batches* batches = nullptr;  // for tests: in place of the config's data
