@@ -9,6 +9,9 @@
 // evenly, in random order, over the experts. All-to-alls copy locally, as many rows as they would receive; all-reduces
 // are left out.
 //
+// A kernel of one thread never sleeps, so where its thread waited for the core (the machine does other things, too),
+// that time is not counted. Kernels of several threads are taken by the wall's clock.
+//
 // Statistic: noise only adds time, so an instruction's time is its median over the sweeps; instructions of one key that
 // stand in different places differ truly, and the planner adds them up, so a key's time is the mean of theirs. Ranks
 // measure at the same time, since they share the memory's bandwidth, and take the mean over ranks.
