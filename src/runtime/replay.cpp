@@ -136,7 +136,7 @@ class CpuReplay final : public Replay {
   void place_aside() {
     for (std::size_t i = 0; i < program_.tensors.size(); ++i) {
       const ir::Tensor& tensor = program_.tensors[i];
-      const bool value = tensor.kind == TensorKind::value && !tensor.storage.valid() &&
+      const bool value = tensor.number >= 0 && !tensor.storage.valid() &&
                          (tensor.type.dtype == DType::route || tensor.type.dtype == DType::i32);
       if (!value && tensor.kind != TensorKind::input) continue;
       const ops::TensorView view{
@@ -167,13 +167,19 @@ class CpuReplay final : public Replay {
   }
 
   ops::TensorView view(TensorId id) {
-    const TensorId root = program_.root(id);
-    const ir::Tensor& tensor = program_[root];
-    if (const auto it = aside_.find(root.index()); it != aside_.end()) return {it->second.data(), program_.type(id)};
-    if (tensor.kind != TensorKind::value) return {store_[tensor.name].memory.data(), program_.type(id)};
-    const std::int64_t offset = plan_.offsets[root.index()];
-    LANCET_CHECK(offset >= 0, "{} has no place in the arena", program_.display(root));
-    return {arena_.as<std::byte>() + offset, program_.type(id)};
+    const ir::Region region = program_.region(id);
+    const ir::Tensor& tensor = program_[region.root];
+    std::byte* data = nullptr;
+    if (const auto it = aside_.find(region.root.index()); it != aside_.end()) {
+      data = it->second.as<std::byte>();
+    } else if (tensor.number < 0) {
+      data = store_[tensor.name].memory.start;
+    } else {
+      const std::int64_t offset = plan_.offsets[region.root.index()];
+      LANCET_CHECK(offset >= 0, "{} has no place in the arena", program_.display(region.root));
+      data = arena_.as<std::byte>() + offset;
+    }
+    return {data + region.begin, program_.type(id)};
   }
 
   // Logits f32[.., E] that choose experts evenly, whatever the router made.
@@ -191,7 +197,8 @@ class CpuReplay final : public Replay {
     ops::KernelArgs args{instruction.op, {}, {}, instruction.attributes, nullptr, nullptr};
     for (TensorId id : instruction.operands) args.operands.push_back(view(id));
     for (TensorId id : instruction.results) args.results.push_back(view(id));
-    const bool gate = !args.results.empty() && args.results[0].dtype() == DType::route;
+    const bool gate =
+        !args.results.empty() && args.results[0].dtype() == DType::route && args.operands[0].dtype() == DType::f32;
     if (gate) args.operands[0] = even_logits(args.operands[0].type);
     if (instruction.lane == Lane::expert) args.comm = loopback(int(cost::exchange_ranks(program_, instruction)));
     return args;

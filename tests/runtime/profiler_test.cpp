@@ -116,6 +116,39 @@ TEST_CASE("a key that two plans share is timed in the first") {
   CHECK(report->ops == 13);
 }
 
+TEST_CASE("parts of one size share their times") {
+  const std::vector<ir::Plan> plans{parsed(R"(plan {policy=test}
+arena 12288
+input @x : f32[2,8,8]
+input @logits : f32[2,8,4]
+parameter @w : f32[4,16,8] local
+parameter @b : f32[4,16] local
+view %0 : f32[1,8,8] in @x + 0
+view %1 : f32[1,8,8] in @x + 256
+view %2 : f32[4,6,8] | at 0
+view %3 : f32[4,6,16] | at 1024
+[0] %4 : route[16,4], %5 : f32[2,8,4], %6 : f32[2,4] = switch_gate(@logits) {capacity=6}  # compute forward gate | at 4096 4352 4608
+[1] %7 : route[8,4] = split_route(%4) {first=0, tokens=8, part=0, parts=2}  # compute forward gate | at 4672
+[2] %8 : route[8,4] = split_route(%4, %7) {first=8, tokens=8, part=1, parts=2}  # compute forward gate | at 4864
+[3] %9 : i32[4,2] = exchange_counts(%7) {ranks=1}  # expert forward counts | wait 1 | at 5056
+[4] %10 : i32[4,2] = exchange_counts(%8, %9) {ranks=1}  # expert forward counts | wait 2 | at 5120
+[5] %11 : f32[4,6,8] in %2 part 0 of 2 = dispatch(%0, %7) {capacity=6, part=0, parts=2}  # compute forward dispatch | at -
+[6] %12 : f32[4,6,8] in %2 part 1 of 2 = dispatch(%1, %8) {capacity=6, part=1, parts=2}  # compute forward dispatch | at -
+[7] %13 : f32[4,6,16] in %3 part 0 of 2 = expert_linear(%11, @w, @b, %9) {tokens=8, part=0, parts=2}  # compute forward fc | wait 3 | at -
+[8] %14 : f32[4,6,16] in %3 part 1 of 2 = expert_linear(%12, @w, @b, %10) {tokens=8, part=1, parts=2}  # compute forward fc | wait 4 | at -
+[9] %15 : route[16,4] = join_route(%7, %8)  # compute forward join | at 5184
+output y = %3
+)")};
+  cost::Profile profile({runtime::this_device(1, 1), {}});
+  const auto report = runtime::fill_profile(profile, plans, {.seconds = no_time});
+  REQUIRE(report.ok());
+  const int sweeps = profile.ops.at("switch_gate(f32[2,8,4]) {capacity=6}").samples;
+  CHECK(profile.ops.at("dispatch(f32[1,8,8], route[8,4]) {capacity=6}").samples == 2 * sweeps);
+  CHECK(profile.ops.at("expert_linear(f32[4,6,8], f32[4,16,8], f32[4,16], i32[4,2]) {tokens=8}").samples == 2 * sweeps);
+  CHECK(report->ops == 8);  // gate, 2 split_route, 2 exchange_counts, dispatch, expert_linear, join_route
+  check_sane(profile);
+}
+
 TEST_CASE("ranks measure together and agree") {
   const std::vector<ir::Plan> plans{parsed(moe_plan(2))};
   std::vector<cost::Profile> profiles(2);
