@@ -4,10 +4,16 @@
 
 using namespace lancet::test;
 
+namespace {
+
+Outcome run(const std::string& arguments) { return lancet::test::lancet(arguments); }
+
+}  // namespace
+
 TEST_CASE("profile measures what is missing, keeps it and prints it") {
   const TemporaryFolder folder;
   const std::string config = folder.write("c.json", small_config), file = folder / "costs.json";
-  const Outcome first = lancet("profile " + config + " --seconds 0 --out " + file);
+  const Outcome first = run("profile " + config + " --seconds 0 --out " + file);
   INFO(first.output);
   REQUIRE(first.code == 0);
   CHECK(first.lines_with("profile: measured 67 ops") == 1);
@@ -15,13 +21,12 @@ TEST_CASE("profile measures what is missing, keeps it and prints it") {
   CHECK(first.lines_with("67 ops, ") == 1);
   CHECK(nlohmann::json::parse(std::ifstream(file))["devices"][0]["ops"].size() == 67);
 
-  const Outcome again = lancet("profile " + config + " --seconds 0 --set overlap.profile=" + file);
+  const Outcome again = run("profile " + config + " --seconds 0 --set overlap.profile=" + file);
   REQUIRE(again.code == 0);
   CHECK(again.lines_with("measured") == 0);
   CHECK(again.lines_with("67 ops, ") == 1);
 
-  const Outcome longer =
-      lancet("profile " + config + " --seconds 0 --set train.seq_len=8 --set overlap.profile=" + file);
+  const Outcome longer = run("profile " + config + " --seconds 0 --set train.seq_len=8 --set overlap.profile=" + file);
   REQUIRE(longer.code == 0);
   CHECK(longer.lines_with("profile: measured ") == 1);
   CHECK(nlohmann::json::parse(std::ifstream(file))["devices"][0]["ops"].size() > 67);
@@ -40,10 +45,10 @@ TEST_CASE("without a path the profile is kept in the user's cache") {
 TEST_CASE("a profile that cannot be read or written is a config error") {
   const TemporaryFolder folder;
   const std::string config = folder.write("c.json", small_config), damaged = folder.write("costs.json", "{}");
-  const Outcome outcome = lancet("profile " + config + " --seconds 0 --out " + damaged);
+  const Outcome outcome = run("profile " + config + " --seconds 0 --out " + damaged);
   CHECK(outcome.code == 2);
   CHECK(outcome.lines_with("costs.json: profile: expected the field format, found none") == 1);
-  CHECK(lancet("profile " + config + " --seconds 0 --out " + config + "/x.json").code == 2);
+  CHECK(run("profile " + config + " --seconds 0 --out " + config + "/x.json").code == 2);
 }
 
 #if defined(LANCET_HAVE_MPI)
