@@ -20,6 +20,12 @@ struct Row {
   double total() const { return calls * time.ms; }
 };
 
+// The end of a long list of operands tells nobody anything.
+std::string shortened(const std::string& key) {
+  constexpr std::size_t most = 110;
+  return key.size() <= most ? key : key.substr(0, most) + "...";
+}
+
 void print_ops(const cost::Profile& profile, const ir::Program& program) {
   std::map<std::string, Row> rows;
   double sum = 0;
@@ -39,7 +45,7 @@ void print_ops(const cost::Profile& profile, const ir::Program& program) {
   for (const auto& [key, row] : sorted) {
     const double rate = row.time.ms > 0 ? row.flops / row.time.ms * 1e-6 : 0;
     fmt::print("{:>5} {:>9.4f} {:>7.1f}% {:>8.1f} {:>5.1f}%  {}\n", row.calls, row.time.ms, 100 * row.time.spread, rate,
-               100 * row.total() / sum, key);
+               100 * row.total() / sum, shortened(key));
   }
   fmt::print("{} ops, {:.3f} ms of computation in a step\n", rows.size(), sum);
 }

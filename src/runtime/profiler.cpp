@@ -30,8 +30,8 @@ Status mean_over_ranks(comm::Communicator* world, std::vector<float>& values) {
 
 // ---- what to run
 
-// Samples of one key in one plan: its instructions, or four of them, evenly spaced.
-constexpr std::size_t most_instances = 4;
+// Samples of one key in one plan: its instructions, or eight of them, evenly spaced over layers and parts.
+constexpr std::size_t most_instances = 8;
 using Instances = std::map<std::string, std::vector<std::size_t>>;
 
 Instances instances_of(const ir::Program& program, const std::set<std::string>& keys) {

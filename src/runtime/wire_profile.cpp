@@ -158,10 +158,11 @@ double measure_launch_ms() {
     done.notify_all();
   }
   waiter.join();
-  std::vector<float> ms;
+  std::vector<double> ms;
   for (std::size_t i = 1; i < rounds; ++i)
-    ms.push_back(std::chrono::duration<float, std::milli>(started[i] - signalled[i]).count());
-  return median(ms);
+    ms.push_back(std::chrono::duration<double, std::milli>(started[i] - signalled[i]).count());
+  std::nth_element(ms.begin(), ms.begin() + rounds / 4, ms.end());
+  return ms[rounds / 4];  // the first quartile: what the waiter's core does besides only adds to it, and by much
 }
 
 // ----

@@ -105,7 +105,7 @@ TEST_CASE("printed and parsed back is the same config") {
       "optimizer": "sgd", "lr": 0.05, "min_lr": 0.001, "lr_schedule": "linear", "lr_warmup_steps": 1, "lr_decay_steps": 2,
       "weight_decay": 0.1, "adam_beta1": 0.8, "adam_beta2": 0.95, "adam_eps": 1e-6, "sgd_momentum": 0.5, "clip_grad": 1,
       "seed": 9223372036854775807, "eval_interval": 5, "sample_prompt": "a\nb", "sample_tokens": 9},
-    "overlap": {"policy": "expert_pipeline", "bucket_bytes": 1},
+    "overlap": {"policy": "expert_pipeline", "bucket_bytes": 1, "profile": "p"},
     "comm": {"timeout_s": 2.5, "transport": "mpi"},
     "log": {"interval": 2, "run_dir": "r", "peak_tflops": 312.5},
     "device": "cuda", "threads": 8})";

@@ -77,6 +77,10 @@ TEST_CASE("equal layers share a key, other tokens do not") {
   CHECK(key(4) == key(5));
   CHECK(key(5) != key(6));
   CHECK(key(6) != key(7));
+  ir::Instruction part = program.instructions[6];
+  part.attributes.set("part", std::int64_t{1});
+  part.attributes.set("parts", std::int64_t{2});
+  CHECK(op_key(program, part) == key(6));
 }
 
 TEST_CASE("the bytes that leave a rank") {

@@ -14,7 +14,7 @@ namespace lancet::cost {
 
 // What the cost of a local instruction is kept under: the op with the types and attributes that decide its time, as in
 // a Program's text: "linear(f32[8,256,256], f32[768,256], f32[768])", "expert_linear(...) {tokens=2048}". The same for
-// equal instructions of different layers.
+// equal instructions of different layers and for parts of one size.
 std::string op_key(const ir::Program& program, const ir::Instruction& instruction);
 
 // Whether the time of an instruction is kept under its op_key: the compute lane, but for views, and the copies that the

@@ -23,10 +23,10 @@ cost::Place place_of(const config::Config& config, const comm::Communicator& wor
 std::vector<ir::Program> step_programs(const config::Config& config, int ranks);
 
 struct ProfileRequest {
-  int local_ranks = 1;       // ranks on this host
-  std::string default_path;  // of the file, where config.overlap.profile is empty; both empty: none
-  bool renew = false;        // measures what the file holds, too
-  double seconds = 2;        // runtime::ProfilerOptions
+  int local_ranks = 1;            // ranks on this host
+  std::string default_path = {};  // of the file, where config.overlap.profile is empty; both empty: none
+  bool renew = false;             // measures what the file holds, too
+  double seconds = 2;             // runtime::ProfilerOptions
 };
 
 // Collective; the same profile on all ranks. Rank 0 reads the file, all measure what the

@@ -18,9 +18,9 @@
 namespace lancet::train {
 
 struct TrainerOptions {
-  int local_ranks = 1;          // ranks on this host: they share its cores
+  int local_ranks = 1;                 // ranks on this host: they share its cores
   const cost::Costs* costs = nullptr;  // in place of the measured ones (tests)
-  std::string default_profile;  // where costs are kept if config.overlap.profile names no file; empty: nowhere
+  std::string default_profile = {};    // where costs are kept if config.overlap.profile names no file; empty: nowhere
   // For tests: gradients (outputs grad.*, before clipping) and routes (route.*) stay readable after a step.
   bool inspect = false;
   Batches* batches = nullptr;  // for tests: in place of the config's data

@@ -1,0 +1,70 @@
+#include <catch2/catch.hpp>
+
+#include "program.h"
+
+using namespace lancet::test;
+
+namespace {
+
+Outcome run(const std::string& arguments) { return lancet::test::lancet(arguments); }
+
+}  // namespace
+
+TEST_CASE("profile measures what is missing, keeps it and prints it") {
+  const TemporaryFolder folder;
+  const std::string config = folder.write("c.json", small_config), file = folder / "costs.json";
+  const Outcome first = run("profile " + config + " --seconds 0 --out " + file);
+  INFO(first.output);
+  REQUIRE(first.code == 0);
+  CHECK(first.lines_with("profile: measured 67 ops") == 1);
+  CHECK(first.lines_with("router(f32[4,16,32], f32[4,32])") == 1);
+  CHECK(first.lines_with("67 ops, ") == 1);
+  CHECK(nlohmann::json::parse(std::ifstream(file))["devices"][0]["ops"].size() == 67);
+
+  const Outcome again = run("profile " + config + " --seconds 0 --set overlap.profile=" + file);
+  REQUIRE(again.code == 0);
+  CHECK(again.lines_with("measured") == 0);
+  CHECK(again.lines_with("67 ops, ") == 1);
+
+  const Outcome longer = run("profile " + config + " --seconds 0 --set train.seq_len=8 --set overlap.profile=" + file);
+  REQUIRE(longer.code == 0);
+  CHECK(longer.lines_with("profile: measured ") == 1);
+  CHECK(nlohmann::json::parse(std::ifstream(file))["devices"][0]["ops"].size() > 67);
+}
+
+TEST_CASE("without a path the profile is kept in the user's cache") {
+  const TemporaryFolder folder;
+  const std::string config = folder.write("c.json", small_config);
+  const Outcome outcome =
+      shell("XDG_CACHE_HOME=" + folder / "cache" + " " LANCET_BINARY " profile " + config + " --seconds 0");
+  INFO(outcome.output);
+  REQUIRE(outcome.code == 0);
+  CHECK(std::filesystem::exists(folder / "cache/lancet/profile.json"));
+}
+
+TEST_CASE("a profile that cannot be read or written is a config error") {
+  const TemporaryFolder folder;
+  const std::string config = folder.write("c.json", small_config), damaged = folder.write("costs.json", "{}");
+  const Outcome outcome = run("profile " + config + " --seconds 0 --out " + damaged);
+  CHECK(outcome.code == 2);
+  CHECK(outcome.lines_with("costs.json: profile: expected the field format, found none") == 1);
+  CHECK(run("profile " + config + " --seconds 0 --out " + config + "/x.json").code == 2);
+}
+
+#if defined(LANCET_HAVE_MPI)
+TEST_CASE("ranks profile together, communication too") {
+  const TemporaryFolder folder;
+  const std::string config = folder.write("c.json", small_config), file = folder / "costs.json";
+  const Outcome outcome = mpirun(2, "profile " + config + " --seconds 0 --out " + file);
+  INFO(outcome.output);
+  REQUIRE(outcome.code == 0);
+  CHECK(outcome.lines_with("and communication in") == 1);
+  CHECK(outcome.lines_with("all-to-all: what a rank sends to the others") == 1);
+  const auto json = nlohmann::json::parse(std::ifstream(file));
+  CHECK(json["devices"][0]["local_ranks"] == 2);
+  REQUIRE(json["clusters"].size() == 1);
+  CHECK(json["clusters"][0]["transport"] == "mpi");
+  CHECK(json["clusters"][0]["ranks"] == 2);
+  CHECK(json["clusters"][0]["all_to_all"].size() >= 3);
+}
+#endif
