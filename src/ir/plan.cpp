@@ -181,6 +181,7 @@ std::string print(const Plan& plan) {
     for (TensorId view : views.before(plan.program.instructions[i])) text += print_view(plan, views, view) + "\n";
     text += print_line(plan, i) + "\n";
   }
+  for (TensorId view : views.before_outputs()) text += print_view(plan, views, view) + "\n";
   return text + print_outputs(plan.program);
 }
 

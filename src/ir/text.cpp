@@ -84,6 +84,7 @@ std::string print_made(const Program& program, TensorId id) {
 }  // namespace
 
 void ViewPrinter::need(TensorId id, std::vector<TensorId>& list) {
+  if (!id.valid() || id.index() >= program_.tensors.size()) return;
   if (program_[id].storage.valid()) need(program_[id].storage, list);
   if (program_[id].kind != TensorKind::view || printed_[id.index()]) return;
   printed_[id.index()] = true;
@@ -94,6 +95,12 @@ std::vector<TensorId> ViewPrinter::before(const Instruction& instruction) {
   std::vector<TensorId> list;
   for (TensorId id : instruction.operands) need(id, list);
   for (TensorId id : instruction.results) need(id, list);
+  return list;
+}
+
+std::vector<TensorId> ViewPrinter::before_outputs() {
+  std::vector<TensorId> list;
+  for (const Output& output : program_.outputs) need(output.tensor, list);
   return list;
 }
 
@@ -127,6 +134,7 @@ std::string print(const Program& program) {
     for (TensorId view : views.before(instruction)) text += views.line(view) + "\n";
     text += print(program, instruction) + "\n";
   }
+  for (TensorId view : views.before_outputs()) text += views.line(view) + "\n";
   return text + print_outputs(program);
 }
 

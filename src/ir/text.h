@@ -62,13 +62,14 @@ class ProgramParser {
   std::unordered_map<int, TensorId> numbered_;
 };
 
-// Writes the views that instructions name, each before the first line that needs it.
+// Writes the views that instructions and outputs name, each before the first line that needs it.
 class ViewPrinter {
  public:
   explicit ViewPrinter(const Program& program) : program_(program), printed_(program.tensors.size()) {}
   // The views that `instruction` needs and that were not given yet, whole before part.
   std::vector<TensorId> before(const Instruction& instruction);
-  std::string line(TensorId view) const;  // without the newline
+  std::vector<TensorId> before_outputs();  // those that are left
+  std::string line(TensorId view) const;   // without the newline
 
  private:
   void need(TensorId id, std::vector<TensorId>& list);

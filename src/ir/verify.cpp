@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <map>
 #include <unordered_map>
 #include <vector>
 
@@ -18,14 +19,21 @@ class Verifier {
       : program_(program),
         made_(program.tensors.size()),
         stale_(program.tensors.size()),
-        live_(program.tensors.size()) {}
+        live_(program.tensors.size()),
+        views_(program.tensors.size()) {}
 
   Status run() {
     for (std::size_t i = 0; i < program_.tensors.size(); ++i) {
       const Tensor& tensor = program_.tensors[i];
       if (tensor.storage.valid() && tensor.storage.index() >= program_.tensors.size())
         return internal_error(fmt::format("tensor %{} lives in a tensor that does not exist", tensor.number));
-      if (tensor.kind == TensorKind::view) LANCET_TRY(fits({static_cast<std::int32_t>(i)}));
+    }
+    for (std::size_t i = 0; i < program_.tensors.size(); ++i) {
+      const Tensor& tensor = program_.tensors[i];
+      if (tensor.kind != TensorKind::view) continue;
+      const TensorId view{static_cast<std::int32_t>(i)};
+      LANCET_TRY(fits(view));
+      if (tensor.slice) views_[program_.root(view).index()].push_back(view);
     }
     for (const Instruction& instruction : program_.instructions) LANCET_TRY(check(instruction));
     for (const Output& output : program_.outputs)
@@ -37,10 +45,16 @@ class Verifier {
  private:
   // How much of a view without a maker its parts have made.
   struct Filled {
-    std::int64_t bytes = 0;
-    std::uint64_t parts = 0;  // a bit each
+    std::map<std::int64_t, std::int64_t> stretches;  // of bytes: begin and end
+    std::uint64_t parts = 0;                         // a bit each
     int of = 0;
     std::vector<Region> regions;
+    bool covers(std::int64_t size) const {
+      std::int64_t at = 0;
+      for (const auto& [begin, end] : stretches)
+        if (begin <= at) at = std::max(at, end);
+      return at >= size;
+    }
   };
 
   bool made(TensorId id) const {
@@ -52,7 +66,7 @@ class Verifier {
     if (it == filled_.end()) return false;
     const Filled& filled = it->second;
     if (filled.of > 0) return std::popcount(filled.parts) == filled.of;
-    return filled.bytes >= bytes(tensor.type);
+    return filled.covers(bytes(tensor.type));
   }
 
   Status readable(TensorId id) const {
@@ -97,8 +111,12 @@ class Verifier {
   Status fits(TensorId id) const {
     const Tensor& tensor = program_[id];
     if (!tensor.storage.valid()) return {};
-    const std::int64_t from = tensor.slice ? tensor.slice->offset : 0;
-    if (from + bytes(tensor.type) > bytes(program_.type(tensor.storage)))
+    const Slice slice = tensor.slice.value_or(Slice{});
+    if (slice.parts < 0 || slice.parts > max_parts || slice.part < 0 || (slice.parts > 0 && slice.part >= slice.parts))
+      return internal_error(
+          fmt::format("{} is part {} of {}, which does not exist", program_.display(id), slice.part, slice.parts));
+    const std::int64_t from = slice.offset;
+    if (from < 0 || from + bytes(tensor.type) > bytes(program_.type(tensor.storage)))
       return internal_error(program_.display(id) + " does not fit where it lives");
     return {};
   }
@@ -112,10 +130,14 @@ class Verifier {
     Filled& filled = filled_[tensor.storage.value];
     filled.regions.push_back(program_.region(id));
     if (tensor.slice->parts > 0) {
+      if (filled.of > 0 && filled.of != tensor.slice->parts)
+        return internal_error(fmt::format("{} is one of {} parts, others of the same tensor are of {}",
+                                          program_.display(id), tensor.slice->parts, filled.of));
       filled.of = tensor.slice->parts;
       filled.parts |= std::uint64_t{1} << tensor.slice->part;
     } else {
-      filled.bytes += bytes(tensor.type);
+      std::int64_t& end = filled.stretches[tensor.slice->offset];
+      end = std::max(end, tensor.slice->offset + bytes(tensor.type));
     }
     live(tensor.storage);
     return {};
@@ -126,14 +148,27 @@ class Verifier {
     if (std::find(list.begin(), list.end(), id) == list.end()) list.push_back(id);
   }
 
+  // A slice of `whole` that shows whatever stands there.
+  bool shows(TensorId view, TensorId whole) const {
+    while (program_[view].kind == TensorKind::view && program_[view].slice)
+      if ((view = program_[view].storage) == whole) return true;
+    return false;
+  }
+
   // What shared the memory before `by` was written there must not be read again, except parameters and state (they
-  // are that memory) and the wholes that `by` is a part of.
+  // are that memory), the wholes that `by` is a part of, and views of `by`.
   void overwrite(TensorId by) {
     const Region region = program_.region(by);
     std::vector<TensorId> wholes{by};
     for (TensorId at = by; program_[at].slice; at = program_[at].storage) wholes.push_back(program_[at].storage);
+    auto overwritten = [&](TensorId id) {
+      const bool part = std::find(wholes.begin(), wholes.end(), id) != wholes.end();
+      return !part && !shows(id, by) && holds(id, region);
+    };
+    for (TensorId view : views_[region.root.index()])  // read before or not
+      if (made(view) && overwritten(view)) stale_[view.index()] = true;
     std::erase_if(live_[region.root.index()], [&](TensorId id) {
-      if (std::find(wholes.begin(), wholes.end(), id) != wholes.end() || !holds(id, region)) return false;
+      if (!overwritten(id)) return false;
       stale_[id.index()] = true;
       return true;
     });
@@ -151,6 +186,7 @@ class Verifier {
   const Program& program_;
   std::vector<bool> made_, stale_;
   std::vector<std::vector<TensorId>> live_;          // by root: values and views that can be read
+  std::vector<std::vector<TensorId>> views_;         // by root: slices of what is made whole or in parts
   std::unordered_map<std::int32_t, Filled> filled_;  // by view
 };
 

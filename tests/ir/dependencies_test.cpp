@@ -55,15 +55,77 @@ TEST_CASE("readers do not depend on one another, nor on what lies in other memor
   REQUIRE(last_needs(head + "f(&@s, @s, @s) # expert forward\n") == Needs{});  // not on itself
 }
 
+TEST_CASE("parts depend on one another only where they overlap") {
+  const std::string whole = head + "view %0 : f32[4]\n";
+  const std::string parts = whole +
+                            "%1 : f32[2] in %0 + 0 = f(@x) # compute forward\n"
+                            "%2 : f32[2] in %0 + 8 = f(@x) # expert forward\n";
+  REQUIRE(last_needs(parts) == Needs{});
+  REQUIRE(last_needs(parts + "g(%0) # compute forward\n") == Needs{0, 1});
+  REQUIRE(last_needs(parts + "g(%2) # compute forward\n") == Needs{1});
+  const std::string views = parts + "view %3 : f32[2] in %0 + 4\nview %4 : f32[1] in %0 + 12\n";
+  REQUIRE(last_needs(views + "g(%3) # compute forward\n") == Needs{0, 1});
+  REQUIRE(last_needs(views + "g(%4) # compute forward\n") == Needs{1});
+  // Overwriting: what is covered is behind the write that covers it, and no more than that.
+  REQUIRE(last_needs(parts + "g(%1) # expert forward\ng(%2) # compute forward\n"
+                             "%5 : f32[4] in %0 = f(%0) # compute forward\n") == Needs{0, 1, 2, 3});
+  REQUIRE(last_needs(views + "f(&%3) # compute forward\ng(%0) # expert forward\n") == Needs{0, 1, 2});
+  REQUIRE(last_needs(views + "%5 : f32[4] in %0 = f(%0) # compute forward\ng(%4) # expert forward\n") == Needs{2});
+  // A view of a view of a parameter.
+  REQUIRE(last_needs(head + "view %0 : f32[2] in @s + 8\nview %1 : f32[1] in %0 + 4\nview %2 : f32[1] in @s + 8\n"
+                            "f(&%1) # compute forward\nf(&%2) # compute forward\ng(%0) # expert forward\n") ==
+          Needs{0, 1});
+  REQUIRE(last_needs(head + "view %0 : f32[1] in @s + 12\nview %1 : f32[1] in @s + 8\n"
+                            "f(&%0) # compute forward\ng(%1) # expert forward\n") == Needs{});
+}
+
+TEST_CASE("slots of parts: those of one number do not overlap") {
+  const std::string parts = head +
+                            "view %0 : f32[4]\n%1 : f32[4] in %0 part 0 of 2 = f(@x) # compute forward\n"
+                            "%2 : f32[4] in %0 part 1 of 2 = f(@x) # expert forward\n";
+  REQUIRE(last_needs(parts) == Needs{});
+  REQUIRE(last_needs(parts + "g(%2) # compute forward\n") == Needs{1});
+  REQUIRE(last_needs(parts + "g(%0) # compute forward\n") == Needs{0, 1});
+  REQUIRE(last_needs(parts + "g(%1) # expert forward\ng(%2) # compute forward\n"
+                             "%3 : f32[4] in %0 = f(@x) # compute forward\n") == Needs{0, 1, 2, 3});
+  REQUIRE(last_needs(parts + "%3 : f32[4] in %0 = f(@x) # compute forward\ng(%1) # expert forward\n") == Needs{2});
+  // In place: part by part.
+  REQUIRE(last_needs(parts + "view %3 : f32[4] in %0\n%4 : f32[4] in %3 part 0 of 2 = f(%1) # compute forward\n"
+                             "%5 : f32[4] in %3 part 1 of 2 = f(%2) # compute forward\n") == Needs{1});
+  // Parts of another number, and slices of bytes, may lie anywhere.
+  REQUIRE(last_needs(parts + "view %3 : f32[4] in %0 part 2 of 3\ng(%3) # compute forward\n") == Needs{0, 1});
+  REQUIRE(last_needs(parts + "view %3 : f32[1] in %0 + 12\ng(%3) # compute forward\n") == Needs{0, 1});
+}
+
 namespace {
 
-// A random program: values, values in others' memory, updates in place; not always one that verify() would pass.
+// A random program: values, values in others' memory, slices of it, updates in place; not always one that verify()
+// would pass.
 ir::Program random_program(std::mt19937_64& random, int instructions) {
   auto below = [&](std::size_t bound) { return std::size_t(random() % bound); };
   ir::Program p;
   std::vector<ir::TensorId> tensors;
   for (int i = 0; i < 3; ++i)
-    tensors.push_back(p.add_named(ir::TensorKind::state, std::string(1, char('a' + i)), {DType::f32, {1}}));
+    tensors.push_back(p.add_named(ir::TensorKind::state, std::string(1, char('a' + i)), {DType::f32, {8}}));
+  // In no other tensor's memory, in its place, or a slice of it.
+  auto add = [&](bool view) {
+    ir::TensorType type{DType::f32, {8}};
+    ir::TensorId storage{};
+    std::optional<ir::Slice> slice;
+    if (below(3) == 0) {
+      storage = tensors[below(tensors.size())];
+      type = p.type(storage);
+      const std::int64_t extent = type.shape[0];
+      const bool in_part = p.region(storage).parts > 0;  // the slots of a part are not cut again
+      if (below(2) == 0 && !in_part) {
+        slice = ir::Slice{0, std::int32_t(below(2)), std::int32_t(2 + below(2))};
+      } else if (below(2) == 0 && extent > 1 && !in_part) {
+        type = {DType::f32, {extent / 2}};
+        slice = ir::Slice{std::int64_t(4 * below(std::size_t(extent / 2) + 1)), 0, 0};
+      }
+    }
+    return view ? p.add_view(type, storage, slice) : p.add_value(type, storage, slice);
+  };
   for (int i = 0; i < instructions; ++i) {
     ir::Instruction instruction{"f", {}, {}, {}, {}, static_cast<ir::Lane>(below(3)), ir::Role::forward, ""};
     for (std::size_t n = below(3); n > 0; --n) {
@@ -71,10 +133,9 @@ ir::Program random_program(std::mt19937_64& random, int instructions) {
       instruction.operands.push_back(id);
       if (below(4) == 0) instruction.writes.push_back(id);
     }
-    for (std::size_t n = below(3); n > 0; --n)
-      instruction.results.push_back(
-          p.add_value({DType::f32, {1}}, below(3) ? ir::TensorId{} : tensors[below(tensors.size())]));
+    for (std::size_t n = below(3); n > 0; --n) instruction.results.push_back(add(false));
     tensors.insert(tensors.end(), instruction.results.begin(), instruction.results.end());
+    if (below(3) == 0) tensors.push_back(add(true));
     p.instructions.push_back(instruction);
   }
   return p;
@@ -108,22 +169,46 @@ Matrix ordered_by(const ir::Program& p, const Lists& waits) {
   return closure(before);
 }
 
-// Both touch one root, and at least one writes there.
+// The first float of a tensor in its root, how many there are, and the part (at most one is on the way).
+struct Place {
+  ir::TensorId root;
+  std::int64_t first, count;
+  ir::Slice part{};
+};
+Place place(const ir::Program& p, ir::TensorId id) {
+  const ir::Tensor& tensor = p[id];
+  if (!tensor.storage.valid()) return {id, 0, tensor.type.shape[0]};
+  Place inner = place(p, tensor.storage);
+  inner.count = tensor.type.shape[0];
+  if (tensor.slice && tensor.slice->parts > 0) inner.part = *tensor.slice;
+  if (tensor.slice) inner.first += tensor.slice->offset / 4;
+  return inner;
+}
+
+bool meet(const ir::Program& p, ir::TensorId a, ir::TensorId b) {
+  const Place x = place(p, a), y = place(p, b);
+  if (x.root != y.root) return false;
+  if (x.part.parts > 0 && x.part.parts == y.part.parts && x.part.part != y.part.part) return false;
+  for (std::int64_t at = x.first; at < x.first + x.count; ++at)
+    if (at >= y.first && at < y.first + y.count) return true;
+  return false;
+}
+
+// Both touch the same bytes, and at least one writes there.
 bool conflict(const ir::Program& p, const ir::Instruction& a, const ir::Instruction& b) {
-  auto touches = [&](const ir::Instruction& i, ir::TensorId root, bool writing) {
-    for (ir::TensorId id : i.results)
-      if (p.root(id) == root) return true;
-    for (ir::TensorId id : writing ? i.writes : i.operands)
-      if (p.root(id) == root) return true;
+  auto written = [](const ir::Instruction& i) {
+    std::vector<ir::TensorId> list = i.results;
+    list.insert(list.end(), i.writes.begin(), i.writes.end());
+    return list;
+  };
+  auto any = [&](const std::vector<ir::TensorId>& x, const std::vector<ir::TensorId>& y) {
+    for (ir::TensorId s : x)
+      for (ir::TensorId t : y)
+        if (meet(p, s, t)) return true;
     return false;
   };
-  for (std::size_t t = 0; t < p.tensors.size(); ++t) {
-    const ir::TensorId root{std::int32_t(t)};
-    if (p[root].storage.valid()) continue;
-    if (touches(a, root, false) && touches(b, root, false) && (touches(a, root, true) || touches(b, root, true)))
-      return true;
-  }
-  return false;
+  const auto of_a = written(a), of_b = written(b);
+  return any(of_a, of_b) || any(of_a, b.operands) || any(a.operands, of_b);
 }
 
 bool covers(const Matrix& order, const Matrix& needed) {

@@ -34,6 +34,7 @@ inline void require_same(const ir::Program& a, const ir::Program& b) {
     REQUIRE(x.name == y.name);
     REQUIRE(x.number == y.number);
     REQUIRE(x.storage == y.storage);
+    REQUIRE(x.slice == y.slice);
     REQUIRE(x.local == y.local);
   }
   REQUIRE(a.instructions.size() == b.instructions.size());
@@ -91,6 +92,51 @@ state @s : f32[16]
 [3] %4 : f32[16] = all_to_all(%2)  # expert forward d | wait 1 | at 128 | ms 1.0 1e+20
 [4] update(&@s, %3, %4)  # compute update e | wait 2 3
 output y = %4
+)";
+
+// Tensors that are slices of others, and wholes that are made in parts.
+inline const std::string every_view = R"(program views
+input @x : f32[16]
+state @s : f32[16]
+%0 : f32[16] = f(@x)  # compute forward
+view %1 : f32[8] in %0 + 0
+view %3 : f32[16]
+%4 : f32[8] in %3 + 0 = g(%1)  # compute forward a/0
+view %2 : f32[8] in %0 + 32
+%5 : f32[8] in %3 + 32 = g(%2)  # compute forward a/1
+view %6 : f32[4,4]
+%7 : f32[4,4] in %6 part 0 of 2 = d(%4)  # compute forward b/0
+%8 : f32[4,4] in %6 part 1 of 2 = d(%5)  # compute forward b/1
+h(%3, %6)  # compute forward
+view %20 : f32[4,4] in %6 part 0 of 2
+view %9 : f32[4,4] in %6
+%10 : f32[4,4] in %9 part 0 of 2 = k(%20)  # compute dx
+%11 : f32[4,4] in %9 part 1 of 2 = k(%8)  # expert dx
+view %14 : f32[8] in @s + 16
+view %12 : f32[4] in %14 + 8
+update(&%12, %9)  # compute update
+view %13 : f32[4] in %9 + 48
+output y = %3
+output z = %13
+)";
+
+// The two lanes make the parts of %3; the reduce lane reads it as a whole while compute goes on.
+inline const std::string plan_views = R"(plan {policy=test}
+arena 320
+program views
+input @x : f32[16]
+[0] %0 : f32[16] = f(@x)  # compute forward | at 0
+view %1 : f32[8] in %0 + 0
+view %3 : f32[16] | at 64
+[1] %4 : f32[8] in %3 + 0 = g(%1)  # compute forward a/0 | at -
+view %2 : f32[8] in %0 + 32
+[2] %5 : f32[8] in %3 + 32 = g(%2)  # expert forward a/1 | wait 0 | at -
+[3] %6 : f32[16] = sum(%3)  # reduce sync b | wait 1 2 | at 128
+[4] %7 : f32[16] = f(@x)  # compute forward c | at 192
+[5] %8 : f32[16] = f(%7)  # compute forward d | at 256
+[6] %9 : f32[16] = f(%8, %6)  # compute forward e | wait 3 | at 64
+view %10 : f32[8] in %9 + 32
+output y = %10
 )";
 
 }  // namespace lancet::test

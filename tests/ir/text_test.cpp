@@ -69,6 +69,71 @@ TEST_CASE("every feature of the text means what it says") {
   REQUIRE_FALSE(p.output("nothing").valid());
 }
 
+TEST_CASE("views are read and printed unchanged") {
+  const ir::Program p = parsed(every_view);
+  REQUIRE(ir::print(p) == every_view);
+  require_same(parsed(ir::print(p)), p);
+  auto numbered = [&](int number) {
+    for (const ir::Tensor& tensor : p.tensors)
+      if (tensor.number == number) return tensor;
+    return ir::Tensor{};
+  };
+  REQUIRE(numbered(1).kind == ir::TensorKind::view);
+  REQUIRE(numbered(1).slice == ir::Slice{0, 0, 0});
+  REQUIRE(numbered(2).slice == ir::Slice{32, 0, 0});
+  REQUIRE(numbered(3).kind == ir::TensorKind::view);
+  REQUIRE_FALSE(numbered(3).storage.valid());
+  REQUIRE_FALSE(numbered(3).slice);
+  REQUIRE(numbered(4).kind == ir::TensorKind::value);
+  REQUIRE(p[numbered(4).storage].number == 3);
+  REQUIRE(numbered(8).slice == ir::Slice{0, 1, 2});
+  REQUIRE_FALSE(numbered(9).slice);
+  REQUIRE(p[numbered(9).storage].number == 6);
+  REQUIRE(p[numbered(11).storage].number == 9);
+  REQUIRE(numbered(14).storage == p.find("s"));
+}
+
+TEST_CASE("regions follow slices down to the memory") {
+  const ir::Program p = parsed(every_view);
+  auto region = [&](int number) {
+    for (std::size_t i = 0; i < p.tensors.size(); ++i)
+      if (p.tensors[i].number == number) return p.region({std::int32_t(i)});
+    return ir::Region{};
+  };
+  const ir::TensorId s = p.find("s");
+  REQUIRE(region(12) == ir::Region{s, 24, 40, 0, 0});
+  REQUIRE(region(14) == ir::Region{s, 16, 48, 0, 0});
+  REQUIRE(region(10) == ir::Region{region(6).root, 0, 64, 0, 2});
+  REQUIRE(region(13) == ir::Region{region(6).root, 48, 64, 0, 0});
+  REQUIRE(ir::overlap(region(12), region(14)));
+  REQUIRE(ir::contains(region(14), region(12)));
+  REQUIRE_FALSE(ir::contains(region(12), region(14)));
+  REQUIRE_FALSE(ir::overlap(region(1), region(2)));
+  REQUIRE_FALSE(ir::overlap(region(1), region(4)));  // other memory
+  REQUIRE_FALSE(ir::overlap(region(7), region(11)));
+  REQUIRE(ir::overlap(region(7), region(10)));
+  REQUIRE(ir::overlap(region(13), region(10)));  // a part's slots may lie anywhere
+  REQUIRE(ir::contains(region(6), region(10)));
+  REQUIRE_FALSE(ir::contains(region(10), region(6)));
+  REQUIRE_FALSE(ir::contains(region(10), region(13)));
+  const ir::Region third{region(6).root, 0, 64, 0, 3};  // nothing is known of parts of another number
+  REQUIRE(ir::overlap(third, region(11)));
+  REQUIRE_FALSE(ir::contains(third, region(10)));
+}
+
+TEST_CASE("views made by hand survive their text") {
+  ir::Program p;
+  p.name = "views";
+  const auto x = p.add_named(ir::TensorKind::input, "x", {DType::f32, {8}});
+  const auto half = p.add_view({DType::f32, {4}}, x, ir::Slice{16, 0, 0});
+  const auto whole = p.add_view({DType::bf16, {2, 6}});
+  const auto part = p.add_value({DType::bf16, {2, 6}}, whole, ir::Slice{0, 63, 64});
+  p.instructions.push_back({"f", {half}, {part}, {}, {}, ir::Lane::compute, ir::Role::forward, ""});
+  p.outputs.push_back({"half", half});
+  p.outputs.push_back({"part", part});
+  require_same(parsed(ir::print(p)), p);
+}
+
 TEST_CASE("updated operands are marked") {
   const ir::Program p = parsed("state @a : f32[1]\nstate @b : f32[1]\nf(@a, &@b)  # compute update\n");
   REQUIRE(p.instructions[0].writes == std::vector<ir::TensorId>{p.find("b")});
@@ -200,6 +265,22 @@ constexpr BadText bad_programs[] = {
     {"%1 : f32[1] in %2 = f() # compute forward", "line 1: expected a value made above, found '%2"},
     {"%1 : f32[1] = f() # compute forward\n%1 : f32[1] = f() # compute forward",
      "line 2: expected a new value, found '%1"},
+    {"view %1 : f32[4] in %2 + 0", "line 1: expected a value made above, found '%2 + 0'"},
+    {"view %1 : f32[4] in @x + 0", "line 1: expected a declared tensor, found '@x + 0'"},
+    {"view %1 : f32[4] in %1", "line 1: expected a value made above, found '%1'"},
+    {"view @x : f32[4]", "line 1: expected '%', found '@x : f32[4]'"},
+    {"view %1", "line 1: expected ':', found 'end of line'"},
+    {"view %1 : f32[4] = f() # compute forward", "line 1: expected the end of the line, found '= f()"},
+    {"view %1 : f32[4]\nview %1 : f32[4]", "line 2: expected a new value, found '%1"},
+    {"view %1 : f32[4]\nview %2 : f32[1] in %1 + -4", "line 2: expected an offset of at least 0, found '+ -4'"},
+    {"view %1 : f32[4]\nview %2 : f32[1] in %1 + x", "line 2: expected an integer, found 'x'"},
+    {"view %1 : f32[4]\nview %2 : f32[1] in %1 + 9999999999999999", "line 2: expected an offset of at least 0"},
+    {"view %1 : f32[4]\n%2 : f32[4] in %1 part 2 of 2 = f() # compute forward",
+     "line 2: expected a part below the number of parts, found 'part 2 of 2 = f()"},
+    {"view %1 : f32[4]\nview %2 : f32[4] in %1 part -1 of 2", "line 2: expected a part below the number of parts"},
+    {"view %1 : f32[4]\nview %2 : f32[4] in %1 part 0 of 0", "line 2: expected a part below the number of parts"},
+    {"view %1 : f32[4]\nview %2 : f32[4] in %1 part 0 of 65", "line 2: expected a part below the number of parts"},
+    {"view %1 : f32[4]\nview %2 : f32[4] in %1 part 0", "line 2: expected 'of ', found 'end of line'"},
     // 2^32 + 1 is not 1
     {"%1 : f32[1] = f() # compute forward\ng(%4294967297) # compute forward",
      "line 2: expected a value made above, found '%4294967297"},
@@ -218,6 +299,10 @@ constexpr BadText bad_plans[] = {
     {"[0] f() # compute forward | wait x", "line 1: expected an integer, found 'x'"},
     {"[0] f() # compute forward | ms 1", "line 1: expected a number, found 'end of line'"},
     {"[0] f() # compute forward | ms a b", "line 1: expected a number, found 'a b'"},
+    {"view %0 : f32[4] | at -1", "line 1: expected an offset of at least 0, found '-1'"},
+    {"view %0 : f32[4] | at x", "line 1: expected an integer, found 'x'"},
+    {"view %0 : f32[4] | wait 0", "line 1: expected 'at ', found 'wait 0'"},
+    {"view %0 : f32[4] at 0", "line 1: expected the end of the line, found 'at 0'"},
     {"[0] f() # compute forward | later 1", "line 1: expected 'ms ', found 'later 1'"},
     {"[0] f() # compute forward | at 0", "line 1: expected the end of the line, found '0'"},
     {"[0] %0 : f32[1] = f() # compute forward | at ", "line 1: expected an integer, found 'end of line'"},
@@ -253,6 +338,18 @@ TEST_CASE("a plan's text is read and printed unchanged") {
   const auto& results = plan.program.instructions[1].results;
   REQUIRE(plan.offsets[results[0].index()] == 64);
   REQUIRE(plan.offsets[results[1].index()] == -1);
+}
+
+TEST_CASE("views in a plan have their place") {
+  const ir::Plan plan = parsed_plan(plan_views);
+  REQUIRE(ir::print(plan) == plan_views);
+  REQUIRE(plan.offsets.size() == plan.program.tensors.size());
+  for (std::size_t i = 0; i < plan.offsets.size(); ++i) {
+    const int number = plan.program.tensors[i].number;
+    INFO("%" << number);
+    if (number == 3) REQUIRE(plan.offsets[i] == 64);
+    if (number == 1 || number == 4 || number == 10) REQUIRE(plan.offsets[i] == -1);
+  }
 }
 
 TEST_CASE("a malformed plan names the line and what was expected") {

@@ -116,6 +116,117 @@ TEST_CASE("ids that lead nowhere are found") {
 
 namespace {
 
+const std::string halves = R"(input @x : f32[8]
+view %0 : f32[8]
+%1 : f32[4] in %0 + 0 = f(@x)  # compute forward
+%2 : f32[4] in %0 + 16 = f(@x)  # compute forward
+)";
+const std::string slots = R"(input @x : f32[8]
+view %0 : f32[8]
+%1 : f32[8] in %0 part 0 of 2 = f(@x)  # compute forward
+%2 : f32[8] in %0 part 1 of 2 = f(@x)  # compute forward
+)";
+const std::string whole = "input @x : f32[8]\n%0 : f32[8] = f(@x)  # compute forward\n";
+
+void require_sound_text(const std::string& text) {
+  INFO(text);
+  require_sound(ir::verify(parsed(text)));
+}
+void require_text_fault(const std::string& text, const std::string& fragment) {
+  INFO(text);
+  require_fault(ir::verify(parsed(text)), fragment);
+}
+
+}  // namespace
+
+TEST_CASE("a whole is read when all its parts are made") {
+  require_sound_text(every_view);
+  for (const std::string& parts : {halves, slots}) {
+    require_sound_text(parts + "g(%0)  # compute forward\noutput y = %0\n");
+    require_sound_text(parts + "view %3 : f32[2] in %0 + 12\ng(%3)  # compute forward\n");
+    ir::Program p = parsed(parts + "g(%0)  # compute forward\n");
+    p.instructions.erase(p.instructions.begin() + 1);
+    require_fault(ir::verify(p), "%0 is read before it is made, in: g(%0)");
+    std::swap(p.instructions[0], p.instructions[1]);
+    require_fault(ir::verify(p), "%0 is read before it is made, in: g(%0)");
+  }
+  require_text_fault("view %0 : f32[8]\noutput y = %0\n", "output y: %0 is read before it is made");
+  require_text_fault("view %0 : f32[8]\nview %1 : f32[4] in %0 + 0\ng(%1)  # compute forward\n",
+                     "%1 is read before it is made");
+  // A half made twice is not the whole, nor is a part, nor halves that leave a gap.
+  const std::string start = "input @x : f32[8]\nview %0 : f32[8]\n";
+  auto made = [&](const std::string& one, const std::string& other) {
+    return start + "%1 : f32[" + one + " = f(@x)  # compute forward\n%2 : f32[" + other +
+           " = f(@x)  # compute forward\ng(%0)  # compute forward\n";
+  };
+  require_sound_text(made("4] in %0 + 16", "4] in %0 + 0"));
+  require_sound_text(made("6] in %0 + 0", "4] in %0 + 16"));
+  require_text_fault(made("4] in %0 + 0", "4] in %0 + 0"), "%0 is read before it is made");
+  require_text_fault(made("4] in %0 + 0", "3] in %0 + 20"), "%0 is read before it is made");
+  require_text_fault(made("8] in %0 part 0 of 2", "8] in %0 part 0 of 2"), "%0 is read before it is made");
+  require_text_fault(made("8] in %0 part 0 of 3", "8] in %0 part 1 of 2"),
+                     "%2 is one of 2 parts, others of the same tensor are of 3");
+}
+
+TEST_CASE("a part that is read after the whole was overwritten is found") {
+  for (const std::string& parts : {halves, slots}) {
+    const std::string over = parts + "%3 : f32[8] in %0 = k(%0)  # compute forward\n";
+    require_sound_text(over + "g(%3)  # compute forward\n");
+    for (const char* old : {"%0", "%1", "%2"})
+      require_text_fault(over + "g(" + old + ")  # compute forward\n",
+                         old + std::string(" is read after its memory was overwritten"));
+    // One part in place: the whole is gone, and the other part still there.
+    const std::string one = parts + "%3 : f32[4] in %1 = k(%1)  # compute forward\n";
+    require_sound_text(one + "g(%2, %3)  # compute forward\n");
+    require_text_fault(one + "g(%1)  # compute forward\n", "%1 is read after its memory was overwritten");
+    require_text_fault(one + "g(%0)  # compute forward\n", "%0 is read after its memory was overwritten");
+  }
+  // Both parts in place of both: a new whole.
+  const std::string again =
+      slots + "view %3 : f32[8] in %0\n%4 : f32[8] in %3 part 0 of 2 = k(%1)  # compute forward\n";
+  require_sound_text(again + "%5 : f32[8] in %3 part 1 of 2 = k(%2)  # compute forward\ng(%3)  # compute forward\n");
+  require_text_fault(again + "g(%3)  # compute forward\n", "%3 is read before it is made");
+  require_text_fault(again + "g(%0)  # compute forward\n", "%0 is read after its memory was overwritten");
+}
+
+TEST_CASE("a view of what was overwritten is found, read before or not") {
+  const std::string views = whole + "view %1 : f32[4] in %0 + 0\nview %2 : f32[4] in %0 + 16\n";
+  const std::string read = "g(%1)  # compute forward\n", over = "%3 : f32[8] in %0 = f(%0)  # compute forward\n",
+                    half = "%3 : f32[4] in %1 = f(%1)  # compute forward\n";
+  require_sound_text(views + read + over);
+  require_text_fault(views + over + read, "%1 is read after its memory was overwritten");
+  require_text_fault(views + read + over + read, "%1 is read after its memory was overwritten");
+  require_text_fault(views + half + read, "%1 is read after its memory was overwritten");
+  require_text_fault(views + half + "g(%0)  # compute forward\n", "%0 is read after its memory was overwritten");
+  require_sound_text(views + half + "g(%2, %3)  # compute forward\n");
+  // A view made of the new value shows the new value, and so does one of what is updated in place.
+  require_sound_text(views + over + "view %4 : f32[4] in %3 + 0\ng(%4)  # compute forward\n");
+  require_sound_text(views + "k(&%0)  # compute forward\n" + read);
+}
+
+TEST_CASE("slices that do not fit, and parts of what is no view, are found") {
+  require_text_fault(whole + "view %1 : f32[4] in %0 + 20\n", "%1 does not fit where it lives");
+  require_text_fault(whole + "view %1 : f32[9] in %0 part 0 of 2\n", "%1 does not fit where it lives");
+  require_text_fault("input @x : f32[8]\nview %0 : f32[8]\n%1 : f32[4] in %0 + 20 = f(@x)  # compute forward\n",
+                     "%1 does not fit where it lives");
+  require_text_fault(whole + "%1 : f32[4] in %0 + 0 = g(@x)  # compute forward\n",
+                     "%1 is made as a slice of what is no view");
+  require_text_fault("input @x : f32[8]\nview %0 : f32[4] in @x + 0\nf(&%0)  # compute forward\n",
+                     "an input is updated");
+  require_text_fault("input @x : f32[8]\nstate @s : f32[8]\n%0 : f32[4] in @s part 1 of 2 = f(@x)  # compute forward\n",
+                     "%0 is made as a slice of what is no view");
+  for (const ir::Slice& slice : {ir::Slice{0, 2, 2}, {0, -1, 2}, {0, 0, -1}, {0, 0, 65}}) {
+    ir::Program p = parsed(slots);
+    p.tensors.back().slice = slice;
+    require_fault(ir::verify(p), "which does not exist");
+  }
+  ir::Program p = parsed(halves);
+  p.tensors.back().slice->offset = -4;
+  require_fault(ir::verify(p), "%2 does not fit where it lives");
+}
+
+namespace {
+
 // The compute lane makes %0; the expert lane reads it while compute goes on; then %2 takes %0's place.
 const std::string sound_plan = R"(plan {policy=test}
 arena 256
@@ -161,6 +272,46 @@ TEST_CASE("bytes shared across lanes need a wait: program order is not enough") 
   require_plan_fault("c | at 128", "c | at 64", "%1 and %3 share bytes of the arena");
   require_plan_fault("b | wait 0 | at 64", "b | wait 0 | at 124", "share bytes of the arena");
   require_plan_fault("b | wait 0 | at 64", "b | wait 0 | at 188", "share bytes of the arena");  // by one float
+}
+
+TEST_CASE("a view's memory lives from the first part's maker to the last reader on any lane") {
+  auto require_views_fault = [&](const std::string& from, const std::string& to, const std::string& fragment) {
+    INFO(from << " -> " << to);
+    require_fault(ir::verify(parsed_plan(replaced(plan_views, from, to))), fragment);
+  };
+  require_sound(ir::verify(parsed_plan(plan_views)));
+  // Parts on two lanes, and the reader of the whole on a third.
+  require_views_fault("a/1 | wait 0", "a/1", "nothing makes instruction [2] wait for [0]");
+  require_views_fault("wait 1 2", "wait 1", "nothing makes instruction [3] wait for [2]");
+  require_views_fault("wait 1 2", "wait 2", "nothing makes instruction [3] wait for [1]");
+  // Compute goes on while the whole is read: what it makes may not lie there until [6], which waits for the reader.
+  require_views_fault("c | at 192", "c | at 64", "%3 and %7 share bytes of the arena");
+  require_views_fault("d | at 256", "d | at 96", "%3 and %8 share bytes of the arena");
+  require_views_fault("e | wait 3 | at 64", "e | wait 3 | at 256", "%8 and %9 share bytes of the arena");
+  require_views_fault("view %3 : f32[16] | at 64", "view %3 : f32[16] | at 32", "%0 and %3 share bytes of the arena");
+  require_views_fault("view %3 : f32[16] | at 64", "view %3 : f32[16]", "%3 lacks a place in the arena");
+  require_views_fault("view %2 : f32[8] in %0 + 32", "view %2 : f32[8] in %0 + 32 | at 0",
+                      "%2 must not have a place in the arena");
+  require_views_fault("view %3 : f32[16] | at 64", "view %3 : f32[16] | at 260",
+                      "%3 ends at byte 324 of an arena of 320");
+}
+
+TEST_CASE("memory is free for a view when it is for all its parts") {
+  // %1 takes %0's place. Its first part is made on the compute lane, after %0 was read there; its second on the expert
+  // lane, which must wait for that.
+  const std::string plan = R"(plan {policy=test}
+arena 64
+input @x : f32[16]
+[0] %0 : f32[16] = f(@x)  # compute forward | at 0
+[1] g(%0)  # compute forward
+view %1 : f32[16] | at 0
+[2] %2 : f32[8] in %1 + 0 = f(@x)  # compute forward | at -
+[3] %3 : f32[8] in %1 + 32 = f(@x)  # expert forward | wait 1 | at -
+)";
+  require_sound(ir::verify(parsed_plan(plan)));
+  require_fault(ir::verify(parsed_plan(replaced(plan, " | wait 1", ""))), "%0 and %1 share bytes of the arena");
+  require_fault(ir::verify(parsed_plan(replaced(plan, " | wait 1", " | wait 0"))),
+                "%0 and %1 share bytes of the arena");
 }
 
 TEST_CASE("an output's memory is never given away") {

@@ -100,6 +100,12 @@ std::vector<GuardedTensor> call(Layer& layer, std::string_view op, std::vector<G
   return std::move(outcome.results);
 }
 
+// A part's slots or rows go where those of all parts are; none may be there yet.
+void merge_part(Layer& layer, const GuardedTensor& part, GuardedTensor& whole) {
+  if (const int twice = merge(part, whole); twice > 0)
+    layer.faults.push_back(fmt::format("{} rows were written by two parts", twice));
+}
+
 // The experts of this test: each multiplies by its number plus two, in the type of the rows.
 void apply_experts(const Setting& s, int rank, const GuardedTensor& rows, GuardedTensor& buffer) {
   const std::int64_t extent = buffer.shape()[1];
@@ -127,17 +133,20 @@ Layer run_layer(const Setting& s, const GuardedTensor& x, comm::Communicator& co
     std::vector<GuardedTensor> gate{slice(logits, 0, s.bounds[p], s.bounds[p + 1])};
     if (p) gate.push_back(layer.routes.back());
     layer.routes.push_back(call(layer, "switch_gate", gate, capacity)[0]);
-    slots = call(layer, "dispatch", {slice(x, 0, s.bounds[p], s.bounds[p + 1]), layer.routes[p], slots}, capacity)[0];
+    merge_part(layer,
+               call(layer, "dispatch", {slice(x, 0, s.bounds[p], s.bounds[p + 1]), layer.routes[p]}, capacity)[0],
+               slots);
   }
   for (std::size_t p = 0; p < parts; ++p) {
     std::vector<GuardedTensor> counts{layer.routes[p]};
     if (p) counts.push_back(layer.rows.back());
     layer.rows.push_back(call(layer, "exchange_counts", counts, {{"ranks", s.ranks}}, &comm)[0]);
-    buffer = call(layer, "all_to_all", {slots, layer.routes[p], layer.rows[p], buffer}, {}, &comm)[0];
-    apply_experts(s, comm.rank(), layer.rows[p], buffer);
+    GuardedTensor received = call(layer, "all_to_all", {slots, layer.routes[p], layer.rows[p]}, {}, &comm)[0];
+    apply_experts(s, comm.rank(), layer.rows[p], received);
+    merge_part(layer, received, buffer);
   }
   for (std::size_t p = 0; p < parts; ++p) {
-    returned = call(layer, "all_to_all_back", {buffer, layer.routes[p], layer.rows[p], returned}, {}, &comm)[0];
+    merge_part(layer, call(layer, "all_to_all_back", {buffer, layer.routes[p], layer.rows[p]}, {}, &comm)[0], returned);
     layer.y.push_back(
         call(layer, "combine", {returned, layer.routes[p]}, {{"batch", s.bounds[p + 1] - s.bounds[p]}})[0]);
   }
@@ -231,6 +240,61 @@ TEST_CASE("tokens reach their experts on other ranks and come back") {
           check({ranks, local, capacity, routing, {0, 1, 4, 6}});
         }
   check({2, 2, 5, Routing::random, {0, 2, 6}, DType::bf16});
+}
+
+namespace {
+
+// There in parts, back as a whole, and there as a whole: each with its slots or rows in the same places.
+Status check_wholes(const Setting& s, comm::Communicator& inner) {
+  Layer layer;
+  const ir::Attributes capacity{{"capacity", s.capacity}};
+  GuardedTensor x({s.dtype, {s.batch(), s.sequence, s.width}});
+  fill_normal(x, 8, std::uint64_t(inner.rank()));
+  const GuardedTensor whole = call(layer, "switch_gate", {logits_of(s, inner.rank())}, capacity)[0];
+  const GuardedTensor slots = call(layer, "dispatch", {x, whole}, capacity)[0];
+  GuardedTensor buffer({s.dtype, {s.local, s.ranks * s.capacity, s.width}});
+  std::vector<GuardedTensor> pairs;
+  for (std::size_t p = 0; p + 1 < s.bounds.size(); ++p) {
+    const std::int64_t first = s.bounds[p] * s.sequence, tokens = s.bounds[p + 1] * s.sequence - first;
+    std::vector<GuardedTensor> split{whole}, counts;
+    if (p) split.push_back(layer.routes.back());
+    layer.routes.push_back(call(layer, "split_route", split, {{"first", first}, {"tokens", tokens}})[0]);
+    counts.push_back(layer.routes.back());
+    if (p) counts.push_back(layer.rows.back());
+    layer.rows.push_back(call(layer, "exchange_counts", counts, {{"ranks", s.ranks}}, &inner)[0]);
+    merge_part(layer, call(layer, "all_to_all", {slots, layer.routes[p], layer.rows[p]}, {}, &inner)[0], buffer);
+    pairs.insert(pairs.end(), {layer.routes[p], layer.rows[p]});
+  }
+  Counting comm(inner);
+  auto exchanged = [&](std::string_view op, const GuardedTensor& from) {
+    std::vector<GuardedTensor> operands{from};
+    operands.insert(operands.end(), pairs.begin(), pairs.end());
+    return call(layer, op, operands, {}, &comm)[0];
+  };
+  if (!exchanged("all_to_all_back", buffer).same_bytes(slots)) return internal_error("the slots that came back differ");
+  if (!exchanged("all_to_all", slots).same_bytes(buffer)) return internal_error("the rows sent as a whole differ");
+  if (comm.exchanges != 2) return internal_error(fmt::format("expected 2 exchanges, found {}", comm.exchanges));
+  if (!layer.faults.empty()) return internal_error(layer.faults[0]);
+  return {};
+}
+
+}  // namespace
+
+TEST_CASE("what went in parts comes back as a whole") {
+  for (int ranks : {1, 2, 3})
+    for (std::int64_t capacity : {1, 4, 30})
+      for (Routing routing : {Routing::random, Routing::one_expert, Routing::idle_rank})
+        for (const std::vector<std::int64_t>& bounds :
+             {std::vector<std::int64_t>{0, 6}, {0, 3, 6}, {0, 1, 4, 6}, {0, 1, 2, 3, 4, 5, 6}}) {
+          if (ranks == 1 && routing == Routing::idle_rank) continue;
+          const Setting setting{ranks, 2, capacity, routing, bounds, capacity == 4 ? DType::bf16 : DType::f32};
+          const Status status =
+              comm::run_inproc(ranks, [&](comm::Communicator& comm) { return check_wholes(setting, comm); });
+          INFO(ranks << " ranks, capacity " << capacity << ", routing " << int(routing) << ", " << bounds.size() - 1
+                     << " parts");
+          INFO((status.ok() ? "" : status.error().message));
+          CHECK(status.ok());
+        }
 }
 
 TEST_CASE("all_reduce sums over the ranks, and takes neighbours in memory as one") {

@@ -141,6 +141,21 @@ GuardedTensor join(const std::vector<GuardedTensor>& parts, int axis) {
   return result;
 }
 
+int merge(const GuardedTensor& part, GuardedTensor& whole) {
+  LANCET_CHECK(part.type() == whole.type(), "only tensors of one type are merged");
+  const std::size_t row = std::size_t(part.shape().back()) * element_size(part.type());
+  auto written = [row](const std::byte* at) {
+    return std::any_of(at, at + row, [](std::byte b) { return b != fresh; });
+  };
+  int twice = 0;
+  for (std::size_t at = 0; at < part.size(); at += row) {
+    if (!written(part.data() + at)) continue;
+    twice += written(whole.data() + at);
+    std::memcpy(whole.data() + at, part.data() + at, row);
+  }
+  return twice;
+}
+
 int storage_operand(const ops::OpDef& op, int result, int operands) {
   if (op.in_place) return result;
   for (const ops::Alias& alias : op.aliases)

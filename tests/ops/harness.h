@@ -53,6 +53,10 @@ GuardedTensor from_double(const DoubleTensor& tensor);  // f32, bf16 and i32
 GuardedTensor slice(const GuardedTensor& tensor, int axis, std::int64_t begin, std::int64_t end);
 GuardedTensor join(const std::vector<GuardedTensor>& parts, int axis);
 
+// Takes over the rows that `part` has written: those that are not fresh memory throughout. Returns how many of them had
+// been written before.
+int merge(const GuardedTensor& part, GuardedTensor& whole);
+
 // What an op did: its operands afterwards and its results (those that live in an operand's memory are copies of it).
 struct Outcome {
   std::vector<GuardedTensor> operands, results;

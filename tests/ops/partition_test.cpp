@@ -88,9 +88,9 @@ class Split {
   }
 
  private:
-  // Memory that the parts share: of result r, if it lives in a full-size operand.
-  bool shares(std::size_t r, int operand) const {
-    return row_.results[r] == ops::irregular && storage_operand(op_, int(r), operand + 1) == operand;
+  // The operand in whose memory the parts write their slots or rows of result r, or -1: each has memory of its own.
+  int shared_operand(std::size_t r) const {
+    return row_.results[r] == ops::irregular ? storage_operand(op_, int(r), int(operands_.size())) : -1;
   }
 
   void run_part(std::int64_t begin, std::int64_t end) {
@@ -107,7 +107,7 @@ class Split {
     INFO(fmt::format("{}", fmt::join(part.faults, "\n")));
     CHECK(part.faults.empty());
     for (std::size_t r = 0; r < row_.results.size(); ++r)
-      if (row_.results[r] == ops::irregular) shared_.insert_or_assign(r, part.results[r]);
+      if (shared_operand(r) >= 0) shared_.insert_or_assign(r, part.results[r]);
     parts_.push_back(std::move(part));
   }
 
@@ -117,9 +117,9 @@ class Split {
     if (axis >= 0) return given ? std::optional(slice(operands_[std::size_t(i)], axis, begin, end)) : std::nullopt;
     if (axis == ops::none) return given ? std::optional(operands_[std::size_t(i)]) : std::nullopt;
     for (std::size_t r = 0; r < row_.results.size(); ++r)
-      if (shares(r, i)) {
-        if (const auto memory = shared_.find(r); memory != shared_.end()) return memory->second;
-        return given ? operands_[std::size_t(i)] : GuardedTensor(whole_.results[r].type());
+      if (shared_operand(r) == i) {
+        const auto memory = shared_.find(r);
+        return memory == shared_.end() ? operands_[std::size_t(i)] : memory->second;
       }
     if (!given)
       return parts_.empty() ? std::nullopt : std::optional(parts_.back().results[0]);  // what the part before made
@@ -141,9 +141,18 @@ class Split {
       check_routes(r);
     } else if (whole.type().dtype == DType::i32) {
       check_rows(r);
-    } else {
+    } else if (shared_operand(r) >= 0) {
       CHECK(shared_.at(r).same_bytes(whole));
+    } else {
+      check_rows_written(r);
     }
+  }
+
+  // Each slot or row is written by one part at most; those of all parts are the whole's.
+  void check_rows_written(std::size_t r) const {
+    GuardedTensor merged(whole_.results[r].type());
+    for (const Outcome& part : parts_) CHECK(merge(part.results[r], merged) == 0);
+    CHECK(merged.same_bytes(whole_.results[r]));
   }
 
   void check_sum(std::size_t r) const {

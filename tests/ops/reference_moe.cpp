@@ -59,9 +59,16 @@ void gate(ReferenceCall& c, bool prioritized) {
     load[e] += 1;
     route[at.slot(t)] = -1;
     if (route[at.end(e)] >= double(c.attributes.integer("capacity"))) continue;
-    route[at.slot(t)] = route[at.end(e)];
+    route[at.slot(t)] = 0;  // kept
     route[at.end(e)] += 1;
     load[at.E + e] += 1;
+  }
+  for (Index t = 0; t < at.T; ++t) {  // as many slots as kept tokens of the same expert stand before
+    if (route[at.slot(t)] < 0) continue;
+    const double e = route[at.expert(t)];
+    route[at.slot(t)] = route[at.begin(Index(e))];
+    for (Index s = 0; s < t; ++s)
+      if (route[at.expert(s)] == e && route[at.slot(s)] >= 0) route[at.slot(t)] += 1;
   }
 }
 void switch_gate(ReferenceCall& c) { gate(c, false); }
@@ -231,9 +238,9 @@ void exchange_counts(ReferenceCall& c) {
   }
 }
 
-// Slots [begin, end) become rows [rows[e,0], rows[e,1]), or the other way.
-void move_rows(ReferenceCall& c, bool there) {
-  const auto &in = c.operands[0], &route = c.operands[1], &rows = c.operands[2];
+// Slots [begin, end) of each part become rows [rows[e,0], rows[e,1]), or the other way.
+void move_part(ReferenceCall& c, const DoubleTensor& route, const DoubleTensor& rows, bool there) {
+  const auto& in = c.operands[0];
   const Route at(route);
   const Index D = in.shape()[2], in_rows = in.shape()[1], out_rows = c.results[0].shape()[1];
   for (Index e = 0; e < at.E; ++e)
@@ -243,8 +250,80 @@ void move_rows(ReferenceCall& c, bool there) {
         c.results[0][(e * out_rows + (there ? row : slot)) * D + d] = in[(e * in_rows + (there ? slot : row)) * D + d];
       }
 }
+void move_rows(ReferenceCall& c, bool there) {
+  for (std::size_t i = 1; i < c.operands.size(); i += 2) move_part(c, c.operands[i], c.operands[i + 1], there);
+}
 void all_to_all(ReferenceCall& c) { move_rows(c, true); }
 void all_to_all_back(ReferenceCall& c) { move_rows(c, false); }
+
+// ---- parts of routes
+
+void split_route(ReferenceCall& c) {
+  const DoubleTensor& whole = c.operands[0];
+  DoubleTensor& part = c.results[0];
+  const Route all(whole), at(part);
+  const Index first = c.attributes.integer("first");
+  for (Index e = 0; e < at.E; ++e) {
+    part[at.begin(e)] = c.has(1) ? c.operands[1][Route(c.operands[1]).end(e)] : 0;
+    part[at.end(e)] = part[at.begin(e)];
+  }
+  for (Index t = 0; t < at.T; ++t) {
+    part[at.expert(t)] = whole[all.expert(first + t)];
+    part[at.slot(t)] = whole[all.slot(first + t)];
+    part[at.weight(t)] = whole[all.weight(first + t)];
+    if (part[at.slot(t)] >= 0) part[at.end(Index(part[at.expert(t)]))] += 1;  // one slot a kept token
+  }
+}
+
+void split_capacity(ReferenceCall& c) {
+  const Route all(c.operands[0]), at(c.results[0]);
+  const Index C = c.attributes.integer("capacity"), parts = c.attributes.integer("parts"),
+              part = c.attributes.integer("part");
+  for (Index e = 0; e < at.E; ++e) {
+    // Of the filled slots, those in [part * C / parts, (part + 1) * C / parts), counted one by one.
+    Index before = 0, mine = 0;
+    for (Index slot = Index(c.operands[0][all.begin(e)]); slot < Index(c.operands[0][all.end(e)]); ++slot) {
+      before += slot < C * part / parts;
+      mine += slot >= C * part / parts && slot < C * (part + 1) / parts;
+    }
+    c.results[0][at.begin(e)] = c.operands[0][all.begin(e)] + double(before);
+    c.results[0][at.end(e)] = c.results[0][at.begin(e)] + double(mine);
+  }
+}
+
+void join_route(ReferenceCall& c) {
+  DoubleTensor& whole = c.results[0];
+  const Route all(whole);
+  Index first = 0;
+  for (const DoubleTensor& part : c.operands) {
+    const Route at(part);
+    for (Index t = 0; t < at.T; ++t) {
+      whole[all.expert(first + t)] = part[at.expert(t)];
+      whole[all.slot(first + t)] = part[at.slot(t)];
+      whole[all.weight(first + t)] = part[at.weight(t)];
+    }
+    first += at.T;
+  }
+  for (Index e = 0; e < all.E; ++e) {
+    whole[all.begin(e)] = c.operands.front()[Route(c.operands.front()).begin(e)];
+    whole[all.end(e)] = c.operands.back()[Route(c.operands.back()).end(e)];
+  }
+}
+
+void join_rows(ReferenceCall& c) {  // all rows as if of the first source: experts see only the first and last entry
+  const Index width = c.results[0].shape()[1];
+  for (Index e = 0; e < c.results[0].shape()[0]; ++e)
+    for (Index s = 0; s < width; ++s)
+      c.results[0][e * width + s] = s == 0 ? c.operands.front()[e * width] : c.operands.back()[(e + 1) * width - 1];
+}
+
+void sum(ReferenceCall& c) {
+  c.length = double(c.operands.size());
+  for (Index i = 0; i < Index(c.results[0].values.size()); ++i) {
+    c.results[0][i] = 0;
+    for (const DoubleTensor& part : c.operands) c.results[0][i] += part[i];
+  }
+}
 
 }  // namespace
 
@@ -265,6 +344,11 @@ void add_moe_references(std::map<std::string_view, Reference>& table) {
                 {"gate_dx", gate_dx},
                 {"gelu", gelu},
                 {"gelu_dx", gelu_dx},
+                {"join_route", join_route},
+                {"join_rows", join_rows},
+                {"split_capacity", split_capacity},
+                {"split_route", split_route},
+                {"sum", sum},
                 {"switch_gate", switch_gate}});
 }
 

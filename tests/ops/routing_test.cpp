@@ -116,7 +116,12 @@ TEST_CASE("priority: falling probability, equals by lower token, and the order d
   Ints order;
   for (std::uint64_t key : keys) order.push_back(std::int32_t(std::uint32_t(key)));
   CHECK(order == Ints{3, 1, 4, 0, 2});
-  CHECK(Assigned({0, 0, 0, 1, 0}, 2, 3, keys).slots() == Ints{2, 0, -1, 0, 1});
+  // Who is kept goes by priority (the last of equals is dropped), the slots of those kept by token.
+  Assigned route({0, 0, 0, 1, 0}, 2, 3, keys);
+  CHECK(route.slots() == Ints{0, 1, -1, 0, 2});
+  CHECK(route.end() == Ints{3, 1});
+  CHECK(route.load == Floats{4, 1, 3, 1});
+  CHECK(Assigned({0, 0, 0, 0, 0}, 1, 2, keys).slots() == Ints{-1, 0, -1, 1, -1});
 
   const Floats broken{0.5f, not_a_number, 0.75f};  // NaN has a place, so that every token is served
   keys.resize(3);

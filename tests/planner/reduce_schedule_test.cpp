@@ -1,4 +1,5 @@
 // The placement of all-reduces: every gradient is reduced once, whatever the chunks, and the step gets no longer.
+#include "planner/candidate.h"
 #include <algorithm>
 #include <chrono>
 #include <map>
@@ -73,8 +74,10 @@ void check_same_step(const ir::Program& before, const Ordered& after) {
   CHECK(computation(before) == computation(after.program));
   const std::string text = ir::print(after.program);
   CHECK((ir::print(program(text)) == text));
-  for (planner::Ordering ordering : {planner::Ordering::dependencies, planner::Ordering::sequential}) {
-    const ir::Plan plan = planner::plan_memory(after.program, ordering, after.extra);
+  planner::Needed needed = ir::dependencies(after.program);
+  planner::join(needed, after.extra);
+  for (const planner::Needed& ties : {needed, planner::taking_turns(after.program, needed)}) {
+    const ir::Plan plan = planner::plan_memory(after.program, ties);
     require_sound(ir::verify(plan));
     const ir::HappensBefore order(plan.program, plan.waits);
     for (std::size_t i = 0; i < after.extra.size(); ++i)
@@ -141,7 +144,9 @@ TEST_CASE("all-reduces: one MoE layer as text") {
   ReduceReport report;
   const Ordered after = scheduled(before, costs, &report);
   check_same_step(before, after);
-  ir::Plan plan = planner::plan_memory(after.program, planner::Ordering::dependencies, after.extra);
+  planner::Needed needed = ir::dependencies(after.program);
+  planner::join(needed, after.extra);
+  ir::Plan plan = planner::plan_memory(after.program, needed);
   require_golden("reduce_schedule_moe.ir", ir::print(plan));
 }
 
@@ -160,10 +165,6 @@ TEST_CASE("all-reduces: what stays as it is") {
     CHECK(after.extra.empty());
     CHECK(report.before_ms == report.after_ms);
   }
-  const ir::Program p = step(model(2), 0);
-  const ir::Plan plan = planner::plan_memory(p, planner::Ordering::sequential);
-  const planner::Needed none(p.instructions.size());
-  CHECK(ir::print(planner::plan_memory(p, planner::Ordering::sequential, none)) == ir::print(plan));
 }
 
 TEST_CASE("all-reduces: 24 blocks") {

@@ -73,11 +73,16 @@ def route(p, gate, capacity):
     order = range(len(rows))
     if gate == "batch_prioritized":
         order = sorted(order, key=lambda t: (-rows[t][expert[t]], t))
+    chosen = [0] * p.shape[1]
+    kept = set()
+    for t in order:
+        if chosen[expert[t]] < capacity:
+            kept.add(t)
+        chosen[expert[t]] += 1
     used = [0] * p.shape[1]
     slot = [-1] * len(rows)
-    for t in order:
-        if used[expert[t]] < capacity:
-            slot[t] = used[expert[t]]
+    for t in sorted(kept):  # the order decides who is kept; slots go by token
+        slot[t] = used[expert[t]]
         used[expert[t]] += 1
     return torch.tensor(expert), torch.tensor(slot)
 
@@ -225,7 +230,7 @@ def check_routing(r, c, where):
     counts = torch.bincount(r["expert"], minlength=c["num_local_experts"])
     assert counts.min() > 0, f"{where}: an expert without tokens"
     assert (r["slot"] < 0).any(), f"{where}: nothing dropped"
-    if c["gate"] == "batch_prioritized":  # the order decides every slot, not only who is dropped
+    if c["gate"] == "batch_prioritized":  # the order decides who is dropped
         for e in range(len(counts)):
             gap = best[r["expert"] == e].sort().values.diff()
             assert gap.numel() == 0 or gap.min() > 1e-4, f"{where}, expert {e}: probabilities within {gap.min():.1e}"

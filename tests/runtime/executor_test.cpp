@@ -85,6 +85,67 @@ output y = %1
   REQUIRE(values(run.state("t")) == Values{0, 0, 0});
 }
 
+TEST_CASE("views: parts of a whole, made on two lanes and read as one") {
+  Run run(R"(plan {policy=test}
+arena 256
+input @x : f32[8]
+state @s : f32[6]
+[0] %0 : f32[8] = add(@x, @x)  # compute forward a | at 0
+view %1 : f32[4] in %0 + 0
+view %3 : f32[8] | at 64
+[1] %4 : f32[4] in %3 + 0 = add(%1, %1)  # compute forward b/0 | at -
+view %2 : f32[4] in %0 + 16
+view %5 : f32[4] in @x + 8
+[2] %6 : f32[4] in %3 + 16 = add(%2, %5)  # expert forward b/1 | wait 0 | at -
+[3] %7 : f32[8] = add(%3, %0)  # compute forward c | wait 2 | at 128
+view %8 : f32[3] in @s + 4
+view %9 : f32[2] in %8 + 4
+[4] zero(&%9)  # compute update d
+view %10 : f32[2] in %7 + 24
+output whole = %3
+output y = %7
+output tail = %10
+)");
+  for (int step = 1; step < 4; ++step) {
+    const float x = float(step);
+    fill(run.input("x"), {x, 2 * x, 3 * x, 4 * x, 5 * x, 6 * x, 7 * x, 8 * x});
+    fill(run.state("s"), {1, 2, 3, 4, 5, 6});
+    require_done(run.executor->run());
+    // 4x of the first half; 2x of the second and x from the third on.
+    REQUIRE(values(run.output("whole")) == Values{4 * x, 8 * x, 12 * x, 16 * x, 13 * x, 16 * x, 19 * x, 22 * x});
+    REQUIRE(values(run.output("y")) == Values{6 * x, 12 * x, 18 * x, 24 * x, 23 * x, 28 * x, 33 * x, 38 * x});
+    REQUIRE(values(run.output("tail")) == Values{33 * x, 38 * x});
+    REQUIRE(values(run.state("s")) == Values{1, 2, 0, 0, 5, 6});
+  }
+  REQUIRE(run.output("tail").data() == run.output("y").data() + 6);
+}
+
+TEST_CASE("views: the slots of two parts of a route, in the memory of the whole") {
+  Run run(R"(plan {policy=test}
+arena 1024
+input @x : f32[2,2,3]
+input @logits : f32[2,2,2]
+[0] %0 : route[4,2], %1 : f32[2,2,2], %2 : f32[2,2] = switch_gate(@logits) {capacity=3}  # compute forward g | at 0 64 128
+[1] %3 : route[2,2] = split_route(%0) {first=0, tokens=2}  # compute forward g/0 | at 192
+[2] %4 : route[2,2] = split_route(%0, %3) {first=2, tokens=2}  # compute forward g/1 | at 256
+view %5 : f32[1,2,3] in @x + 0
+view %7 : f32[2,3,3] | at 320
+[3] %8 : f32[2,3,3] in %7 part 0 of 2 = dispatch(%5, %3) {capacity=3}  # compute forward d/0 | at -
+view %6 : f32[1,2,3] in @x + 24
+[4] %9 : f32[2,3,3] in %7 part 1 of 2 = dispatch(%6, %4) {capacity=3}  # compute forward d/1 | at -
+[5] %10 : f32[2,2,3] = combine(%7, %0) {batch=2}  # compute forward c | at 448
+output y = %10
+output p = %1
+)");
+  fill(run.input("x"), {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12});
+  fill(run.input("logits"), {2, 0, 1, 0, 0, 1, 3, 0});  // experts 0, 0, 1, 0: all are kept
+  require_done(run.executor->run());
+  const std::size_t chosen[] = {0, 0, 1, 0};
+  for (std::size_t t = 0; t < 4; ++t)
+    for (std::size_t d = 0; d < 3; ++d)
+      CHECK(run.output("y")[t * 3 + d] == run.output("p")[t * 2 + chosen[t]] * run.input("x")[t * 3 + d]);
+}
+
 TEST_CASE("executors share the arena that they are given") {
   const auto arena = backend::cpu::Buffer::raw(4096);
   runtime::ExecutorOptions options;

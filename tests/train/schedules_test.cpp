@@ -8,6 +8,7 @@
 #include "../planner/fake_costs.h"
 #include "lancet/model/gpt2_moe.h"
 #include "lancet/model/initialize.h"
+#include "lancet/ir/dependencies.h"
 #include "lancet/planner/passes.h"
 #include "lancet/runtime/executor.h"
 #include "train/support.h"
@@ -42,7 +43,11 @@ ir::Plan scheduled(const ir::Program& program) {
   CHECK(dw.covers.size() == 8);
   CHECK(dw.covered_ms > 0.3 * dw.room_ms);
   CHECK(reduce.chunk_bytes > 0);
-  return planner::plan_memory(ordered.program, planner::Ordering::dependencies, ordered.extra);
+  planner::Needed needed = ir::dependencies(ordered.program);
+  for (std::size_t i = 0; i < ordered.extra.size(); ++i)
+    needed[i].insert(needed[i].end(), ordered.extra[i].begin(), ordered.extra[i].end());
+  for (auto& list : needed) std::sort(list.begin(), list.end());
+  return planner::plan_memory(ordered.program, needed);
 }
 
 // All parameters and state of each rank, and what the steps reported, after some steps.
@@ -103,7 +108,7 @@ TEST_CASE("schedules of dWs and all-reduces change no bit") {
   config.train.clip_grad = GENERATE(0.0, 1.0);
   config.model.router_aux_loss_coef = 0.01;
   const ir::Program program = whole_step(config, 2);
-  const auto plain = trained(config, planner::plan_memory(program, planner::Ordering::sequential), 2);
+  const auto plain = trained(config, planner::plan_memory_sequentially(program), 2);
   const auto moved = trained(config, scheduled(program), 2);
   for (std::size_t rank = 0; rank < 2; ++rank) {
     REQUIRE(plain[rank].size() > 100);
@@ -145,7 +150,11 @@ TEST_CASE("scheduling 24 blocks on 64 ranks") {
   planner::ReduceReport reduce;
   const planner::Ordered ordered = planner::reduce_schedule(moved, test::loads_of(moved, costs), costs, &reduce);
   const double all_seconds = seconds();
-  const ir::Plan plan = planner::plan_memory(ordered.program, planner::Ordering::dependencies, ordered.extra);
+  planner::Needed needed = ir::dependencies(ordered.program);
+  for (std::size_t i = 0; i < ordered.extra.size(); ++i)
+    needed[i].insert(needed[i].end(), ordered.extra[i].begin(), ordered.extra[i].end());
+  for (auto& list : needed) std::sort(list.begin(), list.end());
+  const ir::Plan plan = planner::plan_memory(ordered.program, needed);
   WARN("24 blocks, 64 ranks: " << program.instructions.size() << " instructions, step " << dw.before_ms << " ms, dW "
                                << dw.after_ms << " ms (" << dw.covered_ms << " of " << dw.room_ms
                                << " ms covered), all-reduces " << reduce.after_ms << " ms in chunks of "

@@ -1,4 +1,4 @@
-// Programs as text; parse(print(p)) is p, and print(parse(t)) is t.
+// Programs as text; parse(print(p)) is p, and print(parse(t)) is t (a view that nothing names is left out).
 #pragma once
 #include <string>
 #include <string_view>

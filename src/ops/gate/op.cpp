@@ -1,6 +1,7 @@
 // Gates: from router logits [B,S,E] to each token's expert and slot (rule 1), top-1.
 //   switch_gate (Fedus et al.): slots in token order. A part counts on where the part before stopped.
-//   batch_prioritized_gate (Riquelme et al.): slots in falling order of the gate probability, over the whole batch.
+//   batch_prioritized_gate (Riquelme et al.): the tokens of the highest gate probabilities in the whole batch are kept;
+//       they too get their slots in token order, so that a range of tokens owns a run of each expert's slots.
 // Results: route[T,E]; probabilities f32[B,S,E]; load f32[2,E]: tokens that chose each expert, and those that were
 // kept.
 #include "ops/describe.h"

@@ -49,10 +49,11 @@ inline void prioritize(const float* weight, std::span<std::uint64_t> keys) {
   std::sort(keys.begin(), keys.end());
 }
 
-// Gives each token the next slot of its expert, in the order of `order` (see prioritize; empty: as they come), until
-// the expert's `capacity` is used up. route.expert is set; sets slot, begin and end. Counting goes on where `before`
-// [E] (the `end` of the part before, or null) stopped. load f32[2,E]: tokens of this part that chose each expert, and
-// kept.
+// Serves the tokens in the order of `order` (see prioritize; empty: as they come): each is kept until its expert's
+// `capacity` is used up, and dropped from then on. The kept tokens of an expert get its slots in token order, whatever
+// the order was, so that a range of tokens owns a run of slots. route.expert is set; sets slot, begin and end. Counting
+// goes on where `before` [E] (the `end` of the part before, or null) stopped. load f32[2,E]: tokens of this part that
+// chose each expert, and kept.
 inline void assign_slots(const ir::RouteLayout& layout, void* route, std::int64_t capacity,
                          std::span<const std::uint64_t> order, const std::int32_t* before, float* load) {
   const std::int32_t* expert = layout.expert(route);
@@ -66,6 +67,10 @@ inline void assign_slots(const ir::RouteLayout& layout, void* route, std::int64_
     load[e] += 1.f;  // exact up to 2^24 tokens
   }
   for (std::int64_t e = 0; e < layout.experts; ++e) load[layout.experts + e] = float(end[e] - begin[e]);
+  if (order.empty()) return;
+  std::copy_n(begin, layout.experts, end);
+  for (std::int64_t t = 0; t < layout.tokens; ++t)
+    if (slot[t] != ir::RouteLayout::dropped) slot[t] = end[expert[t]]++;
 }
 
 }  // namespace lancet::ops::routing
