@@ -7,6 +7,7 @@
 #include <random>
 #include <set>
 
+#include "declared_costs.h"
 #include "golden/golden.h"
 #include "lancet/ir/dependencies.h"
 #include "lancet/planner/planner.h"
@@ -313,6 +314,7 @@ TEST_CASE("gradients of experts are not reduced, all others once") {
 }
 
 TEST_CASE("a policy that is not built is refused by name") {
+  const DeclaredCosts costs;
   planner::PlanRequest r = request(1);
   r.policy = "magic";
   const auto plan = planner::make_plan(model(1), r);
@@ -325,7 +327,10 @@ TEST_CASE("a policy that is not built is refused by name") {
   for (std::string_view known : planner::policies()) {
     REQUIRE_THAT(plan.error().message, Catch::Contains(std::string(known)));
     r.policy = known;
+    r.costs = &costs;
     REQUIRE(planner::make_plan(model(1), r).ok());
+    r.costs = nullptr;  // only the order of the program needs no costs
+    REQUIRE(planner::make_plan(model(1), r).ok() == (known == "sequential"));
   }
 }
 
