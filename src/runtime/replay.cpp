@@ -154,7 +154,8 @@ class CpuReplay final : public Replay {
   void fill_tokens(const ops::TensorView& view, TensorId id) {
     std::int64_t bound = std::int64_t{1} << 31;
     for (const ir::Instruction& instruction : program_.instructions) {
-      const auto at = std::find(instruction.operands.begin(), instruction.operands.end(), id);
+      const auto at = std::find_if(instruction.operands.begin(), instruction.operands.end(),
+                                   [&](TensorId operand) { return program_.root(operand) == id; });  // or a slice of it
       if (at == instruction.operands.end()) continue;
       if (instruction.attributes.has("vocabulary"))
         bound = std::min(bound, instruction.attributes.integer("vocabulary"));

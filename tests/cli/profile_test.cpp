@@ -16,20 +16,21 @@ TEST_CASE("profile measures what is missing, keeps it and prints it") {
   const Outcome first = run("profile " + config + " --seconds 0 --out " + file);
   INFO(first.output);
   REQUIRE(first.code == 0);
-  CHECK(first.lines_with("profile: measured 67 ops") == 1);
+  CHECK(first.lines_with("profile: measured ") == 1);
   CHECK(first.lines_with("router(f32[4,16,32], f32[4,32])") == 1);
-  CHECK(first.lines_with("67 ops, ") == 1);
-  CHECK(nlohmann::json::parse(std::ifstream(file))["devices"][0]["ops"].size() == 67);
+  CHECK(first.lines_with(" ms of computation in a step") == 1);
+  const std::size_t ops = nlohmann::json::parse(std::ifstream(file))["devices"][0]["ops"].size();
+  CHECK(first.lines_with("measured " + std::to_string(ops) + " ops in") == 1);
 
   const Outcome again = run("profile " + config + " --seconds 0 --set overlap.profile=" + file);
   REQUIRE(again.code == 0);
   CHECK(again.lines_with("measured") == 0);
-  CHECK(again.lines_with("67 ops, ") == 1);
+  CHECK(again.lines_with(" ms of computation in a step") == 1);
 
   const Outcome longer = run("profile " + config + " --seconds 0 --set train.seq_len=8 --set overlap.profile=" + file);
   REQUIRE(longer.code == 0);
   CHECK(longer.lines_with("profile: measured ") == 1);
-  CHECK(nlohmann::json::parse(std::ifstream(file))["devices"][0]["ops"].size() > 67);
+  CHECK(nlohmann::json::parse(std::ifstream(file))["devices"][0]["ops"].size() > ops);
 }
 
 TEST_CASE("without a path the profile is kept in the user's cache") {

@@ -22,11 +22,12 @@ constexpr double no_time = 0;
 
 TEST_CASE("the programs of a run") {
   config::Config config = small();
-  CHECK(train::step_programs(config, 1)->size() == 1);
+  const auto updates = train::step_programs(config, 1);
+  REQUIRE_FALSE(updates.empty());
   config.train.gradient_accumulation_steps = 2;
   const auto programs = train::step_programs(config, 1);
-  REQUIRE(programs->size() == 2);
-  CHECK(programs->at(0).instructions.size() > programs->at(1).instructions.size());  // the update comes with one only
+  CHECK(programs.size() == 2 * updates.size());  // those of micro batches come with them
+  CHECK(programs.front().instructions.size() > programs.back().instructions.size());  // the update comes with one only
 }
 
 TEST_CASE("costs are measured once and then read") {
@@ -34,7 +35,7 @@ TEST_CASE("costs are measured once and then read") {
   config::Config config = small();
   config.overlap.profile = folder / "costs.json";
   const auto world = comm::make_self();
-  const auto programs = *train::step_programs(config, 1);
+  const auto programs = train::step_programs(config, 1);
   const auto first = train::ensure_profile(config, *world, programs, {.seconds = no_time});
   REQUIRE(first.ok());
   CHECK(cost::loads(*first, programs[0]).ok());
@@ -55,7 +56,7 @@ TEST_CASE("without a file nothing is kept; the default is the caller's") {
   const test::TemporaryFolder folder;
   const config::Config config = small();
   const auto world = comm::make_self();
-  const auto programs = *train::step_programs(config, 1);
+  const auto programs = train::step_programs(config, 1);
   REQUIRE(train::ensure_profile(config, *world, programs, {.seconds = no_time}).ok());
   CHECK(folder.names().empty());
   const std::string path = folder / "deep/profile.json";
@@ -67,7 +68,7 @@ TEST_CASE("a damaged file of costs stops all ranks, before anything is measured"
   const test::TemporaryFolder folder;
   config::Config config = small();
   config.overlap.profile = folder.write("costs.json", "{\"format\": 1}");
-  const auto programs = *train::step_programs(config, 2);
+  const auto programs = train::step_programs(config, 2);
   std::vector<Error> errors(2);
   const Status status = comm::run_inproc(2, [&](comm::Communicator& world) -> Status {
     const auto profile = train::ensure_profile(config, world, programs, {.local_ranks = 2, .seconds = no_time});
