@@ -2,7 +2,7 @@
 #include <catch2/catch.hpp>
 
 #include "lancet/ops/catalogue.h"
-#include "planner/declared_costs.h"
+#include "declared_costs.h"
 #include "train/support.h"
 
 namespace lancet {
