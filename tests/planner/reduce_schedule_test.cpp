@@ -9,6 +9,7 @@
 #include "lancet/ir/dependencies.h"
 #include "lancet/planner/simulate.h"
 #include "models.h"
+#include "planner/candidate.h"
 #include "planner/reorder.h"
 #include "support.h"
 
@@ -77,11 +78,13 @@ void check_same_step(const ir::Program& before, const Ordered& after) {
   CHECK(computation(before) == computation(after.program));
   const std::string text = ir::print(after.program);
   CHECK((ir::print(program(text)) == text));
-  const ir::Plan plan = planner::plan_memory(after.program, needed_of(after));
-  require_sound(ir::verify(plan));
-  const ir::HappensBefore order(plan.program, plan.waits);
-  for (std::size_t i = 0; i < after.extra.size(); ++i)
-    for (ir::InstructionId j : after.extra[i]) CHECK(order.ordered(j, {std::int32_t(i)}));
+  for (const planner::Needed& needed : {needed_of(after), planner::taking_turns(after.program, needed_of(after))}) {
+    const ir::Plan plan = planner::plan_memory(after.program, needed);
+    require_sound(ir::verify(plan));
+    const ir::HappensBefore order(plan.program, plan.waits);
+    for (std::size_t i = 0; i < after.extra.size(); ++i)
+      for (ir::InstructionId j : after.extra[i]) CHECK(order.ordered(j, {std::int32_t(i)}));
+  }
 }
 
 // A wire on which both kinds of communication matter; computation hides about half of it.
