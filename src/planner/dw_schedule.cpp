@@ -92,8 +92,8 @@ class DwSchedule {
   }
 
   // Computation that no path joins to some all-to-all: dWs, updates that wait for no all-reduce, and of the rest what
-  // lies beside an MoE layer (the gate's gradient; in the forward pass only what no all-to-all needs, since parts of a
-  // partitioned range lie beside each other's all-to-alls, and their order is the partition's).
+  // lies beside an MoE layer: the gate's gradient; in the forward pass only what no computation needs, since parts of a
+  // partitioned range lie beside each other's all-to-alls, and their order is the partition's.
   void find_movable() {
     if (all_to_alls_.empty()) return;
     const Labels labels(dependencies_, all_to_alls_);
@@ -105,7 +105,7 @@ class DwSchedule {
                    std::any_of(dependencies_[i].begin(), dependencies_[i].end(),
                                [&](InstructionId before) { return reduced[before.index()]; });
       if (instruction.lane != Lane::compute || loads_[i].ms <= 0 || reduced[i]) continue;
-      if (instruction.role == Role::forward && labels.reaches_any(id_of(i))) continue;
+      if (instruction.role == Role::forward && !only_reduced(id_of(i))) continue;
       Movable movable;
       movable.ms = loads_[i].ms;
       for (std::size_t a = 0; a < all_to_alls_.size(); ++a) movable.allowed.push_back(labels.overlappable(id_of(i), a));
@@ -117,6 +117,13 @@ class DwSchedule {
       problem_.items.push_back(std::move(movable));
     }
     for (std::size_t m = 0; m < movable_.size(); ++m) tie_to_neighbours(m);
+  }
+
+  // Nothing but all-reduces depends on it: the auxiliary loss.
+  bool only_reduced(InstructionId id) const {
+    const auto& next = dependents_[id.index()];
+    return std::all_of(next.begin(), next.end(),
+                       [&](InstructionId after) { return program_.instructions[after.index()].lane == Lane::reduce; });
   }
 
   bool is_view(InstructionId id) const {

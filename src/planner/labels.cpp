@@ -1,7 +1,5 @@
 #include "labels.h"
 
-#include <algorithm>
-
 namespace lancet::planner {
 
 Labels::Labels(const Needed& dependencies, const std::vector<ir::InstructionId>& all_to_alls)
@@ -19,11 +17,6 @@ Labels::Labels(const Needed& dependencies, const std::vector<ir::InstructionId>&
 
 void Labels::join(Bits& bits, std::size_t into, std::size_t from) const {
   for (std::size_t word = 0; word < words_; ++word) bits[into * words_ + word] |= bits[from * words_ + word];
-}
-
-bool Labels::reaches_any(ir::InstructionId id) const {
-  const auto first = reaches_.begin() + static_cast<std::ptrdiff_t>(id.index() * words_);
-  return std::any_of(first, first + static_cast<std::ptrdiff_t>(words_), [](std::uint64_t word) { return word != 0; });
 }
 
 }  // namespace lancet::planner

@@ -17,8 +17,6 @@ class Labels {
   bool overlappable(ir::InstructionId id, std::size_t a) const {
     return !bit(reached_, id, a) && !bit(reaches_, id, a);
   }
-  // A path leads from the instruction to some all-to-all.
-  bool reaches_any(ir::InstructionId id) const;
 
  private:
   using Bits = std::vector<std::uint64_t>;  // words_ words an instruction

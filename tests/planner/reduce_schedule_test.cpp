@@ -1,5 +1,4 @@
 // The placement of all-reduces: every gradient is reduced once, whatever the chunks, and the step gets no longer.
-#include "planner/candidate.h"
 #include <algorithm>
 #include <chrono>
 #include <map>
@@ -10,6 +9,7 @@
 #include "lancet/ir/dependencies.h"
 #include "lancet/planner/simulate.h"
 #include "models.h"
+#include "planner/candidate.h"
 #include "planner/reorder.h"
 #include "support.h"
 
@@ -32,10 +32,14 @@ Ordered scheduled(const ir::Program& p, const FakeCosts& costs, ReduceReport* re
   return planner::reduce_schedule(p, loads_of(p, costs), costs, report);
 }
 
-double makespan(const Ordered& o, const FakeCosts& costs) {
+planner::Needed needed_of(const Ordered& o) {
   planner::Needed needed = ir::dependencies(o.program);
   planner::join(needed, o.extra);
-  return planner::simulate(o.program, needed, loads_of(o.program, costs), costs.beside, costs.launch).makespan;
+  return needed;
+}
+
+double makespan(const Ordered& o, const FakeCosts& costs) {
+  return planner::simulate(o.program, needed_of(o), loads_of(o.program, costs), costs.beside, costs.launch).makespan;
 }
 
 // Per gradient (root of its memory), how many bytes all-reduces sum; slices must not overlap.
@@ -74,10 +78,8 @@ void check_same_step(const ir::Program& before, const Ordered& after) {
   CHECK(computation(before) == computation(after.program));
   const std::string text = ir::print(after.program);
   CHECK((ir::print(program(text)) == text));
-  planner::Needed needed = ir::dependencies(after.program);
-  planner::join(needed, after.extra);
-  for (const planner::Needed& ties : {needed, planner::taking_turns(after.program, needed)}) {
-    const ir::Plan plan = planner::plan_memory(after.program, ties);
+  for (const planner::Needed& needed : {needed_of(after), planner::taking_turns(after.program, needed_of(after))}) {
+    const ir::Plan plan = planner::plan_memory(after.program, needed);
     require_sound(ir::verify(plan));
     const ir::HappensBefore order(plan.program, plan.waits);
     for (std::size_t i = 0; i < after.extra.size(); ++i)
@@ -144,9 +146,7 @@ TEST_CASE("all-reduces: one MoE layer as text") {
   ReduceReport report;
   const Ordered after = scheduled(before, costs, &report);
   check_same_step(before, after);
-  planner::Needed needed = ir::dependencies(after.program);
-  planner::join(needed, after.extra);
-  ir::Plan plan = planner::plan_memory(after.program, needed);
+  ir::Plan plan = planner::plan_memory(after.program, needed_of(after));
   require_golden("reduce_schedule_moe.ir", ir::print(plan));
 }
 
@@ -180,10 +180,8 @@ TEST_CASE("all-reduces: 24 blocks") {
   WARN("24 blocks: step " << dw.before_ms << ", dW " << dw.after_ms << ", all-reduces " << report.after_ms
                           << " ms with chunks of " << report.chunk_bytes << " bytes"
                           << (report.all_to_all_first ? ", all-to-all first" : "") << ", planned in " << ms << " ms");
-  planner::Needed needed = ir::dependencies(after.program);
-  planner::join(needed, after.extra);
   const planner::Timeline t =
-      planner::simulate(after.program, needed, loads_of(after.program, costs), costs.beside, costs.launch);
+      planner::simulate(after.program, needed_of(after), loads_of(after.program, costs), costs.beside, costs.launch);
   WARN("compute " << t.compute << ", exposed " << t.exposed << " ms");
   CHECK(t.makespan < 1.001 * (t.compute + t.exposed));  // nothing waits but for all-to-alls of the forward pass
   check_same_step(before, after);

@@ -37,12 +37,11 @@ struct OptimizeOptions {
 // grad_norm f32[2] (norm, factor). Accumulated gradients are set to zero after their use.
 ir::Program optimize(const ir::Program& program, const OptimizeOptions& options);
 
-// What dw_schedule laid under an all-to-all. Instructions are those of the Program that it returned.
+// What dw_schedule laid under an all-to-all. Instructions are those of the Program that it returned. Its room is the
+// computation that it can hide: its time beside computation, less what its bytes take of the cores.
 struct DwCover {
   ir::InstructionId all_to_all;
-  double room_ms =
-      0;  // computation that it can hide: its time beside computation, less what its bytes take of the cores
-  double covered_ms = 0;
+  double room_ms = 0, covered_ms = 0;
   std::vector<ir::InstructionId> under;
 };
 struct DwReport {
