@@ -54,6 +54,7 @@ int main(int argc, char** argv) {
   add_train(app, selection);
   add_data(app, selection);
   add_bench(app, selection);
+  add_plan(app, selection);
   add_profile(app, selection);
   try {
     app.parse(argc, argv);

@@ -17,6 +17,7 @@ struct Selection {
 void add_train(CLI::App& app, Selection& selection);
 void add_data(CLI::App& app, Selection& selection);
 void add_bench(CLI::App& app, Selection& selection);
+void add_plan(CLI::App& app, Selection& selection);
 void add_profile(CLI::App& app, Selection& selection);
 
 // Runs `body` with the communicator over all ranks that the launcher started: MPI under a launcher, one rank without.
