@@ -49,11 +49,15 @@ class Verifier {
     std::uint64_t parts = 0;                         // a bit each
     int of = 0;
     std::vector<Region> regions;
-    bool covers(std::int64_t size) const {
-      std::int64_t at = 0;
+    bool covers(std::int64_t from, std::int64_t size) const {
+      std::int64_t at = from;
       for (const auto& [begin, end] : stretches)
         if (begin <= at) at = std::max(at, end);
-      return at >= size;
+      return at >= from + size;
+    }
+    bool all_parts() const { return of > 0 && std::popcount(parts) == of; }
+    bool has(const Slice& slice) const {
+      return all_parts() || (slice.parts == of && (parts >> slice.part & 1) != 0);
     }
   };
 
@@ -61,12 +65,20 @@ class Verifier {
     const Tensor& tensor = program_[id];
     if (tensor.kind == TensorKind::value) return made_[id.index()];
     if (tensor.kind != TensorKind::view) return true;
-    if (tensor.slice) return made(tensor.storage);
+    if (tensor.slice) return slice_made(tensor);
     const auto it = filled_.find(id.value);
     if (it == filled_.end()) return false;
+    return it->second.all_parts() || it->second.covers(0, bytes(tensor.type));
+  }
+
+  // A slice can be read as soon as the parts of the whole that lie in it are made.
+  bool slice_made(const Tensor& slice) const {
+    const auto it = filled_.find(slice.storage.value);
+    if (it == filled_.end()) return made(slice.storage);
     const Filled& filled = it->second;
-    if (filled.of > 0) return std::popcount(filled.parts) == filled.of;
-    return filled.covers(bytes(tensor.type));
+    if (filled.of > 0) return slice.slice->parts > 0 ? filled.has(*slice.slice) : filled.all_parts();
+    if (slice.slice->parts > 0) return filled.covers(0, bytes(program_.type(slice.storage)));
+    return filled.covers(slice.slice->offset, bytes(slice.type));
   }
 
   Status readable(TensorId id) const {

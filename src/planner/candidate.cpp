@@ -67,7 +67,7 @@ Scheduled scheduled_within(const ir::Program& program, const std::vector<cost::L
   std::vector<Job> jobs;
   for (std::size_t i = begin; i < end; ++i) {
     const ir::Instruction& at = program.instructions[i];
-    Job job{at.lane, loads[i].ms, is_filler(at), {}};
+    Job job{at.lane, loads[i].ms, int(at.attributes.integer("part", -1)), is_filler(at), {}};
     for (InstructionId need : needed[i])
       if (need.index() >= begin) job.needs.push_back(need.value - std::int32_t(begin));
     jobs.push_back(std::move(job));

@@ -20,10 +20,15 @@ class Scheduler {
       missing_[i] = static_cast<int>(jobs[i].needs.size());
       for (std::int32_t need : jobs[i].needs) users_[std::size_t(need)].push_back(std::int32_t(i));
     }
+    double longest = 0;
     for (std::size_t i = jobs.size(); i-- > 0;) {
       rank_[i] = jobs[i].ms;
       for (std::int32_t user : users_[i]) rank_[i] = std::max(rank_[i], jobs[i].ms + rank_[std::size_t(user)]);
+      longest = std::max(longest, rank_[i]);
     }
+    if (options.first_part_first)
+      for (std::size_t i = 0; i < jobs.size(); ++i)
+        if (jobs[i].part >= 0) rank_[i] += longest * (ir::max_parts - jobs[i].part);
   }
 
   ListSchedule run() {
@@ -137,7 +142,7 @@ class Scheduler {
 
   std::span<const Job> jobs_;
   const ListOptions& options_;
-  std::vector<double> rank_;  // milliseconds from a job's start to the end of all that hangs on it
+  std::vector<double> rank_;  // urgency: milliseconds from a job's start to the end of all that hangs on it, and more
   std::vector<std::vector<std::int32_t>> users_;
   std::vector<int> missing_;
   Urgent urgent_{&rank_};

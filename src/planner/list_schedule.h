@@ -12,6 +12,7 @@ namespace lancet::planner {
 struct Job {
   ir::Lane lane = ir::Lane::compute;
   double ms = 0;
+  int part = -1;                    // of a split instruction; -1: whole
   bool filler = false;              // may wait: nothing but the end of the step needs it (weight gradients, updates)
   std::vector<std::int32_t> needs;  // earlier jobs
 };
@@ -22,6 +23,9 @@ struct ListOptions {
   // Fillers only where the compute lane would wait for the wire, the one that fits best (Lancet, section 4.2); else
   // they compete like all others, by how much of the step hangs on them.
   bool fill_gaps = true;
+  // The first part goes ahead as far as it can, the next one fills what time it leaves, and so on: parts spread over
+  // the layers, and the wire has work all the time. Else by the longest path to the end: parts go abreast.
+  bool first_part_first = true;
 };
 
 struct ListSchedule {
@@ -30,7 +34,7 @@ struct ListSchedule {
   double makespan = 0;
 };
 
-// Event by event; a free lane takes the ready job with the longest path to the end, the earlier one of equals.
+// Event by event; a free lane takes the most urgent job that is ready (ListOptions), the earlier one of equals.
 ListSchedule list_schedule(std::span<const Job> jobs, const ListOptions& options);
 
 }  // namespace lancet::planner

@@ -53,7 +53,7 @@ Candidate experts_in_parts(const Step& step, int parts) {
   Scheduled now{rewritten.program, step.loads(rewritten, split)};
   for (const auto& [begin, end] : expert_stretches(step)) {
     const auto [first, last] = place_of(rewritten, begin, end);
-    now = scheduled_within(now.program, now.loads, first, last, {.shared_wire = true, .fill_gaps = true});
+    now = scheduled_within(now.program, now.loads, first, last, {});
   }
   Needed needed = taking_turns(now.program, ir::dependencies(now.program));
   return as_it_is(step, fmt::format("experts and their all-to-alls in {} parts", parts), std::move(now.program),
@@ -105,8 +105,8 @@ Candidate partition(const Step& step, const PartitionLimits& limits) {
     const Split split = split_of(step, ranges, false);
     const Rewritten rewritten = rewrite(step.program(), split);
     const auto [first, last] = place_of(rewritten, 0, step.forward_end());
-    Scheduled now = scheduled_within(rewritten.program, step.loads(rewritten, split), first, last,
-                                     {.shared_wire = true, .fill_gaps = false});
+    Scheduled now =
+        scheduled_within(rewritten.program, step.loads(rewritten, split), first, last, {.fill_gaps = false});
     Needed needed = taking_turns(now.program, ir::dependencies(now.program));
     best = better(std::move(best), as_it_is(step, describe(step, ranges), std::move(now.program), std::move(now.loads),
                                             std::move(needed)));
@@ -118,15 +118,16 @@ Candidate partition(const Step& step, const PartitionLimits& limits) {
 Candidate best_order(const Step& step, const std::string& how, const Split& split, Candidate best) {
   const Rewritten rewritten = rewrite(step.program(), split);
   const std::vector<cost::Load> loads = step.loads(rewritten, split);
-  for (bool shared_wire : {true, false})
-    for (bool fill_gaps : {true, false}) {
-      const Scheduled now = scheduled(rewritten.program, loads, {shared_wire, fill_gaps});
-      const Needed needed = ir::dependencies(now.program);
-      best = better(std::move(best), as_it_is(step, how, now.program, now.loads, needed));
-      if (shared_wire)
-        best = better(std::move(best), as_it_is(step, how + ", one message on the wire at a time", now.program,
-                                                now.loads, one_at_a_time_on_the_wire(now.program, needed)));
-    }
+  for (bool first_part_first : {true, false})
+    for (bool shared_wire : {true, false})
+      for (bool fill_gaps : {true, false}) {
+        const Scheduled now = scheduled(rewritten.program, loads, {shared_wire, fill_gaps, first_part_first});
+        const Needed needed = ir::dependencies(now.program);
+        best = better(std::move(best), as_it_is(step, how, now.program, now.loads, needed));
+        if (shared_wire)
+          best = better(std::move(best), as_it_is(step, how + ", one message on the wire at a time", now.program,
+                                                  now.loads, one_at_a_time_on_the_wire(now.program, needed)));
+      }
   return best;
 }
 

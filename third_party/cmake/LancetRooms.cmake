@@ -81,11 +81,12 @@ endfunction()
 # whenever one of these sources changes, so that times of other kernels are never taken for theirs.
 function(lancet_kernel_build room)
   set(files "")
-  foreach(folder IN ITEMS base ir backend comm ops)
+  foreach(folder IN ITEMS base backend comm ops)
     file(GLOB_RECURSE found CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/${folder}/*.cpp ${CMAKE_SOURCE_DIR}/src/${folder}/*.h
          ${CMAKE_SOURCE_DIR}/include/lancet/${folder}/*.h)
     list(APPEND files ${found})
   endforeach()
+  list(APPEND files ${CMAKE_SOURCE_DIR}/include/lancet/ir/route_layout.h)
   list(SORT files)
   string(TOUPPER "${CMAKE_BUILD_TYPE}" type)
   set(options "${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION} ${CMAKE_CXX_FLAGS} ${CMAKE_CXX_FLAGS_${type}}"

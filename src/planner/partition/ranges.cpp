@@ -22,7 +22,7 @@ class RangeCosts {
   double operator()(int begin, int end, int parts) const {
     const std::size_t first = groups_[std::size_t(begin)], last = groups_[std::size_t(end)];
     if (parts > 1 && !has_exchange(first, last)) return impossible;
-    return list_schedule(jobs(first, last, parts), {.shared_wire = true, .fill_gaps = false}).makespan;
+    return list_schedule(jobs(first, last, parts), {.fill_gaps = false}).makespan;
   }
 
  private:
@@ -42,7 +42,7 @@ class RangeCosts {
       const bool split = is_split(i, parts);
       start.push_back(std::int32_t(jobs.size()));
       for (int p = 0; p < (split ? parts : 1); ++p) {
-        Job job{at.lane, step_.part_load(Cut::batch, split ? parts : 1, i).ms, false, {}};
+        Job job{at.lane, step_.part_load(Cut::batch, split ? parts : 1, i).ms, split ? p : -1, false, {}};
         for (ir::InstructionId need : step_.dependencies()[i]) {
           if (need.index() < first) continue;
           const std::int32_t from = start[need.index() - first];
