@@ -61,26 +61,77 @@ Candidate as_it_is(const Step& step, std::string how, ir::Program program, std::
   return result;
 }
 
-Scheduled scheduled_within(const ir::Program& program, const std::vector<cost::Load>& loads, std::size_t begin,
-                           std::size_t end, const ListOptions& options) {
-  const Needed needed = ir::dependencies(program);
-  std::vector<Job> jobs;
-  for (std::size_t i = begin; i < end; ++i) {
-    const ir::Instruction& at = program.instructions[i];
-    Job job{at.lane, loads[i].ms, int(at.attributes.integer("part", -1)), is_filler(at), {}};
-    for (InstructionId need : needed[i])
-      if (need.index() >= begin) job.needs.push_back(need.value - std::int32_t(begin));
-    jobs.push_back(std::move(job));
+namespace {
+
+// The arena's tensors that each instruction touches, as blocks of a list schedule.
+struct Blocks {
+  std::vector<std::vector<std::int32_t>> of;  // by instruction
+  std::vector<std::int64_t> bytes;
+
+  explicit Blocks(const ir::Program& program) : of(program.instructions.size()) {
+    std::vector<std::int32_t> block(program.tensors.size(), -1);
+    for (std::size_t i = 0; i < of.size(); ++i) {
+      auto touch = [&](ir::TensorId id) {
+        const ir::TensorId root = program.root(id);
+        if (program[root].number < 0) return;
+        std::int32_t& number = block[root.index()];
+        if (number < 0) {
+          number = std::int32_t(bytes.size());
+          bytes.push_back(ir::bytes(program.type(root)));
+        }
+        if (std::find(of[i].begin(), of[i].end(), number) == of[i].end()) of[i].push_back(number);
+      };
+      for (ir::TensorId id : program.instructions[i].operands) touch(id);
+      for (ir::TensorId id : program.instructions[i].results) touch(id);
+    }
   }
-  Order order;
-  for (std::size_t i = 0; i < begin; ++i) order.push_back(id_of(i));
-  for (InstructionId id : list_schedule(jobs, options).order) order.push_back(id_of(id.index() + begin));
-  for (std::size_t i = end; i < loads.size(); ++i) order.push_back(id_of(i));
-  return {permuted(program, order), permuted(loads, order)};
+};
+
+}  // namespace
+
+std::int64_t peak_bytes(const ir::Program& program) {
+  const Blocks blocks(program);
+  std::vector<Job> jobs;
+  for (std::size_t i = 0; i < blocks.of.size(); ++i) {
+    jobs.push_back({.lane = ir::Lane::compute, .ms = 1, .needs = {}, .blocks = blocks.of[i]});
+    if (i > 0) jobs.back().needs = {std::int32_t(i) - 1};
+  }
+  return list_schedule(jobs, {}, blocks.bytes).peak_bytes;
 }
 
-Scheduled scheduled(const ir::Program& program, const std::vector<cost::Load>& loads, const ListOptions& options) {
-  return scheduled_within(program, loads, 0, loads.size(), options);
+Orders::Orders(ir::Program program, std::vector<cost::Load> loads) : Orders(program, loads, 0, loads.size()) {}
+
+Orders::Orders(ir::Program program, std::vector<cost::Load> loads, std::size_t begin, std::size_t end)
+    : program_(std::move(program)), loads_(std::move(loads)), begin_(begin), dependencies_(ir::dependencies(program_)) {
+  Blocks blocks(program_);
+  for (std::size_t i = begin; i < end; ++i) {
+    const ir::Instruction& at = program_.instructions[i];
+    Job job{at.lane, loads_[i].ms, int(at.attributes.integer("part", -1)), is_filler(at), {}, blocks.of[i]};
+    for (InstructionId need : dependencies_[i])
+      if (need.index() >= begin) job.needs.push_back(need.value - std::int32_t(begin));
+    jobs_.push_back(std::move(job));
+  }
+  block_bytes_ = std::move(blocks.bytes);
+}
+
+Orders::Found Orders::find(const ListOptions& options) const {
+  const ListSchedule schedule = list_schedule(jobs_, options, block_bytes_);
+  Found found{schedule.makespan, schedule.peak_bytes, {}};
+  for (std::size_t i = 0; i < begin_; ++i) found.order.push_back(id_of(i));
+  for (InstructionId id : schedule.order) found.order.push_back(id_of(id.index() + begin_));
+  for (std::size_t i = found.order.size(); i < loads_.size(); ++i) found.order.push_back(id_of(i));
+  return found;
+}
+
+Needed Orders::needed(const Order& order) const {
+  std::vector<InstructionId> place(order.size());
+  for (std::size_t i = 0; i < order.size(); ++i) place[order[i].index()] = id_of(i);
+  Needed needed = permuted(dependencies_, order);
+  for (std::vector<InstructionId>& list : needed) {
+    for (InstructionId& id : list) id = place[id.index()];
+    std::sort(list.begin(), list.end());
+  }
+  return needed;
 }
 
 }  // namespace lancet::planner

@@ -13,11 +13,19 @@ constexpr double never = std::numeric_limits<double>::infinity();
 
 class Scheduler {
  public:
-  Scheduler(std::span<const Job> jobs, const ListOptions& options)
-      : jobs_(jobs), options_(options), rank_(jobs.size()), users_(jobs.size()), missing_(jobs.size()) {
+  Scheduler(std::span<const Job> jobs, const ListOptions& options, std::span<const std::int64_t> block_bytes)
+      : jobs_(jobs),
+        options_(options),
+        block_bytes_(block_bytes),
+        block_jobs_(block_bytes.size()),
+        alive_(block_bytes.size()),
+        rank_(jobs.size()),
+        users_(jobs.size()),
+        missing_(jobs.size()) {
     result_.end.resize(jobs.size());
     for (std::size_t i = 0; i < jobs.size(); ++i) {
       missing_[i] = static_cast<int>(jobs[i].needs.size());
+      for (std::int32_t block : jobs[i].blocks) ++block_jobs_[std::size_t(block)];
       for (std::int32_t need : jobs[i].needs) users_[std::size_t(need)].push_back(std::int32_t(i));
     }
     double longest = 0;
@@ -26,9 +34,8 @@ class Scheduler {
       for (std::int32_t user : users_[i]) rank_[i] = std::max(rank_[i], jobs[i].ms + rank_[std::size_t(user)]);
       longest = std::max(longest, rank_[i]);
     }
-    if (options.first_part_first)
-      for (std::size_t i = 0; i < jobs.size(); ++i)
-        if (jobs[i].part >= 0) rank_[i] += longest * (ir::max_parts - jobs[i].part);
+    for (std::size_t i = 0; i < jobs.size(); ++i)
+      if (jobs[i].part >= 0) rank_[i] -= options.lead * longest * jobs[i].part;
   }
 
   ListSchedule run() {
@@ -87,6 +94,8 @@ class Scheduler {
   }
 
   std::int32_t pick(ir::Lane lane) {
+    if (lane == ir::Lane::compute && live_bytes_ > options_.memory_bytes)
+      if (const auto at = most_freeing_filler(); at != fillers_.end()) return take(at);
     Queue& queue = ready_[index(lane)];
     if (!queue.empty()) {
       const std::int32_t next = *queue.begin();
@@ -100,9 +109,33 @@ class Scheduler {
     auto at =
         gap == never ? most_urgent_filler() : fillers_.upper_bound({gap, std::numeric_limits<std::int32_t>::max()});
     if (gap != never && at != fillers_.begin()) --at;
+    return take(at);
+  }
+
+  std::int32_t take(Fillers::iterator at) {
     const std::int32_t next = at->second;
     fillers_.erase(at);
     return next;
+  }
+
+  // What ends with this job: the blocks that no other job is still to touch.
+  std::int64_t freed_by(std::int32_t id) const {
+    std::int64_t bytes = 0;
+    for (std::int32_t block : job(id).blocks)
+      if (block_jobs_[std::size_t(block)] == 1) bytes += block_bytes_[std::size_t(block)];
+    return bytes;
+  }
+
+  // End where none frees anything.
+  Fillers::iterator most_freeing_filler() {
+    auto best = fillers_.end();
+    std::int64_t most = 0;
+    for (auto at = fillers_.begin(); at != fillers_.end(); ++at)
+      if (const std::int64_t freed = freed_by(at->second); freed > most) {
+        most = freed;
+        best = at;
+      }
+    return best;
   }
 
   Fillers::iterator most_urgent_filler() {
@@ -113,6 +146,12 @@ class Scheduler {
 
   void start(ir::Lane lane, std::int32_t id) {
     result_.order.push_back({id});
+    for (std::int32_t block : job(id).blocks)
+      if (!alive_[std::size_t(block)]) {
+        alive_[std::size_t(block)] = true;
+        live_bytes_ += block_bytes_[std::size_t(block)];
+      }
+    result_.peak_bytes = std::max(result_.peak_bytes, live_bytes_);
     const double end = now_ + job(id).ms;
     result_.end[std::size_t(id)] = end;
     if (job(id).ms > 0) {
@@ -123,6 +162,8 @@ class Scheduler {
   }
 
   void finish(std::int32_t id) {
+    for (std::int32_t block : job(id).blocks)
+      if (--block_jobs_[std::size_t(block)] == 0) live_bytes_ -= block_bytes_[std::size_t(block)];
     for (std::int32_t user : users_[std::size_t(id)])
       if (--missing_[std::size_t(user)] == 0) make_ready(user);
   }
@@ -142,6 +183,10 @@ class Scheduler {
 
   std::span<const Job> jobs_;
   const ListOptions& options_;
+  std::span<const std::int64_t> block_bytes_;
+  std::vector<int> block_jobs_;  // that have not ended
+  std::vector<bool> alive_;
+  std::int64_t live_bytes_ = 0;
   std::vector<double> rank_;  // urgency: milliseconds from a job's start to the end of all that hangs on it, and more
   std::vector<std::vector<std::int32_t>> users_;
   std::vector<int> missing_;
@@ -155,8 +200,9 @@ class Scheduler {
 
 }  // namespace
 
-ListSchedule list_schedule(std::span<const Job> jobs, const ListOptions& options) {
-  return Scheduler(jobs, options).run();
+ListSchedule list_schedule(std::span<const Job> jobs, const ListOptions& options,
+                           std::span<const std::int64_t> block_bytes) {
+  return Scheduler(jobs, options, block_bytes).run();
 }
 
 }  // namespace lancet::planner

@@ -1,5 +1,7 @@
 // List scheduling: which instruction a lane takes next when it is free.
 #pragma once
+#include <cstdint>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -12,9 +14,10 @@ namespace lancet::planner {
 struct Job {
   ir::Lane lane = ir::Lane::compute;
   double ms = 0;
-  int part = -1;                    // of a split instruction; -1: whole
-  bool filler = false;              // may wait: nothing but the end of the step needs it (weight gradients, updates)
-  std::vector<std::int32_t> needs;  // earlier jobs
+  int part = -1;                     // of a split instruction; -1: whole
+  bool filler = false;               // may wait: nothing but the end of the step needs it (weight gradients, updates)
+  std::vector<std::int32_t> needs;   // earlier jobs
+  std::vector<std::int32_t> blocks;  // of memory that it touches
 };
 
 struct ListOptions {
@@ -23,18 +26,24 @@ struct ListOptions {
   // Fillers only where the compute lane would wait for the wire, the one that fits best (Lancet, section 4.2); else
   // they compete like all others, by how much of the step hangs on them.
   bool fill_gaps = true;
-  // The first part goes ahead as far as it can, the next one fills what time it leaves, and so on: parts spread over
-  // the layers, and the wire has work all the time. Else by the longest path to the end: parts go abreast.
-  bool first_part_first = true;
+  // How far each part goes ahead of the next one, as a share of the longest path. 0: parts go abreast, all want the
+  // wire at once and leave it idle at once. Much: they spread over the layers, and the wire has work all the time, but
+  // the memory of many layers is alive at once.
+  double lead = 1.0 / 64;
+  // A filler runs as soon as more memory than this is alive: the one that frees most.
+  std::int64_t memory_bytes = std::numeric_limits<std::int64_t>::max();
 };
 
 struct ListSchedule {
   Order order;              // all jobs, by start; needs come first
   std::vector<double> end;  // per job
   double makespan = 0;
+  std::int64_t peak_bytes = 0;  // of the blocks, each alive from its first job's start to its last one's end
 };
 
 // Event by event; a free lane takes the most urgent job that is ready (ListOptions), the earlier one of equals.
-ListSchedule list_schedule(std::span<const Job> jobs, const ListOptions& options);
+// block_bytes: by the jobs' blocks.
+ListSchedule list_schedule(std::span<const Job> jobs, const ListOptions& options,
+                           std::span<const std::int64_t> block_bytes = {});
 
 }  // namespace lancet::planner

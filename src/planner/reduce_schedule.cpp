@@ -5,6 +5,7 @@
 
 #include "lancet/ir/dependencies.h"
 #include "lancet/planner/passes.h"
+#include "reduce_chunks.h"
 #include "reorder.h"
 
 namespace lancet::planner {
@@ -140,6 +141,25 @@ class Buckets {
   std::int64_t filled_ = 0;
   int count_ = 0;
 };
+
+}  // namespace
+
+Chunked cut_all_reduces(const ir::Program& program, std::span<const cost::Load> loads, const cost::Costs& costs,
+                        std::int64_t chunk_bytes) {
+  Chunked result;
+  Buckets(program, loads, costs).cut(chunk_bytes, result.program, result.loads);
+  return result;
+}
+
+std::vector<std::int64_t> chunk_sizes(const ir::Program& program, const cost::Costs& costs) {
+  std::vector<std::int64_t> sizes;
+  const Buckets buckets(program, {}, costs);
+  for (std::int64_t chunk : chunks)
+    if (!buckets.empty() && chunk > 0 && chunk < buckets.largest() && !buckets.too_small(chunk)) sizes.push_back(chunk);
+  return sizes;
+}
+
+namespace {
 
 // One way to do it, and its simulated step.
 struct Candidate {

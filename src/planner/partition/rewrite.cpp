@@ -42,18 +42,25 @@ class Rewriter {
   const DType route_type_ = DType::route;
   bool is_route(TensorId id) const { return source_.type(id).dtype == route_type_; }
 
-  // Tensors that something reads as a whole: their parts must be put together where slices of memory do not do it.
+  // Tensors that something reads as a whole, or in another number of parts than they are made in: their parts lie in
+  // slices of one memory, or must be put together. Parts of all others live and die on their own.
   void find_whole_users() {
+    std::vector<int> made_in(source_.tensors.size(), 1);
     for (std::size_t i = 0; i < source_.instructions.size(); ++i) {
       const Instruction& at = source_.instructions[i];
       for (std::size_t o = 0; o < at.operands.size(); ++o) {
+        const TensorId id = at.operands[o];
         const bool whole = split_.parts[i] == 1 ? !(is_exchange(at) && o > 0)  // an exchange takes the parts' own
                                                 : split_.rows[i]->operands[o] == ops::none;
-        if (whole) whole_users_[at.operands[o].index()] = true;
+        if (whole || split_.parts[i] != made_in[id.index()]) whole_users_[id.index()] = true;
       }
+      for (TensorId id : at.results) made_in[id.index()] = split_.parts[i];
     }
     if (split_.all_helpers) whole_users_.assign(whole_users_.size(), true);
     for (const ir::Output& output : source_.outputs) whole_users_[output.tensor.index()] = true;
+    for (std::size_t i = whole_users_.size(); i-- > 0;)  // what takes another's place needs that one's memory
+      if (const TensorId storage = source_.tensors[i].storage; whole_users_[i] && storage.valid())
+        whole_users_[storage.index()] = true;
   }
 
   void emit(Instruction instruction, int origin) {
@@ -145,6 +152,10 @@ class Rewriter {
     const ir::TensorType& type = source_.type(id);
     if (axis == ops::partial || type.dtype == DType::i32) return program.add_value(type);
     if (is_route(id)) return program.add_value({DType::route, {type.shape[0] / parts, type.shape[1]}});
+    if (axis == 0 && !whole_users_[id.index()]) {
+      const TensorId storage = source_[id].storage;
+      return program.add_value(slice_type(id, parts), storage.valid() ? operand(storage, axis, p, parts) : TensorId{});
+    }
     program[id].kind = TensorKind::view;
     if (axis == ops::irregular) return program.add_value(type, id, Slice{0, p, parts});
     return program.add_value(slice_type(id, parts), id, slice(id, p, parts));
