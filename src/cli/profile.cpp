@@ -69,9 +69,14 @@ void print_wire(const cost::WireTimes& wire) {
 
 struct ProfileArguments {
   std::string out;
-  bool renew = false;
+  std::string renew;
   double seconds = 2;
 };
+
+train::ProfileRequest::Renew renew_of(const std::string& word) {
+  using Renew = train::ProfileRequest::Renew;
+  return word == "all" ? Renew::all : word == "communication" ? Renew::communication : Renew::nothing;
+}
 
 Status profile(config::Config config, const ProfileArguments& arguments, comm::Communicator& world, int local_ranks) {
   LANCET_TRY(train::agree(world, config::check(config, world.size())));
@@ -80,7 +85,7 @@ Status profile(config::Config config, const ProfileArguments& arguments, comm::C
   LANCET_ASSIGN(const cost::Profile measured, train::ensure_profile(config, world, programs,
                                                                     {.local_ranks = local_ranks,
                                                                      .default_path = default_profile(),
-                                                                     .renew = arguments.renew,
+                                                                     .renew = renew_of(arguments.renew),
                                                                      .seconds = arguments.seconds}));
   if (world.rank() != 0) return {};
   fmt::print("{}\n", cost::to_string(measured.place));
@@ -97,7 +102,8 @@ void add_profile(CLI::App& app, Selection& selection) {
   auto config_arguments = add_config_arguments(*command);
   auto arguments = std::make_shared<ProfileArguments>();
   command->add_option("--out", arguments->out, "The file, in place of overlap.profile")->type_name("FILE");
-  command->add_flag("--renew", arguments->renew, "Measure what the file holds, too");
+  command->add_option("--renew", arguments->renew, "Measure anew what the file holds: communication or all")
+      ->check(CLI::IsMember({"communication", "all"}));
   command->add_option("--seconds", arguments->seconds, "Time for the ops of one program, about")
       ->capture_default_str()
       ->check(CLI::Range(0.0, 3600.0));

@@ -81,7 +81,8 @@ Result<cost::Profile> ensure_profile(const config::Config& config, comm::Communi
   Result<cost::Profile> held = cost::Profile(place);
   if (keeps && world.rank() == 0) {
     held = cost::read_profile_or_empty(path, place);
-    if (held.ok() && request.renew) held = cost::Profile(place);
+    if (held.ok() && request.renew == ProfileRequest::Renew::all) held = cost::Profile(place);
+    if (held.ok() && request.renew == ProfileRequest::Renew::communication) held->wire = {};
   }
   LANCET_ASSIGN(cost::Profile profile, share_profile(world, held, place));
 

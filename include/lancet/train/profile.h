@@ -25,7 +25,8 @@ std::vector<ir::Program> step_programs(const config::Config& config, int ranks);
 struct ProfileRequest {
   int local_ranks = 1;            // ranks on this host
   std::string default_path = {};  // of the file, where config.overlap.profile is empty; both empty: none
-  bool renew = false;             // measures what the file holds, too
+  // What is measured although the file holds it.
+  enum class Renew { nothing, communication, all } renew = Renew::nothing;
   double seconds = 2;             // runtime::ProfilerOptions
 };
 
