@@ -109,6 +109,7 @@ TEST_CASE("a tokenizer of another vocabulary is refused whatever the tokens come
   config::Config config;
   config.train.seq_len = length;
   config.train.micro_batch_size = 1;
+  config.model.experts_per_rank = 2;
   config.data.tokenizer = tok;
   const std::string expected =
       "data.tokenizer: expected a vocabulary of model.vocab_size = 50257 ids in " + tok + ", found one of 257";
