@@ -7,6 +7,7 @@
 #include "lancet/ops/catalogue.h"
 #include "lancet/runtime/peak.h"
 #include "lancet/train/agree.h"
+#include "lancet/train/profile.h"
 #include "lancet/train/trainer.h"
 #include "load_config.h"
 
@@ -69,7 +70,7 @@ std::string table(std::vector<Row> rows, const Yardsticks& yard, double step_ms)
 Status bench_ops(config::Config config, int steps, comm::Communicator& world, int local_ranks) {
   if (config.data.train.empty()) config.data.synthetic = true;
   LANCET_ASSIGN(const auto trainer, train::Trainer::create(config, world, {.local_ranks = local_ranks}));
-  const int threads = trainer->threads();
+  const int threads = train::threads_of(config, local_ranks);
   const Yardsticks yard{runtime::measure_product_peak(config.train.dtype, threads),
                         runtime::measure_memory_bandwidth(threads)};
   const ir::Program& program = trainer->executor().plan().program;

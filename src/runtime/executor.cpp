@@ -245,6 +245,7 @@ class CpuExecutor final : public Executor {
   template <class After>
   Status walk_alone(const After& after) {
     for (auto& error : errors_) error.reset();
+    std::vector<bool> made(plan_.program.tensors.size());
     std::array<std::size_t, ir::lane_count> done{};
     auto ready = [&](const Step& step) {
       return std::all_of(step.waits.begin(), step.waits.end(),
@@ -257,7 +258,7 @@ class CpuExecutor final : public Executor {
           Step& step = steps_[lane][done[lane]];
           const ir::Instruction& instruction = plan_.program.instructions[static_cast<std::size_t>(step.instruction)];
           if (instruction.role == ir::Role::update && !instruction.writes.empty()) continue;
-          clear_results(instruction);
+          clear_fresh(instruction, made);
           if (call(lane, step)) {
             after(step);
             continue;
@@ -270,11 +271,16 @@ class CpuExecutor final : public Executor {
     return {};
   }
 
-  // Slots without a token are never written; what lay there before must not pass for a result.
-  void clear_results(const ir::Instruction& instruction) const {
-    for (TensorId id : instruction.results)
-      if (const ops::TensorView result = view(id); plan_.program.root(id) == id && result.data)
-        std::memset(result.data, 0, static_cast<std::size_t>(ir::bytes(result.type)));
+  // Zeroes the memory of results that nothing has been written to yet: slots without a token never are, and what lay
+  // there before must not pass for a result.
+  void clear_fresh(const ir::Instruction& instruction, std::vector<bool>& made) const {
+    for (TensorId id : instruction.results) {
+      const TensorId root = plan_.program.root(id);
+      if (made[root.index()] || plan_.offsets[root.index()] < 0) continue;
+      made[root.index()] = true;
+      const ops::TensorView whole = view(root);
+      std::memset(whole.data, 0, static_cast<std::size_t>(ir::bytes(whole.type)));
+    }
   }
 
   bool call(std::size_t lane, Step& step) {

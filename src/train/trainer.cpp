@@ -92,7 +92,6 @@ class TrainerImpl final : public Trainer {
   const StepRecord& last_record() const override { return last_record_; }
   std::span<const LayerLoad> last_layers() const override { return layers_; }
   const std::optional<data::Tokenizer>& tokenizer() const override { return tokenizer_; }
-  int threads() const override { return threads_; }
   runtime::TensorStore& store() override { return store_; }
   runtime::Executor& executor() override { return *update_.executor; }
 
@@ -187,9 +186,9 @@ class TrainerImpl final : public Trainer {
     std::optional<cost::Profile> profile;
     const cost::Costs* costs = options_.costs;
     if (config_.overlap.policy != config::Policy::sequential && ranks > 1 && !costs) {
-      LANCET_ASSIGN(profile, ensure_profile(config_, world_, step_programs(config_, ranks),
-                                            {.local_ranks = options_.local_ranks,
-                                             .default_path = options_.default_profile}));
+      LANCET_ASSIGN(profile,
+                    ensure_profile(config_, world_, step_programs(config_, ranks),
+                                   {.local_ranks = options_.local_ranks, .default_path = options_.default_profile}));
       costs = &*profile;
     }
     LANCET_ASSIGN(update_plan_, share_plan(world_, plan_step(config_, ranks, true, options_.inspect, costs)));
@@ -288,7 +287,9 @@ class TrainerImpl final : public Trainer {
       const auto first = std::min_element(places.begin(), places.end());
       if (*first == nowhere) continue;
       const int rank = static_cast<int>(first - places.begin());
-      const std::string mine = found ? runtime::to_string(plan.executor->plan().program, *found) : "";
+      std::string mine = found ? runtime::to_string(plan.executor->plan().program, *found) : "";
+      if (found && !found->instruction.valid() && config_.train.clip_grad == 0)
+        mine += "; it may be a consequence: without train.clip_grad the step's updates do not wait for the norm";
       LANCET_ASSIGN(const std::string text, broadcast_text(world_, mine, rank));
       return fmt::format("first not finite on rank {} in micro batch {}: {}", rank, micro, text);
     }
