@@ -35,8 +35,8 @@ class Trainer {
   virtual ~Trainer() = default;
 
   // One optimizer step on batch `step` (0 is the first). Numerical error: the loss or the norm is not finite; it names
-  // the first tensor that is not, and the weights are as they were
-  // before the step, but for a train.clip_grad of 0, where updates do not wait for the norm.
+  // the first tensor that is not, and the weights are as they were before the step, but for a train.clip_grad of 0,
+  // where updates do not wait for the norm.
   virtual Result<StepRecord> step(std::int64_t step) = 0;
   virtual const StepRecord& last_record() const = 0;                    // of the last step that ended, finite or not
   virtual std::span<const LayerLoad> last_layers() const = 0;           // of that step, by MoE layer
