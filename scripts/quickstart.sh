@@ -54,7 +54,7 @@ if [ -d "$data/tokenizer" ]; then
   note "$data/tokenizer is there"
 else
   mkdir -p "$part"
-  "$lancet" data train-tokenizer --text "$text" --vocab-size 8192 --out "$part/tokenizer"
+  "$lancet" data train-tokenizer "$text" --vocab-size 8192 --out "$part/tokenizer"
   mv "$part/tokenizer" "$data/tokenizer"
 fi
 

@@ -14,6 +14,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lancet/base/check.h"
+#include "temporary_folder.h"
 
 namespace lancet::test {
 
@@ -49,32 +50,6 @@ inline Outcome mpirun(int ranks, const std::string& arguments) {
                " " LANCET_BINARY " " + arguments);
 }
 #endif
-
-// A folder of its own that goes with the test.
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "lancet-test-XXXXXX").string();
-    LANCET_CHECK(mkdtemp(pattern.data()), "expected a temporary folder");
-    path_ = pattern;
-  }
-  ~TemporaryFolder() { std::filesystem::remove_all(path_); }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  std::string operator/(const std::string& name) const { return (path_ / name).string(); }
-  std::string write(const std::string& name, const std::string& text) const {
-    std::ofstream(path_ / name, std::ios::binary) << text;
-    return *this / name;
-  }
-  std::vector<std::string> names() const {
-    std::vector<std::string> result;
-    for (const auto& entry : std::filesystem::directory_iterator(path_)) result.push_back(entry.path().filename());
-    return result;
-  }
-
- private:
-  std::filesystem::path path_;
-};
 
 inline std::vector<nlohmann::json> metrics(const std::string& run_dir) {
   std::vector<nlohmann::json> records;

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <iostream>
 #include <map>
 
 #include "bench.h"
@@ -8,6 +7,7 @@
 #include "lancet/ops/catalogue.h"
 #include "lancet/runtime/peak.h"
 #include "lancet/train/agree.h"
+#include "lancet/train/profile.h"
 #include "lancet/train/trainer.h"
 #include "load_config.h"
 
@@ -49,26 +49,28 @@ struct Yardsticks {
   double flops, bandwidth;  // a second
 };
 
-void print_table(std::vector<Row> rows, const Yardsticks& yard, double step_ms) {
+std::string table(std::vector<Row> rows, const Yardsticks& yard, double step_ms) {
   std::sort(rows.begin(), rows.end(),
             [](const Row& a, const Row& b) { return median(a.milliseconds) > median(b.milliseconds); });
-  fmt::print("{:<24} {:<8} {:<8} {:>6} {:>10} {:>7} {:>10} {:>7} {:>8} {:>7}\n", "op", "role", "lane", "calls",
-             "ms/step", "share", "GFLOP/s", "of peak", "GB/s", "of mem");
+  std::string text = fmt::format("{:<24} {:<8} {:<8} {:>6} {:>10} {:>7} {:>10} {:>7} {:>8} {:>7}\n", "op", "role",
+                                 "lane", "calls", "ms/step", "share", "GFLOP/s", "of peak", "GB/s", "of mem");
   for (const Row& row : rows) {
     const double ms = median(row.milliseconds), seconds = ms * 1e-3;
     const bool product = row.flops > 20 * row.bytes / 4;
-    fmt::print("{:<24} {:<8} {:<8} {:>6} {:>10.3f} {:>6.1f}% {:>10} {:>7} {:>8} {:>7}\n", row.op, row.role, row.lane,
-               row.calls, ms, 100 * ms / step_ms, product ? fmt::format("{:.1f}", row.flops / seconds * 1e-9) : "",
-               product ? fmt::format("{:.0f}%", 100 * row.flops / seconds / yard.flops) : "",
-               product ? "" : fmt::format("{:.1f}", row.bytes / seconds * 1e-9),
-               product ? "" : fmt::format("{:.0f}%", 100 * row.bytes / seconds / yard.bandwidth));
+    text += fmt::format("{:<24} {:<8} {:<8} {:>6} {:>10.3f} {:>6.1f}% {:>10} {:>7} {:>8} {:>7}\n", row.op, row.role,
+                        row.lane, row.calls, ms, 100 * ms / step_ms,
+                        product ? fmt::format("{:.1f}", row.flops / seconds * 1e-9) : "",
+                        product ? fmt::format("{:.0f}%", 100 * row.flops / seconds / yard.flops) : "",
+                        product ? "" : fmt::format("{:.1f}", row.bytes / seconds * 1e-9),
+                        product ? "" : fmt::format("{:.0f}%", 100 * row.bytes / seconds / yard.bandwidth));
   }
+  return text;
 }
 
 Status bench_ops(config::Config config, int steps, comm::Communicator& world, int local_ranks) {
   if (config.data.train.empty()) config.data.synthetic = true;
   LANCET_ASSIGN(const auto trainer, train::Trainer::create(config, world, {.local_ranks = local_ranks}));
-  const int threads = config.threads > 0 ? int(config.threads) : std::max(1, backend::cpu::cores() / local_ranks);
+  const int threads = train::threads_of(config, local_ranks);
   const Yardsticks yard{runtime::measure_product_peak(config.train.dtype, threads),
                         runtime::measure_memory_bandwidth(threads)};
   const ir::Program& program = trainer->executor().plan().program;
@@ -85,12 +87,12 @@ Status bench_ops(config::Config config, int steps, comm::Communicator& world, in
       rows[row_of[i]].milliseconds.back() += double(spans[i].end - spans[i].start) * 1e-6;
   }
   if (world.rank() != 0) return {};
-  fmt::print("ceilings, {} thread{}: {:.1f} GFLOP/s ({}, 1024^3 product), {:.1f} GB/s (x += y over 128 MB)\n", threads,
-             threads == 1 ? "" : "s", yard.flops * 1e-9, config.train.dtype == DType::bf16 ? "bf16" : "fp32",
-             yard.bandwidth * 1e-9);
-  fmt::print("experts are counted on all their slots; median of {} steps of {:.1f} ms\n", steps, median(step_ms));
-  print_table(std::move(rows), yard, median(step_ms));
-  return {};
+  return print(
+      fmt::format("ceilings, {} thread{}: {:.1f} GFLOP/s ({}, 1024^3 product), {:.1f} GB/s (x += y over 128 MB)\n",
+                  threads, threads == 1 ? "" : "s", yard.flops * 1e-9,
+                  config.train.dtype == DType::bf16 ? "bf16" : "fp32", yard.bandwidth * 1e-9) +
+      fmt::format("experts are counted on all their slots; median of {} steps of {:.1f} ms\n", steps, median(step_ms)) +
+      table(std::move(rows), yard, median(step_ms)));
 }
 
 }  // namespace

@@ -1,9 +1,14 @@
 #include "lancet/cli/cli.h"
 
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+
 #include "commands.h"
 #include "lancet/base/check.h"
 #include "lancet/base/log.h"
 #include "lancet/comm/launch.h"
+#include "signals.h"
 
 namespace lancet::cli {
 namespace {
@@ -44,9 +49,16 @@ int report(const Error& error) {
   return static_cast<int>(error.code);
 }
 
+Status print(const std::string& text) {
+  const bool written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
+  if (written) return {};
+  return data_error(fmt::format("standard output: expected room for the result, found: {}", std::strerror(errno)));
+}
+
 int main(int argc, char** argv) {
   const comm::Launch launch = comm::detect_launch();
   log::set_up(launch.rank, launch.size);
+  if (launch.rank == 0) announce_signals();  // a launcher passes a signal on to all ranks: one speaks
   CLI::App app(description, "lancet");
   app.set_version_flag("--version", "lancet " LANCET_VERSION);
   app.require_subcommand(1);

@@ -23,6 +23,7 @@ void add_profile(CLI::App& app, Selection& selection);
 // Runs `body` with the communicator over all ranks that the launcher started: MPI under a launcher, one rank without.
 // Returns the exit code; errors have been printed, and no rank is left waiting.
 int run_ranked(const std::function<Status(comm::Communicator&, int local_ranks)>& body);
-int report(const Error& error);  // prints it, returns its exit code
+int report(const Error& error);         // prints it, returns its exit code
+Status print(const std::string& text);  // on standard output, to its end; a data error where that fails
 
 }  // namespace lancet::cli

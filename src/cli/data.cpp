@@ -47,8 +47,7 @@ Status encode(const EncodeArguments& arguments) {
   LANCET_ASSIGN(const auto ids, tokenizer.encode(text));
   std::string line;
   for (data::TokenId id : ids) line += (line.empty() ? "" : " ") + std::to_string(id);
-  std::cout << line << std::endl;
-  return std::cout ? Status() : Status(data_error("standard output: writing failed"));
+  return print(line + "\n");
 }
 
 void add_encode(CLI::App& data, Selection& selection) {
@@ -132,7 +131,7 @@ void add_train_tokenizer(CLI::App& data, Selection& selection) {
       "train-tokenizer",
       "A byte-level BPE from texts: lancet data train-tokenizer --vocab-size 8192 --out DIR book.txt");
   auto arguments = std::make_shared<TrainTokenizerArguments>();
-  command->add_option("texts,--text", arguments->texts, "UTF-8 text files")->required()->type_name("FILE");
+  command->add_option("texts", arguments->texts, "UTF-8 text files")->required()->type_name("FILE");
   command->add_option("--vocab-size", arguments->vocab_size, "Ids, <|endoftext|> included")->capture_default_str();
   command->add_option("--out", arguments->out, "Folder for vocab.json and merges.txt")->required()->type_name("DIR");
   command->callback([arguments, &selection] { selection.local = [arguments] { return train_tokenizer(*arguments); }; });

@@ -49,10 +49,9 @@ Status copy_to_self(std::span<const Segment> sends, std::span<const Segment> rec
     const Segment* from = next_of_peer(sends, rank, next_send);
     const Segment* to = next_of_peer(receives, rank, next_receive);
     if (!from && !to) return {};
-    const std::size_t sent = from ? from->bytes : 0, expected = to ? to->bytes : 0;
-    if (sent != expected)
-      return communication_error(
-          fmt::format("exchange: rank {} expects {} bytes from itself, it sends {}", rank, expected, sent));
+    if (!from || !to || from->bytes != to->bytes)
+      return communication_error(fmt::format("exchange: rank {} expects {} bytes from itself, it sends {}", rank,
+                                             to ? to->bytes : 0, from ? from->bytes : 0));
     if (to->data != from->data) std::memmove(to->data, from->data, to->bytes);
   }
 }

@@ -111,8 +111,8 @@ Result<WireReport> measure_wire(Communicator& communicator) {
 }
 
 std::string to_string(const WireReport& r) {
-  const std::string head = fmt::format("transport {} ({} rank{}, {} host{})", r.transport, r.ranks,
-                                       r.ranks == 1 ? "" : "s", r.hosts, r.hosts == 1 ? "" : "s");
+  std::string head = fmt::format("transport {} ({} rank{}, {} host{})", r.transport, r.ranks, r.ranks == 1 ? "" : "s",
+                                 r.hosts, r.hosts == 1 ? "" : "s");
   if (r.ranks == 1) return head;
   const std::string rate = r.megabytes_per_second >= 1000 ? fmt::format("{:.1f} GB/s", r.megabytes_per_second / 1000)
                                                           : fmt::format("{:.0f} MB/s", r.megabytes_per_second);

@@ -16,12 +16,17 @@ namespace {
 
 using nlohmann::json;
 
-// A value as a person would write it, cut to a length that leaves the error on one line.
-std::string shown(const json& value) {
-  std::string text = value.dump(-1, ' ', false, json::error_handler_t::replace);
+// Far deeper than any field; copying and printing a json value recurse, so that depth must not come from the text.
+constexpr int most_depth = 100;
+
+// Cut to a length that leaves an error on one line.
+std::string cut(std::string text) {
   if (text.size() > 60) text = text.substr(0, 57) + "...";
   return text;
 }
+
+// A value as a person would write it.
+std::string shown(const json& value) { return cut(value.dump(-1, ' ', false, json::error_handler_t::replace)); }
 
 std::size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<std::size_t> row(b.size() + 1);
@@ -79,12 +84,13 @@ std::string nearest(std::string_view path) {
 }
 
 Error unknown_key(std::string_view origin, std::string_view path) {
-  return config_error(fmt::format("{}: unknown key '{}'; the nearest known key is '{}'", origin, path, nearest(path)));
+  return config_error(fmt::format("{}: unknown key '{}'; the nearest known key is '{}'", origin, cut(std::string(path)),
+                                  nearest(path)));
 }
 
-// "expected <what>, found <value>" of one field.
-Error wrong(std::string_view origin, const Field& field, std::string_view expected, const json& value) {
-  return config_error(fmt::format("{}: {}: expected {}, found {}", origin, field.path, expected, shown(value)));
+// "expected <what>, found <value>" of one field. where: "c.json: train.lr", "--set train.lr".
+Error wrong(std::string_view where, std::string_view expected, const json& value) {
+  return config_error(fmt::format("{}: expected {}, found {}", where, expected, shown(value)));
 }
 
 std::string kind_text(std::string_view kind, const Field& field, bool nullable) {
@@ -93,7 +99,7 @@ std::string kind_text(std::string_view kind, const Field& field, bool nullable) 
   return nullable ? text + " or null" : text;
 }
 
-Result<std::int64_t> read_integer(std::string_view origin, const Field& field, const json& value, bool nullable) {
+Result<std::int64_t> read_integer(std::string_view where, const Field& field, const json& value, bool nullable) {
   const std::string expected = kind_text("an integer", field, nullable);
   std::int64_t x = 0;
   if (value.is_number_unsigned() && value.get<std::uint64_t>() <= std::uint64_t{INT64_MAX}) {
@@ -104,55 +110,55 @@ Result<std::int64_t> read_integer(std::string_view origin, const Field& field, c
              d == std::floor(d) && std::abs(d) < 9e15) {
     x = std::int64_t(d);  // 1e6 is a fine way to write an integer
   } else {
-    return wrong(origin, field, expected, value);
+    return wrong(where, expected, value);
   }
-  if (!field.range.contains(double(x))) return wrong(origin, field, expected, value);
+  if (!field.range.contains(double(x))) return wrong(where, expected, value);
   return x;
 }
 
-Result<double> read_number(std::string_view origin, const Field& field, const json& value, bool nullable) {
+Result<double> read_number(std::string_view where, const Field& field, const json& value, bool nullable) {
   const std::string expected = kind_text("a number", field, nullable);
-  if (!value.is_number()) return wrong(origin, field, expected, value);
+  if (!value.is_number()) return wrong(where, expected, value);
   const double x = value.get<double>();
-  if (!std::isfinite(x) || !field.range.contains(x)) return wrong(origin, field, expected, value);
+  if (!std::isfinite(x) || !field.range.contains(x)) return wrong(where, expected, value);
   return x;
 }
 
 struct Reader {
-  std::string_view origin;
+  std::string_view where;
   const Field& field;
   const json& value;
 
   Status operator()(std::int64_t* x) const {
-    LANCET_ASSIGN(*x, read_integer(origin, field, value, false));
+    LANCET_ASSIGN(*x, read_integer(where, field, value, false));
     return {};
   }
   Status operator()(double* x) const {
-    LANCET_ASSIGN(*x, read_number(origin, field, value, false));
+    LANCET_ASSIGN(*x, read_number(where, field, value, false));
     return {};
   }
   Status operator()(std::optional<std::int64_t>* x) const {
     if (value.is_null()) return x->reset(), Status{};
-    LANCET_ASSIGN(*x, read_integer(origin, field, value, true));
+    LANCET_ASSIGN(*x, read_integer(where, field, value, true));
     return {};
   }
   Status operator()(std::optional<double>* x) const {
     if (value.is_null()) return x->reset(), Status{};
-    LANCET_ASSIGN(*x, read_number(origin, field, value, true));
+    LANCET_ASSIGN(*x, read_number(where, field, value, true));
     return {};
   }
   Status operator()(bool* x) const {
-    if (!value.is_boolean()) return wrong(origin, field, "true or false", value);
+    if (!value.is_boolean()) return wrong(where, "true or false", value);
     *x = value.get<bool>();
     return {};
   }
   Status operator()(std::string* x) const {
-    if (!value.is_string()) return wrong(origin, field, "a string", value);
+    if (!value.is_string()) return wrong(where, "a string", value);
     // A file's text is UTF-8, but --set may bring any bytes, and the run's config.json could not hold them.
     try {
       (void)value.dump();
     } catch (const json::type_error&) {
-      return wrong(origin, field, "a string in UTF-8", value);
+      return wrong(where, "a string in UTF-8", value);
     }
     *x = value.get<std::string>();
     return {};
@@ -161,14 +167,18 @@ struct Reader {
     if (value.is_string())
       for (std::size_t i = 0; i < choice.words.size(); ++i)
         if (choice.words[i] == value.get_ref<const std::string&>()) return choice.set(choice.target, int(i)), Status{};
-    return wrong(origin, field, fmt::format("one of \"{}\"", fmt::join(choice.words, "\", \"")), value);
+    return wrong(where, fmt::format("one of \"{}\"", fmt::join(choice.words, "\", \"")), value);
   }
 };
 
-// nlohmann keeps the last of two equal keys without a word; this notes the first one that stands twice.
-class DuplicateKeys {
+struct TooDeep {};
+
+// nlohmann keeps the last of two equal keys without a word; this notes the first one that stands twice. And it stops
+// at a depth that no config has.
+class Watch {
  public:
-  bool operator()(int, json::parse_event_t event, json& parsed) {
+  bool operator()(int depth, json::parse_event_t event, json& parsed) {
+    if (depth >= most_depth) throw TooDeep();
     if (event == json::parse_event_t::object_start) {
       levels_.push_back({});
     } else if (event == json::parse_event_t::object_end) {
@@ -202,12 +212,16 @@ std::string reason(std::string_view what) {
   return std::string(what);
 }
 
+Error too_deep(std::string_view origin) {
+  return config_error(fmt::format("{}: expected JSON of at most {} nested brackets, found more", origin, most_depth));
+}
+
 Result<json> read_syntax(std::string_view text, std::string_view origin) {
-  DuplicateKeys duplicates;
+  Watch watch;
   try {
-    json root = json::parse(text, std::ref(duplicates), true, /*ignore_comments=*/true);
-    if (!duplicates.found().empty())
-      return config_error(fmt::format("{}: key '{}' stands twice", origin, duplicates.found()));
+    json root = json::parse(text, std::ref(watch), true, /*ignore_comments=*/true);
+    if (!watch.found().empty())
+      return config_error(fmt::format("{}: key '{}' stands twice", origin, cut(watch.found())));
     if (!root.is_object())
       return config_error(fmt::format("{}: expected a JSON object {{...}}, found {}", origin, shown(root)));
     return root;
@@ -219,6 +233,8 @@ Result<json> read_syntax(std::string_view text, std::string_view origin) {
     return config_error(fmt::format("{}:{}:{}: expected JSON: {}", origin, line, column, reason(e.what())));
   } catch (const json::exception& e) {  // a number that no double holds
     return config_error(fmt::format("{}: expected JSON: {}", origin, reason(e.what())));
+  } catch (const TooDeep&) {
+    return too_deep(origin);
   }
 }
 
@@ -226,7 +242,7 @@ Result<json> read_syntax(std::string_view text, std::string_view origin) {
 Status apply(json& root, const std::string& assignment) {
   const auto equals = assignment.find('=');
   const std::string path = assignment.substr(0, equals);
-  const std::string origin = "--set " + assignment;
+  const std::string origin = "--set " + cut(assignment);
   if (equals == assignment.npos || path.empty())
     return config_error(fmt::format("{}: expected key=value, as in --set train.lr=1e-4", origin));
   if (!find_field(path)) {
@@ -235,7 +251,13 @@ Status apply(json& root, const std::string& assignment) {
     return unknown_key(origin, path);
   }
   const std::string text = assignment.substr(equals + 1);
-  json value = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  json value;
+  try {
+    Watch watch;
+    value = json::parse(text, std::ref(watch), /*allow_exceptions=*/false);
+  } catch (const TooDeep&) {
+    return too_deep(origin);
+  }
   if (value.is_discarded()) value = text;
   const std::string section(section_of(path)), key(key_of(path));
   if (section.empty()) {
@@ -248,23 +270,34 @@ Status apply(json& root, const std::string& assignment) {
   return {};
 }
 
-Status read_value(Config& config, const json& value, std::string_view path, std::string_view origin) {
+// Where values come from.
+struct Origin {
+  std::string_view file;
+  std::set<std::string> overridden;  // paths that --set gave
+  std::string of(std::string_view path) const {
+    if (overridden.contains(std::string(path))) return fmt::format("--set {}", path);
+    return fmt::format("{}: {}", file, path);
+  }
+};
+
+Status read_value(Config& config, const json& value, std::string_view path, const Origin& origin) {
   const Field* field = find_field(path);
-  if (!field) return unknown_key(origin, path);
-  return std::visit(Reader{origin, *field, value}, field->slot(config));
+  if (!field) return unknown_key(origin.file, path);
+  const std::string where = origin.of(path);
+  return std::visit(Reader{where, *field, value}, field->slot(config));
 }
 
-Status read_fields(Config& config, const json& root, std::string_view origin) {
+Status read_fields(Config& config, const json& root, const Origin& origin) {
   for (const auto& [key, value] : root.items()) {
     if (!is_section(key)) {
       if (key.find('.') != key.npos && find_field(key))
         return config_error(fmt::format("{}: expected {{\"{}\": {{\"{}\": ...}}}}, found the key '{}' at the top level",
-                                        origin, section_of(key), key_of(key), key));
+                                        origin.file, section_of(key), key_of(key), key));
       LANCET_TRY(read_value(config, value, key, origin));
       continue;
     }
     if (!value.is_object())
-      return config_error(fmt::format("{}: {}: expected an object {{...}}, found {}", origin, key, shown(value)));
+      return config_error(fmt::format("{}: {}: expected an object {{...}}, found {}", origin.file, key, shown(value)));
     for (const auto& [inner, inner_value] : value.items())
       LANCET_TRY(read_value(config, inner_value, key + "." + inner, origin));
   }
@@ -275,13 +308,17 @@ Status read_fields(Config& config, const json& root, std::string_view origin) {
 
 Result<Config> parse(std::string_view text, std::string_view origin, std::span<const std::string> overrides) {
   LANCET_ASSIGN(json root, read_syntax(text, origin));
-  for (const std::string& assignment : overrides) LANCET_TRY(apply(root, assignment));
+  Origin origins{origin, {}};
+  for (const std::string& assignment : overrides) {
+    LANCET_TRY(apply(root, assignment));
+    origins.overridden.insert(assignment.substr(0, assignment.find('=')));
+  }
   Config config;
-  LANCET_TRY(read_fields(config, root, origin));
+  LANCET_TRY(read_fields(config, root, origins));
   Model& model = config.model;
   if (model.experts_per_rank && model.num_local_experts)
-    return config_error(
-        fmt::format("{}: expected one of model.experts_per_rank and model.num_local_experts, found both", origin));
+    return config_error(fmt::format("{} and {}: expected one of the two, found both",
+                                    origins.of("model.experts_per_rank"), origins.of("model.num_local_experts")));
   if (model.has_moe() && !model.experts_per_rank && !model.num_local_experts) model.experts_per_rank = 2;
   if (config.train.seq_len == 0) config.train.seq_len = model.n_positions;
   return config;

@@ -138,6 +138,9 @@ Status check(const std::vector<std::filesystem::path>& texts, const std::filesys
     if (same(text, out) || (options.eval_fraction > 0 && same(text, options.eval_out)))
       return config_error(
           fmt::format("expected an output that is not a text to read, found \"{}\" as both", text.string()));
+  if (options.eval_fraction == 0 && !options.eval_out.empty())
+    return config_error(fmt::format("expected a held-out part above 0 (--eval-fraction) for \"{}\", found 0",
+                                    options.eval_out.string()));
   if (options.eval_fraction > 0 && (options.eval_out.empty() || same(options.eval_out, out))) {
     return config_error(
         fmt::format("expected a file of its own for the held-out part, found \"{}\"", options.eval_out.string()));

@@ -20,7 +20,7 @@ class Weights {
   void update(F new_value) const {
     parallel_for(count_, grain_elements,
                  [w = exact_, rounded = rounded_, new_value](std::int64_t begin, std::int64_t end) {
-                   if (rounded) {
+                   if (rounded) {  // NOLINT(bugprone-branch-clone): it does not see into omp loops
 #pragma omp simd
                      for (std::int64_t i = begin; i < end; ++i) {
                        w[i] = new_value(w[i], i);

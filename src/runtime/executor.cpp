@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstring>
 #include <exception>
 #include <limits>
 #include <optional>
@@ -13,6 +14,7 @@
 #include "lancet/backend/cpu/buffer.h"
 #include "lancet/backend/cpu/parallel.h"
 #include "lane_times.h"
+#include "non_finite.h"
 
 namespace lancet::runtime {
 namespace {
@@ -112,6 +114,27 @@ class CpuExecutor final : public Executor {
       running_.wait(left, std::memory_order_acquire);
     step_ns_ = now() - start_;
     return first_error();
+  }
+
+  Result<std::optional<NonFinite>> find_non_finite() override {
+    backend::cpu::set_threads(options_.threads);
+    std::optional<NonFinite> first;
+    std::int64_t place = 0;
+    auto look = [&](TensorId id, ir::InstructionId instruction) {
+      if (first) return;
+      if (const auto bad = first_non_finite(view(id)))
+        first = NonFinite{place, id, instruction, bad->index, bad->value};
+      ++place;
+    };
+    for (std::size_t i = 0; i < plan_.program.tensors.size(); ++i)
+      if (const auto kind = plan_.program.tensors[i].kind;
+          kind == ir::TensorKind::parameter || kind == ir::TensorKind::state)
+        look(TensorId{static_cast<std::int32_t>(i)}, {});
+    LANCET_TRY(walk_alone([&](const Step& step) {
+      const ir::InstructionId id{step.instruction};
+      for (TensorId result : plan_.program.instructions[id.index()].results) look(result, id);
+    }));
+    return first;
   }
 
   ops::TensorView input(std::string_view name) override {
@@ -215,6 +238,48 @@ class CpuExecutor final : public Executor {
       }
       span.end = now() - start_;
       progress_[lane].advance(++done);
+    }
+  }
+
+  // All lanes in turn on this thread, each as far as its waits allow: the same order on all ranks.
+  template <class After>
+  Status walk_alone(const After& after) {
+    for (auto& error : errors_) error.reset();
+    std::vector<bool> made(plan_.program.tensors.size());
+    std::array<std::size_t, ir::lane_count> done{};
+    auto ready = [&](const Step& step) {
+      return std::all_of(step.waits.begin(), step.waits.end(),
+                         [&](const Wait& wait) { return done[wait.lane] >= static_cast<std::size_t>(wait.target); });
+    };
+    for (bool moved = true; moved;) {
+      moved = false;
+      for (std::size_t lane = 0; lane < ir::lane_count; ++lane)
+        for (; done[lane] < steps_[lane].size() && ready(steps_[lane][done[lane]]); ++done[lane], moved = true) {
+          Step& step = steps_[lane][done[lane]];
+          const ir::Instruction& instruction = plan_.program.instructions[static_cast<std::size_t>(step.instruction)];
+          if (instruction.role == ir::Role::update && !instruction.writes.empty()) continue;
+          clear_fresh(instruction, made);
+          if (call(lane, step)) {
+            after(step);
+            continue;
+          }
+          for (comm::Communicator* comm : options_.communicators)
+            if (comm) comm->abort(errors_[lane]->message);
+          return *errors_[lane];
+        }
+    }
+    return {};
+  }
+
+  // Zeroes the memory of results that nothing has been written to yet: slots without a token never are, and what lay
+  // there before must not pass for a result.
+  void clear_fresh(const ir::Instruction& instruction, std::vector<bool>& made) const {
+    for (TensorId id : instruction.results) {
+      const TensorId root = plan_.program.root(id);
+      if (made[root.index()] || plan_.offsets[root.index()] < 0) continue;
+      made[root.index()] = true;
+      const ops::TensorView whole = view(root);
+      std::memset(whole.data, 0, static_cast<std::size_t>(ir::bytes(whole.type)));
     }
   }
 

@@ -15,22 +15,30 @@ struct Verdict {
   std::array<char, 1020> message{};
 };
 
+// Every rank's value, by rank.
+template <class T>
+Result<std::vector<T>> gather_all(comm::Communicator& world, T mine) {
+  std::vector<T> all(static_cast<std::size_t>(world.size()));
+  std::vector<comm::Segment> sends, receives;
+  for (int r = 0; r < world.size(); ++r) {
+    sends.push_back({r, reinterpret_cast<std::byte*>(&mine), sizeof(T)});
+    receives.push_back({r, reinterpret_cast<std::byte*>(&all[static_cast<std::size_t>(r)]), sizeof(T)});
+  }
+  LANCET_TRY(world.exchange(sends, receives));
+  return all;
+}
+
 }  // namespace
 
 Status agree(comm::Communicator& world, const Status& mine) {
-  const auto ranks = static_cast<std::size_t>(world.size());
-  std::vector<Verdict> sent(ranks), all(ranks);
+  Verdict verdict;
   if (!mine.ok()) {
-    sent[0].code = static_cast<int>(mine.error().code);
+    verdict.code = static_cast<int>(mine.error().code);
     const std::string& text = mine.error().message;
-    std::memcpy(sent[0].message.data(), text.data(), std::min(text.size(), sent[0].message.size() - 1));
+    std::memcpy(verdict.message.data(), text.data(), std::min(text.size(), verdict.message.size() - 1));
   }
-  std::vector<comm::Segment> sends, receives;
-  for (std::size_t r = 0; r < ranks; ++r) {
-    sends.push_back({static_cast<int>(r), reinterpret_cast<std::byte*>(&sent[0]), sizeof(Verdict)});
-    receives.push_back({static_cast<int>(r), reinterpret_cast<std::byte*>(&all[r]), sizeof(Verdict)});
-  }
-  LANCET_TRY(world.exchange(sends, receives));
+  LANCET_ASSIGN(const std::vector<Verdict> all, gather_all(world, verdict));
+  const std::size_t ranks = all.size();
   std::size_t failed = 0, first = ranks;
   for (std::size_t r = ranks; r-- > 0;)
     if (all[r].code != 0) {
@@ -41,6 +49,10 @@ Status agree(comm::Communicator& world, const Status& mine) {
   const std::string message = all[first].message.data();
   return Error{static_cast<ExitCode>(all[first].code),
                failed == ranks ? message : fmt::format("rank {}: {}", first, message), true};
+}
+
+Result<std::vector<std::int64_t>> gather(comm::Communicator& world, std::int64_t mine) {
+  return gather_all(world, mine);
 }
 
 Result<std::string> broadcast_text(comm::Communicator& world, const std::string& text, int root) {

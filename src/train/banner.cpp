@@ -1,9 +1,6 @@
 #include "banner.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
-
-#include <fstream>
 
 #include "lancet/model/gpt2_moe.h"
 #include "lancet/ops/catalogue.h"
@@ -15,21 +12,6 @@ std::string megabytes(std::int64_t bytes) { return fmt::format("{:.1f} MB", doub
 std::string millions(std::int64_t count) { return fmt::format("{:.2f} M", double(count) * 1e-6); }
 
 }  // namespace
-
-std::int64_t resident_bytes() {
-  std::ifstream statm("/proc/self/statm");
-  std::int64_t size = 0, resident = 0;
-  statm >> size >> resident;
-  return resident * sysconf(_SC_PAGESIZE);
-}
-
-std::int64_t available_bytes() {
-  std::ifstream meminfo("/proc/meminfo");
-  for (std::string line; std::getline(meminfo, line);)
-    if (std::int64_t kilobytes = 0; std::sscanf(line.c_str(), "MemAvailable: %ld", &kilobytes) == 1)
-      return kilobytes * 1024;
-  return 0;
-}
 
 ProductFlops product_flops(const ir::Program& program) {
   ProductFlops total;

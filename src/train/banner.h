@@ -24,9 +24,6 @@ struct Peak {
 std::string banner(const config::Config& config, int ranks, int threads, const comm::WireReport& wire,
                    const MemoryPlan& memory, const Peak& peak, const ir::Plan& plan);
 
-std::int64_t resident_bytes();   // of this process now
-std::int64_t available_bytes();  // that the host can still give; 0 where it does not say
-
 // Flops of the products and the attention of a step, which MFU counts: forward and backward, the causal half of the
 // attention, experts on all their slots. dense: without the experts; experts: theirs.
 struct ProductFlops {

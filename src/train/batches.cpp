@@ -110,8 +110,9 @@ Result<std::optional<data::Tokenizer>> load_tokenizer(const config::Config& conf
   return std::optional<data::Tokenizer>(std::move(tokenizer));
 }
 
-Result<std::unique_ptr<Batches>> training_batches(const config::Config& config, int rank, int ranks) {
-  LANCET_ASSIGN(const std::optional<data::Tokenizer> tokenizer, load_tokenizer(config));
+Result<std::unique_ptr<Batches>> training_batches(const config::Config& config,
+                                                  const std::optional<data::Tokenizer>& tokenizer, int rank,
+                                                  int ranks) {
   if (config.data.synthetic) return std::unique_ptr<Batches>(std::make_unique<SyntheticBatches>(config, rank));
   LANCET_ASSIGN(data::TokenFile file, open_tokens(config, tokenizer, config.data.train));
   const std::int64_t rows = config.train.micro_batch_size * config.train.gradient_accumulation_steps * ranks;
@@ -122,9 +123,10 @@ Result<std::unique_ptr<Batches>> training_batches(const config::Config& config, 
   return std::unique_ptr<Batches>(std::make_unique<FileBatches>(std::move(sampler), rank, ranks));
 }
 
-Result<std::optional<Evaluation>> evaluation_batches(const config::Config& config, int rank, int ranks) {
+Result<std::optional<Evaluation>> evaluation_batches(const config::Config& config,
+                                                     const std::optional<data::Tokenizer>& tokenizer, int rank,
+                                                     int ranks) {
   if (config.data.synthetic || config.data.eval.empty()) return std::optional<Evaluation>();
-  LANCET_ASSIGN(const std::optional<data::Tokenizer> tokenizer, load_tokenizer(config));
   LANCET_ASSIGN(data::TokenFile file, open_tokens(config, tokenizer, config.data.eval));
   const std::int64_t length = config.train.seq_len, rows = config.train.micro_batch_size * ranks;
   LANCET_ASSIGN(data::Sampler sampler,

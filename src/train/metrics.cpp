@@ -21,6 +21,12 @@ std::string number(const std::optional<T>& value) {
   return value ? number(double(*value)) : "null";
 }
 
+std::string numbers(std::span<const LayerLoad> layers, double LayerLoad::*member) {
+  std::string text;
+  for (const LayerLoad& layer : layers) text += (text.empty() ? "" : ", ") + number(layer.*member);
+  return text;
+}
+
 // The records of a run before are not this run's to throw away.
 Status keep_earlier(const std::filesystem::path& path) {
   std::error_code error;
@@ -40,15 +46,17 @@ Status keep_earlier(const std::filesystem::path& path) {
 
 }  // namespace
 
-std::string to_json(const StepRecord& r) {
+std::string to_json(const StepRecord& r, std::span<const LayerLoad> layers) {
   return fmt::format(
       R"({{"step": {}, "loss": {}, "aux_loss": {}, "grad_norm": {}, "lr": {}, "step_ms": {}, "tokens_per_s": {}, "mfu": {}, )"
       R"("compute_ms": {}, "a2a_ms": {}, "allreduce_ms": {}, "exposed_ms": {}, "hidden_pct": {}, "predicted_ms": {}, )"
-      R"("load_max_over_mean": {}, "drop_pct": {}, "dead_experts": {}}})",
+      R"("load_max_over_mean": {}, "drop_pct": {}, "dead_experts": {}, )"
+      R"("layer_load_max_over_mean": [{}], "layer_drop_pct": [{}]}})",
       r.step, number(r.loss), number(r.aux_loss), number(r.grad_norm), number(r.lr), number(r.step_ms),
       number(r.tokens_per_s), number(r.mfu), number(r.compute_ms), number(r.a2a_ms), number(r.allreduce_ms),
       number(r.exposed_ms), number(r.hidden_pct), number(r.predicted_ms), number(r.load_max_over_mean),
-      number(r.drop_pct), number(r.dead_experts));
+      number(r.drop_pct), number(r.dead_experts), numbers(layers, &LayerLoad::max_over_mean),
+      numbers(layers, &LayerLoad::drop_pct));
 }
 
 std::string duration(double seconds) {
@@ -58,7 +66,7 @@ std::string duration(double seconds) {
   return fmt::format("{}s", s);
 }
 
-std::string step_line(const StepRecord& r, std::int64_t steps, double seconds_left) {
+std::string step_line(const StepRecord& r, std::int64_t steps, std::optional<double> seconds_left) {
   std::string line =
       fmt::format("step {:>{}}/{} | loss {:.4f} | grad norm {:.3f} | lr {:.2e} | {:.0f} ms | {:.0f} tok/s", r.step,
                   std::to_string(steps).size(), steps, r.loss, r.grad_norm, r.lr, r.step_ms, r.tokens_per_s);
@@ -68,7 +76,7 @@ std::string step_line(const StepRecord& r, std::int64_t steps, double seconds_le
   if (r.load_max_over_mean)
     line += fmt::format(" | load max/mean {:.2f} | drop {:.1f}%", *r.load_max_over_mean, r.drop_pct.value_or(0));
   if (r.dead_experts.value_or(0) > 0) line += fmt::format(" | dead experts {}", *r.dead_experts);
-  return line + " | ETA " + duration(seconds_left);
+  return line + " | ETA " + (seconds_left ? duration(*seconds_left) : "n/a");
 }
 
 MetricsFile::~MetricsFile() {
@@ -94,8 +102,8 @@ Result<MetricsFile> MetricsFile::create(const std::filesystem::path& path) {
   return MetricsFile(path, fd);
 }
 
-Status MetricsFile::write(const StepRecord& record) {
-  const std::string line = to_json(record) + "\n";
+Status MetricsFile::write(const StepRecord& record, std::span<const LayerLoad> layers) {
+  const std::string line = to_json(record, layers) + "\n";
   for (std::size_t at = 0; at < line.size();) {
     const ssize_t written = ::pwrite(fd_, line.data() + at, line.size() - at, bytes_ + static_cast<std::int64_t>(at));
     if (written < 0 && errno == EINTR) continue;

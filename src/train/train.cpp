@@ -60,7 +60,7 @@ class RunFolder {
     LANCET_ASSIGN(folder.metrics_, MetricsFile::create(folder.path_ / "metrics.jsonl"));
     return folder;
   }
-  Status record(const StepRecord& record) { return metrics_->write(record); }
+  Status record(const StepRecord& record, std::span<const LayerLoad> layers) { return metrics_->write(record, layers); }
 
  private:
   std::filesystem::path path_;
@@ -83,7 +83,11 @@ class Averages {
     return fmt::format("average over {} steps: {:.1f} ms a step, {:.0f} tok/s, exposed {:.1f} ms", steps_, ms_ / steps_,
                        tokens_ / ms_, exposed_ / steps_);
   }
-  double seconds_a_step(const StepRecord& last) const { return (steps_ ? ms_ / steps_ : last.step_ms) * 1e-3; }
+  // What `steps` more take.
+  std::optional<double> seconds(std::int64_t steps) const {
+    if (steps == 0) return 0;
+    return steps_ > 0 ? std::optional(ms_ / steps_ * 1e-3 * double(steps)) : std::nullopt;
+  }
 
  private:
   double steps_ = 0, ms_ = 0, exposed_ = 0, tokens_ = 0;
@@ -111,9 +115,9 @@ class Run {
  private:
   Status run() {
     LANCET_ASSIGN(trainer_, Trainer::create(config_, world_, options_));
-    LANCET_TRY(agree(world_, open_tokenizer()));
     LANCET_TRY(agree(world_, open_folder()));
     log::info("{}", trainer_->banner());
+    log::info("run        {}: config.json (every field, resolved), plan.ir, metrics.jsonl", config_.log.run_dir);
     for (std::int64_t step = 0; step < config_.train.steps; ++step) {
       const auto record = trainer_->step(step);
       if (!record.ok()) {
@@ -131,11 +135,6 @@ class Run {
 
   bool leads() const { return world_.rank() == 0; }
 
-  Status open_tokenizer() {
-    LANCET_ASSIGN(tokenizer_, load_tokenizer(config_));
-    return {};
-  }
-
   Status open_folder() {
     if (!leads()) return {};
     LANCET_ASSIGN(folder_, RunFolder::create(config_, trainer_->executor().plan()));
@@ -145,10 +144,10 @@ class Run {
   Status report(const StepRecord& record) {
     averages_.add(record);
     if (!leads()) return {};
-    LANCET_TRY(folder_->record(record));
+    LANCET_TRY(folder_->record(record, trainer_->last_layers()));
     const std::int64_t steps = config_.train.steps;
     if (record.step % config_.log.interval == 0 || record.step == 1 || record.step == steps)
-      log::info("{}", step_line(record, steps, averages_.seconds_a_step(record) * double(steps - record.step)));
+      log::info("{}", step_line(record, steps, averages_.seconds(steps - record.step)));
     return {};
   }
 
@@ -159,11 +158,12 @@ class Run {
   }
 
   Status sample() {
-    if (config_.train.sample_tokens == 0 || !tokenizer_) return {};
-    LANCET_ASSIGN(std::vector<std::int32_t> prompt, tokenizer_->encode(config_.train.sample_prompt));
-    if (prompt.empty()) prompt.push_back(std::max(tokenizer_->eos(), 0));
+    const std::optional<data::Tokenizer>& tokenizer = trainer_->tokenizer();
+    if (config_.train.sample_tokens == 0 || !tokenizer) return {};
+    LANCET_ASSIGN(std::vector<std::int32_t> prompt, tokenizer->encode(config_.train.sample_prompt));
+    if (prompt.empty()) prompt.push_back(std::max(tokenizer->eos(), 0));
     LANCET_ASSIGN(const std::vector<std::int32_t> ids, trainer_->generate(prompt, config_.train.sample_tokens));
-    LANCET_ASSIGN(const std::string text, tokenizer_->decode(ids));
+    LANCET_ASSIGN(const std::string text, tokenizer->decode(ids));
     log::info("sample: {}", text);
     return {};
   }
@@ -172,7 +172,6 @@ class Run {
   comm::Communicator& world_;
   const TrainerOptions& options_;
   std::unique_ptr<Trainer> trainer_;
-  std::optional<data::Tokenizer> tokenizer_;
   std::optional<RunFolder> folder_;
   Averages averages_;
 };

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <limits>
 
 #include "banner.h"
 #include "lancet/backend/cpu/matmul.h"
@@ -15,6 +16,7 @@
 #include "lancet/train/batches.h"
 #include "lancet/train/learning_rate.h"
 #include "lancet/train/profile.h"
+#include "memory.h"
 #include "setup.h"
 #include "weights.h"
 
@@ -56,8 +58,8 @@ class TrainerImpl final : public Trainer {
     totals_.clear();
     const auto accumulation = static_cast<int>(config_.train.gradient_accumulation_steps);
     for (int micro = 0; micro < accumulation; ++micro) {
-      BoundPlan& plan = micro + 1 < accumulation ? micro_ : update_;
-      LANCET_TRY(fill(options_.batches ? *options_.batches : *batches_, plan, step, micro));
+      BoundPlan& plan = plan_of(micro);
+      LANCET_TRY(fill(batches(), plan, step, micro));
       LANCET_TRY(plan.executor->run());
       add_up(plan, record);
     }
@@ -65,10 +67,11 @@ class TrainerImpl final : public Trainer {
     finish(record, seconds_since(start));
     last_record_ = record;
     if (std::isfinite(record.loss) && std::isfinite(record.grad_norm)) return record;
-    Error error =
-        numerical_error(fmt::format("step {}: expected a finite loss and gradient norm, found loss {} and norm {}",
-                                    record.step, record.loss, record.grad_norm));
-    error.agreed = true;  // both numbers are sums over the ranks
+    const auto cause = find_cause(step);
+    Error error = numerical_error(
+        fmt::format("step {}: expected a finite loss and gradient norm, found loss {} and norm {}; {}", record.step,
+                    record.loss, record.grad_norm, cause.ok() ? *cause : "no cause found: " + cause.error().message));
+    error.agreed = cause.ok();  // both numbers are sums over the ranks
     return error;
   }
 
@@ -87,6 +90,8 @@ class TrainerImpl final : public Trainer {
   Result<std::vector<std::int32_t>> generate(std::vector<std::int32_t> prompt, std::int64_t count) override;
 
   const StepRecord& last_record() const override { return last_record_; }
+  std::span<const LayerLoad> last_layers() const override { return layers_; }
+  const std::optional<data::Tokenizer>& tokenizer() const override { return tokenizer_; }
   runtime::TensorStore& store() override { return store_; }
   runtime::Executor& executor() override { return *update_.executor; }
 
@@ -148,8 +153,9 @@ class TrainerImpl final : public Trainer {
   Status open_data() {
     if (options_.batches) return {};
     LANCET_TRY(config::check_data(config_));
-    LANCET_ASSIGN(batches_, training_batches(config_, world_.rank(), world_.size()));
-    LANCET_ASSIGN(evaluation_, evaluation_batches(config_, world_.rank(), world_.size()));
+    LANCET_ASSIGN(tokenizer_, load_tokenizer(config_));
+    LANCET_ASSIGN(batches_, training_batches(config_, tokenizer_, world_.rank(), world_.size()));
+    LANCET_ASSIGN(evaluation_, evaluation_batches(config_, tokenizer_, world_.rank(), world_.size()));
     return {};
   }
 
@@ -180,9 +186,9 @@ class TrainerImpl final : public Trainer {
     std::optional<cost::Profile> profile;
     const cost::Costs* costs = options_.costs;
     if (config_.overlap.policy != config::Policy::sequential && ranks > 1 && !costs) {
-      LANCET_ASSIGN(profile, ensure_profile(config_, world_, step_programs(config_, ranks),
-                                            {.local_ranks = options_.local_ranks,
-                                             .default_path = options_.default_profile}));
+      LANCET_ASSIGN(profile,
+                    ensure_profile(config_, world_, step_programs(config_, ranks),
+                                   {.local_ranks = options_.local_ranks, .default_path = options_.default_profile}));
       costs = &*profile;
     }
     LANCET_ASSIGN(update_plan_, share_plan(world_, plan_step(config_, ranks, true, options_.inspect, costs)));
@@ -205,12 +211,12 @@ class TrainerImpl final : public Trainer {
     if (micro_plan_) memory_.arena = std::max(memory_.arena, micro_plan_->arena_bytes);
     if (evaluate_plan_) memory_.arena = std::max(memory_.arena, evaluate_plan_->arena_bytes);
     const std::int64_t needed = memory_.parameters + memory_.state + memory_.arena;
-    const std::int64_t available = available_bytes() / options_.local_ranks;
-    if (available > 0 && needed > available)
+    const auto available = available_bytes();
+    if (available && needed > *available / options_.local_ranks)
       return config_error(
           fmt::format("expected {} MB of free memory a rank ({} parameters, {} optimizer, {} activations), found {} MB",
                       needed / 1'000'000, memory_.parameters / 1'000'000, memory_.state / 1'000'000,
-                      memory_.arena / 1'000'000, available / 1'000'000));
+                      memory_.arena / 1'000'000, *available / options_.local_ranks / 1'000'000));
     try {
       arena_ = backend::cpu::Buffer::raw(static_cast<std::size_t>(memory_.arena));
       store_.add(update_plan_.program);
@@ -233,6 +239,7 @@ class TrainerImpl final : public Trainer {
     for (const auto& load : update_.load) experts += load.size() / 2;
     totals_.chosen.resize(experts);
     totals_.kept.resize(experts);
+    layers_.resize(update_.load.size());
     memory_.workspace = threads_ * std::int64_t(backend::cpu::matmul_scratch_bytes());
     for (const BoundPlan* plan : {&update_, &micro_, &evaluate_})
       if (plan->executor) memory_.workspace += plan->executor->workspace_bytes();
@@ -263,6 +270,30 @@ class TrainerImpl final : public Trainer {
         bound.load.emplace_back(view.as<float>(), static_cast<std::size_t>(view.elements()));
     }
     return bound;
+  }
+
+  Batches& batches() { return options_.batches ? *options_.batches : *batches_; }
+  BoundPlan& plan_of(int micro) { return micro + 1 < config_.train.gradient_accumulation_steps ? micro_ : update_; }
+
+  // Where a step that failed first left the finite numbers: runs its micro batches again, on the same weights. Of
+  // several ranks the one that came to it first is named: from there it travelled. Collective.
+  Result<std::string> find_cause(std::int64_t step) {
+    for (int micro = 0; micro < config_.train.gradient_accumulation_steps; ++micro) {
+      BoundPlan& plan = plan_of(micro);
+      LANCET_TRY(fill(batches(), plan, step, micro));
+      LANCET_ASSIGN(const auto found, plan.executor->find_non_finite());
+      constexpr std::int64_t nowhere = std::numeric_limits<std::int64_t>::max();
+      LANCET_ASSIGN(const auto places, gather(world_, found ? found->place : nowhere));
+      const auto first = std::min_element(places.begin(), places.end());
+      if (*first == nowhere) continue;
+      const int rank = static_cast<int>(first - places.begin());
+      std::string mine = found ? runtime::to_string(plan.executor->plan().program, *found) : "";
+      if (found && !found->instruction.valid() && config_.train.clip_grad == 0)
+        mine += "; it may be a consequence: without train.clip_grad the step's updates do not wait for the norm";
+      LANCET_ASSIGN(const std::string text, broadcast_text(world_, mine, rank));
+      return fmt::format("first not finite on rank {} in micro batch {}: {}", rank, micro, text);
+    }
+    return std::string("every tensor is finite when the step is run again");
   }
 
   void set_schedule(std::int64_t step, double lr) {
@@ -300,7 +331,7 @@ class TrainerImpl final : public Trainer {
     totals_.times.exposed += times.exposed;
   }
 
-  void finish(StepRecord& record, double seconds) const {
+  void finish(StepRecord& record, double seconds) {
     const config::Train& train = config_.train;
     const double tokens =
         double(train.micro_batch_size * train.seq_len * train.gradient_accumulation_steps) * world_.size();
@@ -321,20 +352,22 @@ class TrainerImpl final : public Trainer {
   }
 
   // Fills in load, drops and dead experts; returns the share of slots that held a token.
-  double balance(StepRecord& record) const {
+  double balance(StepRecord& record) {
     const std::size_t layers = update_.load.size(), experts = totals_.chosen.size() / layers;
     double chosen = 0, kept = 0, unevenness = 0;
     std::int64_t dead = 0;
     for (std::size_t layer = 0; layer < layers; ++layer) {
-      double most = 0, sum = 0;
+      double most = 0, sum = 0, fitted = 0;
       for (std::size_t e = layer * experts; e < (layer + 1) * experts; ++e) {
         most = std::max(most, totals_.chosen[e]);
         sum += totals_.chosen[e];
-        kept += totals_.kept[e];
+        fitted += totals_.kept[e];
         dead += totals_.chosen[e] == 0;
       }
       chosen += sum;
-      unevenness += most * double(experts) / sum;
+      kept += fitted;
+      layers_[layer] = {most * double(experts) / sum, 100 * (1 - fitted / sum)};
+      unevenness += layers_[layer].max_over_mean;
     }
     record.load_max_over_mean = unevenness / double(layers);
     record.drop_pct = 100 * (1 - kept / chosen);
@@ -354,6 +387,7 @@ class TrainerImpl final : public Trainer {
   Peak peak_;
   ProductFlops flops_;
   std::array<std::unique_ptr<comm::Communicator>, ir::lane_count> lanes_;
+  std::optional<data::Tokenizer> tokenizer_;
   std::unique_ptr<Batches> batches_;
   std::optional<Evaluation> evaluation_;
   runtime::TensorStore store_;
@@ -363,6 +397,7 @@ class TrainerImpl final : public Trainer {
   BoundPlan update_, micro_, evaluate_;
   Totals totals_;
   StepRecord last_record_;
+  std::vector<LayerLoad> layers_;
 };
 
 Result<std::vector<std::int32_t>> TrainerImpl::generate(std::vector<std::int32_t> ids, std::int64_t count) {

@@ -32,12 +32,12 @@ TEST_CASE("fields that are wrong") {
                                             {"modell.n_embd=3", {"modell", "model"}},
                                             {"model.n_embd=33", {"n_head"}},
                                             {"model.n_embd=-4", {"n_embd", "-4"}},
-                                            {"model.n_embd=wide", {"n_embd", "wide"}},
+                                            {"model.n_embd=wide", {"--set model.n_embd: expected", "\"wide\""}},
                                             {"train.dtype=fp64", {"dtype", "fp64"}},
                                             {"train.seq_len=999", {"seq_len", "999"}},
-                                            {"overlap.policy=lancet", {"overlap.policy", "sequential"}},
+                                            {"overlap.policy=quick", {"--set overlap.policy", "quick"}},
                                             {"device=cuda", {"cuda"}},
-                                            {"overlap.max_parts=4", {"unknown key 'overlap.max_parts'"}},
+                                            {"overlap.parts=4", {"unknown key 'overlap.parts'"}},
                                             {"log.trace=true", {"unknown key 'log.trace'"}},
                                             {"model.n_layer=100000000", {"n_layer", "[1, 10000]"}},
                                             {"model.n_embd=999999999999", {"n_embd", "[1, 1048576]"}},
@@ -54,6 +54,11 @@ TEST_CASE("config files that are wrong") {
   const TemporaryFolder folder;
   check(lancet("train " + (folder / "none.json")), 2, {"none.json"});
   check(lancet("train " + folder.write("bad.json", "{\"model\": {\n  \"n_layer\": }\n}")), 2, {"bad.json:2"});
+  check(lancet("train " + folder.write("deep.json", std::string(100'000, '['))), 2,
+        {"deep.json: expected JSON of at most 100 nested brackets"});
+  check(
+      lancet("train " + folder.write("good.json", test::small_config) + " --set train.lr=" + std::string(100'000, '[')),
+      2, {"--set train.lr=[[[["});
   check(lancet("train"), 2, {"config"});
   check(lancet("trian x.json"), 2, {"trian"});
 }
@@ -109,7 +114,7 @@ TEST_CASE("texts that are wrong leave nothing behind") {
   CHECK(folder.names().size() == before);
   check(test::shell("printf 'a\\377b' | " LANCET_BINARY " data encode --tokenizer " + tok), 3, {"UTF-8"});
   check(test::shell("printf 'good text' | " LANCET_BINARY " data encode --tokenizer " + tok + " > /dev/full"), 3,
-        {"writing failed"});
+        {"standard output: expected room"});
 }
 
 TEST_CASE("a tokenizer that does not fit the model is told before the first step, once") {
@@ -161,6 +166,22 @@ TEST_CASE("a full disk leaves whole files") {
     check(limited(0, folder / "run"), 3, {"config.json"});
     CHECK(std::filesystem::is_empty(folder / "run"));
   }
+}
+
+TEST_CASE("a result that standard output does not take is an error") {
+  const TemporaryFolder folder;
+  check(lancet("bench ops --steps 1 " + folder.write("small.json", test::small_config) + " > /dev/full"), 3,
+        {"standard output: expected room for the result"});
+}
+
+TEST_CASE("a held-out file without a held-out part is an error") {
+  const TemporaryFolder folder;
+  const std::string book = folder.write("book.txt", "good text, enough of it to learn a little from, good text\n");
+  REQUIRE(lancet("data train-tokenizer --vocab-size 260 --out " + (folder / "tok") + " " + book).code == 0);
+  check(lancet("data tokenize --tokenizer " + (folder / "tok") + " --out " + (folder / "a.bin") + " --eval-out " +
+               (folder / "b.bin") + " " + book),
+        2, {"--eval-fraction"});
+  CHECK(folder.names().size() == 2);
 }
 
 TEST_CASE("a second run in the same folder keeps the first one's records") {

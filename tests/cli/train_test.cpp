@@ -51,6 +51,7 @@ TEST_CASE("a run leaves its config, its plan and a record a step") {
   INFO(outcome.output);
   REQUIRE(outcome.code == 0);
   CHECK(outcome.lines_with("step 5/5 | loss ") == 1);
+  CHECK(outcome.lines_with((folder / "run") + ": config.json") == 1);
   const auto resolved = nlohmann::json::parse(read(folder / "run/config.json"));
   CHECK(resolved["train"]["steps"] == 5);
   CHECK(resolved["train"]["optimizer"] == "adamw");
@@ -63,6 +64,8 @@ TEST_CASE("a run leaves its config, its plan and a record a step") {
   CHECK(records[0]["step"] == 1);
   CHECK(records[0]["loss"].get<double>() == Approx(std::log(300)).epsilon(0.02));
   CHECK(records[4]["compute_ms"].get<double>() > 0);
+  CHECK(records[4]["layer_load_max_over_mean"].at(0) == records[4]["load_max_over_mean"]);
+  CHECK(records[4]["layer_drop_pct"] == std::vector<double>{0});
 }
 
 #if defined(LANCET_HAVE_MPI)
@@ -138,6 +141,21 @@ TEST_CASE("a rank that is killed takes the job down within 10 seconds") {
 }
 #endif
 
+TEST_CASE("a run that is told to stop says so") {
+  const TemporaryFolder folder;
+  const std::string config = folder.write("small.json", test::small_config), run = folder / "run";
+  const auto [signal, code] = GENERATE(table<std::string, int>({{"TERM", 143}, {"INT", 130}}));
+  // Steps for about a minute, in case that the signal fails. (A shell in the background ignores SIGINT: hence env.)
+  const auto outcome =
+      test::shell("env --default-signal=INT " LANCET_BINARY " train " + config +
+                  " --set train.steps=100000 --set log.interval=100000 --run-dir " + run + " & p=$!; while ! [ -s " +
+                  run + "/metrics.jsonl ]; do sleep 0.05; done; kill -" + signal + " $p; wait $p; exit $?");
+  INFO(outcome.output);
+  CHECK(outcome.code == code);
+  CHECK(outcome.lines_with("stopped by SIG" + signal + " before the end") == 1);
+  CHECK(test::metrics(run).size() >= 1);
+}
+
 TEST_CASE("help says what a newcomer needs") {
   CHECK(lancet("--help").lines_with("mpirun -np 2 lancet train") >= 1);
   CHECK(lancet("train --help").lines_with("capacity_factor") >= 1);
@@ -145,6 +163,7 @@ TEST_CASE("help says what a newcomer needs") {
        {"--help", "train --help", "data --help", "data encode --help", "data tokenize --help",
         "data train-tokenizer --help", "bench --help", "bench ops --help", "bench wire --help", "--version"})
     CHECK(lancet(command).code == 0);
+  CHECK(lancet("data train-tokenizer --help").lines_with("UTF-8 text files") == 1);
 }
 
 TEST_CASE("bench ops names the ops and their share") {

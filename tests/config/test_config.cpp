@@ -105,7 +105,8 @@ TEST_CASE("printed and parsed back is the same config") {
       "optimizer": "sgd", "lr": 0.05, "min_lr": 0.001, "lr_schedule": "linear", "lr_warmup_steps": 1, "lr_decay_steps": 2,
       "weight_decay": 0.1, "adam_beta1": 0.8, "adam_beta2": 0.95, "adam_eps": 1e-6, "sgd_momentum": 0.5, "clip_grad": 1,
       "seed": 9223372036854775807, "eval_interval": 5, "sample_prompt": "a\nb", "sample_tokens": 9},
-    "overlap": {"policy": "expert_pipeline", "bucket_bytes": 1, "profile": "p"},
+    "overlap": {"policy": "expert_pipeline", "bucket_bytes": 1, "profile": "p", "max_parts": 2,
+      "groups_per_moe": 3, "max_range": 4},
     "comm": {"timeout_s": 2.5, "transport": "mpi"},
     "log": {"interval": 2, "run_dir": "r", "peak_tflops": 312.5},
     "device": "cuda", "threads": 8})";
@@ -173,6 +174,31 @@ TEST_CASE("a syntax error names line and column") {
   CHECK(fault("{\"device\": \"\xff\"}").find("c.json:1:13: ") == 0);
 }
 
+TEST_CASE("text without end, in depth or length, is one short line") {
+  const std::string brackets(100'000, '['), braces = [] {
+    std::string text;
+    for (int i = 0; i < 100'000; ++i) text += "{\"a\":";
+    return text;
+  }();
+  const std::string expected = "expected JSON of at most 100 nested brackets, found more";
+  CHECK(fault(brackets) == "c.json: " + expected);
+  CHECK(fault(brackets + std::string(100'000, ']')) == "c.json: " + expected);
+  CHECK(fault(braces) == "c.json: " + expected);
+  CHECK(fault("{\"train\": {\"lr\": " + brackets + std::string(100'000, ']') + "}}") == "c.json: " + expected);
+  for (const std::string& value : {brackets, brackets + std::string(100'000, ']')}) {
+    const std::string told = fault("{}", {"train.lr=" + value});
+    CHECK(told.find("--set train.lr=[[[") == 0);
+    CHECK(told.find(expected) != told.npos);
+    CHECK(told.size() < 200);
+  }
+  CHECK(fault("{\"model\": {\"n_layer\": " + std::string(90, '[') + std::string(90, ']') + "}}")
+            .find("model.n_layer: expected an integer") != std::string::npos);
+  for (const std::string& told :
+       {fault("{}", {std::string(100'000, 'a') + "=1"}), fault("{\"" + std::string(100'000, 'a') + "\": 1}"),
+        fault("{}", {"train.lr=" + std::string(100'000, 'a')})})
+    CHECK(told.size() < 250);
+}
+
 TEST_CASE("a key that stands twice is refused") {
   CHECK(fault(R"({"threads": 1, "threads": 2})") == "c.json: key 'threads' stands twice");
   CHECK(fault(R"({"train": {"lr": 1, "steps": 2, "lr": 3}})") == "c.json: key 'train.lr' stands twice");
@@ -194,7 +220,11 @@ TEST_CASE("overrides come last and are checked as the file is") {
         "--set train.lrr=1: unknown key 'train.lrr'; the nearest known key is 'train.lr'");
   CHECK(fault("{}", {"train.lr"}).find("expected key=value") != std::string::npos);
   CHECK(fault("{}", {"train=1"}).find("is a section") != std::string::npos);
-  CHECK(fault("{}", {"train.lr=fast"}) == "c.json: train.lr: expected a number in [0, 1e+30], found \"fast\"");
+  CHECK(fault("{}", {"train.lr=fast"}) == "--set train.lr: expected a number in [0, 1e+30], found \"fast\"");
+  CHECK(fault(R"({"train": {"lr": "slow"}})", {"train.lr=fast"}).find("--set train.lr: ") == 0);
+  CHECK(fault(R"({"train": {"lr": "slow"}})", {"train.steps=3"}).find("c.json: train.lr: ") == 0);
+  CHECK(fault(R"({"model": {"experts_per_rank": 2}})", {"model.num_local_experts=4"}) ==
+        "c.json: model.experts_per_rank and --set model.num_local_experts: expected one of the two, found both");
   CHECK(fault(R"({"train": 3})", {"train.lr=1"}) == "c.json: train: expected an object {...}, found 3");
 }
 
@@ -242,7 +272,7 @@ TEST_CASE("every number but the seed has an upper end") {
     if (told.find("expected an integer") != told.npos) fault("{}", {path + "=4611686018427387904"});
     ++bounded;
   }
-  CHECK(bounded == 37);
+  CHECK(bounded == 40);
   CHECK(good("{}", {"train.seed=9223372036854775807"}).train.seed == INT64_MAX);
 }
 

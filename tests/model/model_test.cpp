@@ -5,22 +5,14 @@
 #include "lancet/ir/print.h"
 #include "lancet/model/gpt2_moe.h"
 #include "lancet/ops/catalogue.h"
+#include "small_model.h"
 
 using namespace lancet;
 
 namespace {
 
-// Blocks 0 and 2 are MoE with 4 experts of 2 ranks; the text is also what the planner's tests begin with.
-config::Model small() {
-  config::Model m;
-  m.n_layer = 4;
-  m.n_head = 2;
-  m.n_embd = 32;
-  m.n_positions = 16;
-  m.vocab_size = 67;
-  m.num_local_experts = 4;
-  return m;
-}
+// Its text is also what the planner's tests begin with.
+config::Model small() { return test::small_model(); }
 
 model::BuildOptions options(int ranks) { return {.ranks = ranks, .batch = 2, .sequence = 8}; }
 

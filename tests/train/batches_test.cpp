@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "lancet/data/token_file.h"
+#include "lancet/train/trainer.h"
 #include "program.h"
 
 namespace lancet {
@@ -43,7 +44,7 @@ config::Config evaluation_config(const std::string& path, std::int64_t sequences
 std::map<std::int64_t, int> counted_windows(const config::Config& config, int ranks, std::int64_t sequences) {
   std::map<std::int64_t, int> counted;
   for (int rank = 0; rank < ranks; ++rank) {
-    auto evaluation = train::evaluation_batches(config, rank, ranks);
+    auto evaluation = train::evaluation_batches(config, {}, rank, ranks);
     REQUIRE(evaluation.ok());
     REQUIRE(evaluation->has_value());
     CHECK((*evaluation)->sequences == sequences);
@@ -108,6 +109,7 @@ TEST_CASE("a tokenizer of another vocabulary is refused whatever the tokens come
   config::Config config;
   config.train.seq_len = length;
   config.train.micro_batch_size = 1;
+  config.model.experts_per_rank = 2;
   config.data.tokenizer = tok;
   const std::string expected =
       "data.tokenizer: expected a vocabulary of model.vocab_size = 50257 ids in " + tok + ", found one of 257";
@@ -121,11 +123,11 @@ TEST_CASE("a tokenizer of another vocabulary is refused whatever the tokens come
         .write(reinterpret_cast<const char*>(tokens.data()), 200);
     config.data.train = config.data.eval = folder / "llmc.bin";
     out.close();
-    CHECK(told(train::evaluation_batches(config, 0, 1).error()) == expected);
   }
-  CHECK(told(train::training_batches(config, 0, 1).error()) == expected);
+  const auto world = comm::make_self();
+  CHECK(told(train::Trainer::create(config, *world).error()) == expected);
   config.data.tokenizer.clear();
-  CHECK(train::training_batches(config, 0, 1).ok());  // nothing else was wrong
+  CHECK(train::training_batches(config, {}, 0, 1).ok());  // nothing else was wrong
 }
 
 TEST_CASE("the tokenizer is loaded with its prompt tried") {

@@ -90,7 +90,9 @@ TEST_CASE("a rate that explodes ends the run with the step's number") {
     if (auto record = (*trainer)->step(step); !record.ok()) status = record.error();
   REQUIRE_FALSE(status.ok());
   CHECK(status.error().code == ExitCode::numerical);
-  CHECK(status.error().message.find("step ") == 0);
+  CHECK(status.error().message.find("step 2: expected a finite loss and gradient norm, found loss") == 0);
+  CHECK(status.error().message.find("first not finite on rank 0 in micro batch 0: @") != std::string::npos);
+  CHECK(status.error().message.find("it may be a consequence") != std::string::npos);
 }
 
 }  // namespace lancet

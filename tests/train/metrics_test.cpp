@@ -67,6 +67,19 @@ TEST_CASE("a record that finds no room leaves whole lines, and the next one that
   CHECK(records[2]["step"] == 4);
 }
 
+TEST_CASE("a record holds each MoE layer's load") {
+  const std::vector<train::LayerLoad> layers{{1.5, 0}, {4, 12.5}};
+  const auto record = nlohmann::json::parse(train::to_json(record_of(1), layers));
+  CHECK(record["layer_load_max_over_mean"] == std::vector<double>{1.5, 4});
+  CHECK(record["layer_drop_pct"] == std::vector<double>{0, 12.5});
+  CHECK(nlohmann::json::parse(train::to_json(record_of(1)))["layer_drop_pct"].empty());  // a dense model
+}
+
+TEST_CASE("the time left is said once a step after the first was timed") {
+  CHECK(train::step_line(record_of(1), 9, {}).ends_with("| ETA n/a"));
+  CHECK(train::step_line(record_of(2), 9, 75.).ends_with("| ETA 1m 15s"));
+}
+
 TEST_CASE("records of earlier runs are kept under numbers") {
   const TemporaryFolder folder;
   for (int run = 1; run <= 3; ++run) {

@@ -6,20 +6,14 @@
 
 #include "lancet/config/config.h"
 #include "lancet/train/trainer.h"
+#include "small_model.h"
 
 namespace lancet::test {
 
-// Four blocks, two of them MoE with four experts; synthetic tokens; nothing dropped; no auxiliary loss.
+// The small model on synthetic tokens; nothing dropped; no auxiliary loss.
 inline config::Config small_config() {
   config::Config c;
-  c.model = {.n_layer = 4,
-             .n_head = 2,
-             .n_embd = 32,
-             .n_positions = 16,
-             .vocab_size = 67,
-             .n_inner = {},
-             .experts_per_rank = {},
-             .num_local_experts = 4};
+  c.model = small_model();
   c.model.capacity_factor = 4;
   c.model.router_aux_loss_coef = 0;
   c.train.seq_len = 16;

@@ -7,7 +7,9 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -37,6 +39,18 @@ struct StepTimes {
   double step = 0, compute = 0, all_to_all = 0, all_reduce = 0, communication = 0, exposed = 0;
 };
 
+// The first tensor with a number that is infinite or none. place: counts the tensors looked at before it; the same
+// number is the same tensor on every rank, and a smaller one is nearer to the cause.
+struct NonFinite {
+  std::int64_t place = 0;
+  ir::TensorId tensor;
+  ir::InstructionId instruction;  // that made it; invalid for a parameter or state
+  std::int64_t element = 0;
+  float value = 0;
+};
+// "%52 : f32[2,16,32] = layer_norm at h.0.ln_1 (forward), element 3 is nan"
+std::string to_string(const ir::Program& program, const NonFinite& found);
+
 class Executor {
  public:
   // Binds the plan to memory: `store` must hold its parameters and states (TensorStore::add). Errors: an op without a
@@ -48,6 +62,11 @@ class Executor {
   // One pass over the plan. An error of a lane stops the others and is returned with the lane and the instruction:
   // "lane reduce: [12] all_reduce at h.0.ln_1.weight: ...".
   virtual Status run() = 0;
+
+  // What went wrong in a step whose loss is not finite: looks at parameters and state, then runs the plan again, one
+  // instruction at a time on the calling thread and without the updates of parameters and state, and looks at each
+  // result. Slow. Collective, and to the end whatever it finds, since other ranks may find it later or not at all.
+  virtual Result<std::optional<NonFinite>> find_non_finite() = 0;
 
   virtual ops::TensorView input(std::string_view name) = 0;         // to be filled before run()
   virtual ops::TensorView output(std::string_view name) const = 0;  // to be read after run()

@@ -1,6 +1,8 @@
 // What ranks decide together, so that none goes on, or waits, alone.
 #pragma once
+#include <cstdint>
 #include <string>
+#include <vector>
 
 #include "lancet/base/result.h"
 #include "lancet/comm/communicator.h"
@@ -10,6 +12,9 @@ namespace lancet::train {
 // Collective. Success where every rank brings success; else, on all ranks, the error of the first rank that failed,
 // with that rank named where the others did not fail.
 Status agree(comm::Communicator& world, const Status& mine);
+
+// Collective: every rank's number, by rank.
+Result<std::vector<std::int64_t>> gather(comm::Communicator& world, std::int64_t mine);
 
 // Collective: root's text on all ranks.
 Result<std::string> broadcast_text(comm::Communicator& world, const std::string& text, int root);

@@ -25,7 +25,9 @@ class Batches {
 Result<std::optional<data::Tokenizer>> load_tokenizer(const config::Config& config);
 
 // Training batches: the token file, shuffled, or synthetic tokens. Data errors: the file, its vocabulary or tokenizer.
-Result<std::unique_ptr<Batches>> training_batches(const config::Config& config, int rank, int ranks);
+// tokenizer: what load_tokenizer gave.
+Result<std::unique_ptr<Batches>> training_batches(const config::Config& config,
+                                                  const std::optional<data::Tokenizer>& tokenizer, int rank, int ranks);
 
 // The target of a position that does not count towards the loss.
 inline constexpr std::int32_t ignored_target = -1;
@@ -40,6 +42,8 @@ struct Evaluation {
   std::int64_t sequences = 0;        // data.eval_sequences, or all windows of the file where it has fewer
 };
 // Empty where the config names no evaluation file.
-Result<std::optional<Evaluation>> evaluation_batches(const config::Config& config, int rank, int ranks);
+Result<std::optional<Evaluation>> evaluation_batches(const config::Config& config,
+                                                     const std::optional<data::Tokenizer>& tokenizer, int rank,
+                                                     int ranks);
 
 }  // namespace lancet::train

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -29,9 +30,16 @@ struct StepRecord {
   std::optional<std::int64_t> dead_experts;
 };
 
-std::string to_json(const StepRecord& record);  // one line
+// One MoE layer's part of load_max_over_mean and drop_pct.
+struct LayerLoad {
+  double max_over_mean = 0, drop_pct = 0;
+};
+
+// One line. layers: by MoE layer, as layer_load_max_over_mean and layer_drop_pct.
+std::string to_json(const StepRecord& record, std::span<const LayerLoad> layers = {});
 // step i/N | loss | grad norm | lr | ms | tok/s | MFU | exposed ms (hidden %) | load max/mean | drop % | ETA
-std::string step_line(const StepRecord& record, std::int64_t steps, double seconds_left);
+// seconds_left: empty where no step that counts has been timed yet.
+std::string step_line(const StepRecord& record, std::int64_t steps, std::optional<double> seconds_left);
 std::string duration(double seconds);  // "1h 02m", "3m 20s", "12s"
 
 // metrics.jsonl: a line a step, written out as soon as it is made. Every line in the file is whole: what a full disk
@@ -44,7 +52,7 @@ class MetricsFile {
   ~MetricsFile();
   MetricsFile(MetricsFile&& other) noexcept;
   MetricsFile& operator=(MetricsFile&& other) noexcept;
-  Status write(const StepRecord& record);  // data error on a full disk
+  Status write(const StepRecord& record, std::span<const LayerLoad> layers = {});  // data error on a full disk
 
  private:
   MetricsFile(std::filesystem::path path, int fd) : path_(std::move(path)), fd_(fd) {}

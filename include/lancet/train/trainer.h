@@ -34,10 +34,13 @@ class Trainer {
                                                  const TrainerOptions& options = {});
   virtual ~Trainer() = default;
 
-  // One optimizer step on batch `step` (0 is the first). Numerical error: the loss or the norm is not finite; the
-  // weights are as the step left them.
+  // One optimizer step on batch `step` (0 is the first). Numerical error: the loss or the norm is not finite; it names
+  // the first tensor that is not, and the weights are as they were before the step, but for a train.clip_grad of 0,
+  // where updates do not wait for the norm.
   virtual Result<StepRecord> step(std::int64_t step) = 0;
-  virtual const StepRecord& last_record() const = 0;  // of the last step that ended, finite or not
+  virtual const StepRecord& last_record() const = 0;                    // of the last step that ended, finite or not
+  virtual std::span<const LayerLoad> last_layers() const = 0;           // of that step, by MoE layer
+  virtual const std::optional<data::Tokenizer>& tokenizer() const = 0;  // that the config names
   // Mean loss over the evaluation batches; empty where the config names none.
   virtual Result<std::optional<double>> evaluate() = 0;
   // Ids of the prompt followed by `count` more, each drawn from the softmax of the logits (temperature 1, Philox by

@@ -141,6 +141,7 @@ Status run_inproc(int ranks, const std::function<Status(Communicator&)>& body, s
   inproc::FirstFailure first;
   {
     std::vector<std::jthread> threads;
+    threads.reserve(static_cast<std::size_t>(ranks));
     for (int rank = 0; rank < ranks; ++rank)
       threads.emplace_back([&, rank] { inproc::run_rank(*group, room, rank, timeout, body, first); });
   }

@@ -4,9 +4,9 @@
 
 namespace lancet::comm::inproc {
 
-void Group::add(std::shared_ptr<Room> room) {
+void Group::add(const std::shared_ptr<Room>& room) {
   std::lock_guard lock(mutex_);
-  rooms_.push_back(std::move(room));
+  rooms_.push_back(room);
 }
 
 void Group::abort(const std::string& why) {

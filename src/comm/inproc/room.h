@@ -32,7 +32,7 @@ class Room;
 class Group {
  public:
   explicit Group(int size) : left_(static_cast<std::size_t>(size), false) {}
-  void add(std::shared_ptr<Room> room);
+  void add(const std::shared_ptr<Room>& room);
   void abort(const std::string& why);
   void leave(int rank);  // the rank's body has returned
   bool aborted() const { return aborted_.load(std::memory_order_acquire); }

@@ -76,7 +76,7 @@ Status MpiCommunicator::exchange(std::span<const Segment> sends, std::span<const
   for (const Segment& s : sends)
     if (s.peer != rank()) add_message(request, s.peer, s.data, s.bytes, true);
   progress_->post(request);
-  const Status copied = copy_to_self(sends, receives, rank());  // while the messages travel
+  Status copied = copy_to_self(sends, receives, rank());  // while the messages travel
   LANCET_TRY(progress_->wait(request));
   return copied;
 }

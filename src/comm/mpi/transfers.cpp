@@ -161,7 +161,7 @@ void Progress::receive(Channel& channel, int from) {
     --channel.expected;
     const Piece& piece = next.request->pieces[next.index];
     std::string error = mismatch(*next.request, piece, arrived);
-    MPI_Request handle;
+    MPI_Request handle = MPI_REQUEST_NULL;
     if (error.empty())
       if (int code = MPI_Imrecv(piece.data, piece.bytes, MPI_BYTE, &arrived.message, &handle); code != MPI_SUCCESS)
         error = fmt::format("receiving from rank {}: {}", from, error_text(code));

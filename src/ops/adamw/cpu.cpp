@@ -42,6 +42,7 @@ Kernel bind(const KernelArgs& args) {
   const cpu::Weights weights(args, 5);
   return [=]() -> Status {
     const AdamW step = settings.step();
+    if (std::isnan(step.scale)) return {};
     weights.update([=](float w, std::int64_t i) { return step(w, m[i], v[i], gradient[i]); });
     return {};
   };

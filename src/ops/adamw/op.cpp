@@ -1,5 +1,6 @@
 // AdamW (Loshchilov and Hutter), in place. adamw(&w, &m, &v, gradient, schedule [, &master])
-//   schedule f32[3]: learning rate, 1 - beta1^t, 1 - beta2^t; f32[4], from clipped_schedule: and the gradient's factor
+//   schedule f32[3]: learning rate, 1 - beta1^t, 1 - beta2^t; f32[4], from clipped_schedule: and the gradient's factor.
+//     Where that is NaN, since the norm is not finite, nothing is written: with these weights the fault can be found
 //   master f32 like w: where w is bf16, the weights proper, of which w is the rounded copy
 #include "ops/update.h"
 

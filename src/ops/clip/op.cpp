@@ -1,6 +1,7 @@
 // The global norm of the gradients and the factor that clips it.
 //   squared_norm(g, ...) -> f32[1]: the sum of squares, summed in double, the same at any number of threads
-//   clip_scale(sum, ...) {max_norm} -> f32[2]: the norm, and min(1, max_norm / norm); a max_norm of 0 does not clip
+//   clip_scale(sum, ...) {max_norm} -> f32[2]: the norm, and min(1, max_norm / norm); a max_norm of 0 does not clip;
+//     NaN for the factor where the norm is not finite
 //   clipped_schedule(schedule, clip) -> f32[4]: the optimizer's schedule f32[3], and the second number of clip_scale's
 #include "ops/describe.h"
 

@@ -1,3 +1,5 @@
+#include <cmath>
+
 #include "ops/cpu_update.h"
 #include "ops/sgd/math.h"
 
@@ -13,7 +15,9 @@ Kernel bind(const KernelArgs& args) {
               weight_decay = float(args.attributes.real("weight_decay"));
   const cpu::Weights weights(args, 4);
   return [=]() -> Status {
-    const Sgd step{momentum, weight_decay, schedule[0], cpu::gradient_scale(schedule, clipped)};
+    const float scale = cpu::gradient_scale(schedule, clipped);
+    if (std::isnan(scale)) return {};
+    const Sgd step{momentum, weight_decay, schedule[0], scale};
     weights.update([=](float w, std::int64_t i) { return step(w, velocity[i], gradient[i]); });
     return {};
   };

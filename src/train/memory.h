@@ -1,0 +1,15 @@
+// What memory this process has and may still take.
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+
+namespace lancet::train {
+
+std::int64_t resident_bytes();  // of this process now
+
+// That this process can still take: what the host has free, or less where a control group (cgroup v1 or v2: a
+// container, a batch system's job) allows less. Empty where the system does not say. root: for tests.
+std::optional<std::int64_t> available_bytes(const std::filesystem::path& root = "/");
+
+}  // namespace lancet::train

@@ -1,0 +1,143 @@
+// A step whose loss or norm is not finite names the first tensor that is not, and leaves the weights as they were.
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <limits>
+
+#include "train/support.h"
+#include "train/weights.h"
+
+namespace lancet {
+namespace {
+
+constexpr float nan = std::numeric_limits<float>::quiet_NaN();
+
+// The error of the first step that fails, of all ranks alike.
+Error failed_step(const config::Config& config, int ranks,
+                  const std::function<void(train::Trainer&, int rank)>& spoil) {
+  Error error;
+  std::mutex mutex;
+  int failed = 0;
+  const Status status = comm::run_inproc(ranks, [&](comm::Communicator& world) -> Status {
+    LANCET_ASSIGN(const auto trainer, train::Trainer::create(config, world, {.local_ranks = ranks}));
+    spoil(*trainer, world.rank());
+    for (int step = 0; step < 5; ++step)
+      if (const auto record = trainer->step(step); !record.ok()) {
+        const std::lock_guard lock(mutex);
+        if (failed++ > 0) CHECK(error.message == record.error().message);
+        error = record.error();
+        return {};
+      }
+    return {};
+  });
+  REQUIRE(status.ok());
+  REQUIRE(failed == ranks);
+  CHECK(error.code == ExitCode::numerical);
+  CHECK(error.agreed);
+  CHECK(error.message.find('\n') == std::string::npos);
+  return error;
+}
+
+void spoil(train::Trainer& trainer, const std::string& name, std::size_t index) {
+  runtime::NamedTensor& tensor = trainer.store()[name];
+  if (tensor.type.dtype == DType::bf16)
+    tensor.memory.as<bf16>()[index] = from_f32<bf16>(nan);
+  else
+    tensor.memory.as<float>()[index] = nan;
+}
+
+std::string first_bad(const Error& error) {
+  const auto at = error.message.find("first not finite on ");
+  return at == std::string::npos ? error.message : error.message.substr(at + 20);
+}
+
+}  // namespace
+
+TEST_CASE("a weight that is no number is named") {
+  auto config = test::small_config();
+  config.train.dtype = GENERATE(DType::f32, DType::bf16);
+  config.train.micro_batch_size = 4;
+  const std::string type = config.train.dtype == DType::bf16 ? "bf16" : "f32";
+  SECTION("an expert's, on the rank that holds it") {
+    const Error error = failed_step(config, 2, [](train::Trainer& trainer, int rank) {
+      if (rank == 1) spoil(trainer, "h.2.moe.experts.c_fc.weight", 7);
+    });
+    CHECK(error.message.find("step 1: ") == 0);
+    CHECK(first_bad(error) ==
+          "rank 1 in micro batch 0: @h.2.moe.experts.c_fc.weight : " + type + "[2,128,32], element 7 is nan");
+  }
+  SECTION("a shared one") {
+    const Error error =
+        failed_step(config, 2, [](train::Trainer& trainer, int) { spoil(trainer, "h.1.attn.c_proj.weight", 3); });
+    CHECK(first_bad(error) ==
+          "rank 0 in micro batch 0: @h.1.attn.c_proj.weight : " + type + "[32,32], element 3 is nan");
+  }
+}
+
+TEST_CASE("an infinite rate: the weights of the step after are named") {
+  auto config = test::small_config();
+  config.train.lr = std::numeric_limits<double>::infinity();  // which no config file can say
+  config.train.micro_batch_size = 4;
+  const Error error = failed_step(config, 2, [](train::Trainer&, int) {});
+  CHECK(error.message.find("step 2: ") == 0);
+  CHECK(first_bad(error).find("rank 0 in micro batch 0: @wte.weight : f32[128,32], element 0 is ") == 0);
+}
+
+TEST_CASE("an overflow is named where it happens, in its layer") {
+  auto config = test::small_config();
+  config.train.micro_batch_size = 2;
+  config.train.gradient_accumulation_steps = 2;
+  config.model.router = config::Router::batch_prioritized;
+  const Error error = failed_step(config, 2, [](train::Trainer& trainer, int) {
+    for (const char* name : {"h.1.ln_1.weight", "h.1.attn.c_attn.weight"}) {  // their product is beyond f32
+      const auto elements = std::size_t(trainer.store()[name].type.shape.elements());
+      train::set_parameter(trainer.store(), name, std::vector<float>(elements, 1e25f));
+    }
+  });
+  CHECK(first_bad(error).find("in micro batch 0: %") != std::string::npos);
+  CHECK(first_bad(error).find(" = linear at h.1.attn.c_attn (forward), element 0 is ") != std::string::npos);
+}
+
+TEST_CASE("the weights of a step whose norm is not finite are those before it") {
+  auto config = test::small_config();
+  config.train.optimizer = GENERATE(config::Optimizer::adamw, config::Optimizer::sgd);
+  config.train.dtype = GENERATE(DType::f32, DType::bf16);
+  const auto world = comm::make_self();
+  auto trainer = train::Trainer::create(config, *world);
+  REQUIRE(trainer.ok());
+  REQUIRE((*trainer)->step(0).ok());
+  spoil(**trainer, "ln_f.bias", 5);
+  std::map<std::string, std::vector<std::byte>> before;
+  const auto bytes = [](const runtime::NamedTensor& tensor) {
+    const auto span = tensor.memory.span<std::byte>();
+    return std::vector<std::byte>(span.begin(), span.end());
+  };
+  for (const auto& [name, tensor] : (*trainer)->store().all()) before[name] = bytes(tensor);
+  const auto record = (*trainer)->step(1);
+  REQUIRE_FALSE(record.ok());
+  CHECK(first_bad(record.error()) == "rank 0 in micro batch 0: @ln_f.bias : f32[32], element 5 is nan");
+  for (const auto& [name, tensor] : (*trainer)->store().all()) {
+    INFO(name);
+    CHECK(bytes(tensor) == before[name]);
+  }
+}
+
+TEST_CASE("nothing is found in a step that is sound") {
+  auto config = test::small_config();
+  config.train.dtype = GENERATE(DType::f32, DType::bf16);
+  config.model.router = GENERATE(config::Router::switch_top1, config::Router::batch_prioritized);
+  config.model.capacity_factor = 0.5;  // some slots stay empty, some tokens find none
+  config.train.micro_batch_size = 4;
+  const Status status = comm::run_inproc(2, [&](comm::Communicator& world) -> Status {
+    LANCET_ASSIGN(const auto trainer, train::Trainer::create(config, world, {.local_ranks = 2}));
+    for (int step = 0; step < 3; ++step) {
+      if (const auto record = trainer->step(step); !record.ok()) return record.error();
+      LANCET_ASSIGN(const auto found, trainer->executor().find_non_finite());
+      if (found) return internal_error(to_string(trainer->executor().plan().program, *found));
+    }
+    return {};
+  });
+  INFO((status.ok() ? "" : status.error().message));
+  CHECK(status.ok());
+}
+
+}  // namespace lancet
