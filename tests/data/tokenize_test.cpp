@@ -173,7 +173,6 @@ TEST_CASE("A text that cannot be tokenized leaves the outputs as they were") {
   TokenizeOptions options = plain();
   options.chunk_bytes = 128;
   options.threads = 2;
-  options.eval_out = folder / "eval";
   const auto refused = [&](const Paths& texts, ExitCode code = ExitCode::data) {
     const auto message = error_of(tokenize_files(texts, tokenizer, folder / "train", options), code);
     CHECK(folder.names() == std::vector<std::string>{"bad", "empty", "good", "train"});
@@ -186,6 +185,7 @@ TEST_CASE("A text that cannot be tokenized leaves the outputs as they were") {
   CHECK_THAT(refused({folder / "empty"}), Contains("empty: expected a text, found an empty file"));
   CHECK_THAT(refused({folder.path()}), Contains("found no regular file"));
   CHECK_THAT(refused({}, ExitCode::config), Contains("found none"));
+  options.eval_out = folder / "eval";
   options.eval_fraction = 0.01;  // no line begins in the last 1%
   CHECK_THAT(refused({folder / "good"}), Contains("near the last 0.01 of 14 bytes, found the held-out part empty"));
   options.eval_fraction = 0.5;  // the text is good up to its end; the held-out part is not

@@ -1,0 +1,345 @@
+// Partitioning (Lancet, section 5): axes, ranges, list schedules, the rewritten program.
+#include <fmt/format.h>
+
+#include <chrono>
+#include <limits>
+#include <map>
+#include <random>
+#include <set>
+
+#include "declared_costs.h"
+#include "lancet/ir/dependencies.h"
+#include "lancet/planner/planner.h"
+#include "models.h"
+#include "planner/list_schedule.h"
+#include "planner/partition/choose_ranges.h"
+#include "planner/partition/ranges.h"
+#include "planner/step.h"
+
+using namespace lancet;
+using namespace lancet::test;
+using planner::Cut;
+using planner::Range;
+using planner::Ranges;
+
+namespace {
+
+ir::Program whole_step(const ir::Program& forward) {
+  planner::OptimizeOptions options;
+  options.decays = is_weight;
+  options.ranks = 2;
+  return planner::optimize(planner::sync(planner::autodiff(forward), 2, 1 << 20), options);
+}
+
+const test::DeclaredCosts costs;
+
+planner::Step step_of(const ir::Program& program, const cost::Costs& with = costs) {
+  auto step = planner::Step::make(program, with, planner::part_counts(2));
+  if (!step.ok()) FAIL(step.error().message);
+  return std::move(step.value());
+}
+
+std::map<std::string, std::set<std::string>> labels_of_rows(const planner::Step& step, Cut cut) {
+  std::map<std::string, std::set<std::string>> result;  // op -> "split", "whole"
+  for (std::size_t i = 0; i < step.program().instructions.size(); ++i)
+    result[step.program().instructions[i].op].insert(step.rows(cut)[i] ? "split" : "whole");
+  return result;
+}
+
+using Words = std::set<std::string>;
+const Words split{"split"}, whole{"whole"};
+
+}  // namespace
+
+TEST_CASE("axes: along the batch, from one all-to-all to the next") {
+  const auto rows = labels_of_rows(step_of(whole_step(model(2))), Cut::batch);
+  for (const char* op :
+       {"embedding",       "layer_norm",  "add_layer_norm",  "linear",           "attention",   "gelu",
+        "router",          "switch_gate", "exchange_counts", "dispatch",         "all_to_all",  "expert_linear",
+        "all_to_all_back", "combine",     "combine_dx",      "expert_linear_dx", "dispatch_dx", "gate_dx",
+        "attention_dx",    "linear_dx"}) {
+    INFO(op);
+    CHECK(rows.at(op) == split);
+  }
+  // Sums over the batch are not parts of anything.
+  for (const char* op : {"linear_dw", "expert_linear_dw", "layer_norm_dw", "embedding_dw", "adamw", "all_reduce"}) {
+    INFO(op);
+    CHECK(rows.at(op) == whole);
+  }
+}
+
+TEST_CASE("axes: along the capacity only the experts and what carries their rows") {
+  const auto rows = labels_of_rows(step_of(whole_step(model(2))), Cut::capacity);
+  for (const char* op : {"exchange_counts", "all_to_all", "expert_linear", "all_to_all_back", "expert_linear_dx"}) {
+    INFO(op);
+    CHECK(rows.at(op) == split);
+  }
+  for (const char* op : {"dispatch", "combine", "switch_gate", "linear", "combine_dx", "dispatch_dx"}) {
+    INFO(op);
+    CHECK(rows.at(op) == whole);
+  }
+  CHECK(rows.at("gelu") == Words{"split", "whole"});  // the experts', and the dense blocks'
+}
+
+TEST_CASE("axes: equal sizes decide nothing") {
+  // Batch, sequence, heads and width are all 4: only where a tensor comes from tells its axes apart.
+  const ir::Program p = program(R"(
+input @x : f32[4,4,4]
+parameter @g : f32[4]
+parameter @b : f32[4]
+parameter @w : f32[4,4]
+input @route : route[16,4]
+input @rows : i32[2,3]
+%0 : f32[4,4,4], %1 : f32[4,4,2] = layer_norm(@x, @g, @b) {eps=1e-05}  # compute forward a
+%2 : f32[4,4,4] = dispatch(%0, @route) {capacity=4}  # compute forward d
+%3 : f32[2,8,4] = all_to_all(%2, @route, @rows)  # expert forward t
+%4 : f32[4,4,4] = all_to_all_back(%3, @route, @rows)  # expert forward k
+%5 : f32[4,4,4] = combine(%4, @route) {batch=4}  # compute forward c
+%6 : f32[4,4,4] = linear(%5, @w)  # compute forward l
+output y = %6
+)");
+  std::vector<ir::InstructionId> all;
+  for (int i = 0; i < 6; ++i) all.push_back({i});
+  const planner::AxisRows rows = planner::infer_axes(p, all);
+  REQUIRE(std::all_of(rows.begin(), rows.end(), [](auto* row) { return row != nullptr; }));
+  CHECK(rows[0]->operands[0] == 0);
+  CHECK(rows[1]->results[0] == ops::irregular);
+  CHECK(rows[5]->operands == std::vector<ops::Axis>{0, ops::none, ops::none});
+}
+
+TEST_CASE("axes: a gate over the whole batch stays whole, what follows it is split") {
+  ir::Program forward = model(2);
+  for (ir::Instruction& at : forward.instructions)
+    if (at.op == "switch_gate") at.op = "batch_prioritized_gate";
+  const planner::Step step = step_of(whole_step(forward));
+  const auto rows = labels_of_rows(step, Cut::batch);
+  CHECK(rows.at("batch_prioritized_gate") == whole);
+  CHECK(rows.at("dispatch") == split);
+  CHECK(rows.at("combine") == split);
+  // Its route is split once, not gated again in each part.
+  int gates = 0, splits = 0;
+  for (const ir::Instruction& at : planner::rewrite(step.program(), step.all(Cut::batch, 2)).program.instructions) {
+    gates += at.op == "batch_prioritized_gate";
+    splits += at.op == "split_route";
+  }
+  CHECK(gates == 2);
+  CHECK(splits == 4);
+}
+
+TEST_CASE("ranges: the dynamic programme finds what trying all finds") {
+  std::mt19937 random(7);
+  const std::vector<int> parts{1, 2, 4};
+  for (int round = 0; round < 60; ++round) {
+    const int groups = 8, max_range = 1 + int(random() % 8);
+    std::map<std::tuple<int, int, int>, double> table;
+    for (int i = 0; i < groups; ++i)
+      for (int n = i + 1; n <= groups; ++n)
+        for (int k : parts) {
+          const double ms = double(n - i) * (1 + double(random() % 1000) / 1000);
+          table[{i, n, k}] = k > 1 && random() % 3 == 0 ? std::numeric_limits<double>::infinity() : ms;
+        }
+    auto cost = [&](int i, int n, int k) { return table.at({i, n, k}); };
+    const Ranges found = planner::choose_ranges(groups, max_range, parts, cost);
+    // All cuts of 8 groups in ranges, each with its best number of parts.
+    double best = std::numeric_limits<double>::infinity();
+    for (int cuts = 0; cuts < 1 << (groups - 1); ++cuts) {
+      double ms = 0;
+      for (int i = 0, n = 1; n <= groups; ++n) {
+        if (n < groups && !(cuts >> (n - 1) & 1)) continue;
+        double least = std::numeric_limits<double>::infinity();
+        for (int k : parts)
+          if (n - i <= max_range) least = std::min(least, cost(i, n, k));
+        ms += least;
+        i = n;
+      }
+      best = std::min(best, ms);
+    }
+    CHECK(found.ms == Approx(best));
+    double sum = 0;
+    int at = 0;
+    for (const Range& range : found.ranges) {
+      CHECK(range.begin == at);
+      CHECK(range.end - range.begin <= max_range);
+      sum += cost(range.begin, range.end, range.parts);
+      at = range.end;
+    }
+    CHECK(at == groups);
+    CHECK(sum == Approx(found.ms));
+  }
+}
+
+TEST_CASE("ranges: groups never cut between a layer's all-to-alls") {
+  const planner::Step step = step_of(whole_step(grown(model(2), 2)));
+  for (int per_moe : {1, 3, 8}) {
+    const auto groups = planner::forward_groups(step, per_moe);
+    CHECK(groups.front() == 0);
+    CHECK(groups.back() == step.forward_end());
+    CHECK(std::is_sorted(groups.begin(), groups.end()));
+    std::size_t group = 0;
+    std::map<std::size_t, int> exchanges;  // by group
+    for (std::size_t i = 0; i < step.forward_end(); ++i) {
+      while (groups[group + 1] <= i) ++group;
+      exchanges[group] += step.program().instructions[i].op.starts_with("all_to_all");
+    }
+    for (const auto& [g, count] : exchanges) CHECK((count == 0 || count == 2));
+  }
+}
+
+TEST_CASE("list schedules keep needs, lanes and bounds") {
+  std::mt19937 random(11);
+  for (int round = 0; round < 200; ++round) {
+    std::vector<planner::Job> jobs;
+    std::array<double, ir::lane_count> busy{};
+    double longest = 0;
+    std::vector<double> path;
+    for (std::int32_t i = 0; i < 40; ++i) {
+      planner::Job job;
+      job.lane = static_cast<ir::Lane>(random() % 3);
+      job.ms = random() % 5 == 0 ? 0 : double(random() % 100) / 10;
+      job.part = int(random() % 5) - 1;
+      job.filler = random() % 4 == 0;
+      for (int n = 0; n < 3; ++n)
+        if (i > 0 && random() % 2) job.needs.push_back(std::int32_t(random() % unsigned(i)));
+      std::sort(job.needs.begin(), job.needs.end());
+      job.needs.erase(std::unique(job.needs.begin(), job.needs.end()), job.needs.end());
+      busy[std::size_t(job.lane)] += job.ms;
+      double before = 0;
+      for (std::int32_t need : job.needs) before = std::max(before, path[std::size_t(need)]);
+      path.push_back(before + job.ms);
+      longest = std::max(longest, path.back());
+      jobs.push_back(job);
+    }
+    const planner::ListOptions options{
+        .shared_wire = random() % 2 == 0, .fill_gaps = random() % 2 == 0, .lead = double(random() % 3) / 16};
+    const planner::ListSchedule schedule = planner::list_schedule(jobs, options);
+    REQUIRE(schedule.order.size() == jobs.size());
+    std::vector<bool> done(jobs.size());
+    std::array<double, ir::lane_count> lane_end{};
+    for (ir::InstructionId id : schedule.order) {
+      const planner::Job& job = jobs[id.index()];
+      const double start = schedule.end[id.index()] - job.ms;
+      for (std::int32_t need : job.needs) {
+        CHECK(done[std::size_t(need)]);
+        CHECK(start >= schedule.end[std::size_t(need)] - 1e-9);
+      }
+      if (job.ms > 0) {
+        CHECK(start >= lane_end[std::size_t(job.lane)] - 1e-9);
+        lane_end[std::size_t(job.lane)] = schedule.end[id.index()];
+      }
+      CHECK(!done[id.index()]);
+      done[id.index()] = true;
+    }
+    const double wire = options.shared_wire ? busy[1] + busy[2] : std::max(busy[1], busy[2]);
+    CHECK(schedule.makespan >= std::max({longest, busy[0], wire}) - 1e-9);
+    CHECK(schedule.makespan <= busy[0] + busy[1] + busy[2] + 1e-9);
+  }
+}
+
+TEST_CASE("a filler runs in the gap that it fits, and at once where memory is short") {
+  using planner::Job;
+  // An exchange of 10 ms, after which `next` must run; fillers of 7 and 12 ms.
+  std::vector<Job> jobs{{.lane = ir::Lane::expert, .ms = 10, .needs = {}, .blocks = {}},
+                        {.ms = 12, .filler = true, .needs = {}, .blocks = {0}},
+                        {.ms = 7, .filler = true, .needs = {}, .blocks = {1}},
+                        {.ms = 5, .needs = {0}, .blocks = {}}};
+  const std::vector<std::int64_t> bytes{100, 1};
+  CHECK(planner::list_schedule(jobs, {}, bytes).order ==
+        planner::Order{{0}, {2}, {1}, {3}});  // 7 fits; nothing else to do at 7 ms, so the next best
+  jobs[1].ms = 30;
+  CHECK(planner::list_schedule(jobs, {}, bytes).order.at(1) == ir::InstructionId{2});
+  std::vector<Job> full = jobs;
+  full.push_back({.ms = 1, .needs = {}, .blocks = {0, 1}});  // makes both blocks
+  full[1].needs = full[2].needs = {};
+  const auto eager = planner::list_schedule(full, {.memory_bytes = 50}, bytes);
+  CHECK(std::find(eager.order.begin(), eager.order.end(), ir::InstructionId{1}) - eager.order.begin() <= 2);
+}
+
+TEST_CASE("every split of a step is sound, and makes each result once") {
+  for (int extra : {0, 1}) {
+    const planner::Step step = step_of(whole_step(grown(model(2), extra)));
+    for (Cut cut : {Cut::batch, Cut::capacity}) {
+      const planner::Split all = step.all(cut, 2);
+      const planner::Rewritten rewritten = planner::rewrite(step.program(), all);
+      require_sound(ops::verify(rewritten.program));
+      (void)text_of(rewritten.program);
+      std::map<int, int> parts;
+      for (int origin : rewritten.origin)
+        if (origin >= 0) ++parts[origin];
+      for (std::size_t i = 0; i < all.parts.size(); ++i) CHECK(parts.at(int(i)) == all.parts[i]);
+      // The same outputs, of the same types.
+      REQUIRE(rewritten.program.outputs.size() == step.program().outputs.size());
+      for (std::size_t o = 0; o < rewritten.program.outputs.size(); ++o)
+        CHECK(rewritten.program.type(rewritten.program.outputs[o].tensor) ==
+              step.program().type(step.program().outputs[o].tensor));
+      const ir::Plan plan = planner::plan_memory(rewritten.program, ir::dependencies(rewritten.program));
+      require_sound(ir::verify(plan));
+    }
+  }
+}
+
+TEST_CASE("a split that splits nothing changes nothing") {
+  const planner::Step step = step_of(whole_step(model(2)));
+  CHECK(ir::print(planner::rewrite(step.program(), step.whole(Cut::batch)).program) == ir::print(step.program()));
+}
+
+TEST_CASE("parts as text") {
+  const planner::Step step = step_of(whole_step(model(2)));
+  require_golden(
+      "partition_forward.ir",
+      ir::print(
+          planner::rewrite(step.program(), planner::split_of(step, {{0, int(step.forward_end()), 2}}, false)).program));
+  require_golden("partition_both.ir", ir::print(planner::rewrite(step.program(), step.all(Cut::batch, 2)).program));
+  require_golden("partition_capacity.ir",
+                 ir::print(planner::rewrite(step.program(), step.all(Cut::capacity, 2)).program));
+}
+
+TEST_CASE("policies: where nothing beats sequential, sequential runs and says why") {
+  test::DeclaredCosts expensive;
+  expensive.latency_ms = 0;
+  expensive.wire_mb_per_s = 1e9;  // nothing to hide
+  planner::PlanRequest request{.policy = "expert_pipeline", .costs = &expensive, .ranks = 2};
+  request.optimizer.decays = is_weight;
+  request.optimizer.ranks = 2;
+  planner::PlanReport report;
+  const auto plan = planner::make_plan(model(2), request, &report);
+  REQUIRE(plan.ok());
+  CHECK(report.chosen == "sequential");
+  CHECK(report.why.starts_with("expert_pipeline runs sequential: predicted"));
+}
+
+TEST_CASE("policies: the same input gives the same bytes; predictions lie between their bounds") {
+  for (const char* policy : {"sequential", "expert_pipeline", "dw", "partition", "lancet", "auto"}) {
+    planner::PlanRequest request{.policy = policy, .costs = &costs, .ranks = 2};
+    request.optimizer.decays = is_weight;
+    request.optimizer.ranks = 2;
+    planner::PlanReport report;
+    const auto first = planner::make_plan(grown(model(2), 1), request, &report);
+    const auto second = planner::make_plan(grown(model(2), 1), request);
+    INFO(policy);
+    REQUIRE(first.ok());
+    REQUIRE(second.ok());
+    CHECK((ir::print(*first) == ir::print(*second)));
+    require_sound(ir::verify(*first));
+    for (const planner::PolicyResult& result : report.policies) {
+      const planner::Timeline& t = result.timeline;
+      CHECK(t.makespan >= std::max(t.compute, t.communication) - 1e-9);
+      CHECK(t.makespan <= t.compute + t.all_to_all + t.all_reduce + 0.05 * double(t.when.size()));
+    }
+  }
+}
+
+// Not a test of time: prints what planning takes, for the record.  build/tests/test_planner "[planning-time]"
+TEST_CASE("planning time by layers", "[.][planning-time]") {
+  for (int layers : {6, 12, 24, 48, 96}) {
+    const ir::Program forward = grown(model(2), (layers - 4) / 2);
+    planner::PlanRequest request{.policy = "lancet", .costs = &costs, .ranks = 2};
+    request.optimizer.decays = is_weight;
+    request.optimizer.ranks = 2;
+    const auto start = std::chrono::steady_clock::now();
+    const auto plan = planner::make_plan(forward, request);
+    const double ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+    REQUIRE(plan.ok());
+    fmt::print("{:>3} layers: {:>5} instructions planned in {:.0f} ms\n", layers, plan->program.instructions.size(),
+               ms);
+  }
+}
