@@ -112,6 +112,7 @@ constexpr Field table[] = {
     ROW(overlap.policy, any(), "how communication hides behind computation"),
     ROW(overlap.bucket_bytes, between(1, 1e12), "gradients are summed over ranks in buckets of about this size"),
     ROW(overlap.max_parts, between(1, 64), "parts that an instruction may be split in (Lancet's rho): 1, 2, 4, ..."),
+    ROW(overlap.parts, between(0, 64), "exactly so many parts, whether that pays or not; 0: what pays, up to max_parts"),
     ROW(overlap.groups_per_moe, between(1, 1000), "groups of instructions between two MoE layers (gamma)"),
     ROW(overlap.max_range, between(1, 1e6), "groups of instructions in one partition range (iota)"),
     ROW(overlap.profile, any(), "file of measured op and communication times; empty: ~/.cache/lancet/profile.json"),

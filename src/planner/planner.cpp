@@ -86,7 +86,7 @@ std::vector<std::string_view> policies() {
 }
 
 std::vector<ir::Program> programs_to_profile(const ir::Program& forward, const PlanRequest& request) {
-  return variants(run_passes(forward, step_passes(request), ""), request.partition.max_parts);
+  return variants(run_passes(forward, step_passes(request), ""), request.partition);
 }
 
 Result<ir::Plan> make_plan(const ir::Program& forward, const PlanRequest& request, PlanReport* report) {
@@ -101,7 +101,7 @@ Result<ir::Plan> make_plan(const ir::Program& forward, const PlanRequest& reques
     return finish(forward, plan_memory_sequentially(program), "sequential", request.ranks);
   }
   const bool all = request.policy == automatic || report;
-  LANCET_ASSIGN(const Step step, Step::make(program, *request.costs, part_counts(request.partition.max_parts)));
+  LANCET_ASSIGN(const Step step, Step::make(program, *request.costs, part_counts(request.partition)));
   std::vector<Candidate> candidates;
   PlanReport made;
   for (const Policy& policy : policy_table()) {
@@ -109,7 +109,9 @@ Result<ir::Plan> make_plan(const ir::Program& forward, const PlanRequest& reques
     candidates.push_back(policy.plan(step, request.partition));
     made.policies.push_back({std::string(policy.name), candidates.back().how, candidates.back().timeline});
   }
-  const std::size_t chosen = choose(candidates, made.policies, request.policy, made.why);
+  const bool forced = request.partition.parts > 1 && !all;
+  const std::size_t chosen =
+      forced ? candidates.size() - 1 : choose(candidates, made.policies, request.policy, made.why);
   made.chosen = made.policies[chosen].policy;
   ir::Plan plan = finish(forward, plan_of(candidates[chosen]), made.chosen, request.ranks);
   plan.header.set("predicted_ms", candidates[chosen].timeline.makespan);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <optional>
 
 #include "lancet/ir/dependencies.h"
@@ -15,6 +16,13 @@ namespace {
 // The one with the shorter step; `a` of equals.
 Candidate better(Candidate a, Candidate b) {
   return b.timeline.makespan < a.timeline.makespan * (1 - 1e-9) ? std::move(b) : std::move(a);
+}
+
+// So that any split takes its place, where a number of parts is asked for.
+Candidate unless_forced(Candidate candidate, const Step& step, const PartitionLimits& limits) {
+  if (limits.parts > 1 && !step.part_counts().empty())
+    candidate.timeline.makespan = std::numeric_limits<double>::infinity();
+  return candidate;
 }
 
 Candidate sequential(const Step& step, const PartitionLimits&) {
@@ -67,7 +75,7 @@ Candidate experts_in_parts(const Step& step, int parts) {
 }
 
 Candidate expert_pipeline(const Step& step, const PartitionLimits& limits) {
-  Candidate best = sequential(step, limits);
+  Candidate best = unless_forced(sequential(step, limits), step, limits);
   best.how = "experts and their all-to-alls whole";
   for (int parts : step.part_counts()) best = better(std::move(best), experts_in_parts(step, parts));
   return best;
@@ -111,7 +119,7 @@ constexpr double memory_room = 1.035;
 
 // The forward pass in parts; the backward pass as in `sequential`.
 Candidate partition(const Step& step, const PartitionLimits& limits) {
-  Candidate best = sequential(step, limits);
+  Candidate best = unless_forced(sequential(step, limits), step, limits);
   best.how = "no range pays";
   for (const std::vector<Range>& ranges : range_choices(step, limits)) {
     const Split split = split_of(step, ranges, false);
@@ -183,8 +191,8 @@ class OrderSearch {
 Candidate lancet(const Step& step, const PartitionLimits& limits) {
   Candidate first = better(sequential(step, limits), dw(step, limits));
   if (!step.has_exchange()) return first;
-  OrderSearch search(step, std::move(first));
-  search.try_split("weight gradients where the wire leaves time", step.whole(Cut::batch));
+  OrderSearch search(step, unless_forced(std::move(first), step, limits));
+  if (limits.parts <= 1) search.try_split("weight gradients where the wire leaves time", step.whole(Cut::batch));
   for (const std::vector<Range>& ranges : range_choices(step, limits))
     for (bool backward : {true, false})
       search.try_split(describe(step, ranges) + (backward ? ", backward alike" : ", backward whole"),

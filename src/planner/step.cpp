@@ -58,18 +58,19 @@ std::size_t end_of_forward(const ir::Program& program) {
 
 }  // namespace
 
-std::vector<int> part_counts(int max_parts) {
+std::vector<int> part_counts(const PartitionLimits& limits) {
+  if (limits.parts > 1) return {limits.parts};
   std::vector<int> counts;
-  for (int k = 2; k <= std::min(max_parts, ir::max_parts); k *= 2) counts.push_back(k);
+  for (int k = 2; limits.parts == 0 && k <= std::min(limits.max_parts, ir::max_parts); k *= 2) counts.push_back(k);
   return counts;
 }
 
-std::vector<ir::Program> variants(const ir::Program& step, int max_parts) {
+std::vector<ir::Program> variants(const ir::Program& step, const PartitionLimits& limits) {
   std::vector<ir::Program> result{step};
   for (Cut cut : {Cut::batch, Cut::capacity}) {
     const AxisRows rows = rows_of(step, cut);
     if (std::none_of(rows.begin(), rows.end(), [](const ops::PartitionRow* row) { return row != nullptr; })) continue;
-    for (int k : part_counts(max_parts)) {
+    for (int k : part_counts(limits)) {
       if (!divides(step, rows, k)) continue;
       Split all = all_of(rows, cut, k);
       all.all_helpers = true;

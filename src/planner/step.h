@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "lancet/cost/costs.h"
+#include "lancet/planner/planner.h"
 #include "lancet/planner/simulate.h"
 #include "partition/rewrite.h"
 
@@ -54,11 +55,11 @@ class Step {
   std::map<std::string, cost::Load> helpers_;                          // by op_key
 };
 
-// Part counts up to max_parts that planning and profiling look at: 2, 4, 8, ...
-std::vector<int> part_counts(int max_parts);
+// Part counts that planning and profiling look at: 2, 4, 8, ... up to max_parts, or the one that is asked for.
+std::vector<int> part_counts(const PartitionLimits& limits);
 
 // The step's Programs whose instructions hold every op key that a policy may ask for: the step and its variants in
 // parts.
-std::vector<ir::Program> variants(const ir::Program& step, int max_parts);
+std::vector<ir::Program> variants(const ir::Program& step, const PartitionLimits& limits);
 
 }  // namespace lancet::planner

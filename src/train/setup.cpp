@@ -29,6 +29,7 @@ planner::PlanRequest plan_request(const config::Config& config, int ranks, bool 
   request.ranks = ranks;
   request.bucket_bytes = config.overlap.bucket_bytes;
   request.partition = {.max_parts = static_cast<int>(config.overlap.max_parts),
+                       .parts = static_cast<int>(config.overlap.parts),
                        .groups_per_moe = static_cast<int>(config.overlap.groups_per_moe),
                        .max_range = static_cast<int>(config.overlap.max_range)};
   request.accumulate = train.gradient_accumulation_steps > 1;

@@ -34,7 +34,7 @@ ir::Program whole_step(const ir::Program& forward) {
 const test::DeclaredCosts costs;
 
 planner::Step step_of(const ir::Program& program, const cost::Costs& with = costs) {
-  auto step = planner::Step::make(program, with, planner::part_counts(2));
+  auto step = planner::Step::make(program, with, planner::part_counts({.max_parts = 2}));
   if (!step.ok()) FAIL(step.error().message);
   return std::move(step.value());
 }

@@ -101,6 +101,7 @@ struct Overlap {
   Policy policy = Policy::sequential;
   std::int64_t bucket_bytes = 25 * 1024 * 1024;
   std::int64_t max_parts = 8;       // rho: parts that an instruction may be split in
+  std::int64_t parts = 0;           // exactly so many parts; 0: what pays, up to max_parts
   std::int64_t groups_per_moe = 5;  // gamma: groups of instructions between two MoE layers
   std::int64_t max_range = 16;      // iota: groups in one partition range
   std::string profile;  // file of measured costs (cost/profile.h); the program makes an empty one its own default

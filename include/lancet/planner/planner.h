@@ -14,6 +14,7 @@ namespace lancet::planner {
 // How far partitioning may go (Lancet, section 5.1).
 struct PartitionLimits {
   int max_parts = 8;       // rho: parts of an instruction
+  int parts = 0;           // exactly so many, whether that pays or not; 0: what pays, up to max_parts
   int groups_per_moe = 5;  // gamma: groups of instructions between two MoE layers
   int max_range = 16;      // iota: groups in one range
 };
