@@ -106,9 +106,17 @@ Orders::Orders(ir::Program program, std::vector<cost::Load> loads, std::size_t b
   Blocks blocks(program_);
   for (std::size_t i = begin; i < end; ++i) {
     const ir::Instruction& at = program_.instructions[i];
-    Job job{at.lane, loads_[i].ms, int(at.attributes.integer("part", -1)), is_filler(at), {}, blocks.of[i]};
+    Job job{.lane = at.lane,
+            .ms = loads_[i].ms,
+            .part = int(at.attributes.integer("part", -1)),
+            .backward = at.role != Role::forward,
+            .filler = is_filler(at),
+            .needs = {},
+            .blocks = blocks.of[i]};
     for (InstructionId need : dependencies_[i])
       if (need.index() >= begin) job.needs.push_back(need.value - std::int32_t(begin));
+    if (at.lane == Lane::reduce)
+      for (std::int32_t need : job.needs) jobs_[std::size_t(need)].feeds_wire = true;
     jobs_.push_back(std::move(job));
   }
   block_bytes_ = std::move(blocks.bytes);

@@ -30,12 +30,27 @@ class Scheduler {
     }
     double longest = 0;
     for (std::size_t i = jobs.size(); i-- > 0;) {
-      rank_[i] = jobs[i].ms;
-      for (std::int32_t user : users_[i]) rank_[i] = std::max(rank_[i], jobs[i].ms + rank_[std::size_t(user)]);
+      rank_[i] = jobs[i].ms + path_behind(i);
       longest = std::max(longest, rank_[i]);
     }
     for (std::size_t i = 0; i < jobs.size(); ++i)
-      if (jobs[i].part >= 0) rank_[i] -= options.lead * longest * jobs[i].part;
+      if (jobs[i].part >= 0 && !jobs[i].filler)
+        rank_[i] -= (jobs[i].backward ? options.backward_lead : options.lead) * longest * jobs[i].part;
+  }
+
+  // The longest path that hangs on a job. Chunks of one all-reduce go one after another, so their times add up.
+  double path_behind(std::size_t i) const {
+    double path = 0, chunks = 0, behind_chunks = 0;
+    for (std::int32_t user : users_[i]) {
+      const double rank = rank_[std::size_t(user)];
+      if (job(user).lane == ir::Lane::reduce) {
+        chunks += job(user).ms;
+        behind_chunks = std::max(behind_chunks, rank - job(user).ms);
+      } else {
+        path = std::max(path, rank);
+      }
+    }
+    return std::max(path, chunks + behind_chunks);
   }
 
   ListSchedule run() {
@@ -96,6 +111,8 @@ class Scheduler {
   std::int32_t pick(ir::Lane lane) {
     if (lane == ir::Lane::compute && live_bytes_ > options_.memory_bytes)
       if (const auto at = most_freeing_filler(); at != fillers_.end()) return take(at);
+    if (lane == ir::Lane::compute && options_.feed_wire && wire_is_idle())
+      if (const auto at = most_urgent_filler(true); at != fillers_.end()) return take(at);
     Queue& queue = ready_[index(lane)];
     if (!queue.empty()) {
       const std::int32_t next = *queue.begin();
@@ -103,13 +120,18 @@ class Scheduler {
       return next;
     }
     if (lane != ir::Lane::compute || fillers_.empty()) return -1;
-    // The longest that ends before the exchange on the wire does, so that what waits for that one starts at once; where
-    // none is short enough, the shortest. Nothing on the wire: the most urgent.
     const double gap = running_[index(ir::Lane::expert)].end - now_;
-    auto at =
-        gap == never ? most_urgent_filler() : fillers_.upper_bound({gap, std::numeric_limits<std::int32_t>::max()});
-    if (gap != never && at != fillers_.begin()) --at;
-    return take(at);
+    return take(gap == never ? most_urgent_filler(false) : best_fit(gap));
+  }
+
+  // The longest that ends before the exchange on the wire does, so that what waits for that one starts at once; first
+  // of those that an all-reduce needs, since the others can still run beside the last all-reduces. Where none is short
+  // enough, the shortest.
+  Fillers::iterator best_fit(double gap) {
+    auto best = fillers_.begin();
+    for (auto at = fillers_.begin(); at != fillers_.end() && at->first <= gap; ++at)
+      if (!options_.keep_for_tail || job(at->second).feeds_wire || !job(best->second).feeds_wire) best = at;
+    return best;
   }
 
   std::int32_t take(Fillers::iterator at) {
@@ -138,10 +160,20 @@ class Scheduler {
     return best;
   }
 
-  Fillers::iterator most_urgent_filler() {
+  // End where there is none.
+  Fillers::iterator most_urgent_filler(bool feeding) {
     const Urgent urgent{&rank_};
-    return std::min_element(fillers_.begin(), fillers_.end(),
-                            [&](const auto& a, const auto& b) { return urgent(a.second, b.second); });
+    auto best = fillers_.end();
+    for (auto at = fillers_.begin(); at != fillers_.end(); ++at)
+      if ((!feeding || job(at->second).feeds_wire) && (best == fillers_.end() || urgent(at->second, best->second)))
+        best = at;
+    return best;
+  }
+
+  bool wire_is_idle() const {
+    for (ir::Lane lane : {ir::Lane::expert, ir::Lane::reduce})
+      if (running_[index(lane)].job >= 0 || !ready_[index(lane)].empty()) return false;
+    return true;
   }
 
   void start(ir::Lane lane, std::int32_t id) {

@@ -14,7 +14,9 @@ namespace lancet::planner {
 struct Job {
   ir::Lane lane = ir::Lane::compute;
   double ms = 0;
-  int part = -1;                     // of a split instruction; -1: whole
+  int part = -1;  // of a split instruction; -1: whole
+  bool backward = false;
+  bool feeds_wire = false;           // an all-reduce needs it
   bool filler = false;               // may wait: nothing but the end of the step needs it (weight gradients, updates)
   std::vector<std::int32_t> needs;   // earlier jobs
   std::vector<std::int32_t> blocks;  // of memory that it touches
@@ -29,7 +31,11 @@ struct ListOptions {
   // How far each part goes ahead of the next one, as a share of the longest path. 0: parts go abreast, all want the
   // wire at once and leave it idle at once. Much: they spread over the layers, and the wire has work all the time, but
   // the memory of many layers is alive at once.
-  double lead = 1.0 / 64;
+  double lead = 1.0 / 64, backward_lead = 1.0 / 64;
+  // Where nothing is on the wire and nothing waits for it, a filler that an all-reduce needs goes first.
+  bool feed_wire = false;
+  // In gaps, fillers that an all-reduce needs go first.
+  bool keep_for_tail = true;
   // A filler runs as soon as more memory than this is alive: the one that frees most.
   std::int64_t memory_bytes = std::numeric_limits<std::int64_t>::max();
 };

@@ -4,11 +4,10 @@
 
 #include <algorithm>
 #include <limits>
-#include <optional>
 
 #include "lancet/ir/dependencies.h"
+#include "order_search.h"
 #include "partition/ranges.h"
-#include "reduce_chunks.h"
 
 namespace lancet::planner {
 namespace {
@@ -111,12 +110,6 @@ std::vector<std::vector<Range>> range_choices(const Step& step, const PartitionL
   return choices;
 }
 
-// How far parts go ahead of each other. Which is best depends on the model and the wire, so each is tried.
-constexpr double leads[] = {0, 1.0 / 256, 1.0 / 128, 1.0 / 64, 1.0 / 32, 1.0 / 16};
-
-// The arena may grow by so much over the step's without parts; a little is left for what packing loses.
-constexpr double memory_room = 1.035;
-
 // The forward pass in parts; the backward pass as in `sequential`.
 Candidate partition(const Step& step, const PartitionLimits& limits) {
   Candidate best = unless_forced(sequential(step, limits), step, limits);
@@ -126,7 +119,7 @@ Candidate partition(const Step& step, const PartitionLimits& limits) {
     const Rewritten rewritten = rewrite(step.program(), split);
     const auto [first, last] = place_of(rewritten, 0, step.forward_end());
     const Orders orders(rewritten.program, step.loads(rewritten, split), first, last);
-    for (double lead : leads) {
+    for (double lead : {0.0, 1.0 / 128, 1.0 / 32}) {
       const Order order = orders.find({.fill_gaps = false, .lead = lead}).order;
       ir::Program program = orders.program(order);
       Needed needed = taking_turns(program, orders.needed(order));
@@ -137,67 +130,16 @@ Candidate partition(const Step& step, const PartitionLimits& limits) {
   return best;
 }
 
-// The search for the order of one split of the step that makes it shortest within the memory.
-class OrderSearch {
- public:
-  OrderSearch(const Step& step, Candidate first) : step_(step), best_(std::move(first)) {
-    memory_ = peak_bytes(step.program());
-  }
-
-  void try_split(const std::string& how, const Split& split) {
-    const Rewritten rewritten = rewrite(step_.program(), split);
-    Chunked whole{rewritten.program, step_.loads(rewritten, split)};
-    if (try_orders(how, whole)) best_split_ = std::move(whole);
-  }
-
-  // The best split once more, with all-reduces in chunks and with one message on the wire at a time.
-  Candidate finish() && {
-    if (!best_split_) return std::move(best_);
-    const std::string how = best_.how;
-    for (std::int64_t chunk : chunk_sizes(best_split_->program, step_.costs())) {
-      const Chunked cut = cut_all_reduces(best_split_->program, best_split_->loads, step_.costs(), chunk);
-      try_orders(fmt::format("{}; all-reduces of {} KB", how, chunk >> 10), cut);
-    }
-    Needed in_turn = one_at_a_time_on_the_wire(best_.program, best_.needed);
-    return better(best_, as_it_is(step_, best_.how + ", one message on the wire at a time", best_.program, best_.loads,
-                                  std::move(in_turn)));
-  }
-
- private:
-  bool try_orders(const std::string& how, const Chunked& step) {
-    const Orders orders(step.program, step.loads);
-    bool gained = false;
-    for (double lead : leads)
-      for (double share : {1.0, 0.9}) {
-        const auto budget = static_cast<std::int64_t>(share * double(memory_));
-        const Orders::Found found = orders.find({.lead = lead, .memory_bytes = budget});
-        if (double(found.peak_bytes) > memory_room * double(memory_)) continue;
-        if (found.makespan >= best_.timeline.makespan) continue;  // beside each other, things only take longer
-        Candidate candidate =
-            as_it_is(step_, how, orders.program(found.order), orders.loads(found.order), orders.needed(found.order));
-        if (candidate.timeline.makespan >= best_.timeline.makespan * (1 - 1e-9)) continue;
-        best_ = std::move(candidate);
-        gained = true;
-      }
-    return gained;
-  }
-
-  const Step& step_;
-  Candidate best_;
-  std::int64_t memory_ = 0;
-  std::optional<Chunked> best_split_;
-};
-
 Candidate lancet(const Step& step, const PartitionLimits& limits) {
   Candidate first = better(sequential(step, limits), dw(step, limits));
   if (!step.has_exchange()) return first;
-  OrderSearch search(step, unless_forced(std::move(first), step, limits));
+  OrderSearch search(step);
   if (limits.parts <= 1) search.try_split("weight gradients where the wire leaves time", step.whole(Cut::batch));
   for (const std::vector<Range>& ranges : range_choices(step, limits))
     for (bool backward : {true, false})
       search.try_split(describe(step, ranges) + (backward ? ", backward alike" : ", backward whole"),
                        split_of(step, ranges, backward));
-  return std::move(search).finish();
+  return search.best(unless_forced(std::move(first), step, limits));
 }
 
 const Policy table[] = {

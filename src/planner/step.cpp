@@ -26,9 +26,21 @@ bool is_expert_core(const ir::Instruction& at) {
          at.op == "expert_linear_dx" || (at.op.starts_with("gelu") && at.attributes.has("tokens"));
 }
 
+// Weight gradients stay whole, so that they are the same bits as without parts, unless what they keep alive until all
+// parts are made is a large share of all values (the logits).
+bool keeps_much_alive(const ir::Program& program, const ir::Instruction& at, std::int64_t all) {
+  constexpr std::int64_t share = 32;
+  if (at.role != Role::dw || at.op != "linear_dw") return false;
+  return share * (ir::bytes(program.type(at.operands[0])) + ir::bytes(program.type(at.operands[1]))) > all;
+}
+
 AxisRows rows_of(const ir::Program& program, Cut cut) {
+  std::int64_t all = 0;
+  for (const ir::Tensor& tensor : program.tensors)
+    if (tensor.number >= 0 && !tensor.storage.valid()) all += ir::bytes(tensor.type);
   return infer_axes(program, members(program, [&](const ir::Instruction& at) {
-                      return in_layers(at) && (cut == Cut::batch || is_expert_core(at));
+                      if (cut == Cut::capacity) return in_layers(at) && is_expert_core(at);
+                      return in_layers(at) || keeps_much_alive(program, at, all);
                     }));
 }
 

@@ -63,7 +63,7 @@ class Split {
   std::int64_t extent() const {
     for (std::size_t i = 0; i < operands_.size(); ++i)
       if (row_.operands[i] >= 0) return operands_[i].shape()[row_.operands[i]];
-    for (std::size_t r = 0; r < row_.results.size(); ++r)
+    for (std::size_t r = 0; r < whole_.results.size(); ++r)
       if (row_.results[r] >= 0) return whole_.results[r].shape()[row_.results[r]];
     return route_.tokens();
   }
@@ -81,7 +81,7 @@ class Split {
       }
       run_part(bounds[p], bounds[p + 1]);
     }
-    for (std::size_t r = 0; r < row_.results.size(); ++r) {
+    for (std::size_t r = 0; r < whole_.results.size(); ++r) {
       INFO(fmt::format("result {} of parts {}", r, bounds));
       check_result(r);
     }
@@ -106,7 +106,7 @@ class Split {
     Outcome part = run(op_, std::move(operands), attributes);
     INFO(fmt::format("{}", fmt::join(part.faults, "\n")));
     CHECK(part.faults.empty());
-    for (std::size_t r = 0; r < row_.results.size(); ++r)
+    for (std::size_t r = 0; r < whole_.results.size(); ++r)
       if (shared_operand(r) >= 0) shared_.insert_or_assign(r, part.results[r]);
     parts_.push_back(std::move(part));
   }
@@ -116,11 +116,18 @@ class Split {
     const bool given = i < int(operands_.size());
     if (axis >= 0) return given ? std::optional(slice(operands_[std::size_t(i)], axis, begin, end)) : std::nullopt;
     if (axis == ops::none) return given ? std::optional(operands_[std::size_t(i)]) : std::nullopt;
-    for (std::size_t r = 0; r < row_.results.size(); ++r)
+    for (std::size_t r = 0; r < whole_.results.size(); ++r)
       if (shared_operand(r) == i) {
         const auto memory = shared_.find(r);
         return memory == shared_.end() ? operands_[std::size_t(i)] : memory->second;
       }
+    if (axis == ops::accumulated) {
+      if (parts_.empty()) return given ? std::optional(operands_[std::size_t(i)]) : std::nullopt;
+      for (const ops::Alias& alias : op_.aliases)
+        if (alias.operand == i && alias.result < int(parts_.back().results.size()))
+          return parts_.back().results[std::size_t(alias.result)];
+      return std::nullopt;
+    }
     if (!given)
       return parts_.empty() ? std::nullopt : std::optional(parts_.back().results[0]);  // what the part before made
     const ops::Fill fill = sample_.operands[std::size_t(i)].fill;
@@ -133,6 +140,7 @@ class Split {
     const GuardedTensor& whole = whole_.results[r];
     const ops::Axis axis = row_.results[r];
     if (axis == ops::partial) return check_sum(r);
+    if (axis == ops::accumulated) return check_near(to_double(parts_.back().results[r]), r);
     if (axis >= 0) {
       std::vector<GuardedTensor> parts;
       for (const Outcome& part : parts_) parts.push_back(part.results[r]);
@@ -161,6 +169,11 @@ class Split {
       const DoubleTensor more = to_double(parts_[p].results[r]);
       for (std::size_t i = 0; i < sum.values.size(); ++i) sum.values[i] += more.values[i];
     }
+    check_near(sum, r);
+  }
+
+  // Sums in another order.
+  void check_near(const DoubleTensor& sum, std::size_t r) const {
     const GuardedTensor& whole = whole_.results[r];
     const auto fault = compare(whole, sum, GuardedTensor(whole.type()), double(operands_[0].shape().elements()));
     INFO(fault.value_or(""));

@@ -49,6 +49,9 @@ using Axis = std::int8_t;
 inline constexpr Axis none = -1;
 inline constexpr Axis irregular = -2;
 inline constexpr Axis partial = -3;  // of results: the parts' results add up to the whole
+// Of results, and of the operands whose memory they live in: each part adds onto what the part before made, the first
+// onto what there was before, if anything (weight gradients).
+inline constexpr Axis accumulated = -4;
 
 // One way to split an instruction: the axis of each operand and of each result. Operands beyond the list are absent.
 struct PartitionRow {

@@ -22,14 +22,14 @@ struct PartitionLimits {
 struct PlanRequest {
   std::string policy = "sequential";
   const cost::Costs* costs = nullptr;  // every policy but sequential needs them
-  PartitionLimits partition;
+  PartitionLimits partition = {};
   int ranks = 1;
   std::int64_t bucket_bytes = 25 << 20;
-  OptimizeOptions optimizer;
+  OptimizeOptions optimizer = {};
   bool accumulate = false;  // gradients add up over several plans' runs
   bool update = true;       // false: a micro batch that only adds its gradients up
   // Writes NN_name.ir after each pass into this folder; empty: nowhere.
-  std::string dump_directory;
+  std::string dump_directory = {};
 };
 
 // What the policies come to, as simulated. Milliseconds; empty without costs.

@@ -93,6 +93,7 @@ const OpDef table[] = {
      .infer = infer_dw,
      .work = work_dw,
      .aliases = {{0, 2}, {1, 3}},
+     .partition = {{{0, 0, accumulated, accumulated}, {accumulated, accumulated}}},
      .samples = {{{{{DType::f32, {2, 4, 16}}}, {{DType::f32, {2, 4, 24}}}}, {{"bias", 1}}},
                  {{{{DType::f32, {2, 3, 8}}}, {{DType::f32, {2, 3, 4}}}, {{DType::f32, {8, 4}}}, {{DType::f32, {8}}}},
                   {{"bias", 1}}},

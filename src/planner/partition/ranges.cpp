@@ -42,7 +42,11 @@ class RangeCosts {
       const bool split = is_split(i, parts);
       start.push_back(std::int32_t(jobs.size()));
       for (int p = 0; p < (split ? parts : 1); ++p) {
-        Job job{at.lane, step_.part_load(Cut::batch, split ? parts : 1, i).ms, split ? p : -1, false, {}};
+        Job job{.lane = at.lane,
+                .ms = step_.part_load(Cut::batch, split ? parts : 1, i).ms,
+                .part = split ? p : -1,
+                .needs = {},
+                .blocks = {}};
         for (ir::InstructionId need : step_.dependencies()[i]) {
           if (need.index() < first) continue;
           const std::int32_t from = start[need.index() - first];
@@ -119,7 +123,7 @@ Split split_of(const Step& step, const std::vector<Range>& ranges, bool with_bac
     }
   for (std::size_t i = step.forward_end(); with_backward && i < instructions.size(); ++i) {
     const auto it = by_label.find(instructions[i].label);
-    if (it != by_label.end() && instructions[i].role == Role::dx && split.rows[i]) split.parts[i] = it->second;
+    if (it != by_label.end() && split.rows[i]) split.parts[i] = it->second;
   }
   return split;
 }

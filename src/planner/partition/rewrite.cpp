@@ -51,7 +51,8 @@ class Rewriter {
       for (std::size_t o = 0; o < at.operands.size(); ++o) {
         const TensorId id = at.operands[o];
         const bool whole = split_.parts[i] == 1 ? !(is_exchange(at) && o > 0)  // an exchange takes the parts' own
-                                                : split_.rows[i]->operands[o] == ops::none;
+                                                : split_.rows[i]->operands[o] == ops::none ||
+                                                      split_.rows[i]->operands[o] == ops::accumulated;
         if (whole || split_.parts[i] != made_in[id.index()]) whole_users_[id.index()] = true;
       }
       for (TensorId id : at.results) made_in[id.index()] = split_.parts[i];
@@ -97,15 +98,39 @@ class Rewriter {
       scale_attributes(part, p, parts);
       for (std::size_t o = 0; o < whole.operands.size(); ++o)
         part.operands[o] = operand(whole.operands[o], row.operands[o], p, parts);
-      add_predecessor(part, p);
-      for (std::size_t r = 0; r < whole.results.size(); ++r) {
+      const bool sums = !row.results.empty() && row.results[0] == ops::accumulated;
+      if (sums)
+        accumulate(part, p, parts);
+      else
+        add_predecessor(part, p);
+      for (std::size_t r = 0; !sums && r < whole.results.size(); ++r) {
         part.results[r] = result(whole.results[r], row.results[r], p, parts);
         made[r].push_back(part.results[r]);
       }
-      previous_ = part.results.empty() ? TensorId{} : part.results[0];
+      previous_ = part.results;
       emit(std::move(part), origin_);
     }
-    for (std::size_t r = 0; r < whole.results.size(); ++r) finish(whole, r, row.results[r], made[r]);
+    for (std::size_t r = 0; r < whole.results.size(); ++r)
+      if (row.results[r] != ops::accumulated) finish(whole, r, row.results[r], made[r]);
+  }
+
+  // The part adds onto the results of the part before; the last one's are the whole's.
+  void accumulate(Instruction& part, int p, int parts) {
+    const ops::OpDef& op = ops::op(part.op);
+    if (p > 0) {
+      part.operands.resize(std::size_t(op.required));
+      part.operands.insert(part.operands.end(), previous_.begin(), previous_.end());
+    }
+    for (std::size_t r = 0; r < part.results.size(); ++r) {
+      TensorId onto{};  // in whose memory
+      for (const ops::Alias& alias : op.aliases)
+        if (alias.result == int(r) && alias.operand < int(part.operands.size()))
+          onto = part.operands[std::size_t(alias.operand)];
+      if (p + 1 < parts)
+        part.results[r] = result_.program.add_value(source_.type(part.results[r]), onto);
+      else
+        result_.program[part.results[r]].storage = onto;
+    }
   }
 
   void scale_attributes(Instruction& part, int p, int parts) const {
@@ -118,7 +143,7 @@ class Rewriter {
   // A gate counts on where the part before stopped, rows begin where those of the part before ended (rule 1).
   void add_predecessor(Instruction& part, int p) const {
     const bool chained = part.op == "switch_gate" || part.op == "exchange_counts";
-    if (chained && p > 0) part.operands.push_back(previous_);
+    if (chained && p > 0) part.operands.push_back(previous_[0]);
   }
 
   ir::TensorType slice_type(TensorId id, int parts) const {
@@ -130,7 +155,7 @@ class Rewriter {
   Slice slice(TensorId id, int p, int parts) const { return {ir::bytes(source_.type(id)) / parts * p, 0, 0}; }
 
   TensorId operand(TensorId id, Axis axis, int p, int parts) {
-    if (axis == ops::none) return id;
+    if (axis == ops::none || axis == ops::accumulated) return id;
     std::vector<TensorId>& known = parts_[id.value];
     if (known.size() == std::size_t(parts)) return known[std::size_t(p)];
     LANCET_CHECK(axis == 0 || source_.type(id).dtype != DType::i32, "rows in {} parts are needed in {}", known.size(),
@@ -229,7 +254,7 @@ class Rewriter {
   const Split& split_;
   Rewritten result_;
   int origin_ = 0;
-  TensorId previous_{};                                            // of the part before: its first result
+  std::vector<TensorId> previous_;                                 // results of the part before
   std::vector<bool> whole_users_;                                  // by tensor
   std::unordered_map<std::int32_t, std::vector<TensorId>> parts_;  // by whole tensor; looked up only
 };

@@ -1,0 +1,99 @@
+#include "order_search.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "lancet/planner/passes.h"
+
+namespace lancet::planner {
+namespace {
+
+// How far parts go ahead of each other. Which is best depends on the model and the wire, so each is tried.
+constexpr double leads[] = {0, 1.0 / 256, 1.0 / 128, 1.0 / 64, 1.0 / 32, 1.0 / 16};
+
+// The arena may grow by so much over the step's without parts; half of it is left for what packing loses.
+constexpr double arena_room = 1.05, memory_room = 1.025;
+
+// Splits that are looked at again with all-reduces in chunks.
+constexpr std::size_t second_round = 3;
+
+Candidate nothing() {
+  Candidate candidate;
+  candidate.timeline.makespan = std::numeric_limits<double>::infinity();
+  return candidate;
+}
+
+}  // namespace
+
+OrderSearch::OrderSearch(const Step& step) : step_(step), memory_(peak_bytes(step.program())) {}
+
+void OrderSearch::try_split(const std::string& how, const Split& split) {
+  const Rewritten rewritten = rewrite(step_.program(), split);
+  Tried tried{how, {rewritten.program, step_.loads(rewritten, split)}, {}, nothing()};
+  try_all_leads(tried, Orders(tried.chunked.program, tried.chunked.loads));
+  tried_.push_back(std::move(tried));
+}
+
+void OrderSearch::try_all_leads(Tried& tried, const Orders& orders) const {
+  for (double lead : leads) try_options(tried, orders, {.lead = lead, .backward_lead = lead});
+  for (double lead : leads) try_options(tried, orders, {.lead = tried.options.lead, .backward_lead = lead});
+  for (double lead : leads) try_options(tried, orders, {.lead = lead, .backward_lead = tried.options.backward_lead});
+}
+
+void OrderSearch::try_options(Tried& tried, const Orders& orders, const ListOptions& options) const {
+  for (bool feed_wire : {false, true})
+    for (double share : {1.0, 0.9}) {
+      ListOptions tuned = options;
+      tuned.feed_wire = feed_wire;
+      tuned.memory_bytes = static_cast<std::int64_t>(share * double(memory_));
+      const Orders::Found found = orders.find(tuned);
+      if (double(found.peak_bytes) > memory_room * double(memory_)) continue;
+      if (found.makespan >= tried.candidate.timeline.makespan) continue;  // side by side, things only take longer
+      Candidate candidate = as_it_is(step_, tried.how, orders.program(found.order), orders.loads(found.order),
+                                     orders.needed(found.order));
+      if (candidate.timeline.makespan >= tried.candidate.timeline.makespan) continue;
+      tried.candidate = std::move(candidate);
+      tried.options = tuned;
+    }
+}
+
+OrderSearch::Tried OrderSearch::in_chunks(const Tried& tried, std::int64_t chunk_bytes) const {
+  Tried chunked{fmt::format("{}; all-reduces of {} KB", tried.how, chunk_bytes >> 10),
+                cut_all_reduces(tried.chunked.program, tried.chunked.loads, step_.costs(), chunk_bytes), tried.options,
+                nothing()};
+  const Orders orders(chunked.chunked.program, chunked.chunked.loads);
+  try_options(chunked, orders, tried.options);
+  for (double lead : leads) try_options(chunked, orders, {.lead = tried.options.lead, .backward_lead = lead});
+  return chunked;
+}
+
+Candidate OrderSearch::best(Candidate first) {
+  auto shorter = [](const Tried& a, const Tried& b) {
+    return a.candidate.timeline.makespan < b.candidate.timeline.makespan;
+  };
+  std::stable_sort(tried_.begin(), tried_.end(), shorter);
+  const std::size_t again = std::min(second_round, tried_.size());
+  for (std::size_t i = 0; i < again; ++i)
+    for (std::int64_t chunk : chunk_sizes(tried_[i].chunked.program, step_.costs()))
+      tried_.push_back(in_chunks(tried_[i], chunk));
+  std::stable_sort(tried_.begin(), tried_.end(), shorter);
+  const std::int64_t arena = plan_memory_sequentially(step_.program()).arena_bytes;
+  for (Tried& tried : tried_) {
+    Candidate& best = tried.candidate;
+    if (best.timeline.makespan >= first.timeline.makespan * (1 - 1e-9)) break;
+    if (double(plan_memory(best.program, best.needed).arena_bytes) <= arena_room * double(arena))
+      return with_or_without_turns(std::move(best));
+  }
+  return first;
+}
+
+Candidate OrderSearch::with_or_without_turns(Candidate best) const {
+  Needed in_turn = one_at_a_time_on_the_wire(best.program, best.needed);
+  Candidate alone =
+      as_it_is(step_, best.how + ", one message on the wire at a time", best.program, best.loads, std::move(in_turn));
+  return alone.timeline.makespan < best.timeline.makespan ? std::move(alone) : std::move(best);
+}
+
+}  // namespace lancet::planner
