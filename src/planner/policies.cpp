@@ -81,14 +81,18 @@ Candidate expert_pipeline(const Step& step, const PartitionLimits& limits) {
 }
 
 Candidate dw(const Step& step, const PartitionLimits&) {
-  DwReport report;
-  ir::Program program =
-      dw_schedule(step.program(), step.loads(), step.costs().interference(), step.costs().launch_ms(), &report);
-  std::vector<cost::Load> loads = cost::loads(step.costs(), program).value();
-  Needed needed = ir::dependencies(program);
-  return as_it_is(
-      step, fmt::format("weight gradients cover {:.3g} of {:.3g} ms of all-to-all", report.covered_ms, report.room_ms),
-      std::move(program), std::move(loads), std::move(needed));
+  const cost::Costs& costs = step.costs();
+  DwReport dws;
+  const ir::Program moved = dw_schedule(step.program(), step.loads(), costs.interference(), costs.launch_ms(), &dws);
+  ReduceReport reduces;
+  Ordered ordered = reduce_schedule(moved, cost::loads(costs, moved).value(), costs, &reduces);
+  std::vector<cost::Load> loads = cost::loads(costs, ordered.program).value();
+  Needed needed = ir::dependencies(ordered.program);
+  join(needed, ordered.extra);
+  std::string how =
+      fmt::format("weight gradients cover {:.3g} of {:.3g} ms of all-to-all", dws.covered_ms, dws.room_ms);
+  if (reduces.chunk_bytes > 0) how += fmt::format("; all-reduces of {} KB", reduces.chunk_bytes >> 10);
+  return as_it_is(step, std::move(how), std::move(ordered.program), std::move(loads), std::move(needed));
 }
 
 std::string describe(const Step& step, const std::vector<Range>& ranges) {
