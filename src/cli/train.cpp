@@ -11,12 +11,17 @@ void add_train(CLI::App& app, Selection& selection) {
   auto run_dir = std::make_shared<std::string>();
   command->add_option("--run-dir", *run_dir, "Folder for config.json, plan.ir and metrics.jsonl (log.run_dir)")
       ->type_name("DIR");
-  command->callback([arguments, run_dir, &selection] {
-    selection.ranked = [arguments, run_dir](comm::Communicator& world, int local_ranks) -> Status {
+  auto plan = std::make_shared<std::string>();
+  command->add_option("--plan", *plan, "Run this plan (lancet plan --out) in place of making one as overlap.* says")
+      ->type_name("FILE");
+  command->callback([arguments, run_dir, plan, &selection] {
+    selection.ranked = [arguments, run_dir, plan](comm::Communicator& world, int local_ranks) -> Status {
       auto config = load_config(*arguments);
       LANCET_TRY(train::agree(world, config.ok() ? Status() : Status(config.error())));
       if (!run_dir->empty()) config->log.run_dir = *run_dir;
-      return train::train(*config, world, {.local_ranks = local_ranks, .default_profile = default_profile()});
+      return train::train(
+          *config, world,
+          {.local_ranks = local_ranks, .default_profile = default_profile(), .plan_file = *plan});
     };
   });
 }

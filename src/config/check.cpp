@@ -100,6 +100,8 @@ Status check(const Config& config, int ranks) {
   LANCET_TRY(check_experts(m, ranks));
   LANCET_TRY(check_sizes(config, ranks));
   LANCET_TRY(check_schedule(config.train));
+  if (config.log.trace > config.train.steps)
+    return wrong("log.trace: expected a step of train.steps = {}, found {}", config.train.steps, config.log.trace);
   if (config.comm.transport == Transport::self && ranks > 1)
     return wrong("comm.transport: expected \"auto\" or \"mpi\" for {} ranks, found \"self\"", ranks);
   return {};

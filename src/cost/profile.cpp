@@ -7,6 +7,7 @@
 
 #include "lancet/base/atomic_file.h"
 #include "lancet/base/check.h"
+#include "lancet/base/hash.h"
 
 namespace lancet::cost {
 namespace {
@@ -74,6 +75,12 @@ double Profile::all_reduce_ms(double bytes) const {
   return place.cluster.ranks == 1 ? 0 : interpolate(wire.all_reduce, bytes);
 }
 
+std::string Profile::identity() const {
+  ProfileFile file;
+  file.put(*this);
+  return hex(hash64(file.print()));
+}
+
 Profile ProfileFile::find(const Place& place) const {
   Profile profile(place);
   for (const DeviceRecord& record : devices_)
@@ -106,6 +113,24 @@ std::string ProfileFile::inventory() const {
   return places.empty() ? "nothing" : fmt::format("{}", fmt::join(places, "; "));
 }
 
+std::vector<Place> ProfileFile::places() const {
+  std::vector<Place> result;
+  auto add = [&](const Place& place) {
+    std::erase_if(result, [&](const Place& held) {
+      return held.cluster == place.cluster && same_machine(held.device, place.device);
+    });
+    result.push_back(place);
+  };
+  auto has_ops = [&](const Device& device) {
+    return std::any_of(devices_.begin(), devices_.end(), [&](const auto& record) { return record.device == device; });
+  };
+  for (const DeviceRecord& record : devices_)
+    if (record.device.local_ranks == 1) add({record.device, {}});
+  for (const ClusterRecord& record : clusters_)
+    if (has_ops(record.place.device)) add(record.place);
+  return result;
+}
+
 Result<ProfileFile> ProfileFile::read(const std::filesystem::path& path) {
   auto text = read_file(path, "a profile, as lancet profile writes it");
   if (!text.ok()) return config_error(text.error().message);
@@ -119,6 +144,30 @@ Result<Profile> read_profile(const std::filesystem::path& path, const Place& pla
     return config_error(
         fmt::format("{}: expected the profile of {}, found {}", path.string(), to_string(place), file.inventory()));
   return profile;
+}
+
+Result<Profile> read_profile_of_any_device(const std::filesystem::path& path, const Place& here, int threads) {
+  LANCET_ASSIGN(const ProfileFile file, ProfileFile::read(path));
+  std::vector<Place> fitting;
+  std::vector<std::string> names;
+  for (const Place& place : file.places()) {
+    if (place == here) return file.find(here);
+    if (place.cluster.ranks != here.cluster.ranks || place.cluster.hosts != here.cluster.hosts) continue;
+    if (threads > 0 && place.device.threads != threads) continue;
+    fitting.push_back(place);
+    names.push_back(to_string(place));
+  }
+  if (fitting.size() == 1) return file.find(fitting.front());
+  const std::string wanted =
+      fmt::format("{} on {}{}", counted(here.cluster.ranks, "rank"), counted(here.cluster.hosts, "host"),
+                  threads > 0 ? fmt::format(" of {} each", counted(threads, "thread")) : "");
+  if (fitting.empty())
+    return config_error(
+        fmt::format("{}: expected ops and communication measured with {}, found {}; what more ranks take is not "
+                    "derived from fewer: measure it there with lancet profile",
+                    path.string(), wanted, file.inventory()));
+  return config_error(fmt::format("{}: expected one device measured with {}, found {}: {}", path.string(), wanted,
+                                  fitting.size(), fmt::join(names, "; ")));
 }
 
 Result<Profile> read_profile_or_empty(const std::filesystem::path& path, const Place& place) {

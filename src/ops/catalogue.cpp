@@ -56,6 +56,12 @@ Status check(const ir::Program& program, const ir::Instruction& instruction) {
     return internal_error(fmt::format("{}, in: {}", what, print(program, instruction)));
   };
   if (!op) return at("no such op");
+  if (instruction.lane != op->lane)
+    return at(fmt::format("expected it on the lane {}, found {}", name(op->lane), name(instruction.lane)));
+  for (int operand : op->writes)
+    if (operand < int(instruction.operands.size()) &&
+        !instruction.writes_operand(instruction.operands[std::size_t(operand)]))
+      return at(fmt::format("expected operand {} to be updated in place (&)", operand));
   const auto operands = types_of(program, instruction.operands);
   auto results = infer(*op, {operands, instruction.attributes});
   if (!results.ok()) return at(results.error().message);

@@ -45,8 +45,10 @@ std::vector<Pass> step_passes(const PlanRequest& request) {
 }
 
 ir::Plan finish(const ir::Program& forward, ir::Plan plan, std::string_view policy, int ranks) {
-  plan.header = {
-      {"policy", std::string(policy)}, {"model", hex(hash64(ir::print(forward)))}, {"ranks", std::int64_t(ranks)}};
+  plan.header = {{"policy", std::string(policy)},
+                 {"model", hex(hash64(ir::print(forward)))},
+                 {"ranks", std::int64_t(ranks)},
+                 {"build", std::string(cost::kernel_build())}};
   Status status = ops::verify(plan.program);
   if (status.ok()) status = ir::verify(plan);
   LANCET_CHECK(status.ok(), "the plan of policy {} is unsound: {}", policy, status.error().message);
@@ -57,6 +59,42 @@ ir::Plan plan_of(const Candidate& candidate) {
   ir::Plan plan = plan_memory(candidate.program, candidate.needed);
   plan.predicted = candidate.timeline.when;
   return plan;
+}
+
+// What the updates do, which the model's hash does not hold.
+std::string describe(const OptimizeOptions& o) {
+  const std::string rule = o.kind == OptimizeOptions::Kind::adamw
+                               ? fmt::format("adamw beta1={} beta2={} eps={}", o.beta1, o.beta2, o.eps)
+                               : fmt::format("sgd momentum={}", o.momentum);
+  return fmt::format("{} weight_decay={} clip_grad={}", rule, o.weight_decay, o.clip_grad);
+}
+
+ir::Plan finish_step(const ir::Program& forward, ir::Plan plan, std::string_view policy, const PlanRequest& request) {
+  plan = finish(forward, std::move(plan), policy, request.ranks);
+  if (request.update) plan.header.set("optimizer", describe(request.optimizer));
+  return plan;
+}
+
+PolicyResult result_of(const Policy& policy, const Candidate& candidate) {
+  PolicyResult result{std::string(policy.name), std::string(policy.what), candidate.how, candidate.timeline, 1, 0};
+  for (const ir::Instruction& instruction : candidate.program.instructions)
+    result.parts = std::max(result.parts, int(instruction.attributes.integer("parts", 1)));
+  return result;
+}
+
+// Communication that is hidden takes core time, and what is not hidden takes its own: the compute lane's share is at
+// least the smaller of the two. Two lanes on the wire at once gain what their common speed is above one.
+Floor floor_of(const Step& step) {
+  double compute = 0, core = 0, all_to_all = 0, all_reduce = 0;
+  for (std::size_t i = 0; i < step.loads().size(); ++i) {
+    const ir::Lane lane = step.program().instructions[i].lane;
+    double& sum = lane == ir::Lane::compute ? compute : lane == ir::Lane::expert ? all_to_all : all_reduce;
+    sum += step.loads()[i].ms;
+    core += step.loads()[i].core_ms;
+  }
+  const double speed = std::max(step.costs().interference().wire_beside_wire, 0.5);
+  const double both = std::min(all_to_all, all_reduce), wire = std::max(all_to_all, all_reduce) - both + both / speed;
+  return {compute + std::min(core, wire), wire};
 }
 
 constexpr std::string_view automatic = "auto";
@@ -98,7 +136,7 @@ Result<ir::Plan> make_plan(const ir::Program& forward, const PlanRequest& reques
   if (!request.costs) {
     if (request.policy != "sequential")
       return config_error(fmt::format("overlap.policy: expected a profile for {}, found none", request.policy));
-    return finish(forward, plan_memory_sequentially(program), "sequential", request.ranks);
+    return finish_step(forward, plan_memory_sequentially(program), "sequential", request);
   }
   const bool all = request.policy == automatic || report;
   LANCET_ASSIGN(const Step step, Step::make(program, *request.costs, part_counts(request.partition)));
@@ -107,15 +145,23 @@ Result<ir::Plan> make_plan(const ir::Program& forward, const PlanRequest& reques
   for (const Policy& policy : policy_table()) {
     if (!all && policy.name != "sequential" && policy.name != request.policy) continue;
     candidates.push_back(policy.plan(step, request.partition));
-    made.policies.push_back({std::string(policy.name), candidates.back().how, candidates.back().timeline});
+    made.policies.push_back(result_of(policy, candidates.back()));
   }
   const bool forced = request.partition.parts > 1 && !all;
   const std::size_t chosen =
       forced ? candidates.size() - 1 : choose(candidates, made.policies, request.policy, made.why);
   made.chosen = made.policies[chosen].policy;
-  ir::Plan plan = finish(forward, plan_of(candidates[chosen]), made.chosen, request.ranks);
+  ir::Plan plan = finish_step(forward, plan_of(candidates[chosen]), made.chosen, request);
+  if (const std::string profile = request.costs->identity(); !profile.empty()) plan.header.set("profile", profile);
   plan.header.set("predicted_ms", candidates[chosen].timeline.makespan);
-  if (report) *report = std::move(made);
+  plan.header.set("exposed_ms", candidates[chosen].timeline.exposed);
+  if (!report) return plan;
+  for (std::size_t i = 0; i < candidates.size(); ++i)
+    made.policies[i].arena_bytes =
+        i == chosen ? plan.arena_bytes : plan_memory(candidates[i].program, candidates[i].needed).arena_bytes;
+  made.asked = request.policy;
+  made.floor = floor_of(step);
+  *report = std::move(made);
   return plan;
 }
 

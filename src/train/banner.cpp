@@ -25,7 +25,7 @@ ProductFlops product_flops(const ir::Program& program) {
 }
 
 std::string banner(const config::Config& config, int ranks, int threads, const comm::WireReport& wire,
-                   const MemoryPlan& memory, const Peak& peak, const ir::Plan& plan) {
+                   const MemoryPlan& memory, const Peak& peak) {
   const config::Model& model = config.model;
   const auto count = model::count_parameters(model, ranks);
   const config::Train& train = config.train;
@@ -45,11 +45,24 @@ std::string banner(const config::Config& config, int ranks, int threads, const c
         "peak       {:.3f} TFLOP/s a rank ({}); MFU counts products and attention's causal half, experts on kept "
         "tokens\n",
         peak.flops * 1e-12, peak.configured ? "log.peak_tflops" : "measured on a 1024^3 product");
-  text += fmt::format("memory     {} a rank: parameters {}, optimizer {}, arena {}, workspace {}, process {}\n",
+  text += fmt::format("memory     {} a rank: parameters {}, optimizer {}, arena {}, workspace {}, process {}",
                       megabytes(memory.total()), megabytes(memory.parameters), megabytes(memory.state),
                       megabytes(memory.arena), megabytes(memory.workspace), megabytes(memory.process));
-  text += fmt::format("policy     {}: {} instructions; predicted step time n/a (no costs measured)",
-                      plan.header.text("policy"), plan.program.instructions.size());
+  return text;
+}
+
+std::string describe_plan(const ir::Plan& plan, const planner::PlanReport& report) {
+  std::string text =
+      fmt::format("policy     {}: {} instructions", plan.header.text("policy"), plan.program.instructions.size());
+  if (!plan.header.has("predicted_ms")) return text + "; predicted step time n/a (no costs measured)";
+  text += fmt::format("; predicted step {:.1f} ms, exposed {:.1f} ms", plan.header.real("predicted_ms"),
+                      plan.header.real("exposed_ms", 0));
+  for (const planner::PolicyResult& result : report.policies) {
+    if (result.policy == "sequential" && report.chosen != "sequential")
+      text += fmt::format(" (sequential: {:.1f} ms, {:.1f} ms)", result.timeline.makespan, result.timeline.exposed);
+    if (result.policy == report.chosen) text += "\nschedule   " + result.how;
+  }
+  if (!report.why.empty()) text += "\nwhy        " + report.why;
   return text;
 }
 

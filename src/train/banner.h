@@ -6,6 +6,7 @@
 #include "lancet/comm/wire.h"
 #include "lancet/config/config.h"
 #include "lancet/ir/plan.h"
+#include "lancet/planner/planner.h"
 
 namespace lancet::train {
 
@@ -22,7 +23,11 @@ struct Peak {
 };
 
 std::string banner(const config::Config& config, int ranks, int threads, const comm::WireReport& wire,
-                   const MemoryPlan& memory, const Peak& peak, const ir::Plan& plan);
+                   const MemoryPlan& memory, const Peak& peak);
+
+// The plan that runs: policy, prediction, schedule, and why it is another than the one asked for. A report without
+// policies says nothing of them.
+std::string describe_plan(const ir::Plan& plan, const planner::PlanReport& report);
 
 // Flops of the products and the attention of a step, which MFU counts: forward and backward, the causal half of the
 // attention, experts on all their slots. dense: without the experts; experts: theirs.

@@ -68,8 +68,9 @@ std::string duration(double seconds) {
 
 std::string step_line(const StepRecord& r, std::int64_t steps, std::optional<double> seconds_left) {
   std::string line =
-      fmt::format("step {:>{}}/{} | loss {:.4f} | grad norm {:.3f} | lr {:.2e} | {:.0f} ms | {:.0f} tok/s", r.step,
-                  std::to_string(steps).size(), steps, r.loss, r.grad_norm, r.lr, r.step_ms, r.tokens_per_s);
+      fmt::format("step {:>{}}/{} | loss {:.4f} | grad norm {:.3f} | lr {:.2e} | {:.0f} ms{} | {:.0f} tok/s", r.step,
+                  std::to_string(steps).size(), steps, r.loss, r.grad_norm, r.lr, r.step_ms,
+                  r.predicted_ms ? fmt::format(" (predicted {:.0f})", *r.predicted_ms) : "", r.tokens_per_s);
   line += r.mfu ? fmt::format(" | MFU {:.1f}%", *r.mfu) : " | MFU n/a";
   line += r.hidden_pct ? fmt::format(" | exposed {:.1f} ms (hidden {:.0f}%)", r.exposed_ms, *r.hidden_pct)
                        : fmt::format(" | exposed {:.1f} ms", r.exposed_ms);

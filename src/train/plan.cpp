@@ -1,22 +1,174 @@
 #include "lancet/train/plan.h"
 
-#include "lancet/cost/profile.h"
+#include <fmt/format.h>
+
+#include <set>
+
+#include "lancet/base/atomic_file.h"
+#include "lancet/ops/catalogue.h"
 #include "lancet/runtime/profiler.h"
+#include "lancet/train/agree.h"
 #include "lancet/train/profile.h"
 #include "setup.h"
 
 namespace lancet::train {
+namespace {
+
+Result<cost::Profile> profile_for(const config::Config& config, const PlanPlace& place, std::string& path) {
+  const int local_ranks = (place.ranks + place.hosts - 1) / place.hosts;
+  const cost::Place here{runtime::this_device(threads_of(config, local_ranks), local_ranks),
+                         {place.ranks > 1 ? "mpi" : "self", place.ranks, place.hosts}};
+  path = !place.profile.empty()           ? place.profile
+         : config.overlap.profile.empty() ? place.default_profile
+                                          : config.overlap.profile;
+  if (place.profile.empty()) return cost::read_profile(path, here);
+  return cost::read_profile_of_any_device(path, here, static_cast<int>(config.threads));
+}
+
+std::string header_text(const ir::Plan& plan, std::string_view name) {
+  for (const auto& [key, value] : plan.header.items())
+    if (key == name) {
+      if (const auto* text = std::get_if<std::string>(&value)) return *text;
+      if (const auto* integer = std::get_if<std::int64_t>(&value)) return std::to_string(*integer);
+      return fmt::format("{}", std::get<double>(value));
+    }
+  return "none";
+}
+
+struct HeaderField {
+  const char* name;
+  const char* what;
+};
+constexpr HeaderField header_fields[] = {
+    {"model", "a plan of the model with the hash"},
+    {"optimizer", "a plan with the optimizer"},
+    {"ranks", "a plan for so many ranks:"},
+    {"build", "a plan made by the build"},
+};
+
+Status same_header(const ir::Plan& found, const ir::Plan& expected) {
+  for (const HeaderField& field : header_fields) {
+    const std::string mine = header_text(expected, field.name), theirs = header_text(found, field.name);
+    if (mine != theirs)
+      return config_error(fmt::format("header: {}: expected {} {}, found {}", field.name, field.what, mine, theirs));
+  }
+  for (const char* name : {"predicted_ms", "exposed_ms"})
+    for (const auto& [key, value] : found.header.items())
+      if (key == name && !std::holds_alternative<double>(value))
+        return config_error(fmt::format("header: {}: expected a real number, found {}", key, header_text(found, name)));
+  if (header_text(found, "policy") == "none") return config_error("header: policy: expected a word, found none");
+  return {};
+}
+
+// Predictions are drawn and compared, so they must be times.
+Status check_predictions(const ir::Plan& plan) {
+  constexpr double most_ms = 1e9;
+  for (std::size_t i = 0; i < plan.predicted.size(); ++i) {
+    const auto& [start, end] = plan.predicted[i];
+    if (!(start >= 0 && start <= end && end <= most_ms))
+      return config_error(
+          fmt::format("instruction [{}]: expected predicted times from 0 on, found ms {} {}", i, start, end));
+  }
+  return {};
+}
+
+// Every named tensor and output as a line, to compare and to show.
+std::set<std::string> interface_of(const ir::Program& program) {
+  std::set<std::string> lines;
+  for (const ir::Tensor& tensor : program.tensors)
+    if (tensor.number < 0)
+      lines.insert(fmt::format("{} @{} : {}{}", ir::name(tensor.kind), tensor.name, ir::to_string(tensor.type),
+                               tensor.local ? " local" : ""));
+  for (const ir::Output& output : program.outputs)
+    lines.insert(fmt::format("output {} : {}", output.name, ir::to_string(program.type(output.tensor))));
+  for (const ir::Instruction& instruction : program.instructions)
+    for (ir::TensorId id : instruction.writes)
+      if (const ir::Tensor& tensor = program[program.root(id)]; tensor.number < 0)
+        lines.insert(fmt::format("update of @{}", tensor.name));
+  return lines;
+}
+
+Status same_interface(const ir::Program& found, const ir::Program& expected) {
+  const auto theirs = interface_of(found), mine = interface_of(expected);
+  for (const std::string& line : mine)
+    if (!theirs.contains(line)) return config_error(fmt::format("expected the model's \"{}\", found none", line));
+  for (const std::string& line : theirs)
+    if (!mine.contains(line)) return config_error(fmt::format("expected what the model has, found \"{}\"", line));
+  return {};
+}
+
+// The step itself, in the plainest order.
+Result<ir::Plan> plainest(config::Config config, int ranks) {
+  config.overlap.policy = config::Policy::sequential;
+  return plan_step(config, ranks, true, false);
+}
+
+Result<ir::Plan> checked_plan(std::string_view text, const config::Config& config, int ranks) {
+  LANCET_ASSIGN(ir::Plan plan, ir::parse_plan(text));
+  LANCET_ASSIGN(const ir::Plan expected, plainest(config, ranks));
+  LANCET_TRY(same_header(plan, expected));
+  LANCET_TRY(ops::verify(plan.program));
+  LANCET_TRY(ir::verify(plan));
+  LANCET_TRY(check_predictions(plan));
+  LANCET_TRY(same_interface(plan.program, expected.program));
+  return plan;
+}
+
+// Whatever is wrong with a file that a user names is the user's to mend.
+Error in_file(const std::filesystem::path& path, const Error& error) {
+  return config_error(fmt::format("--plan {}: {}", path.string(), error.message));
+}
+
+Result<std::string> read_text(const std::filesystem::path& path) {
+  auto text = read_file(path, "a plan, as lancet plan --out writes it");
+  if (!text.ok()) return config_error("--plan " + text.error().message);
+  return text;
+}
+
+Result<ir::Plan> plan_in(const std::filesystem::path& path, std::string_view text, const config::Config& config,
+                         int ranks) {
+  if (config.train.gradient_accumulation_steps > 1)
+    return in_file(path, config_error(fmt::format("expected train.gradient_accumulation_steps = 1, since a file holds "
+                                                  "one plan and micro batches need a second; found {}",
+                                                  config.train.gradient_accumulation_steps)));
+  auto plan = checked_plan(text, config, ranks);
+  if (!plan.ok()) return in_file(path, plan.error());
+  return plan;
+}
+
+}  // namespace
 
 Result<PlannedStep> plan_offline(const config::Config& config, const PlanPlace& place) {
   LANCET_TRY(config::check(config, place.ranks));
-  const int local_ranks = (place.ranks + place.hosts - 1) / place.hosts;
-  const std::string path = config.overlap.profile.empty() ? place.default_profile : config.overlap.profile;
-  const cost::Place where{runtime::this_device(threads_of(config, local_ranks), local_ranks),
-                          {place.ranks > 1 ? "mpi" : "self", place.ranks, place.hosts}};
-  LANCET_ASSIGN(const cost::Profile profile, cost::read_profile(path, where));
+  if (place.hosts > place.ranks)
+    return config_error(fmt::format("--hosts: expected at most the {} ranks, found {}", place.ranks, place.hosts));
   PlannedStep result;
-  LANCET_ASSIGN(result.plan, plan_step(config, place.ranks, true, false, &profile, &result.report));
+  std::string path;
+  LANCET_ASSIGN(result.profile, profile_for(config, place, path));
+  auto plan = plan_step(config, place.ranks, true, false, &result.profile, &result.report);
+  if (!plan.ok()) return Error{plan.error().code, path + ": " + plan.error().message, false};
+  result.plan = *std::move(plan);
   return result;
+}
+
+Result<ir::Plan> read_plan(const std::filesystem::path& path, const config::Config& config, int ranks) {
+  LANCET_ASSIGN(const std::string text, read_text(path));
+  return plan_in(path, text, config, ranks);
+}
+
+Result<ir::Plan> read_same_plan(const std::filesystem::path& path, const config::Config& config,
+                                comm::Communicator& world) {
+  const Result<std::string> text = read_text(path);
+  LANCET_TRY(agree(world, text.ok() ? Status() : Status(text.error())));
+  LANCET_ASSIGN(const std::string first, broadcast_text(world, *text, 0));
+  const bool same = *text == first;
+  LANCET_TRY(agree(world, same ? Status()
+                               : Status(config_error(fmt::format(
+                                     "--plan {}: expected the same file on all ranks, found another than rank 0's",
+                                     path.string())))));
+  auto plan = plan_in(path, *text, config, world.size());
+  LANCET_TRY(agree(world, plan.ok() ? Status() : Status(plan.error())));
+  return plan;
 }
 
 }  // namespace lancet::train

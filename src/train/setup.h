@@ -20,7 +20,8 @@ Result<ir::Plan> plan_step(const config::Config& config, int ranks, bool update,
 std::vector<ir::Program> programs_to_profile(const config::Config& config, int ranks, bool update);
 Result<ir::Plan> plan_forward(const config::Config& config, model::Mode mode, int ranks);
 
-// Rank 0's plan on all ranks, as text; each compares the hash of what it understood (rule 4). Collective.
+// Rank 0's plan on all ranks, as text; each compares the hash of what it understood (rule 4). Of other ranks only the
+// error counts. Collective.
 Result<ir::Plan> share_plan(comm::Communicator& world, const Result<ir::Plan>& mine);
 
 }  // namespace lancet::train

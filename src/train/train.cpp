@@ -61,6 +61,7 @@ class RunFolder {
     return folder;
   }
   Status record(const StepRecord& record, std::span<const LayerLoad> layers) { return metrics_->write(record, layers); }
+  Status trace(const std::string& text) const { return write_file(path_ / "trace.json", text); }
 
  private:
   std::filesystem::path path_;
@@ -125,6 +126,7 @@ class Run {
         return record.error();
       }
       LANCET_TRY(report(*record));
+      if (step + 1 == config_.log.trace) LANCET_TRY(trace());
       const std::int64_t interval = config_.train.eval_interval;
       if (interval > 0 && (step + 1) % interval == 0 && step + 1 < config_.train.steps) LANCET_TRY(evaluate(step + 1));
     }
@@ -149,6 +151,11 @@ class Run {
     if (record.step % config_.log.interval == 0 || record.step == 1 || record.step == steps)
       log::info("{}", step_line(record, steps, averages_.seconds(steps - record.step)));
     return {};
+  }
+
+  Status trace() {
+    LANCET_ASSIGN(const std::string text, trainer_->trace());
+    return agree(world_, leads() ? folder_->trace(text) : Status());
   }
 
   Status evaluate(std::int64_t step) {

@@ -12,9 +12,11 @@
 #include "lancet/base/log.h"
 #include "lancet/base/random.h"
 #include "lancet/runtime/peak.h"
+#include "lancet/runtime/trace.h"
 #include "lancet/train/agree.h"
 #include "lancet/train/batches.h"
 #include "lancet/train/learning_rate.h"
+#include "lancet/train/plan.h"
 #include "lancet/train/profile.h"
 #include "memory.h"
 #include "setup.h"
@@ -25,6 +27,21 @@ namespace {
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+// Every rank's spans, by rank. Collective.
+Result<std::vector<std::vector<runtime::Span>>> gather_spans(comm::Communicator& world,
+                                                             std::span<const runtime::Span> mine) {
+  std::vector<std::vector<runtime::Span>> all(std::size_t(world.size()), std::vector<runtime::Span>(mine.size()));
+  std::vector<runtime::Span> sent(mine.begin(), mine.end());
+  const std::size_t bytes = mine.size() * sizeof(runtime::Span);
+  std::vector<comm::Segment> receives;
+  const comm::Segment send{0, reinterpret_cast<std::byte*>(sent.data()), bytes};
+  if (world.rank() == 0)
+    for (int rank = 0; rank < world.size(); ++rank)
+      receives.push_back({rank, reinterpret_cast<std::byte*>(all[std::size_t(rank)].data()), bytes});
+  LANCET_TRY(world.exchange(std::span(&send, 1), receives));
+  return all;
 }
 
 class TrainerImpl final : public Trainer {
@@ -60,6 +77,8 @@ class TrainerImpl final : public Trainer {
     for (int micro = 0; micro < accumulation; ++micro) {
       BoundPlan& plan = plan_of(micro);
       LANCET_TRY(fill(batches(), plan, step, micro));
+      const bool traced = micro + 1 == accumulation && step + 1 == config_.log.trace;
+      if (traced) LANCET_TRY(world_.barrier());  // the ranks' clocks start together
       LANCET_TRY(plan.executor->run());
       add_up(plan, record);
     }
@@ -89,6 +108,12 @@ class TrainerImpl final : public Trainer {
 
   Result<std::vector<std::int32_t>> generate(std::vector<std::int32_t> prompt, std::int64_t count) override;
 
+  Result<std::string> trace() override {
+    LANCET_ASSIGN(const auto spans, gather_spans(world_, update_.executor->spans()));
+    if (world_.rank() != 0) return std::string();
+    return runtime::trace_json(update_plan_, spans);
+  }
+
   const StepRecord& last_record() const override { return last_record_; }
   std::span<const LayerLoad> last_layers() const override { return layers_; }
   const std::optional<data::Tokenizer>& tokenizer() const override { return tokenizer_; }
@@ -96,7 +121,8 @@ class TrainerImpl final : public Trainer {
   runtime::Executor& executor() override { return *update_.executor; }
 
   std::string banner() const override {
-    std::string text = train::banner(config_, world_.size(), threads_, wire_, memory_, peak_, update_.executor->plan());
+    std::string text =
+        train::banner(config_, world_.size(), threads_, wire_, memory_, peak_) + "\n" + describe_plan(update_plan_, report_);
     if (const std::string warning = comm::slow_wire_warning(wire_); !warning.empty()) text += "\n" + warning;
     return text;
   }
@@ -183,6 +209,11 @@ class TrainerImpl final : public Trainer {
 
   Status make_plans() {
     const int ranks = world_.size();
+    if (!options_.plan_file.empty()) {
+      LANCET_ASSIGN(update_plan_, read_same_plan(options_.plan_file, config_, world_));
+      report_.chosen = report_.asked = update_plan_.header.text("policy");
+      return make_evaluate_plan();
+    }
     std::optional<cost::Profile> profile;
     const cost::Costs* costs = options_.costs;
     if (config_.overlap.policy != config::Policy::sequential && ranks > 1 && !costs) {
@@ -191,12 +222,23 @@ class TrainerImpl final : public Trainer {
                                    {.local_ranks = options_.local_ranks, .default_path = options_.default_profile}));
       costs = &*profile;
     }
-    LANCET_ASSIGN(update_plan_, share_plan(world_, plan_step(config_, ranks, true, options_.inspect, costs)));
+    LANCET_ASSIGN(update_plan_, plan_on_first(true, costs, &report_));
     if (config_.train.gradient_accumulation_steps > 1) {
-      LANCET_ASSIGN(micro_plan_, share_plan(world_, plan_step(config_, ranks, false, false, costs)));
+      LANCET_ASSIGN(micro_plan_, plan_on_first(false, costs, nullptr));
     }
+    return make_evaluate_plan();
+  }
+
+  // Planning is rank 0's; the others learn what it found.
+  Result<ir::Plan> plan_on_first(bool update, const cost::Costs* costs, planner::PlanReport* report) {
+    if (world_.rank() != 0) return share_plan(world_, ir::Plan());
+    const bool inspect = update && options_.inspect;
+    return share_plan(world_, plan_step(config_, world_.size(), update, inspect, costs, report));
+  }
+
+  Status make_evaluate_plan() {
     if (evaluation_) {
-      LANCET_ASSIGN(evaluate_plan_, share_plan(world_, plan_forward(config_, model::Mode::evaluate, ranks)));
+      LANCET_ASSIGN(evaluate_plan_, share_plan(world_, plan_forward(config_, model::Mode::evaluate, world_.size())));
     }
     return {};
   }
@@ -331,11 +373,21 @@ class TrainerImpl final : public Trainer {
     totals_.times.exposed += times.exposed;
   }
 
+  // Of the whole step, as the plans' headers say.
+  std::optional<double> predicted_ms() const {
+    auto of = [](const ir::Plan& plan) { return plan.header.real("predicted_ms", 0); };
+    double ms = of(update_plan_);
+    if (ms <= 0) return {};
+    if (micro_plan_) ms += double(config_.train.gradient_accumulation_steps - 1) * of(*micro_plan_);
+    return ms;
+  }
+
   void finish(StepRecord& record, double seconds) {
     const config::Train& train = config_.train;
     const double tokens =
         double(train.micro_batch_size * train.seq_len * train.gradient_accumulation_steps) * world_.size();
     record.step_ms = seconds * 1e3;
+    record.predicted_ms = predicted_ms();
     record.tokens_per_s = tokens / seconds;
     record.compute_ms = totals_.times.compute;
     record.a2a_ms = totals_.times.all_to_all;
@@ -393,6 +445,7 @@ class TrainerImpl final : public Trainer {
   runtime::TensorStore store_;
   backend::cpu::Buffer arena_;
   ir::Plan update_plan_;
+  planner::PlanReport report_;  // on rank 0
   std::optional<ir::Plan> micro_plan_, evaluate_plan_;
   BoundPlan update_, micro_, evaluate_;
   Totals totals_;

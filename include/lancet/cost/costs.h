@@ -52,6 +52,8 @@ class Costs {
   virtual double core_ms_per_mb() const = 0;  // compute-lane time that 10^6 bytes of wire_bytes cost
   virtual double launch_ms() const = 0;       // from the end of what a lane waits for to its start
   virtual Interference interference() const = 0;
+  // What a plan's header calls them: a hash of all they say. Empty: they have no name.
+  virtual std::string identity() const { return {}; }
 };
 
 // The load of every instruction. Views (ops without work: slices, joins) are free. The all-to-all of one rank is a

@@ -76,6 +76,7 @@ class Profile final : public Costs {
   double core_ms_per_mb() const override { return wire.core_ms_per_mb; }
   double launch_ms() const override { return wire.launch_ms; }
   Interference interference() const override { return wire.interference; }
+  std::string identity() const override;  // 16 digits
 };
 
 // The file: JSON, an op a line. All errors are ExitCode::config and name the file and the field.
@@ -91,6 +92,9 @@ class ProfileFile {
   void put(const Profile& profile);
   std::string print() const;      // parse(print()) is the same
   std::string inventory() const;  // the devices and clusters that it holds, in words
+  // Places of which it holds all that planning asks: a device's ops and, of several ranks, their communication. Of
+  // builds that differ in nothing else the newest.
+  std::vector<Place> places() const;
 
  private:
   struct DeviceRecord {
@@ -109,7 +113,11 @@ class ProfileFile {
 // The profile of a place that must be there. Config error: the file cannot be read, or holds other places only; the
 // message says which, and what was looked for.
 Result<Profile> read_profile(const std::filesystem::path& path, const Place& place);
-// The same where a file that is not there, or does not know the place, gives an empty profile.
+// The profile of so many ranks and hosts on whatever device (threads: of a rank; 0: any): the one of `here` where the
+// file holds it, else the only one that fits. Config error: none fits, or several do; the message says what the file
+// holds.
+Result<Profile> read_profile_of_any_device(const std::filesystem::path& path, const Place& here, int threads);
+// The same as read_profile where a file that is not there, or does not know the place, gives an empty profile.
 Result<Profile> read_profile_or_empty(const std::filesystem::path& path, const Place& place);
 // Puts the profile into the file, which may hold others, and is made, with its folder, where it is not there. The file
 // is replaced as a whole. Config error: it is damaged or cannot be written.

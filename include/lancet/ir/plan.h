@@ -17,7 +17,7 @@ struct Interval {
 };
 
 struct Plan {
-  // policy, model (the hash of the forward Program's text), ranks: what a plan was made for.
+  // What the plan was made for, and what it comes to: planner/planner.h (make_plan).
   Attributes header;
   Program program;                                // the order of the instructions of a lane is their order here
   std::vector<std::vector<InstructionId>> waits;  // per instruction: signals of other lanes, before it starts

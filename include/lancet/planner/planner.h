@@ -35,17 +35,29 @@ struct PlanRequest {
 // What the policies come to, as simulated. Milliseconds; empty without costs.
 struct PolicyResult {
   std::string policy;
-  std::string how;  // the schedule that it chose, in words
+  std::string what;  // the policy, in words
+  std::string how;   // the schedule that it chose, in words
   Timeline timeline;
+  int parts = 1;                 // the most that an instruction is split in: k
+  std::int64_t arena_bytes = 0;  // of the plan that it makes
+};
+// What no order of the step's instructions can go below: the work of the compute lane with what moving bytes takes of
+// it, and the wire's. Milliseconds.
+struct Floor {
+  double compute = 0, wire = 0;
+  double ms() const { return compute > wire ? compute : wire; }
 };
 struct PlanReport {
-  std::vector<PolicyResult> policies;  // those that were tried, in the table's order
-  std::string chosen;                  // policy
+  std::vector<PolicyResult> policies;  // all, in the table's order
+  std::string asked, chosen;           // policies
   std::string why;                     // where another policy than the one asked for runs
+  Floor floor;
 };
 
-// With costs, sequential takes the place of a policy that is predicted to be no faster. Errors: an unknown policy (the
-// message names those there are); costs that lack an op.
+// With costs, sequential takes the place of a policy that is predicted to be no faster. The header says what the plan
+// is of (policy, model: the hash of the forward Program's text, ranks, optimizer, build: cost::kernel_build) and, with
+// costs, what it rests on and comes to (profile: Costs::identity; predicted_ms, exposed_ms). Errors: an unknown policy
+// (the message names those there are); costs that lack an op.
 Result<ir::Plan> make_plan(const ir::Program& forward, const PlanRequest& request, PlanReport* report = nullptr);
 
 // Training steps whose instructions hold every op that a policy may ask the costs about: the step after autodiff, sync

@@ -37,7 +37,7 @@ struct LayerLoad {
 
 // One line. layers: by MoE layer, as layer_load_max_over_mean and layer_drop_pct.
 std::string to_json(const StepRecord& record, std::span<const LayerLoad> layers = {});
-// step i/N | loss | grad norm | lr | ms | tok/s | MFU | exposed ms (hidden %) | load max/mean | drop % | ETA
+// step i/N | loss | grad norm | lr | ms (predicted) | tok/s | MFU | exposed ms (hidden %) | load max/mean | drop % | ETA
 // seconds_left: empty where no step that counts has been timed yet.
 std::string step_line(const StepRecord& record, std::int64_t steps, std::optional<double> seconds_left);
 std::string duration(double seconds);  // "1h 02m", "3m 20s", "12s"

@@ -1,8 +1,11 @@
-// Planning a training step without ranks or a device: from a config and a file of measured costs.
+// Plans without a run: made from a config and a file of measured costs, or read from a file.
 #pragma once
+#include <filesystem>
 #include <string>
 
+#include "lancet/comm/communicator.h"
 #include "lancet/config/config.h"
+#include "lancet/cost/profile.h"
 #include "lancet/ir/plan.h"
 #include "lancet/planner/planner.h"
 
@@ -10,16 +13,29 @@ namespace lancet::train {
 
 struct PlanPlace {
   int ranks = 1, hosts = 1;
-  std::string default_profile;  // where config.overlap.profile is empty
+  // A file of costs whose device need not be this one. Empty: this device's, in config.overlap.profile, or else in
+  // default_profile.
+  std::string profile = {};
+  std::string default_profile = {};
 };
 
 struct PlannedStep {
   ir::Plan plan;
   planner::PlanReport report;
+  cost::Profile profile;  // that it rests on
 };
 
 // The plan that a run on so many ranks would make, and what every policy comes to. Config errors: the config does not
-// fit the ranks; the profile holds no such cluster, or lacks an op.
+// fit the ranks; the file holds no such cluster, several, or lacks an op.
 Result<PlannedStep> plan_offline(const config::Config& config, const PlanPlace& place);
+
+// A plan file as `lancet plan --out` and runs write it, sound and of this config's training step: model, optimizer,
+// ranks, build, and the parameters, states, inputs and outputs that the step has. Config errors name the file and what
+// differs, or the instruction that is unsound.
+Result<ir::Plan> read_plan(const std::filesystem::path& path, const config::Config& config, int ranks);
+
+// The same, collective: all ranks must bring the same file. An error of any rank is returned on all.
+Result<ir::Plan> read_same_plan(const std::filesystem::path& path, const config::Config& config,
+                                comm::Communicator& world);
 
 }  // namespace lancet::train

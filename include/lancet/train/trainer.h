@@ -21,6 +21,7 @@ struct TrainerOptions {
   int local_ranks = 1;                 // ranks on this host: they share its cores
   const cost::Costs* costs = nullptr;  // in place of the measured ones (tests)
   std::string default_profile = {};    // where costs are kept if config.overlap.profile names no file; empty: nowhere
+  std::string plan_file = {};          // the plan that runs (plan.h); empty: one is made as config.overlap says
   // For tests: gradients (outputs grad.*, before clipping) and routes (route.*) stay readable after a step.
   bool inspect = false;
   Batches* batches = nullptr;  // for tests: in place of the config's data
@@ -47,12 +48,16 @@ class Trainer {
   // seed).
   virtual Result<std::vector<std::int32_t>> generate(std::vector<std::int32_t> prompt, std::int64_t count) = 0;
 
+  // Collective: the timeline of the last step's updating plan on all ranks, as trace.json holds it (runtime/trace.h),
+  // on rank 0; empty elsewhere. Ranks' times are comparable for the step that config.log.trace names.
+  virtual Result<std::string> trace() = 0;
+
   virtual runtime::TensorStore& store() = 0;
   virtual runtime::Executor& executor() = 0;  // of the step that updates the weights
   virtual std::string banner() const = 0;     // many lines, without the configuration
 };
 
-// Trains as the config says: run folder, banner, steps, evaluation, sample. Rank 0 logs and writes. Collective.
+// Trains as the config says: run folder, banner, steps, trace, evaluation, sample. Rank 0 logs and writes. Collective.
 Status train(const config::Config& config, comm::Communicator& world, const TrainerOptions& options = {});
 
 }  // namespace lancet::train

@@ -1,0 +1,98 @@
+#include "lancet/runtime/trace.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <array>
+#include <cmath>
+
+namespace lancet::runtime {
+namespace {
+
+std::string quoted(std::string_view text) {
+  std::string result = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') result += '\\';
+    if (static_cast<unsigned char>(c) < 0x20)
+      result += fmt::format("\\u{:04x}", int(c));
+    else
+      result += c;
+  }
+  return result + "\"";
+}
+
+// Trace times are microseconds; whole nanoseconds keep neighbours from overlapping.
+std::string microseconds(std::int64_t ns) { return fmt::format("{}.{:03}", ns / 1000, ns % 1000); }
+
+class Writer {
+ public:
+  explicit Writer(const ir::Plan& plan) : plan_(plan), used_() {
+    for (const ir::Instruction& instruction : plan.program.instructions)
+      used_[static_cast<std::size_t>(instruction.lane)] = true;
+  }
+
+  void process(int pid, std::string_view name, int place) {
+    meta("process_name", pid, -1, fmt::format("\"name\": {}", quoted(name)));
+    meta("process_sort_index", pid, -1, fmt::format("\"sort_index\": {}", place));
+    for (int lane = 0; lane < ir::lane_count; ++lane) {
+      if (!used_[static_cast<std::size_t>(lane)]) continue;
+      meta("thread_name", pid, lane, fmt::format("\"name\": {}", quoted(ir::name(static_cast<ir::Lane>(lane)))));
+      meta("thread_sort_index", pid, lane, fmt::format("\"sort_index\": {}", lane));
+    }
+  }
+
+  void event(int pid, std::size_t index, const Span& span) {
+    const ir::Instruction& at = plan_.program.instructions[index];
+    std::vector<std::int32_t> waits;
+    for (ir::InstructionId wait : plan_.waits[index]) waits.push_back(wait.value);
+    add(fmt::format(R"({{"ph": "X", "name": {}, "cat": "{}", "pid": {}, "tid": {}, "ts": {}, "dur": {}, )"
+                    R"("args": {{"index": {}, "waits": [{}]}}}})",
+                    quoted(at.label.empty() ? at.op : at.op + " " + at.label), ir::name(at.role), pid,
+                    static_cast<int>(at.lane), microseconds(span.start), microseconds(span.end - span.start), index,
+                    fmt::join(waits, ", ")));
+  }
+
+  std::string text(std::string_view about) const {
+    return fmt::format("{{\"displayTimeUnit\": \"ms\",\n\"otherData\": {{\"about\": {}}},\n\"traceEvents\": [\n{}\n]}}\n",
+                       quoted(about), events_);
+  }
+
+ private:
+  void add(const std::string& event) {
+    if (!events_.empty()) events_ += ",\n";
+    events_ += event;
+  }
+  void meta(std::string_view what, int pid, int tid, const std::string& args) {
+    const std::string thread = tid < 0 ? "" : fmt::format("\"tid\": {}, ", tid);
+    add(fmt::format(R"({{"ph": "M", "name": "{}", "pid": {}, {}"args": {{{}}}}})", what, pid, thread, args));
+  }
+
+  const ir::Plan& plan_;
+  std::array<bool, ir::lane_count> used_;
+  std::string events_;
+};
+
+}  // namespace
+
+std::string trace_json(const ir::Plan& plan, std::span<const std::vector<Span>> measured) {
+  Writer writer(plan);
+  const int ranks = static_cast<int>(measured.size());
+  const std::size_t count = plan.program.instructions.size();
+  if (plan.header.has("predicted_ms")) {
+    writer.process(ranks, "predicted", 0);
+    for (std::size_t i = 0; i < count; ++i) {
+      const ir::Interval& when = plan.predicted[i];
+      writer.event(ranks, i, {std::llround(when.start * 1e6), std::llround(when.end * 1e6)});
+    }
+  }
+  for (int rank = 0; rank < ranks; ++rank) {
+    writer.process(rank, fmt::format("measured, rank {}", rank), rank + 1);
+    for (std::size_t i = 0; i < count; ++i) writer.event(rank, i, measured[static_cast<std::size_t>(rank)][i]);
+  }
+  return writer.text(
+      "Times of a rank count from the start of its own step, right after a barrier of all ranks: rows of different "
+      "ranks are off by as much as the barrier lets ranks go one after another. A span of an all-to-all or all-reduce "
+      "begins when the rank is ready and so holds its wait for the others.");
+}
+
+}  // namespace lancet::runtime
