@@ -1,34 +1,30 @@
-#include "lancet/ir/plan.h"
+#include "lancet/train/plan.h"
+
+#include <fmt/format.h>
+
 #include "commands.h"
 #include "lancet/base/atomic_file.h"
-#include "lancet/train/plan.h"
 #include "load_config.h"
+#include "plan_report.h"
 
 namespace lancet::cli {
 namespace {
 
 struct PlanArguments {
   int ranks = 1, hosts = 1;
-  std::string out;
+  std::string out, profile;
+  bool explain = false;
 };
 
-void print_policies(const planner::PlanReport& report) {
-  fmt::print("{:<16} {:>9} {:>9} {:>9} {:>9} {:>9}  {}\n", "policy", "step ms", "compute", "a2a", "reduce", "exposed",
-             "schedule");
-  for (const planner::PolicyResult& result : report.policies) {
-    const planner::Timeline& t = result.timeline;
-    fmt::print("{:<16} {:>9.1f} {:>9.1f} {:>9.1f} {:>9.1f} {:>9.1f}  {}\n", result.policy, t.makespan, t.compute,
-               t.all_to_all, t.all_reduce, t.exposed, result.how);
-  }
-  if (!report.why.empty()) fmt::print("{}\n", report.why);
-}
-
 Status plan(const config::Config& config, const PlanArguments& arguments) {
-  train::PlanPlace place{arguments.ranks, arguments.hosts, default_profile()};
-  LANCET_ASSIGN(const train::PlannedStep planned, train::plan_offline(config, place));
-  print_policies(planned.report);
-  fmt::print("runs {}: {} instructions, arena {:.1f} MB\n", planned.report.chosen,
-             planned.plan.program.instructions.size(), double(planned.plan.arena_bytes) * 1e-6);
+  LANCET_ASSIGN(const train::PlannedStep planned,
+                train::plan_offline(config, {arguments.ranks, arguments.hosts, arguments.profile, default_profile()}));
+  fmt::print("costs: {}\n", cost::to_string(planned.profile.place));
+  if (planned.profile.place.device.build != cost::kernel_build())
+    fmt::print("note: measured with another build than this program's, {}\n", cost::kernel_build());
+  fmt::print("\n{}\n{}\n{}\n{}", policy_table(planned.report), schedule_text(planned), cover_table(planned.plan),
+             timeline_chart(planned.plan));
+  if (arguments.explain) fmt::print("\n{}", explanation(planned));
   if (!arguments.out.empty()) return write_file(arguments.out, ir::print(planned.plan));
   return {};
 }
@@ -37,15 +33,20 @@ Status plan(const config::Config& config, const PlanArguments& arguments) {
 
 void add_plan(CLI::App& app, Selection& selection) {
   CLI::App* command = app.add_subcommand(
-      "plan", "Plan a training step without running it: lancet plan configs/quickstart.json --ranks 2");
+      "plan", "Plan a training step without running it: lancet plan configs/quickstart.json --ranks 2 --explain");
   auto config_arguments = add_config_arguments(*command);
   auto arguments = std::make_shared<PlanArguments>();
   command->add_option("--ranks", arguments->ranks, "Ranks to plan for")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(1, 65536));
   command->add_option("--hosts", arguments->hosts, "Hosts that they run on")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(1, 65536));
+  command
+      ->add_option("--profile", arguments->profile,
+                   "File of measured costs (lancet profile --out), of this device or of another")
+      ->type_name("FILE");
+  command->add_flag("--explain", arguments->explain, "Say in words what the policies do and why this one runs");
   command->add_option("--out", arguments->out, "Write the plan here, for train --plan")->type_name("FILE");
   command->callback([config_arguments, arguments, &selection] {
     selection.local = [config_arguments, arguments]() -> Status {

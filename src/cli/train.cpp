@@ -19,9 +19,8 @@ void add_train(CLI::App& app, Selection& selection) {
       auto config = load_config(*arguments);
       LANCET_TRY(train::agree(world, config.ok() ? Status() : Status(config.error())));
       if (!run_dir->empty()) config->log.run_dir = *run_dir;
-      return train::train(
-          *config, world,
-          {.local_ranks = local_ranks, .default_profile = default_profile(), .plan_file = *plan});
+      return train::train(*config, world,
+                          {.local_ranks = local_ranks, .default_profile = default_profile(), .plan_file = *plan});
     };
   });
 }

@@ -53,8 +53,9 @@ class Writer {
   }
 
   std::string text(std::string_view about) const {
-    return fmt::format("{{\"displayTimeUnit\": \"ms\",\n\"otherData\": {{\"about\": {}}},\n\"traceEvents\": [\n{}\n]}}\n",
-                       quoted(about), events_);
+    return fmt::format(
+        "{{\"displayTimeUnit\": \"ms\",\n\"otherData\": {{\"about\": {}}},\n\"traceEvents\": [\n{}\n]}}\n",
+        quoted(about), events_);
   }
 
  private:

@@ -121,8 +121,8 @@ class TrainerImpl final : public Trainer {
   runtime::Executor& executor() override { return *update_.executor; }
 
   std::string banner() const override {
-    std::string text =
-        train::banner(config_, world_.size(), threads_, wire_, memory_, peak_) + "\n" + describe_plan(update_plan_, report_);
+    std::string text = train::banner(config_, world_.size(), threads_, wire_, memory_, peak_) + "\n" +
+                       describe_plan(update_plan_, report_);
     if (const std::string warning = comm::slow_wire_warning(wire_); !warning.empty()) text += "\n" + warning;
     return text;
   }

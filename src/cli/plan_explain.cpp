@@ -1,0 +1,82 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "plan_report.h"
+
+namespace lancet::cli {
+namespace {
+
+using planner::PlanReport;
+using planner::PolicyResult;
+
+const PolicyResult& result_of(const PlanReport& report, std::string_view policy) {
+  return *std::find_if(report.policies.begin(), report.policies.end(),
+                       [&](const PolicyResult& result) { return result.policy == policy; });
+}
+
+std::string what_happens(const train::PlannedStep& planned) {
+  const cost::Cluster& cluster = planned.profile.place.cluster;
+  if (cluster.ranks == 1) return "One rank holds all experts, so nothing is exchanged and there is nothing to hide.\n";
+  const planner::Timeline& t = result_of(planned.report, "sequential").timeline;
+  return fmt::format(
+      "Experts live on different ranks. In each MoE layer an all-to-all carries every token to the rank of its\n"
+      "expert, a second one carries the results back; the backward pass does both again. {} ranks wait for\n"
+      "them {:.1f} ms a step. An all-reduce sums the gradients of what all ranks share: {:.1f} ms.\n"
+      "Communication is exposed while it runs and nothing is computed; while something is, it is hidden.\n",
+      cluster.ranks, t.all_to_all, t.all_reduce);
+}
+
+std::string what_policies_do(const PlanReport& report) {
+  std::string text = "The policies compute the same numbers, in another order:\n";
+  for (const PolicyResult& result : report.policies) text += fmt::format("  {:<16} {}\n", result.policy, result.what);
+  return text;
+}
+
+std::string why_chosen(const PlanReport& report) {
+  const PolicyResult &chosen = result_of(report, report.chosen), &plain = result_of(report, "sequential");
+  const auto fastest = std::min_element(
+      report.policies.begin(), report.policies.end(),
+      [](const PolicyResult& a, const PolicyResult& b) { return a.timeline.makespan < b.timeline.makespan; });
+  std::string text = fmt::format("{} runs: ", chosen.policy);
+  if (!report.why.empty())
+    text += report.why + ".";
+  else if (report.asked == "auto")
+    text += "overlap.policy is auto, and its predicted step is the shortest.";
+  else
+    text += fmt::format("overlap.policy is {}.", report.asked);
+  if (chosen.policy != plain.policy)
+    text += fmt::format(
+        " Against sequential it saves {:.1f} of {:.1f} ms ({:.1f}%): {:.1f} ms of communication are\n"
+        "exposed where it was {:.1f}.",
+        plain.timeline.makespan - chosen.timeline.makespan, plain.timeline.makespan,
+        100 * (1 - chosen.timeline.makespan / plain.timeline.makespan), chosen.timeline.exposed,
+        plain.timeline.exposed);
+  if (fastest->timeline.makespan < chosen.timeline.makespan * (1 - 1e-9))
+    text += fmt::format(" {} would be faster: {:.1f} ms (overlap.policy=auto).", fastest->policy,
+                        fastest->timeline.makespan);
+  return text + "\n";
+}
+
+std::string what_bounds(const train::PlannedStep& planned) {
+  const planner::Floor& floor = planned.report.floor;
+  const double step = result_of(planned.report, planned.report.chosen).timeline.makespan;
+  const bool compute = floor.compute >= floor.wire;
+  std::string text = fmt::format(
+      "No order of this work is shorter than the larger of what the processor computes ({:.1f} ms) and what the\n"
+      "wire carries ({:.1f} ms). The {} bounds this step; the plan is {:.1f}% above that floor.",
+      floor.compute, floor.wire, compute ? "processor" : "wire", 100 * (step / floor.ms() - 1));
+  text += compute
+              ? " Hiding communication cannot help\nbeyond it; a faster or larger device would."
+              : " Hiding communication cannot help\nbeyond it; a faster network, or more computation a token, would.";
+  return text + "\n";
+}
+
+}  // namespace
+
+std::string explanation(const train::PlannedStep& planned) {
+  return fmt::format("{}\n{}\n{}\n{}", what_happens(planned), what_policies_do(planned.report),
+                     why_chosen(planned.report), what_bounds(planned));
+}
+
+}  // namespace lancet::cli

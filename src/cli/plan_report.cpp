@@ -1,0 +1,171 @@
+#include "plan_report.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <map>
+
+#include "lancet/planner/schedule_report.h"
+
+namespace lancet::cli {
+namespace {
+
+std::string megabytes(std::int64_t bytes) { return fmt::format("{:.1f}", double(bytes) * 1e-6); }
+
+double hidden_percent(const planner::Timeline& t) {
+  return t.communication > 0 ? 100 * (1 - t.exposed / t.communication) : 0;
+}
+
+std::string_view direction(ir::Role role) { return role == ir::Role::forward ? "forward" : "backward"; }
+
+// "h.2.attn.c_attn dw": what an instruction does, the same for all its parts.
+std::string site(const ir::Instruction& instruction) {
+  return fmt::format("{} {}", instruction.label, ir::name(instruction.role));
+}
+
+// The parts of one all-to-all, and what lies under them.
+struct SiteCover {
+  std::string name;
+  std::string_view direction;
+  int parts = 0;
+  double ms = 0, covered_ms = 0;
+  std::vector<std::pair<std::string, double>> under;  // the longest first
+};
+
+std::vector<SiteCover> site_covers(const ir::Plan& plan) {
+  std::vector<SiteCover> sites;
+  std::map<std::string, std::size_t> index;
+  for (const planner::ExchangeCover& cover : planner::exchange_covers(plan.program, plan.predicted)) {
+    const ir::Instruction& exchange = plan.program.instructions[cover.exchange.index()];
+    if (!exchange.op.starts_with("all_to_all")) continue;  // counts are a few bytes
+    const auto [it, first] = index.emplace(site(exchange), sites.size());
+    if (first) sites.push_back({exchange.label, direction(exchange.role), 0, 0, 0, {}});
+    SiteCover& sum = sites[it->second];
+    ++sum.parts;
+    sum.ms += cover.ms;
+    sum.covered_ms += cover.covered_ms;
+    for (const planner::Cover& under : cover.under) {
+      const std::string name = site(plan.program.instructions[under.instruction.index()]);
+      auto same =
+          std::find_if(sum.under.begin(), sum.under.end(), [&](const auto& item) { return item.first == name; });
+      if (same == sum.under.end()) same = sum.under.insert(same, {name, 0});
+      same->second += under.ms;
+    }
+  }
+  for (SiteCover& sum : sites)
+    std::stable_sort(sum.under.begin(), sum.under.end(),
+                     [](const auto& a, const auto& b) { return a.second > b.second; });
+  return sites;
+}
+
+std::string longest_first(const std::vector<std::pair<std::string, double>>& under) {
+  constexpr std::size_t shown = 3;
+  std::vector<std::string> items;
+  double rest = 0;
+  for (std::size_t i = 0; i < under.size(); ++i) {
+    if (i < shown)
+      items.push_back(fmt::format("{} {:.2f}", under[i].first, under[i].second));
+    else
+      rest += under[i].second;
+  }
+  if (under.size() > shown) items.push_back(fmt::format("{} more {:.2f}", under.size() - shown, rest));
+  return items.empty() ? "-" : fmt::format("{}", fmt::join(items, ", "));
+}
+
+// What fills most of a column of the chart.
+char letter(const ir::Instruction& instruction) {
+  if (instruction.lane == ir::Lane::expert) return 'a';
+  if (instruction.lane == ir::Lane::reduce) return 'r';
+  switch (instruction.role) {
+    case ir::Role::forward:
+      return 'f';
+    case ir::Role::dx:
+      return 'x';
+    case ir::Role::dw:
+      return 'w';
+    default:
+      return 'u';
+  }
+}
+
+constexpr std::size_t columns = 100;
+
+std::string lane_row(const ir::Plan& plan, ir::Lane lane, double end) {
+  std::vector<std::map<char, double>> busy(columns);
+  const double width = end / columns;
+  for (std::size_t i = 0; i < plan.program.instructions.size(); ++i) {
+    const ir::Instruction& at = plan.program.instructions[i];
+    const ir::Interval& when = plan.predicted[i];
+    if (at.lane != lane || when.end <= when.start) continue;
+    for (auto c = std::min(std::size_t(when.start / width), columns - 1); c < columns && double(c) * width < when.end;
+         ++c)
+      busy[c][letter(at)] += std::min(when.end, double(c + 1) * width) - std::max(when.start, double(c) * width);
+  }
+  std::string row;
+  for (const auto& column : busy) {
+    char best = ' ';
+    double most = 0, sum = 0;
+    for (const auto& [role, ms] : column) {
+      sum += ms;
+      if (ms > most) most = ms, best = role;
+    }
+    row += sum >= width / 2 ? best : sum > width / 20 ? '.' : ' ';
+  }
+  return row;
+}
+
+}  // namespace
+
+std::string policy_table(const planner::PlanReport& report) {
+  std::string text = fmt::format("{:<16} {:>9} {:>9} {:>9} {:>9} {:>9} {:>7} {:>2} {:>8}  {}\n", "policy", "step ms",
+                                 "compute", "a2a", "reduce", "exposed", "hidden", "k", "arena MB", "schedule");
+  for (const planner::PolicyResult& result : report.policies) {
+    const planner::Timeline& t = result.timeline;
+    text += fmt::format("{:<16} {:>9.1f} {:>9.1f} {:>9.1f} {:>9.1f} {:>9.1f} {:>6.0f}% {:>2} {:>8}  {}\n",
+                        result.policy + (result.policy == report.chosen ? " *" : ""), t.makespan, t.compute,
+                        t.all_to_all, t.all_reduce, t.exposed, hidden_percent(t), result.parts,
+                        megabytes(result.arena_bytes), result.how);
+  }
+  if (!report.why.empty()) text += fmt::format("why: {}\n", report.why);
+  return text;
+}
+
+std::string schedule_text(const train::PlannedStep& planned) {
+  const planner::Floor& floor = planned.report.floor;
+  std::string text =
+      fmt::format("* {} runs: {} instructions, arena {} MB; floor {:.1f} ms (compute {:.1f}, wire {:.1f})\n",
+                  planned.report.chosen, planned.plan.program.instructions.size(), megabytes(planned.plan.arena_bytes),
+                  floor.ms(), floor.compute, floor.wire);
+  const auto ranges = planner::split_ranges(planned.plan.program);
+  for (const planner::SplitRange& range : ranges)
+    text += fmt::format("  {:<8} in {} parts: {} to {}\n", direction(range.role), range.parts, range.first, range.last);
+  if (ranges.empty()) text += "  nothing is split in parts\n";
+  return text;
+}
+
+std::string cover_table(const ir::Plan& plan) {
+  const auto sites = site_covers(plan);
+  if (sites.empty()) return "no all-to-all takes time\n";
+  std::string text =
+      fmt::format("{:<26} {:<8} {:>5} {:>8} {:>8}  {}\n", "all-to-all", "", "parts", "ms", "covered", "by what (ms)");
+  for (const SiteCover& sum : sites)
+    text += fmt::format("{:<26} {:<8} {:>5} {:>8.2f} {:>7.0f}%  {}\n", sum.name, sum.direction, sum.parts, sum.ms,
+                        100 * sum.covered_ms / sum.ms, longest_first(sum.under));
+  return text;
+}
+
+std::string timeline_chart(const ir::Plan& plan) {
+  double end = 0;
+  for (const ir::Interval& when : plan.predicted) end = std::max(end, when.end);
+  if (end <= 0) return "";
+  std::string text = fmt::format(
+      "predicted step, {:.2f} ms a column: f forward, x gradients of activations, w of weights, "
+      "u updates, a all-to-all, r all-reduce, . less than half\n",
+      end / columns);
+  for (ir::Lane lane : {ir::Lane::compute, ir::Lane::expert, ir::Lane::reduce})
+    text += fmt::format("{:<8}|{}|\n", ir::name(lane), lane_row(plan, lane, end));
+  return text + fmt::format("{:<8} 0{:>{}}\n", "", fmt::format("{:.1f} ms", end), columns - 1);
+}
+
+}  // namespace lancet::cli
