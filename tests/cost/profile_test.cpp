@@ -177,3 +177,59 @@ TEST_CASE("a damaged file is not overwritten") {
   CHECK(status.error().code == ExitCode::config);
   CHECK(*read_file(path, "it") == "{");
 }
+
+TEST_CASE("the places that a file can plan for") {
+  ProfileFile file = file_of(sample());
+  CHECK(file.places() == std::vector<Place>{{here.device, {}}, here});
+  Profile wire_only(here);
+  wire_only.place.device.cpu = "B";
+  wire_only.wire = sample().wire;
+  file.put(wire_only);  // communication without ops is not enough
+  CHECK(file.places().size() == 2);
+  Profile newer = sample();
+  newer.place.device.build = "ffffffffffffffff";
+  file.put(newer);
+  CHECK(file.places() == std::vector<Place>{{newer.place.device, {}}, newer.place});
+}
+
+TEST_CASE("costs of any device: this one, else the only one that fits") {
+  const test::TemporaryFolder folder;
+  const std::string path = folder / "costs.json";
+  Profile other = sample();
+  other.place.device.cpu = "B";
+  other.ops["add(f32[1])"] = {7, 1, 0};
+  REQUIRE(write_profile(path, other).ok());
+  auto asked = [&](int ranks, int hosts, int threads) {
+    Place place = here;
+    place.cluster.ranks = ranks, place.cluster.hosts = hosts;
+    return read_profile_of_any_device(path, place, threads);
+  };
+  REQUIRE(asked(2, 1, 0).ok());
+  CHECK(asked(2, 1, 0)->place == other.place);
+  CHECK(asked(2, 1, 2)->compute_ms("add(f32[1])") == 7.0);
+  for (const auto& [ranks, hosts, threads] : {std::array{4, 1, 0}, std::array{2, 2, 0}, std::array{2, 1, 3}}) {
+    const auto none = asked(ranks, hosts, threads);
+    REQUIRE_FALSE(none.ok());
+    CHECK(none.error().code == ExitCode::config);
+    CHECK(has(none.error().message, "costs.json: expected ops and communication measured with "));
+    CHECK(has(none.error().message, "communication of B"));
+  }
+  REQUIRE(write_profile(path, sample()).ok());
+  CHECK(asked(2, 1, 0)->place == here);
+  Place third = here;
+  third.device.cpu = "C";
+  const auto several = read_profile_of_any_device(path, third, 0);
+  REQUIRE_FALSE(several.ok());
+  CHECK(has(several.error().message, "found 2: B (avx2)"));
+}
+
+TEST_CASE("a profile's identity follows everything it says") {
+  const std::string identity = sample().identity();
+  CHECK(identity.size() == 16);
+  CHECK(sample().identity() == identity);
+  Profile slower = sample(), elsewhere = sample(), wire = sample();
+  slower.ops.begin()->second.ms *= 1.001;
+  elsewhere.place.device.cpu = "B";
+  wire.wire.launch_ms *= 2;
+  for (const Profile& other : {slower, elsewhere, wire}) CHECK(other.identity() != identity);
+}

@@ -73,6 +73,9 @@ TEST_CASE("the step line") {
         "step  12/400 | loss 3.5000 | grad norm 0.250 | lr 1.00e-03 | 100 ms | 2000 tok/s | MFU 41.0% | exposed 1.5 ms "
         "(hidden 75%) | "
         "load max/mean 1.20 | drop 0.5% | ETA 1h 02m");
+  record.predicted_ms = 96.4;
+  CHECK(step_line(record, 400, 3723).find(" | 100 ms (predicted 96) | 2000 tok/s") != std::string::npos);
+  CHECK(nlohmann::json::parse(to_json(record))["predicted_ms"] == 96.4);
 }
 
 TEST_CASE("ranks agree on the first error") {

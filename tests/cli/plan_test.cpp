@@ -1,0 +1,189 @@
+// lancet plan without ranks or a device, and runs of the plans that it writes.
+#include <catch2/catch.hpp>
+#include <regex>
+
+#include "declared_profile.h"
+#include "lancet/base/atomic_file.h"
+#include "lancet/ir/plan.h"
+#include "program.h"
+
+namespace lancet {
+namespace {
+
+using test::lancet;
+using test::TemporaryFolder;
+
+config::Config small() { return *config::parse(test::small_config, "small.json"); }
+
+struct Files {
+  TemporaryFolder folder;
+  std::string config = folder.write("small.json", test::small_config);
+  std::string profile = test::write_declared_profile(folder / "costs.json", small(), 2, 2);
+  std::string for_two = " --ranks 2 --hosts 2 --profile " + profile;
+};
+
+std::string text_of(const std::string& path) { return *read_file(path, "a file"); }
+
+// The number in column `column` of the line that starts with `policy`.
+double number_in(const std::string& output, const std::string& policy, int column) {
+  std::smatch row;
+  REQUIRE(std::regex_search(output, row, std::regex("(^|\n)" + policy + "( \\*)?( +[0-9.]+%?){8}")));
+  std::istringstream in(row.str().substr(row.str().find_first_of("0123456789")));
+  double value = 0;
+  std::string word;
+  for (int i = 0; i <= column; ++i) in >> word;
+  value = std::stod(word);
+  return value;
+}
+
+}  // namespace
+
+TEST_CASE("plan prints what every policy comes to, and why one runs") {
+  const Files files;
+  const auto outcome = lancet("plan " + files.config + files.for_two + " --set overlap.policy=auto --explain --out " +
+                              (files.folder / "plan.ir"));
+  INFO(outcome.output);
+  REQUIRE(outcome.code == 0);
+  CHECK(outcome.lines_with("costs: Declared CPU (none), 1 thread, 1 rank a host, build 0123456789abcdef; mpi, 2 ranks, "
+                           "2 hosts") == 1);
+  const auto plan = ir::parse_plan(text_of(files.folder / "plan.ir"));
+  REQUIRE(plan.ok());
+  CHECK(ir::verify(*plan).ok());
+  CHECK(plan->header.integer("ranks") == 2);
+  CHECK(plan->header.text("build") == cost::kernel_build());
+  CHECK(plan->header.text("profile") == test::declared_profile(small(), test::declared_place(2, 2)).identity());
+  CHECK(plan->header.text("optimizer") == "adamw beta1=0.9 beta2=0.999 eps=1e-08 weight_decay=0 clip_grad=1");
+
+  double fastest = 1e9, sequential = number_in(outcome.output, "sequential", 0);
+  for (const char* policy : {"sequential", "expert_pipeline", "dw", "partition", "lancet"})
+    fastest = std::min(fastest, number_in(outcome.output, policy, 0));
+  const std::string chosen = plan->header.text("policy");
+  CHECK(outcome.lines_with(chosen + " *") == 1);
+  CHECK(number_in(outcome.output, chosen, 0) == fastest);
+  CHECK(fastest < sequential);
+  CHECK(plan->header.real("predicted_ms") == Approx(fastest).margin(0.051));
+  CHECK(plan->header.real("exposed_ms") == Approx(number_in(outcome.output, chosen, 4)).margin(0.051));
+  CHECK(number_in(outcome.output, chosen, 7) == Approx(double(plan->arena_bytes) * 1e-6).margin(0.051));
+  std::smatch floor;
+  REQUIRE(std::regex_search(outcome.output, floor, std::regex("floor ([0-9.]+) ms")));
+  CHECK(std::stod(floor[1]) <= fastest);
+  CHECK(std::stod(floor[1]) > 0);
+  for (const char* row : {"h.0.moe.all_to_all +forward", "h.0.moe.all_to_all_back +forward",
+                          "h.0.moe.all_to_all_back +backward", "h.0.moe.all_to_all +backward"})
+    CHECK(std::regex_search(outcome.output, std::regex(row)));
+  CHECK(outcome.lines_with("predicted step, ") == 1);
+  CHECK(outcome.lines_with(" runs: overlap.policy is auto, and its predicted step is the shortest.") == 1);
+  CHECK(outcome.lines_with("bounds this step") == 1);
+}
+
+TEST_CASE("a policy that gains nothing gives way to sequential, and the plan says why") {
+  const Files files;
+  auto profile = test::declared_profile(small(), test::declared_place(2, 2));
+  for (auto* points : {&profile.wire.all_to_all, &profile.wire.all_reduce})
+    for (cost::Point& point : *points) point.ms = 0;
+  REQUIRE(cost::write_profile(files.folder / "free.json", profile).ok());
+  const auto outcome =
+      lancet("plan " + files.config + " --ranks 2 --hosts 2 --set overlap.policy=partition --profile " +
+             (files.folder / "free.json"));
+  INFO(outcome.output);
+  REQUIRE(outcome.code == 0);
+  CHECK(outcome.lines_with("sequential *") == 1);
+  CHECK(outcome.lines_with("why: partition runs sequential: predicted ") == 1);
+}
+
+TEST_CASE("one rank has nothing to hide") {
+  const Files files;
+  test::write_declared_profile(files.profile, small(), 1, 1);
+  const auto outcome = lancet("plan " + files.config + " --profile " + files.profile + " --explain");
+  INFO(outcome.output);
+  REQUIRE(outcome.code == 0);
+  CHECK(outcome.lines_with("1 rank, 1 host") == 1);
+  CHECK(outcome.lines_with("nothing is exchanged and there is nothing to hide") == 1);
+}
+
+TEST_CASE("a profile of another device is taken where it is named, and where it is the only one that fits") {
+  const Files files;
+  auto refused = [&](const std::string& arguments, const std::vector<std::string>& said) {
+    const auto outcome = lancet("plan " + files.config + " " + arguments);
+    INFO(outcome.output);
+    CHECK(outcome.code == 2);
+    CHECK(std::count(outcome.output.begin(), outcome.output.end(), '\n') == 1);
+    for (const std::string& text : said) CHECK(outcome.lines_with(text) == 1);
+  };
+  refused("--ranks 2 --hosts 2 --set overlap.profile=" + files.profile,
+          {"costs.json: expected the profile of ", "found ", "ops of Declared CPU"});
+  refused("--ranks 4 --hosts 4 --profile " + files.profile,
+          {"expected ops and communication measured with 4 ranks on 4 hosts of 1 thread each",
+           "communication of Declared CPU (none), 1 thread, 1 rank a host, build 0123456789abcdef; mpi, 2 ranks, 2 "
+           "hosts"});
+  refused("--ranks 2 --hosts 2 --set threads=3 --profile " + files.profile, {"2 hosts of 3 threads each"});
+  refused("--ranks 2 --hosts 3 --profile " + files.profile, {"--hosts: expected at most the 2 ranks, found 3"});
+  refused("--ranks 3 --hosts 3 --profile " + files.profile, {"num_local_experts"});
+  refused("--ranks 2 --profile " + (files.folder / "none.json"), {"none.json: expected a profile"});
+
+  cost::Place newer = test::declared_place(2, 2), other = newer;  // of two builds the newer one
+  newer.device.build = "fedcba9876543210";
+  REQUIRE(cost::write_profile(files.profile, test::declared_profile(small(), newer)).ok());
+  const auto outcome = lancet("plan " + files.config + files.for_two);
+  CHECK(outcome.code == 0);
+  CHECK(outcome.lines_with("build fedcba9876543210; mpi") == 1);
+  other.device.cpu = "Another CPU";
+  REQUIRE(cost::write_profile(files.profile, test::declared_profile(small(), other)).ok());
+  refused("--ranks 2 --hosts 2 --profile " + files.profile,
+          {"expected one device measured with 2 ranks on 2 hosts of 1 thread each, found 2: Declared CPU"});
+}
+
+TEST_CASE("a profile that lacks ops says which, and how many") {
+  const Files files;
+  auto json = nlohmann::json::parse(text_of(files.profile));
+  auto& ops = json["devices"][0]["ops"];
+  const std::string lacking = "layer_norm(f32[4,16,32], f32[32], f32[32])";
+  REQUIRE(ops.erase(lacking) == 1);
+  files.folder.write("costs.json", json.dump());
+  const auto one = lancet("plan " + files.config + files.for_two);
+  CHECK(one.code == 2);
+  CHECK(one.lines_with("costs.json: expected the time of every op in the profile, found none of " + lacking +
+                       ": measure it with lancet profile") == 1);
+  const auto many = lancet("plan " + files.config + files.for_two + " --set model.n_embd=64");
+  CHECK(many.code == 2);
+  CHECK(std::regex_search(many.output, std::regex("found none of embedding.* and [0-9]+ more: measure it")));
+}
+
+#if defined(LANCET_HAVE_MPI)
+TEST_CASE("train --plan runs the plan, and its trace holds every instruction") {
+  const Files files;
+  const std::string plan_file = files.folder / "plan.ir", run = files.folder / "run", plain = files.folder / "plain";
+  REQUIRE(lancet("plan " + files.config + files.for_two + " --set overlap.policy=lancet --out " + plan_file).code == 0);
+  const std::string train = "train " + files.config + " --set train.steps=4 --set train.micro_batch_size=4 ";
+  REQUIRE(test::mpirun(2, train + "--run-dir " + plain).code == 0);
+  const auto outcome = test::mpirun(2, train + "--set log.trace=3 --plan " + plan_file + " --run-dir " + run);
+  INFO(outcome.output);
+  REQUIRE(outcome.code == 0);
+  const auto plan = ir::parse_plan(text_of(plan_file));
+  CHECK(text_of(run + "/plan.ir") == text_of(plan_file));
+  const std::string policy = plan->header.text("policy");
+  CHECK(policy != "sequential");
+  CHECK(outcome.lines_with("policy     " + policy + ": ") == 1);
+  CHECK(outcome.lines_with("; predicted step ") == 1);
+  CHECK(outcome.lines_with("ms (predicted ") == 2);  // the first and the last step
+  const auto records = test::metrics(run), expected = test::metrics(plain);
+  REQUIRE(records.size() == 4);
+  for (std::size_t i = 0; i < records.size(); ++i) {
+    CHECK(records[i]["predicted_ms"].get<double>() == Approx(plan->header.real("predicted_ms")));
+    CHECK(records[i]["loss"].get<double>() == Approx(expected[i]["loss"].get<double>()).epsilon(1e-5));
+    CHECK(expected[i]["predicted_ms"].is_null());
+  }
+  const auto trace = nlohmann::json::parse(text_of(run + "/trace.json"));
+  std::map<int, std::size_t> events;
+  for (const auto& event : trace["traceEvents"]) events[event["pid"]] += event["ph"] == "X";
+  const std::size_t count = plan->program.instructions.size();
+  CHECK(events == std::map<int, std::size_t>{{0, count}, {1, count}, {2, count}});
+  CHECK_FALSE(std::filesystem::exists(plain + "/trace.json"));
+
+  const auto refused = test::mpirun(2, train + "--set model.n_embd=64 --plan " + plan_file + " --run-dir " + run);
+  CHECK(refused.code == 2);
+  CHECK(refused.lines_with("plan.ir: header: model: expected a plan of the model with the hash ") == 1);
+}
+#endif
+
+}  // namespace lancet

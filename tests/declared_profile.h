@@ -1,0 +1,43 @@
+// A file of costs for a config without measuring: every op that its planning asks about, by DeclaredCosts.
+#pragma once
+#include "declared_costs.h"
+#include "lancet/base/check.h"
+#include "lancet/cost/profile.h"
+#include "lancet/train/profile.h"
+
+namespace lancet::test {
+
+// The CPU of no machine.
+inline cost::Place declared_place(int ranks, int hosts) {
+  return {{"Declared CPU", "none", 1, (ranks + hosts - 1) / hosts, "0123456789abcdef"},
+          {ranks > 1 ? "mpi" : "self", ranks, hosts}};
+}
+
+inline cost::Profile declared_profile(const config::Config& config, const cost::Place& place,
+                                      const DeclaredCosts& costs = {}) {
+  cost::Profile profile(place);
+  for (const ir::Program& program : train::step_programs(config, place.cluster.ranks))
+    for (const ir::Instruction& instruction : program.instructions) {
+      if (!cost::is_local(program, instruction)) continue;
+      const std::string key = cost::op_key(program, instruction);
+      profile.ops[key] = {costs.compute_ms(key).value(), 1, 0};
+    }
+  if (place.cluster.ranks == 1) return profile;
+  for (const double bytes : {1e3, 1e6}) {
+    profile.wire.all_to_all.push_back({bytes, costs.all_to_all_ms(bytes)});
+    profile.wire.all_reduce.push_back({bytes, costs.all_reduce_ms(bytes)});
+  }
+  profile.wire.core_ms_per_mb = costs.core_ms_per_mb();
+  profile.wire.launch_ms = costs.launch_ms();
+  profile.wire.interference = costs.interference();
+  return profile;
+}
+
+// In a file, which may hold others.
+inline std::string write_declared_profile(const std::string& path, const config::Config& config, int ranks, int hosts) {
+  const Status written = cost::write_profile(path, declared_profile(config, declared_place(ranks, hosts)));
+  LANCET_CHECK(written.ok(), "{}", written.error().message);
+  return path;
+}
+
+}  // namespace lancet::test

@@ -1,0 +1,67 @@
+// What a schedule does, read off programs and times made by hand.
+#include "lancet/planner/schedule_report.h"
+
+#include "support.h"
+
+using namespace lancet;
+
+namespace {
+
+ir::Program parsed(std::string_view text) {
+  auto program = ir::parse(text);
+  if (!program.ok()) FAIL(program.error().message);
+  return *program;
+}
+
+}  // namespace
+
+TEST_CASE("what lies under an all-to-all") {
+  const ir::Program program = parsed(R"(program p
+input @x : f32[4]
+%0 : f32[4] = gelu(@x)  # compute forward a
+%1 : f32[4] = all_to_all(%0)  # expert forward b
+%2 : f32[4] = gelu(%0)  # compute dw c
+%3 : f32[4] = gelu(%2)  # compute dw d
+%4 : f32[4] = all_to_all(%1)  # expert forward e
+%5 : f32[4] = gelu(%4)  # compute forward f
+%6 : f32[4] = all_to_all(%5)  # expert forward g
+)");
+  //                                   a       b       c       d       e       f        g
+  const std::vector<ir::Interval> when{{0, 2}, {1, 5}, {2, 3}, {4, 8}, {6, 9}, {9, 10}, {10, 10}};
+  const auto covers = planner::exchange_covers(program, when);
+  REQUIRE(covers.size() == 2);  // the last one takes no time
+  CHECK(covers[0].exchange.value == 1);
+  CHECK(covers[0].ms == 4);
+  CHECK(covers[0].covered_ms == 1 + 1 + 1);
+  REQUIRE(covers[0].under.size() == 3);
+  CHECK(covers[0].under[0].instruction.value == 0);
+  CHECK(covers[0].under[2].instruction.value == 3);
+  CHECK(covers[0].under[2].ms == 1);
+  CHECK(covers[1].exchange.value == 4);
+  CHECK(covers[1].covered_ms == 2);
+  REQUIRE(covers[1].under.size() == 1);
+  CHECK(covers[1].under[0].instruction.value == 3);  // the same one lies under both
+}
+
+TEST_CASE("ranges are stretches of instructions in equally many parts") {
+  const ir::Program program = parsed(R"(program p
+input @x : f32[4]
+%0 : f32[4] = gelu(@x)  # compute forward whole.0
+%1 : f32[4] = gelu(%0) {part=0, parts=2}  # compute forward a
+%2 : f32[4] = gelu(%0) {part=1, parts=2}  # compute forward a
+%3 : f32[4] = gelu(%1) {part=0, parts=2}  # compute forward b
+%4 : f32[4] = gelu(%2) {part=1, parts=2}  # compute forward b
+%5 : f32[4] = gelu(%4)  # compute forward whole.1
+%6 : f32[4] = gelu(%5) {part=0, parts=2}  # compute forward c
+%7 : f32[4] = gelu(%6) {part=0, parts=4}  # compute forward d
+%8 : f32[4] = gelu(%7) {part=0, parts=2}  # compute dx c
+)");
+  const auto ranges = planner::split_ranges(program);
+  REQUIRE(ranges.size() == 4);
+  CHECK((ranges[0].first == "a" && ranges[0].last == "b" && ranges[0].parts == 2));
+  CHECK((ranges[1].first == "c" && ranges[1].last == "c" && ranges[1].parts == 2));
+  CHECK((ranges[2].first == "d" && ranges[2].parts == 4));
+  CHECK((ranges[3].role == ir::Role::dx && ranges[3].first == "c"));
+  CHECK(planner::split_ranges(parsed("program p\ninput @x : f32[4]\n%0 : f32[4] = gelu(@x)  # compute forward a\n"))
+            .empty());
+}

@@ -1,0 +1,267 @@
+// Plan files: what is read back is what was made; what does not fit, or was broken by an edit, is refused.
+#include "lancet/train/plan.h"
+
+#include <fmt/format.h>
+
+#include <catch2/catch.hpp>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <regex>
+
+#include "declared_profile.h"
+#include "lancet/base/atomic_file.h"
+#include "temporary_folder.h"
+#include "train/support.h"
+
+namespace lancet {
+namespace {
+
+config::Config config_with(config::Policy policy) {
+  config::Config config = test::small_config();
+  config.overlap.policy = policy;
+  return config;
+}
+
+// A plan for two ranks, as text, in a folder that goes with it.
+struct PlanFile {
+  explicit PlanFile(const config::Config& config, int ranks = 2) {
+    const std::string profile = test::write_declared_profile(folder / "costs.json", config, ranks, ranks);
+    auto made = train::plan_offline(config, {.ranks = ranks, .hosts = ranks, .profile = profile});
+    if (!made.ok()) FAIL(made.error().message);
+    planned = *std::move(made);
+    text = ir::print(planned.plan);
+  }
+  std::string error_of(const std::string& edited, const config::Config& config, int ranks = 2) const {
+    const auto read = train::read_plan(folder.write("edited.ir", edited), config, ranks);
+    REQUIRE_FALSE(read.ok());
+    CHECK(read.error().code == ExitCode::config);
+    CHECK(read.error().message.starts_with("--plan " + (folder / "edited.ir") + ": "));
+    CHECK(read.error().message.find('\n') == std::string::npos);
+    return read.error().message;
+  }
+  test::TemporaryFolder folder;
+  train::PlannedStep planned;
+  std::string text;
+};
+
+std::string replaced(const std::string& text, const std::string& pattern, const std::string& by) {
+  const std::string result = std::regex_replace(text, std::regex(pattern), by, std::regex_constants::format_first_only);
+  REQUIRE((result != text));
+  return result;
+}
+
+bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+}  // namespace
+
+TEST_CASE("a plan file reads back as it was made") {
+  const auto policy =
+      GENERATE(config::Policy::sequential, config::Policy::dw, config::Policy::partition, config::Policy::lancet);
+  const config::Config config = config_with(policy);
+  const PlanFile file(config);
+  const auto read = train::read_plan(file.folder.write("plan.ir", file.text), config, 2);
+  if (!read.ok()) FAIL(read.error().message);
+  CHECK(ir::print(*read) == file.text);
+  CHECK(read->header.text("policy") == config::name(policy));
+  auto other_way = config;  // how a config plans does not decide what a plan file may say
+  other_way.overlap.policy = config::Policy::automatic;
+  other_way.overlap.bucket_bytes = 1000;
+  other_way.train.lr = 3;
+  CHECK(train::read_plan(file.folder / "plan.ir", other_way, 2).ok());
+}
+
+TEST_CASE("the report covers every policy") {
+  const PlanFile file(config_with(config::Policy::automatic));
+  const planner::PlanReport& report = file.planned.report;
+  REQUIRE(report.policies.size() == 5);
+  CHECK(report.asked == "auto");
+  for (const planner::PolicyResult& result : report.policies) {
+    INFO(result.policy);
+    CHECK(result.timeline.makespan >= report.floor.ms() * (1 - 1e-9));
+    CHECK(result.arena_bytes > 0);
+    if (result.policy != report.chosen) continue;
+    CHECK(result.arena_bytes == file.planned.plan.arena_bytes);
+    CHECK(result.timeline.makespan == file.planned.plan.header.real("predicted_ms"));
+    CHECK(result.timeline.exposed == file.planned.plan.header.real("exposed_ms"));
+  }
+  CHECK(report.policies[0].parts == 1);
+  CHECK(report.policies[3].parts > 1);  // partition, on a slow wire
+}
+
+TEST_CASE("a plan of something else is refused by what differs") {
+  const config::Config config = config_with(config::Policy::dw);
+  const PlanFile file(config);
+  auto other = config;
+  SECTION("model") {
+    other.model.n_embd = 64;
+    CHECK(has(file.error_of(file.text, other), "header: model: expected a plan of the model with the hash "));
+    other = config;
+    other.train.micro_batch_size = 4;
+    CHECK(has(file.error_of(file.text, other), "header: model: "));
+  }
+  SECTION("optimizer") {
+    other.train.weight_decay = 0.5;
+    CHECK(has(file.error_of(file.text, other), "weight_decay=0.5 clip_grad=1, found adamw beta1=0.9"));
+  }
+  SECTION("ranks") { CHECK(has(file.error_of(file.text, config, 4), "header: ")); }
+  SECTION("ranks alone") {
+    const std::string edited = replaced(file.text, "ranks=2, build", "ranks=4, build");
+    CHECK(has(file.error_of(edited, config), "header: ranks: expected a plan for so many ranks: 2, found 4"));
+  }
+  SECTION("build") {
+    const std::string edited = replaced(file.text, "build=\"?[0-9a-f]+\"?", "build=feedfeedfeedfeed");
+    CHECK(has(file.error_of(edited, config), "header: build: expected a plan made by the build " +
+                                                 std::string(cost::kernel_build()) + ", found feedfeedfeedfeed"));
+  }
+  SECTION("no header") {
+    CHECK(has(file.error_of(replaced(file.text, "plan \\{[^\n]*", "plan {policy=dw}"), config), "found none"));
+  }
+  SECTION("accumulation") {
+    other.train.gradient_accumulation_steps = 2;
+    CHECK(has(file.error_of(file.text, other), "expected train.gradient_accumulation_steps = 1"));
+  }
+  SECTION("no plan") {
+    CHECK(has(file.error_of("what is this\n", config), "line 1"));
+    CHECK(has(file.error_of("", config), "header: model: "));
+    const auto none = train::read_plan(file.folder / "none.ir", config, 2);
+    REQUIRE_FALSE(none.ok());
+    CHECK(none.error().code == ExitCode::config);
+    CHECK(has(none.error().message, "none.ir: expected a plan"));
+  }
+}
+
+TEST_CASE("an edit that breaks a plan is refused, and the instruction is named") {
+  const config::Config config = config_with(config::Policy::dw);
+  const PlanFile file(config);
+  SECTION("a wait is taken away") {
+    // The first exchange of a layer's tokens waits for their dispatch.
+    const std::string edited =
+        replaced(file.text, "(\\n\\[[0-9]+\\] [^\n]*= all_to_all\\([^\n]*) \\| wait [0-9 ]+", "$1 ");
+    const std::string error = file.error_of(edited, config);
+    CHECK(std::regex_search(error, std::regex("nothing makes instruction \\[[0-9]+\\] wait for \\[[0-9]+\\]")));
+    CHECK(has(error, "all_to_all"));
+  }
+  SECTION("a wait points forward") {
+    const std::string edited = replaced(file.text, "\\n\\[3\\] ([^\n]*) \\| at", "\n[3] $1 | wait 9 | at");
+    CHECK(has(file.error_of(edited, config), "expected the number of an earlier instruction"));
+  }
+  SECTION("two tensors in the same place") {
+    const std::string edited = replaced(file.text, "\\n\\[2\\] ([^\n]*) \\| at [0-9]+", "\n[2] $1 | at 0");
+    CHECK(std::regex_search(file.error_of(edited, config),
+                            std::regex("share bytes of the arena, and nothing orders \\[[0-9]+\\] against")));
+  }
+  SECTION("past the arena's end") {
+    CHECK(has(file.error_of(replaced(file.text, "arena [0-9]+", "arena 64"), config), "of an arena of 64"));
+  }
+  SECTION("an all-to-all on the compute lane") {
+    const std::string edited = replaced(file.text, "(= all_to_all\\([^\n]*# )expert", "$1compute");
+    CHECK(has(file.error_of(edited, config), "expected it on the lane expert, found compute"));
+  }
+  SECTION("an update that forgets to update") {
+    const std::string edited = replaced(file.text, "adamw\\(&@wte.weight,", "adamw(@wte.weight,");
+    CHECK(has(file.error_of(edited, config), "expected operand 0 to be updated in place"));
+  }
+  SECTION("an output is gone") {
+    CHECK(has(file.error_of(replaced(file.text, "output grad_norm[^\n]*\n", ""), config), "output grad_norm"));
+  }
+  SECTION("a prediction that is no time") {
+    const std::string edited = replaced(file.text, "\\| ms [0-9.e-]+ [0-9.e-]+", "| ms 5.0 1.0");
+    CHECK(has(file.error_of(edited, config), "expected predicted times from 0 on, found ms 5 1"));
+  }
+}
+
+TEST_CASE("ranks with different plan files stop together") {
+  const config::Config config = config_with(config::Policy::dw);
+  const PlanFile file(config);
+  const std::string mine = file.folder.write("mine.ir", file.text);
+  const std::string other = file.folder.write("other.ir", replaced(file.text, "\\| ms [0-9.e-]+ ", "| ms 0.0001 "));
+  std::vector<Error> errors(2);
+  const Status status = comm::run_inproc(2, [&](comm::Communicator& world) -> Status {
+    const auto trainer =
+        train::Trainer::create(config, world, {.local_ranks = 2, .plan_file = world.rank() == 0 ? mine : other});
+    if (trainer.ok()) return internal_error("expected an error");
+    errors[std::size_t(world.rank())] = trainer.error();
+    return {};
+  });
+  REQUIRE(status.ok());
+  for (const Error& error : errors) {
+    CHECK(error.code == ExitCode::config);
+    CHECK(error.agreed);
+    CHECK(has(error.message, "expected the same file on all ranks, found another than rank 0's"));
+  }
+}
+
+TEST_CASE("a run of a plan file trains as sequential does; its trace has each instruction once a rank") {
+  const config::Config plain = config_with(config::Policy::sequential);
+  const auto expected = test::run_steps(plain, 2, 3);
+  config::Config config = config_with(config::Policy::lancet);
+  config.log.trace = 3;
+  const PlanFile file(config);
+  const std::string path = file.folder.write("plan.ir", file.text);
+  std::vector<train::StepRecord> records;
+  std::string trace, banner;
+  const Status status = comm::run_inproc(2, [&](comm::Communicator& world) -> Status {
+    LANCET_ASSIGN(const auto trainer, train::Trainer::create(config, world, {.local_ranks = 2, .plan_file = path}));
+    for (int step = 0; step < 3; ++step) {
+      LANCET_ASSIGN(const train::StepRecord record, trainer->step(step));
+      if (world.rank() == 0) records.push_back(record);
+    }
+    LANCET_ASSIGN(const std::string text, trainer->trace());
+    CHECK(text.empty() == (world.rank() != 0));
+    if (world.rank() == 0) trace = text, banner = trainer->banner();
+    return {};
+  });
+  if (!status.ok()) FAIL(status.error().message);
+  const ir::Plan& plan = file.planned.plan;
+  CHECK(has(banner, fmt::format("policy     lancet: {} instructions; predicted step {:.1f} ms, exposed {:.1f} ms",
+                                plan.program.instructions.size(), plan.header.real("predicted_ms"),
+                                plan.header.real("exposed_ms"))));
+  for (std::size_t i = 0; i < records.size(); ++i) {
+    CHECK(records[i].loss == Approx(expected[i].loss).epsilon(1e-6));
+    CHECK(records[i].predicted_ms == plan.header.real("predicted_ms"));
+    CHECK(records[i].exposed_ms <= records[i].a2a_ms + records[i].allreduce_ms);
+    CHECK(records[i].hidden_pct.value() >= 0);
+    CHECK(records[i].hidden_pct.value() <= 100);
+  }
+  std::map<std::pair<int, std::size_t>, int> seen;
+  const auto json = nlohmann::json::parse(trace);
+  for (const auto& event : json["traceEvents"])
+    if (event["ph"] == "X") ++seen[{event["pid"].get<int>(), event["args"]["index"].get<std::size_t>()}];
+  CHECK(seen.size() == 3 * plan.program.instructions.size());
+  for (const auto& [where, times] : seen) CHECK(times == 1);
+}
+
+TEST_CASE("a run says why it is sequential") {
+  test::DeclaredCosts costs;
+  costs.wire_mb_per_s = 1e12;
+  costs.latency_ms = 0;
+  const config::Config config = config_with(config::Policy::partition);
+  const Status status = comm::run_inproc(2, [&](comm::Communicator& world) -> Status {
+    LANCET_ASSIGN(const auto trainer, train::Trainer::create(config, world, {.local_ranks = 2, .costs = &costs}));
+    if (world.rank() != 0) return {};
+    const std::string banner = trainer->banner();
+    INFO(banner);
+    CHECK(has(banner, "policy     sequential: "));
+    CHECK(has(banner, "\nwhy        partition runs sequential: predicted "));
+    return {};
+  });
+  if (!status.ok()) FAIL(status.error().message);
+}
+
+TEST_CASE("micro batches add their predictions up") {
+  test::DeclaredCosts costs;
+  config::Config config = config_with(config::Policy::dw);
+  config.train.micro_batch_size = 2;
+  config.train.gradient_accumulation_steps = 3;
+  const Status status = comm::run_inproc(2, [&](comm::Communicator& world) -> Status {
+    LANCET_ASSIGN(const auto trainer, train::Trainer::create(config, world, {.local_ranks = 2, .costs = &costs}));
+    LANCET_ASSIGN(const train::StepRecord record, trainer->step(0));
+    const double update = trainer->executor().plan().header.real("predicted_ms");
+    CHECK(record.predicted_ms.value() > 1.5 * update);  // a micro batch lacks the update and the all-reduces alone
+    CHECK(record.predicted_ms.value() < 3 * update);
+    return {};
+  });
+  if (!status.ok()) FAIL(status.error().message);
+}
+
+}  // namespace lancet
