@@ -21,7 +21,7 @@ std::string_view direction(ir::Role role) { return role == ir::Role::forward ? "
 
 // "h.2.attn.c_attn dw": what an instruction does, the same for all its parts.
 std::string site(const ir::Instruction& instruction) {
-  return fmt::format("{} {}", instruction.label, ir::name(instruction.role));
+  return fmt::format("{} {}", planner::site_of(instruction), ir::name(instruction.role));
 }
 
 // The parts of one all-to-all, and what lies under them.
@@ -40,7 +40,7 @@ std::vector<SiteCover> site_covers(const ir::Plan& plan) {
     const ir::Instruction& exchange = plan.program.instructions[cover.exchange.index()];
     if (!exchange.op.starts_with("all_to_all")) continue;  // counts are a few bytes
     const auto [it, first] = index.emplace(site(exchange), sites.size());
-    if (first) sites.push_back({exchange.label, direction(exchange.role), 0, 0, 0, {}});
+    if (first) sites.push_back({planner::site_of(exchange), direction(exchange.role), 0, 0, 0, {}});
     SiteCover& sum = sites[it->second];
     ++sum.parts;
     sum.ms += cover.ms;

@@ -1,9 +1,7 @@
 #include "lancet/planner/schedule_report.h"
 
 #include <algorithm>
-#include <optional>
-
-#include "lancet/ops/catalogue.h"
+#include <map>
 
 namespace lancet::planner {
 namespace {
@@ -13,10 +11,25 @@ using ir::Role;
 
 bool takes_time(const ir::Interval& when) { return when.end > when.start; }
 
-bool is_view(const ir::Program& program, const ir::Instruction& instruction) {
-  const ops::Work work = ops::work(program, instruction);
-  return work.flops == 0 && work.bytes == 0;
-}
+bool is_part(const ir::Instruction& at) { return at.attributes.has("parts") && at.attributes.has("part"); }
+
+bool is_first_part(const ir::Instruction& at) { return is_part(at) && at.attributes.integer("part") == 0; }
+
+// Sets of instructions that grow together.
+class Components {
+ public:
+  explicit Components(std::size_t size) : parent_(size) {
+    for (std::size_t i = 0; i < size; ++i) parent_[i] = i;
+  }
+  std::size_t of(std::size_t i) {
+    while (parent_[i] != i) i = parent_[i] = parent_[parent_[i]];
+    return i;
+  }
+  void join(std::size_t a, std::size_t b) { parent_[of(b)] = of(a); }
+
+ private:
+  std::vector<std::size_t> parent_;
+};
 
 }  // namespace
 
@@ -43,22 +56,35 @@ std::vector<ExchangeCover> exchange_covers(const ir::Program& program, std::span
   return covers;
 }
 
+std::string site_of(const ir::Instruction& instruction) {
+  if (!is_part(instruction)) return instruction.label;
+  const std::string suffix = "/" + std::to_string(instruction.attributes.integer("part"));
+  const std::string_view label = instruction.label;
+  return std::string(label.ends_with(suffix) ? label.substr(0, label.size() - suffix.size()) : label);
+}
+
 std::vector<SplitRange> split_ranges(const ir::Program& program) {
+  const auto& instructions = program.instructions;
+  Components components(instructions.size());
+  std::vector<std::vector<std::size_t>> makers(program.tensors.size());  // by the tensor that holds what they make
+  for (std::size_t i = 0; i < instructions.size(); ++i) {
+    const ir::Instruction& at = instructions[i];
+    if (!is_first_part(at)) continue;
+    for (ir::TensorId operand : at.operands)
+      for (std::size_t maker : makers[program.root(operand).index()])
+        if (instructions[maker].role == at.role &&
+            instructions[maker].attributes.integer("parts") == at.attributes.integer("parts"))
+          components.join(maker, i);
+    for (ir::TensorId result : at.results) makers[program.root(result).index()].push_back(i);
+  }
   std::vector<SplitRange> ranges;
-  for (const Role role : {Role::forward, Role::dx}) {
-    bool open = false;
-    for (const ir::Instruction& at : program.instructions) {
-      if (at.role != role) continue;
-      const int parts = int(at.attributes.integer("parts", 1));
-      if (parts == 1) {  // what stays whole ends a range, but for messages and views
-        if (at.lane == Lane::compute && !is_view(program, at)) open = false;
-        continue;
-      }
-      if (at.attributes.integer("part", 0) != 0) continue;
-      if (!open || ranges.back().parts != parts) ranges.push_back({role, parts, at.label, at.label});
-      ranges.back().last = at.label;
-      open = true;
-    }
+  std::map<std::size_t, std::size_t> index;  // of a component
+  for (std::size_t i = 0; i < instructions.size(); ++i) {
+    const ir::Instruction& at = instructions[i];
+    if (!is_first_part(at) || (at.role != Role::forward && at.role != Role::dx)) continue;
+    const auto [it, first] = index.emplace(components.of(i), ranges.size());
+    if (first) ranges.push_back({at.role, int(at.attributes.integer("parts")), site_of(at), site_of(at)});
+    ranges[it->second].last = site_of(at);
   }
   return ranges;
 }

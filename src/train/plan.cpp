@@ -72,6 +72,17 @@ Status check_predictions(const ir::Plan& plan) {
   return {};
 }
 
+// Kernels rest on it, and an all-reduce takes neighbours in one call.
+Status check_alignment(const ir::Plan& plan) {
+  constexpr std::int64_t alignment = 64;
+  for (std::size_t i = 0; i < plan.offsets.size(); ++i)
+    if (plan.offsets[i] > 0 && plan.offsets[i] % alignment != 0)
+      return config_error(fmt::format("{}: expected a place at a multiple of {} bytes, found {}",
+                                      plan.program.display({static_cast<std::int32_t>(i)}), alignment,
+                                      plan.offsets[i]));
+  return {};
+}
+
 // Every named tensor and output as a line, to compare and to show.
 std::set<std::string> interface_of(const ir::Program& program) {
   std::set<std::string> lines;
@@ -109,6 +120,7 @@ Result<ir::Plan> checked_plan(std::string_view text, const config::Config& confi
   LANCET_TRY(same_header(plan, expected));
   LANCET_TRY(ops::verify(plan.program));
   LANCET_TRY(ir::verify(plan));
+  LANCET_TRY(check_alignment(plan));
   LANCET_TRY(check_predictions(plan));
   LANCET_TRY(same_interface(plan.program, expected.program));
   return plan;

@@ -222,11 +222,28 @@ class TrainerImpl final : public Trainer {
                                    {.local_ranks = options_.local_ranks, .default_path = options_.default_profile}));
       costs = &*profile;
     }
-    LANCET_ASSIGN(update_plan_, plan_on_first(true, costs, &report_));
+    if (!costs && world_.rank() == 0) {
+      profile = known_costs();
+      if (profile) costs = &*profile;
+    }
+    const bool chooses = config_.overlap.policy != config::Policy::sequential;
+    LANCET_ASSIGN(update_plan_, plan_on_first(true, costs, chooses ? &report_ : nullptr));
     if (config_.train.gradient_accumulation_steps > 1) {
       LANCET_ASSIGN(micro_plan_, plan_on_first(false, costs, nullptr));
     }
     return make_evaluate_plan();
+  }
+
+  // Of a run that needs no costs: those that the file happens to hold, so that its step is predicted, too.
+  std::optional<cost::Profile> known_costs() const {
+    const std::string path = config_.overlap.profile.empty() ? options_.default_profile : config_.overlap.profile;
+    if (path.empty()) return {};
+    auto held = cost::read_profile(path, place_of(config_, world_, options_.local_ranks));
+    if (!held.ok()) return {};
+    const bool accumulates = config_.train.gradient_accumulation_steps > 1;
+    for (const bool update : {true, false})
+      if ((update || accumulates) && !plan_step(config_, world_.size(), update, false, &*held).ok()) return {};
+    return *std::move(held);
   }
 
   // Planning is rank 0's; the others learn what it found.

@@ -154,7 +154,8 @@ TEST_CASE("train --plan runs the plan, and its trace holds every instruction") {
   const Files files;
   const std::string plan_file = files.folder / "plan.ir", run = files.folder / "run", plain = files.folder / "plain";
   REQUIRE(lancet("plan " + files.config + files.for_two + " --set overlap.policy=lancet --out " + plan_file).code == 0);
-  const std::string train = "train " + files.config + " --set train.steps=4 --set train.micro_batch_size=4 ";
+  const std::string train =
+      "train " + files.config + " --set train.steps=4 --set overlap.profile=" + (files.folder / "none.json ");
   REQUIRE(test::mpirun(2, train + "--run-dir " + plain).code == 0);
   const auto outcome = test::mpirun(2, train + "--set log.trace=3 --plan " + plan_file + " --run-dir " + run);
   INFO(outcome.output);

@@ -43,25 +43,50 @@ input @x : f32[4]
   CHECK(covers[1].under[0].instruction.value == 3);  // the same one lies under both
 }
 
-TEST_CASE("ranges are stretches of instructions in equally many parts") {
+TEST_CASE("ranges are stretches of parts that follow one another, whatever stands between them") {
   const ir::Program program = parsed(R"(program p
 input @x : f32[4]
 %0 : f32[4] = gelu(@x)  # compute forward whole.0
-%1 : f32[4] = gelu(%0) {part=0, parts=2}  # compute forward a
-%2 : f32[4] = gelu(%0) {part=1, parts=2}  # compute forward a
-%3 : f32[4] = gelu(%1) {part=0, parts=2}  # compute forward b
-%4 : f32[4] = gelu(%2) {part=1, parts=2}  # compute forward b
-%5 : f32[4] = gelu(%4)  # compute forward whole.1
-%6 : f32[4] = gelu(%5) {part=0, parts=2}  # compute forward c
-%7 : f32[4] = gelu(%6) {part=0, parts=4}  # compute forward d
-%8 : f32[4] = gelu(%7) {part=0, parts=2}  # compute dx c
+%1 : f32[4] = gelu(%0) {part=0, parts=2}  # compute forward a/0
+%2 : f32[4] = gelu(%0) {part=1, parts=2}  # compute forward a/1
+%3 : f32[4] = sum(%1, %2)  # compute forward a
+%4 : f32[4] = gelu(%1) {part=0, parts=2}  # compute forward b/0
+%5 : f32[4] = gelu(%2) {part=1, parts=2}  # compute forward b/1
+%10 : f32[4] = sum(%4, %5)  # compute forward joined
+%6 : f32[4] = gelu(%3)  # compute forward whole.1
+%7 : f32[4] = gelu(%6) {part=0, parts=2}  # compute forward c/0
+%8 : f32[4] = gelu(%7) {part=0, parts=4}  # compute forward d/0
+%9 : f32[4] = gelu(%7) {part=0, parts=2}  # compute dx c/0
 )");
+  struct Expected {
+    ir::Role role;
+    int parts;
+    std::string first, last;
+  };
+  const std::vector<Expected> expected{{ir::Role::forward, 2, "a", "b"},
+                                       {ir::Role::forward, 2, "c", "c"},
+                                       {ir::Role::forward, 4, "d", "d"},
+                                       {ir::Role::dx, 2, "c", "c"}};
   const auto ranges = planner::split_ranges(program);
-  REQUIRE(ranges.size() == 4);
-  CHECK((ranges[0].first == "a" && ranges[0].last == "b" && ranges[0].parts == 2));
-  CHECK((ranges[1].first == "c" && ranges[1].last == "c" && ranges[1].parts == 2));
-  CHECK((ranges[2].first == "d" && ranges[2].parts == 4));
-  CHECK((ranges[3].role == ir::Role::dx && ranges[3].first == "c"));
+  REQUIRE(ranges.size() == expected.size());
+  for (std::size_t i = 0; i < ranges.size(); ++i) {
+    CHECK(ranges[i].role == expected[i].role);
+    CHECK(ranges[i].parts == expected[i].parts);
+    CHECK(ranges[i].first == expected[i].first);
+    CHECK(ranges[i].last == expected[i].last);
+  }
   CHECK(planner::split_ranges(parsed("program p\ninput @x : f32[4]\n%0 : f32[4] = gelu(@x)  # compute forward a\n"))
             .empty());
+}
+
+TEST_CASE("a site is the label without the part") {
+  const ir::Program program = parsed(R"(program p
+input @x : f32[4]
+%0 : f32[4] = gelu(@x) {part=3, parts=4}  # compute forward h.0.mlp/3
+%1 : f32[4] = gelu(@x) {part=1, parts=4}  # compute forward h.0.mlp/3
+%2 : f32[4] = gelu(@x)  # compute forward h.0.mlp/3
+)");
+  CHECK(planner::site_of(program.instructions[0]) == "h.0.mlp");
+  CHECK(planner::site_of(program.instructions[1]) == "h.0.mlp/3");
+  CHECK(planner::site_of(program.instructions[2]) == "h.0.mlp/3");
 }

@@ -150,6 +150,19 @@ TEST_CASE("an edit that breaks a plan is refused, and the instruction is named")
     CHECK(std::regex_search(file.error_of(edited, config),
                             std::regex("share bytes of the arena, and nothing orders \\[[0-9]+\\] against")));
   }
+  SECTION("a place that is not aligned") {
+    const ir::Program& program = file.planned.plan.program;
+    const std::size_t last = program.instructions.size();
+    std::string edited = file.text;  // the arena grows by a place that nothing else has
+    for (std::size_t i = 0; i < last && edited == file.text; ++i) {
+      const ir::Instruction& at = program.instructions[i];
+      if (at.results.size() != 1 || file.planned.plan.offsets[at.results[0].index()] < 0) continue;
+      edited = replaced(edited, "\\n(\\[" + std::to_string(i) + "\\] [^\n]*) \\| at [0-9]+",
+                        "\n$1 | at " + std::to_string(file.planned.plan.arena_bytes + 4));
+      edited = replaced(edited, "arena [0-9]+", "arena " + std::to_string(2 * file.planned.plan.arena_bytes));
+    }
+    CHECK(has(file.error_of(edited, config), "expected a place at a multiple of 64 bytes, found "));
+  }
   SECTION("past the arena's end") {
     CHECK(has(file.error_of(replaced(file.text, "arena [0-9]+", "arena 64"), config), "of an arena of 64"));
   }

@@ -21,11 +21,15 @@ struct ExchangeCover {
 // Every instruction of the expert lane that takes time, in launch order. when: per instruction.
 std::vector<ExchangeCover> exchange_covers(const ir::Program& program, std::span<const ir::Interval> when);
 
-// A stretch of the forward pass (or, with role dx, of the backward pass) whose instructions run in `parts` parts.
+// The label without the number of the part: the same for all parts of an instruction.
+std::string site_of(const ir::Instruction& instruction);
+
+// A stretch of the forward pass (or, with role dx, of the backward pass) whose instructions run in `parts` parts, each
+// on what the same part made before. first, last: their sites in program order.
 struct SplitRange {
   ir::Role role = ir::Role::forward;
   int parts = 1;
-  std::string first, last;  // labels
+  std::string first, last;
 };
 std::vector<SplitRange> split_ranges(const ir::Program& program);
 
