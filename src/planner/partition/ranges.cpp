@@ -69,21 +69,37 @@ class RangeCosts {
   const std::vector<std::size_t>& groups_;
 };
 
+bool makes_route(const ir::Program& program, const ir::Instruction& at) {
+  return std::any_of(at.results.begin(), at.results.end(),
+                     [&](ir::TensorId id) { return program.type(id).dtype == DType::route; });
+}
+
+// The last instruction of the forward pass that reads what this one makes.
+std::size_t last_reader(const Step& step, std::size_t maker) {
+  const ir::Program& program = step.program();
+  std::size_t last = maker;
+  for (std::size_t i = maker + 1; i < step.forward_end(); ++i)
+    for (ir::TensorId operand : program.instructions[i].operands)
+      for (ir::TensorId result : program.instructions[maker].results)
+        if (program.type(result).dtype == DType::route && operand == result) last = i;
+  return last;
+}
+
 }  // namespace
 
 std::vector<std::size_t> forward_groups(const Step& step, int groups_per_moe) {
   const auto& instructions = step.program().instructions;
-  // From a layer's first exchange to its last: the counts or the dispatch, whichever comes first, to the way back.
+  // A route has as many parts for all who read it: a layer's gate to its combine, exchanges among them, are one group.
   std::vector<bool> glued(step.forward_end());  // to the instruction before
   double between = 0;
   int layers = 0;
   for (std::size_t i = 0; i < step.forward_end(); ++i) {
-    if (instructions[i].op != "exchange_counts") {
+    if (!makes_route(step.program(), instructions[i])) {
       between += instructions[i].lane == Lane::compute ? step.loads()[i].ms : 0;
       continue;
     }
     ++layers;
-    while (instructions[i].op != "all_to_all_back") glued[++i] = true;
+    for (const std::size_t end = last_reader(step, i); i < end;) glued[++i] = true;
   }
   const double length = between / std::max(1, layers) / groups_per_moe;
   std::vector<std::size_t> boundaries{0};
@@ -91,7 +107,7 @@ std::vector<std::size_t> forward_groups(const Step& step, int groups_per_moe) {
   for (std::size_t i = 1; i < step.forward_end(); ++i) {
     if (glued[i]) continue;
     filled += step.loads()[i - 1].ms;
-    const bool at_core = instructions[i].op == "exchange_counts" || glued[i - 1];
+    const bool at_core = makes_route(step.program(), instructions[i]) || glued[i - 1];
     if (!at_core && filled < length) continue;
     boundaries.push_back(i);
     filled = 0;

@@ -14,7 +14,7 @@ struct RangeLimits {
 };
 
 // The forward pass cut in groups: boundaries[g] is the first instruction of group g, the last entry the end. The
-// instructions from a layer's first exchange to its last are one group; those between layers are cut where about 1 /
+// instructions from a layer's gate to its combine are one group; those between layers are cut where about 1 /
 // groups_per_moe of their time has passed.
 std::vector<std::size_t> forward_groups(const Step& step, int groups_per_moe);
 
