@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <sstream>
 
 #include "plan_report.h"
 
@@ -9,6 +10,21 @@ namespace {
 
 using planner::PlanReport;
 using planner::PolicyResult;
+
+// Lines of at most 100 characters, broken at spaces.
+std::string wrapped(const std::string& text) {
+  constexpr std::size_t width = 100;
+  std::string result, line;
+  std::istringstream words(text);
+  for (std::string word; words >> word;) {
+    if (!line.empty() && line.size() + 1 + word.size() > width) {
+      result += line + "\n";
+      line.clear();
+    }
+    line += (line.empty() ? "" : " ") + word;
+  }
+  return result + line + "\n";
+}
 
 const PolicyResult& result_of(const PlanReport& report, std::string_view policy) {
   return *std::find_if(report.policies.begin(), report.policies.end(),
@@ -19,12 +35,12 @@ std::string what_happens(const train::PlannedStep& planned) {
   const cost::Cluster& cluster = planned.profile.place.cluster;
   if (cluster.ranks == 1) return "One rank holds all experts, so nothing is exchanged and there is nothing to hide.\n";
   const planner::Timeline& t = result_of(planned.report, "sequential").timeline;
-  return fmt::format(
-      "Experts live on different ranks. In each MoE layer an all-to-all carries every token to the rank of its\n"
-      "expert, a second one carries the results back; the backward pass does both again. {} ranks wait for\n"
-      "them {:.1f} ms a step. An all-reduce sums the gradients of what all ranks share: {:.1f} ms.\n"
-      "Communication is exposed while it runs and nothing is computed; while something is, it is hidden.\n",
-      cluster.ranks, t.all_to_all, t.all_reduce);
+  return wrapped(fmt::format(
+      "Experts live on different ranks. In each MoE layer an all-to-all carries every token to the rank of its "
+      "expert, a second one carries the results back; the backward pass does both again. Where nothing is overlapped "
+      "the {} ranks spend {:.1f} ms a step on them. All-reduces sum the gradients of the weights that all ranks share: "
+      "{:.1f} ms. Communication is exposed while it runs and nothing is computed; while something is, it is hidden.",
+      cluster.ranks, t.all_to_all, t.all_reduce));
 }
 
 std::string what_policies_do(const PlanReport& report) {
@@ -47,7 +63,7 @@ std::string why_chosen(const PlanReport& report) {
     text += fmt::format("overlap.policy is {}.", report.asked);
   if (chosen.policy != plain.policy)
     text += fmt::format(
-        " Against sequential it saves {:.1f} of {:.1f} ms ({:.1f}%): {:.1f} ms of communication are\n"
+        " Against sequential it saves {:.1f} of {:.1f} ms ({:.1f}%): {:.1f} ms of communication are "
         "exposed where it was {:.1f}.",
         plain.timeline.makespan - chosen.timeline.makespan, plain.timeline.makespan,
         100 * (1 - chosen.timeline.makespan / plain.timeline.makespan), chosen.timeline.exposed,
@@ -55,21 +71,19 @@ std::string why_chosen(const PlanReport& report) {
   if (fastest->timeline.makespan < chosen.timeline.makespan * (1 - 1e-9))
     text += fmt::format(" {} would be faster: {:.1f} ms (overlap.policy=auto).", fastest->policy,
                         fastest->timeline.makespan);
-  return text + "\n";
+  return wrapped(text);
 }
 
 std::string what_bounds(const train::PlannedStep& planned) {
   const planner::Floor& floor = planned.report.floor;
   const double step = result_of(planned.report, planned.report.chosen).timeline.makespan;
   const bool compute = floor.compute >= floor.wire;
-  std::string text = fmt::format(
-      "No order of this work is shorter than the larger of what the processor computes ({:.1f} ms) and what the\n"
-      "wire carries ({:.1f} ms). The {} bounds this step; the plan is {:.1f}% above that floor.",
-      floor.compute, floor.wire, compute ? "processor" : "wire", 100 * (step / floor.ms() - 1));
-  text += compute
-              ? " Hiding communication cannot help\nbeyond it; a faster or larger device would."
-              : " Hiding communication cannot help\nbeyond it; a faster network, or more computation a token, would.";
-  return text + "\n";
+  const double above = std::max(0.0, 100 * (step / floor.ms() - 1));  // parts may take less than the whole
+  return wrapped(fmt::format(
+      "The {} bounds this step: no order of its work is shorter than the larger of what a rank computes ({:.1f} ms, "
+      "moving bytes included) and what the wire carries ({:.1f} ms). The plan is {:.1f}% above that floor. {}.",
+      compute ? "processor" : "wire", floor.compute, floor.wire, above,
+      compute ? "Below it only a faster device leads" : "Below it only a faster network leads"));
 }
 
 }  // namespace

@@ -168,7 +168,8 @@ TEST_CASE("ranges: the dynamic programme finds what trying all finds") {
   }
 }
 
-TEST_CASE("ranges: groups never cut between a layer's all-to-alls") {
+// Ranges of different part counts may meet where groups meet, and a route has one number of parts.
+TEST_CASE("ranges: groups never cut between a layer's all-to-alls, nor between its gate and its combine") {
   const planner::Step step = step_of(whole_step(grown(model(2), 2)));
   for (int per_moe : {1, 3, 8}) {
     const auto groups = planner::forward_groups(step, per_moe);
@@ -176,11 +177,15 @@ TEST_CASE("ranges: groups never cut between a layer's all-to-alls") {
     CHECK(groups.back() == step.forward_end());
     CHECK(std::is_sorted(groups.begin(), groups.end()));
     std::size_t group = 0;
-    std::map<std::size_t, int> exchanges;  // by group
+    std::map<std::size_t, int> exchanges, gates, combines;  // by group
     for (std::size_t i = 0; i < step.forward_end(); ++i) {
       while (groups[group + 1] <= i) ++group;
-      exchanges[group] += step.program().instructions[i].op.starts_with("all_to_all");
+      const std::string& op = step.program().instructions[i].op;
+      exchanges[group] += op.starts_with("all_to_all");
+      gates[group] += op == "switch_gate";
+      combines[group] += op == "combine";
     }
+    CHECK(gates == combines);
     for (const auto& [g, count] : exchanges) CHECK((count == 0 || count == 2));
   }
 }
