@@ -25,7 +25,8 @@ struct DeclaredCosts final : cost::Costs {
   }
   double all_to_all_ms(double bytes) const override { return latency_ms + bytes / wire_mb_per_s * 1e-3; }
   double all_reduce_ms(double bytes) const override { return latency_ms + bytes / wire_mb_per_s * 1e-3; }
-  double core_ms_per_mb() const override { return core; }
+  cost::CoreCost all_to_all_core() const override { return {0, core}; }
+  cost::CoreCost all_reduce_core() const override { return {0, core}; }
   double launch_ms() const override { return 0.01; }
   cost::Interference interference() const override { return beside; }
 };

@@ -27,7 +27,8 @@ inline cost::Profile declared_profile(const config::Config& config, const cost::
     profile.wire.all_to_all.push_back({bytes, costs.all_to_all_ms(bytes)});
     profile.wire.all_reduce.push_back({bytes, costs.all_reduce_ms(bytes)});
   }
-  profile.wire.core_ms_per_mb = costs.core_ms_per_mb();
+  profile.wire.all_to_all_core = costs.all_to_all_core();
+  profile.wire.all_reduce_core = costs.all_reduce_core();
   profile.wire.launch_ms = costs.launch_ms();
   profile.wire.interference = costs.interference();
   return profile;

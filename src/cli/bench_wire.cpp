@@ -58,10 +58,12 @@ Status bench_wire(comm::Communicator& world, int local_ranks, const Arguments& a
   LANCET_ASSIGN(const runtime::WireCosts costs, runtime::measure_interference(world, *reduce, threads));
   if (world.rank() == 0)
     fmt::print(
-        "at {:.2f} MB: {:.3f} core ms/MB all_to_all, {:.3f} all_reduce; speed of the wire beside computation {:.2f}, "
+        "at {:.2f} MB: core time of an all_to_all {:.3f} ms + {:.3f} ms/MB, of an all_reduce {:.3f} ms + {:.3f} ms/MB; "
+        "speed of the wire beside computation {:.2f}, "
         "of each lane beside the other {:.2f} (measured in {:.1f} s)\n",
-        double(costs.bytes) * 1e-6, costs.core_ms_per_mb, costs.all_reduce_core_ms_per_mb,
-        costs.interference.wire_beside_compute, costs.interference.wire_beside_wire, costs.seconds);
+        double(costs.bytes) * 1e-6, costs.all_to_all.per_message_ms, costs.all_to_all.per_mb_ms,
+        costs.all_reduce.per_message_ms, costs.all_reduce.per_mb_ms, costs.interference.wire_beside_compute,
+        costs.interference.wire_beside_wire, costs.seconds);
   return {};
 }
 

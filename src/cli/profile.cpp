@@ -61,9 +61,11 @@ void print_wire(const cost::WireTimes& wire) {
   print_points("all-to-all: what a rank sends to the others", wire.all_to_all);
   print_points("all-reduce: the vector", wire.all_reduce);
   fmt::print(
-      "launch {:.1f} us; 1 MB takes {:.3f} ms of the compute lane; speed of communication beside computation "
+      "launch {:.1f} us; the compute lane loses {:.3f} ms + {:.3f} ms/MB to an all-to-all, {:.3f} ms + {:.3f} ms/MB to "
+      "an all-reduce; speed of communication beside computation "
       "{:.2f}, beside other communication {:.2f}\n",
-      wire.launch_ms * 1e3, wire.core_ms_per_mb, wire.interference.wire_beside_compute,
+      wire.launch_ms * 1e3, wire.all_to_all_core.per_message_ms, wire.all_to_all_core.per_mb_ms,
+      wire.all_reduce_core.per_message_ms, wire.all_reduce_core.per_mb_ms, wire.interference.wire_beside_compute,
       wire.interference.wire_beside_wire);
 }
 

@@ -91,7 +91,8 @@ Result<std::vector<Load>> loads(const Costs& costs, const ir::Program& program) 
     } else if (instruction.lane != ir::Lane::compute) {
       const double bytes = wire_bytes(program, instruction);
       load.ms = instruction.lane == ir::Lane::expert ? costs.all_to_all_ms(bytes) : costs.all_reduce_ms(bytes);
-      load.core_ms = costs.core_ms_per_mb() * bytes * 1e-6;
+      const bool exchange = instruction.lane == ir::Lane::expert;
+      load.core_ms = std::min(load.ms, (exchange ? costs.all_to_all_core() : costs.all_reduce_core()).ms(bytes));
     }
   }
   if (count > 0)

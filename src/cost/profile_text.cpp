@@ -153,16 +153,21 @@ class ProfileParser {
   }
 
   void read_cluster(const json& value, const std::string& where, ProfileFile& file) {
-    if (!in_.object(value, where,
-                    {"cpu", "isa", "threads", "local_ranks", "build", "transport", "ranks", "hosts", "launch_ms",
-                     "core_ms_per_mb", "wire_beside_compute", "wire_beside_wire", "all_to_all", "all_reduce"}))
+    if (!in_.object(
+            value, where,
+            {"cpu", "isa", "threads", "local_ranks", "build", "transport", "ranks", "hosts", "launch_ms",
+             "all_to_all_core_ms", "all_to_all_core_ms_per_mb", "all_reduce_core_ms", "all_reduce_core_ms_per_mb",
+             "wire_beside_compute", "wire_beside_wire", "all_to_all", "all_reduce"}))
       return;
     ProfileFile::ClusterRecord record;
     record.place = {
         read_device(value, where),
         {in_.text(value, "transport", where), in_.count(value, "ranks", where), in_.count(value, "hosts", where)}};
     record.wire.launch_ms = in_.number(value, "launch_ms", where, 0);
-    record.wire.core_ms_per_mb = in_.number(value, "core_ms_per_mb", where, 0);
+    record.wire.all_to_all_core = {in_.number(value, "all_to_all_core_ms", where, 0),
+                                   in_.number(value, "all_to_all_core_ms_per_mb", where, 0)};
+    record.wire.all_reduce_core = {in_.number(value, "all_reduce_core_ms", where, 0),
+                                   in_.number(value, "all_reduce_core_ms_per_mb", where, 0)};
     constexpr double slowest = 1e-3;  // speeds divide times
     record.wire.interference = {in_.number(value, "wire_beside_compute", where, slowest),
                                 in_.number(value, "wire_beside_wire", where, slowest)};
@@ -194,11 +199,14 @@ std::string ProfileFile::print() const {
     const WireTimes& wire = record.wire;
     clusters += fmt::format(
         "{}\n    {{\n      {},\n      \"transport\": {}, \"ranks\": {}, \"hosts\": {},\n"
-        "      \"launch_ms\": {}, \"core_ms_per_mb\": {}, \"wire_beside_compute\": {}, \"wire_beside_wire\": {},\n"
+        "      \"launch_ms\": {}, \"all_to_all_core_ms\": {}, \"all_to_all_core_ms_per_mb\": {},\n"
+        "      \"all_reduce_core_ms\": {}, \"all_reduce_core_ms_per_mb\": {}, \"wire_beside_compute\": {}, "
+        "\"wire_beside_wire\": {},\n"
         "      \"all_to_all\": [{}\n      ],\n      \"all_reduce\": [{}\n      ]\n    }}",
         clusters.empty() ? "" : ",", print_device(device), quoted(cluster.transport), cluster.ranks, cluster.hosts,
-        wire.launch_ms, wire.core_ms_per_mb, wire.interference.wire_beside_compute, wire.interference.wire_beside_wire,
-        print_points(wire.all_to_all), print_points(wire.all_reduce));
+        wire.launch_ms, wire.all_to_all_core.per_message_ms, wire.all_to_all_core.per_mb_ms,
+        wire.all_reduce_core.per_message_ms, wire.all_reduce_core.per_mb_ms, wire.interference.wire_beside_compute,
+        wire.interference.wire_beside_wire, print_points(wire.all_to_all), print_points(wire.all_reduce));
   }
   return fmt::format("{{\n  \"format\": {},\n  \"devices\": [{}\n  ],\n  \"clusters\": [{}\n  ]\n}}\n", format_version,
                      devices, clusters);

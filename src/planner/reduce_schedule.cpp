@@ -114,7 +114,7 @@ class Buckets {
     ir::Instruction chunk{"all_reduce", std::move(operands_), std::move(results_), {},
                           {},           Lane::reduce,         Role::sync,          fmt::format("bucket.{}", count_++)};
     const double bytes = cost::wire_bytes(*result_, chunk);
-    result_loads_->push_back({costs_.all_reduce_ms(bytes), costs_.core_ms_per_mb() * bytes * 1e-6});
+    result_loads_->push_back({costs_.all_reduce_ms(bytes), costs_.all_reduce_core().ms(bytes)});
     result_->instructions.push_back(std::move(chunk));
     operands_ = {};
     results_ = {};

@@ -147,6 +147,14 @@ Result<double> beside_each_other(comm::Communicator& expert, const Call& on_expe
 // users of the machine took.
 double core_ms(const CallCost& cost) { return std::max(0.0, std::min(cost.core_ms, cost.cpu_ms)); }
 
+constexpr std::size_t small_bytes = 64 << 10;
+
+// The line through a small and a large message.
+cost::CoreCost core_cost(const CallCost& small, double fewer, const CallCost& large, double more) {
+  const double slope = std::max(0.0, (core_ms(large) - core_ms(small)) / (more - fewer));
+  return {std::max(0.0, core_ms(small) - slope * fewer), slope * 1e6};
+}
+
 // The bytes that the wire takes in wire_seconds.
 Result<std::size_t> representative_bytes(comm::Communicator& communicator) {
   constexpr double pilot_bytes = 256 << 10, most = 8 << 20;
@@ -175,8 +183,16 @@ Result<WireCosts> measure_interference(comm::Communicator& expert, comm::Communi
   const double budget = 2 * rounds * wire_seconds;
   LANCET_ASSIGN(const CallCost all_to_all, loop.measure(expert, on_expert, budget));
   LANCET_ASSIGN(const CallCost all_reduce, loop.measure(reduce, on_reduce, budget));
-  costs.core_ms_per_mb = core_ms(all_to_all) / (double(costs.bytes) * 1e-6);
-  costs.all_reduce_core_ms_per_mb = core_ms(all_reduce) / (double(vector.size()) * 4e-6);
+  // The same in small messages, for what each costs whatever its size.
+  comm::AllToAll small_exchange(expert, small_bytes);
+  std::vector<float> small_vector(small_bytes / 4);
+  LANCET_ASSIGN(const CallCost small_all_to_all, loop.measure(
+                                                     expert, [&] { return small_exchange(expert); }, budget / 2));
+  LANCET_ASSIGN(const CallCost small_all_reduce,
+                loop.measure(
+                    reduce, [&] { return reduce.all_reduce_sum(small_vector); }, budget / 2));
+  costs.all_to_all = core_cost(small_all_to_all, double(small_exchange.bytes()), all_to_all, double(costs.bytes));
+  costs.all_reduce = core_cost(small_all_reduce, double(small_bytes), all_reduce, 4 * double(vector.size()));
   costs.interference.wire_beside_compute = std::clamp(all_to_all.alone_ms / all_to_all.beside_ms, 0.1, 1.0);
   LANCET_ASSIGN(costs.interference.wire_beside_wire, beside_each_other(expert, on_expert, all_to_all.alone_ms * 1e-3,
                                                                        reduce, on_reduce, all_reduce.alone_ms * 1e-3));

@@ -196,7 +196,8 @@ Result<bool> fill_wire(cost::Profile& profile, std::span<const ir::Plan> plans, 
   LANCET_TRY(world.all_reduce_sum(launch));
   wire.launch_ms = double(launch[0]) / world.size();
   LANCET_ASSIGN(const auto beside, measure_interference(*expert, *reduce, options.threads));
-  wire.core_ms_per_mb = beside.core_ms_per_mb;
+  wire.all_to_all_core = beside.all_to_all;
+  wire.all_reduce_core = beside.all_reduce;
   wire.interference = beside.interference;
   return true;
 }

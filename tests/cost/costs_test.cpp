@@ -41,7 +41,8 @@ struct FakeCosts final : Costs {
   }
   double all_to_all_ms(double bytes) const override { return 1 + bytes / 100; }
   double all_reduce_ms(double bytes) const override { return 2 + bytes / 100; }
-  double core_ms_per_mb() const override { return 1000; }
+  CoreCost all_to_all_core() const override { return {0, 1000}; }
+  CoreCost all_reduce_core() const override { return {0, 1000}; }
   double launch_ms() const override { return 0.01; }
   Interference interference() const override { return {}; }
 };

@@ -16,7 +16,7 @@ Profile sample() {
   Profile profile(here);
   profile.ops["linear(f32[2,4,8], f32[12,8])"] = {0.125, 7, 0.01};
   profile.ops["attention(f32[2,4,24]) {heads=2}"] = {1.0 / 3, 5, 0};
-  profile.wire = {{{1024, 0.1}, {2048, 0.15}, {4096, 0.35}}, {{1024, 0.2}}, 0.3, 0.004, {0.9, 0.45}};
+  profile.wire = {{{1024, 0.1}, {2048, 0.15}, {4096, 0.35}}, {{1024, 0.2}}, {0.1, 0.3}, {0.2, 0.4}, 0.004, {0.9, 0.45}};
   return profile;
 }
 
@@ -64,7 +64,8 @@ TEST_CASE("a profile answers as Costs") {
   CHECK_FALSE(profile.compute_ms("linear(f32[2,4,8], f32[12,9])"));
   CHECK(profile.all_to_all_ms(1536) == Approx(0.125));
   CHECK(profile.all_reduce_ms(1e6) == 0.2);
-  CHECK(profile.core_ms_per_mb() == 0.3);
+  CHECK((profile.all_to_all_core() == CoreCost{0.1, 0.3}));
+  CHECK((profile.all_reduce_core() == CoreCost{0.2, 0.4}));
   CHECK(profile.launch_ms() == 0.004);
   CHECK(profile.interference().wire_beside_compute == 0.9);
   CHECK(profile.interference().wire_beside_wire == 0.45);
@@ -83,7 +84,7 @@ TEST_CASE("the file gives back what was put") {
   CHECK(found.wire.all_to_all == expected.wire.all_to_all);
   CHECK(found.wire.all_reduce == expected.wire.all_reduce);
   CHECK(found.wire.interference.wire_beside_wire == 0.45);
-  CHECK(found.wire.core_ms_per_mb == 0.3);
+  CHECK((found.wire.all_reduce_core == CoreCost{0.2, 0.4}));
 }
 
 TEST_CASE("places live side by side") {

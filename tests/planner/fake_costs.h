@@ -16,7 +16,8 @@ struct FakeCosts final : cost::Costs {
   std::optional<double> compute_ms(std::string_view) const override { return 1; }
   double all_to_all_ms(double bytes) const override { return wire_start_ms + bytes / wire_bytes_per_ms; }
   double all_reduce_ms(double bytes) const override { return wire_start_ms + bytes / reduce_bytes_per_ms; }
-  double core_ms_per_mb() const override { return core; }
+  cost::CoreCost all_to_all_core() const override { return {0, core}; }
+  cost::CoreCost all_reduce_core() const override { return {0, core}; }
   double launch_ms() const override { return launch; }
   cost::Interference interference() const override { return beside; }
 };

@@ -19,15 +19,15 @@ TEST_CASE("what a wire costs is measured alike on all ranks") {
   REQUIRE(found.size() == 2);
   CHECK(found[0].bytes >= 256 << 10);
   CHECK(found[0].bytes <= 8 << 20);
-  CHECK(found[0].core_ms_per_mb >= 0);
+  CHECK(found[0].all_to_all.ms(1e6) >= 0);
   for (double speed : {found[0].interference.wire_beside_compute, found[0].interference.wire_beside_wire}) {
     CHECK(speed >= 0.1);
     CHECK(speed <= 1);
   }
   // Decisions rest on them, so that they must not differ.
   CHECK(found[0].bytes == found[1].bytes);
-  CHECK(found[0].core_ms_per_mb == found[1].core_ms_per_mb);
-  CHECK(found[0].all_reduce_core_ms_per_mb == found[1].all_reduce_core_ms_per_mb);
+  CHECK(found[0].all_to_all == found[1].all_to_all);
+  CHECK(found[0].all_reduce == found[1].all_reduce);
   CHECK(found[0].interference.wire_beside_compute == found[1].interference.wire_beside_compute);
   CHECK(found[0].interference.wire_beside_wire == found[1].interference.wire_beside_wire);
 }
@@ -36,7 +36,7 @@ TEST_CASE("one rank alone has no wire that could cost") {
   const auto self = comm::make_self();
   const auto costs = measure_interference(*self, *self, 1);
   REQUIRE(costs.ok());
-  CHECK(costs->core_ms_per_mb == 0);
+  CHECK(costs->all_to_all.ms(1e6) == 0);
   CHECK(costs->bytes == 0);
 }
 

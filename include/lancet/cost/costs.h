@@ -37,6 +37,13 @@ struct Interference {
   double wire_beside_wire = 0.5;   // each of two communication lanes that are busy at once
 };
 
+// Compute-lane time that a message takes, by its wire_bytes.
+struct CoreCost {
+  double per_message_ms = 0, per_mb_ms = 0;  // a MB is 10^6 bytes
+  double ms(double bytes) const { return bytes > 0 ? per_message_ms + per_mb_ms * bytes * 1e-6 : 0; }
+  friend bool operator==(const CoreCost&, const CoreCost&) = default;
+};
+
 // An instruction's time with the device and the wire to itself.
 struct Load {
   double ms = 0;
@@ -49,8 +56,9 @@ class Costs {
   virtual std::optional<double> compute_ms(std::string_view op_key) const = 0;  // nothing: not known
   virtual double all_to_all_ms(double bytes) const = 0;
   virtual double all_reduce_ms(double bytes) const = 0;
-  virtual double core_ms_per_mb() const = 0;  // compute-lane time that 10^6 bytes of wire_bytes cost
-  virtual double launch_ms() const = 0;       // from the end of what a lane waits for to its start
+  virtual CoreCost all_to_all_core() const = 0;
+  virtual CoreCost all_reduce_core() const = 0;
+  virtual double launch_ms() const = 0;  // from the end of what a lane waits for to its start
   virtual Interference interference() const = 0;
   // What a plan's header calls them: a hash of all they say. Empty: they have no name.
   virtual std::string identity() const { return {}; }

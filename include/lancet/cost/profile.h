@@ -53,7 +53,7 @@ double interpolate(const std::vector<Point>& points, double bytes);
 
 struct WireTimes {
   std::vector<Point> all_to_all, all_reduce;  // by wire_bytes; empty: not measured
-  double core_ms_per_mb = 0;
+  CoreCost all_to_all_core, all_reduce_core;
   double launch_ms = 0;
   Interference interference;
   bool measured() const { return !all_to_all.empty() && !all_reduce.empty(); }
@@ -73,7 +73,8 @@ class Profile final : public Costs {
   std::optional<double> compute_ms(std::string_view op_key) const override;
   double all_to_all_ms(double bytes) const override;
   double all_reduce_ms(double bytes) const override;
-  double core_ms_per_mb() const override { return wire.core_ms_per_mb; }
+  CoreCost all_to_all_core() const override { return wire.all_to_all_core; }
+  CoreCost all_reduce_core() const override { return wire.all_reduce_core; }
   double launch_ms() const override { return wire.launch_ms; }
   Interference interference() const override { return wire.interference; }
   std::string identity() const override;  // 16 digits

@@ -37,8 +37,8 @@ class ComputeLoop {
 struct WireCosts {
   cost::Interference interference;
   // Compute-lane time: how late it is, at most the processor time (CallCost).
-  double core_ms_per_mb = 0;             // of the all-to-all, 10^6 bytes that one rank sends to the others together
-  double all_reduce_core_ms_per_mb = 0;  // 10^6 bytes of the vector
+  cost::CoreCost all_to_all;  // bytes that one rank sends to the others together
+  cost::CoreCost all_reduce;  // bytes of the vector
   std::size_t bytes = 0;                 // of the call it was measured on: what each rank sends
   double seconds = 0;                    // the whole measurement
 };
