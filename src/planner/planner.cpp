@@ -99,9 +99,10 @@ Floor floor_of(const Step& step) {
 
 constexpr std::string_view automatic = "auto";
 
-// The candidate that runs: the asked policy's, or the best for auto; sequential where that is no slower.
+// The candidate that runs: the asked policy's, or the best for auto; sequential where that is no slower, unless the
+// number of parts is forced.
 std::size_t choose(const std::vector<Candidate>& candidates, const std::vector<PolicyResult>& results,
-                   std::string_view asked, std::string& why) {
+                   std::string_view asked, bool forced, std::string& why) {
   std::size_t best = 0, wanted = 0;
   for (std::size_t i = 1; i < candidates.size(); ++i) {
     if (candidates[i].timeline.makespan < candidates[best].timeline.makespan) best = i;
@@ -109,7 +110,7 @@ std::size_t choose(const std::vector<Candidate>& candidates, const std::vector<P
   }
   if (asked == automatic) wanted = best;
   const double sequential_ms = candidates[0].timeline.makespan, ms = candidates[wanted].timeline.makespan;
-  if (wanted == 0 || ms < sequential_ms) return wanted;
+  if (wanted == 0 || ms < sequential_ms || (forced && asked != automatic)) return wanted;
   why = fmt::format("{} runs sequential: predicted {:.3f} ms against {:.3f} ms", asked, ms, sequential_ms);
   return 0;
 }
@@ -138,7 +139,7 @@ Result<ir::Plan> make_plan(const ir::Program& forward, const PlanRequest& reques
       return config_error(fmt::format("overlap.policy: expected a profile for {}, found none", request.policy));
     return finish_step(forward, plan_memory_sequentially(program), "sequential", request);
   }
-  const bool all = request.policy == automatic || report;
+  const bool all = request.policy == automatic || request.compare;
   LANCET_ASSIGN(const Step step, Step::make(program, *request.costs, part_counts(request.partition)));
   std::vector<Candidate> candidates;
   PlanReport made;
@@ -147,9 +148,7 @@ Result<ir::Plan> make_plan(const ir::Program& forward, const PlanRequest& reques
     candidates.push_back(policy.plan(step, request.partition));
     made.policies.push_back(result_of(policy, candidates.back()));
   }
-  const bool forced = request.partition.parts > 1 && !all;
-  const std::size_t chosen =
-      forced ? candidates.size() - 1 : choose(candidates, made.policies, request.policy, made.why);
+  const std::size_t chosen = choose(candidates, made.policies, request.policy, request.partition.parts > 1, made.why);
   made.chosen = made.policies[chosen].policy;
   ir::Plan plan = finish_step(forward, plan_of(candidates[chosen]), made.chosen, request);
   if (const std::string profile = request.costs->identity(); !profile.empty()) plan.header.set("profile", profile);

@@ -157,7 +157,7 @@ Result<PlannedStep> plan_offline(const config::Config& config, const PlanPlace& 
   PlannedStep result;
   std::string path;
   LANCET_ASSIGN(result.profile, profile_for(config, place, path));
-  auto plan = plan_step(config, place.ranks, true, false, &result.profile, &result.report);
+  auto plan = plan_step(config, place.ranks, true, false, &result.profile, &result.report, true);
   if (!plan.ok()) return Error{plan.error().code, path + ": " + plan.error().message, false};
   result.plan = *std::move(plan);
   return result;

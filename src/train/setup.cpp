@@ -49,10 +49,11 @@ planner::PlanRequest plan_request(const config::Config& config, int ranks, bool 
 
 }  // namespace
 
-Result<ir::Plan> plan_step(const config::Config& config, int ranks, bool update, bool inspect,
-                           const cost::Costs* costs, planner::PlanReport* report) {
+Result<ir::Plan> plan_step(const config::Config& config, int ranks, bool update, bool inspect, const cost::Costs* costs,
+                           planner::PlanReport* report, bool compare) {
   planner::PlanRequest request = plan_request(config, ranks, update);
   request.costs = costs;
+  request.compare = compare;
   request.optimizer.keep_gradients = inspect;
   model::BuildOptions options = build_options(config, model::Mode::train, ranks);
   options.inspect = inspect;

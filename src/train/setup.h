@@ -13,9 +13,10 @@ namespace lancet::train {
 model::BuildOptions build_options(const config::Config& config, model::Mode mode, int ranks);
 
 // The plan of the step that updates the weights, or of a micro batch before it (update false). inspect: see trainer.h.
-// costs: null only for the policy sequential.
+// costs: null only for the policy sequential. compare: the report shall hold all policies.
 Result<ir::Plan> plan_step(const config::Config& config, int ranks, bool update, bool inspect,
-                           const cost::Costs* costs = nullptr, planner::PlanReport* report = nullptr);
+                           const cost::Costs* costs = nullptr, planner::PlanReport* report = nullptr,
+                           bool compare = false);
 // The Programs whose instructions planning such a step asks the costs about.
 std::vector<ir::Program> programs_to_profile(const config::Config& config, int ranks, bool update);
 Result<ir::Plan> plan_forward(const config::Config& config, model::Mode mode, int ranks);

@@ -28,6 +28,7 @@ struct PlanRequest {
   OptimizeOptions optimizer = {};
   bool accumulate = false;  // gradients add up over several plans' runs
   bool update = true;       // false: a micro batch that only adds its gradients up
+  bool compare = false;     // the report shall hold all policies, not only sequential and the one asked for
   // Writes NN_name.ir after each pass into this folder; empty: nowhere.
   std::string dump_directory = {};
 };
@@ -48,7 +49,7 @@ struct Floor {
   double ms() const { return compute > wire ? compute : wire; }
 };
 struct PlanReport {
-  std::vector<PolicyResult> policies;  // all, in the table's order
+  std::vector<PolicyResult> policies;  // those that were tried, in the table's order
   std::string asked, chosen;           // policies
   std::string why;                     // where another policy than the one asked for runs
   Floor floor;
