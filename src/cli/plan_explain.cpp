@@ -80,7 +80,8 @@ std::string what_bounds(const train::PlannedStep& planned) {
   const bool compute = floor.compute >= floor.wire;
   const double above = std::max(0.0, 100 * (step / floor.ms() - 1));  // parts may take less than the whole
   return wrapped(fmt::format(
-      "The {} bounds this step: no order of its work is shorter than the larger of what a rank computes ({:.1f} ms, "
+      "The {} bounds this step: no order of its work is shorter than about the larger of what a rank computes ({:.1f} "
+      "ms, "
       "moving bytes included) and what the wire carries ({:.1f} ms). The plan is {:.1f}% above that floor. {}.",
       compute ? "processor" : "wire", floor.compute, floor.wire, above,
       compute ? "Below it only a faster device leads" : "Below it only a faster network leads"));

@@ -37,7 +37,7 @@ TEST_CASE("fields that are wrong") {
                                             {"train.seq_len=999", {"seq_len", "999"}},
                                             {"overlap.policy=quick", {"--set overlap.policy", "quick"}},
                                             {"device=cuda", {"cuda"}},
-                                            {"overlap.parts=4", {"unknown key 'overlap.parts'"}},
+                                            {"overlap.k=4", {"unknown key 'overlap.k'"}},
                                             {"log.trace=true", {"--set log.trace: expected an integer", "true"}},
                                             {"log.trace=21", {"log.trace: expected a step of train.steps = 20"}},
                                             {"model.n_layer=100000000", {"n_layer", "[1, 10000]"}},

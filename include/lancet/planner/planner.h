@@ -43,7 +43,7 @@ struct PolicyResult {
   std::int64_t arena_bytes = 0;  // of the plan that it makes
 };
 // What no order of the step's instructions can go below: the work of the compute lane with what moving bytes takes of
-// it, and the wire's. Milliseconds.
+// it, and the wire's. Milliseconds. Messages and products in parts may take a little less than whole.
 struct Floor {
   double compute = 0, wire = 0;
   double ms() const { return compute > wire ? compute : wire; }
