@@ -68,16 +68,8 @@ class Bench:
         lancet(self.program, "train", CONFIG, "--run-dir", run_dir, *sets(chosen))
         rows = [json.loads(line) for line in metrics.read_text().splitlines()]
         rows = [row for row in rows if row.get("tokens_per_s") is not None]
-        plan = (run_dir / "plan.ir").read_text().split("\n", 2)
-        return rows[WARMUP:], plan[0], int(plan[1].split()[1])
-
-    def predict(self, policy, parts, overrides, hosts):
-        """Predicted milliseconds of a step, by the same planner on the same profile."""
-        out = self.folder / "plan.ir"
-        chosen = [f"overlap.policy={policy}", f"overlap.parts={parts}", f"overlap.profile={self.profile}", *overrides]
-        call([self.program, "plan", CONFIG, "--ranks", hosts, "--hosts", hosts, "--out", out, *sets(chosen)])
-        header = out.read_text().split("\n", 1)[0]
-        return float(header.split("predicted_ms=")[1].split(",")[0].split("}")[0])
+        arena = (run_dir / "plan.ir").read_text().split("\n", 2)[1]
+        return rows[WARMUP:], int(arena.split()[1])
 
     def point(self, name, rate_mbit):
         hosts, factor, overrides, policies, what = POINTS[name]
@@ -88,7 +80,7 @@ class Bench:
         arena = {}
         for _ in range(self.rounds):
             for key in policies:
-                rows, _, arena[key] = self.train(*key, overrides, self.steps)
+                rows, arena[key] = self.train(*key, overrides, self.steps)
                 found[key] += rows
                 print(f"{name}: {key[0]} {key[1]}: {statistics.median(r['step_ms'] for r in rows):.0f} ms",
                       file=sys.stderr)
@@ -104,13 +96,13 @@ class Bench:
                 "parts": key[1], "step_ms": middle("step_ms"), "compute_ms": middle("compute_ms"),
                 "a2a_ms": middle("a2a_ms"), "allreduce_ms": middle("allreduce_ms"),
                 "communication_ms": communication, "exposed_ms": middle("exposed_ms"),
-                "predicted_ms": self.predict(*key, overrides, hosts), "arena_mb": arena[key] / 1e6,
+                "predicted_ms": middle("predicted_ms"), "arena_mb": arena[key] / 1e6,
                 "steps": len(rows)})
         return results
 
     def main_rate(self):
         """Megabits a second at which the all-to-alls take 40% of the sequential step."""
-        rows, _, _ = self.train("sequential", 0, [], WARMUP + 3)
+        rows, _ = self.train("sequential", 0, [], WARMUP + 3)
         a2a = statistics.median(row["a2a_ms"] for row in rows)
         rest = statistics.median(row["step_ms"] - row["a2a_ms"] for row in rows)
         return 280 * a2a / (rest * 0.4 / 0.6)
