@@ -100,6 +100,10 @@ Status check(const Config& config, int ranks) {
   LANCET_TRY(check_experts(m, ranks));
   LANCET_TRY(check_sizes(config, ranks));
   LANCET_TRY(check_schedule(config.train));
+  const bool by_batch = config.overlap.policy != Policy::expert_pipeline;
+  if (config.overlap.parts > 1 && by_batch && config.train.micro_batch_size % config.overlap.parts != 0)
+    return wrong("overlap.parts: expected a divisor of train.micro_batch_size = {}, found {}",
+                 config.train.micro_batch_size, config.overlap.parts);
   if (config.log.trace > config.train.steps)
     return wrong("log.trace: expected a step of train.steps = {}, found {}", config.train.steps, config.log.trace);
   if (config.comm.transport == Transport::self && ranks > 1)

@@ -130,7 +130,7 @@ class Scheduler {
   Fillers::iterator best_fit(double gap) {
     auto best = fillers_.begin();
     for (auto at = fillers_.begin(); at != fillers_.end() && at->first <= gap; ++at)
-      if (!options_.keep_for_tail || job(at->second).feeds_wire || !job(best->second).feeds_wire) best = at;
+      if (job(at->second).feeds_wire || !job(best->second).feeds_wire) best = at;
     return best;
   }
 

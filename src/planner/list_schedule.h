@@ -34,8 +34,6 @@ struct ListOptions {
   double lead = 1.0 / 64, backward_lead = 1.0 / 64;
   // Where nothing is on the wire and nothing waits for it, a filler that an all-reduce needs goes first.
   bool feed_wire = false;
-  // In gaps, fillers that an all-reduce needs go first.
-  bool keep_for_tail = true;
   // A filler runs as soon as more memory than this is alive: the one that frees most.
   std::int64_t memory_bytes = std::numeric_limits<std::int64_t>::max();
 };

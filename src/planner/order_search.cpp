@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "lancet/planner/passes.h"
@@ -17,7 +18,8 @@ constexpr double leads[] = {0, 1.0 / 256, 1.0 / 128, 1.0 / 64, 1.0 / 32, 1.0 / 1
 constexpr double arena_room = 1.05, memory_room = 1.025;
 
 // Splits that are looked at again with all-reduces in chunks.
-constexpr std::size_t second_round = 3;
+constexpr std::size_t second_round = 2;
+constexpr std::size_t chunk_choices = 3;
 
 Candidate nothing() {
   Candidate candidate;
@@ -31,32 +33,42 @@ OrderSearch::OrderSearch(const Step& step) : step_(step), memory_(peak_bytes(ste
 
 void OrderSearch::try_split(const std::string& how, const Split& split) {
   const Rewritten rewritten = rewrite(step_.program(), split);
-  Tried tried{how, {rewritten.program, step_.loads(rewritten, split)}, {}, nothing()};
+  Tried tried{how, {rewritten.program, step_.loads(rewritten, split)}, {.memory_bytes = memory_}, nothing()};
   try_all_leads(tried, Orders(tried.chunked.program, tried.chunked.loads));
   tried_.push_back(std::move(tried));
 }
 
+// One setting after the other, each from the best so far: the search stays linear in settings.
 void OrderSearch::try_all_leads(Tried& tried, const Orders& orders) const {
-  for (double lead : leads) try_options(tried, orders, {.lead = lead, .backward_lead = lead});
-  for (double lead : leads) try_options(tried, orders, {.lead = tried.options.lead, .backward_lead = lead});
-  for (double lead : leads) try_options(tried, orders, {.lead = lead, .backward_lead = tried.options.backward_lead});
+  for (double lead : leads) try_options(tried, orders, {.lead = lead, .backward_lead = lead, .memory_bytes = memory_});
+  for (double lead : leads) try_changed(tried, orders, [&](ListOptions& options) { options.backward_lead = lead; });
+  for (double lead : leads) try_changed(tried, orders, [&](ListOptions& options) { options.lead = lead; });
+  try_changed(tried, orders, [](ListOptions& options) { options.feed_wire = true; });
+  for (double lead : {0.0, tried.options.lead})  // where memory is short, earlier weight gradients make room
+    try_changed(tried, orders, [&](ListOptions& options) {
+      options.lead = options.backward_lead = lead;
+      options.memory_bytes = memory_ / 10 * 9;
+    });
+}
+
+template <class F>
+void OrderSearch::try_changed(Tried& tried, const Orders& orders, F change) const {
+  ListOptions options = tried.options;
+  change(options);
+  try_options(tried, orders, options);
 }
 
 void OrderSearch::try_options(Tried& tried, const Orders& orders, const ListOptions& options) const {
-  for (bool feed_wire : {false, true})
-    for (double share : {1.0, 0.9}) {
-      ListOptions tuned = options;
-      tuned.feed_wire = feed_wire;
-      tuned.memory_bytes = static_cast<std::int64_t>(share * double(memory_));
-      const Orders::Found found = orders.find(tuned);
-      if (double(found.peak_bytes) > memory_room * double(memory_)) continue;
-      if (found.makespan >= tried.candidate.timeline.makespan) continue;  // side by side, things only take longer
-      Candidate candidate = as_it_is(step_, tried.how, orders.program(found.order), orders.loads(found.order),
-                                     orders.needed(found.order));
-      if (candidate.timeline.makespan >= tried.candidate.timeline.makespan) continue;
-      tried.candidate = std::move(candidate);
-      tried.options = tuned;
-    }
+  const Orders::Found found = orders.find(options);
+  if (double(found.peak_bytes) > memory_room * double(memory_)) return;
+  // The list schedule knows neither launch times nor what messages take from computation, so it is nearly always the
+  // shorter; what is longer there is not worth simulating.
+  if (found.makespan >= tried.candidate.timeline.makespan) return;
+  Candidate candidate =
+      as_it_is(step_, tried.how, orders.program(found.order), orders.loads(found.order), orders.needed(found.order));
+  if (candidate.timeline.makespan >= tried.candidate.timeline.makespan) return;
+  tried.candidate = std::move(candidate);
+  tried.options = options;
 }
 
 OrderSearch::Tried OrderSearch::in_chunks(const Tried& tried, std::int64_t chunk_bytes) const {
@@ -65,7 +77,11 @@ OrderSearch::Tried OrderSearch::in_chunks(const Tried& tried, std::int64_t chunk
                 nothing()};
   const Orders orders(chunked.chunked.program, chunked.chunked.loads);
   try_options(chunked, orders, tried.options);
-  for (double lead : leads) try_options(chunked, orders, {.lead = tried.options.lead, .backward_lead = lead});
+  try_changed(chunked, orders, [](ListOptions& options) { options.feed_wire = !options.feed_wire; });
+  for (double factor : {0.5, 2.0})
+    try_changed(chunked, orders, [&](ListOptions& options) {
+      options.backward_lead = std::max(options.backward_lead, leads[1]) * factor;
+    });
   return chunked;
 }
 
@@ -76,7 +92,7 @@ Candidate OrderSearch::best(Candidate first) {
   std::stable_sort(tried_.begin(), tried_.end(), shorter);
   const std::size_t again = std::min(second_round, tried_.size());
   for (std::size_t i = 0; i < again; ++i)
-    for (std::int64_t chunk : chunk_sizes(tried_[i].chunked.program, step_.costs()))
+    for (std::int64_t chunk : chunk_sizes(tried_[i].chunked.program, step_.costs(), chunk_choices))
       tried_.push_back(in_chunks(tried_[i], chunk));
   std::stable_sort(tried_.begin(), tried_.end(), shorter);
   const std::int64_t arena = plan_memory_sequentially(step_.program()).arena_bytes;
@@ -86,6 +102,8 @@ Candidate OrderSearch::best(Candidate first) {
     if (double(plan_memory(best.program, best.needed).arena_bytes) <= arena_room * double(arena))
       return with_or_without_turns(std::move(best));
   }
+  if (std::isinf(first.timeline.makespan) && !tried_.empty() && !std::isinf(tried_[0].candidate.timeline.makespan))
+    return with_or_without_turns(std::move(tried_[0].candidate));
   return first;
 }
 

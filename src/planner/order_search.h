@@ -15,7 +15,8 @@ class OrderSearch {
  public:
   explicit OrderSearch(const Step& step);
   void try_split(const std::string& how, const Split& split);
-  // The best of what was tried, or `first`, where nothing is faster.
+  // The best of what was tried and fits the memory, or `first`, where nothing is faster. Where `first` has infinite
+  // length (a number of parts is asked for), the best there is.
   Candidate best(Candidate first);
 
  private:
@@ -26,6 +27,8 @@ class OrderSearch {
     Candidate candidate;  // empty, of infinite length, where nothing fits the memory
   };
   void try_options(Tried& tried, const Orders& orders, const ListOptions& options) const;
+  template <class F>
+  void try_changed(Tried& tried, const Orders& orders, F change) const;
   void try_all_leads(Tried& tried, const Orders& orders) const;
   // With one message on the wire at a time, or as it is.
   Candidate with_or_without_turns(Candidate best) const;

@@ -18,8 +18,8 @@ Candidate better(Candidate a, Candidate b) {
 }
 
 // So that any split takes its place, where a number of parts is asked for.
-Candidate unless_forced(Candidate candidate, const Step& step, const PartitionLimits& limits) {
-  if (limits.parts > 1 && !step.part_counts().empty())
+Candidate unless_forced(Candidate candidate, const Step& step, const PartitionLimits& limits, Cut cut) {
+  if (limits.parts > 1 && !step.part_counts(cut).empty())
     candidate.timeline.makespan = std::numeric_limits<double>::infinity();
   return candidate;
 }
@@ -74,9 +74,9 @@ Candidate experts_in_parts(const Step& step, int parts) {
 }
 
 Candidate expert_pipeline(const Step& step, const PartitionLimits& limits) {
-  Candidate best = unless_forced(sequential(step, limits), step, limits);
+  Candidate best = unless_forced(sequential(step, limits), step, limits, Cut::capacity);
   best.how = "experts and their all-to-alls whole";
-  for (int parts : step.part_counts()) best = better(std::move(best), experts_in_parts(step, parts));
+  for (int parts : step.part_counts(Cut::capacity)) best = better(std::move(best), experts_in_parts(step, parts));
   return best;
 }
 
@@ -109,14 +109,14 @@ std::string describe(const Step& step, const std::vector<Range>& ranges) {
 // The dynamic programme's ranges, and the whole forward pass as one range of each number of parts.
 std::vector<std::vector<Range>> range_choices(const Step& step, const PartitionLimits& limits) {
   std::vector<std::vector<Range>> choices{choose_forward_ranges(step, {limits.groups_per_moe, limits.max_range})};
-  for (int parts : step.part_counts()) choices.push_back({{0, int(step.forward_end()), parts}});
+  for (int parts : step.part_counts(Cut::batch)) choices.push_back({{0, int(step.forward_end()), parts}});
   std::erase_if(choices, [](const std::vector<Range>& ranges) { return ranges.empty(); });
   return choices;
 }
 
 // The forward pass in parts; the backward pass as in `sequential`.
 Candidate partition(const Step& step, const PartitionLimits& limits) {
-  Candidate best = unless_forced(sequential(step, limits), step, limits);
+  Candidate best = unless_forced(sequential(step, limits), step, limits, Cut::batch);
   best.how = "no range pays";
   for (const std::vector<Range>& ranges : range_choices(step, limits)) {
     const Split split = split_of(step, ranges, false);
@@ -143,7 +143,7 @@ Candidate lancet(const Step& step, const PartitionLimits& limits) {
     for (bool backward : {true, false})
       search.try_split(describe(step, ranges) + (backward ? ", backward alike" : ", backward whole"),
                        split_of(step, ranges, backward));
-  return search.best(unless_forced(std::move(first), step, limits));
+  return search.best(unless_forced(std::move(first), step, limits, Cut::batch));
 }
 
 const Policy table[] = {

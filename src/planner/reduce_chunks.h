@@ -18,7 +18,8 @@ struct Chunked {
 Chunked cut_all_reduces(const ir::Program& program, std::span<const cost::Load> loads, const cost::Costs& costs,
                         std::int64_t chunk_bytes);
 
-// Sizes worth trying, falling: below the largest bucket, and not so small that start-up times rule.
-std::vector<std::int64_t> chunk_sizes(const ir::Program& program, const cost::Costs& costs);
+// At most so many sizes worth trying, falling: below the largest bucket, and not so small that start-up times rule, on
+// the wire or on the cores.
+std::vector<std::int64_t> chunk_sizes(const ir::Program& program, const cost::Costs& costs, std::size_t most);
 
 }  // namespace lancet::planner

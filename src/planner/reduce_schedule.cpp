@@ -51,10 +51,12 @@ class Buckets {
     return most;
   }
 
-  // Start-up times would make the wire's work half as long again as with the largest.
+  // Start-up times, on the wire and on the cores, would make the work a quarter longer than with the largest.
   bool too_small(std::int64_t chunk_bytes) const {
-    const double most = double(largest()), chunk = double(chunk_bytes);
-    return costs_.all_reduce_ms(chunk) / chunk > 1.5 * costs_.all_reduce_ms(most) / most;
+    auto ms_per_byte = [&](double bytes) {
+      return (costs_.all_reduce_ms(bytes) + costs_.all_reduce_core().ms(bytes)) / bytes;
+    };
+    return ms_per_byte(double(chunk_bytes)) > 1.25 * ms_per_byte(double(largest()));
   }
 
   // With chunks of about this size, each behind what completes it.
@@ -151,11 +153,12 @@ Chunked cut_all_reduces(const ir::Program& program, std::span<const cost::Load> 
   return result;
 }
 
-std::vector<std::int64_t> chunk_sizes(const ir::Program& program, const cost::Costs& costs) {
+std::vector<std::int64_t> chunk_sizes(const ir::Program& program, const cost::Costs& costs, std::size_t most) {
   std::vector<std::int64_t> sizes;
   const Buckets buckets(program, {}, costs);
   for (std::int64_t chunk : chunks)
     if (!buckets.empty() && chunk > 0 && chunk < buckets.largest() && !buckets.too_small(chunk)) sizes.push_back(chunk);
+  if (sizes.size() > most) sizes.resize(most);
   return sizes;
 }
 

@@ -103,9 +103,11 @@ Result<Step> Step::make(const ir::Program& program, const cost::Costs& costs, st
   step.capacity_rows_ = rows_of(program, Cut::capacity);
   if (!step.has_exchange()) return step;
   for (int k : part_counts) {
-    if (!divides(program, step.batch_rows_, k)) continue;
-    step.part_counts_.push_back(k);
-    LANCET_TRY(step.add_part_loads(Cut::batch, k));
+    if (divides(program, step.batch_rows_, k)) {
+      step.batch_parts_.push_back(k);
+      LANCET_TRY(step.add_part_loads(Cut::batch, k));
+    }
+    step.capacity_parts_.push_back(k);
     LANCET_TRY(step.add_part_loads(Cut::capacity, k));
   }
   return step;

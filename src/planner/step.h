@@ -13,7 +13,7 @@ namespace lancet::planner {
 
 class Step {
  public:
-  // program: after autodiff, sync and optimize. part_counts: what may be asked of parts_loads. Error: the costs lack an
+  // program: after autodiff, sync and optimize. part_counts: what may be asked of part_load. Error: the costs lack an
   // op (of the whole step or of a part).
   static Result<Step> make(const ir::Program& program, const cost::Costs& costs, std::vector<int> part_counts);
 
@@ -21,8 +21,8 @@ class Step {
   const Needed& dependencies() const { return dependencies_; }
   const std::vector<cost::Load>& loads() const { return loads_; }
   const cost::Costs& costs() const { return *costs_; }
-  // Those of part_counts that divide the batch, ascending, from 2 on.
-  const std::vector<int>& part_counts() const { return part_counts_; }
+  // Those of part_counts that the step can be split in, ascending, from 2 on: along the batch, if they divide it.
+  const std::vector<int>& part_counts(Cut cut) const { return cut == Cut::batch ? batch_parts_ : capacity_parts_; }
   std::size_t forward_end() const { return forward_end_; }  // the first instruction that is not of the forward pass
   bool has_exchange() const;                                // all-to-alls that take time
 
@@ -48,7 +48,7 @@ class Step {
   const cost::Costs* costs_ = nullptr;
   Needed dependencies_;
   std::vector<cost::Load> loads_;
-  std::vector<int> part_counts_;
+  std::vector<int> batch_parts_, capacity_parts_;
   std::size_t forward_end_ = 0;
   AxisRows batch_rows_, capacity_rows_;
   std::map<std::pair<Cut, int>, std::vector<cost::Load>> part_loads_;  // by instruction of program_

@@ -108,6 +108,40 @@ Status same_interface(const ir::Program& found, const ir::Program& expected) {
   return {};
 }
 
+// What an instruction does, whichever part of it: op, place in the model, numbers of its formula.
+std::string work_of(const ir::Instruction& at) {
+  std::string line = fmt::format("{} at {}", at.op, at.label.substr(0, at.label.find('/')));
+  for (const auto& [name, value] : at.attributes.items())
+    if (const auto* number = std::get_if<double>(&value)) line += fmt::format(" {}={}", name, *number);
+  return line;
+}
+
+// Made for parts, or cut anew.
+bool is_helper(const ir::Instruction& at) {
+  return at.op == "split_route" || at.op == "split_capacity" || at.op == "join_route" || at.op == "join_rows" ||
+         at.op == "sum" || at.label.starts_with("bucket.");
+}
+
+// The same work as the step without a policy, gradients that travel counted by their bytes.
+Status same_work(const ir::Program& found, const ir::Program& expected) {
+  std::int64_t bytes[2] = {};
+  std::set<std::string> lines[2];
+  const ir::Program* programs[2] = {&found, &expected};
+  for (int p = 0; p < 2; ++p)
+    for (const ir::Instruction& at : programs[p]->instructions) {
+      if (!is_helper(at)) lines[p].insert(work_of(at));
+      for (ir::TensorId id : at.operands)
+        if (at.label.starts_with("bucket.")) bytes[p] += ir::bytes(programs[p]->type(id));
+    }
+  for (const std::string& line : lines[1])
+    if (!lines[0].contains(line)) return config_error(fmt::format("expected the model's {}, found none", line));
+  for (const std::string& line : lines[0])
+    if (!lines[1].contains(line)) return config_error(fmt::format("expected what the model has, found {}", line));
+  if (bytes[0] != bytes[1])
+    return config_error(fmt::format("expected all-reduces of {} bytes of gradients, found {}", bytes[1], bytes[0]));
+  return {};
+}
+
 // The step itself, in the plainest order.
 Result<ir::Plan> plainest(config::Config config, int ranks) {
   config.overlap.policy = config::Policy::sequential;
@@ -123,6 +157,7 @@ Result<ir::Plan> checked_plan(std::string_view text, const config::Config& confi
   LANCET_TRY(check_alignment(plan));
   LANCET_TRY(check_predictions(plan));
   LANCET_TRY(same_interface(plan.program, expected.program));
+  LANCET_TRY(same_work(plan.program, expected.program));
   return plan;
 }
 

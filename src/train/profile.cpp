@@ -87,10 +87,12 @@ Result<cost::Profile> ensure_profile(const config::Config& config, comm::Communi
   LANCET_ASSIGN(cost::Profile profile, share_profile(world, held, place));
 
   std::vector<ir::Plan> plans;
-  for (const ir::Program& program : programs)
-    plans.push_back(planner::plan_memory_sequentially(program));
+  for (const ir::Program& program : programs) plans.push_back(planner::plan_memory_sequentially(program));
   Lanes lanes;
   if (world.size() > 1) LANCET_TRY(lanes.open(world));
+  if (const auto missing = runtime::missing_ops(plans, profile); !missing.empty() && world.rank() == 0)
+    log::info("profile: measuring {} op{}; this takes some steps' time, once", missing.size(),
+              missing.size() == 1 ? "" : "s");
   LANCET_ASSIGN(const runtime::ProfilerReport report,
                 runtime::fill_profile(profile, plans,
                                       {.threads = threads_of(config, request.local_ranks),

@@ -174,6 +174,15 @@ TEST_CASE("an edit that breaks a plan is refused, and the instruction is named")
     const std::string edited = replaced(file.text, "adamw\\(&@wte.weight,", "adamw(@wte.weight,");
     CHECK(has(file.error_of(edited, config), "expected operand 0 to be updated in place"));
   }
+  SECTION("an all-reduce of gradients is gone") {
+    const std::string edited =
+        replaced(file.text, "all_reduce\\(([^\n]*)# reduce sync bucket.0", "all_reduce($1# reduce sync other.0");
+    CHECK(has(file.error_of(edited, config), "other.0"));
+  }
+  SECTION("another number in a formula") {
+    const std::string edited = replaced(file.text, "beta1=0.9", "beta1=0.8");
+    CHECK(has(file.error_of(edited, config), "beta1=0.9"));
+  }
   SECTION("an output is gone") {
     CHECK(has(file.error_of(replaced(file.text, "output grad_norm[^\n]*\n", ""), config), "output grad_norm"));
   }

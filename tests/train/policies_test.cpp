@@ -2,6 +2,7 @@
 #include <catch2/catch.hpp>
 
 #include "declared_costs.h"
+#include "lancet/ir/route_layout.h"
 #include "lancet/ops/catalogue.h"
 #include "train/support.h"
 
@@ -10,9 +11,20 @@ namespace {
 
 using Records = std::vector<train::StepRecord>;
 
+// Expert and slot (or drop) of every token, and the slots of the rank: what a gate decided.
+std::vector<std::int32_t> route_of(const train::Trainer& trainer, const std::string& output) {
+  const ops::TensorView view = const_cast<train::Trainer&>(trainer).executor().output(output);
+  const ir::RouteLayout layout{view.shape()[0], view.shape()[1]};
+  std::vector<std::int32_t> result(layout.expert(view.data), layout.expert(view.data) + layout.tokens);
+  result.insert(result.end(), layout.slot(view.data), layout.slot(view.data) + layout.tokens);
+  result.insert(result.end(), layout.end(view.data), layout.end(view.data) + layout.experts);
+  return result;
+}
+
 struct Run {
   Records records;
-  std::string policy;  // that ran
+  std::vector<std::vector<std::int32_t>> routes;  // of rank 0, by step and layer
+  std::string policy;                             // that ran
   std::int64_t arena = 0;
   int instructions = 0;
   std::int64_t parts = 1;                   // the most that an instruction is split in
@@ -22,10 +34,14 @@ struct Run {
 Run run(config::Config config, int ranks, int steps, const cost::Costs& costs) {
   Run result;
   const Status status = comm::run_inproc(ranks, [&](comm::Communicator& world) -> Status {
-    LANCET_ASSIGN(const auto trainer, train::Trainer::create(config, world, {.local_ranks = ranks, .costs = &costs}));
+    LANCET_ASSIGN(const auto trainer,
+                  train::Trainer::create(config, world, {.local_ranks = ranks, .costs = &costs, .inspect = true}));
     for (int step = 0; step < steps; ++step) {
       LANCET_ASSIGN(const train::StepRecord record, trainer->step(step));
-      if (world.rank() == 0) result.records.push_back(record);
+      if (world.rank() != 0) continue;
+      result.records.push_back(record);
+      for (const ir::Output& output : trainer->executor().plan().program.outputs)
+        if (output.name.starts_with("route.")) result.routes.push_back(route_of(*trainer, output.name));
     }
     if (world.rank() != 0) return {};
     const ir::Plan& plan = trainer->executor().plan();
@@ -55,6 +71,9 @@ void check_alike(const Run& found, const Run& expected, double epsilon = 1e-6) {
     CHECK(found.records[i].drop_pct.value() == expected.records[i].drop_pct.value());
     CHECK(found.records[i].load_max_over_mean.value() == expected.records[i].load_max_over_mean.value());
   }
+  if (epsilon > 1e-5) return;
+  REQUIRE(!expected.routes.empty());
+  CHECK(found.routes == expected.routes);
 }
 
 config::Config config_of(config::Router router, double capacity_factor) {
@@ -90,7 +109,8 @@ TEST_CASE("every policy trains as sequential does") {
 
 TEST_CASE("any number of parts trains as the whole does") {
   const bool drops = GENERATE(true, false);
-  auto config = config_of(config::Router::switch_top1, drops ? 0.75 : 2.0);
+  const auto router = GENERATE(config::Router::switch_top1, config::Router::batch_prioritized);
+  auto config = config_of(router, drops ? 0.75 : 2.0);
   const test::DeclaredCosts costs;
   const Run expected = run(config, 2, 20, costs);
   for (auto policy : {config::Policy::expert_pipeline, config::Policy::partition, config::Policy::lancet})

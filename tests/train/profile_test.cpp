@@ -47,7 +47,8 @@ TEST_CASE("costs are measured once and then read") {
   CHECK(*read_file(config.overlap.profile, "it") == text);
   CHECK(cost::read_profile(config.overlap.profile, first->place)->ops == first->ops);
 
-  const auto renewed = train::ensure_profile(config, *world, programs, {.renew = train::ProfileRequest::Renew::all, .seconds = no_time});
+  const auto renewed =
+      train::ensure_profile(config, *world, programs, {.renew = train::ProfileRequest::Renew::all, .seconds = no_time});
   REQUIRE(renewed.ok());
   CHECK(renewed->ops.size() == first->ops.size());
   CHECK(renewed->ops != first->ops);  // some of a hundred measured doubles differ

@@ -68,7 +68,7 @@ struct Ordered {
   std::vector<std::vector<ir::InstructionId>> extra;
 };
 // Cuts the gradients' all-reduces (sync's buckets) anew, into chunks that fit between all-to-alls: an all-to-all then
-// shares the wire with one chunk at most. Large gradients are reduced in slices. A chunk may wait for the all-to-all
+// waits for one chunk at most, or shares the wire with small ones. Large gradients are reduced in slices. A chunk may wait for the all-to-all
 // that is on the wire when it is ready; updates at the end of the step go in the order in which their gradients are
 // ready. Of several chunk sizes, with such waits and without, the one with the shortest simulated step; where that is
 // no gain, everything stays. loads: per instruction; those of new all-reduces are asked of the costs.

@@ -16,7 +16,7 @@ struct PartitionLimits {
   int max_parts = 8;       // rho: parts of an instruction
   int parts = 0;           // exactly so many, whether that pays or not; 0: what pays, up to max_parts
   int groups_per_moe = 5;  // gamma: groups of instructions between two MoE layers
-  int max_range = 16;      // iota: groups in one range
+  int max_range = 16;      // iota: groups in one range; the whole forward pass is tried as one, too
 };
 
 struct PlanRequest {

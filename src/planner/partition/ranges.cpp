@@ -119,7 +119,7 @@ std::vector<std::size_t> forward_groups(const Step& step, int groups_per_moe) {
 std::vector<Range> choose_forward_ranges(const Step& step, const RangeLimits& limits) {
   const std::vector<std::size_t> groups = forward_groups(step, limits.groups_per_moe);
   std::vector<int> parts{1};
-  parts.insert(parts.end(), step.part_counts().begin(), step.part_counts().end());
+  parts.insert(parts.end(), step.part_counts(Cut::batch).begin(), step.part_counts(Cut::batch).end());
   const Ranges chosen = choose_ranges(int(groups.size()) - 1, limits.max_range, parts, RangeCosts(step, groups));
   std::vector<Range> result;
   for (const Range& range : chosen.ranges)
