@@ -15,10 +15,10 @@ namespace {
 constexpr double leads[] = {0, 1.0 / 256, 1.0 / 128, 1.0 / 64, 1.0 / 32, 1.0 / 16};
 
 // The arena may grow by so much over the step's without parts; half of it is left for what packing loses.
-constexpr double arena_room = 1.05, memory_room = 1.025;
+constexpr double arena_room = 1.05, memory_room = 1.025, tight_room = 0.985;
 
 // Splits that are looked at again with all-reduces in chunks.
-constexpr std::size_t second_round = 2;
+constexpr std::size_t second_round = 3;
 constexpr std::size_t chunk_choices = 3;
 
 Candidate nothing() {
@@ -33,22 +33,22 @@ OrderSearch::OrderSearch(const Step& step) : step_(step), memory_(peak_bytes(ste
 
 void OrderSearch::try_split(const std::string& how, const Split& split) {
   const Rewritten rewritten = rewrite(step_.program(), split);
-  Tried tried{how, {rewritten.program, step_.loads(rewritten, split)}, {.memory_bytes = memory_}, nothing()};
+  Tried tried{
+      how, {rewritten.program, step_.loads(rewritten, split)}, {.memory_bytes = memory_}, nothing(), memory_room};
   try_all_leads(tried, Orders(tried.chunked.program, tried.chunked.loads));
   tried_.push_back(std::move(tried));
 }
 
 // One setting after the other, each from the best so far: the search stays linear in settings.
 void OrderSearch::try_all_leads(Tried& tried, const Orders& orders) const {
-  for (double lead : leads) try_options(tried, orders, {.lead = lead, .backward_lead = lead, .memory_bytes = memory_});
+  for (bool feed_wire : {false, true})
+    for (std::int64_t tenths : {10, 9})  // where memory is short, earlier weight gradients make room
+      for (double lead : leads)
+        try_options(
+            tried, orders,
+            {.lead = lead, .backward_lead = lead, .feed_wire = feed_wire, .memory_bytes = memory_ / 10 * tenths});
   for (double lead : leads) try_changed(tried, orders, [&](ListOptions& options) { options.backward_lead = lead; });
   for (double lead : leads) try_changed(tried, orders, [&](ListOptions& options) { options.lead = lead; });
-  try_changed(tried, orders, [](ListOptions& options) { options.feed_wire = true; });
-  for (double lead : {0.0, tried.options.lead})  // where memory is short, earlier weight gradients make room
-    try_changed(tried, orders, [&](ListOptions& options) {
-      options.lead = options.backward_lead = lead;
-      options.memory_bytes = memory_ / 10 * 9;
-    });
 }
 
 template <class F>
@@ -60,7 +60,7 @@ void OrderSearch::try_changed(Tried& tried, const Orders& orders, F change) cons
 
 void OrderSearch::try_options(Tried& tried, const Orders& orders, const ListOptions& options) const {
   const Orders::Found found = orders.find(options);
-  if (double(found.peak_bytes) > memory_room * double(memory_)) return;
+  if (double(found.peak_bytes) > tried.room * double(memory_)) return;
   // The list schedule knows neither launch times nor what messages take from computation, so it is nearly always the
   // shorter; what is longer there is not worth simulating.
   if (found.makespan >= tried.candidate.timeline.makespan) return;
@@ -71,17 +71,14 @@ void OrderSearch::try_options(Tried& tried, const Orders& orders, const ListOpti
   tried.options = options;
 }
 
-OrderSearch::Tried OrderSearch::in_chunks(const Tried& tried, std::int64_t chunk_bytes) const {
+OrderSearch::Tried OrderSearch::in_chunks(const Tried& tried, std::int64_t chunk_bytes, double room) const {
   Tried chunked{fmt::format("{}; all-reduces of {} KB", tried.how, chunk_bytes >> 10),
                 cut_all_reduces(tried.chunked.program, tried.chunked.loads, step_.costs(), chunk_bytes), tried.options,
                 nothing()};
   const Orders orders(chunked.chunked.program, chunked.chunked.loads);
   try_options(chunked, orders, tried.options);
   try_changed(chunked, orders, [](ListOptions& options) { options.feed_wire = !options.feed_wire; });
-  for (double factor : {0.5, 2.0})
-    try_changed(chunked, orders, [&](ListOptions& options) {
-      options.backward_lead = std::max(options.backward_lead, leads[1]) * factor;
-    });
+  for (double lead : leads) try_changed(chunked, orders, [&](ListOptions& options) { options.backward_lead = lead; });
   return chunked;
 }
 
@@ -93,7 +90,7 @@ Candidate OrderSearch::best(Candidate first) {
   const std::size_t again = std::min(second_round, tried_.size());
   for (std::size_t i = 0; i < again; ++i)
     for (std::int64_t chunk : chunk_sizes(tried_[i].chunked.program, step_.costs(), chunk_choices))
-      tried_.push_back(in_chunks(tried_[i], chunk));
+      for (double room : {memory_room, tight_room}) tried_.push_back(in_chunks(tried_[i], chunk, room));
   std::stable_sort(tried_.begin(), tried_.end(), shorter);
   const std::int64_t arena = plan_memory_sequentially(step_.program()).arena_bytes;
   for (Tried& tried : tried_) {

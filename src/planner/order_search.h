@@ -25,6 +25,7 @@ class OrderSearch {
     Chunked chunked;  // the split step
     ListOptions options;
     Candidate candidate;  // empty, of infinite length, where nothing fits the memory
+    double room = 1;      // bytes alive at once, at most, over those without parts
   };
   void try_options(Tried& tried, const Orders& orders, const ListOptions& options) const;
   template <class F>
@@ -32,7 +33,7 @@ class OrderSearch {
   void try_all_leads(Tried& tried, const Orders& orders) const;
   // With one message on the wire at a time, or as it is.
   Candidate with_or_without_turns(Candidate best) const;
-  Tried in_chunks(const Tried& tried, std::int64_t chunk_bytes) const;
+  Tried in_chunks(const Tried& tried, std::int64_t chunk_bytes, double room) const;
 
   const Step& step_;
   std::int64_t memory_ = 0;  // bytes alive at once without parts

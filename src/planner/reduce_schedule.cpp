@@ -158,8 +158,10 @@ std::vector<std::int64_t> chunk_sizes(const ir::Program& program, const cost::Co
   const Buckets buckets(program, {}, costs);
   for (std::int64_t chunk : chunks)
     if (!buckets.empty() && chunk > 0 && chunk < buckets.largest() && !buckets.too_small(chunk)) sizes.push_back(chunk);
-  if (sizes.size() > most) sizes.resize(most);
-  return sizes;
+  std::vector<std::int64_t> some;  // from the largest to the smallest, evenly
+  for (std::size_t i = 0; i < std::min(most, sizes.size()); ++i)
+    some.push_back(sizes[sizes.size() <= most ? i : i * (sizes.size() - 1) / (most - 1)]);
+  return some;
 }
 
 namespace {
