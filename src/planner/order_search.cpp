@@ -19,7 +19,10 @@ constexpr double arena_room = 1.05, memory_room = 1.025, tight_room = 0.985;
 
 // Splits that are looked at again with all-reduces in chunks.
 constexpr std::size_t second_round = 3;
-constexpr std::size_t chunk_choices = 3;
+constexpr std::size_t chunk_choices = 3, all_choices = 10;
+
+// Up to so many instructions of the step, all combinations of settings are tried: planning stays below a second.
+constexpr std::size_t small_step = 600;
 
 Candidate nothing() {
   Candidate candidate;
@@ -29,7 +32,8 @@ Candidate nothing() {
 
 }  // namespace
 
-OrderSearch::OrderSearch(const Step& step) : step_(step), memory_(peak_bytes(step.program())) {}
+OrderSearch::OrderSearch(const Step& step)
+    : step_(step), memory_(peak_bytes(step.program())), thorough_(step.program().instructions.size() <= small_step) {}
 
 void OrderSearch::try_split(const std::string& how, const Split& split) {
   const Rewritten rewritten = rewrite(step_.program(), split);
@@ -55,7 +59,14 @@ template <class F>
 void OrderSearch::try_changed(Tried& tried, const Orders& orders, F change) const {
   ListOptions options = tried.options;
   change(options);
-  try_options(tried, orders, options);
+  if (!thorough_) return try_options(tried, orders, options);
+  for (options.feed_wire = false;; options.feed_wire = true) {
+    for (std::int64_t tenths : {10, 9}) {
+      options.memory_bytes = memory_ / 10 * tenths;
+      try_options(tried, orders, options);
+    }
+    if (options.feed_wire) break;
+  }
 }
 
 void OrderSearch::try_options(Tried& tried, const Orders& orders, const ListOptions& options) const {
@@ -89,7 +100,8 @@ Candidate OrderSearch::best(Candidate first) {
   std::stable_sort(tried_.begin(), tried_.end(), shorter);
   const std::size_t again = std::min(second_round, tried_.size());
   for (std::size_t i = 0; i < again; ++i)
-    for (std::int64_t chunk : chunk_sizes(tried_[i].chunked.program, step_.costs(), chunk_choices))
+    for (std::int64_t chunk :
+         chunk_sizes(tried_[i].chunked.program, step_.costs(), thorough_ ? all_choices : chunk_choices))
       for (double room : {memory_room, tight_room}) tried_.push_back(in_chunks(tried_[i], chunk, room));
   std::stable_sort(tried_.begin(), tried_.end(), shorter);
   const std::int64_t arena = plan_memory_sequentially(step_.program()).arena_bytes;

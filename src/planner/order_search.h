@@ -37,6 +37,7 @@ class OrderSearch {
 
   const Step& step_;
   std::int64_t memory_ = 0;  // bytes alive at once without parts
+  bool thorough_ = false;
   std::vector<Tried> tried_;
 };
 

@@ -91,6 +91,34 @@ TEST_CASE("MPI ranks train as one does") {
   }
 }
 
+TEST_CASE("every policy trains as sequential does over MPI") {
+  const TemporaryFolder folder;
+  const std::string config = folder.write("small.json", test::small_config);
+  const std::string common =
+      "train " + config + " --set train.steps=6 --set overlap.profile=" + (folder / "costs.json");
+  auto losses = [&](const std::string& name, const std::string& overlap) {
+    const auto outcome = test::mpirun(2, common + overlap + " --run-dir " + (folder / name));
+    INFO(outcome.output);
+    REQUIRE(outcome.code == 0);
+    return test::metrics(folder / name);
+  };
+  const auto expected = losses("sequential", "");
+  for (const char* policy : {"expert_pipeline", "dw", "partition", "lancet"}) {
+    // Parts are asked for: on one machine none may pay.
+    const bool parts = std::string(policy) != "dw";
+    const auto found =
+        losses(policy, std::string(" --set overlap.policy=") + policy + (parts ? " --set overlap.parts=2" : ""));
+    INFO(policy);
+    REQUIRE(found.size() == expected.size());
+    for (std::size_t i = 0; i < found.size(); ++i) {
+      CHECK(found[i]["loss"].get<double>() == Approx(expected[i]["loss"].get<double>()).epsilon(1e-6));
+      CHECK(found[i]["drop_pct"] == expected[i]["drop_pct"]);
+      if (!parts) CHECK(found[i]["loss"] == expected[i]["loss"]);
+    }
+    if (parts) CHECK(read(folder / policy + "/plan.ir").find("parts=2") != std::string::npos);
+  }
+}
+
 #endif
 
 TEST_CASE("text to sample: tokenizer, tokens, training, generation") {
