@@ -4,6 +4,7 @@
 #include "bench.h"
 #include "lancet/backend/cpu/parallel.h"
 #include "lancet/base/log.h"
+#include "lancet/base/median.h"
 #include "lancet/ops/catalogue.h"
 #include "lancet/runtime/peak.h"
 #include "lancet/train/agree.h"
@@ -21,11 +22,6 @@ struct Row {
   double flops = 0, bytes = 0;       // a step
   std::vector<double> milliseconds;  // by step
 };
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
 
 std::vector<Row> make_rows(const ir::Program& program, std::vector<std::size_t>& row_of) {
   std::vector<Row> rows;
@@ -91,7 +87,9 @@ Status bench_ops(config::Config config, int steps, comm::Communicator& world, in
       fmt::format("ceilings, {} thread{}: {:.1f} GFLOP/s ({}, 1024^3 product), {:.1f} GB/s (x += y over 128 MB)\n",
                   threads, threads == 1 ? "" : "s", yard.flops * 1e-9,
                   config.train.dtype == DType::bf16 ? "bf16" : "fp32", yard.bandwidth * 1e-9) +
-      fmt::format("experts are counted on all their slots; median of {} steps of {:.1f} ms\n", steps, median(step_ms)) +
+      fmt::format(
+          "experts are counted on the rows that they get where none is dropped; median of {} steps of {:.1f} ms\n",
+          steps, median(step_ms)) +
       table(std::move(rows), yard, median(step_ms)));
 }
 

@@ -1,4 +1,5 @@
 #include "lancet/comm/wire.h"
+#include "lancet/base/median.h"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -21,11 +22,6 @@ constexpr std::size_t most_bytes = 4 << 20;
 constexpr int repetitions = 5, round_trips = 15;
 
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
-
-double median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2), values.end());
-  return values[values.size() / 2];
-}
 
 class Ring {
  public:

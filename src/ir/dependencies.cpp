@@ -5,8 +5,6 @@
 namespace lancet::ir {
 namespace {
 
-InstructionId id_of(std::size_t index) { return {static_cast<std::int32_t>(index)}; }
-
 struct Access {
   InstructionId by;
   Region region;

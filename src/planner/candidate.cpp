@@ -8,11 +8,10 @@
 namespace lancet::planner {
 namespace {
 
+using ir::id_of;
 using ir::InstructionId;
 using ir::Lane;
 using ir::Role;
-
-InstructionId id_of(std::size_t index) { return {static_cast<std::int32_t>(index)}; }
 
 void tidy(std::vector<InstructionId>& list) {
   std::sort(list.begin(), list.end());

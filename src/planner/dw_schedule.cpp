@@ -10,11 +10,10 @@
 namespace lancet::planner {
 namespace {
 
+using ir::id_of;
 using ir::InstructionId;
 using ir::Lane;
 using ir::Role;
-
-InstructionId id_of(std::size_t index) { return {static_cast<std::int32_t>(index)}; }
 
 // How many all-to-alls past its home a dW may go that an all-reduce waits for. Each is tried: far hides more
 // all-to-all, near lets the all-reduces start earlier.

@@ -108,7 +108,7 @@ std::string describe(const Step& step, const std::vector<Range>& ranges) {
 
 // The dynamic programme's ranges, and the whole forward pass as one range of each number of parts.
 std::vector<std::vector<Range>> range_choices(const Step& step, const PartitionLimits& limits) {
-  std::vector<std::vector<Range>> choices{choose_forward_ranges(step, {limits.groups_per_moe, limits.max_range})};
+  std::vector<std::vector<Range>> choices{choose_forward_ranges(step, limits)};
   for (int parts : step.part_counts(Cut::batch)) choices.push_back({{0, int(step.forward_end()), parts}});
   std::erase_if(choices, [](const std::vector<Range>& ranges) { return ranges.empty(); });
   return choices;

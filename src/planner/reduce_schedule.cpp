@@ -11,12 +11,11 @@
 namespace lancet::planner {
 namespace {
 
+using ir::id_of;
 using ir::InstructionId;
 using ir::Lane;
 using ir::Role;
 using ir::TensorId;
-
-InstructionId id_of(std::size_t index) { return {static_cast<std::int32_t>(index)}; }
 
 // Chunks to try, in bytes: from one that is bandwidth alone to one that a fast wire sends in a fraction of a
 // millisecond; 0: the buckets as they are.
@@ -167,7 +166,7 @@ std::vector<std::int64_t> chunk_sizes(const ir::Program& program, const cost::Co
 namespace {
 
 // One way to do it, and its simulated step.
-struct Candidate {
+struct Placed {
   ir::Program program;
   std::vector<cost::Load> loads;
   Needed extra;
@@ -176,7 +175,7 @@ struct Candidate {
 
 class Placement {
  public:
-  Placement(Candidate& candidate, const cost::Costs& costs) : c_(candidate), costs_(costs) {}
+  Placement(Placed& candidate, const cost::Costs& costs) : c_(candidate), costs_(costs) {}
 
   // Program and loads are set; this orders them.
   void run(Wire wire) {
@@ -293,7 +292,7 @@ class Placement {
     simulate(Wire::shared);
   }
 
-  Candidate& c_;
+  Placed& c_;
   const cost::Costs& costs_;
   Needed needed_;
 };
@@ -310,13 +309,13 @@ Ordered reduce_schedule(const ir::Program& program, std::span<const cost::Load> 
   for (std::int64_t chunk : chunks) {
     if (buckets.empty() || chunk > 2 * buckets.largest()) continue;
     if (chunk > 0 && buckets.too_small(chunk)) continue;
-    Candidate cut;
+    Placed cut;
     if (chunk == 0)
       cut = {program, {loads.begin(), loads.end()}, {}, {}};
     else
       buckets.cut(chunk, cut.program, cut.loads);
     for (Wire wire : {Wire::shared, Wire::all_to_all_first}) {
-      Candidate candidate = cut;
+      Placed candidate = cut;
       Placement(candidate, costs).run(wire);
       if (candidate.timeline.makespan >= made.after_ms * (1 - 1e-9)) continue;
       made.chunk_bytes = chunk;

@@ -5,6 +5,7 @@
 namespace lancet::planner {
 namespace {
 
+using ir::id_of;
 using ir::InstructionId;
 
 class Reorder {
@@ -39,8 +40,6 @@ class Reorder {
   }
 
  private:
-  static InstructionId id_of(std::size_t index) { return {static_cast<std::int32_t>(index)}; }
-
   void emit(InstructionId id) {
     const std::size_t i = id.index();
     if (emitted_[i]) return;

@@ -1,4 +1,5 @@
 #include "lancet/runtime/interference.h"
+#include "lancet/base/median.h"
 
 #include <algorithm>
 #include <atomic>
@@ -27,12 +28,6 @@ double processor_seconds() {  // of the process, all threads
   timespec t{};
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
   return double(t.tv_sec) + double(t.tv_nsec) * 1e-9;
-}
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const std::size_t half = values.size() / 2;
-  return values.size() % 2 ? values[half] : (values[half - 1] + values[half]) / 2;
 }
 
 Status repeat(const Call& call, int times) {

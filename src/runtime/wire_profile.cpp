@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "lancet/backend/cpu/buffer.h"
+#include "lancet/base/median.h"
 #include "lancet/runtime/interference.h"
 
 namespace lancet::runtime {
@@ -20,12 +21,6 @@ constexpr double smallest_bytes = 1024;
 constexpr double size_seconds = 0.1;  // of the repetitions of one size
 constexpr double longest_call = 2;    // seconds; past it the last slope tells
 constexpr int fewest = 3, most = 25;
-
-double median(std::vector<float> values) {
-  std::sort(values.begin(), values.end());
-  const std::size_t half = values.size() / 2;
-  return values.size() % 2 ? values[half] : 0.5 * (double(values[half - 1]) + double(values[half]));
-}
 
 // The largest over the ranks, element by element, on all ranks.
 Status largest_over_ranks(comm::Communicator& world, std::vector<float>& values) {

@@ -30,7 +30,7 @@ std::string banner(const config::Config& config, int ranks, int threads, const c
 std::string describe_plan(const ir::Plan& plan, const planner::PlanReport& report);
 
 // Flops of the products and the attention of a step, which MFU counts: forward and backward, the causal half of the
-// attention, experts on all their slots. dense: without the experts; experts: theirs.
+// attention, experts on the rows that they get where none is dropped. dense: without the experts; experts: theirs.
 struct ProductFlops {
   double dense = 0, experts = 0;
 };

@@ -8,18 +8,18 @@
 #include <limits>
 
 #include "banner.h"
+#include "generate.h"
 #include "lancet/backend/cpu/matmul.h"
 #include "lancet/base/log.h"
-#include "lancet/base/random.h"
 #include "lancet/runtime/peak.h"
 #include "lancet/runtime/trace.h"
 #include "lancet/train/agree.h"
 #include "lancet/train/batches.h"
 #include "lancet/train/learning_rate.h"
-#include "lancet/train/plan.h"
 #include "lancet/train/profile.h"
 #include "memory.h"
 #include "setup.h"
+#include "step_plans.h"
 #include "weights.h"
 
 namespace lancet::train {
@@ -58,7 +58,8 @@ class TrainerImpl final : public Trainer {
     LANCET_TRY(make_lanes());
     LANCET_ASSIGN(wire_, comm::measure_wire(world_));
     LANCET_TRY(measure_peak());
-    LANCET_TRY(make_plans());
+    LANCET_ASSIGN(plans_, make_step_plans(config_, world_, options_, evaluation_.has_value()));
+    predicted_ms_ = predicted_ms();
     LANCET_TRY(agree(world_, allocate()));
     LANCET_TRY(bind());
     initialize_weights(config_, world_.rank(), world_.size(), store_);
@@ -106,12 +107,16 @@ class TrainerImpl final : public Trainer {
     return std::optional<double>(sum / double(evaluation_->sequences * config_.train.seq_len));
   }
 
-  Result<std::vector<std::int32_t>> generate(std::vector<std::int32_t> prompt, std::int64_t count) override;
+  Result<std::vector<std::int32_t>> generate(std::vector<std::int32_t> prompt, std::int64_t count) override {
+    LANCET_ASSIGN(const ir::Plan plan, share_plan(world_, plan_forward(config_, model::Mode::generate, world_.size())));
+    LANCET_ASSIGN(const auto executor, runtime::Executor::create(plan, store_, executor_options(nullptr)));
+    return continue_text(*executor, config_, std::move(prompt), count);
+  }
 
   Result<std::string> trace() override {
     LANCET_ASSIGN(const auto spans, gather_spans(world_, update_.executor->spans()));
     if (world_.rank() != 0) return std::string();
-    return runtime::trace_json(update_plan_, spans);
+    return runtime::trace_json(plans_.update, spans);
   }
 
   const StepRecord& last_record() const override { return last_record_; }
@@ -122,7 +127,7 @@ class TrainerImpl final : public Trainer {
 
   std::string banner() const override {
     std::string text = train::banner(config_, world_.size(), threads_, wire_, memory_, peak_) + "\n" +
-                       describe_plan(update_plan_, report_);
+                       describe_plan(plans_.update, plans_.report);
     if (const std::string warning = comm::slow_wire_warning(wire_); !warning.empty()) text += "\n" + warning;
     return text;
   }
@@ -207,68 +212,15 @@ class TrainerImpl final : public Trainer {
     return world_.barrier();
   }
 
-  Status make_plans() {
-    const int ranks = world_.size();
-    if (!options_.plan_file.empty()) {
-      LANCET_ASSIGN(update_plan_, read_same_plan(options_.plan_file, config_, world_));
-      report_.chosen = report_.asked = update_plan_.header.text("policy");
-      return make_evaluate_plan();
-    }
-    std::optional<cost::Profile> profile;
-    const cost::Costs* costs = options_.costs;
-    if (config_.overlap.policy != config::Policy::sequential && ranks > 1 && !costs) {
-      LANCET_ASSIGN(profile,
-                    ensure_profile(config_, world_, step_programs(config_, ranks),
-                                   {.local_ranks = options_.local_ranks, .default_path = options_.default_profile}));
-      costs = &*profile;
-    }
-    if (!costs && world_.rank() == 0) {
-      profile = known_costs();
-      if (profile) costs = &*profile;
-    }
-    const bool chooses = config_.overlap.policy != config::Policy::sequential;
-    LANCET_ASSIGN(update_plan_, plan_on_first(true, costs, chooses ? &report_ : nullptr));
-    if (config_.train.gradient_accumulation_steps > 1) {
-      LANCET_ASSIGN(micro_plan_, plan_on_first(false, costs, nullptr));
-    }
-    return make_evaluate_plan();
-  }
-
-  // Of a run that needs no costs: those that the file happens to hold, so that its step is predicted, too.
-  std::optional<cost::Profile> known_costs() const {
-    const std::string path = config_.overlap.profile.empty() ? options_.default_profile : config_.overlap.profile;
-    if (path.empty()) return {};
-    auto held = cost::read_profile(path, place_of(config_, world_, options_.local_ranks));
-    if (!held.ok()) return {};
-    const bool accumulates = config_.train.gradient_accumulation_steps > 1;
-    for (const bool update : {true, false})
-      if ((update || accumulates) && !plan_step(config_, world_.size(), update, false, &*held).ok()) return {};
-    return *std::move(held);
-  }
-
-  // Planning is rank 0's; the others learn what it found.
-  Result<ir::Plan> plan_on_first(bool update, const cost::Costs* costs, planner::PlanReport* report) {
-    if (world_.rank() != 0) return share_plan(world_, ir::Plan());
-    const bool inspect = update && options_.inspect;
-    return share_plan(world_, plan_step(config_, world_.size(), update, inspect, costs, report));
-  }
-
-  Status make_evaluate_plan() {
-    if (evaluation_) {
-      LANCET_ASSIGN(evaluate_plan_, share_plan(world_, plan_forward(config_, model::Mode::evaluate, world_.size())));
-    }
-    return {};
-  }
-
   // Refuses at start what would not fit; then takes the memory.
   Status allocate() {
-    for (const ir::Tensor& tensor : update_plan_.program.tensors) {
+    for (const ir::Tensor& tensor : plans_.update.program.tensors) {
       if (tensor.kind == ir::TensorKind::parameter) memory_.parameters += ir::bytes(tensor.type);
       if (tensor.kind == ir::TensorKind::state) memory_.state += ir::bytes(tensor.type);
     }
-    memory_.arena = update_plan_.arena_bytes;
-    if (micro_plan_) memory_.arena = std::max(memory_.arena, micro_plan_->arena_bytes);
-    if (evaluate_plan_) memory_.arena = std::max(memory_.arena, evaluate_plan_->arena_bytes);
+    memory_.arena = plans_.update.arena_bytes;
+    if (plans_.micro) memory_.arena = std::max(memory_.arena, plans_.micro->arena_bytes);
+    if (plans_.evaluate) memory_.arena = std::max(memory_.arena, plans_.evaluate->arena_bytes);
     const std::int64_t needed = memory_.parameters + memory_.state + memory_.arena;
     const auto available = available_bytes();
     if (available && needed > *available / options_.local_ranks)
@@ -278,8 +230,8 @@ class TrainerImpl final : public Trainer {
                       memory_.arena / 1'000'000, *available / options_.local_ranks / 1'000'000));
     try {
       arena_ = backend::cpu::Buffer::raw(static_cast<std::size_t>(memory_.arena));
-      store_.add(update_plan_.program);
-      if (micro_plan_) store_.add(micro_plan_->program);
+      store_.add(plans_.update.program);
+      if (plans_.micro) store_.add(plans_.micro->program);
     } catch (const std::bad_alloc&) {
       return config_error(fmt::format("expected {} MB of memory a rank, found less", needed / 1'000'000));
     }
@@ -287,12 +239,12 @@ class TrainerImpl final : public Trainer {
   }
 
   Status bind() {
-    LANCET_ASSIGN(update_, bind(update_plan_));
-    if (micro_plan_) {
-      LANCET_ASSIGN(micro_, bind(*micro_plan_));
+    LANCET_ASSIGN(update_, bind(plans_.update));
+    if (plans_.micro) {
+      LANCET_ASSIGN(micro_, bind(*plans_.micro));
     }
-    if (evaluate_plan_) {
-      LANCET_ASSIGN(evaluate_, bind(*evaluate_plan_));
+    if (plans_.evaluate) {
+      LANCET_ASSIGN(evaluate_, bind(*plans_.evaluate));
     }
     std::size_t experts = 0;
     for (const auto& load : update_.load) experts += load.size() / 2;
@@ -305,11 +257,16 @@ class TrainerImpl final : public Trainer {
     return {};
   }
 
-  Result<BoundPlan> bind(const ir::Plan& plan) {
-    runtime::ExecutorOptions options{.threads = threads_, .communicators = {}, .arena = &arena_};
+  // arena: shared with other executors; null: the executor's own.
+  runtime::ExecutorOptions executor_options(const backend::cpu::Buffer* arena) const {
+    runtime::ExecutorOptions options{.threads = threads_, .communicators = {}, .arena = arena};
     for (std::size_t lane = 0; lane < ir::lane_count; ++lane) options.communicators[lane] = lanes_[lane].get();
+    return options;
+  }
+
+  Result<BoundPlan> bind(const ir::Plan& plan) {
     BoundPlan bound;
-    LANCET_ASSIGN(bound.executor, runtime::Executor::create(plan, store_, options));
+    LANCET_ASSIGN(bound.executor, runtime::Executor::create(plan, store_, executor_options(&arena_)));
     runtime::Executor& executor = *bound.executor;
     auto ids = [&](const char* name) {
       const ops::TensorView view = executor.input(name);
@@ -393,9 +350,9 @@ class TrainerImpl final : public Trainer {
   // Of the whole step, as the plans' headers say.
   std::optional<double> predicted_ms() const {
     auto of = [](const ir::Plan& plan) { return plan.header.real("predicted_ms", 0); };
-    double ms = of(update_plan_);
+    double ms = of(plans_.update);
     if (ms <= 0) return {};
-    if (micro_plan_) ms += double(config_.train.gradient_accumulation_steps - 1) * of(*micro_plan_);
+    if (plans_.micro) ms += double(config_.train.gradient_accumulation_steps - 1) * of(*plans_.micro);
     return ms;
   }
 
@@ -404,7 +361,7 @@ class TrainerImpl final : public Trainer {
     const double tokens =
         double(train.micro_batch_size * train.seq_len * train.gradient_accumulation_steps) * world_.size();
     record.step_ms = seconds * 1e3;
-    record.predicted_ms = predicted_ms();
+    record.predicted_ms = predicted_ms_;
     record.tokens_per_s = tokens / seconds;
     record.compute_ms = totals_.times.compute;
     record.a2a_ms = totals_.times.all_to_all;
@@ -414,13 +371,14 @@ class TrainerImpl final : public Trainer {
       if (totals_.times.communication > 0)
         record.hidden_pct = 100 * (1 - totals_.times.exposed / totals_.times.communication);
     }
-    double filled = 0;  // of the slots that the experts' flops were counted on
+    double filled = 0;  // of the rows that the experts' flops are counted on
     if (!update_.load.empty()) filled = balance(record);
     const double flops = double(train.gradient_accumulation_steps) * (flops_.dense + filled * flops_.experts);
     if (peak_.flops > 0) record.mfu = 100 * flops / seconds / peak_.flops;
   }
 
-  // Fills in load, drops and dead experts; returns the share of slots that held a token.
+  // Fills in load, drops and dead experts; returns the kept tokens over those that the experts' flops are
+  // counted on.
   double balance(StepRecord& record) {
     const std::size_t layers = update_.load.size(), experts = totals_.chosen.size() / layers;
     double chosen = 0, kept = 0, unevenness = 0;
@@ -442,9 +400,10 @@ class TrainerImpl final : public Trainer {
     record.drop_pct = 100 * (1 - kept / chosen);
     record.dead_experts = dead;
     const std::int64_t tokens = config_.train.micro_batch_size * config_.train.seq_len;
-    const double slots =
-        double(experts) * double(model::capacity(config_.model.capacity_factor, tokens, std::int64_t(experts)));
-    return kept / (slots * double(layers) * double(world_.size()) * double(config_.train.gradient_accumulation_steps));
+    const std::int64_t slots =
+        std::int64_t(experts) * model::capacity(config_.model.capacity_factor, tokens, std::int64_t(experts));
+    const double rows = double(std::min(tokens, slots)) * double(world_.size());  // that a layer's flops are counted on
+    return kept / (rows * double(layers) * double(config_.train.gradient_accumulation_steps));
   }
 
   const config::Config config_;
@@ -461,43 +420,13 @@ class TrainerImpl final : public Trainer {
   std::optional<Evaluation> evaluation_;
   runtime::TensorStore store_;
   backend::cpu::Buffer arena_;
-  ir::Plan update_plan_;
-  planner::PlanReport report_;  // on rank 0
-  std::optional<ir::Plan> micro_plan_, evaluate_plan_;
+  StepPlans plans_;
+  std::optional<double> predicted_ms_;  // of a whole step
   BoundPlan update_, micro_, evaluate_;
   Totals totals_;
   StepRecord last_record_;
   std::vector<LayerLoad> layers_;
 };
-
-Result<std::vector<std::int32_t>> TrainerImpl::generate(std::vector<std::int32_t> ids, std::int64_t count) {
-  LANCET_ASSIGN(const ir::Plan plan, share_plan(world_, plan_forward(config_, model::Mode::generate, world_.size())));
-  runtime::ExecutorOptions options{.threads = threads_, .communicators = {}, .arena = nullptr};
-  for (std::size_t lane = 0; lane < ir::lane_count; ++lane) options.communicators[lane] = lanes_[lane].get();
-  LANCET_ASSIGN(const auto executor, runtime::Executor::create(plan, store_, options));
-  const ops::TensorView tokens = executor->input("tokens"), logits = executor->output("logits");
-  const std::int64_t window = tokens.shape()[1], vocabulary = config_.model.vocab_size;
-  const Philox random(static_cast<std::uint64_t>(config_.train.seed), stream_of("sample"));
-  std::vector<double> cumulative(static_cast<std::size_t>(vocabulary));
-  for (std::int64_t i = 0; i < count; ++i) {
-    const std::int64_t length = std::min<std::int64_t>(std::int64_t(ids.size()), window);
-    std::fill_n(tokens.as<std::int32_t>(), window, 0);  // later positions do not reach earlier ones
-    std::copy(ids.end() - length, ids.end(), tokens.as<std::int32_t>());
-    LANCET_TRY(executor->run());
-    auto logit = [&](std::int64_t v) {
-      const std::int64_t at = (length - 1) * logits.shape()[2] + v;
-      return logits.dtype() == DType::bf16 ? to_f32(logits.as<bf16>()[at]) : logits.as<float>()[at];
-    };
-    float top = logit(0);
-    for (std::int64_t v = 1; v < vocabulary; ++v) top = std::max(top, logit(v));
-    double sum = 0;
-    for (std::int64_t v = 0; v < vocabulary; ++v) cumulative[std::size_t(v)] = sum += std::exp(double(logit(v)) - top);
-    const double drawn = double(random.uniform(static_cast<std::uint64_t>(i))) * sum;
-    const auto at = std::upper_bound(cumulative.begin(), cumulative.end(), drawn) - cumulative.begin();
-    ids.push_back(static_cast<std::int32_t>(std::min<std::int64_t>(at, vocabulary - 1)));
-  }
-  return ids;
-}
 
 }  // namespace
 

@@ -105,7 +105,7 @@ TEST_CASE("places live side by side") {
   CHECK_FALSE(file.find(more_ranks).wire.measured());
   Place other_build = here;
   other_build.device.build = "another";
-  CHECK(file.find(other_build).empty());
+  CHECK(file.find(other_build).ops.empty());
 }
 
 TEST_CASE("old builds go") {
@@ -148,7 +148,7 @@ TEST_CASE("a damaged file is named with the field") {
 TEST_CASE("the profile of another device is refused in words") {
   test::TemporaryFolder folder;
   const std::filesystem::path path = folder / "deep/profile.json";
-  CHECK(read_profile_or_empty(path, here)->empty());
+  CHECK(read_profile_or_empty(path, here)->ops.empty());
   const auto none = read_profile(path, here);
   REQUIRE_FALSE(none.ok());
   CHECK(none.error().code == ExitCode::config);
@@ -162,7 +162,7 @@ TEST_CASE("the profile of another device is refused in words") {
   CHECK(refused.error().code == ExitCode::config);
   CHECK(has(refused.error().message, "expected the profile of CPU B (avx2), 2 threads, 1 rank a host"));
   CHECK(has(refused.error().message, "found 2 ops of CPU A"));
-  CHECK(read_profile_or_empty(path, foreign)->empty());
+  CHECK(read_profile_or_empty(path, foreign)->ops.empty());
   Profile more(foreign);
   more.ops["zero(f32[3])"] = {1, 5, 0};
   REQUIRE(write_profile(path, more).ok());

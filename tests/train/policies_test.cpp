@@ -12,8 +12,8 @@ namespace {
 using Records = std::vector<train::StepRecord>;
 
 // Expert and slot (or drop) of every token, and the slots of the rank: what a gate decided.
-std::vector<std::int32_t> route_of(const train::Trainer& trainer, const std::string& output) {
-  const ops::TensorView view = const_cast<train::Trainer&>(trainer).executor().output(output);
+std::vector<std::int32_t> route_of(train::Trainer& trainer, const std::string& output) {
+  const ops::TensorView view = trainer.executor().output(output);
   const ir::RouteLayout layout{view.shape()[0], view.shape()[1]};
   std::vector<std::int32_t> result(layout.expert(view.data), layout.expert(view.data) + layout.tokens);
   result.insert(result.end(), layout.slot(view.data), layout.slot(view.data) + layout.tokens);

@@ -77,4 +77,18 @@ TEST_CASE("bf16 follows fp32 on a small model") {
   CHECK(rounded_mean == Approx(exact_mean).epsilon(0.01));
 }
 
+TEST_CASE("MFU counts the tokens that experts kept, whatever the slots") {
+  config::Config config = test::small_config();
+  auto flops = [&](double capacity_factor) {  // of a step, in units of the peak
+    config.model.capacity_factor = capacity_factor;
+    const train::StepRecord record = test::run_steps(config, 2, 1).front();
+    REQUIRE(record.drop_pct == 0);
+    return record.mfu.value() * record.step_ms;
+  };
+  const double full = flops(4);
+  CHECK(full > 0);
+  CHECK(flops(3) == Approx(full));
+  CHECK(flops(6) == Approx(full));
+}
+
 }  // namespace lancet

@@ -68,7 +68,6 @@ class Profile final : public Costs {
 
   Profile() = default;
   explicit Profile(Place where) : place(std::move(where)) {}
-  bool empty() const { return ops.empty() && !wire.measured(); }
 
   std::optional<double> compute_ms(std::string_view op_key) const override;
   double all_to_all_ms(double bytes) const override;

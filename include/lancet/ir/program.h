@@ -31,6 +31,7 @@ namespace lancet::ir {
 
 using TensorId = Id<struct TensorTag>;
 using InstructionId = Id<struct InstructionTag>;
+inline InstructionId id_of(std::size_t instruction) { return {static_cast<std::int32_t>(instruction)}; }
 
 struct TensorType {
   DType dtype = DType::f32;

@@ -116,7 +116,7 @@ std::vector<std::size_t> forward_groups(const Step& step, int groups_per_moe) {
   return boundaries;
 }
 
-std::vector<Range> choose_forward_ranges(const Step& step, const RangeLimits& limits) {
+std::vector<Range> choose_forward_ranges(const Step& step, const PartitionLimits& limits) {
   const std::vector<std::size_t> groups = forward_groups(step, limits.groups_per_moe);
   std::vector<int> parts{1};
   parts.insert(parts.end(), step.part_counts(Cut::batch).begin(), step.part_counts(Cut::batch).end());

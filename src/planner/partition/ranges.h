@@ -8,18 +8,13 @@
 
 namespace lancet::planner {
 
-struct RangeLimits {
-  int groups_per_moe = 5;  // gamma: groups between two MoE layers
-  int max_range = 16;      // iota: groups in one range
-};
-
 // The forward pass cut in groups: boundaries[g] is the first instruction of group g, the last entry the end. The
 // instructions from a layer's gate to its combine are one group; those between layers are cut where about 1 /
 // groups_per_moe of their time has passed.
 std::vector<std::size_t> forward_groups(const Step& step, int groups_per_moe);
 
 // Ranges of instructions [begin, end), parts > 1, by the dynamic programme; the cost of a range is its list schedule.
-std::vector<Range> choose_forward_ranges(const Step& step, const RangeLimits& limits);
+std::vector<Range> choose_forward_ranges(const Step& step, const PartitionLimits& limits);
 
 // The split that these ranges of the forward pass mean; with_backward: the same for the instructions that are their
 // gradients with respect to activations.

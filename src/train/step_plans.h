@@ -1,0 +1,25 @@
+// The plans of a run, made on rank 0 and the same on all.
+#pragma once
+#include <optional>
+
+#include "lancet/comm/communicator.h"
+#include "lancet/config/config.h"
+#include "lancet/ir/plan.h"
+#include "lancet/planner/planner.h"
+#include "lancet/train/trainer.h"
+
+namespace lancet::train {
+
+struct StepPlans {
+  ir::Plan update;                // the step, or its last micro batch
+  std::optional<ir::Plan> micro;  // the micro batches before it
+  std::optional<ir::Plan> evaluate;
+  planner::PlanReport report;  // on rank 0
+};
+
+// From the plan file, where options name one; else planned by the config's policy, on measured costs where it needs
+// them: those that the profile lacks are measured first. Collective; errors are the same on all ranks.
+Result<StepPlans> make_step_plans(const config::Config& config, comm::Communicator& world,
+                                  const TrainerOptions& options, bool evaluates);
+
+}  // namespace lancet::train
