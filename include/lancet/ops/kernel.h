@@ -6,8 +6,10 @@
 #include <string_view>
 #include <vector>
 
+#include "lancet/backend/device.h"
 #include "lancet/base/result.h"
 #include "lancet/comm/communicator.h"
+#include "lancet/comm/device_communicator.h"
 #include "lancet/ir/program.h"
 
 namespace lancet::ops {
@@ -33,6 +35,11 @@ struct KernelArgs {
   comm::Communicator* comm = nullptr;  // of the instruction's lane; null on the compute lane
   // Scratch of at least workspace() bytes, 64-byte aligned, shared by all kernels of a lane.
   std::byte* workspace = nullptr;
+  // Of kernels for a device that works from queues: they put their work on `stream` and return. All pointers above are
+  // the device's then, and the ranks of the lane are reached through `device_comm`.
+  backend::Device* device = nullptr;
+  backend::Stream* stream = nullptr;
+  comm::DeviceCommunicator* device_comm = nullptr;
 
   bool has(int operand) const { return operand < static_cast<int>(operands.size()); }
 };
@@ -44,6 +51,14 @@ struct CpuKernel {
   std::string_view op;
   Kernel (*bind)(const KernelArgs&);
   std::size_t (*workspace)(const KernelArgs&) = nullptr;  // bytes; addresses are not yet known when it is asked
+};
+
+// The same for a device that works from queues. Memory that a kernel needs for itself (counts on the host) is made when
+// it is bound.
+struct DeviceKernel {
+  std::string_view op;
+  Kernel (*bind)(const KernelArgs&);
+  std::size_t (*workspace)(const KernelArgs&) = nullptr;
 };
 
 const CpuKernel* find_cpu_kernel(std::string_view op);  // null if there is none
