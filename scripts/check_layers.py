@@ -25,7 +25,8 @@ ROOMS = {
     "runtime": ["base", "ir", "ops", "backend", "comm", "cost"],
     "train": ["base", "config", "ir", "backend", "data", "checkpoint", "comm", "ops", "cost", "model", "planner", "runtime"],
 }
-ROOMS["cli"] = ROOMS["train"] + ["train"]
+ROOMS["report"] = ["base", "ir"]
+ROOMS["cli"] = ROOMS["train"] + ["train", "report"]
 
 # Kernels of an op know the device and the wire, and so do the helpers they share (src/ops/cpu*, cuda*); the op's
 # description (op.cpp, math.h, the rest of src/ops, and every private header that those include) does not.

@@ -68,6 +68,7 @@ int main(int argc, char** argv) {
   add_bench(app, selection);
   add_plan(app, selection);
   add_profile(app, selection);
+  add_report(app, selection);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -122,6 +122,7 @@ constexpr Field table[] = {
     ROW(log.run_dir, any(), "folder for the run's files; empty: runs/<name of this file>"),
     ROW(log.peak_tflops, above_zero(1e9), "peak of one device for MFU; null: known or measured"),
     ROW(log.trace, between(0, most_steps), "the step whose timeline goes into trace.json, which opens in Perfetto; 0: none"),
+    ROW(log.tensorboard, any(), "write the numbers of metrics.jsonl to a TensorBoard event file in the run folder, too"),
     ROW(device, any(), ""),
     ROW(threads, between(0, 1024), "CPU threads a rank; 0: cores / ranks on this machine"),
 };

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -21,9 +22,18 @@ std::string number(const std::optional<T>& value) {
   return value ? number(double(*value)) : "null";
 }
 
-std::string numbers(std::span<const LayerLoad> layers, double LayerLoad::*member) {
+template <class T>
+std::string numbers(std::span<const LayerLoad> layers, T LayerLoad::*member) {
   std::string text;
-  for (const LayerLoad& layer : layers) text += (text.empty() ? "" : ", ") + number(layer.*member);
+  for (const LayerLoad& layer : layers) text += (text.empty() ? "" : ", ") + number(double(layer.*member));
+  return text;
+}
+
+// [[tokens of expert 0, ...] of layer 0, ...]
+std::string counts(std::span<const LayerLoad> layers) {
+  std::string text;
+  for (const LayerLoad& layer : layers)
+    text += fmt::format("{}[{}]", text.empty() ? "" : ", ", fmt::join(layer.expert_tokens, ", "));
   return text;
 }
 
@@ -46,17 +56,19 @@ Status keep_earlier(const std::filesystem::path& path) {
 
 }  // namespace
 
-std::string to_json(const StepRecord& r, std::span<const LayerLoad> layers) {
+std::string to_json(const StepRecord& r, std::span<const LayerLoad> layers, bool expert_tokens) {
   return fmt::format(
       R"({{"step": {}, "loss": {}, "aux_loss": {}, "grad_norm": {}, "lr": {}, "step_ms": {}, "tokens_per_s": {}, "mfu": {}, )"
       R"("compute_ms": {}, "a2a_ms": {}, "allreduce_ms": {}, "exposed_ms": {}, "hidden_pct": {}, "predicted_ms": {}, )"
-      R"("load_max_over_mean": {}, "drop_pct": {}, "dead_experts": {}, )"
-      R"("layer_load_max_over_mean": [{}], "layer_drop_pct": [{}]}})",
+      R"("load_max_over_mean": {}, "drop_pct": {}, "dead_experts": {}, "router_entropy": {}, )"
+      R"("layer_load_max_over_mean": [{}], "layer_drop_pct": [{}], "layer_dead_experts": [{}], "layer_router_entropy": [{}], )"
+      R"("layer_expert_tokens": [{}]}})",
       r.step, number(r.loss), number(r.aux_loss), number(r.grad_norm), number(r.lr), number(r.step_ms),
       number(r.tokens_per_s), number(r.mfu), number(r.compute_ms), number(r.a2a_ms), number(r.allreduce_ms),
       number(r.exposed_ms), number(r.hidden_pct), number(r.predicted_ms), number(r.load_max_over_mean),
-      number(r.drop_pct), number(r.dead_experts), numbers(layers, &LayerLoad::max_over_mean),
-      numbers(layers, &LayerLoad::drop_pct));
+      number(r.drop_pct), number(r.dead_experts), number(r.router_entropy), numbers(layers, &LayerLoad::max_over_mean),
+      numbers(layers, &LayerLoad::drop_pct), numbers(layers, &LayerLoad::dead_experts),
+      numbers(layers, &LayerLoad::router_entropy), expert_tokens ? counts(layers) : "");
 }
 
 std::string duration(double seconds) {
@@ -77,6 +89,7 @@ std::string step_line(const StepRecord& r, std::int64_t steps, std::optional<dou
   if (r.load_max_over_mean)
     line += fmt::format(" | load max/mean {:.2f} | drop {:.1f}%", *r.load_max_over_mean, r.drop_pct.value_or(0));
   if (r.dead_experts.value_or(0) > 0) line += fmt::format(" | dead experts {}", *r.dead_experts);
+  if (r.router_entropy) line += fmt::format(" | router entropy {:.2f}", *r.router_entropy);
   return line + " | ETA " + (seconds_left ? duration(*seconds_left) : "n/a");
 }
 
@@ -103,8 +116,8 @@ Result<MetricsFile> MetricsFile::create(const std::filesystem::path& path) {
   return MetricsFile(path, fd);
 }
 
-Status MetricsFile::write(const StepRecord& record, std::span<const LayerLoad> layers) {
-  const std::string line = to_json(record, layers) + "\n";
+Status MetricsFile::write(const StepRecord& record, std::span<const LayerLoad> layers, bool expert_tokens) {
+  const std::string line = to_json(record, layers, expert_tokens) + "\n";
   for (std::size_t at = 0; at < line.size();) {
     const ssize_t written = ::pwrite(fd_, line.data() + at, line.size() - at, bytes_ + static_cast<std::int64_t>(at));
     if (written < 0 && errno == EINTR) continue;

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <filesystem>
 
+#include "event_file.h"
 #include "lancet/base/atomic_file.h"
 #include "lancet/base/log.h"
 #include "lancet/ir/plan.h"
@@ -58,15 +59,26 @@ class RunFolder {
     LANCET_TRY(write_file(folder.path_ / "config.json", config::to_json(config)));
     LANCET_TRY(write_file(folder.path_ / "plan.ir", ir::print(plan)));
     LANCET_ASSIGN(folder.metrics_, MetricsFile::create(folder.path_ / "metrics.jsonl"));
+    if (config.log.tensorboard) {
+      LANCET_ASSIGN(folder.events_, EventFile::create(folder.path_));
+    }
     return folder;
   }
-  Status record(const StepRecord& record, std::span<const LayerLoad> layers) { return metrics_->write(record, layers); }
+  Status record(const StepRecord& record, std::span<const LayerLoad> layers, bool expert_tokens) {
+    LANCET_TRY(metrics_->write(record, layers, expert_tokens));
+    return events_ ? events_->write(record.step, scalars(record, layers)) : Status();
+  }
+  Status held_out(std::int64_t step, double loss) {
+    const Scalar scalar{"held_out/loss", loss};
+    return events_ ? events_->write(step, std::span(&scalar, 1)) : Status();
+  }
   Status trace(const std::string& text) const { return write_file(path_ / "trace.json", text); }
 
  private:
   std::filesystem::path path_;
   std::optional<FolderLock> lock_;
   std::optional<MetricsFile> metrics_;
+  std::optional<EventFile> events_;
 };
 
 // Averages over the run; the first step, which warms caches up, is left out.
@@ -146,10 +158,12 @@ class Run {
   Status report(const StepRecord& record) {
     averages_.add(record);
     if (!leads()) return {};
-    LANCET_TRY(folder_->record(record, trainer_->last_layers()));
     const std::int64_t steps = config_.train.steps;
-    if (record.step % config_.log.interval == 0 || record.step == 1 || record.step == steps)
-      log::info("{}", step_line(record, steps, averages_.seconds(steps - record.step)));
+    const bool has_line = record.step % config_.log.interval == 0 || record.step == 1 || record.step == steps;
+    const auto layers = trainer_->last_layers();
+    const std::size_t counts = layers.empty() ? 0 : layers.size() * layers[0].expert_tokens.size();
+    LANCET_TRY(folder_->record(record, layers, has_line || counts <= most_counts));
+    if (has_line) log::info("{}", step_line(record, steps, averages_.seconds(steps - record.step)));
     return {};
   }
 
@@ -160,8 +174,9 @@ class Run {
 
   Status evaluate(std::int64_t step) {
     LANCET_ASSIGN(const std::optional<double> loss, trainer_->evaluate());
-    if (loss) log::info("step {} | held-out loss {:.4f} | perplexity {:.2f}", step, *loss, std::exp(*loss));
-    return {};
+    if (!loss) return {};
+    log::info("step {} | held-out loss {:.4f} | perplexity {:.2f}", step, *loss, std::exp(*loss));
+    return leads() ? folder_->held_out(step, *loss) : Status();
   }
 
   Status sample() {

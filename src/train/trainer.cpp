@@ -140,7 +140,7 @@ class TrainerImpl final : public Trainer {
     const float* loss = nullptr;
     const float* grad_norm = nullptr;
     float* schedule = nullptr;
-    std::vector<const float*> aux;
+    std::vector<const float*> aux;             // of each MoE layer: auxiliary loss, router entropy
     std::vector<std::span<const float>> load;  // [2,E] each
   };
 
@@ -148,10 +148,12 @@ class TrainerImpl final : public Trainer {
   struct Totals {
     runtime::StepTimes times;
     std::vector<double> chosen, kept;  // per MoE layer and expert, over the whole batch
+    std::vector<double> entropy;       // per MoE layer
     void clear() {
       times = {};
       std::fill(chosen.begin(), chosen.end(), 0);
       std::fill(kept.begin(), kept.end(), 0);
+      std::fill(entropy.begin(), entropy.end(), 0);
     }
   };
 
@@ -250,6 +252,7 @@ class TrainerImpl final : public Trainer {
     for (const auto& load : update_.load) experts += load.size() / 2;
     totals_.chosen.resize(experts);
     totals_.kept.resize(experts);
+    totals_.entropy.resize(update_.aux.size());
     layers_.resize(update_.load.size());
     memory_.workspace = threads_ * std::int64_t(backend::cpu::matmul_scratch_bytes());
     for (const BoundPlan* plan : {&update_, &micro_, &evaluate_})
@@ -330,7 +333,10 @@ class TrainerImpl final : public Trainer {
 
   void add_up(const BoundPlan& plan, StepRecord& record) {
     record.loss += *plan.loss;
-    for (const float* aux : plan.aux) record.aux_loss += *aux;
+    for (std::size_t layer = 0; layer < plan.aux.size(); ++layer) {
+      record.aux_loss += plan.aux[layer][0];
+      totals_.entropy[layer] += plan.aux[layer][1];
+    }
     std::size_t at = 0;
     for (const std::span<const float> load : plan.load) {
       const std::size_t experts = load.size() / 2;
@@ -381,24 +387,29 @@ class TrainerImpl final : public Trainer {
   // counted on.
   double balance(StepRecord& record) {
     const std::size_t layers = update_.load.size(), experts = totals_.chosen.size() / layers;
-    double chosen = 0, kept = 0, unevenness = 0;
+    double chosen = 0, kept = 0, unevenness = 0, entropy = 0;
     std::int64_t dead = 0;
     for (std::size_t layer = 0; layer < layers; ++layer) {
       double most = 0, sum = 0, fitted = 0;
+      std::int64_t unused = 0;
       for (std::size_t e = layer * experts; e < (layer + 1) * experts; ++e) {
         most = std::max(most, totals_.chosen[e]);
         sum += totals_.chosen[e];
         fitted += totals_.kept[e];
-        dead += totals_.chosen[e] == 0;
+        unused += totals_.chosen[e] == 0;
       }
       chosen += sum;
       kept += fitted;
-      layers_[layer] = {most * double(experts) / sum, 100 * (1 - fitted / sum)};
+      layers_[layer] = {most * double(experts) / sum, 100 * (1 - fitted / sum), totals_.entropy[layer], unused,
+                        std::span(totals_.chosen).subspan(layer * experts, experts)};
+      entropy += totals_.entropy[layer];
+      dead += unused;
       unevenness += layers_[layer].max_over_mean;
     }
     record.load_max_over_mean = unevenness / double(layers);
     record.drop_pct = 100 * (1 - kept / chosen);
     record.dead_experts = dead;
+    record.router_entropy = entropy / double(layers);
     const std::int64_t tokens = config_.train.micro_batch_size * config_.train.seq_len;
     const std::int64_t slots =
         std::int64_t(experts) * model::capacity(config_.model.capacity_factor, tokens, std::int64_t(experts));

@@ -108,7 +108,7 @@ TEST_CASE("printed and parsed back is the same config") {
     "overlap": {"policy": "expert_pipeline", "bucket_bytes": 1, "profile": "p", "max_parts": 2,
       "parts": 2, "groups_per_moe": 3, "max_range": 4},
     "comm": {"timeout_s": 2.5, "transport": "mpi"},
-    "log": {"interval": 2, "run_dir": "r", "peak_tflops": 312.5, "trace": 6},
+    "log": {"interval": 2, "run_dir": "r", "peak_tflops": 312.5, "trace": 6, "tensorboard": true},
     "device": "cuda", "threads": 8})";
   const Config d = good(other);
   CHECK(good(to_json(d)) == d);

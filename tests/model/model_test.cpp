@@ -95,7 +95,7 @@ TEST_CASE("inputs and outputs follow the mode") {
   REQUIRE(ir::to_string(train.type(train.find("tokens"))) == "i32[2,8]");
   REQUIRE(ir::to_string(train.type(train.find("targets"))) == "i32[2,8]");
   REQUIRE(type_of_output(train, "loss") == "f32[1]");
-  REQUIRE(type_of_output(train, "aux.h.0") == "f32[1]");
+  REQUIRE(type_of_output(train, "aux.h.0") == "f32[2]");
   REQUIRE(type_of_output(train, "load.h.2") == "f32[2,4]");
   REQUIRE(type_of_output(train, "aux.h.1") == "none");
   REQUIRE(type_of_output(train, "route.h.0") == "none");

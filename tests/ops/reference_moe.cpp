@@ -133,11 +133,14 @@ void aux_loss(ReferenceCall& c) {
   const auto &p = c.operands[0], &load = c.operands[1];
   const Index T = p.shape().rows(), E = p.shape().back();
   c.length = double(T);
-  c.results[0][0] = 0;
+  c.results[0][0] = c.results[0][1] = 0;
   for (Index e = 0; e < E; ++e) {
     const double fraction = load[e] / double(c.attributes.integer("load_tokens"));
     double mean = 0;
-    for (Index t = 0; t < T; ++t) mean += p[t * E + e] / double(c.attributes.integer("total_tokens"));
+    for (Index t = 0; t < T; ++t) {
+      mean += p[t * E + e] / double(c.attributes.integer("total_tokens"));
+      c.results[0][1] -= p[t * E + e] * std::log(p[t * E + e]) / double(c.attributes.integer("total_tokens"));
+    }
     c.results[0][0] += double(E) * fraction * mean;
   }
 }

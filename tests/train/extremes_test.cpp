@@ -36,11 +36,22 @@ TEST_CASE("all tokens to one expert: the other experts, and a whole rank's, have
   config.train.dtype = GENERATE(DType::f32, DType::bf16);
   const int ranks = GENERATE(1, 2, 4);
   config.train.micro_batch_size = 8 / ranks;
-  const auto records =
-      test::run_steps(config, ranks, 5, [](train::Trainer& trainer, int) { send_all_to_expert_0(trainer); });
+  const auto records = test::run_steps(config, ranks, 5, [](train::Trainer& trainer, int rank) {
+    send_all_to_expert_0(trainer);
+    const bool stepped = trainer.step(0).ok();
+    send_all_to_expert_0(trainer);
+    if (rank != 0) return;  // one thread checks
+    REQUIRE(stepped);
+    for (const train::LayerLoad& layer : trainer.last_layers()) {
+      CHECK(layer.dead_experts == 3);
+      CHECK(layer.router_entropy == Approx(std::log(4)));  // all four are equally probable
+      CHECK(std::vector(layer.expert_tokens.begin(), layer.expert_tokens.end()) == std::vector<double>{128, 0, 0, 0});
+    }
+  });
   check_trains(records);
   CHECK(records[0].dead_experts == 6);  // 3 of 4 in each of two layers
   CHECK(records[0].load_max_over_mean.value() == Approx(4));
+  CHECK(records[0].router_entropy.value() == Approx(std::log(4)));
 }
 
 TEST_CASE("capacity 1: nearly all tokens are dropped") {

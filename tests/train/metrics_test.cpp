@@ -68,10 +68,16 @@ TEST_CASE("a record that finds no room leaves whole lines, and the next one that
 }
 
 TEST_CASE("a record holds each MoE layer's load") {
-  const std::vector<train::LayerLoad> layers{{1.5, 0}, {4, 12.5}};
+  const std::vector<double> tokens{7, 0, 1, 30};
+  const std::vector<train::LayerLoad> layers{{1.5, 0, 1.25, 0, std::span(tokens).first(2)},
+                                             {4, 12.5, 0.5, 2, std::span(tokens).last(2)}};
   const auto record = nlohmann::json::parse(train::to_json(record_of(1), layers));
   CHECK(record["layer_load_max_over_mean"] == std::vector<double>{1.5, 4});
   CHECK(record["layer_drop_pct"] == std::vector<double>{0, 12.5});
+  CHECK(record["layer_router_entropy"] == std::vector<double>{1.25, 0.5});
+  CHECK(record["layer_dead_experts"] == std::vector<int>{0, 2});
+  CHECK(record["layer_expert_tokens"] == std::vector<std::vector<int>>{{7, 0}, {1, 30}});
+  CHECK(nlohmann::json::parse(train::to_json(record_of(1), layers, false))["layer_expert_tokens"].empty());
   CHECK(nlohmann::json::parse(train::to_json(record_of(1)))["layer_drop_pct"].empty());  // a dense model
 }
 

@@ -70,6 +70,7 @@ void check_alike(const Run& found, const Run& expected, double epsilon = 1e-6) {
     if (epsilon > 1e-5) continue;
     CHECK(found.records[i].drop_pct.value() == expected.records[i].drop_pct.value());
     CHECK(found.records[i].load_max_over_mean.value() == expected.records[i].load_max_over_mean.value());
+    CHECK(found.records[i].router_entropy.value() == Approx(expected.records[i].router_entropy.value()).epsilon(1e-5));
   }
   if (epsilon > 1e-5) return;
   REQUIRE(!expected.routes.empty());

@@ -45,11 +45,14 @@ TEST_CASE("a record is one JSON object with every field, null where not known") 
   record.loss = 1.25;
   record.drop_pct = 2.5;
   const auto json = nlohmann::json::parse(to_json(record));
-  for (const char* key : {"step", "loss", "aux_loss", "grad_norm", "lr", "step_ms", "tokens_per_s", "mfu", "compute_ms",
-                          "a2a_ms", "allreduce_ms", "exposed_ms", "hidden_pct", "predicted_ms", "load_max_over_mean",
-                          "drop_pct", "dead_experts", "layer_load_max_over_mean", "layer_drop_pct"})
+  for (const char* key :
+       {"step", "loss", "aux_loss", "grad_norm", "lr", "step_ms", "tokens_per_s", "mfu", "compute_ms", "a2a_ms",
+        "allreduce_ms", "exposed_ms", "hidden_pct", "predicted_ms", "load_max_over_mean", "drop_pct"})
     CHECK(json.contains(key));
-  CHECK(json.size() == 19);
+  for (const char* key : {"dead_experts", "router_entropy", "layer_load_max_over_mean", "layer_drop_pct",
+                          "layer_dead_experts", "layer_router_entropy", "layer_expert_tokens"})
+    CHECK(json.contains(key));
+  CHECK(json.size() == 23);
   CHECK(json["step"] == 7);
   CHECK(json["loss"] == 1.25);
   CHECK(json["drop_pct"] == 2.5);
@@ -73,6 +76,9 @@ TEST_CASE("the step line") {
         "step  12/400 | loss 3.5000 | grad norm 0.250 | lr 1.00e-03 | 100 ms | 2000 tok/s | MFU 41.0% | exposed 1.5 ms "
         "(hidden 75%) | "
         "load max/mean 1.20 | drop 0.5% | ETA 1h 02m");
+  record.dead_experts = 3;
+  record.router_entropy = 1.234;
+  CHECK(step_line(record, 400, 3723).ends_with(" | drop 0.5% | dead experts 3 | router entropy 1.23 | ETA 1h 02m"));
   record.predicted_ms = 96.4;
   CHECK(step_line(record, 400, 3723).find(" | 100 ms (predicted 96) | 2000 tok/s") != std::string::npos);
   CHECK(nlohmann::json::parse(to_json(record))["predicted_ms"] == 96.4);

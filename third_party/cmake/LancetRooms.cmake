@@ -105,3 +105,24 @@ function(lancet_kernel_build room)
     VERBATIM)
   target_sources(lancet_${room} PRIVATE ${output})
 endfunction()
+
+# Gives `room` the text of files as std::string_views: lancet_embed(ROOM HEADER NAMESPACE name file name file ...), where HEADER
+# declares the names. Made anew whenever one of the files changes.
+function(lancet_embed room header namespace)
+  set(output ${CMAKE_BINARY_DIR}/generated/${room}_assets.cpp)
+  set(script ${CMAKE_SOURCE_DIR}/third_party/cmake/Embed.cmake)
+  set(files "")
+  set(pairs ${ARGN})
+  while(pairs)
+    list(POP_FRONT pairs name file)
+    list(APPEND files ${CMAKE_SOURCE_DIR}/${file})
+  endwhile()
+  string(REPLACE ";" "," list "${ARGN}")
+  add_custom_command(
+    OUTPUT ${output}
+    COMMAND ${CMAKE_COMMAND} -DROOT=${CMAKE_SOURCE_DIR} -DFILES=${list} -DHEADER=${header} -DNAMESPACE=${namespace} -DOUTPUT=${output} -P ${script}
+    DEPENDS ${files} ${script}
+    VERBATIM)
+  target_sources(lancet_${room} PRIVATE ${output})
+  target_include_directories(lancet_${room} PRIVATE ${CMAKE_SOURCE_DIR}/src)
+endfunction()

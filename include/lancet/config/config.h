@@ -118,7 +118,8 @@ struct Log {
   std::int64_t interval = 10;  // steps between step lines
   std::string run_dir;         // load() makes an empty one runs/<name of the file>
   std::optional<double> peak_tflops;
-  std::int64_t trace = 0;  // the step whose timeline goes into trace.json; 0: none
+  std::int64_t trace = 0;    // the step whose timeline goes into trace.json; 0: none
+  bool tensorboard = false;  // records also as a TensorBoard event file
   friend bool operator==(const Log&, const Log&) = default;
 };
 

@@ -32,8 +32,9 @@ struct BuildOptions {
 };
 
 // Inputs of the Program: @tokens i32[B,S] and, but for generate, @targets i32[B,S].
-// Outputs: loss f32[1], and per MoE layer aux.h.<i> f32[1] and load.h.<i> f32[2,E]: this rank's shares, that is, sums
-// over ranks are the values of the whole batch (a load that is already summed is made by an all_reduce); or logits.
+// Outputs: loss f32[1], and per MoE layer aux.h.<i> f32[2] (auxiliary loss, router entropy) and load.h.<i> f32[2,E]:
+// this rank's shares, that is, sums over ranks are the values of the whole batch (a load that is already summed is made
+// by an all_reduce); or logits.
 ir::Program build_forward(const config::Model& model, const BuildOptions& options);
 
 // ceil(capacity_factor * tokens / experts), at least 1, at most `tokens`.

@@ -26,19 +26,25 @@ struct StepRecord {
   std::optional<double> predicted_ms;  // empty where the plan predicts nothing
   // Over the MoE layers; empty in a dense model. load_max_over_mean: the fullest expert's tokens over the mean,
   // averaged over layers. drop_pct: tokens that found no slot. dead_experts: experts that no token chose.
-  std::optional<double> load_max_over_mean, drop_pct;
+  // router_entropy: of the gate's softmax p, the mean over tokens of -sum over experts of p log p in nats (0: certain,
+  // log of the number of experts: even), averaged over layers.
+  std::optional<double> load_max_over_mean, drop_pct, router_entropy;
   std::optional<std::int64_t> dead_experts;
 };
 
-// One MoE layer's part of load_max_over_mean and drop_pct.
+// One MoE layer's part of the above.
 struct LayerLoad {
-  double max_over_mean = 0, drop_pct = 0;
+  double max_over_mean = 0, drop_pct = 0, router_entropy = 0;
+  std::int64_t dead_experts = 0;
+  std::span<const double> expert_tokens = {};  // tokens of the whole batch that chose each expert; the trainer's memory
 };
 
-// One line. layers: by MoE layer, as layer_load_max_over_mean and layer_drop_pct.
-std::string to_json(const StepRecord& record, std::span<const LayerLoad> layers = {});
-// step i/N | loss | grad norm | lr | ms (predicted) | tok/s | MFU | exposed ms (hidden %) | load max/mean | drop % | ETA
-// seconds_left: empty where no step that counts has been timed yet.
+// One line. layers: by MoE layer, as layer_load_max_over_mean and so on.
+std::string to_json(const StepRecord& record, std::span<const LayerLoad> layers = {}, bool expert_tokens = true);
+// More counts than this in a record, over all layers, would outweigh the rest: then only steps with a line have them.
+inline constexpr std::size_t most_counts = 1024;
+// step i/N | loss | grad norm | lr | ms (predicted) | tok/s | MFU | exposed ms (hidden %) | load max/mean | drop % |
+// dead experts | router entropy | ETA seconds_left: empty where no step that counts has been timed yet.
 std::string step_line(const StepRecord& record, std::int64_t steps, std::optional<double> seconds_left);
 std::string duration(double seconds);  // "1h 02m", "3m 20s", "12s"
 
@@ -52,7 +58,8 @@ class MetricsFile {
   ~MetricsFile();
   MetricsFile(MetricsFile&& other) noexcept;
   MetricsFile& operator=(MetricsFile&& other) noexcept;
-  Status write(const StepRecord& record, std::span<const LayerLoad> layers = {});  // data error on a full disk
+  // Data error on a full disk.
+  Status write(const StepRecord& record, std::span<const LayerLoad> layers = {}, bool expert_tokens = true);
 
  private:
   MetricsFile(std::filesystem::path path, int fd) : path_(std::move(path)), fd_(fd) {}

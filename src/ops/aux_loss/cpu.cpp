@@ -2,6 +2,7 @@
 #include <cstdint>
 
 #include "lancet/ops/kernel.h"
+#include "ops/aux_loss/math.h"
 
 namespace lancet::ops {
 namespace {
@@ -13,9 +14,9 @@ double unit(const KernelArgs& args, std::int64_t experts) {
   return double(experts) / (load_tokens * total);
 }
 
-// The sum of each expert's probabilities.
+// For each expert the sums of p and of -p log p.
 std::size_t sums_workspace(const KernelArgs& args) {
-  return std::size_t(args.operands[0].shape().back()) * sizeof(double);
+  return std::size_t(args.operands[0].shape().back()) * 2 * sizeof(double);
 }
 
 Kernel bind(const KernelArgs& args) {
@@ -23,15 +24,24 @@ Kernel bind(const KernelArgs& args) {
   const std::int64_t tokens = shape.rows(), experts = shape.back();
   const float *probabilities = args.operands[0].as<float>(), *load = args.operands[1].as<float>();  // [T, E], [2, E]
   auto* sums = reinterpret_cast<double*>(args.workspace);
-  float* loss = args.results[0].as<float>();
-  const double scale = unit(args, experts);
+  double* surprises = sums + experts;
+  float* shares = args.results[0].as<float>();  // loss, entropy
+  const double scale = unit(args, experts), total = double(args.attributes.integer("total_tokens"));
   return [=]() -> Status {
-    std::fill_n(sums, experts, 0.0);
+    std::fill_n(sums, 2 * experts, 0.0);
     for (std::int64_t t = 0; t < tokens; ++t)
-      for (std::int64_t e = 0; e < experts; ++e) sums[e] += double(probabilities[t * experts + e]);
-    double sum = 0;
-    for (std::int64_t e = 0; e < experts; ++e) sum += double(load[e]) * sums[e];
-    *loss = float(scale * sum);
+      for (std::int64_t e = 0; e < experts; ++e) {
+        const float p = probabilities[t * experts + e];
+        sums[e] += double(p);
+        surprises[e] += double(surprise(p));
+      }
+    double sum = 0, entropy = 0;
+    for (std::int64_t e = 0; e < experts; ++e) {
+      sum += double(load[e]) * sums[e];
+      entropy += surprises[e];
+    }
+    shares[0] = float(scale * sum);
+    shares[1] = float(entropy / total);
     return {};
   };
 }

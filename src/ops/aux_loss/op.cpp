@@ -1,7 +1,9 @@
 // The Switch Transformer's load-balancing loss: E * sum over experts of f_e * P_e, f_e the fraction of tokens that
-// chose e (load, without gradient), P_e the mean probability of e. The result is this rank's share: summed over ranks
-// it is the loss of the layer. attributes: load_tokens, the tokens that `load` counts; total_tokens, those of the whole
-// batch; coefficient, of the loss in the objective (the result is without it).
+// chose e (load, without gradient), P_e the mean probability of e. Beside it stands the router's entropy, the mean over
+// tokens of -sum over experts of p log p, in nats: from 0 (certain) to log E (even), without gradient. The result
+// f32[2], loss and entropy, is this rank's share: summed over ranks it is the layer's. attributes: load_tokens, the
+// tokens that `load` counts; total_tokens, those of the whole batch; coefficient, of the loss in the objective (the
+// result is without it).
 #include "ops/describe.h"
 
 namespace lancet::ops {
@@ -11,7 +13,7 @@ Inferred infer(const OpInput& in) {
   const TensorType &probabilities = in.operands[0], &load = in.operands[1];
   if (probabilities.dtype != DType::f32 || probabilities.shape.rank() != 3) return expected("probabilities f32[B,S,E]");
   if (load != TensorType{DType::f32, {2, probabilities.shape[2]}}) return expected("load f32[2,E]");
-  return Types{{DType::f32, {1}}};
+  return Types{{DType::f32, {2}}};
 }
 
 // d loss / d probability is the same for every token: coefficient * E * f_e / total_tokens.
@@ -27,7 +29,8 @@ void gradient(GradientContext& g) {
   g.add(0, g.emit("aux_loss_dx", {forward.operands[1]}, forward.attributes, ir::Role::dx)[0]);
 }
 
-Work work(const OpInput& in) { return {double(in.operands[0].shape.elements()), bytes_of(in)}; }
+// A logarithm for each probability.
+Work work(const OpInput& in) { return {20 * double(in.operands[0].shape.elements()), bytes_of(in)}; }
 
 const OpDef table[] = {
     {.name = "aux_loss",

@@ -1,0 +1,35 @@
+#include "lancet/report/report.h"
+
+#include <fmt/format.h>
+
+#include "commands.h"
+#include "lancet/base/atomic_file.h"
+#include "lancet/base/log.h"
+
+namespace lancet::cli {
+namespace {
+
+Status write_report(const std::vector<std::string>& folders, const std::string& out) {
+  const std::vector<std::filesystem::path> runs(folders.begin(), folders.end());
+  LANCET_ASSIGN(const std::string page, report::page(runs));
+  LANCET_TRY(write_file(out, page));
+  log::info("{}: {:.1f} MB, opens in a browser", out, double(page.size()) * 1e-6);
+  return {};
+}
+
+}  // namespace
+
+void add_report(CLI::App& app, Selection& selection) {
+  CLI::App* command = app.add_subcommand(
+      "report", "One HTML page of one or several runs: lancet report runs/a runs/b --out report.html");
+  auto folders = std::make_shared<std::vector<std::string>>();
+  auto out = std::make_shared<std::string>("report.html");
+  command->add_option("runs", *folders, "Run folders; several are overlaid and their configs compared")
+      ->required()
+      ->type_name("RUN");
+  command->add_option("--out", *out, "Write the page here")->capture_default_str()->type_name("FILE");
+  command->callback(
+      [folders, out, &selection] { selection.local = [folders, out] { return write_report(*folders, *out); }; });
+}
+
+}  // namespace lancet::cli

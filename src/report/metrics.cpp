@@ -1,0 +1,129 @@
+#include "report/metrics.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <fstream>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+namespace lancet::report {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::int64_t most_steps = 1'000'000'000'000;
+
+class Reader {
+ public:
+  // Empty for a record; else what is wrong with it.
+  std::string add(const std::string& line) {
+    const json record = json::parse(line, nullptr, /*allow_exceptions=*/false);
+    if (!record.is_object()) return "expected a JSON object, found none";
+    const auto step = record.find("step");
+    if (step == record.end() || !step->is_number_integer() || *step < 1 || *step > most_steps)
+      return "expected \"step\", a whole number from 1 on";
+    std::array<double, series_keys.size()> values;
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      const auto value = record.find(series_keys[i]);
+      const bool none = value == record.end() || value->is_null();
+      if (!none && !value->is_number()) return fmt::format("expected \"{}\" to be a number or null", series_keys[i]);
+      values[i] = none ? std::numeric_limits<double>::quiet_NaN() : value->get<double>();
+    }
+    std::vector<float> load;
+    const auto counts = record.find("layer_expert_tokens");
+    if (counts != record.end() && !read_load(*counts, load))
+      return "expected \"layer_expert_tokens\" to hold, for each layer, the tokens of each expert, as in earlier lines";
+    go_back(step->get<std::int64_t>());
+    metrics_.steps.push_back(step->get<std::int64_t>());
+    for (std::size_t i = 0; i < values.size(); ++i) metrics_.series[i].push_back(values[i]);
+    if (!load.empty()) add_column(std::move(load));
+    return {};
+  }
+
+  Metrics take() { return std::move(metrics_); }
+  bool empty() const { return metrics_.steps.empty(); }
+  void cut_short() { metrics_.cut_short = true; }
+
+ private:
+  bool read_load(const json& layers, std::vector<float>& load) {
+    if (!layers.is_array()) return false;
+    std::vector<std::size_t> experts;
+    for (const json& layer : layers) {
+      if (!layer.is_array() || layer.empty()) return false;
+      for (const json& tokens : layer) {
+        if (!tokens.is_number()) return false;
+        load.push_back(tokens.get<float>());
+        if (!(load.back() >= 0) || !std::isfinite(load.back())) return false;
+      }
+      experts.push_back(layer.size());
+    }
+    if (experts.empty()) return true;
+    if (metrics_.experts.empty()) metrics_.experts = experts;
+    return metrics_.experts == experts;
+  }
+
+  void go_back(std::int64_t step) {
+    while (!metrics_.steps.empty() && metrics_.steps.back() >= step) {
+      metrics_.steps.pop_back();
+      for (auto& values : metrics_.series) values.pop_back();
+    }
+    while (!metrics_.load.empty() && metrics_.load.back().from >= step) metrics_.load.pop_back();
+    if (!metrics_.load.empty()) metrics_.load.back().to = std::min(metrics_.load.back().to, step - 1);
+  }
+
+  void add_column(std::vector<float> load) {
+    const std::size_t most = std::clamp<std::size_t>(most_cells / load.size() & ~1u, 8, most_columns);
+    const std::int64_t step = metrics_.steps.back();
+    auto& columns = metrics_.load;
+    if (!columns.empty() && filled_ < records_each_) {
+      for (std::size_t i = 0; i < load.size(); ++i) columns.back().load[i] += load[i];
+      columns.back().to = step;
+      ++filled_;
+      return;
+    }
+    if (columns.size() == most) halve();
+    columns.push_back({step, step, std::move(load)});
+    filled_ = 1;
+  }
+
+  // Neighbours become one: twice as many records fit.
+  void halve() {
+    auto& columns = metrics_.load;
+    std::size_t kept = 0;
+    for (std::size_t i = 0; i + 1 < columns.size(); i += 2, ++kept) {
+      for (std::size_t e = 0; e < columns[i].load.size(); ++e) columns[i].load[e] += columns[i + 1].load[e];
+      columns[i].to = columns[i + 1].to;
+      if (kept != i) columns[kept] = std::move(columns[i]);
+    }
+    columns.resize(kept);
+    records_each_ *= 2;
+  }
+
+  Metrics metrics_;
+  std::size_t records_each_ = 1, filled_ = 0;  // records in a column, and in the last one
+};
+
+}  // namespace
+
+Result<Metrics> read_metrics(const std::filesystem::path& path) {
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(path, error))
+    return data_error(fmt::format("{}: expected a run's records, found no such file", path.string()));
+  std::ifstream in(path, std::ios::binary);
+  Reader reader;
+  std::string line;
+  for (std::int64_t number = 1; std::getline(in, line); ++number) {
+    const bool ended = !in.eof();  // a line that a run is writing, or that a full disk cut, has no end yet
+    const std::string wrong = reader.add(line);
+    if (wrong.empty()) continue;
+    if (ended) return data_error(fmt::format("{}:{}: {}", path.string(), number, wrong));
+    reader.cut_short();
+  }
+  if (in.bad() || !in.eof())
+    return data_error(fmt::format("{}: expected a run's records, found a file that cannot be read", path.string()));
+  if (reader.empty()) return data_error(fmt::format("{}: expected records of steps, found none", path.string()));
+  return reader.take();
+}
+
+}  // namespace lancet::report

@@ -1,0 +1,238 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "lancet/report/report.h"
+#include "report/assets.h"
+#include "report/config_text.h"
+#include "report/metrics.h"
+#include "report/plan_summary.h"
+#include "report/series.h"
+#include "report/timeline.h"
+
+namespace lancet::report {
+namespace {
+
+using nlohmann::json;
+namespace fs = std::filesystem;
+
+struct Run {
+  std::string name;
+  Metrics metrics;
+  std::map<std::string, std::string> config;
+  std::optional<PlanSummary> plan;
+  std::optional<Timeline> timeline;
+};
+
+bool is_there(const fs::path& path) {
+  std::error_code ignored;
+  return fs::exists(path, ignored);
+}
+
+Result<Run> read_run(const fs::path& folder) {
+  std::error_code ignored;
+  if (!fs::is_directory(folder, ignored))
+    return data_error(fmt::format("{}: expected a run folder, found {}", folder.string(),
+                                  is_there(folder) ? "another file" : "no such folder"));
+  Run run;
+  const fs::path plain = fs::absolute(folder, ignored).lexically_normal();
+  run.name = (plain.has_filename() ? plain : plain.parent_path()).filename().string();
+  LANCET_ASSIGN(run.metrics, read_metrics(folder / "metrics.jsonl"));
+  if (is_there(folder / "config.json")) {
+    LANCET_ASSIGN(run.config, read_config(folder / "config.json"));
+  }
+  if (is_there(folder / "plan.ir")) {
+    LANCET_ASSIGN(run.plan, read_plan_summary(folder / "plan.ir"));
+  }
+  if (is_there(folder / "trace.json")) {
+    LANCET_ASSIGN(run.timeline, read_timeline(folder / "trace.json"));
+  }
+  return run;
+}
+
+// Runs of one name are told apart by what was asked for, or else by number.
+void name_apart(std::vector<Run>& runs, std::span<const fs::path> folders) {
+  const auto rename = [&](const auto& other) {
+    std::map<std::string, int> count;
+    for (const Run& run : runs) ++count[run.name];
+    for (std::size_t i = 0; i < runs.size(); ++i)
+      if (count[runs[i].name] > 1) runs[i].name = other(i);
+  };
+  rename([&](std::size_t i) { return folders[i].string(); });
+  rename([&](std::size_t i) { return fmt::format("{} ({})", runs[i].name, i + 1); });
+}
+
+// Six digits draw any chart; null where there is no number. As text, since a tree of a million numbers takes longer.
+template <class Values>
+std::string numbers(const Values& values) {
+  std::string text = "[";
+  for (const auto value : values) {
+    if (text.size() > 1) text += ',';
+    if (std::isfinite(double(value)))
+      fmt::format_to(std::back_inserter(text), "{:.6g}", double(value));
+    else
+      text += "null";
+  }
+  return text + "]";
+}
+std::string whole(std::span<const std::int64_t> values) {
+  std::string text = "[";
+  for (const auto value : values) text += (text.size() > 1 ? "," : "") + std::to_string(value);
+  return text + "]";
+}
+std::string number(double value) { return std::isfinite(value) ? fmt::format("{:.9g}", value) : "null"; }
+std::string number(const std::optional<double>& value) { return value ? number(*value) : "null"; }
+
+std::string quoted(const std::string& text) { return json(text).dump(-1, ' ', false, json::error_handler_t::replace); }
+std::string quoted(const std::vector<std::string>& texts) {
+  std::string all = "[";
+  for (const std::string& text : texts) all += (all.size() > 1 ? "," : "") + quoted(text);
+  return all + "]";
+}
+
+std::string series_json(const Metrics& metrics) {
+  const std::size_t width = records_a_point(metrics.steps.size());
+  std::string text = fmt::format(R"({{"width":{},"steps":{})", width, whole(thin(metrics.steps, width)));
+  for (std::size_t i = 0; i < series_keys.size(); ++i) {
+    const std::vector<double>& values = metrics.series[i];
+    if (std::none_of(values.begin(), values.end(), [](double value) { return std::isfinite(value); })) continue;
+    const Points points = thin(values, width);
+    text += fmt::format(R"(,"{}":{{"mean":{})", series_keys[i], numbers(points.mean));
+    if (width > 1) text += fmt::format(R"(,"low":{},"high":{})", numbers(points.low), numbers(points.high));
+    text += "}";
+  }
+  return text + "}";
+}
+
+// What the table of runs shows. First step out, as in the line that a run closes with.
+std::string means_json(const Metrics& metrics) {
+  std::string text = fmt::format(R"({{"records":{},"last_step":{})", metrics.steps.size(), metrics.steps.back());
+  for (std::size_t i = 0; i < series_keys.size(); ++i) {
+    double sum = 0, count = 0, last = std::numeric_limits<double>::quiet_NaN();
+    for (std::size_t r = 0; r < metrics.steps.size(); ++r) {
+      const double value = metrics.series[i][r];
+      if (!std::isfinite(value)) continue;
+      last = value;
+      if (metrics.steps[r] == 1 && metrics.steps.size() > 1) continue;
+      sum += value;
+      ++count;
+    }
+    if (!std::isfinite(last)) continue;
+    text += fmt::format(R"(,"{}":{{"mean":{},"last":{}}})", series_keys[i], number(sum / count), number(last));
+  }
+  return text + "}";
+}
+
+// For each layer, expert after expert in each column: percent of an even share.
+std::string load_json(const Metrics& metrics) {
+  std::string layers;
+  std::size_t first = 0;
+  for (const std::size_t experts : metrics.experts) {
+    std::vector<double> percent;
+    for (const LoadColumn& column : metrics.load) {
+      double sum = 0;
+      for (std::size_t e = first; e < first + experts; ++e) sum += double(column.load[e]);
+      for (std::size_t e = first; e < first + experts; ++e)
+        percent.push_back(sum > 0 ? std::round(100 * double(column.load[e]) * double(experts) / sum) : 0);
+    }
+    layers += fmt::format(R"({}{{"experts":{},"percent":{}}})", layers.empty() ? "" : ",", experts, numbers(percent));
+    first += experts;
+  }
+  std::vector<std::int64_t> from, to;
+  for (const LoadColumn& column : metrics.load) {
+    from.push_back(column.from);
+    to.push_back(column.to);
+  }
+  return fmt::format(R"({{"from":{},"to":{},"layers":[{}]}})", whole(from), whole(to), layers);
+}
+
+std::string plan_json(const PlanSummary& plan) {
+  std::string largest;
+  for (const LargeTensor& tensor : plan.largest)
+    largest += fmt::format(R"({}{{"name":{},"type":{},"made_by":{},"bytes":{}}})", largest.empty() ? "" : ",",
+                           quoted(tensor.name), quoted(tensor.type), quoted(tensor.made_by), number(tensor.bytes));
+  const std::size_t width = records_a_point(plan.live.size());
+  return fmt::format(
+      R"({{"policy":{},"ranks":{},"predicted_ms":{},"exposed_ms":{},"instructions":{},"parameters":{},"state":{},)"
+      R"("arena":{},"width":{},"live":{},"largest":[{}]}})",
+      quoted(plan.policy), plan.ranks, number(plan.predicted_ms), number(plan.exposed_ms), plan.instructions,
+      number(plan.parameters), number(plan.state), number(plan.arena), width, numbers(thin(plan.live, width).high),
+      largest);
+}
+
+// An event is four numbers: start and length in microseconds, name, kind.
+std::string timeline_json(const Timeline& timeline) {
+  std::string rows;
+  for (const TimelineRow& row : timeline.rows) {
+    rows += fmt::format(R"({}{{"process":{},"lane":{},"events":[)", rows.empty() ? "" : ",", quoted(row.process),
+                        quoted(row.lane));
+    bool first = true;
+    for (const TimelineEvent& event : row.events) {
+      fmt::format_to(std::back_inserter(rows), "{}{:.9g},{:.9g},{},{}", first ? "" : ",", event.start, event.length,
+                     event.name, event.kind);
+      first = false;
+    }
+    rows += "]}";
+  }
+  return fmt::format(R"({{"names":{},"kinds":{},"left_out":{},"rows":[{}]}})", quoted(timeline.names),
+                     quoted(timeline.kinds), timeline.left_out, rows);
+}
+
+std::string config_json(const std::map<std::string, std::string>& config) {
+  std::string text = "{";
+  for (const auto& [field, value] : config)
+    text += fmt::format("{}{}:{}", text.size() > 1 ? "," : "", quoted(field), quoted(value));
+  return text + "}";
+}
+
+std::string run_json(const Run& run) {
+  return fmt::format(
+      R"({{"name":{},"cut_short":{},"means":{},"series":{},"load":{},"config":{},"plan":{},"timeline":{}}})",
+      quoted(run.name), run.metrics.cut_short, means_json(run.metrics), series_json(run.metrics),
+      load_json(run.metrics), config_json(run.config), run.plan ? plan_json(*run.plan) : "null",
+      run.timeline ? timeline_json(*run.timeline) : "null");
+}
+
+// JSON inside a script element: nothing in it may end the element or begin a comment. These characters stand only in
+// JSON's strings, where \u means the same.
+std::string inert(const std::string& text) {
+  std::string result;
+  result.reserve(text.size() + text.size() / 64);
+  for (const char c : text) {
+    if (c == '<' || c == '>' || c == '&')
+      result += fmt::format("\\u{:04x}", int(c));
+    else
+      result += c;
+  }
+  return result;
+}
+
+void replace(std::string& page, std::string_view mark, std::string_view text) {
+  if (const auto at = page.find(mark); at != page.npos) page.replace(at, mark.size(), text);
+}
+
+}  // namespace
+
+Result<std::string> page(std::span<const fs::path> folders) {
+  std::vector<Run> runs;
+  for (const fs::path& folder : folders) {
+    LANCET_ASSIGN(Run run, read_run(folder));
+    runs.push_back(std::move(run));
+  }
+  name_apart(runs, folders);
+  std::string data;
+  for (const Run& run : runs) data += (data.empty() ? "" : ",\n") + run_json(run);
+  std::string page(assets::page_html);
+  replace(page, "/*uplot.css*/", assets::uplot_css);
+  replace(page, "/*page.css*/", assets::page_css);
+  replace(page, "/*uplot.js*/", assets::uplot_js);
+  replace(page, "/*charts.js*/", assets::charts_js);
+  replace(page, "/*page.js*/", assets::page_js);
+  replace(page, "/*data*/", inert("{\"runs\":[" + data + "]}"));  // last: marks inside it stay text
+  return page;
+}
+
+}  // namespace lancet::report

@@ -1,0 +1,285 @@
+// The kinds of chart: lines over steps (uPlot), heat map, timeline. Each takes an element to draw in and plain data.
+"use strict";
+
+const runColors = ["#3b74d9", "#e07b28", "#2a9d74", "#c24d8e", "#8b66d6", "#a8952a", "#3fa3c4", "#d24a54"];
+const kindColors = {forward: "#3b74d9", dx: "#2a9d74", dw: "#e07b28", update: "#8b66d6", sync: "#8a94a3"};
+const dashes = [[], [6, 4], [2, 3]];
+
+const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+const font = "12px system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif";
+
+// Text is only ever set as text: what comes from files cannot become markup.
+function element(tag, classes, text) {
+  const made = document.createElement(tag);
+  if (classes) made.className = classes;
+  if (text !== undefined) made.textContent = text;
+  return made;
+}
+
+function swatch(color) {
+  const made = element("span", "swatch");
+  made.style.background = color;
+  return made;
+}
+
+function legend(entries) {
+  const made = element("div", "legend");
+  for (const [name, color] of entries) {
+    const entry = element("span");
+    entry.append(swatch(color), name);
+    made.append(entry);
+  }
+  return made;
+}
+
+// 1234567 -> "1.23M": axes and legends have little room.
+function brief(value) {
+  if (value === null || value === undefined || !isFinite(value)) return "–";
+  const size = Math.abs(value);
+  if (size >= 1e9) return +(value / 1e9).toPrecision(3) + "G";
+  if (size >= 1e6) return +(value / 1e6).toPrecision(3) + "M";
+  if (size >= 1e4) return +(value / 1e3).toPrecision(3) + "k";
+  if (size > 0 && size < 1e-3) return value.toExponential(1);
+  return String(+value.toPrecision(4));
+}
+
+const tip = {
+  show(event, text) {
+    const box = document.getElementById("tip");
+    box.textContent = text;
+    box.hidden = false;
+    const left = Math.min(event.clientX + 14, innerWidth - box.offsetWidth - 8);
+    const above = event.clientY + 18 + box.offsetHeight > innerHeight;
+    box.style.left = left + "px";
+    box.style.top = (above ? event.clientY - box.offsetHeight - 10 : event.clientY + 18) + "px";
+  },
+  hide() { document.getElementById("tip").hidden = true; },
+};
+
+// lines: [{label, color, dash, x: [...], mean: [...], low, high}] over a common x. Returns the uPlot.
+function lineChart(parent, {lines, unit, xLabel, height = 230, sync = "steps"}) {
+  const tables = [], series = [{label: xLabel, value: (u, v) => (v === null ? "–" : String(v))}], bands = [];
+  for (const line of lines) {
+    const columns = [line.x, line.mean];
+    const alone = line.mean.filter((value) => value !== null).length === 1;
+    series.push({label: line.label, stroke: line.color, width: 1.6, dash: line.dash, value: (u, v) => brief(v),
+                 points: alone ? {show: true, size: 6, fill: line.color} : {show: false}});
+    if (line.low) {  // what the mean hides
+      bands.push({series: [series.length, series.length + 1], fill: line.color + "2e"});
+      for (const edge of [line.high, line.low]) {
+        columns.push(edge);
+        series.push({label: "", stroke: "transparent", width: 0, points: {show: false}});
+      }
+    }
+    tables.push(columns);
+  }
+  const axis = {stroke: css("--soft"), grid: {stroke: css("--grid"), width: 1}, ticks: {stroke: css("--line"), width: 1}, font,
+                labelFont: font, labelSize: 18};
+  const width = () => Math.max(240, parent.clientWidth - 30);
+  const chart = new uPlot({
+    width: width(), height, series, bands,
+    scales: {x: {time: false}},
+    axes: [{...axis, label: xLabel, size: 30}, {...axis, label: unit, size: 54, values: (u, ticks) => ticks.map(brief)}],
+    cursor: {sync: {key: sync}, points: {size: 6}},
+    legend: {live: true},
+    padding: [8, 12, 0, 0],
+  }, tables.length > 1 ? uPlot.join(tables) : tables[0], parent);
+  // The edges of bands are no lines of their own.
+  chart.root.querySelectorAll(".u-legend .u-series").forEach((row, i) => { if (series[i].label === "") row.remove(); });
+  new ResizeObserver(() => chart.setSize({width: width(), height})).observe(parent);
+  return chart;
+}
+
+// A canvas that is as sharp as the screen and is drawn anew when its width changes. draw(context, width, height)
+function ownCanvas(parent, height, draw) {
+  const canvas = element("canvas", "own");
+  canvas.style.height = height + "px";
+  parent.append(canvas);
+  const redraw = () => {
+    const ratio = devicePixelRatio || 1, width = canvas.clientWidth;
+    if (width === 0) return;
+    canvas.width = Math.round(width * ratio);
+    canvas.height = Math.round(height * ratio);
+    const context = canvas.getContext("2d");
+    context.scale(ratio, ratio);
+    context.font = font;
+    draw(context, width, height);
+  };
+  redraw();
+  new ResizeObserver(redraw).observe(canvas);
+  return {canvas, redraw};
+}
+
+// "Nice" positions between low and high, about `count`.
+function ticks(low, high, count) {
+  const rough = (high - low) / Math.max(count, 1);
+  if (!(rough > 0)) return [low];
+  const power = Math.pow(10, Math.floor(Math.log10(rough)));
+  const step = [1, 2, 5, 10].map((f) => f * power).find((s) => s >= rough);
+  const all = [];
+  for (let i = Math.ceil(low / step); i * step <= high; ++i) all.push(+(i * step).toPrecision(12));
+  return all;
+}
+
+function channels(color) {
+  const hex = color.replace("#", "");
+  return [0, 2, 4].map((at) => parseInt(hex.slice(at, at + 2), 16));
+}
+
+// Of a share relative to an even one: blue from a quarter down, neutral at 1, orange from 4 up.
+function loadColors() {
+  const [low, even, high] = ["--low", "--even", "--high"].map((name) => channels(css(name)));
+  return (ratio) => {
+    const at = ratio > 0 ? Math.max(-1, Math.min(1, Math.log2(ratio) / 2)) : -1;
+    const end = at < 0 ? low : high;
+    return "rgb(" + even.map((value, i) => Math.round(value + (end[i] - value) * Math.abs(at))).join(",") + ")";
+  };
+}
+
+// load: {from, to: steps of each column}; layer: {experts, percent: column after column, of an even share}
+function heatMap(parent, load, layer) {
+  const left = 64, right = 12, bottom = 36, count = load.from.length;
+  const row = Math.max(2, Math.min(18, Math.floor(220 / layer.experts))), height = row * layer.experts + bottom + 4;
+  const first = load.from[0], last = load.to[count - 1];
+  const x = (step, width) => left + (step - first) / Math.max(1, last - first + 1) * (width - left - right);
+  const color = loadColors();
+  const {canvas} = ownCanvas(parent, height, (context, width) => {
+    context.clearRect(0, 0, width, height);
+    for (let c = 0; c < count; ++c) {
+      const begin = x(load.from[c], width), end = x(c + 1 < count ? load.from[c + 1] : load.to[c] + 1, width);
+      for (let e = 0; e < layer.experts; ++e) {
+        context.fillStyle = color(layer.percent[c * layer.experts + e] / 100);
+        context.fillRect(begin, 4 + e * row, end - begin + 0.5, row - (row > 5 ? 1 : 0));
+      }
+    }
+    context.fillStyle = css("--soft");
+    context.textAlign = "right";
+    context.textBaseline = "middle";
+    const every = Math.ceil(14 / row);
+    for (let e = 0; e < layer.experts; e += every) context.fillText(String(e), left - 8, 4 + (e + 0.5) * row);
+    context.textAlign = "center";
+    context.textBaseline = "top";
+    for (const step of ticks(first, last, width / 110)) context.fillText(String(step), x(step + 0.5, width), height - bottom + 6);
+    context.fillText("step", (left + width - right) / 2, height - 15);
+    context.save();
+    context.translate(14, 4 + row * layer.experts / 2);
+    context.rotate(-Math.PI / 2);
+    context.textBaseline = "middle";
+    context.fillText("expert", 0, 0);
+    context.restore();
+  });
+  canvas.addEventListener("mousemove", (event) => {
+    const box = canvas.getBoundingClientRect();
+    const step = first + (event.clientX - box.left - left) / (box.width - left - right) * (last - first + 1);
+    const e = Math.floor((event.clientY - box.top - 4) / row);
+    let c = 0;
+    while (c + 1 < count && load.from[c + 1] <= step) ++c;
+    if (step < first || step > last + 1 || e < 0 || e >= layer.experts) return tip.hide();
+    const steps = load.from[c] === load.to[c] ? "step " + load.from[c] : "steps " + load.from[c] + " to " + load.to[c];
+    tip.show(event, "expert " + e + ", " + steps + "\n" + (layer.percent[c * layer.experts + e] / 100).toFixed(2) +
+                        " times an even share");
+  });
+  canvas.addEventListener("mouseleave", tip.hide);
+}
+
+// timeline: {names, kinds, rows: [{process, lane, events: start, length, name, kind, start, ...}]}, in microseconds.
+function timelineChart(parent, timeline) {
+  const left = 190, right = 12, top = 4, row = 24, gap = 10, bottom = 38;
+  const places = [];
+  let y = top, process = null, whole = 1;
+  for (const {process: name, events} of timeline.rows) {
+    if (process !== null && name !== process) y += gap;
+    process = name;
+    places.push(y);
+    y += row;
+    for (let i = 0; i < events.length; i += 4) whole = Math.max(whole, events[i] + events[i + 1]);
+  }
+  const height = y + bottom;
+  const view = {from: 0, to: whole};
+  const scale = (width) => (width - left - right) / (view.to - view.from);
+  const colorOf = (kind) => kindColors[timeline.kinds[kind]] || "#8a94a3";
+
+  function drawRow(context, width, at) {
+    const {events, lane, process: name} = timeline.rows[at], factor = scale(width);
+    context.fillStyle = css("--grid");
+    context.fillRect(left, places[at] + 2, width - left - right, row - 4);
+    let covered = -1;  // pixels that hold an event already: shorter ones there would not be seen
+    for (let i = 0; i < events.length; i += 4) {
+      const begin = left + (events[i] - view.from) * factor, end = begin + events[i + 1] * factor;
+      if (end < left || begin > width - right || end - covered < 0.35) continue;
+      const from = Math.max(begin, left), to = Math.min(Math.max(end, begin + 0.6), width - right);
+      context.fillStyle = colorOf(events[i + 3]);
+      context.fillRect(from, places[at] + 2, to - from, row - 4);
+      covered = end;
+      if (to - from < 48) continue;
+      context.fillStyle = "#ffffff";
+      context.textAlign = "left";
+      const text = timeline.names[events[i + 2]], fits = Math.floor((to - from - 8) / 6.4);
+      context.fillText(text.length > fits ? text.slice(0, fits - 1) + "…" : text, from + 4, places[at] + row / 2);
+    }
+    context.fillStyle = css("--soft");
+    context.textAlign = "right";
+    const label = name + " · " + lane;
+    context.fillText(label.length > 28 ? label.slice(0, 27) + "…" : label, left - 8, places[at] + row / 2);
+  }
+
+  const {canvas, redraw} = ownCanvas(parent, height, (context, width) => {
+    context.clearRect(0, 0, width, height);
+    context.textBaseline = "middle";
+    context.textAlign = "center";
+    for (const ms of ticks(view.from / 1000, view.to / 1000, width / 110)) {
+      const at = left + (ms * 1000 - view.from) * scale(width);
+      context.strokeStyle = css("--line");
+      context.beginPath();
+      context.moveTo(at, top);
+      context.lineTo(at, height - bottom + 4);
+      context.stroke();
+      context.fillStyle = css("--soft");
+      context.fillText(String(ms), at, height - bottom + 12);
+    }
+    context.fillText("milliseconds from the start of the step", (left + width - right) / 2, height - 10);
+    for (let at = 0; at < timeline.rows.length; ++at) drawRow(context, width, at);
+  });
+  canvas.classList.add("drag");
+
+  function move(from, to) {
+    const length = Math.min(whole, Math.max(to - from, whole / 5000));
+    view.from = Math.max(0, Math.min(from, whole - length));
+    view.to = view.from + length;
+    redraw();
+  }
+  const timeAt = (event) => {
+    const box = canvas.getBoundingClientRect();
+    return view.from + (event.clientX - box.left - left) / scale(box.width);
+  };
+  let grabbed = null;
+  canvas.addEventListener("wheel", (event) => {
+    if (!event.ctrlKey && !event.shiftKey) return;  // a plain wheel scrolls the page
+    event.preventDefault();
+    const at = timeAt(event), factor = (event.deltaY || event.deltaX) > 0 ? 1.25 : 0.8;
+    move(at - (at - view.from) * factor, at + (view.to - at) * factor);
+  }, {passive: false});
+  canvas.addEventListener("mousedown", (event) => { grabbed = {x: event.clientX, from: view.from, to: view.to}; });
+  addEventListener("mouseup", () => { grabbed = null; });
+  canvas.addEventListener("mousemove", (event) => {
+    if (grabbed) {
+      const by = (grabbed.x - event.clientX) / scale(canvas.clientWidth);
+      return move(grabbed.from + by, grabbed.to + by);
+    }
+    const y = event.clientY - canvas.getBoundingClientRect().top, time = timeAt(event);
+    const at = places.findIndex((place) => y >= place && y < place + row);
+    const slack = 1 / scale(canvas.clientWidth);
+    const events = at < 0 ? [] : timeline.rows[at].events;
+    for (let i = 0; i < events.length; i += 4)
+      if (time >= events[i] - slack && time <= events[i] + events[i + 1] + slack)
+        return tip.show(event, timeline.names[events[i + 2]] + "\n" + timeline.kinds[events[i + 3]] + ", " +
+                                   (events[i + 1] / 1000).toFixed(3) + " ms from " + (events[i] / 1000).toFixed(3) + " ms");
+    tip.hide();
+  });
+  canvas.addEventListener("mouseleave", tip.hide);
+  const zoom = (factor) => {
+    const at = (view.from + view.to) / 2, half = (view.to - view.from) / 2 * factor;
+    move(at - half, at + half);
+  };
+  return {closer: () => zoom(0.5), wider: () => zoom(2), all: () => move(0, whole)};
+}

@@ -1,0 +1,253 @@
+// Fills the page from the data that stands in it.
+"use strict";
+
+addEventListener("error", (event) => {
+  const failure = document.getElementById("failure");
+  failure.textContent = "This page could not be drawn: " + event.message;
+  failure.hidden = false;
+  document.documentElement.dataset.state = "failed";
+});
+
+const {runs} = JSON.parse(document.getElementById("data").textContent);
+const several = runs.length > 1;
+const runColor = (run) => runColors[runs.indexOf(run) % runColors.length];
+
+// key: of a record. Charts of a section, in order; one whose keys no run has is left out.
+const sections = {
+  training: [
+    {title: "Loss", unit: "nats a token", keys: [["loss", "loss"], ["held_out_loss", "held-out loss"]]},
+    {title: "Learning rate", unit: "learning rate", keys: [["lr", "learning rate"]]},
+    {title: "Gradient norm", unit: "norm, before clipping", keys: [["grad_norm", "norm"]]},
+  ],
+  speed: [
+    {title: "Throughput", unit: "tokens a second", keys: [["tokens_per_s", "tok/s"]]},
+    {title: "Step time, measured and predicted", unit: "milliseconds", keys: [["step_ms", "measured"], ["predicted_ms", "predicted"]]},
+    {title: "Exposed communication", unit: "milliseconds a step", keys: [["exposed_ms", "exposed"]]},
+    {title: "Hidden communication", unit: "% of communication", keys: [["hidden_pct", "hidden"]]},
+    {title: "Model FLOPs utilisation", unit: "% of peak", keys: [["mfu", "MFU"]]},
+    {title: "Lanes of rank 0, busy", unit: "milliseconds a step",
+     keys: [["compute_ms", "compute"], ["a2a_ms", "all-to-all"], ["allreduce_ms", "all-reduce"]]},
+    {title: "Saving", unit: "milliseconds", keys: [["save_ms", "save"]]},
+  ],
+  experts: [
+    {title: "Load of the fullest expert", unit: "times the mean", keys: [["load_max_over_mean", "max/mean"]]},
+    {title: "Dropped tokens", unit: "% of tokens", keys: [["drop_pct", "dropped"]]},
+    {title: "Dead experts", unit: "experts without a token", keys: [["dead_experts", "dead"]]},
+    {title: "Router entropy", unit: "nats, mean over layers", keys: [["router_entropy", "entropy"]]},
+    {title: "Auxiliary loss", unit: "sum over layers", keys: [["aux_loss", "auxiliary"]]},
+  ],
+};
+
+function table(head, rows) {
+  const made = element("table"), top = made.createTHead().insertRow(), body = made.createTBody();
+  for (const {text, numeric} of head) top.append(element("th", numeric ? "number" : "", text));
+  for (const row of rows) {
+    const line = body.insertRow();
+    row.forEach((cell, i) => {
+      const made = element("td", head[i].classes || (head[i].numeric ? "number" : "name"));
+      made.append(cell);
+      line.append(made);
+    });
+  }
+  return made;
+}
+
+function named(run) {
+  const made = element("span");
+  made.append(swatch(runColor(run)), run.name);
+  return made;
+}
+
+function drawSummary() {
+  const of = (run, key, which = "mean") => (run.means[key] ? run.means[key][which] : null);
+  const predicted = (run) => {
+    const p = of(run, "predicted_ms"), m = of(run, "step_ms");
+    return p === null || m === null ? "–" : brief(p) + " (" + (p >= m ? "+" : "−") + Math.abs(100 * (p / m - 1)).toFixed(1) + "%)";
+  };
+  const numeric = (text) => ({text, numeric: true});
+  const head = [{text: "run"}, {text: "policy"}, ...["ranks", "last step", "last loss", "tok/s", "step ms", "predicted ms", "exposed ms",
+                "hidden %", "MFU %", "load max/mean", "drop %", "entropy"].map(numeric)];
+  const rows = runs.map((run) => [
+    named(run), run.plan && run.plan.policy ? run.plan.policy : "–", run.plan && run.plan.ranks ? String(run.plan.ranks) : "–",
+    String(run.means.last_step), brief(of(run, "loss", "last")), brief(of(run, "tokens_per_s")), brief(of(run, "step_ms")),
+    predicted(run), brief(of(run, "exposed_ms")), brief(of(run, "hidden_pct")), brief(of(run, "mfu")),
+    brief(of(run, "load_max_over_mean")), brief(of(run, "drop_pct")), brief(of(run, "router_entropy")),
+  ]);
+  document.querySelector("#summary .wide").replaceChildren(table(head, rows));
+  const notes = ["Means over the steps, the first one left out."];
+  for (const run of runs) {
+    if (run.series.width > 1) notes.push(run.name + ": a point of a chart is the mean of " + run.series.width +
+                                         " steps; the shade runs from the least to the most.");
+    if (run.cut_short) notes.push(run.name + ": the last line of metrics.jsonl was cut short and is left out.");
+  }
+  document.querySelector("#summary .notes").replaceChildren(...notes.map((note) => element("div", "", note)));
+}
+
+function linesOf(keys) {
+  const present = keys.filter(([key]) => runs.some((run) => run.series[key]));
+  const lines = [];
+  for (const run of runs)
+    present.forEach(([key, label], i) => {
+      const points = run.series[key];
+      if (!points) return;
+      lines.push({label: several ? run.name + (present.length > 1 ? ", " + label : "") : label,
+                  color: several ? runColor(run) : runColors[i], dash: several ? dashes[i] : key === "predicted_ms" ? dashes[1] : [],
+                  x: run.series.steps, ...points});
+    });
+  return lines;
+}
+
+function drawSection(id) {
+  const place = document.querySelector("#" + id + " .charts");
+  place.replaceChildren();
+  for (const {title, unit, keys} of sections[id]) {
+    const lines = linesOf(keys);
+    if (lines.length === 0) continue;
+    const card = element("div", "card");
+    card.append(element("h3", "", title));
+    place.append(card);
+    lineChart(card, {lines, unit, xLabel: "step"});
+  }
+  if (!place.hasChildNodes()) place.append(element("p", "hint", "No record has these."));
+}
+
+function drawLoad() {
+  const place = document.getElementById("load");
+  place.replaceChildren();
+  for (const run of runs) {
+    if (run.load.layers.length === 0 || run.load.from.length === 0) continue;
+    const card = element("div", "card stacked");
+    card.style.marginTop = "16px";
+    const title = element("h3", "", "Load of each expert" + (several ? ", " + run.name : ""));
+    const key = element("div", "legend");
+    const scale = element("span", "", "a quarter of an even share, or less");
+    scale.append(element("span", "scale"), "four times, or more");
+    key.append(scale);
+    card.append(title, key);
+    place.append(card);
+    const grid = element("div", "columns");
+    card.append(grid);
+    run.load.layers.forEach((layer, i) => {
+      const cell = element("div");
+      cell.append(element("h3", "unit", "MoE layer " + i));
+      grid.append(cell);
+      heatMap(cell, run.load, layer);
+    });
+  }
+}
+
+function drawMemory() {
+  const place = document.getElementById("plans");
+  place.replaceChildren();
+  const megabytes = (bytes) => (bytes / 1e6).toFixed(1) + " MB";
+  const kinds = [["parameters", "parameters"], ["optimizer state", "state"], ["arena (activations, gradients)", "arena"]];
+  const most = Math.max(...runs.map(({plan}) => (plan ? plan.parameters + plan.state + plan.arena : 0)), 1);
+  for (const run of runs) {
+    if (!run.plan) continue;
+    const {plan} = run, card = element("div", "card stacked"), bar = element("div", "bar"), columns = element("div", "columns");
+    if (several) card.append(element("h3", "", run.name));
+    kinds.forEach(([, key], i) => {
+      const piece = element("div");
+      piece.style.width = 100 * plan[key] / most + "%";
+      piece.style.background = runColors[i];
+      bar.append(piece);
+    });
+    card.append(bar, legend(kinds.map(([name, key], i) => [name + " " + megabytes(plan[key]), runColors[i]])), columns);
+    place.append(card);
+    const left = element("div"), right = element("div", "wide");
+    columns.append(left, right);
+    left.append(element("h3", "", "Arena in use along the step"));
+    const x = plan.live.map((_, i) => i * plan.width), flat = (value) => plan.live.map(() => value / 1e6);
+    lineChart(left, {unit: "MB", xLabel: "instruction", sync: "instructions", lines: [
+      {label: "in use", color: runColors[2], x, mean: plan.live.map((bytes) => bytes / 1e6)},
+      {label: "arena", color: css("--soft"), dash: dashes[1], x, mean: flat(plan.arena)}]});
+    right.append(table([{text: "largest tensors"}, {text: "type", classes: "value"}, {text: "made by"}, {text: "MB", numeric: true}],
+                       plan.largest.map((t) => [t.name, t.type, t.made_by, (t.bytes / 1e6).toFixed(2)])));
+  }
+  if (!place.hasChildNodes()) place.append(element("p", "hint", "No run has a plan.ir."));
+}
+
+// Milliseconds of each lane and kind: predicted, and the mean over measured ranks.
+function timesOf(timeline) {
+  const sums = new Map(), ranks = new Set();
+  for (const {process, lane, events} of timeline.rows) {
+    const predicted = process === "predicted";
+    if (!predicted) ranks.add(process);
+    for (let i = 0; i < events.length; i += 4) {
+      const key = lane + ", " + timeline.kinds[events[i + 3]];
+      if (!sums.has(key)) sums.set(key, {predicted: 0, measured: 0});
+      sums.get(key)[predicted ? "predicted" : "measured"] += events[i + 1] / 1000;
+    }
+  }
+  return [...sums].map(([key, {predicted, measured}]) => {
+    const mean = measured / Math.max(ranks.size, 1);
+    return [key, predicted ? predicted.toFixed(2) : "–", mean.toFixed(2), predicted && mean ? (100 * (predicted / mean - 1)).toFixed(1) : "–"];
+  });
+}
+
+function drawTimelines() {
+  const place = document.getElementById("timelines");
+  place.replaceChildren();
+  for (const run of runs) {
+    const {timeline} = run;
+    if (!timeline || timeline.rows.length === 0) continue;
+    const card = element("div", "card stacked"), buttons = element("div", "legend");
+    if (several) card.append(element("h3", "", run.name));
+    card.append(legend(timeline.kinds.map((kind) => [kind, kindColors[kind] || "#8a94a3"])), buttons);
+    place.append(card);
+    const chart = timelineChart(card, timeline);
+    for (const [name, action] of [["Closer", chart.closer], ["Wider", chart.wider], ["Whole step", chart.all]]) {
+      const button = element("button", "", name);
+      button.type = "button";
+      button.addEventListener("click", action);
+      buttons.append(button);
+    }
+    buttons.append(element("span", "", "Drag to move; Ctrl or Shift and the wheel to zoom. A message's span holds its wait for the other ranks."));
+    if (timeline.left_out) card.append(element("p", "hint", timeline.left_out + " more ranks are in trace.json."));
+    const wide = element("div", "wide");
+    wide.style.marginTop = "12px";
+    const numeric = (text) => ({text, numeric: true});
+    wide.append(table([{text: "lane, kind"}, numeric("predicted ms"), numeric("measured ms, mean over ranks"), numeric("difference %")],
+                      timesOf(timeline)));
+    card.append(wide);
+  }
+  if (!place.hasChildNodes()) place.append(element("p", "hint", "No run has a trace.json; log.trace=N writes step N's."));
+}
+
+function drawConfig() {
+  const place = document.querySelector("#config .wide");
+  place.replaceChildren();
+  const fields = [...new Set(runs.flatMap((run) => Object.keys(run.config)))].sort();
+  const value = (run, field) => (Object.hasOwn(run.config, field) ? run.config[field] : "–");
+  const head = [{text: "field"}, ...runs.map((run) => ({text: several ? run.name : "value", classes: "value"}))];
+  const rows = (some) => some.map((field) => [field, ...runs.map((run) => value(run, field))]);
+  if (several) {
+    const differing = fields.filter((field) => runs.some((run) => value(run, field) !== value(runs[0], field)));
+    place.append(differing.length ? table(head, rows(differing)) : element("p", "hint", "The configs are the same."));
+  }
+  const all = element("details");
+  all.append(element("summary", "", "All " + fields.length + " fields"), table(head, rows(fields)));
+  all.open = !several;
+  place.append(all);
+}
+
+function draw() {
+  drawSummary();
+  for (const id of Object.keys(sections)) drawSection(id);
+  drawLoad();
+  drawMemory();
+  drawTimelines();
+  drawConfig();
+  document.documentElement.dataset.state = "drawn";
+}
+
+const dark = matchMedia("(prefers-color-scheme: dark)");
+function setTheme(theme) {
+  document.documentElement.dataset.theme = theme;
+  draw();
+}
+document.getElementById("theme").addEventListener("click",
+    () => setTheme(document.documentElement.dataset.theme === "dark" ? "light" : "dark"));
+dark.addEventListener("change", () => setTheme(dark.matches ? "dark" : "light"));
+document.title = "Lancet report: " + runs.map((run) => run.name).join(", ");
+setTheme(dark.matches ? "dark" : "light");

@@ -1,0 +1,31 @@
+// What a plan.ir says of memory and time.
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lancet/base/result.h"
+
+namespace lancet::report {
+
+struct LargeTensor {
+  std::string name, type, made_by;
+  double bytes = 0;
+};
+
+struct PlanSummary {
+  std::string policy;  // "" where the plan does not say
+  std::int64_t ranks = 0;
+  std::optional<double> predicted_ms, exposed_ms;
+  std::size_t instructions = 0;
+  double parameters = 0, state = 0, arena = 0;  // bytes of a rank
+  std::vector<double> live;                     // bytes of the arena in use at an instruction, in the plan's order
+  std::vector<LargeTensor> largest;             // of the arena
+};
+
+// Data error: a file that is no plan; it names file and line.
+Result<PlanSummary> read_plan_summary(const std::filesystem::path& path);
+
+}  // namespace lancet::report

@@ -1,0 +1,36 @@
+#include "report/series.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace lancet::report {
+
+Points thin(std::span<const double> values, std::size_t width) {
+  constexpr double nothing = std::numeric_limits<double>::quiet_NaN();
+  Points points;
+  for (std::size_t at = 0; at < values.size(); at += width) {
+    double sum = 0, low = nothing, high = nothing;
+    std::size_t count = 0;
+    for (const double value : values.subspan(at, std::min(width, values.size() - at))) {
+      if (!std::isfinite(value)) continue;
+      sum += value;
+      low = std::fmin(low, value);  // the number, where the other is NaN
+      high = std::fmax(high, value);
+      ++count;
+    }
+    points.mean.push_back(count ? sum / double(count) : nothing);
+    points.low.push_back(low);
+    points.high.push_back(high);
+  }
+  return points;
+}
+
+std::vector<std::int64_t> thin(std::span<const std::int64_t> steps, std::size_t width) {
+  std::vector<std::int64_t> last;
+  for (std::size_t at = 0; at < steps.size(); at += width)
+    last.push_back(steps[std::min(at + width, steps.size()) - 1]);
+  return last;
+}
+
+}  // namespace lancet::report

@@ -1,0 +1,115 @@
+#include "report/timeline.h"
+
+#include <fmt/format.h>
+
+#include <map>
+#include <nlohmann/json.hpp>
+#include <unordered_map>
+
+#include "lancet/base/atomic_file.h"
+
+namespace lancet::report {
+namespace {
+
+using nlohmann::json;
+
+class Words {
+ public:
+  std::size_t operator()(const std::string& word) {
+    const auto [at, added] = index_.emplace(word, words.size());
+    if (added) words.push_back(word);
+    return at->second;
+  }
+  std::vector<std::string> words;
+
+ private:
+  std::unordered_map<std::string, std::size_t> index_;
+};
+
+std::string text_of(const json& object, const char* key) {
+  const auto at = object.find(key);
+  return at != object.end() && at->is_string() ? at->get<std::string>() : "";
+}
+// lowest() where there is no such number.
+double number_of(const json& object, const char* key) {
+  const auto at = object.find(key);
+  return at != object.end() && at->is_number() ? at->get<double>() : std::numeric_limits<double>::lowest();
+}
+
+struct Process {
+  std::string name;
+  double place = 0;  // among the others
+  std::map<double, TimelineRow> lanes;
+  std::size_t events() const {
+    std::size_t count = 0;
+    for (const auto& [tid, row] : lanes) count += row.events.size();
+    return count;
+  }
+};
+
+class Reader {
+ public:
+  bool add(const json& event) {
+    if (!event.is_object()) return false;
+    const std::string phase = text_of(event, "ph"), name = text_of(event, "name");
+    Process& process = processes_[number_of(event, "pid")];
+    if (phase == "M") {
+      const auto args = event.find("args");
+      if (args == event.end() || !args->is_object()) return false;
+      if (name == "process_name") process.name = text_of(*args, "name");
+      if (name == "process_sort_index") process.place = number_of(*args, "sort_index");
+      if (name == "thread_name") process.lanes[number_of(event, "tid")].lane = text_of(*args, "name");
+      return true;
+    }
+    if (phase != "X") return true;
+    const double start = number_of(event, "ts"), length = number_of(event, "dur");
+    if (start < 0 || length < 0) return false;
+    process.lanes[number_of(event, "tid")].events.push_back(
+        {start, length, names_(name), kinds_(text_of(event, "cat"))});
+    return true;
+  }
+
+  Timeline take() {
+    std::vector<Process> sorted;
+    for (auto& [pid, process] : processes_) sorted.push_back(std::move(process));
+    std::stable_sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) { return a.place < b.place; });
+    Timeline timeline{std::move(names_.words), std::move(kinds_.words), {}, 0};
+    std::size_t events = 0;
+    for (Process& process : sorted) {
+      events += process.events();
+      if (events > most_events && !timeline.rows.empty()) {
+        ++timeline.left_out;
+        continue;
+      }
+      for (auto& [tid, row] : process.lanes) {
+        row.process = process.name;
+        timeline.rows.push_back(std::move(row));
+      }
+    }
+    return timeline;
+  }
+
+ private:
+  Words names_, kinds_;
+  std::map<double, Process> processes_;
+};
+
+}  // namespace
+
+Result<Timeline> read_timeline(const std::filesystem::path& path) {
+  LANCET_ASSIGN(const std::string text, read_file(path, "a step's timeline"));
+  const json root = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const auto wrong = [&](std::string_view what) { return data_error(fmt::format("{}: {}", path.string(), what)); };
+  if (!root.is_object() || !root.contains("traceEvents") || !root["traceEvents"].is_array())
+    return wrong("expected a JSON object with \"traceEvents\", found none");
+  Reader reader;
+  std::size_t number = 0;
+  for (const json& event : root["traceEvents"]) {
+    if (!reader.add(event))
+      return wrong(fmt::format("expected \"traceEvents\" with times, found event {} without", number));
+    ++number;
+  }
+  return reader.take();
+}
+
+}  // namespace lancet::report

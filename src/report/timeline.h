@@ -1,0 +1,32 @@
+// A step's timeline as trace.json holds it (runtime/trace.h).
+#pragma once
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "lancet/base/result.h"
+
+namespace lancet::report {
+
+struct TimelineEvent {
+  double start = 0, length = 0;    // microseconds
+  std::size_t name = 0, kind = 0;  // in Timeline::names, kinds
+};
+
+struct TimelineRow {
+  std::string process, lane;  // "measured, rank 0", "compute"
+  std::vector<TimelineEvent> events;
+};
+
+struct Timeline {
+  std::vector<std::string> names, kinds;  // kinds: forward, dx, dw, ...
+  std::vector<TimelineRow> rows;          // predicted first, then rank by rank
+  int left_out = 0;                       // processes, where there are too many events for a page
+};
+
+inline constexpr std::size_t most_events = 60'000;
+
+// Data error: a file that is no trace of ours.
+Result<Timeline> read_timeline(const std::filesystem::path& path);
+
+}  // namespace lancet::report

@@ -1,0 +1,21 @@
+// Any bytes as a run's records: columns of one length, or one line that says why not.
+#include <cstdlib>
+
+#include "fuzz/memory_file.h"
+#include "report/metrics.h"
+
+using namespace lancet;
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const test::MemoryFile file(data, size);
+  const auto metrics = report::read_metrics(file.path());
+  if (!metrics.ok()) {
+    if (metrics.error().code != ExitCode::data || metrics.error().message.find('\n') != std::string::npos) abort();
+    return 0;
+  }
+  for (const auto& values : metrics->series)
+    if (values.size() != metrics->steps.size()) abort();
+  for (std::size_t i = 1; i < metrics->steps.size(); ++i)
+    if (metrics->steps[i] <= metrics->steps[i - 1]) abort();
+  return 0;
+}

@@ -1,0 +1,21 @@
+// Any text as a plan: a Plan or one line that says why not. A plan that is sound prints as text that reads as the same.
+#include <cstdlib>
+
+#include "lancet/base/check.h"
+#include "lancet/ir/plan.h"
+
+using namespace lancet;
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const std::string_view text(reinterpret_cast<const char*>(data), size);
+  const auto plan = ir::parse_plan(text);
+  if (!plan.ok()) {
+    if (plan.error().message.empty() || plan.error().message.find('\n') != std::string::npos) abort();
+    return 0;
+  }
+  if (!ir::verify(*plan).ok()) return 0;
+  const std::string printed = ir::print(*plan);
+  const auto again = ir::parse_plan(printed);
+  if (!again.ok() || ir::print(*again) != printed) abort();
+  return 0;
+}

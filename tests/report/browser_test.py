@@ -1,0 +1,179 @@
+#!/usr/bin/env python3
+"""The report as a browser shows it: opens without an error, every chart is drawn, nothing is fetched, and text from
+files stays text. Skipped where no Chromium is.
+
+  browser_test.py LANCET [--keep DIR]     --keep: leaves pages and screenshots there
+"""
+import argparse
+import html.parser
+import json
+import math
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+EVIL = "</script><script>document.documentElement.dataset.taken='yes'</script><img src=x onerror=\"document.documentElement.dataset.taken='yes'\">"
+
+# Put behind the page's own script: what was drawn, as attributes that the test reads.
+PROBE = """<script>
+setTimeout(() => {
+  const drawn = [...document.querySelectorAll("canvas")].map((canvas) => {
+    if (canvas.width === 0 || canvas.height === 0) return 0;
+    const pixels = new Uint32Array(canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data.buffer);
+    return new Set(pixels).size;
+  });
+  const probe = document.createElement("pre");
+  probe.id = "probe";
+  probe.textContent = JSON.stringify({
+    state: document.documentElement.dataset.state || "none", taken: document.documentElement.dataset.taken || "no",
+    lines: document.querySelectorAll(".uplot canvas").length, own: document.querySelectorAll("canvas.own").length,
+    colors: drawn, images: document.querySelectorAll("img").length, tables: document.querySelectorAll("table").length,
+    titles: [...document.querySelectorAll("#training h3, #speed h3, #experts .charts h3")].map((h) => h.textContent),
+    summary: document.querySelector("#summary table").innerText, config: document.querySelector("#config").innerText,
+    labels: [...document.querySelectorAll(".u-legend .u-label")].map((label) => label.textContent),
+    wider: document.documentElement.scrollWidth - document.documentElement.clientWidth,
+  });
+  document.body.append(probe);
+}, 300);
+</script>"""
+
+
+def write_run(folder, name, steps, experts, layers=2, seed=0, trace=True):
+    run = folder / name
+    run.mkdir(parents=True)
+    with open(run / "metrics.jsonl", "w") as out:
+        for step in range(1, steps + 1):
+            wave = math.sin(step * 0.7 + seed)
+            tokens = [[round(512 * (1 + 0.6 * math.sin(e * 1.3 + layer + step / 90))) for e in range(experts)] for layer in range(layers)]
+            tokens[0][1] = 0 if step > steps // 2 else tokens[0][1]
+            loss = 9 * math.exp(-step / (steps / 3)) + 3 + 0.1 * wave + 0.2 * seed
+            record = dict(step=step, loss=loss if step != 7 else None, aux_loss=1.1, grad_norm=1 + 0.3 * wave, lr=1e-3 * min(1, step / 50),
+                          step_ms=200 + 8 * wave + 20 * seed, tokens_per_s=10000 + 300 * wave, mfu=70 + wave, compute_ms=180, a2a_ms=30,
+                          allreduce_ms=20, exposed_ms=12 + wave, hidden_pct=75 + 5 * wave, predicted_ms=195, load_max_over_mean=1.6,
+                          drop_pct=0.5, dead_experts=int(step > steps // 2), router_entropy=1.2 + 0.1 * wave, layer_expert_tokens=tokens)
+            out.write(json.dumps(record) + "\n")
+        out.write('{"step": 99')  # as a run that is writing leaves it
+    config = {"train": {"lr": 1e-3 * (1 + seed), "steps": steps}, "log": {"run_dir": EVIL}, EVIL: 1}
+    (run / "config.json").write_text(json.dumps(config))
+    (run / "plan.ir").write_text(
+        "plan {policy=lancet, ranks=2, predicted_ms=195}\narena 1920000\nprogram small\ninput @x : f32[8]\n"
+        "parameter @w : f32[400000]\nstate @w.m : f32[400000]\n"
+        "[0] %0 : f32[160000] = first(@x)  # compute forward a | at 0\n[1] %1 : f32[320000] = second(%0)  # compute forward b | at 640000\n"
+        "[2] %2 : f32[40000] = third(%1)  # compute dx c | at 0\noutput loss = %2\n")
+    if trace:
+        events = []
+        for pid, process, place in ((2, "predicted", 0), (0, "measured, rank 0", 1), (1, "measured, rank 1", 2)):
+            events.append(dict(ph="M", name="process_name", pid=pid, args=dict(name=process)))
+            events.append(dict(ph="M", name="process_sort_index", pid=pid, args=dict(sort_index=place)))
+            for tid, lane in enumerate(("compute", "expert", "reduce")):
+                events.append(dict(ph="M", name="thread_name", pid=pid, tid=tid, args=dict(name=lane)))
+                for i in range(60):
+                    kind = ("forward", "dx", "dw", "update", "sync")[i // 12]
+                    events.append(dict(ph="X", name=f"op{i % 7} h.{i}.{EVIL if i == 3 else 'moe'}", cat=kind, pid=pid, tid=tid,
+                                       ts=i * 3000 + 500 * tid + 90 * pid, dur=2400 - 700 * tid, args={}))
+        (run / "trace.json").write_text(json.dumps(dict(traceEvents=events)))
+    return run
+
+
+class Links(html.parser.HTMLParser):
+    """Whatever the page would fetch."""
+
+    def __init__(self):
+        super().__init__()
+        self.found = []
+
+    def handle_starttag(self, tag, attributes):
+        for name, value in attributes:
+            if name in ("src", "href", "srcset", "action", "data") and not re.match(r"#|data:", value or ""):
+                self.found.append((tag, name, value))
+
+
+def find_chromium():
+    for name in ("chromium", "chromium-browser", "google-chrome"):
+        if path := shutil.which(name):
+            return path
+    return None
+
+
+def browse(chromium, page, screenshot=None, size="1400,1000", dark=False):
+    """(what the probe saw, the browser's console)."""
+    probed = page.with_suffix(".probe.html")
+    probed.write_text(page.read_text().replace("</body>", PROBE + "</body>"))
+    with tempfile.TemporaryDirectory() as profile:
+        options = [chromium, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", f"--user-data-dir={profile}",
+                   f"--window-size={size}", "--enable-logging=stderr", "--virtual-time-budget=4000", "--timeout=60000"]
+        if dark:
+            options.append("--force-dark-mode")
+            options.append("--blink-settings=preferredColorScheme=0")
+        dumped = subprocess.run(options + ["--dump-dom", probed.as_uri()], capture_output=True, text=True, timeout=240)
+        if screenshot:
+            subprocess.run(options + [f"--screenshot={screenshot}", page.as_uri()], capture_output=True, timeout=240)
+    found = re.search(r'<pre id="probe">(.*?)</pre>', dumped.stdout, re.S)
+    if not found:
+        sys.exit(f"the probe did not run: {dumped.stdout[-500:]}\n{dumped.stderr[-2000:]}")
+    unescaped = html.unescape(found.group(1))
+    return json.loads(unescaped), [line for line in dumped.stderr.splitlines() if "CONSOLE" in line]
+
+
+def expect(condition, what):
+    if not condition:
+        sys.exit(f"FAILED: {what}")
+
+
+def check(chromium, lancet, folder, name, runs, screenshots):
+    page = folder / f"{name}.html"
+    made = subprocess.run([lancet, "report", *map(str, runs), "--out", str(page)], capture_output=True, text=True)
+    expect(made.returncode == 0, f"{name}: lancet report: {made.stderr}")
+    links = Links()
+    links.feed(page.read_text())
+    expect(not links.found, f"{name}: the page would fetch {links.found}")
+    shot = str(folder / f"{name}.png") if screenshots else None
+    seen, console = browse(chromium, page, shot, size="1400,5200" if screenshots else "1400,1000")
+    expect(not console, f"{name}: the console says {console}")
+    expect(seen["state"] == "drawn", f"{name}: state {seen['state']}")
+    expect(seen["taken"] == "no" and seen["images"] == 0, f"{name}: text from files became markup")
+    expect(all(colors >= 3 for colors in seen["colors"]), f"{name}: an empty canvas among {seen['colors']}")
+    expect(seen["wider"] <= 0, f"{name}: the page is {seen['wider']} pixels wider than its window")
+    return seen
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("lancet")
+    parser.add_argument("--keep")
+    arguments = parser.parse_args()
+    chromium = find_chromium()
+    if not chromium:
+        print("SKIPPED: no chromium here: apt-get install chromium")
+        return
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = pathlib.Path(arguments.keep or scratch)
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(folder / "runs", ignore_errors=True)
+        one = write_run(folder / "runs", "one", 400, 8)
+        two = write_run(folder / "runs", "two", 300, 8, seed=1)
+        long = write_run(folder / "runs", "long", 20000, 16, trace=False)
+        hostile = write_run(folder / "runs", EVIL.replace("/", "_"), 5, 4)
+
+        seen = check(chromium, arguments.lancet, folder, "one", [one], arguments.keep)
+        expect(len(seen["titles"]) == 14, f"14 charts over steps, found {seen['titles']}")
+        expect(seen["lines"] == 15, f"15 line charts, the arena's included, found {seen['lines']}")
+        expect(seen["own"] == 3, f"2 heat maps and a timeline, found {seen['own']}")
+        expect("lancet" in seen["summary"] and "195 (" in seen["summary"], f"the summary: {seen['summary']}")
+        expect("cut short" not in seen["summary"] and EVIL in seen["config"], "the config shows its text as it is")
+
+        seen = check(chromium, arguments.lancet, folder, "two", [one, two], arguments.keep)
+        expect(seen["own"] == 6, f"heat maps and timelines of two runs, found {seen['own']}")
+        expect({"one", "two"} <= set(seen["labels"]), f"a line for each run, found {set(seen['labels'])}")
+        expect("train.lr" in seen["config"] and "0.002" in seen["config"], "the configs' difference")
+
+        seen = check(chromium, arguments.lancet, folder, "long", [long, one], arguments.keep)
+        expect(seen["own"] == 5, f"heat maps of two runs and one timeline, found {seen['own']}")
+        check(chromium, arguments.lancet, folder, "hostile", [hostile], None)
+    print("all pages are drawn")
+
+
+main()

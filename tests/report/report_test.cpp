@@ -1,0 +1,326 @@
+// What a run folder holds comes into the page whole, as data; what is broken is named.
+#include "lancet/report/report.h"
+
+#include <fmt/format.h>
+
+#include <catch2/catch.hpp>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "report/config_text.h"
+#include "report/metrics.h"
+#include "report/plan_summary.h"
+#include "report/series.h"
+#include "report/timeline.h"
+#include "temporary_folder.h"
+
+namespace lancet::report {
+namespace {
+
+using nlohmann::json;
+using test::TemporaryFolder;
+
+std::string record(int step, double loss, const std::string& more = "") {
+  return fmt::format(R"({{"step": {}, "loss": {}{}}})", step, loss, more) + "\n";
+}
+
+std::string records(int count) {
+  std::string text;
+  for (int step = 1; step <= count; ++step) text += record(step, 1.0 / step);
+  return text;
+}
+
+std::string file(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  std::ostringstream text;
+  text << in.rdbuf();
+  return text.str();
+}
+
+Result<std::string> page_of(const TemporaryFolder& folder) {
+  const std::filesystem::path run = folder / "";
+  return page(std::span(&run, 1));
+}
+
+// The JSON in the page, as a browser sees it: up to the first end of a script element.
+json data_of(const std::string& page) {
+  const std::string mark = "<script id=\"data\" type=\"application/json\">";
+  const auto begin = page.find(mark) + mark.size();
+  return json::parse(page.substr(begin, page.find("</script", begin) - begin));
+}
+
+template <class T>
+void check_refused(const Result<T>& status, const std::string& what) {
+  REQUIRE_FALSE(status.ok());
+  INFO(status.error().message);
+  CHECK(status.error().code == ExitCode::data);
+  CHECK(status.error().message.find(what) != std::string::npos);
+  CHECK(status.error().message.find('\n') == std::string::npos);
+}
+
+const char* plan = R"(plan {policy=dw, ranks=2, predicted_ms=2.5}
+arena 192
+program small
+input @x : f32[8]
+parameter @w : f32[100]
+state @w.m : f32[100]
+[0] %0 : f32[16] = first(@x)  # compute forward a | at 0
+[1] %1 : f32[32] = second(%0)  # compute forward b | at 64
+[2] %2 : f32[4] = third(%1)  # compute dx c | at 0
+output loss = %2
+)";
+
+}  // namespace
+
+TEST_CASE("records become columns; null and missing are no numbers") {
+  const TemporaryFolder folder;
+  const auto path = folder.write("metrics.jsonl", record(1, 4, R"(, "mfu": null, "drop_pct": 0.5)") +
+                                                      record(2, 3, R"(, "mfu": 40, "new_field": "x")"));
+  const auto metrics = read_metrics(path);
+  REQUIRE(metrics.ok());
+  CHECK(metrics->steps == std::vector<std::int64_t>{1, 2});
+  const auto series = [&](std::string_view key) {
+    return metrics->series[std::size_t(std::find(series_keys.begin(), series_keys.end(), key) - series_keys.begin())];
+  };
+  CHECK(series("loss") == std::vector<double>{4, 3});
+  CHECK(std::isnan(series("mfu")[0]));
+  CHECK(series("mfu")[1] == 40);
+  CHECK(series("drop_pct")[0] == 0.5);
+  CHECK(std::isnan(series("drop_pct")[1]));
+  CHECK_FALSE(metrics->cut_short);
+}
+
+TEST_CASE("a last line that is cut short is left out, a whole one without an end is not") {
+  const TemporaryFolder folder;
+  const std::string whole = records(3);
+  for (const std::size_t cut : {std::size_t{1}, std::size_t{5}, whole.size() / 3 - 2}) {
+    const auto metrics = read_metrics(folder.write("metrics.jsonl", whole.substr(0, whole.size() - 1 - cut)));
+    REQUIRE(metrics.ok());
+    CHECK(metrics->steps == std::vector<std::int64_t>{1, 2});
+    CHECK(metrics->cut_short);
+  }
+  const auto metrics = read_metrics(folder.write("metrics.jsonl", whole.substr(0, whole.size() - 1)));
+  REQUIRE(metrics.ok());
+  CHECK(metrics->steps.size() == 3);
+  CHECK_FALSE(metrics->cut_short);
+}
+
+TEST_CASE("a broken line is named") {
+  const TemporaryFolder folder;
+  struct Case {
+    std::string line, said;
+  };
+  const auto given = GENERATE(values<Case>(
+      {{"{\"step\": 2, \"loss\"", "metrics.jsonl:2: expected a JSON object"},
+       {"", "metrics.jsonl:2: expected a JSON object"},
+       {"[1, 2]", "metrics.jsonl:2: expected a JSON object"},
+       {std::string(200'000, '['), "metrics.jsonl:2: expected a JSON object"},
+       {"{\"loss\": 3}", "metrics.jsonl:2: expected \"step\""},
+       {"{\"step\": 0}", "metrics.jsonl:2: expected \"step\""},
+       {"{\"step\": 1.5}", "metrics.jsonl:2: expected \"step\""},
+       {"{\"step\": 18446744073709551615}", "metrics.jsonl:2: expected \"step\""},
+       {"{\"step\": 2, \"loss\": \"low\"}", "metrics.jsonl:2: expected \"loss\" to be a number or null"},
+       {"{\"step\": 2, \"layer_expert_tokens\": [[1], 2]}", "metrics.jsonl:2: expected \"layer_expert_tokens\""},
+       {"{\"step\": 2, \"layer_expert_tokens\": [[1, -2]]}", "metrics.jsonl:2: expected \"layer_expert_tokens\""},
+       {"{\"step\": 2, \"layer_expert_tokens\": [[1, 2, 3]]}", "metrics.jsonl:2: expected \"layer_expert_tokens\""}}));
+  const auto path = folder.write(
+      "metrics.jsonl", record(1, 4, R"(, "layer_expert_tokens": [[1, 2]])") + given.line + "\n" + record(3, 2));
+  check_refused(read_metrics(path), given.said);
+}
+
+TEST_CASE("steps that a resumed run takes again replace the earlier ones") {
+  const TemporaryFolder folder;
+  const std::string tokens = R"(, "layer_expert_tokens": [[1, 3]])", other = R"(, "layer_expert_tokens": [[4, 0]])";
+  std::string text;
+  for (int step : {1, 2, 3, 4}) text += record(step, step, tokens);
+  for (int step : {3, 4, 5}) text += record(step, 10 * step, other);
+  const auto metrics = read_metrics(folder.write("metrics.jsonl", text));
+  REQUIRE(metrics.ok());
+  CHECK(metrics->steps == std::vector<std::int64_t>{1, 2, 3, 4, 5});
+  CHECK(metrics->series[0] == std::vector<double>{1, 2, 30, 40, 50});
+  REQUIRE(metrics->load.size() == 5);
+  CHECK(metrics->load[1].load == std::vector<float>{1, 3});
+  CHECK(metrics->load[2].load == std::vector<float>{4, 0});
+}
+
+TEST_CASE("the load of many steps is summed in few columns, and no token is lost") {
+  const TemporaryFolder folder;
+  const int steps = GENERATE(1, 239, 240, 241, 5000);
+  std::string text;
+  for (int step = 1; step <= steps; ++step)
+    text += record(step, 1, fmt::format(R"(, "layer_expert_tokens": [[{}, 1], [2, 0]])", step));
+  const auto metrics = read_metrics(folder.write("metrics.jsonl", text));
+  REQUIRE(metrics.ok());
+  CHECK(metrics->experts == std::vector<std::size_t>{2, 2});
+  CHECK(metrics->load.size() <= most_columns);
+  CHECK(metrics->load.size() >= std::min<std::size_t>(std::size_t(steps), most_columns / 2));
+  double first = 0, second = 0, last = 0;
+  std::int64_t next = 1;
+  for (const LoadColumn& column : metrics->load) {
+    CHECK(column.from == next);
+    next = column.to + 1;
+    first += column.load[0];
+    second += column.load[1];
+    last += column.load[3];
+  }
+  CHECK(next == steps + 1);
+  CHECK(first == double(steps) * (steps + 1) / 2);
+  CHECK(second == steps);
+  CHECK(last == 0);
+}
+
+TEST_CASE("long columns are thinned to mean, least and most") {
+  const std::vector<double> values{1, 3, NAN, 5, NAN, NAN, 7};
+  const Points points = thin(std::span(values), 2);
+  CHECK(points.mean[0] == 2);
+  CHECK(points.low[0] == 1);
+  CHECK(points.high[0] == 3);
+  CHECK(points.mean[1] == 5);
+  CHECK(std::isnan(points.mean[2]));
+  CHECK(std::isnan(points.high[2]));
+  CHECK(points.mean[3] == 7);
+  const std::vector<std::int64_t> steps{1, 2, 3, 4, 5, 6, 7};
+  CHECK(thin(std::span(steps), 2) == std::vector<std::int64_t>{2, 4, 6, 7});
+  CHECK(records_a_point(most_points) == 1);
+  CHECK(records_a_point(most_points + 1) == 2);
+}
+
+TEST_CASE("thousands of steps make a page of bounded size") {
+  const TemporaryFolder small, large;
+  small.write("metrics.jsonl", records(1000));
+  large.write("metrics.jsonl", records(60'000));
+  const auto few = page_of(small), many = page_of(large);
+  REQUIRE((few.ok() && many.ok()));
+  CHECK(many->size() < few->size() + 100'000);
+  const json run = data_of(*many)["runs"][0];
+  CHECK(run["series"]["width"] == 60);
+  CHECK(run["series"]["steps"].size() == 1000);
+  CHECK(run["series"]["steps"].back() == 60'000);
+  CHECK(run["means"]["last_step"] == 60'000);
+}
+
+TEST_CASE("text from files is data, never markup") {
+  const TemporaryFolder folder;
+  const std::string evil = R"(</script><script>document.title='taken'</script><!--<img src=x onerror=alert(1)>&amp;)";
+  const json config{{"log", {{evil, evil}}}};
+  const json trace{{"traceEvents",
+                    {{{"ph", "M"}, {"name", "process_name"}, {"pid", 0}, {"args", {{"name", evil}}}},
+                     {{"ph", "X"}, {"name", evil}, {"cat", evil}, {"pid", 0}, {"tid", 0}, {"ts", 1}, {"dur", 2}}}}};
+  folder.write("metrics.jsonl", records(3));
+  folder.write("config.json", config.dump());
+  folder.write("trace.json", trace.dump());
+  const std::string clean = [&] {
+    const TemporaryFolder plain;
+    plain.write("metrics.jsonl", records(3));
+    return page_of(plain).value();
+  }();
+  const auto made = page_of(folder);
+  REQUIRE(made.ok());
+  const auto count = [](const std::string& text, const std::string& what) {
+    int n = 0;
+    for (auto at = text.find(what); at != text.npos; at = text.find(what, at + 1)) ++n;
+    return n;
+  };
+  for (const char* what : {"<script", "</script", "<!--", "<img", "&amp;"})
+    CHECK(count(*made, what) == count(clean, what));
+  const json run = data_of(*made)["runs"][0];  // and yet it is all there
+  CHECK(run["config"]["log." + evil] == json(evil).dump());
+  CHECK(run["timeline"]["names"][0] == evil);
+  CHECK(run["timeline"]["rows"][0]["process"] == evil);
+}
+
+TEST_CASE("the page holds its scripts and styles byte for byte and asks for nothing else") {
+  const TemporaryFolder folder;
+  folder.write("metrics.jsonl", records(2));
+  const std::string made = page_of(folder).value();
+  const std::string root = LANCET_SOURCE_DIR;
+  for (const char* part : {"/third_party/uplot/uPlot.iife.min.js", "/third_party/uplot/uPlot.min.css",
+                           "/src/report/page/page.css", "/src/report/page/page.js", "/src/report/page/charts.js"})
+    CHECK((made.find(file(root + part)) != made.npos));
+  CHECK(made.find("default-src 'none'") != made.npos);
+  CHECK(made.find("src=\"http") == made.npos);
+  CHECK(made.find("/*data*/") == made.npos);
+}
+
+TEST_CASE("runs of one name are told apart") {
+  const TemporaryFolder folder;
+  for (const char* name : {"a", "b"}) {
+    std::filesystem::create_directories(folder / (std::string(name) + "/run"));
+    folder.write(std::string(name) + "/run/metrics.jsonl", records(2));
+  }
+  const std::filesystem::path runs[] = {folder / "a/run", folder / "b/run/", folder / "b/run/"};
+  const json data = data_of(page(runs).value())["runs"];
+  CHECK(data[0]["name"] == folder / "a/run");
+  CHECK(data[1]["name"] == folder / "b/run/" + " (2)");
+  CHECK(data[2]["name"] == folder / "b/run/" + " (3)");
+  CHECK(data_of(page(std::span(runs, 1)).value())["runs"][0]["name"] == "run");
+}
+
+TEST_CASE("a plan's memory along its instructions") {
+  const TemporaryFolder folder;
+  const auto summary = read_plan_summary(folder.write("small.ir", plan));
+  if (!summary.ok()) FAIL(summary.error().message);
+  CHECK(summary->policy == "dw");
+  CHECK(summary->ranks == 2);
+  CHECK(summary->predicted_ms == 2.5);
+  CHECK_FALSE(summary->exposed_ms.has_value());
+  CHECK(summary->parameters == 400);
+  CHECK(summary->state == 400);
+  CHECK(summary->arena == 192);
+  CHECK(summary->live == std::vector<double>{64, 192, 144});  // %0; %0 and %1; %1 and %2
+  REQUIRE(summary->largest.size() == 3);
+  CHECK(summary->largest[0].name == "%1");
+  CHECK(summary->largest[0].made_by == "second forward b");
+  folder.write("plan.ir", "not a plan\n");
+  check_refused(read_plan_summary(folder / "plan.ir"), "plan.ir: ");
+  check_refused(read_plan_summary(folder / "none.ir"), "none.ir: expected a plan");
+}
+
+TEST_CASE("a timeline's rows: predicted first, then ranks") {
+  const TemporaryFolder folder;
+  const auto path = folder.write("trace.json", R"({"traceEvents": [
+    {"ph": "M", "name": "process_name", "pid": 0, "args": {"name": "measured, rank 0"}},
+    {"ph": "M", "name": "process_sort_index", "pid": 0, "args": {"sort_index": 1}},
+    {"ph": "M", "name": "thread_name", "pid": 0, "tid": 1, "args": {"name": "expert"}},
+    {"ph": "M", "name": "process_name", "pid": 1, "args": {"name": "predicted"}},
+    {"ph": "M", "name": "process_sort_index", "pid": 1, "args": {"sort_index": 0}},
+    {"ph": "X", "name": "all_to_all a", "cat": "forward", "pid": 0, "tid": 1, "ts": 1.5, "dur": 2.25},
+    {"ph": "X", "name": "all_to_all a", "cat": "dx", "pid": 1, "tid": 0, "ts": 0, "dur": 1}]})");
+  const auto timeline = read_timeline(path);
+  REQUIRE(timeline.ok());
+  REQUIRE(timeline->rows.size() == 2);
+  CHECK(timeline->rows[0].process == "predicted");
+  CHECK(timeline->rows[1].process == "measured, rank 0");
+  CHECK(timeline->rows[1].lane == "expert");
+  CHECK(timeline->rows[1].events[0].start == 1.5);
+  CHECK(timeline->rows[1].events[0].length == 2.25);
+  CHECK(timeline->names == std::vector<std::string>{"all_to_all a"});
+  CHECK(timeline->kinds[timeline->rows[0].events[0].kind] == "dx");
+  check_refused(read_timeline(folder.write("t.json", "{}")), "t.json: expected a JSON object");
+  check_refused(read_timeline(folder.write("t.json", R"({"traceEvents": [{"ph": "X", "name": "a"}]})")),
+                "found event 0 without");
+  check_refused(read_timeline(folder.write("t.json", std::string(200'000, '['))), "t.json: expected");
+}
+
+TEST_CASE("configs of any fields, but not of any depth") {
+  const TemporaryFolder folder;
+  const auto fields = read_config(folder.write("c.json", R"({"train": {"lr": 0.5, "x": []}, "threads": 2})"));
+  REQUIRE(fields.ok());
+  CHECK(*fields == std::map<std::string, std::string>{{"threads", "2"}, {"train.lr", "0.5"}, {"train.x", "[]"}});
+  check_refused(read_config(folder.write("c.json", std::string(100'000, '['))), "c.json: expected a JSON object");
+  std::string deep;
+  for (int i = 0; i < 100'000; ++i) deep += "{\"a\":";
+  check_refused(read_config(folder.write("c.json", deep)), "c.json: expected a JSON object");
+}
+
+TEST_CASE("a folder without a run") {
+  const TemporaryFolder folder;
+  const auto refused = [](const std::filesystem::path& run) { return page(std::span(&run, 1)); };
+  check_refused(refused(folder / "none"), "none: expected a run folder, found no such folder");
+  check_refused(refused(folder / ""), "metrics.jsonl: expected a run's records, found no such file");
+  check_refused(refused(folder.write("metrics.jsonl", "")), "metrics.jsonl: expected a run folder, found another file");
+  check_refused(refused(folder / ""), "metrics.jsonl: expected records of steps, found none");
+}
+
+}  // namespace lancet::report
