@@ -56,6 +56,11 @@ const tip = {
   hide() { document.getElementById("tip").hidden = true; },
 };
 
+// As many digits as a table has room for: 10234 -> "10,234".
+function exact(value) {
+  return value !== null && Math.abs(value) >= 1000 && Math.abs(value) < 1e9 ? Math.round(value).toLocaleString("en") : brief(value);
+}
+
 // lines: [{label, color, dash, x: [...], mean: [...], low, high}] over a common x. Returns the uPlot.
 function lineChart(parent, {lines, unit, xLabel, height = 230, sync = "steps"}) {
   const tables = [], series = [{label: xLabel, value: (u, v) => (v === null ? "–" : String(v))}], bands = [];
@@ -79,10 +84,10 @@ function lineChart(parent, {lines, unit, xLabel, height = 230, sync = "steps"}) 
   const chart = new uPlot({
     width: width(), height, series, bands,
     scales: {x: {time: false}},
-    axes: [{...axis, label: xLabel, size: 30}, {...axis, label: unit, size: 54, values: (u, ticks) => ticks.map(brief)}],
+    axes: [{...axis, label: xLabel, size: 30}, {...axis, label: unit, size: 64, values: (u, ticks) => ticks.map(brief)}],
     cursor: {sync: {key: sync}, points: {size: 6}},
     legend: {live: true},
-    padding: [8, 12, 0, 0],
+    padding: [8, 30, 0, 0],
   }, tables.length > 1 ? uPlot.join(tables) : tables[0], parent);
   // The edges of bands are no lines of their own.
   chart.root.querySelectorAll(".u-legend .u-series").forEach((row, i) => { if (series[i].label === "") row.remove(); });

@@ -53,8 +53,8 @@ function table(head, rows) {
 }
 
 function named(run) {
-  const made = element("span");
-  made.append(swatch(runColor(run)), run.name);
+  const made = element("span", "run");
+  made.append(swatch(runColor(run)), element("span", "", run.name));
   return made;
 }
 
@@ -62,16 +62,16 @@ function drawSummary() {
   const of = (run, key, which = "mean") => (run.means[key] ? run.means[key][which] : null);
   const predicted = (run) => {
     const p = of(run, "predicted_ms"), m = of(run, "step_ms");
-    return p === null || m === null ? "–" : brief(p) + " (" + (p >= m ? "+" : "−") + Math.abs(100 * (p / m - 1)).toFixed(1) + "%)";
+    return p === null || m === null ? "–" : exact(p) + " (" + (p >= m ? "+" : "−") + Math.abs(100 * (p / m - 1)).toFixed(1) + "%)";
   };
   const numeric = (text) => ({text, numeric: true});
   const head = [{text: "run"}, {text: "policy"}, ...["ranks", "last step", "last loss", "tok/s", "step ms", "predicted ms", "exposed ms",
                 "hidden %", "MFU %", "load max/mean", "drop %", "entropy"].map(numeric)];
   const rows = runs.map((run) => [
     named(run), run.plan && run.plan.policy ? run.plan.policy : "–", run.plan && run.plan.ranks ? String(run.plan.ranks) : "–",
-    String(run.means.last_step), brief(of(run, "loss", "last")), brief(of(run, "tokens_per_s")), brief(of(run, "step_ms")),
-    predicted(run), brief(of(run, "exposed_ms")), brief(of(run, "hidden_pct")), brief(of(run, "mfu")),
-    brief(of(run, "load_max_over_mean")), brief(of(run, "drop_pct")), brief(of(run, "router_entropy")),
+    String(run.means.last_step), exact(of(run, "loss", "last")), exact(of(run, "tokens_per_s")), exact(of(run, "step_ms")),
+    predicted(run), exact(of(run, "exposed_ms")), exact(of(run, "hidden_pct")), exact(of(run, "mfu")),
+    exact(of(run, "load_max_over_mean")), exact(of(run, "drop_pct")), exact(of(run, "router_entropy")),
   ]);
   document.querySelector("#summary .wide").replaceChildren(table(head, rows));
   const notes = ["Means over the steps, the first one left out."];
