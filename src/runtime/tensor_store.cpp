@@ -1,5 +1,7 @@
 #include "lancet/runtime/tensor_store.h"
 
+#include <cstring>
+
 namespace lancet::runtime {
 
 namespace {
@@ -16,6 +18,11 @@ void check_same(const NamedTensor& here, const ir::Tensor& there) {
                ir::to_string(there.type));
   LANCET_CHECK(here.kind == there.kind && here.local == there.local, "@{} is {}{} here and {}{} there", there.name,
                ir::name(here.kind), here.local ? " local" : "", ir::name(there.kind), there.local ? " local" : "");
+}
+
+void check_range(const NamedTensor& tensor, std::size_t offset, std::size_t bytes) {
+  LANCET_CHECK(offset <= tensor.memory.bytes && bytes <= tensor.memory.bytes - offset,
+               "a tensor has {} bytes, not {} from {} on", tensor.memory.bytes, bytes, offset);
 }
 
 }  // namespace
@@ -50,6 +57,18 @@ NamedTensor& TensorStore::operator[](std::string_view name) {
 NamedTensor* TensorStore::find(std::string_view name) {
   const auto it = tensors_.find(name);
   return it == tensors_.end() ? nullptr : &it->second;
+}
+
+Status TensorStore::read(const NamedTensor& tensor, std::size_t offset, std::span<std::byte> to) const {
+  check_range(tensor, offset, to.size());
+  std::memcpy(to.data(), tensor.memory.start + offset, to.size());
+  return {};
+}
+
+Status TensorStore::write(const NamedTensor& tensor, std::size_t offset, std::span<const std::byte> from) {
+  check_range(tensor, offset, from.size());
+  std::memcpy(tensor.memory.start + offset, from.data(), from.size());
+  return {};
 }
 
 std::int64_t TensorStore::bytes(ir::TensorKind kind) const {

@@ -40,6 +40,20 @@ TEST_CASE("a store holds parameters and states, zeroed, once each") {
   REQUIRE(store["w.m"].memory.as<float>()[3] == 7);
 }
 
+TEST_CASE("bytes go in and out of the middle of a tensor, and not past its end") {
+  runtime::TensorStore store;
+  store.add(with(TensorKind::parameter, "w", {DType::f32, {4}}));
+  const float values[2] = {3, -5};
+  REQUIRE(store.write(store["w"], 4, std::as_bytes(std::span(values))).ok());
+  REQUIRE(store["w"].memory.as<float>()[1] == 3);
+  REQUIRE(store["w"].memory.as<float>()[3] == 0);
+  float back[3] = {1, 1, 1};
+  REQUIRE(store.read(store["w"], 4, std::as_writable_bytes(std::span(back))).ok());
+  REQUIRE(std::vector<float>(back, back + 3) == std::vector<float>{3, -5, 0});
+  REQUIRE_THROWS_AS(store.read(store["w"], 8, std::as_writable_bytes(std::span(back))), InternalError);
+  REQUIRE_THROWS_AS(store.write(store["w"], 12, std::as_bytes(std::span(values))), InternalError);
+}
+
 TEST_CASE("a name that clashes is refused") {
   runtime::TensorStore store;
   store.add(with(TensorKind::parameter, "w", {DType::f32, {3, 5}}));

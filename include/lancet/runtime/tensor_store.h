@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "lancet/backend/cpu/buffer.h"
+#include "lancet/base/result.h"
 #include "lancet/ir/program.h"
 
 namespace lancet::runtime {
@@ -44,6 +45,9 @@ class TensorStore {
   void add(const ir::Program& program);
   NamedTensor& operator[](std::string_view name);
   NamedTensor* find(std::string_view name);
+  // Bytes of a tensor from `offset` on, wherever it lies. Not while a step runs.
+  Status read(const NamedTensor& tensor, std::size_t offset, std::span<std::byte> to) const;
+  Status write(const NamedTensor& tensor, std::size_t offset, std::span<const std::byte> from);
   std::int64_t bytes(ir::TensorKind kind) const;
   const std::map<std::string, NamedTensor, std::less<>>& all() const { return tensors_; }
 

@@ -1,0 +1,58 @@
+// Writes shards in a thread of its own, out of a bounded buffer that the caller fills: the caller waits only where the
+// buffer is full. One thread at a time calls it.
+#pragma once
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "lancet/base/result.h"
+#include "lancet/checkpoint/file_system.h"
+#include "lancet/checkpoint/manifest.h"
+#include "lancet/checkpoint/safetensors.h"
+
+namespace lancet::checkpoint {
+
+struct Shard {
+  std::string name;
+  std::vector<TensorInfo> tensors;
+  Metadata metadata;
+};
+
+class BackgroundWriter {
+ public:
+  static constexpr std::size_t block_bytes = 8 << 20;
+
+  // The buffer is made here, and touched, so that the first save costs what the others do. At least one block.
+  BackgroundWriter(FileSystem& files, std::uint64_t buffer_bytes);
+  ~BackgroundWriter();  // gives up what is not finished
+  std::uint64_t buffer_bytes() const;
+
+  // Begins a job, while none is under way (idle). The shards' tensors have to be given to the end, in order; then each
+  // file is synced, and the folder. An error ends the writing, not the giving: it is the job's.
+  void write(const std::filesystem::path& folder, std::vector<Shard> shards);
+  // Any work, as a job.
+  void run(std::function<Status()> work);
+
+  // Blocks of block_bytes that are free, up to `wanted`; waits until there is one.
+  std::vector<std::span<std::byte>> take(std::size_t wanted);
+  // Hands the blocks of the last take() back in order, filled so far.
+  void give(std::span<const std::size_t> filled);
+
+  bool idle() const;
+  bool finished() const;  // there is a job, and it has ended
+  bool wait_finished(std::chrono::milliseconds most) const;
+  Status collect();                                   // how the finished job ended; idle from then on
+  const std::vector<ShardFile>& shard_files() const;  // of the last job that wrote shards and succeeded
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace lancet::checkpoint

@@ -1,0 +1,98 @@
+// Files of named tensors as Hugging Face's safetensors format lays them out: 8 bytes with the header's length, the
+// header (JSON: name -> dtype, shape, data_offsets; "__metadata__": texts), the tensors' bytes. All little-endian.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lancet/base/result.h"
+#include "lancet/base/shape.h"
+#include "lancet/checkpoint/file_system.h"
+
+namespace lancet::checkpoint {
+
+using Metadata = std::map<std::string, std::string>;
+
+// Bytes of one element of a dtype of the format ("F32", "BF16", "I64", ...); 0 for an unknown one.
+int element_bytes(std::string_view dtype);
+
+struct TensorInfo {
+  std::string name;
+  std::string dtype;
+  Shape shape;              // row-major
+  std::uint64_t begin = 0;  // in the data, which follows the header; a writer finds it by itself
+  std::uint64_t bytes() const {
+    return static_cast<std::uint64_t>(shape.elements()) * std::uint64_t(element_bytes(dtype));
+  }
+};
+std::string to_string(const TensorInfo& tensor);  // "F32[96,32]"
+
+// The header's text, as parsed. Data errors begin with `origin`; what they check: syntax, kinds and names of values, no
+// name twice, at most Shape::max_rank axes, bytes that are the shape's times the dtype's, data_bytes covered from 0 to
+// the end without overlap or gap.
+struct SafetensorsHeader {
+  std::vector<TensorInfo> tensors;  // in the order of their bytes
+  Metadata metadata;
+};
+Result<SafetensorsHeader> parse_safetensors_header(std::string_view text, std::uint64_t data_bytes,
+                                                   std::string_view origin);
+
+// A file that is read. Threads may share it.
+class SafetensorsFile {
+ public:
+  // Reads the header. Data errors: no such regular file, a length or header that is unsound.
+  static Result<SafetensorsFile> open(const std::filesystem::path& path);
+  ~SafetensorsFile();
+  SafetensorsFile(SafetensorsFile&& other) noexcept;
+  SafetensorsFile& operator=(SafetensorsFile&& other) noexcept;
+
+  const std::filesystem::path& path() const { return path_; }
+  std::uint64_t size() const { return size_; }              // of the file
+  std::uint64_t data_start() const { return data_start_; }  // in the file
+  std::span<const TensorInfo> tensors() const { return header_.tensors; }
+  const TensorInfo* find(std::string_view name) const;  // null where there is none
+  const Metadata& metadata() const { return header_.metadata; }
+
+  // The tensor's bytes from its byte `at` on, as many as `bytes` takes. Data error: the file is shorter than it was.
+  Status read(const TensorInfo& tensor, std::uint64_t at, std::span<std::byte> bytes) const;
+  Status read_file(std::uint64_t at, std::span<std::byte> bytes) const;  // of the whole file, header included
+
+ private:
+  SafetensorsFile(std::filesystem::path path, int fd) : path_(std::move(path)), fd_(fd) {}
+  Status read_header();
+  std::filesystem::path path_;
+  int fd_ = -1;
+  std::uint64_t size_ = 0, data_start_ = 0;
+  SafetensorsHeader header_;
+  std::map<std::string, std::size_t, std::less<>> by_name_;
+};
+
+// A file that is written front to back.
+class SafetensorsWriter {
+ public:
+  // Writes the header; the data begins at a multiple of 64 bytes. Names must differ (an InternalError).
+  static Result<SafetensorsWriter> create(FileSystem& files, const std::filesystem::path& path,
+                                          std::vector<TensorInfo> tensors, const Metadata& metadata = {});
+  ~SafetensorsWriter();
+  SafetensorsWriter(SafetensorsWriter&&) noexcept;
+  SafetensorsWriter& operator=(SafetensorsWriter&&) noexcept;
+
+  Status append(std::span<const std::byte> bytes);  // of the tensors, in their order, cut anyhow
+  Status finish();                                  // all bytes have come: sync, close
+
+  std::uint64_t bytes() const;  // of the file so far
+  std::uint64_t hash() const;   // XXH3 of them
+
+ private:
+  struct State;
+  explicit SafetensorsWriter(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace lancet::checkpoint

@@ -1,0 +1,217 @@
+#include "lancet/checkpoint/background_writer.h"
+
+#include <algorithm>
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <mutex>
+#include <thread>
+
+#include "lancet/base/check.h"
+
+namespace lancet::checkpoint {
+
+struct BackgroundWriter::State {
+  struct Filled {
+    std::size_t block, bytes;
+  };
+  enum class Phase { idle, working, finished };
+
+  explicit State(FileSystem& file_system) : files(file_system) {}
+
+  FileSystem& files;
+  std::vector<std::byte> memory;
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::deque<std::size_t> free;
+  std::vector<std::size_t> taken;
+  std::deque<Filled> filled;
+  Phase phase = Phase::idle;
+  std::function<Status()> job;
+  bool stopping = false;
+  Status result;
+  std::vector<ShardFile> written;
+
+  std::span<std::byte> block(std::size_t index) { return std::span(memory).subspan(index * block_bytes, block_bytes); }
+
+  // The next filled block; its bytes are empty where the writer is to end.
+  Filled next() {
+    std::unique_lock lock(mutex);
+    changed.wait(lock, [&] { return stopping || !filled.empty(); });
+    if (filled.empty()) return {0, 0};
+    const Filled first = filled.front();
+    filled.pop_front();
+    return first;
+  }
+  void release(std::size_t index) {
+    const std::lock_guard lock(mutex);
+    free.push_back(index);
+    changed.notify_all();
+  }
+
+  // Bytes as they come in blocks.
+  class Stream {
+   public:
+    explicit Stream(State& state) : state_(state) {}
+    ~Stream() {
+      if (current_.bytes > 0) state_.release(current_.block);
+    }
+    // Up to `most` bytes; none where the writer is to end.
+    std::span<const std::byte> get(std::uint64_t most) {
+      if (at_ == current_.bytes) {
+        if (current_.bytes > 0) state_.release(current_.block);
+        current_ = state_.next();
+        at_ = 0;
+      }
+      const std::size_t count = std::min<std::uint64_t>(most, current_.bytes - at_);
+      const auto bytes = state_.block(current_.block).subspan(at_, count);
+      at_ += count;
+      return bytes;
+    }
+
+   private:
+    State& state_;
+    Filled current_{0, 0};
+    std::size_t at_ = 0;
+  };
+
+  Status write_shard(const std::filesystem::path& folder, const Shard& shard, Stream& stream, std::uint64_t& left) {
+    LANCET_ASSIGN(auto writer, SafetensorsWriter::create(files, folder / shard.name, shard.tensors, shard.metadata));
+    for (std::uint64_t rest = bytes_of(shard); rest > 0;) {
+      const auto piece = stream.get(rest);
+      if (piece.empty()) return internal_error("the writer was stopped");
+      rest -= piece.size();
+      left -= piece.size();
+      LANCET_TRY(writer.append(piece));
+    }
+    LANCET_TRY(writer.finish());
+    written.push_back({shard.name, writer.bytes(), writer.hash()});
+    return {};
+  }
+
+  Status write_shards(const std::filesystem::path& folder, const std::vector<Shard>& shards) {
+    Stream stream(*this);
+    std::uint64_t left = 0;
+    for (const Shard& shard : shards) left += bytes_of(shard);
+    written.clear();
+    Status status = files.make_folder(folder);
+    for (const Shard& shard : shards)
+      if (status.ok()) status = write_shard(folder, shard, stream, left);
+    while (left > 0) {  // what comes all the same
+      const auto piece = stream.get(left);
+      if (piece.empty()) break;
+      left -= piece.size();
+    }
+    return status.ok() ? files.sync_folder(folder) : status;
+  }
+
+  static std::uint64_t bytes_of(const Shard& shard) {
+    std::uint64_t bytes = 0;
+    for (const TensorInfo& tensor : shard.tensors) bytes += tensor.bytes();
+    return bytes;
+  }
+
+  void serve() {
+    for (;;) {
+      std::unique_lock lock(mutex);
+      changed.wait(lock, [&] { return stopping || phase == Phase::working; });
+      if (stopping) return;
+      lock.unlock();
+      Status status;
+      try {
+        status = job();
+      } catch (const std::exception& error) {
+        status = internal_error(error.what());
+      }
+      lock.lock();
+      result = std::move(status);
+      phase = Phase::finished;
+      changed.notify_all();
+      changed.wait(lock, [&] { return stopping || phase != Phase::finished; });
+      if (stopping) return;
+    }
+  }
+
+  std::jthread thread;  // last: it uses all of the above
+};
+
+BackgroundWriter::BackgroundWriter(FileSystem& files, std::uint64_t buffer_bytes)
+    : state_(std::make_unique<State>(files)) {
+  const std::size_t blocks = std::max<std::uint64_t>(1, (buffer_bytes + block_bytes - 1) / block_bytes);
+  state_->memory.resize(blocks * block_bytes);
+  for (std::size_t block = 0; block < blocks; ++block) state_->free.push_back(block);
+  state_->thread = std::jthread([state = state_.get()] { state->serve(); });
+}
+
+BackgroundWriter::~BackgroundWriter() {
+  const std::lock_guard lock(state_->mutex);
+  state_->stopping = true;
+  state_->changed.notify_all();
+}
+
+std::uint64_t BackgroundWriter::buffer_bytes() const { return state_->memory.size(); }
+
+void BackgroundWriter::write(const std::filesystem::path& folder, std::vector<Shard> shards) {
+  run([state = state_.get(), folder, shards = std::move(shards)] { return state->write_shards(folder, shards); });
+}
+
+void BackgroundWriter::run(std::function<Status()> work) {
+  const std::lock_guard lock(state_->mutex);
+  LANCET_CHECK(state_->phase == State::Phase::idle, "the writer is at work");
+  state_->job = std::move(work);
+  state_->phase = State::Phase::working;
+  state_->changed.notify_all();
+}
+
+std::vector<std::span<std::byte>> BackgroundWriter::take(std::size_t wanted) {
+  State& s = *state_;
+  std::unique_lock lock(s.mutex);
+  LANCET_CHECK(s.taken.empty() && wanted > 0, "{} blocks are taken already", s.taken.size());
+  s.changed.wait(lock, [&] { return !s.free.empty(); });
+  std::vector<std::span<std::byte>> blocks;
+  for (; blocks.size() < wanted && !s.free.empty(); s.free.pop_front()) {
+    s.taken.push_back(s.free.front());
+    blocks.push_back(s.block(s.free.front()));
+  }
+  return blocks;
+}
+
+void BackgroundWriter::give(std::span<const std::size_t> filled) {
+  State& s = *state_;
+  const std::lock_guard lock(s.mutex);
+  LANCET_CHECK(filled.size() == s.taken.size(), "{} blocks were taken, {} come back", s.taken.size(), filled.size());
+  for (std::size_t i = 0; i < filled.size(); ++i) {
+    LANCET_CHECK(filled[i] > 0 && filled[i] <= block_bytes, "{} bytes in a block", filled[i]);
+    s.filled.push_back({s.taken[i], filled[i]});
+  }
+  s.taken.clear();
+  s.changed.notify_all();
+}
+
+bool BackgroundWriter::idle() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->phase == State::Phase::idle;
+}
+
+bool BackgroundWriter::finished() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->phase == State::Phase::finished;
+}
+
+bool BackgroundWriter::wait_finished(std::chrono::milliseconds most) const {
+  std::unique_lock lock(state_->mutex);
+  return state_->changed.wait_for(lock, most, [&] { return state_->phase == State::Phase::finished; });
+}
+
+Status BackgroundWriter::collect() {
+  const std::lock_guard lock(state_->mutex);
+  LANCET_CHECK(state_->phase == State::Phase::finished, "the writer has not finished");
+  state_->phase = State::Phase::idle;
+  state_->job = nullptr;
+  state_->changed.notify_all();
+  return std::move(state_->result);
+}
+
+const std::vector<ShardFile>& BackgroundWriter::shard_files() const { return state_->written; }
+
+}  // namespace lancet::checkpoint

@@ -1,0 +1,105 @@
+#include "lancet/checkpoint/file_system.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+namespace lancet::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+
+Error failed(const fs::path& path, std::string_view what, int error) {
+  return data_error(fmt::format("{}: cannot {}: {}", path.string(), what, std::strerror(error)));
+}
+
+class DiskFile final : public OutputFile {
+ public:
+  DiskFile(fs::path path, int fd) : path_(std::move(path)), fd_(fd) {}
+  ~DiskFile() override {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  Result<std::size_t> write_some(std::span<const std::byte> bytes) override {
+    constexpr std::size_t most = 1 << 30;  // what Linux takes at once
+    for (;;) {
+      const ssize_t written = ::write(fd_, bytes.data(), std::min(bytes.size(), most));
+      if (written >= 0) return static_cast<std::size_t>(written);
+      if (errno != EINTR) return failed(path_, "write", errno);
+    }
+  }
+  Status sync() override {
+    if (::fsync(fd_) != 0) return failed(path_, "write to the disk", errno);
+    return {};
+  }
+  Status close() override {
+    if (::close(std::exchange(fd_, -1)) != 0) return failed(path_, "close", errno);
+    return {};
+  }
+
+ private:
+  fs::path path_;
+  int fd_;
+};
+
+class Disk final : public FileSystem {
+ public:
+  Result<std::unique_ptr<OutputFile>> create(const fs::path& path) override {
+    const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666);
+    if (fd < 0) return failed(path, "make a file there", errno);
+    return std::unique_ptr<OutputFile>(std::make_unique<DiskFile>(path, fd));
+  }
+  Status make_folder(const fs::path& path) override {
+    std::error_code error;
+    fs::create_directories(path, error);
+    if (error) return failed(path, "make a folder there", error.value());
+    return {};
+  }
+  Status sync_folder(const fs::path& path) override {
+    const int fd = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0) return failed(path, "open the folder", errno);
+    const int error = ::fsync(fd) == 0 ? 0 : errno;
+    ::close(fd);
+    if (error != 0 && error != EINVAL && error != ENOTSUP) return failed(path, "write the folder to the disk", error);
+    return {};
+  }
+  Status rename(const fs::path& from, const fs::path& to) override {
+    if (::rename(from.c_str(), to.c_str()) != 0) return failed(from, "rename to " + to.filename().string(), errno);
+    return {};
+  }
+  Status remove(const fs::path& path) override {
+    std::error_code error;
+    fs::remove_all(path, error);
+    if (error) return failed(path, "remove", error.value());
+    return {};
+  }
+};
+
+}  // namespace
+
+FileSystem& disk() {
+  static Disk disk;
+  return disk;
+}
+
+Status write_all(OutputFile& file, std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    LANCET_ASSIGN(const std::size_t written, file.write_some(bytes));
+    if (written == 0) return data_error("cannot write: no bytes were taken");
+    bytes = bytes.subspan(written);
+  }
+  return {};
+}
+
+Status write_file(FileSystem& files, const fs::path& path, std::string_view content) {
+  LANCET_ASSIGN(const auto file, files.create(path));
+  LANCET_TRY(write_all(*file, std::as_bytes(std::span(content.data(), content.size()))));
+  LANCET_TRY(file->sync());
+  return file->close();
+}
+
+}  // namespace lancet::checkpoint

@@ -1,0 +1,114 @@
+// How checkpoint folders come and go. Every step is one rename, so that an end at any point leaves what was there, or
+// what is new, and besides only names that end in .tmp.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+
+#include "lancet/checkpoint/checkpoint.h"
+
+namespace lancet::checkpoint {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr std::string_view prefix = "step-";
+constexpr std::string_view temporary = ".tmp";
+
+std::vector<std::string> names_in(const fs::path& folder) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error))
+    names.push_back(at->path().filename().string());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+// Renamed first, so that half of it never looks like a checkpoint.
+Status remove_checkpoint(FileSystem& files, const fs::path& checkpoints, std::int64_t step) {
+  const fs::path gone = checkpoints / (folder_name(step) + ".removed" + std::string(temporary));
+  LANCET_TRY(files.remove(gone));
+  LANCET_TRY(files.rename(checkpoints / folder_name(step), gone));
+  return files.remove(gone);
+}
+
+}  // namespace
+
+std::string folder_name(std::int64_t step) { return fmt::format("{}{:06}", prefix, step); }
+
+std::optional<std::int64_t> step_of(std::string_view name) {
+  if (!name.starts_with(prefix)) return {};
+  std::int64_t step = -1;
+  const auto [end, error] = std::from_chars(name.data() + prefix.size(), name.data() + name.size(), step);
+  if (error != std::errc() || step < 0 || folder_name(step) != name) return {};
+  return step;
+}
+
+std::vector<std::int64_t> steps_in(const fs::path& checkpoints) {
+  std::vector<std::int64_t> steps;
+  for (const std::string& name : names_in(checkpoints))
+    if (const auto step = step_of(name)) steps.push_back(*step);
+  std::sort(steps.rbegin(), steps.rend());
+  return steps;
+}
+
+fs::path temporary_folder(const fs::path& checkpoints, std::int64_t step) {
+  return checkpoints / (folder_name(step) + std::string(temporary));
+}
+
+Status commit(FileSystem& files, const fs::path& checkpoints, const Manifest& manifest) {
+  const fs::path folder = temporary_folder(checkpoints, manifest.step),
+                 target = checkpoints / folder_name(manifest.step);
+  for (const ShardFile& shard : manifest.files) {
+    std::error_code error;
+    const auto bytes = fs::file_size(folder / shard.name, error);
+    if (error || bytes != shard.bytes)
+      return data_error(
+          fmt::format("{}: expected {} bytes, which a rank wrote, found {}; do all ranks share this folder?",
+                      (folder / shard.name).string(), shard.bytes, error ? "no such file" : std::to_string(bytes)));
+  }
+  LANCET_TRY(write_file(files, folder / "manifest.json", to_json(manifest)));
+  LANCET_TRY(files.sync_folder(folder));
+  std::error_code ignored;
+  if (fs::exists(target, ignored)) LANCET_TRY(remove_checkpoint(files, checkpoints, manifest.step));
+  LANCET_TRY(files.rename(folder, target));
+  return files.sync_folder(checkpoints);
+}
+
+Status prune(FileSystem& files, const fs::path& checkpoints, const KeepRule& rule) {
+  if (rule.last <= 0) return {};
+  std::vector<std::int64_t> surplus;
+  std::int64_t newest = 0;
+  for (const std::int64_t step : steps_in(checkpoints)) {
+    if (!Checkpoint::open(checkpoints / folder_name(step)).ok()) continue;
+    const bool milestone = rule.every > 0 && step % rule.every == 0;
+    if (newest++ >= rule.last && !milestone) surplus.push_back(step);
+  }
+  std::reverse(surplus.begin(), surplus.end());
+  for (const std::int64_t step : surplus) LANCET_TRY(remove_checkpoint(files, checkpoints, step));
+  return {};
+}
+
+Status remove_leftovers(FileSystem& files, const fs::path& checkpoints) {
+  for (const std::string& name : names_in(checkpoints))
+    if (name.starts_with(prefix) && name.ends_with(temporary)) LANCET_TRY(files.remove(checkpoints / name));
+  return {};
+}
+
+Result<int> set_aside_after(FileSystem& files, const fs::path& checkpoints, std::int64_t step) {
+  int count = 0;
+  for (const std::int64_t later : steps_in(checkpoints)) {
+    if (later <= step) break;
+    std::error_code ignored;
+    fs::path target = checkpoints / (folder_name(later) + ".old");
+    for (int n = 2; fs::exists(target, ignored); ++n)
+      target = checkpoints / fmt::format("{}.old{}", folder_name(later), n);
+    LANCET_TRY(files.rename(checkpoints / folder_name(later), target));
+    ++count;
+  }
+  if (count > 0) LANCET_TRY(files.sync_folder(checkpoints));
+  return count;
+}
+
+}  // namespace lancet::checkpoint

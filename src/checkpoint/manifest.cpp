@@ -1,0 +1,215 @@
+#include "lancet/checkpoint/manifest.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "lancet/base/hash.h"
+#include "shown.h"
+
+namespace lancet::checkpoint {
+namespace {
+
+using json = nlohmann::ordered_json;
+
+constexpr int format = 1;
+constexpr int most_depth = 8;
+constexpr std::string_view checksum_key = "\"manifest_xxh3\": \"";
+constexpr std::string_view no_checksum = "0000000000000000";
+
+struct TooDeep {};
+
+// The fields of an object, each taken once; what is wrong is kept, first things first.
+class Fields {
+ public:
+  Fields(const json& object, std::string where) : object_(object), where_(std::move(where)) {
+    if (!object.is_object()) fail("expected an object {...}");
+  }
+
+  std::int64_t whole(const char* name, std::int64_t most = std::int64_t{1} << 53) {
+    const json* value = take(name);
+    if (!value) return 0;
+    if (!value->is_number_unsigned() || value->get<std::uint64_t>() > std::uint64_t(most))
+      return fail(fmt::format("{}: expected a whole number in [0, {}]", name, most)), 0;
+    return value->get<std::int64_t>();
+  }
+  double real(const char* name) {
+    const json* value = take(name);
+    if (!value) return 0;
+    if (!value->is_number() || !std::isfinite(value->get<double>()))
+      return fail(fmt::format("{}: expected a number", name)), 0;
+    return value->get<double>();
+  }
+  std::string text(const char* name) {
+    const json* value = take(name);
+    if (!value) return "";
+    if (!value->is_string()) return fail(fmt::format("{}: expected a text", name)), "";
+    return value->get<std::string>();
+  }
+  std::uint64_t hash(const char* name) {
+    const std::string digits = text(name);
+    std::uint64_t value = 0;
+    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value, 16);
+    if (error != std::errc() || end != digits.data() + digits.size() || digits.size() != 16)
+      fail(fmt::format("{}: expected 16 hexadecimal digits", name));
+    return value;
+  }
+  const json& member(const char* name) {
+    static const json none;
+    const json* value = take(name);
+    return value ? *value : none;
+  }
+  void fail(const std::string& what) {
+    if (error_.empty()) error_ = where_ + what;
+  }
+  // Nothing was wrong, and nothing is left.
+  Status finish() {
+    if (error_.empty() && object_.is_object())
+      for (const auto& [key, value] : object_.items())
+        if (!taken_.contains(key)) fail("unknown key " + shown(key));
+    return error_.empty() ? Status() : Status(data_error(error_));
+  }
+
+ private:
+  const json* take(const char* name) {
+    taken_.insert(name);
+    if (!object_.is_object()) return nullptr;
+    const auto at = object_.find(name);
+    if (at == object_.end()) fail(fmt::format("expected '{}', found none", name));
+    return at == object_.end() ? nullptr : &*at;
+  }
+  const json& object_;
+  const std::string where_;
+  std::set<std::string, std::less<>> taken_;
+  std::string error_;
+};
+
+Result<json> parse_json(std::string_view text, std::string_view origin) {
+  auto watch = [](int depth, json::parse_event_t, json&) {
+    if (depth > most_depth) throw TooDeep();
+    return true;
+  };
+  try {
+    return json::parse(text, watch);
+  } catch (const json::exception& error) {
+    return data_error(fmt::format("{}: expected JSON, found {}", origin, shown(error.what())));
+  } catch (const TooDeep&) {
+    return data_error(fmt::format("{}: expected JSON of at most {} nested brackets, found more", origin, most_depth));
+  }
+}
+
+Result<std::vector<ShardFile>> read_files(const json& list, std::string_view origin) {
+  if (!list.is_array()) return data_error(fmt::format("{}: files: expected a list", origin));
+  std::vector<ShardFile> files;
+  std::set<std::string> names;
+  for (const json& entry : list) {
+    Fields fields(entry, fmt::format("{}: files: ", origin));
+    ShardFile file{fields.text("name"), std::uint64_t(fields.whole("bytes", std::int64_t{1} << 60)),
+                   fields.hash("xxh3")};
+    LANCET_TRY(fields.finish());
+    if (!is_shard_name(file.name))
+      return data_error(fmt::format("{}: files: expected the name of a safetensors file in this folder, found {}",
+                                    origin, shown(file.name)));
+    if (!names.insert(file.name).second)
+      return data_error(fmt::format("{}: files: expected each file once, found {} twice", origin, shown(file.name)));
+    files.push_back(std::move(file));
+  }
+  return files;
+}
+
+}  // namespace
+
+bool is_shard_name(std::string_view name) {
+  if (name.size() > 200 || name.starts_with('.') || !name.ends_with(".safetensors")) return false;
+  for (const char c : name)
+    if (!((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' || c == '_' ||
+          c == '-'))
+      return false;
+  return true;
+}
+
+std::string to_json(const Manifest& m) {
+  json root{
+      {"format", format},
+      {"step", m.step},
+      {"tokens", m.tokens},
+      {"skipped_steps", m.skipped_steps},
+      {"sampler", {{"next_sample", m.next_sample}, {"rows", m.rows}}},
+      {"random", {{"generator", "philox4x32-10"}, {"seed", m.seed}, {"next_step", m.step}}},
+      {"schedule", {{"lr_schedule", m.lr_schedule}, {"lr", m.lr}}},
+      {"ranks", m.ranks},
+      {"experts", m.experts},
+      {"asked",
+       {{"micro_batch_size", m.micro_batch_size}, {"gradient_accumulation_steps", m.gradient_accumulation_steps}}},
+      {"optimizer", m.optimizer},
+      {"plan", m.plan},
+      {"config", json::parse(m.config)},
+      {"files", json::array()}};
+  for (const ShardFile& file : m.files)
+    root["files"].push_back({{"name", file.name}, {"bytes", file.bytes}, {"xxh3", hex(file.xxh3)}});
+  root["manifest_xxh3"] = no_checksum;
+  std::string text = root.dump(2) + "\n";
+  const std::string checksum = hex(hash64(text));
+  text.replace(text.rfind(checksum_key) + checksum_key.size(), no_checksum.size(), checksum);
+  return text;
+}
+
+Result<Manifest> parse_manifest(std::string_view text, std::string_view origin) {
+  const std::size_t key = text.rfind(checksum_key);
+  const std::size_t at = key + checksum_key.size();
+  if (key == text.npos || text.size() - at < no_checksum.size())
+    return data_error(fmt::format("{}: expected a manifest that ends with its checksum, found none", origin));
+  std::string blank(text);
+  blank.replace(at, no_checksum.size(), no_checksum);
+  const std::string expected = hex(hash64(blank));
+  if (text.substr(at, no_checksum.size()) != expected)
+    return data_error(fmt::format("{}: expected the checksum {}, found {}: the file was changed or cut", origin,
+                                  expected, shown(text.substr(at, no_checksum.size()))));
+  return parse_manifest_fields(text, origin);
+}
+
+Result<Manifest> parse_manifest_fields(std::string_view text, std::string_view origin) {
+  LANCET_ASSIGN(const json root, parse_json(text, origin));
+  const std::string where = fmt::format("{}: ", origin);
+  Fields fields(root, where);
+  Manifest m;
+  if (const std::int64_t found = fields.whole("format"); found != format)
+    fields.fail(fmt::format("format: expected {}, found {}", format, found));
+  m.step = fields.whole("step");
+  m.tokens = fields.whole("tokens", std::int64_t{1} << 62);
+  m.skipped_steps = fields.whole("skipped_steps");
+  Fields sampler(fields.member("sampler"), where + "sampler: ");
+  m.next_sample = sampler.whole("next_sample");
+  m.rows = sampler.whole("rows");
+  Fields random(fields.member("random"), where + "random: ");
+  if (random.text("generator") != "philox4x32-10") random.fail("generator: expected philox4x32-10");
+  m.seed = random.whole("seed", std::numeric_limits<std::int64_t>::max());
+  if (random.whole("next_step") != m.step) random.fail("next_step: expected the step");
+  Fields schedule(fields.member("schedule"), where + "schedule: ");
+  m.lr_schedule = schedule.text("lr_schedule");
+  m.lr = schedule.real("lr");
+  m.ranks = int(fields.whole("ranks", 1 << 24));
+  if (m.ranks == 0) fields.fail("ranks: expected at least 1");
+  m.experts = fields.whole("experts", 1 << 24);
+  Fields asked(fields.member("asked"), where + "asked: ");
+  m.micro_batch_size = asked.whole("micro_batch_size");
+  m.gradient_accumulation_steps = asked.whole("gradient_accumulation_steps");
+  m.optimizer = fields.text("optimizer");
+  if (m.optimizer != "adamw" && m.optimizer != "sgd" && m.optimizer != "none")
+    fields.fail("optimizer: expected adamw, sgd or none, found " + shown(m.optimizer));
+  m.plan = fields.text("plan");
+  const json& config = fields.member("config");
+  if (!config.is_object()) fields.fail("config: expected an object {...}");
+  const json& files = fields.member("files");
+  fields.text("manifest_xxh3");
+  LANCET_TRY(fields.finish());
+  for (Fields* inner : {&sampler, &random, &schedule, &asked}) LANCET_TRY(inner->finish());
+  m.config = config.dump(2, ' ', false, json::error_handler_t::replace);
+  LANCET_ASSIGN(m.files, read_files(files, origin));
+  return m;
+}
+
+}  // namespace lancet::checkpoint

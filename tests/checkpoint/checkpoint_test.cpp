@@ -1,0 +1,307 @@
+// Checkpoints under attack: every fault of the file layer at every call, crashes at every call, damaged files.
+#include "lancet/checkpoint/checkpoint.h"
+
+#include <catch2/catch.hpp>
+#include <cstring>
+
+#include "checkpoint/faulty_file_system.h"
+#include "checkpoint/support.h"
+#include "lancet/base/hash.h"
+
+namespace lancet::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+using test::Fault;
+using test::FaultyFileSystem;
+using test::SmallCheckpoint;
+using test::TemporaryFolder;
+
+// The steps whose checkpoints are whole and hold what was saved, newest first.
+std::vector<std::int64_t> whole(const fs::path& checkpoints) {
+  std::vector<std::int64_t> steps;
+  for (const std::int64_t step : steps_in(checkpoints))
+    if (SmallCheckpoint().check(checkpoints / folder_name(step), step).ok()) steps.push_back(step);
+  return steps;
+}
+
+std::string slurp(const fs::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+void spit(const fs::path& path, const std::string& text) { std::ofstream(path, std::ios::binary) << text; }
+
+using Steps = std::vector<std::int64_t>;
+
+}  // namespace
+
+TEST_CASE("folder names and steps") {
+  CHECK(folder_name(100) == "step-000100");
+  CHECK(step_of("step-000100") == 100);
+  CHECK(step_of("step-12345678") == 12345678);
+  for (const char* name :
+       {"step-100", "step-000100.tmp", "step-", "step--00001", "step-0000010", "xstep-000100", "step-+00001"})
+    CHECK_FALSE(step_of(name));
+}
+
+TEST_CASE("a checkpoint comes back; those that no rule keeps go") {
+  const TemporaryFolder folder;
+  const fs::path at = folder / "checkpoints";
+  for (const int step : {10, 20, 30, 40, 50}) REQUIRE(SmallCheckpoint().save(disk(), at, step).ok());
+  CHECK(whole(at) == Steps{50, 40, 30, 20, 10});
+  REQUIRE(prune(disk(), at, {0, 20}).ok());
+  CHECK(whole(at).size() == 5);
+  spit(at / "step-000050" / "manifest.json", "{}");  // is no checkpoint, so it is neither counted nor removed
+  REQUIRE(prune(disk(), at, {2, 20}).ok());
+  CHECK(steps_in(at) == Steps{50, 40, 30, 20});
+  CHECK(whole(at) == Steps{40, 30, 20});
+  REQUIRE(SmallCheckpoint().save(disk(), at, 50).ok());  // in its place
+  CHECK(whole(at) == Steps{50, 40, 30, 20});
+  const auto aside = set_aside_after(disk(), at, 30);
+  REQUIRE(aside.ok());
+  CHECK(*aside == 2);
+  CHECK(whole(at) == Steps{30, 20});
+  CHECK(fs::exists(at / "step-000050.old" / "manifest.json"));
+}
+
+TEST_CASE("missing tensors are named, unread shards are not looked at") {
+  const TemporaryFolder folder;
+  REQUIRE(SmallCheckpoint().save(disk(), folder / "", 1).ok());
+  const fs::path at = folder / "step-000001";
+  const auto opened = Checkpoint::open(at);
+  REQUIRE(opened.ok());
+  CHECK(opened->names() == std::vector<std::string>{"a", "b", "c", "d.m"});
+  CHECK(to_string(*opened->find("c")) == "F32[2,2]");
+  CHECK(opened->manifest().optimizer == "sgd");
+  const auto nothing = [](std::uint64_t, std::span<const std::byte>) -> Status { return {}; };
+  CHECK(opened->read({{"x", nothing}}).error().message == at.string() + ": expected the tensor 'x', found none");
+  std::string shard = slurp(at / "model-00002-of-00002.safetensors");
+  shard.back() ^= 1;
+  spit(at / "model-00002-of-00002.safetensors", shard);
+  CHECK(opened->read({{"a", nothing}}).ok());
+  CHECK(opened->verify().error().message.find("model-00002-of-00002.safetensors: expected the checksum ") !=
+        std::string::npos);
+}
+
+TEST_CASE("short writes are carried on") {
+  const TemporaryFolder folder;
+  FaultyFileSystem files(Fault::short_write, GENERATE(0, 1));
+  REQUIRE(SmallCheckpoint().save(files, folder / "", 1).ok());
+  CHECK(files.calls > 4);
+  CHECK(whole(folder / "") == Steps{1});
+}
+
+TEST_CASE("whichever call fails, the save says so and what was there stays") {
+  const Fault fault = GENERATE(Fault::no_space, Fault::io_error, Fault::failed_rename);
+  int failures = 0;
+  for (int call = 0;; ++call) {
+    const TemporaryFolder folder;
+    REQUIRE(SmallCheckpoint().save(disk(), folder / "", 1).ok());
+    FaultyFileSystem files(fault, call);
+    const Status saved = SmallCheckpoint().save(files, folder / "", 2);
+    if (saved.ok()) {
+      CHECK(files.calls <= call);
+      CHECK(whole(folder / "") == Steps{2, 1});
+      break;
+    }
+    ++failures;
+    INFO(call << ": " << saved.error().message);
+    CHECK(saved.error().code == ExitCode::data);
+    CHECK(saved.error().message.find("injected") != std::string::npos);
+    const auto found = whole(folder / "");
+    CHECK(found.back() == 1);
+    CHECK(steps_in(folder / "") == found);  // nothing that only looks like a checkpoint
+    REQUIRE(remove_leftovers(disk(), folder / "").ok());
+    REQUIRE(SmallCheckpoint().save(disk(), folder / "", 3).ok());  // the next one succeeds
+    CHECK(whole(folder / "").front() == 3);
+  }
+  CHECK(failures == (fault == Fault::failed_rename ? 1 : fault == Fault::no_space ? 6 : 10));
+}
+
+TEST_CASE("a machine that goes down at any call leaves the old checkpoint, and the new one if the save said so") {
+  int crashes = 0;
+  for (int call = 0;; ++call) {
+    const TemporaryFolder folder;
+    const fs::path at = folder / "checkpoints";
+    fs::create_directories(at);
+    REQUIRE(SmallCheckpoint().save(disk(), at, 1).ok());
+    FaultyFileSystem files(Fault::crash, call);
+    const Status saved = SmallCheckpoint().save(files, at, 2);
+    files.lose_unsynced();
+    const auto found = whole(at);
+    INFO(call);
+    REQUIRE_FALSE(found.empty());
+    CHECK(found.back() == 1);
+    CHECK(steps_in(at) == found);
+    if (saved.ok()) {
+      CHECK(found == Steps{2, 1});
+      break;
+    }
+    ++crashes;
+  }
+  CHECK(crashes > 15);
+}
+
+TEST_CASE("without syncs a crash does take a file: the test above can fail") {
+  const TemporaryFolder folder;
+  FaultyFileSystem files;
+  const auto file = files.create(folder / "f");
+  REQUIRE(file.ok());
+  REQUIRE(write_all(**file, std::as_bytes(std::span("data", 4))).ok());
+  REQUIRE(files.rename(folder / "f", folder / "g").ok());
+  files.lose_unsynced();
+  CHECK(folder.names().empty());
+}
+
+TEST_CASE("a shard that another rank did not leave in this folder is missed") {
+  const TemporaryFolder folder;
+  Manifest manifest;
+  manifest.step = 7;
+  manifest.files = {{"model-00001-of-00001.safetensors", 10, 0}};
+  REQUIRE(disk().make_folder(temporary_folder(folder / "", 7)).ok());
+  const Status status = commit(disk(), folder / "", manifest);
+  REQUIRE_FALSE(status.ok());
+  CHECK(status.error().message.find("found no such file; do all ranks share this folder?") != std::string::npos);
+  CHECK(steps_in(folder / "").empty());
+}
+
+TEST_CASE("500 damaged checkpoints: each is found out, none crashes") {
+  const TemporaryFolder folder;
+  REQUIRE(SmallCheckpoint().save(disk(), folder / "", 1).ok());
+  const fs::path sound = folder / "step-000001", at = folder / "damaged";
+  const std::vector<std::string> names{"manifest.json", "model-00001-of-00002.safetensors",
+                                       "model-00002-of-00002.safetensors"};
+  std::mt19937 random(GENERATE(1, 2, 3, 4, 5));
+  for (int i = 0; i < 100; ++i) {
+    fs::remove_all(at);
+    fs::copy(sound, at);
+    const fs::path file = at / names[random() % 3], other = at / names[1 + random() % 2];
+    std::string text = slurp(file);
+    const int kind = int(random() % 6);
+    switch (kind) {
+      case 0:
+        text[random() % text.size()] ^= char(1 << random() % 8);
+        break;  // a bit flips
+      case 1:
+        text.resize(random() % text.size());
+        break;  // cut short
+      case 2:
+        text.append(1 + random() % 20, char(random()));
+        break;  // longer
+      case 3:
+        std::memset(text.data() + random() % (text.size() - 1), 0, 1);
+        break;  // may stay as it was
+      case 4:
+        text.clear();
+        fs::remove(file);
+        break;  // removed
+      case 5:
+        text = slurp(other == file ? at / names[0] : other);
+        break;  // another's content
+    }
+    const bool same = kind != 4 && text == slurp(file);
+    if (kind != 4) spit(file, text);
+    INFO("kind " << kind << " of " << file);
+    const auto opened = Checkpoint::open(at);
+    const Status status = opened.ok() ? opened->verify() : Status(opened.error());
+    CHECK(status.ok() == same);
+    if (!status.ok()) {
+      CHECK(status.error().code == ExitCode::data);
+      CHECK(status.error().message.starts_with(at.string()));
+      CHECK(status.error().message.find('\n') == std::string::npos);
+    }
+  }
+  // Shards that changed places.
+  fs::remove_all(at);
+  fs::copy(sound, at);
+  fs::rename(at / names[1], at / "x");
+  fs::rename(at / names[2], at / names[1]);
+  fs::rename(at / "x", at / names[2]);
+  CHECK_FALSE(Checkpoint::open(at).ok());
+}
+
+TEST_CASE("a manifest says again what it was told, and nothing leads out of its folder") {
+  Manifest m;
+  m.step = 12;
+  m.tokens = std::int64_t{1} << 60;
+  m.skipped_steps = 3;
+  m.next_sample = 96;
+  m.rows = 8;
+  m.seed = std::numeric_limits<std::int64_t>::max();
+  m.ranks = 4;
+  m.experts = 16;
+  m.micro_batch_size = 2;
+  m.gradient_accumulation_steps = 3;
+  m.optimizer = "adamw";
+  m.lr_schedule = "cosine";
+  m.lr = 0.1;
+  m.config = R"({"train": {"lr": 1e-05}, "threads": 1})";
+  m.plan = "0123";
+  m.files = {{"model-00001-of-00001.safetensors", 100, ~std::uint64_t{0}}};
+  const std::string text = to_json(m);
+  const auto back = parse_manifest(text, "m");
+  REQUIRE(back.ok());
+  CHECK(to_json(*back) == text);
+  CHECK(back->lr == 0.1);
+  CHECK(back->files == m.files);
+  CHECK(back->config.find("\"lr\": 1e-05") != std::string::npos);
+
+  auto error = [&](const std::string& from, const std::string& to) {
+    std::string changed = text;
+    changed.replace(changed.find(from), from.size(), to);
+    CHECK(parse_manifest(changed, "m").error().message.find("m: expected the checksum ") == 0);
+    const auto fields = parse_manifest_fields(changed, "m");
+    REQUIRE_FALSE(fields.ok());
+    CHECK(fields.error().code == ExitCode::data);
+    return fields.error().message;
+  };
+  for (const char* name : {"../x.safetensors", "/etc/x.safetensors", "a/b.safetensors", ".safetensors", "x.bin", "",
+                           "..\\\\x.safetensors", "x\\u0000.safetensors"})
+    CHECK(error("model-00001-of-00001.safetensors", name)
+              .find("expected the name of a safetensors file in this folder, found") != std::string::npos);
+  CHECK(error("\"step\": 12", "\"step\": -1").find("m: step: expected a whole number in [0, ") == 0);
+  CHECK(error("\"step\": 12", "\"steps\": 12") == "m: expected 'step', found none");
+  CHECK(error("\"format\": 1", "\"format\": 2") == "m: format: expected 1, found 2");
+  CHECK(error("\"next_step\": 12", "\"next_step\": 13") == "m: random: next_step: expected the step");
+  CHECK(error("\"plan\": ", "\"more\": 1, \"plan\": ") == "m: unknown key 'more'");
+  CHECK(error("\"adamw\"", "\"adam\"") == "m: optimizer: expected adamw, sgd or none, found 'adam'");
+  CHECK(error("ffffffffffffffff", "fffffffffffffffg").ends_with("xxh3: expected 16 hexadecimal digits"));
+  CHECK(error("\"files\": [", "\"files\": [" + std::string(50, '[') + std::string(50, ']') + ",")
+            .find("nested brackets") != std::string::npos);
+  CHECK(parse_manifest("", "m").error().message == "m: expected a manifest that ends with its checksum, found none");
+}
+
+TEST_CASE("more bytes than the buffer holds go through it") {
+  const TemporaryFolder folder;
+  BackgroundWriter writer(disk(), 1);
+  CHECK(writer.buffer_bytes() == BackgroundWriter::block_bytes);
+  const std::uint64_t total = 3 * BackgroundWriter::block_bytes + 12;
+  writer.write(folder / "t", {{"model-1.safetensors", {{"a", "U8", {std::int64_t(total - 100)}}}, {}},
+                              {"model-2.safetensors", {{"b", "U8", {100}}}, {}}});
+  std::uint64_t given = 0;
+  std::string all;
+  while (given < total) {
+    const auto blocks = writer.take(2);
+    REQUIRE(blocks.size() == 1);
+    const std::size_t count = std::min<std::uint64_t>(blocks[0].size(), total - given);
+    for (std::size_t i = 0; i < count; ++i) blocks[0][i] = std::byte((given + i) % 251);
+    writer.give(std::span(&count, 1));
+    given += count;
+  }
+  REQUIRE(writer.wait_finished(std::chrono::seconds(60)));
+  REQUIRE(writer.collect().ok());
+  CHECK(writer.idle());
+  for (const auto& shard : writer.shard_files()) {
+    const std::string text = slurp(folder / ("t/" + shard.name));
+    CHECK(hash64(text) == shard.xxh3);
+    const auto file = SafetensorsFile::open(folder / ("t/" + shard.name));
+    REQUIRE(file.ok());
+    all += text.substr(file->data_start());
+  }
+  REQUIRE(all.size() == total);
+  bool same = true;
+  for (std::size_t i = 0; i < all.size(); ++i) same &= static_cast<unsigned char>(all[i]) == i % 251;
+  CHECK(same);
+}
+
+}  // namespace lancet::checkpoint
