@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <map>
 
+#include "lancet/ops/catalogue.h"
 #include "lancet/planner/schedule_report.h"
 
 namespace lancet::cli {
@@ -38,7 +39,7 @@ std::vector<SiteCover> site_covers(const ir::Plan& plan) {
   std::map<std::string, std::size_t> index;
   for (const planner::ExchangeCover& cover : planner::exchange_covers(plan.program, plan.predicted)) {
     const ir::Instruction& exchange = plan.program.instructions[cover.exchange.index()];
-    if (!exchange.op.starts_with("all_to_all")) continue;  // counts are a few bytes
+    if (ops::kind(exchange) != ops::Kind::all_to_all) continue;  // counts are a few bytes
     const auto [it, first] = index.emplace(site(exchange), sites.size());
     if (first) sites.push_back({planner::site_of(exchange), direction(exchange.role), 0, 0, 0, {}});
     SiteCover& sum = sites[it->second];

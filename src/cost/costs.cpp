@@ -44,7 +44,7 @@ std::string op_key(const ir::Program& program, const ir::Instruction& instructio
 
 std::int64_t exchange_ranks(const ir::Program& program, const ir::Instruction& instruction) {
   // rows i32[E/W, W+1]: what exchange_counts makes and the all-to-alls take.
-  const bool counts = instruction.op == "exchange_counts";
+  const bool counts = ops::kind(instruction) == ops::Kind::counts;
   const std::size_t at = counts ? 0 : 2;
   const auto& tensors = counts ? instruction.results : instruction.operands;
   LANCET_CHECK(at < tensors.size(), "{} has no tensor of rows", instruction.op);
@@ -65,7 +65,7 @@ double wire_bytes(const ir::Program& program, const ir::Instruction& instruction
   }
   const ir::TensorType& first = program.type(instruction.operands[0]);
   const double others = share_of_others(exchange_ranks(program, instruction));
-  if (instruction.op == "exchange_counts") return 4 * double(first.shape[1]) * others;
+  if (ops::kind(instruction) == ops::Kind::counts) return 4 * double(first.shape[1]) * others;
   const std::int64_t row = first.shape[2] * size_of(first.dtype);
   return double(rows_moved(instruction, first.shape) * row) * others;
 }

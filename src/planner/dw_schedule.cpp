@@ -4,6 +4,7 @@
 #include "assign_dw.h"
 #include "labels.h"
 #include "lancet/ir/dependencies.h"
+#include "lancet/ops/catalogue.h"
 #include "lancet/planner/passes.h"
 #include "reorder.h"
 
@@ -82,7 +83,7 @@ class DwSchedule {
   void find_all_to_alls() {
     for (std::size_t i = 0; i < program_.instructions.size(); ++i) {
       const ir::Instruction& instruction = program_.instructions[i];
-      if (instruction.lane != Lane::expert || !instruction.op.starts_with("all_to_all")) continue;
+      if (ops::kind(instruction) != ops::Kind::all_to_all) continue;
       const double room = loads_[i].ms / interference_.wire_beside_compute - loads_[i].core_ms;
       if (room <= 0) continue;
       all_to_alls_.push_back(id_of(i));

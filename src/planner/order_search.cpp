@@ -85,7 +85,7 @@ void OrderSearch::try_options(Tried& tried, const Orders& orders, const ListOpti
 OrderSearch::Tried OrderSearch::in_chunks(const Tried& tried, std::int64_t chunk_bytes, double room) const {
   Tried chunked{fmt::format("{}; all-reduces of {} KB", tried.how, chunk_bytes >> 10),
                 cut_all_reduces(tried.chunked.program, tried.chunked.loads, step_.costs(), chunk_bytes), tried.options,
-                nothing()};
+                nothing(), room};
   const Orders orders(chunked.chunked.program, chunked.chunked.loads);
   try_options(chunked, orders, tried.options);
   try_changed(chunked, orders, [](ListOptions& options) { options.feed_wire = !options.feed_wire; });

@@ -57,7 +57,7 @@ class Placer {
 
   void group_all_reduces() {
     for (const ir::Instruction& instruction : program_.instructions) {
-      if (instruction.op != "all_reduce") continue;
+      if (instruction.lane != ir::Lane::reduce) continue;
       std::vector<TensorId> members;
       for (TensorId operand : instruction.operands) {
         const TensorId root = program_.root(operand);

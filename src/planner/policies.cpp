@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "lancet/ir/dependencies.h"
+#include "lancet/ops/catalogue.h"
 #include "order_search.h"
 #include "partition/ranges.h"
 
@@ -50,7 +51,7 @@ std::vector<std::pair<std::size_t, std::size_t>> expert_stretches(const Step& st
       stretches.emplace_back(i, i);
       exchanges = 0;
     }
-    exchanges += step.program().instructions[i].op.starts_with("all_to_all");
+    exchanges += ops::kind(step.program().instructions[i]) == ops::Kind::all_to_all;
     stretches.back().second = i + 1;
   }
   return stretches;

@@ -23,7 +23,7 @@ constexpr std::int64_t chunks[] = {0,       25 << 20,  8 << 20,   4 << 20,   2 <
                                    1 << 20, 512 << 10, 256 << 10, 128 << 10, 64 << 10};
 
 bool is_bucket(const ir::Instruction& instruction) {
-  return instruction.op == "all_reduce" && instruction.label.starts_with("bucket.");
+  return instruction.lane == Lane::reduce && instruction.label.starts_with("bucket.");
 }
 
 // The gradients' all-reduces of a Program, and the same Program with others.

@@ -22,15 +22,15 @@ std::vector<InstructionId> members(const ir::Program& program, const std::functi
 }
 
 bool is_expert_core(const ir::Instruction& at) {
-  return at.op == "exchange_counts" || at.op.starts_with("all_to_all") || at.op == "expert_linear" ||
-         at.op == "expert_linear_dx" || (at.op.starts_with("gelu") && at.attributes.has("tokens"));
+  const ops::Kind kind = ops::kind(at);
+  return kind == ops::Kind::counts || kind == ops::Kind::all_to_all || at.attributes.has("tokens");
 }
 
 // Weight gradients stay whole, so that they are the same bits as without parts, unless what they keep alive until all
 // parts are made is a large share of all values (the logits).
 bool keeps_much_alive(const ir::Program& program, const ir::Instruction& at, std::int64_t all) {
   constexpr std::int64_t share = 32;
-  if (at.role != Role::dw || at.op != "linear_dw") return false;
+  if (at.role != Role::dw || ops::op(at.op).partition.empty()) return false;
   return share * (ir::bytes(program.type(at.operands[0])) + ir::bytes(program.type(at.operands[1]))) > all;
 }
 

@@ -9,6 +9,7 @@
 
 #include "lancet/backend/cpu/buffer.h"
 #include "lancet/base/median.h"
+#include "lancet/ops/catalogue.h"
 #include "lancet/runtime/interference.h"
 
 namespace lancet::runtime {
@@ -80,7 +81,7 @@ Messages messages_of(std::span<const ir::Plan> plans) {
       if (instruction.lane == ir::Lane::reduce) messages.all_reduce = std::max(messages.all_reduce, bytes);
       if (instruction.lane != ir::Lane::expert) continue;
       messages.all_to_all = std::max(messages.all_to_all, bytes);
-      const bool counts = instruction.op == "exchange_counts";
+      const bool counts = ops::kind(instruction) == ops::Kind::counts;
       const ir::TensorId rows = counts ? instruction.results[0] : instruction.operands[2];
       messages.segments = std::max(messages.segments, plan.program.type(rows).shape[0]);
     }

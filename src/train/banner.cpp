@@ -16,10 +16,9 @@ std::string millions(std::int64_t count) { return fmt::format("{:.2f} M", double
 ProductFlops product_flops(const ir::Program& program) {
   ProductFlops total;
   for (const ir::Instruction& instruction : program.instructions) {
-    const std::string_view op = instruction.op;
-    if (op.starts_with("expert_linear")) total.experts += ops::work(program, instruction).flops;
-    if (op.starts_with("linear") || op.starts_with("attention") || op.starts_with("router"))
-      total.dense += ops::work(program, instruction).flops;
+    if (ops::kind(instruction) != ops::Kind::product) continue;
+    const bool of_experts = instruction.attributes.has("tokens");
+    (of_experts ? total.experts : total.dense) += ops::work(program, instruction).flops;
   }
   return total;
 }

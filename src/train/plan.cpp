@@ -118,8 +118,7 @@ std::string work_of(const ir::Instruction& at) {
 
 // Made for parts, or cut anew.
 bool is_helper(const ir::Instruction& at) {
-  return at.op == "split_route" || at.op == "split_capacity" || at.op == "join_route" || at.op == "join_rows" ||
-         at.op == "sum" || at.label.starts_with("bucket.");
+  return ops::kind(at) == ops::Kind::part_helper || at.label.starts_with("bucket.");
 }
 
 // The same work as the step without a policy, gradients that travel counted by their bytes.

@@ -11,6 +11,12 @@ std::span<const OpDef* const> all_ops();      // sorted by name
 const OpDef* find_op(std::string_view name);  // null if unknown
 const OpDef& op(std::string_view name);       // InternalError if unknown
 
+// Of an instruction's op; other if it is unknown.
+inline Kind kind(const ir::Instruction& instruction) {
+  const OpDef* found = find_op(instruction.op);
+  return found ? found->kind : Kind::other;
+}
+
 // Appends op(operands...) to the program: infers the results' types, applies aliases, writes and the lane.
 // Types that do not fit are an InternalError that names the op, the label and the types.
 std::vector<TensorId> append(ir::Program& program, std::string_view op, std::vector<TensorId> operands,

@@ -92,6 +92,15 @@ struct Sample {
   Attributes attributes;
 };
 
+// What an op is to passes and reports, which know no op by its name.
+enum class Kind : std::uint8_t {
+  other,
+  product,      // MFU counts its flops
+  counts,       // says how many rows the all-to-alls of a layer bring from each rank
+  all_to_all,   // moves these rows, there or back
+  part_helper,  // cuts what parts need or joins what they made
+};
+
 struct OpDef {
   std::string_view name;
   // Fewest and most operands; operands past `required` are optional, in order.
@@ -109,6 +118,9 @@ struct OpDef {
   ir::Lane lane = ir::Lane::compute;
   bool in_place = false;  // result i lives in operand i, for every i (ops of any number of operands)
   bool is_loss = false;   // its gradient rule starts the backward pass
+  Kind kind = Kind::other;
+  // Each part but the first takes the first result of the part before as a last operand: slots and rows count on.
+  bool counts_on = false;
 };
 
 inline constexpr int any_number = 1 << 20;  // `most` of ops of any number of operands

@@ -77,7 +77,9 @@ const OpDef table[] = {
      .work = work_counts,
      .partition = {{{irregular, irregular}, {irregular}}},
      .samples = {{{{{DType::route, {16, 4}}, Fill::route}}, {{"capacity", 4}, {"tokens", 16}, {"ranks", 1}}}},
-     .lane = ir::Lane::expert},
+     .lane = ir::Lane::expert,
+     .kind = Kind::counts,
+     .counts_on = true},
     {.name = "all_to_all",
      .required = 3,
      .most = any_number,
@@ -90,7 +92,8 @@ const OpDef table[] = {
            {{"capacity", 4}, {"tokens", 16}}},
           {{{{DType::bf16, {4, 4, 8}}}, {{DType::route, {16, 4}}, Fill::route}, {{DType::i32, {4, 2}}, Fill::rows}},
            {{"capacity", 4}, {"tokens", 16}}}},
-     .lane = ir::Lane::expert},
+     .lane = ir::Lane::expert,
+     .kind = Kind::all_to_all},
     {.name = "all_to_all_back",
      .required = 3,
      .most = any_number,
@@ -101,7 +104,8 @@ const OpDef table[] = {
      .samples =
          {{{{{DType::f32, {4, 4, 24}}}, {{DType::route, {16, 4}}, Fill::route}, {{DType::i32, {4, 2}}, Fill::rows}},
            {{"capacity", 4}, {"tokens", 16}}}},
-     .lane = ir::Lane::expert},
+     .lane = ir::Lane::expert,
+     .kind = Kind::all_to_all},
 };
 
 }  // namespace

@@ -43,7 +43,8 @@ const OpDef table[] = {
      .partition = {{{0}, {0, 0}}},
      .samples = {{{{{DType::f32, {2, 9, 48}}}}, {{"heads", 2}}},
                  {{{{DType::f32, {2, 1, 15}}}}, {{"heads", 1}}},
-                 {{{{DType::bf16, {2, 16, 96}}}}, {{"heads", 2}}}}},
+                 {{{{DType::bf16, {2, 16, 96}}}}, {{"heads", 2}}}},
+     .kind = Kind::product},
     {.name = "attention_dx",
      .required = 4,
      .most = 4,
@@ -54,7 +55,8 @@ const OpDef table[] = {
                    {{DType::f32, {2, 9, 48}}},
                    {{DType::f32, {2, 9, 16}}},
                    {{DType::f32, {2, 2, 9}}, Fill::positive}},
-                  {{"heads", 2}}}}},
+                  {{"heads", 2}}}},
+     .kind = Kind::product},
 };
 
 }  // namespace

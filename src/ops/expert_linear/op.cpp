@@ -92,7 +92,8 @@ const OpDef table[] = {
                    {{DType::bf16, {4, 16, 32}}},
                    {{DType::f32, {4, 16}}},
                    {{DType::i32, {4, 2}}, Fill::rows}},
-                  sample_route}}},
+                  sample_route}},
+     .kind = Kind::product},
     {.name = "expert_linear_dx",
      .required = 3,
      .most = 3,
@@ -102,7 +103,8 @@ const OpDef table[] = {
      .samples = {{{{{DType::f32, {4, 8, 16}}}, {{DType::f32, {4, 16, 24}}}, {{DType::i32, {4, 2}}, Fill::rows}},
                   sample_route},
                  {{{{DType::bf16, {4, 8, 16}}}, {{DType::bf16, {4, 16, 32}}}, {{DType::i32, {4, 2}}, Fill::rows}},
-                  sample_route}}},
+                  sample_route}},
+     .kind = Kind::product},
     {.name = "expert_linear_dw",
      .required = 3,
      .most = 5,
@@ -117,7 +119,8 @@ const OpDef table[] = {
                    {{DType::f32, {4, 16}}}},
                   sample_route},
                  {{{{DType::bf16, {4, 8, 16}}}, {{DType::bf16, {4, 8, 32}}}, {{DType::i32, {4, 2}}, Fill::rows}},
-                  sample_route}}},
+                  sample_route}},
+     .kind = Kind::product},
 };
 
 }  // namespace

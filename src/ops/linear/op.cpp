@@ -78,7 +78,8 @@ const OpDef table[] = {
      .partition = {{{0, none, none}, {0}}, {{1, none, none}, {1}}, {{none, 0, 0}, {2}}},
      .samples = {{{{{DType::f32, {2, 4, 24}}}, {{DType::f32, {16, 24}}}, {{DType::f32, {16}}}}, {}},
                  {{{{DType::f32, {4, 2, 7}}}, {{DType::f32, {6, 7}}}}, {}},
-                 {{{{DType::bf16, {2, 4, 32}}}, {{DType::bf16, {48, 32}}}, {{DType::f32, {48}}}}, {}}}},
+                 {{{{DType::bf16, {2, 4, 32}}}, {{DType::bf16, {48, 32}}}, {{DType::f32, {48}}}}, {}}},
+     .kind = Kind::product},
     {.name = "linear_dx",
      .required = 2,
      .most = 2,
@@ -86,7 +87,8 @@ const OpDef table[] = {
      .work = work_dx,
      .partition = {{{0, none}, {0}}, {{1, none}, {1}}, {{none, 1}, {2}}},
      .samples = {{{{{DType::f32, {2, 4, 16}}}, {{DType::f32, {16, 24}}}}, {}},
-                 {{{{DType::bf16, {2, 4, 48}}}, {{DType::bf16, {48, 32}}}}, {}}}},
+                 {{{{DType::bf16, {2, 4, 48}}}, {{DType::bf16, {48, 32}}}}, {}}},
+     .kind = Kind::product},
     {.name = "linear_dw",
      .required = 2,
      .most = 4,
@@ -97,8 +99,8 @@ const OpDef table[] = {
      .samples = {{{{{DType::f32, {2, 4, 16}}}, {{DType::f32, {2, 4, 24}}}}, {{"bias", 1}}},
                  {{{{DType::f32, {2, 3, 8}}}, {{DType::f32, {2, 3, 4}}}, {{DType::f32, {8, 4}}}, {{DType::f32, {8}}}},
                   {{"bias", 1}}},
-                 {{{{DType::bf16, {2, 4, 16}}}, {{DType::bf16, {2, 4, 24}}}, {{DType::f32, {16, 24}}}},
-                  {{"bias", 0}}}}},
+                 {{{{DType::bf16, {2, 4, 16}}}, {{DType::bf16, {2, 4, 24}}}, {{DType::f32, {16, 24}}}}, {{"bias", 0}}}},
+     .kind = Kind::product},
 };
 
 }  // namespace

@@ -60,7 +60,8 @@ const OpDef table[] = {
      .work = work,
      .partition = {{{0, none}, {0}}, {{1, none}, {1}}},
      .samples = {{{{{DType::f32, {2, 4, 24}}}, {{DType::f32, {4, 24}}}}, {}},
-                 {{{{DType::bf16, {2, 6, 33}}}, {{DType::f32, {3, 33}}}}, {}}}},
+                 {{{{DType::bf16, {2, 6, 33}}}, {{DType::f32, {3, 33}}}}, {}}},
+     .kind = Kind::product},
     {.name = "router_dx",
      .required = 2,
      .most = 2,
@@ -68,7 +69,8 @@ const OpDef table[] = {
      .work = work_dx,
      .partition = {{{0, none}, {0}}, {{1, none}, {1}}},
      .samples = {{{{{DType::f32, {2, 4, 5}}}, {{DType::f32, {5, 24}}}}, {{"dtype", "f32"}}},
-                 {{{{DType::f32, {2, 4, 5}}}, {{DType::f32, {5, 24}}}}, {{"dtype", "bf16"}}}}},
+                 {{{{DType::f32, {2, 4, 5}}}, {{DType::f32, {5, 24}}}}, {{"dtype", "bf16"}}}},
+     .kind = Kind::product},
     {.name = "router_dw",
      .required = 2,
      .most = 3,
@@ -76,7 +78,8 @@ const OpDef table[] = {
      .work = work,
      .aliases = {{0, 2}},
      .samples = {{{{{DType::f32, {2, 4, 5}}}, {{DType::f32, {2, 4, 24}}}, {{DType::f32, {5, 24}}}}, {}},
-                 {{{{DType::f32, {2, 4, 5}}}, {{DType::bf16, {2, 4, 24}}}}, {}}}},
+                 {{{{DType::f32, {2, 4, 5}}}, {{DType::bf16, {2, 4, 24}}}}, {}}},
+     .kind = Kind::product},
 };
 
 }  // namespace

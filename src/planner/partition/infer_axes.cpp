@@ -24,8 +24,8 @@ class AxisSolver {
         users_(program.tensors.size()) {
     for (InstructionId id : members) for_tensors(id, [&](TensorId tensor) { users_[tensor.index()].push_back(id); });
     for (InstructionId id : members) {
-      const std::string& op = instruction(id).op;
-      if (op == "all_to_all" || op == "all_to_all_back") take(id, ops::op(op).partition.front());
+      const ops::OpDef& op = ops::op(instruction(id).op);
+      if (op.kind == ops::Kind::all_to_all) take(id, op.partition.front());
     }
   }
 

@@ -6,6 +6,8 @@
 
 #include "../list_schedule.h"
 
+#include "lancet/ops/catalogue.h"
+
 namespace lancet::planner {
 namespace {
 
@@ -28,7 +30,7 @@ class RangeCosts {
  private:
   bool has_exchange(std::size_t first, std::size_t last) const {
     for (std::size_t i = first; i < last; ++i)
-      if (step_.program().instructions[i].op == "all_to_all") return true;
+      if (ops::kind(step_.program().instructions[i]) == ops::Kind::all_to_all) return true;
     return false;
   }
 
@@ -58,7 +60,7 @@ class RangeCosts {
             for (int q = 0; q < parts; ++q) job.needs.push_back(from + q);
           }
         }
-        if (p > 0 && (at.op == "switch_gate" || at.op == "exchange_counts")) job.needs.push_back(start.back() + p - 1);
+        if (p > 0 && ops::op(at.op).counts_on) job.needs.push_back(start.back() + p - 1);
         jobs.push_back(std::move(job));
       }
     }

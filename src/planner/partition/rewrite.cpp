@@ -16,7 +16,7 @@ using ir::TensorId;
 using ir::TensorKind;
 using ops::Axis;
 
-bool is_exchange(const Instruction& at) { return at.op == "all_to_all" || at.op == "all_to_all_back"; }
+bool is_exchange(const Instruction& at) { return ops::kind(at) == ops::Kind::all_to_all; }
 
 class Rewriter {
  public:
@@ -142,8 +142,7 @@ class Rewriter {
 
   // A gate counts on where the part before stopped, rows begin where those of the part before ended (rule 1).
   void add_predecessor(Instruction& part, int p) const {
-    const bool chained = part.op == "switch_gate" || part.op == "exchange_counts";
-    if (chained && p > 0) part.operands.push_back(previous_[0]);
+    if (ops::op(part.op).counts_on && p > 0) part.operands.push_back(previous_[0]);
   }
 
   ir::TensorType slice_type(TensorId id, int parts) const {
@@ -240,11 +239,12 @@ class Rewriter {
     return made;
   }
 
-  // C of the layer: dispatch says it.
+  // C of the layer: what puts tokens into the slots of the route says it.
   std::int64_t capacity(TensorId route) const {
     for (const Instruction& at : source_.instructions)
-      if (at.op == "dispatch" && at.operands[1] == route) return at.attributes.integer("capacity");
-    LANCET_CHECK(false, "no dispatch uses the route {}", source_.display(route));
+      if (at.attributes.has("capacity") && std::count(at.operands.begin(), at.operands.end(), route) > 0)
+        return at.attributes.integer("capacity");
+    LANCET_CHECK(false, "nothing uses the route {} with a capacity", source_.display(route));
     return 0;
   }
 
