@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "lancet/base/check.h"
 #include "lancet/ir/print.h"
 #include "lancet/ir/verify.h"
 #include "ops/tables.h"
@@ -39,7 +40,13 @@ Result<std::vector<TensorType>> infer(const OpDef& op, const OpInput& input) {
   const int count = static_cast<int>(input.operands.size());
   if (count < op.required || count > op.most)
     return internal_error(fmt::format("{} takes {} to {} operands, found {}", op.name, op.required, op.most, count));
-  return op.infer(input);
+  try {
+    return op.infer(input);
+  } catch (
+      const InternalError& error) {  // an attribute that is missing or of another type: a plan may come from a file
+    const std::string what = error.what();
+    return internal_error(what.substr(0, what.find(" (")));
+  }
 }
 
 // The operand in whose memory a result lives, or -1.

@@ -10,7 +10,7 @@
 namespace lancet::report {
 namespace {
 
-constexpr std::size_t most_named = 12;
+constexpr std::size_t most_named = 8;
 
 // The header's values are whatever stands in the file.
 template <class T>

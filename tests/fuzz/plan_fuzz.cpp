@@ -1,8 +1,10 @@
-// Any text as a plan: a Plan or one line that says why not. A plan that is sound prints as text that reads as the same.
+// Any text as a plan, read as `lancet train --plan` reads it: a sound Plan of ops that are known, or one line that says
+// why not. A plan that is sound prints as text that reads as the same.
 #include <cstdlib>
 
 #include "lancet/base/check.h"
 #include "lancet/ir/plan.h"
+#include "lancet/ops/catalogue.h"
 
 using namespace lancet;
 
@@ -13,7 +15,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     if (plan.error().message.empty() || plan.error().message.find('\n') != std::string::npos) abort();
     return 0;
   }
-  if (!ir::verify(*plan).ok()) return 0;
+  const Status typed = ops::verify(plan->program), sound = ir::verify(*plan);
+  if (!sound.ok()) return 0;
+  if (typed.ok())
+    for (const ir::Instruction& instruction : plan->program.instructions) (void)ops::work(plan->program, instruction);
   const std::string printed = ir::print(*plan);
   const auto again = ir::parse_plan(printed);
   if (!again.ok() || ir::print(*again) != printed) abort();

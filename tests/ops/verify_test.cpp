@@ -29,7 +29,8 @@ std::string fault(const std::string& from, const std::string& to) {
 
 TEST_CASE("an instruction on another lane than its op's is found") {
   CHECK(fault("a\n", "a\n").empty());
-  CHECK(fault("# compute forward a", "# expert forward a").starts_with("expected it on the lane compute, found expert"));
+  CHECK(
+      fault("# compute forward a", "# expert forward a").starts_with("expected it on the lane compute, found expert"));
   CHECK(fault("# reduce sync w", "# compute sync w").starts_with("expected it on the lane reduce, found compute"));
 }
 
@@ -41,8 +42,7 @@ TEST_CASE("every op that writes says so in its instructions") {
     ir::Program program;
     std::vector<ir::TensorId> operands;
     for (const auto& given : sample.operands)
-      operands.push_back(
-          program.add_named(ir::TensorKind::state, "s" + std::to_string(operands.size()), given.type));
+      operands.push_back(program.add_named(ir::TensorKind::state, "s" + std::to_string(operands.size()), given.type));
     ops::append(program, op->name, operands, sample.attributes, ir::Role::update, "here");
     INFO(op->name);
     REQUIRE(ops::verify(program).ok());
@@ -53,6 +53,29 @@ TEST_CASE("every op that writes says so in its instructions") {
     ++writers;
   }
   CHECK(writers >= 2);
+}
+
+TEST_CASE("an attribute that is missing or of another type is an error, whatever the op") {
+  int faults = 0;
+  for (const ops::OpDef* op : ops::all_ops())
+    for (const ops::Sample& sample : op->samples)
+      for (const auto& [name, value] : sample.attributes.items()) {
+        ir::Program program;
+        std::vector<ir::TensorId> operands;
+        for (const auto& given : sample.operands)
+          operands.push_back(
+              program.add_named(ir::TensorKind::state, "s" + std::to_string(operands.size()), given.type));
+        ops::append(program, op->name, operands, sample.attributes, ir::Role::forward, "here");
+        ir::Attributes others;
+        for (const auto& [other, kept] : sample.attributes.items())
+          if (other != name) others.set(other, kept);
+        ir::Instruction& instruction = program.instructions.back();
+        instruction.attributes = others;
+        faults += !ops::verify(program).ok();  // some are optional
+        instruction.attributes.set(name, ir::AttributeValue(std::string("none")));
+        faults += !ops::verify(program).ok();
+      }
+  CHECK(faults > 20);
 }
 
 }  // namespace lancet

@@ -161,7 +161,7 @@ function drawMemory() {
     lineChart(left, {unit: "MB", xLabel: "instruction", sync: "instructions", lines: [
       {label: "in use", color: runColors[2], x, mean: plan.live.map((bytes) => bytes / 1e6)},
       {label: "arena", color: css("--soft"), dash: dashes[1], x, mean: flat(plan.arena)}]});
-    right.append(table([{text: "largest tensors"}, {text: "type", classes: "value"}, {text: "made by"}, {text: "MB", numeric: true}],
+    right.append(table([{text: "largest"}, {text: "type", classes: "value tight"}, {text: "made by"}, {text: "MB", numeric: true}],
                        plan.largest.map((t) => [t.name, t.type, t.made_by, (t.bytes / 1e6).toFixed(2)])));
   }
   if (!place.hasChildNodes()) place.append(element("p", "hint", "No run has a plan.ir."));
