@@ -15,22 +15,29 @@ import subprocess
 import sys
 import tempfile
 
-EVIL = "</script><script>document.documentElement.dataset.taken='yes'</script><img src=x onerror=\"document.documentElement.dataset.taken='yes'\">"
+EVIL = ("<img src=x onerror=\"document.documentElement.dataset.taken='yes'\">"
+        "</script><script>document.documentElement.dataset.taken='yes'</script>")
 
 # Put behind the page's own script: what was drawn, as attributes that the test reads.
 PROBE = """<script>
 setTimeout(() => {
-  const drawn = [...document.querySelectorAll("canvas")].map((canvas) => {
+  // Of a canvas's pixels, those with a color of their own: axes, grids and labels are grey.
+  const colored = (canvas) => {
     if (canvas.width === 0 || canvas.height === 0) return 0;
-    const pixels = new Uint32Array(canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data.buffer);
-    return new Set(pixels).size;
-  });
+    const pixels = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
+    let count = 0;
+    for (let i = 0; i < pixels.length; i += 4)
+      count += pixels[i + 3] > 128 && Math.max(pixels[i], pixels[i + 1], pixels[i + 2]) - Math.min(pixels[i], pixels[i + 1], pixels[i + 2]) > 40;
+    return count;
+  };
+  const part = (canvas) => colored(canvas) / Math.max(1, canvas.width * canvas.height);
   const probe = document.createElement("pre");
   probe.id = "probe";
   probe.textContent = JSON.stringify({
     state: document.documentElement.dataset.state || "none", taken: document.documentElement.dataset.taken || "no",
     lines: document.querySelectorAll(".uplot canvas").length, own: document.querySelectorAll("canvas.own").length,
-    colors: drawn, images: document.querySelectorAll("img").length, tables: document.querySelectorAll("table").length,
+    drawn: [...document.querySelectorAll(".uplot canvas")].map(colored), maps: [...document.querySelectorAll("#load canvas")].map(part),
+    timelines: [...document.querySelectorAll("#timelines canvas")].map(part), images: document.querySelectorAll("img").length, tables: document.querySelectorAll("table").length,
     titles: [...document.querySelectorAll("#training h3, #speed h3, #experts .charts h3")].map((h) => h.textContent),
     summary: document.querySelector("#summary table").innerText, config: document.querySelector("#config").innerText,
     labels: [...document.querySelectorAll(".u-legend .u-label")].map((label) => label.textContent),
@@ -135,7 +142,9 @@ def check(chromium, lancet, folder, name, runs, screenshots):
     expect(not console, f"{name}: the console says {console}")
     expect(seen["state"] == "drawn", f"{name}: state {seen['state']}")
     expect(seen["taken"] == "no" and seen["images"] == 0, f"{name}: text from files became markup")
-    expect(all(colors >= 3 for colors in seen["colors"]), f"{name}: an empty canvas among {seen['colors']}")
+    expect(all(pixels > 60 for pixels in seen["drawn"]), f"{name}: a chart without a line among {seen['drawn']}")
+    expect(all(part > 0.05 for part in seen["maps"]), f"{name}: an empty heat map among {seen['maps']}")
+    expect(all(part > 0.05 for part in seen["timelines"]), f"{name}: an empty timeline among {seen['timelines']}")
     expect(seen["wider"] <= 0, f"{name}: the page is {seen['wider']} pixels wider than its window")
     return seen
 
@@ -172,7 +181,7 @@ def main():
 
         seen = check(chromium, arguments.lancet, folder, "long", [long, one], arguments.keep)
         expect(seen["own"] == 5, f"heat maps of two runs and one timeline, found {seen['own']}")
-        check(chromium, arguments.lancet, folder, "hostile", [hostile], None)
+        check(chromium, arguments.lancet, folder, "hostile", [hostile, one], None)
     print("all pages are drawn")
 
 
