@@ -26,7 +26,8 @@ ROOMS = {
     "train": ["base", "config", "ir", "backend", "data", "checkpoint", "comm", "ops", "cost", "model", "planner", "runtime"],
 }
 ROOMS["report"] = ["base", "ir"]
-ROOMS["cli"] = ROOMS["train"] + ["train", "report"]
+ROOMS["experiment"] = ["base", "config", "ir", "ops", "cost", "model", "planner", "runtime", "train"]
+ROOMS["cli"] = ROOMS["train"] + ["train", "report", "experiment"]
 
 # Kernels of an op know the device and the wire, and so do the helpers they share (src/ops/cpu*, cuda*); the op's
 # description (op.cpp, math.h, the rest of src/ops, and every private header that those include) does not.

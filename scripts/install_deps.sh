@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Installs the Debian packages that are missing: as root, or with sudo. third_party/README.md says what each is for.
 #   scripts/install_deps.sh [--no-tests]     --no-tests: without what only the tests need
+#   scripts/install_deps.sh --plots          with what scripts/reproduce.sh draws with
 #   LANCET_SKIP_INSTALL=1                    install nothing (the machine is known to have everything)
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -14,7 +15,8 @@ test_packages=(catch2 python3 iproute2)
 case "${1:-}" in
   "") packages+=("${test_packages[@]}") ;;
   --no-tests) ;;
-  *) die "usage: scripts/install_deps.sh [--no-tests]" ;;
+  --plots) packages+=("${test_packages[@]}" python3-matplotlib) ;;
+  *) die "usage: scripts/install_deps.sh [--no-tests | --plots]" ;;
 esac
 [ "${LANCET_SKIP_INSTALL:-}" = 1 ] && exit 0
 

@@ -4,5 +4,6 @@
 namespace lancet::cli {
 
 void add_bench_wire(CLI::App& bench, Selection& selection);
+void add_bench_sweep(CLI::App& bench, Selection& selection);
 
 }  // namespace lancet::cli

@@ -10,17 +10,25 @@
 namespace lancet::cli {
 namespace {
 
+std::string memory_line(const train::PlannedStep& planned) {
+  const double gib = double(planned.memory) / (1 << 30);
+  return fmt::format("memory: {:.1f} GiB of {:.1f} GiB{}", gib, *planned.room,
+                     gib > *planned.room ? ": out of memory" : "");
+}
+
 struct PlanArguments {
-  int ranks = 1, hosts = 1;
-  std::string out, profile;
+  int ranks = 1, hosts = 0;
+  std::string out, profile, hardware;
   bool explain = false;
 };
 
 Status plan(const config::Config& config, const PlanArguments& arguments) {
   LANCET_ASSIGN(const train::PlannedStep planned,
-                train::plan_offline(config, {arguments.ranks, arguments.hosts, arguments.profile, default_profile()}));
-  fmt::print("costs: {}\n", cost::to_string(planned.profile.place));
-  if (planned.profile.place.device.build != cost::kernel_build())
+                train::plan_offline(config, {arguments.ranks, arguments.hosts, arguments.profile, default_profile(),
+                                             arguments.hardware}));
+  fmt::print("costs: {}\n", planned.costs);
+  if (planned.room) fmt::print("{}\n", memory_line(planned));
+  if (!planned.profile.ops.empty() && planned.profile.place.device.build != cost::kernel_build())
     fmt::print("note: measured with another build than this program's, {}\n", cost::kernel_build());
   fmt::print("\n{}\n{}\n{}\n{}", policy_table(planned.report), schedule_text(planned), cover_table(planned.plan),
              timeline_chart(planned.plan));
@@ -39,9 +47,12 @@ void add_plan(CLI::App& app, Selection& selection) {
   command->add_option("--ranks", arguments->ranks, "Ranks to plan for")
       ->capture_default_str()
       ->check(CLI::Range(1, 65536));
-  command->add_option("--hosts", arguments->hosts, "Hosts that they run on")
-      ->capture_default_str()
+  command->add_option("--hosts", arguments->hosts, "Hosts that they run on; left out: 1, or full nodes of --on")
       ->check(CLI::Range(1, 65536));
+  command
+      ->add_option("--on", arguments->hardware,
+                   "A declared machine: a name in configs/hardware, or a file; what --profile holds goes before it")
+      ->type_name("HARDWARE");
   command
       ->add_option("--profile", arguments->profile,
                    "File of measured costs (lancet profile --out), of this device or of another")

@@ -43,21 +43,20 @@ std::string op_key(const ir::Program& program, const ir::Instruction& instructio
 }
 
 std::int64_t exchange_ranks(const ir::Program& program, const ir::Instruction& instruction) {
-  // rows i32[E/W, W+1]: what exchange_counts makes and the all-to-alls take.
-  const bool counts = ops::kind(instruction) == ops::Kind::counts;
-  const std::size_t at = counts ? 0 : 2;
-  const auto& tensors = counts ? instruction.results : instruction.operands;
-  LANCET_CHECK(at < tensors.size(), "{} has no tensor of rows", instruction.op);
-  return program.type(tensors[at]).shape[1] - 1;
+  if (instruction.attributes.has("ranks")) return instruction.attributes.integer("ranks");
+  // rows i32[E/W, W+1], which the all-to-alls take
+  LANCET_CHECK(instruction.operands.size() > 2, "{} has no tensor of rows", instruction.op);
+  return program.type(instruction.operands[2]).shape[1] - 1;
 }
 
 bool is_local(const ir::Program& program, const ir::Instruction& instruction) {
-  if (instruction.lane == ir::Lane::compute) return !is_view(program, instruction);
+  if (is_view(program, instruction)) return false;
+  if (instruction.lane == ir::Lane::compute) return true;
   return instruction.lane == ir::Lane::expert && exchange_ranks(program, instruction) == 1;
 }
 
 double wire_bytes(const ir::Program& program, const ir::Instruction& instruction) {
-  if (instruction.lane == ir::Lane::compute) return 0;
+  if (instruction.lane == ir::Lane::compute || is_view(program, instruction)) return 0;
   if (instruction.lane == ir::Lane::reduce) {
     double bytes = 0;
     for (ir::TensorId id : instruction.operands) bytes += double(ir::bytes(program.type(id)));
@@ -78,17 +77,16 @@ Result<std::vector<Load>> loads(const Costs& costs, const ir::Program& program) 
     const ir::Instruction& instruction = program.instructions[i];
     Load& load = loads[i];
     if (is_local(program, instruction)) {
-      const std::string key = op_key(program, instruction);
       const bool copies = instruction.lane != ir::Lane::compute;
-      if (const auto ms = costs.compute_ms(key)) {
+      if (const auto ms = costs.op_ms(program, instruction)) {
         load.ms = *ms;
       } else if (copies) {
         load.ms = costs.all_to_all_ms(0);
       } else if (count++ == 0) {
-        missing = key;
+        missing = op_key(program, instruction);
       }
       if (copies) load.core_ms = load.ms;
-    } else if (instruction.lane != ir::Lane::compute) {
+    } else if (instruction.lane != ir::Lane::compute && !is_view(program, instruction)) {
       const double bytes = wire_bytes(program, instruction);
       load.ms = instruction.lane == ir::Lane::expert ? costs.all_to_all_ms(bytes) : costs.all_reduce_ms(bytes);
       const bool exchange = instruction.lane == ir::Lane::expert;

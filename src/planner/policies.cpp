@@ -57,8 +57,8 @@ std::vector<std::pair<std::size_t, std::size_t>> expert_stretches(const Step& st
   return stretches;
 }
 
-Candidate experts_in_parts(const Step& step, int parts) {
-  const Split split = step.all(Cut::capacity, parts);
+Candidate experts_in_parts(const Step& step, Cut cut, int parts) {
+  const Split split = step.all(cut, parts);
   const Rewritten rewritten = rewrite(step.program(), split);
   ir::Program program = rewritten.program;
   std::vector<cost::Load> loads = step.loads(rewritten, split);
@@ -70,15 +70,25 @@ Candidate experts_in_parts(const Step& step, int parts) {
     loads = orders.loads(order);
   }
   Needed needed = taking_turns(program, ir::dependencies(program));
-  return as_it_is(step, fmt::format("experts and their all-to-alls in {} parts", parts), std::move(program),
-                  std::move(loads), std::move(needed));
+  return as_it_is(
+      step,
+      fmt::format("experts and their all-to-alls in {} {}", parts, cut == Cut::peers ? "groups of peers" : "parts"),
+      std::move(program), std::move(loads), std::move(needed));
+}
+
+Candidate best_experts_in_parts(const Step& step, const PartitionLimits& limits, Cut cut) {
+  Candidate best = unless_forced(sequential(step, limits), step, limits, cut);
+  best.how = "experts and their all-to-alls whole";
+  for (int parts : step.part_counts(cut)) best = better(std::move(best), experts_in_parts(step, cut, parts));
+  return best;
 }
 
 Candidate expert_pipeline(const Step& step, const PartitionLimits& limits) {
-  Candidate best = unless_forced(sequential(step, limits), step, limits, Cut::capacity);
-  best.how = "experts and their all-to-alls whole";
-  for (int parts : step.part_counts(Cut::capacity)) best = better(std::move(best), experts_in_parts(step, parts));
-  return best;
+  return best_experts_in_parts(step, limits, Cut::capacity);
+}
+
+Candidate peer_groups(const Step& step, const PartitionLimits& limits) {
+  return best_experts_in_parts(step, limits, Cut::peers);
 }
 
 Candidate dw(const Step& step, const PartitionLimits&) {
@@ -109,6 +119,11 @@ std::string describe(const Step& step, const std::vector<Range>& ranges) {
 
 // The dynamic programme's ranges, and the whole forward pass as one range of each number of parts.
 std::vector<std::vector<Range>> range_choices(const Step& step, const PartitionLimits& limits) {
+  if (limits.reach >= 0) {
+    std::vector<std::vector<Range>> choices;
+    for (int parts : step.part_counts(Cut::batch)) choices.push_back(ranges_of_reach(step, limits, parts));
+    return choices;
+  }
   std::vector<std::vector<Range>> choices{choose_forward_ranges(step, limits)};
   for (int parts : step.part_counts(Cut::batch)) choices.push_back({{0, int(step.forward_end()), parts}});
   std::erase_if(choices, [](const std::vector<Range>& ranges) { return ranges.empty(); });
@@ -150,6 +165,8 @@ Candidate lancet(const Step& step, const PartitionLimits& limits) {
 const Policy table[] = {
     {"sequential", "no overlap of computation and all-to-all (as DeepSpeed and RAF do)", sequential},
     {"expert_pipeline", "the experts in 1, 2, 4 or 8 parts beside their all-to-alls (as Tutel does)", expert_pipeline},
+    {"peer_groups", "the experts by 1, 2, 4 or 8 groups of peers beside their exchanges (as FasterMoE does)",
+     peer_groups},
     {"dw", "weight gradients under the backward all-to-alls (Lancet, section 4)", dw},
     {"partition", "the forward pass around the MoE layers in parts (Lancet, section 5)", partition},
     {"lancet", "both, and the backward pass in parts where that pays", lancet},

@@ -109,8 +109,15 @@ Result<Step> Step::make(const ir::Program& program, const cost::Costs& costs, st
     }
     step.capacity_parts_.push_back(k);
     LANCET_TRY(step.add_part_loads(Cut::capacity, k));
+    if (step.ranks() % k == 0) step.peer_parts_.push_back(k);
   }
   return step;
+}
+
+std::int64_t Step::ranks() const {
+  for (const ir::Instruction& at : program_.instructions)
+    if (ops::kind(at) == ops::Kind::counts) return at.attributes.integer("ranks");
+  return 1;
 }
 
 bool Step::has_exchange() const {
@@ -140,7 +147,8 @@ Status Step::add_part_loads(Cut cut, int parts) {
 
 const cost::Load& Step::part_load(Cut cut, int parts, std::size_t instruction) const {
   if (parts == 1) return loads_[instruction];
-  return part_loads_.at({cut, parts})[instruction];
+  // A group of ranks is sent as many tokens as a part of the slots, where they spread evenly.
+  return part_loads_.at({cut == Cut::peers ? Cut::capacity : cut, parts})[instruction];
 }
 
 std::vector<cost::Load> Step::loads(const Rewritten& rewritten, const Split& split) const {
@@ -154,6 +162,7 @@ std::vector<cost::Load> Step::loads(const Rewritten& rewritten, const Split& spl
 }
 
 cost::Load Step::helper_load(const ir::Program& program, std::size_t instruction) const {
+  if (!cost::is_local(program, program.instructions[instruction])) return {};
   const auto it = helpers_.find(cost::op_key(program, program.instructions[instruction]));
   LANCET_CHECK(it != helpers_.end(), "no variant of the step has {}",
                cost::op_key(program, program.instructions[instruction]));

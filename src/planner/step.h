@@ -21,12 +21,15 @@ class Step {
   const Needed& dependencies() const { return dependencies_; }
   const std::vector<cost::Load>& loads() const { return loads_; }
   const cost::Costs& costs() const { return *costs_; }
-  // Those of part_counts that the step can be split in, ascending, from 2 on: along the batch, if they divide it.
-  const std::vector<int>& part_counts(Cut cut) const { return cut == Cut::batch ? batch_parts_ : capacity_parts_; }
+  // Those of part_counts that the step can be split in, ascending, from 2 on: along the batch and by peers, if they
+  // divide it and the ranks.
+  const std::vector<int>& part_counts(Cut cut) const {
+    return cut == Cut::batch ? batch_parts_ : cut == Cut::capacity ? capacity_parts_ : peer_parts_;
+  }
   std::size_t forward_end() const { return forward_end_; }  // the first instruction that is not of the forward pass
   bool has_exchange() const;                                // all-to-alls that take time
 
-  // Rows of the whole step along the batch, and of the experts and their all-to-alls along the capacity.
+  // Rows of the whole step along the batch, and of the experts and their all-to-alls along the capacity or by peers.
   const AxisRows& rows(Cut cut) const { return cut == Cut::batch ? batch_rows_ : capacity_rows_; }
 
   // No instruction split.
@@ -41,6 +44,7 @@ class Step {
 
  private:
   Step() = default;
+  std::int64_t ranks() const;
   Status add_part_loads(Cut cut, int parts);
   cost::Load helper_load(const ir::Program& program, std::size_t instruction) const;
 
@@ -48,7 +52,7 @@ class Step {
   const cost::Costs* costs_ = nullptr;
   Needed dependencies_;
   std::vector<cost::Load> loads_;
-  std::vector<int> batch_parts_, capacity_parts_;
+  std::vector<int> batch_parts_, capacity_parts_, peer_parts_;
   std::size_t forward_end_ = 0;
   AxisRows batch_rows_, capacity_rows_;
   std::map<std::pair<Cut, int>, std::vector<cost::Load>> part_loads_;  // by instruction of program_

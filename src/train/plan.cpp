@@ -184,16 +184,63 @@ Result<ir::Plan> plan_in(const std::filesystem::path& path, std::string_view tex
 
 }  // namespace
 
-Result<PlannedStep> plan_offline(const config::Config& config, const PlanPlace& place) {
-  LANCET_TRY(config::check(config, place.ranks));
+Result<ir::Plan> plan_with(const config::Config& config, int ranks, const cost::Costs& costs,
+                           planner::PlanReport* report, bool compare) {
+  return plan_step(config, ranks, true, false, &costs, report, compare);
+}
+
+std::int64_t resident_tensor_bytes(const ir::Program& program) {
+  std::int64_t bytes = 0;
+  for (const ir::Tensor& tensor : program.tensors)
+    if (tensor.number < 0) bytes += ir::bytes(tensor.type);
+  return bytes;
+}
+
+namespace {
+
+Result<PlannedStep> planned(const config::Config& config, int ranks, const cost::Costs& costs,
+                            const std::string& origin) {
+  PlannedStep result;
+  auto plan = plan_with(config, ranks, costs, &result.report, true);
+  if (!plan.ok()) return Error{plan.error().code, origin + ": " + plan.error().message, false};
+  result.plan = *std::move(plan);
+  result.memory = resident_tensor_bytes(result.plan.program) + result.plan.arena_bytes;
+  return result;
+}
+
+// On a declared machine; what was measured goes before what is declared.
+Result<PlannedStep> plan_on(const config::Config& config, PlanPlace place) {
+  LANCET_ASSIGN(cost::Hardware hardware, cost::read_hardware(place.hardware));
+  if (place.hosts == 0) place.hosts = hardware.nodes(place.ranks);
   if (place.hosts > place.ranks)
     return config_error(fmt::format("--hosts: expected at most the {} ranks, found {}", place.ranks, place.hosts));
-  PlannedStep result;
+  std::optional<cost::Profile> measured;
   std::string path;
-  LANCET_ASSIGN(result.profile, profile_for(config, place, path));
-  auto plan = plan_step(config, place.ranks, true, false, &result.profile, &result.report, true);
-  if (!plan.ok()) return Error{plan.error().code, path + ": " + plan.error().message, false};
-  result.plan = *std::move(plan);
+  if (!place.profile.empty()) {
+    LANCET_ASSIGN(measured, profile_for(config, place, path));
+  }
+  const cost::HardwareCosts costs(hardware, {place.ranks, place.hosts}, measured);
+  LANCET_ASSIGN(PlannedStep result, planned(config, place.ranks, costs, place.hardware));
+  if (measured) result.profile = *std::move(measured);
+  result.costs = costs.describe();
+  result.room = hardware.device.memory_gib - hardware.device.reserved_gib;
+  return result;
+}
+
+}  // namespace
+
+Result<PlannedStep> plan_offline(const config::Config& config, const PlanPlace& wanted) {
+  LANCET_TRY(config::check(config, wanted.ranks));
+  if (!wanted.hardware.empty()) return plan_on(config, wanted);
+  PlanPlace place = wanted;
+  place.hosts = std::max(1, place.hosts);
+  if (place.hosts > place.ranks)
+    return config_error(fmt::format("--hosts: expected at most the {} ranks, found {}", place.ranks, place.hosts));
+  std::string path;
+  LANCET_ASSIGN(cost::Profile profile, profile_for(config, place, path));
+  LANCET_ASSIGN(PlannedStep result, planned(config, place.ranks, profile, path));
+  result.costs = cost::to_string(profile.place);
+  result.profile = std::move(profile);
   return result;
 }
 

@@ -31,7 +31,8 @@ planner::PlanRequest plan_request(const config::Config& config, int ranks, bool 
   request.partition = {.max_parts = static_cast<int>(config.overlap.max_parts),
                        .parts = static_cast<int>(config.overlap.parts),
                        .groups_per_moe = static_cast<int>(config.overlap.groups_per_moe),
-                       .max_range = static_cast<int>(config.overlap.max_range)};
+                       .max_range = static_cast<int>(config.overlap.max_range),
+                       .reach = static_cast<int>(config.overlap.reach)};
   request.accumulate = train.gradient_accumulation_steps > 1;
   request.update = update;
   using Kind = planner::OptimizeOptions::Kind;

@@ -55,7 +55,7 @@ TEST_CASE("plan prints what every policy comes to, and why one runs") {
   CHECK(plan->header.text("optimizer") == "adamw beta1=0.9 beta2=0.999 eps=1e-08 weight_decay=0 clip_grad=1");
 
   double fastest = 1e9, sequential = number_in(outcome.output, "sequential", 0);
-  for (const char* policy : {"sequential", "expert_pipeline", "dw", "partition", "lancet"})
+  for (const char* policy : {"sequential", "expert_pipeline", "peer_groups", "dw", "partition", "lancet"})
     fastest = std::min(fastest, number_in(outcome.output, policy, 0));
   const std::string chosen = plan->header.text("policy");
   CHECK(outcome.lines_with(chosen + " *") == 1);

@@ -294,6 +294,18 @@ void split_capacity(ReferenceCall& c) {
   }
 }
 
+// Of rank 0: group g of the ranks is `g` groups away.
+void split_peers(ReferenceCall& c) {
+  const Route all(c.operands[0]), at(c.results[0]);
+  const Index ranks = c.attributes.integer("ranks"), parts = c.attributes.integer("parts"),
+              part = c.attributes.integer("part");
+  for (Index e = 0; e < at.E; ++e) {
+    const Index owner = e / (at.E / ranks);
+    c.results[0][at.begin(e)] = c.operands[0][all.begin(e)];
+    c.results[0][at.end(e)] = c.operands[0][owner / (ranks / parts) == part ? all.end(e) : all.begin(e)];
+  }
+}
+
 void join_route(ReferenceCall& c) {
   DoubleTensor& whole = c.results[0];
   const Route all(whole);
@@ -350,6 +362,7 @@ void add_moe_references(std::map<std::string_view, Reference>& table) {
                 {"join_route", join_route},
                 {"join_rows", join_rows},
                 {"split_capacity", split_capacity},
+                {"split_peers", split_peers},
                 {"split_route", split_route},
                 {"sum", sum},
                 {"switch_gate", switch_gate}});

@@ -313,7 +313,7 @@ TEST_CASE("policies: where nothing beats sequential, sequential runs and says wh
 }
 
 TEST_CASE("policies: the same input gives the same bytes; predictions lie between their bounds") {
-  for (const char* policy : {"sequential", "expert_pipeline", "dw", "partition", "lancet", "auto"}) {
+  for (const char* policy : {"sequential", "expert_pipeline", "peer_groups", "dw", "partition", "lancet", "auto"}) {
     planner::PlanRequest request{.policy = policy, .costs = &costs, .ranks = 2};
     request.optimizer.decays = is_weight;
     request.optimizer.ranks = 2;

@@ -95,8 +95,8 @@ TEST_CASE("every policy trains as sequential does") {
   const test::DeclaredCosts costs;
   const Run expected = run(config, 2, 20, costs);
   REQUIRE(expected.policy == "sequential");
-  for (auto policy : {config::Policy::expert_pipeline, config::Policy::dw, config::Policy::partition,
-                      config::Policy::lancet, config::Policy::automatic}) {
+  for (auto policy : {config::Policy::expert_pipeline, config::Policy::peer_groups, config::Policy::dw,
+                      config::Policy::partition, config::Policy::lancet, config::Policy::automatic}) {
     config.overlap.policy = policy;
     const Run found = run(config, 2, 20, costs);
     INFO(config::name(policy) << " ran " << found.policy << ", " << found.instructions << " instructions");

@@ -18,7 +18,15 @@ enum class Router { switch_top1, batch_prioritized };  // "switch", "batch_prior
 enum class AuxLossScope { rank, global };
 enum class Optimizer { adamw, sgd };
 enum class LrSchedule { constant, linear, cosine, wsd };
-enum class Policy { sequential, expert_pipeline, dw, partition, lancet, automatic };  // the last one's word is "auto"
+enum class Policy {
+  sequential,
+  expert_pipeline,
+  peer_groups,
+  dw,
+  partition,
+  lancet,
+  automatic
+};                                              // the last one's word is "auto"
 enum class Transport { automatic, mpi, self };  // "auto": mpi under a launcher, self without one
 enum class Device { cpu, cuda };
 
@@ -104,6 +112,7 @@ struct Overlap {
   std::int64_t parts = 0;           // exactly so many parts; 0: what pays, up to max_parts
   std::int64_t groups_per_moe = 5;  // gamma: groups of instructions between two MoE layers
   std::int64_t max_range = 16;      // iota: groups in one partition range
+  std::int64_t reach = -1;          // groups before and after each MoE layer in its range; -1: what pays
   std::string profile;  // file of measured costs (cost/profile.h); the program makes an empty one its own default
   friend bool operator==(const Overlap&, const Overlap&) = default;
 };

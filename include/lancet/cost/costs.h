@@ -1,5 +1,5 @@
 // What instructions and communication cost, as the planner asks it (Lancet, sections 3 and 5.1). Answers come from a
-// measured profile (profile.h); nothing is guessed in code.
+// measured profile (profile.h) or from a declared machine (hardware.h); nothing is guessed in code.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -54,6 +54,10 @@ class Costs {
  public:
   virtual ~Costs() = default;
   virtual std::optional<double> compute_ms(std::string_view op_key) const = 0;  // nothing: not known
+  // Of an instruction: what is kept under its op_key, unless the costs follow from its work (hardware.h).
+  virtual std::optional<double> op_ms(const ir::Program& program, const ir::Instruction& instruction) const {
+    return compute_ms(op_key(program, instruction));
+  }
   virtual double all_to_all_ms(double bytes) const = 0;
   virtual double all_reduce_ms(double bytes) const = 0;
   virtual CoreCost all_to_all_core() const = 0;

@@ -33,8 +33,10 @@ void gradient(GradientContext& g) {
   g.add(1, results[1]);
 }
 
-Work work(const OpInput& in) {
-  const double bytes = double(ir::bytes(in.operands[0]));
+Work work(const OpInput& in) {  // of the tokens, however many slots there are
+  const TensorType& slots = in.operands[0];
+  const double bytes =
+      double(std::min(slots.shape.rows(), in.operands[1].shape[0]) * slots.shape.back()) * size_of(slots.dtype);
   return {bytes, 2 * bytes};
 }
 Work work_dx(const OpInput& in) {

@@ -29,7 +29,12 @@ void gradient(GradientContext& g) {
   g.add(0, g.emit("dispatch_dx", {g.result_gradient(0), forward.operands[1]}, {{"batch", batch}}, ir::Role::dx)[0]);
 }
 
-Work work(const OpInput& in) { return {0, 2 * double(ir::bytes(in.operands[0]))}; }
+// Every token's row is read and written once, however many slots the buffer has.
+Work work(const OpInput& in) {
+  const TensorType& first = in.operands[0];
+  const std::int64_t rows = std::min(first.shape.rows(), in.operands[1].shape[0]);
+  return {0, 2 * double(rows * first.shape.back()) * size_of(first.dtype)};
+}
 
 const OpDef table[] = {
     {.name = "dispatch",

@@ -56,21 +56,27 @@ void gradient(GradientContext& g) {
   g.replace(2, dw[1]);
 }
 
-// Work over the rows expected to be filled; rows and both feature extents per expert.
-Work product(const Shape& rows, std::int64_t n, const OpInput& in, double result_bytes) {
-  return {2.0 * double(expected_rows(in, rows.rows()) * rows.back()) * double(n), bytes_of(in) + result_bytes};
+// Work over the rows expected to be filled; rows and both feature extents per expert. whole_bytes: of what does not
+// come in rows.
+Work product(const Shape& rows, std::int64_t n, const OpInput& in, double row_bytes, double whole_bytes) {
+  const double filled = double(expected_rows(in, rows.rows()));
+  return {2.0 * filled * double(rows.back()) * double(n), row_bytes * filled / double(rows.rows()) + whole_bytes};
 }
+double bytes_at(const OpInput& in, std::size_t operand) { return double(ir::bytes(in.operands[operand])); }
 Work work(const OpInput& in) {
   const Shape &x = in.operands[0].shape, &w = in.operands[1].shape;
-  return product(x, w[1], in, double(x.rows() * w[1]) * size_of(in.operands[0].dtype));
+  const double rows = bytes_at(in, 0) + double(x.rows() * w[1]) * size_of(in.operands[0].dtype);
+  return product(x, w[1], in, rows, bytes_of(in) - bytes_at(in, 0));
 }
 Work work_dx(const OpInput& in) {
   const Shape &dy = in.operands[0].shape, &w = in.operands[1].shape;
-  return product(dy, w[2], in, double(dy.rows() * w[2]) * size_of(in.operands[0].dtype));
+  const double rows = bytes_at(in, 0) + double(dy.rows() * w[2]) * size_of(in.operands[0].dtype);
+  return product(dy, w[2], in, rows, bytes_of(in) - bytes_at(in, 0));
 }
 Work work_dw(const OpInput& in) {
   const Shape &dy = in.operands[0].shape, &x = in.operands[1].shape;
-  return product(dy, x[2], in, 4.0 * double(dy[0] * dy[2] * x[2]));
+  const double rows = bytes_at(in, 0) + bytes_at(in, 1);
+  return product(dy, x[2], in, rows, bytes_of(in) - rows + 4.0 * double(dy[0] * dy[2] * x[2]));
 }
 
 const Attributes sample_route{{"capacity", 8}, {"tokens", 16}};

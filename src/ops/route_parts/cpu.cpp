@@ -54,6 +54,24 @@ Kernel bind_split_capacity(const KernelArgs& args) {
   };
 }
 
+Kernel bind_split_peers(const KernelArgs& args) {
+  const Route whole(args.operands[0]), part(args.results[0]);
+  const std::int64_t parts = args.attributes.integer("parts"), ranks = args.attributes.integer("ranks");
+  const std::int64_t group = ranks / parts, rank = args.comm ? args.comm->rank() : 0;
+  const std::int64_t theirs = (rank / group + args.attributes.integer("part")) % parts;
+  return [=]() -> Status {
+    const std::int32_t *begin = whole.layout.begin(whole.data), *end = whole.layout.end(whole.data);
+    const std::int64_t first = theirs * group * (whole.layout.experts / ranks),
+                       last = first + whole.layout.experts / parts;
+    for (std::int64_t e = 0; e < whole.layout.experts; ++e) {
+      const bool mine = e >= first && e < last;
+      part.layout.begin(part.data)[e] = begin[e];
+      part.layout.end(part.data)[e] = mine ? end[e] : begin[e];
+    }
+    return {};
+  };
+}
+
 Kernel bind_join_route(const KernelArgs& args) {
   const Route whole(args.results[0]);
   std::vector<Route> parts;
@@ -101,11 +119,8 @@ Kernel bind_sum(const KernelArgs& args) {
 }
 
 const CpuKernel table[] = {
-    {"split_route", bind_split},
-    {"split_capacity", bind_split_capacity},
-    {"join_route", bind_join_route},
-    {"join_rows", bind_join_rows},
-    {"sum", bind_sum},
+    {"split_route", bind_split},     {"split_capacity", bind_split_capacity}, {"split_peers", bind_split_peers},
+    {"join_route", bind_join_route}, {"join_rows", bind_join_rows},           {"sum", bind_sum},
 };
 
 }  // namespace

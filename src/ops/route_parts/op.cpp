@@ -3,6 +3,10 @@
 //       [first, first + tokens); it owns the slots after those of the part before.
 //   split_capacity(route) {part, parts, capacity}: the slots [part * C / parts, (part + 1) * C / parts) of every
 //       expert; a route of no tokens, for all-to-alls and experts only.
+//   split_peers(route) {part, parts, ranks}: the slots of experts that live on the part-th group of ranks from this
+//       rank's own on (the ranks in `parts` groups of neighbours); likewise of no tokens. Part 0 stays in the group,
+//       and in every part each group sends to one other (FasterMoE's exchanges by groups of workers). On the expert
+//       lane, since a rank's number decides.
 //   join_route(part...) -> the whole; join_rows(rows of each part...) -> where each expert's rows begin and end, all
 //       parts together.
 //   sum(part...): results that add up.
@@ -27,6 +31,15 @@ Inferred infer_split_capacity(const OpInput& in) {
   const std::int64_t part = in.attributes.integer("part"), parts = in.attributes.integer("parts");
   if (!is_route(in.operands[0]) || part < 0 || part >= parts || in.attributes.integer("capacity") < 1)
     return expected("a route[T,E] and one of its parts");
+  return Types{{DType::route, {0, in.operands[0].shape[1]}}};
+}
+
+Inferred infer_split_peers(const OpInput& in) {
+  const std::int64_t part = in.attributes.integer("part"), parts = in.attributes.integer("parts"),
+                     ranks = in.attributes.integer("ranks");
+  if (!is_route(in.operands[0]) || part < 0 || part >= parts || ranks < 1 || ranks % parts ||
+      in.operands[0].shape[1] % ranks)
+    return expected("a route[T,E], one of its parts and ranks that divide E and that the parts divide");
   return Types{{DType::route, {0, in.operands[0].shape[1]}}};
 }
 
@@ -60,6 +73,16 @@ const OpDef table[] = {
      .infer = infer_split_capacity,
      .samples = {{{{{DType::route, {16, 4}}, Fill::route}},
                   {{"capacity", 5}, {"tokens", 16}, {"part", 1}, {"parts", 2}}}},
+     .kind = Kind::part_helper},
+    {.name = "split_peers",
+     .required = 1,
+     .most = 1,
+     .infer = infer_split_peers,
+     .samples = {{{{{DType::route, {16, 4}}, Fill::route}},
+                  {{"capacity", 5}, {"tokens", 16}, {"part", 1}, {"parts", 2}, {"ranks", 2}}},
+                 {{{{DType::route, {16, 4}}, Fill::route}},
+                  {{"capacity", 5}, {"tokens", 16}, {"part", 0}, {"parts", 2}, {"ranks", 4}}}},
+     .lane = ir::Lane::expert,
      .kind = Kind::part_helper},
     {.name = "join_route",
      .required = 1,

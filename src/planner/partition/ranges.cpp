@@ -130,6 +130,22 @@ std::vector<Range> choose_forward_ranges(const Step& step, const PartitionLimits
   return result;
 }
 
+std::vector<Range> ranges_of_reach(const Step& step, const PartitionLimits& limits, int parts) {
+  const std::vector<std::size_t> groups = forward_groups(step, limits.groups_per_moe);
+  std::vector<int> layers;  // groups with a gate
+  for (std::size_t g = 0; g + 1 < groups.size(); ++g)
+    if (makes_route(step.program(), step.program().instructions[groups[g]])) layers.push_back(int(g));
+  std::vector<Range> ranges;
+  int free = 0;  // the first group that no range has
+  for (std::size_t l = 0; l < layers.size(); ++l) {
+    const int next = l + 1 < layers.size() ? layers[l + 1] : int(groups.size()) - 1;
+    const int begin = std::max(free, layers[l] - limits.reach), end = std::min(next, layers[l] + limits.reach + 1);
+    ranges.push_back({int(groups[std::size_t(begin)]), int(groups[std::size_t(end)]), parts});
+    free = end;
+  }
+  return ranges;
+}
+
 Split split_of(const Step& step, const std::vector<Range>& ranges, bool with_backward) {
   Split split = step.whole(Cut::batch);
   const auto& instructions = step.program().instructions;

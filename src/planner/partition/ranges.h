@@ -16,6 +16,10 @@ std::vector<std::size_t> forward_groups(const Step& step, int groups_per_moe);
 // Ranges of instructions [begin, end), parts > 1, by the dynamic programme; the cost of a range is its list schedule.
 std::vector<Range> choose_forward_ranges(const Step& step, const PartitionLimits& limits);
 
+// One range around each MoE layer, `reach` groups before and after it (fewer where another layer's range, or the end,
+// is nearer), all in so many parts (Lancet, Fig. 6).
+std::vector<Range> ranges_of_reach(const Step& step, const PartitionLimits& limits, int parts);
+
 // The split that these ranges of the forward pass mean; with_backward: the same for the instructions that are their
 // gradients with respect to activations.
 Split split_of(const Step& step, const std::vector<Range>& ranges, bool with_backward);

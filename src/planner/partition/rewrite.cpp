@@ -218,15 +218,17 @@ class Rewriter {
 
   std::vector<TensorId> split_route(TensorId route, const Instruction& user, int parts) {
     const std::int64_t tokens = source_.type(route).shape[0], experts = source_.type(route).shape[1];
-    const bool batch = split_.cut == Cut::batch;
+    const bool batch = split_.cut == Cut::batch, peers = split_.cut == Cut::peers;
     std::vector<TensorId> made;
     for (std::int64_t p = 0; p < parts; ++p) {
-      Instruction split{
-          batch ? "split_route" : "split_capacity",        {route}, {}, {}, {}, ir::Lane::compute, user.role,
-          fmt::format("{}.route/{}", layer(user.label), p)};
+      const char* op = batch ? "split_route" : peers ? "split_peers" : "split_capacity";
+      Instruction split{op, {route},          {},        {},
+                        {}, ops::op(op).lane, user.role, fmt::format("{}.route/{}", layer(user.label), p)};
       if (batch) {
         split.attributes = {{"first", p * (tokens / parts)}, {"tokens", tokens / parts}};
         if (p > 0) split.operands.push_back(made.back());
+      } else if (peers) {
+        split.attributes = {{"ranks", ranks_of(route)}};
       } else {
         split.attributes = {{"capacity", capacity(route)}};
       }
@@ -237,6 +239,13 @@ class Rewriter {
       emit(std::move(split), -1);
     }
     return made;
+  }
+
+  std::int64_t ranks_of(TensorId route) const {
+    for (const Instruction& at : source_.instructions)
+      if (ops::kind(at) == ops::Kind::counts && at.operands[0] == route) return at.attributes.integer("ranks");
+    LANCET_CHECK(false, "nothing counts rows of the route {}", source_.display(route));
+    return 0;
   }
 
   // C of the layer: what puts tokens into the slots of the route says it.

@@ -9,8 +9,9 @@ namespace lancet::planner {
 
 // How a MoE layer's tokens are shared out over parts.
 enum class Cut {
-  batch,    // by sequences: part p has the tokens of its slice of the batch
-  capacity  // by slots of each expert, around the experts only (Tutel)
+  batch,     // by sequences: part p has the tokens of its slice of the batch
+  capacity,  // by slots of each expert, around the experts only (Tutel)
+  peers      // by groups of ranks that the tokens go to, around the experts only (FasterMoE)
 };
 
 struct Split {

@@ -1,0 +1,56 @@
+// What a point came to, and the file of such records: points.jsonl, one JSON object a line.
+#pragma once
+#include <filesystem>
+#include <optional>
+#include <set>
+#include <string>
+
+#include "lancet/experiment/experiment.h"
+
+namespace lancet::experiment {
+
+// Milliseconds of one step; of a measured run medians over its steps. communication: a communication lane is busy;
+// exposed: and the compute lane is not.
+struct Times {
+  double step = 0, compute = 0, all_to_all = 0, all_reduce = 0, communication = 0, exposed = 0;
+};
+
+struct Outcome {
+  std::string status = "ok";           // or "out of memory", "failed"
+  std::string why;                     // it failed, in one line
+  std::string runs;                    // the policy that runs: sequential where the one asked for gains nothing
+  int parts = 1;                       // k: the most that an instruction is split in
+  Times times;                         // unless it is out of memory or failed
+  std::optional<double> predicted_ms;  // of a measured run
+  std::optional<double> forward_ms, experts_ms;  // simulated: the forward pass; all work of experts
+  double memory_gib = 0;              // of a rank: simulated: parameters, states and arena; measured: its arena
+  std::optional<double> planning_ms;  // measured here
+  int steps = 0;                      // that the medians are of
+  std::string place;  // measured runs: CPU; simulated: the machine that planned where planning was timed
+};
+
+struct Origin {
+  std::string commit;   // of the sources
+  std::string routing;  // how tokens spread over experts
+};
+
+// One line, without its end.
+std::string to_line(const Experiment& experiment, const Point& point, const Outcome& outcome, const Origin& origin);
+
+// The file of a sweep. Records are appended whole; what an interruption left of a last line is dropped.
+class RecordFile {
+ public:
+  // Reads what is there. Points that are not of `points` (another program, other settings) are moved to FILE.1. Data
+  // error: a line that is no record.
+  static Result<RecordFile> open(const std::filesystem::path& path, const std::vector<Point>& points);
+  bool has(const std::string& id) const { return ids_.contains(id); }
+  std::size_t size() const { return ids_.size(); }
+  Status append(const std::string& id, const std::string& line);
+
+ private:
+  explicit RecordFile(std::filesystem::path path) : path_(std::move(path)) {}
+  std::filesystem::path path_;
+  std::set<std::string> ids_;
+};
+
+}  // namespace lancet::experiment

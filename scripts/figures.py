@@ -1,0 +1,440 @@
+#!/usr/bin/env python3
+"""Tables (CSV, Markdown) and plots (SVG) of experiments, with the Lancet paper's claims beside ours.
+
+Reads DIR/points/EXPERIMENT/points.jsonl as `lancet bench sweep` writes them and makes DIR/EXPERIMENT.{csv,md,svg} and
+DIR/claims.md. Every table has a column `network` (simulated, emulated, measured), every plot says it in its title, and no
+plot mixes them without different marks.
+"""
+import argparse
+import csv
+import json
+import statistics
+import sys
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("svg")
+import matplotlib.pyplot as plt  # noqa: E402
+
+ROOT = Path(__file__).resolve().parent.parent
+EXPERIMENTS = ["fig02", "fig06", "fig11", "fig12", "fig13", "fig14", "fig15", "fig16", "scale"]
+COLUMNS = ["network", "hardware", "label", "model", "gate", "ranks", "hosts", "batch", "policy", "status", "runs", "k",
+           "step_ms", "compute_ms", "all_to_all_ms", "all_reduce_ms", "communication_ms", "exposed_ms", "forward_ms",
+           "experts_ms", "predicted_ms", "planning_ms", "memory_gib", "steps", "routing", "place", "commit"]
+BASELINES = ["RAF", "DeepSpeed", "Tutel", "FasterMoE"]
+PAPER_BASELINES = ["RAF", "DeepSpeed", "Tutel"]  # FasterMoE is not in the paper's comparison
+COLOURS = {"RAF": "#8c8c8c", "DeepSpeed": "#c9a227", "Tutel": "#4c8bbe", "FasterMoE": "#7d5ba6", "Lancet": "#c0392b",
+           "only dW": "#5b9e4d", "only partition": "#d98841"}
+SHORT = {"p3dn-v100": "V100", "p4de-a100": "A100"}
+
+
+def read(folder):
+    points = [json.loads(line) for line in (folder / "points.jsonl").read_text().splitlines()]
+    for point in points:
+        point["family"] = "Tutel" if point["policy"].startswith("Tutel") else point["policy"]
+    return points
+
+
+def group(points, *keys):
+    groups = {}
+    for point in points:
+        groups.setdefault(tuple(point[key] for key in keys), []).append(point)
+    return groups
+
+
+def best_of_families(points):
+    """The best k of Tutel stands for it, as in the paper; the others stand for themselves."""
+    found = {}
+    for point in points:
+        held = found.get(point["family"])
+        better = held is None or held["status"] != "ok" or (
+            point["status"] == "ok" and point["step_ms"] < held["step_ms"])
+        if better:
+            found[point["family"]] = point
+    return found
+
+
+def place_of(point):
+    label = f", {point['label']}" if point["label"] else ""
+    return f"{point['model']}, {SHORT.get(point['hardware'], point['hardware'])}{label}"
+
+
+def number(value, digits=1):
+    return "" if value is None else f"{value:.{digits}f}"
+
+
+def markdown(header, rows):
+    lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
+    return lines + ["| " + " | ".join(str(cell) for cell in row) + " |" for row in rows]
+
+
+def networks(points):
+    if not points:
+        return "emulated"  # earlier runs only
+    return ", ".join(sorted({point["network"] for point in points}))
+
+
+def sources(points):
+    """One line that says where the numbers come from."""
+    commits = sorted({point["commit"] for point in points})
+    places = sorted({point["place"] for point in points if point.get("place")})
+    routing = sorted({point["routing"] for point in points})
+    if not points:
+        return "Network: emulated. The runs are those of overlap.csv and overlap-rates.csv (scripts/bench-overlap.sh)."
+    text = f"Network: {networks(points)}. Routing: {'; '.join(routing)}. Commit {', '.join(commits)}."
+    return text + (f" Measured on {', '.join(places)}." if places else "")
+
+
+def save(figure, path):
+    figure.tight_layout()
+    # No date and fixed ids: the same points give the same file.
+    figure.savefig(path, metadata={"Date": None})
+    plt.close(figure)
+
+
+def write_csv(points, path):
+    with open(path, "w", newline="") as file:
+        table = csv.DictWriter(file, fieldnames=COLUMNS, extrasaction="ignore", restval="", lineterminator="\n")
+        table.writeheader()
+        table.writerows({key: ("" if value is None else value) for key, value in point.items()} for point in points)
+
+
+# Figures 11 and 12
+
+def speed_ups(points, baselines=PAPER_BASELINES):
+    """By place and ranks: Lancet against the best baseline that fits."""
+    result = {}
+    for (*_, ), rows in group(points, "hardware", "label", "model", "ranks").items():
+        by = best_of_families(rows)
+        others = [by[name]["step_ms"] for name in baselines if name in by and by[name]["status"] == "ok"]
+        if others and by["Lancet"]["status"] == "ok":
+            result[(rows[0]["hardware"], place_of(rows[0]), rows[0]["ranks"])] = min(others) / by["Lancet"]["step_ms"]
+    return result
+
+
+def iteration(points, path, title):
+    places = group(points, "hardware", "label", "model")
+    figure, axes = plt.subplots(-(-len(places) // 2), 2, figsize=(11, 3.1 * -(-len(places) // 2)), squeeze=False)
+    rows = []
+    for axis, here in zip(axes.flat, places.values()):
+        names = [name for name in [*BASELINES, "Lancet"] if any(point["family"] == name for point in here)]
+        ranks = sorted({point["ranks"] for point in here})
+        for r, count in enumerate(ranks):
+            by = best_of_families([point for point in here if point["ranks"] == count])
+            for n, name in enumerate(names):
+                x = r + (n - (len(names) - 1) / 2) * 0.16
+                point = by[name]
+                fits = point["status"] == "ok"
+                if fits:
+                    axis.bar(x, point["step_ms"], 0.15, color=COLOURS[name], label=name if r == 0 else None)
+                else:
+                    axis.plot(x, 0, "rx")
+                gain = ""
+                if fits and by["Lancet"]["status"] == "ok":
+                    gain = number(point["step_ms"] / by["Lancet"]["step_ms"], 2)
+                rows.append([place_of(point), count, name, number(point.get("step_ms")) if fits else "out of memory",
+                             number(point.get("exposed_ms")) if fits else "", point["k"], gain, point["network"]])
+        axis.set_xticks(range(len(ranks)), ranks)
+        axis.set_title(f"{place_of(here[0])} ({networks(here)})", fontsize=9)
+        axis.set_ylabel("ms a step")
+        axis.set_xlabel("GPUs")
+    axes.flat[0].legend(fontsize=7, ncol=2)
+    figure.suptitle(f"{title}: {networks(points)}", fontsize=11)
+    save(figure, path)
+    return markdown(["model, cluster", "GPUs", "schedule", "step, ms", "exposed, ms", "k", "step / Lancet's", "network"],
+                    rows)
+
+
+# Figure 2
+
+def breakdown(points, path, title):
+    rows, bars = [], []
+    for point in points:
+        if point["policy"] != "DeepSpeed" or point["status"] != "ok":
+            continue
+        step, a2a, experts = point["step_ms"], point["all_to_all_ms"], point["experts_ms"]
+        # Only what runs in turn with the experts' layers can be hidden: bounds of the paper's Fig. 2.
+        current, ideal = step - min(experts, a2a), max(step - a2a, point["compute_ms"])
+        rows.append([place_of(point), point["ranks"], number(step), number(a2a), number(experts), number(a2a / experts, 2),
+                     number(current), number(ideal), point["network"]])
+        bars.append((f"{point['model'][5]} {point['ranks']}", step, current, ideal))
+    figure, axis = plt.subplots(figsize=(8, 3.4))
+    for i, (_, *values) in enumerate(bars):
+        for j, (value, colour) in enumerate(zip(values, ("#8c8c8c", "#4c8bbe", "#5b9e4d"))):
+            axis.bar(i + (j - 1) * 0.27, value, 0.25, color=colour,
+                     label=("original", "experts hidden", "all-to-all hidden")[j] if i == 0 else None)
+    axis.set_xticks(range(len(bars)), [bar[0] for bar in bars])
+    axis.set_xlabel("GPT2-(S|L)-MoE, GPUs")
+    axis.set_ylabel("ms a step")
+    axis.legend(fontsize=8)
+    axis.set_title(f"{title}: {networks(points)}", fontsize=10)
+    save(figure, path)
+    return markdown(["model, cluster", "GPUs", "original, ms", "all-to-all, ms", "experts, ms", "all-to-all / experts",
+                     "experts hidden, ms", "all-to-all hidden, ms", "network"], rows)
+
+
+# Figure 6
+
+def reach_of(point):
+    return -1 if point["policy"] == "whole" else int(point["policy"].split(",")[0].split()[1])
+
+
+def partition_range(points, path, title):
+    places = group(points, "hardware", "label", "model")
+    figure, axes = plt.subplots(1, len(places), figsize=(10, 3.4), squeeze=False)
+    rows = []
+    for axis, here in zip(axes.flat, places.values()):
+        reaches = sorted({reach_of(point) for point in here})
+        times = []
+        for reach in reaches:
+            best = min((point for point in here if reach_of(point) == reach), key=lambda point: point["forward_ms"])
+            times.append(best["forward_ms"])
+            rows.append([place_of(best), "whole" if reach < 0 else reach, best["k"], number(best["forward_ms"], 2),
+                         number(times[0] / best["forward_ms"], 3), best["network"]])
+        axis.plot(range(len(times)), times, "o-", color=COLOURS["Lancet"])
+        axis.set_xticks(range(len(times)), ["orig." if reach < 0 else reach for reach in reaches])
+        axis.set_xlabel("groups before and after the MoE layer")
+        axis.set_ylabel("forward pass, ms")
+        axis.set_title(f"{place_of(here[0])} ({networks(here)})", fontsize=9)
+    figure.suptitle(f"{title}: {networks(points)}", fontsize=11)
+    save(figure, path)
+    return markdown(["model, cluster", "reach", "best k", "forward, ms", "speed-up", "network"], rows)
+
+
+# Figures 13 and 16
+
+def parts_of(point):
+    overlapped = point["communication_ms"] - point["exposed_ms"]
+    return point["compute_ms"] - overlapped, overlapped, point["exposed_ms"]
+
+
+def decomposition(points, path, title):
+    places = group(points, "hardware", "label", "model")
+    figure, axes = plt.subplots(-(-len(places) // 2), 2, figsize=(10, 3 * -(-len(places) // 2)), squeeze=False)
+    rows = []
+    for axis, here in zip(axes.flat, places.values()):
+        by = best_of_families(here)
+        names = [name for name in [*BASELINES, "Lancet"] if name in by and by[name]["status"] == "ok"]
+        for i, name in enumerate(names):
+            compute, overlapped, exposed = parts_of(by[name])
+            base = 0
+            for value, colour, label in ((compute, "#5b9e4d", "computation alone"), (overlapped, "#c9a227", "overlapped"),
+                                         (exposed, "#c0392b", "communication alone")):
+                axis.barh(i, value, left=base, color=colour, label=label if i == 0 else None)
+                base += value
+            cut = 1 - by["Lancet"]["exposed_ms"] / by[name]["exposed_ms"] if name != "Lancet" else None
+            rows.append([place_of(by[name]), name, by[name]["k"], number(by[name]["step_ms"]), number(compute),
+                         number(overlapped), number(exposed), f"{100 * cut:.0f}%" if cut is not None else "",
+                         by[name]["network"]])
+        axis.set_yticks(range(len(names)), names)
+        axis.set_xlabel("ms a step")
+        axis.set_title(f"{place_of(here[0])} ({networks(here)})", fontsize=9)
+    axes.flat[0].legend(fontsize=7)
+    figure.suptitle(f"{title}: {networks(points)}", fontsize=11)
+    save(figure, path)
+    return markdown(["model, cluster", "schedule", "k", "step, ms", "computation alone", "overlapped",
+                     "communication alone", "cut by Lancet", "network"], rows)
+
+
+def ablation(points, path, title):
+    places = group(points, "hardware", "label", "model")
+    names = ["DeepSpeed", "only dW", "only partition", "Lancet"]
+    figure, axis = plt.subplots(figsize=(10, 3.6))
+    rows = []
+    for i, here in enumerate(places.values()):
+        by = best_of_families(here)
+        for n, name in enumerate(names):
+            gain = by["RAF"]["step_ms"] / by[name]["step_ms"]
+            axis.bar(i + (n - 1.5) * 0.2, gain, 0.18, color=COLOURS[name], label=name if i == 0 else None)
+            rows.append([place_of(by[name]), name, number(by[name]["step_ms"]), number(gain, 3), by[name]["runs"],
+                         by[name]["network"]])
+    axis.axhline(1, color="black", linewidth=0.8)
+    axis.set_ylim(0.8)
+    axis.set_xticks(range(len(places)), [place_of(here[0]).replace(", ", "\n", 2) for here in places.values()], fontsize=7)
+    axis.set_ylabel("speed-up over RAF")
+    axis.legend(fontsize=7)
+    axis.set_title(f"{title}: {networks(points)}", fontsize=10)
+    save(figure, path)
+    return markdown(["model, cluster", "schedule", "step, ms", "speed-up over RAF's way", "runs", "network"], rows)
+
+
+# Figure 14
+
+def earlier_runs():
+    """Rows of scripts/bench-overlap.sh: emulated runs with their predictions."""
+    found = []
+    for name in ("overlap", "overlap-rates"):
+        path = ROOT / f"docs/results/{name}.csv"
+        if not path.is_file():
+            continue
+        for row in csv.DictReader(open(path)):
+            found.append({"network": "emulated", "hardware": f"{row['hosts']} hosts, {row['rate']}", "label": name + ".csv",
+                          "model": row["what"], "policy": row["policy"] + (f" k={row['parts']}" if row["parts"] != "0" else ""),
+                          "status": "ok", "step_ms": float(row["step_ms"]), "predicted_ms": float(row["predicted_ms"])})
+    return found
+
+
+def accuracy(points, path, title):
+    rows = [point for point in points + earlier_runs() if point["status"] == "ok" and point.get("predicted_ms")]
+    figure, axis = plt.subplots(figsize=(5, 4.6))
+    for network, mark in (("measured", "o"), ("emulated", "^")):
+        here = [row for row in rows if row["network"] == network]
+        if here:
+            axis.loglog([row["step_ms"] for row in here], [row["predicted_ms"] for row in here], mark, label=network,
+                        markerfacecolor="none")
+    low, high = min(row["step_ms"] for row in rows), max(row["step_ms"] for row in rows)
+    axis.plot([low, high], [low, high], color="black", linewidth=0.8)
+    axis.set_xlabel("measured step, ms")
+    axis.set_ylabel("predicted step, ms")
+    axis.legend()
+    axis.set_title(f"{title} (marks: where)", fontsize=10)
+    save(figure, path)
+    table = [[row["network"], row["hardware"], row["label"], row["model"], row.get("gate", ""), row["policy"],
+              number(row["step_ms"]), number(row["predicted_ms"]),
+              f"{100 * (row['predicted_ms'] / row['step_ms'] - 1):+.1f}%"] for row in rows]
+    return markdown(["network", "where", "from", "model", "gate", "schedule", "measured, ms", "predicted, ms", "error"], table)
+
+
+def errors(points):
+    rows = [point for point in points + earlier_runs() if point["status"] == "ok" and point.get("predicted_ms")]
+    found = {}
+    for row in rows:
+        found.setdefault(row["network"], []).append(abs(row["predicted_ms"] / row["step_ms"] - 1))
+    return found
+
+
+# Figure 15 and the scale
+
+def planning(points, path, title):
+    places = group(points, "hardware", "label", "model")
+    figure, axis = plt.subplots(figsize=(7, 3.6))
+    rows = []
+    for here in places.values():
+        here = sorted(here, key=lambda point: point["ranks"])
+        axis.plot([p["ranks"] for p in here], [p["planning_ms"] / 1e3 for p in here], "o-", label=place_of(here[0]))
+        rows += [[place_of(p), p["ranks"], number(p["planning_ms"] / 1e3, 2), p["k"], p["place"]] for p in here]
+    axis.set_xscale("log", base=2)
+    axis.set_ylim(0)
+    axis.set_xlabel("GPUs planned for")
+    axis.set_ylabel("planning, s (measured)")
+    axis.legend(fontsize=7)
+    axis.set_title(f"{title}, measured on {points[0]['place']}", fontsize=9)
+    save(figure, path)
+    return markdown(["model, cluster", "GPUs", "planning, s (measured)", "k", "on"], rows)
+
+
+def scale(points, path, title):
+    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 3.8))
+    names = list(dict.fromkeys(point["family"] for point in points))
+    rows = []
+    for name in names:
+        best = [best_of_families(here)[name] for _, here in sorted(group(points, "ranks").items())]
+        best = [point for point in best if point["status"] == "ok"]
+        left.plot([p["ranks"] for p in best], [p["step_ms"] for p in best], "o-", color=COLOURS[name], label=name, markersize=3)
+        right.plot([p["ranks"] for p in best], [p["planning_ms"] / 1e3 for p in best], "o-", color=COLOURS[name], label=name,
+                   markersize=3)
+    for ranks, here in sorted(group(points, "ranks").items()):
+        by = best_of_families(here)
+        fastest = min((p for p in by.values() if p["status"] == "ok"), key=lambda p: p["step_ms"], default=None)
+        for name in names:
+            p = by[name]
+            fits = p["status"] == "ok"
+            rows.append([ranks[0], name, number(p.get("step_ms"), 2) if fits else "out of memory",
+                         number(p.get("compute_ms"), 2), number(p.get("all_to_all_ms"), 2), number(p.get("exposed_ms"), 2), p["k"],
+                         p["runs"], "*" if p is fastest else "", number(p["planning_ms"] / 1e3, 2), p["network"]])
+    for axis, what in ((left, "ms a step (simulated)"), (right, "planning, s (measured)")):
+        axis.set_xscale("log", base=2)
+        axis.set_ylim(0)
+        axis.set_xlabel("ranks")
+        axis.set_ylabel(what)
+    left.legend(fontsize=7)
+    figure.suptitle(f"{title}: steps simulated, planning measured on {points[0]['place']}", fontsize=10)
+    save(figure, path)
+    return markdown(["ranks", "schedule", "step, ms", "computation", "all-to-all", "exposed", "k", "runs", "fastest",
+                     "planning, s (measured)", "network"], rows)
+
+
+# The paper's claims
+
+def summary(values):
+    return f"{max(values):.2f} / {statistics.mean(values):.2f}" if values else "-"
+
+
+def claims(found):
+    rows = []
+
+    def add(what, paper, ours, network):
+        rows.append([what, paper, ours, network])
+
+    for name, gate, paper in (("fig11", "Switch", {"p3dn-v100": "1.30 / 1.22", "p4de-a100": "1.21 / 1.17"}),
+                              ("fig12", "batch-prioritized", {"p3dn-v100": "1.24 / 1.21", "p4de-a100": "1.24 / 1.17"})):
+        for hardware, claim in paper.items():
+            if name not in found:
+                continue
+            gains = speed_ups(found[name])
+            labels = sorted({p["label"] for p in found[name] if p["hardware"] == hardware})
+            for label in labels:
+                mine = [g for (h, where, _), g in gains.items() if h == hardware and (not label or label in where)]
+                add(f"speed-up over the best of RAF, DeepSpeed, Tutel, maximum / mean; {gate}, {SHORT[hardware]}"
+                    f"{', ' + label if label else ''} (Fig. {name[3:]})", claim, summary(mine), "simulated")
+    if "fig13" in found:
+        for hardware, paper in (("p3dn-v100", {"RAF": 83, "Tutel": 77}), ("p4de-a100", {"RAF": 69, "Tutel": 66})):
+            for baseline, claim in paper.items():
+                cuts = []
+                for here in group([p for p in found["fig13"] if p["hardware"] == hardware], "label", "model").values():
+                    by = best_of_families(here)
+                    cuts.append(100 * (1 - by["Lancet"]["exposed_ms"] / by[baseline]["exposed_ms"]))
+                add(f"exposed communication cut against {baseline}, up to; {SHORT[hardware]} (Fig. 13)", f"{claim}%",
+                    f"{max(cuts):.0f}% (least {min(cuts):.0f}%)", "simulated")
+    if "fig02" in found:
+        ratios = [p["all_to_all_ms"] / p["experts_ms"] for p in found["fig02"] if p["policy"] == "DeepSpeed" and p["status"] == "ok"]
+        add("all-to-all time over experts' time, up to; V100 (Fig. 2)", "3.36", f"{max(ratios):.2f}", "simulated")
+    if "fig14" in found:
+        for network, values in sorted(errors(found["fig14"]).items()):
+            add("mean error of predicted steps (Fig. 14)", "3.83%",
+                f"{100 * statistics.mean(values):.1f}%, worst {100 * max(values):.1f}%, {len(values)} runs", network)
+    if "fig15" in found:
+        seconds = [p["planning_ms"] / 1e3 for p in found["fig15"]]
+        add("planning time, longest (Fig. 15)", "most below 20 min", f"{max(seconds):.1f} s", f"measured, {found['fig15'][0]['place']}")
+    lancets = [p for name in ("fig11", "fig12") for p in found.get(name, []) if p["policy"] == "Lancet" and p["status"] == "ok"]
+    if lancets:
+        add("most parts that Lancet chooses", "4", str(max(p["k"] for p in lancets)), "simulated")
+    return markdown(["claim", "paper", "here", "here is"], rows)
+
+
+MAKERS = {"fig02": breakdown, "fig06": partition_range, "fig11": iteration, "fig12": iteration, "fig13": decomposition,
+          "fig14": accuracy, "fig15": planning, "fig16": ablation, "scale": scale}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=ROOT / "docs/results")
+    parser.add_argument("--points", type=Path, help="folder of the sweeps (default: OUT/points)")
+    options = parser.parse_args()
+    plt.rcParams["svg.hashsalt"] = "lancet"
+    found = {}
+    for name in EXPERIMENTS:
+        folder = (options.points or options.out / "points") / name
+        there = (folder / "points.jsonl").is_file()
+        if not there and (name != "fig14" or not earlier_runs()):
+            print(f"{name}: no points", file=sys.stderr)
+            continue
+        points = found[name] = read(folder) if there else []
+        title = json.loads("\n".join(line for line in (ROOT / f"configs/experiments/{name}.json").read_text().splitlines()
+                                     if not line.lstrip().startswith("//")))["title"]
+        failed = [point for point in points if point["status"] == "failed"]
+        table = MAKERS[name](points, options.out / f"{name}.svg", title)
+        write_csv(points, options.out / f"{name}.csv")
+        heading = f"# {title}" + (f" (Fig. {int(name[3:])} of the paper)" if name.startswith("fig") else "")
+        notes = [f"{len(failed)} points failed: " + "; ".join(point["why"] for point in failed), ""] if failed else []
+        (options.out / f"{name}.md").write_text("\n".join(
+            [heading, "", f"`lancet bench sweep configs/experiments/{name}.json`. {sources(points)}", "", *notes,
+             f"![{title}]({name}.svg)", "", *table]) + "\n")
+    (options.out / "claims.md").write_text("\n".join(
+        ["# The paper's claims beside ours", "", "Made by `scripts/reproduce.sh`. What differs and why: [README.md](README.md).", "",
+         *claims(found)]) + "\n")
+
+
+if __name__ == "__main__":
+    main()

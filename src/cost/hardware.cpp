@@ -1,0 +1,155 @@
+#include "lancet/cost/hardware.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "lancet/base/hash.h"
+#include "lancet/ops/catalogue.h"
+
+namespace lancet::cost {
+namespace {
+
+constexpr double us = 1e-3;  // in milliseconds
+
+// Linear between the points, the last one's beyond them; below the first in proportion to n, as the number of tiles
+// that are in flight falls faster than the depth of each.
+double share_at(const std::vector<Efficiency>& points, double n) {
+  if (n <= points.front().n) return points.front().share * std::max(n, 1.0) / points.front().n;
+  for (std::size_t i = 1; i < points.size(); ++i)
+    if (n <= points[i].n) {
+      const Efficiency &a = points[i - 1], &b = points[i];
+      return a.share + (b.share - a.share) * (n - a.n) / (b.n - a.n);
+    }
+  return points.back().share;
+}
+
+// Products of an op: one an expert, whose ops say how many tokens they expect.
+double products_of(const ir::Program& program, const ir::Instruction& at) {
+  return at.attributes.has("tokens") ? double(program.type(at.operands[0]).shape[0]) : 1;
+}
+
+bool in_bf16(const ir::Program& program, const ir::Instruction& at) {
+  return !at.operands.empty() && program.type(at.operands[0]).dtype == DType::bf16;
+}
+
+// The time that the arithmetic of an op takes, memory aside.
+double arithmetic_ms(const Hardware::Device& device, const ir::Program& program, const ir::Instruction& at,
+                     double flops) {
+  const bool bf16 = in_bf16(program, at);
+  const double peak = (bf16 ? device.bf16_tflops : device.fp32_tflops) * 1e9;  // flops a millisecond
+  if (ops::kind(at) != ops::Kind::product) return flops / (device.vector_tflops * 1e9);
+  if (at.op.starts_with("attention")) return flops / (peak * device.attention_efficiency);
+  const double each = flops / products_of(program, at);
+  return flops / (peak * share_at(bf16 ? device.bf16_efficiency : device.fp32_efficiency, std::cbrt(each / 2)));
+}
+
+double link_bytes_per_ms(const Hardware& h) { return h.node.link_gb_per_s * h.node.link_efficiency * 1e6; }
+double nic_bytes_per_ms(const Hardware& h) {
+  return h.network.nics * h.network.nic_gbit_per_s / 8 * h.network.efficiency * 1e6;
+}
+
+}  // namespace
+
+int Hardware::nodes(int ranks) const { return int(std::ceil(ranks / node.devices)); }
+
+double op_ms(const Hardware& hardware, const ir::Program& program, const ir::Instruction& instruction) {
+  const ops::Work work = ops::work(program, instruction);
+  const Hardware::Device& device = hardware.device;
+  const double memory = work.bytes / (device.memory_gb_per_s * device.memory_efficiency * 1e6);
+  return device.launch_us * us + std::max(memory, arithmetic_ms(device, program, instruction, work.flops));
+}
+
+double all_to_all_ms(const Hardware& hardware, const Layout& layout, double bytes) {
+  if (layout.ranks == 1 || bytes <= 0) return 0;
+  const double others = layout.ranks - 1, local = layout.on_host() - 1, away = others - local;
+  const double within = bytes * local / others, between = bytes * away / others;
+  const double links = link_bytes_per_ms(hardware), nics = nic_bytes_per_ms(hardware);
+  if (layout.hosts == 1) return hardware.node.latency_us * us + within / links;
+  const Hardware::Network& network = hardware.network;
+  const double wire = between * layout.on_host() / nics, nodes = layout.hosts - 1;
+  const double direct =
+      network.latency_us * us + std::max({within / links, wire, (away - 1) * network.message_us * us});
+  // What goes to other nodes passes a link first, but for the share that is on its device already.
+  const double gathered = within + between * local / (local + 1);
+  const double two_steps = (network.latency_us + hardware.node.latency_us) * us + gathered / links +
+                           std::max(wire, (nodes - 1) * network.message_us * us);
+  return std::min(direct, local > 0 ? two_steps : direct);
+}
+
+double all_reduce_ms(const Hardware& hardware, const Layout& layout, double bytes) {
+  if (layout.ranks == 1 || bytes <= 0) return 0;
+  const double local = layout.on_host(), hosts = layout.hosts;
+  const double within = 2 * bytes * (local - 1) / local / link_bytes_per_ms(hardware);
+  if (layout.hosts == 1) return hardware.node.latency_us * us + within;
+  const double between = 2 * bytes * (hosts - 1) / hosts / nic_bytes_per_ms(hardware);
+  const double latency =
+      (local > 1 ? hardware.node.latency_us : 0) + 2 * std::ceil(std::log2(hosts)) * hardware.network.hop_us;
+  return latency * us + std::max(within, between);
+}
+
+HardwareCosts::HardwareCosts(Hardware hardware, Layout layout, std::optional<Profile> measured)
+    : hardware_(std::move(hardware)), layout_(layout), measured_(std::move(measured)) {}
+
+std::optional<double> HardwareCosts::compute_ms(std::string_view op_key) const {
+  return measured_ ? measured_->compute_ms(op_key) : std::nullopt;
+}
+
+std::optional<double> HardwareCosts::op_ms(const ir::Program& program, const ir::Instruction& instruction) const {
+  if (measured_)
+    if (const auto ms = measured_->compute_ms(op_key(program, instruction))) return ms;
+  return cost::op_ms(hardware_, program, instruction);
+}
+
+double HardwareCosts::all_to_all_ms(double bytes) const {
+  return wire_measured() ? measured_->all_to_all_ms(bytes) : cost::all_to_all_ms(hardware_, layout_, bytes);
+}
+double HardwareCosts::all_reduce_ms(double bytes) const {
+  return wire_measured() ? measured_->all_reduce_ms(bytes) : cost::all_reduce_ms(hardware_, layout_, bytes);
+}
+
+// The share of the device that moves the bytes is lost to computation for as long as the message takes.
+CoreCost HardwareCosts::core(double latency_ms, double ms_per_mb) const {
+  const Hardware::Overlap& overlap = hardware_.overlap;
+  return {overlap.core_share * latency_ms, overlap.core_share * ms_per_mb + overlap.core_ms_per_mb};
+}
+CoreCost HardwareCosts::all_to_all_core() const {
+  if (wire_measured()) return measured_->all_to_all_core();
+  const double small = all_to_all_ms(1);
+  return core(small, (all_to_all_ms(1e9) - small) * 1e-3);
+}
+CoreCost HardwareCosts::all_reduce_core() const {
+  if (wire_measured()) return measured_->all_reduce_core();
+  const double small = all_reduce_ms(1);
+  return core(small, (all_reduce_ms(1e9) - small) * 1e-3);
+}
+
+double HardwareCosts::launch_ms() const {
+  return wire_measured() ? measured_->launch_ms() : hardware_.overlap.signal_us * us;
+}
+Interference HardwareCosts::interference() const {
+  if (wire_measured()) return measured_->interference();
+  return {hardware_.overlap.wire_beside_compute, hardware_.overlap.wire_beside_wire};
+}
+
+std::string HardwareCosts::identity() const {
+  return hex(hash64(fmt::format("{} {} {} {}", hardware_.identity, layout_.ranks, layout_.hosts,
+                                measured_ ? measured_->identity() : "")));
+}
+
+std::string HardwareCosts::describe() const {
+  std::string text = fmt::format("{}, declared: {} rank{} on {} node{}", hardware_.name, layout_.ranks,
+                                 layout_.ranks == 1 ? "" : "s", layout_.hosts, layout_.hosts == 1 ? "" : "s");
+  if (measured_)
+    text += fmt::format("; before it, measured {}of {}", wire_measured() ? "ops and communication " : "ops ",
+                        to_string(measured_->place));
+  return text;
+}
+
+bool HardwareCosts::fits(std::int64_t bytes) const {
+  constexpr double gib = 1 << 30;
+  return double(bytes) + hardware_.device.reserved_gib * gib <= hardware_.device.memory_gib * gib;
+}
+
+}  // namespace lancet::cost

@@ -1,0 +1,240 @@
+#include "lancet/experiment/experiment.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "lancet/base/atomic_file.h"
+#include "lancet/base/hash.h"
+#include "lancet/cost/hardware.h"
+
+namespace lancet::experiment {
+namespace {
+
+using nlohmann::json;
+using Names = std::vector<std::string>;
+
+constexpr std::size_t most_points = 100'000;
+
+std::string shown(const json& value) {
+  const std::string text = value.dump(-1, ' ', true, json::error_handler_t::replace);
+  return text.size() <= 60 ? text : text.substr(0, 57) + "...";
+}
+
+// A JSON file of one object, with comments.
+class File {
+ public:
+  static Result<File> read(const std::filesystem::path& path, std::string_view what) {
+    auto text = read_file(path, what);
+    if (!text.ok()) return config_error(text.error().message);
+    try {
+      return File(path.string(), json::parse(*text, nullptr, true, true));
+    } catch (const json::parse_error& error) {
+      return config_error(fmt::format("{}: expected JSON, found a syntax error at byte {}", path.string(), error.byte));
+    }
+  }
+
+  const json& root() const { return root_; }
+
+  Error fail(const std::string& where, const std::string& expected, const std::string& found) const {
+    return config_error(fmt::format("{}: {}: expected {}, found {}", origin_, where, expected, found));
+  }
+  Status object(const json& value, const std::string& where, const Names& known) const {
+    if (!value.is_object()) return fail(where, "an object", shown(value));
+    for (const auto& [name, _] : value.items())
+      if (std::find(known.begin(), known.end(), name) == known.end())
+        return fail(where, fmt::format("the fields {}", fmt::join(known, ", ")), fmt::format("'{}'", name));
+    return {};
+  }
+  Result<std::string> text(const json& value, const char* key, const std::string& where,
+                           const char* missing = nullptr) const {
+    if (!value.contains(key) && missing) return std::string(missing);
+    if (!value.contains(key) || !value[key].is_string())
+      return fail(where + "." + key, "a text", value.contains(key) ? shown(value[key]) : "none");
+    return value[key].get<std::string>();
+  }
+  Result<Names> texts(const json& value, const char* key, const std::string& where, bool required) const {
+    if (!value.contains(key) && !required) return Names{};
+    const std::string at = where + "." + key;
+    if (!value.contains(key) || !value[key].is_array() || (required && value[key].empty()))
+      return fail(at, "a list of texts", value.contains(key) ? shown(value[key]) : "none");
+    Names names;
+    for (const json& item : value[key]) {
+      if (!item.is_string()) return fail(at, "a list of texts", shown(item));
+      names.push_back(item.get<std::string>());
+    }
+    return names;
+  }
+  Result<int> count(const json& value, const char* key, const std::string& where, int missing, int least,
+                    int most) const {
+    if (!value.contains(key)) return missing;
+    const json& number = value[key];
+    if (!number.is_number_integer() || number < least || number > most)
+      return fail(where + "." + key, fmt::format("an integer from {} to {}", least, most), shown(number));
+    return number.get<int>();
+  }
+
+ private:
+  File(std::string origin, json root) : origin_(std::move(origin)), root_(std::move(root)) {}
+  std::string origin_;
+  json root_;
+};
+
+// One combination of a grid's lists.
+struct Choice {
+  std::string on, label, model, gate, policy;
+  int ranks;
+};
+
+class Reader {
+ public:
+  Reader(const File& file, const File& settings, std::string on, std::string program)
+      : file_(file), settings_(settings), on_(std::move(on)), program_(std::move(program)) {}
+
+  Status read(Experiment& experiment) {
+    const json& root = file_.root();
+    LANCET_TRY(file_.object(root, "the experiment",
+                            {"title", "settings", "warmup", "steps", "time_planning", "rate", "grids"}));
+    LANCET_TRY(settings_.object(settings_.root(), "the settings", {"models", "policies"}));
+    LANCET_ASSIGN(experiment.title, file_.text(root, "title", "the experiment"));
+    LANCET_ASSIGN(experiment.rate, file_.text(root, "rate", "the experiment", "200mbit"));
+    LANCET_ASSIGN(experiment.warmup, file_.count(root, "warmup", "the experiment", 2, 0, 10000));
+    LANCET_ASSIGN(experiment.steps, file_.count(root, "steps", "the experiment", 5, 1, 10000));
+    if (root.contains("time_planning") && !root["time_planning"].is_boolean())
+      return file_.fail("the experiment.time_planning", "true or false", shown(root["time_planning"]));
+    experiment.time_planning = root.value("time_planning", false);
+    if (!root.contains("grids") || !root["grids"].is_array() || root["grids"].empty())
+      return file_.fail("grids", "a list of grids", root.contains("grids") ? shown(root["grids"]) : "none");
+    for (std::size_t i = 0; i < root["grids"].size(); ++i)
+      LANCET_TRY(read_grid(root["grids"][i], fmt::format("grids[{}]", i), experiment));
+    return {};
+  }
+
+ private:
+  Status read_grid(const json& grid, const std::string& where, Experiment& experiment) {
+    LANCET_TRY(file_.object(grid, where, {"on", "label", "models", "gates", "ranks", "policies", "set"}));
+    Choice choice;
+    LANCET_ASSIGN(choice.on, file_.text(grid, "on", where));
+    if (!on_.empty()) choice.on = on_;
+    LANCET_ASSIGN(choice.label, file_.text(grid, "label", where, ""));
+    LANCET_ASSIGN(const Names models, file_.texts(grid, "models", where, true));
+    LANCET_ASSIGN(const Names gates, file_.texts(grid, "gates", where, true));
+    LANCET_ASSIGN(const Names policies, file_.texts(grid, "policies", where, true));
+    LANCET_ASSIGN(const Names set, file_.texts(grid, "set", where, false));
+    LANCET_ASSIGN(const std::vector<int> ranks, read_ranks(grid, where));
+    for (const std::string& model : models)
+      for (const std::string& gate : gates)
+        for (int count : ranks)
+          for (const std::string& policy : policies) {
+            choice.model = model, choice.gate = gate, choice.policy = policy, choice.ranks = count;
+            LANCET_TRY(add(choice, set, where, experiment));
+          }
+    return {};
+  }
+
+  Result<std::vector<int>> read_ranks(const json& grid, const std::string& where) const {
+    const bool list = grid.contains("ranks") && grid["ranks"].is_array() && !grid["ranks"].empty();
+    if (!list)
+      return file_.fail(where + ".ranks", "a list of integers", grid.contains("ranks") ? shown(grid["ranks"]) : "none");
+    std::vector<int> ranks;
+    for (const json& item : grid["ranks"]) {
+      if (!item.is_number_integer() || item < 1 || item > 65536)
+        return file_.fail(where + ".ranks", "integers from 1 to 65536", shown(item));
+      ranks.push_back(item.get<int>());
+    }
+    return ranks;
+  }
+
+  // What the settings say of a name, by kind: "models", "policies".
+  Result<const json*> setting(const char* kind, const std::string& name, const std::string& where,
+                              const Names& known) const {
+    const json& root = settings_.root();
+    if (!root.contains(kind) || !root[kind].is_object()) return settings_.fail(kind, "an object", "none");
+    if (!root[kind].contains(name)) {
+      Names names;
+      for (const auto& [there, _] : root[kind].items()) names.push_back(there);
+      return file_.fail(fmt::format("{}.{}", where, kind), fmt::format("some of {}", fmt::join(names, ", ")),
+                        fmt::format("'{}'", name));
+    }
+    LANCET_TRY(settings_.object(root[kind][name], fmt::format("{}.{}", kind, name), known));
+    return &root[kind][name];
+  }
+
+  Status add(const Choice& choice, const Names& set, const std::string& where, Experiment& experiment) {
+    if (experiment.points.size() >= most_points)
+      return file_.fail(where, fmt::format("at most {} points", most_points), "more");
+    Point point;
+    point.on = choice.on, point.label = choice.label, point.model = choice.model, point.gate = choice.gate;
+    point.policy = choice.policy, point.ranks = choice.ranks;
+    point.source = choice.on == "this"       ? Source::measured
+                   : choice.on == "emulated" ? Source::emulated
+                                             : Source::simulated;
+    LANCET_ASSIGN(const std::string hardware, place(point));
+    LANCET_ASSIGN(const json* model, setting("models", choice.model, where, {"config", "set"}));
+    LANCET_ASSIGN(const json* policy, setting("policies", choice.policy, where, {"set"}));
+    LANCET_ASSIGN(point.config_file, settings_.text(*model, "config", "models." + choice.model));
+    LANCET_ASSIGN(point.overrides, settings_.texts(*model, "set", "models." + choice.model, false));
+    LANCET_ASSIGN(const Names of_policy, settings_.texts(*policy, "set", "policies." + choice.policy, false));
+    point.overrides.push_back("model.router=" + choice.gate);
+    for (const Names* more : {&set, &of_policy})
+      point.overrides.insert(point.overrides.end(), more->begin(), more->end());
+    auto config = config::load(point.config_file, point.overrides);
+    if (!config.ok()) return file_.fail(where, "a config that holds together", config.error().message);
+    if (const Status fits = config::check(*config, point.ranks); !fits.ok())
+      return file_.fail(fmt::format("{} ({} ranks)", where, point.ranks), "a config for them", fits.error().message);
+    point.config = *std::move(config);
+    point.config.log.run_dir.clear();
+    point.id = hex(hash64(fmt::format("{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}", program_, hardware, point.on,
+                                      point.ranks, point.hosts, point.label, point.model, point.gate, point.policy,
+                                      config::to_json(point.config), experiment.warmup, experiment.steps,
+                                      experiment.rate, experiment.time_planning)));
+    experiment.points.push_back(std::move(point));
+    return {};
+  }
+
+  // How the ranks lie on hosts, and what identifies the hardware.
+  Result<std::string> place(Point& point) {
+    if (point.source == Source::simulated) {
+      if (!hardware_ || hardware_->first != point.on) {
+        LANCET_ASSIGN(cost::Hardware found, cost::read_hardware(point.on));
+        hardware_ = {point.on, std::move(found)};
+      }
+      point.hosts = hardware_->second.nodes(point.ranks);
+      return hardware_->second.identity;
+    }
+    point.hosts = point.source == Source::emulated ? point.ranks : 1;
+    return std::string(point.on);
+  }
+
+  const File& file_;
+  const File& settings_;
+  const std::string on_, program_;
+  std::optional<std::pair<std::string, cost::Hardware>> hardware_;  // the last one asked for
+};
+
+}  // namespace
+
+std::string_view name(Source source) {
+  return source == Source::simulated ? "simulated" : source == Source::measured ? "measured" : "emulated";
+}
+
+std::string Point::describe() const {
+  return fmt::format("{}{}, {}, {}, {} rank{}, {}", on, label.empty() ? "" : ", " + label, model, gate, ranks,
+                     ranks == 1 ? "" : "s", policy);
+}
+
+Result<Experiment> read_experiment(const std::filesystem::path& path, const std::string& on,
+                                   const std::string& program) {
+  LANCET_ASSIGN(const File file, File::read(path, "an experiment"));
+  if (!file.root().is_object()) return file.fail("the experiment", "an object", shown(file.root()));
+  LANCET_ASSIGN(const std::string beside, file.text(file.root(), "settings", "the experiment", "settings.json"));
+  LANCET_ASSIGN(const File settings, File::read(path.parent_path() / beside, "the settings of an experiment"));
+  Experiment experiment;
+  experiment.name = path.stem().string();
+  LANCET_TRY(Reader(file, settings, on, program).read(experiment));
+  return experiment;
+}
+
+}  // namespace lancet::experiment

@@ -1,0 +1,166 @@
+// A declared machine: what its file must say, and what its formulas come to, by hand.
+#include "lancet/cost/hardware.h"
+
+#include <catch2/catch.hpp>
+
+#include "lancet/base/atomic_file.h"
+#include "lancet/ir/print.h"
+#include "temporary_folder.h"
+
+using namespace lancet;
+using namespace lancet::cost;
+
+namespace {
+
+// 4 devices a node of 1 TFLOPS, links of 8 GB/s, one NIC of 16 Gbit/s (2 GB/s); round numbers throughout.
+std::string machine_text() {
+  return R"({"what": "a machine of round numbers",
+"device": {
+  "memory_gib": {"value": 2, "source": "t"}, "reserved_gib": {"value": 0.5, "source": "t"},
+  "memory_gb_per_s": {"value": 100, "source": "t"}, "memory_efficiency": {"value": 0.5, "source": "t"},
+  "fp32_tflops": {"value": 1, "source": "t"}, "bf16_tflops": {"value": 4, "source": "t"},
+  "vector_tflops": {"value": 0.1, "source": "t"}, "attention_efficiency": {"value": 0.25, "source": "t"},
+  "launch_us": {"value": 10, "source": "t"},
+  "fp32_efficiency": {"points": [[100, 0.5], [300, 1]], "source": "t"},
+  "bf16_efficiency": {"points": [[100, 0.5]], "source": "t"}},
+"node": {"devices": {"value": 4, "source": "t"}, "link_gb_per_s": {"value": 16, "source": "t"},
+  "link_efficiency": {"value": 0.5, "source": "t"}, "latency_us": {"value": 10, "source": "t"}},
+"network": {"nics": {"value": 1, "source": "t"}, "nic_gbit_per_s": {"value": 32, "source": "t"},
+  "efficiency": {"value": 0.5, "source": "t"}, "latency_us": {"value": 100, "source": "t"},
+  "hop_us": {"value": 20, "source": "t"}, "message_us": {"value": 50, "source": "t"}},
+"overlap": {"core_share": {"value": 0.1, "source": "t"}, "core_ms_per_mb": {"value": 0.5, "source": "t"},
+  "wire_beside_compute": {"value": 0.9, "source": "t"}, "wire_beside_wire": {"value": 0.5, "source": "t"},
+  "signal_us": {"value": 7, "source": "t"}}})";
+}
+
+Hardware machine() { return *parse_hardware(machine_text(), "round.json"); }
+
+std::string replaced(std::string text, const std::string& what, const std::string& with) {
+  const auto at = text.find(what);
+  REQUIRE(at != std::string::npos);
+  return text.replace(at, what.size(), with);
+}
+
+std::string refused(const std::string& text) {
+  const auto hardware = parse_hardware(text, "round.json");
+  REQUIRE_FALSE(hardware.ok());
+  CHECK(hardware.error().code == ExitCode::config);
+  return hardware.error().message;
+}
+
+ir::Program one(const std::string& operands, const std::string& line) {
+  return *ir::parse("program p\n" + operands + line + "\n");
+}
+
+double ms_of(const ir::Program& program) { return op_ms(machine(), program, program.instructions[0]); }
+
+}  // namespace
+
+TEST_CASE("a product costs its arithmetic at the efficiency of its size") {
+  // 200^3 multiply-adds: half way between the points.
+  const auto square = one("input @x : f32[200,200]\nparameter @w : f32[200,200]\n",
+                          "%0 : f32[200,200] = linear(@x, @w)  # compute forward p");
+  CHECK(ms_of(square) == Approx(0.010 + 2 * 200.0 * 200 * 200 / (1e9 * 0.75)));
+  const auto large = one("input @x : f32[600,600]\nparameter @w : f32[600,600]\n",
+                         "%0 : f32[600,600] = linear(@x, @w)  # compute forward p");
+  CHECK(ms_of(large) == Approx(0.010 + 2 * 600.0 * 600 * 600 / 1e9));
+  const auto small = one("input @x : f32[50,50]\nparameter @w : f32[50,50]\n",
+                         "%0 : f32[50,50] = linear(@x, @w)  # compute forward p");
+  CHECK(ms_of(small) == Approx(0.010 + std::max(2 * 50.0 * 50 * 50 / (1e9 * 0.25), 3 * 50.0 * 50 * 4 / (50e6))));
+  const auto half = one("input @x : bf16[400,400]\nparameter @w : bf16[400,400]\n",
+                        "%0 : bf16[400,400] = linear(@x, @w)  # compute forward p");
+  CHECK(ms_of(half) == Approx(0.010 + 2 * 400.0 * 400 * 400 / (4e9 * 0.5)));
+}
+
+TEST_CASE("an op without products costs the slower of memory and vector units") {
+  const auto sum = one("input @x : f32[1000,1000]\ninput @y : f32[1000,1000]\n",
+                       "%0 : f32[1000,1000] = add(@x, @y)  # compute forward p");
+  CHECK(ms_of(sum) == Approx(0.010 + 12e6 / 50e6));
+}
+
+TEST_CASE("all-to-all within a node, between nodes, and by messages") {
+  const Hardware h = machine();
+  CHECK(all_to_all_ms(h, {1, 1}, 1e6) == 0);
+  CHECK(all_to_all_ms(h, {4, 1}, 0) == 0);
+  // 8 GB/s of links.
+  CHECK(all_to_all_ms(h, {4, 1}, 8e6) == Approx(0.010 + 1));
+  // 2 nodes of 4: of 7 MB 4 leave the node, with those of 3 others through 2 GB/s.
+  CHECK(all_to_all_ms(h, {8, 2}, 7e6) == Approx(0.100 + 4e6 * 4 / 2e6));
+  // One rank a node: nothing is gathered, every message is its own.
+  CHECK(all_to_all_ms(h, {2, 2}, 1e6) == Approx(0.100 + 0.5));
+  CHECK(all_to_all_ms(h, {101, 101}, 1) == Approx(0.100 + 99 * 0.050));
+  // 100 nodes of 4 and few bytes: 396 messages each, or 99 after a gathering step.
+  CHECK(all_to_all_ms(h, {400, 100}, 4) == Approx(0.110 + 98 * 0.050).epsilon(1e-4));
+}
+
+TEST_CASE("all-reduce passes the slower of links and NICs twice") {
+  const Hardware h = machine();
+  CHECK(all_reduce_ms(h, {1, 1}, 1e6) == 0);
+  CHECK(all_reduce_ms(h, {4, 1}, 8e6) == Approx(0.010 + 2 * 0.75));
+  CHECK(all_reduce_ms(h, {8, 2}, 8e6) == Approx(0.010 + 2 * 0.020 + 2 * 0.5 * 4));
+  CHECK(all_reduce_ms(h, {16, 4}, 8e6) == Approx(0.010 + 4 * 0.020 + 2 * 0.75 * 4));
+}
+
+TEST_CASE("costs of a declared machine answer what the planner asks") {
+  const HardwareCosts costs(machine(), {8, 2});
+  CHECK(costs.launch_ms() == Approx(0.007));
+  CHECK(costs.interference().wire_beside_compute == 0.9);
+  CHECK(costs.all_to_all_ms(7e6) == all_to_all_ms(machine(), {8, 2}, 7e6));
+  // A tenth of the time, and half a millisecond a MB of 10^6 bytes.
+  const double ms = costs.all_to_all_ms(700e6);
+  CHECK(costs.all_to_all_core().ms(700e6) == Approx(0.1 * ms + 0.5 * 700).epsilon(1e-3));
+  CHECK(costs.fits(std::int64_t(1.4 * (1 << 30))));
+  CHECK_FALSE(costs.fits(std::int64_t(1.6 * (1 << 30))));
+  CHECK(costs.identity() == HardwareCosts(machine(), {8, 2}).identity());
+  CHECK(costs.identity() != HardwareCosts(machine(), {16, 4}).identity());
+  CHECK(machine().nodes(1) == 1);
+  CHECK(machine().nodes(5) == 2);
+}
+
+TEST_CASE("what was measured goes before what is declared") {
+  const auto sum = one("input @x : f32[1000,1000]\ninput @y : f32[1000,1000]\n",
+                       "%0 : f32[1000,1000] = add(@x, @y)  # compute forward p");
+  Profile measured;
+  measured.ops[op_key(sum, sum.instructions[0])] = {3, 1, 0};
+  const HardwareCosts costs(machine(), {8, 2}, measured);
+  CHECK(costs.op_ms(sum, sum.instructions[0]) == 3.0);
+  CHECK(costs.all_to_all_ms(7e6) == all_to_all_ms(machine(), {8, 2}, 7e6));
+  measured.place.cluster = {"mpi", 8, 2};
+  measured.wire.all_to_all = {{1, 5}};
+  measured.wire.all_reduce = {{1, 6}};
+  const HardwareCosts both(machine(), {8, 2}, measured);
+  CHECK(both.all_to_all_ms(7e6) == 5);
+  CHECK(both.all_reduce_ms(7e6) == 6);
+}
+
+TEST_CASE("a hardware file names the number that it lacks") {
+  const std::string good = machine_text();
+  CHECK(refused(replaced(good, R"("nics": {"value": 1, "source": "t"}, )", "")) ==
+        "round.json: network.nics: expected a number with its source, found none");
+  CHECK(refused(replaced(good, R"("nics": {"value": 1, "source": "t"})", R"("nics": {"value": 1})")) ==
+        "round.json: network.nics.source: expected where the number comes from, found none");
+  CHECK(refused(replaced(good, R"("nics": {"value": 1)", R"("nics": {"value": -1)")) ==
+        "round.json: network.nics.value: expected a number from 1 to 4096, found -1");
+  CHECK(refused(replaced(good, R"("nics":)", R"("nicks": {}, "nics":)"))
+            .starts_with("round.json: network.nicks: expected one of nics"));
+  CHECK(refused(replaced(good, R"([300, 1])", R"([100, 1])"))
+            .starts_with("round.json: device.fp32_efficiency.points: expected [n, share] with rising n"));
+  CHECK(refused(replaced(good, R"("what": "a machine of round numbers",)", "")) ==
+        "round.json: what: expected a text, found none");
+  CHECK(refused("{").find("syntax error") != std::string::npos);
+  CHECK(refused("[]").starts_with("round.json: the file: expected an object"));
+  CHECK(refused(replaced(good, R"("devices": {"value": 4)", R"("devices": {"value": 4.5)")) ==
+        "round.json: node.devices: expected an integer, found 4.5");
+}
+
+TEST_CASE("the shipped hardware files are whole") {
+  for (const char* name : {"p3dn-v100", "p4de-a100", "dgx-h100", "ethernet-10g-cpu"}) {
+    const auto hardware = read_hardware(std::string(LANCET_SOURCE_DIR "/configs/hardware/") + name + ".json");
+    INFO((hardware.ok() ? "" : hardware.error().message));
+    REQUIRE(hardware.ok());
+    CHECK(hardware->name == name);
+  }
+  const auto unknown = read_hardware("pdp-11");
+  REQUIRE_FALSE(unknown.ok());
+  CHECK(unknown.error().message.find("found 'pdp-11'") != std::string::npos);
+}

@@ -1,0 +1,31 @@
+// A hardware file for tests: 2 slow devices a node on a slow wire.
+#pragma once
+#include <fmt/format.h>
+
+#include <string>
+
+namespace lancet::test {
+
+struct DeclaredMachine {
+  double wire = 1;  // Gbit/s of a NIC, GB/s of links
+  double latency_us = 50, core_share = 0.02, memory_gib = 16;
+};
+
+inline std::string declared_hardware(const DeclaredMachine& m = {}) {
+  auto number = [](double value) { return fmt::format(R"({{"value": {}, "source": "a test"}})", value); };
+  return fmt::format(
+      R"({{"what": "a machine of a test",
+"device": {{"memory_gib": {}, "reserved_gib": {}, "memory_gb_per_s": {}, "memory_efficiency": {}, "fp32_tflops": {},
+  "bf16_tflops": {}, "vector_tflops": {}, "attention_efficiency": {}, "launch_us": {},
+  "fp32_efficiency": {{"points": [[8, 0.5], [64, 1]], "source": "a test"}},
+  "bf16_efficiency": {{"points": [[8, 0.5], [64, 1]], "source": "a test"}}}},
+"node": {{"devices": {}, "link_gb_per_s": {}, "link_efficiency": {}, "latency_us": {}}},
+"network": {{"nics": {}, "nic_gbit_per_s": {}, "efficiency": {}, "latency_us": {}, "hop_us": {}, "message_us": {}}},
+"overlap": {{"core_share": {}, "core_ms_per_mb": {}, "wire_beside_compute": {}, "wire_beside_wire": {}, "signal_us": {}}}}})",
+      number(m.memory_gib), number(m.memory_gib > 1 ? 1 : 0), number(10), number(1), number(0.02), number(0.02),
+      number(0.02), number(0.5), number(1), number(2), number(m.wire), number(1), number(m.latency_us), number(1),
+      number(m.wire), number(1), number(m.latency_us), number(m.latency_us / 5), number(m.latency_us / 10),
+      number(m.core_share), number(0), number(1), number(0.5), number(m.latency_us / 10));
+}
+
+}  // namespace lancet::test
