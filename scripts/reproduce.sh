@@ -18,11 +18,13 @@ while [ $# -gt 0 ]; do
   shift
 done
 [ -x "$BUILD_DIR/lancet" ] || die "expected the program at $BUILD_DIR/lancet; build it with scripts/build.sh"
-python3 -c 'import matplotlib' 2>/dev/null || die "expected python3-matplotlib, which draws; scripts/install_deps.sh --plots installs it"
+python=python3
+"$python" -c 'import matplotlib' 2>/dev/null || python=/usr/bin/python3  # Debian's, where another stands before it
+"$python" -c 'import matplotlib' 2>/dev/null || die "expected python3-matplotlib, which draws; scripts/install_deps.sh --plots installs it"
 cd "$ROOT"
 for name in ${only//,/ }; do
   [ -f "configs/experiments/$name.json" ] || die "--only: expected a file of configs/experiments, found '$name'"
   if [ "$name" = fig14 ] && [ $runs = 0 ]; then continue; fi
   "$BUILD_DIR/lancet" bench sweep "configs/experiments/$name.json" --out "$out/points/$name"
 done
-python3 scripts/figures.py --out "$out"
+"$python" scripts/figures.py --out "$out"

@@ -115,6 +115,7 @@ constexpr Field table[] = {
     ROW(overlap.parts, between(0, 64), "exactly so many parts, whether that pays or not; 0: what pays, up to max_parts"),
     ROW(overlap.groups_per_moe, between(1, 1000), "groups of instructions between two MoE layers (gamma)"),
     ROW(overlap.max_range, between(1, 1e6), "groups of instructions in one partition range (iota); the whole forward pass is tried as one range, too"),
+    ROW(overlap.split_backward, any(), "lancet: the backward pass may be split in parts, too; false: as in the paper"),
     ROW(overlap.reach, between(-1, 1e6), "exactly so many groups before and after each MoE layer in its range; -1: what pays"),
     ROW(overlap.profile, any(), "file of measured op and communication times; empty: ~/.cache/lancet/profile.json"),
     ROW(comm.timeout_s, between(0.001, most_seconds), "a rank that waits longer than this ends the job"),

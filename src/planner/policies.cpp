@@ -156,9 +156,11 @@ Candidate lancet(const Step& step, const PartitionLimits& limits) {
   OrderSearch search(step);
   if (limits.parts <= 1) search.try_split("weight gradients where the wire leaves time", step.whole(Cut::batch));
   for (const std::vector<Range>& ranges : range_choices(step, limits))
-    for (bool backward : {true, false})
+    for (bool backward : {true, false}) {
+      if (backward && !limits.backward) continue;
       search.try_split(describe(step, ranges) + (backward ? ", backward alike" : ", backward whole"),
                        split_of(step, ranges, backward));
+    }
   return search.best(unless_forced(std::move(first), step, limits, Cut::batch));
 }
 

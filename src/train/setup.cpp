@@ -32,6 +32,7 @@ planner::PlanRequest plan_request(const config::Config& config, int ranks, bool 
                        .parts = static_cast<int>(config.overlap.parts),
                        .groups_per_moe = static_cast<int>(config.overlap.groups_per_moe),
                        .max_range = static_cast<int>(config.overlap.max_range),
+                       .backward = config.overlap.split_backward,
                        .reach = static_cast<int>(config.overlap.reach)};
   request.accumulate = train.gradient_accumulation_steps > 1;
   request.update = update;

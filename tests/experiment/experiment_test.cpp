@@ -199,9 +199,9 @@ TEST_CASE("where communication costs nothing every policy takes the compute time
   const Files files;
   files.folder.write("machine.json", test::declared_hardware({.wire = 1e9, .latency_us = 0, .core_share = 0}));
   const auto outcomes = simulated(files.read());
-  for (const Outcome& outcome : outcomes) {
-    CHECK(outcome.times.step == Approx(outcomes[0].times.compute).epsilon(1e-6));
-    CHECK(outcome.parts == 1);
+  for (std::size_t i = 0; i < outcomes.size(); ++i) {
+    CHECK(outcomes[i].times.step == Approx(outcomes[i / 6 * 6].times.compute).epsilon(1e-6));
+    CHECK(outcomes[i].parts == 1);
   }
 }
 
@@ -254,7 +254,7 @@ TEST_CASE("bench sweep runs an experiment and refuses a bad one with a line") {
     const auto refused = test::lancet("bench sweep " + bad + " --out " + out);
     INFO(refused.output);
     CHECK(refused.code == 2);
-    CHECK(refused.lines_with("error") == 1);
+    CHECK(refused.lines_with("expected") == 1);
   }
 }
 

@@ -112,6 +112,7 @@ struct Overlap {
   std::int64_t parts = 0;           // exactly so many parts; 0: what pays, up to max_parts
   std::int64_t groups_per_moe = 5;  // gamma: groups of instructions between two MoE layers
   std::int64_t max_range = 16;      // iota: groups in one partition range
+  bool split_backward = true;       // lancet: the backward pass in parts, too, where that pays
   std::int64_t reach = -1;          // groups before and after each MoE layer in its range; -1: what pays
   std::string profile;  // file of measured costs (cost/profile.h); the program makes an empty one its own default
   friend bool operator==(const Overlap&, const Overlap&) = default;

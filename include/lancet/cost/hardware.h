@@ -53,13 +53,14 @@ struct Hardware {
   int nodes(int ranks) const;
 };
 
-// How communication of a machine scales: ranks on hosts, each with the same number of ranks (the last may have fewer).
+// Ranks on hosts, each with the same number of ranks (the last may have fewer).
 struct Layout {
   int ranks = 1, hosts = 1;
   int on_host() const { return (ranks + hosts - 1) / hosts; }
 };
 
-// Milliseconds of one product of so many multiply-adds (n = their cube root), or of an op, with the device to itself.
+// Milliseconds of an op with the device to itself: launch, and the slower of memory and arithmetic. A product of m x n
+// x k is as efficient as a cube of as many multiply-adds; products of experts are one an expert.
 double op_ms(const Hardware& hardware, const ir::Program& program, const ir::Instruction& instruction);
 
 // bytes: what one rank sends to all others together. The faster of two ways: every rank sends to every other (its

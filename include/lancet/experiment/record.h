@@ -24,7 +24,7 @@ struct Outcome {
   std::optional<double> predicted_ms;  // of a measured run
   std::optional<double> forward_ms, experts_ms;  // simulated: the forward pass; all work of experts
   double memory_gib = 0;              // of a rank: simulated: parameters, states and arena; measured: its arena
-  std::optional<double> planning_ms;  // measured here
+  std::optional<double> planning_ms;  // processor time of the thread that planned, measured here
   int steps = 0;                      // that the medians are of
   std::string place;  // measured runs: CPU; simulated: the machine that planned where planning was timed
 };

@@ -17,6 +17,7 @@ struct PartitionLimits {
   int parts = 0;           // exactly so many, whether that pays or not; 0: what pays, up to max_parts
   int groups_per_moe = 5;  // gamma: groups of instructions between two MoE layers
   int max_range = 16;      // iota: groups in one range; the whole forward pass is tried as one, too
+  bool backward = true;    // lancet: the backward pass may be split as well, beyond the paper
   int reach = -1;          // exactly so many groups before and after each MoE layer in its range; -1: what pays
 };
 
