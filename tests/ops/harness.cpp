@@ -190,23 +190,30 @@ Outcome run(const ops::OpDef& op, std::vector<GuardedTensor> operands, const ir:
             comm::Communicator* comm) {
   const ops::CpuKernel* kernel = ops::find_cpu_kernel(op.name);
   LANCET_CHECK(kernel, "{} has no CPU kernel", op.name);
+  return run(op, std::move(operands), attributes, {kernel->bind, kernel->workspace, threads, comm});
+}
+
+Outcome run(const ops::OpDef& op, std::vector<GuardedTensor> operands, const ir::Attributes& attributes,
+            const Bound& kernel) {
   const auto types = result_types(op, operands, attributes);
   Outcome outcome{std::move(operands), {}, {}};
   const std::vector<GuardedTensor> before = outcome.operands;
   for (const ir::TensorType& type : types) outcome.results.emplace_back(type);
 
   const int count = int(outcome.operands.size());
-  ops::KernelArgs args{op.name, {}, {}, attributes, comm};
+  ops::KernelArgs args{op.name, {}, {}, attributes, kernel.comm};
+  args.device = kernel.device;
+  args.stream = kernel.stream;
   for (GuardedTensor& operand : outcome.operands) args.operands.push_back(operand.view());
   for (std::size_t r = 0; r < types.size(); ++r) {
     const int storage = storage_operand(op, int(r), count);
     args.results.push_back(storage < 0 ? outcome.results[r].view() : outcome.operands[std::size_t(storage)].view());
   }
-  backend::cpu::set_threads(threads);  // a workspace may depend on it
-  GuardedTensor workspace(kernel->workspace ? kernel->workspace(args) : 0);
+  backend::cpu::set_threads(kernel.threads);  // a workspace may depend on it
+  GuardedTensor workspace(kernel.workspace ? kernel.workspace(args) : 0);
   args.workspace = workspace.data();
 
-  const Status status = kernel->bind(args)();
+  const Status status = kernel.bind(args)();
   backend::cpu::set_threads(1);
   if (!status.ok()) outcome.faults.push_back(status.error().message);
   if (!workspace.intact()) outcome.faults.push_back("wrote outside its workspace");

@@ -63,6 +63,17 @@ struct Outcome {
   std::vector<std::string> faults;  // bytes written that are not the op's to write
 };
 
+// The kernel that is run, and where.
+struct Bound {
+  ops::Kernel (*bind)(const ops::KernelArgs&);
+  std::size_t (*workspace)(const ops::KernelArgs&);
+  int threads = 1;
+  comm::Communicator* comm = nullptr;
+  backend::Device* device = nullptr;
+  backend::Stream* stream = nullptr;
+};
+Outcome run(const ops::OpDef& op, std::vector<GuardedTensor> operands, const ir::Attributes& attributes,
+            const Bound& kernel);
 // Binds and runs the CPU kernel of `op` once. The types must fit; a kernel must exist.
 Outcome run(const ops::OpDef& op, std::vector<GuardedTensor> operands, const ir::Attributes& attributes,
             int threads = 1, comm::Communicator* comm = nullptr);

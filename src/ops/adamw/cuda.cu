@@ -1,0 +1,39 @@
+#include "ops/adamw/math.h"
+#include "ops/device/update.h"
+
+namespace lancet::ops {
+namespace {
+
+// The attributes of AdamW; the schedule is read when it runs.
+struct Step {
+  float beta1, rest1, beta2, rest2, eps, weight_decay;
+
+  LANCET_DEVICE AdamW from_schedule(const float* schedule, float scale) const {
+    const float lr = schedule[0];
+    return {beta1,
+            rest1,
+            beta2,
+            rest2,
+            eps,
+            scale,
+            1.f - lr * weight_decay,
+            lr / schedule[1],
+            1.f / __builtin_sqrtf(schedule[2])};
+  }
+};
+
+// adamw(&w, &m, &v, gradient, schedule [, &master])
+Kernel bind(const KernelArgs& args) {
+  const double beta1 = args.attributes.real("beta1"), beta2 = args.attributes.real("beta2");
+  return device::bind_update<2>(
+      args, Step{float(beta1), float(1 - beta1), float(beta2), float(1 - beta2), float(args.attributes.real("eps")),
+                 float(args.attributes.real("weight_decay"))});
+}
+
+const DeviceKernel table[] = {{"adamw", bind}};
+
+}  // namespace
+
+std::span<const DeviceKernel> adamw_cuda() { return table; }
+
+}  // namespace lancet::ops

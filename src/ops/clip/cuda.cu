@@ -1,0 +1,146 @@
+#include <memory>
+#include <vector>
+
+#include "ops/clip/math.h"
+#include "ops/device/partial_sums.h"
+
+namespace lancet::ops {
+namespace {
+
+using namespace device;
+
+// As many tensors as one launch takes: their addresses are arguments of the kernel.
+constexpr int tensors_per_launch = 96;
+constexpr std::int64_t piece_elements = 1 << 14;  // of one block: 16 packs a lane
+
+std::int64_t pieces_of(const TensorView& tensor) { return divide_up(tensor.elements(), piece_elements); }
+
+// The sum of squares of each piece of the tensors. Bytes: each tensor once.
+struct Squares {
+  static constexpr int lanes = 256;
+  struct Tensor {
+    const float* data;
+    std::int64_t elements, first_piece;  // pieces are counted through the launch
+  };
+  Tensor tensors[tensors_per_launch];
+  int count;
+  float* parts;  // [pieces]
+
+  template <class Block>
+  LANCET_DEVICE void operator()(Block& block) const {
+    int at = 0;
+    for (int step = 64; step > 0; step /= 2)  // the last tensor that starts no later
+      if (at + step < count && tensors[at + step].first_piece <= block.index()) at += step;
+    const Tensor tensor = tensors[at];
+    const std::int64_t begin = (block.index() - tensor.first_piece) * piece_elements,
+                       end = begin + piece_elements < tensor.elements ? begin + piece_elements : tensor.elements;
+    const bool wide = reinterpret_cast<std::uintptr_t>(tensor.data) % 16 == 0;
+    float sums[4] = {};
+#pragma unroll 4
+    for (std::int64_t start = begin + block.lane() * 4; start < end; start += lanes * 4) {
+      const Pack<float> x = load(tensor.data + start, part_of_row<float>(start, end), wide);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) sums[i] += x.v[i] * x.v[i];
+    }
+    const float sum = block.sum((sums[0] + sums[2]) + (sums[1] + sums[3]));
+    if (block.lane() == 0) parts[block.index()] = sum;
+  }
+};
+
+std::size_t workspace_norm(const KernelArgs& args) {
+  std::int64_t pieces = 0;
+  for (const TensorView& tensor : args.operands) pieces += pieces_of(tensor);
+  Scratch scratch(nullptr);
+  scratch.take<float>(pieces);
+  return scratch.bytes();
+}
+
+// squared_norm(g, ...) -> f32[1]
+Kernel bind_norm(const KernelArgs& args) {
+  struct Part {
+    Squares kernel;
+    std::int64_t pieces;
+  };
+  std::vector<Part> launches;
+  float* parts = reinterpret_cast<float*>(args.workspace);
+  std::int64_t all = 0;
+  for (std::size_t i = 0; i < args.operands.size(); ++i) {
+    if (i % tensors_per_launch == 0) launches.push_back({{{}, 0, parts + all}, 0});
+    auto& [kernel, pieces] = launches.back();
+    const TensorView& tensor = args.operands[i];
+    kernel.tensors[kernel.count++] = {tensor.as<float>(), tensor.elements(), pieces};
+    pieces += pieces_of(tensor);
+    all += pieces_of(tensor);
+  }
+  const AddUp add{parts, all, 1.f, args.results[0].as<float>()};
+  backend::Stream* stream = args.stream;
+  return [stream, add, launches = std::make_shared<const std::vector<Part>>(std::move(launches))]() -> Status {
+    for (const Part& part : *launches) LANCET_TRY(launch(*stream, part.pieces, part.kernel));
+    return launch(*stream, 1, add);
+  };
+}
+
+// clip[0] (+)= the sums; the last launch makes norm and factor of it. The sums are few: one lane adds them in order.
+struct Scale {
+  static constexpr int lanes = 32;
+  const float* sums[tensors_per_launch];
+  int count;
+  bool first, last;
+  float max_norm;
+  float* clip;  // [2]: norm, factor
+
+  template <class Block>
+  LANCET_DEVICE void operator()(Block& block) const {
+    if (block.lane() > 0) return;
+    float total = first ? 0.f : clip[0];
+    for (int i = 0; i < count; ++i) total += *sums[i];
+    if (last) {
+      total = __builtin_sqrtf(total);
+      clip[1] = clip_factor(total, max_norm);
+    }
+    clip[0] = total;
+  }
+};
+
+// clip_scale(sum, ...) {max_norm} -> f32[2]
+Kernel bind_scale(const KernelArgs& args) {
+  std::vector<Scale> launches;
+  for (std::size_t i = 0; i < args.operands.size(); ++i) {
+    if (i % tensors_per_launch == 0)
+      launches.push_back({{}, 0, i == 0, false, float(args.attributes.real("max_norm")), args.results[0].as<float>()});
+    Scale& kernel = launches.back();
+    kernel.sums[kernel.count++] = args.operands[i].as<float>();
+  }
+  launches.back().last = true;
+  backend::Stream* stream = args.stream;
+  return [stream, launches = std::make_shared<const std::vector<Scale>>(std::move(launches))]() -> Status {
+    for (const Scale& kernel : *launches) LANCET_TRY(launch(*stream, 1, kernel));
+    return {};
+  };
+}
+
+struct Schedule {
+  static constexpr int lanes = 32;
+  const float *schedule, *clip;
+  float* out;  // [4]
+
+  template <class Block>
+  LANCET_DEVICE void operator()(Block& block) const {
+    if (const int i = block.lane(); i < 4) out[i] = i < 3 ? schedule[i] : clip[1];
+  }
+};
+
+// clipped_schedule(schedule, clip) -> f32[4]
+Kernel bind_schedule(const KernelArgs& args) {
+  const Schedule kernel{args.operands[0].as<float>(), args.operands[1].as<float>(), args.results[0].as<float>()};
+  return run_steps(args.stream, Step{1, kernel});
+}
+
+const DeviceKernel table[] = {
+    {"squared_norm", bind_norm, workspace_norm}, {"clip_scale", bind_scale}, {"clipped_schedule", bind_schedule}};
+
+}  // namespace
+
+std::span<const DeviceKernel> clip_cuda() { return table; }
+
+}  // namespace lancet::ops

@@ -1,0 +1,76 @@
+// One lane of a block on a GPU, and the launch of a kernel there. (nvcc brings its runtime's declarations with it.)
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "lancet/backend/device.h"
+#include "lancet/base/result.h"
+
+#define LANCET_DEVICE __device__ __forceinline__
+
+namespace lancet::ops::device {
+
+class Lane {
+ public:
+  __device__ __forceinline__ Lane(void* shared, std::uint64_t* exchange) : shared_(shared), exchange_(exchange) {}
+
+  LANCET_DEVICE std::int64_t index() const { return blockIdx.x; }  // of the block
+  LANCET_DEVICE std::int64_t count() const { return gridDim.x; }   // of blocks
+  LANCET_DEVICE int lane() const { return int(threadIdx.x); }
+
+  LANCET_DEVICE void sync() { __syncthreads(); }
+  LANCET_DEVICE void sync_warp() { __syncwarp(); }
+
+  template <class T>
+  LANCET_DEVICE T shuffle(T v, int from) {
+    return __shfl_sync(~0u, v, from);
+  }
+  template <class T>
+  LANCET_DEVICE T shuffle_xor(T v, int distance) {
+    return __shfl_xor_sync(~0u, v, distance);
+  }
+  template <class T>  // of lane - distance; its own below that
+  LANCET_DEVICE T shuffle_up(T v, int distance) {
+    return __shfl_up_sync(~0u, v, unsigned(distance));
+  }
+
+  // On shared or device memory; of integers, so that the order does not matter.
+  LANCET_DEVICE int atomic_add(std::int32_t* at, std::int32_t v) { return atomicAdd(at, v); }
+  LANCET_DEVICE void atomic_max(std::int32_t* at, std::int32_t v) { atomicMax(at, v); }
+
+  LANCET_DEVICE void* shared_memory() const { return shared_; }        // aligned to 16 bytes
+  LANCET_DEVICE std::uint64_t* exchange() const { return exchange_; }  // 2 * 32, for the collectives
+
+ private:
+  void* shared_;
+  std::uint64_t* exchange_;
+};
+
+template <class BlockType, class F>
+__global__ void __launch_bounds__(F::lanes) run_kernel(const __grid_constant__ F kernel) {
+  extern __shared__ uint4 shared[];
+  __shared__ std::uint64_t exchange[64];
+  BlockType block(shared, exchange);
+  kernel(block);
+}
+
+template <class BlockType, class F>
+Status launch_blocks(backend::Stream& stream, std::int64_t blocks, const F& kernel, std::size_t shared) {
+  if (blocks > 0x7fffffff)
+    return internal_error("a launch of " + std::to_string(blocks) + " blocks, at most 2^31 - 1 fit");
+  if (shared > 48 * 1024) {  // more than this is lent on request
+    const auto error = cudaFuncSetAttribute(reinterpret_cast<const void*>(run_kernel<BlockType, F>),
+                                            cudaFuncAttributeMaxDynamicSharedMemorySize, int(shared));
+    if (error != cudaSuccess)
+      return internal_error(std::to_string(shared) + " bytes of shared memory: " + cudaGetErrorString(error));
+  }
+  run_kernel<BlockType><<<unsigned(blocks), F::lanes, shared, static_cast<cudaStream_t>(stream.native())>>>(kernel);
+  const auto error = cudaGetLastError();
+  if (error != cudaSuccess)
+    return internal_error("launch of " + std::to_string(blocks) + " blocks of " + std::to_string(F::lanes) + ": " +
+                          cudaGetErrorString(error));
+  return {};
+}
+
+}  // namespace lancet::ops::device

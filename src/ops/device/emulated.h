@@ -1,0 +1,184 @@
+// Blocks of lanes on one host thread. A lane is a fiber: it runs until it comes to a barrier, ends, or breaks a rule
+// (InternalError: a lane that ends while others wait, memory written beyond the block's shared memory). Between two
+// barriers the lanes run in a shuffled order, and so do the blocks.
+#pragma once
+#include <ucontext.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "lancet/base/check.h"
+
+namespace lancet::ops::device::emulated {
+
+// The order of lanes and blocks follows from this number; tests change it and expect the same bits.
+inline thread_local std::uint64_t order_seed = 1;
+
+// A GPU of compute capability 9.0 lends this much to a block.
+inline constexpr std::size_t most_shared_bytes = 227 * 1024;
+
+class Team {
+ public:
+  using Body = std::function<void(Team&, int lane)>;
+
+  Team(int lanes, std::size_t shared, Body body)
+      : lanes_(std::size_t(lanes)),
+        body_(std::move(body)),
+        shared_bytes_(shared),
+        shared_((shared + guard_bytes) / sizeof(Unit) + 1),
+        slots_(2 * std::size_t(lanes)),
+        random_(order_seed) {
+    LANCET_CHECK(lanes > 0 && lanes <= 1024 && lanes % 32 == 0, "a block of {} lanes", lanes);
+    LANCET_CHECK(shared <= most_shared_bytes, "{} bytes of shared memory, a block has {}", shared, most_shared_bytes);
+    for (Lane& lane : lanes_) lane.stack.reset(new std::byte[stack_bytes]);
+  }
+
+  std::int64_t block() const { return block_; }
+  std::int64_t blocks() const { return blocks_; }
+  void* shared() { return shared_.data(); }
+  std::uint64_t* scratch() { return scratch_; }
+
+  void sync(int lane) { wait(lane, State::at_block_barrier); }
+  void sync_warp(int lane) { wait(lane, State::at_warp_barrier); }
+
+  // What the lanes of the warp hand over, 32 words. Two buffers in turn, as in Block: good until the lane's next call.
+  const std::uint64_t* gather(int lane, std::uint64_t v) {
+    Lane& self = lanes_[std::size_t(lane)];
+    std::uint64_t* slots = slots_.data() + (self.turn ^= 1) * std::int64_t(lanes_.size());
+    slots[lane] = v;
+    sync_warp(lane);
+    return slots + lane / 32 * 32;
+  }
+  // The value that lane `from` of the same warp hands over.
+  template <class T>
+  T exchange(int lane, T v, int from) {
+    static_assert(sizeof(T) <= sizeof(std::uint64_t));
+    std::uint64_t word = 0;
+    std::memcpy(&word, &v, sizeof v);
+    std::memcpy(static_cast<void*>(&v), gather(lane, word) + from % 32, sizeof v);
+    return v;
+  }
+
+  void run(std::int64_t blocks) {
+    blocks_ = blocks;
+    std::vector<std::int64_t> order(static_cast<std::size_t>(blocks));
+    for (std::size_t b = 0; b < order.size(); ++b) order[b] = std::int64_t(b);
+    shuffle(order);
+    for (std::int64_t b : order) run_block(b);
+  }
+
+  // A number below n, the next of the sequence.
+  std::size_t random_below(std::size_t n) {
+    random_ = random_ * 6364136223846793005u + 1442695040888963407u;
+    return std::size_t((random_ >> 33) % n);
+  }
+
+ private:
+  enum class State : std::uint8_t { ready, at_block_barrier, at_warp_barrier, ended };
+  struct Lane {
+    ucontext_t context;
+    std::unique_ptr<std::byte[]> stack;
+    State state = State::ready;
+    int turn = 0;
+  };
+  struct alignas(16) Unit {
+    std::byte bytes[16];
+  };
+  static constexpr std::size_t stack_bytes = 64 * 1024, guard_bytes = 256;
+
+  template <class T>
+  void shuffle(std::vector<T>& items) {
+    for (std::size_t i = items.size(); i > 1; --i) std::swap(items[i - 1], items[random_below(i)]);
+  }
+
+  void run_block(std::int64_t block) {
+    block_ = block;
+    std::memset(static_cast<void*>(shared_.data()), 0xff,
+                shared_.size() * sizeof(Unit));  // NaN: nothing may count on it
+    for (std::uint64_t& word : scratch_) word = ~std::uint64_t{0};
+    for (std::size_t i = 0; i < lanes_.size(); ++i) start(int(i));
+    while (true) {
+      std::vector<int> ready;
+      std::size_t ended = 0;
+      for (std::size_t i = 0; i < lanes_.size(); ++i) {
+        if (lanes_[i].state == State::ready) ready.push_back(int(i));
+        ended += lanes_[i].state == State::ended;
+      }
+      if (ended == lanes_.size()) break;
+      LANCET_CHECK(!ready.empty(), "block {}: lanes wait at a barrier that others never reach", block);
+      shuffle(ready);
+      for (int lane : ready) {
+        running_ = lane;
+        swapcontext(&scheduler_, &lanes_[std::size_t(lane)].context);
+        if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
+      }
+      release();
+    }
+    const std::byte* guard = reinterpret_cast<const std::byte*>(shared_.data()) + shared_bytes_;
+    for (std::size_t i = 0; i < guard_bytes; ++i)
+      LANCET_CHECK(guard[i] == std::byte{0xff}, "block {}: written {} bytes behind its shared memory", block, i);
+  }
+
+  // Opens the barriers at which everybody has arrived.
+  void release() {
+    release(0, lanes_.size(), State::at_block_barrier);
+    for (std::size_t w = 0; w < lanes_.size(); w += 32) release(w, w + 32, State::at_warp_barrier);
+  }
+  void release(std::size_t first, std::size_t last, State barrier) {
+    for (std::size_t i = first; i < last; ++i)
+      if (lanes_[i].state != barrier) return;
+    for (std::size_t i = first; i < last; ++i) lanes_[i].state = State::ready;
+  }
+
+  void wait(int lane, State barrier) {
+    Lane& self = lanes_[std::size_t(lane)];
+    self.state = barrier;
+    swapcontext(&self.context, &scheduler_);
+  }
+
+  void start(int lane) {
+    Lane& self = lanes_[std::size_t(lane)];
+    self.state = State::ready;
+    self.turn = 0;
+    getcontext(&self.context);
+    self.context.uc_stack.ss_sp = self.stack.get();
+    self.context.uc_stack.ss_size = stack_bytes;
+    self.context.uc_link = &scheduler_;
+    const auto address = reinterpret_cast<std::uintptr_t>(this);  // makecontext hands on ints only
+    makecontext(&self.context, reinterpret_cast<void (*)()>(&Team::enter), 2, unsigned(address >> 32),
+                unsigned(address));
+  }
+  static void enter(unsigned high, unsigned low) {
+    auto* team = reinterpret_cast<Team*>(std::uintptr_t(high) << 32 | low);
+    const int lane = team->running_;
+    try {
+      team->body_(*team, lane);
+    } catch (...) {
+      team->failure_ = std::current_exception();
+    }
+    team->lanes_[std::size_t(lane)].state = State::ended;
+  }
+
+  std::vector<Lane> lanes_;
+  Body body_;
+  std::size_t shared_bytes_;
+  std::vector<Unit> shared_;
+  std::vector<std::uint64_t> slots_;
+  std::uint64_t scratch_[64];
+  std::uint64_t random_;
+  std::int64_t block_ = 0, blocks_ = 0;
+  ucontext_t scheduler_;
+  int running_ = 0;
+  std::exception_ptr failure_;
+};
+
+inline void run(std::int64_t blocks, int lanes, std::size_t shared, Team::Body body) {
+  Team(lanes, shared, std::move(body)).run(blocks);
+}
+
+}  // namespace lancet::ops::device::emulated

@@ -1,0 +1,158 @@
+// How the device kernels are written and launched. A kernel is a functor that all lanes (threads) of a block run:
+//
+//   struct Example {
+//     static constexpr int lanes = 256;     // of a block: a multiple of 32, at most 1024
+//     struct Shared { float tile[32][33]; };  // optional: the block's shared memory, given by block.shared<Shared>()
+//     template <class Block>
+//     LANCET_DEVICE void operator()(Block& block) const;
+//   };
+//   LANCET_TRY(launch(*args.stream, blocks, Example{...}));
+//
+// Under nvcc that is a kernel on the stream's queue. Under g++ the same source runs on the host (emulated.h): blocks
+// one after the other and lanes as fibers that switch at barriers, both in a shuffled order, so that a missing barrier
+// or a block that counts on another one shows up as a wrong result. No kernel adds floats by atomics: two runs agree
+// bit for bit.
+#pragma once
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "lancet/backend/device.h"
+#include "lancet/base/hd.h"
+#include "lancet/base/result.h"
+
+#if defined(__CUDACC__)
+#include "ops/device/cuda_lane.h"
+#else
+#include "ops/device/emulated_lane.h"
+#endif
+
+namespace lancet::ops::device {
+
+inline constexpr int warp_size = 32;
+
+struct Plus {
+  template <class T>
+  LANCET_DEVICE T operator()(T a, T b) const {
+    return a + b;
+  }
+};
+struct Larger {
+  template <class T>
+  LANCET_DEVICE T operator()(T a, T b) const {
+    return a > b ? a : b;
+  }
+};
+
+// What a kernel sees of its block. Of the lane itself (Lane): index(), count(), lane(), sync(), sync_warp(),
+// shuffle_xor(), shuffle_up(), shared_memory(), exchange(). Everything with "warp" in its name is called by all lanes
+// of a warp, all else but the plain numbers by all lanes of the block.
+template <int Lanes>
+class Block : public Lane {
+ public:
+  static_assert(Lanes % warp_size == 0 && Lanes <= 1024);
+  using Lane::Lane;
+
+  static constexpr int lanes() { return Lanes; }
+  static constexpr int warps() { return Lanes / warp_size; }
+  LANCET_DEVICE int warp() const { return lane() / warp_size; }
+  LANCET_DEVICE int warp_lane() const { return lane() % warp_size; }
+
+  template <class S>
+  LANCET_DEVICE S& shared() const {
+    return *static_cast<S*>(shared_memory());
+  }
+
+  // Over groups of `width` (a power of 2, at most 32) neighbouring lanes, as a tree that joins lanes width / 2 apart
+  // first: every lane of the group gets the same bits.
+  template <class T, class F>
+  LANCET_DEVICE T warp_reduce(T v, F f, int width = warp_size) {
+#pragma unroll
+    for (int distance = warp_size / 2; distance > 0; distance /= 2)
+      if (distance < width) v = f(v, shuffle_xor(v, distance));
+    return v;
+  }
+  template <class T>
+  LANCET_DEVICE T warp_sum(T v, int width = warp_size) {
+    return warp_reduce(v, Plus{}, width);
+  }
+  template <class T>
+  LANCET_DEVICE T warp_max(T v, int width = warp_size) {
+    return warp_reduce(v, Larger{}, width);
+  }
+
+  // Over the block, by one barrier: warps first, then their results, in one order.
+  template <class T, class F>
+  LANCET_DEVICE T reduce(T v, T nothing, F f) {
+    v = warp_reduce(v, f);
+    if constexpr (warps() > 1) {
+      T* warp_results = next_scratch<T>();
+      if (warp_lane() == 0) warp_results[warp()] = v;
+      sync();
+      v = warp_reduce(warp_lane() < warps() ? warp_results[warp_lane()] : nothing, f);
+    }
+    return v;
+  }
+  template <class T>
+  LANCET_DEVICE T sum(T v) {
+    return reduce(v, T(0), Plus{});
+  }
+  LANCET_DEVICE float max(float v) { return reduce(v, -__builtin_huge_valf(), Larger{}); }
+
+  // The sum of the lower lanes' values; `total` is that of all.
+  template <class T>
+  LANCET_DEVICE T exclusive_scan(T v, T& total) {
+    const T before = warp_scan(v) - v;
+    T* warp_totals = next_scratch<T>();
+    if (warp_lane() == warp_size - 1) warp_totals[warp()] = before + v;
+    sync();
+    const T mine = warp_lane() < warps() ? warp_totals[warp_lane()] : T(0);
+    const T up_to = warp_scan(mine);
+    total = shuffle(up_to, warp_size - 1);
+    const T below = shuffle(up_to, warp() > 0 ? warp() - 1 : 0);
+    return warp() > 0 ? below + before : before;
+  }
+
+  // The sum of this lane's value and those of the lower lanes of the warp.
+  template <class T>
+  LANCET_DEVICE T warp_scan(T v) {
+#pragma unroll
+    for (int distance = 1; distance < warp_size; distance *= 2) {
+      const T other = shuffle_up(v, distance);
+      if (warp_lane() >= distance) v = v + other;
+    }
+    return v;
+  }
+
+ private:
+  // Two halves in turn: a lane writes to one half again only after the barrier of the collective between, which no lane
+  // reaches before it has read.
+  template <class T>
+  LANCET_DEVICE T* next_scratch() {
+    static_assert(sizeof(T) <= 8);
+    turn_ ^= 1;
+    return reinterpret_cast<T*>(exchange() + turn_ * warp_size);
+  }
+
+  int turn_ = 0;
+};
+
+// The shared memory that a kernel asks for by its type.
+template <class F>
+constexpr std::size_t shared_bytes() {
+  if constexpr (requires { typename F::Shared; })
+    return sizeof(typename F::Shared);
+  else
+    return 0;
+}
+
+// Puts `blocks` blocks of the kernel on the stream; none is fine. Never waits for it.
+template <class F>
+Status launch(backend::Stream& stream, std::int64_t blocks, const F& kernel, std::size_t shared = shared_bytes<F>()) {
+  if (blocks <= 0) return {};
+  return launch_blocks<Block<F::lanes>>(stream, blocks, kernel, shared);
+}
+
+LANCET_HD constexpr std::int64_t divide_up(std::int64_t n, std::int64_t by) { return (n + by - 1) / by; }
+
+}  // namespace lancet::ops::device

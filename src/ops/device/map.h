@@ -1,0 +1,101 @@
+// Element-wise kernels: out[i] = f(in[i]...), over a whole tensor or over the filled rows of experts' buffers.
+#pragma once
+#include "ops/device/pack.h"
+
+namespace lancet::ops::device {
+
+// Addresses of the inputs, as a functor can hold them (nvcc knows std::tuple only on the host).
+template <class T, int N>
+struct Inputs {
+  const T* at[N];
+};
+
+namespace detail {
+template <class F, class T>
+LANCET_DEVICE float apply(const F& f, const Floats<T> (&x)[1], int i) {
+  return f(x[0].v[i]);
+}
+template <class F, class T>
+LANCET_DEVICE float apply(const F& f, const Floats<T> (&x)[2], int i) {
+  return f(x[0].v[i], x[1].v[i]);
+}
+}  // namespace detail
+
+// A pack a lane: the elements that count go through the same instructions wherever they lie.
+template <class T, int N, class F>
+struct MapPack {
+  T* out;
+  Inputs<T, N> in;
+  F f;
+  bool wide;
+
+  LANCET_DEVICE void operator()(std::int64_t start, Part part) const {
+    Floats<T> x[N], y;
+#pragma unroll
+    for (int n = 0; n < N; ++n) x[n] = to_floats(load(in.at[n] + start, part, wide));
+#pragma unroll
+    for (int i = 0; i < Pack<T>::size; ++i) y.v[i] = detail::apply(f, x, i);
+    store(out + start, from_floats<T>(y), part, wide);
+  }
+};
+
+// Bytes: each element of each tensor once. A lane has N loads of 16 bytes under way, eight blocks fit a multiprocessor:
+// 32 KB or more in flight.
+template <class T, int N, class F>
+struct Map {
+  static constexpr int lanes = 256;
+  MapPack<T, N, F> pack;
+  std::int64_t n;
+
+  template <class Block>
+  LANCET_DEVICE void operator()(Block& block) const {
+    const std::int64_t start = (block.index() * lanes + block.lane()) * Pack<T>::size;
+    if (start < n) pack(start, part_of_row<T>(start, n));
+  }
+};
+
+// The filled rows of [E,R,columns]: of expert e those in [rows[e,0], rows[e,W]). Blocks are shared out over the whole
+// buffer; those that find no filled row end at once. Packs start at multiples of their size, whatever the rows are.
+template <class T, int N, class F>
+struct MapRows {
+  static constexpr int lanes = 256;
+  MapPack<T, N, F> pack;
+  const std::int32_t* rows;  // [E, row_width]
+  std::int64_t row_width, buffer_rows, columns, blocks_per_expert;
+
+  template <class Block>
+  LANCET_DEVICE void operator()(Block& block) const {
+    const std::int64_t e = block.index() / blocks_per_expert, chunk = block.index() % blocks_per_expert;
+    const std::int64_t begin = (e * buffer_rows + rows[e * row_width]) * columns;
+    const std::int64_t end = (e * buffer_rows + rows[e * row_width + row_width - 1]) * columns;
+    const std::int64_t first_pack = begin / Pack<T>::size;
+    const std::int64_t start = (first_pack + chunk * lanes + block.lane()) * Pack<T>::size;
+    if (start >= end) return;
+    const std::int64_t low = begin - start, high = end - start;
+    pack(start, {low > 0 ? int(low) : 0, high < Pack<T>::size ? int(high) : Pack<T>::size});
+  }
+};
+
+// out may be one of the inputs. rows: the operand that says which rows are filled; -1 or absent: all.
+template <class T, class F, class... In>
+Kernel bind_map(const KernelArgs& args, int rows, F f, T* out, const In*... in) {
+  constexpr int count = sizeof...(In);
+  const MapPack<T, count, F> pack{out, {{in...}}, f, aligned(out, in...)};
+  const Shape& shape = args.operands[0].shape();
+  if (rows < 0 || !args.has(rows)) {
+    const Map<T, count, F> kernel{pack, shape.elements()};
+    return run_steps(args.stream, Step{divide_up(kernel.n, kernel.lanes * Pack<T>::size), kernel});
+  }
+  const TensorView& filled = args.operands[std::size_t(rows)];
+  // One pack more than the rows fill: they may start within one.
+  const std::int64_t packs = divide_up(shape[1] * shape[2], Pack<T>::size) + 1;
+  const MapRows<T, count, F> kernel{pack,
+                                    filled.as<std::int32_t>(),
+                                    filled.shape()[1],
+                                    shape[1],
+                                    shape[2],
+                                    divide_up(packs, MapRows<T, count, F>::lanes)};
+  return run_steps(args.stream, Step{shape[0] * kernel.blocks_per_expert, kernel});
+}
+
+}  // namespace lancet::ops::device

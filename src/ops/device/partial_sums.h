@@ -1,0 +1,56 @@
+// The second stage of sums over rows: what each piece of the rows added up to, added in the order of the pieces.
+#pragma once
+#include "ops/device/pack.h"
+
+namespace lancet::ops::device {
+
+// out[i] = (or, accumulating, +=) the sum of parts[p * n + i] over p; from `split` on, to `rest`. Bytes: n * (pieces +
+// 1) floats.
+struct AddParts {
+  static constexpr int lanes = 64;
+  const float* parts;  // [pieces, n]
+  std::int64_t pieces, n;
+  bool accumulate;
+  float* out;  // [split]
+  std::int64_t split;
+  float* rest;  // [n - split]
+
+  template <class Block>
+  LANCET_DEVICE void operator()(Block& block) const {
+    const std::int64_t i = block.index() * lanes + block.lane();
+    if (i >= n) return;
+    float* to = i < split ? out + i : rest + (i - split);
+    float sum = accumulate ? *to : 0.f;
+    constexpr int ahead = 8;  // loads under way at once
+    std::int64_t p = 0;
+    for (; p + ahead <= pieces; p += ahead) {
+      float v[ahead];
+#pragma unroll
+      for (int j = 0; j < ahead; ++j) v[j] = parts[(p + j) * n + i];
+#pragma unroll
+      for (int j = 0; j < ahead; ++j) sum += v[j];
+    }
+    for (; p < pieces; ++p) sum += parts[p * n + i];
+    *to = sum;
+  }
+  std::int64_t blocks() const { return divide_up(n, lanes); }
+};
+
+// out[0] = the sum of parts[0, pieces), times `factor`. One block.
+struct AddUp {
+  static constexpr int lanes = 1024;
+  const float* parts;
+  std::int64_t pieces;
+  float factor;
+  float* out;
+
+  template <class Block>
+  LANCET_DEVICE void operator()(Block& block) const {
+    float sum = 0;
+    for (std::int64_t p = block.lane(); p < pieces; p += lanes) sum += parts[p];
+    sum = block.sum(sum);
+    if (block.lane() == 0) out[0] = sum * factor;
+  }
+};
+
+}  // namespace lancet::ops::device

@@ -1,0 +1,83 @@
+// The loop of the optimizers' updates over flat memory.
+#pragma once
+#include "ops/device/pack.h"
+
+namespace lancet::ops::device {
+
+// Step: `states` floats of state a weight; from_schedule(schedule) reads the step's numbers on the device, and
+// (w, state..., gradient) -> the new weight. Where the gradient's factor is NaN nothing is written. Weights are updated
+// in f32 (a master copy, if there is one) and `rounded` gets their rounding to nearest. Bytes a weight: 4 * (3 + 2 *
+// states) and 2 for the rounding.
+template <class Step, int states>
+struct Update {
+  static constexpr int lanes = 256;
+  float* exact;
+  bf16* rounded;  // null where `exact` are the weights themselves
+  float* state[states];
+  const float* gradient;
+  const float* schedule;
+  Step step;
+  std::int64_t n;
+  bool clipped, wide;
+
+  template <class Block>
+  LANCET_DEVICE void operator()(Block& block) const {
+    const std::int64_t start = (block.index() * lanes + block.lane()) * 4;
+    if (start >= n) return;
+    const float scale = clipped ? schedule[3] : 1.f;
+    if (scale != scale) return;
+    const auto now = step.from_schedule(schedule, scale);
+    const Part part = part_of_row<float>(start, n);
+    Pack<float> w = load(exact + start, part, wide), s[states];
+    const Pack<float> g = load(gradient + start, part, wide);
+#pragma unroll
+    for (int k = 0; k < states; ++k) s[k] = load(state[k] + start, part, wide);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if constexpr (states == 1)
+        w.v[i] = now(w.v[i], s[0].v[i], g.v[i]);
+      else
+        w.v[i] = now(w.v[i], s[0].v[i], s[1].v[i], g.v[i]);
+    }
+    store(exact + start, w, part, wide);
+#pragma unroll
+    for (int k = 0; k < states; ++k) store(state[k] + start, s[k], part, wide);
+    if (rounded) store_rounded(rounded + start, w, part);
+  }
+
+  LANCET_DEVICE void store_rounded(bf16* p, const Pack<float>& w, Part part) const {
+    struct alignas(8) Half {
+      bf16 v[4];
+    } half;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) half.v[i] = from_f32<bf16>(w.v[i]);
+    if (wide && part.whole<float>()) {
+      *reinterpret_cast<Half*>(p) = half;
+      return;
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      if (i < part.last) p[i] = half.v[i];
+  }
+};
+
+// update(&w, &state..., gradient, schedule [, &master])
+template <int states, class Step>
+Kernel bind_update(const KernelArgs& args, const Step& step) {
+  const auto& operands = args.operands;
+  const bool master = args.has(states + 3);
+  Update<Step, states> kernel{};
+  kernel.exact = operands[master ? states + 3 : 0].template as<float>();
+  kernel.rounded = master ? operands[0].template as<bf16>() : nullptr;
+  for (int k = 0; k < states; ++k) kernel.state[k] = operands[std::size_t(1 + k)].template as<float>();
+  kernel.gradient = operands[states + 1].template as<float>();
+  kernel.schedule = operands[states + 2].template as<float>();
+  kernel.step = step;
+  kernel.n = operands[0].elements();
+  kernel.clipped = operands[states + 2].elements() > 3;
+  kernel.wide =
+      aligned(kernel.exact, kernel.gradient, kernel.state[0], kernel.state[states - 1]) && aligned(kernel.rounded);
+  return run_steps(args.stream, device::Step{divide_up(kernel.n, 4 * kernel.lanes), kernel});
+}
+
+}  // namespace lancet::ops::device

@@ -1,0 +1,36 @@
+#include "ops/device/map.h"
+#include "ops/gelu/math.h"
+
+namespace lancet::ops {
+namespace {
+
+struct Gelu {
+  LANCET_DEVICE float operator()(float x) const { return gelu(x); }
+};
+struct GeluGradient {
+  LANCET_DEVICE float operator()(float dy, float x) const { return dy * gelu_slope(x); }
+};
+
+// gelu(x [, rows]) -> y
+Kernel bind(const KernelArgs& args) {
+  return device::by_dtype(args.operands[0].dtype(), [&]<class T>(T) {
+    const T* x = args.operands[0].as<T>();
+    return device::bind_map(args, 1, Gelu{}, args.results[0].as<T>(), x);
+  });
+}
+
+// gelu_dx(dy, x [, rows]) -> dx in dy's memory
+Kernel bind_dx(const KernelArgs& args) {
+  return device::by_dtype(args.operands[0].dtype(), [&]<class T>(T) {
+    const T *dy = args.operands[0].as<T>(), *x = args.operands[1].as<T>();
+    return device::bind_map(args, 2, GeluGradient{}, args.results[0].as<T>(), dy, x);
+  });
+}
+
+const DeviceKernel table[] = {{"gelu", bind}, {"gelu_dx", bind_dx}};
+
+}  // namespace
+
+std::span<const DeviceKernel> gelu_cuda() { return table; }
+
+}  // namespace lancet::ops

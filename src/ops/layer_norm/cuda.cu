@@ -1,0 +1,313 @@
+#include "ops/device/partial_sums.h"
+#include "ops/layer_norm/math.h"
+
+namespace lancet::ops {
+namespace {
+
+using namespace device;
+
+// A row is a warp's where it fits 4 packs a lane (1024 elements of bf16, 512 floats), else a block's; it comes from
+// memory once and stays in registers. Rows beyond 4 packs a lane of a block are read again, from the cache.
+template <bool whole_block>
+struct RowTeam {
+  static constexpr int lanes = 256;
+  static constexpr int size = whole_block ? lanes : warp_size;
+  static constexpr int rows_per_block = lanes / size;
+
+  template <class Block>
+  LANCET_DEVICE static std::int64_t row(Block& block) {
+    return block.index() * rows_per_block + (whole_block ? 0 : block.warp());
+  }
+  template <class Block>
+  LANCET_DEVICE static int lane(Block& block) {
+    return whole_block ? block.lane() : block.warp_lane();
+  }
+  template <class Block>
+  LANCET_DEVICE static float sum(Block& block, float v) {
+    if constexpr (whole_block)
+      return block.sum(v);
+    else
+      return block.warp_sum(v);
+  }
+};
+
+constexpr int kept_packs = 4;
+
+// Calls f(k, start, part) for each pack of a row that is the lane's; k is its place in the registers.
+template <class T, class Team, bool kept, class Block, class F>
+LANCET_DEVICE void for_packs(Block& block, std::int64_t d, F f) {
+  constexpr int step = Team::size * Pack<T>::size;
+  const std::int64_t first = std::int64_t(Team::lane(block)) * Pack<T>::size;
+  if constexpr (kept) {
+#pragma unroll
+    for (int k = 0; k < kept_packs; ++k)
+      if (const std::int64_t start = first + k * step; start < d) f(k, start, part_of_row<T>(start, d));
+  } else {
+    for (std::int64_t start = first; start < d; start += step) f(0, start, part_of_row<T>(start, d));
+  }
+}
+
+// Bytes: x and y once each; with a residual x, delta, sum and y.
+template <class T, bool add, bool whole_block, bool kept>
+struct LayerNorm {
+  using Team = RowTeam<whole_block>;
+  static constexpr int lanes = Team::lanes;
+  const T *x, *delta;
+  const float *gamma, *beta;
+  T *sum, *y;
+  RowStats* stats;
+  std::int64_t rows, d;
+  float eps;
+  bool wide;
+
+  template <class Block>
+  LANCET_DEVICE void operator()(Block& block) const {
+    const std::int64_t r = Team::row(block);
+    if (r >= rows) return;
+    const T* in = (add ? sum : x) + r * d;
+    Pack<T> row[kept ? kept_packs : 1];
+    float total = 0;
+    for_packs<T, Team, kept>(block, d, [&](int k, std::int64_t start, Part part) {
+      row[k] = load(x + r * d + start, part, wide);
+      if constexpr (add) {
+        row[k] = rounded_sum(row[k], load(delta + r * d + start, part, wide));
+        store(sum + r * d + start, row[k], part, wide);
+      }
+      const Floats<T> v = to_floats(row[k]);
+#pragma unroll
+      for (int i = 0; i < Pack<T>::size; ++i) total += v.v[i];  // zeros beyond the row
+    });
+    const float mean = Team::sum(block, total) / float(d);
+    float squares = 0;
+    for_packs<T, Team, kept>(block, d, [&](int k, std::int64_t start, Part part) {
+      if constexpr (!kept) row[k] = load(in + start, part, wide);
+      const Floats<T> v = to_floats(row[k]);
+#pragma unroll
+      for (int i = 0; i < Pack<T>::size; ++i) {
+        const float c = v.v[i] - mean;
+        squares += i < part.last ? c * c : 0.f;
+      }
+    });
+    const RowStats own{mean, 1.f / __builtin_sqrtf(Team::sum(block, squares) / float(d) + eps)};
+    for_packs<T, Team, kept>(block, d, [&](int k, std::int64_t start, Part part) {
+      if constexpr (!kept) row[k] = load(in + start, part, wide);
+      Floats<T> v = to_floats(row[k]);
+      const Floats<T> scale = load_floats<T>(gamma + start, part, wide),
+                      shift = load_floats<T>(beta + start, part, wide);
+#pragma unroll
+      for (int i = 0; i < Pack<T>::size; ++i) v.v[i] = layer_norm(v.v[i], own, scale.v[i], shift.v[i]);
+      store(y + r * d + start, from_floats<T>(v), part, wide);
+    });
+    if (Team::lane(block) == 0) stats[r] = own;
+  }
+
+  LANCET_DEVICE static Pack<T> rounded_sum(const Pack<T>& a, const Pack<T>& b) {
+    Floats<T> u = to_floats(a);
+    const Floats<T> v = to_floats(b);
+#pragma unroll
+    for (int i = 0; i < Pack<T>::size; ++i) u.v[i] += v.v[i];
+    return from_floats<T>(u);
+  }
+};
+
+// Bytes: dy, x, dx and, if it is there, dsum once each.
+template <class T, bool whole_block, bool kept>
+struct LayerNormDx {
+  using Team = RowTeam<whole_block>;
+  static constexpr int lanes = Team::lanes;
+  const T *dy, *x, *dsum;
+  const float* gamma;
+  const RowStats* stats;
+  T* dx;
+  std::int64_t rows, d;
+  bool wide;
+
+  template <class Block>
+  LANCET_DEVICE void operator()(Block& block) const {
+    const std::int64_t r = Team::row(block);
+    if (r >= rows) return;
+    const RowStats own = stats[r];
+    Pack<T> row_dy[kept ? kept_packs : 1], row_x[kept ? kept_packs : 1];
+    float sum_g = 0, sum_gx = 0;
+    for_packs<T, Team, kept>(block, d, [&](int k, std::int64_t start, Part part) {
+      row_dy[k] = load(dy + r * d + start, part, wide);  // zeros beyond the row: they add nothing
+      row_x[k] = load(x + r * d + start, part, wide);
+      const Floats<T> g = to_floats(row_dy[k]), v = to_floats(row_x[k]),
+                      scale = load_floats<T>(gamma + start, part, wide);
+#pragma unroll
+      for (int i = 0; i < Pack<T>::size; ++i) {
+        const float scaled = g.v[i] * scale.v[i];
+        sum_g += scaled;
+        sum_gx += scaled * normalized(v.v[i], own);
+      }
+    });
+    const float mean_g = Team::sum(block, sum_g) / float(d), mean_gx = Team::sum(block, sum_gx) / float(d);
+    for_packs<T, Team, kept>(block, d, [&](int k, std::int64_t start, Part part) {
+      if constexpr (!kept) {
+        row_dy[k] = load(dy + r * d + start, part, wide);
+        row_x[k] = load(x + r * d + start, part, wide);
+      }
+      Floats<T> g = to_floats(row_dy[k]);
+      const Floats<T> v = to_floats(row_x[k]), scale = load_floats<T>(gamma + start, part, wide);
+#pragma unroll
+      for (int i = 0; i < Pack<T>::size; ++i) g.v[i] = layer_norm_dx(g.v[i], v.v[i], own, scale.v[i], mean_g, mean_gx);
+      if (dsum) {
+        const Floats<T> direct = to_floats(load(dsum + r * d + start, part, wide));
+#pragma unroll
+        for (int i = 0; i < Pack<T>::size; ++i) g.v[i] += direct.v[i];
+      }
+      store(dx + r * d + start, from_floats<T>(g), part, wide);
+    });
+  }
+};
+
+// One piece of the rows: sums of dy * normalized x and of dy by column. A lane owns the columns of a pack; the warps
+// share the piece's rows and are added in their order. Bytes: dy and x once; pieces * 2 * d floats written.
+template <class T>
+struct LayerNormDw {
+  static constexpr int lanes = 256;
+  static constexpr int warps = lanes / warp_size;
+  static constexpr int tile = warp_size * Pack<T>::size;  // columns of a block
+  struct Shared {
+    float sums[warps][tile];
+  };
+  const T *dy, *x;
+  const RowStats* stats;
+  float* parts;  // [pieces, 2, d]
+  std::int64_t rows, d, pieces, tiles;
+  bool wide;
+
+  template <class Block>
+  LANCET_DEVICE void operator()(Block& block) const {
+    const std::int64_t piece = block.index() / tiles;
+    const std::int64_t first_column = block.index() % tiles * tile;
+    const std::int64_t start = first_column + block.warp_lane() * Pack<T>::size;
+    const Part part = part_of_row<T>(start, d);
+    Floats<T> gamma = {}, beta = {};
+    if (!part.empty()) add_rows(block, piece, start, part, gamma, beta);
+    float* out = parts + piece * 2 * d;
+    write(block, gamma, out, first_column);
+    block.sync();
+    write(block, beta, out + d, first_column);
+  }
+
+  template <class Block>
+  LANCET_DEVICE void add_rows(Block& block, std::int64_t piece, std::int64_t start, Part part, Floats<T>& gamma,
+                              Floats<T>& beta) const {
+    const std::int64_t end = rows * (piece + 1) / pieces;
+#pragma unroll 2
+    for (std::int64_t r = rows * piece / pieces + block.warp(); r < end; r += warps) {
+      const RowStats own = stats[r];
+      const Floats<T> g = to_floats(load(dy + r * d + start, part, wide)),
+                      v = to_floats(load(x + r * d + start, part, wide));
+#pragma unroll
+      for (int i = 0; i < Pack<T>::size; ++i) {
+        gamma.v[i] += g.v[i] * normalized(v.v[i], own);
+        beta.v[i] += g.v[i];
+      }
+    }
+  }
+
+  template <class Block>
+  LANCET_DEVICE void write(Block& block, const Floats<T>& own, float* out, std::int64_t first_column) const {
+    Shared& shared = block.template shared<Shared>();
+#pragma unroll
+    for (int i = 0; i < Pack<T>::size; ++i)
+      shared.sums[block.warp()][i * warp_size + block.warp_lane()] = own.v[i];  // no two lanes in one bank
+    block.sync();
+    for (int c = block.lane(); c < tile && first_column + c < d; c += lanes) {
+      float sum = 0;
+      for (int w = 0; w < warps; ++w) sum += shared.sums[w][c % Pack<T>::size * warp_size + c / Pack<T>::size];
+      out[first_column + c] = sum;
+    }
+  }
+};
+
+// f(whole_block, kept) as constants, for rows of d elements of T.
+template <class T, class F>
+Kernel by_width(std::int64_t d, F f) {
+  constexpr std::int64_t warp_row = std::int64_t{kept_packs} * warp_size * Pack<T>::size;
+  if (d <= warp_row) return f(std::false_type{}, std::true_type{});
+  if (d <= warp_row * 8) return f(std::true_type{}, std::true_type{});
+  return f(std::true_type{}, std::false_type{});
+}
+
+template <class F>
+Kernel over_rows(const KernelArgs& args, const F& kernel) {
+  return run_steps(args.stream, Step{divide_up(kernel.rows, F::Team::rows_per_block), kernel});
+}
+
+// layer_norm(x, gamma, beta) -> y, stats
+// add_layer_norm(x, d, gamma, beta) -> x + d, y, stats. The norm is that of the rounded sum, which backward sees too.
+template <bool add>
+Kernel bind(const KernelArgs& args) {
+  const Shape& shape = args.operands[0].shape();
+  const std::int64_t d = shape.back();
+  const float *gamma = args.operands[add + 1].as<float>(), *beta = args.operands[add + 2].as<float>();
+  return by_dtype(args.operands[0].dtype(), [&]<class T>(T) {
+    const T *x = args.operands[0].as<T>(), *delta = add ? args.operands[1].as<T>() : nullptr;
+    T *sum = add ? args.results[0].as<T>() : nullptr, *y = args.results[add].as<T>();
+    return by_width<T>(d, [&](auto whole_block, auto kept) {
+      return over_rows(args, LayerNorm<T, add, whole_block(), kept()>{
+                                 x, delta, gamma, beta, sum, y, args.results[add + 1].as<RowStats>(), shape.rows(), d,
+                                 float(args.attributes.real("eps")),
+                                 aligned_rows<T>(d) && aligned(x, delta, sum, y) && aligned(gamma, beta)});
+    });
+  });
+}
+
+// layer_norm_dx(dy, x, gamma, stats [, dsum]) -> dx
+Kernel bind_dx(const KernelArgs& args) {
+  const Shape& shape = args.operands[0].shape();
+  const std::int64_t d = shape.back();
+  const float* gamma = args.operands[2].as<float>();
+  const RowStats* stats = args.operands[3].as<RowStats>();
+  return by_dtype(args.operands[0].dtype(), [&]<class T>(T) {
+    const T *dy = args.operands[0].as<T>(), *x = args.operands[1].as<T>();
+    const T* dsum = args.has(4) ? args.operands[4].as<T>() : nullptr;
+    T* dx = args.results[0].as<T>();
+    const bool wide = aligned_rows<T>(d) && aligned(dy, x, dsum, dx) && aligned(gamma);
+    return by_width<T>(d, [&](auto whole_block, auto kept) {
+      return over_rows(args,
+                       LayerNormDx<T, whole_block(), kept()>{dy, x, dsum, gamma, stats, dx, shape.rows(), d, wide});
+    });
+  });
+}
+
+// As many pieces of the rows as keep a large GPU busy, of 32 rows or more.
+std::int64_t pieces_of(const KernelArgs& args) {
+  return std::clamp<std::int64_t>(divide_up(args.operands[0].shape().rows(), 32), 1, 128);
+}
+std::size_t workspace_dw(const KernelArgs& args) {
+  Scratch scratch(nullptr);
+  scratch.take<float>(pieces_of(args) * 2 * args.operands[0].shape().back());
+  return scratch.bytes();
+}
+
+// layer_norm_dw(dy, x, stats [, dgamma so far, dbeta so far]) -> dgamma, dbeta
+Kernel bind_dw(const KernelArgs& args) {
+  const Shape& shape = args.operands[0].shape();
+  const std::int64_t d = shape.back(), pieces = pieces_of(args);
+  const bool accumulate = args.has(3);
+  float* parts = reinterpret_cast<float*>(args.workspace);
+  float *dgamma = args.results[0].as<float>(), *dbeta = args.results[1].as<float>();
+  const AddParts add{parts, pieces, 2 * d, accumulate, dgamma, d, dbeta};
+  return by_dtype(args.operands[0].dtype(), [&]<class T>(T) -> Kernel {
+    const T *dy = args.operands[0].as<T>(), *x = args.operands[1].as<T>();
+    const std::int64_t tiles = divide_up(d, LayerNormDw<T>::tile);
+    const LayerNormDw<T> kernel{dy,     x,     args.operands[2].as<RowStats>(),     parts, shape.rows(), d,
+                                pieces, tiles, aligned_rows<T>(d) && aligned(dy, x)};
+    return run_steps(args.stream, Step{pieces * tiles, kernel}, Step{add.blocks(), add});
+  });
+}
+
+const DeviceKernel table[] = {{"layer_norm", bind<false>},
+                              {"add_layer_norm", bind<true>},
+                              {"layer_norm_dx", bind_dx},
+                              {"layer_norm_dw", bind_dw, workspace_dw}};
+
+}  // namespace
+
+std::span<const DeviceKernel> layer_norm_cuda() { return table; }
+
+}  // namespace lancet::ops

@@ -1,0 +1,28 @@
+#include "ops/device/update.h"
+#include "ops/sgd/math.h"
+
+namespace lancet::ops {
+namespace {
+
+// The attributes of SGD; the schedule is read when it runs.
+struct Step {
+  float momentum, weight_decay;
+
+  LANCET_DEVICE Sgd from_schedule(const float* schedule, float scale) const {
+    return {momentum, weight_decay, schedule[0], scale};
+  }
+};
+
+// sgd(&w, &v, gradient, schedule [, &master])
+Kernel bind(const KernelArgs& args) {
+  return device::bind_update<1>(
+      args, Step{float(args.attributes.real("momentum")), float(args.attributes.real("weight_decay"))});
+}
+
+const DeviceKernel table[] = {{"sgd", bind}};
+
+}  // namespace
+
+std::span<const DeviceKernel> sgd_cuda() { return table; }
+
+}  // namespace lancet::ops

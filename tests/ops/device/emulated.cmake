@@ -1,0 +1,33 @@
+# The device kernels (src/ops/*/cuda.cu) compiled as C++ and run on the host (src/ops/device/emulated.h), so that they
+# are tested where there is no GPU. Those that call CUDA's libraries are left out.
+file(GLOB cuda_files CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/ops/*/cuda.cu)
+set(emulated_sources "")
+set(declarations "")
+set(rows "")
+foreach(file IN LISTS cuda_files)
+  file(STRINGS ${file} library_includes REGEX "#include [<\"](cu|lancet/backend/cuda|backend/cuda)")
+  if(library_includes)
+    continue()
+  endif()
+  get_filename_component(folder ${file} DIRECTORY)
+  get_filename_component(op ${folder} NAME)
+  set(source ${CMAKE_BINARY_DIR}/generated/emulated/${op}.cpp)
+  file(CONFIGURE OUTPUT ${source} CONTENT "#include \"ops/${op}/cuda.cu\"\n")
+  list(APPEND emulated_sources ${source})
+  string(APPEND declarations "std::span<const DeviceKernel> ${op}_cuda();\n")
+  string(APPEND rows "      ${op}_cuda(),\n")
+endforeach()
+configure_file(ops/device/emulated_tables.cpp.in ${CMAKE_BINARY_DIR}/generated/emulated/tables.cpp @ONLY)
+add_library(lancet_emulated STATIC ${emulated_sources} ${CMAKE_BINARY_DIR}/generated/emulated/tables.cpp)
+target_link_libraries(lancet_emulated PUBLIC lancet_ops)
+target_include_directories(lancet_emulated PUBLIC ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR}/tests)
+# The flags of the CPU kernels, so that both fuse products and sums.
+target_compile_options(lancet_emulated PUBLIC -Wno-unknown-pragmas PRIVATE -Wall -Wextra ${LANCET_KERNEL_FLAGS} -O2
+                       $<$<BOOL:${LANCET_WERROR}>:-Werror>)
+
+file(GLOB device_tests CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/ops/device/*.cpp)
+add_executable(test_ops_device ${device_tests} ops/harness.cpp ops/large_samples.cpp ops/reference_ops.cpp ops/reference_moe.cpp)
+target_link_libraries(test_ops_device PRIVATE lancet_test_main lancet_emulated)
+target_compile_options(test_ops_device PRIVATE -Wall -Wextra -O1 -g0 $<$<BOOL:${LANCET_WERROR}>:-Werror>)
+target_include_directories(test_ops_device PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/ops)
+catch_discover_tests(test_ops_device TEST_PREFIX "ops device: " PROPERTIES LABELS ops TIMEOUT ${LANCET_TEST_TIMEOUT})
