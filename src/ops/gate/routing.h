@@ -8,10 +8,11 @@
 
 #include "lancet/base/math.h"
 #include "lancet/ir/route_layout.h"
+#include "ops/gate/math.h"
 
 namespace lancet::ops::routing {
 
-// Softmax of one token's logits [E] in f32; sums run in the order of the experts. Returns the expert with the largest
+// Softmax of one token's logits [E] in f32, its sum in the order of gate/math.h. Returns the expert with the largest
 // logit, the lowest index of equals (a NaN never beats a number, so the result is always an expert).
 inline std::int32_t softmax(const float* logits, float* probabilities, std::int64_t experts) {
   std::int64_t best = 0;
@@ -19,9 +20,11 @@ inline std::int32_t softmax(const float* logits, float* probabilities, std::int6
     if (logits[e] > logits[best]) best = e;
   const float largest = logits[best];
   for (std::int64_t e = 0; e < experts; ++e) probabilities[e] = exp_f32(logits[e] - largest);
-  float sum = 0;
-  for (std::int64_t e = 0; e < experts; ++e) sum += probabilities[e];
-  for (std::int64_t e = 0; e < experts; ++e) probabilities[e] /= sum;
+  float lanes[sum_lanes] = {};
+  for (std::int64_t e = 0; e < experts; ++e) lanes[e % sum_lanes] += probabilities[e];
+  for (int half = sum_lanes / 2; half > 0; half /= 2)
+    for (int l = 0; l < half; ++l) lanes[l] += lanes[l + half];
+  for (std::int64_t e = 0; e < experts; ++e) probabilities[e] /= lanes[0];
   return std::int32_t(best);
 }
 
@@ -33,7 +36,7 @@ inline void softmax_backward(const float* probabilities, std::int32_t chosen, fl
     for (std::int64_t e = 0; e < experts; ++e) dot += probabilities[e] * shared[e];
   for (std::int64_t e = 0; e < experts; ++e) {
     const float dp = (shared ? shared[e] : 0.f) + (e == chosen ? dweight : 0.f);
-    dlogits[e] = probabilities[e] * (dp - dot);
+    dlogits[e] = softmax_dlogit(probabilities[e], dp, dot);
   }
 }
 
@@ -41,11 +44,7 @@ inline void softmax_backward(const float* probabilities, std::int32_t chosen, fl
 // The order of the bits of floats that are not negative is that of their values, and is total even with NaN.
 // keys: one for each token; afterwards the low half of keys[i] is the i-th token.
 inline void prioritize(const float* weight, std::span<std::uint64_t> keys) {
-  for (std::size_t t = 0; t < keys.size(); ++t) {
-    std::uint32_t bits;
-    std::memcpy(&bits, &weight[t], 4);
-    keys[t] = std::uint64_t(~bits) << 32 | t;
-  }
+  for (std::size_t t = 0; t < keys.size(); ++t) keys[t] = std::uint64_t(service_key(weight[t])) << 32 | t;
   std::sort(keys.begin(), keys.end());
 }
 

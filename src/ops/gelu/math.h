@@ -10,11 +10,11 @@ namespace detail {
 LANCET_HD float gelu_argument(float x) { return x * (1.59576912160573071f + 0.0713548162726f * x * x); }
 }  // namespace detail
 
-LANCET_HD float gelu(float x) { return x / (1.f + exp_f32(-detail::gelu_argument(x))); }
+LANCET_HD float gelu(float x) { return divide_fast_f32(x, 1.f + exp_fast_f32(-detail::gelu_argument(x))); }
 
 // d gelu / dx = s + x s (1 - s) d(2u)/dx, s = sigmoid(2u)
 LANCET_HD float gelu_slope(float x) {
-  const float s = sigmoid_f32(detail::gelu_argument(x));
+  const float s = divide_fast_f32(1.f, 1.f + exp_fast_f32(-detail::gelu_argument(x)));
   return s + s * (1.f - s) * (x * (1.59576912160573071f + 0.2140644488178f * x * x));
 }
 

@@ -1,0 +1,103 @@
+#include "ops/device/slot_rows.h"
+
+namespace lancet::ops {
+namespace {
+
+using namespace device;
+
+template <class T>
+LANCET_DEVICE Pack<T> scaled(const Pack<T>& pack, float factor) {
+  Floats<T> f = to_floats(pack);
+#pragma unroll
+  for (int i = 0; i < Pack<T>::size; ++i) f.v[i] *= factor;
+  return from_floats<T>(f);
+}
+
+// Bytes: the kept tokens' slots and all of y once.
+template <class T>
+struct Combine {
+  static constexpr int lanes = TokenRows::lanes;
+  TokenRows rows;
+  const T* slots;
+  T* y;
+  std::int64_t width;
+  bool wide;
+
+  template <class Block>
+  LANCET_DEVICE void operator()(Block& block) const {
+    const std::int64_t t = rows.token(block);
+    if (t >= rows.layout.tokens) return;
+    const std::int64_t row = rows.row(t);
+    const float weight = row < 0 ? 0.f : rows.weight(t);
+    for_row<T>(block, width, [&](std::int64_t start, Part part) {
+      store(y + t * width + start, row < 0 ? Pack<T>{} : scaled(load(slots + row * width + start, part, wide), weight),
+            part, wide);
+    });
+  }
+};
+
+// The slots' results become their gradients in the pass that multiplies them with dy. Bytes: dy once, the kept tokens'
+// slots twice.
+template <class T>
+struct CombineDx {
+  static constexpr int lanes = TokenRows::lanes;
+  TokenRows rows;
+  const T* dy;
+  T* slots;
+  float* dweight;
+  std::int64_t width;
+  bool wide;
+
+  template <class Block>
+  LANCET_DEVICE void operator()(Block& block) const {
+    const std::int64_t t = rows.token(block);
+    if (t >= rows.layout.tokens) return;
+    const std::int64_t row = rows.row(t);
+    float dot = 0;
+    if (row >= 0) {
+      const float weight = rows.weight(t);
+      for_row<T>(block, width, [&](std::int64_t start, Part part) {
+        const Pack<T> g = load(dy + t * width + start, part, wide);
+        T* slot = slots + row * width + start;
+        const Floats<T> a = to_floats(g), b = to_floats(load(static_cast<const T*>(slot), part, wide));
+#pragma unroll
+        for (int i = 0; i < Pack<T>::size; ++i) dot += a.v[i] * b.v[i];  // zeros beyond the row
+        store(slot, scaled(g, weight), part, wide);
+      });
+    }
+    dot = block.warp_sum(dot);
+    if (block.warp_lane() == 0) dweight[t] = dot;
+  }
+};
+
+// combine(slots, route) -> y
+Kernel bind(const KernelArgs& args) {
+  const TokenRows rows(args.operands[1], args.operands[0]);
+  return by_dtype(args.results[0].dtype(), [&]<class T>(T) {
+    const T* slots = args.operands[0].as<T>();
+    T* y = args.results[0].as<T>();
+    const std::int64_t width = args.operands[0].shape().back();
+    return run_steps(args.stream, Step{rows.blocks(),
+                                       Combine<T>{rows, slots, y, width, aligned_rows<T>(width) && aligned(slots, y)}});
+  });
+}
+
+// combine_dx(dy, slots, route) -> dslots in the slots' memory, dweight
+Kernel bind_dx(const KernelArgs& args) {
+  const TokenRows rows(args.operands[2], args.results[0]);
+  return by_dtype(args.results[0].dtype(), [&]<class T>(T) {
+    const T* dy = args.operands[0].as<T>();
+    T* slots = args.results[0].as<T>();
+    const std::int64_t width = args.operands[0].shape().back();
+    return run_steps(args.stream, Step{rows.blocks(), CombineDx<T>{rows, dy, slots, args.results[1].as<float>(), width,
+                                                                   aligned_rows<T>(width) && aligned(dy, slots)}});
+  });
+}
+
+const DeviceKernel table[] = {{"combine", bind}, {"combine_dx", bind_dx}};
+
+}  // namespace
+
+std::span<const DeviceKernel> combine_cuda() { return table; }
+
+}  // namespace lancet::ops

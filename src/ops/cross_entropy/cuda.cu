@@ -1,0 +1,135 @@
+#include "lancet/base/math.h"
+#include "ops/cross_entropy/math.h"
+#include "ops/device/partial_sums.h"
+
+namespace lancet::ops {
+namespace {
+
+using namespace device;
+
+constexpr std::int32_t ignored = -1;  // a target that counts for nothing
+
+// The largest of some logits, and the sum of e^(logit - largest).
+struct Softmax {
+  float largest = -__builtin_huge_valf(), sum = 0;
+
+  template <class T>
+  LANCET_DEVICE void add(const Floats<T>& x, int count) {
+    float most = largest;
+#pragma unroll
+    for (int i = 0; i < Pack<T>::size; ++i)
+      if (i < count) most = Larger{}(x.v[i], most);
+    if (most == -__builtin_huge_valf()) return;  // nothing yet that counts
+    if (most > largest) {                        // rare once some packs have been seen
+      sum *= exp_fast_f32(largest - most);
+      largest = most;
+    }
+#pragma unroll
+    for (int i = 0; i < Pack<T>::size; ++i)
+      if (i < count) sum += exp_fast_f32(x.v[i] - largest);
+  }
+  // Of the whole block. A lane without logits has a sum of 0 and a difference that may be no number.
+  template <class Block>
+  LANCET_DEVICE void join(Block& block) {
+    const float all = block.max(largest);
+    sum = block.sum(sum == 0.f ? 0.f : sum * exp_fast_f32(largest - all));
+    largest = all;
+  }
+};
+
+// A row is a block's. Its logits come from memory once; where the gradient is asked for they are read again, which the
+// second level of the cache serves: two blocks of 1024 lanes fit a multiprocessor, so that 132 of them have 27 MB of
+// rows of 50304 bf16 under way. Bytes: the logits once, and once more written. Nothing else is stored but a float a
+// row.
+template <class T, bool train>
+struct Row {
+  static constexpr int lanes = 1024;
+  T* logits;
+  const std::int32_t* targets;
+  float* losses;
+  std::int64_t columns, vocabulary;
+  float share;  // 1 / tokens of the whole batch
+  bool wide;
+
+  template <class Block>
+  LANCET_DEVICE void operator()(Block& block) const {
+    const std::int64_t r = block.index();
+    T* x = logits + r * columns;
+    const std::int32_t target = targets[r];
+    if (target == ignored) {
+      if (block.lane() == 0) losses[r] = 0;
+      if constexpr (train)
+        for_packs(block, columns, [&](std::int64_t start, Part part) { store(x + start, Pack<T>{}, part, wide); });
+      return;
+    }
+    Softmax softmax;
+    for_packs(block, vocabulary, [&](std::int64_t start, Part part) {
+      softmax.add<T>(to_floats(load(static_cast<const T*>(x) + start, part, wide)), part.last);
+    });
+    softmax.join(block);
+    // A target outside of the vocabulary is a fault of the data: the loss that is no number shows it.
+    const bool known = target >= 0 && target < vocabulary;
+    if (block.lane() == 0)
+      losses[r] = known ? log_f32(softmax.sum) + (softmax.largest - to_f32(x[target])) : __builtin_nanf("");
+    if constexpr (train) {
+      block.sync();  // lane 0 has read its logit
+      gradient(block, x, target, softmax);
+    }
+  }
+
+  template <class Block>
+  LANCET_DEVICE void gradient(Block& block, T* x, std::int32_t target, const Softmax& softmax) const {
+    const float inverse = 1.f / softmax.sum;
+    for_packs(block, columns, [&](std::int64_t start, Part part) {
+      Floats<T> v = to_floats(load(static_cast<const T*>(x) + start, part, wide));
+#pragma unroll
+      for (int i = 0; i < Pack<T>::size; ++i) {
+        const std::int64_t c = start + i;
+        const float e = exp_fast_f32(v.v[i] - softmax.largest);
+        v.v[i] = c == target      ? cross_entropy_dlogit_target(e, inverse, share)
+                 : c < vocabulary ? cross_entropy_dlogit(e, inverse, share)
+                                  : 0.f;
+      }
+      store(x + start, from_floats<T>(v), part, wide);
+    });
+  }
+
+  template <class Block, class F>
+  LANCET_DEVICE static void for_packs(Block& block, std::int64_t n, F f) {
+#pragma unroll 2
+    for (std::int64_t start = std::int64_t(block.lane()) * Pack<T>::size; start < n; start += lanes * Pack<T>::size)
+      f(start, part_of_row<T>(start, n));
+  }
+};
+
+std::size_t workspace(const KernelArgs& args) {
+  Scratch scratch(nullptr);
+  scratch.take<float>(args.operands[0].shape().rows());
+  return scratch.bytes();
+}
+
+// cross_entropy(logits, targets) -> loss f32[1]
+// cross_entropy_train(logits, targets) -> loss, dlogits in the logits' memory
+template <bool train>
+Kernel bind(const KernelArgs& args) {
+  const TensorView& logits = args.operands[0];
+  const std::int64_t rows = logits.shape().rows(), columns = logits.shape().back();
+  float* losses = reinterpret_cast<float*>(args.workspace);
+  const float share = float(1.0 / double(args.attributes.integer("total_tokens")));
+  return by_dtype(logits.dtype(), [&]<class T>(T) {
+    T* x = (train ? args.results[1] : logits).template as<T>();
+    const Row<T, train> kernel{
+        x,     args.operands[1].as<std::int32_t>(),   losses, columns, args.attributes.integer("vocabulary"),
+        share, aligned_rows<T>(columns) && aligned(x)};
+    return run_steps(args.stream, Step{rows, kernel}, Step{1, AddUp{losses, rows, share, args.results[0].as<float>()}});
+  });
+}
+
+const DeviceKernel table[] = {{"cross_entropy", bind<false>, workspace},
+                              {"cross_entropy_train", bind<true>, workspace}};
+
+}  // namespace
+
+std::span<const DeviceKernel> cross_entropy_cuda() { return table; }
+
+}  // namespace lancet::ops

@@ -1,0 +1,256 @@
+#include "ops/device/slot_rows.h"
+#include "ops/embedding/sort_tokens.h"
+
+namespace lancet::ops {
+namespace {
+
+using namespace device;
+
+// A warp a token. Bytes: x once, and as much of wte; wpe stays in the cache. A token outside of the vocabulary is a
+// fault of the data: its row is no number, which the loss shows.
+template <class T>
+struct Embed {
+  static constexpr int lanes = 256;
+  const std::int32_t* tokens;
+  const T *wte, *wpe;
+  T* x;
+  std::int64_t count, sequence, vocabulary, d;
+  bool wide;
+
+  template <class Block>
+  LANCET_DEVICE void operator()(Block& block) const {
+    const std::int64_t t = block.index() * Block::warps() + block.warp();
+    if (t >= count) return;
+    const std::int32_t id = tokens[t];
+    const bool known = id >= 0 && id < vocabulary;
+    for_row<T>(block, d, [&](std::int64_t start, Part part) {
+      Floats<T> a = {};
+      if (known) a = to_floats(load(wte + id * d + start, part, wide));
+      const Floats<T> b = to_floats(load(wpe + t % sequence * d + start, part, wide));
+#pragma unroll
+      for (int i = 0; i < Pack<T>::size; ++i) a.v[i] = known ? a.v[i] + b.v[i] : __builtin_nanf("");
+      store(x + t * d + start, from_floats<T>(a), part, wide);
+    });
+  }
+};
+
+// embedding(tokens [B,S], wte [V,D], wpe [P,D]) -> x [B,S,D]
+Kernel bind(const KernelArgs& args) {
+  const TensorView& tokens = args.operands[0];
+  const std::int64_t vocabulary = args.operands[1].shape()[0], d = args.operands[1].shape()[1];
+  return by_dtype(args.operands[1].dtype(), [&]<class T>(T) {
+    const T *wte = args.operands[1].as<T>(), *wpe = args.operands[2].as<T>();
+    T* x = args.results[0].as<T>();
+    const Embed<T> kernel{tokens.as<std::int32_t>(),
+                          wte,
+                          wpe,
+                          x,
+                          tokens.elements(),
+                          tokens.shape()[1],
+                          vocabulary,
+                          d,
+                          aligned_rows<T>(d) && aligned(wte, wpe, x)};
+    return run_steps(args.stream, Step{divide_up(kernel.count, Embed<T>::lanes / warp_size), kernel});
+  });
+}
+
+// Rows of equal ids lie side by side in the sorted order, which is cut in pieces: a run of one id may reach over
+// several.
+constexpr int piece_rows = 32;
+
+template <class T>
+struct Runs {
+  static constexpr int lanes = 128;
+  static constexpr int tile = lanes * Pack<T>::size;  // columns of a block
+  const T* dx;                                        // [n, d]
+  embedding::Ids ids;
+  const std::int32_t* order;  // [n]
+  float* parts;               // [pieces, 2, d]: of the run that came in, of the run that goes on
+  float* dw;                  // [vocabulary, d]
+  std::int64_t n, d, tiles;
+  bool accumulate, wide, wide_floats;
+
+  LANCET_DEVICE std::int32_t id(std::int64_t i) const { return i >= 0 && i < n ? ids(order[i]) : -1; }
+
+  LANCET_DEVICE void add_to_dw(std::int32_t token, std::int64_t start, Floats<T> sum, Part part) const {
+    if (token == ids.vocabulary) return;
+    float* to = dw + token * d + start;
+    if (accumulate) {
+      const Floats<T> so_far = load_floats<T>(to, part, wide_floats);
+#pragma unroll
+      for (int i = 0; i < Pack<T>::size; ++i) sum.v[i] += so_far.v[i];
+    }
+    store_floats<T>(to, sum, part, wide_floats);
+  }
+};
+
+// The runs of a piece: those that end in it go to dw. Bytes: dx once; dw of the batch's ids.
+template <class T>
+struct AddRuns {
+  static constexpr int lanes = Runs<T>::lanes;
+  struct Shared {
+    std::int32_t id[piece_rows + 2], row[piece_rows];  // with a neighbour on both sides
+  };
+  Runs<T> runs;
+
+  template <class Block>
+  LANCET_DEVICE void operator()(Block& block) const {
+    Shared& shared = block.template shared<Shared>();
+    const std::int64_t piece = block.index() / runs.tiles, first = piece * piece_rows;
+    const int count = runs.n - first < piece_rows ? int(runs.n - first) : piece_rows;
+    if (block.lane() < piece_rows + 2) shared.id[block.lane()] = runs.id(first - 1 + block.lane());
+    if (block.lane() < count) shared.row[block.lane()] = runs.order[first + block.lane()];
+    block.sync();
+    const std::int64_t start = (block.index() % runs.tiles * lanes + block.lane()) * Pack<T>::size;
+    const Part part = part_of_row<T>(start, runs.d);
+    if (part.empty()) return;
+    bool came_in = shared.id[0] == shared.id[1];
+    Floats<T> sum = {};
+    constexpr int ahead = 4;  // rows under way at once
+    for (int k = 0; k < count; k += ahead) {
+      Pack<T> rows[ahead];
+#pragma unroll
+      for (int j = 0; j < ahead; ++j)
+        if (k + j < count) rows[j] = load(runs.dx + shared.row[k + j] * runs.d + start, part, runs.wide);
+#pragma unroll
+      for (int j = 0; j < ahead; ++j) {
+        if (k + j >= count) break;
+        const Floats<T> row = to_floats(rows[j]);
+#pragma unroll
+        for (int i = 0; i < Pack<T>::size; ++i) sum.v[i] += row.v[i];
+        const bool last = k + j + 1 == count, goes_on = shared.id[k + j + 2] == shared.id[k + j + 1];
+        if (goes_on && !last) continue;
+        if (came_in || goes_on)
+          store_floats<T>(runs.parts + (piece * 2 + (came_in ? 0 : 1)) * runs.d + start, sum, part, runs.wide_floats);
+        else
+          runs.add_to_dw(shared.id[k + j + 1], start, sum, part);
+        sum = {};
+        came_in = false;
+      }
+    }
+  }
+};
+
+// The runs that reach over several pieces, by the block of the piece in which each begins.
+template <class T>
+struct JoinRuns {
+  static constexpr int lanes = Runs<T>::lanes;
+  Runs<T> runs;
+
+  template <class Block>
+  LANCET_DEVICE void operator()(Block& block) const {
+    std::int64_t piece = block.index() / runs.tiles;
+    const std::int64_t first = piece * piece_rows;
+    const std::int64_t start = (block.index() % runs.tiles * lanes + block.lane()) * Pack<T>::size;
+    const Part part = part_of_row<T>(start, runs.d);
+    const std::int32_t id = runs.id(first + piece_rows - 1);
+    const bool goes_on = first + piece_rows < runs.n && runs.id(first + piece_rows) == id;
+    const bool came_in = runs.id(first - 1) == id;  // then so is all of this piece
+    if (part.empty() || !goes_on || came_in) return;
+    Floats<T> sum = load_floats<T>(runs.parts + (piece * 2 + 1) * runs.d + start, part, runs.wide_floats);
+    do {
+      ++piece;
+      const Floats<T> more = load_floats<T>(runs.parts + piece * 2 * runs.d + start, part, runs.wide_floats);
+#pragma unroll
+      for (int i = 0; i < Pack<T>::size; ++i) sum.v[i] += more.v[i];
+    } while (runs.id((piece + 1) * piece_rows) == id);
+    runs.add_to_dw(id, start, sum, part);
+  }
+};
+
+struct WorkspaceDw {
+  Scratch scratch;
+  embedding::Sort sort;
+  float* parts;
+
+  explicit WorkspaceDw(const KernelArgs& args)
+      : scratch(args.workspace),
+        sort(scratch, args.operands[1], args.attributes.integer("vocabulary")),
+        parts(scratch.take<float>(divide_up(args.operands[1].elements(), piece_rows) * 2 *
+                                  args.operands[0].shape().back())) {}
+};
+std::size_t workspace_dw(const KernelArgs& args) { return WorkspaceDw(args).scratch.bytes(); }
+
+// embedding_dw(dx [B,S,D], tokens [B,S] [, dw so far]) -> dw f32[V,D]
+Kernel bind_dw(const KernelArgs& args) {
+  const WorkspaceDw memory(args);
+  const std::int64_t n = args.operands[1].elements(), d = args.operands[0].shape().back();
+  float* dw = args.results[0].as<float>();
+  const std::size_t dw_bytes = std::size_t(args.results[0].elements()) * sizeof(float);
+  const bool accumulate = args.has(2);
+  backend::Stream* stream = args.stream;
+  return by_dtype(args.operands[0].dtype(), [&]<class T>(T) -> Kernel {
+    const T* dx = args.operands[0].as<T>();
+    const std::int64_t tiles = divide_up(d, Runs<T>::tile);
+    const Runs<T> runs{dx,
+                       memory.sort.ids(),
+                       memory.sort.order(),
+                       memory.parts,
+                       dw,
+                       n,
+                       d,
+                       tiles,
+                       accumulate,
+                       aligned_rows<T>(d) && aligned(dx),
+                       d % 4 == 0 && aligned(dw)};
+    const std::int64_t blocks = tiles * divide_up(n, piece_rows);
+    return [stream, sort = memory.sort, runs, blocks, dw_bytes]() -> Status {
+      if (!runs.accumulate) LANCET_TRY(stream->zero(runs.dw, dw_bytes));
+      LANCET_TRY(sort.run(*stream));
+      LANCET_TRY(launch(*stream, blocks, AddRuns<T>{runs}));
+      return launch(*stream, blocks, JoinRuns<T>{runs});
+    };
+  });
+}
+
+// A block a position: the sum over the batch, in its order. Bytes: dx and dw once.
+template <class T>
+struct AddPositions {
+  static constexpr int lanes = 128;
+  const T* dx;  // [batch, sequence, d]
+  float* dw;    // [positions, d]
+  std::int64_t batch, sequence, d, tiles;
+  bool accumulate, wide;
+
+  template <class Block>
+  LANCET_DEVICE void operator()(Block& block) const {
+    const std::int64_t s = block.index() / tiles;
+    const std::int64_t start = (block.index() % tiles * lanes + block.lane()) * Pack<T>::size;
+    const Part part = part_of_row<T>(start, d);
+    if (part.empty()) return;
+    Floats<T> sum = {};
+    if (accumulate) sum = load_floats<T>(static_cast<const float*>(dw) + s * d + start, part, wide);
+    if (s < sequence) {
+#pragma unroll 4
+      for (std::int64_t b = 0; b < batch; ++b) {
+        const Floats<T> row = to_floats(load(dx + (b * sequence + s) * d + start, part, wide));
+#pragma unroll
+        for (int i = 0; i < Pack<T>::size; ++i) sum.v[i] += row.v[i];
+      }
+    }
+    store_floats<T>(dw + s * d + start, sum, part, wide);
+  }
+};
+
+// position_dw(dx [B,S,D] [, dw so far]) -> dw f32[P,D]
+Kernel bind_position_dw(const KernelArgs& args) {
+  const Shape& shape = args.operands[0].shape();
+  const std::int64_t d = shape[2];
+  float* dw = args.results[0].as<float>();
+  return by_dtype(args.operands[0].dtype(), [&]<class T>(T) {
+    const T* dx = args.operands[0].as<T>();
+    const std::int64_t tiles = divide_up(d, AddPositions<T>::lanes * Pack<T>::size);
+    const AddPositions<T> kernel{dx, dw,    shape[0],    shape[1],
+                                 d,  tiles, args.has(1), aligned_rows<T>(d) && aligned(dx) && aligned(dw)};
+    return run_steps(args.stream, Step{tiles * args.results[0].shape()[0], kernel});
+  });
+}
+
+const DeviceKernel table[] = {
+    {"embedding", bind}, {"embedding_dw", bind_dw, workspace_dw}, {"position_dw", bind_position_dw}};
+
+}  // namespace
+
+std::span<const DeviceKernel> embedding_cuda() { return table; }
+
+}  // namespace lancet::ops

@@ -1,0 +1,112 @@
+// The positions of a batch's tokens in the order of their ids, equal ids by position: a radix sort by 8 bits a pass,
+// stable and the same in every run.
+#pragma once
+#include "ops/device/counting.h"
+
+namespace lancet::ops::embedding {
+
+using namespace device;
+
+inline constexpr int radix = 256;
+inline constexpr int chunk = 256;  // items counted together
+
+// Tokens by position. What lies outside of the vocabulary counts as the id behind it.
+struct Ids {
+  const std::int32_t* tokens;
+  std::int32_t vocabulary;
+
+  LANCET_DEVICE std::int32_t operator()(std::int32_t position) const {
+    const std::int32_t id = tokens[position];
+    return id >= 0 && id < vocabulary ? id : vocabulary;
+  }
+};
+
+struct Pass {
+  Ids ids;
+  const std::int32_t* from;  // [n] positions as the pass before left them; null: as they come
+  std::int32_t* to;          // [n]
+  std::int32_t n, shift;
+  std::int32_t* counts;  // [radix, chunks]
+  std::int32_t* totals;  // [radix]
+  std::int64_t chunks;
+
+  LANCET_DEVICE std::int32_t position(std::int64_t i) const { return from ? from[i] : std::int32_t(i); }
+  LANCET_DEVICE std::int32_t digit(std::int32_t position) const { return (ids(position) >> shift) & (radix - 1); }
+};
+
+struct CountDigits {
+  static constexpr int lanes = chunk;
+  struct Shared {
+    std::int32_t counts[radix];
+  };
+  Pass pass;
+
+  template <class Block>
+  LANCET_DEVICE void operator()(Block& block) const {
+    Shared& shared = block.template shared<Shared>();
+    const std::int64_t i = block.index() * chunk + block.lane();
+    shared.counts[block.lane()] = 0;
+    block.sync();
+    if (i < pass.n) block.atomic_add(&shared.counts[pass.digit(pass.position(i))], 1);
+    block.sync();
+    pass.counts[block.lane() * pass.chunks + block.index()] = shared.counts[block.lane()];
+  }
+};
+
+struct PlaceDigits {
+  static constexpr int lanes = chunk;
+  struct Shared {
+    std::int32_t digits[chunk], first[radix];
+  };
+  Pass pass;
+
+  template <class Block>
+  LANCET_DEVICE void operator()(Block& block) const {
+    Shared& shared = block.template shared<Shared>();
+    const std::int64_t i = block.index() * chunk + block.lane();
+    const std::int32_t position = i < pass.n ? pass.position(i) : 0, digit = i < pass.n ? pass.digit(position) : -1;
+    std::int32_t total;
+    shared.first[block.lane()] = block.exclusive_scan(pass.totals[block.lane()], total);
+    shared.digits[block.lane()] = digit;
+    block.sync();
+    if (i >= pass.n) return;
+    const std::int32_t rank = count_equal(shared.digits, block.lane(), digit);
+    pass.to[shared.first[digit] + pass.counts[digit * pass.chunks + block.index()] + rank] = position;
+  }
+};
+
+class Sort {
+ public:
+  Sort(Scratch& scratch, const TensorView& tokens, std::int64_t vocabulary)
+      : ids_{tokens.as<std::int32_t>(), std::int32_t(vocabulary)},
+        n_(tokens.elements()),
+        chunks_(divide_up(n_, chunk)) {
+    for (auto& order : orders_) order = scratch.take<std::int32_t>(n_);
+    counts_ = scratch.take<std::int32_t>(radix * chunks_);
+    totals_ = scratch.take<std::int32_t>(radix);
+    while (vocabulary >> (8 * passes_)) ++passes_;  // the id behind the vocabulary counts
+  }
+
+  const Ids& ids() const { return ids_; }
+  const std::int32_t* order() const { return orders_[passes_ % 2]; }
+
+  Status run(backend::Stream& stream) const {
+    for (int p = 0; p < passes_; ++p) {
+      const Pass pass{
+          ids_,   p == 0 ? nullptr : orders_[p % 2], orders_[(p + 1) % 2], std::int32_t(n_), 8 * p, counts_, totals_,
+          chunks_};
+      LANCET_TRY(launch(stream, chunks_, CountDigits{pass}));
+      LANCET_TRY(launch(stream, radix, ScanChunks{counts_, chunks_, totals_}));
+      LANCET_TRY(launch(stream, chunks_, PlaceDigits{pass}));
+    }
+    return {};
+  }
+
+ private:
+  Ids ids_;
+  std::int64_t n_, chunks_;
+  int passes_ = 0;
+  std::int32_t *orders_[2], *counts_, *totals_;
+};
+
+}  // namespace lancet::ops::embedding
