@@ -2,17 +2,16 @@
 // (InternalError: a lane that ends while others wait, memory written beyond the block's shared memory). Between two
 // barriers the lanes run in a shuffled order, and so do the blocks.
 #pragma once
-#include <ucontext.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <exception>
 #include <functional>
-#include <memory>
+#include <utility>
 #include <vector>
 
 #include "lancet/base/check.h"
+#include "ops/device/fiber.h"
 
 namespace lancet::ops::device::emulated {
 
@@ -35,7 +34,6 @@ class Team {
         random_(order_seed) {
     LANCET_CHECK(lanes > 0 && lanes <= 1024 && lanes % 32 == 0, "a block of {} lanes", lanes);
     LANCET_CHECK(shared <= most_shared_bytes, "{} bytes of shared memory, a block has {}", shared, most_shared_bytes);
-    for (Lane& lane : lanes_) lane.stack.reset(new std::byte[stack_bytes]);
   }
 
   std::int64_t block() const { return block_; }
@@ -81,15 +79,14 @@ class Team {
  private:
   enum class State : std::uint8_t { ready, at_block_barrier, at_warp_barrier, ended };
   struct Lane {
-    ucontext_t context;
-    std::unique_ptr<std::byte[]> stack;
+    Fiber fiber;
     State state = State::ready;
     int turn = 0;
   };
   struct alignas(16) Unit {
     std::byte bytes[16];
   };
-  static constexpr std::size_t stack_bytes = 64 * 1024, guard_bytes = 256;
+  static constexpr std::size_t guard_bytes = 256;
 
   template <class T>
   void shuffle(std::vector<T>& items) {
@@ -98,6 +95,7 @@ class Team {
 
   void run_block(std::int64_t block) {
     block_ = block;
+    current = this;
     std::memset(static_cast<void*>(shared_.data()), 0xff,
                 shared_.size() * sizeof(Unit));  // NaN: nothing may count on it
     for (std::uint64_t& word : scratch_) word = ~std::uint64_t{0};
@@ -114,7 +112,7 @@ class Team {
       shuffle(ready);
       for (int lane : ready) {
         running_ = lane;
-        swapcontext(&scheduler_, &lanes_[std::size_t(lane)].context);
+        Fiber::change(scheduler_, lanes_[std::size_t(lane)].fiber);
         if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
       }
       release();
@@ -138,32 +136,29 @@ class Team {
   void wait(int lane, State barrier) {
     Lane& self = lanes_[std::size_t(lane)];
     self.state = barrier;
-    swapcontext(&self.context, &scheduler_);
+    Fiber::change(self.fiber, scheduler_);
   }
 
   void start(int lane) {
     Lane& self = lanes_[std::size_t(lane)];
     self.state = State::ready;
     self.turn = 0;
-    getcontext(&self.context);
-    self.context.uc_stack.ss_sp = self.stack.get();
-    self.context.uc_stack.ss_size = stack_bytes;
-    self.context.uc_link = &scheduler_;
-    const auto address = reinterpret_cast<std::uintptr_t>(this);  // makecontext hands on ints only
-    makecontext(&self.context, reinterpret_cast<void (*)()>(&Team::enter), 2, unsigned(address >> 32),
-                unsigned(address));
+    self.fiber.start(&Team::enter);
   }
-  static void enter(unsigned high, unsigned low) {
-    auto* team = reinterpret_cast<Team*>(std::uintptr_t(high) << 32 | low);
+  static void enter() {
+    Team* team = current;
     const int lane = team->running_;
+    Lane& self = team->lanes_[std::size_t(lane)];
     try {
       team->body_(*team, lane);
     } catch (...) {
       team->failure_ = std::current_exception();
     }
-    team->lanes_[std::size_t(lane)].state = State::ended;
+    self.state = State::ended;
+    Fiber::change(self.fiber, team->scheduler_);
   }
 
+  static inline thread_local Team* current = nullptr;  // the team whose lanes run
   std::vector<Lane> lanes_;
   Body body_;
   std::size_t shared_bytes_;
@@ -172,7 +167,7 @@ class Team {
   std::uint64_t scratch_[64];
   std::uint64_t random_;
   std::int64_t block_ = 0, blocks_ = 0;
-  ucontext_t scheduler_;
+  Fiber scheduler_;  // the caller's own stack
   int running_ = 0;
   std::exception_ptr failure_;
 };
