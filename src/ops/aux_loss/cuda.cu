@@ -1,3 +1,4 @@
+#include "ops/aux_loss/math.h"
 #include "ops/device/partial_sums.h"
 
 namespace lancet::ops {
@@ -11,22 +12,28 @@ double unit(const KernelArgs& args, std::int64_t experts) {
          (double(args.attributes.integer("load_tokens")) * double(args.attributes.integer("total_tokens")));
 }
 
-// The sum of load[e] * probability over a piece of the tokens. Bytes: the probabilities once.
+// The sums of load[e] * p and of -p log p over a piece of the probabilities. Bytes: these once.
 struct Weigh {
   static constexpr int lanes = 256;
   const float *probabilities, *load;
-  float* parts;  // [blocks]
+  float *loss, *entropy;  // [blocks]
   std::int64_t n, experts, piece;
 
   template <class Block>
   LANCET_DEVICE void operator()(Block& block) const {
     const std::int64_t begin = block.index() * piece, end = begin + piece < n ? begin + piece : n;
-    float sum = 0;
+    float weighed = 0, surprises = 0;
 #pragma unroll 4
-    for (std::int64_t i = begin + block.lane(); i < end; i += lanes)
-      sum += load[std::uint32_t(i % experts)] * probabilities[i];
-    sum = block.sum(sum);
-    if (block.lane() == 0) parts[block.index()] = sum;
+    for (std::int64_t i = begin + block.lane(); i < end; i += lanes) {
+      const float p = probabilities[i];
+      weighed += load[i % experts] * p;
+      surprises += surprise(p);
+    }
+    weighed = block.sum(weighed);
+    surprises = block.sum(surprises);
+    if (block.lane() > 0) return;
+    loss[block.index()] = weighed;
+    entropy[block.index()] = surprises;
   }
 };
 
@@ -35,22 +42,25 @@ std::int64_t pieces_of(const KernelArgs& args) { return divide_up(args.operands[
 
 std::size_t workspace(const KernelArgs& args) {
   Scratch scratch(nullptr);
-  scratch.take<float>(pieces_of(args));
+  scratch.take<float>(2 * pieces_of(args));
   return scratch.bytes();
 }
 
-// aux_loss(probabilities, load) -> loss f32[1]
+// aux_loss(probabilities, load) -> f32[2]: loss, entropy
 Kernel bind(const KernelArgs& args) {
-  const std::int64_t experts = args.operands[0].shape().back(), pieces = pieces_of(args);
-  float* parts = reinterpret_cast<float*>(args.workspace);
+  const std::int64_t experts = args.operands[0].shape()[2], pieces = pieces_of(args);
+  float *loss = reinterpret_cast<float*>(args.workspace), *entropy = loss + pieces;
+  float* shares = args.results[0].as<float>();
   const Weigh weigh{args.operands[0].as<float>(),
                     args.operands[1].as<float>(),
-                    parts,
+                    loss,
+                    entropy,
                     args.operands[0].elements(),
                     experts,
                     piece_elements};
-  const AddUp add{parts, pieces, float(unit(args, experts)), args.results[0].as<float>()};
-  return run_steps(args.stream, Step{pieces, weigh}, Step{1, add});
+  const float each = float(1.0 / double(args.attributes.integer("total_tokens")));
+  return run_steps(args.stream, Step{pieces, weigh}, Step{1, AddUp{loss, pieces, float(unit(args, experts)), shares}},
+                   Step{1, AddUp{entropy, pieces, each, shares + 1}});
 }
 
 struct Gradient {
