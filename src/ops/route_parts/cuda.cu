@@ -93,6 +93,33 @@ Kernel bind_split_capacity(const KernelArgs& args) {
   return run_steps(args.stream, Step{divide_up(kernel.whole.layout.experts, SplitCapacity::lanes), kernel});
 }
 
+// The slots of the experts [first, last).
+struct SplitPeers {
+  static constexpr int lanes = 128;
+  Route whole, part;
+  std::int64_t first, last;
+
+  template <class Block>
+  LANCET_DEVICE void operator()(Block& block) const {
+    const std::int64_t e = block.index() * lanes + block.lane();
+    if (e >= whole.layout.experts) return;
+    const std::int32_t begin = whole.begin()[e];
+    part.begin()[e] = begin;
+    part.end()[e] = e >= first && e < last ? whole.end()[e] : begin;
+  }
+};
+
+// split_peers(route) {part, parts, ranks}
+Kernel bind_split_peers(const KernelArgs& args) {
+  const Route whole(args.operands[0]);
+  const std::int64_t parts = args.attributes.integer("parts"), ranks = args.attributes.integer("ranks");
+  const std::int64_t group = ranks / parts, rank = args.device_comm ? args.device_comm->rank() : 0;
+  const std::int64_t theirs = (rank / group + args.attributes.integer("part")) % parts;
+  const std::int64_t first = theirs * group * (whole.layout.experts / ranks);
+  const SplitPeers kernel{whole, Route(args.results[0]), first, first + whole.layout.experts / parts};
+  return run_steps(args.stream, Step{divide_up(whole.layout.experts, SplitPeers::lanes), kernel});
+}
+
 // One part's place in the whole; the first and the last bring where the slots begin and end.
 struct Join {
   static constexpr int lanes = 256;
@@ -192,11 +219,9 @@ Kernel bind_sum(const KernelArgs& args) {
   };
 }
 
-const DeviceKernel table[] = {{"split_route", bind_split},
-                              {"split_capacity", bind_split_capacity},
-                              {"join_route", bind_join_route},
-                              {"join_rows", bind_join_rows},
-                              {"sum", bind_sum}};
+const DeviceKernel table[] = {{"split_route", bind_split},       {"split_capacity", bind_split_capacity},
+                              {"split_peers", bind_split_peers}, {"join_route", bind_join_route},
+                              {"join_rows", bind_join_rows},     {"sum", bind_sum}};
 
 }  // namespace
 
