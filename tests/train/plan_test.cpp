@@ -67,7 +67,8 @@ TEST_CASE("a plan file reads back as it was made") {
   other_way.overlap.policy = config::Policy::automatic;
   other_way.overlap.bucket_bytes = 1000;
   other_way.train.lr = 3;
-  CHECK(train::read_plan(file.folder / "plan.ir", other_way, 2).ok());
+  const auto again = train::read_plan(file.folder / "plan.ir", other_way, 2);
+  if (!again.ok()) FAIL(again.error().message);
 }
 
 TEST_CASE("the report covers every policy") {
@@ -122,7 +123,7 @@ TEST_CASE("a plan of something else is refused by what differs") {
   }
   SECTION("no plan") {
     CHECK(has(file.error_of("what is this\n", config), "line 1"));
-    CHECK(has(file.error_of("", config), "header: model: "));
+    CHECK(has(file.error_of("", config), "expected a plan, found an empty file"));
     const auto none = train::read_plan(file.folder / "none.ir", config, 2);
     REQUIRE_FALSE(none.ok());
     CHECK(none.error().code == ExitCode::config);
@@ -190,6 +191,67 @@ TEST_CASE("an edit that breaks a plan is refused, and the instruction is named")
     const std::string edited = replaced(file.text, "\\| ms [0-9.e-]+ [0-9.e-]+", "| ms 5.0 1.0");
     CHECK(has(file.error_of(edited, config), "expected predicted times from 0 on, found ms 5 1"));
   }
+}
+
+// Every operand in turn becomes another tensor of its type that could stand there.
+TEST_CASE("a plan whose instruction works on something else is refused") {
+  const auto policy = GENERATE(config::Policy::dw, config::Policy::expert_pipeline, config::Policy::lancet);
+  const config::Config config = config_with(policy);
+  const PlanFile file(config);
+  int tried = 0, refused = 0;
+  for (std::size_t i = 0; i < file.planned.plan.program.instructions.size(); i += 3) {
+    ir::Plan plan = file.planned.plan;
+    ir::Instruction& at = plan.program.instructions[i];
+    if (at.operands.empty() || at.label.starts_with("bucket.")) continue;
+    ir::TensorId& operand = at.operands[i % at.operands.size()];
+    const auto same_root = [&](ir::TensorId other) { return plan.program.root(other) == plan.program.root(operand); };
+    for (std::size_t t = 0; t < plan.program.tensors.size(); ++t) {
+      const ir::TensorId other{static_cast<std::int32_t>(t)};
+      if (plan.program.type(other) != plan.program.type(operand) || same_root(other)) continue;
+      if (std::find(at.operands.begin(), at.operands.end(), other) != at.operands.end()) continue;
+      operand = other;
+      break;
+    }
+    if (plan.program.instructions[i].operands == file.planned.plan.program.instructions[i].operands) continue;
+    ++tried;
+    const auto read = train::read_plan(file.folder.write("edited.ir", ir::print(plan)), config, 2);
+    INFO(config::name(policy) << " [" << i << "] " << at.op << " at " << at.label << ", operand "
+                              << i % at.operands.size() << " is " << plan.program.display(operand));
+    CHECK_FALSE(read.ok());
+    refused += !read.ok();
+  }
+  CHECK(tried > 50);
+  CHECK(refused == tried);
+}
+
+TEST_CASE("a plan that computes another model is refused by the operand") {
+  const config::Config config = config_with(config::Policy::lancet);
+  const PlanFile file(config);
+  auto refused = [&](const std::string& pattern, const std::string& by, const std::string& expected) {
+    const std::string error = file.error_of(replaced(file.text, pattern, by), config);
+    INFO(error);
+    CHECK(has(error, expected));
+  };
+  refused("(layer_norm\\([^\n]*)@h.1.ln_1.weight", "$1@h.3.ln_1.weight",
+          "expected as operand 2 @h.1.ln_1.weight, found @h.3.ln_1.weight");
+  refused("embedding\\(@tokens", "embedding(@targets", "expected as operand 0 @tokens, found @targets");
+  refused("(cross_entropy_train\\([^\n]*)@targets", "$1@tokens", "expected as operand 1 @targets, found @tokens");
+  refused("(linear_dx\\([^\n]*)@h.3.attn.c_proj.weight", "$1@h.1.attn.c_proj.weight",
+          "@h.3.attn.c_proj.weight, found @h.1.attn.c_proj.weight");
+  refused("vocabulary=67", "vocabulary=66", "vocabulary=");
+  refused("total_tokens=[0-9]+", "total_tokens=7", "total_tokens=");
+  const std::string other = std::regex_replace(file.text, std::regex("[^]*output aux.h.2 = (%[0-9]+)[^]*"), "$1");
+  refused("output aux.h.0 = %[0-9]+", "output aux.h.0 = " + other, "output aux.h.0: expected ");
+}
+
+TEST_CASE("a plan with an attribute of another kind is refused") {
+  const config::Config config = config_with(config::Policy::dw);
+  const PlanFile file(config);
+  CHECK(has(file.error_of(replaced(file.text, "capacity=[0-9]+", "capacity=nan"), config), "capacity"));
+  CHECK(has(file.error_of(replaced(file.text, "predicted_ms=[0-9.e+-]+", "predicted_ms=nan"), config),
+            "header: predicted_ms: expected a time from 0 on, found nan"));
+  CHECK(has(file.error_of(replaced(file.text, "policy=dw", "policy=foo"), config),
+            "header: policy: expected one of sequential, "));
 }
 
 TEST_CASE("ranks with different plan files stop together") {
