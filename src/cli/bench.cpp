@@ -107,9 +107,8 @@ void add_bench(CLI::App& app, Selection& selection) {
   command->add_option("--steps", *steps, "Steps to measure")->capture_default_str()->check(CLI::Range(1, 100000));
   command->callback([arguments, steps, &selection] {
     selection.ranked = [arguments, steps](comm::Communicator& world, int local_ranks) -> Status {
-      const auto config = load_config(*arguments);
-      LANCET_TRY(train::agree(world, config.ok() ? Status() : Status(config.error())));
-      return bench_ops(*config, *steps, world, local_ranks);
+      LANCET_ASSIGN(config::Config config, load_config(*arguments, world));
+      return bench_ops(config, *steps, world, local_ranks);
     };
   });
 }

@@ -3,6 +3,8 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "lancet/train/agree.h"
+
 namespace lancet::cli {
 
 std::string default_profile() {
@@ -30,6 +32,13 @@ std::shared_ptr<ConfigArguments> add_config_arguments(CLI::App& command) {
 
 Result<config::Config> load_config(const ConfigArguments& arguments) {
   return config::load(arguments.file, arguments.overrides);
+}
+
+Result<config::Config> load_config(const ConfigArguments& arguments, comm::Communicator& world) {
+  auto config = load_config(arguments);
+  if (config.ok()) world.set_timeout(std::chrono::milliseconds(std::int64_t(config->comm.timeout_s * 1000)));
+  LANCET_TRY(train::agree(world, config.ok() ? Status() : Status(config.error())));
+  return config;
 }
 
 }  // namespace lancet::cli

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "lancet/base/result.h"
+#include "lancet/comm/communicator.h"
 #include "lancet/config/config.h"
 
 namespace lancet::cli {
@@ -16,8 +17,9 @@ struct ConfigArguments {
 };
 
 std::shared_ptr<ConfigArguments> add_config_arguments(CLI::App& command);
-// The config as every rank reads it; its errors are found on all ranks alike.
 Result<config::Config> load_config(const ConfigArguments& arguments);
+// As every rank reads it. Collective: an error of any rank is returned on all; from here on comm.timeout_s holds.
+Result<config::Config> load_config(const ConfigArguments& arguments, comm::Communicator& world);
 
 // Where costs are kept when overlap.profile is empty: lancet/profile.json in $XDG_CACHE_HOME or else ~/.cache (the XDG
 // base directories). Empty without a home: then nothing is kept.

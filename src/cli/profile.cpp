@@ -111,9 +111,8 @@ void add_profile(CLI::App& app, Selection& selection) {
       ->check(CLI::Range(0.0, 3600.0));
   command->callback([config_arguments, arguments, &selection] {
     selection.ranked = [config_arguments, arguments](comm::Communicator& world, int local_ranks) -> Status {
-      const auto config = load_config(*config_arguments);
-      LANCET_TRY(train::agree(world, config.ok() ? Status() : Status(config.error())));
-      return profile(*config, *arguments, world, local_ranks);
+      LANCET_ASSIGN(config::Config config, load_config(*config_arguments, world));
+      return profile(config, *arguments, world, local_ranks);
     };
   });
 }

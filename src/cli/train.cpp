@@ -16,10 +16,9 @@ void add_train(CLI::App& app, Selection& selection) {
       ->type_name("FILE");
   command->callback([arguments, run_dir, plan, &selection] {
     selection.ranked = [arguments, run_dir, plan](comm::Communicator& world, int local_ranks) -> Status {
-      auto config = load_config(*arguments);
-      LANCET_TRY(train::agree(world, config.ok() ? Status() : Status(config.error())));
-      if (!run_dir->empty()) config->log.run_dir = *run_dir;
-      return train::train(*config, world,
+      LANCET_ASSIGN(config::Config config, load_config(*arguments, world));
+      if (!run_dir->empty()) config.log.run_dir = *run_dir;
+      return train::train(config, world,
                           {.local_ranks = local_ranks, .default_profile = default_profile(), .plan_file = *plan});
     };
   });

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <set>
 
 #include "lancet/ops/catalogue.h"
 
@@ -71,8 +72,7 @@ double wire_bytes(const ir::Program& program, const ir::Instruction& instruction
 
 Result<std::vector<Load>> loads(const Costs& costs, const ir::Program& program) {
   std::vector<Load> loads(program.instructions.size());
-  std::string missing;
-  int count = 0;
+  std::set<std::string> missing;
   for (std::size_t i = 0; i < loads.size(); ++i) {
     const ir::Instruction& instruction = program.instructions[i];
     Load& load = loads[i];
@@ -82,8 +82,8 @@ Result<std::vector<Load>> loads(const Costs& costs, const ir::Program& program) 
         load.ms = *ms;
       } else if (copies) {
         load.ms = costs.all_to_all_ms(0);
-      } else if (count++ == 0) {
-        missing = op_key(program, instruction);
+      } else {
+        missing.insert(op_key(program, instruction));
       }
       if (copies) load.core_ms = load.ms;
     } else if (instruction.lane != ir::Lane::compute && !is_view(program, instruction)) {
@@ -93,11 +93,11 @@ Result<std::vector<Load>> loads(const Costs& costs, const ir::Program& program) 
       load.core_ms = std::min(load.ms, (exchange ? costs.all_to_all_core() : costs.all_reduce_core()).ms(bytes));
     }
   }
-  if (count > 0)
+  if (!missing.empty())
     return config_error(
         fmt::format("expected the time of every op in the profile, found none of {}{}: measure it with "
                     "lancet profile",
-                    missing, count > 1 ? fmt::format(" and {} more", count - 1) : ""));
+                    *missing.begin(), missing.size() > 1 ? fmt::format(" and {} more", missing.size() - 1) : ""));
   return loads;
 }
 

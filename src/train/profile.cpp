@@ -90,7 +90,12 @@ Result<cost::Profile> ensure_profile(const config::Config& config, comm::Communi
   for (const ir::Program& program : programs) plans.push_back(planner::plan_memory_sequentially(program));
   Lanes lanes;
   if (world.size() > 1) LANCET_TRY(lanes.open(world));
-  if (const auto missing = runtime::missing_ops(plans, profile); !missing.empty() && world.rank() == 0)
+  Status written;
+  const auto missing = runtime::missing_ops(plans, profile);
+  if (keeps && world.rank() == 0 && !missing.empty())
+    written = cost::write_profile(path, profile);  // while it is cheap to fail
+  LANCET_TRY(agree(world, written));
+  if (!missing.empty() && world.rank() == 0)
     log::info("profile: measuring {} op{}; this takes some steps' time, once", missing.size(),
               missing.size() == 1 ? "" : "s");
   LANCET_ASSIGN(const runtime::ProfilerReport report,
@@ -100,7 +105,6 @@ Result<cost::Profile> ensure_profile(const config::Config& config, comm::Communi
                                        .lanes = lanes.all,
                                        .seconds = request.seconds}));
   if (report.ops == 0 && !report.wire) return profile;
-  Status written;
   if (keeps && world.rank() == 0) written = cost::write_profile(path, profile);
   LANCET_TRY(agree(world, written));
   log::info("profile: measured {} op{}{} in {:.1f} s{}", report.ops, report.ops == 1 ? "" : "s",

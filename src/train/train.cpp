@@ -90,11 +90,20 @@ class Averages {
     ms_ += record.step_ms;
     exposed_ += record.exposed_ms;
     tokens_ += record.tokens_per_s * record.step_ms;
+    predicted_ = record.predicted_ms.value_or(0);
   }
   std::string line() const {
     if (steps_ == 0) return "";
     return fmt::format("average over {} steps: {:.1f} ms a step, {:.0f} tok/s, exposed {:.1f} ms", steps_, ms_ / steps_,
                        tokens_ / ms_, exposed_ / steps_);
+  }
+  // Empty where the prediction held.
+  std::string surprise() const {
+    if (steps_ == 0 || predicted_ <= 0 || ms_ / steps_ < far_off * predicted_) return "";
+    return fmt::format(
+        "steps took {:.1f} times the predicted {:.1f} ms: the machine or its network is busier or slower than "
+        "when it was profiled (lancet profile --renew all measures anew)",
+        ms_ / steps_ / predicted_, predicted_);
   }
   // What `steps` more take.
   std::optional<double> seconds(std::int64_t steps) const {
@@ -103,7 +112,9 @@ class Averages {
   }
 
  private:
+  static constexpr double far_off = 1.5;
   double steps_ = 0, ms_ = 0, exposed_ = 0, tokens_ = 0;
+  double predicted_ = 0;  // of a step; 0: not
 };
 
 class Run {
@@ -143,7 +154,8 @@ class Run {
       if (interval > 0 && (step + 1) % interval == 0 && step + 1 < config_.train.steps) LANCET_TRY(evaluate(step + 1));
     }
     LANCET_TRY(evaluate(config_.train.steps));
-    if (const std::string line = averages_.line(); !line.empty()) log::info("{}", line);
+    for (const std::string& line : {averages_.line(), averages_.surprise()})
+      if (!line.empty()) log::info("{}", line);
     return sample();
   }
 

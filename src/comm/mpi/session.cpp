@@ -68,10 +68,8 @@ Result<std::unique_ptr<MpiSession>> MpiSession::start() {
         fmt::format("this MPI library gives {}, expected MPI_THREAD_SERIALIZED or better", mpi::level_name(provided)));
   }
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
-  MPI_Comm world = MPI_COMM_NULL;
-  if (int code = MPI_Comm_dup(MPI_COMM_WORLD, &world); code != MPI_SUCCESS)
-    return communication_error("duplicating MPI_COMM_WORLD: " + mpi::error_text(code));
-  MPI_Comm_set_errhandler(world, MPI_ERRORS_RETURN);
+  // Not a duplicate of it: making one would wait for the other ranks without a timeout.
+  const MPI_Comm world = MPI_COMM_WORLD;
   int rank = 0, size = 1;
   MPI_Comm_rank(world, &rank);
   MPI_Comm_size(world, &size);
