@@ -71,16 +71,6 @@ Status same_header(const ir::Plan& found, const ir::Plan& expected) {
   return {};
 }
 
-// An attribute that is missing or of another kind than the op's is a broken invariant in a program of ours; here it is
-// the file's.
-Status verify_program(const ir::Program& program) {
-  try {
-    return ops::verify(program);
-  } catch (const InternalError& error) {
-    return config_error(error.what());
-  }
-}
-
 // Predictions are drawn and compared, so they must be times.
 Status check_predictions(const ir::Plan& plan) {
   for (std::size_t i = 0; i < plan.predicted.size(); ++i) {
@@ -113,7 +103,7 @@ Result<ir::Plan> checked_plan(std::string_view text, const config::Config& confi
   LANCET_ASSIGN(ir::Plan plan, ir::parse_plan(text));
   LANCET_ASSIGN(const ir::Plan expected, plainest(config, ranks));
   LANCET_TRY(same_header(plan, expected));
-  LANCET_TRY(verify_program(plan.program));
+  LANCET_TRY(ops::verify(plan.program));
   LANCET_TRY(ir::verify(plan));
   LANCET_TRY(check_alignment(plan));
   LANCET_TRY(check_predictions(plan));

@@ -63,9 +63,16 @@ std::string work_of(const Instruction& at) {
   return line;
 }
 
+// -1: the whole. What is no number is another value of an attribute that no kernel reads.
+int part_number(const Instruction& at) {
+  for (const auto& [name, value] : at.attributes.items())
+    if (const auto* number = std::get_if<std::int64_t>(&value); name == "part" && number) return int(*number);
+  return -1;
+}
+
 // Parts work on what the same part made, but for all-to-alls that stay whole: they take the routes of all parts.
 bool takes_part(const Instruction& at, int part) {
-  const std::int64_t own = at.attributes.integer("part", -1);
+  const int own = part_number(at);
   return own == part || (own < 0 && ops::kind(at) == ops::Kind::all_to_all);
 }
 
@@ -76,7 +83,7 @@ class Sources {
     for (std::size_t i = 0; i < program.instructions.size(); ++i) {
       const auto& results = program.instructions[i].results;
       for (std::size_t r = 0; r < results.size(); ++r) {
-        Maker maker{int(i), int(r), int(program.instructions[i].attributes.integer("part", -1))};
+        Maker maker{int(i), int(r), part_number(program.instructions[i])};
         makers_[results[r].index()] = maker;
         maker.part = -1;
         const ir::Tensor& tensor = program[results[r]];  // a whole comes from whoever makes its slices
