@@ -72,6 +72,7 @@ double wire_bytes(const ir::Program& program, const ir::Instruction& instruction
 
 Result<std::vector<Load>> loads(const Costs& costs, const ir::Program& program) {
   std::vector<Load> loads(program.instructions.size());
+  std::string first;
   std::set<std::string> missing;
   for (std::size_t i = 0; i < loads.size(); ++i) {
     const ir::Instruction& instruction = program.instructions[i];
@@ -83,6 +84,7 @@ Result<std::vector<Load>> loads(const Costs& costs, const ir::Program& program) 
       } else if (copies) {
         load.ms = costs.all_to_all_ms(0);
       } else {
+        if (missing.empty()) first = op_key(program, instruction);
         missing.insert(op_key(program, instruction));
       }
       if (copies) load.core_ms = load.ms;
@@ -97,7 +99,7 @@ Result<std::vector<Load>> loads(const Costs& costs, const ir::Program& program) 
     return config_error(
         fmt::format("expected the time of every op in the profile, found none of {}{}: measure it with "
                     "lancet profile",
-                    *missing.begin(), missing.size() > 1 ? fmt::format(" and {} more", missing.size() - 1) : ""));
+                    first, missing.size() > 1 ? fmt::format(" and {} more", missing.size() - 1) : ""));
   return loads;
 }
 

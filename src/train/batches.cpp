@@ -98,7 +98,8 @@ Result<data::TokenFile> open_tokens(const config::Config& config, const std::opt
 
 Result<std::optional<data::Tokenizer>> load_tokenizer(const config::Config& config) {
   const std::string& folder = config.data.tokenizer;
-  if (folder.empty() || config.data.synthetic) return std::optional<data::Tokenizer>();
+  if (folder.empty() || (config.data.synthetic && config.train.sample_tokens == 0))
+    return std::optional<data::Tokenizer>();
   LANCET_ASSIGN(data::Tokenizer tokenizer, data::Tokenizer::load(folder));
   if (tokenizer.vocab_size() != config.model.vocab_size)
     return data_error(
