@@ -25,19 +25,14 @@ struct PlanArguments {
 
 Status plan(const config::Config& config, const PlanArguments& arguments) {
   LANCET_ASSIGN(const train::PlannedStep planned,
-<<<<<<< HEAD
                 train::plan_offline(config, {arguments.ranks, arguments.hosts, arguments.profile, default_profile(),
                                              arguments.hardware}));
   fmt::print("costs: {}\n", planned.costs);
   if (planned.room) fmt::print("{}\n", memory_line(planned));
-  if (!planned.profile.ops.empty() && planned.profile.place.device.build != cost::kernel_build())
-=======
-                train::plan_offline(config, {arguments.ranks, arguments.hosts, arguments.profile, default_profile()}));
-  fmt::print("costs: {}\n", cost::to_string(planned.profile.place));
-  if (const cost::Device here = runtime::this_device(1, 1); planned.profile.place.device.cpu != here.cpu)
+  const bool measured = !planned.profile.ops.empty();
+  if (const cost::Device here = runtime::this_device(1, 1); measured && planned.profile.place.device.cpu != here.cpu)
     fmt::print("note: measured on another device than this one, {}\n", here.cpu);
-  if (planned.profile.place.device.build != cost::kernel_build())
->>>>>>> 1b5a254 (The timeout holds from the first message; profiles are written before they are measured; predictions that are far off are said)
+  if (measured && planned.profile.place.device.build != cost::kernel_build())
     fmt::print("note: measured with another build than this program's, {}\n", cost::kernel_build());
   fmt::print("\n{}\n{}\n{}\n{}", policy_table(planned.report), schedule_text(planned), cover_table(planned.plan),
              timeline_chart(planned.plan));
