@@ -105,7 +105,7 @@ TEST_CASE("printed and parsed back is the same config") {
       "optimizer": "sgd", "lr": 0.05, "min_lr": 0.001, "lr_schedule": "linear", "lr_warmup_steps": 1, "lr_decay_steps": 2,
       "weight_decay": 0.1, "adam_beta1": 0.8, "adam_beta2": 0.95, "adam_eps": 1e-6, "sgd_momentum": 0.5, "clip_grad": 1,
       "seed": 9223372036854775807, "eval_interval": 5, "sample_prompt": "a\nb", "sample_tokens": 9},
-    "overlap": {"policy": "expert_pipeline", "bucket_bytes": 1, "profile": "p", "max_parts": 2,
+    "overlap": {"policy": "expert_pipeline", "bucket_bytes": 1, "profile": "p", "split_backward": false, "reach": 3, "max_parts": 2,
       "parts": 2, "groups_per_moe": 3, "max_range": 4},
     "comm": {"timeout_s": 2.5, "transport": "mpi"},
     "log": {"interval": 2, "run_dir": "r", "peak_tflops": 312.5, "trace": 6, "tensorboard": true},
@@ -272,7 +272,7 @@ TEST_CASE("every number but the seed has an upper end") {
     if (told.find("expected an integer") != told.npos) fault("{}", {path + "=4611686018427387904"});
     ++bounded;
   }
-  CHECK(bounded == 42);
+  CHECK(bounded == 43);
   CHECK(good("{}", {"train.seed=9223372036854775807"}).train.seed == INT64_MAX);
 }
 
@@ -357,7 +357,8 @@ TEST_CASE("the help text has one line a field, with default and words") {
   const std::string text = describe();
   CHECK(text.find("  n_layer                      12           in [1, 10000]; transformer blocks\n") !=
         std::string::npos);
-  CHECK(text.find("sequential|expert_pipeline|dw|partition|lancet|auto; how communication") != std::string::npos);
+  CHECK(text.find("sequential|expert_pipeline|peer_groups|dw|partition|lancet|auto; how communication") !=
+        std::string::npos);
   std::size_t printed = 0;
   std::istringstream in(to_json(good("{}")));
   for (std::string line; std::getline(in, line);) printed += line.find("\": ") != line.npos && line.back() != '{';
