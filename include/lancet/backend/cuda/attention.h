@@ -1,0 +1,43 @@
+// Causal multi-head self-attention on packed heads by cuDNN: bf16, scores scaled by 1 / sqrt(head_dim).
+//   qkv   [batch, sequence, 3, heads, head_dim]
+//   out   [batch, sequence, heads * head_dim]
+//   lse   [batch, heads, sequence] f32     log of the sum of exponentials of each query's scaled scores
+// The backward pass is the deterministic one. Plans are made once a shape and device and kept.
+//
+// Threading: one thread at a time runs an Attention. Errors: cuDNN has no engine for a shape or is not part of the
+// build; the message names both.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "lancet/backend/device.h"
+#include "lancet/base/result.h"
+
+namespace lancet::backend::cuda {
+
+struct AttentionDesc {
+  std::int64_t batch = 0, sequence = 0, heads = 0, head_dim = 0;
+  bool backward = false;
+  friend auto operator<=>(const AttentionDesc&, const AttentionDesc&) = default;
+};
+
+// dout and dqkv (like out and qkv) only of the backward pass, which reads out and lse; the forward pass writes them.
+struct AttentionTensors {
+  const void *qkv = nullptr, *dout = nullptr;
+  void *out = nullptr, *dqkv = nullptr;
+  float* lse = nullptr;
+};
+
+class Attention {
+ public:
+  virtual ~Attention() = default;
+  virtual std::size_t workspace_bytes() const = 0;
+  // Tensors and workspace are aligned to 16 bytes.
+  virtual Status run(Stream& stream, const AttentionTensors& tensors, std::byte* workspace) = 0;
+};
+
+// On the device of the calling thread.
+Result<std::unique_ptr<Attention>> make_attention(const AttentionDesc& desc);
+
+}  // namespace lancet::backend::cuda

@@ -1,0 +1,150 @@
+#include "lancet/backend/cuda/attention.h"
+
+#include <cuda_runtime.h>
+#include <fmt/format.h>
+
+#if defined(LANCET_HAVE_CUDNN)
+#include <cmath>
+#include <limits>
+#include <map>
+#include <mutex>
+
+#include "attention_graph.h"
+#endif
+
+namespace lancet::backend::cuda {
+
+#if defined(LANCET_HAVE_CUDNN)
+namespace {
+
+// The deterministic backward pass wants batch * heads * sequence^2 * 2 bytes: more than this, and it goes over the batch
+// piece by piece.
+constexpr std::int64_t most_workspace = std::int64_t{512} << 20;
+
+struct Plan {
+  CudnnPlan plan;
+  AttentionDesc desc;  // of one call: the batch may be a piece of the whole
+};
+
+Status checked(cudnnStatus_t status, std::string_view what) {
+  if (status == CUDNN_STATUS_SUCCESS) return {};
+  return internal_error(fmt::format("cuDNN, {}: {}", what, cudnnGetErrorString(status)));
+}
+
+Result<int> current_device() {
+  int device = 0;
+  if (const cudaError_t error = cudaGetDevice(&device); error != cudaSuccess)
+    return internal_error(fmt::format("CUDA, the thread's device: {}", cudaGetErrorString(error)));
+  return device;
+}
+
+// A handle belongs to one stream: lanes run at one time. Handles live as long as the process.
+Result<cudnnHandle_t> handle_of(cudaStream_t stream) {
+  static std::mutex mutex;
+  static std::map<std::pair<int, cudaStream_t>, cudnnHandle_t> handles;
+  LANCET_ASSIGN(const int device, current_device());
+  const std::lock_guard lock(mutex);
+  cudnnHandle_t& handle = handles[{device, stream}];
+  if (handle) return handle;
+  LANCET_TRY(checked(cudnnCreate(&handle), "start"));
+  LANCET_TRY(checked(cudnnSetStream(handle, stream), "a stream"));
+  return handle;
+}
+
+Result<Plan> make_plan(const AttentionDesc& desc) {
+  LANCET_ASSIGN(const cudnnHandle_t handle, handle_of(nullptr));
+  Plan made{{}, desc};
+  std::string refused;
+  for (std::int64_t pieces = 1; pieces <= desc.batch; ++pieces) {
+    if (desc.batch % pieces) continue;
+    made.desc.batch = desc.batch / pieces;
+    auto plan = plan_graph(attention_graph(made.desc), {handle, nullptr}, most_workspace, desc.backward);
+    if (plan.ok()) {
+      made.plan = *plan;
+      return made;
+    }
+    refused = plan.error().message;
+  }
+  return internal_error(fmt::format("attention{} over [{},{},3,{},{}]: {}", desc.backward ? " backward" : "", desc.batch,
+                                    desc.sequence, desc.heads, desc.head_dim, refused));
+}
+
+// Plans take some tenths of a second to make: once a shape and device.
+Result<Plan> plan_of(const AttentionDesc& desc) {
+  static std::mutex mutex;
+  static std::map<std::pair<int, AttentionDesc>, Plan> plans;
+  LANCET_ASSIGN(const int device, current_device());
+  const std::lock_guard lock(mutex);
+  const auto at = plans.find({device, desc});
+  if (at != plans.end()) return at->second;
+  LANCET_ASSIGN(const Plan plan, make_plan(desc));
+  plans.emplace(std::pair{device, desc}, plan);
+  return plan;
+}
+
+std::size_t padded(std::int64_t bytes) { return std::size_t(bytes + 255) / 256 * 256; }
+
+class CudnnAttention : public Attention {
+ public:
+  CudnnAttention(const AttentionDesc& desc, Plan plan)
+      : desc_(desc), plan_(std::move(plan)), scale_(1.f / std::sqrt(float(desc.head_dim))) {}
+
+  std::size_t workspace_bytes() const override { return padded(row_sums_bytes()) + padded(plan_.plan.workspace); }
+
+  Status run(Stream& stream, const AttentionTensors& tensors, std::byte* workspace) override {
+    LANCET_ASSIGN(const cudnnHandle_t handle, handle_of(static_cast<cudaStream_t>(stream.native())));
+    const std::int64_t heads = desc_.sequence * desc_.heads * desc_.head_dim, rows = desc_.sequence * desc_.heads;
+    for (std::int64_t first = 0; first < desc_.batch; first += plan_.desc.batch) {
+      AttentionTensors piece = tensors;
+      piece.qkv = bytes(tensors.qkv) + first * 3 * heads * 2;
+      piece.out = bytes(tensors.out) + first * heads * 2;
+      piece.lse = tensors.lse + first * rows;
+      if (desc_.backward) {
+        piece.dout = bytes(tensors.dout) + first * heads * 2;
+        piece.dqkv = bytes(tensors.dqkv) + first * 3 * heads * 2;
+      }
+      LANCET_TRY(run_piece(handle, piece, workspace));
+    }
+    return {};
+  }
+
+ private:
+  static std::byte* bytes(const void* p) { return static_cast<std::byte*>(const_cast<void*>(p)); }
+  std::int64_t row_sums_bytes() const {
+    return desc_.backward ? plan_.desc.batch * desc_.heads * desc_.sequence * std::int64_t(sizeof(float)) : 0;
+  }
+
+  Status run_piece(cudnnHandle_t handle, const AttentionTensors& t, std::byte* workspace) {
+    const std::int64_t apart = desc_.heads * desc_.head_dim * 2;  // from q to k to v of one position
+    std::byte *qkv = bytes(t.qkv), *dqkv = bytes(t.dqkv);
+    std::vector<std::int64_t> ids{id_q, id_k, id_v, id_out, id_lse, id_scale, id_masked};
+    std::vector<void*> addresses{qkv, qkv + apart, qkv + 2 * apart, t.out, t.lse, &scale_, &masked_};
+    if (desc_.backward) {
+      ids.insert(ids.end(), {id_dout, id_dq, id_dk, id_dv, id_row_sums, id_one});
+      addresses.insert(addresses.end(),
+                       {bytes(t.dout), dqkv, dqkv + apart, dqkv + 2 * apart, workspace, static_cast<void*>(&one_)});
+    }
+    return run_plan(plan_.plan, handle, ids, addresses, workspace + padded(row_sums_bytes()));
+  }
+
+  AttentionDesc desc_;
+  Plan plan_;
+  float scale_, masked_ = -std::numeric_limits<float>::infinity(), one_ = 1.f;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Attention>> make_attention(const AttentionDesc& desc) {
+  LANCET_ASSIGN(Plan plan, plan_of(desc));
+  return std::unique_ptr<Attention>(new CudnnAttention(desc, std::move(plan)));
+}
+
+#else
+
+Result<std::unique_ptr<Attention>> make_attention(const AttentionDesc&) {
+  return internal_error("attention by cuDNN: this build has no cuDNN");
+}
+
+#endif
+
+}  // namespace lancet::backend::cuda

@@ -1,0 +1,113 @@
+#include "attention_graph.h"
+
+namespace lancet::backend::cuda {
+namespace {
+
+constexpr cudnnDataType_t bf16_type = CUDNN_DATA_BFLOAT16, f32_type = CUDNN_DATA_FLOAT;
+
+struct Shapes {
+  explicit Shapes(const AttentionDesc& d)
+      : heads{d.batch, d.heads, d.sequence, d.head_dim},
+        turned{d.batch, d.heads, d.head_dim, d.sequence},
+        scores{d.batch, d.heads, d.sequence, d.sequence},
+        rows{d.batch, d.heads, d.sequence, 1},
+        packed{d.sequence * 3 * d.heads * d.head_dim, d.head_dim, 3 * d.heads * d.head_dim, 1},
+        packed_turned{packed[0], packed[1], packed[3], packed[2]},
+        plain{d.sequence * d.heads * d.head_dim, d.head_dim, d.heads * d.head_dim, 1},
+        scores_turned{d.heads * d.sequence * d.sequence, d.sequence * d.sequence, 1, d.sequence} {}
+  Extents heads, turned, scores, rows;                   // extents: [B, H, S, hd] and so on
+  Extents packed, packed_turned, plain, scores_turned;  // strides: in qkv, in out
+};
+
+// row >= column ? scores : -infinity
+GraphTensor mask(CudnnGraph& g, const Shapes& s, const GraphTensor& scores) {
+  const GraphTensor row = g.between(s.scores, CUDNN_DATA_INT32), column = g.between(s.scores, CUDNN_DATA_INT32);
+  const GraphTensor allowed = g.between(s.scores, CUDNN_DATA_BOOLEAN), masked = g.between(s.scores);
+  const GraphTensor infinity = g.scalar(id_masked);
+  g.index(scores, 2, row);
+  g.index(scores, 3, column);
+  g.binary(CUDNN_POINTWISE_CMP_GE, row, column, allowed, CUDNN_DATA_BOOLEAN);
+  g.select(scores, infinity, allowed, masked);
+  return masked;
+}
+
+// q k^T scaled; k is read turned, by its strides.
+GraphTensor scaled_scores(CudnnGraph& g, const Shapes& s, const GraphTensor& q, const GraphTensor& k_turned,
+                          const GraphTensor& scale) {
+  const GraphTensor raw = g.between(s.scores), scaled = g.between(s.scores);
+  g.matmul(q, k_turned, raw);
+  g.binary(CUDNN_POINTWISE_MUL, raw, scale, scaled);
+  return scaled;
+}
+
+CudnnGraph forward(const Shapes& s) {
+  CudnnGraph g;
+  const GraphTensor q = g.tensor(id_q, s.heads, s.packed, bf16_type);
+  const GraphTensor k_turned = g.tensor(id_k, s.turned, s.packed_turned, bf16_type);
+  const GraphTensor v = g.tensor(id_v, s.heads, s.packed, bf16_type);
+  const GraphTensor out = g.tensor(id_out, s.heads, s.plain, bf16_type);
+  const GraphTensor lse = g.tensor(id_lse, s.rows, dense_strides(s.rows), f32_type);
+  const GraphTensor scores = mask(g, s, scaled_scores(g, s, q, k_turned, g.scalar(id_scale)));
+  const GraphTensor most = g.between(s.rows), shifted = g.between(s.scores), powers = g.between(s.scores);
+  const GraphTensor sum = g.between(s.rows), log = g.between(s.rows), share = g.between(s.scores, bf16_type);
+  g.reduce(CUDNN_REDUCE_TENSOR_MAX, scores, most);
+  g.binary(CUDNN_POINTWISE_SUB, scores, most, shifted);
+  g.unary(CUDNN_POINTWISE_EXP, shifted, powers);
+  g.reduce(CUDNN_REDUCE_TENSOR_ADD, powers, sum);
+  g.unary(CUDNN_POINTWISE_LOG, sum, log);
+  g.binary(CUDNN_POINTWISE_ADD, most, log, lse);
+  g.binary(CUDNN_POINTWISE_DIV, powers, sum, share);
+  g.matmul(share, v, out);
+  return g;
+}
+
+// dq is written by its product (not added up from parts), which makes it the same in every run.
+CudnnGraph backward(const Shapes& s) {
+  CudnnGraph g;
+  const GraphTensor q = g.tensor(id_q, s.heads, s.packed, bf16_type);
+  const GraphTensor k_turned = g.tensor(id_k, s.turned, s.packed_turned, bf16_type);
+  const GraphTensor v_turned = g.tensor(id_v, s.turned, s.packed_turned, bf16_type);
+  const GraphTensor out = g.tensor(id_out, s.heads, s.plain, bf16_type);
+  const GraphTensor dout = g.tensor(id_dout, s.heads, s.plain, bf16_type);
+  const GraphTensor dq = g.tensor(id_dq, s.heads, s.packed, bf16_type);
+  const GraphTensor dk = g.tensor(id_dk, s.heads, s.packed, bf16_type);
+  const GraphTensor dv = g.tensor(id_dv, s.heads, s.packed, bf16_type);
+  const GraphTensor lse = g.tensor(id_lse, s.rows, dense_strides(s.rows), f32_type);
+  const GraphTensor row_sums = g.tensor(id_row_sums, s.rows, dense_strides(s.rows), f32_type);
+  const GraphTensor scale = g.scalar(id_scale), one = g.scalar(id_one);
+
+  const GraphTensor products = g.between(s.heads, s.plain), sums = g.between(s.rows);
+  g.binary(CUDNN_POINTWISE_MUL, dout, out, products);
+  g.reduce(CUDNN_REDUCE_TENSOR_ADD, products, sums);
+  g.binary(CUDNN_POINTWISE_MUL, sums, one, row_sums);
+
+  const GraphTensor shifted = g.between(s.scores), share = g.between(s.scores);
+  g.binary(CUDNN_POINTWISE_SUB, scaled_scores(g, s, q, k_turned, scale), lse, shifted);
+  g.unary(CUDNN_POINTWISE_EXP, mask(g, s, shifted), share);
+  const GraphTensor share_turned = g.between(s.scores, s.scores_turned, bf16_type);
+  g.reshape(share, share_turned);
+  g.matmul(share_turned, dout, dv);
+
+  const GraphTensor dshare = g.between(s.scores), centered = g.between(s.scores), weighted = g.between(s.scores);
+  const GraphTensor dscores = g.between(s.scores, bf16_type);
+  g.matmul(dout, v_turned, dshare);
+  g.binary(CUDNN_POINTWISE_SUB, dshare, row_sums, centered);
+  g.binary(CUDNN_POINTWISE_MUL, centered, share, weighted);
+  g.binary(CUDNN_POINTWISE_MUL, weighted, scale, dscores);
+  const GraphTensor dscores_turned = g.between(s.scores, s.scores_turned, bf16_type);
+  g.reshape(dscores, dscores_turned);
+  g.matmul(dscores_turned, q, dk);
+  const GraphTensor k = g.between(s.heads, s.packed, bf16_type);
+  g.reshape(k_turned, k);
+  g.matmul(dscores, k, dq);
+  return g;
+}
+
+}  // namespace
+
+CudnnGraph attention_graph(const AttentionDesc& desc) {
+  const Shapes shapes(desc);
+  return desc.backward ? backward(shapes) : forward(shapes);
+}
+
+}  // namespace lancet::backend::cuda

@@ -1,0 +1,28 @@
+// Causal attention as an operation graph that cuDNN's fused engines know (composite form; its one-operation form has no
+// causal mask before 9.21).
+#pragma once
+#include "cudnn_graph.h"
+#include "lancet/backend/cuda/attention.h"
+
+namespace lancet::backend::cuda {
+
+// Ids of what lies in memory.
+enum AttentionTensor : std::int64_t {
+  id_q = 1,
+  id_k,
+  id_v,
+  id_out,
+  id_lse,
+  id_dout,
+  id_dq,
+  id_dk,
+  id_dv,
+  id_row_sums,  // of dout * out, f32 [batch, heads, sequence], scratch of the backward pass
+  id_scale,     // 1 / sqrt(head_dim)
+  id_masked,    // what takes the place of masked scores: -infinity
+  id_one
+};
+
+CudnnGraph attention_graph(const AttentionDesc& desc);
+
+}  // namespace lancet::backend::cuda

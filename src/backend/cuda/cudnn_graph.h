@@ -1,0 +1,94 @@
+// cuDNN's operation graphs through its C backend interface: tensors and operations as descriptors, and the plan that an
+// engine makes of them. Nothing here needs a GPU but a plan that is to run: plans can be made for a device that is
+// described by a file, so that tests find out without one whether cuDNN takes a graph.
+#pragma once
+#include <cudnn.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lancet/base/result.h"
+
+namespace lancet::backend::cuda {
+
+using CudnnDescriptor = std::shared_ptr<void>;  // of cudnnBackendDescriptor_t
+using Extents = std::vector<std::int64_t>;
+
+struct GraphTensor {
+  CudnnDescriptor descriptor;
+  Extents dims, strides;
+};
+
+Extents dense_strides(const Extents& dims);
+
+// Collects operations. The first call that cuDNN refuses is kept in status(); later ones do nothing.
+class CudnnGraph {
+ public:
+  // A tensor in memory, which run() gets by its id.
+  GraphTensor tensor(std::int64_t id, const Extents& dims, const Extents& strides, cudnnDataType_t type);
+  // One that exists between operations only.
+  GraphTensor between(const Extents& dims, const Extents& strides, cudnnDataType_t type = CUDNN_DATA_FLOAT);
+  GraphTensor between(const Extents& dims, cudnnDataType_t type = CUDNN_DATA_FLOAT) {
+    return between(dims, dense_strides(dims), type);
+  }
+  // A number that run() gets by its id from host memory.
+  GraphTensor scalar(std::int64_t id);
+
+  void matmul(const GraphTensor& a, const GraphTensor& b, const GraphTensor& c);
+  void reduce(cudnnReduceTensorOp_t op, const GraphTensor& x, const GraphTensor& y);
+  void reshape(const GraphTensor& x, const GraphTensor& y);
+  void unary(cudnnPointwiseMode_t mode, const GraphTensor& x, const GraphTensor& y);
+  void binary(cudnnPointwiseMode_t mode, const GraphTensor& x, const GraphTensor& b, const GraphTensor& y,
+              cudnnDataType_t compute = CUDNN_DATA_FLOAT);
+  // y = the position along `axis`
+  void index(const GraphTensor& x, std::int64_t axis, const GraphTensor& y);
+  // y = where ? x : otherwise
+  void select(const GraphTensor& x, const GraphTensor& otherwise, const GraphTensor& where, const GraphTensor& y);
+
+  const Status& status() const { return status_; }
+  const std::vector<CudnnDescriptor>& operations() const { return operations_; }
+
+ private:
+  GraphTensor make_tensor(std::int64_t id, const Extents& dims, const Extents& strides, cudnnDataType_t type,
+                          bool between, bool by_value);
+  struct Pointwise;
+  void pointwise(const Pointwise& what);
+  void finish(const CudnnDescriptor& operation);
+  CudnnDescriptor make(cudnnBackendDescriptorType_t type);
+  void set(const CudnnDescriptor& descriptor, cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
+           std::int64_t count, const void* values);
+  void set(const CudnnDescriptor& descriptor, cudnnBackendAttributeName_t name, const CudnnDescriptor& value);
+  void finalize(const CudnnDescriptor& descriptor, std::string_view what);
+  void check(cudnnStatus_t status, std::string_view what);
+
+  Status status_;
+  std::vector<CudnnDescriptor> operations_;
+  std::int64_t next_between_ = 1000;
+};
+
+// What plans are made for: a GPU through its handle, or one that is only described.
+struct CudnnTarget {
+  cudnnHandle_t handle = nullptr;
+  CudnnDescriptor description;
+};
+// json: the device's properties as cuDNN names them (tests/backend/cuda/h200.json).
+Result<CudnnTarget> describe_cudnn_target(const std::string& json);
+
+struct CudnnPlan {
+  CudnnDescriptor descriptor;
+  std::int64_t workspace = 0;  // bytes
+  std::int64_t engine = -1;    // cuDNN's number of it
+};
+
+// The first plan that cuDNN proposes with at most so many bytes of workspace, and, where asked for, whose engine adds up
+// in one order. considered: how many it proposed, may be null.
+Result<CudnnPlan> plan_graph(const CudnnGraph& graph, const CudnnTarget& target, std::int64_t most_workspace,
+                             bool deterministic, int* considered = nullptr);
+
+Status run_plan(const CudnnPlan& plan, cudnnHandle_t handle, const std::vector<std::int64_t>& ids,
+                const std::vector<void*>& addresses, void* workspace);
+
+}  // namespace lancet::backend::cuda

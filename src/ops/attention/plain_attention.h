@@ -1,0 +1,175 @@
+// Causal attention on ordinary arithmetic: for f32, and for heads that cuDNN's engines do not take. A block has one
+// query (or, for dk and dv, one key); scores are computed anew where they are needed. Written to be right, not fast.
+#pragma once
+#include "lancet/base/dtype.h"
+#include "lancet/base/math.h"
+#include "ops/device/launch.h"
+
+namespace lancet::ops::device {
+
+// qkv and dqkv [batch, sequence, 3, heads, head_dim], out and dout [batch, sequence, heads, head_dim], lse and
+// row_sums f32 [batch, heads, sequence].
+template <class T>
+struct PlainAttention {
+  const T *qkv, *dout;
+  T *out, *dqkv;
+  float *lse, *row_sums;
+  std::int64_t sequence, heads, head_dim;
+  float scale;
+};
+
+inline constexpr int attention_lanes = 64;
+
+// One head of one sequence, and a position in it.
+struct AttentionPlace {
+  std::int64_t b, h, i;
+};
+template <class T>
+LANCET_DEVICE AttentionPlace attention_place(const PlainAttention<T>& p, std::int64_t block) {
+  return {block / p.sequence / p.heads, block / p.sequence % p.heads, block % p.sequence};
+}
+// q (part 0), k (1) or v (2) of position i; element of `out` likewise.
+template <class T>
+LANCET_DEVICE std::int64_t attention_part(const PlainAttention<T>& p, const AttentionPlace& at, int part,
+                                          std::int64_t i) {
+  return (((at.b * p.sequence + i) * 3 + part) * p.heads + at.h) * p.head_dim;
+}
+template <class T>
+LANCET_DEVICE std::int64_t attention_out(const PlainAttention<T>& p, const AttentionPlace& at, std::int64_t i) {
+  return ((at.b * p.sequence + i) * p.heads + at.h) * p.head_dim;
+}
+template <class T>
+LANCET_DEVICE std::int64_t attention_row(const PlainAttention<T>& p, const AttentionPlace& at, std::int64_t i) {
+  return (at.b * p.heads + at.h) * p.sequence + i;
+}
+
+template <class T>
+LANCET_DEVICE float attention_dot(const T* x, const T* y, std::int64_t n) {
+  float sum = 0.f;
+  for (std::int64_t d = 0; d < n; ++d) sum += to_f32(x[d]) * to_f32(y[d]);
+  return sum;
+}
+
+// out, lse of one query
+template <class T>
+struct AttentionForward {
+  static constexpr int lanes = attention_lanes;
+  struct Shared {
+    float shares[lanes];  // of a chunk of keys
+  };
+  PlainAttention<T> p;
+
+  template <class Block>
+  LANCET_DEVICE void operator()(Block& block) const {
+    const AttentionPlace at = attention_place(p, block.index());
+    const T* q = p.qkv + attention_part(p, at, 0, at.i);
+    auto score = [&](std::int64_t j) {
+      return p.scale * attention_dot(q, p.qkv + attention_part(p, at, 1, j), p.head_dim);
+    };
+    float most = -__builtin_huge_valf(), sum = 0.f;
+    for (std::int64_t j = block.lane(); j <= at.i; j += lanes) most = Larger{}(most, score(j));
+    most = block.max(most);
+    for (std::int64_t j = block.lane(); j <= at.i; j += lanes) sum += exp_f32(score(j) - most);
+    const float lse = most + log_f32(block.sum(sum));
+    if (block.lane() == 0) p.lse[attention_row(p, at, at.i)] = lse;
+
+    float* shares = block.template shared<Shared>().shares;
+    for (std::int64_t first = 0; first < p.head_dim; first += lanes) {
+      const std::int64_t d = first + block.lane();
+      float result = 0.f;
+      for (std::int64_t chunk = 0; chunk <= at.i; chunk += lanes) {
+        const std::int64_t j = chunk + block.lane();
+        shares[block.lane()] = j <= at.i ? exp_f32(score(j) - lse) : 0.f;
+        block.sync();
+        for (std::int64_t t = 0; t < lanes && chunk + t <= at.i && d < p.head_dim; ++t)
+          result += shares[t] * to_f32(p.qkv[attention_part(p, at, 2, chunk + t) + d]);
+        block.sync();
+      }
+      if (d < p.head_dim) p.out[attention_out(p, at, at.i) + d] = from_f32<T>(result);
+    }
+  }
+};
+
+// What one pair of query i and key j contributes: its share, and the gradient of its score times the scale.
+struct AttentionPair {
+  float share, dscore;
+};
+template <class T>
+LANCET_DEVICE AttentionPair attention_pair(const PlainAttention<T>& p, const AttentionPlace& at, std::int64_t i,
+                                           std::int64_t j, float row_sum) {
+  const T *q = p.qkv + attention_part(p, at, 0, i), *k = p.qkv + attention_part(p, at, 1, j);
+  const T *v = p.qkv + attention_part(p, at, 2, j), *dout = p.dout + attention_out(p, at, i);
+  const float share = exp_f32(p.scale * attention_dot(q, k, p.head_dim) - p.lse[attention_row(p, at, i)]);
+  return {share, share * (attention_dot(dout, v, p.head_dim) - row_sum) * p.scale};
+}
+
+// row_sums and dq of one query
+template <class T>
+struct AttentionQueryGradient {
+  static constexpr int lanes = attention_lanes;
+  struct Shared {
+    float dscores[lanes];
+  };
+  PlainAttention<T> p;
+
+  template <class Block>
+  LANCET_DEVICE void operator()(Block& block) const {
+    const AttentionPlace at = attention_place(p, block.index());
+    const std::int64_t out = attention_out(p, at, at.i);
+    float row_sum = 0.f;
+    for (std::int64_t d = block.lane(); d < p.head_dim; d += lanes) row_sum += to_f32(p.dout[out + d]) * to_f32(p.out[out + d]);
+    row_sum = block.sum(row_sum);
+    if (block.lane() == 0) p.row_sums[attention_row(p, at, at.i)] = row_sum;
+    float* dscores = block.template shared<Shared>().dscores;
+    for (std::int64_t first = 0; first < p.head_dim; first += lanes) {
+      const std::int64_t d = first + block.lane();
+      float result = 0.f;
+      for (std::int64_t chunk = 0; chunk <= at.i; chunk += lanes) {
+        const std::int64_t j = chunk + block.lane();
+        dscores[block.lane()] = j <= at.i ? attention_pair(p, at, at.i, j, row_sum).dscore : 0.f;
+        block.sync();
+        for (std::int64_t t = 0; t < lanes && chunk + t <= at.i && d < p.head_dim; ++t)
+          result += dscores[t] * to_f32(p.qkv[attention_part(p, at, 1, chunk + t) + d]);
+        block.sync();
+      }
+      if (d < p.head_dim) p.dqkv[attention_part(p, at, 0, at.i) + d] = from_f32<T>(result);
+    }
+  }
+};
+
+// dk and dv of one key; row_sums are there
+template <class T>
+struct AttentionKeyGradient {
+  static constexpr int lanes = attention_lanes;
+  struct Shared {
+    AttentionPair pairs[lanes];
+  };
+  PlainAttention<T> p;
+
+  template <class Block>
+  LANCET_DEVICE void operator()(Block& block) const {
+    const AttentionPlace at = attention_place(p, block.index());
+    AttentionPair* pairs = block.template shared<Shared>().pairs;
+    for (std::int64_t first = 0; first < p.head_dim; first += lanes) {
+      const std::int64_t d = first + block.lane();
+      float dk = 0.f, dv = 0.f;
+      for (std::int64_t chunk = at.i; chunk < p.sequence; chunk += lanes) {
+        const std::int64_t i = chunk + block.lane();
+        pairs[block.lane()] = i < p.sequence ? attention_pair(p, at, i, at.i, p.row_sums[attention_row(p, at, i)])
+                                             : AttentionPair{0.f, 0.f};
+        block.sync();
+        for (std::int64_t t = 0; t < lanes && chunk + t < p.sequence && d < p.head_dim; ++t) {
+          dk += pairs[t].dscore * to_f32(p.qkv[attention_part(p, at, 0, chunk + t) + d]);
+          dv += pairs[t].share * to_f32(p.dout[attention_out(p, at, chunk + t) + d]);
+        }
+        block.sync();
+      }
+      if (d < p.head_dim) {
+        p.dqkv[attention_part(p, at, 1, at.i) + d] = from_f32<T>(dk);
+        p.dqkv[attention_part(p, at, 2, at.i) + d] = from_f32<T>(dv);
+      }
+    }
+  }
+};
+
+}  // namespace lancet::ops::device

@@ -1,0 +1,73 @@
+// A block's tile of a product with f32 sums on ordinary arithmetic: 64x64 by 256 threads of 4x4 each. For f32 operands
+// (checks) and for rows that are not 16-byte aligned, which tensor cores' copies cannot take.
+#pragma once
+#include <cstdint>
+
+#include "lancet/base/dtype.h"
+#include "ops/device/launch.h"
+
+namespace lancet::ops::device {
+
+struct PlainShape {
+  static constexpr int rows = 64, columns = 64, depth = 16, each = 4;
+  static constexpr int threads = rows / each * (columns / each);
+  static constexpr int pitch = rows + 4;  // keeps rows of a slice 16-byte aligned and out of each other's banks
+  static constexpr int shared_bytes = 2 * depth * pitch * int(sizeof(float));
+  static_assert(rows == columns);
+};
+
+// Element (row, k) at data[row * row_stride + k * k_stride]; rows beyond `rows` count as zero and are not read.
+template <class T>
+struct PlainOperand {
+  const T* data;
+  std::int64_t row_stride, k_stride;
+  int rows;
+};
+
+struct PlainSums {
+  float c[PlainShape::each][PlainShape::each];
+  float row_sums[PlainShape::each];  // of A over k
+};
+
+LANCET_DEVICE int plain_row(int thread) { return thread / (PlainShape::columns / PlainShape::each) * PlainShape::each; }
+LANCET_DEVICE int plain_column(int thread) { return thread % (PlainShape::columns / PlainShape::each) * PlainShape::each; }
+
+template <class T, class Block>
+LANCET_DEVICE void copy_plain(Block& block, float* slice, const PlainOperand<T>& operand, int k, int depth) {
+  using P = PlainShape;
+  const bool along_k = operand.k_stride == 1;  // neighbouring threads read neighbouring elements
+  for (int i = block.lane(); i < P::rows * P::depth; i += P::threads) {
+    const int row = along_k ? i / P::depth : i % P::rows, inner = along_k ? i % P::depth : i / P::rows;
+    const bool there = row < operand.rows && k + inner < depth;
+    slice[inner * P::pitch + row] =
+        there ? to_f32(operand.data[row * operand.row_stride + (k + inner) * operand.k_stride]) : 0.f;
+  }
+}
+
+// sums = A B^T over k in [0, depth), as tile_product.
+template <class T, class Block>
+LANCET_DEVICE void plain_product(Block& block, void* shared, const PlainOperand<T>& a, const PlainOperand<T>& b,
+                             int depth, PlainSums& sums) {
+  using P = PlainShape;
+  float *slice_a = static_cast<float*>(shared), *slice_b = slice_a + P::depth * P::pitch;
+  const int row = plain_row(block.lane()), column = plain_column(block.lane());
+  sums = PlainSums{};
+  for (int k = 0; k < depth; k += P::depth) {
+    copy_plain(block, slice_a, a, k, depth);
+    copy_plain(block, slice_b, b, k, depth);
+    block.sync();
+#pragma unroll
+    for (int inner = 0; inner < P::depth; ++inner) {
+      const float *x = slice_a + inner * P::pitch + row, *y = slice_b + inner * P::pitch + column;
+#pragma unroll
+      for (int i = 0; i < P::each; ++i) {
+        sums.row_sums[i] += x[i];
+#pragma unroll
+        for (int j = 0; j < P::each; ++j) sums.c[i][j] += x[i] * y[j];
+      }
+    }
+    block.sync();
+  }
+}
+
+}  // namespace lancet::ops::device

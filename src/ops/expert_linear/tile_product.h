@@ -1,0 +1,212 @@
+// A block's tile of a product of bf16 matrices with f32 sums, on tensor cores: 128x128 by four warps of 64x64 each.
+// Slices of 32 along k go through a ring of shared memory that asynchronous copies keep full; fragments of the next 16
+// along k are loaded while those of the last are multiplied.
+//
+// Either operand may lie along k (row-major [rows, k]) or across it ([k, rows]): ldmatrix turns the latter.
+// Rows are 16-byte aligned: strides and pointers are multiples of 8 elements.
+#pragma once
+#include "ops/device/tensor_core.h"
+
+namespace lancet::ops::device {
+
+enum class Along { k, rows };  // what lies contiguously in memory
+
+struct TileShape {
+  static constexpr int rows = 128, columns = 128, depth = 32, stages = 4;
+  static constexpr int warp_rows = 64, warp_columns = 64;
+  static constexpr int warps_down = rows / warp_rows, warps_across = columns / warp_columns;
+  static constexpr int threads = warps_down * warps_across * warp_size;
+  static constexpr int fragments_down = warp_rows / 16, fragments_across = warp_columns / 8;
+  static constexpr int operand_bytes = rows * depth * 2;
+  static constexpr int stage_bytes = 2 * operand_bytes;
+  static constexpr int shared_bytes = stages * stage_bytes;
+  static_assert(rows == columns && depth % 16 == 0);
+};
+
+// One operand's slice in shared memory, in chunks of 16 bytes. Chunks of a row are permuted by the row's number, so
+// that the eight rows of a matrix that ldmatrix reads at once lie in different banks.
+template <Along along>
+struct Slice {
+  static constexpr int rows = along == Along::k ? TileShape::rows : TileShape::depth;      // as stored
+  static constexpr int length = along == Along::k ? TileShape::depth : TileShape::rows;    // elements of a stored row
+  static constexpr int chunks = length / 8;                                                // of a stored row
+  static constexpr int rows_per_line = length >= 64 ? 1 : 64 / length;                     // a line: all 32 banks
+  static constexpr int permuted = chunks < 8 ? chunks : 8;
+  static constexpr int copies = rows * chunks / TileShape::threads;  // a thread's
+
+  static constexpr int row_bytes = 2 * length;
+
+  // The place of a chunk, in bytes.
+  LANCET_DEVICE static int at(int row, int chunk) {
+    return row * row_bytes + (chunk ^ (row / rows_per_line % permuted)) * 16;
+  }
+};
+
+// Where a tile's operand lies: element (row, k) at data[row * stride + k] (Along::k) or data[k * stride + row].
+// rows: how many rows there are from here; what lies beyond counts as zero and is not read.
+struct TileOperand {
+  const bf16* data;
+  std::int64_t stride;
+  int rows;
+};
+
+// A thread's chunks of one operand's slices, from slice to slice.
+template <Along along>
+class SliceReader {
+ public:
+  using S = Slice<along>;
+  LANCET_DEVICE SliceReader(const TileOperand& operand, int lane)
+      : row_(lane / S::chunks),
+        element_(lane % S::chunks * 8),
+        rows_(operand.rows),
+        to_(S::at(row_, lane % S::chunks)),
+        from_(operand.data + row_ * operand.stride + element_),
+        next_chunk_(rows_apart * operand.stride),
+        next_slice_(along == Along::k ? TileShape::depth : TileShape::depth * operand.stride) {}
+
+  // Starts the copies of the next slice, of which `left` elements along k count.
+  LANCET_DEVICE void start(Copies& copies, SharedAddress slice, int left) {
+#pragma unroll
+    for (int i = 0; i < S::copies; ++i) {
+      const int row = row_ + i * rows_apart;
+      const bool there = along == Along::k ? row < rows_ && element_ < left : row < left && element_ < rows_;
+      copies.start(slice + SharedAddress(to_ + i * rows_apart * S::row_bytes), from_ + i * next_chunk_, there);
+    }
+    from_ += next_slice_;
+  }
+
+ private:
+  static constexpr int rows_apart = TileShape::threads / S::chunks;  // between two chunks of a thread
+  static_assert(rows_apart % (8 * S::rows_per_line) == 0 || rows_apart == 8);  // the permutation repeats
+  int row_, element_, rows_, to_;
+  const bf16* from_;
+  std::int64_t next_chunk_, next_slice_;
+};
+
+// Where a lane finds its rows of the matrices that make up fragments: of A, 16 rows by 16 along k; of B, two fragments of
+// 8 columns by 16 along k. Fragments lie 16 rows apart. What the permutation makes of a step to the next is the same for
+// all: a change of address bits, as long as slices begin at multiples of 128 bytes.
+template <Along along, bool of_a>
+class FragmentReader {
+ public:
+  using S = Slice<along>;
+  // first: the warp's first row in the slice, a multiple of 64.
+  LANCET_DEVICE FragmentReader(int first, int lane) {
+    const int low = lane % 16, high = lane / 16;                   // rows in order, then the next 8 along the other way
+    const int mixed = lane % 8 + high * 8, middle = lane / 8 % 2;  // the same with the two middle matrices exchanged
+    const int row = of_a == (along == Along::k) ? low : mixed, other = of_a == (along == Along::k) ? high : middle;
+    at_ = along == Along::k ? S::at(first + row, other) : S::at(row, first / 8 + other);
+  }
+
+  // Fragment i, 16 * step along k.
+  template <class Block>
+  LANCET_DEVICE void load(Block& block, std::uint32_t (&out)[4], SharedAddress slice, int i, int step) const {
+    const SharedAddress at = slice + SharedAddress(at_);
+    if constexpr (along == Along::k)
+      load_matrices<false>(block, out, (at ^ SharedAddress(32 * step)) + SharedAddress(16 * i * S::row_bytes));
+    else
+      load_matrices<true>(block, out, (at ^ SharedAddress(32 * i)) + SharedAddress(16 * step * S::row_bytes));
+  }
+
+ private:
+  static_assert(TileShape::depth == 32 && TileShape::warp_rows == 64 && TileShape::warp_columns == 64);
+  int at_;
+};
+
+// A thread's share of the tile, in the layout of C's fragments, and where it lies in the tile.
+struct TileSums {
+  float c[TileShape::fragments_down][TileShape::fragments_across][4];
+  float row_sums[TileShape::fragments_down][4];  // of A over k, where asked for: columns of a C fragment, all equal
+};
+
+// Where a lane's warp begins in the tile.
+LANCET_DEVICE int warp_row(int lane) { return lane / warp_size / TileShape::warps_across * TileShape::warp_rows; }
+LANCET_DEVICE int warp_column(int lane) { return lane / warp_size % TileShape::warps_across * TileShape::warp_columns; }
+
+struct Fragments {
+  std::uint32_t a[TileShape::fragments_down][4];
+  std::uint32_t b[TileShape::fragments_across / 2][4];
+};
+
+template <bool with_row_sums, class Block>
+LANCET_DEVICE void multiply_step(Block& block, TileSums& sums, const Fragments& f, bool row_sums) {
+#pragma unroll
+  for (int i = 0; i < TileShape::fragments_down; ++i)
+#pragma unroll
+    for (int n = 0; n < TileShape::fragments_across; ++n) {
+      const int j = i % 2 ? TileShape::fragments_across - 1 - n : n;  // to and fro: neighbours share registers
+      multiply(block, sums.c[i][j], f.a[i], f.b[j / 2] + j % 2 * 2);
+    }
+  if constexpr (with_row_sums)
+    if (row_sums) {
+      const std::uint32_t ones[2] = {0x3f803f80u, 0x3f803f80u};
+#pragma unroll
+      for (int i = 0; i < TileShape::fragments_down; ++i) multiply(block, sums.row_sums[i], f.a[i], ones);
+    }
+}
+
+// sums = A B^T over k in [0, depth), rows of A by rows of B. All threads of the block call it; `shared` has
+// TileShape::shared_bytes, aligned to 128 bytes, and may be reused after it returns. with_row_sums: also A's sums over k, by
+// the warps for which row_sums is true.
+template <Along along_a, Along along_b, bool with_row_sums, class Block>
+LANCET_DEVICE void tile_product(Block& block, void* shared, const TileOperand& a, const TileOperand& b, int depth,
+                            TileSums& sums, bool row_sums) {
+  using T = TileShape;
+  constexpr int steps = T::depth / 16;
+  static_assert(steps % 2 == 0);  // the two sets of fragments take turns
+  const SharedAddress ring = shared_address(shared);
+  const int slices = (depth + T::depth - 1) / T::depth;
+#pragma unroll
+  for (int i = 0; i < T::fragments_down; ++i) {
+#pragma unroll
+    for (int j = 0; j < T::fragments_across; ++j)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) sums.c[i][j][e] = 0.f;
+#pragma unroll
+    for (int e = 0; e < 4; ++e) sums.row_sums[i][e] = 0.f;
+  }
+  Copies copies;
+  SliceReader<along_a> read_a(a, block.lane());
+  SliceReader<along_b> read_b(b, block.lane());
+  auto fetch = [&](int slice) {
+    if (slice < slices) {
+      const SharedAddress stage = ring + SharedAddress(slice % T::stages * T::stage_bytes);
+      read_a.start(copies, stage, depth - slice * T::depth);
+      read_b.start(copies, stage + T::operand_bytes, depth - slice * T::depth);
+    }
+    copies.end_group();  // an empty one keeps the count
+  };
+#pragma unroll
+  for (int s = 0; s < T::stages - 1; ++s) fetch(s);
+  copies.template wait<T::stages - 2>();
+  block.sync();
+  const FragmentReader<along_a, true> fragments_a(warp_row(block.lane()), block.warp_lane());
+  const FragmentReader<along_b, false> fragments_b(warp_column(block.lane()), block.warp_lane());
+  Fragments f[2];
+  auto load = [&](Fragments& to, int slice, int step) {
+    const SharedAddress stage = ring + SharedAddress(slice % T::stages * T::stage_bytes);
+#pragma unroll
+    for (int i = 0; i < T::fragments_down; ++i) fragments_a.load(block, to.a[i], stage, i, step);
+#pragma unroll
+    for (int i = 0; i < T::fragments_across / 2; ++i)
+      fragments_b.load(block, to.b[i], stage + T::operand_bytes, i, step);
+  };
+  if (slices > 0) load(f[0], 0, 0);
+  for (int slice = 0; slice < slices; ++slice) {
+#pragma unroll
+    for (int step = 0; step < steps; ++step) {
+      if (step == steps - 1) {  // the next slice is there, and all warps have left the one before this
+        copies.template wait<T::stages - 2>();
+        block.sync();
+      }
+      const int next = slice + (step == steps - 1);
+      if (next < slices) load(f[(step + 1) % 2], next, (step + 1) % steps);
+      if (step == 0) fetch(slice + T::stages - 1);
+      multiply_step<with_row_sums>(block, sums, f[step % 2], row_sums);
+    }
+  }
+  copies.template wait<0>();
+  block.sync();
+}
+
+}  // namespace lancet::ops::device

@@ -1,0 +1,140 @@
+// Linear layers by cuBLASLt, with bias and bias gradient in its epilogues; what its epilogues cannot do stands around
+// them: a bias is of the result's type there, and a bias gradient is never added to one that is there.
+#include <memory>
+
+#include "lancet/backend/cuda/matmul.h"
+#include "ops/device/pack.h"
+#include "ops/linear/column_sums.h"
+
+namespace lancet::ops {
+namespace {
+
+using backend::cuda::Matmul;
+using backend::cuda::MatmulDesc;
+using backend::cuda::MatmulOperands;
+using Product = std::shared_ptr<Matmul>;  // shared: a Kernel is copyable
+
+MatmulDesc extents(std::int64_t m, std::int64_t n, std::int64_t k, DType operands, DType result) {
+  MatmulDesc desc;
+  desc.m = m, desc.n = n, desc.k = k;
+  desc.operands = operands;
+  desc.result = result;
+  return desc;
+}
+
+// cuBLASLt's part of a workspace comes first, ours behind it.
+std::byte* own_part(const KernelArgs& args) { return args.workspace + backend::cuda::matmul_workspace_bytes; }
+
+// A kernel that says what could not be bound.
+Kernel failing(Error error) {
+  return [error = std::move(error)]() -> Status { return error; };
+}
+
+struct Linear {
+  Product product;
+  backend::Stream* stream;
+  MatmulOperands operands;
+  std::byte* workspace;
+  device::RoundVector round;  // the bias, if n is not 0
+  Status operator()() const {
+    if (round.n) LANCET_TRY(device::launch(*stream, device::divide_up(round.n, round.lanes), round));
+    return product->run(*stream, operands, workspace);
+  }
+};
+
+// linear(x [...,K], w [N,K] [, b f32[N]]) -> y [...,N]
+Kernel bind(const KernelArgs& args) {
+  const TensorView &x = args.operands[0], &w = args.operands[1];
+  MatmulDesc desc = extents(x.shape().rows(), w.shape()[0], w.shape()[1], x.dtype(), x.dtype());
+  desc.trans_b = true;
+  desc.bias = args.has(2);
+  MatmulOperands operands;
+  operands.a = x.data, operands.b = w.data, operands.c = args.results[0].data;
+  device::RoundVector round{};
+  if (desc.bias) {
+    operands.bias = args.operands[2].data;
+    if (x.dtype() == DType::bf16) {
+      round = {args.operands[2].as<float>(), reinterpret_cast<bf16*>(own_part(args)), desc.n};
+      operands.bias = round.out;
+    }
+  }
+  auto product = backend::cuda::make_matmul(desc, operands);
+  if (!product.ok()) return failing(product.error());
+  return Linear{std::move(*product), args.stream, operands, args.workspace, round};
+}
+std::size_t workspace(const KernelArgs& args) {
+  return backend::cuda::matmul_workspace_bytes + std::size_t(args.operands[1].shape()[0]) * sizeof(bf16);
+}
+
+// linear_dx(dy [...,N], w [N,K]) -> dx [...,K]
+Kernel bind_dx(const KernelArgs& args) {
+  const TensorView &dy = args.operands[0], &w = args.operands[1];
+  const MatmulDesc desc = extents(dy.shape().rows(), w.shape()[1], w.shape()[0], dy.dtype(), dy.dtype());
+  MatmulOperands operands;
+  operands.a = dy.data, operands.b = w.data, operands.c = args.results[0].data;
+  auto product = backend::cuda::make_matmul(desc, operands);
+  if (!product.ok()) return failing(product.error());
+  return Linear{std::move(*product), args.stream, operands, args.workspace, {}};
+}
+std::size_t workspace_dx(const KernelArgs&) { return backend::cuda::matmul_workspace_bytes; }
+
+template <class T>
+struct LinearGradient {
+  Product product;
+  backend::Stream* stream;
+  MatmulOperands operands;
+  std::byte* workspace;
+  device::ColumnSums<T> parts;  // rows is 0: no bias gradient, or the product makes it
+  device::AddParts add;         // parts is 0: likewise
+  Status operator()() const {
+    if (parts.rows) LANCET_TRY(device::launch(*stream, parts.blocks(), parts));
+    LANCET_TRY(product->run(*stream, operands, workspace));
+    if (add.parts) LANCET_TRY(device::launch(*stream, device::divide_up(add.columns, add.lanes), add));
+    return {};
+  }
+};
+
+// linear_dw(dy [...,N], x [...,K] [, dw so far [, db so far]]) -> dw f32[N,K] [, db f32[N]]
+Kernel bind_dw(const KernelArgs& args) {
+  const TensorView &dy = args.operands[0], &x = args.operands[1];
+  MatmulDesc desc = extents(dy.shape().back(), x.shape().back(), x.shape().rows(), dy.dtype(), DType::f32);
+  desc.trans_a = true;
+  desc.accumulate = args.has(2);
+  desc.row_sums = args.results.size() > 1;
+  MatmulOperands operands;
+  operands.a = dy.data, operands.b = x.data, operands.c = args.results[0].data;
+  float* db = desc.row_sums ? args.results[1].as<float>() : nullptr;
+  float* parts = reinterpret_cast<float*>(own_part(args));
+  return device::by_dtype(dy.dtype(), [&]<class T>(T) -> Kernel {
+    LinearGradient<T> kernel{nullptr, args.stream, operands, args.workspace, {}, {}};
+    if (desc.row_sums) {
+      kernel.operands.row_sums = desc.accumulate ? parts : db;
+      if (desc.accumulate) kernel.add = {parts, db, 1, desc.m, true};
+      if (auto product = backend::cuda::make_matmul(desc, kernel.operands); product.ok()) {
+        kernel.product = std::move(*product);
+        return kernel;
+      }
+      kernel.parts = {dy.as<T>(), parts, desc.k, desc.m};
+      kernel.add = {parts, db, kernel.parts.parts(), desc.m, desc.accumulate};
+      desc.row_sums = false;
+    }
+    auto product = backend::cuda::make_matmul(desc, operands);
+    if (!product.ok()) return failing(product.error());
+    kernel.product = std::move(*product);
+    return kernel;
+  });
+}
+std::size_t workspace_dw(const KernelArgs& args) {
+  const TensorView& dy = args.operands[0];
+  const device::ColumnSums<float> sums{nullptr, nullptr, dy.shape().rows(), dy.shape().back()};
+  return backend::cuda::matmul_workspace_bytes + std::size_t(sums.parts() * sums.columns) * sizeof(float);
+}
+
+const DeviceKernel table[] = {
+    {"linear", bind, workspace}, {"linear_dx", bind_dx, workspace_dx}, {"linear_dw", bind_dw, workspace_dw}};
+
+}  // namespace
+
+std::span<const DeviceKernel> linear_cuda() { return table; }
+
+}  // namespace lancet::ops

@@ -1,0 +1,184 @@
+// The products over filled rows, emulated, against the CPU's kernels: ranges that are uneven, empty, full, or begin
+// within the buffer, on tensor cores (extents of several tiles and parts of tiles) and on ordinary arithmetic; copies
+// that come at once and as late as their waits allow.
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <set>
+#include <tuple>
+#include <vector>
+
+#include "lancet/ops/catalogue.h"
+#include "emulated_kernels.h"
+#include "ops/expert_linear/grouped_product.h"
+
+using namespace lancet;
+using namespace lancet::test;
+
+namespace {
+
+struct Tensor {
+  explicit Tensor(ir::TensorType type) : type(type), units(std::size_t(ir::bytes(type)) / 16 + 2) {
+    std::memset(static_cast<void*>(units.data()), 0xff, units.size() * 16);  // NaN in both types
+  }
+  struct alignas(16) Unit {
+    std::byte bytes[16];
+  };
+  ir::TensorType type;
+  std::vector<Unit> units;
+  template <class T>
+  T* as() {
+    return reinterpret_cast<T*>(units.data());
+  }
+  ops::TensorView view() { return {units.data(), type}; }
+  bool operator==(const Tensor& other) const {
+    return std::memcmp(units.data(), other.units.data(), units.size() * 16) == 0;
+  }
+};
+
+float at(Tensor& tensor, std::int64_t i) {
+  return tensor.type.dtype == DType::bf16 ? to_f32(tensor.as<bf16>()[i]) : tensor.as<float>()[i];
+}
+
+void fill(Tensor& tensor, std::int64_t begin, std::int64_t end, std::mt19937& random) {
+  std::normal_distribution<float> normal;
+  for (std::int64_t i = begin; i < end; ++i) {
+    if (tensor.type.dtype == DType::bf16)
+      tensor.as<bf16>()[i] = from_f32<bf16>(normal(random));
+    else
+      tensor.as<float>()[i] = normal(random);
+  }
+}
+void fill(Tensor& tensor, std::mt19937& random) { fill(tensor, 0, tensor.type.shape.elements(), random); }
+
+struct Ranges {
+  std::int64_t buffer;
+  int sources;
+  std::vector<std::int32_t> bounds;  // [experts, sources + 1]
+  std::int64_t experts() const { return std::int64_t(bounds.size()) / (sources + 1); }
+};
+
+// Rows outside the ranges stay NaN: nothing may read them.
+Tensor rows_tensor(DType dtype, const Ranges& ranges, std::int64_t columns, std::mt19937& random) {
+  Tensor tensor({dtype, {ranges.experts(), ranges.buffer, columns}});
+  for (std::int64_t e = 0; e < ranges.experts(); ++e) {
+    const std::int32_t* range = ranges.bounds.data() + e * (ranges.sources + 1);
+    fill(tensor, (e * ranges.buffer + range[0]) * columns, (e * ranges.buffer + range[ranges.sources]) * columns, random);
+  }
+  return tensor;
+}
+
+struct Case {
+  std::string op;
+  std::vector<Tensor> operands, results;
+  std::int64_t length;  // terms of a sum, at most
+};
+
+ops::KernelArgs arguments(Case& c, const ir::Attributes& attributes) {
+  ops::KernelArgs args{c.op, {}, {}, attributes};
+  for (Tensor& tensor : c.operands) args.operands.push_back(tensor.view());
+  for (Tensor& tensor : c.results) args.results.push_back(tensor.view());
+  return args;
+}
+
+Case run_emulated(Case c, bool late, std::uint64_t order) {
+  const ir::Attributes attributes;
+  HostStream stream;
+  ops::KernelArgs args = arguments(c, attributes);
+  args.stream = &stream;
+  ops::device::emulated::late_copies = late;
+  ops::device::emulated::order_seed = order;
+  CHECK(find_emulated_kernel(c.op)->bind(args)().ok());
+  ops::device::emulated::late_copies = true;
+  return c;
+}
+
+// Every element within the rounding of its type, or, where the CPU wrote nothing, untouched.
+void check_against_cpu(const Case& c) {
+  Case cpu = c, late = run_emulated(c, true, 3), early = run_emulated(c, false, 5);
+  const ir::Attributes attributes;
+  REQUIRE(ops::find_cpu_kernel(c.op)->bind(arguments(cpu, attributes))().ok());
+  for (std::size_t r = 0; r < c.results.size(); ++r) {
+    CHECK(late.results[r] == early.results[r]);
+    const DType dtype = c.results[r].type.dtype;
+    const double unit = (dtype == DType::bf16 ? 0x1p-8 : 0) + 0x1p-22 * std::sqrt(double(c.length));
+    int wrong = 0;
+    for (std::int64_t i = 0; i < c.results[r].type.shape.elements() && wrong < 4; ++i) {
+      const float expected = at(cpu.results[r], i), found = at(late.results[r], i);
+      if (std::isnan(expected) && std::isnan(found)) continue;
+      if (std::abs(found - expected) <= unit * (std::abs(expected) + std::sqrt(double(c.length)))) continue;
+      ++wrong;
+      FAIL_CHECK(c.op << " " << ir::to_string(c.results[r].type) << " element " << i << ": expected " << expected
+                      << ", found " << found);
+    }
+  }
+  for (std::size_t i = 0; i < c.operands.size(); ++i) CHECK(late.operands[i] == c.operands[i]);
+}
+
+void check_products(DType dtype, const Ranges& ranges, std::int64_t n, std::int64_t k) {
+  std::mt19937 random(7);
+  const std::int64_t e = ranges.experts();
+  Tensor rows({DType::i32, {e, ranges.sources + 1}});
+  std::memcpy(rows.as<std::int32_t>(), ranges.bounds.data(), ranges.bounds.size() * 4);
+  Tensor x = rows_tensor(dtype, ranges, k, random), dy = rows_tensor(dtype, ranges, n, random);
+  Tensor w({dtype, {e, n, k}}), b({DType::f32, {e, n}}), dw({DType::f32, {e, n, k}}), db({DType::f32, {e, n}});
+  for (Tensor* tensor : {&w, &b}) fill(*tensor, random);
+  check_against_cpu({"expert_linear", {x, w, b, rows}, {Tensor({dtype, {e, ranges.buffer, n}})}, k});
+  check_against_cpu({"expert_linear_dx", {dy, w, rows}, {Tensor({dtype, {e, ranges.buffer, k}})}, n});
+  check_against_cpu({"expert_linear_dw", {dy, x, rows}, {dw, db}, ranges.buffer});
+  for (Tensor* tensor : {&dw, &db}) fill(*tensor, random);
+  // In place: what was there so far is where the result goes.
+  check_against_cpu({"expert_linear_dw", {dy, x, rows, dw, db}, {dw, db}, ranges.buffer});
+}
+
+const Ranges uneven{150, 2, {0, 3, 150, 5, 5, 5, 17, 20, 84, 0, 1, 1}};  // full, empty, from within, one row
+
+}  // namespace
+
+TEST_CASE("expert products on tensor cores over uneven ranges") {
+  check_products(DType::bf16, uneven, 136, 72);
+  check_products(DType::bf16, uneven, 8, 264);
+}
+
+TEST_CASE("expert products on tensor cores over several tiles down and across") {
+  check_products(DType::bf16, {140, 1, {1, 140, 0, 129}}, 136, 40);
+}
+
+TEST_CASE("expert products on tensor cores where nothing is filled") {
+  check_products(DType::bf16, {40, 1, {0, 0, 7, 7}}, 40, 24);
+}
+
+TEST_CASE("expert products of f32 and of rows that are not aligned") {
+  check_products(DType::f32, uneven, 67, 33);
+  check_products(DType::bf16, uneven, 67, 33);
+  check_products(DType::bf16, uneven, 64, 33);
+}
+
+TEST_CASE("blocks share out every tile of every expert, once each") {
+  using ops::device::ExpertProduct, ops::device::GroupedTile, ops::device::GroupedTiles;
+  const std::vector<std::int32_t> filled{5, 5, 0, 2500, 17, 18, 9, 3};  // none, 20 tiles down, one row, none
+  ops::device::GroupedOperands<bf16> p{};
+  p.filled = filled.data();
+  p.experts = 4, p.sources = 1, p.buffer_rows = 3000, p.width = 700, p.height = 130;
+  for (int blocks : {1, 7, 64, 500}) {
+    std::set<std::tuple<int, int, int>> tiles, gradients;
+    int taken = 0, taken_gradients = 0;
+    for (int block = 0; block < blocks; ++block) {
+      GroupedTile tile;
+      for (GroupedTiles all(block, blocks); all.take<ExpertProduct::forward, 128, 128>(p, tile); ++taken) {
+        CHECK(tile.first_row == tile.expert * 3000 + filled[std::size_t(2 * tile.expert)]);
+        tiles.insert({tile.expert, tile.row, tile.column});
+      }
+      for (GroupedTiles all(block, blocks); all.take<ExpertProduct::dw, 128, 128>(p, tile); ++taken_gradients)
+        gradients.insert({tile.expert, tile.row, tile.column});
+    }
+    CHECK(taken == 21 * 6);
+    CHECK(tiles.size() == 21 * 6);
+    CHECK(tiles.contains({1, 19 * 128, 5 * 128}));
+    CHECK(tiles.contains({2, 0, 5 * 128}));
+    CHECK(taken_gradients == 4 * 2 * 6);  // of experts without rows too: zeros
+    CHECK(gradients.size() == 4 * 2 * 6);
+    CHECK(gradients.contains({3, 128, 640}));
+  }
+}

@@ -1,0 +1,52 @@
+// CUDA's libraries as the host has them: products by the CPU's; no attention, so that kernels' own is what is tested.
+#include <algorithm>
+
+#include "lancet/backend/cpu/matmul.h"
+#include "lancet/backend/cuda/attention.h"
+#include "lancet/backend/cuda/matmul.h"
+
+namespace lancet::backend::cuda {
+namespace {
+
+cpu::MatmulDesc of_cpu(const MatmulDesc& desc) {
+  cpu::MatmulDesc c;
+  c.m = desc.m, c.n = desc.n, c.k = desc.k;
+  c.trans_a = desc.trans_a, c.trans_b = desc.trans_b;
+  c.a = c.b = desc.operands;
+  c.c = desc.result;
+  if (desc.bias) c.bias = desc.result;
+  c.accumulate = desc.accumulate;
+  return c;
+}
+
+class Double : public Matmul {
+ public:
+  explicit Double(const MatmulDesc& desc) : desc_(desc), matmul_(cpu::make_matmul(of_cpu(desc))) {}
+
+  Status run(Stream&, const MatmulOperands& operands, std::byte* workspace) override {
+    std::fill_n(workspace, matmul_workspace_bytes, std::byte{0x5a});  // it is cuBLASLt's
+    matmul_->run(operands.a, operands.b, operands.bias, operands.c);
+    for (std::int64_t i = 0; desc_.row_sums && i < desc_.m; ++i) {
+      float sum = 0;
+      for (std::int64_t k = 0; k < desc_.k; ++k) sum += to_f32(static_cast<const bf16*>(operands.a)[k * desc_.m + i]);
+      static_cast<float*>(operands.row_sums)[i] = sum;
+    }
+    return {};
+  }
+
+ private:
+  MatmulDesc desc_;
+  std::unique_ptr<cpu::Matmul> matmul_;
+};
+
+}  // namespace
+
+// Row sums of f32 are refused, so that both ways to a bias gradient are walked.
+Result<std::unique_ptr<Matmul>> make_matmul(const MatmulDesc& desc, const MatmulOperands&) {
+  if (desc.row_sums && desc.operands == DType::f32) return internal_error("no algorithm");
+  return std::unique_ptr<Matmul>(new Double(desc));
+}
+
+Result<std::unique_ptr<Attention>> make_attention(const AttentionDesc&) { return internal_error("no engine"); }
+
+}  // namespace lancet::backend::cuda
