@@ -3,6 +3,7 @@
 function(lancet_room name)
   cmake_parse_arguments(ARG "" "" "DEPENDS;USES" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/${name}/*.cpp)
+  list(FILTER sources EXCLUDE REGEX "/(backend|runtime)/cuda/|/comm/nccl/")  # the CUDA module's
   if(NOT LANCET_MPI)
     list(FILTER sources EXCLUDE REGEX "/comm/mpi/")
   endif()
