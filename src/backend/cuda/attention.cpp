@@ -17,8 +17,8 @@ namespace lancet::backend::cuda {
 #if defined(LANCET_HAVE_CUDNN)
 namespace {
 
-// The deterministic backward pass wants batch * heads * sequence^2 * 2 bytes: more than this, and it goes over the batch
-// piece by piece.
+// The deterministic backward pass wants batch * heads * sequence^2 * 2 bytes: more than this, and it goes over the
+// batch piece by piece.
 constexpr std::int64_t most_workspace = std::int64_t{512} << 20;
 
 struct Plan {
@@ -65,8 +65,8 @@ Result<Plan> make_plan(const AttentionDesc& desc) {
     }
     refused = plan.error().message;
   }
-  return internal_error(fmt::format("attention{} over [{},{},3,{},{}]: {}", desc.backward ? " backward" : "", desc.batch,
-                                    desc.sequence, desc.heads, desc.head_dim, refused));
+  return internal_error(fmt::format("attention{} over [{},{},3,{},{}]: {}", desc.backward ? " backward" : "",
+                                    desc.batch, desc.sequence, desc.heads, desc.head_dim, refused));
 }
 
 // Plans take some tenths of a second to make: once a shape and device.

@@ -15,7 +15,7 @@ struct Shapes {
         packed_turned{packed[0], packed[1], packed[3], packed[2]},
         plain{d.sequence * d.heads * d.head_dim, d.head_dim, d.heads * d.head_dim, 1},
         scores_turned{d.heads * d.sequence * d.sequence, d.sequence * d.sequence, 1, d.sequence} {}
-  Extents heads, turned, scores, rows;                   // extents: [B, H, S, hd] and so on
+  Extents heads, turned, scores, rows;                  // extents: [B, H, S, hd] and so on
   Extents packed, packed_turned, plain, scores_turned;  // strides: in qkv, in out
 };
 

@@ -50,8 +50,9 @@ Result<std::vector<CudnnDescriptor>> propose(const CudnnDescriptor& graph, const
   LANCET_ASSIGN(const CudnnDescriptor heuristic, make_descriptor(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR));
   LANCET_TRY(set_descriptor(heuristic, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph));
   const cudnnBackendHeurMode_t mode = CUDNN_HEUR_MODE_A;
-  LANCET_TRY(checked(
-      cudnnBackendSetAttribute(heuristic.get(), CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode), "heuristic"));
+  LANCET_TRY(
+      checked(cudnnBackendSetAttribute(heuristic.get(), CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode),
+              "heuristic"));
   if (!target.handle) LANCET_TRY(set_descriptor(heuristic, CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, target.description));
   LANCET_TRY(finalized(heuristic, "the heuristic"));
   std::int64_t count = 0;
@@ -87,9 +88,8 @@ Result<Engine> engine_of(const CudnnDescriptor& configuration) {
   Engine engine;
   for (std::int64_t index : values_of<std::int64_t>(raw, CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64, 1))
     engine.index = index;
-  for (cudnnBackendNumericalNote_t note :
-       values_of<cudnnBackendNumericalNote_t>(raw, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE,
-                                              CUDNN_NUMERICAL_NOTE_TYPE_COUNT))
+  for (cudnnBackendNumericalNote_t note : values_of<cudnnBackendNumericalNote_t>(
+           raw, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE, CUDNN_NUMERICAL_NOTE_TYPE_COUNT))
     engine.deterministic &= note != CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC;
   return engine;
 }
@@ -105,8 +105,8 @@ Result<CudnnPlan> make_plan(const CudnnDescriptor& configuration, const CudnnTar
   else
     LANCET_TRY(set_descriptor(plan.descriptor, CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, target.description));
   LANCET_TRY(finalized(plan.descriptor, "a plan"));
-  const auto bytes = values_of<std::int64_t>(plan.descriptor.get(), CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
-                                             CUDNN_TYPE_INT64, 1);
+  const auto bytes =
+      values_of<std::int64_t>(plan.descriptor.get(), CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1);
   if (bytes.empty()) return internal_error("cuDNN: a plan does not say how much workspace it needs");
   plan.workspace = bytes[0];
   return plan;
@@ -233,7 +233,8 @@ void CudnnGraph::set(const CudnnDescriptor& descriptor, cudnnBackendAttributeNam
                      cudnnBackendAttributeType_t type, std::int64_t count, const void* values) {
   if (status_.ok()) check(cudnnBackendSetAttribute(descriptor.get(), name, type, count, values), "an attribute");
 }
-void CudnnGraph::set(const CudnnDescriptor& descriptor, cudnnBackendAttributeName_t name, const CudnnDescriptor& value) {
+void CudnnGraph::set(const CudnnDescriptor& descriptor, cudnnBackendAttributeName_t name,
+                     const CudnnDescriptor& value) {
   if (status_.ok()) status_ = set_descriptor(descriptor, name, value);
 }
 void CudnnGraph::finalize(const CudnnDescriptor& descriptor, std::string_view what) {
@@ -257,13 +258,13 @@ Result<CudnnPlan> plan_graph(const CudnnGraph& graph, const CudnnTarget& target,
   LANCET_ASSIGN(const CudnnDescriptor descriptor, make_descriptor(CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR));
   std::vector<void*> operations;
   for (const CudnnDescriptor& operation : graph.operations()) operations.push_back(operation.get());
-  LANCET_TRY(checked(
-      cudnnBackendSetAttribute(descriptor.get(), CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR,
-                               std::int64_t(operations.size()), operations.data()),
-      "a graph's operations"));
+  LANCET_TRY(
+      checked(cudnnBackendSetAttribute(descriptor.get(), CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR,
+                                       std::int64_t(operations.size()), operations.data()),
+              "a graph's operations"));
   if (target.handle)
-    LANCET_TRY(checked(cudnnBackendSetAttribute(descriptor.get(), CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1,
-                                                &target.handle),
+    LANCET_TRY(checked(cudnnBackendSetAttribute(descriptor.get(), CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE,
+                                                1, &target.handle),
                        "a graph's handle"));
   LANCET_TRY(finalized(descriptor, "a graph"));
   LANCET_ASSIGN(const auto configurations, propose(descriptor, target));
@@ -294,9 +295,9 @@ Status run_plan(const CudnnPlan& plan, cudnnHandle_t handle, const std::vector<s
                 const std::vector<void*>& addresses, void* workspace) {
   LANCET_ASSIGN(const CudnnDescriptor pack, make_descriptor(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR));
   const auto count = std::int64_t(ids.size());
-  LANCET_TRY(checked(cudnnBackendSetAttribute(pack.get(), CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, count,
-                                              ids.data()),
-                     "a call's tensors"));
+  LANCET_TRY(checked(
+      cudnnBackendSetAttribute(pack.get(), CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, count, ids.data()),
+      "a call's tensors"));
   LANCET_TRY(checked(cudnnBackendSetAttribute(pack.get(), CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR,
                                               count, addresses.data()),
                      "a call's addresses"));

@@ -83,8 +83,8 @@ struct CudnnPlan {
   std::int64_t engine = -1;    // cuDNN's number of it
 };
 
-// The first plan that cuDNN proposes with at most so many bytes of workspace, and, where asked for, whose engine adds up
-// in one order. considered: how many it proposed, may be null.
+// The first plan that cuDNN proposes with at most so many bytes of workspace, and, where asked for, whose engine adds
+// up in one order. considered: how many it proposed, may be null.
 Result<CudnnPlan> plan_graph(const CudnnGraph& graph, const CudnnTarget& target, std::int64_t most_workspace,
                              bool deterministic, int* considered = nullptr);
 

@@ -77,8 +77,9 @@ cudaDataType_t type_of(DType dtype) { return dtype == DType::bf16 ? CUDA_R_16BF 
 
 Result<Layout> make_layout(DType dtype, std::int64_t rows, std::int64_t columns) {
   cublasLtMatrixLayout_t layout = nullptr;
-  LANCET_TRY(check(cublasLtMatrixLayoutCreate(&layout, type_of(dtype), std::uint64_t(rows), std::uint64_t(columns), rows),
-                   "a layout"));
+  LANCET_TRY(
+      check(cublasLtMatrixLayoutCreate(&layout, type_of(dtype), std::uint64_t(rows), std::uint64_t(columns), rows),
+            "a layout"));
   return Layout(layout);
 }
 
@@ -136,8 +137,8 @@ class LtMatmul : public Matmul {
     if (const auto choice = find_matmul_choice(key)) {
       std::memcpy(algorithm_.data, choice->data(), sizeof algorithm_.data);
       cublasLtMatmulHeuristicResult_t result;
-      if (cublasLtMatmulAlgoCheck(library_.handle, operation_.get(), b_.get(), a_.get(), c_.get(), c_.get(), &algorithm_,
-                                  &result) == CUBLAS_STATUS_SUCCESS &&
+      if (cublasLtMatmulAlgoCheck(library_.handle, operation_.get(), b_.get(), a_.get(), c_.get(), c_.get(),
+                                  &algorithm_, &result) == CUBLAS_STATUS_SUCCESS &&
           result.workspaceSize <= matmul_workspace_bytes)
         return {};
     }
@@ -225,8 +226,7 @@ class LtMatmul : public Matmul {
     float best = std::numeric_limits<float>::infinity();
     std::size_t index = 0;
     for (std::size_t i = 0; i < proposed.size(); ++i) {
-      LANCET_ASSIGN(const float time,
-                    milliseconds(proposed[i].algo, raw_stream, operands, at + a + b + c + vector));
+      LANCET_ASSIGN(const float time, milliseconds(proposed[i].algo, raw_stream, operands, at + a + b + c + vector));
       if (time < best * clear_gain) best = time, index = i;
     }
     return index;

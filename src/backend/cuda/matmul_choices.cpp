@@ -67,10 +67,10 @@ Status add_matmul_choices(std::string_view text) {
     const std::size_t mark = line.rfind(" = ");
     const auto words = mark == std::string_view::npos ? std::nullopt : parse_words(line.substr(mark + 3));
     if (!words || mark == 0)
-      return config_error(
-          fmt::format("matrix product choices, line {}: expected 'product = eight words of sixteen hexadecimal digits', "
-                      "found '{}'",
-                      number, line.substr(0, 120)));
+      return config_error(fmt::format(
+          "matrix product choices, line {}: expected 'product = eight words of sixteen hexadecimal digits', "
+          "found '{}'",
+          number, line.substr(0, 120)));
     rows.insert_or_assign(std::string(line.substr(0, mark)), *words);
   }
   const std::lock_guard lock(table().mutex);

@@ -117,7 +117,8 @@ struct AttentionQueryGradient {
     const AttentionPlace at = attention_place(p, block.index());
     const std::int64_t out = attention_out(p, at, at.i);
     float row_sum = 0.f;
-    for (std::int64_t d = block.lane(); d < p.head_dim; d += lanes) row_sum += to_f32(p.dout[out + d]) * to_f32(p.out[out + d]);
+    for (std::int64_t d = block.lane(); d < p.head_dim; d += lanes)
+      row_sum += to_f32(p.dout[out + d]) * to_f32(p.out[out + d]);
     row_sum = block.sum(row_sum);
     if (block.lane() == 0) p.row_sums[attention_row(p, at, at.i)] = row_sum;
     float* dscores = block.template shared<Shared>().dscores;

@@ -116,8 +116,7 @@ class Copies {
   }
 #else
   void start(SharedAddress shared, const void* global, bool there) {
-    LANCET_CHECK((shared | (there ? reinterpret_cast<std::uintptr_t>(global) : 0)) % 16 ==
-                     0,
+    LANCET_CHECK((shared | (there ? reinterpret_cast<std::uintptr_t>(global) : 0)) % 16 == 0,
                  "cp.async: an address that is not aligned to 16 bytes");
     pending_.push_back({reinterpret_cast<void*>(shared), there ? global : nullptr});
     if (!emulated::late_copies) carry_out(pending_.size());

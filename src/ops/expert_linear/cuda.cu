@@ -15,8 +15,8 @@ constexpr std::int64_t most_blocks = 2 * 160;
 template <class F>
 Kernel product(const KernelArgs& args, std::int64_t most_rows, std::int64_t tile_rows, std::int64_t tile_columns,
                const F& kernel) {
-  const std::int64_t tiles = kernel.p.experts * device::divide_up(most_rows, tile_rows) *
-                             device::divide_up(kernel.p.width, tile_columns);
+  const std::int64_t tiles =
+      kernel.p.experts * device::divide_up(most_rows, tile_rows) * device::divide_up(kernel.p.width, tile_columns);
   return device::run_steps(args.stream, device::Step{std::min(tiles, most_blocks), kernel});
 }
 

@@ -80,7 +80,7 @@ namespace detail {
 // A warp's 64x64 of a tile, rounded to bf16, through shared memory, so that it is written in pieces of 16 bytes.
 template <class Block>
 LANCET_DEVICE void store_rounded(Block& block, void* shared, const GroupedOperands<bf16>& p, const GroupedTile& tile,
-                             const TileSums& sums) {
+                                 const TileSums& sums) {
   using S = TileShape;
   const int lane = block.warp_lane(), g = lane / 4, t = lane % 4;
   const int first_row = tile.row + warp_row(block.lane()), first_column = tile.column + warp_column(block.lane());
@@ -104,7 +104,7 @@ LANCET_DEVICE void store_rounded(Block& block, void* shared, const GroupedOperan
   block.sync_warp();
   const int chunk = lane % 8;
   bf16* c = static_cast<bf16*>(p.c);
-#pragma unroll
+#pragma unroll 4  // more take registers from the sums
   for (int i = 0; i < S::warp_rows; i += 4) {
     const int row = i + lane / 8;
     struct alignas(16) Piece {
@@ -119,7 +119,7 @@ LANCET_DEVICE void store_rounded(Block& block, void* shared, const GroupedOperan
 
 template <class Block>
 LANCET_DEVICE void store_gradient(Block& block, const GroupedOperands<bf16>& p, const GroupedTile& tile,
-                              const TileSums& sums, bool row_sums) {
+                                  const TileSums& sums, bool row_sums) {
   using S = TileShape;
   const int lane = block.warp_lane(), g = lane / 4, t = lane % 4;
   const int first_row = tile.row + warp_row(block.lane()), first_column = tile.column + warp_column(block.lane());
@@ -170,9 +170,9 @@ struct GroupedTensorProduct {
       if constexpr (product == ExpertProduct::dw) {
         const bf16 *a = p.a + tile.first_row * p.height, *b = p.b + tile.first_row * p.width;
         const bool row_sums = tile.column + warp_column(block.lane()) == 0;
-        tile_product<Along::rows, Along::rows, true>(
-            block, shared, {a + tile.row, p.height, p.height - tile.row},
-            {b + tile.column, p.width, p.width - tile.column}, tile.rows, sums, row_sums);
+        tile_product<Along::rows, Along::rows, true>(block, shared, {a + tile.row, p.height, p.height - tile.row},
+                                                     {b + tile.column, p.width, p.width - tile.column}, tile.rows, sums,
+                                                     row_sums);
         detail::store_gradient(block, p, tile, sums, row_sums);
       } else {
         constexpr Along along_b = product == ExpertProduct::forward ? Along::k : Along::rows;

@@ -30,7 +30,9 @@ struct PlainSums {
 };
 
 LANCET_DEVICE int plain_row(int thread) { return thread / (PlainShape::columns / PlainShape::each) * PlainShape::each; }
-LANCET_DEVICE int plain_column(int thread) { return thread % (PlainShape::columns / PlainShape::each) * PlainShape::each; }
+LANCET_DEVICE int plain_column(int thread) {
+  return thread % (PlainShape::columns / PlainShape::each) * PlainShape::each;
+}
 
 template <class T, class Block>
 LANCET_DEVICE void copy_plain(Block& block, float* slice, const PlainOperand<T>& operand, int k, int depth) {
@@ -47,7 +49,7 @@ LANCET_DEVICE void copy_plain(Block& block, float* slice, const PlainOperand<T>&
 // sums = A B^T over k in [0, depth), as tile_product.
 template <class T, class Block>
 LANCET_DEVICE void plain_product(Block& block, void* shared, const PlainOperand<T>& a, const PlainOperand<T>& b,
-                             int depth, PlainSums& sums) {
+                                 int depth, PlainSums& sums) {
   using P = PlainShape;
   float *slice_a = static_cast<float*>(shared), *slice_b = slice_a + P::depth * P::pitch;
   const int row = plain_row(block.lane()), column = plain_column(block.lane());

@@ -27,10 +27,10 @@ struct TileShape {
 // that the eight rows of a matrix that ldmatrix reads at once lie in different banks.
 template <Along along>
 struct Slice {
-  static constexpr int rows = along == Along::k ? TileShape::rows : TileShape::depth;      // as stored
-  static constexpr int length = along == Along::k ? TileShape::depth : TileShape::rows;    // elements of a stored row
-  static constexpr int chunks = length / 8;                                                // of a stored row
-  static constexpr int rows_per_line = length >= 64 ? 1 : 64 / length;                     // a line: all 32 banks
+  static constexpr int rows = along == Along::k ? TileShape::rows : TileShape::depth;    // as stored
+  static constexpr int length = along == Along::k ? TileShape::depth : TileShape::rows;  // elements of a stored row
+  static constexpr int chunks = length / 8;                                              // of a stored row
+  static constexpr int rows_per_line = length >= 64 ? 1 : 64 / length;                   // a line: all 32 banks
   static constexpr int permuted = chunks < 8 ? chunks : 8;
   static constexpr int copies = rows * chunks / TileShape::threads;  // a thread's
 
@@ -55,37 +55,40 @@ template <Along along>
 class SliceReader {
  public:
   using S = Slice<along>;
-  LANCET_DEVICE SliceReader(const TileOperand& operand, int lane)
-      : row_(lane / S::chunks),
-        element_(lane % S::chunks * 8),
-        rows_(operand.rows),
-        to_(S::at(row_, lane % S::chunks)),
-        from_(operand.data + row_ * operand.stride + element_),
-        next_chunk_(rows_apart * operand.stride),
-        next_slice_(along == Along::k ? TileShape::depth : TileShape::depth * operand.stride) {}
+  LANCET_DEVICE SliceReader(const TileOperand& operand, int lane) {
+    const int row = lane / S::chunks, chunk = lane % S::chunks;
+    to_ = S::at(row, chunk);
+    from_ = operand.data + row * operand.stride + chunk * 8;
+    next_chunk_ = rows_apart * operand.stride;
+    next_slice_ = along == Along::k ? TileShape::depth : TileShape::depth * operand.stride;
+    rows_ = operand.rows - (along == Along::k ? row : chunk * 8);
+    inner_ = along == Along::k ? chunk * 8 : row;
+  }
 
   // Starts the copies of the next slice, of which `left` elements along k count.
   LANCET_DEVICE void start(Copies& copies, SharedAddress slice, int left) {
 #pragma unroll
     for (int i = 0; i < S::copies; ++i) {
-      const int row = row_ + i * rows_apart;
-      const bool there = along == Along::k ? row < rows_ && element_ < left : row < left && element_ < rows_;
-      copies.start(slice + SharedAddress(to_ + i * rows_apart * S::row_bytes), from_ + i * next_chunk_, there);
+      const int row = i * rows_apart;
+      const bool there = along == Along::k ? row < rows_ && inner_ < left : 0 < rows_ && inner_ + row < left;
+      copies.start(slice + SharedAddress(to_ + row * S::row_bytes), from_ + i * next_chunk_, there);
     }
     from_ += next_slice_;
   }
 
  private:
-  static constexpr int rows_apart = TileShape::threads / S::chunks;  // between two chunks of a thread
+  static constexpr int rows_apart = TileShape::threads / S::chunks;            // between two chunks of a thread
   static_assert(rows_apart % (8 * S::rows_per_line) == 0 || rows_apart == 8);  // the permutation repeats
-  int row_, element_, rows_, to_;
+  int to_;     // the place of the lane's first chunk in a slice, in bytes
+  int rows_;   // how many of the operand's rows there are from the lane's first on
+  int inner_;  // along k, of the lane's first chunk
   const bf16* from_;
   std::int64_t next_chunk_, next_slice_;
 };
 
-// Where a lane finds its rows of the matrices that make up fragments: of A, 16 rows by 16 along k; of B, two fragments of
-// 8 columns by 16 along k. Fragments lie 16 rows apart. What the permutation makes of a step to the next is the same for
-// all: a change of address bits, as long as slices begin at multiples of 128 bytes.
+// Where a lane finds its rows of the matrices that make up fragments: of A, 16 rows by 16 along k; of B, two fragments
+// of 8 columns by 16 along k. Fragments lie 16 rows apart. What the permutation makes of a step to the next is the same
+// for all: a change of address bits, as long as slices begin at multiples of 128 bytes.
 template <Along along, bool of_a>
 class FragmentReader {
  public:
@@ -146,11 +149,11 @@ LANCET_DEVICE void multiply_step(Block& block, TileSums& sums, const Fragments& 
 }
 
 // sums = A B^T over k in [0, depth), rows of A by rows of B. All threads of the block call it; `shared` has
-// TileShape::shared_bytes, aligned to 128 bytes, and may be reused after it returns. with_row_sums: also A's sums over k, by
-// the warps for which row_sums is true.
+// TileShape::shared_bytes, aligned to 128 bytes, and may be reused after it returns. with_row_sums: also A's sums over
+// k, by the warps for which row_sums is true.
 template <Along along_a, Along along_b, bool with_row_sums, class Block>
 LANCET_DEVICE void tile_product(Block& block, void* shared, const TileOperand& a, const TileOperand& b, int depth,
-                            TileSums& sums, bool row_sums) {
+                                TileSums& sums, bool row_sums) {
   using T = TileShape;
   constexpr int steps = T::depth / 16;
   static_assert(steps % 2 == 0);  // the two sets of fragments take turns

@@ -51,8 +51,8 @@ TEST_CASE("cuDNN plans attention on an H200 and an A100") {
   for (const std::string device : {"h200", "a100"}) {
     INFO(device);
     const CudnnTarget target = target_of(device);
-    for (const AttentionDesc& shape : {AttentionDesc{4, 1024, 12, 64}, AttentionDesc{2, 1000, 16, 128},
-                                       AttentionDesc{1, 128, 3, 32}}) {
+    for (const AttentionDesc& shape :
+         {AttentionDesc{4, 1024, 12, 64}, AttentionDesc{2, 1000, 16, 128}, AttentionDesc{1, 128, 3, 32}}) {
       AttentionDesc desc = shape;
       CHECK(plan(target, desc).workspace <= 1 << 20);
       desc.backward = true;

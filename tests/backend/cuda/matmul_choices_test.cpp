@@ -12,9 +12,10 @@ TEST_CASE("choices come back from their text") {
   const MatmulAlgorithm algorithm{1, 0xfedcba9876543210, 0, 4, 5, 6, 7, ~std::uint64_t{0}};
   keep_matmul_choice("bf16[8,16] = ... on a GPU, aligned to 256", algorithm);
   const std::string text = matmul_choices();
-  CHECK(text ==
-        "bf16[8,16] = ... on a GPU, aligned to 256 = 0000000000000001 fedcba9876543210 0000000000000000 0000000000000004 "
-        "0000000000000005 0000000000000006 0000000000000007 ffffffffffffffff\n");
+  CHECK(
+      text ==
+      "bf16[8,16] = ... on a GPU, aligned to 256 = 0000000000000001 fedcba9876543210 0000000000000000 0000000000000004 "
+      "0000000000000005 0000000000000006 0000000000000007 ffffffffffffffff\n");
   keep_matmul_choice("bf16[8,16] = ... on a GPU, aligned to 256", MatmulAlgorithm{});
   REQUIRE(add_matmul_choices("\n" + text).ok());
   CHECK(find_matmul_choice("bf16[8,16] = ... on a GPU, aligned to 256") == algorithm);
@@ -22,8 +23,9 @@ TEST_CASE("choices come back from their text") {
 }
 
 TEST_CASE("a line that is no choice is refused, and nothing of its text is taken") {
-  const std::string good = "kept = 1111111111111111 2222222222222222 3333333333333333 4444444444444444 "
-                           "5555555555555555 6666666666666666 7777777777777777 8888888888888888\n";
+  const std::string good =
+      "kept = 1111111111111111 2222222222222222 3333333333333333 4444444444444444 "
+      "5555555555555555 6666666666666666 7777777777777777 8888888888888888\n";
   for (const std::string bad : {"a line", " = ", "x = 1 2 3", "x = 1111111111111111 2222222222222222",
                                 "x = 111111111111111g 2222222222222222 3333333333333333 4444444444444444 "
                                 "5555555555555555 6666666666666666 7777777777777777 8888888888888888",

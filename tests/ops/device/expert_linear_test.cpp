@@ -9,8 +9,8 @@
 #include <tuple>
 #include <vector>
 
-#include "lancet/ops/catalogue.h"
 #include "emulated_kernels.h"
+#include "lancet/ops/catalogue.h"
 #include "ops/expert_linear/grouped_product.h"
 
 using namespace lancet;
@@ -64,7 +64,8 @@ Tensor rows_tensor(DType dtype, const Ranges& ranges, std::int64_t columns, std:
   Tensor tensor({dtype, {ranges.experts(), ranges.buffer, columns}});
   for (std::int64_t e = 0; e < ranges.experts(); ++e) {
     const std::int32_t* range = ranges.bounds.data() + e * (ranges.sources + 1);
-    fill(tensor, (e * ranges.buffer + range[0]) * columns, (e * ranges.buffer + range[ranges.sources]) * columns, random);
+    fill(tensor, (e * ranges.buffer + range[0]) * columns, (e * ranges.buffer + range[ranges.sources]) * columns,
+         random);
   }
   return tensor;
 }
