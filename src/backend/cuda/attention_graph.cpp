@@ -1,3 +1,4 @@
+#if defined(LANCET_HAVE_CUDNN)  // the CUDA module is built without cuDNN too
 #include "attention_graph.h"
 
 namespace lancet::backend::cuda {
@@ -111,3 +112,5 @@ CudnnGraph attention_graph(const AttentionDesc& desc) {
 }
 
 }  // namespace lancet::backend::cuda
+
+#endif

@@ -1,3 +1,4 @@
+#if defined(LANCET_HAVE_CUDNN)  // the CUDA module is built without cuDNN too
 #include "cudnn_graph.h"
 
 #include <fmt/format.h>
@@ -309,3 +310,5 @@ Status run_plan(const CudnnPlan& plan, cudnnHandle_t handle, const std::vector<s
 }
 
 }  // namespace lancet::backend::cuda
+
+#endif
