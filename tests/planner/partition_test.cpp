@@ -298,6 +298,66 @@ TEST_CASE("parts as text") {
                  ir::print(planner::rewrite(step.program(), step.all(Cut::capacity, 2)).program));
 }
 
+TEST_CASE("ranges: so many groups around each MoE layer, and none twice") {
+  const planner::Step step = step_of(whole_step(grown(model(2), 2)));
+  const auto groups = planner::forward_groups(step, 4);
+  std::vector<std::size_t> gates;
+  for (std::size_t i = 0; i < step.forward_end(); ++i)
+    if (step.program().instructions[i].op == "switch_gate") gates.push_back(i);
+  REQUIRE(gates.size() == 4);
+  int covered_before = 0;
+  for (int reach : {0, 1, 2, 100}) {
+    const auto ranges = planner::ranges_of_reach(step, {.groups_per_moe = 4, .reach = reach}, 2);
+    REQUIRE(ranges.size() == gates.size());
+    int covered = 0;
+    for (std::size_t l = 0; l < ranges.size(); ++l) {
+      const Range& range = ranges[l];
+      CHECK(range.parts == 2);
+      CHECK(range.begin <= int(gates[l]));
+      CHECK(range.end > int(gates[l]));
+      CHECK((l == 0 || ranges[l - 1].end <= range.begin));
+      const auto between = std::count_if(groups.begin(), groups.end(),
+                                         [&](std::size_t g) { return int(g) >= range.begin && int(g) < range.end; });
+      CHECK(between <= 2 * reach + 1);
+      covered += range.end - range.begin;
+    }
+    if (reach == 0)
+      for (const Range& range : ranges)
+        CHECK(step.program().instructions[std::size_t(range.begin)].op == "switch_gate");
+    CHECK(covered > covered_before);
+    covered_before = covered;
+  }
+  CHECK(covered_before == int(step.forward_end()));
+}
+
+TEST_CASE("policies: lancet leaves the backward pass whole where it is told to") {
+  test::DeclaredCosts slow;
+  slow.wire_mb_per_s = 2;  // so that there is more to hide than weight gradients can
+  std::vector<double> steps;
+  for (const bool backward : {true, false}) {
+    planner::PlanRequest request{
+        .policy = "lancet", .costs = &slow, .partition = {.parts = 2, .backward = backward}, .ranks = 2};
+    request.optimizer.decays = is_weight;
+    request.optimizer.ranks = 2;
+    const auto plan = planner::make_plan(grown(model(2), 1), request);
+    REQUIRE(plan.ok());
+    int forward_parts = 0, backward_parts = 0;
+    for (const ir::Instruction& at : plan->program.instructions)
+      if (at.attributes.has("parts")) ++(at.role == ir::Role::forward ? forward_parts : backward_parts);
+    CHECK(forward_parts > 0);
+    CHECK((backward_parts > 0) == backward);
+    steps.push_back(plan->header.real("predicted_ms"));
+  }
+  CHECK(steps[0] <= steps[1]);
+}
+
+TEST_CASE("policies: groups of peers must divide the ranks") {
+  const auto step = planner::Step::make(whole_step(model(2)), costs, {2, 4});
+  REQUIRE(step.ok());
+  CHECK(step->part_counts(Cut::capacity) == std::vector{2, 4});
+  CHECK(step->part_counts(Cut::peers) == std::vector{2});
+}
+
 TEST_CASE("policies: where nothing beats sequential, sequential runs and says why") {
   test::DeclaredCosts expensive;
   expensive.latency_ms = 0;

@@ -125,6 +125,21 @@ TEST_CASE("any number of parts trains as the whole does") {
     }
 }
 
+TEST_CASE("groups of peers on four ranks train as the whole does") {
+  auto config = config_of(config::Router::switch_top1, 0.75);
+  const test::DeclaredCosts costs;
+  const Run expected = run(config, 4, 10, costs);
+  config.overlap.policy = config::Policy::peer_groups;
+  for (int groups : {2, 4}) {
+    config.overlap.parts = groups;
+    const Run found = run(config, 4, 10, costs);
+    INFO(groups << " groups");
+    CHECK(found.policy == "peer_groups");
+    CHECK(found.parts == groups);
+    check_alike(found, expected);
+  }
+}
+
 TEST_CASE("four ranks, bf16 and micro batches under lancet") {
   auto config = config_of(config::Router::switch_top1, 1.25);
   const test::DeclaredCosts costs;
