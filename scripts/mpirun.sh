@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # N ranks of a command on this machine, with what Open MPI needs to be told there.
 #   scripts/mpirun.sh N COMMAND [ARGUMENT...]
+# Ctrl-C and SIGTERM make a training run save and stop, code 75; a second one ends it. A rank that a signal ends: code 5.
 # The line it runs is printed first, to copy and change. Your own OMPI_MCA_* variables still hold.
 set -euo pipefail
 
@@ -19,4 +20,22 @@ options+=(--bind-to none)  # each rank has several threads; Open MPI would pin a
 printf '+ mpirun' >&2
 printf ' %q' "${options[@]}" "$@" >&2
 printf '\n' >&2
-exec mpirun "${options[@]}" "$@"
+
+# mpirun answers SIGINT and SIGTERM by ending the ranks a second later, but passes SIGUSR1 on to them: a training run then
+# saves and stops. In a session of its own, so that the terminal's Ctrl-C does not reach it past this script.
+stops=0
+stop() {
+  stops=$((stops + 1))
+  if [ "$stops" -eq 1 ]; then kill -USR1 "$job"; else kill -TERM "$job"; fi
+}
+setsid mpirun "${options[@]}" "$@" <&0 &
+job=$!
+trap stop INT TERM USR1
+while kill -0 "$job" 2>/dev/null; do wait "$job" || true; done
+code=0
+wait "$job" || code=$?
+if [ "$code" -gt 128 ] && [ "$stops" -eq 0 ]; then
+  echo "a rank was ended by signal $((code - 128))" >&2
+  code=5  # as where a rank does not arrive
+fi
+exit "$code"

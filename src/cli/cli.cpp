@@ -18,7 +18,8 @@ constexpr const char* description =
     "  lancet data train-tokenizer --vocab-size 8192 --out data/tok book.txt\n"
     "  lancet data tokenize --tokenizer data/tok --out data/train.bin book.txt\n"
     "  mpirun -np 2 lancet train configs/quickstart.json\n\n"
-    "Exit codes: 0 done, 1 internal, 2 config or usage, 3 data or checkpoint, 4 loss not finite, 5 communication.";
+    "Exit codes: 0 done, 1 internal, 2 config or usage, 3 data or checkpoint, 4 loss not finite, 5 communication,\n75 "
+    "saved and stopped: run the same command again.";
 
 int usage(const CLI::App& app, const CLI::ParseError& error, bool leads) {
   if (error.get_exit_code() == 0) return leads ? app.exit(error) : 0;  // --help
@@ -45,7 +46,10 @@ int run(const Selection& selection) {
 }  // namespace
 
 int report(const Error& error) {
-  log::error("{}", error.message);
+  if (error.code == ExitCode::saved)
+    log::info("{}", error.message);
+  else
+    log::error("{}", error.message);
   return static_cast<int>(error.code);
 }
 

@@ -3,29 +3,56 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <initializer_list>
 #include <string_view>
 
 namespace lancet::cli {
 namespace {
 
-// Calls only what a handler may. SA_RESETHAND has put the default action back, which the raised signal then takes.
+// Handlers call only what they may.
+std::string_view name_of(int signal) { return signal == SIGINT ? "SIGINT" : signal == SIGTERM ? "SIGTERM" : "SIGUSR1"; }
+
+void say(std::string_view text) {
+  [[maybe_unused]] const auto written = ::write(STDERR_FILENO, text.data(), text.size());
+}
+
+// SA_RESETHAND has put the default action back, which the raised signal then takes.
 void stop(int signal) {
-  const std::string_view line =
-      signal == SIGINT ? "stopped by SIGINT before the end\n" : "stopped by SIGTERM before the end\n";
-  [[maybe_unused]] const auto written = ::write(STDERR_FILENO, line.data(), line.size());
+  say(signal == SIGINT ? "stopped by SIGINT before the end\n" : "stopped by SIGTERM before the end\n");
   std::raise(signal);
+}
+
+void handle(std::initializer_list<int> signals, void (*handler)(int), int flags) {
+  for (const int signal : signals) {
+    struct sigaction before = {}, action = {};
+    if (::sigaction(signal, nullptr, &before) != 0 || before.sa_handler == SIG_IGN) continue;
+    action.sa_handler = handler;
+    action.sa_flags = flags;
+    ::sigaction(signal, &action, nullptr);
+  }
+}
+
+std::atomic<int> requested{0};
+static_assert(std::atomic<int>::is_always_lock_free, "a handler writes it");
+bool speaks = false;
+
+// The first one is a request; SIGINT and SIGTERM end the process the next time.
+void request(int signal) {
+  if (requested.exchange(signal) != 0) return;
+  handle({SIGINT, SIGTERM}, SIG_DFL, 0);
+  if (!speaks) return;
+  say(name_of(signal));
+  say(": saving and stopping when this step is over; SIGTERM or SIGINT from now on stop at once\n");
 }
 
 }  // namespace
 
-void announce_signals() {
-  for (const int signal : {SIGINT, SIGTERM}) {
-    struct sigaction before = {}, action = {};
-    if (::sigaction(signal, nullptr, &before) != 0 || before.sa_handler == SIG_IGN) continue;
-    action.sa_handler = stop;
-    action.sa_flags = static_cast<int>(SA_RESETHAND);
-    ::sigaction(signal, &action, nullptr);
-  }
+void announce_signals() { handle({SIGINT, SIGTERM}, stop, static_cast<int>(SA_RESETHAND)); }
+
+const std::atomic<int>& catch_stop_signals(bool leads) {
+  speaks = leads;
+  handle({SIGINT, SIGTERM, SIGUSR1}, request, SA_RESTART);
+  return requested;
 }
 
 }  // namespace lancet::cli

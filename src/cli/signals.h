@@ -1,10 +1,15 @@
 // A run that is told to stop says so.
 #pragma once
+#include <atomic>
 
 namespace lancet::cli {
 
 // From now on SIGINT and SIGTERM, unless they are ignored, leave a line on stderr before they end this process as they
 // always do: the shell sees 128 + the signal's number.
 void announce_signals();
+
+// From now on the first of SIGINT, SIGTERM and SIGUSR1, unless ignored, only sets the number that is returned; one more
+// SIGINT or SIGTERM ends the process. leads: says so on stderr.
+const std::atomic<int>& catch_stop_signals(bool leads);
 
 }  // namespace lancet::cli

@@ -2,6 +2,7 @@
 #include "lancet/train/agree.h"
 #include "lancet/train/trainer.h"
 #include "load_config.h"
+#include "signals.h"
 
 namespace lancet::cli {
 
@@ -14,12 +15,28 @@ void add_train(CLI::App& app, Selection& selection) {
   auto plan = std::make_shared<std::string>();
   command->add_option("--plan", *plan, "Run this plan (lancet plan --out) in place of making one as overlap.* says")
       ->type_name("FILE");
-  command->callback([arguments, run_dir, plan, &selection] {
-    selection.ranked = [arguments, run_dir, plan](comm::Communicator& world, int local_ranks) -> Status {
+  auto resume = std::make_shared<std::string>(), init_from = std::make_shared<std::string>();
+  command
+      ->add_option("--resume", *resume,
+                   "Go on from this checkpoint: step-000100 of this run, or its folder. Without: from the run's newest "
+                   "whole one")
+      ->type_name("STEP");
+  command
+      ->add_option("--init-from", *init_from,
+                   "Begin with the weights of this run or checkpoint, if the run has no checkpoints of its own")
+      ->type_name("DIR");
+  command->callback([arguments, run_dir, plan, resume, init_from, &selection] {
+    selection.ranked = [arguments, run_dir, plan, resume, init_from](comm::Communicator& world,
+                                                                     int local_ranks) -> Status {
       LANCET_ASSIGN(config::Config config, load_config(*arguments, world));
       if (!run_dir->empty()) config.log.run_dir = *run_dir;
       return train::train(config, world,
-                          {.local_ranks = local_ranks, .default_profile = default_profile(), .plan_file = *plan});
+                          {.local_ranks = local_ranks,
+                           .default_profile = default_profile(),
+                           .plan_file = *plan,
+                           .resume = *resume,
+                           .init_from = *init_from,
+                           .stop = &catch_stop_signals(world.rank() == 0)});
     };
   });
 }

@@ -14,6 +14,7 @@ using Words = std::span<const std::string_view>;
 constexpr std::array<std::string_view, 2> router_words = {"switch", "batch_prioritized"};
 constexpr std::array<std::string_view, 2> scope_words = {"rank", "global"};
 constexpr std::array<std::string_view, 2> optimizer_words = {"adamw", "sgd"};
+constexpr std::array<std::string_view, 2> non_finite_words = {"stop", "skip"};
 constexpr std::array<std::string_view, 4> schedule_words = {"constant", "linear", "cosine", "wsd"};
 constexpr std::array<std::string_view, 7> policy_words = {"sequential", "expert_pipeline", "peer_groups", "dw",
                                                           "partition",  "lancet",          "auto"};
@@ -25,6 +26,7 @@ static_assert(int(DType::f32) == 0 && int(DType::bf16) == 1, "dtype_words follow
 Words words_of(Router) { return router_words; }
 Words words_of(AuxLossScope) { return scope_words; }
 Words words_of(Optimizer) { return optimizer_words; }
+Words words_of(OnNonFinite) { return non_finite_words; }
 Words words_of(LrSchedule) { return schedule_words; }
 Words words_of(Policy) { return policy_words; }
 Words words_of(Transport) { return transport_words; }
@@ -107,6 +109,13 @@ constexpr Field table[] = {
     ROW(train.clip_grad, between(0, most_real), "largest global gradient norm; 0: no clipping"),
     ROW(train.seed, from(0), "of the weights' start and the order of the data"),
     ROW(train.eval_interval, between(0, most_steps), "steps between evaluations; 0: only at the end"),
+    ROW(train.on_non_finite, any(), "a loss or gradient norm that is no finite number: stop with code 4, or skip the step's update"),
+    ROW(train.save_interval, between(0, most_steps), "steps between checkpoints, and one at the end; 0: none but where a run is stopped"),
+    ROW(train.keep_last, between(0, most_steps), "the newest so many checkpoints are kept; 0: all"),
+    ROW(train.keep_every, between(0, most_steps), "checkpoints of every so many steps are kept besides; 0: none"),
+    ROW(train.save_buffer_mb, between(8, 1 << 24), "memory a rank that saving may take, in MiB: what does not fit makes the step wait for the disk"),
+    ROW(train.stop_after, between(0, most_steps), "save after this step and leave with code 75; 0: never"),
+    ROW(train.max_minutes, between(0, most_seconds), "save after so many minutes and leave with code 75; 0: never"),
     ROW(train.sample_prompt, any(), "start of the text generated after training"),
     ROW(train.sample_tokens, between(0, most_tokens), "tokens to generate after training; 0: none"),
     ROW(overlap.policy, any(), "how communication hides behind computation"),
@@ -146,6 +155,7 @@ std::string number_text(double x) { return fmt::format("{}", x); }
 std::string_view name(Router value) { return router_words[std::size_t(value)]; }
 std::string_view name(AuxLossScope value) { return scope_words[std::size_t(value)]; }
 std::string_view name(Optimizer value) { return optimizer_words[std::size_t(value)]; }
+std::string_view name(OnNonFinite value) { return non_finite_words[std::size_t(value)]; }
 std::string_view name(LrSchedule value) { return schedule_words[std::size_t(value)]; }
 std::string_view name(Policy value) { return policy_words[std::size_t(value)]; }
 std::string_view name(Transport value) { return transport_words[std::size_t(value)]; }

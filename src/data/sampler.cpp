@@ -89,8 +89,9 @@ Status Sampler::batch(std::uint64_t step, int rank, int ranks, int micro_batch, 
   const std::size_t begin = static_cast<std::size_t>(micro_batch) * rows;
   LANCET_CHECK(micro_batch >= 0 && begin + rows <= per_rank, "micro-batch {} of {} rows in the {} rows of a rank",
                micro_batch, rows, per_rank);
-  const std::uint64_t first =
-      step * static_cast<std::uint64_t>(options_.global_batch) + static_cast<std::uint64_t>(rank) * per_rank + begin;
+  const std::uint64_t first = step * static_cast<std::uint64_t>(options_.global_batch) +
+                              static_cast<std::uint64_t>(options_.offset) +
+                              static_cast<std::uint64_t>(rank) * per_rank + begin;
   for (std::size_t row = 0; row < rows; ++row) {
     const std::uint64_t at = first_token(first + row);
     LANCET_TRY(file_.read(at, inputs.subspan(row * seq_len, seq_len)));

@@ -20,7 +20,7 @@ class Optimize {
     collect();
     if (updates_.empty()) return std::move(program_);
     const TensorId schedule = program_.add_named(TensorKind::input, "schedule", {DType::f32, {3}});
-    if (options_.clip_grad > 0) {
+    if (options_.clip_grad > 0 || options_.guard) {
       const TensorId clip = clip_scale();
       const TensorId clipped = ops::append(program_, "clipped_schedule", {schedule, clip}, {}, Role::update, "norm")[0];
       for (const Update& update : updates_) this->update(update, clipped);

@@ -51,6 +51,12 @@ Status agree(comm::Communicator& world, const Status& mine) {
                failed == ranks ? message : fmt::format("rank {}: {}", first, message), true};
 }
 
+Result<bool> any(comm::Communicator& world, bool mine) {
+  float sum = mine ? 1 : 0;
+  LANCET_TRY(world.all_reduce_sum(std::span(&sum, 1)));
+  return sum > 0;
+}
+
 Result<std::vector<std::int64_t>> gather(comm::Communicator& world, std::int64_t mine) {
   return gather_all(world, mine);
 }

@@ -47,6 +47,7 @@ std::string banner(const config::Config& config, int ranks, int threads, const c
   text += fmt::format("memory     {} a rank: parameters {}, optimizer {}, arena {}, workspace {}, process {}",
                       megabytes(memory.total()), megabytes(memory.parameters), megabytes(memory.state),
                       megabytes(memory.arena), megabytes(memory.workspace), megabytes(memory.process));
+  if (memory.staging > 0) text += fmt::format(", saving {}", megabytes(memory.staging));
   return text;
 }
 

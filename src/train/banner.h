@@ -13,8 +13,8 @@ namespace lancet::train {
 // Bytes of one rank.
 struct MemoryPlan {
   std::int64_t process = 0;  // resident before anything was allocated: code, libraries, MPI
-  std::int64_t parameters = 0, state = 0, arena = 0, workspace = 0;
-  std::int64_t total() const { return process + parameters + state + arena + workspace; }
+  std::int64_t parameters = 0, state = 0, arena = 0, workspace = 0, staging = 0;  // staging: for saving
+  std::int64_t total() const { return process + parameters + state + arena + workspace + staging; }
 };
 
 struct Peak {

@@ -112,15 +112,16 @@ Result<std::optional<data::Tokenizer>> load_tokenizer(const config::Config& conf
 }
 
 Result<std::unique_ptr<Batches>> training_batches(const config::Config& config,
-                                                  const std::optional<data::Tokenizer>& tokenizer, int rank,
-                                                  int ranks) {
+                                                  const std::optional<data::Tokenizer>& tokenizer, int rank, int ranks,
+                                                  std::int64_t sample_offset) {
   if (config.data.synthetic) return std::unique_ptr<Batches>(std::make_unique<SyntheticBatches>(config, rank));
   LANCET_ASSIGN(data::TokenFile file, open_tokens(config, tokenizer, config.data.train));
   const std::int64_t rows = config.train.micro_batch_size * config.train.gradient_accumulation_steps * ranks;
   LANCET_ASSIGN(data::Sampler sampler,
                 data::Sampler::make(std::move(file), {.seq_len = config.train.seq_len,
                                                       .global_batch = rows,
-                                                      .seed = static_cast<std::uint64_t>(config.train.seed)}));
+                                                      .seed = static_cast<std::uint64_t>(config.train.seed),
+                                                      .offset = sample_offset}));
   return std::unique_ptr<Batches>(std::make_unique<FileBatches>(std::move(sampler), rank, ranks));
 }
 

@@ -62,13 +62,14 @@ std::string to_json(const StepRecord& r, std::span<const LayerLoad> layers, bool
       R"("compute_ms": {}, "a2a_ms": {}, "allreduce_ms": {}, "exposed_ms": {}, "hidden_pct": {}, "predicted_ms": {}, )"
       R"("load_max_over_mean": {}, "drop_pct": {}, "dead_experts": {}, "router_entropy": {}, )"
       R"("layer_load_max_over_mean": [{}], "layer_drop_pct": [{}], "layer_dead_experts": [{}], "layer_router_entropy": [{}], )"
-      R"("layer_expert_tokens": [{}]}})",
+      R"("layer_expert_tokens": [{}], "save_ms": {}, "skipped_steps": {}}})",
       r.step, number(r.loss), number(r.aux_loss), number(r.grad_norm), number(r.lr), number(r.step_ms),
       number(r.tokens_per_s), number(r.mfu), number(r.compute_ms), number(r.a2a_ms), number(r.allreduce_ms),
       number(r.exposed_ms), number(r.hidden_pct), number(r.predicted_ms), number(r.load_max_over_mean),
       number(r.drop_pct), number(r.dead_experts), number(r.router_entropy), numbers(layers, &LayerLoad::max_over_mean),
       numbers(layers, &LayerLoad::drop_pct), numbers(layers, &LayerLoad::dead_experts),
-      numbers(layers, &LayerLoad::router_entropy), expert_tokens ? counts(layers) : "");
+      numbers(layers, &LayerLoad::router_entropy), expert_tokens ? counts(layers) : "", number(r.save_ms),
+      r.skipped_steps);
 }
 
 std::string duration(double seconds) {
@@ -90,6 +91,8 @@ std::string step_line(const StepRecord& r, std::int64_t steps, std::optional<dou
     line += fmt::format(" | load max/mean {:.2f} | drop {:.1f}%", *r.load_max_over_mean, r.drop_pct.value_or(0));
   if (r.dead_experts.value_or(0) > 0) line += fmt::format(" | dead experts {}", *r.dead_experts);
   if (r.router_entropy) line += fmt::format(" | router entropy {:.2f}", *r.router_entropy);
+  if (r.save_ms) line += fmt::format(" | save {:.0f} ms", *r.save_ms);
+  if (r.skipped) line += fmt::format(" | SKIPPED ({} so far)", r.skipped_steps);
   return line + " | ETA " + (seconds_left ? duration(*seconds_left) : "n/a");
 }
 

@@ -44,6 +44,7 @@ planner::PlanRequest plan_request(const config::Config& config, int ranks, bool 
                        .momentum = train.sgd_momentum,
                        .weight_decay = train.weight_decay,
                        .clip_grad = train.clip_grad,
+                       .guard = train.on_non_finite == config::OnNonFinite::skip,
                        .decays = model::decays,
                        .ranks = ranks};
   return request;

@@ -18,6 +18,7 @@
 #include "lancet/train/learning_rate.h"
 #include "lancet/train/profile.h"
 #include "memory.h"
+#include "saver.h"
 #include "setup.h"
 #include "step_plans.h"
 #include "weights.h"
@@ -92,6 +93,9 @@ class TrainerImpl final : public Trainer {
         fmt::format("step {}: expected a finite loss and gradient norm, found loss {} and norm {}; {}", record.step,
                     record.loss, record.grad_norm, cause.ok() ? *cause : "no cause found: " + cause.error().message));
     error.agreed = cause.ok();  // both numbers are sums over the ranks
+    // Where the norm is finite, the update has happened.
+    if (config_.train.on_non_finite == config::OnNonFinite::skip && cause.ok() && !std::isfinite(record.grad_norm))
+      return skip(std::move(record), error.message);
     return error;
   }
 
@@ -100,6 +104,10 @@ class TrainerImpl final : public Trainer {
     double sum = 0;  // over tokens; a plan's loss is divided by the tokens of a full batch
     const double batch_tokens = double(config_.train.micro_batch_size * config_.train.seq_len) * world_.size();
     for (std::int64_t i = 0; i < evaluation_->count; ++i) {
+      if (options_.stop) {
+        LANCET_ASSIGN(const bool stop, any(world_, options_.stop->load() != 0));
+        if (stop) return std::optional<double>();
+      }
       LANCET_TRY(fill(*evaluation_->batches, evaluate_, i, 0));
       LANCET_TRY(evaluate_.executor->run());
       sum += double(*evaluate_.loss) * batch_tokens;
@@ -187,7 +195,8 @@ class TrainerImpl final : public Trainer {
     if (options_.batches) return {};
     LANCET_TRY(config::check_data(config_));
     LANCET_ASSIGN(tokenizer_, load_tokenizer(config_));
-    LANCET_ASSIGN(batches_, training_batches(config_, tokenizer_, world_.rank(), world_.size()));
+    LANCET_ASSIGN(batches_,
+                  training_batches(config_, tokenizer_, world_.rank(), world_.size(), options_.sample_offset));
     LANCET_ASSIGN(evaluation_, evaluation_batches(config_, tokenizer_, world_.rank(), world_.size()));
     return {};
   }
@@ -223,13 +232,15 @@ class TrainerImpl final : public Trainer {
     memory_.arena = plans_.update.arena_bytes;
     if (plans_.micro) memory_.arena = std::max(memory_.arena, plans_.micro->arena_bytes);
     if (plans_.evaluate) memory_.arena = std::max(memory_.arena, plans_.evaluate->arena_bytes);
-    const std::int64_t needed = memory_.parameters + memory_.state + memory_.arena;
+    memory_.staging = staging_bytes(config_, plans_.update.program, world_.size());
+    const std::int64_t needed = memory_.parameters + memory_.state + memory_.arena + memory_.staging;
     const auto available = available_bytes();
     if (available && needed > *available / options_.local_ranks)
-      return config_error(
-          fmt::format("expected {} MB of free memory a rank ({} parameters, {} optimizer, {} activations), found {} MB",
-                      needed / 1'000'000, memory_.parameters / 1'000'000, memory_.state / 1'000'000,
-                      memory_.arena / 1'000'000, *available / options_.local_ranks / 1'000'000));
+      return config_error(fmt::format(
+          "expected {} MB of free memory a rank ({} parameters, {} optimizer, {} activations, {} for saving), found {} "
+          "MB",
+          needed / 1'000'000, memory_.parameters / 1'000'000, memory_.state / 1'000'000, memory_.arena / 1'000'000,
+          memory_.staging / 1'000'000, *available / options_.local_ranks / 1'000'000));
     try {
       arena_ = backend::cpu::Buffer::raw(static_cast<std::size_t>(memory_.arena));
       store_.add(plans_.update.program);
@@ -307,12 +318,24 @@ class TrainerImpl final : public Trainer {
       if (*first == nowhere) continue;
       const int rank = static_cast<int>(first - places.begin());
       std::string mine = found ? runtime::to_string(plan.executor->plan().program, *found) : "";
-      if (found && !found->instruction.valid() && config_.train.clip_grad == 0)
+      if (found && !found->instruction.valid() && config_.train.clip_grad == 0 &&
+          config_.train.on_non_finite == config::OnNonFinite::stop)
         mine += "; it may be a consequence: without train.clip_grad the step's updates do not wait for the norm";
       LANCET_ASSIGN(const std::string text, broadcast_text(world_, mine, rank));
       return fmt::format("first not finite on rank {} in micro batch {}: {}", rank, micro, text);
     }
     return std::string("every tensor is finite when the step is run again");
+  }
+
+  // The step's update changed nothing; what looking for the cause has left in the sums of gradients goes.
+  Result<StepRecord> skip(StepRecord record, const std::string& why) {
+    if (world_.rank() == 0) log::warn("skipped: {}", why);
+    for (const auto& [name, tensor] : store_.all())
+      if (name.ends_with(".grad"))
+        LANCET_TRY(store_.write(tensor, 0, std::vector<std::byte>(static_cast<std::size_t>(ir::bytes(tensor.type)))));
+    record.skipped = true;
+    last_record_ = record;
+    return record;
   }
 
   void set_schedule(std::int64_t step, double lr) {

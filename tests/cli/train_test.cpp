@@ -169,20 +169,83 @@ TEST_CASE("a rank that is killed takes the job down within 10 seconds") {
 }
 #endif
 
-TEST_CASE("a run that is told to stop says so") {
+TEST_CASE("a run that is told to stop saves, says so, and goes on when it is run again") {
   const TemporaryFolder folder;
   const std::string config = folder.write("small.json", test::small_config), run = folder / "run";
-  const auto [signal, code] = GENERATE(table<std::string, int>({{"TERM", 143}, {"INT", 130}}));
+  const std::string signal = GENERATE("TERM", "INT", "USR1");
+  const std::string command = LANCET_BINARY " train " + config + " --set log.interval=100000 --run-dir " + run;
   // Steps for about a minute, in case that the signal fails. (A shell in the background ignores SIGINT: hence env.)
   const auto outcome =
-      test::shell("env --default-signal=INT " LANCET_BINARY " train " + config +
-                  " --set train.steps=100000 --set log.interval=100000 --run-dir " + run + " & p=$!; while ! [ -s " +
-                  run + "/metrics.jsonl ]; do sleep 0.05; done; kill -" + signal + " $p; wait $p; exit $?");
+      test::shell("env --default-signal=INT " + command + " --set train.steps=100000 & p=$!; while ! [ -s " + run +
+                  "/metrics.jsonl ]; do sleep 0.05; done; kill -" + signal + " $p; wait $p; exit $?");
   INFO(outcome.output);
-  CHECK(outcome.code == code);
-  CHECK(outcome.lines_with("stopped by SIG" + signal + " before the end") == 1);
-  CHECK(test::metrics(run).size() >= 1);
+  CHECK(outcome.code == 75);
+  CHECK(outcome.lines_with("SIG" + signal + ": saving and stopping") == 1);
+  CHECK(outcome.lines_with("(SIG" + signal + "); the same command again goes on from there") == 1);
+  const std::size_t done = test::metrics(run).size();
+  CHECK(done >= 1);
+  const auto again = test::shell(command + " --set train.steps=" + std::to_string(done + 2));
+  INFO(again.output);
+  CHECK(again.code == 0);
+  CHECK(again.lines_with("resume     after step " + std::to_string(done) + " from ") == 1);
+  CHECK(test::metrics(run).size() == done + 2);
 }
+
+TEST_CASE("a second signal stops at once, and other commands stop at the first") {
+  const TemporaryFolder folder;
+  const std::string config = folder.write("small.json", test::small_config), run = folder / "run";
+  // A step that takes a minute: the first signal has no step's end to wait for.
+  const auto outcome =
+      test::shell(LANCET_BINARY " train " + config + " --set train.gradient_accumulation_steps=100000 --run-dir " +
+                  run + " & p=$!; while ! [ -e " + run +
+                  "/metrics.jsonl ]; do sleep 0.05; done; sleep 0.2; kill -TERM $p; sleep 0.2; kill -TERM $p; "
+                  "wait $p; exit $?");
+  INFO(outcome.output);
+  CHECK(outcome.code == 143);
+  CHECK(outcome.lines_with("SIGTERM: saving and stopping") == 1);
+  const auto data = test::shell(LANCET_BINARY " bench ops --steps 100000 " + config +
+                                " & p=$!; sleep 1; kill -TERM $p; wait $p; exit $?");
+  CHECK(data.code == 143);
+  CHECK(data.lines_with("stopped by SIGTERM before the end") == 1);
+}
+
+TEST_CASE("a full disk: the run goes on without its checkpoints and warns once for each") {
+  const TemporaryFolder folder;
+  const std::string config = folder.write("small.json", test::small_config), run = folder / "run";
+  // No file may grow beyond 100 blocks of 1024 bytes: the optimizer's shard would.
+  const auto outcome = test::shell("trap '' XFSZ; ulimit -f 100; " LANCET_BINARY " train " + config +
+                                   " --set train.save_interval=5 --set train.steps=12 --run-dir " + run);
+  INFO(outcome.output);
+  CHECK(outcome.code == 3);  // the last one is missed
+  CHECK(test::metrics(run).size() == 12);
+  CHECK(outcome.lines_with("was not saved, older checkpoints stay: ") == 3);
+  CHECK(outcome.lines_with("cannot write: File too large") >= 3);
+  CHECK(std::filesystem::is_empty(run + "/checkpoints"));
+}
+
+#if defined(LANCET_HAVE_MPI)
+TEST_CASE("under mpirun SIGUSR1, and under scripts/mpirun.sh SIGTERM and SIGINT, save and stop all ranks") {
+  const TemporaryFolder folder;
+  const std::string config = folder.write("small.json", test::small_config), run = folder / "run";
+  const std::string arguments =
+      " " LANCET_BINARY " train " + config + " --set train.steps=60000 --set log.interval=100000 --run-dir " + run;
+  const auto [launcher, signal] = GENERATE(table<std::string, std::string>(
+      {{"exec mpirun --allow-run-as-root --oversubscribe --bind-to none -np 2", "USR1"},
+       {"exec " LANCET_SOURCE_DIR "/scripts/mpirun.sh 2", "TERM"},
+       {"exec env --default-signal=INT " LANCET_SOURCE_DIR "/scripts/mpirun.sh 2", "INT"}}));
+  const auto outcome = test::shell("(" + launcher + arguments + ") & p=$!; while ! [ -s " + run +
+                                   "/metrics.jsonl ]; do sleep 0.05; done; kill -" + signal + " $p; wait $p; exit $?");
+  INFO(outcome.output);
+  CHECK(outcome.code == 75);
+  CHECK(outcome.lines_with("saved and stopped after step ") == 1);
+  const auto again =
+      test::mpirun(2, "train " + config + " --set train.stop_after=" + std::to_string(test::metrics(run).size() + 3) +
+                          " --set train.steps=60000 --run-dir " + run);
+  INFO(again.output);
+  CHECK(again.code == 75);
+  CHECK(again.lines_with("(train.stop_after); the same command again") == 1);
+}
+#endif
 
 TEST_CASE("help says what a newcomer needs") {
   CHECK(lancet("--help").lines_with("mpirun -np 2 lancet train") >= 1);

@@ -121,6 +121,41 @@ TEST_CASE("the weights of a step whose norm is not finite are those before it") 
   }
 }
 
+TEST_CASE("a step that is skipped changes nothing, whether gradients are clipped or not, and the next one counts") {
+  auto config = test::small_config();
+  config.train.on_non_finite = config::OnNonFinite::skip;
+  config.train.optimizer = GENERATE(config::Optimizer::adamw, config::Optimizer::sgd);
+  config.train.clip_grad = GENERATE(0., 1.);
+  config.train.gradient_accumulation_steps = GENERATE(1, 2);
+  config.train.micro_batch_size = 4;
+  const auto world = comm::make_self();
+  auto trainer = train::Trainer::create(config, *world);
+  REQUIRE(trainer.ok());
+  REQUIRE((*trainer)->step(0).ok());
+  const auto contents = [&] {
+    std::map<std::string, std::vector<std::byte>> all;
+    for (const auto& [name, tensor] : (*trainer)->store().all()) {
+      const auto span = tensor.memory.span<std::byte>();
+      all[name] = {span.begin(), span.end()};
+    }
+    return all;
+  };
+  const auto before = contents();
+  float& bias = (*trainer)->store()["ln_f.bias"].memory.as<float>()[5];
+  const float sound = bias;
+  bias = nan;
+  const auto skipped = (*trainer)->step(1);
+  REQUIRE(skipped.ok());
+  CHECK(skipped->skipped);
+  bias = sound;
+  CHECK(contents() == before);
+  const auto next = (*trainer)->step(2);
+  REQUIRE(next.ok());
+  CHECK_FALSE(next->skipped);
+  CHECK(std::isfinite(next->grad_norm));
+  CHECK(contents()["ln_f.bias"] != before.at("ln_f.bias"));
+}
+
 TEST_CASE("nothing is found in a step that is sound") {
   auto config = test::small_config();
   config.train.dtype = GENERATE(DType::f32, DType::bf16);

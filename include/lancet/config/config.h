@@ -17,6 +17,7 @@ namespace lancet::config {
 enum class Router { switch_top1, batch_prioritized };  // "switch", "batch_prioritized"
 enum class AuxLossScope { rank, global };
 enum class Optimizer { adamw, sgd };
+enum class OnNonFinite { stop, skip };
 enum class LrSchedule { constant, linear, cosine, wsd };
 enum class Policy {
   sequential,
@@ -35,6 +36,7 @@ std::string_view name(Router value);
 std::string_view name(AuxLossScope value);
 std::string_view name(Optimizer value);
 std::string_view name(LrSchedule value);
+std::string_view name(OnNonFinite value);
 std::string_view name(Policy value);
 std::string_view name(Transport value);
 std::string_view name(Device value);
@@ -100,6 +102,13 @@ struct Train {
   double clip_grad = 0;  // global norm; 0: off
   std::int64_t seed = 1;
   std::int64_t eval_interval = 100;  // steps; 0: only at the end
+  OnNonFinite on_non_finite = OnNonFinite::stop;
+  std::int64_t save_interval = 0;  // steps; 0: none but where a run is stopped
+  std::int64_t keep_last = 3;      // 0: all
+  std::int64_t keep_every = 0;     // 0: none
+  std::int64_t save_buffer_mb = 4096;
+  std::int64_t stop_after = 0;  // 0: never
+  double max_minutes = 0;       // 0: no end
   std::string sample_prompt;
   std::int64_t sample_tokens = 0;  // tokens generated from sample_prompt at the end; 0: none
   friend bool operator==(const Train&, const Train&) = default;

@@ -25,11 +25,12 @@ struct SamplerOptions {
   std::int64_t seq_len = 0;       // tokens of one row
   std::int64_t global_batch = 0;  // rows of one step, over all ranks and micro-batches
   std::uint64_t seed = 0;
+  std::int64_t offset = 0;        // row i of step s is sample s * global_batch + offset + i (a run whose batch changed)
   bool shuffle = true;  // false: windows in file order (evaluation); the seed is not used
 };
 
 // The file is cut into windows() windows of seq_len inputs; the target of the last is the next one's first input.
-// An epoch is every window once; row i of step s is sample s * global_batch + i of the endless run of epochs.
+// An epoch is every window once; row i of step s is sample s * global_batch + i (+ offset) of the endless run of epochs.
 class Sampler {
  public:
   // Data error: the file is too short for one window.

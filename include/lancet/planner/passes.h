@@ -27,6 +27,7 @@ ir::Program sync(const ir::Program& program, int ranks, std::int64_t bucket_byte
 struct OptimizeOptions {
   enum class Kind { adamw, sgd } kind = Kind::adamw;
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8, momentum = 0.9, weight_decay = 0, clip_grad = 0;
+  bool guard = false;  // with clip_grad 0, too, updates wait for the norm and change nothing where it is not finite
   std::function<bool(std::string_view)> decays;  // by parameter name
   int ranks = 1;
   bool keep_gradients = false;  // leave the grad.* outputs (tests); accumulated ones are zero after the update and go

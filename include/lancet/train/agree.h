@@ -13,6 +13,9 @@ namespace lancet::train {
 // with that rank named where the others did not fail.
 Status agree(comm::Communicator& world, const Status& mine);
 
+// Collective: whether any rank says so.
+Result<bool> any(comm::Communicator& world, bool mine);
+
 // Collective: every rank's number, by rank.
 Result<std::vector<std::int64_t>> gather(comm::Communicator& world, std::int64_t mine);
 

@@ -25,9 +25,10 @@ class Batches {
 Result<std::optional<data::Tokenizer>> load_tokenizer(const config::Config& config);
 
 // Training batches: the token file, shuffled, or synthetic tokens. Data errors: the file, its vocabulary or tokenizer.
-// tokenizer: what load_tokenizer gave.
+// tokenizer: what load_tokenizer gave. sample_offset: see data::SamplerOptions.
 Result<std::unique_ptr<Batches>> training_batches(const config::Config& config,
-                                                  const std::optional<data::Tokenizer>& tokenizer, int rank, int ranks);
+                                                  const std::optional<data::Tokenizer>& tokenizer, int rank, int ranks,
+                                                  std::int64_t sample_offset = 0);
 
 // The target of a position that does not count towards the loss.
 inline constexpr std::int32_t ignored_target = -1;

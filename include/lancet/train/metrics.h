@@ -12,14 +12,17 @@
 namespace lancet::train {
 
 struct StepRecord {
-  std::int64_t step = 0;  // 1 is the first
-  double loss = 0;        // mean cross-entropy over the tokens of the whole batch, in nats
-  double aux_loss = 0;    // sum over MoE layers, without its coefficient
-  double grad_norm = 0;   // before clipping
+  std::int64_t step = 0;           // 1 is the first
+  bool skipped = false;            // it updated nothing: loss or norm is not finite
+  std::int64_t skipped_steps = 0;  // such steps, up to this one
+  double loss = 0;                 // mean cross-entropy over the tokens of the whole batch, in nats
+  double aux_loss = 0;             // sum over MoE layers, without its coefficient
+  double grad_norm = 0;            // before clipping
   double lr = 0;
   double step_ms = 0;
   double tokens_per_s = 0;
-  std::optional<double> mfu;  // percent of the peak; empty where no peak is known
+  std::optional<double> mfu;      // percent of the peak; empty where no peak is known
+  std::optional<double> save_ms;  // that saving held this step up; empty where nothing was saved
   // Of this rank's lanes (executor.h). hidden_pct: of communication, what did not leave the compute lane idle.
   double compute_ms = 0, a2a_ms = 0, allreduce_ms = 0, exposed_ms = 0;
   std::optional<double> hidden_pct;    // empty without communication
@@ -55,6 +58,8 @@ class MetricsFile {
   // Records that stand there already are kept: the file is renamed to metrics.jsonl.1, or the next free number, and the
   // log says so. Data error: no file can be made there.
   static Result<MetricsFile> create(const std::filesystem::path& path);
+  // Of a run that goes on after `step`: records of later steps go, and what was cut short; the log says so.
+  static Result<MetricsFile> resume(const std::filesystem::path& path, std::int64_t step);
   ~MetricsFile();
   MetricsFile(MetricsFile&& other) noexcept;
   MetricsFile& operator=(MetricsFile&& other) noexcept;

@@ -1,5 +1,6 @@
 // The trainer of one rank: builds Program and Plan, holds the weights, runs steps.
 #pragma once
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -22,6 +23,10 @@ struct TrainerOptions {
   const cost::Costs* costs = nullptr;  // in place of the measured ones (tests)
   std::string default_profile = {};    // where costs are kept if config.overlap.profile names no file; empty: nowhere
   std::string plan_file = {};          // the plan that runs (plan.h); empty: one is made as config.overlap says
+  std::string resume = {};     // "step-000100" of this run, or a checkpoint's folder; empty: the newest whole one
+  std::string init_from = {};  // a run or checkpoint whose weights a run without checkpoints begins with
+  const std::atomic<int>* stop = nullptr;  // not 0: a signal that asks the run to save and stop
+  std::int64_t sample_offset = 0;          // data::SamplerOptions
   // For tests: gradients (outputs grad.*, before clipping) and routes (route.*) stay readable after a step.
   bool inspect = false;
   Batches* batches = nullptr;  // for tests: in place of the config's data
@@ -42,7 +47,7 @@ class Trainer {
   virtual const StepRecord& last_record() const = 0;                    // of the last step that ended, finite or not
   virtual std::span<const LayerLoad> last_layers() const = 0;           // of that step, by MoE layer
   virtual const std::optional<data::Tokenizer>& tokenizer() const = 0;  // that the config names
-  // Mean loss over the evaluation batches; empty where the config names none.
+  // Mean loss over the evaluation batches; empty where the config names none, or options.stop ended it on any rank.
   virtual Result<std::optional<double>> evaluate() = 0;
   // Ids of the prompt followed by `count` more, each drawn from the softmax of the logits (temperature 1, Philox by
   // seed).

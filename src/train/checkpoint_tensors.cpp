@@ -1,0 +1,150 @@
+#include "checkpoint_tensors.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+namespace lancet::train {
+namespace {
+
+using checkpoint::TensorInfo;
+
+constexpr std::string_view experts = ".experts.";
+
+// Sums of a step's gradients are zero between steps, and masters stand for their weights.
+bool is_saved(std::string_view name) { return !name.ends_with(".grad") && !name.ends_with(".master"); }
+bool is_state(std::string_view name) { return name.ends_with(".m") || name.ends_with(".v"); }
+
+struct Entry {
+  TensorInfo tensor;
+  Source source;
+  bool state = false;
+};
+
+Shape without_first_axis(const Shape& shape) {
+  Shape rest;
+  for (int axis = 1; axis < shape.rank(); ++axis) rest.push_back(shape[axis]);
+  return rest;
+}
+
+// A tensor of the store as checkpoints name it: an entry, or one for each of the rank's experts.
+std::vector<Entry> entries_of(const runtime::TensorStore& store, const std::string& name,
+                              const runtime::NamedTensor& tensor, int rank) {
+  const std::string master = name + ".master";
+  const bool has_master = store.all().contains(master);
+  Entry entry{{name, "F32", tensor.type.shape}, {has_master ? master : name}, tensor.kind == ir::TensorKind::state};
+  if (!tensor.local) {
+    entry.source.bytes = entry.tensor.bytes();
+    return {entry};
+  }
+  const std::int64_t here = tensor.type.shape[0];
+  entry.tensor.shape = without_first_axis(tensor.type.shape);
+  entry.source.bytes = entry.tensor.bytes();
+  std::vector<Entry> all;
+  for (std::int64_t e = 0; e < here; ++e) {
+    entry.tensor.name = expert_name(name, rank * here + e);
+    entry.source.at = std::uint64_t(e) * entry.source.bytes;
+    all.push_back(entry);
+  }
+  return all;
+}
+
+// This rank's part of what all ranks hold: the largest first, each to the rank with the least so far.
+std::vector<Entry> spread(std::vector<Entry> shared, int rank, int ranks) {
+  std::stable_sort(shared.begin(), shared.end(),
+                   [](const Entry& a, const Entry& b) { return a.source.bytes > b.source.bytes; });
+  std::vector<std::uint64_t> load(static_cast<std::size_t>(ranks));
+  std::vector<Entry> mine;
+  for (Entry& entry : shared) {
+    const auto least = std::min_element(load.begin(), load.end());
+    *least += entry.source.bytes;
+    if (least - load.begin() == rank) mine.push_back(std::move(entry));
+  }
+  return mine;
+}
+
+// The checkpoint holds what the model has, in its shapes, and nothing else.
+Status check_tensors(const runtime::TensorStore& store, const checkpoint::Checkpoint& checkpoint, int ranks,
+                     Take take) {
+  const std::string where = checkpoint.path().string();
+  std::set<std::string> known;
+  for (const auto& [name, tensor] : store.all()) {
+    if (!is_saved(name) || (take == Take::weights && is_state(name))) continue;
+    for (int rank = 0; rank < (tensor.local ? ranks : 1); ++rank)
+      for (const Entry& entry : entries_of(store, name, tensor, rank)) {
+        const TensorInfo* found = checkpoint.find(entry.tensor.name);
+        if (!found)
+          return config_error(
+              fmt::format("{}: expected the model's tensor '{}', found none", where, entry.tensor.name));
+        if (to_string(*found) != to_string(entry.tensor))
+          return config_error(fmt::format("{}: {}: expected {}, as the model has it, found {}", where,
+                                          entry.tensor.name, to_string(entry.tensor), to_string(*found)));
+        known.insert(entry.tensor.name);
+      }
+  }
+  for (const std::string& name : checkpoint.names())
+    if (!known.contains(name) && !(take == Take::weights && is_state(name)))
+      return config_error(fmt::format("{}: expected what the model has, found the tensor '{}'", where, name));
+  return {};
+}
+
+// Writes f32 values into a tensor of the store, from its byte `offset` (counted in f32) on, and its master.
+checkpoint::Checkpoint::Sink sink_into(runtime::TensorStore& store, const std::string& name, std::uint64_t offset) {
+  const runtime::NamedTensor* tensor = &store[name];
+  if (tensor->type.dtype == DType::f32)
+    return [&store, tensor, offset](std::uint64_t at, std::span<const std::byte> bytes) {
+      return store.write(*tensor, offset + at, bytes);
+    };
+  const runtime::NamedTensor* master = store.find(name + ".master");
+  return [&store, tensor, master, offset](std::uint64_t at, std::span<const std::byte> bytes) -> Status {
+    std::vector<bf16> rounded(bytes.size() / sizeof(float));
+    std::transform(reinterpret_cast<const float*>(bytes.data()),
+                   reinterpret_cast<const float*>(bytes.data()) + rounded.size(), rounded.begin(), from_f32<bf16>);
+    LANCET_TRY(store.write(*tensor, (offset + at) / 2, std::as_bytes(std::span(rounded))));
+    return master ? store.write(*master, offset + at, bytes) : Status();
+  };
+}
+
+}  // namespace
+
+std::string expert_name(std::string_view name, std::int64_t expert) {
+  const std::size_t at = name.find(experts) + experts.size();
+  return fmt::format("{}{}.{}", name.substr(0, at), expert, name.substr(at));
+}
+
+RankShare share_of(const runtime::TensorStore& store, int rank, int ranks) {
+  std::vector<Entry> mine, shared;
+  for (const auto& [name, tensor] : store.all())
+    if (is_saved(name))
+      for (Entry& entry : entries_of(store, name, tensor, rank))
+        (tensor.local ? mine : shared).push_back(std::move(entry));
+  for (Entry& entry : spread(std::move(shared), rank, ranks)) mine.push_back(std::move(entry));
+  std::sort(mine.begin(), mine.end(), [](const Entry& a, const Entry& b) { return a.tensor.name < b.tensor.name; });
+  RankShare share;
+  for (const bool state : {false, true}) {
+    checkpoint::Shard& shard = share.shards.emplace_back();
+    shard.name = fmt::format("{}-{:05}-of-{:05}.safetensors", state ? "optimizer" : "model", rank + 1, ranks);
+    for (const Entry& entry : mine) {
+      if (entry.state != state) continue;
+      shard.tensors.push_back(entry.tensor);
+      share.sources.push_back(entry.source);
+      share.bytes += entry.source.bytes;
+    }
+  }
+  return share;
+}
+
+Status load_tensors(runtime::TensorStore& store, const checkpoint::Checkpoint& checkpoint, int rank, int ranks,
+                    Take take) {
+  LANCET_TRY(check_tensors(store, checkpoint, ranks, take));
+  std::map<std::string, checkpoint::Checkpoint::Sink> sinks;
+  for (const auto& [name, tensor] : store.all())
+    if (is_saved(name) && !(take == Take::weights && is_state(name)))
+      for (const Entry& entry : entries_of(store, name, tensor, rank))
+        sinks[entry.tensor.name] = sink_into(store, name, entry.source.at);
+  return checkpoint.read(sinks);
+}
+
+}  // namespace lancet::train

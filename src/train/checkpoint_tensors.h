@@ -1,0 +1,39 @@
+// Which tensors of a rank stand in a checkpoint, under which global names. Weights are f32, whatever they are computed
+// in: of a bf16 weight the master is kept, and the weight is its rounding again.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lancet/checkpoint/background_writer.h"
+#include "lancet/checkpoint/checkpoint.h"
+#include "lancet/runtime/tensor_store.h"
+
+namespace lancet::train {
+
+// "h.0.moe.experts.c_fc.weight.m", 3 -> "h.0.moe.experts.3.c_fc.weight.m"
+std::string expert_name(std::string_view name, std::int64_t expert);
+
+// A stretch of a tensor in the store.
+struct Source {
+  std::string name;
+  std::uint64_t at = 0, bytes = 0;
+};
+
+// What one rank writes: its experts, and its share of what all ranks hold.
+struct RankShare {
+  std::vector<checkpoint::Shard> shards;  // the weights' and the optimizer's
+  std::vector<Source> sources;            // of the shards' tensors, in their order
+  std::uint64_t bytes = 0;
+};
+RankShare share_of(const runtime::TensorStore& store, int rank, int ranks);
+
+enum class Take { all, weights };
+
+// Fills the store of this rank from a checkpoint of any number of ranks. Config errors: a tensor that the model has and
+// the checkpoint lacks, or the other way round, or of another shape. Data errors: Checkpoint::read.
+Status load_tensors(runtime::TensorStore& store, const checkpoint::Checkpoint& checkpoint, int rank, int ranks,
+                    Take take);
+
+}  // namespace lancet::train

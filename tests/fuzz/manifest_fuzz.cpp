@@ -1,0 +1,24 @@
+// Any text as a checkpoint's manifest: files of this folder alone, or one line that says why not.
+#include <cstdlib>
+
+#include "lancet/checkpoint/manifest.h"
+
+using namespace lancet;
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const std::string_view text(reinterpret_cast<const char*>(data), size);
+  if (const auto whole = checkpoint::parse_manifest(text, "fuzz"); !whole.ok() && whole.error().code != ExitCode::data)
+    abort();
+  const auto manifest = checkpoint::parse_manifest_fields(text, "fuzz");  // no fuzzer guesses the checksum
+  if (!manifest.ok()) {
+    const Error& error = manifest.error();
+    if (error.code != ExitCode::data || error.message.empty() || error.message.find('\n') != error.message.npos)
+      abort();
+    return 0;
+  }
+  for (const checkpoint::ShardFile& file : manifest->files)
+    if (file.name.find('/') != file.name.npos || file.name.starts_with('.')) abort();
+  const auto again = checkpoint::parse_manifest(checkpoint::to_json(*manifest), "again");
+  if (!again.ok() || again->files != manifest->files || again->step != manifest->step) abort();
+  return 0;
+}

@@ -1,0 +1,49 @@
+// Any bytes as a safetensors file: tensors that lie in it, each byte in one of them, or one line that says why not.
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+
+#include "fuzz/memory_file.h"
+#include "lancet/checkpoint/safetensors.h"
+
+using namespace lancet;
+
+namespace {
+
+void check_error(const Error& error) {
+  if (error.code != ExitCode::data || error.message.empty() || error.message.find('\n') != error.message.npos) abort();
+}
+
+void check_tensors(std::span<const checkpoint::TensorInfo> tensors, std::uint64_t data_bytes) {
+  std::uint64_t end = 0;
+  for (const checkpoint::TensorInfo& tensor : tensors) {
+    if (tensor.begin != end) abort();
+    end += tensor.bytes();
+  }
+  if (end != data_bytes) abort();
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const test::MemoryFile bytes(data, size);
+  if (const auto file = checkpoint::SafetensorsFile::open(bytes.path()); file.ok()) {
+    check_tensors(file->tensors(), file->size() - file->data_start());
+    for (const checkpoint::TensorInfo& tensor : file->tensors()) {
+      std::vector<std::byte> content(tensor.bytes());
+      if (!file->read(tensor, 0, content).ok()) abort();
+    }
+  } else {
+    check_error(file.error());
+  }
+  // The header alone, with as much data as it asks for: lengths are rarely guessed.
+  std::uint64_t data_bytes = 0;
+  const std::size_t tail = std::min<std::size_t>(size, 2);
+  std::memcpy(&data_bytes, data, tail);
+  const std::string_view text(reinterpret_cast<const char*>(data) + tail, size - tail);
+  if (const auto header = checkpoint::parse_safetensors_header(text, data_bytes, "fuzz"); header.ok())
+    check_tensors(header->tensors, data_bytes);
+  else
+    check_error(header.error());
+  return 0;
+}

@@ -1,0 +1,341 @@
+// Runs that stop and go on: bit for bit on as many ranks, with the same loss on others.
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <csignal>
+
+#include "declared_costs.h"
+#include "lancet/checkpoint/checkpoint.h"
+#include "program.h"
+#include "train/checkpoint_tensors.h"
+#include "train/support.h"
+
+namespace lancet {
+namespace {
+
+namespace fs = std::filesystem;
+using test::TemporaryFolder;
+
+config::Config config_in(const std::string& run) {
+  auto config = test::small_config();
+  config.model.num_local_experts = 4;
+  config.train.steps = 6;
+  config.train.micro_batch_size = 4;
+  config.train.weight_decay = 0.1;
+  config.train.lr_schedule = config::LrSchedule::cosine;
+  config.train.save_interval = 100;  // the end
+  config.train.save_buffer_mb = 8;
+  config.log.run_dir = run;
+  return config;
+}
+
+// How train() ends on these ranks, which are threads.
+Error run(const config::Config& config, int ranks, train::TrainerOptions options = {}) {
+  options.local_ranks = ranks;
+  Error error{ExitCode::done, "", false};
+  std::mutex mutex;
+  const Status status = comm::run_inproc(ranks, [&](comm::Communicator& world) -> Status {
+    const Status mine = train::train(config, world, options);
+    const std::lock_guard lock(mutex);
+    if (!mine.ok() && (world.rank() == 0 || !mine.error().agreed)) error = mine.error();
+    if (!mine.ok()) CHECK(mine.error().agreed);
+    return {};
+  });
+  REQUIRE(status.ok());
+  CHECK(error.message.find('\n') == std::string::npos);
+  return error;
+}
+
+Error stop_after(config::Config config, std::int64_t step, int ranks, const train::TrainerOptions& options = {}) {
+  config.train.stop_after = step;
+  const Error error = run(config, ranks, options);
+  CHECK(error.code == ExitCode::saved);
+  return error;
+}
+
+checkpoint::Manifest manifest_in(const std::string& run, std::int64_t step) {
+  const auto opened = checkpoint::Checkpoint::open(fs::path(run) / "checkpoints" / checkpoint::folder_name(step));
+  INFO((opened.ok() ? "" : opened.error().message));
+  REQUIRE(opened.ok());
+  REQUIRE(opened->verify().ok());
+  return opened->manifest();
+}
+
+std::vector<double> losses(const std::string& run) {
+  std::vector<double> values;
+  for (const auto& record : test::metrics(run)) {
+    CHECK(record["step"] == values.size() + 1);
+    values.push_back(record["loss"]);
+  }
+  return values;
+}
+
+std::string in_checkpoints(const std::string& run, const std::string& name) { return run + "/checkpoints/" + name; }
+
+}  // namespace
+
+TEST_CASE("k steps, stop, resume, N-k steps are N steps, bit for bit") {
+  const TemporaryFolder folder;
+  auto config = config_in(folder / "whole");
+  const int ranks = GENERATE(1, 2);
+  config.train.dtype = GENERATE(DType::f32, DType::bf16);
+  config.train.optimizer = GENERATE(config::Optimizer::adamw, config::Optimizer::sgd);
+  SECTION("sequential") {}
+  SECTION("gradient accumulation") { config.train.gradient_accumulation_steps = 2; }
+  SECTION("no clipping") { config.train.clip_grad = 0; }
+  REQUIRE(run(config, ranks).code == ExitCode::done);
+  config.log.run_dir = folder / "stopped";
+  const Error stopped = stop_after(config, 2, ranks);
+  CHECK(stopped.message.find("saved and stopped after step 2 of 6 (train.stop_after)") == 0);
+  CHECK(losses(folder / "stopped").size() == 2);
+  stop_after(config, 5, ranks);
+  REQUIRE(run(config, ranks).code == ExitCode::done);
+  CHECK(losses(folder / "stopped") == losses(folder / "whole"));
+  const auto one = manifest_in(folder / "whole", 6), other = manifest_in(folder / "stopped", 6);
+  CHECK(one.files == other.files);  // names, sizes and checksums of weights and optimizer
+  CHECK(one.files.size() == std::size_t(2 * ranks));
+  CHECK(one.tokens == other.tokens);
+  CHECK(one.next_sample == other.next_sample);
+  CHECK(one.plan == other.plan);
+}
+
+TEST_CASE("every policy resumes bit for bit") {
+  const TemporaryFolder folder;
+  auto config = config_in(folder / "whole");
+  config.overlap.policy =
+      GENERATE(config::Policy::expert_pipeline, config::Policy::dw, config::Policy::partition, config::Policy::lancet);
+  if (config.overlap.policy != config::Policy::dw) config.overlap.parts = 2;
+  const test::DeclaredCosts costs;
+  const train::TrainerOptions options{.costs = &costs};
+  REQUIRE(run(config, 2, options).code == ExitCode::done);
+  config.log.run_dir = folder / "stopped";
+  stop_after(config, 3, 2, options);
+  REQUIRE(run(config, 2, options).code == ExitCode::done);
+  CHECK(losses(folder / "stopped") == losses(folder / "whole"));
+  CHECK(manifest_in(folder / "whole", 6).files == manifest_in(folder / "stopped", 6).files);
+}
+
+TEST_CASE("saved at any number of ranks, loaded at any: the losses go on as they were") {
+  const int from = GENERATE(1, 2, 4), to = GENERATE(1, 2, 4);
+  const bool per_rank = GENERATE(false, true);
+  const TemporaryFolder folder;
+  auto config = config_in(folder / "whole");
+  config.train.micro_batch_size = 8 / from;
+  if (per_rank) {
+    config.model.experts_per_rank = 4 / from;
+    config.model.num_local_experts.reset();
+  }
+  REQUIRE(run(config, from).code == ExitCode::done);
+  config.log.run_dir = folder / "moved";
+  stop_after(config, 3, from);
+  REQUIRE(run(config, to).code == ExitCode::done);
+  const auto whole = losses(folder / "whole"), moved = losses(folder / "moved");
+  REQUIRE(moved.size() == whole.size());
+  INFO(from << " to " << to);
+  for (std::size_t i = 0; i < whole.size(); ++i) CHECK(moved[i] == Approx(whole[i]).epsilon(i < 4 ? 1e-6 : 1e-5));
+  const auto manifest = manifest_in(folder / "moved", 6);
+  CHECK(manifest.ranks == to);
+  CHECK(manifest.rows == 8);
+  CHECK(manifest.experts == 4);
+  CHECK(manifest.next_sample == 48);
+  CHECK(manifest.tokens == 48 * 16);
+  // And back, from a config that says the same as at first.
+  config.train.steps = 7;
+  REQUIRE(run(config, from).code == ExitCode::done);
+  CHECK(manifest_in(folder / "moved", 7).rows == 8);
+}
+
+TEST_CASE("another batch that the config asks for continues where the samples were") {
+  const TemporaryFolder folder;
+  auto config = config_in(folder / "run");
+  stop_after(config, 3, 1);  // 12 rows
+  config.train.micro_batch_size = 2;
+  REQUIRE(run(config, 1).code == ExitCode::done);
+  const auto manifest = manifest_in(folder / "run", 6);
+  CHECK(manifest.rows == 2);
+  CHECK(manifest.next_sample == 3 * 4 + 3 * 2);
+}
+
+TEST_CASE("a damaged checkpoint is left out, and named, for the one before") {
+  const TemporaryFolder folder;
+  auto config = config_in(folder / "run");
+  config.train.save_interval = 2;
+  REQUIRE(run(config, 2).code == ExitCode::done);
+  const auto expected = losses(folder / "run");
+  const std::string newest = in_checkpoints(folder / "run", "step-000006");
+  const std::string shard =
+      newest + "/" + GENERATE("model-00002-of-00002", "optimizer-00001-of-00002") + ".safetensors";
+  {
+    std::fstream file(shard, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(-5, std::ios::end);
+    file.put('\x55');
+  }
+  REQUIRE(run(config, 2).code == ExitCode::done);
+  CHECK(losses(folder / "run") == expected);
+  CHECK(fs::exists(newest + ".old"));
+  REQUIRE(manifest_in(folder / "run", 6).step == 6);
+  // None is whole: an error, not a new beginning.
+  for (const char* step : {"step-000002", "step-000004", "step-000006"})
+    fs::resize_file(in_checkpoints(folder / "run", step) + "/manifest.json", 100);
+  const Error error = run(config, 2);
+  CHECK(error.code == ExitCode::data);
+  CHECK(error.message.find("expected a whole checkpoint among the 3 in ") == 0);
+  CHECK(losses(folder / "run") == expected);
+}
+
+TEST_CASE("what is asked for by name is taken or refused") {
+  const TemporaryFolder folder;
+  auto config = config_in(folder / "run");
+  config.train.save_interval = 2;
+  REQUIRE(run(config, 1).code == ExitCode::done);
+  const auto expected = losses(folder / "run");
+  auto refused = [&](const train::TrainerOptions& options, const std::string& words) {
+    const Error error = run(config, 1, options);
+    CHECK(error.code == ExitCode::data);
+    CHECK(error.message.find(words) != std::string::npos);
+  };
+  refused({.resume = "step-000003"}, "found step-000006, step-000004, step-000002");
+  refused({.resume = folder / "none"}, "expected step-NUMBER or the folder of a checkpoint, found no such folder");
+  CHECK(run(config, 1, {.resume = "step-000002", .init_from = folder / "run"}).code == ExitCode::config);
+  // Going back sets later ones aside.
+  REQUIRE(run(config, 1, {.resume = "step-000002"}).code == ExitCode::done);
+  CHECK(losses(folder / "run") == expected);
+  CHECK(fs::exists(in_checkpoints(folder / "run", "step-000004.old")));
+  // By its folder, into another run.
+  config.log.run_dir = folder / "other";
+  refused({.init_from = folder / "none"}, "--init-from " + folder / "none" + ": expected a checkpoint's folder");
+  refused({.resume = "step-000002"}, "found none");
+  REQUIRE(run(config, 1, {.resume = in_checkpoints(folder / "run", "step-000004")}).code == ExitCode::done);
+  CHECK(manifest_in(folder / "other", 6).files == manifest_in(folder / "run", 6).files);
+  CHECK(test::metrics(folder / "other").front()["step"] == 5);
+}
+
+TEST_CASE("weights alone begin another run at step 1, and only its first start") {
+  const TemporaryFolder folder;
+  auto config = config_in(folder / "run");
+  REQUIRE(run(config, 1).code == ExitCode::done);
+  config.log.run_dir = folder / "tuned";
+  config.train.lr = 0;
+  config.train.optimizer = config::Optimizer::sgd;
+  config.train.dtype = GENERATE(DType::f32, DType::bf16);
+  stop_after(config, 2, 2, {.init_from = folder / "run"});
+  const auto from = checkpoint::Checkpoint::open(in_checkpoints(folder / "run", "step-000006"));
+  const auto to = checkpoint::Checkpoint::open(in_checkpoints(folder / "tuned", "step-000002"));
+  REQUIRE(from.ok());
+  REQUIRE(to.ok());
+  CHECK(to->manifest().optimizer == "sgd");
+  auto read = [](const checkpoint::Checkpoint& checkpoint, const std::string& name) {
+    std::string text;
+    REQUIRE(checkpoint
+                .read({{name,
+                        [&](std::uint64_t, std::span<const std::byte> bytes) -> Status {
+                          text.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+                          return {};
+                        }}})
+                .ok());
+    return text;
+  };
+  for (const char* name : {"wte.weight", "h.2.moe.experts.3.c_proj.weight", "h.1.ln_1.weight"})
+    CHECK(read(*from, name) == read(*to, name));
+  REQUIRE(run(config, 2, {.init_from = folder / "run"}).code == ExitCode::done);
+  CHECK(losses(folder / "tuned").size() == 6);  // it went on from its own checkpoint
+}
+
+TEST_CASE("a config that does not fit the checkpoint is told what differs") {
+  const TemporaryFolder folder;
+  auto config = config_in(folder / "run");
+  stop_after(config, 1, 1);
+  auto refused = [&](const std::function<void(config::Config&)>& change, const std::string& words) {
+    auto changed = config;
+    change(changed);
+    const Error error = run(changed, 1);
+    CHECK(error.code == ExitCode::config);
+    INFO(error.message);
+    CHECK(error.message.find(words) != std::string::npos);
+  };
+  refused([](auto& c) { c.model.n_embd = 64; }, "expected F32[");
+  refused([](auto& c) { c.model.n_layer = 5; }, "expected the model's tensor 'h.4.");
+  refused([](auto& c) { c.model.n_layer = 3; }, "expected what the model has, found the tensor 'h.3.");
+  refused([](auto& c) { c.model.n_head = 4; }, "model.n_head: expected 2, as in ");
+  refused([](auto& c) { c.model.num_local_experts = 8; }, "model.num_local_experts: expected 4, as in ");
+  refused([](auto& c) { c.train.optimizer = config::Optimizer::sgd; }, "train.optimizer: expected adamw, as in ");
+}
+
+TEST_CASE("a signal on one rank stops all, in an evaluation, too") {
+  const TemporaryFolder folder;
+  auto config = config_in(folder / "run");
+  std::array<std::atomic<int>, 2> stop{};
+  stop[1] = SIGTERM;
+  Error error;
+  REQUIRE(comm::run_inproc(2, [&](comm::Communicator& world) -> Status {
+            const Status status =
+                train::train(config, world, {.local_ranks = 2, .stop = &stop[std::size_t(world.rank())]});
+            if (world.rank() == 0) error = status.error();
+            return {};
+          }).ok());
+  CHECK(error.code == ExitCode::saved);
+  CHECK(error.message.find("saved and stopped after step 1 of 6 (another rank's signal)") == 0);
+  CHECK(manifest_in(folder / "run", 1).ranks == 2);
+}
+
+TEST_CASE("time is up after train.max_minutes") {
+  const TemporaryFolder folder;
+  auto config = config_in(folder / "run");
+  config.train.max_minutes = 1e-9;
+  CHECK(run(config, 1).message.find("saved and stopped after step 1 of 6 (train.max_minutes)") == 0);
+}
+
+TEST_CASE("old checkpoints go as the rule says, and records say what saving took") {
+  const TemporaryFolder folder;
+  auto config = config_in(folder / "run");
+  config.train.steps = 9;
+  config.train.save_interval = 1;
+  config.train.keep_last = 2;
+  config.train.keep_every = 4;
+  REQUIRE(run(config, 2).code == ExitCode::done);
+  CHECK(checkpoint::steps_in(folder / "run/checkpoints") == std::vector<std::int64_t>{9, 8, 4});
+  for (const auto& record : test::metrics(folder / "run")) CHECK(record["save_ms"].get<double>() > 0);
+}
+
+TEST_CASE("a disk that takes nothing does not end the run") {
+  const TemporaryFolder folder;
+  auto config = config_in(folder / "run");
+  config.train.save_interval = 2;
+  fs::create_directories(folder / "run");
+  std::ofstream(folder / "run/checkpoints") << "a file where the folder should be";
+  const Error error = run(config, 2);
+  CHECK(losses(folder / "run").size() == 6);
+  CHECK(error.code == ExitCode::data);
+  CHECK(error.message.find("the run ended, but its last checkpoint was not saved: ") == 0);
+  // Stopped, it says so, too.
+  config.log.run_dir = folder / "stopped";
+  fs::create_directories(folder / "stopped");
+  std::ofstream(folder / "stopped/checkpoints") << "";
+  config.train.stop_after = 1;
+  const Error stopped = run(config, 2);
+  CHECK(stopped.code == ExitCode::data);
+  CHECK(stopped.message.find("stopped after step 1 (train.stop_after), and it was not saved: ") == 0);
+}
+
+TEST_CASE("shares: every tensor once, experts where they live, the rest spread evenly") {
+  const auto config = config_in("unused");
+  for (const int ranks : {1, 2, 4}) {
+    std::map<std::string, int> seen;
+    std::vector<std::uint64_t> bytes(std::size_t(ranks), 0);
+    std::mutex mutex;
+    REQUIRE(comm::run_inproc(ranks, [&](comm::Communicator& world) -> Status {
+              LANCET_ASSIGN(const auto trainer, train::Trainer::create(config, world, {.local_ranks = ranks}));
+              const auto share = train::share_of(trainer->store(), world.rank(), ranks);
+              const std::lock_guard lock(mutex);
+              bytes[std::size_t(world.rank())] = share.bytes;
+              for (const auto& shard : share.shards)
+                for (const auto& tensor : shard.tensors) ++seen[tensor.name];
+              return {};
+            }).ok());
+    for (const auto& [name, count] : seen) CHECK(count == 1);
+    CHECK(seen.contains("h.0.moe.experts.3.c_fc.weight.m"));
+    CHECK(seen.contains("wte.weight.v"));
+    CHECK(*std::max_element(bytes.begin(), bytes.end()) < 1.2 * double(*std::min_element(bytes.begin(), bytes.end())));
+  }
+}
+
+}  // namespace lancet
