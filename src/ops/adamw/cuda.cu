@@ -5,7 +5,7 @@ namespace lancet::ops {
 namespace {
 
 // The attributes of AdamW; the schedule is read when it runs.
-struct Step {
+struct Settings {
   float beta1, rest1, beta2, rest2, eps, weight_decay;
 
   LANCET_DEVICE AdamW from_schedule(const float* schedule, float scale) const {
@@ -26,8 +26,8 @@ struct Step {
 Kernel bind(const KernelArgs& args) {
   const double beta1 = args.attributes.real("beta1"), beta2 = args.attributes.real("beta2");
   return device::bind_update<2>(
-      args, Step{float(beta1), float(1 - beta1), float(beta2), float(1 - beta2), float(args.attributes.real("eps")),
-                 float(args.attributes.real("weight_decay"))});
+      args, Settings{float(beta1), float(1 - beta1), float(beta2), float(1 - beta2), float(args.attributes.real("eps")),
+                     float(args.attributes.real("weight_decay"))});
 }
 
 const DeviceKernel table[] = {{"adamw", bind}};

@@ -4,11 +4,11 @@
 
 namespace lancet::ops::device {
 
-// Step: `states` floats of state a weight; from_schedule(schedule) reads the step's numbers on the device, and
+// Settings: `states` floats of state a weight; from_schedule(schedule) reads the step's numbers on the device, and
 // (w, state..., gradient) -> the new weight. Where the gradient's factor is NaN nothing is written. Weights are updated
 // in f32 (a master copy, if there is one) and `rounded` gets their rounding to nearest. Bytes a weight: 4 * (3 + 2 *
 // states) and 2 for the rounding.
-template <class Step, int states>
+template <class Settings, int states>
 struct Update {
   static constexpr int lanes = 256;
   float* exact;
@@ -16,7 +16,7 @@ struct Update {
   float* state[states];
   const float* gradient;
   const float* schedule;
-  Step step;
+  Settings settings;
   std::int64_t n;
   bool clipped, wide;
 
@@ -26,7 +26,7 @@ struct Update {
     if (start >= n) return;
     const float scale = clipped ? schedule[3] : 1.f;
     if (scale != scale) return;
-    const auto now = step.from_schedule(schedule, scale);
+    const auto now = settings.from_schedule(schedule, scale);
     const Part part = part_of_row<float>(start, n);
     Pack<float> w = load(exact + start, part, wide), s[states];
     const Pack<float> g = load(gradient + start, part, wide);
@@ -62,22 +62,22 @@ struct Update {
 };
 
 // update(&w, &state..., gradient, schedule [, &master])
-template <int states, class Step>
-Kernel bind_update(const KernelArgs& args, const Step& step) {
+template <int states, class Settings>
+Kernel bind_update(const KernelArgs& args, const Settings& settings) {
   const auto& operands = args.operands;
   const bool master = args.has(states + 3);
-  Update<Step, states> kernel{};
+  Update<Settings, states> kernel{};
   kernel.exact = operands[master ? states + 3 : 0].template as<float>();
   kernel.rounded = master ? operands[0].template as<bf16>() : nullptr;
   for (int k = 0; k < states; ++k) kernel.state[k] = operands[std::size_t(1 + k)].template as<float>();
   kernel.gradient = operands[states + 1].template as<float>();
   kernel.schedule = operands[states + 2].template as<float>();
-  kernel.step = step;
+  kernel.settings = settings;
   kernel.n = operands[0].elements();
   kernel.clipped = operands[states + 2].elements() > 3;
   kernel.wide =
       aligned(kernel.exact, kernel.gradient, kernel.state[0], kernel.state[states - 1]) && aligned(kernel.rounded);
-  return run_steps(args.stream, device::Step{divide_up(kernel.n, 4 * kernel.lanes), kernel});
+  return run_steps(args.stream, Step{divide_up(kernel.n, 4 * kernel.lanes), kernel});
 }
 
 }  // namespace lancet::ops::device

@@ -5,7 +5,7 @@ namespace lancet::ops {
 namespace {
 
 // The attributes of SGD; the schedule is read when it runs.
-struct Step {
+struct Settings {
   float momentum, weight_decay;
 
   LANCET_DEVICE Sgd from_schedule(const float* schedule, float scale) const {
@@ -16,7 +16,7 @@ struct Step {
 // sgd(&w, &v, gradient, schedule [, &master])
 Kernel bind(const KernelArgs& args) {
   return device::bind_update<1>(
-      args, Step{float(args.attributes.real("momentum")), float(args.attributes.real("weight_decay"))});
+      args, Settings{float(args.attributes.real("momentum")), float(args.attributes.real("weight_decay"))});
 }
 
 const DeviceKernel table[] = {{"sgd", bind}};
