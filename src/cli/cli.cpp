@@ -73,6 +73,10 @@ int main(int argc, char** argv) {
   add_plan(app, selection);
   add_profile(app, selection);
   add_report(app, selection);
+  add_eval(app, selection);
+  add_generate(app, selection);
+  add_export(app, selection);
+  add_import(app, selection);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -20,6 +20,10 @@ void add_bench(CLI::App& app, Selection& selection);
 void add_plan(CLI::App& app, Selection& selection);
 void add_profile(CLI::App& app, Selection& selection);
 void add_report(CLI::App& app, Selection& selection);
+void add_eval(CLI::App& app, Selection& selection);
+void add_generate(CLI::App& app, Selection& selection);
+void add_export(CLI::App& app, Selection& selection);
+void add_import(CLI::App& app, Selection& selection);
 
 // Runs `body` with the communicator over all ranks that the launcher started: MPI under a launcher, one rank without.
 // Returns the exit code; errors have been printed, and no rank is left waiting.

@@ -90,6 +90,19 @@ std::size_t last_safe_cut(std::string_view text) {
   return 0;
 }
 
+std::string replace_invalid_utf8(std::string_view bytes) {
+  std::string text;
+  while (!bytes.empty()) {
+    const std::size_t valid = first_invalid_utf8(bytes);
+    text += bytes.substr(0, valid);
+    bytes.remove_prefix(valid);
+    if (bytes.empty()) break;
+    text += "\xEF\xBF\xBD";
+    bytes.remove_prefix(1);
+  }
+  return text;
+}
+
 std::size_t complete_utf8(std::string_view bytes) {
   const std::size_t n = bytes.size();
   for (std::size_t back = 1; back <= 3 && back <= n; ++back) {

@@ -26,15 +26,26 @@ class Builder {
     tokens_ = program_.add_named(TensorKind::input, "tokens", {DType::i32, {batch, sequence}});
     const TensorId wte = weight("wte.weight", {model_.padded_vocab(), d});
     const TensorId wpe = weight("wpe.weight", {model_.n_positions, d});
-    x_ = emit("embedding", {tokens_, wte, wpe}, {}, "wte")[0];  // [B,S,D]
+    if (decodes()) place_ = program_.add_named(TensorKind::input, "place", {DType::i32, {2}});
+    x_ = decodes() ? emit("embedding_at", {tokens_, wte, wpe, place_}, {}, "wte")[0]
+                   : emit("embedding", {tokens_, wte, wpe}, {}, "wte")[0];  // [B,S,D]
     for (std::int64_t i = 0; i < model_.n_layer; ++i) block(i);
-    const TensorId y = norm("ln_f");
-    const TensorId logits = emit("linear", {y, wte}, {}, "lm_head")[0];  // [B,S,V']
+    TensorId y = norm("ln_f");
+    if (decodes()) y = emit("take_row", {y, place_}, {}, "lm_head.row")[0];  // [B,1,D]
+    const TensorId logits =
+        emit("linear", {y, wte}, product_of(program_.type(y).shape.rows()), "lm_head")[0];  // [B,S,V']
     finish(logits);
     return std::move(program_);
   }
 
  private:
+  bool decodes() const { return options_.mode == Mode::decode; }
+  // Of so many rows: a token's products do nothing but read the weights.
+  ops::Attributes product_of(std::int64_t rows) const {
+    return decodes() && rows <= 2 ? ops::Attributes{{"streamed", std::int64_t(1)}} : ops::Attributes{};
+  }
+  bool gives_logits() const { return decodes() || options_.mode == Mode::generate; }
+
   std::vector<TensorId> emit(std::string_view op, std::vector<TensorId> operands, ops::Attributes attributes,
                              std::string label) {
     return ops::append(program_, op, std::move(operands), std::move(attributes), Role::forward, std::move(label));
@@ -51,7 +62,7 @@ class Builder {
     const std::int64_t in = program_.type(x).shape.back();
     const TensorId w = weight(name + ".weight", {out, in});
     const TensorId b = parameter(name + ".bias", {out});
-    return emit("linear", {x, w, b}, {}, name)[0];
+    return emit("linear", {x, w, b}, product_of(program_.type(x).shape.rows()), name)[0];
   }
 
   // Layer norm of the residual stream, after adding what the last sublayer left in delta_.
@@ -69,10 +80,20 @@ class Builder {
     const std::string name = fmt::format("h.{}", i);
     const std::int64_t d = model_.n_embd;
     const TensorId qkv = linear(name + ".attn.c_attn", norm(name + ".ln_1"), 3 * d);  // [B,S,3D]
-    const TensorId heads = emit("attention", {qkv}, {{"heads", model_.n_head}}, name + ".attn")[0];
+    const TensorId heads = attention(name + ".attn", qkv);
     delta_ = linear(name + ".attn.c_proj", heads, d);
     const TensorId y = norm(name + ".ln_2");
     delta_ = model_.is_moe(i) ? moe(name, y) : mlp(name + ".mlp", y);
+  }
+
+  TensorId attention(const std::string& name, TensorId qkv) {
+    const ops::Attributes attributes{{"heads", model_.n_head}};
+    if (!decodes()) return emit("attention", {qkv}, attributes, name)[0];
+    const ir::TensorType cache{options_.dtype,
+                               {options_.batch, model_.n_head, model_.n_positions, model_.n_embd / model_.n_head}};
+    const TensorId keys = program_.add_named(TensorKind::state, name + ".keys", cache);
+    const TensorId values = program_.add_named(TensorKind::state, name + ".values", cache);
+    return emit("attention_decode", {qkv, keys, values, place_}, attributes, name)[0];
   }
 
   TensorId mlp(const std::string& name, TensorId y) {
@@ -87,11 +108,13 @@ class Builder {
     const std::int64_t experts = model_.experts(options_.ranks), here = model_.experts_on_rank(options_.ranks);
     const std::int64_t tokens = options_.batch * options_.sequence;
     const std::int64_t slots =
-        options_.mode == Mode::generate ? tokens : capacity(model_.capacity_factor, tokens, experts);
+        gives_logits() || options_.keep_all ? tokens : capacity(model_.capacity_factor, tokens, experts);
 
     const TensorId gate = parameter(name + ".gate.weight", {experts, d});
     const TensorId logits = emit("router", {y, gate}, {}, name + ".gate")[0];     // f32[B,S,E]
     const ops::Attributes filled{{"tokens", std::min(tokens, experts * slots)}};  // rows of this rank, spread evenly
+    ops::Attributes expert_product = filled;
+    if (!product_of(tokens * options_.ranks).items().empty()) expert_product.set("streamed", std::int64_t(1));
     const char* gate_op = model_.router == config::Router::switch_top1 ? "switch_gate" : "batch_prioritized_gate";
     const auto gated = emit(gate_op, {logits}, {{"capacity", slots}}, name + ".gate");
     const TensorId route = gated[0];
@@ -106,9 +129,9 @@ class Builder {
     const TensorId b1 = parameter(name + ".experts.c_fc.bias", {here, f}, true);
     const TensorId w2 = weight(name + ".experts.c_proj.weight", {here, d, f}, true);
     const TensorId b2 = parameter(name + ".experts.c_proj.bias", {here, d}, true);
-    const TensorId hidden = emit("expert_linear", {received, w1, b1, rows}, filled, name + ".experts.c_fc")[0];
+    const TensorId hidden = emit("expert_linear", {received, w1, b1, rows}, expert_product, name + ".experts.c_fc")[0];
     const TensorId active = emit("gelu", {hidden, rows}, filled, name + ".experts.gelu")[0];
-    const TensorId made = emit("expert_linear", {active, w2, b2, rows}, filled, name + ".experts.c_proj")[0];
+    const TensorId made = emit("expert_linear", {active, w2, b2, rows}, expert_product, name + ".experts.c_proj")[0];
     const TensorId back =
         emit("all_to_all_back", {made, route, rows}, filled, name + ".all_to_all_back")[0];    // [E,C,D]
     return emit("combine", {back, route}, {{"batch", options_.batch}}, name + ".combine")[0];  // [B,S,D]
@@ -128,7 +151,7 @@ class Builder {
   }
 
   void finish(TensorId logits) {
-    if (options_.mode == Mode::generate) {
+    if (gives_logits()) {
       program_.outputs.push_back({"logits", logits});
       return;
     }
@@ -143,7 +166,7 @@ class Builder {
   const config::Model& model_;
   const BuildOptions& options_;
   ir::Program program_;
-  TensorId tokens_{}, x_{}, delta_{};
+  TensorId tokens_{}, place_{}, x_{}, delta_{};
 };
 
 }  // namespace

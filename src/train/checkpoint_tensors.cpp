@@ -13,8 +13,13 @@ using checkpoint::TensorInfo;
 
 constexpr std::string_view experts = ".experts.";
 
-// Sums of a step's gradients are zero between steps, and masters stand for their weights.
-bool is_saved(std::string_view name) { return !name.ends_with(".grad") && !name.ends_with(".master"); }
+// Sums of a step's gradients are zero between steps, masters stand for their weights, and what generation keeps of the
+// tokens it has read is nobody else's.
+bool is_saved(std::string_view name) {
+  for (const std::string_view end : {".grad", ".master", ".attn.keys", ".attn.values"})
+    if (name.ends_with(end)) return false;
+  return true;
+}
 bool is_state(std::string_view name) { return name.ends_with(".m") || name.ends_with(".v"); }
 
 struct Entry {

@@ -9,7 +9,7 @@
 namespace lancet::train {
 
 model::BuildOptions build_options(const config::Config& config, model::Mode mode, int ranks) {
-  const bool generate = mode == model::Mode::generate;
+  const bool generate = mode == model::Mode::generate || mode == model::Mode::decode;
   return {.mode = mode,
           .ranks = ranks,
           .batch = generate ? 1 : config.train.micro_batch_size,
@@ -70,6 +70,12 @@ std::vector<ir::Program> programs_to_profile(const config::Config& config, int r
 
 Result<ir::Plan> plan_forward(const config::Config& config, model::Mode mode, int ranks) {
   return planner::make_forward_plan(model::build_forward(config.model, build_options(config, mode, ranks)), ranks);
+}
+
+Result<ir::Plan> plan_decode(const config::Config& config, std::int64_t rows, int ranks) {
+  model::BuildOptions options = build_options(config, model::Mode::decode, ranks);
+  options.sequence = rows;
+  return planner::make_forward_plan(model::build_forward(config.model, options), ranks);
 }
 
 Result<ir::Plan> share_plan(comm::Communicator& world, const Result<ir::Plan>& mine) {

@@ -20,6 +20,8 @@ Result<ir::Plan> plan_step(const config::Config& config, int ranks, bool update,
 // The Programs whose instructions planning such a step asks the costs about.
 std::vector<ir::Program> programs_to_profile(const config::Config& config, int ranks, bool update);
 Result<ir::Plan> plan_forward(const config::Config& config, model::Mode mode, int ranks);
+// The next `rows` tokens of one sequence.
+Result<ir::Plan> plan_decode(const config::Config& config, std::int64_t rows, int ranks);
 
 // Rank 0's plan on all ranks, as text; each compares the hash of what it understood (rule 4). Of other ranks only the
 // error counts. Collective.

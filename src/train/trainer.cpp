@@ -8,13 +8,14 @@
 #include <limits>
 
 #include "banner.h"
-#include "generate.h"
 #include "lancet/backend/cpu/matmul.h"
 #include "lancet/base/log.h"
 #include "lancet/runtime/peak.h"
 #include "lancet/runtime/trace.h"
 #include "lancet/train/agree.h"
 #include "lancet/train/batches.h"
+#include "lancet/train/decoder.h"
+#include "lancet/train/generate.h"
 #include "lancet/train/learning_rate.h"
 #include "lancet/train/profile.h"
 #include "memory.h"
@@ -116,9 +117,18 @@ class TrainerImpl final : public Trainer {
   }
 
   Result<std::vector<std::int32_t>> generate(std::vector<std::int32_t> prompt, std::int64_t count) override {
-    LANCET_ASSIGN(const ir::Plan plan, share_plan(world_, plan_forward(config_, model::Mode::generate, world_.size())));
-    LANCET_ASSIGN(const auto executor, runtime::Executor::create(plan, store_, executor_options(nullptr)));
-    return continue_text(*executor, config_, std::move(prompt), count);
+    LANCET_ASSIGN(const auto decoder, Decoder::create(config_, world_, store_, executor_options(nullptr)));
+    GenerateOptions options{
+        .sampling = {.seed = static_cast<std::uint64_t>(config_.train.seed)}, .max_tokens = count, .slide = true};
+    std::vector<std::int32_t> ids = prompt;
+    const auto start = std::span<const std::int32_t>(prompt).last(
+        std::min(prompt.size(), static_cast<std::size_t>(decoder->window())));
+    const auto ending = train::generate(*decoder, start, options, [&](std::int32_t token) -> Status {
+      ids.push_back(token);
+      return {};
+    });
+    if (!ending.ok()) return ending.error();
+    return ids;
   }
 
   Result<std::string> trace() override {

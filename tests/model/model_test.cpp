@@ -42,7 +42,7 @@ TEST_CASE("the small model's forward pass is the one on file") {
 }
 
 TEST_CASE("every mode, type and size of the model verifies") {
-  for (model::Mode mode : {model::Mode::train, model::Mode::evaluate, model::Mode::generate})
+  for (model::Mode mode : {model::Mode::train, model::Mode::evaluate, model::Mode::generate, model::Mode::decode})
     for (int ranks : {1, 2, 4})
       for (DType dtype : {DType::f32, DType::bf16})
         for (config::Router router : {config::Router::switch_top1, config::Router::batch_prioritized})

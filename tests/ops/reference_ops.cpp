@@ -8,7 +8,8 @@
 
 namespace lancet::test {
 
-void add_moe_references(std::map<std::string_view, Reference>& table);  // reference_moe.cpp
+void add_moe_references(std::map<std::string_view, Reference>& table);     // reference_moe.cpp
+void add_decode_references(std::map<std::string_view, Reference>& table);  // reference_decode.cpp
 
 namespace {
 
@@ -352,6 +353,7 @@ std::map<std::string_view, Reference> make_table() {
                                               {"squared_norm", squared_norm},
                                               {"zero", zero}};
   add_moe_references(table);
+  add_decode_references(table);
   return table;
 }
 

@@ -80,5 +80,7 @@ class Encoder {
 
 // The length of the longest prefix of `bytes` that does not end inside a UTF-8 character: what a stream can print.
 std::size_t complete_utf8(std::string_view bytes);
+// Each byte that is not part of a valid character becomes U+FFFD.
+std::string replace_invalid_utf8(std::string_view bytes);
 
 }  // namespace lancet::data

@@ -18,7 +18,9 @@ namespace lancet::model {
 enum class Mode {
   train,     // loss with its gradient's start; outputs loss, aux.<layer>, load.<layer>
   evaluate,  // loss only
-  generate   // logits [B,S,V'] of the tokens; nothing is dropped; no targets
+  generate,  // logits [B,S,V'] of the tokens; nothing is dropped; no targets
+  decode     // the next S positions of sequences whose keys and values are kept: logits [B,1,V'] of the last row that
+             // counts; nothing is dropped; no targets
 };
 
 struct BuildOptions {
@@ -29,9 +31,11 @@ struct BuildOptions {
   DType dtype = DType::f32;       // of activations and of the weights of products
   std::int64_t accumulation = 1;  // micro batches that make one step: the loss is the mean over all of them
   bool inspect = false;           // outputs route.h.<i> as well
+  bool keep_all = false;          // gates drop nothing, in train and evaluate too
 };
 
-// Inputs of the Program: @tokens i32[B,S] and, but for generate, @targets i32[B,S].
+// Inputs of the Program: @tokens i32[B,S] and, but for generate and decode, @targets i32[B,S]; for decode, @place i32[2]
+// (ops/decode). Its state: @h.<i>.attn.keys and .values [B,heads,P,head size], one set for Programs of any S.
 // Outputs: loss f32[1], and per MoE layer aux.h.<i> f32[2] (auxiliary loss, router entropy) and load.h.<i> f32[2,E]:
 // this rank's shares, that is, sums over ranks are the values of the whole batch (a load that is already summed is made
 // by an all_reduce); or logits.

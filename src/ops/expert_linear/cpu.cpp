@@ -2,6 +2,7 @@
 #include <vector>
 
 #include "lancet/backend/cpu/matmul.h"
+#include "lancet/backend/cpu/row_product.h"
 #include "ops/cpu.h"
 
 namespace lancet::ops {
@@ -53,8 +54,27 @@ Kernel product(const GroupedMatmulDesc& desc, const cpu::FilledRows& filled, con
   };
 }
 
+// expert_linear with streamed=1: expert by expert, where each has a row or two.
+Kernel streamed(const KernelArgs& args) {
+  const TensorView &x = args.operands[0], &w = args.operands[1];
+  const std::int64_t n = w.shape()[1], k = w.shape()[2], size = size_of(x.dtype());
+  const cpu::FilledRows filled(args.operands[3], x.shape()[1]);
+  const float* bias = args.operands[2].as<float>();
+  return [=, dtype = x.dtype(), from = x.as<const std::byte>(), weights = w.as<const std::byte>(),
+          to = args.results[0].as<std::byte>()]() -> Status {
+    for (std::int64_t e = 0; e < filled.experts(); ++e) {
+      const std::int64_t begin = filled.begin(e), rows = filled.end(e) - begin;
+      if (rows > 0)
+        backend::cpu::row_product(rows, n, k, dtype, from + begin * k * size, weights + e * n * k * size, bias + e * n,
+                                  to + begin * n * size);
+    }
+    return {};
+  };
+}
+
 // expert_linear(x [E,R,K], w [E,N,K], b f32[E,N], rows) -> y [E,R,N]
 Kernel bind(const KernelArgs& args) {
+  if (args.attributes.integer("streamed", 0)) return streamed(args);
   const TensorView &x = args.operands[0], &w = args.operands[1], &b = args.operands[2];
   GroupedMatmulDesc desc =
       extents(GroupedRows::m, x.shape()[0], x.shape()[1], w.shape()[1], w.shape()[2], x.dtype(), x.dtype());

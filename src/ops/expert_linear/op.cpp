@@ -80,6 +80,7 @@ Work work_dw(const OpInput& in) {
 }
 
 const Attributes sample_route{{"capacity", 8}, {"tokens", 16}};
+const Attributes streamed_route{{"capacity", 8}, {"tokens", 16}, {"streamed", 1}};  // as linear's
 
 const OpDef table[] = {
     {.name = "expert_linear",
@@ -98,7 +99,12 @@ const OpDef table[] = {
                    {{DType::bf16, {4, 16, 32}}},
                    {{DType::f32, {4, 16}}},
                    {{DType::i32, {4, 2}}, Fill::rows}},
-                  sample_route}},
+                  sample_route},
+                 {{{{DType::f32, {4, 8, 24}}},
+                   {{DType::f32, {4, 16, 24}}},
+                   {{DType::f32, {4, 16}}},
+                   {{DType::i32, {4, 2}}, Fill::rows}},
+                  streamed_route}},
      .kind = Kind::product},
     {.name = "expert_linear_dx",
      .required = 3,

@@ -1,6 +1,7 @@
 #include <memory>
 
 #include "lancet/backend/cpu/matmul.h"
+#include "lancet/backend/cpu/row_product.h"
 #include "ops/cpu.h"
 
 namespace lancet::ops {
@@ -28,6 +29,14 @@ Kernel product(const MatmulDesc& desc, const void* a, const void* b, const void*
 // linear(x [...,K], w [N,K] [, b f32[N]]) -> y [...,N]
 Kernel bind(const KernelArgs& args) {
   const TensorView &x = args.operands[0], &w = args.operands[1];
+  if (args.attributes.integer("streamed", 0)) {
+    const std::int64_t m = x.shape().rows(), n = w.shape()[0], k = w.shape()[1];
+    const float* b = args.has(2) ? args.operands[2].as<float>() : nullptr;
+    return [=, dtype = x.dtype(), from = x.data, weights = w.data, to = args.results[0].data]() -> Status {
+      backend::cpu::row_product(m, n, k, dtype, from, weights, b, to);
+      return {};
+    };
+  }
   MatmulDesc desc = extents(x.shape().rows(), w.shape()[0], w.shape()[1], x.dtype(), x.dtype());
   desc.trans_b = true;
   if (args.has(2)) desc.bias = DType::f32;

@@ -1,4 +1,5 @@
-// y = x w^T + b, w as [out, in]; its dX and dW are ops of their own (Lancet, section 4).
+// y = x w^T + b, w as [out, in]; its dX and dW are ops of their own (Lancet, section 4). Attribute streamed=1: of a row
+// or two (generation), where reading w is all that takes time; sums may run in another order than without it.
 #include "ops/describe.h"
 
 namespace lancet::ops {
@@ -78,7 +79,10 @@ const OpDef table[] = {
      .partition = {{{0, none, none}, {0}}, {{1, none, none}, {1}}, {{none, 0, 0}, {2}}},
      .samples = {{{{{DType::f32, {2, 4, 24}}}, {{DType::f32, {16, 24}}}, {{DType::f32, {16}}}}, {}},
                  {{{{DType::f32, {4, 2, 7}}}, {{DType::f32, {6, 7}}}}, {}},
-                 {{{{DType::bf16, {2, 4, 32}}}, {{DType::bf16, {48, 32}}}, {{DType::f32, {48}}}}, {}}},
+                 {{{{DType::bf16, {2, 4, 32}}}, {{DType::bf16, {48, 32}}}, {{DType::f32, {48}}}}, {}},
+                 {{{{DType::f32, {2, 1, 300}}}, {{DType::f32, {130, 300}}}, {{DType::f32, {130}}}}, {{"streamed", 1}}},
+                 {{{{DType::f32, {1, 2, 9}}}, {{DType::f32, {5, 9}}}}, {{"streamed", 1}}},
+                 {{{{DType::bf16, {1, 1, 300}}}, {{DType::bf16, {200, 300}}}}, {{"streamed", 1}}}},
      .kind = Kind::product},
     {.name = "linear_dx",
      .required = 2,

@@ -1,0 +1,65 @@
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "commands.h"
+#include "from.h"
+
+namespace lancet::cli {
+namespace {
+
+struct EvalArguments {
+  std::shared_ptr<FromArguments> model;
+  train::EvaluateOptions options;
+  bool json = false;
+};
+
+Status evaluate(const EvalArguments& arguments, comm::Communicator& world, int local_ranks) {
+  LANCET_ASSIGN(const auto model,
+                train::LoadedModel::load(arguments.model->from, world, arguments.model->options(local_ranks)));
+  train::EvaluateOptions options = arguments.options;
+  if (options.data.empty()) options.data = model->config().data.eval;
+  if (options.data.empty()) {
+    Error error = config_error(
+        fmt::format("expected --data FILE, since the run in {} names no data.eval", arguments.model->from));
+    error.agreed = true;
+    return error;
+  }
+  LANCET_ASSIGN(const train::EvaluateResult result, train::evaluate(*model, world, options));
+  if (world.rank() != 0) return {};
+  if (arguments.json)
+    return print(nlohmann::ordered_json{{"loss", result.loss},
+                                        {"perplexity", result.perplexity()},
+                                        {"sequences", result.sequences},
+                                        {"tokens", result.tokens},
+                                        {"data", options.data},
+                                        {"checkpoint", model->name()},
+                                        {"step", model->step()}}
+                     .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) +
+                 "\n");
+  return print(fmt::format("loss {:.6f} | perplexity {:.4f} | {} sequences of {} tokens | step {}\n", result.loss,
+                           result.perplexity(), result.sequences, model->config().train.seq_len, model->step()));
+}
+
+}  // namespace
+
+void add_eval(CLI::App& app, Selection& selection) {
+  CLI::App* command = app.add_subcommand(
+      "eval", "Loss and perplexity over a token file: lancet eval --from runs/quickstart --data data/eval.bin");
+  auto arguments = std::make_shared<EvalArguments>();
+  arguments->model = add_from_arguments(*command);
+  command->add_option("--data", arguments->options.data, "Token file; without it, the run's data.eval")
+      ->type_name("FILE");
+  command
+      ->add_option("--max-sequences", arguments->options.max_sequences,
+                   "The first so many sequences of train.seq_len tokens; without it, all")
+      ->check(CLI::Range(std::int64_t(1), std::int64_t(1) << 40));
+  command->add_flag("--json", arguments->json, "One JSON object");
+  command->callback([arguments, &selection] {
+    selection.ranked = [arguments](comm::Communicator& world, int local_ranks) {
+      return evaluate(*arguments, world, local_ranks);
+    };
+  });
+}
+
+}  // namespace lancet::cli

@@ -1,0 +1,104 @@
+#include <fmt/format.h>
+
+#include "commands.h"
+#include "from.h"
+#include "lancet/base/log.h"
+#include "lancet/train/hugging_face.h"
+#include "lancet/train/model_folder.h"
+
+namespace lancet::cli {
+namespace {
+
+struct ExportArguments {
+  std::string from, to, out, dtype = "fp32";
+  double shard_gb = 5;
+};
+
+Status export_model(const ExportArguments& arguments) {
+  LANCET_ASSIGN(const train::ModelFolder folder, train::open_model(arguments.from));
+  runtime::TensorStore store = train::make_whole_store(folder.config.model);
+  LANCET_TRY(train::load_parameters(folder.checkpoint, folder.config.model, 0, 1, store));
+  train::HuggingFaceExport options;
+  options.dtype = arguments.dtype == "bf16" ? DType::bf16 : DType::f32;
+  options.shard_bytes = static_cast<std::int64_t>(arguments.shard_gb * 1e9);
+  options.tokenizer = folder.tokenizer;
+  if (folder.tokenizer) {
+    LANCET_ASSIGN(const data::Tokenizer tokenizer, data::Tokenizer::load(*folder.tokenizer));
+    if (tokenizer.eos() >= 0) options.end_of_text = tokenizer.eos();
+  }
+  LANCET_TRY(train::export_hugging_face(folder.config.model, store, arguments.out, options));
+  log::info("{}: {}, step {}, as Hugging Face's {}", arguments.out, folder.name(), folder.checkpoint.manifest().step,
+            folder.config.model.has_moe() ? "format (model_type gpt2_moe, which transformers does not know)"
+                                          : "GPT2LMHeadModel");
+  return {};
+}
+
+struct ImportArguments {
+  std::string from, out;
+  train::Upcycle upcycle;
+};
+
+Status import_model(const ImportArguments& arguments) {
+  std::optional<train::Upcycle> upcycle;
+  if (arguments.upcycle.experts > 0) upcycle = arguments.upcycle;
+  LANCET_ASSIGN(train::HuggingFaceModel model, train::import_hugging_face(arguments.from, upcycle));
+  std::optional<std::filesystem::path> tokenizer;
+  if (model.has_tokenizer) tokenizer = arguments.from;
+  LANCET_TRY(train::save_model(arguments.out, model.config, model.store, tokenizer));
+  log::info("{}: config.json and checkpoints/step-000000 of {}{}", arguments.out, arguments.from,
+            tokenizer ? ", tokenizer/" : "");
+  return {};
+}
+
+}  // namespace
+
+void add_export(CLI::App& app, Selection& selection) {
+  CLI::App* command = app.add_subcommand(
+      "export", "A trained model for other programs: lancet export --to hf --from runs/quickstart --out exported");
+  auto arguments = std::make_shared<ExportArguments>();
+  command->add_option("--to", arguments->to, "hf: Hugging Face's config.json and model.safetensors")
+      ->required()
+      ->check(CLI::IsMember({"hf"}));
+  add_from_option(*command, arguments->from);
+  command->add_option("--out", arguments->out, "The folder to make")->required()->type_name("DIR");
+  command->add_option("--dtype", arguments->dtype, "Type of the weights: fp32 or bf16")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"fp32", "bf16"}));
+  command->add_option("--max-shard-gb", arguments->shard_gb, "A larger model is cut into files of at most this size")
+      ->capture_default_str()
+      ->check(CLI::Range(1e-6, 1e6));
+  command->callback([arguments, &selection] { selection.local = [arguments] { return export_model(*arguments); }; });
+}
+
+void add_import(CLI::App& app, Selection& selection) {
+  CLI::App* command = app.add_subcommand(
+      "import", "A run folder from Hugging Face's format: lancet import --from gpt2 --out runs/gpt2");
+  auto arguments = std::make_shared<ImportArguments>();
+  command->add_option("--from", arguments->from, "Folder with config.json and model.safetensors, or its shards")
+      ->required()
+      ->type_name("DIR");
+  command->add_option("--out", arguments->out, "The run folder to make")->required()->type_name("RUN");
+  CLI::Option* upcycle =
+      command
+          ->add_option("--upcycle", arguments->upcycle.experts,
+                       "Turn FFNs into so many experts each, every one a copy of the FFN with some noise")
+          ->check(CLI::Range(1, 65536));
+  command
+      ->add_option("--moe-layer-freq", arguments->upcycle.layer_freq,
+                   "Upcycling: block i gets experts where i % this == 0")
+      ->capture_default_str()
+      ->needs(upcycle)
+      ->check(CLI::Range(1, 10000));
+  command
+      ->add_option("--noise", arguments->upcycle.noise,
+                   "Upcycling: deviation of the experts' weights, relative to the weights' root mean square")
+      ->capture_default_str()
+      ->needs(upcycle)
+      ->check(CLI::Range(0.0, 10.0));
+  command->add_option("--seed", arguments->upcycle.seed, "Upcycling: of the noise and the gates")
+      ->capture_default_str()
+      ->needs(upcycle);
+  command->callback([arguments, &selection] { selection.local = [arguments] { return import_model(*arguments); }; });
+}
+
+}  // namespace lancet::cli

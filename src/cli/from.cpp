@@ -1,0 +1,27 @@
+#include "from.h"
+
+namespace lancet::cli {
+
+CLI::Option* add_from_option(CLI::App& command, std::string& from) {
+  return command.add_option("--from", from, "A run folder (its newest whole checkpoint) or a checkpoint's folder")
+      ->required()
+      ->type_name("RUN");
+}
+
+std::shared_ptr<FromArguments> add_from_arguments(CLI::App& command) {
+  auto arguments = std::make_shared<FromArguments>();
+  add_from_option(command, arguments->from);
+  command.add_option("--dtype", arguments->dtype, "fp32 or bf16; without it, as the model was trained")
+      ->check(CLI::IsMember({"fp32", "bf16"}));
+  command.add_option("--threads", arguments->threads, "Threads of a rank; 0: its share of the cores")
+      ->check(CLI::Range(0, 1024));
+  return arguments;
+}
+
+train::LoadOptions FromArguments::options(int local_ranks) const {
+  train::LoadOptions options{.local_ranks = local_ranks, .threads = threads, .dtype = {}};
+  if (!dtype.empty()) options.dtype = dtype == "bf16" ? DType::bf16 : DType::f32;
+  return options;
+}
+
+}  // namespace lancet::cli

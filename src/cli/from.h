@@ -1,0 +1,20 @@
+// --from, --dtype and --threads, shared by the commands that load a trained model.
+#pragma once
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <string>
+
+#include "lancet/train/loaded_model.h"
+
+namespace lancet::cli {
+
+struct FromArguments {
+  std::string from;
+  std::string dtype;
+  int threads = 0;
+  train::LoadOptions options(int local_ranks) const;
+};
+std::shared_ptr<FromArguments> add_from_arguments(CLI::App& command);
+CLI::Option* add_from_option(CLI::App& command, std::string& from);
+
+}  // namespace lancet::cli

@@ -1,0 +1,226 @@
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <charconv>
+#include <chrono>
+#include <iostream>
+
+#include "commands.h"
+#include "from.h"
+#include "lancet/base/log.h"
+#include "lancet/train/agree.h"
+#include "lancet/train/generate.h"
+#include "text_stream.h"
+
+namespace lancet::cli {
+namespace {
+
+using Ids = std::vector<std::int32_t>;
+
+struct GenerateArguments {
+  std::shared_ptr<FromArguments> model;
+  std::string prompt, tokenizer;
+  bool has_prompt = false;
+  bool ids = false;       // prompt and result are token ids
+  bool only_new = false;  // the prompt is not printed
+  bool past_end = false;  // end-of-text does not end the text
+  train::SamplingOptions sampling;
+  std::int64_t max_tokens = 128;
+};
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+// Far more than any window takes; a stream without an end must not fill the memory.
+constexpr std::size_t most_input = 16 << 20;
+
+Result<std::string> read_input() {
+  if (isatty(STDIN_FILENO)) log::info("the prompt, ended by Ctrl-D:");
+  std::string text(most_input + 1, '\0');
+  std::cin.read(text.data(), std::streamsize(text.size()));
+  text.resize(static_cast<std::size_t>(std::cin.gcount()));
+  if (text.size() > most_input)
+    return data_error(fmt::format("standard input: expected a prompt of at most {} MiB, found more", most_input >> 20));
+  if (text.ends_with('\n')) text.pop_back();  // that echo and editors leave
+  return text;
+}
+
+Result<Ids> parse_ids(std::string_view text, std::int64_t vocabulary) {
+  Ids ids;
+  for (std::size_t at = 0; (at = text.find_first_not_of(" \t\n", at)) != std::string_view::npos;) {
+    const std::string_view word = text.substr(at, text.find_first_of(" \t\n", at) - at);
+    std::int32_t id = -1;
+    const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), id);
+    if (error != std::errc() || end != word.data() + word.size() || id < 0 || id >= vocabulary)
+      return data_error(fmt::format("prompt: expected token ids below {}, found '{}'", vocabulary, word.substr(0, 40)));
+    ids.push_back(id);
+    at += word.size();
+  }
+  return ids;
+}
+
+class Generation {
+ public:
+  Generation(const GenerateArguments& arguments, comm::Communicator& world, int local_ranks)
+      : arguments_(arguments), world_(world), local_ranks_(local_ranks) {}
+
+  Status operator()() {
+    const Status sound = check(arguments_.sampling);
+    if (!sound.ok()) return agreed(sound.error());
+    LANCET_ASSIGN(model_,
+                  train::LoadedModel::load(arguments_.model->from, world_, arguments_.model->options(local_ranks_)));
+    LANCET_TRY(train::agree(world_, open_tokenizer()));
+    LANCET_TRY(read_prompt());
+    LANCET_ASSIGN(decoder_,
+                  train::Decoder::create(model_->config(), world_, model_->store(), model_->executor_options()));
+    LANCET_TRY(train::agree(world_, check_prompt()));
+    if (leads() && !arguments_.only_new) LANCET_TRY(show_all(prompt_));
+    return generate();
+  }
+
+ private:
+  bool leads() const { return world_.rank() == 0; }
+  static Error agreed(Error error) {
+    error.agreed = true;
+    return error;
+  }
+
+  Status open_tokenizer() {
+    if (arguments_.ids) return {};
+    std::filesystem::path folder = arguments_.tokenizer;
+    if (folder.empty() && !model_->tokenizer())
+      return config_error(fmt::format(
+          "expected a tokenizer: --tokenizer DIR, or --ids for token ids; found none that the run in {} names",
+          arguments_.model->from));
+    if (folder.empty()) folder = *model_->tokenizer();
+    LANCET_ASSIGN(tokenizer_, data::Tokenizer::load(folder));
+    const std::int64_t vocabulary = model_->config().model.vocab_size;
+    if (tokenizer_->vocab_size() != vocabulary)
+      return data_error(fmt::format("{}: expected a vocabulary of the model's {} ids, found one of {}", folder.string(),
+                                    vocabulary, tokenizer_->vocab_size()));
+    return {};
+  }
+
+  // On rank 0; the others get its ids.
+  Status read_prompt() {
+    Status mine;
+    if (leads()) {
+      auto ids = encode();
+      if (ids.ok())
+        prompt_ = std::move(*ids);
+      else
+        mine = ids.error();
+    }
+    LANCET_TRY(train::agree(world_, mine));
+    if (world_.size() == 1) return {};
+    const std::string bytes(reinterpret_cast<const char*>(prompt_.data()), prompt_.size() * sizeof(std::int32_t));
+    LANCET_ASSIGN(const std::string all, train::broadcast_text(world_, bytes, 0));
+    prompt_.resize(all.size() / sizeof(std::int32_t));
+    std::copy(all.begin(), all.end(), reinterpret_cast<char*>(prompt_.data()));
+    return {};
+  }
+
+  Result<Ids> encode() const {
+    std::string text = arguments_.prompt;
+    if (!arguments_.has_prompt) {
+      LANCET_ASSIGN(text, read_input());
+    }
+    if (arguments_.ids) return parse_ids(text, model_->config().model.vocab_size);
+    auto ids = tokenizer_->encode(text);
+    if (!ids.ok()) return data_error("prompt: " + ids.error().message);
+    if (ids->empty() && tokenizer_->eos() >= 0) return Ids{tokenizer_->eos()};  // the start of a text
+    return Ids(ids->begin(), ids->end());
+  }
+
+  Status check_prompt() const {
+    if (prompt_.empty()) return config_error("prompt: expected at least one token, found none");
+    if (std::ssize(prompt_) > decoder_->window())
+      return config_error(fmt::format("prompt: expected at most the model's window of {} tokens, found {}",
+                                      decoder_->window(), prompt_.size()));
+    return {};
+  }
+
+  Status show(std::int32_t token) {
+    if (!arguments_.ids) return print(stream_.push(tokenizer_->bytes(token)));
+    return print(fmt::format("{}{}", std::exchange(first_, false) ? "" : " ", token));
+  }
+  Status show_all(const Ids& ids) {
+    for (std::int32_t id : ids)
+      if (arguments_.ids || id != tokenizer_->eos()) LANCET_TRY(show(id));
+    return {};
+  }
+
+  Status generate() {
+    train::GenerateOptions options{.sampling = arguments_.sampling, .max_tokens = arguments_.max_tokens};
+    if (tokenizer_ && !arguments_.past_end) options.end_of_text = tokenizer_->eos();
+    const auto start = std::chrono::steady_clock::now();
+    auto first = start;
+    std::int64_t drawn = 0;
+    const auto ending = train::generate(*decoder_, prompt_, options, [&](std::int32_t token) -> Status {
+      if (drawn++ == 0) first = std::chrono::steady_clock::now();
+      return leads() ? show(token) : Status();
+    });
+    if (leads()) LANCET_TRY(print(stream_.finish() + "\n"));
+    if (!ending.ok()) {
+      // Every rank saw the same logits.
+      return ending.error().code == ExitCode::numerical ? agreed(ending.error()) : ending.error();
+    }
+    report(*ending, drawn, seconds_since(start), seconds_since(first));
+    return {};
+  }
+
+  void report(train::Ending ending, std::int64_t drawn, double all, double rest) const {
+    std::string why;
+    if (ending == train::Ending::end_of_text) why = "; the text ended";
+    if (ending == train::Ending::window) why = fmt::format("; the window of {} tokens is full", decoder_->window());
+    const std::string rate = drawn > 1 ? fmt::format(", then {:.1f} tokens/s", double(drawn - 1) / rest) : "";
+    log::info("{} tokens after a prompt of {}: the first in {:.0f} ms{}{}", drawn, prompt_.size(), (all - rest) * 1e3,
+              rate, why);
+  }
+
+  const GenerateArguments& arguments_;
+  comm::Communicator& world_;
+  const int local_ranks_;
+  std::unique_ptr<train::LoadedModel> model_;
+  std::optional<data::Tokenizer> tokenizer_;
+  std::unique_ptr<train::Decoder> decoder_;
+  Ids prompt_;
+  TextStream stream_;
+  bool first_ = true;
+};
+
+}  // namespace
+
+void add_generate(CLI::App& app, Selection& selection) {
+  CLI::App* command = app.add_subcommand(
+      "generate", "Text from a trained model: lancet generate --from runs/quickstart --prompt 'The name of a'");
+  auto arguments = std::make_shared<GenerateArguments>();
+  arguments->model = add_from_arguments(*command);
+  CLI::Option* prompt =
+      command->add_option("--prompt", arguments->prompt, "Start of the text; without it, standard input");
+  command->add_option("--temperature", arguments->sampling.temperature, "0: the most probable token, always")
+      ->capture_default_str();
+  command->add_option("--top-k", arguments->sampling.top_k, "Draw from so many; 0: all")->capture_default_str();
+  command
+      ->add_option("--top-p", arguments->sampling.top_p, "Draw from the fewest that are as probable as this together")
+      ->capture_default_str();
+  command->add_option("--seed", arguments->sampling.seed, "The same seed draws the same text")->capture_default_str();
+  command->add_option("--max-tokens", arguments->max_tokens, "Tokens to generate")
+      ->capture_default_str()
+      ->check(CLI::Range(std::int64_t(0), std::int64_t(1) << 40));
+  command
+      ->add_option("--tokenizer", arguments->tokenizer, "Folder with vocab.json and merges.txt; without it, the run's")
+      ->type_name("DIR");
+  command->add_flag("--ids", arguments->ids, "Prompt and result are token ids, without a tokenizer");
+  command->add_flag("--only-new", arguments->only_new, "Do not print the prompt");
+  command->add_flag("--past-end", arguments->past_end, "Go on after the end-of-text token");
+  command->callback([arguments, prompt, &selection] {
+    arguments->has_prompt = prompt->count() > 0;
+    selection.ranked = [arguments](comm::Communicator& world, int local_ranks) {
+      return Generation(*arguments, world, local_ranks)();
+    };
+  });
+}
+
+}  // namespace lancet::cli

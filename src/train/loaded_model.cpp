@@ -1,0 +1,122 @@
+#include "lancet/train/loaded_model.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <new>
+
+#include "lancet/train/agree.h"
+#include "lancet/train/batches.h"
+#include "lancet/train/model_folder.h"
+#include "lancet/train/profile.h"
+#include "memory.h"
+#include "setup.h"
+
+namespace lancet::train {
+namespace {
+
+// Tokens of a rank's batch: enough for fast products, few enough that logits take some 200 MB.
+constexpr std::int64_t batch_tokens = 1024;
+
+Status check_memory(const ir::Program& program, int local_ranks) {
+  std::int64_t needed = 0;
+  for (const ir::Tensor& tensor : program.tensors)
+    if (tensor.kind == ir::TensorKind::parameter) needed += ir::bytes(tensor.type);
+  const auto available = available_bytes();
+  if (!available || needed <= *available / local_ranks) return {};
+  return config_error(fmt::format("expected {} MB of free memory a rank for the weights, found {} MB",
+                                  needed / 1'000'000, *available / local_ranks / 1'000'000));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<LoadedModel>> LoadedModel::load(const std::filesystem::path& from, comm::Communicator& world,
+                                                       const LoadOptions& options) {
+  auto model = std::make_unique<LoadedModel>();
+  LANCET_TRY(agree(world, model->read(from, world, options)));
+  LANCET_TRY(model->make_lanes(world));
+  return model;
+}
+
+Status LoadedModel::read(const std::filesystem::path& from, comm::Communicator& world, const LoadOptions& options) {
+  LANCET_ASSIGN(const ModelFolder folder, open_model(from));
+  config_ = folder.config;
+  name_ = folder.name();
+  step_ = folder.checkpoint.manifest().step;
+  tokenizer_ = folder.tokenizer;
+  if (options.dtype) config_.train.dtype = *options.dtype;
+  config_.threads = options.threads;
+  LANCET_TRY(config::check(config_, world.size()));
+  threads_ = threads_of(config_, options.local_ranks);
+  const ir::Program program =
+      model::build_forward(config_.model, build_options(config_, model::Mode::generate, world.size()));
+  LANCET_TRY(check_memory(program, options.local_ranks));
+  try {
+    store_.add(program);
+  } catch (const std::bad_alloc&) {
+    return config_error("expected memory for the weights, found less");
+  }
+  return load_parameters(folder.checkpoint, config_.model, world.rank(), world.size(), store_);
+}
+
+Status LoadedModel::make_lanes(comm::Communicator& world) {
+  const std::chrono::milliseconds timeout(static_cast<std::int64_t>(config_.comm.timeout_s * 1000));
+  world.set_timeout(timeout);
+  for (ir::Lane lane : {ir::Lane::expert, ir::Lane::reduce}) {
+    LANCET_ASSIGN(auto communicator, world.duplicate());
+    communicator->set_timeout(timeout);
+    communicator->set_name(std::string(ir::name(lane)));
+    lanes_[static_cast<std::size_t>(lane)] = std::move(communicator);
+  }
+  return {};
+}
+
+runtime::ExecutorOptions LoadedModel::executor_options() const {
+  runtime::ExecutorOptions options{.threads = threads_, .communicators = {}, .arena = nullptr};
+  for (std::size_t lane = 0; lane < ir::lane_count; ++lane) options.communicators[lane] = lanes_[lane].get();
+  return options;
+}
+
+double EvaluateResult::perplexity() const { return std::exp(loss); }
+
+Result<EvaluateResult> evaluate(LoadedModel& model, comm::Communicator& world, const EvaluateOptions& options) {
+  config::Config config = model.config();
+  config.data.eval = options.data;
+  config.data.synthetic = false;
+  config.data.eval_sequences =
+      options.max_sequences > 0 ? options.max_sequences : std::numeric_limits<std::int64_t>::max();
+  config.train.micro_batch_size = std::max<std::int64_t>(1, batch_tokens / config.train.seq_len);
+  auto batches = evaluation_batches(config, {}, world.rank(), world.size());
+  LANCET_TRY(agree(world, batches.ok() ? Status() : Status(batches.error())));
+  Evaluation& evaluation = **batches;
+
+  model::BuildOptions build = build_options(config, model::Mode::evaluate, world.size());
+  build.keep_all = true;
+  LANCET_ASSIGN(const ir::Plan plan,
+                share_plan(world, planner::make_forward_plan(model::build_forward(config.model, build), world.size())));
+  LANCET_ASSIGN(const auto executor, runtime::Executor::create(plan, model.store(), model.executor_options()));
+  auto ids = [&](const char* name) {
+    const ops::TensorView view = executor->input(name);
+    return std::span(view.as<std::int32_t>(), static_cast<std::size_t>(view.elements()));
+  };
+  const float* loss = executor->output("loss").as<float>();
+  // A plan's loss is divided by the tokens of a full batch.
+  const double batch = double(config.train.micro_batch_size * config.train.seq_len) * world.size();
+  double sum = 0;
+  for (std::int64_t i = 0; i < evaluation.count; ++i) {
+    LANCET_TRY(agree(world, evaluation.batches->fill(i, 0, ids("tokens"), ids("targets"))));
+    LANCET_TRY(executor->run());
+    sum += double(*loss) * batch;
+  }
+  EvaluateResult result{.sequences = evaluation.sequences, .tokens = evaluation.sequences * config.train.seq_len};
+  result.loss = sum / double(result.tokens);
+  if (std::isfinite(result.loss)) return result;
+  Error error = numerical_error(
+      fmt::format("{} on {}: expected a finite loss, found {}", model.name(), options.data, result.loss));
+  error.agreed = true;  // a sum over the ranks
+  return error;
+}
+
+}  // namespace lancet::train

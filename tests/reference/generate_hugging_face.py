@@ -1,0 +1,174 @@
+#!/usr/bin/env python3
+"""Small models as Hugging Face folders, and the logits that they give, in plain PyTorch.
+
+Writes beside this script hugging_face/{gpt2,gpt2_moe}/{config.json,model.safetensors} and logits.safetensors (tokens
+int32 [S], logits float32 [S, V], computed in float64). The forward pass is written from the published description of
+GPT-2 and from docs/formats.md, not from this project's code.
+
+    python3 generate_hugging_face.py                 # writes the files
+    python3 generate_hugging_face.py --check FOLDER TOKENS...   # prints the last position's logits of any such folder
+"""
+import argparse
+import json
+import math
+import pathlib
+import struct
+
+import torch
+import torch.nn.functional as F
+
+SIZES = dict(n_layer=3, n_head=2, n_embd=24, n_positions=32, vocab_size=71, layer_norm_epsilon=1e-5,
+             initializer_range=0.02, n_inner=None)
+GPT2 = dict(SIZES, model_type="gpt2", architectures=["GPT2LMHeadModel"], activation_function="gelu_new",
+            tie_word_embeddings=True, scale_attn_weights=True, attn_pdrop=0.1, torch_dtype="float32",
+            task_specific_params={"text-generation": {"do_sample": True, "max_length": 50}})
+MOE = dict(SIZES, model_type="gpt2_moe", architectures=["GPT2MoELMHeadModel"], activation_function="gelu_new",
+           tie_word_embeddings=True, moe_layer_freq=2, num_local_experts=4, num_experts_per_tok=1, router="switch",
+           capacity_factor=1.25, router_aux_loss_coef=0.01, router_aux_loss_scope="rank", torch_dtype="float32")
+TYPES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int32: "I32", torch.uint8: "U8"}
+
+
+def is_moe(c, block):
+    return c.get("moe_layer_freq", 0) > 0 and block % c["moe_layer_freq"] == 0
+
+
+# ---- the model, on a dictionary of tensors by their names in the file
+
+
+def conv1d(w, name, x):
+    return x @ w[name + ".weight"] + w[name + ".bias"]  # weight [in, out]
+
+
+def ffn(w, name, x):
+    return conv1d(w, name + ".c_proj", F.gelu(conv1d(w, name + ".c_fc", x), approximate="tanh"))
+
+
+def experts(w, name, x):
+    p = torch.softmax(x @ w[name + ".gate.weight"].T, dim=1)
+    best, chosen = p.max(dim=1)
+    rows = [best[t] * ffn(w, f"{name}.experts.{int(chosen[t])}", x[t]) for t in range(len(x))]
+    return torch.stack(rows)
+
+
+def attention(w, name, x, heads):
+    s, d = x.shape
+    q, k, v = conv1d(w, name + ".c_attn", x).view(s, 3, heads, d // heads).permute(1, 2, 0, 3)
+    scores = q @ k.transpose(1, 2) / math.sqrt(d // heads)
+    scores = scores.masked_fill(torch.ones(s, s, dtype=torch.bool).triu(1), -math.inf)
+    y = (torch.softmax(scores, dim=2) @ v).transpose(0, 1).reshape(s, d)
+    return conv1d(w, name + ".c_proj", y)
+
+
+def forward(w, tokens, c):
+    """tokens [S] -> logits [S, V]"""
+    def norm(name, x):
+        return F.layer_norm(x, x.shape[-1:], w[name + ".weight"], w[name + ".bias"], c["layer_norm_epsilon"])
+
+    x = w["wte.weight"][tokens] + w["wpe.weight"][:len(tokens)]
+    for i in range(c["n_layer"]):
+        x = x + attention(w, f"h.{i}.attn", norm(f"h.{i}.ln_1", x), c["n_head"])
+        y = norm(f"h.{i}.ln_2", x)
+        x = x + (experts(w, f"h.{i}.moe", y) if is_moe(c, i) else ffn(w, f"h.{i}.mlp", y))
+    return norm("ln_f", x) @ w["wte.weight"].T
+
+
+# ---- files
+
+
+def write(path, tensors, metadata):
+    header, data = {"__metadata__": metadata}, b""
+    for name, t in tensors.items():
+        raw = t.contiguous().view(torch.uint8).numpy().tobytes() if t.dim() else struct.pack("<f", float(t))
+        header[name] = dict(dtype=TYPES[t.dtype], shape=list(t.shape), data_offsets=[len(data), len(data) + len(raw)])
+        data += raw
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
+
+
+def read(path):
+    raw = path.read_bytes()
+    length = struct.unpack("<Q", raw[:8])[0]
+    header = json.loads(raw[8:8 + length])
+    types = {v: k for k, v in TYPES.items()}
+    header.pop("__metadata__", None)
+    tensors = {}
+    for name, t in header.items():
+        begin, end = (8 + length + o for o in t["data_offsets"])
+        tensors[name] = torch.frombuffer(bytearray(raw[begin:end]), dtype=types[t["dtype"]]).view(t["shape"])
+    return tensors
+
+
+def load(folder):
+    """The folder's tensors in float64, without prefix and buffers, and its config."""
+    config = json.loads((folder / "config.json").read_text())
+    index = folder / "model.safetensors.index.json"
+    files = sorted(set(json.loads(index.read_text())["weight_map"].values())) if index.exists() else ["model.safetensors"]
+    w = {}
+    for file in files:
+        for name, t in read(folder / file).items():
+            w[name.removeprefix("transformer.")] = t.double()
+    return w, config
+
+
+def shapes(c):
+    d, f, result = c["n_embd"], 4 * c["n_embd"], {}
+
+    def pair(name, weight, bias):
+        result[name + ".weight"] = weight
+        result[name + ".bias"] = bias
+
+    result["wte.weight"], result["wpe.weight"] = [c["vocab_size"], d], [c["n_positions"], d]
+    for i in range(c["n_layer"]):
+        pair(f"h.{i}.ln_1", [d], [d])
+        pair(f"h.{i}.attn.c_attn", [d, 3 * d], [3 * d])
+        pair(f"h.{i}.attn.c_proj", [d, d], [d])
+        pair(f"h.{i}.ln_2", [d], [d])
+        if is_moe(c, i):
+            result[f"h.{i}.moe.gate.weight"] = [c["num_local_experts"], d]
+        names = [f"moe.experts.{e}" for e in range(c["num_local_experts"])] if is_moe(c, i) else ["mlp"]
+        for name in names:
+            pair(f"h.{i}.{name}.c_fc", [d, f], [f])
+            pair(f"h.{i}.{name}.c_proj", [f, d], [d])
+    pair("ln_f", [d], [d])
+    return result
+
+
+def make(folder, c, seed, buffers):
+    folder.mkdir(parents=True, exist_ok=True)
+    g = torch.Generator().manual_seed(seed)
+    w = {}
+    for name, shape in shapes(c).items():
+        scale = 1.0 if ".ln_" in name or name.startswith("ln_") else 0.3
+        w[name] = torch.randn(shape, generator=g) * scale + (1 if name.endswith("weight") and scale == 1 else 0)
+    tokens = torch.randint(0, c["vocab_size"], (c["n_positions"],), generator=g)
+    logits = forward({n: t.double() for n, t in w.items()}, tokens, c).float()
+    stored = dict(w)
+    if buffers:  # as older files have them
+        p = c["n_positions"]
+        for i in range(c["n_layer"]):
+            stored[f"h.{i}.attn.bias"] = torch.ones(1, 1, p, p).tril()
+            stored[f"h.{i}.attn.masked_bias"] = torch.tensor(-1e4)
+    else:
+        stored = {"transformer." + n: t for n, t in w.items()}
+    (folder / "config.json").write_text(json.dumps(c, indent=2) + "\n")
+    write(folder / "model.safetensors", stored, {"format": "pt"})
+    write(folder / "logits.safetensors", dict(tokens=tokens.int(), logits=logits), {})
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--check", nargs="+", metavar="FOLDER TOKEN")
+    arguments = parser.parse_args()
+    if arguments.check:
+        w, config = load(pathlib.Path(arguments.check[0]))
+        logits = forward(w, torch.tensor([int(t) for t in arguments.check[1:]]), config)
+        print(*(f"{x:.9g}" for x in logits[-1].tolist()))
+        return
+    here = pathlib.Path(__file__).resolve().parent / "hugging_face"
+    make(here / "gpt2", GPT2, 5, buffers=True)
+    make(here / "gpt2_moe", MOE, 6, buffers=False)
+
+
+if __name__ == "__main__":
+    main()

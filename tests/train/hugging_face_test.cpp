@@ -1,0 +1,444 @@
+// Hugging Face's format: values of another implementation, round trips, and files that are wrong.
+#include "lancet/train/hugging_face.h"
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <cstring>
+#include <fstream>
+#include <functional>
+#include <iterator>
+#include <nlohmann/json.hpp>
+
+#include "lancet/checkpoint/safetensors.h"
+#include "lancet/data/token_file.h"
+#include "lancet/train/loaded_model.h"
+#include "lancet/train/model_folder.h"
+#include "support.h"
+#include "temporary_folder.h"
+#include "train/setup.h"
+
+using namespace lancet;
+using namespace lancet::train;
+namespace fs = std::filesystem;
+
+namespace {
+
+fs::path fixture(const std::string& name) {
+  return fs::path(LANCET_SOURCE_DIR) / "tests/reference/hugging_face" / name;
+}
+
+struct File {
+  std::vector<checkpoint::TensorInfo> tensors;
+  std::map<std::string, std::vector<std::byte>> bytes;
+
+  static File read(const fs::path& path) {
+    auto opened = checkpoint::SafetensorsFile::open(path);
+    if (!opened.ok()) FAIL(opened.error().message);
+    File file;
+    for (const auto& tensor : opened->tensors()) {
+      file.tensors.push_back(tensor);
+      auto& data = file.bytes[tensor.name];
+      data.resize(tensor.bytes());
+      REQUIRE(opened->read(tensor, 0, data).ok());
+    }
+    return file;
+  }
+  void write(const fs::path& path) const {
+    auto writer = checkpoint::SafetensorsWriter::create(checkpoint::disk(), path, tensors, {{"format", "pt"}});
+    REQUIRE(writer.ok());
+    for (const auto& tensor : tensors) REQUIRE(writer->append(bytes.at(tensor.name)).ok());
+    REQUIRE(writer->finish().ok());
+  }
+  checkpoint::TensorInfo& operator[](const std::string& name) {
+    for (auto& tensor : tensors)
+      if (tensor.name == name) return tensor;
+    FAIL("no tensor " + name);
+    return tensors[0];
+  }
+  void rename(const std::string& from, const std::string& to) {
+    bytes[to] = bytes.at(from);
+    (*this)[from].name = to;
+  }
+  template <class T>
+  std::vector<T> values(const std::string& name) const {
+    std::vector<T> result(bytes.at(name).size() / sizeof(T));
+    std::memcpy(result.data(), bytes.at(name).data(), bytes.at(name).size());
+    return result;
+  }
+};
+
+std::string text(const fs::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+// Largest difference to the other implementation's logits, over all positions; `scale`: the largest logit.
+double difference(const HuggingFaceModel& model, runtime::TensorStore& store, const File& expected, double& scale) {
+  const auto tokens = expected.values<std::int32_t>("tokens");
+  const auto logits = expected.values<float>("logits");
+  const auto world = comm::make_self(), lane = comm::make_self();
+  runtime::ExecutorOptions options;
+  options.communicators[std::size_t(ir::Lane::expert)] = lane.get();
+  const auto plan = plan_forward(model.config, model::Mode::generate, 1);
+  REQUIRE(plan.ok());
+  const auto executor = runtime::Executor::create(*plan, store, options);
+  REQUIRE(executor.ok());
+  REQUIRE((*executor)->input("tokens").elements() == std::ssize(tokens));
+  std::ranges::copy(tokens, (*executor)->input("tokens").as<std::int32_t>());
+  REQUIRE((*executor)->run().ok());
+  const ops::TensorView view = (*executor)->output("logits");
+  const std::int64_t vocabulary = model.config.model.vocab_size;
+  double most = 0;
+  scale = 0;
+  for (std::int64_t s = 0; s < std::ssize(tokens); ++s)
+    for (std::int64_t v = 0; v < vocabulary; ++v) {
+      const double wanted = logits[std::size_t(s * vocabulary + v)];
+      most = std::max(most, std::abs(wanted - double(view.as<float>()[s * view.shape().back() + v])));
+      scale = std::max(scale, std::abs(wanted));
+    }
+  return most;
+}
+
+HuggingFaceModel import_ok(const fs::path& folder, const std::optional<Upcycle>& upcycle = {}) {
+  auto model = import_hugging_face(folder, upcycle);
+  if (!model.ok()) FAIL(model.error().message);
+  return std::move(*model);
+}
+
+// A folder with the fixture's config and a changed copy of its tensors.
+struct Changed {
+  test::TemporaryFolder folder;
+  Changed(const std::string& name, const std::function<void(File&)>& change,
+          const std::function<void(nlohmann::json&)>& change_config = {}) {
+    auto config = nlohmann::json::parse(text(fixture(name) / "config.json"));
+    if (change_config) change_config(config);
+    std::ofstream(folder / "config.json") << config.dump();
+    File file = File::read(fixture(name) / "model.safetensors");
+    change(file);
+    file.write(folder / "model.safetensors");
+  }
+  Error error() const {
+    const auto model = import_hugging_face(folder / "");
+    REQUIRE_FALSE(model.ok());
+    INFO(model.error().message);
+    CHECK(model.error().message.find('\n') == std::string::npos);
+    return model.error();
+  }
+};
+
+void check_error(const Error& error, ExitCode code, const std::vector<std::string>& said) {
+  INFO(error.message);
+  CHECK(error.code == code);
+  for (const std::string& part : said) CHECK(error.message.find(part) != std::string::npos);
+}
+
+std::vector<std::byte> halves(const std::vector<float>& values, const std::function<std::uint16_t(float)>& f) {
+  std::vector<std::byte> bytes(values.size() * 2);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const std::uint16_t bits = f(values[i]);
+    std::memcpy(bytes.data() + 2 * i, &bits, 2);
+  }
+  return bytes;
+}
+
+}  // namespace
+
+TEST_CASE("imported models give the logits of an implementation in PyTorch") {
+  const std::string name = GENERATE("gpt2", "gpt2_moe");
+  HuggingFaceModel model = import_ok(fixture(name));
+  CHECK(model.config.train.seq_len == 32);
+  CHECK(model.config.train.dtype == DType::f32);
+  CHECK_FALSE(model.has_tokenizer);
+  double scale = 0;
+  const double most = difference(model, model.store, File::read(fixture(name) / "logits.safetensors"), scale);
+  INFO(name << ": largest difference " << most << " of logits up to " << scale);
+  CHECK(scale > 1);
+  CHECK(most < 1e-5 * scale);
+}
+
+TEST_CASE("export, import and export give the same bytes") {
+  const std::string name = GENERATE("gpt2", "gpt2_moe");
+  const std::int64_t shard_bytes = GENERATE(std::int64_t(1) << 40, std::int64_t(20000));
+  const test::TemporaryFolder folder;
+  HuggingFaceModel first = import_ok(fixture(name));
+  const HuggingFaceExport options{.shard_bytes = shard_bytes};
+  REQUIRE(export_hugging_face(first.config.model, first.store, folder / "a", options).ok());
+  HuggingFaceModel again = import_ok(folder / "a");
+  REQUIRE(export_hugging_face(again.config.model, again.store, folder / "b", options).ok());
+  std::size_t files = 0, tensors = 0;
+  for (const auto& entry : fs::directory_iterator(folder / "a")) {
+    const std::string file = entry.path().filename();
+    CHECK(text(entry.path()) == text(fs::path(folder / "b") / file));
+    ++files;
+    if (file.ends_with(".safetensors")) tensors += File::read(entry.path()).tensors.size();
+  }
+  CHECK(files == std::size_t(std::distance(fs::directory_iterator(folder / "b"), {})));
+  CHECK((shard_bytes > 20000 ? files == 2 : files > 4));
+
+  // Every tensor is the original's, bit for bit.
+  const File original = File::read(fixture(name) / "model.safetensors");
+  std::size_t compared = 0;
+  for (const auto& entry : fs::directory_iterator(folder / "a")) {
+    if (entry.path().extension() != ".safetensors") continue;
+    const File exported = File::read(entry.path());
+    for (const auto& tensor : exported.tensors) {
+      REQUIRE(tensor.name.starts_with("transformer."));
+      std::string plain = tensor.name.substr(12);
+      if (!original.bytes.count(plain)) plain = tensor.name;
+      CHECK(original.bytes.at(plain) == exported.bytes.at(tensor.name));
+      ++compared;
+    }
+  }
+  CHECK(compared == tensors);
+}
+
+TEST_CASE("files without and with the prefix, of older buffers, a tied head, and in half precision") {
+  const File original = File::read(fixture("gpt2") / "model.safetensors");
+  const auto reference = import_ok(fixture("gpt2"));
+  auto same = [&](const Changed& changed, float tolerance) {
+    HuggingFaceModel model = import_ok(changed.folder / "");
+    for (const auto& [name, tensor] : reference.store.all()) {
+      const auto expected = tensor.memory.span<const float>(), found = model.store[name].memory.span<const float>();
+      REQUIRE(expected.size() == found.size());
+      for (std::size_t i = 0; i < found.size(); ++i)
+        if (std::abs(found[i] - expected[i]) > tolerance * std::abs(expected[i]) + tolerance * 1e-4f)
+          FAIL(name << " element " << i << ": " << found[i] << ", not " << expected[i]);
+    }
+    return model.config.train.dtype;
+  };
+  CHECK(same(Changed("gpt2",
+                     [](File& file) {
+                       for (std::size_t i = 0; i < file.tensors.size(); ++i)
+                         file.rename(file.tensors[i].name, "transformer." + file.tensors[i].name);
+                     }),
+             0) == DType::f32);
+  same(Changed("gpt2",
+               [](File& file) {
+                 file.tensors.push_back({"lm_head.weight", "F32", file["wte.weight"].shape});
+                 file.bytes["lm_head.weight"] = file.bytes["wte.weight"];
+               }),
+       0);
+  auto narrow = [](const char* dtype, const std::function<std::uint16_t(float)>& f) {
+    return [=](File& file) {
+      for (auto& tensor : file.tensors) {
+        file.bytes[tensor.name] = halves(file.values<float>(tensor.name), f);
+        tensor.dtype = dtype;
+      }
+    };
+  };
+  CHECK(same(Changed("gpt2", narrow("BF16", [](float x) { return from_f32<bf16>(x).bits; })), 0x1p-8f) == DType::bf16);
+  CHECK(same(Changed("gpt2", narrow("F16",
+                                    [](float x) {
+                                      const _Float16 half = _Float16(x);
+                                      std::uint16_t bits;
+                                      std::memcpy(&bits, &half, 2);
+                                      return bits;
+                                    })),
+             0x1p-10f) == DType::f32);
+}
+
+TEST_CASE("tensors that are missing, unknown, of another shape or type are named") {
+  const std::string name = GENERATE("gpt2", "gpt2_moe");
+  const std::string prefix = name == "gpt2" ? "" : "transformer.";
+  auto drop = [&](const std::string& tensor) {
+    return [=](File& file) { std::erase_if(file.tensors, [&](const auto& t) { return t.name == prefix + tensor; }); };
+  };
+  check_error(Changed(name, drop("h.1.attn.c_proj.bias")).error(), ExitCode::data,
+              {"model.safetensors", "expected tensor h.1.attn.c_proj.bias [24]"});
+  check_error(Changed(name,
+                      [](File& file) {
+                        file.tensors.push_back({"h.1.attn.extra", "F32", {1}});
+                        file.bytes["h.1.attn.extra"].resize(4);
+                      })
+                  .error(),
+              ExitCode::data, {"1 more: h.1.attn.extra"});
+  check_error(Changed(name,
+                      [&](File& file) {
+                        file[prefix + "wpe.weight"].shape = {24, 32};
+                      })
+                  .error(),
+              ExitCode::data, {"wpe.weight: expected [32,24]", "found F32[24,32]"});
+  check_error(Changed(name, [&](File& file) { file[prefix + "wpe.weight"].dtype = "I32"; }).error(), ExitCode::data,
+              {"wpe.weight", "found I32[32,24]"});
+  check_error(Changed(name,
+                      [&](File& file) {
+                        file[prefix + "h.1.attn.c_attn.weight"].shape = {72, 24};
+                      })
+                  .error(),
+              ExitCode::data, {"c_attn.weight: expected [24,72]"});
+  check_error(Changed(name,
+                      [&](File& file) {
+                        file.tensors.push_back({"lm_head.weight", "F32", file[prefix + "wte.weight"].shape});
+                        file.bytes["lm_head.weight"] = file.bytes[prefix + "wte.weight"];
+                        file.bytes["lm_head.weight"][0] ^= std::byte(1);
+                      })
+                  .error(),
+              ExitCode::data, {"lm_head.weight", "tied"});
+  if (name == "gpt2_moe")
+    check_error(Changed(name, drop("h.2.moe.experts.3.c_fc.weight")).error(), ExitCode::data,
+                {"h.2.moe.experts.3.c_fc.weight [24,96]"});
+}
+
+TEST_CASE("configs that are wrong are refused, however large a model they ask for") {
+  const auto [field, value, code, said] = GENERATE(table<std::string, std::string, ExitCode, std::string>({
+      {"model_type", "\"llama\"", ExitCode::config, "model_type: expected \"gpt2\""},
+      {"n_embd", "null", ExitCode::config, "n_embd"},
+      {"n_layer", "10000", ExitCode::data, "expected tensor h.3.ln_1.weight"},
+      {"vocab_size", "2147483647", ExitCode::data, "wte.weight: expected [2147483647,24]"},
+      {"n_head", "7", ExitCode::config, "n_head"},
+      {"n_layer", "-1", ExitCode::config, "n_layer"},
+      {"n_inner", "100", ExitCode::data, "c_fc.weight: expected [24,100]"},
+      {"activation_function", "\"relu\"", ExitCode::config, "activation_function: expected \"gelu_new\""},
+      {"tie_word_embeddings", "false", ExitCode::config, "tie_word_embeddings"},
+      {"scale_attn_by_inverse_layer_idx", "true", ExitCode::config, "scale_attn_by_inverse_layer_idx"},
+  }));
+  INFO(field << " = " << value);
+  check_error(Changed(
+                  "gpt2", [](File&) {},
+                  [&, f = field, v = value](nlohmann::json& config) { config[f] = nlohmann::json::parse(v); })
+                  .error(),
+              code, {said});
+  check_error(Changed(
+                  "gpt2_moe", [](File&) {},
+                  [](nlohmann::json& config) {
+                    config["num_local_experts"] = 65536;
+                    config["n_layer"] = 10000;
+                  })
+                  .error(),
+              ExitCode::data, {"h.0.moe.gate.weight"});
+}
+
+TEST_CASE("folders and indices that are wrong") {
+  const test::TemporaryFolder folder;
+  check_error(import_hugging_face(folder / "none").error(), ExitCode::data, {"no folder"});
+  check_error(import_hugging_face(folder / "").error(), ExitCode::data, {"config.json"});
+  fs::copy_file(fixture("gpt2") / "config.json", folder / "config.json");
+  check_error(import_hugging_face(folder / "").error(), ExitCode::data, {"found neither"});
+
+  HuggingFaceModel model = import_ok(fixture("gpt2"));
+  REQUIRE(export_hugging_face(model.config.model, model.store, folder / "s", {.shard_bytes = 40000}).ok());
+  const fs::path index = folder / "s/model.safetensors.index.json";
+  const auto good = nlohmann::json::parse(text(index));
+  auto with = [&](const std::function<void(nlohmann::json&)>& change) {
+    auto changed = good;
+    change(changed);
+    std::ofstream(index) << changed.dump();
+    return import_hugging_face(folder / "s").error();
+  };
+  for (const char* path : {"../model.safetensors", "/etc/passwd", "..", "", "a/b"})
+    check_error(with([&](auto& j) { j["weight_map"]["transformer.wpe.weight"] = path; }), ExitCode::data,
+                {"transformer.wpe.weight", "file in this folder"});
+  check_error(with([](auto& j) { j["weight_map"]["transformer.wpe.weight"] = 3; }), ExitCode::data, {"found '3'"});
+  check_error(with([](auto& j) { j["weight_map"]["transformer.wpe.weight"] = "none.safetensors"; }), ExitCode::data,
+              {"safetensors"});
+  check_error(with([](auto& j) { j["weight_map"].erase("transformer.wpe.weight"); }), ExitCode::data,
+              {"lists for it", "transformer.wpe.weight"});
+  check_error(with([](auto& j) { j["weight_map"]["transformer.new"] = j["weight_map"]["transformer.wpe.weight"]; }),
+              ExitCode::data, {"transformer.new"});
+  check_error(with([](auto& j) { j.erase("weight_map"); }), ExitCode::data, {"weight_map"});
+  std::ofstream(index) << std::string(100000, '[');
+  check_error(import_hugging_face(folder / "s").error(), ExitCode::data, {"weight_map"});
+  std::ofstream(index) << good.dump();
+  CHECK(import_hugging_face(folder / "s").ok());
+
+  // A header that claims more than the file holds, and one of other text.
+  for (const std::string& bytes : {std::string("\xff\xff\xff\xff\xff\xff\xff\x7f{}", 10), std::string("short"),
+                                   std::string("\2\0\0\0\0\0\0\0[]", 10)}) {
+    std::ofstream(folder / "model.safetensors", std::ios::binary) << bytes;
+    CHECK(import_hugging_face(folder / "").error().code == ExitCode::data);
+  }
+}
+
+TEST_CASE("an export needs a folder of its own and leaves nothing behind when it fails") {
+  const test::TemporaryFolder folder;
+  HuggingFaceModel model = import_ok(fixture("gpt2"));
+  folder.write("there", "a file");
+  const auto size = folder.names().size();
+  check_error(export_hugging_face(model.config.model, model.store, folder / "", {}).error(), ExitCode::config,
+              {"files in it"});
+  check_error(export_hugging_face(model.config.model, model.store, folder / "there", {}).error(), ExitCode::config,
+              {"something else"});
+  HuggingFaceExport options;
+  options.tokenizer = folder / "no-tokenizer";
+  check_error(export_hugging_face(model.config.model, model.store, folder / "out", options).error(), ExitCode::data,
+              {"vocab.json"});
+  CHECK(folder.names().size() == size);
+}
+
+TEST_CASE("a saved model is loaded at any number of ranks and evaluates to the same loss") {
+  const std::string name = GENERATE("gpt2", "gpt2_moe");
+  const test::TemporaryFolder folder;
+  HuggingFaceModel model = import_ok(fixture(name));
+  REQUIRE(save_model(folder / "run", model.config, model.store, {}).ok());
+  CHECK_FALSE(save_model(folder / "run", model.config, model.store, {}).ok());
+
+  // The tokens as a file, and the loss that the other implementation's logits give for its one window.
+  const File expected = File::read(fixture(name) / "logits.safetensors");
+  auto tokens = expected.values<std::int32_t>("tokens");
+  const auto logits = expected.values<float>("logits");
+  auto writer = data::TokenWriter::create(folder / "tokens.bin", 71, 0);
+  REQUIRE(writer.ok());
+  for (int copy = 0; copy < 5; ++copy) REQUIRE(writer->append(tokens).ok());
+  REQUIRE(writer->append(std::span(tokens).first(1)).ok());
+  REQUIRE(writer->finish().ok());
+  double loss = 0;
+  for (std::size_t s = 0; s < tokens.size(); ++s) {
+    const float* row = logits.data() + s * 71;
+    double sum = 0;
+    for (int v = 0; v < 71; ++v) sum += std::exp(double(row[v]));
+    loss += (std::log(sum) - double(row[tokens[(s + 1) % tokens.size()]])) / double(tokens.size());
+  }
+  for (int ranks : {1, 2, 4}) {
+    double found = 0;
+    std::int64_t sequences = 0;
+    const Status status = comm::run_inproc(ranks, [&](comm::Communicator& world) -> Status {
+      LANCET_ASSIGN(const auto loaded,
+                    LoadedModel::load(folder / "run", world, {.local_ranks = ranks, .threads = 1, .dtype = {}}));
+      LANCET_ASSIGN(const auto result, evaluate(*loaded, world, {.data = folder / "tokens.bin"}));
+      if (world.rank() == 0) found = result.loss, sequences = result.sequences;
+      return {};
+    });
+    if (!status.ok()) FAIL(status.error().message);
+    CHECK(sequences == 5);
+    CHECK(found == Approx(loss).epsilon(1e-6));
+  }
+}
+
+TEST_CASE("an upcycled model's experts are its FFNs and some noise of their own") {
+  HuggingFaceModel dense = import_ok(fixture("gpt2"));
+  const auto with = [&](double noise, std::uint64_t seed) {
+    return import_ok(fixture("gpt2"), Upcycle{.experts = 3, .layer_freq = 2, .noise = noise, .seed = seed});
+  };
+  HuggingFaceModel plain = with(0, 1), noisy = with(0.02, 1), same = with(0.02, 1), other = with(0.02, 2);
+  CHECK(plain.config.model.num_local_experts == 3);
+  CHECK(plain.config.model.is_moe(0));
+  CHECK_FALSE(plain.config.model.is_moe(1));
+  auto values = [](HuggingFaceModel& m, const char* name) {
+    const auto span = m.store[name].memory.span<float>();
+    return std::vector<float>(span.begin(), span.end());
+  };
+  CHECK(values(plain, "h.1.mlp.c_fc.weight") == values(dense, "h.1.mlp.c_fc.weight"));
+  for (const char* part : {"c_fc.weight", "c_fc.bias", "c_proj.weight", "c_proj.bias"}) {
+    const auto ffn = values(dense, (std::string("h.2.mlp.") + part).c_str());
+    const std::string name = std::string("h.2.moe.experts.") + part;
+    const auto copies = values(plain, name.c_str()), found = values(noisy, name.c_str());
+    REQUIRE(copies.size() == 3 * ffn.size());
+    double squares = 0, changes = 0;
+    for (std::size_t i = 0; i < copies.size(); ++i) {
+      CHECK(copies[i] == ffn[i % ffn.size()]);
+      squares += double(copies[i]) * double(copies[i]);
+      changes += std::pow(double(found[i]) - double(copies[i]), 2);
+    }
+    const bool weight = std::string(part).ends_with("weight");
+    CHECK(std::sqrt(changes / squares) == Approx(weight ? 0.02 : 0).epsilon(0.05));
+    CHECK(found == values(same, name.c_str()));
+    if (!weight) continue;
+    CHECK(found != values(other, name.c_str()));
+    CHECK(std::vector<float>(found.begin(), found.begin() + std::ptrdiff_t(ffn.size())) !=
+          std::vector<float>(found.end() - std::ptrdiff_t(ffn.size()), found.end()));
+  }
+  const auto gate = values(plain, "h.0.moe.gate.weight");
+  CHECK(std::any_of(gate.begin(), gate.end(), [](float x) { return x != 0; }));
+  check_error(import_hugging_face(fixture("gpt2_moe"), Upcycle{.experts = 2}).error(), ExitCode::config, {"dense"});
+}
