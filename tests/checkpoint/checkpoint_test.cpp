@@ -44,7 +44,7 @@ TEST_CASE("folder names and steps") {
     CHECK_FALSE(step_of(name));
 }
 
-TEST_CASE("a checkpoint comes back; those that no rule keeps go") {
+TEST_CASE("a checkpoint comes back, and those that no rule keeps go") {
   const TemporaryFolder folder;
   const fs::path at = folder / "checkpoints";
   for (const int step : {10, 20, 30, 40, 50}) REQUIRE(SmallCheckpoint().save(disk(), at, step).ok());
