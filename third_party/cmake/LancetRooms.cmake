@@ -78,33 +78,48 @@ function(lancet_test room)
                        SKIP_REGULAR_EXPRESSION "SKIPPED: ")
 endfunction()
 
-# Gives `room` the source of cost::kernel_build(): a hash of what decides the time of an op or a message. It is made anew
-# whenever one of these sources changes, so that times of other kernels are never taken for theirs.
-function(lancet_kernel_build room)
+# Sources that decide the time of an op or a message on a device; `cuda`: those of the CUDA module too.
+function(lancet_kernel_sources out cuda)
   set(files "")
   foreach(folder IN ITEMS base backend comm ops)
     file(GLOB_RECURSE found CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/${folder}/*.cpp ${CMAKE_SOURCE_DIR}/src/${folder}/*.h
-         ${CMAKE_SOURCE_DIR}/include/lancet/${folder}/*.h)
+         ${CMAKE_SOURCE_DIR}/src/${folder}/*.cu ${CMAKE_SOURCE_DIR}/src/${folder}/*.cuh ${CMAKE_SOURCE_DIR}/include/lancet/${folder}/*.h)
     list(APPEND files ${found})
   endforeach()
+  if(NOT cuda)
+    list(FILTER files EXCLUDE REGEX "/backend/cuda/|/comm/nccl/|/ops/(cuda|device)|[.]cuh?$")
+  endif()
   list(APPEND files ${CMAKE_SOURCE_DIR}/include/lancet/ir/route_layout.h)
   list(SORT files)
-  string(TOUPPER "${CMAKE_BUILD_TYPE}" type)
-  set(options "${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION} ${CMAKE_CXX_FLAGS} ${CMAKE_CXX_FLAGS_${type}}"
-              "${LANCET_KERNEL_FLAGS} ${LANCET_SANITIZE} ${LANCET_ONEDNN} ${LANCET_MPI}")
+  set(${out} "${files}" PARENT_SCOPE)
+endfunction()
+
+# OUTPUT from TEMPLATE, with a hash of FILES and OPTIONS in it. It is made anew whenever one of the files changes.
+function(lancet_hash_sources name template files options)
   string(REPLACE ";" " " options "${options}")
-  set(list ${CMAKE_BINARY_DIR}/generated/kernel_sources.txt)
+  set(list ${CMAKE_BINARY_DIR}/generated/${name}.txt)
   string(REPLACE ";" "\n" lines "${files}")
   file(CONFIGURE OUTPUT ${list} CONTENT "${lines}\n" @ONLY)
-  set(output ${CMAKE_BINARY_DIR}/generated/kernel_build.cpp)
+  set(output ${CMAKE_BINARY_DIR}/generated/${name}.cpp)
   set(script ${CMAKE_SOURCE_DIR}/third_party/cmake/KernelBuild.cmake)
-  set(template ${CMAKE_SOURCE_DIR}/src/cost/kernel_build.cpp.in)
   add_custom_command(
     OUTPUT ${output}
     COMMAND ${CMAKE_COMMAND} -DSOURCES=${list} "-DOPTIONS=${options}" -DTEMPLATE=${template} -DOUTPUT=${output} -P ${script}
     DEPENDS ${files} ${list} ${script} ${template}
     VERBATIM)
-  target_sources(lancet_${room} PRIVATE ${output})
+endfunction()
+
+# Gives `room` the source of cost::kernel_build(): a hash of what decides the time of an op or a message, so that times
+# of other kernels are never taken for theirs.
+function(lancet_kernel_build room)
+  lancet_kernel_sources(files OFF)
+  string(TOUPPER "${CMAKE_BUILD_TYPE}" type)
+  set(options "${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION} ${CMAKE_CXX_FLAGS} ${CMAKE_CXX_FLAGS_${type}}"
+              "${LANCET_KERNEL_FLAGS} ${LANCET_SANITIZE} ${LANCET_ONEDNN} ${LANCET_MPI}")
+  lancet_hash_sources(kernel_build ${CMAKE_SOURCE_DIR}/src/cost/kernel_build.cpp.in "${files}" "${options}")
+  target_sources(lancet_${room} PRIVATE ${CMAKE_BINARY_DIR}/generated/kernel_build.cpp)
+  add_custom_target(lancet_kernel_build DEPENDS ${CMAKE_BINARY_DIR}/generated/kernel_build.cpp)
+  add_dependencies(lancet_${room} lancet_kernel_build)
 endfunction()
 
 # Gives `room` the text of files as std::string_views: lancet_embed(ROOM HEADER NAMESPACE name file name file ...), where HEADER

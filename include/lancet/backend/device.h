@@ -55,7 +55,10 @@ class Stream {
 class Device {
  public:
   virtual ~Device() = default;
-  virtual std::string name() const = 0;         // "NVIDIA H200"
+  virtual std::string name() const = 0;          // "NVIDIA H200"
+  virtual std::string architecture() const = 0;  // "sm_90"
+  // The same for all processes that share the device, and no other's.
+  virtual std::string identity() const = 0;
   virtual std::int64_t free_bytes() const = 0;  // at the moment
   // The calling thread's work goes to this device. Every thread that uses streams says so first.
   virtual Status bind_thread() = 0;
@@ -70,6 +73,9 @@ class Device {
   virtual Result<std::unique_ptr<Event>> make_event() = 0;
   // Between two recorded events that have ended.
   virtual Result<double> milliseconds(Event& from, Event& to) = 0;
+  // What the calling thread puts on streams from here to end_range() carries this name in profilers.
+  virtual void begin_range(const std::string& /*name*/) {}
+  virtual void end_range() {}
 };
 
 }  // namespace lancet::backend

@@ -59,8 +59,12 @@ struct DeviceKernel {
   std::string_view op;
   Kernel (*bind)(const KernelArgs&);
   std::size_t (*workspace)(const KernelArgs&) = nullptr;
+  // False: its call waits for the stream (counts that the host must know), so it cannot be recorded into a graph.
+  bool recordable = true;
 };
 
 const CpuKernel* find_cpu_kernel(std::string_view op);  // null if there is none
+// Of the CUDA module; null if there is none.
+const DeviceKernel* find_cuda_kernel(std::string_view op);
 
 }  // namespace lancet::ops

@@ -1,0 +1,41 @@
+// What the program knows of a device that is not the CPU: its queues, its kernels, its own transport. The code lies in
+// a module that is loaded when it is asked for, so that a program that trains on the CPU needs none of its libraries.
+#pragma once
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "lancet/backend/device.h"
+#include "lancet/comm/device_transports.h"
+#include "lancet/ops/kernel.h"
+
+namespace lancet::runtime {
+
+class Accelerator {
+ public:
+  virtual ~Accelerator() = default;
+  virtual backend::Device& device() = 0;
+  // Null where the module has no kernel of this op.
+  virtual const ops::DeviceKernel* find_kernel(std::string_view op) const = 0;
+  // The transport of the device's own, NCCL. Config error: the module was built without.
+  virtual Result<std::unique_ptr<comm::DeviceCommunicator>> make_communicator(const comm::DeviceLane& lane) = 0;
+  // Times that were measured on it are good for this build alone.
+  virtual std::string build() const = 0;
+};
+
+// What a module exports as `lancet_module`, with C linkage.
+struct AcceleratorModule {
+  const char* kernel_build;  // cost::kernel_build() of the program that it belongs to
+  Result<int> (*count)();    // devices of this host that the process may use
+  Result<std::unique_ptr<Accelerator>> (*open)(int index);
+};
+
+// Loads a module for as long as the process runs. Config errors: the file is not there, a library that it needs is not,
+// or it belongs to another build of the program.
+Result<const AcceleratorModule*> load_module(const std::filesystem::path& file);
+
+// liblancet_cuda.so beside the program that runs.
+std::filesystem::path cuda_module_path();
+
+}  // namespace lancet::runtime

@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# Collects the dependencies that a machine without packages and network needs (a bare GPU machine: CUDA, CMake, a
+# compiler) into one folder, from the Debian packages installed here. There:
+#   cmake -S . -B build -DLANCET_KIT=DIR -DLANCET_MPI=OFF -DLANCET_ONEDNN=OFF && cmake --build build
+#   scripts/gpu-kit.sh DIR
+set -euo pipefail
+. "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+[ $# -eq 1 ] && [ "${1#-}" = "$1" ] || die "usage: scripts/gpu-kit.sh DIR"
+kit=$1
+[ ! -e "$kit" ] || [ -e "$kit/kit.txt" ] || [ -z "$(ls -A "$kit" 2>/dev/null)" ] ||
+  die "expected a new folder, or a kit to make anew, at $kit; found another"
+
+files_of() {  # of a package, those that match
+  dpkg -L "$1" 2>/dev/null | grep -E "$2" || die "expected the Debian package $1; scripts/install_deps.sh installs it"
+}
+# copy PACKAGE PATTERN BASE TO: BASE/x becomes TO/x
+copy() {
+  local file to
+  files_of "$1" "$2" | while read -r file; do
+    [ -f "$file" ] || continue
+    to=$kit/$4/${file#"$3"/}
+    mkdir -p "$(dirname "$to")"
+    cp -L "$file" "$to"
+  done
+}
+
+rm -rf "$kit"
+mkdir -p "$kit"
+multiarch=$(dpkg-architecture -qDEB_HOST_MULTIARCH 2>/dev/null || echo x86_64-linux-gnu)
+copy libfmt-dev '/include/' /usr/include include
+copy libspdlog-dev '/include/' /usr/include include
+copy nlohmann-json3-dev '/include/' /usr/include include
+copy libcli11-dev '/include/' /usr/include include
+copy libxxhash-dev '/include/' /usr/include include
+copy catch2 '/include/' /usr/include include
+copy catch2 '/Catch2/(Catch|ParseAndAddCatchTests|CatchAddTests)\.cmake$' /usr/lib/cmake/Catch2 cmake
+copy libpcre2-dev '/include/pcre2\.h$' /usr/include include
+copy libpcre2-dev '/libpcre2-8\.a$' "/usr/lib/$multiarch" lib
+
+{
+  echo "Dependencies of this project, as packaged by Debian:"
+  dpkg-query -W -f '${Package} ${Version}\n' libfmt-dev libspdlog-dev nlohmann-json3-dev libcli11-dev libxxhash-dev catch2 libpcre2-dev
+} >"$kit/kit.txt"
+size=$(du -sm "$kit" | cut -f1)
+[ "$size" -lt 40 ] || die "expected a kit under 40 MB, found $size MB in $kit"
+note "$kit: $size MB"

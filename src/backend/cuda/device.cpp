@@ -1,0 +1,147 @@
+#include "lancet/backend/cuda/device.h"
+
+#include <cudaTypedefs.h>
+#include <fmt/format.h>
+#include <nvtx3/nvToolsExt.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "backend/cuda/check.h"
+#include "backend/cuda/delay.h"
+#include "backend/cuda/stream.h"
+
+namespace lancet::backend::cuda {
+namespace {
+
+std::string version_text(int version) { return fmt::format("{}.{}", version / 1000, version % 1000 / 10); }
+
+Error without_driver(cudaError_t error) {
+  int driver = 0, runtime = 0;
+  cudaDriverGetVersion(&driver);
+  cudaRuntimeGetVersion(&runtime);
+  if (error == cudaErrorInsufficientDriver || error == cudaErrorStubLibrary)
+    return config_error(fmt::format("device: expected an NVIDIA driver for CUDA {}, found {}", version_text(runtime),
+                                    driver > 0 ? "one for CUDA " + version_text(driver) : std::string("none")));
+  if (error == cudaErrorNoDevice)
+    return config_error("device: expected a GPU that this process may use (CUDA_VISIBLE_DEVICES), found none");
+  return config_error(fmt::format("device: expected a working NVIDIA driver, found: {} ({})", cudaGetErrorString(error),
+                                  cudaGetErrorName(error)));
+}
+
+class CudaEvent final : public Event {
+ public:
+  static Result<std::unique_ptr<Event>> make() {
+    auto event = std::make_unique<CudaEvent>();
+    LANCET_TRY(check(cudaEventCreate(&event->event_), "cudaEventCreate"));
+    return std::unique_ptr<Event>(std::move(event));
+  }
+  ~CudaEvent() override {
+    if (event_) cudaEventDestroy(event_);
+  }
+  cudaEvent_t native() const { return event_; }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
+class CudaDevice final : public Device {
+ public:
+  static Result<std::unique_ptr<Device>> open(int index) {
+    auto device = std::make_unique<CudaDevice>();
+    device->index_ = index;
+    LANCET_TRY(check(cudaSetDevice(index), "cudaSetDevice"));
+    LANCET_TRY(check(cudaGetDeviceProperties(&device->properties_, index), "cudaGetDeviceProperties"));
+    LANCET_TRY(device->check_architecture());
+    LANCET_ASSIGN(device->flags_, FlagCalls::find());
+    // Least urgent first: a smaller number is more urgent.
+    LANCET_TRY(check(cudaDeviceGetStreamPriorityRange(&device->least_urgent_, &device->most_urgent_),
+                     "cudaDeviceGetStreamPriorityRange"));
+    return std::unique_ptr<Device>(std::move(device));
+  }
+
+  std::string name() const override { return properties_.name; }
+  std::string architecture() const override { return fmt::format("sm_{}{}", properties_.major, properties_.minor); }
+  std::string identity() const override {
+    std::string text;
+    for (char byte : properties_.uuid.bytes) text += fmt::format("{:02x}", static_cast<unsigned char>(byte));
+    return text;
+  }
+  std::int64_t free_bytes() const override {
+    std::size_t free = 0, total = 0;
+    return cudaMemGetInfo(&free, &total) == cudaSuccess ? static_cast<std::int64_t>(free) : 0;
+  }
+  Status bind_thread() override { return check(cudaSetDevice(index_), "cudaSetDevice"); }
+
+  Result<std::byte*> allocate(std::size_t bytes) override {
+    void* memory = nullptr;
+    const cudaError_t error = cudaMalloc(&memory, bytes);
+    if (error == cudaErrorMemoryAllocation) {
+      cudaGetLastError();  // it is not to come up again in the next call
+      return config_error(fmt::format("expected {} bytes of memory on {}, found {} free", bytes, name(), free_bytes()));
+    }
+    LANCET_TRY(check(error, "cudaMalloc"));
+    return static_cast<std::byte*>(memory);
+  }
+  void free(std::byte* memory) override { cudaFree(memory); }
+
+  Result<std::byte*> allocate_host(std::size_t bytes) override {
+    void* memory = nullptr;
+    const cudaError_t error = cudaHostAlloc(&memory, bytes, cudaHostAllocPortable | cudaHostAllocMapped);
+    if (error == cudaErrorMemoryAllocation) {
+      cudaGetLastError();
+      return config_error(fmt::format("expected {} bytes of host memory that can be locked, found less", bytes));
+    }
+    LANCET_TRY(check(error, "cudaHostAlloc"));
+    std::fill_n(static_cast<std::byte*>(memory), bytes, std::byte{});
+    return static_cast<std::byte*>(memory);
+  }
+  void free_host(std::byte* memory) override { cudaFreeHost(memory); }
+
+  Result<std::unique_ptr<Stream>> make_stream(bool urgent) override {
+    return cuda::make_stream(flags_, urgent ? most_urgent_ : least_urgent_);
+  }
+  Result<std::unique_ptr<Event>> make_event() override { return CudaEvent::make(); }
+  Result<double> milliseconds(Event& from, Event& to) override {
+    float time = 0;
+    LANCET_TRY(check(cudaEventElapsedTime(&time, native_event(from), native_event(to)), "cudaEventElapsedTime"));
+    return double(time);
+  }
+  void begin_range(const std::string& name) override { nvtxRangePushA(name.c_str()); }
+  void end_range() override { nvtxRangePop(); }
+
+ private:
+  Status check_architecture() const {
+    const cudaError_t error = has_code();
+    if (error == cudaErrorNoKernelImageForDevice || error == cudaErrorInvalidDeviceFunction) {
+      cudaGetLastError();
+      return config_error(
+          fmt::format("device: expected a GPU that code for the architectures {} runs on (CMAKE_CUDA_ARCHITECTURES of "
+                      "this build), found {} of {}.{}",
+                      LANCET_CUDA_ARCHITECTURES, name(), properties_.major, properties_.minor));
+    }
+    return check(error, "cudaFuncGetAttributes");
+  }
+
+  int index_ = 0, least_urgent_ = 0, most_urgent_ = 0;
+  cudaDeviceProp properties_{};
+  FlagCalls flags_;
+};
+
+}  // namespace
+
+cudaEvent_t native_event(Event& event) { return static_cast<CudaEvent&>(event).native(); }
+
+Result<int> count_devices() {
+  // Lanes that wait for flags must not share a hardware queue with those that set them.
+  ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+  int count = 0;
+  const cudaError_t error = cudaGetDeviceCount(&count);
+  if (error != cudaSuccess) return without_driver(error);
+  if (count == 0) return without_driver(cudaErrorNoDevice);
+  return count;
+}
+
+Result<std::unique_ptr<Device>> open_device(int index) { return CudaDevice::open(index); }
+
+}  // namespace lancet::backend::cuda

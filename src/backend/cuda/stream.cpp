@@ -1,0 +1,106 @@
+#include "backend/cuda/stream.h"
+
+#include <fmt/format.h>
+
+#include "backend/cuda/check.h"
+#include "backend/cuda/delay.h"
+
+namespace lancet::backend::cuda {
+namespace {
+
+template <class Function>
+bool find_call(const char* name, Function& function) {
+  void* found = nullptr;
+  cudaDriverEntryPointQueryResult result{};
+  const cudaError_t error = cudaGetDriverEntryPointByVersion(name, &found, 11070, cudaEnableDefault, &result);
+  if (error != cudaSuccess || result != cudaDriverEntryPointSuccess) return false;
+  function = reinterpret_cast<Function>(found);
+  return true;
+}
+
+Status check_driver(CUresult error, const char* what) {
+  if (error == CUDA_SUCCESS) return {};
+  return internal_error(fmt::format("{}: driver error {}", what, static_cast<int>(error)));
+}
+
+class CudaGraph final : public Graph {
+ public:
+  explicit CudaGraph(cudaGraphExec_t graph) : graph_(graph) {}
+  ~CudaGraph() override { cudaGraphExecDestroy(graph_); }
+  cudaGraphExec_t native() const { return graph_; }
+
+ private:
+  cudaGraphExec_t graph_;
+};
+
+class CudaStream final : public Stream {
+ public:
+  CudaStream(cudaStream_t stream, const FlagCalls& flags) : stream_(stream), flags_(flags) {}
+  ~CudaStream() override { cudaStreamDestroy(stream_); }
+
+  Status copy(void* to, const void* from, std::size_t bytes) override {
+    if (bytes == 0) return {};
+    return check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream_), "cudaMemcpyAsync");
+  }
+  Status zero(void* memory, std::size_t bytes) override {
+    if (bytes == 0) return {};
+    return check(cudaMemsetAsync(memory, 0, bytes, stream_), "cudaMemsetAsync");
+  }
+  // The write is behind a fence, so whoever sees the flag sees what came before it.
+  Status signal(Flag* flag) override {
+    return check_driver(flags_.write(stream_, address(flag), 1, CU_STREAM_WRITE_VALUE_DEFAULT), "cuStreamWriteValue32");
+  }
+  Status wait(Flag* flag) override {
+    return check_driver(flags_.wait(stream_, address(flag), 1, CU_STREAM_WAIT_VALUE_EQ), "cuStreamWaitValue32");
+  }
+  Status record(Event& event) override {
+    return check(cudaEventRecord(native_event(event), stream_), "cudaEventRecord");
+  }
+  Status delay(double milliseconds) override { return cuda::delay(milliseconds, stream_); }
+
+  // Of this thread alone: other lanes may allocate and synchronize meanwhile.
+  Status begin_capture() override {
+    return check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
+  }
+  Result<std::unique_ptr<Graph>> end_capture() override {
+    cudaGraph_t graph = nullptr;
+    cudaGraphExec_t executable = nullptr;
+    if (const Status ended = check(cudaStreamEndCapture(stream_, &graph), "cudaStreamEndCapture"); !ended.ok()) {
+      cudaGetLastError();  // the stream itself is sound again
+      return ended.error();
+    }
+    const cudaError_t error = cudaGraphInstantiate(&executable, graph, 0);
+    cudaGraphDestroy(graph);
+    LANCET_TRY(check(error, "cudaGraphInstantiate"));
+    LANCET_TRY(check(cudaGraphUpload(executable, stream_), "cudaGraphUpload"));
+    return std::unique_ptr<Graph>(std::make_unique<CudaGraph>(executable));
+  }
+  Status launch(Graph& graph) override {
+    return check(cudaGraphLaunch(static_cast<CudaGraph&>(graph).native(), stream_), "cudaGraphLaunch");
+  }
+  Status synchronize() override { return check(cudaStreamSynchronize(stream_), "the stream's work"); }
+  void* native() override { return stream_; }
+
+ private:
+  static CUdeviceptr address(Flag* flag) { return reinterpret_cast<CUdeviceptr>(flag); }
+  cudaStream_t stream_;
+  FlagCalls flags_;
+};
+
+}  // namespace
+
+Result<FlagCalls> FlagCalls::find() {
+  FlagCalls calls;
+  if (!find_call("cuStreamWriteValue32", calls.write) || !find_call("cuStreamWaitValue32", calls.wait))
+    return config_error(
+        "device: expected a driver with cuStreamWriteValue32 and cuStreamWaitValue32, found one without");
+  return calls;
+}
+
+Result<std::unique_ptr<Stream>> make_stream(const FlagCalls& flags, int priority) {
+  cudaStream_t stream = nullptr;
+  LANCET_TRY(check(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, priority), "cudaStreamCreate"));
+  return std::unique_ptr<Stream>(std::make_unique<CudaStream>(stream, flags));
+}
+
+}  // namespace lancet::backend::cuda

@@ -1,0 +1,24 @@
+// Streams of CUDA, and the driver's calls for flags.
+#pragma once
+#include <cudaTypedefs.h>
+#include <cuda_runtime.h>
+
+#include <memory>
+
+#include "lancet/backend/device.h"
+
+namespace lancet::backend::cuda {
+
+// The driver's calls, found when they are needed: a module linked to the driver's library would not load without it.
+struct FlagCalls {
+  PFN_cuStreamWriteValue32_v11070 write = nullptr;
+  PFN_cuStreamWaitValue32_v11070 wait = nullptr;
+  // Config error: a driver without them.
+  static Result<FlagCalls> find();
+};
+
+Result<std::unique_ptr<Stream>> make_stream(const FlagCalls& flags, int priority);
+cudaEvent_t native_event(Event& event);
+inline cudaStream_t native_stream(Stream& stream) { return static_cast<cudaStream_t>(stream.native()); }
+
+}  // namespace lancet::backend::cuda

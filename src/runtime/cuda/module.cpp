@@ -1,0 +1,36 @@
+// The one door of the CUDA module.
+#include "lancet/backend/cuda/device.h"
+#include "lancet/cost/costs.h"
+#include "lancet/runtime/accelerator.h"
+
+namespace lancet::runtime {
+
+std::string_view cuda_build();  // generated
+
+namespace {
+
+class CudaAccelerator final : public Accelerator {
+ public:
+  explicit CudaAccelerator(std::unique_ptr<backend::Device> device) : device_(std::move(device)) {}
+  backend::Device& device() override { return *device_; }
+  const ops::DeviceKernel* find_kernel(std::string_view op) const override { return ops::find_cuda_kernel(op); }
+  Result<std::unique_ptr<comm::DeviceCommunicator>> make_communicator(const comm::DeviceLane&) override {
+    return config_error("comm.transport: expected another transport than nccl, which is not built yet");
+  }
+  std::string build() const override { return std::string(cuda_build()); }
+
+ private:
+  std::unique_ptr<backend::Device> device_;
+};
+
+Result<std::unique_ptr<Accelerator>> open(int index) {
+  LANCET_ASSIGN(auto device, backend::cuda::open_device(index));
+  return std::unique_ptr<Accelerator>(std::make_unique<CudaAccelerator>(std::move(device)));
+}
+
+}  // namespace
+}  // namespace lancet::runtime
+
+extern "C" __attribute__((visibility("default"))) const lancet::runtime::AcceleratorModule lancet_module;
+const lancet::runtime::AcceleratorModule lancet_module = {lancet::cost::kernel_build().data(),
+                                                          lancet::backend::cuda::count_devices, lancet::runtime::open};

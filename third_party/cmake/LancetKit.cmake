@@ -1,0 +1,23 @@
+# The dependencies from the folder that scripts/gpu-kit.sh collected, under the names of their packages.
+if(NOT EXISTS ${LANCET_KIT}/kit.txt)
+  message(FATAL_ERROR "LANCET_KIT: expected a folder that scripts/gpu-kit.sh made, found no kit.txt in ${LANCET_KIT}")
+endif()
+
+function(lancet_kit_target name)
+  cmake_parse_arguments(ARG "" "" "DEFINES;LINKS" ${ARGN})
+  add_library(${name} INTERFACE IMPORTED GLOBAL)
+  target_include_directories(${name} SYSTEM INTERFACE ${LANCET_KIT}/include)
+  target_compile_definitions(${name} INTERFACE ${ARG_DEFINES})
+  target_link_libraries(${name} INTERFACE ${ARG_LINKS})
+endfunction()
+
+lancet_kit_target(fmt::fmt DEFINES FMT_HEADER_ONLY)
+lancet_kit_target(spdlog::spdlog DEFINES SPDLOG_FMT_EXTERNAL LINKS fmt::fmt Threads::Threads)
+lancet_kit_target(nlohmann_json::nlohmann_json)
+lancet_kit_target(CLI11::CLI11)
+lancet_kit_target(PkgConfig::PCRE2 DEFINES PCRE2_STATIC LINKS ${LANCET_KIT}/lib/libpcre2-8.a)
+# xxHash is header-only and looked for by no package: base takes it from the folder that fmt gave.
+if(LANCET_TESTS)
+  lancet_kit_target(Catch2::Catch2)
+  list(APPEND CMAKE_MODULE_PATH ${LANCET_KIT}/cmake)
+endif()
