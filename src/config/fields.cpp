@@ -18,7 +18,7 @@ constexpr std::array<std::string_view, 2> non_finite_words = {"stop", "skip"};
 constexpr std::array<std::string_view, 4> schedule_words = {"constant", "linear", "cosine", "wsd"};
 constexpr std::array<std::string_view, 7> policy_words = {"sequential", "expert_pipeline", "peer_groups", "dw",
                                                           "partition",  "lancet",          "auto"};
-constexpr std::array<std::string_view, 3> transport_words = {"auto", "mpi", "self"};
+constexpr std::array<std::string_view, 5> transport_words = {"auto", "mpi", "self", "nccl", "emulated"};
 constexpr std::array<std::string_view, 2> device_words = {"cpu", "cuda"};
 constexpr std::array<std::string_view, 2> dtype_words = {"fp32", "bf16"};
 static_assert(int(DType::f32) == 0 && int(DType::bf16) == 1, "dtype_words follows DType");
@@ -128,13 +128,14 @@ constexpr Field table[] = {
     ROW(overlap.reach, between(-1, 1e6), "exactly so many groups before and after each MoE layer in its range; -1: what pays"),
     ROW(overlap.profile, any(), "file of measured op and communication times; empty: ~/.cache/lancet/profile.json"),
     ROW(comm.timeout_s, between(0.001, most_seconds), "a rank that waits longer than this ends the job"),
-    ROW(comm.transport, any(), "auto: mpi under a launcher, self (one rank) without"),
+    ROW(comm.transport, any(), "auto: mpi under a launcher (between GPUs nccl), self (one rank) without"),
+    ROW(comm.max_ctas, between(0, 64), "thread blocks of a GPU that a collective of nccl may take; 0: its own choice"),
     ROW(log.interval, between(1, most_steps), "steps between step lines; metrics.jsonl has every step"),
     ROW(log.run_dir, any(), "folder for the run's files; empty: runs/<name of this file>"),
     ROW(log.peak_tflops, above_zero(1e9), "peak of one device for MFU; null: known or measured"),
     ROW(log.trace, between(0, most_steps), "the step whose timeline goes into trace.json, which opens in Perfetto; 0: none"),
     ROW(log.tensorboard, any(), "write the numbers of metrics.jsonl to a TensorBoard event file in the run folder, too"),
-    ROW(device, any(), ""),
+    ROW(device, any(), "cuda: a GPU a rank; the program must have been built with CUDA"),
     ROW(threads, between(0, 1024), "CPU threads a rank; 0: cores / ranks on this machine"),
 };
 // clang-format on

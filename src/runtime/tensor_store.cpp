@@ -1,12 +1,15 @@
 #include "lancet/runtime/tensor_store.h"
 
+#include <algorithm>
 #include <cstring>
+#include <new>
 
 namespace lancet::runtime {
 
 namespace {
 
 constexpr std::size_t alignment = 64;
+constexpr std::size_t staging_bytes = 16 << 20;  // some milliseconds of the bus
 std::size_t aligned(std::size_t bytes) { return (bytes + alignment - 1) / alignment * alignment; }
 
 bool is_stored(const ir::Tensor& tensor) {
@@ -27,6 +30,11 @@ void check_range(const NamedTensor& tensor, std::size_t offset, std::size_t byte
 
 }  // namespace
 
+void TensorStore::place_on(backend::Device& device) {
+  LANCET_CHECK(tensors_.empty(), "a store is placed before it holds tensors");
+  staging_ = std::make_unique<Staging>(Staging{&device, nullptr, {}});
+}
+
 void TensorStore::add(const ir::Program& program) {
   std::vector<const ir::Tensor*> fresh;
   std::size_t bytes = 0;
@@ -40,12 +48,70 @@ void TensorStore::add(const ir::Program& program) {
     }
   }
   if (fresh.empty()) return;
-  std::byte* next = blocks_.emplace_back(backend::cpu::Buffer::zeroed(bytes)).as<std::byte>();
+  if (staging_) {
+    auto block = Block::on_device(*staging_->device, bytes);
+    if (!block.ok()) throw std::bad_alloc();
+    blocks_.push_back(*std::move(block));
+  } else {
+    blocks_.push_back(Block::on_host(bytes));
+  }
+  const Status zeroed = zero(blocks_.back());
+  LANCET_CHECK(zeroed.ok(), "{}", zeroed.error().message);
+  std::byte* next = blocks_.back().start();
   for (const ir::Tensor* tensor : fresh) {
     const auto size = static_cast<std::size_t>(ir::bytes(tensor->type));
     tensors_.emplace(tensor->name, NamedTensor{tensor->kind, tensor->type, tensor->local, {next, size}});
     next += aligned(size);
   }
+}
+
+Status TensorStore::zero(const Block& block) {
+  if (!staging_) {
+    if (block.bytes() > 0) std::memset(block.start(), 0, block.bytes());
+    return {};
+  }
+  LANCET_TRY(staging_->device->bind_thread());
+  if (!staging_->stream) {
+    LANCET_ASSIGN(staging_->stream, staging_->device->make_stream(false));
+    LANCET_ASSIGN(staging_->memory, Block::page_locked(*staging_->device, staging_bytes));
+  }
+  LANCET_TRY(staging_->stream->zero(block.start(), block.bytes()));
+  return staging_->stream->synchronize();
+}
+
+template <class Copy>
+Status TensorStore::stage(const NamedTensor& tensor, std::size_t offset, std::size_t bytes, const Copy& copy) const {
+  check_range(tensor, offset, bytes);
+  if (staging_) LANCET_TRY(staging_->device->bind_thread());
+  const std::size_t piece = staging_ ? staging_bytes : bytes;
+  for (std::size_t done = 0; done < bytes; done += piece)
+    LANCET_TRY(copy(tensor.memory.start + offset + done, done, std::min(piece, bytes - done)));
+  return {};
+}
+
+Status TensorStore::read(const NamedTensor& tensor, std::size_t offset, std::span<std::byte> to) const {
+  return stage(tensor, offset, to.size(), [&](const std::byte* from, std::size_t at, std::size_t bytes) -> Status {
+    if (!staging_) {
+      std::memcpy(to.data() + at, from, bytes);
+      return {};
+    }
+    LANCET_TRY(staging_->stream->copy(staging_->memory.start(), from, bytes));
+    LANCET_TRY(staging_->stream->synchronize());
+    std::memcpy(to.data() + at, staging_->memory.start(), bytes);
+    return {};
+  });
+}
+
+Status TensorStore::write(const NamedTensor& tensor, std::size_t offset, std::span<const std::byte> from) {
+  return stage(tensor, offset, from.size(), [&](std::byte* to, std::size_t at, std::size_t bytes) -> Status {
+    if (!staging_) {
+      std::memcpy(to, from.data() + at, bytes);
+      return {};
+    }
+    std::memcpy(staging_->memory.start(), from.data() + at, bytes);
+    LANCET_TRY(staging_->stream->copy(to, staging_->memory.start(), bytes));
+    return staging_->stream->synchronize();
+  });
 }
 
 NamedTensor& TensorStore::operator[](std::string_view name) {
@@ -57,18 +123,6 @@ NamedTensor& TensorStore::operator[](std::string_view name) {
 NamedTensor* TensorStore::find(std::string_view name) {
   const auto it = tensors_.find(name);
   return it == tensors_.end() ? nullptr : &it->second;
-}
-
-Status TensorStore::read(const NamedTensor& tensor, std::size_t offset, std::span<std::byte> to) const {
-  check_range(tensor, offset, to.size());
-  std::memcpy(to.data(), tensor.memory.start + offset, to.size());
-  return {};
-}
-
-Status TensorStore::write(const NamedTensor& tensor, std::size_t offset, std::span<const std::byte> from) {
-  check_range(tensor, offset, from.size());
-  std::memcpy(tensor.memory.start + offset, from.data(), from.size());
-  return {};
 }
 
 std::int64_t TensorStore::bytes(ir::TensorKind kind) const {

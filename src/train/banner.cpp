@@ -24,7 +24,7 @@ ProductFlops product_flops(const ir::Program& program) {
 }
 
 std::string banner(const config::Config& config, int ranks, int threads, const comm::WireReport& wire,
-                   const MemoryPlan& memory, const Peak& peak) {
+                   const MemoryPlan& memory, const Peak& peak, runtime::Accelerator* accelerator) {
   const config::Model& model = config.model;
   const auto count = model::count_parameters(model, ranks);
   const config::Train& train = config.train;
@@ -36,8 +36,11 @@ std::string banner(const config::Config& config, int ranks, int threads, const c
   text += fmt::format("batch      {} tokens a step: {} ranks x {} sequences x {} tokens x {} micro batches\n",
                       ranks * train.micro_batch_size * train.seq_len * train.gradient_accumulation_steps, ranks,
                       train.micro_batch_size, train.seq_len, train.gradient_accumulation_steps);
-  text += fmt::format("device     cpu, {} thread{} a rank, {}\n", threads, threads == 1 ? "" : "s",
-                      train.dtype == DType::bf16 ? "bf16 with fp32 masters" : "fp32");
+  const std::string device = accelerator
+                                 ? accelerator->device().name() + " (" + accelerator->device().architecture() + ")"
+                                 : fmt::format("cpu, {} thread{}", threads, threads == 1 ? "" : "s");
+  text +=
+      fmt::format("device     {} a rank, {}\n", device, train.dtype == DType::bf16 ? "bf16 with fp32 masters" : "fp32");
   text += comm::to_string(wire) + "\n";
   if (peak.flops > 0)
     text += fmt::format(

@@ -7,6 +7,7 @@
 #include "lancet/config/config.h"
 #include "lancet/ir/plan.h"
 #include "lancet/planner/planner.h"
+#include "lancet/runtime/accelerator.h"
 
 namespace lancet::train {
 
@@ -23,7 +24,7 @@ struct Peak {
 };
 
 std::string banner(const config::Config& config, int ranks, int threads, const comm::WireReport& wire,
-                   const MemoryPlan& memory, const Peak& peak);
+                   const MemoryPlan& memory, const Peak& peak, runtime::Accelerator* accelerator);
 
 // The plan that runs: policy, prediction, schedule, and why it is another than the one asked for. A report without
 // policies says nothing of them.

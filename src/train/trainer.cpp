@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "banner.h"
+#include "device.h"
 #include "lancet/backend/cpu/matmul.h"
 #include "lancet/base/log.h"
 #include "lancet/runtime/peak.h"
@@ -55,7 +56,9 @@ class TrainerImpl final : public Trainer {
     memory_.process = resident_bytes();
     LANCET_TRY(agree(world_, config::check(config_, world_.size())));
     LANCET_TRY(check_same_config());
-    LANCET_TRY(agree(world_, check_place()));
+    LANCET_TRY(agree(world_, check_transport(config_, world_)));
+    LANCET_ASSIGN(owned_accelerator_, open_accelerator(config_, world_));
+    accelerator_ = options_.accelerator ? options_.accelerator : owned_accelerator_.get();
     LANCET_TRY(agree(world_, open_data()));
     LANCET_TRY(make_lanes());
     LANCET_ASSIGN(wire_, comm::measure_wire(world_));
@@ -64,7 +67,7 @@ class TrainerImpl final : public Trainer {
     predicted_ms_ = predicted_ms();
     LANCET_TRY(agree(world_, allocate()));
     LANCET_TRY(bind());
-    initialize_weights(config_, world_.rank(), world_.size(), store_);
+    LANCET_TRY(initialize_weights(config_, world_.rank(), world_.size(), store_));
     flops_ = product_flops(update_.executor->plan().program);
     return {};
   }
@@ -81,6 +84,7 @@ class TrainerImpl final : public Trainer {
       BoundPlan& plan = plan_of(micro);
       LANCET_TRY(fill(batches(), plan, step, micro));
       const bool traced = micro + 1 == accumulation && step + 1 == config_.log.trace;
+      if (traced) plan.executor->time_next_run();
       if (traced) LANCET_TRY(world_.barrier());  // the ranks' clocks start together
       LANCET_TRY(plan.executor->run());
       add_up(plan, record);
@@ -117,7 +121,7 @@ class TrainerImpl final : public Trainer {
   }
 
   Result<std::vector<std::int32_t>> generate(std::vector<std::int32_t> prompt, std::int64_t count) override {
-    LANCET_ASSIGN(const auto decoder, Decoder::create(config_, world_, store_, executor_options(nullptr)));
+    LANCET_ASSIGN(const auto decoder, Decoder::create(config_, world_, store_, executor_options({})));
     GenerateOptions options{
         .sampling = {.seed = static_cast<std::uint64_t>(config_.train.seed)}, .max_tokens = count, .slide = true};
     std::vector<std::int32_t> ids = prompt;
@@ -144,7 +148,7 @@ class TrainerImpl final : public Trainer {
   runtime::Executor& executor() override { return *update_.executor; }
 
   std::string banner() const override {
-    std::string text = train::banner(config_, world_.size(), threads_, wire_, memory_, peak_) + "\n" +
+    std::string text = train::banner(config_, world_.size(), threads_, wire_, memory_, peak_, accelerator_) + "\n" +
                        describe_plan(plans_.update, plans_.report);
     if (const std::string warning = comm::slow_wire_warning(wire_); !warning.empty()) text += "\n" + warning;
     return text;
@@ -185,22 +189,6 @@ class TrainerImpl final : public Trainer {
                      : Status(config_error("expected the same config on all ranks, found another than rank 0's")));
   }
 
-  // What the config asks of the machine that this program or this start cannot give.
-  Status check_place() const {
-    if (config_.device != config::Device::cpu)
-      return config_error(fmt::format("device: expected cpu, the only backend of this program, found {}",
-                                      config::name(config_.device)));
-    const std::string transport = world_.transport();
-    const bool asks_mpi = config_.comm.transport == config::Transport::mpi,
-               asks_self = config_.comm.transport == config::Transport::self;
-    if (asks_mpi && transport == "self")
-      return config_error(
-          "comm.transport: expected a start by mpirun or srun with several ranks for mpi, found one rank alone");
-    if (asks_self && world_.size() > 1)
-      return config_error(fmt::format("comm.transport: expected one rank for self, found {}", world_.size()));
-    return {};
-  }
-
   Status open_data() {
     if (options_.batches) return {};
     LANCET_TRY(config::check_data(config_));
@@ -219,6 +207,9 @@ class TrainerImpl final : public Trainer {
       communicator->set_timeout(std::chrono::milliseconds(static_cast<std::int64_t>(config_.comm.timeout_s * 1000)));
       communicator->set_name(std::string(ir::name(lane)));
       lanes_[static_cast<std::size_t>(lane)] = std::move(communicator);
+    }
+    if (accelerator_) {
+      LANCET_ASSIGN(device_lanes_, make_device_lanes(config_, *accelerator_, lanes_));
     }
     return {};
   }
@@ -243,16 +234,26 @@ class TrainerImpl final : public Trainer {
     if (plans_.micro) memory_.arena = std::max(memory_.arena, plans_.micro->arena_bytes);
     if (plans_.evaluate) memory_.arena = std::max(memory_.arena, plans_.evaluate->arena_bytes);
     memory_.staging = staging_bytes(config_, plans_.update.program, world_.size());
-    const std::int64_t needed = memory_.parameters + memory_.state + memory_.arena + memory_.staging;
-    const auto available = available_bytes();
-    if (available && needed > *available / options_.local_ranks)
+    // Checkpoints are staged on the host, whatever the device.
+    const std::int64_t needed =
+        memory_.parameters + memory_.state + memory_.arena + (accelerator_ ? 0 : memory_.staging);
+    auto available = available_bytes();
+    if (available) *available /= options_.local_ranks;
+    if (accelerator_) available = accelerator_->device().free_bytes();
+    const std::string place = accelerator_ ? " on " + accelerator_->device().name() : "";
+    if (available && needed > *available)
       return config_error(fmt::format(
-          "expected {} MB of free memory a rank ({} parameters, {} optimizer, {} activations, {} for saving), found {} "
+          "expected {} MB of free memory a rank{} ({} parameters, {} optimizer, {} activations, {} for saving), found {} "
           "MB",
-          needed / 1'000'000, memory_.parameters / 1'000'000, memory_.state / 1'000'000, memory_.arena / 1'000'000,
-          memory_.staging / 1'000'000, *available / options_.local_ranks / 1'000'000));
+          needed / 1'000'000, place, memory_.parameters / 1'000'000, memory_.state / 1'000'000,
+          memory_.arena / 1'000'000, accelerator_ ? 0 : memory_.staging / 1'000'000, *available / 1'000'000));
     try {
-      arena_ = backend::cpu::Buffer::raw(static_cast<std::size_t>(memory_.arena));
+      if (accelerator_) {
+        store_.place_on(accelerator_->device());
+        LANCET_ASSIGN(arena_, runtime::Block::on_device(accelerator_->device(), std::size_t(memory_.arena)));
+      } else {
+        arena_ = runtime::Block::on_host(static_cast<std::size_t>(memory_.arena));
+      }
       store_.add(plans_.update.program);
       if (plans_.micro) store_.add(plans_.micro->program);
     } catch (const std::bad_alloc&) {
@@ -281,16 +282,20 @@ class TrainerImpl final : public Trainer {
     return {};
   }
 
-  // arena: shared with other executors; null: the executor's own.
-  runtime::ExecutorOptions executor_options(const backend::cpu::Buffer* arena) const {
+  // arena: shared with other executors; empty: the executor's own.
+  runtime::ExecutorOptions executor_options(const runtime::Memory& arena) const {
     runtime::ExecutorOptions options{.threads = threads_, .communicators = {}, .arena = arena};
-    for (std::size_t lane = 0; lane < ir::lane_count; ++lane) options.communicators[lane] = lanes_[lane].get();
+    options.accelerator = accelerator_;
+    for (std::size_t lane = 0; lane < ir::lane_count; ++lane) {
+      options.communicators[lane] = lanes_[lane].get();
+      options.device_communicators[lane] = device_lanes_[lane].get();
+    }
     return options;
   }
 
   Result<BoundPlan> bind(const ir::Plan& plan) {
     BoundPlan bound;
-    LANCET_ASSIGN(bound.executor, runtime::Executor::create(plan, store_, executor_options(&arena_)));
+    LANCET_ASSIGN(bound.executor, runtime::Executor::create(plan, store_, executor_options(arena_.memory())));
     runtime::Executor& executor = *bound.executor;
     auto ids = [&](const char* name) {
       const ops::TensorView view = executor.input(name);
@@ -358,10 +363,15 @@ class TrainerImpl final : public Trainer {
   // A rank whose data cannot be read must not leave its own lanes in a collective: it aborts them.
   Status fill(Batches& batches, BoundPlan& plan, std::int64_t step, int micro) {
     Status status = batches.fill(step, micro, plan.tokens, plan.targets);
-    if (!status.ok())
-      for (auto& lane : lanes_)
-        if (lane) lane->abort(status.error().message);
+    if (!status.ok()) abort_lanes(status.error().message);
     return status;
+  }
+
+  void abort_lanes(const std::string& why) {
+    for (auto& lane : lanes_)
+      if (lane) lane->abort(why);
+    for (auto& lane : device_lanes_)
+      if (lane) lane->abort(why);
   }
 
   void add_up(const BoundPlan& plan, StepRecord& record) {
@@ -458,12 +468,16 @@ class TrainerImpl final : public Trainer {
   comm::WireReport wire_;
   Peak peak_;
   ProductFlops flops_;
+  // Null: the CPU. The lanes, the store, the arena and the executors end before it.
+  std::unique_ptr<runtime::Accelerator> owned_accelerator_;
+  runtime::Accelerator* accelerator_ = nullptr;
   std::array<std::unique_ptr<comm::Communicator>, ir::lane_count> lanes_;
+  DeviceLanes device_lanes_;
   std::optional<data::Tokenizer> tokenizer_;
   std::unique_ptr<Batches> batches_;
   std::optional<Evaluation> evaluation_;
   runtime::TensorStore store_;
-  backend::cpu::Buffer arena_;
+  runtime::Block arena_;
   StepPlans plans_;
   std::optional<double> predicted_ms_;  // of a whole step
   BoundPlan update_, micro_, evaluate_;

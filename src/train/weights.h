@@ -6,9 +6,9 @@
 namespace lancet::train {
 
 // Every parameter, and the f32 master of those that are bf16; a function of config.train.seed.
-void initialize_weights(const config::Config& config, int rank, int ranks, runtime::TensorStore& store);
+Status initialize_weights(const config::Config& config, int rank, int ranks, runtime::TensorStore& store);
 
 // Sets one parameter from f32 values, and its master where it has one.
-void set_parameter(runtime::TensorStore& store, std::string_view name, std::span<const float> values);
+Status set_parameter(runtime::TensorStore& store, std::string_view name, std::span<const float> values);
 
 }  // namespace lancet::train

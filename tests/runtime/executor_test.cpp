@@ -149,7 +149,7 @@ output p = %1
 TEST_CASE("executors share the arena that they are given") {
   const auto arena = backend::cpu::Buffer::raw(4096);
   runtime::ExecutorOptions options;
-  options.arena = &arena;
+  options.arena = {arena.as<std::byte>(), arena.size()};
   Run run(
       "plan {a=1}\narena 128\ninput @x : f32[2]\n[0] %0 : f32[2] = add(@x, @x)  # compute forward | at 64\noutput y = "
       "%0\n",
@@ -161,7 +161,7 @@ TEST_CASE("executors share the arena that they are given") {
   REQUIRE(run.executor->workspace_bytes() == 0);
 
   const auto small = backend::cpu::Buffer::raw(64);
-  options.arena = &small;
+  options.arena = {small.as<std::byte>(), small.size()};
   REQUIRE_THROWS_AS(runtime::Executor::create(run.plan, run.store, options), InternalError);
 }
 

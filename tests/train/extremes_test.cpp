@@ -13,7 +13,7 @@ void send_all_to_expert_0(train::Trainer& trainer) {
   for (const char* layer : {"h.0", "h.2"}) {
     const std::string name = std::string(layer) + ".moe.gate.weight";
     const auto elements = static_cast<std::size_t>(trainer.store()[name].type.shape.elements());
-    train::set_parameter(trainer.store(), name, std::vector<float>(elements, 0.f));
+    REQUIRE(train::set_parameter(trainer.store(), name, std::vector<float>(elements, 0.f)).ok());
   }
 }
 

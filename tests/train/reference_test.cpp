@@ -80,7 +80,7 @@ void load_weights(Trainer& trainer, const Reference& reference) {
     const auto given = reference.f32("init/" + name);
     std::vector<float> padded(given.begin(), given.end());
     padded.resize(static_cast<std::size_t>(trainer.store()[name].type.shape.elements()));
-    set_parameter(trainer.store(), name, padded);
+    REQUIRE(set_parameter(trainer.store(), name, padded).ok());
   }
 }
 

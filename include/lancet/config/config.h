@@ -27,8 +27,9 @@ enum class Policy {
   partition,
   lancet,
   automatic
-};                                              // the last one's word is "auto"
-enum class Transport { automatic, mpi, self };  // "auto": mpi under a launcher, self without one
+};  // the last one's word is "auto"
+// "auto": with several ranks nccl between GPUs, else mpi; self for one. mpi between GPUs goes through host memory.
+enum class Transport { automatic, mpi, self, nccl, emulated };
 enum class Device { cpu, cuda };
 
 // The word of the value in the JSON file.
@@ -130,6 +131,7 @@ struct Overlap {
 struct Comm {
   double timeout_s = 300;
   Transport transport = Transport::automatic;
+  std::int64_t max_ctas = 0;  // thread blocks of a GPU that a collective may take; 0: as NCCL chooses
   friend bool operator==(const Comm&, const Comm&) = default;
 };
 

@@ -1,7 +1,9 @@
 // The executor walks the lanes of a Plan. Everything is decided when it is made: addresses, kernels, waits. A step only
 // calls kernels and sets counters: no allocation, no lookup, no shape arithmetic.
 //
-// The compute lane runs on the thread that calls run(); the other lanes that the plan uses have a thread each. One
+// On the CPU the compute lane runs on the thread that calls run(); the other lanes that the plan uses have a thread
+// each. On a device that works from queues those threads put each lane's work on a stream of its own, where flags join
+// the lanes; inputs and outputs have mirrors in host memory, which travel at the start and the end of a step. One
 // thread at a time calls run().
 #pragma once
 #include <array>
@@ -17,6 +19,7 @@
 #include "lancet/comm/communicator.h"
 #include "lancet/ir/plan.h"
 #include "lancet/ops/kernel.h"
+#include "lancet/runtime/accelerator.h"
 #include "lancet/runtime/tensor_store.h"
 
 namespace lancet::runtime {
@@ -25,8 +28,12 @@ struct ExecutorOptions {
   int threads = 1;  // of the compute lane
   // By lane; null on the compute lane. They outlive the executor.
   std::array<comm::Communicator*, ir::lane_count> communicators{};
-  // Memory of at least plan.arena_bytes that executors which never run at once share; null: its own.
-  const backend::cpu::Buffer* arena = nullptr;
+  // Memory of at least plan.arena_bytes that executors which never run at once share, on the accelerator where there
+  // is one. Without a start: its own.
+  Memory arena{};
+  // Null: the CPU. It outlives the executor, and so do the lanes' communicators for tensors that lie on it.
+  Accelerator* accelerator = nullptr;
+  std::array<comm::DeviceCommunicator*, ir::lane_count> device_communicators{};
 };
 
 // Where an instruction ran, in nanoseconds from the start of its step.
@@ -72,8 +79,13 @@ class Executor {
   virtual ops::TensorView output(std::string_view name) const = 0;  // to be read after run()
   virtual bool has_output(std::string_view name) const = 0;
   virtual const ir::Plan& plan() const = 0;
-  virtual std::span<const Span> spans() const = 0;   // of the last run, per instruction
-  virtual StepTimes times() const = 0;               // of the last run
+  // Of the last run, per instruction. On an accelerator: of the last one that was timed (the first two, each eighth,
+  // and those that time_next_run() asked for), and the instructions of a recorded stretch share its time as the plan
+  // predicts it, unless it was asked for.
+  virtual std::span<const Span> spans() const = 0;
+  virtual StepTimes times() const = 0;  // of the run that spans() tells of
+  // The next run takes the time of every instruction, at some cost.
+  virtual void time_next_run() {}
   virtual std::int64_t workspace_bytes() const = 0;  // over all lanes
 };
 

@@ -27,6 +27,7 @@ struct TrainerOptions {
   std::string init_from = {};  // a run or checkpoint whose weights a run without checkpoints begins with
   const std::atomic<int>* stop = nullptr;  // not 0: a signal that asks the run to save and stop
   std::int64_t sample_offset = 0;          // data::SamplerOptions
+  runtime::Accelerator* accelerator = nullptr;  // in place of the one that config.device asks for (tests)
   // For tests: gradients (outputs grad.*, before clipping) and routes (route.*) stay readable after a step.
   bool inspect = false;
   Batches* batches = nullptr;  // for tests: in place of the config's data

@@ -1,0 +1,60 @@
+// Memory of a rank, wherever it lies.
+#pragma once
+#include <cstddef>
+#include <span>
+#include <utility>
+
+#include "lancet/backend/cpu/buffer.h"
+#include "lancet/backend/device.h"
+
+namespace lancet::runtime {
+
+// A stretch of memory that something else owns.
+struct Memory {
+  std::byte* start = nullptr;
+  std::size_t bytes = 0;
+
+  void* data() const { return start; }
+  template <class T>
+  T* as() const {
+    return reinterpret_cast<T*>(start);
+  }
+  template <class T>
+  std::span<T> span() const {
+    return {as<T>(), bytes / sizeof(T)};
+  }
+};
+
+// Owns memory of the host, of a device, or of the host and page-locked for a device. Contents are undefined, but for
+// page-locked memory, which is zero.
+class Block {
+ public:
+  Block() = default;
+  static Block on_host(std::size_t bytes);  // throws std::bad_alloc
+  static Result<Block> on_device(backend::Device& device, std::size_t bytes);
+  static Result<Block> page_locked(backend::Device& device, std::size_t bytes);
+  ~Block();
+  Block(Block&& other) noexcept { swap(other); }
+  Block& operator=(Block&& other) noexcept {
+    swap(other);
+    return *this;
+  }
+
+  const Memory& memory() const { return memory_; }
+  std::byte* start() const { return memory_.start; }
+  std::size_t bytes() const { return memory_.bytes; }
+
+ private:
+  void swap(Block& other) noexcept {
+    std::swap(memory_, other.memory_);
+    std::swap(host_, other.host_);
+    std::swap(device_, other.device_);
+    std::swap(locked_, other.locked_);
+  }
+  Memory memory_;
+  backend::cpu::Buffer host_;
+  backend::Device* device_ = nullptr;
+  bool locked_ = false;
+};
+
+}  // namespace lancet::runtime

@@ -1,0 +1,235 @@
+#include "lancet/backend/host_queue.h"
+
+#include <fmt/format.h>
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "lancet/backend/cpu/buffer.h"
+#include "lancet/base/check.h"
+#include "lancet/base/random.h"
+
+namespace lancet::backend {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Work = std::function<Status()>;
+
+// Set in addresses of device memory: no address of a process has this bit and not those above it.
+constexpr std::uintptr_t device_bit = std::uintptr_t{1} << 62;
+
+std::byte* device_address(void* memory) {
+  return reinterpret_cast<std::byte*>(reinterpret_cast<std::uintptr_t>(memory) | device_bit);
+}
+
+class HostEvent final : public Event {
+ public:
+  std::atomic<Clock::rep> at{0};
+};
+
+class HostGraph final : public Graph {
+ public:
+  std::vector<Work> work;
+};
+
+class HostQueueStream final : public HostStream {
+ public:
+  HostQueueStream(const HostQueueOptions& options, std::uint64_t number)
+      : pause_us_(options.pause_us),
+        random_(options.seed, number),
+        thread_([this](std::stop_token stop) { serve(stop); }) {}
+
+  Status enqueue(Work work) override {
+    if (capturing_) {
+      captured_->work.push_back(std::move(work));
+      return {};
+    }
+    const std::lock_guard lock(mutex_);
+    if (!status_.ok()) return status_;
+    queue_.push_back(std::move(work));
+    changed_.notify_all();
+    return {};
+  }
+  Status copy(void* to, const void* from, std::size_t bytes) override {
+    return enqueue([=]() -> Status {
+      std::memcpy(host_address(to), host_address(from), bytes);
+      return {};
+    });
+  }
+  Status zero(void* memory, std::size_t bytes) override {
+    return enqueue([=]() -> Status {
+      std::memset(host_address(memory), 0, bytes);
+      return {};
+    });
+  }
+  Status signal(Flag* flag) override {
+    LANCET_CHECK(!capturing_, "a signal is not recorded");
+    return enqueue([=]() -> Status {
+      std::atomic_ref(*flag).store(1, std::memory_order_release);
+      return {};
+    });
+  }
+  // Asks again and again, as a device does: the host that writes a flag wakes nobody.
+  Status wait(Flag* flag) override {
+    LANCET_CHECK(!capturing_, "a wait is not recorded");
+    return enqueue([=]() -> Status {
+      while (std::atomic_ref(*flag).load(std::memory_order_acquire) == 0)
+        std::this_thread::sleep_for(std::chrono::microseconds(20));
+      return {};
+    });
+  }
+  Status record(Event& event) override {
+    return enqueue([&event]() -> Status {
+      static_cast<HostEvent&>(event).at.store(Clock::now().time_since_epoch().count());
+      return {};
+    });
+  }
+  Status delay(double milliseconds) override {
+    return enqueue([=]() -> Status {
+      std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(milliseconds));
+      return {};
+    });
+  }
+  Status begin_capture() override {
+    LANCET_CHECK(!capturing_, "the stream is recording already");
+    capturing_ = true;
+    captured_ = std::make_unique<HostGraph>();
+    return {};
+  }
+  Result<std::unique_ptr<Graph>> end_capture() override {
+    LANCET_CHECK(capturing_, "the stream is not recording");
+    capturing_ = false;
+    return std::unique_ptr<Graph>(std::move(captured_));
+  }
+  Status launch(Graph& graph) override {
+    for (const Work& work : static_cast<HostGraph&>(graph).work) LANCET_TRY(enqueue(work));
+    return {};
+  }
+  Status synchronize() override {
+    if (capturing_) return internal_error("a stream that records cannot be waited for");
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return queue_.empty() && !busy_; });
+    return status_;
+  }
+  void* native() override { return static_cast<HostStream*>(this); }
+
+ private:
+  void serve(const std::stop_token& stop) {
+    std::unique_lock lock(mutex_);
+    for (std::uint64_t done = 0;; ++done) {
+      changed_.wait(lock, stop, [&] { return !queue_.empty(); });
+      if (queue_.empty()) return;
+      const Work work = std::move(queue_.front());
+      queue_.pop_front();
+      if (!status_.ok()) {
+        if (queue_.empty()) changed_.notify_all();
+        continue;
+      }
+      busy_ = true;
+      lock.unlock();
+      Status status = attempt(work, done);
+      lock.lock();
+      busy_ = false;
+      if (!status.ok()) status_ = std::move(status);
+      changed_.notify_all();
+    }
+  }
+  Status attempt(const Work& work, std::uint64_t number) {
+    if (pause_us_ > 0)
+      std::this_thread::sleep_for(std::chrono::microseconds(random_.below(number, std::uint64_t(pause_us_) + 1)));
+    try {
+      return work();
+    } catch (const std::exception& error) {
+      return internal_error(error.what());
+    }
+  }
+
+  const int pause_us_;
+  const Philox random_;
+  bool capturing_ = false;  // of the thread that uses the stream
+  std::unique_ptr<HostGraph> captured_;
+  std::mutex mutex_;
+  std::condition_variable_any changed_;
+  std::deque<Work> queue_;
+  bool busy_ = false;
+  Status status_;
+  std::jthread thread_;  // last: it uses all of the above and ends first
+};
+
+class HostQueue final : public Device {
+ public:
+  explicit HostQueue(const HostQueueOptions& options) : options_(options) {}
+  std::string name() const override { return "host queue"; }
+  std::string architecture() const override { return "host"; }
+  std::string identity() const override { return fmt::format("{}", static_cast<const void*>(this)); }
+  std::int64_t free_bytes() const override {
+    const std::lock_guard lock(mutex_);
+    return free_unlocked();
+  }
+  Status bind_thread() override { return {}; }
+  Result<std::byte*> allocate(std::size_t bytes) override {
+    const std::lock_guard lock(mutex_);
+    if (std::int64_t(bytes) > free_unlocked())
+      return config_error(
+          fmt::format("expected {} bytes of memory on {}, found {} free", bytes, name(), free_unlocked()));
+    auto memory = cpu::Buffer::raw(bytes);
+    std::byte* address = device_address(memory.data());
+    used_ += std::int64_t(bytes);
+    blocks_.emplace(address, std::move(memory));
+    return address;
+  }
+  void free(std::byte* memory) override { drop(memory, true); }
+  Result<std::byte*> allocate_host(std::size_t bytes) override {
+    const std::lock_guard lock(mutex_);
+    auto memory = cpu::Buffer::zeroed(bytes);
+    auto* address = memory.as<std::byte>();
+    blocks_.emplace(address, std::move(memory));
+    return address;
+  }
+  void free_host(std::byte* memory) override { drop(memory, false); }
+  Result<std::unique_ptr<Stream>> make_stream(bool) override {
+    const std::lock_guard lock(mutex_);
+    return std::unique_ptr<Stream>(std::make_unique<HostQueueStream>(options_, ++streams_));
+  }
+  Result<std::unique_ptr<Event>> make_event() override { return std::unique_ptr<Event>(std::make_unique<HostEvent>()); }
+  Result<double> milliseconds(Event& from, Event& to) override {
+    const auto at = [](Event& event) { return static_cast<HostEvent&>(event).at.load(); };
+    return std::chrono::duration<double, std::milli>(Clock::duration(at(to) - at(from))).count();
+  }
+
+ private:
+  std::int64_t free_unlocked() const { return options_.bytes - used_; }
+  void drop(std::byte* memory, bool device) {
+    if (!memory) return;
+    const std::lock_guard lock(mutex_);
+    const auto it = blocks_.find(memory);
+    LANCET_CHECK(it != blocks_.end(), "memory that this device did not give");
+    if (device) used_ -= std::int64_t(it->second.size());
+    blocks_.erase(it);
+  }
+
+  const HostQueueOptions options_;
+  mutable std::mutex mutex_;
+  std::map<std::byte*, cpu::Buffer> blocks_;
+  std::int64_t used_ = 0;
+  std::uint64_t streams_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Device> make_host_queue(const HostQueueOptions& options) {
+  return std::make_unique<HostQueue>(options);
+}
+
+void* host_address(const void* address) {
+  return reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(address) & ~device_bit);
+}
+
+}  // namespace lancet::backend

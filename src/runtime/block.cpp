@@ -1,0 +1,39 @@
+#include "lancet/runtime/block.h"
+
+namespace lancet::runtime {
+
+Block Block::on_host(std::size_t bytes) {
+  Block block;
+  block.host_ = backend::cpu::Buffer::raw(bytes);
+  block.memory_ = {block.host_.as<std::byte>(), bytes};
+  return block;
+}
+
+Result<Block> Block::on_device(backend::Device& device, std::size_t bytes) {
+  Block block;
+  if (bytes == 0) return block;
+  LANCET_ASSIGN(block.memory_.start, device.allocate(bytes));
+  block.memory_.bytes = bytes;
+  block.device_ = &device;
+  return block;
+}
+
+Result<Block> Block::page_locked(backend::Device& device, std::size_t bytes) {
+  Block block;
+  if (bytes == 0) return block;
+  LANCET_ASSIGN(block.memory_.start, device.allocate_host(bytes));
+  block.memory_.bytes = bytes;
+  block.device_ = &device;
+  block.locked_ = true;
+  return block;
+}
+
+Block::~Block() {
+  if (!device_) return;
+  if (locked_)
+    device_->free_host(memory_.start);
+  else
+    device_->free(memory_.start);
+}
+
+}  // namespace lancet::runtime

@@ -1,0 +1,170 @@
+#include "bound_plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "non_finite.h"
+
+namespace lancet::runtime {
+namespace {
+
+using ir::TensorId;
+
+constexpr std::size_t alignment = 256;
+std::size_t aligned(std::size_t bytes) { return (bytes + alignment - 1) / alignment * alignment; }
+
+// All lanes in turn on this thread, each as far as its waits allow: the same order on all ranks. run(step): a Status.
+template <class Run>
+Status walk_alone(const Lanes& lanes, const Run& run) {
+  std::array<std::size_t, ir::lane_count> done{};
+  auto ready = [&](const LaneStep& step) {
+    return std::all_of(step.waits.begin(), step.waits.end(),
+                       [&](const LaneWait& wait) { return done[wait.lane] >= static_cast<std::size_t>(wait.target); });
+  };
+  for (bool moved = true; moved;) {
+    moved = false;
+    for (std::size_t lane = 0; lane < ir::lane_count; ++lane)
+      for (; done[lane] < lanes[lane].size() && ready(lanes[lane][done[lane]]); ++done[lane], moved = true)
+        LANCET_TRY(run(lanes[lane][done[lane]]));
+  }
+  return {};
+}
+
+// Walks a plan and keeps the first bad number.
+class Search {
+ public:
+  Search(const ir::Plan& plan, const Addresses& addresses, SingleSteps& steps)
+      : plan_(plan), addresses_(addresses), steps_(steps), made_(plan.program.tensors.size()) {}
+
+  Result<std::optional<NonFinite>> operator()(const Lanes& lanes) {
+    for (std::size_t i = 0; i < plan_.program.tensors.size(); ++i)
+      if (const auto kind = plan_.program.tensors[i].kind;
+          kind == ir::TensorKind::parameter || kind == ir::TensorKind::state)
+        LANCET_TRY(look(TensorId{static_cast<std::int32_t>(i)}, {}));
+    LANCET_TRY(walk_alone(lanes, [&](const LaneStep& step) { return visit(ir::InstructionId{step.instruction}); }));
+    return first_;
+  }
+
+ private:
+  Status visit(ir::InstructionId id) {
+    const ir::Instruction& instruction = plan_.program.instructions[id.index()];
+    if (instruction.role == ir::Role::update && !instruction.writes.empty()) return {};
+    LANCET_TRY(clear_fresh(instruction));
+    LANCET_TRY(steps_.run(static_cast<std::int32_t>(id.index())));
+    for (TensorId result : instruction.results) LANCET_TRY(look(result, id));
+    return {};
+  }
+  // Zeroes the memory of results that nothing has been written to yet: slots without a token never are, and what lay
+  // there before must not pass for a result.
+  Status clear_fresh(const ir::Instruction& instruction) {
+    for (TensorId id : instruction.results) {
+      const TensorId root = plan_.program.root(id);
+      if (made_[root.index()] || plan_.offsets[root.index()] < 0) continue;
+      made_[root.index()] = true;
+      LANCET_TRY(steps_.zero(addresses_.view(root)));
+    }
+    return {};
+  }
+  Status look(TensorId id, ir::InstructionId instruction) {
+    if (first_) return {};
+    LANCET_ASSIGN(const ops::TensorView view, steps_.host_view(addresses_.view(id)));
+    if (const auto bad = first_non_finite(view)) first_ = NonFinite{place_, id, instruction, bad->index, bad->value};
+    ++place_;
+    return {};
+  }
+
+  const ir::Plan& plan_;
+  const Addresses& addresses_;
+  SingleSteps& steps_;
+  std::vector<bool> made_;
+  std::optional<NonFinite> first_;
+  std::int64_t place_ = 0;
+};
+
+}  // namespace
+
+Lanes lanes_of(const ir::Plan& plan) {
+  Lanes lanes;
+  std::vector<std::int32_t> position(plan.program.instructions.size());
+  for (std::size_t i = 0; i < plan.program.instructions.size(); ++i) {
+    const auto lane = static_cast<std::size_t>(plan.program.instructions[i].lane);
+    position[i] = static_cast<std::int32_t>(lanes[lane].size());
+    LaneStep step{static_cast<std::int32_t>(i), {}};
+    for (ir::InstructionId wait : plan.waits[i]) {
+      const auto other = static_cast<std::uint8_t>(plan.program.instructions[wait.index()].lane);
+      if (other != lane) step.waits.push_back({other, position[wait.index()] + 1});
+    }
+    lanes[lane].push_back(std::move(step));
+  }
+  return lanes;
+}
+
+Addresses::Addresses(const ir::Plan& plan, TensorStore& store, const Memory& arena, const Memory& inputs)
+    : plan_(plan), store_(store), arena_(arena), inputs_(inputs), input_offsets_(plan.program.tensors.size(), -1) {
+  LANCET_CHECK(arena.bytes >= static_cast<std::size_t>(plan.arena_bytes), "the arena has {} bytes, the plan needs {}",
+               arena.bytes, plan.arena_bytes);
+  std::size_t at = 0;
+  for (std::size_t i = 0; i < input_offsets_.size(); ++i)
+    if (const ir::Tensor& tensor = plan.program.tensors[i]; tensor.kind == ir::TensorKind::input) {
+      input_offsets_[i] = static_cast<std::int64_t>(at);
+      at += aligned(static_cast<std::size_t>(ir::bytes(tensor.type)));
+    }
+}
+
+std::size_t Addresses::input_bytes(const ir::Program& program) {
+  std::size_t bytes = 0;
+  for (const ir::Tensor& tensor : program.tensors)
+    if (tensor.kind == ir::TensorKind::input) bytes += aligned(static_cast<std::size_t>(ir::bytes(tensor.type)));
+  return bytes;
+}
+
+ops::TensorView Addresses::view(TensorId id) const {
+  const ir::Region region = plan_.program.region(id);
+  const ir::Tensor& tensor = plan_.program[region.root];
+  std::byte* data = nullptr;
+  if (tensor.kind == ir::TensorKind::input) {
+    data = inputs_.start + input_offsets_[region.root.index()];
+  } else if (tensor.number < 0) {
+    const NamedTensor& stored = store_[tensor.name];
+    LANCET_CHECK(stored.type == tensor.type, "@{} is {} in the store and {} in the plan", tensor.name,
+                 ir::to_string(stored.type), ir::to_string(tensor.type));
+    data = stored.memory.start;
+  } else if (plan_.offsets[region.root.index()] >= 0) {
+    data = arena_.start + plan_.offsets[region.root.index()];
+  }
+  return {data ? data + region.begin : nullptr, plan_.program.type(id)};
+}
+
+ops::TensorView Addresses::input(std::string_view name) const {
+  const TensorId id = plan_.program.find(name);
+  LANCET_CHECK(id.valid(), "the plan has no input @{}", name);
+  return view(id);
+}
+
+ops::TensorView Addresses::output(std::string_view name) const {
+  const TensorId id = plan_.program.output(name);
+  LANCET_CHECK(id.valid(), "the plan has no output {}", name);
+  return view(id);
+}
+
+ops::KernelArgs Addresses::arguments(const ir::Instruction& instruction) const {
+  ops::KernelArgs args{.op = instruction.op, .operands = {}, .results = {}, .attributes = instruction.attributes};
+  for (TensorId id : instruction.operands) args.operands.push_back(view(id));
+  for (TensorId id : instruction.results) args.results.push_back(view(id));
+  return args;
+}
+
+Error error_at(const ir::Plan& plan, std::int32_t instruction, const Error& error) {
+  const ir::Instruction& at = plan.program.instructions[static_cast<std::size_t>(instruction)];
+  return {error.code,
+          fmt::format("lane {}: [{}] {} at {}: {}", ir::name(at.lane), instruction, at.op, at.label, error.message),
+          false};
+}
+
+Result<std::optional<NonFinite>> search_non_finite(const ir::Plan& plan, const Lanes& lanes, const Addresses& addresses,
+                                                   SingleSteps& steps) {
+  return Search(plan, addresses, steps)(lanes);
+}
+
+}  // namespace lancet::runtime

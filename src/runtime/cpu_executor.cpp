@@ -1,0 +1,214 @@
+// Lanes as threads: the compute lane on the caller's, the others on one each.
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <exception>
+#include <limits>
+#include <optional>
+#include <thread>
+
+#include "bound_plan.h"
+#include "executors.h"
+#include "lancet/backend/cpu/buffer.h"
+#include "lancet/backend/cpu/parallel.h"
+#include "lane_times.h"
+
+namespace lancet::runtime {
+namespace {
+
+using backend::cpu::Buffer;
+
+constexpr std::int32_t lane_failed = std::numeric_limits<std::int32_t>::max();
+
+// How far a lane has come in the current step: the number of its instructions that have ended.
+class Progress {
+ public:
+  void reset() { done_.store(0, std::memory_order_relaxed); }
+  void advance(std::int32_t done) {
+    done_.store(done, std::memory_order_release);
+    done_.notify_all();
+  }
+  void fail() { advance(lane_failed); }
+  // False if the lane has failed.
+  bool wait(std::int32_t target) const {
+    std::int32_t done = done_.load(std::memory_order_acquire);
+    while (done < target) {
+      done_.wait(done, std::memory_order_acquire);
+      done = done_.load(std::memory_order_acquire);
+    }
+    return done != lane_failed;
+  }
+
+ private:
+  std::atomic<std::int32_t> done_{0};
+};
+
+class CpuExecutor final : public Executor, private SingleSteps {
+ public:
+  CpuExecutor(const ir::Plan& plan, TensorStore& store, const ExecutorOptions& options)
+      : plan_(plan),
+        options_(options),
+        arena_(options.arena.start ? Block() : Block::on_host(static_cast<std::size_t>(plan.arena_bytes))),
+        inputs_(Buffer::zeroed(Addresses::input_bytes(plan.program))),
+        addresses_(plan_, store, options.arena.start ? options.arena : arena_.memory(),
+                   {inputs_.as<std::byte>(), inputs_.size()}),
+        lanes_(lanes_of(plan)),
+        spans_(plan.program.instructions.size()) {}
+
+  ~CpuExecutor() override {
+    stopping_.store(true);
+    epoch_.fetch_add(1);
+    epoch_.notify_all();
+  }
+
+  Status bind() {
+    backend::cpu::set_threads(options_.threads);
+    LANCET_ASSIGN(const auto scratch, runtime::workspace_bytes(plan_, addresses_, ops::find_cpu_kernel, "on the CPU"));
+    for (std::size_t lane = 0; lane < ir::lane_count; ++lane) workspaces_[lane] = Buffer::raw(scratch[lane]);
+    for (const ir::Instruction& instruction : plan_.program.instructions) {
+      const auto lane = static_cast<std::size_t>(instruction.lane);
+      ops::KernelArgs args = addresses_.arguments(instruction);
+      args.comm = options_.communicators[lane];
+      args.workspace = workspaces_[lane].as<std::byte>();
+      kernels_.push_back(ops::find_cpu_kernel(instruction.op)->bind(args));
+    }
+    for (std::size_t lane = 1; lane < ir::lane_count; ++lane)
+      if (!lanes_[lane].empty()) threads_.emplace_back([this, lane] { serve(lane); });
+    return {};
+  }
+
+  Status run() override {
+    backend::cpu::set_threads(options_.threads);
+    for (Progress& progress : progress_) progress.reset();
+    for (auto& error : errors_) error.reset();
+    failed_first_.store(-1, std::memory_order_relaxed);
+    start_ = now();
+    running_.store(static_cast<int>(threads_.size()), std::memory_order_relaxed);
+    epoch_.fetch_add(1, std::memory_order_release);
+    epoch_.notify_all();
+    walk(0);
+    for (int left = running_.load(std::memory_order_acquire); left > 0; left = running_.load(std::memory_order_acquire))
+      running_.wait(left, std::memory_order_acquire);
+    step_ns_ = now() - start_;
+    return first_error();
+  }
+
+  Result<std::optional<NonFinite>> find_non_finite() override {
+    backend::cpu::set_threads(options_.threads);
+    for (auto& error : errors_) error.reset();
+    return search_non_finite(plan_, lanes_, addresses_, *this);
+  }
+
+  ops::TensorView input(std::string_view name) override { return addresses_.input(name); }
+  ops::TensorView output(std::string_view name) const override { return addresses_.output(name); }
+  bool has_output(std::string_view name) const override { return plan_.program.output(name).valid(); }
+  const ir::Plan& plan() const override { return plan_; }
+  std::span<const Span> spans() const override { return spans_; }
+  StepTimes times() const override { return lane_times(plan_.program, spans_, step_ns_); }
+  std::int64_t workspace_bytes() const override {
+    std::int64_t total = 0;
+    for (const Buffer& workspace : workspaces_) total += static_cast<std::int64_t>(workspace.size());
+    return total;
+  }
+
+ private:
+  static std::int64_t now() {
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+        .count();
+  }
+
+  void serve(std::size_t lane) {
+    backend::cpu::set_threads(1);  // what these lanes compute are copies
+    for (std::uint32_t seen = 0;;) {
+      epoch_.wait(seen, std::memory_order_acquire);
+      seen = epoch_.load(std::memory_order_acquire);
+      if (stopping_.load()) return;
+      walk(lane);
+      if (running_.fetch_sub(1, std::memory_order_acq_rel) == 1) running_.notify_one();
+    }
+  }
+
+  void walk(std::size_t lane) {
+    std::int32_t done = 0;
+    for (const LaneStep& step : lanes_[lane]) {
+      for (const LaneWait& wait : step.waits)
+        if (!progress_[wait.lane].wait(wait.target)) return progress_[lane].fail();
+      Span& span = spans_[static_cast<std::size_t>(step.instruction)];
+      span.start = now() - start_;
+      if (!call(lane, step.instruction)) {
+        abort_lanes(lane);
+        return progress_[lane].fail();
+      }
+      span.end = now() - start_;
+      progress_[lane].advance(++done);
+    }
+  }
+
+  // What the other lanes wait for will not come; a communicator that blocks them is woken too.
+  void abort_lanes(std::size_t lane) {
+    for (comm::Communicator* comm : options_.communicators)
+      if (comm) comm->abort(errors_[lane]->message);
+  }
+
+  // SingleSteps
+  Status zero(const ops::TensorView& view) override {
+    std::memset(view.data, 0, static_cast<std::size_t>(ir::bytes(view.type)));
+    return {};
+  }
+  Status run(std::int32_t instruction) override {
+    const auto lane = static_cast<std::size_t>(plan_.program.instructions[static_cast<std::size_t>(instruction)].lane);
+    if (call(lane, instruction)) return {};
+    abort_lanes(lane);
+    return *errors_[lane];
+  }
+  Result<ops::TensorView> host_view(const ops::TensorView& view) override { return view; }
+
+  bool call(std::size_t lane, std::int32_t instruction) {
+    try {
+      const Status status = kernels_[static_cast<std::size_t>(instruction)]();
+      if (status.ok()) return true;
+      errors_[lane] = error_at(plan_, instruction, status.error());
+    } catch (const std::exception& error) {
+      errors_[lane] = error_at(plan_, instruction, internal_error(error.what()));
+    }
+    int none = -1;
+    failed_first_.compare_exchange_strong(none, static_cast<int>(lane));
+    return false;
+  }
+
+  Status first_error() {
+    const int lane = failed_first_.load();
+    if (lane < 0) return {};
+    return *errors_[static_cast<std::size_t>(lane)];
+  }
+
+  const ir::Plan plan_;
+  const ExecutorOptions options_;
+  Block arena_;  // unless shared
+  Buffer inputs_;
+  const Addresses addresses_;
+  const Lanes lanes_;
+  std::array<Buffer, ir::lane_count> workspaces_;
+  std::vector<ops::Kernel> kernels_;  // by instruction
+  std::array<Progress, ir::lane_count> progress_;
+  std::array<std::optional<Error>, ir::lane_count> errors_;
+  std::atomic<int> failed_first_{-1};
+  std::vector<Span> spans_;
+  std::int64_t start_ = 0, step_ns_ = 0;
+  std::atomic<std::uint32_t> epoch_{0};
+  std::atomic<int> running_{0};
+  std::atomic<bool> stopping_{false};
+  std::vector<std::jthread> threads_;  // last: they use all of the above and end first
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Executor>> make_cpu_executor(const ir::Plan& plan, TensorStore& store,
+                                                    const ExecutorOptions& options) {
+  auto executor = std::make_unique<CpuExecutor>(plan, store, options);
+  LANCET_TRY(executor->bind());
+  return std::unique_ptr<Executor>(std::move(executor));
+}
+
+}  // namespace lancet::runtime

@@ -1,0 +1,467 @@
+// Lanes as streams of an accelerator. A host thread a lane puts its work on the lane's stream, whole steps ahead: no
+// thread waits for another, since flags join the streams. What lies between two flags of the compute lane is recorded
+// once, in the second run (kernels choose and warm up in the first), and launched as a graph from then on.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <optional>
+#include <thread>
+
+#include "bound_plan.h"
+#include "executors.h"
+#include "lancet/base/log.h"
+#include "lane_times.h"
+#include "stream_lane.h"
+
+namespace lancet::runtime {
+namespace {
+
+using backend::Event;
+using backend::Flag;
+using backend::Graph;
+
+// Events cost the stream and the host a microsecond or so each.
+constexpr std::int64_t timed_every = 8;
+constexpr std::int64_t warm_up_runs = 1;
+
+// Around a stretch or an instruction.
+struct TimedPair {
+  std::unique_ptr<Event> start, end;
+};
+
+// A program's output, and where the host finds it.
+struct Mirror {
+  std::string name;
+  ops::TensorView device, host;
+};
+
+class StreamExecutor final : public Executor, private SingleSteps {
+ public:
+  StreamExecutor(const ir::Plan& plan, const ExecutorOptions& options)
+      : plan_(plan),
+        options_(options),
+        device_(options.accelerator->device()),
+        lanes_(lanes_of(plan)),
+        spans_(plan.program.instructions.size()) {}
+
+  ~StreamExecutor() override {
+    stopping_.store(true);
+    epoch_.fetch_add(1);
+    epoch_.notify_all();
+  }
+
+  Status bind(TensorStore& store) {
+    LANCET_TRY(device_.bind_thread());
+    LANCET_TRY(take_memory(store));
+    for (std::size_t lane = 0; lane < ir::lane_count; ++lane) {
+      LANCET_ASSIGN(streams_[lane], device_.make_stream(lane != 0));
+    }
+    LANCET_TRY(bind_kernels());
+    flag_plan_ = plan_flags(lanes_, [&](std::int32_t instruction) { return kernel_of(instruction)->recordable; });
+    // After the plan's own: inputs are there, and the ends of the other lanes.
+    LANCET_ASSIGN(flag_memory_, Block::page_locked(device_, (flag_plan_.flags + 1 + ir::lane_count) * sizeof(Flag)));
+    for (std::size_t lane = 0; lane < ir::lane_count; ++lane) {
+      graphs_[lane].resize(flag_plan_.lanes[lane].size());
+      timed_[lane].resize(flag_plan_.lanes[lane].size());
+    }
+    instruction_events_.resize(plan_.program.instructions.size());
+    LANCET_ASSIGN(start_event_, device_.make_event());
+    for (std::size_t lane = 1; lane < ir::lane_count; ++lane)
+      if (!lanes_[lane].empty()) threads_.emplace_back([this, lane] { serve(lane); });
+    return {};
+  }
+
+  Status run() override {
+    start_run();
+    walk_compute();
+    for (int left = running_.load(std::memory_order_acquire); left > 0; left = running_.load(std::memory_order_acquire))
+      running_.wait(left, std::memory_order_acquire);
+    const std::int64_t took = now() - start_;
+    if (const int lane = failed_first_.load(); lane >= 0) return *errors_[static_cast<std::size_t>(lane)];
+    for (std::size_t lane = 1; lane < ir::lane_count; ++lane)
+      if (comm::DeviceCommunicator* comm = options_.device_communicators[lane])
+        if (const Status status = comm->check(); !status.ok())
+          return Error{status.error().code,
+                       fmt::format("lane {}: {}", ir::name(static_cast<ir::Lane>(lane)), status.error().message),
+                       false};
+    ++runs_;
+    if (!timing_) return {};
+    step_ns_ = took;
+    return read_times();
+  }
+
+  Result<std::optional<NonFinite>> find_non_finite() override {
+    LANCET_TRY(device_.bind_thread());
+    start_run_flags();
+    LANCET_TRY(copy_inputs());
+    return search_non_finite(plan_, lanes_, *addresses_, *this);
+  }
+
+  ops::TensorView input(std::string_view name) override {
+    ops::TensorView view = addresses_->input(name);
+    LANCET_CHECK(plan_.program[plan_.program.root(plan_.program.find(name))].kind == ir::TensorKind::input,
+                 "@{} is no input", name);
+    view.data = input_mirror_.start() + (static_cast<std::byte*>(view.data) - input_memory_.start());
+    return view;
+  }
+  ops::TensorView output(std::string_view name) const override {
+    const auto at = std::find_if(mirrors_.begin(), mirrors_.end(), [&](const Mirror& m) { return m.name == name; });
+    LANCET_CHECK(at != mirrors_.end(), "the plan has no output {}", name);
+    return at->host;
+  }
+  bool has_output(std::string_view name) const override { return plan_.program.output(name).valid(); }
+  const ir::Plan& plan() const override { return plan_; }
+  std::span<const Span> spans() const override { return spans_; }
+  StepTimes times() const override { return lane_times(plan_.program, spans_, step_ns_); }
+  void time_next_run() override { trace_next_ = true; }
+  std::int64_t workspace_bytes() const override {
+    std::int64_t total = 0;
+    for (const Block& workspace : workspaces_) total += static_cast<std::int64_t>(workspace.bytes());
+    return total;
+  }
+
+ private:
+  static std::int64_t now() {
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+        .count();
+  }
+
+  // ---- binding
+
+  const ops::DeviceKernel* kernel_of(std::int32_t instruction) const {
+    return options_.accelerator->find_kernel(plan_.program.instructions[static_cast<std::size_t>(instruction)].op);
+  }
+
+  Status take_memory(TensorStore& store) {
+    if (!options_.arena.start) {
+      LANCET_ASSIGN(arena_, Block::on_device(device_, static_cast<std::size_t>(plan_.arena_bytes)));
+    }
+    const std::size_t inputs = Addresses::input_bytes(plan_.program);
+    LANCET_ASSIGN(input_memory_, Block::on_device(device_, inputs));
+    LANCET_ASSIGN(input_mirror_, Block::page_locked(device_, inputs));
+    addresses_.emplace(plan_, store, options_.arena.start ? options_.arena : arena_.memory(), input_memory_.memory());
+    return mirror_outputs();
+  }
+
+  Status mirror_outputs() {
+    std::size_t bytes = 0;
+    auto aligned = [](std::int64_t size) { return (static_cast<std::size_t>(size) + 63) / 64 * 64; };
+    for (const ir::Output& output : plan_.program.outputs)
+      bytes += aligned(ir::bytes(plan_.program.type(output.tensor)));
+    LANCET_ASSIGN(output_mirror_, Block::page_locked(device_, bytes));
+    std::byte* next = output_mirror_.start();
+    for (const ir::Output& output : plan_.program.outputs) {
+      const ops::TensorView view = addresses_->view(output.tensor);
+      mirrors_.push_back({output.name, view, {next, view.type}});
+      next += aligned(ir::bytes(view.type));
+    }
+    return {};
+  }
+
+  Status bind_kernels() {
+    LANCET_ASSIGN(const auto scratch,
+                  runtime::workspace_bytes(
+                      plan_, *addresses_, [&](std::string_view op) { return options_.accelerator->find_kernel(op); },
+                      "on " + device_.name()));
+    for (std::size_t lane = 0; lane < ir::lane_count; ++lane) {
+      LANCET_ASSIGN(workspaces_[lane], Block::on_device(device_, scratch[lane]));
+    }
+    for (const ir::Instruction& instruction : plan_.program.instructions) {
+      const auto lane = static_cast<std::size_t>(instruction.lane);
+      ops::KernelArgs args = addresses_->arguments(instruction);
+      args.workspace = workspaces_[lane].start();
+      args.device = &device_;
+      args.stream = streams_[lane].get();
+      args.device_comm = options_.device_communicators[lane];
+      kernels_.push_back(options_.accelerator->find_kernel(instruction.op)->bind(args));
+      names_.push_back(fmt::format("{} {}", instruction.op, instruction.label));
+    }
+    return {};
+  }
+
+  Flag* flag(std::size_t number) { return flag_memory_.memory().as<Flag>() + number; }
+  Flag* inputs_flag() { return flag(flag_plan_.flags); }
+  Flag* end_flag(std::size_t lane) { return flag(flag_plan_.flags + 1 + lane); }
+
+  // ---- a run
+
+  // All lanes are idle.
+  void start_run_flags() {
+    write_flags(0);
+    for (auto& error : errors_) error.reset();
+    failed_first_.store(-1, std::memory_order_relaxed);
+    failed_.store(false, std::memory_order_relaxed);
+  }
+  void start_run() {
+    start_run_flags();
+    tracing_ = std::exchange(trace_next_, false);
+    timing_ = tracing_ || runs_ < 2 || runs_ % timed_every == 0;
+    start_ = now();
+    running_.store(static_cast<int>(threads_.size()), std::memory_order_relaxed);
+    epoch_.fetch_add(1, std::memory_order_release);
+    epoch_.notify_all();
+  }
+
+  void write_flags(Flag value) {
+    for (std::size_t i = 0; i < flag_plan_.flags + 1 + ir::lane_count; ++i)
+      std::atomic_ref(*flag(i)).store(value, std::memory_order_release);
+  }
+
+  void serve(std::size_t lane) {
+    const Status bound = device_.bind_thread();
+    for (std::uint32_t seen = 0;;) {
+      epoch_.wait(seen, std::memory_order_acquire);
+      seen = epoch_.load(std::memory_order_acquire);
+      if (stopping_.load()) return;
+      Status status = bound;
+      if (status.ok()) status = put_lane(lane);
+      finish_lane(lane, status);
+      if (running_.fetch_sub(1, std::memory_order_acq_rel) == 1) running_.notify_one();
+    }
+  }
+
+  Status put_lane(std::size_t lane) {
+    LANCET_TRY(streams_[lane]->wait(inputs_flag()));
+    LANCET_TRY(put_stretches(lane));
+    return streams_[lane]->signal(end_flag(lane));
+  }
+
+  void walk_compute() {
+    Status status = device_.bind_thread();
+    if (status.ok()) status = put_compute();
+    finish_lane(0, status);
+  }
+
+  Status put_compute() {
+    if (timing_) LANCET_TRY(streams_[0]->record(*start_event_));
+    LANCET_TRY(copy_inputs());
+    LANCET_TRY(streams_[0]->signal(inputs_flag()));
+    LANCET_TRY(put_stretches(0));
+    for (std::size_t lane = 1; lane < ir::lane_count; ++lane)
+      if (!lanes_[lane].empty()) LANCET_TRY(streams_[0]->wait(end_flag(lane)));
+    for (const Mirror& mirror : mirrors_)
+      if (mirror.device.data)
+        LANCET_TRY(streams_[0]->copy(mirror.host.data, mirror.device.data,
+                                     static_cast<std::size_t>(ir::bytes(mirror.device.type))));
+    return {};
+  }
+
+  Status copy_inputs() {
+    return streams_[0]->copy(input_memory_.start(), input_mirror_.start(), input_memory_.bytes());
+  }
+
+  // The lane's stream is empty afterwards, whatever happened.
+  void finish_lane(std::size_t lane, const Status& put) {
+    if (!put.ok()) fail(lane, put.error());
+    if (const Status ended = streams_[lane]->synchronize(); !ended.ok() && put.ok())
+      fail(lane,
+           Error{ended.error().code,
+                 fmt::format("lane {}: {}", ir::name(static_cast<ir::Lane>(lane)), ended.error().message), false});
+  }
+
+  // What the other lanes wait for will not come: they are released, and a communicator that blocks them is woken.
+  void fail(std::size_t lane, const Error& error) {
+    errors_[lane] = error;
+    int none = -1;
+    failed_first_.compare_exchange_strong(none, static_cast<int>(lane));
+    failed_.store(true);
+    for (comm::DeviceCommunicator* comm : options_.device_communicators)
+      if (comm) comm->abort(error.message);
+    write_flags(1);
+  }
+
+  Status put_stretches(std::size_t lane) {
+    backend::Stream& stream = *streams_[lane];
+    for (std::size_t i = 0; i < flag_plan_.lanes[lane].size() && !failed_.load(); ++i) {
+      const Stretch& stretch = flag_plan_.lanes[lane][i];
+      for (std::size_t wait : stretch.waits) LANCET_TRY(stream.wait(flag(wait)));
+      if (timing_) LANCET_TRY(record(timed_[lane][i].start, stream));
+      LANCET_TRY(put_stretch(lane, i));
+      if (timing_) LANCET_TRY(record(timed_[lane][i].end, stream));
+      if (stretch.signal >= 0) LANCET_TRY(stream.signal(flag(static_cast<std::size_t>(stretch.signal))));
+    }
+    return {};
+  }
+
+  Status record(std::unique_ptr<Event>& event, backend::Stream& stream) {
+    if (!event) {
+      LANCET_ASSIGN(event, device_.make_event());
+    }
+    return stream.record(*event);
+  }
+
+  // A graph of one instruction gains nothing.
+  bool records(std::size_t lane, const Stretch& stretch) const {
+    return lane == 0 && stretch.recordable && stretch.end - stretch.begin > 1 && !tracing_ && runs_ >= warm_up_runs;
+  }
+
+  Status put_stretch(std::size_t lane, std::size_t number) {
+    const Stretch& stretch = flag_plan_.lanes[lane][number];
+    Recorded& recorded = graphs_[lane][number];
+    if (!records(lane, stretch) || recorded.refused) return put_instructions(lane, stretch);
+    if (!recorded.graph) {
+      auto graph = record_stretch(lane, stretch);
+      if (!graph.ok()) {
+        log::warn("lane {}: instructions {} to {} are not recorded: {}", ir::name(static_cast<ir::Lane>(lane)),
+                  lanes_[lane][stretch.begin].instruction, lanes_[lane][stretch.end - 1].instruction,
+                  graph.error().message);
+        recorded.refused = true;
+        return put_instructions(lane, stretch);
+      }
+      recorded.graph = *std::move(graph);
+    }
+    const std::int32_t first = lanes_[lane][stretch.begin].instruction;
+    device_.begin_range(names_[static_cast<std::size_t>(first)]);
+    Status status = streams_[lane]->launch(*recorded.graph);
+    device_.end_range();
+    return status;
+  }
+
+  // Ends the recording whatever happens.
+  Result<std::unique_ptr<Graph>> record_stretch(std::size_t lane, const Stretch& stretch) {
+    LANCET_TRY(streams_[lane]->begin_capture());
+    const Status put = put_instructions(lane, stretch);
+    auto graph = streams_[lane]->end_capture();
+    if (!put.ok()) return put.error();
+    return graph;
+  }
+
+  Status put_instructions(std::size_t lane, const Stretch& stretch) {
+    for (std::size_t i = stretch.begin; i < stretch.end; ++i) {
+      const std::int32_t instruction = lanes_[lane][i].instruction;
+      TimedPair& events = instruction_events_[static_cast<std::size_t>(instruction)];
+      if (tracing_) LANCET_TRY(record(events.start, *streams_[lane]));
+      LANCET_TRY(call(instruction));
+      if (tracing_) LANCET_TRY(record(events.end, *streams_[lane]));
+    }
+    return {};
+  }
+
+  Status call(std::int32_t instruction) {
+    const auto at = static_cast<std::size_t>(instruction);
+    device_.begin_range(names_[at]);
+    Status status;
+    try {
+      status = kernels_[at]();
+      if (!status.ok()) status = error_at(plan_, instruction, status.error());
+    } catch (const std::exception& error) {
+      status = error_at(plan_, instruction, internal_error(error.what()));
+    }
+    device_.end_range();
+    return status;
+  }
+
+  // ---- times
+
+  Status read_times() {
+    for (std::size_t lane = 0; lane < ir::lane_count; ++lane)
+      for (std::size_t i = 0; i < flag_plan_.lanes[lane].size(); ++i) {
+        const Stretch& stretch = flag_plan_.lanes[lane][i];
+        LANCET_ASSIGN(const Span span, span_of(timed_[lane][i]));
+        if (!tracing_) {
+          share_out(lane, stretch, span);
+          continue;
+        }
+        for (std::size_t at = stretch.begin; at < stretch.end; ++at) {
+          const auto instruction = static_cast<std::size_t>(lanes_[lane][at].instruction);
+          LANCET_ASSIGN(spans_[instruction], span_of(instruction_events_[instruction]));
+        }
+      }
+    return {};
+  }
+
+  Result<Span> span_of(const TimedPair& events) {
+    LANCET_ASSIGN(const double start, device_.milliseconds(*start_event_, *events.start));
+    LANCET_ASSIGN(const double end, device_.milliseconds(*start_event_, *events.end));
+    return Span{static_cast<std::int64_t>(start * 1e6), static_cast<std::int64_t>(std::max(start, end) * 1e6)};
+  }
+
+  // A stretch's time, among its instructions as the plan predicts them, or evenly.
+  void share_out(std::size_t lane, const Stretch& stretch, const Span& span) {
+    auto weight = [&](std::size_t at) {
+      const ir::Interval& predicted = plan_.predicted[static_cast<std::size_t>(lanes_[lane][at].instruction)];
+      return std::max(predicted.end - predicted.start, 1e-6);
+    };
+    double total = 0, before = 0;
+    for (std::size_t at = stretch.begin; at < stretch.end; ++at) total += weight(at);
+    const auto length = double(span.end - span.start);
+    for (std::size_t at = stretch.begin; at < stretch.end; ++at) {
+      Span& mine = spans_[static_cast<std::size_t>(lanes_[lane][at].instruction)];
+      mine.start = span.start + static_cast<std::int64_t>(length * before / total);
+      before += weight(at);
+      mine.end = span.start + static_cast<std::int64_t>(length * before / total);
+    }
+  }
+
+  // ---- SingleSteps
+
+  Status zero(const ops::TensorView& view) override {
+    LANCET_TRY(streams_[0]->zero(view.data, static_cast<std::size_t>(ir::bytes(view.type))));
+    return streams_[0]->synchronize();
+  }
+  Status run(std::int32_t instruction) override {
+    const auto lane = static_cast<std::size_t>(plan_.program.instructions[static_cast<std::size_t>(instruction)].lane);
+    Status status = call(instruction);
+    const Status ended = streams_[lane]->synchronize();
+    if (status.ok() && !ended.ok()) status = error_at(plan_, instruction, ended.error());
+    if (!status.ok()) fail(lane, status.error());
+    return status;
+  }
+  Result<ops::TensorView> host_view(const ops::TensorView& view) override {
+    const auto bytes = static_cast<std::size_t>(ir::bytes(view.type));
+    if (search_memory_.bytes() < bytes) {
+      LANCET_ASSIGN(search_memory_, Block::page_locked(device_, bytes));
+    }
+    LANCET_TRY(streams_[0]->copy(search_memory_.start(), view.data, bytes));
+    LANCET_TRY(streams_[0]->synchronize());
+    return ops::TensorView{search_memory_.start(), view.type};
+  }
+
+  struct Recorded {
+    std::unique_ptr<Graph> graph;
+    bool refused = false;
+  };
+
+  const ir::Plan plan_;
+  const ExecutorOptions options_;
+  backend::Device& device_;
+  const Lanes lanes_;
+  Block arena_;  // unless shared
+  Block input_memory_, input_mirror_, output_mirror_, flag_memory_, search_memory_;
+  std::array<Block, ir::lane_count> workspaces_;
+  std::optional<Addresses> addresses_;
+  std::vector<Mirror> mirrors_;
+  std::array<std::unique_ptr<backend::Stream>, ir::lane_count> streams_;
+  FlagPlan flag_plan_;
+  std::vector<ops::Kernel> kernels_;  // by instruction
+  std::vector<std::string> names_;
+  std::array<std::vector<Recorded>, ir::lane_count> graphs_;
+  std::array<std::vector<TimedPair>, ir::lane_count> timed_;
+  std::vector<TimedPair> instruction_events_;
+  std::unique_ptr<Event> start_event_;
+  bool trace_next_ = false, tracing_ = false, timing_ = false;
+  std::int64_t runs_ = 0;
+  std::array<std::optional<Error>, ir::lane_count> errors_;
+  std::atomic<int> failed_first_{-1};
+  std::atomic<bool> failed_{false};
+  std::vector<Span> spans_;
+  std::int64_t start_ = 0, step_ns_ = 0;
+  std::atomic<std::uint32_t> epoch_{0};
+  std::atomic<int> running_{0};
+  std::atomic<bool> stopping_{false};
+  std::vector<std::jthread> threads_;  // last: they use all of the above and end first
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Executor>> make_stream_executor(const ir::Plan& plan, TensorStore& store,
+                                                       const ExecutorOptions& options) {
+  auto executor = std::make_unique<StreamExecutor>(plan, options);
+  LANCET_TRY(executor->bind(store));
+  return std::unique_ptr<Executor>(std::move(executor));
+}
+
+}  // namespace lancet::runtime

@@ -1,0 +1,94 @@
+#include "device.h"
+
+#include <fmt/format.h>
+
+#include "lancet/base/hash.h"
+#include "lancet/base/log.h"
+#include "lancet/comm/launch.h"
+#include "lancet/train/agree.h"
+
+namespace lancet::train {
+namespace {
+
+using config::Transport;
+
+// A launcher may show each rank only its own GPU, which is then number 0.
+Result<int> device_number(int found, const comm::Launch& launch, bool shared) {
+  if (found >= launch.local_size) return launch.local_rank;
+  if (found == 1 || shared) return launch.local_rank % found;  // the ranks compare what they got
+  return config_error(fmt::format("device: expected {} GPUs for the {} ranks of this host, found {}", launch.local_size,
+                                  launch.local_size, found));
+}
+
+Result<std::unique_ptr<runtime::Accelerator>> open_mine(bool shared) {
+  LANCET_ASSIGN(const runtime::AcceleratorModule* module, runtime::load_module(runtime::cuda_module_path()));
+  LANCET_ASSIGN(const int found, module->count());
+  LANCET_ASSIGN(const int number, device_number(found, comm::detect_launch(), shared));
+  return module->open(number);
+}
+
+// Ranks may share a GPU only where they are told to talk through the host's memory.
+bool may_share(const config::Config& config) { return config.comm.transport == Transport::mpi; }
+
+// Collective.
+Status check_one_each(comm::Communicator& world, runtime::Accelerator& accelerator, bool shared) {
+  const std::string mine = accelerator.device().identity();
+  LANCET_ASSIGN(const auto all, gather(world, static_cast<std::int64_t>(hash64(mine))));
+  for (std::size_t rank = 0; rank < all.size(); ++rank)
+    for (std::size_t other = 0; other < rank; ++other) {
+      if (all[rank] != all[other]) continue;
+      if (shared) {
+        log::warn("ranks {} and {} share a GPU", other, rank);
+        return {};
+      }
+      LANCET_ASSIGN(const std::string which,
+                    broadcast_text(world, fmt::format("{} ({})", accelerator.device().name(), mine), int(rank)));
+      Error error = config_error(fmt::format(
+          "device: expected a GPU for each rank, found ranks {} and {} on the same {}", other, rank, which));
+      error.agreed = true;
+      return error;
+    }
+  return {};
+}
+
+}  // namespace
+
+Status check_transport(const config::Config& config, const comm::Communicator& world) {
+  if (config.comm.transport == Transport::mpi && world.transport() == "self")
+    return config_error(
+        "comm.transport: expected a start by mpirun or srun with several ranks for mpi, found one rank alone");
+  if (config.comm.transport == Transport::self && world.size() > 1)
+    return config_error(fmt::format("comm.transport: expected one rank for self, found {}", world.size()));
+  return {};
+}
+
+Result<std::unique_ptr<runtime::Accelerator>> open_accelerator(const config::Config& config,
+                                                               comm::Communicator& world) {
+  if (config.device == config::Device::cpu) return std::unique_ptr<runtime::Accelerator>();
+  auto mine = open_mine(may_share(config));
+  LANCET_TRY(agree(world, mine.ok() ? Status() : Status(mine.error())));
+  LANCET_TRY(check_one_each(world, **mine, may_share(config)));
+  return *std::move(mine);
+}
+
+Result<DeviceLanes> make_device_lanes(const config::Config& config, runtime::Accelerator& accelerator,
+                                      const std::array<std::unique_ptr<comm::Communicator>, ir::lane_count>& host) {
+  DeviceLanes lanes;
+  for (std::size_t lane = 1; lane < ir::lane_count; ++lane) {
+    const Transport transport = config.comm.transport;
+    if (host[lane]->size() == 1 && transport != Transport::emulated) continue;
+    const comm::DeviceLane wanted{
+        .device = &accelerator.device(),
+        .host = host[lane].get(),
+        .max_ctas = static_cast<int>(config.comm.max_ctas),
+        .timeout = std::chrono::milliseconds(static_cast<std::int64_t>(config.comm.timeout_s * 1000))};
+    auto made = transport == Transport::mpi        ? comm::make_staged(wanted)
+                : transport == Transport::emulated ? comm::make_emulated(wanted)
+                                                   : accelerator.make_communicator(wanted);
+    if (!made.ok()) return made.error();
+    lanes[lane] = *std::move(made);
+  }
+  return lanes;
+}
+
+}  // namespace lancet::train

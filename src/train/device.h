@@ -1,0 +1,27 @@
+// The GPU that a rank trains on.
+#pragma once
+#include <array>
+#include <memory>
+
+#include "lancet/comm/communicator.h"
+#include "lancet/config/config.h"
+#include "lancet/ir/program.h"
+#include "lancet/runtime/accelerator.h"
+
+namespace lancet::train {
+
+// What comm.transport asks of this start that it cannot give.
+Status check_transport(const config::Config& config, const comm::Communicator& world);
+
+// The accelerator that config.device asks for, null for the CPU: the rank's GPU by its number on the host. Collective;
+// config errors, the same on all ranks: no module, no driver, fewer GPUs than ranks, one GPU for two ranks.
+Result<std::unique_ptr<runtime::Accelerator>> open_accelerator(const config::Config& config, comm::Communicator& world);
+
+using DeviceLanes = std::array<std::unique_ptr<comm::DeviceCommunicator>, ir::lane_count>;
+
+// The lanes' communicators on the accelerator, from those of the host. A rank alone has none: its kernels copy.
+// Collective.
+Result<DeviceLanes> make_device_lanes(const config::Config& config, runtime::Accelerator& accelerator,
+                                      const std::array<std::unique_ptr<comm::Communicator>, ir::lane_count>& host);
+
+}  // namespace lancet::train

@@ -1,0 +1,90 @@
+// An accelerator without a device: the CPU's kernels, put on the streams of a host queue. What runs on it runs as on a
+// GPU, but for the arithmetic, which is the CPU's to the bit.
+#pragma once
+#include <map>
+#include <set>
+#include <string>
+
+#include "lancet/backend/host_queue.h"
+#include "lancet/ops/catalogue.h"
+#include "lancet/runtime/accelerator.h"
+
+namespace lancet::test {
+
+// Runs the lane's host communicator on the stream's thread.
+class HostQueueCommunicator final : public comm::DeviceCommunicator {
+ public:
+  explicit HostQueueCommunicator(comm::Communicator& host) : host_(host) {}
+  int rank() const override { return host_.rank(); }
+  int size() const override { return host_.size(); }
+  std::string transport() const override { return "host queue"; }
+  Status exchange(backend::Stream&, std::span<const comm::Segment>, std::span<const comm::Segment>) override {
+    return internal_error("the kernels of this accelerator use host()");
+  }
+  Status all_reduce_sum(backend::Stream&, std::span<float>) override {
+    return internal_error("the kernels of this accelerator use host()");
+  }
+  Status check() override { return {}; }
+  void abort(const std::string& why) override { host_.abort(why); }
+  comm::Communicator& host() { return host_; }
+
+ private:
+  comm::Communicator& host_;
+};
+
+class HostAccelerator final : public runtime::Accelerator {
+ public:
+  explicit HostAccelerator(const backend::HostQueueOptions& options = {}) : device_(backend::make_host_queue(options)) {
+    for (const ops::OpDef* op : ops::all_ops())
+      if (ops::find_cpu_kernel(op->name))
+        kernels_[std::string(op->name)] = {
+            .op = op->name, .bind = bind, .workspace = workspace, .recordable = op->lane == ir::Lane::compute};
+  }
+  backend::Device& device() override { return *device_; }
+  const ops::DeviceKernel* find_kernel(std::string_view op) const override {
+    const auto it = kernels_.find(op);
+    return it == kernels_.end() ? nullptr : &it->second;
+  }
+  Result<std::unique_ptr<comm::DeviceCommunicator>> make_communicator(const comm::DeviceLane& lane) override {
+    return std::unique_ptr<comm::DeviceCommunicator>(std::make_unique<HostQueueCommunicator>(*lane.host));
+  }
+  std::string build() const override { return "host"; }
+  // Its calls wait for the stream, as those of kernels whose host must know counts.
+  void wait_in(const std::string& op) {
+    kernels_.at(op).recordable = false;
+    kernels_.at(op).bind = bind_waiting;
+  }
+
+ private:
+  // The arguments as the stream's thread follows them.
+  static ops::KernelArgs host_arguments(const ops::KernelArgs& args) {
+    ops::KernelArgs host{
+        .op = args.op, .operands = args.operands, .results = args.results, .attributes = args.attributes};
+    for (auto* views : {&host.operands, &host.results})
+      for (ops::TensorView& view : *views) view.data = backend::host_address(view.data);
+    host.workspace = static_cast<std::byte*>(backend::host_address(args.workspace));
+    if (args.device_comm) host.comm = &static_cast<HostQueueCommunicator*>(args.device_comm)->host();
+    return host;
+  }
+  static std::size_t workspace(const ops::KernelArgs& args) {
+    const ops::CpuKernel* kernel = ops::find_cpu_kernel(args.op);
+    return kernel->workspace ? kernel->workspace(host_arguments(args)) : 0;
+  }
+  static ops::Kernel bind(const ops::KernelArgs& args) {
+    auto* stream = static_cast<backend::HostStream*>(args.stream->native());
+    return [stream, kernel = ops::find_cpu_kernel(args.op)->bind(host_arguments(args))] {
+      return stream->enqueue(kernel);
+    };
+  }
+  static ops::Kernel bind_waiting(const ops::KernelArgs& args) {
+    return [stream = args.stream, put = bind(args)]() -> Status {
+      LANCET_TRY(stream->synchronize());
+      return put();
+    };
+  }
+
+  std::unique_ptr<backend::Device> device_;
+  std::map<std::string, ops::DeviceKernel, std::less<>> kernels_;
+};
+
+}  // namespace lancet::test
