@@ -4,10 +4,12 @@
 #   cmake -S . -B build -DLANCET_KIT=DIR -DLANCET_MPI=OFF -DLANCET_ONEDNN=OFF && cmake --build build
 #   scripts/gpu-kit.sh DIR
 set -euo pipefail
+from=$PWD
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 [ $# -eq 1 ] && [ "${1#-}" = "$1" ] || die "usage: scripts/gpu-kit.sh DIR"
 kit=$1
+[ "${kit#/}" != "$kit" ] || kit=$from/$kit
 [ ! -e "$kit" ] || [ -e "$kit/kit.txt" ] || [ -z "$(ls -A "$kit" 2>/dev/null)" ] ||
   die "expected a new folder, or a kit to make anew, at $kit; found another"
 

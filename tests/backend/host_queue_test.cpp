@@ -1,0 +1,97 @@
+// The device that is none: order, flags, recording, errors, addresses.
+#include "lancet/backend/host_queue.h"
+
+#include <atomic>
+#include <catch2/catch.hpp>
+#include <vector>
+
+namespace lancet::backend {
+namespace {
+
+template <class T>
+T made(Result<T> result) {
+  if (!result.ok()) FAIL(result.error().message);
+  return *std::move(result);
+}
+HostStream& host(Stream& stream) { return *static_cast<HostStream*>(stream.native()); }
+
+}  // namespace
+
+TEST_CASE("host queue: a stream works in order, and flags join streams whichever comes first") {
+  const auto device = make_host_queue({.pause_us = 200, .seed = 3});
+  const auto first = made(device->make_stream(false)), second = made(device->make_stream(true));
+  auto* flag = reinterpret_cast<Flag*>(made(device->allocate_host(sizeof(Flag))));
+  std::vector<int> order;
+  REQUIRE(second->wait(flag).ok());
+  REQUIRE(host(*second).enqueue([&]() -> Status { return order.push_back(3), Status(); }).ok());
+  for (int i = 0; i < 3; ++i)
+    REQUIRE(host(*first).enqueue([&order, i]() -> Status { return order.push_back(i), Status(); }).ok());
+  REQUIRE(first->signal(flag).ok());
+  REQUIRE(second->synchronize().ok());
+  CHECK(order == std::vector<int>{0, 1, 2, 3});
+  REQUIRE(first->synchronize().ok());
+}
+
+TEST_CASE("host queue: memory goes there and back, its addresses are not the host's, and it ends") {
+  const auto device = make_host_queue({.bytes = 4096});
+  const auto stream = made(device->make_stream(false));
+  std::byte* memory = made(device->allocate(1024));
+  auto* here = reinterpret_cast<int*>(made(device->allocate_host(1024)));
+  CHECK(here[255] == 0);
+  CHECK(host_address(memory) != memory);
+  CHECK(host_address(here) == here);
+  CHECK(host_address(nullptr) == nullptr);
+  here[0] = 7, here[1] = 8;
+  REQUIRE(stream->copy(memory, here, 8).ok());
+  REQUIRE(stream->zero(memory, 4).ok());
+  REQUIRE(stream->copy(here + 2, memory, 8).ok());
+  REQUIRE(stream->synchronize().ok());
+  CHECK(here[2] == 0);
+  CHECK(here[3] == 8);
+  CHECK(device->free_bytes() == 3072);
+  const auto refused = device->allocate(3073);
+  REQUIRE_FALSE(refused.ok());
+  CHECK(refused.error().message == "expected 3073 bytes of memory on host queue, found 3072 free");
+  CHECK(refused.error().code == ExitCode::config);
+  device->free(memory);
+  CHECK(device->free_bytes() == 4096);
+}
+
+TEST_CASE("host queue: what is recorded runs when it is launched, each time") {
+  const auto device = make_host_queue();
+  const auto stream = made(device->make_stream(false));
+  std::atomic<int> runs{0};
+  REQUIRE(stream->begin_capture().ok());
+  REQUIRE(host(*stream).enqueue([&]() -> Status { return ++runs, Status(); }).ok());
+  const auto graph = made(stream->end_capture());
+  REQUIRE(stream->synchronize().ok());
+  CHECK(runs == 0);
+  REQUIRE(stream->launch(*graph).ok());
+  REQUIRE(stream->launch(*graph).ok());
+  REQUIRE(stream->synchronize().ok());
+  CHECK(runs == 2);
+}
+
+TEST_CASE("host queue: a stream that failed does nothing any more and says why") {
+  const auto device = make_host_queue();
+  const auto stream = made(device->make_stream(false));
+  std::atomic<bool> ran{false};
+  REQUIRE(host(*stream).enqueue([]() -> Status { return data_error("gone"); }).ok());
+  static_cast<void>(host(*stream).enqueue([&]() -> Status { return ran = true, Status(); }));
+  CHECK(stream->synchronize().error().message == "gone");
+  CHECK_FALSE(ran);
+  CHECK_FALSE(host(*stream).enqueue([]() -> Status { return {}; }).ok());
+}
+
+TEST_CASE("host queue: events measure what lies between them") {
+  const auto device = make_host_queue();
+  const auto stream = made(device->make_stream(false));
+  const auto before = made(device->make_event()), after = made(device->make_event());
+  REQUIRE(stream->record(*before).ok());
+  REQUIRE(stream->delay(2).ok());
+  REQUIRE(stream->record(*after).ok());
+  REQUIRE(stream->synchronize().ok());
+  CHECK(made(device->milliseconds(*before, *after)) >= 2);
+}
+
+}  // namespace lancet::backend

@@ -1,0 +1,227 @@
+// The executor over streams, on a host queue: values, lanes that run side by side, flags, recording, errors.
+#include <future>
+
+#include "host_accelerator.h"
+#include "support.h"
+
+using namespace lancet;
+using namespace lancet::test;
+using Values = std::vector<float>;
+
+namespace {
+
+// A plan on an accelerator, and its lanes' communicators.
+struct StreamRun {
+  ir::Plan plan;
+  HostAccelerator& accelerator;
+  runtime::TensorStore store;
+  std::vector<std::unique_ptr<HostQueueCommunicator>> lanes;
+  std::unique_ptr<runtime::Executor> executor;
+
+  StreamRun(HostAccelerator& on, std::string_view text, comm::Communicator* expert = nullptr,
+            comm::Communicator* reduce = nullptr)
+      : accelerator(on) {
+    auto parsed = ir::parse_plan(text);
+    if (!parsed.ok()) FAIL(parsed.error().message);
+    plan = *parsed;
+    if (const Status sound = ir::verify(plan); !sound.ok()) FAIL(sound.error().message);
+    store.place_on(accelerator.device());
+    store.add(plan.program);
+    runtime::ExecutorOptions options{.accelerator = &accelerator};
+    std::size_t lane = 1;
+    for (comm::Communicator* comm : {expert, reduce}) {
+      if (comm)
+        options.device_communicators[lane] = lanes.emplace_back(std::make_unique<HostQueueCommunicator>(*comm)).get();
+      ++lane;
+    }
+    auto made = runtime::Executor::create(plan, store, options);
+    if (!made.ok()) FAIL(made.error().message);
+    executor = std::move(*made);
+  }
+  void input(std::string_view name, const Values& values) {
+    const std::span<float> to = Run::span(executor->input(name));
+    REQUIRE(to.size() == values.size());
+    std::copy(values.begin(), values.end(), to.begin());
+  }
+  Values output(std::string_view name) const {
+    const std::span<float> span = Run::span(executor->output(name));
+    return {span.begin(), span.end()};
+  }
+  void set(std::string_view name, const Values& values) {
+    require_done(store.write(store[name], 0, std::as_bytes(std::span(values))));
+  }
+  Values get(std::string_view name) {
+    auto values = store.read<float>(name);
+    if (!values.ok()) FAIL(values.error().message);
+    return *values;
+  }
+};
+
+Status within(std::chrono::seconds limit, runtime::Executor& executor) {
+  auto result = std::async(std::launch::async, [&] { return executor.run(); });
+  if (result.wait_for(limit) != std::future_status::ready) {
+    WARN("run() hangs");
+    std::abort();  // its threads cannot be joined
+  }
+  return result.get();
+}
+
+constexpr std::string_view two_steps = R"(plan {policy=test}
+arena 128
+input @x : f32[4]
+parameter @w : f32[4]
+state @t : f32[4]
+[0] %0 : f32[4] = add(@x, @w)  # compute forward a | at 0
+[1] %1 : f32[4] = add(%0, %0)  # compute forward b | at 64
+[2] zero(&@t)  # compute update c
+output y = %1
+output w = @w
+)";
+
+}  // namespace
+
+TEST_CASE("streams: a plan computes what it says, run by run and recorded from the second on") {
+  HostAccelerator accelerator;
+  StreamRun run(accelerator, two_steps);
+  run.set("w", {1, 2, 3, 4});
+  for (float x : {0.f, 1.f, 2.f, 3.f}) {
+    run.set("t", {5, 6, 7, 8});
+    run.input("x", {x, x, 2 * x, 0});
+    require_done(run.executor->run());
+    CHECK(run.output("y") == Values{2 * (x + 1), 2 * (x + 2), 2 * (2 * x + 3), 8});
+    CHECK(run.output("w") == Values{1, 2, 3, 4});
+    CHECK(run.get("t") == Values{0, 0, 0, 0});
+  }
+  CHECK(run.executor->has_output("y"));
+  CHECK_FALSE(run.executor->has_output("z"));
+  CHECK_THROWS_AS(run.executor->input("w"), InternalError);
+  CHECK_THROWS_AS(run.executor->output("x"), InternalError);
+}
+
+TEST_CASE("streams: three lanes and late starts, values of many runs") {
+  for (std::uint64_t seed = 0; seed < 4; ++seed) {
+    HostAccelerator accelerator({.pause_us = 100, .seed = seed});
+    if (seed % 2) accelerator.wait_in("all_reduce");
+    FakeCommunicator expert(doubled), reduce(doubled);
+    StreamRun run(accelerator, three_lanes, &expert, &reduce);
+    run.set("s", {1, 2, 3, 4});
+    for (int step = 0; step < 20; ++step) {
+      const float x = float(step);
+      run.input("x", {x, x + 1, x + 2, 0});
+      require_done(run.executor->run());
+      // 2 * 2x + 2 * 3x + x + s
+      REQUIRE(run.output("y") == Values{11 * x + 1, 11 * (x + 1) + 2, 11 * (x + 2) + 3, 4});
+    }
+  }
+}
+
+// Expert's sum comes only when compute's second addition, behind reduce's, is done: lanes that held each other up would
+// hang here.
+TEST_CASE("streams: lanes run side by side, and their spans say so") {
+  std::promise<void> reached;
+  std::shared_future<void> expert_has_run = reached.get_future().share();
+  FakeCommunicator expert([&](std::span<float>) -> Status {
+    reached.set_value();
+    return {};
+  });
+  FakeCommunicator reduce([&](std::span<float> data) -> Status {
+    if (expert_has_run.wait_for(std::chrono::seconds(30)) != std::future_status::ready)
+      return internal_error("the expert lane did not run");
+    return doubled(data);
+  });
+  HostAccelerator accelerator;
+  StreamRun run(accelerator, R"(plan {policy=test}
+arena 192
+input @x : f32[2]
+[0] %0 : f32[2] = add(@x, @x)  # compute forward a | at 0
+[1] %1 : f32[2] in %0 = all_reduce(%0)  # reduce sync b | wait 0 | at -
+[2] %2 : f32[2] = add(@x, @x)  # compute forward c | at 64
+[3] %3 : f32[2] in %2 = all_reduce(%2)  # expert sync d | wait 2 | at -
+[4] %4 : f32[2] = add(%1, %3)  # compute forward e | wait 1 3 | at 128
+output y = %4
+)",
+                &expert, &reduce);
+  run.input("x", {1, 2});
+  require_done(within(std::chrono::seconds(60), *run.executor));
+  REQUIRE(run.output("y") == Values{6, 12});
+  const auto spans = run.executor->spans();
+  CHECK(spans[1].start >= spans[0].end);
+  CHECK(spans[1].end >= spans[3].start);
+  CHECK(spans[3].start >= spans[2].end);
+  CHECK(spans[4].start >= spans[1].end);
+  CHECK(spans[4].start >= spans[3].end);
+  const runtime::StepTimes times = run.executor->times();
+  CHECK(times.step * 1e6 >= double(spans[4].end));
+  CHECK(times.all_reduce == Approx(double(spans[1].end - spans[1].start) * 1e-6));
+}
+
+TEST_CASE("streams: a lane that fails ends all, with its name and instruction") {
+  const bool waits = GENERATE(false, true);
+  HostAccelerator accelerator({.pause_us = 50, .seed = 1});
+  if (waits) accelerator.wait_in("all_reduce");
+  FakeCommunicator* blocked = nullptr;
+  FakeCommunicator expert([](std::span<float>) -> Status { return communication_error("rank 1 is gone"); });
+  FakeCommunicator reduce([&](std::span<float>) -> Status { return blocked->block(); });
+  blocked = &reduce;
+  StreamRun run(accelerator, three_lanes, &expert, &reduce);
+  const Status status = within(std::chrono::seconds(60), *run.executor);
+  REQUIRE_FALSE(status.ok());
+  CHECK(status.error().code == ExitCode::communication);
+  CHECK(status.error().message.find("lane expert: ") == 0);
+  CHECK(status.error().message.find("rank 1 is gone") != std::string::npos);
+  CHECK(reduce.aborts() > 0);
+}
+
+TEST_CASE("streams: the number that is not finite is found where it was made") {
+  HostAccelerator accelerator;
+  StreamRun run(accelerator, two_steps);
+  run.set("w", {1, 2e38f, 3, 4});
+  run.input("x", {0, 1e38f, 0, 0});
+  require_done(run.executor->run());
+  const auto found = run.executor->find_non_finite();
+  REQUIRE(found.ok());
+  REQUIRE(found->has_value());
+  CHECK(runtime::to_string(run.plan.program, **found) == "%1 : f32[4] = add at b (forward), element 1 is inf");
+}
+
+TEST_CASE("streams: every instruction has its own time where it is asked for") {
+  HostAccelerator accelerator;
+  StreamRun run(accelerator, two_steps);
+  for (int i = 0; i < 3; ++i) require_done(run.executor->run());
+  run.executor->time_next_run();
+  require_done(run.executor->run());
+  const auto spans = run.executor->spans();
+  for (std::size_t i = 0; i < spans.size(); ++i) {
+    CHECK(spans[i].end >= spans[i].start);
+    if (i > 0) CHECK(spans[i].start >= spans[i - 1].end);
+  }
+}
+
+TEST_CASE("streams: what an accelerator lacks is an error") {
+  HostAccelerator small({.bytes = 100});
+  runtime::TensorStore store;
+  auto plan = ir::parse_plan(
+      "plan {a=1}\narena 128\ninput @x : f32[2]\n[0] %0 : f32[2] = add(@x, @x)  # compute forward | at 64\noutput y = "
+      "%0\n");
+  REQUIRE(plan.ok());
+  auto made = runtime::Executor::create(*plan, store, {.accelerator = &small});
+  REQUIRE_FALSE(made.ok());
+  CHECK(made.error().message == "expected 128 bytes of memory on host queue, found 100 free");
+
+  HostAccelerator accelerator;
+  plan = ir::parse_plan("plan {a=1}\narena 0\ninput @x : f32[2]\n[0] frobnicate(@x)  # compute forward h.0\n");
+  REQUIRE(plan.ok());
+  made = runtime::Executor::create(*plan, store, {.accelerator = &accelerator});
+  REQUIRE_FALSE(made.ok());
+  CHECK(made.error().message == "op frobnicate has no kernel on host queue");
+}
+
+TEST_CASE("streams: a module that is not there, or is none, is a config error") {
+  const auto missing = runtime::load_module("/nowhere/liblancet_cuda.so");
+  REQUIRE_FALSE(missing.ok());
+  CHECK(missing.error().code == ExitCode::config);
+  CHECK(missing.error().message.find("/nowhere/liblancet_cuda.so") != std::string::npos);
+  const auto other = runtime::load_module(LANCET_SOURCE_DIR "/README.md");
+  REQUIRE_FALSE(other.ok());
+  CHECK(other.error().message.find("expected a module that loads") != std::string::npos);
+}

@@ -1,0 +1,102 @@
+// Whole training runs on streams: as on the CPU, to the bit, since the kernels are the CPU's.
+#include <catch2/catch.hpp>
+
+#include "declared_costs.h"
+#include "host_accelerator.h"
+#include "train/support.h"
+
+namespace lancet {
+namespace {
+
+struct Trained {
+  std::vector<train::StepRecord> records;
+  std::vector<std::vector<std::byte>> tensors;  // parameters and state of every rank, by name
+};
+
+Trained train_on(const config::Config& config, bool streams, int steps, int ranks = 2) {
+  Trained result;
+  std::vector<std::vector<std::vector<std::byte>>> held(static_cast<std::size_t>(ranks));
+  const test::DeclaredCosts costs;
+  const Status status = comm::run_inproc(ranks, [&](comm::Communicator& world) -> Status {
+    test::HostAccelerator accelerator({.pause_us = 20, .seed = std::uint64_t(world.rank())});
+    if (world.rank() == 1) accelerator.wait_in("all_to_all");
+    train::TrainerOptions options{.local_ranks = ranks, .costs = &costs};
+    if (streams) options.accelerator = &accelerator;
+    LANCET_ASSIGN(const auto trainer, train::Trainer::create(config, world, options));
+    for (int step = 0; step < steps; ++step) {
+      LANCET_ASSIGN(const train::StepRecord record, trainer->step(step));
+      if (world.rank() == 0) result.records.push_back(record);
+    }
+    for (const auto& [name, tensor] : trainer->store().all()) {
+      auto& bytes = held[std::size_t(world.rank())].emplace_back(tensor.memory.bytes);
+      LANCET_TRY(trainer->store().read(tensor, 0, bytes));
+    }
+    return {};
+  });
+  if (!status.ok()) throw InternalError(status.error().message);
+  for (auto& rank : held)
+    for (auto& bytes : rank) result.tensors.push_back(std::move(bytes));
+  return result;
+}
+
+void check_same(const config::Config& config, int steps = 4) {
+  const Trained expected = train_on(config, false, steps), found = train_on(config, true, steps);
+  REQUIRE(found.records.size() == expected.records.size());
+  for (std::size_t i = 0; i < expected.records.size(); ++i) {
+    CHECK(found.records[i].loss == expected.records[i].loss);
+    CHECK(found.records[i].grad_norm == expected.records[i].grad_norm);
+  }
+  REQUIRE(!expected.tensors.empty());
+  CHECK(found.tensors == expected.tensors);
+}
+
+}  // namespace
+
+TEST_CASE("training on streams is training on the CPU, bit for bit, under every policy") {
+  auto config = test::small_config();
+  config.overlap.policy = GENERATE(config::Policy::sequential, config::Policy::expert_pipeline, config::Policy::dw,
+                                   config::Policy::partition, config::Policy::lancet, config::Policy::automatic);
+  INFO(config::name(config.overlap.policy));
+  check_same(config);
+}
+
+TEST_CASE("training on streams: bf16, micro batches, drops, batch-prioritized gates") {
+  auto config = test::small_config();
+  config.overlap.policy = config::Policy::lancet;
+  config.train.gradient_accumulation_steps = 2;
+  config.train.dtype = DType::bf16;
+  config.model.capacity_factor = 0.75;
+  config.model.router = config::Router::batch_prioritized;
+  check_same(config);
+}
+
+TEST_CASE("training on streams: a model that does not fit is refused with what it needs") {
+  auto config = test::small_config();
+  test::HostAccelerator accelerator({.bytes = 1'000'000});
+  const auto self = comm::make_self();
+  const auto trainer = train::Trainer::create(config, *self, {.accelerator = &accelerator});
+  REQUIRE_FALSE(trainer.ok());
+  CHECK(trainer.error().code == ExitCode::config);
+  CHECK(trainer.error().message.find(" MB of free memory a rank on host queue (") != std::string::npos);
+}
+
+TEST_CASE("training on streams: an overflow is named as on the CPU") {
+  auto config = test::small_config();
+  config.train.lr = 1e30;
+  config.train.clip_grad = 0;
+  std::string messages[2];
+  for (int streams = 0; streams < 2; ++streams) {
+    test::HostAccelerator accelerator;
+    const auto self = comm::make_self();
+    train::TrainerOptions options;
+    if (streams) options.accelerator = &accelerator;
+    auto trainer = train::Trainer::create(config, *self, options);
+    REQUIRE(trainer.ok());
+    for (int step = 0; step < 3 && messages[streams].empty(); ++step)
+      if (const auto record = (*trainer)->step(step); !record.ok()) messages[streams] = record.error().message;
+    CHECK(messages[streams].find("first not finite on rank 0") != std::string::npos);
+  }
+  CHECK(messages[0] == messages[1]);
+}
+
+}  // namespace lancet
