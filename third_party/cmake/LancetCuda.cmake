@@ -78,7 +78,8 @@ function(lancet_cuda_module)
   set_target_properties(lancet_base lancet_ir PROPERTIES POSITION_INDEPENDENT_CODE ON)
   set_target_properties(lancet_cuda PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR} CUDA_VISIBILITY_PRESET hidden
                         CXX_VISIBILITY_PRESET hidden)
-  target_include_directories(lancet_cuda PRIVATE ${CMAKE_SOURCE_DIR}/include ${CMAKE_SOURCE_DIR}/src)
+  target_include_directories(lancet_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:${CMAKE_SOURCE_DIR}/third_party/nvcc>
+                                                 ${CMAKE_SOURCE_DIR}/include ${CMAKE_SOURCE_DIR}/src)
   target_compile_options(
     lancet_cuda
     PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra $<$<BOOL:${LANCET_WERROR}>:-Werror>>

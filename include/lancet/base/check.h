@@ -1,9 +1,7 @@
 // Broken invariants. A failed LANCET_CHECK throws InternalError; the rank's top level prints it with the
 // rank (and, in the step loop, step and instruction) and ends the job with exit code 1.
 #pragma once
-#if !defined(__CUDACC__)  // which cannot read fmt's constexpr functions
 #include <fmt/format.h>
-#endif
 
 #include <stdexcept>
 #include <string>
@@ -18,13 +16,8 @@ struct InternalError : std::runtime_error {
 
 }  // namespace lancet
 
-#if defined(__CUDACC__)
-#define LANCET_CHECK_TEXT(text, ...) text  // as it stands, without the values
-#else
-#define LANCET_CHECK_TEXT(...) ::fmt::format(__VA_ARGS__)
-#endif
-#define LANCET_CHECK(condition, ...)                                                        \
-  do {                                                                                      \
-    if (!(condition)) [[unlikely]]                                                          \
-      ::lancet::fail_check(__FILE__, __LINE__, #condition, LANCET_CHECK_TEXT(__VA_ARGS__)); \
+#define LANCET_CHECK(condition, ...)                                                    \
+  do {                                                                                  \
+    if (!(condition)) [[unlikely]]                                                      \
+      ::lancet::fail_check(__FILE__, __LINE__, #condition, ::fmt::format(__VA_ARGS__)); \
   } while (0)
