@@ -3,37 +3,38 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 
+#include <filesystem>
+
 #include "lancet/cost/costs.h"
 
 namespace lancet::runtime {
 
-Result<const AcceleratorModule*> load_module(const std::filesystem::path& file) {
+Result<const AcceleratorModule*> load_module(const std::string& file) {
   std::error_code ignored;
   if (!std::filesystem::exists(file, ignored))
     return config_error(
         fmt::format("device: expected the module {} of a build with CUDA (LANCET_CUDA=ON), found no "
                     "such file",
-                    file.string()));
+                    file));
   // Never unloaded: its kernels, threads and handles end with the process.
   void* library = ::dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
   if (!library) {
     const char* why = ::dlerror();
     return config_error(
-        fmt::format("device: expected a module that loads at {}, found: {}", file.string(), why ? why : "no reason"));
+        fmt::format("device: expected a module that loads at {}, found: {}", file, why ? why : "no reason"));
   }
   const auto* module = static_cast<const AcceleratorModule*>(::dlsym(library, "lancet_module"));
-  if (!module)
-    return config_error(fmt::format("device: expected a module of this program at {}, found none", file.string()));
+  if (!module) return config_error(fmt::format("device: expected a module of this program at {}, found none", file));
   if (module->kernel_build != cost::kernel_build())
     return config_error(fmt::format("device: expected the module of build {} at {}, found that of {}: build both again",
-                                    cost::kernel_build(), file.string(), module->kernel_build));
+                                    cost::kernel_build(), file, module->kernel_build));
   return module;
 }
 
-std::filesystem::path cuda_module_path() {
+std::string cuda_module_path() {
   std::error_code error;
   const auto program = std::filesystem::read_symlink("/proc/self/exe", error);
-  return (error ? std::filesystem::path(".") : program.parent_path()) / "liblancet_cuda.so";
+  return ((error ? std::filesystem::path(".") : program.parent_path()) / "liblancet_cuda.so").string();
 }
 
 }  // namespace lancet::runtime

@@ -125,7 +125,7 @@ class PlanProfiler {
   // Times of these keys, mean over the ranks.
   Status run(const std::set<std::string>& keys, cost::Profile& profile) {
     const Instances instances = instances_of(plan_.program, keys);
-    LANCET_ASSIGN(replay_, Replay::create(plan_, options_.threads));
+    LANCET_ASSIGN(replay_, Replay::create(plan_, options_.threads, options_.accelerator));
     std::vector<std::int64_t> nanoseconds;
     LANCET_TRY(sweep(std::vector<bool>(plan_.program.instructions.size(), true), nanoseconds));  // warms up, fills
     const std::vector<bool> chosen = with_context(plan_.program, instances);
@@ -208,6 +208,9 @@ std::set<std::string> missing_in(const ir::Program& program, const cost::Profile
 }  // namespace
 
 cost::Device this_device(int threads, int local_ranks) { return {cpu_model(), isa(), threads, local_ranks}; }
+cost::Device device_of(Accelerator& accelerator) {
+  return {accelerator.device().name(), accelerator.device().architecture(), 1, 1, accelerator.build()};
+}
 
 std::vector<std::string> missing_ops(std::span<const ir::Plan> plans, const cost::Profile& profile) {
   std::set<std::string> keys;

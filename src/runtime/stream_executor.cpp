@@ -311,7 +311,7 @@ class StreamExecutor final : public Executor, private SingleSteps {
         recorded.refused = true;
         return put_instructions(lane, stretch);
       }
-      recorded.graph = *std::move(graph);
+      recorded.graph = std::move(graph).value();
     }
     const std::int32_t first = lanes_[lane][stretch.begin].instruction;
     device_.begin_range(names_[static_cast<std::size_t>(first)]);

@@ -51,7 +51,7 @@ void TensorStore::add(const ir::Program& program) {
   if (staging_) {
     auto block = Block::on_device(*staging_->device, bytes);
     if (!block.ok()) throw std::bad_alloc();
-    blocks_.push_back(*std::move(block));
+    blocks_.push_back(std::move(block).value());
   } else {
     blocks_.push_back(Block::on_host(bytes));
   }

@@ -46,7 +46,10 @@ std::string banner(const config::Config& config, int ranks, int threads, const c
     text += fmt::format(
         "peak       {:.3f} TFLOP/s a rank ({}); MFU counts products and attention's causal half, experts on kept "
         "tokens\n",
-        peak.flops * 1e-12, peak.configured ? "log.peak_tflops" : "measured on a 1024^3 product");
+        peak.flops * 1e-12,
+        peak.configured ? "log.peak_tflops"
+        : accelerator   ? "measured on an 8192^3 product"
+                        : "measured on a 1024^3 product");
   text += fmt::format("memory     {} a rank: parameters {}, optimizer {}, arena {}, workspace {}, process {}",
                       megabytes(memory.total()), megabytes(memory.parameters), megabytes(memory.state),
                       megabytes(memory.arena), megabytes(memory.workspace), megabytes(memory.process));

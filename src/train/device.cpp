@@ -68,7 +68,7 @@ Result<std::unique_ptr<runtime::Accelerator>> open_accelerator(const config::Con
   auto mine = open_mine(may_share(config));
   LANCET_TRY(agree(world, mine.ok() ? Status() : Status(mine.error())));
   LANCET_TRY(check_one_each(world, **mine, may_share(config)));
-  return *std::move(mine);
+  return mine;
 }
 
 Result<DeviceLanes> make_device_lanes(const config::Config& config, runtime::Accelerator& accelerator,
@@ -86,7 +86,7 @@ Result<DeviceLanes> make_device_lanes(const config::Config& config, runtime::Acc
                 : transport == Transport::emulated ? comm::make_emulated(wanted)
                                                    : accelerator.make_communicator(wanted);
     if (!made.ok()) return made.error();
-    lanes[lane] = *std::move(made);
+    lanes[lane] = std::move(made).value();
   }
   return lanes;
 }

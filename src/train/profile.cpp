@@ -61,9 +61,16 @@ int threads_of(const config::Config& config, int local_ranks) {
   return std::max(1, backend::cpu::cores() / local_ranks);
 }
 
-cost::Place place_of(const config::Config& config, const comm::Communicator& world, int local_ranks) {
-  return {runtime::this_device(threads_of(config, local_ranks), local_ranks),
-          {world.transport(), world.size(), (world.size() + local_ranks - 1) / local_ranks}};
+cost::Place place_of(const config::Config& config, const comm::Communicator& world, int local_ranks,
+                     runtime::Accelerator* accelerator) {
+  const int hosts = (world.size() + local_ranks - 1) / local_ranks;
+  if (!accelerator)
+    return {runtime::this_device(threads_of(config, local_ranks), local_ranks),
+            {world.transport(), world.size(), hosts}};
+  const bool automatic = config.comm.transport == config::Transport::automatic;
+  const std::string_view transport =
+      automatic ? (world.size() > 1 ? "nccl" : "self") : config::name(config.comm.transport);
+  return {runtime::device_of(*accelerator), {std::string(transport), world.size(), hosts}};
 }
 
 std::vector<ir::Program> step_programs(const config::Config& config, int ranks) {
@@ -77,7 +84,8 @@ Result<cost::Profile> ensure_profile(const config::Config& config, comm::Communi
                                      std::span<const ir::Program> programs, const ProfileRequest& request) {
   const std::filesystem::path path = config.overlap.profile.empty() ? request.default_path : config.overlap.profile;
   const bool keeps = !path.empty();
-  LANCET_ASSIGN(const cost::Place place, share_place(world, place_of(config, world, request.local_ranks)));
+  LANCET_ASSIGN(const cost::Place place,
+                share_place(world, place_of(config, world, request.local_ranks, request.accelerator)));
   Result<cost::Profile> held = cost::Profile(place);
   if (keeps && world.rank() == 0) {
     held = cost::read_profile_or_empty(path, place);
@@ -86,6 +94,11 @@ Result<cost::Profile> ensure_profile(const config::Config& config, comm::Communi
   }
   LANCET_ASSIGN(cost::Profile profile, share_profile(world, held, place));
 
+  if (request.accelerator && world.size() > 1 && profile.wire.all_to_all.empty())
+    return config_error(
+        fmt::format("overlap.profile: expected measured communication of {} ranks by {}, found none, and it cannot be "
+                    "measured between GPUs yet; overlap.policy sequential needs none",
+                    world.size(), place.cluster.transport));
   std::vector<ir::Plan> plans;
   for (const ir::Program& program : programs) plans.push_back(planner::plan_memory_sequentially(program));
   Lanes lanes;
@@ -101,6 +114,7 @@ Result<cost::Profile> ensure_profile(const config::Config& config, comm::Communi
   LANCET_ASSIGN(const runtime::ProfilerReport report,
                 runtime::fill_profile(profile, plans,
                                       {.threads = threads_of(config, request.local_ranks),
+                                       .accelerator = request.accelerator,
                                        .world = &world,
                                        .lanes = lanes.all,
                                        .seconds = request.seconds}));

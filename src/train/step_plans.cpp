@@ -27,13 +27,14 @@ class Planning {
   // Measured where they are needed; else what the file happens to hold, so that the step is predicted, too.
   Status find_costs() {
     if (needs_costs_) {
-      LANCET_ASSIGN(profile_,
-                    ensure_profile(config_, world_, step_programs(config_, world_.size()),
-                                   {.local_ranks = options_.local_ranks, .default_path = options_.default_profile}));
+      LANCET_ASSIGN(profile_, ensure_profile(config_, world_, step_programs(config_, world_.size()),
+                                             {.local_ranks = options_.local_ranks,
+                                              .default_path = options_.default_profile,
+                                              .accelerator = options_.accelerator}));
     } else if (world_.rank() == 0) {
       const std::string path = config_.overlap.profile.empty() ? options_.default_profile : config_.overlap.profile;
       if (path.empty()) return {};
-      auto held = cost::read_profile(path, place_of(config_, world_, options_.local_ranks));
+      auto held = cost::read_profile(path, place_of(config_, world_, options_.local_ranks, options_.accelerator));
       if (held.ok()) profile_ = *std::move(held);
     }
     if (profile_) costs_ = &*profile_;

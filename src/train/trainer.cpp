@@ -63,7 +63,9 @@ class TrainerImpl final : public Trainer {
     LANCET_TRY(make_lanes());
     LANCET_ASSIGN(wire_, comm::measure_wire(world_));
     LANCET_TRY(measure_peak());
-    LANCET_ASSIGN(plans_, make_step_plans(config_, world_, options_, evaluation_.has_value()));
+    TrainerOptions planning = options_;
+    planning.accelerator = accelerator_;
+    LANCET_ASSIGN(plans_, make_step_plans(config_, world_, planning, evaluation_.has_value()));
     predicted_ms_ = predicted_ms();
     LANCET_TRY(agree(world_, allocate()));
     LANCET_TRY(bind());
@@ -218,6 +220,12 @@ class TrainerImpl final : public Trainer {
     if (config_.log.peak_tflops) {
       peak_ = {*config_.log.peak_tflops * 1e12, true};
       return {};
+    }
+    if (accelerator_) {  // MFU is left out where it cannot be measured
+      const auto flops = runtime::measure_product_peak(*accelerator_, config_.train.dtype);
+      if (!flops.ok()) log::warn("peak: not measured: {}", flops.error().message);
+      peak_ = {flops.ok() ? *flops : 0, false};
+      return world_.barrier();
     }
     LANCET_TRY(world_.barrier());  // all ranks of a host at once, as in a step
     peak_ = {runtime::measure_product_peak(config_.train.dtype, threads_), false};

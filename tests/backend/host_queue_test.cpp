@@ -11,7 +11,7 @@ namespace {
 template <class T>
 T made(Result<T> result) {
   if (!result.ok()) FAIL(result.error().message);
-  return *std::move(result);
+  return std::move(result).value();
 }
 HostStream& host(Stream& stream) { return *static_cast<HostStream*>(stream.native()); }
 

@@ -1,7 +1,6 @@
 // What the program knows of a device that is not the CPU: its queues, its kernels, its own transport. The code lies in
 // a module that is loaded when it is asked for, so that a program that trains on the CPU needs none of its libraries.
 #pragma once
-#include <filesystem>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -33,9 +32,9 @@ struct AcceleratorModule {
 
 // Loads a module for as long as the process runs. Config errors: the file is not there, a library that it needs is not,
 // or it belongs to another build of the program.
-Result<const AcceleratorModule*> load_module(const std::filesystem::path& file);
+Result<const AcceleratorModule*> load_module(const std::string& file);
 
 // liblancet_cuda.so beside the program that runs.
-std::filesystem::path cuda_module_path();
+std::string cuda_module_path();
 
 }  // namespace lancet::runtime

@@ -28,14 +28,18 @@
 #include "lancet/comm/communicator.h"
 #include "lancet/cost/profile.h"
 #include "lancet/ir/plan.h"
+#include "lancet/runtime/accelerator.h"
 
 namespace lancet::runtime {
 
 // This machine, for a rank of `threads` threads that shares it with local_ranks - 1 others.
 cost::Device this_device(int threads, int local_ranks);
+// A rank's own accelerator, under its name, architecture and build.
+cost::Device device_of(Accelerator& accelerator);
 
 struct ProfilerOptions {
-  int threads = 1;  // of a rank's compute lane
+  int threads = 1;                     // of a rank's compute lane
+  Accelerator* accelerator = nullptr;  // where ops run; null: the CPU
   // The lanes' communicators (expert, reduce); null with one rank. `world` ties the measurements of the ranks together.
   comm::Communicator* world = nullptr;
   std::array<comm::Communicator*, ir::lane_count> lanes{};

@@ -10,13 +10,15 @@
 #include "lancet/config/config.h"
 #include "lancet/cost/profile.h"
 #include "lancet/ir/program.h"
+#include "lancet/runtime/accelerator.h"
 
 namespace lancet::train {
 
 int threads_of(const config::Config& config, int local_ranks);  // of a rank: as configured, or its share of the cores
 
 // Where a run's times are kept: this device and these ranks.
-cost::Place place_of(const config::Config& config, const comm::Communicator& world, int local_ranks);
+cost::Place place_of(const config::Config& config, const comm::Communicator& world, int local_ranks,
+                     runtime::Accelerator* accelerator = nullptr);
 
 // Whole training steps of one rank, first the one without parts, whose instructions are all that planning this config
 // asks the costs about.
@@ -27,7 +29,8 @@ struct ProfileRequest {
   std::string default_path = {};  // of the file, where config.overlap.profile is empty; both empty: none
   // What is measured although the file holds it.
   enum class Renew { nothing, communication, all } renew = Renew::nothing;
-  double seconds = 2;             // runtime::ProfilerOptions
+  double seconds = 2;                           // runtime::ProfilerOptions
+  runtime::Accelerator* accelerator = nullptr;  // that the rank trains on; null: the CPU
 };
 
 // Collective; the same profile on all ranks. Rank 0 reads the file, all measure what the
