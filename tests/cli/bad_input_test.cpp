@@ -36,7 +36,7 @@ TEST_CASE("fields that are wrong") {
                                             {"train.dtype=fp64", {"dtype", "fp64"}},
                                             {"train.seq_len=999", {"seq_len", "999"}},
                                             {"overlap.policy=quick", {"--set overlap.policy", "quick"}},
-                                            {"device=cuda", {"cuda"}},
+                                            {"device=gpu", {"--set device", "gpu"}},
                                             {"overlap.k=4", {"unknown key 'overlap.k'"}},
                                             {"log.trace=true", {"--set log.trace: expected an integer", "true"}},
                                             {"log.trace=21", {"log.trace: expected a step of train.steps = 20"}},

@@ -69,12 +69,13 @@ function(lancet_test room)
     return()
   endif()
   add_executable(test_${room} ${sources})
-  target_link_libraries(test_${room} PRIVATE lancet_test_main lancet_${room} ${ARGN})
+  target_link_libraries(test_${room} PRIVATE lancet_test_main $<$<NOT:$<STREQUAL:${room},cuda>>:lancet_${room}> ${ARGN})
   # Catch2's macros cost the optimiser minutes and gain nothing.
   target_compile_options(test_${room} PRIVATE -Wall -Wextra -O1 -g0 $<$<BOOL:${LANCET_WERROR}>:-Werror>)
   target_include_directories(test_${room} PRIVATE ${CMAKE_SOURCE_DIR}/tests ${CMAKE_SOURCE_DIR}/src)
   target_compile_definitions(test_${room} PRIVATE LANCET_SOURCE_DIR="${CMAKE_SOURCE_DIR}" LANCET_BINARY="$<TARGET_FILE:lancet>")
-  catch_discover_tests(test_${room} TEST_PREFIX "${room}: " PROPERTIES LABELS ${room} TIMEOUT ${LANCET_TEST_TIMEOUT}
+  string(REGEX REPLACE "^cuda$" "gpu" label ${room})
+  catch_discover_tests(test_${room} TEST_PREFIX "${room}: " PROPERTIES LABELS ${label} TIMEOUT ${LANCET_TEST_TIMEOUT}
                        SKIP_REGULAR_EXPRESSION "SKIPPED: ")
 endfunction()
 

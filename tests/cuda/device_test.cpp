@@ -1,0 +1,119 @@
+// Streams, flags, graphs and events of a GPU.
+#include <atomic>
+
+#include "module.h"
+
+namespace lancet {
+namespace {
+
+using backend::Flag;
+
+template <class T>
+T made(Result<T> result) {
+  if (!result.ok()) FAIL(result.error().message);
+  return std::move(result).value();
+}
+void done(const Status& status) {
+  if (!status.ok()) FAIL(status.error().message);
+}
+
+}  // namespace
+
+TEST_CASE("the module loads, with a driver or without, and says what is missing") {
+  const auto module = runtime::load_module(LANCET_CUDA_MODULE);
+  if (!module.ok()) FAIL(module.error().message);
+  const auto found = (*module)->count();
+  if (found.ok()) {
+    CHECK(*found > 0);
+    return;
+  }
+  CHECK(found.error().code == ExitCode::config);
+  CHECK(found.error().message.find("device: expected ") == 0);
+}
+
+TEST_CASE("memory goes there and back") {
+  const auto gpu = test::open_gpu();
+  if (!gpu) return;
+  backend::Device& device = gpu->device();
+  CHECK(device.architecture().find("sm_") == 0);
+  CHECK(device.identity().size() == 32);
+  const auto stream = made(device.make_stream(false));
+  std::byte* memory = made(device.allocate(1024));
+  CHECK(reinterpret_cast<std::uintptr_t>(memory) % 256 == 0);
+  auto* here = reinterpret_cast<int*>(made(device.allocate_host(1024)));
+  CHECK(here[255] == 0);
+  here[0] = 7, here[1] = 8;
+  done(stream->copy(memory, here, 8));
+  done(stream->zero(memory, 4));
+  done(stream->copy(here + 2, memory, 8));
+  done(stream->synchronize());
+  CHECK(here[2] == 0);
+  CHECK(here[3] == 8);
+  device.free(memory);
+  device.free_host(reinterpret_cast<std::byte*>(here));
+  const auto refused = device.allocate(std::size_t{1} << 50);
+  REQUIRE_FALSE(refused.ok());
+  CHECK(refused.error().message.find("expected 1125899906842624 bytes of memory on ") == 0);
+  done(stream->synchronize());  // the refusal is not the stream's
+}
+
+TEST_CASE("flags join streams whichever comes first, and the host can set them") {
+  const auto gpu = test::open_gpu();
+  if (!gpu) return;
+  backend::Device& device = gpu->device();
+  const auto first = made(device.make_stream(false)), second = made(device.make_stream(true));
+  std::byte* memory = made(device.allocate(256));
+  auto* here = reinterpret_cast<std::uint32_t*>(made(device.allocate_host(256)));
+  Flag *flag = here, *host_flag = here + 1;
+  std::uint32_t *from = here + 8, *to = here + 16;
+  for (std::uint32_t round = 1; round < 50; ++round) {
+    *flag = *host_flag = 0;
+    *from = round;
+    done(second->wait(flag));
+    done(second->copy(to, memory, 4));
+    done(second->wait(host_flag));
+    done(first->delay(0.05));
+    done(first->copy(memory, from, 4));
+    done(first->signal(flag));
+    std::atomic_ref(*host_flag).store(1);
+    done(second->synchronize());
+    CHECK(*to == round);
+    done(first->synchronize());
+  }
+}
+
+TEST_CASE("a graph runs each time it is launched; events measure; delay takes its time") {
+  const auto gpu = test::open_gpu();
+  if (!gpu) return;
+  backend::Device& device = gpu->device();
+  const auto stream = made(device.make_stream(false));
+  std::byte* memory = made(device.allocate(512));
+  auto* here = reinterpret_cast<std::uint32_t*>(made(device.allocate_host(256)));
+  here[0] = 5;
+  done(stream->begin_capture());
+  done(stream->copy(memory, here, 4));
+  done(stream->copy(here + 1, memory, 4));
+  const auto graph = made(stream->end_capture());
+  done(stream->synchronize());
+  CHECK(here[1] == 0);
+  const auto before = made(device.make_event()), after = made(device.make_event());
+  for (std::uint32_t value : {5u, 6u}) {
+    here[0] = value;
+    done(stream->launch(*graph));
+    done(stream->record(*before));
+    done(stream->delay(2));
+    done(stream->record(*after));
+    done(stream->synchronize());
+    CHECK(here[1] == value);
+    CHECK(made(device.milliseconds(*before, *after)) >= 2);
+  }
+}
+
+TEST_CASE("the module knows its kernels by name") {
+  const auto gpu = test::open_gpu();
+  if (!gpu) return;
+  CHECK(gpu->find_kernel("zero"));
+  CHECK_FALSE(gpu->find_kernel("frobnicate"));
+}
+
+}  // namespace lancet

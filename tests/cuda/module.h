@@ -1,0 +1,25 @@
+// The CUDA module in tests: opened, or the test is skipped with the reason.
+#pragma once
+#include <catch2/catch.hpp>
+#include <iostream>
+#include <memory>
+
+#include "lancet/runtime/accelerator.h"
+
+namespace lancet::test {
+
+// GPU `index`; null where there is none, after saying so.
+inline std::unique_ptr<runtime::Accelerator> open_gpu(int index = 0) {
+  const auto module = runtime::load_module(LANCET_CUDA_MODULE);
+  if (!module.ok()) FAIL(module.error().message);
+  const auto found = (*module)->count();
+  if (!found.ok() || *found <= index) {
+    std::cout << "SKIPPED: " << (found.ok() ? "too few GPUs" : found.error().message) << std::endl;
+    return nullptr;
+  }
+  auto accelerator = (*module)->open(index);
+  if (!accelerator.ok()) FAIL(accelerator.error().message);
+  return std::move(accelerator).value();
+}
+
+}  // namespace lancet::test
