@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-
 #include "non_finite.h"
 
 namespace lancet::runtime {
@@ -13,23 +11,6 @@ using ir::TensorId;
 
 constexpr std::size_t alignment = 256;
 std::size_t aligned(std::size_t bytes) { return (bytes + alignment - 1) / alignment * alignment; }
-
-// All lanes in turn on this thread, each as far as its waits allow: the same order on all ranks. run(step): a Status.
-template <class Run>
-Status walk_alone(const Lanes& lanes, const Run& run) {
-  std::array<std::size_t, ir::lane_count> done{};
-  auto ready = [&](const LaneStep& step) {
-    return std::all_of(step.waits.begin(), step.waits.end(),
-                       [&](const LaneWait& wait) { return done[wait.lane] >= static_cast<std::size_t>(wait.target); });
-  };
-  for (bool moved = true; moved;) {
-    moved = false;
-    for (std::size_t lane = 0; lane < ir::lane_count; ++lane)
-      for (; done[lane] < lanes[lane].size() && ready(lanes[lane][done[lane]]); ++done[lane], moved = true)
-        LANCET_TRY(run(lanes[lane][done[lane]]));
-  }
-  return {};
-}
 
 // Walks a plan and keeps the first bad number.
 class Search {

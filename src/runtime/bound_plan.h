@@ -1,5 +1,6 @@
 // What executors share: a plan's tensors as addresses, its lanes as lists of instructions, its errors by name.
 #pragma once
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <optional>
@@ -25,6 +26,23 @@ struct LaneStep {
 
 using Lanes = std::array<std::vector<LaneStep>, ir::lane_count>;
 Lanes lanes_of(const ir::Plan& plan);
+
+// All lanes in turn on this thread, each as far as its waits allow: the same order on all ranks. run(step): a Status.
+template <class Run>
+Status walk_alone(const Lanes& lanes, const Run& run) {
+  std::array<std::size_t, ir::lane_count> done{};
+  auto ready = [&](const LaneStep& step) {
+    return std::all_of(step.waits.begin(), step.waits.end(),
+                       [&](const LaneWait& wait) { return done[wait.lane] >= static_cast<std::size_t>(wait.target); });
+  };
+  for (bool moved = true; moved;) {
+    moved = false;
+    for (std::size_t lane = 0; lane < ir::lane_count; ++lane)
+      for (; done[lane] < lanes[lane].size() && ready(lanes[lane][done[lane]]); ++done[lane], moved = true)
+        LANCET_TRY(run(lanes[lane][done[lane]]));
+  }
+  return {};
+}
 
 // Where a plan's tensors lie: in the store, in the arena, and inputs in a block of their own.
 class Addresses {

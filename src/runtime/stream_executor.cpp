@@ -1,6 +1,9 @@
 // Lanes as streams of an accelerator. A host thread a lane puts its work on the lane's stream, whole steps ahead: no
-// thread waits for another, since flags join the streams. What lies between two flags of the compute lane is recorded
-// once, in the second run (kernels choose and warm up in the first), and launched as a graph from then on.
+// thread waits for another, since flags join the streams.
+//
+// The first run goes one instruction at a time: what code loads, allocates and connects when it is first called may
+// wait for all of the device, and would never come back while a stream waits for a flag. Then, with all streams idle,
+// what lies between two flags of the compute lane is recorded, to be launched as a graph from the second run on.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -25,7 +28,6 @@ using backend::Graph;
 
 // Events cost the stream and the host a microsecond or so each.
 constexpr std::int64_t timed_every = 8;
-constexpr std::int64_t warm_up_runs = 1;
 
 // Around a stretch or an instruction.
 struct TimedPair {
@@ -75,18 +77,14 @@ class StreamExecutor final : public Executor, private SingleSteps {
   }
 
   Status run() override {
+    if (runs_ == 0) return first_run();
     start_run();
     walk_compute();
     for (int left = running_.load(std::memory_order_acquire); left > 0; left = running_.load(std::memory_order_acquire))
       running_.wait(left, std::memory_order_acquire);
     const std::int64_t took = now() - start_;
     if (const int lane = failed_first_.load(); lane >= 0) return *errors_[static_cast<std::size_t>(lane)];
-    for (std::size_t lane = 1; lane < ir::lane_count; ++lane)
-      if (comm::DeviceCommunicator* comm = options_.device_communicators[lane])
-        if (const Status status = comm->check(); !status.ok())
-          return Error{status.error().code,
-                       fmt::format("lane {}: {}", ir::name(static_cast<ir::Lane>(lane)), status.error().message),
-                       false};
+    LANCET_TRY(check_lanes());
     ++runs_;
     if (!timing_) return {};
     step_ns_ = took;
@@ -97,6 +95,7 @@ class StreamExecutor final : public Executor, private SingleSteps {
     LANCET_TRY(device_.bind_thread());
     start_run_flags();
     LANCET_TRY(copy_inputs());
+    LANCET_TRY(streams_[0]->synchronize());
     return search_non_finite(plan_, lanes_, *addresses_, *this);
   }
 
@@ -188,6 +187,40 @@ class StreamExecutor final : public Executor, private SingleSteps {
 
   // ---- a run
 
+  // Errors that came up while queued calls of a transport ran.
+  Status check_lanes() {
+    for (std::size_t lane = 1; lane < ir::lane_count; ++lane)
+      if (comm::DeviceCommunicator* comm = options_.device_communicators[lane])
+        if (const Status status = comm->check(); !status.ok())
+          return Error{status.error().code,
+                       fmt::format("lane {}: {}", ir::name(static_cast<ir::Lane>(lane)), status.error().message),
+                       false};
+    return {};
+  }
+
+  Status first_run() {
+    LANCET_TRY(device_.bind_thread());
+    start_run_flags();
+    trace_next_ = false;
+    start_ = now();
+    LANCET_TRY(copy_inputs());
+    LANCET_TRY(streams_[0]->synchronize());
+    LANCET_TRY(walk_alone(lanes_, [&](const LaneStep& step) -> Status {
+      Span& span = spans_[static_cast<std::size_t>(step.instruction)];
+      span.start = now() - start_;
+      LANCET_TRY(run(step.instruction));
+      span.end = now() - start_;
+      return {};
+    }));
+    LANCET_TRY(copy_outputs());
+    LANCET_TRY(streams_[0]->synchronize());
+    LANCET_TRY(check_lanes());
+    step_ns_ = now() - start_;
+    ++runs_;
+    record_stretches();
+    return streams_[0]->synchronize();
+  }
+
   // All lanes are idle.
   void start_run_flags() {
     write_flags(0);
@@ -198,7 +231,7 @@ class StreamExecutor final : public Executor, private SingleSteps {
   void start_run() {
     start_run_flags();
     tracing_ = std::exchange(trace_next_, false);
-    timing_ = tracing_ || runs_ < 2 || runs_ % timed_every == 0;
+    timing_ = tracing_ || runs_ == 1 || runs_ % timed_every == 0;
     start_ = now();
     running_.store(static_cast<int>(threads_.size()), std::memory_order_relaxed);
     epoch_.fetch_add(1, std::memory_order_release);
@@ -242,6 +275,10 @@ class StreamExecutor final : public Executor, private SingleSteps {
     LANCET_TRY(put_stretches(0));
     for (std::size_t lane = 1; lane < ir::lane_count; ++lane)
       if (!lanes_[lane].empty()) LANCET_TRY(streams_[0]->wait(end_flag(lane)));
+    return copy_outputs();
+  }
+
+  Status copy_outputs() {
     for (const Mirror& mirror : mirrors_)
       if (mirror.device.data)
         LANCET_TRY(streams_[0]->copy(mirror.host.data, mirror.device.data,
@@ -294,30 +331,30 @@ class StreamExecutor final : public Executor, private SingleSteps {
   }
 
   // A graph of one instruction gains nothing.
-  bool records(std::size_t lane, const Stretch& stretch) const {
-    return lane == 0 && stretch.recordable && stretch.end - stretch.begin > 1 && !tracing_ && runs_ >= warm_up_runs;
-  }
+  static bool records(const Stretch& stretch) { return stretch.recordable && stretch.end - stretch.begin > 1; }
 
   Status put_stretch(std::size_t lane, std::size_t number) {
     const Stretch& stretch = flag_plan_.lanes[lane][number];
-    Recorded& recorded = graphs_[lane][number];
-    if (!records(lane, stretch) || recorded.refused) return put_instructions(lane, stretch);
-    if (!recorded.graph) {
-      auto graph = record_stretch(lane, stretch);
-      if (!graph.ok()) {
-        log::warn("lane {}: instructions {} to {} are not recorded: {}", ir::name(static_cast<ir::Lane>(lane)),
-                  lanes_[lane][stretch.begin].instruction, lanes_[lane][stretch.end - 1].instruction,
-                  graph.error().message);
-        recorded.refused = true;
-        return put_instructions(lane, stretch);
-      }
-      recorded.graph = std::move(graph).value();
-    }
-    const std::int32_t first = lanes_[lane][stretch.begin].instruction;
-    device_.begin_range(names_[static_cast<std::size_t>(first)]);
-    Status status = streams_[lane]->launch(*recorded.graph);
+    Graph* graph = graphs_[lane][number].get();
+    if (!graph || tracing_) return put_instructions(lane, stretch);
+    device_.begin_range(names_[static_cast<std::size_t>(lanes_[lane][stretch.begin].instruction)]);
+    Status status = streams_[lane]->launch(*graph);
     device_.end_range();
     return status;
+  }
+
+  // What cannot be recorded is put on the stream anew each time.
+  void record_stretches() {
+    for (std::size_t i = 0; i < flag_plan_.lanes[0].size(); ++i) {
+      const Stretch& stretch = flag_plan_.lanes[0][i];
+      if (!records(stretch)) continue;
+      auto graph = record_stretch(0, stretch);
+      if (graph.ok())
+        graphs_[0][i] = std::move(graph).value();
+      else
+        log::warn("lane compute: instructions {} to {} are not recorded: {}", lanes_[0][stretch.begin].instruction,
+                  lanes_[0][stretch.end - 1].instruction, graph.error().message);
+    }
   }
 
   // Ends the recording whatever happens.
@@ -420,11 +457,6 @@ class StreamExecutor final : public Executor, private SingleSteps {
     return ops::TensorView{search_memory_.start(), view.type};
   }
 
-  struct Recorded {
-    std::unique_ptr<Graph> graph;
-    bool refused = false;
-  };
-
   const ir::Plan plan_;
   const ExecutorOptions options_;
   backend::Device& device_;
@@ -438,7 +470,7 @@ class StreamExecutor final : public Executor, private SingleSteps {
   FlagPlan flag_plan_;
   std::vector<ops::Kernel> kernels_;  // by instruction
   std::vector<std::string> names_;
-  std::array<std::vector<Recorded>, ir::lane_count> graphs_;
+  std::array<std::vector<std::unique_ptr<Graph>>, ir::lane_count> graphs_;
   std::array<std::vector<TimedPair>, ir::lane_count> timed_;
   std::vector<TimedPair> instruction_events_;
   std::unique_ptr<Event> start_event_;
