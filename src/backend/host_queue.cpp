@@ -91,6 +91,13 @@ class HostQueueStream final : public HostStream {
       return {};
     });
   }
+  Status scale(float* values, std::size_t count, float factor) override {
+    return enqueue([=]() -> Status {
+      auto* x = static_cast<float*>(host_address(values));
+      for (std::size_t i = 0; i < count; ++i) x[i] *= factor;
+      return {};
+    });
+  }
   Status delay(double milliseconds) override {
     return enqueue([=]() -> Status {
       std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(milliseconds));

@@ -109,10 +109,13 @@ Status check(const Config& config, int ranks) {
                  config.train.micro_batch_size, config.overlap.parts);
   if (config.log.trace > config.train.steps)
     return wrong("log.trace: expected a step of train.steps = {}, found {}", config.train.steps, config.log.trace);
-  if (const Transport transport = config.comm.transport;
-      config.device == Device::cpu && (transport == Transport::nccl || transport == Transport::emulated))
-    return wrong("comm.transport: expected \"auto\", \"mpi\" or \"self\" for device \"cpu\", found \"{}\"",
-                 name(transport));
+  if (const Transport transport = config.comm.transport; config.device == Device::cpu && transport == Transport::nccl)
+    return wrong(
+        "comm.transport: expected \"auto\", \"mpi\", \"self\" or \"emulated\" for device \"cpu\", found \"{}\"",
+        name(transport));
+  if (config.comm.transport == Transport::emulated && (config.comm.network.empty() || config.comm.emulated_ranks < 1))
+    return wrong("comm.transport: expected comm.network and comm.emulated_ranks for \"emulated\", found \"{}\" and {}",
+                 config.comm.network, config.comm.emulated_ranks);
   if (config.comm.transport == Transport::self && ranks > 1)
     return wrong("comm.transport: expected \"auto\" or \"mpi\" for {} ranks, found \"self\"", ranks);
   return {};

@@ -131,6 +131,7 @@ ops::TensorView Addresses::output(std::string_view name) const {
 
 ops::KernelArgs Addresses::arguments(const ir::Instruction& instruction) const {
   ops::KernelArgs args{.op = instruction.op, .operands = {}, .results = {}, .attributes = instruction.attributes};
+  args.instruction = &instruction;
   for (TensorId id : instruction.operands) args.operands.push_back(view(id));
   for (TensorId id : instruction.results) args.results.push_back(view(id));
   return args;

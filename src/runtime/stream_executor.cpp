@@ -168,6 +168,7 @@ class StreamExecutor final : public Executor, private SingleSteps {
     for (std::size_t lane = 0; lane < ir::lane_count; ++lane) {
       LANCET_ASSIGN(workspaces_[lane], Block::on_device(device_, scratch[lane]));
     }
+    ops::BindNotes notes;
     for (const ir::Instruction& instruction : plan_.program.instructions) {
       const auto lane = static_cast<std::size_t>(instruction.lane);
       ops::KernelArgs args = addresses_->arguments(instruction);
@@ -175,6 +176,7 @@ class StreamExecutor final : public Executor, private SingleSteps {
       args.device = &device_;
       args.stream = streams_[lane].get();
       args.device_comm = options_.device_communicators[lane];
+      args.notes = &notes;
       kernels_.push_back(options_.accelerator->find_kernel(instruction.op)->bind(args));
       names_.push_back(fmt::format("{} {}", instruction.op, instruction.label));
     }

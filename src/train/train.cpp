@@ -9,6 +9,7 @@
 #include <csignal>
 #include <filesystem>
 
+#include "emulated.h"
 #include "event_file.h"
 #include "lancet/base/atomic_file.h"
 #include "lancet/base/hash.h"
@@ -399,7 +400,8 @@ class Run {
 }  // namespace
 
 Status train(const config::Config& config, comm::Communicator& world, const TrainerOptions& options) {
-  return Run(config, world, options)();
+  LANCET_ASSIGN(const auto emulated, emulated_world(config, world));
+  return Run(config, emulated ? *emulated : world, options)();
 }
 
 }  // namespace lancet::train

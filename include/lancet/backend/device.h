@@ -41,6 +41,8 @@ class Stream {
   virtual Status signal(Flag* flag) = 0;
   virtual Status wait(Flag* flag) = 0;
   virtual Status record(Event& event) = 0;
+  // values[i] *= factor, on device memory.
+  virtual Status scale(float* values, std::size_t count, float factor) = 0;
   // Keeps the stream busy for so long without touching memory: an emulated wire.
   virtual Status delay(double milliseconds) = 0;
   // What is put on the stream from here on is recorded instead of run, until end_capture().

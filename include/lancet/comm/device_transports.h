@@ -19,7 +19,8 @@ struct DeviceLane {
 
 // "mpi": through page-locked host memory and the lane's host communicator.
 Result<std::unique_ptr<DeviceCommunicator>> make_staged(const DeviceLane& lane);
-// "emulated": takes the time that a declared network would; one rank.
+// "emulated": takes the time that a declared network would. lane.host is of an emulated world (emulated.h), else a
+// config error.
 Result<std::unique_ptr<DeviceCommunicator>> make_emulated(const DeviceLane& lane);
 // "nccl": of the CUDA module. Config error: built without NCCL.
 Result<std::unique_ptr<DeviceCommunicator>> make_nccl(const DeviceLane& lane);

@@ -131,7 +131,9 @@ struct Overlap {
 struct Comm {
   double timeout_s = 300;
   Transport transport = Transport::automatic;
-  std::int64_t max_ctas = 0;  // thread blocks of a GPU that a collective may take; 0: as NCCL chooses
+  std::string network;              // emulated: the declared hardware (cost/hardware.h) whose links are emulated
+  std::int64_t emulated_ranks = 0;  // emulated: the ranks that there would be
+  std::int64_t max_ctas = 0;        // thread blocks of a GPU that a collective may take; 0: as NCCL chooses
   friend bool operator==(const Comm&, const Comm&) = default;
 };
 

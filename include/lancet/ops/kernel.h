@@ -2,6 +2,8 @@
 // step loop only calls it.
 #pragma once
 #include <functional>
+#include <map>
+#include <memory>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -27,6 +29,10 @@ struct TensorView {
   std::int64_t elements() const { return type.shape.elements(); }
 };
 
+// What kernels of one plan leave each other when they are bound, by the number of a tensor: they are bound in the
+// program's order, so who reads a tensor finds what its maker left.
+using BindNotes = std::map<std::int32_t, std::shared_ptr<void>>;
+
 struct KernelArgs {
   std::string_view op;
   std::vector<TensorView> operands;
@@ -40,6 +46,8 @@ struct KernelArgs {
   backend::Device* device = nullptr;
   backend::Stream* stream = nullptr;
   comm::DeviceCommunicator* device_comm = nullptr;
+  const ir::Instruction* instruction = nullptr;  // for the tensors' numbers; null where there is no plan
+  BindNotes* notes = nullptr;                    // null: nothing is left
 
   bool has(int operand) const { return operand < static_cast<int>(operands.size()); }
 };

@@ -1,4 +1,4 @@
-// A kernel that takes time and nothing else.
+// What an emulated wire does to a stream and to the gradients that travel.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -6,7 +6,9 @@
 
 namespace lancet::backend::cuda {
 
+// Takes time and nothing else.
 Status delay(double milliseconds, cudaStream_t stream);
+Status scale(float* values, std::size_t count, float factor, cudaStream_t stream);
 // Success where the module holds machine code, or PTX, that the current device runs.
 cudaError_t has_code();
 

@@ -56,6 +56,9 @@ class CudaStream final : public Stream {
   Status record(Event& event) override {
     return check(cudaEventRecord(native_event(event), stream_), "cudaEventRecord");
   }
+  Status scale(float* values, std::size_t count, float factor) override {
+    return cuda::scale(values, count, factor, stream_);
+  }
   Status delay(double milliseconds) override { return cuda::delay(milliseconds, stream_); }
 
   // Of this thread alone: other lanes may allocate and synchronize meanwhile.

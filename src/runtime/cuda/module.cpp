@@ -14,8 +14,15 @@ class CudaAccelerator final : public Accelerator {
   explicit CudaAccelerator(std::unique_ptr<backend::Device> device) : device_(std::move(device)) {}
   backend::Device& device() override { return *device_; }
   const ops::DeviceKernel* find_kernel(std::string_view op) const override { return ops::find_cuda_kernel(op); }
-  Result<std::unique_ptr<comm::DeviceCommunicator>> make_communicator(const comm::DeviceLane&) override {
-    return config_error("comm.transport: expected another transport than nccl, which is not built yet");
+  Result<std::unique_ptr<comm::DeviceCommunicator>> make_communicator(const comm::DeviceLane& lane) override {
+#ifdef LANCET_HAVE_NCCL
+    return comm::make_nccl(lane);
+#else
+    static_cast<void>(lane);
+    return config_error(
+        "comm.transport: expected a program built with NCCL for nccl, found one without; mpi goes through "
+        "the host's memory");
+#endif
   }
   std::string build() const override { return std::string(cuda_build()); }
 

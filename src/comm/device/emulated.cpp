@@ -1,0 +1,77 @@
+#include "emulated.h"
+
+#include <chrono>
+#include <cstring>
+#include <thread>
+
+#include "lancet/comm/device_transports.h"
+#include "mirror.h"
+
+namespace lancet::comm {
+namespace {
+
+double bytes_to_others(std::span<const Segment> sends, int rank) {
+  double bytes = 0;
+  for (const Segment& segment : sends)
+    if (segment.peer != rank) bytes += double(segment.bytes);
+  return bytes;
+}
+
+void sleep(double milliseconds) {
+  std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(milliseconds));
+}
+
+class Emulated final : public DeviceCommunicator {
+ public:
+  explicit Emulated(const EmulatedHost& host) : ranks_(host.size()), network_(host.network()) {}
+
+  int rank() const override { return 0; }
+  int size() const override { return ranks_; }
+  std::string transport() const override { return "emulated"; }
+
+  Status exchange(backend::Stream& stream, std::span<const Segment> sends, std::span<const Segment> receives) override {
+    LANCET_TRY(mirror(sends, receives, ranks_, [&](std::byte* to, const std::byte* from, std::size_t bytes) {
+      return stream.copy(to, from, bytes);
+    }));
+    return stream.delay(network_->exchange_ms(bytes_to_others(sends, 0)));
+  }
+  Status all_reduce_sum(backend::Stream& stream, std::span<float> values) override {
+    LANCET_TRY(stream.scale(values.data(), values.size(), float(ranks_)));
+    return stream.delay(network_->all_reduce_ms(double(values.size_bytes())));
+  }
+  Status check() override { return {}; }
+  void abort(const std::string&) override {}
+
+ private:
+  const int ranks_;
+  const std::shared_ptr<const Network> network_;
+};
+
+}  // namespace
+
+Status EmulatedHost::exchange(std::span<const Segment> sends, std::span<const Segment> receives) {
+  LANCET_TRY(mirror(sends, receives, ranks_, [](std::byte* to, const std::byte* from, std::size_t bytes) -> Status {
+    std::memmove(to, from, bytes);
+    return {};
+  }));
+  sleep(network_->exchange_ms(bytes_to_others(sends, 0)));
+  return {};
+}
+
+Status EmulatedHost::all_reduce_sum(std::span<float> values) {
+  for (float& value : values) value *= float(ranks_);
+  sleep(network_->all_reduce_ms(double(values.size_bytes())));
+  return {};
+}
+
+std::unique_ptr<Communicator> make_emulated_world(int ranks, Network network) {
+  return std::make_unique<EmulatedHost>(ranks, std::make_shared<const Network>(std::move(network)));
+}
+
+Result<std::unique_ptr<DeviceCommunicator>> make_emulated(const DeviceLane& lane) {
+  const auto* host = dynamic_cast<const EmulatedHost*>(lane.host);
+  if (!host) return config_error("comm.transport: expected an emulated world for emulated, found real ranks");
+  return std::unique_ptr<DeviceCommunicator>(std::make_unique<Emulated>(*host));
+}
+
+}  // namespace lancet::comm

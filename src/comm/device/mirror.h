@@ -1,0 +1,75 @@
+// Other ranks as mirrors of this one: what goes to a peer comes back from it.
+#pragma once
+#include <algorithm>
+#include <cstddef>
+#include <span>
+
+#include "../operation.h"
+#include "lancet/comm/communicator.h"
+
+namespace lancet::comm {
+
+// The bytes of one side of an exchange with one peer, in order.
+class PeerBytes {
+ public:
+  PeerBytes(std::span<const Segment> segments, int peer) : segments_(segments), peer_(peer) { next(); }
+
+  bool ended() const { return segment_ == nullptr; }
+  std::size_t left() const { return segment_->bytes - used_; }
+  std::byte* data() const { return segment_->data + used_; }
+  void advance(std::size_t bytes) {
+    used_ += bytes;
+    if (left() == 0) next();
+  }
+
+ private:
+  void next() {
+    used_ = 0;
+    segment_ = next_of_peer(segments_, peer_, at_);
+  }
+
+  std::span<const Segment> segments_;
+  const int peer_;
+  std::size_t at_ = 0, used_ = 0;
+  const Segment* segment_ = nullptr;
+};
+
+// Moves what is left on both sides, piece by piece.
+template <class Copy>
+Status move_bytes(PeerBytes& from, PeerBytes& to, const Copy& copy) {
+  while (!from.ended() && !to.ended()) {
+    const std::size_t piece = std::min(from.left(), to.left());
+    LANCET_TRY(copy(to.data(), from.data(), piece));
+    from.advance(piece);
+    to.advance(piece);
+  }
+  return {};
+}
+
+// copy(to, from, bytes) for what goes to each of `ranks` peers, this one included. In a ring, which sends to one peer
+// and receives from another, what is left over on both sides belongs together.
+template <class Copy>
+Status mirror(std::span<const Segment> sends, std::span<const Segment> receives, int ranks, const Copy& copy) {
+  int to_peer = -1, from_peer = -1;
+  for (int peer = 0; peer < ranks; ++peer) {
+    PeerBytes from(sends, peer), to(receives, peer);
+    const bool sends_any = !from.ended(), receives_any = !to.ended();
+    if (sends_any && !receives_any && to_peer < 0) {
+      to_peer = peer;
+    } else if (!sends_any && receives_any && from_peer < 0) {
+      from_peer = peer;
+    } else {
+      LANCET_TRY(move_bytes(from, to, copy));
+      if (!from.ended() || !to.ended())
+        return internal_error("expected as many bytes from an emulated rank as go to it, found others");
+    }
+  }
+  if (to_peer < 0 && from_peer < 0) return {};
+  PeerBytes from(sends, to_peer), to(receives, from_peer);
+  LANCET_TRY(move_bytes(from, to, copy));
+  if (!from.ended() || !to.ended())
+    return internal_error("expected as many bytes from an emulated rank as go to it, found others");
+  return {};
+}
+
+}  // namespace lancet::comm

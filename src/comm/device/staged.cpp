@@ -1,0 +1,94 @@
+// Ranks whose tensors lie on devices, over the host: bytes go down to page-locked memory, through the lane's host
+// communicator, and up again. For machines where the device's own transport cannot run, and for tests.
+#include <cstring>
+#include <vector>
+
+#include "lancet/comm/device_transports.h"
+
+namespace lancet::comm {
+namespace {
+
+// Page-locked memory that grows as calls ask for more.
+class HostMemory {
+ public:
+  explicit HostMemory(backend::Device& device) : device_(device) {}
+  HostMemory(const HostMemory&) = delete;
+  HostMemory& operator=(const HostMemory&) = delete;
+  ~HostMemory() { device_.free_host(start_); }
+
+  Result<std::byte*> at_least(std::size_t bytes) {
+    if (bytes <= bytes_) return start_;
+    device_.free_host(start_);
+    start_ = nullptr;
+    bytes_ = 0;
+    LANCET_ASSIGN(start_, device_.allocate_host(bytes));
+    bytes_ = bytes;
+    return start_;
+  }
+
+ private:
+  backend::Device& device_;
+  std::byte* start_ = nullptr;
+  std::size_t bytes_ = 0;
+};
+
+constexpr std::size_t alignment = 64;
+std::size_t aligned(std::size_t bytes) { return (bytes + alignment - 1) / alignment * alignment; }
+
+class Staged final : public DeviceCommunicator {
+ public:
+  explicit Staged(const DeviceLane& lane) : host_(*lane.host), memory_(*lane.device) {}
+
+  int rank() const override { return host_.rank(); }
+  int size() const override { return host_.size(); }
+  std::string transport() const override { return host_.transport(); }
+
+  Status exchange(backend::Stream& stream, std::span<const Segment> sends, std::span<const Segment> receives) override {
+    std::size_t bytes = 0;
+    for (const std::span<const Segment> segments : {sends, receives})
+      for (const Segment& segment : segments) bytes += aligned(segment.bytes);
+    LANCET_TRY(stream.synchronize());  // what the call before has put up is there
+    LANCET_ASSIGN(std::byte * at, memory_.at_least(bytes));
+    sends_.clear();
+    receives_.clear();
+    for (const Segment& segment : sends) {
+      if (segment.bytes > 0) LANCET_TRY(stream.copy(at, segment.data, segment.bytes));
+      sends_.push_back({segment.peer, at, segment.bytes});
+      at += aligned(segment.bytes);
+    }
+    for (const Segment& segment : receives) {
+      receives_.push_back({segment.peer, at, segment.bytes});
+      at += aligned(segment.bytes);
+    }
+    LANCET_TRY(stream.synchronize());
+    LANCET_TRY(host_.exchange(sends_, receives_));
+    for (std::size_t i = 0; i < receives.size(); ++i)
+      if (receives[i].bytes > 0) LANCET_TRY(stream.copy(receives[i].data, receives_[i].data, receives[i].bytes));
+    return {};
+  }
+
+  Status all_reduce_sum(backend::Stream& stream, std::span<float> values) override {
+    LANCET_TRY(stream.synchronize());
+    LANCET_ASSIGN(std::byte* const at, memory_.at_least(values.size_bytes()));
+    LANCET_TRY(stream.copy(at, values.data(), values.size_bytes()));
+    LANCET_TRY(stream.synchronize());
+    LANCET_TRY(host_.all_reduce_sum({reinterpret_cast<float*>(at), values.size()}));
+    return stream.copy(values.data(), at, values.size_bytes());
+  }
+
+  Status check() override { return {}; }  // calls return their errors at once
+  void abort(const std::string& why) override { host_.abort(why); }
+
+ private:
+  Communicator& host_;
+  HostMemory memory_;
+  std::vector<Segment> sends_, receives_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<DeviceCommunicator>> make_staged(const DeviceLane& lane) {
+  return std::unique_ptr<DeviceCommunicator>(std::make_unique<Staged>(lane));
+}
+
+}  // namespace lancet::comm

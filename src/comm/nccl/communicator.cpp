@@ -1,0 +1,177 @@
+// Ranks on GPUs by NCCL. The communicator does not block its callers: every call is polled against the lane's timeout,
+// so that a peer that is gone ends the step instead of holding it.
+#include <fmt/format.h>
+#include <nccl.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <thread>
+#include <vector>
+
+#include "lancet/comm/device_transports.h"
+
+static_assert(NCCL_VERSION_CODE >= NCCL_VERSION(2, 20, 0));
+
+namespace lancet::comm {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// The interface that NCCL was told to take, for errors.
+std::string interfaces() {
+  std::string text;
+  for (const char* name : {"NCCL_SOCKET_IFNAME", "NCCL_IB_HCA", "NCCL_NET"})
+    if (const char* value = std::getenv(name)) text += fmt::format(" {}={}", name, value);
+  return text.empty() ? "the interface that NCCL chose (NCCL_DEBUG=INFO tells)" : "by" + text;
+}
+
+class Nccl final : public DeviceCommunicator {
+ public:
+  explicit Nccl(const DeviceLane& lane) : lane_(lane) {}
+  ~Nccl() override {
+    const std::lock_guard lock(mutex_);
+    if (comm_) ncclCommAbort(comm_);  // a broken peer must not hold the end of the process
+  }
+
+  // Collective.
+  Status connect() {
+    ncclUniqueId id{};
+    Status made;
+    if (rank() == 0) made = check(ncclGetUniqueId(&id), "ncclGetUniqueId");
+    // Sent even where it failed: the others wait for it, and learn of the failure by ready().
+    LANCET_TRY(lane_.host->broadcast(std::as_writable_bytes(std::span(&id, 1)), 0));
+    if (made.ok()) made = start(id);
+    return agree(made);
+  }
+
+  int rank() const override { return lane_.host->rank(); }
+  int size() const override { return lane_.host->size(); }
+  std::string transport() const override { return "nccl"; }
+
+  Status exchange(backend::Stream& stream, std::span<const Segment> sends, std::span<const Segment> receives) override {
+    auto* queue = static_cast<cudaStream_t>(stream.native());
+    LANCET_TRY(copy_to_self(stream, sends, receives));
+    LANCET_TRY(begin());
+    LANCET_TRY(check(ncclGroupStart(), "ncclGroupStart"));
+    Status status;
+    auto add = [&](const Segment& segment, auto call, const char* name) {
+      if (!status.ok() || segment.bytes == 0 || segment.peer == rank()) return;
+      status = check(call(segment.data, segment.bytes, ncclInt8, segment.peer, comm_, queue), name);
+    };
+    for (const Segment& segment : sends) add(segment, ncclSend, "ncclSend");
+    for (const Segment& segment : receives) add(segment, ncclRecv, "ncclRecv");
+    const Status ended = check(ncclGroupEnd(), "ncclGroupEnd");
+    LANCET_TRY(status);
+    LANCET_TRY(ended);
+    return queued("an exchange");
+  }
+
+  Status all_reduce_sum(backend::Stream& stream, std::span<float> values) override {
+    LANCET_TRY(begin());
+    LANCET_TRY(check(ncclAllReduce(values.data(), values.data(), values.size(), ncclFloat, ncclSum, comm_,
+                                   static_cast<cudaStream_t>(stream.native())),
+                     "ncclAllReduce"));
+    return queued("an all-reduce");
+  }
+
+  Status check() override {
+    LANCET_TRY(begin());
+    ncclResult_t state = ncclSuccess;
+    LANCET_TRY(check(ncclCommGetAsyncError(comm_, &state), "ncclCommGetAsyncError"));
+    return check(state, "a queued call");
+  }
+
+  // What is queued ends at once, with an error; so do streams that wait for it.
+  void abort(const std::string& why) override {
+    const std::lock_guard lock(mutex_);
+    if (!comm_) return;
+    why_ = why;
+    ncclCommAbort(comm_);
+    comm_ = nullptr;
+  }
+
+ private:
+  Status start(const ncclUniqueId& id) {
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;
+    if (lane_.max_ctas > 0) config.maxCTAs = lane_.max_ctas;
+    if (lane_.max_ctas > 0) config.minCTAs = 1;
+    const ncclResult_t result = ncclCommInitRankConfig(&comm_, size(), id, rank(), &config);
+    if (result != ncclSuccess && result != ncclInProgress) return check(result, "ncclCommInitRankConfig");
+    return queued("the connection");
+  }
+
+  // All ranks connected or none: who did not is named.
+  Status agree(const Status& mine) {
+    std::vector<std::int32_t> ready(std::size_t(size()), 1);
+    std::int32_t ok = mine.ok() ? 1 : 0;
+    std::vector<Segment> sends, receives;
+    for (int peer = 0; peer < size(); ++peer) {
+      sends.push_back({peer, reinterpret_cast<std::byte*>(&ok), sizeof ok});
+      receives.push_back({peer, reinterpret_cast<std::byte*>(&ready[std::size_t(peer)]), sizeof ok});
+    }
+    LANCET_TRY(lane_.host->exchange(sends, receives));
+    std::string failed;
+    for (int peer = 0; peer < size(); ++peer)
+      if (!ready[std::size_t(peer)]) failed += fmt::format("{}{}", failed.empty() ? "" : ", ", peer);
+    if (failed.empty()) return {};
+    return communication_error(fmt::format("expected NCCL to connect {} ranks {}, found that ranks {} did not{}",
+                                           size(), interfaces(), failed,
+                                           mine.ok() ? std::string() : ": " + mine.error().message));
+  }
+
+  Status copy_to_self(backend::Stream& stream, std::span<const Segment> sends, std::span<const Segment> receives) {
+    std::size_t to = 0;
+    for (const Segment& send : sends) {
+      if (send.peer != rank() || send.bytes == 0) continue;
+      while (to < receives.size() && (receives[to].peer != rank() || receives[to].bytes == 0)) ++to;
+      if (to == receives.size() || receives[to].bytes != send.bytes)
+        return internal_error("expected segments to oneself of one size on both sides, found others");
+      LANCET_TRY(stream.copy(receives[to++].data, send.data, send.bytes));
+    }
+    return {};
+  }
+
+  Status begin() {
+    const std::lock_guard lock(mutex_);
+    return comm_ ? Status() : Status(communication_error("communication was aborted: " + why_));
+  }
+
+  // Until NCCL has taken the call in; what it does on the stream goes on.
+  Status queued(const char* what) {
+    const auto deadline = Clock::now() + lane_.timeout;
+    for (;;) {
+      LANCET_TRY(begin());
+      ncclResult_t state = ncclSuccess;
+      LANCET_TRY(check(ncclCommGetAsyncError(comm_, &state), "ncclCommGetAsyncError"));
+      if (state != ncclInProgress) return check(state, what);
+      if (Clock::now() > deadline) break;
+      std::this_thread::yield();
+    }
+    return communication_error(
+        fmt::format("expected {} with {} other ranks within {} s {}, found that some did not come", what, size() - 1,
+                    double(lane_.timeout.count()) * 1e-3, interfaces()));
+  }
+
+  Status check(ncclResult_t result, const char* what) const {
+    if (result == ncclSuccess || result == ncclInProgress) return {};
+    return communication_error(fmt::format("NCCL: expected {} to succeed, found: {}; {}", what,
+                                           ncclGetErrorString(result), ncclGetLastError(comm_)));
+  }
+
+  const DeviceLane lane_;
+  ncclComm_t comm_ = nullptr;
+  std::mutex mutex_;
+  std::string why_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<DeviceCommunicator>> make_nccl(const DeviceLane& lane) {
+  auto communicator = std::make_unique<Nccl>(lane);
+  LANCET_TRY(communicator->connect());
+  return std::unique_ptr<DeviceCommunicator>(std::move(communicator));
+}
+
+}  // namespace lancet::comm

@@ -1,0 +1,183 @@
+// The exchange of tokens between GPUs. Only filled slots travel, so the host must know the counts when it queues an
+// all-to-all. It learns them once a layer and part: exchange_counts has them copied down as soon as they are there, and
+// the all-to-alls, forward and backward, read that copy. A lane's host thread may have to wait for it, the work that is
+// queued does not.
+#include <chrono>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "lancet/ir/route_layout.h"
+#include "ops/all_to_all/segments.h"
+#include "ops/device/launch.h"
+
+namespace lancet::ops {
+namespace {
+
+using comm::Segment;
+
+// Page-locked: the counts of a part, as its exchange_counts left them in this step.
+class HostCounts {
+ public:
+  HostCounts(backend::Device& device, std::int64_t experts, std::int64_t rows)
+      : device_(device), experts_(experts), rows_(rows) {
+    auto memory = device.allocate_host(64 + std::size_t(2 * experts + rows) * sizeof(std::int32_t));
+    LANCET_CHECK(memory.ok(), "{}", memory.error().message);
+    memory_ = *memory;
+  }
+  HostCounts(const HostCounts&) = delete;
+  HostCounts& operator=(const HostCounts&) = delete;
+  ~HostCounts() { device_.free_host(memory_); }
+
+  // Queues the copy of what the route and the rows say by then.
+  Status copy(backend::Stream& stream, const std::int32_t* route_begin, const std::int32_t* rows) {
+    __atomic_store_n(ready(), 0, __ATOMIC_RELAXED);
+    LANCET_TRY(stream.copy(values(), route_begin, std::size_t(2 * experts_) * sizeof(std::int32_t)));
+    LANCET_TRY(stream.copy(values() + 2 * experts_, rows, std::size_t(rows_) * sizeof(std::int32_t)));
+    return stream.signal(ready());
+  }
+  // Blocks until the copy is there; an error of the lane ends the wait.
+  Result<ExchangePart> wait(comm::DeviceCommunicator* comm) {
+    for (int turn = 0; __atomic_load_n(ready(), __ATOMIC_ACQUIRE) == 0; ++turn) {
+      if (turn < 1000) continue;
+      std::this_thread::sleep_for(std::chrono::microseconds(20));
+      if (comm && turn % 100 == 0) LANCET_TRY(comm->check());
+    }
+    return ExchangePart{values(), values() + experts_, values() + 2 * experts_};
+  }
+
+ private:
+  backend::Flag* ready() const { return reinterpret_cast<backend::Flag*>(memory_); }
+  std::int32_t* values() const { return reinterpret_cast<std::int32_t*>(memory_ + 64); }
+
+  backend::Device& device_;
+  const std::int64_t experts_, rows_;
+  std::byte* memory_ = nullptr;
+};
+
+// Sends to all ranks, this one included; without a communicator a rank is alone.
+Status exchange(const KernelArgs& args, std::span<const Segment> sends, std::span<const Segment> receives) {
+  if (args.device_comm) return args.device_comm->exchange(*args.stream, sends, receives);
+  for (std::size_t i = 0; i < sends.size(); ++i)
+    if (sends[i].bytes > 0) LANCET_TRY(args.stream->copy(receives[i].data, sends[i].data, sends[i].bytes));
+  return {};
+}
+
+// counts[e] = the slots of expert e that the route fills.
+struct CountSlots {
+  static constexpr int lanes = 256;
+  const std::int32_t *begin, *end;
+  std::int64_t experts;
+  std::int32_t* counts;
+
+  template <class Block>
+  LANCET_DEVICE void operator()(Block& block) const {
+    const std::int64_t e = std::int64_t(block.index()) * lanes + block.lane();
+    if (e < experts) counts[e] = end[e] - begin[e];
+  }
+};
+
+// rows[e, s+1] = rows[e, s] + what source s sends to the local expert e; rows[e, 0] goes on where the part before ended.
+struct LayRows {
+  static constexpr int lanes = 64;
+  const std::int32_t *counts, *before;  // [W, E/W]; rows of the part before, or null
+  std::int64_t ranks, local;
+  std::int32_t* rows;  // [E/W, W+1]
+
+  template <class Block>
+  LANCET_DEVICE void operator()(Block& block) const {
+    const std::int64_t e = std::int64_t(block.index()) * lanes + block.lane();
+    if (e >= local) return;
+    std::int32_t* row = rows + e * (ranks + 1);
+    std::int32_t at = before ? before[e * (ranks + 1) + ranks] : 0;
+    row[0] = at;
+    for (std::int64_t s = 0; s < ranks; ++s) row[s + 1] = at += counts[s * local + e];
+  }
+};
+
+std::int64_t ranks_of(const KernelArgs& args, std::int64_t planned) {
+  const std::int64_t ranks = args.device_comm ? args.device_comm->size() : 1;
+  LANCET_CHECK(ranks == planned, "{} is planned for {} ranks, its communicator has {}", args.op, planned, ranks);
+  return ranks;
+}
+
+std::size_t counts_workspace(const KernelArgs& args) {
+  return 2 * std::size_t(args.operands[0].shape()[1]) * sizeof(std::int32_t);
+}
+
+// exchange_counts(route [, rows of the part before]) -> rows
+Kernel bind_counts(const KernelArgs& args) {
+  const std::int64_t experts = args.operands[0].shape()[1], ranks = ranks_of(args, args.attributes.integer("ranks"));
+  const std::int64_t local = experts / ranks;
+  const ir::RouteLayout layout{args.operands[0].shape()[0], experts};
+  auto* mine = reinterpret_cast<std::int32_t*>(args.workspace);  // [E] by expert
+  std::int32_t* theirs = mine + experts;                         // [W, E/W] by source rank
+  std::vector<Segment> sends, receives;
+  for (std::int64_t rank = 0; rank < ranks; ++rank) {
+    const std::size_t bytes = std::size_t(local) * sizeof(std::int32_t);
+    sends.push_back({int(rank), reinterpret_cast<std::byte*>(mine + rank * local), bytes});
+    receives.push_back({int(rank), reinterpret_cast<std::byte*>(theirs + rank * local), bytes});
+  }
+  const std::int32_t *begin = layout.begin(args.operands[0].data), *end = layout.end(args.operands[0].data);
+  const std::int32_t* before = args.has(1) ? args.operands[1].as<std::int32_t>() : nullptr;
+  std::int32_t* rows = args.results[0].as<std::int32_t>();
+  const auto host = std::make_shared<HostCounts>(*args.device, experts, args.results[0].elements());
+  if (args.notes) (*args.notes)[args.instruction->results[0].value] = host;
+  return [=]() -> Status {
+    LANCET_TRY(device::launch(*args.stream, device::divide_up(experts, CountSlots::lanes),
+                              CountSlots{begin, end, experts, mine}));
+    LANCET_TRY(exchange(args, sends, receives));
+    LANCET_TRY(device::launch(*args.stream, device::divide_up(local, LayRows::lanes),
+                              LayRows{theirs, before, ranks, local, rows}));
+    return host->copy(*args.stream, begin, rows);
+  };
+}
+
+// The counts of one (route, rows) pair: the copy that was made with the rows, or one made now.
+struct PartCounts {
+  std::shared_ptr<HostCounts> host;
+  const std::int32_t *route_begin, *rows;
+  bool made_here;
+};
+
+// all_to_all(slots, route, rows [, route, rows ...]) -> buffer; all_to_all_back the other way
+template <bool there>
+Kernel bind_rows(const KernelArgs& args) {
+  const std::int64_t experts = args.operands[1].shape()[1];
+  const std::int64_t ranks = ranks_of(args, args.operands[2].shape()[1] - 1);
+  std::vector<PartCounts> parts;
+  for (std::size_t i = 1; i < args.operands.size(); i += 2) {
+    const ir::RouteLayout layout{args.operands[i].shape()[0], experts};
+    PartCounts part{{}, layout.begin(args.operands[i].data), args.operands[i + 1].as<std::int32_t>(), false};
+    if (args.notes)
+      if (const auto it = args.notes->find(args.instruction->operands[i + 1].value); it != args.notes->end())
+        part.host = std::static_pointer_cast<HostCounts>(it->second);
+    if (!part.host) {
+      part.host = std::make_shared<HostCounts>(*args.device, experts, args.operands[i + 1].elements());
+      part.made_here = true;
+    }
+    parts.push_back(std::move(part));
+  }
+  const auto segments = std::make_shared<ExchangeSegments>(args, there, ranks, parts.size());
+  return [=]() -> Status {
+    for (const PartCounts& part : parts)
+      if (part.made_here) LANCET_TRY(part.host->copy(*args.stream, part.route_begin, part.rows));
+    for (std::size_t p = 0; p < parts.size(); ++p) {
+      LANCET_ASSIGN(const ExchangePart counts, parts[p].host->wait(args.device_comm));
+      segments->lay_out(p, counts);
+    }
+    return exchange(args, segments->sends, segments->receives);
+  };
+}
+
+const DeviceKernel table[] = {
+    {"exchange_counts", bind_counts, counts_workspace, false},  // its call makes ready for the copy
+    {"all_to_all", bind_rows<true>, nullptr, false},
+    {"all_to_all_back", bind_rows<false>, nullptr, false},
+};
+
+}  // namespace
+
+std::span<const DeviceKernel> all_to_all_cuda() { return table; }
+
+}  // namespace lancet::ops

@@ -1,0 +1,58 @@
+// Which bytes an all-to-all moves: the slots of expert e on one side are rows of rank e / local on the other. A pair of
+// ranks exchanges its experts in rising order, so that sends and receives match.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "lancet/comm/communicator.h"
+#include "lancet/ops/kernel.h"
+
+namespace lancet::ops {
+
+// A part's counts, in host memory: which slots of each expert it owns, and where each source rank's rows begin.
+struct ExchangePart {
+  const std::int32_t *begin, *end;  // [E]
+  const std::int32_t* rows;         // [E/W, W+1]
+};
+
+struct ExchangeSegments {
+  std::vector<comm::Segment> sends, receives;
+
+  // Of an all_to_all (there) or all_to_all_back of `parts` parts, on `ranks` ranks.
+  ExchangeSegments(const KernelArgs& args, bool there, std::int64_t ranks, std::size_t parts)
+      : there_(there), ranks_(ranks), experts_(args.operands[1].shape()[1]), local_(experts_ / ranks) {
+    const TensorView &slots = there ? args.operands[0] : args.results[0],
+                     &buffer = there ? args.results[0] : args.operands[0];
+    slots_ = slots.as<std::byte>();
+    buffer_ = buffer.as<std::byte>();
+    row_bytes_ = std::size_t(slots.shape()[2]) * std::size_t(size_of(slots.dtype()));
+    slot_stride_ = std::size_t(slots.shape()[1]) * row_bytes_;
+    buffer_stride_ = std::size_t(buffer.shape()[1]) * row_bytes_;
+    sends.resize(std::size_t(experts_) * parts);
+    receives.resize(std::size_t(experts_) * parts);
+  }
+
+  void lay_out(std::size_t number, const ExchangePart& part) {
+    const std::size_t first = number * std::size_t(experts_);
+    std::vector<comm::Segment>&at_slots = there_ ? sends : receives, &at_buffer = there_ ? receives : sends;
+    for (std::int64_t e = 0; e < experts_; ++e)
+      at_slots[first + std::size_t(e)] = {
+          int(e / local_), slots_ + std::size_t(e) * slot_stride_ + std::size_t(part.begin[e]) * row_bytes_,
+          std::size_t(part.end[e] - part.begin[e]) * row_bytes_};
+    for (std::int64_t s = 0; s < ranks_; ++s)
+      for (std::int64_t e = 0; e < local_; ++e) {
+        const std::int32_t* row = part.rows + e * (ranks_ + 1) + s;
+        at_buffer[first + std::size_t(s * local_ + e)] = {
+            int(s), buffer_ + std::size_t(e) * buffer_stride_ + std::size_t(row[0]) * row_bytes_,
+            std::size_t(row[1] - row[0]) * row_bytes_};
+      }
+  }
+
+ private:
+  bool there_;
+  std::int64_t ranks_, experts_, local_;                 // local_: experts of one rank
+  std::byte *slots_, *buffer_;                           // [E, C, D], [E/W, W*C, D]
+  std::size_t slot_stride_, buffer_stride_, row_bytes_;  // bytes of an expert, and of a row
+};
+
+}  // namespace lancet::ops

@@ -1,0 +1,26 @@
+#include "emulated.h"
+
+#include <fmt/format.h>
+
+#include "lancet/comm/emulated.h"
+#include "lancet/cost/hardware.h"
+
+namespace lancet::train {
+
+Result<std::unique_ptr<comm::Communicator>> emulated_world(const config::Config& config,
+                                                           const comm::Communicator& world) {
+  if (config.comm.transport != config::Transport::emulated) return std::unique_ptr<comm::Communicator>();
+  if (world.size() > 1)
+    return config_error(fmt::format(
+        "comm.transport: expected one process for \"emulated\", which stands for all ranks, found {}", world.size()));
+  const int ranks = static_cast<int>(config.comm.emulated_ranks);
+  LANCET_TRY(config::check(config, ranks));
+  LANCET_ASSIGN(const cost::Hardware hardware, cost::read_hardware(config.comm.network));
+  const cost::Layout layout{ranks, hardware.nodes(ranks)};
+  return comm::make_emulated_world(
+      ranks, {.name = hardware.name,
+              .exchange_ms = [=](double bytes) { return cost::all_to_all_ms(hardware, layout, bytes); },
+              .all_reduce_ms = [=](double bytes) { return cost::all_reduce_ms(hardware, layout, bytes); }});
+}
+
+}  // namespace lancet::train
