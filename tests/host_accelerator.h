@@ -5,6 +5,7 @@
 #include <set>
 #include <string>
 
+#include "lancet/backend/cpu/parallel.h"
 #include "lancet/backend/host_queue.h"
 #include "lancet/ops/catalogue.h"
 #include "lancet/runtime/accelerator.h"
@@ -68,12 +69,16 @@ class HostAccelerator final : public runtime::Accelerator {
   }
   static std::size_t workspace(const ops::KernelArgs& args) {
     const ops::CpuKernel* kernel = ops::find_cpu_kernel(args.op);
+    backend::cpu::set_threads(1);  // scratch is for so many, and the stream's thread runs with as many
     return kernel->workspace ? kernel->workspace(host_arguments(args)) : 0;
   }
   static ops::Kernel bind(const ops::KernelArgs& args) {
     auto* stream = static_cast<backend::HostStream*>(args.stream->native());
     return [stream, kernel = ops::find_cpu_kernel(args.op)->bind(host_arguments(args))] {
-      return stream->enqueue(kernel);
+      return stream->enqueue([kernel]() -> Status {
+        backend::cpu::set_threads(1);
+        return kernel();
+      });
     };
   }
   static ops::Kernel bind_waiting(const ops::KernelArgs& args) {

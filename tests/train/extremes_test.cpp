@@ -36,7 +36,7 @@ TEST_CASE("all tokens to one expert: the other experts, and a whole rank's, have
   config.train.dtype = GENERATE(DType::f32, DType::bf16);
   const int ranks = GENERATE(1, 2, 4);
   config.train.micro_batch_size = 8 / ranks;
-  const auto records = test::run_steps(config, ranks, 5, [](train::Trainer& trainer, int rank) {
+  const auto records = test::run_steps(config, ranks, 12, [](train::Trainer& trainer, int rank) {
     send_all_to_expert_0(trainer);
     const bool stepped = trainer.step(0).ok();
     send_all_to_expert_0(trainer);

@@ -74,7 +74,7 @@ TEST_CASE("a plan file reads back as it was made") {
 TEST_CASE("the report covers every policy") {
   const PlanFile file(config_with(config::Policy::automatic));
   const planner::PlanReport& report = file.planned.report;
-  REQUIRE(report.policies.size() == 5);
+  REQUIRE(report.policies.size() == 6);
   CHECK(report.asked == "auto");
   for (const planner::PolicyResult& result : report.policies) {
     INFO(result.policy);
@@ -86,7 +86,7 @@ TEST_CASE("the report covers every policy") {
     CHECK(result.timeline.exposed == file.planned.plan.header.real("exposed_ms"));
   }
   CHECK(report.policies[0].parts == 1);
-  CHECK(report.policies[3].parts > 1);  // partition, on a slow wire
+  CHECK(report.policies[4].parts > 1);  // partition, on a slow wire
 }
 
 TEST_CASE("a plan of something else is refused by what differs") {

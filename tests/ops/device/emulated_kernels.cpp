@@ -34,6 +34,10 @@ Status HostStream::wait(backend::Flag* flag) {
   return *flag ? Status() : Status(internal_error("a wait for a flag that nobody has signalled"));
 }
 Status HostStream::record(backend::Event&) { return {}; }
+Status HostStream::scale(float* values, std::size_t count, float factor) {
+  for (std::size_t i = 0; i < count; ++i) values[i] *= factor;
+  return {};
+}
 Status HostStream::delay(double) { return {}; }
 Status HostStream::begin_capture() { return missing("capture"); }
 Result<std::unique_ptr<backend::Graph>> HostStream::end_capture() { return missing("capture"); }

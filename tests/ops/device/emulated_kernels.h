@@ -18,6 +18,7 @@ class HostStream : public backend::Stream {
   Status signal(backend::Flag* flag) override;
   Status wait(backend::Flag* flag) override;  // that nobody has signalled: an error
   Status record(backend::Event& event) override;
+  Status scale(float* values, std::size_t count, float factor) override;
   Status delay(double milliseconds) override;
   Status begin_capture() override;
   Result<std::unique_ptr<backend::Graph>> end_capture() override;
@@ -32,6 +33,8 @@ class HostDevice : public backend::Device {
  public:
   ~HostDevice() override;
   std::string name() const override { return "host"; }
+  std::string architecture() const override { return "host"; }
+  std::string identity() const override { return "host"; }
   std::int64_t free_bytes() const override { return std::int64_t{1} << 30; }
   Status bind_thread() override { return {}; }
   Result<std::byte*> allocate(std::size_t bytes) override;
