@@ -74,7 +74,7 @@ Status LoadedModel::make_lanes(comm::Communicator& world) {
 }
 
 runtime::ExecutorOptions LoadedModel::executor_options() const {
-  runtime::ExecutorOptions options{.threads = threads_, .communicators = {}, .arena = nullptr};
+  runtime::ExecutorOptions options{.threads = threads_, .communicators = {}};
   for (std::size_t lane = 0; lane < ir::lane_count; ++lane) options.communicators[lane] = lanes_[lane].get();
   return options;
 }

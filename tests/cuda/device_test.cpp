@@ -82,7 +82,7 @@ TEST_CASE("flags join streams whichever comes first, and the host can set them")
   }
 }
 
-TEST_CASE("a graph runs each time it is launched; events measure; delay takes its time") {
+TEST_CASE("a graph runs each time it is launched, events measure, delay takes its time") {
   const auto gpu = test::open_gpu();
   if (!gpu) return;
   backend::Device& device = gpu->device();

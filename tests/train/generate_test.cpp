@@ -27,7 +27,7 @@ struct Loaded {
     config.model.initializer_range = 0.2;  // logits that differ
     options.communicators[std::size_t(ir::Lane::expert)] = lane.get();
     store.add(model::build_forward(config.model, build_options(config, model::Mode::generate, 1)));
-    initialize_weights(config, 0, 1, store);
+    REQUIRE(initialize_weights(config, 0, 1, store).ok());
   }
   std::unique_ptr<Decoder> decoder() {
     auto made = Decoder::create(config, *world, store, options);
