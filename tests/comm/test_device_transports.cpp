@@ -1,0 +1,167 @@
+// Device lanes without a device: staged over real ranks, and one rank that takes itself for many.
+#include <catch2/catch.hpp>
+#include <chrono>
+#include <cstring>
+#include <numeric>
+
+#include "lancet/backend/host_queue.h"
+#include "lancet/comm/device_transports.h"
+#include "lancet/comm/emulated.h"
+
+using namespace lancet;
+using comm::Segment;
+
+namespace {
+
+// Floats in a device's memory, seen from the host by copies.
+class DeviceFloats {
+ public:
+  DeviceFloats(backend::Device& device, backend::Stream& stream, std::size_t count)
+      : device_(device), stream_(stream), bytes_(count * sizeof(float)) {
+    data_ = *device.allocate(bytes_);
+    host_ = *device.allocate_host(bytes_);
+  }
+  DeviceFloats(const DeviceFloats&) = delete;
+  DeviceFloats& operator=(const DeviceFloats&) = delete;
+  ~DeviceFloats() {
+    device_.free(data_);
+    device_.free_host(host_);
+  }
+  void set(const std::vector<float>& values) {
+    std::memcpy(host_, values.data(), bytes_);
+    REQUIRE(stream_.copy(data_, host_, bytes_).ok());
+    REQUIRE(stream_.synchronize().ok());
+  }
+  std::vector<float> get() {
+    REQUIRE(stream_.copy(host_, data_, bytes_).ok());
+    REQUIRE(stream_.synchronize().ok());
+    const auto* floats = reinterpret_cast<const float*>(host_);
+    return {floats, floats + bytes_ / sizeof(float)};
+  }
+  std::byte* data() const { return data_; }
+  std::span<float> span() const { return {reinterpret_cast<float*>(data_), bytes_ / sizeof(float)}; }
+
+ private:
+  backend::Device& device_;
+  backend::Stream& stream_;
+  std::size_t bytes_;
+  std::byte *data_ = nullptr, *host_ = nullptr;
+};
+
+std::vector<float> count_from(float first, std::size_t count) {
+  std::vector<float> values(count);
+  std::iota(values.begin(), values.end(), first);
+  return values;
+}
+
+const comm::Network network{.name = "test",
+                            .exchange_ms = [](double bytes) { return 2 + bytes * 1e-3; },
+                            .all_reduce_ms = [](double bytes) { return 3 + bytes * 1e-3; }};
+
+template <class F>
+double milliseconds(F f) {
+  const auto start = std::chrono::steady_clock::now();
+  f();
+  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+}
+
+}  // namespace
+
+TEST_CASE("staged: what ranks on devices exchange and sum is what they would on the host") {
+  std::vector<std::vector<float>> received(3), summed(3);
+  const Status status = comm::run_inproc(3, [&](comm::Communicator& world) -> Status {
+    const auto device = backend::make_host_queue();
+    LANCET_ASSIGN(const auto stream, device->make_stream(true));
+    LANCET_ASSIGN(const auto lane, comm::make_staged({.device = device.get(), .host = &world}));
+    const auto rank = std::size_t(world.rank());
+    DeviceFloats out(*device, *stream, 9), in(*device, *stream, 9);
+    for (int turn = 0; turn < 2; ++turn) {  // the second finds the first's memory
+      out.set(count_from(float(100 * rank), 9));
+      std::vector<Segment> sends, receives;
+      for (int peer = 0; peer < 3; ++peer) {  // peer p gets p + 1 floats, and none of the middle rank's to rank 0
+        const std::size_t sent = rank == 1 && peer == 0 ? 0 : std::size_t(peer) + 1;
+        const std::size_t got = rank == 0 && peer == 1 ? 0 : rank + 1;
+        sends.push_back({peer, out.data() + 12 * peer, 4 * sent});
+        receives.push_back({peer, in.data() + 12 * peer, 4 * got});
+      }
+      in.set(std::vector<float>(9, -1));
+      LANCET_TRY(lane->exchange(*stream, sends, receives));
+      received[rank] = in.get();
+      LANCET_TRY(lane->all_reduce_sum(*stream, out.span()));
+      summed[rank] = out.get();
+    }
+    return lane->check();
+  });
+  if (!status.ok()) FAIL(status.error().message);
+  CHECK(received[0] == std::vector<float>{0, -1, -1, -1, -1, -1, 200, -1, -1});
+  CHECK(received[1] == std::vector<float>{3, 4, -1, 103, 104, -1, 203, 204, -1});
+  CHECK(received[2] == std::vector<float>{6, 7, 8, 106, 107, 108, 206, 207, 208});
+  for (const auto& sums : summed)
+    for (std::size_t i = 0; i < 9; ++i) CHECK(sums[i] == 300 + 3 * float(i));
+}
+
+TEST_CASE("emulated: other ranks mirror this one, and calls take the network's time") {
+  const auto world = comm::make_emulated_world(4, network);
+  CHECK(world->rank() == 0);
+  CHECK(world->size() == 4);
+  CHECK(world->transport() == "emulated test");
+  std::vector<float> out = count_from(1, 4), in(4);
+  std::vector<Segment> sends, receives;
+  for (int peer = 0; peer < 4; ++peer) {
+    sends.push_back({peer, reinterpret_cast<std::byte*>(&out[std::size_t(peer)]), 4});
+    receives.push_back({peer, reinterpret_cast<std::byte*>(&in[std::size_t(peer)]), 4});
+  }
+  SECTION("an exchange") {
+    const double ms = milliseconds([&] { REQUIRE(world->exchange(sends, receives).ok()); });
+    CHECK(in == out);
+    CHECK(ms >= 2 + 12e-3);  // 12 of the 16 bytes leave the rank
+  }
+  SECTION("a ring: to the next, from the one before") {
+    const std::vector<Segment> to{sends[1]}, from{receives[3]};
+    REQUIRE(world->exchange(to, from).ok());
+    CHECK(in == std::vector<float>{0, 0, 0, 2});
+  }
+  SECTION("a sum") {
+    const double ms = milliseconds([&] { REQUIRE(world->all_reduce_sum(out).ok()); });
+    CHECK(out == std::vector<float>{4, 8, 12, 16});
+    CHECK(ms >= 3 + 16e-3);
+  }
+  SECTION("other bytes than go there are an error") {
+    receives[2].bytes = 2;
+    const Status status = world->exchange(sends, receives);
+    REQUIRE_FALSE(status.ok());
+    CHECK(status.error().message.find("expected as many bytes from an emulated rank as go to it") != std::string::npos);
+  }
+}
+
+TEST_CASE("emulated on a device: the same, on a stream") {
+  const auto world = comm::make_emulated_world(4, network);
+  auto host = world->duplicate();
+  REQUIRE(host.ok());
+  const auto device = backend::make_host_queue();
+  auto stream = device->make_stream(true);
+  REQUIRE(stream.ok());
+  auto lane = comm::make_emulated({.device = device.get(), .host = host->get()});
+  REQUIRE(lane.ok());
+  CHECK((*lane)->size() == 4);
+  DeviceFloats out(*device, **stream, 4), in(*device, **stream, 4);
+  out.set(count_from(1, 4));
+  in.set(std::vector<float>(4));
+  std::vector<Segment> sends, receives;
+  for (int peer = 0; peer < 4; ++peer) {
+    sends.push_back({peer, out.data() + 4 * peer, 4});
+    receives.push_back({peer, in.data() + 4 * peer, 4});
+  }
+  const double ms = milliseconds([&] {
+    REQUIRE((*lane)->exchange(**stream, sends, receives).ok());
+    REQUIRE((*lane)->all_reduce_sum(**stream, out.span()).ok());
+    REQUIRE((*stream)->synchronize().ok());
+  });
+  CHECK(ms >= 5 + 28e-3);
+  CHECK(in.get() == count_from(1, 4));
+  CHECK(out.get() == std::vector<float>{4, 8, 12, 16});
+  const auto self = comm::make_self();
+  const auto refused = comm::make_emulated({.device = device.get(), .host = self.get()});
+  REQUIRE_FALSE(refused.ok());
+  CHECK(refused.error().code == ExitCode::config);
+}

@@ -1,0 +1,124 @@
+// Whole training runs on the device kernels, emulated on the host: streams, flags, kernels, counts on the host, staged
+// exchanges. Against the CPU's runs, since the arithmetic is another.
+#include <catch2/catch.hpp>
+#include <chrono>
+#include <mutex>
+#include <thread>
+
+#include "declared_costs.h"
+#include "emulated_kernels.h"
+#include "lancet/runtime/accelerator.h"
+#include "train/support.h"
+
+using namespace lancet;
+
+namespace {
+
+// Work is done when it is put on the stream, so a wait holds the lane's thread until another lane signals.
+class LaneStream final : public test::HostStream {
+ public:
+  Status signal(backend::Flag* flag) override {
+    std::atomic_ref(*flag).store(1, std::memory_order_release);
+    return {};
+  }
+  Status wait(backend::Flag* flag) override {
+    while (std::atomic_ref(*flag).load(std::memory_order_acquire) == 0)
+      std::this_thread::sleep_for(std::chrono::microseconds(20));
+    return {};
+  }
+};
+
+class LaneDevice final : public test::HostDevice {
+ public:
+  Result<std::byte*> allocate(std::size_t bytes) override {
+    const std::lock_guard lock(mutex_);
+    return HostDevice::allocate(bytes);
+  }
+  void free(std::byte* memory) override {
+    const std::lock_guard lock(mutex_);
+    if (memory) HostDevice::free(memory);
+  }
+  void free_host(std::byte* memory) override { free(memory); }
+  Result<std::unique_ptr<backend::Stream>> make_stream(bool) override {
+    return std::unique_ptr<backend::Stream>(std::make_unique<LaneStream>());
+  }
+
+ private:
+  std::mutex mutex_;
+};
+
+class EmulatedAccelerator final : public runtime::Accelerator {
+ public:
+  backend::Device& device() override { return device_; }
+  const ops::DeviceKernel* find_kernel(std::string_view op) const override { return test::find_emulated_kernel(op); }
+  Result<std::unique_ptr<comm::DeviceCommunicator>> make_communicator(const comm::DeviceLane& lane) override {
+    return comm::make_staged(lane);
+  }
+  std::string build() const override { return "emulated"; }
+
+ private:
+  LaneDevice device_;
+};
+
+std::vector<train::StepRecord> train_on(const config::Config& config, bool device, int ranks, int steps) {
+  std::vector<train::StepRecord> records;
+  const test::DeclaredCosts costs;
+  const Status status = comm::run_inproc(ranks, [&](comm::Communicator& world) -> Status {
+    EmulatedAccelerator accelerator;
+    train::TrainerOptions options{.local_ranks = ranks, .costs = &costs};
+    if (device) options.accelerator = &accelerator;
+    LANCET_ASSIGN(const auto trainer, train::Trainer::create(config, world, options));
+    for (int step = 0; step < steps; ++step) {
+      LANCET_ASSIGN(const train::StepRecord record, trainer->step(step));
+      if (world.rank() == 0) records.push_back(record);
+    }
+    return {};
+  });
+  if (!status.ok()) FAIL(status.error().message);
+  return records;
+}
+
+void check_close(const std::vector<train::StepRecord>& found, const std::vector<train::StepRecord>& expected,
+                 double epsilon) {
+  REQUIRE(found.size() == expected.size());
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    INFO("step " << i + 1);
+    CHECK(found[i].loss == Approx(expected[i].loss).epsilon(epsilon));
+    CHECK(found[i].grad_norm == Approx(expected[i].grad_norm).epsilon(20 * epsilon));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("training on emulated device kernels follows the CPU's, whatever the policy") {
+  auto config = test::small_config();
+  config.model.n_layer = 2;
+  config.overlap.policy = GENERATE(config::Policy::sequential, config::Policy::lancet);
+  const int ranks = GENERATE(1, 2);
+  const int steps = config.overlap.policy == config::Policy::lancet && ranks == 2 ? 20 : 5;
+  INFO(config::name(config.overlap.policy) << " on " << ranks);
+  check_close(train_on(config, true, ranks, steps), train_on(config, false, ranks, steps), 1e-4);
+}
+
+TEST_CASE("training on emulated device kernels: bf16, drops, batch-prioritized gates, accumulation, SGD") {
+  auto config = test::small_config();
+  config.model.n_layer = 2;
+  config.model.capacity_factor = 1;
+  config.model.router = config::Router::batch_prioritized;
+  config.train.dtype = DType::bf16;
+  config.train.optimizer = config::Optimizer::sgd;
+  config.train.gradient_accumulation_steps = 2;
+  config.overlap.policy = config::Policy::lancet;
+  check_close(train_on(config, true, 2, 4), train_on(config, false, 2, 4), 1e-2);
+}
+
+TEST_CASE("two runs on emulated device kernels are the same, bit for bit") {
+  auto config = test::small_config();
+  config.model.n_layer = 2;
+  config.overlap.policy = config::Policy::lancet;
+  const auto first = train_on(config, true, 2, 3), second = train_on(config, true, 2, 3);
+  for (std::size_t i = 0; i < first.size(); ++i) {
+    CHECK(first[i].loss == second[i].loss);
+    CHECK(first[i].grad_norm == second[i].grad_norm);
+  }
+}
