@@ -45,7 +45,7 @@ class TokenPicker {
 };
 
 struct GenerateOptions {
-  SamplingOptions sampling;
+  SamplingOptions sampling = {};
   std::int64_t max_tokens = 0;
   std::int32_t end_of_text = -1;  // ends the text when it is drawn; -1: nothing does
   // At the window's end: go on from its last half, which is read anew; else stop.

@@ -18,10 +18,10 @@ runtime::TensorStore make_whole_store(const config::Model& model);
 config::Model whole_model(const config::Model& model, int ranks);
 
 struct HuggingFaceExport {
-  DType dtype = DType::f32;                        // of the file's tensors: f32 or bf16
-  std::int64_t shard_bytes = 5'000'000'000;        // a file holds at most so many, or a single tensor
-  std::optional<std::int32_t> end_of_text;         // the tokenizer's
-  std::optional<std::filesystem::path> tokenizer;  // folder whose vocab.json and merges.txt go along
+  DType dtype = DType::f32;                             // of the file's tensors: f32 or bf16
+  std::int64_t shard_bytes = 5'000'000'000;             // a file holds at most so many, or a single tensor
+  std::optional<std::int32_t> end_of_text = {};         // the tokenizer's
+  std::optional<std::filesystem::path> tokenizer = {};  // folder whose vocab.json and merges.txt go along
 };
 
 // Makes the folder `out`, whole or not at all. model, store: as above. Config error: `out` is there and not empty. Data
