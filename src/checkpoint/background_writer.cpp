@@ -94,9 +94,14 @@ struct BackgroundWriter::State {
     std::uint64_t left = 0;
     for (const Shard& shard : shards) left += bytes_of(shard);
     written.clear();
-    Status status = files.make_folder(folder);
-    for (const Shard& shard : shards)
-      if (status.ok()) status = write_shard(folder, shard, stream, left);
+    Status status;
+    try {
+      status = files.make_folder(folder);
+      for (const Shard& shard : shards)
+        if (status.ok()) status = write_shard(folder, shard, stream, left);
+    } catch (const std::exception& error) {
+      status = internal_error(error.what());
+    }
     while (left > 0) {  // what comes all the same
       const auto piece = stream.get(left);
       if (piece.empty()) break;

@@ -49,11 +49,11 @@ class Saver {
   runtime::TensorStore& store_;
   checkpoint::FileSystem& files_;
   RankShare share_;
-  std::optional<checkpoint::BackgroundWriter> writer_;
   Phase phase_ = Phase::idle;
   checkpoint::Manifest manifest_;
   std::int64_t last_saved_ = -1;
   std::optional<Error> failure_;
+  std::optional<checkpoint::BackgroundWriter> writer_;  // last: its thread uses the above and ends first
 };
 
 }  // namespace lancet::train

@@ -178,13 +178,15 @@ class Run {
       const std::int64_t step = position_.step;
       auto record = trainer_->step(step);
       if (!record.ok()) {
-        if (record.error().code == ExitCode::numerical) LANCET_TRY(report(trainer_->last_record()));
+        if (record.error().code != ExitCode::numerical) return record.error();
+        LANCET_TRY(report(trainer_->last_record()));
+        if (record.error().agreed) LANCET_TRY(saver_->finish());  // what was copied before is worth keeping
         return record.error();
       }
       count(*record);
       LANCET_ASSIGN(bool stop, step_end());
       stop = stop && step + 1 < steps;
-      if (stop || save_is_due()) LANCET_TRY(save(&*record));
+      if ((stop && can_save()) || save_is_due()) LANCET_TRY(save(&*record));
       LANCET_TRY(report(*record));
       if (stop) return leave();
       if (step + 1 == config_.log.trace) LANCET_TRY(trace());
@@ -304,9 +306,12 @@ class Run {
     return sums[0] > 0;
   }
 
+  // One rank of many has a part of the model's experts, and nobody has the others.
+  bool can_save() const { return config_.comm.transport != config::Transport::emulated; }
   bool save_is_due() const {
     const config::Train& train = config_.train;
-    return train.save_interval > 0 && (position_.step % train.save_interval == 0 || position_.step == train.steps);
+    return can_save() && train.save_interval > 0 &&
+           (position_.step % train.save_interval == 0 || position_.step == train.steps);
   }
 
   // record: of this step; it learns what saving took.
@@ -322,6 +327,10 @@ class Run {
 
   // Saved, unless this step is, and stopped.
   Status leave() {
+    if (!can_save())
+      return Error{ExitCode::data,
+                   fmt::format("stopped after step {}, and it was not saved: the ranks are emulated", position_.step),
+                   true};
     if (saved_step_ != position_.step) LANCET_TRY(save(nullptr));
     LANCET_TRY(saver_->finish());
     const std::string mine = why_stop(), why = mine.empty() ? "another rank's signal" : mine;
