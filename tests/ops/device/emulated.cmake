@@ -27,7 +27,7 @@ target_compile_options(lancet_emulated PUBLIC -Wno-unknown-pragmas PRIVATE -Wall
                        $<$<BOOL:${LANCET_WERROR}>:-Werror>)
 
 file(GLOB device_tests CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/ops/device/*.cpp)
-add_executable(test_ops_device ${device_tests} ops/harness.cpp ops/large_samples.cpp ops/reference_ops.cpp ops/reference_moe.cpp ops/reference_decode.cpp)
+add_executable(test_ops_device ${device_tests} device/train_test.cpp ops/harness.cpp ops/large_samples.cpp ops/reference_ops.cpp ops/reference_moe.cpp ops/reference_decode.cpp)
 target_link_libraries(test_ops_device PRIVATE lancet_test_main lancet_emulated lancet_train)
 target_compile_options(test_ops_device PRIVATE -Wall -Wextra -O1 -g0 $<$<BOOL:${LANCET_WERROR}>:-Werror>)
 target_include_directories(test_ops_device PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/ops)

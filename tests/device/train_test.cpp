@@ -6,8 +6,8 @@
 #include <thread>
 
 #include "declared_costs.h"
-#include "emulated_kernels.h"
 #include "lancet/runtime/accelerator.h"
+#include "ops/device/emulated_kernels.h"
 #include "train/support.h"
 
 using namespace lancet;
