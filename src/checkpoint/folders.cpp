@@ -73,7 +73,9 @@ Status commit(FileSystem& files, const fs::path& checkpoints, const Manifest& ma
   std::error_code ignored;
   if (fs::exists(target, ignored)) LANCET_TRY(remove_checkpoint(files, checkpoints, manifest.step));
   LANCET_TRY(files.rename(folder, target));
-  return files.sync_folder(checkpoints);
+  LANCET_TRY(files.sync_folder(checkpoints));
+  return files.sync_folder(checkpoints.has_parent_path() ? checkpoints.parent_path()
+                                                         : fs::path("."));  // the first made it
 }
 
 Status prune(FileSystem& files, const fs::path& checkpoints, const KeepRule& rule) {

@@ -30,6 +30,15 @@ std::optional<std::string> id_of(const std::string& line) {
   return record["id"].get<std::string>();
 }
 
+// points.jsonl.1, or the next number that is not taken.
+std::filesystem::path free_name(const std::filesystem::path& path) {
+  for (int number = 1;; ++number) {
+    const std::filesystem::path name = path.string() + "." + std::to_string(number);
+    std::error_code unknown;
+    if (!std::filesystem::exists(name, unknown)) return name;
+  }
+}
+
 }  // namespace
 
 std::string to_line(const Experiment& experiment, const Point& point, const Outcome& outcome, const Origin& origin) {
@@ -91,7 +100,7 @@ Result<RecordFile> RecordFile::open(const std::filesystem::path& path, const std
     (wanted.contains(*id) ? kept : others) += line + "\n";
     if (wanted.contains(*id)) file.ids_.insert(*id);
   }
-  if (!others.empty()) LANCET_TRY(write_file(path.string() + ".1", others));
+  if (!others.empty()) LANCET_TRY(write_file(free_name(path), others));
   if (kept != text) LANCET_TRY(write_file(path, kept));
   return file;
 }

@@ -381,7 +381,7 @@ class Run {
 
   Status sample() {
     const std::optional<data::Tokenizer>& tokenizer = trainer_->tokenizer();
-    if (config_.train.sample_tokens == 0 || !tokenizer) return {};
+    if (config_.train.sample_tokens == 0 || !tokenizer || !can_save()) return {};  // emulated ranks know no text
     LANCET_ASSIGN(std::vector<std::int32_t> prompt, tokenizer->encode(config_.train.sample_prompt));
     if (prompt.empty()) prompt.push_back(std::max(tokenizer->eos(), 0));
     LANCET_ASSIGN(const std::vector<std::int32_t> ids, trainer_->generate(prompt, config_.train.sample_tokens));
