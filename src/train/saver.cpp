@@ -172,10 +172,7 @@ Status Saver::committed() {
 // agreed: how the save ended, from agree().
 Status Saver::settle(const Status& agreed) {
   phase_ = Phase::idle;
-  if (agreed.ok()) {
-    last_saved_ = manifest_.step;
-    return {};
-  }
+  if (agreed.ok()) return {};
   if (!agreed.error().agreed) return agreed;  // the ranks do not hear each other
   failure_ = agreed.error();
   if (world_.rank() != 0) return {};

@@ -33,7 +33,6 @@ class Saver {
   // Collective: until nothing is under way.
   Status finish();
 
-  std::int64_t last_saved() const { return last_saved_; }                // the step; -1: none so far
   const std::optional<Error>& last_failure() const { return failure_; }  // of the last save, where it failed
 
  private:
@@ -51,7 +50,6 @@ class Saver {
   RankShare share_;
   Phase phase_ = Phase::idle;
   checkpoint::Manifest manifest_;
-  std::int64_t last_saved_ = -1;
   std::optional<Error> failure_;
   std::optional<checkpoint::BackgroundWriter> writer_;  // last: its thread uses the above and ends first
 };

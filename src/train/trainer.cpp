@@ -23,6 +23,7 @@
 #include "saver.h"
 #include "setup.h"
 #include "step_plans.h"
+#include "step_tally.h"
 #include "weights.h"
 
 namespace lancet::train {
@@ -80,7 +81,7 @@ class TrainerImpl final : public Trainer {
     record.step = step + 1;
     record.lr = learning_rate(config_.train, step);
     set_schedule(step, record.lr);
-    totals_.clear();
+    tally_.clear();
     const auto accumulation = static_cast<int>(config_.train.gradient_accumulation_steps);
     for (int micro = 0; micro < accumulation; ++micro) {
       BoundPlan& plan = plan_of(micro);
@@ -144,7 +145,7 @@ class TrainerImpl final : public Trainer {
   }
 
   const StepRecord& last_record() const override { return last_record_; }
-  std::span<const LayerLoad> last_layers() const override { return layers_; }
+  std::span<const LayerLoad> last_layers() const override { return tally_.layers(); }
   const std::optional<data::Tokenizer>& tokenizer() const override { return tokenizer_; }
   runtime::TensorStore& store() override { return store_; }
   runtime::Executor& executor() override { return *update_.executor; }
@@ -166,19 +167,6 @@ class TrainerImpl final : public Trainer {
     float* schedule = nullptr;
     std::vector<const float*> aux;             // of each MoE layer: auxiliary loss, router entropy
     std::vector<std::span<const float>> load;  // [2,E] each
-  };
-
-  // Of one step, over its micro batches.
-  struct Totals {
-    runtime::StepTimes times;
-    std::vector<double> chosen, kept;  // per MoE layer and expert, over the whole batch
-    std::vector<double> entropy;       // per MoE layer
-    void clear() {
-      times = {};
-      std::fill(chosen.begin(), chosen.end(), 0);
-      std::fill(kept.begin(), kept.end(), 0);
-      std::fill(entropy.begin(), entropy.end(), 0);
-    }
   };
 
   // Each rank reads its own copy of the file; they must say the same.
@@ -251,7 +239,8 @@ class TrainerImpl final : public Trainer {
     const std::string place = accelerator_ ? " on " + accelerator_->device().name() : "";
     if (available && needed > *available)
       return config_error(fmt::format(
-          "expected {} MB of free memory a rank{} ({} parameters, {} optimizer, {} activations, {} for saving), found {} "
+          "expected {} MB of free memory a rank{} ({} parameters, {} optimizer, {} activations, {} for saving), found "
+          "{} "
           "MB",
           needed / 1'000'000, place, memory_.parameters / 1'000'000, memory_.state / 1'000'000,
           memory_.arena / 1'000'000, accelerator_ ? 0 : memory_.staging / 1'000'000, *available / 1'000'000));
@@ -278,12 +267,7 @@ class TrainerImpl final : public Trainer {
     if (plans_.evaluate) {
       LANCET_ASSIGN(evaluate_, bind(*plans_.evaluate));
     }
-    std::size_t experts = 0;
-    for (const auto& load : update_.load) experts += load.size() / 2;
-    totals_.chosen.resize(experts);
-    totals_.kept.resize(experts);
-    totals_.entropy.resize(update_.aux.size());
-    layers_.resize(update_.load.size());
+    if (!update_.load.empty()) tally_ = StepTally(update_.load.size(), update_.load[0].size() / 2);
     memory_.workspace = threads_ * std::int64_t(backend::cpu::matmul_scratch_bytes());
     for (const BoundPlan* plan : {&update_, &micro_, &evaluate_})
       if (plan->executor) memory_.workspace += plan->executor->workspace_bytes();
@@ -384,24 +368,8 @@ class TrainerImpl final : public Trainer {
 
   void add_up(const BoundPlan& plan, StepRecord& record) {
     record.loss += *plan.loss;
-    for (std::size_t layer = 0; layer < plan.aux.size(); ++layer) {
-      record.aux_loss += plan.aux[layer][0];
-      totals_.entropy[layer] += plan.aux[layer][1];
-    }
-    std::size_t at = 0;
-    for (const std::span<const float> load : plan.load) {
-      const std::size_t experts = load.size() / 2;
-      for (std::size_t e = 0; e < experts; ++e, ++at) {
-        totals_.chosen[at] += load[e];
-        totals_.kept[at] += load[experts + e];
-      }
-    }
-    const runtime::StepTimes times = plan.executor->times();
-    totals_.times.compute += times.compute;
-    totals_.times.all_to_all += times.all_to_all;
-    totals_.times.all_reduce += times.all_reduce;
-    totals_.times.communication += times.communication;
-    totals_.times.exposed += times.exposed;
+    for (const float* aux : plan.aux) record.aux_loss += aux[0];
+    tally_.add(plan.aux, plan.load, plan.executor->times());
   }
 
   // Of the whole step, as the plans' headers say.
@@ -420,52 +388,19 @@ class TrainerImpl final : public Trainer {
     record.step_ms = seconds * 1e3;
     record.predicted_ms = predicted_ms_;
     record.tokens_per_s = tokens / seconds;
-    record.compute_ms = totals_.times.compute;
-    record.a2a_ms = totals_.times.all_to_all;
-    record.allreduce_ms = totals_.times.all_reduce;
-    if (world_.size() > 1) {  // a rank alone only copies
-      record.exposed_ms = totals_.times.exposed;
-      if (totals_.times.communication > 0)
-        record.hidden_pct = 100 * (1 - totals_.times.exposed / totals_.times.communication);
-    }
-    double filled = 0;  // of the rows that the experts' flops are counted on
-    if (!update_.load.empty()) filled = balance(record);
-    const double flops = double(train.gradient_accumulation_steps) * (flops_.dense + filled * flops_.experts);
+    tally_.fill(record, world_.size() == 1);
+    const double flops = double(train.gradient_accumulation_steps) * (flops_.dense + kept_share() * flops_.experts);
     if (peak_.flops > 0) record.mfu = 100 * flops / seconds / peak_.flops;
   }
 
-  // Fills in load, drops and dead experts; returns the kept tokens over those that the experts' flops are
-  // counted on.
-  double balance(StepRecord& record) {
-    const std::size_t layers = update_.load.size(), experts = totals_.chosen.size() / layers;
-    double chosen = 0, kept = 0, unevenness = 0, entropy = 0;
-    std::int64_t dead = 0;
-    for (std::size_t layer = 0; layer < layers; ++layer) {
-      double most = 0, sum = 0, fitted = 0;
-      std::int64_t unused = 0;
-      for (std::size_t e = layer * experts; e < (layer + 1) * experts; ++e) {
-        most = std::max(most, totals_.chosen[e]);
-        sum += totals_.chosen[e];
-        fitted += totals_.kept[e];
-        unused += totals_.chosen[e] == 0;
-      }
-      chosen += sum;
-      kept += fitted;
-      layers_[layer] = {most * double(experts) / sum, 100 * (1 - fitted / sum), totals_.entropy[layer], unused,
-                        std::span(totals_.chosen).subspan(layer * experts, experts)};
-      entropy += totals_.entropy[layer];
-      dead += unused;
-      unevenness += layers_[layer].max_over_mean;
-    }
-    record.load_max_over_mean = unevenness / double(layers);
-    record.drop_pct = 100 * (1 - kept / chosen);
-    record.dead_experts = dead;
-    record.router_entropy = entropy / double(layers);
+  // The kept tokens over those that the experts' flops are counted on.
+  double kept_share() const {
+    if (update_.load.empty()) return 0;
+    const auto layers = double(update_.load.size()), micro_batches = double(config_.train.gradient_accumulation_steps);
+    const auto experts = std::int64_t(update_.load[0].size() / 2);
     const std::int64_t tokens = config_.train.micro_batch_size * config_.train.seq_len;
-    const std::int64_t slots =
-        std::int64_t(experts) * model::capacity(config_.model.capacity_factor, tokens, std::int64_t(experts));
-    const double rows = double(std::min(tokens, slots)) * double(world_.size());  // that a layer's flops are counted on
-    return kept / (rows * double(layers) * double(config_.train.gradient_accumulation_steps));
+    const std::int64_t slots = experts * model::capacity(config_.model.capacity_factor, tokens, experts);
+    return tally_.kept() / (double(std::min(tokens, slots)) * double(world_.size()) * layers * micro_batches);
   }
 
   const config::Config config_;
@@ -489,9 +424,8 @@ class TrainerImpl final : public Trainer {
   StepPlans plans_;
   std::optional<double> predicted_ms_;  // of a whole step
   BoundPlan update_, micro_, evaluate_;
-  Totals totals_;
+  StepTally tally_;
   StepRecord last_record_;
-  std::vector<LayerLoad> layers_;
 };
 
 }  // namespace

@@ -1,0 +1,70 @@
+#include "step_tally.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace lancet::train {
+
+StepTally::StepTally(std::size_t layers, std::size_t experts)
+    : experts_(experts), chosen_(layers * experts), kept_(layers * experts), entropy_(layers), layers_(layers) {}
+
+void StepTally::clear() {
+  times_ = {};
+  for (std::vector<double>* sums : {&chosen_, &kept_, &entropy_}) std::fill(sums->begin(), sums->end(), 0);
+}
+
+void StepTally::add(std::span<const float* const> aux, std::span<const std::span<const float>> load,
+                    const runtime::StepTimes& times) {
+  for (std::size_t layer = 0; layer < aux.size(); ++layer) entropy_[layer] += aux[layer][1];
+  for (std::size_t layer = 0; layer < load.size(); ++layer)
+    for (std::size_t e = 0; e < experts_; ++e) {
+      chosen_[layer * experts_ + e] += load[layer][e];
+      kept_[layer * experts_ + e] += load[layer][experts_ + e];
+    }
+  times_.compute += times.compute;
+  times_.all_to_all += times.all_to_all;
+  times_.all_reduce += times.all_reduce;
+  times_.communication += times.communication;
+  times_.exposed += times.exposed;
+}
+
+double StepTally::kept() const { return std::accumulate(kept_.begin(), kept_.end(), 0.0); }
+
+LayerLoad StepTally::load_of(std::size_t layer) const {
+  double most = 0, sum = 0, fitted = 0;
+  std::int64_t unused = 0;
+  for (std::size_t e = layer * experts_; e < (layer + 1) * experts_; ++e) {
+    most = std::max(most, chosen_[e]);
+    sum += chosen_[e];
+    fitted += kept_[e];
+    unused += chosen_[e] == 0;
+  }
+  return {most * double(experts_) / sum, 100 * (1 - fitted / sum), entropy_[layer], unused,
+          std::span(chosen_).subspan(layer * experts_, experts_)};
+}
+
+void StepTally::fill(StepRecord& record, bool alone) {
+  record.compute_ms = times_.compute;
+  record.a2a_ms = times_.all_to_all;
+  record.allreduce_ms = times_.all_reduce;
+  if (!alone) {
+    record.exposed_ms = times_.exposed;
+    if (times_.communication > 0) record.hidden_pct = 100 * (1 - times_.exposed / times_.communication);
+  }
+  if (layers_.empty()) return;
+  double unevenness = 0, entropy = 0;
+  std::int64_t dead = 0;
+  for (std::size_t layer = 0; layer < layers_.size(); ++layer) {
+    layers_[layer] = load_of(layer);
+    unevenness += layers_[layer].max_over_mean;
+    entropy += layers_[layer].router_entropy;
+    dead += layers_[layer].dead_experts;
+  }
+  const auto layers = double(layers_.size());
+  record.load_max_over_mean = unevenness / layers;
+  record.drop_pct = 100 * (1 - kept() / std::accumulate(chosen_.begin(), chosen_.end(), 0.0));
+  record.dead_experts = dead;
+  record.router_entropy = entropy / layers;
+}
+
+}  // namespace lancet::train
