@@ -7,8 +7,8 @@
 
 #include "lancet/base/atomic_file.h"
 #include "lancet/base/hash.h"
+#include "lancet/base/shown.h"
 #include "read_ahead.h"
-#include "shown.h"
 
 namespace lancet::checkpoint {
 

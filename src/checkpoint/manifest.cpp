@@ -8,7 +8,7 @@
 #include <set>
 
 #include "lancet/base/hash.h"
-#include "shown.h"
+#include "lancet/base/shown.h"
 
 namespace lancet::checkpoint {
 namespace {

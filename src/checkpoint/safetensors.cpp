@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "lancet/base/hash.h"
-#include "shown.h"
+#include "lancet/base/shown.h"
 
 namespace lancet::checkpoint {
 namespace {

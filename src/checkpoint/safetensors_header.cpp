@@ -6,8 +6,8 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "lancet/base/shown.h"
 #include "lancet/checkpoint/safetensors.h"
-#include "shown.h"
 
 namespace lancet::checkpoint {
 namespace {

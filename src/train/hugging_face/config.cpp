@@ -1,4 +1,5 @@
 #include "config.h"
+#include "nesting.h"
 
 #include <fmt/format.h>
 
@@ -42,20 +43,9 @@ Error wrong(const std::filesystem::path& file, std::string_view field, std::stri
   return config_error(fmt::format("{}: {}: expected {}, found {}", file.string(), field, expected, found));
 }
 
-// Brackets deeper than any config has would recurse as deep in the parser's value.
-bool is_deep(const std::string& text) {
-  int depth = 0;
-  for (char c : text) {
-    depth += c == '[' || c == '{';
-    depth -= c == ']' || c == '}';
-    if (depth > 100) return true;
-  }
-  return false;
-}
-
 Result<json> read_json(const std::filesystem::path& file) {
   LANCET_ASSIGN(const std::string text, read_file(file, "a Hugging Face model's config.json"));
-  const json parsed = is_deep(text) ? json() : json::parse(text, nullptr, false);
+  const json parsed = is_deep(text, 100) ? json() : json::parse(text, nullptr, false);
   if (!parsed.is_object())
     return config_error(fmt::format("{}: expected a JSON object, found other text", file.string()));
   return parsed;

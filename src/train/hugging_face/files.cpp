@@ -1,4 +1,6 @@
 #include "files.h"
+#include "lancet/base/shown.h"
+#include "nesting.h"
 
 #include <fmt/format.h>
 
@@ -13,33 +15,15 @@ namespace {
 using checkpoint::SafetensorsFile;
 using nlohmann::json;
 
-// Names of an index file on one line.
-std::string shown(std::string_view text) {
-  std::string result;
-  for (const char c : text.substr(0, 80)) result += static_cast<unsigned char>(c) < 0x20 ? '?' : c;
-  return "'" + result + (text.size() > 80 ? "...'" : "'");
-}
-
 bool is_plain_name(const std::string& name) {
   return !name.empty() && name != "." && name != ".." && name.find_first_of(std::string_view("/\\\0", 3)) == name.npos;
 }
 
 using Shards = std::map<std::string, std::set<std::string>>;  // file name -> tensors
 
-// An index is flat: what nests deeper is none, and would only cost the parser's stack.
-bool is_deep(const std::string& text) {
-  int depth = 0;
-  for (const char c : text) {
-    depth += c == '[' || c == '{';
-    depth -= c == ']' || c == '}';
-    if (depth > 20) return true;
-  }
-  return false;
-}
-
 Result<Shards> read_index(const std::filesystem::path& path) {
   LANCET_ASSIGN(const std::string text, read_file(path, "an index of shards"));
-  const json index = is_deep(text) ? json() : json::parse(text, nullptr, false);
+  const json index = is_deep(text, 20) ? json() : json::parse(text, nullptr, false);
   if (!index.is_object() || !index.contains("weight_map") || !index["weight_map"].is_object() ||
       index["weight_map"].empty())
     return data_error(

@@ -3,7 +3,7 @@
 #include <string>
 #include <string_view>
 
-namespace lancet::checkpoint {
+namespace lancet {
 
 // In quotes, on one line, cut where it is long.
 inline std::string shown(std::string_view text) {
@@ -16,4 +16,4 @@ inline std::string shown(std::string_view text) {
   return result + (text.size() > most ? "...'" : "'");
 }
 
-}  // namespace lancet::checkpoint
+}  // namespace lancet
