@@ -125,6 +125,13 @@ class HostQueueStream final : public HostStream {
     changed_.wait(lock, [&] { return queue_.empty() && !busy_; });
     return status_;
   }
+  Result<bool> idle() override {
+    if (capturing_) return internal_error("a stream that records cannot be waited for");
+    const std::lock_guard lock(mutex_);
+    if (!queue_.empty() || busy_) return false;
+    LANCET_TRY(status_);
+    return true;
+  }
   void* native() override { return static_cast<HostStream*>(this); }
 
  private:

@@ -17,7 +17,9 @@
 #include "executors.h"
 #include "lancet/base/log.h"
 #include "lane_times.h"
+#include "lane_watch.h"
 #include "stream_lane.h"
+#include "watched_stream.h"
 
 namespace lancet::runtime {
 namespace {
@@ -28,6 +30,8 @@ using backend::Graph;
 
 // Events cost the stream and the host a microsecond or so each.
 constexpr std::int64_t timed_every = 8;
+// Once a lane has failed, the others' streams have nothing to wait for.
+constexpr std::int64_t drain_ns = 30'000'000'000;
 
 // Around a stretch or an instruction.
 struct TimedPair {
@@ -59,7 +63,8 @@ class StreamExecutor final : public Executor, private SingleSteps {
     LANCET_TRY(device_.bind_thread());
     LANCET_TRY(take_memory(store));
     for (std::size_t lane = 0; lane < ir::lane_count; ++lane) {
-      LANCET_ASSIGN(streams_[lane], device_.make_stream(lane != 0));
+      LANCET_ASSIGN(auto stream, device_.make_stream(lane != 0));
+      streams_[lane] = std::make_unique<WatchedStream>(std::move(stream), [this, lane] { return watch(lane); });
     }
     LANCET_TRY(bind_kernels());
     flag_plan_ = plan_flags(lanes_, [&](std::int32_t instruction) { return kernel_of(instruction)->recordable; });
@@ -68,6 +73,8 @@ class StreamExecutor final : public Executor, private SingleSteps {
     for (std::size_t lane = 0; lane < ir::lane_count; ++lane) {
       graphs_[lane].resize(flag_plan_.lanes[lane].size());
       timed_[lane].resize(flag_plan_.lanes[lane].size());
+      if (lane > 0)
+        watches_[lane] = LaneWatch(watched_steps(lane), options_.device_communicators[lane], options_.timeout);
     }
     instruction_events_.resize(plan_.program.instructions.size());
     LANCET_ASSIGN(start_event_, device_.make_event());
@@ -183,6 +190,17 @@ class StreamExecutor final : public Executor, private SingleSteps {
     return {};
   }
 
+  std::vector<LaneWatch::Step> watched_steps(std::size_t lane) {
+    std::vector<LaneWatch::Step> steps;
+    for (const Stretch& stretch : flag_plan_.lanes[lane]) {
+      LaneWatch::Step& step = steps.emplace_back();
+      step.instruction = lanes_[lane][stretch.begin].instruction;
+      for (std::size_t wait : stretch.waits) step.waits.push_back(flag(wait));
+      step.done = flag(static_cast<std::size_t>(stretch.signal));
+    }
+    return steps;
+  }
+
   Flag* flag(std::size_t number) { return flag_memory_.memory().as<Flag>() + number; }
   Flag* inputs_flag() { return flag(flag_plan_.flags); }
   Flag* end_flag(std::size_t lane) { return flag(flag_plan_.flags + 1 + lane); }
@@ -259,6 +277,7 @@ class StreamExecutor final : public Executor, private SingleSteps {
   }
 
   Status put_lane(std::size_t lane) {
+    watches_[lane].start();
     LANCET_TRY(streams_[lane]->wait(inputs_flag()));
     LANCET_TRY(put_stretches(lane));
     return streams_[lane]->signal(end_flag(lane));
@@ -292,20 +311,40 @@ class StreamExecutor final : public Executor, private SingleSteps {
     return streams_[0]->copy(input_memory_.start(), input_mirror_.start(), input_memory_.bytes());
   }
 
-  // The lane's stream is empty afterwards, whatever happened.
+  // The lane's stream is empty afterwards, unless the device itself hangs.
   void finish_lane(std::size_t lane, const Status& put) {
     if (!put.ok()) fail(lane, put.error());
-    if (const Status ended = streams_[lane]->synchronize(); !ended.ok() && put.ok())
-      fail(lane,
-           Error{ended.error().code,
-                 fmt::format("lane {}: {}", ir::name(static_cast<ir::Lane>(lane)), ended.error().message), false});
+    const Status ended = drain(lane);
+    if (ended.ok()) return;
+    if (put.ok()) fail(lane, lane_error(lane, ended.error()));
+    static_cast<void>(drain(lane));  // what it waited for has been released
+  }
+
+  Status drain(std::size_t lane) {
+    return wait_until_idle(*streams_[lane], [&]() -> Status {
+      if (!failed_.load()) return watch(lane);
+      if (now() - failed_at_.load() < drain_ns) return {};
+      return internal_error("expected its stream to end once the step had failed, found it busy");
+    });
+  }
+
+  // Of kernels that wait on the host, and of a lane's end: whether it is worth while.
+  Status watch(std::size_t lane) {
+    if (failed_.load()) return communication_error("another lane failed");
+    return lane == 0 ? Status() : watches_[lane].look();
+  }
+
+  Error lane_error(std::size_t lane, const Error& error) const {
+    if (const auto& stuck = watches_[lane].stuck(); stuck && stuck->instruction >= 0)
+      return error_at(plan_, stuck->instruction, stuck->error);
+    return {error.code, fmt::format("lane {}: {}", ir::name(static_cast<ir::Lane>(lane)), error.message), false};
   }
 
   // What the other lanes wait for will not come: they are released, and a communicator that blocks them is woken.
   void fail(std::size_t lane, const Error& error) {
     errors_[lane] = error;
     int none = -1;
-    failed_first_.compare_exchange_strong(none, static_cast<int>(lane));
+    if (failed_first_.compare_exchange_strong(none, static_cast<int>(lane))) failed_at_.store(now());
     failed_.store(true);
     for (comm::DeviceCommunicator* comm : options_.device_communicators)
       if (comm) comm->abort(error.message);
@@ -385,7 +424,10 @@ class StreamExecutor final : public Executor, private SingleSteps {
     Status status;
     try {
       status = kernels_[at]();
-      if (!status.ok()) status = error_at(plan_, instruction, status.error());
+      const auto lane = static_cast<std::size_t>(plan_.program.instructions[at].lane);
+      if (!status.ok())  // it may have waited for one before it
+        status =
+            watches_[lane].stuck() ? lane_error(lane, status.error()) : error_at(plan_, instruction, status.error());
     } catch (const std::exception& error) {
       status = error_at(plan_, instruction, internal_error(error.what()));
     }
@@ -443,10 +485,14 @@ class StreamExecutor final : public Executor, private SingleSteps {
   }
   Status run(std::int32_t instruction) override {
     const auto lane = static_cast<std::size_t>(plan_.program.instructions[static_cast<std::size_t>(instruction)].lane);
+    watches_[lane].start_alone(instruction);
     Status status = call(instruction);
-    const Status ended = streams_[lane]->synchronize();
-    if (status.ok() && !ended.ok()) status = error_at(plan_, instruction, ended.error());
-    if (!status.ok()) fail(lane, status.error());
+    if (status.ok())
+      if (const Status ended = streams_[lane]->synchronize(); !ended.ok())
+        status = error_at(plan_, instruction, ended.error());
+    if (status.ok()) return {};
+    fail(lane, status.error());
+    static_cast<void>(drain(lane));
     return status;
   }
   Result<ops::TensorView> host_view(const ops::TensorView& view) override {
@@ -481,6 +527,8 @@ class StreamExecutor final : public Executor, private SingleSteps {
   std::array<std::optional<Error>, ir::lane_count> errors_;
   std::atomic<int> failed_first_{-1};
   std::atomic<bool> failed_{false};
+  std::atomic<std::int64_t> failed_at_{0};
+  std::array<LaneWatch, ir::lane_count> watches_;  // of the communication lanes
   std::vector<Span> spans_;
   std::int64_t start_ = 0, step_ns_ = 0;
   std::atomic<std::uint32_t> epoch_{0};

@@ -22,7 +22,8 @@ struct FlagPlan {
   std::size_t flags = 0;
 };
 
-// recordable(instruction): whether its kernel can be recorded. A stretch holds only such, or one that is not.
+// recordable(instruction): whether its kernel can be recorded. A stretch holds only such, or one that is not. On the
+// communication lanes each instruction is a stretch with a flag, so that the host sees how far they have come.
 template <class Recordable>
 FlagPlan plan_flags(const Lanes& lanes, const Recordable& recordable) {
   FlagPlan plan;
@@ -33,6 +34,9 @@ FlagPlan plan_flags(const Lanes& lanes, const Recordable& recordable) {
       for (const LaneWait& wait : step.waits)
         if (std::int64_t& mine = flag[wait.lane][static_cast<std::size_t>(wait.target) - 1]; mine < 0)
           mine = static_cast<std::int64_t>(plan.flags++);
+  for (std::size_t lane = 1; lane < ir::lane_count; ++lane)
+    for (std::int64_t& mine : flag[lane])
+      if (mine < 0) mine = static_cast<std::int64_t>(plan.flags++);
   for (std::size_t lane = 0; lane < ir::lane_count; ++lane) {
     std::vector<Stretch>& stretches = plan.lanes[lane];
     for (std::size_t i = 0; i < lanes[lane].size(); ++i) {

@@ -278,6 +278,7 @@ class TrainerImpl final : public Trainer {
   runtime::ExecutorOptions executor_options(const runtime::Memory& arena) const {
     runtime::ExecutorOptions options{.threads = threads_, .communicators = {}, .arena = arena};
     options.accelerator = accelerator_;
+    options.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(config_.comm.timeout_s * 1000));
     for (std::size_t lane = 0; lane < ir::lane_count; ++lane) {
       options.communicators[lane] = lanes_[lane].get();
       options.device_communicators[lane] = device_lanes_[lane].get();

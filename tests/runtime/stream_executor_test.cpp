@@ -182,6 +182,137 @@ TEST_CASE("streams: a lane that fails ends all, with its name") {
   CHECK(reduce.aborts() > 0);
 }
 
+namespace {
+
+// Ranks of which some never come: what is queued ends when it is aborted, and not before.
+class Deserted final : public comm::DeviceCommunicator {
+ public:
+  int rank() const override { return 0; }
+  int size() const override { return 4; }
+  std::string transport() const override { return "test"; }
+  Status exchange(backend::Stream&, std::span<const comm::Segment>, std::span<const comm::Segment>) override {
+    return internal_error("a call that the test does not expect");
+  }
+  Status all_reduce_sum(backend::Stream& stream, std::span<float>) override {
+    return static_cast<backend::HostStream*>(stream.native())->enqueue([this]() -> Status {
+      if (deserted) aborted_.wait(false);
+      return {};
+    });
+  }
+  Status check() override { return failure; }
+  std::string who_is_missing() override { return "nothing came from rank 3"; }
+  void abort(const std::string& why) override {
+    aborted_why = why;
+    aborted_ = true;
+    aborted_.notify_all();
+  }
+  std::atomic<bool> deserted{true};
+  Status failure;
+  std::string aborted_why;
+
+ private:
+  std::atomic<bool> aborted_{false};
+};
+
+// The reduce lane's sums by that communicator; waits: the kernel's host code waits for the stream, too. Additions take
+// addition_ms.
+std::atomic<int> addition_ms{0};
+class DesertedAccelerator final : public runtime::Accelerator {
+ public:
+  explicit DesertedAccelerator(bool waits) {
+    reduce_ = {.op = "all_reduce", .bind = waits ? bind<true> : bind<false>, .workspace = nullptr, .recordable = false};
+    add_ = {.op = "add", .bind = bind_add, .workspace = nullptr, .recordable = false};
+  }
+  backend::Device& device() override { return host_.device(); }
+  const ops::DeviceKernel* find_kernel(std::string_view op) const override {
+    return op == "all_reduce" ? &reduce_ : op == "add" ? &add_ : host_.find_kernel(op);
+  }
+  Result<std::unique_ptr<comm::DeviceCommunicator>> make_communicator(const comm::DeviceLane&) override {
+    return internal_error("a call that the test does not expect");
+  }
+  std::string build() const override { return "test"; }
+
+ private:
+  template <bool waits>
+  static ops::Kernel bind(const ops::KernelArgs& args) {
+    return [comm = args.device_comm, stream = args.stream]() -> Status {
+      if (!comm) return {};
+      LANCET_TRY(comm->all_reduce_sum(*stream, {}));
+      return waits ? stream->synchronize() : Status();
+    };
+  }
+  static ops::Kernel bind_add(const ops::KernelArgs& args) {
+    return [stream = static_cast<backend::HostStream*>(args.stream->native())] {
+      return stream->enqueue([]() -> Status {
+        std::this_thread::sleep_for(std::chrono::milliseconds(addition_ms));
+        return {};
+      });
+    };
+  }
+  HostAccelerator host_;
+  ops::DeviceKernel reduce_, add_;
+};
+
+struct DesertedRun {
+  DesertedAccelerator accelerator;
+  Deserted reduce;
+  runtime::TensorStore store;
+  std::unique_ptr<runtime::Executor> executor;
+
+  DesertedRun(bool waits, std::chrono::milliseconds timeout) : accelerator(waits) {
+    auto plan = ir::parse_plan(three_lanes);
+    REQUIRE(plan.ok());
+    store.place_on(accelerator.device());
+    store.add(plan->program);
+    auto made = runtime::Executor::create(*plan, store,
+                                          {.communicators = {},
+                                           .accelerator = &accelerator,
+                                           .device_communicators = {nullptr, nullptr, &reduce},
+                                           .timeout = timeout});
+    if (!made.ok()) FAIL(made.error().message);
+    executor = std::move(*made);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("streams: a peer that never comes ends the step after the timeout, with the lane and the instruction") {
+  const bool waits = GENERATE(false, true), first = GENERATE(true, false);
+  DesertedRun run(waits, std::chrono::milliseconds(200));
+  if (!first) {
+    run.reduce.deserted = false;
+    require_done(within(std::chrono::seconds(60), *run.executor));
+    run.reduce.deserted = true;
+  }
+  const auto start = std::chrono::steady_clock::now();
+  const Status status = within(std::chrono::seconds(60), *run.executor);
+  REQUIRE_FALSE(status.ok());
+  CHECK(status.error().code == ExitCode::communication);
+  CHECK(status.error().message ==
+        "lane reduce: [3] all_reduce at d: expected all 4 ranks within 0.2 s by test, found that it did not end; "
+        "nothing came from rank 3");
+  CHECK(run.reduce.aborted_why == status.error().message);
+  CHECK(std::chrono::steady_clock::now() - start >= std::chrono::milliseconds(200));
+}
+
+TEST_CASE("streams: a transport's own error ends the step long before the timeout") {
+  DesertedRun run(false, std::chrono::hours(1));
+  run.reduce.failure = communication_error("a connection broke");
+  const Status status = within(std::chrono::seconds(60), *run.executor);
+  REQUIRE_FALSE(status.ok());
+  CHECK(status.error().message == "lane reduce: [3] all_reduce at d: a connection broke");
+}
+
+TEST_CASE("streams: a lane that waits for computation is not taken for one whose peers are gone") {
+  DesertedRun run(false, std::chrono::milliseconds(600));
+  run.reduce.deserted = false;
+  require_done(within(std::chrono::seconds(60), *run.executor));
+  addition_ms = 400;  // two of them come before the sum
+  const Status status = within(std::chrono::seconds(60), *run.executor);
+  addition_ms = 0;
+  require_done(status);
+}
+
 TEST_CASE("streams: a failure in the first run is named with its instruction") {
   HostAccelerator accelerator;
   FakeCommunicator expert([](std::span<float>) -> Status { return communication_error("rank 1 is gone"); });

@@ -51,6 +51,10 @@ class Stream {
   virtual Status launch(Graph& graph) = 0;
   // Blocks the caller until the stream is empty; returns what went wrong on it.
   virtual Status synchronize() = 0;
+  // The same without blocking: whether the stream is empty.
+  virtual Result<bool> idle() = 0;
+  // What code asks again and again while it waits for work of this stream; an error ends the wait.
+  virtual Status watch() { return {}; }
   virtual void* native() = 0;  // cudaStream_t for kernels of that backend
 };
 

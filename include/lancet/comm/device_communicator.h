@@ -23,8 +23,11 @@ class DeviceCommunicator {
                           std::span<const Segment> receives) = 0;
   // In place, over all ranks, on device memory. The order of the sum is the transport's, the same in every run.
   virtual Status all_reduce_sum(backend::Stream& stream, std::span<float> values) = 0;
-  // After a step: an error that came up while the queued calls ran (a peer gone, the timeout).
+  // At any time: an error that came up while the queued calls ran (a peer gone).
   virtual Status check() = 0;
+  // Asks the other ranks, once a queued call has taken too long, who is still there: "nothing came from rank 1". Empty
+  // where that is not known. Takes some seconds; the communicator is of no use afterwards.
+  virtual std::string who_is_missing() { return {}; }
   virtual void abort(const std::string& why) = 0;
 };
 

@@ -7,6 +7,7 @@
 // thread at a time calls run().
 #pragma once
 #include <array>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -34,6 +35,8 @@ struct ExecutorOptions {
   // Null: the CPU. It outlives the executor, and so do the lanes' communicators for tensors that lie on it.
   Accelerator* accelerator = nullptr;
   std::array<comm::DeviceCommunicator*, ir::lane_count> device_communicators{};
+  // How long, on an accelerator, an instruction of a communication lane may take whose operands are there.
+  std::chrono::milliseconds timeout = std::chrono::seconds(300);
 };
 
 // Where an instruction ran, in nanoseconds from the start of its step.

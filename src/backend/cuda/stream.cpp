@@ -82,6 +82,15 @@ class CudaStream final : public Stream {
     return check(cudaGraphLaunch(static_cast<CudaGraph&>(graph).native(), stream_), "cudaGraphLaunch");
   }
   Status synchronize() override { return check(cudaStreamSynchronize(stream_), "the stream's work"); }
+  Result<bool> idle() override {
+    const cudaError_t error = cudaStreamQuery(stream_);
+    if (error == cudaErrorNotReady) {
+      cudaGetLastError();  // it is no error of the next call
+      return false;
+    }
+    LANCET_TRY(check(error, "the stream's work"));
+    return true;
+  }
   void* native() override { return stream_; }
 
  private:

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
+#include <mutex>
 #include <thread>
 #include <vector>
 
@@ -52,37 +53,35 @@ class Nccl final : public DeviceCommunicator {
   Status exchange(backend::Stream& stream, std::span<const Segment> sends, std::span<const Segment> receives) override {
     auto* queue = static_cast<cudaStream_t>(stream.native());
     LANCET_TRY(copy_to_self(stream, sends, receives));
-    LANCET_TRY(begin());
-    LANCET_TRY(check(ncclGroupStart(), "ncclGroupStart"));
-    Status status;
-    auto add = [&](const Segment& segment, auto call, const char* name) {
-      if (!status.ok() || segment.bytes == 0 || segment.peer == rank()) return;
-      status = check(call(segment.data, segment.bytes, ncclInt8, segment.peer, comm_, queue), name);
-    };
-    for (const Segment& segment : sends) add(segment, ncclSend, "ncclSend");
-    for (const Segment& segment : receives) add(segment, ncclRecv, "ncclRecv");
-    const Status ended = check(ncclGroupEnd(), "ncclGroupEnd");
-    LANCET_TRY(status);
-    LANCET_TRY(ended);
+    LANCET_TRY(with_comm([&] { return put_exchange(sends, receives, queue); }));
     return queued("an exchange");
   }
 
   Status all_reduce_sum(backend::Stream& stream, std::span<float> values) override {
-    LANCET_TRY(begin());
-    LANCET_TRY(check(ncclAllReduce(values.data(), values.data(), values.size(), ncclFloat, ncclSum, comm_,
-                                   static_cast<cudaStream_t>(stream.native())),
-                     "ncclAllReduce"));
+    auto* queue = static_cast<cudaStream_t>(stream.native());
+    LANCET_TRY(with_comm([&] {
+      return check(ncclAllReduce(values.data(), values.data(), values.size(), ncclFloat, ncclSum, comm_, queue),
+                   "ncclAllReduce");
+    }));
     return queued("an all-reduce");
   }
 
   Status check() override {
-    LANCET_TRY(begin());
-    ncclResult_t state = ncclSuccess;
-    LANCET_TRY(check(ncclCommGetAsyncError(comm_, &state), "ncclCommGetAsyncError"));
-    return check(state, "a queued call");
+    LANCET_ASSIGN(const ncclResult_t found, state());
+    return check(found, "a queued call");
   }
 
-  // What is queued ends at once, with an error; so do streams that wait for it.
+  // The host's ranks are asked for a sign of life: its error names who gave none.
+  std::string who_is_missing() override {
+    lane_.host->set_timeout(std::min<std::chrono::milliseconds>(lane_.timeout, std::chrono::seconds(5)));
+    const Status alive = lane_.host->barrier();
+    lane_.host->set_timeout(lane_.timeout);
+    return alive.ok() ? fmt::format("all ranks are there, so a message is lost {}", interfaces())
+                      : alive.error().message;
+  }
+
+  // What is queued ends at once, with an error; so do streams that wait for it. Calls hold the mutex only while they
+  // hand work over.
   void abort(const std::string& why) override {
     const std::lock_guard lock(mutex_);
     if (!comm_) return;
@@ -133,21 +132,45 @@ class Nccl final : public DeviceCommunicator {
     return {};
   }
 
-  Status begin() {
+  Status put_exchange(std::span<const Segment> sends, std::span<const Segment> receives, cudaStream_t queue) {
+    LANCET_TRY(check(ncclGroupStart(), "ncclGroupStart"));
+    Status status;
+    auto add = [&](const Segment& segment, auto call, const char* name) {
+      if (!status.ok() || segment.bytes == 0 || segment.peer == rank()) return;
+      status = check(call(segment.data, segment.bytes, ncclInt8, segment.peer, comm_, queue), name);
+    };
+    for (const Segment& segment : sends) add(segment, ncclSend, "ncclSend");
+    for (const Segment& segment : receives) add(segment, ncclRecv, "ncclRecv");
+    const Status ended = check(ncclGroupEnd(), "ncclGroupEnd");
+    LANCET_TRY(status);
+    return ended;
+  }
+
+  // call() while no other thread aborts the communicator.
+  template <class Call>
+  Status with_comm(const Call& call) {
     const std::lock_guard lock(mutex_);
-    return comm_ ? Status() : Status(communication_error("communication was aborted: " + why_));
+    if (!comm_) return communication_error("communication was aborted: " + why_);
+    return call();
+  }
+
+  Result<ncclResult_t> state() {
+    ncclResult_t found = ncclSuccess;
+    LANCET_TRY(with_comm([&] { return check(ncclCommGetAsyncError(comm_, &found), "ncclCommGetAsyncError"); }));
+    return found;
   }
 
   // Until NCCL has taken the call in; what it does on the stream goes on.
   Status queued(const char* what) {
     const auto deadline = Clock::now() + lane_.timeout;
-    for (;;) {
-      LANCET_TRY(begin());
-      ncclResult_t state = ncclSuccess;
-      LANCET_TRY(check(ncclCommGetAsyncError(comm_, &state), "ncclCommGetAsyncError"));
-      if (state != ncclInProgress) return check(state, what);
+    for (int turn = 0;; ++turn) {
+      LANCET_ASSIGN(const ncclResult_t found, state());
+      if (found != ncclInProgress) return check(found, what);
       if (Clock::now() > deadline) break;
-      std::this_thread::yield();
+      if (turn < 1000)
+        std::this_thread::yield();
+      else
+        std::this_thread::sleep_for(std::chrono::microseconds(50));
     }
     return communication_error(
         fmt::format("expected {} with {} other ranks within {} s {}, found that some did not come", what, size() - 1,

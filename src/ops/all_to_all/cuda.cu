@@ -37,11 +37,11 @@ class HostCounts {
     return stream.signal(ready());
   }
   // Blocks until the copy is there; an error of the lane ends the wait.
-  Result<ExchangePart> wait(comm::DeviceCommunicator* comm) {
+  Result<ExchangePart> wait(backend::Stream& stream) {
     for (int turn = 0; __atomic_load_n(ready(), __ATOMIC_ACQUIRE) == 0; ++turn) {
       if (turn < 1000) continue;
       std::this_thread::sleep_for(std::chrono::microseconds(20));
-      if (comm && turn % 100 == 0) LANCET_TRY(comm->check());
+      LANCET_TRY(stream.watch());
     }
     return ExchangePart{values(), values() + experts_, values() + 2 * experts_};
   }
@@ -163,7 +163,7 @@ Kernel bind_rows(const KernelArgs& args) {
     for (const PartCounts& part : parts)
       if (part.made_here) LANCET_TRY(part.host->copy(*args.stream, part.route_begin, part.rows));
     for (std::size_t p = 0; p < parts.size(); ++p) {
-      LANCET_ASSIGN(const ExchangePart counts, parts[p].host->wait(args.device_comm));
+      LANCET_ASSIGN(const ExchangePart counts, parts[p].host->wait(*args.stream));
       segments->lay_out(p, counts);
     }
     return exchange(args, segments->sends, segments->receives);

@@ -24,6 +24,7 @@ class HostStream : public backend::Stream {
   Result<std::unique_ptr<backend::Graph>> end_capture() override;
   Status launch(backend::Graph& graph) override;
   Status synchronize() override;
+  Result<bool> idle() override { return true; }
   void* native() override { return nullptr; }
   // A kernel that asks for this waits on the host within a step.
   int synchronized = 0;
