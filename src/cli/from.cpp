@@ -13,6 +13,8 @@ std::shared_ptr<FromArguments> add_from_arguments(CLI::App& command) {
   add_from_option(command, arguments->from);
   command.add_option("--dtype", arguments->dtype, "fp32 or bf16; without it, as the model was trained")
       ->check(CLI::IsMember({"fp32", "bf16"}));
+  command.add_option("--device", arguments->device, "cpu or cuda; without it, as the model was trained")
+      ->check(CLI::IsMember({"cpu", "cuda"}));
   command.add_option("--threads", arguments->threads, "Threads of a rank; 0: its share of the cores")
       ->check(CLI::Range(0, 1024));
   return arguments;
@@ -21,6 +23,7 @@ std::shared_ptr<FromArguments> add_from_arguments(CLI::App& command) {
 train::LoadOptions FromArguments::options(int local_ranks) const {
   train::LoadOptions options{.local_ranks = local_ranks, .threads = threads, .dtype = {}};
   if (!dtype.empty()) options.dtype = dtype == "bf16" ? DType::bf16 : DType::f32;
+  if (!device.empty()) options.device = device == "cuda" ? config::Device::cuda : config::Device::cpu;
   return options;
 }
 

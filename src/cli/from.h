@@ -1,4 +1,4 @@
-// --from, --dtype and --threads, shared by the commands that load a trained model.
+// --from, --dtype, --device and --threads, shared by the commands that load a trained model.
 #pragma once
 #include <CLI/CLI.hpp>
 #include <memory>
@@ -11,6 +11,7 @@ namespace lancet::cli {
 struct FromArguments {
   std::string from;
   std::string dtype;
+  std::string device;
   int threads = 0;
   train::LoadOptions options(int local_ranks) const;
 };

@@ -10,7 +10,9 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
+#include <mutex>
 #include <optional>
+#include <set>
 #include <thread>
 
 #include "bound_plan.h"
@@ -176,6 +178,7 @@ class StreamExecutor final : public Executor, private SingleSteps {
       LANCET_ASSIGN(workspaces_[lane], Block::on_device(device_, scratch[lane]));
     }
     ops::BindNotes notes;
+    std::set<std::string> remarks;
     for (const ir::Instruction& instruction : plan_.program.instructions) {
       const auto lane = static_cast<std::size_t>(instruction.lane);
       ops::KernelArgs args = addresses_->arguments(instruction);
@@ -184,9 +187,11 @@ class StreamExecutor final : public Executor, private SingleSteps {
       args.stream = streams_[lane].get();
       args.device_comm = options_.device_communicators[lane];
       args.notes = &notes;
+      args.remarks = &remarks;
       kernels_.push_back(options_.accelerator->find_kernel(instruction.op)->bind(args));
       names_.push_back(fmt::format("{} {}", instruction.op, instruction.label));
     }
+    say_once(remarks);
     return {};
   }
 
@@ -199,6 +204,15 @@ class StreamExecutor final : public Executor, private SingleSteps {
       step.done = flag(static_cast<std::size_t>(stretch.signal));
     }
     return steps;
+  }
+
+  // Several plans of one process say the same.
+  static void say_once(const std::set<std::string>& remarks) {
+    static std::mutex mutex;
+    static std::set<std::string> said;
+    const std::lock_guard lock(mutex);
+    for (const std::string& remark : remarks)
+      if (said.insert(remark).second) log::info("{}", remark);
   }
 
   Flag* flag(std::size_t number) { return flag_memory_.memory().as<Flag>() + number; }

@@ -7,6 +7,7 @@
 #include <limits>
 #include <new>
 
+#include "device.h"
 #include "lancet/train/agree.h"
 #include "lancet/train/batches.h"
 #include "lancet/train/model_folder.h"
@@ -20,14 +21,17 @@ namespace {
 // Tokens of a rank's batch: enough for fast products, few enough that logits take some 200 MB.
 constexpr std::int64_t batch_tokens = 1024;
 
-Status check_memory(const ir::Program& program, int local_ranks) {
+Status check_memory(const ir::Program& program, int local_ranks, runtime::Accelerator* accelerator) {
   std::int64_t needed = 0;
   for (const ir::Tensor& tensor : program.tensors)
     if (tensor.kind == ir::TensorKind::parameter) needed += ir::bytes(tensor.type);
-  const auto available = available_bytes();
-  if (!available || needed <= *available / local_ranks) return {};
-  return config_error(fmt::format("expected {} MB of free memory a rank for the weights, found {} MB",
-                                  needed / 1'000'000, *available / local_ranks / 1'000'000));
+  auto available = available_bytes();
+  if (available) *available /= local_ranks;
+  if (accelerator) available = accelerator->device().free_bytes();
+  if (!available || needed <= *available) return {};
+  return config_error(fmt::format("expected {} MB of free memory a rank{} for the weights, found {} MB",
+                                  needed / 1'000'000, accelerator ? " on " + accelerator->device().name() : "",
+                                  *available / 1'000'000));
 }
 
 }  // namespace
@@ -35,24 +39,45 @@ Status check_memory(const ir::Program& program, int local_ranks) {
 Result<std::unique_ptr<LoadedModel>> LoadedModel::load(const std::filesystem::path& from, comm::Communicator& world,
                                                        const LoadOptions& options) {
   auto model = std::make_unique<LoadedModel>();
-  LANCET_TRY(agree(world, model->read(from, world, options)));
+  Result<ModelFolder> folder = open_model(from);
+  Status sound = folder.ok() ? model->describe(*folder, world, options) : Status(folder.error());
+  LANCET_TRY(agree(world, sound));
+  LANCET_TRY(model->take_device(world, options));
+  LANCET_TRY(agree(world, model->read(*folder, world, options.local_ranks)));
   LANCET_TRY(model->make_lanes(world));
   return model;
 }
 
-Status LoadedModel::read(const std::filesystem::path& from, comm::Communicator& world, const LoadOptions& options) {
-  LANCET_ASSIGN(const ModelFolder folder, open_model(from));
+Status LoadedModel::describe(const ModelFolder& folder, comm::Communicator& world, const LoadOptions& options) {
   config_ = folder.config;
   name_ = folder.name();
   step_ = folder.checkpoint.manifest().step;
   tokenizer_ = folder.tokenizer;
   if (options.dtype) config_.train.dtype = *options.dtype;
+  if (options.device) config_.device = *options.device;
+  // That a run was alone or emulated says nothing about these ranks.
+  config::Transport& transport = config_.comm.transport;
+  if (transport == config::Transport::self || transport == config::Transport::emulated)
+    transport = config::Transport::automatic;
   config_.threads = options.threads;
   LANCET_TRY(config::check(config_, world.size()));
   threads_ = threads_of(config_, options.local_ranks);
+  return {};
+}
+
+Status LoadedModel::take_device(comm::Communicator& world, const LoadOptions& options) {
+  if (!options.accelerator) {
+    LANCET_ASSIGN(owned_accelerator_, open_accelerator(config_, world));
+  }
+  accelerator_ = options.accelerator ? options.accelerator : owned_accelerator_.get();
+  if (accelerator_) store_.place_on(accelerator_->device());
+  return {};
+}
+
+Status LoadedModel::read(const ModelFolder& folder, comm::Communicator& world, int local_ranks) {
   const ir::Program program =
       model::build_forward(config_.model, build_options(config_, model::Mode::generate, world.size()));
-  LANCET_TRY(check_memory(program, options.local_ranks));
+  LANCET_TRY(check_memory(program, local_ranks, accelerator_));
   try {
     store_.add(program);
   } catch (const std::bad_alloc&) {
@@ -70,12 +95,19 @@ Status LoadedModel::make_lanes(comm::Communicator& world) {
     communicator->set_name(std::string(ir::name(lane)));
     lanes_[static_cast<std::size_t>(lane)] = std::move(communicator);
   }
+  if (accelerator_) {
+    LANCET_ASSIGN(device_lanes_, make_device_lanes(config_, *accelerator_, lanes_));
+  }
   return {};
 }
 
 runtime::ExecutorOptions LoadedModel::executor_options() const {
   runtime::ExecutorOptions options{.threads = threads_, .communicators = {}};
-  for (std::size_t lane = 0; lane < ir::lane_count; ++lane) options.communicators[lane] = lanes_[lane].get();
+  options.accelerator = accelerator_;
+  for (std::size_t lane = 0; lane < ir::lane_count; ++lane) {
+    options.communicators[lane] = lanes_[lane].get();
+    options.device_communicators[lane] = device_lanes_[lane].get();
+  }
   return options;
 }
 

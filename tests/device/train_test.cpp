@@ -7,8 +7,11 @@
 
 #include "declared_costs.h"
 #include "lancet/runtime/accelerator.h"
+#include "lancet/train/decoder.h"
 #include "ops/device/emulated_kernels.h"
+#include "train/setup.h"
 #include "train/support.h"
+#include "train/weights.h"
 
 using namespace lancet;
 
@@ -121,4 +124,42 @@ TEST_CASE("two runs on emulated device kernels are the same, bit for bit") {
     CHECK(first[i].loss == second[i].loss);
     CHECK(first[i].grad_norm == second[i].grad_norm);
   }
+}
+
+TEST_CASE("a model on emulated device kernels reads text as on the CPU, a prompt at once or token by token") {
+  auto config = test::small_config();
+  config.train.dtype = GENERATE(DType::f32, DType::bf16);
+  config.model.initializer_range = 0.2;
+  const std::vector<std::int32_t> tokens{3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5};
+  std::vector<std::vector<float>> logits;  // after each token: on the CPU, on the device; all at once on the device
+  for (int run = 0; run < 3; ++run) {
+    EmulatedAccelerator accelerator;
+    runtime::TensorStore store;
+    const auto world = comm::make_self(), lane = comm::make_self();
+    runtime::ExecutorOptions options;
+    options.communicators[std::size_t(ir::Lane::expert)] = lane.get();
+    if (run > 0) {
+      options.accelerator = &accelerator;
+      store.place_on(accelerator.device());
+    }
+    store.add(model::build_forward(config.model, train::build_options(config, model::Mode::generate, 1)));
+    REQUIRE(train::initialize_weights(config, 0, 1, store).ok());
+    const auto decoder = train::Decoder::create(config, *world, store, options);
+    REQUIRE(decoder.ok());
+    const std::size_t step = run == 2 ? tokens.size() : 1;
+    for (std::size_t at = 0; at < tokens.size(); at += step) {
+      const auto found = (*decoder)->read(std::span(tokens).subspan(at, step));
+      REQUIRE(found.ok());
+      logits.emplace_back(found->begin(), found->end());
+    }
+  }
+  const std::size_t n = tokens.size();
+  REQUIRE(logits.size() == 2 * n + 1);
+  const double margin = config.train.dtype == DType::f32 ? 1e-5 : 0.05;
+  for (std::size_t t = 0; t < n; ++t)
+    for (std::size_t v = 0; v < logits[t].size(); ++v) {
+      INFO("token " << t << ", logit " << v);
+      REQUIRE(logits[n + t][v] == Approx(logits[t][v]).margin(margin));
+      if (t + 1 == n) REQUIRE(logits[2 * n][v] == Approx(logits[t][v]).margin(margin));
+    }
 }

@@ -10,6 +10,7 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 
+#include "host_accelerator.h"
 #include "lancet/checkpoint/safetensors.h"
 #include "lancet/data/token_file.h"
 #include "lancet/train/loaded_model.h"
@@ -389,12 +390,17 @@ TEST_CASE("a saved model is loaded at any number of ranks and evaluates to the s
     for (int v = 0; v < 71; ++v) sum += std::exp(double(row[v]));
     loss += (std::log(sum) - double(row[tokens[(s + 1) % tokens.size()]])) / double(tokens.size());
   }
+  const bool streams = GENERATE(false, true);  // on a device that works from queues
   for (int ranks : {1, 2, 4}) {
     double found = 0;
     std::int64_t sequences = 0;
     const Status status = comm::run_inproc(ranks, [&](comm::Communicator& world) -> Status {
-      LANCET_ASSIGN(const auto loaded,
-                    LoadedModel::load(folder / "run", world, {.local_ranks = ranks, .threads = 1, .dtype = {}}));
+      test::HostAccelerator accelerator;
+      LANCET_ASSIGN(
+          const auto loaded,
+          LoadedModel::load(
+              folder / "run", world,
+              {.local_ranks = ranks, .threads = 1, .dtype = {}, .accelerator = streams ? &accelerator : nullptr}));
       LANCET_ASSIGN(const auto result, evaluate(*loaded, world, {.data = folder / "tokens.bin"}));
       if (world.rank() == 0) found = result.loss, sequences = result.sequences;
       return {};

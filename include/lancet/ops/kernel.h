@@ -4,7 +4,9 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -48,6 +50,9 @@ struct KernelArgs {
   comm::DeviceCommunicator* device_comm = nullptr;
   const ir::Instruction* instruction = nullptr;  // for the tensors' numbers; null where there is no plan
   BindNotes* notes = nullptr;                    // null: nothing is left
+  // What a user should know of how kernels were bound, a line each: a slow way that was taken, and why. Null: nobody
+  // listens.
+  std::set<std::string>* remarks = nullptr;
 
   bool has(int operand) const { return operand < static_cast<int>(operands.size()); }
 };

@@ -9,21 +9,26 @@
 #include "lancet/comm/communicator.h"
 #include "lancet/config/config.h"
 #include "lancet/data/tokenizer.h"
+#include "lancet/runtime/accelerator.h"
 #include "lancet/runtime/executor.h"
 #include "lancet/runtime/tensor_store.h"
 
 namespace lancet::train {
 
+struct ModelFolder;
+
 struct LoadOptions {
   int local_ranks = 1;
-  int threads = 0;             // of a rank; 0: its share of the cores
-  std::optional<DType> dtype;  // f32 or bf16; empty: as it was trained
+  int threads = 0;                              // of a rank; 0: its share of the cores
+  std::optional<DType> dtype;                   // f32 or bf16; empty: as it was trained
+  std::optional<config::Device> device = {};    // empty: as it was trained
+  runtime::Accelerator* accelerator = nullptr;  // to run on whatever `device` says; it outlives the model
 };
 
 class LoadedModel {
  public:
   // Collective; an error of any rank is returned on all. from: model_folder.h. Config errors: the ranks do not divide
-  // the experts; it does not fit the memory.
+  // the experts; it does not fit the memory; what open_accelerator (src/train/device.h) refuses.
   static Result<std::unique_ptr<LoadedModel>> load(const std::filesystem::path& from, comm::Communicator& world,
                                                    const LoadOptions& options);
 
@@ -35,16 +40,22 @@ class LoadedModel {
   runtime::ExecutorOptions executor_options() const;
 
  private:
-  Status read(const std::filesystem::path& from, comm::Communicator& world, const LoadOptions& options);
+  Status describe(const ModelFolder& folder, comm::Communicator& world, const LoadOptions& options);
+  Status take_device(comm::Communicator& world, const LoadOptions& options);
+  Status read(const ModelFolder& folder, comm::Communicator& world, int local_ranks);
   Status make_lanes(comm::Communicator& world);
 
   config::Config config_;
   std::string name_;
   std::int64_t step_ = 0;
   std::optional<std::filesystem::path> tokenizer_;
+  // Null: the CPU. The store and the lanes end before it.
+  std::unique_ptr<runtime::Accelerator> owned_accelerator_;
+  runtime::Accelerator* accelerator_ = nullptr;
   runtime::TensorStore store_;
   int threads_ = 1;
   std::array<std::unique_ptr<comm::Communicator>, ir::lane_count> lanes_;
+  std::array<std::unique_ptr<comm::DeviceCommunicator>, ir::lane_count> device_lanes_;
 };
 
 // Loss over a token file.

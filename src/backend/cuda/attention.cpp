@@ -65,8 +65,7 @@ Result<Plan> make_plan(const AttentionDesc& desc) {
     }
     refused = plan.error().message;
   }
-  return internal_error(fmt::format("attention{} over [{},{},3,{},{}]: {}", desc.backward ? " backward" : "",
-                                    desc.batch, desc.sequence, desc.heads, desc.head_dim, refused));
+  return internal_error("cuDNN has no engine for it: " + refused);
 }
 
 // Plans take some tenths of a second to make: once a shape and device.
@@ -142,7 +141,7 @@ Result<std::unique_ptr<Attention>> make_attention(const AttentionDesc& desc) {
 #else
 
 Result<std::unique_ptr<Attention>> make_attention(const AttentionDesc&) {
-  return internal_error("attention by cuDNN: this build has no cuDNN");
+  return internal_error("this build has no cuDNN");
 }
 
 #endif

@@ -23,15 +23,26 @@ AttentionDesc describe(const TensorView& qkv, const ir::Attributes& attributes, 
           .backward = backward};
 }
 
-// Null where cuDNN has no engine for it.
-std::shared_ptr<Attention> library_attention(const AttentionDesc& desc, DType dtype) {
-  if (dtype != DType::bf16 || desc.head_dim % 8) return nullptr;
-  auto made = backend::cuda::make_attention(desc);
-  return made.ok() ? std::shared_ptr<Attention>(std::move(*made)) : nullptr;
+// Error: why cuDNN does not do it.
+Result<std::shared_ptr<Attention>> library_attention(const AttentionDesc& desc, DType dtype) {
+  if (dtype != DType::bf16) return internal_error("cuDNN's engines take bf16, found " + std::string(name(dtype)));
+  if (desc.head_dim % 8)
+    return internal_error("cuDNN's engines take heads of 8, 16, ... features, found " + std::to_string(desc.head_dim));
+  LANCET_ASSIGN(auto made, backend::cuda::make_attention(desc));
+  return std::shared_ptr<Attention>(std::move(made));
+}
+
+// "attention backward over bf16[8,512,3,12,60]: by plain kernels, which are slow, since ..."
+std::string slow_way(const AttentionDesc& desc, DType dtype, const std::string& why) {
+  std::string text = desc.backward ? "attention backward over " : "attention over ";
+  text.append(name(dtype)).append("[");
+  for (const std::int64_t length : {desc.batch, desc.sequence, std::int64_t{3}, desc.heads, desc.head_dim})
+    text.append(text.back() == '[' ? "" : ",").append(std::to_string(length));
+  return text + "]: by plain kernels, which are slow, since " + why;
 }
 
 std::size_t workspace_bytes(const AttentionDesc& desc, DType dtype) {
-  if (const auto attention = library_attention(desc, dtype)) return attention->workspace_bytes();
+  if (const auto attention = library_attention(desc, dtype); attention.ok()) return (*attention)->workspace_bytes();
   return desc.backward ? std::size_t(desc.batch * desc.heads * desc.sequence) * sizeof(float) : 0;  // row_sums
 }
 
@@ -44,7 +55,9 @@ struct ByLibrary {
 };
 
 Kernel bind_pass(const KernelArgs& args, const AttentionDesc& desc, DType dtype, const AttentionTensors& t) {
-  if (auto attention = library_attention(desc, dtype)) return ByLibrary{attention, args.stream, t, args.workspace};
+  auto attention = library_attention(desc, dtype);
+  if (attention.ok()) return ByLibrary{*attention, args.stream, t, args.workspace};
+  if (args.remarks) args.remarks->insert(slow_way(desc, dtype, attention.error().message));
   return device::by_dtype(dtype, [&]<class T>(T) -> Kernel {
     const device::PlainAttention<T> p{static_cast<const T*>(t.qkv),
                                       static_cast<const T*>(t.dout),

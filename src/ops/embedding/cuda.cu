@@ -1,4 +1,4 @@
-#include "ops/device/slot_rows.h"
+#include "ops/embedding/embed.h"
 #include "ops/embedding/sort_tokens.h"
 
 namespace lancet::ops {
@@ -6,52 +6,9 @@ namespace {
 
 using namespace device;
 
-// A warp a token. Bytes: x once, and as much of wte; wpe stays in the cache. A token outside of the vocabulary is a
-// fault of the data: its row is no number, which the loss shows.
-template <class T>
-struct Embed {
-  static constexpr int lanes = 256;
-  const std::int32_t* tokens;
-  const T *wte, *wpe;
-  T* x;
-  std::int64_t count, sequence, vocabulary, d;
-  bool wide;
-
-  template <class Block>
-  LANCET_DEVICE void operator()(Block& block) const {
-    const std::int64_t t = block.index() * Block::warps() + block.warp();
-    if (t >= count) return;
-    const std::int32_t id = tokens[t];
-    const bool known = id >= 0 && id < vocabulary;
-    for_row<T>(block, d, [&](std::int64_t start, Part part) {
-      Floats<T> a = {};
-      if (known) a = to_floats(load(wte + id * d + start, part, wide));
-      const Floats<T> b = to_floats(load(wpe + t % sequence * d + start, part, wide));
-#pragma unroll
-      for (int i = 0; i < Pack<T>::size; ++i) a.v[i] = known ? a.v[i] + b.v[i] : __builtin_nanf("");
-      store(x + t * d + start, from_floats<T>(a), part, wide);
-    });
-  }
-};
-
 // embedding(tokens [B,S], wte [V,D], wpe [P,D]) -> x [B,S,D]
 Kernel bind(const KernelArgs& args) {
-  const TensorView& tokens = args.operands[0];
-  const std::int64_t vocabulary = args.operands[1].shape()[0], d = args.operands[1].shape()[1];
-  return by_dtype(args.operands[1].dtype(), [&]<class T>(T) {
-    const T *wte = args.operands[1].as<T>(), *wpe = args.operands[2].as<T>();
-    T* x = args.results[0].as<T>();
-    const Embed<T> kernel{tokens.as<std::int32_t>(),
-                          wte,
-                          wpe,
-                          x,
-                          tokens.elements(),
-                          tokens.shape()[1],
-                          vocabulary,
-                          d,
-                          aligned_rows<T>(d) && aligned(wte, wpe, x)};
-    return run_steps(args.stream, Step{divide_up(kernel.count, Embed<T>::lanes / warp_size), kernel});
-  });
+  return by_dtype(args.operands[1].dtype(), [&]<class T>(T) { return embed<T>(args, nullptr); });
 }
 
 // Rows of equal ids lie side by side in the sorted order, which is cut in pieces: a run of one id may reach over

@@ -79,47 +79,45 @@ namespace detail {
 
 // A warp's 64x64 of a tile, rounded to bf16, through shared memory, so that it is written in pieces of 16 bytes.
 template <class Block>
-LANCET_DEVICE void store_rounded(Block& block, void* shared, const GroupedOperands<bf16>& p, const GroupedTile& tile,
+LANCET_DEVICE void store_rounded(Block& block, void* shared, const GroupedOperands<bf16>& p, GroupedTile tile,
                                  const TileSums& sums) {
   using S = TileShape;
   const int lane = block.warp_lane(), g = lane / 4, t = lane % 4;
   const int first_row = tile.row + warp_row(block.lane()), first_column = tile.column + warp_column(block.lane());
   bf16* stage = static_cast<bf16*>(shared) + block.warp() * (S::warp_rows * S::warp_columns);
   const float* bias = p.bias ? p.bias + std::int64_t(tile.expert) * p.width : nullptr;
+  const int chunk = lane % 8;
+  bf16* c = static_cast<bf16*>(p.c) + (tile.first_row + first_row) * p.width + first_column + chunk * 8;
+  struct alignas(16) Piece {
+    bf16 values[8];
+  };
 #pragma unroll
-  for (int j = 0; j < S::fragments_across; ++j) {
-    const int column = first_column + 8 * j + 2 * t;
-    float b[2] = {0.f, 0.f};
-    if (bias && column < p.width) b[0] = bias[column], b[1] = bias[column + 1];
+  for (int i = 0; i < S::fragments_down; ++i) {
 #pragma unroll
-    for (int i = 0; i < S::fragments_down; ++i)
+    for (int j = 0; j < S::fragments_across; ++j) {
+      const int column = first_column + 8 * j + 2 * t;
+      float b[2] = {0.f, 0.f};
+      if (bias && column < p.width) b[0] = bias[column], b[1] = bias[column + 1];
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const int row = 16 * i + 8 * half + g;
         const bf16 pair[2] = {from_f32<bf16>(sums.c[i][j][2 * half] + b[0]),
                               from_f32<bf16>(sums.c[i][j][2 * half + 1] + b[1])};
-        memcpy(stage + row * S::warp_columns + (j ^ row % 8) * 8 + 2 * t, pair, 4);
+        memcpy(stage + (16 * i + 8 * half + g) * S::warp_columns + (j ^ g) * 8 + 2 * t, pair, 4);
       }
-  }
-  block.sync_warp();
-  const int chunk = lane % 8;
-  bf16* c = static_cast<bf16*>(p.c);
-#pragma unroll 4  // more take registers from the sums
-  for (int i = 0; i < S::warp_rows; i += 4) {
-    const int row = i + lane / 8;
-    struct alignas(16) Piece {
-      bf16 values[8];
-    };
-    if (first_row + row < tile.rows && first_column + chunk * 8 < p.width)
-      *reinterpret_cast<Piece*>(c + (tile.first_row + first_row + row) * p.width + first_column + chunk * 8) =
-          *reinterpret_cast<const Piece*>(stage + row * S::warp_columns + (chunk ^ row % 8) * 8);
+    }
+    block.sync_warp();  // sixteen rows at a time: all at once would take registers from the sums
+#pragma unroll 4
+    for (int row = 16 * i + lane / 8; row < 16 * (i + 1); row += 4)
+      if (first_row + row < tile.rows && first_column + chunk * 8 < p.width)
+        *reinterpret_cast<Piece*>(c + std::int64_t(row) * p.width) =
+            *reinterpret_cast<const Piece*>(stage + row * S::warp_columns + (chunk ^ row % 8) * 8);
   }
   block.sync();  // the next tile's slices go there
 }
 
 template <class Block>
-LANCET_DEVICE void store_gradient(Block& block, const GroupedOperands<bf16>& p, const GroupedTile& tile,
-                                  const TileSums& sums, bool row_sums) {
+LANCET_DEVICE void store_gradient(Block& block, const GroupedOperands<bf16>& p, GroupedTile tile, const TileSums& sums,
+                                  bool row_sums) {
   using S = TileShape;
   const int lane = block.warp_lane(), g = lane / 4, t = lane % 4;
   const int first_row = tile.row + warp_row(block.lane()), first_column = tile.column + warp_column(block.lane());
@@ -155,17 +153,24 @@ struct GroupedTensorProduct {
   static constexpr int lanes = TileShape::threads;
   struct Shared {
     std::byte ring[TileShape::shared_bytes + 112];  // a block's shared memory is aligned to 16 bytes, the ring to 128
+    // Which tile it is: here, since the sums leave no registers for it.
+    GroupedTiles tiles;
+    GroupedTile tile;
+    bool more;
   };
   GroupedOperands<bf16> p;
 
   template <class Block>
   LANCET_DEVICE void operator()(Block& block) const {
     using S = TileShape;
-    std::byte* shared = static_cast<std::byte*>(block.shared_memory());
-    shared += (128 - shared_address(shared) % 128) % 128;
-    GroupedTiles tiles(int(block.index()), int(block.count()));
-    GroupedTile tile;
-    while (tiles.template take<product, S::rows, S::columns>(p, tile)) {
+    Shared& kept = block.template shared<Shared>();
+    std::byte* shared = kept.ring + (128 - shared_address(kept.ring) % 128) % 128;
+    if (block.lane() == 0) kept.tiles = GroupedTiles(int(block.index()), int(block.count()));
+    while (true) {
+      if (block.lane() == 0) kept.more = kept.tiles.template take<product, S::rows, S::columns>(p, kept.tile);
+      block.sync();
+      if (!kept.more) return;
+      const GroupedTile tile = kept.tile;
       TileSums sums;
       if constexpr (product == ExpertProduct::dw) {
         const bf16 *a = p.a + tile.first_row * p.height, *b = p.b + tile.first_row * p.width;
@@ -173,7 +178,8 @@ struct GroupedTensorProduct {
         tile_product<Along::rows, Along::rows, true>(block, shared, {a + tile.row, p.height, p.height - tile.row},
                                                      {b + tile.column, p.width, p.width - tile.column}, tile.rows, sums,
                                                      row_sums);
-        detail::store_gradient(block, p, tile, sums, row_sums);
+        detail::store_gradient(block, p, kept.tile, sums, row_sums);
+        block.sync();  // before the next tile's place is written
       } else {
         constexpr Along along_b = product == ExpertProduct::forward ? Along::k : Along::rows;
         const bf16* b = p.b + std::int64_t(tile.expert) * p.width * p.depth;
@@ -182,7 +188,7 @@ struct GroupedTensorProduct {
             block, shared, {p.a + (tile.first_row + tile.row) * p.depth, p.depth, tile.rows - tile.row},
             {b + (along_b == Along::k ? tile.column * stride_b : tile.column), stride_b, p.width - tile.column},
             p.depth, sums, false);
-        detail::store_rounded(block, shared, p, tile, sums);
+        detail::store_rounded(block, shared, p, kept.tile, sums);
       }
     }
   }

@@ -22,9 +22,8 @@ namespace {
 
 constexpr std::uint64_t seed = 11;
 
-// Not run on samples here: messages, which need a communicator; and text is generated on the CPU alone.
-const std::set<std::string_view> elsewhere{"all_reduce",   "exchange_counts",  "all_to_all", "all_to_all_back",
-                                           "embedding_at", "attention_decode", "take_row"};
+// Not run on samples here: messages, which need a communicator.
+const std::set<std::string_view> elsewhere{"all_reduce", "exchange_counts", "all_to_all", "all_to_all_back"};
 
 Outcome run_emulated(const ops::OpDef& op, const std::vector<GuardedTensor>& operands, const ir::Attributes& attributes,
                      std::uint64_t order) {
@@ -132,6 +131,14 @@ TEST_CASE("emulated device kernels at the edges of their shapes") {
           {"router_dx", {{{{f32, {1, 37, experts}}}, {{f32, {experts, 1030}}}}, {{"dtype", std::string(name(t))}}}});
       cases.push_back({"router_dw", {{{{f32, {1, 75, experts}}}, {{t, {1, 75, 1030}}}}, {}}});
     }
+    // Keys in several chunks; heads wider than a block.
+    cases.push_back({"attention_decode",
+                     {{{{t, {1, 300, 24}}}, {{t, {1, 1, 700, 8}}}, {{t, {1, 1, 700, 8}}}, {{i32, {2}}, Fill::tokens}},
+                      {{"heads", 1}, {"vocabulary", 300}}}});
+    cases.push_back({"attention_decode",
+                     {{{{t, {2, 3, 1800}}}, {{t, {2, 2, 40, 300}}}, {{t, {2, 2, 40, 300}}}, {{i32, {2}}, Fill::tokens}},
+                      {{"heads", 2}, {"vocabulary", 3}}}});
+    cases.push_back({"take_row", {{{{t, {3, 4, 2500}}}, {{i32, {2}}, Fill::tokens}}, {{"vocabulary", 4}}}});
     cases.push_back({"gelu", {{{{t, {5, 40, 7}}}, {{i32, {5, 2}}, Fill::rows}}, {{"capacity", 40}, {"tokens", 150}}}});
     cases.push_back({"combine_dx",
                      {{{{t, {3, 50, 1}}}, {{t, {5, 40, 1}}}, {{route, {150, 5}}, Fill::route}},
@@ -234,6 +241,64 @@ TEST_CASE("tokens and targets outside of the vocabulary are no number, and nothi
       run_emulated(ops::op("cross_entropy"), {logits, tokens}, {{"vocabulary", 4}, {"total_tokens", 3}}, 1);
   CHECK(loss.faults.empty());
   CHECK(std::isnan(loss.results[0].as<float>()[0]));
+}
+
+TEST_CASE("rows at a place that cannot be are no number, and nothing is kept of them") {
+  const auto normal = [](Shape shape) {
+    GuardedTensor t({DType::f32, std::move(shape)});
+    fill_normal(t, 4, std::uint64_t(t.type().shape.elements()));
+    return t;
+  };
+  const GuardedTensor qkv = normal({1, 3, 24}), keys = normal({1, 2, 9, 4}), values = normal({1, 2, 9, 4});
+  const GuardedTensor x = normal({1, 3, 8}), wte = normal({4, 8}), wpe = normal({9, 8});
+  GuardedTensor tokens({DType::i32, {1, 3}});
+  std::fill_n(tokens.as<std::int32_t>(), 3, 1);
+  for (const auto& [first, last] : {std::pair{-1, 0}, {9, 0}, {7, 2}, {0, -1}, {0, 3}, {2147483647, 2147483647}}) {
+    INFO("place " << first << ", " << last);
+    GuardedTensor place({DType::i32, {2}});
+    place.as<std::int32_t>()[0] = first, place.as<std::int32_t>()[1] = last;
+    const auto all_nan = [](const Outcome& outcome) {
+      const GuardedTensor& out = outcome.results[0];
+      CHECK(outcome.faults.empty());
+      return std::all_of(out.as<float>(), out.as<float>() + out.type().shape.elements(),
+                         [](float v) { return std::isnan(v); });
+    };
+    const Outcome attended =
+        run_emulated(ops::op("attention_decode"), {qkv, keys, values, place}, {{"heads", 2}, {"vocabulary", 3}}, 1);
+    CHECK(all_nan(attended));
+    CHECK(attended.operands[1].same_bytes(keys));
+    CHECK(attended.operands[2].same_bytes(values));
+    const Outcome embedded = run_emulated(ops::op("embedding_at"), {tokens, wte, wpe, place}, {{"vocabulary", 4}}, 1);
+    CHECK(all_nan(embedded) == (first < 0 || first >= 9));
+    const Outcome taken = run_emulated(ops::op("take_row"), {x, place}, {{"vocabulary", 3}}, 1);
+    CHECK(all_nan(taken) == (last < 0 || last >= 3));
+  }
+}
+
+TEST_CASE("attention that cuDNN does not do is named, with its shape and the reason") {
+  const auto remark_of = [](DType dtype, std::int64_t head_dim) {
+    HostDevice device;
+    HostStream stream;
+    std::set<std::string> remarks;
+    const GuardedTensor qkv({dtype, {2, 5, 3 * 2 * head_dim}}), out({dtype, {2, 5, 2 * head_dim}});
+    const GuardedTensor lse({DType::f32, {2, 2, 5}});
+    const ir::Attributes attributes{{"heads", 2}};
+    ops::KernelArgs args{.op = "attention", .operands = {}, .results = {}, .attributes = attributes};
+    args.operands = {{const_cast<void*>(static_cast<const void*>(qkv.data())), qkv.type()}};
+    args.results = {{const_cast<void*>(static_cast<const void*>(out.data())), out.type()},
+                    {const_cast<void*>(static_cast<const void*>(lse.data())), lse.type()}};
+    args.device = &device, args.stream = &stream, args.remarks = &remarks;
+    find_emulated_kernel("attention")->bind(args);
+    return remarks;
+  };
+  CHECK(remark_of(DType::f32, 8) ==
+        std::set<std::string>{"attention over f32[2,5,3,2,8]: by plain kernels, which are slow, since cuDNN's engines "
+                              "take bf16, found f32"});
+  CHECK(remark_of(DType::bf16, 12) ==
+        std::set<std::string>{"attention over bf16[2,5,3,2,12]: by plain kernels, which are slow, since cuDNN's "
+                              "engines take heads of 8, 16, ... features, found 12"});
+  CHECK(remark_of(DType::bf16, 16) ==
+        std::set<std::string>{"attention over bf16[2,5,3,2,16]: by plain kernels, which are slow, since no engine"});
 }
 
 TEST_CASE("an update by a factor that is no number writes nothing") {

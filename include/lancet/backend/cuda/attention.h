@@ -4,8 +4,8 @@
 //   lse   [batch, heads, sequence] f32     log of the sum of exponentials of each query's scaled scores
 // The backward pass is the deterministic one. Plans are made once a shape and device and kept.
 //
-// Threading: one thread at a time runs an Attention. Errors: cuDNN has no engine for a shape or is not part of the
-// build; the message names both.
+// Threading: one thread at a time runs an Attention. Errors: cuDNN has no engine for a shape, and why, or is not part of
+// the build.
 #pragma once
 #include <cstddef>
 #include <cstdint>

@@ -1,0 +1,64 @@
+// x[t] = wte[tokens[t]] + wpe[position of t], for a batch that starts at position 0 or at one that the device knows.
+#pragma once
+#include "ops/device/slot_rows.h"
+
+namespace lancet::ops::device {
+
+// A warp a token. Bytes: x once, and as much of wte; wpe stays in the cache. A token outside of the vocabulary and a
+// first position outside of wpe are faults of the data: such a row is no number, which the loss shows.
+template <class T>
+struct Embed {
+  static constexpr int lanes = 256;
+  const std::int32_t* tokens;
+  const T *wte, *wpe;
+  T* x;
+  std::int64_t count, sequence, vocabulary, positions, d;
+  const std::int32_t* first;  // position of a sequence's first token; null: 0
+  bool wide;
+
+  template <class Block>
+  LANCET_DEVICE void operator()(Block& block) const {
+    const std::int64_t t = block.index() * Block::warps() + block.warp();
+    if (t >= count) return;
+    const std::int32_t id = tokens[t];
+    const std::int64_t start_at = first ? *first : 0, position = start_at + t % sequence;
+    const bool known = id >= 0 && id < vocabulary && start_at >= 0 && start_at < positions;
+    for_row<T>(block, d, [&](std::int64_t start, Part part) {
+      Floats<T> a = {};
+      if (known) {
+        const std::int64_t row = position < positions ? position : positions - 1;
+        a = to_floats(load(wte + id * d + start, part, wide));
+        const Floats<T> b = to_floats(load(wpe + row * d + start, part, wide));
+#pragma unroll
+        for (int i = 0; i < Pack<T>::size; ++i) a.v[i] += b.v[i];
+      } else {
+#pragma unroll
+        for (int i = 0; i < Pack<T>::size; ++i) a.v[i] = __builtin_nanf("");
+      }
+      store(x + t * d + start, from_floats<T>(a), part, wide);
+    });
+  }
+};
+
+// args: tokens [B,S], wte [V,D], wpe [P,D] -> x [B,S,D]
+template <class T>
+Kernel embed(const KernelArgs& args, const std::int32_t* first) {
+  const TensorView& tokens = args.operands[0];
+  const Shape &wte_shape = args.operands[1].shape(), &wpe_shape = args.operands[2].shape();
+  const T *wte = args.operands[1].as<T>(), *wpe = args.operands[2].as<T>();
+  T* x = args.results[0].as<T>();
+  const Embed<T> kernel{tokens.as<std::int32_t>(),
+                        wte,
+                        wpe,
+                        x,
+                        tokens.elements(),
+                        tokens.shape()[1],
+                        wte_shape[0],
+                        wpe_shape[0],
+                        wte_shape[1],
+                        first,
+                        aligned_rows<T>(wte_shape[1]) && aligned(wte, wpe, x)};
+  return run_steps(args.stream, Step{divide_up(kernel.count, Embed<T>::lanes / warp_size), kernel});
+}
+
+}  // namespace lancet::ops::device
