@@ -1,8 +1,4 @@
-#include <signal.h>
-
 #include <catch2/catch.hpp>
-#include <chrono>
-#include <thread>
 
 #include "lancet/ir/plan.h"
 #include "program.h"
@@ -26,21 +22,6 @@ test::Outcome train(const std::string& arguments) {
   return lancet(arguments);
 #endif
 }
-
-#if defined(LANCET_HAVE_MPI)
-// A process of this program with this word on its command line; 0 if there is none.
-pid_t process_with(const std::string& word) {
-  std::error_code gone;  // processes may end while we look
-  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
-    const std::string pid = entry.path().filename();
-    if (pid.find_first_not_of("0123456789") != std::string::npos) continue;
-    const std::string line = read(entry.path() / "cmdline");
-    if (line.starts_with(std::string(LANCET_BINARY) + '\0') && line.find('\0' + word + '\0') != std::string::npos)
-      return pid_t(std::stol(pid));
-  }
-  return 0;
-}
-#endif
 
 }  // namespace
 
@@ -145,29 +126,6 @@ TEST_CASE("text to sample: tokenizer, tokens, training, generation") {
   const auto records = test::metrics(folder / "run");
   CHECK(records.back()["loss"].get<double>() < records.front()["loss"].get<double>() - 2);
 }
-
-#if defined(LANCET_HAVE_MPI)
-TEST_CASE("a rank that is killed takes the job down within 10 seconds") {
-  using std::chrono::seconds;
-  using std::chrono::steady_clock;
-  const TemporaryFolder folder;
-  const std::string config = folder.write("small.json", test::small_config), run = folder / "killed-run";
-  test::Outcome outcome;
-  const auto begin = steady_clock::now();
-  // Steps for about a minute, in case that the kill fails.
-  std::thread job([&] { outcome = test::mpirun(2, "train " + config + " --set train.steps=60000 --run-dir " + run); });
-  while (!std::filesystem::exists(run + "/metrics.jsonl") && steady_clock::now() - begin < seconds(30))
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
-  const auto killed = steady_clock::now();
-  const pid_t rank = process_with(run);
-  const int sent = rank > 0 ? kill(rank, SIGKILL) : -1;
-  job.join();
-  INFO(outcome.output);
-  CHECK(sent == 0);
-  CHECK(outcome.code != 0);
-  CHECK(steady_clock::now() - killed < seconds(10));
-}
-#endif
 
 TEST_CASE("a run that is told to stop saves, says so, and goes on when it is run again") {
   const TemporaryFolder folder;

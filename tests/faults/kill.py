@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
 """Kills training runs with SIGKILL at random moments, every other one inside a save, and lets each go on.
 
-  tests/faults/kill.py LANCET [COUNT] [SEED]
+  tests/faults/kill.py LANCET [COUNT] [SEED] [INPROC_TRAIN]
 
-Each of COUNT runs is killed once and started again. It must go on from its newest whole checkpoint, load none that is
-not, and end with the records and, bit for bit, the weights and optimizer of a run that nobody disturbed. Prints one line
-of numbers; exits 1 with a line that says what was wrong.
+COUNT runs in turn of: one rank; two ranks that are processes, of which one is killed; both, and their launcher; two
+ranks that are threads (by INPROC_TRAIN, where it is given). Each is killed once and started again. It must go on from
+its newest whole checkpoint, load none that is not, lose no more steps than came after that one, and end with the
+records and, bit for bit, the weights and optimizer of a run that nobody disturbed. Where one rank of two is killed, the
+launcher's script must leave with code 5 within 10 seconds. Prints one line of numbers; exits 1 with a line that says
+what was wrong.
 """
 import json
 import os
@@ -18,14 +21,16 @@ import tempfile
 import time
 from pathlib import Path
 
-STEPS = 30
+STEPS, INTERVAL = 30, 2
+ROOT = Path(__file__).resolve().parent.parent.parent
 CONFIG = {
     "model": {"n_layer": 2, "n_head": 2, "n_embd": 64, "n_positions": 16, "vocab_size": 4000, "moe_layer_freq": 2,
               "num_local_experts": 4, "capacity_factor": 4},
     "data": {"synthetic": True},
-    "train": {"steps": STEPS, "seq_len": 16, "micro_batch_size": 2, "lr": 1e-3, "clip_grad": 1.0, "save_interval": 2,
-              "keep_last": 2},
+    "train": {"steps": STEPS, "seq_len": 16, "micro_batch_size": 2, "lr": 1e-3, "clip_grad": 1.0,
+              "save_interval": INTERVAL, "keep_last": 2},
     "log": {"peak_tflops": 1, "interval": 1000}, "threads": 1}
+SECONDS_TO_LEAVE = 10
 
 
 def fail(text):
@@ -59,79 +64,168 @@ def saving(run):
     return any(True for _ in (run / "checkpoints").glob("*.tmp"))
 
 
+def kill(pid):
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass  # it has just ended
+
+
+def processes_of(run):
+    """Of a run in this folder: (process, whether it is a rank), launchers first."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            words = (entry / "cmdline").read_bytes().split(b"\0") if entry.name.isdigit() else []
+        except OSError:
+            continue  # it has just ended
+        if str(run).encode() in words:
+            found.append((int(entry.name), b"train" == words[1]))
+    return sorted(found, key=lambda process: process[1])
+
+
+class Kind:
+    """A way of running and killing."""
+
+    def __init__(self, name, command, victims):
+        self.name, self.command, self.victims = name, command, victims
+        self.killed = self.inside = self.ended = self.lost = 0
+        self.slowest = 0.0
+
+    def numbers(self):
+        text = f"{self.name}: {self.killed} killed, {self.inside} inside a save, at most {self.lost} steps lost"
+        if self.ended:
+            text += f", {self.ended} had just ended"
+        if self.victims == "one":
+            text += f", the other left within {self.slowest:.1f} s with code 5"
+        return text
+
+
 class Attack:
-    def __init__(self, lancet, folder):
-        self.lancet, self.folder = lancet, Path(folder)
-        self.config = self.folder / "config.json"
-        self.config.write_text(json.dumps(CONFIG))
-        self.inside = self.ended = self.lost = 0
+    def __init__(self, kind, config, folder):
+        self.kind, self.config, self.folder = kind, config, Path(folder) / kind.name.replace(" ", "-")
+        self.folder.mkdir()
         begin = time.monotonic()
         self.finish("undisturbed")
         self.seconds = time.monotonic() - begin
         self.expected = losses(self.folder / "undisturbed")
         self.files = final_files(self.folder / "undisturbed")
         if [s for s, _, _ in self.expected] != list(range(1, STEPS + 1)):
-            fail("the undisturbed run has not a record a step")
+            fail(f"{kind.name}: the undisturbed run has not a record a step")
 
     def command(self, name):
-        return [self.lancet, "train", str(self.config), "--run-dir", str(self.folder / name)]
+        return self.kind.command(self.config, self.folder / name)
 
     def finish(self, name):
         done = subprocess.run(self.command(name), capture_output=True, text=True, timeout=300)
         if done.returncode != 0:
-            fail(f"{name}: expected code 0, found {done.returncode}:\n{done.stderr}")
+            fail(f"{self.kind.name}, {name}: expected code 0, found {done.returncode}:\n{done.stderr}")
         return done.stderr
+
+    def wait_for_moment(self, process, run, rng, in_save):
+        if not in_save:
+            time.sleep(rng.random() * self.seconds)
+            return
+        target, begin = INTERVAL * rng.randrange(1, STEPS // INTERVAL), time.monotonic()
+        temporary = run / "checkpoints" / f"step-{target:06}.tmp"
+        while process.poll() is None and time.monotonic() - begin < 120:
+            if temporary.exists() or newest(run) >= target:
+                break
+            time.sleep(0.0001)
+        time.sleep(rng.random() * 0.002)
 
     def kill(self, name, rng, in_save):
         run = self.folder / name
-        process = subprocess.Popen(self.command(name), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        if in_save:  # one of the saves, and a moment in it
-            target, begin = 2 * rng.randrange(1, STEPS // 2), time.monotonic()
-            while process.poll() is None and time.monotonic() - begin < 120:
-                if (run / "checkpoints" / f"step-{target:06}.tmp").exists() or newest(run) >= target:
-                    break
-            time.sleep(rng.random() * 0.002)
-        else:
-            time.sleep(rng.random() * self.seconds)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        self.ended += process.returncode == 0
-        self.inside += saving(run)
+        with tempfile.TemporaryFile("w+") as log:
+            process = subprocess.Popen(self.command(name), stdout=log, stderr=log)
+            self.wait_for_moment(process, run, rng, in_save)
+            found = processes_of(run)
+            ranks = [pid for pid, is_rank in found if is_rank]
+            victims = [rng.choice(ranks)] if ranks and self.kind.victims == "one" else [pid for pid, _ in found]
+            if not ranks:  # none has begun
+                victims = [process.pid] + victims
+            for victim in victims:
+                kill(victim)
+            begin = time.monotonic()
+            process.wait(timeout=60)
+            took = time.monotonic() - begin
+            while processes_of(run) and time.monotonic() - begin < 60:  # ranks whose launcher was killed
+                time.sleep(0.01)
+            if processes_of(run):
+                fail(f"{self.kind.name}, {name}: a rank goes on a minute after its launcher was killed")
+            log.seek(0)
+            self.judge(name, process.returncode, took, bool(ranks), log.read())
+        self.kind.killed += 1
+        self.kind.inside += saving(run)
 
-    def once(self, index, rng):
+    def judge(self, name, code, took, has_ranks, log):
+        if code == 0:
+            self.kind.ended += 1
+        elif self.kind.victims == "one" and has_ranks:
+            self.kind.slowest = max(self.kind.slowest, took)
+            if code != 5 or took > SECONDS_TO_LEAVE:
+                fail(f"{self.kind.name}, {name}: expected code 5 within {SECONDS_TO_LEAVE} s, found {code} after "
+                     f"{took:.1f} s:\n{log}")
+
+    def once(self, index, rng, in_save):
         name = f"run-{index}"
         run = self.folder / name
-        self.kill(name, rng, index % 2 == 0)
+        self.kill(name, rng, in_save)
         saved, reached = newest(run), max([s for s, _, _ in losses(run)], default=0)
         log = self.finish(name)
+        where = f"{self.kind.name}, {name}"
         if "not whole" in log:
-            fail(f"{name}: a checkpoint that was there by its name was not whole:\n{log}")
+            fail(f"{where}: a checkpoint that was there by its name was not whole:\n{log}")
         resumed = re.search(r"resume     after step (\d+)", log)
         found = int(resumed.group(1)) if resumed else 0
         if found != saved:
-            fail(f"{name}: expected to go on after step {saved}, found {found}:\n{log}")
+            fail(f"{where}: expected to go on after step {saved}, found {found}:\n{log}")
+        # A save begins after its step, once the one before is on the disk: that one is two intervals back at most.
+        if reached - saved >= 2 * INTERVAL:
+            fail(f"{where}: expected to lose fewer than {2 * INTERVAL} steps, lost {reached - saved} of {reached}")
         if losses(run) != self.expected:
-            fail(f"{name}: expected the records of the undisturbed run, found others")
+            fail(f"{where}: expected the records of the undisturbed run, found others")
         if final_files(run) != self.files:
-            fail(f"{name}: expected the weights of the undisturbed run, found others")
+            fail(f"{where}: expected the weights of the undisturbed run, found others")
         if saving(run):
-            fail(f"{name}: something temporary is left")
-        self.lost = max(self.lost, reached - saved)
+            fail(f"{where}: something temporary is left")
+        self.kind.lost = max(self.kind.lost, reached - saved)
         subprocess.run(["rm", "-r", str(run)], check=True)
+
+
+def kinds_of(lancet, inproc):
+    def two_ranks(config, run):
+        return [str(ROOT / "scripts/mpirun.sh"), "2"] + one_rank(config, run)
+
+    def one_rank(config, run):
+        return [lancet, "train", str(config), "--run-dir", str(run)]
+
+    kinds = [Kind("one rank", one_rank, "all")]
+    if subprocess.run(["which", "mpirun"], capture_output=True).returncode == 0:
+        kinds += [Kind("one of two ranks", two_ranks, "one"), Kind("two ranks", two_ranks, "all")]
+    if inproc:
+        kinds.append(Kind("two ranks as threads", lambda config, run: [inproc, "2", str(config), str(run)], "all"))
+    return kinds
 
 
 def main():
     if len(sys.argv) < 2:
         fail(__doc__)
-    count = int(sys.argv[2]) if len(sys.argv) > 2 else 10
-    seed = int(sys.argv[3]) if len(sys.argv) > 3 else 1
-    rng = random.Random(seed)
+    count = int(sys.argv[2]) if len(sys.argv) > 2 else 12
+    rng = random.Random(int(sys.argv[3]) if len(sys.argv) > 3 else 1)
     with tempfile.TemporaryDirectory(prefix="lancet-kill-") as folder:
-        attack = Attack(sys.argv[1], folder)
+        config = Path(folder) / "config.json"
+        config.write_text(json.dumps(CONFIG))
+        attacks = [Attack(kind, config, folder) for kind in kinds_of(sys.argv[1], (sys.argv + [""] * 5)[4])]
         for index in range(count):
-            attack.once(index, rng)
-        print(f"{count} runs killed, {attack.inside} of them inside a save, {attack.ended} had just ended: each went on from "
-              f"its newest checkpoint, at most {attack.lost} steps back, to the same losses, weights and optimizer")
+            attacks[index % len(attacks)].once(index, rng, index // len(attacks) % 2 == 0)
+        inside = sum(attack.kind.inside for attack in attacks)
+        if inside == 0:
+            fail(f"expected some of {count} kills to fall inside a save, found none")
+        print(f"{count} runs killed, {inside} of them inside a save: each went on from its newest checkpoint, to the "
+              "same losses, weights and optimizer")
+        for attack in attacks:
+            print("  " + attack.kind.numbers())
 
 
 main()

@@ -25,6 +25,9 @@ constexpr int idle_per_pause = 8;
 // with spinning and pauses of 20 us 5 to 6 ms.
 constexpr std::chrono::nanoseconds longest_data_pause = 1ms;
 constexpr double bytes_per_pause = 64 << 10, rest_per_pause = 8;
+// Nothing has come for so long: is a neighbour dead? What it sent before it died has come by then. Open MPI's launcher
+// kills the others a second after it told them of a rank that died, and they are to have said by then whom they missed.
+constexpr std::chrono::nanoseconds silence = 300ms, look_interval = 50ms;
 // A caller gives the progress thread this much longer than its own deadline before it returns without it.
 constexpr auto grace = 5s;
 double seconds(std::chrono::milliseconds d) { return static_cast<double>(d.count()) / 1e3; }
@@ -44,7 +47,8 @@ std::string error_text(int mpi_code) {
   return std::string(text, static_cast<std::size_t>(length));
 }
 
-Progress::Progress(MPI_Comm world, int rank, int size) : rank_(rank), size_(size) {
+Progress::Progress(MPI_Comm world, int rank, int size, Neighbours neighbours)
+    : rank_(rank), size_(size), neighbours_(std::move(neighbours)) {
   world_ = add_channel(world, "world", std::chrono::seconds(300));
   thread_ = std::thread([this] { run(); });
 }
@@ -156,9 +160,15 @@ void Progress::run() {
     rate_.sample(now);
     if (moved || !taken_.empty()) last_activity_ = now;
     if (!open_.empty() && now >= next_deadline_) check_deadlines();
+    if (!open_.empty() && now - last_activity_ > silence && now >= next_look_) check_neighbours(now);
     lock.lock();
     sleep(lock, now);
   }
+}
+
+void Progress::check_neighbours(Clock::time_point now) {
+  next_look_ = now + look_interval;
+  if (const std::vector<int> ended = neighbours_.ended(); !ended.empty()) fail_those_waiting_for(ended);
 }
 
 // Until the next test is due, or something is posted.

@@ -25,6 +25,7 @@
 
 #include "../operation.h"
 #include "lancet/comm/communicator.h"
+#include "neighbours.h"
 #include "receive_rate.h"
 
 namespace lancet::comm::mpi {
@@ -119,7 +120,7 @@ struct Channel {
 
 class Progress {
  public:
-  Progress(MPI_Comm world, int rank, int size);
+  Progress(MPI_Comm world, int rank, int size, Neighbours neighbours = {});
   ~Progress();
   Progress(const Progress&) = delete;
 
@@ -150,6 +151,8 @@ class Progress {
   void finish(Request& request);
   void fail_collected();
   void check_deadlines();
+  void check_neighbours(Clock::time_point now);
+  void fail_those_waiting_for(const std::vector<int>& ended);
   void fail(Channel& channel, const std::string& error);
   void break_channel(Channel& channel, const std::string& error);
   void break_all(const std::string& error);
@@ -176,7 +179,8 @@ class Progress {
   ReceiveRate rate_;
   std::vector<int> finished_;
   std::vector<MPI_Status> statuses_;
-  Clock::time_point last_activity_, next_deadline_;
+  Clock::time_point last_activity_, next_deadline_, next_look_;
+  const Neighbours neighbours_;
   std::vector<std::pair<Channel*, std::string>> failures_;
   std::atomic<bool> failed_ = false;
   std::thread thread_;

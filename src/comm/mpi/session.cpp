@@ -73,7 +73,9 @@ Result<std::unique_ptr<MpiSession>> MpiSession::start() {
   int rank = 0, size = 1;
   MPI_Comm_rank(world, &rank);
   MPI_Comm_size(world, &size);
-  return std::unique_ptr<MpiSession>(new mpi::Session(std::make_shared<mpi::Progress>(world, rank, size)));
+  LANCET_ASSIGN(mpi::Neighbours neighbours, mpi::Neighbours::find(world, std::chrono::seconds(300)));
+  return std::unique_ptr<MpiSession>(
+      new mpi::Session(std::make_shared<mpi::Progress>(world, rank, size, std::move(neighbours))));
 }
 
 }  // namespace lancet::comm

@@ -250,6 +250,23 @@ void Progress::check_deadlines() {
   fail_collected();
 }
 
+void Progress::fail_those_waiting_for(const std::vector<int>& ended) {
+  failures_.clear();
+  for (const Request* open : open_) {
+    std::vector<int> gone;
+    for (const bool sends : {false, true})
+      for (const int peer : unfinished_peers(*open, sends))
+        if (std::binary_search(ended.begin(), ended.end(), peer) &&
+            std::find(gone.begin(), gone.end(), peer) == gone.end())
+          gone.push_back(peer);
+    if (open->operation == Operation::duplicate) gone = ended;
+    if (gone.empty()) continue;
+    failures_.emplace_back(open->channel,
+                           fmt::format("{}: waited for {}, which ended without it", describe(*open), list_ranks(gone)));
+  }
+  fail_collected();
+}
+
 void Progress::fail_collected() {
   for (auto& [channel, error] : failures_) fail(*channel, error);
   failures_.clear();

@@ -1,0 +1,94 @@
+#include "neighbours.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdint>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "lancet/base/hash.h"
+#include "progress.h"
+
+namespace lancet::comm::mpi {
+namespace {
+
+// Process numbers mean the same to two ranks of one boot of one kernel, in one PID namespace.
+struct Process {
+  std::uint64_t place = 0;  // 0: unknown
+  std::int64_t pid = 0;
+};
+
+Process myself() {
+  std::string boot;
+  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
+  struct stat pids {};
+  if (boot.empty() || ::stat("/proc/self/ns/pid", &pids) != 0) return {};
+  return {hash64(fmt::format("{} {} {}", boot, pids.st_dev, pids.st_ino)), ::getpid()};
+}
+
+// By rank. Not MPI_Allgather: that would wait for a missing rank without end.
+Result<std::vector<Process>> gather(MPI_Comm world, Process mine, std::chrono::milliseconds timeout) {
+  int size = 1;
+  MPI_Comm_size(world, &size);
+  auto all = std::make_unique<std::vector<Process>>(static_cast<std::size_t>(size) + 1, mine);  // mine again at the end
+  MPI_Request request;
+  int done = 0;
+  int code =
+      MPI_Iallgather(&all->back(), sizeof(Process), MPI_BYTE, all->data(), sizeof(Process), MPI_BYTE, world, &request);
+  const auto deadline = Clock::now() + timeout;
+  while (code == MPI_SUCCESS && (code = MPI_Test(&request, &done, MPI_STATUS_IGNORE)) == MPI_SUCCESS && !done) {
+    if (Clock::now() >= deadline) {
+      static_cast<void>(all.release());  // MPI may still write there; the process is about to end
+      return communication_error(fmt::format("start-up: timed out after {:.3g} s: not all {} ranks came",
+                                             std::chrono::duration<double>(timeout).count(), size));
+    }
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+  }
+  if (code != MPI_SUCCESS) return communication_error("start-up: " + error_text(code));
+  all->pop_back();
+  return *std::move(all);
+}
+
+}  // namespace
+
+Neighbours::~Neighbours() {
+  for (const Watched& watched : watched_)
+    if (watched.fd >= 0) ::close(watched.fd);
+}
+
+Result<Neighbours> Neighbours::find(MPI_Comm world, std::chrono::milliseconds timeout) {
+  int rank = 0;
+  MPI_Comm_rank(world, &rank);
+  const Process mine = myself();
+  LANCET_ASSIGN(const std::vector<Process> all, gather(world, mine, timeout));
+  Neighbours found;
+  for (int peer = 0; peer < static_cast<int>(all.size()); ++peer) {
+    const Process& process = all[static_cast<std::size_t>(peer)];
+    if (peer != rank && mine.place != 0 && process.place == mine.place)
+      found.watch(peer, static_cast<int>(process.pid));
+  }
+  return found;
+}
+
+void Neighbours::watch(int rank, int pid) {
+  const auto fd = static_cast<int>(::syscall(SYS_pidfd_open, pid, 0));  // closed on exec
+  if (fd >= 0 || errno == ESRCH) watched_.push_back({rank, fd});
+}
+
+std::vector<int> Neighbours::ended() const {
+  std::vector<int> ranks;
+  for (const Watched& watched : watched_) {
+    pollfd entry{watched.fd, POLLIN, 0};
+    if (watched.fd < 0 || (::poll(&entry, 1, 0) > 0 && (entry.revents & POLLIN) != 0)) ranks.push_back(watched.rank);
+  }
+  return ranks;
+}
+
+}  // namespace lancet::comm::mpi

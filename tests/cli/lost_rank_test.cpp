@@ -1,0 +1,135 @@
+// A rank that dies or hangs, wherever the run is: the others leave soon, with code 5, and say whom they waited for.
+#if defined(LANCET_HAVE_MPI)
+#include <catch2/catch.hpp>
+#include <regex>
+
+#include "lancet/data/token_file.h"
+#include "processes.h"
+
+namespace lancet {
+namespace {
+
+using std::chrono::steady_clock;
+using test::Job;
+using test::TemporaryFolder;
+
+constexpr double seconds_to_leave = 10;
+
+// A step without end: every wait is one of the plan's instructions.
+std::string endless_step(const TemporaryFolder& folder, const std::string& run) {
+  return "train " + folder.write("small.json", test::small_config) +
+         " --set train.gradient_accumulation_steps=1000000 --run-dir " + run;
+}
+
+bool has_begun(const std::string& run) { return std::filesystem::exists(run + "/metrics.jsonl"); }
+
+std::string token_file(const TemporaryFolder& folder, std::int64_t vocabulary) {
+  const std::string path = folder / "tokens.bin";
+  std::vector<data::TokenId> tokens;
+  for (int i = 0; i < 2'000'000; ++i) tokens.push_back(i % int(vocabulary));
+  auto writer = data::TokenWriter::create(path, vocabulary, 0);
+  REQUIRE(writer.ok());
+  REQUIRE(writer->append(tokens).ok());
+  REQUIRE(writer->finish().ok());
+  return path;
+}
+
+// How a job of `ranks` ends after `signal` to the rank `victim`, once `ready`.
+test::Outcome hit(const std::string& command, const std::string& word, int ranks, int victim, int signal,
+                  const std::function<bool()>& ready) {
+  Job job(command);
+  CHECK(test::wait_until([&] { return ready() && test::ranks_with(word).size() == std::size_t(ranks); }));
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  const auto pids = test::ranks_with(word);
+  REQUIRE(pids.size() == std::size_t(ranks));
+  const auto start = steady_clock::now();
+  CHECK(kill(pids[std::size_t(victim)], signal) == 0);
+  double took = 0;
+  const auto outcome = job.end(start, took);
+  CHECK(took < seconds_to_leave);
+  CHECK(test::ranks_with(word).empty());
+  return outcome;
+}
+
+}  // namespace
+
+TEST_CASE("a rank that is killed in a step: code 5 within 10 seconds, and who waited for it where") {
+  const auto [ranks, victim] = GENERATE(table<int, int>({{2, 0}, {2, 1}, {4, 3}}));
+  const TemporaryFolder folder;
+  const std::string run = folder / "run";
+  const auto outcome = hit(test::ranks_of(ranks, endless_step(folder, run)), run, ranks, victim, SIGKILL,
+                           [&] { return has_begun(run); });
+  INFO(outcome.output);
+  CHECK(outcome.code == 5);
+  CHECK(outcome.lines_with("a rank was ended by signal 9") == 1);
+  const std::regex line(
+      "lane (expert|reduce): \\[[0-9]+\\] [a-z_]+ at [a-z0-9_.]+: [a-z_]+ #[0-9]+ of [0-9]+ bytes on "
+      "\"(expert|reduce)\" \\(rank [0-3] of " +
+      std::to_string(ranks) + "\\): waited for rank " + std::to_string(victim) + ", which ended without it\n");
+  CHECK(std::regex_search(outcome.output, line));
+}
+
+TEST_CASE("a rank that hangs: code 5 after comm.timeout_s, and who waited for it where") {
+  const auto [ranks, victim] = GENERATE(table<int, int>({{2, 1}, {4, 0}}));
+  const TemporaryFolder folder;
+  const std::string run = folder / "run";
+  const auto outcome = hit(test::ranks_of(ranks, endless_step(folder, run) + " --set comm.timeout_s=1"), run, ranks,
+                           victim, SIGSTOP, [&] { return has_begun(run); });
+  INFO(outcome.output);
+  CHECK(outcome.code == 5);
+  // The rank that waited first may have waited for one that waits for the hanging one.
+  const std::regex line(
+      "lane (expert|reduce): \\[[0-9]+\\] [a-z_]+ at [a-z0-9_.]+: [a-z_]+ #[0-9]+ of [0-9]+ bytes on "
+      "\"(expert|reduce)\" \\(rank [0-3] of " +
+      std::to_string(ranks) + "\\): timed out after 1 s: nothing came from rank[s]? [0-3, ]*" + std::to_string(victim));
+  CHECK(std::regex_search(outcome.output, line));
+}
+
+TEST_CASE("a rank that is killed in an evaluation of a run: code 5") {
+  const TemporaryFolder folder;
+  const std::string run = folder / "run", tokens = token_file(folder, 300);
+  const auto outcome = hit(
+      test::ranks_of(2, "train " + folder.write("small.json", test::small_config) +
+                            " --set data.synthetic=false --set data.train=" + tokens + " --set data.eval=" + tokens +
+                            " --set train.eval_interval=1 --set data.eval_sequences=1000000 --run-dir " + run),
+      run, 2, 1, SIGKILL, [&] { return test::slurp(run + "/metrics.jsonl").ends_with("}\n"); });
+  INFO(outcome.output);
+  CHECK(outcome.code == 5);
+  CHECK(test::metrics(run).size() == 1);
+  CHECK(outcome.lines_with("(rank 0 of 2): waited for rank 1, which ended without it") == 1);
+}
+
+TEST_CASE("a rank that is killed before it says a word: code 5") {
+  const TemporaryFolder folder;
+  const std::string run = folder / "run", config = folder.write("small.json", test::small_config);
+  const std::string when = GENERATE("", "sleep 0.5; ");
+  const auto start = steady_clock::now();
+  const auto outcome =
+      test::shell(LANCET_SOURCE_DIR "/scripts/mpirun.sh 2 sh -c 'if [ $OMPI_COMM_WORLD_RANK = 1 ]; then " + when +
+                  "kill -9 $$; fi; exec " LANCET_BINARY " train " + config + " --run-dir " + run + "'");
+  INFO(outcome.output);
+  CHECK(outcome.code == 5);
+  CHECK(test::Seconds(steady_clock::now() - start).count() < 0.5 + seconds_to_leave);
+  CHECK(outcome.lines_with("a rank was ended by signal 9") == 1);
+  CHECK_FALSE(has_begun(run));
+}
+
+TEST_CASE("a rank of eval or generate that is killed: code 5") {
+  const TemporaryFolder folder;
+  const std::string run = folder / "run";
+  REQUIRE(test::lancet("import --from " LANCET_SOURCE_DIR "/tests/reference/hugging_face/gpt2_moe --out " + run).code ==
+          0);
+  const int victim = GENERATE(0, 1);
+  std::string command;
+  SECTION("eval") { command = test::ranks_of(2, "eval --from " + run + " --data " + token_file(folder, 71)); }
+  SECTION("generate, which waits for its prompt") {
+    const std::string pipe = folder / "pipe";  // open for writing, too, so that it has no end
+    command = "mkfifo " + pipe + "; " + test::ranks_of(2, "generate --ids --from " + run) + " <>" + pipe;
+  }
+  const auto outcome = hit(command, run, 2, victim, SIGKILL, [] { return true; });
+  INFO(outcome.output);
+  CHECK(outcome.code == 5);
+}
+
+}  // namespace lancet
+#endif
