@@ -6,8 +6,8 @@
 
 #include "bench.h"
 #include "lancet/base/atomic_file.h"
-#include "lancet/base/hash.h"
 #include "lancet/experiment/run.h"
+#include "signals.h"
 
 namespace lancet::cli {
 namespace {
@@ -16,15 +16,11 @@ namespace fs = std::filesystem;
 
 struct SweepArguments {
   std::string file, on, out;
+  double timeout_s = experiment::Launcher{}.timeout_s;
+  bool fresh = false, list = false;
 };
 
 const char* own_path = "/proc/self/exe";
-
-// What a result depends on besides its settings: this program.
-Result<std::string> program_identity() {
-  LANCET_ASSIGN(const std::string binary, read_file(own_path, "this program"));
-  return hex(hash64(binary));
-}
 
 // The first line that a command prints; empty where it fails.
 std::string line_of(const char* command) {
@@ -44,40 +40,82 @@ std::string commit() {
   return clean ? hash : hash + " and changes";
 }
 
-// Ends the emulated cluster whichever way the sweep ends.
-struct Cluster {
-  bool up = false;
-  ~Cluster() {
-    if (up) experiment::end_cluster();
+// Up while emulated points run, down whichever way the sweep ends. After a run that failed it is set up anew, since
+// what that left behind is not known.
+class Cluster {
+ public:
+  explicit Cluster(const experiment::Launcher& launcher) : launcher_(launcher) {}
+  ~Cluster() { end(); }
+  Status start(const experiment::Experiment& experiment) {
+    if (up_) return {};
+    LANCET_TRY(experiment::start_cluster(experiment, launcher_));
+    up_ = true;
+    return {};
   }
+  void end() {
+    if (up_) experiment::end_cluster(launcher_);
+    up_ = false;
+  }
+
+ private:
+  const experiment::Launcher& launcher_;
+  bool up_ = false;
 };
 
+// A folder for each place, since records of others would be set aside.
+fs::path default_folder(const SweepArguments& arguments, const std::string& name) {
+  const std::string place = arguments.on.empty() ? "" : "-on-" + fs::path(arguments.on).stem().string();
+  return fs::path("runs/sweeps") / (name + place);
+}
+
+Status list(const experiment::Experiment& planned) {
+  std::string text;
+  for (const experiment::Point& point : planned.points) text += fmt::format("{}  {}\n", point.id, point.describe());
+  return print(text);
+}
+
+// A run's own code, where it is one of ours that says what was wrong.
+ExitCode code_of(int exit_code) {
+  for (const ExitCode code : {ExitCode::config, ExitCode::data, ExitCode::numerical, ExitCode::communication})
+    if (exit_code == int(code)) return code;
+  return ExitCode::internal;
+}
+
+// What the sweep came to. Where points failed it ends with the first one's code, once all others are there.
+Status tell(const experiment::Experiment& planned, const experiment::SweepReport& report, const fs::path& records) {
+  const std::string memory = report.out_of_memory > 0 ? fmt::format(", {} out of memory", report.out_of_memory) : "";
+  LANCET_TRY(print(fmt::format("{}: {} points, {} were there{}, {} failed: {}\n", planned.name, planned.points.size(),
+                               report.skipped, memory, report.failed, records.string())));
+  if (report.failed == 0) return {};
+  return Error{
+      code_of(report.first_exit_code),
+      fmt::format("{}: expected every point to run, found {} of {} failed (the same command tries them again); "
+                  "the first: {}",
+                  planned.name, report.failed, planned.points.size(), report.first_failure),
+      false};
+}
+
 Status run_sweep(const SweepArguments& arguments) {
-  LANCET_ASSIGN(const std::string program, program_identity());
   LANCET_ASSIGN(const experiment::Experiment planned,
-                experiment::read_experiment(arguments.file, arguments.on, program));
-  const fs::path out = arguments.out.empty() ? fs::path("runs/sweeps") / planned.name : fs::path(arguments.out);
-  Cluster cluster;
-  bool emulated = false;
-  for (const experiment::Point& point : planned.points) emulated |= point.source == experiment::Source::emulated;
-  const experiment::Launcher launcher{fs::read_symlink(own_path), out};
+                experiment::read_experiment(arguments.file, arguments.on, experiment::Identity::here()));
+  if (arguments.list) return list(planned);
+  const fs::path out = arguments.out.empty() ? default_folder(arguments, planned.name) : fs::path(arguments.out);
+  const std::atomic<int>& stop = note_stop_signals("stopping: what runs is ended, what is recorded stays\n");
+  experiment::Launcher launcher{fs::read_symlink(own_path), out};
+  launcher.timeout_s = arguments.timeout_s;
+  launcher.stop = &stop;
+  Cluster cluster(launcher);
   auto run = [&](const experiment::Experiment& all, const experiment::Point& point) -> Result<experiment::Outcome> {
     if (point.source == experiment::Source::simulated) return experiment::simulate(all, point);
-    if (emulated && !cluster.up) {
-      LANCET_TRY(experiment::start_cluster(all));
-      cluster.up = true;
-    }
-    return experiment::measure(all, point, launcher);
+    if (point.source == experiment::Source::emulated) LANCET_TRY(cluster.start(all));
+    auto outcome = experiment::measure(all, point, launcher);
+    if (outcome.ok() && outcome->status == "failed") cluster.end();
+    return outcome;
   };
-  const std::string version = commit();
   LANCET_ASSIGN(const experiment::SweepReport report,
-                experiment::sweep(planned, out / "points.jsonl", run,
-                                  {version, "even: every expert gets the same tokens, none is dropped"},
-                                  {version, "as the gate decides on synthetic tokens"},
+                experiment::sweep(planned, out / "points.jsonl", run, {commit(), arguments.fresh, &stop},
                                   [](const std::string& line) { fmt::print(stderr, "{}\n", line); }));
-  LANCET_TRY(print(fmt::format("{}: {} points, {} were there, {} failed: {}\n", planned.name, planned.points.size(),
-                               report.skipped, report.failed, (out / "points.jsonl").string())));
-  return {};
+  return tell(planned, report, out / "points.jsonl");
 }
 
 }  // namespace
@@ -85,7 +123,10 @@ Status run_sweep(const SweepArguments& arguments) {
 void add_bench_sweep(CLI::App& bench, Selection& selection) {
   CLI::App* command = bench.add_subcommand(
       "sweep",
-      "Every point of an experiment, simulated or measured: lancet bench sweep configs/experiments/fig11.json");
+      "Every point of an experiment, simulated or measured: lancet bench sweep configs/experiments/fig11.json. What is "
+      "recorded is not run again, points that failed are. Where points failed the exit code is that of the first one's "
+      "run "
+      "(1 where that has none of ours), 75 where a signal stopped the sweep: the same command goes on.");
   auto arguments = std::make_shared<SweepArguments>();
   command->add_option("experiment", arguments->file, "The experiment's file")->required()->type_name("FILE");
   command
@@ -93,8 +134,19 @@ void add_bench_sweep(CLI::App& bench, Selection& selection) {
                    "Where, in place of what the file says: this (measured here), emulated (on a cluster of network "
                    "namespaces, as root), or a declared machine (a name in configs/hardware, or a file)")
       ->type_name("PLACE");
-  command->add_option("--out", arguments->out, "Folder for points.jsonl; left out: runs/sweeps/EXPERIMENT")
+  command
+      ->add_option("--out", arguments->out,
+                   "Folder for points.jsonl; left out: runs/sweeps/EXPERIMENT, with --on EXPERIMENT-on-PLACE")
       ->type_name("DIR");
+  command
+      ->add_option("--timeout", arguments->timeout_s,
+                   "Seconds that a run's profiling, and again its training, may take before it is killed and recorded "
+                   "as failed; left out: 1800")
+      ->check(CLI::Range(1.0, 1e6))
+      ->type_name("SECONDS");
+  command->add_flag("--fresh", arguments->fresh,
+                    "Runs every point anew; the records that are there go to points.jsonl.N");
+  command->add_flag("--list", arguments->list, "Prints the points and their ids, and runs none");
   command->callback(
       [arguments, &selection] { selection.local = [arguments]() -> Status { return run_sweep(*arguments); }; });
 }

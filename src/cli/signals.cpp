@@ -45,7 +45,19 @@ void request(int signal) {
   say(": saving and stopping when this step is over; SIGTERM or SIGINT from now on stop at once\n");
 }
 
+const char* note_of_stop = "";
+
+void note_stop(int signal) {
+  if (requested.exchange(signal) == 0) say(note_of_stop);
+}
+
 }  // namespace
+
+const std::atomic<int>& note_stop_signals(const char* note) {
+  note_of_stop = note;
+  handle({SIGINT, SIGTERM, SIGHUP}, note_stop, SA_RESTART);
+  return requested;
+}
 
 void announce_signals() { handle({SIGINT, SIGTERM}, stop, static_cast<int>(SA_RESETHAND)); }
 

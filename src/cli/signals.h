@@ -12,4 +12,8 @@ void announce_signals();
 // SIGINT or SIGTERM ends the process. leads: says so on stderr.
 const std::atomic<int>& catch_stop_signals(bool leads);
 
+// From now on SIGINT, SIGTERM and SIGHUP, unless ignored, only set the number that is returned, the first of them, and
+// say `note` on stderr once. For what must be taken down before the end, and is so within a bound.
+const std::atomic<int>& note_stop_signals(const char* note);
+
 }  // namespace lancet::cli

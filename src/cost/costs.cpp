@@ -70,6 +70,11 @@ double wire_bytes(const ir::Program& program, const ir::Instruction& instruction
   return double(rows_moved(instruction, first.shape) * row) * others;
 }
 
+Load Costs::exchange(const ir::Program& program, const ir::Instruction& instruction, std::int64_t) const {
+  const double bytes = wire_bytes(program, instruction), ms = all_to_all_ms(bytes);
+  return {ms, std::min(ms, all_to_all_core().ms(bytes))};
+}
+
 Result<std::vector<Load>> loads(const Costs& costs, const ir::Program& program) {
   std::vector<Load> loads(program.instructions.size());
   std::string first;
@@ -89,10 +94,13 @@ Result<std::vector<Load>> loads(const Costs& costs, const ir::Program& program) 
       }
       if (copies) load.core_ms = load.ms;
     } else if (instruction.lane != ir::Lane::compute && !is_view(program, instruction)) {
+      if (instruction.lane == ir::Lane::expert) {
+        load = costs.exchange(program, instruction, 0);
+        continue;
+      }
       const double bytes = wire_bytes(program, instruction);
-      load.ms = instruction.lane == ir::Lane::expert ? costs.all_to_all_ms(bytes) : costs.all_reduce_ms(bytes);
-      const bool exchange = instruction.lane == ir::Lane::expert;
-      load.core_ms = std::min(load.ms, (exchange ? costs.all_to_all_core() : costs.all_reduce_core()).ms(bytes));
+      load.ms = costs.all_reduce_ms(bytes);
+      load.core_ms = std::min(load.ms, costs.all_reduce_core().ms(bytes));
     }
   }
   if (!missing.empty())

@@ -45,6 +45,22 @@ double arithmetic_ms(const Hardware::Device& device, const ir::Program& program,
   return flops / (peak * share_at(bf16 ? device.bf16_efficiency : device.fp32_efficiency, std::cbrt(each / 2)));
 }
 
+// Experts' work, whose rows are those that a rank received (rows i32[E/W, W+1]).
+bool of_experts(const ir::Program& program, const ir::Instruction& at) {
+  if (!at.attributes.has("tokens") || at.lane != ir::Lane::compute) return false;
+  return std::any_of(at.operands.begin(), at.operands.end(), [&](ir::TensorId id) {
+    const ir::TensorType& type = program.type(id);
+    return type.dtype == DType::i32 && type.shape.rank() == 2;
+  });
+}
+
+// An instruction on so many times its tokens.
+ir::Instruction with_tokens(ir::Instruction at, double factor) {
+  if (factor != 1 && at.attributes.has("tokens"))
+    at.attributes.set("tokens", std::int64_t(std::llround(factor * double(at.attributes.integer("tokens")))));
+  return at;
+}
+
 double link_bytes_per_ms(const Hardware& h) { return h.node.link_gb_per_s * h.node.link_efficiency * 1e6; }
 double nic_bytes_per_ms(const Hardware& h) {
   return h.network.nics * h.network.nic_gbit_per_s / 8 * h.network.efficiency * 1e6;
@@ -61,16 +77,28 @@ double op_ms(const Hardware& hardware, const ir::Program& program, const ir::Ins
   return device.launch_us * us + std::max(memory, arithmetic_ms(device, program, instruction, work.flops));
 }
 
-double all_to_all_ms(const Hardware& hardware, const Layout& layout, double bytes) {
+double Routing::fullest() const { return std::min(imbalance, std::max(capacity, 1.0)); }
+
+// The integral of min(x u^(x-1), c) over the experts.
+double Routing::kept() const {
+  const double x = imbalance, c = std::max(capacity, 1.0);
+  if (x <= c) return 1;
+  const double cut = std::pow(c / x, 1 / (x - 1));
+  return std::pow(cut, x) + c * (1 - cut);
+}
+
+double all_to_all_ms(const Hardware& hardware, const Layout& layout, double bytes, const Exchange& exchange) {
   if (layout.ranks == 1 || bytes <= 0) return 0;
   const double others = layout.ranks - 1, local = layout.on_host() - 1, away = others - local;
-  const double within = bytes * local / others, between = bytes * away / others;
+  const double within = exchange.fullest * bytes * local / others, between = bytes * away / others;
   const double links = link_bytes_per_ms(hardware), nics = nic_bytes_per_ms(hardware);
   if (layout.hosts == 1) return hardware.node.latency_us * us + within / links;
   const Hardware::Network& network = hardware.network;
-  const double wire = between * layout.on_host() / nics, nodes = layout.hosts - 1;
+  const double wire = (local > 0 ? 1 : exchange.fullest) * between * layout.on_host() / nics;
+  const double messages = std::max(away * exchange.share, 1.0),
+               nodes = std::max((layout.hosts - 1) * exchange.share, 1.0);
   const double direct =
-      network.latency_us * us + std::max({within / links, wire, (away - 1) * network.message_us * us});
+      network.latency_us * us + std::max({within / links, wire, (messages - 1) * network.message_us * us});
   // What goes to other nodes passes a link first, but for the share that is on its device already.
   const double gathered = within + between * local / (local + 1);
   const double two_steps = (network.latency_us + hardware.node.latency_us) * us + gathered / links +
@@ -89,8 +117,8 @@ double all_reduce_ms(const Hardware& hardware, const Layout& layout, double byte
   return latency * us + std::max(within, between);
 }
 
-HardwareCosts::HardwareCosts(Hardware hardware, Layout layout, std::optional<Profile> measured)
-    : hardware_(std::move(hardware)), layout_(layout), measured_(std::move(measured)) {}
+HardwareCosts::HardwareCosts(Hardware hardware, Layout layout, std::optional<Profile> measured, Routing routing)
+    : hardware_(std::move(hardware)), layout_(layout), measured_(std::move(measured)), routing_(routing) {}
 
 std::optional<double> HardwareCosts::compute_ms(std::string_view op_key) const {
   return measured_ ? measured_->compute_ms(op_key) : std::nullopt;
@@ -99,7 +127,24 @@ std::optional<double> HardwareCosts::compute_ms(std::string_view op_key) const {
 std::optional<double> HardwareCosts::op_ms(const ir::Program& program, const ir::Instruction& instruction) const {
   if (measured_)
     if (const auto ms = measured_->compute_ms(op_key(program, instruction))) return ms;
-  return cost::op_ms(hardware_, program, instruction);
+  if (!of_experts(program, instruction)) return cost::op_ms(hardware_, program, instruction);
+  const double rows = routing_.padded ? std::max(routing_.capacity, 1.0) : routing_.fullest();
+  return cost::op_ms(hardware_, program, with_tokens(instruction, rows));
+}
+
+Load HardwareCosts::exchange(const ir::Program& program, const ir::Instruction& instruction, std::int64_t peers) const {
+  if (wire_measured()) return Costs::exchange(program, instruction, peers);
+  Exchange exchange;
+  if (peers > 0) exchange.share = double(peers) / double(layout_.ranks);
+  double bytes = wire_bytes(program, instruction);
+  if (ops::kind(instruction) != ops::Kind::counts && routing_.padded) {
+    bytes = wire_bytes(program, with_tokens(instruction, std::max(routing_.capacity, 1.0)));
+  } else if (ops::kind(instruction) != ops::Kind::counts) {
+    bytes *= routing_.kept();
+    exchange.fullest = routing_.fullest() / routing_.kept();
+  }
+  const double ms = cost::all_to_all_ms(hardware_, layout_, bytes, exchange);
+  return {ms, std::min(ms, all_to_all_core().ms(bytes))};
 }
 
 double HardwareCosts::all_to_all_ms(double bytes) const {
@@ -134,8 +179,11 @@ Interference HardwareCosts::interference() const {
 }
 
 std::string HardwareCosts::identity() const {
-  return hex(hash64(fmt::format("{} {} {} {}", hardware_.identity, layout_.ranks, layout_.hosts,
-                                measured_ ? measured_->identity() : "")));
+  std::string all = fmt::format("{} {} {} {}", hardware_.identity, layout_.ranks, layout_.hosts,
+                                measured_ ? measured_->identity() : "");
+  if (routing_.imbalance != 1 || routing_.padded)
+    all += fmt::format(" {} {} {}", routing_.imbalance, routing_.capacity, routing_.padded);
+  return hex(hash64(all));
 }
 
 std::string HardwareCosts::describe() const {

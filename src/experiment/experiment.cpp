@@ -9,6 +9,7 @@
 #include "lancet/base/atomic_file.h"
 #include "lancet/base/hash.h"
 #include "lancet/cost/hardware.h"
+#include "machine.h"
 
 namespace lancet::experiment {
 namespace {
@@ -82,21 +83,35 @@ class File {
   json root_;
 };
 
+// The fields of a config that differ from the defaults, so that a field that is new changes no point.
+std::string choices_in(const config::Config& config) {
+  const json all = json::parse(config::to_json(config)), defaults = json::parse(config::to_json(config::Config{}));
+  json choices;
+  for (const auto& [section, value] : all.items()) {
+    if (!value.is_object()) {
+      if (value != defaults.value(section, json())) choices[section] = value;
+      continue;
+    }
+    for (const auto& [field, set] : value.items())
+      if (!defaults.contains(section) || set != defaults[section].value(field, json())) choices[section][field] = set;
+  }
+  return choices.dump(-1, ' ', true, json::error_handler_t::replace);
+}
+
 // One combination of a grid's lists.
 struct Choice {
   std::string on, label, model, gate, policy;
-  int ranks;
+  int ranks = 1;
+  double imbalance = 1;
 };
 
 class Reader {
  public:
-  Reader(const File& file, const File& settings, std::string on, std::string program)
-      : file_(file), settings_(settings), on_(std::move(on)), program_(std::move(program)) {}
+  Reader(const File& file, const File& settings, std::string on, Identity identity)
+      : file_(file), settings_(settings), on_(std::move(on)), identity_(std::move(identity)) {}
 
   Status read(Experiment& experiment) {
     const json& root = file_.root();
-    LANCET_TRY(file_.object(root, "the experiment",
-                            {"title", "settings", "warmup", "steps", "time_planning", "rate", "grids"}));
     LANCET_TRY(settings_.object(settings_.root(), "the settings", {"models", "policies"}));
     LANCET_ASSIGN(experiment.title, file_.text(root, "title", "the experiment"));
     LANCET_ASSIGN(experiment.rate, file_.text(root, "rate", "the experiment", "200mbit"));
@@ -114,7 +129,7 @@ class Reader {
 
  private:
   Status read_grid(const json& grid, const std::string& where, Experiment& experiment) {
-    LANCET_TRY(file_.object(grid, where, {"on", "label", "models", "gates", "ranks", "policies", "set"}));
+    LANCET_TRY(file_.object(grid, where, {"on", "label", "models", "gates", "ranks", "policies", "set", "routing"}));
     Choice choice;
     LANCET_ASSIGN(choice.on, file_.text(grid, "on", where));
     if (!on_.empty()) choice.on = on_;
@@ -124,6 +139,7 @@ class Reader {
     LANCET_ASSIGN(const Names policies, file_.texts(grid, "policies", where, true));
     LANCET_ASSIGN(const Names set, file_.texts(grid, "set", where, false));
     LANCET_ASSIGN(const std::vector<int> ranks, read_ranks(grid, where));
+    LANCET_ASSIGN(choice.imbalance, read_imbalance(grid, where));
     for (const std::string& model : models)
       for (const std::string& gate : gates)
         for (int count : ranks)
@@ -145,6 +161,29 @@ class Reader {
       ranks.push_back(item.get<int>());
     }
     return ranks;
+  }
+
+  Result<double> read_imbalance(const json& grid, const std::string& where) const {
+    const json routing = grid.value("routing", json("even"));
+    if (routing == "even") return 1.0;
+    const bool object = routing.is_object() && routing.size() == 1 && routing.contains("imbalance");
+    if (!object || !routing["imbalance"].is_number() || !(routing["imbalance"] >= 1 && routing["imbalance"] <= 1000))
+      return file_.fail(where + ".routing", "\"even\" or {\"imbalance\": a number from 1 to 1000}", shown(routing));
+    return routing["imbalance"].get<double>();
+  }
+
+  // How a point's tokens spread, which real gates decide themselves.
+  Status spread(const Choice& choice, const json& policy, const std::string& where, Point& point) const {
+    const json padded = policy.value("padded", json(false));
+    if (!padded.is_boolean())
+      return settings_.fail("policies." + choice.policy + ".padded", "true or false", shown(padded));
+    point.spread = {choice.imbalance,
+                    std::min(point.config.model.capacity_factor, double(point.config.model.experts(point.ranks))),
+                    padded};
+    if (point.source == Source::simulated || (choice.imbalance == 1 && !padded.get<bool>())) return {};
+    return file_.fail(where,
+                      "even routing and no padding where points are run, since only simulations can be given others",
+                      point.describe());
   }
 
   // What the settings say of a name, by kind: "models", "policies".
@@ -173,7 +212,7 @@ class Reader {
                                              : Source::simulated;
     LANCET_ASSIGN(const std::string hardware, place(point));
     LANCET_ASSIGN(const json* model, setting("models", choice.model, where, {"config", "set"}));
-    LANCET_ASSIGN(const json* policy, setting("policies", choice.policy, where, {"set"}));
+    LANCET_ASSIGN(const json* policy, setting("policies", choice.policy, where, {"set", "padded"}));
     LANCET_ASSIGN(point.config_file, settings_.text(*model, "config", "models." + choice.model));
     LANCET_ASSIGN(point.overrides, settings_.texts(*model, "set", "models." + choice.model, false));
     LANCET_ASSIGN(const Names of_policy, settings_.texts(*policy, "set", "policies." + choice.policy, false));
@@ -186,12 +225,20 @@ class Reader {
       return file_.fail(fmt::format("{} ({} ranks)", where, point.ranks), "a config for them", fits.error().message);
     point.config = *std::move(config);
     point.config.log.run_dir.clear();
-    point.id = hex(hash64(fmt::format("{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}", program_, hardware, point.on,
-                                      point.ranks, point.hosts, point.label, point.model, point.gate, point.policy,
-                                      config::to_json(point.config), experiment.warmup, experiment.steps,
-                                      experiment.rate, experiment.time_planning)));
+    LANCET_TRY(spread(choice, *policy, where, point));
+    point.id = id_of(point, hardware, experiment);
     experiment.points.push_back(std::move(point));
     return {};
+  }
+
+  std::string id_of(const Point& point, const std::string& hardware, const Experiment& experiment) const {
+    const bool simulated = point.source == Source::simulated;
+    const std::string how =
+        simulated ? fmt::format("{}|{}|{}", identity_.simulator, experiment.time_planning, point.routing())
+                  : fmt::format("{}|{}|{}|{}", identity_.machine, experiment.warmup, experiment.steps,
+                                point.source == Source::emulated ? experiment.rate : "");
+    return hex(hash64(fmt::format("{}|{}|{}|{}|{}|{}|{}|{}|{}|{}", how, hardware, point.on, point.ranks, point.hosts,
+                                  point.label, point.model, point.gate, point.policy, choices_in(point.config))));
   }
 
   // How the ranks lie on hosts, and what identifies the hardware.
@@ -210,7 +257,8 @@ class Reader {
 
   const File& file_;
   const File& settings_;
-  const std::string on_, program_;
+  const std::string on_;
+  const Identity identity_;
   std::optional<std::pair<std::string, cost::Hardware>> hardware_;  // the last one asked for
 };
 
@@ -221,19 +269,32 @@ std::string_view name(Source source) {
 }
 
 std::string Point::describe() const {
-  return fmt::format("{}{}, {}, {}, {} rank{}, {}", on, label.empty() ? "" : ", " + label, model, gate, ranks,
-                     ranks == 1 ? "" : "s", policy);
+  return fmt::format("{}{}, {}, {}, {} rank{}, {}{}", on, label.empty() ? "" : ", " + label, model, gate, ranks,
+                     ranks == 1 ? "" : "s", policy,
+                     spread.imbalance == 1 ? "" : fmt::format(", imbalance {:g}", spread.imbalance));
 }
 
-Result<Experiment> read_experiment(const std::filesystem::path& path, const std::string& on,
-                                   const std::string& program) {
+std::string Point::routing() const {
+  if (source != Source::simulated) return "as the gate decides on synthetic tokens";
+  std::string text = "even: every expert gets the same tokens, none is dropped";
+  if (spread.imbalance != 1)
+    text =
+        fmt::format("imbalance {:g}: the fullest expert is chosen by so many times the mean; {:.1f}% of the tokens fit",
+                    spread.imbalance, 100 * spread.kept());
+  return spread.padded ? text + "; whole buffers are sent and multiplied" : text;
+}
+
+Identity Identity::here() { return {std::string(simulator_build()), processor_name()}; }
+
+Result<Experiment> read_experiment(const std::filesystem::path& path, const std::string& on, const Identity& identity) {
   LANCET_ASSIGN(const File file, File::read(path, "an experiment"));
-  if (!file.root().is_object()) return file.fail("the experiment", "an object", shown(file.root()));
+  LANCET_TRY(file.object(file.root(), "the experiment",
+                         {"title", "settings", "warmup", "steps", "time_planning", "rate", "grids"}));
   LANCET_ASSIGN(const std::string beside, file.text(file.root(), "settings", "the experiment", "settings.json"));
   LANCET_ASSIGN(const File settings, File::read(path.parent_path() / beside, "the settings of an experiment"));
   Experiment experiment;
   experiment.name = path.stem().string();
-  LANCET_TRY(Reader(file, settings, on, program).read(experiment));
+  LANCET_TRY(Reader(file, settings, on, identity).read(experiment));
   return experiment;
 }
 

@@ -1,46 +1,23 @@
 #include <fmt/format.h>
-#include <spawn.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-#include <fcntl.h>
 #include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "cpu_name.h"
+#include "command.h"
 #include "lancet/base/atomic_file.h"
 #include "lancet/base/median.h"
 #include "lancet/experiment/run.h"
 #include "lancet/ir/plan.h"
-
-extern char** environ;
+#include "machine.h"
 
 namespace lancet::experiment {
 namespace {
 
 using nlohmann::json;
-using Command = std::vector<std::string>;
 
-// Runs a command with its output in a file; its exit code, or -1 where it did not start.
-int call(const Command& command, const std::filesystem::path& output) {
-  std::vector<char*> arguments;
-  for (const std::string& word : command) arguments.push_back(const_cast<char*>(word.c_str()));
-  arguments.push_back(nullptr);
-  posix_spawn_file_actions_t actions;
-  posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
-  posix_spawn_file_actions_addopen(&actions, 1, output.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644);
-  posix_spawn_file_actions_adddup2(&actions, 1, 2);
-  pid_t pid = 0;
-  const int error = posix_spawnp(&pid, arguments[0], &actions, nullptr, arguments.data(), environ);
-  posix_spawn_file_actions_destroy(&actions);
-  int status = 0;
-  if (error != 0) return -1;
-  while (waitpid(pid, &status, 0) < 0)
-    if (errno != EINTR) return -1;
-  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-}
+constexpr double script_limit_s = 60;  // of the cluster's ups and downs
 
 // The first line of ours that says what was wrong, or the last line.
 std::string reason_in(const std::filesystem::path& output) {
@@ -53,11 +30,10 @@ std::string reason_in(const std::filesystem::path& output) {
   return last.empty() ? "it said nothing" : last;
 }
 
-const char* cluster_script = "scripts/emulate-cluster.sh";
-
-Command ranks_of(const Point& point) {
-  if (point.source == Source::emulated) return {cluster_script, "run", "--hosts", std::to_string(point.hosts), "--"};
-  return {"scripts/mpirun.sh", std::to_string(point.ranks)};
+Command ranks_of(const Point& point, const Launcher& launcher) {
+  if (point.source == Source::emulated)
+    return {launcher.cluster_script, "run", "--hosts", std::to_string(point.hosts), "--"};
+  return {launcher.ranks_script, std::to_string(point.ranks)};
 }
 
 Command with_config(Command command, const Point& point, const std::vector<std::string>& more) {
@@ -70,10 +46,24 @@ Command with_config(Command command, const Point& point, const std::vector<std::
   return command;
 }
 
-Outcome failed(int code, const std::filesystem::path& output) {
+// What an end that is no success says of itself; nothing: it is one.
+std::string trouble(const Ended& ended, const Command& command, const std::filesystem::path& output, double limit_s) {
+  switch (ended.how) {
+    case Ended::How::not_started:
+      return fmt::format("expected {}, which could not be started: {}", command[0], std::strerror(ended.code));
+    case Ended::How::late:
+      return fmt::format("expected an end within {:g} s (--timeout), killed; the last it said: {}", limit_s,
+                         reason_in(output));
+    default:
+      return ended.code == 0 ? "" : fmt::format("exit code {}: {}", ended.code, reason_in(output));
+  }
+}
+
+Outcome failed(std::string why, int exit_code = 0) {
   Outcome outcome;
   outcome.status = "failed";
-  outcome.why = fmt::format("exit code {}: {}", code, reason_in(output));
+  outcome.exit_code = exit_code;
+  outcome.why = std::move(why);
   return outcome;
 }
 
@@ -109,11 +99,39 @@ Result<Series> read_metrics(const std::filesystem::path& path, int warmup) {
   return series;
 }
 
+int cores_used(const Point& point) { return int(point.config.threads) * point.ranks; }
+
 int most_parts(const ir::Plan& plan) {
   int parts = 1;
   for (const ir::Instruction& at : plan.program.instructions)
     parts = std::max(parts, int(at.attributes.integer("parts", 1)));
   return parts;
+}
+
+double compute_of(const ir::Plan& plan) {
+  double ms = 0;
+  for (std::size_t i = 0; i < plan.predicted.size(); ++i)
+    if (plan.program.instructions[i].lane == ir::Lane::compute) ms += plan.predicted[i].end - plan.predicted[i].start;
+  return ms;
+}
+
+Result<Outcome> read_run(const Experiment& experiment, const Point& point, const std::filesystem::path& run) {
+  LANCET_ASSIGN(const Series series, read_metrics(run / "metrics.jsonl", experiment.warmup));
+  LANCET_ASSIGN(const std::string text, read_file(run / "plan.ir", "the run's plan"));
+  LANCET_ASSIGN(const ir::Plan plan, ir::parse_plan(text));
+  Outcome outcome;
+  outcome.runs = plan.header.text("policy");
+  outcome.parts = most_parts(plan);
+  outcome.memory_gib = double(plan.arena_bytes) / (1 << 30);
+  outcome.times = {median(series.step),       median(series.compute),       median(series.all_to_all),
+                   median(series.all_reduce), median(series.communication), median(series.exposed)};
+  if (const double predicted = median(series.predicted); predicted > 0) {
+    outcome.predicted_ms = predicted;
+    outcome.predicted_compute_ms = compute_of(plan);
+  }
+  outcome.steps = int(series.step.size());
+  outcome.place = machine_label(cores_used(point));
+  return outcome;
 }
 
 }  // namespace
@@ -126,47 +144,41 @@ Result<Outcome> measure(const Experiment& experiment, const Point& point, const 
     return config_error(
         fmt::format("{}: expected a folder that can be made, found: {}", run.string(), error.message()));
   const std::string profile = fmt::format("overlap.profile={}", (launcher.folder / "profile.json").string());
-  Command command = ranks_of(point);
-  command.insert(command.end(), {launcher.program.string(), "profile"});
-  if (const int code = call(with_config(command, point, {profile, "data.synthetic=true"}), output); code != 0)
-    return failed(code, output);
-  command = ranks_of(point);
-  command.insert(command.end(), {launcher.program.string(), "train", "--run-dir", run.string()});
-  const Command full =
-      with_config(command, point,
-                  {profile, "data.synthetic=true", "train.eval_interval=0", "train.sample_tokens=0",
-                   fmt::format("train.steps={}", experiment.warmup + experiment.steps), "log.interval=1000000"});
-  if (const int code = call(full, output); code != 0) return failed(code, output);
-  LANCET_ASSIGN(const Series series, read_metrics(run / "metrics.jsonl", experiment.warmup));
-  LANCET_ASSIGN(const std::string text, read_file(run / "plan.ir", "the run's plan"));
-  LANCET_ASSIGN(const ir::Plan plan, ir::parse_plan(text));
-  Outcome outcome;
-  outcome.runs = plan.header.text("policy");
-  outcome.parts = most_parts(plan);
-  outcome.memory_gib = double(plan.arena_bytes) / (1 << 30);
-  outcome.times = {median(series.step),       median(series.compute),       median(series.all_to_all),
-                   median(series.all_reduce), median(series.communication), median(series.exposed)};
-  if (const double predicted = median(series.predicted); predicted > 0) outcome.predicted_ms = predicted;
-  outcome.steps = int(series.step.size());
-  outcome.place = cpu_name();
-  return outcome;
+  Command profiling = ranks_of(point, launcher), training = profiling;
+  profiling.insert(profiling.end(), {launcher.program.string(), "profile"});
+  training.insert(training.end(), {launcher.program.string(), "train", "--run-dir", run.string()});
+  for (const Command& command :
+       {with_config(profiling, point, {profile, "data.synthetic=true"}),
+        with_config(training, point,
+                    {profile, "data.synthetic=true", "train.eval_interval=0", "train.sample_tokens=0",
+                     fmt::format("train.steps={}", experiment.warmup + experiment.steps), "log.interval=1000000"})}) {
+    const Ended ended = run_command(command, output, {launcher.timeout_s, launcher.stop, launcher.grace_s});
+    if (ended.how == Ended::How::stopped) return Error{ExitCode::saved, point.describe() + ": stopped", false};
+    const std::string why = trouble(ended, command, output, launcher.timeout_s);
+    if (!why.empty()) return failed(why, ended.how == Ended::How::exited ? ended.code : 0);
+  }
+  const auto outcome = read_run(experiment, point, run);
+  return outcome.ok() ? *outcome : failed(outcome.error().message);
 }
 
-Status start_cluster(const Experiment& experiment) {
+Status start_cluster(const Experiment& experiment, const Launcher& launcher) {
   int hosts = 0;
   for (const Point& point : experiment.points)
     if (point.source == Source::emulated) hosts = std::max(hosts, point.hosts);
   if (hosts == 0) return {};
   const auto output = std::filesystem::temp_directory_path() / fmt::format("lancet-cluster-{}.txt", ::getpid());
-  const int code = call({cluster_script, "up", "--hosts", std::to_string(hosts), "--rate", experiment.rate}, output);
-  const std::string said = reason_in(output);
-  std::error_code error;
-  std::filesystem::remove(output, error);
-  if (code == 0) return {};
-  return config_error(
-      fmt::format("--on emulated: expected a cluster of {} hosts ({} up), found: {}", hosts, cluster_script, said));
+  const Command command{launcher.cluster_script, "up", "--hosts", std::to_string(hosts), "--rate", experiment.rate};
+  const Ended ended = run_command(command, output, {script_limit_s, launcher.stop, launcher.grace_s});
+  const std::string said = trouble(ended, command, output, script_limit_s);
+  std::filesystem::remove(output);
+  if (ended.how == Ended::How::stopped) return Error{ExitCode::saved, "stopped", false};
+  if (said.empty()) return {};
+  return config_error(fmt::format("--on emulated: expected a cluster of {} hosts ({} up), found: {}", hosts,
+                                  launcher.cluster_script, said));
 }
 
-void end_cluster() { call({cluster_script, "down"}, "/dev/null"); }
+void end_cluster(const Launcher& launcher) {
+  run_command({launcher.cluster_script, "down"}, "/dev/null", {script_limit_s, nullptr, launcher.grace_s});
+}
 
 }  // namespace lancet::experiment

@@ -23,11 +23,15 @@ ordered_json optional(const std::optional<double>& value) {
   return value ? ordered_json(rounded(*value)) : ordered_json(nullptr);
 }
 
-// The id of a record; nothing where the line is none.
-std::optional<std::string> id_of(const std::string& line) {
+struct Known {
+  std::string id;
+  bool failed;
+};
+// What a record is of; nothing where the line is none.
+std::optional<Known> known_of(const std::string& line) {
   const auto record = nlohmann::json::parse(line, nullptr, false);
   if (!record.is_object() || !record.contains("id") || !record["id"].is_string()) return std::nullopt;
-  return record["id"].get<std::string>();
+  return Known{record["id"].get<std::string>(), record.contains("status") && record["status"] == "failed"};
 }
 
 // points.jsonl.1, or the next number that is not taken.
@@ -41,7 +45,8 @@ std::filesystem::path free_name(const std::filesystem::path& path) {
 
 }  // namespace
 
-std::string to_line(const Experiment& experiment, const Point& point, const Outcome& outcome, const Origin& origin) {
+std::string to_line(const Experiment& experiment, const Point& point, const Outcome& outcome,
+                    const std::string& commit) {
   ordered_json record;
   record["id"] = point.id;
   record["experiment"] = experiment.name;
@@ -66,26 +71,32 @@ std::string to_line(const Experiment& experiment, const Point& point, const Outc
     record["communication_ms"] = rounded(outcome.times.communication);
     record["exposed_ms"] = rounded(outcome.times.exposed);
     record["predicted_ms"] = optional(outcome.predicted_ms);
+    if (outcome.predicted_compute_ms) record["predicted_compute_ms"] = rounded(*outcome.predicted_compute_ms);
     record["forward_ms"] = optional(outcome.forward_ms);
     record["experts_ms"] = optional(outcome.experts_ms);
   }
   record["memory_gib"] = rounded(outcome.memory_gib);
   if (outcome.planning_ms) record["planning_ms"] = rounded(*outcome.planning_ms);
   record["steps"] = outcome.steps;
-  record["routing"] = origin.routing;
+  record["routing"] = point.routing();
+  if (point.source == Source::simulated) {
+    record["imbalance"] = point.spread.imbalance;
+    record["padded"] = point.spread.padded;
+  }
   if (!outcome.place.empty()) record["place"] = outcome.place;
-  record["commit"] = origin.commit;
+  record["commit"] = commit;
   return record.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-Result<RecordFile> RecordFile::open(const std::filesystem::path& path, const std::vector<Point>& points) {
+Result<RecordFile> RecordFile::open(const std::filesystem::path& path, const std::vector<Point>& points, bool fresh) {
   RecordFile file(path);
   std::error_code error;
   if (path.has_parent_path()) std::filesystem::create_directories(path.parent_path(), error);
   if (!std::filesystem::exists(path, error)) return file;
   LANCET_ASSIGN(const std::string text, read_file(path, "records of a sweep"));
   std::set<std::string> wanted;
-  for (const Point& point : points) wanted.insert(point.id);
+  if (!fresh)
+    for (const Point& point : points) wanted.insert(point.id);
   std::string kept, others;
   int number = 0;
   for (std::size_t at = 0; at < text.size();) {
@@ -94,11 +105,13 @@ Result<RecordFile> RecordFile::open(const std::filesystem::path& path, const std
     const std::string line = text.substr(at, end - at);
     at = end + 1;
     ++number;
-    const auto id = id_of(line);
-    if (!id)
+    const auto record = known_of(line);
+    if (!record)
       return data_error(fmt::format("{}:{}: expected a record of a sweep, found another line", path.string(), number));
-    (wanted.contains(*id) ? kept : others) += line + "\n";
-    if (wanted.contains(*id)) file.ids_.insert(*id);
+    const bool mine = wanted.contains(record->id);
+    if (mine && record->failed) continue;  // it is tried again
+    (mine ? kept : others) += line + "\n";
+    if (mine) file.ids_.insert(record->id);
   }
   if (!others.empty()) LANCET_TRY(write_file(free_name(path), others));
   if (kept != text) LANCET_TRY(write_file(path, kept));

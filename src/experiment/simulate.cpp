@@ -1,10 +1,10 @@
 #include <ctime>
 
-#include "cpu_name.h"
 #include "lancet/cost/hardware.h"
 #include "lancet/experiment/run.h"
 #include "lancet/ops/catalogue.h"
 #include "lancet/train/plan.h"
+#include "machine.h"
 
 namespace lancet::experiment {
 namespace {
@@ -35,7 +35,7 @@ void read_schedule(const ir::Plan& plan, Outcome& outcome) {
 
 Result<Outcome> simulate(const Experiment& experiment, const Point& point) {
   LANCET_ASSIGN(const cost::Hardware hardware, cost::read_hardware(point.on));
-  const cost::HardwareCosts costs(hardware, {point.ranks, point.hosts});
+  const cost::HardwareCosts costs(hardware, {point.ranks, point.hosts}, {}, point.spread);
   planner::PlanReport report;
   const double start = processor_ms();
   LANCET_ASSIGN(const ir::Plan plan, train::plan_with(point.config, point.ranks, costs, &report));
@@ -54,7 +54,7 @@ Result<Outcome> simulate(const Experiment& experiment, const Point& point) {
   if (!costs.fits(memory)) outcome.status = "out of memory";
   if (experiment.time_planning) {
     outcome.planning_ms = planning_ms;
-    outcome.place = cpu_name();
+    outcome.place = machine_label(1);
   }
   return outcome;
 }

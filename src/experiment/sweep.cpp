@@ -19,12 +19,27 @@ std::string result_of(const Outcome& outcome) {
   return outcome.why.empty() ? outcome.status : outcome.status + ": " + outcome.why;
 }
 
+void count(const Point& point, const Outcome& outcome, SweepReport& report) {
+  const bool failed = outcome.status == "failed";
+  ++(failed ? report.failed : report.done);
+  report.out_of_memory += outcome.status == "out of memory";
+  if (!failed || !report.first_failure.empty()) return;
+  report.first_failure = point.describe() + ": " + outcome.why;
+  report.first_exit_code = outcome.exit_code;
+}
+
+Error stopped(const RecordFile& file, const Experiment& experiment, const std::filesystem::path& records) {
+  return {ExitCode::saved,
+          fmt::format("stopped: {} of {} points are in {}; the same command goes on", file.size(),
+                      experiment.points.size(), records.string()),
+          false};
+}
+
 }  // namespace
 
 Result<SweepReport> sweep(const Experiment& experiment, const std::filesystem::path& records, const Runner& run,
-                          const Origin& simulated, const Origin& measured,
-                          const std::function<void(const std::string&)>& say) {
-  LANCET_ASSIGN(RecordFile file, RecordFile::open(records, experiment.points));
+                          const SweepOptions& options, const std::function<void(const std::string&)>& say) {
+  LANCET_ASSIGN(RecordFile file, RecordFile::open(records, experiment.points, options.fresh));
   SweepReport report;
   std::size_t left = 0;
   for (const Point& point : experiment.points) left += !file.has(point.id);
@@ -35,10 +50,12 @@ Result<SweepReport> sweep(const Experiment& experiment, const std::filesystem::p
       ++report.skipped;
       continue;
     }
-    LANCET_ASSIGN(const Outcome outcome, run(experiment, point));
-    LANCET_TRY(file.append(
-        point.id, to_line(experiment, point, outcome, point.source == Source::simulated ? simulated : measured)));
-    ++(outcome.status == "failed" ? report.failed : report.done);
+    if (options.stop && *options.stop != 0) return stopped(file, experiment, records);
+    const Result<Outcome> result = run(experiment, point);
+    if (!result.ok() && result.error().code == ExitCode::saved) return stopped(file, experiment, records);
+    LANCET_ASSIGN(const Outcome outcome, result);
+    LANCET_TRY(file.append(point.id, to_line(experiment, point, outcome, options.commit)));
+    count(point, outcome, report);
     --left;
     const double spent = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     say(fmt::format("{} {}/{}: {}: {}{}", experiment.name, all - left, all, point.describe(), result_of(outcome),

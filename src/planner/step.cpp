@@ -142,13 +142,25 @@ Status Step::add_part_loads(Cut cut, int parts) {
     else
       helpers_.emplace(cost::op_key(rewritten.program, rewritten.program.instructions[i]), loads[i]);
   }
+  if (cut == Cut::capacity) add_peer_loads(rewritten, parts);
   return {};
+}
+
+// A group of ranks is sent as many tokens as a part of the slots, where they spread evenly, in fewer messages.
+void Step::add_peer_loads(const Rewritten& by_capacity, int parts) {
+  std::vector<cost::Load> loads = part_loads_.at({Cut::capacity, parts});
+  const std::int64_t all = ranks();
+  for (std::size_t i = 0; i < by_capacity.origin.size() && all > 1; ++i) {
+    const ir::Instruction& at = by_capacity.program.instructions[i];
+    if (by_capacity.origin[i] >= 0 && ops::kind(at) == ops::Kind::all_to_all)
+      loads[std::size_t(by_capacity.origin[i])] = costs_->exchange(by_capacity.program, at, all / parts);
+  }
+  part_loads_[{Cut::peers, parts}] = std::move(loads);
 }
 
 const cost::Load& Step::part_load(Cut cut, int parts, std::size_t instruction) const {
   if (parts == 1) return loads_[instruction];
-  // A group of ranks is sent as many tokens as a part of the slots, where they spread evenly.
-  return part_loads_.at({cut == Cut::peers ? Cut::capacity : cut, parts})[instruction];
+  return part_loads_.at({cut, parts})[instruction];
 }
 
 std::vector<cost::Load> Step::loads(const Rewritten& rewritten, const Split& split) const {

@@ -46,6 +46,7 @@ class Step {
   Step() = default;
   std::int64_t ranks() const;
   Status add_part_loads(Cut cut, int parts);
+  void add_peer_loads(const Rewritten& by_capacity, int parts);
   cost::Load helper_load(const ir::Program& program, std::size_t instruction) const;
 
   ir::Program program_;

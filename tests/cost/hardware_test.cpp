@@ -93,6 +93,28 @@ TEST_CASE("all-to-all within a node, between nodes, and by messages") {
   CHECK(all_to_all_ms(h, {400, 100}, 4) == Approx(0.110 + 98 * 0.050).epsilon(1e-4));
 }
 
+TEST_CASE("an uneven all-to-all waits for who receives most, a group of peers sends fewer messages") {
+  const Hardware h = machine();
+  const Exchange twice{.fullest = 2};
+  CHECK(all_to_all_ms(h, {4, 1}, 8e6, twice) == Approx(0.010 + 2));
+  CHECK(all_to_all_ms(h, {2, 2}, 1e6, twice) == Approx(0.100 + 1));
+  // The NICs of a node carry what all its ranks receive, full ones and others.
+  CHECK(all_to_all_ms(h, {8, 2}, 7e6, twice) == Approx(0.100 + 4e6 * 4 / 2e6));
+  CHECK(all_to_all_ms(h, {101, 101}, 1, {.share = 0.5}) == Approx(0.100 + 49 * 0.050));
+  CHECK(all_to_all_ms(h, {400, 100}, 4, {.share = 0.25}) == Approx(0.110 + 23.75 * 0.050).epsilon(1e-4));
+}
+
+TEST_CASE("of an imbalanced gate's tokens the capacity keeps what fits") {
+  CHECK(Routing{}.kept() == 1);
+  CHECK(Routing{.imbalance = 2, .capacity = 2}.kept() == 1);
+  CHECK(Routing{.imbalance = 2, .capacity = 4}.fullest() == 2);
+  // Loads from 0 to 2, cut at 1: a quarter is dropped.
+  CHECK(Routing{.imbalance = 2, .capacity = 1}.kept() == Approx(0.75));
+  CHECK(Routing{.imbalance = 2, .capacity = 1}.fullest() == 1);
+  // 3 u^2 cut at 1.5: u0 = sqrt(1/2), u0^3 + 1.5 (1 - u0).
+  CHECK(Routing{.imbalance = 3, .capacity = 1.5}.kept() == Approx(std::pow(0.5, 1.5) + 1.5 * (1 - std::sqrt(0.5))));
+}
+
 TEST_CASE("all-reduce passes the slower of links and NICs twice") {
   const Hardware h = machine();
   CHECK(all_reduce_ms(h, {1, 1}, 1e6) == 0);

@@ -123,6 +123,21 @@ function(lancet_kernel_build room)
   add_dependencies(lancet_${room} lancet_kernel_build)
 endfunction()
 
+# Gives `room` the source of experiment::simulator_build(): a hash of what decides the numbers of a simulated point, so
+# that records are made anew where they may differ, and not where other code changed.
+function(lancet_simulator_build room)
+  set(files ${CMAKE_SOURCE_DIR}/src/train/plan.cpp ${CMAKE_SOURCE_DIR}/src/train/setup.cpp ${CMAKE_SOURCE_DIR}/src/experiment/simulate.cpp)
+  foreach(folder IN ITEMS ir ops cost model planner)
+    file(GLOB_RECURSE found CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/${folder}/*.cpp ${CMAKE_SOURCE_DIR}/src/${folder}/*.h
+         ${CMAKE_SOURCE_DIR}/include/lancet/${folder}/*.h)
+    list(FILTER found EXCLUDE REGEX "/ops/(device|cuda|cpu)|/ops/[^/]+/cpu|/cost/profile(_text)?[.]|/ops/kernel")
+    list(APPEND files ${found})
+  endforeach()
+  list(SORT files)
+  lancet_hash_sources(simulator_build ${CMAKE_SOURCE_DIR}/src/experiment/simulator_build.cpp.in "${files}" "")
+  target_sources(lancet_${room} PRIVATE ${CMAKE_BINARY_DIR}/generated/simulator_build.cpp)
+endfunction()
+
 # Gives `room` the text of files as std::string_views: lancet_embed(ROOM HEADER NAMESPACE name file name file ...), where HEADER
 # declares the names. Made anew whenever one of the files changes.
 function(lancet_embed room header namespace)

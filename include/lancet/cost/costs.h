@@ -60,6 +60,9 @@ class Costs {
   }
   virtual double all_to_all_ms(double bytes) const = 0;
   virtual double all_reduce_ms(double bytes) const = 0;
+  // Of an instruction of the expert lane between several ranks: its wire_bytes in an all-to-all. peers: the ranks that
+  // it exchanges with, itself included, where they are fewer than its types say (a group of ranks); 0: as they say.
+  virtual Load exchange(const ir::Program& program, const ir::Instruction& instruction, std::int64_t peers) const;
   virtual CoreCost all_to_all_core() const = 0;
   virtual CoreCost all_reduce_core() const = 0;
   virtual double launch_ms() const = 0;  // from the end of what a lane waits for to its start

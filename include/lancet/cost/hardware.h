@@ -59,6 +59,23 @@ struct Layout {
   int on_host() const { return (ranks + hosts - 1) / hosts; }
 };
 
+// How tokens spread over the experts, and what is sent and multiplied of the buffers. An expert's load, over the mean,
+// is x u^(x-1) at quantile u of the experts: its mean is 1 and its largest x, for every x. What is beyond the capacity
+// is dropped. Experts lie so that each node of several ranks has its share of the full ones.
+struct Routing {
+  double imbalance = 1;    // x, from 1 on; 1: even
+  double capacity = 1;     // slots of an expert, over the mean: the capacity factor
+  bool padded = false;     // whole buffers travel and are multiplied, as in the baselines of Lancet's evaluation
+  double fullest() const;  // of the fullest expert, over the mean, after drops
+  double kept() const;     // of the tokens
+};
+
+// What decides an all-to-all besides its bytes.
+struct Exchange {
+  double fullest = 1;  // what the rank of the fullest experts receives, over the mean
+  double share = 1;    // of the other ranks that get a message: less than 1 in a group of peers
+};
+
 // Milliseconds of an op with the device to itself: launch, and the slower of memory and arithmetic. A product of m x n
 // x k is as efficient as a cube of as many multiply-adds; products of experts are one an expert.
 double op_ms(const Hardware& hardware, const ir::Program& program, const ir::Instruction& instruction);
@@ -67,7 +84,8 @@ double op_ms(const Hardware& hardware, const ir::Program& program, const ir::Ins
 // messages to other nodes one after the other, message_us each), or in two steps: first within the node, so that
 // each device holds what its peers of the same number on other nodes want, then one message a node. The NICs of a
 // node are shared by its ranks. Links and NICs work side by side in the first way, one after the other in the second.
-double all_to_all_ms(const Hardware& hardware, const Layout& layout, double bytes);
+// All wait for the rank that receives most; of NICs only where a node is one rank.
+double all_to_all_ms(const Hardware& hardware, const Layout& layout, double bytes, const Exchange& exchange = {});
 // bytes: the vector. Every byte passes the slower of links and NICs twice, less what stays where it is; latency of a
 // tree over the nodes, there and back.
 double all_reduce_ms(const Hardware& hardware, const Layout& layout, double bytes);
@@ -81,12 +99,14 @@ Result<Hardware> parse_hardware(std::string_view text, std::string_view origin);
 // where it is of the same layout.
 class HardwareCosts final : public Costs {
  public:
-  HardwareCosts(Hardware hardware, Layout layout, std::optional<Profile> measured = {});
+  HardwareCosts(Hardware hardware, Layout layout, std::optional<Profile> measured = {}, Routing routing = {});
 
   std::optional<double> compute_ms(std::string_view op_key) const override;  // measured ones only
   std::optional<double> op_ms(const ir::Program& program, const ir::Instruction& instruction) const override;
   double all_to_all_ms(double bytes) const override;
   double all_reduce_ms(double bytes) const override;
+  // With routing and groups of peers, unless communication was measured.
+  Load exchange(const ir::Program& program, const ir::Instruction& instruction, std::int64_t peers) const override;
   CoreCost all_to_all_core() const override;
   CoreCost all_reduce_core() const override;
   double launch_ms() const override;
@@ -105,6 +125,7 @@ class HardwareCosts final : public Costs {
   Hardware hardware_;
   Layout layout_;
   std::optional<Profile> measured_;
+  Routing routing_;
 };
 
 }  // namespace lancet::cost

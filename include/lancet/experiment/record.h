@@ -16,33 +16,32 @@ struct Times {
 };
 
 struct Outcome {
-  std::string status = "ok";           // or "out of memory", "failed"
-  std::string why;                     // it failed, in one line
-  std::string runs;                    // the policy that runs: sequential where the one asked for gains nothing
-  int parts = 1;                       // k: the most that an instruction is split in
-  Times times;                         // unless it is out of memory or failed
-  std::optional<double> predicted_ms;  // of a measured run
-  std::optional<double> forward_ms, experts_ms;  // simulated: the forward pass; all work of experts
+  std::string status = "ok";  // or "out of memory", "failed"
+  std::string why;            // it failed, in one line
+  int exit_code = 0;          // of the run that failed; 0: it has none
+  std::string runs;           // the policy that runs: sequential where the one asked for gains nothing
+  int parts = 1;              // k: the most that an instruction is split in
+  Times times;                // unless it is out of memory or failed
+  std::optional<double> predicted_ms, predicted_compute_ms;  // of a measured run; of its compute lane
+  std::optional<double> forward_ms, experts_ms;              // simulated: the forward pass; all work of experts
   double memory_gib = 0;              // of a rank: simulated: parameters, states and arena; measured: its arena
   std::optional<double> planning_ms;  // processor time of the thread that planned, measured here
   int steps = 0;                      // that the medians are of
-  std::string place;  // measured runs: CPU; simulated: the machine that planned where planning was timed
+  std::string place;  // measured runs: the machine; simulated: the one that planned where planning was timed
 };
 
-struct Origin {
-  std::string commit;   // of the sources
-  std::string routing;  // how tokens spread over experts
-};
-
-// One line, without its end.
-std::string to_line(const Experiment& experiment, const Point& point, const Outcome& outcome, const Origin& origin);
+// One line, without its end. commit: of the sources.
+std::string to_line(const Experiment& experiment, const Point& point, const Outcome& outcome,
+                    const std::string& commit);
 
 // The file of a sweep. Records are appended whole; what an interruption left of a last line is dropped.
 class RecordFile {
  public:
-  // Reads what is there. Points that are not of `points` (another program, other settings) are moved to FILE.1. Data
+  // Reads what is there. Records of points that are not of `points` (another simulator, other settings), or all of them
+  // with `fresh`, are set aside in FILE.1 or the next number that is free; those of failed points are dropped. Data
   // error: a line that is no record.
-  static Result<RecordFile> open(const std::filesystem::path& path, const std::vector<Point>& points);
+  static Result<RecordFile> open(const std::filesystem::path& path, const std::vector<Point>& points,
+                                 bool fresh = false);
   bool has(const std::string& id) const { return ids_.contains(id); }
   std::size_t size() const { return ids_.size(); }
   Status append(const std::string& id, const std::string& line);

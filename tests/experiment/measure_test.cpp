@@ -1,0 +1,233 @@
+// Measured points with stand-ins for the launcher and the cluster's script: what ends, fails, hangs or is stopped.
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <chrono>
+#include <thread>
+
+#include "declared_hardware.h"
+#include "experiment/command.h"
+#include "experiment/machine.h"
+#include "lancet/experiment/run.h"
+#include "program.h"
+
+namespace lancet {
+namespace {
+
+using namespace experiment;
+using test::TemporaryFolder;
+using How = Ended::How;
+
+// A folder with scripts that stand for scripts/mpirun.sh and scripts/emulate-cluster.sh, and one point.
+struct Stage {
+  TemporaryFolder folder;
+  Experiment experiment;
+  Launcher launcher;
+
+  explicit Stage(const std::string& ranks, const std::string& cluster = "exit 0") {
+    experiment.name = "test", experiment.warmup = 1, experiment.steps = 3, experiment.rate = "200mbit";
+    Point point;
+    point.id = "0123456789abcdef", point.on = "this", point.source = Source::measured;
+    point.model = "small", point.gate = "switch", point.policy = "Lancet", point.ranks = 2;
+    point.config_file = "small.json", point.overrides = {"overlap.policy=lancet"};
+    experiment.points = {point};
+    launcher.program = "lancet";
+    launcher.folder = std::filesystem::path(std::string(folder / "out"));
+    launcher.ranks_script = script("ranks.sh", ranks);
+    launcher.cluster_script = script("cluster.sh", cluster);
+    launcher.timeout_s = 60;
+    launcher.grace_s = 0.2;
+  }
+  std::string script(const std::string& name, const std::string& text) const {
+    const std::string path = folder.write(name, "#!/bin/bash\n" + text + "\n");
+    std::filesystem::permissions(path, std::filesystem::perms::owner_all);
+    return path;
+  }
+  Result<Outcome> run() const { return measure(experiment, experiment.points[0], launcher); }
+  std::string text_of(const std::string& name) const {
+    std::ifstream in(folder / name);
+    return {std::istreambuf_iterator<char>(in), {}};
+  }
+};
+
+// Notes its arguments in `calls`; of `train`, writes steps of 50, 10, 30, 20 ms and a plan into the run folder.
+std::string good_run(const Stage& stage) {
+  const std::string config = stage.folder.write("small.json", test::small_config);
+  const std::string machine = stage.folder.write("machine.json", test::declared_hardware());
+  const std::string plan = stage.folder / "plan.ir";
+  REQUIRE(test::lancet("plan " + config + " --ranks 4 --on " + machine + " --out " + plan +
+                       " --set overlap.policy=lancet --set overlap.parts=2")
+              .code == 0);
+  return "echo \"$@\" >>" + (stage.folder / "calls") + R"(
+[ "$3" = train ] || exit 0
+for ms in 50 10 30 20; do
+  echo "{\"step_ms\": $ms, \"compute_ms\": 8, \"a2a_ms\": 4, \"allreduce_ms\": 2, \"exposed_ms\": 3, \"hidden_pct\": 50, \"predicted_ms\": 19}"
+done >"$5/metrics.jsonl"
+cp )" + plan +
+         R"( "$5/plan.ir")";
+}
+
+double seconds_of(const std::function<void()>& work) {
+  const auto start = std::chrono::steady_clock::now();
+  work();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+bool ends_soon(pid_t pid) {
+  for (int i = 0; i < 500; ++i) {
+    if (::kill(pid, 0) != 0) return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  return false;
+}
+
+}  // namespace
+
+TEST_CASE("a command's end is its exit code, its signal, or that it did not start") {
+  const TemporaryFolder folder;
+  const std::string output = folder / "output";
+  const Ended three = run_command({"sh", "-c", "echo said; exit 3"}, output, {});
+  CHECK(three.how == How::exited);
+  CHECK(three.code == 3);
+  std::string said;
+  std::ifstream(output) >> said;
+  CHECK(said == "said");
+  CHECK(run_command({"sh", "-c", "kill -9 $$"}, output, {}).code == 128 + 9);
+  const Ended none = run_command({folder / "no-such-program"}, output, {});
+  CHECK(none.how == How::not_started);
+  CHECK(none.code == ENOENT);
+}
+
+TEST_CASE("a command that is late is ended, with what it started") {
+  const TemporaryFolder folder;
+  const std::string pids = folder / "pids";
+  // Deaf to SIGTERM, and with a child in a session of its own.
+  const std::string deaf = "trap '' TERM; setsid sleep 1000 & echo $! >" + pids + "; while :; do sleep 0.05; done";
+  Ended ended;
+  const double seconds = seconds_of([&] {
+    ended = run_command({"bash", "-c", deaf}, folder / "output", {.seconds = 0.5, .stop = nullptr, .grace_s = 0.2});
+  });
+  CHECK(ended.how == How::late);
+  CHECK(ended.code == 128 + SIGKILL);
+  CHECK(seconds >= 0.5);
+  int child = 0;
+  std::ifstream(pids) >> child;
+  REQUIRE(child > 1);
+  CHECK(ends_soon(child));
+}
+
+TEST_CASE("a command is asked to end, twice, before it is killed") {
+  const TemporaryFolder folder;
+  const std::string log = folder / "log";
+  const std::string counts =
+      "trap 'echo term >>" + log + "; n=$((n + 1)); [ $n -lt 2 ] || exit 7' TERM; n=0; while :; do sleep 0.02; done";
+  const Ended ended =
+      run_command({"bash", "-c", counts}, folder / "output", {.seconds = 0.5, .stop = nullptr, .grace_s = 1});
+  CHECK(ended.how == How::late);
+  CHECK(ended.code == 7);
+}
+
+TEST_CASE("a measured point is the median of the steps behind the warm-up") {
+  Stage stage("exit 0");
+  stage.script("ranks.sh", good_run(stage));
+  const auto outcome = stage.run();
+  REQUIRE(outcome.ok());
+  INFO(outcome->why);
+  CHECK(outcome->status == "ok");
+  CHECK(outcome->runs == "lancet");
+  CHECK(outcome->parts == 2);
+  CHECK(outcome->steps == 3);
+  CHECK(outcome->times.step == 20);
+  CHECK(outcome->times.compute == 8);
+  CHECK(outcome->times.exposed == 3);
+  CHECK(outcome->times.communication == 6);
+  CHECK(outcome->predicted_ms == 19.0);
+  CHECK(outcome->predicted_compute_ms.value() > 1);  // of the plan
+  CHECK(outcome->memory_gib > 0);
+  CHECK(outcome->place.find(processor_name()) == 0);
+  CHECK(stage.text_of("calls").find("2 lancet profile small.json --set overlap.policy=lancet ") == 0);
+  CHECK(stage.text_of("calls").find("train.steps=4") != std::string::npos);
+}
+
+TEST_CASE("a run that leaves no plan or no steps failed, and says so") {
+  Stage stage("exit 0");
+  const std::string run = good_run(stage);
+  stage.script("ranks.sh", run + "\n[ \"$3\" != train ] || echo nonsense >\"$5/plan.ir\"");
+  const auto no_plan = stage.run();
+  REQUIRE(no_plan.ok());
+  CHECK(no_plan->status == "failed");
+  CHECK(no_plan->why.find("expected") != std::string::npos);
+  stage.script("ranks.sh", run + "\n[ \"$3\" != train ] || : >\"$5/metrics.jsonl\"");
+  const auto no_steps = stage.run();
+  REQUIRE(no_steps.ok());
+  CHECK(no_steps->status == "failed");
+  CHECK(no_steps->why.find("expected steps behind 1 of warm-up, found none") != std::string::npos);
+}
+
+TEST_CASE("a run that fails is an outcome with its code and line") {
+  const Stage stage("echo starting; echo 'error: a rank left'; echo bye; exit 5");
+  const auto outcome = stage.run();
+  REQUIRE(outcome.ok());
+  CHECK(outcome->status == "failed");
+  CHECK(outcome->exit_code == 5);
+  CHECK(outcome->why == "exit code 5: error: a rank left");
+  Stage none("");
+  none.launcher.ranks_script = "no-such-script";
+  const auto missing = none.run();
+  REQUIRE(missing.ok());
+  CHECK(missing->why.find("expected no-such-script, which could not be started: ") == 0);
+}
+
+TEST_CASE("a run that hangs is killed and recorded with its last line") {
+  Stage stage("echo step 1; echo step 2; exec sleep 1000");
+  stage.launcher.timeout_s = 0.5;
+  const auto outcome = stage.run();
+  REQUIRE(outcome.ok());
+  CHECK(outcome->status == "failed");
+  CHECK(outcome->exit_code == 0);
+  CHECK(outcome->why == "expected an end within 0.5 s (--timeout), killed; the last it said: step 2");
+}
+
+TEST_CASE("a signal stops the run that is under way") {
+  Stage stage("exec sleep 1000");
+  std::atomic<int> stop{0};
+  stage.launcher.stop = &stop;
+  std::thread signal([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    stop = SIGTERM;
+  });
+  const auto outcome = stage.run();
+  signal.join();
+  REQUIRE_FALSE(outcome.ok());
+  CHECK(outcome.error().code == ExitCode::saved);
+}
+
+TEST_CASE("the cluster is set up with the hosts and the rate, and its refusal is one line") {
+  Stage stage("", "echo \"$@\" >>\"$(dirname \"$0\")/calls\"");
+  CHECK(start_cluster(stage.experiment, stage.launcher).ok());
+  CHECK(stage.text_of("calls").empty());  // nothing is emulated
+  stage.experiment.points[0].source = Source::emulated;
+  stage.experiment.points[0].hosts = 2;
+  CHECK(start_cluster(stage.experiment, stage.launcher).ok());
+  end_cluster(stage.launcher);
+  CHECK(stage.text_of("calls") == "up --hosts 2 --rate 200mbit\ndown\n");
+  stage.script("cluster.sh", "echo 'error: cannot emulate a cluster here: expected root, found user x' >&2; exit 77");
+  const Status refused = start_cluster(stage.experiment, stage.launcher);
+  REQUIRE_FALSE(refused.ok());
+  CHECK(refused.error().code == ExitCode::config);
+  CHECK(refused.error().message.find("expected a cluster of 2 hosts") != std::string::npos);
+  CHECK(refused.error().message.find("expected root, found user x") != std::string::npos);
+}
+
+TEST_CASE("a machine's label names cores, clock, governor and memory") {
+  const std::string label = machine_label(1);
+  INFO(label);
+  CHECK(label.find(processor_name() + ", 1 of ") == 0);
+  CHECK((label.find(" GHz, ") != std::string::npos || label.find("clock unknown") != std::string::npos));
+  CHECK(label.find("governor ") != std::string::npos);
+  CHECK(label.find(" GiB") != std::string::npos);
+}
+
+}  // namespace lancet
