@@ -18,22 +18,24 @@ matplotlib.use("svg")
 import matplotlib.pyplot as plt  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent
-EXPERIMENTS = ["fig02", "fig06", "fig11", "fig12", "fig13", "fig14", "fig15", "fig16", "scale"]
+EXPERIMENTS = ["fig02", "fig06", "fig11", "fig12", "fig13", "fig14", "fig15", "fig16", "padding", "scale"]
 COLUMNS = ["network", "hardware", "label", "model", "gate", "ranks", "hosts", "batch", "policy", "status", "runs", "k",
            "step_ms", "compute_ms", "all_to_all_ms", "all_reduce_ms", "communication_ms", "exposed_ms", "forward_ms",
-           "experts_ms", "predicted_ms", "planning_ms", "memory_gib", "steps", "routing", "place", "commit"]
+           "experts_ms", "predicted_ms", "predicted_compute_ms", "planning_ms", "memory_gib", "steps", "imbalance", "padded", "routing", "place", "commit"]
 BASELINES = ["RAF", "DeepSpeed", "Tutel", "FasterMoE"]
 OURS = ["Lancet, forward parts", "Lancet"]
 PAPER_BASELINES = ["RAF", "DeepSpeed", "Tutel"]  # FasterMoE is not in the paper's comparison
 COLOURS = {"RAF": "#8c8c8c", "DeepSpeed": "#c9a227", "Tutel": "#4c8bbe", "FasterMoE": "#7d5ba6", "Lancet": "#c0392b",
            "Lancet, forward parts": "#e79a8f", "only dW": "#5b9e4d", "only partition": "#d98841"}
+STATUS = {"out of memory": "OOM", "failed": "failed"}
 SHORT = {"p3dn-v100": "V100", "p4de-a100": "A100"}
 
 
 def read(folder):
     points = [json.loads(line) for line in (folder / "points.jsonl").read_text().splitlines()]
     for point in points:
-        point["family"] = "Tutel" if point["policy"].startswith("Tutel") else point["policy"]
+        padded = ", padded" if point["policy"].endswith(", padded") else ""
+        point["family"] = "Tutel" + padded if point["policy"].startswith("Tutel") else point["policy"]
     return points
 
 
@@ -63,6 +65,11 @@ def place_of(point):
 
 def number(value, digits=1):
     return "" if value is None else f"{value:.{digits}f}"
+
+
+def step_of(point, digits=1):
+    """Its step, or why it has none: OOM as the paper marks it, or that it failed (to be run again)."""
+    return number(point["step_ms"], digits) if point["status"] == "ok" else STATUS[point["status"]]
 
 
 def markdown(header, rows):
@@ -134,7 +141,7 @@ def iteration(points, path, title):
                 gain = ""
                 if fits and by["Lancet"]["status"] == "ok":
                     gain = number(point["step_ms"] / by["Lancet"]["step_ms"], 2)
-                rows.append([place_of(point), count, name, number(point.get("step_ms")) if fits else "out of memory",
+                rows.append([place_of(point), count, name, step_of(point),
                              number(point.get("exposed_ms")) if fits else "", point["k"], gain, point["network"]])
         axis.set_xticks(range(len(ranks)), ranks)
         axis.set_title(f"{place_of(here[0])} ({networks(here)})", fontsize=9)
@@ -189,12 +196,17 @@ def partition_range(points, path, title):
         reaches = sorted({reach_of(point) for point in here})
         times = []
         for reach in reaches:
-            best = min((point for point in here if reach_of(point) == reach), key=lambda point: point["forward_ms"])
+            fitting = [point for point in here if reach_of(point) == reach and point["status"] == "ok"]
+            if not fitting:
+                rows.append([place_of(here[0]), "whole" if reach < 0 else reach, "", "OOM", "", here[0]["network"]])
+                continue
+            best = min(fitting, key=lambda point: point["forward_ms"])
             times.append(best["forward_ms"])
             rows.append([place_of(best), "whole" if reach < 0 else reach, best["k"], number(best["forward_ms"], 2),
                          number(times[0] / best["forward_ms"], 3), best["network"]])
+        shown = [reach for reach in reaches if any(point["status"] == "ok" and reach_of(point) == reach for point in here)]
         axis.plot(range(len(times)), times, "o-", color=COLOURS["Lancet"])
-        axis.set_xticks(range(len(times)), ["orig." if reach < 0 else reach for reach in reaches])
+        axis.set_xticks(range(len(times)), ["orig." if reach < 0 else reach for reach in shown])
         axis.set_xlabel("groups before and after the MoE layer")
         axis.set_ylabel("forward pass, ms")
         axis.set_title(f"{place_of(here[0])} ({networks(here)})", fontsize=9)
@@ -217,6 +229,8 @@ def decomposition(points, path, title):
     for axis, here in zip(axes.flat, places.values()):
         by = best_of_families(here)
         names = [name for name in [*BASELINES, *OURS] if name in by and by[name]["status"] == "ok"]
+        rows += [[place_of(by[name]), name, by[name]["k"], step_of(by[name]), "", "", "", "", by[name]["network"]]
+                 for name in [*BASELINES, *OURS] if name in by and name not in names]
         for i, name in enumerate(names):
             compute, overlapped, exposed = parts_of(by[name])
             base = 0
@@ -224,7 +238,7 @@ def decomposition(points, path, title):
                                          (exposed, "#c0392b", "communication alone")):
                 axis.barh(i, value, left=base, color=colour, label=label if i == 0 else None)
                 base += value
-            cut = 1 - by["Lancet"]["exposed_ms"] / by[name]["exposed_ms"] if name != "Lancet" else None
+            cut = 1 - by["Lancet"]["exposed_ms"] / by[name]["exposed_ms"] if name != "Lancet" and "Lancet" in names else None
             rows.append([place_of(by[name]), name, by[name]["k"], number(by[name]["step_ms"]), number(compute),
                          number(overlapped), number(exposed), f"{100 * cut:.0f}%" if cut is not None else "",
                          by[name]["network"]])
@@ -246,6 +260,9 @@ def ablation(points, path, title):
     for i, here in enumerate(places.values()):
         by = best_of_families(here)
         for n, name in enumerate(names):
+            if "ok" != by["RAF"]["status"] or "ok" != by[name]["status"]:
+                rows.append([place_of(by[name]), name, step_of(by[name]), "", by[name]["runs"], by[name]["network"]])
+                continue
             gain = by["RAF"]["step_ms"] / by[name]["step_ms"]
             axis.bar(i + (n - 2) * 0.16, gain, 0.15, color=COLOURS[name], label=name if i == 0 else None)
             rows.append([place_of(by[name]), name, number(by[name]["step_ms"]), number(gain, 3), by[name]["runs"],
@@ -276,34 +293,110 @@ def earlier_runs():
     return found
 
 
+def kind_of(row):
+    """Which runs are alike, for marks and means."""
+    if row["network"] == "measured":
+        return "measured: ranks on this machine"
+    if row["label"].endswith(".csv"):
+        crowded = "4 hosts on 2 cores" in row["model"]
+        return "emulated: bench-overlap.sh" + (", several hosts on a core" if crowded else "")
+    return "emulated: this sweep"
+
+
+MARKS = {"measured: ranks on this machine": "o", "emulated: this sweep": "^", "emulated: bench-overlap.sh": "v",
+         "emulated: bench-overlap.sh, several hosts on a core": "x"}
+
+
+def predicted(points):
+    return [point for point in points + earlier_runs() if point["status"] == "ok" and point.get("predicted_ms")]
+
+
+def error_of(row, compute_as_measured=False):
+    """Of the predicted step; or of it with the computation that the run had in place of the predicted one, so that what
+    is left is the communication's and the schedule's."""
+    predicted_ms = row["predicted_ms"]
+    if compute_as_measured:
+        if row.get("predicted_compute_ms") is None:
+            return None
+        predicted_ms += row["compute_ms"] - row["predicted_compute_ms"]
+    return predicted_ms / row["step_ms"] - 1
+
+
+def percent(value):
+    return "" if value is None else f"{100 * value:+.1f}%"
+
+
 def accuracy(points, path, title):
-    rows = [point for point in points + earlier_runs() if point["status"] == "ok" and point.get("predicted_ms")]
-    figure, axis = plt.subplots(figsize=(5, 4.6))
-    for network, mark in (("measured", "o"), ("emulated", "^")):
-        here = [row for row in rows if row["network"] == network]
+    rows = predicted(points)
+    figure, axis = plt.subplots(figsize=(6, 5))
+    for kind, mark in MARKS.items():
+        here = [row for row in rows if kind_of(row) == kind]
         if here:
-            axis.loglog([row["step_ms"] for row in here], [row["predicted_ms"] for row in here], mark, label=network,
+            axis.loglog([row["step_ms"] for row in here], [row["predicted_ms"] for row in here], mark, label=kind,
                         markerfacecolor="none")
     low, high = min(row["step_ms"] for row in rows), max(row["step_ms"] for row in rows)
     axis.plot([low, high], [low, high], color="black", linewidth=0.8)
     axis.set_xlabel("measured step, ms")
     axis.set_ylabel("predicted step, ms")
-    axis.legend()
+    axis.legend(fontsize=7)
     axis.set_title(f"{title} (marks: where)", fontsize=10)
     save(figure, path)
-    table = [[row["network"], row["hardware"], row["label"], row["model"], row.get("gate", ""), row["policy"],
+    table = [[kind_of(row), row["hardware"], row["label"] or "the sweep", row["model"], row.get("gate", ""), row["policy"],
               number(row["step_ms"]), number(row["predicted_ms"]),
-              f"{100 * (row['predicted_ms'] / row['step_ms'] - 1):+.1f}%"] for row in rows]
-    return markdown(["network", "where", "from", "model", "gate", "schedule", "measured, ms", "predicted, ms", "error"], table)
+              percent(error_of(row)), number(row.get("compute_ms")), number(row.get("predicted_compute_ms")),
+              percent(error_of(row, True))] for row in rows]
+    corrected = errors(points, True)
+    means = [[kind, len(values), *mean_and_worst(values), *mean_and_worst(corrected.get(kind))]
+             for kind, values in errors(points).items()]
+    return [*markdown(["runs", "number", "mean error", "worst", "mean, computation as measured", "worst"], means), "",
+            *markdown(["runs", "where", "from", "model", "gate", "schedule", "measured, ms", "predicted, ms", "error",
+                       "computation, ms", "predicted, ms", "error, computation as measured"], table)]
 
 
-def errors(points):
-    rows = [point for point in points + earlier_runs() if point["status"] == "ok" and point.get("predicted_ms")]
+def mean_and_worst(values):
+    return [f"{100 * statistics.mean(values):.1f}%", f"{100 * max(values):.1f}%"] if values else ["", ""]
+
+
+def errors(points, compute_as_measured=False):
     found = {}
-    for row in rows:
-        shared = ", several hosts on a core" if "4 hosts on 2 cores" in row["model"] else ""
-        found.setdefault(row["network"] + shared, []).append(abs(row["predicted_ms"] / row["step_ms"] - 1))
+    for row in predicted(points):
+        error = error_of(row, compute_as_measured)
+        if error is not None:
+            found.setdefault(kind_of(row), []).append(abs(error))
     return found
+
+
+# Padding and imbalance
+
+def padding(points, path, title):
+    places = group(points, "hardware", "model")
+    figure, axes = plt.subplots(-(-len(places) // 2), 2, figsize=(11, 3.2 * -(-len(places) // 2)), squeeze=False)
+    names = ["RAF", "RAF, padded", "Tutel", "Tutel, padded", *OURS]
+    rows = []
+    for axis, here in zip(axes.flat, places.values()):
+        labels = list(dict.fromkeys(point["label"] for point in here))
+        for i, label in enumerate(labels):
+            by = best_of_families([point for point in here if point["label"] == label])
+            paper, fits = by[OURS[0]], [name for name in names if by[name]["status"] == "ok"]
+            for n, name in enumerate(names):
+                point = by[name]
+                row = [f"{point['model']}, {SHORT[point['hardware']]}", label, name, step_of(point)]
+                if name in fits:
+                    axis.bar(i + (n - 2.5) * 0.14, point["step_ms"], 0.13, color=COLOURS[name.removesuffix(", padded")],
+                             hatch="//" if name.endswith(", padded") else None, label=name if i == 0 else None)
+                    row += [number(point["all_to_all_ms"]), number(point["exposed_ms"])]
+                    if OURS[0] in fits and name not in OURS:
+                        row += [number(point["step_ms"] / paper["step_ms"], 2),
+                                f"{100 * (1 - paper['exposed_ms'] / point['exposed_ms']):.0f}%"]
+                rows.append(row + [""] * (8 - len(row)) + [point["network"]])
+        axis.set_xticks(range(len(labels)), [label.replace(", ", "\n") for label in labels], fontsize=7)
+        axis.set_ylabel("ms a step")
+        axis.set_title(f"{here[0]['model']}, {SHORT[here[0]['hardware']]} ({networks(here)})", fontsize=9)
+    axes.flat[0].legend(fontsize=6)
+    figure.suptitle(f"{title}: {networks(points)}", fontsize=11)
+    save(figure, path)
+    return markdown(["model, cluster", "routing", "schedule", "step, ms", "all-to-all, ms", "exposed, ms",
+                     "step / that of forward parts", "exposed cut by forward parts", "network"], rows)
 
 
 # Figure 15 and the scale
@@ -319,11 +412,11 @@ def planning(points, path, title):
     axis.set_xscale("log", base=2)
     axis.set_ylim(0)
     axis.set_xlabel("GPUs planned for")
-    axis.set_ylabel("planning, s (measured)")
+    axis.set_ylabel("planning, s of processor time (measured)")
     axis.legend(fontsize=7)
     axis.set_title(f"{title}, measured on {points[0]['place']}", fontsize=9)
     save(figure, path)
-    return markdown(["model, cluster", "GPUs", "planning, s (measured)", "k", "on"], rows)
+    return markdown(["model, cluster", "GPUs", "planning, s of processor time (measured)", "k", "on"], rows)
 
 
 def scale(points, path, title):
@@ -341,11 +434,10 @@ def scale(points, path, title):
         fastest = min((p for p in by.values() if p["status"] == "ok"), key=lambda p: p["step_ms"], default=None)
         for name in names:
             p = by[name]
-            fits = p["status"] == "ok"
-            rows.append([ranks[0], name, number(p.get("step_ms"), 2) if fits else "out of memory",
+            rows.append([ranks[0], name, step_of(p, 2),
                          number(p.get("compute_ms"), 2), number(p.get("all_to_all_ms"), 2), number(p.get("exposed_ms"), 2), p["k"],
                          p["runs"], "*" if p is fastest else "", number(p["planning_ms"] / 1e3, 2), p["network"]])
-    for axis, what in ((left, "ms a step (simulated)"), (right, "planning, s (measured)")):
+    for axis, what in ((left, "ms a step (simulated)"), (right, "planning, s of processor time (measured)")):
         axis.set_xscale("log", base=2)
         axis.set_ylim(0)
         axis.set_xlabel("ranks")
@@ -354,7 +446,7 @@ def scale(points, path, title):
     figure.suptitle(f"{title}: steps simulated, planning measured on {points[0]['place']}", fontsize=10)
     save(figure, path)
     return markdown(["ranks", "schedule", "step, ms", "computation", "all-to-all", "exposed", "k", "runs", "fastest",
-                     "planning, s (measured)", "network"], rows)
+                     "planning, s of processor time (measured)", "network"], rows)
 
 
 # The paper's claims
@@ -364,10 +456,13 @@ def summary(values):
 
 
 def claims(found):
-    rows = []
+    rows, others = [], []
 
     def add(what, paper, forward, ours, network):
         rows.append([what, paper, forward, ours, network])
+
+    def add_other(what, paper, here, network):
+        others.append([what, paper, here, network])
 
     for name, gate, paper in (("fig11", "Switch", {"p3dn-v100": "1.30 / 1.22", "p4de-a100": "1.21 / 1.17"}),
                               ("fig12", "batch-prioritized", {"p3dn-v100": "1.24 / 1.21", "p4de-a100": "1.24 / 1.17"})):
@@ -394,23 +489,25 @@ def claims(found):
                     *(f"{max(cuts[name]):.0f}% (least {min(cuts[name]):.0f}%)" for name in OURS), "simulated")
     if "fig02" in found:
         ratios = [p["all_to_all_ms"] / p["experts_ms"] for p in found["fig02"] if p["policy"] == "DeepSpeed" and p["status"] == "ok"]
-        add("all-to-all time over experts' time, up to; V100 (Fig. 2)", "3.36", "", f"{max(ratios):.2f}", "simulated")
+        add_other("all-to-all time over experts' time, up to; V100 (Fig. 2)", "3.36", f"{max(ratios):.2f}", "simulated")
     if "fig14" in found:
-        for network, values in sorted(errors(found["fig14"]).items()):
-            add("mean error of predicted steps (Fig. 14)", "3.83%", "",
-                f"{100 * statistics.mean(values):.1f}%, worst {100 * max(values):.1f}%, {len(values)} runs", network)
+        for kind, values in errors(found["fig14"]).items():
+            add_other("error of predicted steps (Fig. 14)", "3.83% in the mean",
+                      f"{100 * statistics.mean(values):.1f}% in the mean, {100 * max(values):.1f}% at worst, {len(values)} runs", kind)
     if "fig15" in found:
         seconds = [p["planning_ms"] / 1e3 for p in found["fig15"]]
-        add("planning time, longest (Fig. 15)", "most below 20 min", "", f"{max(seconds):.1f} s", f"measured, {found['fig15'][0]['place']}")
+        add_other("planning time, longest (Fig. 15)", "most below 20 min", f"{max(seconds):.1f} s of processor time",
+                  f"measured, {found['fig15'][0]['place']}")
     chosen = {ours: [p["k"] for name in ("fig11", "fig12") for p in found.get(name, []) if p["policy"] == ours and p["status"] == "ok"]
               for ours in OURS}
     if all(chosen.values()):
         add("most parts that Lancet chooses", "4", *(str(max(ks)) for ks in chosen.values()), "simulated")
-    return markdown(["claim", "paper", "here, forward parts only as the paper", "here, both passes in parts", "here is"], rows)
+    return [*markdown(["claim about Lancet", "paper", "here, forward parts only as the paper", "here, both passes in parts",
+                       "here is"], rows), "", *markdown(["other claim", "paper", "here", "here is"], others)]
 
 
 MAKERS = {"fig02": breakdown, "fig06": partition_range, "fig11": iteration, "fig12": iteration, "fig13": decomposition,
-          "fig14": accuracy, "fig15": planning, "fig16": ablation, "scale": scale}
+          "fig14": accuracy, "fig15": planning, "fig16": ablation, "padding": padding, "scale": scale}
 
 
 def main():
@@ -422,6 +519,8 @@ def main():
     found = {}
     for name in EXPERIMENTS:
         folder = (options.points or options.out / "points") / name
+        if name == "fig14" and not (folder / "points.jsonl").is_file():
+            folder = ROOT / "docs/results/points/fig14"  # runs that were made
         there = (folder / "points.jsonl").is_file()
         if not there and (name != "fig14" or not earlier_runs()):
             print(f"{name}: no points", file=sys.stderr)
