@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "fields.h"
+#include "lancet/base/shown.h"
 
 namespace lancet::config {
 namespace {
@@ -19,14 +20,7 @@ using nlohmann::json;
 // Far deeper than any field; copying and printing a json value recurse, so that depth must not come from the text.
 constexpr int most_depth = 100;
 
-// Cut to a length that leaves an error on one line.
-std::string cut(std::string text) {
-  if (text.size() > 60) text = text.substr(0, 57) + "...";
-  return text;
-}
-
-// A value as a person would write it.
-std::string shown(const json& value) { return cut(value.dump(-1, ' ', false, json::error_handler_t::replace)); }
+constexpr std::size_t most_shown = 60;  // characters of a key or an assignment in an error
 
 std::size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<std::size_t> row(b.size() + 1);
@@ -84,8 +78,8 @@ std::string nearest(std::string_view path) {
 }
 
 Error unknown_key(std::string_view origin, std::string_view path) {
-  return config_error(fmt::format("{}: unknown key '{}'; the nearest known key is '{}'", origin, cut(std::string(path)),
-                                  nearest(path)));
+  return config_error(
+      fmt::format("{}: unknown key '{}'; the nearest known key is '{}'", origin, cut(path, most_shown), nearest(path)));
 }
 
 // "expected <what>, found <value>" of one field. where: "c.json: train.lr", "--set train.lr".
@@ -221,7 +215,7 @@ Result<json> read_syntax(std::string_view text, std::string_view origin) {
   try {
     json root = json::parse(text, std::ref(watch), true, /*ignore_comments=*/true);
     if (!watch.found().empty())
-      return config_error(fmt::format("{}: key '{}' stands twice", origin, cut(watch.found())));
+      return config_error(fmt::format("{}: key '{}' stands twice", origin, cut(watch.found(), most_shown)));
     if (!root.is_object())
       return config_error(fmt::format("{}: expected a JSON object {{...}}, found {}", origin, shown(root)));
     return root;
@@ -242,7 +236,7 @@ Result<json> read_syntax(std::string_view text, std::string_view origin) {
 Status apply(json& root, const std::string& assignment) {
   const auto equals = assignment.find('=');
   const std::string path = assignment.substr(0, equals);
-  const std::string origin = "--set " + cut(assignment);
+  const std::string origin = "--set " + cut(assignment, most_shown);
   if (equals == assignment.npos || path.empty())
     return config_error(fmt::format("{}: expected key=value, as in --set train.lr=1e-4", origin));
   if (!find_field(path)) {

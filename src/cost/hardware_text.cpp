@@ -8,6 +8,7 @@
 
 #include "lancet/base/atomic_file.h"
 #include "lancet/base/hash.h"
+#include "lancet/base/shown.h"
 #include "lancet/cost/hardware.h"
 
 namespace lancet::cost {
@@ -66,10 +67,6 @@ constexpr Curve curves[] = {
 };
 constexpr const char* sections[] = {"device", "node", "network", "overlap"};
 
-std::string shown(const json& value) {
-  return value.is_primitive() ? value.dump(-1, ' ', true, json::error_handler_t::replace) : value.type_name();
-}
-
 class Parser {
  public:
   explicit Parser(std::string_view origin) : origin_(origin) {}
@@ -101,8 +98,8 @@ class Parser {
     if (!value.is_object()) return fail(where.empty() ? "the file" : where, "an object", value.type_name());
     for (const auto& [name, _] : value.items())
       if (std::find(names.begin(), names.end(), name) == names.end())
-        return fail(where.empty() ? name : where + "." + name, fmt::format("one of {}", fmt::join(names, ", ")),
-                    "this field");
+        return fail((where.empty() ? "" : where + ".") + cut(name, 60),
+                    fmt::format("one of {}", fmt::join(names, ", ")), "this field");
     return {};
   }
 
@@ -158,8 +155,7 @@ class Parser {
       const Efficiency e = pair ? Efficiency{point[0].get<double>(), point[1].get<double>()} : Efficiency{};
       const double before = into.empty() ? 0 : into.back().n;
       if (!pair || !(e.n > before && e.n <= most && e.share >= least_share && e.share <= 1))
-        return fail(where + ".points", "[n, share] with rising n and a share of the peak in [0.001, 1]",
-                    point.dump(-1, ' ', true, json::error_handler_t::replace));
+        return fail(where + ".points", "[n, share] with rising n and a share of the peak in [0.001, 1]", shown(point));
       into.push_back(e);
     }
     return {};

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "lancet/base/shown.h"
 #include "lancet/cost/profile.h"
 
 namespace lancet::cost {
@@ -47,7 +48,7 @@ class Reader {
       if (!value.contains(name)) return fail(where, fmt::format("the field {}", name), "none"), false;
     for (const auto& [name, _] : value.items())
       if (std::find(names.begin(), names.end(), name) == names.end())
-        return fail(where + "." + name, "no such field", "it"), false;
+        return fail(where + "." + cut(name, 60), "no such field", "it"), false;
     return true;
   }
   bool list(const json& value, const std::string& where) {
@@ -73,9 +74,6 @@ class Reader {
   }
 
  private:
-  static std::string shown(const json& value) {
-    return value.is_primitive() ? value.dump(-1, ' ', true, json::error_handler_t::replace) : value.type_name();
-  }
   const std::string origin_;
   std::optional<Error> error_;
 };
@@ -129,7 +127,7 @@ class ProfileParser {
     ProfileFile::DeviceRecord record{read_device(value, where), {}};
     if (!value["ops"].is_object()) return in_.fail(where + ".ops", "an object", value["ops"].type_name());
     for (const auto& [key, time] : value["ops"].items()) {
-      const std::string at = fmt::format("{}.ops[\"{}\"]", where, key);
+      const std::string at = fmt::format("{}.ops[\"{}\"]", where, cut(key, 200));
       if (!in_.object(time, at, {"ms", "samples", "spread"})) return;
       record.ops[key] = {in_.number(time, "ms", at, 0), in_.count(time, "samples", at),
                          in_.number(time, "spread", at, 0)};

@@ -8,6 +8,7 @@
 #include "byte_letters.h"
 #include "lancet/base/atomic_file.h"
 #include "lancet/base/log.h"
+#include "lancet/base/shown.h"
 #include "lancet/data/tokenizer.h"
 #include "tokenizer_tables.h"
 
@@ -33,19 +34,18 @@ Result<std::vector<std::string>> read_vocabulary(const fs::path& path) {
   std::vector<std::string> tokens(json.size());
   for (const auto& [letters, id] : json.items()) {
     if (!id.is_number_integer() || id < 0 || id >= tokens.size()) {
-      const std::string found =
-          id.is_primitive() ? id.dump() : std::string(id.type_name());  // no recursion into a deep file
-      return data_error(fmt::format("{}: expected the ids 0..{}, found {} for token \"{}\"", path.string(),
-                                    tokens.size() - 1, found, letters));
+      return data_error(fmt::format("{}: expected the ids 0..{}, found {} for token {}", path.string(),
+                                    tokens.size() - 1, shown(id), shown(letters)));
     }
     std::string& token = tokens[id.get<std::size_t>()];
     if (!token.empty()) {
-      return data_error(
-          fmt::format("{}: expected each id once, found {} again for token \"{}\"", path.string(), id.dump(), letters));
+      return data_error(fmt::format("{}: expected each id once, found {} again for token {}", path.string(), id.dump(),
+                                    shown(letters)));
     }
     auto bytes = from_letters(letters);
     if (!bytes || bytes->empty()) {
-      return data_error(fmt::format("{}: expected GPT-2's byte letters, found token \"{}\"", path.string(), letters));
+      return data_error(
+          fmt::format("{}: expected GPT-2's byte letters, found token {}", path.string(), shown(letters)));
     }
     token = std::move(*bytes);
   }
@@ -72,12 +72,13 @@ Result<std::vector<Merge>> read_merges(const fs::path& path, const std::vector<s
     if (line.empty() || (number == 1 && line.starts_with("#version"))) continue;
     const std::size_t space = line.find(' ');
     if (space == std::string_view::npos || line.find(' ', space + 1) != std::string_view::npos) {
-      return data_error(fmt::format("{}: expected two tokens, found \"{}\" on line {}", path.string(), line, number));
+      return data_error(
+          fmt::format("{}: expected two tokens, found {} on line {}", path.string(), shown(line), number));
     }
     const Merge merge{id_of(line.substr(0, space)), id_of(line.substr(space + 1))};
     if (merge.left < 0 || merge.right < 0) {
-      return data_error(
-          fmt::format("{}: expected tokens of the vocabulary, found \"{}\" on line {}", path.string(), line, number));
+      return data_error(fmt::format("{}: expected tokens of the vocabulary, found {} on line {}", path.string(),
+                                    shown(line), number));
     }
     merges.push_back(merge);
   }

@@ -8,6 +8,7 @@
 
 #include "lancet/base/atomic_file.h"
 #include "lancet/base/hash.h"
+#include "lancet/base/shown.h"
 #include "lancet/cost/hardware.h"
 #include "machine.h"
 
@@ -18,11 +19,6 @@ using nlohmann::json;
 using Names = std::vector<std::string>;
 
 constexpr std::size_t most_points = 100'000;
-
-std::string shown(const json& value) {
-  const std::string text = value.dump(-1, ' ', true, json::error_handler_t::replace);
-  return text.size() <= 60 ? text : text.substr(0, 57) + "...";
-}
 
 // A JSON file of one object, with comments.
 class File {
@@ -46,7 +42,7 @@ class File {
     if (!value.is_object()) return fail(where, "an object", shown(value));
     for (const auto& [name, _] : value.items())
       if (std::find(known.begin(), known.end(), name) == known.end())
-        return fail(where, fmt::format("the fields {}", fmt::join(known, ", ")), fmt::format("'{}'", name));
+        return fail(where, fmt::format("the fields {}", fmt::join(known, ", ")), shown(name));
     return {};
   }
   Result<std::string> text(const json& value, const char* key, const std::string& where,
@@ -195,7 +191,7 @@ class Reader {
       Names names;
       for (const auto& [there, _] : root[kind].items()) names.push_back(there);
       return file_.fail(fmt::format("{}.{}", where, kind), fmt::format("some of {}", fmt::join(names, ", ")),
-                        fmt::format("'{}'", name));
+                        shown(name));
     }
     LANCET_TRY(settings_.object(root[kind][name], fmt::format("{}.{}", kind, name), known));
     return &root[kind][name];

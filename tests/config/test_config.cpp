@@ -1,9 +1,11 @@
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
 
+#include "lancet/base/shown.h"
 #include "lancet/config/config.h"
 
 using namespace lancet;
@@ -164,6 +166,20 @@ TEST_CASE("a wrong type or value says what was expected and found") {
   CHECK(fault("[1, 2]") == "c.json: expected a JSON object {...}, found [1,2]");
   CHECK(fault(R"({"model": {"num_local_experts": 4, "experts_per_rank": 2}})").find("found both") != std::string::npos);
   CHECK(fault("{\"data\": {\"synthetic\": \"" + std::string(500, 'x') + "\"}}").size() < 200);
+}
+
+TEST_CASE("values and texts of files are shown on one line, in full where they are short") {
+  using nlohmann::json;
+  CHECK(shown(json::parse(R"({"a": [1, -2.5, null], "b\n": "c\nd", "e": {}})")) ==
+        R"({"a":[1,-2.5,null],"b\n":"c\nd","e":{}})");
+  CHECK(shown(json("x")) == "\"x\"");
+  CHECK(shown(json(std::string(70, 'x'))) == "\"" + std::string(59, 'x') + "...");
+  CHECK(shown(json(std::string(58, 'x') + "\u20ac")) == "\"" + std::string(58, 'x') + "...");  // characters stay whole
+  CHECK(shown(json(std::vector<int>(1'000'000))).size() == 63);
+  std::string deep(1'000'000, '[');
+  CHECK(shown(json::parse(deep + std::string(deep.size(), ']'))) == std::string(60, '[') + "...");
+  CHECK(shown("a\nb\x7f") == "'a?b?'");
+  CHECK(shown(std::string(100, 'y')) == "'" + std::string(80, 'y') + "...'");
 }
 
 TEST_CASE("a syntax error names line and column") {

@@ -240,7 +240,7 @@ TEST_CASE("Broken tokenizer files are refused with their place") {
   CHECK_THAT(with_vocab(nlohmann::json::array()), contains("found array"));
   auto json = good;
   json["!"] = 600;
-  CHECK_THAT(with_vocab(json), contains("expected the ids 0..599, found 600 for token \"!\""));
+  CHECK_THAT(with_vocab(json), contains("expected the ids 0..599, found 600 for token '!'"));
   json["!"] = 1;
   CHECK_THAT(with_vocab(json), contains("found 1 again"));
   json["!"] = -1;
@@ -250,7 +250,7 @@ TEST_CASE("Broken tokenizer files are refused with their place") {
   json = good;
   json.erase("!");
   json["中"] = 0;
-  CHECK_THAT(with_vocab(json), contains("byte letters, found token \"中\""));
+  CHECK_THAT(with_vocab(json), contains("byte letters, found token '中'"));
   json = good;
   json.erase("!");
   json["!!!!!"] = 0;
@@ -261,9 +261,9 @@ TEST_CASE("Broken tokenizer files are refused with their place") {
     spit(folder / "merges.txt", text);
     return error_of(Tokenizer::load(folder.path()));
   };
-  CHECK_THAT(with_merges(merges + "a b c\n"), contains("expected two tokens, found \"a b c\" on line 345"));
-  CHECK_THAT(with_merges(merges + "a\n"), contains("expected two tokens, found \"a\" on line 345"));
-  CHECK_THAT(with_merges(merges + "qqqq b\n"), contains("tokens of the vocabulary, found \"qqqq b\" on line 345"));
+  CHECK_THAT(with_merges(merges + "a b c\n"), contains("expected two tokens, found 'a b c' on line 345"));
+  CHECK_THAT(with_merges(merges + "a\n"), contains("expected two tokens, found 'a' on line 345"));
+  CHECK_THAT(with_merges(merges + "qqqq b\n"), contains("tokens of the vocabulary, found 'qqqq b' on line 345"));
   CHECK_THAT(with_merges(merges + "! \"\n"), contains("merge 343") && contains("found none"));
   const std::size_t first = merges.find('\n') + 1;
   CHECK_THAT(with_merges(merges + merges.substr(first, merges.find('\n', first) + 1 - first)),

@@ -162,6 +162,9 @@ TEST_CASE("an experiment says what is wrong with it, and where") {
             .find("the experiment: expected the fields title, settings, ") != std::string::npos);
   CHECK(files.refused("{").find("syntax error") != std::string::npos);
   CHECK(files.refused("[]").find("expected an object") != std::string::npos);
+  const std::string deep(100'000, '[');
+  CHECK(files.refused(deep + std::string(deep.size(), ']')).find("expected an object, found [[[[") !=
+        std::string::npos);
 }
 
 TEST_CASE("an interrupted sweep goes on from where it was") {
