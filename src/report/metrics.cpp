@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <fstream>
 #include <limits>
@@ -34,6 +35,7 @@ class Reader {
     const auto counts = record.find("layer_expert_tokens");
     if (counts != record.end() && !read_load(*counts, load))
       return "expected \"layer_expert_tokens\" to hold, for each layer, the tokens of each expert, as in earlier lines";
+    if (adds_to_last(record, *step)) return add_held_out(values);
     go_back(step->get<std::int64_t>());
     metrics_.steps.push_back(step->get<std::int64_t>());
     for (std::size_t i = 0; i < values.size(); ++i) metrics_.series[i].push_back(values[i]);
@@ -44,8 +46,23 @@ class Reader {
   Metrics take() { return std::move(metrics_); }
   bool empty() const { return metrics_.steps.empty(); }
   void cut_short() { metrics_.cut_short = true; }
+  void leave_out(std::int64_t line, const std::string& wrong) {
+    if (metrics_.broken.count++ == 0) metrics_.broken.first = fmt::format("line {}: {}", line, wrong);
+  }
+  const Metrics::Broken& broken() const { return metrics_.broken; }
 
  private:
+  bool adds_to_last(const json& record, std::int64_t step) const {
+    return record.contains("held_out_loss") && !record.contains("loss") && !metrics_.steps.empty() &&
+           metrics_.steps.back() == step;
+  }
+  std::string add_held_out(const std::array<double, series_keys.size()>& values) {
+    const auto at =
+        std::size_t(std::find(series_keys.begin(), series_keys.end(), "held_out_loss") - series_keys.begin());
+    metrics_.series[at].back() = values[at];
+    return {};
+  }
+
   bool read_load(const json& layers, std::vector<float>& load) {
     if (!layers.is_array()) return false;
     std::vector<std::size_t> experts;
@@ -117,12 +134,16 @@ Result<Metrics> read_metrics(const std::filesystem::path& path) {
     const bool ended = !in.eof();  // a line that a run is writing, or that a full disk cut, has no end yet
     const std::string wrong = reader.add(line);
     if (wrong.empty()) continue;
-    if (ended) return data_error(fmt::format("{}:{}: {}", path.string(), number, wrong));
-    reader.cut_short();
+    if (ended)
+      reader.leave_out(number, wrong);
+    else
+      reader.cut_short();
   }
   if (in.bad() || !in.eof())
     return data_error(fmt::format("{}: expected a run's records, found a file that cannot be read", path.string()));
-  if (reader.empty()) return data_error(fmt::format("{}: expected records of steps, found none", path.string()));
+  if (reader.empty())
+    return data_error(fmt::format("{}: expected records of steps, found none{}{}", path.string(),
+                                  reader.broken().count > 0 ? "; " : "", reader.broken().first));
   return reader.take();
 }
 

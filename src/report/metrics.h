@@ -3,6 +3,7 @@
 #include <array>
 #include <cstdint>
 #include <filesystem>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -31,6 +32,9 @@ inline constexpr std::array<std::string_view, 19> series_keys = {"loss",
                                                                  "router_entropy",
                                                                  "save_ms"};
 
+// Of these, those that every step has: a record without one is a step whose number was not finite.
+inline constexpr std::array<std::string_view, 2> steady_keys = {"loss", "grad_norm"};
+
 // A column of the heat maps: the load of neighbouring records together. load: tokens that chose each expert, layer
 // after layer.
 struct LoadColumn {
@@ -44,13 +48,18 @@ struct Metrics {
   std::vector<std::size_t> experts;                            // of each MoE layer
   std::vector<LoadColumn> load;                                // rising, at most most_columns
   bool cut_short = false;                                      // the last line was half a record and is left out
+  struct Broken {
+    std::int64_t count = 0;  // lines that are left out besides
+    std::string first;       // "line 7: expected a JSON object, found none"
+  } broken;
 };
 
 // Cells of the heat maps of a run, over all layers: what a page can hold and a person see.
 inline constexpr std::size_t most_columns = 240, most_cells = 400'000;
 
-// A step that stands there again (a run that was resumed) replaces what stood from there on.
-// Data error: the file cannot be read, holds no record, or line n is none.
+// A step that stands there again (a run that was resumed) replaces what stood from there on; a record of nothing but
+// its held-out loss adds to it. Lines that are no records are left out. Data error: the file cannot be read, or holds
+// no record.
 Result<Metrics> read_metrics(const std::filesystem::path& path);
 
 }  // namespace lancet::report

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "lancet/base/log.h"
 #include "lancet/report/report.h"
 #include "report/assets.h"
 #include "report/config_text.h"
@@ -41,6 +42,8 @@ Result<Run> read_run(const fs::path& folder) {
   const fs::path plain = fs::absolute(folder, ignored).lexically_normal();
   run.name = (plain.has_filename() ? plain : plain.parent_path()).filename().string();
   LANCET_ASSIGN(run.metrics, read_metrics(folder / "metrics.jsonl"));
+  if (const Metrics::Broken& broken = run.metrics.broken; broken.count > 0)
+    log::warn("{}: {} broken line(s) left out; {}", (folder / "metrics.jsonl").string(), broken.count, broken.first);
   if (is_there(folder / "config.json")) {
     LANCET_ASSIGN(run.config, read_config(folder / "config.json"));
   }
@@ -93,13 +96,31 @@ std::string quoted(const std::vector<std::string>& texts) {
   return all + "]";
 }
 
+bool is_steady(std::string_view key) {
+  return std::find(steady_keys.begin(), steady_keys.end(), key) != steady_keys.end();
+}
+
+// How many records lack a number that every step has, and the first one's step.
+std::string not_finite_json(const Metrics& metrics) {
+  std::size_t count = 0;
+  std::int64_t first = 0;
+  for (std::size_t r = metrics.steps.size(); r-- > 0;)
+    for (std::size_t i = 0; i < series_keys.size(); ++i)
+      if (is_steady(series_keys[i]) && !std::isfinite(metrics.series[i][r])) {
+        ++count;
+        first = metrics.steps[r];
+        break;
+      }
+  return fmt::format(R"({{"count":{},"first":{}}})", count, first);
+}
+
 std::string series_json(const Metrics& metrics) {
   const std::size_t width = records_a_point(metrics.steps.size());
   std::string text = fmt::format(R"({{"width":{},"steps":{})", width, whole(thin(metrics.steps, width)));
   for (std::size_t i = 0; i < series_keys.size(); ++i) {
     const std::vector<double>& values = metrics.series[i];
     if (std::none_of(values.begin(), values.end(), [](double value) { return std::isfinite(value); })) continue;
-    const Points points = thin(values, width);
+    const Points points = thin(values, width, is_steady(series_keys[i]));
     text += fmt::format(R"(,"{}":{{"mean":{})", series_keys[i], numbers(points.mean));
     if (width > 1) text += fmt::format(R"(,"low":{},"high":{})", numbers(points.low), numbers(points.high));
     text += "}";
@@ -190,9 +211,11 @@ std::string config_json(const std::map<std::string, std::string>& config) {
 
 std::string run_json(const Run& run) {
   return fmt::format(
-      R"({{"name":{},"cut_short":{},"means":{},"series":{},"load":{},"config":{},"plan":{},"timeline":{}}})",
-      quoted(run.name), run.metrics.cut_short, means_json(run.metrics), series_json(run.metrics),
-      load_json(run.metrics), config_json(run.config), run.plan ? plan_json(*run.plan) : "null",
+      R"({{"name":{},"cut_short":{},"broken":{{"count":{},"first":{}}},"not_finite":{},"means":{},"series":{},"load":{},)"
+      R"("config":{},"plan":{},"timeline":{}}})",
+      quoted(run.name), run.metrics.cut_short, run.metrics.broken.count, quoted(run.metrics.broken.first),
+      not_finite_json(run.metrics), means_json(run.metrics), series_json(run.metrics), load_json(run.metrics),
+      config_json(run.config), run.plan ? plan_json(*run.plan) : "null",
       run.timeline ? timeline_json(*run.timeline) : "null");
 }
 

@@ -39,7 +39,7 @@ setTimeout(() => {
     drawn: [...document.querySelectorAll(".uplot canvas")].map(colored), maps: [...document.querySelectorAll("#load canvas")].map(part),
     timelines: [...document.querySelectorAll("#timelines canvas")].map(part), images: document.querySelectorAll("img").length, tables: document.querySelectorAll("table").length,
     titles: [...document.querySelectorAll("#training h3, #speed h3, #experts .charts h3")].map((h) => h.textContent),
-    summary: document.querySelector("#summary table").innerText, config: document.querySelector("#config").innerText,
+    summary: document.querySelector("#summary table").innerText, notes: document.querySelector("#summary .notes").innerText, config: document.querySelector("#config").innerText,
     labels: [...document.querySelectorAll(".u-legend .u-label")].map((label) => label.textContent),
     wider: document.documentElement.scrollWidth - document.documentElement.clientWidth,
   });
@@ -62,6 +62,10 @@ def write_run(folder, name, steps, experts, layers=2, seed=0, trace=True):
                           allreduce_ms=20, exposed_ms=12 + wave, hidden_pct=75 + 5 * wave, predicted_ms=195, load_max_over_mean=1.6,
                           drop_pct=0.5, dead_experts=int(step > steps // 2), router_entropy=1.2 + 0.1 * wave, layer_expert_tokens=tokens)
             out.write(json.dumps(record) + "\n")
+            if step % 50 == 0:
+                out.write(json.dumps(dict(step=step, held_out_loss=loss + 0.2)) + "\n")
+            if step == steps // 2:
+                out.write(EVIL + "\n")
         out.write('{"step": 99')  # as a run that is writing leaves it
     config = {"train": {"lr": 1e-3 * (1 + seed), "steps": steps}, "log": {"run_dir": EVIL}, EVIL: 1}
     (run / "config.json").write_text(json.dumps(config))
@@ -172,6 +176,8 @@ def main():
         expect(seen["lines"] == 15, f"15 line charts, the arena's included, found {seen['lines']}")
         expect(seen["own"] == 3, f"2 heat maps and a timeline, found {seen['own']}")
         expect("lancet" in seen["summary"] and "195 (" in seen["summary"], f"the summary: {seen['summary']}")
+        expect("line 205: expected a JSON object" in seen["notes"] and "first at step 7" in seen["notes"], f"notes: {seen['notes']}")
+        expect("held-out loss" in seen["labels"], f"the held-out loss has a line, found {set(seen['labels'])}")
         expect("cut short" not in seen["summary"] and EVIL in seen["config"], "the config shows its text as it is")
 
         seen = check(chromium, arguments.lancet, folder, "two", [one, two], arguments.keep)

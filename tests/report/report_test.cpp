@@ -106,27 +106,70 @@ TEST_CASE("a last line that is cut short is left out, a whole one without an end
   CHECK_FALSE(metrics->cut_short);
 }
 
-TEST_CASE("a broken line is named") {
+TEST_CASE("a broken line is left out and named; the page is made of the rest") {
   const TemporaryFolder folder;
   struct Case {
     std::string line, said;
   };
   const auto given = GENERATE(values<Case>(
-      {{"{\"step\": 2, \"loss\"", "metrics.jsonl:2: expected a JSON object"},
-       {"", "metrics.jsonl:2: expected a JSON object"},
-       {"[1, 2]", "metrics.jsonl:2: expected a JSON object"},
-       {std::string(200'000, '['), "metrics.jsonl:2: expected a JSON object"},
-       {"{\"loss\": 3}", "metrics.jsonl:2: expected \"step\""},
-       {"{\"step\": 0}", "metrics.jsonl:2: expected \"step\""},
-       {"{\"step\": 1.5}", "metrics.jsonl:2: expected \"step\""},
-       {"{\"step\": 18446744073709551615}", "metrics.jsonl:2: expected \"step\""},
-       {"{\"step\": 2, \"loss\": \"low\"}", "metrics.jsonl:2: expected \"loss\" to be a number or null"},
-       {"{\"step\": 2, \"layer_expert_tokens\": [[1], 2]}", "metrics.jsonl:2: expected \"layer_expert_tokens\""},
-       {"{\"step\": 2, \"layer_expert_tokens\": [[1, -2]]}", "metrics.jsonl:2: expected \"layer_expert_tokens\""},
-       {"{\"step\": 2, \"layer_expert_tokens\": [[1, 2, 3]]}", "metrics.jsonl:2: expected \"layer_expert_tokens\""}}));
-  const auto path = folder.write(
-      "metrics.jsonl", record(1, 4, R"(, "layer_expert_tokens": [[1, 2]])") + given.line + "\n" + record(3, 2));
-  check_refused(read_metrics(path), given.said);
+      {{"{\"step\": 2, \"loss\"", "line 2: expected a JSON object"},
+       {"", "line 2: expected a JSON object"},
+       {"[1, 2]", "line 2: expected a JSON object"},
+       {std::string(200'000, '['), "line 2: expected a JSON object"},
+       {"{\"loss\": 3}", "line 2: expected \"step\""},
+       {"{\"step\": 0}", "line 2: expected \"step\""},
+       {"{\"step\": 1.5}", "line 2: expected \"step\""},
+       {"{\"step\": 18446744073709551615}", "line 2: expected \"step\""},
+       {"{\"step\": 2, \"loss\": \"low\"}", "line 2: expected \"loss\" to be a number or null"},
+       {"{\"step\": 2, \"layer_expert_tokens\": [[1], 2]}", "line 2: expected \"layer_expert_tokens\""},
+       {"{\"step\": 2, \"layer_expert_tokens\": [[1, -2]]}", "line 2: expected \"layer_expert_tokens\""},
+       {"{\"step\": 2, \"layer_expert_tokens\": [[1, 2, 3]]}", "line 2: expected \"layer_expert_tokens\""}}));
+  const auto path = folder.write("metrics.jsonl", record(1, 4, R"(, "layer_expert_tokens": [[1, 2]])") + given.line +
+                                                      "\n" + given.line + "\n" + record(3, 2));
+  const auto metrics = read_metrics(path);
+  REQUIRE(metrics.ok());
+  CHECK(metrics->steps == std::vector<std::int64_t>{1, 3});
+  CHECK(metrics->series[0] == std::vector<double>{4, 2});
+  CHECK(metrics->broken.count == 2);
+  CHECK(metrics->broken.first.starts_with(given.said));
+  CHECK_FALSE(metrics->cut_short);
+  const json run = data_of(page_of(folder).value())["runs"][0];
+  CHECK(run["broken"]["count"] == 2);
+  CHECK(run["broken"]["first"] == metrics->broken.first);
+  check_refused(read_metrics(folder.write("metrics.jsonl", "no record\n")), "found none; line 1: expected");
+}
+
+TEST_CASE("a number that is not finite is a gap in its line, however many records make a point") {
+  const TemporaryFolder folder;
+  const int steps = GENERATE(10, 10'000);
+  std::string text;
+  for (int step = 1; step <= steps; ++step)
+    text += step == 7 ? "{\"step\": 7, \"loss\": null, \"grad_norm\": null, \"save_ms\": 1}\n"
+                      : record(step, 1.0 / step, R"(, "grad_norm": 1)");
+  folder.write("metrics.jsonl", text);
+  const json run = data_of(page_of(folder).value())["runs"][0];
+  CHECK(run["not_finite"]["count"] == 1);
+  CHECK(run["not_finite"]["first"] == 7);
+  const std::size_t width = run["series"]["width"], gap = 6 / width;
+  for (const char* key : {"loss", "grad_norm"}) {
+    const json& mean = run["series"][key]["mean"];
+    for (std::size_t i = 0; i < mean.size(); ++i) CHECK(mean[i].is_null() == (i == gap));
+  }
+  CHECK(run["series"]["save_ms"]["mean"][gap] == 1);  // steps without a save are no gaps
+}
+
+TEST_CASE("a held-out loss on a line of its own belongs to the step before it") {
+  const TemporaryFolder folder;
+  const auto metrics = read_metrics(
+      folder.write("metrics.jsonl", records(2) + R"({"step": 2, "held_out_loss": 0.75})" + "\n" + record(3, 0.25)));
+  REQUIRE(metrics.ok());
+  CHECK(metrics->steps == std::vector<std::int64_t>{1, 2, 3});
+  const auto at = std::find(series_keys.begin(), series_keys.end(), "held_out_loss") - series_keys.begin();
+  const std::vector<double>& held_out = metrics->series[std::size_t(at)];
+  CHECK(std::isnan(held_out[0]));
+  CHECK(held_out[1] == 0.75);
+  CHECK(std::isnan(held_out[2]));
+  CHECK(metrics->series[0] == std::vector<double>{1, 0.5, 0.25});
 }
 
 TEST_CASE("steps that a resumed run takes again replace the earlier ones") {

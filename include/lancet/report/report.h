@@ -10,8 +10,8 @@ namespace lancet::report {
 
 // runs: run folders, each with a metrics.jsonl; config.json, plan.ir and trace.json are shown where they are. Several
 // runs are overlaid and their configs compared. Text from the files is data in the page, never markup.
-// Data errors name the file, and the line of a record that is broken; the last line may be cut short and is then left
-// out, since a run may be writing it.
+// Lines of metrics.jsonl that are no records are left out, and the page and the log name the first; so is a last line that
+// is cut short, without a word in the log, since a run may be writing it. Data errors name the file.
 Result<std::string> page(std::span<const std::filesystem::path> runs);
 
 }  // namespace lancet::report

@@ -61,14 +61,27 @@ function exact(value) {
   return value !== null && Math.abs(value) >= 1000 && Math.abs(value) < 1e9 ? Math.round(value).toLocaleString("en") : brief(value);
 }
 
+// Where a value stands between gaps, so that no line passes through it. Joined tables hold undefined where only another
+// line has a point.
+function isolated(chart, series) {
+  const values = chart.data[series];
+  const missing = (at, step) => {
+    while (values[at] === undefined && at >= 0 && at < values.length) at += step;
+    return values[at] === undefined || values[at] === null;
+  };
+  const found = [];
+  for (let i = 0; i < values.length; ++i)
+    if (typeof values[i] === "number" && missing(i - 1, -1) && missing(i + 1, 1)) found.push(i);
+  return found.length ? found : null;
+}
+
 // lines: [{label, color, dash, x: [...], mean: [...], low, high}] over a common x. Returns the uPlot.
 function lineChart(parent, {lines, unit, xLabel, height = 230, sync = "steps"}) {
   const tables = [], series = [{label: xLabel, value: (u, v) => (v === null ? "–" : String(v))}], bands = [];
   for (const line of lines) {
     const columns = [line.x, line.mean];
-    const alone = line.mean.filter((value) => value !== null).length === 1;
     series.push({label: line.label, stroke: line.color, width: 1.6, dash: line.dash, value: (u, v) => brief(v),
-                 points: alone ? {show: true, size: 6, fill: line.color} : {show: false}});
+                 points: {show: false, size: 6, fill: line.color, filter: isolated}});
     if (line.low) {  // what the mean hides
       bands.push({series: [series.length, series.length + 1], fill: line.color + "2e"});
       for (const edge of [line.high, line.low]) {
@@ -114,6 +127,8 @@ function ownCanvas(parent, height, draw) {
   new ResizeObserver(redraw).observe(canvas);
   return {canvas, redraw};
 }
+
+function shortened(text, most) { return text.length > most ? text.slice(0, Math.max(most - 1, 0)) + "…" : text; }
 
 // "Nice" positions between low and high, about `count`.
 function ticks(low, high, count) {
@@ -187,104 +202,141 @@ function heatMap(parent, load, layer) {
   canvas.addEventListener("mouseleave", tip.hide);
 }
 
+// A step's lanes as rows of bars, to be moved and zoomed.
 // timeline: {names, kinds, rows: [{process, lane, events: start, length, name, kind, start, ...}]}, in microseconds.
-function timelineChart(parent, timeline) {
-  const left = 190, right = 12, top = 4, row = 24, gap = 10, bottom = 38;
-  const places = [];
-  let y = top, process = null, whole = 1;
-  for (const {process: name, events} of timeline.rows) {
-    if (process !== null && name !== process) y += gap;
-    process = name;
-    places.push(y);
-    y += row;
-    for (let i = 0; i < events.length; i += 4) whole = Math.max(whole, events[i] + events[i + 1]);
-  }
-  const height = y + bottom;
-  const view = {from: 0, to: whole};
-  const scale = (width) => (width - left - right) / (view.to - view.from);
-  const colorOf = (kind) => kindColors[timeline.kinds[kind]] || "#8a94a3";
+class TimelineChart {
+  static left = 190;
+  static right = 12;
+  static top = 4;
+  static row = 24;
+  static gap = 10;  // between processes
+  static bottom = 38;
 
-  function drawRow(context, width, at) {
-    const {events, lane, process: name} = timeline.rows[at], factor = scale(width);
+  constructor(parent, timeline) {
+    this.timeline = timeline;
+    this.whole = 1;
+    for (const {events} of timeline.rows)
+      for (let i = 0; i < events.length; i += 4) this.whole = Math.max(this.whole, events[i] + events[i + 1]);
+    this.view = {from: 0, to: this.whole};
+    this.placeRows();
+    Object.assign(this, ownCanvas(parent, this.height, (context, width) => this.draw(context, width)));
+    this.listen();
+  }
+
+  placeRows() {
+    const {top, row, gap, bottom} = TimelineChart;
+    this.places = [];
+    let y = top, before = null;
+    for (const {process} of this.timeline.rows) {
+      if (before !== null && process !== before) y += gap;
+      before = process;
+      this.places.push(y);
+      y += row;
+    }
+    this.height = y + bottom;
+  }
+
+  // Pixels a microsecond.
+  scale(width) { return (width - TimelineChart.left - TimelineChart.right) / (this.view.to - this.view.from); }
+  timeAt(event) {
+    const box = this.canvas.getBoundingClientRect();
+    return this.view.from + (event.clientX - box.left - TimelineChart.left) / this.scale(box.width);
+  }
+
+  draw(context, width) {
+    context.clearRect(0, 0, width, this.height);
+    context.textBaseline = "middle";
+    this.drawAxis(context, width);
+    this.timeline.rows.forEach((row, i) => {
+      this.drawLabel(context, row, this.places[i]);
+      this.drawBars(context, width, row.events, this.places[i]);
+    });
+  }
+
+  drawAxis(context, width) {
+    const {left, right, top, bottom} = TimelineChart, {from, to} = this.view;
+    context.textAlign = "center";
+    for (const ms of ticks(from / 1000, to / 1000, width / 110)) {
+      const at = left + (ms * 1000 - from) * this.scale(width);
+      context.strokeStyle = css("--line");
+      context.beginPath();
+      context.moveTo(at, top);
+      context.lineTo(at, this.height - bottom + 4);
+      context.stroke();
+      context.fillStyle = css("--soft");
+      context.fillText(String(ms), at, this.height - bottom + 12);
+    }
+    context.fillText("milliseconds from the start of the step", (left + width - right) / 2, this.height - 10);
+  }
+
+  drawLabel(context, {process, lane}, y) {
+    context.fillStyle = css("--soft");
+    context.textAlign = "right";
+    context.fillText(shortened(process + " · " + lane, 28), TimelineChart.left - 8, y + TimelineChart.row / 2);
+  }
+
+  drawBars(context, width, events, y) {
+    const {left, right, row} = TimelineChart, factor = this.scale(width);
     context.fillStyle = css("--grid");
-    context.fillRect(left, places[at] + 2, width - left - right, row - 4);
+    context.fillRect(left, y + 2, width - left - right, row - 4);
     let covered = -1;  // pixels that hold an event already: shorter ones there would not be seen
     for (let i = 0; i < events.length; i += 4) {
-      const begin = left + (events[i] - view.from) * factor, end = begin + events[i + 1] * factor;
+      const begin = left + (events[i] - this.view.from) * factor, end = begin + events[i + 1] * factor;
       if (end < left || begin > width - right || end - covered < 0.35) continue;
       const from = Math.max(begin, left), to = Math.min(Math.max(end, begin + 0.6), width - right);
-      context.fillStyle = colorOf(events[i + 3]);
-      context.fillRect(from, places[at] + 2, to - from, row - 4);
+      context.fillStyle = kindColors[this.timeline.kinds[events[i + 3]]] || "#8a94a3";
+      context.fillRect(from, y + 2, to - from, row - 4);
       covered = end;
       if (to - from < 48) continue;
       context.fillStyle = "#ffffff";
       context.textAlign = "left";
-      const text = timeline.names[events[i + 2]], fits = Math.floor((to - from - 8) / 6.4);
-      context.fillText(text.length > fits ? text.slice(0, fits - 1) + "…" : text, from + 4, places[at] + row / 2);
+      context.fillText(shortened(this.timeline.names[events[i + 2]], Math.floor((to - from - 8) / 6.4)), from + 4, y + row / 2);
     }
-    context.fillStyle = css("--soft");
-    context.textAlign = "right";
-    const label = name + " · " + lane;
-    context.fillText(label.length > 28 ? label.slice(0, 27) + "…" : label, left - 8, places[at] + row / 2);
   }
 
-  const {canvas, redraw} = ownCanvas(parent, height, (context, width) => {
-    context.clearRect(0, 0, width, height);
-    context.textBaseline = "middle";
-    context.textAlign = "center";
-    for (const ms of ticks(view.from / 1000, view.to / 1000, width / 110)) {
-      const at = left + (ms * 1000 - view.from) * scale(width);
-      context.strokeStyle = css("--line");
-      context.beginPath();
-      context.moveTo(at, top);
-      context.lineTo(at, height - bottom + 4);
-      context.stroke();
-      context.fillStyle = css("--soft");
-      context.fillText(String(ms), at, height - bottom + 12);
-    }
-    context.fillText("milliseconds from the start of the step", (left + width - right) / 2, height - 10);
-    for (let at = 0; at < timeline.rows.length; ++at) drawRow(context, width, at);
-  });
-  canvas.classList.add("drag");
-
-  function move(from, to) {
-    const length = Math.min(whole, Math.max(to - from, whole / 5000));
-    view.from = Math.max(0, Math.min(from, whole - length));
-    view.to = view.from + length;
-    redraw();
+  listen() {
+    const {canvas} = this;
+    let grabbed = null;
+    canvas.classList.add("drag");
+    canvas.addEventListener("wheel", (event) => {
+      if (!event.ctrlKey && !event.shiftKey) return;  // a plain wheel scrolls the page
+      event.preventDefault();
+      this.zoom((event.deltaY || event.deltaX) > 0 ? 1.25 : 0.8, this.timeAt(event));
+    }, {passive: false});
+    canvas.addEventListener("mousedown", (event) => { grabbed = {x: event.clientX, ...this.view}; });
+    addEventListener("mouseup", () => { grabbed = null; });
+    canvas.addEventListener("mousemove", (event) => {
+      if (!grabbed) return this.tell(event);
+      const by = (grabbed.x - event.clientX) / this.scale(canvas.clientWidth);
+      this.move(grabbed.from + by, grabbed.to + by);
+    });
+    canvas.addEventListener("mouseleave", tip.hide);
   }
-  const timeAt = (event) => {
-    const box = canvas.getBoundingClientRect();
-    return view.from + (event.clientX - box.left - left) / scale(box.width);
-  };
-  let grabbed = null;
-  canvas.addEventListener("wheel", (event) => {
-    if (!event.ctrlKey && !event.shiftKey) return;  // a plain wheel scrolls the page
-    event.preventDefault();
-    const at = timeAt(event), factor = (event.deltaY || event.deltaX) > 0 ? 1.25 : 0.8;
-    move(at - (at - view.from) * factor, at + (view.to - at) * factor);
-  }, {passive: false});
-  canvas.addEventListener("mousedown", (event) => { grabbed = {x: event.clientX, from: view.from, to: view.to}; });
-  addEventListener("mouseup", () => { grabbed = null; });
-  canvas.addEventListener("mousemove", (event) => {
-    if (grabbed) {
-      const by = (grabbed.x - event.clientX) / scale(canvas.clientWidth);
-      return move(grabbed.from + by, grabbed.to + by);
+
+  // What lies under the mouse.
+  tell(event) {
+    const {names, kinds, rows} = this.timeline, time = this.timeAt(event), slack = 1 / this.scale(this.canvas.clientWidth);
+    const y = event.clientY - this.canvas.getBoundingClientRect().top;
+    const at = this.places.findIndex((place) => y >= place && y < place + TimelineChart.row);
+    const events = at < 0 ? [] : rows[at].events;
+    for (let i = 0; i < events.length; i += 4) {
+      const [start, length, name, kind] = events.slice(i, i + 4);
+      if (time < start - slack || time > start + length + slack) continue;
+      return tip.show(event, names[name] + "\n" + kinds[kind] + ", " + (length / 1000).toFixed(3) + " ms from " +
+                                 (start / 1000).toFixed(3) + " ms");
     }
-    const y = event.clientY - canvas.getBoundingClientRect().top, time = timeAt(event);
-    const at = places.findIndex((place) => y >= place && y < place + row);
-    const slack = 1 / scale(canvas.clientWidth);
-    const events = at < 0 ? [] : timeline.rows[at].events;
-    for (let i = 0; i < events.length; i += 4)
-      if (time >= events[i] - slack && time <= events[i] + events[i + 1] + slack)
-        return tip.show(event, timeline.names[events[i + 2]] + "\n" + timeline.kinds[events[i + 3]] + ", " +
-                                   (events[i + 1] / 1000).toFixed(3) + " ms from " + (events[i] / 1000).toFixed(3) + " ms");
     tip.hide();
-  });
-  canvas.addEventListener("mouseleave", tip.hide);
-  const zoom = (factor) => {
-    const at = (view.from + view.to) / 2, half = (view.to - view.from) / 2 * factor;
-    move(at - half, at + half);
-  };
-  return {closer: () => zoom(0.5), wider: () => zoom(2), all: () => move(0, whole)};
+  }
+
+  move(from, to) {
+    const length = Math.min(this.whole, Math.max(to - from, this.whole / 5000));
+    this.view.from = Math.max(0, Math.min(from, this.whole - length));
+    this.view.to = this.view.from + length;
+    this.redraw();
+  }
+  // `still`: the time that stays where it is.
+  zoom(factor, still = (this.view.from + this.view.to) / 2) {
+    this.move(still - (still - this.view.from) * factor, still + (this.view.to - still) * factor);
+  }
+  all() { this.move(0, this.whole); }
 }

@@ -79,6 +79,10 @@ function drawSummary() {
     if (run.series.width > 1) notes.push(run.name + ": a point of a chart is the mean of " + run.series.width +
                                          " steps; the shade runs from the least to the most.");
     if (run.cut_short) notes.push(run.name + ": the last line of metrics.jsonl was cut short and is left out.");
+    if (run.broken.count) notes.push(run.name + ": " + run.broken.count + " broken line" + (run.broken.count > 1 ? "s" : "") +
+                                     " of metrics.jsonl left out; " + run.broken.first + ".");
+    if (run.not_finite.count) notes.push(run.name + ": loss or gradient norm is no number in " + run.not_finite.count +
+                                         " record(s), first at step " + run.not_finite.first + "; charts have gaps there.");
   }
   document.querySelector("#summary .notes").replaceChildren(...notes.map((note) => element("div", "", note)));
 }
@@ -195,8 +199,8 @@ function drawTimelines() {
     if (several) card.append(element("h3", "", run.name));
     card.append(legend(timeline.kinds.map((kind) => [kind, kindColors[kind] || "#8a94a3"])), buttons);
     place.append(card);
-    const chart = timelineChart(card, timeline);
-    for (const [name, action] of [["Closer", chart.closer], ["Wider", chart.wider], ["Whole step", chart.all]]) {
+    const chart = new TimelineChart(card, timeline);
+    for (const [name, action] of [["Closer", () => chart.zoom(0.5)], ["Wider", () => chart.zoom(2)], ["Whole step", () => chart.all()]]) {
       const button = element("button", "", name);
       button.type = "button";
       button.addEventListener("click", action);
