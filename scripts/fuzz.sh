@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Fuzzes the readers of files that users give (tests/fuzz), each for some seconds, in a folder of its own (build-fuzz/).
 #   scripts/fuzz.sh [SECONDS] [TARGET...]     60 seconds each where none are given; targets: config, plan, ...
-# Any crash, leak, undefined behaviour, or memory beyond what such a small file allows ends it with 1; the input that did it
+# Any crash, leak, undefined behaviour, or memory beyond what a file of that size allows (tests/fuzz/allocation_limit.h) ends it with 1; the input that did it
 # stays in build-fuzz/found/. Needs clang with its libFuzzer: apt-get install clang libclang-rt-14-dev
 set -euo pipefail
 BUILD_DIR="${FUZZ_BUILD_DIR:-}"
@@ -41,7 +41,7 @@ for name in "$@"; do
   mkdir -p "$corpus"
   seeds=("$corpus")
   [ -d "tests/fuzz/seeds/$name" ] && seeds+=("tests/fuzz/seeds/$name")
-  options=(-max_total_time="$seconds" -max_len=16384 -timeout=10 -malloc_limit_mb=64 -rss_limit_mb=1024 -verbosity=0
+  options=(-max_total_time="$seconds" -max_len=16384 -timeout=10 -rss_limit_mb=1024 -verbosity=0
     -print_final_stats=1 -artifact_prefix="$BUILD_DIR/found/$name-")
   [ -f "tests/fuzz/$name.dict" ] && options+=(-dict="tests/fuzz/$name.dict")
   say "$name, $seconds s"

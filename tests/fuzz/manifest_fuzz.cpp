@@ -1,19 +1,20 @@
 // Any text as a checkpoint's manifest: files of this folder alone, or one line that says why not.
 #include <cstdlib>
 
+#include "fuzz/allocation_limit.h"
+#include "fuzz/check_error.h"
 #include "lancet/checkpoint/manifest.h"
 
 using namespace lancet;
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::string_view text(reinterpret_cast<const char*>(data), size);
+  const test::AllocationLimit limit(size, 512);
   if (const auto whole = checkpoint::parse_manifest(text, "fuzz"); !whole.ok() && whole.error().code != ExitCode::data)
     abort();
   const auto manifest = checkpoint::parse_manifest_fields(text, "fuzz");  // no fuzzer guesses the checksum
   if (!manifest.ok()) {
-    const Error& error = manifest.error();
-    if (error.code != ExitCode::data || error.message.empty() || error.message.find('\n') != error.message.npos)
-      abort();
+    test::check_error(manifest.error(), ExitCode::data);
     return 0;
   }
   for (const checkpoint::ShardFile& file : manifest->files)

@@ -1,6 +1,8 @@
 // Any bytes as a run's records: columns of one length, or one line that says why not.
 #include <cstdlib>
 
+#include "fuzz/allocation_limit.h"
+#include "fuzz/check_error.h"
 #include "fuzz/memory_file.h"
 #include "report/metrics.h"
 
@@ -8,9 +10,10 @@ using namespace lancet;
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const test::MemoryFile file(data, size);
+  const test::AllocationLimit limit(size, 512);
   const auto metrics = report::read_metrics(file.path());
   if (!metrics.ok()) {
-    if (metrics.error().code != ExitCode::data || metrics.error().message.find('\n') != std::string::npos) abort();
+    test::check_error(metrics.error(), ExitCode::data);
     return 0;
   }
   for (const auto& values : metrics->series)

@@ -2,6 +2,7 @@
 // why not. A plan that is sound prints as text that reads as the same.
 #include <cstdlib>
 
+#include "fuzz/allocation_limit.h"
 #include "lancet/base/check.h"
 #include "lancet/ir/plan.h"
 #include "lancet/ops/catalogue.h"
@@ -10,6 +11,7 @@ using namespace lancet;
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::string_view text(reinterpret_cast<const char*>(data), size);
+  const test::AllocationLimit limit(size, 2048);
   const auto plan = ir::parse_plan(text);
   if (!plan.ok()) {
     if (plan.error().message.empty() || plan.error().message.find('\n') != std::string::npos) abort();

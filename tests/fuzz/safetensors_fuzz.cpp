@@ -3,16 +3,14 @@
 #include <cstring>
 #include <vector>
 
+#include "fuzz/allocation_limit.h"
+#include "fuzz/check_error.h"
 #include "fuzz/memory_file.h"
 #include "lancet/checkpoint/safetensors.h"
 
 using namespace lancet;
 
 namespace {
-
-void check_error(const Error& error) {
-  if (error.code != ExitCode::data || error.message.empty() || error.message.find('\n') != error.message.npos) abort();
-}
 
 void check_tensors(std::span<const checkpoint::TensorInfo> tensors, std::uint64_t data_bytes) {
   std::uint64_t end = 0;
@@ -27,6 +25,7 @@ void check_tensors(std::span<const checkpoint::TensorInfo> tensors, std::uint64_
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const test::MemoryFile bytes(data, size);
+  const test::AllocationLimit limit(size, 256);
   if (const auto file = checkpoint::SafetensorsFile::open(bytes.path()); file.ok()) {
     check_tensors(file->tensors(), file->size() - file->data_start());
     for (const checkpoint::TensorInfo& tensor : file->tensors()) {
@@ -34,7 +33,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       if (!file->read(tensor, 0, content).ok()) abort();
     }
   } else {
-    check_error(file.error());
+    test::check_error(file.error(), ExitCode::data);
   }
   // The header alone, with as much data as it asks for: lengths are rarely guessed.
   std::uint64_t data_bytes = 0;
@@ -44,6 +43,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (const auto header = checkpoint::parse_safetensors_header(text, data_bytes, "fuzz"); header.ok())
     check_tensors(header->tensors, data_bytes);
   else
-    check_error(header.error());
+    test::check_error(header.error(), ExitCode::data);
   return 0;
 }

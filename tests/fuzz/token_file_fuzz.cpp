@@ -5,6 +5,8 @@
 #include <cstring>
 #include <vector>
 
+#include "fuzz/allocation_limit.h"
+#include "fuzz/check_error.h"
 #include "fuzz/memory_file.h"
 #include "lancet/base/hash.h"
 #include "lancet/data/token_file.h"
@@ -19,9 +21,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     std::memcpy(bytes.data() + 56, &hash, sizeof hash);
   }
   const test::MemoryFile file(bytes.data(), bytes.size());
+  const test::AllocationLimit limit(size, 1);
   const auto tokens = data::TokenFile::open(file.path());
   if (!tokens.ok()) {
-    if (tokens.error().code != ExitCode::data || tokens.error().message.find('\n') != std::string::npos) abort();
+    test::check_error(tokens.error(), ExitCode::data);
     return 0;
   }
   if (tokens->size() * std::uint64_t(tokens->bytes_per_token()) > bytes.size()) abort();

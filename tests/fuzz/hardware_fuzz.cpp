@@ -1,0 +1,25 @@
+// Any text as a declared machine: one whose costs are numbers, or one line that says why not.
+#include <cmath>
+
+#include "fuzz/allocation_limit.h"
+#include "fuzz/check_error.h"
+#include "lancet/cost/hardware.h"
+
+using namespace lancet;
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const test::AllocationLimit limit(size, 256);
+  const auto hardware = cost::parse_hardware({reinterpret_cast<const char*>(data), size}, "fuzz");
+  if (!hardware.ok()) {
+    test::check_error(hardware.error(), ExitCode::config);
+    return 0;
+  }
+  for (const int ranks : {1, 2, 64}) {
+    const cost::Layout layout{ranks, hardware->nodes(ranks)};
+    for (const double bytes : {0.0, 1e3, 1e9})
+      if (!std::isfinite(cost::all_to_all_ms(*hardware, layout, bytes)) ||
+          !std::isfinite(cost::all_reduce_ms(*hardware, layout, bytes)))
+        abort();
+  }
+  return 0;
+}

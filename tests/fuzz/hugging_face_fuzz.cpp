@@ -1,0 +1,27 @@
+// Any text as config.json of a Hugging Face folder: a model's config that holds together, or one line that says why
+// not.
+#include "fuzz/allocation_limit.h"
+#include "fuzz/check_error.h"
+#include "fuzz/memory_file.h"
+#include "train/hugging_face/config.h"
+
+using namespace lancet;
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const test::MemoryFile file(data, size);
+  const test::AllocationLimit limit(size, 256);
+  const auto config = train::hugging_face::read_config(file.path());
+  if (!config.ok()) {
+    // Data: the file itself cannot be read.
+    test::check_error(config.error(), ExitCode::config);
+    return 0;
+  }
+  if (!config::check(*config, 1).ok()) abort();
+  const test::MemoryFile written = [&] {
+    const std::string text = train::hugging_face::config_text(config->model, {});
+    return test::MemoryFile(reinterpret_cast<const std::uint8_t*>(text.data()), text.size());
+  }();
+  const auto again = train::hugging_face::read_config(written.path());
+  if (!again.ok() || !(again->model == config->model)) abort();
+  return 0;
+}

@@ -1,0 +1,23 @@
+// Any text as a file of measured costs: what prints as text that reads as the same, or one line that says why not.
+#include "fuzz/allocation_limit.h"
+#include "fuzz/check_error.h"
+#include "lancet/cost/profile.h"
+
+using namespace lancet;
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const test::AllocationLimit limit(size, 512);
+  const auto file = cost::ProfileFile::parse({reinterpret_cast<const char*>(data), size}, "fuzz");
+  if (!file.ok()) {
+    test::check_error(file.error(), ExitCode::config);
+    return 0;
+  }
+  const std::string text = file->print();
+  const auto again = cost::ProfileFile::parse(text, "again");
+  if (!again.ok() || again->print() != text) abort();
+  for (const cost::Place& place : file->places()) {
+    const cost::Profile profile = file->find(place);
+    if (profile.wire.measured() && !(profile.all_to_all_ms(1e6) >= 0)) abort();
+  }
+  return 0;
+}

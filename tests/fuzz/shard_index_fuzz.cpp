@@ -1,0 +1,46 @@
+// Any text as model.safetensors.index.json beside two sound shards: their tensors, or one line that says why not. What
+// lies outside the folder is not opened.
+#include <string>
+
+#include "fuzz/allocation_limit.h"
+#include "fuzz/check_error.h"
+#include "fuzz/scratch_folder.h"
+#include "train/hugging_face/files.h"
+#include "train/hugging_face/names.h"
+
+using namespace lancet;
+
+namespace {
+
+// One tensor of two bytes.
+std::string shard(const std::string& name) {
+  const std::string header = "{\"" + name + "\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]}}";
+  std::string length(8, '\0');
+  length[0] = static_cast<char>(header.size());
+  return length + header + "ab";
+}
+
+const test::ScratchFolder& folder() {
+  static const auto made = [] {
+    auto made = std::make_unique<test::ScratchFolder>();
+    made->write("a.safetensors", shard("x"));
+    made->write("b.safetensors", shard("y"));
+    return made;
+  }();
+  return *made;
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  folder().write(std::string(train::hugging_face::index_file).c_str(), {reinterpret_cast<const char*>(data), size});
+  const test::AllocationLimit limit(size, 256);
+  const auto files = train::hugging_face::TensorFiles::open(folder().path());
+  if (!files.ok()) {
+    test::check_error(files.error(), ExitCode::data);
+    return 0;
+  }
+  for (const auto& [name, tensor] : files->tensors())
+    if ((name != "x" && name != "y") || tensor.file->path().parent_path() != folder().path()) abort();
+  return 0;
+}

@@ -1,0 +1,23 @@
+// Any text as a step's timeline: rows of events with names, or one line that says why not.
+#include "fuzz/allocation_limit.h"
+#include "fuzz/check_error.h"
+#include "fuzz/memory_file.h"
+#include "report/timeline.h"
+
+using namespace lancet;
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const test::MemoryFile file(data, size);
+  const test::AllocationLimit limit(size, 512);
+  const auto timeline = report::read_timeline(file.path());
+  if (!timeline.ok()) {
+    test::check_error(timeline.error(), ExitCode::data);
+    return 0;
+  }
+  for (const report::TimelineRow& row : timeline->rows)
+    for (const report::TimelineEvent& event : row.events)
+      if (!(event.start >= 0 && event.length >= 0) || event.name >= timeline->names.size() ||
+          event.kind >= timeline->kinds.size())
+        abort();
+  return 0;
+}
