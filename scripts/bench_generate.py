@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Greedy generation with GPT-2 and a KV cache in plain PyTorch: the other side of bench-generate.sh.
 
-    bench_generate.py --make DIR                    # a Hugging Face folder of GPT-2 small's shape, random weights
+    bench_generate.py --make DIR [--shape tiny]              # a Hugging Face folder of GPT-2 small's shape, random weights
     bench_generate.py --from DIR --tokens 64 --threads 1 2   # every variant; prints one JSON object
+    bench_generate.py --table DIR ...                        # what the rounds in DIR come to, as Markdown
 
 Variants: products as Hugging Face's Conv1D computes them (addmm on [in, out] weights) or as nn.Linear does; keys and
 values put together anew for every token, as transformers' generate does, or written into a buffer made once.
@@ -11,6 +12,7 @@ import argparse
 import json
 import math
 import pathlib
+import re
 import statistics
 import struct
 import time
@@ -18,9 +20,13 @@ import time
 import torch
 import torch.nn.functional as F
 
-CONFIG = dict(model_type="gpt2", architectures=["GPT2LMHeadModel"], activation_function="gelu_new", n_layer=12, n_head=12,
+GPT2 = dict(model_type="gpt2", architectures=["GPT2LMHeadModel"], activation_function="gelu_new", n_layer=12, n_head=12,
               n_embd=768, n_positions=1024, vocab_size=50257, n_inner=None, layer_norm_epsilon=1e-5,
               initializer_range=0.02)
+
+
+TINY = {**GPT2, "n_layer": 2, "n_head": 4, "n_embd": 64, "vocab_size": 500}  # tries the script, measures nothing
+CONFIG = dict(GPT2)
 
 
 def shapes(c):
@@ -105,6 +111,39 @@ class Model:
         return F.linear(self.norm("ln_f", x[-1:]), self.w["wte.weight"])[0]
 
 
+def cpu():
+    found = re.search(r"model name\s*: (.*)", pathlib.Path("/proc/cpuinfo").read_text())
+    return found.group(1) if found else "unknown CPU"
+
+
+def table(folder, rounds, threads, tokens, shape, commit):
+    """Medians over rounds; ratios are taken round by round, of runs that follow one another."""
+    lines, same = [], True
+    for n in threads:
+        logs = [(folder / f"log.{n}.{r}").read_text() for r in range(1, rounds + 1)]
+        ours = [float(re.search(r"then ([\d.]+) tokens/s", log).group(1)) for log in logs]
+        peers = [json.loads((folder / f"peer.{n}.{r}").read_text()) for r in range(1, rounds + 1)]
+        lines.append(f"| {n} | `lancet generate` | {statistics.median(ours):.1f} | {min(ours):.1f} to {max(ours):.1f} | |")
+        for name in peers[0]["rates"]:
+            rates = [p["rates"][name] for p in peers]
+            ratio = statistics.median(o / rate for o, rate in zip(ours, rates))
+            lines.append(f"| {n} | PyTorch, {name.rsplit(',', 1)[0]} | {statistics.median(rates):.1f} | "
+                         f"{min(rates):.1f} to {max(rates):.1f} | {ratio:.2f} |")
+        ids = [[int(x) for x in (folder / f"ids.{n}.{r}").read_text().split()] for r in range(1, rounds + 1)]
+        same &= all(mine == p["ids"] for mine, p in zip(ids, peers))
+    model = "GPT-2 small's shape (124 M parameters)" if shape == "gpt2" else "A tiny shape, which measures nothing"
+    return "\n".join([
+        "# Generation on the CPU", "",
+        f"`scripts/bench-generate.sh --rounds {rounds} --tokens {tokens} --threads \"{' '.join(map(str, threads))}\"`, commit {commit}, "
+        f"{cpu()}, PyTorch {torch.__version__}.", "",
+        f"{model}, random weights, fp32, one sequence, greedy: {tokens} tokens after a prompt of 3, timed from the first one on. Both",
+        "run in turn with the same number of threads; medians of the rounds, ratios round by round. PyTorch in four ways: products",
+        "as `transformers` has them (conv1d) or as `nn.Linear`, the KV cache put together anew for each token as `transformers`",
+        "does (cat) or written in place (buffer).", "",
+        "Both wrote the same tokens in every round." if same else "**The tokens differ.**", "",
+        "| threads | program | tokens/s | from, to | Lancet over it |", "|---|---|---|---|---|", *lines])
+
+
 def generate(model, prompt, count):
     """The tokens, and tokens a second after the first."""
     ids = list(prompt)
@@ -121,6 +160,10 @@ def generate(model, prompt, count):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--make", type=pathlib.Path)
+    parser.add_argument("--table", type=pathlib.Path)
+    parser.add_argument("--shape", choices=("gpt2", "tiny"), default="gpt2")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--commit", default="unknown")
     parser.add_argument("--from", dest="folder", type=pathlib.Path)
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
@@ -128,7 +171,11 @@ def main():
     parser.add_argument("--repeats", type=int, default=2)
     arguments = parser.parse_args()
     if arguments.make:
+        CONFIG.update(TINY if arguments.shape == "tiny" else GPT2)
         return make(arguments.make)
+    if arguments.table:
+        return print(table(arguments.table, arguments.rounds, arguments.threads, arguments.tokens, arguments.shape, arguments.commit))
+    CONFIG.update(json.loads((arguments.folder / "config.json").read_text()))
     weights, result = load(arguments.folder), {"rates": {}}
     with torch.no_grad():
         for linear in (False, True):
