@@ -1,10 +1,14 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <limits>
+
 #include "commands.h"
 #include "from.h"
 #include "lancet/base/log.h"
 #include "lancet/train/hugging_face.h"
 #include "lancet/train/model_folder.h"
+#include "numbers.h"
 
 namespace lancet::cli {
 namespace {
@@ -15,12 +19,20 @@ struct ExportArguments {
 };
 
 Status export_model(const ExportArguments& arguments) {
-  LANCET_ASSIGN(const train::ModelFolder folder, train::open_model(arguments.from));
-  runtime::TensorStore store = train::make_whole_store(folder.config.model);
-  LANCET_TRY(train::load_parameters(folder.checkpoint, folder.config.model, 0, 1, store));
+  runtime::TensorStore store;
+  const auto alone = comm::make_self();
+  const auto load = [&](const train::ModelFolder& found) -> Status {
+    store = {};
+    LANCET_ASSIGN(store, train::make_whole_store(found.config.model));
+    return train::load_parameters(found.checkpoint, 0, 1, store);
+  };
+  LANCET_ASSIGN(const train::ModelFolder folder, train::load_newest(arguments.from, *alone, load));
   train::HuggingFaceExport options;
   options.dtype = arguments.dtype == "bf16" ? DType::bf16 : DType::f32;
-  options.shard_bytes = static_cast<std::int64_t>(arguments.shard_gb * 1e9);
+  if (arguments.shard_gb > 0)
+    options.shard_bytes = std::max<std::int64_t>(1, static_cast<std::int64_t>(arguments.shard_gb * 1e9));
+  else
+    options.shard_bytes = std::numeric_limits<std::int64_t>::max();
   options.tokenizer = folder.tokenizer;
   if (folder.tokenizer) {
     LANCET_ASSIGN(const data::Tokenizer tokenizer, data::Tokenizer::load(*folder.tokenizer));
@@ -64,9 +76,12 @@ void add_export(CLI::App& app, Selection& selection) {
   command->add_option("--dtype", arguments->dtype, "Type of the weights: fp32 or bf16")
       ->capture_default_str()
       ->check(CLI::IsMember({"fp32", "bf16"}));
-  command->add_option("--max-shard-gb", arguments->shard_gb, "A larger model is cut into files of at most this size")
+  command
+      ->add_option(
+          "--max-shard-gb", arguments->shard_gb,
+          "A larger model is cut into files of at most this size, or of one tensor; 0: one file, whatever its size")
       ->capture_default_str()
-      ->check(CLI::Range(1e-6, 1e6));
+      ->check(between(0, 1e6));
   command->callback([arguments, &selection] { selection.local = [arguments] { return export_model(*arguments); }; });
 }
 
@@ -94,10 +109,8 @@ void add_import(CLI::App& app, Selection& selection) {
                    "Upcycling: deviation of the experts' weights, relative to the weights' root mean square")
       ->capture_default_str()
       ->needs(upcycle)
-      ->check(CLI::Range(0.0, 10.0));
-  command->add_option("--seed", arguments->upcycle.seed, "Upcycling: of the noise and the gates")
-      ->capture_default_str()
-      ->needs(upcycle);
+      ->check(between(0, 10));
+  add_seed_option(*command, arguments->upcycle.seed, "Upcycling: of the noise and the gates")->needs(upcycle);
   command->callback([arguments, &selection] { selection.local = [arguments] { return import_model(*arguments); }; });
 }
 

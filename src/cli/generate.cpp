@@ -10,6 +10,7 @@
 #include "lancet/base/log.h"
 #include "lancet/train/agree.h"
 #include "lancet/train/generate.h"
+#include "numbers.h"
 #include "text_stream.h"
 
 namespace lancet::cli {
@@ -72,6 +73,7 @@ class Generation {
                   train::LoadedModel::load(arguments_.model->from, world_, arguments_.model->options(local_ranks_)));
     LANCET_TRY(train::agree(world_, open_tokenizer()));
     LANCET_TRY(read_prompt());
+    if (prompt_.empty()) LANCET_TRY(train::agree(world_, start_empty()));
     LANCET_ASSIGN(decoder_,
                   train::Decoder::create(model_->config(), world_, model_->store(), model_->executor_options()));
     LANCET_TRY(train::agree(world_, check_prompt()));
@@ -129,12 +131,23 @@ class Generation {
     if (arguments_.ids) return parse_ids(text, model_->config().model.vocab_size);
     auto ids = tokenizer_->encode(text);
     if (!ids.ok()) return data_error("prompt: " + ids.error().message);
-    if (ids->empty() && tokenizer_->eos() >= 0) return Ids{tokenizer_->eos()};  // the start of a text
     return Ids(ids->begin(), ids->end());
   }
 
+  // What a model without a prompt reads first: the token that stands before every text it was trained on.
+  Status start_empty() {
+    if (tokenizer_ && tokenizer_->eos() >= 0) {
+      prompt_ = {tokenizer_->eos()};
+      return {};
+    }
+    const std::string expected = tokenizer_
+                                     ? "at least one character, since the tokenizer has no <|endoftext|> to start from"
+                                     : "at least one id";
+    if (arguments_.has_prompt) return config_error(fmt::format("--prompt: expected {}, found none", expected));
+    return data_error(fmt::format("standard input: expected {}, found none", expected));
+  }
+
   Status check_prompt() const {
-    if (prompt_.empty()) return config_error("prompt: expected at least one token, found none");
     if (std::ssize(prompt_) > decoder_->window())
       return config_error(fmt::format("prompt: expected at most the model's window of {} tokens, found {}",
                                       decoder_->window(), prompt_.size()));
@@ -198,14 +211,15 @@ void add_generate(CLI::App& app, Selection& selection) {
   auto arguments = std::make_shared<GenerateArguments>();
   arguments->model = add_from_arguments(*command);
   CLI::Option* prompt =
-      command->add_option("--prompt", arguments->prompt, "Start of the text; without it, standard input");
+      command->add_option("--prompt", arguments->prompt,
+                          "Start of the text; without it, standard input. An empty one: from the end-of-text token on");
   command->add_option("--temperature", arguments->sampling.temperature, "0: the most probable token, always")
       ->capture_default_str();
   command->add_option("--top-k", arguments->sampling.top_k, "Draw from so many; 0: all")->capture_default_str();
   command
       ->add_option("--top-p", arguments->sampling.top_p, "Draw from the fewest that are as probable as this together")
       ->capture_default_str();
-  command->add_option("--seed", arguments->sampling.seed, "The same seed draws the same text")->capture_default_str();
+  add_seed_option(*command, arguments->sampling.seed, "The same seed draws the same text");
   command->add_option("--max-tokens", arguments->max_tokens, "Tokens to generate")
       ->capture_default_str()
       ->check(CLI::Range(std::int64_t(0), std::int64_t(1) << 40));

@@ -12,6 +12,7 @@
 #include "lancet/train/batches.h"
 #include "lancet/train/model_folder.h"
 #include "lancet/train/profile.h"
+#include "lanes.h"
 #include "memory.h"
 #include "setup.h"
 
@@ -21,30 +22,33 @@ namespace {
 // Tokens of a rank's batch: enough for fast products, few enough that logits take some 200 MB.
 constexpr std::int64_t batch_tokens = 1024;
 
-Status check_memory(const ir::Program& program, int local_ranks, runtime::Accelerator* accelerator) {
+Status check_room(const ir::Program& program, int local_ranks, runtime::Accelerator* accelerator) {
   std::int64_t needed = 0;
   for (const ir::Tensor& tensor : program.tensors)
     if (tensor.kind == ir::TensorKind::parameter) needed += ir::bytes(tensor.type);
-  auto available = available_bytes();
-  if (available) *available /= local_ranks;
-  if (accelerator) available = accelerator->device().free_bytes();
-  if (!available || needed <= *available) return {};
-  return config_error(fmt::format("expected {} MB of free memory a rank{} for the weights, found {} MB",
-                                  needed / 1'000'000, accelerator ? " on " + accelerator->device().name() : "",
-                                  *available / 1'000'000));
+  if (!accelerator) return check_memory(needed, local_ranks, "the weights");
+  const std::int64_t available = accelerator->device().free_bytes();
+  if (needed <= available) return {};
+  return config_error(fmt::format("expected {} MB of free memory a rank on {} for the weights, found {} MB",
+                                  needed / 1'000'000, accelerator->device().name(), available / 1'000'000));
 }
 
 }  // namespace
 
+LoadedModel::LoadedModel() = default;
+LoadedModel::~LoadedModel() = default;
+
 Result<std::unique_ptr<LoadedModel>> LoadedModel::load(const std::filesystem::path& from, comm::Communicator& world,
                                                        const LoadOptions& options) {
   auto model = std::make_unique<LoadedModel>();
-  Result<ModelFolder> folder = open_model(from);
-  Status sound = folder.ok() ? model->describe(*folder, world, options) : Status(folder.error());
-  LANCET_TRY(agree(world, sound));
-  LANCET_TRY(model->take_device(world, options));
-  LANCET_TRY(agree(world, model->read(*folder, world, options.local_ranks)));
-  LANCET_TRY(model->make_lanes(world));
+  const auto load = [&](const ModelFolder& found) -> Status {
+    LANCET_TRY(agree(world, model->describe(found, world, options)));
+    if (!model->accelerator_) LANCET_TRY(model->take_device(world, options));
+    return model->read(found, world, options.local_ranks);
+  };
+  LANCET_TRY(load_newest(from, world, load));
+  LANCET_ASSIGN(Lanes lanes, Lanes::make(model->config_, world, model->accelerator_));
+  model->lanes_ = std::make_unique<Lanes>(std::move(lanes));
   return model;
 }
 
@@ -70,46 +74,24 @@ Status LoadedModel::take_device(comm::Communicator& world, const LoadOptions& op
     LANCET_ASSIGN(owned_accelerator_, open_accelerator(config_, world));
   }
   accelerator_ = options.accelerator ? options.accelerator : owned_accelerator_.get();
-  if (accelerator_) store_.place_on(accelerator_->device());
   return {};
 }
 
 Status LoadedModel::read(const ModelFolder& folder, comm::Communicator& world, int local_ranks) {
   const ir::Program program =
       model::build_forward(config_.model, build_options(config_, model::Mode::generate, world.size()));
-  LANCET_TRY(check_memory(program, local_ranks, accelerator_));
+  LANCET_TRY(check_room(program, local_ranks, accelerator_));
+  store_ = {};
+  if (accelerator_) store_.place_on(accelerator_->device());
   try {
     store_.add(program);
   } catch (const std::bad_alloc&) {
     return config_error("expected memory for the weights, found less");
   }
-  return load_parameters(folder.checkpoint, config_.model, world.rank(), world.size(), store_);
+  return load_parameters(folder.checkpoint, world.rank(), world.size(), store_);
 }
 
-Status LoadedModel::make_lanes(comm::Communicator& world) {
-  const std::chrono::milliseconds timeout(static_cast<std::int64_t>(config_.comm.timeout_s * 1000));
-  world.set_timeout(timeout);
-  for (ir::Lane lane : {ir::Lane::expert, ir::Lane::reduce}) {
-    LANCET_ASSIGN(auto communicator, world.duplicate());
-    communicator->set_timeout(timeout);
-    communicator->set_name(std::string(ir::name(lane)));
-    lanes_[static_cast<std::size_t>(lane)] = std::move(communicator);
-  }
-  if (accelerator_) {
-    LANCET_ASSIGN(device_lanes_, make_device_lanes(config_, *accelerator_, lanes_));
-  }
-  return {};
-}
-
-runtime::ExecutorOptions LoadedModel::executor_options() const {
-  runtime::ExecutorOptions options{.threads = threads_, .communicators = {}};
-  options.accelerator = accelerator_;
-  for (std::size_t lane = 0; lane < ir::lane_count; ++lane) {
-    options.communicators[lane] = lanes_[lane].get();
-    options.device_communicators[lane] = device_lanes_[lane].get();
-  }
-  return options;
-}
+runtime::ExecutorOptions LoadedModel::executor_options() const { return lanes_->executor_options(threads_); }
 
 double EvaluateResult::perplexity() const { return std::exp(loss); }
 

@@ -1,5 +1,6 @@
 #include "memory.h"
 
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -87,6 +88,13 @@ std::optional<std::int64_t> available_bytes(const path& root) {
       free = kilobytes * 1024;
   const std::int64_t left = std::min(free, left_in_groups(root));
   return left == no_limit ? std::nullopt : std::optional(left);
+}
+
+Status check_memory(std::int64_t needed, int local_ranks, std::string_view what) {
+  const auto available = available_bytes();
+  if (!available || needed <= *available / local_ranks) return {};
+  return config_error(fmt::format("expected {} MB of free memory a rank for {}, found {} MB", needed / 1'000'000, what,
+                                  *available / local_ranks / 1'000'000));
 }
 
 }  // namespace lancet::train

@@ -4,42 +4,53 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstring>
-#include <map>
 #include <utility>
+#include <vector>
 
+#include "checkpoint_tensors.h"
 #include "lancet/base/log.h"
-#include "lancet/model/gpt2_moe.h"
+#include "lancet/train/agree.h"
 
 namespace lancet::train {
 namespace {
 
 namespace fs = std::filesystem;
 using checkpoint::Checkpoint;
-using checkpoint::TensorInfo;
 
 constexpr std::string_view own_tokenizer = "tokenizer";  // in a run folder
 
-Result<Checkpoint> newest_whole(const fs::path& checkpoints) {
-  const auto steps = checkpoint::steps_in(checkpoints);
-  for (const std::int64_t step : steps) {
-    auto opened = Checkpoint::open(checkpoints / checkpoint::folder_name(step));
-    if (opened.ok()) return opened;
-    log::warn("{}; an older checkpoint is looked for", opened.error().message);
-  }
-  return data_error(fmt::format("{}: expected a whole checkpoint, found {}", checkpoints.string(),
-                                steps.empty() ? "none" : fmt::format("{} that are damaged", steps.size())));
-}
-
-Result<Checkpoint> open_checkpoint(const fs::path& from) {
+// The checkpoints that `from` names, newest first.
+Result<std::vector<fs::path>> checkpoints_of(const fs::path& from) {
   std::error_code ignored;
   if (!fs::is_directory(from, ignored))
     return data_error(fmt::format("{}: expected the folder of a run or a checkpoint, found no folder", from.string()));
-  if (fs::exists(from / "manifest.json", ignored)) return Checkpoint::open(from);
-  if (fs::is_directory(from / "checkpoints", ignored)) return newest_whole(from / "checkpoints");
-  return data_error(fmt::format(
-      "{}: expected checkpoints/ (a run) or manifest.json (a checkpoint), found neither{}", from.string(),
-      fs::exists(from / "model.safetensors", ignored) ? "; lancet import reads Hugging Face's folders" : ""));
+  if (fs::exists(from / "manifest.json", ignored)) return std::vector<fs::path>{from};
+  const fs::path checkpoints = from / "checkpoints";
+  if (!fs::is_directory(checkpoints, ignored))
+    return data_error(fmt::format(
+        "{}: expected checkpoints/ (a run) or manifest.json (a checkpoint), found neither{}", from.string(),
+        fs::exists(from / "model.safetensors", ignored) ? "; lancet import reads Hugging Face's folders" : ""));
+  std::vector<fs::path> folders;
+  for (const std::int64_t step : checkpoint::steps_in(checkpoints))
+    folders.push_back(checkpoints / checkpoint::folder_name(step));
+  if (folders.empty())
+    return data_error(fmt::format("{}: expected a whole checkpoint, found none", checkpoints.string()));
+  return folders;
+}
+
+// Rank 0's answer on all ranks: a checkpoint may be written while they look.
+Result<std::vector<fs::path>> agreed_checkpoints(const fs::path& from, comm::Communicator& world) {
+  constexpr char separator = '\0';  // of no path
+  auto mine = world.rank() == 0 ? checkpoints_of(from) : Result<std::vector<fs::path>>(std::vector<fs::path>{});
+  if (const Status all = agree(world, mine.ok() ? Status() : Status(mine.error())); !all.ok())
+    return mine.ok() ? all.error() : Error{mine.error().code, mine.error().message, all.error().agreed};
+  std::string text;
+  for (const fs::path& folder : *mine) text += folder.string() + separator;
+  LANCET_ASSIGN(text, broadcast_text(world, text, 0));
+  std::vector<fs::path> folders;
+  for (std::size_t at = 0, end; (end = text.find(separator, at)) != text.npos; at = end + 1)
+    folders.emplace_back(text.substr(at, end - at));
+  return folders;
 }
 
 std::optional<fs::path> find_tokenizer(const config::Config& config, const fs::path& checkpoint) {
@@ -50,91 +61,28 @@ std::optional<fs::path> find_tokenizer(const config::Config& config, const fs::p
   return {};
 }
 
-std::string expert_name(std::string name, std::int64_t expert) {
-  constexpr std::string_view word = ".experts.";
-  return name.insert(name.find(word) + word.size(), fmt::format("{}.", expert));
-}
-bool is_expert(std::string_view name) { return name.find(".experts.") != std::string_view::npos; }
-
-// Where values of a checkpoint's tensor go: `count` elements of a parameter from `first` on.
-class Loader {
- public:
-  Loader(const Checkpoint& checkpoint, const config::Model& model) : checkpoint_(checkpoint), model_(model) {}
-
-  Status want(const std::string& name, Shape shape, runtime::NamedTensor& parameter, std::int64_t first) {
-    const std::string master = name + ".master";
-    const std::string& source = checkpoint_.find(master) ? master : name;
-    const TensorInfo* info = checkpoint_.find(source);
-    if (!info)
-      return data_error(fmt::format("{}: expected the tensor {} [{}], found none of that name",
-                                    checkpoint_.path().string(), name, to_string(shape)));
-    Shape unpadded = shape;
-    if (name == "wte.weight") unpadded.set(0, model_.vocab_size);
-    if ((info->shape != shape && info->shape != unpadded) || (info->dtype != "F32" && info->dtype != "BF16"))
-      return data_error(fmt::format("{}: {}: expected [{}] of F32 or BF16, found {}", checkpoint_.path().string(),
-                                    source, to_string(shape), to_string(*info)));
-    sinks_[source] = [&parameter, first, is_float = info->dtype == "F32"](std::uint64_t at,
-                                                                          std::span<const std::byte> bytes) -> Status {
-      const std::size_t size = is_float ? 4 : 2;
-      for (std::size_t i = 0; i < bytes.size() / size; ++i) {
-        const std::size_t to = static_cast<std::size_t>(first) + at / size + i;
-        const float value = is_float ? element<float>(bytes, i) : to_f32(element<bf16>(bytes, i));
-        if (parameter.type.dtype == DType::bf16)
-          parameter.memory.as<bf16>()[to] = from_f32<bf16>(value);
-        else
-          parameter.memory.as<float>()[to] = value;
-      }
-      return {};
-    };
-    return {};
+// Piece by piece: the store may lie on a device.
+Status append(const runtime::TensorStore& store, const Source& source, checkpoint::SafetensorsWriter& writer) {
+  constexpr std::uint64_t most = 4 << 20;
+  std::vector<std::byte> piece;
+  const runtime::NamedTensor& tensor = store.all().find(source.name)->second;
+  for (std::uint64_t done = 0; done < source.bytes; done += piece.size()) {
+    piece.resize(std::min(most, source.bytes - done));
+    LANCET_TRY(store.read(tensor, source.at + done, piece));
+    LANCET_TRY(writer.append(piece));
   }
-
-  Status read() const { return checkpoint_.read(sinks_); }
-
- private:
-  template <class T>
-  static T element(std::span<const std::byte> bytes, std::size_t i) {
-    T value;
-    std::memcpy(&value, bytes.data() + i * sizeof(T), sizeof(T));
-    return value;
-  }
-
-  const Checkpoint& checkpoint_;
-  const config::Model& model_;
-  std::map<std::string, Checkpoint::Sink> sinks_;
-};
-
-// An expert's share of a parameter [E, ...].
-Shape without_front(const Shape& shape) {
-  Shape rest;
-  for (int axis = 1; axis < shape.rank(); ++axis) rest.push_back(shape[axis]);
-  return rest;
+  return {};
 }
 
-Status write_weights(const fs::path& run, const config::Config& config, runtime::TensorStore& store) {
-  struct Piece {
-    TensorInfo info;
-    std::span<const std::byte> bytes;
-  };
-  std::vector<Piece> pieces;
-  for (const auto& [name, tensor] : store.all()) {
-    const auto bytes = tensor.memory.span<const std::byte>();
-    const std::int64_t experts = is_expert(name) ? tensor.type.shape[0] : 0;
-    if (experts == 0) pieces.push_back({{name, "F32", tensor.type.shape}, bytes});
-    const std::size_t each = experts ? bytes.size() / std::size_t(experts) : 0;
-    for (std::int64_t e = 0; e < experts; ++e)
-      pieces.push_back({{expert_name(name, e), "F32", without_front(tensor.type.shape)},
-                        bytes.subspan(std::size_t(e) * each, each)});
-  }
-  std::vector<TensorInfo> infos;
-  for (const Piece& piece : pieces) infos.push_back(piece.info);
-
+Status write_weights(const fs::path& run, const config::Config& config, const runtime::TensorStore& store) {
+  const RankShare share = share_of(store, 0, 1);
+  const checkpoint::Shard& weights = share.shards.front();
   checkpoint::FileSystem& files = checkpoint::disk();
   const fs::path checkpoints = run / "checkpoints", folder = checkpoint::temporary_folder(checkpoints, 0);
   LANCET_TRY(files.make_folder(folder));
   checkpoint::ShardFile shard{.name = "model.safetensors"};
-  LANCET_ASSIGN(auto writer, checkpoint::SafetensorsWriter::create(files, folder / shard.name, infos));
-  for (const Piece& piece : pieces) LANCET_TRY(writer.append(piece.bytes));
+  LANCET_ASSIGN(auto writer, checkpoint::SafetensorsWriter::create(files, folder / shard.name, weights.tensors));
+  for (std::size_t i = 0; i < weights.tensors.size(); ++i) LANCET_TRY(append(store, share.sources[i], writer));
   LANCET_TRY(writer.finish());
   shard.bytes = writer.bytes();
   shard.xxh3 = writer.hash();
@@ -149,39 +97,51 @@ Status write_weights(const fs::path& run, const config::Config& config, runtime:
   return checkpoint::commit(files, checkpoints, manifest);
 }
 
-}  // namespace
-
-Result<ModelFolder> open_model(const fs::path& from) {
-  LANCET_ASSIGN(Checkpoint opened, open_checkpoint(from));
+Result<ModelFolder> open_model(const fs::path& folder) {
+  LANCET_ASSIGN(Checkpoint opened, Checkpoint::open(folder));
   const checkpoint::Manifest& manifest = opened.manifest();
-  auto config = config::parse(manifest.config, (opened.path() / "manifest.json").string());
+  const std::string where = (folder / "manifest.json").string();
+  auto config = config::parse(manifest.config, where);
   if (!config.ok()) return data_error(config.error().message);
   if (config->model.has_moe()) {
     config->model.num_local_experts = manifest.experts;
     config->model.experts_per_rank.reset();
   }
   if (const Status status = config::check(*config, 1); !status.ok())
-    return data_error(fmt::format("{}: {}", (opened.path() / "manifest.json").string(), status.error().message));
-  auto tokenizer = find_tokenizer(*config, opened.path());
+    return data_error(fmt::format("{}: {}", where, status.error().message));
+  auto tokenizer = find_tokenizer(*config, folder);
   return ModelFolder{std::move(opened), std::move(*config), std::move(tokenizer)};
 }
 
-Status load_parameters(const Checkpoint& checkpoint, const config::Model& model, int rank, int ranks,
-                       runtime::TensorStore& store) {
-  Loader loader(checkpoint, model);
-  for (const auto& [name, tensor] : store.all()) {
-    if (tensor.kind != ir::TensorKind::parameter) continue;
-    runtime::NamedTensor& parameter = store[name];
-    const Shape& shape = tensor.type.shape;
-    if (!is_expert(name)) {
-      LANCET_TRY(loader.want(name, shape, parameter, 0));
-      continue;
+}  // namespace
+
+Result<ModelFolder> load_newest(const fs::path& from, comm::Communicator& world,
+                                const std::function<Status(const ModelFolder&)>& load) {
+  LANCET_ASSIGN(const std::vector<fs::path> folders, agreed_checkpoints(from, world));
+  Error damage;
+  for (const fs::path& folder : folders) {
+    auto opened = open_model(folder);
+    Status all = agree(world, opened.ok() ? Status() : Status(opened.error()));
+    if (all.ok()) all = agree(world, load(*opened));
+    if (all.ok()) {
+      if (folder != folders.front() && world.rank() == 0) log::warn("{}: taken in their place", folder.string());
+      return opened;
     }
-    const std::int64_t here = model.experts_on_rank(ranks), each = shape.elements() / here;
-    for (std::int64_t e = 0; e < here; ++e)
-      LANCET_TRY(loader.want(expert_name(name, rank * here + e), without_front(shape), parameter, e * each));
+    damage = all.error();
+    if (!damage.agreed || damage.code != ExitCode::data) return damage;
+    if (folder != folders.back() && world.rank() == 0) log::warn("not whole, left out: {}", damage.message);
   }
-  return loader.read();
+  if (folders.size() > 1)
+    damage.message = fmt::format("expected a whole checkpoint among the {} in {}, found none. The oldest: {}",
+                                 folders.size(), folders[0].parent_path().string(), damage.message);
+  return damage;
+}
+
+// The model is the checkpoint's own: what does not fit it is damage, not another config.
+Status load_parameters(const Checkpoint& checkpoint, int rank, int ranks, runtime::TensorStore& store) {
+  const Status loaded = load_tensors(store, checkpoint, rank, ranks, Take::weights);
+  if (!loaded.ok() && loaded.error().code == ExitCode::config) return data_error(loaded.error().message);
+  return loaded;
 }
 
 Status save_model(const fs::path& run, config::Config config, runtime::TensorStore& store,

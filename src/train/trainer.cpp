@@ -19,6 +19,7 @@
 #include "lancet/train/generate.h"
 #include "lancet/train/learning_rate.h"
 #include "lancet/train/profile.h"
+#include "lanes.h"
 #include "memory.h"
 #include "saver.h"
 #include "setup.h"
@@ -61,7 +62,7 @@ class TrainerImpl final : public Trainer {
     LANCET_ASSIGN(owned_accelerator_, open_accelerator(config_, world_));
     accelerator_ = options_.accelerator ? options_.accelerator : owned_accelerator_.get();
     LANCET_TRY(agree(world_, open_data()));
-    LANCET_TRY(make_lanes());
+    LANCET_ASSIGN(lanes_, Lanes::make(config_, world_, accelerator_));
     LANCET_ASSIGN(wire_, comm::measure_wire(world_));
     LANCET_TRY(measure_peak());
     TrainerOptions planning = options_;
@@ -189,21 +190,6 @@ class TrainerImpl final : public Trainer {
     return {};
   }
 
-  // A communicator a lane: all-to-alls and all-reduces do not wait for each other's turn.
-  Status make_lanes() {
-    world_.set_timeout(std::chrono::milliseconds(static_cast<std::int64_t>(config_.comm.timeout_s * 1000)));
-    for (ir::Lane lane : {ir::Lane::expert, ir::Lane::reduce}) {
-      LANCET_ASSIGN(auto communicator, world_.duplicate());
-      communicator->set_timeout(std::chrono::milliseconds(static_cast<std::int64_t>(config_.comm.timeout_s * 1000)));
-      communicator->set_name(std::string(ir::name(lane)));
-      lanes_[static_cast<std::size_t>(lane)] = std::move(communicator);
-    }
-    if (accelerator_) {
-      LANCET_ASSIGN(device_lanes_, make_device_lanes(config_, *accelerator_, lanes_));
-    }
-    return {};
-  }
-
   Status measure_peak() {
     if (config_.log.peak_tflops) {
       peak_ = {*config_.log.peak_tflops * 1e12, true};
@@ -276,13 +262,8 @@ class TrainerImpl final : public Trainer {
 
   // arena: shared with other executors; empty: the executor's own.
   runtime::ExecutorOptions executor_options(const runtime::Memory& arena) const {
-    runtime::ExecutorOptions options{.threads = threads_, .communicators = {}, .arena = arena};
-    options.accelerator = accelerator_;
-    options.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(config_.comm.timeout_s * 1000));
-    for (std::size_t lane = 0; lane < ir::lane_count; ++lane) {
-      options.communicators[lane] = lanes_[lane].get();
-      options.device_communicators[lane] = device_lanes_[lane].get();
-    }
+    runtime::ExecutorOptions options = lanes_.executor_options(threads_);
+    options.arena = arena;
     return options;
   }
 
@@ -356,15 +337,8 @@ class TrainerImpl final : public Trainer {
   // A rank whose data cannot be read must not leave its own lanes in a collective: it aborts them.
   Status fill(Batches& batches, BoundPlan& plan, std::int64_t step, int micro) {
     Status status = batches.fill(step, micro, plan.tokens, plan.targets);
-    if (!status.ok()) abort_lanes(status.error().message);
+    if (!status.ok()) lanes_.abort(status.error().message);
     return status;
-  }
-
-  void abort_lanes(const std::string& why) {
-    for (auto& lane : lanes_)
-      if (lane) lane->abort(why);
-    for (auto& lane : device_lanes_)
-      if (lane) lane->abort(why);
   }
 
   void add_up(const BoundPlan& plan, StepRecord& record) {
@@ -415,8 +389,7 @@ class TrainerImpl final : public Trainer {
   // Null: the CPU. The lanes, the store, the arena and the executors end before it.
   std::unique_ptr<runtime::Accelerator> owned_accelerator_;
   runtime::Accelerator* accelerator_ = nullptr;
-  std::array<std::unique_ptr<comm::Communicator>, ir::lane_count> lanes_;
-  DeviceLanes device_lanes_;
+  Lanes lanes_;
   std::optional<data::Tokenizer> tokenizer_;
   std::unique_ptr<Batches> batches_;
   std::optional<Evaluation> evaluation_;

@@ -2,8 +2,13 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <fstream>
+#include <iterator>
+#include <sstream>
 
+#include "lancet/checkpoint/manifest.h"
+#include "lancet/config/config.h"
 #include "lancet/data/token_file.h"
+#include "lancet/data/tokenizer.h"
 #include "program.h"
 
 namespace lancet {
@@ -39,6 +44,57 @@ std::string result_of(const std::string& arguments) {  // of standard output alo
   return outcome.output;
 }
 
+std::string file_text(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+// A token file of ids below 71.
+std::string tokens_file(const TemporaryFolder& folder, int vocabulary = 300) {
+  std::vector<data::TokenId> tokens;
+  for (int i = 0; i < 16 * 4 + 1; ++i) tokens.push_back((i * i + 3 * i) % 71);
+  const std::string path = folder / "tokens.bin";
+  auto writer = data::TokenWriter::create(path, vocabulary, 0);
+  REQUIRE(writer.ok());
+  REQUIRE(writer->append(tokens).ok());
+  REQUIRE(writer->finish().ok());
+  return path;
+}
+
+// The tensors of a dense model of this config.json, all zero and in no block of the disk.
+void write_empty_model(const nlohmann::json& model, const std::string& path) {
+  const std::int64_t d = model["n_embd"], inner = model["n_inner"];
+  nlohmann::ordered_json header;
+  std::int64_t at = 0;
+  const auto add = [&](const std::string& name, const std::vector<std::int64_t>& shape) {
+    std::int64_t bytes = 4;
+    for (const std::int64_t extent : shape) bytes *= extent;
+    header[name] = {{"dtype", "F32"}, {"shape", shape}, {"data_offsets", {at, at + bytes}}};
+    at += bytes;
+  };
+  add("wte.weight", {model["vocab_size"], d});
+  add("wpe.weight", {model["n_positions"], d});
+  for (const std::string norm : {"h.0.ln_1", "h.0.ln_2", "ln_f"}) {
+    add(norm + ".weight", {d});
+    add(norm + ".bias", {d});
+  }
+  const auto linear = [&](const std::string& name, std::int64_t in, std::int64_t out) {
+    add(name + ".weight", {in, out});
+    add(name + ".bias", {out});
+  };
+  linear("h.0.attn.c_attn", d, 3 * d);
+  linear("h.0.attn.c_proj", d, d);
+  linear("h.0.mlp.c_fc", d, inner);
+  linear("h.0.mlp.c_proj", inner, d);
+  const std::string text = header.dump();
+  const std::uint64_t length = text.size();
+  std::ofstream file(path, std::ios::binary);
+  file.write(reinterpret_cast<const char*>(&length), 8);
+  file << text;
+  file.close();
+  fs::resize_file(path, 8 + text.size() + static_cast<std::uint64_t>(at));
+}
+
 }  // namespace
 
 TEST_CASE("import, generate, export and import again") {
@@ -61,6 +117,9 @@ TEST_CASE("import, generate, export and import again") {
   check(lancet("generate --ids --max-tokens 1000 --prompt 5 --from " + run), 0, {"the window of 32 tokens is full"});
 
   REQUIRE(lancet("export --to hf --from " + run + " --out " + (folder / "hf") + " --max-shard-gb 0.00005").code == 0);
+  CHECK(fs::exists(folder / "hf/model.safetensors.index.json"));
+  REQUIRE(lancet("export --to hf --from " + run + " --out " + (folder / "one") + " --max-shard-gb 0").code == 0);
+  CHECK(fs::exists(folder / "one/model.safetensors"));
   REQUIRE(lancet("import --from " + (folder / "hf") + " --out " + (folder / "again")).code == 0);
   CHECK(result_of("generate --from " + (folder / "again") + greedy) == text);
 #if defined(LANCET_HAVE_MPI)
@@ -143,7 +202,15 @@ TEST_CASE("models that are not there, and options that are wrong") {
   check(lancet(generate + "--dtype fp8"), 2, {"dtype"});
   check(lancet("generate --ids --prompt '1 71' --from " + run), 3, {"token ids below 71, found '71'"});
   check(lancet("generate --ids --prompt '1 x' --from " + run), 3, {"found 'x'"});
-  check(lancet("generate --ids --prompt '' --from " + run), 2, {"at least one token"});
+  check(lancet("generate --ids --prompt '' --from " + run), 2, {"--prompt: expected at least one id, found none"});
+  check(test::shell("printf '' | " LANCET_BINARY " generate --ids --from " + run), 3,
+        {"standard input: expected at least one id, found none"});
+  check(test::shell("echo | " LANCET_BINARY " generate --ids --from " + run), 3, {"standard input"});
+  for (const char* seed : {"-1", "18446744073709551616", "1e3", "0x1", "' 1'", "''"})
+    check(lancet(generate + "--seed " + seed), 2, {"--seed: expected a whole number from 0 to 18446744073709551615"});
+  CHECK(lancet(generate + "--max-tokens 1 --seed 18446744073709551615").code == 0);
+  check(lancet("import --upcycle 2 --seed -1 --from " + fixture("gpt2") + " --out " + (folder / "x")), 2,
+        {"--seed: expected a whole number"});
   check(lancet("generate --prompt good --from " + run), 2, {"expected a tokenizer"});
   std::string long_prompt;
   for (int i = 0; i < 33; ++i) long_prompt += "7 ";
@@ -157,6 +224,11 @@ TEST_CASE("models that are not there, and options that are wrong") {
   check(lancet("import --upcycle 0 --from " + fixture("gpt2") + " --out " + (folder / "x")), 2, {"upcycle"});
   check(lancet("export --to onnx --from " + run + " --out " + (folder / "x")), 2, {"onnx"});
   check(lancet("export --to hf --from " + run + " --out " + run), 2, {"files in it"});
+  for (const char* size : {"-1", "nan", "1e7", "x"})
+    check(lancet("export --to hf --from " + run + " --out " + (folder / "x") + " --max-shard-gb " + size), 2,
+          {"--max-shard-gb: expected a number from 0 to 1000000, found"});
+  check(lancet("import --upcycle 2 --noise nan --from " + fixture("gpt2") + " --out " + (folder / "x")), 2,
+        {"--noise: expected a number from 0 to 10, found 'nan'"});
   check(lancet("export --to hf --from " + (folder / "none") + " --out " + (folder / "x")), 3, {"found no folder"});
   CHECK_FALSE(fs::exists(folder / "x"));
   check(lancet("generate --help"), 0, {"--top-p"});
@@ -171,8 +243,111 @@ TEST_CASE("models that are not there, and options that are wrong") {
   file.close();
   check(lancet(generate), 3, {"damaged"});
   fs::resize_file(weights, 1000);
-  check(lancet(generate), 3, {"expected a whole checkpoint"});
+  check(lancet(generate), 3, {"expected a header of at most 992 bytes"});
 }
+
+TEST_CASE("an empty prompt starts from the end-of-text token") {
+  const TemporaryFolder folder;
+  std::string text;
+  for (int i = 0; i < 300; ++i) text += "caf\xc3\xa9 " + std::to_string(i % 89) + " good text.\n";
+  const std::string book = folder.write("book.txt", text), tok = folder / "tok", run = folder / "run";
+  REQUIRE(lancet("data train-tokenizer --vocab-size 300 --out " + tok + " " + book).code == 0);
+  const auto vocabulary = nlohmann::json::parse(std::ifstream(tok + "/vocab.json"));
+  const std::string config = folder.write("c.json", test::small_config);
+  const std::string size = "--set model.vocab_size=" + std::to_string(vocabulary.size());
+  REQUIRE(lancet("train " + config + " --set train.steps=1 --set train.save_interval=1 --set train.sample_tokens=0 " +
+                 size + " --run-dir " + run)
+              .code == 0);
+  const std::string end = std::to_string(vocabulary["<|endoftext|>"].get<int>());
+  const std::string greedy = " --temperature 0 --max-tokens 4 --past-end --only-new --from " + run;
+  std::istringstream ids(result_of("generate --ids --prompt " + end + greedy));
+  std::vector<data::TokenId> expected;
+  for (data::TokenId id; ids >> id;) expected.push_back(id);
+  CHECK(expected.size() == 4);
+  const auto tokenizer = data::Tokenizer::load(tok);
+  REQUIRE(tokenizer.ok());
+  const std::string written = data::replace_invalid_utf8(tokenizer->decode(expected).value()) + "\n";
+  CHECK(result_of("generate --prompt '' --tokenizer " + tok + greedy) == written);
+  CHECK(result_of("generate --tokenizer " + tok + greedy + " </dev/null") == written);
+}
+
+TEST_CASE("a run whose newest checkpoint has damaged bytes is evaluated, drawn from and exported at the next older") {
+  const TemporaryFolder folder;
+  const std::string config = folder.write("c.json", test::small_config), run = folder / "run";
+  REQUIRE(lancet("train " + config + " --set train.steps=3 --set train.save_interval=1 --run-dir " + run).code == 0);
+  const auto damage = [&](int step) {
+    const std::string path =
+        run + "/checkpoints/step-00000" + std::to_string(step) + "/model-00001-of-00001.safetensors";
+    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+    const auto at = static_cast<std::streamoff>(fs::file_size(path)) - 9;  // in the last tensor
+    file.seekg(at);
+    const char byte = static_cast<char>(file.get() ^ 0x10);
+    file.seekp(at);
+    file.put(byte);
+  };
+  const std::string generate = "generate --ids --prompt '1 2' --temperature 0 --max-tokens 5 --from ";
+  const std::string older = result_of(generate + run + "/checkpoints/step-000002");
+  damage(3);
+  const std::vector<std::string> said = {"not whole, left out: " + run + "/checkpoints/step-000003",
+                                         run + "/checkpoints/step-000002: taken in their place"};
+  CHECK(result_of(generate + run) == older);
+  check(lancet(generate + run), 0, said);
+  check(lancet("export --to hf --from " + run + " --out " + (folder / "hf")), 0, said);
+  CHECK(result_of("eval --json --from " + run + " --data " + tokens_file(folder)).find("\"step\":2") !=
+        std::string::npos);
+#if defined(LANCET_HAVE_MPI)
+  check(test::mpirun(2, generate + run), 0, said);
+  CHECK(test::mpirun(2, generate + run + " 2>/dev/null").output == older);
+#endif
+  // One that is named is not replaced.
+  check(lancet(generate + run + "/checkpoints/step-000003"), 3, {"damaged"});
+  damage(2);
+  fs::remove(run + "/checkpoints/step-000001/model-00001-of-00001.safetensors");
+  check(lancet(generate + run), 3, {"expected a whole checkpoint among the 3 in " + run + "/checkpoints, found none"});
+}
+
+TEST_CASE("models that do not fit the memory are refused before any is taken") {
+  const TemporaryFolder folder;
+  // A dense model of 67 MB, of which only the header is on the disk, as 65536 experts: 4 TB.
+  auto model = nlohmann::json::parse(std::ifstream(fixture("gpt2") + "/config.json"));
+  model["n_layer"] = 1, model["n_embd"] = 1024, model["n_head"] = 16, model["n_inner"] = 8192;
+  const std::string hf = folder / "hf";
+  fs::create_directories(hf);
+  std::ofstream(hf + "/config.json") << model.dump();
+  write_empty_model(model, hf + "/model.safetensors");
+  check(lancet("import --upcycle 65536 --moe-layer-freq 1 --from " + hf + " --out " + (folder / "run")), 2,
+        {"MB of free memory a rank for the whole model in fp32, found"});
+  CHECK_FALSE(fs::exists(folder / "run"));
+
+  // A checkpoint that says of itself that it is as large.
+  const std::string run = imported(folder, "gpt2"), manifest = run + "/checkpoints/step-000000/manifest.json";
+  auto parsed = checkpoint::parse_manifest(file_text(manifest), manifest);
+  REQUIRE(parsed.ok());
+  auto config = config::parse(parsed->config, manifest);
+  REQUIRE(config.ok());
+  config->model.n_embd = 16384, config->model.n_head = 128, config->model.n_layer = 1000, config->model.n_inner.reset();
+  parsed->config = config::to_json(*config);
+  std::ofstream(manifest) << checkpoint::to_json(*parsed);
+  check(lancet("export --to hf --from " + run + " --out " + (folder / "out")), 2,
+        {"MB of free memory a rank for the whole model"});
+  check(lancet("generate --ids --prompt 1 --from " + run), 2, {"MB of free memory a rank for the weights, found"});
+  CHECK_FALSE(fs::exists(folder / "out"));
+}
+
+#if defined(LANCET_HAVE_MPI)
+TEST_CASE("of several ranks one writes the text, and nothing else stands in it") {
+  const TemporaryFolder folder;
+  const std::string run = imported(folder, "gpt2_moe"), out = folder / "out", err = folder / "err";
+  const std::string arguments = "generate --ids --temperature 0 --max-tokens 12 --from " + run;
+  const std::string alone = result_of(arguments + " --prompt '1 2 3'");
+  for (const char* input : {"--prompt '1 2 3'", "< $PROMPT"}) {
+    const std::string source = std::string(input) == "< $PROMPT" ? "< " + folder.write("prompt", "1 2 3\n") : input;
+    REQUIRE(test::mpirun(2, arguments + " " + source + " >" + out + " 2>" + err).code == 0);
+    CHECK(file_text(out) == alone);
+    CHECK(file_text(err).find("12 tokens after a prompt of 3") != std::string::npos);
+  }
+}
+#endif
 
 TEST_CASE("an upcycled model trains on and generates") {
   const TemporaryFolder folder;

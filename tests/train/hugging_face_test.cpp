@@ -1,22 +1,30 @@
 // Hugging Face's format: values of another implementation, round trips, and files that are wrong.
 #include "lancet/train/hugging_face.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <bit>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstring>
 #include <fstream>
 #include <functional>
 #include <iterator>
+#include <limits>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
 #include "host_accelerator.h"
+#include "lancet/backend/host_queue.h"
 #include "lancet/checkpoint/safetensors.h"
 #include "lancet/data/token_file.h"
+#include "lancet/model/gpt2_moe.h"
 #include "lancet/train/loaded_model.h"
 #include "lancet/train/model_folder.h"
 #include "support.h"
 #include "temporary_folder.h"
+#include "train/hugging_face/values.h"
 #include "train/setup.h"
 
 using namespace lancet;
@@ -330,7 +338,7 @@ TEST_CASE("folders and indices that are wrong") {
   for (const char* path : {"../model.safetensors", "/etc/passwd", "..", "", "a/b"})
     check_error(with([&](auto& j) { j["weight_map"]["transformer.wpe.weight"] = path; }), ExitCode::data,
                 {"transformer.wpe.weight", "file in this folder"});
-  check_error(with([](auto& j) { j["weight_map"]["transformer.wpe.weight"] = 3; }), ExitCode::data, {"found '3'"});
+  check_error(with([](auto& j) { j["weight_map"]["transformer.wpe.weight"] = 3; }), ExitCode::data, {"found 3"});
   check_error(with([](auto& j) { j["weight_map"]["transformer.wpe.weight"] = "none.safetensors"; }), ExitCode::data,
               {"safetensors"});
   check_error(with([](auto& j) { j["weight_map"].erase("transformer.wpe.weight"); }), ExitCode::data,
@@ -348,6 +356,91 @@ TEST_CASE("folders and indices that are wrong") {
                                    std::string("\2\0\0\0\0\0\0\0[]", 10)}) {
     std::ofstream(folder / "model.safetensors", std::ios::binary) << bytes;
     CHECK(import_hugging_face(folder / "").error().code == ExitCode::data);
+  }
+}
+
+TEST_CASE("the index of shards names every tensor's file and the sum of all bytes") {
+  const std::string name = GENERATE("gpt2", "gpt2_moe");
+  const test::TemporaryFolder folder;
+  HuggingFaceModel model = import_ok(fixture(name));
+  constexpr std::int64_t most = 20'000;
+  const DType dtype = GENERATE(DType::f32, DType::bf16);
+  REQUIRE(
+      export_hugging_face(model.config.model, model.store, folder / "s", {.dtype = dtype, .shard_bytes = most}).ok());
+  const auto index = nlohmann::json::parse(text(fs::path(folder / "s") / "model.safetensors.index.json"));
+  std::map<std::string, File> files;
+  for (const auto& entry : fs::directory_iterator(folder / "s"))
+    if (entry.path().extension() == ".safetensors") files[entry.path().filename().string()] = File::read(entry.path());
+  REQUIRE(files.size() > 2);
+  std::size_t number = 0, tensors = 0;
+  std::int64_t all = 0;
+  for (const auto& [file, content] : files) {
+    CHECK(file == fmt::format("model-{:05}-of-{:05}.safetensors", ++number, files.size()));
+    std::int64_t bytes = 0;
+    for (const auto& tensor : content.tensors) {
+      CHECK(index["weight_map"].value(tensor.name, "none") == file);
+      bytes += std::int64_t(tensor.bytes());
+      ++tensors;
+    }
+    CHECK((bytes <= most || content.tensors.size() == 1));
+    all += bytes;
+  }
+  CHECK(index["weight_map"].size() == tensors);
+  CHECK(index["metadata"]["total_size"] == all);
+  CHECK_FALSE(fs::exists(fs::path(folder / "s") / "model.safetensors"));
+
+  // Gathered: one file, no index, the same tensors.
+  const auto whole = std::numeric_limits<std::int64_t>::max();
+  REQUIRE(
+      export_hugging_face(model.config.model, model.store, folder / "g", {.dtype = dtype, .shard_bytes = whole}).ok());
+  const File gathered = File::read(fs::path(folder / "g") / "model.safetensors");
+  CHECK(gathered.tensors.size() == tensors);
+  for (const auto& [file, content] : files)
+    for (const auto& [tensor, bytes] : content.bytes) CHECK(gathered.bytes.at(tensor) == bytes);
+  CHECK_FALSE(fs::exists(fs::path(folder / "g") / "model.safetensors.index.json"));
+}
+
+TEST_CASE("halves of every kind are read as they are") {
+  // Every bit pattern: normal, subnormal, zeros, infinities, NaNs.
+  std::vector<std::uint16_t> bits(65536);
+  std::iota(bits.begin(), bits.end(), std::uint16_t(0));
+  std::vector<float> values(bits.size());
+  hugging_face::to_floats("F16", std::as_bytes(std::span(bits)), values);
+  for (std::size_t i = 0; i < bits.size(); ++i) {
+    const int exponent = int(i >> 10 & 31), mantissa = int(i & 1023);
+    const double sign = i & 0x8000 ? -1 : 1;
+    double expected = sign * (exponent ? std::ldexp(1024 + mantissa, exponent - 25) : std::ldexp(mantissa, -24));
+    if (exponent == 31) expected = mantissa ? std::nan("") : sign * std::numeric_limits<double>::infinity();
+    if (std::isnan(expected) ? !std::isnan(values[i]) : double(values[i]) != expected) FAIL(i << ": " << values[i]);
+    if (std::signbit(values[i]) != (i >= 0x8000)) FAIL(i << ": sign");
+  }
+  hugging_face::to_floats("BF16", std::as_bytes(std::span(bits)), values);
+  for (std::size_t i = 0; i < bits.size(); ++i)
+    if (std::bit_cast<std::uint32_t>(values[i]) != std::uint32_t(i) << 16) FAIL(i << ": " << values[i]);
+}
+
+TEST_CASE("a model that lies on a device is loaded, exported and saved there as on the host") {
+  const std::string name = GENERATE("gpt2", "gpt2_moe");
+  const test::TemporaryFolder folder;
+  HuggingFaceModel model = import_ok(fixture(name));
+  const auto device = backend::make_host_queue({});  // its addresses trap in the host's threads
+  runtime::TensorStore store;
+  store.place_on(*device);
+  store.add(model::build_forward(model.config.model, {.mode = model::Mode::generate}));
+  REQUIRE(save_model(folder / "host", model.config, model.store, {}).ok());
+  const auto self = comm::make_self();
+  const auto loaded = load_newest(
+      folder / "host", *self, [&](const ModelFolder& found) { return load_parameters(found.checkpoint, 0, 1, store); });
+  if (!loaded.ok()) FAIL(loaded.error().message);
+  REQUIRE(save_model(folder / "device", model.config, store, {}).ok());
+  const char* weights = "checkpoints/step-000000/model.safetensors";
+  CHECK(text(fs::path(folder / "host") / weights) == text(fs::path(folder / "device") / weights));
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    const std::string host = folder / ("h" + std::to_string(int(dtype))),
+                      there = folder / ("d" + std::to_string(int(dtype)));
+    REQUIRE(export_hugging_face(model.config.model, model.store, host, {.dtype = dtype}).ok());
+    REQUIRE(export_hugging_face(model.config.model, store, there, {.dtype = dtype}).ok());
+    CHECK(text(fs::path(host) / "model.safetensors") == text(fs::path(there) / "model.safetensors"));
   }
 }
 

@@ -1,6 +1,5 @@
 // A trained model in memory, at any number of ranks: what evaluation and generation start from.
 #pragma once
-#include <array>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -15,6 +14,7 @@
 
 namespace lancet::train {
 
+class Lanes;
 struct ModelFolder;
 
 struct LoadOptions {
@@ -27,6 +27,8 @@ struct LoadOptions {
 
 class LoadedModel {
  public:
+  LoadedModel();  // of nothing
+  ~LoadedModel();
   // Collective; an error of any rank is returned on all. from: model_folder.h. Config errors: the ranks do not divide
   // the experts; it does not fit the memory; what open_accelerator (src/train/device.h) refuses.
   static Result<std::unique_ptr<LoadedModel>> load(const std::filesystem::path& from, comm::Communicator& world,
@@ -43,7 +45,6 @@ class LoadedModel {
   Status describe(const ModelFolder& folder, comm::Communicator& world, const LoadOptions& options);
   Status take_device(comm::Communicator& world, const LoadOptions& options);
   Status read(const ModelFolder& folder, comm::Communicator& world, int local_ranks);
-  Status make_lanes(comm::Communicator& world);
 
   config::Config config_;
   std::string name_;
@@ -54,8 +55,7 @@ class LoadedModel {
   runtime::Accelerator* accelerator_ = nullptr;
   runtime::TensorStore store_;
   int threads_ = 1;
-  std::array<std::unique_ptr<comm::Communicator>, ir::lane_count> lanes_;
-  std::array<std::unique_ptr<comm::DeviceCommunicator>, ir::lane_count> device_lanes_;
+  std::unique_ptr<Lanes> lanes_;
 };
 
 // Loss over a token file.

@@ -1,11 +1,13 @@
 // Trained models on disk: where `--from` finds one, and how an imported one is laid out.
 #pragma once
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 
 #include "lancet/base/result.h"
 #include "lancet/checkpoint/checkpoint.h"
+#include "lancet/comm/communicator.h"
 #include "lancet/config/config.h"
 #include "lancet/runtime/tensor_store.h"
 
@@ -19,15 +21,15 @@ struct ModelFolder {
   std::string name() const { return checkpoint.path().string(); }
 };
 
-// from: a run folder (its newest whole checkpoint; the log says which newer ones are damaged) or a checkpoint's folder.
-// Data errors: neither, or no whole checkpoint in it; a manifest without a sound config.
-Result<ModelFolder> open_model(const std::filesystem::path& from);
+// Collective. from: a checkpoint's folder, or a run's with checkpoints. Hands `load` the newest of them; where that, or
+// opening it, ends in a data error on any rank, the next older one, and the log says which were left out and why. The
+// one that was loaded. Data errors: `from` is neither; none is whole. Other errors of `load` are returned as they are.
+Result<ModelFolder> load_newest(const std::filesystem::path& from, comm::Communicator& world,
+                                const std::function<Status(const ModelFolder&)>& load);
 
-// Fills the store's parameters, those of this rank's experts, from a checkpoint of any number of ranks; f32 masters
-// before rounded weights. model: counted over all ranks. Data errors: a tensor that is missing, or of another shape or
-// type; a damaged file.
-Status load_parameters(const checkpoint::Checkpoint& checkpoint, const config::Model& model, int rank, int ranks,
-                       runtime::TensorStore& store);
+// Fills the store's parameters, those of this rank's experts, from a checkpoint of any number of ranks. Data errors: a
+// tensor that is missing, unknown, or of another shape or type; a damaged file.
+Status load_parameters(const checkpoint::Checkpoint& checkpoint, int rank, int ranks, runtime::TensorStore& store);
 
 // Makes the run folder `run` (whole or not at all): config.json, checkpoints/step-000000 with weights alone, and, where
 // given, a copy of the tokenizer, which the config then names. store: the whole model in f32 (hugging_face.h). Config

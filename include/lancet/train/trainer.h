@@ -25,8 +25,8 @@ struct TrainerOptions {
   std::string plan_file = {};          // the plan that runs (plan.h); empty: one is made as config.overlap says
   std::string resume = {};     // "step-000100" of this run, or a checkpoint's folder; empty: the newest whole one
   std::string init_from = {};  // a run or checkpoint whose weights a run without checkpoints begins with
-  const std::atomic<int>* stop = nullptr;  // not 0: a signal that asks the run to save and stop
-  std::int64_t sample_offset = 0;          // data::SamplerOptions
+  const std::atomic<int>* stop = nullptr;       // not 0: a signal that asks the run to save and stop
+  std::int64_t sample_offset = 0;               // data::SamplerOptions
   runtime::Accelerator* accelerator = nullptr;  // in place of the one that config.device asks for (tests)
   // For tests: gradients (outputs grad.*, before clipping) and routes (route.*) stay readable after a step.
   bool inspect = false;

@@ -1,11 +1,12 @@
 #include "config.h"
-#include "nesting.h"
 
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
 
 #include "lancet/base/atomic_file.h"
+#include "lancet/base/shown.h"
+#include "nesting.h"
 
 namespace lancet::train::hugging_face {
 namespace {
@@ -31,12 +32,6 @@ constexpr Fixed fixed[] = {{"activation_function", "\"gelu_new\""},
                            {"scale_attn_by_inverse_layer_idx", "false"},
                            {"add_cross_attention", "false"},
                            {"tie_word_embeddings", "true"}};
-
-std::string shown(const json& value) {
-  std::string text = value.dump(-1, ' ', false, json::error_handler_t::replace);
-  if (text.size() > 60) text = text.substr(0, 57) + "...";
-  return text;
-}
 
 Error wrong(const std::filesystem::path& file, std::string_view field, std::string_view expected,
             const std::string& found) {

@@ -41,7 +41,7 @@ class Export {
   void cut() {
     for (Entry& entry : entries(model_)) {
       const std::int64_t bytes = entry.shape.elements() * size_of(options_.dtype);
-      if (shards_.empty() || (shards_.back().bytes > 0 && shards_.back().bytes + bytes > options_.shard_bytes))
+      if (shards_.empty() || (shards_.back().bytes > 0 && bytes > options_.shard_bytes - shards_.back().bytes))
         shards_.emplace_back();
       shards_.back().bytes += bytes;
       shards_.back().entries.push_back(std::move(entry));
@@ -59,20 +59,24 @@ class Export {
       infos.push_back({name_of(entry), options_.dtype == DType::bf16 ? "BF16" : "F32", entry.shape});
     LANCET_ASSIGN(auto writer, checkpoint::SafetensorsWriter::create(checkpoint::disk(), folder_ / shard.file,
                                                                      std::move(infos), {{"format", "pt"}}));
-    std::vector<float> turned;
-    std::vector<std::byte> bytes;
-    for (const Entry& entry : shard.entries) {
-      std::span<const float> values = place_of(entry, store_[entry.parameter].memory.span<float>(), model_.experts(1));
-      if (entry.transposed) {
-        turned.resize(values.size());
-        transpose(values, entry.shape[1], entry.shape[0], turned);
-        values = turned;
-      }
-      bytes.resize(values.size() * std::size_t(size_of(options_.dtype)));
-      from_floats(options_.dtype, values, bytes);
-      LANCET_TRY(writer.append(bytes));
-    }
+    for (const Entry& entry : shard.entries) LANCET_TRY(append(entry, writer));
     return writer.finish();
+  }
+
+  // As the file has it: the memory that this takes besides is a few times the largest tensor's.
+  Status append(const Entry& entry, checkpoint::SafetensorsWriter& writer) {
+    values_.resize(static_cast<std::size_t>(entry.shape.elements()));
+    LANCET_TRY(store_.read(store_[entry.parameter], first_byte(entry), std::as_writable_bytes(std::span(values_))));
+    std::span<const float> values = values_;
+    if (entry.transposed) {
+      turned_.resize(values.size());
+      transpose(values, entry.shape[1], entry.shape[0], turned_);
+      values = turned_;
+    }
+    if (options_.dtype == DType::f32) return writer.append(std::as_bytes(values));
+    bytes_.resize(values.size() * std::size_t(size_of(options_.dtype)));
+    from_floats(options_.dtype, values, bytes_);
+    return writer.append(bytes_);
   }
 
   Status write_index() {
@@ -90,6 +94,8 @@ class Export {
   const std::filesystem::path& folder_;
   const HuggingFaceExport& options_;
   std::vector<Shard> shards_;
+  std::vector<float> values_, turned_;  // of the tensor that is written
+  std::vector<std::byte> bytes_;
 };
 
 }  // namespace

@@ -1,13 +1,13 @@
 #include "files.h"
-#include "lancet/base/shown.h"
-#include "nesting.h"
 
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
 
 #include "lancet/base/atomic_file.h"
+#include "lancet/base/shown.h"
 #include "names.h"
+#include "nesting.h"
 
 namespace lancet::train::hugging_face {
 namespace {
@@ -31,10 +31,8 @@ Result<Shards> read_index(const std::filesystem::path& path) {
   Shards shards;
   for (const auto& [name, file] : index["weight_map"].items()) {
     if (!file.is_string() || !is_plain_name(file.get<std::string>()))
-      return data_error(
-          fmt::format("{}: {}: expected the name of a file in this folder, found {}", path.string(), shown(name),
-                      shown(file.is_string() ? file.get<std::string>()
-                                             : file.dump(-1, ' ', false, json::error_handler_t::replace))));
+      return data_error(fmt::format("{}: {}: expected the name of a file in this folder, found {}", path.string(),
+                                    shown(name), shown(file)));
     shards[file.get<std::string>()].insert(name);
   }
   return shards;

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <new>
 #include <vector>
 
+#include "../memory.h"
 #include "config.h"
 #include "files.h"
 #include "lancet/base/random.h"
@@ -17,10 +19,25 @@ namespace lancet::train {
 
 using namespace hugging_face;
 
-runtime::TensorStore make_whole_store(const config::Model& model) {
-  runtime::TensorStore store;
-  store.add(model::build_forward(model, {.mode = model::Mode::generate}));
-  return store;
+Result<runtime::TensorStore> make_whole_store(const config::Model& model) {
+  const ir::Program program = model::build_forward(model, {.mode = model::Mode::generate});
+  std::int64_t bytes = 0, largest = 0;
+  for (const ir::Tensor& tensor : program.tensors) {
+    if (tensor.kind != ir::TensorKind::parameter) continue;
+    bytes += ir::bytes(tensor.type);
+    const std::int64_t experts = tensor.local ? tensor.type.shape[0] : 1;  // files hold them one by one
+    largest = std::max(largest, ir::bytes(tensor.type) / experts);
+  }
+  constexpr std::int64_t copies = 3;  // of the tensor under way: as in the file, as f32, transposed
+  LANCET_TRY(check_memory(bytes + copies * largest, 1, "the whole model in fp32"));
+  try {
+    runtime::TensorStore store;
+    store.add(program);
+    return store;
+  } catch (const std::bad_alloc&) {
+    return config_error(
+        fmt::format("expected {} MB of memory for the whole model in fp32, found less", bytes / 1'000'000));
+  }
 }
 
 config::Model whole_model(const config::Model& model, int ranks) {
@@ -52,9 +69,9 @@ class Import {
     LANCET_TRY(match(dense, files));
     LANCET_TRY(upcycle(model.config));
     model.config.train.dtype = all_bf16_ ? DType::bf16 : DType::f32;
-    model.store = make_whole_store(model.config.model);
-    for (const Wanted& wanted : wanted_) LANCET_TRY(read(wanted, model.config.model, model.store));
-    if (upcycle_) draw_gates(model.config.model, model.store);
+    LANCET_ASSIGN(model.store, make_whole_store(model.config.model));
+    for (const Wanted& wanted : wanted_) LANCET_TRY(read(wanted, model.store));
+    if (upcycle_) LANCET_TRY(draw_gates(model.config.model, model.store));
     LANCET_TRY(check_head(files, model.config.model, model.store));
     std::error_code ignored;
     model.has_tokenizer = std::filesystem::exists(folder_ / "vocab.json", ignored) &&
@@ -64,7 +81,6 @@ class Import {
 
  private:
   Status match(const config::Model& model, const TensorFiles& files) {
-    std::size_t taken = 0;
     LANCET_TRY(for_each_entry(model, [&](const Entry& entry) -> Status {
       const auto at = files.tensors().find(entry.name);
       if (at == files.tensors().end())
@@ -77,13 +93,12 @@ class Import {
                                       to_string(info)));
       all_bf16_ = all_bf16_ && info.dtype == "BF16";
       wanted_.push_back({entry, at->second});
-      ++taken;
       return {};
     }));
-    return check_rest(files, taken);
+    return check_rest(files);
   }
 
-  Status check_rest(const TensorFiles& files, std::size_t taken) const {
+  Status check_rest(const TensorFiles& files) const {
     std::set<std::string_view> known;
     for (const Wanted& wanted : wanted_) known.insert(wanted.entry.name);
     std::size_t unknown = 0;
@@ -94,7 +109,7 @@ class Import {
     }
     if (!first) return {};
     return data_error(fmt::format("{}: expected the {} tensors of config.json's model, found {} more: {}{}",
-                                  first->file->path().string(), taken, unknown, first->info->name,
+                                  first->file->path().string(), wanted_.size(), unknown, first->info->name,
                                   unknown > 1 ? ", ..." : ""));
   }
 
@@ -109,57 +124,64 @@ class Import {
     return config::check(config, 1);
   }
 
-  // The file's tensor as f32, in our order.
-  Result<std::vector<float>> values_of(const FoundTensor& found, bool transposed) const {
+  // The file's tensor as f32, in our order; until the next call.
+  Result<std::span<const float>> values_of(const FoundTensor& found, bool transposed) {
     const checkpoint::TensorInfo& info = *found.info;
-    std::vector<std::byte> bytes(info.bytes());
-    LANCET_TRY(found.file->read(info, 0, bytes));
-    std::vector<float> values(static_cast<std::size_t>(info.shape.elements()));
-    to_floats(info.dtype, bytes, values);
-    if (!transposed) return values;
-    std::vector<float> turned(values.size());
-    transpose(values, info.shape[0], info.shape[1], turned);
-    return turned;
+    values_.resize(static_cast<std::size_t>(info.shape.elements()));
+    if (info.dtype == "F32") {
+      LANCET_TRY(found.file->read(info, 0, std::as_writable_bytes(std::span(values_))));
+    } else {
+      bytes_.resize(info.bytes());
+      LANCET_TRY(found.file->read(info, 0, bytes_));
+      to_floats(info.dtype, bytes_, values_);
+    }
+    if (!transposed) return std::span<const float>(values_);
+    turned_.resize(values_.size());
+    transpose(values_, info.shape[0], info.shape[1], turned_);
+    return std::span<const float>(turned_);
   }
 
-  Status read(const Wanted& wanted, const config::Model& model, runtime::TensorStore& store) const {
-    LANCET_ASSIGN(const std::vector<float> values, values_of(wanted.found, wanted.entry.transposed));
-    if (runtime::NamedTensor* parameter = store.find(wanted.entry.parameter)) {
-      std::ranges::copy(values, place_of(wanted.entry, floats(*parameter), model.experts(1)).begin());
-      return {};
-    }
+  Status read(const Wanted& wanted, runtime::TensorStore& store) {
+    LANCET_ASSIGN(const std::span<const float> values, values_of(wanted.found, wanted.entry.transposed));
+    if (const runtime::NamedTensor* parameter = store.find(wanted.entry.parameter))
+      return store.write(*parameter, first_byte(wanted.entry), std::as_bytes(values));
     // A block's FFN that becomes experts.
     std::string name = wanted.entry.parameter;
     name.replace(name.find(".mlp."), 5, ".moe.experts.");
-    spread(name, values, floats(store[name]));
-    return {};
+    return spread(name, values, store);
   }
 
-  static std::span<float> floats(runtime::NamedTensor& tensor) { return tensor.memory.span<float>(); }
-
-  // Copies `values` to every expert; to weights adds noise of the expert's own.
-  void spread(const std::string& name, const std::vector<float>& values, std::span<float> experts) const {
+  // Writes `values` to every expert; to weights adds noise of the expert's own.
+  Status spread(const std::string& name, std::span<const float> values, runtime::TensorStore& store) const {
     double squares = 0;
     for (float x : values) squares += double(x) * double(x);
     const double deviation = upcycle_->noise * std::sqrt(squares / double(values.size()));
-    std::vector<float> noise(values.size());
+    const bool noisy = name.ends_with(".weight") && deviation != 0;
+    std::vector<float> mine(noisy ? values.size() : 0);
     for (std::int64_t e = 0; e < upcycle_->experts; ++e) {
-      const std::span<float> to = experts.subspan(std::size_t(e) * values.size(), values.size());
-      std::ranges::copy(values, to.begin());
-      if (!name.ends_with(".weight") || deviation == 0) continue;
-      Philox(upcycle_->seed, stream_of(fmt::format("upcycle.{}.{}", name, e))).normals(0, noise);
-      for (std::size_t i = 0; i < values.size(); ++i) to[i] += float(deviation * double(noise[i]));
+      if (noisy) {
+        Philox(upcycle_->seed, stream_of(fmt::format("upcycle.{}.{}", name, e))).normals(0, mine);
+        for (std::size_t i = 0; i < values.size(); ++i) mine[i] = values[i] + float(deviation * double(mine[i]));
+      }
+      LANCET_TRY(store.write(store[name], std::size_t(e) * values.size_bytes(),
+                             std::as_bytes(noisy ? std::span<const float>(mine) : values)));
     }
+    return {};
   }
 
-  void draw_gates(const config::Model& model, runtime::TensorStore& store) const {
-    for (const auto& [name, tensor] : store.all())
-      if (tensor.kind == ir::TensorKind::parameter && name.ends_with(".moe.gate.weight"))
-        model::initialize(model, name, tensor.type, 0, 1, upcycle_->seed, tensor.memory.span<float>());
+  Status draw_gates(const config::Model& model, runtime::TensorStore& store) const {
+    std::vector<float> values;
+    for (const auto& [name, tensor] : store.all()) {
+      if (tensor.kind != ir::TensorKind::parameter || !name.ends_with(".moe.gate.weight")) continue;
+      values.resize(static_cast<std::size_t>(tensor.type.shape.elements()));
+      model::initialize(model, name, tensor.type, 0, 1, upcycle_->seed, values);
+      LANCET_TRY(store.write(tensor, 0, std::as_bytes(std::span(values))));
+    }
+    return {};
   }
 
   // A head of its own would be lost without a word.
-  Status check_head(const TensorFiles& files, const config::Model& model, runtime::TensorStore& store) const {
+  Status check_head(const TensorFiles& files, const config::Model& model, runtime::TensorStore& store) {
     const auto at = files.tensors().find(tied_head);
     if (at == files.tensors().end()) return {};
     const checkpoint::TensorInfo& info = *at->second.info;
@@ -167,8 +189,10 @@ class Import {
     if (info.shape != shape || !is_weight_type(info.dtype))
       return data_error(fmt::format("{}: {}: expected [{}] of F32, F16 or BF16, found {}",
                                     at->second.file->path().string(), info.name, to_string(shape), to_string(info)));
-    LANCET_ASSIGN(const std::vector<float> head, values_of(at->second, false));
-    if (!std::equal(head.begin(), head.end(), floats(store["wte.weight"]).begin()))
+    LANCET_ASSIGN(const std::span<const float> head, values_of(at->second, false));
+    std::vector<float> embedding(head.size());
+    LANCET_TRY(store.read(store["wte.weight"], 0, std::as_writable_bytes(std::span(embedding))));
+    if (!std::ranges::equal(head, embedding))
       return data_error(fmt::format("{}: {}: expected the values of wte.weight (a tied head), found others",
                                     at->second.file->path().string(), info.name));
     return {};
@@ -178,6 +202,8 @@ class Import {
   const std::optional<Upcycle>& upcycle_;
   std::vector<Wanted> wanted_;
   bool all_bf16_ = true;
+  std::vector<std::byte> bytes_;  // of the tensor that is read
+  std::vector<float> values_, turned_;
 };
 
 }  // namespace

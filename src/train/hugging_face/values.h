@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "lancet/base/dtype.h"
 #include "names.h"
 
 namespace lancet::train::hugging_face {
@@ -15,8 +16,8 @@ bool is_weight_type(std::string_view dtype);  // F32, F16, BF16
 void to_floats(std::string_view dtype, std::span<const std::byte> bytes, std::span<float> values);
 void from_floats(DType dtype, std::span<const float> values, std::span<std::byte> bytes);
 
-// Where an entry's values lie in its parameter, which has `rows` elements along its first axis.
-std::span<float> place_of(const Entry& entry, std::span<float> parameter, std::int64_t rows);
+// Where an entry's values begin in its parameter, in bytes of f32. (Of a padded vocabulary the real tokens come first.)
+std::size_t first_byte(const Entry& entry);
 
 // to[c, r] = from[r, c]
 void transpose(std::span<const float> from, std::int64_t rows, std::int64_t columns, std::span<float> to);
