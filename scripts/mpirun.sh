@@ -11,6 +11,10 @@ if [ $# -lt 2 ]; then
 fi
 ranks=$1
 shift
+if ! command -v "$1" >/dev/null; then  # mpirun would leave with a code like that of a rank that a signal ended
+  echo "error: expected a program to run, found none called $1" >&2
+  exit 2
+fi
 
 options=(-np "$ranks")
 options+=(--bind-to none)  # each rank has several threads; Open MPI would pin all of them to one core

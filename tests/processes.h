@@ -14,9 +14,12 @@ namespace lancet::test {
 
 using Seconds = std::chrono::duration<double>;
 
+// What can be read: of a process that ends meanwhile, nothing.
 inline std::string slurp(const std::filesystem::path& path) {
   std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
+  std::ostringstream text;
+  text << in.rdbuf();
+  return text.str();
 }
 
 // The processes of this program with this word on their command lines, by rank.

@@ -20,10 +20,6 @@ Result<Checkpoint> Checkpoint::open(const fs::path& folder) {
   const fs::path manifest = folder / "manifest.json";
   LANCET_ASSIGN(const std::string text, lancet::read_file(manifest, "a checkpoint's manifest"));
   LANCET_ASSIGN(checkpoint.manifest_, parse_manifest(text, manifest.string()));
-  if (const auto step = step_of(folder.filename().string()); step && *step != checkpoint.manifest_.step)
-    return data_error(
-        fmt::format("{}: expected the checkpoint of step {}, as its folder is called, found one of step {}",
-                    manifest.string(), *step, checkpoint.manifest_.step));
   for (const ShardFile& shard : checkpoint.manifest_.files) {
     const fs::path path = folder / shard.name;
     std::error_code error;

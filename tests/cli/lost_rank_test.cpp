@@ -114,6 +114,12 @@ TEST_CASE("a rank that is killed before it says a word: code 5") {
   CHECK_FALSE(has_begun(run));
 }
 
+TEST_CASE("a program that is not there is no rank that a signal ended") {
+  const auto outcome = test::shell(LANCET_SOURCE_DIR "/scripts/mpirun.sh 2 /no/such/program train");
+  CHECK(outcome.code == 2);
+  CHECK(outcome.output == "error: expected a program to run, found none called /no/such/program\n");
+}
+
 TEST_CASE("a rank of eval or generate that is killed: code 5") {
   const TemporaryFolder folder;
   const std::string run = folder / "run";

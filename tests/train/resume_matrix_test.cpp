@@ -1,10 +1,9 @@
 // Runs over a token file that stop in the middle of an epoch and go on: bit for bit on as many ranks, with the same
 // loss on others, for every optimizer and type.
 #include <catch2/catch.hpp>
-#include <cstdlib>
 #include <filesystem>
-#include <optional>
 
+#include "in_memory.h"
 #include "lancet/checkpoint/checkpoint.h"
 #include "lancet/data/token_file.h"
 #include "temporary_folder.h"
@@ -15,20 +14,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using test::TemporaryFolder;
-
-// Temporary folders lie in memory, where there is such a place: what is asked for here are numbers, and syncing them to
-// a disk takes minutes.
-class InMemory {
- public:
-  InMemory() {
-    if (const char* set = std::getenv("TMPDIR")) before_ = set;
-    if (fs::is_directory("/dev/shm")) setenv("TMPDIR", "/dev/shm", 1);
-  }
-  ~InMemory() { before_ ? setenv("TMPDIR", before_->c_str(), 1) : unsetenv("TMPDIR"); }
-
- private:
-  std::optional<std::string> before_;
-};
 
 constexpr int windows = 20;  // of 16 tokens, in the file: 8 rows a step leave an epoch in the middle of step 3
 
@@ -88,7 +73,7 @@ std::vector<checkpoint::ShardFile> files_of(const std::string& run) {
 }  // namespace
 
 TEST_CASE("stopped in the middle of an epoch and gone on is never stopped, bit for bit") {
-  const InMemory place;
+  const test::InMemory place;
   const TemporaryFolder folder;
   const auto [ranks, accumulation, stop] =
       GENERATE(table<int, int, int>({{1, 1, 2}, {1, 2, 3}, {2, 2, 1}, {2, 4, 3}, {4, 1, 3}, {4, 2, 5}}));
@@ -103,7 +88,7 @@ TEST_CASE("stopped in the middle of an epoch and gone on is never stopped, bit f
 }
 
 TEST_CASE("every optimizer and type goes on at any number of ranks, experts moved") {
-  const InMemory place;
+  const test::InMemory place;
   const TemporaryFolder folder;
   const int from = GENERATE(1, 2, 4), to = GENERATE(1, 2, 4);
   if (from == to) return;  // the test above

@@ -1,6 +1,7 @@
 // The MPI transport. One progress thread a process makes every MPI call after start-up; callers sleep until it
 // reports back, and it sleeps between polls, so that waiting costs no core.
 #pragma once
+#include <chrono>
 #include <memory>
 #include <string>
 
@@ -14,8 +15,9 @@ namespace lancet::comm {
 // other ranks to do the same; after an error or an abort it is not, so that the launcher ends the other ranks.
 class MpiSession {
  public:
-  // On the main thread. Fails when MPI is running already or gives less than MPI_THREAD_SERIALIZED.
-  static Result<std::unique_ptr<MpiSession>> start();
+  // On the main thread. Fails when MPI is running already or gives less than MPI_THREAD_SERIALIZED. Where the other
+  // ranks do not start within the timeout, it says so and ends the process with code 5: MPI itself would wait for ever.
+  static Result<std::unique_ptr<MpiSession>> start(std::chrono::milliseconds timeout = std::chrono::seconds(300));
   virtual ~MpiSession() = default;
   // The communicator over all ranks; further calls return the same lane (for more lanes, duplicate it).
   virtual std::unique_ptr<Communicator> world() = 0;

@@ -1,11 +1,15 @@
 #include <fmt/format.h>
 #include <mpi.h>
+#include <unistd.h>
 
+#include <condition_variable>
 #include <cstdlib>
 #include <mutex>
 #include <string>
+#include <thread>
 
 #include "communicator.h"
+#include "lancet/base/log.h"
 #include "lancet/comm/mpi.h"
 #include "progress.h"
 
@@ -34,6 +38,31 @@ void tune() {
     setenv(("OMPI_MCA_btl_tcp_" + std::string(name)).c_str(), longest.c_str(), 0);
 }
 
+// Ends the process where MPI does not start: it waits for ranks that do not come, without end.
+class StartWatch {
+ public:
+  explicit StartWatch(std::chrono::milliseconds timeout) : thread_([this, timeout] { watch(timeout); }) {}
+  ~StartWatch() {
+    const std::lock_guard lock(mutex_);
+    started_ = true;
+    changed_.notify_one();
+  }
+
+ private:
+  void watch(std::chrono::milliseconds timeout) {
+    std::unique_lock lock(mutex_);
+    if (changed_.wait_for(lock, timeout, [this] { return started_; })) return;
+    log::error("start-up: timed out after {:.3g} s: MPI has not started; did all ranks?",
+               std::chrono::duration<double>(timeout).count());
+    _exit(static_cast<int>(ExitCode::communication));  // which ends the job
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool started_ = false;
+  std::jthread thread_;  // last: it uses the above
+};
+
 class Session final : public MpiSession {
  public:
   explicit Session(std::shared_ptr<Progress> progress) : progress_(std::move(progress)) {}
@@ -54,11 +83,12 @@ class Session final : public MpiSession {
 }  // namespace
 }  // namespace mpi
 
-Result<std::unique_ptr<MpiSession>> MpiSession::start() {
+Result<std::unique_ptr<MpiSession>> MpiSession::start(std::chrono::milliseconds timeout) {
   int initialized = 0;
   MPI_Initialized(&initialized);
   if (initialized) return internal_error("MPI was started already; expected one MPI session a process");
   mpi::tune();
+  const mpi::StartWatch watch(timeout);
   int provided = MPI_THREAD_SINGLE;
   if (int code = MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided); code != MPI_SUCCESS)
     return communication_error("starting MPI: " + mpi::error_text(code));
@@ -73,7 +103,7 @@ Result<std::unique_ptr<MpiSession>> MpiSession::start() {
   int rank = 0, size = 1;
   MPI_Comm_rank(world, &rank);
   MPI_Comm_size(world, &size);
-  LANCET_ASSIGN(mpi::Neighbours neighbours, mpi::Neighbours::find(world, std::chrono::seconds(300)));
+  LANCET_ASSIGN(mpi::Neighbours neighbours, mpi::Neighbours::find(world, timeout));
   return std::unique_ptr<MpiSession>(
       new mpi::Session(std::make_shared<mpi::Progress>(world, rank, size, std::move(neighbours))));
 }

@@ -1,0 +1,146 @@
+// Disks that run full, folders that can no longer be written or are gone, two
+// runs in one folder: while a run goes on.
+#include <sys/mount.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <cstring>
+
+#include "processes.h"
+
+namespace lancet {
+namespace {
+
+namespace fs = std::filesystem;
+using std::chrono::steady_clock;
+using test::Job;
+using test::TemporaryFolder;
+
+// A file system of its own, in memory, unless this process may not make one.
+class SmallDisk {
+ public:
+  SmallDisk(std::string path, const char* size) : path_(std::move(path)) {
+    fs::create_directories(path_);
+    there_ = ::mount("tmpfs", path_.c_str(), "tmpfs", 0, (std::string("size=") + size).c_str()) == 0;
+    if (!there_) WARN("SKIPPED: expected root, who may mount a small disk, found: " << std::strerror(errno));
+  }
+  ~SmallDisk() {
+    if (there_) ::umount2(path_.c_str(), MNT_DETACH);
+  }
+  SmallDisk(const SmallDisk&) = delete;
+  bool is_there() const { return there_; }
+
+ private:
+  const std::string path_;
+  bool there_;
+};
+
+std::int64_t newest(const std::string& run) {
+  std::int64_t step = 0;
+  std::error_code gone;
+  for (fs::directory_iterator at(run + "/checkpoints", gone), end; !gone && at != end; at.increment(gone)) {
+    const std::string name = at->path().filename();
+    if (name.starts_with("step-") && name.size() == 11) step = std::max<std::int64_t>(step, std::stoll(name.substr(5)));
+  }
+  return step;
+}
+
+// A run of one rank that saves every 20 steps, with its log in a file
+// elsewhere.
+class Running {
+ public:
+  Running(const TemporaryFolder& folder, std::string run)
+      : run_(std::move(run)),
+        command_("train " + folder.write("small.json", test::small_config) +
+                 " --set train.steps=1000000 --set train.save_interval=20 "
+                 "--set train.keep_last=2"
+                 " --set log.interval=1000000 --run-dir " +
+                 run_),
+        log_(folder / "log"),
+        job_(LANCET_BINARY " " + command_ + " > " + log_ + " 2>&1") {
+    CHECK(wait([this] { return newest(run_) > 0; }));
+  }
+  bool says(const std::string& text) const { return test::slurp(log_).find(text) != std::string::npos; }
+  bool has_ended() const { return test::ranks_with(run_).empty(); }
+  bool wait(const std::function<bool()>& holds) const {
+    return test::wait_until([&] { return holds() || (newest(run_) > 0 && has_ended()); }) && !has_ended();
+  }
+  const std::string& command() const { return command_; }
+
+  // Told to stop, it saves; run again, it goes on from there.
+  void check_stops_and_goes_on() {
+    const auto pids = test::ranks_with(run_);
+    REQUIRE(pids.size() == 1);
+    const auto start = steady_clock::now();
+    CHECK(kill(pids[0], SIGTERM) == 0);
+    double took = 0;
+    const auto outcome = job_.end(start, took);
+    INFO(test::slurp(log_));
+    CHECK(outcome.code == 75);
+    const std::int64_t step = newest(run_);
+    CHECK(says("saved and stopped after step " + std::to_string(step) + " of "));
+    const auto again = test::lancet(command_ + " --set train.stop_after=" + std::to_string(step + 2));
+    INFO(again.output);
+    CHECK(again.code == 75);
+    CHECK(again.lines_with("resume     after step " + std::to_string(step) + " from ") == 1);
+    CHECK(again.lines_with("not whole") == 0);
+    CHECK(newest(run_) == step + 2);
+  }
+
+ private:
+  const std::string run_, command_, log_;
+  Job job_;
+};
+
+}  // namespace
+
+TEST_CASE("a checkpoints folder that can no longer be written while a run goes on") {
+  const TemporaryFolder folder;
+  const SmallDisk disk(folder / "disk", "30m");
+  if (!disk.is_there()) return;
+  const std::string run = folder / "disk/run", at = run + "/checkpoints";
+  Running running(folder, run);
+  REQUIRE(::mount(at.c_str(), at.c_str(), nullptr, MS_BIND, nullptr) == 0);
+  REQUIRE(::mount(nullptr, at.c_str(), nullptr, MS_BIND | MS_REMOUNT | MS_RDONLY, nullptr) == 0);
+  CHECK(running.wait([&] { return running.says("was not saved, older checkpoints stay: "); }));
+  CHECK(running.says("Read-only file system"));
+  const std::int64_t kept = newest(run);
+  CHECK(kept > 0);
+  CHECK(::umount2(at.c_str(), MNT_DETACH) == 0);
+  CHECK(running.wait([&] { return newest(run) > kept; }));
+  running.check_stops_and_goes_on();
+}
+
+TEST_CASE(
+    "a run folder that is removed while a run goes on: what is saved "
+    "after that comes back") {
+  const TemporaryFolder folder;
+  const std::string run = folder / "run";
+  Running running(folder, run);
+  const std::int64_t before = newest(run);
+  REQUIRE(test::wait_until([&] {  // it may be writing there
+    std::error_code busy;
+    fs::remove_all(run, busy);
+    return !busy;
+  }));
+  CHECK(running.wait([&] { return newest(run) > before; }));
+  running.check_stops_and_goes_on();
+}
+
+TEST_CASE(
+    "a second run in the folder of one at work is refused, and the first "
+    "is none the worse") {
+  const TemporaryFolder folder;
+  const std::string run = folder / "run";
+  Running running(folder, run);
+  const auto second = test::lancet(running.command());
+  INFO(second.output);
+  CHECK(second.code == 3);
+  CHECK(second.lines_with("expected a folder that no other run writes to, "
+                          "found one at work in ") == 1);
+  const std::int64_t before = newest(run);
+  CHECK(running.wait([&] { return newest(run) > before; }));
+  running.check_stops_and_goes_on();
+}
+
+}  // namespace lancet

@@ -1,0 +1,149 @@
+// Signals to runs of several ranks, to the launcher or to a rank, in a step or
+// in an evaluation: saved, code 75, and gone on as if nothing had been.
+#if defined(LANCET_HAVE_MPI)
+#include <catch2/catch.hpp>
+
+#include "lancet/data/token_file.h"
+#include "processes.h"
+
+namespace lancet {
+namespace {
+
+using std::chrono::steady_clock;
+using test::Job;
+using test::TemporaryFolder;
+
+// A run that ends in minutes, in case that the signal fails.
+std::string long_run(const TemporaryFolder& folder) {
+  return "train " + folder.write("small.json", test::small_config) +
+         " --set train.steps=60000 --set log.interval=100000";
+}
+
+bool has_record(const std::string& run) { return test::slurp(run + "/metrics.jsonl").ends_with("}\n"); }
+
+std::vector<double> losses(const std::string& run) {
+  std::vector<double> values;
+  for (const auto& record : test::metrics(run)) values.push_back(record["loss"]);
+  return values;
+}
+
+// Goes on for three steps, and is then what an undisturbed run is.
+void check_goes_on(const std::string& command, const TemporaryFolder& folder, const std::string& run, int ranks) {
+  const std::size_t done = losses(run).size(), stop = done + 3;
+  const std::string until = " --set train.stop_after=" + std::to_string(stop);
+  const auto again = test::shell(test::ranks_of(ranks, command + until + " --run-dir " + run));
+  INFO(again.output);
+  CHECK(again.code == 75);
+  CHECK(again.lines_with("resume     after step " + std::to_string(done) + " from ") == 1);
+  const std::string undisturbed = folder / "undisturbed";
+  REQUIRE(test::shell(test::ranks_of(ranks, command + until + " --run-dir " + undisturbed)).code == 75);
+  CHECK(losses(run).size() == stop);
+  CHECK(losses(run) == losses(undisturbed));
+}
+
+}  // namespace
+
+TEST_CASE(
+    "a signal to one rank of several: all save and leave with 75 and go "
+    "on bit for bit") {
+  const auto [ranks, victim, signal] =
+      GENERATE(table<int, int, int>({{2, 0, SIGTERM}, {2, 1, SIGINT}, {2, 1, SIGUSR1}, {4, 2, SIGTERM}}));
+  const TemporaryFolder folder;
+  const std::string run = folder / "run", command = long_run(folder);
+  Job job("exec env --default-signal=INT " + test::ranks_of(ranks, command + " --run-dir " + run));
+  CHECK(test::wait_until([&] { return has_record(run); }));
+  const auto pids = test::ranks_with(run);
+  REQUIRE(pids.size() == std::size_t(ranks));
+  const auto start = steady_clock::now();
+  CHECK(kill(pids[std::size_t(victim)], signal) == 0);
+  double took = 0;
+  const auto outcome = job.end(start, took);
+  INFO(outcome.output);
+  CHECK(outcome.code == 75);
+  CHECK(outcome.lines_with("saved and stopped after step ") == 1);
+  check_goes_on(command, folder, run, ranks);
+}
+
+TEST_CASE(
+    "a signal in an evaluation of several ranks: saved after the step "
+    "before it, and code 75") {
+  const int victim = GENERATE(0, 1);
+  const TemporaryFolder folder;
+  const std::string run = folder / "run", file = folder / "tokens.bin";
+  std::vector<data::TokenId> tokens;
+  for (int i = 0; i < 2'000'000; ++i) tokens.push_back(i % 299);
+  auto writer = data::TokenWriter::create(file, 300, 0);
+  REQUIRE(writer.ok());
+  REQUIRE(writer->append(tokens).ok());
+  REQUIRE(writer->finish().ok());
+  const std::string command = long_run(folder) + " --set data.synthetic=false --set data.train=" + file +
+                              " --set data.eval=" + file + " --set data.eval_sequences=1000000";
+  Job job(test::ranks_of(2, command + " --set train.eval_interval=1 --run-dir " + run));
+  CHECK(test::wait_until([&] { return has_record(run); }));
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  const auto pids = test::ranks_with(run);
+  REQUIRE(pids.size() == 2);
+  const auto start = steady_clock::now();
+  CHECK(kill(pids[std::size_t(victim)], SIGTERM) == 0);
+  double took = 0;
+  const auto outcome = job.end(start, took);
+  INFO(outcome.output);
+  CHECK(outcome.code == 75);
+  CHECK(took < 20);  // the evaluation takes minutes
+  CHECK(outcome.lines_with("saved and stopped after step 1 of ") == 1);
+  CHECK(outcome.lines_with("held-out") == 0);
+  check_goes_on(command, folder, run, 2);
+}
+
+TEST_CASE(
+    "a second signal to the launcher's script ends ranks whose step has "
+    "no end") {
+  const TemporaryFolder folder;
+  const std::string run = folder / "run", pid = folder / "pid";
+  Job job("echo $$ > " + pid + "; exec " +
+          test::ranks_of(2, long_run(folder) + " --set train.gradient_accumulation_steps=1000000 --run-dir " + run));
+  CHECK(test::wait_until([&] { return std::filesystem::exists(run + "/metrics.jsonl"); }));
+  const pid_t script = std::stoi(test::slurp(pid));
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  CHECK(kill(script, SIGTERM) == 0);
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  CHECK(test::ranks_with(run).size() == 2);
+  const auto start = steady_clock::now();
+  CHECK(kill(script, SIGTERM) == 0);
+  double took = 0;
+  const auto outcome = job.end(start, took);
+  INFO(outcome.output);
+  CHECK(took < 10);
+  CHECK(outcome.code != 0);
+  CHECK(outcome.code != 75);
+  CHECK(outcome.lines_with("saving and stopping when this step is over") == 1);
+  CHECK(test::ranks_with(run).empty());
+}
+
+TEST_CASE("mpirun that is itself told to stop leaves nothing that is broken") {
+  const int signal = GENERATE(SIGTERM, SIGINT);
+  const TemporaryFolder folder;
+  const std::string run = folder / "run", pid = folder / "pid", command = long_run(folder) + " --run-dir " + run;
+  Job job("echo $$ > " + pid +
+          "; exec env --default-signal=INT mpirun --allow-run-as-root "
+          "--oversubscribe " +
+          "--bind-to none -np 2 " LANCET_BINARY " " + command + " --set train.save_interval=5");
+  CHECK(test::wait_until([&] { return std::filesystem::exists(run + "/checkpoints/step-000005"); }));
+  const auto start = steady_clock::now();
+  CHECK(kill(std::stoi(test::slurp(pid)), signal) == 0);
+  double took = 0;
+  const auto outcome = job.end(start, took);
+  INFO(outcome.output);
+  CHECK(took < 10);
+  CHECK(outcome.code != 0);
+  CHECK(test::wait_until([&] { return test::ranks_with(run).empty(); }));
+  const auto again = test::shell(
+      test::ranks_of(2, command + " --set train.stop_after=" + std::to_string(test::metrics(run).size() + 20)));
+  INFO(again.output);
+  CHECK(again.code == 75);
+  CHECK(again.lines_with("resume     after step ") == 1);
+  CHECK(again.lines_with("not whole") == 0);
+}
+
+}  // namespace lancet
+#endif

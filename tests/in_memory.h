@@ -1,0 +1,24 @@
+// Temporary folders without a disk.
+#pragma once
+#include <cstdlib>
+#include <filesystem>
+#include <optional>
+#include <string>
+
+namespace lancet::test {
+
+// While it lives, temporary folders lie in memory, where there is such a place: for tests that save often and do not
+// ask about disks, which take minutes to sync.
+class InMemory {
+ public:
+  InMemory() {
+    if (const char* set = std::getenv("TMPDIR")) before_ = set;
+    if (std::filesystem::is_directory("/dev/shm")) setenv("TMPDIR", "/dev/shm", 1);
+  }
+  ~InMemory() { before_ ? setenv("TMPDIR", before_->c_str(), 1) : unsetenv("TMPDIR"); }
+
+ private:
+  std::optional<std::string> before_;
+};
+
+}  // namespace lancet::test
