@@ -115,6 +115,43 @@ TEST_CASE("of an imbalanced gate's tokens the capacity keeps what fits") {
   CHECK(Routing{.imbalance = 3, .capacity = 1.5}.kept() == Approx(std::pow(0.5, 1.5) + 1.5 * (1 - std::sqrt(0.5))));
 }
 
+TEST_CASE("routing scales the exchanges of tokens and the experts' work, not what counts them nor other work") {
+  // 2 nodes of 4, 8 experts of 100 slots: 8 MB of 10,000 bytes a token, 7/8 of them to others.
+  const auto program = *ir::parse(R"(program p {ranks=8}
+input @route : route[400,8]
+input @slots : f32[8,100,2500]
+parameter @w : f32[1,300,2500]
+parameter @b : f32[1,300]
+%0 : i32[1,9] = exchange_counts(@route) {ranks=8}  # expert forward counts
+%1 : f32[1,800,2500] = all_to_all(@slots, @route, %0) {tokens=400}  # expert forward there
+%2 : f32[1,800,300] = expert_linear(%1, @w, @b, %0) {tokens=400}  # compute forward experts
+%3 : f32[8,100,2500] = dispatch(@slots, @route) {capacity=100}  # compute forward dispatch
+)");
+  const auto exchange = [&](std::size_t i, const Routing& routing) {
+    return HardwareCosts(machine(), {8, 2}, {}, routing).exchange(program, program.instructions[i], 0).ms;
+  };
+  const auto work = [&](std::size_t i, const Routing& routing) {
+    return HardwareCosts(machine(), {8, 2}, {}, routing).op_ms(program, program.instructions[i]).value();
+  };
+  // 3.5 MB, 4/7 of them through the NIC with those of 3 others.
+  CHECK(exchange(1, {}) == Approx(0.100 + 2e6 * 4 / 2e6));
+  CHECK(exchange(1, {.imbalance = 2, .capacity = 2}) == Approx(0.100 + 4));
+  CHECK(exchange(1, {.imbalance = 2, .capacity = 1}) == Approx(0.100 + 0.75 * 4));
+  CHECK(exchange(1, {.capacity = 2, .padded = true}) == Approx(0.100 + 2 * 4));
+  CHECK(exchange(1, {.imbalance = 2, .capacity = 2, .padded = true}) == Approx(0.100 + 2 * 4));
+  CHECK(exchange(0, {.imbalance = 2, .capacity = 2, .padded = true}) == exchange(0, {}));
+  // One rank a node, and so few bytes that messages are all: 7, or 3.5 in the mean to half the ranks.
+  const HardwareCosts apart(machine(), {8, 8});
+  CHECK(apart.exchange(program, program.instructions[0], 0).ms == Approx(0.100 + 6 * 0.050));
+  CHECK(apart.exchange(program, program.instructions[0], 4).ms == Approx(0.100 + 2.5 * 0.050));
+  const double products = 2 * 400.0 * 300 * 2500;
+  CHECK(work(2, {}) == Approx(0.010 + products / 1e9));
+  CHECK(work(2, {.imbalance = 2, .capacity = 2}) == Approx(0.010 + 2 * products / 1e9));
+  CHECK(work(2, {.imbalance = 2, .capacity = 1}) == Approx(0.010 + products / 1e9));
+  CHECK(work(2, {.capacity = 2, .padded = true}) == Approx(0.010 + 2 * products / 1e9));
+  CHECK(work(3, {.imbalance = 2, .capacity = 2}) == work(3, {}));
+}
+
 TEST_CASE("all-reduce passes the slower of links and NICs twice") {
   const Hardware h = machine();
   CHECK(all_reduce_ms(h, {1, 1}, 1e6) == 0);
