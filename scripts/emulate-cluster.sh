@@ -234,12 +234,16 @@ run() {
   # shellcheck disable=SC2016
   ip netns exec "$head" unshare --uts sh -c 'echo "$0" >/proc/sys/kernel/hostname; exec "$@"' "$head" \
     mpirun "${options[@]}" "$@" <&0 &
-  local mpirun=$!
-  trap 'kill -TERM $mpirun 2>/dev/null' INT TERM HUP
+  local mpirun=$! stopped=
+  trap 'stopped=1; kill -TERM $mpirun 2>/dev/null' INT TERM HUP
   while kill -0 $mpirun 2>/dev/null; do
     code=0
     wait $mpirun || code=$?
   done
+  if [ "$code" -gt 128 ] && [ -z "$stopped" ]; then
+    echo "a rank was ended by signal $((code - 128))" >&2
+    code=5  # as where a rank does not arrive
+  fi
   exit "$code"
 }
 

@@ -7,13 +7,13 @@
 #include <regex>
 #include <thread>
 
-#include "program.h"
+#include "processes.h"
 
 namespace lancet {
 namespace {
 
-using Seconds = std::chrono::duration<double>;
 using std::chrono::steady_clock;
+using test::Seconds;
 
 // A cluster of its own, that goes with the test.
 class Cluster {
@@ -107,6 +107,31 @@ TEST_CASE("a link that is cut ends the run with code 5, and the error says where
   // The cluster is as good as before.
   CHECK(cluster.command("mend " + cluster.name() + "1").code == 0);
   CHECK(cluster.lancet("train " + config + " --set train.steps=1 --run-dir " + run).code == 0);
+}
+
+TEST_CASE("a rank that is killed on an emulated host ends the run with code 5, and the other says who was missing") {
+  const Cluster cluster(2, "1gbit");
+  if (!cluster.is_up()) return;
+  const test::TemporaryFolder folder;
+  const std::string run = folder / "run";
+  test::Outcome outcome;
+  std::thread job([&] {
+    outcome = cluster.lancet("train " + folder.write("small.json", test::small_config) +
+                             " --set train.gradient_accumulation_steps=1000000 --run-dir " + run);
+  });
+  const bool begun = test::wait_until([&] { return std::filesystem::exists(run + "/metrics.jsonl"); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  const auto ranks = test::ranks_with(run);
+  const auto since = steady_clock::now();
+  if (ranks.size() == 2) kill(ranks[1], SIGKILL);
+  job.join();
+  INFO(outcome.output);
+  CHECK(begun);
+  REQUIRE(ranks.size() == 2);
+  CHECK(steady_clock::now() - since < Seconds(10));
+  CHECK(outcome.code == 5);
+  CHECK(outcome.lines_with("a rank was ended by signal 9") == 1);
+  CHECK(outcome.lines_with("(rank 0 of 2): waited for rank 1, which ended without it") == 1);
 }
 
 }  // namespace lancet

@@ -7,8 +7,8 @@ COUNT runs in turn of: one rank; two ranks that are processes, of which one is k
 ranks that are threads (by INPROC_TRAIN, where it is given). Each is killed once and started again. It must go on from
 its newest whole checkpoint, load none that is not, lose no more steps than came after that one, and end with the
 records and, bit for bit, the weights and optimizer of a run that nobody disturbed. Where one rank of two is killed, the
-launcher's script must leave with code 5 within 10 seconds. Prints one line of numbers; exits 1 with a line that says
-what was wrong.
+launcher's script must leave with code 5 within 10 seconds. Prints numbers, also where Ctrl-C ends it before all are done
+(code 130); exits 1 with a line that says what was wrong.
 """
 import json
 import os
@@ -155,8 +155,7 @@ class Attack:
                 fail(f"{self.kind.name}, {name}: a rank goes on a minute after its launcher was killed")
             log.seek(0)
             self.judge(name, process.returncode, took, bool(ranks), log.read())
-        self.kind.killed += 1
-        self.kind.inside += saving(run)
+        return saving(run)
 
     def judge(self, name, code, took, has_ranks, log):
         if code == 0:
@@ -170,7 +169,7 @@ class Attack:
     def once(self, index, rng, in_save):
         name = f"run-{index}"
         run = self.folder / name
-        self.kill(name, rng, in_save)
+        inside = self.kill(name, rng, in_save)
         saved, reached = newest(run), max([s for s, _, _ in losses(run)], default=0)
         log = self.finish(name)
         where = f"{self.kind.name}, {name}"
@@ -189,6 +188,8 @@ class Attack:
             fail(f"{where}: expected the weights of the undisturbed run, found others")
         if saving(run):
             fail(f"{where}: something temporary is left")
+        self.kind.killed += 1
+        self.kind.inside += inside
         self.kind.lost = max(self.kind.lost, reached - saved)
         subprocess.run(["rm", "-r", str(run)], check=True)
 
@@ -208,6 +209,15 @@ def kinds_of(lancet, inproc):
     return kinds
 
 
+def report(attacks):
+    count, inside = sum(a.kind.killed for a in attacks), sum(a.kind.inside for a in attacks)
+    print(f"{count} runs killed, {inside} of them inside a save: each went on from its newest checkpoint, to the same "
+          "losses, weights and optimizer")
+    for attack in attacks:
+        print("  " + attack.kind.numbers())
+    return inside
+
+
 def main():
     if len(sys.argv) < 2:
         fail(__doc__)
@@ -217,15 +227,14 @@ def main():
         config = Path(folder) / "config.json"
         config.write_text(json.dumps(CONFIG))
         attacks = [Attack(kind, config, folder) for kind in kinds_of(sys.argv[1], (sys.argv + [""] * 5)[4])]
-        for index in range(count):
-            attacks[index % len(attacks)].once(index, rng, index // len(attacks) % 2 == 0)
-        inside = sum(attack.kind.inside for attack in attacks)
-        if inside == 0:
+        try:
+            for index in range(count):
+                attacks[index % len(attacks)].once(index, rng, index // len(attacks) % 2 == 0)
+        except KeyboardInterrupt:
+            report(attacks)
+            sys.exit(130)
+        if report(attacks) == 0:
             fail(f"expected some of {count} kills to fall inside a save, found none")
-        print(f"{count} runs killed, {inside} of them inside a save: each went on from its newest checkpoint, to the "
-              "same losses, weights and optimizer")
-        for attack in attacks:
-            print("  " + attack.kind.numbers())
 
 
 main()
