@@ -63,7 +63,7 @@ inline const char* small_config = R"({
   "model": {"n_layer": 2, "n_head": 2, "n_embd": 32, "n_positions": 16, "vocab_size": 300, "moe_layer_freq": 2,
             "num_local_experts": 4, "capacity_factor": 4, "router_aux_loss_scope": "global"},
   "data": {"synthetic": true},
-  "train": {"steps": 20, "seq_len": 16, "micro_batch_size": 4, "lr": 1e-3, "clip_grad": 1.0},
+  "train": {"steps": 20, "seq_len": 16, "micro_batch_size": 4, "lr": 1e-3, "clip_grad": 1.0, "save_minutes": 0},
   "log": {"peak_tflops": 1}, "threads": 1})";
 
 }  // namespace lancet::test

@@ -1,5 +1,7 @@
 #include "lancet/checkpoint/background_writer.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <condition_variable>
 #include <cstring>
@@ -10,6 +12,37 @@
 #include "lancet/base/check.h"
 
 namespace lancet::checkpoint {
+namespace {
+
+constexpr std::uint32_t exponent = 0x7f800000;  // all ones: infinite, or no number
+
+std::uint32_t exponent_of(std::span<const std::byte> floats, std::size_t i) {
+  std::uint32_t bits = 0;
+  std::memcpy(&bits, floats.data() + i * sizeof bits, sizeof bits);
+  return bits & exponent;
+}
+
+bool all_finite(std::span<const std::byte> floats) {
+  constexpr std::size_t lanes = 32;  // a loop of known length, without a branch: vector instructions
+  const std::size_t count = floats.size() / sizeof(float);
+  std::uint32_t found = 0;
+  std::size_t i = 0;
+  for (; i + lanes <= count && !found; i += lanes)
+    for (std::size_t lane = 0; lane < lanes; ++lane) found |= exponent_of(floats, i + lane) == exponent;
+  for (; i < count; ++i) found |= exponent_of(floats, i) == exponent;
+  return !found;
+}
+
+// piece: floats of the tensor, from its byte `at` on.
+Status check_finite(const TensorInfo& tensor, std::uint64_t at, std::span<const std::byte> piece) {
+  if (all_finite(piece)) return {};
+  std::size_t first = 0;
+  while (exponent_of(piece, first) != exponent) ++first;
+  return data_error(
+      fmt::format("{}: expected finite numbers, found another at element {}", tensor.name, at / sizeof(float) + first));
+}
+
+}  // namespace
 
 struct BackgroundWriter::State {
   struct Filled {
@@ -29,6 +62,7 @@ struct BackgroundWriter::State {
   Phase phase = Phase::idle;
   std::function<Status()> job;
   bool stopping = false;
+  std::string abandoned;  // why; empty: not
   Status result;
   std::vector<ShardFile> written;
 
@@ -37,8 +71,8 @@ struct BackgroundWriter::State {
   // The next filled block; its bytes are empty where the writer is to end.
   Filled next() {
     std::unique_lock lock(mutex);
-    changed.wait(lock, [&] { return stopping || !filled.empty(); });
-    if (filled.empty()) return {0, 0};
+    changed.wait(lock, [&] { return stopping || !abandoned.empty() || !filled.empty(); });
+    if (filled.empty() || !abandoned.empty()) return {0, 0};
     const Filled first = filled.front();
     filled.pop_front();
     return first;
@@ -77,16 +111,23 @@ struct BackgroundWriter::State {
 
   Status write_shard(const std::filesystem::path& folder, const Shard& shard, Stream& stream, std::uint64_t& left) {
     LANCET_ASSIGN(auto writer, SafetensorsWriter::create(files, folder / shard.name, shard.tensors, shard.metadata));
-    for (std::uint64_t rest = bytes_of(shard); rest > 0;) {
-      const auto piece = stream.get(rest);
-      if (piece.empty()) return internal_error("the writer was stopped");
-      rest -= piece.size();
-      left -= piece.size();
-      LANCET_TRY(writer.append(piece));
-    }
+    for (const TensorInfo& tensor : shard.tensors)
+      for (std::uint64_t at = 0; at < tensor.bytes();) {
+        const auto piece = stream.get(tensor.bytes() - at);
+        if (piece.empty()) return stopped();
+        left -= piece.size();
+        if (shard.finite && tensor.dtype == "F32") LANCET_TRY(check_finite(tensor, at, piece));
+        LANCET_TRY(writer.append(piece));
+        at += piece.size();
+      }
     LANCET_TRY(writer.finish());
-    written.push_back({shard.name, writer.bytes(), writer.hash()});
+    written.push_back({shard.name, writer.bytes(), writer.header_hash(), writer.tensor_hashes()});
     return {};
+  }
+
+  Status stopped() {
+    const std::lock_guard lock(mutex);
+    return abandoned.empty() ? internal_error("the writer was stopped") : data_error(abandoned);
   }
 
   Status write_shards(const std::filesystem::path& folder, const std::vector<Shard>& shards) {
@@ -129,6 +170,9 @@ struct BackgroundWriter::State {
         status = internal_error(error.what());
       }
       lock.lock();
+      for (const Filled& block : filled) free.push_back(block.block);  // of a job that was abandoned
+      filled.clear();
+      abandoned.clear();
       result = std::move(status);
       phase = Phase::finished;
       changed.notify_all();
@@ -168,11 +212,11 @@ void BackgroundWriter::run(std::function<Status()> work) {
   state_->changed.notify_all();
 }
 
-std::vector<std::span<std::byte>> BackgroundWriter::take(std::size_t wanted) {
+std::vector<std::span<std::byte>> BackgroundWriter::take(std::size_t wanted, std::chrono::milliseconds most) {
   State& s = *state_;
   std::unique_lock lock(s.mutex);
   LANCET_CHECK(s.taken.empty() && wanted > 0, "{} blocks are taken already", s.taken.size());
-  s.changed.wait(lock, [&] { return !s.free.empty(); });
+  if (!s.changed.wait_for(lock, most, [&] { return !s.free.empty(); })) return {};
   std::vector<std::span<std::byte>> blocks;
   for (; blocks.size() < wanted && !s.free.empty(); s.free.pop_front()) {
     s.taken.push_back(s.free.front());
@@ -191,6 +235,12 @@ void BackgroundWriter::give(std::span<const std::size_t> filled) {
   }
   s.taken.clear();
   s.changed.notify_all();
+}
+
+void BackgroundWriter::abandon(const std::string& why) {
+  const std::lock_guard lock(state_->mutex);
+  if (state_->phase == State::Phase::working) state_->abandoned = why;
+  state_->changed.notify_all();
 }
 
 bool BackgroundWriter::idle() const {

@@ -3,49 +3,76 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <set>
+#include <atomic>
+#include <mutex>
+#include <optional>
+#include <thread>
 
-#include "lancet/base/atomic_file.h"
 #include "lancet/base/hash.h"
 #include "lancet/base/shown.h"
-#include "read_ahead.h"
 
 namespace lancet::checkpoint {
 
 namespace fs = std::filesystem;
 
+namespace {
+
+constexpr std::uint64_t most_manifest = std::uint64_t{1} << 30;  // a million tensors have 40 MB
+// Small enough to be hashed, and used, out of the cache that reading left it in; whole elements.
+constexpr std::size_t piece_bytes = 1 << 20;
+// Of files that may be sound, but are not to be read now.
+constexpr ExitCode refused = ExitCode::internal;
+
+Result<std::string> read_manifest(const fs::path& path) {
+  LANCET_ASSIGN(const InputFile file, InputFile::open(path, "a checkpoint's manifest", refused));
+  if (file.size() > most_manifest)
+    return data_error(fmt::format("{}: expected a checkpoint's manifest of at most {} bytes, found {}", path.string(),
+                                  most_manifest, file.size()));
+  std::string text(file.size(), '\0');
+  LANCET_TRY(file.read(0, std::as_writable_bytes(std::span(text.data(), text.size()))));
+  return text;
+}
+
+}  // namespace
+
 Result<Checkpoint> Checkpoint::open(const fs::path& folder) {
   Checkpoint checkpoint;
   checkpoint.path_ = folder;
   const fs::path manifest = folder / "manifest.json";
-  LANCET_ASSIGN(const std::string text, lancet::read_file(manifest, "a checkpoint's manifest"));
+  LANCET_ASSIGN(const std::string text, read_manifest(manifest));
   LANCET_ASSIGN(checkpoint.manifest_, parse_manifest(text, manifest.string()));
-  for (const ShardFile& shard : checkpoint.manifest_.files) {
-    const fs::path path = folder / shard.name;
-    std::error_code error;
-    if (fs::is_symlink(path, error))
-      return data_error(fmt::format("{}: expected a file in this folder, found a link", path.string()));
-    LANCET_ASSIGN(SafetensorsFile file, SafetensorsFile::open(path));
-    if (file.size() != shard.bytes)
-      return data_error(fmt::format("{}: expected {} bytes, found {}", path.string(), shard.bytes, file.size()));
-    checkpoint.files_.push_back(std::move(file));
-  }
-  for (std::size_t i = 0; i < checkpoint.files_.size(); ++i)
-    for (const TensorInfo& tensor : checkpoint.files_[i].tensors()) {
-      if (!checkpoint.tensors_.emplace(tensor.name, Place{i, &tensor}).second)
-        return data_error(fmt::format("{}: expected each tensor in one file, found {} in a second one",
-                                      checkpoint.files_[i].path().string(), shown(tensor.name)));
-      if ((checkpoint.files_[i].data_start() + tensor.begin) % std::uint64_t(element_bytes(tensor.dtype)) != 0)
-        return data_error(fmt::format("{}: {}: expected its bytes at a multiple of an element's {}",
-                                      checkpoint.files_[i].path().string(), shown(tensor.name),
-                                      element_bytes(tensor.dtype)));
-    }
+  for (const ShardFile& shard : checkpoint.manifest_.files) LANCET_TRY(checkpoint.add_shard(shard));
   return checkpoint;
+}
+
+Status Checkpoint::add_shard(const ShardFile& shard) {
+  const fs::path path = path_ / shard.name;
+  std::error_code error;
+  if (fs::is_symlink(path, error))
+    return data_error(fmt::format("{}: expected a file in this folder, found a link", path.string()));
+  LANCET_ASSIGN(SafetensorsFile file, SafetensorsFile::open(path, refused));
+  file.close();
+  if (file.size() != shard.bytes)
+    return data_error(fmt::format("{}: expected {} bytes, found {}", path.string(), shard.bytes, file.size()));
+  if (file.header_hash() != shard.header_xxh3)
+    return data_error(fmt::format("{}: expected the checksum {} of its header, found {}: the file was damaged",
+                                  path.string(), hex(shard.header_xxh3), hex(file.header_hash())));
+  if (file.tensors().size() != shard.tensors_xxh3.size())
+    return data_error(fmt::format("{}: expected {} tensors, as in the manifest, found {}", path.string(),
+                                  shard.tensors_xxh3.size(), file.tensors().size()));
+  for (std::size_t i = 0; i < file.tensors().size(); ++i) {
+    const TensorInfo& tensor = file.tensors()[i];
+    if (!tensors_.emplace(tensor.name, Place{files_.size(), i}).second)
+      return data_error(fmt::format("{}: expected each tensor in one file, found {} in a second one", path.string(),
+                                    shown(tensor.name)));
+  }
+  files_.push_back(std::move(file));
+  return {};
 }
 
 const TensorInfo* Checkpoint::find(std::string_view name) const {
   const auto at = tensors_.find(name);
-  return at == tensors_.end() ? nullptr : at->second.tensor;
+  return at == tensors_.end() ? nullptr : &files_[at->second.file].tensors()[at->second.index];
 }
 
 std::vector<std::string> Checkpoint::names() const {
@@ -54,46 +81,89 @@ std::vector<std::string> Checkpoint::names() const {
   return names;
 }
 
-Status Checkpoint::read(const std::map<std::string, Sink>& wanted) const {
-  std::set<std::size_t> files;
-  for (const auto& [name, sink] : wanted) {
+struct Checkpoint::Item {
+  Place place;
+  Target target;
+};
+
+Status Checkpoint::load(const std::map<std::string, Target>& wanted, int threads) const {
+  std::vector<Item> items;
+  for (const auto& [name, target] : wanted) {
     const auto at = tensors_.find(name);
     if (at == tensors_.end())
       return data_error(fmt::format("{}: expected the tensor {}, found none", path_.string(), shown(name)));
-    files.insert(at->second.file);
+    items.push_back({at->second, target});
   }
-  for (const std::size_t file : files) LANCET_TRY(read_shard(file, wanted));
-  return {};
+  return read_items(std::move(items), threads);
+}
+
+Status Checkpoint::read(const std::map<std::string, Sink>& wanted) const {
+  std::map<std::string, Target> targets;
+  for (const auto& [name, sink] : wanted) targets[name] = {nullptr, sink};
+  return load(targets, 1);
 }
 
 Status Checkpoint::verify() const {
-  for (std::size_t file = 0; file < files_.size(); ++file) LANCET_TRY(read_shard(file, {}));
-  return {};
+  std::vector<Item> items;
+  for (const auto& [name, place] : tensors_) items.push_back({place, {}});
+  return read_items(std::move(items), 1);
 }
 
-Status Checkpoint::read_shard(std::size_t index, const std::map<std::string, Sink>& wanted) const {
-  const SafetensorsFile& file = files_[index];
-  Hasher hasher;
-  std::size_t next = 0;  // the first tensor that does not end before the piece
-  LANCET_TRY(read_ahead(file, [&](std::uint64_t at, std::span<const std::byte> piece) -> Status {
-    hasher.update(piece);
-    const std::uint64_t end = at + piece.size();
-    for (std::size_t i = next; i < file.tensors().size(); ++i) {
-      const TensorInfo& tensor = file.tensors()[i];
-      const std::uint64_t begin = file.data_start() + tensor.begin, stop = begin + tensor.bytes();
-      if (begin >= end) break;
-      if (stop <= end) next = i + 1;
-      const std::uint64_t from = std::max(begin, at), to = std::min(stop, end);
-      if (from >= to) continue;
-      if (const auto sink = wanted.find(tensor.name); sink != wanted.end())
-        LANCET_TRY(sink->second(from - begin, piece.subspan(from - at, to - from)));
+// In the order of the files, so that each is opened once by a thread; the threads take tensors as they come.
+Status Checkpoint::read_items(std::vector<Item> items, int threads) const {
+  std::sort(items.begin(), items.end(), [](const Item& a, const Item& b) {
+    return std::pair(a.place.file, a.place.index) < std::pair(b.place.file, b.place.index);
+  });
+  std::atomic<std::size_t> next{0};
+  std::mutex mutex;
+  std::size_t failed = items.size();  // the first item that did
+  Status status;
+  const auto work = [&] {
+    std::vector<std::byte> buffer;
+    std::optional<InputFile> open;
+    std::size_t open_index = files_.size();
+    for (std::size_t i = next++; i < items.size(); i = next++) {
+      const std::size_t file = items[i].place.file;
+      Status done;
+      if (file != open_index) {
+        open.reset();
+        auto opened = InputFile::open(files_[file].path(), "a safetensors file", refused);
+        if (opened.ok())
+          open.emplace(std::move(*opened)), open_index = file;
+        else
+          done = opened.error();
+      }
+      if (done.ok()) done = read_item(items[i], *open, buffer);
+      if (done.ok()) continue;
+      next = items.size();
+      const std::lock_guard lock(mutex);
+      if (i < failed) failed = i, status = std::move(done);
     }
-    return {};
-  }));
-  if (hasher.digest() != manifest_.files[index].xxh3)
-    return data_error(fmt::format("{}: expected the checksum {}, found {}: the file was damaged", file.path().string(),
-                                  hex(manifest_.files[index].xxh3), hex(hasher.digest())));
-  return {};
+  };
+  const std::size_t most = std::min<std::size_t>(items.size(), std::size_t(std::max(threads, 1)));
+  std::vector<std::jthread> others;
+  for (std::size_t i = 1; i < most; ++i) others.emplace_back(work);
+  work();
+  others.clear();
+  return status;
+}
+
+Status Checkpoint::read_item(const Item& item, const InputFile& input, std::vector<std::byte>& buffer) const {
+  const SafetensorsFile& file = files_[item.place.file];
+  const TensorInfo& tensor = file.tensors()[item.place.index];
+  Hasher hasher;
+  for (std::uint64_t at = 0; at < tensor.bytes(); at += piece_bytes) {
+    const std::size_t count = std::min<std::uint64_t>(piece_bytes, tensor.bytes() - at);
+    if (!item.target.memory) buffer.resize(piece_bytes);
+    const std::span<std::byte> piece(item.target.memory ? item.target.memory + at : buffer.data(), count);
+    LANCET_TRY(input.read(file.data_start() + tensor.begin + at, piece));
+    hasher.update(piece);
+    if (item.target.sink) LANCET_TRY(item.target.sink(at, piece));
+  }
+  const std::uint64_t expected = manifest_.files[item.place.file].tensors_xxh3[item.place.index];
+  if (hasher.digest() == expected) return {};
+  return data_error(fmt::format("{}: {}: expected the checksum {}, found {}: the file was damaged",
+                                file.path().string(), shown(tensor.name), hex(expected), hex(hasher.digest())));
 }
 
 }  // namespace lancet::checkpoint

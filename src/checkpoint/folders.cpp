@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 
+#include "lancet/base/atomic_file.h"
 #include "lancet/checkpoint/checkpoint.h"
 
 namespace lancet::checkpoint {
@@ -15,14 +16,39 @@ namespace {
 
 constexpr std::string_view prefix = "step-";
 constexpr std::string_view temporary = ".tmp";
+constexpr std::string_view aside = ".old";
 
-std::vector<std::string> names_in(const fs::path& folder) {
+std::vector<std::string> names_in(const fs::path& folder, std::error_code& error) {
   std::vector<std::string> names;
-  std::error_code error;
   for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error))
     names.push_back(at->path().filename().string());
   std::sort(names.begin(), names.end());
   return names;
+}
+std::vector<std::string> names_in(const fs::path& folder) {
+  std::error_code ignored;
+  return names_in(folder, ignored);
+}
+
+std::vector<std::int64_t> steps_of(const std::vector<std::string>& names) {
+  std::vector<std::int64_t> steps;
+  for (const std::string& name : names)
+    if (const auto step = step_of(name)) steps.push_back(*step);
+  std::sort(steps.rbegin(), steps.rend());
+  return steps;
+}
+
+// By its manifest and the sizes of its files: nothing is opened but the manifest, so this may be asked of many.
+bool looks_whole(const fs::path& folder) {
+  const auto text = read_file(folder / "manifest.json", "a checkpoint's manifest");
+  if (!text.ok()) return false;
+  const auto manifest = parse_manifest(*text, folder.string());
+  if (!manifest.ok()) return false;
+  for (const ShardFile& shard : manifest->files) {
+    std::error_code error;
+    if (fs::file_size(folder / shard.name, error) != shard.bytes || error) return false;
+  }
+  return true;
 }
 
 // Renamed first, so that half of it never looks like a checkpoint.
@@ -45,12 +71,14 @@ std::optional<std::int64_t> step_of(std::string_view name) {
   return step;
 }
 
-std::vector<std::int64_t> steps_in(const fs::path& checkpoints) {
-  std::vector<std::int64_t> steps;
-  for (const std::string& name : names_in(checkpoints))
-    if (const auto step = step_of(name)) steps.push_back(*step);
-  std::sort(steps.rbegin(), steps.rend());
-  return steps;
+std::vector<std::int64_t> steps_in(const fs::path& checkpoints) { return steps_of(names_in(checkpoints)); }
+
+Result<std::vector<std::int64_t>> list_steps(const fs::path& checkpoints) {
+  std::error_code error;
+  const auto names = names_in(checkpoints, error);
+  if (error && error != std::errc::no_such_file_or_directory && error != std::errc::not_a_directory)
+    return internal_error(fmt::format("{}: cannot be read: {}", checkpoints.string(), error.message()));
+  return steps_of(names);
 }
 
 fs::path temporary_folder(const fs::path& checkpoints, std::int64_t step) {
@@ -83,7 +111,7 @@ Status prune(FileSystem& files, const fs::path& checkpoints, const KeepRule& rul
   std::vector<std::int64_t> surplus;
   std::int64_t newest = 0;
   for (const std::int64_t step : steps_in(checkpoints)) {
-    if (!Checkpoint::open(checkpoints / folder_name(step)).ok()) continue;
+    if (!looks_whole(checkpoints / folder_name(step))) continue;
     const bool milestone = rule.every > 0 && step % rule.every == 0;
     if (newest++ >= rule.last && !milestone) surplus.push_back(step);
   }
@@ -99,18 +127,15 @@ Status remove_leftovers(FileSystem& files, const fs::path& checkpoints) {
 }
 
 Result<int> set_aside_after(FileSystem& files, const fs::path& checkpoints, std::int64_t step) {
-  int count = 0;
-  for (const std::int64_t later : steps_in(checkpoints)) {
-    if (later <= step) break;
-    std::error_code ignored;
-    fs::path target = checkpoints / (folder_name(later) + ".old");
-    for (int n = 2; fs::exists(target, ignored); ++n)
-      target = checkpoints / fmt::format("{}.old{}", folder_name(later), n);
-    LANCET_TRY(files.rename(checkpoints / folder_name(later), target));
-    ++count;
-  }
-  if (count > 0) LANCET_TRY(files.sync_folder(checkpoints));
-  return count;
+  std::vector<std::int64_t> later = steps_in(checkpoints);
+  std::erase_if(later, [&](std::int64_t other) { return other <= step; });
+  if (later.empty()) return 0;
+  for (const std::string& name : names_in(checkpoints))
+    if (name.starts_with(prefix) && name.find(aside) != name.npos) LANCET_TRY(files.remove(checkpoints / name));
+  for (const std::int64_t other : later)
+    LANCET_TRY(files.rename(checkpoints / folder_name(other), checkpoints / (folder_name(other) + std::string(aside))));
+  LANCET_TRY(files.sync_folder(checkpoints));
+  return int(later.size());
 }
 
 }  // namespace lancet::checkpoint

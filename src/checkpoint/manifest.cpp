@@ -15,12 +15,23 @@ namespace {
 
 using json = nlohmann::ordered_json;
 
-constexpr int format = 1;
+constexpr int format = 2;
 constexpr int most_depth = 8;
 constexpr std::string_view checksum_key = "\"manifest_xxh3\": \"";
 constexpr std::string_view no_checksum = "0000000000000000";
 
 struct TooDeep {};
+
+constexpr std::size_t hash_digits = 16;
+bool parse_hash(const char* digits, std::uint64_t& value) {
+  const auto [end, error] = std::from_chars(digits, digits + hash_digits, value, 16);
+  return error == std::errc() && end == digits + hash_digits;
+}
+std::string print_hashes(const std::vector<std::uint64_t>& hashes) {
+  std::string text;
+  for (const std::uint64_t hash : hashes) text += hex(hash);
+  return text;
+}
 
 // The fields of an object, each taken once; what is wrong is kept, first things first.
 class Fields {
@@ -52,10 +63,18 @@ class Fields {
   std::uint64_t hash(const char* name) {
     const std::string digits = text(name);
     std::uint64_t value = 0;
-    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value, 16);
-    if (error != std::errc() || end != digits.data() + digits.size() || digits.size() != 16)
+    if (digits.size() != hash_digits || !parse_hash(digits.data(), value))
       fail(fmt::format("{}: expected 16 hexadecimal digits", name));
     return value;
+  }
+  // One after the other, without anything between them: a list would take a line each.
+  std::vector<std::uint64_t> hashes(const char* name) {
+    const std::string digits = text(name);
+    std::vector<std::uint64_t> values(digits.size() / hash_digits);
+    bool sound = digits.size() % hash_digits == 0;
+    for (std::size_t i = 0; sound && i < values.size(); ++i) sound = parse_hash(&digits[i * hash_digits], values[i]);
+    if (!sound) fail(fmt::format("{}: expected 16 hexadecimal digits for each tensor", name));
+    return values;
   }
   const json& member(const char* name) {
     static const json none;
@@ -108,7 +127,7 @@ Result<std::vector<ShardFile>> read_files(const json& list, std::string_view ori
   for (const json& entry : list) {
     Fields fields(entry, fmt::format("{}: files: ", origin));
     ShardFile file{fields.text("name"), std::uint64_t(fields.whole("bytes", std::int64_t{1} << 60)),
-                   fields.hash("xxh3")};
+                   fields.hash("header_xxh3"), fields.hashes("tensors_xxh3")};
     LANCET_TRY(fields.finish());
     if (!is_shard_name(file.name))
       return data_error(fmt::format("{}: files: expected the name of a safetensors file in this folder, found {}",
@@ -149,7 +168,10 @@ std::string to_json(const Manifest& m) {
       {"config", json::parse(m.config)},
       {"files", json::array()}};
   for (const ShardFile& file : m.files)
-    root["files"].push_back({{"name", file.name}, {"bytes", file.bytes}, {"xxh3", hex(file.xxh3)}});
+    root["files"].push_back({{"name", file.name},
+                             {"bytes", file.bytes},
+                             {"header_xxh3", hex(file.header_xxh3)},
+                             {"tensors_xxh3", print_hashes(file.tensors_xxh3)}});
   root["manifest_xxh3"] = no_checksum;
   std::string text = root.dump(2) + "\n";
   const std::string checksum = hex(hash64(text));

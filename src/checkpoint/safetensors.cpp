@@ -1,14 +1,9 @@
 #include "lancet/checkpoint/safetensors.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <bit>
-#include <cerrno>
-#include <cstring>
 #include <utility>
 
 #include "lancet/base/hash.h"
@@ -40,55 +35,28 @@ std::string json_text(std::string_view text) {
 
 // ---- reading
 
-SafetensorsFile::~SafetensorsFile() {
-  if (fd_ >= 0) ::close(fd_);
-}
-
-SafetensorsFile::SafetensorsFile(SafetensorsFile&& other) noexcept
-    : path_(std::move(other.path_)),
-      fd_(std::exchange(other.fd_, -1)),
-      size_(other.size_),
-      data_start_(other.data_start_),
-      header_(std::move(other.header_)),
-      by_name_(std::move(other.by_name_)) {}
-
-SafetensorsFile& SafetensorsFile::operator=(SafetensorsFile&& other) noexcept {
-  std::swap(path_, other.path_);
-  std::swap(fd_, other.fd_);
-  std::swap(size_, other.size_);
-  std::swap(data_start_, other.data_start_);
-  std::swap(header_, other.header_);
-  std::swap(by_name_, other.by_name_);
-  return *this;
-}
-
-Result<SafetensorsFile> SafetensorsFile::open(const std::filesystem::path& path) {
-  // Not blocking: a pipe that nobody writes to would.
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (fd < 0)
-    return data_error(fmt::format("{}: expected a safetensors file, found: {}", path.string(), std::strerror(errno)));
-  SafetensorsFile file(path, fd);
+Result<SafetensorsFile> SafetensorsFile::open(const std::filesystem::path& path, ExitCode refused) {
+  LANCET_ASSIGN(InputFile opened, InputFile::open(path, "a safetensors file", refused));
+  SafetensorsFile file(path, std::move(opened));
   LANCET_TRY(file.read_header());
   return file;
 }
 
 Status SafetensorsFile::read_header() {
-  struct stat status {};
-  if (::fstat(fd_, &status) != 0 || !S_ISREG(status.st_mode))
-    return data_error(fmt::format("{}: expected a safetensors file, found no regular file", path_.string()));
-  size_ = static_cast<std::uint64_t>(status.st_size);
-  if (size_ < length_bytes)
-    return data_error(fmt::format("{}: expected a safetensors file, found {} bytes", path_.string(), size_));
+  if (size() < length_bytes)
+    return data_error(fmt::format("{}: expected a safetensors file, found {} bytes", path_.string(), size()));
   std::uint64_t length = 0;
-  LANCET_TRY(read_file(0, std::as_writable_bytes(std::span(&length, 1))));
-  const std::uint64_t most = std::min(size_ - length_bytes, most_header);
+  LANCET_TRY(file_.read(0, std::as_writable_bytes(std::span(&length, 1))));
+  const std::uint64_t most = std::min(size() - length_bytes, most_header);
   if (length > most)
     return data_error(
         fmt::format("{}: expected a header of at most {} bytes, found a length of {}", path_.string(), most, length));
-  std::string text(length, '\0');
-  LANCET_TRY(read_file(length_bytes, std::as_writable_bytes(std::span(text.data(), text.size()))));
-  data_start_ = length_bytes + length;
-  LANCET_ASSIGN(header_, parse_safetensors_header(text, size_ - data_start_, path_.string()));
+  std::string text(length_bytes + length, '\0');
+  LANCET_TRY(file_.read(0, std::as_writable_bytes(std::span(text.data(), text.size()))));
+  hash_ = hash64(text);
+  data_start_ = text.size();
+  LANCET_ASSIGN(header_, parse_safetensors_header(std::string_view(text).substr(length_bytes), size() - data_start_,
+                                                  path_.string()));
   for (std::size_t i = 0; i < header_.tensors.size(); ++i) by_name_.emplace(header_.tensors[i].name, i);
   return {};
 }
@@ -101,35 +69,47 @@ const TensorInfo* SafetensorsFile::find(std::string_view name) const {
 Status SafetensorsFile::read(const TensorInfo& tensor, std::uint64_t at, std::span<std::byte> bytes) const {
   LANCET_CHECK(at <= tensor.bytes() && bytes.size() <= tensor.bytes() - at, "{} has {} bytes, not {} from {} on",
                tensor.name, tensor.bytes(), bytes.size(), at);
-  return read_file(data_start_ + tensor.begin + at, bytes);
-}
-
-Status SafetensorsFile::read_file(std::uint64_t at, std::span<std::byte> bytes) const {
-  while (!bytes.empty()) {
-    const ssize_t got = ::pread(fd_, bytes.data(), bytes.size(), static_cast<off_t>(at));
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return data_error(fmt::format("{}: cannot read: {}", path_.string(), std::strerror(errno)));
-    if (got == 0)
-      return data_error(fmt::format("{}: expected {} bytes, found the end at {}", path_.string(), size_, at));
-    at += static_cast<std::uint64_t>(got);
-    bytes = bytes.subspan(static_cast<std::size_t>(got));
-  }
-  return {};
+  return file_.read(data_start_ + tensor.begin + at, bytes);
 }
 
 // ---- writing
 
 struct SafetensorsWriter::State {
   std::unique_ptr<OutputFile> file;
-  Hasher hasher;
-  std::vector<std::byte> pending;  // small pieces, to be written together
-  std::uint64_t bytes = 0;         // of the file, pending ones too
-  std::uint64_t total = 0;         // that the file will have
+  std::vector<std::uint64_t> ends;  // of each tensor's bytes, in the file
+  std::uint64_t header_hash = 0;
+  std::vector<std::uint64_t> hashes;  // of the tensors that are whole
+  Hasher hasher;                      // of the next one
+  std::vector<std::byte> pending;     // small pieces, to be written together
+  std::uint64_t bytes = 0;            // of the file, pending ones too
+  std::uint64_t total = 0;            // that the file will have
 
   Status flush() {
     LANCET_TRY(write_all(*file, pending));
     pending.clear();
     return {};
+  }
+  Status write(std::span<const std::byte> piece) {
+    constexpr std::size_t small = 1 << 18;
+    bytes += piece.size();
+    if (pending.size() + piece.size() > small) LANCET_TRY(flush());
+    if (piece.size() > small) return write_all(*file, piece);
+    pending.insert(pending.end(), piece.begin(), piece.end());
+    return {};
+  }
+  // Bytes that begin at `at` of the file, to the tensors that they belong to.
+  void hash(std::uint64_t at, std::span<const std::byte> piece) {
+    for (;;) {
+      while (hashes.size() < ends.size() && ends[hashes.size()] == at) {
+        hashes.push_back(hasher.digest());
+        hasher = Hasher();
+      }
+      if (piece.empty()) return;
+      const std::size_t count = std::min<std::uint64_t>(piece.size(), ends[hashes.size()] - at);
+      hasher.update(piece.first(count));
+      at += count;
+      piece = piece.subspan(count);
+    }
   }
 };
 
@@ -138,7 +118,8 @@ SafetensorsWriter::~SafetensorsWriter() = default;
 SafetensorsWriter::SafetensorsWriter(SafetensorsWriter&&) noexcept = default;
 SafetensorsWriter& SafetensorsWriter::operator=(SafetensorsWriter&&) noexcept = default;
 std::uint64_t SafetensorsWriter::bytes() const { return state_->bytes; }
-std::uint64_t SafetensorsWriter::hash() const { return state_->hasher.digest(); }
+std::uint64_t SafetensorsWriter::header_hash() const { return state_->header_hash; }
+const std::vector<std::uint64_t>& SafetensorsWriter::tensor_hashes() const { return state_->hashes; }
 
 Result<SafetensorsWriter> SafetensorsWriter::create(FileSystem& files, const std::filesystem::path& path,
                                                     std::vector<TensorInfo> tensors, const Metadata& metadata) {
@@ -163,29 +144,27 @@ Result<SafetensorsWriter> SafetensorsWriter::create(FileSystem& files, const std
   header.resize((length_bytes + header.size() + alignment - 1) / alignment * alignment - length_bytes, ' ');
   auto state = std::make_unique<State>();
   LANCET_ASSIGN(state->file, files.create(path));
-  state->total = length_bytes + header.size() + at;
-  SafetensorsWriter writer(std::move(state));
   const std::uint64_t length = header.size();
-  LANCET_TRY(writer.append(std::as_bytes(std::span(&length, 1))));
-  LANCET_TRY(writer.append(std::as_bytes(std::span(header.data(), header.size()))));
-  return writer;
+  header.insert(0, reinterpret_cast<const char*>(&length), length_bytes);
+  state->total = header.size() + at;
+  state->header_hash = hash64(header);
+  for (std::uint64_t end = header.size(); const TensorInfo& tensor : tensors)
+    state->ends.push_back(end += tensor.bytes());
+  LANCET_TRY(state->write(std::as_bytes(std::span(header.data(), header.size()))));
+  return SafetensorsWriter(std::move(state));
 }
 
 Status SafetensorsWriter::append(std::span<const std::byte> bytes) {
-  constexpr std::size_t piece = 1 << 18;
   State& s = *state_;
   LANCET_CHECK(bytes.size() <= s.total - s.bytes, "{} bytes more than the tensors have",
                s.bytes + bytes.size() - s.total);
-  s.hasher.update(bytes);
-  s.bytes += bytes.size();
-  if (s.pending.size() + bytes.size() > piece) LANCET_TRY(s.flush());
-  if (bytes.size() > piece) return write_all(*s.file, bytes);
-  s.pending.insert(s.pending.end(), bytes.begin(), bytes.end());
-  return {};
+  s.hash(s.bytes, bytes);
+  return s.write(bytes);
 }
 
 Status SafetensorsWriter::finish() {
   LANCET_CHECK(state_->bytes == state_->total, "{} of {} bytes were written", state_->bytes, state_->total);
+  state_->hash(state_->bytes, {});  // empty tensors at the end
   LANCET_TRY(state_->flush());
   LANCET_TRY(state_->file->sync());
   return state_->file->close();

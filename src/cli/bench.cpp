@@ -100,6 +100,7 @@ void add_bench(CLI::App& app, Selection& selection) {
   bench->require_subcommand(1);
   add_bench_wire(*bench, selection);
   add_bench_sweep(*bench, selection);
+  add_bench_checkpoint(*bench, selection);
   CLI::App* command = bench->add_subcommand(
       "ops", "Time and percent of the ceiling per op of a training step: lancet bench ops configs/bench-small.json");
   auto arguments = add_config_arguments(*command);

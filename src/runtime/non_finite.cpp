@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "lancet/base/shown.h"
 #include "lancet/runtime/executor.h"
 
 namespace lancet::runtime {
@@ -31,7 +32,7 @@ std::string to_string(const ir::Program& program, const NonFinite& found) {
     made = fmt::format(" = {} at {} ({})", instruction.op, instruction.label, ir::name(instruction.role));
   }
   return fmt::format("{} : {}{}, element {} is {}", program.display(found.tensor),
-                     ir::to_string(program.type(found.tensor)), made, found.element, found.value);
+                     ir::to_string(program.type(found.tensor)), made, found.element, unsigned_nan(found.value));
 }
 
 }  // namespace lancet::runtime

@@ -61,6 +61,21 @@ Result<std::vector<std::int64_t>> gather(comm::Communicator& world, std::int64_t
   return gather_all(world, mine);
 }
 
+Result<std::vector<std::string>> gather_texts(comm::Communicator& world, const std::string& mine, int root) {
+  LANCET_ASSIGN(const auto sizes, gather(world, std::int64_t(mine.size())));
+  std::string sent = mine;
+  const comm::Segment send{root, reinterpret_cast<std::byte*>(sent.data()), sent.size()};
+  std::vector<std::string> texts;
+  std::vector<comm::Segment> receives;
+  if (world.rank() == root) {
+    for (const std::int64_t size : sizes) texts.emplace_back(static_cast<std::size_t>(size), '\0');
+    for (std::size_t r = 0; r < texts.size(); ++r)
+      receives.push_back({static_cast<int>(r), reinterpret_cast<std::byte*>(texts[r].data()), texts[r].size()});
+  }
+  LANCET_TRY(world.exchange(std::span(&send, 1), receives));
+  return texts;
+}
+
 Result<std::string> broadcast_text(comm::Communicator& world, const std::string& text, int root) {
   std::uint64_t size = text.size();
   LANCET_TRY(world.broadcast(std::as_writable_bytes(std::span(&size, 1)), root));

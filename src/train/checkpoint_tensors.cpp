@@ -13,13 +13,6 @@ using checkpoint::TensorInfo;
 
 constexpr std::string_view experts = ".experts.";
 
-// Sums of a step's gradients are zero between steps, masters stand for their weights, and what generation keeps of the
-// tokens it has read is nobody else's.
-bool is_saved(std::string_view name) {
-  for (const std::string_view end : {".grad", ".master", ".attn.keys", ".attn.values"})
-    if (name.ends_with(end)) return false;
-  return true;
-}
 bool is_state(std::string_view name) { return name.ends_with(".m") || name.ends_with(".v"); }
 
 struct Entry {
@@ -95,24 +88,40 @@ Status check_tensors(const runtime::TensorStore& store, const checkpoint::Checkp
   return {};
 }
 
-// Writes f32 values into a tensor of the store, from its byte `offset` (counted in f32) on, and its master.
-checkpoint::Checkpoint::Sink sink_into(runtime::TensorStore& store, const std::string& name, std::uint64_t offset) {
+using checkpoint::Checkpoint;
+
+// Takes f32 values into a tensor of the store, from its byte `offset` (counted in f32) on, and its master. On the host
+// they are read to where they belong, without a copy.
+Checkpoint::Target target_in(runtime::TensorStore& store, const std::string& name, std::uint64_t offset) {
   const runtime::NamedTensor* tensor = &store[name];
-  if (tensor->type.dtype == DType::f32)
-    return [&store, tensor, offset](std::uint64_t at, std::span<const std::byte> bytes) {
-      return store.write(*tensor, offset + at, bytes);
-    };
   const runtime::NamedTensor* master = store.find(name + ".master");
-  return [&store, tensor, master, offset](std::uint64_t at, std::span<const std::byte> bytes) -> Status {
+  const runtime::NamedTensor* whole = tensor->type.dtype == DType::f32 ? tensor : master;  // of f32; may be null
+  const bool placed = whole && !store.on_device();
+  Checkpoint::Target target{placed ? whole->memory.as<std::byte>() + offset : nullptr};
+  if (placed && whole == tensor) return target;
+  target.sink = [&store, tensor, whole, placed, offset](std::uint64_t at, std::span<const std::byte> bytes) -> Status {
+    if (whole && !placed) LANCET_TRY(store.write(*whole, offset + at, bytes));
+    if (whole == tensor) return {};
     std::vector<bf16> rounded(bytes.size() / sizeof(float));
-    std::transform(reinterpret_cast<const float*>(bytes.data()),
-                   reinterpret_cast<const float*>(bytes.data()) + rounded.size(), rounded.begin(), from_f32<bf16>);
-    LANCET_TRY(store.write(*tensor, (offset + at) / 2, std::as_bytes(std::span(rounded))));
-    return master ? store.write(*master, offset + at, bytes) : Status();
+    const auto* values = reinterpret_cast<const float*>(bytes.data());
+    for (std::size_t i = 0; i < rounded.size(); ++i) rounded[i] = from_f32<bf16>(values[i]);
+    return store.write(*tensor, (offset + at) / 2, std::as_bytes(std::span(rounded)));
   };
+  return target;
 }
 
+// Enough to keep a disk and the checksums busy at once; a device's staging memory takes one at a time.
+constexpr int reading_threads = 4;
+
 }  // namespace
+
+// Sums of a step's gradients are zero between steps, masters stand for their weights, and what generation keeps of the
+// tokens it has read is nobody else's.
+bool is_saved(std::string_view name) {
+  for (const std::string_view end : {".grad", ".master", ".attn.keys", ".attn.values"})
+    if (name.ends_with(end)) return false;
+  return true;
+}
 
 std::string expert_name(std::string_view name, std::int64_t expert) {
   const std::size_t at = name.find(experts) + experts.size();
@@ -130,6 +139,7 @@ RankShare share_of(const runtime::TensorStore& store, int rank, int ranks) {
   RankShare share;
   for (const bool state : {false, true}) {
     checkpoint::Shard& shard = share.shards.emplace_back();
+    shard.finite = true;
     shard.name = fmt::format("{}-{:05}-of-{:05}.safetensors", state ? "optimizer" : "model", rank + 1, ranks);
     for (const Entry& entry : mine) {
       if (entry.state != state) continue;
@@ -144,12 +154,12 @@ RankShare share_of(const runtime::TensorStore& store, int rank, int ranks) {
 Status load_tensors(runtime::TensorStore& store, const checkpoint::Checkpoint& checkpoint, int rank, int ranks,
                     Take take) {
   LANCET_TRY(check_tensors(store, checkpoint, ranks, take));
-  std::map<std::string, checkpoint::Checkpoint::Sink> sinks;
+  std::map<std::string, Checkpoint::Target> targets;
   for (const auto& [name, tensor] : store.all())
     if (is_saved(name) && !(take == Take::weights && is_state(name)))
       for (const Entry& entry : entries_of(store, name, tensor, rank))
-        sinks[entry.tensor.name] = sink_into(store, name, entry.source.at);
-  return checkpoint.read(sinks);
+        targets[entry.tensor.name] = target_in(store, name, entry.source.at);
+  return checkpoint.load(targets, store.on_device() ? 1 : reading_threads);
 }
 
 }  // namespace lancet::train

@@ -15,6 +15,8 @@ namespace lancet::train {
 // "h.0.moe.experts.c_fc.weight.m", 3 -> "h.0.moe.experts.3.c_fc.weight.m"
 std::string expert_name(std::string_view name, std::int64_t expert);
 
+bool is_saved(std::string_view name);  // whether a tensor of the store stands in checkpoints
+
 // A stretch of a tensor in the store.
 struct Source {
   std::string name;

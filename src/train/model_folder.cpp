@@ -85,7 +85,8 @@ Status write_weights(const fs::path& run, const config::Config& config, const ru
   for (std::size_t i = 0; i < weights.tensors.size(); ++i) LANCET_TRY(append(store, share.sources[i], writer));
   LANCET_TRY(writer.finish());
   shard.bytes = writer.bytes();
-  shard.xxh3 = writer.hash();
+  shard.header_xxh3 = writer.header_hash();
+  shard.tensors_xxh3 = writer.tensor_hashes();
   checkpoint::Manifest manifest;
   manifest.seed = config.train.seed;
   manifest.experts = config.model.experts(1);

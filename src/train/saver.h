@@ -1,9 +1,11 @@
 // Saves a run while it goes on: each rank copies its share into a bounded buffer, a thread writes it, and the ranks
 // agree at the ends of later steps that all of it is there, before rank 0 makes it a checkpoint.
 #pragma once
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <span>
 
 #include "checkpoint_tensors.h"
 #include "lancet/checkpoint/background_writer.h"
@@ -18,13 +20,26 @@ std::int64_t staging_bytes(const config::Config& config, const ir::Program& prog
 
 class Saver {
  public:
+  // How long a step waits for a disk: for the save before this one to end; for room in a buffer that is smaller than
+  // what is saved, while the disk takes nothing at all.
+  struct Patience {
+    std::chrono::milliseconds busy{10'000}, stuck{60'000};
+  };
   // store: whose tensors are saved; it outlives the saver, which is made when all of them are there.
   Saver(const config::Config& config, comm::Communicator& world, runtime::TensorStore& store,
         checkpoint::FileSystem& files = checkpoint::disk());
+  void set_patience(const Patience& patience) { patience_ = patience; }
 
-  // Collective: begins to save what the store holds, and comes back when it is copied. Waits for a save under way.
-  // manifest: all but the files. Errors: of communication; what goes wrong with the disk is told by later calls.
-  Status begin(checkpoint::Manifest manifest);
+  // Collective: takes the memory that saving needs, where the config saves while it trains. Config error: there is
+  // none.
+  Status reserve();
+  // Collective: begins to save what the store holds, and comes back when it is copied. False where the save before has
+  // not reached the disk in time: the ranks wait for it together, and with `wait` until it has. manifest: all but the
+  // files. Errors, on all ranks: of communication; a store that cannot be read. What goes wrong with the disk is told
+  // by later calls.
+  Result<bool> begin(checkpoint::Manifest manifest, bool wait);
+  // begin() gave up waiting, and the save before it is still under way.
+  bool postponed() const { return postponed_ && phase_ != Phase::idle; }
 
   // What the ranks sum up at a step's end: 1 where this rank's part of what is under way has ended.
   float progress() const;
@@ -37,7 +52,17 @@ class Saver {
 
  private:
   enum class Phase { idle, writing, committing };
+  // How far the share is copied.
+  struct Cursor {
+    std::size_t source = 0;
+    std::uint64_t at = 0, left = 0;
+  };
+  std::chrono::milliseconds tick() const;
+  Status make_writer();
+  Result<bool> wait_until_idle(std::optional<std::chrono::milliseconds> most);
   Status copy();
+  Result<bool> copy_some(Cursor& cursor);
+  Status fill(Cursor& cursor, std::span<const std::span<std::byte>> blocks);
   Status all_written();
   Status committed();
   Status settle(const Status& agreed);
@@ -48,7 +73,9 @@ class Saver {
   runtime::TensorStore& store_;
   checkpoint::FileSystem& files_;
   RankShare share_;
+  Patience patience_;
   Phase phase_ = Phase::idle;
+  bool postponed_ = false;
   checkpoint::Manifest manifest_;
   std::optional<Error> failure_;
   std::optional<checkpoint::BackgroundWriter> writer_;  // last: its thread uses the above and ends first

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "lancet/base/shown.h"
 #include "lancet/train/agree.h"
 
 namespace lancet::train {
@@ -13,6 +14,9 @@ namespace {
 
 namespace fs = std::filesystem;
 using checkpoint::Manifest;
+
+// A value from a file: JSON, so it is one line.
+std::string brief(const std::string& json) { return json.size() > 80 ? json.substr(0, 80) + "..." : json; }
 
 fs::path checkpoints_of(const fs::path& run) { return run / "checkpoints"; }
 
@@ -26,10 +30,10 @@ std::string listed(const fs::path& checkpoints) {
   return steps.size() > 5 ? fmt::format("{}, ... ({} in all)", text, steps.size()) : text;
 }
 
-std::vector<fs::path> all_in(const fs::path& checkpoints) {
+Result<std::vector<fs::path>> all_in(const fs::path& checkpoints) {
+  LANCET_ASSIGN(const auto steps, checkpoint::list_steps(checkpoints));
   std::vector<fs::path> folders;
-  for (const std::int64_t step : checkpoint::steps_in(checkpoints))
-    folders.push_back(checkpoints / checkpoint::folder_name(step));
+  for (const std::int64_t step : steps) folders.push_back(checkpoints / checkpoint::folder_name(step));
   return folders;
 }
 
@@ -52,7 +56,7 @@ Result<fs::path> named(const std::string& name, const fs::path& run) {
 Result<std::vector<fs::path>> weights_in(const std::string& name) {
   std::error_code error;
   if (fs::is_regular_file(fs::path(name) / "manifest.json", error)) return std::vector<fs::path>{name};
-  std::vector<fs::path> folders = all_in(checkpoints_of(name));
+  LANCET_ASSIGN(std::vector<fs::path> folders, all_in(checkpoints_of(name)));
   if (!folders.empty()) return folders;
   return data_error(fmt::format("--init-from {}: expected a checkpoint's folder, or a run's with checkpoints, found {}",
                                 name, fs::exists(name, error) ? "neither" : "no such folder"));
@@ -65,7 +69,7 @@ Result<Start> look(const config::Config& config, const TrainerOptions& options) 
     LANCET_ASSIGN(const fs::path folder, named(options.resume, config.log.run_dir));
     return Start{Start::Kind::resume, true, {folder}};
   }
-  std::vector<fs::path> own = all_in(checkpoints_of(config.log.run_dir));
+  LANCET_ASSIGN(std::vector<fs::path> own, all_in(checkpoints_of(config.log.run_dir)));
   if (!own.empty()) return Start{Start::Kind::resume, false, std::move(own)};
   if (options.init_from.empty()) return Start{};
   LANCET_ASSIGN(std::vector<fs::path> folders, weights_in(options.init_from));
@@ -133,38 +137,46 @@ Status take_batch(config::Config& config, const Manifest& manifest, int ranks, c
 
 using Values = std::map<std::string, std::string>;
 
-Values values_of(const config::Config& config) {
+// The fields of the sections that decide which numbers come out, as JSON.
+Values values_in(const std::string& config) {
   Values values;
-  const auto root = nlohmann::json::parse(config::to_json(config));
-  for (const char* section : {"model", "data", "train"})
-    for (const auto& [key, value] : root[section].items()) values[fmt::format("{}.{}", section, key)] = value.dump();
-  for (const char* key :
-       {"model.experts_per_rank", "model.num_local_experts", "train.micro_batch_size",
-        "train.gradient_accumulation_steps", "train.steps", "train.stop_after", "train.max_minutes",
-        "train.save_interval", "train.keep_last", "train.keep_every", "train.save_buffer_mb", "train.eval_interval",
-        "train.sample_prompt", "train.sample_tokens", "data.tokenizer", "data.eval", "data.eval_sequences"})
+  const auto root = nlohmann::json::parse(config);
+  for (const char* section : {"model", "data", "train"}) {
+    const auto at = root.find(section);
+    if (at == root.end() || !at->is_object()) continue;
+    for (const auto& [key, value] : at->items()) values[fmt::format("{}.{}", section, key)] = value.dump();
+  }
+  for (const char* key : {"model.experts_per_rank", "model.num_local_experts", "train.micro_batch_size",
+                          "train.gradient_accumulation_steps", "train.steps", "train.stop_after", "train.max_minutes",
+                          "train.max_skips", "train.save_interval", "train.save_minutes", "train.keep_last",
+                          "train.keep_every", "train.save_buffer_mb", "train.eval_interval", "train.sample_prompt",
+                          "train.sample_tokens", "data.tokenizer", "data.eval", "data.eval_sequences"})
     values.erase(key);
   return values;
 }
 
-// What shapes do not show, and another value of which makes other numbers.
+void add(std::string& list, const std::string& entry) { list += (list.empty() ? "" : ", ") + entry; }
+
+// What shapes do not show, and another value of which makes other numbers. Field by field, since the checkpoint's
+// config may be another version's: what it lacks was at its default, what is unknown here is named.
 Status compare(const config::Config& config, const Manifest& manifest, Start::Kind kind, const std::string& where,
                std::vector<std::string>& notes) {
-  const auto parsed = config::parse(manifest.config, where);
-  if (!parsed.ok()) {
-    notes.push_back("its config is of another version: " + parsed.error().message);
-    return {};
+  const Values defaults = values_in(config::to_json(config::Config{})), now = values_in(config::to_json(config));
+  Values before = defaults;
+  std::string changed, unknown;
+  for (const auto& [key, value] : values_in(manifest.config)) {
+    before[key] = value;
+    if (!now.contains(key)) add(unknown, shown(key));
   }
-  Values before = values_of(*parsed);
-  std::string changed;
-  for (const auto& [key, value] : values_of(config)) {
+  for (const auto& [key, value] : now) {
     const bool model = key.starts_with("model.");
     if (value == before[key] || (kind == Start::Kind::weights && !model)) continue;
     if (key == "model.n_head" || key == "model.router")
-      return config_error(fmt::format("{}: expected {}, as in {}, found {}", key, before[key], where, value));
-    changed += fmt::format("{}{} {} (was {})", changed.empty() ? "" : ", ", key, value, before[key]);
+      return config_error(fmt::format("{}: expected {}, as in {}, found {}", key, brief(before[key]), where, value));
+    add(changed, fmt::format("{} {} (was {})", key, value, brief(before[key])));
   }
   if (!changed.empty()) notes.push_back("changed: " + changed);
+  if (!unknown.empty()) notes.push_back("its config is another version's; not known here: " + unknown);
   return {};
 }
 

@@ -1,7 +1,4 @@
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/file.h>
-#include <unistd.h>
 
 #include <array>
 #include <chrono>
@@ -10,100 +7,20 @@
 #include <filesystem>
 
 #include "emulated.h"
-#include "event_file.h"
-#include "lancet/base/atomic_file.h"
 #include "lancet/base/hash.h"
 #include "lancet/base/log.h"
+#include "lancet/base/shown.h"
 #include "lancet/ir/plan.h"
 #include "lancet/train/agree.h"
 #include "lancet/train/batches.h"
 #include "lancet/train/learning_rate.h"
 #include "lancet/train/trainer.h"
+#include "run_folder.h"
 #include "saver.h"
 #include "start.h"
 
 namespace lancet::train {
 namespace {
-
-// Held while a run writes into a folder; the system lets go of it when the process ends, however it ends.
-class FolderLock {
- public:
-  static Result<FolderLock> take(const std::filesystem::path& folder) {
-    FolderLock lock;
-    lock.fd_ = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (lock.fd_ < 0)
-      return data_error(fmt::format("log.run_dir: expected a folder that can be opened at {}", folder.string()));
-    if (::flock(lock.fd_, LOCK_EX | LOCK_NB) != 0)
-      return data_error(fmt::format(
-          "log.run_dir: expected a folder that no other run writes to, found one at work in {}", folder.string()));
-    return lock;
-  }
-  FolderLock(FolderLock&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  FolderLock& operator=(FolderLock&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
-  }
-  ~FolderLock() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-
- private:
-  FolderLock() = default;
-  int fd_ = -1;
-};
-
-// The run folder, written by rank 0 only.
-class RunFolder {
- public:
-  // resumed: the step that the run goes on after.
-  static Result<RunFolder> create(const config::Config& config, const ir::Plan& plan,
-                                  std::optional<std::int64_t> resumed) {
-    RunFolder folder;
-    folder.path_ = config.log.run_dir;
-    std::error_code error;
-    std::filesystem::create_directories(folder.path_, error);
-    if (error)
-      return data_error(fmt::format("log.run_dir: expected a folder that can be made at {}, found: {}",
-                                    folder.path_.string(), error.message()));
-    LANCET_ASSIGN(folder.lock_, FolderLock::take(folder.path_));
-    LANCET_TRY(write_file(folder.path_ / "config.json", config::to_json(config)));
-    LANCET_TRY(write_file(folder.path_ / "plan.ir", ir::print(plan)));
-    LANCET_TRY(folder.open_records(resumed));
-    if (config.log.tensorboard) {
-      LANCET_ASSIGN(folder.events_, EventFile::create(folder.path_));
-    }
-    return folder;
-  }
-  Status record(const StepRecord& record, std::span<const LayerLoad> layers, bool expert_tokens) {
-    LANCET_TRY(metrics_->write(record, layers, expert_tokens));
-    return events_ ? events_->write(record.step, scalars(record, layers)) : Status();
-  }
-  Status held_out(std::int64_t step, double loss) {
-    const Scalar scalar{"held_out/loss", loss};
-    return events_ ? events_->write(step, std::span(&scalar, 1)) : Status();
-  }
-  Status trace(const std::string& text) const { return write_file(path_ / "trace.json", text); }
-
- private:
-  // What stands there of steps that will run again gives way.
-  Status open_records(std::optional<std::int64_t> resumed) {
-    const std::filesystem::path checkpoints = path_ / "checkpoints", metrics = path_ / "metrics.jsonl";
-    LANCET_TRY(checkpoint::remove_leftovers(checkpoint::disk(), checkpoints));
-    if (!resumed) {
-      LANCET_ASSIGN(metrics_, MetricsFile::create(metrics));
-      return {};
-    }
-    LANCET_ASSIGN(const int aside, checkpoint::set_aside_after(checkpoint::disk(), checkpoints, *resumed));
-    if (aside > 0) log::info("{}: {} later checkpoint(s) renamed to .old", checkpoints.string(), aside);
-    LANCET_ASSIGN(metrics_, MetricsFile::resume(metrics, *resumed));
-    return {};
-  }
-
-  std::filesystem::path path_;
-  std::optional<FolderLock> lock_;
-  std::optional<MetricsFile> metrics_;
-  std::optional<EventFile> events_;
-};
 
 // Averages over the run; the first step, which warms caches up, is left out.
 class Averages {
@@ -166,50 +83,59 @@ class Run {
 
  private:
   Status run() {
+    LANCET_TRY(agree(world_, take_folder()));  // first: no other run changes what is found there
     LANCET_ASSIGN(const Start start, find_start(asked_, options_, world_));
     LANCET_TRY(begin(start));
     LANCET_TRY(agree(world_, open_folder(start)));
     log::info("{}", trainer_->banner());
     log::info("run        {}: config.json (every field, resolved), plan.ir, metrics.jsonl", config_.log.run_dir);
     announce(start);
-    saver_.emplace(config_, world_, trainer_->store());
+    saver_.emplace(config_, world_, trainer_->store(), files());
+    LANCET_TRY(saver_->reserve());
     const std::int64_t steps = config_.train.steps;
     while (position_.step < steps) {
-      const std::int64_t step = position_.step;
-      auto record = trainer_->step(step);
-      if (!record.ok()) {
-        if (record.error().code != ExitCode::numerical) return record.error();
-        LANCET_TRY(report(trainer_->last_record()));
-        if (record.error().agreed) LANCET_TRY(saver_->finish());  // what was copied before is worth keeping
-        return record.error();
-      }
-      count(*record);
-      LANCET_ASSIGN(bool stop, step_end());
-      stop = stop && step + 1 < steps;
-      if ((stop && can_save()) || save_is_due()) LANCET_TRY(save(&*record));
-      LANCET_TRY(report(*record));
+      LANCET_ASSIGN(const bool stop, step());
       if (stop) return leave();
-      if (step + 1 == config_.log.trace) LANCET_TRY(trace());
       const std::int64_t interval = config_.train.eval_interval;
-      if (interval > 0 && (step + 1) % interval == 0 && step + 1 < steps) {
-        LANCET_TRY(evaluate(step + 1));
-        LANCET_ASSIGN(stop, any(world_, signalled()));
-        if (stop) return leave();
+      if (interval > 0 && position_.step % interval == 0 && position_.step < steps) {
+        LANCET_ASSIGN(const bool stopped, evaluate());
+        if (stopped) return leave();
       }
     }
-    LANCET_TRY(evaluate(config_.train.steps));
+    LANCET_ASSIGN(bool stopped, evaluate());
+    if (stopped) return leave();
     for (const std::string& line : {averages_.line(), averages_.surprise()})
       if (!line.empty()) log::info("{}", line);
     LANCET_TRY(saver_->finish());
     if (const auto& failure = saver_->last_failure())
       return Error{ExitCode::data, "the run ended, but its last checkpoint was not saved: " + failure->message, true};
-    return sample();
+    LANCET_ASSIGN(stopped, sample());
+    return stopped ? leave() : Status();
+  }
+
+  // One step and what belongs to it; whether the run is to stop here.
+  Result<bool> step() {
+    auto record = trainer_->step(position_.step);
+    if (!record.ok()) {
+      if (record.error().code != ExitCode::numerical) return record.error();
+      report(trainer_->last_record());
+      if (record.error().agreed) LANCET_TRY(saver_->finish());  // what was copied before is worth keeping
+      return record.error();
+    }
+    count(*record);
+    LANCET_ASSIGN(bool stop, step_end());
+    stop = stop && position_.step < config_.train.steps;
+    if ((stop && can_save()) || save_is_due()) LANCET_TRY(save(&*record, stop));
+    report(*record);
+    if (skips_in_a_row_ >= config_.train.max_skips) return give_up();
+    if (!stop && position_.step == config_.log.trace) LANCET_TRY(trace());
+    return stop;
   }
 
   // The first checkpoint of the start's that is whole, or none. Collective.
   Status begin(const Start& start) {
     if (start.kind == Start::Kind::anew) {
-      LANCET_ASSIGN(trainer_, Trainer::create(config_, world_, options_));
+      LANCET_ASSIGN(trainer_, Trainer::create(config_, world_, trainer_options()));
       return {};
     }
     Error damage;
@@ -241,10 +167,8 @@ class Run {
     config_ = *std::move(adapted);
     position_ = {};
     if (kind == Start::Kind::resume) position_ = position_of(found->manifest(), config_, ranks);
-    TrainerOptions options = options_;
-    options.sample_offset = position_.sample_offset;
     trainer_.reset();
-    LANCET_ASSIGN(trainer_, Trainer::create(config_, world_, options));
+    LANCET_ASSIGN(trainer_, Trainer::create(config_, world_, trainer_options()));
     const Take take = kind == Start::Kind::resume ? Take::all : Take::weights;
     const Status loaded = agree(world_, load_tensors(trainer_->store(), *found, world_.rank(), ranks, take));
     if (loaded.ok()) {
@@ -266,15 +190,39 @@ class Run {
                 saved_on_ == 1 ? "" : "s");
     if (start.kind == Start::Kind::weights) log::info("weights    of step {} from {}", saved_step_, from_.string());
     for (const std::string& note : notes_) log::info("           {}", note);
+    announce_saving();
     const config::Train& train = config_.train;
-    if (train.save_interval == 0) {
-      log::info("saving     nothing but where the run is stopped (train.save_interval = 0)");
-      return;
-    }
-    log::info("saving     every {} steps into {}/checkpoints, {} kept{}", train.save_interval, config_.log.run_dir,
-              train.keep_last == 0 ? "all" : fmt::format("the newest {}", train.keep_last),
-              train.keep_every > 0 ? fmt::format(", and those of every {} steps", train.keep_every) : "");
+    if (!leads() || start.kind != Start::Kind::resume) return;
+    if (position_.step > train.steps)
+      log::warn("train.steps: expected {} or more, which the checkpoint has taken, found {}: no step runs",
+                position_.step, train.steps);
+    if (train.stop_after > 0 && train.stop_after <= position_.step)
+      log::warn("train.stop_after: step {} is behind, since the run goes on after step {}: it does not stop there",
+                train.stop_after, position_.step);
   }
+
+  void announce_saving() const {
+    const config::Train& train = config_.train;
+    if (!can_save()) {
+      log::info("saving     nothing: the ranks are emulated");
+    } else if (!train.saves()) {
+      log::info("saving     nothing but where the run is stopped (train.save_interval = 0, train.save_minutes = 0)");
+    } else {
+      const std::string when = train.save_interval > 0 ? fmt::format("{} steps", train.save_interval)
+                                                       : fmt::format("{} minutes", train.save_minutes);
+      log::info("saving     every {} and at the end into {}/checkpoints, {} kept{}", when, config_.log.run_dir,
+                train.keep_last == 0 ? "all" : fmt::format("the newest {}", train.keep_last),
+                train.keep_every > 0 ? fmt::format(", and those of every {} steps", train.keep_every) : "");
+    }
+  }
+
+  TrainerOptions trainer_options() {
+    TrainerOptions options = options_;
+    options.sample_offset = position_.sample_offset;
+    options.interrupted = [this] { return interrupted(); };
+    return options;
+  }
+  checkpoint::FileSystem& files() const { return options_.files ? *options_.files : checkpoint::disk(); }
 
   std::string plan_hash() const { return hex(hash64(ir::print(trainer_->executor().plan()))); }
 
@@ -283,43 +231,77 @@ class Run {
     position_.tokens += rows_of(config_, world_.size()) * config_.train.seq_len;
     position_.skipped_steps += record.skipped;
     record.skipped_steps = position_.skipped_steps;
+    skips_in_a_row_ = record.skipped ? skips_in_a_row_ + 1 : 0;
   }
 
-  // Why this rank would stop now; empty: it would not.
-  std::string why_stop() const {
+  // Collective. The checkpoints of sound steps stay: none is saved of a step that was skipped.
+  Error give_up() {
+    if (Status saved = saver_->finish(); !saved.ok()) return std::move(saved).error();
+    return {ExitCode::numerical,
+            fmt::format("step {}: expected a finite loss and gradient norm in one of {} steps in a row "
+                        "(train.max_skips), found none: the model will not come back; --resume goes on from an "
+                        "earlier checkpoint",
+                        position_.step, skips_in_a_row_),
+            true};
+  }
+
+  // Why this rank would stop now, whatever the step; empty: it would not.
+  std::string why_interrupted() const {
     const config::Train& train = config_.train;
     const int signal = options_.stop ? options_.stop->load() : 0;
     if (signal != 0)
       return signal == SIGINT ? "SIGINT" : signal == SIGTERM ? "SIGTERM" : signal == SIGUSR1 ? "SIGUSR1" : "a signal";
-    const std::chrono::duration<double> run = std::chrono::steady_clock::now() - begun_;
-    if (train.max_minutes > 0 && run.count() >= train.max_minutes * 60) return "train.max_minutes";
-    if (train.stop_after > 0 && position_.step == train.stop_after) return "train.stop_after";
+    if (train.max_minutes > 0 && minutes_since(begun_) >= train.max_minutes) return "train.max_minutes";
+    if (options_.interrupted && options_.interrupted()) return "asked to";
     return "";
   }
-  bool signalled() const { return options_.stop && options_.stop->load() != 0; }
+  std::string why_stop() const {
+    if (std::string why = why_interrupted(); !why.empty()) return why;
+    const std::int64_t after = config_.train.stop_after;
+    return after > 0 && position_.step == after ? "train.stop_after" : "";
+  }
+  bool interrupted() const { return !why_interrupted().empty(); }
 
-  // Collective: whether a rank would stop; a save under way takes its next turn.
+  static double minutes_since(std::chrono::steady_clock::time_point start) {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() / 60;
+  }
+  // Rank 0's clock alone decides, so that all save after the same step.
+  bool save_time() const {
+    const config::Train& train = config_.train;
+    return leads() && train.save_interval == 0 && train.save_minutes > 0 &&
+           minutes_since(saved_at_) >= train.save_minutes;
+  }
+
+  // Collective: whether a rank would stop; whether it is time to save; a save under way takes its next turn.
   Result<bool> step_end() {
-    std::array<float, 2> sums{why_stop().empty() ? 0.f : 1.f, saver_->progress()};
+    std::array<float, 3> sums{why_stop().empty() ? 0.f : 1.f, saver_->progress(), save_time() ? 1.f : 0.f};
     LANCET_TRY(world_.all_reduce_sum(sums));
     LANCET_TRY(saver_->proceed(sums[1]));
+    const config::Train& train = config_.train;
+    owes_save_ |= sums[2] > 0 || (train.save_interval > 0 && position_.step % train.save_interval == 0);
     return sums[0] > 0;
   }
 
   // One rank of many has a part of the model's experts, and nobody has the others.
   bool can_save() const { return config_.comm.transport != config::Transport::emulated; }
+  // What a skipped step leaves may be a model that is beyond help: it replaces no checkpoint while the run goes on.
   bool save_is_due() const {
-    const config::Train& train = config_.train;
-    return can_save() && train.save_interval > 0 &&
-           (position_.step % train.save_interval == 0 || position_.step == train.steps);
+    if (!can_save() || !config_.train.saves()) return false;
+    return position_.step == config_.train.steps ? skips_in_a_row_ < config_.train.max_skips
+                                                 : owes_save_ && skips_in_a_row_ == 0 && !saver_->postponed();
   }
 
-  // record: of this step; it learns what saving took.
-  Status save(StepRecord* record) {
+  // record: of this step; it learns what saving took. last: nothing runs on meanwhile, so it may wait for the disk.
+  Status save(StepRecord* record, bool last) {
     const auto start = std::chrono::steady_clock::now();
     const double lr = learning_rate(config_.train, position_.step - 1);
-    LANCET_TRY(saver_->begin(manifest_of(config_, asked_, position_, world_.size(), lr, plan_hash())));
-    saved_step_ = position_.step;
+    const auto manifest = manifest_of(config_, asked_, position_, world_.size(), lr, plan_hash());
+    LANCET_ASSIGN(const bool begun, saver_->begin(manifest, last || position_.step == config_.train.steps));
+    if (begun) {
+      saved_step_ = position_.step;
+      saved_at_ = start;
+      owes_save_ = false;
+    }
     const std::chrono::duration<double, std::milli> taken = std::chrono::steady_clock::now() - start;
     if (record) record->save_ms = taken.count();
     return {};
@@ -331,7 +313,7 @@ class Run {
       return Error{ExitCode::data,
                    fmt::format("stopped after step {}, and it was not saved: the ranks are emulated", position_.step),
                    true};
-    if (saved_step_ != position_.step) LANCET_TRY(save(nullptr));
+    if (saved_step_ != position_.step) LANCET_TRY(save(nullptr, true));
     LANCET_TRY(saver_->finish());
     const std::string mine = why_stop(), why = mine.empty() ? "another rank's signal" : mine;
     if (const auto& failure = saver_->last_failure())
@@ -347,47 +329,59 @@ class Run {
 
   bool leads() const { return world_.rank() == 0; }
 
-  Status open_folder(const Start& start) {
+  Status take_folder() {
     if (!leads()) return {};
-    const bool resumes = start.kind == Start::Kind::resume;
-    LANCET_ASSIGN(folder_, RunFolder::create(config_, trainer_->executor().plan(),
-                                             resumes ? std::optional(position_.step) : std::nullopt));
+    LANCET_ASSIGN(RunFolder folder, RunFolder::take(asked_));
+    folder_.emplace(std::move(folder));
     return {};
   }
 
-  Status report(const StepRecord& record) {
-    averages_.add(record);
+  Status open_folder(const Start& start) {
     if (!leads()) return {};
+    const bool resumes = start.kind == Start::Kind::resume;
+    return folder_->begin(files(), config_, trainer_->executor().plan(),
+                          resumes ? std::optional(position_.step) : std::nullopt);
+  }
+
+  void report(const StepRecord& record) {
+    averages_.add(record);
+    if (!leads()) return;
     const std::int64_t steps = config_.train.steps;
     const bool has_line = record.step % config_.log.interval == 0 || record.step == 1 || record.step == steps;
     const auto layers = trainer_->last_layers();
     const std::size_t counts = layers.empty() ? 0 : layers.size() * layers[0].expert_tokens.size();
-    LANCET_TRY(folder_->record(record, layers, has_line || counts <= most_counts));
+    folder_->record(record, layers, has_line || counts <= most_counts);
     if (has_line) log::info("{}", step_line(record, steps, averages_.seconds(steps - record.step)));
-    return {};
   }
 
   Status trace() {
     LANCET_ASSIGN(const std::string text, trainer_->trace());
-    return agree(world_, leads() ? folder_->trace(text) : Status());
+    if (leads()) folder_->trace(text);
+    return {};
   }
 
-  Status evaluate(std::int64_t step) {
+  // Whether the run is to stop.
+  Result<bool> evaluate() {
+    if (!trainer_->has_evaluation()) return false;
     LANCET_ASSIGN(const std::optional<double> loss, trainer_->evaluate());
-    if (!loss) return {};
-    log::info("step {} | held-out loss {:.4f} | perplexity {:.2f}", step, *loss, std::exp(*loss));
-    return leads() ? folder_->held_out(step, *loss) : Status();
+    if (!loss) return true;
+    log::info("step {} | held-out loss {:.4f} | perplexity {:.2f}", position_.step, unsigned_nan(*loss),
+              unsigned_nan(std::exp(*loss)));
+    if (leads()) folder_->held_out(position_.step, *loss);
+    return position_.step < config_.train.steps ? any(world_, interrupted()) : false;
   }
 
-  Status sample() {
+  // Whether the run is to stop.
+  Result<bool> sample() {
     const std::optional<data::Tokenizer>& tokenizer = trainer_->tokenizer();
-    if (config_.train.sample_tokens == 0 || !tokenizer || !can_save()) return {};  // emulated ranks know no text
+    if (config_.train.sample_tokens == 0 || !tokenizer || !can_save()) return false;  // emulated ranks know no text
     LANCET_ASSIGN(std::vector<std::int32_t> prompt, tokenizer->encode(config_.train.sample_prompt));
     if (prompt.empty()) prompt.push_back(std::max(tokenizer->eos(), 0));
-    LANCET_ASSIGN(const std::vector<std::int32_t> ids, trainer_->generate(prompt, config_.train.sample_tokens));
-    LANCET_ASSIGN(const std::string text, tokenizer->decode(ids));
+    LANCET_ASSIGN(const auto ids, trainer_->generate(prompt, config_.train.sample_tokens));
+    if (!ids) return true;
+    LANCET_ASSIGN(const std::string text, tokenizer->decode(*ids));
     log::info("sample: {}", text);
-    return {};
+    return false;
   }
 
   const std::chrono::steady_clock::time_point begun_ = std::chrono::steady_clock::now();
@@ -400,9 +394,12 @@ class Run {
   std::filesystem::path from_;  // the checkpoint that the run began with
   int saved_on_ = 0;
   std::int64_t saved_step_ = -1;  // the last that saving was begun of, or that the run began with
+  std::chrono::steady_clock::time_point saved_at_ = begun_;
+  bool owes_save_ = false;  // one was due, and has not begun
+  std::int64_t skips_in_a_row_ = 0;
+  std::optional<RunFolder> folder_;
   std::unique_ptr<Trainer> trainer_;
   std::optional<Saver> saver_;  // after what it saves
-  std::optional<RunFolder> folder_;
   Averages averages_;
 };
 

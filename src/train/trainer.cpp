@@ -11,6 +11,7 @@
 #include "device.h"
 #include "lancet/backend/cpu/matmul.h"
 #include "lancet/base/log.h"
+#include "lancet/base/shown.h"
 #include "lancet/runtime/peak.h"
 #include "lancet/runtime/trace.h"
 #include "lancet/train/agree.h"
@@ -94,6 +95,7 @@ class TrainerImpl final : public Trainer {
       add_up(plan, record);
     }
     record.grad_norm = *update_.grad_norm;
+    for (double* value : {&record.loss, &record.aux_loss, &record.grad_norm}) *value = unsigned_nan(*value);
     finish(record, seconds_since(start));
     last_record_ = record;
     if (std::isfinite(record.loss) && std::isfinite(record.grad_norm)) return record;
@@ -108,15 +110,14 @@ class TrainerImpl final : public Trainer {
     return error;
   }
 
+  bool has_evaluation() const override { return evaluation_.has_value(); }
   Result<std::optional<double>> evaluate() override {
     if (!evaluation_) return std::optional<double>();
     double sum = 0;  // over tokens; a plan's loss is divided by the tokens of a full batch
     const double batch_tokens = double(config_.train.micro_batch_size * config_.train.seq_len) * world_.size();
     for (std::int64_t i = 0; i < evaluation_->count; ++i) {
-      if (options_.stop) {
-        LANCET_ASSIGN(const bool stop, any(world_, options_.stop->load() != 0));
-        if (stop) return std::optional<double>();
-      }
+      LANCET_ASSIGN(const bool stop, interrupted());
+      if (stop) return std::optional<double>();
       LANCET_TRY(fill(*evaluation_->batches, evaluate_, i, 0));
       LANCET_TRY(evaluate_.executor->run());
       sum += double(*evaluate_.loss) * batch_tokens;
@@ -124,19 +125,23 @@ class TrainerImpl final : public Trainer {
     return std::optional<double>(sum / double(evaluation_->sequences * config_.train.seq_len));
   }
 
-  Result<std::vector<std::int32_t>> generate(std::vector<std::int32_t> prompt, std::int64_t count) override {
+  Result<std::optional<std::vector<std::int32_t>>> generate(std::vector<std::int32_t> prompt,
+                                                            std::int64_t count) override {
     LANCET_ASSIGN(const auto decoder, Decoder::create(config_, world_, store_, executor_options({})));
     GenerateOptions options{
         .sampling = {.seed = static_cast<std::uint64_t>(config_.train.seed)}, .max_tokens = count, .slide = true};
     std::vector<std::int32_t> ids = prompt;
     const auto start = std::span<const std::int32_t>(prompt).last(
         std::min(prompt.size(), static_cast<std::size_t>(decoder->window())));
+    bool stopped = false;
     const auto ending = train::generate(*decoder, start, options, [&](std::int32_t token) -> Status {
       ids.push_back(token);
-      return {};
+      LANCET_ASSIGN(stopped, interrupted());
+      return stopped ? Status(Error{ExitCode::saved, "interrupted", true}) : Status();
     });
+    if (stopped) return std::optional<std::vector<std::int32_t>>();
     if (!ending.ok()) return ending.error();
-    return ids;
+    return std::optional(std::move(ids));
   }
 
   Result<std::string> trace() override {
@@ -289,6 +294,13 @@ class TrainerImpl final : public Trainer {
         bound.load.emplace_back(view.as<float>(), static_cast<std::size_t>(view.elements()));
     }
     return bound;
+  }
+
+  // Collective, so that no rank goes on alone.
+  Result<bool> interrupted() {
+    if (!options_.interrupted && !options_.stop) return false;
+    return any(world_,
+               (options_.stop && options_.stop->load() != 0) || (options_.interrupted && options_.interrupted()));
   }
 
   Batches& batches() { return options_.batches ? *options_.batches : *batches_; }

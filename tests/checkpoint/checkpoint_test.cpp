@@ -1,9 +1,14 @@
 // Checkpoints under attack: every fault of the file layer at every call, crashes at every call, damaged files.
 #include "lancet/checkpoint/checkpoint.h"
 
-#include <catch2/catch.hpp>
-#include <cstring>
+#include <sys/resource.h>
 
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "checkpoint/blocking_file_system.h"
 #include "checkpoint/faulty_file_system.h"
 #include "checkpoint/support.h"
 #include "lancet/base/hash.h"
@@ -62,6 +67,133 @@ TEST_CASE("a checkpoint comes back, and those that no rule keeps go") {
   CHECK(*aside == 2);
   CHECK(whole(at) == Steps{30, 20});
   CHECK(fs::exists(at / "step-000050.old" / "manifest.json"));
+  // Of folders that are set aside, one generation is kept.
+  CHECK(*set_aside_after(disk(), at, 30) == 0);
+  CHECK(fs::exists(at / "step-000040.old"));
+  CHECK(*set_aside_after(disk(), at, 20) == 1);
+  CHECK(fs::exists(at / "step-000030.old" / "manifest.json"));
+  CHECK_FALSE(fs::exists(at / "step-000040.old"));
+  CHECK_FALSE(fs::exists(at / "step-000050.old"));
+}
+
+TEST_CASE("a checkpoint that cannot be read now is not taken for a damaged one") {
+  const TemporaryFolder folder;
+  REQUIRE(SmallCheckpoint().save(disk(), folder / "", 1).ok());
+  const fs::path at = folder / "step-000001";
+  const auto opened = Checkpoint::open(at);
+  REQUIRE(opened.ok());
+  rlimit before{};
+  REQUIRE(getrlimit(RLIMIT_NOFILE, &before) == 0);
+  const int next = ::open("/dev/null", O_RDONLY);  // every number below is taken, but for gaps
+  REQUIRE(next >= 0);
+  std::vector<int> gaps{next};
+  while (gaps.back() < 50) gaps.push_back(::dup(next));
+  const rlimit few{rlim_t(gaps.back() + 1), before.rlim_max};
+  REQUIRE(setrlimit(RLIMIT_NOFILE, &few) == 0);
+  const auto again = Checkpoint::open(at);
+  const Status verified = opened->verify();
+  ::close(gaps.back());  // one is enough, however many shards there are
+  const auto with_one = Checkpoint::open(at);
+  const Status with_one_verified = opened->verify();
+  gaps.pop_back();
+  for (const int fd : gaps) ::close(fd);
+  REQUIRE(setrlimit(RLIMIT_NOFILE, &before) == 0);
+  REQUIRE_FALSE(again.ok());
+  CHECK(again.error().code == ExitCode::internal);
+  CHECK(again.error().message == (at / "manifest.json").string() + ": cannot be opened: Too many open files");
+  REQUIRE_FALSE(verified.ok());
+  CHECK(verified.error().code == ExitCode::internal);
+  CHECK(with_one.ok());
+  CHECK(with_one_verified.ok());
+}
+
+TEST_CASE("a folder that cannot be listed is not one without checkpoints") {
+  const TemporaryFolder folder;
+  CHECK(list_steps(folder / "none")->empty());
+  fs::create_symlink("loop", folder / "loop");
+  const auto steps = list_steps(folder / "loop");
+  REQUIRE_FALSE(steps.ok());
+  CHECK(steps.error().code == ExitCode::internal);
+  CHECK(steps.error().message.starts_with(folder / "loop" + ": cannot be read: "));
+}
+
+TEST_CASE("tensors are read into memory by several threads, and each is checked") {
+  const TemporaryFolder folder;
+  REQUIRE(SmallCheckpoint().save(disk(), folder / "", 1).ok());
+  const fs::path at = folder / "step-000001";
+  const auto opened = Checkpoint::open(at);
+  REQUIRE(opened.ok());
+  std::map<std::string, std::vector<std::byte>> found;
+  std::map<std::string, Checkpoint::Target> targets;
+  std::uint64_t seen = 0;
+  for (const std::string& name : opened->names()) {
+    found[name].resize(opened->find(name)->bytes());
+    targets[name].memory = found[name].data();
+  }
+  targets["a"].sink = [&](std::uint64_t from, std::span<const std::byte> bytes) -> Status {
+    CHECK(bytes.data() == found["a"].data() + from);  // where they were put
+    seen += bytes.size();
+    return {};
+  };
+  REQUIRE(opened->load(targets, GENERATE(1, 3, 16)).ok());
+  CHECK(seen == 2800);
+  for (const auto& [name, bytes] : found) CHECK(bytes == SmallCheckpoint::content(name, bytes.size(), 1));
+  targets["a"].sink = [](std::uint64_t, std::span<const std::byte>) -> Status { return internal_error("no room"); };
+  CHECK(opened->load(targets, 3).error().message == "no room");
+}
+
+TEST_CASE("weights that are no numbers are not saved") {
+  const TemporaryFolder folder;
+  for (const float bad : {std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::quiet_NaN(), 1e38f}) {
+    for (const std::size_t place : {0, 100, 199}) {
+      BackgroundWriter writer(disk(), 1);
+      writer.write(folder / "t", {{"model-1.safetensors", {{"a", "F32", {3}}, {"b", "F32", {20, 10}}}, {}, true}});
+      const auto block = writer.take(1, std::chrono::minutes(1)).front();
+      const std::size_t bytes = 203 * sizeof(float);
+      std::memset(block.data(), 0, bytes);
+      std::memcpy(block.data() + (3 + place) * sizeof bad, &bad, sizeof bad);
+      writer.give(std::span(&bytes, 1));
+      REQUIRE(writer.wait_finished(std::chrono::minutes(1)));
+      const Status status = writer.collect();
+      CHECK(status.ok() == std::isfinite(bad));
+      if (!status.ok())
+        CHECK(status.error().message ==
+              "b: expected finite numbers, found another at element " + std::to_string(place));
+    }
+  }
+}
+
+TEST_CASE("a disk that takes nothing keeps nobody waiting, and what is abandoned makes room for the next") {
+  const TemporaryFolder folder;
+  test::BlockingFileSystem files;
+  files.hold();
+  BackgroundWriter writer(files, 1);
+  const std::int64_t block = BackgroundWriter::block_bytes;
+  writer.write(folder / "t", {{"model-1.safetensors", {{"a", "U8", {3 * block}}}, {}}});
+  const auto fill = [&] {
+    const auto blocks = writer.take(1, std::chrono::milliseconds(1));
+    if (blocks.empty()) return false;
+    const std::size_t count = block;
+    writer.give(std::span(&count, 1));
+    return true;
+  };
+  REQUIRE(writer.take(1, std::chrono::minutes(1)).size() == 1);
+  const std::size_t count = block;
+  writer.give(std::span(&count, 1));
+  CHECK_FALSE(fill());
+  writer.abandon("slow");
+  CHECK_FALSE(writer.wait_finished(std::chrono::milliseconds(1)));
+  files.let_go();
+  REQUIRE(writer.wait_finished(std::chrono::minutes(1)));
+  const Status status = writer.collect();
+  REQUIRE_FALSE(status.ok());
+  CHECK(status.error().message == "slow");
+  REQUIRE(SmallCheckpoint().save(files, folder / "", 2).ok());
+  writer.write(folder / "u", {{"model-1.safetensors", {{"a", "U8", {block}}}, {}}});
+  REQUIRE(writer.take(1, std::chrono::minutes(1)).size() == 1);
+  writer.give(std::span(&count, 1));
+  REQUIRE(writer.wait_finished(std::chrono::minutes(1)));
+  CHECK(writer.collect().ok());
 }
 
 TEST_CASE("missing tensors are named, unread shards are not looked at") {
@@ -79,8 +211,10 @@ TEST_CASE("missing tensors are named, unread shards are not looked at") {
   shard.back() ^= 1;
   spit(at / "model-00002-of-00002.safetensors", shard);
   CHECK(opened->read({{"a", nothing}}).ok());
-  CHECK(opened->verify().error().message.find("model-00002-of-00002.safetensors: expected the checksum ") !=
+  CHECK(opened->verify().error().message.find("model-00002-of-00002.safetensors: 'd.m': expected the checksum ") !=
         std::string::npos);
+  CHECK(opened->read({{"c", nothing}}).ok());  // in the same shard
+  CHECK(opened->read({{"d.m", nothing}}).error().message.find("'d.m': expected the checksum ") != std::string::npos);
 }
 
 TEST_CASE("short writes are carried on") {
@@ -157,7 +291,7 @@ TEST_CASE("a shard that another rank did not leave in this folder is missed") {
   const TemporaryFolder folder;
   Manifest manifest;
   manifest.step = 7;
-  manifest.files = {{"model-00001-of-00001.safetensors", 10, 0}};
+  manifest.files = {{"model-00001-of-00001.safetensors", 10, 0, {}}};
   REQUIRE(disk().make_folder(temporary_folder(folder / "", 7)).ok());
   const Status status = commit(disk(), folder / "", manifest);
   REQUIRE_FALSE(status.ok());
@@ -237,7 +371,7 @@ TEST_CASE("a manifest says again what it was told, and nothing leads out of its 
   m.lr = 0.1;
   m.config = R"({"train": {"lr": 1e-05}, "threads": 1})";
   m.plan = "0123";
-  m.files = {{"model-00001-of-00001.safetensors", 100, ~std::uint64_t{0}}};
+  m.files = {{"model-00001-of-00001.safetensors", 100, ~std::uint64_t{0}, {1, ~std::uint64_t{1}}}};
   const std::string text = to_json(m);
   const auto back = parse_manifest(text, "m");
   REQUIRE(back.ok());
@@ -261,11 +395,15 @@ TEST_CASE("a manifest says again what it was told, and nothing leads out of its 
               .find("expected the name of a safetensors file in this folder, found") != std::string::npos);
   CHECK(error("\"step\": 12", "\"step\": -1").find("m: step: expected a whole number in [0, ") == 0);
   CHECK(error("\"step\": 12", "\"steps\": 12") == "m: expected 'step', found none");
-  CHECK(error("\"format\": 1", "\"format\": 2") == "m: format: expected 1, found 2");
+  CHECK(error("\"format\": 2", "\"format\": 1") == "m: format: expected 2, found 1");
   CHECK(error("\"next_step\": 12", "\"next_step\": 13") == "m: random: next_step: expected the step");
   CHECK(error("\"plan\": ", "\"more\": 1, \"plan\": ") == "m: unknown key 'more'");
   CHECK(error("\"adamw\"", "\"adam\"") == "m: optimizer: expected adamw, sgd or none, found 'adam'");
-  CHECK(error("ffffffffffffffff", "fffffffffffffffg").ends_with("xxh3: expected 16 hexadecimal digits"));
+  CHECK(error("ffffffffffffffff", "fffffffffffffffg").ends_with("header_xxh3: expected 16 hexadecimal digits"));
+  CHECK(error("0000000000000001", "000000000000001")
+            .ends_with("tensors_xxh3: expected 16 hexadecimal digits for each tensor"));
+  CHECK(error("0000000000000001", "000000000000001x")
+            .ends_with("tensors_xxh3: expected 16 hexadecimal digits for each tensor"));
   CHECK(error("\"files\": [", "\"files\": [" + std::string(50, '[') + std::string(50, ']') + ",")
             .find("nested brackets") != std::string::npos);
   CHECK(parse_manifest("", "m").error().message == "m: expected a manifest that ends with its checksum, found none");
@@ -281,7 +419,7 @@ TEST_CASE("more bytes than the buffer holds go through it") {
   std::uint64_t given = 0;
   std::string all;
   while (given < total) {
-    const auto blocks = writer.take(2);
+    const auto blocks = writer.take(2, std::chrono::minutes(1));
     REQUIRE(blocks.size() == 1);
     const std::size_t count = std::min<std::uint64_t>(blocks[0].size(), total - given);
     for (std::size_t i = 0; i < count; ++i) blocks[0][i] = std::byte((given + i) % 251);
@@ -293,9 +431,11 @@ TEST_CASE("more bytes than the buffer holds go through it") {
   CHECK(writer.idle());
   for (const auto& shard : writer.shard_files()) {
     const std::string text = slurp(folder / ("t/" + shard.name));
-    CHECK(hash64(text) == shard.xxh3);
+    CHECK(text.size() == shard.bytes);
     const auto file = SafetensorsFile::open(folder / ("t/" + shard.name));
     REQUIRE(file.ok());
+    CHECK(hash64(text.substr(0, file->data_start())) == shard.header_xxh3);
+    CHECK(shard.tensors_xxh3 == std::vector<std::uint64_t>{hash64(text.substr(file->data_start()))});
     all += text.substr(file->data_start());
   }
   REQUIRE(all.size() == total);

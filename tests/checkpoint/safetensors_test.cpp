@@ -133,7 +133,7 @@ TEST_CASE("files that are none are refused without reading what they promise") {
   CHECK(error(folder.write("gap", file_of("{}", 4))).ends_with("gap: expected 0 bytes of data, found 4"));
 }
 
-TEST_CASE("what is written is read, in pieces of any size, and the hash is the file's") {
+TEST_CASE("what is written is read, in pieces of any size, and the hashes are those of header and tensors") {
   const TemporaryFolder folder;
   std::vector<TensorInfo> tensors{
       {"w \"q\" \n\x01", "F32", {300, 1000}}, {"empty", "I8", {0}}, {"scalar", "F64", {}}, {"b", "BF16", {5}}};
@@ -150,12 +150,14 @@ TEST_CASE("what is written is read, in pieces of any size, and the hash is the f
   REQUIRE(writer->finish().ok());
   const std::string content = slurp(path);
   CHECK(writer->bytes() == content.size());
-  CHECK(writer->hash() == hash64(content));
 
   const auto file = SafetensorsFile::open(path);
   REQUIRE(file.ok());
   CHECK(file->size() == content.size());
   CHECK(file->data_start() % 64 == 0);
+  CHECK(file->header_hash() == hash64(content.substr(0, file->data_start())));
+  CHECK(writer->header_hash() == file->header_hash());
+  REQUIRE(writer->tensor_hashes().size() == 4);
   CHECK(file->metadata() == Metadata{{"key", "value\t\"1\""}, {"a", ""}});
   REQUIRE(file->tensors().size() == 4);
   std::uint64_t at = 0;
@@ -164,6 +166,8 @@ TEST_CASE("what is written is read, in pieces of any size, and the hash is the f
     REQUIRE(found);
     CHECK(to_string(*found) == to_string(written));
     CHECK(found->begin == at);
+    CHECK(writer->tensor_hashes()[std::size_t(&written - tensors.data())] ==
+          hash64(std::string_view(content).substr(file->data_start() + at, found->bytes())));
     std::vector<std::byte> bytes(found->bytes());
     REQUIRE(file->read(*found, 0, bytes).ok());
     CHECK(std::equal(bytes.begin(), bytes.end(), data.begin() + std::ptrdiff_t(at)));

@@ -28,7 +28,7 @@ struct SmallCheckpoint {
     for (const auto& shard : shards)
       for (const auto& tensor : shard.tensors) {
         const auto data = content(tensor.name, tensor.bytes(), step);
-        const auto block = writer.take(1).front();
+        const auto block = writer.take(1, std::chrono::minutes(1)).front();
         std::memcpy(block.data(), data.data(), data.size());
         const std::size_t filled = data.size();
         writer.give(std::span(&filled, 1));

@@ -179,7 +179,8 @@ TEST_CASE("several ranks draw what one draws") {
     test::run_steps(config, ranks, 0, [&](Trainer& trainer, int rank) {
       const auto result = trainer.generate(prompt, 20);
       REQUIRE(result.ok());
-      if (rank == 0) ids = *result;
+      REQUIRE(result->has_value());
+      if (rank == 0) ids = **result;
     });
     by_ranks.push_back(ids);
   }

@@ -6,7 +6,9 @@
 #include <catch2/catch.hpp>
 #include <csignal>
 
+#include "log_capture.h"
 #include "program.h"
+#include "train/run_folder.h"
 
 namespace lancet {
 namespace {
@@ -65,6 +67,20 @@ TEST_CASE("a record that finds no room leaves whole lines, and the next one that
   REQUIRE(records.size() == 3);
   CHECK(records[1]["step"] == 2);
   CHECK(records[2]["step"] == 4);
+}
+
+TEST_CASE("what a run goes on without is told once, and once more when it is back") {
+  const test::LogCapture log;
+  train::Lasting state("metrics.jsonl");
+  state.note({});
+  CHECK(log.text().empty());
+  for (int i = 0; i < 3; ++i) state.note(data_error("full"));
+  CHECK(log.text() == "warning: full; the run goes on without, and says when it works again\n");
+  state.note({});
+  state.note({});
+  CHECK(log.count("metrics.jsonl is written again; 3 records are missing") == 1);
+  state.note(data_error("full"));
+  CHECK(log.count("warning: ") == 3);
 }
 
 TEST_CASE("a record holds each MoE layer's load") {

@@ -3,6 +3,9 @@
 #include <cmath>
 #include <limits>
 
+#include "lancet/checkpoint/checkpoint.h"
+#include "log_capture.h"
+#include "temporary_folder.h"
 #include "train/support.h"
 #include "train/weights.h"
 
@@ -173,6 +176,35 @@ TEST_CASE("nothing is found in a step that is sound") {
   });
   INFO((status.ok() ? "" : status.error().message));
   CHECK(status.ok());
+}
+
+TEST_CASE("a model that does not come back ends the run, and its checkpoints of sound steps stay") {
+  const test::TemporaryFolder folder;
+  auto config = test::small_config();
+  config.train.on_non_finite = config::OnNonFinite::skip;
+  config.train.max_skips = 3;
+  config.train.steps = 20;
+  config.train.lr = 1e30;  // the first step is sound, and what it makes of the weights is the end
+  config.train.save_interval = 1;
+  config.train.micro_batch_size = 4;
+  config.log.run_dir = folder / "run";
+  const test::LogCapture log;
+  std::vector<Error> errors(2);
+  REQUIRE(comm::run_inproc(2, [&](comm::Communicator& world) -> Status {
+            const Status status = train::train(config, world, {.local_ranks = 2});
+            if (!status.ok()) errors[std::size_t(world.rank())] = status.error();
+            return {};
+          }).ok());
+  for (const Error& error : errors) {
+    CHECK(error.code == ExitCode::numerical);
+    CHECK(error.agreed);
+    CHECK(error.message.find("step 4: expected a finite loss and gradient norm in one of 3 steps in a row "
+                             "(train.max_skips), found none: ") == 0);
+  }
+  CHECK(checkpoint::steps_in(folder / "run/checkpoints") == std::vector<std::int64_t>{1});
+  CHECK(log.count("skipped: step 4: ") == 1);
+  CHECK(log.count("nan") > 0);
+  CHECK(log.count("-nan") == 0);
 }
 
 }  // namespace lancet

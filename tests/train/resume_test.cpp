@@ -1,4 +1,8 @@
 // Runs that stop and go on: bit for bit on as many ranks, with the same loss on others.
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <csignal>
@@ -6,7 +10,11 @@
 #include <nlohmann/json.hpp>
 
 #include "declared_costs.h"
+#include "lancet/base/atomic_file.h"
 #include "lancet/checkpoint/checkpoint.h"
+#include "lancet/data/token_file.h"
+#include "lancet/data/tokenizer.h"
+#include "log_capture.h"
 #include "temporary_folder.h"
 #include "train/checkpoint_tensors.h"
 #include "train/support.h"
@@ -269,7 +277,7 @@ TEST_CASE("a config that does not fit the checkpoint is told what differs") {
   refused([](auto& c) { c.train.optimizer = config::Optimizer::sgd; }, "train.optimizer: expected adamw, as in ");
 }
 
-TEST_CASE("a signal on one rank stops all, in an evaluation, too") {
+TEST_CASE("a signal on one rank stops all") {
   const TemporaryFolder folder;
   auto config = config_in(folder / "run");
   std::array<std::atomic<int>, 2> stop{};
@@ -286,11 +294,199 @@ TEST_CASE("a signal on one rank stops all, in an evaluation, too") {
   CHECK(manifest_in(folder / "run", 1).ranks == 2);
 }
 
-TEST_CASE("time is up after train.max_minutes") {
+namespace {
+
+// Trains and evaluates on files, evaluations of 8 batches on two ranks.
+config::Config config_with_files(const TemporaryFolder& folder, const std::string& run) {
+  auto config = config_in(folder / run);
+  std::vector<data::TokenId> tokens;
+  for (int i = 0; i < 2000; ++i) tokens.push_back(i * i % 67);
+  auto writer = data::TokenWriter::create(folder / "tokens.bin", 67, 0);
+  REQUIRE(writer.ok());
+  REQUIRE(writer->append(tokens).ok());
+  REQUIRE(writer->finish().ok());
+  config.data.synthetic = false;
+  config.data.train = config.data.eval = folder / "tokens.bin";
+  config.data.eval_sequences = 64;
+  return config;
+}
+
+// A run that rank 1 asks to stop when it is asked for the `at`-th time; how it ends, and how often it was asked.
+std::pair<Error, int> run_until(const config::Config& config, int at) {
+  Error error{ExitCode::done, "", false};
+  int asked = 0;
+  const Status status = comm::run_inproc(2, [&](comm::Communicator& world) -> Status {
+    train::TrainerOptions options{.local_ranks = 2};
+    if (world.rank() == 1) options.interrupted = [&] { return ++asked >= at; };
+    const Status mine = train::train(config, world, options);
+    if (world.rank() == 0 && !mine.ok()) error = mine.error();
+    return {};
+  });
+  REQUIRE(status.ok());
+  return {error, asked};
+}
+
+}  // namespace
+
+TEST_CASE("an evaluation is left at once, on all ranks, and the run goes on from there") {
+  const TemporaryFolder folder;
+  auto config = config_with_files(folder, "whole");
+  config.train.eval_interval = 3;
+  const auto [done, questions] = run_until(config, 1000000);
+  CHECK(done.code == ExitCode::done);
+  CHECK(questions == 6 + 8 + 1 + 8);  // steps, batches, the end of the first evaluation
+  config.log.run_dir = folder / "run";
+  const int batch = GENERATE(1, 3, 8);
+  SECTION("between two steps") {
+    const test::LogCapture log;
+    const auto [error, asked] = run_until(config, 3 + batch);
+    CHECK(error.code == ExitCode::saved);
+    CHECK(error.message.find("saved and stopped after step 3 of 6 (another rank's signal)") == 0);
+    CHECK(asked <= 3 + batch + 1);
+    CHECK(log.count("held-out loss") == 0);
+    CHECK(manifest_in(folder / "run", 3).step == 3);
+  }
+  SECTION("at the end, where the last step is saved already") {
+    const test::LogCapture log;
+    const auto [error, asked] = run_until(config, 6 + 9 + batch);
+    CHECK(error.code == ExitCode::saved);
+    CHECK(error.message.find("saved and stopped after step 6 of 6 (another rank's signal)") == 0);
+    CHECK(log.count("step 3 | held-out loss") > 0);
+    CHECK(log.count("step 6 | held-out loss") == 0);
+  }
+  REQUIRE(run(config, 2).code == ExitCode::done);
+  CHECK(losses(folder / "run") == losses(folder / "whole"));
+}
+
+TEST_CASE("the text at the end is left at once") {
   const TemporaryFolder folder;
   auto config = config_in(folder / "run");
+  config.train.sample_tokens = 10;
+  std::vector<std::string> tokens;
+  for (int byte = 0; byte < 256; ++byte) tokens.emplace_back(1, static_cast<char>(byte));
+  tokens.emplace_back(data::kEndOfText);
+  const auto tokenizer = data::Tokenizer::make(tokens, {});
+  REQUIRE(tokenizer.ok());
+  REQUIRE(tokenizer->save(folder / "tok").ok());
+  config.model.vocab_size = 257;
+  config.data.tokenizer = folder / "tok";
+  config.train.sample_prompt = "a";
+  const test::LogCapture log;
+  const auto [error, asked] = run_until(config, 6 + 4);
+  CHECK(error.code == ExitCode::saved);
+  CHECK(asked <= 6 + 4 + 1);
+  CHECK(log.count("sample: ") == 0);
+  REQUIRE(run(config, 2).code == ExitCode::done);
+  CHECK(log.count("sample: ") > 0);
+}
+
+TEST_CASE("time is up after train.max_minutes, in evaluations, too") {
+  const TemporaryFolder folder;
+  auto config = config_with_files(folder, "run");
   config.train.max_minutes = 1e-9;
   CHECK(run(config, 1).message.find("saved and stopped after step 1 of 6 (train.max_minutes)") == 0);
+  config.train.steps = 2;  // the last step ends the run, and no step is left to look at the clock
+  const test::LogCapture log;
+  CHECK(run(config, 1).message.find("saved and stopped after step 2 of 2 (train.max_minutes)") == 0);
+  CHECK(log.count("held-out loss") == 0);
+}
+
+TEST_CASE("a run that goes on beyond its steps, or the step to stop at, says so") {
+  const TemporaryFolder folder;
+  auto config = config_with_files(folder, "run");
+  stop_after(config, 5, 1);
+  config.train.steps = 3;
+  {
+    const test::LogCapture log;
+    REQUIRE(run(config, 1).code == ExitCode::done);
+    CHECK(log.count("train.steps: expected 5 or more, which the checkpoint has taken, found 3: no step runs") == 1);
+    CHECK(log.count("step 5 | held-out loss") == 1);
+    CHECK(log.count("step 3 |") == 0);
+  }
+  config.train.steps = 6;
+  config.train.stop_after = GENERATE(4, 5);
+  const test::LogCapture log;
+  REQUIRE(run(config, 1).code == ExitCode::done);
+  CHECK(log.count("train.stop_after: step " + std::to_string(config.train.stop_after) +
+                  " is behind, since the run goes on after step 5: it does not stop there") == 1);
+  CHECK(losses(folder / "run").size() == 6);
+}
+
+TEST_CASE("without a word about saving, a run saves by the clock and at its end") {
+  const TemporaryFolder folder;
+  auto config = config_in(folder / "run");
+  config.train.save_interval = 0;
+  config.train.save_minutes = config::Train().save_minutes;
+  REQUIRE(config.train.saves());
+  REQUIRE(run(config, 2).code == ExitCode::done);
+  CHECK(checkpoint::steps_in(folder / "run/checkpoints") == std::vector<std::int64_t>{6});
+  config.log.run_dir = folder / "often";
+  config.train.save_minutes = 1e-9;
+  REQUIRE(run(config, 2).code == ExitCode::done);
+  CHECK(checkpoint::steps_in(folder / "often/checkpoints") == std::vector<std::int64_t>{6, 5, 4});
+  config.log.run_dir = folder / "never";
+  config.train.save_minutes = 0;
+  REQUIRE(run(config, 2).code == ExitCode::done);
+  CHECK(checkpoint::steps_in(folder / "never/checkpoints").empty());
+}
+
+TEST_CASE("a folder that a run is at work in is another's before it is looked at") {
+  const TemporaryFolder folder;
+  auto config = config_in(folder / "run");
+  stop_after(config, 2, 1);
+  const int held = ::open((folder / "run").c_str(), O_RDONLY | O_DIRECTORY);
+  REQUIRE(::flock(held, LOCK_EX | LOCK_NB) == 0);
+  fs::resize_file(in_checkpoints(folder / "run", "step-000002") + "/manifest.json", 10);  // not looked at yet
+  const Error busy = run(config, 2);
+  CHECK(busy.code == ExitCode::data);
+  CHECK(busy.message ==
+        "rank 0: log.run_dir: expected a folder that no other run writes to, found one at work in " + folder / "run");
+  ::close(held);
+  // What a run that does not begin has made goes again.
+  config.log.run_dir = folder / "new/deep/run";
+  CHECK(run(config, 1, {.resume = "step-000002"}).code == ExitCode::data);
+  CHECK_FALSE(fs::exists(folder / "new"));
+}
+
+TEST_CASE("a checkpoint that cannot be read is no reason to go back to an older one") {
+  const TemporaryFolder folder;
+  auto config = config_in(folder / "run");
+  config.train.save_interval = 2;
+  REQUIRE(run(config, 1).code == ExitCode::done);
+  // The system refuses what should be a file for a reason of its own: too many links on the way to it.
+  const std::string checkpoints = folder / "run/checkpoints";
+  fs::rename(checkpoints, folder / "kept");
+  fs::create_symlink("checkpoints", checkpoints);
+  const Error error = run(config, 1);
+  CHECK(error.code == ExitCode::internal);
+  CHECK(error.message.find(checkpoints + ": cannot be read: ") == 0);
+  CHECK(losses(folder / "run").size() == 6);
+}
+
+TEST_CASE("a checkpoint of another version's config is compared field by field") {
+  const TemporaryFolder folder;
+  auto config = config_in(folder / "run");
+  stop_after(config, 2, 1);
+  const fs::path at = fs::path(folder / "run") / "checkpoints/step-000002/manifest.json";
+  auto manifest = checkpoint::parse_manifest(*read_file(at, "it"), "it");
+  REQUIRE(manifest.ok());
+  auto saved = nlohmann::json::parse(manifest->config);
+  saved["train"]["of_the_future"] = 7;
+  saved["train"].erase("adam_eps");
+  saved["train"]["lr"] = 0.25;
+  manifest->config = saved.dump();
+  REQUIRE(write_file(at, checkpoint::to_json(*manifest)).ok());
+  {
+    auto other = config;
+    other.model.n_head = 4;
+    const Error error = run(other, 1);
+    CHECK(error.code == ExitCode::config);
+    CHECK(error.message.find("model.n_head: expected 2, as in ") == 0);
+  }
+  const test::LogCapture log;
+  REQUIRE(run(config, 1).code == ExitCode::done);
+  CHECK(log.count("changed: train.lr 0.002 (was 0.25)") == 1);
+  CHECK(log.count("its config is another version's; not known here: 'train.of_the_future'") == 1);
 }
 
 TEST_CASE("old checkpoints go as the rule says, and records say what saving took") {

@@ -20,6 +20,7 @@ inline config::Config small_config() {
   c.train.micro_batch_size = 8;
   c.train.lr = 2e-3;
   c.train.clip_grad = 1;
+  c.train.save_minutes = 0;
   c.data.synthetic = true;
   c.log.peak_tflops = 1;
   c.threads = 1;

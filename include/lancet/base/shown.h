@@ -1,5 +1,6 @@
-// Texts and values from files, for errors of one line.
+// Texts and values from files, and numbers, for errors of one line.
 #pragma once
+#include <cmath>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -57,5 +58,8 @@ std::string shown(const Json& value) {
   detail::write_front(value, most, text);
   return cut(text, most);
 }
+
+// A number that is printed as "nan" where it is none, never as "-nan": that sign says nothing.
+inline double unsigned_nan(double value) { return std::isnan(value) ? std::fabs(value) : value; }
 
 }  // namespace lancet

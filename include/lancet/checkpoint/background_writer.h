@@ -22,6 +22,7 @@ struct Shard {
   std::string name;
   std::vector<TensorInfo> tensors;
   Metadata metadata;
+  bool finite = false;  // its F32 tensors hold numbers: one that is not finite is an error, and nothing is saved
 };
 
 class BackgroundWriter {
@@ -39,10 +40,13 @@ class BackgroundWriter {
   // Any work, as a job.
   void run(std::function<Status()> work);
 
-  // Blocks of block_bytes that are free, up to `wanted`; waits until there is one.
-  std::vector<std::span<std::byte>> take(std::size_t wanted);
+  // Blocks of block_bytes that are free, up to `wanted`; waits until there is one, or for so long: then none.
+  std::vector<std::span<std::byte>> take(std::size_t wanted, std::chrono::milliseconds most);
   // Hands the blocks of the last take() back in order, filled so far.
   void give(std::span<const std::size_t> filled);
+
+  // Nothing more is given: the job ends with a data error that says why, once the disk lets go of what it has.
+  void abandon(const std::string& why);
 
   bool idle() const;
   bool finished() const;  // there is a job, and it has ended

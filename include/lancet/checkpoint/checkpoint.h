@@ -26,11 +26,17 @@ std::optional<std::int64_t> step_of(std::string_view folder_name);  // the inver
 // The steps of the folders of such names, newest first; whether they are whole is not looked at.
 std::vector<std::int64_t> steps_in(const std::filesystem::path& checkpoints);
 
-// A checkpoint that is read.
+// The same. Error: the folder is there, and the system does not let it be read, so that nobody knows what is in it.
+Result<std::vector<std::int64_t>> list_steps(const std::filesystem::path& checkpoints);
+
+// A checkpoint that is read. It keeps no file open.
 class Checkpoint {
  public:
-  // Data errors name the file: no sound manifest; a shard that is not there, of another size or with an unsound header;
-  // a tensor that two shards hold. Contents are checked when they are read.
+  // Reads the manifest and the shards' headers, one file after the other. Data errors, which mean that this is no whole
+  // checkpoint, name the file: no sound manifest; a shard that is not there, of another size or with another header; a
+  // tensor that two shards hold. Contents are checked when they are read. Where the system does not let a file be read
+  // that may be sound (no descriptor left, no permission, an I/O error), an internal error says so: no reason to take
+  // another checkpoint. So do read(), load() and verify().
   static Result<Checkpoint> open(const std::filesystem::path& folder);
 
   const std::filesystem::path& path() const { return path_; }
@@ -40,20 +46,28 @@ class Checkpoint {
 
   // Takes bytes of a tensor, in order, from its byte `at` on; whole elements.
   using Sink = std::function<Status(std::uint64_t at, std::span<const std::byte> bytes)>;
-  // Reads the shards that hold a wanted tensor, each once from front to back, and checks their checksums. Data errors:
-  // a name that is not there; bytes that are not those of the manifest: what sinks took is worthless then.
-  Status read(const std::map<std::string, Sink>& wanted) const;
-  Status verify() const;  // all shards
+  struct Target {
+    std::byte* memory = nullptr;  // takes the tensor's bytes; null: they pass through
+    Sink sink = {};               // may be empty
+  };
+  // Reads the wanted tensors, no other bytes, and checks their checksums. Data errors: a name that is not there; bytes
+  // that are not those of the manifest: what targets took is worthless then. Several tensors are read at once by
+  // `threads`; each one's sink is called by one thread.
+  Status load(const std::map<std::string, Target>& wanted, int threads) const;
+  Status read(const std::map<std::string, Sink>& wanted) const;  // by this thread alone
+  Status verify() const;                                         // all tensors
 
  private:
   struct Place {
-    std::size_t file;
-    const TensorInfo* tensor;
+    std::size_t file, index;  // of the tensor in the file
   };
-  Status read_shard(std::size_t file, const std::map<std::string, Sink>& wanted) const;
+  struct Item;
+  Status add_shard(const ShardFile& shard);
+  Status read_item(const Item& item, const InputFile& file, std::vector<std::byte>& buffer) const;
+  Status read_items(std::vector<Item> items, int threads) const;
   std::filesystem::path path_;
   Manifest manifest_;
-  std::vector<SafetensorsFile> files_;
+  std::vector<SafetensorsFile> files_;  // closed
   std::map<std::string, Place, std::less<>> tensors_;
 };
 
@@ -72,8 +86,8 @@ struct KeepRule {
 Status prune(FileSystem& files, const std::filesystem::path& checkpoints, const KeepRule& rule);
 // Removes what writing or removing left behind when it was interrupted.
 Status remove_leftovers(FileSystem& files, const std::filesystem::path& checkpoints);
-// Renames the checkpoints after this step to step-000150.old (.old2, ...), where resume does not see them; their
-// number.
+// Renames the checkpoints after this step to step-000150.old, where resume does not see them; their number. If there
+// are any, those that an earlier call had set aside are removed: one generation is kept.
 Result<int> set_aside_after(FileSystem& files, const std::filesystem::path& checkpoints, std::int64_t step);
 
 }  // namespace lancet::checkpoint

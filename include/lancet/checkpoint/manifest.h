@@ -11,9 +11,10 @@
 namespace lancet::checkpoint {
 
 struct ShardFile {
-  std::string name;         // in the checkpoint's folder: letters, digits, '.', '_', '-'; ends in .safetensors
-  std::uint64_t bytes = 0;  // of the file
-  std::uint64_t xxh3 = 0;   // of all its bytes
+  std::string name;               // in the checkpoint's folder: letters, digits, '.', '_', '-'; ends in .safetensors
+  std::uint64_t bytes = 0;        // of the file
+  std::uint64_t header_xxh3 = 0;  // of the bytes before the tensors'
+  std::vector<std::uint64_t> tensors_xxh3 = {};  // of each tensor's bytes, in their order
   friend bool operator==(const ShardFile&, const ShardFile&) = default;
 };
 

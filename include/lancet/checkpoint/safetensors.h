@@ -14,6 +14,7 @@
 #include "lancet/base/result.h"
 #include "lancet/base/shape.h"
 #include "lancet/checkpoint/file_system.h"
+#include "lancet/checkpoint/input_file.h"
 
 namespace lancet::checkpoint {
 
@@ -46,29 +47,27 @@ Result<SafetensorsHeader> parse_safetensors_header(std::string_view text, std::u
 // A file that is read. Threads may share it.
 class SafetensorsFile {
  public:
-  // Reads the header. Data errors: no such regular file, a length or header that is unsound.
-  static Result<SafetensorsFile> open(const std::filesystem::path& path);
-  ~SafetensorsFile();
-  SafetensorsFile(SafetensorsFile&& other) noexcept;
-  SafetensorsFile& operator=(SafetensorsFile&& other) noexcept;
+  // Reads the header. Data errors: no such regular file, a length or header that is unsound. refused: InputFile::open.
+  static Result<SafetensorsFile> open(const std::filesystem::path& path, ExitCode refused = ExitCode::data);
 
   const std::filesystem::path& path() const { return path_; }
-  std::uint64_t size() const { return size_; }              // of the file
+  std::uint64_t size() const { return file_.size(); }       // of the file
   std::uint64_t data_start() const { return data_start_; }  // in the file
+  std::uint64_t header_hash() const { return hash_; }       // XXH3 of all bytes before the data
   std::span<const TensorInfo> tensors() const { return header_.tensors; }
   const TensorInfo* find(std::string_view name) const;  // null where there is none
   const Metadata& metadata() const { return header_.metadata; }
 
   // The tensor's bytes from its byte `at` on, as many as `bytes` takes. Data error: the file is shorter than it was.
   Status read(const TensorInfo& tensor, std::uint64_t at, std::span<std::byte> bytes) const;
-  Status read_file(std::uint64_t at, std::span<std::byte> bytes) const;  // of the whole file, header included
+  void close() { file_.close(); }  // gives the descriptor back: what the header says stays, nothing is read any more
 
  private:
-  SafetensorsFile(std::filesystem::path path, int fd) : path_(std::move(path)), fd_(fd) {}
+  SafetensorsFile(std::filesystem::path path, InputFile file) : path_(std::move(path)), file_(std::move(file)) {}
   Status read_header();
   std::filesystem::path path_;
-  int fd_ = -1;
-  std::uint64_t size_ = 0, data_start_ = 0;
+  InputFile file_;
+  std::uint64_t data_start_ = 0, hash_ = 0;
   SafetensorsHeader header_;
   std::map<std::string, std::size_t, std::less<>> by_name_;
 };
@@ -86,8 +85,9 @@ class SafetensorsWriter {
   Status append(std::span<const std::byte> bytes);  // of the tensors, in their order, cut anyhow
   Status finish();                                  // all bytes have come: sync, close
 
-  std::uint64_t bytes() const;  // of the file so far
-  std::uint64_t hash() const;   // XXH3 of them
+  std::uint64_t bytes() const;                              // of the file so far
+  std::uint64_t header_hash() const;                        // XXH3 of all bytes before the data
+  const std::vector<std::uint64_t>& tensor_hashes() const;  // XXH3 of each tensor's, in their order; all after finish()
 
  private:
   struct State;

@@ -104,7 +104,9 @@ struct Train {
   std::int64_t seed = 1;
   std::int64_t eval_interval = 100;  // steps; 0: only at the end
   OnNonFinite on_non_finite = OnNonFinite::stop;
-  std::int64_t save_interval = 0;  // steps; 0: none but where a run is stopped
+  std::int64_t max_skips = 10;     // in a row
+  std::int64_t save_interval = 0;  // steps; 0: save_minutes
+  double save_minutes = 30;        // 0: none but where a run is stopped
   std::int64_t keep_last = 3;      // 0: all
   std::int64_t keep_every = 0;     // 0: none
   std::int64_t save_buffer_mb = 4096;
@@ -112,6 +114,8 @@ struct Train {
   double max_minutes = 0;       // 0: no end
   std::string sample_prompt;
   std::int64_t sample_tokens = 0;  // tokens generated from sample_prompt at the end; 0: none
+  // Checkpoints are written while it trains, and at the end.
+  bool saves() const { return save_interval > 0 || save_minutes > 0; }
   friend bool operator==(const Train&, const Train&) = default;
 };
 

@@ -25,6 +25,7 @@ class TensorStore {
  public:
   // What is added from here on lies on the device, which outlives the store.
   void place_on(backend::Device& device);
+  bool on_device() const { return staging_ != nullptr; }
   // Makes what the program names and is not there yet, but for inputs: those belong to an Executor, since plans of one
   // model differ in their batches. What is made at once lies in one block, in the program's order, each tensor at a
   // multiple of 64 bytes: so the gradients that add up over micro batches lie side by side as their buckets want them.

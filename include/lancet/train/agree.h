@@ -19,6 +19,9 @@ Result<bool> any(comm::Communicator& world, bool mine);
 // Collective: every rank's number, by rank.
 Result<std::vector<std::int64_t>> gather(comm::Communicator& world, std::int64_t mine);
 
+// Collective: every rank's text, by rank, on root; nothing elsewhere.
+Result<std::vector<std::string>> gather_texts(comm::Communicator& world, const std::string& mine, int root);
+
 // Collective: root's text on all ranks.
 Result<std::string> broadcast_text(comm::Communicator& world, const std::string& text, int root);
 

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "lancet/base/result.h"
+#include "lancet/checkpoint/file_system.h"
 #include "lancet/comm/communicator.h"
 #include "lancet/config/config.h"
 #include "lancet/cost/costs.h"
@@ -26,6 +27,9 @@ struct TrainerOptions {
   std::string resume = {};     // "step-000100" of this run, or a checkpoint's folder; empty: the newest whole one
   std::string init_from = {};  // a run or checkpoint whose weights a run without checkpoints begins with
   const std::atomic<int>* stop = nullptr;       // not 0: a signal that asks the run to save and stop
+  std::function<bool()> interrupted = {};       // whether to stop now, besides `stop`: asked at every step, evaluation
+                                                // batch and token, of any rank
+  checkpoint::FileSystem* files = nullptr;      // that checkpoints are written to, in place of the disk (tests)
   std::int64_t sample_offset = 0;               // data::SamplerOptions
   runtime::Accelerator* accelerator = nullptr;  // in place of the one that config.device asks for (tests)
   // For tests: gradients (outputs grad.*, before clipping) and routes (route.*) stay readable after a step.
@@ -48,11 +52,13 @@ class Trainer {
   virtual const StepRecord& last_record() const = 0;                    // of the last step that ended, finite or not
   virtual std::span<const LayerLoad> last_layers() const = 0;           // of that step, by MoE layer
   virtual const std::optional<data::Tokenizer>& tokenizer() const = 0;  // that the config names
-  // Mean loss over the evaluation batches; empty where the config names none, or options.stop ended it on any rank.
+  virtual bool has_evaluation() const = 0;
+  // Mean loss over the evaluation batches; empty where the config names none, or where it was interrupted on any rank.
   virtual Result<std::optional<double>> evaluate() = 0;
   // Ids of the prompt followed by `count` more, each drawn from the softmax of the logits (temperature 1, Philox by
-  // seed).
-  virtual Result<std::vector<std::int32_t>> generate(std::vector<std::int32_t> prompt, std::int64_t count) = 0;
+  // seed). Empty where it was interrupted on any rank.
+  virtual Result<std::optional<std::vector<std::int32_t>>> generate(std::vector<std::int32_t> prompt,
+                                                                    std::int64_t count) = 0;
 
   // Collective: the timeline of the last step's updating plan on all ranks, as trace.json holds it (runtime/trace.h),
   // on rank 0; empty elsewhere. Ranks' times are comparable for the step that config.log.trace names.

@@ -1,0 +1,38 @@
+// A file that is read at any place.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string_view>
+
+#include "lancet/base/result.h"
+
+namespace lancet::checkpoint {
+
+// Threads may share it.
+class InputFile {
+ public:
+  // what: "a safetensors file". Data error: no such regular file. Where the file may be sound, but the system does not
+  // let it be read (no descriptor left, no permission, an I/O error), the error's code is `refused`.
+  static Result<InputFile> open(const std::filesystem::path& path, std::string_view what,
+                                ExitCode refused = ExitCode::data);
+  ~InputFile() { close(); }
+  InputFile(InputFile&& other) noexcept;
+  InputFile& operator=(InputFile&& other) noexcept;
+
+  std::uint64_t size() const { return size_; }
+  // Fills `bytes` from the file's byte `at` on. Data error: it is shorter.
+  Status read(std::uint64_t at, std::span<std::byte> bytes) const;
+  void close();  // gives the descriptor back; nothing is read any more
+
+ private:
+  InputFile(std::filesystem::path path, int fd, ExitCode refused)
+      : path_(std::move(path)), fd_(fd), refused_(refused) {}
+  std::filesystem::path path_;
+  int fd_ = -1;
+  std::uint64_t size_ = 0;
+  ExitCode refused_;
+};
+
+}  // namespace lancet::checkpoint

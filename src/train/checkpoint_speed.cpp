@@ -1,0 +1,175 @@
+#include "lancet/train/checkpoint_speed.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <vector>
+
+#include "checkpoint_tensors.h"
+#include "lancet/base/median.h"
+#include "lancet/checkpoint/input_file.h"
+#include "lancet/train/agree.h"
+#include "lancet/train/trainer.h"
+#include "saver.h"
+#include "start.h"
+
+namespace lancet::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Seconds of the slowest rank. Collective.
+template <class Work>
+Result<double> slowest(comm::Communicator& world, const Work& work) {
+  LANCET_TRY(world.barrier());
+  const auto start = std::chrono::steady_clock::now();
+  const Status mine = work();
+  const std::chrono::duration<double, std::nano> taken = std::chrono::steady_clock::now() - start;
+  LANCET_TRY(agree(world, mine));
+  LANCET_ASSIGN(const auto all, gather(world, std::int64_t(taken.count())));
+  return double(*std::max_element(all.begin(), all.end())) * 1e-9;
+}
+
+// Reads the checkpoint's files that are this rank's turn, in large pieces, and does nothing with them.
+Status read_plainly(const checkpoint::Checkpoint& from, int rank, int ranks) {
+  std::vector<std::byte> piece(8 << 20);
+  const auto& files = from.manifest().files;
+  for (std::size_t i = std::size_t(rank); i < files.size(); i += std::size_t(ranks)) {
+    LANCET_ASSIGN(const auto file, checkpoint::InputFile::open(from.path() / files[i].name, "a shard"));
+    for (std::uint64_t at = 0; at < file.size(); at += piece.size())
+      LANCET_TRY(file.read(at, std::span(piece).first(std::min<std::uint64_t>(piece.size(), file.size() - at))));
+  }
+  return {};
+}
+
+// What the system holds of the files goes; they are on the disk already. False where it does not take the hint.
+bool drop_cached(const checkpoint::Checkpoint& from) {
+  bool taken = true;
+  for (const auto& file : from.manifest().files) {
+    const int fd = ::open((from.path() / file.name).c_str(), O_RDONLY | O_CLOEXEC);
+    taken &= fd >= 0 && ::posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED) == 0;
+    if (fd >= 0) ::close(fd);
+  }
+  return taken;
+}
+
+class Bench {
+ public:
+  Bench(const config::Config& config, comm::Communicator& world, const CheckpointSpeedOptions& options)
+      : config_(config), world_(world), options_(options) {}
+
+  Result<CheckpointSpeed> run() {
+    LANCET_ASSIGN(trainer_, Trainer::create(config_, world_, {.local_ranks = options_.local_ranks}));
+    LANCET_TRY(steps());
+    LANCET_TRY(saves());
+    LANCET_TRY(loads());
+    return speed_;
+  }
+
+ private:
+  Status steps() {
+    std::vector<double> ms;
+    for (int step = 0; step <= options_.steps; ++step) {
+      LANCET_ASSIGN(const StepRecord record, trainer_->step(step));
+      if (step > 0) ms.push_back(record.step_ms);  // the first one warms up
+    }
+    speed_.step_ms = median(ms);
+    return {};
+  }
+
+  Status saves() {
+    Saver saver(config_, world_, trainer_->store());
+    LANCET_TRY(saver.reserve());
+    std::vector<double> held_up, written;
+    for (int round = 0; round < options_.rounds; ++round) {
+      const auto manifest = manifest_of(config_, config_, {.step = 1}, world_.size(), 0, "");
+      double blocked = 0;
+      LANCET_ASSIGN(const double all, slowest(world_, [&]() -> Status {
+                      const auto start = std::chrono::steady_clock::now();
+                      LANCET_ASSIGN(const bool begun, saver.begin(manifest, true));
+                      blocked = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+                      return begun ? saver.finish() : Status(internal_error("a save did not begin"));
+                    }));
+      if (saver.last_failure()) return *saver.last_failure();
+      LANCET_ASSIGN(const auto blocks, gather(world_, std::int64_t(blocked * 1e9)));
+      held_up.push_back(double(*std::max_element(blocks.begin(), blocks.end())) * 1e-6);
+      written.push_back(all);
+    }
+    speed_.save_ms = median(held_up);
+    speed_.write_s = median(written);
+    return {};
+  }
+
+  // In turn, so that both find the machine alike.
+  Status loads() {
+    const fs::path folder = fs::path(config_.log.run_dir) / "checkpoints" / checkpoint::folder_name(1);
+    auto opened = checkpoint::Checkpoint::open(folder);
+    LANCET_TRY(agree(world_, opened.ok() ? Status() : Status(opened.error())));
+    double bytes = 0, mine = 0;
+    for (const auto& file : opened->manifest().files) bytes += double(file.bytes);
+    for (const auto& [name, tensor] : trainer_->store().all())
+      if (is_saved(name)) mine += 4 * double(tensor.type.shape.elements());
+    LANCET_ASSIGN(const auto all, gather(world_, std::int64_t(mine)));
+    double loaded = 0;
+    for (const std::int64_t rank : all) loaded += double(rank);
+    std::vector<double> read_s, load_s;
+    for (int round = 0; round < options_.rounds; ++round) {
+      LANCET_TRY(drop(*opened));
+      LANCET_ASSIGN(const double plain,
+                    slowest(world_, [&] { return read_plainly(*opened, world_.rank(), world_.size()); }));
+      LANCET_TRY(drop(*opened));
+      LANCET_ASSIGN(const double load, slowest(world_, [&]() -> Status {
+                      LANCET_ASSIGN(const auto from, checkpoint::Checkpoint::open(folder));
+                      return load_tensors(trainer_->store(), from, world_.rank(), world_.size(), Take::all);
+                    }));
+      read_s.push_back(plain);
+      load_s.push_back(load);
+    }
+    speed_.gigabytes = bytes * 1e-9;
+    speed_.read_gb_s = bytes * 1e-9 / median(read_s);
+    speed_.load_gb_s = loaded * 1e-9 / median(load_s);
+    return {};
+  }
+
+  Status drop(const checkpoint::Checkpoint& from) {
+    if (options_.cached) speed_.dropped = false;
+    if (!options_.cached && world_.rank() == 0) speed_.dropped &= drop_cached(from);
+    return world_.barrier();
+  }
+
+  const config::Config& config_;
+  comm::Communicator& world_;
+  const CheckpointSpeedOptions& options_;
+  CheckpointSpeed speed_;
+  std::unique_ptr<Trainer> trainer_;
+};
+
+}  // namespace
+
+Result<CheckpointSpeed> measure_checkpoint(config::Config config, comm::Communicator& world,
+                                           const CheckpointSpeedOptions& options) {
+  if (config.comm.transport == config::Transport::emulated)
+    return config_error("comm.transport: expected ranks that can be saved, found emulated ones");
+  if (config.data.train.empty()) config.data.synthetic = true;
+  config.data.eval.clear();
+  config.train.save_interval = 1;
+  config.train.sample_tokens = 0;
+  const fs::path made = options.folder / "lancet-bench-checkpoint";
+  config.log.run_dir = made.string();
+  std::error_code error;
+  const bool there = fs::exists(made, error);
+  LANCET_TRY(agree(world, there ? Status(config_error(fmt::format("--dir {}: expected no lancet-bench-checkpoint in "
+                                                                  "it, found one",
+                                                                  options.folder.string())))
+                                : Status()));
+  LANCET_TRY(agree(world, world.rank() == 0 ? checkpoint::disk().make_folder(made) : Status()));
+  auto speed = Bench(config, world, options).run();
+  if (world.rank() == 0) static_cast<void>(checkpoint::disk().remove(made));
+  return speed;
+}
+
+}  // namespace lancet::train

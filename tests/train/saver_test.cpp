@@ -1,0 +1,231 @@
+// Saving beside a disk that is slow, fails or hangs: no rank waits alone, and the run goes on.
+#include "train/saver.h"
+
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "checkpoint/blocking_file_system.h"
+#include "checkpoint/faulty_file_system.h"
+#include "log_capture.h"
+#include "temporary_folder.h"
+#include "train/start.h"
+#include "train/support.h"
+
+namespace lancet {
+namespace {
+
+namespace fs = std::filesystem;
+using test::BlockingFileSystem;
+using test::Fault;
+using test::FaultyFileSystem;
+using test::LogCapture;
+using test::TemporaryFolder;
+using Steps = std::vector<std::int64_t>;
+
+// A share of more than one block a rank.
+config::Config config_in(const std::string& run) {
+  auto config = test::small_config();
+  config.model.vocab_size = 100000;
+  config.train.save_interval = 1;
+  config.train.save_buffer_mb = 8;
+  config.log.run_dir = run;
+  return config;
+}
+
+checkpoint::Manifest manifest_at(const config::Config& config, std::int64_t step, int ranks) {
+  return train::manifest_of(config, config, {.step = step}, ranks, 0, "");
+}
+
+// Each rank with a trainer and its own disk.
+void on_two_ranks(const config::Config& config, std::array<BlockingFileSystem, 2>& disks,
+                  const std::function<Status(comm::Communicator&, train::Saver&)>& body) {
+  const Status status = comm::run_inproc(2, [&](comm::Communicator& world) -> Status {
+    LANCET_ASSIGN(const auto trainer, train::Trainer::create(config, world, {.local_ranks = 2}));
+    train::Saver saver(config, world, trainer->store(), disks[std::size_t(world.rank())]);
+    LANCET_TRY(saver.reserve());
+    return body(world, saver);
+  });
+  INFO((status.ok() ? "" : status.error().message));
+  REQUIRE(status.ok());
+}
+
+Status expect(bool right, const char* what) { return right ? Status() : Status(internal_error(what)); }
+
+Steps whole_in(const std::string& run) {
+  Steps steps;
+  for (const std::int64_t step : checkpoint::steps_in(run + "/checkpoints")) {
+    const auto opened = checkpoint::Checkpoint::open(fs::path(run) / "checkpoints" / checkpoint::folder_name(step));
+    if (opened.ok() && opened->verify().ok()) steps.push_back(step);
+  }
+  return steps;
+}
+
+}  // namespace
+
+TEST_CASE("a save whose disk is busy is put off by all ranks, and later ones are written") {
+  const TemporaryFolder folder;
+  auto config = config_in(folder / "run");
+  config.train.save_buffer_mb = 64;  // all of it
+  std::array<BlockingFileSystem, 2> disks;
+  disks[1].hold();
+  on_two_ranks(config, disks, [&](comm::Communicator& world, train::Saver& saver) -> Status {
+    saver.set_patience({.busy = std::chrono::milliseconds(50), .stuck = std::chrono::minutes(10)});
+    LANCET_ASSIGN(bool begun, saver.begin(manifest_at(config, 1, 2), false));
+    LANCET_TRY(expect(begun, "the first is begun"));
+    LANCET_ASSIGN(begun, saver.begin(manifest_at(config, 2, 2), false));
+    LANCET_TRY(expect(!begun && saver.postponed(), "the second is put off"));
+    LANCET_TRY(world.barrier());
+    if (world.rank() == 1) disks[1].let_go();
+    LANCET_TRY(saver.finish());
+    LANCET_TRY(expect(!saver.last_failure() && !saver.postponed(), "the first was written"));
+    LANCET_ASSIGN(begun, saver.begin(manifest_at(config, 3, 2), false));
+    LANCET_TRY(expect(begun, "the third is begun"));
+    return saver.finish();
+  });
+  CHECK(whole_in(folder / "run") == Steps{3, 1});
+}
+
+TEST_CASE("ranks wait together for a disk where the buffer is too small, and give up where it hangs") {
+  const TemporaryFolder folder;
+  const auto config = config_in(folder / "run");
+  std::array<BlockingFileSystem, 2> disks;
+  disks[1].hold();
+  on_two_ranks(config, disks, [&](comm::Communicator& world, train::Saver& saver) -> Status {
+    saver.set_patience({.busy = std::chrono::minutes(10), .stuck = std::chrono::milliseconds(50)});
+    LANCET_ASSIGN(bool begun, saver.begin(manifest_at(config, 1, 2), false));
+    LANCET_TRY(expect(begun, "the first is begun"));
+    LANCET_TRY(world.barrier());
+    if (world.rank() == 1) disks[1].let_go();
+    LANCET_TRY(saver.finish());
+    LANCET_TRY(expect(saver.last_failure().has_value(), "the first was not written"));
+    const std::string& why = saver.last_failure()->message;
+    saver.set_patience({});
+    LANCET_TRY(expect(why.starts_with("rank 1: the disk took nothing for "), "the rank is named"));
+    LANCET_ASSIGN(begun, saver.begin(manifest_at(config, 2, 2), false));
+    LANCET_TRY(expect(begun, "the second is begun"));
+    LANCET_TRY(saver.finish());
+    return expect(!saver.last_failure(), "the second was written");
+  });
+  CHECK(whole_in(folder / "run") == Steps{2});
+}
+
+TEST_CASE("weights that are no numbers replace no checkpoint") {
+  const TemporaryFolder folder;
+  const auto config = config_in(folder / "run");
+  const Status status = comm::run_inproc(2, [&](comm::Communicator& world) -> Status {
+    LANCET_ASSIGN(const auto trainer, train::Trainer::create(config, world, {.local_ranks = 2}));
+    train::Saver saver(config, world, trainer->store());
+    LANCET_TRY(saver.reserve());
+    LANCET_ASSIGN(bool begun, saver.begin(manifest_at(config, 1, 2), false));
+    LANCET_TRY(saver.finish());
+    LANCET_TRY(expect(begun && !saver.last_failure(), "the first was written"));
+    // Of an expert, which one rank alone saves.
+    if (world.rank() == 1)
+      trainer->store()["h.2.moe.experts.c_fc.weight.v"].memory.as<float>()[7] = std::numeric_limits<float>::infinity();
+    LANCET_ASSIGN(begun, saver.begin(manifest_at(config, 2, 2), false));
+    LANCET_TRY(saver.finish());
+    LANCET_TRY(expect(saver.last_failure().has_value(), "the second was not written"));
+    const std::string& why = saver.last_failure()->message;
+    return expect(why.starts_with("rank 1: h.2.moe.experts.") &&
+                      why.ends_with(".c_fc.weight.v: expected finite numbers, found another at element 7"),
+                  why.c_str());
+  });
+  INFO((status.ok() ? "" : status.error().message));
+  REQUIRE(status.ok());
+  CHECK(whole_in(folder / "run") == Steps{1});
+}
+
+namespace {
+
+struct Ended {
+  Error error{ExitCode::done, "", false};
+  std::vector<double> losses;
+};
+
+// Two ranks, of which the last may have a faulty disk.
+Ended train_on(const config::Config& config, checkpoint::FileSystem* files) {
+  Ended ended;
+  const Status status = comm::run_inproc(2, [&](comm::Communicator& world) -> Status {
+    train::TrainerOptions options{.local_ranks = 2};
+    if (world.rank() == 1) options.files = files;
+    const Status mine = train::train(config, world, options);
+    if (!mine.ok() && world.rank() == 0) ended.error = mine.error();
+    return {};
+  });
+  REQUIRE(status.ok());
+  std::ifstream in(config.log.run_dir + "/metrics.jsonl");
+  for (std::string line; std::getline(in, line);) ended.losses.push_back(nlohmann::json::parse(line)["loss"]);
+  return ended;
+}
+
+}  // namespace
+
+TEST_CASE("a run on two ranks trains on while a disk fails, says so, keeps what it has and resumes from it") {
+  auto config = test::small_config();
+  config.train.steps = 6;
+  config.train.save_interval = 2;
+  const TemporaryFolder folder;
+  config.log.run_dir = folder / "sound";
+  const Ended sound = train_on(config, nullptr);
+  REQUIRE(sound.error.code == ExitCode::done);
+  REQUIRE(whole_in(folder / "sound") == Steps{6, 4, 2});
+  // How many calls a save of this rank makes, so that the fault comes in the second one.
+  const Fault fault = GENERATE(Fault::short_write, Fault::no_space, Fault::io_error, Fault::crash);
+  FaultyFileSystem counting(fault, std::numeric_limits<int>::max());
+  config.log.run_dir = folder / "counted";
+  REQUIRE(train_on(config, &counting).error.code == ExitCode::done);
+  const int calls = counting.calls / 3;
+  REQUIRE(calls >= 2);
+  for (const int call : {0, calls / 2, calls - 1}) {
+    INFO("fault " << int(fault) << " at call " << call << " of " << calls);
+    config.log.run_dir = folder / ("faulty-" + std::to_string(call));
+    FaultyFileSystem files(fault, calls + call);
+    const LogCapture log;
+    const Ended ended = train_on(config, &files);
+    if (fault == Fault::crash) files.lose_unsynced();
+    CHECK(ended.losses == sound.losses);
+    if (fault == Fault::short_write) {
+      CHECK(ended.error.code == ExitCode::done);
+      CHECK(whole_in(config.log.run_dir) == Steps{6, 4, 2});
+      continue;
+    }
+    CHECK(ended.error.code == ExitCode::data);
+    CHECK(ended.error.message.starts_with("the run ended, but its last checkpoint was not saved: rank 1: "));
+    CHECK(log.count("warning: step 4 was not saved, older checkpoints stay: rank 1: ") == 1);
+    CHECK(log.count("warning: step 6 was not saved, older checkpoints stay: rank 1: ") == 1);
+    CHECK(whole_in(config.log.run_dir) == Steps{2});
+    // And on a sound disk from there.
+    const LogCapture again;
+    const Ended resumed = train_on(config, nullptr);
+    CHECK(again.count("resume     after step 2") > 0);
+    CHECK(resumed.error.code == ExitCode::done);
+    CHECK(resumed.losses == sound.losses);
+    CHECK(whole_in(config.log.run_dir) == Steps{6, 4, 2});
+  }
+}
+
+TEST_CASE("a rename that fails leaves the checkpoints before, and the next one is saved") {
+  auto config = test::small_config();
+  config.train.steps = 4;
+  config.train.save_interval = 2;
+  const TemporaryFolder folder;
+  config.log.run_dir = folder / "run";
+  // Rank 0 renames: the first time it fails, and then all the times.
+  FaultyFileSystem files(Fault::failed_rename, 0);
+  const LogCapture log;
+  const Status status = comm::run_inproc(2, [&](comm::Communicator& world) -> Status {
+    train::TrainerOptions options{.local_ranks = 2};
+    if (world.rank() == 0) options.files = &files;
+    const Status mine = train::train(config, world, options);
+    return expect(!mine.ok() && mine.error().agreed && mine.error().code == ExitCode::data, "all ranks say so");
+  });
+  CHECK(status.ok());
+  CHECK(log.count("step 2 was not saved, older checkpoints stay: rank 0: ") == 1);
+  CHECK(checkpoint::steps_in(folder / "run/checkpoints").empty());
+  CHECK(train_on(config, nullptr).error.code == ExitCode::done);
+  CHECK(whole_in(folder / "run") == Steps{4, 2});
+}
+
+}  // namespace lancet
