@@ -144,15 +144,15 @@ Result<Outcome> measure(const Experiment& experiment, const Point& point, const 
     return config_error(
         fmt::format("{}: expected a folder that can be made, found: {}", run.string(), error.message()));
   const std::string profile = fmt::format("overlap.profile={}", (launcher.folder / "profile.json").string());
-<<<<<<< HEAD
   Command profiling = ranks_of(point, launcher), training = profiling;
   profiling.insert(profiling.end(), {launcher.program.string(), "profile"});
   training.insert(training.end(), {launcher.program.string(), "train", "--run-dir", run.string()});
   for (const Command& command :
        {with_config(profiling, point, {profile, "data.synthetic=true"}),
-        with_config(training, point,
-                    {profile, "data.synthetic=true", "train.eval_interval=0", "train.sample_tokens=0",
-                     fmt::format("train.steps={}", experiment.warmup + experiment.steps), "log.interval=1000000"})}) {
+        with_config(
+            training, point,
+            {profile, "data.synthetic=true", "train.eval_interval=0", "train.sample_tokens=0", "train.save_minutes=0",
+             fmt::format("train.steps={}", experiment.warmup + experiment.steps), "log.interval=1000000"})}) {
     const Ended ended = run_command(command, output, {launcher.timeout_s, launcher.stop, launcher.grace_s});
     if (ended.how == Ended::How::stopped) return Error{ExitCode::saved, point.describe() + ": stopped", false};
     const std::string why = trouble(ended, command, output, launcher.timeout_s);
@@ -160,32 +160,6 @@ Result<Outcome> measure(const Experiment& experiment, const Point& point, const 
   }
   const auto outcome = read_run(experiment, point, run);
   return outcome.ok() ? *outcome : failed(outcome.error().message);
-=======
-  Command command = ranks_of(point);
-  command.insert(command.end(), {launcher.program.string(), "profile"});
-  if (const int code = call(with_config(command, point, {profile, "data.synthetic=true"}), output); code != 0)
-    return failed(code, output);
-  command = ranks_of(point);
-  command.insert(command.end(), {launcher.program.string(), "train", "--run-dir", run.string()});
-  const Command full = with_config(
-      command, point,
-      {profile, "data.synthetic=true", "train.eval_interval=0", "train.sample_tokens=0", "train.save_minutes=0",
-       fmt::format("train.steps={}", experiment.warmup + experiment.steps), "log.interval=1000000"});
-  if (const int code = call(full, output); code != 0) return failed(code, output);
-  LANCET_ASSIGN(const Series series, read_metrics(run / "metrics.jsonl", experiment.warmup));
-  LANCET_ASSIGN(const std::string text, read_file(run / "plan.ir", "the run's plan"));
-  LANCET_ASSIGN(const ir::Plan plan, ir::parse_plan(text));
-  Outcome outcome;
-  outcome.runs = plan.header.text("policy");
-  outcome.parts = most_parts(plan);
-  outcome.memory_gib = double(plan.arena_bytes) / (1 << 30);
-  outcome.times = {median(series.step),       median(series.compute),       median(series.all_to_all),
-                   median(series.all_reduce), median(series.communication), median(series.exposed)};
-  if (const double predicted = median(series.predicted); predicted > 0) outcome.predicted_ms = predicted;
-  outcome.steps = int(series.step.size());
-  outcome.place = cpu_name();
-  return outcome;
->>>>>>> cd6596c (Saving and resuming: ranks wait for disks together, checksums are by tensor, the folder is locked first, evaluations and texts can be left)
 }
 
 Status start_cluster(const Experiment& experiment, const Launcher& launcher) {

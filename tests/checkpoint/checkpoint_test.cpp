@@ -8,9 +8,9 @@
 #include <cstring>
 #include <limits>
 
-#include "checkpoint/blocking_file_system.h"
-#include "checkpoint/faulty_file_system.h"
+#include "blocking_file_system.h"
 #include "checkpoint/support.h"
+#include "faulty_file_system.h"
 #include "lancet/base/hash.h"
 
 namespace lancet::checkpoint {

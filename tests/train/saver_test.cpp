@@ -6,8 +6,8 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
-#include "checkpoint/blocking_file_system.h"
-#include "checkpoint/faulty_file_system.h"
+#include "blocking_file_system.h"
+#include "faulty_file_system.h"
 #include "log_capture.h"
 #include "temporary_folder.h"
 #include "train/start.h"
