@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -180,6 +181,34 @@ Status compare(const config::Config& config, const Manifest& manifest, Start::Ki
   return {};
 }
 
+bool same_blocks(const config::Model& a, const config::Model& b) {
+  for (std::int64_t block = 0; block < std::min(a.n_layer, b.n_layer); ++block)
+    if (a.is_moe(block) != b.is_moe(block)) return false;
+  return true;
+}
+
+// What gives the tensors their names and shapes, told by field before the first tensor does not fit. A config of
+// another version is left to the tensors.
+Status check_shapes(const config::Model& model, const Manifest& manifest, const std::string& where) {
+  const auto saved = config::parse(manifest.config, where);
+  if (!saved.ok()) return {};
+  const config::Model& was = saved->model;
+  std::string wrong;
+  const auto compare = [&](const char* name, std::int64_t before, std::int64_t now, bool same) {
+    if (!same) wrong += fmt::format("{}model.{}: expected {}, found {}", wrong.empty() ? "" : "; ", name, before, now);
+  };
+  compare("n_layer", was.n_layer, model.n_layer, was.n_layer == model.n_layer);
+  compare("n_embd", was.n_embd, model.n_embd, was.n_embd == model.n_embd);
+  compare("n_inner", was.inner(), model.inner(), was.inner() == model.inner());
+  compare("n_positions", was.n_positions, model.n_positions, was.n_positions == model.n_positions);
+  compare("vocab_size", was.vocab_size, model.vocab_size, was.vocab_size == model.vocab_size);
+  compare("vocab_pad_multiple", was.vocab_pad_multiple, model.vocab_pad_multiple,
+          was.vocab_size != model.vocab_size || was.padded_vocab() == model.padded_vocab());
+  compare("moe_layer_freq", was.moe_layer_freq, model.moe_layer_freq, same_blocks(was, model));
+  if (wrong.empty()) return {};
+  return config_error(fmt::format("{}: expected the model that is saved there: {}", where, wrong));
+}
+
 }  // namespace
 
 Result<Start> find_start(const config::Config& config, const TrainerOptions& options, comm::Communicator& world) {
@@ -214,6 +243,7 @@ Result<config::Config> adapt(config::Config config, const checkpoint::Checkpoint
                       manifest.optimizer, where, optimizer));
     LANCET_TRY(take_batch(config, manifest, ranks, where, notes));
   }
+  LANCET_TRY(check_shapes(config.model, manifest, where));
   LANCET_TRY(compare(config, manifest, kind, where, notes));
   return config;
 }

@@ -269,9 +269,13 @@ TEST_CASE("a config that does not fit the checkpoint is told what differs") {
     INFO(error.message);
     CHECK(error.message.find(words) != std::string::npos);
   };
-  refused([](auto& c) { c.model.n_embd = 64; }, "expected F32[");
-  refused([](auto& c) { c.model.n_layer = 5; }, "expected the model's tensor 'h.4.");
-  refused([](auto& c) { c.model.n_layer = 3; }, "expected what the model has, found the tensor 'h.3.");
+  refused([](auto& c) { c.model.n_embd = 64; },
+          "model.n_embd: expected 32, found 64; model.n_inner: expected 128, found 256");
+  refused([](auto& c) { c.model.n_layer = 5; }, "model.n_layer: expected 4, found 5");
+  refused([](auto& c) { c.model.n_layer = 3; },
+          "expected the model that is saved there: model.n_layer: expected 4, found 3");
+  refused([](auto& c) { c.model.moe_layer_freq = 3; }, "model.moe_layer_freq: expected 2, found 3");
+  refused([](auto& c) { c.model.vocab_pad_multiple = 256; }, "model.vocab_pad_multiple: expected 64, found 256");
   refused([](auto& c) { c.model.n_head = 4; }, "model.n_head: expected 2, as in ");
   refused([](auto& c) { c.model.num_local_experts = 8; }, "model.num_local_experts: expected 4, as in ");
   refused([](auto& c) { c.train.optimizer = config::Optimizer::sgd; }, "train.optimizer: expected adamw, as in ");
