@@ -33,6 +33,28 @@ class HostQueueCommunicator final : public comm::DeviceCommunicator {
   comm::Communicator& host_;
 };
 
+// Any other communicator of a device, as the CPU's kernels call one.
+class DeviceAsHost final : public comm::Communicator {
+ public:
+  DeviceAsHost(comm::DeviceCommunicator& device, backend::Stream& stream) : device_(device), stream_(stream) {}
+  int rank() const override { return device_.rank(); }
+  int size() const override { return device_.size(); }
+  std::string transport() const override { return device_.transport(); }
+  Status exchange(std::span<const comm::Segment> sends, std::span<const comm::Segment> receives) override {
+    return device_.exchange(stream_, sends, receives);
+  }
+  Status all_reduce_sum(std::span<float> values) override { return device_.all_reduce_sum(stream_, values); }
+  Status broadcast(std::span<std::byte>, int) override { return internal_error("no kernel broadcasts"); }
+  Status barrier() override { return internal_error("no kernel meets others"); }
+  Result<std::unique_ptr<comm::Communicator>> duplicate() override { return internal_error("no kernel duplicates"); }
+  void abort(const std::string& why) override { device_.abort(why); }
+  void set_timeout(std::chrono::milliseconds) override {}
+
+ private:
+  comm::DeviceCommunicator& device_;
+  backend::Stream& stream_;
+};
+
 class HostAccelerator final : public runtime::Accelerator {
  public:
   explicit HostAccelerator(const backend::HostQueueOptions& options = {}) : device_(backend::make_host_queue(options)) {
@@ -64,7 +86,7 @@ class HostAccelerator final : public runtime::Accelerator {
     for (auto* views : {&host.operands, &host.results})
       for (ops::TensorView& view : *views) view.data = backend::host_address(view.data);
     host.workspace = static_cast<std::byte*>(backend::host_address(args.workspace));
-    if (args.device_comm) host.comm = &static_cast<HostQueueCommunicator*>(args.device_comm)->host();
+    if (auto* comm = dynamic_cast<HostQueueCommunicator*>(args.device_comm)) host.comm = &comm->host();
     return host;
   }
   static std::size_t workspace(const ops::KernelArgs& args) {
@@ -74,7 +96,11 @@ class HostAccelerator final : public runtime::Accelerator {
   }
   static ops::Kernel bind(const ops::KernelArgs& args) {
     auto* stream = static_cast<backend::HostStream*>(args.stream->native());
-    return [stream, kernel = ops::find_cpu_kernel(args.op)->bind(host_arguments(args))] {
+    ops::KernelArgs host = host_arguments(args);
+    std::shared_ptr<DeviceAsHost> adapter;
+    if (args.device_comm && !host.comm) adapter = std::make_shared<DeviceAsHost>(*args.device_comm, *stream);
+    if (adapter) host.comm = adapter.get();
+    return [stream, adapter, kernel = ops::find_cpu_kernel(args.op)->bind(host)] {
       return stream->enqueue([kernel]() -> Status {
         backend::cpu::set_threads(1);
         return kernel();

@@ -5,7 +5,6 @@
 #include "commands.h"
 #include "lancet/base/log.h"
 #include "lancet/ops/catalogue.h"
-#include "lancet/train/agree.h"
 #include "lancet/train/profile.h"
 #include "load_config.h"
 
@@ -81,18 +80,16 @@ train::ProfileRequest::Renew renew_of(const std::string& word) {
 }
 
 Status profile(config::Config config, const ProfileArguments& arguments, comm::Communicator& world, int local_ranks) {
-  LANCET_TRY(train::agree(world, config::check(config, world.size())));
-  const auto programs = train::step_programs(config, world.size());
   if (!arguments.out.empty()) config.overlap.profile = arguments.out;
-  LANCET_ASSIGN(const cost::Profile measured, train::ensure_profile(config, world, programs,
+  LANCET_ASSIGN(const train::MeasuredStep step, train::measure_step(config, world,
                                                                     {.local_ranks = local_ranks,
                                                                      .default_path = default_profile(),
                                                                      .renew = renew_of(arguments.renew),
                                                                      .seconds = arguments.seconds}));
   if (world.rank() != 0) return {};
-  fmt::print("{}\n", cost::to_string(measured.place));
-  print_ops(measured, programs.front());
-  if (world.size() > 1) print_wire(measured.wire);
+  fmt::print("{}\n", cost::to_string(step.profile.place));
+  print_ops(step.profile, step.programs.front());
+  if (step.profile.place.cluster.ranks > 1) print_wire(step.profile.wire);
   return {};
 }
 

@@ -9,6 +9,7 @@
 
 #include "lancet/backend/cpu/buffer.h"
 #include "lancet/base/median.h"
+#include "lancet/comm/collect.h"
 #include "lancet/ops/catalogue.h"
 #include "lancet/runtime/interference.h"
 
@@ -55,12 +56,12 @@ Result<double> time_call(comm::Communicator& world, const std::function<Status()
   return median(ms);
 }
 
-// Powers of two until one is not below `largest`, or takes too long. call_of(bytes) makes the call.
-template <class CallOf>
-Result<std::vector<cost::Point>> time_sizes(comm::Communicator& world, double largest, CallOf&& call_of) {
+// Powers of two until one is not below `largest`, or takes too long. ms_of(bytes) times one.
+template <class MsOf>
+Result<std::vector<cost::Point>> time_sizes(double largest, MsOf&& ms_of) {
   std::vector<cost::Point> points;
   for (double bytes = smallest_bytes;; bytes *= 2) {
-    LANCET_ASSIGN(const double ms, time_call(world, call_of(std::size_t(bytes))));
+    LANCET_ASSIGN(const double ms, ms_of(std::size_t(bytes)));
     points.push_back({bytes, ms});
     if ((bytes >= largest && points.size() > 2) || ms > longest_call * 1e3) return points;
   }
@@ -161,6 +162,31 @@ double measure_launch_ms() {
   return ms[rounds / 4];  // the first quartile: what the waiter's core does besides only adds to it, and by much
 }
 
+class HostMeter final : public WireMeter {
+ public:
+  HostMeter(const ProfilerOptions& options, comm::Communicator& expert, comm::Communicator& reduce,
+            std::int64_t segments)
+      : world_(*options.world),
+        expert_(expert),
+        reduce_(reduce),
+        threads_(options.threads),
+        exchange_(expert, segments),
+        reduction_(reduce) {}
+
+  Result<double> all_to_all_ms(std::size_t bytes) override { return time_call(world_, exchange_(bytes)); }
+  Result<double> all_reduce_ms(std::size_t bytes) override { return time_call(world_, reduction_(bytes)); }
+  Result<double> launch_ms() override { return measure_launch_ms(); }
+  Result<WireCosts> interference(const cost::WireTimes&) override {
+    return measure_interference(expert_, reduce_, threads_);
+  }
+
+ private:
+  comm::Communicator &world_, &expert_, &reduce_;
+  const int threads_;
+  Exchange exchange_;
+  Reduction reduction_;
+};
+
 // ----
 
 bool reaches(const std::vector<cost::Point>& points, double bytes) {
@@ -169,29 +195,39 @@ bool reaches(const std::vector<cost::Point>& points, double bytes) {
 
 }  // namespace
 
-Result<bool> fill_wire(cost::Profile& profile, std::span<const ir::Plan> plans, const ProfilerOptions& options) {
-  if (!options.world || options.world->size() == 1) return false;
+namespace {
+
+Result<std::unique_ptr<WireMeter>> make_meter(const ProfilerOptions& options, std::int64_t segments) {
+  if (options.accelerator) return make_device_meter(options, segments);
   comm::Communicator *expert = options.lanes[std::size_t(ir::Lane::expert)],
                      *reduce = options.lanes[std::size_t(ir::Lane::reduce)];
   LANCET_CHECK(expert && reduce, "the profiler needs a communicator for each lane");
-  comm::Communicator& world = *options.world;
+  return std::unique_ptr<WireMeter>(std::make_unique<HostMeter>(options, *expert, *reduce, segments));
+}
+
+}  // namespace
+
+Result<bool> fill_wire(cost::Profile& profile, std::span<const ir::Plan> plans, const ProfilerOptions& options) {
+  if (!options.world || options.world->size() == 1) return false;
   cost::WireTimes& wire = profile.wire;
   const Messages messages = messages_of(plans);
   const bool fresh = !wire.measured();
-  bool measured = false;
-  if (fresh || !reaches(wire.all_to_all, messages.all_to_all)) {
-    LANCET_ASSIGN(wire.all_to_all, time_sizes(world, messages.all_to_all, Exchange(*expert, messages.segments)));
-    measured = true;
+  const bool short_of_all_to_all = fresh || !reaches(wire.all_to_all, messages.all_to_all);
+  const bool short_of_all_reduce = fresh || !reaches(wire.all_reduce, messages.all_reduce);
+  if (!short_of_all_to_all && !short_of_all_reduce) return false;
+  LANCET_ASSIGN(const auto meter, make_meter(options, messages.segments));
+  if (short_of_all_to_all) {
+    LANCET_ASSIGN(wire.all_to_all,
+                  time_sizes(messages.all_to_all, [&](std::size_t bytes) { return meter->all_to_all_ms(bytes); }));
   }
-  if (fresh || !reaches(wire.all_reduce, messages.all_reduce)) {
-    LANCET_ASSIGN(wire.all_reduce, time_sizes(world, messages.all_reduce, Reduction(*reduce)));
-    measured = true;
+  if (short_of_all_reduce) {
+    LANCET_ASSIGN(wire.all_reduce,
+                  time_sizes(messages.all_reduce, [&](std::size_t bytes) { return meter->all_reduce_ms(bytes); }));
   }
-  if (!fresh) return measured;
-  std::vector<float> launch{float(measure_launch_ms())};
-  LANCET_TRY(world.all_reduce_sum(launch));
-  wire.launch_ms = double(launch[0]) / world.size();
-  LANCET_ASSIGN(const auto beside, measure_interference(*expert, *reduce, options.threads));
+  if (!fresh) return true;
+  LANCET_ASSIGN(const double launch_ms, meter->launch_ms());
+  LANCET_ASSIGN(wire.launch_ms, comm::mean(*options.world, launch_ms));
+  LANCET_ASSIGN(const WireCosts beside, meter->interference(wire));
   wire.all_to_all_core = beside.all_to_all;
   wire.all_reduce_core = beside.all_reduce;
   wire.interference = beside.interference;

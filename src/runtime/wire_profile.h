@@ -1,8 +1,28 @@
 // Communication's part of the profiler.
 #pragma once
+#include <memory>
+
+#include "lancet/runtime/interference.h"
 #include "lancet/runtime/profiler.h"
 
 namespace lancet::runtime {
+
+// What measures messages, between the memories of hosts or of devices. All calls are collective and give the same on
+// all ranks but for launch_ms.
+class WireMeter {
+ public:
+  virtual ~WireMeter() = default;
+  // Milliseconds of a call with the wire to itself. bytes: what a rank sends to the others together; the vector.
+  virtual Result<double> all_to_all_ms(std::size_t bytes) = 0;
+  virtual Result<double> all_reduce_ms(std::size_t bytes) = 0;
+  // From the signal of a lane to the start of the one that waits for it.
+  virtual Result<double> launch_ms() = 0;
+  // times: what has been measured so far.
+  virtual Result<WireCosts> interference(const cost::WireTimes& times) = 0;
+};
+
+// Of options.accelerator, on options.device_lanes. segments: an all-to-all's, to each rank.
+Result<std::unique_ptr<WireMeter>> make_device_meter(const ProfilerOptions& options, std::int64_t segments);
 
 // Measures what the profile lacks; true if anything was. Collective.
 Result<bool> fill_wire(cost::Profile& profile, std::span<const ir::Plan> plans, const ProfilerOptions& options);

@@ -4,7 +4,10 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 
+#include "device.h"
+#include "emulated.h"
 #include "lancet/backend/cpu/parallel.h"
 #include "lancet/base/log.h"
 #include "lancet/planner/passes.h"
@@ -38,21 +41,45 @@ Result<cost::Profile> share_profile(comm::Communicator& world, const Result<cost
   return file.find(place);
 }
 
+std::chrono::milliseconds timeout_of(const config::Config& config) {
+  return std::chrono::milliseconds(static_cast<std::int64_t>(config.comm.timeout_s * 1000));
+}
+
 // The lanes' own communicators, as in a run.
 struct Lanes {
   std::array<std::unique_ptr<comm::Communicator>, ir::lane_count> owned;
   std::array<comm::Communicator*, ir::lane_count> all{};
+  DeviceLanes owned_on_device;
+  std::array<comm::DeviceCommunicator*, ir::lane_count> on_device{};
 
-  Status open(comm::Communicator& world) {
+  Status open(comm::Communicator& world, const config::Config& config, runtime::Accelerator* accelerator) {
     for (ir::Lane lane : {ir::Lane::expert, ir::Lane::reduce}) {
       auto& communicator = owned[static_cast<std::size_t>(lane)];
       LANCET_ASSIGN(communicator, world.duplicate());
       communicator->set_name(fmt::format("profile.{}", ir::name(lane)));
+      communicator->set_timeout(timeout_of(config));
       all[static_cast<std::size_t>(lane)] = communicator.get();
     }
+    if (!accelerator) return {};
+    LANCET_ASSIGN(owned_on_device, make_device_lanes(config, *accelerator, owned));
+    for (std::size_t lane = 0; lane < ir::lane_count; ++lane) on_device[lane] = owned_on_device[lane].get();
     return {};
   }
 };
+
+}  // namespace
+
+namespace {
+
+// What decides the time of a message between accelerators: NCCL's blocks, and the network that is emulated.
+std::string device_transport(const config::Config& config, const comm::Communicator& world) {
+  using config::Transport;
+  const Transport transport = config.comm.transport;
+  if (transport == Transport::emulated) return world.transport();
+  if (world.size() == 1) return "self";
+  if (transport == Transport::mpi) return "mpi";
+  return config.comm.max_ctas > 0 ? fmt::format("nccl with {} CTAs", config.comm.max_ctas) : "nccl";
+}
 
 }  // namespace
 
@@ -67,10 +94,7 @@ cost::Place place_of(const config::Config& config, const comm::Communicator& wor
   if (!accelerator)
     return {runtime::this_device(threads_of(config, local_ranks), local_ranks),
             {world.transport(), world.size(), hosts}};
-  const bool automatic = config.comm.transport == config::Transport::automatic;
-  const std::string_view transport =
-      automatic ? (world.size() > 1 ? "nccl" : "self") : config::name(config.comm.transport);
-  return {runtime::device_of(*accelerator), {std::string(transport), world.size(), hosts}};
+  return {runtime::device_of(*accelerator), {device_transport(config, world), world.size(), hosts}};
 }
 
 std::vector<ir::Program> step_programs(const config::Config& config, int ranks) {
@@ -94,15 +118,10 @@ Result<cost::Profile> ensure_profile(const config::Config& config, comm::Communi
   }
   LANCET_ASSIGN(cost::Profile profile, share_profile(world, held, place));
 
-  if (request.accelerator && world.size() > 1 && profile.wire.all_to_all.empty())
-    return config_error(
-        fmt::format("overlap.profile: expected measured communication of {} ranks by {}, found none, and it cannot be "
-                    "measured between GPUs yet; overlap.policy sequential needs none",
-                    world.size(), place.cluster.transport));
   std::vector<ir::Plan> plans;
   for (const ir::Program& program : programs) plans.push_back(planner::plan_memory_sequentially(program));
   Lanes lanes;
-  if (world.size() > 1) LANCET_TRY(lanes.open(world));
+  if (world.size() > 1) LANCET_TRY(lanes.open(world, config, request.accelerator));
   Status written;
   const auto missing = runtime::missing_ops(plans, profile);
   if (keeps && world.rank() == 0 && !missing.empty())
@@ -117,6 +136,8 @@ Result<cost::Profile> ensure_profile(const config::Config& config, comm::Communi
                                        .accelerator = request.accelerator,
                                        .world = &world,
                                        .lanes = lanes.all,
+                                       .device_lanes = lanes.on_device,
+                                       .timeout = timeout_of(config),
                                        .seconds = request.seconds}));
   if (report.ops == 0 && !report.wire) return profile;
   if (keeps && world.rank() == 0) written = cost::write_profile(path, profile);
@@ -124,6 +145,23 @@ Result<cost::Profile> ensure_profile(const config::Config& config, comm::Communi
   log::info("profile: measured {} op{}{} in {:.1f} s{}", report.ops, report.ops == 1 ? "" : "s",
             report.wire ? " and communication" : "", report.seconds, keeps ? ", kept in " + path.string() : "");
   return profile;
+}
+
+Result<MeasuredStep> measure_step(const config::Config& config, comm::Communicator& launched,
+                                  const ProfileRequest& request) {
+  LANCET_ASSIGN(const auto emulated, emulated_world(config, launched));
+  comm::Communicator& world = emulated ? *emulated : launched;
+  LANCET_TRY(agree(world, config::check(config, world.size())));
+  LANCET_TRY(agree(world, check_transport(config, world)));
+  ProfileRequest with_device = request;
+  std::unique_ptr<runtime::Accelerator> accelerator;
+  if (!request.accelerator) {
+    LANCET_ASSIGN(accelerator, open_accelerator(config, world));
+    with_device.accelerator = accelerator.get();
+  }
+  MeasuredStep step{step_programs(config, world.size()), {}};
+  LANCET_ASSIGN(step.profile, ensure_profile(config, world, step.programs, with_device));
+  return step;
 }
 
 }  // namespace lancet::train

@@ -3,6 +3,8 @@
 
 #include "declared_costs.h"
 #include "host_accelerator.h"
+#include "lancet/cost/hardware.h"
+#include "lancet/train/profile.h"
 #include "train/support.h"
 
 namespace lancet {
@@ -78,6 +80,94 @@ TEST_CASE("training on streams: a model that does not fit is refused with what i
   REQUIRE_FALSE(trainer.ok());
   CHECK(trainer.error().code == ExitCode::config);
   CHECK(trainer.error().message.find(" MB of free memory a rank on host queue (") != std::string::npos);
+}
+
+namespace {
+
+// Messages through the host's memory, so that calls work on any device memory.
+class StagedAccelerator final : public runtime::Accelerator {
+ public:
+  backend::Device& device() override { return host_.device(); }
+  const ops::DeviceKernel* find_kernel(std::string_view op) const override { return host_.find_kernel(op); }
+  Result<std::unique_ptr<comm::DeviceCommunicator>> make_communicator(const comm::DeviceLane& lane) override {
+    ctas = lane.max_ctas;
+    return comm::make_staged(lane);
+  }
+  std::string build() const override { return "staged"; }
+  int ctas = -1;
+
+ private:
+  test::HostAccelerator host_;
+};
+
+void check_wire(const cost::WireTimes& wire) {
+  for (const auto* points : {&wire.all_to_all, &wire.all_reduce}) {
+    REQUIRE(points->size() >= 3);
+    CHECK(points->front().bytes == 1024);
+    for (const cost::Point& point : *points) CHECK(point.ms > 0);
+  }
+  CHECK(wire.launch_ms >= 0);
+  CHECK(wire.interference.wire_beside_compute >= 0.1);
+  CHECK(wire.interference.wire_beside_compute <= 1);
+  CHECK(wire.interference.wire_beside_wire >= 0.1);
+  CHECK(wire.interference.wire_beside_wire <= 1);
+  CHECK(wire.all_to_all_core.ms(1e6) >= 0);
+}
+
+}  // namespace
+
+TEST_CASE("messages between devices are profiled, and a plan is made of what they take") {
+  auto config = test::small_config();
+  config.overlap.policy = config::Policy::lancet;
+  config.comm.max_ctas = 3;
+  std::vector<cost::Profile> profiles(2);
+  std::string policy;
+  const Status status = comm::run_inproc(2, [&](comm::Communicator& world) -> Status {
+    StagedAccelerator accelerator;
+    LANCET_ASSIGN(const train::MeasuredStep step,
+                  train::measure_step(config, world, {.local_ranks = 2, .seconds = 0, .accelerator = &accelerator}));
+    if (accelerator.ctas != 3) return internal_error("expected comm.max_ctas in the lanes");
+    profiles[std::size_t(world.rank())] = step.profile;
+    LANCET_TRY(cost::loads(step.profile, step.programs.front()).ok() ? Status() : internal_error("an op is missing"));
+    train::TrainerOptions options{.local_ranks = 2, .costs = &step.profile};
+    test::HostAccelerator trains;
+    options.accelerator = &trains;
+    LANCET_ASSIGN(const auto trainer, train::Trainer::create(config, world, options));
+    LANCET_ASSIGN(const train::StepRecord record, trainer->step(0));
+    if (world.rank() == 0 && !record.predicted_ms) return internal_error("expected a predicted step");
+    if (world.rank() == 0) policy = trainer->executor().plan().header.text("policy");
+    return {};
+  });
+  if (!status.ok()) FAIL(status.error().message);
+  CHECK((policy == "lancet" || policy == "sequential"));
+  CHECK(profiles[0].place.cluster == cost::Cluster{"nccl with 3 CTAs", 2, 1});
+  CHECK(profiles[0].place.device.build == "staged");
+  CHECK(profiles[0].ops == profiles[1].ops);
+  CHECK(profiles[0].wire.all_to_all == profiles[1].wire.all_to_all);
+  CHECK(profiles[0].wire.all_reduce == profiles[1].wire.all_reduce);
+  CHECK(profiles[0].wire.launch_ms == profiles[1].wire.launch_ms);
+  CHECK(profiles[0].wire.interference.wire_beside_wire == profiles[1].wire.interference.wire_beside_wire);
+  check_wire(profiles[0].wire);
+}
+
+TEST_CASE("messages of emulated ranks between devices take the network's time") {
+  auto config = test::small_config();
+  config.overlap.policy = config::Policy::lancet;
+  config.comm.transport = config::Transport::emulated;
+  config.comm.network = "ethernet-10g-cpu";
+  config.comm.emulated_ranks = 4;
+  const auto self = comm::make_self();
+  test::HostAccelerator accelerator;
+  const auto step = train::measure_step(config, *self, {.seconds = 0, .accelerator = &accelerator});
+  if (!step.ok()) FAIL(step.error().message);
+  CHECK(step->profile.place.cluster.transport == "emulated ethernet-10g-cpu");
+  CHECK(step->profile.place.cluster.ranks == 4);
+  check_wire(step->profile.wire);
+  const auto hardware = cost::read_hardware("ethernet-10g-cpu");
+  REQUIRE(hardware.ok());
+  const cost::Layout layout{4, hardware->nodes(4)};
+  for (const cost::Point& point : step->profile.wire.all_to_all)
+    CHECK(point.ms >= 0.9 * cost::all_to_all_ms(*hardware, layout, point.bytes));
 }
 
 TEST_CASE("training on streams: an overflow is named as on the CPU") {

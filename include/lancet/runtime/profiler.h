@@ -19,6 +19,7 @@
 // measure at the same time, since they share the memory's bandwidth, and take the mean over ranks.
 #pragma once
 #include <array>
+#include <chrono>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -43,6 +44,8 @@ struct ProfilerOptions {
   // The lanes' communicators (expert, reduce); null with one rank. `world` ties the measurements of the ranks together.
   comm::Communicator* world = nullptr;
   std::array<comm::Communicator*, ir::lane_count> lanes{};
+  std::array<comm::DeviceCommunicator*, ir::lane_count> device_lanes{};  // the same on the accelerator
+  std::chrono::milliseconds timeout = std::chrono::seconds(300);         // of a call between accelerators
   double seconds =
       2;  // of sweeps over one plan; the fewest sweeps, 5, or 3 of more than 4 s, take as long as they take
 };

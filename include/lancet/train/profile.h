@@ -39,4 +39,14 @@ struct ProfileRequest {
 Result<cost::Profile> ensure_profile(const config::Config& config, comm::Communicator& world,
                                      std::span<const ir::Program> programs, const ProfileRequest& request = {});
 
+struct MeasuredStep {
+  std::vector<ir::Program> programs;  // step_programs
+  cost::Profile profile;
+};
+// The same of all that planning this config asks, on the device that it names (request.accelerator: in its place) and,
+// where comm.transport is "emulated", among the ranks that there would be. Collective. Config errors: also those of a
+// run's start.
+Result<MeasuredStep> measure_step(const config::Config& config, comm::Communicator& world,
+                                  const ProfileRequest& request);
+
 }  // namespace lancet::train
