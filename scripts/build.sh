@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Configures and builds into build/ (or $BUILD_DIR); what is up to date stays.
 #   scripts/build.sh [--no-tests] [cmake options...]
+#   LANCET_TARGETS="lancet test_cuda"   only these, not all
 #   LANCET_SANITIZE=address|thread   a Debug build with the sanitizer, in build-address/ or build-thread/
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -20,4 +21,4 @@ if [ ! -f "$BUILD_DIR/CMakeCache.txt" ]; then
 fi
 
 cmake -S "$ROOT" -B "$BUILD_DIR" "${options[@]}" "$@" >&2
-NINJA_STATUS='   [%f/%t %es] ' cmake --build "$BUILD_DIR" -j "$(jobs_that_fit)" >&2
+NINJA_STATUS='   [%f/%t %es] ' cmake --build "$BUILD_DIR" -j "$(jobs_that_fit)" ${LANCET_TARGETS:+--target $LANCET_TARGETS} >&2

@@ -28,6 +28,39 @@ TEST_CASE("device=cuda where there is no module, driver or GPU: one line, code 2
   CHECK_FALSE(std::filesystem::exists(folder / "run"));
 }
 
+TEST_CASE("an emulated rank's step is traced, one rank of the many") {
+  const test::TemporaryFolder folder;
+  const std::string config = folder.write("small.json", test::small_config), run = folder / "run";
+  const auto outcome = test::lancet("train " + config +
+                                    " --set comm.transport=emulated --set comm.network=ethernet-10g-cpu --set "
+                                    "comm.emulated_ranks=4 --set train.steps=3 --set log.trace=3 --run-dir " +
+                                    run);
+  INFO(outcome.output);
+  REQUIRE(outcome.code == 0);
+  const auto events = nlohmann::json::parse(std::ifstream(run + "/trace.json"))["traceEvents"];
+  int exchanges = 0;
+  for (const auto& event : events) {
+    if (event["ph"] != "X") continue;
+    CHECK(event["pid"] == 0);
+    exchanges += event["tid"] == 1 && event["dur"].get<double>() > 0;
+  }
+  CHECK(exchanges > 0);
+}
+
+TEST_CASE("profile measures the device that the config names") {
+  const test::TemporaryFolder folder;
+  const std::string config = folder.write("small.json", test::small_config), file = folder / "costs.json";
+  const auto outcome = test::lancet("profile " + config + " --set device=cuda --seconds 0 --out " + file);
+  if (outcome.code == 0) {
+    WARN("SKIPPED: there is a GPU");
+    return;
+  }
+  INFO(outcome.output);
+  CHECK(outcome.code == 2);
+  CHECK(outcome.lines_with("device: expected ") == 1);
+  CHECK_FALSE(std::filesystem::exists(file));
+}
+
 TEST_CASE("transports of GPUs are none of the CPU's") {
   const test::TemporaryFolder folder;
   const std::string config = folder.write("small.json", test::small_config);
