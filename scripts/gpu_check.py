@@ -281,7 +281,7 @@ def sanitize(check, tool):
 
 def two_ranks(check):
     """Of ctest -L gpu; by itself, since whether it works at all is a finding."""
-    text = check.run("nccl", ["ctest", "--test-dir", check.options.build, "-R", "^cuda: two NCCL ranks", "-V"])
+    text = check.run("nccl", ["ctest", "--test-dir", check.options.build, "-R", "^cuda: two NCCL ranks on one GPU", "-V"])
     if "No tests were found" in text and check.options.dry:
         return "dry: not built here"
     if "No tests were found" in text:

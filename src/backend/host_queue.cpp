@@ -182,7 +182,9 @@ class HostQueue final : public Device {
   explicit HostQueue(const HostQueueOptions& options) : options_(options) {}
   std::string name() const override { return "host queue"; }
   std::string architecture() const override { return "host"; }
-  std::string identity() const override { return fmt::format("{}", static_cast<const void*>(this)); }
+  std::string identity() const override {
+    return options_.identity.empty() ? fmt::format("{}", static_cast<const void*>(this)) : options_.identity;
+  }
   std::int64_t free_bytes() const override {
     const std::lock_guard lock(mutex_);
     return free_unlocked();

@@ -4,7 +4,6 @@
 
 #include "lancet/base/hash.h"
 #include "lancet/base/log.h"
-#include "lancet/comm/launch.h"
 #include "lancet/train/agree.h"
 
 namespace lancet::train {
@@ -20,10 +19,10 @@ Result<int> device_number(int found, const comm::Launch& launch, bool shared) {
                                   launch.local_size, found));
 }
 
-Result<std::unique_ptr<runtime::Accelerator>> open_mine(bool shared) {
-  LANCET_ASSIGN(const runtime::AcceleratorModule* module, runtime::load_module(runtime::cuda_module_path()));
+Result<std::unique_ptr<runtime::Accelerator>> open_mine(const DeviceSource& source, bool shared) {
+  LANCET_ASSIGN(const runtime::AcceleratorModule* module, source.load());
   LANCET_ASSIGN(const int found, module->count());
-  LANCET_ASSIGN(const int number, device_number(found, comm::detect_launch(), shared));
+  LANCET_ASSIGN(const int number, device_number(found, source.launch, shared));
   return module->open(number);
 }
 
@@ -62,10 +61,10 @@ Status check_transport(const config::Config& config, const comm::Communicator& w
   return {};
 }
 
-Result<std::unique_ptr<runtime::Accelerator>> open_accelerator(const config::Config& config,
-                                                               comm::Communicator& world) {
+Result<std::unique_ptr<runtime::Accelerator>> open_accelerator(const config::Config& config, comm::Communicator& world,
+                                                               const DeviceSource& source) {
   if (config.device == config::Device::cpu) return std::unique_ptr<runtime::Accelerator>();
-  auto mine = open_mine(may_share(config));
+  auto mine = open_mine(source, may_share(config));
   LANCET_TRY(agree(world, mine.ok() ? Status() : Status(mine.error())));
   LANCET_TRY(check_one_each(world, **mine, may_share(config)));
   return mine;

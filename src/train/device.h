@@ -1,9 +1,11 @@
 // The GPU that a rank trains on.
 #pragma once
 #include <array>
+#include <functional>
 #include <memory>
 
 #include "lancet/comm/communicator.h"
+#include "lancet/comm/launch.h"
 #include "lancet/config/config.h"
 #include "lancet/ir/program.h"
 #include "lancet/runtime/accelerator.h"
@@ -13,9 +15,18 @@ namespace lancet::train {
 // What comm.transport asks of this start that it cannot give.
 Status check_transport(const config::Config& config, const comm::Communicator& world);
 
+// Where a rank's GPU comes from.
+struct DeviceSource {
+  std::function<Result<const runtime::AcceleratorModule*>()> load = [] {
+    return runtime::load_module(runtime::cuda_module_path());
+  };
+  comm::Launch launch = comm::detect_launch();
+};
+
 // The accelerator that config.device asks for, null for the CPU: the rank's GPU by its number on the host. Collective;
 // config errors, the same on all ranks: no module, no driver, fewer GPUs than ranks, one GPU for two ranks.
-Result<std::unique_ptr<runtime::Accelerator>> open_accelerator(const config::Config& config, comm::Communicator& world);
+Result<std::unique_ptr<runtime::Accelerator>> open_accelerator(const config::Config& config, comm::Communicator& world,
+                                                               const DeviceSource& source = {});
 
 using DeviceLanes = std::array<std::unique_ptr<comm::DeviceCommunicator>, ir::lane_count>;
 

@@ -6,6 +6,7 @@
 #pragma once
 #include <functional>
 #include <memory>
+#include <string>
 
 #include "lancet/backend/device.h"
 
@@ -15,6 +16,7 @@ struct HostQueueOptions {
   std::int64_t bytes = std::int64_t{1} << 40;  // of device memory
   int pause_us = 0;                            // pieces of work start up to so much later, drawn from `seed`
   std::uint64_t seed = 0;
+  std::string identity = {};  // Device::identity(); empty: its own
 };
 
 class HostStream : public Stream {

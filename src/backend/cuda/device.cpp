@@ -65,7 +65,8 @@ class CudaDevice final : public Device {
   std::string identity() const override {
     std::string text;
     for (char byte : properties_.uuid.bytes) text += fmt::format("{:02x}", static_cast<unsigned char>(byte));
-    return text;
+    return text + fmt::format(" at {:04x}:{:02x}:{:02x}.0", properties_.pciDomainID, properties_.pciBusID,
+                              properties_.pciDeviceID);
   }
   std::int64_t free_bytes() const override {
     std::size_t free = 0, total = 0;

@@ -1,0 +1,153 @@
+// Two NCCL ranks on one GPU: NCCL refuses that unless the ranks believe that they are on different hosts, so they are
+// processes of different NCCL_HOSTID that talk over the loopback device. NVIDIA does not promise that it works: where
+// it does not connect, the test is skipped and says so.
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdlib>
+#include <cstring>
+
+#include "module.h"
+
+namespace lancet {
+namespace {
+
+// Two processes and a socket between them, for what is said over the host.
+class Pair final : public comm::Communicator {
+ public:
+  Pair(int rank, int socket) : rank_(rank), socket_(socket) {}
+  int rank() const override { return rank_; }
+  int size() const override { return 2; }
+  std::string transport() const override { return "pair"; }
+  // Small messages: they fit the socket's buffer.
+  Status exchange(std::span<const comm::Segment> sends, std::span<const comm::Segment> receives) override {
+    std::vector<std::byte> own;
+    for (const comm::Segment& segment : sends)
+      if (segment.peer == rank_)
+        own.insert(own.end(), segment.data, segment.data + segment.bytes);
+      else
+        LANCET_TRY(move(::write, segment.data, segment.bytes));
+    std::size_t taken = 0;
+    for (const comm::Segment& segment : receives)
+      if (segment.peer == rank_) {
+        std::memcpy(segment.data, own.data() + taken, segment.bytes);
+        taken += segment.bytes;
+      } else {
+        LANCET_TRY(move(::read, segment.data, segment.bytes));
+      }
+    return {};
+  }
+  Status all_reduce_sum(std::span<float>) override { return internal_error("not on this pair"); }
+  Status broadcast(std::span<std::byte> bytes, int root) override {
+    return root == rank_ ? move(::write, bytes.data(), bytes.size()) : move(::read, bytes.data(), bytes.size());
+  }
+  Status barrier() override {
+    std::byte mine{}, theirs{};
+    const comm::Segment send{1 - rank_, &mine, 1}, receive{1 - rank_, &theirs, 1};
+    return exchange({&send, 1}, {&receive, 1});
+  }
+  Result<std::unique_ptr<comm::Communicator>> duplicate() override { return internal_error("not on this pair"); }
+  void abort(const std::string&) override {}
+  void set_timeout(std::chrono::milliseconds) override {}
+
+ private:
+  template <class Call>
+  Status move(Call call, std::byte* data, std::size_t bytes) {
+    while (bytes > 0) {
+      const auto moved = call(socket_, data, bytes);
+      if (moved <= 0) return communication_error("the other process is gone");
+      data += moved, bytes -= static_cast<std::size_t>(moved);
+    }
+    return {};
+  }
+  const int rank_, socket_;
+};
+
+constexpr std::size_t count = 1 << 18;  // of floats to each rank
+
+// What a rank finds wrong; success: all values are right.
+Status check_values(backend::Device& device, backend::Stream& stream, comm::DeviceCommunicator& lane) {
+  const std::size_t bytes = 2 * count * sizeof(float);
+  LANCET_ASSIGN(std::byte* const out, device.allocate(bytes));
+  LANCET_ASSIGN(std::byte* const in, device.allocate(bytes));
+  LANCET_ASSIGN(std::byte* const page, device.allocate_host(bytes));
+  auto* host = reinterpret_cast<float*>(page);
+  for (std::size_t i = 0; i < 2 * count; ++i) host[i] = float(100 * lane.rank()) + float(i / count);
+  LANCET_TRY(stream.copy(out, host, bytes));
+  std::vector<comm::Segment> sends, receives;
+  for (int peer = 0; peer < 2; ++peer) {
+    const auto at = static_cast<std::size_t>(peer) * count * sizeof(float);
+    sends.push_back({peer, out + at, count * sizeof(float)});
+    receives.push_back({peer, in + at, count * sizeof(float)});
+  }
+  LANCET_TRY(lane.exchange(stream, sends, receives));
+  LANCET_TRY(stream.copy(host, in, bytes));
+  LANCET_TRY(stream.synchronize());
+  for (std::size_t i = 0; i < 2 * count; ++i)
+    if (host[i] != float(100 * (i / count)) + float(lane.rank())) return internal_error("an exchange brought others");
+  LANCET_TRY(lane.all_reduce_sum(stream, {reinterpret_cast<float*>(out), 2 * count}));
+  LANCET_TRY(stream.copy(host, out, bytes));
+  LANCET_TRY(stream.synchronize());
+  for (std::size_t i = 0; i < 2 * count; ++i)
+    if (host[i] != 100 + 2 * float(i / count)) return internal_error("a sum is another");
+  return lane.check();
+}
+
+enum Ending { right = 0, skipped = 77, wrong = 1 };
+
+int tell(const char* what, const Error& error, Ending ending) {
+  std::fprintf(stderr, "%s: %s\n", what, error.message.c_str());
+  return ending;
+}
+
+int run_rank(int rank, int socket) {
+  ::setenv("NCCL_HOSTID", rank == 0 ? "test-host-0" : "test-host-1", 1);  // before NCCL's first call
+  ::setenv("NCCL_SOCKET_IFNAME", "lo", 1);
+  for (const char* name : {"NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE", "NCCL_IB_DISABLE"}) ::setenv(name, "1", 1);
+  const auto module = runtime::load_module(LANCET_CUDA_MODULE);
+  if (!module.ok()) return tell("module", module.error(), wrong);
+  const auto found = (*module)->count();
+  if (!found.ok()) return tell("no GPU", found.error(), skipped);
+  auto gpu = (*module)->open(0);
+  if (!gpu.ok()) return tell("open", gpu.error(), wrong);
+  auto stream = (*gpu)->device().make_stream(true);
+  if (!stream.ok()) return tell("stream", stream.error(), wrong);
+  Pair pair(rank, socket);
+  const auto lane = (*gpu)->make_communicator(
+      {.device = &(*gpu)->device(), .host = &pair, .max_ctas = 2, .timeout = std::chrono::seconds(30)});
+  if (!lane.ok()) return tell("two ranks on one GPU", lane.error(), skipped);
+  const Status status = check_values((*gpu)->device(), **stream, **lane);
+  return status.ok() ? right : tell("values", status.error(), wrong);
+}
+
+}  // namespace
+
+TEST_CASE("two NCCL ranks on one GPU exchange and sum") {
+  std::array<int, 2> sockets{};
+  REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM, 0, sockets.data()) == 0);
+  std::array<pid_t, 2> ranks{};
+  for (int rank = 0; rank < 2; ++rank) {
+    ranks[std::size_t(rank)] = ::fork();  // this process has not touched the driver
+    if (ranks[std::size_t(rank)] != 0) continue;
+    ::close(sockets[std::size_t(1 - rank)]);
+    ::alarm(60);  // a hang ends, as a failure
+    ::_exit(run_rank(rank, sockets[std::size_t(rank)]));
+  }
+  for (int socket : sockets) ::close(socket);
+  std::array<int, 2> endings{};
+  for (std::size_t rank = 0; rank < 2; ++rank) {
+    int status = 0;
+    REQUIRE(::waitpid(ranks[rank], &status, 0) == ranks[rank]);
+    endings[rank] = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  }
+  if (endings[0] == skipped || endings[1] == skipped) {
+    std::cout << "SKIPPED: no GPU, or NCCL does not connect two ranks on one" << std::endl;
+    return;
+  }
+  CHECK(endings[0] == right);
+  CHECK(endings[1] == right);
+}
+
+}  // namespace lancet

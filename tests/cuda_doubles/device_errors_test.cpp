@@ -1,0 +1,108 @@
+// What users read where a GPU cannot be used, each on a machine that a fake CUDA runtime makes up.
+#include <catch2/catch.hpp>
+
+#include "fake_runtime.h"
+#include "lancet/backend/cuda/device.h"
+
+using namespace lancet;
+using test::fake_runtime;
+
+namespace {
+
+Error count_error() {
+  const auto count = backend::cuda::count_devices();
+  REQUIRE_FALSE(count.ok());
+  return count.error();
+}
+
+std::unique_ptr<backend::Device> opened() {
+  auto device = backend::cuda::open_device(0);
+  if (!device.ok()) FAIL(device.error().message);
+  return std::move(device).value();
+}
+
+struct Fresh {
+  Fresh() { fake_runtime() = {}; }
+};
+
+}  // namespace
+
+TEST_CASE_METHOD(Fresh, "no driver, an older driver, no GPU, a broken driver") {
+  fake_runtime().count_error = cudaErrorInsufficientDriver;
+  fake_runtime().driver_version = 0;
+  CHECK(count_error().code == ExitCode::config);
+  CHECK(count_error().message == "device: expected an NVIDIA driver for CUDA 13.0, found none");
+  fake_runtime().driver_version = 12040;
+  CHECK(count_error().message == "device: expected an NVIDIA driver for CUDA 13.0, found one for CUDA 12.4");
+  fake_runtime().count_error = cudaErrorNoDevice;
+  CHECK(count_error().message == "device: expected a GPU that this process may use (CUDA_VISIBLE_DEVICES), found none");
+  fake_runtime().count_error = cudaErrorSystemNotReady;
+  CHECK(count_error().message ==
+        "device: expected a working NVIDIA driver, found: as the driver says it (cudaErrorOfTheTest)");
+  fake_runtime().count_error = cudaSuccess;
+  fake_runtime().devices = 0;
+  CHECK(count_error().message == "device: expected a GPU that this process may use (CUDA_VISIBLE_DEVICES), found none");
+  fake_runtime().devices = 8;
+  CHECK(*backend::cuda::count_devices() == 8);
+}
+
+TEST_CASE_METHOD(Fresh, "an architecture that the build lacks") {
+  fake_runtime().code_error = cudaErrorNoKernelImageForDevice;
+  fake_runtime().name = "Tesla V100-SXM2-32GB";
+  fake_runtime().major = 7;
+  const auto device = backend::cuda::open_device(0);
+  REQUIRE_FALSE(device.ok());
+  CHECK(device.error().code == ExitCode::config);
+  CHECK(device.error().message ==
+        "device: expected a GPU that code for the architectures 80, 90 runs on (CMAKE_CUDA_ARCHITECTURES of this "
+        "build), found Tesla V100-SXM2-32GB of 7.0");
+  CHECK(fake_runtime().cleared > 0);  // it is not to come up again in the next call
+}
+
+TEST_CASE_METHOD(Fresh, "a driver that cannot join streams") {
+  fake_runtime().has_flag_calls = false;
+  const auto device = backend::cuda::open_device(0);
+  REQUIRE_FALSE(device.ok());
+  CHECK(device.error().code == ExitCode::config);
+  CHECK(device.error().message ==
+        "device: expected a driver with cuStreamWriteValue32 and cuStreamWaitValue32, found one without");
+}
+
+TEST_CASE_METHOD(Fresh, "too little memory: bytes asked and free") {
+  const auto device = opened();
+  const auto memory = device->allocate(1'000'001);
+  REQUIRE_FALSE(memory.ok());
+  CHECK(memory.error().code == ExitCode::config);
+  CHECK(memory.error().message == "expected 1000001 bytes of memory on NVIDIA Test, found 1000000 free");
+  const auto host = device->allocate_host(1'000'001);
+  REQUIRE_FALSE(host.ok());
+  CHECK(host.error().message == "expected 1000001 bytes of host memory that can be locked, found less");
+}
+
+TEST_CASE_METHOD(Fresh, "a GPU is known by its UUID and its place") {
+  fake_runtime().uuid = 0x2a;
+  CHECK(opened()->identity() == "2a2a2a2a2a2a2a2a2a2a2a2a2a2a2a2a at 0000:17:00.0");
+  CHECK(opened()->architecture() == "sm_90");
+}
+
+TEST_CASE_METHOD(Fresh, "communication goes before computation") {
+  const auto device = opened();
+  REQUIRE(device->make_stream(false).ok());
+  REQUIRE(device->make_stream(true).ok());
+  CHECK(fake_runtime().priorities == std::vector<int>{0, -5});
+}
+
+TEST_CASE_METHOD(Fresh, "whether a stream is empty, and what went wrong on it") {
+  const auto device = opened();
+  auto stream = device->make_stream(true);
+  REQUIRE(stream.ok());
+  CHECK(*(*stream)->idle());
+  fake_runtime().stream_state = cudaErrorNotReady;
+  const auto busy = (*stream)->idle();
+  REQUIRE(busy.ok());
+  CHECK_FALSE(*busy);
+  fake_runtime().stream_state = cudaErrorIllegalAddress;
+  const auto broken = (*stream)->idle();
+  REQUIRE_FALSE(broken.ok());
+  CHECK(broken.error().message == "the stream's work: as the driver says it (cudaErrorOfTheTest)");
+}

@@ -1,0 +1,18 @@
+# The host's side of the CUDA module with its libraries replaced by doubles: what users read on machines that are not
+# here. Their headers are needed, but neither the libraries nor a driver.
+if(LANCET_HAVE_CUDA)
+  set(doubles ${CMAKE_CURRENT_LIST_DIR})
+  add_executable(test_cuda_doubles ${doubles}/fake_runtime.cpp ${doubles}/device_errors_test.cpp
+                                   ${CMAKE_SOURCE_DIR}/src/backend/cuda/device.cpp ${CMAKE_SOURCE_DIR}/src/backend/cuda/stream.cpp)
+  if(NCCL_FOUND)
+    target_sources(test_cuda_doubles PRIVATE ${doubles}/fake_nccl.cpp ${doubles}/nccl_errors_test.cpp
+                                             ${CMAKE_SOURCE_DIR}/src/comm/nccl/communicator.cpp)
+    target_include_directories(test_cuda_doubles SYSTEM PRIVATE ${NCCL_INCLUDE_DIR})
+  endif()
+  target_link_libraries(test_cuda_doubles PRIVATE lancet_test_main lancet_comm lancet_backend lancet_base ${CMAKE_DL_LIBS})
+  target_include_directories(test_cuda_doubles SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
+  target_include_directories(test_cuda_doubles PRIVATE ${CMAKE_SOURCE_DIR}/src)
+  target_compile_definitions(test_cuda_doubles PRIVATE LANCET_CUDA_ARCHITECTURES="80, 90")
+  target_compile_options(test_cuda_doubles PRIVATE -Wall -Wextra -O1 -g0 $<$<BOOL:${LANCET_WERROR}>:-Werror>)
+  catch_discover_tests(test_cuda_doubles TEST_PREFIX "cuda doubles: " PROPERTIES LABELS backend TIMEOUT ${LANCET_TEST_TIMEOUT})
+endif()

@@ -1,0 +1,19 @@
+// An NCCL whose connections do what a test tells them, in place of the real one.
+#pragma once
+#include <nccl.h>
+
+#include <atomic>
+#include <map>
+
+namespace lancet::test {
+
+struct FakeNccl {
+  std::atomic<bool> connects{true};              // false: ranks are never all there
+  std::atomic<ncclResult_t> state{ncclSuccess};  // of queued work
+  std::atomic<int> aborted{0}, sends{0}, receives{0}, sums{0};
+  std::atomic<int> max_ctas{0}, min_ctas{0};
+  std::atomic<bool> blocking{true};
+};
+FakeNccl& fake_nccl();
+
+}  // namespace lancet::test

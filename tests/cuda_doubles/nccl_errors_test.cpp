@@ -1,0 +1,106 @@
+// Ranks whose NCCL does not connect, breaks or waits in vain: what users read, and that nobody waits longer.
+#include <catch2/catch.hpp>
+#include <cstdlib>
+#include <thread>
+
+#include "fake_nccl.h"
+#include "lancet/backend/host_queue.h"
+#include "lancet/comm/device_transports.h"
+
+using namespace lancet;
+using test::fake_nccl;
+
+namespace {
+
+constexpr auto soon = std::chrono::milliseconds(200);
+
+struct Fresh {
+  Fresh() {
+    auto& nccl = fake_nccl();
+    nccl.connects = true, nccl.state = ncclSuccess;
+    nccl.aborted = 0, nccl.sends = 0, nccl.receives = 0, nccl.sums = 0;
+    ::unsetenv("NCCL_SOCKET_IFNAME");
+  }
+};
+
+// What two ranks' body(lane, stream) gives; the lane is connected.
+template <class Body>
+std::vector<Status> on_two_ranks(const Body& body) {
+  std::vector<Status> found(2);
+  const Status status = comm::run_inproc(2, [&](comm::Communicator& world) -> Status {
+    const auto device = backend::make_host_queue();
+    LANCET_ASSIGN(const auto stream, device->make_stream(true));
+    auto lane = comm::make_nccl({.device = device.get(), .host = &world, .max_ctas = 4, .timeout = soon});
+    found[std::size_t(world.rank())] = lane.ok() ? body(**lane, *stream) : Status(lane.error());
+    return {};
+  });
+  if (!status.ok()) FAIL(status.error().message);
+  return found;
+}
+
+}  // namespace
+
+TEST_CASE_METHOD(Fresh, "NCCL takes no more blocks than comm.max_ctas, and does not block") {
+  for (const Status& status : on_two_ranks([](comm::DeviceCommunicator&lane, backend::Stream&) {
+         return lane.transport() == "nccl" && lane.size() == 2 ? Status() : internal_error("another lane");
+       }))
+    CHECK(status.ok());
+  CHECK(fake_nccl().max_ctas == 4);
+  CHECK(fake_nccl().min_ctas == 1);
+  CHECK_FALSE(fake_nccl().blocking);
+}
+
+TEST_CASE_METHOD(Fresh, "NCCL that cannot connect: the ranks, the timeout and the interface, on all ranks") {
+  fake_nccl().connects = false;
+  ::setenv("NCCL_SOCKET_IFNAME", "eth9", 1);
+  for (const Status& status : on_two_ranks([](comm::DeviceCommunicator&, backend::Stream&) { return Status(); })) {
+    REQUIRE_FALSE(status.ok());
+    CHECK(status.error().code == ExitCode::communication);
+    CHECK(status.error().message ==
+          "expected NCCL to connect 2 ranks by NCCL_SOCKET_IFNAME=eth9, found that ranks 0, 1 did not: expected the "
+          "connection with 1 other ranks within 0.2 s by NCCL_SOCKET_IFNAME=eth9, found that some did not come");
+  }
+  CHECK(fake_nccl().aborted == 2);
+}
+
+TEST_CASE_METHOD(Fresh, "a connection that breaks while calls are queued") {
+  for (const Status& status : on_two_ranks([](comm::DeviceCommunicator&lane, backend::Stream&stream) -> Status {
+         std::vector<float> values(4);
+         LANCET_TRY(lane.all_reduce_sum(stream, values));
+         LANCET_TRY(lane.check());
+         fake_nccl().state = ncclRemoteError;
+         return lane.check();
+       })) {
+    REQUIRE_FALSE(status.ok());
+    CHECK(status.error().code == ExitCode::communication);
+    CHECK(status.error().message.find("NCCL: expected ") == 0);
+    CHECK(status.error().message.find(" to succeed, found: remote process exited; as NCCL says it") !=
+          std::string::npos);
+  }
+}
+
+TEST_CASE_METHOD(Fresh, "an aborted lane refuses every call, also one that another thread waits in") {
+  on_two_ranks([](comm::DeviceCommunicator& lane, backend::Stream& stream) -> Status {
+    std::vector<float> values(4);
+    fake_nccl().state = ncclInProgress;
+    std::jthread other([&] {
+      std::this_thread::sleep_for(soon / 4);
+      lane.abort("lane expert: a peer is gone");
+    });
+    for (const Status& status : {lane.all_reduce_sum(stream, values), lane.check(), lane.exchange(stream, {}, {})}) {
+      CHECK_FALSE(status.ok());
+      if (!status.ok()) CHECK(status.error().message == "communication was aborted: lane expert: a peer is gone");
+    }
+    return {};
+  });
+  CHECK(fake_nccl().aborted == 2);
+}
+
+TEST_CASE_METHOD(Fresh, "who is missing is asked over the host") {
+  std::vector<std::string> missing(2);
+  on_two_ranks([&](comm::DeviceCommunicator& lane, backend::Stream&) -> Status {
+    if (lane.rank() == 0) missing[0] = lane.who_is_missing();
+    return {};
+  });
+  CHECK(missing[0].find("rank 1") != std::string::npos);
+}
