@@ -32,7 +32,8 @@ TEST_CASE("an emulated rank's step is traced, one rank of the many") {
   const test::TemporaryFolder folder;
   const std::string config = folder.write("small.json", test::small_config), run = folder / "run";
   const auto outcome = test::lancet("train " + config +
-                                    " --set comm.transport=emulated --set comm.network=ethernet-10g-cpu --set "
+                                    " --set comm.transport=emulated --set comm.network=" LANCET_SOURCE_DIR
+                                    "/configs/hardware/ethernet-10g-cpu.json --set "
                                     "comm.emulated_ranks=4 --set train.steps=3 --set log.trace=3 --run-dir " +
                                     run);
   INFO(outcome.output);

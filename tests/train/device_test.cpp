@@ -154,7 +154,7 @@ TEST_CASE("messages of emulated ranks between devices take the network's time") 
   auto config = test::small_config();
   config.overlap.policy = config::Policy::lancet;
   config.comm.transport = config::Transport::emulated;
-  config.comm.network = "ethernet-10g-cpu";
+  config.comm.network = LANCET_SOURCE_DIR "/configs/hardware/ethernet-10g-cpu.json";
   config.comm.emulated_ranks = 4;
   const auto self = comm::make_self();
   test::HostAccelerator accelerator;
@@ -163,7 +163,7 @@ TEST_CASE("messages of emulated ranks between devices take the network's time") 
   CHECK(step->profile.place.cluster.transport == "emulated ethernet-10g-cpu");
   CHECK(step->profile.place.cluster.ranks == 4);
   check_wire(step->profile.wire);
-  const auto hardware = cost::read_hardware("ethernet-10g-cpu");
+  const auto hardware = cost::read_hardware(LANCET_SOURCE_DIR "/configs/hardware/ethernet-10g-cpu.json");
   REQUIRE(hardware.ok());
   const cost::Layout layout{4, hardware->nodes(4)};
   for (const cost::Point& point : step->profile.wire.all_to_all)
