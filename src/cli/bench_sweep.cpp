@@ -16,7 +16,7 @@ namespace fs = std::filesystem;
 
 struct SweepArguments {
   std::string file, on, out;
-  double timeout_s = experiment::Launcher{}.timeout_s;
+  int timeout_s = int(experiment::Launcher{}.timeout_s);
   bool fresh = false, list = false;
 };
 
@@ -142,7 +142,7 @@ void add_bench_sweep(CLI::App& bench, Selection& selection) {
       ->add_option("--timeout", arguments->timeout_s,
                    "Seconds that a run's profiling, and again its training, may take before it is killed and recorded "
                    "as failed; left out: 1800")
-      ->check(CLI::Range(1.0, 1e6))
+      ->check(CLI::Range(1, 1'000'000))
       ->type_name("SECONDS");
   command->add_flag("--fresh", arguments->fresh,
                     "Runs every point anew; the records that are there go to points.jsonl.N");

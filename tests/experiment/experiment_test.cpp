@@ -457,7 +457,17 @@ TEST_CASE("bench sweep runs an experiment and refuses a bad one with a line") {
     CHECK(refused.code == 2);
     CHECK(refused.lines_with("expected") == 1);
   }
-  CHECK(test::lancet("bench sweep " + experiment + " --timeout 0 --out " + out).code == 2);
+  for (const char* timeout : {"0", "nan", "1e30", "-5", "soon"})
+    CHECK(test::lancet("bench sweep " + experiment + " --timeout " + timeout + " --out " + out).code == 2);
+  CHECK(test::lancet("bench sweep " + experiment + " --out " + files.machine + "/x").code == 3);
+}
+
+TEST_CASE("each place has a default folder of its own") {
+  const Files files;
+  const std::string sweep =
+      "cd " + (files.folder / "") + " && " LANCET_BINARY " bench sweep " + files.experiment(files.grid());
+  CHECK(test::shell(sweep).lines_with(": runs/sweeps/test/points.jsonl") == 1);
+  CHECK(test::shell(sweep + " --on " + files.machine).lines_with(": runs/sweeps/test-on-machine/points.jsonl") == 1);
 }
 
 TEST_CASE("plan --on plans for a declared machine") {
