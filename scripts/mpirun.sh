@@ -27,10 +27,15 @@ printf '\n' >&2
 
 # mpirun answers SIGINT and SIGTERM by ending the ranks a second later, but passes SIGUSR1 on to them: a training run then
 # saves and stops. In a session of its own, so that the terminal's Ctrl-C does not reach it past this script.
+# Again each second, since mpirun loses what comes before its ranks have started; a rank that has heard it does not mind.
 stops=0
 stop() {
   stops=$((stops + 1))
-  if [ "$stops" -eq 1 ]; then kill -USR1 "$job"; else kill -TERM "$job"; fi
+  if [ "$stops" -gt 1 ]; then
+    kill -TERM "$job"
+    return
+  fi
+  while kill -USR1 "$job" 2>/dev/null; do sleep 1; done >/dev/null 2>&1 &
 }
 setsid mpirun "${options[@]}" "$@" <&0 &
 job=$!

@@ -18,7 +18,9 @@ void say(std::string_view text) {
 
 // SA_RESETHAND has put the default action back, which the raised signal then takes.
 void stop(int signal) {
-  say(signal == SIGINT ? "stopped by SIGINT before the end\n" : "stopped by SIGTERM before the end\n");
+  say("stopped by ");
+  say(name_of(signal));
+  say(" before the end\n");
   std::raise(signal);
 }
 
@@ -59,7 +61,7 @@ const std::atomic<int>& note_stop_signals(const char* note) {
   return requested;
 }
 
-void announce_signals() { handle({SIGINT, SIGTERM}, stop, static_cast<int>(SA_RESETHAND)); }
+void announce_signals() { handle({SIGINT, SIGTERM, SIGUSR1}, stop, static_cast<int>(SA_RESETHAND)); }
 
 const std::atomic<int>& catch_stop_signals(bool leads) {
   speaks = leads;

@@ -120,6 +120,20 @@ TEST_CASE(
   CHECK(test::ranks_with(run).empty());
 }
 
+TEST_CASE("a signal to the launcher's script before its ranks have started is not lost") {
+  const std::string seconds = GENERATE("0.03", "0.1", "0.6");
+  const TemporaryFolder folder;
+  const std::string run = folder / "run";
+  const auto start = steady_clock::now();
+  const auto outcome = test::shell(test::ranks_of(2, long_run(folder) + " --run-dir " + run) + " & p=$!; sleep " +
+                                   seconds + "; kill -TERM $p; wait $p");
+  INFO(outcome.output);
+  CHECK(test::Seconds(steady_clock::now() - start).count() < 30);  // the run takes minutes
+  CHECK(outcome.code != 0);
+  CHECK(outcome.code != 5);
+  CHECK(test::wait_until([&] { return test::ranks_with(run).empty(); }));
+}
+
 TEST_CASE("mpirun that is itself told to stop leaves nothing that is broken") {
   const int signal = GENERATE(SIGTERM, SIGINT);
   const TemporaryFolder folder;
