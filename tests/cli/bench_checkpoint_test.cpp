@@ -1,0 +1,47 @@
+// The measurement of saving and loading, as a user starts it. Its times are the machine's; what it does is not.
+#include <catch2/catch.hpp>
+#include <filesystem>
+
+#include "program.h"
+
+namespace lancet {
+namespace {
+
+using test::TemporaryFolder;
+
+TEST_CASE("bench checkpoint says what saving and loading take, and leaves nothing behind") {
+  const TemporaryFolder folder;
+  const std::string config = folder.write("small.json", test::small_config), disk = folder / "disk";
+  std::filesystem::create_directory(disk);
+  const std::string command = "bench checkpoint " + config + " --steps 1 --rounds 1 --dir ";
+  const auto one = test::lancet(command + disk);
+  INFO(one.output);
+  CHECK(one.code == 0);
+  CHECK(one.lines_with("checkpoint of 0.001 GB, 1 rank") == 1);
+  CHECK(one.lines_with("save holds it up ") == 1);
+  CHECK(one.lines_with("(cache dropped before)") == 1);
+  CHECK(one.lines_with("% of plain reading") == 1);
+  CHECK(std::filesystem::is_empty(disk));
+#if defined(LANCET_HAVE_MPI)
+  const auto two = test::mpirun(2, command + disk + " --cached");
+  CHECK(two.code == 0);
+  CHECK(two.lines_with("checkpoint of 0.001 GB, 2 ranks") == 1);
+  CHECK(two.lines_with("(may come from the cache)") == 1);
+  CHECK(std::filesystem::is_empty(disk));
+#endif
+}
+
+TEST_CASE("bench checkpoint touches nothing that was there") {
+  const TemporaryFolder folder;
+  const std::string config = folder.write("small.json", test::small_config);
+  std::filesystem::create_directory(folder / "lancet-bench-checkpoint");
+  const auto refused = test::lancet("bench checkpoint " + config + " --dir " + (folder / ""));
+  CHECK(refused.code == 2);
+  CHECK(refused.lines_with("expected no lancet-bench-checkpoint in it, found one") == 1);
+  CHECK(std::filesystem::exists(folder / "lancet-bench-checkpoint"));
+  CHECK(test::lancet("bench checkpoint " + config + " --dir " + (folder / "none")).code == 2);
+  CHECK(test::lancet("bench checkpoint " + config).code == 2);
+}
+
+}  // namespace
+}  // namespace lancet
