@@ -13,7 +13,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   folder.write("fuzz.json", experiment);
   folder.write("settings.json", settings);
   const test::AllocationLimit limit(size, 256, 16 << 20);  // lists multiply
-  const auto read = experiment::read_experiment(folder.path() / "fuzz.json", "this", "program");
+  const auto read = experiment::read_experiment(folder.path() / "fuzz.json", "this", {"program", "machine"});
   if (!read.ok()) {
     test::check_error(read.error(), ExitCode::config);
     return 0;

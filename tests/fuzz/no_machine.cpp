@@ -1,0 +1,10 @@
+// What experiments are told apart by, of no program and no machine.
+#include "experiment/machine.h"
+#include "lancet/experiment/experiment.h"
+
+namespace lancet::experiment {
+
+std::string_view simulator_build() { return "0123456789abcdef"; }
+std::string processor_name() { return "none"; }
+
+}  // namespace lancet::experiment
