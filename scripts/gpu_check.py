@@ -34,6 +34,10 @@ class Late(Failed):
     """A part that its time did not suffice for."""
 
 
+class Missing(Failed):
+    """What a part needs is not on this machine."""
+
+
 def last_line(path):
     lines = [line for line in path.read_text(errors="replace").splitlines() if line.strip()]
     errors = [line for line in lines if "error" in line.lower()]
@@ -65,6 +69,8 @@ class Check:
                 record["note"] = body() or ""
             except Late as error:
                 record.update(status="late", note=str(error))
+            except Missing as error:
+                record.update(status="not run", note=str(error))
             except Failed as error:
                 record.update(status="failed", note=str(error))
             except Exception as error:  # of this script or of a file that is not as expected: told, and the rest goes on
@@ -268,7 +274,7 @@ def sanitize(check, tool):
     found = subprocess.run(["sh", "-c", "command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer"],
                            capture_output=True, text=True).stdout.split()
     if not found:
-        raise Failed("expected compute-sanitizer on the PATH or in /usr/local/cuda/bin, found none")
+        raise Missing("expected compute-sanitizer on the PATH or in /usr/local/cuda/bin, found none")
     config, run = check.out / "repeat-a.json", check.out / "runs" / f"sanitize-{tool}"
     if not config.exists():
         raise Failed("the small run that it repeats did not run")
@@ -287,8 +293,10 @@ def two_ranks(check):
     if "No tests were found" in text:
         raise Failed("expected the test of two NCCL ranks on one GPU, found none (built without NCCL)")
     skipped = re.search(r"SKIPPED: (.*)", text)
-    check.figure("two NCCL ranks on one GPU", 0 if skipped else 1, None, unit="1: they exchanged and summed")
-    return f"skipped: {skipped.group(1)}" if skipped else ""
+    if skipped:
+        raise Missing(skipped.group(1))
+    check.figure("two NCCL ranks on one GPU", 1, unit="they exchanged and summed")
+    return ""
 
 
 def shown(figure):
@@ -307,7 +315,8 @@ def table(check):
     lines.append(f"build {o.build_s} s; tests {tests['passed']} passed, {tests['skipped']} skipped, {tests['failed']} failed, "
                  f"{tests['not_run']} not run")
     lines += [shown(figure) for figure in check.figures]
-    lines += [f"{part['status'].upper()}: {part['name']}: {part['note']}" for part in check.parts if part["status"] != "ran"]
+    lines += [f"{part['status'].upper()}: {part['name']}: {part['note']}" for part in check.parts
+              if part["status"] != "ran" or part["note"]]
     return "\n".join(lines)
 
 
