@@ -72,6 +72,22 @@ class HostAccelerator final : public runtime::Accelerator {
     return std::unique_ptr<comm::DeviceCommunicator>(std::make_unique<HostQueueCommunicator>(*lane.host));
   }
   std::string build() const override { return "host"; }
+  // One product, for which `choice` is what measuring finds here.
+  std::string choice;
+  runtime::ProductChoices choices;
+  int measured = 0;
+  void measure_products(bool on) override {
+    measured += on;
+    if (on && !choice.empty()) choices.try_emplace("a product", choice);
+  }
+  Status add_product_choices(const runtime::ProductChoices& added) override {
+    for (const auto& [product, algorithm] : added) {
+      if (algorithm == "none") return config_error("expected an algorithm, found none");
+      choices.insert_or_assign(product, algorithm);
+    }
+    return {};
+  }
+  runtime::ProductChoices product_choices() const override { return choices; }
   // Its calls wait for the stream, as those of kernels whose host must know counts.
   void wait_in(const std::string& op) {
     kernels_.at(op).recordable = false;

@@ -84,7 +84,7 @@ std::string Profile::identity() const {
 Profile ProfileFile::find(const Place& place) const {
   Profile profile(place);
   for (const DeviceRecord& record : devices_)
-    if (record.device == place.device) profile.ops = record.ops;
+    if (record.device == place.device) profile.ops = record.ops, profile.products = record.products;
   for (const ClusterRecord& record : clusters_)
     if (record.place == place) profile.wire = record.wire;
   return profile;
@@ -93,7 +93,8 @@ Profile ProfileFile::find(const Place& place) const {
 void ProfileFile::put(const Profile& profile) {
   const Place& place = profile.place;
   if (!profile.ops.empty()) {
-    replace(devices_, {place.device, profile.ops}, [&](const DeviceRecord& r) { return r.device == place.device; });
+    replace(devices_, {place.device, profile.ops, profile.products},
+            [&](const DeviceRecord& r) { return r.device == place.device; });
     keep_newest(devices_, [&](const DeviceRecord& r) { return same_machine(r.device, place.device); });
   }
   if (profile.wire.measured()) {

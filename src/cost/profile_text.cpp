@@ -24,6 +24,14 @@ std::string print_device(const Device& device) {
                      quoted(device.isa), device.threads, device.local_ranks, quoted(device.build));
 }
 
+std::string print_products(const std::map<std::string, std::string>& products) {
+  if (products.empty()) return "";
+  std::string lines;
+  for (const auto& [product, algorithm] : products)
+    lines += fmt::format("{}\n        {}: {}", lines.empty() ? "" : ",", quoted(product), quoted(algorithm));
+  return fmt::format(",\n      \"products\": {{{}\n      }}", lines);
+}
+
 std::string print_points(const std::vector<Point>& points) {
   std::string text;
   for (const Point& point : points)
@@ -41,13 +49,14 @@ class Reader {
     if (!error_) error_ = config_error(fmt::format("{}: {}: expected {}, found {}", origin_, where, expected, found));
   }
 
-  // The fields of an object, all of which must be there, and no other.
-  bool object(const json& value, const std::string& where, std::initializer_list<const char*> names) {
+  // The fields of an object, all of which must be there but `optional`, and no other.
+  bool object(const json& value, const std::string& where, std::initializer_list<const char*> names,
+              std::string_view optional = {}) {
     if (!value.is_object()) return fail(where, "an object", value.type_name()), false;
     for (const char* name : names)
       if (!value.contains(name)) return fail(where, fmt::format("the field {}", name), "none"), false;
     for (const auto& [name, _] : value.items())
-      if (std::find(names.begin(), names.end(), name) == names.end())
+      if (name != optional && std::find(names.begin(), names.end(), name) == names.end())
         return fail(where + "." + cut(name, 60), "no such field", "it"), false;
     return true;
   }
@@ -123,8 +132,8 @@ class ProfileParser {
   }
 
   void read_ops(const json& value, const std::string& where, ProfileFile& file) {
-    if (!in_.object(value, where, {"cpu", "isa", "threads", "local_ranks", "build", "ops"})) return;
-    ProfileFile::DeviceRecord record{read_device(value, where), {}};
+    if (!in_.object(value, where, {"cpu", "isa", "threads", "local_ranks", "build", "ops"}, "products")) return;
+    ProfileFile::DeviceRecord record{read_device(value, where), {}, {}};
     if (!value["ops"].is_object()) return in_.fail(where + ".ops", "an object", value["ops"].type_name());
     for (const auto& [key, time] : value["ops"].items()) {
       const std::string at = fmt::format("{}.ops[\"{}\"]", where, cut(key, 200));
@@ -132,7 +141,13 @@ class ProfileParser {
       record.ops[key] = {in_.number(time, "ms", at, 0), in_.count(time, "samples", at),
                          in_.number(time, "spread", at, 0)};
     }
+    if (value.contains("products")) read_products(value["products"], where + ".products", record);
     file.devices_.push_back(std::move(record));
+  }
+
+  void read_products(const json& value, const std::string& where, ProfileFile::DeviceRecord& record) {
+    if (!value.is_object()) return in_.fail(where, "an object", value.type_name());
+    for (const auto& [product, _] : value.items()) record.products[product] = in_.text(value, product.c_str(), where);
   }
 
   std::vector<Point> read_points(const json& value, const std::string& where) {
@@ -189,8 +204,8 @@ std::string ProfileFile::print() const {
     for (const auto& [key, time] : record.ops)
       lines += fmt::format("{}\n        {}: {{\"ms\": {}, \"samples\": {}, \"spread\": {}}}", lines.empty() ? "" : ",",
                            quoted(key), time.ms, time.samples, time.spread);
-    devices += fmt::format("{}\n    {{\n      {},\n      \"ops\": {{{}\n      }}\n    }}", devices.empty() ? "" : ",",
-                           print_device(record.device), lines);
+    devices += fmt::format("{}\n    {{\n      {},\n      \"ops\": {{{}\n      }}{}\n    }}", devices.empty() ? "" : ",",
+                           print_device(record.device), lines, print_products(record.products));
   }
   for (const ClusterRecord& record : clusters_) {
     const auto& [device, cluster] = record.place;

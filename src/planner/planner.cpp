@@ -37,6 +37,7 @@ ir::Program run_passes(ir::Program program, const std::vector<Pass>& passes, con
 
 std::vector<Pass> step_passes(const PlanRequest& request) {
   std::vector<Pass> passes{{"autodiff", [&](const ir::Program& p) { return autodiff(p, request.accumulate); }}};
+  if (request.fuse) passes.push_back({"fuse", fuse});
   passes.push_back(
       {"sync", [&](const ir::Program& p) { return sync(p, request.ranks, request.bucket_bytes, request.update); }});
   if (request.update)

@@ -8,6 +8,7 @@
 #include <fstream>
 #include <map>
 #include <set>
+#include <sstream>
 
 #include "lancet/ops/catalogue.h"
 #include "replay.h"
@@ -218,10 +219,45 @@ std::vector<std::string> missing_ops(std::span<const ir::Plan> plans, const cost
   return {keys.begin(), keys.end()};
 }
 
+namespace {
+
+// Rank 0's text on all ranks.
+Status share(comm::Communicator* world, std::string& text) {
+  if (!world || world->size() == 1) return {};
+  std::int64_t size = std::int64_t(text.size());
+  LANCET_TRY(world->broadcast(std::as_writable_bytes(std::span(&size, 1)), 0));
+  text.resize(std::size_t(size));
+  return world->broadcast(std::as_writable_bytes(std::span(text)), 0);
+}
+
+// Binding the plans' kernels measures what their products may take. Collective.
+Status choose_products(cost::Profile& profile, std::span<const ir::Plan> plans, const ProfilerOptions& options) {
+  Accelerator& accelerator = *options.accelerator;
+  std::string lines;
+  if (!options.world || options.world->rank() == 0) {
+    accelerator.measure_products(true);
+    Status bound;
+    for (const ir::Plan& plan : plans)
+      if (bound.ok() && !missing_in(plan.program, profile).empty())
+        if (auto replay = Replay::create(plan, options.threads, &accelerator); !replay.ok()) bound = replay.error();
+    accelerator.measure_products(false);
+    LANCET_TRY(bound);
+    for (const auto& [product, algorithm] : accelerator.product_choices()) lines += product + '\n' + algorithm + '\n';
+  }
+  LANCET_TRY(share(options.world, lines));
+  std::istringstream in(lines);
+  for (std::string product, algorithm; std::getline(in, product) && std::getline(in, algorithm);)
+    profile.products[product] = algorithm;
+  return accelerator.add_product_choices(profile.products);
+}
+
+}  // namespace
+
 Result<ProfilerReport> fill_profile(cost::Profile& profile, std::span<const ir::Plan> plans,
                                     const ProfilerOptions& options) {
   const auto start = Clock::now();
   ProfilerReport report;
+  if (options.accelerator && !missing_ops(plans, profile).empty()) LANCET_TRY(choose_products(profile, plans, options));
   for (const ir::Plan& plan : plans) {
     const std::set<std::string> keys = missing_in(plan.program, profile);
     if (keys.empty()) continue;

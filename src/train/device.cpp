@@ -67,7 +67,21 @@ Result<std::unique_ptr<runtime::Accelerator>> open_accelerator(const config::Con
   auto mine = open_mine(source, may_share(config));
   LANCET_TRY(agree(world, mine.ok() ? Status() : Status(mine.error())));
   LANCET_TRY(check_one_each(world, **mine, may_share(config)));
+  (*mine)->allow_tf32(config.train.tf32);
   return mine;
+}
+
+Result<std::span<std::byte>> make_arena_window(const config::Config& config, const DeviceLanes& lanes,
+                                               std::size_t bytes) {
+  comm::DeviceCommunicator* lane = lanes[std::size_t(ir::Lane::expert)].get();
+  if (!lane || config.comm.device_exchange == config::DeviceExchange::counted) return std::span<std::byte>();
+  LANCET_ASSIGN(const std::span<std::byte> window, lane->make_window(bytes));
+  if (window.empty() && config.comm.device_exchange == config::DeviceExchange::windows)
+    return config_error(
+        fmt::format("comm.device_exchange: expected GPUs that reach each other's memory and NCCL 2.28 or later for "
+                    "windows, found {} ranks by {} without; counted or auto need neither",
+                    lane->size(), lane->transport()));
+  return window;
 }
 
 Result<DeviceLanes> make_device_lanes(const config::Config& config, runtime::Accelerator& accelerator,

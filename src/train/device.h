@@ -30,6 +30,11 @@ Result<std::unique_ptr<runtime::Accelerator>> open_accelerator(const config::Con
 
 using DeviceLanes = std::array<std::unique_ptr<comm::DeviceCommunicator>, ir::lane_count>;
 
+// Memory of an arena: in a window of the expert lane where config.comm.device_exchange wants one and the ranks have it;
+// else empty. Collective. Config error: windows are asked for, and there are none.
+Result<std::span<std::byte>> make_arena_window(const config::Config& config, const DeviceLanes& lanes,
+                                               std::size_t bytes);
+
 // The lanes' communicators on the accelerator, from those of the host. A rank alone has none: its kernels copy.
 // Collective.
 Result<DeviceLanes> make_device_lanes(const config::Config& config, runtime::Accelerator& accelerator,

@@ -20,6 +20,7 @@ class Lanes {
 
   // What an executor of this rank runs with; the lanes outlive it. The arena is its own.
   runtime::ExecutorOptions executor_options(int threads) const;
+  const DeviceLanes& on_device() const { return device_; }
   void abort(const std::string& why);  // whoever waits on a lane is told
 
  private:

@@ -59,10 +59,9 @@ Status LoadedModel::describe(const ModelFolder& folder, comm::Communicator& worl
   tokenizer_ = folder.tokenizer;
   if (options.dtype) config_.train.dtype = *options.dtype;
   if (options.device) config_.device = *options.device;
-  // That a run was alone or emulated says nothing about these ranks.
-  config::Transport& transport = config_.comm.transport;
-  if (transport == config::Transport::self || transport == config::Transport::emulated)
-    transport = config::Transport::automatic;
+  // How a run's ranks talked says nothing about these, but where it was said to go through the host.
+  if (config_.comm.transport != config::Transport::mpi) config_.comm.transport = config::Transport::automatic;
+  config_.comm.device_exchange = config::DeviceExchange::automatic;
   config_.threads = options.threads;
   LANCET_TRY(config::check(config_, world.size()));
   threads_ = threads_of(config_, options.local_ranks);

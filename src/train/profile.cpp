@@ -94,7 +94,9 @@ cost::Place place_of(const config::Config& config, const comm::Communicator& wor
   if (!accelerator)
     return {runtime::this_device(threads_of(config, local_ranks), local_ranks),
             {world.transport(), world.size(), hosts}};
-  return {runtime::device_of(*accelerator), {device_transport(config, world), world.size(), hosts}};
+  cost::Device device = runtime::device_of(*accelerator);
+  if (config.train.tf32 && config.train.dtype == DType::f32) device.isa += " tf32";
+  return {std::move(device), {device_transport(config, world), world.size(), hosts}};
 }
 
 std::vector<ir::Program> step_programs(const config::Config& config, int ranks) {
@@ -102,6 +104,18 @@ std::vector<ir::Program> step_programs(const config::Config& config, int ranks) 
   if (config.train.gradient_accumulation_steps > 1)
     for (ir::Program& program : programs_to_profile(config, ranks, false)) programs.push_back(std::move(program));
   return programs;
+}
+
+Status take_product_choices(const config::Config& config, comm::Communicator& world, const ProfileRequest& request) {
+  if (!request.accelerator) return {};
+  const std::filesystem::path path = config.overlap.profile.empty() ? request.default_path : config.overlap.profile;
+  LANCET_ASSIGN(const cost::Place place,
+                share_place(world, place_of(config, world, request.local_ranks, request.accelerator)));
+  Result<cost::Profile> held = cost::Profile(place);
+  if (!path.empty() && world.rank() == 0) held = cost::read_profile_or_empty(path, place);
+  LANCET_ASSIGN(const cost::Profile profile, share_profile(world, held, place));
+  const Status taken = request.accelerator->add_product_choices(profile.products);
+  return agree(world, taken.ok() ? taken : config_error(path.string() + ": products: " + taken.error().message));
 }
 
 Result<cost::Profile> ensure_profile(const config::Config& config, comm::Communicator& world,

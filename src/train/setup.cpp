@@ -36,6 +36,7 @@ planner::PlanRequest plan_request(const config::Config& config, int ranks, bool 
                        .reach = static_cast<int>(config.overlap.reach)};
   request.accumulate = train.gradient_accumulation_steps > 1;
   request.update = update;
+  request.fuse = train.fuse_gelu && config.device == config::Device::cuda;
   using Kind = planner::OptimizeOptions::Kind;
   request.optimizer = {.kind = train.optimizer == config::Optimizer::adamw ? Kind::adamw : Kind::sgd,
                        .beta1 = train.adam_beta1,

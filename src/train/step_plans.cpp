@@ -64,6 +64,10 @@ class Planning {
 Result<StepPlans> make_step_plans(const config::Config& config, comm::Communicator& world,
                                   const TrainerOptions& options, bool evaluates) {
   StepPlans plans;
+  LANCET_TRY(take_product_choices(config, world,
+                                  {.local_ranks = options.local_ranks,
+                                   .default_path = options.default_profile,
+                                   .accelerator = options.accelerator}));
   if (!options.plan_file.empty()) {
     LANCET_ASSIGN(plans.update, read_same_plan(options.plan_file, config, world));
     plans.report.chosen = plans.report.asked = plans.update.header.text("policy");

@@ -60,7 +60,9 @@ class TrainerImpl final : public Trainer {
     LANCET_TRY(agree(world_, config::check(config_, world_.size())));
     LANCET_TRY(check_same_config());
     LANCET_TRY(agree(world_, check_transport(config_, world_)));
-    LANCET_ASSIGN(owned_accelerator_, open_accelerator(config_, world_));
+    if (!options_.accelerator) {
+      LANCET_ASSIGN(owned_accelerator_, open_accelerator(config_, world_));
+    }
     accelerator_ = options_.accelerator ? options_.accelerator : owned_accelerator_.get();
     LANCET_TRY(agree(world_, open_data()));
     LANCET_ASSIGN(lanes_, Lanes::make(config_, world_, accelerator_));
@@ -71,6 +73,7 @@ class TrainerImpl final : public Trainer {
     LANCET_ASSIGN(plans_, make_step_plans(config_, world_, planning, evaluation_.has_value()));
     predicted_ms_ = predicted_ms();
     LANCET_TRY(agree(world_, allocate()));
+    LANCET_TRY(take_device_arena());
     LANCET_TRY(bind());
     LANCET_TRY(initialize_weights(config_, world_.rank(), world_.size(), store_));
     flops_ = product_flops(update_.executor->plan().program);
@@ -241,12 +244,10 @@ class TrainerImpl final : public Trainer {
           needed / 1'000'000, place, memory_.parameters / 1'000'000, memory_.state / 1'000'000,
           memory_.arena / 1'000'000, accelerator_ ? 0 : memory_.staging / 1'000'000, *available / 1'000'000));
     try {
-      if (accelerator_) {
+      if (accelerator_)
         store_.place_on(accelerator_->device());
-        LANCET_ASSIGN(arena_, runtime::Block::on_device(accelerator_->device(), std::size_t(memory_.arena)));
-      } else {
+      else
         arena_ = runtime::Block::on_host(static_cast<std::size_t>(memory_.arena));
-      }
       store_.add(plans_.update.program);
       if (plans_.micro) store_.add(plans_.micro->program);
     } catch (const std::bad_alloc&) {
@@ -254,6 +255,22 @@ class TrainerImpl final : public Trainer {
     }
     return {};
   }
+
+  // On an accelerator. Collective: the ranks may reach each other's.
+  Status take_device_arena() {
+    if (!accelerator_) return {};
+    const auto bytes = std::size_t(memory_.arena);
+    LANCET_ASSIGN(const auto window, make_arena_window(config_, lanes_.on_device(), bytes));
+    if (!window.empty()) {
+      arena_window_ = {window.data(), window.size()};
+      return {};
+    }
+    auto arena = runtime::Block::on_device(accelerator_->device(), bytes);
+    LANCET_TRY(agree(world_, arena.ok() ? Status() : Status(arena.error())));
+    arena_ = std::move(*arena);
+    return {};
+  }
+  runtime::Memory arena() const { return arena_window_.start ? arena_window_ : arena_.memory(); }
 
   Status bind() {
     LANCET_ASSIGN(update_, bind(plans_.update));
@@ -279,7 +296,7 @@ class TrainerImpl final : public Trainer {
 
   Result<BoundPlan> bind(const ir::Plan& plan) {
     BoundPlan bound;
-    LANCET_ASSIGN(bound.executor, runtime::Executor::create(plan, store_, executor_options(arena_.memory())));
+    LANCET_ASSIGN(bound.executor, runtime::Executor::create(plan, store_, executor_options(arena())));
     runtime::Executor& executor = *bound.executor;
     auto ids = [&](const char* name) {
       const ops::TensorView view = executor.input(name);
@@ -412,6 +429,7 @@ class TrainerImpl final : public Trainer {
   std::optional<Evaluation> evaluation_;
   runtime::TensorStore store_;
   runtime::Block arena_;
+  runtime::Memory arena_window_;  // in its place, the expert lane's
   StepPlans plans_;
   std::optional<double> predicted_ms_;  // of a whole step
   BoundPlan update_, micro_, evaluate_;

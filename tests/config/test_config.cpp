@@ -104,13 +104,14 @@ TEST_CASE("printed and parsed back is the same config") {
       "router_aux_loss_scope": "global", "vocab_pad_multiple": 1},
     "data": {"train": "t\"\\\u00e9", "eval": "e", "tokenizer": "k", "eval_sequences": 3, "synthetic": true},
     "train": {"steps": 7, "seq_len": 11, "micro_batch_size": 2, "gradient_accumulation_steps": 4, "dtype": "bf16",
-      "optimizer": "sgd", "lr": 0.05, "min_lr": 0.001, "lr_schedule": "linear", "lr_warmup_steps": 1, "lr_decay_steps": 2,
+      "tf32": true, "fuse_gelu": false, "optimizer": "sgd", "lr": 0.05, "min_lr": 0.001, "lr_schedule": "linear", "lr_warmup_steps": 1, "lr_decay_steps": 2,
       "weight_decay": 0.1, "adam_beta1": 0.8, "adam_beta2": 0.95, "adam_eps": 1e-6, "sgd_momentum": 0.5, "clip_grad": 1,
       "seed": 9223372036854775807, "eval_interval": 5, "on_non_finite": "skip", "max_skips": 3, "save_interval": 7, "save_minutes": 2.5, "keep_last": 2,
       "keep_every": 14, "save_buffer_mb": 64, "stop_after": 21, "max_minutes": 1.5, "sample_prompt": "a\nb", "sample_tokens": 9},
     "overlap": {"policy": "expert_pipeline", "bucket_bytes": 1, "profile": "p", "split_backward": false, "reach": 3, "max_parts": 2,
       "parts": 2, "groups_per_moe": 3, "max_range": 4},
-    "comm": {"timeout_s": 2.5, "transport": "mpi", "network": "n", "emulated_ranks": 4, "max_ctas": 2},
+    "comm": {"timeout_s": 2.5, "transport": "mpi", "network": "n", "emulated_ranks": 4, "device_exchange": "counted",
+      "max_ctas": 2},
     "log": {"interval": 2, "run_dir": "r", "peak_tflops": 312.5, "trace": 6, "tensorboard": true},
     "device": "cuda", "threads": 8})";
   const Config d = good(other);
@@ -259,6 +260,9 @@ TEST_CASE("fields must fit each other and the number of ranks") {
   CHECK(told({"train.min_lr=1"}, 1).find("train.min_lr") != std::string::npos);
   CHECK(check(good("{}", {"train.lr_warmup_steps=101"}), 1).ok());  // a run may be cut shorter than its warm-up
   CHECK(told({"comm.transport=self"}, 2).find("comm.transport") != std::string::npos);
+  CHECK(told({"comm.device_exchange=windows"}, 2) ==
+        "config: comm.device_exchange: expected \"auto\" or \"counted\" for device \"cpu\", found \"windows\"");
+  CHECK(check(good("{}", {"comm.device_exchange=windows", "device=cuda"}), 2).ok());
   CHECK(told({}, 0).find("at least one rank") != std::string::npos);
   CHECK(check(good("{}", {"model.num_local_experts=8"}), 4).ok());
   CHECK(check(good("{}", {"comm.transport=self"}), 1).ok());

@@ -16,6 +16,7 @@ Profile sample() {
   Profile profile(here);
   profile.ops["linear(f32[2,4,8], f32[12,8])"] = {0.125, 7, 0.01};
   profile.ops["attention(f32[2,4,24]) {heads=2}"] = {1.0 / 3, 5, 0};
+  profile.products["bf16[8,16] = bf16[8,4] bf16[4,16] on a \"GPU\", aligned to 256"] = "0000000000000001 ffff";
   profile.wire = {{{1024, 0.1}, {2048, 0.15}, {4096, 0.35}}, {{1024, 0.2}}, {0.1, 0.3}, {0.2, 0.4}, 0.004, {0.9, 0.45}};
   return profile;
 }
@@ -233,4 +234,20 @@ TEST_CASE("a profile's identity follows everything it says") {
   elsewhere.place.device.cpu = "B";
   wire.wire.launch_ms *= 2;
   for (const Profile& other : {slower, elsewhere, wire}) CHECK(other.identity() != identity);
+}
+
+TEST_CASE("a file without the algorithms of products is as good as before; what is none is refused") {
+  const std::string text = file_of(sample()).print();
+  const auto begin = text.find(",\n      \"products\""), end = text.find('}', begin) + 1;
+  REQUIRE(begin != std::string::npos);
+  const auto older = ProfileFile::parse(std::string(text).erase(begin, end - begin), "p.json");
+  REQUIRE(older.ok());
+  CHECK(older->find(here).ops == sample().ops);
+  CHECK(older->find(here).products.empty());
+  const auto whole = ProfileFile::parse(text, "p.json");
+  REQUIRE(whole.ok());
+  CHECK(whole->find(here).products == sample().products);
+  CHECK(has(fault(replaced(text, "\"0000000000000001 ffff\"", "7")), "expected a text, found 7"));
+  CHECK(has(fault(std::string(text).replace(begin, end - begin, ",\n\"products\": []")),
+            "expected an object, found array"));
 }

@@ -1,8 +1,12 @@
 // Whole training runs on the device kernels, emulated on the host: streams, flags, kernels, counts on the host, staged
 // exchanges. Against the CPU's runs, since the arithmetic is another.
+#include <spdlog/sinks/ostream_sink.h>
+#include <spdlog/spdlog.h>
+
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <mutex>
+#include <sstream>
 #include <thread>
 
 #include "declared_costs.h"
@@ -50,24 +54,84 @@ class LaneDevice final : public test::HostDevice {
   std::mutex mutex_;
 };
 
+// Ranks that are threads and reach each other's memory.
+class InWindow final : public comm::DeviceCommunicator {
+ public:
+  explicit InWindow(const comm::DeviceLane& lane)
+      : host_(*lane.host), staged_(std::move(comm::make_staged(lane)).value()) {}
+  int rank() const override { return host_.rank(); }
+  int size() const override { return host_.size(); }
+  std::string transport() const override { return "windows"; }
+  Status exchange(backend::Stream& stream, std::span<const comm::Segment> sends,
+                  std::span<const comm::Segment> receives) override {
+    return staged_->exchange(stream, sends, receives);
+  }
+  Status all_reduce_sum(backend::Stream& stream, std::span<float> values) override {
+    return staged_->all_reduce_sum(stream, values);
+  }
+  Status check() override { return {}; }
+  void abort(const std::string& why) override { host_.abort(why); }
+
+  Result<std::span<std::byte>> make_window(std::size_t bytes) override {
+    memory_.resize(bytes / 64 + 1);
+    window_ = {reinterpret_cast<std::byte*>(memory_.data()), bytes};
+    peers_.rank = rank();
+    peers_.starts.resize(std::size_t(size()));
+    for (int peer = 0; peer < size(); ++peer) {
+      std::byte* start = window_.data();
+      LANCET_TRY(host_.broadcast(std::as_writable_bytes(std::span(&start, 1)), peer));
+      peers_.starts[std::size_t(peer)] = start;
+    }
+    return window_;
+  }
+  Status exchange_rows(backend::Stream&, const comm::RowExchange& exchange) override {
+    ++pushed;
+    LANCET_TRY(host_.barrier());
+    for (int worker = 0; worker < 5; ++worker) comm::PushRows<Peers>{exchange, peers_, rank()}(worker, 5);
+    return host_.barrier();
+  }
+  static inline std::atomic<int> pushed = 0;
+
+ private:
+  struct Peers {
+    std::vector<std::byte*> starts;
+    int rank = 0;
+    void* at(const void* here, int peer) const {
+      return starts[std::size_t(peer)] + (static_cast<const std::byte*>(here) - starts[std::size_t(rank)]);
+    }
+  };
+  struct alignas(64) Line {
+    std::byte bytes[64];
+  };
+  comm::Communicator& host_;
+  std::unique_ptr<comm::DeviceCommunicator> staged_;
+  std::vector<Line> memory_;
+  Peers peers_;
+};
+
 class EmulatedAccelerator final : public runtime::Accelerator {
  public:
   backend::Device& device() override { return device_; }
   const ops::DeviceKernel* find_kernel(std::string_view op) const override { return test::find_emulated_kernel(op); }
   Result<std::unique_ptr<comm::DeviceCommunicator>> make_communicator(const comm::DeviceLane& lane) override {
+    if (windows) return std::unique_ptr<comm::DeviceCommunicator>(std::make_unique<InWindow>(lane));
     return comm::make_staged(lane);
   }
   std::string build() const override { return "emulated"; }
+  bool windows = false;
 
  private:
   LaneDevice device_;
 };
 
-std::vector<train::StepRecord> train_on(const config::Config& config, bool device, int ranks, int steps) {
+std::vector<train::StepRecord> train_on(config::Config config, bool device, int ranks, int steps,
+                                        bool windows = false) {
+  if (!device) config.device = config::Device::cpu;
   std::vector<train::StepRecord> records;
   const test::DeclaredCosts costs;
   const Status status = comm::run_inproc(ranks, [&](comm::Communicator& world) -> Status {
     EmulatedAccelerator accelerator;
+    accelerator.windows = windows;
     train::TrainerOptions options{.local_ranks = ranks, .costs = &costs};
     if (device) options.accelerator = &accelerator;
     LANCET_ASSIGN(const auto trainer, train::Trainer::create(config, world, options));
@@ -98,6 +162,7 @@ TEST_CASE("training on emulated device kernels follows the CPU's, whatever the p
   config.model.n_layer = 2;
   config.overlap.policy = GENERATE(config::Policy::sequential, config::Policy::lancet);
   const int ranks = GENERATE(1, 2);
+  config.device = ranks == 2 ? config::Device::cuda : config::Device::cpu;  // with GELU within the products, or beside
   const int steps = config.overlap.policy == config::Policy::lancet && ranks == 2 ? 20 : 5;
   INFO(config::name(config.overlap.policy) << " on " << ranks);
   check_close(train_on(config, true, ranks, steps), train_on(config, false, ranks, steps), 1e-4);
@@ -112,6 +177,7 @@ TEST_CASE("training on emulated device kernels: bf16, drops, batch-prioritized g
   config.train.optimizer = config::Optimizer::sgd;
   config.train.gradient_accumulation_steps = 2;
   config.overlap.policy = config::Policy::lancet;
+  config.device = config::Device::cuda;
   check_close(train_on(config, true, 2, 4), train_on(config, false, 2, 4), 1e-2);
 }
 
@@ -162,4 +228,55 @@ TEST_CASE("a model on emulated device kernels reads text as on the CPU, a prompt
       REQUIRE(logits[n + t][v] == Approx(logits[t][v]).margin(margin));
       if (t + 1 == n) REQUIRE(logits[2 * n][v] == Approx(logits[t][v]).margin(margin));
     }
+}
+
+TEST_CASE("tokens that go straight to the peers' memory change no bit of a step") {
+  auto config = test::small_config();
+  config.model.n_layer = 2;
+  config.model.capacity_factor = 1;
+  config.overlap.policy = GENERATE(config::Policy::sequential, config::Policy::lancet);
+  const int ranks = GENERATE(2, 4);
+  InWindow::pushed = 0;
+  const auto counted = train_on(config, true, ranks, 3), pushed = train_on(config, true, ranks, 3, true);
+  REQUIRE(pushed.size() == counted.size());
+  CHECK(InWindow::pushed >= ranks * 3 * 4);  // there and back, forward and backward
+  for (std::size_t i = 0; i < counted.size(); ++i) {
+    CHECK(pushed[i].loss == counted[i].loss);
+    CHECK(pushed[i].grad_norm == counted[i].grad_norm);
+  }
+  config.comm.device_exchange = config::DeviceExchange::counted;
+  InWindow::pushed = 0;
+  CHECK(train_on(config, true, ranks, 1, true)[0].loss == counted[0].loss);
+  CHECK(InWindow::pushed == 0);
+}
+
+TEST_CASE("a start says once that attention takes the slow way, and why") {
+  auto config = test::small_config();
+  config.train.seq_len = 13;  // a shape that no other test has
+  std::ostringstream text;
+  const auto before = spdlog::default_logger();
+  spdlog::set_default_logger(
+      std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::ostream_sink_mt>(text)));
+  for (int run = 0; run < 2; ++run) train_on(config, true, 1, 0);
+  spdlog::set_default_logger(before);
+  const std::string line = "attention over f32[8,13,3,";
+  const auto at = text.str().find(line);
+  REQUIRE(at != std::string::npos);
+  CHECK(text.str().find("by plain kernels, which are slow, since cuDNN's engines take bf16", at) != std::string::npos);
+  CHECK(text.str().find(line, at + 1) == std::string::npos);
+}
+
+TEST_CASE("windows that are asked for and not there are refused") {
+  auto config = test::small_config();
+  config.device = config::Device::cuda;
+  config.comm.device_exchange = config::DeviceExchange::windows;
+  const Status status = comm::run_inproc(2, [&](comm::Communicator& world) -> Status {
+    EmulatedAccelerator accelerator;
+    const auto trainer = train::Trainer::create(config, world, {.local_ranks = 2, .accelerator = &accelerator});
+    return trainer.ok() ? Status() : Status(trainer.error());
+  });
+  REQUIRE_FALSE(status.ok());
+  CHECK(status.error().code == ExitCode::config);
+  CHECK(status.error().message.find("comm.device_exchange: expected GPUs that reach each other's memory") !=
+        std::string::npos);
 }

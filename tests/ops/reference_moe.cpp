@@ -213,21 +213,76 @@ double gelu_slope(double x) {
 }
 
 template <class F>
+void for_elements_of(const DoubleTensor& tensor, const DoubleTensor& rows, F f) {
+  const Shape& shape = tensor.shape();
+  for_rows(rows, shape[1], [&](Index, Index r) {
+    for (Index i = r * shape[2]; i < (r + 1) * shape[2]; ++i) f(i);
+  });
+}
+
+template <class F>
 void for_elements(ReferenceCall& c, std::size_t rows, F f) {
   if (!c.has(rows)) {
     for (Index i = 0; i < Index(c.results[0].values.size()); ++i) c.results[0][i] = f(i);
     return;
   }
-  const Shape& shape = c.results[0].shape();
-  for_rows(c.operands[rows], shape[1], [&](Index, Index r) {
-    for (Index i = r * shape[2]; i < (r + 1) * shape[2]; ++i) c.results[0][i] = f(i);
-  });
+  for_elements_of(c.results[0], c.operands[rows], [&](Index i) { c.results[0][i] = f(i); });
 }
 void gelu(ReferenceCall& c) {
   for_elements(c, 1, [&](Index i) { return gelu_of(c.operands[0][i]); });
 }
 void gelu_dx(ReferenceCall& c) {
   for_elements(c, 2, [&](Index i) { return c.operands[0][i] * gelu_slope(c.operands[1][i]); });
+}
+
+// ---- GELU within a product
+
+// Where the product is rounded before GELU takes it, an element of the result is off by the rounding of `rounded`, too.
+std::vector<double> terms_with(const DoubleTensor& result, const DoubleTensor& rounded) {
+  double squares = 0, counted = 0;
+  for (double x : result.values)
+    if (!std::isnan(x)) squares += x * x, counted += 1;
+  std::vector<double> terms(result.values.size(), std::sqrt(squares / std::max(counted, 1.0)));
+  for (std::size_t i = 0; i < terms.size(); ++i)
+    if (!std::isnan(rounded[Index(i)])) terms[i] += std::abs(rounded[Index(i)]);
+  return terms;
+}
+
+double dense_sum(const DoubleTensor& x, Index row, const DoubleTensor& w, Index column, Index terms, bool transposed) {
+  const Index width = w.shape()[1];
+  double sum = 0;
+  for (Index t = 0; t < terms; ++t) sum += x[row * terms + t] * w[transposed ? t * width + column : column * width + t];
+  return sum;
+}
+void linear_gelu(ReferenceCall& c) {  // x [R,K], w [N,K], b [N] -> h, y
+  const Index N = c.operands[1].shape()[0], K = c.operands[1].shape()[1];
+  c.length = double(K);
+  for (Index i = 0; i < Index(c.results[0].values.size()); ++i) {
+    c.results[0][i] = dense_sum(c.operands[0], i / N, c.operands[1], i % N, K, false);
+    if (c.has(2)) c.results[0][i] += c.operands[2][i % N];
+    c.results[1][i] = gelu_of(c.results[0][i]);
+  }
+  c.terms = {{}, terms_with(c.results[1], c.results[0])};
+}
+void linear_dx_gelu(ReferenceCall& c) {  // dy [R,N], w [N,K], h [R,K]
+  const Index N = c.operands[1].shape()[0], K = c.operands[1].shape()[1];
+  c.length = double(N);
+  for (Index i = 0; i < Index(c.results[0].values.size()); ++i)
+    c.results[0][i] = dense_sum(c.operands[0], i / K, c.operands[1], i % K, N, true) * gelu_slope(c.operands[2][i]);
+  c.terms = {terms_with(c.results[0], c.results[0])};
+}
+void expert_linear_gelu(ReferenceCall& c) {
+  expert_linear(c);
+  for_elements_of(c.results[1], c.operands[3], [&](Index i) { c.results[1][i] = gelu_of(c.results[0][i]); });
+  c.terms = {{}, terms_with(c.results[1], c.results[0])};
+}
+void expert_linear_dx_gelu(ReferenceCall& c) {  // dy, w, h, rows
+  const DoubleTensor h = c.operands[2];
+  c.operands.erase(c.operands.begin() + 2);
+  expert_linear_dx(c);
+  c.operands.insert(c.operands.begin() + 2, h);
+  for_elements_of(c.results[0], c.operands[3], [&](Index i) { c.results[0][i] *= gelu_slope(h[i]); });
+  c.terms = {terms_with(c.results[0], c.results[0])};
 }
 
 // ---- exchanges of one rank: slot i of an expert is its row i (of this part and those before)
@@ -356,9 +411,13 @@ void add_moe_references(std::map<std::string_view, Reference>& table) {
                 {"expert_linear", expert_linear},
                 {"expert_linear_dw", expert_linear_dw},
                 {"expert_linear_dx", expert_linear_dx},
+                {"expert_linear_dx_gelu", expert_linear_dx_gelu},
+                {"expert_linear_gelu", expert_linear_gelu},
                 {"gate_dx", gate_dx},
                 {"gelu", gelu},
                 {"gelu_dx", gelu_dx},
+                {"linear_dx_gelu", linear_dx_gelu},
+                {"linear_gelu", linear_gelu},
                 {"join_route", join_route},
                 {"join_rows", join_rows},
                 {"split_capacity", split_capacity},

@@ -1,10 +1,15 @@
 // Whole training runs on streams: as on the CPU, to the bit, since the kernels are the CPU's.
+#include <algorithm>
+#include <array>
 #include <catch2/catch.hpp>
 
 #include "declared_costs.h"
 #include "host_accelerator.h"
+#include "lancet/base/atomic_file.h"
 #include "lancet/cost/hardware.h"
 #include "lancet/train/profile.h"
+#include "temporary_folder.h"
+#include "train/setup.h"
 #include "train/support.h"
 
 namespace lancet {
@@ -187,6 +192,97 @@ TEST_CASE("training on streams: an overflow is named as on the CPU") {
     CHECK(messages[streams].find("first not finite on rank 0") != std::string::npos);
   }
   CHECK(messages[0] == messages[1]);
+}
+
+TEST_CASE("GELU within the products changes no bit of a step, and the plan has it on a GPU alone") {
+  auto config = test::small_config();
+  config.overlap.policy = GENERATE(config::Policy::sequential, config::Policy::lancet);
+  const Trained expected = train_on(config, false, 3);
+  config.device = config::Device::cuda;
+  const Trained found = train_on(config, true, 3);
+  REQUIRE(found.records.size() == expected.records.size());
+  for (std::size_t i = 0; i < expected.records.size(); ++i)
+    CHECK(found.records[i].loss == Approx(expected.records[i].loss).epsilon(1e-5));
+  if (config.overlap.policy == config::Policy::sequential) {  // else the parts may be others
+    const bool same = found.tensors == expected.tensors;      // on its own: a fault would print them
+    CHECK(same);
+  }
+  const test::DeclaredCosts costs;
+  const auto fused = train::plan_step(config, 2, true, false, &costs);
+  config.train.fuse_gelu = false;
+  const auto apart = train::plan_step(config, 2, true, false, &costs);
+  REQUIRE((fused.ok() && apart.ok()));
+  const auto count = [](const ir::Plan& plan, std::string_view op) {
+    return std::ranges::count_if(plan.program.instructions, [&](const auto& at) { return at.op == op; });
+  };
+  for (const char* op : {"gelu", "gelu_dx"}) {
+    CHECK(count(*fused, op) == 0);
+    CHECK(count(*apart, op) > 0);
+  }
+  for (const char* op : {"linear_gelu", "linear_dx_gelu", "expert_linear_gelu", "expert_linear_dx_gelu"}) {
+    CHECK(count(*fused, op) > 0);
+    CHECK(count(*apart, op) == 0);
+  }
+}
+
+TEST_CASE("the algorithms of products are measured once, on rank 0, kept in the profile, and taken by every rank") {
+  auto config = test::small_config();
+  const test::TemporaryFolder folder;
+  config.overlap.profile = folder / "profile.json";
+  config.overlap.policy = config::Policy::sequential;
+  const auto programs = train::step_programs(config, 1);  // this accelerator's kernels take no made-up messages
+  struct Seen {
+    runtime::ProductChoices profile, device;
+    int measured = 0;
+  };
+  const auto run = [&](bool measures, std::array<Seen, 2>& seen) {
+    return comm::run_inproc(2, [&](comm::Communicator& world) -> Status {
+      test::HostAccelerator accelerator;
+      accelerator.choice = world.rank() == 0 ? "the first" : "the second";
+      Seen& mine = seen[std::size_t(world.rank())];
+      if (measures) {
+        if (world.rank() == 0) {  // communication between GPUs cannot be measured
+          cost::Profile profile(train::place_of(config, world, 2, &accelerator));
+          profile.wire.all_to_all = profile.wire.all_reduce = {{1, 1}, {1e12, 2}};
+          LANCET_TRY(cost::write_profile(config.overlap.profile, profile));
+        }
+        LANCET_TRY(world.barrier());
+        LANCET_ASSIGN(const auto profile,
+                      train::ensure_profile(config, world, programs,
+                                            {.local_ranks = 2, .seconds = 0, .accelerator = &accelerator}));
+        mine.profile = profile.products;
+      } else {
+        LANCET_ASSIGN(const auto trainer,
+                      train::Trainer::create(config, world, {.local_ranks = 2, .accelerator = &accelerator}));
+      }
+      mine.device = accelerator.choices;
+      mine.measured = accelerator.measured;
+      return {};
+    });
+  };
+  const runtime::ProductChoices expected{{"a product", "the first"}};
+  for (const bool measures : {true, false}) {
+    std::array<Seen, 2> seen;
+    const Status status = run(measures, seen);
+    if (!status.ok()) FAIL(status.error().message);
+    for (const Seen& mine : seen) {
+      CHECK(mine.device == expected);
+      CHECK(mine.profile == (measures ? expected : runtime::ProductChoices{}));
+    }
+    CHECK(seen[0].measured == measures);
+    CHECK(seen[1].measured == 0);
+  }
+  // Damage is named, with the file.
+  auto text = read_file(config.overlap.profile, "a profile");
+  REQUIRE(text.ok());
+  const auto at = text->find("the first");
+  REQUIRE(at != std::string::npos);
+  REQUIRE(write_file(config.overlap.profile, text->replace(at, 9, "none")).ok());
+  std::array<Seen, 2> seen;
+  const Status status = run(false, seen);
+  REQUIRE_FALSE(status.ok());
+  CHECK(status.error().code == ExitCode::config);
+  CHECK(status.error().message.find("profile.json: products: expected an algorithm") != std::string::npos);
 }
 
 }  // namespace lancet

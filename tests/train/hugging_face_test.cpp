@@ -464,7 +464,11 @@ TEST_CASE("a saved model is loaded at any number of ranks and evaluates to the s
   const std::string name = GENERATE("gpt2", "gpt2_moe");
   const test::TemporaryFolder folder;
   HuggingFaceModel model = import_ok(fixture(name));
-  REQUIRE(save_model(folder / "run", model.config, model.store, {}).ok());
+  config::Config trained = model.config;  // on GPUs, which need not be here
+  trained.device = config::Device::cuda;
+  trained.comm.transport = config::Transport::nccl;
+  trained.comm.device_exchange = config::DeviceExchange::windows;
+  REQUIRE(save_model(folder / "run", trained, model.store, {}).ok());
   CHECK_FALSE(save_model(folder / "run", model.config, model.store, {}).ok());
 
   // The tokens as a file, and the loss that the other implementation's logits give for its one window.
@@ -489,11 +493,12 @@ TEST_CASE("a saved model is loaded at any number of ranks and evaluates to the s
     std::int64_t sequences = 0;
     const Status status = comm::run_inproc(ranks, [&](comm::Communicator& world) -> Status {
       test::HostAccelerator accelerator;
-      LANCET_ASSIGN(
-          const auto loaded,
-          LoadedModel::load(
-              folder / "run", world,
-              {.local_ranks = ranks, .threads = 1, .dtype = {}, .accelerator = streams ? &accelerator : nullptr}));
+      LANCET_ASSIGN(const auto loaded, LoadedModel::load(folder / "run", world,
+                                                         {.local_ranks = ranks,
+                                                          .threads = 1,
+                                                          .dtype = {},
+                                                          .device = config::Device::cpu,
+                                                          .accelerator = streams ? &accelerator : nullptr}));
       LANCET_ASSIGN(const auto result, evaluate(*loaded, world, {.data = folder / "tokens.bin"}));
       if (world.rank() == 0) found = result.loss, sequences = result.sequences;
       return {};

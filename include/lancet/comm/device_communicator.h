@@ -8,6 +8,7 @@
 
 #include "lancet/backend/device.h"
 #include "lancet/comm/communicator.h"
+#include "lancet/comm/row_exchange.h"
 
 namespace lancet::comm {
 
@@ -23,12 +24,26 @@ class DeviceCommunicator {
                           std::span<const Segment> receives) = 0;
   // In place, over all ranks, on device memory. The order of the sum is the transport's, the same in every run.
   virtual Status all_reduce_sum(backend::Stream& stream, std::span<float> values) = 0;
+  // Memory on the device in which the kernels of all ranks reach each other's tensors, as long as those lie at the same
+  // place on all of them; empty where there is none. It lives as long as this does. Collective, all ask for the same.
+  virtual Result<std::span<std::byte>> make_window(std::size_t) { return std::span<std::byte>(); }
+  // Rows straight into the peers' memory; all tensors lie in the window. No host waits for their counts.
+  virtual Status exchange_rows(backend::Stream&, const RowExchange&) {
+    return internal_error("this transport has no window");
+  }
+  bool in_window(const void* start, std::size_t bytes) const {
+    const auto* at = static_cast<const std::byte*>(start);
+    return !window_.empty() && at >= window_.data() && at + bytes <= window_.data() + window_.size();
+  }
   // At any time: an error that came up while the queued calls ran (a peer gone).
   virtual Status check() = 0;
   // Asks the other ranks, once a queued call has taken too long, who is still there: "nothing came from rank 1". Empty
   // where that is not known. Takes some seconds; the communicator is of no use afterwards.
   virtual std::string who_is_missing() { return {}; }
   virtual void abort(const std::string& why) = 0;
+
+ protected:
+  std::span<std::byte> window_;
 };
 
 }  // namespace lancet::comm

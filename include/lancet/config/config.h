@@ -31,6 +31,8 @@ enum class Policy {
 // "auto": with several ranks nccl between GPUs, else mpi; self for one. mpi between GPUs goes through host memory.
 enum class Transport { automatic, mpi, self, nccl, emulated };
 enum class Device { cpu, cuda };
+// "auto": windows where all ranks reach each other's memory.
+enum class DeviceExchange { automatic, windows, counted };
 
 // The word of the value in the JSON file.
 std::string_view name(Router value);
@@ -41,6 +43,7 @@ std::string_view name(OnNonFinite value);
 std::string_view name(Policy value);
 std::string_view name(Transport value);
 std::string_view name(Device value);
+std::string_view name(DeviceExchange value);
 
 struct Model {
   std::int64_t n_layer = 12;
@@ -89,6 +92,8 @@ struct Train {
   std::int64_t micro_batch_size = 8;  // sequences a rank and micro step
   std::int64_t gradient_accumulation_steps = 1;
   DType dtype = DType::f32;  // "fp32" or "bf16": products and activations; parameters and optimizer stay fp32
+  bool tf32 = false;         // on a GPU
+  bool fuse_gelu = true;     // on a GPU
   Optimizer optimizer = Optimizer::adamw;
   double lr = 1e-3;
   double min_lr = 0;
@@ -137,6 +142,7 @@ struct Comm {
   Transport transport = Transport::automatic;
   std::string network;              // emulated: the declared hardware (cost/hardware.h) whose links are emulated
   std::int64_t emulated_ranks = 0;  // emulated: the ranks that there would be
+  DeviceExchange device_exchange = DeviceExchange::automatic;
   std::int64_t max_ctas = 0;        // thread blocks of a GPU that a collective may take; 0: as NCCL chooses
   friend bool operator==(const Comm&, const Comm&) = default;
 };

@@ -64,6 +64,8 @@ class Profile final : public Costs {
  public:
   Place place;
   std::map<std::string, OpTime, std::less<>> ops;  // by op_key
+  // Of a GPU: the algorithm that each product took when its times were measured, in the device's words.
+  std::map<std::string, std::string> products;
   WireTimes wire;
 
   Profile() = default;
@@ -100,6 +102,7 @@ class ProfileFile {
   struct DeviceRecord {
     Device device;
     std::map<std::string, OpTime, std::less<>> ops;
+    std::map<std::string, std::string> products;
   };
   struct ClusterRecord {
     Place place;

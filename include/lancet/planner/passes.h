@@ -19,6 +19,10 @@ namespace lancet::planner {
 // accumulate: gradients add up in states @p.grad, so that several micro batches make one step.
 ir::Program autodiff(const ir::Program& forward, bool accumulate = false);
 
+// A product and the GELU behind it, and a dX and the GELU gradient behind it, as one op each (src/ops/linear_gelu): for
+// devices whose products do that on the way out. After autodiff, so the backward pass is the same.
+ir::Program fuse(const ir::Program& program);
+
 // All-reduces of the gradients that all ranks share, in buckets of bucket_bytes (or an eighth of all, where that is
 // less), each right behind the instruction that completes it (not with gradients false: a micro batch that only adds
 // its own up); then of the loss, aux and load outputs, as one. One rank: unchanged.

@@ -30,6 +30,7 @@ struct PlanRequest {
   OptimizeOptions optimizer = {};
   bool accumulate = false;  // gradients add up over several plans' runs
   bool update = true;       // false: a micro batch that only adds its gradients up
+  bool fuse = false;        // GELU within the products beside it
   bool compare = false;     // the report shall hold all policies, not only sequential and the one asked for
   // Writes NN_name.ir after each pass into this folder; empty: nowhere.
   std::string dump_directory = {};

@@ -59,6 +59,9 @@ struct ProfilerReport {
 // The op keys of the plans that the profile lacks, sorted.
 std::vector<std::string> missing_ops(std::span<const ir::Plan> plans, const cost::Profile& profile);
 
+// On an accelerator whose products have a choice of algorithms, rank 0 measures first which of them the missing ops'
+// products take; all ranks take these, and the profile keeps them.
+//
 // Times what is missing and adds it to the profile; what is there is left as it is. Communication is measured if there
 // are several ranks and the profile has none, or none up to the plans' largest messages. Collective: all ranks bring
 // the same plans and profile, and leave with the same.

@@ -33,6 +33,10 @@ struct ProfileRequest {
   runtime::Accelerator* accelerator = nullptr;  // that the rank trains on; null: the CPU
 };
 
+// What the profile file says of the algorithms of the accelerator's products, rank 0's on all ranks: so that they take
+// the same, and the measured ones. Collective. Config errors: a file that is damaged.
+Status take_product_choices(const config::Config& config, comm::Communicator& world, const ProfileRequest& request);
+
 // Collective; the same profile on all ranks. Rank 0 reads the file, all measure what the
 // programs need and it does not hold, rank 0 writes it back and says so in one line. Config errors: a file that is
 // damaged or cannot be written.

@@ -73,6 +73,13 @@ Result<Library> library() {
   return it;
 }
 
+cublasLtEpilogue_t epilogue_of(const MatmulDesc& desc) {
+  if (desc.activation == Activation::gelu)
+    return desc.bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
+  if (desc.activation == Activation::gelu_gradient) return CUBLASLT_EPILOGUE_DGELU;
+  return desc.bias ? CUBLASLT_EPILOGUE_BIAS : desc.row_sums ? CUBLASLT_EPILOGUE_BGRADB : CUBLASLT_EPILOGUE_DEFAULT;
+}
+
 cudaDataType_t type_of(DType dtype) { return dtype == DType::bf16 ? CUDA_R_16BF : CUDA_R_32F; }
 
 Result<Layout> make_layout(DType dtype, std::int64_t rows, std::int64_t columns) {
@@ -115,10 +122,11 @@ class LtMatmul : public Matmul {
     p->operation_.reset(operation);
     LANCET_TRY(set(p->operation_, CUBLASLT_MATMUL_DESC_TRANSA, desc.trans_b ? CUBLAS_OP_T : CUBLAS_OP_N));
     LANCET_TRY(set(p->operation_, CUBLASLT_MATMUL_DESC_TRANSB, desc.trans_a ? CUBLAS_OP_T : CUBLAS_OP_N));
-    const cublasLtEpilogue_t epilogue = desc.bias       ? CUBLASLT_EPILOGUE_BIAS
-                                        : desc.row_sums ? CUBLASLT_EPILOGUE_BGRADB
-                                                        : CUBLASLT_EPILOGUE_DEFAULT;
-    LANCET_TRY(set(p->operation_, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue));
+    LANCET_TRY(set(p->operation_, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue_of(desc)));
+    if (desc.activation != Activation::none) {
+      LANCET_TRY(set(p->operation_, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, std::int32_t(type_of(desc.result))));
+      LANCET_TRY(set(p->operation_, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, desc.n));
+    }
     if (desc.bias || desc.row_sums)
       LANCET_TRY(set(p->operation_, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, std::int32_t(type_of(desc.result))));
     LANCET_ASSIGN(p->b_, make_layout(desc.operands, desc.trans_b ? desc.k : desc.n, desc.trans_b ? desc.n : desc.k));
@@ -165,8 +173,10 @@ class LtMatmul : public Matmul {
  private:
   explicit LtMatmul(const MatmulDesc& desc) : desc_(desc) {}
 
-  // Bias, or where the row sums go.
+  // Bias, or where the row sums go; GELU's argument.
   Status set_vector(const MatmulOperands& operands) const {
+    if (desc_.activation != Activation::none)
+      LANCET_TRY(set(operation_, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, operands.argument));
     const void* vector = desc_.bias ? operands.bias : operands.row_sums;
     if (!desc_.bias && !desc_.row_sums) return {};
     return set(operation_, CUBLASLT_MATMUL_DESC_BIAS_POINTER, vector);
@@ -208,16 +218,21 @@ class LtMatmul : public Matmul {
     const std::size_t b = padded(bytes_of(desc_.operands, desc_.n, desc_.k));
     const std::size_t c = padded(bytes_of(desc_.result, desc_.m, desc_.n));
     const std::size_t vector = padded(std::size_t(std::max(desc_.m, desc_.n)) * 4);
+    const std::size_t argument = desc_.activation == Activation::none ? 0 : c;
     void* raw = nullptr;
-    const std::size_t total = a + b + c + vector + matmul_workspace_bytes;
+    const std::size_t total = a + b + c + vector + argument + matmul_workspace_bytes;
     if (cudaMalloc(&raw, total) != cudaSuccess) {
       cudaGetLastError();  // it is no error of what comes next
       return std::size_t(0);
     }
     const DeviceMemory memory(raw);
     std::byte* at = static_cast<std::byte*>(raw);
-    const MatmulOperands operands{
-        .a = at, .b = at + a, .bias = at + a + b + c, .c = at + a + b, .row_sums = at + a + b + c};
+    const MatmulOperands operands{.a = at,
+                                  .b = at + a,
+                                  .bias = at + a + b + c,
+                                  .c = at + a + b,
+                                  .row_sums = at + a + b + c,
+                                  .argument = at + a + b + c + vector};
     LANCET_TRY(set_vector(operands));
     cudaStream_t raw_stream = nullptr;
     LANCET_TRY(check(cudaStreamCreateWithFlags(&raw_stream, cudaStreamNonBlocking), "a stream for timing"));
@@ -226,7 +241,8 @@ class LtMatmul : public Matmul {
     float best = std::numeric_limits<float>::infinity();
     std::size_t index = 0;
     for (std::size_t i = 0; i < proposed.size(); ++i) {
-      LANCET_ASSIGN(const float time, milliseconds(proposed[i].algo, raw_stream, operands, at + a + b + c + vector));
+      LANCET_ASSIGN(const float time,
+                    milliseconds(proposed[i].algo, raw_stream, operands, at + a + b + c + vector + argument));
       if (time < best * clear_gain) best = time, index = i;
     }
     return index;
@@ -264,14 +280,24 @@ class LtMatmul : public Matmul {
 }  // namespace
 
 std::string to_string(const MatmulDesc& desc) {
-  return fmt::format("{}[{},{}] = {}{} {}{}{}{}", name(desc.result), desc.m, desc.n, name(desc.operands),
+  constexpr const char* activations[] = {"", ", gelu", ", gelu gradient"};
+  return fmt::format("{}[{},{}] = {}{} {}{}{}{}{}", name(desc.result), desc.m, desc.n, name(desc.operands),
                      fmt::format("[{},{}]{}", desc.m, desc.k, desc.trans_a ? "t" : ""),
                      fmt::format("[{},{}]{}", desc.k, desc.n, desc.trans_b ? "t" : ""), desc.bias ? " + bias" : "",
-                     desc.accumulate ? " + c" : "", desc.row_sums ? " and row sums" : "");
+                     desc.accumulate ? " + c" : "", desc.row_sums ? " and row sums" : "",
+                     activations[std::size_t(desc.activation)]);
 }
 
 Result<std::unique_ptr<Matmul>> make_matmul(const MatmulDesc& desc, const MatmulOperands& operands) {
   if (desc.row_sums && desc.bias) return internal_error("a product has a bias or row sums, not both");
+  if (desc.activation != Activation::none) {
+    if (desc.row_sums || desc.accumulate || (desc.activation == Activation::gelu_gradient && desc.bias))
+      return internal_error("a product with GELU has a bias at most");
+    // What cuBLASLt asks of the matrix of arguments.
+    if (desc.n % 8 || alignment_of(operands.argument) < 16)
+      return internal_error(
+          fmt::format("expected rows of a multiple of 8 elements, aligned to 16 bytes, for {}", to_string(desc)));
+  }
   LANCET_ASSIGN(std::unique_ptr<LtMatmul> matmul, LtMatmul::make(desc));
   LANCET_TRY(matmul->choose(operands));
   return std::unique_ptr<Matmul>(std::move(matmul));

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "lancet/comm/device_transports.h"
+#include "window.h"
 
 static_assert(NCCL_VERSION_CODE >= NCCL_VERSION(2, 20, 0));
 
@@ -66,6 +67,24 @@ class Nccl final : public DeviceCommunicator {
     return queued("an all-reduce");
   }
 
+  Result<std::span<std::byte>> make_window(std::size_t bytes) override {
+    constexpr int blocks = 16;  // enough for the links between GPUs
+    LANCET_ASSIGN(lsa_, NcclWindow::make(comm_, rank(), size(), bytes, lane_.max_ctas > 0 ? lane_.max_ctas : blocks,
+                                         [this](ncclResult_t result, const char* what) -> Status {
+                                           LANCET_TRY(check(result, what));
+                                           return queued(what);
+                                         }));
+    if (lsa_) window_ = lsa_->memory();
+    LANCET_TRY(lane_.host->barrier());  // nobody writes to a window that is not yet there
+    return window_;
+  }
+  Status exchange_rows(backend::Stream& stream, const RowExchange& rows) override {
+    return with_comm([&]() -> Status {
+      if (!lsa_) return internal_error("NCCL: rows are exchanged in a window, and there is none");
+      return lsa_->push(static_cast<cudaStream_t>(stream.native()), rows);
+    });
+  }
+
   Status check() override {
     LANCET_ASSIGN(const ncclResult_t found, state());
     return check(found, "a queued call");
@@ -86,6 +105,7 @@ class Nccl final : public DeviceCommunicator {
     const std::lock_guard lock(mutex_);
     if (!comm_) return;
     why_ = why;
+    if (lsa_) lsa_->stop();
     ncclCommAbort(comm_);
     comm_ = nullptr;
   }
@@ -187,6 +207,7 @@ class Nccl final : public DeviceCommunicator {
   ncclComm_t comm_ = nullptr;
   std::mutex mutex_;
   std::string why_;
+  std::unique_ptr<NcclWindow> lsa_;
 };
 
 }  // namespace

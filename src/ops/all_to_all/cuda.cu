@@ -2,6 +2,10 @@
 // all-to-all. It learns them once a layer and part: exchange_counts has them copied down as soon as they are there, and
 // the all-to-alls, forward and backward, read that copy. A lane's host thread may have to wait for it, the work that is
 // queued does not.
+//
+// Among GPUs that reach each other's memory, and tensors that lie in the lane's window, nobody needs the counts on the
+// host: a kernel reads them and copies the rows straight into the peers' memory (comm/row_exchange.h).
+#include <algorithm>
 #include <chrono>
 #include <memory>
 #include <thread>
@@ -77,7 +81,8 @@ struct CountSlots {
   }
 };
 
-// rows[e, s+1] = rows[e, s] + what source s sends to the local expert e; rows[e, 0] goes on where the part before ended.
+// rows[e, s+1] = rows[e, s] + what source s sends to the local expert e; rows[e, 0] goes on where the part before
+// ended.
 struct LayRows {
   static constexpr int lanes = 64;
   const std::int32_t *counts, *before;  // [W, E/W]; rows of the part before, or null
@@ -140,9 +145,41 @@ struct PartCounts {
   bool made_here;
 };
 
+// Whether everything that an exchange touches lies in the lane's window, so that a kernel can do it alone.
+bool in_window(const KernelArgs& args) {
+  const auto lies_there = [&](const TensorView& view) {
+    return args.device_comm->in_window(view.data, std::size_t(ir::bytes(view.type)));
+  };
+  return args.device_comm && std::ranges::all_of(args.operands, lies_there) &&
+         std::ranges::all_of(args.results, lies_there) && args.operands.size() / 2 <= comm::RowExchange::most_parts;
+}
+
+// The host waits for nothing: the kernel reads the counts.
+Kernel bind_in_window(const KernelArgs& args, bool there, std::int64_t ranks) {
+  const TensorView &slots = there ? args.operands[0] : args.results[0],
+                   &buffer = there ? args.results[0] : args.operands[0];
+  comm::RowExchange exchange{.there = there,
+                             .slots = slots.as<std::byte>(),
+                             .buffer = buffer.as<std::byte>(),
+                             .experts = slots.shape()[0],
+                             .ranks = ranks,
+                             .capacity = slots.shape()[1],
+                             .buffer_rows = buffer.shape()[1],
+                             .row_bytes = slots.shape()[2] * size_of(slots.dtype()),
+                             .parts = int(args.operands.size() / 2),
+                             .part = {}};
+  for (int p = 0; p < exchange.parts; ++p) {
+    const TensorView &route = args.operands[std::size_t(2 * p + 1)], &rows = args.operands[std::size_t(2 * p + 2)];
+    const ir::RouteLayout layout{route.shape()[0], exchange.experts};
+    exchange.part[p] = {layout.begin(route.data), layout.end(route.data), rows.as<std::int32_t>()};
+  }
+  return [comm = args.device_comm, stream = args.stream, exchange] { return comm->exchange_rows(*stream, exchange); };
+}
+
 // all_to_all(slots, route, rows [, route, rows ...]) -> buffer; all_to_all_back the other way
 template <bool there>
 Kernel bind_rows(const KernelArgs& args) {
+  if (in_window(args)) return bind_in_window(args, there, ranks_of(args, args.operands[2].shape()[1] - 1));
   const std::int64_t experts = args.operands[1].shape()[1];
   const std::int64_t ranks = ranks_of(args, args.operands[2].shape()[1] - 1);
   std::vector<PartCounts> parts;

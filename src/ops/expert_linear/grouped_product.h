@@ -6,9 +6,11 @@
 #pragma once
 #include "ops/expert_linear/plain_product.h"
 #include "ops/expert_linear/tile_product.h"
+#include "ops/gelu/math.h"
 
 namespace lancet::ops::device {
 
+// With GELU, forward gives y = gelu(x w^T + b) and keeps the argument, and dx gives (dy w) * gelu'(argument).
 enum class ExpertProduct {
   forward,  // c[r, width] = a[r, depth] b[width, depth]^T + bias      y = x w^T + b
   dx,       // c[r, width] = a[r, depth] b[depth, width]               dx = dy w
@@ -27,6 +29,7 @@ struct GroupedOperands {
   std::int64_t buffer_rows;
   int height, width, depth;  // height: of dw; depth: of the others
   bool accumulate;           // dw and db are added to
+  T* argument;               // GELU's, like c: of a forward product with GELU written, of dx read
 };
 
 // Where a tile lies: of which expert, at which row and column of its result, and the expert's filled rows.
@@ -77,22 +80,69 @@ class GroupedTiles {
 
 namespace detail {
 
-// A warp's 64x64 of a tile, rounded to bf16, through shared memory, so that it is written in pieces of 16 bytes.
-template <class Block>
+struct alignas(16) Piece {
+  bf16 values[8];
+};
+
+// A warp's 64x64 of a bf16 matrix: sixteen rows at a time go through shared memory, so that memory sees pieces of 16
+// bytes. (All at once would take registers from the sums.)
+struct WarpWindow {
+  bf16* shared;   // of the warp
+  bf16* outside;  // the lane's piece of row 0
+  int width;      // of the matrix
+  int rows;       // that count, from the first on
+  bool there;     // the lane's columns
+
+  LANCET_DEVICE WarpWindow(bf16* shared, bf16* matrix, const GroupedTile& tile, int width, int first_row,
+                           int first_column, int warp_lane)
+      : shared(shared),
+        outside(matrix + (tile.first_row + first_row) * width + first_column + warp_lane % 8 * 8),
+        width(width),
+        rows(tile.rows - first_row),
+        there(first_column + warp_lane % 8 * 8 < width) {}
+
+  // Where the lane's pair of fragment (i, j) lies, in row 16 * i + 8 * half + g.
+  LANCET_DEVICE bf16* pair(int i, int j, int half, int g, int t) const {
+    return shared + (16 * i + 8 * half + g) * TileShape::warp_columns + (j ^ g) * 8 + 2 * t;
+  }
+  LANCET_DEVICE Piece* piece(int row, int warp_lane) const {
+    return reinterpret_cast<Piece*>(shared + row * TileShape::warp_columns + (warp_lane % 8 ^ row % 8) * 8);
+  }
+  LANCET_DEVICE void write(int i, int warp_lane) const {
+#pragma unroll 4
+    for (int row = 16 * i + warp_lane / 8; row < 16 * (i + 1); row += 4)
+      if (row < rows && there) *reinterpret_cast<Piece*>(outside + std::int64_t(row) * width) = *piece(row, warp_lane);
+  }
+  LANCET_DEVICE void read(int i, int warp_lane) const {
+#pragma unroll 2  // more take registers from the sums
+    for (int row = 16 * i + warp_lane / 8; row < 16 * (i + 1); row += 4)
+      if (row < rows && there)
+        *piece(row, warp_lane) = *reinterpret_cast<const Piece*>(outside + std::int64_t(row) * width);
+  }
+};
+
+// A warp's 64x64 of a tile, rounded to bf16. With GELU, sums and bias are its argument, or, of dx, are multiplied by
+// its slope.
+template <ExpertProduct product, bool with_gelu, class Block>
 LANCET_DEVICE void store_rounded(Block& block, void* shared, const GroupedOperands<bf16>& p, GroupedTile tile,
                                  const TileSums& sums) {
   using S = TileShape;
+  constexpr bool forward = product == ExpertProduct::forward;
+  constexpr int window_size = S::warp_rows * S::warp_columns, warps = S::threads / warp_size;
+  static_assert(2 * warps * window_size * int(sizeof(bf16)) <= S::shared_bytes);
   const int lane = block.warp_lane(), g = lane / 4, t = lane % 4;
   const int first_row = tile.row + warp_row(block.lane()), first_column = tile.column + warp_column(block.lane());
-  bf16* stage = static_cast<bf16*>(shared) + block.warp() * (S::warp_rows * S::warp_columns);
-  const float* bias = p.bias ? p.bias + std::int64_t(tile.expert) * p.width : nullptr;
-  const int chunk = lane % 8;
-  bf16* c = static_cast<bf16*>(p.c) + (tile.first_row + first_row) * p.width + first_column + chunk * 8;
-  struct alignas(16) Piece {
-    bf16 values[8];
-  };
+  bf16* stage = static_cast<bf16*>(shared) + block.warp() * window_size;
+  const WarpWindow result(stage, static_cast<bf16*>(p.c), tile, p.width, first_row, first_column, lane);
+  const WarpWindow argument(stage + warps * window_size, with_gelu ? p.argument : result.outside, tile, p.width,
+                            first_row, first_column, lane);
+  const float* bias = forward && p.bias ? p.bias + std::int64_t(tile.expert) * p.width : nullptr;
 #pragma unroll
   for (int i = 0; i < S::fragments_down; ++i) {
+    if constexpr (with_gelu && !forward) {
+      argument.read(i, lane);
+      block.sync_warp();
+    }
 #pragma unroll
     for (int j = 0; j < S::fragments_across; ++j) {
       const int column = first_column + 8 * j + 2 * t;
@@ -100,17 +150,23 @@ LANCET_DEVICE void store_rounded(Block& block, void* shared, const GroupedOperan
       if (bias && column < p.width) b[0] = bias[column], b[1] = bias[column + 1];
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const bf16 pair[2] = {from_f32<bf16>(sums.c[i][j][2 * half] + b[0]),
-                              from_f32<bf16>(sums.c[i][j][2 * half + 1] + b[1])};
-        memcpy(stage + (16 * i + 8 * half + g) * S::warp_columns + (j ^ g) * 8 + 2 * t, pair, 4);
+        float x = sums.c[i][j][2 * half] + b[0], y = sums.c[i][j][2 * half + 1] + b[1];
+        if constexpr (with_gelu && forward) {
+          const bf16 pair[2] = {from_f32<bf16>(x), from_f32<bf16>(y)};
+          memcpy(argument.pair(i, j, half, g, t), pair, 4);
+          x = gelu(x), y = gelu(y);
+        } else if constexpr (with_gelu) {
+          bf16 pair[2];
+          memcpy(pair, argument.pair(i, j, half, g, t), 4);
+          x *= gelu_slope(to_f32(pair[0])), y *= gelu_slope(to_f32(pair[1]));
+        }
+        const bf16 pair[2] = {from_f32<bf16>(x), from_f32<bf16>(y)};
+        memcpy(result.pair(i, j, half, g, t), pair, 4);
       }
     }
-    block.sync_warp();  // sixteen rows at a time: all at once would take registers from the sums
-#pragma unroll 4
-    for (int row = 16 * i + lane / 8; row < 16 * (i + 1); row += 4)
-      if (first_row + row < tile.rows && first_column + chunk * 8 < p.width)
-        *reinterpret_cast<Piece*>(c + std::int64_t(row) * p.width) =
-            *reinterpret_cast<const Piece*>(stage + row * S::warp_columns + (chunk ^ row % 8) * 8);
+    block.sync_warp();
+    result.write(i, lane);
+    if constexpr (with_gelu && forward) argument.write(i, lane);
   }
   block.sync();  // the next tile's slices go there
 }
@@ -148,7 +204,7 @@ LANCET_DEVICE void store_gradient(Block& block, const GroupedOperands<bf16>& p, 
 }  // namespace detail
 
 // On tensor cores: width, height and depth are multiples of 8, all pointers aligned to 16 bytes.
-template <ExpertProduct product>
+template <ExpertProduct product, bool with_gelu = false>
 struct GroupedTensorProduct {
   static constexpr int lanes = TileShape::threads;
   struct Shared {
@@ -188,14 +244,14 @@ struct GroupedTensorProduct {
             block, shared, {p.a + (tile.first_row + tile.row) * p.depth, p.depth, tile.rows - tile.row},
             {b + (along_b == Along::k ? tile.column * stride_b : tile.column), stride_b, p.width - tile.column},
             p.depth, sums, false);
-        detail::store_rounded(block, shared, p, kept.tile, sums);
+        detail::store_rounded<product, with_gelu>(block, shared, p, kept.tile, sums);
       }
     }
   }
 };
 
 // On ordinary arithmetic, for any extents.
-template <class T, ExpertProduct product>
+template <class T, ExpertProduct product, bool with_gelu = false>
 struct GroupedPlainProduct {
   static constexpr int lanes = PlainShape::threads;
   struct alignas(16) Shared {
@@ -243,7 +299,14 @@ struct GroupedPlainProduct {
           *c = (p.accumulate ? *c : 0.f) + sums.c[i][j];
         } else {
           const float bias = p.bias ? p.bias[std::int64_t(tile.expert) * p.width + first_column + j] : 0.f;
-          static_cast<T*>(p.c)[at] = from_f32<T>(sums.c[i][j] + bias);
+          float value = sums.c[i][j] + bias;
+          if constexpr (with_gelu && product == ExpertProduct::forward) {
+            p.argument[at] = from_f32<T>(value);
+            value = gelu(value);
+          } else if constexpr (with_gelu) {
+            value *= gelu_slope(to_f32(p.argument[at]));
+          }
+          static_cast<T*>(p.c)[at] = from_f32<T>(value);
         }
       }
       if (product == ExpertProduct::dw && first_column == 0)

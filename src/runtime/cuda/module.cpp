@@ -1,5 +1,8 @@
 // The one door of the CUDA module.
+#include <sstream>
+
 #include "lancet/backend/cuda/device.h"
+#include "lancet/backend/cuda/matmul.h"
 #include "lancet/cost/costs.h"
 #include "lancet/runtime/accelerator.h"
 
@@ -25,8 +28,30 @@ class CudaAccelerator final : public Accelerator {
 #endif
   }
   std::string build() const override { return std::string(cuda_build()); }
+  void allow_tf32(bool allowed) override {
+    settings_.tf32 = allowed;
+    backend::cuda::set_matmul_settings(settings_);
+  }
+  void measure_products(bool measured) override {
+    settings_.measure = measured;
+    backend::cuda::set_matmul_settings(settings_);
+  }
+  Status add_product_choices(const ProductChoices& choices) override {
+    std::string lines;
+    for (const auto& [product, algorithm] : choices) lines += product + " = " + algorithm + "\n";
+    return backend::cuda::add_matmul_choices(lines);
+  }
+  ProductChoices product_choices() const override {
+    ProductChoices choices;
+    std::istringstream lines(backend::cuda::matmul_choices());
+    for (std::string line; std::getline(lines, line);)
+      if (const auto mark = line.rfind(" = "); mark != std::string::npos)
+        choices[line.substr(0, mark)] = line.substr(mark + 3);
+    return choices;
+  }
 
  private:
+  backend::cuda::MatmulSettings settings_;
   std::unique_ptr<backend::Device> device_;
 };
 

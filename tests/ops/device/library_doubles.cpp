@@ -4,6 +4,7 @@
 #include "lancet/backend/cpu/matmul.h"
 #include "lancet/backend/cuda/attention.h"
 #include "lancet/backend/cuda/matmul.h"
+#include "ops/gelu/math.h"
 
 namespace lancet::backend::cuda {
 namespace {
@@ -26,6 +27,8 @@ class Double : public Matmul {
   Status run(Stream&, const MatmulOperands& operands, std::byte* workspace) override {
     std::fill_n(workspace, matmul_workspace_bytes, std::byte{0x5a});  // it is cuBLASLt's
     matmul_->run(operands.a, operands.b, operands.bias, operands.c);
+    if (desc_.activation != Activation::none)
+      activate(static_cast<bf16*>(operands.c), static_cast<bf16*>(operands.argument));
     for (std::int64_t i = 0; desc_.row_sums && i < desc_.m; ++i) {
       float sum = 0;
       for (std::int64_t k = 0; k < desc_.k; ++k) sum += to_f32(static_cast<const bf16*>(operands.a)[k * desc_.m + i]);
@@ -35,15 +38,29 @@ class Double : public Matmul {
   }
 
  private:
+  void activate(bf16* c, bf16* argument) const {
+    for (std::int64_t i = 0; i < desc_.m * desc_.n; ++i) {
+      if (desc_.activation == Activation::gelu) {
+        argument[i] = c[i];
+        c[i] = from_f32<bf16>(ops::gelu(to_f32(c[i])));
+      } else {
+        c[i] = from_f32<bf16>(to_f32(c[i]) * ops::gelu_slope(to_f32(argument[i])));
+      }
+    }
+  }
+
   MatmulDesc desc_;
   std::unique_ptr<cpu::Matmul> matmul_;
 };
 
 }  // namespace
 
-// Row sums of f32 are refused, so that both ways to a bias gradient are walked.
+// Row sums and GELU of f32 are refused, so that both ways to a bias gradient and to GELU are walked; GELU over rows
+// that cuBLASLt does not take, too.
 Result<std::unique_ptr<Matmul>> make_matmul(const MatmulDesc& desc, const MatmulOperands&) {
-  if (desc.row_sums && desc.operands == DType::f32) return internal_error("no algorithm");
+  const bool activates = desc.activation != Activation::none;
+  if ((desc.row_sums || activates) && desc.operands == DType::f32) return internal_error("no algorithm");
+  if (activates && desc.n % 8) return internal_error("no algorithm");
   return std::unique_ptr<Matmul>(new Double(desc));
 }
 

@@ -20,14 +20,19 @@
 
 namespace lancet::backend::cuda {
 
+// What becomes of an element of C behind the bias: gelu(it), in the tanh form, where `argument` gets it as it was; or
+// it times GELU's slope at `argument`.
+enum class Activation { none, gelu, gelu_gradient };
+
 struct MatmulDesc {
-  std::int64_t m = 0, n = 0, k = 0;       // C is [m, n], the sum runs over k
-  bool trans_a = false, trans_b = false;  // A is stored [k, m], B is stored [n, k]
-  DType operands = DType::bf16;           // of A and B: f32 or bf16
-  DType result = DType::bf16;             // of C: f32, or bf16 where the operands are
-  bool bias = false;                      // [n] of C's type, added to every row
-  bool accumulate = false;                // add to what C holds
-  bool row_sums = false;                  // also [m] of C's type: the sums of op(A) over k, which are never added up
+  std::int64_t m = 0, n = 0, k = 0;          // C is [m, n], the sum runs over k
+  bool trans_a = false, trans_b = false;     // A is stored [k, m], B is stored [n, k]
+  DType operands = DType::bf16;              // of A and B: f32 or bf16
+  DType result = DType::bf16;                // of C: f32, or bf16 where the operands are
+  bool bias = false;                         // [n] of C's type, added to every row
+  bool accumulate = false;                   // add to what C holds
+  bool row_sums = false;                     // also [m] of C's type: the sums of op(A) over k, which are never added up
+  Activation activation = Activation::none;  // not with accumulate or row_sums; n is then a multiple of 8
 };
 
 std::string to_string(const MatmulDesc& desc);
@@ -35,6 +40,7 @@ std::string to_string(const MatmulDesc& desc);
 struct MatmulOperands {
   const void *a = nullptr, *b = nullptr, *bias = nullptr;
   void *c = nullptr, *row_sums = nullptr;
+  void* argument = nullptr;  // GELU's [m,n], of c's type: written by gelu, read by gelu_gradient
 };
 
 class Matmul {

@@ -1,0 +1,32 @@
+// A symmetric window of NCCL's device API over device memory: what lies at one place in it is reached by the kernels of
+// all ranks. From NCCL 2.28 on, among ranks that load and store each other's memory.
+#pragma once
+#include <cuda_runtime.h>
+#include <nccl.h>
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <span>
+
+#include "lancet/base/result.h"
+#include "lancet/comm/row_exchange.h"
+
+namespace lancet::comm {
+
+class NcclWindow {
+ public:
+  // Waits until NCCL has taken a call in, or says why not.
+  using Ready = std::function<Status(ncclResult_t, const char*)>;
+  // Collective, and no rank pushes before all have it. blocks: of the kernels. Null where not all ranks reach each
+  // other, or NCCL has no windows.
+  static Result<std::unique_ptr<NcclWindow>> make(ncclComm_t comm, int rank, int ranks, std::size_t bytes, int blocks,
+                                                  const Ready& ready);
+  virtual ~NcclWindow() = default;
+  virtual std::span<std::byte> memory() const = 0;
+  virtual Status push(cudaStream_t stream, const RowExchange& exchange) = 0;
+  // Kernels that wait for other ranks end. The window is of no use afterwards.
+  virtual void stop() = 0;
+};
+
+}  // namespace lancet::comm

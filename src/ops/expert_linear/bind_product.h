@@ -1,0 +1,43 @@
+// The products over experts' filled rows as kernels of a stream.
+#pragma once
+#include "ops/device/pack.h"
+#include "ops/expert_linear/grouped_product.h"
+
+namespace lancet::ops::device {
+
+// Enough blocks to fill any GPU so far (two of a tensor core product live on a multiprocessor); each takes tiles until
+// there are none.
+inline constexpr std::int64_t most_product_blocks = 2 * 160;
+
+template <class F>
+Kernel run_product(const KernelArgs& args, std::int64_t most_rows, std::int64_t tile_rows, std::int64_t tile_columns,
+                   const F& kernel) {
+  const std::int64_t tiles =
+      kernel.p.experts * divide_up(most_rows, tile_rows) * divide_up(kernel.p.width, tile_columns);
+  return run_steps(args.stream, Step{std::min(tiles, most_product_blocks), kernel});
+}
+
+template <ExpertProduct kind, bool with_gelu, class T>
+Kernel bind_product(const KernelArgs& args, const GroupedOperands<T>& p) {
+  const std::int64_t rows = kind == ExpertProduct::dw ? p.height : p.buffer_rows;
+  if constexpr (std::is_same_v<T, bf16>) {
+    const bool whole = p.width % 8 == 0 && (kind == ExpertProduct::dw ? p.height : p.depth) % 8 == 0;
+    if (whole && aligned(p.a, p.b, static_cast<const bf16*>(p.c), p.argument))
+      return run_product(args, rows, TileShape::rows, TileShape::columns, GroupedTensorProduct<kind, with_gelu>{p});
+  }
+  return run_product(args, rows, PlainShape::rows, PlainShape::columns, GroupedPlainProduct<T, kind, with_gelu>{p});
+}
+
+// a and b are the first two operands, c the first result; the experts and their filled rows.
+template <class T>
+GroupedOperands<T> grouped_operands(const KernelArgs& args, const TensorView& filled) {
+  const TensorView &a = args.operands[0], &b = args.operands[1];
+  GroupedOperands<T> p{};
+  p.a = a.as<T>(), p.b = b.as<T>(), p.c = args.results[0].data;
+  p.filled = filled.as<std::int32_t>();
+  p.experts = int(filled.shape()[0]), p.sources = int(filled.shape()[1] - 1);
+  p.buffer_rows = a.shape()[1];
+  return p;
+}
+
+}  // namespace lancet::ops::device

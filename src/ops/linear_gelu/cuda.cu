@@ -1,0 +1,138 @@
+// Dense layers by cuBLASLt with GELU in its epilogues, in its tanh form as ours is; where it has no algorithm for that,
+// a product and an element-wise kernel. Experts by their own kernels.
+#include <memory>
+
+#include "lancet/backend/cuda/matmul.h"
+#include "ops/device/map.h"
+#include "ops/expert_linear/bind_product.h"
+#include "ops/gelu/math.h"
+#include "ops/linear/column_sums.h"
+
+namespace lancet::ops {
+namespace {
+
+using backend::cuda::Activation;
+using backend::cuda::MatmulDesc;
+using backend::cuda::MatmulOperands;
+
+struct Gelu {
+  LANCET_DEVICE float operator()(float x) const { return gelu(x); }
+};
+struct GeluGradient {
+  LANCET_DEVICE float operator()(float dy, float x) const { return dy * gelu_slope(x); }
+};
+
+struct Product {
+  std::shared_ptr<backend::cuda::Matmul> product;  // shared: a Kernel is copyable
+  backend::Stream* stream;
+  MatmulOperands operands;
+  std::byte* workspace;
+  device::RoundVector round;  // the bias, if n is not 0
+  Kernel behind;              // null: the product does it all
+  Status operator()() const {
+    if (round.n) LANCET_TRY(device::launch(*stream, device::divide_up(round.n, round.lanes), round));
+    LANCET_TRY(product->run(*stream, operands, workspace));
+    return behind ? behind() : Status();
+  }
+};
+
+// behind(): the kernel that follows the product where the product alone is all there is; without_c: where the product's
+// result goes then.
+template <class Behind>
+Kernel with_activation(const KernelArgs& args, MatmulDesc desc, MatmulOperands operands, void* without_c,
+                       const device::RoundVector& round, const Behind& behind) {
+  auto fused = backend::cuda::make_matmul(desc, operands);
+  if (fused.ok()) return Product{std::move(*fused), args.stream, operands, args.workspace, round, nullptr};
+  desc.activation = Activation::none;
+  operands.c = without_c;
+  auto plain = backend::cuda::make_matmul(desc, operands);
+  if (!plain.ok()) return [error = plain.error()]() -> Status { return error; };
+  return Product{std::move(*plain), args.stream, operands, args.workspace, round, behind()};
+}
+
+// The arguments of an element-wise kernel over all of a tensor.
+KernelArgs element_wise(const KernelArgs& args, const TensorView& of) {
+  KernelArgs part = args;
+  part.operands = {of};
+  return part;
+}
+
+// linear_gelu(x [...,K], w [N,K] [, b f32[N]]) -> h, y [...,N]
+Kernel bind(const KernelArgs& args) {
+  const TensorView &x = args.operands[0], &w = args.operands[1], &h = args.results[0], &y = args.results[1];
+  MatmulDesc desc;
+  desc.m = x.shape().rows(), desc.n = w.shape()[0], desc.k = w.shape()[1];
+  desc.operands = desc.result = x.dtype();
+  desc.trans_b = true;
+  desc.bias = args.has(2);
+  desc.activation = Activation::gelu;
+  MatmulOperands operands;
+  operands.a = x.data, operands.b = w.data, operands.c = y.data, operands.argument = h.data;
+  device::RoundVector round{};
+  if (desc.bias) {
+    operands.bias = args.operands[2].data;
+    if (x.dtype() == DType::bf16) {  // as the epilogue wants it: of the result's type
+      auto* rounded = reinterpret_cast<bf16*>(args.workspace + backend::cuda::matmul_workspace_bytes);
+      round = {args.operands[2].as<float>(), rounded, desc.n};
+      operands.bias = rounded;
+    }
+  }
+  return device::by_dtype(x.dtype(), [&]<class T>(T) {
+    return with_activation(args, desc, operands, h.data, round, [&] {
+      return device::bind_map(element_wise(args, h), -1, Gelu{}, y.as<T>(), static_cast<const T*>(h.data));
+    });
+  });
+}
+std::size_t workspace(const KernelArgs& args) {
+  return backend::cuda::matmul_workspace_bytes + std::size_t(args.operands[1].shape()[0]) * sizeof(bf16);
+}
+
+// linear_dx_gelu(dy [...,N], w [N,K], h [...,K]) -> dh [...,K]
+Kernel bind_dx(const KernelArgs& args) {
+  const TensorView &dy = args.operands[0], &w = args.operands[1], &h = args.operands[2], &dh = args.results[0];
+  MatmulDesc desc;
+  desc.m = dy.shape().rows(), desc.n = w.shape()[1], desc.k = w.shape()[0];
+  desc.operands = desc.result = dy.dtype();
+  desc.activation = Activation::gelu_gradient;
+  MatmulOperands operands;
+  operands.a = dy.data, operands.b = w.data, operands.c = dh.data, operands.argument = h.data;
+  return device::by_dtype(dy.dtype(), [&]<class T>(T) {
+    return with_activation(args, desc, operands, dh.data, {}, [&] {
+      return device::bind_map(element_wise(args, dh), -1, GeluGradient{}, dh.as<T>(), static_cast<const T*>(dh.data),
+                              static_cast<const T*>(h.data));
+    });
+  });
+}
+std::size_t workspace_dx(const KernelArgs&) { return backend::cuda::matmul_workspace_bytes; }
+
+// expert_linear_gelu(x [E,R,K], w [E,N,K], b f32[E,N], rows) -> h, y [E,R,N]
+Kernel bind_experts(const KernelArgs& args) {
+  return device::by_dtype(args.operands[0].dtype(), [&]<class T>(T) {
+    auto p = device::grouped_operands<T>(args, args.operands[3]);
+    p.bias = args.operands[2].as<float>();
+    p.width = int(args.operands[1].shape()[1]), p.depth = int(args.operands[1].shape()[2]);
+    p.argument = args.results[0].as<T>(), p.c = args.results[1].data;
+    return device::bind_product<device::ExpertProduct::forward, true>(args, p);
+  });
+}
+
+// expert_linear_dx_gelu(dy [E,R,N], w [E,N,K], h [E,R,K], rows) -> dh [E,R,K]
+Kernel bind_experts_dx(const KernelArgs& args) {
+  return device::by_dtype(args.operands[0].dtype(), [&]<class T>(T) {
+    auto p = device::grouped_operands<T>(args, args.operands[3]);
+    p.width = int(args.operands[1].shape()[2]), p.depth = int(args.operands[1].shape()[1]);
+    p.argument = args.operands[2].as<T>();
+    return device::bind_product<device::ExpertProduct::dx, true>(args, p);
+  });
+}
+
+const DeviceKernel table[] = {{"linear_gelu", bind, workspace},
+                              {"linear_dx_gelu", bind_dx, workspace_dx},
+                              {"expert_linear_gelu", bind_experts},
+                              {"expert_linear_dx_gelu", bind_experts_dx}};
+
+}  // namespace
+
+std::span<const DeviceKernel> linear_gelu_cuda() { return table; }
+
+}  // namespace lancet::ops

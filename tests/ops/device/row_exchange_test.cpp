@@ -1,0 +1,167 @@
+// The exchange of rows straight into the peers' memory, with several ranks' memory side by side on the host, against
+// the CPU's all-to-alls between ranks that are threads: the same bytes, whatever the counts.
+#include "lancet/comm/row_exchange.h"
+
+#include <catch2/catch.hpp>
+#include <cstring>
+#include <numeric>
+#include <random>
+#include <vector>
+
+#include "lancet/comm/launch.h"
+#include "lancet/ir/route_layout.h"
+#include "lancet/ops/kernel.h"
+
+using namespace lancet;
+
+namespace {
+
+constexpr std::int64_t local = 2, capacity = 6, tokens = 12;
+
+// Every tensor at one place on all ranks: slots, buffer, and of each part a route and rows.
+struct Arena {
+  Arena(std::int64_t ranks, DType dtype, std::int64_t width, int parts) : ranks(ranks) {
+    types = {{dtype, {ranks * local, capacity, width}}, {dtype, {local, ranks * capacity, width}}};
+    for (int p = 0; p < parts; ++p) {
+      types.push_back({DType::route, {tokens, ranks * local}});
+      types.push_back({DType::i32, {local, ranks + 1}});
+    }
+    for (const ir::TensorType& type : types) {
+      offsets.push_back(bytes.size() * 16);
+      bytes.resize(bytes.size() + std::size_t(ir::bytes(type)) / 16 + 2, {0x5a5a5a5a5a5a5a5a, 0x5a5a5a5a5a5a5a5a});
+    }
+  }
+  std::byte* start() { return reinterpret_cast<std::byte*>(bytes.data()); }
+  ops::TensorView view(std::size_t i) { return {start() + offsets[i], types[i]}; }
+  ir::RouteLayout layout() const { return {tokens, ranks * local}; }
+  std::int32_t* begin(int part) { return layout().begin(view(std::size_t(2 + 2 * part)).data); }
+  std::int32_t* end(int part) { return layout().end(view(std::size_t(2 + 2 * part)).data); }
+  std::int32_t* rows(int part) { return view(std::size_t(3 + 2 * part)).as<std::int32_t>(); }
+
+  struct alignas(16) Unit {
+    std::uint64_t words[2];
+    bool operator==(const Unit&) const = default;
+  };
+  std::int64_t ranks;
+  std::vector<ir::TensorType> types;
+  std::vector<std::size_t> offsets;
+  std::vector<Unit> bytes;
+};
+
+// Slots that hold something, and counts that agree: parts own one run of each expert's slots after the other.
+std::vector<Arena> make_ranks(int ranks, DType dtype, std::int64_t width, int parts, unsigned seed) {
+  std::mt19937 random(seed);
+  std::vector<Arena> all;
+  for (int r = 0; r < ranks; ++r) {
+    Arena& arena = all.emplace_back(ranks, dtype, width, parts);
+    auto* slots = arena.view(0).as<std::uint8_t>();
+    for (std::int64_t i = 0; i < ir::bytes(arena.types[0]); ++i) slots[i] = std::uint8_t(random());
+    for (std::int64_t e = 0; e < ranks * local; ++e) {
+      std::int32_t at = 0;
+      for (int p = 0; p < parts; ++p) {
+        arena.begin(p)[e] = at;
+        if (r != 1 || e != 0) at += std::int32_t(random() % (std::uint64_t(capacity - at) + 1));  // rank 1 sends none
+        arena.end(p)[e] = at;
+      }
+    }
+  }
+  for (int owner = 0; owner < ranks; ++owner)
+    for (std::int64_t e = 0; e < local; ++e) {
+      std::int32_t at = 0;
+      for (int p = 0; p < parts; ++p) {
+        std::int32_t* row = all[std::size_t(owner)].rows(p) + e * (ranks + 1);
+        for (int s = 0; s < ranks; ++s) {
+          Arena& source = all[std::size_t(s)];
+          const std::int64_t global = owner * local + e;
+          row[s] = at;
+          at += source.end(p)[global] - source.begin(p)[global];
+        }
+        row[ranks] = at;
+      }
+    }
+  return all;
+}
+
+struct Peers {
+  std::vector<std::byte*> starts;
+  int rank;
+  void* at(const void* here, int peer) const {
+    return starts[std::size_t(peer)] + (static_cast<const std::byte*>(here) - starts[std::size_t(rank)]);
+  }
+};
+
+// All ranks, between two barriers: workers in an order that means nothing.
+void push(std::vector<Arena>& all, bool there, int parts) {
+  std::vector<std::byte*> starts;
+  for (Arena& arena : all) starts.push_back(arena.start());
+  std::mt19937 random(1);
+  for (int rank = 0; rank < int(all.size()); ++rank) {
+    Arena& arena = all[std::size_t(rank)];
+    const ops::TensorView slots = arena.view(0), buffer = arena.view(1);
+    comm::RowExchange exchange{.there = there,
+                               .slots = slots.as<std::byte>(),
+                               .buffer = buffer.as<std::byte>(),
+                               .experts = slots.shape()[0],
+                               .ranks = arena.ranks,
+                               .capacity = slots.shape()[1],
+                               .buffer_rows = buffer.shape()[1],
+                               .row_bytes = slots.shape()[2] * size_of(slots.dtype()),
+                               .parts = parts,
+                               .part = {}};
+    for (int p = 0; p < parts; ++p) exchange.part[p] = {arena.begin(p), arena.end(p), arena.rows(p)};
+    const comm::PushRows<Peers> kernel{exchange, {starts, rank}, rank};
+    std::vector<int> workers(37);
+    std::iota(workers.begin(), workers.end(), 0);
+    std::shuffle(workers.begin(), workers.end(), random);
+    for (int worker : workers) kernel(worker, std::int64_t(workers.size()));
+  }
+}
+
+// The same by the CPU's kernels.
+void exchange(std::vector<Arena>& all, bool there, int parts) {
+  const Status status = comm::run_inproc(int(all.size()), [&](comm::Communicator& world) -> Status {
+    Arena& arena = all[std::size_t(world.rank())];
+    const ir::Attributes attributes;
+    const std::string op = there ? "all_to_all" : "all_to_all_back";
+    ops::KernelArgs args{.op = op,
+                         .operands = {arena.view(there ? 0 : 1)},
+                         .results = {arena.view(there ? 1 : 0)},
+                         .attributes = attributes};
+    for (std::size_t i = 2; i < std::size_t(2 + 2 * parts); ++i) args.operands.push_back(arena.view(i));
+    args.comm = &world;
+    return ops::find_cpu_kernel(op)->bind(args)();
+  });
+  if (!status.ok()) FAIL(status.error().message);
+}
+
+void check(int ranks, DType dtype, std::int64_t width, int parts) {
+  INFO(ranks << " ranks, rows of " << width << " " << name(dtype) << ", " << parts << " parts");
+  for (unsigned seed : {1u, 2u, 3u}) {
+    const std::vector<Arena> start = make_ranks(ranks, dtype, width, parts, seed);
+    std::vector<Arena> expected = start, found = start;
+    exchange(expected, true, parts);
+    push(found, true, parts);
+    bool moved = false;
+    for (std::size_t r = 0; r < start.size(); ++r) {
+      CHECK(found[r].bytes == expected[r].bytes);
+      moved = moved || found[r].bytes != start[r].bytes;
+    }
+    CHECK(moved);
+    for (auto* all : {&expected, &found})
+      for (Arena& arena : *all) std::memset(arena.start(), 0x77, std::size_t(ir::bytes(arena.types[0])));
+    exchange(expected, false, parts);
+    push(found, false, parts);
+    for (std::size_t r = 0; r < start.size(); ++r) CHECK(found[r].bytes == expected[r].bytes);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("rows go straight to the peers as by messages, to the bit") {
+  for (int ranks : {1, 2, 4})
+    for (int parts : {1, 2, 3}) {
+      check(ranks, DType::f32, 12, parts);
+      check(ranks, DType::bf16, 8, parts);
+      check(ranks, DType::bf16, 5, parts);  // rows that 16 bytes do not divide
+    }
+}
