@@ -41,6 +41,10 @@ Result<Checkpoint> Checkpoint::open(const fs::path& folder) {
   const fs::path manifest = folder / "manifest.json";
   LANCET_ASSIGN(const std::string text, read_manifest(manifest));
   LANCET_ASSIGN(checkpoint.manifest_, parse_manifest(text, manifest.string()));
+  if (const auto step = step_of(folder.filename().string()); step && *step != checkpoint.manifest_.step)
+    return data_error(
+        fmt::format("{}: expected the checkpoint of step {}, as its folder is called, found one of step {}",
+                    manifest.string(), *step, checkpoint.manifest_.step));
   for (const ShardFile& shard : checkpoint.manifest_.files) LANCET_TRY(checkpoint.add_shard(shard));
   return checkpoint;
 }

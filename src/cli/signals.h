@@ -4,8 +4,8 @@
 
 namespace lancet::cli {
 
-// From now on SIGINT and SIGTERM, unless they are ignored, leave a line on stderr before they end this process as they
-// always do: the shell sees 128 + the signal's number.
+// From now on SIGINT, SIGTERM and SIGUSR1, unless they are ignored, leave a line on stderr before they end this process
+// as they always do: the shell sees 128 + the signal's number.
 void announce_signals();
 
 // From now on the first of SIGINT, SIGTERM and SIGUSR1, unless ignored, only sets the number that is returned; one more

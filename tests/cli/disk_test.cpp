@@ -92,7 +92,32 @@ class Running {
   Job job_;
 };
 
+void fill_disk(const std::string& path) {
+  std::ofstream filler(path, std::ios::binary);
+  const std::string block(1024, 'x');
+  while (filler.write(block.data(), std::streamsize(block.size())).flush()) {
+  }
+}
+
 }  // namespace
+
+TEST_CASE(
+    "a disk that runs full while a run goes on: it warns, keeps what it "
+    "has, and saves again once there is room") {
+  const TemporaryFolder folder;
+  const SmallDisk disk(folder / "disk", "6m");
+  if (!disk.is_there()) return;
+  const std::string run = folder / "disk/run";
+  Running running(folder, run);
+  fill_disk(folder / "disk/filler");
+  CHECK(running.wait([&] { return running.says("was not saved, older checkpoints stay: "); }));
+  CHECK(running.says("No space left on device"));
+  const std::int64_t kept = newest(run);
+  CHECK(kept > 0);
+  fs::remove(folder / "disk/filler");
+  CHECK(running.wait([&] { return newest(run) > kept; }));
+  running.check_stops_and_goes_on();
+}
 
 TEST_CASE("a checkpoints folder that can no longer be written while a run goes on") {
   const TemporaryFolder folder;

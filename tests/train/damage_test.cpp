@@ -243,4 +243,17 @@ TEST_CASE("500 damaged checkpoints of four ranks on one, two and four: each is r
   CHECK(end_of(config, 2, runs.sound).code == ExitCode::done);
 }
 
+TEST_CASE("a checkpoint under another step's name is refused") {
+  const test::InMemory place;
+  const Runs runs;
+  fs::rename(runs.sound, fs::path(runs.folder / "a") / "checkpoints/step-000003");
+  auto config = config_of(2);
+  config.log.run_dir = runs.folder / "a";
+  const Error end = end_of(config, 2, "step-000003");
+  INFO(end.message);
+  CHECK(end.code == ExitCode::data);
+  CHECK(end.message.find("expected the checkpoint of step 3, as its folder is called, found one of step 2") !=
+        std::string::npos);
+}
+
 }  // namespace lancet
