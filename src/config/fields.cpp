@@ -99,6 +99,7 @@ constexpr Field table[] = {
     ROW(train.dtype, any(), "type of products and activations; parameters and optimizer state are fp32"),
     ROW(train.tf32, any(), "GPU: fp32 products round their operands to 10 bits and go to tensor cores"),
     ROW(train.fuse_gelu, any(), "GPU: products do the GELU beside them on the way out"),
+    ROW(train.master_weights, any(), "bf16: keep fp32 weights beside the rounded ones; false rounds stochastically"),
     ROW(train.optimizer, any(), ""),
     ROW(train.lr, between(0, most_real), "learning rate after warm-up"),
     ROW(train.min_lr, between(0, most_real), "learning rate at the end of the schedule"),

@@ -1,23 +1,29 @@
 // The loop of the optimizers' updates. (No cpu::map: an element has state, and nothing depends on where it lies.)
 #pragma once
+#include "lancet/base/rounding.h"
+#include "lancet/ops/schedule_layout.h"
 #include "ops/cpu.h"
 
 namespace lancet::ops::cpu {
 
 // What the gradient is multiplied by, given an update's schedule.
-inline float gradient_scale(const float* schedule, bool clipped) { return clipped ? schedule[3] : 1.0F; }
+inline float gradient_scale(const float* numbers, bool clipped) { return clipped ? numbers[schedule::factor] : 1.0F; }
+inline bool is_clipped(const TensorView& numbers) { return numbers.elements() == schedule::clipped; }
 
-// The weights of an update: a master copy, if there is one, is what is updated, and w its rounding.
+// The weights of an update: a master copy, if there is one, is what is updated, and w its rounding; bf16 weights
+// without one are rounded stochastically.
 class Weights {
  public:
   Weights(const KernelArgs& args, int master)
       : count_(args.operands[0].elements()),
-        exact_(args.operands[args.has(master) ? std::size_t(master) : 0].as<float>()),
-        rounded_(args.has(master) ? args.operands[0].as<bf16>() : nullptr) {}
+        exact_(exact_weights(args, master)),
+        rounded_(args.operands[0].type.dtype == DType::bf16 ? args.operands[0].as<bf16>() : nullptr),
+        seed_(std::uint32_t(args.attributes.integer("rounding_seed", 0))) {}
 
-  // Every weight becomes new_value(its value, its index), over the threads.
+  // Every weight becomes new_value(its value, its index), over the threads, in the given step (schedule::step).
   template <class F>
-  void update(F new_value) const {
+  void update(float step, F new_value) const {
+    if (!exact_) return update_rounded(RoundingBits(seed_, std::uint32_t(step)), new_value);
     parallel_for(count_, grain_elements,
                  [w = exact_, rounded = rounded_, new_value](std::int64_t begin, std::int64_t end) {
                    if (rounded) {  // NOLINT(bugprone-branch-clone): it does not see into omp loops
@@ -34,9 +40,23 @@ class Weights {
   }
 
  private:
+  static float* exact_weights(const KernelArgs& args, int master) {
+    if (args.has(master)) return args.operands[std::size_t(master)].as<float>();
+    return args.operands[0].type.dtype == DType::f32 ? args.operands[0].as<float>() : nullptr;
+  }
+
+  template <class F>
+  void update_rounded(RoundingBits bits, F new_value) const {
+    parallel_for(count_, grain_elements, [w = rounded_, bits, new_value](std::int64_t begin, std::int64_t end) {
+#pragma omp simd
+      for (std::int64_t i = begin; i < end; ++i) w[i] = round_stochastically(new_value(to_f32(w[i]), i), bits(i));
+    });
+  }
+
   std::int64_t count_;
-  float* exact_;
+  float* exact_;  // null: `rounded` are the weights themselves
   bf16* rounded_;
+  std::uint32_t seed_;
 };
 
 }  // namespace lancet::ops::cpu

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "lancet/base/random.h"
 #include "lancet/ops/catalogue.h"
 #include "lancet/planner/passes.h"
 
@@ -19,7 +20,7 @@ class Optimize {
   ir::Program run() {
     collect();
     if (updates_.empty()) return std::move(program_);
-    const TensorId schedule = program_.add_named(TensorKind::input, "schedule", {DType::f32, {3}});
+    const TensorId schedule = program_.add_named(TensorKind::input, "schedule", {DType::f32, {4}});
     if (options_.clip_grad > 0 || options_.guard) {
       const TensorId clip = clip_scale();
       const TensorId clipped = ops::append(program_, "clipped_schedule", {schedule, clip}, {}, Role::update, "norm")[0];
@@ -76,10 +77,15 @@ class Optimize {
     return program_.add_named(TensorKind::state, source.name + suffix, {DType::f32, source.type.shape}, source.local);
   }
 
+  // Each tensor is rounded by numbers of its own.
+  std::int64_t rounding_seed(const std::string& name) const {
+    return std::int64_t(Philox(std::uint64_t(options_.seed), stream_of(name)).block(0)[0] >> 1);
+  }
+
   void update(const Update& update, TensorId schedule) {
     const ir::Tensor parameter = program_[update.parameter];
     const double decay = options_.decays && options_.decays(parameter.name) ? options_.weight_decay : 0;
-    const bool master = parameter.type.dtype != DType::f32;
+    const bool rounded = parameter.type.dtype != DType::f32, master = rounded && options_.masters;
     std::vector<TensorId> operands{update.parameter, state(update.parameter, ".m")};
     ops::Attributes attributes;
     if (options_.kind == OptimizeOptions::Kind::adamw) {
@@ -92,6 +98,7 @@ class Optimize {
     operands.push_back(update.gradient);
     operands.push_back(schedule);
     if (master) operands.push_back(state(update.parameter, ".master"));
+    if (rounded && !master) attributes.set("rounding_seed", rounding_seed(parameter.name));
     const char* op = options_.kind == OptimizeOptions::Kind::adamw ? "adamw" : "sgd";
     ops::append(program_, op, operands, attributes, Role::update, parameter.name);
   }

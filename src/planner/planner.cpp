@@ -67,7 +67,8 @@ std::string describe(const OptimizeOptions& o) {
   const std::string rule = o.kind == OptimizeOptions::Kind::adamw
                                ? fmt::format("adamw beta1={} beta2={} eps={}", o.beta1, o.beta2, o.eps)
                                : fmt::format("sgd momentum={}", o.momentum);
-  return fmt::format("{} weight_decay={} clip_grad={}{}", rule, o.weight_decay, o.clip_grad, o.guard ? " guard" : "");
+  return fmt::format("{} weight_decay={} clip_grad={}{}{}", rule, o.weight_decay, o.clip_grad, o.guard ? " guard" : "",
+                     o.masters ? std::string() : fmt::format(" stochastic rounding seed={}", o.seed));
 }
 
 ir::Plan finish_step(const ir::Program& forward, ir::Plan plan, std::string_view policy, const PlanRequest& request) {

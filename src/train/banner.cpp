@@ -39,8 +39,10 @@ std::string banner(const config::Config& config, int ranks, int threads, const c
   const std::string device = accelerator
                                  ? accelerator->device().name() + " (" + accelerator->device().architecture() + ")"
                                  : fmt::format("cpu, {} thread{}", threads, threads == 1 ? "" : "s");
-  text +=
-      fmt::format("device     {} a rank, {}\n", device, train.dtype == DType::bf16 ? "bf16 with fp32 masters" : "fp32");
+  text += fmt::format("device     {} a rank, {}\n", device,
+                      train.dtype != DType::bf16 ? "fp32"
+                      : train.master_weights     ? "bf16 with fp32 masters"
+                                                 : "bf16, rounded stochastically");
   text += comm::to_string(wire) + "\n";
   if (peak.flops > 0)
     text += fmt::format(

@@ -128,6 +128,18 @@ std::string expert_name(std::string_view name, std::int64_t expert) {
   return fmt::format("{}{}.{}", name.substr(0, at), expert, name.substr(at));
 }
 
+Status read_f32(const runtime::TensorStore& store, const runtime::NamedTensor& tensor, std::uint64_t at,
+                std::span<std::byte> to) {
+  if (tensor.type.dtype == DType::f32) return store.read(tensor, at, to);
+  LANCET_CHECK(tensor.type.dtype == DType::bf16 && at % 4 == 0 && to.size() % 4 == 0,
+               "a tensor of {} is read as f32, from byte {}", name(tensor.type.dtype), at);
+  std::vector<bf16> rounded(to.size() / 4);
+  LANCET_TRY(store.read(tensor, at / 2, std::as_writable_bytes(std::span(rounded))));
+  auto* values = reinterpret_cast<float*>(to.data());
+  for (std::size_t i = 0; i < rounded.size(); ++i) values[i] = to_f32(rounded[i]);
+  return {};
+}
+
 RankShare share_of(const runtime::TensorStore& store, int rank, int ranks) {
   std::vector<Entry> mine, shared;
   for (const auto& [name, tensor] : store.all())

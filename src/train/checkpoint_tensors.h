@@ -1,7 +1,8 @@
 // Which tensors of a rank stand in a checkpoint, under which global names. Weights are f32, whatever they are computed
-// in: of a bf16 weight the master is kept, and the weight is its rounding again.
+// in: of a bf16 weight the master is kept, and the weight is its rounding again; without a master, the weight itself.
 #pragma once
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -17,11 +18,15 @@ std::string expert_name(std::string_view name, std::int64_t expert);
 
 bool is_saved(std::string_view name);  // whether a tensor of the store stands in checkpoints
 
-// A stretch of a tensor in the store.
+// A stretch of a tensor in the store; at and bytes count f32, as checkpoints hold it.
 struct Source {
   std::string name;
   std::uint64_t at = 0, bytes = 0;
 };
+
+// `to` of a tensor of f32 or bf16, as f32 from byte `at` (counted in f32) on.
+Status read_f32(const runtime::TensorStore& store, const runtime::NamedTensor& tensor, std::uint64_t at,
+                std::span<std::byte> to);
 
 // What one rank writes: its experts, and its share of what all ranks hold.
 struct RankShare {

@@ -68,7 +68,7 @@ Status append(const runtime::TensorStore& store, const Source& source, checkpoin
   const runtime::NamedTensor& tensor = store.all().find(source.name)->second;
   for (std::uint64_t done = 0; done < source.bytes; done += piece.size()) {
     piece.resize(std::min(most, source.bytes - done));
-    LANCET_TRY(store.read(tensor, source.at + done, piece));
+    LANCET_TRY(read_f32(store, tensor, source.at + done, piece));
     LANCET_TRY(writer.append(piece));
   }
   return {};

@@ -177,7 +177,7 @@ Status Saver::fill(Cursor& cursor, std::span<const std::span<std::byte>> blocks)
   auto copy_pieces = [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) {
       const Piece& piece = pieces[std::size_t(i)];
-      if (Status read = store_.read(*piece.tensor, piece.at, piece.to); !read.ok()) {
+      if (Status read = read_f32(store_, *piece.tensor, piece.at, piece.to); !read.ok()) {
         const std::lock_guard lock(mutex);
         status = std::move(read);
       }

@@ -47,6 +47,8 @@ planner::PlanRequest plan_request(const config::Config& config, int ranks, bool 
                        .clip_grad = train.clip_grad,
                        .guard = train.on_non_finite == config::OnNonFinite::skip,
                        .decays = model::decays,
+                       .masters = train.master_weights || train.dtype == DType::f32,
+                       .seed = train.seed,
                        .ranks = ranks};
   return request;
 }

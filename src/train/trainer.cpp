@@ -12,6 +12,7 @@
 #include "lancet/backend/cpu/matmul.h"
 #include "lancet/base/log.h"
 #include "lancet/base/shown.h"
+#include "lancet/ops/schedule_layout.h"
 #include "lancet/runtime/peak.h"
 #include "lancet/runtime/trace.h"
 #include "lancet/train/agree.h"
@@ -363,9 +364,10 @@ class TrainerImpl final : public Trainer {
 
   void set_schedule(std::int64_t step, double lr) {
     const double t = double(step + 1);
-    update_.schedule[0] = float(lr);
-    update_.schedule[1] = float(1 - std::pow(config_.train.adam_beta1, t));
-    update_.schedule[2] = float(1 - std::pow(config_.train.adam_beta2, t));
+    update_.schedule[ops::schedule::lr] = float(lr);
+    update_.schedule[ops::schedule::correction1] = float(1 - std::pow(config_.train.adam_beta1, t));
+    update_.schedule[ops::schedule::correction2] = float(1 - std::pow(config_.train.adam_beta2, t));
+    update_.schedule[ops::schedule::step] = float(t);
   }
 
   // A rank whose data cannot be read must not leave its own lanes in a collective: it aborts them.

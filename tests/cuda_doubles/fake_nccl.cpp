@@ -1,5 +1,7 @@
 #include "fake_nccl.h"
 
+#include "comm/nccl/window.h"
+
 using lancet::test::fake_nccl;
 
 struct ncclComm {};
@@ -49,3 +51,12 @@ ncclResult_t ncclAllReduce(const void*, void*, size_t, ncclDataType_t, ncclRedOp
 const char* ncclGetErrorString(ncclResult_t) { return "remote process exited"; }
 const char* ncclGetLastError(ncclComm_t) { return "as NCCL says it"; }
 }  // extern "C"
+
+namespace lancet::comm {
+
+// The doubled NCCL has no windows.
+Result<std::unique_ptr<NcclWindow>> NcclWindow::make(ncclComm_t, int, int, std::size_t, int, const Ready&) {
+  return std::unique_ptr<NcclWindow>();
+}
+
+}  // namespace lancet::comm

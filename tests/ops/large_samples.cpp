@@ -68,7 +68,7 @@ std::multimap<std::string_view, Sample> make_table() {
   const std::vector<ops::SampleOperand> moments{
       {{f32, {30000}}}, {{f32, {30000}}}, {{f32, {30000}}, Fill::positive}, {{f32, {30000}}}};
   std::vector<ops::SampleOperand> adamw = moments;
-  adamw.push_back({{f32, {3}}, Fill::positive});
+  adamw.push_back({{f32, {4}}, Fill::positive});
   table.insert({
       {"adamw", {adamw, {{"beta1", 0.9}, {"beta2", 0.95}, {"eps", 1e-8}, {"weight_decay", 0.1}}}},
       {"batch_prioritized_gate", {{{{f32, {4, 500, 8}}}}, {{"capacity", 200}}}},

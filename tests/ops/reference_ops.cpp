@@ -6,6 +6,8 @@
 #include <numbers>
 #include <numeric>
 
+#include "lancet/base/rounding.h"
+
 namespace lancet::test {
 
 void add_moe_references(std::map<std::string_view, Reference>& table);     // reference_moe.cpp
@@ -269,15 +271,26 @@ void cross_entropy(ReferenceCall& c) {  // the gradient too, where it is asked f
 
 // ---- updates
 
+// Up where the part of x beyond the next bf16 towards zero and 16 random bits make 1 together.
+double round_stochastically(double x, std::uint32_t bits) {
+  const double step = std::ldexp(1.0, std::ilogb(x) - 7), low = std::trunc(x / step) * step;
+  const double part = std::floor(std::abs(x - low) / step * 65536);
+  return part + (bits >> 16) >= 65536 ? low + std::copysign(step, x) : low;
+}
+
 // The weights proper: the master copy where there is one; w follows.
 template <class F>
 void update_weights(ReferenceCall& c, std::size_t master, F f) {
   DoubleTensor& w = c.has(master) ? c.operands[master] : c.operands[0];
   for (Index i = 0; i < Index(w.values.size()); ++i) w[i] = f(i, w[i]);
   c.operands[0].values = w.values;
+  if (!c.attributes.has("rounding_seed")) return;
+  const RoundingBits bits(std::uint32_t(c.attributes.integer("rounding_seed")),
+                          std::uint32_t(c.operands[master - 1][3]));
+  for (Index i = 0; i < Index(w.values.size()); ++i) w[i] = round_stochastically(w[i], bits(i));
 }
 
-double scale_of(const DoubleTensor& schedule) { return schedule.values.size() > 3 ? schedule[3] : 1; }
+double scale_of(const DoubleTensor& schedule) { return schedule.values.size() > 4 ? schedule[4] : 1; }
 
 void adamw(ReferenceCall& c) {  // w, m, v, gradient, schedule [, master]
   auto &m = c.operands[1], &v = c.operands[2];
@@ -316,8 +329,8 @@ void clip_scale(ReferenceCall& c) {
 }
 
 void clipped_schedule(ReferenceCall& c) {
-  for (Index i = 0; i < 3; ++i) c.results[0][i] = c.operands[0][i];
-  c.results[0][3] = c.operands[1][1];
+  for (Index i = 0; i < 4; ++i) c.results[0][i] = c.operands[0][i];
+  c.results[0][4] = c.operands[1][1];
 }
 
 void zero(ReferenceCall& c) { std::fill(c.operands[0].values.begin(), c.operands[0].values.end(), 0.0); }

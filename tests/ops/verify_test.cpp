@@ -8,7 +8,7 @@ namespace lancet {
 namespace {
 
 const std::string sound = R"(program p
-input @schedule : f32[3]
+input @schedule : f32[4]
 parameter @w : f32[4]
 state @w.momentum : f32[4]
 %0 : f32[4] = gelu(@w)  # compute forward a

@@ -18,7 +18,7 @@ std::string moe_plan(int ranks) {
   std::string text = R"(plan {policy=test, ranks=)" + std::to_string(ranks) + R"(}
 arena 40960
 input @tokens : i32[2,8]
-input @schedule : f32[3]
+input @schedule : f32[4]
 parameter @wte : f32[11,8]
 parameter @wpe : f32[8,8]
 parameter @gate : f32[4,8]

@@ -95,11 +95,11 @@ def main():
     with tempfile.TemporaryDirectory() as scratch:
         folder = pathlib.Path(scratch)
         (folder / "c.json").write_text(CONFIG)
+        train = [lancet, "train", str(folder / "c.json"), "--run-dir"]
+        subprocess.run(train + [str(folder / "plain")], check=True, capture_output=True)
+        assert not list((folder / "plain").glob("events*")), "an event file nobody asked for"
         run = folder / "run"
-        train = [lancet, "train", str(folder / "c.json"), "--run-dir", str(run)]
-        subprocess.run(train, check=True, capture_output=True)
-        assert not list(run.glob("events*")), "an event file nobody asked for"
-        subprocess.run(train + ["--set", "log.tensorboard=true"], check=True, capture_output=True)
+        subprocess.run(train + [str(run), "--set", "log.tensorboard=true"], check=True, capture_output=True)
         (path,) = run.glob("events.out.tfevents.*")
         metrics = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
         first, *rest = events(path)

@@ -99,6 +99,7 @@ TEST_CASE("k steps, stop, resume, N-k steps are N steps, bit for bit") {
   SECTION("sequential") {}
   SECTION("gradient accumulation") { config.train.gradient_accumulation_steps = 2; }
   SECTION("no clipping") { config.train.clip_grad = 0; }
+  SECTION("no master weights") { config.train.master_weights = false; }
   REQUIRE(run(config, ranks).code == ExitCode::done);
   config.log.run_dir = folder / "stopped";
   const Error stopped = stop_after(config, 2, ranks);

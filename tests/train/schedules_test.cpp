@@ -88,6 +88,7 @@ std::vector<std::map<std::string, Bytes>> trained(const config::Config& config, 
       float* schedule = executor->input("schedule").as<float>();
       schedule[0] = 1e-3F;
       schedule[1] = schedule[2] = 0.5F;
+      schedule[3] = float(step + 1);
       LANCET_TRY(executor->run());
       for (const char* name : {"loss", "grad_norm"}) {
         const auto* data = static_cast<const std::byte*>(executor->output(name).data);

@@ -91,9 +91,10 @@ struct Train {
   std::int64_t seq_len = 0;           // after parsing: 0 has become n_positions
   std::int64_t micro_batch_size = 8;  // sequences a rank and micro step
   std::int64_t gradient_accumulation_steps = 1;
-  DType dtype = DType::f32;  // "fp32" or "bf16": products and activations; parameters and optimizer stay fp32
-  bool tf32 = false;         // on a GPU
-  bool fuse_gelu = true;     // on a GPU
+  DType dtype = DType::f32;    // "fp32" or "bf16": products and activations; parameters and optimizer stay fp32
+  bool master_weights = true;  // bf16: fp32 copies of the weights; false: weights are bf16, rounded stochastically
+  bool tf32 = false;           // on a GPU
+  bool fuse_gelu = true;       // on a GPU
   Optimizer optimizer = Optimizer::adamw;
   double lr = 1e-3;
   double min_lr = 0;

@@ -33,13 +33,15 @@ struct OptimizeOptions {
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8, momentum = 0.9, weight_decay = 0, clip_grad = 0;
   bool guard = false;  // with clip_grad 0, too, updates wait for the norm and change nothing where it is not finite
   std::function<bool(std::string_view)> decays;  // by parameter name
+  bool masters = true;    // false: bf16 parameters have no f32 copy and are rounded stochastically
+  std::int64_t seed = 0;  // of that rounding
   int ranks = 1;
   bool keep_gradients = false;  // leave the grad.* outputs (tests); accumulated ones are zero after the update and go
 };
 // The global norm (each parameter once), the clipping factor and the updates in place; with clip_grad 0 the norm is
-// reported only, and no update waits for it. Adds the input @schedule f32[3]
-// (learning rate and AdamW's bias corrections), the optimizer's states, @p.master where p is bf16, and the output
-// grad_norm f32[2] (norm, factor). Accumulated gradients are set to zero after their use.
+// reported only, and no update waits for it. Adds the input @schedule f32[4]
+// (learning rate, AdamW's bias corrections, the step), the optimizer's states, @p.master where p is bf16 and masters
+// are kept, and the output grad_norm f32[2] (norm, factor). Accumulated gradients are set to zero after their use.
 ir::Program optimize(const ir::Program& program, const OptimizeOptions& options);
 
 // What dw_schedule laid under an all-to-all. Instructions are those of the Program that it returned. Its room is the
@@ -73,10 +75,11 @@ struct Ordered {
   std::vector<std::vector<ir::InstructionId>> extra;
 };
 // Cuts the gradients' all-reduces (sync's buckets) anew, into chunks that fit between all-to-alls: an all-to-all then
-// waits for one chunk at most, or shares the wire with small ones. Large gradients are reduced in slices. A chunk may wait for the all-to-all
-// that is on the wire when it is ready; updates at the end of the step go in the order in which their gradients are
-// ready. Of several chunk sizes, with such waits and without, the one with the shortest simulated step; where that is
-// no gain, everything stays. loads: per instruction; those of new all-reduces are asked of the costs.
+// waits for one chunk at most, or shares the wire with small ones. Large gradients are reduced in slices. A chunk may
+// wait for the all-to-all that is on the wire when it is ready; updates at the end of the step go in the order in which
+// their gradients are ready. Of several chunk sizes, with such waits and without, the one with the shortest simulated
+// step; where that is no gain, everything stays. loads: per instruction; those of new all-reduces are asked of the
+// costs.
 Ordered reduce_schedule(const ir::Program& program, std::span<const cost::Load> loads, const cost::Costs& costs,
                         ReduceReport* report = nullptr);
 

@@ -13,24 +13,25 @@ struct Settings {
         beta2(args.attributes.real("beta2")),
         eps(args.attributes.real("eps")),
         weight_decay(args.attributes.real("weight_decay")),
-        schedule(args.operands[4].as<float>()),
-        clipped(args.operands[4].elements() > 3) {}
+        numbers(args.operands[4].as<float>()),
+        clipped(cpu::is_clipped(args.operands[4])) {}
 
   AdamW step() const {
-    const double lr = schedule[0], correction1 = schedule[1], correction2 = schedule[2];
+    const double lr = numbers[schedule::lr], correction1 = numbers[schedule::correction1],
+                 correction2 = numbers[schedule::correction2];
     return {.beta1 = float(beta1),
             .rest1 = float(1 - beta1),
             .beta2 = float(beta2),
             .rest2 = float(1 - beta2),
             .eps = float(eps),
-            .scale = cpu::gradient_scale(schedule, clipped),
+            .scale = cpu::gradient_scale(numbers, clipped),
             .keep = float(1 - lr * weight_decay),
             .step = float(lr / correction1),
             .denominator = float(1 / std::sqrt(correction2))};
   }
 
   double beta1, beta2, eps, weight_decay;
-  const float* schedule;
+  const float* numbers;
   bool clipped;
 };
 
@@ -43,7 +44,8 @@ Kernel bind(const KernelArgs& args) {
   return [=]() -> Status {
     const AdamW step = settings.step();
     if (std::isnan(step.scale)) return {};
-    weights.update([=](float w, std::int64_t i) { return step(w, m[i], v[i], gradient[i]); });
+    weights.update(settings.numbers[schedule::step],
+                   [=](float w, std::int64_t i) { return step(w, m[i], v[i], gradient[i]); });
     return {};
   };
 }

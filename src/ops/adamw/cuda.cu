@@ -8,8 +8,8 @@ namespace {
 struct Settings {
   float beta1, rest1, beta2, rest2, eps, weight_decay;
 
-  LANCET_DEVICE AdamW from_schedule(const float* schedule, float scale) const {
-    const float lr = schedule[0];
+  LANCET_DEVICE AdamW from_schedule(const float* numbers, float scale) const {
+    const float lr = numbers[schedule::lr];
     return {beta1,
             rest1,
             beta2,
@@ -17,8 +17,8 @@ struct Settings {
             eps,
             scale,
             1.f - lr * weight_decay,
-            lr / schedule[1],
-            1.f / __builtin_sqrtf(schedule[2])};
+            lr / numbers[schedule::correction1],
+            1.f / __builtin_sqrtf(numbers[schedule::correction2])};
   }
 };
 

@@ -1,6 +1,6 @@
 // AdamW (Loshchilov and Hutter), in place. adamw(&w, &m, &v, gradient, schedule [, &master])
-//   schedule f32[3]: learning rate, 1 - beta1^t, 1 - beta2^t; f32[4], from clipped_schedule: and the gradient's factor.
-//     Where that is NaN, since the norm is not finite, nothing is written: with these weights the fault can be found
+//   schedule: ops/schedule_layout.h. Where the gradient's factor is NaN, since the norm is not finite, nothing is
+//     written: with these weights the fault can be found
 //   master f32 like w: where w is bf16, the weights proper, of which w is the rounded copy
 #include "ops/update.h"
 
@@ -11,11 +11,13 @@ Inferred infer(const OpInput& in) { return infer_update(in, 2); }
 
 Work work(const OpInput& in) {
   const double elements = double(in.operands[0].shape.elements());
-  const bool master = in.operands.size() > 5;
-  return {14 * elements, elements * (master ? 30 : 28)};
+  const bool master = in.operands.size() > 5, stochastic = in.attributes.has("rounding_seed");
+  return {14 * elements, elements * (master ? 30 : stochastic ? 24 : 28)};
 }
 
 const Attributes sample_attributes{{"beta1", 0.9}, {"beta2", 0.95}, {"eps", 1e-8}, {"weight_decay", 0.1}};
+const Attributes rounded_attributes{
+    {"beta1", 0.9}, {"beta2", 0.95}, {"eps", 1e-8}, {"weight_decay", 0.1}, {"rounding_seed", 7}};
 
 const OpDef table[] = {
     {.name = "adamw",
@@ -28,15 +30,21 @@ const OpDef table[] = {
                    {{DType::f32, {9, 7}}},
                    {{DType::f32, {9, 7}}, Fill::positive},
                    {{DType::f32, {9, 7}}},
-                   {{DType::f32, {4}}, Fill::positive}},
+                   {{DType::f32, {5}}, Fill::positive}},
                   sample_attributes},
                  {{{{DType::bf16, {40}}},
                    {{DType::f32, {40}}},
                    {{DType::f32, {40}}, Fill::positive},
                    {{DType::f32, {40}}},
-                   {{DType::f32, {3}}, Fill::positive},
+                   {{DType::f32, {4}}, Fill::positive},
                    {{DType::f32, {40}}}},
-                  sample_attributes}}},
+                  sample_attributes},
+                 {{{{DType::bf16, {40}}},
+                   {{DType::f32, {40}}},
+                   {{DType::f32, {40}}, Fill::positive},
+                   {{DType::f32, {40}}},
+                   {{DType::f32, {5}}, Fill::positive}},
+                  rounded_attributes}}},
 };
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <memory>
 #include <vector>
 
+#include "lancet/ops/schedule_layout.h"
 #include "ops/clip/math.h"
 #include "ops/cpu.h"
 
@@ -72,13 +73,13 @@ Kernel bind_scale(const KernelArgs& args) {
   };
 }
 
-// clipped_schedule(schedule, clip) -> f32[4]
+// clipped_schedule(schedule, clip) -> f32[5]
 Kernel bind_schedule(const KernelArgs& args) {
-  const float *schedule = args.operands[0].as<float>(), *clip = args.operands[1].as<float>();
+  const float *numbers = args.operands[0].as<float>(), *clip = args.operands[1].as<float>();
   float* result = args.results[0].as<float>();
   return [=]() -> Status {
-    std::copy_n(schedule, 3, result);
-    result[3] = clip[1];
+    std::copy_n(numbers, int(schedule::plain), result);
+    result[schedule::factor] = clip[1];
     return {};
   };
 }

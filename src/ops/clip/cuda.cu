@@ -1,6 +1,7 @@
 #include <memory>
 #include <vector>
 
+#include "lancet/ops/schedule_layout.h"
 #include "ops/clip/math.h"
 #include "ops/device/partial_sums.h"
 
@@ -121,16 +122,16 @@ Kernel bind_scale(const KernelArgs& args) {
 
 struct Schedule {
   static constexpr int lanes = 32;
-  const float *schedule, *clip;
-  float* out;  // [4]
+  const float *numbers, *clip;
+  float* out;  // [5]
 
   template <class Block>
   LANCET_DEVICE void operator()(Block& block) const {
-    if (const int i = block.lane(); i < 4) out[i] = i < 3 ? schedule[i] : clip[1];
+    if (const int i = block.lane(); i < schedule::clipped) out[i] = i < schedule::plain ? numbers[i] : clip[1];
   }
 };
 
-// clipped_schedule(schedule, clip) -> f32[4]
+// clipped_schedule(schedule, clip) -> f32[5]
 Kernel bind_schedule(const KernelArgs& args) {
   const Schedule kernel{args.operands[0].as<float>(), args.operands[1].as<float>(), args.results[0].as<float>()};
   return run_steps(args.stream, Step{1, kernel});

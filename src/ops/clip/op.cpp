@@ -2,7 +2,10 @@
 //   squared_norm(g, ...) -> f32[1]: the sum of squares, summed in double, the same at any number of threads
 //   clip_scale(sum, ...) {max_norm} -> f32[2]: the norm, and min(1, max_norm / norm); a max_norm of 0 does not clip;
 //     NaN for the factor where the norm is not finite
-//   clipped_schedule(schedule, clip) -> f32[4]: the optimizer's schedule f32[3], and the second number of clip_scale's
+//   clipped_schedule(schedule, clip) -> f32[5]: the optimizer's schedule f32[4] (ops/schedule_layout.h), and the second
+//   number of
+//     clip_scale's
+#include "lancet/ops/schedule_layout.h"
 #include "ops/describe.h"
 
 namespace lancet::ops {
@@ -21,9 +24,9 @@ Inferred infer_scale(const OpInput& in) {
 }
 
 Inferred infer_schedule(const OpInput& in) {
-  if (!is_vector(in.operands[0], 3) || !is_vector(in.operands[1], 2))
-    return expected("schedule f32[3] and clip f32[2]");
-  return Types{{DType::f32, {4}}};
+  if (!is_vector(in.operands[0], schedule::plain) || !is_vector(in.operands[1], 2))
+    return expected("schedule f32[4] and clip f32[2]");
+  return Types{{DType::f32, {schedule::clipped}}};
 }
 
 Work work(const OpInput& in) { return {bytes_of(in) / 2, bytes_of(in)}; }
@@ -45,7 +48,7 @@ const OpDef table[] = {
      .required = 2,
      .most = 2,
      .infer = infer_schedule,
-     .samples = {{{{{DType::f32, {3}}, Fill::positive}, {{DType::f32, {2}}, Fill::positive}}, {}}}},
+     .samples = {{{{{DType::f32, {4}}, Fill::positive}, {{DType::f32, {2}}, Fill::positive}}, {}}}},
 };
 
 }  // namespace

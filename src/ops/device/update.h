@@ -1,21 +1,24 @@
 // The loop of the optimizers' updates over flat memory.
 #pragma once
+#include "lancet/base/rounding.h"
+#include "lancet/ops/schedule_layout.h"
 #include "ops/device/pack.h"
 
 namespace lancet::ops::device {
 
 // Settings: `states` floats of state a weight; from_schedule(schedule) reads the step's numbers on the device, and
 // (w, state..., gradient) -> the new weight. Where the gradient's factor is NaN nothing is written. Weights are updated
-// in f32 (a master copy, if there is one) and `rounded` gets their rounding to nearest. Bytes a weight: 4 * (3 + 2 *
-// states) and 2 for the rounding.
+// in f32 (a master copy, if there is one) and `rounded` gets their rounding: to nearest, or stochastic where there is
+// no other copy. Bytes a weight: 4 * (3 + 2 * states) and 2 for the rounding.
 template <class Settings, int states>
 struct Update {
   static constexpr int lanes = 256;
-  float* exact;
-  bf16* rounded;  // null where `exact` are the weights themselves
+  float* exact;   // null where `rounded` are the weights themselves
+  bf16* rounded;  // null where `exact` are
+  std::uint32_t seed;
   float* state[states];
   const float* gradient;
-  const float* schedule;
+  const float* numbers;
   Settings settings;
   std::int64_t n;
   bool clipped, wide;
@@ -24,11 +27,11 @@ struct Update {
   LANCET_DEVICE void operator()(Block& block) const {
     const std::int64_t start = (block.index() * lanes + block.lane()) * 4;
     if (start >= n) return;
-    const float scale = clipped ? schedule[3] : 1.f;
+    const float scale = clipped ? numbers[schedule::factor] : 1.f;
     if (scale != scale) return;
-    const auto now = settings.from_schedule(schedule, scale);
+    const auto now = settings.from_schedule(numbers, scale);
     const Part part = part_of_row<float>(start, n);
-    Pack<float> w = load(exact + start, part, wide), s[states];
+    Pack<float> w = exact ? load(exact + start, part, wide) : load_rounded(rounded + start, part), s[states];
     const Pack<float> g = load(gradient + start, part, wide);
 #pragma unroll
     for (int k = 0; k < states; ++k) s[k] = load(state[k] + start, part, wide);
@@ -39,18 +42,36 @@ struct Update {
       else
         w.v[i] = now(w.v[i], s[0].v[i], s[1].v[i], g.v[i]);
     }
-    store(exact + start, w, part, wide);
+    if (exact) store(exact + start, w, part, wide);
 #pragma unroll
     for (int k = 0; k < states; ++k) store(state[k] + start, s[k], part, wide);
-    if (rounded) store_rounded(rounded + start, w, part);
+    if (rounded) store_rounded(rounded + start, w, part, start);
   }
 
-  LANCET_DEVICE void store_rounded(bf16* p, const Pack<float>& w, Part part) const {
-    struct alignas(8) Half {
-      bf16 v[4];
-    } half;
+  struct alignas(8) Half {
+    bf16 v[4];
+  };
+
+  LANCET_DEVICE Pack<float> load_rounded(const bf16* p, Part part) const {
+    Half half{};
+    if (wide && part.whole<float>())
+      half = *reinterpret_cast<const Half*>(p);
+    else
 #pragma unroll
-    for (int i = 0; i < 4; ++i) half.v[i] = from_f32<bf16>(w.v[i]);
+      for (int i = 0; i < 4; ++i)
+        if (i < part.last) half.v[i] = p[i];
+    Pack<float> w;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) w.v[i] = to_f32(half.v[i]);
+    return w;
+  }
+
+  LANCET_DEVICE void store_rounded(bf16* p, const Pack<float>& w, Part part, std::int64_t start) const {
+    const RoundingBits bits(seed, std::uint32_t(numbers[schedule::step]));
+    Half half;
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      half.v[i] = exact ? from_f32<bf16>(w.v[i]) : round_stochastically(w.v[i], bits(start + i));
     if (wide && part.whole<float>()) {
       *reinterpret_cast<Half*>(p) = half;
       return;
@@ -67,14 +88,18 @@ Kernel bind_update(const KernelArgs& args, const Settings& settings) {
   const auto& operands = args.operands;
   const bool master = args.has(states + 3);
   Update<Settings, states> kernel{};
-  kernel.exact = operands[master ? states + 3 : 0].template as<float>();
-  kernel.rounded = master ? operands[0].template as<bf16>() : nullptr;
+  const bool rounded = operands[0].type.dtype == DType::bf16;
+  kernel.exact = master    ? operands[states + 3].template as<float>()
+                 : rounded ? nullptr
+                           : operands[0].template as<float>();
+  kernel.rounded = rounded ? operands[0].template as<bf16>() : nullptr;
+  kernel.seed = std::uint32_t(args.attributes.integer("rounding_seed", 0));
   for (int k = 0; k < states; ++k) kernel.state[k] = operands[std::size_t(1 + k)].template as<float>();
   kernel.gradient = operands[states + 1].template as<float>();
-  kernel.schedule = operands[states + 2].template as<float>();
+  kernel.numbers = operands[states + 2].template as<float>();
   kernel.settings = settings;
   kernel.n = operands[0].elements();
-  kernel.clipped = operands[states + 2].elements() > 3;
+  kernel.clipped = operands[states + 2].elements() == schedule::clipped;
   kernel.wide =
       aligned(kernel.exact, kernel.gradient, kernel.state[0], kernel.state[states - 1]) && aligned(kernel.rounded);
   return run_steps(args.stream, Step{divide_up(kernel.n, 4 * kernel.lanes), kernel});

@@ -9,16 +9,16 @@ namespace {
 // sgd(&w, &v, gradient, schedule [, &master])
 Kernel bind(const KernelArgs& args) {
   float* velocity = args.operands[1].as<float>();
-  const float *gradient = args.operands[2].as<float>(), *schedule = args.operands[3].as<float>();
-  const bool clipped = args.operands[3].elements() > 3;
+  const float *gradient = args.operands[2].as<float>(), *numbers = args.operands[3].as<float>();
+  const bool clipped = cpu::is_clipped(args.operands[3]);
   const float momentum = float(args.attributes.real("momentum")),
               weight_decay = float(args.attributes.real("weight_decay"));
   const cpu::Weights weights(args, 4);
   return [=]() -> Status {
-    const float scale = cpu::gradient_scale(schedule, clipped);
+    const float scale = cpu::gradient_scale(numbers, clipped);
     if (std::isnan(scale)) return {};
-    const Sgd step{momentum, weight_decay, schedule[0], scale};
-    weights.update([=](float w, std::int64_t i) { return step(w, velocity[i], gradient[i]); });
+    const Sgd step{momentum, weight_decay, numbers[schedule::lr], scale};
+    weights.update(numbers[schedule::step], [=](float w, std::int64_t i) { return step(w, velocity[i], gradient[i]); });
     return {};
   };
 }

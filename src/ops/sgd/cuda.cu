@@ -8,8 +8,8 @@ namespace {
 struct Settings {
   float momentum, weight_decay;
 
-  LANCET_DEVICE Sgd from_schedule(const float* schedule, float scale) const {
-    return {momentum, weight_decay, schedule[0], scale};
+  LANCET_DEVICE Sgd from_schedule(const float* numbers, float scale) const {
+    return {momentum, weight_decay, numbers[schedule::lr], scale};
   }
 };
 

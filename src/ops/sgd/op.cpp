@@ -9,10 +9,12 @@ Inferred infer(const OpInput& in) { return infer_update(in, 1); }
 
 Work work(const OpInput& in) {
   const double elements = double(in.operands[0].shape.elements());
-  return {5 * elements, elements * (in.operands.size() > 4 ? 22 : 20)};
+  const bool master = in.operands.size() > 4, stochastic = in.attributes.has("rounding_seed");
+  return {5 * elements, elements * (master ? 22 : stochastic ? 16 : 20)};
 }
 
 const Attributes sample_attributes{{"momentum", 0.9}, {"weight_decay", 0.01}};
+const Attributes rounded_attributes{{"momentum", 0.9}, {"weight_decay", 0.01}, {"rounding_seed", 7}};
 
 const OpDef table[] = {
     {.name = "sgd",
@@ -21,17 +23,20 @@ const OpDef table[] = {
      .infer = infer,
      .work = work,
      .writes = {0, 1, 4},
-     .samples = {{{{{DType::f32, {9, 7}}},
-                   {{DType::f32, {9, 7}}},
-                   {{DType::f32, {9, 7}}},
-                   {{DType::f32, {4}}, Fill::positive}},
-                  sample_attributes},
-                 {{{{DType::bf16, {40}}},
-                   {{DType::f32, {40}}},
-                   {{DType::f32, {40}}},
-                   {{DType::f32, {3}}, Fill::positive},
-                   {{DType::f32, {40}}}},
-                  sample_attributes}}},
+     .samples =
+         {{{{{DType::f32, {9, 7}}},
+            {{DType::f32, {9, 7}}},
+            {{DType::f32, {9, 7}}},
+            {{DType::f32, {5}}, Fill::positive}},
+           sample_attributes},
+          {{{{DType::bf16, {40}}},
+            {{DType::f32, {40}}},
+            {{DType::f32, {40}}},
+            {{DType::f32, {4}}, Fill::positive},
+            {{DType::f32, {40}}}},
+           sample_attributes},
+          {{{{DType::bf16, {40}}}, {{DType::f32, {40}}}, {{DType::f32, {40}}}, {{DType::f32, {5}}, Fill::positive}},
+           rounded_attributes}}},
 };
 
 }  // namespace

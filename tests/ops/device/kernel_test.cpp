@@ -13,6 +13,7 @@
 #include "harness.h"
 #include "lancet/ir/print.h"
 #include "lancet/ir/route_layout.h"
+#include "lancet/ops/schedule_layout.h"
 #include "ops/device/emulated.h"
 
 using namespace lancet;
@@ -306,7 +307,7 @@ TEST_CASE("an update by a factor that is no number writes nothing") {
     const ops::OpDef& op = ops::op(name);
     const ops::Sample& sample = op.samples[0];
     auto operands = make_operands(sample, SampleRoute(sample, seed), seed);
-    operands.back().as<float>()[3] = std::nanf("");
+    operands.back().as<float>()[ops::schedule::factor] = std::nanf("");
     const Outcome outcome = run_emulated(op, operands, sample.attributes, 1);
     for (std::size_t i = 0; i < operands.size(); ++i) CHECK(outcome.operands[i].same_bytes(operands[i]));
   }
