@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "lancet/backend/cpu/buffer.h"
+#include "lancet/backend/paced_stream.h"
 #include "lancet/base/check.h"
 #include "lancet/base/random.h"
 
@@ -39,7 +40,7 @@ class HostGraph final : public Graph {
   std::vector<Work> work;
 };
 
-class HostQueueStream final : public HostStream {
+class HostQueueStream final : public HostStream, public PacedStream {
  public:
   HostQueueStream(const HostQueueOptions& options, std::uint64_t number)
       : pause_us_(options.pause_us),
@@ -101,6 +102,18 @@ class HostQueueStream final : public HostStream {
   Status delay(double milliseconds) override {
     return enqueue([=]() -> Status {
       std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(milliseconds));
+      return {};
+    });
+  }
+  Status mark() override {
+    return enqueue([this]() -> Status {
+      mark_ = Clock::now();
+      return {};
+    });
+  }
+  Status delay_from_mark(double milliseconds) override {
+    return enqueue([=, this]() -> Status {
+      std::this_thread::sleep_until(mark_ + std::chrono::duration<double, std::milli>(milliseconds));
       return {};
     });
   }
@@ -167,6 +180,7 @@ class HostQueueStream final : public HostStream {
 
   const int pause_us_;
   const Philox random_;
+  Clock::time_point mark_;  // of the queue's thread
   bool capturing_ = false;  // of the thread that uses the stream
   std::unique_ptr<HostGraph> captured_;
   std::mutex mutex_;

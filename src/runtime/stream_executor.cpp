@@ -334,12 +334,14 @@ class StreamExecutor final : public Executor, private SingleSteps {
     static_cast<void>(drain(lane));  // what it waited for has been released
   }
 
+  // A step ends when the last lane has seen its end.
   Status drain(std::size_t lane) {
-    return wait_until_idle(*streams_[lane], [&]() -> Status {
+    const auto watching = [&]() -> Status {
       if (!failed_.load()) return watch(lane);
       if (now() - failed_at_.load() < drain_ns) return {};
       return internal_error("expected its stream to end once the step had failed, found it busy");
-    });
+    };
+    return wait_until_idle(*streams_[lane], watching, &usual_[lane]);
   }
 
   // Of kernels that wait on the host, and of a lane's end: whether it is worth while.
@@ -542,6 +544,7 @@ class StreamExecutor final : public Executor, private SingleSteps {
   std::atomic<int> failed_first_{-1};
   std::atomic<bool> failed_{false};
   std::atomic<std::int64_t> failed_at_{0};
+  std::array<UsualWait, ir::lane_count> usual_;    // of the lanes' ends
   std::array<LaneWatch, ir::lane_count> watches_;  // of the communication lanes
   std::vector<Span> spans_;
   std::int64_t start_ = 0, step_ns_ = 0;

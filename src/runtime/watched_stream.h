@@ -1,34 +1,56 @@
 // A stream that is never waited for in vain: whoever waits asks, again and again, whether it is worth while.
 #pragma once
+#include <algorithm>
 #include <chrono>
 #include <functional>
 #include <memory>
 #include <thread>
 
 #include "lancet/backend/device.h"
+#include "lancet/backend/paced_stream.h"
 
 namespace lancet::runtime {
 
-// Until the stream is empty, or watch() gives an error. Short waits spin, as the driver's own do; of longer ones the
-// pauses are a two-hundredth part, so that they cost neither a core nor the step's time.
-template <class Watch>
-Status wait_until_idle(backend::Stream& stream, const Watch& watch) {
+// How long the last wait of its kind took; the next is taken to be like it.
+struct UsualWait {
+  std::chrono::nanoseconds took{0};
+};
+
+// The pause of a wait that has lasted `waited`; zero: look again at once. Short waits spin, as the driver's own do; of
+// longer ones the pauses are a two-hundredth part, so that they cost neither a core nor the step's time. From shortly
+// before the usual end to as long after it they spin as well, since a pause would end late.
+inline std::chrono::nanoseconds pause_of(std::chrono::nanoseconds waited, const UsualWait& usual) {
   using namespace std::chrono;
-  constexpr microseconds shortest(20), longest(500);
-  const auto start = steady_clock::now();
+  constexpr nanoseconds shortest = microseconds(20), longest = microseconds(500), least_near = microseconds(200);
+  const nanoseconds near = std::max(least_near, usual.took / 50), left = usual.took - waited;
+  if (usual.took > nanoseconds(0) && left < near && left > -near) return {};
+  nanoseconds pause = std::min(waited / 200, longest);
+  if (left > near) pause = std::min(pause, left - near);
+  return pause < shortest ? nanoseconds(0) : pause;
+}
+
+// Until the stream is empty, or watch() gives an error. usual: what a wait at this place took before; kept up to date.
+template <class Watch>
+Status wait_until_idle(backend::Stream& stream, const Watch& watch, UsualWait* usual = nullptr) {
+  using Clock = std::chrono::steady_clock;
+  const auto start = Clock::now();
   for (;;) {
     LANCET_ASSIGN(const bool idle, stream.idle());
-    if (idle) return {};
+    const auto waited = Clock::now() - start;
+    if (idle) {
+      if (usual) usual->took = waited;
+      return {};
+    }
     LANCET_TRY(watch());
-    const auto pause = (steady_clock::now() - start) / 200;
-    if (pause < shortest)
+    const auto pause = pause_of(waited, usual ? *usual : UsualWait{});
+    if (pause.count() == 0)
       std::this_thread::yield();
     else
-      std::this_thread::sleep_for(std::min<nanoseconds>(pause, longest));
+      std::this_thread::sleep_for(pause);
   }
 }
 
-class WatchedStream final : public backend::Stream {
+class WatchedStream final : public backend::Stream, public backend::PacedStream {
  public:
   // watch is called by the thread that waits.
   WatchedStream(std::unique_ptr<backend::Stream> stream, std::function<Status()> watch)
@@ -43,6 +65,10 @@ class WatchedStream final : public backend::Stream {
     return stream_->scale(values, count, factor);
   }
   Status delay(double milliseconds) override { return stream_->delay(milliseconds); }
+  Status mark() override { return paced_ ? paced_->mark() : Status(); }
+  Status delay_from_mark(double milliseconds) override {
+    return paced_ ? paced_->delay_from_mark(milliseconds) : stream_->delay(milliseconds);
+  }
   Status begin_capture() override { return stream_->begin_capture(); }
   Result<std::unique_ptr<backend::Graph>> end_capture() override { return stream_->end_capture(); }
   Status launch(backend::Graph& graph) override { return stream_->launch(graph); }
@@ -53,6 +79,7 @@ class WatchedStream final : public backend::Stream {
 
  private:
   const std::unique_ptr<backend::Stream> stream_;
+  backend::PacedStream* const paced_ = dynamic_cast<backend::PacedStream*>(stream_.get());
   const std::function<Status()> watch_;
 };
 

@@ -1,9 +1,12 @@
 // The device that is none: order, flags, recording, errors, addresses.
 #include "lancet/backend/host_queue.h"
 
+#include <algorithm>
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <vector>
+
+#include "lancet/backend/paced_stream.h"
 
 namespace lancet::backend {
 namespace {
@@ -92,6 +95,27 @@ TEST_CASE("host queue: events measure what lies between them") {
   REQUIRE(stream->record(*after).ok());
   REQUIRE(stream->synchronize().ok());
   CHECK(made(device->milliseconds(*before, *after)) >= 2);
+}
+
+TEST_CASE("host queue: a delay from a mark holds the work that lies between") {
+  const auto device = make_host_queue();
+  const auto stream = made(device->make_stream(false));
+  auto* paced = dynamic_cast<PacedStream*>(stream.get());
+  REQUIRE(paced);
+  const auto start = made(device->make_event()), before = made(device->make_event()), end = made(device->make_event());
+  double left = 1e9;  // the least of some tries: a busy machine may be late
+  for (int turn = 0; turn < 5; ++turn) {
+    REQUIRE(stream->record(*start).ok());
+    REQUIRE(paced->mark().ok());
+    REQUIRE(stream->delay(40).ok());
+    REQUIRE(stream->record(*before).ok());
+    REQUIRE(paced->delay_from_mark(50).ok());
+    REQUIRE(stream->record(*end).ok());
+    REQUIRE(stream->synchronize().ok());
+    CHECK(made(device->milliseconds(*start, *end)) >= 50);
+    left = std::min(left, made(device->milliseconds(*before, *end)));
+  }
+  CHECK(left < 40);  // 10, or 50 where it counted from the delay's own start
 }
 
 }  // namespace lancet::backend

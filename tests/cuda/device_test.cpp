@@ -1,6 +1,7 @@
 // Streams, flags, graphs and events of a GPU.
 #include <atomic>
 
+#include "lancet/backend/paced_stream.h"
 #include "module.h"
 
 namespace lancet {
@@ -106,6 +107,27 @@ TEST_CASE("a graph runs each time it is launched, events measure, delay takes it
     done(stream->synchronize());
     CHECK(here[1] == value);
     CHECK(made(device.milliseconds(*before, *after)) >= 2);
+  }
+}
+
+TEST_CASE("a delay from a mark holds the work that lies between") {
+  const auto gpu = test::open_gpu();
+  if (!gpu) return;
+  backend::Device& device = gpu->device();
+  const auto stream = made(device.make_stream(false));
+  auto* paced = dynamic_cast<backend::PacedStream*>(stream.get());  // across the module's border
+  REQUIRE(paced);
+  const auto start = made(device.make_event()), before = made(device.make_event()), end = made(device.make_event());
+  for (int turn = 0; turn < 3; ++turn) {
+    done(stream->record(*start));
+    done(paced->mark());
+    done(stream->delay(20));
+    done(stream->record(*before));
+    done(paced->delay_from_mark(25));
+    done(stream->record(*end));
+    done(stream->synchronize());
+    CHECK(made(device.milliseconds(*start, *end)) >= 24.5);
+    CHECK(made(device.milliseconds(*before, *end)) < 15);
   }
 }
 

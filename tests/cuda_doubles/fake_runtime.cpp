@@ -15,6 +15,10 @@ FakeRuntime& fake_runtime() {
   static FakeRuntime runtime;
   return runtime;
 }
+std::atomic<int>& stream_queries() {
+  static std::atomic<int> count;
+  return count;
+}
 }  // namespace lancet::test
 
 namespace {
@@ -86,7 +90,10 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned, int pri
   fake_runtime().priorities.push_back(priority);
   return give(stream);
 }
-cudaError_t cudaStreamQuery(cudaStream_t) { return fake_runtime().stream_state; }
+cudaError_t cudaStreamQuery(cudaStream_t) {
+  ++lancet::test::stream_queries();
+  return fake_runtime().stream_state;
+}
 cudaError_t cudaStreamSynchronize(cudaStream_t) { return fake_runtime().stream_state; }
 cudaError_t cudaStreamDestroy(cudaStream_t) { return cudaSuccess; }
 cudaError_t cudaStreamBeginCapture(cudaStream_t, cudaStreamCaptureMode) { return cudaSuccess; }
@@ -115,6 +122,8 @@ cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t, cudaEvent_t) {
 
 namespace lancet::backend::cuda {
 Status delay(double, cudaStream_t) { return {}; }
+Status mark(unsigned long long*, cudaStream_t) { return {}; }
+Status delay_from(const unsigned long long*, double, cudaStream_t) { return {}; }
 Status scale(float*, std::size_t, float, cudaStream_t) { return {}; }
 cudaError_t has_code() { return test::fake_runtime().code_error; }
 }  // namespace lancet::backend::cuda

@@ -2,6 +2,7 @@
 #pragma once
 #include <cuda_runtime.h>
 
+#include <atomic>
 #include <string>
 #include <vector>
 
@@ -23,5 +24,6 @@ struct FakeRuntime {
   int cleared = 0;                         // calls of cudaGetLastError
 };
 FakeRuntime& fake_runtime();
+std::atomic<int>& stream_queries();  // calls of cudaStreamQuery
 
 }  // namespace lancet::test

@@ -6,15 +6,20 @@
 namespace lancet::backend::cuda {
 namespace {
 
-// One thread: it holds a corner of one multiprocessor, as a copy that waits for the wire would.
-__global__ void wait_for(unsigned long long nanoseconds) {
-  unsigned long long start = 0, now = 0;
-  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(start));
-  do {
-    __nanosleep(500);
-    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
-  } while (now - start < nanoseconds);
+__device__ unsigned long long device_time() {
+  unsigned long long now = 0;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+  return now;
 }
+
+// One thread: it holds a corner of one multiprocessor, as a copy that waits for the wire would. mark: where the time
+// counts from; null: here.
+__global__ void wait_for(const unsigned long long* mark, unsigned long long nanoseconds) {
+  const unsigned long long start = mark ? *mark : device_time();
+  while (device_time() - start < nanoseconds) __nanosleep(500);
+}
+
+__global__ void write_time(unsigned long long* mark) { *mark = device_time(); }
 
 __global__ void multiply(float* values, std::size_t count, float factor) {
   for (std::size_t i = std::size_t(blockIdx.x) * blockDim.x + threadIdx.x; i < count;
@@ -34,7 +39,16 @@ Status scale(float* values, std::size_t count, float factor, cudaStream_t stream
 
 Status delay(double milliseconds, cudaStream_t stream) {
   if (milliseconds <= 0) return {};
-  wait_for<<<1, 1, 0, stream>>>(static_cast<unsigned long long>(milliseconds * 1e6));
+  return delay_from(nullptr, milliseconds, stream);
+}
+
+Status mark(unsigned long long* mark, cudaStream_t stream) {
+  write_time<<<1, 1, 0, stream>>>(mark);
+  return launched("a mark of the time");
+}
+
+Status delay_from(const unsigned long long* mark, double milliseconds, cudaStream_t stream) {
+  wait_for<<<1, 1, 0, stream>>>(mark, static_cast<unsigned long long>(std::max(milliseconds, 0.0) * 1e6));
   return launched("delay");
 }
 

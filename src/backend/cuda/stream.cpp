@@ -4,6 +4,7 @@
 
 #include "backend/cuda/check.h"
 #include "backend/cuda/delay.h"
+#include "lancet/backend/paced_stream.h"
 
 namespace lancet::backend::cuda {
 namespace {
@@ -33,10 +34,13 @@ class CudaGraph final : public Graph {
   cudaGraphExec_t graph_;
 };
 
-class CudaStream final : public Stream {
+class CudaStream final : public Stream, public PacedStream {
  public:
   CudaStream(cudaStream_t stream, const FlagCalls& flags) : stream_(stream), flags_(flags) {}
-  ~CudaStream() override { cudaStreamDestroy(stream_); }
+  ~CudaStream() override {
+    cudaStreamDestroy(stream_);
+    cudaFree(mark_);
+  }
 
   Status copy(void* to, const void* from, std::size_t bytes) override {
     if (bytes == 0) return {};
@@ -60,6 +64,18 @@ class CudaStream final : public Stream {
     return cuda::scale(values, count, factor, stream_);
   }
   Status delay(double milliseconds) override { return cuda::delay(milliseconds, stream_); }
+  Status mark() override {
+    if (!mark_) {
+      void* memory = nullptr;
+      LANCET_TRY(check(cudaMalloc(&memory, sizeof *mark_), "cudaMalloc"));
+      mark_ = static_cast<unsigned long long*>(memory);
+    }
+    return cuda::mark(mark_, stream_);
+  }
+  Status delay_from_mark(double milliseconds) override {
+    if (!mark_) return internal_error("expected a mark on the stream before a delay from it, found none");
+    return cuda::delay_from(mark_, milliseconds, stream_);
+  }
 
   // Of this thread alone: other lanes may allocate and synchronize meanwhile.
   Status begin_capture() override {
@@ -97,6 +113,7 @@ class CudaStream final : public Stream {
   static CUdeviceptr address(Flag* flag) { return reinterpret_cast<CUdeviceptr>(flag); }
   cudaStream_t stream_;
   FlagCalls flags_;
+  unsigned long long* mark_ = nullptr;  // on the device
 };
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <thread>
 
+#include "lancet/backend/paced_stream.h"
 #include "lancet/comm/device_transports.h"
 #include "mirror.h"
 
@@ -17,8 +18,11 @@ double bytes_to_others(std::span<const Segment> sends, int rank) {
   return bytes;
 }
 
-void sleep(double milliseconds) {
-  std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(milliseconds));
+using Clock = std::chrono::steady_clock;
+
+// The copies and sums that stand for the message are part of its time.
+void sleep_from(Clock::time_point start, double milliseconds) {
+  std::this_thread::sleep_until(start + std::chrono::duration<double, std::milli>(milliseconds));
 }
 
 class Emulated final : public DeviceCommunicator {
@@ -30,19 +34,29 @@ class Emulated final : public DeviceCommunicator {
   std::string transport() const override { return "emulated"; }
 
   Status exchange(backend::Stream& stream, std::span<const Segment> sends, std::span<const Segment> receives) override {
-    LANCET_TRY(mirror(sends, receives, ranks_, [&](std::byte* to, const std::byte* from, std::size_t bytes) {
-      return stream.copy(to, from, bytes);
-    }));
-    return stream.delay(network_->exchange_ms(bytes_to_others(sends, 0)));
+    return taking(stream, network_->exchange_ms(bytes_to_others(sends, 0)), [&] {
+      return mirror(sends, receives, ranks_, [&](std::byte* to, const std::byte* from, std::size_t bytes) {
+        return stream.copy(to, from, bytes);
+      });
+    });
   }
   Status all_reduce_sum(backend::Stream& stream, std::span<float> values) override {
-    LANCET_TRY(stream.scale(values.data(), values.size(), float(ranks_)));
-    return stream.delay(network_->all_reduce_ms(double(values.size_bytes())));
+    return taking(stream, network_->all_reduce_ms(double(values.size_bytes())),
+                  [&] { return stream.scale(values.data(), values.size(), float(ranks_)); });
   }
   Status check() override { return {}; }
   void abort(const std::string&) override {}
 
  private:
+  // What put() puts on the stream takes so long there.
+  template <class Put>
+  static Status taking(backend::Stream& stream, double milliseconds, const Put& put) {
+    auto* paced = dynamic_cast<backend::PacedStream*>(&stream);
+    if (paced) LANCET_TRY(paced->mark());
+    LANCET_TRY(put());
+    return paced ? paced->delay_from_mark(milliseconds) : stream.delay(milliseconds);
+  }
+
   const int ranks_;
   const std::shared_ptr<const Network> network_;
 };
@@ -50,17 +64,19 @@ class Emulated final : public DeviceCommunicator {
 }  // namespace
 
 Status EmulatedHost::exchange(std::span<const Segment> sends, std::span<const Segment> receives) {
+  const auto start = Clock::now();
   LANCET_TRY(mirror(sends, receives, ranks_, [](std::byte* to, const std::byte* from, std::size_t bytes) -> Status {
     std::memmove(to, from, bytes);
     return {};
   }));
-  sleep(network_->exchange_ms(bytes_to_others(sends, 0)));
+  sleep_from(start, network_->exchange_ms(bytes_to_others(sends, 0)));
   return {};
 }
 
 Status EmulatedHost::all_reduce_sum(std::span<float> values) {
+  const auto start = Clock::now();
   for (float& value : values) value *= float(ranks_);
-  sleep(network_->all_reduce_ms(double(values.size_bytes())));
+  sleep_from(start, network_->all_reduce_ms(double(values.size_bytes())));
   return {};
 }
 

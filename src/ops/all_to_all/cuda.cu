@@ -40,11 +40,15 @@ class HostCounts {
     LANCET_TRY(stream.copy(values() + 2 * experts_, rows, std::size_t(rows_) * sizeof(std::int32_t)));
     return stream.signal(ready());
   }
-  // Blocks until the copy is there; an error of the lane ends the wait.
+  // Blocks until the copy is there; an error of the lane ends the wait. The lane idles until the host goes on, so the
+  // host spins for as long as the work before the copy usually takes: a sleep lasts some 70 us.
   Result<ExchangePart> wait(backend::Stream& stream) {
-    for (int turn = 0; __atomic_load_n(ready(), __ATOMIC_ACQUIRE) == 0; ++turn) {
-      if (turn < 1000) continue;
-      std::this_thread::sleep_for(std::chrono::microseconds(20));
+    using Clock = std::chrono::steady_clock;
+    constexpr std::chrono::microseconds spin(200), pause(20);
+    const auto start = Clock::now();
+    while (__atomic_load_n(ready(), __ATOMIC_ACQUIRE) == 0) {
+      if (Clock::now() - start < spin) continue;
+      std::this_thread::sleep_for(pause);
       LANCET_TRY(stream.watch());
     }
     return ExchangePart{values(), values() + experts_, values() + 2 * experts_};

@@ -1,0 +1,43 @@
+// How a thread waits for a stream: where it sleeps, and where it looks again at once.
+#include "runtime/watched_stream.h"
+
+#include <catch2/catch.hpp>
+
+#include "lancet/backend/host_queue.h"
+
+using namespace std::chrono_literals;
+
+namespace lancet::runtime {
+
+TEST_CASE("waits of unknown length spin at first, then pause by a two-hundredth of what they took") {
+  CHECK(pause_of(0ns, {}) == 0ns);
+  CHECK(pause_of(3999us, {}) == 0ns);
+  CHECK(pause_of(10ms, {}) == 50us);
+  CHECK(pause_of(1s, {}) == 500us);
+}
+
+TEST_CASE("waits near their usual end spin, and no pause before reaches into that time") {
+  const UsualWait usual{100ms};  // near: 2 ms
+  CHECK(pause_of(50ms, usual) == 250us);
+  CHECK(pause_of(97900us, usual) == 100us);
+  CHECK(pause_of(98001us, usual) == 0ns);
+  CHECK(pause_of(100ms, usual) == 0ns);
+  CHECK(pause_of(101999us, usual) == 0ns);
+  CHECK(pause_of(110ms, usual) == 500us);  // later than usual: nobody knows for how long
+  CHECK(pause_of(9900us, {10ms}) == 0ns);  // near: at least 200 us
+  CHECK(pause_of(9700us, {10ms}) == 48500ns);
+}
+
+TEST_CASE("a wait tells how long it took") {
+  const auto device = backend::make_host_queue();
+  auto stream = device->make_stream(false);
+  REQUIRE(stream.ok());
+  UsualWait usual;
+  REQUIRE((*stream)->delay(3).ok());
+  REQUIRE(wait_until_idle(
+              **stream, [] { return Status(); }, &usual)
+              .ok());
+  CHECK(usual.took > 0ns);
+}
+
+}  // namespace lancet::runtime
