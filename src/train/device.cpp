@@ -75,13 +75,20 @@ Result<std::span<std::byte>> make_arena_window(const config::Config& config, con
                                                std::size_t bytes) {
   comm::DeviceCommunicator* lane = lanes[std::size_t(ir::Lane::expert)].get();
   if (!lane || config.comm.device_exchange == config::DeviceExchange::counted) return std::span<std::byte>();
-  LANCET_ASSIGN(const std::span<std::byte> window, lane->make_window(bytes));
-  if (window.empty() && config.comm.device_exchange == config::DeviceExchange::windows)
-    return config_error(
-        fmt::format("comm.device_exchange: expected GPUs that reach each other's memory and NCCL 2.28 or later for "
-                    "windows, found {} ranks by {} without; counted or auto need neither",
-                    lane->size(), lane->transport()));
-  return window;
+  const auto made = lane->make_window(bytes);
+  if (!made.ok() && !made.error().agreed) return made.error();
+  if (made.ok() && !made->empty()) return *made;
+  const std::string why = made.ok() ? std::string() : ": " + made.error().message;
+  if (config.comm.device_exchange == config::DeviceExchange::automatic) {
+    if (!why.empty()) log::info("exchanges  by counts that the host knows{}", why);
+    return std::span<std::byte>();
+  }
+  Error error = config_error(
+      fmt::format("comm.device_exchange: expected GPUs that reach each other's memory and NCCL 2.28 or later for "
+                  "windows, found {} ranks by {} without{}; counted or auto need neither",
+                  lane->size(), lane->transport(), why));
+  error.agreed = true;  // a window is on all ranks or on none
+  return error;
 }
 
 Result<DeviceLanes> make_device_lanes(const config::Config& config, runtime::Accelerator& accelerator,

@@ -1,5 +1,7 @@
 #include "fake_nccl.h"
 
+#include <vector>
+
 #include "comm/nccl/window.h"
 
 using lancet::test::fake_nccl;
@@ -20,6 +22,7 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
 }
 ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int, ncclUniqueId, int, ncclConfig_t* config) {
   *comm = new ncclComm;
+  ++fake_nccl().connected;
   fake_nccl().max_ctas = config->maxCTAs;
   fake_nccl().min_ctas = config->minCTAs;
   fake_nccl().blocking = config->blocking != 0;
@@ -54,9 +57,32 @@ const char* ncclGetLastError(ncclComm_t) { return "as NCCL says it"; }
 
 namespace lancet::comm {
 
-// The doubled NCCL has no windows.
-Result<std::unique_ptr<NcclWindow>> NcclWindow::make(ncclComm_t, int, int, std::size_t, int, const Ready&) {
-  return std::unique_ptr<NcclWindow>();
+namespace {
+
+class FakeWindow final : public NcclWindow {
+ public:
+  FakeWindow(int rank, std::size_t bytes) : rank_(rank), memory_(bytes) { ++fake_nccl().windows; }
+  ~FakeWindow() override { --fake_nccl().windows; }
+  Status open(const Ready& ready) override {
+    ++fake_nccl().opened;
+    const bool refused = fake_nccl().not_opened_on == rank_;
+    LANCET_TRY(ready(refused ? ncclInvalidUsage : ncclInProgress, "a window"));
+    return {};
+  }
+  std::span<std::byte> memory() const override { return {const_cast<std::byte*>(memory_.data()), memory_.size()}; }
+  Status push(cudaStream_t, const RowExchange&) override { return {}; }
+  void stop() override { ++fake_nccl().stopped; }
+
+ private:
+  const int rank_;
+  std::vector<std::byte> memory_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<NcclWindow>> NcclWindow::allocate(ncclComm_t, int rank, int, std::size_t bytes, int) {
+  if (fake_nccl().no_memory_on == rank) return internal_error("no memory for a window");
+  return std::unique_ptr<NcclWindow>(std::make_unique<FakeWindow>(rank, bytes));
 }
 
 }  // namespace lancet::comm

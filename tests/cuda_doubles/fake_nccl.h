@@ -13,6 +13,9 @@ struct FakeNccl {
   std::atomic<int> aborted{0}, sends{0}, receives{0}, sums{0};
   std::atomic<int> max_ctas{0}, min_ctas{0};
   std::atomic<bool> blocking{true};
+  std::atomic<int> connected{0};
+  // Windows: the rank whose memory does not suffice, the rank that NCCL refuses one; those alive, opened and stopped.
+  std::atomic<int> no_memory_on{-1}, not_opened_on{-1}, windows{0}, opened{0}, stopped{0};
 };
 FakeNccl& fake_nccl();
 

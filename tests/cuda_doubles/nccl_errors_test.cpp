@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "fake_nccl.h"
+#include "fake_runtime.h"
 #include "lancet/backend/host_queue.h"
 #include "lancet/comm/device_transports.h"
 
@@ -18,7 +19,10 @@ struct Fresh {
   Fresh() {
     auto& nccl = fake_nccl();
     nccl.connects = true, nccl.state = ncclSuccess;
-    nccl.aborted = 0, nccl.sends = 0, nccl.receives = 0, nccl.sums = 0;
+    nccl.aborted = 0, nccl.sends = 0, nccl.receives = 0, nccl.sums = 0, nccl.connected = 0;
+    nccl.no_memory_on = -1, nccl.not_opened_on = -1, nccl.opened = 0, nccl.stopped = 0;
+    test::fake_runtime() = {};
+    test::stream_queries() = 0;
     ::unsetenv("NCCL_SOCKET_IFNAME");
   }
 };
@@ -103,4 +107,71 @@ TEST_CASE_METHOD(Fresh, "who is missing is asked over the host") {
     return {};
   });
   CHECK(missing[0].find("rank 1") != std::string::npos);
+}
+
+namespace {
+
+// What each rank finds of a window of 256 bytes, and whether its lane can be used afterwards.
+std::vector<Status> ask_for_windows() {
+  return on_two_ranks([](comm::DeviceCommunicator& lane, backend::Stream& stream) -> Status {
+    const auto window = lane.make_window(256);
+    std::vector<float> values(4);
+    LANCET_TRY(lane.all_reduce_sum(stream, values));
+    LANCET_TRY(lane.check());
+    if (!window.ok()) return window.error();
+    return window->size() == 256 && lane.in_window(window->data(), 256) ? Status() : internal_error("another window");
+  });
+}
+
+void check_without(const std::vector<Status>& found, int rank, const std::string& why) {
+  const std::string who = "ranks " + std::to_string(rank) + " have no window";
+  for (int r = 0; r < 2; ++r) {
+    REQUIRE_FALSE(found[std::size_t(r)].ok());
+    CHECK(found[std::size_t(r)].error().agreed);
+    CHECK(found[std::size_t(r)].error().message == (r == rank ? who + ": " + why : who));
+  }
+  CHECK(fake_nccl().windows == 0);
+  CHECK(fake_nccl().sums == 2);
+}
+
+}  // namespace
+
+TEST_CASE_METHOD(Fresh, "a window is on all ranks") {
+  for (const Status& status : ask_for_windows()) CHECK(status.ok());
+  CHECK(fake_nccl().opened == 2);
+  CHECK(fake_nccl().connected == 2);
+  CHECK(fake_nccl().windows == 0);  // they end with their lanes
+}
+
+TEST_CASE_METHOD(Fresh, "one rank without memory for a window: none has one, none waits, the lane goes on") {
+  fake_nccl().no_memory_on = 1;
+  check_without(ask_for_windows(), 1, "no memory for a window");
+  CHECK(fake_nccl().opened == 0);
+  CHECK(fake_nccl().connected == 2);
+}
+
+TEST_CASE_METHOD(Fresh, "one rank that NCCL refuses a window: none has one, and all connect anew") {
+  fake_nccl().not_opened_on = 0;
+  check_without(ask_for_windows(), 0,
+                "NCCL: expected a window to succeed, found: remote process exited; as NCCL says it");
+  CHECK(fake_nccl().opened == 2);
+  CHECK(fake_nccl().connected == 4);
+  CHECK(fake_nccl().aborted == 4);  // two before, two when the lanes end
+}
+
+TEST_CASE_METHOD(Fresh, "pushes come out of a window before its communicator goes, or time is up") {
+  const auto abort_after_push = [](comm::DeviceCommunicator& lane, backend::Stream& stream) -> Status {
+    LANCET_TRY(lane.make_window(256));
+    LANCET_TRY(lane.exchange_rows(stream, {}));
+    if (lane.rank() == 0) lane.abort("a peer is gone");
+    return {};
+  };
+  for (const Status& status : on_two_ranks(abort_after_push)) CHECK(status.ok());
+  CHECK(fake_nccl().stopped == 1);
+  CHECK(test::stream_queries() == 1);
+  test::stream_queries() = 0;
+  test::fake_runtime().stream_state = cudaErrorNotReady;
+  for (const Status& status : on_two_ranks(abort_after_push)) CHECK(status.ok());
+  CHECK(test::stream_queries() > 1);
+  CHECK(fake_nccl().aborted == 4);
 }

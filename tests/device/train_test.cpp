@@ -73,6 +73,7 @@ class InWindow final : public comm::DeviceCommunicator {
   void abort(const std::string& why) override { host_.abort(why); }
 
   Result<std::span<std::byte>> make_window(std::size_t bytes) override {
+    if (none) return Error{ExitCode::config, "ranks 1 have no window: no memory", true};
     memory_.resize(bytes / 64 + 1);
     window_ = {reinterpret_cast<std::byte*>(memory_.data()), bytes};
     peers_.rank = rank();
@@ -91,6 +92,7 @@ class InWindow final : public comm::DeviceCommunicator {
     return host_.barrier();
   }
   static inline std::atomic<int> pushed = 0;
+  static inline std::atomic<bool> none = false;  // as where a rank's memory does not suffice
 
  private:
   struct Peers {
@@ -248,6 +250,18 @@ TEST_CASE("tokens that go straight to the peers' memory change no bit of a step"
   InWindow::pushed = 0;
   CHECK(train_on(config, true, ranks, 1, true)[0].loss == counted[0].loss);
   CHECK(InWindow::pushed == 0);
+}
+
+TEST_CASE("without a window on all ranks the tokens are counted, unless windows are asked for") {
+  auto config = test::small_config();
+  const auto counted = train_on(config, true, 2, 2);
+  InWindow::none = true;
+  InWindow::pushed = 0;
+  const auto without = train_on(config, true, 2, 2, true);
+  InWindow::none = false;
+  CHECK(InWindow::pushed == 0);
+  REQUIRE(without.size() == counted.size());
+  CHECK(without.back().loss == counted.back().loss);
 }
 
 TEST_CASE("a start says once that attention takes the slow way, and why") {

@@ -1,12 +1,14 @@
 // Ranks on GPUs by NCCL. The communicator does not block its callers: every call is polled against the lane's timeout,
 // so that a peer that is gone ends the step instead of holding it.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <nccl.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -20,6 +22,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+constexpr std::chrono::milliseconds most_for_pushes(500);  // far longer than one takes
+
 // The interface that NCCL was told to take, for errors.
 std::string interfaces() {
   std::string text;
@@ -31,10 +35,7 @@ std::string interfaces() {
 class Nccl final : public DeviceCommunicator {
  public:
   explicit Nccl(const DeviceLane& lane) : lane_(lane) {}
-  ~Nccl() override {
-    const std::lock_guard lock(mutex_);
-    if (comm_) ncclCommAbort(comm_);  // a broken peer must not hold the end of the process
-  }
+  ~Nccl() override { drop(); }  // a broken peer must not hold the end of the process
 
   // Collective.
   Status connect() {
@@ -67,21 +68,31 @@ class Nccl final : public DeviceCommunicator {
     return queued("an all-reduce");
   }
 
+  // Error, `agreed`: no window, on no rank, and why; the lane is sound.
   Result<std::span<std::byte>> make_window(std::size_t bytes) override {
     constexpr int blocks = 16;  // enough for the links between GPUs
-    LANCET_ASSIGN(lsa_, NcclWindow::make(comm_, rank(), size(), bytes, lane_.max_ctas > 0 ? lane_.max_ctas : blocks,
-                                         [this](ncclResult_t result, const char* what) -> Status {
-                                           LANCET_TRY(check(result, what));
-                                           return queued(what);
-                                         }));
-    if (lsa_) window_ = lsa_->memory();
-    LANCET_TRY(lane_.host->barrier());  // nobody writes to a window that is not yet there
-    return window_;
+    auto made = NcclWindow::allocate(comm_, rank(), size(), bytes, lane_.max_ctas > 0 ? lane_.max_ctas : blocks);
+    LANCET_TRY(window_on_all(made.ok() ? Status() : Status(made.error())));
+    const Status opened = (*made)->open([this](ncclResult_t result, const char* what) -> Status {
+      LANCET_TRY(check(result, what));
+      return queued(what, lane_.timeout / 2);  // whose call has failed waits on the host meanwhile
+    });
+    const Status all = window_on_all(opened);  // nobody writes to a window that is not yet there
+    if (all.ok()) {
+      const std::lock_guard lock(mutex_);
+      lsa_ = std::move(*made);
+      window_ = lsa_->memory();
+      return window_;
+    }
+    drop();  // it holds the memory, and what the call has left in it is in the way of the next
+    if (all.error().agreed) LANCET_TRY(connect());
+    return all.error();
   }
   Status exchange_rows(backend::Stream& stream, const RowExchange& rows) override {
     return with_comm([&]() -> Status {
       if (!lsa_) return internal_error("NCCL: rows are exchanged in a window, and there is none");
-      return lsa_->push(static_cast<cudaStream_t>(stream.native()), rows);
+      pushed_to_ = static_cast<cudaStream_t>(stream.native());
+      return lsa_->push(*pushed_to_, rows);
     });
   }
 
@@ -105,12 +116,29 @@ class Nccl final : public DeviceCommunicator {
     const std::lock_guard lock(mutex_);
     if (!comm_) return;
     why_ = why;
-    if (lsa_) lsa_->stop();
+    if (lsa_) stop_pushes();
     ncclCommAbort(comm_);
     comm_ = nullptr;
   }
 
  private:
+  // With the communicator goes the peers' memory, so kernels that are in it come out first. The stream may wait for
+  // what comes only after this: then none runs.
+  void stop_pushes() {
+    lsa_->stop();
+    if (!pushed_to_) return;
+    const auto deadline = Clock::now() + most_for_pushes;
+    while (cudaStreamQuery(*pushed_to_) == cudaErrorNotReady && Clock::now() < deadline)
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
+    cudaGetLastError();  // it is no error of the next call
+  }
+
+  void drop() {
+    const std::lock_guard lock(mutex_);
+    if (comm_) ncclCommAbort(comm_);
+    comm_ = nullptr;
+  }
+
   Status start(const ncclUniqueId& id) {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
@@ -121,22 +149,37 @@ class Nccl final : public DeviceCommunicator {
     return queued("the connection");
   }
 
-  // All ranks connected or none: who did not is named.
-  Status agree(const Status& mine) {
-    std::vector<std::int32_t> ready(std::size_t(size()), 1);
-    std::int32_t ok = mine.ok() ? 1 : 0;
+  // The ranks where it does not hold; collective, over the host.
+  Result<std::vector<int>> not_on(bool holds) {
+    std::vector<std::int32_t> all(std::size_t(size()), 1);
+    std::int32_t mine = holds ? 1 : 0;
     std::vector<Segment> sends, receives;
     for (int peer = 0; peer < size(); ++peer) {
-      sends.push_back({peer, reinterpret_cast<std::byte*>(&ok), sizeof ok});
-      receives.push_back({peer, reinterpret_cast<std::byte*>(&ready[std::size_t(peer)]), sizeof ok});
+      sends.push_back({peer, reinterpret_cast<std::byte*>(&mine), sizeof mine});
+      receives.push_back({peer, reinterpret_cast<std::byte*>(&all[std::size_t(peer)]), sizeof mine});
     }
     LANCET_TRY(lane_.host->exchange(sends, receives));
-    std::string failed;
+    std::vector<int> ranks;
     for (int peer = 0; peer < size(); ++peer)
-      if (!ready[std::size_t(peer)]) failed += fmt::format("{}{}", failed.empty() ? "" : ", ", peer);
+      if (!all[std::size_t(peer)]) ranks.push_back(peer);
+    return ranks;
+  }
+  // The same error on all ranks, and what went wrong on this one.
+  Status window_on_all(const Status& mine) {
+    LANCET_ASSIGN(const auto failed, not_on(mine.ok()));
+    if (failed.empty()) return {};
+    return Error{ExitCode::config,
+                 fmt::format("ranks {} have no window{}", fmt::join(failed, ", "),
+                             mine.ok() ? std::string() : ": " + mine.error().message),
+                 true};
+  }
+
+  // All ranks connected or none: who did not is named.
+  Status agree(const Status& mine) {
+    LANCET_ASSIGN(const auto failed, not_on(mine.ok()));
     if (failed.empty()) return {};
     return communication_error(fmt::format("expected NCCL to connect {} ranks {}, found that ranks {} did not{}",
-                                           size(), interfaces(), failed,
+                                           size(), interfaces(), fmt::join(failed, ", "),
                                            mine.ok() ? std::string() : ": " + mine.error().message));
   }
 
@@ -181,8 +224,9 @@ class Nccl final : public DeviceCommunicator {
   }
 
   // Until NCCL has taken the call in; what it does on the stream goes on.
-  Status queued(const char* what) {
-    const auto deadline = Clock::now() + lane_.timeout;
+  Status queued(const char* what) { return queued(what, lane_.timeout); }
+  Status queued(const char* what, std::chrono::milliseconds most) {
+    const auto deadline = Clock::now() + most;
     for (int turn = 0;; ++turn) {
       LANCET_ASSIGN(const ncclResult_t found, state());
       if (found != ncclInProgress) return check(found, what);
@@ -194,7 +238,7 @@ class Nccl final : public DeviceCommunicator {
     }
     return communication_error(
         fmt::format("expected {} with {} other ranks within {} s {}, found that some did not come", what, size() - 1,
-                    double(lane_.timeout.count()) * 1e-3, interfaces()));
+                    double(most.count()) * 1e-3, interfaces()));
   }
 
   Status check(ncclResult_t result, const char* what) const {
@@ -208,6 +252,7 @@ class Nccl final : public DeviceCommunicator {
   std::mutex mutex_;
   std::string why_;
   std::unique_ptr<NcclWindow> lsa_;
+  std::optional<cudaStream_t> pushed_to_;  // of the last push into the window
 };
 
 }  // namespace

@@ -52,6 +52,7 @@ __device__ bool meet(const Meeting& meeting, const LsaPeers& peers, std::uint32_
 __global__ void __launch_bounds__(threads)
     push_rows(const __grid_constant__ RowExchange exchange, const __grid_constant__ LsaPeers peers,
               const __grid_constant__ Meeting meeting, std::uint32_t turn) {
+  if (__syncthreads_or(threadIdx.x == 0 && *meeting.stop != 0)) return;  // the peers' memory may be gone already
   if (!meet(meeting, peers, turn)) return;
   PushRows<LsaPeers>{exchange, peers, meeting.rank}(std::int64_t(blockIdx.x) * threads + threadIdx.x,
                                                     std::int64_t(gridDim.x) * threads);
@@ -60,6 +61,7 @@ __global__ void __launch_bounds__(threads)
 
 Status check(cudaError_t error, const char* what) {
   if (error == cudaSuccess) return {};
+  cudaGetLastError();  // training goes on without a window: it is no error of the next call
   return internal_error(std::string("CUDA, ") + what + ": " + cudaGetErrorString(error));
 }
 
@@ -75,23 +77,35 @@ class LsaWindow final : public NcclWindow {
     if (stop_) cudaFreeHost(stop_);
   }
 
-  Status open(std::size_t bytes, const Ready& ready) {
+  Status allocate(std::size_t bytes) {
     bytes_ = bytes;
     const std::size_t counters = (bytes + 255) / 256 * 256;
     const std::size_t all = counters + std::size_t(blocks_) * std::size_t(meeting_.ranks) * sizeof(std::uint32_t);
     void *memory = nullptr, *stop = nullptr;
-    if (const ncclResult_t made = ncclMemAlloc(&memory, all); made != ncclSuccess)
+    if (const ncclResult_t made = ncclMemAlloc(&memory, all); made != ncclSuccess) {
+      cudaGetLastError();
       return internal_error("NCCL: expected " + std::to_string(all) +
                             " bytes of device memory for a window, found: " + ncclGetErrorString(made));
+    }
     start_ = static_cast<std::byte*>(memory);
+    all_ = all;
     LANCET_TRY(check(cudaHostAlloc(&stop, sizeof(std::uint32_t), cudaHostAllocPortable), "page-locked memory"));
     stop_ = static_cast<std::uint32_t*>(stop);
     *stop_ = 0;
     meeting_.stop = stop_;
     meeting_.arrived = reinterpret_cast<std::uint32_t*>(start_ + counters);
     LANCET_TRY(check(cudaMemset(meeting_.arrived, 0, all - counters), "clearing a window's counters"));
-    LANCET_TRY(check(cudaDeviceSynchronize(), "clearing a window's counters"));
-    return ready(ncclCommWindowRegister(comm_, memory, all, &window_, NCCL_WIN_COLL_SYMMETRIC), "a window");
+    return check(cudaDeviceSynchronize(), "clearing a window's counters");
+  }
+
+  // Kernels follow the handle. Where NCCL has no symmetric memory it registers the range for its own copies and gives a
+  // handle of the host's.
+  Status open(const Ready& ready) override {
+    LANCET_TRY(ready(ncclCommWindowRegister(comm_, start_, all_, &window_, NCCL_WIN_COLL_SYMMETRIC), "a window"));
+    cudaPointerAttributes found{};
+    LANCET_TRY(check(cudaPointerGetAttributes(&found, window_), "a window's handle"));
+    if (window_ && found.type == cudaMemoryTypeDevice) return {};
+    return internal_error("NCCL: expected a window that kernels reach, found one that is the host's alone");
   }
 
   std::span<std::byte> memory() const override { return {start_, bytes_}; }
@@ -110,7 +124,7 @@ class LsaWindow final : public NcclWindow {
   ncclComm_t comm_;
   const int blocks_;
   std::byte* start_ = nullptr;
-  std::size_t bytes_ = 0;
+  std::size_t bytes_ = 0, all_ = 0;  // the window's; with the counters
   std::uint32_t* stop_ = nullptr;
   ncclWindow_t window_{};
   Meeting meeting_{};
@@ -119,18 +133,20 @@ class LsaWindow final : public NcclWindow {
 
 }  // namespace
 
-Result<std::unique_ptr<NcclWindow>> NcclWindow::make(ncclComm_t comm, int rank, int ranks, std::size_t bytes,
-                                                     int blocks, const Ready& ready) {
-  if (ncclTeamLsa(comm).nRanks != ranks) return std::unique_ptr<NcclWindow>();
+Result<std::unique_ptr<NcclWindow>> NcclWindow::allocate(ncclComm_t comm, int rank, int ranks, std::size_t bytes,
+                                                         int blocks) {
+  if (const int reached = ncclTeamLsa(comm).nRanks; reached != ranks)
+    return internal_error("NCCL: expected " + std::to_string(ranks) + " ranks that reach each other's memory, found " +
+                          std::to_string(reached));
   auto window = std::make_unique<LsaWindow>(comm, rank, ranks, blocks);
-  LANCET_TRY(window->open(bytes, ready));
+  LANCET_TRY(window->allocate(bytes));
   return std::unique_ptr<NcclWindow>(std::move(window));
 }
 
 #else
 
-Result<std::unique_ptr<NcclWindow>> NcclWindow::make(ncclComm_t, int, int, std::size_t, int, const Ready&) {
-  return std::unique_ptr<NcclWindow>();
+Result<std::unique_ptr<NcclWindow>> NcclWindow::allocate(ncclComm_t, int, int, std::size_t, int) {
+  return internal_error("NCCL: expected NCCL 2.28 or later for windows, found a build with an older one");
 }
 
 #endif
