@@ -204,16 +204,23 @@ Outcome run(const ops::OpDef& op, std::vector<GuardedTensor> operands, const ir:
   ops::KernelArgs args{op.name, {}, {}, attributes, kernel.comm};
   args.device = kernel.device;
   args.stream = kernel.stream;
-  for (GuardedTensor& operand : outcome.operands) args.operands.push_back(operand.view());
+  const auto view = [&](GuardedTensor& tensor) {
+    return ops::TensorView{kernel.memory ? kernel.memory->take(tensor) : tensor.data(), tensor.type()};
+  };
+  for (GuardedTensor& operand : outcome.operands) args.operands.push_back(view(operand));
   for (std::size_t r = 0; r < types.size(); ++r) {
     const int storage = storage_operand(op, int(r), count);
-    args.results.push_back(storage < 0 ? outcome.results[r].view() : outcome.operands[std::size_t(storage)].view());
+    args.results.push_back(storage < 0 ? view(outcome.results[r])
+                                       : ops::TensorView{args.operands[std::size_t(storage)].data, types[r]});
   }
   backend::cpu::set_threads(kernel.threads);  // a workspace may depend on it
   GuardedTensor workspace(kernel.workspace ? kernel.workspace(args) : 0);
-  args.workspace = workspace.data();
+  args.workspace = static_cast<std::byte*>(view(workspace).data);
 
-  const Status status = kernel.bind(args)();
+  const ops::Kernel call = kernel.bind(args);
+  Status status = call();
+  if (kernel.memory)
+    if (const Status back = kernel.memory->bring_back(); status.ok()) status = back;
   backend::cpu::set_threads(1);
   if (!status.ok()) outcome.faults.push_back(status.error().message);
   if (!workspace.intact()) outcome.faults.push_back("wrote outside its workspace");
@@ -242,6 +249,28 @@ ReferenceCall run_reference(const ops::OpDef& op, std::vector<DoubleTensor> oper
   LANCET_CHECK(reference, "{} has no reference", op.name);
   reference(call);
   return call;
+}
+
+std::vector<std::string> faults_of(const ops::OpDef& op, const Outcome& outcome,
+                                   const std::vector<GuardedTensor>& operands, const ReferenceCall& expected) {
+  std::vector<std::string> faults = outcome.faults;
+  auto add = [&](const char* what, std::size_t which, const std::optional<std::string>& fault) {
+    if (fault) faults.push_back(fmt::format("{} {}: {}", what, which, *fault));
+  };
+  for (std::size_t r = 0; r < outcome.results.size(); ++r) {
+    const int storage = storage_operand(op, int(r), int(operands.size()));
+    const GuardedTensor before =
+        storage < 0 ? GuardedTensor(outcome.results[r].type()) : operands[std::size_t(storage)];
+    add("result", r,
+        compare(outcome.results[r], expected.results[r], before, expected.length,
+                r < expected.terms.size() ? expected.terms[r] : std::vector<double>{}));
+  }
+  for (int i : op.writes) {
+    const auto at = std::size_t(i);
+    if (at < operands.size())
+      add("operand", at, compare(outcome.operands[at], expected.operands[at], operands[at], expected.length));
+  }
+  return faults;
 }
 
 ReferenceCall run_reference(const ops::OpDef& op, const std::vector<GuardedTensor>& operands,

@@ -3,6 +3,7 @@
 #pragma once
 #include <cstddef>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,8 @@ class GuardedTensor {
   std::size_t size() const { return size_; }
   bool intact() const;  // nothing was written outside
   bool same_bytes(const GuardedTensor& other) const;
+  // With the guards; the tensor starts 64 bytes into it.
+  std::span<std::byte> with_guards() { return std::as_writable_bytes(std::span(blocks_)); }
   ops::TensorView view() { return {data(), type_}; }
   template <class T>
   T* as() {
@@ -63,6 +66,16 @@ struct Outcome {
   std::vector<std::string> faults;  // bytes written that are not the op's to write
 };
 
+// Where the tensors of a call lie if not where the harness made them: a device's memory.
+class Elsewhere {
+ public:
+  virtual ~Elsewhere() = default;
+  // The tensor's place there, with its guards around it.
+  virtual std::byte* take(GuardedTensor& tensor) = 0;
+  // Waits for the call, and brings all tensors back as it left them.
+  virtual Status bring_back() = 0;
+};
+
 // The kernel that is run, and where.
 struct Bound {
   ops::Kernel (*bind)(const ops::KernelArgs&);
@@ -71,6 +84,7 @@ struct Bound {
   comm::Communicator* comm = nullptr;
   backend::Device* device = nullptr;
   backend::Stream* stream = nullptr;
+  Elsewhere* memory = nullptr;
 };
 Outcome run(const ops::OpDef& op, std::vector<GuardedTensor> operands, const ir::Attributes& attributes,
             const Bound& kernel);
@@ -94,6 +108,11 @@ int storage_operand(const ops::OpDef& op, int result, int operands);
 // must still stand. Returns the first fault.
 std::optional<std::string> compare(const GuardedTensor& got, const DoubleTensor& reference, const GuardedTensor& before,
                                    double length, const std::vector<double>& terms = {});
+
+// What an outcome has against the reference on the same operands, a line each: faults, and results or operands that
+// are not as compare() wants them.
+std::vector<std::string> faults_of(const ops::OpDef& op, const Outcome& outcome,
+                                   const std::vector<GuardedTensor>& operands, const ReferenceCall& expected);
 
 // The routing that a sample's operands share: random logits, uneven so that an expert overflows where capacity is
 // scarce.

@@ -37,32 +37,12 @@ Outcome run_emulated(const ops::OpDef& op, const std::vector<GuardedTensor>& ope
   return outcome;
 }
 
-void check_values(const ops::OpDef& op, const Outcome& outcome, const std::vector<GuardedTensor>& operands,
-                  const ReferenceCall& expected) {
-  auto check = [&](const GuardedTensor& got, const DoubleTensor& reference, const GuardedTensor& before,
-                   const std::string& what, const std::vector<double>& terms) {
-    const auto fault = compare(got, reference, before, expected.length, terms);
-    INFO(what << ": " << fault.value_or(""));
-    CHECK_FALSE(fault.has_value());
-  };
-  for (std::size_t r = 0; r < outcome.results.size(); ++r) {
-    const int storage = storage_operand(op, int(r), int(operands.size()));
-    check(outcome.results[r], expected.results[r],
-          storage < 0 ? GuardedTensor(outcome.results[r].type()) : operands[std::size_t(storage)],
-          fmt::format("result {}", r), r < expected.terms.size() ? expected.terms[r] : std::vector<double>{});
-  }
-  for (int i : op.writes)
-    if (i < int(operands.size()))
-      check(outcome.operands[std::size_t(i)], expected.operands[std::size_t(i)], operands[std::size_t(i)],
-            fmt::format("operand {}", i), {});
-}
-
 void check_sample(const ops::OpDef& op, const ops::Sample& sample) {
   const auto operands = make_operands(sample, SampleRoute(sample, seed), seed);
   const Outcome outcome = run_emulated(op, operands, sample.attributes, 1);
-  INFO(fmt::format("{}", fmt::join(outcome.faults, "\n")));
-  CHECK(outcome.faults.empty());
-  check_values(op, outcome, operands, run_reference(op, operands, sample.attributes));
+  const auto faults = faults_of(op, outcome, operands, run_reference(op, operands, sample.attributes));
+  INFO(fmt::format("{}", fmt::join(faults, "\n")));
+  CHECK(faults.empty());
 
   const Outcome again = run_emulated(op, operands, sample.attributes, 2);
   CHECK(again.faults.empty());

@@ -1,0 +1,154 @@
+// Every kernel of the module on every sample of its op, on a GPU: the values against the references in double within
+// the tolerances of the CPU's, the memory that it may touch, and the same bits twice.
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "lancet/backend/host_queue.h"
+#include "module.h"
+#include "ops/harness.h"
+
+namespace lancet::test {
+namespace {
+
+constexpr std::uint64_t seed = 11;
+
+template <class T>
+T made(Result<T> result) {
+  if (!result.ok()) FAIL(result.error().message);
+  return std::move(result).value();
+}
+
+// Copies on a device, each in memory of its own. They start where those of an arena do: at multiples of 256 bytes.
+class OnDevice final : public Elsewhere {
+ public:
+  OnDevice(backend::Device& device, backend::Stream& stream) : device_(device), stream_(stream) {}
+  OnDevice(const OnDevice&) = delete;
+  OnDevice& operator=(const OnDevice&) = delete;
+  ~OnDevice() override {
+    static_cast<void>(stream_.synchronize());
+    for (const Copy& copy : copies_) {
+      device_.free(copy.there);
+      device_.free_host(copy.here);
+    }
+  }
+
+  std::byte* take(GuardedTensor& tensor) override {
+    const std::span<std::byte> all = tensor.with_guards();
+    const auto guard = std::size_t(tensor.data() - all.data());
+    Copy& copy = copies_.emplace_back(Copy{all, start - guard, nullptr, nullptr});
+    copy.there = made(device_.allocate(copy.before + all.size()));
+    copy.here = made(device_.allocate_host(all.size()));
+    std::memcpy(copy.here, all.data(), all.size());
+    const Status status = stream_.copy(copy.there + copy.before, copy.here, all.size());
+    if (!status.ok()) FAIL(status.error().message);
+    return copy.there + start;
+  }
+
+  Status bring_back() override {
+    for (const Copy& copy : copies_) LANCET_TRY(stream_.copy(copy.here, copy.there + copy.before, copy.tensor.size()));
+    LANCET_TRY(stream_.synchronize());
+    for (const Copy& copy : copies_) std::memcpy(copy.tensor.data(), copy.here, copy.tensor.size());
+    return {};
+  }
+
+ private:
+  static constexpr std::size_t start = 256;
+  struct Copy {
+    std::span<std::byte> tensor;
+    std::size_t before;
+    std::byte *there, *here;
+  };
+  backend::Device& device_;
+  backend::Stream& stream_;
+  std::vector<Copy> copies_;
+};
+
+class Gpu {
+ public:
+  explicit Gpu(runtime::Accelerator& accelerator) : accelerator_(accelerator) {
+    const Status bound = accelerator_.device().bind_thread();
+    if (!bound.ok()) FAIL(bound.error().message);
+    stream_ = made(accelerator_.device().make_stream(false));
+  }
+
+  const ops::DeviceKernel* kernel(const ops::OpDef& op) const { return accelerator_.find_kernel(op.name); }
+
+  Outcome run(const ops::OpDef& op, const std::vector<GuardedTensor>& operands, const ir::Attributes& attributes) {
+    OnDevice memory(accelerator_.device(), *stream_);
+    return test::run(op, operands, attributes,
+                     {.bind = kernel(op)->bind,
+                      .workspace = kernel(op)->workspace,
+                      .device = &accelerator_.device(),
+                      .stream = stream_.get(),
+                      .memory = &memory});
+  }
+
+  void check(const ops::OpDef& op, const ops::Sample& sample) {
+    const auto operands = make_operands(sample, SampleRoute(sample, seed), seed);
+    const Outcome outcome = run(op, operands, sample.attributes);
+    const auto faults = faults_of(op, outcome, operands, run_reference(op, operands, sample.attributes));
+    INFO(fmt::format("{}", fmt::join(faults, "\n")));
+    CHECK(faults.empty());
+    const Outcome again = run(op, operands, sample.attributes);
+    for (std::size_t r = 0; r < outcome.results.size(); ++r) CHECK(again.results[r].same_bytes(outcome.results[r]));
+    for (std::size_t i = 0; i < operands.size(); ++i) CHECK(again.operands[i].same_bytes(outcome.operands[i]));
+  }
+
+ private:
+  runtime::Accelerator& accelerator_;
+  std::unique_ptr<backend::Stream> stream_;
+};
+
+}  // namespace
+
+TEST_CASE("kernels on a GPU against references in double on every sample") {
+  const auto accelerator = open_gpu();
+  if (!accelerator) return;
+  Gpu gpu(*accelerator);
+  int checked = 0;
+  for (const ops::OpDef* op : ops::all_ops()) {
+    INFO(op->name);
+    REQUIRE(gpu.kernel(*op));
+    const auto samples = samples_of(*op);
+    for (std::size_t s = 0; s < samples.size(); ++s, ++checked) {
+      INFO("sample " << s);
+      gpu.check(*op, samples[s]);
+    }
+  }
+  CHECK(checked > 100);
+}
+
+// Of a width that models have: other kernels of the libraries than small ones take.
+TEST_CASE("products and attention of a model's width on a GPU") {
+  const auto accelerator = open_gpu();
+  if (!accelerator) return;
+  Gpu gpu(*accelerator);
+  for (const DType t : {DType::f32, DType::bf16}) {
+    INFO(name(t));
+    gpu.check(ops::op("linear"), {{{{t, {2, 192, 768}}}, {{t, {2304, 768}}}, {{DType::f32, {2304}}}}, {}});
+    gpu.check(ops::op("linear_gelu"), {{{{t, {2, 192, 768}}}, {{t, {3072, 768}}}, {{DType::f32, {3072}}}}, {}});
+    gpu.check(ops::op("attention"), {{{{t, {2, 256, 2304}}}}, {{"heads", 12}}});
+  }
+}
+
+// The same way through the harness with memory that is the host's, so that it is tried where there is no GPU.
+TEST_CASE("tensors go elsewhere and come back with their guards") {
+  const auto device = backend::make_host_queue();
+  const auto stream = made(device->make_stream(false));
+  GuardedTensor tensor({DType::f32, {5}});
+  std::fill_n(tensor.as<float>(), 5, 2.f);
+  OnDevice memory(*device, *stream);
+  auto* there = reinterpret_cast<float*>(memory.take(tensor));
+  CHECK(reinterpret_cast<std::uintptr_t>(there) % 64 == 0);
+  REQUIRE(stream->scale(there, 5, 3).ok());
+  REQUIRE(memory.bring_back().ok());
+  CHECK(std::count(tensor.as<float>(), tensor.as<float>() + 5, 6.f) == 5);
+  CHECK(tensor.intact());
+  REQUIRE(stream->scale(there, 6, 3).ok());  // one too many
+  REQUIRE(memory.bring_back().ok());
+  CHECK_FALSE(tensor.intact());
+}
+
+}  // namespace lancet::test
