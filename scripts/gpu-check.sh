@@ -48,13 +48,30 @@ find_python() {
 [ -n "$python" ] || python=$(find_python)
 
 # The shapes that gpu_check.py times.
+# Until $out/peer-compile.stop is there; $out/peer-compile.pid is the one that runs.
 warm_peer() {
   local shape shapes=('--batch 16' '--seq 512 --batch 8 --moe-every 2')
   [ -n "$quick" ] || shapes+=('--seq 512 --batch 4 --moe-every 2 --layers 24 --width 1024 --heads 16')
   for shape in "${shapes[@]}"; do
+    [ ! -e "$out/peer-compile.stop" ] || break
     # shellcheck disable=SC2086
-    timeout 60 nice "$python" scripts/gpu_peer.py --compile-only $shape || true
+    timeout 60 nice "$python" scripts/gpu_peer.py --compile-only $shape &
+    echo $! >"$out/peer-compile.pid"
+    wait $! || true
+    rm -f "$out/peer-compile.pid"
   done
+}
+
+# end_warming SECONDS: that it may still take
+end_warming() {
+  [ -n "$warming" ] || return 0
+  local end=$((SECONDS + $1)) running
+  while [ "$SECONDS" -lt "$end" ] && kill -0 "$warming" 2>/dev/null; do sleep 0.5; done
+  touch "$out/peer-compile.stop"
+  running=$(cat "$out/peer-compile.pid" 2>/dev/null) || running=''
+  [ -z "$running" ] || kill "$running" 2>/dev/null || true
+  wait "$warming" 2>/dev/null || true
+  warming=''
 }
 
 started=$SECONDS
@@ -64,17 +81,23 @@ else
   say "build"
   # The peer's compiler works meanwhile, and leaves what it made in its cache.
   warming=''
+  rm -f "$out/peer-compile.stop" "$out/peer-compile.pid"
   if [ -n "$python" ]; then
     warm_peer >"$out/peer-compile.log" 2>&1 &
     warming=$!
   fi
   options=(-DLANCET_CUDA=ON)
+  capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -n 1) || capability=''
+  if nvcc --list-gpu-arch 2>/dev/null | grep -qx "compute_${capability/./}"; then
+    options+=("-DCMAKE_CUDA_ARCHITECTURES=${capability/./}-real")  # for others than this GPU nothing is built
+  fi
   [ -z "$kit" ] || options+=("-DLANCET_KIT=$kit" -DLANCET_MPI=OFF -DLANCET_ONEDNN=OFF)
   LANCET_TARGETS="lancet test_cuda" timeout "$(left)" scripts/build.sh "${options[@]}" >"$out/build.log" 2>&1 || {
+    end_warming 0
     tail -n 30 "$out/build.log" >&2
     die "the build failed, or took longer than $seconds s"
   }
-  [ -z "$warming" ] || wait "$warming" || true
+  end_warming 20
 fi
 built=$((SECONDS - started))
 

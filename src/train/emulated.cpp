@@ -10,7 +10,7 @@
 namespace lancet::train {
 
 Result<std::unique_ptr<comm::Communicator>> emulated_world(const config::Config& config,
-                                                           const comm::Communicator& world) {
+                                                           const comm::Communicator& world, DeclaredTimes* times) {
   if (config.comm.transport != config::Transport::emulated) return std::unique_ptr<comm::Communicator>();
   if (world.size() > 1)
     return config_error(fmt::format(
@@ -19,10 +19,20 @@ Result<std::unique_ptr<comm::Communicator>> emulated_world(const config::Config&
   LANCET_TRY(config::check(config, std::max(ranks, 1)));  // which asks for ranks and network
   LANCET_ASSIGN(const cost::Hardware hardware, cost::read_hardware(config.comm.network));
   const cost::Layout layout{ranks, hardware.nodes(ranks)};
+  const auto counted = [times](std::atomic<double> DeclaredTimes::*kind, double ms) {
+    if (times) (times->*kind).fetch_add(ms, std::memory_order_relaxed);
+    return ms;
+  };
   return comm::make_emulated_world(
       ranks, {.name = hardware.name,
-              .exchange_ms = [=](double bytes) { return cost::all_to_all_ms(hardware, layout, bytes); },
-              .all_reduce_ms = [=](double bytes) { return cost::all_reduce_ms(hardware, layout, bytes); }});
+              .exchange_ms =
+                  [=](double bytes) {
+                    return counted(&DeclaredTimes::exchanges, cost::all_to_all_ms(hardware, layout, bytes));
+                  },
+              .all_reduce_ms =
+                  [=](double bytes) {
+                    return counted(&DeclaredTimes::all_reduces, cost::all_reduce_ms(hardware, layout, bytes));
+                  }});
 }
 
 }  // namespace lancet::train
