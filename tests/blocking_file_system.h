@@ -1,5 +1,6 @@
 // The disk, which takes nothing while it is held up.
 #pragma once
+#include <atomic>
 #include <condition_variable>
 #include <mutex>
 
@@ -11,6 +12,7 @@ class BlockingFileSystem final : public checkpoint::FileSystem {
  public:
   void hold() { set(true); }
   void let_go() { set(false); }
+  int writes() const { return writes_; }  // that the disk has taken
 
   Result<std::unique_ptr<checkpoint::OutputFile>> create(const std::filesystem::path& path) override {
     LANCET_ASSIGN(auto file, disk_.create(path));
@@ -30,6 +32,7 @@ class BlockingFileSystem final : public checkpoint::FileSystem {
         : owner_(owner), file_(std::move(file)) {}
     Result<std::size_t> write_some(std::span<const std::byte> bytes) override {
       owner_.wait();
+      ++owner_.writes_;
       return file_->write_some(bytes);
     }
     Status sync() override {
@@ -56,6 +59,7 @@ class BlockingFileSystem final : public checkpoint::FileSystem {
   std::mutex mutex_;
   std::condition_variable changed_;
   bool held_ = false;
+  std::atomic<int> writes_ = 0;
 };
 
 }  // namespace lancet::test

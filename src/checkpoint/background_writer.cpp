@@ -72,7 +72,7 @@ struct BackgroundWriter::State {
   Filled next() {
     std::unique_lock lock(mutex);
     changed.wait(lock, [&] { return stopping || !abandoned.empty() || !filled.empty(); });
-    if (filled.empty() || !abandoned.empty()) return {0, 0};
+    if (stopping || filled.empty() || !abandoned.empty()) return {0, 0};
     const Filled first = filled.front();
     filled.pop_front();
     return first;
@@ -198,8 +198,6 @@ BackgroundWriter::~BackgroundWriter() {
   state_->changed.notify_all();
 }
 
-std::uint64_t BackgroundWriter::buffer_bytes() const { return state_->memory.size(); }
-
 void BackgroundWriter::write(const std::filesystem::path& folder, std::vector<Shard> shards) {
   run([state = state_.get(), folder, shards = std::move(shards)] { return state->write_shards(folder, shards); });
 }
@@ -241,11 +239,6 @@ void BackgroundWriter::abandon(const std::string& why) {
   const std::lock_guard lock(state_->mutex);
   if (state_->phase == State::Phase::working) state_->abandoned = why;
   state_->changed.notify_all();
-}
-
-bool BackgroundWriter::idle() const {
-  const std::lock_guard lock(state_->mutex);
-  return state_->phase == State::Phase::idle;
 }
 
 bool BackgroundWriter::finished() const {

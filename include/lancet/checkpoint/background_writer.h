@@ -31,10 +31,9 @@ class BackgroundWriter {
 
   // The buffer is made here, and touched, so that the first save costs what the others do. At least one block.
   BackgroundWriter(FileSystem& files, std::uint64_t buffer_bytes);
-  ~BackgroundWriter();  // gives up what is not finished
-  std::uint64_t buffer_bytes() const;
+  ~BackgroundWriter();  // gives up what is not finished, once the disk lets go of the block that it has
 
-  // Begins a job, while none is under way (idle). The shards' tensors have to be given to the end, in order; then each
+  // Begins a job, while none is under way. The shards' tensors have to be given to the end, in order; then each
   // file is synced, and the folder. An error ends the writing, not the giving: it is the job's.
   void write(const std::filesystem::path& folder, std::vector<Shard> shards);
   // Any work, as a job.
@@ -48,10 +47,9 @@ class BackgroundWriter {
   // Nothing more is given: the job ends with a data error that says why, once the disk lets go of what it has.
   void abandon(const std::string& why);
 
-  bool idle() const;
   bool finished() const;  // there is a job, and it has ended
   bool wait_finished(std::chrono::milliseconds most) const;
-  Status collect();                                   // how the finished job ended; idle from then on
+  Status collect();                                   // how the finished job ended; the next one may begin
   const std::vector<ShardFile>& shard_files() const;  // of the last job that wrote shards and succeeded
 
  private:
