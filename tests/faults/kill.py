@@ -4,7 +4,8 @@
   tests/faults/kill.py LANCET [COUNT] [SEED] [INPROC_TRAIN]
 
 COUNT runs in turn of: one rank; two ranks that are processes, of which one is killed; both, and their launcher; two
-ranks that are threads (by INPROC_TRAIN, where it is given). Each is killed once and started again. It must go on from
+ranks that are threads (by INPROC_TRAIN, where it is given). Each is killed once and started again; one that had ended
+with code 0 before the signal came is not counted, and another is drawn in its place. It must go on from
 its newest whole checkpoint, load none that is not, lose no more steps than came after that one, and end with the
 records and, bit for bit, the weights and optimizer of a run that nobody disturbed. Where one rank of two is killed, the
 launcher's script must leave with code 5 within 10 seconds. Prints numbers, also where Ctrl-C ends it before all are done
@@ -31,6 +32,7 @@ CONFIG = {
               "save_interval": INTERVAL, "keep_last": 2},
     "log": {"peak_tflops": 1, "interval": 1000}, "threads": 1}
 SECONDS_TO_LEAVE = 10
+MOST_DRAWS = 20  # of runs that end before the signal comes, in a row
 
 
 def fail(text):
@@ -39,13 +41,14 @@ def fail(text):
 
 
 def losses(run):
-    """Of whole lines; the last one may have been cut short."""
+    """Of whole lines of steps; the last one may have been cut short. Held-out losses have lines of their own."""
     values = []
     path = run / "metrics.jsonl"
     for line in path.read_text().splitlines(keepends=True) if path.exists() else []:
         if line.endswith("}\n"):
             record = json.loads(line)
-            values.append((record["step"], record["loss"], record["grad_norm"]))
+            if "loss" in record:
+                values.append((record["step"], record["loss"], record["grad_norm"]))
     return values
 
 
@@ -87,15 +90,15 @@ def processes_of(run):
 class Kind:
     """A way of running and killing."""
 
-    def __init__(self, name, command, victims):
-        self.name, self.command, self.victims = name, command, victims
+    def __init__(self, name, command, victims, codes):
+        self.name, self.command, self.victims, self.codes = name, command, victims, codes
         self.killed = self.inside = self.ended = self.lost = 0
         self.slowest = 0.0
 
     def numbers(self):
         text = f"{self.name}: {self.killed} killed, {self.inside} inside a save, at most {self.lost} steps lost"
         if self.ended:
-            text += f", {self.ended} had just ended"
+            text += f", {self.ended} more had ended before"
         if self.victims == "one":
             text += f", the other left within {self.slowest:.1f} s with code 5"
         return text
@@ -135,6 +138,7 @@ class Attack:
         time.sleep(rng.random() * 0.002)
 
     def kill(self, name, rng, in_save):
+        """Whether the run was inside a save; None where it had ended before the signal came."""
         run = self.folder / name
         with tempfile.TemporaryFile("w+") as log:
             process = subprocess.Popen(self.command(name), stdout=log, stderr=log)
@@ -154,22 +158,34 @@ class Attack:
             if processes_of(run):
                 fail(f"{self.kind.name}, {name}: a rank goes on a minute after its launcher was killed")
             log.seek(0)
+            if process.returncode == 0:
+                return None
             self.judge(name, process.returncode, took, bool(ranks), log.read())
         return saving(run)
 
     def judge(self, name, code, took, has_ranks, log):
-        if code == 0:
-            self.kind.ended += 1
-        elif self.kind.victims == "one" and has_ranks:
+        if self.kind.victims == "one" and has_ranks:
             self.kind.slowest = max(self.kind.slowest, took)
             if code != 5 or took > SECONDS_TO_LEAVE:
                 fail(f"{self.kind.name}, {name}: expected code 5 within {SECONDS_TO_LEAVE} s, found {code} after "
                      f"{took:.1f} s:\n{log}")
+        elif code not in self.kind.codes:
+            fail(f"{self.kind.name}, {name}: expected a code of a kill ({self.kind.codes}), found {code}:\n{log}")
+
+    def kill_one(self, name, rng, in_save):
+        """Runs until one is killed before it ends; whether that was inside a save."""
+        for _ in range(MOST_DRAWS):
+            inside = self.kill(name, rng, in_save)
+            if inside is not None:
+                return inside
+            self.kind.ended += 1
+            subprocess.run(["rm", "-r", str(self.folder / name)], check=True)
+        fail(f"{self.kind.name}, {name}: expected a run that is killed, found {MOST_DRAWS} that had ended before")
 
     def once(self, index, rng, in_save):
         name = f"run-{index}"
         run = self.folder / name
-        inside = self.kill(name, rng, in_save)
+        inside = self.kill_one(name, rng, in_save)
         saved, reached = newest(run), max([s for s, _, _ in losses(run)], default=0)
         log = self.finish(name)
         where = f"{self.kind.name}, {name}"
@@ -201,11 +217,13 @@ def kinds_of(lancet, inproc):
     def one_rank(config, run):
         return [lancet, "train", str(config), "--run-dir", str(run)]
 
-    kinds = [Kind("one rank", one_rank, "all")]
+    itself = [-signal.SIGKILL]
+    launched = itself + [5]  # the script, where the launcher that it waits for goes before it does
+    kinds = [Kind("one rank", one_rank, "all", itself)]
     if subprocess.run(["which", "mpirun"], capture_output=True).returncode == 0:
-        kinds += [Kind("one of two ranks", two_ranks, "one"), Kind("two ranks", two_ranks, "all")]
+        kinds += [Kind("one of two ranks", two_ranks, "one", launched), Kind("two ranks", two_ranks, "all", launched)]
     if inproc:
-        kinds.append(Kind("two ranks as threads", lambda config, run: [inproc, "2", str(config), str(run)], "all"))
+        kinds.append(Kind("two ranks as threads", lambda config, run: [inproc, "2", str(config), str(run)], "all", itself))
     return kinds
 
 
