@@ -51,10 +51,12 @@ inline Outcome mpirun(int ranks, const std::string& arguments) {
 }
 #endif
 
+// The records of steps; held-out losses have lines of their own.
 inline std::vector<nlohmann::json> metrics(const std::string& run_dir) {
   std::vector<nlohmann::json> records;
   std::ifstream in(run_dir + "/metrics.jsonl");
-  for (std::string line; std::getline(in, line);) records.push_back(nlohmann::json::parse(line));
+  for (std::string line; std::getline(in, line);)
+    if (auto record = nlohmann::json::parse(line); record.contains("loss")) records.push_back(std::move(record));
   return records;
 }
 

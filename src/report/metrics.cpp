@@ -35,7 +35,7 @@ class Reader {
     const auto counts = record.find("layer_expert_tokens");
     if (counts != record.end() && !read_load(*counts, load))
       return "expected \"layer_expert_tokens\" to hold, for each layer, the tokens of each expert, as in earlier lines";
-    if (adds_to_last(record, *step)) return add_held_out(values);
+    if (record.contains("held_out_loss") && !record.contains("loss")) return add_held_out(*step, values);
     go_back(step->get<std::int64_t>());
     metrics_.steps.push_back(step->get<std::int64_t>());
     for (std::size_t i = 0; i < values.size(); ++i) metrics_.series[i].push_back(values[i]);
@@ -52,11 +52,9 @@ class Reader {
   const Metrics::Broken& broken() const { return metrics_.broken; }
 
  private:
-  bool adds_to_last(const json& record, std::int64_t step) const {
-    return record.contains("held_out_loss") && !record.contains("loss") && !metrics_.steps.empty() &&
-           metrics_.steps.back() == step;
-  }
-  std::string add_held_out(const std::array<double, series_keys.size()>& values) {
+  // Of a step whose record found no room there is no row to add to.
+  std::string add_held_out(std::int64_t step, const std::array<double, series_keys.size()>& values) {
+    if (metrics_.steps.empty() || metrics_.steps.back() != step) return {};
     const auto at =
         std::size_t(std::find(series_keys.begin(), series_keys.end(), "held_out_loss") - series_keys.begin());
     metrics_.series[at].back() = values[at];

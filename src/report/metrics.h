@@ -58,8 +58,8 @@ struct Metrics {
 inline constexpr std::size_t most_columns = 240, most_cells = 400'000;
 
 // A step that stands there again (a run that was resumed) replaces what stood from there on; a record of nothing but
-// its held-out loss adds to it. Lines that are no records are left out. Data error: the file cannot be read, or holds
-// no record.
+// its held-out loss adds to it, or is left out where the step has no record. Lines that are no records are left out.
+// Data error: the file cannot be read, or holds no record.
 Result<Metrics> read_metrics(const std::filesystem::path& path);
 
 }  // namespace lancet::report

@@ -51,6 +51,13 @@ Status agree(comm::Communicator& world, const Status& mine) {
                failed == ranks ? message : fmt::format("rank {}: {}", first, message), true};
 }
 
+Status broadcast_status(comm::Communicator& world, const Status& mine, int root) {
+  const std::string told = mine.ok() ? "" : static_cast<char>(mine.error().code) + mine.error().message;
+  LANCET_ASSIGN(const std::string text, broadcast_text(world, told, root));
+  if (text.empty()) return {};
+  return Error{static_cast<ExitCode>(text[0]), text.substr(1), true};
+}
+
 Result<bool> any(comm::Communicator& world, bool mine) {
   float sum = mine ? 1 : 0;
   LANCET_TRY(world.all_reduce_sum(std::span(&sum, 1)));
@@ -81,6 +88,17 @@ Result<std::string> broadcast_text(comm::Communicator& world, const std::string&
   LANCET_TRY(world.broadcast(std::as_writable_bytes(std::span(&size, 1)), root));
   std::string result = world.rank() == root ? text : std::string(size, '\0');
   LANCET_TRY(world.broadcast(std::as_writable_bytes(std::span(result.data(), result.size())), root));
+  return result;
+}
+
+Result<std::vector<std::string>> broadcast_texts(comm::Communicator& world, const std::vector<std::string>& texts,
+                                                 int root) {
+  std::string all;
+  for (const std::string& text : texts) (all += text) += '\0';
+  LANCET_ASSIGN(all, broadcast_text(world, all, root));
+  std::vector<std::string> result;
+  for (std::size_t at = 0, end; (end = all.find('\0', at)) != all.npos; at = end + 1)
+    result.push_back(all.substr(at, end - at));
   return result;
 }
 

@@ -166,7 +166,7 @@ Result<CheckpointSpeed> measure_checkpoint(config::Config config, comm::Communic
                                                                   "it, found one",
                                                                   options.folder.string())))
                                 : Status()));
-  LANCET_TRY(agree(world, world.rank() == 0 ? checkpoint::disk().make_folder(made) : Status()));
+  LANCET_TRY(broadcast_status(world, world.rank() == 0 ? checkpoint::disk().make_folder(made) : Status(), 0));
   auto speed = Bench(config, world, options).run();
   if (world.rank() == 0) static_cast<void>(checkpoint::disk().remove(made));
   return speed;

@@ -72,6 +72,10 @@ std::string to_json(const StepRecord& r, std::span<const LayerLoad> layers, bool
       r.skipped_steps);
 }
 
+std::string held_out_json(std::int64_t step, double loss) {
+  return fmt::format(R"({{"step": {}, "held_out_loss": {}}})", step, number(loss));
+}
+
 std::string duration(double seconds) {
   const auto s = static_cast<long>(std::lround(std::max(seconds, 0.0)));
   if (s >= 3600) return fmt::format("{}h {:02}m", s / 3600, s % 3600 / 60);
@@ -120,7 +124,13 @@ Result<MetricsFile> MetricsFile::create(const std::filesystem::path& path) {
 }
 
 Status MetricsFile::write(const StepRecord& record, std::span<const LayerLoad> layers, bool expert_tokens) {
-  const std::string line = to_json(record, layers, expert_tokens) + "\n";
+  return append(to_json(record, layers, expert_tokens), record.step);
+}
+
+Status MetricsFile::write_held_out(std::int64_t step, double loss) { return append(held_out_json(step, loss), step); }
+
+Status MetricsFile::append(std::string line, std::int64_t step) {
+  line += '\n';
   for (std::size_t at = 0; at < line.size();) {
     const ssize_t written = ::pwrite(fd_, line.data() + at, line.size() - at, bytes_ + static_cast<std::int64_t>(at));
     if (written < 0 && errno == EINTR) continue;
@@ -129,8 +139,8 @@ Status MetricsFile::write(const StepRecord& record, std::span<const LayerLoad> l
       continue;
     }
     const int error = written < 0 ? errno : ENOSPC;
-    std::string text = fmt::format("{}: expected room for the record of step {}, found: {}", path_.string(),
-                                   record.step, std::strerror(error));
+    std::string text = fmt::format("{}: expected room for the record of step {}, found: {}", path_.string(), step,
+                                   std::strerror(error));
     if (::ftruncate(fd_, bytes_) != 0) text += " (its last line may be cut short)";
     return data_error(std::move(text));
   }

@@ -26,13 +26,13 @@ Result<std::vector<fs::path>> checkpoints_of(const fs::path& from) {
     return data_error(fmt::format("{}: expected the folder of a run or a checkpoint, found no folder", from.string()));
   if (fs::exists(from / "manifest.json", ignored)) return std::vector<fs::path>{from};
   const fs::path checkpoints = from / "checkpoints";
+  LANCET_ASSIGN(const auto steps, checkpoint::list_steps(checkpoints));
   if (!fs::is_directory(checkpoints, ignored))
     return data_error(fmt::format(
         "{}: expected checkpoints/ (a run) or manifest.json (a checkpoint), found neither{}", from.string(),
         fs::exists(from / "model.safetensors", ignored) ? "; lancet import reads Hugging Face's folders" : ""));
   std::vector<fs::path> folders;
-  for (const std::int64_t step : checkpoint::steps_in(checkpoints))
-    folders.push_back(checkpoints / checkpoint::folder_name(step));
+  for (const std::int64_t step : steps) folders.push_back(checkpoints / checkpoint::folder_name(step));
   if (folders.empty())
     return data_error(fmt::format("{}: expected a whole checkpoint, found none", checkpoints.string()));
   return folders;
@@ -40,17 +40,10 @@ Result<std::vector<fs::path>> checkpoints_of(const fs::path& from) {
 
 // Rank 0's answer on all ranks: a checkpoint may be written while they look.
 Result<std::vector<fs::path>> agreed_checkpoints(const fs::path& from, comm::Communicator& world) {
-  constexpr char separator = '\0';  // of no path
-  auto mine = world.rank() == 0 ? checkpoints_of(from) : Result<std::vector<fs::path>>(std::vector<fs::path>{});
-  if (const Status all = agree(world, mine.ok() ? Status() : Status(mine.error())); !all.ok())
-    return mine.ok() ? all.error() : Error{mine.error().code, mine.error().message, all.error().agreed};
-  std::string text;
-  for (const fs::path& folder : *mine) text += folder.string() + separator;
-  LANCET_ASSIGN(text, broadcast_text(world, text, 0));
-  std::vector<fs::path> folders;
-  for (std::size_t at = 0, end; (end = text.find(separator, at)) != text.npos; at = end + 1)
-    folders.emplace_back(text.substr(at, end - at));
-  return folders;
+  const auto mine = world.rank() == 0 ? checkpoints_of(from) : Result<std::vector<fs::path>>(std::vector<fs::path>{});
+  LANCET_TRY(broadcast_status(world, mine.ok() ? Status() : Status(mine.error()), 0));
+  LANCET_ASSIGN(const auto texts, broadcast_texts(world, std::vector<std::string>(mine->begin(), mine->end()), 0));
+  return std::vector<fs::path>(texts.begin(), texts.end());
 }
 
 std::optional<fs::path> find_tokenizer(const config::Config& config, const fs::path& checkpoint) {

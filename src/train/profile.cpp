@@ -33,7 +33,7 @@ Result<cost::Place> share_place(comm::Communicator& world, cost::Place place) {
 // Rank 0's profile on all ranks, so that all measure the same.
 Result<cost::Profile> share_profile(comm::Communicator& world, const Result<cost::Profile>& mine,
                                     const cost::Place& place) {
-  LANCET_TRY(agree(world, mine.ok() ? Status() : Status(mine.error())));
+  LANCET_TRY(broadcast_status(world, mine.ok() ? Status() : Status(mine.error()), 0));
   cost::ProfileFile file;
   file.put(*mine);
   LANCET_ASSIGN(const std::string text, broadcast_text(world, file.print(), 0));
@@ -140,7 +140,7 @@ Result<cost::Profile> ensure_profile(const config::Config& config, comm::Communi
   const auto missing = runtime::missing_ops(plans, profile);
   if (keeps && world.rank() == 0 && !missing.empty())
     written = cost::write_profile(path, profile);  // while it is cheap to fail
-  LANCET_TRY(agree(world, written));
+  LANCET_TRY(broadcast_status(world, written, 0));
   if (!missing.empty() && world.rank() == 0)
     log::info("profile: measuring {} op{}; this takes some steps' time, once", missing.size(),
               missing.size() == 1 ? "" : "s");
@@ -155,7 +155,7 @@ Result<cost::Profile> ensure_profile(const config::Config& config, comm::Communi
                                        .seconds = request.seconds}));
   if (report.ops == 0 && !report.wire) return profile;
   if (keeps && world.rank() == 0) written = cost::write_profile(path, profile);
-  LANCET_TRY(agree(world, written));
+  LANCET_TRY(broadcast_status(world, written, 0));
   log::info("profile: measured {} op{}{} in {:.1f} s{}", report.ops, report.ops == 1 ? "" : "s",
             report.wire ? " and communication" : "", report.seconds, keeps ? ", kept in " + path.string() : "");
   return profile;

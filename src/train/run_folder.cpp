@@ -113,6 +113,7 @@ void RunFolder::record(const StepRecord& record, std::span<const LayerLoad> laye
 }
 
 void RunFolder::held_out(std::int64_t step, double loss) {
+  metrics_state_.note(metrics_->write_held_out(step, loss));
   const Scalar scalar{"held_out/loss", loss};
   if (events_) events_state_.note(events_->write(step, std::span(&scalar, 1)));
 }

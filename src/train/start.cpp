@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "lancet/base/shown.h"
 #include "lancet/train/agree.h"
@@ -77,19 +76,15 @@ Result<Start> look(const config::Config& config, const TrainerOptions& options) 
   return Start{Start::Kind::weights, true, std::move(folders)};
 }
 
-std::string print_start(const Start& start) {
-  std::string text = fmt::format("{} {}\n", int(start.kind), int(start.asked));
-  for (const fs::path& folder : start.folders) text += folder.string() + "\n";
-  return text;
+// The kind, whether it was asked for, and the folders.
+std::vector<std::string> print_start(const Start& start) {
+  std::vector<std::string> texts{std::to_string(int(start.kind)), start.asked ? "asked" : ""};
+  for (const fs::path& folder : start.folders) texts.push_back(folder.string());
+  return texts;
 }
 
-Start parse_start(const std::string& text) {
-  std::istringstream in(text);
-  std::string line;
-  std::getline(in, line);
-  Start start{Start::Kind(line[0] - '0'), line[2] == '1', {}};
-  while (std::getline(in, line)) start.folders.emplace_back(line);
-  return start;
+Start parse_start(const std::vector<std::string>& texts) {
+  return {Start::Kind(texts[0][0] - '0'), !texts[1].empty(), std::vector<fs::path>(texts.begin() + 2, texts.end())};
 }
 
 // ---- the config of a run that goes on
@@ -213,9 +208,9 @@ Status check_shapes(const config::Model& model, const Manifest& manifest, const 
 
 Result<Start> find_start(const config::Config& config, const TrainerOptions& options, comm::Communicator& world) {
   Result<Start> mine = world.rank() == 0 ? look(config, options) : Start{};
-  LANCET_TRY(agree(world, mine.ok() ? Status() : Status(mine.error())));
-  LANCET_ASSIGN(const std::string text, broadcast_text(world, world.rank() == 0 ? print_start(*mine) : "", 0));
-  return parse_start(text);
+  LANCET_TRY(broadcast_status(world, mine.ok() ? Status() : Status(mine.error()), 0));
+  LANCET_ASSIGN(const auto texts, broadcast_texts(world, print_start(*mine), 0));
+  return parse_start(texts);
 }
 
 std::int64_t rows_of(const config::Config& config, int ranks) {

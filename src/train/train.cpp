@@ -83,10 +83,10 @@ class Run {
 
  private:
   Status run() {
-    LANCET_TRY(agree(world_, take_folder()));  // first: no other run changes what is found there
+    LANCET_TRY(broadcast_status(world_, take_folder(), 0));  // first: no other run changes what is found there
     LANCET_ASSIGN(const Start start, find_start(asked_, options_, world_));
     LANCET_TRY(begin(start));
-    LANCET_TRY(agree(world_, open_folder(start)));
+    LANCET_TRY(broadcast_status(world_, open_folder(start), 0));
     log::info("{}", trainer_->banner());
     log::info("run        {}: config.json (every field, resolved), plan.ir, metrics.jsonl", config_.log.run_dir);
     announce(start);
@@ -134,10 +134,7 @@ class Run {
 
   // The first checkpoint of the start's that is whole, or none. Collective.
   Status begin(const Start& start) {
-    if (start.kind == Start::Kind::anew) {
-      LANCET_ASSIGN(trainer_, Trainer::create(config_, world_, trainer_options()));
-      return {};
-    }
+    if (start.kind == Start::Kind::anew) return make_trainer();
     Error damage;
     for (const std::filesystem::path& folder : start.folders) {
       LANCET_ASSIGN(const bool begun, begin_at(folder, start.kind, damage));
@@ -167,16 +164,16 @@ class Run {
     config_ = *std::move(adapted);
     position_ = {};
     if (kind == Start::Kind::resume) position_ = position_of(found->manifest(), config_, ranks);
-    trainer_.reset();
-    LANCET_ASSIGN(trainer_, Trainer::create(config_, world_, trainer_options()));
+    LANCET_TRY(make_trainer());
     const Take take = kind == Start::Kind::resume ? Take::all : Take::weights;
     const Status loaded = agree(world_, load_tensors(trainer_->store(), *found, world_.rank(), ranks, take));
     if (loaded.ok()) {
-      if (kind == Start::Kind::resume && found->manifest().plan != plan_hash() && found->manifest().ranks == ranks)
+      if (kind == Start::Kind::resume && found->manifest().plan != plan_hash_ && found->manifest().ranks == ranks)
         notes_.push_back("another plan than the one saved under: sums may round otherwise in the last bits");
       from_ = folder;
+      from_step_ = found->manifest().step;
       saved_on_ = found->manifest().ranks;
-      saved_step_ = found->manifest().step;
+      if (kind == Start::Kind::resume) saved_step_ = from_step_;
       return true;
     }
     if (!loaded.error().agreed || loaded.error().code != ExitCode::data) return loaded.error();
@@ -184,11 +181,18 @@ class Run {
     return false;
   }
 
+  Status make_trainer() {
+    trainer_.reset();  // the memory of one is not that of two
+    LANCET_ASSIGN(trainer_, Trainer::create(config_, world_, trainer_options()));
+    plan_hash_ = hex(hash64(ir::print(trainer_->executor().plan())));
+    return {};
+  }
+
   void announce(const Start& start) const {
     if (start.kind == Start::Kind::resume)
       log::info("resume     after step {} from {}, saved on {} rank{}", position_.step, from_.string(), saved_on_,
                 saved_on_ == 1 ? "" : "s");
-    if (start.kind == Start::Kind::weights) log::info("weights    of step {} from {}", saved_step_, from_.string());
+    if (start.kind == Start::Kind::weights) log::info("weights    of step {} from {}", from_step_, from_.string());
     for (const std::string& note : notes_) log::info("           {}", note);
     announce_saving();
     const config::Train& train = config_.train;
@@ -223,8 +227,6 @@ class Run {
     return options;
   }
   checkpoint::FileSystem& files() const { return options_.files ? *options_.files : checkpoint::disk(); }
-
-  std::string plan_hash() const { return hex(hash64(ir::print(trainer_->executor().plan()))); }
 
   void count(StepRecord& record) {
     ++position_.step;
@@ -295,7 +297,7 @@ class Run {
   Status save(StepRecord* record, bool last) {
     const auto start = std::chrono::steady_clock::now();
     const double lr = learning_rate(config_.train, position_.step - 1);
-    const auto manifest = manifest_of(config_, asked_, position_, world_.size(), lr, plan_hash());
+    const auto manifest = manifest_of(config_, asked_, position_, world_.size(), lr, plan_hash_);
     LANCET_ASSIGN(const bool begun, saver_->begin(manifest, last || position_.step == config_.train.steps));
     if (begun) {
       saved_step_ = position_.step;
@@ -392,13 +394,15 @@ class Run {
   Position position_;
   std::vector<std::string> notes_;
   std::filesystem::path from_;  // the checkpoint that the run began with
+  std::int64_t from_step_ = 0;  // of it
   int saved_on_ = 0;
-  std::int64_t saved_step_ = -1;  // the last that saving was begun of, or that the run began with
+  std::int64_t saved_step_ = -1;  // the last of this run that saving was begun of, or that it goes on after
   std::chrono::steady_clock::time_point saved_at_ = begun_;
   bool owes_save_ = false;  // one was due, and has not begun
   std::int64_t skips_in_a_row_ = 0;
   std::optional<RunFolder> folder_;
   std::unique_ptr<Trainer> trainer_;
+  std::string plan_hash_;       // of the trainer's
   std::optional<Saver> saver_;  // after what it saves
   Averages averages_;
 };

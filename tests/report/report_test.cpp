@@ -160,8 +160,12 @@ TEST_CASE("a number that is not finite is a gap in its line, however many record
 
 TEST_CASE("a held-out loss on a line of its own belongs to the step before it") {
   const TemporaryFolder folder;
-  const auto metrics = read_metrics(
-      folder.write("metrics.jsonl", records(2) + R"({"step": 2, "held_out_loss": 0.75})" + "\n" + record(3, 0.25)));
+  const auto held_out_after = [](int step) {
+    return R"({"step": )" + std::to_string(step) + R"(, "held_out_loss": 0.75})" + "\n";
+  };
+  // Of steps 1 and 4 it stands alone: their records are lost, and no step had a loss that was not finite.
+  const auto metrics = read_metrics(folder.write(
+      "metrics.jsonl", held_out_after(1) + records(2) + held_out_after(2) + record(3, 0.25) + held_out_after(4)));
   REQUIRE(metrics.ok());
   CHECK(metrics->steps == std::vector<std::int64_t>{1, 2, 3});
   const auto at = std::find(series_keys.begin(), series_keys.end(), "held_out_loss") - series_keys.begin();

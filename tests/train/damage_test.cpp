@@ -158,8 +158,7 @@ class Damage {
     for (auto& file : root["files"]) {
       if (file["name"] != name) continue;
       file["bytes"] = text.size();
-      if (file.contains("xxh3")) file["xxh3"] = hex(hash64(text));
-      if (file.contains("header_xxh3")) file["header_xxh3"] = hex(hash64(std::string_view(text).substr(0, 8 + header)));
+      file["header_xxh3"] = hex(hash64(std::string_view(text).substr(0, 8 + header)));
     }
     sign(root.dump(2) + "\n");
     return name + " with " + said;

@@ -5,6 +5,7 @@
 
 #include <catch2/catch.hpp>
 #include <csignal>
+#include <limits>
 
 #include "log_capture.h"
 #include "program.h"
@@ -67,6 +68,30 @@ TEST_CASE("a record that finds no room leaves whole lines, and the next one that
   REQUIRE(records.size() == 3);
   CHECK(records[1]["step"] == 2);
   CHECK(records[2]["step"] == 4);
+}
+
+TEST_CASE("a held-out loss is a line of its own, whole or not there") {
+  const TemporaryFolder folder;
+  auto file = train::MetricsFile::create(folder / "metrics.jsonl");
+  REQUIRE(file.ok());
+  REQUIRE(file->write(record_of(1)).ok());
+  const auto bytes = std::filesystem::file_size(folder / "metrics.jsonl");
+  {
+    const FileLimit limit(bytes + 10);
+    const Status failed = file->write_held_out(1, 0.5);
+    REQUIRE_FALSE(failed.ok());
+    CHECK(failed.error().message.find("expected room for the record of step 1, found: ") != std::string::npos);
+    CHECK(std::filesystem::file_size(folder / "metrics.jsonl") == bytes);
+  }
+  REQUIRE(file->write_held_out(1, 0.5).ok());
+  REQUIRE(file->write_held_out(1, std::numeric_limits<double>::quiet_NaN()).ok());
+  std::ifstream in(folder / "metrics.jsonl");
+  std::string line;
+  std::getline(in, line);
+  std::getline(in, line);
+  CHECK(line == R"({"step": 1, "held_out_loss": 0.5})");
+  std::getline(in, line);
+  CHECK(line == R"({"step": 1, "held_out_loss": null})");
 }
 
 TEST_CASE("what a run goes on without is told once, and once more when it is back") {

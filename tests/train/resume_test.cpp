@@ -3,9 +3,11 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include <array>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <csignal>
+#include <cstdio>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -14,6 +16,7 @@
 #include "lancet/checkpoint/checkpoint.h"
 #include "lancet/data/token_file.h"
 #include "lancet/data/tokenizer.h"
+#include "lancet/train/model_folder.h"
 #include "log_capture.h"
 #include "temporary_folder.h"
 #include "train/checkpoint_tensors.h"
@@ -80,6 +83,7 @@ std::vector<nlohmann::json> records_of(const std::string& run) {
 std::vector<double> losses(const std::string& run) {
   std::vector<double> values;
   for (const auto& record : records_of(run)) {
+    if (!record.contains("loss")) continue;
     CHECK(record["step"] == values.size() + 1);
     values.push_back(record["loss"]);
   }
@@ -317,11 +321,11 @@ config::Config config_with_files(const TemporaryFolder& folder, const std::strin
 }
 
 // A run that rank 1 asks to stop when it is asked for the `at`-th time; how it ends, and how often it was asked.
-std::pair<Error, int> run_until(const config::Config& config, int at) {
+std::pair<Error, int> run_until(const config::Config& config, int at, const std::string& init_from = "") {
   Error error{ExitCode::done, "", false};
   int asked = 0;
   const Status status = comm::run_inproc(2, [&](comm::Communicator& world) -> Status {
-    train::TrainerOptions options{.local_ranks = 2};
+    train::TrainerOptions options{.local_ranks = 2, .init_from = init_from};
     if (world.rank() == 1) options.interrupted = [&] { return ++asked >= at; };
     const Status mine = train::train(config, world, options);
     if (world.rank() == 0 && !mine.ok()) error = mine.error();
@@ -361,6 +365,77 @@ TEST_CASE("an evaluation is left at once, on all ranks, and the run goes on from
   }
   REQUIRE(run(config, 2).code == ExitCode::done);
   CHECK(losses(folder / "run") == losses(folder / "whole"));
+}
+
+TEST_CASE("weights of step 3 are no checkpoint of the run that begins with them, stopped after its own step 3") {
+  const TemporaryFolder folder;
+  auto config = config_with_files(folder, "run");
+  stop_after(config, 3, 2);
+  config.log.run_dir = folder / "tuned";
+  config.train.eval_interval = 3;
+  const auto [error, asked] = run_until(config, 3 + 1, folder / "run");
+  CHECK(error.code == ExitCode::saved);
+  CHECK(error.message.find("saved and stopped after step 3 of 6 (another rank's signal)") == 0);
+  CHECK(manifest_in(folder / "tuned", 3).step == 3);
+}
+
+TEST_CASE("held-out losses stand in the records, each after its step's, and stay where a run goes on") {
+  const TemporaryFolder folder;
+  auto config = config_with_files(folder, "whole");
+  config.train.eval_interval = 2;
+  // After which step, and the loss; each is what the log says.
+  const auto held_out = [](const std::string& run, const test::LogCapture& log) {
+    std::vector<std::pair<int, double>> found;
+    nlohmann::json before;
+    for (const auto& record : records_of(run)) {
+      if (record.contains("held_out_loss")) {
+        CHECK(record.size() == 2);
+        CHECK(before["step"] == record["step"]);
+        CHECK(before.contains("loss"));
+        found.emplace_back(record["step"].get<int>(), record["held_out_loss"].get<double>());
+        std::array<char, 80> line{};
+        std::snprintf(line.data(), line.size(), "step %d | held-out loss %.4f | ", found.back().first,
+                      found.back().second);
+        CHECK(log.count(line.data()) == 1);
+      }
+      before = record;
+    }
+    return found;
+  };
+  std::vector<std::pair<int, double>> expected;
+  {
+    const test::LogCapture log;
+    REQUIRE(run(config, 1).code == ExitCode::done);
+    expected = held_out(folder / "whole", log);
+    REQUIRE(expected.size() == 3);
+    for (const int i : {0, 1, 2}) CHECK(expected[std::size_t(i)].first == 2 * (i + 1));
+  }
+  config.log.run_dir = folder / "stopped";
+  const test::LogCapture log;
+  stop_after(config, 5, 1);
+  REQUIRE(run(config, 1).code == ExitCode::done);
+  CHECK(held_out(folder / "stopped", log) == expected);
+  CHECK(losses(folder / "stopped") == losses(folder / "whole"));
+}
+
+TEST_CASE("a run goes on in a folder whose name has two lines") {
+  const TemporaryFolder folder;
+  auto config = config_in(folder / "two\nlines");
+  stop_after(config, 2, 2);
+  REQUIRE(run(config, 2).code == ExitCode::done);
+  CHECK(losses(config.log.run_dir).size() == 6);
+  const std::string from = config.log.run_dir;
+  config.log.run_dir = folder / "tuned";
+  const test::LogCapture log;
+  REQUIRE(run(config, 2, {.init_from = from}).code == ExitCode::done);
+  CHECK(log.count("weights    of step 6 from ") > 0);
+}
+
+TEST_CASE("what rank 0 alone looks at is told in its words, without its rank") {
+  const TemporaryFolder folder;
+  const auto config = config_in(folder / "run");
+  CHECK(run(config, 2, {.resume = "step-000007"}).message.find("--resume step-000007: expected a checkpoint in ") == 0);
+  CHECK(run(config, 2, {.init_from = folder / "none"}).message.find("--init-from " + folder / "none" + ": ") == 0);
 }
 
 TEST_CASE("the text at the end is left at once") {
@@ -445,7 +520,7 @@ TEST_CASE("a folder that a run is at work in is another's before it is looked at
   const Error busy = run(config, 2);
   CHECK(busy.code == ExitCode::data);
   CHECK(busy.message ==
-        "rank 0: log.run_dir: expected a folder that no other run writes to, found one at work in " + folder / "run");
+        "log.run_dir: expected a folder that no other run writes to, found one at work in " + folder / "run");
   ::close(held);
   // What a run that does not begin has made goes again.
   config.log.run_dir = folder / "new/deep/run";
@@ -466,6 +541,19 @@ TEST_CASE("a checkpoint that cannot be read is no reason to go back to an older 
   CHECK(error.code == ExitCode::internal);
   CHECK(error.message.find(checkpoints + ": cannot be read: ") == 0);
   CHECK(losses(folder / "run").size() == 6);
+  // Nor is it to a command that reads a model.
+  std::vector<Error> found(2);
+  REQUIRE(comm::run_inproc(2, [&](comm::Communicator& world) -> Status {
+            const auto loaded =
+                train::load_newest(folder / "run", world, [](const train::ModelFolder&) { return Status(); });
+            if (!loaded.ok()) found[std::size_t(world.rank())] = loaded.error();
+            return {};
+          }).ok());
+  for (const Error& each : found) {
+    CHECK(each.code == ExitCode::internal);
+    CHECK(each.message.find(checkpoints + ": cannot be read: ") == 0);
+    CHECK(each.agreed);
+  }
 }
 
 TEST_CASE("a checkpoint of another version's config is compared field by field") {

@@ -156,7 +156,9 @@ Ended train_on(const config::Config& config, checkpoint::FileSystem* files) {
   });
   REQUIRE(status.ok());
   std::ifstream in(config.log.run_dir + "/metrics.jsonl");
-  for (std::string line; std::getline(in, line);) ended.losses.push_back(nlohmann::json::parse(line)["loss"]);
+  for (std::string line; std::getline(in, line);)
+    if (const auto record = nlohmann::json::parse(line); record.contains("loss"))
+      ended.losses.push_back(record["loss"]);
   return ended;
 }
 

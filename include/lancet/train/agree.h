@@ -13,6 +13,9 @@ namespace lancet::train {
 // with that rank named where the others did not fail.
 Status agree(comm::Communicator& world, const Status& mine);
 
+// Collective: root's outcome on all ranks, in its own words: where root alone looked, no rank needs to be named.
+Status broadcast_status(comm::Communicator& world, const Status& mine, int root);
+
 // Collective: whether any rank says so.
 Result<bool> any(comm::Communicator& world, bool mine);
 
@@ -24,5 +27,9 @@ Result<std::vector<std::string>> gather_texts(comm::Communicator& world, const s
 
 // Collective: root's text on all ranks.
 Result<std::string> broadcast_text(comm::Communicator& world, const std::string& text, int root);
+
+// Collective: root's texts on all ranks. They hold no '\0'; a path may hold anything else, a newline too.
+Result<std::vector<std::string>> broadcast_texts(comm::Communicator& world, const std::vector<std::string>& texts,
+                                                 int root);
 
 }  // namespace lancet::train

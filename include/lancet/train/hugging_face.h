@@ -15,8 +15,6 @@ namespace lancet::train {
 // A store of the whole model's parameters in f32, as one rank without optimizer holds them; all zero. Config error: it,
 // and what converting the largest tensor takes, does not fit the memory that is free.
 Result<runtime::TensorStore> make_whole_store(const config::Model& model);
-// Such a store's model: the experts of all ranks in one place, counted by num_local_experts.
-config::Model whole_model(const config::Model& model, int ranks);
 
 struct HuggingFaceExport {
   DType dtype = DType::f32;                             // of the file's tensors: f32 or bf16

@@ -51,8 +51,11 @@ inline constexpr std::size_t most_counts = 1024;
 std::string step_line(const StepRecord& record, std::int64_t steps, std::optional<double> seconds_left);
 std::string duration(double seconds);  // "1h 02m", "3m 20s", "12s"
 
-// metrics.jsonl: a line a step, written out as soon as it is made. Every line in the file is whole: what a full disk
-// cut short is taken back.
+// The held-out loss after a step, which has its record already: a line of its own.
+std::string held_out_json(std::int64_t step, double loss);
+
+// metrics.jsonl: a line a step, and one an evaluation, written out as soon as it is made. Every line in the file is
+// whole: what a full disk cut short is taken back.
 class MetricsFile {
  public:
   // Records that stand there already are kept: the file is renamed to metrics.jsonl.1, or the next free number, and the
@@ -65,8 +68,10 @@ class MetricsFile {
   MetricsFile& operator=(MetricsFile&& other) noexcept;
   // Data error on a full disk.
   Status write(const StepRecord& record, std::span<const LayerLoad> layers = {}, bool expert_tokens = true);
+  Status write_held_out(std::int64_t step, double loss);
 
  private:
+  Status append(std::string line, std::int64_t step);
   MetricsFile(std::filesystem::path path, int fd) : path_(std::move(path)), fd_(fd) {}
   std::filesystem::path path_;
   int fd_ = -1;

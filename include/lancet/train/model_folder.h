@@ -23,7 +23,8 @@ struct ModelFolder {
 
 // Collective. from: a checkpoint's folder, or a run's with checkpoints. Hands `load` the newest of them; where that, or
 // opening it, ends in a data error on any rank, the next older one, and the log says which were left out and why. The
-// one that was loaded. Data errors: `from` is neither; none is whole. Other errors of `load` are returned as they are.
+// one that was loaded. Data errors: `from` is neither; none is whole. Internal error: the system does not let a folder
+// be read, so that nobody knows what is in it. Other errors of `load` are returned as they are.
 Result<ModelFolder> load_newest(const std::filesystem::path& from, comm::Communicator& world,
                                 const std::function<Status(const ModelFolder&)>& load);
 

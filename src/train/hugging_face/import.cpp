@@ -40,14 +40,6 @@ Result<runtime::TensorStore> make_whole_store(const config::Model& model) {
   }
 }
 
-config::Model whole_model(const config::Model& model, int ranks) {
-  config::Model whole = model;
-  if (!model.has_moe()) return whole;
-  whole.num_local_experts = model.experts(ranks);
-  whole.experts_per_rank.reset();
-  return whole;
-}
-
 namespace {
 
 struct Wanted {
