@@ -12,6 +12,11 @@ class BlockingFileSystem final : public checkpoint::FileSystem {
  public:
   void hold() { set(true); }
   void let_go() { set(false); }
+  // Until a call waits, or has waited, for the disk.
+  void wait_until_asked() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return asked_; });
+  }
   int writes() const { return writes_; }  // that the disk has taken
 
   Result<std::unique_ptr<checkpoint::OutputFile>> create(const std::filesystem::path& path) override {
@@ -52,13 +57,15 @@ class BlockingFileSystem final : public checkpoint::FileSystem {
   }
   void wait() {
     std::unique_lock lock(mutex_);
+    asked_ = true;
+    changed_.notify_all();
     changed_.wait(lock, [&] { return !held_; });
   }
 
   checkpoint::FileSystem& disk_ = checkpoint::disk();
   std::mutex mutex_;
   std::condition_variable changed_;
-  bool held_ = false;
+  bool held_ = false, asked_ = false;
   std::atomic<int> writes_ = 0;
 };
 

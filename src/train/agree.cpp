@@ -5,6 +5,7 @@
 #include <array>
 #include <cstring>
 #include <span>
+#include <utility>
 #include <vector>
 
 namespace lancet::train {
@@ -52,10 +53,11 @@ Status agree(comm::Communicator& world, const Status& mine) {
 }
 
 Status broadcast_status(comm::Communicator& world, const Status& mine, int root) {
-  const std::string told = mine.ok() ? "" : static_cast<char>(mine.error().code) + mine.error().message;
-  LANCET_ASSIGN(const std::string text, broadcast_text(world, told, root));
-  if (text.empty()) return {};
-  return Error{static_cast<ExitCode>(text[0]), text.substr(1), true};
+  std::int32_t code = mine.ok() ? 0 : static_cast<std::int32_t>(mine.error().code);
+  LANCET_TRY(world.broadcast(std::as_writable_bytes(std::span(&code, 1)), root));
+  if (code == 0) return {};
+  LANCET_ASSIGN(std::string message, broadcast_text(world, mine.ok() ? "" : mine.error().message, root));
+  return Error{static_cast<ExitCode>(code), std::move(message), true};
 }
 
 Result<bool> any(comm::Communicator& world, bool mine) {

@@ -183,6 +183,7 @@ TEST_CASE("a disk that takes nothing keeps nobody waiting, and what is abandoned
   const std::size_t count = block;
   writer.give(std::span(&count, 1));
   CHECK_FALSE(fill());
+  files.wait_until_asked();
   writer.abandon("slow");
   CHECK_FALSE(writer.wait_finished(std::chrono::milliseconds(1)));
   files.let_go();
