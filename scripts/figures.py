@@ -7,21 +7,25 @@ plot mixes them without different marks.
 """
 import argparse
 import csv
+import itertools
 import json
+import re
 import statistics
 import sys
 from pathlib import Path
 
 import matplotlib
 
+import all_to_all_terms
+
 matplotlib.use("svg")
 import matplotlib.pyplot as plt  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent
 EXPERIMENTS = ["fig02", "fig06", "fig11", "fig12", "fig13", "fig14", "fig15", "fig16", "padding", "scale"]
-COLUMNS = ["network", "hardware", "label", "model", "gate", "ranks", "hosts", "batch", "policy", "status", "runs", "k",
-           "step_ms", "compute_ms", "all_to_all_ms", "all_reduce_ms", "communication_ms", "exposed_ms", "forward_ms",
-           "experts_ms", "predicted_ms", "predicted_compute_ms", "planning_ms", "memory_gib", "steps", "imbalance", "padded", "routing", "place", "commit"]
+COLUMNS = ["network", "source", "hardware", "label", "model", "gate", "ranks", "hosts", "batch", "policy", "status", "runs", "k",
+           "step_ms", "least_step_ms", "most_step_ms", "compute_ms", "all_to_all_ms", "all_reduce_ms", "communication_ms", "exposed_ms", "forward_ms",
+           "experts_ms", "predicted_ms", "predicted_compute_ms", "predicted_communication_ms", "planning_ms", "memory_gib", "steps", "imbalance", "padded", "routing", "place", "profile", "commit"]
 BASELINES = ["RAF", "DeepSpeed", "Tutel", "FasterMoE"]
 OURS = ["Lancet, forward parts", "Lancet"]
 PAPER_BASELINES = ["RAF", "DeepSpeed", "Tutel"]  # FasterMoE is not in the paper's comparison
@@ -34,6 +38,7 @@ SHORT = {"p3dn-v100": "V100", "p4de-a100": "A100"}
 def read(folder):
     points = [json.loads(line) for line in (folder / "points.jsonl").read_text().splitlines()]
     for point in points:
+        point["source"] = f"{point['experiment']}.json"
         padded = ", padded" if point["policy"].endswith(", padded") else ""
         point["family"] = "Tutel" + padded if point["policy"].startswith("Tutel") else point["policy"]
     return points
@@ -56,6 +61,18 @@ def best_of_families(points):
         if better:
             found[point["family"]] = point
     return found
+
+
+def fits(point):
+    """There is such a point, and it has times."""
+    return point is not None and point["status"] == "ok"
+
+
+def cut_of(ours, theirs):
+    """Percent of their exposed communication that ours has not; None where one of them has no times, or theirs none to cut."""
+    if not fits(ours) or not fits(theirs) or theirs["exposed_ms"] <= 0:
+        return None
+    return 100 * (1 - ours["exposed_ms"] / theirs["exposed_ms"])
 
 
 def place_of(point):
@@ -115,8 +132,8 @@ def speed_ups(points, ours, baselines=PAPER_BASELINES):
     result = {}
     for (*_, ), rows in group(points, "hardware", "label", "model", "ranks").items():
         by = best_of_families(rows)
-        others = [by[name]["step_ms"] for name in baselines if name in by and by[name]["status"] == "ok"]
-        if others and by[ours]["status"] == "ok":
+        others = [by[name]["step_ms"] for name in baselines if fits(by.get(name))]
+        if others and fits(by.get(ours)):
             result[(rows[0]["hardware"], place_of(rows[0]), rows[0]["ranks"])] = min(others) / by[ours]["step_ms"]
     return result
 
@@ -133,16 +150,15 @@ def iteration(points, path, title):
             for n, name in enumerate(names):
                 x = r + (n - (len(names) - 1) / 2) * 0.14
                 point = by[name]
-                fits = point["status"] == "ok"
-                if fits:
+                if fits(point):
                     axis.bar(x, point["step_ms"], 0.13, color=COLOURS[name], label=name if r == 0 else None)
                 else:
                     axis.plot(x, 0, "rx")
                 gain = ""
-                if fits and by["Lancet"]["status"] == "ok":
+                if fits(point) and fits(by["Lancet"]):
                     gain = number(point["step_ms"] / by["Lancet"]["step_ms"], 2)
                 rows.append([place_of(point), count, name, step_of(point),
-                             number(point.get("exposed_ms")) if fits else "", point["k"], gain, point["network"]])
+                             number(point.get("exposed_ms")), point["k"], gain, point["network"]])
         axis.set_xticks(range(len(ranks)), ranks)
         axis.set_title(f"{place_of(here[0])} ({networks(here)})", fontsize=9)
         axis.set_ylabel("ms a step")
@@ -194,16 +210,18 @@ def partition_range(points, path, title):
     rows = []
     for axis, here in zip(axes.flat, places.values()):
         reaches = sorted({reach_of(point) for point in here})
-        times = []
+        times, whole = [], None
         for reach in reaches:
             fitting = [point for point in here if reach_of(point) == reach and point["status"] == "ok"]
             if not fitting:
-                rows.append([place_of(here[0]), "whole" if reach < 0 else reach, "", "OOM", "", here[0]["network"]])
+                why = step_of(next(point for point in here if reach_of(point) == reach))
+                rows.append([place_of(here[0]), "whole" if reach < 0 else reach, "", why, "", here[0]["network"]])
                 continue
             best = min(fitting, key=lambda point: point["forward_ms"])
             times.append(best["forward_ms"])
+            whole = best["forward_ms"] if reach < 0 else whole
             rows.append([place_of(best), "whole" if reach < 0 else reach, best["k"], number(best["forward_ms"], 2),
-                         number(times[0] / best["forward_ms"], 3), best["network"]])
+                         number(whole / best["forward_ms"], 3) if whole else "", best["network"]])
         shown = [reach for reach in reaches if any(point["status"] == "ok" and reach_of(point) == reach for point in here)]
         axis.plot(range(len(times)), times, "o-", color=COLOURS["Lancet"])
         axis.set_xticks(range(len(times)), ["orig." if reach < 0 else reach for reach in shown])
@@ -229,8 +247,9 @@ def decomposition(points, path, title):
     for axis, here in zip(axes.flat, places.values()):
         by = best_of_families(here)
         names = [name for name in [*BASELINES, *OURS] if name in by and by[name]["status"] == "ok"]
-        rows += [[place_of(by[name]), name, by[name]["k"], step_of(by[name]), "", "", "", "", by[name]["network"]]
-                 for name in [*BASELINES, *OURS] if name in by and name not in names]
+        for name in [name for name in [*BASELINES, *OURS] if name not in names]:
+            k, step = (by[name]["k"], step_of(by[name])) if name in by else ("", "missing")
+            rows.append([place_of(here[0]), name, k, step, "", "", "", "", here[0]["network"]])
         for i, name in enumerate(names):
             compute, overlapped, exposed = parts_of(by[name])
             base = 0
@@ -238,9 +257,9 @@ def decomposition(points, path, title):
                                          (exposed, "#c0392b", "communication alone")):
                 axis.barh(i, value, left=base, color=colour, label=label if i == 0 else None)
                 base += value
-            cut = 1 - by["Lancet"]["exposed_ms"] / by[name]["exposed_ms"] if name != "Lancet" and "Lancet" in names else None
+            cut = cut_of(by.get("Lancet"), by[name]) if name != "Lancet" else None
             rows.append([place_of(by[name]), name, by[name]["k"], number(by[name]["step_ms"]), number(compute),
-                         number(overlapped), number(exposed), f"{100 * cut:.0f}%" if cut is not None else "",
+                         number(overlapped), number(exposed), f"{cut:.0f}%" if cut is not None else "",
                          by[name]["network"]])
         axis.set_yticks(range(len(names)), names)
         axis.set_xlabel("ms a step")
@@ -279,17 +298,31 @@ def ablation(points, path, title):
 
 # Figure 14
 
+EARLIER_TIMES = {"step_ms": "step_ms", "compute_ms": "compute_ms", "all_to_all_ms": "a2a_ms", "all_reduce_ms": "allreduce_ms",
+                 "communication_ms": "communication_ms", "exposed_ms": "exposed_ms", "predicted_ms": "predicted_ms"}
+
+
+def commit_in(path):
+    """That a page of scripts/bench-overlap.sh names."""
+    named = re.search(r"commit ([0-9a-f]{7,40})", path.read_text()) if path.is_file() else None
+    return named.group(1) if named else "unknown"
+
+
 def earlier_runs():
-    """Rows of scripts/bench-overlap.sh: emulated runs with their predictions."""
+    """Rows of scripts/bench-overlap.sh: emulated runs with their predictions, in the columns of a sweep's points."""
     found = []
     for name in ("overlap", "overlap-rates", "overlap-models"):
         path = ROOT / f"docs/results/{name}.csv"
         if not path.is_file():
             continue
+        commit = commit_in(path.with_suffix(".md"))
         for row in csv.DictReader(open(path)):
-            found.append({"network": "emulated", "hardware": f"{row['hosts']} hosts, {row['rate']}", "label": name + ".csv",
-                          "model": row["what"], "policy": row["policy"] + (f" k={row['parts']}" if row["parts"] != "0" else ""),
-                          "status": "ok", "step_ms": float(row["step_ms"]), "predicted_ms": float(row["predicted_ms"])})
+            times = {ours: float(row[theirs]) for ours, theirs in EARLIER_TIMES.items()}
+            found.append({"network": "emulated", "source": name + ".csv", "hardware": f"{row['hosts']} hosts, {row['rate']}",
+                          "label": "", "model": row["what"], "hosts": row["hosts"], "ranks": row["hosts"],
+                          "policy": row["policy"] + (f" k={row['parts']}" if row["parts"] != "0" else ""), "status": "ok",
+                          "steps": row["steps"], "memory_gib": round(float(row["arena_mb"]) * 1e6 / 2**30, 3), "commit": commit,
+                          **times})
     return found
 
 
@@ -297,7 +330,7 @@ def kind_of(row):
     """Which runs are alike, for marks and means."""
     if row["network"] == "measured":
         return "measured: ranks on this machine"
-    if row["label"].endswith(".csv"):
+    if row["source"].endswith(".csv"):
         crowded = "4 hosts on 2 cores" in row["model"]
         return "emulated: bench-overlap.sh" + (", several hosts on a core" if crowded else "")
     return "emulated: this sweep"
@@ -312,8 +345,8 @@ def predicted(points):
 
 
 def error_of(row, compute_as_measured=False):
-    """Of the predicted step; or of it with the computation that the run had in place of the predicted one, so that what
-    is left is the communication's and the schedule's."""
+    """Of the predicted step; or of it with the computation that the run had in place of the predicted one, as if none of the
+    difference were hidden under communication."""
     predicted_ms = row["predicted_ms"]
     if compute_as_measured:
         if row.get("predicted_compute_ms") is None:
@@ -334,14 +367,14 @@ def accuracy(points, path, title):
         if here:
             axis.loglog([row["step_ms"] for row in here], [row["predicted_ms"] for row in here], mark, label=kind,
                         markerfacecolor="none")
-    low, high = min(row["step_ms"] for row in rows), max(row["step_ms"] for row in rows)
-    axis.plot([low, high], [low, high], color="black", linewidth=0.8)
+    ends = [limit(row["step_ms"] for row in rows) for limit in (min, max) if rows]
+    axis.plot(ends, ends, color="black", linewidth=0.8)
     axis.set_xlabel("measured step, ms")
     axis.set_ylabel("predicted step, ms")
     axis.legend(fontsize=7)
     axis.set_title(f"{title} (marks: where)", fontsize=10)
     save(figure, path)
-    table = [[kind_of(row), row["hardware"], row["label"] or "the sweep", row["model"], row.get("gate", ""), row["policy"],
+    table = [[kind_of(row), row["hardware"], row["source"], row["commit"], row["model"], row.get("gate", ""), row["policy"],
               number(row["step_ms"]), number(row["predicted_ms"]),
               percent(error_of(row)), number(row.get("compute_ms")), number(row.get("predicted_compute_ms")),
               percent(error_of(row, True))] for row in rows]
@@ -349,7 +382,9 @@ def accuracy(points, path, title):
     means = [[kind, len(values), *mean_and_worst(values), *mean_and_worst(corrected.get(kind))]
              for kind, values in errors(points).items()]
     return [*markdown(["runs", "number", "mean error", "worst", "mean, computation as measured", "worst"], means), "",
-            *markdown(["runs", "where", "from", "model", "gate", "schedule", "measured, ms", "predicted, ms", "error",
+            "Computation as measured: the predicted step, with the computation that the run had in place of the predicted one. This",
+            "takes all of the difference to lengthen the step, though some of it may have lain under communication.", "",
+            *markdown(["runs", "where", "source", "commit", "model", "gate", "schedule", "measured, ms", "predicted, ms", "error",
                        "computation, ms", "predicted, ms", "error, computation as measured"], table)]
 
 
@@ -377,21 +412,21 @@ def padding(points, path, title):
         labels = list(dict.fromkeys(point["label"] for point in here))
         for i, label in enumerate(labels):
             by = best_of_families([point for point in here if point["label"] == label])
-            paper, fits = by[OURS[0]], [name for name in names if by[name]["status"] == "ok"]
+            paper = by[OURS[0]]
             for n, name in enumerate(names):
                 point = by[name]
-                row = [f"{point['model']}, {SHORT[point['hardware']]}", label, name, step_of(point)]
-                if name in fits:
+                row = [f"{point['model']}, {SHORT.get(point['hardware'], point['hardware'])}", label, name, step_of(point)]
+                if fits(point):
                     axis.bar(i + (n - 2.5) * 0.14, point["step_ms"], 0.13, color=COLOURS[name.removesuffix(", padded")],
                              hatch="//" if name.endswith(", padded") else None, label=name if i == 0 else None)
                     row += [number(point["all_to_all_ms"]), number(point["exposed_ms"])]
-                    if OURS[0] in fits and name not in OURS:
-                        row += [number(point["step_ms"] / paper["step_ms"], 2),
-                                f"{100 * (1 - paper['exposed_ms'] / point['exposed_ms']):.0f}%"]
+                    if fits(paper) and name not in OURS:
+                        cut = cut_of(paper, point)
+                        row += [number(point["step_ms"] / paper["step_ms"], 2), f"{cut:.0f}%" if cut is not None else ""]
                 rows.append(row + [""] * (8 - len(row)) + [point["network"]])
         axis.set_xticks(range(len(labels)), [label.replace(", ", "\n") for label in labels], fontsize=7)
         axis.set_ylabel("ms a step")
-        axis.set_title(f"{here[0]['model']}, {SHORT[here[0]['hardware']]} ({networks(here)})", fontsize=9)
+        axis.set_title(f"{here[0]['model']}, {SHORT.get(here[0]['hardware'], here[0]['hardware'])} ({networks(here)})", fontsize=9)
     axes.flat[0].legend(fontsize=6)
     figure.suptitle(f"{title}: {networks(points)}", fontsize=11)
     save(figure, path)
@@ -401,12 +436,18 @@ def padding(points, path, title):
 
 # Figure 15 and the scale
 
+def planned_on(points):
+    return next((point["place"] for point in points if "planning_ms" in point), "no machine")
+
+
 def planning(points, path, title):
     places = group(points, "hardware", "label", "model")
     figure, axis = plt.subplots(figsize=(7, 3.6))
     rows = []
     for here in places.values():
-        here = sorted(here, key=lambda point: point["ranks"])
+        here = sorted((point for point in here if "planning_ms" in point), key=lambda point: point["ranks"])
+        if not here:
+            continue
         axis.plot([p["ranks"] for p in here], [p["planning_ms"] / 1e3 for p in here], "o-", label=place_of(here[0]))
         rows += [[place_of(p), p["ranks"], number(p["planning_ms"] / 1e3, 2), p["k"], p["place"]] for p in here]
     axis.set_xscale("log", base=2)
@@ -414,9 +455,42 @@ def planning(points, path, title):
     axis.set_xlabel("GPUs planned for")
     axis.set_ylabel("planning, s of processor time (measured)")
     axis.legend(fontsize=7)
-    axis.set_title(f"{title}, measured on {points[0]['place']}", fontsize=9)
+    axis.set_title(f"{title}, measured on {planned_on(points)}", fontsize=9)
     save(figure, path)
     return markdown(["model, cluster", "GPUs", "planning, s of processor time (measured)", "k", "on"], rows)
+
+
+def planning_s(point):
+    return point["planning_ms"] / 1e3 if "planning_ms" in point else None
+
+
+PARTS = (1, 2, 4)
+
+
+def terms(points):
+    """What one exchange of tokens is made of, by ranks and parts, and where its messages outlast its bytes."""
+    point, ranks = points[0], sorted({point["ranks"] for point in points})
+    hardware = all_to_all_terms.read_hardware(point["hardware"])
+    rows = []
+    for count in ranks:
+        sent = all_to_all_terms.exchanges_of(point["model"], point["batch"], count)[0][1]
+        for k in PARTS:
+            direct = all_to_all_terms.ways(hardware, count, sent / k)[0]
+            way = all_to_all_terms.taken(hardware, count, sent / k)
+            bound = "messages" if all_to_all_terms.is_bound_by_messages(way) else "bytes"
+            rows.append([count, k, number(direct["messages"], 3), way["way"], number(way["wire"], 3), number(way["links"], 3),
+                         number(way["messages"], 3), number(way["latency"], 3), number(way["total"], 3), bound])
+    lines = ["## What an all-to-all is made of", "",
+             "One exchange of tokens (four a MoE layer), or one of its k parts, in ms, from the hardware file. Wire and links are what",
+             "the bytes take on NICs and within a node, messages what one rank's messages to others take one behind the other. Direct:",
+             "latency and the longest of the three; in two steps: latency, links, and the longer of wire and messages.", ""]
+    crossings = all_to_all_terms.crossings(hardware, point["model"], point["batch"], ranks, PARTS)
+    for k, (direct, way) in crossings.items():
+        lines.append(f"- k = {k}: " + (f"sent directly, messages outlast bytes from {direct} ranks on; " if direct else "sent directly, "
+                     f"bytes outlast messages up to {ranks[-1]} ranks; ") +
+                     (f"by the faster way from {way} ranks on." if way else f"by the faster way nowhere up to {ranks[-1]} ranks."))
+    return lines + ["", *markdown(["ranks", "k", "direct messages", "way taken", "wire", "links", "messages", "latency", "in all",
+                                   "bound by"], rows)]
 
 
 def scale(points, path, title):
@@ -427,32 +501,46 @@ def scale(points, path, title):
         best = [best_of_families(here)[name] for _, here in sorted(group(points, "ranks").items())]
         best = [point for point in best if point["status"] == "ok"]
         left.plot([p["ranks"] for p in best], [p["step_ms"] for p in best], "o-", color=COLOURS[name], label=name, markersize=3)
-        right.plot([p["ranks"] for p in best], [p["planning_ms"] / 1e3 for p in best], "o-", color=COLOURS[name], label=name,
+        right.plot([p["ranks"] for p in best], [planning_s(p) for p in best], "o-", color=COLOURS[name], label=name,
                    markersize=3)
     for ranks, here in sorted(group(points, "ranks").items()):
         by = best_of_families(here)
-        fastest = min((p for p in by.values() if p["status"] == "ok"), key=lambda p: p["step_ms"], default=None)
+        fastest = min((p for p in by.values() if fits(p)), key=lambda p: p["step_ms"], default=None)
         for name in names:
             p = by[name]
             rows.append([ranks[0], name, step_of(p, 2),
                          number(p.get("compute_ms"), 2), number(p.get("all_to_all_ms"), 2), number(p.get("exposed_ms"), 2), p["k"],
-                         p["runs"], "*" if p is fastest else "", number(p["planning_ms"] / 1e3, 2), p["network"]])
+                         p["runs"], "*" if p is fastest else "", number(planning_s(p), 2), p["network"]])
     for axis, what in ((left, "ms a step (simulated)"), (right, "planning, s of processor time (measured)")):
         axis.set_xscale("log", base=2)
         axis.set_ylim(0)
         axis.set_xlabel("ranks")
         axis.set_ylabel(what)
     left.legend(fontsize=7)
-    figure.suptitle(f"{title}: steps simulated, planning measured on {points[0]['place']}", fontsize=10)
+    figure.suptitle(f"{title}: steps simulated, planning measured on {planned_on(points)}", fontsize=10)
     save(figure, path)
     return markdown(["ranks", "schedule", "step, ms", "computation", "all-to-all", "exposed", "k", "runs", "fastest",
-                     "planning, s of processor time (measured)", "network"], rows)
+                     "planning, s of processor time (measured)", "network"], rows) + ["", *terms(points)]
 
 
 # The paper's claims
 
 def summary(values):
     return f"{max(values):.2f} / {statistics.mean(values):.2f}" if values else "-"
+
+
+def cut_text(groups, ours, baseline):
+    """The greatest and the least cut of these groups of points; how many have none since a point has no times."""
+    cuts, without = [], []
+    for here in groups:
+        by = best_of_families(here)
+        pair = [by.get(ours), by.get(baseline)]
+        cut = cut_of(*pair)
+        if cut is not None:
+            cuts.append(cut)
+        without += sorted({STATUS[point["status"]] if point else "missing" for point in pair if not fits(point)})
+    text = f"{max(cuts):.0f}% (least {min(cuts):.0f}%)" if cuts else "-"
+    return text + "".join(f", {without.count(why)} {why}" for why in dict.fromkeys(without))
 
 
 def claims(found):
@@ -480,41 +568,42 @@ def claims(found):
     if "fig13" in found:
         for hardware, paper in (("p3dn-v100", {"RAF": 83, "Tutel": 77}), ("p4de-a100", {"RAF": 69, "Tutel": 66})):
             for baseline, claim in paper.items():
-                cuts = {name: [] for name in OURS}
-                for here in group([p for p in found["fig13"] if p["hardware"] == hardware], "label", "model").values():
-                    by = best_of_families(here)
-                    for name in OURS:
-                        cuts[name].append(100 * (1 - by[name]["exposed_ms"] / by[baseline]["exposed_ms"]))
+                here = list(group([p for p in found["fig13"] if p["hardware"] == hardware], "label", "model").values())
                 add(f"exposed communication cut against {baseline}, up to; {SHORT[hardware]} (Fig. 13)", f"{claim}%",
-                    *(f"{max(cuts[name]):.0f}% (least {min(cuts[name]):.0f}%)" for name in OURS), "simulated")
+                    *(cut_text(here, name, baseline) for name in OURS), "simulated")
     if "padding" in found:
         label = "imbalance 2, capacity factor 1"
         for hardware, paper in (("p3dn-v100", {"RAF": 83, "Tutel": 77}), ("p4de-a100", {"RAF": 69, "Tutel": 66})):
             for baseline, claim in paper.items():
-                cuts = {name: [] for name in OURS}
-                for here in group([p for p in found["padding"] if p["hardware"] == hardware and p["label"] == label], "model").values():
-                    by = best_of_families(here)
-                    for name in OURS:
-                        cuts[name].append(100 * (1 - by[name]["exposed_ms"] / by[baseline + ", padded"]["exposed_ms"]))
+                here = list(group([p for p in found["padding"] if p["hardware"] == hardware and p["label"] == label],
+                                  "model").values())
                 add(f"the same against {baseline} with padded buffers, {label}; {SHORT[hardware]}", f"{claim}%",
-                    *(f"{max(cuts[name]):.0f}% (least {min(cuts[name]):.0f}%)" for name in OURS), "simulated")
+                    *(cut_text(here, name, baseline + ", padded") for name in OURS), "simulated")
     if "fig02" in found:
         ratios = [p["all_to_all_ms"] / p["experts_ms"] for p in found["fig02"] if p["policy"] == "DeepSpeed" and p["status"] == "ok"]
-        add_other("all-to-all time over experts' time, up to; V100 (Fig. 2)", "3.36", f"{max(ratios):.2f}", "simulated")
+        add_other("all-to-all time over experts' time, up to; V100 (Fig. 2)", "3.36", f"{max(ratios):.2f}" if ratios else "-",
+                  "simulated")
     if "fig14" in found:
         for kind, values in errors(found["fig14"]).items():
             add_other("error of predicted steps (Fig. 14)", "3.83% in the mean",
                       f"{100 * statistics.mean(values):.1f}% in the mean, {100 * max(values):.1f}% at worst, {len(values)} runs", kind)
     if "fig15" in found:
-        seconds = [p["planning_ms"] / 1e3 for p in found["fig15"]]
-        add_other("planning time, longest (Fig. 15)", "most below 20 min", f"{max(seconds):.1f} s of processor time",
-                  f"measured, {found['fig15'][0]['place']}")
+        seconds = [planning_s(p) for p in found["fig15"] if "planning_ms" in p]
+        add_other("planning time, longest (Fig. 15)", "most below 20 min",
+                  f"{max(seconds):.1f} s of processor time" if seconds else "-", f"measured, {planned_on(found['fig15'])}")
     chosen = {ours: [p["k"] for name in ("fig11", "fig12") for p in found.get(name, []) if p["policy"] == ours and p["status"] == "ok"]
               for ours in OURS}
     if all(chosen.values()):
         add("most parts that Lancet chooses", "4", *(str(max(ks)) for ks in chosen.values()), "simulated")
     return [*markdown(["claim about Lancet", "paper", "here, forward parts only as the paper", "here, both passes in parts",
                        "here is"], rows), "", *markdown(["other claim", "paper", "here", "here is"], others)]
+
+
+def missing_of(experiment, points):
+    """How many of an experiment's points have no record; wherever they were made (--on)."""
+    there = {tuple(point[key] for key in ("label", "model", "gate", "ranks", "policy")) for point in points}
+    return sum((grid.get("label", ""), *asked) not in there for grid in experiment["grids"]
+               for asked in itertools.product(grid["models"], grid["gates"], grid["ranks"], grid["policies"]))
 
 
 MAKERS = {"fig02": breakdown, "fig06": partition_range, "fig11": iteration, "fig12": iteration, "fig13": decomposition,
@@ -537,19 +626,25 @@ def main():
             print(f"{name}: no points", file=sys.stderr)
             continue
         points = found[name] = read(folder) if there else []
-        title = json.loads("\n".join(line for line in (ROOT / f"configs/experiments/{name}.json").read_text().splitlines()
-                                     if not line.lstrip().startswith("//")))["title"]
+        experiment = all_to_all_terms.read_commented(ROOT / f"configs/experiments/{name}.json")
+        title = experiment["title"]
+        missing = missing_of(experiment, points) if there else 0
+        if missing:
+            print(f"{name}: expected all points of the sweep, found none of {missing} of them; the sweep's command goes on",
+                  file=sys.stderr)
+            incomplete = True
         failed = [point for point in points if point["status"] == "failed"]
         try:
             table = MAKERS[name](points, options.out / f"{name}.svg", title)
-        except KeyError as missing:
-            print(f"{name}: expected all points of the sweep, found none of {missing}; the sweep's command goes on", file=sys.stderr)
+        except KeyError as key:
+            print(f"{name}: no table without a point of {key}", file=sys.stderr)
             found.pop(name)
             incomplete = True
             continue
-        write_csv(points, options.out / f"{name}.csv")
+        write_csv(points + (earlier_runs() if name == "fig14" else []), options.out / f"{name}.csv")
         heading = f"# {title}" + (f" (Fig. {int(name[3:])} of the paper)" if name.startswith("fig") else "")
         notes = [f"{len(failed)} points failed: " + "; ".join(point["why"] for point in failed), ""] if failed else []
+        notes += [f"{missing} points are missing.", ""] if missing else []
         (options.out / f"{name}.md").write_text("\n".join(
             [heading, "", f"`lancet bench sweep configs/experiments/{name}.json`. {sources(points)}", "", *notes,
              f"![{title}]({name}.svg)", "", *table]) + "\n")

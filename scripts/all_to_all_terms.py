@@ -1,0 +1,89 @@
+"""What an all-to-all on a declared machine is made of: wire, links, messages, latency, by ranks and parts.
+
+The formulas are those of src/cost/hardware.cpp (all_to_all_ms, even routing); tests/experiment/figures_test.py holds their
+sum against the times of simulated points.
+"""
+import json
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+US = 1e-3  # in milliseconds
+
+
+def read_commented(path):
+    """A JSON file with lines of comments."""
+    return json.loads("\n".join(line for line in path.read_text().splitlines() if not line.lstrip().startswith("//")))
+
+
+def read_hardware(name):
+    path = Path(name) if name.endswith(".json") or "/" in name else ROOT / f"configs/hardware/{name}.json"
+    return {section: {key: item.get("value") for key, item in fields.items()}
+            for section, fields in read_commented(path).items() if isinstance(fields, dict)}
+
+
+def read_model(name):
+    """The config that a model's name stands for, with the fields that its settings set."""
+    settings = read_commented(ROOT / "configs/experiments/settings.json")["models"][name]
+    config = read_commented(ROOT / settings["config"])
+    for item in settings.get("set", []):
+        field, value = item.split("=", 1)
+        section, key = field.split(".", 1)
+        try:
+            config[section][key] = json.loads(value)
+        except ValueError:
+            config[section][key] = value
+    return config
+
+
+def exchanges_of(model, batch, ranks):
+    """(number, bytes that a rank sends) of the step's exchanges: of tokens, four an MoE layer, and of counts, one."""
+    config = read_model(model)
+    shape, train = config["model"], config["train"]
+    layers = -(-shape["n_layer"] // shape["moe_layer_freq"])
+    others = (ranks - 1) / ranks
+    tokens = batch * train["seq_len"] * shape["n_embd"] * (2 if train["dtype"] == "bf16" else 4) * others
+    experts = shape.get("experts_per_rank", 2) * ranks
+    return (4 * layers, tokens), (layers, 4 * experts * others)
+
+
+def ways(hardware, ranks, sent):
+    """Each way that this many bytes a rank can go: the terms in ms, and their total. Links and wire are what takes the longer
+    the more bytes there are, messages and latency what does not."""
+    node, network = hardware["node"], hardware["network"]
+    local = min(ranks, node["devices"]) - 1
+    away, nodes = ranks - 1 - local, -(-ranks // node["devices"])
+    link = node["link_gb_per_s"] * node["link_efficiency"] * 1e6
+    within, between = sent * local / (ranks - 1), sent * away / (ranks - 1)
+    if nodes == 1:
+        start = node["latency_us"] * US
+        return [{"way": "links", "wire": 0, "links": within / link, "messages": 0, "latency": start, "total": start + within / link}]
+    wire = between * (local + 1) / (network["nics"] * network["nic_gbit_per_s"] / 8 * network["efficiency"] * 1e6)
+    direct = {"way": "direct", "wire": wire, "links": within / link, "messages": max(away - 1, 0) * network["message_us"] * US,
+              "latency": network["latency_us"] * US}
+    direct["total"] = direct["latency"] + max(direct["wire"], direct["links"], direct["messages"])
+    if local == 0:
+        return [direct]
+    steps = {"way": "two steps", "wire": wire, "links": (within + between * local / (local + 1)) / link,
+             "messages": max(nodes - 2, 0) * network["message_us"] * US,
+             "latency": (network["latency_us"] + node["latency_us"]) * US}
+    steps["total"] = steps["latency"] + steps["links"] + max(steps["wire"], steps["messages"])
+    return [direct, steps]
+
+
+def taken(hardware, ranks, sent):
+    return min(ways(hardware, ranks, sent), key=lambda way: way["total"])
+
+
+def is_bound_by_messages(way):
+    return way["messages"] > max(way["wire"], way["links"] if way["way"] == "direct" else 0)
+
+
+def crossings(hardware, model, batch, ranks, parts):
+    """By k: the first of `ranks` where the direct way's messages take longer than its bytes, and where those of the way that
+    is taken do; None: nowhere among them."""
+    found = {}
+    for k in parts:
+        here = [(count, exchanges_of(model, batch, count)[0][1] / k) for count in sorted(ranks)]
+        found[k] = (next((n for n, sent in here if is_bound_by_messages(ways(hardware, n, sent)[0])), None),
+                    next((n for n, sent in here if is_bound_by_messages(taken(hardware, n, sent))), None))
+    return found

@@ -1,0 +1,150 @@
+#!/usr/bin/env python3
+"""scripts/figures.py on made-up points: with some out of memory, failed or missing it ends, marks them and writes claims.
+
+    figures_test.py
+"""
+import csv
+import itertools
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT / "scripts"))
+import all_to_all_terms  # noqa: E402
+
+# Made-up exposed milliseconds by policy: Lancet cuts 90% of RAF's and 80% of Tutel's.
+EXPOSED = {"RAF": 100, "DeepSpeed": 80, "Tutel": 50, "FasterMoE": 50, "Lancet, forward parts": 20, "Lancet": 10}
+
+
+def python_with_matplotlib():
+    for python in (sys.executable, "/usr/bin/python3"):
+        if Path(python).exists() and subprocess.run([python, "-c", "import matplotlib"], capture_output=True).returncode == 0:
+            return python
+    print("SKIPPED: python3-matplotlib is not here")
+    sys.exit(0)
+
+
+def made_up(name):
+    """A record for every point of an experiment."""
+    points = []
+    experiment = all_to_all_terms.read_commented(ROOT / f"configs/experiments/{name}.json")
+    for grid in experiment["grids"]:
+        for model, gate, ranks, policy in itertools.product(grid["models"], grid["gates"], grid["ranks"], grid["policies"]):
+            family = next(known for known in ("Lancet, forward parts", "Lancet", "RAF", "Tutel", "FasterMoE", "DeepSpeed", "")
+                          if policy.startswith(known))
+            exposed = EXPOSED.get(family, 30)
+            points.append({
+                "experiment": name, "network": "simulated", "hardware": grid["on"], "label": grid.get("label", ""),
+                "model": model, "gate": gate, "ranks": ranks, "hosts": max(1, ranks // 8), "batch": 16, "policy": policy,
+                "status": "ok", "runs": "", "k": 1, "step_ms": 200 + exposed, "compute_ms": 200, "all_to_all_ms": 110,
+                "all_reduce_ms": 5, "communication_ms": 110, "exposed_ms": exposed, "predicted_ms": None, "forward_ms": 70,
+                "experts_ms": 40, "memory_gib": 1, "planning_ms": 500, "steps": 0, "routing": "even", "place": "a machine",
+                "commit": "0123456789"})
+    return points
+
+
+def without_times(point, status):
+    keep = {key: value for key, value in point.items() if not key.endswith("_ms")}
+    return {**keep, "status": status, **({"why": "a rank left"} if status == "failed" else {"planning_ms": 500})}
+
+
+class Case:
+    """figures.py on the points of some experiments, each changed by `change` (None: the point is missing)."""
+
+    def __init__(self, names, change):
+        self.temporary = tempfile.TemporaryDirectory()
+        self.folder = Path(self.temporary.name)
+        for name in names:
+            (self.folder / "points" / name).mkdir(parents=True)
+            points = [change(point) for point in made_up(name)]
+            (self.folder / "points" / name / "points.jsonl").write_text(
+                "".join(json.dumps(point) + "\n" for point in points if point))
+        ended = subprocess.run([python_with_matplotlib(), str(ROOT / "scripts/figures.py"), "--out", str(self.folder)],
+                               capture_output=True, text=True)
+        self.code, self.said = ended.returncode, ended.stderr
+        assert "Traceback" not in self.said, self.said
+
+    def rows(self, file, *words):
+        """Cells of the table rows that hold these words."""
+        lines = (self.folder / file).read_text().splitlines()
+        return [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines
+                if line.startswith("|") and all(word in line for word in words)]
+
+
+def expect(found, wanted, what):
+    if found != wanted:
+        sys.exit(f"{what}: expected {wanted!r}, found {found!r}")
+
+
+def is_point(point, model, policy, label="", hardware="p4de-a100"):
+    return (point["model"], point["policy"], point["label"], point["hardware"]) == (model, policy, label, hardware)
+
+
+ALL = ["fig02", "fig06", "fig11", "fig12", "fig13", "fig15", "fig16", "padding", "scale"]
+
+
+def complete():
+    case = Case(ALL, lambda point: point)
+    expect(case.code, 0, "all points are there: exit code")
+    expect(case.rows("claims.md", "cut against RAF", "A100")[0][2:4], ["80% (least 80%)", "90% (least 90%)"], "cuts")
+    expect(len(case.rows("fig13.md", "| RAF |")), 6, "rows of RAF")
+
+
+def out_of_memory():
+    def change(point):
+        if is_point(point, "GPT2-S-MoE", "Lancet", "batch of the paper") or is_point(point, "GPT2-L-MoE", "RAF", "batch of the code"):
+            return without_times(point, "out of memory")
+        if is_point(point, "GPT2-L-MoE", "Lancet, forward parts", "batch of the code"):
+            return without_times(point, "failed")
+        return point
+
+    case = Case(ALL, change)
+    expect(case.code, 0, "points without times: exit code")
+    expect(case.rows("fig13.md", "GPT2-S-MoE, A100, batch of the paper", "| Lancet |")[0][3], "OOM", "its mark in fig13.md")
+    expect(case.rows("fig13.md", "GPT2-L-MoE, A100, batch of the code", "forward parts")[0][3], "failed", "the failed point's")
+    expect(case.rows("fig13.md", "GPT2-S-MoE, A100, batch of the paper", "| RAF |")[0][7], "", "cut by Lancet, which has no times")
+    expect("1 points failed: a rank left" in (case.folder / "fig13.md").read_text(), True, "the note of what failed")
+    expect(case.rows("claims.md", "cut against RAF", "A100")[0][2:4],
+           ["80% (least 80%), 1 OOM, 1 failed", "90% (least 90%), 2 OOM"], "cuts beside points without times")
+    expect(case.rows("claims.md", "cut against Tutel", "A100")[0][2:4], ["60% (least 60%), 1 failed", "80% (least 80%), 1 OOM"],
+           "cuts against Tutel")
+    with open(case.folder / "fig13.csv") as file:
+        expect(sorted(row["status"] for row in csv.DictReader(file) if row["status"] != "ok"),
+               ["failed", "out of memory", "out of memory"], "status in fig13.csv")
+
+
+def none_fits():
+    case = Case(["fig11", "fig13", "padding", "fig15", "fig16"],
+                lambda point: without_times(point, "out of memory") if point["policy"].startswith("Lancet") else point)
+    expect(case.code, 0, "no point of Lancet fits: exit code")
+    expect(case.rows("claims.md", "cut against RAF", "A100")[0][2:4], ["-, 4 OOM", "-, 4 OOM"], "cuts where none fits")
+    expect(case.rows("claims.md", "against RAF with padded buffers", "V100")[0][2:4], ["-, 2 OOM", "-, 2 OOM"], "padding's")
+    expect(case.rows("claims.md", "1 to 8 nodes; Switch, V100")[0][2:4], ["-", "-"], "speed-ups where none fits")
+
+
+def missing():
+    case = Case(["fig13"], lambda point: None if is_point(point, "GPT2-S-MoE", "Lancet", "", "p3dn-v100") else point)
+    expect(case.code, 1, "a point is missing: exit code")
+    expect("fig13: expected all points of the sweep, found none of 1 of them" in case.said, True, f"the line in {case.said!r}")
+    expect(case.rows("fig13.md", "GPT2-S-MoE, V100", "| Lancet |")[0][3], "missing", "its mark in fig13.md")
+    expect(case.rows("claims.md", "cut against RAF", "V100")[0][3], "90% (least 90%), 1 missing", "its mark in claims.md")
+
+
+def runs_and_their_sources():
+    case = Case(["fig13"], lambda point: point)
+    with open(case.folder / "fig14.csv") as file:
+        rows = list(csv.DictReader(file))
+    table = [row for row in case.rows("fig14.md", "%") if len(row) == 13]
+    expect(len(rows), len(table), "rows of fig14.csv, beside those of fig14.md")
+    expect(sum(row["source"].startswith("overlap") for row in rows) > 0, True, "earlier runs in fig14.csv")
+    expect([row for row in rows if not re.fullmatch("[0-9a-f]{7,40}( and changes)?", row["commit"])], [], "rows without a commit")
+
+
+if __name__ == "__main__":
+    for test in (complete, out_of_memory, none_fits, missing, runs_and_their_sources):
+        test()
+        print(f"{test.__name__}: as expected")
