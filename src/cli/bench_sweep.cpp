@@ -15,7 +15,7 @@ namespace {
 namespace fs = std::filesystem;
 
 struct SweepArguments {
-  std::string file, on, out;
+  std::string file, on, out, profile;
   int timeout_s = int(experiment::Launcher{}.timeout_s);
   bool fresh = false, list = false;
 };
@@ -62,10 +62,11 @@ class Cluster {
   bool up_ = false;
 };
 
-// A folder for each place, since records of others would be set aside.
+// A folder for each place and profile, since records of others would be set aside.
 fs::path default_folder(const SweepArguments& arguments, const std::string& name) {
   const std::string place = arguments.on.empty() ? "" : "-on-" + fs::path(arguments.on).stem().string();
-  return fs::path("runs/sweeps") / (name + place);
+  const std::string with = arguments.profile.empty() ? "" : "-with-" + fs::path(arguments.profile).stem().string();
+  return fs::path("runs/sweeps") / (name + place + with);
 }
 
 Status list(const experiment::Experiment& planned) {
@@ -96,8 +97,9 @@ Status tell(const experiment::Experiment& planned, const experiment::SweepReport
 }
 
 Status run_sweep(const SweepArguments& arguments) {
-  LANCET_ASSIGN(const experiment::Experiment planned,
-                experiment::read_experiment(arguments.file, arguments.on, experiment::Identity::here()));
+  LANCET_ASSIGN(
+      const experiment::Experiment planned,
+      experiment::read_experiment(arguments.file, arguments.on, experiment::Identity::here(), arguments.profile));
   if (arguments.list) return list(planned);
   const fs::path out = arguments.out.empty() ? default_folder(arguments, planned.name) : fs::path(arguments.out);
   const std::atomic<int>& stop = note_stop_signals("stopping: what runs is ended, what is recorded stays\n");
@@ -136,8 +138,15 @@ void add_bench_sweep(CLI::App& bench, Selection& selection) {
       ->type_name("PLACE");
   command
       ->add_option("--out", arguments->out,
-                   "Folder for points.jsonl; left out: runs/sweeps/EXPERIMENT, with --on EXPERIMENT-on-PLACE")
+                   "Folder for points.jsonl; left out: runs/sweeps/EXPERIMENT, with --on EXPERIMENT-on-PLACE, "
+                   "with --profile and -with-FILE behind it")
       ->type_name("DIR");
+  command
+      ->add_option("--profile", arguments->profile,
+                   "File of measured costs (lancet profile --out) that go before the declared machine's: its op times, "
+                   "and its communication where that is of the same ranks and hosts; of simulated points with even "
+                   "routing")
+      ->type_name("FILE");
   command
       ->add_option("--timeout", arguments->timeout_s,
                    "Seconds that a run's profiling, and again its training, may take before it is killed and recorded "

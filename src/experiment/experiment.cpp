@@ -4,13 +4,16 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <tuple>
 
 #include "lancet/base/atomic_file.h"
 #include "lancet/base/hash.h"
 #include "lancet/base/shown.h"
 #include "lancet/cost/hardware.h"
 #include "machine.h"
+#include "measured.h"
 
 namespace lancet::experiment {
 namespace {
@@ -94,6 +97,16 @@ std::string choices_in(const config::Config& config) {
   return choices.dump(-1, ' ', true, json::error_handler_t::replace);
 }
 
+// A run's config as measure() has it: nothing is saved, evaluated or generated, whatever the file says.
+config::Config as_measured(config::Config config) {
+  const config::Train defaults;
+  config.train.save_minutes = 0, config.train.save_interval = 0;
+  config.train.keep_last = defaults.keep_last, config.train.keep_every = defaults.keep_every;
+  config.train.save_buffer_mb = defaults.save_buffer_mb;
+  config.train.eval_interval = 0, config.train.sample_tokens = 0;
+  return config;
+}
+
 // One combination of a grid's lists.
 struct Choice {
   std::string on, label, model, gate, policy;
@@ -103,11 +116,18 @@ struct Choice {
 
 class Reader {
  public:
-  Reader(const File& file, const File& settings, std::string on, Identity identity)
-      : file_(file), settings_(settings), on_(std::move(on)), identity_(std::move(identity)) {}
+  Reader(const File& file, const File& settings, std::string on, Identity identity, std::string profile)
+      : file_(file),
+        settings_(settings),
+        on_(std::move(on)),
+        identity_(std::move(identity)),
+        profile_path_(std::move(profile)) {}
 
   Status read(Experiment& experiment) {
     const json& root = file_.root();
+    if (!profile_path_.empty()) {
+      LANCET_ASSIGN(profile_, cost::ProfileFile::read(profile_path_));
+    }
     LANCET_TRY(settings_.object(settings_.root(), "the settings", {"models", "policies"}));
     LANCET_ASSIGN(experiment.title, file_.text(root, "title", "the experiment"));
     LANCET_ASSIGN(experiment.rate, file_.text(root, "rate", "the experiment", "200mbit"));
@@ -222,8 +242,25 @@ class Reader {
     point.config = *std::move(config);
     point.config.log.run_dir.clear();
     LANCET_TRY(spread(choice, *policy, where, point));
+    if (profile_) LANCET_TRY(measured(where, point));
     point.id = id_of(point, hardware, experiment);
     experiment.points.push_back(std::move(point));
+    return {};
+  }
+
+  // A profile's op times are those of even routing, and stand for no run.
+  Status measured(const std::string& where, Point& point) {
+    if (point.source != Source::simulated || point.spread.imbalance != 1 || point.spread.padded)
+      return file_.fail(where, "simulated points of even routing, without padding, where --profile is given",
+                        point.describe() + (point.spread.padded ? ", padded" : ""));
+    const std::tuple layout(point.ranks, point.hosts, int(point.config.threads));
+    std::shared_ptr<const cost::Profile>& known = measured_[layout];
+    if (!known) {
+      LANCET_ASSIGN(cost::Profile found,
+                    profile_of(*profile_, profile_path_, {point.ranks, point.hosts}, int(point.config.threads)));
+      known = std::make_shared<const cost::Profile>(std::move(found));
+    }
+    point.measured = known;
     return {};
   }
 
@@ -233,8 +270,10 @@ class Reader {
         simulated ? fmt::format("{}|{}|{}", identity_.simulator, experiment.time_planning, point.routing())
                   : fmt::format("{}|{}|{}|{}", identity_.machine, experiment.warmup, experiment.steps,
                                 point.source == Source::emulated ? experiment.rate : "");
-    return hex(hash64(fmt::format("{}|{}|{}|{}|{}|{}|{}|{}|{}|{}", how, hardware, point.on, point.ranks, point.hosts,
-                                  point.label, point.model, point.gate, point.policy, choices_in(point.config))));
+    const std::string measured = point.measured ? "|" + point.measured->identity() : "";
+    return hex(hash64(fmt::format("{}|{}|{}|{}|{}|{}|{}|{}|{}|{}{}", how, hardware, point.on, point.ranks, point.hosts,
+                                  point.label, point.model, point.gate, point.policy,
+                                  choices_in(simulated ? point.config : as_measured(point.config)), measured)));
   }
 
   // How the ranks lie on hosts, and what identifies the hardware.
@@ -255,7 +294,10 @@ class Reader {
   const File& settings_;
   const std::string on_;
   const Identity identity_;
-  std::optional<std::pair<std::string, cost::Hardware>> hardware_;  // the last one asked for
+  const std::string profile_path_;  // empty: none
+  std::optional<cost::ProfileFile> profile_;
+  std::map<std::tuple<int, int, int>, std::shared_ptr<const cost::Profile>> measured_;  // by ranks, hosts, threads
+  std::optional<std::pair<std::string, cost::Hardware>> hardware_;                      // the last one asked for
 };
 
 }  // namespace
@@ -282,7 +324,8 @@ std::string Point::routing() const {
 
 Identity Identity::here() { return {std::string(simulator_build()), processor_name()}; }
 
-Result<Experiment> read_experiment(const std::filesystem::path& path, const std::string& on, const Identity& identity) {
+Result<Experiment> read_experiment(const std::filesystem::path& path, const std::string& on, const Identity& identity,
+                                   const std::filesystem::path& profile) {
   LANCET_ASSIGN(const File file, File::read(path, "an experiment"));
   LANCET_TRY(file.object(file.root(), "the experiment",
                          {"title", "settings", "warmup", "steps", "time_planning", "rate", "grids"}));
@@ -290,7 +333,7 @@ Result<Experiment> read_experiment(const std::filesystem::path& path, const std:
   LANCET_ASSIGN(const File settings, File::read(path.parent_path() / beside, "the settings of an experiment"));
   Experiment experiment;
   experiment.name = path.stem().string();
-  LANCET_TRY(Reader(file, settings, on, identity).read(experiment));
+  LANCET_TRY(Reader(file, settings, on, identity, profile.string()).read(experiment));
   return experiment;
 }
 

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -68,8 +69,14 @@ Outcome failed(std::string why, int exit_code = 0) {
 }
 
 struct Series {
-  std::vector<double> step, compute, all_to_all, all_reduce, communication, exposed, predicted;
+  std::vector<double> step, compute, all_to_all, all_reduce, communication, exposed, predicted, imbalance;
 };
+
+// Rebuilt from what a record without `communication_ms` says: exposed, and the share of communication that is not.
+double communication_from(double exposed, double hidden_pct, double lanes) {
+  const double share = 1 - hidden_pct / 100;
+  return share > 1e-6 ? exposed / share : lanes;
+}
 
 // The steps behind the warm-up.
 Result<Series> read_metrics(const std::filesystem::path& path, int warmup) {
@@ -90,9 +97,11 @@ Result<Series> read_metrics(const std::filesystem::path& path, int warmup) {
     series.all_reduce.push_back(get("allreduce_ms"));
     series.exposed.push_back(get("exposed_ms"));
     series.predicted.push_back(get("predicted_ms"));
-    const double exposed_share = 1 - get("hidden_pct") / 100;
-    series.communication.push_back(exposed_share > 1e-6 ? get("exposed_ms") / exposed_share
-                                                        : get("a2a_ms") + get("allreduce_ms"));
+    series.communication.push_back(
+        row.contains("communication_ms")
+            ? get("communication_ms")
+            : communication_from(get("exposed_ms"), get("hidden_pct"), get("a2a_ms") + get("allreduce_ms")));
+    if (get("load_max_over_mean") > 0) series.imbalance.push_back(get("load_max_over_mean"));
   }
   if (series.step.empty())
     return data_error(fmt::format("{}: expected steps behind {} of warm-up, found none", path.string(), warmup));
@@ -115,6 +124,20 @@ double compute_of(const ir::Plan& plan) {
   return ms;
 }
 
+// How long a communication lane is busy, or several are.
+double communication_of(const ir::Plan& plan) {
+  std::vector<ir::Interval> busy;
+  for (std::size_t i = 0; i < plan.predicted.size(); ++i)
+    if (plan.program.instructions[i].lane != ir::Lane::compute) busy.push_back(plan.predicted[i]);
+  std::sort(busy.begin(), busy.end(), [](const auto& a, const auto& b) { return a.start < b.start; });
+  double ms = 0, end = 0;
+  for (const ir::Interval& at : busy) {
+    ms += std::max(0.0, at.end - std::max(at.start, end));
+    end = std::max(end, at.end);
+  }
+  return ms;
+}
+
 Result<Outcome> read_run(const Experiment& experiment, const Point& point, const std::filesystem::path& run) {
   LANCET_ASSIGN(const Series series, read_metrics(run / "metrics.jsonl", experiment.warmup));
   LANCET_ASSIGN(const std::string text, read_file(run / "plan.ir", "the run's plan"));
@@ -128,7 +151,11 @@ Result<Outcome> read_run(const Experiment& experiment, const Point& point, const
   if (const double predicted = median(series.predicted); predicted > 0) {
     outcome.predicted_ms = predicted;
     outcome.predicted_compute_ms = compute_of(plan);
+    outcome.predicted_communication_ms = communication_of(plan);
   }
+  const auto [least, most] = std::minmax_element(series.step.begin(), series.step.end());
+  outcome.least_step_ms = *least, outcome.most_step_ms = *most;
+  if (!series.imbalance.empty()) outcome.imbalance = median(series.imbalance);
   outcome.steps = int(series.step.size());
   outcome.place = machine_label(cores_used(point));
   return outcome;
@@ -149,10 +176,10 @@ Result<Outcome> measure(const Experiment& experiment, const Point& point, const 
   training.insert(training.end(), {launcher.program.string(), "train", "--run-dir", run.string()});
   for (const Command& command :
        {with_config(profiling, point, {profile, "data.synthetic=true"}),
-        with_config(
-            training, point,
-            {profile, "data.synthetic=true", "train.eval_interval=0", "train.sample_tokens=0", "train.save_minutes=0",
-             fmt::format("train.steps={}", experiment.warmup + experiment.steps), "log.interval=1000000"})}) {
+        with_config(training, point,
+                    {profile, "data.synthetic=true", "train.eval_interval=0", "train.sample_tokens=0",
+                     "train.save_minutes=0", "train.save_interval=0",
+                     fmt::format("train.steps={}", experiment.warmup + experiment.steps), "log.interval=1000000"})}) {
     const Ended ended = run_command(command, output, {launcher.timeout_s, launcher.stop, launcher.grace_s});
     if (ended.how == Ended::How::stopped) return Error{ExitCode::saved, point.describe() + ": stopped", false};
     const std::string why = trouble(ended, command, output, launcher.timeout_s);

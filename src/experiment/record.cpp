@@ -65,6 +65,8 @@ std::string to_line(const Experiment& experiment, const Point& point, const Outc
   record["k"] = outcome.parts;
   if (outcome.status == "ok") {
     record["step_ms"] = rounded(outcome.times.step);
+    if (outcome.least_step_ms) record["least_step_ms"] = rounded(*outcome.least_step_ms);
+    if (outcome.most_step_ms) record["most_step_ms"] = rounded(*outcome.most_step_ms);
     record["compute_ms"] = rounded(outcome.times.compute);
     record["all_to_all_ms"] = rounded(outcome.times.all_to_all);
     record["all_reduce_ms"] = rounded(outcome.times.all_reduce);
@@ -72,6 +74,8 @@ std::string to_line(const Experiment& experiment, const Point& point, const Outc
     record["exposed_ms"] = rounded(outcome.times.exposed);
     record["predicted_ms"] = optional(outcome.predicted_ms);
     if (outcome.predicted_compute_ms) record["predicted_compute_ms"] = rounded(*outcome.predicted_compute_ms);
+    if (outcome.predicted_communication_ms)
+      record["predicted_communication_ms"] = rounded(*outcome.predicted_communication_ms);
     record["forward_ms"] = optional(outcome.forward_ms);
     record["experts_ms"] = optional(outcome.experts_ms);
   }
@@ -82,7 +86,10 @@ std::string to_line(const Experiment& experiment, const Point& point, const Outc
   if (point.source == Source::simulated) {
     record["imbalance"] = point.spread.imbalance;
     record["padded"] = point.spread.padded;
+  } else if (outcome.imbalance) {
+    record["imbalance"] = rounded(*outcome.imbalance);
   }
+  if (!outcome.profile.empty()) record["profile"] = outcome.profile;
   if (!outcome.place.empty()) record["place"] = outcome.place;
   record["commit"] = commit;
   return record.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);

@@ -1,4 +1,7 @@
+#include <fmt/format.h>
+
 #include <ctime>
+#include <set>
 
 #include "lancet/cost/hardware.h"
 #include "lancet/experiment/run.h"
@@ -31,11 +34,26 @@ void read_schedule(const ir::Plan& plan, Outcome& outcome) {
   outcome.experts_ms = experts;
 }
 
+// "ops and communication of AMD EPYC ...; 30 of the step's 34 ops".
+std::string measured_in(const ir::Plan& plan, const cost::Profile& measured) {
+  std::set<std::string> ops, known;
+  for (const ir::Instruction& at : plan.program.instructions) {
+    if (at.lane != ir::Lane::compute || !cost::is_local(plan.program, at)) continue;
+    const std::string key = cost::op_key(plan.program, at);
+    ops.insert(key);
+    if (measured.compute_ms(key)) known.insert(key);
+  }
+  return fmt::format("{} of {}, {}; {} of the step's {} ops",
+                     measured.wire.measured() ? "ops and communication" : "ops", to_string(measured.place.device),
+                     measured.identity(), known.size(), ops.size());
+}
+
 }  // namespace
 
 Result<Outcome> simulate(const Experiment& experiment, const Point& point) {
   LANCET_ASSIGN(const cost::Hardware hardware, cost::read_hardware(point.on));
-  const cost::HardwareCosts costs(hardware, {point.ranks, point.hosts}, {}, point.spread);
+  const cost::HardwareCosts costs(hardware, {point.ranks, point.hosts},
+                                  point.measured ? std::optional(*point.measured) : std::nullopt, point.spread);
   planner::PlanReport report;
   const double start = processor_ms();
   LANCET_ASSIGN(const ir::Plan plan, train::plan_with(point.config, point.ranks, costs, &report));
@@ -49,6 +67,7 @@ Result<Outcome> simulate(const Experiment& experiment, const Point& point) {
       outcome.parts = result.parts;
     }
   read_schedule(plan, outcome);
+  if (point.measured) outcome.profile = measured_in(plan, *point.measured);
   const std::int64_t memory = train::resident_tensor_bytes(plan.program) + plan.arena_bytes;
   outcome.memory_gib = double(memory) / (1 << 30);
   if (!costs.fits(memory)) outcome.status = "out of memory";

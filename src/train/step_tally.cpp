@@ -48,6 +48,7 @@ void StepTally::fill(StepRecord& record, bool alone) {
   record.a2a_ms = times_.all_to_all;
   record.allreduce_ms = times_.all_reduce;
   if (!alone) {
+    record.communication_ms = times_.communication;
     record.exposed_ms = times_.exposed;
     if (times_.communication > 0) record.hidden_pct = 100 * (1 - times_.exposed / times_.communication);
   }

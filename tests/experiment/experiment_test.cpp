@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "declared_hardware.h"
+#include "declared_profile.h"
 #include "lancet/base/atomic_file.h"
 #include "lancet/experiment/run.h"
 #include "lancet/train/plan.h"
@@ -132,6 +133,91 @@ TEST_CASE("a point's id is of what it asks for, where it is simulated of the sim
   files.folder.write("machine.json", test::declared_hardware({.wire = 2}));
   CHECK(id_on("", here) != simulated);
   CHECK(id_on("this", here) == measured);
+}
+
+TEST_CASE("how a run would save, evaluate or generate is no part of a measured point, which does neither") {
+  const Files files;
+  const std::string path = files.experiment(files.grid());
+  auto id_of = [&](const std::string& on) { return read_experiment(path, on, here)->points[0].id; };
+  const std::string measured = id_of("this"), simulated = id_of("");
+  const std::string saved = "\"save_minutes\": 0";
+  for (const std::string& field :
+       {std::string("\"save_minutes\": 7"), saved + ", \"save_interval\": 7", saved + ", \"keep_last\": 7",
+        saved + ", \"save_buffer_mb\": 2048", saved + ", \"keep_every\": 7"}) {
+    INFO(field);
+    files.folder.write("small.json", replaced(test::small_config, saved, field));
+    CHECK(id_of("this") == measured);
+    CHECK(id_of("") != simulated);
+  }
+  files.folder.write("small.json", replaced(test::small_config, "\"lr\": 1e-3", "\"lr\": 2e-3"));
+  CHECK(id_of("this") != measured);
+}
+
+TEST_CASE("the simulator's hash is of what ids leave out, too") {
+  const auto list = std::filesystem::path(LANCET_BINARY).parent_path() / "generated/simulator_build.txt";
+  const auto files = lines_of(list.string());
+  auto has = [&](const std::string& end) {
+    return std::any_of(files.begin(), files.end(), [&](const std::string& file) { return file.ends_with(end); });
+  };
+  for (const char* file : {"/include/lancet/config/config.h", "/src/experiment/simulate.cpp", "/src/train/plan.cpp",
+                           "/src/cost/hardware.cpp", "/src/cost/profile.cpp", "/src/planner/planner.cpp"}) {
+    INFO(file);
+    CHECK(has(file));
+  }
+  CHECK_FALSE(has("/src/cli/cli.cpp"));
+}
+
+TEST_CASE("a profile goes before the hardware file, and is part of the point") {
+  const Files files;
+  const Experiment plain = files.read();
+  const std::string path = files.experiment(files.grid());
+  const cost::Profile profile = test::declared_profile(plain.points[0].config, test::declared_place(2, 1));
+  const std::string costs = files.folder / "costs.json";
+  REQUIRE(cost::write_profile(costs, profile).ok());
+  const auto read = [&](const std::string& on) { return read_experiment(path, on, here, costs); };
+  const auto experiment = read("");
+  INFO((experiment.ok() ? "" : experiment.error().message));
+  REQUIRE(experiment.ok());
+  const Point &same = experiment->points[0], &more = experiment->points[6];
+  REQUIRE(more.ranks == 4);
+  CHECK(same.id != plain.points[0].id);
+  // Of its layout: nothing of the hardware file is left in the step.
+  const auto outcome = simulate(*experiment, same);
+  REQUIRE(outcome.ok());
+  const auto plan = train::plan_with(same.config, 2, profile);
+  REQUIRE(plan.ok());
+  CHECK(outcome->times.step == Approx(plan->header.real("predicted_ms", 0)).epsilon(1e-6));
+  CHECK(outcome->times.step != Approx(simulate(plain, plain.points[0])->times.step).epsilon(1e-3));
+  const auto record = nlohmann::json::parse(to_line(*experiment, same, *outcome, "1"));
+  const auto said = record["profile"].get<std::string>();
+  INFO(said);
+  CHECK(said.find("ops and communication of Declared CPU") == 0);
+  CHECK(said.find(profile.identity()) != std::string::npos);
+  // Of another: its ops, with the communication of the hardware file.
+  const auto wider = simulate(*experiment, more);
+  REQUIRE(wider.ok());
+  CHECK(wider->profile.find("ops of Declared CPU") == 0);
+  CHECK(wider->times.all_to_all == Approx(simulate(plain, plain.points[6])->times.all_to_all));
+  // Another profile is another point.
+  cost::Profile slower = profile;
+  slower.ops.begin()->second.ms *= 2;
+  REQUIRE(cost::write_profile(costs, slower).ok());
+  CHECK(read("")->points[0].id != same.id);
+  const auto refused = [&](const Result<Experiment>& result, const std::string& what) {
+    REQUIRE_FALSE(result.ok());
+    INFO(result.error().message);
+    CHECK(result.error().code == ExitCode::config);
+    CHECK(result.error().message.find(what) != std::string::npos);
+  };
+  refused(read("this"), "expected simulated points of even routing, without padding, where --profile is given, found");
+  refused(read_experiment(files.experiment(files.grid(", \"routing\": {\"imbalance\": 2}")), "", here, costs),
+          "imbalance 2");
+  refused(read_experiment(files.experiment(files.grid()), "", here, files.folder / "none.json"), "none.json");
+  REQUIRE(cost::write_profile(
+              costs, test::declared_profile(plain.points[0].config,
+                                            {{"Another CPU", "none", 1, 2, "0123456789abcdef"}, {"mpi", 2, 1}}))
+              .ok());
+  refused(read_experiment(files.experiment(files.grid()), "", here, costs), "expected ops of one device");
 }
 
 TEST_CASE("the simulator's sources have a hash") {
@@ -467,6 +553,11 @@ TEST_CASE("each place has a default folder of its own") {
   const std::string sweep =
       "cd " + (files.folder / "") + " && " LANCET_BINARY " bench sweep " + files.experiment(files.grid());
   CHECK(test::shell(sweep).lines_with(": runs/sweeps/test/points.jsonl") == 1);
+  const std::string costs = files.folder / "costs.json";
+  REQUIRE(cost::write_profile(costs, test::declared_profile(files.read().points[0].config, test::declared_place(2, 1)))
+              .ok());
+  CHECK(test::shell(sweep + " --profile " + costs).lines_with(": runs/sweeps/test-with-costs/points.jsonl") == 1);
+  CHECK(test::shell(sweep + " --profile no-such.json").code == 2);
   CHECK(test::shell(sweep + " --on " + files.machine).lines_with(": runs/sweeps/test-on-machine/points.jsonl") == 1);
 }
 

@@ -5,6 +5,7 @@
 
 #include <catch2/catch.hpp>
 #include <chrono>
+#include <nlohmann/json.hpp>
 #include <thread>
 
 #include "declared_hardware.h"
@@ -52,8 +53,9 @@ struct Stage {
   }
 };
 
-// Notes its arguments in `calls`; of `train`, writes steps of 50, 10, 30, 20 ms and a plan into the run folder.
-std::string good_run(const Stage& stage) {
+// Notes its arguments in `calls`; of `train`, writes steps of 50, 10, 30, 20 ms, with `more` fields, and a plan into
+// the run folder.
+std::string good_run(const Stage& stage, const std::string& more = "") {
   const std::string config = stage.folder.write("small.json", test::small_config);
   const std::string machine = stage.folder.write("machine.json", test::declared_hardware());
   const std::string plan = stage.folder / "plan.ir";
@@ -63,7 +65,8 @@ std::string good_run(const Stage& stage) {
   return "echo \"$@\" >>" + (stage.folder / "calls") + R"(
 [ "$3" = train ] || exit 0
 for ms in 50 10 30 20; do
-  echo "{\"step_ms\": $ms, \"compute_ms\": 8, \"a2a_ms\": 4, \"allreduce_ms\": 2, \"exposed_ms\": 3, \"hidden_pct\": 50, \"predicted_ms\": 19}"
+  echo "{\"step_ms\": $ms, \"compute_ms\": 8, \"a2a_ms\": 4, \"allreduce_ms\": 2, \"exposed_ms\": 3, \"hidden_pct\": 50, \"predicted_ms\": 19, \"load_max_over_mean\": 1.5)" +
+         more + R"(}"
 done >"$5/metrics.jsonl"
 cp )" + plan +
          R"( "$5/plan.ir")";
@@ -145,10 +148,29 @@ TEST_CASE("a measured point is the median of the steps behind the warm-up") {
   CHECK(outcome->times.communication == 6);
   CHECK(outcome->predicted_ms == 19.0);
   CHECK(outcome->predicted_compute_ms.value() > 1);  // of the plan
+  CHECK(outcome->predicted_communication_ms.value() > 0);
+  CHECK(outcome->least_step_ms == 10.0);
+  CHECK(outcome->most_step_ms == 30.0);
+  CHECK(outcome->imbalance == 1.5);
   CHECK(outcome->memory_gib > 0);
   CHECK(outcome->place.find(processor_name()) == 0);
   CHECK(stage.text_of("calls").find("2 lancet profile small.json --set overlap.policy=lancet ") == 0);
   CHECK(stage.text_of("calls").find("train.steps=4") != std::string::npos);
+}
+
+TEST_CASE("communication is what the record says, also where all of it is hidden") {
+  Stage stage("exit 0");
+  stage.script("ranks.sh", good_run(stage, ", \\\"communication_ms\\\": 5"));
+  const auto outcome = stage.run();
+  REQUIRE(outcome.ok());
+  INFO(outcome->why);
+  CHECK(outcome->times.communication == 5);
+  const auto record = nlohmann::json::parse(to_line(stage.experiment, stage.experiment.points[0], *outcome, "1"));
+  CHECK(record["communication_ms"] == 5);
+  CHECK(record["least_step_ms"] == 10);
+  CHECK(record["most_step_ms"] == 30);
+  CHECK(record["imbalance"] == 1.5);
+  CHECK(record["predicted_communication_ms"] > 0);
 }
 
 TEST_CASE("a run that leaves no plan or no steps failed, and says so") {

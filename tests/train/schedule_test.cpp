@@ -45,15 +45,15 @@ TEST_CASE("a record is one JSON object with every field, null where not known") 
   record.loss = 1.25;
   record.drop_pct = 2.5;
   const auto json = nlohmann::json::parse(to_json(record));
-  for (const char* key :
-       {"step", "loss", "aux_loss", "grad_norm", "lr", "step_ms", "tokens_per_s", "mfu", "compute_ms", "a2a_ms",
-        "allreduce_ms", "exposed_ms", "hidden_pct", "predicted_ms", "load_max_over_mean", "drop_pct"})
+  for (const char* key : {"step", "loss", "aux_loss", "grad_norm", "lr", "step_ms", "tokens_per_s", "mfu", "compute_ms",
+                          "a2a_ms", "allreduce_ms", "communication_ms", "exposed_ms", "hidden_pct", "predicted_ms",
+                          "load_max_over_mean", "drop_pct"})
     CHECK(json.contains(key));
   for (const char* key :
        {"dead_experts", "router_entropy", "layer_load_max_over_mean", "layer_drop_pct", "layer_dead_experts",
         "layer_router_entropy", "layer_expert_tokens", "save_ms", "skipped_steps"})
     CHECK(json.contains(key));
-  CHECK(json.size() == 25);
+  CHECK(json.size() == 26);
   CHECK(json["step"] == 7);
   CHECK(json["loss"] == 1.25);
   CHECK(json["drop_pct"] == 2.5);

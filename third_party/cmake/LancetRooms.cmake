@@ -126,11 +126,13 @@ endfunction()
 # Gives `room` the source of experiment::simulator_build(): a hash of what decides the numbers of a simulated point, so
 # that records are made anew where they may differ, and not where other code changed.
 function(lancet_simulator_build room)
-  set(files ${CMAKE_SOURCE_DIR}/src/train/plan.cpp ${CMAKE_SOURCE_DIR}/src/train/setup.cpp ${CMAKE_SOURCE_DIR}/src/experiment/simulate.cpp)
+  # The config's defaults, since ids name the fields that differ from them.
+  set(files ${CMAKE_SOURCE_DIR}/include/lancet/config/config.h ${CMAKE_SOURCE_DIR}/src/train/plan.cpp
+      ${CMAKE_SOURCE_DIR}/src/train/setup.cpp ${CMAKE_SOURCE_DIR}/src/experiment/simulate.cpp)
   foreach(folder IN ITEMS ir ops cost model planner)
     file(GLOB_RECURSE found CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/${folder}/*.cpp ${CMAKE_SOURCE_DIR}/src/${folder}/*.h
          ${CMAKE_SOURCE_DIR}/include/lancet/${folder}/*.h)
-    list(FILTER found EXCLUDE REGEX "/ops/(device|cuda|cpu)|/ops/[^/]+/cpu|/cost/profile(_text)?[.]|/ops/kernel")
+    list(FILTER found EXCLUDE REGEX "/ops/(device|cuda|cpu)|/ops/[^/]+/cpu|/cost/profile_text[.]|/ops/kernel")
     list(APPEND files ${found})
   endforeach()
   list(SORT files)

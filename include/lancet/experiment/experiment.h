@@ -13,6 +13,7 @@
 // padded, of simulated points: whole buffers are sent and multiplied, filled or not.
 #pragma once
 #include <filesystem>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -33,7 +34,8 @@ struct Point {
   int ranks = 1, hosts = 1;
   std::string on;  // a hardware file, "this" or "emulated"
   Source source = Source::simulated;
-  cost::Routing spread;  // of a simulated point's tokens
+  cost::Routing spread;                           // of a simulated point's tokens
+  std::shared_ptr<const cost::Profile> measured;  // goes before the hardware file of a simulated point; null: none
   config::Config config;
   std::string config_file;
   std::vector<std::string> overrides;  // of the config file, in order
@@ -60,12 +62,15 @@ struct Identity {
 // on: in place of each grid's; empty: the file's. Points are the same, and have one id, if the experiment says the same
 // of them (the fields of their config that differ from the defaults; measured ones: steps, and the rate of an emulated
 // cluster) and, simulated, the hardware file's numbers and the simulator are the same, or else the machine. A measured
-// point is not another one because the program is: its record names the commit. Config errors name the file and the
-// grid: an unknown key, model, policy or hardware, a config that does not fit the ranks.
-Result<Experiment> read_experiment(const std::filesystem::path& path, const std::string& on, const Identity& identity);
+// point is not another one because the program is: its record names the commit. profile: a file of measured costs that
+// go before the hardware's; empty: none. Config errors name the file and the grid: an unknown key, model, policy or
+// hardware, a config that does not fit the ranks, a profile of which nothing fits, or with points that are run, uneven
+// or padded, which it does not know.
+Result<Experiment> read_experiment(const std::filesystem::path& path, const std::string& on, const Identity& identity,
+                                   const std::filesystem::path& profile = {});
 
-// A hash of the sources that decide a simulated point's numbers: programs, ops' descriptions, costs, model, planner; 16
-// digits.
+// A hash of the sources that decide a simulated point's numbers: programs, ops' descriptions, costs, model, planner,
+// and the config's defaults, which ids leave out; 16 digits.
 std::string_view simulator_build();
 
 }  // namespace lancet::experiment

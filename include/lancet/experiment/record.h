@@ -23,11 +23,15 @@ struct Outcome {
   int parts = 1;              // k: the most that an instruction is split in
   Times times;                // unless it is out of memory or failed
   std::optional<double> predicted_ms, predicted_compute_ms;  // of a measured run; of its compute lane
+  std::optional<double> predicted_communication_ms;          // communication lanes are predicted to be busy
+  std::optional<double> least_step_ms, most_step_ms;         // of the steps that the medians are of
+  std::optional<double> imbalance;                           // measured: the fullest expert over the mean
   std::optional<double> forward_ms, experts_ms;              // simulated: the forward pass; all work of experts
   double memory_gib = 0;              // of a rank: simulated: parameters, states and arena; measured: its arena
   std::optional<double> planning_ms;  // processor time of the thread that planned, measured here
   int steps = 0;                      // that the medians are of
-  std::string place;  // measured runs: the machine; simulated: the one that planned where planning was timed
+  std::string profile;  // of simulated points: what measured costs went before the hardware file's; empty: none
+  std::string place;    // measured runs: the machine; simulated: the one that planned where planning was timed
 };
 
 // One line, without its end. commit: of the sources.
