@@ -215,6 +215,7 @@ TEST_CASE("a writer that goes gives up the blocks that the disk does not have ye
                   {{"model-1.safetensors", {{"a", "U8", {blocks * block}}}, {}}});
     REQUIRE(writer->take(blocks, std::chrono::minutes(1)).size() == blocks);
     writer->give(std::vector<std::size_t>(blocks, BackgroundWriter::block_bytes));
+    files.wait_until_asked();
     std::thread end([&] { writer.reset(); });
     std::this_thread::sleep_for(time);
     files.let_go();
