@@ -37,8 +37,7 @@ Result<cost::Profile> profile_of(const cost::ProfileFile& file, const std::strin
     if (exact.empty() && one_device(*devices))
       return file.find({devices->front().device, {"of another layout", layout.ranks, layout.hosts}});
   return config_error(fmt::format("{}: expected ops of one device{}, found {}", path,
-                                  threads > 0 ? fmt::format(" with {} threads a rank", threads) : "",
-                                  file.inventory()));
+                                  threads > 0 ? fmt::format(" with threads={}", threads) : "", file.inventory()));
 }
 
 }  // namespace lancet::experiment
