@@ -27,7 +27,8 @@ printf '\n' >&2
 
 # mpirun answers SIGINT and SIGTERM by ending the ranks a second later, but passes SIGUSR1 on to them: a training run then
 # saves and stops. In a session of its own, so that the terminal's Ctrl-C does not reach it past this script.
-# Again each second, since mpirun loses what comes before its ranks have started; a rank that has heard it does not mind.
+# Again each second to the ranks themselves: mpirun loses what comes before they have started, and dies of what comes
+# when they have ended. A rank that has heard it does not mind.
 stops=0
 stop() {
   stops=$((stops + 1))
@@ -35,7 +36,10 @@ stop() {
     kill -TERM "$job"
     return
   fi
-  while kill -USR1 "$job" 2>/dev/null; do sleep 1; done >/dev/null 2>&1 &
+  while kill -0 "$job"; do
+    for rank in $(cat "/proc/$job/task/"*/children); do kill -USR1 "$rank" || true; done
+    sleep 1
+  done >/dev/null 2>&1 &
 }
 setsid mpirun "${options[@]}" "$@" <&0 &
 job=$!

@@ -1,6 +1,7 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <filesystem>
 #include <iostream>
 #include <iterator>
 #include <thread>
@@ -68,7 +69,18 @@ struct TokenizeArguments {
   int threads = static_cast<int>(std::thread::hardware_concurrency());
 };
 
+// Token files stay out of the folder whose tokenizer makes them.
+Status check_apart(const std::string& out, const std::string& tokenizer, const char* option) {
+  std::error_code ignored;
+  const std::filesystem::path folder = std::filesystem::absolute(out, ignored).parent_path();
+  if (out.empty() || !std::filesystem::equivalent(folder, tokenizer, ignored)) return {};
+  return config_error(
+      fmt::format("{}: expected a file outside of the tokenizer's folder {}, found '{}'", option, tokenizer, out));
+}
+
 Status tokenize(const TokenizeArguments& arguments) {
+  LANCET_TRY(check_apart(arguments.out, arguments.tokenizer, "--out"));
+  LANCET_TRY(check_apart(arguments.eval_out, arguments.tokenizer, "--eval-out"));
   LANCET_ASSIGN(const data::Tokenizer tokenizer, data::Tokenizer::load(arguments.tokenizer));
   data::TokenizeOptions options;
   options.eval_fraction = arguments.eval_fraction;

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <fstream>
+
 #include "commands.h"
 #include "lancet/base/atomic_file.h"
 #include "lancet/base/log.h"
@@ -9,7 +11,15 @@
 namespace lancet::cli {
 namespace {
 
+// What stands at `out` may be a page of before, nothing else: a run's records would be gone.
+Status check_out(const std::string& out) {
+  std::ifstream there(out);
+  if (const int first = there.get(); !there || first == '<') return {};
+  return config_error(fmt::format("--out: expected a new file or an HTML page, found '{}', which is neither", out));
+}
+
 Status write_report(const std::vector<std::string>& folders, const std::string& out) {
+  LANCET_TRY(check_out(out));
   const std::vector<std::filesystem::path> runs(folders.begin(), folders.end());
   LANCET_ASSIGN(const std::string page, report::page(runs));
   LANCET_TRY(write_file(out, page));

@@ -96,7 +96,7 @@ constexpr Field table[] = {
     ROW(train.seq_len, between(0, most_tokens), "tokens in a sequence; 0: n_positions"),
     ROW(train.micro_batch_size, between(1, most_width), "sequences a rank takes at a time"),
     ROW(train.gradient_accumulation_steps, between(1, most_width), "micro batches in a step"),
-    ROW(train.dtype, any(), "type of products and activations; parameters and optimizer state are fp32"),
+    ROW(train.dtype, any(), "type of products and activations; optimizer state is fp32, parameters as master_weights says"),
     ROW(train.tf32, any(), "GPU: fp32 products round their operands to 10 bits and go to tensor cores"),
     ROW(train.fuse_gelu, any(), "GPU: products do the GELU beside them on the way out"),
     ROW(train.master_weights, any(), "bf16: keep fp32 weights beside the rounded ones; false rounds stochastically"),

@@ -80,6 +80,9 @@ TEST_CASE("token files that are wrong") {
   const std::string tok = folder / "tok", bin = folder / "train.bin";
   REQUIRE(lancet("data train-tokenizer --vocab-size 260 --out " + tok + " " + book).code == 0);
   REQUIRE(lancet("data tokenize --tokenizer " + tok + " --out " + bin + " " + book).code == 0);
+  check(lancet("data tokenize --tokenizer " + tok + " --out " + tok + "/vocab.json " + book), 2,
+        {"--out", "outside of the tokenizer's folder"});
+  check(lancet("report " + tok + " --out " + tok + "/vocab.json"), 2, {"--out", "a new file or an HTML page"});
   const std::string config = folder.write("small.json", test::small_config);
   auto train = [&](const std::string& file, const std::string& more = "") {
     return lancet("train " + config + " --set data.synthetic=false --set data.train=" + file +
