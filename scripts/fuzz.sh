@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Fuzzes the readers of files that users give (tests/fuzz), each for some seconds, in a folder of its own (build-fuzz/).
 #   scripts/fuzz.sh [SECONDS] [TARGET...]     60 seconds each where none are given; targets: config, plan, ...
+#   scripts/fuzz.sh COUNTx [TARGET...]        COUNT inputs each, the same ones every time
 # Any crash, leak, undefined behaviour, or memory beyond what a file of that size allows (tests/fuzz/allocation_limit.h) ends it with 1; the input that did it
 # stays in build-fuzz/found/. Needs clang with its libFuzzer: apt-get install clang libclang-rt-14-dev
 set -euo pipefail
@@ -9,7 +10,7 @@ BUILD_DIR="${FUZZ_BUILD_DIR:-}"
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 seconds=${1:-60}
-[[ $seconds =~ ^[0-9]{1,6}$ ]] || die "usage: scripts/fuzz.sh [SECONDS] [TARGET...], found '$seconds'"
+[[ $seconds =~ ^[0-9]{1,6}x?$ ]] || die "usage: scripts/fuzz.sh [SECONDS|COUNTx] [TARGET...], found '$seconds'"
 [ $# -gt 0 ] && shift
 
 # The test that runs this takes a line that begins so as skipped.
@@ -37,14 +38,19 @@ mkdir -p "$BUILD_DIR/found"
 for name in "$@"; do
   target="$BUILD_DIR/tests/fuzz/fuzz_$name"
   [ -x "$target" ] || die "no fuzz target '$name' at $target"
-  corpus="$BUILD_DIR/corpus/$name"
-  mkdir -p "$corpus"
-  seeds=("$corpus")
-  [ -d "tests/fuzz/seeds/$name" ] && seeds+=("tests/fuzz/seeds/$name")
-  options=(-max_total_time="$seconds" -max_len=16384 -timeout=10 -rss_limit_mb=1024 -verbosity=0
+  options=(-max_len=16384 -timeout=10 -rss_limit_mb=1024 -verbosity=0
     -print_final_stats=1 -artifact_prefix="$BUILD_DIR/found/$name-")
+  if [[ $seconds == *x ]]; then # what earlier runs found would change the inputs
+    options+=(-runs="${seconds%x}" -seed=1)
+    seeds=()
+  else
+    options+=(-max_total_time="$seconds")
+    mkdir -p "$BUILD_DIR/corpus/$name"
+    seeds=("$BUILD_DIR/corpus/$name")
+  fi
+  [ -d "tests/fuzz/seeds/$name" ] && seeds+=("tests/fuzz/seeds/$name")
   [ -f "tests/fuzz/$name.dict" ] && options+=(-dict="tests/fuzz/$name.dict")
-  say "$name, $seconds s"
+  say "$name, $([[ $seconds == *x ]] && echo "${seconds%x} inputs" || echo "$seconds s")"
   "$target" "${options[@]}" "${seeds[@]}" 2>&1 | tee "$BUILD_DIR/$name.log" | grep -E "ERROR|SUMMARY|number_of_executed|peak_rss|Test unit written|runtime error|abort" ||
     die "$name: see $BUILD_DIR/$name.log"
   grep -qE "SUMMARY: .*(Sanitizer|libFuzzer)" "$BUILD_DIR/$name.log" && die "$name: see $BUILD_DIR/$name.log"

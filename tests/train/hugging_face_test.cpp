@@ -316,6 +316,10 @@ TEST_CASE("configs that are wrong are refused, however large a model they ask fo
                   })
                   .error(),
               ExitCode::data, {"h.0.moe.gate.weight"});
+  check_error(Changed(
+                  "gpt2_moe", [](File&) {}, [](nlohmann::json& config) { config["moe_layer_freq"] = 0; })
+                  .error(),
+              ExitCode::config, {"moe_layer_freq: expected 1 or more in a gpt2_moe, found 0"});
 }
 
 TEST_CASE("folders and indices that are wrong") {

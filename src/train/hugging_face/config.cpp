@@ -88,6 +88,8 @@ Result<config::Config> read_config(const std::filesystem::path& file) {
       if (!text.contains(name)) return wrong(file, name, "a value", "no such field");
       model[name] = text[name];
     }
+    if (model["moe_layer_freq"] == 0)
+      return wrong(file, "moe_layer_freq", fmt::format("1 or more in a {}", moe_type), "0: no layer of experts");
   } else {
     model["moe_layer_freq"] = 0;
   }
