@@ -40,14 +40,16 @@ for name in "$@"; do
   [ -x "$target" ] || die "no fuzz target '$name' at $target"
   options=(-max_len=16384 -timeout=10 -rss_limit_mb=1024 -verbosity=0
     -print_final_stats=1 -artifact_prefix="$BUILD_DIR/found/$name-")
-  if [[ $seconds == *x ]]; then # what earlier runs found would change the inputs
+  corpus="$BUILD_DIR/corpus/$name" # new inputs are kept there
+  if [[ $seconds == *x ]]; then
     options+=(-runs="${seconds%x}" -seed=1)
-    seeds=()
+    corpus="$BUILD_DIR/corpus-fresh/$name" # what earlier runs found would change the inputs
+    rm -rf "$corpus"
   else
     options+=(-max_total_time="$seconds")
-    mkdir -p "$BUILD_DIR/corpus/$name"
-    seeds=("$BUILD_DIR/corpus/$name")
   fi
+  mkdir -p "$corpus"
+  seeds=("$corpus")
   [ -d "tests/fuzz/seeds/$name" ] && seeds+=("tests/fuzz/seeds/$name")
   [ -f "tests/fuzz/$name.dict" ] && options+=(-dict="tests/fuzz/$name.dict")
   say "$name, $([[ $seconds == *x ]] && echo "${seconds%x} inputs" || echo "$seconds s")"

@@ -4,10 +4,10 @@
 
 #include <charconv>
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <set>
 
 #include "lancet/base/hash.h"
+#include "lancet/base/json.h"
 #include "lancet/base/shown.h"
 
 namespace lancet::checkpoint {
@@ -16,11 +16,8 @@ namespace {
 using json = nlohmann::ordered_json;
 
 constexpr int format = 2;
-constexpr int most_depth = 8;
 constexpr std::string_view checksum_key = "\"manifest_xxh3\": \"";
 constexpr std::string_view no_checksum = "0000000000000000";
-
-struct TooDeep {};
 
 constexpr std::size_t hash_digits = 16;
 bool parse_hash(const char* digits, std::uint64_t& value) {
@@ -106,20 +103,6 @@ class Fields {
   std::string error_;
 };
 
-Result<json> parse_json(std::string_view text, std::string_view origin) {
-  auto watch = [](int depth, json::parse_event_t, json&) {
-    if (depth > most_depth) throw TooDeep();
-    return true;
-  };
-  try {
-    return json::parse(text, watch);
-  } catch (const json::exception& error) {
-    return data_error(fmt::format("{}: expected JSON, found {}", origin, shown(error.what())));
-  } catch (const TooDeep&) {
-    return data_error(fmt::format("{}: expected JSON of at most {} nested brackets, found more", origin, most_depth));
-  }
-}
-
 Result<std::vector<ShardFile>> read_files(const json& list, std::string_view origin) {
   if (!list.is_array()) return data_error(fmt::format("{}: files: expected a list", origin));
   std::vector<ShardFile> files;
@@ -194,7 +177,7 @@ Result<Manifest> parse_manifest(std::string_view text, std::string_view origin) 
 }
 
 Result<Manifest> parse_manifest_fields(std::string_view text, std::string_view origin) {
-  LANCET_ASSIGN(const json root, parse_json(text, origin));
+  LANCET_ASSIGN(const json root, parse_json<json>(text, origin, ExitCode::data));
   const std::string where = fmt::format("{}: ", origin);
   Fields fields(root, where);
   Manifest m;

@@ -4,21 +4,18 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
 #include <vector>
 
 #include "fields.h"
+#include "lancet/base/json.h"
 #include "lancet/base/shown.h"
 
 namespace lancet::config {
 namespace {
 
 using nlohmann::json;
-
-// Far deeper than any field; copying and printing a json value recurse, so that depth must not come from the text.
-constexpr int most_depth = 100;
 
 constexpr std::size_t most_shown = 60;  // characters of a key or an assignment in an error
 
@@ -165,71 +162,11 @@ struct Reader {
   }
 };
 
-struct TooDeep {};
-
-// nlohmann keeps the last of two equal keys without a word; this notes the first one that stands twice. And it stops
-// at a depth that no config has.
-class Watch {
- public:
-  bool operator()(int depth, json::parse_event_t event, json& parsed) {
-    if (depth >= most_depth) throw TooDeep();
-    if (event == json::parse_event_t::object_start) {
-      levels_.push_back({});
-    } else if (event == json::parse_event_t::object_end) {
-      levels_.pop_back();
-    } else if (event == json::parse_event_t::key) {
-      levels_.back().name = parsed.get<std::string>();
-      if (!levels_.back().seen.insert(levels_.back().name).second && found_.empty()) found_ = path();
-    }
-    return true;
-  }
-  const std::string& found() const { return found_; }
-
- private:
-  struct Level {
-    std::set<std::string> seen;
-    std::string name;  // the key being read
-  };
-  std::string path() const {
-    std::string text;
-    for (const Level& level : levels_) text += (text.empty() ? "" : ".") + level.name;
-    return text;
-  }
-  std::vector<Level> levels_;
-  std::string found_;
-};
-
-// nlohmann's message is "[id] parse error at line 1, column 2: syntax error while parsing value - REASON".
-std::string reason(std::string_view what) {
-  for (std::string_view mark : {" - ", ": ", "] "})
-    if (const auto at = what.find(mark); at != what.npos) return std::string(what.substr(at + mark.size()));
-  return std::string(what);
-}
-
-Error too_deep(std::string_view origin) {
-  return config_error(fmt::format("{}: expected JSON of at most {} nested brackets, found more", origin, most_depth));
-}
-
 Result<json> read_syntax(std::string_view text, std::string_view origin) {
-  Watch watch;
-  try {
-    json root = json::parse(text, std::ref(watch), true, /*ignore_comments=*/true);
-    if (!watch.found().empty())
-      return config_error(fmt::format("{}: key '{}' stands twice", origin, cut(watch.found(), most_shown)));
-    if (!root.is_object())
-      return config_error(fmt::format("{}: expected a JSON object {{...}}, found {}", origin, shown(root)));
-    return root;
-  } catch (const json::parse_error& e) {
-    const std::size_t end = std::min(text.size(), e.byte ? e.byte - 1 : 0);
-    const auto before = text.substr(0, end);
-    const auto line = 1 + std::count(before.begin(), before.end(), '\n');
-    const auto column = 1 + end - (before.rfind('\n') == before.npos ? 0 : before.rfind('\n') + 1);
-    return config_error(fmt::format("{}:{}:{}: expected JSON: {}", origin, line, column, reason(e.what())));
-  } catch (const json::exception& e) {  // a number that no double holds
-    return config_error(fmt::format("{}: expected JSON: {}", origin, reason(e.what())));
-  } catch (const TooDeep&) {
-    return too_deep(origin);
-  }
+  LANCET_ASSIGN(json root, parse_json(text, origin, ExitCode::config, JsonComments::ignored));
+  if (!root.is_object())
+    return config_error(fmt::format("{}: expected a JSON object {{...}}, found {}", origin, shown(root)));
+  return root;
 }
 
 // "train.lr=1e-4" into the tree that the file gave.
@@ -245,14 +182,8 @@ Status apply(json& root, const std::string& assignment) {
     return unknown_key(origin, path);
   }
   const std::string text = assignment.substr(equals + 1);
-  json value;
-  try {
-    Watch watch;
-    value = json::parse(text, std::ref(watch), /*allow_exceptions=*/false);
-  } catch (const TooDeep&) {
-    return too_deep(origin);
-  }
-  if (value.is_discarded()) value = text;
+  const auto parsed = parse_json(text, origin, ExitCode::config);
+  const json value = parsed.ok() ? *parsed : json(text);
   const std::string section(section_of(path)), key(key_of(path));
   if (section.empty()) {
     root[key] = value;

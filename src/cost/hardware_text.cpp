@@ -4,10 +4,10 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 #include "lancet/base/atomic_file.h"
 #include "lancet/base/hash.h"
+#include "lancet/base/json.h"
 #include "lancet/base/shown.h"
 #include "lancet/cost/hardware.h"
 
@@ -72,12 +72,7 @@ class Parser {
   explicit Parser(std::string_view origin) : origin_(origin) {}
 
   Result<Hardware> operator()(std::string_view text) {
-    json root;
-    try {
-      root = json::parse(text, nullptr, true, true);
-    } catch (const json::parse_error& error) {
-      return config_error(fmt::format("{}: expected JSON, found a syntax error at byte {}", origin_, error.byte));
-    }
+    LANCET_ASSIGN(const json root, parse_json(text, origin_, ExitCode::config, JsonComments::ignored));
     Hardware hardware;
     LANCET_TRY(known(root, "", {"what", "device", "node", "network", "overlap"}));
     LANCET_TRY(read_text(root, "what", hardware.what));

@@ -3,9 +3,9 @@
 
 #include <cmath>
 #include <initializer_list>
-#include <nlohmann/json.hpp>
 #include <set>
 
+#include "lancet/base/json.h"
 #include "lancet/base/shown.h"
 #include "lancet/cost/profile.h"
 
@@ -94,12 +94,7 @@ class ProfileParser {
   explicit ProfileParser(std::string_view origin) : in_(origin), origin_(origin) {}
 
   Result<ProfileFile> operator()(std::string_view text) {
-    json root;
-    try {
-      root = json::parse(text);
-    } catch (const json::parse_error& error) {
-      return config_error(fmt::format("{}: expected JSON, found a syntax error at byte {}", origin_, error.byte));
-    }
+    LANCET_ASSIGN(const json root, parse_json(text, origin_, ExitCode::config));
     ProfileFile file;
     if (in_.object(root, "profile", {"format", "devices", "clusters"})) {
       const int format = in_.count(root, "format", "profile");

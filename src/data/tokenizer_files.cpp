@@ -1,12 +1,12 @@
 // vocab.json and merges.txt, as GPT-2 has them.
 #include <fmt/format.h>
 
-#include <nlohmann/json.hpp>
 #include <system_error>
 #include <unordered_map>
 
 #include "byte_letters.h"
 #include "lancet/base/atomic_file.h"
+#include "lancet/base/json.h"
 #include "lancet/base/log.h"
 #include "lancet/base/shown.h"
 #include "lancet/data/tokenizer.h"
@@ -21,12 +21,7 @@ namespace {
 // Bytes by id. A null json value marks an id that has not come yet.
 Result<std::vector<std::string>> read_vocabulary(const fs::path& path) {
   LANCET_ASSIGN(const std::string content, read_file(path, "a tokenizer's vocabulary"));
-  nlohmann::json json;
-  try {
-    json = nlohmann::json::parse(content);
-  } catch (const nlohmann::json::parse_error& error) {
-    return data_error(fmt::format("{}: expected JSON, found a syntax error at byte {}", path.string(), error.byte));
-  }
+  LANCET_ASSIGN(const nlohmann::json json, parse_json(content, path.string(), ExitCode::data));
   if (!json.is_object()) {
     return data_error(
         fmt::format("{}: expected an object of tokens and ids, found {}", path.string(), json.type_name()));

@@ -5,11 +5,11 @@
 
 #include <algorithm>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <tuple>
 
 #include "lancet/base/atomic_file.h"
 #include "lancet/base/hash.h"
+#include "lancet/base/json.h"
 #include "lancet/base/shown.h"
 #include "lancet/cost/hardware.h"
 #include "machine.h"
@@ -29,11 +29,8 @@ class File {
   static Result<File> read(const std::filesystem::path& path, std::string_view what) {
     auto text = read_file(path, what);
     if (!text.ok()) return config_error(text.error().message);
-    try {
-      return File(path.string(), json::parse(*text, nullptr, true, true));
-    } catch (const json::parse_error& error) {
-      return config_error(fmt::format("{}: expected JSON, found a syntax error at byte {}", path.string(), error.byte));
-    }
+    LANCET_ASSIGN(json root, parse_json(*text, path.string(), ExitCode::config, JsonComments::ignored));
+    return File(path.string(), std::move(root));
   }
 
   const json& root() const { return root_; }

@@ -2,31 +2,13 @@
 
 #include <fmt/format.h>
 
-#include <nlohmann/json.hpp>
-
 #include "lancet/base/atomic_file.h"
+#include "lancet/base/json.h"
 
 namespace lancet::report {
 namespace {
 
 using nlohmann::json;
-
-constexpr int most_depth = 16;  // a config has two levels
-
-struct TooDeep {};
-
-// Depth is bounded before anything walks the tree.
-json parse(const std::string& text) {
-  try {
-    const auto watch = [](int depth, json::parse_event_t, json&) {
-      if (depth > most_depth) throw TooDeep();
-      return true;
-    };
-    return json::parse(text, watch, /*allow_exceptions=*/false, /*ignore_comments=*/true);
-  } catch (const TooDeep&) {
-    return json(json::value_t::discarded);
-  }
-}
 
 void flatten(const json& value, const std::string& path, std::map<std::string, std::string>& fields) {
   if (!value.is_object() || value.empty()) {
@@ -40,10 +22,9 @@ void flatten(const json& value, const std::string& path, std::map<std::string, s
 
 Result<std::map<std::string, std::string>> read_config(const std::filesystem::path& path) {
   LANCET_ASSIGN(const std::string text, read_file(path, "a run's config"));
-  const json root = parse(text);
+  LANCET_ASSIGN(const json root, parse_json(text, path.string(), ExitCode::data, JsonComments::ignored));
   if (!root.is_object())
-    return data_error(
-        fmt::format("{}: expected a JSON object of at most {} nested brackets, found none", path.string(), most_depth));
+    return data_error(fmt::format("{}: expected a JSON object, found {}", path.string(), root.type_name()));
   std::map<std::string, std::string> fields;
   flatten(root, "", fields);
   return fields;

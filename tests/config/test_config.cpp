@@ -205,8 +205,8 @@ TEST_CASE("text without end, in depth or length, is one short line") {
   CHECK(fault("{\"train\": {\"lr\": " + brackets + std::string(100'000, ']') + "}}") == "c.json: " + expected);
   for (const std::string& value : {brackets, brackets + std::string(100'000, ']')}) {
     const std::string told = fault("{}", {"train.lr=" + value});
-    CHECK(told.find("--set train.lr=[[[") == 0);
-    CHECK(told.find(expected) != told.npos);
+    CHECK(told.find("--set train.lr: ") == 0);
+    CHECK(told.find("expected a number") != told.npos);
     CHECK(told.size() < 200);
   }
   CHECK(fault("{\"model\": {\"n_layer\": " + std::string(90, '[') + std::string(90, ']') + "}}")

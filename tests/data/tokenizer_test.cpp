@@ -236,7 +236,7 @@ TEST_CASE("Broken tokenizer files are refused with their place") {
   const auto good = nlohmann::json::parse(vocab);
 
   spit(folder / "vocab.json", vocab.substr(0, 1000));
-  CHECK_THAT(error_of(Tokenizer::load(folder.path())), contains("vocab.json") && contains("syntax error at byte 1001"));
+  CHECK_THAT(error_of(Tokenizer::load(folder.path())), contains("vocab.json:1:1001: expected JSON"));
   CHECK_THAT(with_vocab(nlohmann::json::array()), contains("found array"));
   auto json = good;
   json["!"] = 600;

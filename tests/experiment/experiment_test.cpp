@@ -246,7 +246,8 @@ TEST_CASE("an experiment says what is wrong with it, and where") {
   // Before the settings are asked for.
   CHECK(files.refused(R"({"model": {}, "settings": "no-such-file.json"})")
             .find("the experiment: expected the fields title, settings, ") != std::string::npos);
-  CHECK(files.refused("{").find("syntax error") != std::string::npos);
+  CHECK(files.refused("{").find(":1:2: expected JSON: ") != std::string::npos);
+  CHECK(files.refused("{\"what\": 1e999}").find("number overflow") != std::string::npos);
   CHECK(files.refused("[]").find("expected an object") != std::string::npos);
   const std::string deep(100'000, '[');
   CHECK(files.refused(deep + std::string(deep.size(), ']')).find("expected an object, found [[[[") !=

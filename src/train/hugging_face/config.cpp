@@ -2,11 +2,9 @@
 
 #include <fmt/format.h>
 
-#include <nlohmann/json.hpp>
-
 #include "lancet/base/atomic_file.h"
+#include "lancet/base/json.h"
 #include "lancet/base/shown.h"
-#include "nesting.h"
 
 namespace lancet::train::hugging_face {
 namespace {
@@ -40,7 +38,7 @@ Error wrong(const std::filesystem::path& file, std::string_view field, std::stri
 
 Result<json> read_json(const std::filesystem::path& file) {
   LANCET_ASSIGN(const std::string text, read_file(file, "a Hugging Face model's config.json"));
-  const json parsed = is_deep(text, 100) ? json() : json::parse(text, nullptr, false);
+  LANCET_ASSIGN(json parsed, parse_json(text, file.string(), ExitCode::config));
   if (!parsed.is_object())
     return config_error(fmt::format("{}: expected a JSON object, found other text", file.string()));
   return parsed;

@@ -2,12 +2,10 @@
 
 #include <fmt/format.h>
 
-#include <nlohmann/json.hpp>
-
 #include "lancet/base/atomic_file.h"
+#include "lancet/base/json.h"
 #include "lancet/base/shown.h"
 #include "names.h"
-#include "nesting.h"
 
 namespace lancet::train::hugging_face {
 namespace {
@@ -23,7 +21,7 @@ using Shards = std::map<std::string, std::set<std::string>>;  // file name -> te
 
 Result<Shards> read_index(const std::filesystem::path& path) {
   LANCET_ASSIGN(const std::string text, read_file(path, "an index of shards"));
-  const json index = is_deep(text, 20) ? json() : json::parse(text, nullptr, false);
+  LANCET_ASSIGN(const json index, parse_json(text, path.string(), ExitCode::data));
   if (!index.is_object() || !index.contains("weight_map") || !index["weight_map"].is_object() ||
       index["weight_map"].empty())
     return data_error(

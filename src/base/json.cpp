@@ -1,0 +1,91 @@
+#include "lancet/base/json.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "lancet/base/shown.h"
+
+namespace lancet {
+namespace {
+
+using nlohmann::json;
+
+struct TooDeep {};
+
+// nlohmann keeps the last of two equal keys without a word; this notes the first one that stands twice. And it stops
+// at a depth that no file has.
+template <class Json>
+class Watch {
+ public:
+  using Event = typename Json::parse_event_t;
+  bool operator()(int depth, Event event, Json& parsed) {
+    if (depth >= most_json_depth) throw TooDeep();
+    if (event == Event::object_start) {
+      levels_.push_back({});
+    } else if (event == Event::object_end) {
+      levels_.pop_back();
+    } else if (event == Event::key) {
+      levels_.back().name = parsed.template get<std::string>();
+      if (!levels_.back().seen.insert(levels_.back().name).second && twice_.empty()) twice_ = path();
+    }
+    return true;
+  }
+  const std::string& twice() const { return twice_; }
+
+ private:
+  struct Level {
+    std::set<std::string> seen;
+    std::string name;  // the key being read
+  };
+  std::string path() const {
+    std::string text;
+    for (const Level& level : levels_) text += (text.empty() ? "" : ".") + level.name;
+    return "'" + cut(text, 60) + "'";
+  }
+  std::vector<Level> levels_;
+  std::string twice_;
+};
+
+// nlohmann's message is "[id] parse error at line 1, column 2: syntax error while parsing value - REASON".
+std::string reason(std::string_view what) {
+  for (std::string_view mark : {" - ", ": ", "] "})
+    if (const auto at = what.find(mark); at != what.npos) return cut(what.substr(at + mark.size()), 200);
+  return cut(what, 200);
+}
+
+// ":line:column" of a byte of the text, both from 1.
+std::string place(std::string_view text, std::size_t byte) {
+  const auto before = text.substr(0, byte);
+  const auto line = 1 + std::count(before.begin(), before.end(), '\n');
+  const auto column = 1 + before.size() - (before.rfind('\n') == before.npos ? 0 : before.rfind('\n') + 1);
+  return fmt::format(":{}:{}", line, column);
+}
+
+}  // namespace
+
+template <class Json>
+Result<Json> parse_json(std::string_view text, std::string_view origin, ExitCode code, JsonComments comments) {
+  Watch<Json> watch;
+  try {
+    Json root = Json::parse(text, std::ref(watch), true, comments == JsonComments::ignored);
+    if (watch.twice().empty()) return root;
+    return Error{code, fmt::format("{}: key {} stands twice", origin, watch.twice())};
+  } catch (const json::parse_error& error) {
+    const std::size_t byte = std::min(text.size(), error.byte ? error.byte - 1 : 0);
+    return Error{code, fmt::format("{}{}: expected JSON: {}", origin, place(text, byte), reason(error.what()))};
+  } catch (const json::exception& error) {  // a number that no double holds
+    return Error{code, fmt::format("{}: expected JSON: {}", origin, reason(error.what()))};
+  } catch (const TooDeep&) {
+    return Error{code,
+                 fmt::format("{}: expected JSON of at most {} nested brackets, found more", origin, most_json_depth)};
+  }
+}
+template Result<json> parse_json<json>(std::string_view, std::string_view, ExitCode, JsonComments);
+template Result<nlohmann::ordered_json> parse_json<nlohmann::ordered_json>(std::string_view, std::string_view, ExitCode,
+                                                                           JsonComments);
+
+}  // namespace lancet
