@@ -75,9 +75,12 @@ def cut_of(ours, theirs):
     return 100 * (1 - ours["exposed_ms"] / theirs["exposed_ms"])
 
 
+def cluster_of(point):
+    return f"{point['model']}, {SHORT.get(point['hardware'], point['hardware'])}"
+
+
 def place_of(point):
-    label = f", {point['label']}" if point["label"] else ""
-    return f"{point['model']}, {SHORT.get(point['hardware'], point['hardware'])}{label}"
+    return cluster_of(point) + (f", {point['label']}" if point["label"] else "")
 
 
 def number(value, digits=1):
@@ -118,6 +121,21 @@ def save(figure, path):
     plt.close(figure)
 
 
+def panels(count, width, height):
+    """Two in a row; the figure and its axes, one after the other."""
+    rows = -(-count // 2)
+    figure, axes = plt.subplots(rows, 2, figsize=(width, height * rows), squeeze=False)
+    return figure, axes.flat
+
+
+def save_panels(figure, points, path, title, **legend):
+    """legend: how the first panel's stands, where there is one."""
+    if legend:
+        figure.axes[0].legend(**legend)
+    figure.suptitle(f"{title}: {networks(points)}", fontsize=11)
+    save(figure, path)
+
+
 def write_csv(points, path):
     with open(path, "w", newline="") as file:
         table = csv.DictWriter(file, fieldnames=COLUMNS, extrasaction="ignore", restval="", lineterminator="\n")
@@ -140,9 +158,9 @@ def speed_ups(points, ours, baselines=PAPER_BASELINES):
 
 def iteration(points, path, title):
     places = group(points, "hardware", "label", "model")
-    figure, axes = plt.subplots(-(-len(places) // 2), 2, figsize=(11, 3.1 * -(-len(places) // 2)), squeeze=False)
+    figure, axes = panels(len(places), 11, 3.1)
     rows = []
-    for axis, here in zip(axes.flat, places.values()):
+    for axis, here in zip(axes, places.values()):
         names = [name for name in [*BASELINES, *OURS] if any(point["family"] == name for point in here)]
         ranks = sorted({point["ranks"] for point in here})
         for r, count in enumerate(ranks):
@@ -163,9 +181,7 @@ def iteration(points, path, title):
         axis.set_title(f"{place_of(here[0])} ({networks(here)})", fontsize=9)
         axis.set_ylabel("ms a step")
         axis.set_xlabel("GPUs")
-    axes.flat[0].legend(fontsize=7, ncol=2)
-    figure.suptitle(f"{title}: {networks(points)}", fontsize=11)
-    save(figure, path)
+    save_panels(figure, points, path, title, fontsize=7, ncol=2)
     return markdown(["model, cluster", "GPUs", "schedule", "step, ms", "exposed, ms", "k", "step / Lancet's", "network"],
                     rows)
 
@@ -228,8 +244,7 @@ def partition_range(points, path, title):
         axis.set_xlabel("groups before and after the MoE layer")
         axis.set_ylabel("forward pass, ms")
         axis.set_title(f"{place_of(here[0])} ({networks(here)})", fontsize=9)
-    figure.suptitle(f"{title}: {networks(points)}", fontsize=11)
-    save(figure, path)
+    save_panels(figure, points, path, title)
     return markdown(["model, cluster", "reach", "best k", "forward, ms", "speed-up", "network"], rows)
 
 
@@ -242,9 +257,9 @@ def parts_of(point):
 
 def decomposition(points, path, title):
     places = group(points, "hardware", "label", "model")
-    figure, axes = plt.subplots(-(-len(places) // 2), 2, figsize=(10, 3 * -(-len(places) // 2)), squeeze=False)
+    figure, axes = panels(len(places), 10, 3)
     rows = []
-    for axis, here in zip(axes.flat, places.values()):
+    for axis, here in zip(axes, places.values()):
         by = best_of_families(here)
         names = [name for name in [*BASELINES, *OURS] if name in by and by[name]["status"] == "ok"]
         for name in [name for name in [*BASELINES, *OURS] if name not in names]:
@@ -264,9 +279,7 @@ def decomposition(points, path, title):
         axis.set_yticks(range(len(names)), names)
         axis.set_xlabel("ms a step")
         axis.set_title(f"{place_of(here[0])} ({networks(here)})", fontsize=9)
-    axes.flat[0].legend(fontsize=7)
-    figure.suptitle(f"{title}: {networks(points)}", fontsize=11)
-    save(figure, path)
+    save_panels(figure, points, path, title, fontsize=7)
     return markdown(["model, cluster", "schedule", "k", "step, ms", "computation alone", "overlapped",
                      "communication alone", "cut by Lancet", "network"], rows)
 
@@ -405,17 +418,17 @@ def errors(points, compute_as_measured=False):
 
 def padding(points, path, title):
     places = group(points, "hardware", "model")
-    figure, axes = plt.subplots(-(-len(places) // 2), 2, figsize=(11, 3.2 * -(-len(places) // 2)), squeeze=False)
+    figure, axes = panels(len(places), 11, 3.2)
     names = ["RAF", "RAF, padded", "Tutel", "Tutel, padded", *OURS]
     rows = []
-    for axis, here in zip(axes.flat, places.values()):
+    for axis, here in zip(axes, places.values()):
         labels = list(dict.fromkeys(point["label"] for point in here))
         for i, label in enumerate(labels):
             by = best_of_families([point for point in here if point["label"] == label])
             paper = by[OURS[0]]
             for n, name in enumerate(names):
                 point = by[name]
-                row = [f"{point['model']}, {SHORT.get(point['hardware'], point['hardware'])}", label, name, step_of(point)]
+                row = [cluster_of(point), label, name, step_of(point)]
                 if fits(point):
                     axis.bar(i + (n - 2.5) * 0.14, point["step_ms"], 0.13, color=COLOURS[name.removesuffix(", padded")],
                              hatch="//" if name.endswith(", padded") else None, label=name if i == 0 else None)
@@ -426,10 +439,8 @@ def padding(points, path, title):
                 rows.append(row + [""] * (8 - len(row)) + [point["network"]])
         axis.set_xticks(range(len(labels)), [label.replace(", ", "\n") for label in labels], fontsize=7)
         axis.set_ylabel("ms a step")
-        axis.set_title(f"{here[0]['model']}, {SHORT.get(here[0]['hardware'], here[0]['hardware'])} ({networks(here)})", fontsize=9)
-    axes.flat[0].legend(fontsize=6)
-    figure.suptitle(f"{title}: {networks(points)}", fontsize=11)
-    save(figure, path)
+        axis.set_title(f"{cluster_of(here[0])} ({networks(here)})", fontsize=9)
+    save_panels(figure, points, path, title, fontsize=6)
     return markdown(["model, cluster", "routing", "schedule", "step, ms", "all-to-all, ms", "exposed, ms",
                      "step / that of forward parts", "exposed cut by forward parts", "network"], rows)
 

@@ -1,0 +1,69 @@
+// The commands: lancet bench sweep, and lancet plan --on.
+#include <catch2/catch.hpp>
+#include <nlohmann/json.hpp>
+
+#include "declared_hardware.h"
+#include "declared_profile.h"
+#include "small_experiment.h"
+
+namespace lancet {
+namespace {
+
+using namespace experiment;
+using namespace small_experiment;
+
+}  // namespace
+
+TEST_CASE("bench sweep runs an experiment and refuses a bad one with a line") {
+  const Files files;
+  const std::string experiment = files.experiment(files.grid()), out = files.folder / "out";
+  const auto outcome = test::lancet("bench sweep " + experiment + " --out " + out);
+  INFO(outcome.output);
+  REQUIRE(outcome.code == 0);
+  CHECK(lines_of(out + "/points.jsonl").size() == 12);
+  CHECK(outcome.lines_with("test 12/12: ") == 1);
+  const auto listed = test::lancet("bench sweep " + experiment + " --list");
+  CHECK(listed.code == 0);
+  CHECK(listed.lines_with(nlohmann::json::parse(lines_of(out + "/points.jsonl")[11])["id"].get<std::string>()) == 1);
+  const auto again = test::lancet("bench sweep " + experiment + " --out " + out);
+  CHECK(again.code == 0);
+  CHECK(again.lines_with("12 points, 12 were there, 0 failed") == 1);
+  for (const std::string& bad : {std::string("no-such-file.json"), experiment + " --on pdp-11", files.machine}) {
+    const auto refused = test::lancet("bench sweep " + bad + " --out " + out);
+    INFO(refused.output);
+    CHECK(refused.code == 2);
+    CHECK(refused.lines_with("expected") == 1);
+  }
+  for (const char* timeout : {"0", "nan", "1e30", "-5", "soon"})
+    CHECK(test::lancet("bench sweep " + experiment + " --timeout " + timeout + " --out " + out).code == 2);
+  CHECK(test::lancet("bench sweep " + experiment + " --out " + files.machine + "/x").code == 3);
+}
+
+TEST_CASE("each place has a default folder of its own") {
+  const Files files;
+  const std::string sweep =
+      "cd " + (files.folder / "") + " && " LANCET_BINARY " bench sweep " + files.experiment(files.grid());
+  CHECK(test::shell(sweep).lines_with(": runs/sweeps/test/points.jsonl") == 1);
+  const std::string costs = files.folder / "costs.json";
+  REQUIRE(cost::write_profile(costs, test::declared_profile(files.read().points[0].config, test::declared_place(2, 1)))
+              .ok());
+  CHECK(test::shell(sweep + " --profile " + costs).lines_with(": runs/sweeps/test-with-costs/points.jsonl") == 1);
+  CHECK(test::shell(sweep + " --profile no-such.json").code == 2);
+  CHECK(test::shell(sweep + " --on " + files.machine).lines_with(": runs/sweeps/test-on-machine/points.jsonl") == 1);
+}
+
+TEST_CASE("plan --on plans for a declared machine") {
+  const Files files;
+  const auto outcome = test::lancet("plan " + files.config + " --ranks 4 --on " + files.machine);
+  INFO(outcome.output);
+  REQUIRE(outcome.code == 0);
+  CHECK(outcome.lines_with("costs: machine, declared: 4 ranks on 2 nodes") == 1);
+  CHECK(outcome.lines_with("memory: 0.0 GiB of 15.0 GiB") == 1);
+  CHECK(test::lancet("plan " + files.config + " --ranks 2 --on pdp-11").code == 2);
+  files.folder.write("machine.json", replaced(test::declared_hardware(), "\"nics\"", "\"nicks\""));
+  const auto bad = test::lancet("plan " + files.config + " --ranks 2 --on " + files.machine);
+  CHECK(bad.code == 2);
+  CHECK(bad.lines_with("network") == 1);
+}
+
+}  // namespace lancet

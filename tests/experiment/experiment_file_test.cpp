@@ -1,0 +1,90 @@
+// What experiment files say, and what is wrong with them.
+#include <catch2/catch.hpp>
+#include <nlohmann/json.hpp>
+
+#include "lancet/experiment/run.h"
+#include "small_experiment.h"
+
+namespace lancet {
+namespace {
+
+using namespace experiment;
+using namespace small_experiment;
+
+}  // namespace
+
+TEST_CASE("an experiment is the product of its lists, in their order") {
+  const Files files;
+  const Experiment experiment = files.read();
+  CHECK(experiment.name == "test");
+  REQUIRE(experiment.points.size() == 12);
+  CHECK(experiment.points[0].policy == "sequential");
+  CHECK(experiment.points[0].ranks == 2);
+  CHECK(experiment.points[0].hosts == 1);
+  CHECK(experiment.points[11].policy == "Lancet");
+  CHECK(experiment.points[11].ranks == 4);
+  CHECK(experiment.points[11].config.overlap.policy == config::Policy::lancet);
+  CHECK(experiment.points[0].source == Source::simulated);
+  std::set<std::string> ids;
+  for (const Point& point : experiment.points) ids.insert(point.id);
+  CHECK(ids.size() == 12);
+  const auto measured = read_experiment(files.experiment(files.grid()), "this", here);
+  REQUIRE(measured.ok());
+  CHECK(measured->points[0].source == Source::measured);
+  CHECK(measured->points[0].id != experiment.points[0].id);
+  CHECK(measured->points[0].hosts == 1);
+}
+
+TEST_CASE("an experiment says what is wrong with it, and where") {
+  const Files files;
+  auto with_grid = [&](const std::string& grid) { return R"({"title": "t", "grids": [{)" + grid + "}]}"; };
+  const std::string grid = files.grid();
+  CHECK(files.refused(with_grid(replaced(grid, "\"Lancet\"", "\"Lancelot\"")))
+            .find("grids[0].policies: expected some of FasterMoE, Lancet, Tutel, dW, partition, sequential, found "
+                  "'Lancelot'") != std::string::npos);
+  CHECK(files.refused(with_grid(replaced(grid, "\"small\"", "\"huge\"")))
+            .find("grids[0].models: expected some of small, found 'huge'") != std::string::npos);
+  CHECK(files.refused(with_grid(replaced(grid, files.machine, "pdp-11"))).find("found 'pdp-11'") != std::string::npos);
+  CHECK(files.refused(with_grid(replaced(grid, "[2, 4]", "[2, 3]"))).find("grids[0] (3 ranks)") != std::string::npos);
+  CHECK(files.refused(with_grid(replaced(grid, "[2, 4]", "[0]"))).find("expected integers from 1 to 65536, found 0") !=
+        std::string::npos);
+  CHECK(files.refused(with_grid(replaced(grid, "[\"switch\"]", "[\"router\"]"))).find("model.router") !=
+        std::string::npos);
+  CHECK(files.refused(with_grid(files.grid(R"(, "colour": 1)"))).find("'colour'") != std::string::npos);
+  CHECK(files.refused(R"({"title": "t", "grids": []})").find("grids: expected a list of grids") != std::string::npos);
+  // Before the settings are asked for.
+  CHECK(files.refused(R"({"model": {}, "settings": "no-such-file.json"})")
+            .find("the experiment: expected the fields title, settings, ") != std::string::npos);
+  CHECK(files.refused("{").find("syntax error") != std::string::npos);
+  CHECK(files.refused("[]").find("expected an object") != std::string::npos);
+  const std::string deep(100'000, '[');
+  CHECK(files.refused(deep + std::string(deep.size(), ']')).find("expected an object, found [[[[") !=
+        std::string::npos);
+}
+
+TEST_CASE("routing is even or of an imbalance, and padding belongs to a policy; both only where points are simulated") {
+  const Files files;
+  const auto with = [&](const std::string& routing) { return files.grid(", \"routing\": " + routing); };
+  const auto uneven = read_experiment(files.experiment(with("{\"imbalance\": 2}")), "", here);
+  REQUIRE(uneven.ok());
+  CHECK(uneven->points[0].spread.imbalance == 2);
+  CHECK(uneven->points[0].spread.capacity == 4);
+  CHECK_FALSE(uneven->points[0].spread.padded);
+  CHECK(uneven->points[0].describe().ends_with("sequential, imbalance 2"));
+  CHECK(uneven->points[0].id != files.read().points[0].id);
+  const auto record = nlohmann::json::parse(to_line(*uneven, uneven->points[0], {}, "1"));
+  CHECK(record["imbalance"] == 2);
+  CHECK(record["padded"] == false);
+  CHECK(record["routing"].get<std::string>().starts_with("imbalance 2: "));
+  for (const char* bad :
+       {"\"odd\"", "2", "{\"imbalance\": 0.5}", "{\"imbalance\": \"2\"}", "{}", "{\"imbalance\": 1e300}"}) {
+    const auto refused = read_experiment(files.experiment(with(bad)), "", here);
+    REQUIRE_FALSE(refused.ok());
+    CHECK(refused.error().message.find("grids[0].routing: expected \"even\" or ") != std::string::npos);
+  }
+  const auto real = read_experiment(files.experiment(with("{\"imbalance\": 2}")), "this", here);
+  REQUIRE_FALSE(real.ok());
+  CHECK(real.error().message.find("expected even routing and no padding where points are run") != std::string::npos);
+}
+
+}  // namespace lancet

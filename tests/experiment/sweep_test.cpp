@@ -1,0 +1,141 @@
+// Sweeps: what is recorded, goes on after interruptions, fails, is set aside.
+#include <catch2/catch.hpp>
+#include <nlohmann/json.hpp>
+
+#include "lancet/experiment/run.h"
+#include "small_experiment.h"
+
+namespace lancet {
+namespace {
+
+using namespace experiment;
+using namespace small_experiment;
+
+}  // namespace
+
+TEST_CASE("an interrupted sweep goes on from where it was") {
+  const Files files;
+  const Experiment experiment = files.read();
+  const std::string path = files.folder / "out" + "/points.jsonl";
+  int calls = 0;
+  auto until_five = [&](const Experiment&, const Point& point) -> Result<Outcome> {
+    if (++calls == 6) return internal_error("interrupted");
+    return made_up(point);
+  };
+  REQUIRE_FALSE(sweep(experiment, path, until_five, options, silent).ok());
+  REQUIRE(lines_of(path).size() == 5);
+  {  // and in the middle of a line
+    std::ofstream(path, std::ios::app) << lines_of(path)[0].substr(0, 40);
+  }
+  calls = 0;
+  std::vector<std::string> said;
+  const auto report = sweep(
+      experiment, path,
+      [&](const Experiment&, const Point& point) -> Result<Outcome> { return ++calls, made_up(point); }, options,
+      [&](const std::string& line) { said.push_back(line); });
+  REQUIRE(report.ok());
+  CHECK(calls == 7);
+  CHECK(report->done == 7);
+  CHECK(report->skipped == 5);
+  REQUIRE(said.size() == 7);
+  CHECK(said[0].starts_with("test 1/7: "));
+  CHECK(said[0].ends_with(" left"));
+  CHECK(said[6].ends_with("4 ranks, Lancet: 4.0 ms"));
+  const auto lines = lines_of(path);
+  REQUIRE(lines.size() == 12);
+  for (std::size_t i = 0; i < 12; ++i) {
+    const auto record = nlohmann::json::parse(lines[i]);
+    CHECK(record["id"] == experiment.points[i].id);
+    CHECK(record["network"] == "simulated");
+    CHECK(record["commit"] == "0123456789");
+    CHECK(record["routing"] == "even: every expert gets the same tokens, none is dropped");
+    CHECK(record["step_ms"] == double(experiment.points[i].ranks));
+  }
+  calls = 0;
+  REQUIRE(sweep(experiment, path, until_five, options, silent).ok());
+  CHECK(calls == 0);
+}
+
+TEST_CASE("points that failed are counted, and run again") {
+  const Files files;
+  const Experiment experiment = files.read();
+  const std::string path = files.folder / "points.jsonl";
+  auto some_fail = [](const Experiment&, const Point& point) -> Result<Outcome> {
+    Outcome outcome = made_up(point);
+    if (point.policy == "dW") outcome.status = "failed", outcome.why = "a rank left", outcome.exit_code = 5;
+    if (point.policy == "Tutel") outcome.status = "out of memory";
+    return outcome;
+  };
+  const auto first = sweep(experiment, path, some_fail, options, silent);
+  REQUIRE(first.ok());
+  CHECK(first->failed == 2);
+  CHECK(first->done == 10);
+  CHECK(first->out_of_memory == 2);
+  CHECK(first->first_exit_code == 5);
+  CHECK(first->first_failure.ends_with("2 ranks, dW: a rank left"));
+  REQUIRE(lines_of(path).size() == 12);
+  std::vector<std::string> again;
+  const auto second = sweep(
+      experiment, path,
+      [&](const Experiment&, const Point& point) -> Result<Outcome> {
+        return again.push_back(point.describe()), made_up(point);
+      },
+      options, silent);
+  REQUIRE(second.ok());
+  CHECK(second->failed == 0);
+  CHECK(second->skipped == 10);
+  REQUIRE(again.size() == 2);
+  CHECK(again[0].ends_with("2 ranks, dW"));
+  CHECK(again[1].ends_with("4 ranks, dW"));
+  const auto lines = lines_of(path);
+  REQUIRE(lines.size() == 12);
+  for (const std::string& line : lines) CHECK(nlohmann::json::parse(line)["status"] != "failed");
+}
+
+TEST_CASE("a fresh sweep sets all records aside and runs every point") {
+  const Files files;
+  const Experiment experiment = files.read();
+  const std::string path = files.folder / "points.jsonl";
+  int calls = 0;
+  auto run = [&](const Experiment&, const Point& point) -> Result<Outcome> { return ++calls, made_up(point); };
+  REQUIRE(sweep(experiment, path, run, options, silent).ok());
+  REQUIRE(sweep(experiment, path, run, {.commit = "1", .fresh = true, .stop = nullptr}, silent).ok());
+  CHECK(calls == 24);
+  CHECK(lines_of(path).size() == 12);
+  CHECK(lines_of(path + ".1").size() == 12);
+}
+
+TEST_CASE("a sweep that a signal stops keeps what is there") {
+  const Files files;
+  const Experiment experiment = files.read();
+  const std::string path = files.folder / "points.jsonl";
+  std::atomic<int> stop{0};
+  auto run = [&](const Experiment&, const Point& point) -> Result<Outcome> {
+    if (point.policy == "dW") stop = 15;
+    return made_up(point);
+  };
+  const auto report = sweep(experiment, path, run, {.commit = "1", .fresh = false, .stop = &stop}, silent);
+  REQUIRE_FALSE(report.ok());
+  CHECK(report.error().code == ExitCode::saved);
+  CHECK(report.error().message.find("stopped: 4 of 12 points are in ") == 0);
+  CHECK(lines_of(path).size() == 4);
+}
+
+TEST_CASE("records of another simulator are set aside, other lines are refused") {
+  const Files files;
+  const Experiment experiment = files.read();
+  const std::string path = files.folder / "points.jsonl";
+  auto run = [](const Experiment&, const Point& point) -> Result<Outcome> { return made_up(point); };
+  REQUIRE(sweep(experiment, path, run, options, silent).ok());
+  const auto newer = read_experiment(files.experiment(files.grid()), "", {"another simulator", "machine"});
+  REQUIRE(sweep(*newer, path, run, options, silent).ok());
+  CHECK(lines_of(path).size() == 12);
+  CHECK(lines_of(path + ".1").size() == 12);
+  std::ofstream(path, std::ios::app) << "not a record\n";
+  const auto report = sweep(*newer, path, run, options, silent);
+  REQUIRE_FALSE(report.ok());
+  CHECK(report.error().code == ExitCode::data);
+  CHECK(report.error().message.find("points.jsonl:13: expected a record of a sweep") != std::string::npos);
+}
+
+}  // namespace lancet
