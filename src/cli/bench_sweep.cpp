@@ -6,6 +6,7 @@
 
 #include "bench.h"
 #include "lancet/base/atomic_file.h"
+#include "lancet/base/shipped_files.h"
 #include "lancet/experiment/run.h"
 #include "signals.h"
 
@@ -20,11 +21,9 @@ struct SweepArguments {
   bool fresh = false, list = false;
 };
 
-const char* own_path = "/proc/self/exe";
-
 // The first line that a command prints; empty where it fails.
-std::string line_of(const char* command) {
-  const std::unique_ptr<FILE, int (*)(FILE*)> pipe(::popen(command, "r"), ::pclose);
+std::string line_of(const std::string& command) {
+  const std::unique_ptr<FILE, int (*)(FILE*)> pipe(::popen(command.c_str(), "r"), ::pclose);
   std::array<char, 128> buffer{};
   if (!pipe || !std::fgets(buffer.data(), buffer.size(), pipe.get())) return "";
   std::string line = buffer.data();
@@ -32,11 +31,23 @@ std::string line_of(const char* command) {
   return line;
 }
 
-// Of the sources in the current folder, marked where the program's files differ from it.
+// As one word of a shell.
+std::string quoted(const std::string& text) {
+  std::string word = "'";
+  for (const char c : text) word += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return word + "'";
+}
+
+// Of the sources that the program's build tree links, whatever the current folder is of; marked where they differ from
+// it.
 std::string commit() {
-  const std::string hash = line_of("git rev-parse --short=10 HEAD 2>/dev/null");
+  std::error_code error;
+  const fs::path configs = fs::canonical(program_path().parent_path() / "share/lancet/configs", error);
+  if (error) return "unknown";
+  const std::string git = "git -C " + quoted(configs.parent_path().string());
+  const std::string hash = line_of(git + " rev-parse --short=10 HEAD 2>/dev/null");
   if (hash.empty()) return "unknown";
-  const bool clean = line_of("git status --porcelain -- src include configs CMakeLists.txt 2>/dev/null").empty();
+  const bool clean = line_of(git + " status --porcelain -- src include configs CMakeLists.txt 2>/dev/null").empty();
   return clean ? hash : hash + " and changes";
 }
 
@@ -61,6 +72,21 @@ class Cluster {
   const experiment::Launcher& launcher_;
   bool up_ = false;
 };
+
+// The script that starts ranks, and the one that sets up a cluster, where points run.
+Status find_scripts(const experiment::Experiment& planned, experiment::Launcher& launcher) {
+  for (const experiment::Point& point : planned.points) {
+    if (point.source == experiment::Source::simulated) continue;
+    std::string& script =
+        point.source == experiment::Source::emulated ? launcher.cluster_script : launcher.ranks_script;
+    const fs::path found = find_shipped(script);
+    if (found.empty())
+      return config_error(fmt::format("{}: expected the script that runs it, found none at {}", point.describe(),
+                                      either_of(shipped_places(script))));
+    script = fs::absolute(found).string();
+  }
+  return {};
+}
 
 // A folder for each place and profile, since records of others would be set aside.
 fs::path default_folder(const SweepArguments& arguments, const std::string& name) {
@@ -103,7 +129,8 @@ Status run_sweep(const SweepArguments& arguments) {
   if (arguments.list) return list(planned);
   const fs::path out = arguments.out.empty() ? default_folder(arguments, planned.name) : fs::path(arguments.out);
   const std::atomic<int>& stop = note_stop_signals("stopping: what runs is ended, what is recorded stays\n");
-  experiment::Launcher launcher{fs::read_symlink(own_path), out};
+  experiment::Launcher launcher{program_path(), out};
+  LANCET_TRY(find_scripts(planned, launcher));
   launcher.timeout_s = arguments.timeout_s;
   launcher.stop = &stop;
   Cluster cluster(launcher);
@@ -130,7 +157,9 @@ void add_bench_sweep(CLI::App& bench, Selection& selection) {
       "run "
       "(1 where that has none of ours), 75 where a signal stopped the sweep: the same command goes on.");
   auto arguments = std::make_shared<SweepArguments>();
-  command->add_option("experiment", arguments->file, "The experiment's file")->required()->type_name("FILE");
+  command->add_option("experiment", arguments->file, "The experiment's file, or the name of one in configs/experiments")
+      ->required()
+      ->type_name("FILE");
   command
       ->add_option("--on", arguments->on,
                    "Where, in place of what the file says: this (measured here), emulated (on a cluster of network "

@@ -4,10 +4,12 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <set>
 
 #include "lancet/base/atomic_file.h"
 #include "lancet/base/hash.h"
 #include "lancet/base/json.h"
+#include "lancet/base/shipped_files.h"
 #include "lancet/base/shown.h"
 #include "lancet/cost/hardware.h"
 
@@ -162,12 +164,12 @@ class Parser {
 const std::filesystem::path folder = "configs/hardware";
 
 std::string names_there() {
-  std::vector<std::string> names;
+  std::set<std::string> names;
   std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator(folder, error))
-    if (entry.path().extension() == ".json") names.push_back(entry.path().stem().string());
-  std::sort(names.begin(), names.end());
-  return names.empty() ? "no file there" : fmt::format("{}", fmt::join(names, ", "));
+  for (const std::filesystem::path& place : shipped_places(folder))
+    for (const auto& entry : std::filesystem::directory_iterator(place, error))
+      if (entry.path().extension() == ".json") names.insert(entry.path().stem().string());
+  return names.empty() ? "" : fmt::format(" or one of {}", fmt::join(names, ", "));
 }
 
 }  // namespace
@@ -177,13 +179,13 @@ Result<Hardware> parse_hardware(std::string_view text, std::string_view origin) 
 Result<Hardware> read_hardware(const std::string& name_or_path) {
   const bool is_path = name_or_path.ends_with(".json") || name_or_path.find('/') != std::string::npos;
   const std::filesystem::path path = is_path ? std::filesystem::path(name_or_path) : folder / (name_or_path + ".json");
-  std::error_code error;
-  if (!is_path && !std::filesystem::exists(path, error))
-    return config_error(fmt::format("hardware: expected a file or one of {} ({}), found '{}'", folder.string(),
-                                    names_there(), name_or_path));
-  auto text = read_file(path, "a hardware file");
+  const std::filesystem::path found = find_shipped(path);
+  if (found.empty())
+    return config_error(fmt::format("hardware: expected a file{}, found '{}', which is not at {}", names_there(),
+                                    name_or_path, either_of(shipped_places(path))));
+  auto text = read_file(found, "a hardware file");
   if (!text.ok()) return config_error(text.error().message);
-  return parse_hardware(*text, path.string());
+  return parse_hardware(*text, found.string());
 }
 
 }  // namespace lancet::cost

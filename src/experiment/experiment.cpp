@@ -7,9 +7,9 @@
 #include <map>
 #include <tuple>
 
-#include "lancet/base/atomic_file.h"
+#include "json_file.h"
 #include "lancet/base/hash.h"
-#include "lancet/base/json.h"
+#include "lancet/base/shipped_files.h"
 #include "lancet/base/shown.h"
 #include "lancet/cost/hardware.h"
 #include "machine.h"
@@ -19,65 +19,8 @@ namespace lancet::experiment {
 namespace {
 
 using nlohmann::json;
-using Names = std::vector<std::string>;
 
 constexpr std::size_t most_points = 100'000;
-
-// A JSON file of one object, with comments.
-class File {
- public:
-  static Result<File> read(const std::filesystem::path& path, std::string_view what) {
-    auto text = read_file(path, what);
-    if (!text.ok()) return config_error(text.error().message);
-    LANCET_ASSIGN(json root, parse_json(*text, path.string(), ExitCode::config, JsonComments::ignored));
-    return File(path.string(), std::move(root));
-  }
-
-  const json& root() const { return root_; }
-
-  Error fail(const std::string& where, const std::string& expected, const std::string& found) const {
-    return config_error(fmt::format("{}: {}: expected {}, found {}", origin_, where, expected, found));
-  }
-  Status object(const json& value, const std::string& where, const Names& known) const {
-    if (!value.is_object()) return fail(where, "an object", shown(value));
-    for (const auto& [name, _] : value.items())
-      if (std::find(known.begin(), known.end(), name) == known.end())
-        return fail(where, fmt::format("the fields {}", fmt::join(known, ", ")), shown(name));
-    return {};
-  }
-  Result<std::string> text(const json& value, const char* key, const std::string& where,
-                           const char* missing = nullptr) const {
-    if (!value.contains(key) && missing) return std::string(missing);
-    if (!value.contains(key) || !value[key].is_string())
-      return fail(where + "." + key, "a text", value.contains(key) ? shown(value[key]) : "none");
-    return value[key].get<std::string>();
-  }
-  Result<Names> texts(const json& value, const char* key, const std::string& where, bool required) const {
-    if (!value.contains(key) && !required) return Names{};
-    const std::string at = where + "." + key;
-    if (!value.contains(key) || !value[key].is_array() || (required && value[key].empty()))
-      return fail(at, "a list of texts", value.contains(key) ? shown(value[key]) : "none");
-    Names names;
-    for (const json& item : value[key]) {
-      if (!item.is_string()) return fail(at, "a list of texts", shown(item));
-      names.push_back(item.get<std::string>());
-    }
-    return names;
-  }
-  Result<int> count(const json& value, const char* key, const std::string& where, int missing, int least,
-                    int most) const {
-    if (!value.contains(key)) return missing;
-    const json& number = value[key];
-    if (!number.is_number_integer() || number < least || number > most)
-      return fail(where + "." + key, fmt::format("an integer from {} to {}", least, most), shown(number));
-    return number.get<int>();
-  }
-
- private:
-  File(std::string origin, json root) : origin_(std::move(origin)), root_(std::move(root)) {}
-  std::string origin_;
-  json root_;
-};
 
 // The fields of a config that differ from the defaults, so that a field that is new changes no point.
 std::string choices_in(const config::Config& config) {
@@ -104,6 +47,52 @@ config::Config as_measured(config::Config config) {
   return config;
 }
 
+// The first place where there is something; empty: none.
+std::filesystem::path first_of(const std::vector<std::filesystem::path>& places) {
+  std::error_code unknown;
+  for (const std::filesystem::path& place : places)
+    if (std::filesystem::exists(place, unknown)) return place;
+  return {};
+}
+
+// A path, in the current folder or among the files that come with the program, or the name of one of those.
+Result<std::filesystem::path> find_experiment(const std::filesystem::path& file) {
+  std::vector<std::filesystem::path> places = shipped_places(file);
+  if (!file.has_parent_path() && file.extension() != ".json")
+    for (const auto& place : shipped_places("configs/experiments/" + file.string() + ".json")) places.push_back(place);
+  const std::filesystem::path found = first_of(places);
+  if (found.empty())
+    return config_error(fmt::format("{}: expected an experiment, found none at {}", file.string(), either_of(places)));
+  return found;
+}
+
+constexpr const char* settings_inline =
+    "\"settings\": {\"models\": {\"NAME\": {\"config\": \"FILE\"}}, "
+    "\"policies\": {\"NAME\": {\"set\": [\"overlap.policy=lancet\"]}}}";
+
+// What the names of models and policies mean: in the experiment itself, in the file that it names (beside it, in the
+// current folder, or among those that come with the program), or in settings.json beside it.
+Result<JsonFile> settings_of(const JsonFile& file) {
+  const json& root = file.root();
+  if (root.contains("settings") && root["settings"].is_object()) return file.part(root["settings"], "settings");
+  if (root.contains("settings") && !root["settings"].is_string())
+    return file.fail("settings", std::string("the name of a file, or an object: ") + settings_inline,
+                     shown(root["settings"]));
+  const bool named = root.contains("settings");
+  const std::filesystem::path name = named ? root["settings"].get<std::string>() : "settings.json";
+  std::vector<std::filesystem::path> places{file.folder() / name};
+  if (named)
+    for (const std::filesystem::path& place : shipped_places(name))
+      if (place != places.front()) places.push_back(place);
+  const std::filesystem::path found = first_of(places);
+  if (found.empty())
+    return file.fail("settings",
+                     fmt::format("a file{} that says what its models and policies mean, or, in place of a name, {}",
+                                 named ? "" : " settings.json beside it", settings_inline),
+                     "none at " + either_of(places));
+  return JsonFile::read(found, "the settings of an experiment");
+}
+
 // One combination of a grid's lists.
 struct Choice {
   std::string on, label, model, gate, policy;
@@ -113,7 +102,7 @@ struct Choice {
 
 class Reader {
  public:
-  Reader(const File& file, const File& settings, std::string on, Identity identity, std::string profile)
+  Reader(const JsonFile& file, const JsonFile& settings, std::string on, Identity identity, std::string profile)
       : file_(file),
         settings_(settings),
         on_(std::move(on)),
@@ -203,7 +192,8 @@ class Reader {
   Result<const json*> setting(const char* kind, const std::string& name, const std::string& where,
                               const Names& known) const {
     const json& root = settings_.root();
-    if (!root.contains(kind) || !root[kind].is_object()) return settings_.fail(kind, "an object", "none");
+    if (!root.contains(kind) || !root[kind].is_object())
+      return settings_.fail(kind, "an object", root.contains(kind) ? shown(root[kind]) : "none");
     if (!root[kind].contains(name)) {
       Names names;
       for (const auto& [there, _] : root[kind].items()) names.push_back(there);
@@ -212,6 +202,16 @@ class Reader {
     }
     LANCET_TRY(settings_.object(root[kind][name], fmt::format("{}.{}", kind, name), known));
     return &root[kind][name];
+  }
+
+  // The config file of a model: in the current folder, beside the settings, or one that comes with the program.
+  Result<std::string> config_of(const json& model, const std::string& where) const {
+    LANCET_ASSIGN(const std::filesystem::path name, settings_.text(model, "config", where));
+    std::vector<std::filesystem::path> places = shipped_places(name);
+    if (name.is_relative()) places.insert(places.begin() + 1, settings_.folder() / name);
+    const std::filesystem::path found = first_of(places);
+    if (found.empty()) return settings_.fail(where + ".config", "a config file at " + either_of(places), "none");
+    return found.string();
   }
 
   Status add(const Choice& choice, const Names& set, const std::string& where, Experiment& experiment) {
@@ -226,7 +226,7 @@ class Reader {
     LANCET_ASSIGN(const std::string hardware, place(point));
     LANCET_ASSIGN(const json* model, setting("models", choice.model, where, {"config", "set"}));
     LANCET_ASSIGN(const json* policy, setting("policies", choice.policy, where, {"set", "padded"}));
-    LANCET_ASSIGN(point.config_file, settings_.text(*model, "config", "models." + choice.model));
+    LANCET_ASSIGN(point.config_file, config_of(*model, "models." + choice.model));
     LANCET_ASSIGN(point.overrides, settings_.texts(*model, "set", "models." + choice.model, false));
     LANCET_ASSIGN(const Names of_policy, settings_.texts(*policy, "set", "policies." + choice.policy, false));
     point.overrides.push_back("model.router=" + choice.gate);
@@ -287,8 +287,8 @@ class Reader {
     return std::string(point.on);
   }
 
-  const File& file_;
-  const File& settings_;
+  const JsonFile& file_;
+  const JsonFile& settings_;
   const std::string on_;
   const Identity identity_;
   const std::string profile_path_;  // empty: none
@@ -323,13 +323,13 @@ Identity Identity::here() { return {std::string(simulator_build()), processor_na
 
 Result<Experiment> read_experiment(const std::filesystem::path& path, const std::string& on, const Identity& identity,
                                    const std::filesystem::path& profile) {
-  LANCET_ASSIGN(const File file, File::read(path, "an experiment"));
+  LANCET_ASSIGN(const std::filesystem::path found, find_experiment(path));
+  LANCET_ASSIGN(const JsonFile file, JsonFile::read(found, "an experiment"));
   LANCET_TRY(file.object(file.root(), "the experiment",
                          {"title", "settings", "warmup", "steps", "time_planning", "rate", "grids"}));
-  LANCET_ASSIGN(const std::string beside, file.text(file.root(), "settings", "the experiment", "settings.json"));
-  LANCET_ASSIGN(const File settings, File::read(path.parent_path() / beside, "the settings of an experiment"));
+  LANCET_ASSIGN(const JsonFile settings, settings_of(file));
   Experiment experiment;
-  experiment.name = path.stem().string();
+  experiment.name = found.stem().string();
   LANCET_TRY(Reader(file, settings, on, identity, profile.string()).read(experiment));
   return experiment;
 }

@@ -5,6 +5,7 @@
 
 #include <filesystem>
 
+#include "lancet/base/shipped_files.h"
 #include "lancet/cost/costs.h"
 
 namespace lancet::runtime {
@@ -32,9 +33,8 @@ Result<const AcceleratorModule*> load_module(const std::string& file) {
 }
 
 std::string cuda_module_path() {
-  std::error_code error;
-  const auto program = std::filesystem::read_symlink("/proc/self/exe", error);
-  return ((error ? std::filesystem::path(".") : program.parent_path()) / "liblancet_cuda.so").string();
+  const auto program = program_path();
+  return ((program.empty() ? std::filesystem::path(".") : program.parent_path()) / "liblancet_cuda.so").string();
 }
 
 }  // namespace lancet::runtime

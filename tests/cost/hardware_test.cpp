@@ -1,5 +1,6 @@
 // A declared machine: what its file must say, and what its formulas come to, by hand.
 #include "lancet/cost/hardware.h"
+#include "lancet/base/shipped_files.h"
 
 #include <catch2/catch.hpp>
 
@@ -223,4 +224,29 @@ TEST_CASE("the shipped hardware files are whole") {
   const auto unknown = read_hardware("pdp-11");
   REQUIRE_FALSE(unknown.ok());
   CHECK(unknown.error().message.find("found 'pdp-11'") != std::string::npos);
+}
+
+TEST_CASE("shipped hardware is found from any folder, and where there is none all places are named") {
+  const std::filesystem::path before = std::filesystem::current_path();
+  std::filesystem::current_path(std::filesystem::temp_directory_path());
+  const auto by_name = read_hardware("p4de-a100"), by_path = read_hardware("configs/hardware/p4de-a100.json"),
+             unknown = read_hardware("pdp-11"), no_file = read_hardware("machines/pdp-11.json");
+  std::filesystem::current_path(before);
+  for (const auto& found : {by_name, by_path}) {
+    INFO((found.ok() ? "" : found.error().message));
+    REQUIRE(found.ok());
+    CHECK(found->name == "p4de-a100");
+  }
+  const auto folder = program_path().parent_path();
+  auto says = [&](const Result<Hardware>& refused, const std::string& file) {
+    REQUIRE_FALSE(refused.ok());
+    INFO(refused.error().message);
+    CHECK(refused.error().code == ExitCode::config);
+    CHECK(refused.error().message.find("expected a file or one of dgx-h100, ethernet-10g-cpu, p3dn-v100, p4de-a100") !=
+          std::string::npos);
+    CHECK(refused.error().message.find("not at " + file + ", " + (folder / "share/lancet" / file).string() + " or " +
+                                       (folder.parent_path() / "share/lancet" / file).string()) != std::string::npos);
+  };
+  says(unknown, "configs/hardware/pdp-11.json");
+  says(no_file, "machines/pdp-11.json");
 }

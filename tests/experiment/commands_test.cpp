@@ -39,6 +39,50 @@ TEST_CASE("bench sweep runs an experiment and refuses a bad one with a line") {
   CHECK(test::lancet("bench sweep " + experiment + " --out " + files.machine + "/x").code == 3);
 }
 
+TEST_CASE("what is shipped is found from any folder, of a build and of an installed program") {
+  const test::TemporaryFolder folder;
+  const std::string prefix = folder / "prefix", program = prefix + "/bin/lancet";
+  const auto installed = test::shell("cmake --install $(dirname " LANCET_BINARY ") --prefix " + prefix);
+  INFO(installed.output);
+  REQUIRE(installed.code == 0);
+  auto in = [&](const std::string& command) { return test::shell("cd " + (folder / "") + " && " + command); };
+  for (const std::string& lancet : {std::string(LANCET_BINARY), program}) {
+    for (const char* file : {"fig15", "configs/experiments/fig15.json"}) {
+      const auto listed = in(lancet + " bench sweep " + file + " --list");
+      INFO(listed.output);
+      CHECK(listed.code == 0);
+      CHECK(listed.lines_with("8 ranks, Lancet") > 0);
+    }
+    CHECK(in(lancet + " bench sweep fig14 --on this --list").lines_with("this, bench, switch, 2 ranks, Lancet") > 0);
+    const auto none = in(lancet + " bench sweep fig99 --list");
+    INFO(none.output);
+    CHECK(none.code == 2);
+    const auto beside = std::filesystem::path(lancet).parent_path();
+    for (const std::filesystem::path& place :
+         {beside / "share/lancet", beside.parent_path() / "share/lancet", std::filesystem::path()})
+      CHECK(none.lines_with((place / "configs/experiments/fig99.json").string()) == 1);
+  }
+  folder.write("small.json", test::small_config);
+  CHECK(in(program + " plan small.json --ranks 4 --on p4de-a100").lines_with("costs: p4de-a100, declared") == 1);
+  const auto none = in(program + " plan small.json --ranks 4 --on pdp-11");
+  CHECK(none.code == 2);
+  CHECK(none.lines_with("not at configs/hardware/pdp-11.json, " + prefix + "/bin/share/lancet/") == 1);
+  CHECK(none.lines_with(" or " + prefix + "/share/lancet/configs/hardware/pdp-11.json") == 1);
+}
+
+TEST_CASE("runs are of the program's own scripts, in whatever folder the sweep is started") {
+  const Files files;
+  const std::string own = files.experiment(replaced(files.grid(), "[2, 4]", "[1]"));
+  const auto at = files.folder / "elsewhere";
+  std::filesystem::create_directories(at);
+  const auto ran = test::shell("cd " + at + " && " LANCET_BINARY " bench sweep " + own + " --on this --timeout 60");
+  INFO(ran.output);
+  CHECK(ran.code == 0);
+  const auto lines = lines_of(at + "/runs/sweeps/test-on-this/points.jsonl");
+  REQUIRE(lines.size() == 6);
+  for (const std::string& line : lines) CHECK(nlohmann::json::parse(line)["status"] == "ok");
+}
+
 TEST_CASE("each place has a default folder of its own") {
   const Files files;
   const std::string sweep =

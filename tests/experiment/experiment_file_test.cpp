@@ -2,6 +2,7 @@
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
+#include "lancet/base/atomic_file.h"
 #include "lancet/experiment/run.h"
 #include "small_experiment.h"
 
@@ -55,11 +56,56 @@ TEST_CASE("an experiment says what is wrong with it, and where") {
   // Before the settings are asked for.
   CHECK(files.refused(R"({"model": {}, "settings": "no-such-file.json"})")
             .find("the experiment: expected the fields title, settings, ") != std::string::npos);
-  CHECK(files.refused("{").find("syntax error") != std::string::npos);
+  CHECK(files.refused("{").find(":1:2: expected JSON: ") != std::string::npos);
+  CHECK(files.refused("{\"what\": 1e999}").find("number overflow") != std::string::npos);
   CHECK(files.refused("[]").find("expected an object") != std::string::npos);
   const std::string deep(100'000, '[');
-  CHECK(files.refused(deep + std::string(deep.size(), ']')).find("expected an object, found [[[[") !=
+  CHECK(files.refused(deep + std::string(deep.size(), ']')).find("of at most 100 nested brackets") !=
         std::string::npos);
+}
+
+TEST_CASE("settings stand beside the experiment, in a file of any name, or in the experiment itself") {
+  const Files files;
+  const std::string grids = ", \"grids\": [{" + files.grid() + "}]}";
+  const auto read = [&](const std::string& settings) {
+    return read_experiment(files.folder.write("own.json", "{\"title\": \"t\"" + settings + grids), "", here);
+  };
+  const std::string said = *read_file(files.settings, "settings");
+  const std::string id = files.read().points[0].id;
+  CHECK(read("")->points[0].id == id);
+  CHECK(read(", \"settings\": " + said)->points[0].id == id);
+  files.folder.write("other.json", said);
+  CHECK(read(", \"settings\": \"other.json\"")->points[0].id == id);
+  CHECK(read(", \"settings\": \"" + (files.folder / "other.json") + "\"")->points[0].id == id);
+  // A config file beside the settings.
+  CHECK(read(", \"settings\": " + replaced(said, files.config, "small.json"))->points[0].id == id);
+  const auto refused = [&](const std::string& settings) {
+    const auto result = read(settings);
+    REQUIRE_FALSE(result.ok());
+    CHECK(result.error().code == ExitCode::config);
+    CHECK(result.error().message.find('\n') == std::string::npos);
+    return result.error().message;
+  };
+  const std::string own = files.folder / "own.json",
+                    how = "\"settings\": {\"models\": {\"NAME\": {\"config\": \"FILE\"}}, ";
+  CHECK(
+      refused(", \"settings\": 3").starts_with(own + ": settings: expected the name of a file, or an object: " + how));
+  CHECK(
+      refused(", \"settings\": {\"models\": 3}").starts_with(own + ": settings: models: expected an object, found 3"));
+  CHECK(refused(", \"settings\": {}").starts_with(own + ": settings: models: expected an object, found none"));
+  CHECK(refused(", \"settings\": " + replaced(said, files.config, "no.json"))
+            .starts_with(own + ": settings: models.small.config: expected a config file at no.json, " +
+                         (files.folder / "no.json") + ", "));
+  CHECK(refused(", \"settings\": \"none.json\"")
+            .find("found none at " + (files.folder / "none.json") + ", none.json, ") != std::string::npos);
+  std::filesystem::remove(files.settings);
+  const std::string missing = refused("");
+  INFO(missing);
+  CHECK(missing.starts_with(own +
+                            ": settings: expected a file settings.json beside it that says what its models and "
+                            "policies mean, or, in place of a name, " +
+                            how));
+  CHECK(missing.ends_with("found none at " + (files.folder / "settings.json")));
 }
 
 TEST_CASE("routing is even or of an imbalance, and padding belongs to a policy; both only where points are simulated") {

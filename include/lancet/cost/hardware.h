@@ -90,8 +90,9 @@ double all_to_all_ms(const Hardware& hardware, const Layout& layout, double byte
 // tree over the nodes, there and back.
 double all_reduce_ms(const Hardware& hardware, const Layout& layout, double bytes);
 
-// NAME (configs/hardware/NAME.json below the current folder) or a path. Config errors name the file and the field: no
-// such hardware (with those there are), a number that is missing, has no source or is out of range, an unknown field.
+// NAME (configs/hardware/NAME.json) or a path, in the current folder or among the files that come with the program
+// (shipped_files.h). Config errors name the file and the field: no such hardware (with the names that there are and the
+// places), a number that is missing, has no source or is out of range, an unknown field.
 Result<Hardware> read_hardware(const std::string& name_or_path);
 Result<Hardware> parse_hardware(std::string_view text, std::string_view origin);
 

@@ -7,9 +7,12 @@
 // routing, of simulated points: "even", or {"imbalance": 2}: the fullest expert is chosen by so many times the mean
 // (cost::Routing).
 //
-// The settings file, beside it, says what the names of models and policies mean:
+// settings, which says what the names of models and policies mean, is a file (beside the experiment, in the current
+// folder or among those that come with the program; without the field settings.json beside it) or stands here as an
+// object:
 //   {"models": {"GPT2-S-MoE": {"config": "configs/gpt2-s-moe.json", "set": ["model.n_head=16"]}},
 //    "policies": {"Lancet": {"set": ["overlap.policy=lancet"]}, "RAF": {"set": [...], "padded": true}}}
+// config: in the current folder, beside the settings, or one that comes with the program.
 // padded, of simulated points: whole buffers are sent and multiplied, filled or not.
 #pragma once
 #include <filesystem>
@@ -59,13 +62,14 @@ struct Identity {
   static Identity here();
 };
 
-// on: in place of each grid's; empty: the file's. Points are the same, and have one id, if the experiment says the same
-// of them (the fields of their config that differ from the defaults; measured ones: steps, and the rate of an emulated
-// cluster) and, simulated, the hardware file's numbers and the simulator are the same, or else the machine. A measured
-// point is not another one because the program is: its record names the commit. profile: a file of measured costs that
-// go before the hardware's; empty: none. Config errors name the file and the grid: an unknown key, model, policy or
-// hardware, a config that does not fit the ranks, a profile of which nothing fits, or with points that are run, uneven
-// or padded, which it does not know.
+// path: a file, in the current folder or among those that come with the program, or the name of one of their
+// experiments. on: in place of each grid's; empty: the file's. Points are the same, and have one id, if the experiment
+// says the same of them (the fields of their config that differ from the defaults; measured ones: steps, and the rate
+// of an emulated cluster) and, simulated, the hardware file's numbers and the simulator are the same, or else the
+// machine. A measured point is not another one because the program is: its record names the commit. profile: a file of
+// measured costs that go before the hardware's; empty: none. Config errors name the file and the grid: an unknown key,
+// model, policy or hardware, a config that does not fit the ranks, a profile of which nothing fits, or with points that
+// are run, uneven or padded, which it does not know.
 Result<Experiment> read_experiment(const std::filesystem::path& path, const std::string& on, const Identity& identity,
                                    const std::filesystem::path& profile = {});
 

@@ -18,7 +18,7 @@ struct Launcher {
   std::filesystem::path folder;            // for the runs' files
   double timeout_s = 1800;                 // of profiling, and again of training: what takes longer is ended
   const std::atomic<int>* stop = nullptr;  // a signal's number: what runs is ended
-  // Scripts below the current folder; tests put others in their place.
+  // As they are in the sources; tests put others in their place.
   std::string ranks_script = "scripts/mpirun.sh", cluster_script = "scripts/emulate-cluster.sh";
   double grace_s = 5;  // that a process has to end when it is asked to
 };

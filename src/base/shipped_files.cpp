@@ -1,0 +1,35 @@
+#include "lancet/base/shipped_files.h"
+
+namespace lancet {
+
+namespace fs = std::filesystem;
+
+fs::path program_path() {
+  std::error_code error;
+  const fs::path program = fs::read_symlink("/proc/self/exe", error);
+  return error ? fs::path() : program;
+}
+
+std::vector<fs::path> shipped_places(const fs::path& name) {
+  if (name.is_absolute()) return {name};
+  std::vector<fs::path> places{name};
+  if (const fs::path folder = program_path().parent_path(); !folder.empty())
+    for (const fs::path& beside : {folder, folder.parent_path()}) places.push_back(beside / "share/lancet" / name);
+  return places;
+}
+
+fs::path find_shipped(const fs::path& name) {
+  std::error_code unknown;
+  for (const fs::path& place : shipped_places(name))
+    if (fs::exists(place, unknown)) return place;
+  return {};
+}
+
+std::string either_of(const std::vector<fs::path>& places) {
+  std::string text;
+  for (std::size_t i = 0; i < places.size(); ++i)
+    text += (i == 0 ? "" : i + 1 == places.size() ? " or " : ", ") + places[i].string();
+  return text;
+}
+
+}  // namespace lancet
