@@ -17,16 +17,17 @@
 
 #include "bound_plan.h"
 #include "executors.h"
+#include "host_mirror.h"
 #include "lancet/base/log.h"
 #include "lane_times.h"
 #include "lane_watch.h"
 #include "stream_lane.h"
+#include "stream_times.h"
 #include "watched_stream.h"
 
 namespace lancet::runtime {
 namespace {
 
-using backend::Event;
 using backend::Flag;
 using backend::Graph;
 
@@ -34,17 +35,6 @@ using backend::Graph;
 constexpr std::int64_t timed_every = 8;
 // Once a lane has failed, the others' streams have nothing to wait for.
 constexpr std::int64_t drain_ns = 30'000'000'000;
-
-// Around a stretch or an instruction.
-struct TimedPair {
-  std::unique_ptr<Event> start, end;
-};
-
-// A program's output, and where the host finds it.
-struct Mirror {
-  std::string name;
-  ops::TensorView device, host;
-};
 
 class StreamExecutor final : public Executor, private SingleSteps {
  public:
@@ -74,12 +64,10 @@ class StreamExecutor final : public Executor, private SingleSteps {
     LANCET_ASSIGN(flag_memory_, Block::page_locked(device_, (flag_plan_.flags + 1 + ir::lane_count) * sizeof(Flag)));
     for (std::size_t lane = 0; lane < ir::lane_count; ++lane) {
       graphs_[lane].resize(flag_plan_.lanes[lane].size());
-      timed_[lane].resize(flag_plan_.lanes[lane].size());
       if (lane > 0)
         watches_[lane] = LaneWatch(watched_steps(lane), options_.device_communicators[lane], options_.timeout);
     }
-    instruction_events_.resize(plan_.program.instructions.size());
-    LANCET_ASSIGN(start_event_, device_.make_event());
+    times_.emplace(plan_, lanes_, flag_plan_, device_);
     for (std::size_t lane = 1; lane < ir::lane_count; ++lane)
       if (!lanes_[lane].empty()) threads_.emplace_back([this, lane] { serve(lane); });
     return {};
@@ -97,29 +85,23 @@ class StreamExecutor final : public Executor, private SingleSteps {
     ++runs_;
     if (!timing_) return {};
     step_ns_ = took;
-    return read_times();
+    return times_->read(tracing_, spans_);
   }
 
   Result<std::optional<NonFinite>> find_non_finite() override {
     LANCET_TRY(device_.bind_thread());
     start_run_flags();
-    LANCET_TRY(copy_inputs());
+    LANCET_TRY(mirror_.copy_inputs(*streams_[0]));
     LANCET_TRY(streams_[0]->synchronize());
     return search_non_finite(plan_, lanes_, *addresses_, *this);
   }
 
   ops::TensorView input(std::string_view name) override {
-    ops::TensorView view = addresses_->input(name);
     LANCET_CHECK(plan_.program[plan_.program.root(plan_.program.find(name))].kind == ir::TensorKind::input,
                  "@{} is no input", name);
-    view.data = input_mirror_.start() + (static_cast<std::byte*>(view.data) - input_memory_.start());
-    return view;
+    return mirror_.input(addresses_->input(name));
   }
-  ops::TensorView output(std::string_view name) const override {
-    const auto at = std::find_if(mirrors_.begin(), mirrors_.end(), [&](const Mirror& m) { return m.name == name; });
-    LANCET_CHECK(at != mirrors_.end(), "the plan has no output {}", name);
-    return at->host;
-  }
+  ops::TensorView output(std::string_view name) const override { return mirror_.output(name); }
   bool has_output(std::string_view name) const override { return plan_.program.output(name).valid(); }
   const ir::Plan& plan() const override { return plan_; }
   std::span<const Span> spans() const override { return spans_; }
@@ -147,26 +129,9 @@ class StreamExecutor final : public Executor, private SingleSteps {
     if (!options_.arena.start) {
       LANCET_ASSIGN(arena_, Block::on_device(device_, static_cast<std::size_t>(plan_.arena_bytes)));
     }
-    const std::size_t inputs = Addresses::input_bytes(plan_.program);
-    LANCET_ASSIGN(input_memory_, Block::on_device(device_, inputs));
-    LANCET_ASSIGN(input_mirror_, Block::page_locked(device_, inputs));
-    addresses_.emplace(plan_, store, options_.arena.start ? options_.arena : arena_.memory(), input_memory_.memory());
-    return mirror_outputs();
-  }
-
-  Status mirror_outputs() {
-    std::size_t bytes = 0;
-    auto aligned = [](std::int64_t size) { return (static_cast<std::size_t>(size) + 63) / 64 * 64; };
-    for (const ir::Output& output : plan_.program.outputs)
-      bytes += aligned(ir::bytes(plan_.program.type(output.tensor)));
-    LANCET_ASSIGN(output_mirror_, Block::page_locked(device_, bytes));
-    std::byte* next = output_mirror_.start();
-    for (const ir::Output& output : plan_.program.outputs) {
-      const ops::TensorView view = addresses_->view(output.tensor);
-      mirrors_.push_back({output.name, view, {next, view.type}});
-      next += aligned(ir::bytes(view.type));
-    }
-    return {};
+    LANCET_TRY(mirror_.take_inputs(plan_.program, device_));
+    addresses_.emplace(plan_, store, options_.arena.start ? options_.arena : arena_.memory(), mirror_.device_inputs());
+    return mirror_.take_outputs(plan_.program, *addresses_, device_);
   }
 
   Status bind_kernels() {
@@ -237,7 +202,7 @@ class StreamExecutor final : public Executor, private SingleSteps {
     start_run_flags();
     trace_next_ = false;
     start_ = now();
-    LANCET_TRY(copy_inputs());
+    LANCET_TRY(mirror_.copy_inputs(*streams_[0]));
     LANCET_TRY(streams_[0]->synchronize());
     LANCET_TRY(walk_alone(lanes_, [&](const LaneStep& step) -> Status {
       Span& span = spans_[static_cast<std::size_t>(step.instruction)];
@@ -246,7 +211,7 @@ class StreamExecutor final : public Executor, private SingleSteps {
       span.end = now() - start_;
       return {};
     }));
-    LANCET_TRY(copy_outputs());
+    LANCET_TRY(mirror_.copy_outputs(*streams_[0]));
     LANCET_TRY(streams_[0]->synchronize());
     LANCET_TRY(check_lanes());
     step_ns_ = now() - start_;
@@ -304,25 +269,13 @@ class StreamExecutor final : public Executor, private SingleSteps {
   }
 
   Status put_compute() {
-    if (timing_) LANCET_TRY(streams_[0]->record(*start_event_));
-    LANCET_TRY(copy_inputs());
+    if (timing_) LANCET_TRY(times_->begin(*streams_[0]));
+    LANCET_TRY(mirror_.copy_inputs(*streams_[0]));
     LANCET_TRY(streams_[0]->signal(inputs_flag()));
     LANCET_TRY(put_stretches(0));
     for (std::size_t lane = 1; lane < ir::lane_count; ++lane)
       if (!lanes_[lane].empty()) LANCET_TRY(streams_[0]->wait(end_flag(lane)));
-    return copy_outputs();
-  }
-
-  Status copy_outputs() {
-    for (const Mirror& mirror : mirrors_)
-      if (mirror.device.data)
-        LANCET_TRY(streams_[0]->copy(mirror.host.data, mirror.device.data,
-                                     static_cast<std::size_t>(ir::bytes(mirror.device.type))));
-    return {};
-  }
-
-  Status copy_inputs() {
-    return streams_[0]->copy(input_memory_.start(), input_mirror_.start(), input_memory_.bytes());
+    return mirror_.copy_outputs(*streams_[0]);
   }
 
   // The lane's stream is empty afterwards, unless the device itself hangs.
@@ -372,19 +325,12 @@ class StreamExecutor final : public Executor, private SingleSteps {
     for (std::size_t i = 0; i < flag_plan_.lanes[lane].size() && !failed_.load(); ++i) {
       const Stretch& stretch = flag_plan_.lanes[lane][i];
       for (std::size_t wait : stretch.waits) LANCET_TRY(stream.wait(flag(wait)));
-      if (timing_) LANCET_TRY(record(timed_[lane][i].start, stream));
+      if (timing_) LANCET_TRY(times_->begin_stretch(lane, i, stream));
       LANCET_TRY(put_stretch(lane, i));
-      if (timing_) LANCET_TRY(record(timed_[lane][i].end, stream));
+      if (timing_) LANCET_TRY(times_->end_stretch(lane, i, stream));
       if (stretch.signal >= 0) LANCET_TRY(stream.signal(flag(static_cast<std::size_t>(stretch.signal))));
     }
     return {};
-  }
-
-  Status record(std::unique_ptr<Event>& event, backend::Stream& stream) {
-    if (!event) {
-      LANCET_ASSIGN(event, device_.make_event());
-    }
-    return stream.record(*event);
   }
 
   // A graph of one instruction gains nothing.
@@ -426,10 +372,9 @@ class StreamExecutor final : public Executor, private SingleSteps {
   Status put_instructions(std::size_t lane, const Stretch& stretch) {
     for (std::size_t i = stretch.begin; i < stretch.end; ++i) {
       const std::int32_t instruction = lanes_[lane][i].instruction;
-      TimedPair& events = instruction_events_[static_cast<std::size_t>(instruction)];
-      if (tracing_) LANCET_TRY(record(events.start, *streams_[lane]));
+      if (tracing_) LANCET_TRY(times_->begin_instruction(instruction, *streams_[lane]));
       LANCET_TRY(call(instruction));
-      if (tracing_) LANCET_TRY(record(events.end, *streams_[lane]));
+      if (tracing_) LANCET_TRY(times_->end_instruction(instruction, *streams_[lane]));
     }
     return {};
   }
@@ -449,48 +394,6 @@ class StreamExecutor final : public Executor, private SingleSteps {
     }
     device_.end_range();
     return status;
-  }
-
-  // ---- times
-
-  Status read_times() {
-    for (std::size_t lane = 0; lane < ir::lane_count; ++lane)
-      for (std::size_t i = 0; i < flag_plan_.lanes[lane].size(); ++i) {
-        const Stretch& stretch = flag_plan_.lanes[lane][i];
-        LANCET_ASSIGN(const Span span, span_of(timed_[lane][i]));
-        if (!tracing_) {
-          share_out(lane, stretch, span);
-          continue;
-        }
-        for (std::size_t at = stretch.begin; at < stretch.end; ++at) {
-          const auto instruction = static_cast<std::size_t>(lanes_[lane][at].instruction);
-          LANCET_ASSIGN(spans_[instruction], span_of(instruction_events_[instruction]));
-        }
-      }
-    return {};
-  }
-
-  Result<Span> span_of(const TimedPair& events) {
-    LANCET_ASSIGN(const double start, device_.milliseconds(*start_event_, *events.start));
-    LANCET_ASSIGN(const double end, device_.milliseconds(*start_event_, *events.end));
-    return Span{static_cast<std::int64_t>(start * 1e6), static_cast<std::int64_t>(std::max(start, end) * 1e6)};
-  }
-
-  // A stretch's time, among its instructions as the plan predicts them, or evenly.
-  void share_out(std::size_t lane, const Stretch& stretch, const Span& span) {
-    auto weight = [&](std::size_t at) {
-      const ir::Interval& predicted = plan_.predicted[static_cast<std::size_t>(lanes_[lane][at].instruction)];
-      return std::max(predicted.end - predicted.start, 1e-6);
-    };
-    double total = 0, before = 0;
-    for (std::size_t at = stretch.begin; at < stretch.end; ++at) total += weight(at);
-    const auto length = double(span.end - span.start);
-    for (std::size_t at = stretch.begin; at < stretch.end; ++at) {
-      Span& mine = spans_[static_cast<std::size_t>(lanes_[lane][at].instruction)];
-      mine.start = span.start + static_cast<std::int64_t>(length * before / total);
-      before += weight(at);
-      mine.end = span.start + static_cast<std::int64_t>(length * before / total);
-    }
   }
 
   // ---- SingleSteps
@@ -526,18 +429,16 @@ class StreamExecutor final : public Executor, private SingleSteps {
   backend::Device& device_;
   const Lanes lanes_;
   Block arena_;  // unless shared
-  Block input_memory_, input_mirror_, output_mirror_, flag_memory_, search_memory_;
+  Block flag_memory_, search_memory_;
+  HostMirror mirror_;
   std::array<Block, ir::lane_count> workspaces_;
   std::optional<Addresses> addresses_;
-  std::vector<Mirror> mirrors_;
   std::array<std::unique_ptr<backend::Stream>, ir::lane_count> streams_;
   FlagPlan flag_plan_;
   std::vector<ops::Kernel> kernels_;  // by instruction
   std::vector<std::string> names_;
   std::array<std::vector<std::unique_ptr<Graph>>, ir::lane_count> graphs_;
-  std::array<std::vector<TimedPair>, ir::lane_count> timed_;
-  std::vector<TimedPair> instruction_events_;
-  std::unique_ptr<Event> start_event_;
+  std::optional<StreamTimes> times_;
   bool trace_next_ = false, tracing_ = false, timing_ = false;
   std::int64_t runs_ = 0;
   std::array<std::optional<Error>, ir::lane_count> errors_;

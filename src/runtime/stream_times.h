@@ -1,0 +1,53 @@
+// When the instructions of a run were on their streams, by pairs of events around stretches of them, or around each.
+#pragma once
+#include <array>
+#include <memory>
+#include <vector>
+
+#include "lancet/backend/device.h"
+#include "stream_lane.h"
+
+namespace lancet::runtime {
+
+class StreamTimes {
+ public:
+  StreamTimes(const ir::Plan& plan, const Lanes& lanes, const FlagPlan& flags, backend::Device& device);
+
+  // The zero of all times of a run, on the stream of the compute lane.
+  Status begin(backend::Stream& stream) { return mark(start_, stream); }
+  // Around stretch `number` of the lane.
+  Status begin_stretch(std::size_t lane, std::size_t number, backend::Stream& stream) {
+    return mark(stretches_[lane][number].start, stream);
+  }
+  Status end_stretch(std::size_t lane, std::size_t number, backend::Stream& stream) {
+    return mark(stretches_[lane][number].end, stream);
+  }
+  Status begin_instruction(std::int32_t instruction, backend::Stream& stream) {
+    return mark(instructions_[static_cast<std::size_t>(instruction)].start, stream);
+  }
+  Status end_instruction(std::int32_t instruction, backend::Stream& stream) {
+    return mark(instructions_[static_cast<std::size_t>(instruction)].end, stream);
+  }
+
+  // Once the streams are idle: a span an instruction, of its own events where `each`, else its share of its stretch.
+  Status read(bool each, std::vector<Span>& spans) const;
+
+ private:
+  struct Pair {
+    std::unique_ptr<backend::Event> start, end;
+  };
+
+  Status mark(std::unique_ptr<backend::Event>& event, backend::Stream& stream);
+  Result<Span> span_of(const Pair& events) const;
+  void share_out(std::size_t lane, const Stretch& stretch, const Span& span, std::vector<Span>& spans) const;
+
+  const ir::Plan& plan_;
+  const Lanes& lanes_;
+  const FlagPlan& flags_;
+  backend::Device& device_;
+  std::unique_ptr<backend::Event> start_;
+  std::array<std::vector<Pair>, ir::lane_count> stretches_;
+  std::vector<Pair> instructions_;
+};
+
+}  // namespace lancet::runtime

@@ -1,0 +1,195 @@
+// How a run ends before its last step, on all ranks at once, and what it has saved by then.
+#include <array>
+#include <catch2/catch.hpp>
+#include <csignal>
+#include <fstream>
+
+#include "lancet/base/atomic_file.h"
+#include "lancet/data/token_file.h"
+#include "lancet/data/tokenizer.h"
+#include "log_capture.h"
+#include "temporary_folder.h"
+#include "train/runs.h"
+
+namespace lancet {
+namespace {
+
+namespace fs = std::filesystem;
+using namespace test;
+
+}  // namespace
+
+TEST_CASE("a signal on one rank stops all") {
+  const TemporaryFolder folder;
+  auto config = config_in(folder / "run");
+  std::array<std::atomic<int>, 2> stop{};
+  stop[1] = SIGTERM;
+  Error error;
+  REQUIRE(comm::run_inproc(2, [&](comm::Communicator& world) -> Status {
+            const Status status =
+                train::train(config, world, {.local_ranks = 2, .stop = &stop[std::size_t(world.rank())]});
+            if (world.rank() == 0) error = status.error();
+            return {};
+          }).ok());
+  CHECK(error.code == ExitCode::saved);
+  CHECK(error.message.find("saved and stopped after step 1 of 6 (another rank's signal)") == 0);
+  CHECK(manifest_in(folder / "run", 1).ranks == 2);
+}
+
+namespace {
+
+// Trains and evaluates on files, evaluations of 8 batches on two ranks.
+config::Config config_with_files(const TemporaryFolder& folder, const std::string& run) {
+  auto config = config_in(folder / run);
+  std::vector<data::TokenId> tokens;
+  for (int i = 0; i < 2000; ++i) tokens.push_back(i * i % 67);
+  auto writer = data::TokenWriter::create(folder / "tokens.bin", 67, 0);
+  REQUIRE(writer.ok());
+  REQUIRE(writer->append(tokens).ok());
+  REQUIRE(writer->finish().ok());
+  config.data.synthetic = false;
+  config.data.train = config.data.eval = folder / "tokens.bin";
+  config.data.eval_sequences = 64;
+  return config;
+}
+
+// A run that rank 1 asks to stop when it is asked for the `at`-th time; how it ends, and how often it was asked.
+std::pair<Error, int> run_until(const config::Config& config, int at, const std::string& init_from = "") {
+  Error error{ExitCode::done, "", false};
+  int asked = 0;
+  const Status status = comm::run_inproc(2, [&](comm::Communicator& world) -> Status {
+    train::TrainerOptions options{.local_ranks = 2, .init_from = init_from};
+    if (world.rank() == 1) options.interrupted = [&] { return ++asked >= at; };
+    const Status mine = train::train(config, world, options);
+    if (world.rank() == 0 && !mine.ok()) error = mine.error();
+    return {};
+  });
+  REQUIRE(status.ok());
+  return {error, asked};
+}
+
+}  // namespace
+
+TEST_CASE("an evaluation is left at once, on all ranks, and the run goes on from there") {
+  const TemporaryFolder folder;
+  auto config = config_with_files(folder, "whole");
+  config.train.eval_interval = 3;
+  const auto [done, questions] = run_until(config, 1000000);
+  CHECK(done.code == ExitCode::done);
+  CHECK(questions == 6 + 8 + 1 + 8);  // steps, batches, the end of the first evaluation
+  config.log.run_dir = folder / "run";
+  const int batch = GENERATE(1, 3, 8);
+  SECTION("between two steps") {
+    const test::LogCapture log;
+    const auto [error, asked] = run_until(config, 3 + batch);
+    CHECK(error.code == ExitCode::saved);
+    CHECK(error.message.find("saved and stopped after step 3 of 6 (another rank's signal)") == 0);
+    CHECK(asked <= 3 + batch + 1);
+    CHECK(log.count("held-out loss") == 0);
+    CHECK(manifest_in(folder / "run", 3).step == 3);
+  }
+  SECTION("at the end, where the last step is saved already") {
+    const test::LogCapture log;
+    const auto [error, asked] = run_until(config, 6 + 9 + batch);
+    CHECK(error.code == ExitCode::saved);
+    CHECK(error.message.find("saved and stopped after step 6 of 6 (another rank's signal)") == 0);
+    CHECK(log.count("step 3 | held-out loss") > 0);
+    CHECK(log.count("step 6 | held-out loss") == 0);
+  }
+  REQUIRE(run(config, 2).code == ExitCode::done);
+  CHECK(losses(folder / "run") == losses(folder / "whole"));
+}
+
+TEST_CASE("the text at the end is left at once") {
+  const TemporaryFolder folder;
+  auto config = config_in(folder / "run");
+  config.train.sample_tokens = 10;
+  std::vector<std::string> tokens;
+  for (int byte = 0; byte < 256; ++byte) tokens.emplace_back(1, static_cast<char>(byte));
+  tokens.emplace_back(data::kEndOfText);
+  const auto tokenizer = data::Tokenizer::make(tokens, {});
+  REQUIRE(tokenizer.ok());
+  REQUIRE(tokenizer->save(folder / "tok").ok());
+  config.model.vocab_size = 257;
+  config.data.tokenizer = folder / "tok";
+  config.train.sample_prompt = "a";
+  const test::LogCapture log;
+  const auto [error, asked] = run_until(config, 6 + 4);
+  CHECK(error.code == ExitCode::saved);
+  CHECK(asked <= 6 + 4 + 1);
+  CHECK(log.count("sample: ") == 0);
+  REQUIRE(run(config, 2).code == ExitCode::done);
+  CHECK(log.count("sample: ") > 0);
+}
+
+TEST_CASE("time is up after train.max_minutes, in evaluations, too") {
+  const TemporaryFolder folder;
+  auto config = config_with_files(folder, "run");
+  config.train.max_minutes = 1e-9;
+  CHECK(run(config, 1).message.find("saved and stopped after step 1 of 6 (train.max_minutes)") == 0);
+  config.train.steps = 2;  // the last step ends the run, and no step is left to look at the clock
+  const test::LogCapture log;
+  CHECK(run(config, 1).message.find("saved and stopped after step 2 of 2 (train.max_minutes)") == 0);
+  CHECK(log.count("held-out loss") == 0);
+}
+
+TEST_CASE("a run that goes on beyond its steps, or the step to stop at, says so") {
+  const TemporaryFolder folder;
+  auto config = config_with_files(folder, "run");
+  stop_after(config, 5, 1);
+  config.train.steps = 3;
+  {
+    const test::LogCapture log;
+    REQUIRE(run(config, 1).code == ExitCode::done);
+    CHECK(log.count("train.steps: expected 5 or more, which the checkpoint has taken, found 3: no step runs") == 1);
+    CHECK(log.count("step 5 | held-out loss") == 1);
+    CHECK(log.count("step 3 |") == 0);
+  }
+  config.train.steps = 6;
+  config.train.stop_after = GENERATE(4, 5);
+  const test::LogCapture log;
+  REQUIRE(run(config, 1).code == ExitCode::done);
+  CHECK(log.count("train.stop_after: step " + std::to_string(config.train.stop_after) +
+                  " is behind, since the run goes on after step 5: it does not stop there") == 1);
+  CHECK(losses(folder / "run").size() == 6);
+}
+
+TEST_CASE("without a word about saving, a run saves by the clock and at its end") {
+  const TemporaryFolder folder;
+  auto config = config_in(folder / "run");
+  config.train.save_interval = 0;
+  config.train.save_minutes = config::Train().save_minutes;
+  REQUIRE(config.train.saves());
+  REQUIRE(run(config, 2).code == ExitCode::done);
+  CHECK(checkpoint::steps_in(folder / "run/checkpoints") == std::vector<std::int64_t>{6});
+  config.log.run_dir = folder / "often";
+  config.train.save_minutes = 1e-9;
+  REQUIRE(run(config, 2).code == ExitCode::done);
+  CHECK(checkpoint::steps_in(folder / "often/checkpoints") == std::vector<std::int64_t>{6, 5, 4});
+  config.log.run_dir = folder / "never";
+  config.train.save_minutes = 0;
+  REQUIRE(run(config, 2).code == ExitCode::done);
+  CHECK(checkpoint::steps_in(folder / "never/checkpoints").empty());
+}
+
+TEST_CASE("a disk that takes nothing does not end the run") {
+  const TemporaryFolder folder;
+  auto config = config_in(folder / "run");
+  config.train.save_interval = 2;
+  fs::create_directories(folder / "run");
+  std::ofstream(folder / "run/checkpoints") << "a file where the folder should be";
+  const Error error = run(config, 2);
+  CHECK(losses(folder / "run").size() == 6);
+  CHECK(error.code == ExitCode::data);
+  CHECK(error.message.find("the run ended, but its last checkpoint was not saved: ") == 0);
+  // Stopped, it says so, too.
+  config.log.run_dir = folder / "stopped";
+  fs::create_directories(folder / "stopped");
+  std::ofstream(folder / "stopped/checkpoints") << "";
+  config.train.stop_after = 1;
+  const Error stopped = run(config, 2);
+  CHECK(stopped.code == ExitCode::data);
+  CHECK(stopped.message.find("stopped after step 1 (train.stop_after), and it was not saved: ") == 0);
+}
+
+}  // namespace lancet
