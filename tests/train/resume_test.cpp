@@ -7,6 +7,7 @@
 #include "lancet/checkpoint/checkpoint.h"
 #include "log_capture.h"
 #include "temporary_folder.h"
+#include "train/checkpoint_tensors.h"
 #include "train/runs.h"
 
 namespace lancet {

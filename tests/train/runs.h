@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lancet/checkpoint/checkpoint.h"
+#include "lancet/data/token_file.h"
 #include "lancet/train/trainer.h"
 #include "temporary_folder.h"
 #include "train/support.h"
@@ -49,6 +50,36 @@ inline Error stop_after(config::Config config, std::int64_t step, int ranks,
   const Error error = run(config, ranks, options);
   CHECK(error.code == ExitCode::saved);
   return error;
+}
+
+// Trains and evaluates on files, evaluations of 8 batches on two ranks.
+inline config::Config config_with_files(const TemporaryFolder& folder, const std::string& run) {
+  auto config = config_in(folder / run);
+  std::vector<data::TokenId> tokens;
+  for (int i = 0; i < 2000; ++i) tokens.push_back(i * i % 67);
+  auto writer = data::TokenWriter::create(folder / "tokens.bin", 67, 0);
+  REQUIRE(writer.ok());
+  REQUIRE(writer->append(tokens).ok());
+  REQUIRE(writer->finish().ok());
+  config.data.synthetic = false;
+  config.data.train = config.data.eval = folder / "tokens.bin";
+  config.data.eval_sequences = 64;
+  return config;
+}
+
+// A run that rank 1 asks to stop when it is asked for the `at`-th time; how it ends, and how often it was asked.
+inline std::pair<Error, int> run_until(const config::Config& config, int at, const std::string& init_from = "") {
+  Error error{ExitCode::done, "", false};
+  int asked = 0;
+  const Status status = comm::run_inproc(2, [&](comm::Communicator& world) -> Status {
+    train::TrainerOptions options{.local_ranks = 2, .init_from = init_from};
+    if (world.rank() == 1) options.interrupted = [&] { return ++asked >= at; };
+    const Status mine = train::train(config, world, options);
+    if (world.rank() == 0 && !mine.ok()) error = mine.error();
+    return {};
+  });
+  REQUIRE(status.ok());
+  return {error, asked};
 }
 
 inline checkpoint::Manifest manifest_in(const std::string& run, std::int64_t step) {

@@ -5,7 +5,6 @@
 #include <fstream>
 
 #include "lancet/base/atomic_file.h"
-#include "lancet/data/token_file.h"
 #include "lancet/data/tokenizer.h"
 #include "log_capture.h"
 #include "temporary_folder.h"
@@ -35,40 +34,6 @@ TEST_CASE("a signal on one rank stops all") {
   CHECK(error.message.find("saved and stopped after step 1 of 6 (another rank's signal)") == 0);
   CHECK(manifest_in(folder / "run", 1).ranks == 2);
 }
-
-namespace {
-
-// Trains and evaluates on files, evaluations of 8 batches on two ranks.
-config::Config config_with_files(const TemporaryFolder& folder, const std::string& run) {
-  auto config = config_in(folder / run);
-  std::vector<data::TokenId> tokens;
-  for (int i = 0; i < 2000; ++i) tokens.push_back(i * i % 67);
-  auto writer = data::TokenWriter::create(folder / "tokens.bin", 67, 0);
-  REQUIRE(writer.ok());
-  REQUIRE(writer->append(tokens).ok());
-  REQUIRE(writer->finish().ok());
-  config.data.synthetic = false;
-  config.data.train = config.data.eval = folder / "tokens.bin";
-  config.data.eval_sequences = 64;
-  return config;
-}
-
-// A run that rank 1 asks to stop when it is asked for the `at`-th time; how it ends, and how often it was asked.
-std::pair<Error, int> run_until(const config::Config& config, int at, const std::string& init_from = "") {
-  Error error{ExitCode::done, "", false};
-  int asked = 0;
-  const Status status = comm::run_inproc(2, [&](comm::Communicator& world) -> Status {
-    train::TrainerOptions options{.local_ranks = 2, .init_from = init_from};
-    if (world.rank() == 1) options.interrupted = [&] { return ++asked >= at; };
-    const Status mine = train::train(config, world, options);
-    if (world.rank() == 0 && !mine.ok()) error = mine.error();
-    return {};
-  });
-  REQUIRE(status.ok());
-  return {error, asked};
-}
-
-}  // namespace
 
 TEST_CASE("an evaluation is left at once, on all ranks, and the run goes on from there") {
   const TemporaryFolder folder;

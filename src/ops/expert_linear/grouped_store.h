@@ -1,0 +1,133 @@
+// How a warp's sums of a grouped product leave its registers: rounded, with bias and GELU, or added to a gradient.
+#pragma once
+#include "ops/expert_linear/grouped_tiles.h"
+#include "ops/expert_linear/tile_product.h"
+#include "ops/gelu/math.h"
+
+namespace lancet::ops::device {
+namespace detail {
+
+struct alignas(16) Piece {
+  bf16 values[8];
+};
+
+// A warp's 64x64 of a bf16 matrix: sixteen rows at a time go through shared memory, so that memory sees pieces of 16
+// bytes. (All at once would take registers from the sums.)
+struct WarpWindow {
+  bf16* shared;   // of the warp
+  bf16* outside;  // the lane's piece of row 0
+  int width;      // of the matrix
+  int rows;       // that count, from the first on
+  bool there;     // the lane's columns
+
+  LANCET_DEVICE WarpWindow(bf16* shared, bf16* matrix, const GroupedTile& tile, int width, int first_row,
+                           int first_column, int warp_lane)
+      : shared(shared),
+        outside(matrix + (tile.first_row + first_row) * width + first_column + warp_lane % 8 * 8),
+        width(width),
+        rows(tile.rows - first_row),
+        there(first_column + warp_lane % 8 * 8 < width) {}
+
+  // Where the lane's pair of fragment (i, j) lies, in row 16 * i + 8 * half + g.
+  LANCET_DEVICE bf16* pair(int i, int j, int half, int g, int t) const {
+    return shared + (16 * i + 8 * half + g) * TileShape::warp_columns + (j ^ g) * 8 + 2 * t;
+  }
+  LANCET_DEVICE Piece* piece(int row, int warp_lane) const {
+    return reinterpret_cast<Piece*>(shared + row * TileShape::warp_columns + (warp_lane % 8 ^ row % 8) * 8);
+  }
+  LANCET_DEVICE void write(int i, int warp_lane) const {
+#pragma unroll 4
+    for (int row = 16 * i + warp_lane / 8; row < 16 * (i + 1); row += 4)
+      if (row < rows && there) *reinterpret_cast<Piece*>(outside + std::int64_t(row) * width) = *piece(row, warp_lane);
+  }
+  LANCET_DEVICE void read(int i, int warp_lane) const {
+#pragma unroll 2  // more take registers from the sums
+    for (int row = 16 * i + warp_lane / 8; row < 16 * (i + 1); row += 4)
+      if (row < rows && there)
+        *piece(row, warp_lane) = *reinterpret_cast<const Piece*>(outside + std::int64_t(row) * width);
+  }
+};
+
+// A warp's 64x64 of a tile, rounded to bf16. With GELU, sums and bias are its argument, or, of dx, are multiplied by
+// its slope.
+template <ExpertProduct product, bool with_gelu, class Block>
+LANCET_DEVICE void store_rounded(Block& block, void* shared, const GroupedOperands<bf16>& p, GroupedTile tile,
+                                 const TileSums& sums) {
+  using S = TileShape;
+  constexpr bool forward = product == ExpertProduct::forward;
+  constexpr int window_size = S::warp_rows * S::warp_columns, warps = S::threads / warp_size;
+  static_assert(2 * warps * window_size * int(sizeof(bf16)) <= S::shared_bytes);
+  const int lane = block.warp_lane(), g = lane / 4, t = lane % 4;
+  const int first_row = tile.row + warp_row(block.lane()), first_column = tile.column + warp_column(block.lane());
+  bf16* stage = static_cast<bf16*>(shared) + block.warp() * window_size;
+  const WarpWindow result(stage, static_cast<bf16*>(p.c), tile, p.width, first_row, first_column, lane);
+  const WarpWindow argument(stage + warps * window_size, with_gelu ? p.argument : result.outside, tile, p.width,
+                            first_row, first_column, lane);
+  const float* bias = forward && p.bias ? p.bias + std::int64_t(tile.expert) * p.width : nullptr;
+#pragma unroll
+  for (int i = 0; i < S::fragments_down; ++i) {
+    if constexpr (with_gelu && !forward) {
+      argument.read(i, lane);
+      block.sync_warp();
+    }
+#pragma unroll
+    for (int j = 0; j < S::fragments_across; ++j) {
+      const int column = first_column + 8 * j + 2 * t;
+      float b[2] = {0.f, 0.f};
+      if (bias && column < p.width) b[0] = bias[column], b[1] = bias[column + 1];
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        float x = sums.c[i][j][2 * half] + b[0], y = sums.c[i][j][2 * half + 1] + b[1];
+        if constexpr (with_gelu && forward) {
+          const bf16 pair[2] = {from_f32<bf16>(x), from_f32<bf16>(y)};
+          memcpy(argument.pair(i, j, half, g, t), pair, 4);
+          x = gelu(x), y = gelu(y);
+        } else if constexpr (with_gelu) {
+          bf16 pair[2];
+          memcpy(pair, argument.pair(i, j, half, g, t), 4);
+          x *= gelu_slope(to_f32(pair[0])), y *= gelu_slope(to_f32(pair[1]));
+        }
+        const bf16 pair[2] = {from_f32<bf16>(x), from_f32<bf16>(y)};
+        memcpy(result.pair(i, j, half, g, t), pair, 4);
+      }
+    }
+    block.sync_warp();
+    result.write(i, lane);
+    if constexpr (with_gelu && forward) argument.write(i, lane);
+  }
+  block.sync();  // the next tile's slices go there
+}
+
+template <class Block>
+LANCET_DEVICE void store_gradient(Block& block, const GroupedOperands<bf16>& p, GroupedTile tile, const TileSums& sums,
+                                  bool row_sums) {
+  using S = TileShape;
+  const int lane = block.warp_lane(), g = lane / 4, t = lane % 4;
+  const int first_row = tile.row + warp_row(block.lane()), first_column = tile.column + warp_column(block.lane());
+  struct alignas(8) Pair {
+    float x, y;
+  };
+#pragma unroll
+  for (int i = 0; i < S::fragments_down; ++i)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = first_row + 16 * i + 8 * half + g;
+      if (row >= p.height) continue;
+      const std::int64_t of_expert = std::int64_t(tile.expert) * p.height + row;
+      float* c = static_cast<float*>(p.c) + of_expert * p.width;
+#pragma unroll
+      for (int j = 0; j < S::fragments_across; ++j) {
+        const int column = first_column + 8 * j + 2 * t;
+        if (column >= p.width) continue;
+        Pair* at = reinterpret_cast<Pair*>(c + column);
+        Pair sum{sums.c[i][j][2 * half], sums.c[i][j][2 * half + 1]};
+        if (p.accumulate) sum = {at->x + sum.x, at->y + sum.y};
+        *at = sum;
+      }
+      if (row_sums && t == 0) p.db[of_expert] = (p.accumulate ? p.db[of_expert] : 0.f) + sums.row_sums[i][2 * half];
+    }
+}
+
+}  // namespace detail
+
+}  // namespace lancet::ops::device

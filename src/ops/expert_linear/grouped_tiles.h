@@ -1,0 +1,78 @@
+// What experts' products over filled rows work on, and the tiles that those rows make.
+#pragma once
+#include <cstdint>
+
+#include "lancet/base/dtype.h"
+#include "ops/device/launch.h"
+
+namespace lancet::ops::device {
+
+// With GELU, forward gives y = gelu(x w^T + b) and keeps the argument, and dx gives (dy w) * gelu'(argument).
+enum class ExpertProduct {
+  forward,  // c[r, width] = a[r, depth] b[width, depth]^T + bias      y = x w^T + b
+  dx,       // c[r, width] = a[r, depth] b[depth, width]               dx = dy w
+  dw        // c[height, width] = a[r, height]^T b[r, width], f32      dw = dy^T x, and db[height] = the sums of dy
+};
+
+// rows of expert e: e * buffer_rows + [filled[e, 0], filled[e, sources]), filled i32[experts, sources + 1].
+template <class T>
+struct GroupedOperands {
+  const T *a, *b;
+  const float* bias;  // [experts, width], or null
+  void* c;            // T, of dw f32
+  float* db;          // [experts, height] of dw
+  const std::int32_t* filled;
+  int experts, sources;
+  std::int64_t buffer_rows;
+  int height, width, depth;  // height: of dw; depth: of the others
+  bool accumulate;           // dw and db are added to
+  T* argument;               // GELU's, like c: of a forward product with GELU written, of dx read
+};
+
+// Where a tile lies: of which expert, at which row and column of its result, and the expert's filled rows.
+struct GroupedTile {
+  int expert, row, column;
+  std::int64_t first_row;
+  int rows;
+};
+
+// Gives a block its tiles: each `step`th of all experts' tiles, beginning with `next`.
+class GroupedTiles {
+ public:
+  LANCET_DEVICE GroupedTiles(int next, int step) : next_(next), step_(step) {}
+
+  // False when there are no more.
+  template <ExpertProduct product, int tile_rows, int tile_columns, class T>
+  LANCET_DEVICE bool take(const GroupedOperands<T>& p, GroupedTile& tile) {
+    const int across = (p.width + tile_columns - 1) / tile_columns;
+    for (; expert_ < p.experts; ++expert_) {
+      const std::int32_t* range = p.filled + std::int64_t(expert_) * (p.sources + 1);
+      const int begin = range[0], end = range[p.sources], rows = end > begin ? end - begin : 0;
+      const int down = ((product == ExpertProduct::dw ? p.height : rows) + tile_rows - 1) / tile_rows;
+      if (next_ - before_ < down * across) {
+        place(next_ - before_, down, across, tile_rows, tile_columns, tile);
+        tile.expert = expert_;
+        tile.first_row = expert_ * p.buffer_rows + begin;
+        tile.rows = rows;
+        next_ += step_;
+        return true;
+      }
+      before_ += down * across;
+    }
+    return false;
+  }
+
+ private:
+  // Columns outermost within bands of eight tiles down: what runs at one time shares operands in the L2 cache.
+  LANCET_DEVICE static void place(int index, int down, int across, int tile_rows, int tile_columns, GroupedTile& tile) {
+    const int band = 8, first = index / (band * across) * band, height = down - first < band ? down - first : band;
+    const int inside = index % (band * across);
+    tile.row = (first + inside % height) * tile_rows;
+    tile.column = inside / height * tile_columns;
+  }
+
+  int next_, step_;
+  int expert_ = 0, before_ = 0;  // tiles of the experts before expert_
+};
+
+}  // namespace lancet::ops::device
