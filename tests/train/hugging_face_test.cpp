@@ -351,7 +351,7 @@ TEST_CASE("folders and indices that are wrong") {
               ExitCode::data, {"transformer.new"});
   check_error(with([](auto& j) { j.erase("weight_map"); }), ExitCode::data, {"weight_map"});
   std::ofstream(index) << std::string(100000, '[');
-  check_error(import_hugging_face(folder / "s").error(), ExitCode::data, {"weight_map"});
+  check_error(import_hugging_face(folder / "s").error(), ExitCode::data, {"nested brackets"});
   std::ofstream(index) << good.dump();
   CHECK(import_hugging_face(folder / "s").ok());
 
