@@ -105,6 +105,7 @@ class HostQueueStream final : public HostStream, public PacedStream {
       return {};
     });
   }
+  PacedStream* paced() override { return this; }
   Status mark() override {
     return enqueue([this]() -> Status {
       mark_ = Clock::now();

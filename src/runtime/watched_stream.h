@@ -65,10 +65,9 @@ class WatchedStream final : public backend::Stream, public backend::PacedStream 
     return stream_->scale(values, count, factor);
   }
   Status delay(double milliseconds) override { return stream_->delay(milliseconds); }
-  Status mark() override { return paced_ ? paced_->mark() : Status(); }
-  Status delay_from_mark(double milliseconds) override {
-    return paced_ ? paced_->delay_from_mark(milliseconds) : stream_->delay(milliseconds);
-  }
+  backend::PacedStream* paced() override { return stream_->paced() ? this : nullptr; }
+  Status mark() override { return stream_->paced()->mark(); }
+  Status delay_from_mark(double milliseconds) override { return stream_->paced()->delay_from_mark(milliseconds); }
   Status begin_capture() override { return stream_->begin_capture(); }
   Result<std::unique_ptr<backend::Graph>> end_capture() override { return stream_->end_capture(); }
   Status launch(backend::Graph& graph) override { return stream_->launch(graph); }
@@ -79,7 +78,6 @@ class WatchedStream final : public backend::Stream, public backend::PacedStream 
 
  private:
   const std::unique_ptr<backend::Stream> stream_;
-  backend::PacedStream* const paced_ = dynamic_cast<backend::PacedStream*>(stream_.get());
   const std::function<Status()> watch_;
 };
 

@@ -3,6 +3,7 @@
 
 #include "fake_runtime.h"
 #include "lancet/backend/cuda/device.h"
+#include "lancet/backend/paced_stream.h"
 
 using namespace lancet;
 using test::fake_runtime;
@@ -105,4 +106,17 @@ TEST_CASE_METHOD(Fresh, "whether a stream is empty, and what went wrong on it") 
   const auto broken = (*stream)->idle();
   REQUIRE_FALSE(broken.ok());
   CHECK(broken.error().message == "the stream's work: as the driver says it (cudaErrorOfTheTest)");
+}
+
+TEST_CASE_METHOD(Fresh, "a stream is paced, from a mark on") {
+  const auto device = opened();
+  auto stream = device->make_stream(true);
+  REQUIRE(stream.ok());
+  backend::PacedStream* paced = (*stream)->paced();
+  REQUIRE(paced);
+  const Status early = paced->delay_from_mark(1);
+  REQUIRE_FALSE(early.ok());
+  CHECK(early.error().message == "expected a mark on the stream before a delay from it, found none");
+  REQUIRE(paced->mark().ok());
+  CHECK(paced->delay_from_mark(1).ok());
 }

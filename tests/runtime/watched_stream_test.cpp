@@ -40,4 +40,36 @@ TEST_CASE("a wait tells how long it took") {
   CHECK(usual.took > 0ns);
 }
 
+TEST_CASE("a watched stream is paced where the one that it watches is") {
+  struct Unpaced final : public backend::Stream {
+    Status done() { return {}; }
+    Status copy(void*, const void*, std::size_t) override { return done(); }
+    Status zero(void*, std::size_t) override { return done(); }
+    Status signal(backend::Flag*) override { return done(); }
+    Status wait(backend::Flag*) override { return done(); }
+    Status record(backend::Event&) override { return done(); }
+    Status scale(float*, std::size_t, float) override { return done(); }
+    Status delay(double) override { return done(); }
+    Status begin_capture() override { return done(); }
+    Result<std::unique_ptr<backend::Graph>> end_capture() override { return internal_error("none"); }
+    Status launch(backend::Graph&) override { return done(); }
+    Status synchronize() override { return done(); }
+    Result<bool> idle() override { return true; }
+    void* native() override { return nullptr; }
+  };
+  const auto nothing = [] { return Status(); };
+  CHECK(WatchedStream(std::make_unique<Unpaced>(), nothing).paced() == nullptr);
+  const auto device = backend::make_host_queue();
+  auto below = device->make_stream(false);
+  REQUIRE(below.ok());
+  WatchedStream stream(std::move(*below), nothing);
+  REQUIRE(stream.paced() == &stream);
+  const auto start = std::chrono::steady_clock::now();
+  REQUIRE(stream.paced()->mark().ok());
+  REQUIRE(stream.delay(4).ok());
+  REQUIRE(stream.paced()->delay_from_mark(9).ok());
+  REQUIRE(stream.synchronize().ok());
+  CHECK(std::chrono::steady_clock::now() - start >= 9ms);
+}
+
 }  // namespace lancet::runtime

@@ -32,6 +32,8 @@ class Graph {
   virtual ~Graph() = default;
 };
 
+class PacedStream;
+
 class Stream {
  public:
   virtual ~Stream() = default;
@@ -55,6 +57,9 @@ class Stream {
   virtual Result<bool> idle() = 0;
   // What code asks again and again while it waits for work of this stream; an error ends the wait.
   virtual Status watch() { return {}; }
+  // What it can do where a wire is emulated (paced_stream.h); null: only delay(). No cast to a class of the program's
+  // is asked of a stream that a module made.
+  virtual PacedStream* paced() { return nullptr; }
   virtual void* native() = 0;  // cudaStream_t for kernels of that backend
 };
 

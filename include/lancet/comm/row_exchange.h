@@ -31,7 +31,14 @@ struct RowExchange {
   Part part[most_parts];
 };
 
-// Some of `workers` of one rank run it, each with a number of its own, in any order.
+// The blocks of a kernel run it, in any order, each with `lanes` lanes. What goes from one rank to one expert, of one
+// part, is a stretch of rows. All lanes of a block find some stretches at once, since where a stretch begins lies in
+// the memory of a peer, whose answer takes as long as that of all peers asked together; then they copy them:
+//
+//   for (first = 0; first < stretches(); first += most_at_once)
+//     find(found, first, block, lane, lanes), barrier, copy(found, first, block, blocks, lane, lanes), barrier
+//
+// Each block begins with another peer, and so does each rank: at any time all links are busy, both ways.
 // Peers: at(address here, rank): the same place in that rank's memory.
 template <class Peers>
 struct PushRows {
@@ -39,47 +46,72 @@ struct PushRows {
   Peers peers;
   int rank;
 
-  LANCET_HD void operator()(std::int64_t worker, std::int64_t workers) const {
-    const std::int64_t local = x.experts / x.ranks;
-    for (int p = 0; p < x.parts; ++p)
-      for (std::int64_t turn = 0; turn < x.experts; ++turn) {
-        // Each rank begins with the next one: not all at the same.
-        const std::int64_t peer = (rank + 1 + turn / local) % x.ranks, e = turn % local;
-        if (x.there)
-          send(x.part[p], worker, workers, int(peer), e);
-        else
-          send_back(x.part[p], worker, workers, int(peer), e);
-      }
+  static constexpr int most_at_once = 512;
+  struct Found {
+    std::int32_t from, to, rows;  // rows of an expert's buffer and slots of an expert
+  };
+
+  LANCET_HD std::int64_t stretches() const { return x.parts * x.experts; }
+
+  // found[i] is that of stretch first + i, in the order of this block.
+  LANCET_HD void find(Found* found, std::int64_t first, std::int64_t block, int lane, int lanes) const {
+    for (std::int64_t i = lane; i < most_at_once && first + i < stretches(); i += lanes) {
+      const Stretch s = stretch(first + i, block);
+      found[i] = x.there ? sent(s) : sent_back(s);
+    }
+  }
+
+  LANCET_HD void copy(const Found* found, std::int64_t first, std::int64_t block, std::int64_t blocks, int lane,
+                      int lanes) const {
+    for (std::int64_t i = 0; i < most_at_once && first + i < stretches(); ++i) {
+      const Stretch s = stretch(first + i, block);
+      const std::int64_t slots = s.expert * x.capacity, buffer = s.local * x.buffer_rows;
+      const std::byte* from =
+          x.there ? x.slots + (slots + found[i].from) * x.row_bytes : x.buffer + (buffer + found[i].from) * x.row_bytes;
+      std::byte* to = x.there ? at(x.buffer, s.peer) + (buffer + found[i].to) * x.row_bytes
+                              : at(x.slots, s.peer) + (slots + found[i].to) * x.row_bytes;
+      // Short stretches do not reach all blocks: of each another block has the first piece.
+      const std::int64_t piece = (block + s.number) % blocks;
+      copy_rows(to, from, found[i].rows, piece * lanes + lane, blocks * lanes);
+    }
   }
 
  private:
+  struct Stretch {
+    std::int64_t number;  // the same in all blocks
+    int part, peer;
+    std::int64_t local, expert;  // of the peer's experts, or of this rank's (back); among all
+  };
+  LANCET_HD Stretch stretch(std::int64_t turn, std::int64_t block) const {
+    const std::int64_t locals = x.experts / x.ranks, part = turn / x.experts, in_part = turn % x.experts;
+    const std::int64_t peer = (rank + 1 + block + in_part / locals) % x.ranks, local = in_part % locals;
+    return {part * x.experts + peer * locals + local, int(part), int(peer), local,
+            (x.there ? peer : rank) * locals + local};
+  }
+
   template <class T>
   LANCET_HD T* at(T* here, int peer) const {
     return reinterpret_cast<T*>(peers.at(here, peer));
   }
 
-  // The slots that go to the peer's expert e.
-  LANCET_HD void send(const RowExchange::Part& part, std::int64_t worker, std::int64_t workers, int peer,
-                      std::int64_t e) const {
-    const std::int64_t slots_of = peer * (x.experts / x.ranks) + e, begin = part.begin[slots_of];
-    const std::int64_t first = at(part.rows, peer)[e * (x.ranks + 1) + rank];
-    copy(at(x.buffer, peer) + (e * x.buffer_rows + first) * x.row_bytes,
-         x.slots + (slots_of * x.capacity + begin) * x.row_bytes, part.end[slots_of] - begin, worker, workers);
+  // The slots that go to the peer's expert.
+  LANCET_HD Found sent(const Stretch& s) const {
+    const RowExchange::Part& part = x.part[s.part];
+    const std::int32_t begin = part.begin[s.expert];
+    return {begin, at(part.rows, s.peer)[s.local * (x.ranks + 1) + rank], part.end[s.expert] - begin};
   }
-  // What the peer has sent to this rank's expert e.
-  LANCET_HD void send_back(const RowExchange::Part& part, std::int64_t worker, std::int64_t workers, int peer,
-                           std::int64_t e) const {
-    const std::int64_t slots_of = rank * (x.experts / x.ranks) + e, begin = at(part.begin, peer)[slots_of];
-    const std::int32_t* rows = part.rows + e * (x.ranks + 1) + peer;
-    copy(at(x.slots, peer) + (slots_of * x.capacity + begin) * x.row_bytes,
-         x.buffer + (e * x.buffer_rows + rows[0]) * x.row_bytes, rows[1] - rows[0], worker, workers);
+  // What the peer has sent to this rank's expert.
+  LANCET_HD Found sent_back(const Stretch& s) const {
+    const RowExchange::Part& part = x.part[s.part];
+    const std::int32_t* rows = part.rows + s.local * (x.ranks + 1) + s.peer;
+    return {rows[0], at(part.begin, s.peer)[s.expert], rows[1] - rows[0]};
   }
 
   struct alignas(16) Sixteen {
     std::uint64_t words[2];
   };
-  LANCET_HD void copy(std::byte* to, const std::byte* from, std::int64_t rows, std::int64_t worker,
-                      std::int64_t workers) const {
+  LANCET_HD void copy_rows(std::byte* to, const std::byte* from, std::int64_t rows, std::int64_t worker,
+                           std::int64_t workers) const {
     const std::int64_t bytes = rows * x.row_bytes;
     if (x.row_bytes % 16 == 0)  // tensors begin at multiples of 16 bytes, or more
       copy_as<Sixteen>(to, from, bytes, worker, workers);
@@ -91,10 +123,14 @@ struct PushRows {
                                 std::int64_t workers) {
     T* out = reinterpret_cast<T*>(to);
     const T* in = reinterpret_cast<const T*>(from);
-#if defined(__CUDA_ARCH__)
-#pragma unroll 4
-#endif
-    for (std::int64_t i = worker; i < bytes / std::int64_t(sizeof(T)); i += workers) out[i] = in[i];
+    const std::int64_t n = bytes / std::int64_t(sizeof(T));
+    std::int64_t i = worker;
+    for (; i + 3 * workers < n;
+         i += 4 * workers) {  // four reads are under way before the first write waits for its own
+      const T a = in[i], b = in[i + workers], c = in[i + 2 * workers], d = in[i + 3 * workers];
+      out[i] = a, out[i + workers] = b, out[i + 2 * workers] = c, out[i + 3 * workers] = d;
+    }
+    for (; i < n; i += workers) out[i] = in[i];
   }
 };
 

@@ -64,6 +64,7 @@ class CudaStream final : public Stream, public PacedStream {
     return cuda::scale(values, count, factor, stream_);
   }
   Status delay(double milliseconds) override { return cuda::delay(milliseconds, stream_); }
+  PacedStream* paced() override { return this; }
   Status mark() override {
     if (!mark_) {
       void* memory = nullptr;

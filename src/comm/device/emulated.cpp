@@ -51,7 +51,7 @@ class Emulated final : public DeviceCommunicator {
   // What put() puts on the stream takes so long there.
   template <class Put>
   static Status taking(backend::Stream& stream, double milliseconds, const Put& put) {
-    auto* paced = dynamic_cast<backend::PacedStream*>(&stream);
+    backend::PacedStream* paced = stream.paced();
     if (paced) LANCET_TRY(paced->mark());
     LANCET_TRY(put());
     return paced ? paced->delay_from_mark(milliseconds) : stream.delay(milliseconds);

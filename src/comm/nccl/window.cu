@@ -54,8 +54,15 @@ __global__ void __launch_bounds__(threads)
               const __grid_constant__ Meeting meeting, std::uint32_t turn) {
   if (__syncthreads_or(threadIdx.x == 0 && *meeting.stop != 0)) return;  // the peers' memory may be gone already
   if (!meet(meeting, peers, turn)) return;
-  PushRows<LsaPeers>{exchange, peers, meeting.rank}(std::int64_t(blockIdx.x) * threads + threadIdx.x,
-                                                    std::int64_t(gridDim.x) * threads);
+  using Push = PushRows<LsaPeers>;
+  __shared__ typename Push::Found found[Push::most_at_once];
+  const Push push{exchange, peers, meeting.rank};
+  for (std::int64_t first = 0; first < push.stretches(); first += Push::most_at_once) {
+    push.find(found, first, blockIdx.x, int(threadIdx.x), threads);
+    __syncthreads();
+    push.copy(found, first, blockIdx.x, gridDim.x, int(threadIdx.x), threads);
+    __syncthreads();
+  }
   meet(meeting, peers, turn + 1);
 }
 

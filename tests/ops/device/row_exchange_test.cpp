@@ -11,16 +11,26 @@
 #include "lancet/comm/launch.h"
 #include "lancet/ir/route_layout.h"
 #include "lancet/ops/kernel.h"
+#include "push_rows.h"
 
 using namespace lancet;
 
 namespace {
 
-constexpr std::int64_t local = 2, capacity = 6, tokens = 12;
+constexpr std::int64_t capacity = 6, tokens = 12;
+
+struct Case {
+  int ranks;
+  std::int64_t local;  // experts of a rank
+  DType dtype;
+  std::int64_t width;
+  int parts;
+};
 
 // Every tensor at one place on all ranks: slots, buffer, and of each part a route and rows.
 struct Arena {
-  Arena(std::int64_t ranks, DType dtype, std::int64_t width, int parts) : ranks(ranks) {
+  explicit Arena(const Case& c) : ranks(c.ranks), local(c.local) {
+    const auto& [_, __, dtype, width, parts] = c;
     types = {{dtype, {ranks * local, capacity, width}}, {dtype, {local, ranks * capacity, width}}};
     for (int p = 0; p < parts; ++p) {
       types.push_back({DType::route, {tokens, ranks * local}});
@@ -42,18 +52,20 @@ struct Arena {
     std::uint64_t words[2];
     bool operator==(const Unit&) const = default;
   };
-  std::int64_t ranks;
+  std::int64_t ranks, local;
   std::vector<ir::TensorType> types;
   std::vector<std::size_t> offsets;
   std::vector<Unit> bytes;
 };
 
 // Slots that hold something, and counts that agree: parts own one run of each expert's slots after the other.
-std::vector<Arena> make_ranks(int ranks, DType dtype, std::int64_t width, int parts, unsigned seed) {
+std::vector<Arena> make_ranks(const Case& c, unsigned seed) {
+  const int ranks = c.ranks, parts = c.parts;
+  const std::int64_t local = c.local;
   std::mt19937 random(seed);
   std::vector<Arena> all;
   for (int r = 0; r < ranks; ++r) {
-    Arena& arena = all.emplace_back(ranks, dtype, width, parts);
+    Arena& arena = all.emplace_back(c);
     auto* slots = arena.view(0).as<std::uint8_t>();
     for (std::int64_t i = 0; i < ir::bytes(arena.types[0]); ++i) slots[i] = std::uint8_t(random());
     for (std::int64_t e = 0; e < ranks * local; ++e) {
@@ -90,8 +102,8 @@ struct Peers {
   }
 };
 
-// All ranks, between two barriers: workers in an order that means nothing.
-void push(std::vector<Arena>& all, bool there, int parts) {
+// All ranks, between two barriers: blocks of so many lanes in an order that means nothing.
+void push(std::vector<Arena>& all, bool there, int parts, int block_count, int lanes) {
   std::vector<std::byte*> starts;
   for (Arena& arena : all) starts.push_back(arena.start());
   std::mt19937 random(1);
@@ -110,10 +122,10 @@ void push(std::vector<Arena>& all, bool there, int parts) {
                                .part = {}};
     for (int p = 0; p < parts; ++p) exchange.part[p] = {arena.begin(p), arena.end(p), arena.rows(p)};
     const comm::PushRows<Peers> kernel{exchange, {starts, rank}, rank};
-    std::vector<int> workers(37);
-    std::iota(workers.begin(), workers.end(), 0);
-    std::shuffle(workers.begin(), workers.end(), random);
-    for (int worker : workers) kernel(worker, std::int64_t(workers.size()));
+    std::vector<int> blocks(static_cast<std::size_t>(block_count));
+    std::iota(blocks.begin(), blocks.end(), 0);
+    std::shuffle(blocks.begin(), blocks.end(), random);
+    for (int block : blocks) test::push_rows(kernel, block, block_count, lanes);
   }
 }
 
@@ -134,34 +146,89 @@ void exchange(std::vector<Arena>& all, bool there, int parts) {
   if (!status.ok()) FAIL(status.error().message);
 }
 
-void check(int ranks, DType dtype, std::int64_t width, int parts) {
-  INFO(ranks << " ranks, rows of " << width << " " << name(dtype) << ", " << parts << " parts");
+void check(const Case& c, int blocks, int lanes) {
+  INFO(c.ranks << " ranks of " << c.local << " experts, rows of " << c.width << " " << name(c.dtype) << ", " << c.parts
+               << " parts, " << blocks << " blocks of " << lanes);
   for (unsigned seed : {1u, 2u, 3u}) {
-    const std::vector<Arena> start = make_ranks(ranks, dtype, width, parts, seed);
+    const std::vector<Arena> start = make_ranks(c, seed);
     std::vector<Arena> expected = start, found = start;
-    exchange(expected, true, parts);
-    push(found, true, parts);
+    exchange(expected, true, c.parts);
+    push(found, true, c.parts, blocks, lanes);
     bool moved = false;
     for (std::size_t r = 0; r < start.size(); ++r) {
-      CHECK(found[r].bytes == expected[r].bytes);
+      REQUIRE(found[r].bytes == expected[r].bytes);
       moved = moved || found[r].bytes != start[r].bytes;
     }
     CHECK(moved);
     for (auto* all : {&expected, &found})
       for (Arena& arena : *all) std::memset(arena.start(), 0x77, std::size_t(ir::bytes(arena.types[0])));
-    exchange(expected, false, parts);
-    push(found, false, parts);
-    for (std::size_t r = 0; r < start.size(); ++r) CHECK(found[r].bytes == expected[r].bytes);
+    exchange(expected, false, c.parts);
+    push(found, false, c.parts, blocks, lanes);
+    for (std::size_t r = 0; r < start.size(); ++r) REQUIRE(found[r].bytes == expected[r].bytes);
   }
 }
 
 }  // namespace
 
 TEST_CASE("rows go straight to the peers as by messages, to the bit") {
-  for (int ranks : {1, 2, 4})
+  for (int ranks : {1, 2, 4, 8})
     for (int parts : {1, 2, 3}) {
-      check(ranks, DType::f32, 12, parts);
-      check(ranks, DType::bf16, 8, parts);
-      check(ranks, DType::bf16, 5, parts);  // rows that 16 bytes do not divide
+      check({ranks, 2, DType::f32, 12, parts}, 3, 13);
+      check({ranks, 2, DType::bf16, 8, parts}, 3, 13);
+      check({ranks, 2, DType::bf16, 5, parts}, 3, 13);  // rows that 16 bytes do not divide
+    }
+}
+
+TEST_CASE("rows land the same whatever the blocks and lanes") {
+  for (int ranks : {1, 2, 4, 8})
+    for (int blocks : {1, 2, 7, 16})
+      for (int lanes : {1, 32}) check({ranks, 3, DType::bf16, 40, 2}, blocks, lanes);
+}
+
+TEST_CASE("more stretches than a block finds at once") {
+  check({2, 100, DType::bf16, 4, 3}, 5, 64);  // 600
+}
+
+namespace {
+
+// Which ranks' memory a block asks for, in order.
+struct Watched {
+  std::vector<int>* asked;
+  Peers peers;
+  void* at(const void* here, int peer) const {
+    asked->push_back(peer);
+    return peers.at(here, peer);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("each block and each rank begins with another peer") {
+  const Case c{4, 2, DType::f32, 4, 1};
+  std::vector<Arena> all = make_ranks(c, 1);
+  std::vector<std::byte*> starts;
+  for (Arena& arena : all) starts.push_back(arena.start());
+  for (int rank = 0; rank < 4; ++rank)
+    for (int block = 0; block < 4; ++block) {
+      Arena& arena = all[std::size_t(rank)];
+      const comm::RowExchange exchange{.there = true,
+                                       .slots = arena.view(0).as<std::byte>(),
+                                       .buffer = arena.view(1).as<std::byte>(),
+                                       .experts = 8,
+                                       .ranks = 4,
+                                       .capacity = capacity,
+                                       .buffer_rows = 4 * capacity,
+                                       .row_bytes = 16,
+                                       .parts = 1,
+                                       .part = {{arena.begin(0), arena.end(0), arena.rows(0)}}};
+      std::vector<int> asked;
+      test::push_rows(comm::PushRows<Watched>{exchange, {&asked, {starts, rank}}, rank}, block, 4, 1);
+      REQUIRE(asked.size() == 16);
+      // Where rows begin, then the rows themselves: two experts of each peer.
+      for (std::size_t i = 0; i < 8; ++i) {
+        const int peer = (rank + 1 + block + int(i) / 2) % 4;
+        CHECK(asked[i] == peer);
+        CHECK(asked[8 + i] == peer);
+      }
     }
 }
