@@ -7,6 +7,7 @@
 
 #include "commands.h"
 #include "from.h"
+#include "lancet/base/clock.h"
 #include "lancet/base/log.h"
 #include "lancet/train/agree.h"
 #include "lancet/train/generate.h"
@@ -28,10 +29,6 @@ struct GenerateArguments {
   train::SamplingOptions sampling;
   std::int64_t max_tokens = 128;
 };
-
-double seconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
 
 // Far more than any window takes; a stream without an end must not fill the memory.
 constexpr std::size_t most_input = 16 << 20;
@@ -222,7 +219,7 @@ void add_generate(CLI::App& app, Selection& selection) {
   add_seed_option(*command, arguments->sampling.seed, "The same seed draws the same text");
   command->add_option("--max-tokens", arguments->max_tokens, "Tokens to generate")
       ->capture_default_str()
-      ->check(CLI::Range(std::int64_t(0), std::int64_t(1) << 40));
+      ->check(whole_between(0, std::int64_t(1) << 40));
   command
       ->add_option("--tokenizer", arguments->tokenizer, "Folder with vocab.json and merges.txt; without it, the run's")
       ->type_name("DIR");

@@ -16,14 +16,14 @@
 #include <optional>
 #include <thread>
 
+#include "lancet/base/clock.h"
+
 extern char** environ;
 
 namespace lancet::experiment {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 int spawn(const Command& command, const std::filesystem::path& output, pid_t& pid) {
   std::vector<char*> arguments;

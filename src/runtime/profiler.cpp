@@ -10,6 +10,7 @@
 #include <set>
 #include <sstream>
 
+#include "lancet/base/clock.h"
 #include "lancet/ops/catalogue.h"
 #include "replay.h"
 #include "wire_profile.h"
@@ -18,8 +19,6 @@ namespace lancet::runtime {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 // Sum over the ranks, divided by them.
 Status mean_over_ranks(comm::Communicator* world, std::vector<float>& values) {

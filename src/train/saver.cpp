@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "lancet/backend/cpu/parallel.h"
+#include "lancet/base/clock.h"
 #include "lancet/base/log.h"
 #include "lancet/train/agree.h"
 
@@ -28,10 +29,6 @@ std::uint64_t buffer_limit(const config::Config& config) {
 // Emulated ranks are not saved.
 bool saves_while_training(const config::Config& config) {
   return config.train.saves() && config.comm.transport != config::Transport::emulated;
-}
-
-double seconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
 // A stretch of the store and where it goes in the buffer.

@@ -10,6 +10,7 @@
 #include "banner.h"
 #include "device.h"
 #include "lancet/backend/cpu/matmul.h"
+#include "lancet/base/clock.h"
 #include "lancet/base/log.h"
 #include "lancet/base/shown.h"
 #include "lancet/ops/schedule_layout.h"
@@ -31,10 +32,6 @@
 
 namespace lancet::train {
 namespace {
-
-double seconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
 
 // Every rank's spans, by rank. Collective.
 Result<std::vector<std::vector<runtime::Span>>> gather_spans(comm::Communicator& world,

@@ -4,6 +4,22 @@
 #include "program.h"
 
 namespace lancet {
+namespace {
+
+// Of a command that asks for a GPU where there is none: one line, and it leaves nothing at `out`.
+void check_refused(const std::string& command, const std::string& out) {
+  const auto outcome = test::lancet(command);
+  if (outcome.code == 0) {
+    WARN("SKIPPED: there is a GPU");
+    return;
+  }
+  INFO(outcome.output);
+  CHECK(outcome.code == 2);
+  CHECK(outcome.lines_with("device: expected ") == 1);
+  CHECK_FALSE(std::filesystem::exists(out));
+}
+
+}  // namespace
 
 TEST_CASE("the program is linked to no CUDA library") {
   const std::string needed = test::shell("readelf -d " LANCET_BINARY).output;
@@ -16,16 +32,8 @@ TEST_CASE("the program is linked to no CUDA library") {
 
 TEST_CASE("device=cuda where there is no module, driver or GPU: one line, code 2") {
   const test::TemporaryFolder folder;
-  const std::string config = folder.write("small.json", test::small_config);
-  const auto outcome = test::lancet("train " + config + " --set device=cuda --run-dir " + (folder / "run"));
-  if (outcome.code == 0) {
-    WARN("SKIPPED: there is a GPU");
-    return;
-  }
-  INFO(outcome.output);
-  CHECK(outcome.code == 2);
-  CHECK(outcome.lines_with("device: expected ") == 1);
-  CHECK_FALSE(std::filesystem::exists(folder / "run"));
+  const std::string config = folder.write("small.json", test::small_config), run = folder / "run";
+  check_refused("train " + config + " --set device=cuda --run-dir " + run, run);
 }
 
 TEST_CASE("an emulated rank's step is traced, one rank of the many") {
@@ -51,15 +59,7 @@ TEST_CASE("an emulated rank's step is traced, one rank of the many") {
 TEST_CASE("profile measures the device that the config names") {
   const test::TemporaryFolder folder;
   const std::string config = folder.write("small.json", test::small_config), file = folder / "costs.json";
-  const auto outcome = test::lancet("profile " + config + " --set device=cuda --seconds 0 --out " + file);
-  if (outcome.code == 0) {
-    WARN("SKIPPED: there is a GPU");
-    return;
-  }
-  INFO(outcome.output);
-  CHECK(outcome.code == 2);
-  CHECK(outcome.lines_with("device: expected ") == 1);
-  CHECK_FALSE(std::filesystem::exists(file));
+  check_refused("profile " + config + " --set device=cuda --seconds 0 --out " + file, file);
 }
 
 TEST_CASE("transports of GPUs are none of the CPU's") {

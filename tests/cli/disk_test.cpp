@@ -1,11 +1,9 @@
-// Disks that run full, folders that can no longer be written or are gone, two
-// runs in one folder: while a run goes on.
+// Disks that run full, folders that can no longer be written or are gone, two runs in one folder: while a run goes on.
 #include <sys/mount.h>
-#include <unistd.h>
 
 #include <catch2/catch.hpp>
-#include <cstring>
 
+#include "cli/support.h"
 #include "processes.h"
 
 namespace lancet {
@@ -14,26 +12,8 @@ namespace {
 namespace fs = std::filesystem;
 using std::chrono::steady_clock;
 using test::Job;
+using test::SmallDisk;
 using test::TemporaryFolder;
-
-// A file system of its own, in memory, unless this process may not make one.
-class SmallDisk {
- public:
-  SmallDisk(std::string path, const char* size) : path_(std::move(path)) {
-    fs::create_directories(path_);
-    there_ = ::mount("tmpfs", path_.c_str(), "tmpfs", 0, (std::string("size=") + size).c_str()) == 0;
-    if (!there_) WARN("SKIPPED: expected root, who may mount a small disk, found: " << std::strerror(errno));
-  }
-  ~SmallDisk() {
-    if (there_) ::umount2(path_.c_str(), MNT_DETACH);
-  }
-  SmallDisk(const SmallDisk&) = delete;
-  bool is_there() const { return there_; }
-
- private:
-  const std::string path_;
-  bool there_;
-};
 
 std::int64_t newest(const std::string& run) {
   std::int64_t step = 0;
@@ -45,17 +25,16 @@ std::int64_t newest(const std::string& run) {
   return step;
 }
 
-// A run of one rank that saves every 20 steps, with its log in a file
-// elsewhere.
+// A run of one rank that saves every 20 steps, with its log in a file elsewhere.
 class Running {
  public:
   Running(const TemporaryFolder& folder, std::string run)
       : run_(std::move(run)),
-        command_("train " + folder.write("small.json", test::small_config) +
-                 " --set train.steps=1000000 --set train.save_interval=20 "
-                 "--set train.keep_last=2"
-                 " --set log.interval=1000000 --run-dir " +
-                 run_),
+        command_(
+            "train " + folder.write("small.json", test::small_config) +
+            " --set train.steps=1000000 --set train.save_interval=20 --set train.keep_last=2 --set log.interval=1000000"
+            " --run-dir " +
+            run_),
         log_(folder / "log"),
         job_(LANCET_BINARY " " + command_ + " > " + log_ + " 2>&1") {
     CHECK(wait([this] { return newest(run_) > 0; }));
@@ -67,7 +46,13 @@ class Running {
   }
   const std::string& command() const { return command_; }
 
-  // Told to stop, it saves; run again, it goes on from there.
+  // It saves later steps than this one. Told to stop, it saves; run again, it goes on from there.
+  void check_goes_on(std::int64_t after) {
+    CHECK(wait([&] { return newest(run_) > after; }));
+    check_stops_and_goes_on();
+  }
+
+ private:
   void check_stops_and_goes_on() {
     const auto pids = test::ranks_with(run_);
     REQUIRE(pids.size() == 1);
@@ -87,7 +72,6 @@ class Running {
     CHECK(newest(run_) == step + 2);
   }
 
- private:
   const std::string run_, command_, log_;
   Job job_;
 };
@@ -102,8 +86,7 @@ void fill_disk(const std::string& path) {
 }  // namespace
 
 TEST_CASE(
-    "a disk that runs full while a run goes on: it warns, keeps what it "
-    "has, and saves again once there is room") {
+    "a disk that runs full while a run goes on: it warns, keeps what it has, and saves again once there is room") {
   const TemporaryFolder folder;
   const SmallDisk disk(folder / "disk", "6m");
   if (!disk.is_there()) return;
@@ -115,8 +98,7 @@ TEST_CASE(
   const std::int64_t kept = newest(run);
   CHECK(kept > 0);
   fs::remove(folder / "disk/filler");
-  CHECK(running.wait([&] { return newest(run) > kept; }));
-  running.check_stops_and_goes_on();
+  running.check_goes_on(kept);
 }
 
 TEST_CASE("a checkpoints folder that can no longer be written while a run goes on") {
@@ -132,13 +114,10 @@ TEST_CASE("a checkpoints folder that can no longer be written while a run goes o
   const std::int64_t kept = newest(run);
   CHECK(kept > 0);
   CHECK(::umount2(at.c_str(), MNT_DETACH) == 0);
-  CHECK(running.wait([&] { return newest(run) > kept; }));
-  running.check_stops_and_goes_on();
+  running.check_goes_on(kept);
 }
 
-TEST_CASE(
-    "a run folder that is removed while a run goes on: what is saved "
-    "after that comes back") {
+TEST_CASE("a run folder that is removed while a run goes on: what is saved after that comes back") {
   const TemporaryFolder folder;
   const std::string run = folder / "run";
   Running running(folder, run);
@@ -148,24 +127,18 @@ TEST_CASE(
     fs::remove_all(run, busy);
     return !busy;
   }));
-  CHECK(running.wait([&] { return newest(run) > before; }));
-  running.check_stops_and_goes_on();
+  running.check_goes_on(before);
 }
 
-TEST_CASE(
-    "a second run in the folder of one at work is refused, and the first "
-    "is none the worse") {
+TEST_CASE("a second run in the folder of one at work is refused, and the first is none the worse") {
   const TemporaryFolder folder;
   const std::string run = folder / "run";
   Running running(folder, run);
   const auto second = test::lancet(running.command());
   INFO(second.output);
   CHECK(second.code == 3);
-  CHECK(second.lines_with("expected a folder that no other run writes to, "
-                          "found one at work in ") == 1);
-  const std::int64_t before = newest(run);
-  CHECK(running.wait([&] { return newest(run) > before; }));
-  running.check_stops_and_goes_on();
+  CHECK(second.lines_with("expected a folder that no other run writes to, found one at work in ") == 1);
+  running.check_goes_on(newest(run));
 }
 
 }  // namespace lancet

@@ -3,7 +3,7 @@
 #include <catch2/catch.hpp>
 #include <regex>
 
-#include "lancet/data/token_file.h"
+#include "cli/support.h"
 #include "processes.h"
 
 namespace lancet {
@@ -22,17 +22,6 @@ std::string endless_step(const TemporaryFolder& folder, const std::string& run) 
 }
 
 bool has_begun(const std::string& run) { return std::filesystem::exists(run + "/metrics.jsonl"); }
-
-std::string token_file(const TemporaryFolder& folder, std::int64_t vocabulary) {
-  const std::string path = folder / "tokens.bin";
-  std::vector<data::TokenId> tokens;
-  for (int i = 0; i < 2'000'000; ++i) tokens.push_back(i % int(vocabulary));
-  auto writer = data::TokenWriter::create(path, vocabulary, 0);
-  REQUIRE(writer.ok());
-  REQUIRE(writer->append(tokens).ok());
-  REQUIRE(writer->finish().ok());
-  return path;
-}
 
 // How a job of `ranks` ends after `signal` to the rank `victim`, once `ready`.
 test::Outcome hit(const std::string& command, const std::string& word, int ranks, int victim, int signal,
@@ -89,7 +78,7 @@ TEST_CASE("a rank that hangs: code 5 after comm.timeout_s, and who waited for it
 
 TEST_CASE("a rank that is killed in an evaluation of a run: code 5") {
   const TemporaryFolder folder;
-  const std::string run = folder / "run", tokens = token_file(folder, 300);
+  const std::string run = folder / "run", tokens = test::long_token_file(folder, 300);
   const auto outcome = hit(
       test::ranks_of(2, "train " + folder.write("small.json", test::small_config) +
                             " --set data.synthetic=false --set data.train=" + tokens + " --set data.eval=" + tokens +
@@ -129,7 +118,9 @@ TEST_CASE("a rank of eval or generate that is killed: code 5") {
           0);
   const int victim = GENERATE(0, 1);
   std::string command;
-  SECTION("eval") { command = test::ranks_of(2, "eval --from " + run + " --data " + token_file(folder, 71)); }
+  SECTION("eval") {
+    command = test::ranks_of(2, "eval --from " + run + " --data " + test::long_token_file(folder, 71));
+  }
   SECTION("generate, which waits for its prompt") {
     const std::string pipe = folder / "pipe";  // open for writing, too, so that it has no end
     command = "mkfifo " + pipe + "; " + test::ranks_of(2, "generate --ids --from " + run) + " <>" + pipe;

@@ -5,9 +5,9 @@
 #include <iterator>
 #include <sstream>
 
+#include "cli/support.h"
 #include "lancet/checkpoint/manifest.h"
 #include "lancet/config/config.h"
-#include "lancet/data/token_file.h"
 #include "lancet/data/tokenizer.h"
 #include "program.h"
 
@@ -53,12 +53,7 @@ std::string file_text(const std::string& path) {
 std::string tokens_file(const TemporaryFolder& folder, int vocabulary = 300) {
   std::vector<data::TokenId> tokens;
   for (int i = 0; i < 16 * 4 + 1; ++i) tokens.push_back((i * i + 3 * i) % 71);
-  const std::string path = folder / "tokens.bin";
-  auto writer = data::TokenWriter::create(path, vocabulary, 0);
-  REQUIRE(writer.ok());
-  REQUIRE(writer->append(tokens).ok());
-  REQUIRE(writer->finish().ok());
-  return path;
+  return test::token_file(folder, tokens, vocabulary);
 }
 
 // The tensors of a dense model of this config.json, all zero and in no block of the disk.
@@ -158,11 +153,7 @@ TEST_CASE("eval prints the same loss at any number of ranks") {
   const std::string run = imported(folder, name);
   std::vector<data::TokenId> tokens;
   for (int i = 0; i < 32 * 7 + 1; ++i) tokens.push_back((i * i + 3 * i) % 71);
-  const std::string bin = folder / "t.bin";
-  auto writer = data::TokenWriter::create(bin, 71, 0);
-  REQUIRE(writer.ok());
-  REQUIRE(writer->append(tokens).ok());
-  REQUIRE(writer->finish().ok());
+  const std::string bin = test::token_file(folder, tokens, 71);
   auto loss = [&](const test::Outcome& outcome) {
     INFO(outcome.output);
     REQUIRE(outcome.code == 0);

@@ -1,9 +1,9 @@
-// Signals to runs of several ranks, to the launcher or to a rank, in a step or
-// in an evaluation: saved, code 75, and gone on as if nothing had been.
+// Signals to runs of several ranks, to the launcher or to a rank, in a step or in an evaluation: saved, code 75, and
+// gone on as if nothing had been.
 #if defined(LANCET_HAVE_MPI)
 #include <catch2/catch.hpp>
 
-#include "lancet/data/token_file.h"
+#include "cli/support.h"
 #include "processes.h"
 
 namespace lancet {
@@ -43,9 +43,7 @@ void check_goes_on(const std::string& command, const TemporaryFolder& folder, co
 
 }  // namespace
 
-TEST_CASE(
-    "a signal to one rank of several: all save and leave with 75 and go "
-    "on bit for bit") {
+TEST_CASE("a signal to one rank of several: all save and leave with 75 and go on bit for bit") {
   const auto [ranks, victim, signal] =
       GENERATE(table<int, int, int>({{2, 0, SIGTERM}, {2, 1, SIGINT}, {2, 1, SIGUSR1}, {4, 2, SIGTERM}}));
   const TemporaryFolder folder;
@@ -64,18 +62,10 @@ TEST_CASE(
   check_goes_on(command, folder, run, ranks);
 }
 
-TEST_CASE(
-    "a signal in an evaluation of several ranks: saved after the step "
-    "before it, and code 75") {
+TEST_CASE("a signal in an evaluation of several ranks: saved after the step before it, and code 75") {
   const int victim = GENERATE(0, 1);
   const TemporaryFolder folder;
-  const std::string run = folder / "run", file = folder / "tokens.bin";
-  std::vector<data::TokenId> tokens;
-  for (int i = 0; i < 2'000'000; ++i) tokens.push_back(i % 299);
-  auto writer = data::TokenWriter::create(file, 300, 0);
-  REQUIRE(writer.ok());
-  REQUIRE(writer->append(tokens).ok());
-  REQUIRE(writer->finish().ok());
+  const std::string run = folder / "run", file = test::long_token_file(folder, 300);
   const std::string command = long_run(folder) + " --set data.synthetic=false --set data.train=" + file +
                               " --set data.eval=" + file + " --set data.eval_sequences=1000000";
   Job job(test::ranks_of(2, command + " --set train.eval_interval=1 --run-dir " + run));
@@ -95,9 +85,7 @@ TEST_CASE(
   check_goes_on(command, folder, run, 2);
 }
 
-TEST_CASE(
-    "a second signal to the launcher's script ends ranks whose step has "
-    "no end") {
+TEST_CASE("a second signal to the launcher's script ends ranks whose step has no end") {
   const TemporaryFolder folder;
   const std::string run = folder / "run", pid = folder / "pid";
   Job job("echo $$ > " + pid + "; exec " +
@@ -138,10 +126,11 @@ TEST_CASE("mpirun that is itself told to stop leaves nothing that is broken") {
   const int signal = GENERATE(SIGTERM, SIGINT);
   const TemporaryFolder folder;
   const std::string run = folder / "run", pid = folder / "pid", command = long_run(folder) + " --run-dir " + run;
-  Job job("echo $$ > " + pid +
-          "; exec env --default-signal=INT mpirun --allow-run-as-root "
-          "--oversubscribe " +
-          "--bind-to none -np 2 " LANCET_BINARY " " + command + " --set train.save_interval=5");
+  Job job(
+      "echo $$ > " + pid +
+      "; exec env --default-signal=INT mpirun --allow-run-as-root --oversubscribe --bind-to none -np 2 " LANCET_BINARY
+      " " +
+      command + " --set train.save_interval=5");
   CHECK(test::wait_until([&] { return std::filesystem::exists(run + "/checkpoints/step-000005"); }));
   const auto start = steady_clock::now();
   CHECK(kill(std::stoi(test::slurp(pid)), signal) == 0);

@@ -1,0 +1,53 @@
+// What the tests of the program share.
+#pragma once
+#include <sys/mount.h>
+
+#include <catch2/catch.hpp>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "lancet/data/token_file.h"
+#include "temporary_folder.h"
+
+namespace lancet::test {
+
+inline std::string token_file(const TemporaryFolder& folder, const std::vector<data::TokenId>& tokens,
+                              std::int64_t vocabulary) {
+  const std::string path = folder / "tokens.bin";
+  auto writer = data::TokenWriter::create(path, vocabulary, 0);
+  REQUIRE(writer.ok());
+  REQUIRE(writer->append(tokens).ok());
+  REQUIRE(writer->finish().ok());
+  return path;
+}
+
+// One that takes minutes to go through.
+inline std::string long_token_file(const TemporaryFolder& folder, std::int64_t vocabulary) {
+  std::vector<data::TokenId> tokens;
+  for (int i = 0; i < 2'000'000; ++i) tokens.push_back(i % int(vocabulary - 1));
+  return token_file(folder, tokens, vocabulary);
+}
+
+// A file system of its own, in memory, unless this process may not make one.
+class SmallDisk {
+ public:
+  SmallDisk(std::string path, const char* size) : path_(std::move(path)) {
+    std::filesystem::create_directories(path_);
+    there_ = ::mount("tmpfs", path_.c_str(), "tmpfs", 0, (std::string("size=") + size).c_str()) == 0;
+    if (!there_) WARN("SKIPPED: expected root, who may mount a small disk, found: " << std::strerror(errno));
+  }
+  ~SmallDisk() {
+    if (there_) ::umount2(path_.c_str(), MNT_DETACH);
+  }
+  SmallDisk(const SmallDisk&) = delete;
+  bool is_there() const { return there_; }
+
+ private:
+  const std::string path_;
+  bool there_;
+};
+
+}  // namespace lancet::test
