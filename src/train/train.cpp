@@ -7,6 +7,7 @@
 #include <filesystem>
 
 #include "emulated.h"
+#include "lancet/base/clock.h"
 #include "lancet/base/hash.h"
 #include "lancet/base/log.h"
 #include "lancet/base/shown.h"
@@ -193,9 +194,14 @@ class Run {
       log::info("resume     after step {} from {}, saved on {} rank{}", position_.step, from_.string(), saved_on_,
                 saved_on_ == 1 ? "" : "s");
     if (start.kind == Start::Kind::weights) log::info("weights    of step {} from {}", from_step_, from_.string());
+    if (start.kind == Start::Kind::resume && !options_.init_from.empty())
+      log::info("note: --init-from {} was not needed: the run goes on from {}, its own checkpoint", options_.init_from,
+                from_.string());
     for (const std::string& note : notes_) log::info("           {}", note);
-    announce_saving();
     const config::Train& train = config_.train;
+    if (train.dtype == DType::f32 && !train.master_weights)
+      log::info("note: train.master_weights=false changes nothing in fp32, whose weights are the masters themselves");
+    announce_saving();
     if (!leads() || start.kind != Start::Kind::resume) return;
     if (position_.step > train.steps)
       log::warn("train.steps: expected {} or more, which the checkpoint has taken, found {}: no step runs",
@@ -264,9 +270,7 @@ class Run {
   }
   bool interrupted() const { return !why_interrupted().empty(); }
 
-  static double minutes_since(std::chrono::steady_clock::time_point start) {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() / 60;
-  }
+  static double minutes_since(std::chrono::steady_clock::time_point start) { return seconds_since(start) / 60; }
   // Rank 0's clock alone decides, so that all save after the same step.
   bool save_time() const {
     const config::Train& train = config_.train;
