@@ -26,6 +26,7 @@ struct Run {
   std::map<std::string, std::string> config;
   std::optional<PlanSummary> plan;
   std::optional<Timeline> timeline;
+  std::vector<std::string> left_out;  // why, of each file that is not drawn
 };
 
 bool is_there(const fs::path& path) {
@@ -33,6 +34,16 @@ bool is_there(const fs::path& path) {
   return fs::exists(path, ignored);
 }
 
+// What the file holds goes to `wanted`, or else the reason to `left_out`.
+template <class Wanted, class T>
+void take(Result<T> found, Wanted& wanted, std::vector<std::string>& left_out) {
+  if (found.ok())
+    wanted = std::move(found).value();
+  else
+    left_out.push_back(found.error().message);
+}
+
+// What can be drawn of a run. Data error: nothing can.
 Result<Run> read_run(const fs::path& folder) {
   std::error_code ignored;
   if (!fs::is_directory(folder, ignored))
@@ -41,18 +52,17 @@ Result<Run> read_run(const fs::path& folder) {
   Run run;
   const fs::path plain = fs::absolute(folder, ignored).lexically_normal();
   run.name = (plain.has_filename() ? plain : plain.parent_path()).filename().string();
-  LANCET_ASSIGN(run.metrics, read_metrics(folder / "metrics.jsonl"));
+  take(read_metrics(folder / "metrics.jsonl"), run.metrics, run.left_out);
   if (const Metrics::Broken& broken = run.metrics.broken; broken.count > 0)
     log::warn("{}: {} broken line(s) left out; {}", (folder / "metrics.jsonl").string(), broken.count, broken.first);
-  if (is_there(folder / "config.json")) {
-    LANCET_ASSIGN(run.config, read_config(folder / "config.json"));
-  }
-  if (is_there(folder / "plan.ir")) {
-    LANCET_ASSIGN(run.plan, read_plan_summary(folder / "plan.ir"));
-  }
-  if (is_there(folder / "trace.json")) {
-    LANCET_ASSIGN(run.timeline, read_timeline(folder / "trace.json"));
-  }
+  take(read_config(folder / "config.json"), run.config, run.left_out);
+  take(read_plan_summary(folder / "plan.ir"), run.plan, run.left_out);
+  if (is_there(folder / "trace.json"))  // most runs have none
+    take(read_timeline(folder / "trace.json"), run.timeline, run.left_out);
+  if (run.metrics.steps.empty() && run.config.empty() && !run.plan && !run.timeline)
+    return data_error(
+        fmt::format("{}: expected a run, found nothing that can be drawn: {}", folder.string(), run.left_out.front()));
+  for (const std::string& reason : run.left_out) log::warn("left out: {}", reason);
   return run;
 }
 
@@ -130,7 +140,8 @@ std::string series_json(const Metrics& metrics) {
 
 // What the table of runs shows. First step out, as in the line that a run closes with.
 std::string means_json(const Metrics& metrics) {
-  std::string text = fmt::format(R"({{"records":{},"last_step":{})", metrics.steps.size(), metrics.steps.back());
+  const std::string last_step = metrics.steps.empty() ? "null" : std::to_string(metrics.steps.back());
+  std::string text = fmt::format(R"({{"records":{},"last_step":{})", metrics.steps.size(), last_step);
   for (std::size_t i = 0; i < series_keys.size(); ++i) {
     double sum = 0, count = 0, last = std::numeric_limits<double>::quiet_NaN();
     for (std::size_t r = 0; r < metrics.steps.size(); ++r) {
@@ -211,11 +222,11 @@ std::string config_json(const std::map<std::string, std::string>& config) {
 
 std::string run_json(const Run& run) {
   return fmt::format(
-      R"({{"name":{},"cut_short":{},"broken":{{"count":{},"first":{}}},"not_finite":{},"means":{},"series":{},"load":{},)"
+      R"({{"name":{},"left_out":{},"cut_short":{},"broken":{{"count":{},"first":{}}},"not_finite":{},"means":{},"series":{},"load":{},)"
       R"("config":{},"plan":{},"timeline":{}}})",
-      quoted(run.name), run.metrics.cut_short, run.metrics.broken.count, quoted(run.metrics.broken.first),
-      not_finite_json(run.metrics), means_json(run.metrics), series_json(run.metrics), load_json(run.metrics),
-      config_json(run.config), run.plan ? plan_json(*run.plan) : "null",
+      quoted(run.name), quoted(run.left_out), run.metrics.cut_short, run.metrics.broken.count,
+      quoted(run.metrics.broken.first), not_finite_json(run.metrics), means_json(run.metrics), series_json(run.metrics),
+      load_json(run.metrics), config_json(run.config), run.plan ? plan_json(*run.plan) : "null",
       run.timeline ? timeline_json(*run.timeline) : "null");
 }
 

@@ -188,6 +188,13 @@ def main():
         seen = check(chromium, arguments.lancet, folder, "long", [long, one], arguments.keep)
         expect(seen["own"] == 5, f"heat maps of two runs and one timeline, found {seen['own']}")
         check(chromium, arguments.lancet, folder, "hostile", [hostile, one], None)
+
+        broken = write_run(folder / "runs", "broken", 5, 4, trace=False)
+        (broken / "metrics.jsonl").unlink()
+        (broken / "config.json").write_text("{")
+        seen = check(chromium, arguments.lancet, folder, "broken", [broken], None)
+        expect(seen["lines"] == 1 and seen["own"] == 0, f"a plan alone has the arena's chart, found {seen['lines']} and {seen['own']}")
+        expect(seen["notes"].count("broken: left out: ") == 2, f"notes: {seen['notes']}")
     print("all pages are drawn")
 
 

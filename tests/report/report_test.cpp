@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "log_capture.h"
 #include "report/config_text.h"
 #include "report/metrics.h"
 #include "report/plan_summary.h"
@@ -362,10 +363,49 @@ TEST_CASE("configs of any fields, but not of any depth") {
   check_refused(read_config(folder.write("c.json", deep)), "c.json: expected JSON of at most 100 nested brackets");
 }
 
+TEST_CASE("what is broken or missing is left out with its reason, and the rest is drawn") {
+  const TemporaryFolder folder;
+  folder.write("metrics.jsonl", records(3));
+  folder.write("config.json", R"({"threads": 2})");
+  folder.write("plan.ir", plan);
+  struct Case {
+    const char *name, *text, *reason;  // text: null for a file that is not there
+  };
+  const auto given =
+      GENERATE(values<Case>({{"metrics.jsonl", nullptr, "expected a run's records, found no such file"},
+                             {"metrics.jsonl", "nothing\n", "expected records of steps, found none"},
+                             {"config.json", nullptr, "expected a run's config, found no such file"},
+                             {"config.json", "{\"threads\": ", "expected a JSON object"},
+                             {"plan.ir", nullptr, "expected a plan, found no such file"},
+                             {"plan.ir", "plan {policy=dw", "line 1"},
+                             {"trace.json", "[]", "expected a JSON object with \"traceEvents\", found none"}}));
+  const std::string path = folder / given.name;
+  if (given.text)
+    folder.write(given.name, given.text);
+  else
+    std::filesystem::remove(path);
+  const test::LogCapture log;
+  const auto made = page_of(folder);
+  REQUIRE(made.ok());
+  const json run = data_of(*made)["runs"][0];
+  REQUIRE(run["left_out"].size() == 1);
+  const auto reason = run["left_out"][0].get<std::string>();
+  INFO(reason);
+  CHECK(reason.starts_with(path + ": "));
+  CHECK(reason.find(given.reason) != std::string::npos);
+  CHECK(log.count("warning: left out: " + reason) == 1);
+  const std::string name = given.name;
+  CHECK(run["series"]["steps"].size() == (name == "metrics.jsonl" ? 0 : 3));
+  CHECK(run["config"].size() == (name == "config.json" ? 0 : 1));
+  CHECK(run["plan"].is_null() == (name == "plan.ir"));
+  CHECK(run["timeline"].is_null());
+}
+
 TEST_CASE("a folder without a run") {
   const TemporaryFolder folder;
   const auto refused = [](const std::filesystem::path& run) { return page(std::span(&run, 1)); };
   check_refused(refused(folder / "none"), "none: expected a run folder, found no such folder");
+  check_refused(refused(folder / ""), "nothing that can be drawn: ");
   check_refused(refused(folder / ""), "metrics.jsonl: expected a run's records, found no such file");
   check_refused(refused(folder.write("metrics.jsonl", "")), "metrics.jsonl: expected a run folder, found another file");
   check_refused(refused(folder / ""), "metrics.jsonl: expected records of steps, found none");

@@ -69,7 +69,7 @@ function drawSummary() {
                 "hidden %", "MFU %", "load max/mean", "drop %", "entropy"].map(numeric)];
   const rows = runs.map((run) => [
     named(run), run.plan && run.plan.policy ? run.plan.policy : "–", run.plan && run.plan.ranks ? String(run.plan.ranks) : "–",
-    String(run.means.last_step), exact(of(run, "loss", "last")), exact(of(run, "tokens_per_s")), exact(of(run, "step_ms")),
+    run.means.last_step === null ? "–" : String(run.means.last_step), exact(of(run, "loss", "last")), exact(of(run, "tokens_per_s")), exact(of(run, "step_ms")),
     predicted(run), exact(of(run, "exposed_ms")), exact(of(run, "hidden_pct")), exact(of(run, "mfu")),
     exact(of(run, "load_max_over_mean")), exact(of(run, "drop_pct")), exact(of(run, "router_entropy")),
   ]);
@@ -78,6 +78,7 @@ function drawSummary() {
   for (const run of runs) {
     if (run.series.width > 1) notes.push(run.name + ": a point of a chart is the mean of " + run.series.width +
                                          " steps; the shade runs from the least to the most.");
+    for (const reason of run.left_out) notes.push(run.name + ": left out: " + reason + ".");
     if (run.cut_short) notes.push(run.name + ": the last line of metrics.jsonl was cut short and is left out.");
     if (run.broken.count) notes.push(run.name + ": " + run.broken.count + " broken line" + (run.broken.count > 1 ? "s" : "") +
                                      " of metrics.jsonl left out; " + run.broken.first + ".");
@@ -168,7 +169,7 @@ function drawMemory() {
     right.append(table([{text: "largest"}, {text: "type", classes: "value tight"}, {text: "made by"}, {text: "MB", numeric: true}],
                        plan.largest.map((t) => [t.name, t.type, t.made_by, (t.bytes / 1e6).toFixed(2)])));
   }
-  if (!place.hasChildNodes()) place.append(element("p", "hint", "No run has a plan.ir."));
+  if (!place.hasChildNodes()) place.append(element("p", "hint", "No run has a plan.ir that can be read."));
 }
 
 // Milliseconds of each lane and kind: predicted, and the mean over measured ranks.
@@ -215,7 +216,7 @@ function drawTimelines() {
                       timesOf(timeline)));
     card.append(wide);
   }
-  if (!place.hasChildNodes()) place.append(element("p", "hint", "No run has a trace.json; log.trace=N writes step N's."));
+  if (!place.hasChildNodes()) place.append(element("p", "hint", "No run has a trace.json that can be read; log.trace=N writes step N's."));
 }
 
 function drawConfig() {
