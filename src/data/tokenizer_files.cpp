@@ -1,13 +1,13 @@
 // vocab.json and merges.txt, as GPT-2 has them.
 #include <fmt/format.h>
 
+#include <set>
 #include <system_error>
 #include <unordered_map>
 
 #include "byte_letters.h"
 #include "lancet/base/atomic_file.h"
 #include "lancet/base/json.h"
-#include "lancet/base/log.h"
 #include "lancet/base/shown.h"
 #include "lancet/data/tokenizer.h"
 #include "tokenizer_tables.h"
@@ -59,6 +59,7 @@ Result<std::vector<Merge>> read_merges(const fs::path& path, const std::vector<s
 
   std::vector<Merge> merges;
   std::string_view rest = content;
+  if (constexpr std::string_view mark = "\xef\xbb\xbf"; rest.starts_with(mark)) rest.remove_prefix(mark.size());
   for (int number = 1; !rest.empty(); ++number) {
     const std::size_t end = std::min(rest.find('\n'), rest.size());
     std::string_view line = rest.substr(0, end);
@@ -80,17 +81,67 @@ Result<std::vector<Merge>> read_merges(const fs::path& path, const std::vector<s
   return merges;
 }
 
+// Text of added_tokens.json, Hugging Face's object of tokens and ids; empty where there is no such file.
+Result<std::set<std::string>> read_added_tokens(const fs::path& path) {
+  std::error_code ignored;
+  if (!fs::exists(path, ignored)) return std::set<std::string>();
+  LANCET_ASSIGN(const std::string content, read_file(path, "a tokenizer's added tokens"));
+  LANCET_ASSIGN(const auto json, parse_json(content, path.string(), ExitCode::data));
+  if (!json.is_object())
+    return data_error(fmt::format("{}: expected a JSON object of tokens and ids, found none", path.string()));
+  std::set<std::string> added;
+  for (const auto& [token, id] : json.items()) added.insert(token);
+  return added;
+}
+
+bool has_special_form(std::string_view token) {
+  return token.size() > 2 &&
+         ((token.front() == '<' && token.back() == '>') || (token.front() == '[' && token.back() == ']'));
+}
+
+// Every token is a byte, what a merge makes, or added. Where merges were lost, the first of them made a token of two
+// others that are still made: so one that no merge makes, though such a pair could, is refused unless it is marked as
+// added. What no pair could make needs no mark.
+Status check_belong_together(const fs::path& folder, const Tokenizer& tokenizer) {
+  std::vector<bool> made(std::size_t(tokenizer.vocab_size()));
+  std::unordered_map<std::string_view, TokenId> ids;
+  for (TokenId id = 0; id < tokenizer.vocab_size(); ++id) {
+    ids.emplace(tokenizer.bytes(id), id);
+    made[std::size_t(id)] = tokenizer.bytes(id).size() == 1;
+  }
+  for (const Merge& merge : tokenizer.merges())
+    made[std::size_t(ids.at(std::string(tokenizer.bytes(merge.left)) + std::string(tokenizer.bytes(merge.right))))] =
+        true;
+  const auto is_made = [&](std::string_view token) {
+    const auto it = ids.find(token);
+    return it != ids.end() && made[std::size_t(it->second)];
+  };
+  LANCET_ASSIGN(const auto added, read_added_tokens(folder / "added_tokens.json"));
+  std::size_t expected = 0;
+  TokenId first = -1;
+  for (TokenId id = 0; id < tokenizer.vocab_size(); ++id) {
+    const std::string_view token = tokenizer.bytes(id);
+    if (token.size() == 1 || has_special_form(token) || added.contains(std::string(token))) continue;
+    ++expected;
+    for (std::size_t cut = 1; first < 0 && !made[std::size_t(id)] && cut < token.size(); ++cut)
+      if (is_made(token.substr(0, cut)) && is_made(token.substr(cut))) first = id;
+  }
+  if (first < 0) return {};
+  return data_error(
+      fmt::format("{}: expected {} merges in merges.txt for the {} tokens of vocab.json, found {}: none makes {} (id "
+                  "{}); tokens that stand in <> or [], or in added_tokens.json, need none",
+                  folder.string(), expected, tokenizer.vocab_size(), tokenizer.merges().size(),
+                  shown(to_letters(std::string(tokenizer.bytes(first)))), first));
+}
+
 }  // namespace
 
 Result<Tokenizer> Tokenizer::load(const fs::path& folder) {
   LANCET_ASSIGN(auto tokens, read_vocabulary(folder / "vocab.json"));
   LANCET_ASSIGN(auto merges, read_merges(folder / "merges.txt", tokens));
-  const std::size_t made = merges.size() + 256, all = tokens.size();
   auto tokenizer = make(std::move(tokens), std::move(merges));
-  if (tokenizer.ok() && made + 1 < all)  // 1: <|endoftext|>
-    log::warn("{}: {} tokens of vocab.json come from no merge of merges.txt: is that file cut?", folder.string(),
-              all - 1 - made);
   if (!tokenizer) return data_error(fmt::format("{}: {}", folder.string(), tokenizer.error().message));
+  LANCET_TRY(check_belong_together(folder, *tokenizer));
   return tokenizer;
 }
 

@@ -1,5 +1,7 @@
 #include "lancet/data/tokenizer.h"
 
+#include <fmt/format.h>
+
 #include <nlohmann/json.hpp>
 
 #include "lancet/data/train_tokenizer.h"
@@ -218,7 +220,8 @@ TEST_CASE("A saved tokenizer loads as the same one") {
   spit(folder / "a/b/vocab.json", nlohmann::json::parse(slurp(folder / "a/b/vocab.json")).dump(2));
   CHECK(value(Tokenizer::load(folder / "a/b")).hash() == tokenizer.hash());
   std::string merges = slurp(folder / "a/b/merges.txt");
-  merges.erase(merges.rfind('\n', merges.size() - 2) + 1);  // without its last merge
+  const auto last = merges.rfind('\n', merges.size() - 2) + 1, before = merges.rfind('\n', last - 2) + 1;
+  merges = merges.substr(0, before) + merges.substr(last) + merges.substr(before, last - before);
   spit(folder / "a/b/merges.txt", merges);
   CHECK(value(Tokenizer::load(folder / "a/b")).hash() != tokenizer.hash());
 }
@@ -272,6 +275,44 @@ TEST_CASE("Broken tokenizer files are refused with their place") {
   CHECK(Tokenizer::load(folder.path()).ok());
   std::filesystem::remove(folder / "merges.txt");
   CHECK_THAT(error_of(Tokenizer::load(folder.path())), contains("merges.txt: expected a tokenizer's merges"));
+}
+
+TEST_CASE("A vocabulary and merges that do not belong together are refused") {
+  const Folder folder;
+  const auto contains = [](const std::string& text) { return Catch::Matchers::Contains(text); };
+  succeed(small_tokenizer().save(folder.path()));  // 600 tokens: 256 bytes, 343 merges, the end of text
+  const std::string vocab = slurp(folder / "vocab.json"), merges = slurp(folder / "merges.txt");
+  const auto first_lines = [&](int count) {
+    std::size_t end = 0;
+    for (int line = 0; line < count; ++line) end = merges.find('\n', end) + 1;
+    return merges.substr(0, end);
+  };
+  for (const int kept : {0, 1, 200, 342}) {
+    spit(folder / "merges.txt", first_lines(1 + kept));
+    CHECK_THAT(
+        error_of(Tokenizer::load(folder.path())),
+        contains(fmt::format("expected 343 merges in merges.txt for the 600 tokens of vocab.json, found {}: ", kept)) &&
+            contains(fmt::format("(id {})", 256 + kept)));
+  }
+  const std::string line = first_lines(101).substr(first_lines(100).size());  // one of the middle
+  spit(folder / "merges.txt", first_lines(100) + merges.substr(first_lines(101).size()));
+  INFO(line);
+  CHECK_THAT(error_of(Tokenizer::load(folder.path())), contains("found 342: "));
+
+  // Added tokens: by their form, because no pair makes them, or because a file says so.
+  spit(folder / "merges.txt", "\xef\xbb\xbf" + merges);
+  auto json = nlohmann::json::parse(vocab);
+  for (const char* token : {"<s>", "[PAD]", "zqzqzq"}) json[token] = json.size();
+  spit(folder / "vocab.json", json.dump());
+  CHECK(value(Tokenizer::load(folder.path())).vocab_size() == 603);
+  json["zq"] = 603;
+  spit(folder / "vocab.json", json.dump());
+  CHECK_THAT(error_of(Tokenizer::load(folder.path())),
+             contains("expected 345 merges") && contains("found 343: none makes 'zq' (id 603)"));
+  spit(folder / "added_tokens.json", R"({"zq": 603})");
+  CHECK(value(Tokenizer::load(folder.path())).vocab_size() == 604);
+  spit(folder / "added_tokens.json", "[]");
+  CHECK_THAT(error_of(Tokenizer::load(folder.path())), contains("added_tokens.json: expected a JSON object"));
 }
 
 TEST_CASE("Ids outside the vocabulary cannot be decoded") {

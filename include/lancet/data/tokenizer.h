@@ -32,7 +32,8 @@ struct Merge {
 class Tokenizer {
  public:
   // From `folder`/vocab.json and `folder`/merges.txt. Data errors: a file that is missing or malformed (with its
-  // line), ids that are not 0..n-1, a byte without a token, a merge whose parts or result have no token.
+  // line), ids that are not 0..n-1, a byte without a token, a merge whose parts or result have no token, a token that
+  // a lost merge made. Tokens in <> or [], and those of `folder`/added_tokens.json, where it is there, need no merge.
   static Result<Tokenizer> load(const std::filesystem::path& folder);
 
   // tokens: each id's bytes; every single byte is among them, and "<|endoftext|>", the special token, may be.
