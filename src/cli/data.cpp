@@ -1,6 +1,3 @@
-#include <unistd.h>
-
-#include <cstdio>
 #include <filesystem>
 #include <iostream>
 #include <iterator>
@@ -10,32 +7,11 @@
 #include "lancet/base/log.h"
 #include "lancet/data/tokenize.h"
 #include "lancet/data/train_tokenizer.h"
+#include "numbers.h"
+#include "progress.h"
 
 namespace lancet::cli {
 namespace {
-
-// A line on stderr that is rewritten in place on a terminal, else printed at every tenth.
-class ProgressBar {
- public:
-  explicit ProgressBar(const char* what) : what_(what), terminal_(isatty(STDERR_FILENO) != 0) {}
-  ~ProgressBar() {
-    if (terminal_ && shown_ >= 0) std::fputc('\n', stderr);
-  }
-  void show(double fraction, const std::string& detail) {
-    const int percent = static_cast<int>(fraction * 100), step = terminal_ ? 1 : 10;
-    if (percent / step == shown_) return;
-    shown_ = percent / step;
-    const std::string bar(static_cast<std::size_t>(percent / 4), '#');
-    std::fprintf(stderr, terminal_ ? "\r%s [%-25s] %3d%% %s " : "%s [%-25s] %3d%% %s\n", what_, bar.c_str(), percent,
-                 detail.c_str());
-    std::fflush(stderr);
-  }
-
- private:
-  const char* what_;
-  bool terminal_;
-  int shown_ = -1;
-};
 
 struct EncodeArguments {
   std::string tokenizer, text;
@@ -111,7 +87,7 @@ void add_tokenize(CLI::App& data, Selection& selection) {
   command->add_option("--eval-out", arguments->eval_out, "Token file of the held-out last part")->type_name("FILE");
   command->add_option("--eval-fraction", arguments->eval_fraction, "How much is held out, 0 to 1")
       ->capture_default_str();
-  command->add_option("--threads", arguments->threads, "Threads")->capture_default_str()->check(CLI::Range(1, 1024));
+  command->add_option("--threads", arguments->threads, "Threads")->capture_default_str()->check(whole_between(1, 1024));
   command->callback([arguments, &selection] { selection.local = [arguments] { return tokenize(*arguments); }; });
 }
 

@@ -9,6 +9,7 @@
 #include "lancet/train/hugging_face.h"
 #include "lancet/train/model_folder.h"
 #include "numbers.h"
+#include "progress.h"
 
 namespace lancet::cli {
 namespace {
@@ -19,6 +20,7 @@ struct ExportArguments {
 };
 
 Status export_model(const ExportArguments& arguments) {
+  LANCET_TRY(train::check_new_folder(arguments.out, 0));  // before the model is read
   runtime::TensorStore store;
   const auto alone = comm::make_self();
   const auto load = [&](const train::ModelFolder& found) -> Status {
@@ -45,6 +47,15 @@ Status export_model(const ExportArguments& arguments) {
   return {};
 }
 
+std::string megabytes(std::int64_t bytes) { return fmt::format("{:.1f} MB", double(bytes) * 1e-6); }
+
+// A bar that lives as long as the function; what takes less than two seconds shows none.
+std::function<void(std::int64_t done, std::int64_t bytes)> show_in(const char* what) {
+  return [bar = std::make_shared<ProgressBar>(what, 2)](std::int64_t done, std::int64_t bytes) {
+    bar->show(double(done) / double(bytes), megabytes(done));
+  };
+}
+
 struct ImportArguments {
   std::string from, out;
   train::Upcycle upcycle;
@@ -53,10 +64,17 @@ struct ImportArguments {
 Status import_model(const ImportArguments& arguments) {
   std::optional<train::Upcycle> upcycle;
   if (arguments.upcycle.experts > 0) upcycle = arguments.upcycle;
-  LANCET_ASSIGN(train::HuggingFaceModel model, train::import_hugging_face(arguments.from, upcycle));
+  LANCET_TRY(train::check_new_folder(arguments.out, 0));
+  train::ImportWatch watch;
+  watch.begin = [&](std::int64_t bytes) -> Status {
+    log::info("{}: {} of weights to be written", arguments.out, megabytes(bytes));
+    return train::check_new_folder(arguments.out, bytes);
+  };
+  watch.progress = show_in("import");
+  LANCET_ASSIGN(train::HuggingFaceModel model, train::import_hugging_face(arguments.from, upcycle, watch));
   std::optional<std::filesystem::path> tokenizer;
   if (model.has_tokenizer) tokenizer = arguments.from;
-  LANCET_TRY(train::save_model(arguments.out, model.config, model.store, tokenizer));
+  LANCET_TRY(train::save_model(arguments.out, model.config, model.store, tokenizer, show_in("write")));
   log::info("{}: config.json and checkpoints/step-000000 of {}{}", arguments.out, arguments.from,
             tokenizer ? ", tokenizer/" : "");
   return {};
@@ -70,12 +88,12 @@ void add_export(CLI::App& app, Selection& selection) {
   auto arguments = std::make_shared<ExportArguments>();
   command->add_option("--to", arguments->to, "hf: Hugging Face's config.json and model.safetensors")
       ->required()
-      ->check(CLI::IsMember({"hf"}));
+      ->check(one_of({"hf"}));
   add_from_option(*command, arguments->from);
   command->add_option("--out", arguments->out, "The folder to make")->required()->type_name("DIR");
   command->add_option("--dtype", arguments->dtype, "Type of the weights: fp32 or bf16")
       ->capture_default_str()
-      ->check(CLI::IsMember({"fp32", "bf16"}));
+      ->check(one_of({"fp32", "bf16"}));
   command
       ->add_option(
           "--max-shard-gb", arguments->shard_gb,
@@ -97,13 +115,13 @@ void add_import(CLI::App& app, Selection& selection) {
       command
           ->add_option("--upcycle", arguments->upcycle.experts,
                        "Turn FFNs into so many experts each, every one a copy of the FFN with some noise")
-          ->check(CLI::Range(1, 65536));
+          ->check(whole_between(1, 65536));
   command
       ->add_option("--moe-layer-freq", arguments->upcycle.layer_freq,
                    "Upcycling: block i gets experts where i % this == 0")
       ->capture_default_str()
       ->needs(upcycle)
-      ->check(CLI::Range(1, 10000));
+      ->check(whole_between(1, 10000));
   command
       ->add_option("--noise", arguments->upcycle.noise,
                    "Upcycling: deviation of the experts' weights, relative to the weights' root mean square")

@@ -4,6 +4,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <utility>
 #include <vector>
 
@@ -55,7 +57,8 @@ std::optional<fs::path> find_tokenizer(const config::Config& config, const fs::p
 }
 
 // Piece by piece: the store may lie on a device.
-Status append(const runtime::TensorStore& store, const Source& source, checkpoint::SafetensorsWriter& writer) {
+Status append(const runtime::TensorStore& store, const Source& source, checkpoint::SafetensorsWriter& writer,
+              const std::function<void(std::uint64_t)>& count) {
   constexpr std::uint64_t most = 4 << 20;
   std::vector<std::byte> piece;
   const runtime::NamedTensor& tensor = store.all().find(source.name)->second;
@@ -63,11 +66,13 @@ Status append(const runtime::TensorStore& store, const Source& source, checkpoin
     piece.resize(std::min(most, source.bytes - done));
     LANCET_TRY(read_f32(store, tensor, source.at + done, piece));
     LANCET_TRY(writer.append(piece));
+    count(piece.size());
   }
   return {};
 }
 
-Status write_weights(const fs::path& run, const config::Config& config, const runtime::TensorStore& store) {
+Status write_weights(const fs::path& run, const config::Config& config, const runtime::TensorStore& store,
+                     const std::function<void(std::int64_t, std::int64_t)>& progress) {
   const RankShare share = share_of(store, 0, 1);
   const checkpoint::Shard& weights = share.shards.front();
   checkpoint::FileSystem& files = checkpoint::disk();
@@ -75,7 +80,10 @@ Status write_weights(const fs::path& run, const config::Config& config, const ru
   LANCET_TRY(files.make_folder(folder));
   checkpoint::ShardFile shard{.name = "model.safetensors"};
   LANCET_ASSIGN(auto writer, checkpoint::SafetensorsWriter::create(files, folder / shard.name, weights.tensors));
-  for (std::size_t i = 0; i < weights.tensors.size(); ++i) LANCET_TRY(append(store, share.sources[i], writer));
+  std::uint64_t bytes = 0, done = 0;
+  for (std::size_t i = 0; i < weights.tensors.size(); ++i) bytes += share.sources[i].bytes;
+  const auto count = [&](std::uint64_t some) { progress(std::int64_t(done += some), std::int64_t(bytes)); };
+  for (std::size_t i = 0; i < weights.tensors.size(); ++i) LANCET_TRY(append(store, share.sources[i], writer, count));
   LANCET_TRY(writer.finish());
   shard.bytes = writer.bytes();
   shard.header_xxh3 = writer.header_hash();
@@ -139,7 +147,8 @@ Status load_parameters(const Checkpoint& checkpoint, int rank, int ranks, runtim
 }
 
 Status save_model(const fs::path& run, config::Config config, runtime::TensorStore& store,
-                  const std::optional<fs::path>& tokenizer) {
+                  const std::optional<fs::path>& tokenizer,
+                  const std::function<void(std::int64_t, std::int64_t)>& progress) {
   LANCET_ASSIGN(NewFolder folder, NewFolder::create(run));
   config.log.run_dir = run.string();
   if (tokenizer) {
@@ -147,16 +156,29 @@ Status save_model(const fs::path& run, config::Config config, runtime::TensorSto
     config.data.tokenizer = (run / own_tokenizer).string();
   }
   LANCET_TRY(checkpoint::write_file(checkpoint::disk(), folder.path() / "config.json", config::to_json(config)));
-  LANCET_TRY(write_weights(folder.path(), config, store));
+  LANCET_TRY(write_weights(folder.path(), config, store, progress));
   return folder.commit();
 }
 
-Result<NewFolder> NewFolder::create(const fs::path& out) {
+Status check_new_folder(const fs::path& out, std::int64_t bytes) {
   std::error_code error;
   const bool there = fs::symlink_status(out, error).type() != fs::file_type::not_found;
   if (there && !(fs::is_directory(out, error) && fs::is_empty(out, error)))
     return config_error(fmt::format("{}: expected no such folder yet, or an empty one, found {}", out.string(),
                                     fs::is_directory(out, error) ? "files in it" : "something else"));
+  fs::path above = fs::absolute(out / "").parent_path().parent_path();
+  while (!fs::exists(above, error) && above.has_relative_path()) above = above.parent_path();
+  if (::access(above.c_str(), W_OK | X_OK) != 0)
+    return data_error(fmt::format("{}: expected a folder that can be written to for {}, found: {}", above.string(),
+                                  out.string(), std::strerror(errno)));
+  const fs::space_info disk = fs::space(above, error);
+  if (error || disk.available >= std::uintmax_t(bytes)) return {};
+  return data_error(fmt::format("{}: expected {} MB of room on its disk, found {} MB", out.string(),
+                                bytes / 1'000'000 + (bytes % 1'000'000 > 0), disk.available / 1'000'000));
+}
+
+Result<NewFolder> NewFolder::create(const fs::path& out) {
+  LANCET_TRY(check_new_folder(out, 0));
   const fs::path target = fs::absolute(out / "").parent_path();
   fs::path temporary = target;
   temporary += fmt::format(".{}.tmp", ::getpid());
@@ -181,8 +203,9 @@ Status NewFolder::commit() {
 
 Status copy_tokenizer(const fs::path& from, const fs::path& to) {
   LANCET_TRY(checkpoint::disk().make_folder(to));
-  for (const char* name : {"vocab.json", "merges.txt"}) {
+  for (const char* name : {"vocab.json", "merges.txt", "added_tokens.json"}) {
     std::error_code error;
+    if (name == std::string_view("added_tokens.json") && !fs::exists(from / name, error)) continue;
     fs::copy_file(from / name, to / name, error);
     if (error)
       return data_error(fmt::format("{}: expected to copy it to {}, found: {}", (from / name).string(), to.string(),

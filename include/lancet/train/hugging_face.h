@@ -3,6 +3,7 @@
 #pragma once
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <optional>
 
 #include "lancet/base/dtype.h"
@@ -38,6 +39,13 @@ struct Upcycle {
   std::uint64_t seed = 1;
 };
 
+// What a long import tells on its way.
+struct ImportWatch {
+  // How many bytes of weights it makes, before it takes memory for them. An error of it ends the import.
+  std::function<Status(std::int64_t bytes)> begin = [](std::int64_t) { return Status(); };
+  std::function<void(std::int64_t done, std::int64_t bytes)> progress = [](std::int64_t, std::int64_t) {};
+};
+
 struct HuggingFaceModel {
   config::Config config;  // the model, with defaults for training; train.dtype as in the file
   runtime::TensorStore store;
@@ -49,6 +57,6 @@ struct HuggingFaceModel {
 // experts that is to be upcycled. Data errors: a file that is missing or damaged; a tensor that is missing, unknown, of
 // another shape or type; a head that is not tied; an index that leaves the folder.
 Result<HuggingFaceModel> import_hugging_face(const std::filesystem::path& folder,
-                                             const std::optional<Upcycle>& upcycle = {});
+                                             const std::optional<Upcycle>& upcycle = {}, const ImportWatch& watch = {});
 
 }  // namespace lancet::train

@@ -35,8 +35,14 @@ Status load_parameters(const checkpoint::Checkpoint& checkpoint, int rank, int r
 // Makes the run folder `run` (whole or not at all): config.json, checkpoints/step-000000 with weights alone, and, where
 // given, a copy of the tokenizer, which the config then names. store: the whole model in f32 (hugging_face.h). Config
 // error: `run` is there and not empty.
-Status save_model(const std::filesystem::path& run, config::Config config, runtime::TensorStore& store,
-                  const std::optional<std::filesystem::path>& tokenizer);
+Status save_model(
+    const std::filesystem::path& run, config::Config config, runtime::TensorStore& store,
+    const std::optional<std::filesystem::path>& tokenizer,
+    const std::function<void(std::int64_t done, std::int64_t bytes)>& progress = [](std::int64_t, std::int64_t) {});
+
+// Before the work for a new folder `out` of about so many bytes begins. Config error: it is there and not empty. Data
+// errors: the folder that it will lie in cannot be written, or its disk has less room.
+Status check_new_folder(const std::filesystem::path& out, std::int64_t bytes);
 
 // What commands that make a folder begin and end with. Config error: `out` is there and not empty.
 class NewFolder {

@@ -25,12 +25,19 @@ struct Shard {
 
 class Export {
  public:
-  Export(const config::Model& model, runtime::TensorStore& store, const std::filesystem::path& folder,
-         const HuggingFaceExport& options)
-      : model_(model), store_(store), folder_(folder), options_(options) {}
+  Export(const config::Model& model, runtime::TensorStore& store, const HuggingFaceExport& options)
+      : model_(model), store_(store), options_(options) {}
 
-  Status operator()() {
+  // Files and their tensors; all that is written, but for headers.
+  std::int64_t plan() {
     cut();
+    std::int64_t bytes = 0;
+    for (const Shard& shard : shards_) bytes += shard.bytes;
+    return bytes;
+  }
+
+  Status write(const std::filesystem::path& folder) {
+    folder_ = folder;
     for (const Shard& shard : shards_) LANCET_TRY(write(shard));
     if (shards_.size() > 1) LANCET_TRY(write_index());
     return checkpoint::write_file(checkpoint::disk(), folder_ / "config.json", config_text(model_, options_));
@@ -91,7 +98,7 @@ class Export {
 
   const config::Model& model_;
   runtime::TensorStore& store_;
-  const std::filesystem::path& folder_;
+  std::filesystem::path folder_;
   const HuggingFaceExport& options_;
   std::vector<Shard> shards_;
   std::vector<float> values_, turned_;  // of the tensor that is written
@@ -102,8 +109,10 @@ class Export {
 
 Status export_hugging_face(const config::Model& model, runtime::TensorStore& store, const std::filesystem::path& out,
                            const HuggingFaceExport& options) {
+  Export files(model, store, options);
+  LANCET_TRY(check_new_folder(out, files.plan()));
   LANCET_ASSIGN(NewFolder folder, NewFolder::create(out));
-  LANCET_TRY(Export(model, store, folder.path(), options)());
+  LANCET_TRY(files.write(folder.path()));
   if (options.tokenizer) LANCET_TRY(copy_tokenizer(*options.tokenizer, folder.path()));
   return folder.commit();
 }

@@ -19,15 +19,28 @@ namespace lancet::train {
 
 using namespace hugging_face;
 
-Result<runtime::TensorStore> make_whole_store(const config::Model& model) {
-  const ir::Program program = model::build_forward(model, {.mode = model::Mode::generate});
-  std::int64_t bytes = 0, largest = 0;
+namespace {
+
+// Of the whole model's parameters, in f32.
+std::int64_t weight_bytes(const ir::Program& program) {
+  std::int64_t bytes = 0;
+  for (const ir::Tensor& tensor : program.tensors)
+    if (tensor.kind == ir::TensorKind::parameter) bytes += ir::bytes(tensor.type);
+  return bytes;
+}
+
+ir::Program whole_program(const config::Model& model) {
+  return model::build_forward(model, {.mode = model::Mode::generate});
+}
+
+Result<runtime::TensorStore> make_store(const ir::Program& program) {
+  std::int64_t largest = 0;
   for (const ir::Tensor& tensor : program.tensors) {
     if (tensor.kind != ir::TensorKind::parameter) continue;
-    bytes += ir::bytes(tensor.type);
     const std::int64_t experts = tensor.local ? tensor.type.shape[0] : 1;  // files hold them one by one
     largest = std::max(largest, ir::bytes(tensor.type) / experts);
   }
+  const std::int64_t bytes = weight_bytes(program);
   constexpr std::int64_t copies = 3;  // of the tensor under way: as in the file, as f32, transposed
   LANCET_TRY(check_memory(bytes + copies * largest, 1, "the whole model in fp32"));
   try {
@@ -40,8 +53,6 @@ Result<runtime::TensorStore> make_whole_store(const config::Model& model) {
   }
 }
 
-namespace {
-
 struct Wanted {
   Entry entry;
   FoundTensor found;
@@ -49,8 +60,8 @@ struct Wanted {
 
 class Import {
  public:
-  Import(const std::filesystem::path& folder, const std::optional<Upcycle>& upcycle)
-      : folder_(folder), upcycle_(upcycle) {}
+  Import(const std::filesystem::path& folder, const std::optional<Upcycle>& upcycle, const ImportWatch& watch)
+      : folder_(folder), upcycle_(upcycle), watch_(watch) {}
 
   Result<HuggingFaceModel> operator()() {
     HuggingFaceModel model;
@@ -61,10 +72,14 @@ class Import {
     LANCET_TRY(match(dense, files));
     LANCET_TRY(upcycle(model.config));
     model.config.train.dtype = all_bf16_ ? DType::bf16 : DType::f32;
-    LANCET_ASSIGN(model.store, make_whole_store(model.config.model));
+    const ir::Program program = whole_program(model.config.model);
+    bytes_in_all_ = weight_bytes(program);
+    LANCET_TRY(watch_.begin(bytes_in_all_));
+    LANCET_ASSIGN(model.store, make_store(program));
     for (const Wanted& wanted : wanted_) LANCET_TRY(read(wanted, model.store));
     if (upcycle_) LANCET_TRY(draw_gates(model.config.model, model.store));
     LANCET_TRY(check_head(files, model.config.model, model.store));
+    if (written_ < bytes_in_all_) watch_.progress(bytes_in_all_, bytes_in_all_);  // rows that only pad stay zero
     std::error_code ignored;
     model.has_tokenizer = std::filesystem::exists(folder_ / "vocab.json", ignored) &&
                           std::filesystem::exists(folder_ / "merges.txt", ignored);
@@ -133,10 +148,18 @@ class Import {
     return std::span<const float>(turned_);
   }
 
+  Status write(runtime::TensorStore& store, const runtime::NamedTensor& tensor, std::size_t at,
+               std::span<const float> values) {
+    LANCET_TRY(store.write(tensor, at, std::as_bytes(values)));
+    written_ += std::int64_t(values.size_bytes());
+    watch_.progress(written_, bytes_in_all_);
+    return {};
+  }
+
   Status read(const Wanted& wanted, runtime::TensorStore& store) {
     LANCET_ASSIGN(const std::span<const float> values, values_of(wanted.found, wanted.entry.transposed));
     if (const runtime::NamedTensor* parameter = store.find(wanted.entry.parameter))
-      return store.write(*parameter, first_byte(wanted.entry), std::as_bytes(values));
+      return write(store, *parameter, first_byte(wanted.entry), values);
     // A block's FFN that becomes experts.
     std::string name = wanted.entry.parameter;
     name.replace(name.find(".mlp."), 5, ".moe.experts.");
@@ -144,7 +167,7 @@ class Import {
   }
 
   // Writes `values` to every expert; to weights adds noise of the expert's own.
-  Status spread(const std::string& name, std::span<const float> values, runtime::TensorStore& store) const {
+  Status spread(const std::string& name, std::span<const float> values, runtime::TensorStore& store) {
     double squares = 0;
     for (float x : values) squares += double(x) * double(x);
     const double deviation = upcycle_->noise * std::sqrt(squares / double(values.size()));
@@ -155,19 +178,19 @@ class Import {
         Philox(upcycle_->seed, stream_of(fmt::format("upcycle.{}.{}", name, e))).normals(0, mine);
         for (std::size_t i = 0; i < values.size(); ++i) mine[i] = values[i] + float(deviation * double(mine[i]));
       }
-      LANCET_TRY(store.write(store[name], std::size_t(e) * values.size_bytes(),
-                             std::as_bytes(noisy ? std::span<const float>(mine) : values)));
+      LANCET_TRY(write(store, store[name], std::size_t(e) * values.size_bytes(),
+                       noisy ? std::span<const float>(mine) : values));
     }
     return {};
   }
 
-  Status draw_gates(const config::Model& model, runtime::TensorStore& store) const {
+  Status draw_gates(const config::Model& model, runtime::TensorStore& store) {
     std::vector<float> values;
     for (const auto& [name, tensor] : store.all()) {
       if (tensor.kind != ir::TensorKind::parameter || !name.ends_with(".moe.gate.weight")) continue;
       values.resize(static_cast<std::size_t>(tensor.type.shape.elements()));
       model::initialize(model, name, tensor.type, 0, 1, upcycle_->seed, values);
-      LANCET_TRY(store.write(tensor, 0, std::as_bytes(std::span(values))));
+      LANCET_TRY(write(store, tensor, 0, values));
     }
     return {};
   }
@@ -192,6 +215,8 @@ class Import {
 
   const std::filesystem::path& folder_;
   const std::optional<Upcycle>& upcycle_;
+  const ImportWatch& watch_;
+  std::int64_t written_ = 0, bytes_in_all_ = 0;
   std::vector<Wanted> wanted_;
   bool all_bf16_ = true;
   std::vector<std::byte> bytes_;  // of the tensor that is read
@@ -200,13 +225,15 @@ class Import {
 
 }  // namespace
 
-Result<HuggingFaceModel> import_hugging_face(const std::filesystem::path& folder,
-                                             const std::optional<Upcycle>& upcycle) {
+Result<runtime::TensorStore> make_whole_store(const config::Model& model) { return make_store(whole_program(model)); }
+
+Result<HuggingFaceModel> import_hugging_face(const std::filesystem::path& folder, const std::optional<Upcycle>& upcycle,
+                                             const ImportWatch& watch) {
   std::error_code ignored;
   if (!std::filesystem::is_directory(folder, ignored))
     return data_error(
         fmt::format("{}: expected a folder with config.json and model.safetensors, found no folder", folder.string()));
-  return Import(folder, upcycle)();
+  return Import(folder, upcycle, watch)();
 }
 
 }  // namespace lancet::train

@@ -1,0 +1,51 @@
+// What import and export say and refuse before they work.
+#include <catch2/catch.hpp>
+
+#include "cli/progress.h"
+#include "cli/support.h"
+#include "program.h"
+
+namespace lancet {
+namespace {
+
+const std::string from_gpt2 = "--from " LANCET_SOURCE_DIR "/tests/reference/hugging_face/gpt2";
+
+}  // namespace
+
+TEST_CASE("progress tells what the rest takes") {
+  CHECK(cli::progress_detail("1 MB", 0, 3) == "1 MB");
+  CHECK(cli::progress_detail("1 MB", 0.25, 10) == "1 MB, 30s left");
+  CHECK(cli::progress_detail("8 MB", 0.5, 200) == "8 MB, 3m 20s left");
+  CHECK(cli::progress_detail("16 MB", 1, 400) == "16 MB");
+}
+
+TEST_CASE("an import says what it will write, and is refused where the disk has no room for it") {
+  const test::TemporaryFolder folder;
+  const test::SmallDisk disk(folder / "disk", "1m");
+  if (!disk.is_there()) return;
+  const std::string out = folder / "disk/run";
+  const auto large = test::lancet("import --upcycle 512 " + from_gpt2 + " --out " + out);
+  INFO(large.output);
+  CHECK(large.code == 3);
+  CHECK(large.lines_with(out + ": 19.5 MB of weights to be written") == 1);
+  CHECK(large.lines_with("error: " + out + ": expected 20 MB of room on its disk, found 1 MB") == 1);
+  CHECK(std::filesystem::is_empty(folder / "disk"));
+  const auto small = test::lancet("import " + from_gpt2 + " --out " + out);
+  INFO(small.output);
+  CHECK(small.code == 0);
+}
+
+TEST_CASE("where the result cannot go is told before the model is read") {
+  const test::TemporaryFolder folder;
+  const std::string file = folder.write("file", ""), out = folder / ".";
+  for (const std::string command :
+       {"import --from /no/such/model --out ", "export --to hf --from /no/such/run --out "}) {
+    const auto outcome = test::lancet(command + out);
+    INFO(outcome.output);
+    CHECK(outcome.code == 2);
+    CHECK(outcome.lines_with("expected no such folder yet, or an empty one, found files in it") == 1);
+    CHECK(test::lancet(command + file + "/run").lines_with("expected a folder that can be written to") == 1);
+  }
+}
+
+}  // namespace lancet

@@ -1,0 +1,87 @@
+// What an import tells before and while it works, and what it refuses before it works.
+#include <catch2/catch.hpp>
+#include <limits>
+#include <numeric>
+
+#include "lancet/train/hugging_face.h"
+#include "lancet/train/model_folder.h"
+#include "temporary_folder.h"
+
+namespace lancet {
+namespace {
+
+const char* const gpt2 = LANCET_SOURCE_DIR "/tests/reference/hugging_face/gpt2";
+
+// Steps towards a whole, each further than the one before.
+struct Steps {
+  std::vector<std::int64_t> done;
+  std::int64_t whole = 0;
+  auto watch() {
+    return [this](std::int64_t so_far, std::int64_t of) {
+      done.push_back(so_far);
+      whole = of;
+    };
+  }
+  bool go_up() const { return std::adjacent_find(done.begin(), done.end(), std::greater_equal()) == done.end(); }
+};
+
+}  // namespace
+
+TEST_CASE("an import says what it makes before it takes memory, and how far it is") {
+  std::int64_t bytes = 0;
+  Steps reading, writing;
+  train::ImportWatch watch;
+  watch.begin = [&](std::int64_t all) -> Status {
+    CHECK(reading.done.empty());
+    bytes = all;
+    return {};
+  };
+  watch.progress = reading.watch();
+  auto model = train::import_hugging_face(gpt2, train::Upcycle{.experts = 16}, watch);
+  REQUIRE(model.ok());
+  std::int64_t held = 0;
+  for (const auto& [name, tensor] : model->store.all())
+    if (tensor.kind == ir::TensorKind::parameter) held += ir::bytes(tensor.type);
+  CHECK(bytes == held);
+  CHECK(reading.whole == bytes);
+  CHECK(reading.done.size() > 4 * 16);  // expert by expert
+  CHECK(reading.go_up());
+  CHECK(reading.done.back() == bytes);
+
+  const test::TemporaryFolder folder;
+  REQUIRE(train::save_model(folder / "run", model->config, model->store, {}, writing.watch()).ok());
+  CHECK(writing.whole == bytes);
+  CHECK(writing.go_up());
+  CHECK(writing.done.back() == bytes);
+}
+
+TEST_CASE("an import that its watch refuses takes nothing") {
+  int steps = 0;
+  train::ImportWatch watch;
+  watch.begin = [](std::int64_t) -> Status { return data_error("no room"); };
+  watch.progress = [&](std::int64_t, std::int64_t) { ++steps; };
+  const auto model = train::import_hugging_face(gpt2, {}, watch);
+  REQUIRE_FALSE(model.ok());
+  CHECK(model.error().message == "no room");
+  CHECK(steps == 0);
+}
+
+TEST_CASE("a folder is refused before there is work for it") {
+  const test::TemporaryFolder folder;
+  CHECK(train::check_new_folder(folder / "deep/below/run", 1).ok());
+  CHECK(folder.names().empty());
+  const Status vast = train::check_new_folder(folder / "deep/run", std::numeric_limits<std::int64_t>::max());
+  REQUIRE_FALSE(vast.ok());
+  CHECK(vast.error().code == ExitCode::data);
+  CHECK(vast.error().message.starts_with((folder / "deep/run") +
+                                         ": expected 9223372036855 MB of room on its disk, found "));
+  folder.write("file", "");
+  const Status there = train::check_new_folder(folder / ".", 0);
+  REQUIRE_FALSE(there.ok());
+  CHECK(there.error().code == ExitCode::config);
+  const Status below = train::check_new_folder(folder / "file/run", 0);
+  REQUIRE_FALSE(below.ok());
+  CHECK(below.error().message.find("expected a folder that can be written to") != std::string::npos);
+}
+
+}  // namespace lancet
