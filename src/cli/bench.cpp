@@ -11,6 +11,7 @@
 #include "lancet/train/profile.h"
 #include "lancet/train/trainer.h"
 #include "load_config.h"
+#include "numbers.h"
 
 namespace lancet::cli {
 namespace {
@@ -105,7 +106,7 @@ void add_bench(CLI::App& app, Selection& selection) {
       "ops", "Time and percent of the ceiling per op of a training step: lancet bench ops configs/bench-small.json");
   auto arguments = add_config_arguments(*command);
   auto steps = std::make_shared<int>(10);
-  command->add_option("--steps", *steps, "Steps to measure")->capture_default_str()->check(CLI::Range(1, 100000));
+  command->add_option("--steps", *steps, "Steps to measure")->capture_default_str()->check(whole_between(1, 100000));
   command->callback([arguments, steps, &selection] {
     selection.ranked = [arguments, steps](comm::Communicator& world, int local_ranks) -> Status {
       LANCET_ASSIGN(config::Config config, load_config(*arguments, world));

@@ -2,8 +2,10 @@
 #include <fmt/format.h>
 
 #include "bench.h"
+#include "lancet/base/shown.h"
 #include "lancet/train/checkpoint_speed.h"
 #include "load_config.h"
+#include "numbers.h"
 
 namespace lancet::cli {
 namespace {
@@ -31,13 +33,17 @@ void add_bench_checkpoint(CLI::App& bench, Selection& selection) {
   command->add_option("--dir", *folder, "A folder on the disk in question; what is written there goes at the end")
       ->required()
       ->type_name("DIR")
-      ->check(CLI::ExistingDirectory);
+      ->check([](const std::string& path) {
+        std::error_code ignored;
+        return std::filesystem::is_directory(path, ignored) ? ""
+                                                            : "expected a folder, found none called " + shown(path);
+      });
   command->add_option("--steps", options->steps, "Training steps to measure")
       ->capture_default_str()
-      ->check(CLI::Range(1, 1000));
+      ->check(whole_between(1, 1000));
   command->add_option("--rounds", options->rounds, "Saves, plain readings and loads to measure")
       ->capture_default_str()
-      ->check(CLI::Range(1, 1000));
+      ->check(whole_between(1, 1000));
   command->add_flag("--cached", options->cached,
                     "Leave the files in the system's cache: what the program itself takes");
   command->footer(

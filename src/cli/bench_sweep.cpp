@@ -8,6 +8,7 @@
 #include "lancet/base/atomic_file.h"
 #include "lancet/base/shipped_files.h"
 #include "lancet/experiment/run.h"
+#include "numbers.h"
 #include "signals.h"
 
 namespace lancet::cli {
@@ -180,7 +181,7 @@ void add_bench_sweep(CLI::App& bench, Selection& selection) {
       ->add_option("--timeout", arguments->timeout_s,
                    "Seconds that a run's profiling, and again its training, may take before it is killed and recorded "
                    "as failed; left out: 1800")
-      ->check(CLI::Range(1, 1'000'000))
+      ->check(whole_between(1, 1'000'000))
       ->type_name("SECONDS");
   command->add_flag("--fresh", arguments->fresh,
                     "Runs every point anew; the records that are there go to points.jsonl.N");

@@ -8,6 +8,7 @@
 #include "lancet/comm/collect.h"
 #include "lancet/comm/wire.h"
 #include "lancet/runtime/interference.h"
+#include "numbers.h"
 
 namespace lancet::cli {
 namespace {
@@ -75,13 +76,13 @@ void add_bench_wire(CLI::App& bench, Selection& selection) {
   auto arguments = std::make_shared<Arguments>();
   command->add_option("--max-mb", arguments->max_mb, "Largest message: what a rank sends, 10^6 bytes")
       ->capture_default_str()
-      ->check(CLI::Range(0.001, 1000.0));
+      ->check(between(0.001, 1000.0));
   command->add_option("--min-mb", arguments->min_mb, "Smallest; each is four times the one before")
       ->capture_default_str()
-      ->check(CLI::Range(0.0001, 1000.0));
+      ->check(between(0.0001, 1000.0));
   command->add_option("--threads", arguments->threads, "Threads of the compute lane; 0: the cores a rank has")
       ->capture_default_str()
-      ->check(CLI::Range(0, 1024));
+      ->check(whole_between(0, 1024));
   command->footer(
       "MB is what a rank sends to the others together (all_to_all), or the vector (all_reduce). alone: nothing "
       "computes.\n"

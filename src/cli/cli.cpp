@@ -9,6 +9,7 @@
 #include "lancet/base/log.h"
 #include "lancet/comm/launch.h"
 #include "signals.h"
+#include "usage.h"
 
 namespace lancet::cli {
 namespace {
@@ -21,15 +22,11 @@ constexpr const char* description =
     "Exit codes: 0 done, 1 internal, 2 config or usage, 3 data or checkpoint, 4 loss not finite, 5 communication,\n75 "
     "saved and stopped: run the same command again.";
 
-int usage(const CLI::App& app, const CLI::ParseError& error, bool leads) {
+int usage(const CLI::App& app, const CLI::ParseError& error, std::span<const char* const> words, bool leads) {
   if (error.get_exit_code() == 0) return leads ? app.exit(error) : 0;  // --help
-  const CLI::App* command = &app;                                      // the innermost that was named
-  while (!command->get_subcommands().empty()) command = command->get_subcommands().front();
-  const auto unknown = command->remaining();
-  if (leads && !unknown.empty() && dynamic_cast<const CLI::RequiredError*>(&error))
-    log::error("{}: expected a command, found '{}'; see {} --help", app.get_name(), unknown.front(), app.get_name());
-  else if (leads)
-    log::error("{}; see lancet --help", error.what());
+  if (!leads) return static_cast<int>(ExitCode::config);
+  const std::string empty = empty_value(app, words);
+  log::error("{}", empty.empty() ? usage_line(app, error) : empty);
   return static_cast<int>(ExitCode::config);
 }
 
@@ -77,10 +74,15 @@ int main(int argc, char** argv) {
   add_generate(app, selection);
   add_export(app, selection);
   add_import(app, selection);
+  const std::span<const char* const> words(argv, std::size_t(argc));
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return usage(app, error, launch.rank == 0);
+    return usage(app, error, words, launch.rank == 0);
+  }
+  if (const std::string wrong = empty_value(app, words); !wrong.empty()) {
+    if (launch.rank == 0) log::error("{}", wrong);
+    return static_cast<int>(ExitCode::config);
   }
   return run(selection);
 }

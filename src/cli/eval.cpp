@@ -4,6 +4,7 @@
 
 #include "commands.h"
 #include "from.h"
+#include "numbers.h"
 
 namespace lancet::cli {
 namespace {
@@ -53,7 +54,7 @@ void add_eval(CLI::App& app, Selection& selection) {
   command
       ->add_option("--max-sequences", arguments->options.max_sequences,
                    "The first so many sequences of train.seq_len tokens; without it, all")
-      ->check(CLI::Range(std::int64_t(1), std::int64_t(1) << 40));
+      ->check(whole_between(1, std::int64_t(1) << 40));
   command->add_flag("--json", arguments->json, "One JSON object");
   command->callback([arguments, &selection] {
     selection.ranked = [arguments](comm::Communicator& world, int local_ranks) {

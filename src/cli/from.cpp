@@ -1,4 +1,5 @@
 #include "from.h"
+#include "numbers.h"
 
 namespace lancet::cli {
 
@@ -12,11 +13,11 @@ std::shared_ptr<FromArguments> add_from_arguments(CLI::App& command) {
   auto arguments = std::make_shared<FromArguments>();
   add_from_option(command, arguments->from);
   command.add_option("--dtype", arguments->dtype, "fp32 or bf16; without it, as the model was trained")
-      ->check(CLI::IsMember({"fp32", "bf16"}));
+      ->check(one_of({"fp32", "bf16"}));
   command.add_option("--device", arguments->device, "cpu or cuda; without it, as the model was trained")
-      ->check(CLI::IsMember({"cpu", "cuda"}));
+      ->check(one_of({"cpu", "cuda"}));
   command.add_option("--threads", arguments->threads, "Threads of a rank; 0: its share of the cores")
-      ->check(CLI::Range(0, 1024));
+      ->check(whole_between(0, 1024));
   return arguments;
 }
 

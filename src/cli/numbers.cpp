@@ -1,7 +1,9 @@
 #include "numbers.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <charconv>
 #include <limits>
 
@@ -31,13 +33,30 @@ CLI::Option* add_seed_option(CLI::App& command, std::uint64_t& seed, const std::
   return command.add_option("--seed", seed, help)->capture_default_str()->check(wrong_seed);
 }
 
-CLI::Validator between(double least, double most) {
+namespace {
+
+template <class Number>
+CLI::Validator in_range(Number least, Number most, const char* kind) {
   const auto wrong = [=](const std::string& text) -> std::string {
-    double number = 0;
+    Number number = 0;
     if (parse(text, number) && number >= least && number <= most) return {};
-    return fmt::format("expected a number from {} to {}, found {}", least, most, shown(text));
+    return fmt::format("expected {} from {} to {}, found {}", kind, least, most, shown(text));
   };
   return CLI::Validator(wrong, fmt::format("{} to {}", least, most));
+}
+
+}  // namespace
+
+CLI::Validator between(double least, double most) { return in_range(least, most, "a number"); }
+CLI::Validator whole_between(std::int64_t least, std::int64_t most) { return in_range(least, most, "a whole number"); }
+
+CLI::Validator one_of(std::vector<std::string> words) {
+  const std::string expected = fmt::format("{}", fmt::join(words, " or "));
+  const auto wrong = [=](const std::string& text) -> std::string {
+    if (std::find(words.begin(), words.end(), text) != words.end()) return {};
+    return fmt::format("expected {}, found {}", expected, shown(text));
+  };
+  return CLI::Validator(wrong, expected);
 }
 
 }  // namespace lancet::cli

@@ -6,6 +6,7 @@
 #include "lancet/base/atomic_file.h"
 #include "lancet/runtime/profiler.h"
 #include "load_config.h"
+#include "numbers.h"
 #include "plan_report.h"
 
 namespace lancet::cli {
@@ -50,9 +51,9 @@ void add_plan(CLI::App& app, Selection& selection) {
   auto arguments = std::make_shared<PlanArguments>();
   command->add_option("--ranks", arguments->ranks, "Ranks to plan for")
       ->capture_default_str()
-      ->check(CLI::Range(1, 65536));
+      ->check(whole_between(1, 65536));
   command->add_option("--hosts", arguments->hosts, "Hosts that they run on; left out: 1, or full nodes of --on")
-      ->check(CLI::Range(1, 65536));
+      ->check(whole_between(1, 65536));
   command
       ->add_option("--on", arguments->hardware,
                    "A declared machine: a name in configs/hardware, or a file; what --profile holds goes before it")

@@ -7,6 +7,7 @@
 #include "lancet/ops/catalogue.h"
 #include "lancet/train/profile.h"
 #include "load_config.h"
+#include "numbers.h"
 
 namespace lancet::cli {
 namespace {
@@ -102,10 +103,10 @@ void add_profile(CLI::App& app, Selection& selection) {
   auto arguments = std::make_shared<ProfileArguments>();
   command->add_option("--out", arguments->out, "The file, in place of overlap.profile")->type_name("FILE");
   command->add_option("--renew", arguments->renew, "Measure anew what the file holds: communication or all")
-      ->check(CLI::IsMember({"communication", "all"}));
+      ->check(one_of({"communication", "all"}));
   command->add_option("--seconds", arguments->seconds, "Time for the ops of one program, about")
       ->capture_default_str()
-      ->check(CLI::Range(0.0, 3600.0));
+      ->check(between(0.0, 3600.0));
   command->callback([config_arguments, arguments, &selection] {
     selection.ranked = [config_arguments, arguments](comm::Communicator& world, int local_ranks) -> Status {
       LANCET_ASSIGN(config::Config config, load_config(*config_arguments, world));

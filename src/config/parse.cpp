@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "fields.h"
+#include "lancet/base/edit_distance.h"
 #include "lancet/base/json.h"
 #include "lancet/base/shown.h"
 
@@ -18,21 +19,6 @@ namespace {
 using nlohmann::json;
 
 constexpr std::size_t most_shown = 60;  // characters of a key or an assignment in an error
-
-std::size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
-  for (std::size_t i = 1; i <= a.size(); ++i) {
-    std::size_t diagonal = row[0];
-    row[0] = i;
-    for (std::size_t j = 1; j <= b.size(); ++j) {
-      const std::size_t replaced = diagonal + (a[i - 1] != b[j - 1]);
-      diagonal = row[j];
-      row[j] = std::min({row[j] + 1, row[j - 1] + 1, replaced});
-    }
-  }
-  return row.back();
-}
 
 // Words of other trainers, for those who bring them along.
 constexpr std::pair<std::string_view, std::string_view> foreign_words[] = {

@@ -1,5 +1,5 @@
-// The log: plain lines on stderr, so that stdout stays for what a command is asked to print. Rank 0 logs at
-// `info`; other ranks log warnings and errors, with their rank in front.
+// The log: plain lines on stderr, so that stdout stays for what a command is asked to print. "warning: " and "error: "
+// stand before those. Rank 0 logs at `info`; other ranks log warnings and errors, with their rank in front.
 #pragma once
 #include <spdlog/spdlog.h>
 
