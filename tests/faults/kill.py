@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """Kills training runs with SIGKILL at random moments, every other one inside a save, and lets each go on.
 
-  tests/faults/kill.py LANCET [COUNT] [SEED] [INPROC_TRAIN]
+  tests/faults/kill.py LANCET [COUNT] [SEED] [INPROC_TRAIN] [--quick]
 
 COUNT runs in turn of: one rank; two ranks that are processes, of which one is killed; both, and their launcher; two
-ranks that are threads (by INPROC_TRAIN, where it is given). Each is killed once and started again; one that had ended
+ranks that are threads (by INPROC_TRAIN, where it is given); and, without --quick, four ranks of which one is killed; all
+four; the same of two and four ranks whose step is split by policy lancet. Each is killed once and started again; one that had ended
 with code 0 before the signal came is not counted, and another is drawn in its place. It must go on from
 its newest whole checkpoint, load none that is not, lose no more steps than came after that one, and end with the
-records and, bit for bit, the weights and optimizer of a run that nobody disturbed. Where one rank of two is killed, the
+records and, bit for bit, the weights and optimizer of a run that nobody disturbed. Where one rank of several is killed, the
 launcher's script must leave with code 5 within 10 seconds. Prints numbers, also where Ctrl-C ends it before all are done
 (code 130); exits 1 with a line that says what was wrong.
 """
@@ -90,8 +91,8 @@ def processes_of(run):
 class Kind:
     """A way of running and killing."""
 
-    def __init__(self, name, command, victims, codes):
-        self.name, self.command, self.victims, self.codes = name, command, victims, codes
+    def __init__(self, name, command, victims, codes, policy="sequential"):
+        self.name, self.command, self.victims, self.codes, self.policy = name, command, victims, codes, policy
         self.killed = self.inside = self.ended = self.lost = 0
         self.slowest = 0.0
 
@@ -100,14 +101,18 @@ class Kind:
         if self.ended:
             text += f", {self.ended} more had ended before"
         if self.victims == "one":
-            text += f", the other left within {self.slowest:.1f} s with code 5"
+            text += f", the others left within {self.slowest:.1f} s with code 5"
         return text
 
 
 class Attack:
-    def __init__(self, kind, config, folder):
-        self.kind, self.config, self.folder = kind, config, Path(folder) / kind.name.replace(" ", "-")
+    def __init__(self, kind, folder):
+        self.kind, self.folder = kind, Path(folder) / kind.name.replace(" ", "-").replace(",", "")
         self.folder.mkdir()
+        self.config = self.write_config()
+        if kind.policy != "sequential":
+            self.finish("profiled")  # from here on the costs, and so the plan, are the same
+            self.check_parts("profiled")
         begin = time.monotonic()
         self.finish("undisturbed")
         self.seconds = time.monotonic() - begin
@@ -115,6 +120,20 @@ class Attack:
         self.files = final_files(self.folder / "undisturbed")
         if [s for s, _, _ in self.expected] != list(range(1, STEPS + 1)):
             fail(f"{kind.name}: the undisturbed run has not a record a step")
+
+    def write_config(self):
+        config = dict(CONFIG)
+        if self.kind.policy != "sequential":
+            # Parts are asked for: on one machine none may pay.
+            config["overlap"] = {"policy": self.kind.policy, "parts": 2, "profile": str(self.folder / "costs.json")}
+        path = self.folder / "config.json"
+        path.write_text(json.dumps(config))
+        return path
+
+    def check_parts(self, name):
+        header = (self.folder / name / "plan.ir").read_text().split("\n")[0]
+        if f"policy={self.kind.policy}" not in header or "parts=2" not in header:
+            fail(f"{self.kind.name}: expected a plan of policy {self.kind.policy} in 2 parts, found {header}")
 
     def command(self, name):
         return self.kind.command(self.config, self.folder / name)
@@ -210,9 +229,9 @@ class Attack:
         subprocess.run(["rm", "-r", str(run)], check=True)
 
 
-def kinds_of(lancet, inproc):
-    def two_ranks(config, run):
-        return [str(ROOT / "scripts/mpirun.sh"), "2"] + one_rank(config, run)
+def kinds_of(lancet, inproc, quick):
+    def ranks(count):
+        return lambda config, run: [str(ROOT / "scripts/mpirun.sh"), str(count)] + one_rank(config, run)
 
     def one_rank(config, run):
         return [lancet, "train", str(config), "--run-dir", str(run)]
@@ -220,10 +239,16 @@ def kinds_of(lancet, inproc):
     itself = [-signal.SIGKILL]
     launched = itself + [5]  # the script, where the launcher that it waits for goes before it does
     kinds = [Kind("one rank", one_rank, "all", itself)]
-    if subprocess.run(["which", "mpirun"], capture_output=True).returncode == 0:
-        kinds += [Kind("one of two ranks", two_ranks, "one", launched), Kind("two ranks", two_ranks, "all", launched)]
+    has_launcher = subprocess.run(["which", "mpirun"], capture_output=True).returncode == 0
+    if has_launcher:
+        kinds += [Kind("one of two ranks", ranks(2), "one", launched), Kind("two ranks", ranks(2), "all", launched)]
     if inproc:
         kinds.append(Kind("two ranks as threads", lambda config, run: [inproc, "2", str(config), str(run)], "all", itself))
+    if has_launcher and not quick:
+        kinds += [Kind("one of four ranks", ranks(4), "one", launched), Kind("four ranks", ranks(4), "all", launched),
+                  Kind("one of two ranks, lancet", ranks(2), "one", launched, "lancet"),
+                  Kind("one of four ranks, lancet", ranks(4), "one", launched, "lancet"),
+                  Kind("four ranks, lancet", ranks(4), "all", launched, "lancet")]
     return kinds
 
 
@@ -237,14 +262,15 @@ def report(attacks):
 
 
 def main():
-    if len(sys.argv) < 2:
+    quick = "--quick" in sys.argv
+    words = [word for word in sys.argv[1:] if word != "--quick"]
+    if not words:
         fail(__doc__)
-    count = int(sys.argv[2]) if len(sys.argv) > 2 else 12
-    rng = random.Random(int(sys.argv[3]) if len(sys.argv) > 3 else 1)
+    lancet, count, seed, inproc = (words + ["12", "1", ""][len(words) - 1:])[:4]
+    count, rng = int(count), random.Random(int(seed))
     with tempfile.TemporaryDirectory(prefix="lancet-kill-") as folder:
-        config = Path(folder) / "config.json"
-        config.write_text(json.dumps(CONFIG))
-        attacks = [Attack(kind, config, folder) for kind in kinds_of(sys.argv[1], (sys.argv + [""] * 5)[4])]
+        kinds = kinds_of(lancet, inproc, quick)
+        attacks = [Attack(kind, folder) for kind in kinds[:count]]
         try:
             for index in range(count):
                 attacks[index % len(attacks)].once(index, rng, index // len(attacks) % 2 == 0)
