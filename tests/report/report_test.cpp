@@ -375,7 +375,8 @@ TEST_CASE("what is broken or missing is left out with its reason, and the rest i
       GENERATE(values<Case>({{"metrics.jsonl", nullptr, "expected a run's records, found no such file"},
                              {"metrics.jsonl", "nothing\n", "expected records of steps, found none"},
                              {"config.json", nullptr, "expected a run's config, found no such file"},
-                             {"config.json", "{\"threads\": ", "expected a JSON object"},
+                             {"config.json", "{\"threads\": ", "config.json:1:13: expected JSON: "},
+                             {"config.json", "[]", "expected a JSON object, found array"},
                              {"plan.ir", nullptr, "expected a plan, found no such file"},
                              {"plan.ir", "plan {policy=dw", "line 1"},
                              {"trace.json", "[]", "expected a JSON object with \"traceEvents\", found none"}}));
@@ -391,7 +392,7 @@ TEST_CASE("what is broken or missing is left out with its reason, and the rest i
   REQUIRE(run["left_out"].size() == 1);
   const auto reason = run["left_out"][0].get<std::string>();
   INFO(reason);
-  CHECK(reason.starts_with(path + ": "));
+  CHECK(reason.starts_with(path + ":"));
   CHECK(reason.find(given.reason) != std::string::npos);
   CHECK(log.count("warning: left out: " + reason) == 1);
   const std::string name = given.name;
