@@ -1,6 +1,7 @@
 #include <filesystem>
 #include <iostream>
 #include <iterator>
+#include <limits>
 #include <thread>
 
 #include "commands.h"
@@ -84,9 +85,12 @@ void add_tokenize(CLI::App& data, Selection& selection) {
       ->required()
       ->type_name("DIR");
   command->add_option("--out", arguments->out, "The token file")->required()->type_name("FILE");
-  command->add_option("--eval-out", arguments->eval_out, "Token file of the held-out last part")->type_name("FILE");
+  CLI::Option* eval_out =
+      command->add_option("--eval-out", arguments->eval_out, "Token file of the held-out last part")->type_name("FILE");
   command->add_option("--eval-fraction", arguments->eval_fraction, "How much is held out, 0 to 1")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->needs(eval_out)
+      ->check(between(0, 1));
   command->add_option("--threads", arguments->threads, "Threads")->capture_default_str()->check(whole_between(1, 1024));
   command->callback([arguments, &selection] { selection.local = [arguments] { return tokenize(*arguments); }; });
 }
@@ -120,7 +124,9 @@ void add_train_tokenizer(CLI::App& data, Selection& selection) {
       "A byte-level BPE from texts: lancet data train-tokenizer --vocab-size 8192 --out DIR book.txt");
   auto arguments = std::make_shared<TrainTokenizerArguments>();
   command->add_option("texts", arguments->texts, "UTF-8 text files")->required()->type_name("FILE");
-  command->add_option("--vocab-size", arguments->vocab_size, "Ids, <|endoftext|> included")->capture_default_str();
+  command->add_option("--vocab-size", arguments->vocab_size, "Ids, <|endoftext|> included")
+      ->capture_default_str()
+      ->check(whole_between(257, std::numeric_limits<std::int32_t>::max()));
   command->add_option("--out", arguments->out, "Folder for vocab.json and merges.txt")->required()->type_name("DIR");
   command->callback([arguments, &selection] { selection.local = [arguments] { return train_tokenizer(*arguments); }; });
 }

@@ -33,23 +33,25 @@ ir::Program whole_program(const config::Model& model) {
   return model::build_forward(model, {.mode = model::Mode::generate});
 }
 
-Result<runtime::TensorStore> make_store(const ir::Program& program) {
+Status check_whole_memory(const ir::Program& program) {
   std::int64_t largest = 0;
   for (const ir::Tensor& tensor : program.tensors) {
     if (tensor.kind != ir::TensorKind::parameter) continue;
     const std::int64_t experts = tensor.local ? tensor.type.shape[0] : 1;  // files hold them one by one
     largest = std::max(largest, ir::bytes(tensor.type) / experts);
   }
-  const std::int64_t bytes = weight_bytes(program);
   constexpr std::int64_t copies = 3;  // of the tensor under way: as in the file, as f32, transposed
-  LANCET_TRY(check_memory(bytes + copies * largest, 1, "the whole model in fp32"));
+  return check_memory(weight_bytes(program) + copies * largest, 1, "the whole model in fp32");
+}
+
+Result<runtime::TensorStore> make_store(const ir::Program& program) {
   try {
     runtime::TensorStore store;
     store.add(program);
     return store;
   } catch (const std::bad_alloc&) {
-    return config_error(
-        fmt::format("expected {} MB of memory for the whole model in fp32, found less", bytes / 1'000'000));
+    return config_error(fmt::format("expected {} MB of memory for the whole model in fp32, found less",
+                                    weight_bytes(program) / 1'000'000));
   }
 }
 
@@ -74,6 +76,7 @@ class Import {
     model.config.train.dtype = all_bf16_ ? DType::bf16 : DType::f32;
     const ir::Program program = whole_program(model.config.model);
     bytes_in_all_ = weight_bytes(program);
+    LANCET_TRY(check_whole_memory(program));
     LANCET_TRY(watch_.begin(bytes_in_all_));
     LANCET_ASSIGN(model.store, make_store(program));
     for (const Wanted& wanted : wanted_) LANCET_TRY(read(wanted, model.store));
@@ -225,7 +228,11 @@ class Import {
 
 }  // namespace
 
-Result<runtime::TensorStore> make_whole_store(const config::Model& model) { return make_store(whole_program(model)); }
+Result<runtime::TensorStore> make_whole_store(const config::Model& model) {
+  const ir::Program program = whole_program(model);
+  LANCET_TRY(check_whole_memory(program));
+  return make_store(program);
+}
 
 Result<HuggingFaceModel> import_hugging_face(const std::filesystem::path& folder, const std::optional<Upcycle>& upcycle,
                                              const ImportWatch& watch) {
