@@ -35,8 +35,9 @@ Result<std::string> read_manifest(const fs::path& path) {
 
 }  // namespace
 
-Result<Checkpoint> Checkpoint::open(const fs::path& folder) {
+Result<Checkpoint> Checkpoint::open(const fs::path& folder, FileSystem& files) {
   Checkpoint checkpoint;
+  checkpoint.disk_ = &files;
   checkpoint.path_ = folder;
   const fs::path manifest = folder / "manifest.json";
   LANCET_ASSIGN(const std::string text, read_manifest(manifest));
@@ -160,7 +161,7 @@ Status Checkpoint::read_item(const Item& item, const InputFile& input, std::vect
     const std::size_t count = std::min<std::uint64_t>(piece_bytes, tensor.bytes() - at);
     if (!item.target.memory) buffer.resize(piece_bytes);
     const std::span<std::byte> piece(item.target.memory ? item.target.memory + at : buffer.data(), count);
-    LANCET_TRY(input.read(file.data_start() + tensor.begin + at, piece));
+    LANCET_TRY(disk_->read(input, file.data_start() + tensor.begin + at, piece));
     hasher.update(piece);
     if (item.target.sink) LANCET_TRY(item.target.sink(at, piece));
   }

@@ -99,15 +99,15 @@ class Run {
       if (stop) return leave();
       const std::int64_t interval = config_.train.eval_interval;
       if (interval > 0 && position_.step % interval == 0 && position_.step < steps) {
-        LANCET_ASSIGN(const bool stopped, evaluate());
+        LANCET_ASSIGN(const bool stopped, named("the evaluation after", evaluate()));
         if (stopped) return leave();
       }
     }
-    LANCET_ASSIGN(bool stopped, evaluate());
+    LANCET_ASSIGN(bool stopped, named("the evaluation after", evaluate()));
     if (stopped) return leave();
     for (const std::string& line : {averages_.line(), averages_.surprise()})
       if (!line.empty()) log::info("{}", line);
-    LANCET_TRY(saver_->finish());
+    LANCET_TRY(named("saving", saver_->finish()));
     if (const auto& failure = saver_->last_failure())
       return Error{ExitCode::data, "the run ended, but its last checkpoint was not saved: " + failure->message, true};
     LANCET_ASSIGN(stopped, sample());
@@ -124,13 +124,22 @@ class Run {
       return record.error();
     }
     count(*record);
-    LANCET_ASSIGN(bool stop, step_end());
+    LANCET_ASSIGN(bool stop, named("the end of", step_end()));
     stop = stop && position_.step < config_.train.steps;
-    if ((stop && can_save()) || save_is_due()) LANCET_TRY(save(&*record, stop));
+    if ((stop && can_save()) || save_is_due()) LANCET_TRY(named("saving", save(&*record, stop)));
     report(*record);
     if (skips_in_a_row_ >= config_.train.max_skips) return give_up();
     if (!stop && position_.step == config_.log.trace) LANCET_TRY(trace());
     return stop;
+  }
+
+  // Where a rank was missed. What the ranks say to each other between steps has no lane and no instruction to name.
+  template <class T>
+  Result<T> named(std::string_view what, Result<T> result) const {
+    if (result.ok() || result.error().code != ExitCode::communication) return result;
+    Error error = result.error();
+    error.message = fmt::format("{} step {}: {}", what, position_.step, error.message);
+    return error;
   }
 
   // The first checkpoint of the start's that is whole, or none. Collective.
@@ -152,7 +161,7 @@ class Run {
 
   // False, with the error in `damage`, where the checkpoint is not whole.
   Result<bool> begin_at(const std::filesystem::path& folder, Start::Kind kind, Error& damage) {
-    auto found = checkpoint::Checkpoint::open(folder);
+    auto found = checkpoint::Checkpoint::open(folder, files());
     if (const Status all = agree(world_, found.ok() ? Status() : Status(found.error())); !all.ok()) {
       if (!all.error().agreed || all.error().code != ExitCode::data) return all.error();
       damage = all.error();
@@ -319,8 +328,8 @@ class Run {
       return Error{ExitCode::data,
                    fmt::format("stopped after step {}, and it was not saved: the ranks are emulated", position_.step),
                    true};
-    if (saved_step_ != position_.step) LANCET_TRY(save(nullptr, true));
-    LANCET_TRY(saver_->finish());
+    if (saved_step_ != position_.step) LANCET_TRY(named("saving", save(nullptr, true)));
+    LANCET_TRY(named("saving", saver_->finish()));
     const std::string mine = why_stop(), why = mine.empty() ? "another rank's signal" : mine;
     if (const auto& failure = saver_->last_failure())
       return Error{

@@ -37,7 +37,8 @@ class Checkpoint {
   // tensor that two shards hold. Contents are checked when they are read. Where the system does not let a file be read
   // that may be sound (no descriptor left, no permission, an I/O error), an internal error says so: no reason to take
   // another checkpoint. So do read(), load() and verify().
-  static Result<Checkpoint> open(const std::filesystem::path& folder);
+  // files: read() and load() take the tensors through it; it outlives the checkpoint.
+  static Result<Checkpoint> open(const std::filesystem::path& folder, FileSystem& files = disk());
 
   const std::filesystem::path& path() const { return path_; }
   const Manifest& manifest() const { return manifest_; }
@@ -66,6 +67,7 @@ class Checkpoint {
   Status read_item(const Item& item, const InputFile& file, std::vector<std::byte>& buffer) const;
   Status read_items(std::vector<Item> items, int threads) const;
   std::filesystem::path path_;
+  FileSystem* disk_ = nullptr;
   Manifest manifest_;
   std::vector<SafetensorsFile> files_;  // closed
   std::map<std::string, Place, std::less<>> tensors_;

@@ -1,4 +1,4 @@
-// The few calls by which a checkpoint reaches the disk, as an interface: tests inject faults into them.
+// The few calls by which a checkpoint reaches the disk and comes back, as an interface: tests inject faults into them.
 #pragma once
 #include <cstddef>
 #include <filesystem>
@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "lancet/base/result.h"
+#include "lancet/checkpoint/input_file.h"
 
 namespace lancet::checkpoint {
 
@@ -29,6 +30,10 @@ class FileSystem {
   virtual Status sync_folder(const std::filesystem::path& path) = 0;
   virtual Status rename(const std::filesystem::path& from, const std::filesystem::path& to) = 0;
   virtual Status remove(const std::filesystem::path& path) = 0;  // a folder with all in it; fine where nothing is there
+  // As InputFile::read, which says what its errors are. Several threads at once.
+  virtual Status read(const InputFile& file, std::uint64_t at, std::span<std::byte> bytes) {
+    return file.read(at, bytes);
+  }
 };
 
 FileSystem& disk();

@@ -21,6 +21,7 @@ class InputFile {
   InputFile(InputFile&& other) noexcept;
   InputFile& operator=(InputFile&& other) noexcept;
 
+  const std::filesystem::path& path() const { return path_; }
   std::uint64_t size() const { return size_; }
   // Fills `bytes` from the file's byte `at` on. Data error: it is shorter.
   Status read(std::uint64_t at, std::span<std::byte> bytes) const;

@@ -1,0 +1,43 @@
+// A rank that hangs between steps: the other says after which step it missed it.
+#include <atomic>
+#include <catch2/catch.hpp>
+#include <thread>
+
+#include "temporary_folder.h"
+#include "train/support.h"
+
+namespace lancet {
+
+TEST_CASE("a rank that is missed at the end of a step is missed by that step's number") {
+  const test::TemporaryFolder folder;
+  auto config = test::small_config();
+  config.train.steps = 5;
+  config.log.run_dir = folder / "run";
+  std::atomic<bool> given_up = false;
+  Error of_waiting;
+  const Status status = comm::run_inproc(
+      2,
+      [&](comm::Communicator& world) -> Status {
+        int ends = 0;
+        train::TrainerOptions options{.local_ranks = 2};
+        options.interrupted = [&] {  // asked once at the end of a step
+          if (world.rank() == 1 && ++ends == 3)
+            while (!given_up) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+          return false;
+        };
+        const Status mine = train::train(config, world, options);
+        if (world.rank() == 0) {
+          given_up = true;
+          if (!mine.ok()) of_waiting = mine.error();
+        }
+        return mine;
+      },
+      std::chrono::seconds(3));
+  CHECK_FALSE(status.ok());
+  INFO(of_waiting.message);
+  CHECK(of_waiting.code == ExitCode::communication);
+  CHECK(of_waiting.message.starts_with("the end of step 3: "));
+  CHECK(of_waiting.message.find("rank 1") != std::string::npos);
+}
+
+}  // namespace lancet
