@@ -2,14 +2,19 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cmath>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "lancet/base/atomic_file.h"
+#include "lancet/base/json.h"
+#include "lancet/base/shown.h"
 
 namespace lancet::experiment {
 namespace {
@@ -29,9 +34,10 @@ struct Known {
 };
 // What a record is of; nothing where the line is none.
 std::optional<Known> known_of(const std::string& line) {
-  const auto record = nlohmann::json::parse(line, nullptr, false);
-  if (!record.is_object() || !record.contains("id") || !record["id"].is_string()) return std::nullopt;
-  return Known{record["id"].get<std::string>(), record.contains("status") && record["status"] == "failed"};
+  const auto parsed = parse_json(line, "a record", ExitCode::data);
+  if (!parsed.ok() || !parsed->is_object() || !parsed->contains("id") || !(*parsed)["id"].is_string())
+    return std::nullopt;
+  return Known{(*parsed)["id"].get<std::string>(), parsed->value("status", nlohmann::json()) == "failed"};
 }
 
 // points.jsonl.1, or the next number that is not taken.
@@ -95,34 +101,79 @@ std::string to_line(const Experiment& experiment, const Point& point, const Outc
   return record.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
+RecordFile::RecordFile(RecordFile&& other) noexcept
+    : path_(std::move(other.path_)),
+      note_(std::move(other.note_)),
+      ids_(std::move(other.ids_)),
+      lock_(std::exchange(other.lock_, -1)) {}
+
+RecordFile::~RecordFile() {
+  if (lock_ >= 0) ::close(lock_);
+}
+
 Result<RecordFile> RecordFile::open(const std::filesystem::path& path, const std::vector<Point>& points, bool fresh) {
   RecordFile file(path);
-  std::error_code error;
-  if (path.has_parent_path()) std::filesystem::create_directories(path.parent_path(), error);
-  if (!std::filesystem::exists(path, error)) return file;
+  LANCET_TRY(file.take());
   LANCET_ASSIGN(const std::string text, read_file(path, "records of a sweep"));
+  if (fresh && !text.empty()) {
+    LANCET_TRY(write_file(free_name(path), text));
+    LANCET_TRY(write_file(path, ""));
+  }
+  if (!fresh) LANCET_TRY(file.read(text, points));
+  return file;
+}
+
+// The folder for this sweep alone, and a file that can be written, before the first point takes its time.
+Status RecordFile::take() {
+  const std::filesystem::path folder = path_.has_parent_path() ? path_.parent_path() : ".";
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error)
+    return data_error(
+        fmt::format("{}: expected a folder that can be made, found: {}", folder.string(), error.message()));
+  lock_ = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (lock_ >= 0 && ::flock(lock_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
+    return data_error(
+        fmt::format("{}: expected a folder that no other sweep writes to, found one at work there", folder.string()));
+  const int fd = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  if (fd < 0)
+    return data_error(fmt::format("{}: expected a file that records can be written to, found: {}", path_.string(),
+                                  std::strerror(errno)));
+  ::close(fd);
+  return {};
+}
+
+Status RecordFile::read(const std::string& text, const std::vector<Point>& points) {
   std::set<std::string> wanted;
-  if (!fresh)
-    for (const Point& point : points) wanted.insert(point.id);
+  for (const Point& point : points) wanted.insert(point.id);
   std::string kept, others;
   int number = 0;
   for (std::size_t at = 0; at < text.size();) {
-    const std::size_t end = text.find('\n', at);
-    if (end == std::string::npos) break;  // an interruption cut it off
+    const std::size_t end = std::min(text.find('\n', at), text.size());
     const std::string line = text.substr(at, end - at);
+    const bool cut = end == text.size();
     at = end + 1;
     ++number;
+    if (line.empty()) continue;
     const auto record = known_of(line);
+    if (!record && cut) {
+      note_ = fmt::format("{}:{}: an interruption cut this record off: dropped, its point is made again",
+                          path_.string(), number);
+      continue;
+    }
     if (!record)
-      return data_error(fmt::format("{}:{}: expected a record of a sweep, found another line", path.string(), number));
+      return data_error(
+          fmt::format("{}:{}: expected a record of a sweep, found {}; delete the line, and its point is "
+                      "made again, or call with --fresh, which makes all",
+                      path_.string(), number, shown(line)));
     const bool mine = wanted.contains(record->id);
     if (mine && record->failed) continue;  // it is tried again
-    (mine ? kept : others) += line + "\n";
-    if (mine) file.ids_.insert(record->id);
+    const bool first = mine && ids_.insert(record->id).second;
+    (first ? kept : others) += line + "\n";
   }
-  if (!others.empty()) LANCET_TRY(write_file(free_name(path), others));
-  if (kept != text) LANCET_TRY(write_file(path, kept));
-  return file;
+  if (!others.empty()) LANCET_TRY(write_file(free_name(path_), others));
+  if (kept != text) LANCET_TRY(write_file(path_, kept));
+  return {};
 }
 
 // One write of the whole line behind what is there.

@@ -40,6 +40,7 @@ Error stopped(const RecordFile& file, const Experiment& experiment, const std::f
 Result<SweepReport> sweep(const Experiment& experiment, const std::filesystem::path& records, const Runner& run,
                           const SweepOptions& options, const std::function<void(const std::string&)>& say) {
   LANCET_ASSIGN(RecordFile file, RecordFile::open(records, experiment.points, options.fresh));
+  if (!file.note().empty()) say(file.note());
   SweepReport report;
   std::size_t left = 0;
   for (const Point& point : experiment.points) left += !file.has(point.id);

@@ -2,6 +2,7 @@
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
+#include "lancet/base/atomic_file.h"
 #include "lancet/experiment/run.h"
 #include "small_experiment.h"
 
@@ -37,10 +38,11 @@ TEST_CASE("an interrupted sweep goes on from where it was") {
   CHECK(calls == 7);
   CHECK(report->done == 7);
   CHECK(report->skipped == 5);
-  REQUIRE(said.size() == 7);
-  CHECK(said[0].starts_with("test 1/7: "));
-  CHECK(said[0].ends_with(" left"));
-  CHECK(said[6].ends_with("4 ranks, Lancet: 4.0 ms"));
+  REQUIRE(said.size() == 8);
+  CHECK(said[0] == path + ":6: an interruption cut this record off: dropped, its point is made again");
+  CHECK(said[1].starts_with("test 1/7: "));
+  CHECK(said[1].ends_with(" left"));
+  CHECK(said[7].ends_with("4 ranks, Lancet: 4.0 ms"));
   const auto lines = lines_of(path);
   REQUIRE(lines.size() == 12);
   for (std::size_t i = 0; i < 12; ++i) {
@@ -103,6 +105,77 @@ TEST_CASE("a fresh sweep sets all records aside and runs every point") {
   CHECK(calls == 24);
   CHECK(lines_of(path).size() == 12);
   CHECK(lines_of(path + ".1").size() == 12);
+}
+
+TEST_CASE("a broken line among records is named with what helps, and --fresh does") {
+  const Files files;
+  const Experiment experiment = files.read();
+  const std::string path = files.folder / "points.jsonl";
+  int calls = 0;
+  auto run = [&](const Experiment&, const Point& point) -> Result<Outcome> { return ++calls, made_up(point); };
+  REQUIRE(sweep(experiment, path, run, options, silent).ok());
+  const std::string good = *read_file(path, "records");
+  const auto lines = lines_of(path);
+  for (const std::string& broken : {lines[2].substr(0, 40), std::string("{\"id\": 3}"), std::string(200'000, '['),
+                                    std::string(5, '\0'), std::string("[1e999]")}) {
+    files.folder.write("points.jsonl", replaced(good, lines[2], broken));
+    const auto refused = sweep(experiment, path, run, options, silent);
+    REQUIRE_FALSE(refused.ok());
+    INFO(refused.error().message);
+    CHECK(refused.error().code == ExitCode::data);
+    CHECK(refused.error().message.starts_with(path + ":3: expected a record of a sweep, found "));
+    CHECK(refused.error().message.ends_with(
+        "; delete the line, and its point is made again, or call with --fresh, which makes all"));
+    CHECK(refused.error().message.size() < 400);
+  }
+  calls = 0;
+  REQUIRE(sweep(experiment, path, run, {.commit = "1", .fresh = true, .stop = nullptr}, silent).ok());
+  CHECK(calls == 12);
+  CHECK(lines_of(path).size() == 12);
+  CHECK(lines_of(path + ".1").size() == 12);  // the broken line, too
+  // Deleted lines and empty ones, a last line without its end, a point that stands twice.
+  files.folder.write("points.jsonl", replaced(good, lines[2] + "\n", "\n" + lines[3] + "\n")
+                                         .substr(0, good.size() - lines[2].size() + lines[3].size()));
+  calls = 0;
+  std::vector<std::string> said;
+  REQUIRE(sweep(experiment, path, run, options, [&](const std::string& line) { said.push_back(line); }).ok());
+  CHECK(calls == 1);
+  CHECK(said.size() == 1);
+  CHECK(lines_of(path).size() == 12);
+  CHECK(lines_of(path + ".2") == std::vector{lines[3]});
+}
+
+TEST_CASE("two sweeps do not write to one folder, and one that cannot be written to is told before the first point") {
+  const Files files;
+  const Experiment experiment = files.read();
+  const std::string path = files.folder / "out/points.jsonl";
+  int calls = 0;
+  auto run = [&](const Experiment&, const Point& point) -> Result<Outcome> {
+    const auto second = sweep(
+        experiment, path,
+        [&](const Experiment&, const Point& other) -> Result<Outcome> { return ++calls, made_up(other); }, options,
+        silent);
+    REQUIRE_FALSE(second.ok());
+    CHECK(second.error().code == ExitCode::data);
+    CHECK(second.error().message ==
+          (files.folder / "out") + ": expected a folder that no other sweep writes to, found one at work there");
+    return made_up(point);
+  };
+  REQUIRE(sweep(experiment, path, run, options, silent).ok());
+  CHECK(calls == 0);
+  CHECK(lines_of(path).size() == 12);
+  auto counted = [&](const Experiment&, const Point& point) -> Result<Outcome> { return ++calls, made_up(point); };
+  std::filesystem::create_directories(files.folder / "taken/points.jsonl");
+  for (const std::string& folder :
+       {std::string("/proc"), std::string("/proc/none"), files.machine, files.folder / "taken"}) {
+    const auto refused = sweep(experiment, folder + "/points.jsonl", counted, options, silent);
+    REQUIRE_FALSE(refused.ok());
+    INFO(refused.error().message);
+    CHECK(refused.error().code == ExitCode::data);
+    CHECK(refused.error().message.starts_with(folder));
+    CHECK(refused.error().message.find("expected a f") != std::string::npos);
+  }
+  CHECK(calls == 0);
 }
 
 TEST_CASE("a sweep that a signal stops keeps what is there") {

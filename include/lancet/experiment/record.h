@@ -38,22 +38,33 @@ struct Outcome {
 std::string to_line(const Experiment& experiment, const Point& point, const Outcome& outcome,
                     const std::string& commit);
 
-// The file of a sweep. Records are appended whole; what an interruption left of a last line is dropped.
+// The file of a sweep, and its folder, which no other sweep can take meanwhile. Records are appended whole; what an
+// interruption left of a last line is dropped.
 class RecordFile {
  public:
-  // Reads what is there. Records of points that are not of `points` (another simulator, other settings), or all of them
-  // with `fresh`, are set aside in FILE.1 or the next number that is free; those of failed points are dropped. Data
-  // error: a line that is no record.
+  // Reads what is there. Records of points that are not of `points` (another simulator, other settings), a point's
+  // second ones, and with `fresh` the file as it is, are set aside in FILE.1 or the next number that is free; those of
+  // failed points are dropped. Data errors: a line that is no record, a folder that cannot be written to or that
+  // another sweep has.
   static Result<RecordFile> open(const std::filesystem::path& path, const std::vector<Point>& points,
                                  bool fresh = false);
+  RecordFile(RecordFile&& other) noexcept;
+  RecordFile& operator=(RecordFile&&) = delete;
+  ~RecordFile();
+  // That a line was dropped; empty: none was.
+  const std::string& note() const { return note_; }
   bool has(const std::string& id) const { return ids_.contains(id); }
   std::size_t size() const { return ids_.size(); }
   Status append(const std::string& id, const std::string& line);
 
  private:
   explicit RecordFile(std::filesystem::path path) : path_(std::move(path)) {}
+  Status take();
+  Status read(const std::string& text, const std::vector<Point>& points);
   std::filesystem::path path_;
+  std::string note_;
   std::set<std::string> ids_;
+  int lock_ = -1;  // the folder
 };
 
 }  // namespace lancet::experiment
