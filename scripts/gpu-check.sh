@@ -5,7 +5,7 @@
 #   scripts/gpu-check.sh [--out DIR] [--kit DIR] [--quick] [--dry] [--seconds N] [--python PYTHON]
 #     --out      DIR/gpu-check.json, the logs and the runs; default: a new folder
 #     --quick    without GPT2-L-MoE, the race checker and the peer's slower modes
-#     --dry      tiny shapes on the CPU, with the build that is there: shows that the script works, not how fast anything is
+#     --dry      tiny shapes on the CPU, with the build that is there: which parts run and what works, without any figure
 #     --seconds  for all of it; default 525
 # Exit codes: 0 all passed (figures may miss their targets: the table says so), 1 something failed, 2 usage, 77 no GPU.
 set -euo pipefail

@@ -59,7 +59,8 @@ def dry(folder):
         expect(name in figures, f"no figure {name}\n{told}")
         expect(math.isfinite(figures[name]["value"]) and figures[name]["value"] >= 0, f"{name}: {figures[name]}")
         expect(figures[name]["reached"] is None, f"a dry run reaches nothing: {figures[name]}")
-        expect(name in done.stdout, f"no line of {name} in the table")
+        expect(figures[name]["dry"] is True, f"a figure that is not labelled dry: {figures[name]}")
+        expect(f"WORKS: {name}\n" in done.stdout, f"no line of {name} in the table")
     for dtype in ("fp32", "bf16"):  # the CPU against itself
         expect(figures[f"20 losses against the CPU's, {dtype}"]["value"] == 0, "the same device differs from itself")
     expect(figures["two runs bit-equal"]["value"] == 1, "two runs differ")
@@ -68,7 +69,13 @@ def dry(folder):
     for name in ("losses", "repeat", "gpt2", "gpt2-s-moe", "overlap p3dn-v100", "overlap p4de-a100", "memcheck",
                  "memcheck of kernels"):
         expect(statuses.get(name) == "ran", f"{name}: {statuses.get(name)}\n{told}")
+        expect(f"RAN: {name}" in done.stdout, f"no line of the part {name}")
     expect(done.stdout.startswith("DRY: "), "the table does not say that it is dry")
+    for line in done.stdout.splitlines()[3:]:  # behind the device and the counts of tests
+        unnamed = line.split(": ", 1)[1]
+        for name in sorted([*figures, *statuses], key=len, reverse=True):
+            unnamed = unnamed.replace(name, "")
+        expect(not any(c.isdigit() for c in unnamed), f"a number where nothing is measured: {line}")
 
 
 def out_of_time(folder):
