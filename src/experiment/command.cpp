@@ -2,7 +2,7 @@
 
 #include <fcntl.h>
 #include <signal.h>
-#include <spawn.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -18,29 +18,37 @@
 
 #include "lancet/base/clock.h"
 
-extern char** environ;
-
 namespace lancet::experiment {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
+// The child between fork and exec, where only what needs no lock may be called. Its error goes through `report`.
+[[noreturn]] void become(char* const* arguments, const char* output, pid_t parent, int report) {
+  ::setpgid(0, 0);  // the terminal's Ctrl-C is for the sweep alone
+  const int in = ::open("/dev/null", O_RDONLY), out = ::open(output, O_WRONLY | O_CREAT | O_TRUNC, 0644);
+  const bool ready = in >= 0 && out >= 0 && ::dup2(in, 0) >= 0 && ::dup2(out, 1) >= 0 && ::dup2(out, 2) >= 0 &&
+                     ::prctl(PR_SET_PDEATHSIG, SIGTERM) == 0;  // as it would be asked to, were the sweep there to ask
+  if (ready && ::getppid() == parent) ::execvp(arguments[0], arguments);
+  const int error = errno;
+  [[maybe_unused]] const ssize_t told = ::write(report, &error, sizeof error);
+  ::_exit(127);
+}
+
+// 0, or the error for which the command did not start.
 int spawn(const Command& command, const std::filesystem::path& output, pid_t& pid) {
   std::vector<char*> arguments;
   for (const std::string& word : command) arguments.push_back(const_cast<char*>(word.c_str()));
   arguments.push_back(nullptr);
-  posix_spawn_file_actions_t actions;
-  posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
-  posix_spawn_file_actions_addopen(&actions, 1, output.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644);
-  posix_spawn_file_actions_adddup2(&actions, 1, 2);
-  posix_spawnattr_t attributes;
-  posix_spawnattr_init(&attributes);
-  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);  // the terminal's Ctrl-C is for the sweep alone
-  posix_spawnattr_setpgroup(&attributes, 0);
-  const int error = posix_spawnp(&pid, arguments[0], &actions, &attributes, arguments.data(), environ);
-  posix_spawnattr_destroy(&attributes);
-  posix_spawn_file_actions_destroy(&actions);
+  int report[2];  // closed by exec
+  if (::pipe2(report, O_CLOEXEC) != 0) return errno;
+  const pid_t parent = ::getpid();
+  pid = ::fork();
+  if (pid == 0) become(arguments.data(), output.c_str(), parent, report[1]);
+  int error = pid < 0 ? errno : 0;
+  ::close(report[1]);
+  if (pid > 0 && ::read(report[0], &error, sizeof error) == ssize_t(sizeof error)) ::waitpid(pid, nullptr, 0);
+  ::close(report[0]);
   return error;
 }
 

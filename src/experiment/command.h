@@ -22,7 +22,7 @@ struct Ended {
 
 // Runs a command in a process group of its own, its output in a file. One that is late or to be stopped gets SIGTERM,
 // after a grace SIGTERM again (scripts/mpirun.sh passes the first on as a request to save, the second as an end), then
-// it and its descendants SIGKILL.
+// it and its descendants SIGKILL. A process that is itself killed meanwhile leaves no command behind: that gets SIGTERM.
 Ended run_command(const Command& command, const std::filesystem::path& output, const Limits& limits);
 
 }  // namespace lancet::experiment

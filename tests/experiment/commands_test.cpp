@@ -83,6 +83,24 @@ TEST_CASE("runs are of the program's own scripts, in whatever folder the sweep i
   for (const std::string& line : lines) CHECK(nlohmann::json::parse(line)["status"] == "ok");
 }
 
+TEST_CASE("a sweep that is killed leaves no run behind, and its folder to the next") {
+  const Files files;
+  const std::string out = files.folder / "out";
+  const std::string own = files.folder.write("long.json", R"({"title": "t", "warmup": 1, "steps": 10000, "grids": [{)" +
+                                                              replaced(files.grid(), "[2, 4]", "[1]") + "}]}");
+  const std::string sweep = LANCET_BINARY " bench sweep " + own + " --out " + out;
+  const auto killed =
+      test::shell(sweep + " --on this >/dev/null 2>&1 & pid=$!; while ! ls " + out +
+                  "/runs/*/metrics.jsonl >/dev/null 2>&1; do kill -0 $pid || exit 9; " + "sleep 0.05; done; " + sweep +
+                  "; kill -KILL $pid; wait $pid; while pgrep -f \"train --run-dir " + out +
+                  "/run[s]\" >/dev/null; do sleep 0.05; done; " + sweep);
+  INFO(killed.output);
+  CHECK(killed.lines_with("expected a folder that no other sweep writes to, found one at work there") == 1);
+  CHECK(killed.lines_with("6 points, 0 were there, 0 failed") == 1);
+  CHECK(killed.code == 0);
+  CHECK(lines_of(out + "/points.jsonl").size() == 6);
+}
+
 TEST_CASE("each place has a default folder of its own") {
   const Files files;
   const std::string sweep =

@@ -101,6 +101,7 @@ TEST_CASE("a command's end is its exit code, its signal, or that it did not star
   const Ended none = run_command({folder / "no-such-program"}, output, {});
   CHECK(none.how == How::not_started);
   CHECK(none.code == ENOENT);
+  CHECK(run_command({"true"}, folder / "no-such-folder/output", {}).code == ENOENT);
 }
 
 TEST_CASE("a command that is late is ended, with what it started") {
@@ -119,6 +120,24 @@ TEST_CASE("a command that is late is ended, with what it started") {
   std::ifstream(pids) >> child;
   REQUIRE(child > 1);
   CHECK(ends_soon(child));
+}
+
+TEST_CASE("a command does not outlive a sweep that is killed") {
+  const TemporaryFolder folder;
+  const std::string pids = folder / "pids";
+  const pid_t sweep = ::fork();
+  if (sweep == 0) {
+    run_command({"sh", "-c", "echo $$ >" + pids + ".part; mv " + pids + ".part " + pids + "; exec sleep 1000"},
+                folder / "output", {});
+    ::_exit(0);
+  }
+  while (!std::filesystem::exists(pids)) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  int command = 0;
+  std::ifstream(pids) >> command;
+  REQUIRE(command > 1);
+  ::kill(sweep, SIGKILL);
+  ::waitpid(sweep, nullptr, 0);
+  CHECK(ends_soon(command));
 }
 
 TEST_CASE("a command is asked to end, twice, before it is killed") {
