@@ -1,4 +1,4 @@
-// Hugging Face's format: values of another implementation, round trips, and files that are wrong.
+// Hugging Face's format: values of another implementation, and round trips.
 #include "lancet/train/hugging_face.h"
 
 #include <fmt/format.h>
@@ -25,62 +25,14 @@
 #include "support.h"
 #include "temporary_folder.h"
 #include "train/hugging_face/values.h"
+#include "train/hugging_face_files.h"
 #include "train/setup.h"
 
 using namespace lancet;
 using namespace lancet::train;
-namespace fs = std::filesystem;
+using namespace lancet::test::hugging_face;
 
 namespace {
-
-fs::path fixture(const std::string& name) {
-  return fs::path(LANCET_SOURCE_DIR) / "tests/reference/hugging_face" / name;
-}
-
-struct File {
-  std::vector<checkpoint::TensorInfo> tensors;
-  std::map<std::string, std::vector<std::byte>> bytes;
-
-  static File read(const fs::path& path) {
-    auto opened = checkpoint::SafetensorsFile::open(path);
-    if (!opened.ok()) FAIL(opened.error().message);
-    File file;
-    for (const auto& tensor : opened->tensors()) {
-      file.tensors.push_back(tensor);
-      auto& data = file.bytes[tensor.name];
-      data.resize(tensor.bytes());
-      REQUIRE(opened->read(tensor, 0, data).ok());
-    }
-    return file;
-  }
-  void write(const fs::path& path) const {
-    auto writer = checkpoint::SafetensorsWriter::create(checkpoint::disk(), path, tensors, {{"format", "pt"}});
-    REQUIRE(writer.ok());
-    for (const auto& tensor : tensors) REQUIRE(writer->append(bytes.at(tensor.name)).ok());
-    REQUIRE(writer->finish().ok());
-  }
-  checkpoint::TensorInfo& operator[](const std::string& name) {
-    for (auto& tensor : tensors)
-      if (tensor.name == name) return tensor;
-    FAIL("no tensor " + name);
-    return tensors[0];
-  }
-  void rename(const std::string& from, const std::string& to) {
-    bytes[to] = bytes.at(from);
-    (*this)[from].name = to;
-  }
-  template <class T>
-  std::vector<T> values(const std::string& name) const {
-    std::vector<T> result(bytes.at(name).size() / sizeof(T));
-    std::memcpy(result.data(), bytes.at(name).data(), bytes.at(name).size());
-    return result;
-  }
-};
-
-std::string text(const fs::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
 
 // Largest difference to the other implementation's logits, over all positions; `scale`: the largest logit.
 double difference(const HuggingFaceModel& model, runtime::TensorStore& store, const File& expected, double& scale) {
@@ -107,39 +59,6 @@ double difference(const HuggingFaceModel& model, runtime::TensorStore& store, co
       scale = std::max(scale, std::abs(wanted));
     }
   return most;
-}
-
-HuggingFaceModel import_ok(const fs::path& folder, const std::optional<Upcycle>& upcycle = {}) {
-  auto model = import_hugging_face(folder, upcycle);
-  if (!model.ok()) FAIL(model.error().message);
-  return std::move(*model);
-}
-
-// A folder with the fixture's config and a changed copy of its tensors.
-struct Changed {
-  test::TemporaryFolder folder;
-  Changed(const std::string& name, const std::function<void(File&)>& change,
-          const std::function<void(nlohmann::json&)>& change_config = {}) {
-    auto config = nlohmann::json::parse(text(fixture(name) / "config.json"));
-    if (change_config) change_config(config);
-    std::ofstream(folder / "config.json") << config.dump();
-    File file = File::read(fixture(name) / "model.safetensors");
-    change(file);
-    file.write(folder / "model.safetensors");
-  }
-  Error error() const {
-    const auto model = import_hugging_face(folder / "");
-    REQUIRE_FALSE(model.ok());
-    INFO(model.error().message);
-    CHECK(model.error().message.find('\n') == std::string::npos);
-    return model.error();
-  }
-};
-
-void check_error(const Error& error, ExitCode code, const std::vector<std::string>& said) {
-  INFO(error.message);
-  CHECK(error.code == code);
-  for (const std::string& part : said) CHECK(error.message.find(part) != std::string::npos);
 }
 
 std::vector<std::byte> halves(const std::vector<float>& values, const std::function<std::uint16_t(float)>& f) {
@@ -245,122 +164,6 @@ TEST_CASE("files without and with the prefix, of older buffers, a tied head, and
                                       return bits;
                                     })),
              0x1p-10f) == DType::f32);
-}
-
-TEST_CASE("tensors that are missing, unknown, of another shape or type are named") {
-  const std::string name = GENERATE("gpt2", "gpt2_moe");
-  const std::string prefix = name == "gpt2" ? "" : "transformer.";
-  auto drop = [&](const std::string& tensor) {
-    return [=](File& file) { std::erase_if(file.tensors, [&](const auto& t) { return t.name == prefix + tensor; }); };
-  };
-  check_error(Changed(name, drop("h.1.attn.c_proj.bias")).error(), ExitCode::data,
-              {"model.safetensors", "expected tensor h.1.attn.c_proj.bias [24]"});
-  check_error(Changed(name,
-                      [](File& file) {
-                        file.tensors.push_back({"h.1.attn.extra", "F32", {1}});
-                        file.bytes["h.1.attn.extra"].resize(4);
-                      })
-                  .error(),
-              ExitCode::data, {"1 more: h.1.attn.extra"});
-  check_error(Changed(name,
-                      [&](File& file) {
-                        file[prefix + "wpe.weight"].shape = {24, 32};
-                      })
-                  .error(),
-              ExitCode::data, {"wpe.weight: expected [32,24]", "found F32[24,32]"});
-  check_error(Changed(name, [&](File& file) { file[prefix + "wpe.weight"].dtype = "I32"; }).error(), ExitCode::data,
-              {"wpe.weight", "found I32[32,24]"});
-  check_error(Changed(name,
-                      [&](File& file) {
-                        file[prefix + "h.1.attn.c_attn.weight"].shape = {72, 24};
-                      })
-                  .error(),
-              ExitCode::data, {"c_attn.weight: expected [24,72]"});
-  check_error(Changed(name,
-                      [&](File& file) {
-                        file.tensors.push_back({"lm_head.weight", "F32", file[prefix + "wte.weight"].shape});
-                        file.bytes["lm_head.weight"] = file.bytes[prefix + "wte.weight"];
-                        file.bytes["lm_head.weight"][0] ^= std::byte(1);
-                      })
-                  .error(),
-              ExitCode::data, {"lm_head.weight", "tied"});
-  if (name == "gpt2_moe")
-    check_error(Changed(name, drop("h.2.moe.experts.3.c_fc.weight")).error(), ExitCode::data,
-                {"h.2.moe.experts.3.c_fc.weight [24,96]"});
-}
-
-TEST_CASE("configs that are wrong are refused, however large a model they ask for") {
-  const auto [field, value, code, said] = GENERATE(table<std::string, std::string, ExitCode, std::string>({
-      {"model_type", "\"llama\"", ExitCode::config, "model_type: expected \"gpt2\""},
-      {"n_embd", "null", ExitCode::config, "n_embd"},
-      {"n_layer", "10000", ExitCode::data, "expected tensor h.3.ln_1.weight"},
-      {"vocab_size", "2147483647", ExitCode::data, "wte.weight: expected [2147483647,24]"},
-      {"n_head", "7", ExitCode::config, "n_head"},
-      {"n_layer", "-1", ExitCode::config, "n_layer"},
-      {"n_inner", "100", ExitCode::data, "c_fc.weight: expected [24,100]"},
-      {"activation_function", "\"relu\"", ExitCode::config, "activation_function: expected \"gelu_new\""},
-      {"tie_word_embeddings", "false", ExitCode::config, "tie_word_embeddings"},
-      {"scale_attn_by_inverse_layer_idx", "true", ExitCode::config, "scale_attn_by_inverse_layer_idx"},
-  }));
-  INFO(field << " = " << value);
-  check_error(Changed(
-                  "gpt2", [](File&) {},
-                  [&, f = field, v = value](nlohmann::json& config) { config[f] = nlohmann::json::parse(v); })
-                  .error(),
-              code, {said});
-  check_error(Changed(
-                  "gpt2_moe", [](File&) {},
-                  [](nlohmann::json& config) {
-                    config["num_local_experts"] = 65536;
-                    config["n_layer"] = 10000;
-                  })
-                  .error(),
-              ExitCode::data, {"h.0.moe.gate.weight"});
-  check_error(Changed(
-                  "gpt2_moe", [](File&) {}, [](nlohmann::json& config) { config["moe_layer_freq"] = 0; })
-                  .error(),
-              ExitCode::config, {"moe_layer_freq: expected 1 or more in a gpt2_moe, found 0"});
-}
-
-TEST_CASE("folders and indices that are wrong") {
-  const test::TemporaryFolder folder;
-  check_error(import_hugging_face(folder / "none").error(), ExitCode::data, {"no folder"});
-  check_error(import_hugging_face(folder / "").error(), ExitCode::data, {"config.json"});
-  fs::copy_file(fixture("gpt2") / "config.json", folder / "config.json");
-  check_error(import_hugging_face(folder / "").error(), ExitCode::data, {"found neither"});
-
-  HuggingFaceModel model = import_ok(fixture("gpt2"));
-  REQUIRE(export_hugging_face(model.config.model, model.store, folder / "s", {.shard_bytes = 40000}).ok());
-  const fs::path index = folder / "s/model.safetensors.index.json";
-  const auto good = nlohmann::json::parse(text(index));
-  auto with = [&](const std::function<void(nlohmann::json&)>& change) {
-    auto changed = good;
-    change(changed);
-    std::ofstream(index) << changed.dump();
-    return import_hugging_face(folder / "s").error();
-  };
-  for (const char* path : {"../model.safetensors", "/etc/passwd", "..", "", "a/b"})
-    check_error(with([&](auto& j) { j["weight_map"]["transformer.wpe.weight"] = path; }), ExitCode::data,
-                {"transformer.wpe.weight", "file in this folder"});
-  check_error(with([](auto& j) { j["weight_map"]["transformer.wpe.weight"] = 3; }), ExitCode::data, {"found 3"});
-  check_error(with([](auto& j) { j["weight_map"]["transformer.wpe.weight"] = "none.safetensors"; }), ExitCode::data,
-              {"safetensors"});
-  check_error(with([](auto& j) { j["weight_map"].erase("transformer.wpe.weight"); }), ExitCode::data,
-              {"lists for it", "transformer.wpe.weight"});
-  check_error(with([](auto& j) { j["weight_map"]["transformer.new"] = j["weight_map"]["transformer.wpe.weight"]; }),
-              ExitCode::data, {"transformer.new"});
-  check_error(with([](auto& j) { j.erase("weight_map"); }), ExitCode::data, {"weight_map"});
-  std::ofstream(index) << std::string(100000, '[');
-  check_error(import_hugging_face(folder / "s").error(), ExitCode::data, {"nested brackets"});
-  std::ofstream(index) << good.dump();
-  CHECK(import_hugging_face(folder / "s").ok());
-
-  // A header that claims more than the file holds, and one of other text.
-  for (const std::string& bytes : {std::string("\xff\xff\xff\xff\xff\xff\xff\x7f{}", 10), std::string("short"),
-                                   std::string("\2\0\0\0\0\0\0\0[]", 10)}) {
-    std::ofstream(folder / "model.safetensors", std::ios::binary) << bytes;
-    CHECK(import_hugging_face(folder / "").error().code == ExitCode::data);
-  }
 }
 
 TEST_CASE("the index of shards names every tensor's file and the sum of all bytes") {

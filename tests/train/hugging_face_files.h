@@ -1,0 +1,105 @@
+// Hugging Face folders for tests: what the fixtures hold, and changed copies of them.
+#pragma once
+#include <catch2/catch.hpp>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <iterator>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "lancet/checkpoint/safetensors.h"
+#include "lancet/train/hugging_face.h"
+#include "temporary_folder.h"
+
+namespace lancet::test::hugging_face {
+
+namespace fs = std::filesystem;
+using train::HuggingFaceModel;
+using train::import_hugging_face;
+using train::Upcycle;
+
+inline fs::path fixture(const std::string& name) {
+  return fs::path(LANCET_SOURCE_DIR) / "tests/reference/hugging_face" / name;
+}
+
+struct File {
+  std::vector<checkpoint::TensorInfo> tensors;
+  std::map<std::string, std::vector<std::byte>> bytes;
+
+  static File read(const fs::path& path) {
+    auto opened = checkpoint::SafetensorsFile::open(path);
+    if (!opened.ok()) FAIL(opened.error().message);
+    File file;
+    for (const auto& tensor : opened->tensors()) {
+      file.tensors.push_back(tensor);
+      auto& data = file.bytes[tensor.name];
+      data.resize(tensor.bytes());
+      REQUIRE(opened->read(tensor, 0, data).ok());
+    }
+    return file;
+  }
+  void write(const fs::path& path) const {
+    auto writer = checkpoint::SafetensorsWriter::create(checkpoint::disk(), path, tensors, {{"format", "pt"}});
+    REQUIRE(writer.ok());
+    for (const auto& tensor : tensors) REQUIRE(writer->append(bytes.at(tensor.name)).ok());
+    REQUIRE(writer->finish().ok());
+  }
+  checkpoint::TensorInfo& operator[](const std::string& name) {
+    for (auto& tensor : tensors)
+      if (tensor.name == name) return tensor;
+    FAIL("no tensor " + name);
+    return tensors[0];
+  }
+  void rename(const std::string& from, const std::string& to) {
+    bytes[to] = bytes.at(from);
+    (*this)[from].name = to;
+  }
+  template <class T>
+  std::vector<T> values(const std::string& name) const {
+    std::vector<T> result(bytes.at(name).size() / sizeof(T));
+    std::memcpy(result.data(), bytes.at(name).data(), bytes.at(name).size());
+    return result;
+  }
+};
+
+inline std::string text(const fs::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+inline HuggingFaceModel import_ok(const fs::path& folder, const std::optional<Upcycle>& upcycle = {}) {
+  auto model = import_hugging_face(folder, upcycle);
+  if (!model.ok()) FAIL(model.error().message);
+  return std::move(*model);
+}
+
+// A folder with the fixture's config and a changed copy of its tensors.
+struct Changed {
+  test::TemporaryFolder folder;
+  Changed(const std::string& name, const std::function<void(File&)>& change,
+          const std::function<void(nlohmann::json&)>& change_config = {}) {
+    auto config = nlohmann::json::parse(text(fixture(name) / "config.json"));
+    if (change_config) change_config(config);
+    std::ofstream(folder / "config.json") << config.dump();
+    File file = File::read(fixture(name) / "model.safetensors");
+    change(file);
+    file.write(folder / "model.safetensors");
+  }
+  Error error() const {
+    const auto model = import_hugging_face(folder / "");
+    REQUIRE_FALSE(model.ok());
+    INFO(model.error().message);
+    CHECK(model.error().message.find('\n') == std::string::npos);
+    return model.error();
+  }
+};
+
+inline void check_error(const Error& error, ExitCode code, const std::vector<std::string>& said) {
+  INFO(error.message);
+  CHECK(error.code == code);
+  for (const std::string& part : said) CHECK(error.message.find(part) != std::string::npos);
+}
+
+}  // namespace lancet::test::hugging_face
