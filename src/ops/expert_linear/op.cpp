@@ -1,33 +1,10 @@
 // One linear layer per expert over its filled rows only (rule 2): y[e,r] = x[e,r] w[e]^T + b[e] for rows[e,0] <= r <
 // rows[e,W]. x [E,R,K], w [E,N,K], b f32[E,N], rows i32[E,W+1] (from exchange_counts). Other rows are neither read nor
 // written. Attribute tokens: how many rows are expected to be filled.
-#include "ops/describe.h"
+#include "ops/product_types.h"
 
 namespace lancet::ops {
 namespace {
-
-bool is_rows(const TensorType& rows, std::int64_t experts) {
-  return rows.dtype == DType::i32 && rows.shape.rank() == 2 && rows.shape[0] == experts && rows.shape[1] > 1;
-}
-
-Inferred infer(const OpInput& in) {
-  const TensorType &x = in.operands[0], &w = in.operands[1], &b = in.operands[2];
-  if (!is_activation(x.dtype) || x.shape.rank() != 3) return expected("x [E,R,K] of f32 or bf16");
-  if (w.dtype != x.dtype || w.shape.rank() != 3 || w.shape[0] != x.shape[0] || w.shape[2] != x.shape[2])
-    return expected("w [E,N,K] of x's type");
-  if (b != TensorType{DType::f32, {w.shape[0], w.shape[1]}}) return expected("b f32[E,N]");
-  if (!is_rows(in.operands[3], x.shape[0])) return expected("rows i32[E,W+1]");
-  return Types{{x.dtype, with_back(x.shape, w.shape[1])}};
-}
-
-Inferred infer_dx(const OpInput& in) {
-  const TensorType &dy = in.operands[0], &w = in.operands[1];
-  if (!is_activation(dy.dtype) || dy.shape.rank() != 3) return expected("dy [E,R,N] of f32 or bf16");
-  if (w.dtype != dy.dtype || w.shape.rank() != 3 || w.shape[0] != dy.shape[0] || w.shape[1] != dy.shape[2])
-    return expected("w [E,N,K] of dy's type");
-  if (!is_rows(in.operands[2], dy.shape[0])) return expected("rows i32[E,W+1]");
-  return Types{{dy.dtype, with_back(dy.shape, w.shape[2])}};
-}
 
 Inferred infer_dw(const OpInput& in) {
   const TensorType &dy = in.operands[0], &x = in.operands[1];
@@ -86,7 +63,7 @@ const OpDef table[] = {
     {.name = "expert_linear",
      .required = 4,
      .most = 4,
-     .infer = infer,
+     .infer = expert_linear_types,
      .gradient = gradient,
      .work = work,
      .partition = {{{irregular, none, none, irregular}, {irregular}}, {{0, 0, 0, 0}, {0}}},
@@ -109,7 +86,7 @@ const OpDef table[] = {
     {.name = "expert_linear_dx",
      .required = 3,
      .most = 3,
-     .infer = infer_dx,
+     .infer = expert_linear_dx_types,
      .work = work_dx,
      .partition = {{{irregular, none, irregular}, {irregular}}, {{0, 0, 0}, {0}}},
      .samples = {{{{{DType::f32, {4, 8, 16}}}, {{DType::f32, {4, 16, 24}}}, {{DType::i32, {4, 2}}, Fill::rows}},

@@ -1,25 +1,9 @@
 // y = x w^T + b, w as [out, in]; its dX and dW are ops of their own (Lancet, section 4). Attribute streamed=1: of a row
 // or two (generation), where reading w is all that takes time; sums may run in another order than without it.
-#include "ops/describe.h"
+#include "ops/product_types.h"
 
 namespace lancet::ops {
 namespace {
-
-Inferred infer(const OpInput& in) {
-  const TensorType &x = in.operands[0], &w = in.operands[1];
-  if (!is_activation(x.dtype) || x.shape.rank() < 2) return expected("x [...,K] of f32 or bf16");
-  if (w.dtype != x.dtype || w.shape.rank() != 2 || w.shape[1] != x.shape.back()) return expected("w [N,K] of x's type");
-  if (in.operands.size() > 2 && !is_vector(in.operands[2], w.shape[0])) return expected("b f32[N]");
-  return Types{{x.dtype, with_back(x.shape, w.shape[0])}};
-}
-
-Inferred infer_dx(const OpInput& in) {
-  const TensorType &dy = in.operands[0], &w = in.operands[1];
-  if (!is_activation(dy.dtype) || dy.shape.rank() < 2) return expected("dy [...,N] of f32 or bf16");
-  if (w.dtype != dy.dtype || w.shape.rank() != 2 || w.shape[0] != dy.shape.back())
-    return expected("w [N,K] of dy's type");
-  return Types{{dy.dtype, with_back(dy.shape, w.shape[1])}};
-}
 
 // linear_dw(dy, x [, dw so far [, db so far]]) {bias=0|1} -> dw [, db]
 Inferred infer_dw(const OpInput& in) {
@@ -73,7 +57,7 @@ const OpDef table[] = {
     {.name = "linear",
      .required = 2,
      .most = 3,
-     .infer = infer,
+     .infer = linear_types,
      .gradient = gradient,
      .work = work,
      .partition = {{{0, none, none}, {0}}, {{1, none, none}, {1}}, {{none, 0, 0}, {2}}},
@@ -87,7 +71,7 @@ const OpDef table[] = {
     {.name = "linear_dx",
      .required = 2,
      .most = 2,
-     .infer = infer_dx,
+     .infer = linear_dx_types,
      .work = work_dx,
      .partition = {{{0, none}, {0}}, {{1, none}, {1}}, {{none, 1}, {2}}},
      .samples = {{{{{DType::f32, {2, 4, 16}}}, {{DType::f32, {16, 24}}}}, {}},

@@ -6,54 +6,25 @@
 //   expert_linear_gelu(x [E,R,K], w [E,N,K], b f32[E,N], rows) -> h, y           over filled rows
 //   expert_linear_dx_gelu(dy [E,R,N], w [E,N,K], h [E,R,K], rows) -> dh
 // GELU's own arithmetic is not in `work`: MFU counts products.
-#include "ops/describe.h"
+#include "ops/product_types.h"
 
 namespace lancet::ops {
 namespace {
 
-Inferred infer(const OpInput& in) {
-  const TensorType &x = in.operands[0], &w = in.operands[1];
-  if (!is_activation(x.dtype) || x.shape.rank() < 2) return expected("x [...,K] of f32 or bf16");
-  if (w.dtype != x.dtype || w.shape.rank() != 2 || w.shape[1] != x.shape.back()) return expected("w [N,K] of x's type");
-  if (in.operands.size() > 2 && !is_vector(in.operands[2], w.shape[0])) return expected("b f32[N]");
-  const TensorType y{x.dtype, with_back(x.shape, w.shape[0])};
-  return Types{y, y};
+// Forward: GELU's argument, and its result of the same type.
+template <Inferred product(const OpInput&)>
+Inferred with_gelu(const OpInput& in) {
+  LANCET_ASSIGN(Types types, product(in));
+  types.push_back(types[0]);
+  return types;
 }
 
-Inferred infer_dx(const OpInput& in) {
-  const TensorType &dy = in.operands[0], &w = in.operands[1];
-  if (!is_activation(dy.dtype) || dy.shape.rank() < 2) return expected("dy [...,N] of f32 or bf16");
-  if (w.dtype != dy.dtype || w.shape.rank() != 2 || w.shape[0] != dy.shape.back())
-    return expected("w [N,K] of dy's type");
-  const TensorType dh{dy.dtype, with_back(dy.shape, w.shape[1])};
-  if (in.operands[2] != dh) return expected("h like the result");
-  return Types{dh};
-}
-
-bool is_rows(const TensorType& rows, std::int64_t experts) {
-  return rows.dtype == DType::i32 && rows.shape.rank() == 2 && rows.shape[0] == experts && rows.shape[1] >= 2;
-}
-
-Inferred infer_expert(const OpInput& in) {
-  const TensorType &x = in.operands[0], &w = in.operands[1], &b = in.operands[2];
-  if (!is_activation(x.dtype) || x.shape.rank() != 3) return expected("x [E,R,K] of f32 or bf16");
-  if (w.dtype != x.dtype || w.shape.rank() != 3 || w.shape[0] != x.shape[0] || w.shape[2] != x.shape[2])
-    return expected("w [E,N,K] of x's type");
-  if (b != TensorType{DType::f32, {w.shape[0], w.shape[1]}}) return expected("b f32[E,N]");
-  if (!is_rows(in.operands[3], x.shape[0])) return expected("rows i32[E,W+1]");
-  const TensorType y{x.dtype, with_back(x.shape, w.shape[1])};
-  return Types{y, y};
-}
-
-Inferred infer_expert_dx(const OpInput& in) {
-  const TensorType &dy = in.operands[0], &w = in.operands[1];
-  if (!is_activation(dy.dtype) || dy.shape.rank() != 3) return expected("dy [E,R,N] of f32 or bf16");
-  if (w.dtype != dy.dtype || w.shape.rank() != 3 || w.shape[0] != dy.shape[0] || w.shape[1] != dy.shape[2])
-    return expected("w [E,N,K] of dy's type");
-  const TensorType dh{dy.dtype, with_back(dy.shape, w.shape[2])};
-  if (in.operands[2] != dh) return expected("h like the result");
-  if (!is_rows(in.operands[3], dy.shape[0])) return expected("rows i32[E,W+1]");
-  return Types{dh};
+// Backward: the argument is like the result.
+template <Inferred product(const OpInput&)>
+Inferred with_gelu_slope(const OpInput& in) {
+  LANCET_ASSIGN(Types types, product(in));
+  if (in.operands[2] != types[0]) return expected("h like the result");
+  return types;
 }
 
 // A row has `before` elements ahead of the product and `behind` after it; the latter are touched twice: GELU's argument
@@ -78,7 +49,7 @@ const OpDef table[] = {
     {.name = "linear_gelu",
      .required = 2,
      .most = 3,
-     .infer = infer,
+     .infer = with_gelu<linear_types>,
      .work = work,
      .partition = {{{0, none, none}, {0, 0}}, {{1, none, none}, {1, 1}}, {{none, 0, 0}, {2, 2}}},
      .samples = {{{{{DType::f32, {2, 4, 24}}}, {{DType::f32, {16, 24}}}, {{DType::f32, {16}}}}, {}},
@@ -89,7 +60,7 @@ const OpDef table[] = {
     {.name = "linear_dx_gelu",
      .required = 3,
      .most = 3,
-     .infer = infer_dx,
+     .infer = with_gelu_slope<linear_dx_types>,
      .work = work_dx,
      .partition = {{{0, none, 0}, {0}}, {{1, none, 1}, {1}}, {{none, 1, 2}, {2}}},
      .samples = {{{{{DType::f32, {2, 4, 16}}}, {{DType::f32, {16, 24}}}, {{DType::f32, {2, 4, 24}}}}, {}},
@@ -99,7 +70,7 @@ const OpDef table[] = {
     {.name = "expert_linear_gelu",
      .required = 4,
      .most = 4,
-     .infer = infer_expert,
+     .infer = with_gelu<expert_linear_types>,
      .work = work,
      .partition = {{{irregular, none, none, irregular}, {irregular, irregular}}, {{0, 0, 0, 0}, {0, 0}}},
      .samples = {{{{{DType::f32, {4, 8, 24}}},
@@ -116,7 +87,7 @@ const OpDef table[] = {
     {.name = "expert_linear_dx_gelu",
      .required = 4,
      .most = 4,
-     .infer = infer_expert_dx,
+     .infer = with_gelu_slope<expert_linear_dx_types>,
      .work = work_dx,
      .partition = {{{irregular, none, irregular, irregular}, {irregular}}, {{0, 0, 0, 0}, {0}}},
      .samples = {{{{{DType::f32, {4, 8, 16}}},
