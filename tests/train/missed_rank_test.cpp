@@ -12,27 +12,25 @@ TEST_CASE("a rank that is missed at the end of a step is missed by that step's n
   const test::TemporaryFolder folder;
   auto config = test::small_config();
   config.train.steps = 5;
+  config.comm.timeout_s = 3;
   config.log.run_dir = folder / "run";
   std::atomic<bool> given_up = false;
   Error of_waiting;
-  const Status status = comm::run_inproc(
-      2,
-      [&](comm::Communicator& world) -> Status {
-        int ends = 0;
-        train::TrainerOptions options{.local_ranks = 2};
-        options.interrupted = [&] {  // asked once at the end of a step
-          if (world.rank() == 1 && ++ends == 3)
-            while (!given_up) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-          return false;
-        };
-        const Status mine = train::train(config, world, options);
-        if (world.rank() == 0) {
-          given_up = true;
-          if (!mine.ok()) of_waiting = mine.error();
-        }
-        return mine;
-      },
-      std::chrono::seconds(3));
+  const Status status = comm::run_inproc(2, [&](comm::Communicator& world) -> Status {
+    int ends = 0;
+    train::TrainerOptions options{.local_ranks = 2};
+    options.interrupted = [&] {  // asked once at the end of a step
+      if (world.rank() == 1 && ++ends == 3)
+        while (!given_up) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      return false;
+    };
+    const Status mine = train::train(config, world, options);
+    if (world.rank() == 0) {
+      given_up = true;
+      if (!mine.ok()) of_waiting = mine.error();
+    }
+    return mine;
+  });
   CHECK_FALSE(status.ok());
   INFO(of_waiting.message);
   CHECK(of_waiting.code == ExitCode::communication);
