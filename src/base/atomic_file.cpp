@@ -88,21 +88,40 @@ Status AtomicFile::commit() {
   return {};
 }
 
+Status check_writable(const fs::path& path) {
+  std::error_code ignored;
+  fs::path above = fs::absolute(path / "", ignored).parent_path().parent_path();
+  while (!fs::exists(above, ignored) && above.has_relative_path()) above = above.parent_path();
+  const bool folder = fs::is_directory(above, ignored);
+  if (folder && ::access(above.c_str(), W_OK | X_OK) == 0) return {};
+  return data_error(fmt::format("{}: expected a folder that can be written to, for {}, found: {}", above.string(),
+                                path.string(), folder ? std::strerror(errno) : "another file"));
+}
+
 Status write_file(const fs::path& path, std::string_view content) {
   LANCET_ASSIGN(AtomicFile file, AtomicFile::create(path));
   LANCET_TRY(file.append(content.data(), content.size()));
   return file.commit();
 }
 
-Result<std::string> read_file(const fs::path& path, std::string_view what) {
+Result<std::string> read_file(const fs::path& path, std::string_view what, std::uint64_t most) {
   std::error_code error;
   const auto status = fs::status(path, error);
-  if (!fs::exists(status)) return data_error(fmt::format("{}: expected {}, found no such file", path.string(), what));
+  if (status.type() == fs::file_type::not_found)
+    return data_error(fmt::format("{}: expected {}, found no such file", path.string(), what));
+  if (status.type() == fs::file_type::none)
+    return data_error(fmt::format("{}: expected {}, found: {}", path.string(), what, error.message()));
   if (!fs::is_regular_file(status)) {
     return data_error(fmt::format("{}: expected {}, found no regular file", path.string(), what));
   }
-  std::string content(fs::file_size(path, error), '\0');
+  const std::uintmax_t size = fs::file_size(path, error);
+  if (!error && size > most)
+    return data_error(fmt::format("{}: expected {} of at most {} MB, found {} MB", path.string(), what,
+                                  most / 1'000'000, size / 1'000'000));
+  std::string content(error ? 0 : size, '\0');
+  errno = 0;
   std::ifstream in(path, std::ios::binary);
+  if (!in) return data_error(fmt::format("{}: expected {}, found: {}", path.string(), what, std::strerror(errno)));
   if (error || !in.read(content.data(), static_cast<std::streamsize>(content.size()))) {
     return data_error(fmt::format("{}: expected {}, found a file that cannot be read", path.string(), what));
   }

@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "commands.h"
+#include "lancet/base/atomic_file.h"
 #include "lancet/base/log.h"
 #include "lancet/data/tokenize.h"
 #include "lancet/data/train_tokenizer.h"
@@ -102,6 +103,7 @@ struct TrainTokenizerArguments {
 };
 
 Status train_tokenizer(const TrainTokenizerArguments& arguments) {
+  LANCET_TRY(check_writable(std::filesystem::path(arguments.out) / "vocab.json"));  // before the work
   ProgressBar bar("train-tokenizer");
   data::TrainTokenizerOptions options;
   options.vocab_size = arguments.vocab_size;

@@ -10,7 +10,7 @@
 namespace lancet::cli {
 
 std::string progress_detail(const std::string& done, double fraction, double seconds) {
-  if (fraction <= 0 || fraction >= 1) return done;
+  if (fraction < 0.01 || fraction >= 1) return done;  // what has just begun tells nothing of the rest
   return done + ", " + train::duration(seconds * (1 - fraction) / fraction) + " left";
 }
 

@@ -5,7 +5,6 @@
 #include <cmath>
 #include <fstream>
 #include <set>
-#include <sstream>
 #include <vector>
 
 #include "fields.h"
@@ -18,7 +17,8 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::size_t most_shown = 60;  // characters of a key or an assignment in an error
+constexpr std::size_t most_bytes = 16 << 20;  // of a file
+constexpr std::size_t most_shown = 60;        // characters of a key or an assignment in an error
 
 // Words of other trainers, for those who bring them along.
 constexpr std::pair<std::string_view, std::string_view> foreign_words[] = {
@@ -242,9 +242,13 @@ Result<Config> load(const std::filesystem::path& file, std::span<const std::stri
     return config_error(
         fmt::format("{}: expected a JSON config file, found {}", file.string(),
                     std::filesystem::exists(file, ignored) ? "nothing that can be read" : "no such file"));
-  std::ostringstream text;
-  text << in.rdbuf();
-  LANCET_ASSIGN(Config config, parse(text.str(), file.string(), overrides));
+  std::string text(most_bytes + 1, '\0');  // it may be a pipe
+  in.read(text.data(), std::streamsize(text.size()));
+  text.resize(static_cast<std::size_t>(in.gcount()));
+  if (text.size() > most_bytes)
+    return config_error(
+        fmt::format("{}: expected a JSON config file of at most {} MB, found more", file.string(), most_bytes >> 20));
+  LANCET_ASSIGN(Config config, parse(text, file.string(), overrides));
   if (config.log.run_dir.empty()) config.log.run_dir = "runs/" + file.stem().string();
   return config;
 }

@@ -15,6 +15,39 @@ using nlohmann::json;
 
 constexpr std::int64_t most_steps = 1'000'000'000'000;
 
+constexpr std::size_t most_line = 64 << 20;  // a thousand times what a record of many experts has
+
+// The lines of a file, of which one without end does not fill the memory.
+class Lines {
+ public:
+  explicit Lines(std::istream& in) : in_(in), block_(1 << 20, '\0') {}
+  bool next(std::string& line) {
+    line.clear();
+    ended_ = false;
+    while (at_ < filled_ || fill()) {
+      const std::string_view left(block_.data() + at_, filled_ - at_);
+      const std::size_t end = left.find('\n');
+      line += left.substr(0, end);
+      at_ += std::min(left.size(), end == left.npos ? end : end + 1);
+      ended_ = end != left.npos;
+      if (ended_ || line.size() > most_line) return true;
+    }
+    return !line.empty();
+  }
+  bool ended() const { return ended_; }  // by a '\n'; else what a run is writing, or a full disk cut
+
+ private:
+  bool fill() {
+    in_.read(block_.data(), std::streamsize(block_.size()));
+    at_ = 0, filled_ = static_cast<std::size_t>(in_.gcount());
+    return filled_ > 0;
+  }
+  std::istream& in_;
+  std::string block_;
+  std::size_t at_ = 0, filled_ = 0;
+  bool ended_ = false;
+};
+
 class Reader {
  public:
   // Empty for a record; else what is wrong with it.
@@ -127,17 +160,22 @@ Result<Metrics> read_metrics(const std::filesystem::path& path) {
     return data_error(fmt::format("{}: expected a run's records, found no such file", path.string()));
   std::ifstream in(path, std::ios::binary);
   Reader reader;
+  Lines lines(in);
   std::string line;
-  for (std::int64_t number = 1; std::getline(in, line); ++number) {
-    const bool ended = !in.eof();  // a line that a run is writing, or that a full disk cut, has no end yet
-    const std::string wrong = reader.add(line);
+  bool endless = false;
+  for (std::int64_t number = 1; !endless && lines.next(line); ++number) {
+    endless = line.size() > most_line;
+    const std::string wrong =
+        endless ? fmt::format("expected a record of at most {} MB, found more; what follows it is left out, too",
+                              most_line >> 20)
+                : reader.add(line);
     if (wrong.empty()) continue;
-    if (ended)
+    if (lines.ended() || endless)
       reader.leave_out(number, wrong);
     else
       reader.cut_short();
   }
-  if (in.bad() || !in.eof())
+  if (in.bad() || (!in.eof() && !endless))
     return data_error(fmt::format("{}: expected a run's records, found a file that cannot be read", path.string()));
   if (reader.empty())
     return data_error(fmt::format("{}: expected records of steps, found none{}{}", path.string(),

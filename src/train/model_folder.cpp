@@ -4,12 +4,11 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <utility>
 #include <vector>
 
 #include "checkpoint_tensors.h"
+#include "lancet/base/atomic_file.h"
 #include "lancet/base/log.h"
 #include "lancet/train/agree.h"
 
@@ -168,9 +167,7 @@ Status check_new_folder(const fs::path& out, std::int64_t bytes) {
                                     fs::is_directory(out, error) ? "files in it" : "something else"));
   fs::path above = fs::absolute(out / "").parent_path().parent_path();
   while (!fs::exists(above, error) && above.has_relative_path()) above = above.parent_path();
-  if (::access(above.c_str(), W_OK | X_OK) != 0)
-    return data_error(fmt::format("{}: expected a folder that can be written to for {}, found: {}", above.string(),
-                                  out.string(), std::strerror(errno)));
+  LANCET_TRY(check_writable(out));
   const fs::space_info disk = fs::space(above, error);
   if (error || disk.available >= std::uintmax_t(bytes)) return {};
   return data_error(fmt::format("{}: expected {} MB of room on its disk, found {} MB", out.string(),

@@ -54,6 +54,10 @@ TEST_CASE("fields that are wrong") {
 TEST_CASE("config files that are wrong") {
   const TemporaryFolder folder;
   check(lancet("train " + (folder / "none.json")), 2, {"none.json"});
+  check(lancet("train /dev/zero"), 2, {"/dev/zero: expected a JSON config file of at most 16 MB, found more"});
+  std::filesystem::resize_file(folder.write("vast.json", "{}"), std::uintmax_t(1) << 40);
+  check(lancet("plan " + folder.write("good.json", test::small_config) + " --on " + (folder / "vast.json")), 2,
+        {"vast.json: expected a hardware file of at most 1000 MB, found 1099511 MB"});
   check(lancet("train " + folder.write("bad.json", "{\"model\": {\n  \"n_layer\": }\n}")), 2, {"bad.json:2"});
   check(lancet("train " + folder.write("deep.json", std::string(100'000, '['))), 2,
         {"deep.json: expected JSON of at most 100 nested brackets"});
@@ -219,6 +223,37 @@ TEST_CASE("two runs do not share a folder") {
   REQUIRE(::flock(held, LOCK_EX | LOCK_NB) == 0);
   check(lancet("train " + folder.write("small.json", test::small_config) + " --run-dir " + run), 3, {"no other run"});
   ::close(held);
+}
+
+TEST_CASE("files that another user may not read or write are told so") {
+  if (::geteuid() != 0) {
+    WARN("SKIPPED: expected root, who may become another user");
+    return;
+  }
+  const TemporaryFolder folder;
+  std::filesystem::permissions(folder / "", std::filesystem::perms(0755));
+  const std::string book = folder.write("book.txt", "good text, enough of it to learn a little from, good text\n");
+  const std::string tok = folder / "tok", config = folder.write("small.json", test::small_config);
+  REQUIRE(lancet("data train-tokenizer --vocab-size 260 --out " + tok + " " + book).code == 0);
+  const auto nobody = [](const std::string& arguments) {
+    return test::shell("setpriv --reuid=65534 --regid=65534 --clear-groups " LANCET_BINARY " " + arguments);
+  };
+  if (nobody("--version").code != 0) {
+    WARN("SKIPPED: expected a build that other users may run");
+    return;
+  }
+  const std::string denied = "found: Permission denied";
+  check(nobody("data train-tokenizer --vocab-size 260 --out " + (folder / "tok2") + " " + book), 3, {denied});
+  check(nobody("import --from " LANCET_SOURCE_DIR "/tests/reference/hugging_face/gpt2 --out " + (folder / "r")), 3,
+        {(folder / "r") + ", " + denied});
+  check(nobody("train " + config + " --run-dir " + (folder / "run")), 3, {denied});
+  std::filesystem::permissions(tok, std::filesystem::perms(0700));
+  check(nobody("data encode --tokenizer " + tok + " --text a"), 3,
+        {tok + "/vocab.json: expected a tokenizer's vocabulary, " + denied});
+  std::filesystem::permissions(tok, std::filesystem::perms(0755));
+  std::filesystem::permissions(tok + "/merges.txt", std::filesystem::perms(0600));
+  check(nobody("data encode --tokenizer " + tok + " --text a"), 3,
+        {tok + "/merges.txt: expected a tokenizer's merges, " + denied});
 }
 
 TEST_CASE("a run folder that cannot be written") {

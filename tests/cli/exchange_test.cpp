@@ -13,7 +13,7 @@ const std::string from_gpt2 = "--from " LANCET_SOURCE_DIR "/tests/reference/hugg
 }  // namespace
 
 TEST_CASE("progress tells what the rest takes") {
-  CHECK(cli::progress_detail("1 MB", 0, 3) == "1 MB");
+  CHECK(cli::progress_detail("1 MB", 0.009, 3) == "1 MB");
   CHECK(cli::progress_detail("1 MB", 0.25, 10) == "1 MB, 30s left");
   CHECK(cli::progress_detail("8 MB", 0.5, 200) == "8 MB, 3m 20s left");
   CHECK(cli::progress_detail("16 MB", 1, 400) == "16 MB");

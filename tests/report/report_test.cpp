@@ -140,6 +140,19 @@ TEST_CASE("a broken line is left out and named; the page is made of the rest") {
   check_refused(read_metrics(folder.write("metrics.jsonl", "no record\n")), "found none; line 1: expected");
 }
 
+TEST_CASE("a line without end does not fill the memory") {
+  const TemporaryFolder folder;
+  const auto path = folder.write("metrics.jsonl", records(2));
+  std::filesystem::resize_file(path, std::uintmax_t(1) << 40);  // zeros that take no room
+  const auto metrics = read_metrics(path);
+  REQUIRE(metrics.ok());
+  CHECK(metrics->steps == std::vector<std::int64_t>{1, 2});
+  CHECK(metrics->broken.count == 1);
+  CHECK(metrics->broken.first.starts_with("line 3: expected a record of at most 64 MB, found more"));
+  std::filesystem::resize_file(folder.write("plan.ir", plan), std::uintmax_t(1) << 40);
+  check_refused(read_plan_summary(folder / "plan.ir"), "expected a plan of at most 1000 MB, found 1099511 MB");
+}
+
 TEST_CASE("a number that is not finite is a gap in its line, however many records make a point") {
   const TemporaryFolder folder;
   const int steps = GENERATE(10, 10'000);

@@ -31,7 +31,13 @@ class AtomicFile {
 
 Status write_file(const std::filesystem::path& path, std::string_view content);
 
-// The whole of a file; a data error where it is not a regular file that can be read. what: "a vocabulary".
-Result<std::string> read_file(const std::filesystem::path& path, std::string_view what);
+// Before long work for a new file or folder: whether it can be made there, with folders above it that are missing. Data
+// error: the nearest one that is there is no folder, or cannot be written to.
+Status check_writable(const std::filesystem::path& path);
+
+// The whole of a file; a data error where it is not a regular file of at most so many bytes that can be read. what: "a
+// vocabulary".
+Result<std::string> read_file(const std::filesystem::path& path, std::string_view what,
+                              std::uint64_t most = 1'000'000'000);
 
 }  // namespace lancet
