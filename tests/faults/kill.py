@@ -131,8 +131,9 @@ class Attack:
         return path
 
     def check_parts(self, name):
-        header = (self.folder / name / "plan.ir").read_text().split("\n")[0]
-        if f"policy={self.kind.policy}" not in header or "parts=2" not in header:
+        plan = (self.folder / name / "plan.ir").read_text()
+        header = plan.split("\n")[0]
+        if f"policy={self.kind.policy}" not in header or "parts=2" not in plan:
             fail(f"{self.kind.name}: expected a plan of policy {self.kind.policy} in 2 parts, found {header}")
 
     def command(self, name):
