@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "lancet/ir/dependencies.h"
@@ -18,11 +19,18 @@ Candidate better(Candidate a, Candidate b) {
   return b.timeline.makespan < a.timeline.makespan * (1 - 1e-9) ? std::move(b) : std::move(a);
 }
 
-// So that any split takes its place, where a number of parts is asked for.
-Candidate unless_forced(Candidate candidate, const Step& step, const PartitionLimits& limits, Cut cut) {
+// The best of what `search` makes of `whole`. Where a number of parts is asked for, any split takes its place: for
+// the search it never ends then. Where even so none does, since none fits the memory, it is what it was.
+template <class F>
+Candidate searched(Candidate whole, const Step& step, const PartitionLimits& limits, Cut cut, F search) {
+  const double makespan = whole.timeline.makespan;
   if (limits.parts > 1 && !step.part_counts(cut).empty())
-    candidate.timeline.makespan = std::numeric_limits<double>::infinity();
-  return candidate;
+    whole.timeline.makespan = std::numeric_limits<double>::infinity();
+  Candidate best = search(std::move(whole));
+  if (!std::isinf(best.timeline.makespan)) return best;
+  best.timeline.makespan = makespan;
+  best.how += fmt::format("; nothing in {} parts fits the memory", limits.parts);
+  return best;
 }
 
 Candidate sequential(const Step& step, const PartitionLimits&) {
@@ -77,10 +85,12 @@ Candidate experts_in_parts(const Step& step, Cut cut, int parts) {
 }
 
 Candidate best_experts_in_parts(const Step& step, const PartitionLimits& limits, Cut cut) {
-  Candidate best = unless_forced(sequential(step, limits), step, limits, cut);
-  best.how = "experts and their all-to-alls whole";
-  for (int parts : step.part_counts(cut)) best = better(std::move(best), experts_in_parts(step, cut, parts));
-  return best;
+  Candidate whole = sequential(step, limits);
+  whole.how = "experts and their all-to-alls whole";
+  return searched(std::move(whole), step, limits, cut, [&](Candidate best) {
+    for (int parts : step.part_counts(cut)) best = better(std::move(best), experts_in_parts(step, cut, parts));
+    return best;
+  });
 }
 
 Candidate expert_pipeline(const Step& step, const PartitionLimits& limits) {
@@ -131,9 +141,7 @@ std::vector<std::vector<Range>> range_choices(const Step& step, const PartitionL
 }
 
 // The forward pass in parts; the backward pass as in `sequential`.
-Candidate partition(const Step& step, const PartitionLimits& limits) {
-  Candidate best = unless_forced(sequential(step, limits), step, limits, Cut::batch);
-  best.how = "no range pays";
+Candidate with_forward_in_parts(const Step& step, const PartitionLimits& limits, Candidate best) {
   for (const std::vector<Range>& ranges : range_choices(step, limits)) {
     const Split split = split_of(step, ranges, false);
     const Rewritten rewritten = rewrite(step.program(), split);
@@ -150,6 +158,13 @@ Candidate partition(const Step& step, const PartitionLimits& limits) {
   return best;
 }
 
+Candidate partition(const Step& step, const PartitionLimits& limits) {
+  Candidate whole = sequential(step, limits);
+  whole.how = "no range pays";
+  return searched(std::move(whole), step, limits, Cut::batch,
+                  [&](Candidate best) { return with_forward_in_parts(step, limits, std::move(best)); });
+}
+
 Candidate lancet(const Step& step, const PartitionLimits& limits) {
   Candidate first = better(sequential(step, limits), dw(step, limits));
   if (!step.has_exchange()) return first;
@@ -161,7 +176,8 @@ Candidate lancet(const Step& step, const PartitionLimits& limits) {
       search.try_split(describe(step, ranges) + (backward ? ", backward alike" : ", backward whole"),
                        split_of(step, ranges, backward));
     }
-  return search.best(unless_forced(std::move(first), step, limits, Cut::batch));
+  return searched(std::move(first), step, limits, Cut::batch,
+                  [&](Candidate whole) { return search.best(std::move(whole)); });
 }
 
 const Policy table[] = {
