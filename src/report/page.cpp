@@ -52,6 +52,7 @@ Result<Run> read_run(const fs::path& folder) {
   Run run;
   const fs::path plain = fs::absolute(folder, ignored).lexically_normal();
   run.name = (plain.has_filename() ? plain : plain.parent_path()).filename().string();
+  if (run.name.empty()) run.name = folder.string();  // "/"
   take(read_metrics(folder / "metrics.jsonl"), run.metrics, run.left_out);
   if (const Metrics::Broken& broken = run.metrics.broken; broken.count > 0)
     log::warn("{}: {} broken line(s) left out; {}", (folder / "metrics.jsonl").string(), broken.count, broken.first);

@@ -126,6 +126,7 @@ Result<std::string> read_text(const std::filesystem::path& path) {
                                     most_bytes >> 20, bytes >> 20));
   auto text = read_file(path, "a plan, as lancet plan --out writes it");
   if (!text.ok()) return config_error("--plan " + text.error().message);
+  if (text->starts_with("\xef\xbb\xbf")) text->erase(0, 3);  // an editor's mark of UTF-8
   return text;
 }
 

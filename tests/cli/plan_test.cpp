@@ -187,4 +187,16 @@ TEST_CASE("train --plan runs the plan, and its trace holds every instruction") {
 }
 #endif
 
+TEST_CASE("a plan runs that an editor gave a mark and other line ends") {
+  const test::TemporaryFolder folder;
+  const std::string train = "train " + folder.write("small.json", test::small_config) + " --set train.steps=2 ";
+  REQUIRE(lancet(train + "--run-dir " + (folder / "made")).code == 0);
+  std::string text = "\xef\xbb\xbf";
+  for (const char c : text_of(folder / "made/plan.ir")) text += c == '\n' ? std::string("\r\n") : std::string(1, c);
+  const auto outcome = lancet(train + "--plan " + folder.write("edited.ir", text) + " --run-dir " + (folder / "run"));
+  INFO(outcome.output);
+  CHECK(outcome.code == 0);
+  CHECK(text_of(folder / "run/plan.ir") == text_of(folder / "made/plan.ir"));
+}
+
 }  // namespace lancet
