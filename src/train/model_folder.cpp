@@ -1,9 +1,12 @@
 #include "lancet/train/model_folder.h"
 
 #include <fmt/format.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <charconv>
 #include <utility>
 #include <vector>
 
@@ -159,6 +162,34 @@ Status save_model(const fs::path& run, config::Config config, runtime::TensorSto
   return folder.commit();
 }
 
+namespace {
+
+// The process in "TARGET.123.tmp"; 0 for other names.
+pid_t maker_of(const std::string& name, const std::string& target) {
+  const std::string_view end = ".tmp";
+  if (!name.starts_with(target + ".") || !name.ends_with(end) || name.size() <= target.size() + 1 + end.size())
+    return 0;
+  const char *first = name.data() + target.size() + 1, *last = name.data() + name.size() - end.size();
+  pid_t pid = 0;
+  const auto [at, error] = std::from_chars(first, last, pid);
+  return error == std::errc() && at == last && pid > 0 ? pid : 0;
+}
+
+// What commands left beside `target` that were killed while they filled it: it may be gigabytes.
+void remove_leftovers(const fs::path& target) {
+  std::error_code ignored;
+  std::vector<fs::path> gone;
+  for (fs::directory_iterator at(target.parent_path(), ignored), end; !ignored && at != end; at.increment(ignored)) {
+    const pid_t maker = maker_of(at->path().filename().string(), target.filename().string());
+    if (maker > 0 && ::kill(maker, 0) != 0 && errno == ESRCH) gone.push_back(at->path());
+  }
+  for (const fs::path& path : gone)
+    if (checkpoint::disk().remove(path).ok())
+      log::info("{}: left by a command that was killed, removed", path.string());
+}
+
+}  // namespace
+
 Status check_new_folder(const fs::path& out, std::int64_t bytes) {
   std::error_code error;
   const bool there = fs::symlink_status(out, error).type() != fs::file_type::not_found;
@@ -177,6 +208,7 @@ Status check_new_folder(const fs::path& out, std::int64_t bytes) {
 Result<NewFolder> NewFolder::create(const fs::path& out) {
   LANCET_TRY(check_new_folder(out, 0));
   const fs::path target = fs::absolute(out / "").parent_path();
+  remove_leftovers(target);
   fs::path temporary = target;
   temporary += fmt::format(".{}.tmp", ::getpid());
   LANCET_TRY(checkpoint::disk().make_folder(temporary));

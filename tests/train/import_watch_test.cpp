@@ -1,4 +1,7 @@
 // What an import tells before and while it works, and what it refuses before it works.
+#include <unistd.h>
+
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <limits>
 #include <numeric>
@@ -64,6 +67,23 @@ TEST_CASE("an import that its watch refuses takes nothing") {
   REQUIRE_FALSE(model.ok());
   CHECK(model.error().message == "no room");
   CHECK(steps == 0);
+}
+
+TEST_CASE("what a killed command left beside a new folder goes, and nothing else") {
+  const test::TemporaryFolder folder;
+  const std::string living = "run." + std::to_string(::getppid()) + ".tmp";  // whose folder is being filled
+  const std::vector<std::string> stay = {living, "run.12x.tmp", "run.tmp", "runs.2147483647.tmp", "run.2147483647"};
+  for (const std::string& name : stay) std::filesystem::create_directories(folder / name);
+  std::filesystem::create_directories(folder / "run.2147483647.tmp/checkpoints");  // no process has that number
+  auto made = train::NewFolder::create(folder / "run");
+  REQUIRE(made.ok());
+  CHECK(made->commit().ok());
+  auto names = folder.names();
+  std::sort(names.begin(), names.end());
+  std::vector<std::string> expected = stay;
+  expected.push_back("run");
+  std::sort(expected.begin(), expected.end());
+  CHECK(names == expected);
 }
 
 TEST_CASE("a folder is refused before there is work for it") {
