@@ -4,7 +4,7 @@
 
 #include "lancet/backend/cuda/matmul.h"
 #include "ops/device/pack.h"
-#include "ops/linear/column_sums.h"
+#include "ops/linear/rounded_bias.h"
 
 namespace lancet::ops {
 namespace {
@@ -35,9 +35,9 @@ struct Linear {
   backend::Stream* stream;
   MatmulOperands operands;
   std::byte* workspace;
-  device::RoundVector round;  // the bias, if n is not 0
+  device::BiasRounding round_bias;
   Status operator()() const {
-    if (round.n) LANCET_TRY(device::launch(*stream, device::divide_up(round.n, round.lanes), round));
+    LANCET_TRY(round_bias(*stream));
     return product->run(*stream, operands, workspace);
   }
 };
@@ -50,17 +50,15 @@ Kernel bind(const KernelArgs& args) {
   desc.bias = args.has(2);
   MatmulOperands operands;
   operands.a = x.data, operands.b = w.data, operands.c = args.results[0].data;
-  device::RoundVector round{};
+  device::BiasRounding rounding;
   if (desc.bias) {
     operands.bias = args.operands[2].data;
-    if (x.dtype() == DType::bf16) {
-      round = {args.operands[2].as<float>(), reinterpret_cast<bf16*>(own_part(args)), desc.n};
-      operands.bias = round.out;
-    }
+    if (x.dtype() == DType::bf16)
+      rounding = device::round_bias(args, 2, reinterpret_cast<bf16*>(own_part(args)), operands.bias);
   }
   auto product = backend::cuda::make_matmul(desc, operands);
   if (!product.ok()) return failing(product.error());
-  return Linear{std::move(*product), args.stream, operands, args.workspace, round};
+  return Linear{std::move(*product), args.stream, operands, args.workspace, std::move(rounding)};
 }
 std::size_t workspace(const KernelArgs& args) {
   return backend::cuda::matmul_workspace_bytes + std::size_t(args.operands[1].shape()[0]) * sizeof(bf16);

@@ -6,7 +6,7 @@
 #include "ops/device/map.h"
 #include "ops/expert_linear/bind_product.h"
 #include "ops/gelu/math.h"
-#include "ops/linear/column_sums.h"
+#include "ops/linear/rounded_bias.h"
 
 namespace lancet::ops {
 namespace {
@@ -27,10 +27,10 @@ struct Product {
   backend::Stream* stream;
   MatmulOperands operands;
   std::byte* workspace;
-  device::RoundVector round;  // the bias, if n is not 0
-  Kernel behind;              // null: the product does it all
+  device::BiasRounding round_bias;
+  Kernel behind;  // null: the product does it all
   Status operator()() const {
-    if (round.n) LANCET_TRY(device::launch(*stream, device::divide_up(round.n, round.lanes), round));
+    LANCET_TRY(round_bias(*stream));
     LANCET_TRY(product->run(*stream, operands, workspace));
     return behind ? behind() : Status();
   }
@@ -40,14 +40,14 @@ struct Product {
 // result goes then.
 template <class Behind>
 Kernel with_activation(const KernelArgs& args, MatmulDesc desc, MatmulOperands operands, void* without_c,
-                       const device::RoundVector& round, const Behind& behind) {
+                       const device::BiasRounding& rounding, const Behind& behind) {
   auto fused = backend::cuda::make_matmul(desc, operands);
-  if (fused.ok()) return Product{std::move(*fused), args.stream, operands, args.workspace, round, nullptr};
+  if (fused.ok()) return Product{std::move(*fused), args.stream, operands, args.workspace, rounding, nullptr};
   desc.activation = Activation::none;
   operands.c = without_c;
   auto plain = backend::cuda::make_matmul(desc, operands);
   if (!plain.ok()) return [error = plain.error()]() -> Status { return error; };
-  return Product{std::move(*plain), args.stream, operands, args.workspace, round, behind()};
+  return Product{std::move(*plain), args.stream, operands, args.workspace, rounding, behind()};
 }
 
 // The arguments of an element-wise kernel over all of a tensor.
@@ -68,17 +68,16 @@ Kernel bind(const KernelArgs& args) {
   desc.activation = Activation::gelu;
   MatmulOperands operands;
   operands.a = x.data, operands.b = w.data, operands.c = y.data, operands.argument = h.data;
-  device::RoundVector round{};
+  device::BiasRounding rounding;
   if (desc.bias) {
     operands.bias = args.operands[2].data;
     if (x.dtype() == DType::bf16) {  // as the epilogue wants it: of the result's type
       auto* rounded = reinterpret_cast<bf16*>(args.workspace + backend::cuda::matmul_workspace_bytes);
-      round = {args.operands[2].as<float>(), rounded, desc.n};
-      operands.bias = rounded;
+      rounding = device::round_bias(args, 2, rounded, operands.bias);
     }
   }
   return device::by_dtype(x.dtype(), [&]<class T>(T) {
-    return with_activation(args, desc, operands, h.data, round, [&] {
+    return with_activation(args, desc, operands, h.data, rounding, [&] {
       return device::bind_map(element_wise(args, h), -1, Gelu{}, y.as<T>(), static_cast<const T*>(h.data));
     });
   });

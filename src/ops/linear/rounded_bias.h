@@ -1,0 +1,97 @@
+// Biases of products in bf16. They are f32 parameters, but cuBLASLt's epilogues take a bias of the result's type only,
+// so a product reads a rounding of its bias. One launch makes those of all products of a plan, before the first of
+// them: a bias changes between its last use in a step and its first in the next alone, by the optimizer. Memory: 2
+// bytes an element.
+#pragma once
+#include <algorithm>
+#include <memory>
+#include <vector>
+
+#include "lancet/ops/kernel.h"
+#include "ops/linear/column_sums.h"
+
+namespace lancet::ops::device {
+
+// out[i] = x[i] of several vectors: `chunks` blocks each, enough for the longest.
+struct RoundVectors {
+  static constexpr int lanes = RoundVector::lanes, most = 96;  // parameters of a launch have 4 KB
+  std::int64_t chunks;
+  RoundVector vector[most];
+
+  template <class Block>
+  LANCET_DEVICE void operator()(Block& block) const {
+    const RoundVector& v = vector[block.index() / chunks];
+    const std::int64_t i = block.index() % chunks * lanes + block.lane();
+    if (i < v.n) v.out[i] = from_f32<bf16>(v.x[i]);
+  }
+};
+
+// Of one plan; shared by its products.
+class RoundedBiases {
+ public:
+  explicit RoundedBiases(backend::Device& device) : device_(device) {}
+  RoundedBiases(const RoundedBiases&) = delete;
+  RoundedBiases& operator=(const RoundedBiases&) = delete;
+  ~RoundedBiases() {
+    for (const RoundVector& vector : vectors_) device_.free(reinterpret_cast<std::byte*>(vector.out));
+  }
+
+  // Where its rounding lies; null where the device has no memory left.
+  bf16* add(const float* bias, std::int64_t n) {
+    for (const RoundVector& vector : vectors_)
+      if (vector.x == bias && vector.n == n) return vector.out;
+    auto memory = device_.allocate(std::size_t(n) * sizeof(bf16));
+    if (!memory.ok()) return nullptr;
+    vectors_.push_back({bias, reinterpret_cast<bf16*>(*memory), n});
+    return vectors_.back().out;
+  }
+
+  Status round(backend::Stream& stream) const {
+    for (std::size_t first = 0; first < vectors_.size(); first += RoundVectors::most) {
+      RoundVectors some{};
+      const std::size_t count = std::min(vectors_.size() - first, std::size_t(RoundVectors::most));
+      std::copy_n(vectors_.begin() + std::ptrdiff_t(first), count, some.vector);
+      for (std::size_t i = 0; i < count; ++i)
+        some.chunks = std::max(some.chunks, divide_up(some.vector[i].n, RoundVectors::lanes));
+      LANCET_TRY(launch(stream, std::int64_t(count) * some.chunks, some));
+    }
+    return {};
+  }
+
+ private:
+  backend::Device& device_;
+  std::vector<RoundVector> vectors_;
+};
+
+// What a product puts on the stream for its bias before itself.
+struct BiasRounding {
+  std::shared_ptr<RoundedBiases> all;
+  bool leads = false;  // the plan's first product with a bias: it rounds those of all
+  RoundVector own{};   // n is not 0: outside of a plan a product rounds its own
+
+  Status operator()(backend::Stream& stream) const {
+    if (leads) LANCET_TRY(all->round(stream));
+    if (own.n) LANCET_TRY(launch(stream, divide_up(own.n, RoundVector::lanes), own));
+    return {};
+  }
+};
+
+// For the bias that is operand `at`; `rounded` is where it lies. scratch: for it alone, where it is the product's own.
+inline BiasRounding round_bias(const KernelArgs& args, std::size_t at, bf16* scratch, const void*& rounded) {
+  constexpr std::int32_t all_biases = -1;  // no tensor's number
+  const TensorView& bias = args.operands[at];
+  BiasRounding rounding;
+  if (args.notes && args.device) {
+    std::shared_ptr<void>& note = (*args.notes)[all_biases];
+    rounding.leads = note == nullptr;
+    if (!note) note = std::make_shared<RoundedBiases>(*args.device);
+    rounding.all = std::static_pointer_cast<RoundedBiases>(note);
+    rounded = rounding.all->add(bias.as<float>(), bias.elements());
+    if (rounded) return rounding;
+  }
+  rounding.own = {bias.as<float>(), scratch, bias.elements()};
+  rounded = scratch;
+  return rounding;
+}
+
+}  // namespace lancet::ops::device
