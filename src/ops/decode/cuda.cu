@@ -33,6 +33,18 @@ struct Cached {
   LANCET_DEVICE std::int64_t at(std::int64_t b, std::int64_t s, int part, std::int64_t h) const {
     return (((b * rows + s) * 3 + part) * heads + h) * head_dim;
   }
+  // row: of all heads of all sequences, as the caches lie.
+  LANCET_DEVICE T* result(std::int64_t row) const {
+    const std::int64_t s = row % rows, head = row / rows;
+    return out + ((head / heads * rows + s) * heads + head % heads) * head_dim;
+  }
+  // A row that does not count, or whose place cannot be.
+  template <class Block>
+  LANCET_DEVICE void fill(Block& block, std::int64_t row, bool sound) const {
+    const float filler = sound ? 0.f : __builtin_nanf("");
+    T* to = result(row);
+    for (std::int64_t i = block.lane(); i < head_dim; i += block.lanes()) to[i] = from_f32<T>(filler);
+  }
 };
 
 // A block puts away the keys and values of one row.
@@ -57,8 +69,28 @@ struct StoreRow {
   }
 };
 
-// A block has one row of one head. Keys go by in chunks, one a lane, and the softmax is carried along: what was summed
-// so far is scaled down when a larger score comes up. A row's bits do not depend on the rows beside it.
+// The keys of a row are split over several blocks where the rows and heads alone would leave a device idle, as of a
+// single token: each block leaves a part, and JoinParts puts them together (Dao et al., "Flash-Decoding", 2023). Where
+// a split begins does not depend on how many keys there are. Of a split: sums of shares times values [head_dim], then
+// the largest score and the sum of shares.
+struct Splits {
+  static constexpr std::int64_t span = 256;  // keys
+  static constexpr std::int64_t enough_blocks = 256;
+
+  std::int64_t count;  // 1: no parts
+  float* parts;        // [rows of all heads, count, head_dim + 2]
+
+  static std::int64_t count_for(std::int64_t rows, std::int64_t positions) {
+    return rows < enough_blocks ? divide_up(positions, span) : 1;
+  }
+  LANCET_DEVICE float* part(std::int64_t row, std::int64_t split, std::int64_t head_dim) const {
+    return parts + (row * count + split) * (head_dim + 2);
+  }
+};
+
+// A block has one row of one head, or a split of its keys. They go by in chunks, one a lane, and the softmax is carried
+// along: what was summed so far is scaled down when a larger score comes up. A row's bits do not depend on the rows
+// beside it.
 template <class T>
 struct AttendRow {
   static constexpr int lanes = 256;
@@ -67,21 +99,29 @@ struct AttendRow {
     float sums[lanes];
   };
   Cached<T> c;
+  Splits splits;
 
   template <class Block>
   LANCET_DEVICE void operator()(Block& block) const {
-    const std::int64_t s = block.index() % c.rows, head = block.index() / c.rows, b = head / c.heads,
-                       h = head % c.heads;
+    const std::int64_t row = block.index() / splits.count, split = block.index() % splits.count;
+    const std::int64_t s = row % c.rows, head = row / c.rows, b = head / c.heads, h = head % c.heads;
     const Place place(c.place, c.rows, c.positions);
-    T* out = c.out + ((b * c.rows + s) * c.heads + h) * c.head_dim;
     if (!place.sound || s >= place.rows) {
-      const float filler = place.sound ? 0.f : __builtin_nanf("");
-      for (std::int64_t i = block.lane(); i < c.head_dim; i += lanes) out[i] = from_f32<T>(filler);
+      if (split == 0) c.fill(block, row, place.sound);
       return;
     }
-    const std::int64_t cache = head * c.positions * c.head_dim;
+    std::int64_t begin = 0, end = place.first + s + 1;
+    float* part = nullptr;
+    if (splits.count > 1) {
+      begin = split * Splits::span;
+      if (begin >= end) return;
+      end = begin + Splits::span < end ? begin + Splits::span : end;
+      part = splits.part(row, split, c.head_dim);
+    }
+    const std::int64_t cache = (head * c.positions + begin) * c.head_dim;
     for (std::int64_t first = 0; first < c.head_dim; first += lanes)
-      columns(block, c.qkv + c.at(b, s, 0, h), c.keys + cache, c.values + cache, place.first + s + 1, first, out);
+      columns(block, c.qkv + c.at(b, s, 0, h), c.keys + cache, c.values + cache, end - begin, first, c.result(row),
+              part);
   }
 
  private:
@@ -96,10 +136,10 @@ struct AttendRow {
     return sum;
   }
 
-  // out[first, first + lanes). A column's lanes, as many as there are, share the keys of a chunk.
+  // out[first, first + lanes), or those of the part. A column's lanes, as many as there are, share the keys of a chunk.
   template <class Block>
   LANCET_DEVICE void columns(Block& block, const T* q, const T* keys, const T* values, std::int64_t count,
-                             std::int64_t first, T* out) const {
+                             std::int64_t first, T* out, float* part) const {
     Shared& shared = block.template shared<Shared>();
     const std::int64_t left = c.head_dim - first;
     const int lane = block.lane(), width = left < lanes ? int(left) : lanes, groups = lanes / width;
@@ -126,11 +166,59 @@ struct AttendRow {
     if (lane < width) {
       float whole = 0.f;
       for (int g = 0; g < groups; ++g) whole += shared.sums[g * width + lane];
-      out[first + lane] = from_f32<T>(whole / total);
+      if (part)
+        part[first + lane] = whole;
+      else
+        out[first + lane] = from_f32<T>(whole / total);
     }
+    if (part && first == 0 && lane == 0) part[c.head_dim] = top, part[c.head_dim + 1] = total;
     block.sync();
   }
 };
+
+// A block has one row of one head: the parts that it has, each scaled to the largest score of all.
+template <class T>
+struct JoinParts {
+  static constexpr int lanes = 128;
+  Cached<T> c;
+  Splits splits;
+
+  template <class Block>
+  LANCET_DEVICE void operator()(Block& block) const {
+    const std::int64_t row = block.index(), s = row % c.rows;
+    const Place place(c.place, c.rows, c.positions);
+    if (!place.sound || s >= place.rows) return;  // filled already
+    const std::int64_t used = divide_up(place.first + s + 1, Splits::span);
+    const float* parts = splits.part(row, 0, c.head_dim);
+    const std::int64_t stride = c.head_dim + 2;
+    float mine = -__builtin_huge_valf();
+    for (std::int64_t p = block.lane(); p < used; p += lanes) mine = Larger{}(mine, parts[p * stride + c.head_dim]);
+    const float top = block.max(mine);
+    float share = 0.f;
+    for (std::int64_t p = block.lane(); p < used; p += lanes)
+      share += parts[p * stride + c.head_dim + 1] * exp_f32(parts[p * stride + c.head_dim] - top);
+    const float total = block.sum(share);
+    T* out = c.result(row);
+    for (std::int64_t i = block.lane(); i < c.head_dim; i += lanes) {
+      float sum = 0.f;
+      for (std::int64_t p = 0; p < used; ++p)
+        sum += parts[p * stride + i] * exp_f32(parts[p * stride + c.head_dim] - top);
+      out[i] = from_f32<T>(sum / total);
+    }
+  }
+};
+
+// Of all sequences and heads.
+std::int64_t rows_of(const KernelArgs& args) {
+  return args.operands[0].shape()[0] * args.operands[0].shape()[1] * args.operands[1].shape()[1];
+}
+
+std::size_t attention_workspace(const KernelArgs& args) {
+  const Shape& cache = args.operands[1].shape();
+  const std::int64_t splits = Splits::count_for(rows_of(args), cache[2]);
+  if (splits == 1) return 0;
+  return std::size_t(rows_of(args) * splits * (cache[3] + 2)) * sizeof(float);
+}
 
 // attention_decode(qkv [B,S,3D], &keys, &values, place) -> out [B,S,D]
 Kernel bind_attention(const KernelArgs& args) {
@@ -148,8 +236,11 @@ Kernel bind_attention(const KernelArgs& args) {
                            cache[3],
                            1.f / std::sqrt(float(cache[3])),
                            aligned_rows<T>(cache[3]) && aligned(from, keys, values)};
+    const std::int64_t rows = rows_of(args);
+    const Splits splits{Splits::count_for(rows, cache[2]), reinterpret_cast<float*>(args.workspace)};
     return run_steps(args.stream, Step{qkv[0] * qkv[1], StoreRow<T>{cached}},
-                     Step{qkv[0] * cache[1] * qkv[1], AttendRow<T>{cached}});
+                     Step{rows * splits.count, AttendRow<T>{cached, splits}},
+                     Step{splits.count > 1 ? rows : 0, JoinParts<T>{cached, splits}});
   });
 }
 
@@ -202,8 +293,9 @@ Kernel bind_row(const KernelArgs& args) {
   });
 }
 
-const DeviceKernel table[] = {
-    {"embedding_at", bind_embedding}, {"attention_decode", bind_attention}, {"take_row", bind_row}};
+const DeviceKernel table[] = {{"embedding_at", bind_embedding},
+                              {"attention_decode", bind_attention, attention_workspace},
+                              {"take_row", bind_row}};
 
 }  // namespace
 

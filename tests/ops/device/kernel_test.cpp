@@ -15,6 +15,7 @@
 #include "lancet/ir/route_layout.h"
 #include "lancet/ops/schedule_layout.h"
 #include "ops/device/emulated.h"
+#include "ops/linear/rounded_bias.h"
 
 using namespace lancet;
 using namespace lancet::test;
@@ -224,6 +225,105 @@ TEST_CASE("tokens and targets outside of the vocabulary are no number, and nothi
   CHECK(std::isnan(loss.results[0].as<float>()[0]));
 }
 
+TEST_CASE("keys that several blocks share: any number of them, of few rows and many, of heads wider than a block") {
+  struct Case {
+    DType dtype;
+    std::int64_t batch, rows, heads, positions, head_dim;
+  };
+  const ops::OpDef& op = ops::op("attention_decode");
+  for (const Case& c : {Case{DType::f32, 1, 1, 2, 1030, 16}, Case{DType::bf16, 2, 3, 3, 1030, 24},
+                        Case{DType::f32, 1, 2, 1, 600, 300}, Case{DType::f32, 1, 255, 1, 700, 4}})
+    for (const std::int64_t first : {std::int64_t(0), std::int64_t(254), std::int64_t(255), std::int64_t(256),
+                                     std::int64_t(400), c.positions - c.rows}) {
+      INFO(c.rows << " rows of " << c.heads << " heads of " << c.head_dim << " from " << first << " on");
+      std::vector<GuardedTensor> operands;
+      operands.emplace_back(ir::TensorType{c.dtype, {c.batch, c.rows, 3 * c.heads * c.head_dim}});
+      for (int i = 0; i < 2; ++i)
+        operands.emplace_back(ir::TensorType{c.dtype, {c.batch, c.heads, c.positions, c.head_dim}});
+      for (std::size_t i = 0; i < 3; ++i) fill_normal(operands[i], 6, i);
+      operands.emplace_back(ir::TensorType{DType::i32, {2}});
+      operands[3].as<std::int32_t>()[0] = std::int32_t(first);
+      operands[3].as<std::int32_t>()[1] = std::int32_t(c.rows == 3 ? 1 : c.rows - 1);  // a row of filler
+      const ir::Attributes attributes{{"heads", c.heads}, {"vocabulary", std::int64_t{1}}};
+      const Outcome outcome = run_emulated(op, operands, attributes, 1);
+      const auto faults = faults_of(op, outcome, operands, run_reference(op, operands, attributes));
+      INFO(fmt::format("{}", fmt::join(faults, "\n")));
+      CHECK(faults.empty());
+      CHECK(run_emulated(op, operands, attributes, 2).results[0].same_bytes(outcome.results[0]));
+    }
+}
+
+TEST_CASE("the biases of a plan's products are rounded together, anew in every run") {
+  constexpr std::int64_t rows = 5, width = 16, depth = 8;
+  const ir::Attributes none;
+  const auto normal = [](ir::TensorType type, std::uint64_t stream) {
+    GuardedTensor t(std::move(type));
+    fill_normal(t, 8, stream);
+    return t;
+  };
+  for (const char* name : {"linear", "linear_gelu"}) {
+    const ops::OpDef& op = ops::op(name);
+    const ops::DeviceKernel* kernel = find_emulated_kernel(name);
+    HostDevice device;
+    HostStream stream;
+    ops::device::emulated::order_seed = 1;
+    GuardedTensor x = normal({DType::bf16, {rows, depth}}, 1), w = normal({DType::bf16, {width, depth}}, 2);
+    GuardedTensor biases[] = {normal({DType::f32, {width}}, 3), normal({DType::f32, {width}}, 4)};
+    ir::Instruction instruction;
+    {
+      std::vector<ops::Kernel> kernels;
+      std::vector<std::vector<GuardedTensor>> results;
+      std::vector<std::vector<std::byte>> workspaces;
+      ops::BindNotes notes;
+      for (int i = 0; i < 3; ++i) {  // the third is another part of the first
+        ops::KernelArgs args{.op = name, .operands = {}, .results = {}, .attributes = none};
+        args.operands = {x.view(), w.view(), biases[i % 2].view()};
+        auto& made = results.emplace_back();
+        for (std::size_t r = 0; r < (op.name == "linear" ? 1u : 2u); ++r)
+          made.emplace_back(ir::TensorType{DType::bf16, {rows, width}});
+        for (GuardedTensor& result : made) args.results.push_back(result.view());
+        workspaces.emplace_back(kernel->workspace(args) + 64);
+        auto at = reinterpret_cast<std::uintptr_t>(workspaces.back().data());
+        args.workspace = workspaces.back().data() + (64 - at % 64) % 64;
+        args.device = &device, args.stream = &stream, args.instruction = &instruction, args.notes = &notes;
+        kernels.push_back(kernel->bind(args));
+      }
+      CHECK(device.blocks() == 2);
+      for (int turn = 0; turn < 2; ++turn) {
+        for (GuardedTensor& bias : biases) fill_normal(bias, 9, std::uint64_t(10 + turn + (&bias - biases) * 5));
+        for (const ops::Kernel& call : kernels) REQUIRE(call().ok());
+        for (std::size_t i = 0; i < 3; ++i) {
+          const Outcome alone = run_emulated(op, {x, w, biases[i % 2]}, none, 1);
+          for (std::size_t r = 0; r < results[i].size(); ++r) CHECK(results[i][r].same_bytes(alone.results[r]));
+        }
+      }
+    }
+    CHECK(device.blocks() == 0);
+  }
+}
+
+TEST_CASE("more biases than one launch rounds, of any length") {
+  HostDevice device;
+  HostStream stream;
+  ops::device::emulated::order_seed = 3;
+  ops::device::RoundedBiases biases(device);
+  std::vector<std::vector<float>> exact;
+  std::vector<bf16*> rounded;
+  for (int i = 0; i < 200; ++i) {
+    auto& bias = exact.emplace_back(std::size_t(i == 150 ? 1000 : 1 + i % 7));
+    for (std::size_t j = 0; j < bias.size(); ++j) bias[j] = float(i) + float(j) / 3;
+    rounded.push_back(biases.add(bias.data(), std::int64_t(bias.size())));
+    REQUIRE(rounded.back());
+  }
+  CHECK(biases.add(exact[7].data(), std::int64_t(exact[7].size())) == rounded[7]);
+  REQUIRE(biases.round(stream).ok());
+  int differ = 0;
+  for (std::size_t i = 0; i < exact.size(); ++i)
+    for (std::size_t j = 0; j < exact[i].size(); ++j)
+      differ += to_f32(rounded[i][j]) != to_f32(from_f32<bf16>(exact[i][j]));
+  CHECK(differ == 0);
+}
+
 TEST_CASE("rows at a place that cannot be are no number, and nothing is kept of them") {
   const auto normal = [](Shape shape) {
     GuardedTensor t({DType::f32, std::move(shape)});
@@ -231,6 +331,7 @@ TEST_CASE("rows at a place that cannot be are no number, and nothing is kept of 
     return t;
   };
   const GuardedTensor qkv = normal({1, 3, 24}), keys = normal({1, 2, 9, 4}), values = normal({1, 2, 9, 4});
+  const GuardedTensor many_keys = normal({1, 2, 600, 4}), many_values = normal({1, 2, 600, 4});
   const GuardedTensor x = normal({1, 3, 8}), wte = normal({4, 8}), wpe = normal({9, 8});
   GuardedTensor tokens({DType::i32, {1, 3}});
   std::fill_n(tokens.as<std::int32_t>(), 3, 1);
@@ -249,6 +350,12 @@ TEST_CASE("rows at a place that cannot be are no number, and nothing is kept of 
     CHECK(all_nan(attended));
     CHECK(attended.operands[1].same_bytes(keys));
     CHECK(attended.operands[2].same_bytes(values));
+    if (first != 7 && first != 9) {  // of keys that several blocks share
+      const Outcome split = run_emulated(ops::op("attention_decode"), {qkv, many_keys, many_values, place},
+                                         {{"heads", 2}, {"vocabulary", 3}}, 1);
+      CHECK(all_nan(split));
+      CHECK(split.operands[1].same_bytes(many_keys));
+    }
     const Outcome embedded = run_emulated(ops::op("embedding_at"), {tokens, wte, wpe, place}, {{"vocabulary", 4}}, 1);
     CHECK(all_nan(embedded) == (first < 0 || first >= 9));
     const Outcome taken = run_emulated(ops::op("take_row"), {x, place}, {{"vocabulary", 3}}, 1);
