@@ -29,6 +29,7 @@ Status plan(const config::Config& config, const PlanArguments& arguments) {
                 train::plan_offline(config, {arguments.ranks, arguments.hosts, arguments.profile, default_profile(),
                                              arguments.hardware}));
   fmt::print("costs: {}\n", planned.costs);
+  if (!planned.exchanges.empty()) fmt::print("exchanges: {}\n", planned.exchanges);
   if (planned.room) fmt::print("{}\n", memory_line(planned));
   const bool measured = !planned.profile.ops.empty();
   if (const cost::Device here = runtime::this_device(1, 1); measured && planned.profile.place.device.cpu != here.cpu)

@@ -60,6 +60,13 @@ void print_points(const char* name, const std::vector<cost::Point>& points) {
 void print_wire(const cost::WireTimes& wire) {
   print_points("all-to-all: what a rank sends to the others", wire.all_to_all);
   print_points("all-reduce: the vector", wire.all_reduce);
+  if (wire.windows && !wire.windows->all_to_all.empty()) {
+    print_points("all-to-all through windows", wire.windows->all_to_all);
+    fmt::print(
+        "windows: the compute lane loses {:.3f} ms + {:.3f} ms/MB to an all-to-all; where messages go instead, the "
+        "host's wait for counts takes {:.1f} us a layer and part\n",
+        wire.windows->core.per_message_ms, wire.windows->core.per_mb_ms, wire.windows->counts_wait_ms * 1e3);
+  }
   fmt::print(
       "launch {:.1f} us; the compute lane loses {:.3f} ms + {:.3f} ms/MB to an all-to-all, {:.3f} ms + {:.3f} ms/MB to "
       "an all-reduce; speed of communication beside computation "

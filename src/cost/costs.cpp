@@ -70,7 +70,27 @@ double wire_bytes(const ir::Program& program, const ir::Instruction& instruction
   return double(rows_moved(instruction, first.shape) * row) * others;
 }
 
-Load Costs::exchange(const ir::Program& program, const ir::Instruction& instruction, std::int64_t) const {
+namespace {
+
+bool windows_win(Exchanges exchanges, const Load& windows, const Load& counted) {
+  if (exchanges == Exchanges::faster) return windows.ms <= counted.ms;
+  return exchanges == Exchanges::windows;
+}
+
+}  // namespace
+
+Load Costs::exchange(const ir::Program& program, const ir::Instruction& instruction, std::int64_t peers) const {
+  const Load counted = counted_exchange(program, instruction, peers);
+  const auto windows = window_exchange(program, instruction);
+  return windows && windows_win(exchanges(), *windows, counted) ? *windows : counted;
+}
+
+bool takes_window(const Costs& costs, const ir::Program& program, const ir::Instruction& instruction) {
+  const auto windows = costs.window_exchange(program, instruction);
+  return windows && windows_win(costs.exchanges(), *windows, costs.counted_exchange(program, instruction, 0));
+}
+
+Load Costs::counted_exchange(const ir::Program& program, const ir::Instruction& instruction, std::int64_t) const {
   const double bytes = wire_bytes(program, instruction), ms = all_to_all_ms(bytes);
   return {ms, std::min(ms, all_to_all_core().ms(bytes))};
 }

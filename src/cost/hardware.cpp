@@ -132,8 +132,16 @@ std::optional<double> HardwareCosts::op_ms(const ir::Program& program, const ir:
   return cost::op_ms(hardware_, program, with_tokens(instruction, rows));
 }
 
-Load HardwareCosts::exchange(const ir::Program& program, const ir::Instruction& instruction, std::int64_t peers) const {
-  if (wire_measured()) return Costs::exchange(program, instruction, peers);
+std::optional<Load> HardwareCosts::window_exchange(const ir::Program& program,
+                                                   const ir::Instruction& instruction) const {
+  return wire_measured() ? measured_->window_exchange(program, instruction) : std::nullopt;
+}
+
+Exchanges HardwareCosts::exchanges() const { return wire_measured() ? measured_->exchanges() : Exchanges::faster; }
+
+Load HardwareCosts::counted_exchange(const ir::Program& program, const ir::Instruction& instruction,
+                                     std::int64_t peers) const {
+  if (wire_measured()) return measured_->counted_exchange(program, instruction, peers);
   Exchange exchange;
   if (peers > 0) exchange.share = double(peers) / double(layout_.ranks);
   double bytes = wire_bytes(program, instruction);

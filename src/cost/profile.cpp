@@ -8,6 +8,7 @@
 #include "lancet/base/atomic_file.h"
 #include "lancet/base/check.h"
 #include "lancet/base/hash.h"
+#include "lancet/ops/catalogue.h"
 
 namespace lancet::cost {
 namespace {
@@ -75,10 +76,28 @@ double Profile::all_reduce_ms(double bytes) const {
   return place.cluster.ranks == 1 ? 0 : interpolate(wire.all_reduce, bytes);
 }
 
+// The messages of the way back and of the backward pass find the counts on the host.
+Load Profile::counted_exchange(const ir::Program& program, const ir::Instruction& instruction,
+                               std::int64_t peers) const {
+  Load load = Costs::counted_exchange(program, instruction, peers);
+  if (wire.windows && instruction.op == "all_to_all" && instruction.role == ir::Role::forward)
+    load.ms += wire.windows->counts_wait_ms;
+  return load;
+}
+
+std::optional<Load> Profile::window_exchange(const ir::Program& program, const ir::Instruction& instruction) const {
+  if (!wire.windows || wire.windows->all_to_all.empty() || ops::kind(instruction) != ops::Kind::all_to_all) return {};
+  const double bytes = wire_bytes(program, instruction), ms = interpolate(wire.windows->all_to_all, bytes);
+  return Load{ms, std::min(ms, wire.windows->core.ms(bytes))};
+}
+
 std::string Profile::identity() const {
   ProfileFile file;
   file.put(*this);
-  return hex(hash64(file.print()));
+  std::string text = file.print();
+  if (asked == Exchanges::counted) text += "counted";
+  if (asked == Exchanges::windows) text += "windows";
+  return hex(hash64(text));
 }
 
 Profile ProfileFile::find(const Place& place) const {

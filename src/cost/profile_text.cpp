@@ -39,6 +39,15 @@ std::string print_points(const std::vector<Point>& points) {
   return text;
 }
 
+std::string print_windows(const std::optional<WindowTimes>& windows) {
+  if (!windows) return "";
+  return fmt::format(
+      ",\n      \"windows\": {{\"counts_wait_ms\": {}, \"core_ms\": {}, \"core_ms_per_mb\": {}, \"all_to_all\": "
+      "[{}\n      ]}}",
+      windows->counts_wait_ms, windows->core.per_message_ms, windows->core.per_mb_ms,
+      print_points(windows->all_to_all));
+}
+
 // Walks the JSON; the first thing that is not as expected is kept, and what follows is of no account.
 class Reader {
  public:
@@ -145,10 +154,10 @@ class ProfileParser {
     for (const auto& [product, _] : value.items()) record.products[product] = in_.text(value, product.c_str(), where);
   }
 
-  std::vector<Point> read_points(const json& value, const std::string& where) {
+  std::vector<Point> read_points(const json& value, const std::string& where, bool may_be_empty = false) {
     std::vector<Point> points;
     if (!in_.list(value, where)) return points;
-    if (value.empty()) in_.fail(where, "at least one point", "none");
+    if (value.empty() && !may_be_empty) in_.fail(where, "at least one point", "none");
     for (std::size_t i = 0; i < value.size(); ++i) {
       const std::string at = fmt::format("{}[{}]", where, i);
       if (!in_.object(value[i], at, {"bytes", "ms"})) return points;
@@ -165,7 +174,8 @@ class ProfileParser {
             value, where,
             {"cpu", "isa", "threads", "local_ranks", "build", "transport", "ranks", "hosts", "launch_ms",
              "all_to_all_core_ms", "all_to_all_core_ms_per_mb", "all_reduce_core_ms", "all_reduce_core_ms_per_mb",
-             "wire_beside_compute", "wire_beside_wire", "all_to_all", "all_reduce"}))
+             "wire_beside_compute", "wire_beside_wire", "all_to_all", "all_reduce"},
+            "windows"))
       return;
     ProfileFile::ClusterRecord record;
     record.place = {
@@ -181,7 +191,17 @@ class ProfileParser {
                                 in_.number(value, "wire_beside_wire", where, slowest)};
     record.wire.all_to_all = read_points(value["all_to_all"], where + ".all_to_all");
     record.wire.all_reduce = read_points(value["all_reduce"], where + ".all_reduce");
+    if (value.contains("windows")) record.wire.windows = read_windows(value["windows"], where + ".windows");
     file.clusters_.push_back(std::move(record));
+  }
+
+  WindowTimes read_windows(const json& value, const std::string& where) {
+    WindowTimes windows;
+    if (!in_.object(value, where, {"counts_wait_ms", "core_ms", "core_ms_per_mb", "all_to_all"})) return windows;
+    windows.counts_wait_ms = in_.number(value, "counts_wait_ms", where, 0);
+    windows.core = {in_.number(value, "core_ms", where, 0), in_.number(value, "core_ms_per_mb", where, 0)};
+    windows.all_to_all = read_points(value["all_to_all"], where + ".all_to_all", true);
+    return windows;
   }
 
   Reader in_;
@@ -210,11 +230,12 @@ std::string ProfileFile::print() const {
         "      \"launch_ms\": {}, \"all_to_all_core_ms\": {}, \"all_to_all_core_ms_per_mb\": {},\n"
         "      \"all_reduce_core_ms\": {}, \"all_reduce_core_ms_per_mb\": {}, \"wire_beside_compute\": {}, "
         "\"wire_beside_wire\": {},\n"
-        "      \"all_to_all\": [{}\n      ],\n      \"all_reduce\": [{}\n      ]\n    }}",
+        "      \"all_to_all\": [{}\n      ],\n      \"all_reduce\": [{}\n      ]{}\n    }}",
         clusters.empty() ? "" : ",", print_device(device), quoted(cluster.transport), cluster.ranks, cluster.hosts,
         wire.launch_ms, wire.all_to_all_core.per_message_ms, wire.all_to_all_core.per_mb_ms,
         wire.all_reduce_core.per_message_ms, wire.all_reduce_core.per_mb_ms, wire.interference.wire_beside_compute,
-        wire.interference.wire_beside_wire, print_points(wire.all_to_all), print_points(wire.all_reduce));
+        wire.interference.wire_beside_wire, print_points(wire.all_to_all), print_points(wire.all_reduce),
+        print_windows(wire.windows));
   }
   return fmt::format("{{\n  \"format\": {},\n  \"devices\": [{}\n  ],\n  \"clusters\": [{}\n  ]\n}}\n", format_version,
                      devices, clusters);

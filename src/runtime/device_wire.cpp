@@ -11,6 +11,7 @@
 #include "lancet/comm/collect.h"
 #include "product_loop.h"
 #include "watched_stream.h"
+#include "window_rows.h"
 #include "wire_profile.h"
 
 namespace lancet::runtime {
@@ -53,6 +54,26 @@ class MeterLane {
       receives_.push_back({peer, memory_.start() + (count + i) * each, each});
     }
     return Call([this] { return comm_.exchange(*stream_, sends_, receives_); });
+  }
+
+  // The same through windows. Collective.
+  Result<bool> open_window(std::int64_t segments, std::size_t largest) {
+    LANCET_ASSIGN(window_, WindowRows::open(device_, comm_, segments, largest));
+    return window_ != nullptr;
+  }
+  Result<Call> push(std::size_t bytes) {
+    LANCET_ASSIGN(const comm::RowExchange rows, window_->rows_of(*stream_, bytes));
+    return Call([this, rows] { return comm_.exchange_rows(*stream_, rows); });
+  }
+  // exchange() whose host waits for counts first.
+  Result<Call> counted_exchange(std::size_t bytes, std::int64_t segments) {
+    LANCET_ASSIGN(const comm::RowExchange rows, window_->rows_of(*stream_, bytes));
+    static_cast<void>(rows);  // its counts are fetched
+    LANCET_ASSIGN(const Call call, exchange(bytes, segments));
+    return Call([this, call]() -> Status {
+      LANCET_TRY(window_->fetch_counts(*stream_, timeout_));
+      return call();
+    });
   }
 
   Result<Call> reduction(std::size_t bytes) {
@@ -120,6 +141,7 @@ class MeterLane {
   std::unique_ptr<backend::Stream> stream_;
   std::unique_ptr<Event> start_, end_;
   Block memory_;
+  std::unique_ptr<WindowRows> window_;
   std::vector<comm::Segment> sends_, receives_;
 };
 
@@ -155,6 +177,28 @@ class DeviceMeter final : public WireMeter {
     return reduce_.time(call);
   }
 
+  Result<bool> open_windows(std::size_t largest) override { return expert_.open_window(segments_, largest); }
+  Result<double> window_ms(std::size_t bytes) override {
+    LANCET_ASSIGN(const auto call, expert_.push(bytes));
+    return expert_.time(call);
+  }
+  Result<double> counts_wait_ms() override {
+    constexpr std::size_t few = 1024;
+    LANCET_ASSIGN(const double known, all_to_all_ms(few));
+    LANCET_ASSIGN(const auto call, expert_.counted_exchange(few, segments_));
+    LANCET_ASSIGN(const double waiting, expert_.time(call));
+    return std::max(0.0, waiting - known);
+  }
+  Result<cost::CoreCost> window_core(const std::vector<cost::Point>& points) override {
+    LANCET_TRY(make_products());
+    cost::CoreCost cost;
+    LANCET_ASSIGN(const Beside large,
+                  core_of(
+                      expert_, [&](double bytes) { return expert_.push(std::size_t(bytes)); }, points, cost));
+    static_cast<void>(large);
+    return cost;
+  }
+
   // One stream signals, another that waits goes on.
   Result<double> launch_ms() override {
     constexpr int rounds = 21;
@@ -180,7 +224,7 @@ class DeviceMeter final : public WireMeter {
   }
 
   Result<WireCosts> interference(const cost::WireTimes& times) override {
-    LANCET_ASSIGN(products_, ProductLoop::make(accelerator_, &world_, products_ms));
+    LANCET_TRY(make_products());
     auto all_to_all = [&](double bytes) { return expert_.exchange(static_cast<std::size_t>(bytes), segments_); };
     auto all_reduce = [&](double bytes) { return reduce_.reduction(static_cast<std::size_t>(bytes)); };
     WireCosts costs;
@@ -194,6 +238,12 @@ class DeviceMeter final : public WireMeter {
   }
 
  private:
+  Status make_products() {
+    if (products_) return {};
+    LANCET_ASSIGN(products_, ProductLoop::make(accelerator_, &world_, products_ms));
+    return {};
+  }
+
   // The line through the smallest and the largest message; what is returned is of the largest.
   template <class CallOf>
   Result<Beside> core_of(MeterLane& lane, const CallOf& call_of, const std::vector<cost::Point>& points,

@@ -67,6 +67,13 @@ Result<std::vector<cost::Point>> time_sizes(double largest, MsOf&& ms_of) {
   }
 }
 
+// The last size of them where none takes too long.
+double last_size(double largest) {
+  double bytes = 4 * smallest_bytes;
+  while (bytes < largest) bytes *= 2;
+  return bytes;
+}
+
 // ---- the plans' messages
 
 struct Messages {
@@ -207,6 +214,28 @@ Result<std::unique_ptr<WireMeter>> make_meter(const ProfilerOptions& options, st
 
 }  // namespace
 
+namespace {
+
+bool lacks_windows(const cost::WireTimes& wire, double largest, const ProfilerOptions& options) {
+  if (!options.accelerator) return false;
+  return !wire.windows || (!wire.windows->all_to_all.empty() && !reaches(wire.windows->all_to_all, largest));
+}
+
+// Ranks without windows are kept, too: nobody asks again.
+Status fill_windows(WireMeter& meter, double largest, cost::WireTimes& wire) {
+  cost::WindowTimes windows;
+  LANCET_ASSIGN(const bool there, meter.open_windows(std::size_t(last_size(largest))));
+  if (there) {
+    LANCET_ASSIGN(windows.all_to_all, time_sizes(largest, [&](std::size_t bytes) { return meter.window_ms(bytes); }));
+    LANCET_ASSIGN(windows.counts_wait_ms, meter.counts_wait_ms());
+    LANCET_ASSIGN(windows.core, meter.window_core(windows.all_to_all));
+  }
+  wire.windows = std::move(windows);
+  return {};
+}
+
+}  // namespace
+
 Result<bool> fill_wire(cost::Profile& profile, std::span<const ir::Plan> plans, const ProfilerOptions& options) {
   if (!options.world || options.world->size() == 1) return false;
   cost::WireTimes& wire = profile.wire;
@@ -214,7 +243,8 @@ Result<bool> fill_wire(cost::Profile& profile, std::span<const ir::Plan> plans, 
   const bool fresh = !wire.measured();
   const bool short_of_all_to_all = fresh || !reaches(wire.all_to_all, messages.all_to_all);
   const bool short_of_all_reduce = fresh || !reaches(wire.all_reduce, messages.all_reduce);
-  if (!short_of_all_to_all && !short_of_all_reduce) return false;
+  const bool short_of_windows = lacks_windows(wire, messages.all_to_all, options);
+  if (!short_of_all_to_all && !short_of_all_reduce && !short_of_windows) return false;
   LANCET_ASSIGN(const auto meter, make_meter(options, messages.segments));
   if (short_of_all_to_all) {
     LANCET_ASSIGN(wire.all_to_all,
@@ -224,6 +254,7 @@ Result<bool> fill_wire(cost::Profile& profile, std::span<const ir::Plan> plans, 
     LANCET_ASSIGN(wire.all_reduce,
                   time_sizes(messages.all_reduce, [&](std::size_t bytes) { return meter->all_reduce_ms(bytes); }));
   }
+  if (short_of_windows) LANCET_TRY(fill_windows(*meter, messages.all_to_all, wire));
   if (!fresh) return true;
   LANCET_ASSIGN(const double launch_ms, meter->launch_ms());
   LANCET_ASSIGN(wire.launch_ms, comm::mean(*options.world, launch_ms));

@@ -17,6 +17,15 @@ class WireMeter {
   virtual Result<double> all_reduce_ms(std::size_t bytes) = 0;
   // From the signal of a lane to the start of the one that waits for it.
   virtual Result<double> launch_ms() = 0;
+  // Whether the ranks' kernels reach each other's memory, for messages of up to `largest` bytes; then the next three
+  // may be called. bytes: as of all_to_all_ms.
+  virtual Result<bool> open_windows(std::size_t /*largest*/) { return false; }
+  virtual Result<double> window_ms(std::size_t /*bytes*/) { return internal_error("no windows on hosts"); }
+  virtual Result<double> counts_wait_ms() { return internal_error("no windows on hosts"); }  // cost::WindowTimes
+  // Of messages through windows, by what they take alone.
+  virtual Result<cost::CoreCost> window_core(const std::vector<cost::Point>& /*points*/) {
+    return internal_error("no windows on hosts");
+  }
   // times: what has been measured so far.
   virtual Result<WireCosts> interference(const cost::WireTimes& times) = 0;
 };

@@ -72,9 +72,10 @@ Result<std::unique_ptr<runtime::Accelerator>> open_accelerator(const config::Con
 }
 
 Result<std::span<std::byte>> make_arena_window(const config::Config& config, const DeviceLanes& lanes,
-                                               std::size_t bytes) {
+                                               std::size_t bytes, bool wanted) {
   comm::DeviceCommunicator* lane = lanes[std::size_t(ir::Lane::expert)].get();
   if (!lane || config.comm.device_exchange == config::DeviceExchange::counted) return std::span<std::byte>();
+  if (!wanted && config.comm.device_exchange == config::DeviceExchange::automatic) return std::span<std::byte>();
   const auto made = lane->make_window(bytes);
   if (!made.ok() && !made.error().agreed) return made.error();
   if (made.ok() && !made->empty()) return *made;
@@ -89,6 +90,19 @@ Result<std::span<std::byte>> make_arena_window(const config::Config& config, con
                   lane->size(), lane->transport(), why));
   error.agreed = true;  // a window is on all ranks or on none
   return error;
+}
+
+std::string describe_exchanges(const config::Config& config, bool window, const std::string& choice) {
+  using config::DeviceExchange;
+  const bool automatic = config.comm.device_exchange == DeviceExchange::automatic;
+  const std::string why = automatic ? "" : fmt::format("; comm.device_exchange={}", name(config.comm.device_exchange));
+  if (!choice.empty())
+    return fmt::format("exchanges  {}{}{}", choice, why, window ? "" : "; the arena lies in no window");
+  if (!window) return "";
+  return automatic
+             ? "exchanges  through windows: the ranks reach each other's memory, and no profile holds the times of "
+               "both ways"
+             : "exchanges  through windows" + why;
 }
 
 Result<DeviceLanes> make_device_lanes(const config::Config& config, runtime::Accelerator& accelerator,

@@ -31,9 +31,12 @@ Result<std::unique_ptr<runtime::Accelerator>> open_accelerator(const config::Con
 using DeviceLanes = std::array<std::unique_ptr<comm::DeviceCommunicator>, ir::lane_count>;
 
 // Memory of an arena: in a window of the expert lane where config.comm.device_exchange wants one and the ranks have it;
-// else empty. Collective. Config error: windows are asked for, and there are none.
+// else empty. wanted: by the plan, whose all-to-alls may all be faster without (auto). Collective; the same on all
+// ranks. Config error: windows are asked for, and there are none.
 Result<std::span<std::byte>> make_arena_window(const config::Config& config, const DeviceLanes& lanes,
-                                               std::size_t bytes);
+                                               std::size_t bytes, bool wanted);
+// The banner's line: which way the tokens take, and why. choice: StepPlans::exchanges.
+std::string describe_exchanges(const config::Config& config, bool window, const std::string& choice);
 
 // The lanes' communicators on the accelerator, from those of the host. A rank alone has none: its kernels copy.
 // Collective.

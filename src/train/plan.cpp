@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "lancet/base/atomic_file.h"
+#include "lancet/cost/exchange_choice.h"
 #include "lancet/ops/catalogue.h"
 #include "lancet/planner/planner.h"
 #include "lancet/runtime/profiler.h"
@@ -164,6 +165,7 @@ Result<PlannedStep> planned(const config::Config& config, int ranks, const cost:
   auto plan = plan_with(config, ranks, costs, &result.report, true);
   if (!plan.ok()) return Error{plan.error().code, origin + ": " + plan.error().message, false};
   result.plan = *std::move(plan);
+  result.exchanges = cost::to_string(cost::exchange_choice(costs, result.plan.program));
   result.memory = resident_tensor_bytes(result.plan.program) + result.plan.arena_bytes;
   return result;
 }
@@ -178,6 +180,7 @@ Result<PlannedStep> plan_on(const config::Config& config, PlanPlace place) {
   std::string path;
   if (!place.profile.empty()) {
     LANCET_ASSIGN(measured, profile_for(config, place, path));
+    measured->asked = asked_exchanges(config);
   }
   const cost::HardwareCosts costs(hardware, {place.ranks, place.hosts}, measured);
   LANCET_ASSIGN(PlannedStep result, planned(config, place.ranks, costs, place.hardware));
@@ -198,6 +201,7 @@ Result<PlannedStep> plan_offline(const config::Config& config, const PlanPlace& 
     return config_error(fmt::format("--hosts: expected at most the {} ranks, found {}", place.ranks, place.hosts));
   std::string path;
   LANCET_ASSIGN(cost::Profile profile, profile_for(config, place, path));
+  profile.asked = asked_exchanges(config);
   LANCET_ASSIGN(PlannedStep result, planned(config, place.ranks, profile, path));
   result.costs = cost::to_string(profile.place);
   result.profile = std::move(profile);

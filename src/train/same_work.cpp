@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "lancet/ops/catalogue.h"
+#include "lancet/ops/exchange_way.h"
 
 namespace lancet::train {
 namespace {
@@ -52,9 +53,9 @@ std::string site_of(const Instruction& at) {
   return fmt::format("{} at {} ({})", at.op, at.label.substr(0, at.label.find('/')), ir::name(at.role));
 }
 
-// What the parts of an instruction share: its site and the numbers that splitting leaves alone.
+// What the parts of an instruction share: its site and the numbers that splitting and the way of messages leave alone.
 std::string work_of(const Instruction& at) {
-  constexpr std::array scaled = {"batch", "tokens", "part", "parts", "first"};
+  constexpr std::array scaled = {"batch", "tokens", "part", "parts", "first", ops::way_attribute};
   std::string line = site_of(at);
   for (const auto& [name, value] : at.attributes.items()) {
     if (std::find(scaled.begin(), scaled.end(), name) != scaled.end()) continue;

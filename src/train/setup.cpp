@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "lancet/base/hash.h"
+#include "lancet/cost/exchange_choice.h"
 #include "lancet/planner/planner.h"
 #include "lancet/train/agree.h"
 
@@ -55,6 +56,19 @@ planner::PlanRequest plan_request(const config::Config& config, int ranks, bool 
 
 }  // namespace
 
+cost::Exchanges asked_exchanges(const config::Config& config) {
+  using config::DeviceExchange;
+  switch (config.comm.device_exchange) {
+    case DeviceExchange::windows:
+      return cost::Exchanges::windows;
+    case DeviceExchange::counted:
+      return cost::Exchanges::counted;
+    case DeviceExchange::automatic:
+      break;
+  }
+  return cost::Exchanges::faster;
+}
+
 Result<ir::Plan> plan_step(const config::Config& config, int ranks, bool update, bool inspect, const cost::Costs* costs,
                            planner::PlanReport* report, bool compare) {
   planner::PlanRequest request = plan_request(config, ranks, update);
@@ -63,7 +77,9 @@ Result<ir::Plan> plan_step(const config::Config& config, int ranks, bool update,
   request.optimizer.keep_gradients = inspect;
   model::BuildOptions options = build_options(config, model::Mode::train, ranks);
   options.inspect = inspect;
-  return planner::make_plan(model::build_forward(config.model, options), request, report);
+  auto plan = planner::make_plan(model::build_forward(config.model, options), request, report);
+  if (plan.ok() && costs) cost::mark_counted(*costs, plan->program);
+  return plan;
 }
 
 std::vector<ir::Program> programs_to_profile(const config::Config& config, int ranks, bool update) {

@@ -12,6 +12,9 @@ namespace lancet::train {
 
 model::BuildOptions build_options(const config::Config& config, model::Mode mode, int ranks);
 
+// comm.device_exchange, for a profile.
+cost::Exchanges asked_exchanges(const config::Config& config);
+
 // The plan of the step that updates the weights, or of a micro batch before it (update false). inspect: see trainer.h.
 // costs: null only for the policy sequential. compare: the report shall hold all policies.
 Result<ir::Plan> plan_step(const config::Config& config, int ranks, bool update, bool inspect,

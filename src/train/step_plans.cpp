@@ -1,5 +1,6 @@
 #include "step_plans.h"
 
+#include "lancet/cost/exchange_choice.h"
 #include "lancet/train/plan.h"
 #include "lancet/train/profile.h"
 #include "setup.h"
@@ -20,8 +21,11 @@ class Planning {
     if (config_.train.gradient_accumulation_steps > 1) {
       LANCET_ASSIGN(plans.micro, plan_on_first(false, nullptr));
     }
+    if (costs_) plans.exchanges = cost::to_string(cost::exchange_choice(*costs_, plans.update.program));
     return {};
   }
+  // Null: not known.
+  const cost::Costs* costs() const { return costs_; }
 
  private:
   // Measured where they are needed; else what the file happens to hold, so that the step is predicted, too.
@@ -37,7 +41,9 @@ class Planning {
       auto held = cost::read_profile(path, place_of(config_, world_, options_.local_ranks, options_.accelerator));
       if (held.ok()) profile_ = *std::move(held);
     }
-    if (profile_) costs_ = &*profile_;
+    if (!profile_) return {};
+    profile_->asked = asked_exchanges(config_);
+    costs_ = &*profile_;
     return {};
   }
 
@@ -64,6 +70,7 @@ class Planning {
 Result<StepPlans> make_step_plans(const config::Config& config, comm::Communicator& world,
                                   const TrainerOptions& options, bool evaluates) {
   StepPlans plans;
+  Planning planning(config, world, options);
   LANCET_TRY(take_product_choices(config, world,
                                   {.local_ranks = options.local_ranks,
                                    .default_path = options.default_profile,
@@ -72,10 +79,12 @@ Result<StepPlans> make_step_plans(const config::Config& config, comm::Communicat
     LANCET_ASSIGN(plans.update, read_same_plan(options.plan_file, config, world));
     plans.report.chosen = plans.report.asked = plans.update.header.text("policy");
   } else {
-    LANCET_TRY(Planning(config, world, options).plan(plans));
+    LANCET_TRY(planning.plan(plans));
   }
   if (evaluates) {
-    LANCET_ASSIGN(plans.evaluate, share_plan(world, plan_forward(config, model::Mode::evaluate, world.size())));
+    auto evaluate = plan_forward(config, model::Mode::evaluate, world.size());
+    if (evaluate.ok() && planning.costs()) cost::mark_counted(*planning.costs(), evaluate->program);
+    LANCET_ASSIGN(plans.evaluate, share_plan(world, evaluate));
   }
   return plans;
 }

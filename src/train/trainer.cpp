@@ -13,6 +13,7 @@
 #include "lancet/base/clock.h"
 #include "lancet/base/log.h"
 #include "lancet/base/shown.h"
+#include "lancet/cost/exchange_choice.h"
 #include "lancet/ops/schedule_layout.h"
 #include "lancet/runtime/peak.h"
 #include "lancet/runtime/trace.h"
@@ -165,6 +166,7 @@ class TrainerImpl final : public Trainer {
   std::string banner() const override {
     std::string text = train::banner(config_, world_.size(), threads_, wire_, memory_, peak_, accelerator_) + "\n" +
                        describe_plan(plans_.update, plans_.report);
+    if (!exchanges_.empty()) text += "\n" + exchanges_;
     if (const std::string warning = comm::slow_wire_warning(wire_); !warning.empty()) text += "\n" + warning;
     return text;
   }
@@ -258,7 +260,8 @@ class TrainerImpl final : public Trainer {
   Status take_device_arena() {
     if (!accelerator_) return {};
     const auto bytes = std::size_t(memory_.arena);
-    LANCET_ASSIGN(const auto window, make_arena_window(config_, lanes_.on_device(), bytes));
+    LANCET_ASSIGN(const auto window, make_arena_window(config_, lanes_.on_device(), bytes, wants_window()));
+    exchanges_ = describe_exchanges(config_, !window.empty(), plans_.exchanges);
     if (!window.empty()) {
       arena_window_ = {window.data(), window.size()};
       return {};
@@ -267,6 +270,9 @@ class TrainerImpl final : public Trainer {
     LANCET_TRY(agree(world_, arena.ok() ? Status() : Status(arena.error())));
     arena_ = std::move(*arena);
     return {};
+  }
+  bool wants_window() const {
+    return cost::wants_window(plans_.update.program) || (plans_.micro && cost::wants_window(plans_.micro->program));
   }
   runtime::Memory arena() const { return arena_window_.start ? arena_window_ : arena_.memory(); }
 
@@ -430,6 +436,7 @@ class TrainerImpl final : public Trainer {
   runtime::Block arena_;
   runtime::Memory arena_window_;  // in its place, the expert lane's
   StepPlans plans_;
+  std::string exchanges_;               // for the banner
   std::optional<double> predicted_ms_;  // of a whole step
   BoundPlan update_, micro_, evaluate_;
   StepTally tally_;

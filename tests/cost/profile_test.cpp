@@ -88,6 +88,57 @@ TEST_CASE("the file gives back what was put") {
   CHECK((found.wire.all_reduce_core == CoreCost{0.2, 0.4}));
 }
 
+namespace {
+
+const std::string windows_text =
+    ",\n      \"windows\": {\"counts_wait_ms\": 0.03, \"core_ms\": 0.01, \"core_ms_per_mb\": 0.5, \"all_to_all\": [\n"
+    "        {\"bytes\": 1024, \"ms\": 0.02},\n        {\"bytes\": 4096, \"ms\": 0.05}\n      ]}";
+
+Profile with_windows() {
+  Profile profile = sample();
+  profile.wire.windows = WindowTimes{{{1024, 0.02}, {4096, 0.05}}, {0.01, 0.5}, 0.03};
+  return profile;
+}
+
+}  // namespace
+
+TEST_CASE("the times of windows come back; files that have none are as good as before") {
+  const std::string text = file_of(with_windows()).print();
+  const auto at = text.find(windows_text);
+  REQUIRE(at != std::string::npos);
+  const auto again = ProfileFile::parse(text, "p.json");
+  REQUIRE(again.ok());
+  CHECK(again->print() == text);
+  CHECK(again->find(here).wire.windows == with_windows().wire.windows);
+  const std::string older = std::string(text).erase(at, windows_text.size());
+  CHECK(older == file_of(sample()).print());
+  const auto read = ProfileFile::parse(older, "p.json");
+  REQUIRE(read.ok());
+  CHECK_FALSE(read->find(here).wire.windows);
+  CHECK(read->find(here).wire.all_to_all == sample().wire.all_to_all);
+  Profile none = sample();
+  none.wire.windows.emplace();  // asked, and there are none
+  const auto found = ProfileFile::parse(file_of(none).print(), "p.json");
+  REQUIRE(found.ok());
+  REQUIRE(found->find(here).wire.windows);
+  CHECK(found->find(here).wire.windows->all_to_all.empty());
+  CHECK(with_windows().identity() != sample().identity());
+}
+
+TEST_CASE("damaged times of windows are named with the field") {
+  const std::string text = file_of(with_windows()).print();
+  const std::string where = "clusters[0].windows";
+  CHECK(has(fault(replaced(text, windows_text, ", \"windows\": 7")), where + ": expected an object, found number"));
+  CHECK(has(fault(replaced(text, "\"counts_wait_ms\": 0.03, ", "")),
+            where + ": expected the field counts_wait_ms, found none"));
+  CHECK(has(fault(replaced(text, "\"core_ms\": 0.01", "\"core_ms\": -1")),
+            where + ".core_ms: expected a number of at least 0, found -1"));
+  CHECK(has(fault(replaced(text, "\"ms\": 0.05", "\"ms\": 1e300")), where + ".all_to_all[1].ms: expected a number"));
+  CHECK(has(fault(replaced(text, "{\"bytes\": 4096, \"ms\": 0.05}", "{\"bytes\": 1, \"ms\": 1}")),
+            where + ".all_to_all[1].bytes: expected more than 1024, found 1"));
+  CHECK(has(fault(replaced(text, "\"core_ms\"", "\"speed\": 1, \"core_ms\"")), where + ".speed: expected no such"));
+}
+
 TEST_CASE("places live side by side") {
   ProfileFile file = file_of(sample());
   Profile other = sample();

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "declared_costs.h"
+#include "declared_profile.h"
 #include "lancet/runtime/accelerator.h"
 #include "lancet/train/decoder.h"
 #include "ops/device/emulated_kernels.h"
@@ -128,17 +129,18 @@ class EmulatedAccelerator final : public runtime::Accelerator {
   LaneDevice device_;
 };
 
-std::vector<train::StepRecord> train_on(config::Config config, bool device, int ranks, int steps,
-                                        bool windows = false) {
+std::vector<train::StepRecord> train_on(config::Config config, bool device, int ranks, int steps, bool windows = false,
+                                        const cost::Costs* measured = nullptr, std::string* banner = nullptr) {
   if (!device) config.device = config::Device::cpu;
   std::vector<train::StepRecord> records;
   const test::DeclaredCosts costs;
   const Status status = comm::run_inproc(ranks, [&](comm::Communicator& world) -> Status {
     EmulatedAccelerator accelerator;
     accelerator.windows = windows;
-    train::TrainerOptions options{.local_ranks = ranks, .costs = &costs};
+    train::TrainerOptions options{.local_ranks = ranks, .costs = measured ? measured : &costs};
     if (device) options.accelerator = &accelerator;
     LANCET_ASSIGN(const auto trainer, train::Trainer::create(config, world, options));
+    if (banner && world.rank() == 0) *banner = trainer->banner();
     for (int step = 0; step < steps; ++step) {
       LANCET_ASSIGN(const train::StepRecord record, trainer->step(step));
       if (world.rank() == 0) records.push_back(record);
@@ -252,6 +254,61 @@ TEST_CASE("tokens that go straight to the peers' memory change no bit of a step"
   InWindow::pushed = 0;
   CHECK(train_on(config, true, ranks, 1, true)[0].loss == counted[0].loss);
   CHECK(InWindow::pushed == 0);
+}
+
+namespace {
+
+// Declared times, and windows that take so long whatever the bytes; messages as declared.
+cost::Profile with_windows(const config::Config& config, int ranks, double ms) {
+  cost::Profile profile = test::declared_profile(config, test::declared_place(ranks, 1));
+  profile.wire.windows = cost::WindowTimes{{{1, ms}}, {}, 0.02};
+  return profile;
+}
+
+}  // namespace
+
+TEST_CASE("exchanges take the way that was measured faster, on all ranks") {
+  auto config = test::small_config();
+  config.model.n_layer = 2;
+  config.device = config::Device::cuda;
+  const int ranks = 2;
+  const auto expected = train_on(config, true, ranks, 2);
+  const auto run = [&](double ms, std::string& banner) {
+    const cost::Profile profile = with_windows(config, ranks, ms);
+    InWindow::pushed = 0;
+    const auto found = train_on(config, true, ranks, 2, true, &profile, &banner);
+    REQUIRE(found.size() == expected.size());
+    CHECK(found.back().loss == expected.back().loss);
+    return InWindow::pushed.load();
+  };
+  std::string banner;
+  CHECK(run(1e-6, banner) == ranks * 2 * 4);
+  CHECK(banner.find("\nexchanges  4 of 4 all-to-alls through windows: ") != std::string::npos);
+  CHECK(run(1e6, banner) == 0);
+  CHECK(banner.find("\nexchanges  0 of 4 all-to-alls through windows: ") != std::string::npos);
+  CHECK(banner.find("the arena lies in no window") != std::string::npos);
+  // As long as messages without the wait for counts: only the first exchange of the layer is longer by messages.
+  const cost::Profile profile = with_windows(config, ranks, 1);
+  double ms = 0;
+  const auto plan = train::plan_step(config, ranks, true, false, &profile);
+  REQUIRE(plan.ok());
+  for (const ir::Instruction& at : plan->program.instructions)
+    if (at.op == "all_to_all" && at.role == ir::Role::forward)
+      ms = profile.counted_exchange(plan->program, at, 0).ms - 0.01;
+  CHECK(run(ms, banner) == ranks * 2);
+}
+
+TEST_CASE("where windows were not measured the reach decides, and the start says so") {
+  auto config = test::small_config();
+  config.device = config::Device::cuda;
+  std::string banner;
+  InWindow::pushed = 0;
+  train_on(config, true, 2, 1, true, nullptr, &banner);
+  CHECK(InWindow::pushed > 0);
+  CHECK(banner.find("\nexchanges  through windows: the ranks reach each other's memory, and no profile holds") !=
+        std::string::npos);
+  train_on(config, true, 2, 1, false, nullptr, &banner);
+  CHECK(banner.find("exchanges  ") == std::string::npos);
 }
 
 TEST_CASE("without a window on all ranks the tokens are counted, unless windows are asked for") {

@@ -50,6 +50,10 @@ struct Load {
   double core_ms = 0;  // of communication: how much compute-lane time moving its bytes takes; spread over its ms
 };
 
+// How tokens travel between GPUs that reach each other's memory (comm.device_exchange): by messages, whose sizes the
+// host must know, or by kernels that write into the peers' windows.
+enum class Exchanges { faster, counted, windows };
+
 class Costs {
  public:
   virtual ~Costs() = default;
@@ -60,9 +64,17 @@ class Costs {
   }
   virtual double all_to_all_ms(double bytes) const = 0;
   virtual double all_reduce_ms(double bytes) const = 0;
-  // Of an instruction of the expert lane between several ranks: its wire_bytes in an all-to-all. peers: the ranks that
-  // it exchanges with, itself included, where they are fewer than its types say (a group of ranks); 0: as they say.
-  virtual Load exchange(const ir::Program& program, const ir::Instruction& instruction, std::int64_t peers) const;
+  // Of an instruction of the expert lane between several ranks, the way that it takes (takes_window). peers: the ranks
+  // that it exchanges with, itself included, where they are fewer than its types say (a group of ranks); 0: as they
+  // say.
+  Load exchange(const ir::Program& program, const ir::Instruction& instruction, std::int64_t peers) const;
+  // As messages: its wire_bytes in an all-to-all.
+  virtual Load counted_exchange(const ir::Program& program, const ir::Instruction& instruction,
+                                std::int64_t peers) const;
+  // Through windows; nothing: not known, or an exchange of counts, which are messages always.
+  virtual std::optional<Load> window_exchange(const ir::Program&, const ir::Instruction&) const { return {}; }
+  // Which of the two, where both are known.
+  virtual Exchanges exchanges() const { return Exchanges::faster; }
   virtual CoreCost all_to_all_core() const = 0;
   virtual CoreCost all_reduce_core() const = 0;
   virtual double launch_ms() const = 0;  // from the end of what a lane waits for to its start
@@ -70,6 +82,9 @@ class Costs {
   // What a plan's header calls them: a hash of all they say. Empty: they have no name.
   virtual std::string identity() const { return {}; }
 };
+
+// Whether exchange() is window_exchange(): that is asked for, or it takes no longer.
+bool takes_window(const Costs& costs, const ir::Program& program, const ir::Instruction& instruction);
 
 // The load of every instruction. Views (ops without work: slices, joins) are free. The all-to-all of one rank is a
 // copy, so it costs what compute_ms says of its key, or all_to_all_ms(0) where that says nothing. Error

@@ -107,7 +107,11 @@ class HardwareCosts final : public Costs {
   double all_to_all_ms(double bytes) const override;
   double all_reduce_ms(double bytes) const override;
   // With routing and groups of peers, unless communication was measured.
-  Load exchange(const ir::Program& program, const ir::Instruction& instruction, std::int64_t peers) const override;
+  Load counted_exchange(const ir::Program& program, const ir::Instruction& instruction,
+                        std::int64_t peers) const override;
+  // Measured ones only: no source declares what kernels that write into the peers' memory take.
+  std::optional<Load> window_exchange(const ir::Program& program, const ir::Instruction& instruction) const override;
+  Exchanges exchanges() const override;
   CoreCost all_to_all_core() const override;
   CoreCost all_reduce_core() const override;
   double launch_ms() const override;

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "lancet/ir/route_layout.h"
+#include "lancet/ops/exchange_way.h"
 #include "ops/all_to_all/segments.h"
 #include "ops/device/launch.h"
 
@@ -149,8 +150,10 @@ struct PartCounts {
   bool made_here;
 };
 
-// Whether everything that an exchange touches lies in the lane's window, so that a kernel can do it alone.
+// Whether everything that an exchange touches lies in the lane's window, so that a kernel can do it alone, and the plan
+// has nothing against it.
 bool in_window(const KernelArgs& args) {
+  if (takes_counts(args.attributes)) return false;
   const auto lies_there = [&](const TensorView& view) {
     return args.device_comm->in_window(view.data, std::size_t(ir::bytes(view.type)));
   };

@@ -5,7 +5,9 @@
 //   all_to_all(slots [E,C,D], route, rows) -> [E/W, W*C, D], rows packed without gaps
 //   all_to_all_back: the other way
 // What was sent in parts is sent as a whole by naming the route and rows of every part: (slots, route, rows, route,
-// rows). Attribute tokens: how many slots of this rank are expected to be filled.
+// rows). Attribute tokens: how many slots of this rank are expected to be filled; by=counts: as messages, also where
+// the ranks reach each other's memory (ops/exchange_way.h).
+#include "lancet/ops/exchange_way.h"
 #include "ops/describe.h"
 
 namespace lancet::ops {
@@ -29,8 +31,16 @@ Status check_route(const TensorType& route, const TensorType& rows, const Tensor
   return {};
 }
 
+Status check_way(const ir::Attributes& attributes) {
+  for (const auto& [name, value] : attributes.items())
+    if (name == way_attribute && value != ir::AttributeValue(std::string(by_counts)))
+      return expected("by=counts, or nothing of it");
+  return {};
+}
+
 // Every part's route and rows.
 Status check_parts(const OpInput& in) {
+  LANCET_TRY(check_way(in.attributes));
   if (in.operands.size() % 2 == 0) return expected("a route and rows for each part");
   for (std::size_t i = 1; i < in.operands.size(); i += 2) {
     LANCET_TRY(check_route(in.operands[i], in.operands[i + 1], in.operands[0]));
