@@ -64,6 +64,7 @@ class Cluster {
     up_ = true;
     return {};
   }
+  bool is_up() const { return up_; }
   void end() {
     if (up_) experiment::end_cluster(launcher_);
     up_ = false;
@@ -129,14 +130,18 @@ Status run_sweep(const SweepArguments& arguments) {
       experiment::read_experiment(arguments.file, arguments.on, experiment::Identity::here(), arguments.profile));
   if (arguments.list) return list(planned);
   const fs::path out = arguments.out.empty() ? default_folder(arguments, planned.name) : fs::path(arguments.out);
-  const std::atomic<int>& stop = note_stop_signals("stopping: what runs is ended, what is recorded stays\n");
+  const std::atomic<int>& stop = note_stop_signals(
+      "stopping: what runs is ended, a point that is simulated is finished (one more signal "
+      "ends at once), what is recorded stays\n");
   experiment::Launcher launcher{program_path(), out};
   LANCET_TRY(find_scripts(planned, launcher));
   launcher.timeout_s = arguments.timeout_s;
   launcher.stop = &stop;
   Cluster cluster(launcher);
   auto run = [&](const experiment::Experiment& all, const experiment::Point& point) -> Result<experiment::Outcome> {
-    if (point.source == experiment::Source::simulated) return experiment::simulate(all, point);
+    const bool simulated = point.source == experiment::Source::simulated;
+    next_stop_ends(simulated && !cluster.is_up());
+    if (simulated) return experiment::simulate(all, point);
     if (point.source == experiment::Source::emulated) LANCET_TRY(cluster.start(all));
     auto outcome = experiment::measure(all, point, launcher);
     if (outcome.ok() && outcome->status == "failed") cluster.end();

@@ -6,6 +6,8 @@
 #include <initializer_list>
 #include <string_view>
 
+#include "lancet/base/result.h"
+
 namespace lancet::cli {
 namespace {
 
@@ -49,8 +51,14 @@ void request(int signal) {
 
 const char* note_of_stop = "";
 
+std::atomic<bool> next_ends{false};
+static_assert(std::atomic<bool>::is_always_lock_free, "a handler reads it");
+
 void note_stop(int signal) {
-  if (requested.exchange(signal) == 0) say(note_of_stop);
+  if (requested.exchange(signal) == 0) return say(note_of_stop);
+  if (!next_ends) return;
+  say("stopped at once\n");
+  ::_exit(static_cast<int>(ExitCode::saved));
 }
 
 }  // namespace
@@ -60,6 +68,8 @@ const std::atomic<int>& note_stop_signals(const char* note) {
   handle({SIGINT, SIGTERM, SIGHUP}, note_stop, SA_RESTART);
   return requested;
 }
+
+void next_stop_ends(bool ends) { next_ends = ends; }
 
 void announce_signals() { handle({SIGINT, SIGTERM, SIGUSR1}, stop, static_cast<int>(SA_RESETHAND)); }
 

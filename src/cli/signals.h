@@ -15,5 +15,8 @@ const std::atomic<int>& catch_stop_signals(bool leads);
 // From now on SIGINT, SIGTERM and SIGHUP, unless ignored, only set the number that is returned, the first of them, and
 // say `note` on stderr once. For what must be taken down before the end, and is so within a bound.
 const std::atomic<int>& note_stop_signals(const char* note);
+// Whether, after the first of them, one more ends the process at once, with ExitCode::saved: where nothing is to be
+// taken down, and what runs may take long. At first it does not.
+void next_stop_ends(bool ends);
 
 }  // namespace lancet::cli

@@ -101,6 +101,21 @@ TEST_CASE("a sweep that is killed leaves no run behind, and its folder to the ne
   CHECK(lines_of(out + "/points.jsonl").size() == 6);
 }
 
+TEST_CASE("a second signal ends a simulation that takes long at once") {
+  const Files files;
+  const std::string out = files.folder / "out";
+  const std::string own = files.experiment(files.grid(", \"set\": [\"model.n_layer=4000\"]"));
+  const auto stopped =
+      test::shell(LANCET_BINARY " bench sweep " + own + " --out " + out + " & pid=$!; while [ ! -e " + out +
+                  "/points.jsonl ]; do kill -0 $pid || exit 9; sleep 0.05; done; "
+                  "while kill -TERM $pid 2>/dev/null; do sleep 0.05; done; wait $pid");
+  INFO(stopped.output);
+  CHECK(stopped.code == 75);
+  CHECK(stopped.lines_with("stopping: what runs is ended, a point that is simulated is finished") == 1);
+  CHECK(stopped.lines_with("stopped at once") == 1);
+  CHECK(lines_of(out + "/points.jsonl").empty());
+}
+
 TEST_CASE("each place has a default folder of its own") {
   const Files files;
   const std::string sweep =
