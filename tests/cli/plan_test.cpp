@@ -76,6 +76,21 @@ TEST_CASE("plan prints what every policy comes to, and why one runs") {
   CHECK(outcome.lines_with("bounds this step") == 1);
 }
 
+TEST_CASE("plan says which way all-to-alls take where the costs know both") {
+  const Files files;
+  auto profile = test::declared_profile(small(), test::declared_place(2, 2));
+  profile.wire.windows = cost::WindowTimes{{{1, 1e-6}}, {}, 0.5};
+  REQUIRE(cost::write_profile(files.folder / "windows.json", profile).ok());
+  const auto outcome =
+      lancet("plan " + files.config + " --ranks 2 --hosts 2 --profile " + (files.folder / "windows.json"));
+  INFO(outcome.output);
+  REQUIRE(outcome.code == 0);
+  CHECK(std::regex_search(outcome.output,
+                          std::regex("\nexchanges: ([0-9]+) of \\1 all-to-alls through windows: [0-9.e-]+ ms a step, "
+                                     "all [0-9.e-]+ ms, none [0-9.e-]+ ms\n")));
+  CHECK(lancet("plan " + files.config + files.for_two).lines_with("exchanges:") == 0);
+}
+
 TEST_CASE("a policy that gains nothing gives way to sequential, and the plan says why") {
   const Files files;
   auto profile = test::declared_profile(small(), test::declared_place(2, 2));

@@ -10,6 +10,7 @@
 
 #include "declared_profile.h"
 #include "lancet/base/atomic_file.h"
+#include "lancet/ops/catalogue.h"
 #include "temporary_folder.h"
 #include "train/support.h"
 
@@ -69,6 +70,48 @@ TEST_CASE("a plan file reads back as it was made") {
   other_way.train.lr = 3;
   const auto again = train::read_plan(file.folder / "plan.ir", other_way, 2);
   if (!again.ok()) FAIL(again.error().message);
+}
+
+TEST_CASE("a plan says which of its all-to-alls go as messages, and reads back so") {
+  config::Config config = config_with(config::Policy::lancet);
+  const test::TemporaryFolder folder;
+  cost::Profile profile = test::declared_profile(config, test::declared_place(2, 2));
+  profile.wire.windows = cost::WindowTimes{{{1, 1e-6}}, {}, 0.5};
+  REQUIRE(cost::write_profile(folder / "costs.json", profile).ok());
+  const auto plan = [&] {
+    auto made = train::plan_offline(config, {.ranks = 2, .hosts = 2, .profile = folder / "costs.json"});
+    if (!made.ok()) FAIL(made.error().message);
+    return *std::move(made);
+  };
+  const auto counted_in = [](const std::string& text) {
+    std::int64_t count = 0;
+    for (auto at = text.find("by=counts"); at != std::string::npos; at = text.find("by=counts", at + 1)) ++count;
+    return count;
+  };
+  const auto all_in = [](const ir::Program& program) {
+    return std::ranges::count_if(program.instructions,
+                                 [](const auto& at) { return ops::kind(at) == ops::Kind::all_to_all; });
+  };
+  config.comm.device_exchange = config::DeviceExchange::counted;
+  const train::PlannedStep counted = plan();
+  const std::string text = ir::print(counted.plan);
+  const auto all = all_in(counted.plan.program);
+  CHECK(all >= 4);
+  CHECK(counted_in(text) == all);
+  CHECK(counted.exchanges.starts_with(fmt::format("0 of {} all-to-alls through windows: ", all)));
+  const auto read = train::read_plan(folder.write("plan.ir", text), config, 2);
+  if (!read.ok()) FAIL(read.error().message);
+  CHECK(ir::print(*read) == text);
+  const auto pigeon = train::read_plan(folder.write("edited.ir", replaced(text, "by=counts", "by=pigeon")), config, 2);
+  REQUIRE_FALSE(pigeon.ok());
+  CHECK(has(pigeon.error().message, "expected by=counts"));
+  // Left to the costs: windows are faster than any message, and the step is predicted shorter.
+  config.comm.device_exchange = config::DeviceExchange::automatic;
+  const train::PlannedStep pushed = plan();
+  CHECK(counted_in(ir::print(pushed.plan)) == 0);
+  const auto pushes = all_in(pushed.plan.program);
+  CHECK(pushed.exchanges.starts_with(fmt::format("{} of {} all-to-alls through windows: ", pushes, pushes)));
+  CHECK(pushed.plan.header.real("predicted_ms") < counted.plan.header.real("predicted_ms"));
 }
 
 TEST_CASE("the report covers every policy") {
