@@ -218,6 +218,7 @@ class HostQueue final : public Device {
   }
   void free(std::byte* memory) override { drop(memory, true); }
   Result<std::byte*> allocate_host(std::size_t bytes) override {
+    if (options_.host_allocations) ++*options_.host_allocations;
     const std::lock_guard lock(mutex_);
     auto memory = cpu::Buffer::zeroed(bytes);
     auto* address = memory.as<std::byte>();

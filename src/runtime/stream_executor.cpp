@@ -67,7 +67,7 @@ class StreamExecutor final : public Executor, private SingleSteps {
       if (lane > 0)
         watches_[lane] = LaneWatch(watched_steps(lane), options_.device_communicators[lane], options_.timeout);
     }
-    times_.emplace(plan_, lanes_, flag_plan_, device_);
+    LANCET_ASSIGN(times_, StreamTimes::make(plan_, lanes_, flag_plan_, device_));
     for (std::size_t lane = 1; lane < ir::lane_count; ++lane)
       if (!lanes_[lane].empty()) threads_.emplace_back([this, lane] { serve(lane); });
     return {};
@@ -135,6 +135,9 @@ class StreamExecutor final : public Executor, private SingleSteps {
   }
 
   Status bind_kernels() {
+    for (std::size_t lane = 1; lane < ir::lane_count; ++lane)
+      if (comm::DeviceCommunicator* comm = options_.device_communicators[lane])
+        LANCET_TRY(comm->reserve(static_cast<std::size_t>(most_in_a_call(static_cast<ir::Lane>(lane)))));
     LANCET_ASSIGN(const auto scratch,
                   runtime::workspace_bytes(
                       plan_, *addresses_, [&](std::string_view op) { return options_.accelerator->find_kernel(op); },
@@ -158,6 +161,19 @@ class StreamExecutor final : public Executor, private SingleSteps {
     }
     say_once(remarks);
     return {};
+  }
+
+  // Bytes that a lane's instruction can send and receive.
+  std::int64_t most_in_a_call(ir::Lane lane) const {
+    std::int64_t most = 0;
+    for (const ir::Instruction& instruction : plan_.program.instructions) {
+      if (instruction.lane != lane) continue;
+      std::int64_t bytes = 0;
+      for (const ir::TensorId operand : instruction.operands) bytes += ir::bytes(plan_.program.type(operand));
+      for (const ir::TensorId result : instruction.results) bytes += ir::bytes(plan_.program.type(result));
+      most = std::max(most, bytes);
+    }
+    return most;
   }
 
   std::vector<LaneWatch::Step> watched_steps(std::size_t lane) {
@@ -275,7 +291,8 @@ class StreamExecutor final : public Executor, private SingleSteps {
     LANCET_TRY(put_stretches(0));
     for (std::size_t lane = 1; lane < ir::lane_count; ++lane)
       if (!lanes_[lane].empty()) LANCET_TRY(streams_[0]->wait(end_flag(lane)));
-    return mirror_.copy_outputs(*streams_[0]);
+    LANCET_TRY(mirror_.copy_outputs(*streams_[0]));
+    return streams_[0]->signal(end_flag(0));
   }
 
   // The lane's stream is empty afterwards, unless the device itself hangs.
@@ -294,7 +311,7 @@ class StreamExecutor final : public Executor, private SingleSteps {
       if (now() - failed_at_.load() < drain_ns) return {};
       return internal_error("expected its stream to end once the step had failed, found it busy");
     };
-    return wait_until_idle(*streams_[lane], watching, &usual_[lane]);
+    return wait_until_idle(*streams_[lane], watching, &usual_[lane], failed_.load() ? nullptr : end_flag(lane));
   }
 
   // Of kernels that wait on the host, and of a lane's end: whether it is worth while.
@@ -316,8 +333,9 @@ class StreamExecutor final : public Executor, private SingleSteps {
     if (failed_first_.compare_exchange_strong(none, static_cast<int>(lane))) failed_at_.store(now());
     failed_.store(true);
     for (comm::DeviceCommunicator* comm : options_.device_communicators)
-      if (comm) comm->abort(error.message);
-    write_flags(1);
+      if (comm) comm->stop_pushes();
+    write_flags(1);  // first: what ends a communicator may wait for all streams
+    comm::abort_all(options_.device_communicators, error.message);
   }
 
   Status put_stretches(std::size_t lane) {

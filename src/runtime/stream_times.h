@@ -11,22 +11,25 @@ namespace lancet::runtime {
 
 class StreamTimes {
  public:
-  StreamTimes(const ir::Plan& plan, const Lanes& lanes, const FlagPlan& flags, backend::Device& device);
+  // All events are made here: while streams wait for flags nothing is asked of the device that could wait for them. All
+  // that is given outlives this.
+  static Result<StreamTimes> make(const ir::Plan& plan, const Lanes& lanes, const FlagPlan& flags,
+                                  backend::Device& device);
 
   // The zero of all times of a run, on the stream of the compute lane.
-  Status begin(backend::Stream& stream) { return mark(start_, stream); }
+  Status begin(backend::Stream& stream) { return stream.record(*start_); }
   // Around stretch `number` of the lane.
   Status begin_stretch(std::size_t lane, std::size_t number, backend::Stream& stream) {
-    return mark(stretches_[lane][number].start, stream);
+    return stream.record(*stretches_[lane][number].start);
   }
   Status end_stretch(std::size_t lane, std::size_t number, backend::Stream& stream) {
-    return mark(stretches_[lane][number].end, stream);
+    return stream.record(*stretches_[lane][number].end);
   }
   Status begin_instruction(std::int32_t instruction, backend::Stream& stream) {
-    return mark(instructions_[static_cast<std::size_t>(instruction)].start, stream);
+    return stream.record(*instructions_[static_cast<std::size_t>(instruction)].start);
   }
   Status end_instruction(std::int32_t instruction, backend::Stream& stream) {
-    return mark(instructions_[static_cast<std::size_t>(instruction)].end, stream);
+    return stream.record(*instructions_[static_cast<std::size_t>(instruction)].end);
   }
 
   // Once the streams are idle: a span an instruction, of its own events where `each`, else its share of its stretch.
@@ -37,14 +40,16 @@ class StreamTimes {
     std::unique_ptr<backend::Event> start, end;
   };
 
-  Status mark(std::unique_ptr<backend::Event>& event, backend::Stream& stream);
+  StreamTimes(const ir::Plan& plan, const Lanes& lanes, const FlagPlan& flags, backend::Device& device)
+      : plan_(&plan), lanes_(&lanes), flags_(&flags), device_(&device) {}
+  Result<Pair> make_pair() const;
   Result<Span> span_of(const Pair& events) const;
   void share_out(std::size_t lane, const Stretch& stretch, const Span& span, std::vector<Span>& spans) const;
 
-  const ir::Plan& plan_;
-  const Lanes& lanes_;
-  const FlagPlan& flags_;
-  backend::Device& device_;
+  const ir::Plan* plan_;
+  const Lanes* lanes_;
+  const FlagPlan* flags_;
+  backend::Device* device_;
   std::unique_ptr<backend::Event> start_;
   std::array<std::vector<Pair>, ir::lane_count> stretches_;
   std::vector<Pair> instructions_;

@@ -1,6 +1,7 @@
 // A stream that is never waited for in vain: whoever waits asks, again and again, whether it is worth while.
 #pragma once
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <memory>
@@ -30,12 +31,22 @@ inline std::chrono::nanoseconds pause_of(std::chrono::nanoseconds waited, const 
 }
 
 // Until the stream is empty, or watch() gives an error. usual: what a wait at this place took before; kept up to date.
+// end: a flag that the stream sets last, in the host's memory. With it the driver, whose locks others need, is asked
+// only now and then, for errors.
 template <class Watch>
-Status wait_until_idle(backend::Stream& stream, const Watch& watch, UsualWait* usual = nullptr) {
+Status wait_until_idle(backend::Stream& stream, const Watch& watch, UsualWait* usual = nullptr,
+                       backend::Flag* end = nullptr) {
   using Clock = std::chrono::steady_clock;
+  constexpr auto asked_every = std::chrono::microseconds(200);
   const auto start = Clock::now();
+  auto asked = start;
   for (;;) {
-    LANCET_ASSIGN(const bool idle, stream.idle());
+    bool idle = false;
+    const auto now = Clock::now();
+    if (!end || std::atomic_ref(*end).load(std::memory_order_acquire) != 0 || now - asked >= asked_every) {
+      LANCET_ASSIGN(idle, stream.idle());
+      asked = now;
+    }
     const auto waited = Clock::now() - start;
     if (idle) {
       if (usual) usual->took = waited;

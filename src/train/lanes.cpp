@@ -33,8 +33,9 @@ runtime::ExecutorOptions Lanes::executor_options(int threads) const {
 void Lanes::abort(const std::string& why) {
   for (auto& lane : host_)
     if (lane) lane->abort(why);
-  for (auto& lane : device_)
-    if (lane) lane->abort(why);
+  std::vector<comm::DeviceCommunicator*> lanes;
+  for (auto& lane : device_) lanes.push_back(lane.get());
+  comm::abort_all(lanes, why);
 }
 
 }  // namespace lancet::train

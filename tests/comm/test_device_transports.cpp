@@ -1,4 +1,9 @@
 // Device lanes without a device: staged over real ranks, and one rank that takes itself for many.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <cstring>
@@ -70,11 +75,14 @@ double milliseconds(F f) {
 TEST_CASE("staged: what ranks on devices exchange and sum is what they would on the host") {
   std::vector<std::vector<float>> received(3), summed(3);
   const Status status = comm::run_inproc(3, [&](comm::Communicator& world) -> Status {
-    const auto device = backend::make_host_queue();
+    std::atomic<int> allocations{0};
+    const auto device = backend::make_host_queue({.host_allocations = &allocations});
     LANCET_ASSIGN(const auto stream, device->make_stream(true));
     LANCET_ASSIGN(const auto lane, comm::make_staged({.device = device.get(), .host = &world}));
+    LANCET_TRY(lane->reserve(4 * (9 + 9)));
     const auto rank = std::size_t(world.rank());
     DeviceFloats out(*device, *stream, 9), in(*device, *stream, 9);
+    const int reserved = allocations;
     for (int turn = 0; turn < 2; ++turn) {  // the second finds the first's memory
       out.set(count_from(float(100 * rank), 9));
       std::vector<Segment> sends, receives;
@@ -90,6 +98,7 @@ TEST_CASE("staged: what ranks on devices exchange and sum is what they would on 
       LANCET_TRY(lane->all_reduce_sum(*stream, out.span()));
       summed[rank] = out.get();
     }
+    if (allocations != reserved) return internal_error("expected no memory taken in a call, found some");
     return lane->check();
   });
   if (!status.ok()) FAIL(status.error().message);
@@ -164,4 +173,36 @@ TEST_CASE("emulated on a device: the same, on a stream") {
   const auto refused = comm::make_emulated({.device = device.get(), .host = self.get()});
   REQUIRE_FALSE(refused.ok());
   CHECK(refused.error().code == ExitCode::config);
+}
+
+namespace {
+
+// Of a driver that does not come back.
+class Stuck final : public comm::DeviceCommunicator {
+ public:
+  int rank() const override { return 0; }
+  int size() const override { return 2; }
+  std::string transport() const override { return "test"; }
+  Status exchange(backend::Stream&, std::span<const Segment>, std::span<const Segment>) override { return {}; }
+  Status all_reduce_sum(backend::Stream&, std::span<float>) override { return {}; }
+  Status check() override { return {}; }
+  void abort(const std::string&) override {
+    for (;;) ::pause();
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a driver that does not come back from an abort ends the process with the code of communication") {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    Stuck stuck;
+    const std::array<comm::DeviceCommunicator*, 2> lanes{nullptr, &stuck};
+    comm::abort_all(lanes, "rank 1 is gone", std::chrono::milliseconds(50));
+    ::_exit(0);
+  }
+  int status = 0;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  REQUIRE(WIFEXITED(status));
+  CHECK(WEXITSTATUS(status) == static_cast<int>(ExitCode::communication));
 }

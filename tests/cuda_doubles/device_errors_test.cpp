@@ -1,5 +1,8 @@
 // What users read where a GPU cannot be used, each on a machine that a fake CUDA runtime makes up.
 #include <catch2/catch.hpp>
+#include <cstdlib>
+#include <string>
+#include <utility>
 
 #include "fake_runtime.h"
 #include "lancet/backend/cuda/device.h"
@@ -45,6 +48,15 @@ TEST_CASE_METHOD(Fresh, "no driver, an older driver, no GPU, a broken driver") {
   CHECK(count_error().message == "device: expected a GPU that this process may use (CUDA_VISIBLE_DEVICES), found none");
   fake_runtime().devices = 8;
   CHECK(*backend::cuda::count_devices() == 8);
+}
+
+TEST_CASE_METHOD(Fresh, "hardware queues are enough for lanes that wait for each other, whatever a job script says") {
+  fake_runtime().devices = 1;
+  for (const auto& [set, kept] : {std::pair{"1", "32"}, {"junk", "32"}, {"8", "8"}, {"16", "16"}}) {
+    ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", set, 1);
+    REQUIRE(backend::cuda::count_devices().ok());
+    CHECK(std::string(std::getenv("CUDA_DEVICE_MAX_CONNECTIONS")) == kept);
+  }
 }
 
 TEST_CASE_METHOD(Fresh, "an architecture that the build lacks") {

@@ -201,12 +201,19 @@ class Deserted final : public comm::DeviceCommunicator {
   }
   Status check() override { return failure; }
   std::string who_is_missing() override { return "nothing came from rank 3"; }
+  Status reserve(std::size_t bytes) override {
+    reserved = bytes;
+    return {};
+  }
   void abort(const std::string& why) override {
+    if (before_abort) before_abort();
     aborted_why = why;
     aborted_ = true;
     aborted_.notify_all();
   }
   std::atomic<bool> deserted{true};
+  std::function<void()> before_abort;
+  std::size_t reserved = 0;
   Status failure;
   std::string aborted_why;
 
@@ -214,9 +221,9 @@ class Deserted final : public comm::DeviceCommunicator {
   std::atomic<bool> aborted_{false};
 };
 
-// The reduce lane's sums by that communicator; waits: the kernel's host code waits for the stream, too. Additions take
+// The sums by that communicator; waits: the kernel's host code waits for the stream, too. Additions take
 // addition_ms.
-std::atomic<int> addition_ms{0};
+std::atomic<int> addition_ms{0}, additions{0};
 class DesertedAccelerator final : public runtime::Accelerator {
  public:
   explicit DesertedAccelerator(bool waits) {
@@ -245,6 +252,7 @@ class DesertedAccelerator final : public runtime::Accelerator {
     return [stream = static_cast<backend::HostStream*>(args.stream->native())] {
       return stream->enqueue([]() -> Status {
         std::this_thread::sleep_for(std::chrono::milliseconds(addition_ms));
+        ++additions;
         return {};
       });
     };
@@ -259,7 +267,8 @@ struct DesertedRun {
   runtime::TensorStore store;
   std::unique_ptr<runtime::Executor> executor;
 
-  DesertedRun(bool waits, std::chrono::milliseconds timeout) : accelerator(waits) {
+  DesertedRun(bool waits, std::chrono::milliseconds timeout, comm::DeviceCommunicator* expert = nullptr)
+      : accelerator(waits) {
     auto plan = ir::parse_plan(three_lanes);
     REQUIRE(plan.ok());
     store.place_on(accelerator.device());
@@ -267,7 +276,7 @@ struct DesertedRun {
     auto made = runtime::Executor::create(*plan, store,
                                           {.communicators = {},
                                            .accelerator = &accelerator,
-                                           .device_communicators = {nullptr, nullptr, &reduce},
+                                           .device_communicators = {nullptr, expert, &reduce},
                                            .timeout = timeout});
     if (!made.ok()) FAIL(made.error().message);
     executor = std::move(*made);
@@ -293,6 +302,37 @@ TEST_CASE("streams: a peer that never comes ends the step after the timeout, wit
         "nothing came from rank 3");
   CHECK(run.reduce.aborted_why == status.error().message);
   CHECK(std::chrono::steady_clock::now() - start >= std::chrono::milliseconds(200));
+}
+
+// As a driver ends communicators: only when all streams have run what they hold, those that wait for a flag of the lost
+// lane too, and one only when the other is ended as well.
+TEST_CASE("streams: communicators whose ends wait for all streams, and for each other, are ended") {
+  Deserted expert;
+  expert.deserted = false;
+  DesertedRun run(false, std::chrono::milliseconds(200), &expert);
+  run.reduce.deserted = false;
+  const int before = additions;
+  require_done(within(std::chrono::seconds(60), *run.executor));
+  const int a_run = additions - before, all = additions + a_run;
+  REQUIRE(a_run > 0);
+  std::atomic<int> begun{0}, met{0};
+  const auto meet = [&] {
+    ++begun;
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+    while ((begun < 2 || additions < all) && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
+    met += begun == 2 && additions >= all;
+  };
+  expert.before_abort = run.reduce.before_abort = meet;
+  run.reduce.deserted = true;
+  const Status status = within(std::chrono::seconds(60), *run.executor);
+  REQUIRE_FALSE(status.ok());
+  CHECK(status.error().message.starts_with("lane reduce: [3] all_reduce at d: "));
+  CHECK(met == 2);
+}
+
+TEST_CASE("streams: a lane's communicator is told the most that its calls move") {
+  DesertedRun run(false, std::chrono::milliseconds(200));
+  CHECK(run.reduce.reserved == 2 * 4 * sizeof(float));  // what goes in and what comes out
 }
 
 TEST_CASE("streams: a transport's own error ends the step long before the timeout") {

@@ -4,6 +4,7 @@
 // It is as unforgiving as it can be: addresses of its memory trap where anyone but its streams follows them, work
 // starts as late as one likes, and a stream that failed does nothing any more.
 #pragma once
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <string>
@@ -16,7 +17,8 @@ struct HostQueueOptions {
   std::int64_t bytes = std::int64_t{1} << 40;  // of device memory
   int pause_us = 0;                            // pieces of work start up to so much later, drawn from `seed`
   std::uint64_t seed = 0;
-  std::string identity = {};  // Device::identity(); empty: its own
+  std::string identity = {};                     // Device::identity(); empty: its own
+  std::atomic<int>* host_allocations = nullptr;  // counts calls of allocate_host
 };
 
 class HostStream : public Stream {

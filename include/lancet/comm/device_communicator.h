@@ -3,6 +3,7 @@
 // Threading, order and broken communicators: as communicator.h says. A call may block its caller (not the stream's
 // earlier work), as the staged transport does; it never waits for work that is queued later.
 #pragma once
+#include <chrono>
 #include <span>
 #include <string>
 
@@ -19,6 +20,9 @@ class DeviceCommunicator {
   virtual int size() const = 0;
   virtual std::string transport() const = 0;  // "nccl", "mpi", "emulated"
 
+  // Before the first of the calls that send and receive at most so many bytes each, in all: what they need besides is
+  // taken now. Taking memory while a stream waits for a flag may wait for that stream.
+  virtual Status reserve(std::size_t) { return {}; }
   // As Communicator::exchange, on device memory.
   virtual Status exchange(backend::Stream& stream, std::span<const Segment> sends,
                           std::span<const Segment> receives) = 0;
@@ -41,9 +45,16 @@ class DeviceCommunicator {
   // where that is not known. Takes some seconds; the communicator is of no use afterwards.
   virtual std::string who_is_missing() { return {}; }
   virtual void abort(const std::string& why) = 0;
+  // Before abort: kernels that are in peers' memory, or will be, do not write there any more.
+  virtual void stop_pushes() {}
 
  protected:
   std::span<std::byte> window_;
 };
+
+// All of them at once, since to end one a driver may wait for what waits for another; null ones are left out. Where
+// the driver does not come back within `most`, nothing in this process could end in order: a line, and exit code 5.
+void abort_all(std::span<DeviceCommunicator* const> communicators, const std::string& why,
+               std::chrono::milliseconds most = std::chrono::seconds(20));
 
 }  // namespace lancet::comm

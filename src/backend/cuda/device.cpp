@@ -10,6 +10,7 @@
 #include "backend/cuda/check.h"
 #include "backend/cuda/delay.h"
 #include "backend/cuda/stream.h"
+#include "lancet/base/log.h"
 
 namespace lancet::backend::cuda {
 namespace {
@@ -133,9 +134,20 @@ class CudaDevice final : public Device {
 
 cudaEvent_t native_event(Event& event) { return static_cast<CudaEvent&>(event).native(); }
 
+// Lanes that wait for flags must not share a hardware queue with those that set them: three lanes, NCCL's own streams
+// and copies. Others' job scripts set 1.
+void take_connections() {
+  constexpr int enough = 8;
+  const char* found = std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");
+  if (found && std::atoi(found) >= enough) return;
+  if (found)
+    log::warn("CUDA_DEVICE_MAX_CONNECTIONS={}: expected {} or more, since lanes wait for each other; 32 is taken",
+              found, enough);
+  ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1);
+}
+
 Result<int> count_devices() {
-  // Lanes that wait for flags must not share a hardware queue with those that set them.
-  ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+  take_connections();
   int count = 0;
   const cudaError_t error = cudaGetDeviceCount(&count);
   if (error != cudaSuccess) return without_driver(error);

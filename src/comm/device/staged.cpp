@@ -8,7 +8,7 @@
 namespace lancet::comm {
 namespace {
 
-// Page-locked memory that grows as calls ask for more.
+// Page-locked memory that grows as calls ask for more than was reserved.
 class HostMemory {
  public:
   explicit HostMemory(backend::Device& device) : device_(device) {}
@@ -32,9 +32,6 @@ class HostMemory {
   std::size_t bytes_ = 0;
 };
 
-constexpr std::size_t alignment = 64;
-std::size_t aligned(std::size_t bytes) { return (bytes + alignment - 1) / alignment * alignment; }
-
 class Staged final : public DeviceCommunicator {
  public:
   explicit Staged(const DeviceLane& lane) : host_(*lane.host), memory_(*lane.device) {}
@@ -43,10 +40,15 @@ class Staged final : public DeviceCommunicator {
   int size() const override { return host_.size(); }
   std::string transport() const override { return host_.transport(); }
 
+  Status reserve(std::size_t bytes) override {
+    LANCET_TRY(memory_.at_least(bytes));
+    return {};
+  }
+
   Status exchange(backend::Stream& stream, std::span<const Segment> sends, std::span<const Segment> receives) override {
     std::size_t bytes = 0;
     for (const std::span<const Segment> segments : {sends, receives})
-      for (const Segment& segment : segments) bytes += aligned(segment.bytes);
+      for (const Segment& segment : segments) bytes += segment.bytes;
     LANCET_TRY(stream.synchronize());  // what the call before has put up is there
     LANCET_ASSIGN(std::byte * at, memory_.at_least(bytes));
     sends_.clear();
@@ -54,11 +56,11 @@ class Staged final : public DeviceCommunicator {
     for (const Segment& segment : sends) {
       if (segment.bytes > 0) LANCET_TRY(stream.copy(at, segment.data, segment.bytes));
       sends_.push_back({segment.peer, at, segment.bytes});
-      at += aligned(segment.bytes);
+      at += segment.bytes;
     }
     for (const Segment& segment : receives) {
       receives_.push_back({segment.peer, at, segment.bytes});
-      at += aligned(segment.bytes);
+      at += segment.bytes;
     }
     LANCET_TRY(stream.synchronize());
     LANCET_TRY(host_.exchange(sends_, receives_));

@@ -116,15 +116,19 @@ class Nccl final : public DeviceCommunicator {
     const std::lock_guard lock(mutex_);
     if (!comm_) return;
     why_ = why;
-    if (lsa_) stop_pushes();
+    if (lsa_) wait_for_pushes();
     ncclCommAbort(comm_);
     comm_ = nullptr;
+  }
+  void stop_pushes() override {
+    const std::lock_guard lock(mutex_);
+    if (lsa_) lsa_->stop();
   }
 
  private:
   // With the communicator goes the peers' memory, so kernels that are in it come out first. The stream may wait for
   // what comes only after this: then none runs.
-  void stop_pushes() {
+  void wait_for_pushes() {
     lsa_->stop();
     if (!pushed_to_) return;
     const auto deadline = Clock::now() + most_for_pushes;
