@@ -53,7 +53,10 @@ class Planning {
     const bool inspect = update && options_.inspect;
     auto plan = plan_step(config_, world_.size(), update, inspect, costs_, report);
     // Costs that are not needed need not be complete.
-    if (!plan.ok() && costs_ && !needs_costs_) plan = plan_step(config_, world_.size(), update, inspect);
+    if (!plan.ok() && costs_ && !needs_costs_) {
+      plan = plan_step(config_, world_.size(), update, inspect);
+      if (plan.ok()) cost::mark_counted(*costs_, plan->program);
+    }
     return share_plan(world_, plan);
   }
 

@@ -5,6 +5,7 @@
 
 #include <catch2/catch.hpp>
 #include <chrono>
+#include <cmath>
 #include <mutex>
 #include <sstream>
 #include <thread>
@@ -15,6 +16,7 @@
 #include "lancet/train/decoder.h"
 #include "ops/device/emulated_kernels.h"
 #include "push_rows.h"
+#include "temporary_folder.h"
 #include "train/setup.h"
 #include "train/support.h"
 #include "train/weights.h"
@@ -285,6 +287,7 @@ TEST_CASE("exchanges take the way that was measured faster, on all ranks") {
   CHECK(run(1e-6, banner) == ranks * 2 * 4);
   CHECK(banner.find("\nexchanges  4 of 4 all-to-alls through windows: ") != std::string::npos);
   CHECK(run(1e6, banner) == 0);
+  INFO(banner);
   CHECK(banner.find("\nexchanges  0 of 4 all-to-alls through windows: ") != std::string::npos);
   CHECK(banner.find("the arena lies in no window") != std::string::npos);
   // As long as messages without the wait for counts: only the first exchange of the layer is longer by messages.
@@ -296,6 +299,39 @@ TEST_CASE("exchanges take the way that was measured faster, on all ranks") {
     if (at.op == "all_to_all" && at.role == ir::Role::forward)
       ms = profile.counted_exchange(plan->program, at, 0).ms - 0.01;
   CHECK(run(ms, banner) == ranks * 2);
+}
+
+TEST_CASE("exchanges take the faster way although the profile lacks ops") {
+  auto config = test::small_config();
+  config.device = config::Device::cuda;
+  config.overlap.policy = config::Policy::sequential;
+  const test::TemporaryFolder folder;
+  config.overlap.profile = folder / "profile.json";
+  std::string banner;
+  InWindow::pushed = 0;
+  const Status status = comm::run_inproc(2, [&](comm::Communicator& world) -> Status {
+    EmulatedAccelerator accelerator;
+    accelerator.windows = true;
+    if (world.rank() == 0) {
+      cost::Profile profile(train::place_of(config, world, 2, &accelerator));
+      profile.ops["an op"] = {1, 1, 0};
+      profile.wire.all_to_all = profile.wire.all_reduce = {{1, 1}};
+      profile.wire.windows = cost::WindowTimes{{{1, 2}}, {}, 0.5};
+      LANCET_TRY(cost::write_profile(config.overlap.profile, profile));
+    }
+    LANCET_TRY(world.barrier());
+    LANCET_ASSIGN(const auto trainer,
+                  train::Trainer::create(config, world, {.local_ranks = 2, .accelerator = &accelerator}));
+    if (world.rank() == 0) banner = trainer->banner();
+    LANCET_ASSIGN(const train::StepRecord record, trainer->step(0));
+    return std::isfinite(record.loss) ? Status() : internal_error("no loss");
+  });
+  if (!status.ok()) FAIL(status.error().message);
+  INFO(banner);
+  CHECK(banner.find(
+            "\nexchanges  0 of 8 all-to-alls through windows: 9 ms a step, all 16 ms, none 9 ms; the arena lies") !=
+        std::string::npos);
+  CHECK(InWindow::pushed == 0);
 }
 
 TEST_CASE("where windows were not measured the reach decides, and the start says so") {
