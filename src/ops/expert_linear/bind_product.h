@@ -5,16 +5,12 @@
 
 namespace lancet::ops::device {
 
-// Enough blocks to fill any GPU so far (two of a tensor core product live on a multiprocessor); each takes tiles until
-// there are none.
-inline constexpr std::int64_t most_product_blocks = 2 * 160;
-
 template <class F>
 Kernel run_product(const KernelArgs& args, std::int64_t most_rows, std::int64_t tile_rows, std::int64_t tile_columns,
                    const F& kernel) {
   const std::int64_t tiles =
       kernel.p.experts * divide_up(most_rows, tile_rows) * divide_up(kernel.p.width, tile_columns);
-  return run_steps(args.stream, Step{std::min(tiles, most_product_blocks), kernel});
+  return run_steps(args.stream, Step{blocks_of_tiles(tiles), kernel});
 }
 
 template <ExpertProduct kind, bool with_gelu, class T>

@@ -187,3 +187,9 @@ TEST_CASE("blocks share out every tile of every expert, once each") {
     CHECK(gradients.contains({3, 128, 640}));
   }
 }
+
+TEST_CASE("a product has a block for each tile, up to a bound") {
+  using ops::device::blocks_of_tiles;
+  for (const std::int64_t tiles : {0, 1, 321, 5000}) CHECK(blocks_of_tiles(tiles) == tiles);
+  CHECK(blocks_of_tiles(std::int64_t{1} << 40) < 10000);
+}
