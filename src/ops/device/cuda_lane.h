@@ -50,7 +50,7 @@ class Lane {
 template <class BlockType, class F>
 __global__ void __launch_bounds__(F::lanes) run_kernel(const __grid_constant__ F kernel) {
   extern __shared__ uint4 shared[];
-  __shared__ std::uint64_t exchange[64];
+  __shared__ std::uint64_t exchange[exchange_bytes / sizeof(std::uint64_t)];
   BlockType block(shared, exchange);
   kernel(block);
 }
@@ -59,7 +59,7 @@ template <class BlockType, class F>
 Status launch_blocks(backend::Stream& stream, std::int64_t blocks, const F& kernel, std::size_t shared) {
   if (blocks > 0x7fffffff)
     return internal_error("a launch of " + std::to_string(blocks) + " blocks, at most 2^31 - 1 fit");
-  if (shared > 48 * 1024) {  // more than this is lent on request
+  if (shared + exchange_bytes > 48 * 1024) {  // more than this is lent on request
     const auto error = cudaFuncSetAttribute(reinterpret_cast<const void*>(run_kernel<BlockType, F>),
                                             cudaFuncAttributeMaxDynamicSharedMemorySize, int(shared));
     if (error != cudaSuccess)

@@ -18,8 +18,8 @@ namespace lancet::ops::device::emulated {
 // The order of lanes and blocks follows from this number; tests change it and expect the same bits.
 inline thread_local std::uint64_t order_seed = 1;
 
-// A GPU of compute capability 9.0 lends this much to a block.
-inline constexpr std::size_t most_shared_bytes = 227 * 1024;
+// What a GPU of compute capability 9.0 lends to a block, less what a block keeps for its collectives.
+inline constexpr std::size_t most_shared_bytes = 227 * 1024 - exchange_bytes;
 
 class Team {
  public:
@@ -164,7 +164,7 @@ class Team {
   std::size_t shared_bytes_;
   std::vector<Unit> shared_;
   std::vector<std::uint64_t> slots_;
-  std::uint64_t scratch_[64];
+  std::uint64_t scratch_[exchange_bytes / sizeof(std::uint64_t)];
   std::uint64_t random_;
   std::int64_t block_ = 0, blocks_ = 0;
   Fiber scheduler_;  // the caller's own stack

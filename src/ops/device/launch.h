@@ -21,6 +21,13 @@
 #include "lancet/base/hd.h"
 #include "lancet/base/result.h"
 
+namespace lancet::ops::device {
+
+// Of shared memory that every block has beside what its kernel asks for: 2 * 32 words, for the collectives.
+inline constexpr std::size_t exchange_bytes = 64 * sizeof(std::uint64_t);
+
+}  // namespace lancet::ops::device
+
 #if defined(__CUDACC__)
 #include "ops/device/cuda_lane.h"
 #else

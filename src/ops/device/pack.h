@@ -2,6 +2,7 @@
 #pragma once
 #include <cstdint>
 #include <tuple>
+#include <type_traits>
 
 #include "lancet/base/check.h"
 #include "lancet/base/dtype.h"
@@ -64,6 +65,23 @@ LANCET_DEVICE Part part_of_row(std::int64_t start, std::int64_t columns) {
   return {0, left < Pack<T>::size ? int(left < 0 ? 0 : left) : Pack<T>::size};
 }
 
+// x and y as neighbours of bf16, by from_f32: rounded to nearest even, NaN to 0x7fff. A GPU's instruction does the same to
+// both at once.
+struct alignas(4) Bf16Pair {
+  bf16 v[2];
+};
+LANCET_DEVICE Bf16Pair rounded_pair(float x, float y) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  std::uint32_t bits;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(y), "f"(x));  // the second operand is the lower half
+  Bf16Pair pair;
+  memcpy(&pair, &bits, sizeof pair);
+  return pair;
+#else
+  return {{from_f32<bf16>(x), from_f32<bf16>(y)}};
+#endif
+}
+
 // Floats of a pack.
 template <class T>
 struct Floats {
@@ -79,8 +97,16 @@ LANCET_DEVICE Floats<T> to_floats(const Pack<T>& pack) {
 template <class T>
 LANCET_DEVICE Pack<T> from_floats(const Floats<T>& f) {
   Pack<T> pack;
+  if constexpr (std::is_same_v<T, bf16>) {
 #pragma unroll
-  for (int i = 0; i < Pack<T>::size; ++i) pack.v[i] = from_f32<T>(f.v[i]);
+    for (int i = 0; i < Pack<T>::size; i += 2) {
+      const Bf16Pair pair = rounded_pair(f.v[i], f.v[i + 1]);
+      memcpy(&pack.v[i], &pair, sizeof pair);
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < Pack<T>::size; ++i) pack.v[i] = from_f32<T>(f.v[i]);
+  }
   return pack;
 }
 

@@ -70,8 +70,11 @@ struct Update {
     const RoundingBits bits(seed, std::uint32_t(numbers[schedule::step]));
     Half half;
 #pragma unroll
-    for (int i = 0; i < 4; ++i)
-      half.v[i] = exact ? from_f32<bf16>(w.v[i]) : round_stochastically(w.v[i], bits(start + i));
+    for (int i = 0; i < 4; i += 2) {
+      const Bf16Pair nearest = rounded_pair(w.v[i], w.v[i + 1]);
+      half.v[i] = exact ? nearest.v[0] : round_stochastically(w.v[i], bits(start + i));
+      half.v[i + 1] = exact ? nearest.v[1] : round_stochastically(w.v[i + 1], bits(start + i + 1));
+    }
     if (wide && part.whole<float>()) {
       *reinterpret_cast<Half*>(p) = half;
       return;

@@ -1,5 +1,6 @@
 // How a warp's sums of a grouped product leave its registers: rounded, with bias and GELU, or added to a gradient.
 #pragma once
+#include "ops/device/pack.h"
 #include "ops/expert_linear/grouped_tiles.h"
 #include "ops/expert_linear/tile_product.h"
 #include "ops/gelu/math.h"
@@ -79,16 +80,16 @@ LANCET_DEVICE void store_rounded(Block& block, void* shared, const GroupedOperan
       for (int half = 0; half < 2; ++half) {
         float x = sums.c[i][j][2 * half] + b[0], y = sums.c[i][j][2 * half + 1] + b[1];
         if constexpr (with_gelu && forward) {
-          const bf16 pair[2] = {from_f32<bf16>(x), from_f32<bf16>(y)};
-          memcpy(argument.pair(i, j, half, g, t), pair, 4);
+          const Bf16Pair pair = rounded_pair(x, y);
+          memcpy(argument.pair(i, j, half, g, t), &pair, 4);
           x = gelu(x), y = gelu(y);
         } else if constexpr (with_gelu) {
           bf16 pair[2];
           memcpy(pair, argument.pair(i, j, half, g, t), 4);
           x *= gelu_slope(to_f32(pair[0])), y *= gelu_slope(to_f32(pair[1]));
         }
-        const bf16 pair[2] = {from_f32<bf16>(x), from_f32<bf16>(y)};
-        memcpy(result.pair(i, j, half, g, t), pair, 4);
+        const Bf16Pair pair = rounded_pair(x, y);
+        memcpy(result.pair(i, j, half, g, t), &pair, 4);
       }
     }
     block.sync_warp();
