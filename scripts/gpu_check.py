@@ -251,6 +251,31 @@ def repeat_exactly(check):
     check.figure("two runs bit-equal", int(same), 1, unit="losses, norms, weights and optimizer")
 
 
+SCHEDULES = ("expert_pipeline", "peer_groups", "dw", "partition", "lancet")
+
+
+def follow_sequential(check):
+    """Lanes, flags, copies of counts and exchanges in parts: one rank that takes itself for four, every policy in two
+    parts. A loss that is summed by parts may round otherwise, a gradient may not; emulated ranks save nothing, so what
+    became of the weights shows in the gradients of the steps behind."""
+    def run(name, policy, **more):
+        records, _, _ = check.train(f"schedules-{name}", TINY, 6, overlap__policy=policy, overlap__parts=2,
+                                    overlap__profile=str(check.out / "costs-schedules.json"), comm__transport="emulated",
+                                    comm__network="p4de-a100", comm__emulated_ranks=4, **more)
+        return [(record["loss"], record["grad_norm"]) for record in records]
+
+    expected = run("sequential", "sequential", profile=True)
+    found = {policy: run(policy, policy) for policy in SCHEDULES}
+    others = [p for p in SCHEDULES if [norm for _, norm in found[p]] != [norm for _, norm in expected]]
+    off = max(abs(a - b) / abs(a) for p in SCHEDULES for (a, _), (b, _) in zip(expected, found[p]))
+    check.figure("schedules with the gradients of sequential", len(SCHEDULES) - len(others), len(SCHEDULES),
+                 unit="norms of all steps, to the bit")
+    check.figure("losses of schedules against those of sequential", off, 1e-6, at_least=False, unit="relative")
+    check.figure("two runs of lancet's lanes bit-equal", int(run("again", "lancet") == found["lancet"]), 1,
+                 unit="losses and norms")
+    return f"others: {', '.join(others)}" if others else ""
+
+
 def overlap(check, network):
     o = check.options
     steps, ranks = (8, 4) if o.dry else (24, 64)
@@ -292,10 +317,10 @@ def summary(text):
 def sanitize(check, tool):
     if check.options.dry:
         return "dry: no device code runs"
-    config, run = check.out / "repeat-a.json", check.out / "runs" / f"sanitize-{tool}"
+    config, run = check.out / "schedules-lancet.json", check.out / "runs" / f"sanitize-{tool}"
     if not config.exists():
-        raise Failed("the small run that it repeats did not run")
-    sets = ["train.steps=2", "train.save_interval=0", "log.peak_tflops=1", "overlap.policy=sequential"]
+        raise Failed("the small run of lancet's lanes that it repeats did not run")
+    sets = ["train.steps=2", "log.peak_tflops=1"]
     return summary(check.run(f"sanitize-{tool}", [
         sanitizer(), "--tool", tool, "--error-exitcode", "86", check.options.lancet, "train", config, "--run-dir", run,
         *(word for s in sets for word in ("--set", s))]))
@@ -371,6 +396,7 @@ def main():
     check.write()
     check.part("losses", 5, 60, lambda: follow_the_cpu(check))
     check.part("repeat", 5, 40, lambda: repeat_exactly(check))
+    check.part("schedules", 15, 75, lambda: follow_sequential(check))
     check.part("gpt2", 20, 110, lambda: compare_speed(check, "gpt2", GPT2, 1.15, 50))
     check.part("gpt2-s-moe", 20, 100, lambda: compare_speed(check, "gpt2-s-moe", SMALL_MOE, 1.5, 40))
     for network in ("p3dn-v100", "p4de-a100"):

@@ -41,6 +41,8 @@ def usage():
 
 
 FIGURES = ["20 losses against the CPU's, fp32", "20 losses against the CPU's, bf16", "two runs bit-equal",
+           "schedules with the gradients of sequential", "losses of schedules against those of sequential",
+           "two runs of lancet's lanes bit-equal",
            *(f"{model} {what}" for model in ("gpt2", "gpt2-s-moe") for what in ("tokens/s", "MFU", "step outside kernels")),
            *(f"lancet, emulated 4 ranks of {network}: {what}" for network in ("p3dn-v100", "p4de-a100")
              for what in ("step over max(compute, wire)", "|predicted / measured - 1|"))]
@@ -64,9 +66,12 @@ def dry(folder):
     for dtype in ("fp32", "bf16"):  # the CPU against itself
         expect(figures[f"20 losses against the CPU's, {dtype}"]["value"] == 0, "the same device differs from itself")
     expect(figures["two runs bit-equal"]["value"] == 1, "two runs differ")
+    expect(figures["schedules with the gradients of sequential"]["value"] == 5, f"schedules differ\n{told}")
+    expect(figures["losses of schedules against those of sequential"]["value"] < 1e-6, "losses of schedules differ")
+    expect(figures["two runs of lancet's lanes bit-equal"]["value"] == 1, "two runs of lancet differ")
     expect(figures["gpt2 over its peer"]["target"] == 1.15 if has_torch() else True, "the target of gpt2")
     statuses = {part["name"]: part["status"] for part in result["parts"]}
-    for name in ("losses", "repeat", "gpt2", "gpt2-s-moe", "overlap p3dn-v100", "overlap p4de-a100", "memcheck",
+    for name in ("losses", "repeat", "schedules", "gpt2", "gpt2-s-moe", "overlap p3dn-v100", "overlap p4de-a100", "memcheck",
                  "memcheck of kernels"):
         expect(statuses.get(name) == "ran", f"{name}: {statuses.get(name)}\n{told}")
         expect(f"RAN: {name}" in done.stdout, f"no line of the part {name}")
