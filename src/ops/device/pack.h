@@ -65,8 +65,8 @@ LANCET_DEVICE Part part_of_row(std::int64_t start, std::int64_t columns) {
   return {0, left < Pack<T>::size ? int(left < 0 ? 0 : left) : Pack<T>::size};
 }
 
-// x and y as neighbours of bf16, by from_f32: rounded to nearest even, NaN to 0x7fff. A GPU's instruction does the same to
-// both at once.
+// x and y as neighbours of bf16, by from_f32: rounded to nearest even, NaN to 0x7fff. A GPU's instruction does the same
+// to both at once.
 struct alignas(4) Bf16Pair {
   bf16 v[2];
 };

@@ -36,10 +36,10 @@ struct GroupedTile {
   int rows;
 };
 
-// A block a tile, so that the GPU deals them out as blocks end: no multiprocessor is left with several tiles at the end,
-// and kernels of other streams (messages, flags) get registers between two blocks, of which only one or two live on a
-// multiprocessor. Buffers are seldom full, and blocks that find no tile end at once, but each of them takes its turn:
-// from this many on (31 rounds of an H100's 264) they share the tiles out.
+// A block a tile, so that the GPU deals them out as blocks end: no multiprocessor is left with several tiles at the
+// end, and kernels of other streams (messages, flags) get registers between two blocks, of which only one or two live
+// on a multiprocessor. Buffers are seldom full, and blocks that find no tile end at once, but each of them takes its
+// turn: from this many on (31 rounds of an H100's 264) they share the tiles out.
 LANCET_HD constexpr std::int64_t blocks_of_tiles(std::int64_t most_tiles) {
   constexpr std::int64_t most_blocks = 8192;
   return most_tiles < most_blocks ? most_tiles : most_blocks;
