@@ -8,10 +8,13 @@
 
 namespace lancet::test {
 
+inline bool driver_started = false;  // by a case of this process
+
 // GPU `index`; null where there is none, after saying so.
 inline std::unique_ptr<runtime::Accelerator> open_gpu(int index = 0) {
   const auto module = runtime::load_module(LANCET_CUDA_MODULE);
   if (!module.ok()) FAIL(module.error().message);
+  driver_started = true;
   const auto found = (*module)->count();
   if (!found.ok() || *found <= index) {
     std::cout << "SKIPPED: " << (found.ok() ? "too few GPUs" : found.error().message) << std::endl;

@@ -1,0 +1,132 @@
+// What lanes between GPUs do that one GPU can show: rows through NCCL's window of a rank alone, and the transport over
+// the host's memory between ranks that share the GPU.
+#include <cstring>
+
+#include "exchange_values.h"
+#include "lancet/comm/communicator.h"
+#include "module.h"
+
+namespace lancet {
+namespace {
+
+template <class T>
+T made(Result<T> result) {
+  if (!result.ok()) FAIL(result.error().message);
+  return std::move(result).value();
+}
+void done(const Status& status) {
+  if (!status.ok()) FAIL(status.error().message);
+}
+
+constexpr std::int64_t experts = 3, capacity = 40;
+constexpr int parts = 2;
+// The slots that a part owns of each expert, and where they go in its buffer: full, empty in one part, and few.
+constexpr std::int32_t begin[parts][experts] = {{0, 0, 3}, {25, 0, 4}}, end[parts][experts] = {{25, 0, 4}, {40, 17, 9}};
+constexpr std::int32_t rows[parts][experts][2] = {{{0, 25}, {0, 0}, {0, 1}}, {{25, 40}, {0, 17}, {1, 6}}};
+
+// Bytes of the window: slots, buffer, and the counts of the parts.
+struct Layout {
+  std::int64_t row_bytes;
+  std::size_t tensor() const { return std::size_t(experts * capacity * row_bytes + 255) / 256 * 256; }
+  std::size_t buffer() const { return tensor(); }
+  std::size_t counts() const { return 2 * tensor(); }
+  std::size_t bytes() const { return counts() + 3 * 256; }
+  std::size_t slot(std::int64_t e, std::int64_t i) const { return std::size_t((e * capacity + i) * row_bytes); }
+};
+
+comm::RowExchange exchange_of(const Layout& layout, std::byte* window, bool there) {
+  comm::RowExchange exchange{};
+  exchange.there = there;
+  exchange.slots = window, exchange.buffer = window + layout.buffer();
+  exchange.experts = experts, exchange.ranks = 1, exchange.capacity = capacity, exchange.buffer_rows = capacity;
+  exchange.row_bytes = layout.row_bytes;
+  exchange.parts = parts;
+  auto* counts = reinterpret_cast<const std::int32_t*>(window + layout.counts());
+  for (int p = 0; p < parts; ++p)
+    exchange.part[p] = {counts + p * experts, counts + (parts + p) * experts,
+                        counts + 2 * parts * experts + 2 * p * experts};
+  return exchange;
+}
+
+// What the window holds after an exchange.
+void move_rows(const Layout& layout, std::byte* window, bool there) {
+  for (int p = 0; p < parts; ++p)
+    for (std::int64_t e = 0; e < experts; ++e) {
+      std::byte *slots = window + layout.slot(e, begin[p][e]),
+                *buffer = window + layout.buffer() + layout.slot(e, rows[p][e][0]);
+      const auto bytes = std::size_t((end[p][e] - begin[p][e]) * layout.row_bytes);
+      std::memcpy(there ? buffer : slots, there ? slots : buffer, bytes);
+    }
+}
+
+void check_rows(backend::Device& device, backend::Stream& stream, comm::DeviceCommunicator& lane,
+                std::span<std::byte> window, const Layout& layout) {
+  REQUIRE(window.size() >= layout.bytes());
+  std::byte* const page = made(device.allocate_host(layout.bytes()));
+  for (std::size_t i = 0; i < layout.bytes(); ++i) page[i] = std::byte(i * 31 >> 3);
+  std::byte* counts = page + layout.counts();
+  for (const auto& [from, size] :
+       {std::pair<const void*, std::size_t>{begin, sizeof begin}, {end, sizeof end}, {rows, sizeof rows}})
+    std::memcpy(counts, from, size), counts += size;
+  std::vector<std::byte> expected(page, page + layout.bytes());
+  done(stream.copy(window.data(), page, layout.bytes()));
+  for (const bool there : {true, false, true}) {
+    if (!there) {  // what comes back is seen
+      done(stream.zero(window.data(), layout.tensor()));
+      std::memset(expected.data(), 0, layout.tensor());
+    }
+    done(lane.exchange_rows(stream, exchange_of(layout, window.data(), there)));
+    move_rows(layout, expected.data(), there);
+    done(stream.copy(page, window.data(), layout.bytes()));
+    done(stream.synchronize());
+    CHECK(std::memcmp(page, expected.data(), layout.bytes()) == 0);
+  }
+  device.free_host(page);
+}
+
+}  // namespace
+
+TEST_CASE("rows go through the NCCL window of a rank alone") {
+  const auto gpu = test::open_gpu();
+  if (!gpu) return;
+  backend::Device& device = gpu->device();
+  done(device.bind_thread());
+  const auto stream = made(device.make_stream(true));
+  const auto self = comm::make_self();
+  const auto lane = gpu->make_communicator({.device = &device, .host = self.get(), .max_ctas = 3});
+  if (!lane.ok() && lane.error().code == ExitCode::config) {
+    std::cout << "SKIPPED: " << lane.error().message << std::endl;
+    return;
+  }
+  if (!lane.ok()) FAIL(lane.error().message);
+  const auto window = (*lane)->make_window(1 << 16);
+  if (!window.ok()) {
+    CHECK((*lane)->check().ok());  // the lane is sound without
+    std::cout << "SKIPPED: " << window.error().message << std::endl;
+    return;
+  }
+  CHECK((*lane)->in_window(window->data(), 1 << 16));
+  check_rows(device, *stream, **lane, *window, {48});
+  check_rows(device, *stream, **lane, *window, {10});  // rows that 16 bytes do not divide
+  CHECK((*lane)->check().ok());
+  (*lane)->abort("the test's end");
+  CHECK_FALSE((*lane)->exchange_rows(*stream, exchange_of({48}, window->data(), true)).ok());
+  done(stream->synchronize());
+}
+
+TEST_CASE("ranks that share a GPU exchange and sum over the host") {
+  const auto gpu = test::open_gpu();
+  if (!gpu) return;
+  backend::Device& device = gpu->device();
+  const Status status = comm::run_inproc(2, [&](comm::Communicator& world) -> Status {
+    LANCET_TRY(device.bind_thread());
+    LANCET_ASSIGN(const auto stream, device.make_stream(true));
+    LANCET_ASSIGN(const auto lane, comm::make_staged({.device = &device, .host = &world}));
+    for (int turn = 0; turn < 2; ++turn)
+      LANCET_TRY(test::check_values(device, *stream, *lane));  // memory is taken anew
+    return {};
+  });
+  done(status);
+}
+
+}  // namespace lancet
