@@ -70,9 +70,9 @@ class Addresses {
 Error error_at(const ir::Plan& plan, std::int32_t instruction, const Error& error);
 
 // Lane-wise scratch: as large as the most demanding kernel of the lane asks. find(op) gives a kernel or null.
-// place: "on the CPU", for the error where it gives none.
-template <class Find>
-Result<std::array<std::size_t, ir::lane_count>> workspace_bytes(const ir::Plan& plan, const Addresses& addresses,
+// addresses: gives arguments(instruction). place: "on the CPU", for the error where it gives none.
+template <class Arguments, class Find>
+Result<std::array<std::size_t, ir::lane_count>> workspace_bytes(const ir::Plan& plan, const Arguments& addresses,
                                                                 const Find& find, const std::string& place) {
   std::array<std::size_t, ir::lane_count> bytes{};
   for (const ir::Instruction& instruction : plan.program.instructions) {

@@ -17,6 +17,7 @@
 #include "lancet/ops/schedule_layout.h"
 #include "lancet/runtime/peak.h"
 #include "lancet/runtime/trace.h"
+#include "lancet/runtime/workspace.h"
 #include "lancet/train/agree.h"
 #include "lancet/train/batches.h"
 #include "lancet/train/decoder.h"
@@ -73,7 +74,7 @@ class TrainerImpl final : public Trainer {
     predicted_ms_ = predicted_ms();
     LANCET_TRY(agree(world_, allocate()));
     LANCET_TRY(take_device_arena());
-    LANCET_TRY(bind());
+    LANCET_TRY(agree(world_, bind()));
     LANCET_TRY(initialize_weights(config_, world_.rank(), world_.size(), store_));
     flops_ = product_flops(update_.executor->plan().program);
     return {};
@@ -219,6 +220,8 @@ class TrainerImpl final : public Trainer {
     return world_.barrier();
   }
 
+  static const ir::Plan* plan_or_null(const std::optional<ir::Plan>& plan) { return plan ? &*plan : nullptr; }
+
   // Refuses at start what would not fit; then takes the memory.
   Status allocate() {
     for (const ir::Tensor& tensor : plans_.update.program.tensors) {
@@ -229,20 +232,27 @@ class TrainerImpl final : public Trainer {
     if (plans_.micro) memory_.arena = std::max(memory_.arena, plans_.micro->arena_bytes);
     if (plans_.evaluate) memory_.arena = std::max(memory_.arena, plans_.evaluate->arena_bytes);
     memory_.staging = staging_bytes(config_, plans_.update.program, world_.size());
+    memory_.workspace = accelerator_ ? 0 : threads_ * std::int64_t(backend::cpu::matmul_scratch_bytes());
+    const ir::Plan* const plans[] = {&plans_.update, plan_or_null(plans_.micro), plan_or_null(plans_.evaluate)};
+    for (const ir::Plan* plan : plans) {
+      if (!plan) continue;
+      LANCET_ASSIGN(const auto bytes, runtime::planned_workspace(*plan, accelerator_, threads_));
+      memory_.workspace += bytes;
+    }
     // Checkpoints are staged on the host, whatever the device.
     const std::int64_t needed =
-        memory_.parameters + memory_.state + memory_.arena + (accelerator_ ? 0 : memory_.staging);
+        memory_.parameters + memory_.state + memory_.arena + memory_.workspace + (accelerator_ ? 0 : memory_.staging);
     auto available = available_bytes();
     if (available) *available /= options_.local_ranks;
     if (accelerator_) available = accelerator_->device().free_bytes();
     const std::string place = accelerator_ ? " on " + accelerator_->device().name() : "";
     if (available && needed > *available)
       return config_error(fmt::format(
-          "expected {} MB of free memory a rank{} ({} parameters, {} optimizer, {} activations, {} for saving), found "
-          "{} "
-          "MB",
+          "expected {} MB of free memory a rank{} ({} parameters, {} optimizer, {} activations, {} scratch of kernels, "
+          "{} for saving), found {} MB",
           needed / 1'000'000, place, memory_.parameters / 1'000'000, memory_.state / 1'000'000,
-          memory_.arena / 1'000'000, accelerator_ ? 0 : memory_.staging / 1'000'000, *available / 1'000'000));
+          memory_.arena / 1'000'000, memory_.workspace / 1'000'000, accelerator_ ? 0 : memory_.staging / 1'000'000,
+          *available / 1'000'000));
     try {
       if (accelerator_)
         store_.place_on(accelerator_->device());
@@ -285,9 +295,6 @@ class TrainerImpl final : public Trainer {
       LANCET_ASSIGN(evaluate_, bind(*plans_.evaluate));
     }
     if (!update_.load.empty()) tally_ = StepTally(update_.load.size(), update_.load[0].size() / 2);
-    memory_.workspace = threads_ * std::int64_t(backend::cpu::matmul_scratch_bytes());
-    for (const BoundPlan* plan : {&update_, &micro_, &evaluate_})
-      if (plan->executor) memory_.workspace += plan->executor->workspace_bytes();
     return {};
   }
 

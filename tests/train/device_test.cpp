@@ -90,6 +90,48 @@ TEST_CASE("training on streams: a model that does not fit is refused with what i
 
 namespace {
 
+// Layer norms that want 300 MB of scratch.
+class WantsScratch final : public runtime::Accelerator {
+ public:
+  explicit WantsScratch(std::int64_t bytes) : host_({.bytes = bytes}) {
+    kernel_ = *host_.find_kernel("layer_norm");
+    kernel_.workspace = [](const ops::KernelArgs&) { return std::size_t{300'000'000}; };
+  }
+  backend::Device& device() override { return host_.device(); }
+  const ops::DeviceKernel* find_kernel(std::string_view op) const override {
+    return op == "layer_norm" ? &kernel_ : host_.find_kernel(op);
+  }
+  Result<std::unique_ptr<comm::DeviceCommunicator>> make_communicator(const comm::DeviceLane& lane) override {
+    return host_.make_communicator(lane);
+  }
+  std::string build() const override { return host_.build(); }
+
+ private:
+  test::HostAccelerator host_;
+  ops::DeviceKernel kernel_;
+};
+
+}  // namespace
+
+TEST_CASE("training on streams: scratch that does not fit is refused at start, on all ranks if on one") {
+  const auto config = test::small_config();
+  std::array<std::string, 2> errors;
+  const Status status = comm::run_inproc(2, [&](comm::Communicator& world) -> Status {
+    WantsScratch accelerator(world.rank() == 0 ? 400'000'000 : 200'000'000);
+    const auto trainer = train::Trainer::create(config, world, {.accelerator = &accelerator});
+    if (!trainer.ok()) errors[std::size_t(world.rank())] = trainer.error().message;
+    return {};
+  });
+  REQUIRE(status.ok());
+  for (const std::string& error : errors) {
+    CHECK(error.find(" MB of free memory a rank on host queue (") != std::string::npos);
+    CHECK(error.find(" 300 scratch of kernels, ") != std::string::npos);
+    CHECK(error.find("found 200 MB") != std::string::npos);
+  }
+}
+
+namespace {
+
 // Ranks that reach each other's memory: the stream's thread pushes their rows.
 class WindowLane final : public comm::DeviceCommunicator {
  public:

@@ -1,0 +1,44 @@
+#include "lancet/runtime/workspace.h"
+
+#include "bound_plan.h"
+#include "lancet/backend/cpu/parallel.h"
+
+namespace lancet::runtime {
+namespace {
+
+// Arguments without addresses.
+class Types {
+ public:
+  explicit Types(const ir::Program& program) : program_(program) {}
+  ops::KernelArgs arguments(const ir::Instruction& instruction) const {
+    ops::KernelArgs args{.op = instruction.op, .operands = {}, .results = {}, .attributes = instruction.attributes};
+    args.instruction = &instruction;
+    for (const ir::TensorId id : instruction.operands) args.operands.push_back({nullptr, program_[id].type});
+    for (const ir::TensorId id : instruction.results) args.results.push_back({nullptr, program_[id].type});
+    return args;
+  }
+
+ private:
+  const ir::Program& program_;
+};
+
+}  // namespace
+
+Result<std::int64_t> planned_workspace(const ir::Plan& plan, Accelerator* accelerator, int threads) {
+  const Types types(plan.program);
+  std::array<std::size_t, ir::lane_count> lanes{};
+  if (accelerator) {
+    LANCET_TRY(accelerator->device().bind_thread());
+    LANCET_ASSIGN(lanes, workspace_bytes(
+                             plan, types, [&](std::string_view op) { return accelerator->find_kernel(op); },
+                             "on " + accelerator->device().name()));
+  } else {
+    backend::cpu::set_threads(threads);  // scratch is for so many
+    LANCET_ASSIGN(lanes, workspace_bytes(plan, types, ops::find_cpu_kernel, "on the CPU"));
+  }
+  std::int64_t sum = 0;
+  for (const std::size_t bytes : lanes) sum += static_cast<std::int64_t>(bytes);
+  return sum;
+}
+
+}  // namespace lancet::runtime
