@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <functional>
 #include <thread>
 
@@ -145,6 +146,18 @@ class MeterLane {
   std::vector<comm::Segment> sends_, receives_;
 };
 
+template <class F>
+class Finally {
+ public:
+  explicit Finally(F f) : f_(std::move(f)) {}
+  Finally(const Finally&) = delete;
+  Finally& operator=(const Finally&) = delete;
+  ~Finally() { f_(); }
+
+ private:
+  F f_;
+};
+
 // A call alone and beside products.
 struct Beside {
   double speed = 1;    // of the call, beside them; 1: as alone
@@ -207,6 +220,12 @@ class DeviceMeter final : public WireMeter {
     LANCET_ASSIGN(const Block memory, Block::page_locked(device_, rounds * sizeof(backend::Flag)));
     LANCET_ASSIGN(const auto signalled, device_.make_event());
     LANCET_ASSIGN(const auto started, device_.make_event());
+    // Whatever fails on the way: no stream waits on when the flags' memory goes.
+    const Finally let_go([&] {
+      for (int i = 0; i < rounds; ++i) std::atomic_ref(memory.memory().as<backend::Flag>()[i]).store(1);
+      static_cast<void>(first->synchronize());
+      static_cast<void>(second->synchronize());
+    });
     std::vector<double> ms;
     for (int round = 0; round < rounds; ++round) {
       backend::Flag* flag = memory.memory().as<backend::Flag>() + round;

@@ -85,7 +85,7 @@ function(lancet_cuda_module)
     PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra $<$<BOOL:${LANCET_WERROR}>:-Werror>>
             "$<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr;-lineinfo;-Xcompiler=-Wall;-Xcompiler=-Wextra;-Werror=cross-execution-space-call;--display-error-number>"
             "$<$<AND:$<COMPILE_LANGUAGE:CUDA>,$<BOOL:${LANCET_WERROR}>>:-Werror=all-warnings>")
-  target_link_libraries(lancet_cuda PRIVATE lancet_base lancet_ir CUDA::cudart CUDA::cublas CUDA::cublasLt
+  target_link_libraries(lancet_cuda PRIVATE lancet_base lancet_ir CUDA::cudart CUDA::cublasLt
                         $<TARGET_NAME_IF_EXISTS:CUDNN::cudnn> $<TARGET_NAME_IF_EXISTS:NCCL::nccl>)
   string(REPLACE ";" ", " architectures "${CMAKE_CUDA_ARCHITECTURES}")
   target_compile_definitions(lancet_cuda PRIVATE $<$<BOOL:${CUDNN_FOUND}>:LANCET_HAVE_CUDNN> $<$<BOOL:${NCCL_FOUND}>:LANCET_HAVE_NCCL>

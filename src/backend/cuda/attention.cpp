@@ -4,10 +4,13 @@
 #include <fmt/format.h>
 
 #if defined(LANCET_HAVE_CUDNN)
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <map>
 #include <mutex>
+#include <utility>
+#include <vector>
 
 #include "attention_graph.h"
 #endif
@@ -38,21 +41,53 @@ Result<int> current_device() {
   return device;
 }
 
-// A handle belongs to one stream: lanes run at one time. Handles live as long as the process.
-Result<cudnnHandle_t> handle_of(cudaStream_t stream) {
-  static std::mutex mutex;
-  static std::map<std::pair<int, cudaStream_t>, cudnnHandle_t> handles;
-  LANCET_ASSIGN(const int device, current_device());
-  const std::lock_guard lock(mutex);
-  cudnnHandle_t& handle = handles[{device, stream}];
-  if (handle) return handle;
-  LANCET_TRY(checked(cudnnCreate(&handle), "start"));
-  LANCET_TRY(checked(cudnnSetStream(handle, stream), "a stream"));
-  return handle;
-}
+// A handle of the thread's device, on a stream. It goes back to the others of its device when the work is queued: so
+// there are as many as lanes that queue at one time, not as streams that ever were. They live as long as the process.
+class Handle {
+ public:
+  static Result<Handle> on(cudaStream_t stream) {
+    LANCET_ASSIGN(const int device, current_device());
+    Handle taken(device);
+    if (!taken.take_free(stream)) LANCET_TRY(checked(cudnnCreate(&taken.is_.handle), "start"));
+    if (taken.is_.stream != stream) LANCET_TRY(checked(cudnnSetStream(taken.is_.handle, stream), "a stream"));
+    taken.is_.stream = stream;
+    return taken;
+  }
+  Handle(Handle&& other) noexcept : device_(other.device_), is_(std::exchange(other.is_, {})) {}
+  Handle& operator=(Handle&&) = delete;
+  ~Handle() {
+    if (!is_.handle) return;
+    const std::lock_guard lock(mutex);
+    free[device_].push_back(is_);
+  }
+  cudnnHandle_t get() const { return is_.handle; }
 
-Result<Plan> make_plan(const AttentionDesc& desc) {
-  LANCET_ASSIGN(const cudnnHandle_t handle, handle_of(nullptr));
+ private:
+  struct OnStream {
+    cudnnHandle_t handle = nullptr;
+    cudaStream_t stream = nullptr;
+  };
+  explicit Handle(int device) : device_(device) {}
+
+  // One that is on the stream already, if there is one.
+  bool take_free(cudaStream_t stream) {
+    const std::lock_guard lock(mutex);
+    std::vector<OnStream>& handles = free[device_];
+    if (handles.empty()) return false;
+    auto at = std::find_if(handles.begin(), handles.end(), [&](const OnStream& h) { return h.stream == stream; });
+    if (at == handles.end()) at = std::prev(handles.end());
+    is_ = *at;
+    handles.erase(at);
+    return true;
+  }
+
+  static inline std::mutex mutex;
+  static inline std::map<int, std::vector<OnStream>> free;  // by device
+  int device_;
+  OnStream is_;
+};
+
+Result<Plan> make_plan(const AttentionDesc& desc, cudnnHandle_t handle) {
   Plan made{{}, desc};
   std::string refused;
   for (std::int64_t pieces = 1; pieces <= desc.batch; ++pieces) {
@@ -68,17 +103,16 @@ Result<Plan> make_plan(const AttentionDesc& desc) {
   return internal_error("cuDNN has no engine for it: " + refused);
 }
 
-// Plans take some tenths of a second to make: once a shape and device.
+// Plans take some tenths of a second to make: once a shape and device, and once to learn that there is none.
 Result<Plan> plan_of(const AttentionDesc& desc) {
   static std::mutex mutex;
-  static std::map<std::pair<int, AttentionDesc>, Plan> plans;
+  static std::map<std::pair<int, AttentionDesc>, Result<Plan>> plans;
   LANCET_ASSIGN(const int device, current_device());
+  LANCET_ASSIGN(const Handle handle, Handle::on(nullptr));
   const std::lock_guard lock(mutex);
-  const auto at = plans.find({device, desc});
-  if (at != plans.end()) return at->second;
-  LANCET_ASSIGN(const Plan plan, make_plan(desc));
-  plans.emplace(std::pair{device, desc}, plan);
-  return plan;
+  auto at = plans.find({device, desc});
+  if (at == plans.end()) at = plans.emplace(std::pair{device, desc}, make_plan(desc, handle.get())).first;
+  return at->second;
 }
 
 std::size_t padded(std::int64_t bytes) { return std::size_t(bytes + 255) / 256 * 256; }
@@ -91,7 +125,7 @@ class CudnnAttention : public Attention {
   std::size_t workspace_bytes() const override { return padded(row_sums_bytes()) + padded(plan_.plan.workspace); }
 
   Status run(Stream& stream, const AttentionTensors& tensors, std::byte* workspace) override {
-    LANCET_ASSIGN(const cudnnHandle_t handle, handle_of(static_cast<cudaStream_t>(stream.native())));
+    LANCET_ASSIGN(const Handle handle, Handle::on(static_cast<cudaStream_t>(stream.native())));
     const std::int64_t heads = desc_.sequence * desc_.heads * desc_.head_dim, rows = desc_.sequence * desc_.heads;
     for (std::int64_t first = 0; first < desc_.batch; first += plan_.desc.batch) {
       AttentionTensors piece = tensors;
@@ -102,7 +136,7 @@ class CudnnAttention : public Attention {
         piece.dout = bytes(tensors.dout) + first * heads * 2;
         piece.dqkv = bytes(tensors.dqkv) + first * 3 * heads * 2;
       }
-      LANCET_TRY(run_piece(handle, piece, workspace));
+      LANCET_TRY(run_piece(handle.get(), piece, workspace));
     }
     return {};
   }
