@@ -1,6 +1,6 @@
 // Blocks of lanes on one host thread. A lane is a fiber: it runs until it comes to a barrier, ends, or breaks a rule
 // (InternalError: a lane that ends while others wait, memory written beyond the block's shared memory). Between two
-// barriers the lanes run in a shuffled order, and so do the blocks.
+// barriers the lanes run in a shuffled order, and so do the blocks. launch.h includes it.
 #pragma once
 #include <cstddef>
 #include <cstdint>

@@ -14,7 +14,7 @@
 #include "lancet/ir/print.h"
 #include "lancet/ir/route_layout.h"
 #include "lancet/ops/schedule_layout.h"
-#include "ops/device/emulated.h"
+#include "ops/device/launch.h"
 #include "ops/linear/rounded_bias.h"
 
 using namespace lancet;
