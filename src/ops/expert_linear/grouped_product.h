@@ -1,8 +1,8 @@
 // The three products of experts' linear layers over filled rows, one functor each, for the device and for the host.
 //
-// The ranges of filled rows are read where the kernel runs: nobody waits for counts, and a block takes one tile after
-// another from the list that the ranges make. A tile is one block's from end to end, so results are the same in every
-// run. (cublasGemmGroupedBatchedEx takes extents from the host, which does not know them here.)
+// The ranges of filled rows are read where the kernel runs: nobody waits for counts, and a block takes its tile, or its
+// share of tiles, from the list that the ranges make. A tile is one block's from end to end, so results are the same in
+// every run. (cublasGemmGroupedBatchedEx takes extents from the host, which does not know them here.)
 #pragma once
 #include "ops/expert_linear/grouped_store.h"
 #include "ops/expert_linear/grouped_tiles.h"
