@@ -20,7 +20,7 @@ constexpr std::size_t most_line = 64 << 20;  // a thousand times what a record o
 // The lines of a file, of which one without end does not fill the memory.
 class Lines {
  public:
-  explicit Lines(std::istream& in) : in_(in), block_(1 << 20, '\0') {}
+  explicit Lines(std::istream& in) : in_(in), block_(1 << 18, '\0') {}
   bool next(std::string& line) {
     line.clear();
     ended_ = false;
