@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # N ranks of a command on this machine, with what Open MPI needs to be told there.
 #   scripts/mpirun.sh N COMMAND [ARGUMENT...]
-# Ctrl-C and SIGTERM make a training run save and stop, code 75; a second one ends it. A rank that a signal ends: code 5.
+# Ctrl-C, SIGTERM and a lost terminal (SIGHUP) make a training run save and stop, code 75; a second one ends it. A rank that a signal ends: code 5.
 # The line it runs is printed first, to copy and change. Your own OMPI_MCA_* variables still hold.
 set -euo pipefail
 
@@ -11,6 +11,10 @@ if [ $# -lt 2 ]; then
 fi
 ranks=$1
 shift
+if ! [[ $ranks =~ ^[1-9][0-9]{0,4}$ ]]; then
+  echo "error: expected a number of ranks from 1 on, found '$ranks'" >&2
+  exit 2
+fi
 if ! command -v "$1" >/dev/null; then  # mpirun would leave with a code like that of a rank that a signal ended
   echo "error: expected a program to run, found none called $1" >&2
   exit 2
@@ -43,7 +47,7 @@ stop() {
 }
 setsid mpirun "${options[@]}" "$@" <&0 &
 job=$!
-trap stop INT TERM USR1
+trap stop INT TERM USR1 HUP
 while kill -0 "$job" 2>/dev/null; do wait "$job" || true; done
 code=0
 wait "$job" || code=$?

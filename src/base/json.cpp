@@ -69,6 +69,8 @@ std::string place(std::string_view text, std::size_t byte) {
 
 template <class Json>
 Result<Json> parse_json(std::string_view text, std::string_view origin, ExitCode code, JsonComments comments) {
+  if (const std::size_t nul = text.find('\0'); nul != text.npos)  // the parser takes it for the end
+    return Error{code, fmt::format("{}{}: expected JSON, found a NUL byte", origin, place(text, nul))};
   Watch<Json> watch;
   try {
     Json root = Json::parse(text, std::ref(watch), true, comments == JsonComments::ignored);

@@ -76,8 +76,15 @@ std::vector<std::int64_t> steps_in(const fs::path& checkpoints) { return steps_o
 Result<std::vector<std::int64_t>> list_steps(const fs::path& checkpoints) {
   std::error_code error;
   const auto names = names_in(checkpoints, error);
-  if (error && error != std::errc::no_such_file_or_directory && error != std::errc::not_a_directory)
+  const bool nothing = error == std::errc::no_such_file_or_directory || error == std::errc::not_a_directory;
+  if (error && !nothing)
     return internal_error(fmt::format("{}: cannot be read: {}", checkpoints.string(), error.message()));
+  // What stands there is not taken for nothing: a link may lead to a disk that is not mounted.
+  std::error_code ignored;
+  const auto there = fs::symlink_status(checkpoints, ignored).type();
+  if (error && there != fs::file_type::not_found && there != fs::file_type::none)
+    return data_error(fmt::format("{}: expected a folder of checkpoints, found {}", checkpoints.string(),
+                                  there == fs::file_type::symlink ? "a link that leads to none" : "a file"));
   return steps_of(names);
 }
 

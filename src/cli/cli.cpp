@@ -3,6 +3,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <system_error>
 
 #include "commands.h"
 #include "lancet/base/check.h"
@@ -33,7 +34,7 @@ int usage(const CLI::App& app, const CLI::ParseError& error, std::span<const cha
 int run(const Selection& selection) {
   try {
     if (selection.ranked) return run_ranked(selection.ranked);
-    const Status status = selection.local();
+    const Status status = all_printed(selection.local);
     return status.ok() ? 0 : report(status.error());
   } catch (const std::exception& error) {
     return report(internal_error(error.what()));
@@ -52,8 +53,17 @@ int report(const Error& error) {
 
 Status print(const std::string& text) {
   const bool written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
-  if (written) return {};
+  if (written && std::ferror(stdout) == 0) return {};
   return data_error(fmt::format("standard output: expected room for the result, found: {}", std::strerror(errno)));
+}
+
+Status all_printed(const std::function<Status()>& command) {
+  try {
+    LANCET_TRY(command());
+  } catch (const std::system_error&) {  // fmt's, where standard output takes no more
+    if (std::ferror(stdout) == 0) throw;
+  }
+  return print("");
 }
 
 int main(int argc, char** argv) {

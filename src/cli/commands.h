@@ -30,5 +30,7 @@ void add_import(CLI::App& app, Selection& selection);
 int run_ranked(const std::function<Status(comm::Communicator&, int local_ranks)>& body);
 int report(const Error& error);         // prints it, returns its exit code
 Status print(const std::string& text);  // on standard output, to its end; a data error where that fails
+// The command's status; a data error where standard output did not take all that it printed.
+Status all_printed(const std::function<Status()>& command);
 
 }  // namespace lancet::cli

@@ -36,6 +36,8 @@ Status export_model(const ExportArguments& arguments) {
   else
     options.shard_bytes = std::numeric_limits<std::int64_t>::max();
   options.tokenizer = folder.tokenizer;
+  if (const std::string& named = folder.config.data.tokenizer; !folder.tokenizer && !named.empty())
+    log::warn("{}: the run's tokenizer is not there, seen from this folder: nothing of it is exported", named);
   if (folder.tokenizer) {
     LANCET_ASSIGN(const data::Tokenizer tokenizer, data::Tokenizer::load(*folder.tokenizer));
     if (tokenizer.eos() >= 0) options.end_of_text = tokenizer.eos();

@@ -9,6 +9,7 @@
 #include "from.h"
 #include "lancet/base/clock.h"
 #include "lancet/base/log.h"
+#include "lancet/base/shown.h"
 #include "lancet/train/agree.h"
 #include "lancet/train/generate.h"
 #include "numbers.h"
@@ -90,8 +91,8 @@ class Generation {
     std::filesystem::path folder = arguments_.tokenizer;
     if (folder.empty() && !model_->tokenizer())
       return config_error(fmt::format(
-          "expected a tokenizer: --tokenizer DIR, or --ids for token ids; found none that the run in {} names",
-          arguments_.model->from));
+          "expected a tokenizer: --tokenizer DIR, or --ids for token ids; found none in {}, which the run in {} names",
+          shown(model_->config().data.tokenizer), arguments_.model->from));
     if (folder.empty()) folder = *model_->tokenizer();
     LANCET_ASSIGN(tokenizer_, data::Tokenizer::load(folder));
     const std::int64_t vocabulary = model_->config().model.vocab_size;

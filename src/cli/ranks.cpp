@@ -12,7 +12,7 @@ namespace {
 Status guarded(const std::function<Status(comm::Communicator&, int)>& body, comm::Communicator& world,
                int local_ranks) {
   try {
-    return body(world, local_ranks);
+    return all_printed([&] { return body(world, local_ranks); });
   } catch (const std::exception& error) {
     return internal_error(error.what());
   }

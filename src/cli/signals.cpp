@@ -12,7 +12,9 @@ namespace lancet::cli {
 namespace {
 
 // Handlers call only what they may.
-std::string_view name_of(int signal) { return signal == SIGINT ? "SIGINT" : signal == SIGTERM ? "SIGTERM" : "SIGUSR1"; }
+std::string_view name_of(int signal) {
+  return signal == SIGINT ? "SIGINT" : signal == SIGTERM ? "SIGTERM" : signal == SIGHUP ? "SIGHUP" : "SIGUSR1";
+}
 
 void say(std::string_view text) {
   [[maybe_unused]] const auto written = ::write(STDERR_FILENO, text.data(), text.size());
@@ -71,11 +73,14 @@ const std::atomic<int>& note_stop_signals(const char* note) {
 
 void next_stop_ends(bool ends) { next_ends = ends; }
 
-void announce_signals() { handle({SIGINT, SIGTERM, SIGUSR1}, stop, static_cast<int>(SA_RESETHAND)); }
+void announce_signals() {
+  handle({SIGINT, SIGTERM, SIGUSR1, SIGHUP}, stop, static_cast<int>(SA_RESETHAND));
+  handle({SIGXFSZ}, SIG_IGN, 0);  // a limit on the size of files is an error of the write
+}
 
 const std::atomic<int>& catch_stop_signals(bool leads) {
   speaks = leads;
-  handle({SIGINT, SIGTERM, SIGUSR1}, request, SA_RESTART);
+  handle({SIGINT, SIGTERM, SIGUSR1, SIGHUP}, request, SA_RESTART);
   return requested;
 }
 

@@ -4,11 +4,11 @@
 
 namespace lancet::cli {
 
-// From now on SIGINT, SIGTERM and SIGUSR1, unless they are ignored, leave a line on stderr before they end this process
+// From now on SIGINT, SIGTERM, SIGUSR1 and SIGHUP, unless they are ignored, leave a line on stderr before they end this process
 // as they always do: the shell sees 128 + the signal's number.
 void announce_signals();
 
-// From now on the first of SIGINT, SIGTERM and SIGUSR1, unless ignored, only sets the number that is returned; one more
+// From now on the first of SIGINT, SIGTERM, SIGUSR1 and SIGHUP, unless ignored, only sets the number that is returned; one more
 // SIGINT or SIGTERM ends the process. leads: says so on stderr.
 const std::atomic<int>& catch_stop_signals(bool leads);
 

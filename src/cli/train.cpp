@@ -20,10 +20,7 @@ void add_train(CLI::App& app, Selection& selection) {
       ->add_option("--resume", *resume,
                    "Go on from this checkpoint: step-000100 of this run, or its folder. Without: from the run's newest "
                    "whole one")
-      ->type_name("STEP")
-      ->check([](const std::string& name) {
-        return name.empty() ? std::string("expected a checkpoint, found an empty word") : std::string();
-      });
+      ->type_name("STEP");
   command
       ->add_option("--init-from", *init_from,
                    "Begin with the weights of this run or checkpoint, if the run has no checkpoints of its own")

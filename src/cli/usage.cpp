@@ -138,17 +138,25 @@ const CLI::Option* named_by(const std::vector<const CLI::App*>& chain, std::stri
 
 }  // namespace
 
+// A text to begin with, or none.
+bool may_be_empty(const CLI::Option& option) {
+  return option.get_name() == "--prompt" || option.get_expected_max() == 0;
+}
+
 std::string empty_value(const CLI::App& app, std::span<const char* const> words) {
   const auto chain = chain_of(app);
   const std::string path = path_of(chain, chain.size());
   for (const std::string_view word : words)
     if (const CLI::Option* option = named_by(chain, word); option && word.find('=') == word.size() - 1)
-      return fmt::format("{0}: {1}: expected {2} behind '=', found none (an empty one: {1} '')", path,
-                         option->get_name(), kind_of(*option));
+      return fmt::format("{}: {}: expected {} behind '=', found none{}", path, option->get_name(), kind_of(*option),
+                         may_be_empty(*option) ? fmt::format(" (an empty one: {} '')", option->get_name()) : "");
   for (const CLI::Option* option : chain.back()->get_options())
-    if (option->get_required())
+    if (!may_be_empty(*option))
       for (const std::string& value : option->results())
-        if (value.empty()) return fmt::format("{}: expected {}, found an empty word", path, called(*option));
+        if (value.empty())  // of a shell's variable that is not set
+          return option->get_required() ? fmt::format("{}: expected {}, found an empty word", path, called(*option))
+                                        : fmt::format("{}: {}: expected {}, found an empty word", path,
+                                                      option->get_name(), kind_of(*option));
   return {};
 }
 

@@ -138,6 +138,7 @@ struct Reader {
       return wrong(where, "a string in UTF-8", value);
     }
     *x = value.get<std::string>();
+    if (x->find('\0') != x->npos) return wrong(where, "a string without NUL", value);
     return {};
   }
   Status operator()(const Choice& choice) const {

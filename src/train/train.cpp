@@ -267,7 +267,11 @@ class Run {
     const config::Train& train = config_.train;
     const int signal = options_.stop ? options_.stop->load() : 0;
     if (signal != 0)
-      return signal == SIGINT ? "SIGINT" : signal == SIGTERM ? "SIGTERM" : signal == SIGUSR1 ? "SIGUSR1" : "a signal";
+      return signal == SIGINT    ? "SIGINT"
+             : signal == SIGTERM ? "SIGTERM"
+             : signal == SIGUSR1 ? "SIGUSR1"
+             : signal == SIGHUP  ? "SIGHUP"
+                                 : "a signal";
     if (train.max_minutes > 0 && minutes_since(begun_) >= train.max_minutes) return "train.max_minutes";
     if (options_.interrupted && options_.interrupted()) return "asked to";
     return "";

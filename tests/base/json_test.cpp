@@ -18,6 +18,7 @@ std::string refused(const std::string& text) {
 TEST_CASE("a JSON text is its tree, or one line that says where it is none") {
   CHECK(parse_json(R"({"a": [1, 2]})", "f.json", ExitCode::data)->at("a").at(1) == 2);
   CHECK(refused("{\n  \"a\": 1,\n  ,}").starts_with("f.json:3:3: expected JSON: unexpected ','"));
+  CHECK(refused(std::string("{}\n\0{", 5)) == "f.json:2:1: expected JSON, found a NUL byte");
   CHECK(refused("").starts_with("f.json:1:1: expected JSON: unexpected end of input"));
   CHECK(refused("9E9999999") == "f.json: expected JSON: number overflow parsing '9E9999999'");
   CHECK(refused(R"({"a": {"b": 1, "c": 2, "b": 3}})") == "f.json: key 'a.b' stands twice");

@@ -188,6 +188,8 @@ TEST_CASE("a result that standard output does not take is an error") {
   const TemporaryFolder folder;
   check(lancet("bench ops --steps 1 " + folder.write("small.json", test::small_config) + " > /dev/full"), 3,
         {"standard output: expected room for the result"});
+  check(lancet("plan " + (folder / "small.json") + " --on p4de-a100 --ranks 4 > /dev/full"), 3,
+        {"standard output: expected room for the result"});
 }
 
 TEST_CASE("a held-out file without a held-out part is an error") {

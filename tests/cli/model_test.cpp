@@ -197,8 +197,9 @@ TEST_CASE("models that are not there, and options that are wrong") {
   check(test::shell("printf '' | " LANCET_BINARY " generate --ids --from " + run), 3,
         {"standard input: expected at least one id, found none"});
   check(test::shell("echo | " LANCET_BINARY " generate --ids --from " + run), 3, {"standard input"});
-  for (const char* seed : {"-1", "18446744073709551616", "1e3", "0x1", "' 1'", "''"})
+  for (const char* seed : {"-1", "18446744073709551616", "1e3", "0x1", "' 1'"})
     check(lancet(generate + "--seed " + seed), 2, {"--seed: expected a whole number from 0 to 18446744073709551615"});
+  check(lancet(generate + "--seed ''"), 2, {"--seed: expected a whole number"});
   CHECK(lancet(generate + "--max-tokens 1 --seed 18446744073709551615").code == 0);
   check(lancet("import --upcycle 2 --seed -1 --from " + fixture("gpt2") + " --out " + (folder / "x")), 2,
         {"--seed: expected a whole number"});

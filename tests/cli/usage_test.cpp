@@ -81,8 +81,11 @@ TEST_CASE("words that are none of a command's") {
 TEST_CASE("options without their value, twice, or of another kind") {
   check("train x --resume", "lancet train", "--resume: expected STEP, found none");
   check("train x --set", "lancet train", "--set: expected KEY=VALUE, found none");
-  check("train x --resume ''", "lancet train", "--resume: expected a checkpoint, found an empty word");
+  check("train x --resume ''", "lancet train", "--resume: expected STEP, found an empty word");
   check("train ''", "lancet train", "expected CONFIG, found an empty word");
+  check("train x --init-from ''", "lancet train", "--init-from: expected DIR, found an empty word");
+  check("train x --run-dir ''", "lancet train", "--run-dir: expected DIR, found an empty word");
+  check("plan x --out ''", "lancet plan", "--out: expected FILE, found an empty word");
   check("eval --from ''", "lancet eval", "expected --from RUN, found an empty word");
   check("generate --from a --prompt= --ids", "lancet generate",
         "--prompt: expected TEXT behind '=', found none (an empty one: --prompt '')");

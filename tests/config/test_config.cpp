@@ -217,6 +217,11 @@ TEST_CASE("text without end, in depth or length, is one short line") {
     CHECK(told.size() < 250);
 }
 
+TEST_CASE("a text with a NUL is no name of a file") {
+  CHECK(fault(R"({"data": {"train": "a\u0000b"}})").find("data.train: expected a string without NUL") !=
+        std::string::npos);
+}
+
 TEST_CASE("a key that stands twice is refused") {
   CHECK(fault(R"({"threads": 1, "threads": 2})") == "c.json: key 'threads' stands twice");
   CHECK(fault(R"({"train": {"lr": 1, "steps": 2, "lr": 3}})") == "c.json: key 'train.lr' stands twice");

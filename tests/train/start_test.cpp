@@ -137,6 +137,26 @@ TEST_CASE("a folder that a run is at work in is another's before it is looked at
   CHECK_FALSE(fs::exists(folder / "new"));
 }
 
+TEST_CASE("checkpoints that are a link to nowhere, or a file, are no new beginning") {
+  const TemporaryFolder folder;
+  const auto config = config_in(folder / "run");
+  const std::string checkpoints = folder / "run/checkpoints";
+  fs::create_directories(folder / "run");
+  std::string found;
+  SECTION("a link") {
+    fs::create_symlink("/nowhere/checkpoints", checkpoints);
+    found = "a link that leads to none";
+  }
+  SECTION("a file") {
+    std::ofstream(checkpoints) << "x";
+    found = "a file";
+  }
+  const Error error = run(config, 1);
+  CHECK(error.code == ExitCode::data);
+  CHECK(error.message == checkpoints + ": expected a folder of checkpoints, found " + found);
+  CHECK_FALSE(fs::exists(folder / "run/metrics.jsonl"));
+}
+
 TEST_CASE("a checkpoint that cannot be read is no reason to go back to an older one") {
   const TemporaryFolder folder;
   auto config = config_in(folder / "run");
