@@ -115,6 +115,12 @@ class Check:
                              "target_is": None if target is None else "at least" if at_least else "at most",
                              "reached": reached, "dry": self.options.dry})
 
+    def require(self, count):
+        """Of the newest figures, those that a correct program reaches."""
+        for figure in self.figures[-count:]:
+            if figure["reached"] is False:
+                raise Failed(f"{figure['name']}: expected {figure['target_is']} {figure['target']}, found {figure['value']}")
+
     def device(self):
         fields = ["name", "driver_version", "memory.total", "memory.used", "clocks.sm", "clocks.mem", "clocks.max.sm",
                   "power.draw", "power.limit", "temperature.gpu"]
@@ -236,6 +242,7 @@ def follow_the_cpu(check):
             losses.append([record["loss"] for record in records])
         off = max(abs(a - b) / abs(a) for a, b in zip(*losses))
         check.figure(f"20 losses against the CPU's, {dtype}", off, bound, at_least=False, unit="relative")
+    check.require(2)
 
 
 def repeat_exactly(check):
@@ -249,6 +256,7 @@ def repeat_exactly(check):
         raise Failed(f"expected a checkpoint in {folders[0]}, found none")
     same = losses[0] == losses[1] and all(filecmp.cmp(folders[0] / f, folders[1] / f, shallow=False) for f in files)
     check.figure("two runs bit-equal", int(same), 1, unit="losses, norms, weights and optimizer")
+    check.require(1)
 
 
 SCHEDULES = ("expert_pipeline", "peer_groups", "dw", "partition", "lancet")
@@ -273,7 +281,9 @@ def follow_sequential(check):
     check.figure("losses of schedules against those of sequential", off, 1e-6, at_least=False, unit="relative")
     check.figure("two runs of lancet's lanes bit-equal", int(run("again", "lancet") == found["lancet"]), 1,
                  unit="losses and norms")
-    return f"others: {', '.join(others)}" if others else ""
+    if others:
+        print(f"schedules with other gradients than sequential: {', '.join(others)}", flush=True)
+    check.require(3)
 
 
 def overlap(check, network):

@@ -72,7 +72,7 @@ class MeterLane {
     static_cast<void>(rows);  // its counts are fetched
     LANCET_ASSIGN(const Call call, exchange(bytes, segments));
     return Call([this, call]() -> Status {
-      LANCET_TRY(window_->fetch_counts(*stream_, timeout_));
+      LANCET_TRY(window_->fetch_counts(*stream_, watch()));
       return call();
     });
   }
@@ -122,9 +122,12 @@ class MeterLane {
     return wait();
   }
 
-  Status wait() {
-    const auto deadline = Clock::now() + timeout_;
-    return wait_until_idle(*stream_, [&]() -> Status {
+  Status wait() { return wait_until_idle(*stream_, watch()); }
+
+  // Whether it is worth while to wait on, from now on for the timeout. Where it is not, nothing of the lane's is left
+  // running.
+  std::function<Status()> watch() {
+    return [this, deadline = Clock::now() + timeout_]() -> Status {
       LANCET_TRY(comm_.check());
       if (Clock::now() < deadline) return {};
       Error error = communication_error(fmt::format(
@@ -132,7 +135,7 @@ class MeterLane {
           comm_.size(), double(timeout_.count()) * 1e-3, comm_.transport(), comm_.who_is_missing()));
       comm_.abort(error.message);
       return error;
-    });
+    };
   }
 
   backend::Device& device_;

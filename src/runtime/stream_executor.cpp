@@ -330,8 +330,10 @@ class StreamExecutor final : public Executor, private SingleSteps {
   void fail(std::size_t lane, const Error& error) {
     errors_[lane] = error;
     int none = -1;
-    if (failed_first_.compare_exchange_strong(none, static_cast<int>(lane))) failed_at_.store(now());
+    const bool first = failed_first_.compare_exchange_strong(none, static_cast<int>(lane));
+    if (first) failed_at_.store(now());
     failed_.store(true);
+    if (!first) return;
     for (comm::DeviceCommunicator* comm : options_.device_communicators)
       if (comm) comm->stop_pushes();
     write_flags(1);  // first: what ends a communicator may wait for all streams

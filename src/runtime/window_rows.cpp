@@ -1,9 +1,6 @@
 #include "window_rows.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
-#include <chrono>
 #include <thread>
 
 namespace lancet::runtime {
@@ -63,20 +60,13 @@ Result<comm::RowExchange> WindowRows::rows_of(backend::Stream& stream, std::size
                            .part = {{counts, counts + experts(), counts + 2 * experts()}}};
 }
 
-Status WindowRows::fetch_counts(backend::Stream& stream, std::chrono::milliseconds most) {
-  using Clock = std::chrono::steady_clock;
+Status WindowRows::fetch_counts(backend::Stream& stream, const std::function<Status()>& watch) {
   auto* flag = reinterpret_cast<backend::Flag*>(fetched_.start() + aligned(count_bytes()));
   __atomic_store_n(flag, 0u, __ATOMIC_RELAXED);
   LANCET_TRY(stream.copy(fetched_.start(), window_.data(), count_bytes()));
   LANCET_TRY(stream.signal(flag));
-  const auto deadline = Clock::now() + most;
   while (__atomic_load_n(flag, __ATOMIC_ACQUIRE) == 0) {
-    LANCET_TRY(comm_.check());
-    if (Clock::now() > deadline)
-      return communication_error(
-          fmt::format("profile: expected counts on the host within {} s, found that the stream "
-                      "did not come to them",
-                      double(most.count()) * 1e-3));
+    LANCET_TRY(watch());
     std::this_thread::yield();
   }
   return {};

@@ -1,6 +1,7 @@
 // Rows of made-up tokens for exchanges through windows, as many from each rank to each expert.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <memory>
 
 #include "lancet/comm/device_communicator.h"
@@ -19,8 +20,8 @@ class WindowRows {
   // before must have ended.
   Result<comm::RowExchange> rows_of(backend::Stream& stream, std::size_t bytes);
   // Puts a copy of the counts to the host on the stream, and waits until it is there, as kernels do whose host must
-  // know them. Communication error: not within `most`.
-  Status fetch_counts(backend::Stream& stream, std::chrono::milliseconds most);
+  // know them. Error: watch()'s, which is asked meanwhile.
+  Status fetch_counts(backend::Stream& stream, const std::function<Status()>& watch);
 
  private:
   WindowRows(comm::DeviceCommunicator& comm, std::int64_t experts) : comm_(comm), local_(experts) {}

@@ -12,7 +12,7 @@ TEST_CASE("a rank that is missed at the end of a step is missed by that step's n
   const test::TemporaryFolder folder;
   auto config = test::small_config();
   config.train.steps = 5;
-  config.comm.timeout_s = 3;
+  config.comm.timeout_s = 6;
   config.log.run_dir = folder / "run";
   std::atomic<bool> given_up = false;
   Error of_waiting;

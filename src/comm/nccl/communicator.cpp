@@ -81,6 +81,7 @@ class Nccl final : public DeviceCommunicator {
     if (all.ok()) {
       const std::lock_guard lock(mutex_);
       lsa_ = std::move(*made);
+      stoppable_ = lsa_.get();
       window_ = lsa_->memory();
       return window_;
     }
@@ -116,13 +117,13 @@ class Nccl final : public DeviceCommunicator {
     const std::lock_guard lock(mutex_);
     if (!comm_) return;
     why_ = why;
+    static_cast<void>(lane_.device->bind_thread());  // of whichever thread
     if (lsa_) wait_for_pushes();
     ncclCommAbort(comm_);
     comm_ = nullptr;
   }
   void stop_pushes() override {
-    const std::lock_guard lock(mutex_);
-    if (lsa_) lsa_->stop();
+    if (NcclWindow* window = stoppable_.load()) window->stop();  // no lock: a call that holds it may be stuck
   }
 
  private:
@@ -256,7 +257,8 @@ class Nccl final : public DeviceCommunicator {
   std::mutex mutex_;
   std::string why_;
   std::unique_ptr<NcclWindow> lsa_;
-  std::optional<cudaStream_t> pushed_to_;  // of the last push into the window
+  std::atomic<NcclWindow*> stoppable_{nullptr};  // lsa_, once it is there
+  std::optional<cudaStream_t> pushed_to_;        // of the last push into the window
 };
 
 }  // namespace

@@ -90,7 +90,7 @@ struct Splits {
 
 // A block has one row of one head, or a split of its keys. They go by in chunks, one a lane, and the softmax is carried
 // along: what was summed so far is scaled down when a larger score comes up. A row's bits do not depend on the rows
-// beside it.
+// beside it, but on their number, which decides into how many splits its keys go.
 template <class T>
 struct AttendRow {
   static constexpr int lanes = 256;
