@@ -4,6 +4,7 @@
 #include <csignal>
 #include <fstream>
 
+#include "faulty_file_system.h"
 #include "lancet/base/atomic_file.h"
 #include "lancet/data/tokenizer.h"
 #include "log_capture.h"
@@ -141,18 +142,15 @@ TEST_CASE("a disk that takes nothing does not end the run") {
   const TemporaryFolder folder;
   auto config = config_in(folder / "run");
   config.train.save_interval = 2;
-  fs::create_directories(folder / "run");
-  std::ofstream(folder / "run/checkpoints") << "a file where the folder should be";
-  const Error error = run(config, 2);
+  FaultyFileSystem full(Fault::no_space, 0);
+  const Error error = run(config, 1, {.files = &full});
   CHECK(losses(folder / "run").size() == 6);
   CHECK(error.code == ExitCode::data);
   CHECK(error.message.find("the run ended, but its last checkpoint was not saved: ") == 0);
   // Stopped, it says so, too.
   config.log.run_dir = folder / "stopped";
-  fs::create_directories(folder / "stopped");
-  std::ofstream(folder / "stopped/checkpoints") << "";
   config.train.stop_after = 1;
-  const Error stopped = run(config, 2);
+  const Error stopped = run(config, 1, {.files = &full});
   CHECK(stopped.code == ExitCode::data);
   CHECK(stopped.message.find("stopped after step 1 (train.stop_after), and it was not saved: ") == 0);
 }
