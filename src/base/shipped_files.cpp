@@ -18,12 +18,14 @@ std::vector<fs::path> shipped_places(const fs::path& name) {
   return places;
 }
 
-fs::path find_shipped(const fs::path& name) {
+fs::path first_there(const std::vector<fs::path>& places) {
   std::error_code unknown;
-  for (const fs::path& place : shipped_places(name))
+  for (const fs::path& place : places)
     if (fs::exists(place, unknown)) return place;
   return {};
 }
+
+fs::path find_shipped(const fs::path& name) { return first_there(shipped_places(name)); }
 
 std::string either_of(const std::vector<fs::path>& places) {
   std::string text;

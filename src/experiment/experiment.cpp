@@ -47,20 +47,12 @@ config::Config as_measured(config::Config config) {
   return config;
 }
 
-// The first place where there is something; empty: none.
-std::filesystem::path first_of(const std::vector<std::filesystem::path>& places) {
-  std::error_code unknown;
-  for (const std::filesystem::path& place : places)
-    if (std::filesystem::exists(place, unknown)) return place;
-  return {};
-}
-
 // A path, in the current folder or among the files that come with the program, or the name of one of those.
 Result<std::filesystem::path> find_experiment(const std::filesystem::path& file) {
   std::vector<std::filesystem::path> places = shipped_places(file);
   if (!file.has_parent_path() && file.extension() != ".json")
     for (const auto& place : shipped_places("configs/experiments/" + file.string() + ".json")) places.push_back(place);
-  const std::filesystem::path found = first_of(places);
+  const std::filesystem::path found = first_there(places);
   if (found.empty())
     return config_error(fmt::format("{}: expected an experiment, found none at {}", file.string(), either_of(places)));
   return found;
@@ -84,7 +76,7 @@ Result<JsonFile> settings_of(const JsonFile& file) {
   if (named)
     for (const std::filesystem::path& place : shipped_places(name))
       if (place != places.front()) places.push_back(place);
-  const std::filesystem::path found = first_of(places);
+  const std::filesystem::path found = first_there(places);
   if (found.empty())
     return file.fail("settings",
                      fmt::format("a file{} that says what its models and policies mean, or, in place of a name, {}",
@@ -209,7 +201,7 @@ class Reader {
     LANCET_ASSIGN(const std::filesystem::path name, settings_.text(model, "config", where));
     std::vector<std::filesystem::path> places = shipped_places(name);
     if (name.is_relative()) places.insert(places.begin() + 1, settings_.folder() / name);
-    const std::filesystem::path found = first_of(places);
+    const std::filesystem::path found = first_there(places);
     if (found.empty()) return settings_.fail(where + ".config", "a config file at " + either_of(places), "none");
     return found.string();
   }

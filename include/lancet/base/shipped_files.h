@@ -14,7 +14,9 @@ std::filesystem::path program_path();
 // the program's folder (PREFIX/share/lancet of PREFIX/bin/lancet). An absolute name is looked for where it says.
 std::vector<std::filesystem::path> shipped_places(const std::filesystem::path& name);
 
-// The first of these places where there is something; empty: none.
+// The first of some places where there is something; empty: none.
+std::filesystem::path first_there(const std::vector<std::filesystem::path>& places);
+// That of shipped_places(name).
 std::filesystem::path find_shipped(const std::filesystem::path& name);
 
 // "a, b or c", for errors.
