@@ -229,8 +229,7 @@ run() {
   local options=(-np "$hosts" --hostfile "$work/hosts" --bind-to none --allow-run-as-root
     --mca plm_rsh_agent "$work/agent" --mca plm_rsh_no_tree_spawn 1
     --mca oob_tcp_if_include "$launcher_net.0/24"
-    --mca pml ob1 --mca btl tcp,self --mca btl_tcp_if_include "$data_net.0/24"
-    --mca odls_base_sigkill_timeout 3) # seconds in which those who miss a rank can say so
+    --mca pml ob1 --mca btl tcp,self --mca btl_tcp_if_include "$data_net.0/24")
   # In the background, and without a shell in between, so that a signal to this script reaches mpirun at once.
   # shellcheck disable=SC2016
   ip netns exec "$head" unshare --uts sh -c 'echo "$0" >/proc/sys/kernel/hostname; exec "$@"' "$head" \

@@ -1,6 +1,6 @@
 # The transport contract over MPI: real processes, started as users start them.
 add_executable(test_comm_mpi ${CMAKE_CURRENT_LIST_DIR}/mpi/main.cpp)
-target_link_libraries(test_comm_mpi PRIVATE lancet_comm)
+target_link_libraries(test_comm_mpi PRIVATE lancet_comm MPI::MPI_CXX)
 target_include_directories(test_comm_mpi PRIVATE ${CMAKE_CURRENT_LIST_DIR}/..)
 target_compile_options(test_comm_mpi PRIVATE -Wall -Wextra $<$<BOOL:${LANCET_WERROR}>:-Werror>)
 
@@ -33,3 +33,5 @@ lancet_mpi_test(absent 2 5)
 lancet_mpi_test(late 2 5)
 lancet_mpi_test(returned 2 failure)
 lancet_mpi_test(killed 2 failure)
+lancet_mpi_test(stuck 2 failure)
+set_tests_properties("comm: mpi stuck (2 ranks)" PROPERTIES PASS_REGULAR_EXPRESSION "stuck: told who is missing")

@@ -91,4 +91,16 @@ std::vector<int> Neighbours::ended() const {
   return ranks;
 }
 
+bool Neighbours::wait_for_an_end(int stop) const {
+  std::vector<pollfd> entries{{stop, POLLIN, 0}};
+  for (const Watched& watched : watched_) {
+    if (watched.fd < 0) return true;
+    entries.push_back({watched.fd, POLLIN, 0});
+  }
+  int ready = 0;
+  do ready = ::poll(entries.data(), entries.size(), -1);
+  while (ready < 0 && errno == EINTR);
+  return ready > 0 && entries.front().revents == 0;
+}
+
 }  // namespace lancet::comm::mpi

@@ -22,6 +22,8 @@ class Neighbours {
 
   // Watched ranks whose processes have ended, in order, however they ended.
   std::vector<int> ended() const;
+  // Sleeps until one has ended: true. False: the event `stop` came first, or nothing can be waited for.
+  bool wait_for_an_end(int stop) const;
   bool empty() const { return watched_.empty(); }
 
  private:

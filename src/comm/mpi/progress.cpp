@@ -34,8 +34,12 @@ double seconds(std::chrono::milliseconds d) { return static_cast<double>(d.count
 
 }  // namespace
 
-std::string describe(const Request& r) {
-  std::lock_guard lock(r.channel->mutex);
+std::string describe(const Request& request) {
+  std::lock_guard lock(request.channel->mutex);
+  return describe_locked(request);
+}
+
+std::string describe_locked(const Request& r) {
   return fmt::format("{} #{} of {} bytes on \"{}\" (rank {} of {})", name(r.operation), r.number, r.total_bytes,
                      r.channel->name, r.channel->rank, r.channel->size);
 }
@@ -48,10 +52,13 @@ std::string error_text(int mpi_code) {
 }
 
 Progress::Progress(MPI_Comm world, int rank, int size, Neighbours neighbours)
-    : rank_(rank), size_(size), neighbours_(std::move(neighbours)) {
-  world_ = add_channel(world, "world", std::chrono::seconds(300));
-  thread_ = std::thread([this] { run(); });
-}
+    : rank_(rank),
+      size_(size),
+      world_(add_channel(world, "world", std::chrono::seconds(300))),
+      neighbours_(std::move(neighbours)),
+      thread_([this] { run(); }),
+      watch_(neighbours_, rounds_, std::chrono::duration_cast<std::chrono::milliseconds>(silence),
+             [this](const std::vector<int>& ended) { wake_those_waiting_for(ended); }) {}
 
 Progress::~Progress() { stop(); }
 
@@ -89,8 +96,7 @@ Status Progress::wait(Request& request) {
   while (!channel.broken && !request.done) {
     if (Clock::now() >= give_up) {
       channel.broken = true;
-      channel.error = fmt::format("{} #{} on \"{}\" (rank {} of {}): MPI itself has not returned for {:.3g} s",
-                                  name(request.operation), request.number, channel.name, channel.rank, channel.size,
+      channel.error = fmt::format("{}: MPI itself has not returned for {:.3g} s", describe_locked(request),
                                   seconds(channel.timeout) + std::chrono::duration<double>(grace).count());
       break;
     }
@@ -154,8 +160,10 @@ void Progress::run() {
     taken_.clear();
     std::swap(taken_, posted_);
     lock.unlock();
+    rounds_.enter();
     for (Request* request : taken_) start(*request);
     const bool moved = poll();
+    rounds_.leave();
     const auto now = Clock::now();
     rate_.sample(now);
     if (moved || !taken_.empty()) last_activity_ = now;

@@ -25,6 +25,7 @@
 
 #include "../operation.h"
 #include "lancet/comm/communicator.h"
+#include "neighbour_watch.h"
 #include "neighbours.h"
 #include "receive_rate.h"
 
@@ -154,14 +155,15 @@ class Progress {
   void check_neighbours(Clock::time_point now);
   void fail_those_waiting_for(const std::vector<int>& ended);
   void fail(Channel& channel, const std::string& error);
+  void wake_those_waiting_for(const std::vector<int>& ended);
   void break_channel(Channel& channel, const std::string& error);
   void break_all(const std::string& error);
   void drop(Channel& channel);
 
   const int rank_, size_;
-  Channel* world_ = nullptr;
   std::mutex channels_mutex_;
   std::deque<std::unique_ptr<Channel>> channels_;
+  Channel* const world_;
 
   std::mutex mutex_;
   std::condition_variable posted_changed_;
@@ -183,10 +185,14 @@ class Progress {
   const Neighbours neighbours_;
   std::vector<std::pair<Channel*, std::string>> failures_;
   std::atomic<bool> failed_ = false;
+  Rounds rounds_;
   std::thread thread_;
+  NeighbourWatch watch_;  // last: it uses the above
 };
 
 std::string describe(const Request& request);
+// With the channel's mutex held.
+std::string describe_locked(const Request& request);
 std::string error_text(int mpi_code);
 
 }  // namespace lancet::comm::mpi

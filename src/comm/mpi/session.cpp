@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <condition_variable>
+#include <csignal>
 #include <cstdlib>
 #include <mutex>
 #include <string>
@@ -36,6 +37,14 @@ void tune() {
   const std::string longest = std::to_string(direct_bytes + 1024);  // with Open MPI's header
   for (const char* name : {"eager_limit", "rndv_eager_limit", "max_send_size"})
     setenv(("OMPI_MCA_btl_tcp_" + std::string(name)).c_str(), longest.c_str(), 0);
+}
+
+// Open MPI writes to sockets of peers that may have ended; that is to be an error, not this process's silent end.
+void ignore_broken_pipes() {
+  struct sigaction action = {};
+  if (::sigaction(SIGPIPE, nullptr, &action) != 0 || action.sa_handler != SIG_DFL) return;
+  action.sa_handler = SIG_IGN;
+  ::sigaction(SIGPIPE, &action, nullptr);
 }
 
 // Ends the process where MPI does not start: it waits for ranks that do not come, without end.
@@ -103,6 +112,7 @@ Result<std::unique_ptr<MpiSession>> MpiSession::start(std::chrono::milliseconds 
   int rank = 0, size = 1;
   MPI_Comm_rank(world, &rank);
   MPI_Comm_size(world, &size);
+  if (size > 1) mpi::ignore_broken_pipes();
   LANCET_ASSIGN(mpi::Neighbours neighbours, mpi::Neighbours::find(world, timeout));
   return std::unique_ptr<MpiSession>(
       new mpi::Session(std::make_shared<mpi::Progress>(world, rank, size, std::move(neighbours))));

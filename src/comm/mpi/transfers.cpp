@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 
 #include "progress.h"
 
@@ -40,6 +41,19 @@ std::vector<int> unfinished_peers(const Request& request, bool sends) {
   std::sort(peers.begin(), peers.end());
   peers.erase(std::unique(peers.begin(), peers.end()), peers.end());
   return peers;
+}
+
+// Those of these ranks with which the request has to do.
+std::vector<int> peers_among(const Request& request, const std::vector<int>& ranks) {
+  std::vector<int> found;
+  std::copy_if(ranks.begin(), ranks.end(), std::back_inserter(found), [&](int rank) {
+    return std::any_of(request.pieces.begin(), request.pieces.end(), [&](const Piece& p) { return p.peer == rank; });
+  });
+  return found;
+}
+
+std::string waited_for(const std::string& request, const std::vector<int>& gone) {
+  return fmt::format("{}: waited for {}, which ended without it", request, list_ranks(gone));
 }
 
 std::string who_is_missing(const Request& request) {
@@ -261,10 +275,25 @@ void Progress::fail_those_waiting_for(const std::vector<int>& ended) {
           gone.push_back(peer);
     if (open->operation == Operation::duplicate) gone = ended;
     if (gone.empty()) continue;
-    failures_.emplace_back(open->channel,
-                           fmt::format("{}: waited for {}, which ended without it", describe(*open), list_ranks(gone)));
+    failures_.emplace_back(open->channel, waited_for(describe(*open), gone));
   }
   fail_collected();
+}
+
+// From the watch, while the progress thread is stuck inside MPI: what that thread holds is left alone.
+void Progress::wake_those_waiting_for(const std::vector<int>& ended) {
+  std::lock_guard lock(channels_mutex_);
+  for (auto& channel : channels_) {
+    std::lock_guard channel_lock(channel->mutex);
+    for (const Request& request : channel->requests) {
+      if (channel->broken || request.done) continue;
+      const std::vector<int> gone = request.operation == Operation::duplicate ? ended : peers_among(request, ended);
+      if (gone.empty()) continue;
+      channel->error = waited_for(describe_locked(request), gone);
+      channel->broken = failed_ = true;
+      channel->changed.notify_all();
+    }
+  }
 }
 
 void Progress::fail_collected() {

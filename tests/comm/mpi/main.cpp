@@ -1,9 +1,11 @@
 // The contract over MPI, by real processes: mpirun -np N test_comm_mpi CASE. A case that breaks communication cannot
 // end as a good process does; it ends the job with exit code 42 when all was as expected, and 3 when not.
 #include <fmt/format.h>
+#include <mpi.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <csignal>
 #include <cstdlib>
 #include <map>
@@ -17,6 +19,8 @@ using namespace lancet::comm;
 using namespace std::chrono_literals;
 
 namespace {
+
+std::atomic<bool> mpi_is_stuck{false};
 
 using Clock = std::chrono::steady_clock;
 double since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
@@ -144,6 +148,21 @@ Status killed(Communicator& c) {
   if (c.rank() == 1) raise(SIGKILL);
   return c.barrier();
 }
+// The other rank ends while this one's MPI does not return from a call, as Open MPI's does over TCP.
+Status stuck(Communicator& c) {
+  if (c.rank() == 1) {
+    std::this_thread::sleep_for(500ms);
+    raise(SIGKILL);
+  }
+  signal(SIGTERM, SIG_IGN);  // of the launcher, a second later
+  mpi_is_stuck = true;
+  const auto start = Clock::now();
+  const Status s = expect_error(c.barrier(), {"(rank 0 of 2): waited for rank 1, which ended without it"});
+  if (!s) return s;
+  EXPECT_THAT(since(start) < 3, "took {} s", since(start));
+  fmt::print("stuck: told who is missing\n");
+  return {};
+}
 Status absent(Communicator& c) {
   if (c.rank() == 1) std::this_thread::sleep_for(60s);
   c.set_timeout(1s);
@@ -182,6 +201,11 @@ int run(const std::string& name) {
     report(s);
     (*session)->abort_job(static_cast<int>(s.error().code));
   }
+  if (name == "stuck") {
+    const Status s = stuck(*world);
+    report(s);
+    (*session)->abort_job(3);
+  }
   if (name == "killed" || name == "returned") {  // no abort_job: the launcher must notice
     const Status s = name == "killed" ? killed(*world) : absent(*world);
     report(s);
@@ -192,5 +216,11 @@ int run(const std::string& name) {
 }
 
 }  // namespace
+
+// In place of the library's.
+extern "C" int MPI_Improbe(int source, int tag, MPI_Comm comm, int* found, MPI_Message* message, MPI_Status* status) {
+  while (mpi_is_stuck) std::this_thread::sleep_for(10ms);
+  return PMPI_Improbe(source, tag, comm, found, message, status);
+}
 
 int main(int argc, char** argv) { return run(argc > 1 ? argv[1] : "contract"); }
