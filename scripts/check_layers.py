@@ -36,7 +36,7 @@ KERNEL_FILE = re.compile(r"^src/ops/\w+/(?!op\.cpp$|math\.h$)|^src/ops/cpu\w*\.h
 
 # Foreign headers that stay in their corner: (what, header, where it may stand).
 CORNERS = [
-    ("MPI", re.compile(r"^mpi\.h$"), re.compile(r"^src/comm/mpi/")),
+    ("MPI", re.compile(r"^mpi\.h$"), re.compile(r"^(src|tests)/comm/mpi/")),
     ("NCCL", re.compile(r"^nccl\.h$"), re.compile(r"^(src/comm/nccl|tests/cuda_doubles)/")),
     ("CUDA", re.compile(r"^(cuda|cublas|cudnn|curand|nvml|nvtx3?|cub/|cooperative_groups|thrust/)"),
      re.compile(r"^(src/(backend/cuda|comm/nccl)|tests/cuda_doubles)/|\.cuh?$")),

@@ -39,8 +39,9 @@ void handle(std::initializer_list<int> signals, void (*handler)(int), int flags)
 }
 
 std::atomic<int> requested{0};
-static_assert(std::atomic<int>::is_always_lock_free, "a handler writes it");
-bool speaks = false;
+static_assert(std::atomic<int>::is_always_lock_free && std::atomic<bool>::is_always_lock_free,
+              "handlers read and write them");
+std::atomic<bool> speaks{false};
 
 // The first one is a request; SIGINT and SIGTERM end the process the next time.
 void request(int signal) {
@@ -54,7 +55,6 @@ void request(int signal) {
 const char* note_of_stop = "";
 
 std::atomic<bool> next_ends{false};
-static_assert(std::atomic<bool>::is_always_lock_free, "a handler reads it");
 
 void note_stop(int signal) {
   if (requested.exchange(signal) == 0) return say(note_of_stop);
@@ -83,5 +83,7 @@ const std::atomic<int>& catch_stop_signals(bool leads) {
   handle({SIGINT, SIGTERM, SIGUSR1, SIGHUP}, request, SA_RESTART);
   return requested;
 }
+
+void hush_stop_signals() { speaks = false; }
 
 }  // namespace lancet::cli

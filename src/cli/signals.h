@@ -4,13 +4,15 @@
 
 namespace lancet::cli {
 
-// From now on SIGINT, SIGTERM, SIGUSR1 and SIGHUP, unless they are ignored, leave a line on stderr before they end this process
-// as they always do: the shell sees 128 + the signal's number.
+// From now on SIGINT, SIGTERM, SIGUSR1 and SIGHUP, unless they are ignored, leave a line on stderr before they end this
+// process as they always do: the shell sees 128 + the signal's number.
 void announce_signals();
 
-// From now on the first of SIGINT, SIGTERM, SIGUSR1 and SIGHUP, unless ignored, only sets the number that is returned; one more
-// SIGINT or SIGTERM ends the process. leads: says so on stderr.
+// From now on the first of SIGINT, SIGTERM, SIGUSR1 and SIGHUP, unless ignored, only sets the number that is returned;
+// one more SIGINT or SIGTERM ends the process. leads: says so on stderr.
 const std::atomic<int>& catch_stop_signals(bool leads);
+// Says nothing of them any more: this process has failed and is about to end, and its launcher may send them.
+void hush_stop_signals();
 
 // From now on SIGINT, SIGTERM and SIGHUP, unless ignored, only set the number that is returned, the first of them, and
 // say `note` on stderr once. For what must be taken down before the end, and is so within a bound.

@@ -132,6 +132,8 @@ TEST_CASE("a rank that is killed on an emulated host ends the run with code 5, a
   CHECK(outcome.code == 5);
   CHECK(outcome.lines_with("a rank was ended by signal 9") == 1);
   CHECK(outcome.lines_with("(rank 0 of 2): waited for rank 1, which ended without it") == 1);
+  const auto told = outcome.output.find("error: ");
+  CHECK(outcome.output.find("SIGTERM", told == std::string::npos ? 0 : told) == std::string::npos);  // the launcher's
 }
 
 }  // namespace lancet
