@@ -15,16 +15,24 @@ namespace lancet {
 
 namespace fs = std::filesystem;
 
-AtomicFile::AtomicFile(fs::path path, fs::path temporary, int fd)
-    : path_(std::move(path)), temporary_(std::move(temporary)), fd_(fd) {}
+namespace {
+
+fs::path folder_of(const fs::path& path) { return path.has_parent_path() ? path.parent_path() : fs::path("."); }
+
+}  // namespace
+
+AtomicFile::AtomicFile(fs::path path, fs::path temporary, int fd, bool named)
+    : path_(std::move(path)), temporary_(std::move(temporary)), fd_(fd), named_(named) {}
 
 AtomicFile::AtomicFile(AtomicFile&& other) noexcept
-    : path_(std::move(other.path_)), temporary_(std::move(other.temporary_)), fd_(std::exchange(other.fd_, -1)) {}
+    : path_(std::move(other.path_)),
+      temporary_(std::move(other.temporary_)),
+      fd_(std::exchange(other.fd_, -1)),
+      named_(std::exchange(other.named_, false)) {}
 
 AtomicFile::~AtomicFile() {
-  if (fd_ < 0) return;
-  ::close(fd_);
-  ::unlink(temporary_.c_str());
+  if (fd_ >= 0) ::close(fd_);
+  if (named_) ::unlink(temporary_.c_str());
 }
 
 Error AtomicFile::failed(std::string_view what) const {
@@ -45,11 +53,14 @@ Result<AtomicFile> AtomicFile::create(const fs::path& path) {
   const fs::path target = fs::is_symlink(path, ignored) ? fs::weakly_canonical(path, ignored) : path;
   fs::path temporary = target;
   temporary += fmt::format(".tmp-{}-{}", ::getpid(), count.fetch_add(1));
-  const int fd = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  const bool can_be_named = ::access("/proc/self/fd", X_OK) == 0;
+  int fd = can_be_named ? ::open(folder_of(target).c_str(), O_WRONLY | O_TMPFILE | O_CLOEXEC, 0666) : -1;
+  const bool named = fd < 0;
+  if (named) fd = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
   if (fd < 0) {
     return data_error(fmt::format("{}: cannot create a file there: {}", path.string(), std::strerror(errno)));
   }
-  return AtomicFile(target, std::move(temporary), fd);
+  return AtomicFile(target, std::move(temporary), fd, named);
 }
 
 Status AtomicFile::append(const void* bytes, std::size_t size) {
@@ -75,23 +86,40 @@ Status AtomicFile::sync() {
   return {};
 }
 
+// A link takes no name that is taken, hence the temporary one.
+Status AtomicFile::give_name() {
+  const std::string self = fmt::format("/proc/self/fd/{}", fd_);
+  ::unlink(temporary_.c_str());  // of a process that had this number
+  if (::linkat(AT_FDCWD, self.c_str(), AT_FDCWD, temporary_.c_str(), AT_SYMLINK_FOLLOW) != 0)
+    return failed("give the finished file a name");
+  named_ = true;
+  return {};
+}
+
 Status AtomicFile::commit() {
   LANCET_TRY(sync());
+  if (!named_) LANCET_TRY(give_name());
   if (::rename(temporary_.c_str(), path_.c_str()) != 0) return failed("rename the finished file to this name");
+  named_ = false;
   ::close(std::exchange(fd_, -1));
   // The rename is on the disk once the folder is. Some file systems cannot sync a folder: then it is on its way.
-  const fs::path folder = path_.has_parent_path() ? path_.parent_path() : fs::path(".");
-  if (const int fd = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); fd >= 0) {
+  if (const int fd = ::open(folder_of(path_).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); fd >= 0) {
     ::fsync(fd);
     ::close(fd);
   }
   return {};
 }
 
-Status check_writable(const fs::path& path) {
+fs::path nearest_above(const fs::path& path) {
   std::error_code ignored;
   fs::path above = fs::absolute(path / "", ignored).parent_path().parent_path();
   while (!fs::exists(above, ignored) && above.has_relative_path()) above = above.parent_path();
+  return above;
+}
+
+Status check_writable(const fs::path& path) {
+  std::error_code ignored;
+  const fs::path above = nearest_above(path);
   const bool folder = fs::is_directory(above, ignored);
   if (folder && ::access(above.c_str(), W_OK | X_OK) == 0) return {};
   return data_error(fmt::format("{}: expected a folder that can be written to, for {}, found: {}", above.string(),

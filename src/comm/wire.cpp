@@ -2,7 +2,6 @@
 #include "lancet/base/median.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -11,6 +10,7 @@
 #include <vector>
 
 #include "lancet/base/hash.h"
+#include "lancet/base/host_name.h"
 #include "lancet/comm/collect.h"
 
 namespace lancet::comm {
@@ -56,11 +56,10 @@ class Ring {
 };
 
 Result<int> count_hosts(Communicator& communicator) {
-  char host[256] = {};
-  gethostname(host, sizeof(host) - 1);
+  const std::string host = host_name();
   std::set<std::uint64_t> hosts;
   for (int root = 0; root < communicator.size(); ++root) {
-    std::uint64_t hash = hash64(std::string_view(host));
+    std::uint64_t hash = hash64(host);
     LANCET_TRY(communicator.broadcast(std::as_writable_bytes(std::span(&hash, 1)), root));
     hosts.insert(hash);
   }

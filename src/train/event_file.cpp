@@ -10,6 +10,8 @@
 #include <chrono>
 #include <cstring>
 
+#include "lancet/base/host_name.h"
+
 namespace lancet::train {
 namespace {
 
@@ -77,14 +79,6 @@ std::string framed(std::string_view data) {
   record += data;
   put(record, masked(crc32c(data)));
   return record;
-}
-
-std::string host_name() {
-  std::array<char, 256> name{};
-  if (::gethostname(name.data(), name.size() - 1) != 0) return "host";
-  for (char& c : name)
-    if (c == '/') c = '_';
-  return name.data();
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 
 #include "checkpoint_tensors.h"
 #include "lancet/base/atomic_file.h"
+#include "lancet/base/host_name.h"
 #include "lancet/base/log.h"
 #include "lancet/train/agree.h"
 
@@ -164,12 +165,16 @@ Status save_model(const fs::path& run, config::Config config, runtime::TensorSto
 
 namespace {
 
-// The process in "TARGET.123.tmp"; 0 for other names.
+// With the host: on a shared disk the number of a process says nothing elsewhere.
+std::string temporary_name(const std::string& target, pid_t maker) {
+  return fmt::format("{}.{}-{}.tmp", target, host_name(), maker);
+}
+
+// The process of this host in a temporary name of the target; 0 for other names.
 pid_t maker_of(const std::string& name, const std::string& target) {
-  const std::string_view end = ".tmp";
-  if (!name.starts_with(target + ".") || !name.ends_with(end) || name.size() <= target.size() + 1 + end.size())
-    return 0;
-  const char *first = name.data() + target.size() + 1, *last = name.data() + name.size() - end.size();
+  const std::string start = fmt::format("{}.{}-", target, host_name()), end = ".tmp";
+  if (!name.starts_with(start) || !name.ends_with(end) || name.size() <= start.size() + end.size()) return 0;
+  const char *first = name.data() + start.size(), *last = name.data() + name.size() - end.size();
   pid_t pid = 0;
   const auto [at, error] = std::from_chars(first, last, pid);
   return error == std::errc() && at == last && pid > 0 ? pid : 0;
@@ -196,10 +201,8 @@ Status check_new_folder(const fs::path& out, std::int64_t bytes) {
   if (there && !(fs::is_directory(out, error) && fs::is_empty(out, error)))
     return config_error(fmt::format("{}: expected no such folder yet, or an empty one, found {}", out.string(),
                                     fs::is_directory(out, error) ? "files in it" : "something else"));
-  fs::path above = fs::absolute(out / "").parent_path().parent_path();
-  while (!fs::exists(above, error) && above.has_relative_path()) above = above.parent_path();
   LANCET_TRY(check_writable(out));
-  const fs::space_info disk = fs::space(above, error);
+  const fs::space_info disk = fs::space(nearest_above(out), error);
   if (error || disk.available >= std::uintmax_t(bytes)) return {};
   return data_error(fmt::format("{}: expected {} MB of room on its disk, found {} MB", out.string(),
                                 bytes / 1'000'000 + (bytes % 1'000'000 > 0), disk.available / 1'000'000));
@@ -209,8 +212,7 @@ Result<NewFolder> NewFolder::create(const fs::path& out) {
   LANCET_TRY(check_new_folder(out, 0));
   const fs::path target = fs::absolute(out / "").parent_path();
   remove_leftovers(target);
-  fs::path temporary = target;
-  temporary += fmt::format(".{}.tmp", ::getpid());
+  fs::path temporary = target.parent_path() / temporary_name(target.filename().string(), ::getpid());
   LANCET_TRY(checkpoint::disk().make_folder(temporary));
   return NewFolder(target, std::move(temporary));
 }

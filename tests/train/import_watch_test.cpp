@@ -6,6 +6,7 @@
 #include <limits>
 #include <numeric>
 
+#include "lancet/base/host_name.h"
 #include "lancet/train/hugging_face.h"
 #include "lancet/train/model_folder.h"
 #include "temporary_folder.h"
@@ -71,10 +72,16 @@ TEST_CASE("an import that its watch refuses takes nothing") {
 
 TEST_CASE("what a killed command left beside a new folder goes, and nothing else") {
   const test::TemporaryFolder folder;
-  const std::string living = "run." + std::to_string(::getppid()) + ".tmp";  // whose folder is being filled
-  const std::vector<std::string> stay = {living, "run.12x.tmp", "run.tmp", "runs.2147483647.tmp", "run.2147483647"};
+  const std::string here = "." + host_name() + "-", nobody = "2147483647";  // no process has that number
+  const std::vector<std::string> stay = {"run" + here + std::to_string(::getppid()) + ".tmp",  // is being filled
+                                         "run" + here + "12x.tmp",
+                                         "run" + here + ".tmp",
+                                         "run.tmp",
+                                         "run.of-another-host-" + nobody + ".tmp",
+                                         "runs" + here + nobody + ".tmp",
+                                         "run" + here + nobody};
   for (const std::string& name : stay) std::filesystem::create_directories(folder / name);
-  std::filesystem::create_directories(folder / "run.2147483647.tmp/checkpoints");  // no process has that number
+  std::filesystem::create_directories(folder / ("run" + here + nobody + ".tmp/checkpoints"));
   auto made = train::NewFolder::create(folder / "run");
   REQUIRE(made.ok());
   CHECK(made->commit().ok());

@@ -1,4 +1,5 @@
-// A file that is whole or not there: written under a name of its own beside the path, then renamed.
+// A file that is whole or not there: written without a name where the file system can (so that a killed process leaves
+// nothing), else under a name of its own beside the path, then renamed.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -23,13 +24,18 @@ class AtomicFile {
   Status commit();  // sync, rename
 
  private:
-  AtomicFile(std::filesystem::path path, std::filesystem::path temporary, int fd);
+  AtomicFile(std::filesystem::path path, std::filesystem::path temporary, int fd, bool named);
+  Status give_name();
   Error failed(std::string_view what) const;  // with errno's text
   std::filesystem::path path_, temporary_;
   int fd_ = -1;
+  bool named_ = false;  // as temporary_
 };
 
 Status write_file(const std::filesystem::path& path, std::string_view content);
+
+// The nearest thing that is there above this path, which need not be.
+std::filesystem::path nearest_above(const std::filesystem::path& path);
 
 // Before long work for a new file or folder: whether it can be made there, with folders above it that are missing. Data
 // error: the nearest one that is there is no folder, or cannot be written to.
