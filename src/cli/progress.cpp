@@ -5,13 +5,13 @@
 #include <cstdio>
 
 #include "lancet/base/clock.h"
-#include "lancet/train/metrics.h"
+#include "lancet/base/duration.h"
 
 namespace lancet::cli {
 
 std::string progress_detail(const std::string& done, double fraction, double seconds) {
   if (fraction < 0.01 || fraction >= 1) return done;  // what has just begun tells nothing of the rest
-  return done + ", " + train::duration(seconds * (1 - fraction) / fraction) + " left";
+  return done + ", " + duration(seconds * (1 - fraction) / fraction) + " left";
 }
 
 ProgressBar::ProgressBar(const char* what, double patience)

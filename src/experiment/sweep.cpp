@@ -2,17 +2,11 @@
 
 #include <chrono>
 
+#include "lancet/base/duration.h"
 #include "lancet/experiment/run.h"
 
 namespace lancet::experiment {
 namespace {
-
-std::string duration(double seconds) {
-  const int whole = int(seconds + 0.5);
-  return whole < 60     ? fmt::format("{} s", whole)
-         : whole < 3600 ? fmt::format("{} min {} s", whole / 60, whole % 60)
-                        : fmt::format("{} h {} min", whole / 3600, whole / 60 % 60);
-}
 
 std::string result_of(const Outcome& outcome) {
   if (outcome.status == "ok") return fmt::format("{:.1f} ms", outcome.times.step);

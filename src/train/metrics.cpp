@@ -5,12 +5,12 @@
 #include <fmt/ranges.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cmath>
 #include <cstring>
 #include <system_error>
 
+#include "lancet/base/duration.h"
 #include "lancet/base/log.h"
 
 namespace lancet::train {
@@ -74,13 +74,6 @@ std::string to_json(const StepRecord& r, std::span<const LayerLoad> layers, bool
 
 std::string held_out_json(std::int64_t step, double loss) {
   return fmt::format(R"({{"step": {}, "held_out_loss": {}}})", step, number(loss));
-}
-
-std::string duration(double seconds) {
-  const auto s = static_cast<long>(std::lround(std::max(seconds, 0.0)));
-  if (s >= 3600) return fmt::format("{}h {:02}m", s / 3600, s % 3600 / 60);
-  if (s >= 60) return fmt::format("{}m {:02}s", s / 60, s % 60);
-  return fmt::format("{}s", s);
 }
 
 std::string step_line(const StepRecord& r, std::int64_t steps, std::optional<double> seconds_left) {

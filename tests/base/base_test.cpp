@@ -4,12 +4,22 @@
 #include <vector>
 
 #include "lancet/base/dtype.h"
+#include "lancet/base/duration.h"
 #include "lancet/base/hash.h"
 #include "lancet/base/random.h"
 #include "lancet/base/result.h"
 #include "lancet/base/shape.h"
 
 namespace lancet {
+
+TEST_CASE("a duration is said in its two largest units") {
+  CHECK(duration(-1) == "0s");
+  CHECK(duration(59.4) == "59s");
+  CHECK(duration(59.6) == "1m 00s");
+  CHECK(duration(85) == "1m 25s");
+  CHECK(duration(3599) == "59m 59s");
+  CHECK(duration(3720) == "1h 02m");
+}
 
 TEST_CASE("Philox4x32-10 gives the known answers of its authors") {
   // Random123's kat_vectors: counter and key of zeros, of ones, of the digits of pi.

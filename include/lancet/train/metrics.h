@@ -50,7 +50,6 @@ inline constexpr std::size_t most_counts = 1024;
 // step i/N | loss | grad norm | lr | ms (predicted) | tok/s | MFU | exposed ms (hidden %) | load max/mean | drop % |
 // dead experts | router entropy | ETA seconds_left: empty where no step that counts has been timed yet.
 std::string step_line(const StepRecord& record, std::int64_t steps, std::optional<double> seconds_left);
-std::string duration(double seconds);  // "1h 02m", "3m 20s", "12s"
 
 // The held-out loss after a step, which has its record already: a line of its own.
 std::string held_out_json(std::int64_t step, double loss);
