@@ -138,17 +138,10 @@ Result<double> beside_each_other(comm::Communicator& expert, const Call& on_expe
   return std::clamp(median(speeds), 0.1, 1.0);
 }
 
-// The compute lane cannot lose more than the processor time spent, caches included; what it is late beyond that, other
-// users of the machine took.
+// The compute lane cannot lose more than the processor time spent, caches included.
 double core_ms(const CallCost& cost) { return std::max(0.0, std::min(cost.core_ms, cost.cpu_ms)); }
 
 constexpr std::size_t small_bytes = 64 << 10;
-
-// The line through a small and a large message.
-cost::CoreCost core_cost(const CallCost& small, double fewer, const CallCost& large, double more) {
-  const double slope = std::max(0.0, (core_ms(large) - core_ms(small)) / (more - fewer));
-  return {std::max(0.0, core_ms(small) - slope * fewer), slope * 1e6};
-}
 
 // The bytes that the wire takes in wire_seconds.
 Result<std::size_t> representative_bytes(comm::Communicator& communicator) {
@@ -161,6 +154,11 @@ Result<std::size_t> representative_bytes(comm::Communicator& communicator) {
 }
 
 }  // namespace
+
+cost::CoreCost core_cost(const CallCost& small, double fewer_bytes, const CallCost& large, double more_bytes) {
+  const double slope = std::max(0.0, (core_ms(large) - core_ms(small)) / (more_bytes - fewer_bytes));
+  return {std::max(0.0, core_ms(small) - slope * fewer_bytes), slope * 1e6};
+}
 
 Result<WireCosts> measure_interference(comm::Communicator& expert, comm::Communicator& reduce, int threads) {
   const auto start = Clock::now();

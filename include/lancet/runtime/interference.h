@@ -34,6 +34,10 @@ class ComputeLoop {
   std::unique_ptr<State> state_;
 };
 
+// The line through a small and a large message: compute-lane time, but no more than the processor time, since what the
+// lane is late beyond that, other users of the machine took; never below 0.
+cost::CoreCost core_cost(const CallCost& small, double fewer_bytes, const CallCost& large, double more_bytes);
+
 struct WireCosts {
   cost::Interference interference;
   // Compute-lane time: how late it is, at most the processor time (CallCost).
