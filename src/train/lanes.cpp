@@ -2,7 +2,8 @@
 
 namespace lancet::train {
 
-Result<Lanes> Lanes::make(const config::Config& config, comm::Communicator& world, runtime::Accelerator* accelerator) {
+Result<Lanes> Lanes::make(const config::Config& config, comm::Communicator& world, runtime::Accelerator* accelerator,
+                          const std::string& purpose) {
   Lanes lanes;
   lanes.accelerator_ = accelerator;
   lanes.timeout_ = std::chrono::milliseconds(static_cast<std::int64_t>(config.comm.timeout_s * 1000));
@@ -10,7 +11,7 @@ Result<Lanes> Lanes::make(const config::Config& config, comm::Communicator& worl
   for (const ir::Lane lane : {ir::Lane::expert, ir::Lane::reduce}) {
     LANCET_ASSIGN(auto communicator, world.duplicate());
     communicator->set_timeout(lanes.timeout_);
-    communicator->set_name(std::string(ir::name(lane)));
+    communicator->set_name(purpose + std::string(ir::name(lane)));
     lanes.host_[static_cast<std::size_t>(lane)] = std::move(communicator);
   }
   if (accelerator) {

@@ -15,8 +15,9 @@ namespace lancet::train {
 class Lanes {
  public:
   // Collective: duplicates of `world`, which gets the config's timeout, too; on an accelerator (null: the CPU) also
-  // those of its streams.
-  static Result<Lanes> make(const config::Config& config, comm::Communicator& world, runtime::Accelerator* accelerator);
+  // those of its streams. purpose: before their names in errors.
+  static Result<Lanes> make(const config::Config& config, comm::Communicator& world, runtime::Accelerator* accelerator,
+                            const std::string& purpose = "");
 
   // What an executor of this rank runs with; the lanes outlive it. The arena is its own.
   runtime::ExecutorOptions executor_options(int threads) const;

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
+#include <optional>
 
 #include "device.h"
 #include "emulated.h"
@@ -13,6 +13,7 @@
 #include "lancet/planner/passes.h"
 #include "lancet/runtime/profiler.h"
 #include "lancet/train/agree.h"
+#include "lanes.h"
 #include "setup.h"
 
 namespace lancet::train {
@@ -40,36 +41,6 @@ Result<cost::Profile> share_profile(comm::Communicator& world, const Result<cost
   LANCET_ASSIGN(file, cost::ProfileFile::parse(text, "rank 0's profile"));
   return file.find(place);
 }
-
-std::chrono::milliseconds timeout_of(const config::Config& config) {
-  return std::chrono::milliseconds(static_cast<std::int64_t>(config.comm.timeout_s * 1000));
-}
-
-// The lanes' own communicators, as in a run.
-struct Lanes {
-  std::array<std::unique_ptr<comm::Communicator>, ir::lane_count> owned;
-  std::array<comm::Communicator*, ir::lane_count> all{};
-  DeviceLanes owned_on_device;
-  std::array<comm::DeviceCommunicator*, ir::lane_count> on_device{};
-
-  Status open(comm::Communicator& world, const config::Config& config, runtime::Accelerator* accelerator) {
-    for (ir::Lane lane : {ir::Lane::expert, ir::Lane::reduce}) {
-      auto& communicator = owned[static_cast<std::size_t>(lane)];
-      LANCET_ASSIGN(communicator, world.duplicate());
-      communicator->set_name(fmt::format("profile.{}", ir::name(lane)));
-      communicator->set_timeout(timeout_of(config));
-      all[static_cast<std::size_t>(lane)] = communicator.get();
-    }
-    if (!accelerator) return {};
-    LANCET_ASSIGN(owned_on_device, make_device_lanes(config, *accelerator, owned));
-    for (std::size_t lane = 0; lane < ir::lane_count; ++lane) on_device[lane] = owned_on_device[lane].get();
-    return {};
-  }
-};
-
-}  // namespace
-
-namespace {
 
 // What decides the time of a message between accelerators: NCCL's blocks, and the network that is emulated.
 std::string device_transport(const config::Config& config, const comm::Communicator& world) {
@@ -134,8 +105,13 @@ Result<cost::Profile> ensure_profile(const config::Config& config, comm::Communi
 
   std::vector<ir::Plan> plans;
   for (const ir::Program& program : programs) plans.push_back(planner::plan_memory_sequentially(program));
-  Lanes lanes;
-  if (world.size() > 1) LANCET_TRY(lanes.open(world, config, request.accelerator));
+  const int threads = threads_of(config, request.local_ranks);
+  std::optional<Lanes> lanes;  // as in a run
+  runtime::ExecutorOptions options;
+  if (world.size() > 1) {
+    LANCET_ASSIGN(lanes, Lanes::make(config, world, request.accelerator, "profile."));
+    options = lanes->executor_options(threads);
+  }
   Status written;
   const auto missing = runtime::missing_ops(plans, profile);
   if (keeps && world.rank() == 0 && !missing.empty())
@@ -146,12 +122,12 @@ Result<cost::Profile> ensure_profile(const config::Config& config, comm::Communi
               missing.size() == 1 ? "" : "s");
   LANCET_ASSIGN(const runtime::ProfilerReport report,
                 runtime::fill_profile(profile, plans,
-                                      {.threads = threads_of(config, request.local_ranks),
+                                      {.threads = threads,
                                        .accelerator = request.accelerator,
                                        .world = &world,
-                                       .lanes = lanes.all,
-                                       .device_lanes = lanes.on_device,
-                                       .timeout = timeout_of(config),
+                                       .lanes = options.communicators,
+                                       .device_lanes = options.device_communicators,
+                                       .timeout = options.timeout,
                                        .seconds = request.seconds}));
   if (report.ops == 0 && !report.wire) return profile;
   if (keeps && world.rank() == 0) written = cost::write_profile(path, profile);
