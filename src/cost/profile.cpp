@@ -4,10 +4,13 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <functional>
 
+#include "file_lock.h"
 #include "lancet/base/atomic_file.h"
 #include "lancet/base/check.h"
 #include "lancet/base/hash.h"
+#include "lancet/base/log.h"
 #include "lancet/ops/catalogue.h"
 
 namespace lancet::cost {
@@ -197,16 +200,42 @@ Result<Profile> read_profile_or_empty(const std::filesystem::path& path, const P
   return file.find(place);
 }
 
-Status write_profile(const std::filesystem::path& path, const Profile& profile) {
+namespace {
+
+// Of a read and a write; a process that is stopped in between, or a dead file server, does not hold up the others.
+constexpr double lock_seconds = 10;
+
+Status change_file(const std::filesystem::path& path, const std::function<void(ProfileFile&)>& change) {
   std::error_code error;
   if (path.has_parent_path()) std::filesystem::create_directories(path.parent_path(), error);
+  const std::filesystem::path lock_path = path.string() + ".lock";
+  const FileLock lock = FileLock::wait(lock_path, lock_seconds);
+  if (lock.late())
+    log::warn("{}: expected to have it within {} s, found another process with it; what that writes to {} may be lost",
+              lock_path.string(), lock_seconds, path.string());
   ProfileFile file;
   if (std::filesystem::exists(path, error)) {
     LANCET_ASSIGN(file, ProfileFile::read(path));
   }
-  file.put(profile);
+  change(file);
   const Status written = write_file(path, file.print());
   return written.ok() ? Status() : config_error(written.error().message);
+}
+
+}  // namespace
+
+Status write_profile(const std::filesystem::path& path, const Profile& profile) {
+  return change_file(path, [&](ProfileFile& file) { file.put(profile); });
+}
+
+Status add_to_profile(const std::filesystem::path& path, const Profile& profile) {
+  return change_file(path, [&](ProfileFile& file) {
+    const Profile held = file.find(profile.place);
+    Profile all = profile;
+    all.ops.insert(held.ops.begin(), held.ops.end());
+    all.products.insert(held.products.begin(), held.products.end());
+    file.put(all);
+  });
 }
 
 }  // namespace lancet::cost

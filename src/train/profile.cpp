@@ -112,10 +112,13 @@ Result<cost::Profile> ensure_profile(const config::Config& config, comm::Communi
     LANCET_ASSIGN(lanes, Lanes::make(config, world, request.accelerator, "profile."));
     options = lanes->executor_options(threads);
   }
+  const auto write = [&] {
+    return request.renew == ProfileRequest::Renew::all ? cost::write_profile(path, profile)
+                                                       : cost::add_to_profile(path, profile);
+  };
   Status written;
   const auto missing = runtime::missing_ops(plans, profile);
-  if (keeps && world.rank() == 0 && !missing.empty())
-    written = cost::write_profile(path, profile);  // while it is cheap to fail
+  if (keeps && world.rank() == 0 && !missing.empty()) written = write();  // while it is cheap to fail
   LANCET_TRY(broadcast_status(world, written, 0));
   if (!missing.empty() && world.rank() == 0)
     log::info("profile: measuring {} op{}; this takes some steps' time, once", missing.size(),
@@ -130,7 +133,7 @@ Result<cost::Profile> ensure_profile(const config::Config& config, comm::Communi
                                        .timeout = options.timeout,
                                        .seconds = request.seconds}));
   if (report.ops == 0 && !report.wire) return profile;
-  if (keeps && world.rank() == 0) written = cost::write_profile(path, profile);
+  if (keeps && world.rank() == 0) written = write();
   LANCET_TRY(broadcast_status(world, written, 0));
   log::info("profile: measured {} op{}{} in {:.1f} s{}", report.ops, report.ops == 1 ? "" : "s",
             report.wire ? " and communication" : "", report.seconds, keeps ? ", kept in " + path.string() : "");

@@ -1,6 +1,10 @@
 #include <catch2/catch.hpp>
+#include <chrono>
 #include <filesystem>
+#include <optional>
+#include <thread>
 
+#include "cost/file_lock.h"
 #include "lancet/base/atomic_file.h"
 #include "lancet/cost/profile.h"
 #include "program.h"
@@ -220,6 +224,57 @@ TEST_CASE("the profile of another device is refused in words") {
   more.ops["zero(f32[3])"] = {1, 5, 0};
   REQUIRE(write_profile(path, more).ok());
   CHECK(read_profile(path, here)->ops == sample().ops);  // still there
+}
+
+TEST_CASE("a profile is written by one process at a time") {
+  const test::TemporaryFolder folder;
+  const std::filesystem::path path = folder / "profile.json", lock_path = folder / "profile.json.lock";
+  Profile theirs = sample();
+  theirs.place.device.cpu = "CPU B";
+  ProfileFile file;
+  file.put(theirs);
+  std::optional<FileLock> lock(FileLock::wait(lock_path, 0));
+  REQUIRE(lock->held());
+  Status written;
+  std::jthread writes([&] { written = write_profile(path, sample()); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));  // without a lock it has read and written by now
+  REQUIRE(write_file(path, file.print()).ok());
+  lock.reset();
+  writes.join();
+  CHECK(written.ok());
+  CHECK(read_profile(path, here)->ops == sample().ops);
+  CHECK(read_profile(path, theirs.place)->ops == theirs.ops);
+}
+
+TEST_CASE("a lock that another holds, or that cannot be made, is gone without") {
+  const test::TemporaryFolder folder;
+  const FileLock first = FileLock::wait(folder / "lock", 0);
+  CHECK(first.held());
+  const FileLock second = FileLock::wait(folder / "lock", 0.05);
+  CHECK_FALSE(second.held());
+  CHECK(second.late());
+  const FileLock nowhere = FileLock::wait(folder / "none/lock", 0);
+  CHECK_FALSE(nowhere.held());
+  CHECK_FALSE(nowhere.late());
+}
+
+TEST_CASE("what is added to a file leaves the place's other ops, what is written does not") {
+  const test::TemporaryFolder folder;
+  const std::filesystem::path path = folder / "profile.json";
+  REQUIRE(write_profile(path, sample()).ok());
+  Profile more(here);
+  more.ops["zero(f32[3])"] = {1, 5, 0};
+  REQUIRE(add_to_profile(path, more).ok());
+  const auto both = read_profile(path, here);
+  REQUIRE(both.ok());
+  CHECK(both->ops.size() == sample().ops.size() + 1);
+  CHECK(both->compute_ms("zero(f32[3])") == 1.0);
+  CHECK(both->wire.measured());
+  more.ops["zero(f32[3])"] = {2, 5, 0};
+  REQUIRE(add_to_profile(path, more).ok());
+  CHECK(read_profile(path, here)->compute_ms("zero(f32[3])") == 2.0);
+  REQUIRE(write_profile(path, more).ok());
+  CHECK(read_profile(path, here)->ops == more.ops);
 }
 
 TEST_CASE("a damaged file is not overwritten") {

@@ -139,7 +139,10 @@ Result<Profile> read_profile_of_any_device(const std::filesystem::path& path, co
 // The same as read_profile where a file that is not there, or does not know the place, gives an empty profile.
 Result<Profile> read_profile_or_empty(const std::filesystem::path& path, const Place& place);
 // Puts the profile into the file, which may hold others, and is made, with its folder, where it is not there. The file
-// is replaced as a whole. Config error: it is damaged or cannot be written.
+// is replaced as a whole, by one process at a time: the lock is FILE.lock, which stays. Config error: it is damaged or
+// cannot be written.
 Status write_profile(const std::filesystem::path& path, const Profile& profile);
+// The same, but ops of the place that the profile lacks are kept, such as another job has measured meanwhile.
+Status add_to_profile(const std::filesystem::path& path, const Profile& profile);
 
 }  // namespace lancet::cost
