@@ -7,16 +7,13 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cctype>
 #include <cerrno>
 #include <chrono>
-#include <cstdio>
-#include <fstream>
-#include <map>
 #include <optional>
 #include <thread>
 
 #include "lancet/base/clock.h"
+#include "process.h"
 
 namespace lancet::experiment {
 namespace {
@@ -52,34 +49,6 @@ int spawn(const Command& command, const std::filesystem::path& output, pid_t& pi
   return error;
 }
 
-// The parent in /proc/PID/stat: "PID (name) state PARENT ...", where the name may hold anything.
-pid_t parent_of(const std::filesystem::path& process) {
-  std::ifstream in(process / "stat");
-  std::string text;
-  std::getline(in, text);
-  const std::size_t name_end = text.rfind(')');
-  char state = 0;
-  int parent = 0;
-  if (name_end == std::string::npos || std::sscanf(text.c_str() + name_end + 1, " %c %d", &state, &parent) != 2)
-    return 0;
-  return parent;
-}
-
-// A process and all that descend from it, ancestors first.
-std::vector<pid_t> family_of(pid_t root) {
-  std::multimap<pid_t, pid_t> children;
-  std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc", error)) {
-    const std::string name = entry.path().filename();
-    if (std::all_of(name.begin(), name.end(), [](unsigned char c) { return std::isdigit(c); }))
-      children.emplace(parent_of(entry.path()), std::stoi(name));
-  }
-  std::vector<pid_t> family{root};
-  for (std::size_t i = 0; i < family.size(); ++i)
-    for (auto [at, end] = children.equal_range(family[i]); at != end; ++at) family.push_back(at->second);
-  return family;
-}
-
 class Child {
  public:
   explicit Child(pid_t pid) : pid_(pid) {}
@@ -95,16 +64,17 @@ class Child {
   }
 
   void end(double grace_s) {
-    std::vector<pid_t> family = family_of(pid_);
+    std::vector<Process> family = family_of(pid_);
     for (int request = 0; request < 2; ++request) {
       ::kill(pid_, SIGTERM);
       if (ends(grace_s, nullptr)) break;
     }
     if (!over())
-      for (const pid_t pid : family_of(pid_))
-        if (std::find(family.begin(), family.end(), pid) == family.end()) family.push_back(pid);
-    for (const pid_t pid : family)
-      if (pid != pid_ || !over()) ::kill(pid, SIGKILL);
+      for (const Process& late : family_of(pid_))
+        if (std::find(family.begin(), family.end(), late) == family.end()) family.push_back(late);
+    if (!over()) ::kill(pid_, SIGKILL);  // it is ours, and its number nobody else's until it is waited for
+    for (const Process& process : family)
+      if (process.id != pid_) kill_if_same(process);
     ends(0, nullptr);
   }
 

@@ -3,6 +3,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <fmt/format.h>
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <nlohmann/json.hpp>
@@ -11,6 +13,8 @@
 #include "declared_hardware.h"
 #include "experiment/command.h"
 #include "experiment/machine.h"
+#include "experiment/process.h"
+#include "lancet/base/atomic_file.h"
 #include "lancet/experiment/run.h"
 #include "program.h"
 
@@ -143,6 +147,25 @@ TEST_CASE("a command does not outlive a sweep that is killed") {
 TEST_CASE("a command is asked to end, twice, before it is killed") {
   const TemporaryFolder folder;
   const std::string log = folder / "log";
+TEST_CASE("a process is killed, another one with its number is not") {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    for (;;) ::pause();
+  }
+  const Process process = process_of(child);
+  CHECK(process.start > 0);
+  CHECK(family_of(::getpid()).front() == process_of(::getpid()));
+  const auto family = family_of(::getpid());
+  CHECK(std::count(family.begin(), family.end(), process) == 1);
+  kill_if_same({child, process.start - 1});
+  kill_if_same({child, 0});
+  ::kill(child, SIGUSR1);  // ends it, unless a SIGKILL came before
+  int status = 0;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  CHECK(WTERMSIG(status) == SIGUSR1);
+  CHECK(process_of(child).start == 0);
+}
+
   const std::string counts =
       "trap 'echo term >>" + log + "; n=$((n + 1)); [ $n -lt 2 ] || exit 7' TERM; n=0; while :; do sleep 0.02; done";
   const Ended ended =
