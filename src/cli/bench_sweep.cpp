@@ -3,6 +3,7 @@
 #include <array>
 #include <cstdio>
 #include <memory>
+#include <utility>
 
 #include "bench.h"
 #include "lancet/base/atomic_file.h"
@@ -138,11 +139,13 @@ Status run_sweep(const SweepArguments& arguments) {
   launcher.timeout_s = arguments.timeout_s;
   launcher.stop = &stop;
   Cluster cluster(launcher);
+  bool drop_costs = arguments.fresh;  // before the first run, when the folder is this sweep's
   auto run = [&](const experiment::Experiment& all, const experiment::Point& point) -> Result<experiment::Outcome> {
     const bool simulated = point.source == experiment::Source::simulated;
     next_stop_ends(simulated && !cluster.is_up());
     if (simulated) return experiment::simulate(all, point);
     if (point.source == experiment::Source::emulated) LANCET_TRY(cluster.start(all));
+    if (std::exchange(drop_costs, false)) LANCET_TRY(experiment::drop_costs(all, launcher));
     auto outcome = experiment::measure(all, point, launcher);
     if (outcome.ok() && outcome->status == "failed") cluster.end();
     return outcome;
@@ -189,7 +192,8 @@ void add_bench_sweep(CLI::App& bench, Selection& selection) {
       ->check(whole_between(1, 1'000'000))
       ->type_name("SECONDS");
   command->add_flag("--fresh", arguments->fresh,
-                    "Runs every point anew; the records that are there go to points.jsonl.N");
+                    "Runs every point anew, and measures costs anew for their plans; the records that are there go to "
+                    "points.jsonl.N");
   command->add_flag("--list", arguments->list, "Prints the points and their ids, and runs none");
   command->callback(
       [arguments, &selection] { selection.local = [arguments]() -> Status { return run_sweep(*arguments); }; });

@@ -138,6 +138,12 @@ double communication_of(const ir::Plan& plan) {
   return ms;
 }
 
+// What the folder's runs measured of this machine's costs, those of an emulated network by its rate: a profile itself
+// knows a cluster by its shape alone.
+std::filesystem::path costs_file(const Experiment& experiment, const Point& point, const Launcher& launcher) {
+  return launcher.folder / (point.source == Source::emulated ? "profile-" + experiment.rate + ".json" : "profile.json");
+}
+
 Result<Outcome> read_run(const Experiment& experiment, const Point& point, const std::filesystem::path& run) {
   LANCET_ASSIGN(const Series series, read_metrics(run / "metrics.jsonl", experiment.warmup));
   LANCET_ASSIGN(const std::string text, read_file(run / "plan.ir", "the run's plan"));
@@ -170,7 +176,7 @@ Result<Outcome> measure(const Experiment& experiment, const Point& point, const 
   if (!std::filesystem::create_directories(run, error))
     return config_error(
         fmt::format("{}: expected a folder that can be made, found: {}", run.string(), error.message()));
-  const std::string profile = fmt::format("overlap.profile={}", (launcher.folder / "profile.json").string());
+  const std::string profile = "overlap.profile=" + costs_file(experiment, point, launcher).string();
   Command profiling = ranks_of(point, launcher), training = profiling;
   profiling.insert(profiling.end(), {launcher.program.string(), "profile"});
   training.insert(training.end(), {launcher.program.string(), "train", "--run-dir", run.string()});
@@ -187,6 +193,19 @@ Result<Outcome> measure(const Experiment& experiment, const Point& point, const 
   }
   const auto outcome = read_run(experiment, point, run);
   return outcome.ok() ? *outcome : failed(outcome.error().message);
+}
+
+Status drop_costs(const Experiment& experiment, const Launcher& launcher) {
+  for (const Point& point : experiment.points) {
+    if (point.source == Source::simulated) continue;
+    const std::filesystem::path path = costs_file(experiment, point, launcher);
+    std::error_code error;
+    std::filesystem::remove(path, error);
+    if (error)
+      return data_error(fmt::format("{}: expected a file that can be removed, to be measured anew, found: {}",
+                                    path.string(), error.message()));
+  }
+  return {};
 }
 
 Status start_cluster(const Experiment& experiment, const Launcher& launcher) {

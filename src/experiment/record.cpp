@@ -63,6 +63,7 @@ std::string to_line(const Experiment& experiment, const Point& point, const Outc
   record["gate"] = point.gate;
   record["ranks"] = point.ranks;
   record["hosts"] = point.hosts;
+  if (point.source == Source::emulated) record["rate"] = experiment.rate;
   record["batch"] = point.config.train.micro_batch_size;
   record["policy"] = point.policy;
   record["status"] = outcome.status;

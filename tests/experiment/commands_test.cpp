@@ -4,6 +4,7 @@
 
 #include "declared_hardware.h"
 #include "declared_profile.h"
+#include "lancet/base/atomic_file.h"
 #include "small_experiment.h"
 
 namespace lancet {
@@ -81,6 +82,23 @@ TEST_CASE("runs are of the program's own scripts, in whatever folder the sweep i
   const auto lines = lines_of(at + "/runs/sweeps/test-on-this/points.jsonl");
   REQUIRE(lines.size() == 6);
   for (const std::string& line : lines) CHECK(nlohmann::json::parse(line)["status"] == "ok");
+}
+
+TEST_CASE("a fresh sweep measures costs anew, too") {
+  const Files files;
+  const std::string out = files.folder / "out";
+  std::filesystem::create_directories(out);
+  const std::string sweep = LANCET_BINARY " bench sweep " +
+                            files.folder.write("one.json", R"({"title": "t", "warmup": 0, "steps": 1, "grids": [{
+      "on": "this", "models": ["small"], "gates": ["switch"], "ranks": [1], "policies": ["dW"]}]})") +
+                            " --timeout 60 --out " + out;
+  REQUIRE(write_file(out + "/profile.json", "{").ok());  // what is kept cannot be used
+  const auto kept = test::shell(sweep);
+  CHECK(kept.code == 2);
+  CHECK(kept.lines_with("profile.json") == 2);
+  const auto fresh = test::shell(sweep + " --fresh");
+  INFO(fresh.output);
+  CHECK(fresh.code == 0);
 }
 
 TEST_CASE("a sweep that is killed leaves no run behind, and its folder to the next") {

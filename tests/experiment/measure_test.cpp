@@ -241,6 +241,31 @@ TEST_CASE("a run that fails is an outcome with its code and line") {
   none.launcher.ranks_script = "no-such-script";
   const auto missing = none.run();
   REQUIRE(missing.ok());
+TEST_CASE("measured costs are kept by the emulated rate, and dropped for the experiment's own points") {
+  Stage stage("exit 1", "echo \"$@\" >>\"$(dirname \"$0\")/calls\"; exit 1");
+  Point& point = stage.experiment.points[0];
+  point.source = Source::emulated, point.hosts = 2;
+  const std::filesystem::path folder = stage.launcher.folder;
+  for (const char* rate : {"200mbit", "1gbit"}) {
+    stage.experiment.rate = rate;
+    REQUIRE(stage.run().ok());
+    CHECK(stage.text_of("calls").find("overlap.profile=" + (folder / "profile-").string() + rate + ".json") !=
+          std::string::npos);
+    CHECK(nlohmann::json::parse(to_line(stage.experiment, point, Outcome(), "1"))["rate"] == rate);
+  }
+  for (const char* name : {"profile.json", "profile-200mbit.json", "profile-1gbit.json"})
+    REQUIRE(write_file(folder / name, "{}").ok());
+  REQUIRE(drop_costs(stage.experiment, stage.launcher).ok());
+  CHECK_FALSE(std::filesystem::exists(folder / "profile-1gbit.json"));
+  CHECK(std::filesystem::exists(folder / "profile-200mbit.json"));
+  CHECK(std::filesystem::exists(folder / "profile.json"));
+  point.source = Source::measured;
+  CHECK_FALSE(nlohmann::json::parse(to_line(stage.experiment, point, Outcome(), "1")).contains("rate"));
+  REQUIRE(drop_costs(stage.experiment, stage.launcher).ok());
+  CHECK_FALSE(std::filesystem::exists(folder / "profile.json"));
+  CHECK(drop_costs(stage.experiment, stage.launcher).ok());  // none is there
+}
+
   CHECK(missing->why.find("expected no-such-script, which could not be started: ") == 0);
 }
 

@@ -23,8 +23,11 @@ struct Launcher {
   double grace_s = 5;  // that a process has to end when it is asked to
 };
 // Runs the point's profiling and training and reads its metrics. A run that fails, or is late, is an outcome; one that
-// was stopped is an error (ExitCode::saved).
+// was stopped is an error (ExitCode::saved). Costs that plans rest on are measured once for all runs in the folder, an
+// emulated cluster's once for each rate.
 Result<Outcome> measure(const Experiment& experiment, const Point& point, const Launcher& launcher);
+// The next run of the experiment's points measures these costs anew. Data error: what is there cannot be removed.
+Status drop_costs(const Experiment& experiment, const Launcher& launcher);
 // What must be there before an experiment's emulated points run, and be gone behind them.
 Status start_cluster(const Experiment& experiment, const Launcher& launcher);
 void end_cluster(const Launcher& launcher);
