@@ -260,6 +260,8 @@ case "$command" in
   down)
     need_tools ip
     tear_down
+    left=$(namespaces)
+    [ -z "$left" ] || fail "expected no network namespace of cluster '$name' any more, found ${left//$'\n'/, }"
     ;;
   *) usage ;;
 esac

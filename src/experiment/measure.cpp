@@ -1,13 +1,17 @@
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "command.h"
 #include "lancet/base/atomic_file.h"
+#include "lancet/base/log.h"
 #include "lancet/base/median.h"
 #include "lancet/experiment/run.h"
 #include "lancet/ir/plan.h"
@@ -144,6 +148,24 @@ std::filesystem::path costs_file(const Experiment& experiment, const Point& poin
   return launcher.folder / (point.source == Source::emulated ? "profile-" + experiment.rate + ".json" : "profile.json");
 }
 
+struct ScriptEnd {
+  Ended::How how;
+  std::string trouble;  // empty: none
+};
+// Of the cluster. What it says goes to a file that nobody else can have put there.
+Result<ScriptEnd> run_script(const Command& command, double grace_s, const std::atomic<int>* stop) {
+  std::error_code error;
+  std::string output = (std::filesystem::temp_directory_path(error) / "lancet-cluster-XXXXXX").string();
+  const int fd = ::mkostemp(output.data(), O_CLOEXEC);
+  if (fd < 0)
+    return data_error(fmt::format("{}: expected a file that can be made, found: {}", output, std::strerror(errno)));
+  ::close(fd);
+  const Ended ended = run_command(command, output, {script_limit_s, stop, grace_s});
+  ScriptEnd end{ended.how, trouble(ended, command, output, script_limit_s)};
+  std::filesystem::remove(output, error);
+  return end;
+}
+
 Result<Outcome> read_run(const Experiment& experiment, const Point& point, const std::filesystem::path& run) {
   LANCET_ASSIGN(const Series series, read_metrics(run / "metrics.jsonl", experiment.warmup));
   LANCET_ASSIGN(const std::string text, read_file(run / "plan.ir", "the run's plan"));
@@ -213,19 +235,20 @@ Status start_cluster(const Experiment& experiment, const Launcher& launcher) {
   for (const Point& point : experiment.points)
     if (point.source == Source::emulated) hosts = std::max(hosts, point.hosts);
   if (hosts == 0) return {};
-  const auto output = std::filesystem::temp_directory_path() / fmt::format("lancet-cluster-{}.txt", ::getpid());
-  const Command command{launcher.cluster_script, "up", "--hosts", std::to_string(hosts), "--rate", experiment.rate};
-  const Ended ended = run_command(command, output, {script_limit_s, launcher.stop, launcher.grace_s});
-  const std::string said = trouble(ended, command, output, script_limit_s);
-  std::filesystem::remove(output);
-  if (ended.how == Ended::How::stopped) return Error{ExitCode::saved, "stopped", false};
-  if (said.empty()) return {};
+  LANCET_ASSIGN(const ScriptEnd up,
+                run_script({launcher.cluster_script, "up", "--hosts", std::to_string(hosts), "--rate", experiment.rate},
+                           launcher.grace_s, launcher.stop));
+  if (up.how == Ended::How::stopped) return Error{ExitCode::saved, "stopped", false};
+  if (up.trouble.empty()) return {};
   return config_error(fmt::format("--on emulated: expected a cluster of {} hosts ({} up), found: {}", hosts,
-                                  launcher.cluster_script, said));
+                                  launcher.cluster_script, up.trouble));
 }
 
 void end_cluster(const Launcher& launcher) {
-  run_command({launcher.cluster_script, "down"}, "/dev/null", {script_limit_s, nullptr, launcher.grace_s});
+  const auto down = run_script({launcher.cluster_script, "down"}, launcher.grace_s, nullptr);
+  const std::string trouble = down.ok() ? down->trouble : down.error().message;
+  if (!trouble.empty())
+    log::warn("expected the emulated cluster to be gone ({} down), found: {}", launcher.cluster_script, trouble);
 }
 
 }  // namespace lancet::experiment

@@ -16,6 +16,7 @@
 #include "experiment/process.h"
 #include "lancet/base/atomic_file.h"
 #include "lancet/experiment/run.h"
+#include "log_capture.h"
 #include "program.h"
 
 namespace lancet {
@@ -320,3 +321,31 @@ TEST_CASE("a machine's label names cores, clock, governor and memory") {
 }
 
 }  // namespace lancet
+TEST_CASE("a cluster that stays is told of") {
+  const Stage stage("", "echo \"error: expected no namespace, found $1\" >&2; exit 2");
+  test::LogCapture log;
+  end_cluster(stage.launcher);
+  CHECK(log.count("warning: expected the emulated cluster to be gone (" + stage.launcher.cluster_script +
+                  " down), found: exit code 2: error: expected no namespace, found down") == 1);
+  stage.script("cluster.sh", "exit 0");
+  end_cluster(stage.launcher);
+  CHECK(log.count("") == 1);
+}
+
+TEST_CASE("the cluster's script says what it could not end") {
+  const TemporaryFolder folder;
+  auto stand_in = [&](const std::string& name, const std::string& text) {
+    std::filesystem::permissions(folder.write(name, "#!/bin/sh\n" + text + "\n"), std::filesystem::perms::owner_all);
+  };
+  stand_in("id", "echo 0");
+  stand_in("ip",
+           "[ \"$*\" != 'netns list' ] || printf 'stays-head\\nstays0 (id: 1)\\nother0\\n'; [ \"$2\" != delete ]");
+  const std::string down =
+      "PATH=" + (folder / "") + ":$PATH LANCET_CLUSTER=stays " LANCET_SOURCE_DIR "/scripts/emulate-cluster.sh down";
+  const auto stays = test::shell(down);
+  CHECK(stays.output == "error: expected no network namespace of cluster 'stays' any more, found stays-head, stays0\n");
+  CHECK(stays.code == 2);
+  stand_in("ip", "exit 0");
+  CHECK(test::shell(down).code == 0);
+}
+
