@@ -49,6 +49,17 @@ std::filesystem::path free_name(const std::filesystem::path& path) {
   }
 }
 
+// To the disk; 0, or the error that stopped it.
+int write_through(int fd, std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t written = ::write(fd, text.data(), text.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) return written < 0 ? errno : ENOSPC;
+    text.remove_prefix(std::size_t(written));
+  }
+  return ::fsync(fd) == 0 ? 0 : errno;
+}
+
 }  // namespace
 
 std::string to_line(const Experiment& experiment, const Point& point, const Outcome& outcome,
@@ -177,14 +188,12 @@ Status RecordFile::read(const std::string& text, const std::vector<Point>& point
   return {};
 }
 
-// One write of the whole line behind what is there.
+// The whole line behind what is there.
 Status RecordFile::append(const std::string& id, const std::string& line) {
-  const std::string text = line + "\n";
   const int fd = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-  const bool written = fd >= 0 && ::write(fd, text.data(), text.size()) == ssize_t(text.size()) && ::fsync(fd) == 0;
-  const int code = errno;
+  const int code = fd < 0 ? errno : write_through(fd, line + "\n");
   if (fd >= 0) ::close(fd);
-  if (!written)
+  if (code != 0)
     return data_error(fmt::format("{}: expected room for a record, found: {}", path_.string(), std::strerror(code)));
   ids_.insert(id);
   return {};

@@ -2,6 +2,7 @@
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
+#include "file_limit.h"
 #include "lancet/base/atomic_file.h"
 #include "lancet/experiment/run.h"
 #include "small_experiment.h"
@@ -143,6 +144,21 @@ TEST_CASE("a broken line among records is named with what helps, and --fresh doe
   CHECK(said.size() == 1);
   CHECK(lines_of(path).size() == 12);
   CHECK(lines_of(path + ".2") == std::vector{lines[3]});
+}
+
+TEST_CASE("a record that finds no room is an error with the reason") {
+  const Files files;
+  const Experiment experiment = files.read();
+  const std::string path = files.folder / "points.jsonl";
+  auto file = RecordFile::open(path, experiment.points);
+  REQUIRE(file.ok());
+  REQUIRE(file->append("1", "{}").ok());
+  const test::FileLimit full(10);  // the first bytes of the record have room
+  errno = 0;
+  const Status status = file->append("2", R"({"id": "0123456789"})");
+  REQUIRE_FALSE(status.ok());
+  CHECK(status.error().message == path + ": expected room for a record, found: File too large");
+  CHECK_FALSE(file->has("2"));
 }
 
 TEST_CASE("two sweeps do not write to one folder, and one that cannot be written to is told before the first point") {

@@ -1,12 +1,10 @@
 // metrics.jsonl: whole lines on a full disk, nothing of an earlier run lost.
 #include "lancet/train/metrics.h"
 
-#include <sys/resource.h>
-
 #include <catch2/catch.hpp>
-#include <csignal>
 #include <limits>
 
+#include "file_limit.h"
 #include "log_capture.h"
 #include "program.h"
 #include "train/run_folder.h"
@@ -14,26 +12,8 @@
 namespace lancet {
 namespace {
 
+using test::FileLimit;
 using test::TemporaryFolder;
-
-// A file can grow to so many bytes, as if the disk were full then.
-class FileLimit {
- public:
-  explicit FileLimit(rlim_t bytes) {
-    getrlimit(RLIMIT_FSIZE, &before_);
-    handler_ = std::signal(SIGXFSZ, SIG_IGN);
-    const rlimit limit{bytes, before_.rlim_max};
-    LANCET_CHECK(setrlimit(RLIMIT_FSIZE, &limit) == 0, "expected a limit of {} bytes to be taken", bytes);
-  }
-  ~FileLimit() {
-    setrlimit(RLIMIT_FSIZE, &before_);
-    std::signal(SIGXFSZ, handler_);
-  }
-
- private:
-  rlimit before_{};
-  void (*handler_)(int);
-};
 
 train::StepRecord record_of(std::int64_t step) {
   train::StepRecord record;
