@@ -19,6 +19,7 @@ head=$name-head          # the namespace of the switch, and of mpirun
 data_net=10.77.0         # .1 and on: host 0 and on
 launcher_net=10.78.0     # the same, and .254: head
 burst=256kb latency=100ms
+most_hosts=200
 
 usage() {
   sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}" >&2
@@ -30,6 +31,7 @@ fail() {
 }
 cannot() { fail "cannot emulate a cluster here: $1" 77; }
 
+# No cluster's name ends in a digit: no host of one is a host of another.
 namespaces() { ip netns list 2>/dev/null | awk '{print $1}' | grep -x -E "$name(-head|[0-9]+)" || true; }
 hosts_up() { namespaces | grep -c -v -x "$head" || true; }
 is_up() { [ -e "/run/netns/$head" ]; }
@@ -55,11 +57,12 @@ limit() { # NAMESPACE INTERFACE RATE
 }
 
 check_rate() {
-  [[ ${1:-} =~ ^[0-9]+(\.[0-9]+)?([kmg]?bit)$ ]] || fail "expected a rate like 500mbit, found '${1:-}'"
+  [[ ${1:-} =~ ^[0-9]{1,9}(\.[0-9]{1,9})?([kmg]?bit)$ && ${1:-} =~ [1-9] ]] ||
+    fail "expected a rate like 500mbit, found '${1:-}'"
 }
 check_count() { # NAME VALUE SMALLEST
-  { [[ ${2:-} =~ ^[0-9]{1,3}$ ]] && [ "$2" -ge "$3" ] && [ "$2" -le 200 ]; } ||
-    fail "expected $1 from $3 to 200, found '${2:-}'"
+  { [[ ${2:-} =~ ^(0|[1-9][0-9]{0,2})$ ]] && [ "$2" -ge "$3" ] && [ "$2" -le $most_hosts ]; } ||
+    fail "expected $1 from $3 to $most_hosts, found '${2:-}'"
 }
 
 tear_down() {
@@ -141,7 +144,7 @@ set_rate() {
 # The number of a host given as 1 or lancet1.
 host_index() {
   local index=${1#"$name"}
-  { [[ $index =~ ^[0-9]{1,3}$ ]] && [ "$index" -lt "$(hosts_up)" ]; } ||
+  { [[ $index =~ ^(0|[1-9][0-9]{0,2})$ ]] && [ "$index" -lt "$(hosts_up)" ]; } ||
     fail "expected a host from ${name}0 to $name$(($(hosts_up) - 1)), found '${1:-}'"
   echo "$index"
 }
@@ -217,6 +220,7 @@ run() {
   shift
   check_count --hosts "$hosts" 1
   check_count --cores "$cores" 0
+  command -v "$1" >/dev/null || fail "expected a program that can be run, found '$1'"
   [ "$hosts" -le "$(hosts_up)" ] || fail "expected --hosts up to $(hosts_up), found $hosts"
   [ $((hosts * cores)) -le "$(nproc)" ] ||
     echo "note: $hosts hosts of $cores cores on $(nproc) cores; nothing is pinned" >&2
@@ -247,7 +251,8 @@ run() {
   exit "$code"
 }
 
-[[ $name =~ ^[a-z][a-z0-9-]{0,30}$ ]] || fail "expected LANCET_CLUSTER in small letters, digits and -, found '$name'"
+[[ $name =~ ^[a-z]([a-z0-9-]{0,29}[a-z-])?$ ]] ||
+  fail "expected LANCET_CLUSTER in small letters, digits and -, with no digit last, found '$name'"
 command=${1:-}
 [ $# -eq 0 ] || shift
 case "$command" in

@@ -50,6 +50,7 @@ void add_bench_checkpoint(CLI::App& bench, Selection& selection) {
       "Medians; of several ranks the slowest. Plain reading takes the same files in pieces of 8 MiB, in turn with "
       "the loads.");
   command->callback([arguments, options, folder, &selection] {
+    selection.start_timeout = start_timeout(*arguments);
     selection.ranked = [arguments, options, folder](comm::Communicator& world, int local_ranks) -> Status {
       LANCET_ASSIGN(config::Config config, load_config(*arguments, world));
       options->folder = *folder;

@@ -4,6 +4,7 @@
 
 #include "commands.h"
 #include "from.h"
+#include "lancet/train/agree.h"
 #include "numbers.h"
 
 namespace lancet::cli {
@@ -56,8 +57,9 @@ void add_eval(CLI::App& app, Selection& selection) {
                    "The first so many sequences of train.seq_len tokens; without it, all")
       ->check(whole_between(1, std::int64_t(1) << 40));
   command->add_flag("--json", arguments->json, "One JSON object");
-  command->callback([arguments, &selection] {
-    selection.ranked = [arguments](comm::Communicator& world, int local_ranks) {
+  command->callback([arguments, command, &selection] {
+    selection.ranked = [arguments, command](comm::Communicator& world, int local_ranks) -> Status {
+      LANCET_TRY(train::agree_on(world, "the same options", command->config_to_str()));
       return evaluate(*arguments, world, local_ranks);
     };
   });

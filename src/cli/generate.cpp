@@ -227,9 +227,10 @@ void add_generate(CLI::App& app, Selection& selection) {
   command->add_flag("--ids", arguments->ids, "Prompt and result are token ids, without a tokenizer");
   command->add_flag("--only-new", arguments->only_new, "Do not print the prompt");
   command->add_flag("--past-end", arguments->past_end, "Go on after the end-of-text token");
-  command->callback([arguments, prompt, &selection] {
+  command->callback([arguments, prompt, command, &selection] {
     arguments->has_prompt = prompt->count() > 0;
-    selection.ranked = [arguments](comm::Communicator& world, int local_ranks) {
+    selection.ranked = [arguments, command](comm::Communicator& world, int local_ranks) -> Status {
+      LANCET_TRY(train::agree_on(world, "the same options", command->config_to_str()));
       return Generation(*arguments, world, local_ranks)();
     };
   });

@@ -1,5 +1,6 @@
 #include "load_config.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 
@@ -39,6 +40,14 @@ Result<config::Config> load_config(const ConfigArguments& arguments, comm::Commu
   if (config.ok()) world.set_timeout(std::chrono::milliseconds(std::int64_t(config->comm.timeout_s * 1000)));
   LANCET_TRY(train::agree(world, config.ok() ? Status() : Status(config.error())));
   return config;
+}
+
+std::chrono::milliseconds start_timeout(const ConfigArguments& arguments) {
+  std::error_code ignored;
+  const bool again = std::filesystem::is_regular_file(arguments.file, ignored);  // what a pipe holds is there once
+  const auto config = again ? load_config(arguments) : Result<config::Config>(config::Config());
+  const double seconds = config.ok() ? config->comm.timeout_s : config::Config().comm.timeout_s;
+  return std::chrono::milliseconds(std::int64_t(std::max(seconds, 30.0) * 1000));
 }
 
 }  // namespace lancet::cli

@@ -20,8 +20,9 @@ Status guarded(const std::function<Status(comm::Communicator&, int)>& body, comm
 }
 
 #ifdef LANCET_HAVE_MPI
-int run_mpi(const std::function<Status(comm::Communicator&, int)>& body, const comm::Launch& launch) {
-  auto session = comm::MpiSession::start();
+int run_mpi(const std::function<Status(comm::Communicator&, int)>& body, const comm::Launch& launch,
+            std::chrono::milliseconds start_timeout) {
+  auto session = comm::MpiSession::start(start_timeout);
   if (!session.ok()) return report(session.error());
   const auto world = (*session)->world();
   if (world->size() != launch.size || world->rank() != launch.rank) {
@@ -45,11 +46,12 @@ int run_mpi(const std::function<Status(comm::Communicator&, int)>& body, const c
 
 }  // namespace
 
-int run_ranked(const std::function<Status(comm::Communicator&, int)>& body) {
+int run_ranked(const std::function<Status(comm::Communicator&, int)>& body,
+               [[maybe_unused]] std::chrono::milliseconds start_timeout) {
   const comm::Launch launch = comm::detect_launch();
   if (launch.size > 1) {
 #ifdef LANCET_HAVE_MPI
-    return run_mpi(body, launch);
+    return run_mpi(body, launch, start_timeout);
 #else
     if (launch.rank > 0) return static_cast<int>(ExitCode::config);
     return report(config_error("expected one rank, since this program was built without MPI (LANCET_MPI=OFF); found " +

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <cstring>
 #include <initializer_list>
 #include <string_view>
 
@@ -12,18 +13,19 @@ namespace lancet::cli {
 namespace {
 
 // Handlers call only what they may.
-std::string_view name_of(int signal) {
-  return signal == SIGINT ? "SIGINT" : signal == SIGTERM ? "SIGTERM" : signal == SIGHUP ? "SIGHUP" : "SIGUSR1";
-}
-
 void say(std::string_view text) {
   [[maybe_unused]] const auto written = ::write(STDERR_FILENO, text.data(), text.size());
+}
+
+void say_name(int signal) {
+  say("SIG");
+  say(::sigabbrev_np(signal));
 }
 
 // SA_RESETHAND has put the default action back, which the raised signal then takes.
 void stop(int signal) {
   say("stopped by ");
-  say(name_of(signal));
+  say_name(signal);
   say(" before the end\n");
   std::raise(signal);
 }
@@ -48,7 +50,7 @@ void request(int signal) {
   if (requested.exchange(signal) != 0) return;
   handle({SIGINT, SIGTERM}, SIG_DFL, 0);
   if (!speaks) return;
-  say(name_of(signal));
+  say_name(signal);
   say(": saving and stopping when this step is over; SIGTERM or SIGINT from now on stop at once\n");
 }
 
@@ -80,7 +82,7 @@ void announce_signals() {
 
 const std::atomic<int>& catch_stop_signals(bool leads) {
   speaks = leads;
-  handle({SIGINT, SIGTERM, SIGUSR1, SIGHUP}, request, SA_RESTART);
+  handle({SIGINT, SIGTERM, SIGUSR1, SIGHUP, SIGPIPE}, request, SA_RESTART);
   return requested;
 }
 

@@ -26,9 +26,11 @@ void add_train(CLI::App& app, Selection& selection) {
                    "Begin with the weights of this run or checkpoint, if the run has no checkpoints of its own")
       ->type_name("DIR");
   command->callback([arguments, run_dir, plan, resume, init_from, &selection] {
+    selection.start_timeout = start_timeout(*arguments);
     selection.ranked = [arguments, run_dir, plan, resume, init_from](comm::Communicator& world,
                                                                      int local_ranks) -> Status {
       LANCET_ASSIGN(config::Config config, load_config(*arguments, world));
+      LANCET_TRY(train::agree_on(world, "the same --resume and --init-from", *resume + '\n' + *init_from));
       if (!run_dir->empty()) config.log.run_dir = *run_dir;
       return train::train(config, world,
                           {.local_ranks = local_ranks,

@@ -239,10 +239,13 @@ Result<Config> parse(std::string_view text, std::string_view origin, std::span<c
 Result<Config> load(const std::filesystem::path& file, std::span<const std::string> overrides) {
   std::error_code ignored;
   std::ifstream in(file, std::ios::binary);
-  if (!in || std::filesystem::is_directory(file, ignored))
-    return config_error(
-        fmt::format("{}: expected a JSON config file, found {}", file.string(),
-                    std::filesystem::exists(file, ignored) ? "nothing that can be read" : "no such file"));
+  const bool folder = std::filesystem::is_directory(file, ignored);
+  if (!in || folder)
+    return config_error(fmt::format("{}: expected a JSON config file, found {}", file.string(),
+                                    folder                                       ? "a folder"
+                                    : std::filesystem::exists(file, ignored)     ? "nothing that can be read"
+                                    : std::filesystem::is_symlink(file, ignored) ? "a link to nothing"
+                                                                                 : "no such file"));
   std::string text(most_bytes + 1, '\0');  // it may be a pipe
   in.read(text.data(), std::streamsize(text.size()));
   text.resize(static_cast<std::size_t>(in.gcount()));

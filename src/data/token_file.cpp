@@ -57,7 +57,7 @@ std::size_t widen(const Stored* from, std::uint32_t limit, std::span<TokenId> ou
 Result<TokenFile> TokenFile::open(const fs::path& path) {
   auto mapping = std::make_shared<Mapping>();
   mapping->path = path;
-  mapping->fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  mapping->fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a pipe nobody fills is refused, too
   if (mapping->fd < 0) {
     return data_error(fmt::format("{}: expected a token file, found: {}", path.string(), std::strerror(errno)));
   }

@@ -52,7 +52,10 @@ Result<std::filesystem::path> find_experiment(const std::filesystem::path& file)
   std::vector<std::filesystem::path> places = shipped_places(file);
   if (!file.has_parent_path() && file.extension() != ".json")
     for (const auto& place : shipped_places("configs/experiments/" + file.string() + ".json")) places.push_back(place);
-  const std::filesystem::path found = first_there(places);
+  std::vector<std::filesystem::path> files = places;  // a sweep's --out may have made a folder of the same name
+  std::error_code ignored;
+  std::erase_if(files, [&](const auto& place) { return is_directory(place, ignored); });
+  const std::filesystem::path found = first_there(files);
   if (found.empty())
     return config_error(fmt::format("{}: expected an experiment, found none at {}", file.string(), either_of(places)));
   return found;

@@ -4,6 +4,7 @@
 
 #include <charconv>
 
+#include "lancet/base/shown.h"
 #include "lancet/ir/print.h"
 
 namespace lancet::ir {
@@ -218,9 +219,8 @@ Result<bool> LineReader::more(std::string_view close) {
 }
 
 Error LineReader::error(std::string_view expected) const {
-  const std::string_view found = rest_.substr(0, 40);
-  return config_error(
-      fmt::format("line {}: expected {}, found '{}'", number_, expected, found.empty() ? "end of line" : found));
+  const std::string found = rest_.empty() ? "end of line" : cut(rest_.substr(0, 40), 40);
+  return config_error(fmt::format("line {}: expected {}, found '{}'", number_, expected, found));
 }
 
 Result<TensorType> ProgramParser::type(LineReader& line) {

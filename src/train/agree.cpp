@@ -2,11 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <span>
 #include <utility>
 #include <vector>
+
+#include "lancet/base/hash.h"
 
 namespace lancet::train {
 namespace {
@@ -50,6 +53,15 @@ Status agree(comm::Communicator& world, const Status& mine) {
   const std::string message = all[first].message.data();
   return Error{static_cast<ExitCode>(all[first].code),
                failed == ranks ? message : fmt::format("rank {}: {}", first, message), true};
+}
+
+Status agree_on(comm::Communicator& world, std::string_view what, std::string_view mine) {
+  LANCET_ASSIGN(const std::vector<std::uint64_t> all, gather_all(world, hash64(mine)));
+  const auto other = std::find_if(all.begin(), all.end(), [&](std::uint64_t hash) { return hash != all[0]; });
+  if (other == all.end()) return {};
+  return Error{
+      ExitCode::config,
+      fmt::format("expected {} on all ranks, found others on rank {} than on rank 0", what, other - all.begin()), true};
 }
 
 Status broadcast_status(comm::Communicator& world, const Status& mine, int root) {

@@ -3,7 +3,7 @@
 #include <array>
 #include <chrono>
 #include <cmath>
-#include <csignal>
+#include <cstring>
 #include <filesystem>
 
 #include "emulated.h"
@@ -267,11 +267,7 @@ class Run {
     const config::Train& train = config_.train;
     const int signal = options_.stop ? options_.stop->load() : 0;
     if (signal != 0)
-      return signal == SIGINT    ? "SIGINT"
-             : signal == SIGTERM ? "SIGTERM"
-             : signal == SIGUSR1 ? "SIGUSR1"
-             : signal == SIGHUP  ? "SIGHUP"
-                                 : "a signal";
+      return fmt::format("SIG{}", ::sigabbrev_np(signal));
     if (train.max_minutes > 0 && minutes_since(begun_) >= train.max_minutes) return "train.max_minutes";
     if (options_.interrupted && options_.interrupted()) return "asked to";
     return "";

@@ -73,12 +73,24 @@ TEST_CASE("ranks on two emulated hosts train as on one, over links of the rate a
   CHECK(std::stod(row[1]) < 55);
   CHECK(std::stod(row[1]) > 5);
 
+  CHECK(cluster.command("rate 0mbit").lines_with("error: expected a rate like 500mbit, found '0mbit'") == 1);
+  CHECK(cluster.command("cut 01").lines_with("error: expected a host from ") == 1);
+  const auto nothing = cluster.command("run -- /no/such/program");
+  CHECK(nothing.code == 2);
+  CHECK(nothing.lines_with("error: expected a program that can be run, found '/no/such/program'") == 1);
+
   REQUIRE(cluster.command("down").code == 0);
   CHECK(cluster.command("down").code == 0);
   CHECK(cluster.command("status").lines_with("not up") == 1);
   CHECK(test::shell("ip netns list").lines_with(cluster.name()) == 0);
   CHECK(test::shell("ls /etc/netns").lines_with(cluster.name()) == 0);
   CHECK(cluster.command("run -- true").code == 2);
+}
+
+TEST_CASE("a cluster whose hosts could be another's is refused") {
+  const auto outcome = test::shell("LANCET_CLUSTER=lancet1 " LANCET_SOURCE_DIR "/scripts/emulate-cluster.sh status");
+  CHECK(outcome.code == 2);
+  CHECK(outcome.lines_with("with no digit last, found 'lancet1'") == 1);
 }
 
 TEST_CASE("a link that is cut ends the run with code 5, and the error says where and who") {

@@ -92,6 +92,19 @@ void write_empty_model(const nlohmann::json& model, const std::string& path) {
 
 }  // namespace
 
+TEST_CASE("ranks that were given other options are told, and none waits") {
+  const TemporaryFolder folder;
+  const std::string from = " --from " + imported(folder, "gpt2");
+  for (const std::string command : {"generate --ids --prompt 1 --max-tokens $((OMPI_COMM_WORLD_RANK + 1))",
+                                    "eval --data /no/such/file --max-sequences $((OMPI_COMM_WORLD_RANK + 1))"})
+    check(test::shell(LANCET_SOURCE_DIR "/scripts/mpirun.sh 2 sh -c '" LANCET_BINARY " " + command + from + "'"), 2,
+          {"error: expected the same options on all ranks, found others on rank 1 than on rank 0"});
+  const std::string config = folder.write("small.json", test::small_config);
+  check(test::shell(LANCET_SOURCE_DIR "/scripts/mpirun.sh 2 sh -c '" LANCET_BINARY " train " + config + " --run-dir " +
+                    (folder / "run") + " --resume step-$OMPI_COMM_WORLD_RANK'"),
+        2, {"error: expected the same --resume and --init-from on all ranks, found others on rank 1 than on rank 0"});
+}
+
 TEST_CASE("import, generate, export and import again") {
   const std::string name = GENERATE("gpt2", "gpt2_moe");
   const TemporaryFolder folder;

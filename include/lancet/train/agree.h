@@ -2,6 +2,7 @@
 #pragma once
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lancet/base/result.h"
@@ -12,6 +13,9 @@ namespace lancet::train {
 // Collective. Success where every rank brings success; else, on all ranks, the error of the first rank that failed,
 // with that rank named where the others did not fail.
 Status agree(comm::Communicator& world, const Status& mine);
+
+// Collective. Config error, on all ranks, where a rank's text is another than rank 0's. what: "the same options".
+Status agree_on(comm::Communicator& world, std::string_view what, std::string_view mine);
 
 // Collective: root's outcome on all ranks, in its own words: where root alone looked, no rank needs to be named.
 Status broadcast_status(comm::Communicator& world, const Status& mine, int root);
