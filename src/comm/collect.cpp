@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <span>
 
 namespace lancet::comm {
 
@@ -24,6 +25,14 @@ Result<double> largest(Communicator& communicator, double value) {
 Result<double> mean(Communicator& communicator, double value) {
   LANCET_ASSIGN(const auto all, collect(communicator, value));
   return std::accumulate(all.begin(), all.end(), 0.0) / static_cast<double>(all.size());
+}
+
+Result<std::string> broadcast_text(Communicator& communicator, const std::string& text, int root) {
+  std::uint64_t size = text.size();
+  LANCET_TRY(communicator.broadcast(std::as_writable_bytes(std::span(&size, 1)), root));
+  std::string result = communicator.rank() == root ? text : std::string(size, '\0');
+  LANCET_TRY(communicator.broadcast(std::as_writable_bytes(std::span(result)), root));
+  return result;
 }
 
 AllToAll::AllToAll(const Communicator& communicator, std::size_t bytes) {

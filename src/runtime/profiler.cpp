@@ -11,6 +11,7 @@
 #include <sstream>
 
 #include "lancet/base/clock.h"
+#include "lancet/comm/collect.h"
 #include "lancet/ops/catalogue.h"
 #include "replay.h"
 #include "wire_profile.h"
@@ -220,15 +221,6 @@ std::vector<std::string> missing_ops(std::span<const ir::Plan> plans, const cost
 
 namespace {
 
-// Rank 0's text on all ranks.
-Status share(comm::Communicator* world, std::string& text) {
-  if (!world || world->size() == 1) return {};
-  std::int64_t size = std::int64_t(text.size());
-  LANCET_TRY(world->broadcast(std::as_writable_bytes(std::span(&size, 1)), 0));
-  text.resize(std::size_t(size));
-  return world->broadcast(std::as_writable_bytes(std::span(text)), 0);
-}
-
 // Binding the plans' kernels measures what their products may take. Collective.
 Status choose_products(cost::Profile& profile, std::span<const ir::Plan> plans, const ProfilerOptions& options) {
   Accelerator& accelerator = *options.accelerator;
@@ -243,7 +235,9 @@ Status choose_products(cost::Profile& profile, std::span<const ir::Plan> plans, 
     LANCET_TRY(bound);
     for (const auto& [product, algorithm] : accelerator.product_choices()) lines += product + '\n' + algorithm + '\n';
   }
-  LANCET_TRY(share(options.world, lines));
+  if (options.world) {
+    LANCET_ASSIGN(lines, comm::broadcast_text(*options.world, lines, 0));
+  }
   std::istringstream in(lines);
   for (std::string product, algorithm; std::getline(in, product) && std::getline(in, algorithm);)
     profile.products[product] = algorithm;

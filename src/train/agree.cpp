@@ -97,14 +97,6 @@ Result<std::vector<std::string>> gather_texts(comm::Communicator& world, const s
   return texts;
 }
 
-Result<std::string> broadcast_text(comm::Communicator& world, const std::string& text, int root) {
-  std::uint64_t size = text.size();
-  LANCET_TRY(world.broadcast(std::as_writable_bytes(std::span(&size, 1)), root));
-  std::string result = world.rank() == root ? text : std::string(size, '\0');
-  LANCET_TRY(world.broadcast(std::as_writable_bytes(std::span(result.data(), result.size())), root));
-  return result;
-}
-
 Result<std::vector<std::string>> broadcast_texts(comm::Communicator& world, const std::vector<std::string>& texts,
                                                  int root) {
   std::string all;

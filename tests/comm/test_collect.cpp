@@ -16,6 +16,17 @@ TEST_CASE("each rank's value comes to all") {
   CHECK((status.ok() ? "" : status.error().message) == "");
 }
 
+TEST_CASE("one rank's text comes to all, an empty one too") {
+  const Status status = run_inproc(3, [](Communicator& c) -> Status {
+    for (const std::string sent : {"a longer text", ""}) {
+      LANCET_ASSIGN(const std::string text, broadcast_text(c, c.rank() == 1 ? sent : "mine", 1));
+      if (text != sent) return internal_error("rank " + std::to_string(c.rank()) + " has '" + text + "'");
+    }
+    return {};
+  });
+  CHECK((status.ok() ? "" : status.error().message) == "");
+}
+
 TEST_CASE("an all-to-all sends as much to every other rank, and nothing where there is none") {
   const Status status = run_inproc(3, [](Communicator& c) -> Status {
     AllToAll exchange(c, 1001);

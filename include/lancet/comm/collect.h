@@ -1,5 +1,6 @@
-// A number a rank, brought to all: for measurements and for decisions that ranks must make alike.
+// A number a rank, or one rank's text, brought to all: for measurements and for decisions that ranks must make alike.
 #pragma once
+#include <string>
 #include <vector>
 
 #include "lancet/comm/communicator.h"
@@ -11,6 +12,8 @@ Result<std::vector<double>> collect(Communicator& communicator, double value);
 // Collective: the largest, on all ranks.
 Result<double> largest(Communicator& communicator, double value);
 Result<double> mean(Communicator& communicator, double value);
+// Collective: root's text on all ranks.
+Result<std::string> broadcast_text(Communicator& communicator, const std::string& text, int root);
 
 // Memory for exchanges in which every rank sends the same number of bytes to every other.
 class AllToAll {

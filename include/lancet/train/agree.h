@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "lancet/base/result.h"
+#include "lancet/comm/collect.h"
 #include "lancet/comm/communicator.h"
 
 namespace lancet::train {
@@ -29,8 +30,7 @@ Result<std::vector<std::int64_t>> gather(comm::Communicator& world, std::int64_t
 // Collective: every rank's text, by rank, on root; nothing elsewhere.
 Result<std::vector<std::string>> gather_texts(comm::Communicator& world, const std::string& mine, int root);
 
-// Collective: root's text on all ranks.
-Result<std::string> broadcast_text(comm::Communicator& world, const std::string& text, int root);
+using comm::broadcast_text;
 
 // Collective: root's texts on all ranks. They hold no '\0'; a path may hold anything else, a newline too.
 Result<std::vector<std::string>> broadcast_texts(comm::Communicator& world, const std::vector<std::string>& texts,
