@@ -43,8 +43,8 @@ struct WireCosts {
   // Compute-lane time: how late it is, at most the processor time (CallCost).
   cost::CoreCost all_to_all;  // bytes that one rank sends to the others together
   cost::CoreCost all_reduce;  // bytes of the vector
-  std::size_t bytes = 0;                 // of the call it was measured on: what each rank sends
-  double seconds = 0;                    // the whole measurement
+  std::size_t bytes = 0;      // of the call it was measured on: what each rank sends
+  double seconds = 0;         // the whole measurement
 };
 
 // Collective: all ranks at once, each with its two communication lanes and the threads of its compute lane. The calls'
