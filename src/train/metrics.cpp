@@ -98,12 +98,16 @@ MetricsFile::~MetricsFile() {
 }
 
 MetricsFile::MetricsFile(MetricsFile&& other) noexcept
-    : path_(std::move(other.path_)), fd_(std::exchange(other.fd_, -1)), bytes_(other.bytes_) {}
+    : path_(std::move(other.path_)),
+      fd_(std::exchange(other.fd_, -1)),
+      bytes_(other.bytes_),
+      has_held_out_(other.has_held_out_) {}
 
 MetricsFile& MetricsFile::operator=(MetricsFile&& other) noexcept {
   std::swap(path_, other.path_);
   std::swap(fd_, other.fd_);
   std::swap(bytes_, other.bytes_);
+  std::swap(has_held_out_, other.has_held_out_);
   return *this;
 }
 

@@ -25,6 +25,7 @@ std::optional<std::int64_t> step_of(std::string_view line) {
 
 struct Kept {
   std::int64_t bytes = 0, dropped = 0;  // of the lines up to the step; lines after it
+  bool held_out = false;                // the step's is among them
 };
 
 Kept look(const std::filesystem::path& path, std::int64_t step) {
@@ -32,10 +33,12 @@ Kept look(const std::filesystem::path& path, std::int64_t step) {
   std::ifstream in(path, std::ios::binary);
   for (std::string line; std::getline(in, line);) {
     const auto found = step_of(line);
-    if (kept.dropped == 0 && found && *found <= step && !in.eof())
-      kept.bytes += std::int64_t(line.size()) + 1;
-    else
+    if (kept.dropped > 0 || !found || *found > step || in.eof()) {
       ++kept.dropped;
+      continue;
+    }
+    kept.bytes += std::int64_t(line.size()) + 1;
+    kept.held_out |= *found == step && line.find("\"held_out_loss\": ") != line.npos;
   }
   return kept;
 }
@@ -56,6 +59,7 @@ Result<MetricsFile> MetricsFile::resume(const std::filesystem::path& path, std::
               kept.dropped == 1 ? "" : "s", step);
   MetricsFile file(path, fd);
   file.bytes_ = kept.bytes;
+  file.has_held_out_ = kept.held_out;
   return file;
 }
 

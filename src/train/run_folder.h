@@ -45,6 +45,8 @@ class RunFolder {
   void record(const StepRecord& record, std::span<const LayerLoad> layers, bool expert_tokens);
   void held_out(std::int64_t step, double loss);
   void trace(const std::string& text);
+  // Whether the records hold the held-out loss of the step that the run goes on after.
+  bool has_held_out() const { return metrics_ && metrics_->has_held_out(); }
 
  private:
   explicit RunFolder(std::filesystem::path path) : path_(std::move(path)) {}

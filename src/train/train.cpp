@@ -88,29 +88,28 @@ class Run {
     LANCET_ASSIGN(const Start start, find_start(asked_, options_, world_));
     LANCET_TRY(begin(start));
     LANCET_TRY(broadcast_status(world_, open_folder(start), 0));
+    LANCET_ASSIGN(const bool evaluated, any(world_, leads() && folder_->has_held_out()));
+    if (evaluated) evaluated_step_ = position_.step;
     log::info("{}", trainer_->banner());
     log::info("run        {}: config.json (every field, resolved), plan.ir, metrics.jsonl", config_.log.run_dir);
     announce(start);
     saver_.emplace(config_, world_, trainer_->store(), files());
     LANCET_TRY(saver_->reserve());
-    const std::int64_t steps = config_.train.steps;
-    while (position_.step < steps) {
-      LANCET_ASSIGN(const bool stop, step());
-      if (stop) return leave();
-      const std::int64_t interval = config_.train.eval_interval;
-      if (interval > 0 && position_.step % interval == 0 && position_.step < steps) {
+    for (;;) {
+      if (evaluation_is_due()) {
         LANCET_ASSIGN(const bool stopped, named("the evaluation after", evaluate()));
         if (stopped) return leave();
       }
+      if (position_.step >= config_.train.steps) break;
+      LANCET_ASSIGN(const bool stop, step());
+      if (stop) return leave();
     }
-    LANCET_ASSIGN(bool stopped, named("the evaluation after", evaluate()));
-    if (stopped) return leave();
     for (const std::string& line : {averages_.line(), averages_.surprise()})
       if (!line.empty()) log::info("{}", line);
     LANCET_TRY(named("saving", saver_->finish()));
     if (const auto& failure = saver_->last_failure())
       return Error{ExitCode::data, "the run ended, but its last checkpoint was not saved: " + failure->message, true};
-    LANCET_ASSIGN(stopped, sample());
+    LANCET_ASSIGN(const bool stopped, sample());
     return stopped ? leave() : Status();
   }
 
@@ -375,13 +374,21 @@ class Run {
     return {};
   }
 
+  // After a step that has none in the records: a run that was stopped there goes on with it.
+  bool evaluation_is_due() const {
+    if (!trainer_->has_evaluation() || evaluated_step_ == position_.step) return false;
+    const std::int64_t interval = config_.train.eval_interval;
+    return position_.step >= config_.train.steps ||
+           (interval > 0 && position_.step > 0 && position_.step % interval == 0);
+  }
+
   // Whether the run is to stop.
   Result<bool> evaluate() {
-    if (!trainer_->has_evaluation()) return false;
     LANCET_ASSIGN(const std::optional<double> loss, trainer_->evaluate());
     if (!loss) return true;
     log::info("step {} | held-out loss {:.4f} | perplexity {:.2f}", position_.step, unsigned_nan(*loss),
               unsigned_nan(std::exp(*loss)));
+    evaluated_step_ = position_.step;
     if (leads()) folder_->held_out(position_.step, *loss);
     return position_.step < config_.train.steps ? any(world_, interrupted()) : false;
   }
@@ -409,7 +416,8 @@ class Run {
   std::filesystem::path from_;  // the checkpoint that the run began with
   std::int64_t from_step_ = 0;  // of it
   int saved_on_ = 0;
-  std::int64_t saved_step_ = -1;  // the last of this run that saving was begun of, or that it goes on after
+  std::int64_t saved_step_ = -1;      // the last of this run that saving was begun of, or that it goes on after
+  std::int64_t evaluated_step_ = -1;  // the last whose held-out loss is known
   std::chrono::steady_clock::time_point saved_at_ = begun_;
   bool owes_save_ = false;  // one was due, and has not begun
   std::int64_t skips_in_a_row_ = 0;

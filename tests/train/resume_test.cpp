@@ -176,8 +176,10 @@ TEST_CASE("held-out losses stand in the records, each after its step's, and stay
   }
   config.log.run_dir = folder / "stopped";
   const test::LogCapture log;
-  stop_after(config, 5, 1);
+  stop_after(config, GENERATE(4, 5), 1);  // of step 4 a stopped run has none yet
   REQUIRE(run(config, 1).code == ExitCode::done);
+  CHECK(held_out(folder / "stopped", log) == expected);
+  REQUIRE(run(config, 1).code == ExitCode::done);  // nothing is left to do
   CHECK(held_out(folder / "stopped", log) == expected);
   CHECK(losses(folder / "stopped") == losses(folder / "whole"));
 }

@@ -108,6 +108,14 @@ inline std::vector<double> losses(const std::string& run) {
   return values;
 }
 
+// After which step, and the loss.
+inline std::vector<std::pair<std::int64_t, double>> held_out_losses(const std::string& run) {
+  std::vector<std::pair<std::int64_t, double>> values;
+  for (const auto& record : records_of(run))
+    if (record.contains("held_out_loss")) values.emplace_back(record["step"], record["held_out_loss"]);
+  return values;
+}
+
 inline std::string in_checkpoints(const std::string& run, const std::string& name) {
   return run + "/checkpoints/" + name;
 }

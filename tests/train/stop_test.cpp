@@ -64,6 +64,8 @@ TEST_CASE("an evaluation is left at once, on all ranks, and the run goes on from
   }
   REQUIRE(run(config, 2).code == ExitCode::done);
   CHECK(losses(folder / "run") == losses(folder / "whole"));
+  REQUIRE(held_out_losses(folder / "whole").size() == 2);
+  CHECK(held_out_losses(folder / "run") == held_out_losses(folder / "whole"));
 }
 
 TEST_CASE("the text at the end is left at once") {

@@ -69,6 +69,8 @@ class MetricsFile {
   // Data error on a full disk.
   Status write(const StepRecord& record, std::span<const LayerLoad> layers = {}, bool expert_tokens = true);
   Status write_held_out(std::int64_t step, double loss);
+  // Whether resume() found the held-out loss of its step.
+  bool has_held_out() const { return has_held_out_; }
 
  private:
   Status append(std::string line, std::int64_t step);
@@ -76,6 +78,7 @@ class MetricsFile {
   std::filesystem::path path_;
   int fd_ = -1;
   std::int64_t bytes_ = 0;  // of whole lines
+  bool has_held_out_ = false;
 };
 
 }  // namespace lancet::train
