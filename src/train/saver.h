@@ -25,7 +25,8 @@ class Saver {
   struct Patience {
     std::chrono::milliseconds busy{10'000}, stuck{60'000};
   };
-  // store: whose tensors are saved; it outlives the saver, which is made when all of them are there.
+  // store: whose tensors are saved; it outlives the saver, which is made when all of them are there. The writer's
+  // thread uses the saver and `files` alone.
   Saver(const config::Config& config, comm::Communicator& world, runtime::TensorStore& store,
         checkpoint::FileSystem& files = checkpoint::disk());
   void set_patience(const Patience& patience) { patience_ = patience; }

@@ -69,20 +69,25 @@ class Run {
       : asked_(config), config_(config), world_(world), options_(options) {}
 
   // An error that the ranks have not agreed on may leave messages under way to or from this rank's memory, which must
-  // then last as long as the process (communicator.h).
+  // then last as long as the process (communicator.h). Nor does the error wait for a disk that a save is on its way to.
   Status operator()() {
     Status status;
     try {
       status = run();
     } catch (...) {
-      static_cast<void>(trainer_.release());
+      let_go();
       throw;
     }
-    if (!status.ok() && !status.error().agreed) static_cast<void>(trainer_.release());
+    if (!status.ok() && !status.error().agreed) let_go();
     return status;
   }
 
  private:
+  void let_go() {
+    static_cast<void>(trainer_.release());
+    static_cast<void>(saver_.release());
+  }
+
   Status run() {
     LANCET_TRY(broadcast_status(world_, take_folder(), 0));  // first: no other run changes what is found there
     LANCET_ASSIGN(const Start start, find_start(asked_, options_, world_));
@@ -93,7 +98,7 @@ class Run {
     log::info("{}", trainer_->banner());
     log::info("run        {}: config.json (every field, resolved), plan.ir, metrics.jsonl", config_.log.run_dir);
     announce(start);
-    saver_.emplace(config_, world_, trainer_->store(), files());
+    saver_ = std::make_unique<Saver>(config_, world_, trainer_->store(), files());
     LANCET_TRY(saver_->reserve());
     for (;;) {
       if (evaluation_is_due()) {
@@ -423,8 +428,8 @@ class Run {
   std::int64_t skips_in_a_row_ = 0;
   std::optional<RunFolder> folder_;
   std::unique_ptr<Trainer> trainer_;
-  std::string plan_hash_;       // of the trainer's
-  std::optional<Saver> saver_;  // after what it saves
+  std::string plan_hash_;         // of the trainer's
+  std::unique_ptr<Saver> saver_;  // after what it saves
   Averages averages_;
 };
 

@@ -1,8 +1,10 @@
-// A rank that hangs between steps: the other says after which step it missed it.
+// A rank that hangs between steps: the other says after which step it missed it, and waits for no disk before.
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <thread>
 
+#include "blocking_file_system.h"
+#include "lancet/base/clock.h"
 #include "temporary_folder.h"
 #include "train/support.h"
 
@@ -12,18 +14,26 @@ TEST_CASE("a rank that is missed at the end of a step is missed by that step's n
   const test::TemporaryFolder folder;
   auto config = test::small_config();
   config.train.steps = 5;
+  config.train.save_interval = 2;
   config.comm.timeout_s = 6;
   config.log.run_dir = folder / "run";
-  std::atomic<bool> given_up = false;
+  // Held up in the middle of a save. Never freed: the thread that writes is not waited for.
+  static auto& disk = *new test::BlockingFileSystem;
+  disk.hold();
+  std::atomic<bool> given_up = false, held = true;
   Error of_waiting;
   const Status status = comm::run_inproc(2, [&](comm::Communicator& world) -> Status {
     int ends = 0;
     train::TrainerOptions options{.local_ranks = 2};
     options.interrupted = [&] {  // asked once at the end of a step
-      if (world.rank() == 1 && ++ends == 3)
-        while (!given_up) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      if (world.rank() != 1 || ++ends != 3) return false;
+      const auto start = std::chrono::steady_clock::now();
+      while (!given_up && seconds_since(start) < 60) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      held = given_up.load();
+      disk.let_go();
       return false;
     };
+    if (world.rank() == 0) options.files = &disk;
     const Status mine = train::train(config, world, options);
     if (world.rank() == 0) {
       given_up = true;
@@ -32,6 +42,7 @@ TEST_CASE("a rank that is missed at the end of a step is missed by that step's n
     return mine;
   });
   CHECK_FALSE(status.ok());
+  CHECK(held);
   INFO(of_waiting.message);
   CHECK(of_waiting.code == ExitCode::communication);
   CHECK(of_waiting.message.starts_with("the end of step 3: "));
