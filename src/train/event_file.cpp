@@ -59,6 +59,16 @@ std::string event_at(std::int64_t step) {
   return event;
 }
 
+// message Event { SessionLog session_log = 7; }  message SessionLog { SessionStatus status = 1; }, of which START is 1
+std::string started_at(std::int64_t step) {
+  std::string status;
+  put_key(status, 1, Wire::varint);
+  put_varint(status, 1);
+  std::string event = event_at(step);
+  put_bytes(event, 7, status);
+  return event;
+}
+
 // message Summary { repeated Value value = 1; }  message Value { string tag = 1; float simple_value = 2; }
 std::string summary_of(std::span<const Scalar> scalars) {
   std::string summary;
@@ -134,7 +144,7 @@ EventFile& EventFile::operator=(EventFile&& other) noexcept {
   return *this;
 }
 
-Result<EventFile> EventFile::create(const std::filesystem::path& folder) {
+Result<EventFile> EventFile::create(const std::filesystem::path& folder, std::optional<std::int64_t> resumed) {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   const auto second = std::chrono::duration_cast<std::chrono::seconds>(now).count();
   const std::string name = fmt::format("events.out.tfevents.{:010}.{}.{}", second, host_name(), ::getpid());
@@ -150,6 +160,7 @@ Result<EventFile> EventFile::create(const std::filesystem::path& folder) {
     std::string version = event_at(0);
     put_bytes(version, 3, "brain.Event:2");
     LANCET_TRY(file.append(version));
+    if (resumed) LANCET_TRY(file.append(started_at(*resumed + 1)));
     return file;
   }
 }

@@ -3,6 +3,7 @@
 #pragma once
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -25,8 +26,9 @@ std::uint32_t crc32c(std::string_view bytes);
 
 class EventFile {
  public:
-  // events.out.tfevents.<second>.<host>.<process>, new in `folder`. Data error: no file can be made there.
-  static Result<EventFile> create(const std::filesystem::path& folder);
+  // events.out.tfevents.<second>.<host>.<process>, new in `folder`. resumed: the step that the run goes on after;
+  // TensorBoard then drops what earlier files say of later ones. Data error: no file can be made there.
+  static Result<EventFile> create(const std::filesystem::path& folder, std::optional<std::int64_t> resumed = {});
   ~EventFile();
   EventFile(EventFile&& other) noexcept;
   EventFile& operator=(EventFile&& other) noexcept;

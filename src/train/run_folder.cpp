@@ -89,7 +89,7 @@ Status RunFolder::begin(checkpoint::FileSystem& files, const config::Config& con
   LANCET_TRY(write_file(path_ / "plan.ir", ir::print(plan)));
   LANCET_TRY(open_records(files, resumed));
   if (config.log.tensorboard) {
-    LANCET_ASSIGN(events_, EventFile::create(path_));
+    LANCET_ASSIGN(events_, EventFile::create(path_, resumed));
   }
   return {};
 }

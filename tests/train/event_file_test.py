@@ -85,7 +85,7 @@ def events(path):
             assert number == 1, f"field {number} of a summary"
             entry = dict(fields(value))
             scalars[entry[1].decode()] = struct.unpack("<f", entry[2])[0]
-        found.append((struct.unpack("<d", event[1])[0], event.get(2, 0), event.get(3), scalars))
+        found.append((struct.unpack("<d", event[1])[0], event.get(2, 0), event.get(3), scalars, event.get(7)))
     return found
 
 
@@ -111,13 +111,23 @@ def main():
                  "experts/router_entropy": "router_entropy"}
         layers = {f"layers/{key}/0": f"layer_{key}" for key in ("load_max_over_mean", "drop_pct", "dead_experts", "router_entropy")}
         before = first[0]
-        for (time, step, _, scalars), record in zip(rest, metrics):
+        for (time, step, _, scalars, _), record in zip(rest, metrics):
             assert step == record["step"], (step, record["step"])
             assert time >= before, "time runs backwards"
             before = time
             expected = {tag: record[key] for tag, key in names.items()} | {tag: record[key][0] for tag, key in layers.items()}
             for tag, value in expected.items():
                 assert abs(scalars[tag] - value) <= 1e-6 * abs(value), f"step {step}: {tag} is {scalars[tag]}, the record says {value}"
+        # A run that goes on says so first: SessionLog { status = START }, at the first step that runs again.
+        again = folder / "again"
+        stopped = subprocess.run(train + [str(again), "--set", "log.tensorboard=true", "--set", "train.steps=6", "--set", "train.stop_after=4"], capture_output=True)
+        assert stopped.returncode == 75, stopped.stderr
+        (before,) = again.glob("events.out.tfevents.*")
+        subprocess.run(train + [str(again), "--set", "log.tensorboard=true", "--set", "train.steps=6"], check=True, capture_output=True)
+        (after,) = set(again.glob("events.out.tfevents.*")) - {before}
+        assert [event[4] for event in events(before)] == [None] * 5
+        assert [event[1] for event in events(after)] == [0, 5, 5, 6]
+        assert [event[4] for event in events(after)] == [None, b"\x08\x01", None, None]
     print(f"{len(rest)} events of {len(rest[0][3])} scalars")
 
 
