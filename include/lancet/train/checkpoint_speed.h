@@ -22,7 +22,7 @@ struct CheckpointSpeed {
   double save_ms = 0;    // that a save holds a step up
   double write_s = 0;    // until it is on the disk
   double read_gb_s = 0;  // its files, front to back, one after the other; ranks share them
-  double load_gb_s = 0;  // its tensors, into the model, checked; of what all ranks read
+  double load_gb_s = 0;  // its tensors, into the model, checked; a tensor that several ranks read counts once
   bool dropped = true;   // what was cached of the files was dropped before each reading
 };
 // Collective. Errors: as in training; the folder.
