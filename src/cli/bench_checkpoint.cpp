@@ -30,7 +30,11 @@ void add_bench_checkpoint(CLI::App& bench, Selection& selection) {
   auto arguments = add_config_arguments(*command);
   auto options = std::make_shared<train::CheckpointSpeedOptions>();
   auto folder = std::make_shared<std::string>();
-  command->add_option("--dir", *folder, "A folder on the disk in question; what is written there goes at the end")
+  command
+      ->add_option(
+          "--dir", *folder,
+          "A folder on the disk in question; what is written there goes at the end, or if it is killed, when the "
+          "next one begins")
       ->required()
       ->type_name("DIR")
       ->check([](const std::string& path) {

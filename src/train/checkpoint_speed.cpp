@@ -7,12 +7,14 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <optional>
 #include <vector>
 
 #include "checkpoint_tensors.h"
 #include "lancet/base/median.h"
 #include "lancet/checkpoint/input_file.h"
 #include "lancet/train/agree.h"
+#include "lancet/train/model_folder.h"
 #include "lancet/train/trainer.h"
 #include "saver.h"
 #include "start.h"
@@ -153,18 +155,19 @@ Result<CheckpointSpeed> measure_checkpoint(config::Config config, comm::Communic
   config.data.eval.clear();
   config.train.save_interval = 1;
   config.train.sample_tokens = 0;
-  const fs::path made = options.folder / "lancet-bench-checkpoint";
-  config.log.run_dir = made.string();
-  std::error_code error;
-  const bool there = fs::exists(made, error);
-  LANCET_TRY(agree(world, there ? Status(config_error(fmt::format("--dir {}: expected no lancet-bench-checkpoint in "
-                                                                  "it, found one",
-                                                                  options.folder.string())))
-                                : Status()));
-  LANCET_TRY(broadcast_status(world, world.rank() == 0 ? checkpoint::disk().make_folder(made) : Status(), 0));
-  auto speed = Bench(config, world, options).run();
-  if (world.rank() == 0) static_cast<void>(checkpoint::disk().remove(made));
-  return speed;
+  // Never committed: it goes at the end, and where this process was killed, when the next one makes its own.
+  std::optional<NewFolder> made;
+  Status status;
+  if (world.rank() == 0) {
+    auto folder = NewFolder::create(options.folder / "lancet-bench-checkpoint");
+    if (folder.ok())
+      made.emplace(std::move(*folder));
+    else
+      status = folder.error();
+  }
+  LANCET_TRY(broadcast_status(world, status, 0));
+  LANCET_ASSIGN(config.log.run_dir, broadcast_text(world, made ? made->path().string() : "", 0));
+  return Bench(config, world, options).run();
 }
 
 }  // namespace lancet::train

@@ -2,6 +2,7 @@
 #include <catch2/catch.hpp>
 #include <filesystem>
 
+#include "lancet/base/host_name.h"
 #include "program.h"
 
 namespace lancet {
@@ -12,12 +13,14 @@ using test::TemporaryFolder;
 TEST_CASE("bench checkpoint says what saving and loading take, and leaves nothing behind") {
   const TemporaryFolder folder;
   const std::string config = folder.write("small.json", test::small_config), disk = folder / "disk";
-  std::filesystem::create_directory(disk);
+  // Left by one that was killed: no process has that number.
+  std::filesystem::create_directories(disk + "/lancet-bench-checkpoint." + host_name() + "-2147483647.tmp/checkpoints");
   const std::string command = "bench checkpoint " + config + " --steps 1 --rounds 1 --dir ";
   const auto one = test::lancet(command + disk);
   INFO(one.output);
   CHECK(one.code == 0);
   CHECK(one.lines_with("checkpoint of 0.001 GB, 1 rank") == 1);
+  CHECK(one.lines_with("left by a command that was killed, removed") == 1);
   CHECK(one.lines_with("save holds it up ") == 1);
   CHECK(one.lines_with("(cache dropped before)") == 1);
   CHECK(one.lines_with("% of plain reading") == 1);
@@ -34,11 +37,13 @@ TEST_CASE("bench checkpoint says what saving and loading take, and leaves nothin
 TEST_CASE("bench checkpoint touches nothing that was there") {
   const TemporaryFolder folder;
   const std::string config = folder.write("small.json", test::small_config);
-  std::filesystem::create_directory(folder / "lancet-bench-checkpoint");
+  std::filesystem::create_directories(folder / "lancet-bench-checkpoint/of-another");
   const auto refused = test::lancet("bench checkpoint " + config + " --dir " + (folder / ""));
   CHECK(refused.code == 2);
-  CHECK(refused.lines_with("expected no lancet-bench-checkpoint in it, found one") == 1);
-  CHECK(std::filesystem::exists(folder / "lancet-bench-checkpoint"));
+  CHECK(refused.lines_with(
+            "lancet-bench-checkpoint: expected no such folder yet, or an empty one, found files in it") == 1);
+  CHECK(folder.names().size() == 2);
+  CHECK(std::filesystem::exists(folder / "lancet-bench-checkpoint/of-another"));
   CHECK(test::lancet("bench checkpoint " + config + " --dir " + (folder / "none")).code == 2);
   CHECK(test::lancet("bench checkpoint " + config).code == 2);
 }

@@ -10,7 +10,8 @@ namespace lancet::train {
 
 struct CheckpointSpeedOptions {
   int local_ranks = 1;
-  std::filesystem::path folder;  // on the disk in question; a folder is made in it, and removed at the end
+  std::filesystem::path folder;  // on the disk in question; a folder is made in it, and removed at the end; so is one
+                                 // that a process left which was killed
   int steps = 3, rounds = 3;     // that are measured
   bool cached = false;           // reads may find the bytes in memory, where writing has left them
 };
