@@ -114,6 +114,20 @@ Status Checkpoint::verify() const {
   return read_items(std::move(items), 1);
 }
 
+namespace {
+
+// What a thread throws would end the process.
+template <class Work>
+Status caught(const Work& work) {
+  try {
+    return work();
+  } catch (const std::exception& error) {
+    return internal_error(error.what());
+  }
+}
+
+}  // namespace
+
 // In the order of the files, so that each is opened once by a thread; the threads take tensors as they come.
 Status Checkpoint::read_items(std::vector<Item> items, int threads) const {
   std::sort(items.begin(), items.end(), [](const Item& a, const Item& b) {
@@ -128,17 +142,14 @@ Status Checkpoint::read_items(std::vector<Item> items, int threads) const {
     std::optional<InputFile> open;
     std::size_t open_index = files_.size();
     for (std::size_t i = next++; i < items.size(); i = next++) {
-      const std::size_t file = items[i].place.file;
-      Status done;
-      if (file != open_index) {
-        open.reset();
-        auto opened = InputFile::open(files_[file].path(), "a safetensors file", refused);
-        if (opened.ok())
-          open.emplace(std::move(*opened)), open_index = file;
-        else
-          done = opened.error();
-      }
-      if (done.ok()) done = read_item(items[i], *open, buffer);
+      Status done = caught([&]() -> Status {
+        if (const std::size_t file = items[i].place.file; file != open_index) {
+          open.reset();
+          LANCET_ASSIGN(auto opened, InputFile::open(files_[file].path(), "a safetensors file", refused));
+          open.emplace(std::move(opened)), open_index = file;
+        }
+        return read_item(items[i], *open, buffer);
+      });
       if (done.ok()) continue;
       next = items.size();
       const std::lock_guard lock(mutex);

@@ -142,6 +142,10 @@ TEST_CASE("tensors are read into memory by several threads, and each is checked"
   for (const auto& [name, bytes] : found) CHECK(bytes == SmallCheckpoint::content(name, bytes.size(), 1));
   targets["a"].sink = [](std::uint64_t, std::span<const std::byte>) -> Status { return internal_error("no room"); };
   CHECK(opened->load(targets, 3).error().message == "no room");
+  targets["a"].sink = [](std::uint64_t, std::span<const std::byte>) -> Status { throw std::bad_alloc(); };
+  const Status thrown = opened->load(targets, 3);
+  CHECK(thrown.error().code == ExitCode::internal);
+  CHECK(thrown.error().message == std::bad_alloc().what());
 }
 
 TEST_CASE("weights that are no numbers are not saved") {
