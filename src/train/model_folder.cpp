@@ -14,6 +14,7 @@
 #include "lancet/base/atomic_file.h"
 #include "lancet/base/host_name.h"
 #include "lancet/base/log.h"
+#include "lancet/checkpoint/input_file.h"
 #include "lancet/train/agree.h"
 
 namespace lancet::train {
@@ -233,16 +234,17 @@ Status NewFolder::commit() {
 }
 
 Status copy_tokenizer(const fs::path& from, const fs::path& to) {
-  LANCET_TRY(checkpoint::disk().make_folder(to));
+  checkpoint::FileSystem& files = checkpoint::disk();
+  LANCET_TRY(files.make_folder(to));
   for (const char* name : {"vocab.json", "merges.txt", "added_tokens.json"}) {
     std::error_code error;
     if (name == std::string_view("added_tokens.json") && !fs::exists(from / name, error)) continue;
-    fs::copy_file(from / name, to / name, error);
-    if (error)
-      return data_error(fmt::format("{}: expected to copy it to {}, found: {}", (from / name).string(), to.string(),
-                                    error.message()));
+    LANCET_ASSIGN(const auto file, checkpoint::InputFile::open(from / name, "a tokenizer's file"));
+    std::string text(file.size(), '\0');
+    LANCET_TRY(file.read(0, std::as_writable_bytes(std::span(text))));
+    LANCET_TRY(checkpoint::write_file(files, to / name, text));
   }
-  return {};
+  return files.sync_folder(to);
 }
 
 }  // namespace lancet::train
