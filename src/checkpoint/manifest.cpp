@@ -150,6 +150,7 @@ std::string to_json(const Manifest& m) {
       {"plan", m.plan},
       {"config", json::parse(m.config)},
       {"files", json::array()}};
+  if (m.skips_in_a_row > 0) root["skips_in_a_row"] = m.skips_in_a_row;
   for (const ShardFile& file : m.files)
     root["files"].push_back({{"name", file.name},
                              {"bytes", file.bytes},
@@ -186,6 +187,7 @@ Result<Manifest> parse_manifest_fields(std::string_view text, std::string_view o
   m.step = fields.whole("step");
   m.tokens = fields.whole("tokens", std::int64_t{1} << 62);
   m.skipped_steps = fields.whole("skipped_steps");
+  if (root.contains("skips_in_a_row")) m.skips_in_a_row = fields.whole("skips_in_a_row");
   Fields sampler(fields.member("sampler"), where + "sampler: ");
   m.next_sample = sampler.whole("next_sample");
   m.rows = sampler.whole("rows");

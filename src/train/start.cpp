@@ -219,7 +219,7 @@ std::int64_t rows_of(const config::Config& config, int ranks) {
 
 Position position_of(const Manifest& manifest, const config::Config& config, int ranks) {
   return {manifest.step, manifest.tokens, manifest.skipped_steps,
-          manifest.next_sample - manifest.step * rows_of(config, ranks)};
+          manifest.next_sample - manifest.step * rows_of(config, ranks), manifest.skips_in_a_row};
 }
 
 Result<config::Config> adapt(config::Config config, const checkpoint::Checkpoint& from, Start::Kind kind, int ranks,
@@ -249,6 +249,7 @@ Manifest manifest_of(const config::Config& config, const config::Config& asked, 
   m.step = position.step;
   m.tokens = position.tokens;
   m.skipped_steps = position.skipped_steps;
+  m.skips_in_a_row = position.skips_in_a_row;
   m.rows = rows_of(config, ranks);
   m.next_sample = position.step * m.rows + position.sample_offset;
   m.seed = config.train.seed;

@@ -132,7 +132,7 @@ class Run {
     stop = stop && position_.step < config_.train.steps;
     if ((stop && can_save()) || save_is_due()) LANCET_TRY(named("saving", save(&*record, stop)));
     report(*record);
-    if (skips_in_a_row_ >= config_.train.max_skips) return give_up();
+    if (position_.skips_in_a_row >= config_.train.max_skips) return give_up();
     if (!stop && position_.step == config_.log.trace) LANCET_TRY(trace());
     return stop;
   }
@@ -252,7 +252,7 @@ class Run {
     position_.tokens += rows_of(config_, world_.size()) * config_.train.seq_len;
     position_.skipped_steps += record.skipped;
     record.skipped_steps = position_.skipped_steps;
-    skips_in_a_row_ = record.skipped ? skips_in_a_row_ + 1 : 0;
+    position_.skips_in_a_row = record.skipped ? position_.skips_in_a_row + 1 : 0;
   }
 
   // Collective. The checkpoints of sound steps stay: none is saved of a step that was skipped.
@@ -262,7 +262,7 @@ class Run {
             fmt::format("step {}: expected a finite loss and gradient norm in one of {} steps in a row "
                         "(train.max_skips), found none: the model will not come back; --resume goes on from an "
                         "earlier checkpoint",
-                        position_.step, skips_in_a_row_),
+                        position_.step, position_.skips_in_a_row),
             true};
   }
 
@@ -306,8 +306,8 @@ class Run {
   // What a skipped step leaves may be a model that is beyond help: it replaces no checkpoint while the run goes on.
   bool save_is_due() const {
     if (!can_save() || !config_.train.saves()) return false;
-    return position_.step == config_.train.steps ? skips_in_a_row_ < config_.train.max_skips
-                                                 : owes_save_ && skips_in_a_row_ == 0 && !saver_->postponed();
+    return position_.step == config_.train.steps ? position_.skips_in_a_row < config_.train.max_skips
+                                                 : owes_save_ && position_.skips_in_a_row == 0 && !saver_->postponed();
   }
 
   // record: of this step; it learns what saving took. last: nothing runs on meanwhile, so it may wait for the disk.
@@ -425,7 +425,6 @@ class Run {
   std::int64_t evaluated_step_ = -1;  // the last whose held-out loss is known
   std::chrono::steady_clock::time_point saved_at_ = begun_;
   bool owes_save_ = false;  // one was due, and has not begun
-  std::int64_t skips_in_a_row_ = 0;
   std::optional<RunFolder> folder_;
   std::unique_ptr<Trainer> trainer_;
   std::string plan_hash_;         // of the trainer's

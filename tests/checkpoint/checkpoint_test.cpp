@@ -412,6 +412,10 @@ TEST_CASE("a manifest says again what it was told, and nothing leads out of its 
   CHECK(to_json(*back) == text);
   CHECK(back->lr == 0.1);
   CHECK(back->files == m.files);
+  CHECK(back->skips_in_a_row == 0);
+  CHECK(text.find("skips_in_a_row") == text.npos);
+  m.skips_in_a_row = 2;
+  CHECK(parse_manifest(to_json(m), "m")->skips_in_a_row == 2);
   CHECK(back->config.find("\"lr\": 1e-05") != std::string::npos);
 
   auto error = [&](const std::string& from, const std::string& to) {

@@ -184,6 +184,21 @@ TEST_CASE("held-out losses stand in the records, each after its step's, and stay
   CHECK(losses(folder / "stopped") == losses(folder / "whole"));
 }
 
+TEST_CASE("steps that were skipped before a stop count among those in a row") {
+  const TemporaryFolder folder;
+  auto config = config_in(folder / "run");
+  config.train.on_non_finite = config::OnNonFinite::skip;
+  config.train.max_skips = 3;
+  config.train.weight_decay = 0;
+  config.train.lr = 1e30;  // the first step is sound, and what it makes of the weights is the end
+  stop_after(config, 2, 2);
+  stop_after(config, 3, 2);
+  CHECK(manifest_in(folder / "run", 3).skips_in_a_row == 2);
+  const Error error = run(config, 2);
+  CHECK(error.code == ExitCode::numerical);
+  CHECK(error.message.find("step 4: expected a finite loss and gradient norm in one of 3 steps in a row ") == 0);
+}
+
 TEST_CASE("old checkpoints go as the rule says, and records say what saving took") {
   const TemporaryFolder folder;
   auto config = config_in(folder / "run");

@@ -19,9 +19,10 @@ struct ShardFile {
 };
 
 struct Manifest {
-  std::int64_t step = 0;           // optimizer steps taken
-  std::int64_t tokens = 0;         // seen in them
-  std::int64_t skipped_steps = 0;  // of them, those that updated nothing (train.on_non_finite)
+  std::int64_t step = 0;            // optimizer steps taken
+  std::int64_t tokens = 0;          // seen in them
+  std::int64_t skipped_steps = 0;   // of them, those that updated nothing (train.on_non_finite)
+  std::int64_t skips_in_a_row = 0;  // of these, the ones that end at `step`; not written where there is none
   // The sampler: row i of the next step is sample next_sample + i, and a step has `rows` rows over all ranks. Random
   // numbers are functions of seed, stream and index (base/random.h): seed and step are their whole state.
   std::int64_t next_sample = 0, rows = 0;
