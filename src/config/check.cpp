@@ -18,6 +18,7 @@ Error wrong(fmt::format_string<Args...> text, Args&&... args) {
 constexpr std::int64_t most_experts = 65536;       // of a layer, over all ranks
 constexpr std::int64_t most_elements = 1LL << 40;  // of a tensor, and tokens of a step: byte sizes stay far below 2^63
 constexpr std::int64_t most_tokens = (1LL << 31) - 1;  // of a rank's micro batch: slots and counts are int32
+constexpr std::int64_t most_routed = (1LL << 24) - 1;  // the same where a gate counts them, in floats
 
 Status check_experts(const Model& m, int ranks) {
   if (!m.has_moe()) return {};
@@ -80,6 +81,9 @@ Status check_sizes(const Config& config, int ranks) {
   for (const Size& size : sizes)
     if (size.elements > double(most_elements))
       return wrong("{}: expected at most {} elements, found {:.4g}", size.what, most_elements, size.elements);
+  if (m.has_moe() && tokens > double(most_routed))
+    return wrong("train.micro_batch_size * train.seq_len: expected at most {} tokens with MoE layers, found {:.0f}",
+                 most_routed, tokens);
   return {};
 }
 
