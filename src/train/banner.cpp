@@ -62,7 +62,8 @@ std::string banner(const config::Config& config, int ranks, int threads, const c
 std::string describe_plan(const ir::Plan& plan, const planner::PlanReport& report) {
   std::string text =
       fmt::format("policy     {}: {} instructions", plan.header.text("policy"), plan.program.instructions.size());
-  if (!plan.header.has("predicted_ms")) return text + "; predicted step time n/a (no costs measured)";
+  const std::string why = report.why.empty() ? "" : "\nwhy        " + report.why;
+  if (!plan.header.has("predicted_ms")) return text + "; predicted step time n/a (no costs measured)" + why;
   text += fmt::format("; predicted step {:.1f} ms, exposed {:.1f} ms", plan.header.real("predicted_ms"),
                       plan.header.real("exposed_ms", 0));
   for (const planner::PolicyResult& result : report.policies) {
@@ -70,8 +71,7 @@ std::string describe_plan(const ir::Plan& plan, const planner::PlanReport& repor
       text += fmt::format(" (sequential: {:.1f} ms, {:.1f} ms)", result.timeline.makespan, result.timeline.exposed);
     if (result.policy == report.chosen) text += "\nschedule   " + result.how;
   }
-  if (!report.why.empty()) text += "\nwhy        " + report.why;
-  return text;
+  return text + why;
 }
 
 }  // namespace lancet::train

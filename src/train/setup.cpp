@@ -79,6 +79,11 @@ Result<ir::Plan> plan_step(const config::Config& config, int ranks, bool update,
   options.inspect = inspect;
   auto plan = planner::make_plan(model::build_forward(config.model, options), request, report);
   if (plan.ok() && costs) cost::mark_counted(*costs, plan->program);
+  using config::Policy;
+  if (const Policy asked = config.overlap.policy; report && ranks == 1 && asked != Policy::sequential) {
+    report->asked = config::name(asked);
+    report->why = fmt::format("{} runs sequential: one rank, nothing to overlap", report->asked);
+  }
   return plan;
 }
 

@@ -54,7 +54,7 @@ class Planning {
     auto plan = plan_step(config_, world_.size(), update, inspect, costs_, report);
     // Costs that are not needed need not be complete.
     if (!plan.ok() && costs_ && !needs_costs_) {
-      plan = plan_step(config_, world_.size(), update, inspect);
+      plan = plan_step(config_, world_.size(), update, inspect, nullptr, report);
       if (plan.ok()) cost::mark_counted(*costs_, plan->program);
     }
     return share_plan(world_, plan);

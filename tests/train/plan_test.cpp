@@ -378,6 +378,19 @@ TEST_CASE("a run says why it is sequential") {
   if (!status.ok()) FAIL(status.error().message);
 }
 
+TEST_CASE("a run on one rank says why it is sequential, with costs and without") {
+  const test::DeclaredCosts costs;
+  const bool known = GENERATE(false, true);
+  const auto world = comm::make_self();
+  const auto trainer =
+      train::Trainer::create(config_with(config::Policy::partition), *world, {.costs = known ? &costs : nullptr});
+  if (!trainer.ok()) FAIL(trainer.error().message);
+  const std::string banner = (*trainer)->banner();
+  INFO(banner);
+  CHECK(has(banner, known ? "; predicted step " : "; predicted step time n/a"));
+  CHECK(has(banner, "\nwhy        partition runs sequential: one rank, nothing to overlap"));
+}
+
 TEST_CASE("micro batches add their predictions up") {
   test::DeclaredCosts costs;
   config::Config config = config_with(config::Policy::dw);
