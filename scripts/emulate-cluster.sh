@@ -234,15 +234,17 @@ run() {
     --mca plm_rsh_agent "$work/agent" --mca plm_rsh_no_tree_spawn 1
     --mca oob_tcp_if_include "$launcher_net.0/24"
     --mca pml ob1 --mca btl tcp,self --mca btl_tcp_if_include "$data_net.0/24")
+  local mpirun='' stopped=''
+  trap 'stopped=1; [ -z "$mpirun" ] || kill -TERM "$mpirun" 2>/dev/null' INT TERM HUP
   # In the background, and without a shell in between, so that a signal to this script reaches mpirun at once.
   # shellcheck disable=SC2016
   ip netns exec "$head" unshare --uts sh -c 'echo "$0" >/proc/sys/kernel/hostname; exec "$@"' "$head" \
     mpirun "${options[@]}" "$@" <&0 &
-  local mpirun=$! stopped=
-  trap 'stopped=1; kill -TERM $mpirun 2>/dev/null' INT TERM HUP
-  while kill -0 $mpirun 2>/dev/null; do
+  mpirun=$!
+  [ -z "$stopped" ] || kill -TERM "$mpirun" 2>/dev/null || true
+  while kill -0 "$mpirun" 2>/dev/null; do
     code=0
-    wait $mpirun || code=$?
+    wait "$mpirun" || code=$?
   done
   if [ "$code" -gt 128 ] && [ -z "$stopped" ]; then
     echo "a rank was ended by signal $((code - 128))" >&2

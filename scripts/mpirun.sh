@@ -33,9 +33,10 @@ printf '\n' >&2
 # saves and stops. In a session of its own, so that the terminal's Ctrl-C does not reach it past this script.
 # Again each second to the ranks themselves: mpirun loses what comes before they have started, and dies of what comes
 # when they have ended. A rank that has heard it does not mind.
-stops=0
+job='' stops=0
 stop() {
   stops=$((stops + 1))
+  [ -n "$job" ] || return 0  # heard below
   if [ "$stops" -gt 1 ]; then
     kill -TERM "$job"
     return
@@ -45,9 +46,13 @@ stop() {
     sleep 1
   done >/dev/null 2>&1 &
 }
+trap stop INT TERM USR1 HUP
 setsid mpirun "${options[@]}" "$@" <&0 &
 job=$!
-trap stop INT TERM USR1 HUP
+if [ "$stops" -gt 0 ]; then
+  stops=0
+  stop
+fi
 while kill -0 "$job" 2>/dev/null; do wait "$job" || true; done
 code=0
 wait "$job" || code=$?
