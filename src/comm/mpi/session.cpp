@@ -72,6 +72,11 @@ class StartWatch {
   std::jthread thread_;  // last: it uses the above
 };
 
+int init(int& provided, std::chrono::milliseconds timeout) {
+  const StartWatch watch(timeout);
+  return MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided);
+}
+
 class Session final : public MpiSession {
  public:
   explicit Session(std::shared_ptr<Progress> progress) : progress_(std::move(progress)) {}
@@ -97,9 +102,8 @@ Result<std::unique_ptr<MpiSession>> MpiSession::start(std::chrono::milliseconds 
   MPI_Initialized(&initialized);
   if (initialized) return internal_error("MPI was started already; expected one MPI session a process");
   mpi::tune();
-  const mpi::StartWatch watch(timeout);
   int provided = MPI_THREAD_SINGLE;
-  if (int code = MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided); code != MPI_SUCCESS)
+  if (int code = mpi::init(provided, timeout); code != MPI_SUCCESS)
     return communication_error("starting MPI: " + mpi::error_text(code));
   if (provided < MPI_THREAD_SERIALIZED) {
     MPI_Finalize();

@@ -21,6 +21,7 @@ using namespace std::chrono_literals;
 namespace {
 
 std::atomic<bool> mpi_is_stuck{false};
+bool hangs_once_started = false;
 
 using Clock = std::chrono::steady_clock;
 double since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
@@ -171,7 +172,9 @@ Status absent(Communicator& c) {
 
 int run(const std::string& name) {
   if (name == "late" && detect_launch().rank == 1) std::this_thread::sleep_for(60s);
-  auto session = name == "late" ? MpiSession::start(1s) : MpiSession::start();
+  const auto late = name == "late" ? 1s : 5s;  // the second holds MPI_Init, too
+  hangs_once_started = name == "halted" && detect_launch().rank == 1;
+  auto session = name == "late" || name == "halted" ? MpiSession::start(late) : MpiSession::start();
   if (!session) {
     fmt::print(stderr, "{}\n", session.error().message);
     return 1;
@@ -221,6 +224,12 @@ int run(const std::string& name) {
 extern "C" int MPI_Improbe(int source, int tag, MPI_Comm comm, int* found, MPI_Message* message, MPI_Status* status) {
   while (mpi_is_stuck) std::this_thread::sleep_for(10ms);
   return PMPI_Improbe(source, tag, comm, found, message, status);
+}
+
+extern "C" int MPI_Iallgather(const void* send, int send_count, MPI_Datatype send_type, void* receive,
+                              int receive_count, MPI_Datatype receive_type, MPI_Comm comm, MPI_Request* request) {
+  if (hangs_once_started) std::this_thread::sleep_for(60s);
+  return PMPI_Iallgather(send, send_count, send_type, receive, receive_count, receive_type, comm, request);
 }
 
 int main(int argc, char** argv) { return run(argc > 1 ? argv[1] : "contract"); }
