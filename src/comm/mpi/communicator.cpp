@@ -48,6 +48,14 @@ void MpiCommunicator::set_name(const std::string& name) {
   channel_.name = name;
 }
 
+// Counts an operation. Of a broken channel the progress thread may hold slots still, and whatever they name: its calls
+// end here, before they touch any.
+Status MpiCommunicator::begin() {
+  LANCET_TRY(progress_->check(channel_));
+  ++channel_.operations;
+  return {};
+}
+
 // A request of the operation counted last.
 Request& MpiCommunicator::prepare(std::size_t slot, Operation operation, std::size_t total_bytes) {
   Request& request = channel_.requests[slot];
@@ -67,7 +75,7 @@ Status MpiCommunicator::run(Request& request) {
 Status MpiCommunicator::exchange(std::span<const Segment> sends, std::span<const Segment> receives) {
   LANCET_TRY(check_peers(sends, "send", rank(), size()));
   LANCET_TRY(check_peers(receives, "receive", rank(), size()));
-  ++channel_.operations;
+  LANCET_TRY(begin());
   std::size_t bytes = 0;
   for (const Segment& s : receives) bytes += s.bytes;
   Request& request = prepare(0, Operation::exchange, bytes);
@@ -84,7 +92,7 @@ Status MpiCommunicator::exchange(std::span<const Segment> sends, std::span<const
 Status MpiCommunicator::broadcast(std::span<std::byte> bytes, int root) {
   if (root < 0 || root >= size())
     return internal_error(fmt::format("broadcast: root is rank {}, expected 0 to {}", root, size() - 1));
-  ++channel_.operations;
+  LANCET_TRY(begin());
   Request& request = prepare(0, Operation::broadcast, bytes.size());
   // Root sends to all: a tree would be faster on many ranks, but broadcasts are for plans and settings, at start-up.
   if (rank() != root) add_message(request, root, bytes.data(), bytes.size(), false);
@@ -96,7 +104,7 @@ Status MpiCommunicator::broadcast(std::span<std::byte> bytes, int root) {
 // Everyone tells everyone: one step, and a rank that is missing is known by name to all. (A tree sends fewer messages
 // and knows only who is missing below it.)
 Status MpiCommunicator::barrier() {
-  ++channel_.operations;
+  LANCET_TRY(begin());
   Request& request = prepare(0, Operation::barrier, 0);
   channel_.tokens.resize(static_cast<std::size_t>(size()) + 1);
   for (int peer = 0; peer < size(); ++peer) {
@@ -109,7 +117,7 @@ Status MpiCommunicator::barrier() {
 
 Result<std::unique_ptr<Communicator>> MpiCommunicator::duplicate() {
   LANCET_TRY(barrier());  // names the ranks that do not come; after it the duplication itself is a matter of moments
-  ++channel_.operations;
+  LANCET_TRY(begin());
   Request& request = prepare(0, Operation::duplicate, 0);
   LANCET_TRY(run(request));
   std::string name;
@@ -128,7 +136,7 @@ Result<std::unique_ptr<Communicator>> MpiCommunicator::duplicate() {
 // Two rounds are under way at once: while a round is summed here, by the lane's thread, the next one travels; and
 // between rounds the other lanes' messages get their turn.
 Status MpiCommunicator::all_reduce_sum(std::span<float> values) {
-  ++channel_.operations;
+  LANCET_TRY(begin());
   if (size() == 1 || values.empty()) return {};
   if (values.size() <= small_floats) return reduce_small(values);
   const Cut how = cut(values.size());

@@ -31,6 +31,7 @@ class MpiCommunicator final : public Communicator {
   Cut cut(std::size_t count) const;
   std::span<float> piece_of(std::span<float> values, const Cut& cut, std::size_t round, int rank) const;
   float* received(const Cut& cut, std::size_t round, int from);
+  Status begin();
   Request& prepare(std::size_t slot, Operation operation, std::size_t total_bytes);
   Status run(Request& request);
   Status reduce_small(std::span<float> values);

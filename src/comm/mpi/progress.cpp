@@ -76,6 +76,12 @@ Channel* Progress::add_channel(MPI_Comm comm, std::string name, std::chrono::mil
   return channels_.back().get();
 }
 
+Status Progress::check(Channel& channel) {
+  std::lock_guard lock(channel.mutex);
+  if (channel.broken) return communication_error(channel.error);
+  return {};
+}
+
 void Progress::post(Request& request) {
   {
     std::lock_guard lock(request.channel->mutex);

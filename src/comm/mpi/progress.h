@@ -129,6 +129,8 @@ class Progress {
   // comm: over the same ranks as the world.
   Channel* add_channel(MPI_Comm comm, std::string name, std::chrono::milliseconds timeout);
 
+  // Why the channel is broken, if it is.
+  static Status check(Channel& channel);
   void post(Request& request);
   // Sleeps until the request is done or its channel is broken.
   Status wait(Request& request);
