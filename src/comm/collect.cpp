@@ -6,17 +6,6 @@
 
 namespace lancet::comm {
 
-Result<std::vector<double>> collect(Communicator& communicator, double value) {
-  std::vector<double> all(static_cast<std::size_t>(communicator.size()));
-  std::vector<Segment> sends, receives;
-  for (int peer = 0; peer < communicator.size(); ++peer) {
-    sends.push_back({peer, reinterpret_cast<std::byte*>(&value), sizeof value});
-    receives.push_back({peer, reinterpret_cast<std::byte*>(&all[static_cast<std::size_t>(peer)]), sizeof value});
-  }
-  LANCET_TRY(communicator.exchange(sends, receives));
-  return all;
-}
-
 Result<double> largest(Communicator& communicator, double value) {
   LANCET_ASSIGN(const auto all, collect(communicator, value));
   return *std::max_element(all.begin(), all.end());

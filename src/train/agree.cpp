@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "lancet/base/hash.h"
+#include "lancet/comm/collect.h"
 
 namespace lancet::train {
 namespace {
@@ -18,19 +19,6 @@ struct Verdict {
   int code = 0;  // of the exit code; 0: success
   std::array<char, 1020> message{};
 };
-
-// Every rank's value, by rank.
-template <class T>
-Result<std::vector<T>> gather_all(comm::Communicator& world, T mine) {
-  std::vector<T> all(static_cast<std::size_t>(world.size()));
-  std::vector<comm::Segment> sends, receives;
-  for (int r = 0; r < world.size(); ++r) {
-    sends.push_back({r, reinterpret_cast<std::byte*>(&mine), sizeof(T)});
-    receives.push_back({r, reinterpret_cast<std::byte*>(&all[static_cast<std::size_t>(r)]), sizeof(T)});
-  }
-  LANCET_TRY(world.exchange(sends, receives));
-  return all;
-}
 
 }  // namespace
 
@@ -41,7 +29,7 @@ Status agree(comm::Communicator& world, const Status& mine) {
     const std::string& text = mine.error().message;
     std::memcpy(verdict.message.data(), text.data(), std::min(text.size(), verdict.message.size() - 1));
   }
-  LANCET_ASSIGN(const std::vector<Verdict> all, gather_all(world, verdict));
+  LANCET_ASSIGN(const std::vector<Verdict> all, comm::collect(world, verdict));
   const std::size_t ranks = all.size();
   std::size_t failed = 0, first = ranks;
   for (std::size_t r = ranks; r-- > 0;)
@@ -56,7 +44,7 @@ Status agree(comm::Communicator& world, const Status& mine) {
 }
 
 Status agree_on(comm::Communicator& world, std::string_view what, std::string_view mine) {
-  LANCET_ASSIGN(const std::vector<std::uint64_t> all, gather_all(world, hash64(mine)));
+  LANCET_ASSIGN(const std::vector<std::uint64_t> all, comm::collect(world, hash64(mine)));
   const auto other = std::find_if(all.begin(), all.end(), [&](std::uint64_t hash) { return hash != all[0]; });
   if (other == all.end()) return {};
   return Error{
@@ -79,7 +67,7 @@ Result<bool> any(comm::Communicator& world, bool mine) {
 }
 
 Result<std::vector<std::int64_t>> gather(comm::Communicator& world, std::int64_t mine) {
-  return gather_all(world, mine);
+  return comm::collect(world, mine);
 }
 
 Result<std::vector<std::string>> gather_texts(comm::Communicator& world, const std::string& mine, int root) {

@@ -1,6 +1,7 @@
-// A number a rank, or one rank's text, brought to all: for measurements and for decisions that ranks must make alike.
+// A value a rank, or one rank's text, brought to all: for measurements and for decisions that ranks must make alike.
 #pragma once
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "lancet/comm/communicator.h"
@@ -8,7 +9,18 @@
 namespace lancet::comm {
 
 // Collective: every rank's value, by rank, on all ranks.
-Result<std::vector<double>> collect(Communicator& communicator, double value);
+template <class T>
+Result<std::vector<T>> collect(Communicator& communicator, T value) {
+  static_assert(std::is_trivially_copyable_v<T>);
+  std::vector<T> all(static_cast<std::size_t>(communicator.size()));
+  std::vector<Segment> sends, receives;
+  for (int peer = 0; peer < communicator.size(); ++peer) {
+    sends.push_back({peer, reinterpret_cast<std::byte*>(&value), sizeof value});
+    receives.push_back({peer, reinterpret_cast<std::byte*>(&all[static_cast<std::size_t>(peer)]), sizeof value});
+  }
+  LANCET_TRY(communicator.exchange(sends, receives));
+  return all;
+}
 // Collective: the largest, on all ranks.
 Result<double> largest(Communicator& communicator, double value);
 Result<double> mean(Communicator& communicator, double value);

@@ -12,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "lancet/comm/collect.h"
 #include "lancet/comm/device_transports.h"
 #include "window.h"
 
@@ -156,14 +157,7 @@ class Nccl final : public DeviceCommunicator {
 
   // The ranks where it does not hold; collective, over the host.
   Result<std::vector<int>> not_on(bool holds) {
-    std::vector<std::int32_t> all(std::size_t(size()), 1);
-    std::int32_t mine = holds ? 1 : 0;
-    std::vector<Segment> sends, receives;
-    for (int peer = 0; peer < size(); ++peer) {
-      sends.push_back({peer, reinterpret_cast<std::byte*>(&mine), sizeof mine});
-      receives.push_back({peer, reinterpret_cast<std::byte*>(&all[std::size_t(peer)]), sizeof mine});
-    }
-    LANCET_TRY(lane_.host->exchange(sends, receives));
+    LANCET_ASSIGN(const auto all, collect(*lane_.host, std::int32_t(holds)));
     std::vector<int> ranks;
     for (int peer = 0; peer < size(); ++peer)
       if (!all[std::size_t(peer)]) ranks.push_back(peer);
