@@ -1,6 +1,7 @@
 // Ranks as processes, found and hit while they run.
 #pragma once
 #include <signal.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -52,6 +53,28 @@ inline bool wait_until(const std::function<bool()>& holds) {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
   return true;
+}
+
+// Of the processor, so far; 0 where the process is gone.
+inline double seconds_used(pid_t pid) {
+  const std::string line = slurp("/proc/" + std::to_string(pid) + "/stat");
+  std::istringstream fields(line.substr(std::min(line.rfind(')') + 1, line.size())));
+  std::string skipped;
+  for (int i = 0; i < 11; ++i) fields >> skipped;
+  double user = 0, system = 0;
+  fields >> user >> system;
+  return (user + system) / double(sysconf(_SC_CLK_TCK));
+}
+
+// Until each has computed for so long from now on, however busy the machine is: false after a minute.
+inline bool wait_until_worked(const std::vector<pid_t>& pids, double seconds) {
+  std::vector<double> before;
+  for (const pid_t pid : pids) before.push_back(seconds_used(pid));
+  return wait_until([&] {
+    for (std::size_t i = 0; i < pids.size(); ++i)
+      if (seconds_used(pids[i]) < before[i] + seconds) return false;
+    return true;
+  });
 }
 
 // A command in the background, in a shell of its own.

@@ -79,7 +79,7 @@ TEST_CASE("a signal in an evaluation of several ranks: saved after the step befo
   const auto outcome = job.end(start, took);
   INFO(outcome.output);
   CHECK(outcome.code == 75);
-  CHECK(took < 20);  // the evaluation takes minutes
+  CHECK(took < 60);  // the evaluation takes minutes
   CHECK(outcome.lines_with("saved and stopped after step 1 of ") == 1);
   CHECK(outcome.lines_with("held-out") == 0);
   check_goes_on(command, folder, run, 2);
@@ -87,24 +87,29 @@ TEST_CASE("a signal in an evaluation of several ranks: saved after the step befo
 
 TEST_CASE("a second signal to the launcher's script ends ranks whose step has no end") {
   const TemporaryFolder folder;
-  const std::string run = folder / "run", pid = folder / "pid";
+  const std::string run = folder / "run", pid = folder / "pid", log = folder / "log";
   Job job("echo $$ > " + pid + "; exec " +
-          test::ranks_of(2, long_run(folder) + " --set train.gradient_accumulation_steps=1000000 --run-dir " + run));
+          test::ranks_of(2, long_run(folder) + " --set train.gradient_accumulation_steps=1000000 --run-dir " + run) +
+          " > " + log + " 2>&1");
   CHECK(test::wait_until([&] { return std::filesystem::exists(run + "/metrics.jsonl"); }));
   const pid_t script = std::stoi(test::slurp(pid));
-  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  const auto ranks = test::ranks_with(run);
+  REQUIRE(ranks.size() == 2);
+  CHECK(test::wait_until_worked(ranks, 0.2));  // in the step
   CHECK(kill(script, SIGTERM) == 0);
-  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  const std::string heard = "saving and stopping when this step is over";
+  CHECK(test::wait_until([&] { return test::slurp(log).find(heard) != std::string::npos; }));
   CHECK(test::ranks_with(run).size() == 2);
   const auto start = steady_clock::now();
   CHECK(kill(script, SIGTERM) == 0);
   double took = 0;
-  const auto outcome = job.end(start, took);
+  const int code = job.end(start, took).code;
+  const test::Outcome outcome{code, test::slurp(log)};
   INFO(outcome.output);
-  CHECK(took < 10);
-  CHECK(outcome.code != 0);
-  CHECK(outcome.code != 75);
-  CHECK(outcome.lines_with("saving and stopping when this step is over") == 1);
+  CHECK(took < 60);  // the step takes hours
+  CHECK(code != 0);
+  CHECK(code != 75);
+  CHECK(outcome.lines_with(heard) == 1);
   CHECK(test::ranks_with(run).empty());
 }
 
@@ -116,7 +121,7 @@ TEST_CASE("a signal to the launcher's script before its ranks have started is no
   const auto outcome = test::shell(test::ranks_of(2, long_run(folder) + " --run-dir " + run) + " & p=$!; sleep " +
                                    seconds + "; kill -TERM $p; wait $p");
   INFO(outcome.output);
-  CHECK(test::Seconds(steady_clock::now() - start).count() < 30);  // the run takes minutes
+  CHECK(test::Seconds(steady_clock::now() - start).count() < 60);  // the run takes minutes
   CHECK(outcome.code != 0);
   CHECK(outcome.code != 5);
   CHECK(test::wait_until([&] { return test::ranks_with(run).empty(); }));
@@ -137,7 +142,7 @@ TEST_CASE("mpirun that is itself told to stop leaves nothing that is broken") {
   double took = 0;
   const auto outcome = job.end(start, took);
   INFO(outcome.output);
-  CHECK(took < 10);
+  CHECK(took < 60);  // the run takes minutes
   CHECK(outcome.code != 0);
   CHECK(test::wait_until([&] { return test::ranks_with(run).empty(); }));
   const auto again = test::shell(

@@ -97,7 +97,7 @@ TEST_CASE("ranks wait together for a disk where the buffer is too small, and giv
   std::array<BlockingFileSystem, 2> disks;
   disks[1].hold();
   on_two_ranks(config, disks, [&](comm::Communicator& world, train::Saver& saver) -> Status {
-    saver.set_patience({.busy = std::chrono::minutes(10), .stuck = std::chrono::milliseconds(50)});
+    saver.set_patience({.busy = std::chrono::minutes(10), .stuck = std::chrono::seconds(1)});
     LANCET_TRY(begin(saver, manifest_at(config, 1, 2)));
     LANCET_TRY(world.barrier());
     if (world.rank() == 1) disks[1].let_go();

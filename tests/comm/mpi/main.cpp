@@ -8,6 +8,7 @@
 #include <atomic>
 #include <csignal>
 #include <cstdlib>
+#include <future>
 #include <map>
 #include <string>
 
@@ -19,6 +20,11 @@ using namespace lancet::comm;
 using namespace std::chrono_literals;
 
 namespace {
+
+// A rank that stays away; the test's limit comes first.
+constexpr auto forever = 5min;
+// Far more than anything takes that need not wait for a timeout, on a busy machine, too; those are a minute or more.
+constexpr double at_once = 30;
 
 std::atomic<bool> mpi_gets_stuck{false}, mpi_is_stuck{false};
 bool hangs_once_started = false;
@@ -47,42 +53,46 @@ Status keeps_contract(Communicator& c) {
   }
   LANCET_ASSIGN(WireReport report, measure_wire(c));
   if (c.rank() == 0) fmt::print(stderr, "{}; measured in {:.3f} s\n", to_string(report), report.seconds);
-  EXPECT_THAT(report.seconds < 1.0, "the wire took {} s", report.seconds);
+  EXPECT_THAT(report.seconds < at_once, "the wire took {} s", report.seconds);
   return {};
 }
 
-// The last rank stays away from one operation after another, each on a lane of its own.
+// The last rank stays away from one operation of each lane.
 Status timeouts(Communicator& c) {
   std::vector<std::unique_ptr<Communicator>> lanes;
   for (int i = 0; i < 4; ++i) {
     LANCET_ASSIGN(auto lane, c.duplicate());
     lane->set_name(fmt::format("lane {}", i));
-    lane->set_timeout(500ms);
+    lane->set_timeout(2s);
     lanes.push_back(std::move(lane));
   }
+  LANCET_TRY(c.barrier());  // those who do come, come together
   const int last = c.size() - 1;
   if (c.rank() == last) {
-    std::this_thread::sleep_for(20s);
+    std::this_thread::sleep_for(forever);
     return internal_error("nobody ended the job");
   }
-  const std::string missing = fmt::format("timed out after 0.5 s: nothing came from rank {}", last);
-  const auto start = Clock::now();
-  LANCET_TRY(expect_error(lanes[0]->barrier(), {"barrier #1 of 0 bytes on \"lane 0\"", missing}));
-  EXPECT_THAT(since(start) > 0.49 && since(start) < 3, "{} s", since(start));
+  const std::string missing = fmt::format("timed out after 2 s: nothing came from rank {}", last);
   std::vector<float> values(300'000);
-  LANCET_TRY(
-      expect_error(lanes[1]->all_reduce_sum(values), {"all_reduce_sum #1 of 1200000 bytes on \"lane 1\"", missing}));
-  std::vector<std::byte> data(1 << 20);
-  LANCET_TRY(expect_error(lanes[2]->broadcast(data, last), {"broadcast #1 of 1048576 bytes on \"lane 2\"", missing}));
-  const Segment out{last, data.data(), data.size()};
-  LANCET_TRY(expect_error(lanes[3]->exchange({&out, 1}, {}),
-                          {"exchange #1", fmt::format("rank {} did not take what was sent", last)}));
+  std::vector<std::byte> data(1 << 20), sent(1 << 20);
+  const Segment out{last, sent.data(), sent.size()};
+  const auto start = Clock::now();
+  auto barrier = std::async(std::launch::async, [&] { return lanes[0]->barrier(); });
+  auto sum = std::async(std::launch::async, [&] { return lanes[1]->all_reduce_sum(values); });
+  auto broadcast = std::async(std::launch::async, [&] { return lanes[2]->broadcast(data, last); });
+  auto exchange = std::async(std::launch::async, [&] { return lanes[3]->exchange({&out, 1}, {}); });
+  LANCET_TRY(expect_error(barrier.get(), {"barrier #1 of 0 bytes on \"lane 0\"", missing}));
+  EXPECT_THAT(since(start) > 1.99 && since(start) < at_once, "{} s", since(start));
+  LANCET_TRY(expect_error(sum.get(), {"all_reduce_sum #1 of 1200000 bytes on \"lane 1\"", missing}));
+  LANCET_TRY(expect_error(broadcast.get(), {"broadcast #1 of 1048576 bytes on \"lane 2\"", missing}));
+  LANCET_TRY(expect_error(exchange.get(), {"exchange #1", fmt::format("rank {} did not take what was sent", last)}));
+  lanes[0]->set_timeout(60s);
   const auto again = Clock::now();
   LANCET_TRY(expect_error(lanes[0]->barrier(), {"barrier #1 of 0 bytes on \"lane 0\"", missing}));
-  EXPECT_THAT(since(again) < 0.4, "a broken lane took {} s to say so", since(again));
+  EXPECT_THAT(since(again) < at_once, "a broken lane took {} s to say so", since(again));
   // The others' lane still works.
   if (c.size() > 2) return {};
-  c.set_timeout(500ms);
+  c.set_timeout(2s);
   return expect_error(c.barrier(), {"on \"world\"", missing});
 }
 
@@ -90,10 +100,10 @@ Status mismatches(Communicator& c) {
   std::vector<std::unique_ptr<Communicator>> lanes;
   for (int i = 0; i < 4; ++i) {
     LANCET_ASSIGN(auto lane, c.duplicate());
-    lane->set_timeout(3s);
+    lane->set_timeout(60s);
     lanes.push_back(std::move(lane));
   }
-  lanes[3]->set_timeout(1s);
+  lanes[3]->set_timeout(3s);
   std::vector<std::byte> data(200'000);
   for (int i = 0; i < 4200; ++i) LANCET_TRY(c.barrier());  // numbers that no longer fit a tag
   const auto start = Clock::now();
@@ -115,19 +125,19 @@ Status mismatches(Communicator& c) {
     LANCET_TRY(exchange(*lanes[1], 400, 8));
     LANCET_TRY(exchange(*lanes[2], 1200, 8));
     LANCET_TRY(
-        expect_error(exchange(*lanes[3], 120'000, 8), {"timed out after 1 s: rank 0 did not take what was sent"}));
+        expect_error(exchange(*lanes[3], 120'000, 8), {"timed out after 3 s: rank 0 did not take what was sent"}));
   }
   std::byte byte{};
   if (c.rank() == 0) LANCET_TRY(expect_error(c.barrier(), {"barrier #4209 ", "rank 1 is at broadcast #4209;"}));
   if (c.rank() == 1) LANCET_TRY(c.broadcast({&byte, 1}, 1));
-  EXPECT_THAT(since(start) < 6, "found after {} s, not at once", since(start));
+  EXPECT_THAT(since(start) < at_once, "found after {} s, not at once", since(start));
   return {};
 }
 
 Status aborts(Communicator& c) {
   LANCET_ASSIGN(auto lane, c.duplicate());
   if (c.rank() != 0) {
-    std::this_thread::sleep_for(20s);
+    std::this_thread::sleep_for(forever);
     return internal_error("nobody ended the job");
   }
   Status of_lane, of_world;
@@ -138,7 +148,7 @@ Status aborts(Communicator& c) {
     std::this_thread::sleep_for(100ms);
     c.abort("a signal came");
   }
-  EXPECT_THAT(since(start) < 1, "woken after {} s", since(start));
+  EXPECT_THAT(since(start) < at_once, "woken after {} s", since(start));
   LANCET_TRY(expect_error(of_lane, {"communication was aborted: a signal came"}));
   LANCET_TRY(expect_error(of_world, {"communication was aborted: a signal came"}));
   return expect_error(lane->barrier(), {"a signal came"});
@@ -154,7 +164,7 @@ Status stuck(Communicator& c) {
   pid_t other = getpid();
   LANCET_TRY(c.broadcast(std::as_writable_bytes(std::span(&other, 1)), 1));
   if (c.rank() == 1) {
-    std::this_thread::sleep_for(60s);
+    std::this_thread::sleep_for(forever);
     return internal_error("nobody ended this rank");
   }
   signal(SIGTERM, SIG_IGN);  // of the launcher, a second later
@@ -174,19 +184,19 @@ Status stuck(Communicator& c) {
   return {};
 }
 Status absent(Communicator& c) {
-  if (c.rank() == 1) std::this_thread::sleep_for(60s);
+  if (c.rank() == 1) std::this_thread::sleep_for(forever);
   c.set_timeout(1s);
   return c.barrier();
 }
 
 int run(const std::string& name) {
-  if (name == "late" && detect_launch().rank == 1) std::this_thread::sleep_for(60s);
+  if (name == "late" && detect_launch().rank == 1) std::this_thread::sleep_for(forever);
   const auto late = name == "late" ? 1s : 5s;  // the second holds MPI_Init, too
   hangs_once_started = name == "halted" && detect_launch().rank == 1;
   auto session = name == "late" || name == "halted" ? MpiSession::start(late) : MpiSession::start();
   if (!session) {
     fmt::print(stderr, "{}\n", session.error().message);
-    return 1;
+    return static_cast<int>(session.error().code);
   }
   auto world = (*session)->world();
   const auto report = [&](const Status& s) {
@@ -205,7 +215,7 @@ int run(const std::string& name) {
     report(s);
     if (!s) (*session)->abort_job(3);
     if (world->rank() == 0) (*session)->abort_job(42);
-    std::this_thread::sleep_for(20s);
+    std::this_thread::sleep_for(forever);
     return 3;
   }
   if (name == "absent") {  // as the program does with an error: its code ends the job
@@ -240,7 +250,7 @@ extern "C" int MPI_Improbe(int source, int tag, MPI_Comm comm, int* found, MPI_M
 
 extern "C" int MPI_Iallgather(const void* send, int send_count, MPI_Datatype send_type, void* receive,
                               int receive_count, MPI_Datatype receive_type, MPI_Comm comm, MPI_Request* request) {
-  if (hangs_once_started) std::this_thread::sleep_for(60s);
+  if (hangs_once_started) std::this_thread::sleep_for(forever);
   return PMPI_Iallgather(send, send_count, send_type, receive, receive_count, receive_type, comm, request);
 }
 
