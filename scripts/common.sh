@@ -18,3 +18,21 @@ jobs_that_fit() {
   gigabytes=$(awk '/MemAvailable/ {print int($2 / 1572864)}' /proc/meminfo)
   echo $((gigabytes < 1 ? 1 : gigabytes < cores ? gigabytes : cores))
 }
+
+# Of ctest's log: "13 skipped: 12 (no GPU), 1 (no chromium here: apt-get install chromium)"; nothing where none was.
+skipped_tests() {
+  awk '
+    /^[0-9]+\/[0-9]+ Testing: / { counted = 0 }
+    !counted && match($0, /SKIPPED: /) {
+      counted = 1
+      ++all
+      why = substr($0, RSTART + RLENGTH, 120)
+      if (!(why in times)) whys[++different] = why
+      ++times[why]
+    }
+    END {
+      for (i = 1; i <= different; ++i)
+        text = text (i > 1 ? ", " : "") times[whys[i]] " (" whys[i] ")"
+      if (all) print all " skipped: " text
+    }' "$1"
+}

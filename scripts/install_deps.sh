@@ -2,6 +2,7 @@
 # Installs the Debian packages that are missing: as root, or with sudo. third_party/README.md says what each is for.
 #   scripts/install_deps.sh [--no-tests]     --no-tests: without what only the tests need
 #   scripts/install_deps.sh --plots          with what scripts/reproduce.sh draws with
+#   scripts/install_deps.sh --all-tests      with what single tests need, which are skipped without it
 #   LANCET_SKIP_INSTALL=1                    install nothing (the machine is known to have everything)
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -16,7 +17,8 @@ case "${1:-}" in
   "") packages+=("${test_packages[@]}") ;;
   --no-tests) ;;
   --plots) packages+=("${test_packages[@]}" python3-matplotlib) ;;
-  *) die "usage: scripts/install_deps.sh [--no-tests | --plots]" ;;
+  --all-tests) packages+=("${test_packages[@]}" python3-matplotlib clang libclang-rt-14-dev chromium) ;;
+  *) die "usage: scripts/install_deps.sh [--no-tests | --plots | --all-tests]" ;;
 esac
 [ "${LANCET_SKIP_INSTALL:-}" = 1 ] && exit 0
 

@@ -19,7 +19,9 @@ status=0
 ctest --test-dir "$BUILD_DIR" --output-on-failure --no-tests=error -j "$(jobs_that_fit)" "$@" || status=$?
 
 if [ $status -eq 0 ]; then
-  say "all tests passed (build $((built - start)) s, tests $((SECONDS - built)) s)"
+  log="$BUILD_DIR/Testing/Temporary/LastTest.log" skipped=
+  [ -f "$log" ] && skipped=$(skipped_tests "$log")
+  say "all tests passed${skipped:+ but $skipped} (build $((built - start)) s, tests $((SECONDS - built)) s)"
 else
   say "tests FAILED (build $((built - start)) s, tests $((SECONDS - built)) s); the failures stand above"
 fi
