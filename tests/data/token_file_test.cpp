@@ -177,7 +177,7 @@ TEST_CASE("An unfinished file leaves nothing behind, and the old one as it was")
   {
     TokenWriter writer = value(TokenWriter::create(folder / "t", 1000, 0));
     succeed(writer.append(random_ids(2000000, 1000)));
-    CHECK(folder.names().size() == 2);
+    CHECK(slurp(folder / "t") == before);
   }
   CHECK(folder.names() == std::vector<std::string>{"t"});
   CHECK(slurp(folder / "t") == before);
