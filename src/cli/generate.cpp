@@ -1,9 +1,11 @@
 #include <fmt/format.h>
+#include <poll.h>
 #include <unistd.h>
 
+#include <array>
+#include <cerrno>
 #include <charconv>
 #include <chrono>
-#include <iostream>
 
 #include "commands.h"
 #include "from.h"
@@ -12,6 +14,7 @@
 #include "lancet/base/shown.h"
 #include "lancet/train/agree.h"
 #include "lancet/train/generate.h"
+#include "lancet/train/turns.h"
 #include "numbers.h"
 #include "text_stream.h"
 
@@ -34,15 +37,15 @@ struct GenerateArguments {
 // Far more than any window takes; a stream without an end must not fill the memory.
 constexpr std::size_t most_input = 16 << 20;
 
-Result<std::string> read_input() {
-  if (isatty(STDIN_FILENO)) log::info("the prompt, ended by Ctrl-D:");
-  std::string text(most_input + 1, '\0');
-  std::cin.read(text.data(), std::streamsize(text.size()));
-  text.resize(static_cast<std::size_t>(std::cin.gcount()));
-  if (text.size() > most_input)
-    return data_error(fmt::format("standard input: expected a prompt of at most {} MiB, found more", most_input >> 20));
-  if (text.ends_with('\n')) text.pop_back();  // that echo and editors leave
-  return text;
+// What standard input has within `time`; whether it has ended.
+bool read_some(std::string& text, std::chrono::milliseconds time) {
+  pollfd entry{STDIN_FILENO, POLLIN, 0};
+  if (::poll(&entry, 1, static_cast<int>(time.count())) <= 0) return false;
+  std::array<char, 1 << 16> buffer;
+  const ssize_t count = ::read(STDIN_FILENO, buffer.data(), buffer.size());
+  if (count < 0) return errno != EINTR && errno != EAGAIN;
+  text.append(buffer.data(), static_cast<std::size_t>(count));
+  return count == 0;
 }
 
 Result<Ids> parse_ids(std::string_view text, std::int64_t vocabulary) {
@@ -104,9 +107,13 @@ class Generation {
 
   // On rank 0; the others get its ids.
   Status read_prompt() {
+    std::string text = arguments_.prompt;
+    if (!arguments_.has_prompt) {
+      LANCET_ASSIGN(text, read_input());
+    }
     Status mine;
     if (leads()) {
-      auto ids = encode();
+      auto ids = encode(std::move(text));
       if (ids.ok())
         prompt_ = std::move(*ids);
       else
@@ -121,10 +128,23 @@ class Generation {
     return {};
   }
 
-  Result<Ids> encode() const {
-    std::string text = arguments_.prompt;
+  // Collective. In turns, since somebody may be typing.
+  Result<std::string> read_input() {
+    if (leads() && isatty(STDIN_FILENO)) log::info("the prompt, ended by Ctrl-D:");
+    std::string text;
+    for (bool done = false; !done;) {
+      const bool mine = leads() && (read_some(text, train::turn_of(model_->config())) || text.size() > most_input);
+      LANCET_ASSIGN(done, train::any(world_, mine));
+    }
+    return text;
+  }
+
+  Result<Ids> encode(std::string text) const {
     if (!arguments_.has_prompt) {
-      LANCET_ASSIGN(text, read_input());
+      if (text.size() > most_input)
+        return data_error(
+            fmt::format("standard input: expected a prompt of at most {} MiB, found more", most_input >> 20));
+      if (text.ends_with('\n')) text.pop_back();  // that echo and editors leave
     }
     if (arguments_.ids) return parse_ids(text, model_->config().model.vocab_size);
     auto ids = tokenizer_->encode(text);

@@ -13,6 +13,7 @@
 #include "lancet/base/clock.h"
 #include "lancet/base/log.h"
 #include "lancet/train/agree.h"
+#include "lancet/train/turns.h"
 
 namespace lancet::train {
 namespace {
@@ -81,10 +82,7 @@ Saver::Saver(const config::Config& config, comm::Communicator& world, runtime::T
 
 std::filesystem::path Saver::folder() const { return std::filesystem::path(config_.log.run_dir) / "checkpoints"; }
 
-// Between two words with the other ranks, which wait for no longer than comm.timeout_s.
-std::chrono::milliseconds Saver::tick() const {
-  return std::chrono::milliseconds(std::clamp<std::int64_t>(std::int64_t(config_.comm.timeout_s * 250), 1, 200));
-}
+std::chrono::milliseconds Saver::tick() const { return turn_of(config_); }
 
 Status Saver::reserve() { return saves_while_training(config_) ? agree(world_, make_writer()) : Status(); }
 

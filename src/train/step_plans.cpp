@@ -3,6 +3,7 @@
 #include "lancet/cost/exchange_choice.h"
 #include "lancet/train/plan.h"
 #include "lancet/train/profile.h"
+#include "lancet/train/turns.h"
 #include "setup.h"
 
 namespace lancet::train {
@@ -49,7 +50,11 @@ class Planning {
 
   // Planning is rank 0's; the others learn what it found.
   Result<ir::Plan> plan_on_first(bool update, planner::PlanReport* report) {
-    if (world_.rank() != 0) return share_plan(world_, ir::Plan());
+    Result<ir::Plan> plan = ir::Plan();
+    LANCET_TRY(let_first_work(world_, turn_of(config_), [&] { plan = planned(update, report); }));
+    return share_plan(world_, plan);
+  }
+  Result<ir::Plan> planned(bool update, planner::PlanReport* report) const {
     const bool inspect = update && options_.inspect;
     auto plan = plan_step(config_, world_.size(), update, inspect, costs_, report);
     // Costs that are not needed need not be complete.
@@ -57,7 +62,7 @@ class Planning {
       plan = plan_step(config_, world_.size(), update, inspect, nullptr, report);
       if (plan.ok()) cost::mark_counted(*costs_, plan->program);
     }
-    return share_plan(world_, plan);
+    return plan;
   }
 
   const config::Config& config_;

@@ -139,6 +139,24 @@ TEST_CASE("import, generate, export and import again") {
 #endif
 }
 
+#if defined(LANCET_HAVE_MPI)
+TEST_CASE("ranks wait for a prompt longer than for each other") {
+  const TemporaryFolder folder;
+  const std::string run = folder / "run", config = folder.write("small.json", test::small_config);
+  check(lancet("train " + config +
+               " --set train.steps=1 --set train.save_interval=1 --set comm.timeout_s=2 --run-dir " + run),
+        0, {});
+  const std::string greedy = " --ids --temperature 0 --max-tokens 4";
+  const std::string text = result_of("generate --from " + run + greedy + " --prompt '1 2 3'");
+  const auto two = test::shell("(sleep 6; echo 1 2; sleep 0.1; echo 3) | " LANCET_SOURCE_DIR
+                               "/scripts/mpirun.sh 2 " LANCET_BINARY " generate --from " +
+                               run + greedy + " 2>/dev/null");
+  INFO(two.output);
+  CHECK(two.code == 0);
+  CHECK(two.lines_with(text.substr(0, text.size() - 1)) == 1);
+}
+#endif
+
 TEST_CASE("a tokenizer or token file of another vocabulary is refused") {
   const TemporaryFolder folder;
   std::string text;

@@ -1,0 +1,89 @@
+// Work of one rank that takes longer than the ranks wait for each other.
+#include "lancet/train/turns.h"
+
+#include <array>
+#include <atomic>
+#include <catch2/catch.hpp>
+#include <thread>
+
+#include "declared_costs.h"
+#include "train/step_plans.h"
+#include "train/support.h"
+
+namespace lancet {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr auto timeout = 1s;
+
+// Asked for the first time, they take three times as long as the ranks wait.
+struct SlowCosts final : cost::Costs {
+  const test::DeclaredCosts costs{};
+  mutable std::atomic<int> asked{0};
+
+  std::optional<double> compute_ms(std::string_view key) const override {
+    if (asked++ == 0) std::this_thread::sleep_for(3 * timeout);
+    return costs.compute_ms(key);
+  }
+  double all_to_all_ms(double bytes) const override { return costs.all_to_all_ms(bytes); }
+  double all_reduce_ms(double bytes) const override { return costs.all_reduce_ms(bytes); }
+  cost::CoreCost all_to_all_core() const override { return costs.all_to_all_core(); }
+  cost::CoreCost all_reduce_core() const override { return costs.all_reduce_core(); }
+  double launch_ms() const override { return costs.launch_ms(); }
+  cost::Interference interference() const override { return costs.interference(); }
+};
+
+}  // namespace
+
+TEST_CASE("a turn is well within what ranks wait for each other, and short") {
+  auto config = test::small_config();
+  const auto turn_with = [&](double seconds) {
+    config.comm.timeout_s = seconds;
+    return train::turn_of(config);
+  };
+  CHECK(turn_with(300) == 200ms);
+  CHECK(turn_with(0.4) == 100ms);
+  CHECK(turn_with(0.001) == 1ms);
+}
+
+TEST_CASE("ranks wait for a plan that takes longer than comm.timeout_s") {
+  auto config = test::small_config();
+  config.comm.timeout_s = 1;
+  config.overlap.policy = config::Policy::lancet;
+  const SlowCosts costs;
+  std::array<std::string, 2> plans;
+  const Status status = comm::run_inproc(
+      2,
+      [&](comm::Communicator& world) -> Status {
+        LANCET_ASSIGN(const auto made,
+                      train::make_step_plans(config, world, {.local_ranks = 2, .costs = &costs}, false));
+        plans[std::size_t(world.rank())] = ir::print(made.update);
+        return {};
+      },
+      timeout);
+  INFO((status.ok() ? "" : status.error().message));
+  REQUIRE(status.ok());
+  CHECK(costs.asked > 0);
+  CHECK(!plans[0].empty());
+  CHECK(plans[0] == plans[1]);
+}
+
+TEST_CASE("rank 0 works alone, and those who wait for it learn that another has ended") {
+  std::atomic<int> works{0};
+  std::array<Status, 3> ended;
+  const Status status = comm::run_inproc(3, [&](comm::Communicator& world) -> Status {
+    LANCET_TRY(train::let_first_work(world, 1ms, [&] { ++works; }));
+    if (world.rank() == 2) return {};
+    const Status mine = train::let_first_work(world, 1ms, [&] { ++works; });
+    return ended[std::size_t(world.rank())] = mine;
+  });
+  CHECK_FALSE(status.ok());
+  CHECK(works == 2);
+  for (const int rank : {0, 1}) {
+    REQUIRE_FALSE(ended[std::size_t(rank)].ok());
+    CHECK(ended[std::size_t(rank)].error().code == ExitCode::communication);
+  }
+}
+
+}  // namespace lancet
