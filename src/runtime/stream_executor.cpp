@@ -342,13 +342,17 @@ class StreamExecutor final : public Executor, private SingleSteps {
 
   Status put_stretches(std::size_t lane) {
     backend::Stream& stream = *streams_[lane];
+    // A stream whose earlier work has failed meanwhile takes no more, and says why.
+    const auto named = [&](const Status& taken) {
+      return taken.ok() ? taken : Status(lane_error(lane, taken.error()));
+    };
     for (std::size_t i = 0; i < flag_plan_.lanes[lane].size() && !failed_.load(); ++i) {
       const Stretch& stretch = flag_plan_.lanes[lane][i];
-      for (std::size_t wait : stretch.waits) LANCET_TRY(stream.wait(flag(wait)));
-      if (timing_) LANCET_TRY(times_->begin_stretch(lane, i, stream));
+      for (std::size_t wait : stretch.waits) LANCET_TRY(named(stream.wait(flag(wait))));
+      if (timing_) LANCET_TRY(named(times_->begin_stretch(lane, i, stream)));
       LANCET_TRY(put_stretch(lane, i));
-      if (timing_) LANCET_TRY(times_->end_stretch(lane, i, stream));
-      if (stretch.signal >= 0) LANCET_TRY(stream.signal(flag(static_cast<std::size_t>(stretch.signal))));
+      if (timing_) LANCET_TRY(named(times_->end_stretch(lane, i, stream)));
+      if (stretch.signal >= 0) LANCET_TRY(named(stream.signal(flag(static_cast<std::size_t>(stretch.signal)))));
     }
     return {};
   }
