@@ -8,8 +8,8 @@ namespace lancet::cli {
 // process as they always do: the shell sees 128 + the signal's number.
 void announce_signals();
 
-// From now on the first of SIGINT, SIGTERM, SIGUSR1, SIGHUP and SIGPIPE (nobody reads what it says), unless ignored, only
-// sets the number that is returned; one more SIGINT or SIGTERM ends the process. leads: says so on stderr.
+// From now on the first of SIGINT, SIGTERM, SIGUSR1, SIGHUP and SIGPIPE (nobody reads what it says), unless ignored,
+// only sets the number that is returned; one more SIGINT or SIGTERM ends the process. leads: says so on stderr.
 const std::atomic<int>& catch_stop_signals(bool leads);
 // Says nothing of them any more: this process has failed and is about to end, and its launcher may send them.
 void hush_stop_signals();

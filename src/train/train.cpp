@@ -270,8 +270,7 @@ class Run {
   std::string why_interrupted() const {
     const config::Train& train = config_.train;
     const int signal = options_.stop ? options_.stop->load() : 0;
-    if (signal != 0)
-      return fmt::format("SIG{}", ::sigabbrev_np(signal));
+    if (signal != 0) return fmt::format("SIG{}", ::sigabbrev_np(signal));
     if (train.max_minutes > 0 && minutes_since(begun_) >= train.max_minutes) return "train.max_minutes";
     if (options_.interrupted && options_.interrupted()) return "asked to";
     return "";
@@ -390,7 +389,14 @@ class Run {
   // Whether the run is to stop.
   Result<bool> evaluate() {
     LANCET_ASSIGN(const std::optional<double> loss, trainer_->evaluate());
-    if (!loss) return true;
+    if (!loss) {
+      if (!from_.empty() && position_.step == from_step_)  // else a slot of time that is too short is so each time
+        log::warn(
+            "step {}: the evaluation had not ended when the run was stopped, and the run does not go on without "
+            "it; data.eval_sequences and train.max_minutes set how long either takes",
+            position_.step);
+      return true;
+    }
     log::info("step {} | held-out loss {:.4f} | perplexity {:.2f}", position_.step, unsigned_nan(*loss),
               unsigned_nan(std::exp(*loss)));
     evaluated_step_ = position_.step;

@@ -44,8 +44,8 @@ void check_goes_on(const std::string& command, const TemporaryFolder& folder, co
 }  // namespace
 
 TEST_CASE("a signal to one rank of several: all save and leave with 75 and go on bit for bit") {
-  const auto [ranks, victim, signal] = GENERATE(
-      table<int, int, int>({{1, 0, SIGPIPE}, {2, 0, SIGTERM}, {2, 1, SIGINT}, {2, 1, SIGUSR1}, {2, 0, SIGHUP}, {4, 2, SIGTERM}}));
+  const auto [ranks, victim, signal] = GENERATE(table<int, int, int>(
+      {{1, 0, SIGPIPE}, {2, 0, SIGTERM}, {2, 1, SIGINT}, {2, 1, SIGUSR1}, {2, 0, SIGHUP}, {4, 2, SIGTERM}}));
   const TemporaryFolder folder;
   const std::string run = folder / "run", command = long_run(folder);
   Job job("exec env --default-signal=INT " + test::ranks_of(ranks, command + " --run-dir " + run));

@@ -99,6 +99,10 @@ TEST_CASE("time is up after train.max_minutes, in evaluations, too") {
   const test::LogCapture log;
   CHECK(run(config, 1).message.find("saved and stopped after step 2 of 2 (train.max_minutes)") == 0);
   CHECK(log.count("held-out loss") == 0);
+  CHECK(log.count("does not go on without") == 0);
+  CHECK(run(config, 1).message.find("saved and stopped after step 2 of 2 (train.max_minutes)") == 0);
+  CHECK(log.count("warning: step 2: the evaluation had not ended when the run was stopped, and the run does not go on "
+                  "without it") == 1);
 }
 
 TEST_CASE("a run that goes on beyond its steps, or the step to stop at, says so") {
