@@ -19,10 +19,10 @@ jobs_that_fit() {
   echo $((gigabytes < 1 ? 1 : gigabytes < cores ? gigabytes : cores))
 }
 
-# Of ctest's log: "13 skipped: 12 (no GPU), 1 (no chromium here: apt-get install chromium)"; nothing where none was.
+# Of ctest's results in JUnit's form: "13 skipped: 12 (no GPU), 1 (no chromium here: apt-get install chromium)"; nothing where none was.
 skipped_tests() {
   awk '
-    /^[0-9]+\/[0-9]+ Testing: / { counted = 0 }
+    /<testcase / { counted = 0 }
     !counted && match($0, /SKIPPED: /) {
       counted = 1
       ++all

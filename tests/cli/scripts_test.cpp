@@ -12,10 +12,10 @@ TEST_CASE("the tests' last line counts what was skipped, by what was missing") {
                        "'")
         .output;
   };
-  CHECK(skipped("1/4 Testing: a\nOutput:\nall is well\n2/4 Testing: b\n3 passed\n").empty());
-  CHECK(skipped("1/4 Testing: a\nOutput:\nSKIPPED: no GPU\nand again\nSKIPPED: no GPU\n"
-                "2/4 Testing: b\nb.cpp:3: warning:\n  SKIPPED: no chromium here: apt-get install chromium\n"
-                "3/4 Testing: c\npassed\n4/4 Testing: d\nSKIPPED: no GPU\n") ==
+  CHECK(skipped("<testcase name=\"a\">\nall is well\n<testcase name=\"b\">\n3 passed\n").empty());
+  CHECK(skipped("<testcase name=\"a\">\nSKIPPED: no GPU\nand again\nSKIPPED: no GPU\n"
+                "<testcase name=\"b\">\nb.cpp:3: warning:\n  SKIPPED: no chromium here: apt-get install chromium\n"
+                "<testcase name=\"c\">\npassed\n<testcase name=\"d\">\nSKIPPED: no GPU\n") ==
         "3 skipped: 2 (no GPU), 1 (no chromium here: apt-get install chromium)\n");
 }
 
