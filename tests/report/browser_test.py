@@ -109,13 +109,28 @@ def find_chromium():
     return None
 
 
+def options_of(chromium, profile):
+    return [chromium, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", f"--user-data-dir={profile}"]
+
+
+def starts(chromium):
+    """Some containers forbid what a browser needs."""
+    with tempfile.TemporaryDirectory() as profile:
+        try:
+            shown = subprocess.run(options_of(chromium, profile) + ["--dump-dom", "data:text/html,<p>shown</p>"],
+                                   capture_output=True, text=True, timeout=120)
+        except (OSError, subprocess.TimeoutExpired):
+            return False
+        return "<p>shown</p>" in shown.stdout
+
+
 def browse(chromium, page, screenshot=None, size="1400,1000", dark=False):
     """(what the probe saw, the browser's console)."""
     probed = page.with_suffix(".probe.html")
     probed.write_text(page.read_text().replace("</body>", PROBE + "</body>"))
     with tempfile.TemporaryDirectory() as profile:
-        options = [chromium, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", f"--user-data-dir={profile}",
-                   f"--window-size={size}", "--enable-logging=stderr", "--virtual-time-budget=4000", "--timeout=60000"]
+        options = options_of(chromium, profile) + [f"--window-size={size}", "--enable-logging=stderr",
+                                                   "--virtual-time-budget=4000", "--timeout=60000"]
         if dark:
             options.append("--force-dark-mode")
             options.append("--blink-settings=preferredColorScheme=0")
@@ -161,6 +176,9 @@ def main():
     chromium = find_chromium()
     if not chromium:
         print("SKIPPED: no chromium here: apt-get install chromium")
+        return
+    if not starts(chromium):
+        print(f"SKIPPED: {chromium} shows no page on this machine")
         return
     with tempfile.TemporaryDirectory() as scratch:
         folder = pathlib.Path(arguments.keep or scratch)
