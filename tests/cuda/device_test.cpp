@@ -9,14 +9,7 @@ namespace {
 
 using backend::Flag;
 
-template <class T>
-T made(Result<T> result) {
-  if (!result.ok()) FAIL(result.error().message);
-  return std::move(result).value();
-}
-void done(const Status& status) {
-  if (!status.ok()) FAIL(status.error().message);
-}
+using test::done, test::made;
 
 }  // namespace
 

@@ -9,14 +9,7 @@
 namespace lancet {
 namespace {
 
-template <class T>
-T made(Result<T> result) {
-  if (!result.ok()) FAIL(result.error().message);
-  return std::move(result).value();
-}
-void done(const Status& status) {
-  if (!status.ok()) FAIL(status.error().message);
-}
+using test::done, test::made;
 
 constexpr std::int64_t experts = 3, capacity = 40;
 constexpr int parts = 2;

@@ -3,10 +3,21 @@
 #include <catch2/catch.hpp>
 #include <iostream>
 #include <memory>
+#include <utility>
 
 #include "lancet/runtime/accelerator.h"
 
 namespace lancet::test {
+
+// The value, or the end of the case with the reason.
+template <class T>
+T made(Result<T> result) {
+  if (!result.ok()) FAIL(result.error().message);
+  return std::move(result).value();
+}
+inline void done(const Status& status) {
+  if (!status.ok()) FAIL(status.error().message);
+}
 
 inline bool driver_started = false;  // by a case of this process
 

@@ -14,12 +14,6 @@ namespace {
 
 constexpr std::uint64_t seed = 11;
 
-template <class T>
-T made(Result<T> result) {
-  if (!result.ok()) FAIL(result.error().message);
-  return std::move(result).value();
-}
-
 // Copies on a device, each in memory of its own. They start where those of an arena do: at multiples of 256 bytes.
 class OnDevice final : public Elsewhere {
  public:
