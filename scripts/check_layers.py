@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks that each room includes only what the design lets it include.
+"""Checks that each module includes only what the design lets it include, and that includes form no cycles.
 
 Prints one line an offence (file:line: what) and exits 1 if there is one.
 --self-test plants offences in a scratch tree and fails unless every one of them is caught.
@@ -9,29 +9,33 @@ import sys
 import tempfile
 from pathlib import Path
 
-# Room -> rooms it may include (besides itself), floor by floor.
-ROOMS = {
-    "base": [],
-    "config": ["base"],
-    "ir": ["base"],
-    "backend": ["base"],
-    "data": ["base"],
-    "checkpoint": ["base"],
-    "comm": ["base", "backend"],
-    "ops": ["base", "ir"],
-    "cost": ["base", "ir", "ops"],
-    "model": ["base", "config", "ir", "ops"],
-    "planner": ["base", "ir", "ops", "cost"],
-    "runtime": ["base", "ir", "ops", "backend", "comm", "cost"],
-    "train": ["base", "config", "ir", "backend", "data", "checkpoint", "comm", "ops", "cost", "model", "planner", "runtime"],
-}
-ROOMS["report"] = ["base", "ir"]
-ROOMS["experiment"] = ["base", "config", "ir", "ops", "cost", "model", "planner", "runtime", "train"]
-ROOMS["cli"] = ROOMS["train"] + ["train", "report", "experiment"]
+# Layer by layer: module -> modules of lower layers that it may include (besides itself).
+LAYERS = [
+    {"base": []},
+    {"config": ["base"], "ir": ["base"], "backend": ["base"], "checkpoint": ["base"]},
+    {"data": ["base", "config"], "comm": ["base", "backend"], "ops": ["base", "ir"]},
+    {"cost": ["base", "ir", "ops"], "model": ["base", "config", "ir", "ops"], "passes": ["base", "ir", "ops"]},
+    {"schedule": ["base", "config", "ir", "ops", "cost"], "runtime": ["base", "ir", "ops", "backend", "comm", "cost"]},
+    {"planner": ["base", "config", "ir", "ops", "cost", "passes", "schedule"],
+     "profiler": ["base", "ir", "ops", "backend", "comm", "cost", "runtime"],
+     "world": ["base", "config", "ir", "backend", "comm", "cost", "runtime"]},
+    {"planning": ["base", "config", "ir", "backend", "comm", "ops", "cost", "model", "passes", "schedule", "planner", "runtime", "profiler",
+                  "world"],
+     "run": ["base", "config", "ir", "backend", "checkpoint", "comm", "runtime", "world"]},
+    {"hugging_face": ["base", "config", "ir", "data", "checkpoint", "model", "runtime", "world", "run"],
+     "inference": ["base", "config", "ir", "data", "checkpoint", "comm", "ops", "model", "runtime", "world", "planning", "run"]},
+    {"train": ["base", "config", "ir", "backend", "data", "checkpoint", "comm", "ops", "cost", "model", "schedule", "planner",
+               "runtime", "profiler", "world", "planning", "run", "inference"],
+     "experiment": ["base", "config", "ir", "ops", "cost", "schedule", "planner", "profiler", "planning"],
+     "report": ["base", "ir"]},
+    {"cli": ["base", "config", "ir", "backend", "data", "checkpoint", "comm", "ops", "cost", "model", "schedule", "planner", "runtime",
+             "profiler", "world", "planning", "run", "hugging_face", "inference", "train", "experiment", "report"]},
+]
+MODULES = {module: others for layer in LAYERS for module, others in layer.items()}
 
 # Kernels of an op know the device and the wire, and so do the helpers they share (src/ops/cpu*, cuda*); the op's
 # description (op.cpp, math.h, the rest of src/ops, and every private header that those include) does not.
-KERNEL_ROOMS = ["backend", "comm"]
+KERNEL_MODULES = ["backend", "comm"]
 KERNEL_FILE = re.compile(r"^src/ops/\w+/(?!op\.cpp$|math\.h$)|^src/ops/cpu\w*\.h$|^include/lancet/ops/kernel\w*\.h$|^tests/ops/")
 
 # Foreign headers that stay in their corner: (what, header, where it may stand).
@@ -45,30 +49,34 @@ CORNERS = [
 
 SOURCE = {".h", ".hpp", ".cpp", ".cu", ".cuh"}
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
-CMAKE_ROOM = re.compile(r"lancet_room\((\w+)([^)]*)\)")
+CMAKE_MODULE = re.compile(r"lancet_module\((\w+)([^)]*)\)")
 
 
-def room_of(path):
-    """The room of a file given relative to the root: include/lancet/R/..., src/R/..., tests/R/...
+def module_of(path):
+    """The module of a file given relative to the root: include/lancet/R/..., src/R/..., tests/R/...
 
-    None outside of any: src/main.cpp, and in tests the folders that are shared between rooms.
+    None outside of any: src/main.cpp, and in tests the folders that are shared between modules.
     """
     parts = path.split("/")
     at = {"include": 2, "src": 1, "tests": 1}.get(parts[0])
-    if at is None or len(parts) <= at + 1 or (parts[0] == "tests" and parts[1] not in ROOMS):
+    if at is None or len(parts) <= at + 1 or (parts[0] == "tests" and parts[1] not in MODULES):
         return None
     return parts[at]
 
 
-def allowed_rooms(path, room):
-    allowed = {room, *ROOMS[room]}
-    if room == "ops" and KERNEL_FILE.search(path):
-        allowed.update(KERNEL_ROOMS)
+def allowed_modules(path, module):
+    """What the table says; a test may use every module of a lower layer."""
+    if path.startswith("tests/"):
+        below = next(i for i, layer in enumerate(LAYERS) if module in layer)
+        return {module, *(KERNEL_MODULES if module == "ops" else []), *(name for layer in LAYERS[:below] for name in layer)}
+    allowed = {module, *MODULES[module]}
+    if module == "ops" and KERNEL_FILE.search(path):
+        allowed.update(KERNEL_MODULES)
     return allowed
 
 
 def target_of(root, path, header, quoted):
-    """(room, private) that an include names, or None if it is no header of ours."""
+    """(module, private) that an include names, or None if it is no header of ours."""
     parts = header.split("/")
     if parts[0] == "lancet" and len(parts) > 2:
         return parts[1], False
@@ -77,17 +85,17 @@ def target_of(root, path, header, quoted):
     beside = (root / path).parent / header
     if beside.is_file():
         found = beside.resolve().relative_to(root.resolve()).as_posix()
-        room = room_of(found)
-        return (room, found.startswith("src/")) if room else None
-    if len(parts) > 1 and parts[0] in ROOMS:
+        module = module_of(found)
+        return (module, found.startswith("src/")) if module else None
+    if len(parts) > 1 and parts[0] in MODULES:
         return parts[0], True
     return None
 
 
 def check_file(root, path):
-    room = room_of(path)
-    if room is not None and room not in ROOMS:
-        yield f"{path}:1: '{room}' is no room; known: {', '.join(ROOMS)}"
+    module = module_of(path)
+    if module is not None and module not in MODULES:
+        yield f"{path}:1: '{module}' is no module; known: {', '.join(MODULES)}"
         return
     text = (root / path).read_text(encoding="utf-8", errors="replace")
     for number, line in enumerate(text.splitlines(), 1):
@@ -100,14 +108,14 @@ def check_file(root, path):
             if pattern.search(header) and not corner.search(path):
                 yield f"{where} {what} header {header} outside its folder"
         target = target_of(root, path, header, match.group(1) == '"')
-        if room is None or target is None:
+        if module is None or target is None:
             continue
         other, private = target
-        if other not in ROOMS:
-            yield f"{where} {header}: '{other}' is no room"
-        elif other not in allowed_rooms(path, room):
-            yield f"{where} {room} may not include {other} ({header})"
-        elif private and other != room:
+        if other not in MODULES:
+            yield f"{where} {header}: '{other}' is no module"
+        elif other not in allowed_modules(path, module):
+            yield f"{where} {module} may not include {other} ({header})"
+        elif private and other != module and not path.startswith("tests/"):
             yield f"{where} {header} is private to {other}; others use include/lancet/{other}/"
         elif private and path.startswith("include/"):
             yield f"{where} a public header includes the private {header}"
@@ -126,7 +134,7 @@ def kernel_headers_of(root, path, seen):
             if name in seen:
                 continue
             seen.add(name)
-            if any(f'"lancet/{room}/' in file.read_text(errors="replace") for room in KERNEL_ROOMS):
+            if any(f'"lancet/{module}/' in file.read_text(errors="replace") for module in KERNEL_MODULES):
                 yield name
             yield from kernel_headers_of(root, name, seen)
 
@@ -146,25 +154,100 @@ def check_cmake(root):
     if not path.is_file():
         return
     text = path.read_text(encoding="utf-8")
-    for match in CMAKE_ROOM.finditer(text):
-        room, rest = match.groups()
+    for match in CMAKE_MODULE.finditer(text):
+        module, rest = match.groups()
         line = text.count("\n", 0, match.start()) + 1
-        if room not in ROOMS:
-            yield f"CMakeLists.txt:{line}: '{room}' is no room"
+        if module not in MODULES:
+            yield f"CMakeLists.txt:{line}: '{module}' is no module"
             continue
         depends = re.search(r"DEPENDS((?:\s+\w+)*?)(?=\s+USES|\s*$)", rest)
-        allowed = set(ROOMS[room]) | (set(KERNEL_ROOMS) if room == "ops" else set())
+        allowed = set(MODULES[module]) | (set(KERNEL_MODULES) if module == "ops" else set())
         for other in depends.group(1).split() if depends else []:
             if other not in allowed:
-                yield f"CMakeLists.txt:{line}: {room} may not depend on {other}"
+                yield f"CMakeLists.txt:{line}: {module} may not depend on {other}"
+
+
+def files_of(root, tops=("include", "src")):
+    for top in tops:
+        for file in sorted((root / top).rglob("*")):
+            if file.is_file() and file.suffix in SOURCE:
+                yield file.relative_to(root).as_posix()
+
+
+def included_file(root, path, header):
+    """The file of ours that an include names, relative to the root, or None."""
+    for folder in ((root / path).parent, root / "include", root / "src"):
+        if (folder / header).is_file():
+            return (folder / header).resolve().relative_to(root.resolve()).as_posix()
+    return None
+
+
+def in_module(path):
+    """The path inside its module, the same for a public header and a private file: planner/partition/ranges.h."""
+    return path.removeprefix("include/lancet/").removeprefix("src/")
+
+
+def unit_of(path):
+    """A header and its source are one unit."""
+    return in_module(path).rsplit(".", 1)[0]
+
+
+def folder_of(path):
+    return in_module(path).rsplit("/", 1)[0]
+
+
+def cycles(edges):
+    """Strongly connected components of more than one node (Tarjan's algorithm), each sorted."""
+    index, low, stack, on_stack, found = {}, {}, [], set(), []
+
+    def visit(node):
+        index[node] = low[node] = len(index)
+        stack.append(node)
+        on_stack.add(node)
+        for other in sorted(edges.get(node, {})):
+            if other not in index:
+                visit(other)
+                low[node] = min(low[node], low[other])
+            elif other in on_stack:
+                low[node] = min(low[node], index[other])
+        if low[node] == index[node]:
+            component = []
+            while not component or component[-1] != node:
+                component.append(stack.pop())
+                on_stack.remove(component[-1])
+            if len(component) > 1:
+                found.append(sorted(component))
+
+    for node in sorted(edges):
+        if node not in index:
+            visit(node)
+    return found
+
+
+def check_cycles(root):
+    """Neither folders nor units (a header with its source) may include each other in a circle."""
+    units, folders = {}, {}  # from -> to -> "file:line"
+    for path in files_of(root):
+        text = (root / path).read_text(encoding="utf-8", errors="replace")
+        for number, line in enumerate(text.splitlines(), 1):
+            match = INCLUDE.match(line)
+            other = included_file(root, path, match.group(2)) if match else None
+            if other is None:
+                continue
+            for graph, name in ((units, unit_of), (folders, folder_of)):
+                if name(path) != name(other):
+                    graph.setdefault(name(path), {}).setdefault(name(other), f"{path}:{number}")
+    for graph, what in ((units, "units"), (folders, "folders")):
+        for component in cycles(graph):
+            inside = set(component)
+            where = next(place for node in component for other, place in sorted(graph[node].items()) if other in inside)
+            yield f"{where}: the {what} {', '.join(component)} include each other"
 
 
 def check(root):
-    offences = [*check_cmake(root), *check_descriptions(root)]
-    for top in ("include", "src", "tests"):
-        for file in sorted((root / top).rglob("*")):
-            if file.is_file() and file.suffix in SOURCE:
-                offences += check_file(root, file.relative_to(root).as_posix())
+    offences = [*check_cmake(root), *check_descriptions(root), *check_cycles(root)]
+    for path in files_of(root, ("include", "src", "tests")):
+        offences += check_file(root, path)
     return offences
 
 
@@ -194,8 +277,16 @@ def self_test():
         ("src/runtime/c.cpp", "#include <cuda_runtime.h>\n", "CUDA header"),
         ("src/ops/gelu/cuda.cu", "#include <cuda_bf16.h>\n", None),
         ("tests/ir/a.cpp", '#include "lancet/planner/pass.h"\n', "ir may not include planner"),
-        ("src/attic/a.cpp", "int x;\n", "'attic' is no room"),
+        ("src/attic/a.cpp", "int x;\n", "'attic' is no module"),
         ("src/main.cpp", '#include "lancet/cli/main.h"\n', None),
+        ("src/data/loop_a.h", '#include "loop_b.h"\n', "the units data/loop_a, data/loop_b include each other"),
+        ("src/data/loop_b.h", "#pragma once\n", None),
+        ("src/data/loop_b.cpp", '#include "loop_b.h"\n#include "loop_a.h"\n', None),
+        ("src/model/a.h", '#include "inner/b.h"\n', "the folders model, model/inner include each other"),
+        ("src/model/inner/b.h", "#pragma once\n", None),
+        ("src/model/inner/c.h", '#include "../d.h"\n', None),
+        ("src/model/d.h", "#pragma once\n", None),
+        ("tests/planner/uses.cpp", '#include "lancet/passes/passes.h"\n#include "schedule/ranges.h"\n', None),
     ]
     failures = []
     with tempfile.TemporaryDirectory() as folder:
@@ -203,7 +294,7 @@ def self_test():
         for name, text, _ in planted:
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             (root / name).write_text(text)
-        (root / "CMakeLists.txt").write_text("lancet_room(base USES fmt::fmt)\nlancet_room(planner DEPENDS base runtime USES x)\n")
+        (root / "CMakeLists.txt").write_text("lancet_module(base USES fmt::fmt)\nlancet_module(planner DEPENDS base runtime USES x)\n")
         planted.append(("CMakeLists.txt", "", "CMakeLists.txt:2: planner may not depend on runtime"))
         offences = check(root)
     for name, _, words in planted:
@@ -212,9 +303,9 @@ def self_test():
             failures.append(f"{name} is fine, yet: {mine}")
         if words is not None and (len(mine) != 1 or words not in mine[0]):
             failures.append(f"{name}: expected one offence with '{words}', found {mine}")
-    for room, others in ROOMS.items():  # the table itself goes one way: each room includes rooms above it in the list
-        order = list(ROOMS)
-        failures += [f"table: {room} includes {o}, which comes later" for o in others if order.index(o) >= order.index(room)]
+    for module, others in MODULES.items():  # the table itself goes one way: each module includes modules above it in the list
+        order = list(MODULES)
+        failures += [f"table: {module} includes {o}, which comes later" for o in others if order.index(o) >= order.index(module)]
     for line in failures:
         print(line)
     print(f"self-test: {len(planted)} plants, {len(failures)} failures")

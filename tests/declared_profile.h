@@ -3,7 +3,7 @@
 #include "declared_costs.h"
 #include "lancet/base/check.h"
 #include "lancet/cost/profile.h"
-#include "lancet/train/profile.h"
+#include "lancet/planning/step_costs.h"
 
 namespace lancet::test {
 
@@ -16,7 +16,7 @@ inline cost::Place declared_place(int ranks, int hosts) {
 inline cost::Profile declared_profile(const config::Config& config, const cost::Place& place,
                                       const DeclaredCosts& costs = {}) {
   cost::Profile profile(place);
-  for (const ir::Program& program : train::step_programs(config, place.cluster.ranks))
+  for (const ir::Program& program : planning::step_programs(config, place.cluster.ranks))
     for (const ir::Instruction& instruction : program.instructions) {
       if (!cost::is_local(program, instruction)) continue;
       const std::string key = cost::op_key(program, instruction);

@@ -1,7 +1,7 @@
 # Every dependency, found once. third_party/README.md says what each is for.
 find_package(Threads REQUIRED)
 if(LANCET_KIT)
-  include(${CMAKE_CURRENT_LIST_DIR}/cmake/LancetKit.cmake)
+  include(${CMAKE_SOURCE_DIR}/cmake/LancetKit.cmake)
 else()
   find_package(fmt REQUIRED)
   find_package(spdlog REQUIRED)

@@ -6,9 +6,9 @@
 #include "lancet/base/log.h"
 #include "lancet/base/median.h"
 #include "lancet/ops/catalogue.h"
-#include "lancet/runtime/peak.h"
-#include "lancet/train/agree.h"
-#include "lancet/train/profile.h"
+#include "lancet/profiler/peak.h"
+#include "lancet/world/agree.h"
+#include "lancet/planning/step_costs.h"
 #include "lancet/train/trainer.h"
 #include "load_config.h"
 #include "numbers.h"
@@ -67,15 +67,15 @@ std::string table(std::vector<Row> rows, const Yardsticks& yard, double step_ms)
 Status bench_ops(config::Config config, int steps, comm::Communicator& world, int local_ranks) {
   if (config.data.train.empty()) config.data.synthetic = true;
   LANCET_ASSIGN(const auto trainer, train::Trainer::create(config, world, {.local_ranks = local_ranks}));
-  const int threads = train::threads_of(config, local_ranks);
-  const Yardsticks yard{runtime::measure_product_peak(config.train.dtype, threads),
-                        runtime::measure_memory_bandwidth(threads)};
+  const int threads = planning::threads_of(config, local_ranks);
+  const Yardsticks yard{profiler::measure_product_peak(config.train.dtype, threads),
+                        profiler::measure_memory_bandwidth(threads)};
   const ir::Program& program = trainer->executor().plan().program;
   std::vector<std::size_t> row_of;
   std::vector<Row> rows = make_rows(program, row_of);
   std::vector<double> step_ms;
   for (int step = 0; step <= steps; ++step) {
-    LANCET_ASSIGN(const train::StepRecord record, trainer->step(step));
+    LANCET_ASSIGN(const run::StepRecord record, trainer->step(step));
     if (step == 0) continue;  // warms up
     step_ms.push_back(record.step_ms);
     for (Row& row : rows) row.milliseconds.push_back(0);

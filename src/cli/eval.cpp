@@ -4,7 +4,7 @@
 
 #include "commands.h"
 #include "from.h"
-#include "lancet/train/agree.h"
+#include "lancet/world/agree.h"
 #include "numbers.h"
 
 namespace lancet::cli {
@@ -12,14 +12,14 @@ namespace {
 
 struct EvalArguments {
   std::shared_ptr<FromArguments> model;
-  train::EvaluateOptions options;
+  inference::EvaluateOptions options;
   bool json = false;
 };
 
 Status evaluate(const EvalArguments& arguments, comm::Communicator& world, int local_ranks) {
   LANCET_ASSIGN(const auto model,
-                train::LoadedModel::load(arguments.model->from, world, arguments.model->options(local_ranks)));
-  train::EvaluateOptions options = arguments.options;
+                inference::LoadedModel::load(arguments.model->from, world, arguments.model->options(local_ranks)));
+  inference::EvaluateOptions options = arguments.options;
   if (options.data.empty()) options.data = model->config().data.eval;
   if (options.data.empty()) {
     Error error = config_error(
@@ -27,7 +27,7 @@ Status evaluate(const EvalArguments& arguments, comm::Communicator& world, int l
     error.agreed = true;
     return error;
   }
-  LANCET_ASSIGN(const train::EvaluateResult result, train::evaluate(*model, world, options));
+  LANCET_ASSIGN(const inference::EvaluateResult result, inference::evaluate(*model, world, options));
   if (world.rank() != 0) return {};
   if (arguments.json)
     return print(nlohmann::ordered_json{{"loss", result.loss},
@@ -59,7 +59,7 @@ void add_eval(CLI::App& app, Selection& selection) {
   command->add_flag("--json", arguments->json, "One JSON object");
   command->callback([arguments, command, &selection] {
     selection.ranked = [arguments, command](comm::Communicator& world, int local_ranks) -> Status {
-      LANCET_TRY(train::agree_on(world, "the same options", command->config_to_str()));
+      LANCET_TRY(world::agree_on(world, "the same options", command->config_to_str()));
       return evaluate(*arguments, world, local_ranks);
     };
   });

@@ -4,7 +4,7 @@
 #include <memory>
 #include <string>
 
-#include "lancet/train/loaded_model.h"
+#include "lancet/inference/loaded_model.h"
 
 namespace lancet::cli {
 
@@ -13,7 +13,7 @@ struct FromArguments {
   std::string dtype;
   std::string device;
   int threads = 0;
-  train::LoadOptions options(int local_ranks) const;
+  inference::LoadOptions options(int local_ranks) const;
 };
 std::shared_ptr<FromArguments> add_from_arguments(CLI::App& command);
 CLI::Option* add_from_option(CLI::App& command, std::string& from);

@@ -12,9 +12,9 @@
 #include "lancet/base/clock.h"
 #include "lancet/base/log.h"
 #include "lancet/base/shown.h"
-#include "lancet/train/agree.h"
-#include "lancet/train/generate.h"
-#include "lancet/train/turns.h"
+#include "lancet/world/agree.h"
+#include "lancet/inference/generate.h"
+#include "lancet/world/turns.h"
 #include "numbers.h"
 #include "text_stream.h"
 
@@ -30,7 +30,7 @@ struct GenerateArguments {
   bool ids = false;       // prompt and result are token ids
   bool only_new = false;  // the prompt is not printed
   bool past_end = false;  // end-of-text does not end the text
-  train::SamplingOptions sampling;
+  inference::SamplingOptions sampling;
   std::int64_t max_tokens = 128;
 };
 
@@ -71,13 +71,13 @@ class Generation {
     const Status sound = check(arguments_.sampling);
     if (!sound.ok()) return agreed(sound.error());
     LANCET_ASSIGN(model_,
-                  train::LoadedModel::load(arguments_.model->from, world_, arguments_.model->options(local_ranks_)));
-    LANCET_TRY(train::agree(world_, open_tokenizer()));
+                  inference::LoadedModel::load(arguments_.model->from, world_, arguments_.model->options(local_ranks_)));
+    LANCET_TRY(world::agree(world_, open_tokenizer()));
     LANCET_TRY(read_prompt());
-    if (prompt_.empty()) LANCET_TRY(train::agree(world_, start_empty()));
+    if (prompt_.empty()) LANCET_TRY(world::agree(world_, start_empty()));
     LANCET_ASSIGN(decoder_,
-                  train::Decoder::create(model_->config(), world_, model_->store(), model_->executor_options()));
-    LANCET_TRY(train::agree(world_, check_prompt()));
+                  inference::Decoder::create(model_->config(), world_, model_->store(), model_->executor_options()));
+    LANCET_TRY(world::agree(world_, check_prompt()));
     if (leads() && !arguments_.only_new) LANCET_TRY(show_all(prompt_));
     return generate();
   }
@@ -119,10 +119,10 @@ class Generation {
       else
         mine = ids.error();
     }
-    LANCET_TRY(train::agree(world_, mine));
+    LANCET_TRY(world::agree(world_, mine));
     if (world_.size() == 1) return {};
     const std::string bytes(reinterpret_cast<const char*>(prompt_.data()), prompt_.size() * sizeof(std::int32_t));
-    LANCET_ASSIGN(const std::string all, train::broadcast_text(world_, bytes, 0));
+    LANCET_ASSIGN(const std::string all, world::broadcast_text(world_, bytes, 0));
     prompt_.resize(all.size() / sizeof(std::int32_t));
     std::copy(all.begin(), all.end(), reinterpret_cast<char*>(prompt_.data()));
     return {};
@@ -133,8 +133,8 @@ class Generation {
     if (leads() && isatty(STDIN_FILENO)) log::info("the prompt, ended by Ctrl-D:");
     std::string text;
     for (bool done = false; !done;) {
-      const bool mine = leads() && (read_some(text, train::turn_of(model_->config())) || text.size() > most_input);
-      LANCET_ASSIGN(done, train::any(world_, mine));
+      const bool mine = leads() && (read_some(text, world::turn_of(model_->config())) || text.size() > most_input);
+      LANCET_ASSIGN(done, world::any(world_, mine));
     }
     return text;
   }
@@ -183,12 +183,12 @@ class Generation {
   }
 
   Status generate() {
-    train::GenerateOptions options{.sampling = arguments_.sampling, .max_tokens = arguments_.max_tokens};
+    inference::GenerateOptions options{.sampling = arguments_.sampling, .max_tokens = arguments_.max_tokens};
     if (tokenizer_ && !arguments_.past_end) options.end_of_text = tokenizer_->eos();
     const auto start = std::chrono::steady_clock::now();
     auto first = start;
     std::int64_t drawn = 0;
-    const auto ending = train::generate(*decoder_, prompt_, options, [&](std::int32_t token) -> Status {
+    const auto ending = inference::generate(*decoder_, prompt_, options, [&](std::int32_t token) -> Status {
       if (drawn++ == 0) first = std::chrono::steady_clock::now();
       return leads() ? show(token) : Status();
     });
@@ -201,10 +201,10 @@ class Generation {
     return {};
   }
 
-  void report(train::Ending ending, std::int64_t drawn, double all, double rest) const {
+  void report(inference::Ending ending, std::int64_t drawn, double all, double rest) const {
     std::string why;
-    if (ending == train::Ending::end_of_text) why = "; the text ended";
-    if (ending == train::Ending::window) why = fmt::format("; the window of {} tokens is full", decoder_->window());
+    if (ending == inference::Ending::end_of_text) why = "; the text ended";
+    if (ending == inference::Ending::window) why = fmt::format("; the window of {} tokens is full", decoder_->window());
     const std::string rate = drawn > 1 ? fmt::format(", then {:.1f} tokens/s", double(drawn - 1) / rest) : "";
     log::info("{} tokens after a prompt of {}: the first in {:.0f} ms{}{}", drawn, prompt_.size(), (all - rest) * 1e3,
               rate, why);
@@ -213,9 +213,9 @@ class Generation {
   const GenerateArguments& arguments_;
   comm::Communicator& world_;
   const int local_ranks_;
-  std::unique_ptr<train::LoadedModel> model_;
+  std::unique_ptr<inference::LoadedModel> model_;
   std::optional<data::Tokenizer> tokenizer_;
-  std::unique_ptr<train::Decoder> decoder_;
+  std::unique_ptr<inference::Decoder> decoder_;
   Ids prompt_;
   TextStream stream_;
   bool first_ = true;
@@ -250,7 +250,7 @@ void add_generate(CLI::App& app, Selection& selection) {
   command->callback([arguments, prompt, command, &selection] {
     arguments->has_prompt = prompt->count() > 0;
     selection.ranked = [arguments, command](comm::Communicator& world, int local_ranks) -> Status {
-      LANCET_TRY(train::agree_on(world, "the same options", command->config_to_str()));
+      LANCET_TRY(world::agree_on(world, "the same options", command->config_to_str()));
       return Generation(*arguments, world, local_ranks)();
     };
   });

@@ -4,7 +4,8 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "lancet/train/agree.h"
+#include "lancet/planner/planner.h"
+#include "lancet/world/agree.h"
 
 namespace lancet::cli {
 
@@ -32,13 +33,15 @@ std::shared_ptr<ConfigArguments> add_config_arguments(CLI::App& command) {
 }
 
 Result<config::Config> load_config(const ConfigArguments& arguments) {
-  return config::load(arguments.file, arguments.overrides);
+  auto config = config::load(arguments.file, arguments.overrides);
+  if (config.ok()) LANCET_TRY(planner::check_policy(config->overlap.policy));
+  return config;
 }
 
 Result<config::Config> load_config(const ConfigArguments& arguments, comm::Communicator& world) {
   auto config = load_config(arguments);
   if (config.ok()) world.set_timeout(std::chrono::milliseconds(std::int64_t(config->comm.timeout_s * 1000)));
-  LANCET_TRY(train::agree(world, config.ok() ? Status() : Status(config.error())));
+  LANCET_TRY(world::agree(world, config.ok() ? Status() : Status(config.error())));
   return config;
 }
 

@@ -1,10 +1,10 @@
-#include "lancet/train/plan.h"
+#include "lancet/planning/planned_step.h"
 
 #include <fmt/format.h>
 
 #include "commands.h"
 #include "lancet/base/atomic_file.h"
-#include "lancet/runtime/profiler.h"
+#include "lancet/profiler/profiler.h"
 #include "load_config.h"
 #include "numbers.h"
 #include "plan_report.h"
@@ -12,7 +12,7 @@
 namespace lancet::cli {
 namespace {
 
-std::string memory_line(const train::PlannedStep& planned) {
+std::string memory_line(const planning::PlannedStep& planned) {
   const double gib = double(planned.memory) / (1 << 30);
   return fmt::format("memory: {:.1f} GiB of {:.1f} GiB{}", gib, *planned.room,
                      gib > *planned.room ? ": out of memory" : "");
@@ -25,14 +25,14 @@ struct PlanArguments {
 };
 
 Status plan(const config::Config& config, const PlanArguments& arguments) {
-  LANCET_ASSIGN(const train::PlannedStep planned,
-                train::plan_offline(config, {arguments.ranks, arguments.hosts, arguments.profile, default_profile(),
+  LANCET_ASSIGN(const planning::PlannedStep planned,
+                planning::plan_offline(config, {arguments.ranks, arguments.hosts, arguments.profile, default_profile(),
                                              arguments.hardware}));
   fmt::print("costs: {}\n", planned.costs);
   if (!planned.exchanges.empty()) fmt::print("exchanges: {}\n", planned.exchanges);
   if (planned.room) fmt::print("{}\n", memory_line(planned));
   const bool measured = !planned.profile.ops.empty();
-  if (const cost::Device here = runtime::this_device(1, 1); measured && planned.profile.place.device.cpu != here.cpu)
+  if (const cost::Device here = profiler::this_device(1, 1); measured && planned.profile.place.device.cpu != here.cpu)
     fmt::print("note: measured on another device than this one, {}\n", here.cpu);
   if (measured && planned.profile.place.device.build != cost::kernel_build())
     fmt::print("note: measured with another build than this program's, {}\n", cost::kernel_build());

@@ -31,10 +31,10 @@ const PolicyResult& result_of(const PlanReport& report, std::string_view policy)
                        [&](const PolicyResult& result) { return result.policy == policy; });
 }
 
-std::string what_happens(const train::PlannedStep& planned) {
+std::string what_happens(const planning::PlannedStep& planned) {
   const cost::Cluster& cluster = planned.profile.place.cluster;
   if (cluster.ranks == 1) return "One rank holds all experts, so nothing is exchanged and there is nothing to hide.\n";
-  const planner::Timeline& t = result_of(planned.report, "sequential").timeline;
+  const schedule::Timeline& t = result_of(planned.report, "sequential").timeline;
   return wrapped(fmt::format(
       "Experts live on different ranks. In each MoE layer an all-to-all carries every token to the rank of its "
       "expert, a second one carries the results back; the backward pass does both again. Where nothing is overlapped "
@@ -57,10 +57,10 @@ std::string why_chosen(const PlanReport& report) {
   std::string text = fmt::format("{} runs: ", chosen.policy);
   if (!report.why.empty())
     text += report.why + ".";
-  else if (report.asked == "auto")
+  else if (report.requested == "auto")
     text += "overlap.policy is auto, and its predicted step is the shortest.";
   else
-    text += fmt::format("overlap.policy is {}.", report.asked);
+    text += fmt::format("overlap.policy is {}.", report.requested);
   if (chosen.policy != plain.policy)
     text += fmt::format(
         " Against sequential it saves {:.1f} of {:.1f} ms ({:.1f}%): {:.1f} ms of communication are "
@@ -74,22 +74,22 @@ std::string why_chosen(const PlanReport& report) {
   return wrapped(text);
 }
 
-std::string what_bounds(const train::PlannedStep& planned) {
-  const planner::Floor& floor = planned.report.floor;
+std::string what_bounds(const planning::PlannedStep& planned) {
+  const planner::LowerBound& bound = planned.report.lower_bound;
   const double step = result_of(planned.report, planned.report.chosen).timeline.makespan;
-  const bool compute = floor.compute >= floor.wire;
-  const double above = std::max(0.0, 100 * (step / floor.ms() - 1));  // parts may take less than the whole
+  const bool compute = bound.compute >= bound.network;
+  const double above = std::max(0.0, 100 * (step / bound.ms() - 1));  // parts may take less than the whole
   return wrapped(fmt::format(
       "The {} bounds this step: no order of its work is shorter than about the larger of what a rank computes ({:.1f} "
       "ms, "
       "moving bytes included) and what the wire carries ({:.1f} ms). The plan is {:.1f}% above that floor. {}.",
-      compute ? "processor" : "wire", floor.compute, floor.wire, above,
+      compute ? "processor" : "wire", bound.compute, bound.network, above,
       compute ? "Below it only a faster device leads" : "Below it only a faster network leads"));
 }
 
 }  // namespace
 
-std::string explanation(const train::PlannedStep& planned) {
+std::string explanation(const planning::PlannedStep& planned) {
   return fmt::format("{}\n{}\n{}\n{}", what_happens(planned), what_policies_do(planned.report),
                      why_chosen(planned.report), what_bounds(planned));
 }

@@ -7,14 +7,14 @@
 #include <map>
 
 #include "lancet/ops/catalogue.h"
-#include "lancet/planner/schedule_report.h"
+#include "lancet/schedule/schedule_report.h"
 
 namespace lancet::cli {
 namespace {
 
 std::string megabytes(std::int64_t bytes) { return fmt::format("{:.1f}", double(bytes) * 1e-6); }
 
-double hidden_percent(const planner::Timeline& t) {
+double hidden_percent(const schedule::Timeline& t) {
   return t.communication > 0 ? 100 * (1 - t.exposed / t.communication) : 0;
 }
 
@@ -22,7 +22,7 @@ std::string_view direction(ir::Role role) { return role == ir::Role::forward ? "
 
 // "h.2.attn.c_attn dw": what an instruction does, the same for all its parts.
 std::string site(const ir::Instruction& instruction) {
-  return fmt::format("{} {}", planner::site_of(instruction), ir::name(instruction.role));
+  return fmt::format("{} {}", schedule::site_of(instruction), ir::name(instruction.role));
 }
 
 // The parts of one all-to-all, and what lies under them.
@@ -37,16 +37,16 @@ struct SiteCover {
 std::vector<SiteCover> site_covers(const ir::Plan& plan) {
   std::vector<SiteCover> sites;
   std::map<std::string, std::size_t> index;
-  for (const planner::ExchangeCover& cover : planner::exchange_covers(plan.program, plan.predicted)) {
+  for (const schedule::ExchangeCover& cover : schedule::exchange_covers(plan.program, plan.predicted)) {
     const ir::Instruction& exchange = plan.program.instructions[cover.exchange.index()];
     if (ops::kind(exchange) != ops::Kind::all_to_all) continue;  // counts are a few bytes
     const auto [it, first] = index.emplace(site(exchange), sites.size());
-    if (first) sites.push_back({planner::site_of(exchange), direction(exchange.role), 0, 0, 0, {}});
+    if (first) sites.push_back({schedule::site_of(exchange), direction(exchange.role), 0, 0, 0, {}});
     SiteCover& sum = sites[it->second];
     ++sum.parts;
     sum.ms += cover.ms;
     sum.covered_ms += cover.covered_ms;
-    for (const planner::Cover& under : cover.under) {
+    for (const schedule::Cover& under : cover.under) {
       const std::string name = site(plan.program.instructions[under.instruction.index()]);
       auto same =
           std::find_if(sum.under.begin(), sum.under.end(), [&](const auto& item) { return item.first == name; });
@@ -122,7 +122,7 @@ std::string policy_table(const planner::PlanReport& report) {
   std::string text = fmt::format("{:<16} {:>9} {:>9} {:>9} {:>9} {:>9} {:>7} {:>2} {:>8}  {}\n", "policy", "step ms",
                                  "compute", "a2a", "reduce", "exposed", "hidden", "k", "arena MB", "schedule");
   for (const planner::PolicyResult& result : report.policies) {
-    const planner::Timeline& t = result.timeline;
+    const schedule::Timeline& t = result.timeline;
     text += fmt::format("{:<16} {:>9.1f} {:>9.1f} {:>9.1f} {:>9.1f} {:>9.1f} {:>6.0f}% {:>2} {:>8}  {}\n",
                         result.policy + (result.policy == report.chosen ? " *" : ""), t.makespan, t.compute,
                         t.all_to_all, t.all_reduce, t.exposed, hidden_percent(t), result.parts,
@@ -132,14 +132,14 @@ std::string policy_table(const planner::PlanReport& report) {
   return text;
 }
 
-std::string schedule_text(const train::PlannedStep& planned) {
-  const planner::Floor& floor = planned.report.floor;
+std::string schedule_text(const planning::PlannedStep& planned) {
+  const planner::LowerBound& bound = planned.report.lower_bound;
   std::string text =
       fmt::format("* {} runs: {} instructions, arena {} MB; floor {:.1f} ms (compute {:.1f}, wire {:.1f})\n",
                   planned.report.chosen, planned.plan.program.instructions.size(), megabytes(planned.plan.arena_bytes),
-                  floor.ms(), floor.compute, floor.wire);
-  const auto ranges = planner::split_ranges(planned.plan.program);
-  for (const planner::SplitRange& range : ranges)
+                  bound.ms(), bound.compute, bound.network);
+  const auto ranges = schedule::split_ranges(planned.plan.program);
+  for (const schedule::SplitRange& range : ranges)
     text += fmt::format("  {:<8} in {} parts: {} to {}\n", direction(range.role), range.parts, range.first, range.last);
   if (ranges.empty()) text += "  nothing is split in parts\n";
   return text;

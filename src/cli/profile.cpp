@@ -5,7 +5,7 @@
 #include "commands.h"
 #include "lancet/base/log.h"
 #include "lancet/ops/catalogue.h"
-#include "lancet/train/profile.h"
+#include "lancet/planning/step_costs.h"
 #include "load_config.h"
 #include "numbers.h"
 
@@ -82,14 +82,14 @@ struct ProfileArguments {
   double seconds = 2;
 };
 
-train::ProfileRequest::Renew renew_of(const std::string& word) {
-  using Renew = train::ProfileRequest::Renew;
+planning::ProfileRequest::Renew renew_of(const std::string& word) {
+  using Renew = planning::ProfileRequest::Renew;
   return word == "all" ? Renew::all : word == "communication" ? Renew::communication : Renew::nothing;
 }
 
 Status profile(config::Config config, const ProfileArguments& arguments, comm::Communicator& world, int local_ranks) {
   if (!arguments.out.empty()) config.overlap.profile = arguments.out;
-  LANCET_ASSIGN(const train::MeasuredStep step, train::measure_step(config, world,
+  LANCET_ASSIGN(const planning::MeasuredStep step, planning::measure_step(config, world,
                                                                     {.local_ranks = local_ranks,
                                                                      .default_path = default_profile(),
                                                                      .renew = renew_of(arguments.renew),

@@ -1,5 +1,5 @@
 #include "commands.h"
-#include "lancet/train/agree.h"
+#include "lancet/world/agree.h"
 #include "lancet/train/trainer.h"
 #include "load_config.h"
 #include "signals.h"
@@ -30,7 +30,7 @@ void add_train(CLI::App& app, Selection& selection) {
     selection.ranked = [arguments, run_dir, plan, resume, init_from](comm::Communicator& world,
                                                                      int local_ranks) -> Status {
       LANCET_ASSIGN(config::Config config, load_config(*arguments, world));
-      LANCET_TRY(train::agree_on(world, "the same --resume and --init-from", *resume + '\n' + *init_from));
+      LANCET_TRY(world::agree_on(world, "the same --resume and --init-from", *resume + '\n' + *init_from));
       if (!run_dir->empty()) config.log.run_dir = *run_dir;
       return train::train(config, world,
                           {.local_ranks = local_ranks,

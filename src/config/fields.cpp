@@ -16,8 +16,6 @@ constexpr std::array<std::string_view, 2> scope_words = {"rank", "global"};
 constexpr std::array<std::string_view, 2> optimizer_words = {"adamw", "sgd"};
 constexpr std::array<std::string_view, 2> non_finite_words = {"stop", "skip"};
 constexpr std::array<std::string_view, 4> schedule_words = {"constant", "linear", "cosine", "wsd"};
-constexpr std::array<std::string_view, 7> policy_words = {"sequential", "expert_pipeline", "peer_groups", "dw",
-                                                          "partition",  "lancet",          "auto"};
 constexpr std::array<std::string_view, 5> transport_words = {"auto", "mpi", "self", "nccl", "emulated"};
 constexpr std::array<std::string_view, 2> device_words = {"cpu", "cuda"};
 constexpr std::array<std::string_view, 3> device_exchange_words = {"auto", "windows", "counted"};
@@ -29,7 +27,6 @@ Words words_of(AuxLossScope) { return scope_words; }
 Words words_of(Optimizer) { return optimizer_words; }
 Words words_of(OnNonFinite) { return non_finite_words; }
 Words words_of(LrSchedule) { return schedule_words; }
-Words words_of(Policy) { return policy_words; }
 Words words_of(Transport) { return transport_words; }
 Words words_of(Device) { return device_words; }
 Words words_of(DeviceExchange) { return device_exchange_words; }
@@ -125,7 +122,7 @@ constexpr Field table[] = {
     ROW(train.max_minutes, between(0, most_seconds), "save after so many minutes and leave with code 75; 0: never"),
     ROW(train.sample_prompt, any(), "start of the text generated after training"),
     ROW(train.sample_tokens, between(0, most_tokens), "tokens to generate after training; 0: none"),
-    ROW(overlap.policy, any(), "how communication hides behind computation"),
+    ROW(overlap.policy, any(), "how communication hides behind computation; lancet plan --help lists the policies"),
     ROW(overlap.bucket_bytes, between(1, 1e12), "gradients are summed over ranks in buckets of about this size"),
     ROW(overlap.max_parts, between(1, 64), "parts that an instruction may be split in (Lancet's rho): 1, 2, 4, ..."),
     ROW(overlap.parts, between(0, 64), "exactly so many parts, whether that pays or not; 0: what pays, up to max_parts"),
@@ -168,7 +165,6 @@ std::string_view name(AuxLossScope value) { return scope_words[std::size_t(value
 std::string_view name(Optimizer value) { return optimizer_words[std::size_t(value)]; }
 std::string_view name(OnNonFinite value) { return non_finite_words[std::size_t(value)]; }
 std::string_view name(LrSchedule value) { return schedule_words[std::size_t(value)]; }
-std::string_view name(Policy value) { return policy_words[std::size_t(value)]; }
 std::string_view name(Transport value) { return transport_words[std::size_t(value)]; }
 std::string_view name(Device value) { return device_words[std::size_t(value)]; }
 std::string_view name(DeviceExchange value) { return device_exchange_words[std::size_t(value)]; }

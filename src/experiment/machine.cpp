@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <fstream>
 
-#include "lancet/runtime/profiler.h"
+#include "lancet/profiler/profiler.h"
 
 namespace lancet::experiment {
 namespace {
@@ -57,7 +57,7 @@ std::string memory() {
 
 std::string processor_name() {
   const std::string family = value_in("/proc/cpuinfo", "cpu family"), model = value_in("/proc/cpuinfo", "model");
-  const std::string name = runtime::this_device(1, 1).cpu;
+  const std::string name = profiler::this_device(1, 1).cpu;
   return family.empty() || model.empty() ? name : fmt::format("{} (family {}, model {})", name, family, model);
 }
 

@@ -6,7 +6,8 @@
 #include "lancet/cost/hardware.h"
 #include "lancet/experiment/run.h"
 #include "lancet/ops/catalogue.h"
-#include "lancet/train/plan.h"
+#include "lancet/planning/from_config.h"
+#include "lancet/planning/planned_step.h"
 #include "machine.h"
 
 namespace lancet::experiment {
@@ -56,19 +57,19 @@ Result<Outcome> simulate(const Experiment& experiment, const Point& point) {
                                   point.measured ? std::optional(*point.measured) : std::nullopt, point.spread);
   planner::PlanReport report;
   const double start = processor_ms();
-  LANCET_ASSIGN(const ir::Plan plan, train::plan_with(point.config, point.ranks, costs, &report));
+  LANCET_ASSIGN(const ir::Plan plan, planning::plan_step(point.config, point.ranks, {.costs = &costs}, &report));
   const double planning_ms = processor_ms() - start;
   Outcome outcome;
   outcome.runs = report.chosen;
   for (const planner::PolicyResult& result : report.policies)
     if (result.policy == report.chosen) {
-      const planner::Timeline& t = result.timeline;
+      const schedule::Timeline& t = result.timeline;
       outcome.times = {t.makespan, t.compute, t.all_to_all, t.all_reduce, t.communication, t.exposed};
       outcome.parts = result.parts;
     }
   read_schedule(plan, outcome);
   if (point.measured) outcome.profile = measured_in(plan, *point.measured);
-  const std::int64_t memory = train::resident_tensor_bytes(plan.program) + plan.arena_bytes;
+  const std::int64_t memory = planning::resident_tensor_bytes(plan.program) + plan.arena_bytes;
   outcome.memory_gib = double(memory) / (1 << 30);
   if (!costs.fits(memory)) outcome.status = "out of memory";
   if (experiment.time_planning) {

@@ -8,7 +8,7 @@
 #include "lancet/base/check.h"
 #include "lancet/ir/print.h"
 #include "lancet/ir/verify.h"
-#include "ops/tables.h"
+#include "tables.h"
 
 namespace lancet::ops {
 namespace {

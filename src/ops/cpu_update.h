@@ -2,7 +2,7 @@
 #pragma once
 #include "lancet/base/rounding.h"
 #include "lancet/ops/schedule_layout.h"
-#include "ops/cpu.h"
+#include "cpu.h"
 
 namespace lancet::ops::cpu {
 

@@ -1,6 +1,6 @@
 // Result types of linear layers, dense and of experts, which the ops with GELU in their epilogues share.
 #pragma once
-#include "ops/describe.h"
+#include "describe.h"
 
 namespace lancet::ops {
 

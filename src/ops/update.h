@@ -1,7 +1,7 @@
 // What the descriptions of the optimizers' updates share.
 #pragma once
 #include "lancet/ops/schedule_layout.h"
-#include "ops/describe.h"
+#include "describe.h"
 
 namespace lancet::ops {
 

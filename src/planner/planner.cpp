@@ -1,92 +1,137 @@
+// How a plan comes about: the step passes make the training step of the forward Program; the requested policy's
+// passes schedule it (and those of the policies that it is compared with or starts from); the plan passes choose how
+// all-to-alls travel and place every value in memory. All of them run in one Pipeline.
 #include "lancet/planner/planner.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <fstream>
+#include <map>
 
 #include "lancet/base/hash.h"
+#include "lancet/ir/dependencies.h"
 #include "lancet/ir/print.h"
 #include "lancet/ops/catalogue.h"
+#include "lancet/schedule/all_to_all_choice.h"
+#include "lancet/schedule/plan_memory.h"
+#include "lancet/schedule/step.h"
+#include "pipeline.h"
 #include "policies.h"
 
 namespace lancet::planner {
 namespace {
 
-struct Pass {
-  std::string_view name;
-  std::function<ir::Program(const ir::Program&)> run;
+using schedule::Candidate;
+using schedule::Step;
+
+constexpr std::string_view sequential = "sequential";
+
+ir::Program step_of(const ir::Program& forward, const PlanRequest& request, Pipeline& pipeline) {
+  pipeline.begin(forward);
+  ir::Program program =
+      pipeline.run("autodiff", forward, [&](ir::Program p) { return passes::autodiff(p, request.accumulate); });
+  if (request.fuse) program = pipeline.run("fuse", std::move(program), passes::fuse);
+  program = pipeline.run("sync", std::move(program), [&](ir::Program p) {
+    return passes::sync(p, request.ranks, request.overlap.bucket_bytes, request.update);
+  });
+  if (!request.update) return program;
+  return pipeline.run("optimize", std::move(program),
+                      [&](ir::Program p) { return passes::optimize(p, request.optimizer); });
+}
+
+// The passes that a plan cannot do without.
+constexpr std::string_view required[] = {"autodiff", "sync", "optimize", "plan_memory"};
+
+std::vector<std::string_view> skippable() {
+  std::vector<std::string_view> names{"fuse"};
+  for (const Policy& policy : policy_table())
+    for (const SchedulePass& pass : policy.passes)
+      if (std::find(names.begin(), names.end(), pass.name) == names.end()) names.push_back(pass.name);
+  names.push_back("choose_all_to_alls");
+  return names;
+}
+
+Status check_skip(const std::vector<std::string>& skip) {
+  const auto names = skippable();
+  for (const std::string& name : skip) {
+    if (std::find(names.begin(), names.end(), name) != names.end()) continue;
+    if (std::find(std::begin(required), std::end(required), name) != std::end(required))
+      return config_error(fmt::format("--skip: no plan can do without pass {}", name));
+    return config_error(fmt::format("--skip: expected one of {}, found '{}'", fmt::join(names, ", "), name));
+  }
+  return {};
+}
+
+// A policy's schedule, and the passes that made it.
+struct Scheduled {
+  std::size_t policy = 0;  // in the table; for a policy without passes, the one whose schedule it takes
+  Candidate candidate;
+  Pipeline pipeline;
 };
 
-// Runs the passes in order. Before the first and after each, the Program is verified; a failure names the pass.
-ir::Program run_passes(ir::Program program, const std::vector<Pass>& passes, const std::string& dump_directory) {
-  auto inspect = [&](std::string_view name, std::size_t index) {
-    const Status status = ops::verify(program);
-    LANCET_CHECK(status.ok(), "after pass {}: {}", name, status.error().message);
-    if (!dump_directory.empty())
-      std::ofstream(fmt::format("{}/{:02}_{}.ir", dump_directory, index, name)) << ir::print(program);
-  };
-  inspect("forward", 0);
-  for (std::size_t i = 0; i < passes.size(); ++i) {
-    program = passes[i].run(program);
-    inspect(passes[i].name, i + 1);
+// Schedules of the step by policy, each made once.
+class Schedules {
+ public:
+  Schedules(const Step& step, const config::Overlap& overlap, const Pipeline& pipeline)
+      : step_(step), overlap_(overlap), pipeline_(pipeline) {}
+
+  const Scheduled& of(std::size_t policy) {
+    if (const auto it = made_.find(policy); it != made_.end()) return it->second;
+    return made_.emplace(policy, make(policy)).first->second;
   }
-  return program;
-}
+  const Scheduled& of(std::string_view name) { return of(index_of(name)); }
 
-std::vector<Pass> step_passes(const PlanRequest& request) {
-  std::vector<Pass> passes{{"autodiff", [&](const ir::Program& p) { return autodiff(p, request.accumulate); }}};
-  if (request.fuse) passes.push_back({"fuse", fuse});
-  passes.push_back(
-      {"sync", [&](const ir::Program& p) { return sync(p, request.ranks, request.bucket_bytes, request.update); }});
-  if (request.update)
-    passes.push_back({"optimize", [&](const ir::Program& p) { return optimize(p, request.optimizer); }});
-  return passes;
-}
+  static std::size_t index_of(std::string_view name) {
+    const auto table = policy_table();
+    const auto it = std::find_if(table.begin(), table.end(), [&](const Policy& p) { return p.name == name; });
+    LANCET_CHECK(it != table.end(), "no policy is named {}", name);
+    return static_cast<std::size_t>(it - table.begin());
+  }
 
-ir::Plan finish(const ir::Program& forward, ir::Plan plan, std::string_view policy, int ranks) {
-  plan.header = {{"policy", std::string(policy)},
-                 {"model", hex(hash64(ir::print(forward)))},
-                 {"ranks", std::int64_t(ranks)},
-                 {"build", std::string(cost::kernel_build())}};
-  Status status = ops::verify(plan.program);
-  if (status.ok()) status = ir::verify(plan);
-  LANCET_CHECK(status.ok(), "the plan of policy {} is unsound: {}", policy, status.error().message);
-  return plan;
-}
+ private:
+  Scheduled make(std::size_t index) {
+    const Policy& policy = policy_table()[index];
+    Scheduled scheduled = policy.from.empty() ? Scheduled{index, schedule::program_order(step_), pipeline_}
+                                              : fastest(policy.from);
+    for (const SchedulePass& pass : policy.passes) {
+      scheduled.candidate = scheduled.pipeline.run(pass.name, std::move(scheduled.candidate), [&](Candidate candidate) {
+        return pass.run(step_, overlap_, std::move(candidate));
+      });
+      scheduled.policy = index;
+    }
+    return scheduled;
+  }
 
-ir::Plan plan_of(const Candidate& candidate) {
-  ir::Plan plan = plan_memory(candidate.program, candidate.needed);
-  plan.predicted = candidate.timeline.when;
-  return plan;
-}
+  // The first in the list wins ties, but for the rounding of sums.
+  Scheduled fastest(const std::vector<std::string_view>& names) {
+    const Scheduled* best = &of(names.front());
+    for (std::string_view name : names)
+      if (const Scheduled& other = of(name);
+          other.candidate.timeline.makespan < best->candidate.timeline.makespan * (1 - 1e-9))
+        best = &other;
+    return *best;
+  }
 
-// What the updates do, which the model's hash does not hold.
-std::string describe(const OptimizeOptions& o) {
-  const std::string rule = o.kind == OptimizeOptions::Kind::adamw
-                               ? fmt::format("adamw beta1={} beta2={} eps={}", o.beta1, o.beta2, o.eps)
-                               : fmt::format("sgd momentum={}", o.momentum);
-  return fmt::format("{} weight_decay={} clip_grad={}{}{}", rule, o.weight_decay, o.clip_grad, o.guard ? " guard" : "",
-                     o.masters ? std::string() : fmt::format(" stochastic rounding seed={}", o.seed));
-}
+  const Step& step_;
+  const config::Overlap& overlap_;
+  const Pipeline& pipeline_;  // after the step passes
+  std::map<std::size_t, Scheduled> made_;
+};
 
-ir::Plan finish_step(const ir::Program& forward, ir::Plan plan, std::string_view policy, const PlanRequest& request) {
-  plan = finish(forward, std::move(plan), policy, request.ranks);
-  if (request.update) plan.header.set("optimizer", describe(request.optimizer));
-  return plan;
-}
-
-PolicyResult result_of(const Policy& policy, const Candidate& candidate) {
+PolicyResult result_of(const Scheduled& scheduled) {
+  const Policy& policy = policy_table()[scheduled.policy];
+  const Candidate& candidate = scheduled.candidate;
   PolicyResult result{std::string(policy.name), std::string(policy.what), candidate.how, candidate.timeline, 1, 0};
   for (const ir::Instruction& instruction : candidate.program.instructions)
     result.parts = std::max(result.parts, int(instruction.attributes.integer("parts", 1)));
+  result.arena_bytes = schedule::plan_memory(candidate.program, candidate.needed).arena_bytes;
   return result;
 }
 
 // Communication that is hidden takes core time, and what is not hidden takes its own: the compute lane's share is at
-// least the smaller of the two. Two lanes on the wire at once gain what their common speed is above one.
-Floor floor_of(const Step& step) {
+// least the smaller of the two. Two lanes on the network at once gain what their common speed is above one.
+LowerBound lower_bound_of(const Step& step) {
   double compute = 0, core = 0, all_to_all = 0, all_reduce = 0;
   for (std::size_t i = 0; i < step.loads().size(); ++i) {
     const ir::Lane lane = step.program().instructions[i].lane;
@@ -95,80 +140,141 @@ Floor floor_of(const Step& step) {
     core += step.loads()[i].core_ms;
   }
   const double speed = std::max(step.costs().interference().wire_beside_wire, 0.5);
-  const double both = std::min(all_to_all, all_reduce), wire = std::max(all_to_all, all_reduce) - both + both / speed;
-  return {compute + std::min(core, wire), wire};
+  const double both = std::min(all_to_all, all_reduce), network = std::max(all_to_all, all_reduce) - both + both / speed;
+  return {compute + std::min(core, network), network};
 }
 
-constexpr std::string_view automatic = "auto";
-
-// The candidate that runs: the asked policy's, or the best for auto; sequential where that is no slower, unless the
-// number of parts is forced.
-std::size_t choose(const std::vector<Candidate>& candidates, const std::vector<PolicyResult>& results,
-                   std::string_view asked, bool forced, std::string& why) {
-  std::size_t best = 0, wanted = 0;
-  for (std::size_t i = 1; i < candidates.size(); ++i) {
-    if (candidates[i].timeline.makespan < candidates[best].timeline.makespan) best = i;
-    if (results[i].policy == asked) wanted = i;
-  }
-  if (asked == automatic) wanted = best;
-  const double sequential_ms = candidates[0].timeline.makespan, ms = candidates[wanted].timeline.makespan;
-  if (wanted == 0 || ms < sequential_ms || (forced && asked != automatic)) return wanted;
-  why = fmt::format("{} runs sequential: predicted {:.3f} ms against {:.3f} ms", asked, ms, sequential_ms);
-  return 0;
+// The schedule that runs: the requested policy's; sequential where that is no slower, unless a split is forced.
+const Scheduled& choose(Schedules& schedules, const config::Overlap& overlap, PlanReport& report) {
+  const Scheduled &first = schedules.of(sequential), &wanted = schedules.of(overlap.policy);
+  const double sequential_ms = first.candidate.timeline.makespan, ms = wanted.candidate.timeline.makespan;
+  const bool forced = overlap.parts > 1 && policy_table()[wanted.policy].name == overlap.policy;
+  if (wanted.policy == first.policy || ms < sequential_ms || forced) return wanted;
+  report.why =
+      fmt::format("{} runs sequential: predicted {:.3f} ms against {:.3f} ms", overlap.policy, ms, sequential_ms);
+  return first;
 }
 
-}  // namespace
-
-std::vector<std::string_view> policies() {
-  std::vector<std::string_view> names;
-  for (const Policy& policy : policy_table()) names.push_back(policy.name);
-  names.push_back(automatic);
-  return names;
+// What the updates do, which the model's hash does not hold.
+std::string describe(const passes::OptimizeOptions& o) {
+  const std::string rule = o.kind == passes::OptimizeOptions::Kind::adamw
+                               ? fmt::format("adamw beta1={} beta2={} eps={}", o.beta1, o.beta2, o.eps)
+                               : fmt::format("sgd momentum={}", o.momentum);
+  return fmt::format("{} weight_decay={} clip_grad={}{}{}", rule, o.weight_decay, o.clip_grad, o.guard ? " guard" : "",
+                     o.masters ? std::string() : fmt::format(" stochastic rounding seed={}", o.seed));
 }
 
-std::vector<ir::Program> programs_to_profile(const ir::Program& forward, const PlanRequest& request) {
-  return variants(run_passes(forward, step_passes(request), ""), request.partition);
+// The plan passes. costs: null where none are known.
+ir::Plan plan_of(Candidate candidate, const cost::Costs* costs, Pipeline& pipeline) {
+  if (costs)
+    candidate = pipeline.run("choose_all_to_alls", std::move(candidate), [&](Candidate c) {
+      schedule::mark_counted(*costs, c.program);
+      return c;
+    });
+  return pipeline.run("plan_memory", std::move(candidate), [](const Candidate& c) {
+    ir::Plan plan = schedule::plan_memory(c.program, c.needed);
+    if (!c.timeline.when.empty()) plan.predicted = c.timeline.when;
+    return plan;
+  });
 }
 
-Result<ir::Plan> make_plan(const ir::Program& forward, const PlanRequest& request, PlanReport* report) {
-  const auto known = policies();
-  if (std::find(known.begin(), known.end(), request.policy) == known.end())
-    return config_error(
-        fmt::format("overlap.policy: expected one of {}, found '{}'", fmt::join(known, ", "), request.policy));
-  const ir::Program program = run_passes(forward, step_passes(request), request.dump_directory);
-  if (!request.costs) {
-    if (request.policy != "sequential")
-      return config_error(fmt::format("overlap.policy: expected a profile for {}, found none", request.policy));
-    return finish_step(forward, plan_memory_sequentially(program), "sequential", request);
-  }
-  const bool all = request.policy == automatic || request.compare;
-  LANCET_ASSIGN(const Step step, Step::make(program, *request.costs, part_counts(request.partition)));
-  std::vector<Candidate> candidates;
+// Without predictions: compute and all-to-all take turns.
+Candidate unpredicted(ir::Program program) {
+  Candidate candidate;
+  candidate.needed = schedule::taking_turns(program, ir::dependencies(program));
+  candidate.program = std::move(program);
+  return candidate;
+}
+
+void set_header(ir::Plan& plan, const ir::Program& forward, std::string_view policy, int ranks) {
+  plan.header = {{"policy", std::string(policy)},
+                 {"model", hex(hash64(ir::print(forward)))},
+                 {"ranks", std::int64_t(ranks)},
+                 {"build", std::string(cost::kernel_build())}};
+}
+
+void set_step_header(ir::Plan& plan, const ir::Program& forward, std::string_view policy, const PlanRequest& request) {
+  set_header(plan, forward, policy, request.ranks);
+  if (request.update) plan.header.set("optimizer", describe(request.optimizer));
+}
+
+Result<ir::Plan> make_unpredicted_plan(const ir::Program& forward, ir::Program step, const PlanRequest& request,
+                                       Pipeline pipeline, PlanReport* report) {
+  if (request.overlap.policy != sequential)
+    return config_error(fmt::format("overlap.policy: expected a profile for {}, found none", request.overlap.policy));
+  Candidate candidate = pipeline.run("take_turns", std::move(step), unpredicted);
+  ir::Plan plan = plan_of(std::move(candidate), request.costs, pipeline);
+  set_step_header(plan, forward, sequential, request);
+  if (report) report->passes = pipeline.runs();
+  return plan;
+}
+
+ir::Plan make_predicted_plan(const ir::Program& forward, const Step& step, const PlanRequest& request,
+                             const Pipeline& pipeline, PlanReport* report) {
+  Schedules schedules(step, request.overlap, pipeline);
   PlanReport made;
-  for (const Policy& policy : policy_table()) {
-    if (!all && policy.name != "sequential" && policy.name != request.policy) continue;
-    candidates.push_back(policy.plan(step, request.partition));
-    made.policies.push_back(result_of(policy, candidates.back()));
-  }
-  const std::size_t chosen = choose(candidates, made.policies, request.policy, request.partition.parts > 1, made.why);
-  made.chosen = made.policies[chosen].policy;
-  ir::Plan plan = finish_step(forward, plan_of(candidates[chosen]), made.chosen, request);
+  const Scheduled& chosen = choose(schedules, request.overlap, made);
+  made.chosen = policy_table()[chosen.policy].name;
+  Pipeline passes = chosen.pipeline;
+  ir::Plan plan = plan_of(chosen.candidate, request.costs, passes);
+  set_step_header(plan, forward, made.chosen, request);
   if (const std::string profile = request.costs->identity(); !profile.empty()) plan.header.set("profile", profile);
-  plan.header.set("predicted_ms", candidates[chosen].timeline.makespan);
-  plan.header.set("exposed_ms", candidates[chosen].timeline.exposed);
+  plan.header.set("predicted_ms", chosen.candidate.timeline.makespan);
+  plan.header.set("exposed_ms", chosen.candidate.timeline.exposed);
   if (!report) return plan;
-  for (std::size_t i = 0; i < candidates.size(); ++i)
-    made.policies[i].arena_bytes =
-        i == chosen ? plan.arena_bytes : plan_memory(candidates[i].program, candidates[i].needed).arena_bytes;
-  made.asked = request.policy;
-  made.floor = floor_of(step);
+  const auto table = policy_table();
+  const bool all = request.compare || table[Schedules::index_of(request.overlap.policy)].passes.empty();
+  for (const Policy& policy : table)
+    if (!policy.passes.empty() && (all || policy.name == sequential || policy.name == request.overlap.policy))
+      made.policies.push_back(result_of(schedules.of(policy.name)));
+  made.passes = passes.runs();
+  made.requested = request.overlap.policy;
+  made.lower_bound = lower_bound_of(step);
   *report = std::move(made);
   return plan;
 }
 
-Result<ir::Plan> make_forward_plan(const ir::Program& forward, int ranks) {
-  const std::vector<Pass> passes{{"sync", [&](const ir::Program& p) { return sync(p, ranks, 0, false); }}};
-  return finish(forward, plan_memory_sequentially(run_passes(forward, passes, "")), "sequential", ranks);
+}  // namespace
+
+std::vector<PolicyInfo> policies() {
+  std::vector<PolicyInfo> result;
+  for (const Policy& policy : policy_table()) result.push_back({policy.name, policy.what});
+  return result;
+}
+
+Status check_policy(std::string_view name) {
+  std::vector<std::string_view> names;
+  for (const Policy& policy : policy_table()) names.push_back(policy.name);
+  if (std::find(names.begin(), names.end(), name) != names.end()) return {};
+  return config_error(fmt::format("overlap.policy: expected one of {}, found '{}'", fmt::join(names, ", "), name));
+}
+
+std::vector<ir::Program> programs_to_profile(const ir::Program& forward, const PlanRequest& request) {
+  Pipeline pipeline;
+  return schedule::variants(step_of(forward, request, pipeline), request.overlap);
+}
+
+Result<ir::Plan> make_plan(const ir::Program& forward, const PlanRequest& request, PlanReport* report) {
+  LANCET_TRY(check_policy(request.overlap.policy));
+  LANCET_TRY(check_skip(request.skip));
+  Pipeline pipeline(request.skip, request.keep_texts);
+  ir::Program program = step_of(forward, request, pipeline);
+  if (!request.costs) return make_unpredicted_plan(forward, std::move(program), request, pipeline, report);
+  auto step = Step::make(program, *request.costs, schedule::part_counts(request.overlap));
+  if (step.ok()) return make_predicted_plan(forward, *step, request, pipeline, report);
+  if (!request.costs_may_lack_ops) return step.error();
+  return make_unpredicted_plan(forward, std::move(program), request, pipeline, report);
+}
+
+ir::Plan make_forward_plan(const ir::Program& forward, int ranks, const cost::Costs* costs) {
+  Pipeline pipeline;
+  pipeline.begin(forward);
+  ir::Program program =
+      pipeline.run("sync", forward, [&](ir::Program p) { return passes::sync(p, ranks, 0, false); });
+  Candidate candidate = pipeline.run("take_turns", std::move(program), unpredicted);
+  ir::Plan plan = plan_of(std::move(candidate), costs, pipeline);
+  set_header(plan, forward, sequential, ranks);
+  return plan;
 }
 
 }  // namespace lancet::planner

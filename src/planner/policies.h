@@ -1,20 +1,26 @@
-// The policies: what each makes of a training step.
+// The policies, one row each: the passes that schedule a training step. Adding a policy is adding a row.
 #pragma once
-#include <functional>
 #include <span>
 #include <string_view>
+#include <vector>
 
-#include "candidate.h"
-#include "lancet/planner/planner.h"
+#include "lancet/schedule/overlap.h"
 
 namespace lancet::planner {
 
-struct Policy {
+struct SchedulePass {
   std::string_view name;
-  std::string_view what;  // one line for --help and reports
-  Candidate (*plan)(const Step&, const PartitionLimits&);
+  schedule::Candidate (*run)(const schedule::Step&, const config::Overlap&, schedule::Candidate);
 };
 
-std::span<const Policy> policy_table();  // sequential first; without auto, which is the best of them
+struct Policy {
+  std::string_view name;
+  std::string_view what;               // one line for --help and reports
+  std::vector<std::string_view> from;  // policies above this one: the passes start from the fastest of their schedules.
+                                       // Empty: from the step in program order
+  std::vector<SchedulePass> passes;    // empty: the policy is the fastest of `from`
+};
+
+std::span<const Policy> policy_table();  // sequential first
 
 }  // namespace lancet::planner

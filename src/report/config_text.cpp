@@ -1,4 +1,4 @@
-#include "report/config_text.h"
+#include "config_text.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "report/metrics.h"
+#include "metrics.h"
 
 #include <fmt/format.h>
 

@@ -7,12 +7,12 @@
 
 #include "lancet/base/log.h"
 #include "lancet/report/report.h"
-#include "report/assets.h"
-#include "report/config_text.h"
-#include "report/metrics.h"
-#include "report/plan_summary.h"
-#include "report/series.h"
-#include "report/timeline.h"
+#include "assets.h"
+#include "config_text.h"
+#include "metrics.h"
+#include "plan_summary.h"
+#include "series.h"
+#include "timeline.h"
 
 namespace lancet::report {
 namespace {

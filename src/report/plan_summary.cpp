@@ -1,4 +1,4 @@
-#include "report/plan_summary.h"
+#include "plan_summary.h"
 
 #include <fmt/format.h>
 

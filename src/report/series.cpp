@@ -1,4 +1,4 @@
-#include "report/series.h"
+#include "series.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "report/timeline.h"
+#include "timeline.h"
 
 #include <fmt/format.h>
 

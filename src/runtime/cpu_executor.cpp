@@ -12,7 +12,7 @@
 #include "executors.h"
 #include "lancet/backend/cpu/buffer.h"
 #include "lancet/backend/cpu/parallel.h"
-#include "lane_times.h"
+#include "step_times.h"
 
 namespace lancet::runtime {
 namespace {

@@ -9,7 +9,7 @@
 namespace lancet::runtime {
 namespace {
 
-std::string quoted(std::string_view text) {
+std::string json_string(std::string_view text) {
   std::string result = "\"";
   for (const char c : text) {
     if (c == '"' || c == '\\') result += '\\';
@@ -32,11 +32,11 @@ class Writer {
   }
 
   void process(int pid, std::string_view name, int place) {
-    meta("process_name", pid, -1, fmt::format("\"name\": {}", quoted(name)));
+    meta("process_name", pid, -1, fmt::format("\"name\": {}", json_string(name)));
     meta("process_sort_index", pid, -1, fmt::format("\"sort_index\": {}", place));
     for (int lane = 0; lane < ir::lane_count; ++lane) {
       if (!used_[static_cast<std::size_t>(lane)]) continue;
-      meta("thread_name", pid, lane, fmt::format("\"name\": {}", quoted(ir::name(static_cast<ir::Lane>(lane)))));
+      meta("thread_name", pid, lane, fmt::format("\"name\": {}", json_string(ir::name(static_cast<ir::Lane>(lane)))));
       meta("thread_sort_index", pid, lane, fmt::format("\"sort_index\": {}", lane));
     }
   }
@@ -47,7 +47,7 @@ class Writer {
     for (ir::InstructionId wait : plan_.waits[index]) waits.push_back(wait.value);
     add(fmt::format(R"({{"ph": "X", "name": {}, "cat": "{}", "pid": {}, "tid": {}, "ts": {}, "dur": {}, )"
                     R"("args": {{"index": {}, "waits": [{}]}}}})",
-                    quoted(at.label.empty() ? at.op : at.op + " " + at.label), ir::name(at.role), pid,
+                    json_string(at.label.empty() ? at.op : at.op + " " + at.label), ir::name(at.role), pid,
                     static_cast<int>(at.lane), microseconds(span.start), microseconds(span.end - span.start), index,
                     fmt::join(waits, ", ")));
   }
@@ -55,7 +55,7 @@ class Writer {
   std::string text(std::string_view about) const {
     return fmt::format(
         "{{\"displayTimeUnit\": \"ms\",\n\"otherData\": {{\"about\": {}}},\n\"traceEvents\": [\n{}\n]}}\n",
-        quoted(about), events_);
+        json_string(about), events_);
   }
 
  private:

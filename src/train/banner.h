@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <string>
 
-#include "lancet/comm/wire.h"
+#include "lancet/comm/network_check.h"
 #include "lancet/config/config.h"
 #include "lancet/ir/plan.h"
 #include "lancet/planner/planner.h"

@@ -10,14 +10,14 @@
 #include <optional>
 #include <vector>
 
-#include "checkpoint_tensors.h"
+#include "lancet/run/checkpoint_tensors.h"
 #include "lancet/base/median.h"
 #include "lancet/checkpoint/input_file.h"
-#include "lancet/train/agree.h"
-#include "lancet/train/model_folder.h"
+#include "lancet/world/agree.h"
+#include "lancet/run/model_folder.h"
 #include "lancet/train/trainer.h"
-#include "saver.h"
-#include "start.h"
+#include "lancet/run/saver.h"
+#include "lancet/run/resume_point.h"
 
 namespace lancet::train {
 namespace {
@@ -31,8 +31,8 @@ Result<double> slowest(comm::Communicator& world, const Work& work) {
   const auto start = std::chrono::steady_clock::now();
   const Status mine = work();
   const std::chrono::duration<double, std::nano> taken = std::chrono::steady_clock::now() - start;
-  LANCET_TRY(agree(world, mine));
-  LANCET_ASSIGN(const auto all, gather(world, std::int64_t(taken.count())));
+  LANCET_TRY(world::agree(world, mine));
+  LANCET_ASSIGN(const auto all, world::gather(world, std::int64_t(taken.count())));
   return double(*std::max_element(all.begin(), all.end())) * 1e-9;
 }
 
@@ -76,7 +76,7 @@ class Bench {
   Status steps() {
     std::vector<double> ms;
     for (int step = 0; step <= options_.steps; ++step) {
-      LANCET_ASSIGN(const StepRecord record, trainer_->step(step));
+      LANCET_ASSIGN(const run::StepRecord record, trainer_->step(step));
       if (step > 0) ms.push_back(record.step_ms);  // the first one warms up
     }
     speed_.step_ms = median(ms);
@@ -84,11 +84,11 @@ class Bench {
   }
 
   Status saves() {
-    Saver saver(config_, world_, trainer_->store());
+    run::Saver saver(config_, world_, trainer_->store());
     LANCET_TRY(saver.reserve());
     std::vector<double> held_up, written;
     for (int round = 0; round < options_.rounds; ++round) {
-      const auto manifest = manifest_of(config_, config_, {.step = 1}, world_.size(), 0, "");
+      const auto manifest = run::manifest_of(config_, config_, {.step = 1}, world_.size(), 0, "");
       double blocked = 0;
       LANCET_ASSIGN(const double all, slowest(world_, [&]() -> Status {
                       const auto start = std::chrono::steady_clock::now();
@@ -97,7 +97,7 @@ class Bench {
                       return begun ? saver.finish() : Status(internal_error("a save did not begin"));
                     }));
       if (saver.last_failure()) return *saver.last_failure();
-      LANCET_ASSIGN(const auto blocks, gather(world_, std::int64_t(blocked * 1e9)));
+      LANCET_ASSIGN(const auto blocks, world::gather(world_, std::int64_t(blocked * 1e9)));
       held_up.push_back(double(*std::max_element(blocks.begin(), blocks.end())) * 1e-6);
       written.push_back(all);
     }
@@ -110,7 +110,7 @@ class Bench {
   Status loads() {
     const fs::path folder = fs::path(config_.log.run_dir) / "checkpoints" / checkpoint::folder_name(1);
     auto opened = checkpoint::Checkpoint::open(folder);
-    LANCET_TRY(agree(world_, opened.ok() ? Status() : Status(opened.error())));
+    LANCET_TRY(world::agree(world_, opened.ok() ? Status() : Status(opened.error())));
     double bytes = 0;
     for (const auto& file : opened->manifest().files) bytes += double(file.bytes);
     std::vector<double> read_s, load_s;
@@ -121,7 +121,7 @@ class Bench {
       LANCET_TRY(drop(*opened));
       LANCET_ASSIGN(const double load, slowest(world_, [&]() -> Status {
                       LANCET_ASSIGN(const auto from, checkpoint::Checkpoint::open(folder));
-                      return load_tensors(trainer_->store(), from, world_.rank(), world_.size(), Take::all);
+                      return run::load_tensors(trainer_->store(), from, world_.rank(), world_.size(), run::Take::all);
                     }));
       read_s.push_back(plain);
       load_s.push_back(load);
@@ -156,16 +156,16 @@ Result<CheckpointSpeed> measure_checkpoint(config::Config config, comm::Communic
   config.train.save_interval = 1;
   config.train.sample_tokens = 0;
   // Never committed: it goes at the end, and where this process was killed, when the next one makes its own.
-  std::optional<NewFolder> made;
+  std::optional<run::NewFolder> made;
   Status status;
   if (world.rank() == 0) {
-    auto folder = NewFolder::create(options.folder / "lancet-bench-checkpoint");
+    auto folder = run::NewFolder::create(options.folder / "lancet-bench-checkpoint");
     if (folder.ok())
       made.emplace(std::move(*folder));
     else
       status = folder.error();
   }
-  LANCET_TRY(broadcast_status(world, status, 0));
+  LANCET_TRY(world::broadcast_status(world, status, 0));
   LANCET_ASSIGN(config.log.run_dir, broadcast_text(world, made ? made->path().string() : "", 0));
   return Bench(config, world, options).run();
 }

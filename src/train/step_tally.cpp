@@ -30,7 +30,7 @@ void StepTally::add(std::span<const float* const> aux, std::span<const std::span
 
 double StepTally::kept() const { return std::accumulate(kept_.begin(), kept_.end(), 0.0); }
 
-LayerLoad StepTally::load_of(std::size_t layer) const {
+run::LayerLoad StepTally::load_of(std::size_t layer) const {
   double most = 0, sum = 0, fitted = 0;
   std::int64_t unused = 0;
   for (std::size_t e = layer * experts_; e < (layer + 1) * experts_; ++e) {
@@ -43,7 +43,7 @@ LayerLoad StepTally::load_of(std::size_t layer) const {
           std::span(chosen_).subspan(layer * experts_, experts_)};
 }
 
-void StepTally::fill(StepRecord& record, bool alone) {
+void StepTally::fill(run::StepRecord& record, bool alone) {
   record.compute_ms = times_.compute;
   record.a2a_ms = times_.all_to_all;
   record.allreduce_ms = times_.all_reduce;

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "lancet/runtime/executor.h"
-#include "lancet/train/metrics.h"
+#include "lancet/run/metrics.h"
 
 namespace lancet::train {
 
@@ -20,18 +20,18 @@ class StepTally {
   void add(std::span<const float* const> aux, std::span<const std::span<const float>> load,
            const runtime::StepTimes& times);
   // Fills in the lanes' times; what is hidden, unless the rank is alone and only copies; and the gates' numbers.
-  void fill(StepRecord& record, bool alone);
+  void fill(run::StepRecord& record, bool alone);
   double kept() const;                                           // tokens, over all layers
-  std::span<const LayerLoad> layers() const { return layers_; }  // as fill() left them
+  std::span<const run::LayerLoad> layers() const { return layers_; }  // as fill() left them
 
  private:
-  LayerLoad load_of(std::size_t layer) const;
+  run::LayerLoad load_of(std::size_t layer) const;
 
   std::size_t experts_ = 0;
   runtime::StepTimes times_;
   std::vector<double> chosen_, kept_;  // by layer and expert
   std::vector<double> entropy_;        // by layer
-  std::vector<LayerLoad> layers_;
+  std::vector<run::LayerLoad> layers_;
 };
 
 }  // namespace lancet::train

@@ -6,19 +6,19 @@
 #include <cstring>
 #include <filesystem>
 
-#include "emulated.h"
+#include "lancet/world/emulated_world.h"
 #include "lancet/base/clock.h"
 #include "lancet/base/hash.h"
 #include "lancet/base/log.h"
 #include "lancet/base/shown.h"
 #include "lancet/ir/plan.h"
-#include "lancet/train/agree.h"
-#include "lancet/train/batches.h"
+#include "lancet/world/agree.h"
+#include "lancet/data/batches.h"
 #include "lancet/train/learning_rate.h"
 #include "lancet/train/trainer.h"
-#include "run_folder.h"
-#include "saver.h"
-#include "start.h"
+#include "lancet/run/run_folder.h"
+#include "lancet/run/saver.h"
+#include "lancet/run/resume_point.h"
 
 namespace lancet::train {
 namespace {
@@ -26,7 +26,7 @@ namespace {
 // Averages over the run; the first step, which warms caches up, is left out.
 class Averages {
  public:
-  void add(const StepRecord& record) {
+  void add(const run::StepRecord& record) {
     if (first_) {
       first_ = false;
       return;
@@ -89,16 +89,16 @@ class Run {
   }
 
   Status run() {
-    LANCET_TRY(broadcast_status(world_, take_folder(), 0));  // first: no other run changes what is found there
-    LANCET_ASSIGN(const Start start, find_start(asked_, options_, world_));
+    LANCET_TRY(world::broadcast_status(world_, take_folder(), 0));  // first: no other run changes what is found there
+    LANCET_ASSIGN(const run::Start start, run::find_start(asked_, {options_.resume, options_.init_from}, world_));
     LANCET_TRY(begin(start));
-    LANCET_TRY(broadcast_status(world_, open_folder(start), 0));
-    LANCET_ASSIGN(const bool evaluated, any(world_, leads() && folder_->has_held_out()));
+    LANCET_TRY(world::broadcast_status(world_, open_folder(start), 0));
+    LANCET_ASSIGN(const bool evaluated, world::any(world_, leads() && folder_->has_held_out()));
     if (evaluated) evaluated_step_ = position_.step;
     log::info("{}", trainer_->banner());
     log::info("run        {}: config.json (every field, resolved), plan.ir, metrics.jsonl", config_.log.run_dir);
     announce(start);
-    saver_ = std::make_unique<Saver>(config_, world_, trainer_->store(), files());
+    saver_ = std::make_unique<run::Saver>(config_, world_, trainer_->store(), files());
     LANCET_TRY(saver_->reserve());
     for (;;) {
       if (evaluation_is_due()) {
@@ -147,8 +147,8 @@ class Run {
   }
 
   // The first checkpoint of the start's that is whole, or none. Collective.
-  Status begin(const Start& start) {
-    if (start.kind == Start::Kind::anew) return make_trainer();
+  Status begin(const run::Start& start) {
+    if (start.kind == run::Start::Kind::anew) return make_trainer();
     Error damage;
     for (const std::filesystem::path& folder : start.folders) {
       LANCET_ASSIGN(const bool begun, begin_at(folder, start.kind, damage));
@@ -164,30 +164,30 @@ class Run {
   }
 
   // False, with the error in `damage`, where the checkpoint is not whole.
-  Result<bool> begin_at(const std::filesystem::path& folder, Start::Kind kind, Error& damage) {
+  Result<bool> begin_at(const std::filesystem::path& folder, run::Start::Kind kind, Error& damage) {
     auto found = checkpoint::Checkpoint::open(folder, files());
-    if (const Status all = agree(world_, found.ok() ? Status() : Status(found.error())); !all.ok()) {
+    if (const Status all = world::agree(world_, found.ok() ? Status() : Status(found.error())); !all.ok()) {
       if (!all.error().agreed || all.error().code != ExitCode::data) return all.error();
       damage = all.error();
       return false;
     }
     notes_.clear();
     const int ranks = world_.size();
-    auto adapted = adapt(asked_, *found, kind, ranks, notes_);
-    LANCET_TRY(agree(world_, adapted.ok() ? Status() : Status(adapted.error())));
+    auto adapted = run::adapt(asked_, *found, kind, ranks, notes_);
+    LANCET_TRY(world::agree(world_, adapted.ok() ? Status() : Status(adapted.error())));
     config_ = *std::move(adapted);
     position_ = {};
-    if (kind == Start::Kind::resume) position_ = position_of(found->manifest(), config_, ranks);
+    if (kind == run::Start::Kind::resume) position_ = run::position_of(found->manifest(), config_, ranks);
     LANCET_TRY(make_trainer());
-    const Take take = kind == Start::Kind::resume ? Take::all : Take::weights;
-    const Status loaded = agree(world_, load_tensors(trainer_->store(), *found, world_.rank(), ranks, take));
+    const run::Take take = kind == run::Start::Kind::resume ? run::Take::all : run::Take::weights;
+    const Status loaded = world::agree(world_, run::load_tensors(trainer_->store(), *found, world_.rank(), ranks, take));
     if (loaded.ok()) {
-      if (kind == Start::Kind::resume && found->manifest().plan != plan_hash_ && found->manifest().ranks == ranks)
+      if (kind == run::Start::Kind::resume && found->manifest().plan != plan_hash_ && found->manifest().ranks == ranks)
         notes_.push_back("another plan than the one saved under: sums may round otherwise in the last bits");
       from_ = folder;
       from_step_ = found->manifest().step;
       saved_on_ = found->manifest().ranks;
-      if (kind == Start::Kind::resume) saved_step_ = from_step_;
+      if (kind == run::Start::Kind::resume) saved_step_ = from_step_;
       return true;
     }
     if (!loaded.error().agreed || loaded.error().code != ExitCode::data) return loaded.error();
@@ -202,12 +202,12 @@ class Run {
     return {};
   }
 
-  void announce(const Start& start) const {
-    if (start.kind == Start::Kind::resume)
+  void announce(const run::Start& start) const {
+    if (start.kind == run::Start::Kind::resume)
       log::info("resume     after step {} from {}, saved on {} rank{}", position_.step, from_.string(), saved_on_,
                 saved_on_ == 1 ? "" : "s");
-    if (start.kind == Start::Kind::weights) log::info("weights    of step {} from {}", from_step_, from_.string());
-    if (start.kind == Start::Kind::resume && !options_.init_from.empty())
+    if (start.kind == run::Start::Kind::weights) log::info("weights    of step {} from {}", from_step_, from_.string());
+    if (start.kind == run::Start::Kind::resume && !options_.init_from.empty())
       log::info("note: --init-from {} was not needed: the run goes on from {}, its own checkpoint", options_.init_from,
                 from_.string());
     for (const std::string& note : notes_) log::info("           {}", note);
@@ -215,7 +215,7 @@ class Run {
     if (train.dtype == DType::f32 && !train.master_weights)
       log::info("note: train.master_weights=false changes nothing in fp32, whose weights are the masters themselves");
     announce_saving();
-    if (!leads() || start.kind != Start::Kind::resume) return;
+    if (!leads() || start.kind != run::Start::Kind::resume) return;
     if (position_.step > train.steps)
       log::warn("train.steps: expected {} or more, which the checkpoint has taken, found {}: no step runs",
                 position_.step, train.steps);
@@ -247,9 +247,9 @@ class Run {
   }
   checkpoint::FileSystem& files() const { return options_.files ? *options_.files : checkpoint::disk(); }
 
-  void count(StepRecord& record) {
+  void count(run::StepRecord& record) {
     ++position_.step;
-    position_.tokens += rows_of(config_, world_.size()) * config_.train.seq_len;
+    position_.tokens += run::rows_of(config_, world_.size()) * config_.train.seq_len;
     position_.skipped_steps += record.skipped;
     record.skipped_steps = position_.skipped_steps;
     position_.skips_in_a_row = record.skipped ? position_.skips_in_a_row + 1 : 0;
@@ -310,10 +310,10 @@ class Run {
   }
 
   // record: of this step; it learns what saving took. last: nothing runs on meanwhile, so it may wait for the disk.
-  Status save(StepRecord* record, bool last) {
+  Status save(run::StepRecord* record, bool last) {
     const auto start = std::chrono::steady_clock::now();
     const double lr = learning_rate(config_.train, position_.step - 1);
-    const auto manifest = manifest_of(config_, asked_, position_, world_.size(), lr, plan_hash_);
+    const auto manifest = run::manifest_of(config_, asked_, position_, world_.size(), lr, plan_hash_);
     LANCET_ASSIGN(const bool begun, saver_->begin(manifest, last || position_.step == config_.train.steps));
     if (begun) {
       saved_step_ = position_.step;
@@ -349,27 +349,27 @@ class Run {
 
   Status take_folder() {
     if (!leads()) return {};
-    LANCET_ASSIGN(RunFolder folder, RunFolder::take(asked_));
+    LANCET_ASSIGN(run::RunFolder folder, run::RunFolder::take(asked_));
     folder_.emplace(std::move(folder));
     return {};
   }
 
-  Status open_folder(const Start& start) {
+  Status open_folder(const run::Start& start) {
     if (!leads()) return {};
-    const bool resumes = start.kind == Start::Kind::resume;
+    const bool resumes = start.kind == run::Start::Kind::resume;
     return folder_->begin(files(), config_, trainer_->executor().plan(),
                           resumes ? std::optional(position_.step) : std::nullopt);
   }
 
-  void report(const StepRecord& record) {
+  void report(const run::StepRecord& record) {
     averages_.add(record);
     if (!leads()) return;
     const std::int64_t steps = config_.train.steps;
     const bool has_line = record.step % config_.log.interval == 0 || record.step == 1 || record.step == steps;
     const auto layers = trainer_->last_layers();
     const std::size_t counts = layers.empty() ? 0 : layers.size() * layers[0].expert_tokens.size();
-    folder_->record(record, layers, has_line || counts <= most_counts);
-    if (has_line) log::info("{}", step_line(record, steps, averages_.seconds(steps - record.step)));
+    folder_->record(record, layers, has_line || counts <= run::most_counts);
+    if (has_line) log::info("{}", run::step_line(record, steps, averages_.seconds(steps - record.step)));
   }
 
   Status trace() {
@@ -401,7 +401,7 @@ class Run {
               unsigned_nan(std::exp(*loss)));
     evaluated_step_ = position_.step;
     if (leads()) folder_->held_out(position_.step, *loss);
-    return position_.step < config_.train.steps ? any(world_, interrupted()) : false;
+    return position_.step < config_.train.steps ? world::any(world_, interrupted()) : false;
   }
 
   // Whether the run is to stop.
@@ -422,7 +422,7 @@ class Run {
   config::Config config_;       // as it runs
   comm::Communicator& world_;
   const TrainerOptions& options_;
-  Position position_;
+  run::Position position_;
   std::vector<std::string> notes_;
   std::filesystem::path from_;  // the checkpoint that the run began with
   std::int64_t from_step_ = 0;  // of it
@@ -431,18 +431,18 @@ class Run {
   std::int64_t evaluated_step_ = -1;  // the last whose held-out loss is known
   std::chrono::steady_clock::time_point saved_at_ = begun_;
   bool owes_save_ = false;  // one was due, and has not begun
-  std::optional<RunFolder> folder_;
+  std::optional<run::RunFolder> folder_;
   std::unique_ptr<Trainer> trainer_;
   std::string plan_hash_;         // of the trainer's
-  std::unique_ptr<Saver> saver_;  // after what it saves
+  std::unique_ptr<run::Saver> saver_;  // after what it saves
   Averages averages_;
 };
 
 }  // namespace
 
 Status train(const config::Config& config, comm::Communicator& world, const TrainerOptions& options) {
-  DeclaredTimes declared;
-  LANCET_ASSIGN(const auto emulated, emulated_world(config, world, &declared));
+  world::DeclaredTimes declared;
+  LANCET_ASSIGN(const auto emulated, world::emulated_world(config, world, &declared));
   const Status status = Run(config, emulated ? *emulated : world, options)();
   if (emulated && status.ok())
     log::info("emulated   {} declared {:.3f} ms of all-to-alls and {:.3f} ms of all-reduces in all calls",

@@ -8,27 +8,27 @@
 #include <limits>
 
 #include "banner.h"
-#include "device.h"
+#include "lancet/world/rank_device.h"
 #include "lancet/backend/cpu/matmul.h"
 #include "lancet/base/clock.h"
 #include "lancet/base/log.h"
 #include "lancet/base/shown.h"
-#include "lancet/cost/exchange_choice.h"
+#include "lancet/schedule/all_to_all_choice.h"
 #include "lancet/ops/schedule_layout.h"
-#include "lancet/runtime/peak.h"
+#include "lancet/profiler/peak.h"
 #include "lancet/runtime/trace.h"
 #include "lancet/runtime/workspace.h"
-#include "lancet/train/agree.h"
-#include "lancet/train/batches.h"
-#include "lancet/train/decoder.h"
-#include "lancet/train/generate.h"
+#include "lancet/world/agree.h"
+#include "lancet/data/batches.h"
+#include "lancet/inference/decoder.h"
+#include "lancet/inference/generate.h"
 #include "lancet/train/learning_rate.h"
-#include "lancet/train/profile.h"
-#include "lanes.h"
-#include "memory.h"
-#include "saver.h"
-#include "setup.h"
-#include "step_plans.h"
+#include "lancet/planning/step_costs.h"
+#include "lancet/world/stream_communicators.h"
+#include "lancet/world/memory.h"
+#include "lancet/run/saver.h"
+#include "lancet/planning/from_config.h"
+#include "lancet/planning/run_plans.h"
 #include "step_tally.h"
 #include "weights.h"
 
@@ -53,36 +53,40 @@ Result<std::vector<std::vector<runtime::Span>>> gather_spans(comm::Communicator&
 class TrainerImpl final : public Trainer {
  public:
   TrainerImpl(const config::Config& config, comm::Communicator& world, const TrainerOptions& options)
-      : config_(config), world_(world), options_(options), threads_(threads_of(config, options.local_ranks)) {}
+      : config_(config), world_(world), options_(options), threads_(planning::threads_of(config, options.local_ranks)) {}
 
   Status set_up() {
-    memory_.process = resident_bytes();
-    LANCET_TRY(agree(world_, config::check(config_, world_.size())));
+    memory_.process = world::resident_bytes();
+    LANCET_TRY(world::agree(world_, config::check(config_, world_.size())));
     LANCET_TRY(check_same_config());
-    LANCET_TRY(agree(world_, check_transport(config_, world_)));
+    LANCET_TRY(world::agree(world_, world::check_transport(config_, world_)));
     if (!options_.accelerator) {
-      LANCET_ASSIGN(owned_accelerator_, open_accelerator(config_, world_));
+      LANCET_ASSIGN(owned_accelerator_, world::open_accelerator(config_, world_));
     }
     accelerator_ = options_.accelerator ? options_.accelerator : owned_accelerator_.get();
-    LANCET_TRY(agree(world_, open_data()));
-    LANCET_ASSIGN(lanes_, Lanes::make(config_, world_, accelerator_));
+    LANCET_TRY(world::agree(world_, open_data()));
+    LANCET_ASSIGN(lanes_, world::Lanes::make(config_, world_, accelerator_));
     LANCET_ASSIGN(wire_, comm::measure_wire(world_));
     LANCET_TRY(measure_peak());
-    TrainerOptions planning = options_;
-    planning.accelerator = accelerator_;
-    LANCET_ASSIGN(plans_, make_step_plans(config_, world_, planning, evaluation_.has_value()));
+    const planning::RunPlanOptions planning{.local_ranks = options_.local_ranks,
+                                            .costs = options_.costs,
+                                            .default_profile = options_.default_profile,
+                                            .plan_file = options_.plan_file,
+                                            .accelerator = accelerator_,
+                                            .inspect = options_.inspect};
+    LANCET_ASSIGN(plans_, planning::make_step_plans(config_, world_, planning, evaluation_.has_value()));
     predicted_ms_ = predicted_ms();
-    LANCET_TRY(agree(world_, allocate()));
+    LANCET_TRY(world::agree(world_, allocate()));
     LANCET_TRY(take_device_arena());
-    LANCET_TRY(agree(world_, bind()));
+    LANCET_TRY(world::agree(world_, bind()));
     LANCET_TRY(initialize_weights(config_, world_.rank(), world_.size(), store_));
     flops_ = product_flops(update_.executor->plan().program);
     return {};
   }
 
-  Result<StepRecord> step(std::int64_t step) override {
+  Result<run::StepRecord> step(std::int64_t step) override {
     const auto start = std::chrono::steady_clock::now();
-    StepRecord record;
+    run::StepRecord record;
     record.step = step + 1;
     record.lr = learning_rate(config_.train, step);
     set_schedule(step, record.lr);
@@ -130,14 +134,14 @@ class TrainerImpl final : public Trainer {
 
   Result<std::optional<std::vector<std::int32_t>>> generate(std::vector<std::int32_t> prompt,
                                                             std::int64_t count) override {
-    LANCET_ASSIGN(const auto decoder, Decoder::create(config_, world_, store_, executor_options({})));
-    GenerateOptions options{
+    LANCET_ASSIGN(const auto decoder, inference::Decoder::create(config_, world_, store_, executor_options({})));
+    inference::GenerateOptions options{
         .sampling = {.seed = static_cast<std::uint64_t>(config_.train.seed)}, .max_tokens = count, .slide = true};
     std::vector<std::int32_t> ids = prompt;
     const auto start = std::span<const std::int32_t>(prompt).last(
         std::min(prompt.size(), static_cast<std::size_t>(decoder->window())));
     bool stopped = false;
-    const auto ending = train::generate(*decoder, start, options, [&](std::int32_t token) -> Status {
+    const auto ending = inference::generate(*decoder, start, options, [&](std::int32_t token) -> Status {
       ids.push_back(token);
       LANCET_ASSIGN(stopped, interrupted());
       return stopped ? Status(Error{ExitCode::saved, "interrupted", true}) : Status();
@@ -158,8 +162,8 @@ class TrainerImpl final : public Trainer {
     return runtime::trace_json(plans_.update, spans);
   }
 
-  const StepRecord& last_record() const override { return last_record_; }
-  std::span<const LayerLoad> last_layers() const override { return tally_.layers(); }
+  const run::StepRecord& last_record() const override { return last_record_; }
+  std::span<const run::LayerLoad> last_layers() const override { return tally_.layers(); }
   const std::optional<data::Tokenizer>& tokenizer() const override { return tokenizer_; }
   runtime::TensorStore& store() override { return store_; }
   runtime::Executor& executor() override { return *update_.executor; }
@@ -188,7 +192,7 @@ class TrainerImpl final : public Trainer {
   Status check_same_config() {
     const std::string mine = config::to_json(config_);
     LANCET_ASSIGN(const std::string first, broadcast_text(world_, mine, 0));
-    return agree(world_,
+    return world::agree(world_,
                  mine == first
                      ? Status()
                      : Status(config_error("expected the same config on all ranks, found another than rank 0's")));
@@ -197,10 +201,10 @@ class TrainerImpl final : public Trainer {
   Status open_data() {
     if (options_.batches) return {};
     LANCET_TRY(config::check_data(config_));
-    LANCET_ASSIGN(tokenizer_, load_tokenizer(config_));
+    LANCET_ASSIGN(tokenizer_, data::load_tokenizer(config_));
     LANCET_ASSIGN(batches_,
-                  training_batches(config_, tokenizer_, world_.rank(), world_.size(), options_.sample_offset));
-    LANCET_ASSIGN(evaluation_, evaluation_batches(config_, tokenizer_, world_.rank(), world_.size()));
+                  data::training_batches(config_, tokenizer_, world_.rank(), world_.size(), options_.sample_offset));
+    LANCET_ASSIGN(evaluation_, data::evaluation_batches(config_, tokenizer_, world_.rank(), world_.size()));
     return {};
   }
 
@@ -210,13 +214,13 @@ class TrainerImpl final : public Trainer {
       return {};
     }
     if (accelerator_) {  // MFU is left out where it cannot be measured
-      const auto flops = runtime::measure_product_peak(*accelerator_, config_.train.dtype);
+      const auto flops = profiler::measure_product_peak(*accelerator_, config_.train.dtype);
       if (!flops.ok()) log::warn("peak: not measured: {}", flops.error().message);
       peak_ = {flops.ok() ? *flops : 0, false};
       return world_.barrier();
     }
     LANCET_TRY(world_.barrier());  // all ranks of a host at once, as in a step
-    peak_ = {runtime::measure_product_peak(config_.train.dtype, threads_), false};
+    peak_ = {profiler::measure_product_peak(config_.train.dtype, threads_), false};
     return world_.barrier();
   }
 
@@ -231,7 +235,7 @@ class TrainerImpl final : public Trainer {
     memory_.arena = plans_.update.arena_bytes;
     if (plans_.micro) memory_.arena = std::max(memory_.arena, plans_.micro->arena_bytes);
     if (plans_.evaluate) memory_.arena = std::max(memory_.arena, plans_.evaluate->arena_bytes);
-    memory_.staging = staging_bytes(config_, plans_.update.program, world_.size());
+    memory_.staging = run::staging_bytes(config_, plans_.update.program, world_.size());
     memory_.workspace = accelerator_ ? 0 : threads_ * std::int64_t(backend::cpu::matmul_scratch_bytes());
     const ir::Plan* const plans[] = {&plans_.update, plan_or_null(plans_.micro), plan_or_null(plans_.evaluate)};
     for (const ir::Plan* plan : plans) {
@@ -242,7 +246,7 @@ class TrainerImpl final : public Trainer {
     // Checkpoints are staged on the host, whatever the device.
     const std::int64_t needed =
         memory_.parameters + memory_.state + memory_.arena + memory_.workspace + (accelerator_ ? 0 : memory_.staging);
-    auto available = available_bytes();
+    auto available = world::available_bytes();
     if (available) *available /= options_.local_ranks;
     if (accelerator_) available = accelerator_->device().free_bytes();
     const std::string place = accelerator_ ? " on " + accelerator_->device().name() : "";
@@ -270,19 +274,19 @@ class TrainerImpl final : public Trainer {
   Status take_device_arena() {
     if (!accelerator_) return {};
     const auto bytes = std::size_t(memory_.arena);
-    LANCET_ASSIGN(const auto window, make_arena_window(config_, lanes_.on_device(), bytes, wants_window()));
-    exchanges_ = describe_exchanges(config_, !window.empty(), plans_.exchanges);
+    LANCET_ASSIGN(const auto window, world::make_arena_window(config_, lanes_.on_device(), bytes, wants_window()));
+    exchanges_ = world::describe_exchanges(config_, !window.empty(), plans_.exchanges);
     if (!window.empty()) {
       arena_window_ = {window.data(), window.size()};
       return {};
     }
     auto arena = runtime::Block::on_device(accelerator_->device(), bytes);
-    LANCET_TRY(agree(world_, arena.ok() ? Status() : Status(arena.error())));
+    LANCET_TRY(world::agree(world_, arena.ok() ? Status() : Status(arena.error())));
     arena_ = std::move(*arena);
     return {};
   }
   bool wants_window() const {
-    return cost::wants_window(plans_.update.program) || (plans_.micro && cost::wants_window(plans_.micro->program));
+    return schedule::wants_window(plans_.update.program) || (plans_.micro && schedule::wants_window(plans_.micro->program));
   }
   runtime::Memory arena() const { return arena_window_.start ? arena_window_ : arena_.memory(); }
 
@@ -332,11 +336,11 @@ class TrainerImpl final : public Trainer {
   // Collective, so that no rank goes on alone.
   Result<bool> interrupted() {
     if (!options_.interrupted && !options_.stop) return false;
-    return any(world_,
+    return world::any(world_,
                (options_.stop && options_.stop->load() != 0) || (options_.interrupted && options_.interrupted()));
   }
 
-  Batches& batches() { return options_.batches ? *options_.batches : *batches_; }
+  data::Batches& batches() { return options_.batches ? *options_.batches : *batches_; }
   BoundPlan& plan_of(int micro) { return micro + 1 < config_.train.gradient_accumulation_steps ? micro_ : update_; }
 
   // Where a step that failed first left the finite numbers: runs its micro batches again, on the same weights. Of
@@ -347,7 +351,7 @@ class TrainerImpl final : public Trainer {
       LANCET_TRY(fill(batches(), plan, step, micro));
       LANCET_ASSIGN(const auto found, plan.executor->find_non_finite());
       constexpr std::int64_t nowhere = std::numeric_limits<std::int64_t>::max();
-      LANCET_ASSIGN(const auto places, gather(world_, found ? found->place : nowhere));
+      LANCET_ASSIGN(const auto places, world::gather(world_, found ? found->place : nowhere));
       const auto first = std::min_element(places.begin(), places.end());
       if (*first == nowhere) continue;
       const int rank = static_cast<int>(first - places.begin());
@@ -362,7 +366,7 @@ class TrainerImpl final : public Trainer {
   }
 
   // The step's update changed nothing; what looking for the cause has left in the sums of gradients goes.
-  Result<StepRecord> skip(StepRecord record, const std::string& why) {
+  Result<run::StepRecord> skip(run::StepRecord record, const std::string& why) {
     if (world_.rank() == 0) log::warn("skipped: {}", why);
     for (const auto& [name, tensor] : store_.all())
       if (name.ends_with(".grad"))
@@ -381,13 +385,13 @@ class TrainerImpl final : public Trainer {
   }
 
   // A rank whose data cannot be read must not leave its own lanes in a collective: it aborts them.
-  Status fill(Batches& batches, BoundPlan& plan, std::int64_t step, int micro) {
+  Status fill(data::Batches& batches, BoundPlan& plan, std::int64_t step, int micro) {
     Status status = batches.fill(step, micro, plan.tokens, plan.targets);
     if (!status.ok()) lanes_.abort(status.error().message);
     return status;
   }
 
-  void add_up(const BoundPlan& plan, StepRecord& record) {
+  void add_up(const BoundPlan& plan, run::StepRecord& record) {
     record.loss += *plan.loss;
     for (const float* aux : plan.aux) record.aux_loss += aux[0];
     tally_.add(plan.aux, plan.load, plan.executor->times());
@@ -402,7 +406,7 @@ class TrainerImpl final : public Trainer {
     return ms;
   }
 
-  void finish(StepRecord& record, double seconds) {
+  void finish(run::StepRecord& record, double seconds) {
     const config::Train& train = config_.train;
     const double tokens =
         double(train.micro_batch_size * train.seq_len * train.gradient_accumulation_steps) * world_.size();
@@ -435,19 +439,19 @@ class TrainerImpl final : public Trainer {
   // Null: the CPU. The lanes, the store, the arena and the executors end before it.
   std::unique_ptr<runtime::Accelerator> owned_accelerator_;
   runtime::Accelerator* accelerator_ = nullptr;
-  Lanes lanes_;
+  world::Lanes lanes_;
   std::optional<data::Tokenizer> tokenizer_;
-  std::unique_ptr<Batches> batches_;
-  std::optional<Evaluation> evaluation_;
+  std::unique_ptr<data::Batches> batches_;
+  std::optional<data::Evaluation> evaluation_;
   runtime::TensorStore store_;
   runtime::Block arena_;
   runtime::Memory arena_window_;  // in its place, the expert lane's
-  StepPlans plans_;
+  planning::StepPlans plans_;
   std::string exchanges_;               // for the banner
   std::optional<double> predicted_ms_;  // of a whole step
   BoundPlan update_, micro_, evaluate_;
   StepTally tally_;
-  StepRecord last_record_;
+  run::StepRecord last_record_;
 };
 
 }  // namespace

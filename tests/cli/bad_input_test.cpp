@@ -35,7 +35,7 @@ TEST_CASE("fields that are wrong") {
                                             {"model.n_embd=wide", {"--set model.n_embd: expected", "\"wide\""}},
                                             {"train.dtype=fp64", {"dtype", "fp64"}},
                                             {"train.seq_len=999", {"seq_len", "999"}},
-                                            {"overlap.policy=quick", {"--set overlap.policy", "quick"}},
+                                            {"overlap.policy=quick", {"overlap.policy: expected one of sequential", "quick"}},
                                             {"device=gpu", {"--set device", "gpu"}},
                                             {"overlap.k=4", {"unknown key 'overlap.k'"}},
                                             {"log.trace=true", {"--set log.trace: expected an integer", "true"}},

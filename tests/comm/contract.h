@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "lancet/comm/communicator.h"
-#include "lancet/comm/wire.h"
+#include "lancet/comm/network_check.h"
 
 #define EXPECT_THAT(condition, ...)                                                                \
   do {                                                                                             \

@@ -13,11 +13,11 @@
 #include "declared_costs.h"
 #include "declared_profile.h"
 #include "lancet/runtime/accelerator.h"
-#include "lancet/train/decoder.h"
+#include "lancet/inference/decoder.h"
 #include "ops/device/emulated_kernels.h"
 #include "push_rows.h"
 #include "temporary_folder.h"
-#include "train/setup.h"
+#include "lancet/planning/from_config.h"
 #include "train/support.h"
 #include "train/weights.h"
 
@@ -131,10 +131,10 @@ class EmulatedAccelerator final : public runtime::Accelerator {
   LaneDevice device_;
 };
 
-std::vector<train::StepRecord> train_on(config::Config config, bool device, int ranks, int steps, bool windows = false,
+std::vector<run::StepRecord> train_on(config::Config config, bool device, int ranks, int steps, bool windows = false,
                                         const cost::Costs* measured = nullptr, std::string* banner = nullptr) {
   if (!device) config.device = config::Device::cpu;
-  std::vector<train::StepRecord> records;
+  std::vector<run::StepRecord> records;
   const test::DeclaredCosts costs;
   const Status status = comm::run_inproc(ranks, [&](comm::Communicator& world) -> Status {
     EmulatedAccelerator accelerator;
@@ -144,7 +144,7 @@ std::vector<train::StepRecord> train_on(config::Config config, bool device, int 
     LANCET_ASSIGN(const auto trainer, train::Trainer::create(config, world, options));
     if (banner && world.rank() == 0) *banner = trainer->banner();
     for (int step = 0; step < steps; ++step) {
-      LANCET_ASSIGN(const train::StepRecord record, trainer->step(step));
+      LANCET_ASSIGN(const run::StepRecord record, trainer->step(step));
       if (world.rank() == 0) records.push_back(record);
     }
     return {};
@@ -153,7 +153,7 @@ std::vector<train::StepRecord> train_on(config::Config config, bool device, int 
   return records;
 }
 
-void check_close(const std::vector<train::StepRecord>& found, const std::vector<train::StepRecord>& expected,
+void check_close(const std::vector<run::StepRecord>& found, const std::vector<run::StepRecord>& expected,
                  double epsilon) {
   REQUIRE(found.size() == expected.size());
   for (std::size_t i = 0; i < expected.size(); ++i) {
@@ -168,11 +168,11 @@ void check_close(const std::vector<train::StepRecord>& found, const std::vector<
 TEST_CASE("training on emulated device kernels follows the CPU's, whatever the policy") {
   auto config = test::small_config();
   config.model.n_layer = 2;
-  config.overlap.policy = GENERATE(config::Policy::sequential, config::Policy::lancet);
+  config.overlap.policy = GENERATE("sequential", "lancet");
   const int ranks = GENERATE(1, 2);
   config.device = ranks == 2 ? config::Device::cuda : config::Device::cpu;  // with GELU within the products, or beside
-  const int steps = config.overlap.policy == config::Policy::lancet && ranks == 2 ? 20 : 5;
-  INFO(config::name(config.overlap.policy) << " on " << ranks);
+  const int steps = config.overlap.policy == "lancet" && ranks == 2 ? 20 : 5;
+  INFO(config.overlap.policy << " on " << ranks);
   check_close(train_on(config, true, ranks, steps), train_on(config, false, ranks, steps), 1e-4);
 }
 
@@ -184,7 +184,7 @@ TEST_CASE("training on emulated device kernels: bf16, drops, batch-prioritized g
   config.train.dtype = DType::bf16;
   config.train.optimizer = config::Optimizer::sgd;
   config.train.gradient_accumulation_steps = 2;
-  config.overlap.policy = config::Policy::lancet;
+  config.overlap.policy = "lancet";
   config.device = config::Device::cuda;
   check_close(train_on(config, true, 2, 4), train_on(config, false, 2, 4), 1e-2);
 }
@@ -192,7 +192,7 @@ TEST_CASE("training on emulated device kernels: bf16, drops, batch-prioritized g
 TEST_CASE("two runs on emulated device kernels are the same, bit for bit") {
   auto config = test::small_config();
   config.model.n_layer = 2;
-  config.overlap.policy = config::Policy::lancet;
+  config.overlap.policy = "lancet";
   const auto first = train_on(config, true, 2, 3), second = train_on(config, true, 2, 3);
   for (std::size_t i = 0; i < first.size(); ++i) {
     CHECK(first[i].loss == second[i].loss);
@@ -216,9 +216,9 @@ TEST_CASE("a model on emulated device kernels reads text as on the CPU, a prompt
       options.accelerator = &accelerator;
       store.place_on(accelerator.device());
     }
-    store.add(model::build_forward(config.model, train::build_options(config, model::Mode::generate, 1)));
+    store.add(model::build_forward(config.model, planning::build_options(config, model::Mode::generate, 1)));
     REQUIRE(train::initialize_weights(config, 0, 1, store).ok());
-    const auto decoder = train::Decoder::create(config, *world, store, options);
+    const auto decoder = inference::Decoder::create(config, *world, store, options);
     REQUIRE(decoder.ok());
     const std::size_t step = run == 2 ? tokens.size() : 1;
     for (std::size_t at = 0; at < tokens.size(); at += step) {
@@ -242,7 +242,7 @@ TEST_CASE("tokens that go straight to the peers' memory change no bit of a step"
   auto config = test::small_config();
   config.model.n_layer = 2;
   config.model.capacity_factor = 1;
-  config.overlap.policy = GENERATE(config::Policy::sequential, config::Policy::lancet);
+  config.overlap.policy = GENERATE("sequential", "lancet");
   const int ranks = GENERATE(2, 4);
   InWindow::pushed = 0;
   const auto counted = train_on(config, true, ranks, 3), pushed = train_on(config, true, ranks, 3, true);
@@ -293,7 +293,7 @@ TEST_CASE("exchanges take the way that was measured faster, on all ranks") {
   // As long as messages without the wait for counts: only the first exchange of the layer is longer by messages.
   const cost::Profile profile = with_windows(config, ranks, 1);
   double ms = 0;
-  const auto plan = train::plan_step(config, ranks, true, false, &profile);
+  const auto plan = planning::plan_step(config, ranks, {.costs = &profile});
   REQUIRE(plan.ok());
   for (const ir::Instruction& at : plan->program.instructions)
     if (at.op == "all_to_all" && at.role == ir::Role::forward)
@@ -304,7 +304,7 @@ TEST_CASE("exchanges take the way that was measured faster, on all ranks") {
 TEST_CASE("exchanges take the faster way although the profile lacks ops") {
   auto config = test::small_config();
   config.device = config::Device::cuda;
-  config.overlap.policy = config::Policy::sequential;
+  config.overlap.policy = "sequential";
   const test::TemporaryFolder folder;
   config.overlap.profile = folder / "profile.json";
   std::string banner;
@@ -313,7 +313,7 @@ TEST_CASE("exchanges take the faster way although the profile lacks ops") {
     EmulatedAccelerator accelerator;
     accelerator.windows = true;
     if (world.rank() == 0) {
-      cost::Profile profile(train::place_of(config, world, 2, &accelerator));
+      cost::Profile profile(planning::place_of(config, world, 2, &accelerator));
       profile.ops["an op"] = {1, 1, 0};
       profile.wire.all_to_all = profile.wire.all_reduce = {{1, 1}};
       profile.wire.windows = cost::WindowTimes{{{1, 2}}, {}, 0.5};
@@ -323,7 +323,7 @@ TEST_CASE("exchanges take the faster way although the profile lacks ops") {
     LANCET_ASSIGN(const auto trainer,
                   train::Trainer::create(config, world, {.local_ranks = 2, .accelerator = &accelerator}));
     if (world.rank() == 0) banner = trainer->banner();
-    LANCET_ASSIGN(const train::StepRecord record, trainer->step(0));
+    LANCET_ASSIGN(const run::StepRecord record, trainer->step(0));
     return std::isfinite(record.loss) ? Status() : internal_error("no loss");
   });
   if (!status.ok()) FAIL(status.error().message);

@@ -24,7 +24,7 @@ TEST_CASE("an experiment is the product of its lists, in their order") {
   CHECK(experiment.points[0].hosts == 1);
   CHECK(experiment.points[11].policy == "Lancet");
   CHECK(experiment.points[11].ranks == 4);
-  CHECK(experiment.points[11].config.overlap.policy == config::Policy::lancet);
+  CHECK(experiment.points[11].config.overlap.policy == "lancet");
   CHECK(experiment.points[0].source == Source::simulated);
   std::set<std::string> ids;
   for (const Point& point : experiment.points) ids.insert(point.id);

@@ -4,7 +4,7 @@
 
 #include "declared_profile.h"
 #include "lancet/experiment/run.h"
-#include "lancet/train/plan.h"
+#include "lancet/planning/from_config.h"
 #include "small_experiment.h"
 
 namespace lancet {
@@ -32,7 +32,7 @@ TEST_CASE("a profile goes before the hardware file, and is part of the point") {
   // Of its layout: nothing of the hardware file is left in the step.
   const auto outcome = simulate(*experiment, same);
   REQUIRE(outcome.ok());
-  const auto plan = train::plan_with(same.config, 2, profile);
+  const auto plan = planning::plan_step(same.config, 2, {.costs = &profile});
   REQUIRE(plan.ok());
   CHECK(outcome->times.step == Approx(plan->header.real("predicted_ms", 0)).epsilon(1e-6));
   CHECK(outcome->times.step != Approx(simulate(plain, plain.points[0])->times.step).epsilon(1e-3));

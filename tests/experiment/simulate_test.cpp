@@ -4,7 +4,7 @@
 
 #include "declared_hardware.h"
 #include "lancet/experiment/run.h"
-#include "lancet/train/plan.h"
+#include "lancet/planning/from_config.h"
 #include "small_experiment.h"
 
 namespace lancet {
@@ -17,8 +17,8 @@ using namespace small_experiment;
 double computation_of(const Point& point) {
   const cost::HardwareCosts costs(*cost::read_hardware(point.on), {point.ranks, point.hosts});
   config::Config config = point.config;
-  config.overlap.policy = config::Policy::sequential;
-  const auto plan = train::plan_with(config, point.ranks, costs);
+  config.overlap.policy = "sequential";
+  const auto plan = planning::plan_step(config, point.ranks, {.costs = &costs});
   REQUIRE(plan.ok());
   double ms = 0;
   for (const ir::Instruction& at : plan->program.instructions)

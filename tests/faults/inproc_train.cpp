@@ -18,7 +18,7 @@ int report(const Error& error) {
   return static_cast<int>(error.code);
 }
 
-int run(int ranks, const char* file, const char* run_dir) {
+int train_with_threads(int ranks, const char* file, const char* run_dir) {
   auto config = config::load(file);
   if (!config.ok()) return report(config.error());
   config->log.run_dir = run_dir;
@@ -44,5 +44,5 @@ int main(int argc, char** argv) {
     return 2;
   }
   log::set_up(0, 1);
-  return run(ranks, argv[2], argv[3]);
+  return train_with_threads(ranks, argv[2], argv[3]);
 }

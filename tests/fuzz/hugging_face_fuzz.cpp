@@ -3,7 +3,7 @@
 #include "fuzz/allocation_limit.h"
 #include "fuzz/check_error.h"
 #include "fuzz/memory_file.h"
-#include "train/hugging_face/config.h"
+#include "hugging_face/config.h"
 
 using namespace lancet;
 

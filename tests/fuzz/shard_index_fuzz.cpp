@@ -5,8 +5,8 @@
 #include "fuzz/allocation_limit.h"
 #include "fuzz/check_error.h"
 #include "fuzz/scratch_folder.h"
-#include "train/hugging_face/files.h"
-#include "train/hugging_face/names.h"
+#include "hugging_face/files.h"
+#include "hugging_face/names.h"
 
 using namespace lancet;
 

@@ -1,5 +1,5 @@
 // The routing arithmetic alone.
-#include "../../src/ops/gate/routing.h"
+#include "ops/gate/routing.h"
 
 #include <catch2/catch.hpp>
 #include <cmath>

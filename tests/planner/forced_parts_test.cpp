@@ -4,7 +4,7 @@
 
 #include "declared_costs.h"
 #include "lancet/planner/planner.h"
-#include "random_model.h"
+#include "steps/random_model.h"
 
 using namespace lancet;
 using namespace lancet::test;
@@ -17,17 +17,17 @@ TEST_CASE("random models: a step is predicted to end, whatever number of parts i
     costs.elements_per_ms = 100 << random() % 10;
     costs.wire_mb_per_s = 0.1 * double(1 << random() % 10);
     const ir::Program forward = RandomModel(seed).make();
-    planner::PlanRequest request{.policy = "lancet", .costs = &costs, .ranks = 2, .bucket_bytes = 1 << 12};
+    planner::PlanRequest request{.overlap = {.policy = "lancet", .bucket_bytes = 1 << 12}, .costs = &costs, .ranks = 2};
     request.optimizer.decays = is_weight;
     request.optimizer.ranks = 2;
-    request.partition.parts = 2;
+    request.overlap.parts = 2;
     INFO("seed " << seed);
     planner::PlanReport report;
     const auto plan = planner::make_plan(forward, request, &report);
     REQUIRE(plan.ok());
     CHECK(std::isfinite(plan->header.real("predicted_ms")));
     for (const planner::PolicyResult& result : report.policies) {
-      const planner::Timeline& t = result.timeline;
+      const schedule::Timeline& t = result.timeline;
       CHECK(t.makespan <= t.compute + t.all_to_all + t.all_reduce + costs.launch_ms() * double(t.when.size()));
       if (result.policy != "lancet") continue;
       const bool says_so = result.how.find("; nothing in 2 parts fits the memory") != std::string::npos;

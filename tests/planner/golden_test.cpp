@@ -1,15 +1,15 @@
 // The passes on small programs: text in, text out (tests/golden).
 #include "golden/golden.h"
-#include "models.h"
-#include "support.h"
+#include "steps/models.h"
+#include "steps/support.h"
 
 using namespace lancet;
 using namespace lancet::test;
 
 namespace {
 
-planner::OptimizeOptions adamw() {
-  planner::OptimizeOptions o;
+passes::OptimizeOptions adamw() {
+  passes::OptimizeOptions o;
   o.beta2 = 0.95;
   o.weight_decay = 0.1;
   o.clip_grad = 1;
@@ -18,9 +18,9 @@ planner::OptimizeOptions adamw() {
   return o;
 }
 
-planner::OptimizeOptions sgd() {
-  planner::OptimizeOptions o;
-  o.kind = planner::OptimizeOptions::Kind::sgd;
+passes::OptimizeOptions sgd() {
+  passes::OptimizeOptions o;
+  o.kind = passes::OptimizeOptions::Kind::sgd;
   o.momentum = 0.5;
   return o;
 }
@@ -28,76 +28,76 @@ planner::OptimizeOptions sgd() {
 }  // namespace
 
 TEST_CASE("autodiff: a tied weight's gradients add up in one place") {
-  require_golden("autodiff_tied.ir", text_of(planner::autodiff(program(tied))));
+  require_golden("autodiff_tied.ir", text_of(passes::autodiff(program(tied))));
 }
 
 TEST_CASE("autodiff: a tied weight, accumulated over micro batches") {
-  require_golden("autodiff_tied_accumulate.ir", text_of(planner::autodiff(program(tied), true)));
+  require_golden("autodiff_tied_accumulate.ir", text_of(passes::autodiff(program(tied), true)));
 }
 
-TEST_CASE("autodiff: an MoE layer") { require_golden("autodiff_moe.ir", text_of(planner::autodiff(program(moe)))); }
+TEST_CASE("autodiff: an MoE layer") { require_golden("autodiff_moe.ir", text_of(passes::autodiff(program(moe)))); }
 
 TEST_CASE("sync: gradients in small buckets on two ranks") {
-  require_golden("sync_moe.ir", text_of(planner::sync(planner::autodiff(program(moe)), 2, 200)));
+  require_golden("sync_moe.ir", text_of(passes::sync(passes::autodiff(program(moe)), 2, 200)));
 }
 
 TEST_CASE("sync: one bucket that never fills") {
-  require_golden("sync_moe_one_bucket.ir", text_of(planner::sync(planner::autodiff(program(moe)), 2, 1 << 30)));
+  require_golden("sync_moe_one_bucket.ir", text_of(passes::sync(passes::autodiff(program(moe)), 2, 1 << 30)));
 }
 
 TEST_CASE("sync: a micro batch reduces only what it reports") {
-  require_golden("sync_micro_batch.ir", text_of(planner::sync(planner::autodiff(program(tied), true), 2, 1, false)));
+  require_golden("sync_micro_batch.ir", text_of(passes::sync(passes::autodiff(program(tied), true), 2, 1, false)));
 }
 
 TEST_CASE("optimize: AdamW with master weights where the weights are bf16") {
   require_golden("optimize_adamw_moe.ir",
-                 text_of(planner::optimize(planner::sync(planner::autodiff(program(moe)), 2, 1 << 30), adamw())));
+                 text_of(passes::optimize(passes::sync(passes::autodiff(program(moe)), 2, 1 << 30), adamw())));
 }
 
 TEST_CASE("optimize: SGD") {
-  require_golden("optimize_sgd_tied.ir", text_of(planner::optimize(planner::autodiff(program(tied)), sgd())));
+  require_golden("optimize_sgd_tied.ir", text_of(passes::optimize(passes::autodiff(program(tied)), sgd())));
 }
 
 TEST_CASE("optimize: accumulated gradients are zero after their use") {
-  require_golden("optimize_accumulate.ir", text_of(planner::optimize(planner::autodiff(program(tied), true), sgd())));
+  require_golden("optimize_accumulate.ir", text_of(passes::optimize(passes::autodiff(program(tied), true), sgd())));
 }
 
 TEST_CASE("optimize: gradients stay outputs where asked, but for those that are zeroed") {
-  planner::OptimizeOptions o = sgd();
+  passes::OptimizeOptions o = sgd();
   o.keep_gradients = true;
-  const ir::Program kept = planner::optimize(planner::autodiff(program(tied)), o);
+  const ir::Program kept = passes::optimize(passes::autodiff(program(tied)), o);
   REQUIRE(kept.output("grad.wte").valid());
   REQUIRE(kept.output("grad.wpe").valid());
-  const ir::Program zeroed = planner::optimize(planner::autodiff(program(tied), true), o);
+  const ir::Program zeroed = passes::optimize(passes::autodiff(program(tied), true), o);
   require_sound(ops::verify(zeroed));
   REQUIRE_FALSE(zeroed.output("grad.wte").valid());
 }
 
 TEST_CASE("passes leave alone what is not theirs") {
-  const ir::Program forward = program(moe), backward = planner::autodiff(forward);
-  REQUIRE(ir::print(planner::sync(backward, 1, 1)) == ir::print(backward));       // one rank
-  REQUIRE(ir::print(planner::optimize(forward, adamw())) == ir::print(forward));  // no gradients
+  const ir::Program forward = program(moe), backward = passes::autodiff(forward);
+  REQUIRE(ir::print(passes::sync(backward, 1, 1)) == ir::print(backward));       // one rank
+  REQUIRE(ir::print(passes::optimize(forward, adamw())) == ir::print(forward));  // no gradients
   const std::string no_loss =
       "input @x : f32[2,3,4]\nparameter @w : f32[5,4]\n%0 : f32[2,3,5] = linear(@x, @w)  # compute forward\noutput y = "
       "%0\n";
-  REQUIRE(ir::print(planner::autodiff(program(no_loss))) == ir::print(program(no_loss)));
-  REQUIRE(ir::print(planner::sync(program(no_loss), 4, 1)) == ir::print(program(no_loss)));
+  REQUIRE(ir::print(passes::autodiff(program(no_loss))) == ir::print(program(no_loss)));
+  REQUIRE(ir::print(passes::sync(program(no_loss), 4, 1)) == ir::print(program(no_loss)));
   // What is summed already is not summed again.
-  const ir::Program once = planner::sync(backward, 2, 1, false);
-  REQUIRE(ir::print(planner::sync(once, 2, 1, false)) == ir::print(once));
+  const ir::Program once = passes::sync(backward, 2, 1, false);
+  REQUIRE(ir::print(passes::sync(once, 2, 1, false)) == ir::print(once));
 }
 
 TEST_CASE("passes give the same text twice, and for a program that was read from its text") {
   const ir::Program forward = program(moe);
   auto step = [&](const ir::Program& p) {
-    return ir::print(planner::optimize(planner::sync(planner::autodiff(p), 2, 200), adamw()));
+    return ir::print(passes::optimize(passes::sync(passes::autodiff(p), 2, 200), adamw()));
   };
   const std::string first = step(forward);
   REQUIRE(step(forward) == first);
-  const ir::Program backward = planner::autodiff(forward), read = program(ir::print(backward));
-  auto rest = [&](const ir::Program& p) { return ir::print(planner::optimize(planner::sync(p, 2, 200), adamw())); };
+  const ir::Program backward = passes::autodiff(forward), read = program(ir::print(backward));
+  auto rest = [&](const ir::Program& p) { return ir::print(passes::optimize(passes::sync(p, 2, 200), adamw())); };
   REQUIRE(rest(backward) == first);
   REQUIRE(rest(read) == first);
-  const ir::Program accumulated = planner::autodiff(forward, true);
+  const ir::Program accumulated = passes::autodiff(forward, true);
   REQUIRE(rest(program(ir::print(accumulated))) == rest(accumulated));
 }

@@ -10,36 +10,37 @@
 #include "declared_costs.h"
 #include "lancet/ir/dependencies.h"
 #include "lancet/planner/planner.h"
-#include "models.h"
-#include "planner/list_schedule.h"
-#include "planner/partition/choose_ranges.h"
-#include "planner/partition/ranges.h"
-#include "planner/step.h"
+#include "steps/models.h"
+#include "schedule/list_schedule.h"
+#include "schedule/partition/choose_ranges.h"
+#include "schedule/ranges.h"
+#include "lancet/schedule/plan_memory.h"
+#include "lancet/schedule/step.h"
 
 using namespace lancet;
 using namespace lancet::test;
-using planner::Cut;
-using planner::Range;
-using planner::Ranges;
+using schedule::Cut;
+using schedule::Range;
+using schedule::Ranges;
 
 namespace {
 
 ir::Program whole_step(const ir::Program& forward) {
-  planner::OptimizeOptions options;
+  passes::OptimizeOptions options;
   options.decays = is_weight;
   options.ranks = 2;
-  return planner::optimize(planner::sync(planner::autodiff(forward), 2, 1 << 20), options);
+  return passes::optimize(passes::sync(passes::autodiff(forward), 2, 1 << 20), options);
 }
 
 const test::DeclaredCosts costs;
 
-planner::Step step_of(const ir::Program& program, const cost::Costs& with = costs) {
-  auto step = planner::Step::make(program, with, planner::part_counts({.max_parts = 2}));
+schedule::Step step_of(const ir::Program& program, const cost::Costs& with = costs) {
+  auto step = schedule::Step::make(program, with, schedule::part_counts({.max_parts = 2}));
   if (!step.ok()) FAIL(step.error().message);
   return std::move(step.value());
 }
 
-std::map<std::string, std::set<std::string>> labels_of_rows(const planner::Step& step, Cut cut) {
+std::map<std::string, std::set<std::string>> labels_of_rows(const schedule::Step& step, Cut cut) {
   std::map<std::string, std::set<std::string>> result;  // op -> "split", "whole"
   for (std::size_t i = 0; i < step.program().instructions.size(); ++i)
     result[step.program().instructions[i].op].insert(step.rows(cut)[i] ? "split" : "whole");
@@ -100,7 +101,7 @@ output y = %6
 )");
   std::vector<ir::InstructionId> all;
   for (int i = 0; i < 6; ++i) all.push_back({i});
-  const planner::AxisRows rows = planner::infer_axes(p, all);
+  const schedule::AxisRows rows = schedule::infer_axes(p, all);
   REQUIRE(std::all_of(rows.begin(), rows.end(), [](auto* row) { return row != nullptr; }));
   CHECK(rows[0]->operands[0] == 0);
   CHECK(rows[1]->results[0] == ops::irregular);
@@ -111,14 +112,14 @@ TEST_CASE("axes: a gate over the whole batch stays whole, what follows it is spl
   ir::Program forward = model(2);
   for (ir::Instruction& at : forward.instructions)
     if (at.op == "switch_gate") at.op = "batch_prioritized_gate";
-  const planner::Step step = step_of(whole_step(forward));
+  const schedule::Step step = step_of(whole_step(forward));
   const auto rows = labels_of_rows(step, Cut::batch);
   CHECK(rows.at("batch_prioritized_gate") == whole);
   CHECK(rows.at("dispatch") == split);
   CHECK(rows.at("combine") == split);
   // Its route is split once, not gated again in each part.
   int gates = 0, splits = 0;
-  for (const ir::Instruction& at : planner::rewrite(step.program(), step.all(Cut::batch, 2)).program.instructions) {
+  for (const ir::Instruction& at : schedule::rewrite(step.program(), step.all(Cut::batch, 2)).program.instructions) {
     gates += at.op == "batch_prioritized_gate";
     splits += at.op == "split_route";
   }
@@ -139,7 +140,7 @@ TEST_CASE("ranges: the dynamic programme finds what trying all finds") {
           table[{i, n, k}] = k > 1 && random() % 3 == 0 ? std::numeric_limits<double>::infinity() : ms;
         }
     auto cost = [&](int i, int n, int k) { return table.at({i, n, k}); };
-    const Ranges found = planner::choose_ranges(groups, max_range, parts, cost);
+    const Ranges found = schedule::choose_ranges(groups, max_range, parts, cost);
     // All cuts of 8 groups in ranges, each with its best number of parts.
     double best = std::numeric_limits<double>::infinity();
     for (int cuts = 0; cuts < 1 << (groups - 1); ++cuts) {
@@ -170,9 +171,9 @@ TEST_CASE("ranges: the dynamic programme finds what trying all finds") {
 
 // Ranges of different part counts may meet where groups meet, and a route has one number of parts.
 TEST_CASE("ranges: groups never cut between a layer's all-to-alls, nor between its gate and its combine") {
-  const planner::Step step = step_of(whole_step(grown(model(2), 2)));
+  const schedule::Step step = step_of(whole_step(grown(model(2), 2)));
   for (int per_moe : {1, 3, 8}) {
-    const auto groups = planner::forward_groups(step, per_moe);
+    const auto groups = schedule::forward_groups(step, per_moe);
     CHECK(groups.front() == 0);
     CHECK(groups.back() == step.forward_end());
     CHECK(std::is_sorted(groups.begin(), groups.end()));
@@ -193,12 +194,12 @@ TEST_CASE("ranges: groups never cut between a layer's all-to-alls, nor between i
 TEST_CASE("list schedules keep needs, lanes and bounds") {
   std::mt19937 random(11);
   for (int round = 0; round < 200; ++round) {
-    std::vector<planner::Job> jobs;
+    std::vector<schedule::Job> jobs;
     std::array<double, ir::lane_count> busy{};
     double longest = 0;
     std::vector<double> path;
     for (std::int32_t i = 0; i < 40; ++i) {
-      planner::Job job;
+      schedule::Job job;
       job.lane = static_cast<ir::Lane>(random() % 3);
       job.ms = random() % 5 == 0 ? 0 : double(random() % 100) / 10;
       job.part = int(random() % 5) - 1;
@@ -214,14 +215,14 @@ TEST_CASE("list schedules keep needs, lanes and bounds") {
       longest = std::max(longest, path.back());
       jobs.push_back(job);
     }
-    const planner::ListOptions options{
+    const schedule::ListOptions options{
         .shared_wire = random() % 2 == 0, .fill_gaps = random() % 2 == 0, .lead = double(random() % 3) / 16};
-    const planner::ListSchedule schedule = planner::list_schedule(jobs, options);
+    const schedule::ListSchedule schedule = schedule::list_schedule(jobs, options);
     REQUIRE(schedule.order.size() == jobs.size());
     std::vector<bool> done(jobs.size());
     std::array<double, ir::lane_count> lane_end{};
     for (ir::InstructionId id : schedule.order) {
-      const planner::Job& job = jobs[id.index()];
+      const schedule::Job& job = jobs[id.index()];
       const double start = schedule.end[id.index()] - job.ms;
       for (std::int32_t need : job.needs) {
         CHECK(done[std::size_t(need)]);
@@ -241,30 +242,30 @@ TEST_CASE("list schedules keep needs, lanes and bounds") {
 }
 
 TEST_CASE("a filler runs in the gap that it fits, and at once where memory is short") {
-  using planner::Job;
+  using schedule::Job;
   // An exchange of 10 ms, after which `next` must run; fillers of 7 and 12 ms.
   std::vector<Job> jobs{{.lane = ir::Lane::expert, .ms = 10, .needs = {}, .blocks = {}},
                         {.ms = 12, .filler = true, .needs = {}, .blocks = {0}},
                         {.ms = 7, .filler = true, .needs = {}, .blocks = {1}},
                         {.ms = 5, .needs = {0}, .blocks = {}}};
   const std::vector<std::int64_t> bytes{100, 1};
-  CHECK(planner::list_schedule(jobs, {}, bytes).order ==
-        planner::Order{{0}, {2}, {1}, {3}});  // 7 fits; nothing else to do at 7 ms, so the next best
+  CHECK(schedule::list_schedule(jobs, {}, bytes).order ==
+        schedule::Order{{0}, {2}, {1}, {3}});  // 7 fits; nothing else to do at 7 ms, so the next best
   jobs[1].ms = 30;
-  CHECK(planner::list_schedule(jobs, {}, bytes).order.at(1) == ir::InstructionId{2});
+  CHECK(schedule::list_schedule(jobs, {}, bytes).order.at(1) == ir::InstructionId{2});
   std::vector<Job> full = jobs;
   full.push_back({.ms = 1, .needs = {}, .blocks = {0, 1}});  // makes both blocks
   full[1].needs = full[2].needs = {};
-  const auto eager = planner::list_schedule(full, {.memory_bytes = 50}, bytes);
+  const auto eager = schedule::list_schedule(full, {.memory_bytes = 50}, bytes);
   CHECK(std::find(eager.order.begin(), eager.order.end(), ir::InstructionId{1}) - eager.order.begin() <= 2);
 }
 
 TEST_CASE("every split of a step is sound, and makes each result once") {
   for (int extra : {0, 1}) {
-    const planner::Step step = step_of(whole_step(grown(model(2), extra)));
+    const schedule::Step step = step_of(whole_step(grown(model(2), extra)));
     for (Cut cut : {Cut::batch, Cut::capacity}) {
-      const planner::Split all = step.all(cut, 2);
-      const planner::Rewritten rewritten = planner::rewrite(step.program(), all);
+      const schedule::Split all = step.all(cut, 2);
+      const schedule::Rewritten rewritten = schedule::rewrite(step.program(), all);
       require_sound(ops::verify(rewritten.program));
       (void)text_of(rewritten.program);
       std::map<int, int> parts;
@@ -276,38 +277,38 @@ TEST_CASE("every split of a step is sound, and makes each result once") {
       for (std::size_t o = 0; o < rewritten.program.outputs.size(); ++o)
         CHECK(rewritten.program.type(rewritten.program.outputs[o].tensor) ==
               step.program().type(step.program().outputs[o].tensor));
-      const ir::Plan plan = planner::plan_memory(rewritten.program, ir::dependencies(rewritten.program));
+      const ir::Plan plan = schedule::plan_memory(rewritten.program, ir::dependencies(rewritten.program));
       require_sound(ir::verify(plan));
     }
   }
 }
 
 TEST_CASE("a split that splits nothing changes nothing") {
-  const planner::Step step = step_of(whole_step(model(2)));
-  CHECK(ir::print(planner::rewrite(step.program(), step.whole(Cut::batch)).program) == ir::print(step.program()));
+  const schedule::Step step = step_of(whole_step(model(2)));
+  CHECK(ir::print(schedule::rewrite(step.program(), step.whole(Cut::batch)).program) == ir::print(step.program()));
 }
 
 TEST_CASE("parts as text") {
-  const planner::Step step = step_of(whole_step(model(2)));
+  const schedule::Step step = step_of(whole_step(model(2)));
   require_golden(
       "partition_forward.ir",
       ir::print(
-          planner::rewrite(step.program(), planner::split_of(step, {{0, int(step.forward_end()), 2}}, false)).program));
-  require_golden("partition_both.ir", ir::print(planner::rewrite(step.program(), step.all(Cut::batch, 2)).program));
+          schedule::rewrite(step.program(), schedule::split_of(step, {{0, int(step.forward_end()), 2}}, false)).program));
+  require_golden("partition_both.ir", ir::print(schedule::rewrite(step.program(), step.all(Cut::batch, 2)).program));
   require_golden("partition_capacity.ir",
-                 ir::print(planner::rewrite(step.program(), step.all(Cut::capacity, 2)).program));
+                 ir::print(schedule::rewrite(step.program(), step.all(Cut::capacity, 2)).program));
 }
 
 TEST_CASE("ranges: so many groups around each MoE layer, and none twice") {
-  const planner::Step step = step_of(whole_step(grown(model(2), 2)));
-  const auto groups = planner::forward_groups(step, 4);
+  const schedule::Step step = step_of(whole_step(grown(model(2), 2)));
+  const auto groups = schedule::forward_groups(step, 4);
   std::vector<std::size_t> gates;
   for (std::size_t i = 0; i < step.forward_end(); ++i)
     if (step.program().instructions[i].op == "switch_gate") gates.push_back(i);
   REQUIRE(gates.size() == 4);
   int covered_before = 0;
   for (int reach : {0, 1, 2, 100}) {
-    const auto ranges = planner::ranges_of_reach(step, {.groups_per_moe = 4, .reach = reach}, 2);
+    const auto ranges = schedule::ranges_of_reach(step, {.groups_per_moe = 4, .reach = reach}, 2);
     REQUIRE(ranges.size() == gates.size());
     int covered = 0;
     for (std::size_t l = 0; l < ranges.size(); ++l) {
@@ -336,7 +337,7 @@ TEST_CASE("policies: lancet leaves the backward pass whole where it is told to")
   std::vector<double> steps;
   for (const bool backward : {true, false}) {
     planner::PlanRequest request{
-        .policy = "lancet", .costs = &slow, .partition = {.parts = 2, .backward = backward}, .ranks = 2};
+        .overlap = {.policy = "lancet", .parts = 2, .split_backward = backward}, .costs = &slow, .ranks = 2};
     request.optimizer.decays = is_weight;
     request.optimizer.ranks = 2;
     const auto plan = planner::make_plan(grown(model(2), 1), request);
@@ -352,7 +353,7 @@ TEST_CASE("policies: lancet leaves the backward pass whole where it is told to")
 }
 
 TEST_CASE("policies: groups of peers must divide the ranks") {
-  const auto step = planner::Step::make(whole_step(model(2)), costs, {2, 4});
+  const auto step = schedule::Step::make(whole_step(model(2)), costs, {2, 4});
   REQUIRE(step.ok());
   CHECK(step->part_counts(Cut::capacity) == std::vector{2, 4});
   CHECK(step->part_counts(Cut::peers) == std::vector{2});
@@ -362,7 +363,7 @@ TEST_CASE("policies: where nothing beats sequential, sequential runs and says wh
   test::DeclaredCosts expensive;
   expensive.latency_ms = 0;
   expensive.wire_mb_per_s = 1e9;  // nothing to hide
-  planner::PlanRequest request{.policy = "expert_pipeline", .costs = &expensive, .ranks = 2};
+  planner::PlanRequest request{.overlap = {.policy = "expert_pipeline"}, .costs = &expensive, .ranks = 2};
   request.optimizer.decays = is_weight;
   request.optimizer.ranks = 2;
   planner::PlanReport report;
@@ -374,7 +375,7 @@ TEST_CASE("policies: where nothing beats sequential, sequential runs and says wh
 
 TEST_CASE("policies: the same input gives the same bytes; predictions lie between their bounds") {
   for (const char* policy : {"sequential", "expert_pipeline", "peer_groups", "dw", "partition", "lancet", "auto"}) {
-    planner::PlanRequest request{.policy = policy, .costs = &costs, .ranks = 2};
+    planner::PlanRequest request{.overlap = {.policy = policy}, .costs = &costs, .ranks = 2};
     request.optimizer.decays = is_weight;
     request.optimizer.ranks = 2;
     planner::PlanReport report;
@@ -386,7 +387,7 @@ TEST_CASE("policies: the same input gives the same bytes; predictions lie betwee
     CHECK((ir::print(*first) == ir::print(*second)));
     require_sound(ir::verify(*first));
     for (const planner::PolicyResult& result : report.policies) {
-      const planner::Timeline& t = result.timeline;
+      const schedule::Timeline& t = result.timeline;
       CHECK(t.makespan >= std::max(t.compute, t.communication) - 1e-9);
       CHECK(t.makespan <= t.compute + t.all_to_all + t.all_reduce + 0.05 * double(t.when.size()));
     }
@@ -397,7 +398,7 @@ TEST_CASE("policies: the same input gives the same bytes; predictions lie betwee
 TEST_CASE("planning time by layers", "[.][planning-time]") {
   for (int layers : {6, 12, 24, 48, 96}) {
     const ir::Program forward = grown(model(2), (layers - 4) / 2);
-    planner::PlanRequest request{.policy = "lancet", .costs = &costs, .ranks = 2};
+    planner::PlanRequest request{.overlap = {.policy = "lancet"}, .costs = &costs, .ranks = 2};
     request.optimizer.decays = is_weight;
     request.optimizer.ranks = 2;
     const auto start = std::chrono::steady_clock::now();

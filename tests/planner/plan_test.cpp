@@ -11,8 +11,9 @@
 #include "golden/golden.h"
 #include "lancet/ir/dependencies.h"
 #include "lancet/planner/planner.h"
-#include "models.h"
-#include "support.h"
+#include "lancet/schedule/plan_memory.h"
+#include "steps/models.h"
+#include "steps/support.h"
 
 using namespace lancet;
 using namespace lancet::test;
@@ -23,7 +24,7 @@ namespace {
 planner::PlanRequest request(int ranks) {
   planner::PlanRequest r;
   r.ranks = ranks;
-  r.bucket_bytes = 20'000;
+  r.overlap.bucket_bytes = 20'000;
   r.optimizer.decays = is_weight;
   r.optimizer.weight_decay = 0.1;
   r.optimizer.clip_grad = 1;
@@ -129,7 +130,7 @@ TEST_CASE("memory: values side by side need not share, in turn they must") {
       "input @x : f32[32]\n%0 : f32[32] = add(@x, @x)  # compute forward\n%1 : f32[32] = add(%0, @x)  # compute "
       "forward\n"
       "%2 : f32[32] = add(%1, @x)  # compute forward\n%3 : f32[32] = add(%2, @x)  # compute forward\noutput y = %3\n");
-  const ir::Plan plan = planner::plan_memory(chain, ir::dependencies(chain));
+  const ir::Plan plan = schedule::plan_memory(chain, ir::dependencies(chain));
   require_sound(ir::verify(plan));
   REQUIRE(plan.arena_bytes == 256);
   // The reduce lane may still hold %0 when the compute lane makes %2: three places, as nothing makes compute wait.
@@ -139,7 +140,7 @@ TEST_CASE("memory: values side by side need not share, in turn they must") {
       "%2 : f32[32] = add(@x, @x)  # compute forward\n%3 : f32[32] = add(%2, @x)  # compute forward\n%4 : f32[32] = "
       "add(%3, @x)  # compute forward\n"
       "%5 : f32[32] = add(%4, %1)  # compute forward\noutput y = %5\n");
-  const ir::Plan apart = planner::plan_memory(lanes, ir::dependencies(lanes));
+  const ir::Plan apart = schedule::plan_memory(lanes, ir::dependencies(lanes));
   require_sound(ir::verify(apart));
   REQUIRE(apart.arena_bytes == 3 * 128);
   REQUIRE(apart.waits[1] == std::vector<ir::InstructionId>{{0}});
@@ -159,7 +160,7 @@ view %1 : f32[32]
 %7 : f32[32] = k(%6, %4)  # compute forward
 output y = %7
 )");
-  const ir::Plan plan = planner::plan_memory(p, ir::dependencies(p));
+  const ir::Plan plan = schedule::plan_memory(p, ir::dependencies(p));
   require_sound(ir::verify(plan));
   REQUIRE(plan.waits[1] == std::vector<ir::InstructionId>{{0}});
   REQUIRE(plan.waits[2].empty());
@@ -178,7 +179,7 @@ output y = %7
   // In one lane three places do.
   ir::Program chain = p;
   for (ir::Instruction& i : chain.instructions) i.lane = ir::Lane::compute;
-  REQUIRE(planner::plan_memory(chain, ir::dependencies(chain)).arena_bytes == 3 * 128);
+  REQUIRE(schedule::plan_memory(chain, ir::dependencies(chain)).arena_bytes == 3 * 128);
 }
 
 namespace {
@@ -226,7 +227,7 @@ TEST_CASE("memory: what shares bytes is used in turn, whatever lanes make and re
   for (int round = 0; round < 100; ++round) {
     const ir::Program p = random_parts(random);
     INFO(ir::print(p));
-    const ir::Plan plan = planner::plan_memory(p, ir::dependencies(p));
+    const ir::Plan plan = schedule::plan_memory(p, ir::dependencies(p));
     require_sound(ir::verify(plan));
     const ir::HappensBefore order(p, plan.waits);
     const auto touched = ir::accesses(p);
@@ -250,7 +251,7 @@ TEST_CASE("memory: what shares bytes is used in turn, whatever lanes make and re
 TEST_CASE("memory: what one all-reduce sums lies in one stretch") {
   for (std::int64_t bucket : {1, 20'000, 1 << 30}) {
     planner::PlanRequest r = request(2);
-    r.bucket_bytes = bucket;
+    r.overlap.bucket_bytes = bucket;
     const ir::Plan plan = planned(model(2), r);
     int groups = 0;
     for (const ir::Instruction& i : plan.program.instructions) {
@@ -316,7 +317,7 @@ TEST_CASE("gradients of experts are not reduced, all others once") {
 TEST_CASE("a policy that is not built is refused by name") {
   const DeclaredCosts costs;
   planner::PlanRequest r = request(1);
-  r.policy = "magic";
+  r.overlap.policy = "magic";
   const auto plan = planner::make_plan(model(1), r);
   REQUIRE_FALSE(plan.ok());
   REQUIRE(plan.error().code == ExitCode::config);
@@ -324,9 +325,9 @@ TEST_CASE("a policy that is not built is refused by name") {
                Catch::Contains("overlap.policy: expected one of") && Catch::Contains("found 'magic'"));
   REQUIRE(plan.error().message.find('\n') == std::string::npos);
   REQUIRE_FALSE(planner::policies().empty());
-  for (std::string_view known : planner::policies()) {
+  for (const auto& [known, _] : planner::policies()) {
     REQUIRE_THAT(plan.error().message, Catch::Contains(std::string(known)));
-    r.policy = known;
+    r.overlap.policy = known;
     r.costs = &costs;
     REQUIRE(planner::make_plan(model(1), r).ok());
     r.costs = nullptr;  // only the order of the program needs no costs
@@ -334,26 +335,75 @@ TEST_CASE("a policy that is not built is refused by name") {
   }
 }
 
-TEST_CASE("the driver dumps the program after each pass, and names a pass that breaks it") {
-  const auto folder = std::filesystem::temp_directory_path() /
-                      ("lancet_planner_" + std::to_string(std::chrono::steady_clock::now().time_since_epoch().count()));
-  std::filesystem::create_directory(folder);
+std::vector<std::string> names_of(const planner::PlanReport& report) {
+  std::vector<std::string> names;
+  for (const planner::PassRun& run : report.passes) names.push_back(run.name);
+  return names;
+}
+
+TEST_CASE("the pipeline keeps the program after each pass, and names a pass that breaks it") {
   planner::PlanRequest r = request(2);
-  r.dump_directory = folder.string();
-  const ir::Plan plan = planned(model(2), r);
-  auto dumped = [&](const char* name) {
-    std::ifstream in(folder / name);
-    return std::string(std::istreambuf_iterator<char>(in), {});
-  };
-  CHECK((dumped("00_forward.ir") == ir::print(model(2))));
-  CHECK((dumped("01_autodiff.ir") == ir::print(planner::autodiff(model(2)))));
-  CHECK((dumped("03_optimize.ir") == ir::print(plan.program)));
-  std::filesystem::remove_all(folder);
+  r.keep_texts = true;
+  planner::PlanReport report;
+  const auto plan = planner::make_plan(model(2), r, &report);
+  REQUIRE(plan.ok());
+  REQUIRE(names_of(report) ==
+          std::vector<std::string>{"forward", "autodiff", "sync", "optimize", "take_turns", "plan_memory"});
+  CHECK(report.passes[0].text == ir::print(model(2)));
+  CHECK(report.passes[1].text == ir::print(passes::autodiff(model(2))));
+  CHECK(report.passes[3].text == ir::print(plan->program));
+  CHECK(report.passes[3].instructions == plan->program.instructions.size());
+  ir::Plan last = *plan;
+  last.header = {};
+  CHECK(report.passes[5].text == ir::print(last));
 
   ir::Program broken = model(1);
   broken.instructions[0].op = "no_such_op";
   REQUIRE_THROWS_WITH(planner::make_plan(broken, request(1)),
                       Catch::Contains("after pass forward") && Catch::Contains("no such op"));
+}
+
+TEST_CASE("of a policy that starts from the fastest of others, the passes that made its plan are reported") {
+  const DeclaredCosts costs;
+  planner::PlanRequest r = request(2);
+  r.costs = &costs;
+  r.overlap.policy = "dw";
+  planner::PlanReport report;
+  REQUIRE(planner::make_plan(model(2), r, &report).ok());
+  const std::vector<std::string> step{"forward", "autodiff", "sync", "optimize"};
+  auto with = [&](std::vector<std::string> names) {
+    names.insert(names.begin(), step.begin(), step.end());
+    names.insert(names.end(), {"choose_all_to_alls", "plan_memory"});
+    return names;
+  };
+  CHECK(report.chosen == "dw");
+  CHECK(names_of(report) == with({"move_dw", "chunk_all_reduces"}));
+  CHECK(report.passes[0].text.empty());  // texts were not asked for
+
+  r.overlap.policy = "lancet";
+  REQUIRE(planner::make_plan(model(2), r, &report).ok());
+  CHECK(report.chosen == "lancet");
+  CHECK(names_of(report) == with({"move_dw", "chunk_all_reduces", "search_orders"}));
+}
+
+TEST_CASE("a pass is skipped by name; one that no plan can do without, or that does not exist, is refused") {
+  const DeclaredCosts costs;
+  planner::PlanRequest r = request(2);
+  r.costs = &costs;
+  r.overlap.policy = "dw";
+  planner::PlanReport with, without;
+  REQUIRE(planner::make_plan(model(2), r, &with).ok());
+  r.skip = {"chunk_all_reduces"};
+  REQUIRE(planner::make_plan(model(2), r, &without).ok());
+  CHECK(names_of(with).size() == names_of(without).size() + 1);
+  for (const std::string& name : names_of(without)) CHECK(name != "chunk_all_reduces");
+  r.skip = {"autodiff"};
+  CHECK(planner::make_plan(model(2), r).error().message == "--skip: no plan can do without pass autodiff");
+  r.skip = {"magic"};
+  const Error unknown = planner::make_plan(model(2), r).error();
+  CHECK(unknown.code == ExitCode::config);
+  CHECK_THAT(unknown.message, Catch::Contains("--skip: expected one of fuse, take_turns, ") &&
+                                  Catch::Contains("search_orders, choose_all_to_alls, found 'magic'"));
 }
 
 TEST_CASE("a forward plan sums what is a share, and keeps nothing for a backward pass") {
@@ -367,11 +417,10 @@ input @targets : i32[2,3]
 output loss = %2
 )");
   for (int ranks : {1, 2}) {
-    const auto plan = planner::make_forward_plan(forward, ranks);
-    REQUIRE(plan.ok());
-    REQUIRE(plan->program.instructions.size() == (ranks == 1 ? 3 : 4));
-    REQUIRE(count(plan->program, "all_reduce") == ranks - 1);
-    require_sound(ir::verify(*plan));
+    const ir::Plan plan = planner::make_forward_plan(forward, ranks, nullptr);
+    REQUIRE(plan.program.instructions.size() == (ranks == 1 ? 3 : 4));
+    REQUIRE(count(plan.program, "all_reduce") == ranks - 1);
+    require_sound(ir::verify(plan));
   }
 }
 

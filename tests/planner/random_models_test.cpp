@@ -5,14 +5,15 @@
 #include "declared_costs.h"
 #include "lancet/ir/dependencies.h"
 #include "lancet/planner/planner.h"
-#include "planner/candidate.h"
-#include "planner/partition/ranges.h"
-#include "planner/step.h"
-#include "random_model.h"
+#include "lancet/schedule/plan_memory.h"
+#include "lancet/schedule/candidate.h"
+#include "schedule/ranges.h"
+#include "lancet/schedule/step.h"
+#include "steps/random_model.h"
 
 using namespace lancet;
 using namespace lancet::test;
-using planner::Cut;
+using schedule::Cut;
 
 namespace {
 
@@ -27,10 +28,10 @@ test::DeclaredCosts random_costs(std::mt19937& random) {
 }
 
 ir::Program whole_step(const ir::Program& forward, std::int64_t bucket_bytes) {
-  planner::OptimizeOptions options;
+  passes::OptimizeOptions options;
   options.decays = is_weight;
   options.ranks = 2;
-  return planner::optimize(planner::sync(planner::autodiff(forward), 2, bucket_bytes), options);
+  return passes::optimize(passes::sync(passes::autodiff(forward), 2, bucket_bytes), options);
 }
 
 
@@ -45,17 +46,17 @@ TEST_CASE("random models: any ranges, in any number of parts, make each result o
     std::mt19937 random(seed);
     const test::DeclaredCosts costs = random_costs(random);
     const ir::Program program = whole_step(RandomModel(seed).make(), 1 << 12);
-    const auto step = planner::Step::make(program, costs, planner::part_counts({.max_parts = 8}));
+    const auto step = schedule::Step::make(program, costs, schedule::part_counts({.max_parts = 8}));
     REQUIRE(step.ok());
     REQUIRE(step->part_counts(Cut::batch) == std::vector<int>{2, 4, 8});
     for (int parts : {2, 4, 8}) {
-      const auto groups = planner::forward_groups(*step, 3);
+      const auto groups = schedule::forward_groups(*step, 3);
       const std::size_t first = random() % (groups.size() - 1),
                         last = first + 1 + random() % (groups.size() - 1 - first);
-      const std::vector<planner::Range> ranges{{int(groups[first]), int(groups[last]), parts}};
-      for (const planner::Split& split : {step->all(Cut::batch, parts), planner::split_of(*step, ranges, false),
-                                          planner::split_of(*step, ranges, true)}) {
-        const planner::Rewritten rewritten = planner::rewrite(program, split);
+      const std::vector<schedule::Range> ranges{{int(groups[first]), int(groups[last]), parts}};
+      for (const schedule::Split& split : {step->all(Cut::batch, parts), schedule::split_of(*step, ranges, false),
+                                          schedule::split_of(*step, ranges, true)}) {
+        const schedule::Rewritten rewritten = schedule::rewrite(program, split);
         require_sound(ops::verify(rewritten.program));
         std::map<int, int> made;
         for (int origin : rewritten.origin)
@@ -64,7 +65,7 @@ TEST_CASE("random models: any ranges, in any number of parts, make each result o
         for (std::size_t o = 0; o < program.outputs.size(); ++o)
           REQUIRE(rewritten.program.type(rewritten.program.outputs[o].tensor) ==
                   program.type(program.outputs[o].tensor));
-        require_sound(ir::verify(planner::plan_memory(rewritten.program, ir::dependencies(rewritten.program))));
+        require_sound(ir::verify(schedule::plan_memory(rewritten.program, ir::dependencies(rewritten.program))));
         split_ranges += ir::print(rewritten.program) != ir::print(program);
       }
     }
@@ -78,12 +79,12 @@ TEST_CASE("random models: every policy's plan is sound, the same twice, and betw
     std::mt19937 random(seed);
     const test::DeclaredCosts costs = random_costs(random);
     const ir::Program forward = RandomModel(seed).make();
-    planner::PlanRequest request{.costs = &costs, .ranks = 2, .bucket_bytes = 1 << 12};
+    planner::PlanRequest request{.overlap = {.bucket_bytes = 1 << 12}, .costs = &costs, .ranks = 2};
     request.optimizer.decays = is_weight;
     request.optimizer.ranks = 2;
     for (const char* policy : {"expert_pipeline", "dw", "partition", "lancet"}) {
       INFO("seed " << seed << ", " << policy);
-      request.policy = policy;
+      request.overlap.policy = policy;
       planner::PlanReport report;
       const auto plan = planner::make_plan(forward, request, &report);
       REQUIRE(plan.ok());
@@ -91,7 +92,7 @@ TEST_CASE("random models: every policy's plan is sound, the same twice, and betw
       REQUIRE((ir::print(*plan) == ir::print(*planner::make_plan(forward, request))));
       ++chosen[report.chosen];
       for (const planner::PolicyResult& result : report.policies) {
-        const planner::Timeline& t = result.timeline;
+        const schedule::Timeline& t = result.timeline;
         CHECK(t.makespan >= std::max(t.compute, t.communication) - 1e-9);
         CHECK(t.makespan <= t.compute + t.all_to_all + t.all_reduce + costs.launch_ms() * double(t.when.size()));
       }
@@ -108,9 +109,9 @@ TEST_CASE("one message at a time: no two lanes are on the wire at once, and none
     const ir::Program program = whole_step(RandomModel(seed).make(), 1 << 12);
     const auto loads = cost::loads(costs, program);
     REQUIRE(loads.ok());
-    const planner::Needed needed = planner::one_at_a_time_on_the_wire(program, ir::dependencies(program));
-    const planner::Timeline timeline =
-        planner::simulate(program, needed, *loads, costs.interference(), costs.launch_ms());
+    const schedule::Needed needed = schedule::one_at_a_time_on_the_wire(program, ir::dependencies(program));
+    const schedule::Timeline timeline =
+        schedule::simulate(program, needed, *loads, costs.interference(), costs.launch_ms());
     const ir::Interval* before = nullptr;
     for (std::size_t i = 0; i < program.instructions.size(); ++i) {
       if (program.instructions[i].lane == ir::Lane::compute) continue;

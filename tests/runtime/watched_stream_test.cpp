@@ -1,5 +1,5 @@
 // How a thread waits for a stream: where it sleeps, and where it looks again at once.
-#include "runtime/watched_stream.h"
+#include "lancet/runtime/watched_stream.h"
 
 #include <catch2/catch.hpp>
 

@@ -1,6 +1,6 @@
 // Where tokens come from: evaluation covers the same windows at any number of ranks; tokenizer and vocabulary must
 // agree.
-#include "lancet/train/batches.h"
+#include "lancet/data/batches.h"
 
 #include <catch2/catch.hpp>
 #include <filesystem>
@@ -44,7 +44,7 @@ config::Config evaluation_config(const std::string& path, std::int64_t sequences
 std::map<std::int64_t, int> counted_windows(const config::Config& config, int ranks, std::int64_t sequences) {
   std::map<std::int64_t, int> counted;
   for (int rank = 0; rank < ranks; ++rank) {
-    auto evaluation = train::evaluation_batches(config, {}, rank, ranks);
+    auto evaluation = data::evaluation_batches(config, {}, rank, ranks);
     REQUIRE(evaluation.ok());
     REQUIRE(evaluation->has_value());
     CHECK((*evaluation)->sequences == sequences);
@@ -54,7 +54,7 @@ std::map<std::int64_t, int> counted_windows(const config::Config& config, int ra
     for (std::int64_t batch = 0; batch < (*evaluation)->count; ++batch) {
       REQUIRE((*evaluation)->batches->fill(batch, 0, inputs, targets).ok());
       for (std::size_t at = 0; at < inputs.size(); at += length) {
-        const bool counts = targets[at] != train::ignored_target;
+        const bool counts = targets[at] != data::ignored_target;
         CHECK(inputs[at] % length == 0);
         for (int i = 0; i < length; ++i) {
           CHECK(inputs[at + std::size_t(i)] == inputs[at] + i);
@@ -130,7 +130,7 @@ TEST_CASE("a tokenizer of another vocabulary is refused whatever the tokens come
   const auto world = comm::make_self();
   CHECK(told(train::Trainer::create(config, *world).error()) == expected);
   config.data.tokenizer.clear();
-  CHECK(train::training_batches(config, {}, 0, 1).ok());  // nothing else was wrong
+  CHECK(data::training_batches(config, {}, 0, 1).ok());  // nothing else was wrong
 }
 
 TEST_CASE("the tokenizer is loaded with its prompt tried") {
@@ -138,17 +138,17 @@ TEST_CASE("the tokenizer is loaded with its prompt tried") {
   const std::string tok = folder / "tok";
   const auto tokenizer = byte_tokenizer(tok);
   config::Config config;
-  CHECK_FALSE(train::load_tokenizer(config)->has_value());
+  CHECK_FALSE(data::load_tokenizer(config)->has_value());
   config.model.vocab_size = 257;
   config.data.tokenizer = tok;
   config.train.sample_prompt = "good \xff";
-  CHECK(train::load_tokenizer(config).value()->hash() == tokenizer.hash());  // nothing is to be generated
+  CHECK(data::load_tokenizer(config).value()->hash() == tokenizer.hash());  // nothing is to be generated
   config.train.sample_tokens = 5;
-  CHECK(told(train::load_tokenizer(config).error()).find("train.sample_prompt: ") == 0);
+  CHECK(told(data::load_tokenizer(config).error()).find("train.sample_prompt: ") == 0);
   config.train.sample_prompt = "good";
-  CHECK(train::load_tokenizer(config).value()->vocab_size() == 257);
+  CHECK(data::load_tokenizer(config).value()->vocab_size() == 257);
   config.data.tokenizer = folder / "none";
-  CHECK(told(train::load_tokenizer(config).error()).find("none/vocab.json") != std::string::npos);
+  CHECK(told(data::load_tokenizer(config).error()).find("none/vocab.json") != std::string::npos);
 }
 
 }  // namespace lancet

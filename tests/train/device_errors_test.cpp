@@ -2,7 +2,7 @@
 #include <catch2/catch.hpp>
 
 #include "host_accelerator.h"
-#include "train/device.h"
+#include "lancet/world/rank_device.h"
 #include "train/support.h"
 
 using namespace lancet;
@@ -49,13 +49,13 @@ std::vector<Result<std::string>> open_on(int ranks, config::Transport transport 
   config.comm.transport = transport;
   std::vector<Result<std::string>> found(static_cast<std::size_t>(ranks), std::string());
   const Status status = comm::run_inproc(ranks, [&](comm::Communicator& world) -> Status {
-    const train::DeviceSource source{
+    const world::DeviceSource source{
         .load = [&]() -> Result<const runtime::AcceleratorModule*> {
           if (world.rank() == broken_rank) return config_error("device: expected a module, found none");
           return &module_of_test;
         },
         .launch = {.rank = world.rank(), .size = ranks, .local_rank = world.rank(), .local_size = ranks}};
-    auto mine = train::open_accelerator(config, world, source);
+    auto mine = world::open_accelerator(config, world, source);
     auto& result = found[static_cast<std::size_t>(world.rank())];
     if (mine.ok())
       result = (*mine)->device().identity();

@@ -7,17 +7,17 @@
 #include "host_accelerator.h"
 #include "lancet/base/atomic_file.h"
 #include "lancet/cost/hardware.h"
-#include "lancet/train/profile.h"
+#include "lancet/planning/step_costs.h"
 #include "push_rows.h"
 #include "temporary_folder.h"
-#include "train/setup.h"
+#include "lancet/planning/from_config.h"
 #include "train/support.h"
 
 namespace lancet {
 namespace {
 
 struct Trained {
-  std::vector<train::StepRecord> records;
+  std::vector<run::StepRecord> records;
   std::vector<std::vector<std::byte>> tensors;  // parameters and state of every rank, by name
 };
 
@@ -32,7 +32,7 @@ Trained train_on(const config::Config& config, bool streams, int steps, int rank
     if (streams) options.accelerator = &accelerator;
     LANCET_ASSIGN(const auto trainer, train::Trainer::create(config, world, options));
     for (int step = 0; step < steps; ++step) {
-      LANCET_ASSIGN(const train::StepRecord record, trainer->step(step));
+      LANCET_ASSIGN(const run::StepRecord record, trainer->step(step));
       if (world.rank() == 0) result.records.push_back(record);
     }
     for (const auto& [name, tensor] : trainer->store().all()) {
@@ -62,15 +62,15 @@ void check_same(const config::Config& config, int steps = 4) {
 
 TEST_CASE("training on streams is training on the CPU, bit for bit, under every policy") {
   auto config = test::small_config();
-  config.overlap.policy = GENERATE(config::Policy::sequential, config::Policy::expert_pipeline, config::Policy::dw,
-                                   config::Policy::partition, config::Policy::lancet, config::Policy::automatic);
-  INFO(config::name(config.overlap.policy));
+  config.overlap.policy = GENERATE("sequential", "expert_pipeline", "dw",
+                                   "partition", "lancet", "auto");
+  INFO(config.overlap.policy);
   check_same(config);
 }
 
 TEST_CASE("training on streams: bf16, micro batches, drops, batch-prioritized gates") {
   auto config = test::small_config();
-  config.overlap.policy = config::Policy::lancet;
+  config.overlap.policy = "lancet";
   config.train.gradient_accumulation_steps = 2;
   config.train.dtype = DType::bf16;
   config.model.capacity_factor = 0.75;
@@ -239,14 +239,14 @@ void check_wire(const cost::WireTimes& wire) {
 
 TEST_CASE("messages between devices are profiled, and a plan is made of what they take") {
   auto config = test::small_config();
-  config.overlap.policy = config::Policy::lancet;
+  config.overlap.policy = "lancet";
   config.comm.max_ctas = 3;
   std::vector<cost::Profile> profiles(2);
   std::string policy;
   const Status status = comm::run_inproc(2, [&](comm::Communicator& world) -> Status {
     StagedAccelerator accelerator;
-    LANCET_ASSIGN(const train::MeasuredStep step,
-                  train::measure_step(config, world, {.local_ranks = 2, .seconds = 0, .accelerator = &accelerator}));
+    LANCET_ASSIGN(const planning::MeasuredStep step,
+                  planning::measure_step(config, world, {.local_ranks = 2, .seconds = 0, .accelerator = &accelerator}));
     if (accelerator.ctas != 3) return internal_error("expected comm.max_ctas in the lanes");
     profiles[std::size_t(world.rank())] = step.profile;
     LANCET_TRY(cost::loads(step.profile, step.programs.front()).ok() ? Status() : internal_error("an op is missing"));
@@ -254,7 +254,7 @@ TEST_CASE("messages between devices are profiled, and a plan is made of what the
     test::HostAccelerator trains;
     options.accelerator = &trains;
     LANCET_ASSIGN(const auto trainer, train::Trainer::create(config, world, options));
-    LANCET_ASSIGN(const train::StepRecord record, trainer->step(0));
+    LANCET_ASSIGN(const run::StepRecord record, trainer->step(0));
     if (world.rank() == 0 && !record.predicted_ms) return internal_error("expected a predicted step");
     if (world.rank() == 0) policy = trainer->executor().plan().header.text("policy");
     return {};
@@ -284,8 +284,8 @@ TEST_CASE("windows are measured beside messages, the same on all ranks, and only
     const Status status = comm::run_inproc(2, [&](comm::Communicator& world) -> Status {
       StagedAccelerator accelerator;
       accelerator.windows = true;
-      LANCET_ASSIGN(const train::MeasuredStep step,
-                    train::measure_step(kept, world, {.local_ranks = 2, .seconds = 0, .accelerator = &accelerator}));
+      LANCET_ASSIGN(const planning::MeasuredStep step,
+                    planning::measure_step(kept, world, {.local_ranks = 2, .seconds = 0, .accelerator = &accelerator}));
       profiles[std::size_t(world.rank())] = step.profile;
       return {};
     });
@@ -308,13 +308,13 @@ TEST_CASE("windows are measured beside messages, the same on all ranks, and only
 
 TEST_CASE("messages of emulated ranks between devices take the network's time") {
   auto config = test::small_config();
-  config.overlap.policy = config::Policy::lancet;
+  config.overlap.policy = "lancet";
   config.comm.transport = config::Transport::emulated;
   config.comm.network = LANCET_SOURCE_DIR "/configs/hardware/ethernet-10g-cpu.json";
   config.comm.emulated_ranks = 4;
   const auto self = comm::make_self();
   test::HostAccelerator accelerator;
-  const auto step = train::measure_step(config, *self, {.seconds = 0, .accelerator = &accelerator});
+  const auto step = planning::measure_step(config, *self, {.seconds = 0, .accelerator = &accelerator});
   if (!step.ok()) FAIL(step.error().message);
   CHECK(step->profile.place.cluster.transport == "emulated ethernet-10g-cpu");
   CHECK(step->profile.place.cluster.ranks == 4);
@@ -347,21 +347,21 @@ TEST_CASE("training on streams: an overflow is named as on the CPU") {
 
 TEST_CASE("GELU within the products changes no bit of a step, and the plan has it on a GPU alone") {
   auto config = test::small_config();
-  config.overlap.policy = GENERATE(config::Policy::sequential, config::Policy::lancet);
+  config.overlap.policy = GENERATE("sequential", "lancet");
   const Trained expected = train_on(config, false, 3);
   config.device = config::Device::cuda;
   const Trained found = train_on(config, true, 3);
   REQUIRE(found.records.size() == expected.records.size());
   for (std::size_t i = 0; i < expected.records.size(); ++i)
     CHECK(found.records[i].loss == Approx(expected.records[i].loss).epsilon(1e-5));
-  if (config.overlap.policy == config::Policy::sequential) {  // else the parts may be others
+  if (config.overlap.policy == "sequential") {  // else the parts may be others
     const bool same = found.tensors == expected.tensors;      // on its own: a fault would print them
     CHECK(same);
   }
   const test::DeclaredCosts costs;
-  const auto fused = train::plan_step(config, 2, true, false, &costs);
+  const auto fused = planning::plan_step(config, 2, {.costs = &costs});
   config.train.fuse_gelu = false;
-  const auto apart = train::plan_step(config, 2, true, false, &costs);
+  const auto apart = planning::plan_step(config, 2, {.costs = &costs});
   REQUIRE((fused.ok() && apart.ok()));
   const auto count = [](const ir::Plan& plan, std::string_view op) {
     return std::ranges::count_if(plan.program.instructions, [&](const auto& at) { return at.op == op; });
@@ -380,8 +380,8 @@ TEST_CASE("the algorithms of products are measured once, on rank 0, kept in the 
   auto config = test::small_config();
   const test::TemporaryFolder folder;
   config.overlap.profile = folder / "profile.json";
-  config.overlap.policy = config::Policy::sequential;
-  const auto programs = train::step_programs(config, 1);  // this accelerator's kernels take no made-up messages
+  config.overlap.policy = "sequential";
+  const auto programs = planning::step_programs(config, 1);  // this accelerator's kernels take no made-up messages
   struct Seen {
     runtime::ProductChoices profile, device;
     int measured = 0;
@@ -393,13 +393,13 @@ TEST_CASE("the algorithms of products are measured once, on rank 0, kept in the 
       Seen& mine = seen[std::size_t(world.rank())];
       if (measures) {
         if (world.rank() == 0) {  // communication between GPUs cannot be measured
-          cost::Profile profile(train::place_of(config, world, 2, &accelerator));
+          cost::Profile profile(planning::place_of(config, world, 2, &accelerator));
           profile.wire.all_to_all = profile.wire.all_reduce = {{1, 1}, {1e12, 2}};
           LANCET_TRY(cost::write_profile(config.overlap.profile, profile));
         }
         LANCET_TRY(world.barrier());
         LANCET_ASSIGN(const auto profile,
-                      train::ensure_profile(config, world, programs,
+                      planning::ensure_profile(config, world, programs,
                                             {.local_ranks = 2, .seconds = 0, .accelerator = &accelerator}));
         mine.profile = profile.products;
       } else {

@@ -17,14 +17,14 @@ void send_all_to_expert_0(train::Trainer& trainer) {
   }
 }
 
-void check_sound(const std::vector<train::StepRecord>& records) {
+void check_sound(const std::vector<run::StepRecord>& records) {
   for (const auto& record : records) {
     REQUIRE(std::isfinite(record.loss));
     REQUIRE(record.grad_norm > 0);
   }
 }
 
-void check_trains(const std::vector<train::StepRecord>& records) {
+void check_trains(const std::vector<run::StepRecord>& records) {
   check_sound(records);
   CHECK(records.back().loss < records.front().loss);
 }
@@ -42,7 +42,7 @@ TEST_CASE("all tokens to one expert: the other experts, and a whole rank's, have
     send_all_to_expert_0(trainer);
     if (rank != 0) return;  // one thread checks
     REQUIRE(stepped);
-    for (const train::LayerLoad& layer : trainer.last_layers()) {
+    for (const run::LayerLoad& layer : trainer.last_layers()) {
       CHECK(layer.dead_experts == 3);
       CHECK(layer.router_entropy == Approx(std::log(4)));  // all four are equally probable
       CHECK(std::vector(layer.expert_tokens.begin(), layer.expert_tokens.end()) == std::vector<double>{128, 0, 0, 0});

@@ -1,5 +1,5 @@
 // Generation: a token at a time gives what the whole forward pass gives; tokens are drawn as asked.
-#include "lancet/train/generate.h"
+#include "lancet/inference/generate.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -8,7 +8,7 @@
 #include <set>
 
 #include "support.h"
-#include "train/setup.h"
+#include "lancet/planning/from_config.h"
 #include "train/weights.h"
 
 using namespace lancet;
@@ -26,11 +26,11 @@ struct Loaded {
   explicit Loaded(config::Config c) : config(std::move(c)) {
     config.model.initializer_range = 0.2;  // logits that differ
     options.communicators[std::size_t(ir::Lane::expert)] = lane.get();
-    store.add(model::build_forward(config.model, build_options(config, model::Mode::generate, 1)));
+    store.add(model::build_forward(config.model, planning::build_options(config, model::Mode::generate, 1)));
     REQUIRE(initialize_weights(config, 0, 1, store).ok());
   }
-  std::unique_ptr<Decoder> decoder() {
-    auto made = Decoder::create(config, *world, store, options);
+  std::unique_ptr<inference::Decoder> decoder() {
+    auto made = inference::Decoder::create(config, *world, store, options);
     REQUIRE(made.ok());
     return std::move(*made);
   }
@@ -38,9 +38,8 @@ struct Loaded {
   std::vector<std::vector<float>> forward(const std::vector<std::int32_t>& tokens) {
     config::Config c = config;
     c.train.seq_len = std::ssize(tokens);
-    const auto plan = plan_forward(c, model::Mode::generate, 1);
-    REQUIRE(plan.ok());
-    const auto executor = runtime::Executor::create(*plan, store, options);
+    const ir::Plan plan = planning::plan_forward(c, model::Mode::generate, 1);
+    const auto executor = runtime::Executor::create(plan, store, options);
     REQUIRE(executor.ok());
     std::ranges::copy(tokens, (*executor)->input("tokens").as<std::int32_t>());
     REQUIRE((*executor)->run().ok());
@@ -57,7 +56,7 @@ struct Loaded {
   }
 };
 
-std::vector<float> read(Decoder& decoder, std::span<const std::int32_t> tokens) {
+std::vector<float> read(inference::Decoder& decoder, std::span<const std::int32_t> tokens) {
   const auto logits = decoder.read(tokens);
   REQUIRE(logits.ok());
   return {logits->begin(), logits->end()};
@@ -73,10 +72,10 @@ std::vector<std::int32_t> some_tokens(std::int64_t count, std::int64_t vocabular
   return tokens;
 }
 
-std::vector<std::int32_t> generated(Decoder& decoder, std::span<const std::int32_t> prompt,
-                                    const GenerateOptions& options, Ending ending) {
+std::vector<std::int32_t> generated(inference::Decoder& decoder, std::span<const std::int32_t> prompt,
+                                    const inference::GenerateOptions& options, inference::Ending ending) {
   std::vector<std::int32_t> ids;
-  const auto result = generate(decoder, prompt, options, [&](std::int32_t token) -> Status {
+  const auto result = inference::generate(decoder, prompt, options, [&](std::int32_t token) -> Status {
     ids.push_back(token);
     return {};
   });
@@ -137,7 +136,7 @@ TEST_CASE("greedy generation takes the forward pass's largest logit at every ste
   Loaded loaded(config);
   const auto decoder = loaded.decoder();
   std::vector<std::int32_t> ids = some_tokens(3, config.model.vocab_size);
-  const auto drawn = generated(*decoder, ids, {.sampling = {.temperature = 0}, .max_tokens = 100}, Ending::window);
+  const auto drawn = generated(*decoder, ids, {.sampling = {.temperature = 0}, .max_tokens = 100}, inference::Ending::window);
   CHECK(drawn.size() == 38);  // 37 tokens fill the window, and its logits give one more
   for (std::int32_t token : drawn) {
     const auto logits = loaded.forward(ids);
@@ -151,22 +150,22 @@ TEST_CASE("where generation ends") {
   Loaded loaded(test::small_config());
   const auto decoder = loaded.decoder();
   const std::vector<std::int32_t> prompt{1, 2, 3};
-  const GenerateOptions options{.sampling = {.temperature = 0}, .max_tokens = 6};
-  const auto six = generated(*decoder, prompt, options, Ending::max_tokens);
+  const inference::GenerateOptions options{.sampling = {.temperature = 0}, .max_tokens = 6};
+  const auto six = generated(*decoder, prompt, options, inference::Ending::max_tokens);
   CHECK(six.size() == 6);
 
   decoder->forget();
-  GenerateOptions until = options;
+  inference::GenerateOptions until = options;
   until.end_of_text = six[3];
-  const auto cut = generated(*decoder, prompt, until, Ending::end_of_text);
+  const auto cut = generated(*decoder, prompt, until, inference::Ending::end_of_text);
   CHECK(cut == std::vector<std::int32_t>(six.begin(), std::find(six.begin(), six.end(), six[3])));
 
   decoder->forget();
   CHECK(
-      generated(*decoder, prompt, {.sampling = {.temperature = 0}, .max_tokens = 50, .slide = true}, Ending::max_tokens)
+      generated(*decoder, prompt, {.sampling = {.temperature = 0}, .max_tokens = 50, .slide = true}, inference::Ending::max_tokens)
           .size() == 50);
   decoder->forget();
-  CHECK(generated(*decoder, prompt, {.max_tokens = 0}, Ending::max_tokens).empty());
+  CHECK(generated(*decoder, prompt, {.max_tokens = 0}, inference::Ending::max_tokens).empty());
 }
 
 TEST_CASE("several ranks draw what one draws") {
@@ -193,8 +192,8 @@ TEST_CASE("several ranks draw what one draws") {
 TEST_CASE("what is drawn follows temperature, top-k and top-p") {
   // Probabilities 0.5, 0.25, 0.125, 0.125 of the tokens 2, 0, 1, 3.
   const std::vector<float> logits{std::log(0.25f), std::log(0.125f), std::log(0.5f), std::log(0.125f)};
-  auto frequencies = [&](const SamplingOptions& options) {
-    TokenPicker picker(options);
+  auto frequencies = [&](const inference::SamplingOptions& options) {
+    inference::TokenPicker picker(options);
     std::vector<double> counts(4);
     for (int i = 0; i < 20000; ++i) {
       const auto token = picker.pick(logits);
@@ -203,7 +202,7 @@ TEST_CASE("what is drawn follows temperature, top-k and top-p") {
     }
     return counts;
   };
-  auto check = [&](const SamplingOptions& options, const std::vector<double>& expected) {
+  auto check = [&](const inference::SamplingOptions& options, const std::vector<double>& expected) {
     const auto found = frequencies(options);
     for (std::size_t i = 0; i < 4; ++i) {
       INFO("token " << i);
@@ -221,7 +220,7 @@ TEST_CASE("what is drawn follows temperature, top-k and top-p") {
   check({.top_p = 0.6}, {1 / 3., 0, 2 / 3., 0});
   check({.top_p = 0.76}, {0.25 / 0.875, 0.125 / 0.875, 0.5 / 0.875, 0});
   check({.top_k = 2, .top_p = 0.6}, {0, 0, 1, 0});  // 2/3 of the two
-  TokenPicker one({.seed = 1}), same({.seed = 1}), other({.seed = 2});
+  inference::TokenPicker one({.seed = 1}), same({.seed = 1}), other({.seed = 2});
   std::vector<std::int32_t> drawn[3];
   for (int i = 0; i < 50; ++i) {
     drawn[0].push_back(*one.pick(logits));
@@ -247,17 +246,17 @@ TEST_CASE("top-p over a large vocabulary sorts no more than it needs and draws t
     sum += std::exp(double(logits[i]) - logits[order[0]]);
     kept.insert(std::int32_t(i));
   }
-  TokenPicker picker({.top_p = top_p});
+  inference::TokenPicker picker({.top_p = top_p});
   for (int i = 0; i < 300; ++i) REQUIRE(kept.count(*picker.pick(logits)) == 1);
 }
 
 TEST_CASE("sampling options and logits that are wrong") {
-  CHECK(check(SamplingOptions{}).ok());
+  CHECK(inference::check(inference::SamplingOptions{}).ok());
   const double nan = std::numeric_limits<double>::quiet_NaN(), infinite = std::numeric_limits<double>::infinity();
-  for (double t : {-1.0, nan, infinite}) CHECK(check({.temperature = t}).error().message.find("temperature") == 0);
-  for (double p : {0.0, -0.5, 1.5, nan}) CHECK(check({.top_p = p}).error().message.find("top-p") == 0);
-  CHECK(check({.top_k = -1}).error().code == ExitCode::config);
-  TokenPicker picker({});
+  for (double t : {-1.0, nan, infinite}) CHECK(inference::check({.temperature = t}).error().message.find("temperature") == 0);
+  for (double p : {0.0, -0.5, 1.5, nan}) CHECK(inference::check({.top_p = p}).error().message.find("top-p") == 0);
+  CHECK(inference::check({.top_k = -1}).error().code == ExitCode::config);
+  inference::TokenPicker picker({});
   const auto wrong = picker.pick(std::vector<float>{1, 2, float(nan)});
   REQUIRE(!wrong.ok());
   CHECK(wrong.error().code == ExitCode::numerical);

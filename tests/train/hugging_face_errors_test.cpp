@@ -6,8 +6,8 @@
 #include "train/hugging_face_files.h"
 
 using namespace lancet;
-using namespace lancet::train;
-using namespace lancet::test::hugging_face;
+using namespace lancet::hugging_face;
+using namespace lancet::test::hf;
 
 TEST_CASE("tensors that are missing, unknown, of another shape or type are named") {
   const std::string name = GENERATE("gpt2", "gpt2_moe");

@@ -10,15 +10,15 @@
 #include <nlohmann/json.hpp>
 
 #include "lancet/checkpoint/safetensors.h"
-#include "lancet/train/hugging_face.h"
+#include "lancet/hugging_face/hugging_face.h"
 #include "temporary_folder.h"
 
-namespace lancet::test::hugging_face {
+namespace lancet::test::hf {
 
 namespace fs = std::filesystem;
-using train::HuggingFaceModel;
-using train::import_hugging_face;
-using train::Upcycle;
+using lancet::hugging_face::HuggingFaceModel;
+using lancet::hugging_face::import_hugging_face;
+using lancet::hugging_face::Upcycle;
 
 inline fs::path fixture(const std::string& name) {
   return fs::path(LANCET_SOURCE_DIR) / "tests/reference/hugging_face" / name;
@@ -102,4 +102,4 @@ inline void check_error(const Error& error, ExitCode code, const std::vector<std
   for (const std::string& part : said) CHECK(error.message.find(part) != std::string::npos);
 }
 
-}  // namespace lancet::test::hugging_face
+}  // namespace lancet::test::hf

@@ -1,5 +1,5 @@
 // Hugging Face's format: values of another implementation, and round trips.
-#include "lancet/train/hugging_face.h"
+#include "lancet/hugging_face/hugging_face.h"
 
 #include <fmt/format.h>
 
@@ -20,17 +20,17 @@
 #include "lancet/checkpoint/safetensors.h"
 #include "lancet/data/token_file.h"
 #include "lancet/model/gpt2_moe.h"
-#include "lancet/train/loaded_model.h"
-#include "lancet/train/model_folder.h"
-#include "support.h"
+#include "lancet/inference/loaded_model.h"
+#include "lancet/run/model_folder.h"
+#include "train/support.h"
 #include "temporary_folder.h"
-#include "train/hugging_face/values.h"
+#include "hugging_face/values.h"
 #include "train/hugging_face_files.h"
-#include "train/setup.h"
+#include "lancet/planning/from_config.h"
 
 using namespace lancet;
-using namespace lancet::train;
-using namespace lancet::test::hugging_face;
+using namespace lancet::hugging_face;
+using namespace lancet::test::hf;
 
 namespace {
 
@@ -41,9 +41,8 @@ double difference(const HuggingFaceModel& model, runtime::TensorStore& store, co
   const auto world = comm::make_self(), lane = comm::make_self();
   runtime::ExecutorOptions options;
   options.communicators[std::size_t(ir::Lane::expert)] = lane.get();
-  const auto plan = plan_forward(model.config, model::Mode::generate, 1);
-  REQUIRE(plan.ok());
-  const auto executor = runtime::Executor::create(*plan, store, options);
+  const ir::Plan plan = planning::plan_forward(model.config, model::Mode::generate, 1);
+  const auto executor = runtime::Executor::create(plan, store, options);
   REQUIRE(executor.ok());
   REQUIRE((*executor)->input("tokens").elements() == std::ssize(tokens));
   std::ranges::copy(tokens, (*executor)->input("tokens").as<std::int32_t>());
@@ -212,7 +211,7 @@ TEST_CASE("halves of every kind are read as they are") {
   std::vector<std::uint16_t> bits(65536);
   std::iota(bits.begin(), bits.end(), std::uint16_t(0));
   std::vector<float> values(bits.size());
-  hugging_face::to_floats("F16", std::as_bytes(std::span(bits)), values);
+  lancet::hugging_face::to_floats("F16", std::as_bytes(std::span(bits)), values);
   for (std::size_t i = 0; i < bits.size(); ++i) {
     const int exponent = int(i >> 10 & 31), mantissa = int(i & 1023);
     const double sign = i & 0x8000 ? -1 : 1;
@@ -221,7 +220,7 @@ TEST_CASE("halves of every kind are read as they are") {
     if (std::isnan(expected) ? !std::isnan(values[i]) : double(values[i]) != expected) FAIL(i << ": " << values[i]);
     if (std::signbit(values[i]) != (i >= 0x8000)) FAIL(i << ": sign");
   }
-  hugging_face::to_floats("BF16", std::as_bytes(std::span(bits)), values);
+  lancet::hugging_face::to_floats("BF16", std::as_bytes(std::span(bits)), values);
   for (std::size_t i = 0; i < bits.size(); ++i)
     if (std::bit_cast<std::uint32_t>(values[i]) != std::uint32_t(i) << 16) FAIL(i << ": " << values[i]);
 }
@@ -234,12 +233,12 @@ TEST_CASE("a model that lies on a device is loaded, exported and saved there as 
   runtime::TensorStore store;
   store.place_on(*device);
   store.add(model::build_forward(model.config.model, {.mode = model::Mode::generate}));
-  REQUIRE(save_model(folder / "host", model.config, model.store, {}).ok());
+  REQUIRE(run::save_model(folder / "host", model.config, model.store, {}).ok());
   const auto self = comm::make_self();
-  const auto loaded = load_newest(
-      folder / "host", *self, [&](const ModelFolder& found) { return load_parameters(found.checkpoint, 0, 1, store); });
+  const auto loaded = run::load_newest(
+      folder / "host", *self, [&](const run::ModelFolder& found) { return run::load_parameters(found.checkpoint, 0, 1, store); });
   if (!loaded.ok()) FAIL(loaded.error().message);
-  REQUIRE(save_model(folder / "device", model.config, store, {}).ok());
+  REQUIRE(run::save_model(folder / "device", model.config, store, {}).ok());
   const char* weights = "checkpoints/step-000000/model.safetensors";
   CHECK(text(fs::path(folder / "host") / weights) == text(fs::path(folder / "device") / weights));
   for (const DType dtype : {DType::f32, DType::bf16}) {
@@ -275,8 +274,8 @@ TEST_CASE("a saved model is loaded at any number of ranks and evaluates to the s
   trained.device = config::Device::cuda;
   trained.comm.transport = config::Transport::nccl;
   trained.comm.device_exchange = config::DeviceExchange::windows;
-  REQUIRE(save_model(folder / "run", trained, model.store, {}).ok());
-  CHECK_FALSE(save_model(folder / "run", model.config, model.store, {}).ok());
+  REQUIRE(run::save_model(folder / "run", trained, model.store, {}).ok());
+  CHECK_FALSE(run::save_model(folder / "run", model.config, model.store, {}).ok());
 
   // The tokens as a file, and the loss that the other implementation's logits give for its one window.
   const File expected = File::read(fixture(name) / "logits.safetensors");
@@ -300,13 +299,13 @@ TEST_CASE("a saved model is loaded at any number of ranks and evaluates to the s
     std::int64_t sequences = 0;
     const Status status = comm::run_inproc(ranks, [&](comm::Communicator& world) -> Status {
       test::HostAccelerator accelerator;
-      LANCET_ASSIGN(const auto loaded, LoadedModel::load(folder / "run", world,
+      LANCET_ASSIGN(const auto loaded, inference::LoadedModel::load(folder / "run", world,
                                                          {.local_ranks = ranks,
                                                           .threads = 1,
                                                           .dtype = {},
                                                           .device = config::Device::cpu,
                                                           .accelerator = streams ? &accelerator : nullptr}));
-      LANCET_ASSIGN(const auto result, evaluate(*loaded, world, {.data = folder / "tokens.bin"}));
+      LANCET_ASSIGN(const auto result, inference::evaluate(*loaded, world, {.data = folder / "tokens.bin"}));
       if (world.rank() == 0) found = result.loss, sequences = result.sequences;
       return {};
     });

@@ -7,8 +7,8 @@
 #include <numeric>
 
 #include "lancet/base/host_name.h"
-#include "lancet/train/hugging_face.h"
-#include "lancet/train/model_folder.h"
+#include "lancet/hugging_face/hugging_face.h"
+#include "lancet/run/model_folder.h"
 #include "temporary_folder.h"
 
 namespace lancet {
@@ -34,14 +34,14 @@ struct Steps {
 TEST_CASE("an import says what it makes before it takes memory, and how far it is") {
   std::int64_t bytes = 0;
   Steps reading, writing;
-  train::ImportWatch watch;
+  hugging_face::ImportWatch watch;
   watch.begin = [&](std::int64_t all) -> Status {
     CHECK(reading.done.empty());
     bytes = all;
     return {};
   };
   watch.progress = reading.watch();
-  auto model = train::import_hugging_face(gpt2, train::Upcycle{.experts = 16}, watch);
+  auto model = hugging_face::import_hugging_face(gpt2, hugging_face::Upcycle{.experts = 16}, watch);
   REQUIRE(model.ok());
   std::int64_t held = 0;
   for (const auto& [name, tensor] : model->store.all())
@@ -53,7 +53,7 @@ TEST_CASE("an import says what it makes before it takes memory, and how far it i
   CHECK(reading.done.back() == bytes);
 
   const test::TemporaryFolder folder;
-  REQUIRE(train::save_model(folder / "run", model->config, model->store, {}, writing.watch()).ok());
+  REQUIRE(run::save_model(folder / "run", model->config, model->store, {}, writing.watch()).ok());
   CHECK(writing.whole == bytes);
   CHECK(writing.go_up());
   CHECK(writing.done.back() == bytes);
@@ -61,10 +61,10 @@ TEST_CASE("an import says what it makes before it takes memory, and how far it i
 
 TEST_CASE("an import that its watch refuses takes nothing") {
   int steps = 0;
-  train::ImportWatch watch;
+  hugging_face::ImportWatch watch;
   watch.begin = [](std::int64_t) -> Status { return data_error("no room"); };
   watch.progress = [&](std::int64_t, std::int64_t) { ++steps; };
-  const auto model = train::import_hugging_face(gpt2, {}, watch);
+  const auto model = hugging_face::import_hugging_face(gpt2, {}, watch);
   REQUIRE_FALSE(model.ok());
   CHECK(model.error().message == "no room");
   CHECK(steps == 0);
@@ -82,7 +82,7 @@ TEST_CASE("what a killed command left beside a new folder goes, and nothing else
                                          "run" + here + nobody};
   for (const std::string& name : stay) std::filesystem::create_directories(folder / name);
   std::filesystem::create_directories(folder / ("run" + here + nobody + ".tmp/checkpoints"));
-  auto made = train::NewFolder::create(folder / "run");
+  auto made = run::NewFolder::create(folder / "run");
   REQUIRE(made.ok());
   CHECK(made->commit().ok());
   auto names = folder.names();
@@ -95,18 +95,18 @@ TEST_CASE("what a killed command left beside a new folder goes, and nothing else
 
 TEST_CASE("a folder is refused before there is work for it") {
   const test::TemporaryFolder folder;
-  CHECK(train::check_new_folder(folder / "deep/below/run", 1).ok());
+  CHECK(run::check_new_folder(folder / "deep/below/run", 1).ok());
   CHECK(folder.names().empty());
-  const Status vast = train::check_new_folder(folder / "deep/run", std::numeric_limits<std::int64_t>::max());
+  const Status vast = run::check_new_folder(folder / "deep/run", std::numeric_limits<std::int64_t>::max());
   REQUIRE_FALSE(vast.ok());
   CHECK(vast.error().code == ExitCode::data);
   CHECK(vast.error().message.starts_with((folder / "deep/run") +
                                          ": expected 9223372036855 MB of room on its disk, found "));
   folder.write("file", "");
-  const Status there = train::check_new_folder(folder / ".", 0);
+  const Status there = run::check_new_folder(folder / ".", 0);
   REQUIRE_FALSE(there.ok());
   CHECK(there.error().code == ExitCode::config);
-  const Status below = train::check_new_folder(folder / "file/run", 0);
+  const Status below = run::check_new_folder(folder / "file/run", 0);
   REQUIRE_FALSE(below.ok());
   CHECK(below.error().message.find("expected a folder that can be written to") != std::string::npos);
 }

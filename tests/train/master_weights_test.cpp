@@ -3,7 +3,7 @@
 #include <cmath>
 #include <set>
 
-#include "train/setup.h"
+#include "lancet/planning/from_config.h"
 #include "train/support.h"
 
 namespace lancet {
@@ -23,7 +23,7 @@ double last_loss(const config::Config& config, int ranks, int steps) {
 }  // namespace
 
 TEST_CASE("a step without master weights holds none, and every tensor is rounded by numbers of its own") {
-  const auto plan = train::plan_step(rounded_config(), 1, true, false);
+  const auto plan = planning::plan_step(rounded_config(), 1, {});
   REQUIRE(plan.ok());
   std::set<std::int64_t> seeds;
   std::size_t updates = 0;

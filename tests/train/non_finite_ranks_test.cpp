@@ -24,10 +24,10 @@ Contents contents_of(train::Trainer& trainer) {
 }
 
 // Synthetic tokens; while a chosen batch is computed, a weight of this rank's own has a value that is no number.
-class BadBatch final : public train::Batches {
+class BadBatch final : public data::Batches {
  public:
   BadBatch(const config::Config& config, comm::Communicator& world, std::int64_t step, int micro, float value)
-      : good_(std::move(train::training_batches(config, {}, world.rank(), world.size()).value())),
+      : good_(std::move(data::training_batches(config, {}, world.rank(), world.size()).value())),
         step_(step),
         micro_(micro),
         value_(value) {}
@@ -47,7 +47,7 @@ class BadBatch final : public train::Batches {
   }
 
  private:
-  std::unique_ptr<train::Batches> good_;
+  std::unique_ptr<data::Batches> good_;
   const std::int64_t step_;
   const int micro_;
   const float value_;
@@ -109,7 +109,7 @@ TEST_CASE("a step skipped for one rank's bad value leaves weights and optimizer 
   config.train.optimizer = GENERATE(config::Optimizer::adamw, config::Optimizer::sgd);
   config.train.clip_grad = GENERATE(0., 1.);
   std::vector<Contents> before{std::size_t(ranks)}, after = before, later = before;
-  std::vector<train::StepRecord> skipped{std::size_t(ranks)}, next = skipped;
+  std::vector<run::StepRecord> skipped{std::size_t(ranks)}, next = skipped;
   on_ranks(config, ranks, bad, std::numeric_limits<float>::quiet_NaN(),
            [&](train::Trainer& trainer, BadBatch& batches, int rank) -> Status {
              const auto r = std::size_t(rank);

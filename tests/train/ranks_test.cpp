@@ -6,7 +6,7 @@
 namespace lancet {
 namespace {
 
-void check_same(const std::vector<train::StepRecord>& found, const std::vector<train::StepRecord>& expected,
+void check_same(const std::vector<run::StepRecord>& found, const std::vector<run::StepRecord>& expected,
                 double epsilon) {
   REQUIRE(found.size() == expected.size());
   for (std::size_t i = 0; i < found.size(); ++i) {
@@ -81,7 +81,7 @@ TEST_CASE("MFU counts the tokens that experts kept, whatever the slots") {
   config::Config config = test::small_config();
   auto flops = [&](double capacity_factor) {  // of a step, in units of the peak
     config.model.capacity_factor = capacity_factor;
-    const train::StepRecord record = test::run_steps(config, 2, 1).front();
+    const run::StepRecord record = test::run_steps(config, 2, 1).front();
     REQUIRE(record.drop_pct == 0);
     return record.mfu.value() * record.step_ms;
   };

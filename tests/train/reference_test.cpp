@@ -13,7 +13,7 @@ namespace {
 
 using test::Reference;
 
-class ReferenceBatches final : public Batches {
+class ReferenceBatches final : public data::Batches {
  public:
   explicit ReferenceBatches(const Reference& reference) : reference_(reference) {}
   Status fill(std::int64_t step, int, std::span<std::int32_t> inputs, std::span<std::int32_t> targets) override {

@@ -42,7 +42,7 @@ config::Config config_of(const TemporaryFolder& folder, int ranks, int accumulat
 }
 
 // The losses of all steps in the run folder, after a run on these ranks up to `stop` (0: the end).
-std::vector<double> run(config::Config config, const std::string& folder, int ranks, int stop) {
+std::vector<double> train_run(config::Config config, const std::string& folder, int ranks, int stop) {
   config.log.run_dir = folder;
   config.train.stop_after = stop;
   std::atomic<int> wrong{0};
@@ -80,10 +80,10 @@ TEST_CASE("stopped in the middle of an epoch and gone on is never stopped, bit f
   auto config = config_of(folder, ranks, accumulation);
   config.train.optimizer = GENERATE(config::Optimizer::adamw, config::Optimizer::sgd);
   config.train.dtype = GENERATE(DType::f32, DType::bf16);
-  const auto whole = run(config, folder / "whole", ranks, 0);
+  const auto whole = train_run(config, folder / "whole", ranks, 0);
   REQUIRE(whole.size() == 6);
-  REQUIRE(run(config, folder / "stopped", ranks, stop).size() == std::size_t(stop));
-  CHECK(run(config, folder / "stopped", ranks, 0) == whole);
+  REQUIRE(train_run(config, folder / "stopped", ranks, stop).size() == std::size_t(stop));
+  CHECK(train_run(config, folder / "stopped", ranks, 0) == whole);
   CHECK(files_of(folder / "stopped") == files_of(folder / "whole"));
 }
 
@@ -95,9 +95,9 @@ TEST_CASE("every optimizer and type goes on at any number of ranks, experts move
   auto config = config_of(folder, from, 1);
   config.train.optimizer = GENERATE(config::Optimizer::adamw, config::Optimizer::sgd);
   config.train.dtype = GENERATE(DType::f32, DType::bf16);
-  const auto whole = run(config, folder / "whole", from, 0);
-  run(config, folder / "moved", from, 3);
-  const auto moved = run(config, folder / "moved", to, 0);
+  const auto whole = train_run(config, folder / "whole", from, 0);
+  train_run(config, folder / "moved", from, 3);
+  const auto moved = train_run(config, folder / "moved", to, 0);
   INFO(from << " to " << to << " ranks");
   REQUIRE(whole.size() == 6);
   REQUIRE(moved.size() == 6);

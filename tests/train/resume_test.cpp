@@ -7,7 +7,7 @@
 #include "lancet/checkpoint/checkpoint.h"
 #include "log_capture.h"
 #include "temporary_folder.h"
-#include "train/checkpoint_tensors.h"
+#include "lancet/run/checkpoint_tensors.h"
 #include "train/runs.h"
 
 namespace lancet {
@@ -27,13 +27,13 @@ TEST_CASE("k steps, stop, resume, N-k steps are N steps, bit for bit") {
   SECTION("gradient accumulation") { config.train.gradient_accumulation_steps = 2; }
   SECTION("no clipping") { config.train.clip_grad = 0; }
   SECTION("no master weights") { config.train.master_weights = false; }
-  REQUIRE(run(config, ranks).code == ExitCode::done);
+  REQUIRE(train_run(config, ranks).code == ExitCode::done);
   config.log.run_dir = folder / "stopped";
   const Error stopped = stop_after(config, 2, ranks);
   CHECK(stopped.message.find("saved and stopped after step 2 of 6 (train.stop_after)") == 0);
   CHECK(losses(folder / "stopped").size() == 2);
   stop_after(config, 5, ranks);
-  REQUIRE(run(config, ranks).code == ExitCode::done);
+  REQUIRE(train_run(config, ranks).code == ExitCode::done);
   CHECK(losses(folder / "stopped") == losses(folder / "whole"));
   const auto one = manifest_in(folder / "whole", 6), other = manifest_in(folder / "stopped", 6);
   CHECK(one.files == other.files);  // names, sizes and checksums of weights and optimizer
@@ -47,14 +47,14 @@ TEST_CASE("every policy resumes bit for bit") {
   const TemporaryFolder folder;
   auto config = config_in(folder / "whole");
   config.overlap.policy =
-      GENERATE(config::Policy::expert_pipeline, config::Policy::dw, config::Policy::partition, config::Policy::lancet);
-  if (config.overlap.policy != config::Policy::dw) config.overlap.parts = 2;
+      GENERATE("expert_pipeline", "dw", "partition", "lancet");
+  if (config.overlap.policy != "dw") config.overlap.parts = 2;
   const test::DeclaredCosts costs;
   const train::TrainerOptions options{.costs = &costs};
-  REQUIRE(run(config, 2, options).code == ExitCode::done);
+  REQUIRE(train_run(config, 2, options).code == ExitCode::done);
   config.log.run_dir = folder / "stopped";
   stop_after(config, 3, 2, options);
-  REQUIRE(run(config, 2, options).code == ExitCode::done);
+  REQUIRE(train_run(config, 2, options).code == ExitCode::done);
   CHECK(losses(folder / "stopped") == losses(folder / "whole"));
   CHECK(manifest_in(folder / "whole", 6).files == manifest_in(folder / "stopped", 6).files);
 }
@@ -69,10 +69,10 @@ TEST_CASE("saved at any number of ranks, loaded at any: the losses go on as they
     config.model.experts_per_rank = 4 / from;
     config.model.num_local_experts.reset();
   }
-  REQUIRE(run(config, from).code == ExitCode::done);
+  REQUIRE(train_run(config, from).code == ExitCode::done);
   config.log.run_dir = folder / "moved";
   stop_after(config, 3, from);
-  REQUIRE(run(config, to).code == ExitCode::done);
+  REQUIRE(train_run(config, to).code == ExitCode::done);
   const auto whole = losses(folder / "whole"), moved = losses(folder / "moved");
   REQUIRE(moved.size() == whole.size());
   INFO(from << " to " << to);
@@ -85,7 +85,7 @@ TEST_CASE("saved at any number of ranks, loaded at any: the losses go on as they
   CHECK(manifest.tokens == 48 * 16);
   // And back, from a config that says the same as at first.
   config.train.steps = 7;
-  REQUIRE(run(config, from).code == ExitCode::done);
+  REQUIRE(train_run(config, from).code == ExitCode::done);
   CHECK(manifest_in(folder / "moved", 7).rows == 8);
 }
 
@@ -94,7 +94,7 @@ TEST_CASE("another batch that the config asks for continues where the samples we
   auto config = config_in(folder / "run");
   stop_after(config, 3, 1);  // 12 rows
   config.train.micro_batch_size = 2;
-  REQUIRE(run(config, 1).code == ExitCode::done);
+  REQUIRE(train_run(config, 1).code == ExitCode::done);
   const auto manifest = manifest_in(folder / "run", 6);
   CHECK(manifest.rows == 2);
   CHECK(manifest.next_sample == 3 * 4 + 3 * 2);
@@ -103,7 +103,7 @@ TEST_CASE("another batch that the config asks for continues where the samples we
 TEST_CASE("weights alone begin another run at step 1, and only its first start") {
   const TemporaryFolder folder;
   auto config = config_in(folder / "run");
-  REQUIRE(run(config, 1).code == ExitCode::done);
+  REQUIRE(train_run(config, 1).code == ExitCode::done);
   config.log.run_dir = folder / "tuned";
   config.train.lr = 0;
   config.train.optimizer = config::Optimizer::sgd;
@@ -127,7 +127,7 @@ TEST_CASE("weights alone begin another run at step 1, and only its first start")
   };
   for (const char* name : {"wte.weight", "h.2.moe.experts.3.c_proj.weight", "h.1.ln_1.weight"})
     CHECK(read(*from, name) == read(*to, name));
-  REQUIRE(run(config, 2, {.init_from = folder / "run"}).code == ExitCode::done);
+  REQUIRE(train_run(config, 2, {.init_from = folder / "run"}).code == ExitCode::done);
   CHECK(losses(folder / "tuned").size() == 6);  // it went on from its own checkpoint
 }
 
@@ -169,7 +169,7 @@ TEST_CASE("held-out losses stand in the records, each after its step's, and stay
   std::vector<std::pair<int, double>> expected;
   {
     const test::LogCapture log;
-    REQUIRE(run(config, 1).code == ExitCode::done);
+    REQUIRE(train_run(config, 1).code == ExitCode::done);
     expected = held_out(folder / "whole", log);
     REQUIRE(expected.size() == 3);
     for (const int i : {0, 1, 2}) CHECK(expected[std::size_t(i)].first == 2 * (i + 1));
@@ -177,9 +177,9 @@ TEST_CASE("held-out losses stand in the records, each after its step's, and stay
   config.log.run_dir = folder / "stopped";
   const test::LogCapture log;
   stop_after(config, GENERATE(4, 5), 1);  // of step 4 a stopped run has none yet
-  REQUIRE(run(config, 1).code == ExitCode::done);
+  REQUIRE(train_run(config, 1).code == ExitCode::done);
   CHECK(held_out(folder / "stopped", log) == expected);
-  REQUIRE(run(config, 1).code == ExitCode::done);  // nothing is left to do
+  REQUIRE(train_run(config, 1).code == ExitCode::done);  // nothing is left to do
   CHECK(held_out(folder / "stopped", log) == expected);
   CHECK(losses(folder / "stopped") == losses(folder / "whole"));
 }
@@ -194,7 +194,7 @@ TEST_CASE("steps that were skipped before a stop count among those in a row") {
   stop_after(config, 2, 2);
   stop_after(config, 3, 2);
   CHECK(manifest_in(folder / "run", 3).skips_in_a_row == 2);
-  const Error error = run(config, 2);
+  const Error error = train_run(config, 2);
   CHECK(error.code == ExitCode::numerical);
   CHECK(error.message.find("step 4: expected a finite loss and gradient norm in one of 3 steps in a row ") == 0);
 }
@@ -206,7 +206,7 @@ TEST_CASE("old checkpoints go as the rule says, and records say what saving took
   config.train.save_interval = 1;
   config.train.keep_last = 2;
   config.train.keep_every = 4;
-  REQUIRE(run(config, 2).code == ExitCode::done);
+  REQUIRE(train_run(config, 2).code == ExitCode::done);
   CHECK(checkpoint::steps_in(folder / "run/checkpoints") == std::vector<std::int64_t>{9, 8, 4});
   for (const auto& record : records_of(folder / "run")) CHECK(record["save_ms"].get<double>() > 0);
 }
@@ -219,7 +219,7 @@ TEST_CASE("shares: every tensor once, experts where they live, the rest spread e
     std::mutex mutex;
     REQUIRE(comm::run_inproc(ranks, [&](comm::Communicator& world) -> Status {
               LANCET_ASSIGN(const auto trainer, train::Trainer::create(config, world, {.local_ranks = ranks}));
-              const auto share = train::share_of(trainer->store(), world.rank(), ranks);
+              const auto share = run::share_of(trainer->store(), world.rank(), ranks);
               const std::lock_guard lock(mutex);
               bytes[std::size_t(world.rank())] = share.bytes;
               for (const auto& shard : share.shards)

@@ -28,7 +28,7 @@ inline config::Config config_in(const std::string& run) {
 }
 
 // How train() ends on these ranks, which are threads.
-inline Error run(const config::Config& config, int ranks, train::TrainerOptions options = {}) {
+inline Error train_run(const config::Config& config, int ranks, train::TrainerOptions options = {}) {
   options.local_ranks = ranks;
   Error error{ExitCode::done, "", false};
   std::mutex mutex;
@@ -47,7 +47,7 @@ inline Error run(const config::Config& config, int ranks, train::TrainerOptions 
 inline Error stop_after(config::Config config, std::int64_t step, int ranks,
                         const train::TrainerOptions& options = {}) {
   config.train.stop_after = step;
-  const Error error = run(config, ranks, options);
+  const Error error = train_run(config, ranks, options);
   CHECK(error.code == ExitCode::saved);
   return error;
 }

@@ -1,5 +1,5 @@
 // Saving beside a disk that is slow, fails or hangs: no rank waits alone, and the run goes on.
-#include "train/saver.h"
+#include "lancet/run/saver.h"
 
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -10,7 +10,7 @@
 #include "faulty_file_system.h"
 #include "log_capture.h"
 #include "temporary_folder.h"
-#include "train/start.h"
+#include "lancet/run/resume_point.h"
 #include "train/support.h"
 
 namespace lancet {
@@ -35,15 +35,15 @@ config::Config config_in(const std::string& run) {
 }
 
 checkpoint::Manifest manifest_at(const config::Config& config, std::int64_t step, int ranks) {
-  return train::manifest_of(config, config, {.step = step}, ranks, 0, "");
+  return run::manifest_of(config, config, {.step = step}, ranks, 0, "");
 }
 
 // Each rank with a trainer and its own disk.
 void on_two_ranks(const config::Config& config, std::array<BlockingFileSystem, 2>& disks,
-                  const std::function<Status(comm::Communicator&, train::Saver&)>& body) {
+                  const std::function<Status(comm::Communicator&, run::Saver&)>& body) {
   const Status status = comm::run_inproc(2, [&](comm::Communicator& world) -> Status {
     LANCET_ASSIGN(const auto trainer, train::Trainer::create(config, world, {.local_ranks = 2}));
-    train::Saver saver(config, world, trainer->store(), disks[std::size_t(world.rank())]);
+    run::Saver saver(config, world, trainer->store(), disks[std::size_t(world.rank())]);
     LANCET_TRY(saver.reserve());
     return body(world, saver);
   });
@@ -54,7 +54,7 @@ void on_two_ranks(const config::Config& config, std::array<BlockingFileSystem, 2
 Status expect(bool right, const char* what) { return right ? Status() : Status(internal_error(what)); }
 
 // Begins a save, which is `begun` or put off.
-Status begin(train::Saver& saver, const checkpoint::Manifest& manifest, bool begun = true) {
+Status begin(run::Saver& saver, const checkpoint::Manifest& manifest, bool begun = true) {
   LANCET_ASSIGN(const bool found, saver.begin(manifest, false));
   return expect(found == begun, begun ? "expected a save that is begun" : "expected a save that is put off");
 }
@@ -76,7 +76,7 @@ TEST_CASE("a save whose disk is busy is put off by all ranks, and later ones are
   config.train.save_buffer_mb = 64;  // all of it
   std::array<BlockingFileSystem, 2> disks;
   disks[1].hold();
-  on_two_ranks(config, disks, [&](comm::Communicator& world, train::Saver& saver) -> Status {
+  on_two_ranks(config, disks, [&](comm::Communicator& world, run::Saver& saver) -> Status {
     saver.set_patience({.busy = std::chrono::milliseconds(50), .stuck = std::chrono::minutes(10)});
     LANCET_TRY(begin(saver, manifest_at(config, 1, 2)));
     LANCET_TRY(begin(saver, manifest_at(config, 2, 2), false));
@@ -96,7 +96,7 @@ TEST_CASE("ranks wait together for a disk where the buffer is too small, and giv
   const auto config = config_in(folder / "run");
   std::array<BlockingFileSystem, 2> disks;
   disks[1].hold();
-  on_two_ranks(config, disks, [&](comm::Communicator& world, train::Saver& saver) -> Status {
+  on_two_ranks(config, disks, [&](comm::Communicator& world, run::Saver& saver) -> Status {
     saver.set_patience({.busy = std::chrono::minutes(10), .stuck = std::chrono::seconds(1)});
     LANCET_TRY(begin(saver, manifest_at(config, 1, 2)));
     LANCET_TRY(world.barrier());
@@ -118,7 +118,7 @@ TEST_CASE("weights that are no numbers replace no checkpoint") {
   const auto config = config_in(folder / "run");
   const Status status = comm::run_inproc(2, [&](comm::Communicator& world) -> Status {
     LANCET_ASSIGN(const auto trainer, train::Trainer::create(config, world, {.local_ranks = 2}));
-    train::Saver saver(config, world, trainer->store());
+    run::Saver saver(config, world, trainer->store());
     LANCET_TRY(saver.reserve());
     LANCET_TRY(begin(saver, manifest_at(config, 1, 2)));
     LANCET_TRY(saver.finish());

@@ -1,9 +1,9 @@
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
-#include "lancet/train/agree.h"
+#include "lancet/world/agree.h"
 #include "lancet/train/learning_rate.h"
-#include "lancet/train/metrics.h"
+#include "lancet/run/metrics.h"
 
 namespace lancet::train {
 namespace {
@@ -40,11 +40,11 @@ TEST_CASE("learning rates") {
 }
 
 TEST_CASE("a record is one JSON object with every field, null where not known") {
-  StepRecord record;
+  run::StepRecord record;
   record.step = 7;
   record.loss = 1.25;
   record.drop_pct = 2.5;
-  const auto json = nlohmann::json::parse(to_json(record));
+  const auto json = nlohmann::json::parse(run::to_json(record));
   for (const char* key : {"step", "loss", "aux_loss", "grad_norm", "lr", "step_ms", "tokens_per_s", "mfu", "compute_ms",
                           "a2a_ms", "allreduce_ms", "communication_ms", "exposed_ms", "hidden_pct", "predicted_ms",
                           "load_max_over_mean", "drop_pct"})
@@ -61,7 +61,7 @@ TEST_CASE("a record is one JSON object with every field, null where not known") 
 }
 
 TEST_CASE("the step line") {
-  StepRecord record;
+  run::StepRecord record;
   record.step = 12;
   record.loss = 3.5;
   record.grad_norm = 0.25;
@@ -73,29 +73,29 @@ TEST_CASE("the step line") {
   record.exposed_ms = 1.5;
   record.load_max_over_mean = 1.2;
   record.drop_pct = 0.5;
-  CHECK(step_line(record, 400, 3723) ==
+  CHECK(run::step_line(record, 400, 3723) ==
         "step  12/400 | loss 3.5000 | grad norm 0.250 | lr 1.00e-03 | 100 ms | 2000 tok/s | MFU 41.0% | exposed 1.5 ms "
         "(hidden 75%) | "
         "load max/mean 1.20 | drop 0.5% | ETA 1h 02m");
   record.dead_experts = 3;
   record.router_entropy = 1.234;
-  CHECK(step_line(record, 400, 3723).ends_with(" | drop 0.5% | dead experts 3 | router entropy 1.23 | ETA 1h 02m"));
+  CHECK(run::step_line(record, 400, 3723).ends_with(" | drop 0.5% | dead experts 3 | router entropy 1.23 | ETA 1h 02m"));
   record.predicted_ms = 96.4;
-  CHECK(step_line(record, 400, 3723).find(" | 100 ms (predicted 96) | 2000 tok/s") != std::string::npos);
-  CHECK(nlohmann::json::parse(to_json(record))["predicted_ms"] == 96.4);
+  CHECK(run::step_line(record, 400, 3723).find(" | 100 ms (predicted 96) | 2000 tok/s") != std::string::npos);
+  CHECK(nlohmann::json::parse(run::to_json(record))["predicted_ms"] == 96.4);
 }
 
 TEST_CASE("ranks agree on the first error") {
   const Status result = comm::run_inproc(3, [](comm::Communicator& world) -> Status {
     const Status mine = world.rank() == 1 ? Status(data_error("no such file")) : Status();
-    const Status agreed = agree(world, mine);
+    const Status agreed = world::agree(world, mine);
     CHECK_FALSE(agreed.ok());
     CHECK(agreed.error().agreed);
     CHECK(agreed.error().code == ExitCode::data);
     CHECK(agreed.error().message == "rank 1: no such file");
     const auto text = broadcast_text(world, world.rank() == 2 ? "a text" : "", 2);
     CHECK(*text == "a text");
-    return agree(world, {});
+    return world::agree(world, {});
   });
   CHECK(result.ok());
 }

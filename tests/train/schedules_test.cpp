@@ -5,11 +5,14 @@
 #include <chrono>
 #include <map>
 
-#include "../planner/fake_costs.h"
+#include "steps/fake_costs.h"
 #include "lancet/ir/dependencies.h"
 #include "lancet/model/gpt2_moe.h"
 #include "lancet/model/initialize.h"
-#include "lancet/planner/passes.h"
+#include "lancet/passes/passes.h"
+#include "lancet/schedule/dw_schedule.h"
+#include "lancet/schedule/plan_memory.h"
+#include "lancet/schedule/reduce_schedule.h"
 #include "lancet/runtime/executor.h"
 #include "train/support.h"
 
@@ -23,21 +26,21 @@ ir::Program whole_step(const config::Config& config, int ranks) {
                                                                   .batch = config.train.micro_batch_size,
                                                                   .sequence = config.train.seq_len,
                                                                   .dtype = config.train.dtype});
-  planner::OptimizeOptions optimizer;
+  passes::OptimizeOptions optimizer;
   optimizer.decays = model::decays;
   optimizer.weight_decay = 0.1;
   optimizer.clip_grad = config.train.clip_grad;
   optimizer.ranks = ranks;
-  return planner::optimize(planner::sync(planner::autodiff(forward), ranks, 25 << 20), optimizer);
+  return passes::optimize(passes::sync(passes::autodiff(forward), ranks, 25 << 20), optimizer);
 }
 
-ir::Plan planned(const planner::Ordered& ordered) {
-  planner::Needed needed = ir::dependencies(ordered.program);
+ir::Plan planned(const schedule::Ordered& ordered) {
+  schedule::Needed needed = ir::dependencies(ordered.program);
   for (std::size_t i = 0; i < ordered.extra.size(); ++i) {
     needed[i].insert(needed[i].end(), ordered.extra[i].begin(), ordered.extra[i].end());
     std::sort(needed[i].begin(), needed[i].end());
   }
-  return planner::plan_memory(ordered.program, needed);
+  return schedule::plan_memory(ordered.program, needed);
 }
 
 // dW under all-to-alls, all-reduces in chunks that wait for all-to-alls: on a wire that makes both worth it.
@@ -45,10 +48,10 @@ ir::Plan scheduled(const ir::Program& program) {
   test::FakeCosts costs;
   costs.flops_per_ms = costs.bytes_per_ms = 2e6;
   costs.reduce_bytes_per_ms = 8e4;
-  planner::DwReport dw;
-  const ir::Program moved = planner::dw_schedule(program, test::loads_of(program, costs), costs.beside, 0, &dw);
-  planner::ReduceReport reduce;
-  const planner::Ordered ordered = planner::reduce_schedule(moved, test::loads_of(moved, costs), costs, &reduce);
+  schedule::DwReport dw;
+  const ir::Program moved = schedule::dw_schedule(program, test::loads_of(program, costs), costs.beside, 0, &dw);
+  schedule::ReduceReport reduce;
+  const schedule::Ordered ordered = schedule::reduce_schedule(moved, test::loads_of(moved, costs), costs, &reduce);
   CHECK(dw.covers.size() == 8);
   CHECK(dw.covered_ms > 0.3 * dw.room_ms);
   CHECK(reduce.chunk_bytes > 0);
@@ -114,7 +117,7 @@ TEST_CASE("schedules of dWs and all-reduces change no bit") {
   config.train.clip_grad = GENERATE(0.0, 1.0);
   config.model.router_aux_loss_coef = 0.01;
   const ir::Program program = whole_step(config, 2);
-  const auto plain = trained(config, planner::plan_memory_sequentially(program), 2);
+  const auto plain = trained(config, schedule::plan_memory_sequentially(program), 2);
   const auto moved = trained(config, scheduled(program), 2);
   for (std::size_t rank = 0; rank < 2; ++rank) {
     REQUIRE(plain[rank].size() > 100);
@@ -150,11 +153,11 @@ TEST_CASE("scheduling 24 blocks on 64 ranks") {
   costs.core = 0.002;
   const auto start = std::chrono::steady_clock::now();
   auto seconds = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(); };
-  planner::DwReport dw;
-  const ir::Program moved = planner::dw_schedule(program, test::loads_of(program, costs), costs.beside, 0.01, &dw);
+  schedule::DwReport dw;
+  const ir::Program moved = schedule::dw_schedule(program, test::loads_of(program, costs), costs.beside, 0.01, &dw);
   const double dw_seconds = seconds();
-  planner::ReduceReport reduce;
-  const planner::Ordered ordered = planner::reduce_schedule(moved, test::loads_of(moved, costs), costs, &reduce);
+  schedule::ReduceReport reduce;
+  const schedule::Ordered ordered = schedule::reduce_schedule(moved, test::loads_of(moved, costs), costs, &reduce);
   const double all_seconds = seconds();
   const ir::Plan plan = planned(ordered);
   const std::int64_t plain_bytes = planned({program, {}}).arena_bytes;

@@ -8,7 +8,7 @@
 
 #include "lancet/base/atomic_file.h"
 #include "lancet/checkpoint/checkpoint.h"
-#include "lancet/train/model_folder.h"
+#include "lancet/run/model_folder.h"
 #include "log_capture.h"
 #include "temporary_folder.h"
 #include "train/runs.h"
@@ -25,7 +25,7 @@ TEST_CASE("a damaged checkpoint is left out, and named, for the one before") {
   const TemporaryFolder folder;
   auto config = config_in(folder / "run");
   config.train.save_interval = 2;
-  REQUIRE(run(config, 2).code == ExitCode::done);
+  REQUIRE(train_run(config, 2).code == ExitCode::done);
   const auto expected = losses(folder / "run");
   const std::string newest = in_checkpoints(folder / "run", "step-000006");
   const std::string shard =
@@ -35,14 +35,14 @@ TEST_CASE("a damaged checkpoint is left out, and named, for the one before") {
     file.seekp(-5, std::ios::end);
     file.put('\x55');
   }
-  REQUIRE(run(config, 2).code == ExitCode::done);
+  REQUIRE(train_run(config, 2).code == ExitCode::done);
   CHECK(losses(folder / "run") == expected);
   CHECK(fs::exists(newest + ".old"));
   REQUIRE(manifest_in(folder / "run", 6).step == 6);
   // None is whole: an error, not a new beginning.
   for (const char* step : {"step-000002", "step-000004", "step-000006"})
     fs::resize_file(in_checkpoints(folder / "run", step) + "/manifest.json", 100);
-  const Error error = run(config, 2);
+  const Error error = train_run(config, 2);
   CHECK(error.code == ExitCode::data);
   CHECK(error.message.find("expected a whole checkpoint among the 3 in ") == 0);
   CHECK(losses(folder / "run") == expected);
@@ -52,25 +52,25 @@ TEST_CASE("what is asked for by name is taken or refused") {
   const TemporaryFolder folder;
   auto config = config_in(folder / "run");
   config.train.save_interval = 2;
-  REQUIRE(run(config, 1).code == ExitCode::done);
+  REQUIRE(train_run(config, 1).code == ExitCode::done);
   const auto expected = losses(folder / "run");
   auto refused = [&](const train::TrainerOptions& options, const std::string& words) {
-    const Error error = run(config, 1, options);
+    const Error error = train_run(config, 1, options);
     CHECK(error.code == ExitCode::data);
     CHECK(error.message.find(words) != std::string::npos);
   };
   refused({.resume = "step-000003"}, "found step-000006, step-000004, step-000002");
   refused({.resume = folder / "none"}, "expected step-NUMBER or the folder of a checkpoint, found no such folder");
-  CHECK(run(config, 1, {.resume = "step-000002", .init_from = folder / "run"}).code == ExitCode::config);
+  CHECK(train_run(config, 1, {.resume = "step-000002", .init_from = folder / "run"}).code == ExitCode::config);
   // Going back sets later ones aside.
-  REQUIRE(run(config, 1, {.resume = "step-000002"}).code == ExitCode::done);
+  REQUIRE(train_run(config, 1, {.resume = "step-000002"}).code == ExitCode::done);
   CHECK(losses(folder / "run") == expected);
   CHECK(fs::exists(in_checkpoints(folder / "run", "step-000004.old")));
   // By its folder, into another run.
   config.log.run_dir = folder / "other";
   refused({.init_from = folder / "none"}, "--init-from " + folder / "none" + ": expected a checkpoint's folder");
   refused({.resume = "step-000002"}, "found none");
-  REQUIRE(run(config, 1, {.resume = in_checkpoints(folder / "run", "step-000004")}).code == ExitCode::done);
+  REQUIRE(train_run(config, 1, {.resume = in_checkpoints(folder / "run", "step-000004")}).code == ExitCode::done);
   CHECK(manifest_in(folder / "other", 6).files == manifest_in(folder / "run", 6).files);
   CHECK(records_of(folder / "other").front()["step"] == 5);
 }
@@ -82,7 +82,7 @@ TEST_CASE("a config that does not fit the checkpoint is told what differs") {
   auto refused = [&](const std::function<void(config::Config&)>& change, const std::string& words) {
     auto changed = config;
     change(changed);
-    const Error error = run(changed, 1);
+    const Error error = train_run(changed, 1);
     CHECK(error.code == ExitCode::config);
     INFO(error.message);
     CHECK(error.message.find(words) != std::string::npos);
@@ -103,20 +103,20 @@ TEST_CASE("a run goes on in a folder whose name has two lines") {
   const TemporaryFolder folder;
   auto config = config_in(folder / "two\nlines");
   stop_after(config, 2, 2);
-  REQUIRE(run(config, 2).code == ExitCode::done);
+  REQUIRE(train_run(config, 2).code == ExitCode::done);
   CHECK(losses(config.log.run_dir).size() == 6);
   const std::string from = config.log.run_dir;
   config.log.run_dir = folder / "tuned";
   const test::LogCapture log;
-  REQUIRE(run(config, 2, {.init_from = from}).code == ExitCode::done);
+  REQUIRE(train_run(config, 2, {.init_from = from}).code == ExitCode::done);
   CHECK(log.count("weights    of step 6 from ") > 0);
 }
 
 TEST_CASE("what rank 0 alone looks at is told in its words, without its rank") {
   const TemporaryFolder folder;
   const auto config = config_in(folder / "run");
-  CHECK(run(config, 2, {.resume = "step-000007"}).message.find("--resume step-000007: expected a checkpoint in ") == 0);
-  CHECK(run(config, 2, {.init_from = folder / "none"}).message.find("--init-from " + folder / "none" + ": ") == 0);
+  CHECK(train_run(config, 2, {.resume = "step-000007"}).message.find("--resume step-000007: expected a checkpoint in ") == 0);
+  CHECK(train_run(config, 2, {.init_from = folder / "none"}).message.find("--init-from " + folder / "none" + ": ") == 0);
 }
 
 TEST_CASE("a folder that a run is at work in is another's before it is looked at") {
@@ -126,14 +126,14 @@ TEST_CASE("a folder that a run is at work in is another's before it is looked at
   const int held = ::open((folder / "run").c_str(), O_RDONLY | O_DIRECTORY);
   REQUIRE(::flock(held, LOCK_EX | LOCK_NB) == 0);
   fs::resize_file(in_checkpoints(folder / "run", "step-000002") + "/manifest.json", 10);  // not looked at yet
-  const Error busy = run(config, 2);
+  const Error busy = train_run(config, 2);
   CHECK(busy.code == ExitCode::data);
   CHECK(busy.message ==
         "log.run_dir: expected a folder that no other run writes to, found one at work in " + folder / "run");
   ::close(held);
   // What a run that does not begin has made goes again.
   config.log.run_dir = folder / "new/deep/run";
-  CHECK(run(config, 1, {.resume = "step-000002"}).code == ExitCode::data);
+  CHECK(train_run(config, 1, {.resume = "step-000002"}).code == ExitCode::data);
   CHECK_FALSE(fs::exists(folder / "new"));
 }
 
@@ -151,7 +151,7 @@ TEST_CASE("checkpoints that are a link to nowhere, or a file, are no new beginni
     std::ofstream(checkpoints) << "x";
     found = "a file";
   }
-  const Error error = run(config, 1);
+  const Error error = train_run(config, 1);
   CHECK(error.code == ExitCode::data);
   CHECK(error.message == checkpoints + ": expected a folder of checkpoints, found " + found);
   CHECK_FALSE(fs::exists(folder / "run/metrics.jsonl"));
@@ -161,12 +161,12 @@ TEST_CASE("a checkpoint that cannot be read is no reason to go back to an older 
   const TemporaryFolder folder;
   auto config = config_in(folder / "run");
   config.train.save_interval = 2;
-  REQUIRE(run(config, 1).code == ExitCode::done);
+  REQUIRE(train_run(config, 1).code == ExitCode::done);
   // The system refuses what should be a file for a reason of its own: too many links on the way to it.
   const std::string checkpoints = folder / "run/checkpoints";
   fs::rename(checkpoints, folder / "kept");
   fs::create_symlink("checkpoints", checkpoints);
-  const Error error = run(config, 1);
+  const Error error = train_run(config, 1);
   CHECK(error.code == ExitCode::internal);
   CHECK(error.message.find(checkpoints + ": cannot be read: ") == 0);
   CHECK(losses(folder / "run").size() == 6);
@@ -174,7 +174,7 @@ TEST_CASE("a checkpoint that cannot be read is no reason to go back to an older 
   std::vector<Error> found(2);
   REQUIRE(comm::run_inproc(2, [&](comm::Communicator& world) -> Status {
             const auto loaded =
-                train::load_newest(folder / "run", world, [](const train::ModelFolder&) { return Status(); });
+                run::load_newest(folder / "run", world, [](const run::ModelFolder&) { return Status(); });
             if (!loaded.ok()) found[std::size_t(world.rank())] = loaded.error();
             return {};
           }).ok());
@@ -201,12 +201,12 @@ TEST_CASE("a checkpoint of another version's config is compared field by field")
   {
     auto other = config;
     other.model.n_head = 4;
-    const Error error = run(other, 1);
+    const Error error = train_run(other, 1);
     CHECK(error.code == ExitCode::config);
     CHECK(error.message.find("model.n_head: expected 2, as in ") == 0);
   }
   const test::LogCapture log;
-  REQUIRE(run(config, 1).code == ExitCode::done);
+  REQUIRE(train_run(config, 1).code == ExitCode::done);
   CHECK(log.count("changed: train.lr 0.002 (was 0.25)") == 1);
   CHECK(log.count("its config is another version's; not known here: 'train.of_the_future'") == 1);
 }

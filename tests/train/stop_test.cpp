@@ -62,7 +62,7 @@ TEST_CASE("an evaluation is left at once, on all ranks, and the run goes on from
     CHECK(log.count("step 3 | held-out loss") > 0);
     CHECK(log.count("step 6 | held-out loss") == 0);
   }
-  REQUIRE(run(config, 2).code == ExitCode::done);
+  REQUIRE(train_run(config, 2).code == ExitCode::done);
   CHECK(losses(folder / "run") == losses(folder / "whole"));
   REQUIRE(held_out_losses(folder / "whole").size() == 2);
   CHECK(held_out_losses(folder / "run") == held_out_losses(folder / "whole"));
@@ -86,7 +86,7 @@ TEST_CASE("the text at the end is left at once") {
   CHECK(error.code == ExitCode::saved);
   CHECK(asked <= 6 + 4 + 1);
   CHECK(log.count("sample: ") == 0);
-  REQUIRE(run(config, 2).code == ExitCode::done);
+  REQUIRE(train_run(config, 2).code == ExitCode::done);
   CHECK(log.count("sample: ") > 0);
 }
 
@@ -94,13 +94,13 @@ TEST_CASE("time is up after train.max_minutes, in evaluations, too") {
   const TemporaryFolder folder;
   auto config = config_with_files(folder, "run");
   config.train.max_minutes = 1e-9;
-  CHECK(run(config, 1).message.find("saved and stopped after step 1 of 6 (train.max_minutes)") == 0);
+  CHECK(train_run(config, 1).message.find("saved and stopped after step 1 of 6 (train.max_minutes)") == 0);
   config.train.steps = 2;  // the last step ends the run, and no step is left to look at the clock
   const test::LogCapture log;
-  CHECK(run(config, 1).message.find("saved and stopped after step 2 of 2 (train.max_minutes)") == 0);
+  CHECK(train_run(config, 1).message.find("saved and stopped after step 2 of 2 (train.max_minutes)") == 0);
   CHECK(log.count("held-out loss") == 0);
   CHECK(log.count("does not go on without") == 0);
-  CHECK(run(config, 1).message.find("saved and stopped after step 2 of 2 (train.max_minutes)") == 0);
+  CHECK(train_run(config, 1).message.find("saved and stopped after step 2 of 2 (train.max_minutes)") == 0);
   CHECK(log.count("warning: step 2: the evaluation had not ended when the run was stopped, and the run does not go on "
                   "without it") == 1);
 }
@@ -112,7 +112,7 @@ TEST_CASE("a run that goes on beyond its steps, or the step to stop at, says so"
   config.train.steps = 3;
   {
     const test::LogCapture log;
-    REQUIRE(run(config, 1).code == ExitCode::done);
+    REQUIRE(train_run(config, 1).code == ExitCode::done);
     CHECK(log.count("train.steps: expected 5 or more, which the checkpoint has taken, found 3: no step runs") == 1);
     CHECK(log.count("step 5 | held-out loss") == 1);
     CHECK(log.count("step 3 |") == 0);
@@ -120,7 +120,7 @@ TEST_CASE("a run that goes on beyond its steps, or the step to stop at, says so"
   config.train.steps = 6;
   config.train.stop_after = GENERATE(4, 5);
   const test::LogCapture log;
-  REQUIRE(run(config, 1).code == ExitCode::done);
+  REQUIRE(train_run(config, 1).code == ExitCode::done);
   CHECK(log.count("train.stop_after: step " + std::to_string(config.train.stop_after) +
                   " is behind, since the run goes on after step 5: it does not stop there") == 1);
   CHECK(losses(folder / "run").size() == 6);
@@ -132,15 +132,15 @@ TEST_CASE("without a word about saving, a run saves by the clock and at its end"
   config.train.save_interval = 0;
   config.train.save_minutes = config::Train().save_minutes;
   REQUIRE(config.train.saves());
-  REQUIRE(run(config, 2).code == ExitCode::done);
+  REQUIRE(train_run(config, 2).code == ExitCode::done);
   CHECK(checkpoint::steps_in(folder / "run/checkpoints") == std::vector<std::int64_t>{6});
   config.log.run_dir = folder / "often";
   config.train.save_minutes = 1e-9;
-  REQUIRE(run(config, 2).code == ExitCode::done);
+  REQUIRE(train_run(config, 2).code == ExitCode::done);
   CHECK(checkpoint::steps_in(folder / "often/checkpoints") == std::vector<std::int64_t>{6, 5, 4});
   config.log.run_dir = folder / "never";
   config.train.save_minutes = 0;
-  REQUIRE(run(config, 2).code == ExitCode::done);
+  REQUIRE(train_run(config, 2).code == ExitCode::done);
   CHECK(checkpoint::steps_in(folder / "never/checkpoints").empty());
 }
 
@@ -149,14 +149,14 @@ TEST_CASE("a disk that takes nothing does not end the run") {
   auto config = config_in(folder / "run");
   config.train.save_interval = 2;
   FaultyFileSystem full(Fault::no_space, 0);
-  const Error error = run(config, 1, {.files = &full});
+  const Error error = train_run(config, 1, {.files = &full});
   CHECK(losses(folder / "run").size() == 6);
   CHECK(error.code == ExitCode::data);
   CHECK(error.message.find("the run ended, but its last checkpoint was not saved: ") == 0);
   // Stopped, it says so, too.
   config.log.run_dir = folder / "stopped";
   config.train.stop_after = 1;
-  const Error stopped = run(config, 1, {.files = &full});
+  const Error stopped = train_run(config, 1, {.files = &full});
   CHECK(stopped.code == ExitCode::data);
   CHECK(stopped.message.find("stopped after step 1 (train.stop_after), and it was not saved: ") == 0);
 }

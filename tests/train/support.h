@@ -28,14 +28,14 @@ inline config::Config small_config() {
 }
 
 // Rank 0's records of `steps` steps on `ranks` ranks that are threads; `prepare` sees each rank's trainer first.
-inline std::vector<train::StepRecord> run_steps(const config::Config& config, int ranks, int steps,
+inline std::vector<run::StepRecord> run_steps(const config::Config& config, int ranks, int steps,
                                                 const std::function<void(train::Trainer&, int rank)>& prepare = {}) {
-  std::vector<train::StepRecord> records;
+  std::vector<run::StepRecord> records;
   const Status status = comm::run_inproc(ranks, [&](comm::Communicator& world) -> Status {
     LANCET_ASSIGN(const auto trainer, train::Trainer::create(config, world, {.local_ranks = ranks}));
     if (prepare) prepare(*trainer, world.rank());
     for (int step = 0; step < steps; ++step) {
-      LANCET_ASSIGN(const train::StepRecord record, trainer->step(step));
+      LANCET_ASSIGN(const run::StepRecord record, trainer->step(step));
       if (world.rank() == 0) records.push_back(record);
     }
     return {};

@@ -1,5 +1,5 @@
 // Work of one rank that takes longer than the ranks wait for each other.
-#include "lancet/train/turns.h"
+#include "lancet/world/turns.h"
 
 #include <array>
 #include <atomic>
@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "declared_costs.h"
-#include "train/step_plans.h"
+#include "lancet/planning/run_plans.h"
 #include "train/support.h"
 
 namespace lancet {
@@ -40,7 +40,7 @@ TEST_CASE("a turn is well within what ranks wait for each other, and short") {
   auto config = test::small_config();
   const auto turn_with = [&](double seconds) {
     config.comm.timeout_s = seconds;
-    return train::turn_of(config);
+    return world::turn_of(config);
   };
   CHECK(turn_with(300) == 200ms);
   CHECK(turn_with(0.4) == 100ms);
@@ -50,14 +50,14 @@ TEST_CASE("a turn is well within what ranks wait for each other, and short") {
 TEST_CASE("ranks wait for a plan that takes longer than comm.timeout_s") {
   auto config = test::small_config();
   config.comm.timeout_s = 1;
-  config.overlap.policy = config::Policy::lancet;
+  config.overlap.policy = "lancet";
   const SlowCosts costs;
   std::array<std::string, 2> plans;
   const Status status = comm::run_inproc(
       2,
       [&](comm::Communicator& world) -> Status {
         LANCET_ASSIGN(const auto made,
-                      train::make_step_plans(config, world, {.local_ranks = 2, .costs = &costs}, false));
+                      planning::make_step_plans(config, world, {.local_ranks = 2, .costs = &costs}, false));
         plans[std::size_t(world.rank())] = ir::print(made.update);
         return {};
       },
@@ -73,9 +73,9 @@ TEST_CASE("rank 0 works alone, and those who wait for it learn that another has 
   std::atomic<int> works{0};
   std::array<Status, 3> ended;
   const Status status = comm::run_inproc(3, [&](comm::Communicator& world) -> Status {
-    LANCET_TRY(train::let_first_work(world, 1ms, [&] { ++works; }));
+    LANCET_TRY(world::let_first_work(world, 1ms, [&] { ++works; }));
     if (world.rank() == 2) return {};
-    const Status mine = train::let_first_work(world, 1ms, [&] { ++works; });
+    const Status mine = world::let_first_work(world, 1ms, [&] { ++works; });
     return ended[std::size_t(world.rank())] = mine;
   });
   CHECK_FALSE(status.ok());

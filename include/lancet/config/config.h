@@ -19,15 +19,6 @@ enum class AuxLossScope { rank, global };
 enum class Optimizer { adamw, sgd };
 enum class OnNonFinite { stop, skip };
 enum class LrSchedule { constant, linear, cosine, wsd };
-enum class Policy {
-  sequential,
-  expert_pipeline,
-  peer_groups,
-  dw,
-  partition,
-  lancet,
-  automatic
-};  // the last one's word is "auto"
 // "auto": with several ranks nccl between GPUs, else mpi; self for one. mpi between GPUs goes through host memory.
 enum class Transport { automatic, mpi, self, nccl, emulated };
 enum class Device { cpu, cuda };
@@ -40,7 +31,6 @@ std::string_view name(AuxLossScope value);
 std::string_view name(Optimizer value);
 std::string_view name(LrSchedule value);
 std::string_view name(OnNonFinite value);
-std::string_view name(Policy value);
 std::string_view name(Transport value);
 std::string_view name(Device value);
 std::string_view name(DeviceExchange value);
@@ -126,7 +116,7 @@ struct Train {
 };
 
 struct Overlap {
-  Policy policy = Policy::sequential;
+  std::string policy = "sequential";  // planner/policies.cpp has the table
   std::int64_t bucket_bytes = 25 * 1024 * 1024;
   std::int64_t max_parts = 8;       // rho: parts that an instruction may be split in
   std::int64_t parts = 0;           // exactly so many parts; 0: what pays, up to max_parts

@@ -14,8 +14,8 @@
 #include "lancet/cost/costs.h"
 #include "lancet/runtime/executor.h"
 #include "lancet/runtime/tensor_store.h"
-#include "lancet/train/batches.h"
-#include "lancet/train/metrics.h"
+#include "lancet/data/batches.h"
+#include "lancet/run/metrics.h"
 
 namespace lancet::train {
 
@@ -24,8 +24,7 @@ struct TrainerOptions {
   const cost::Costs* costs = nullptr;  // in place of the measured ones (tests)
   std::string default_profile = {};    // where costs are kept if config.overlap.profile names no file; empty: nowhere
   std::string plan_file = {};          // the plan that runs (plan.h); empty: one is made as config.overlap says
-  std::string resume = {};     // "step-000100" of this run, or a checkpoint's folder; empty: the newest whole one
-  std::string init_from = {};  // a run or checkpoint whose weights a run without checkpoints begins with
+  std::string resume = {}, init_from = {};      // run::StartRequest
   const std::atomic<int>* stop = nullptr;       // not 0: a signal that asks the run to save and stop
   std::function<bool()> interrupted = {};       // whether to stop now, besides `stop`: asked at every step, evaluation
                                                 // batch and token, of any rank
@@ -34,7 +33,7 @@ struct TrainerOptions {
   runtime::Accelerator* accelerator = nullptr;  // in place of the one that config.device asks for (tests)
   // For tests: gradients (outputs grad.*, before clipping) and routes (route.*) stay readable after a step.
   bool inspect = false;
-  Batches* batches = nullptr;  // for tests: in place of the config's data
+  data::Batches* batches = nullptr;  // for tests: in place of the config's data
 };
 
 // All calls but the accessors are collective: every rank makes them in the same order.
@@ -48,9 +47,9 @@ class Trainer {
   // One optimizer step on batch `step` (0 is the first). Numerical error: the loss or the norm is not finite; it names
   // the first tensor that is not, and the weights are as they were before the step, but for a train.clip_grad of 0,
   // where updates do not wait for the norm.
-  virtual Result<StepRecord> step(std::int64_t step) = 0;
-  virtual const StepRecord& last_record() const = 0;                    // of the last step that ended, finite or not
-  virtual std::span<const LayerLoad> last_layers() const = 0;           // of that step, by MoE layer
+  virtual Result<run::StepRecord> step(std::int64_t step) = 0;
+  virtual const run::StepRecord& last_record() const = 0;                    // of the last step that ended, finite or not
+  virtual std::span<const run::LayerLoad> last_layers() const = 0;           // of that step, by MoE layer
   virtual const std::optional<data::Tokenizer>& tokenizer() const = 0;  // that the config names
   virtual bool has_evaluation() const = 0;
   // Mean loss over the evaluation batches; empty where the config names none, or where it was interrupted on any rank.

@@ -32,6 +32,16 @@ MatmulDesc checked(MatmulDesc d, bool m_varies = false, bool k_varies = false) {
   return d;
 }
 
+#if defined(LANCET_HAVE_ONEDNN)
+// Whether a product fills tiles of the matrix unit. Smaller ones are not worth a primitive, and oneDNN rounds them
+// differently depending on how threads cut them. An extent of 0 varies from call to call.
+bool fills_matrix_unit(const MatmulDesc& d) {
+  constexpr std::int64_t least = 64;
+  auto fills = [](std::int64_t extent) { return extent == 0 || extent >= least; };
+  return fills(d.m) && fills(d.n) && fills(d.k);
+}
+#endif
+
 // Computes the shares of a product's threads: by oneDNN or by ourselves.
 class Shares {
  public:
@@ -41,7 +51,7 @@ class Shares {
     d_ = d;
     fixed_ = fixed;
     onednn_ = kernel == MatmulKernel::onednn ||
-              (kernel == MatmulKernel::automatic && d.a == DType::bf16 && onednn_has_matrix_unit());
+              (kernel == MatmulKernel::automatic && d.a == DType::bf16 && fills_matrix_unit(d) && onednn_has_matrix_unit());
 #else
     LANCET_CHECK(kernel != MatmulKernel::onednn, "this build has no oneDNN");
 #endif

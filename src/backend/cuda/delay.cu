@@ -1,7 +1,7 @@
 #include <algorithm>
 
-#include "backend/cuda/check.h"
-#include "backend/cuda/delay.h"
+#include "check.h"
+#include "delay.h"
 
 namespace lancet::backend::cuda {
 namespace {

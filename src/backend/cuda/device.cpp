@@ -7,9 +7,9 @@
 #include <algorithm>
 #include <cstdlib>
 
-#include "backend/cuda/check.h"
-#include "backend/cuda/delay.h"
-#include "backend/cuda/stream.h"
+#include "check.h"
+#include "delay.h"
+#include "stream.h"
 #include "lancet/base/log.h"
 
 namespace lancet::backend::cuda {

@@ -1,9 +1,9 @@
-#include "backend/cuda/stream.h"
+#include "stream.h"
 
 #include <fmt/format.h>
 
-#include "backend/cuda/check.h"
-#include "backend/cuda/delay.h"
+#include "check.h"
+#include "delay.h"
 #include "lancet/backend/paced_stream.h"
 
 namespace lancet::backend::cuda {

@@ -8,7 +8,7 @@
 
 #include "../reduce.h"
 #include "lancet/base/check.h"
-#include "room.h"
+#include "rendezvous.h"
 
 namespace lancet::comm {
 namespace inproc {

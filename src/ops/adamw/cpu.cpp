@@ -1,6 +1,6 @@
 #include <cmath>
 
-#include "ops/adamw/math.h"
+#include "math.h"
 #include "ops/cpu_update.h"
 
 namespace lancet::ops {

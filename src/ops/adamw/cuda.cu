@@ -1,4 +1,4 @@
-#include "ops/adamw/math.h"
+#include "math.h"
 #include "ops/device/update.h"
 
 namespace lancet::ops {

@@ -1,4 +1,4 @@
-#include "ops/all_reduce/spans.h"
+#include "spans.h"
 
 namespace lancet::ops {
 namespace {

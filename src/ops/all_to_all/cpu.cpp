@@ -3,7 +3,7 @@
 
 #include "lancet/ir/route_layout.h"
 #include "lancet/ops/kernel.h"
-#include "ops/all_to_all/segments.h"
+#include "segments.h"
 
 namespace lancet::ops {
 namespace {

@@ -13,7 +13,7 @@
 
 #include "lancet/ir/route_layout.h"
 #include "lancet/ops/exchange_way.h"
-#include "ops/all_to_all/segments.h"
+#include "segments.h"
 #include "ops/device/launch.h"
 
 namespace lancet::ops {

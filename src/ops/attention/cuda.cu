@@ -3,7 +3,7 @@
 #include <memory>
 
 #include "lancet/backend/cuda/attention.h"
-#include "ops/attention/plain_attention.h"
+#include "plain_attention.h"
 #include "ops/device/pack.h"
 
 namespace lancet::ops {

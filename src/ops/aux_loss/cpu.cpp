@@ -2,7 +2,7 @@
 #include <cstdint>
 
 #include "lancet/ops/kernel.h"
-#include "ops/aux_loss/math.h"
+#include "math.h"
 
 namespace lancet::ops {
 namespace {

@@ -1,4 +1,4 @@
-#include "ops/aux_loss/math.h"
+#include "math.h"
 #include "ops/device/partial_sums.h"
 
 namespace lancet::ops {

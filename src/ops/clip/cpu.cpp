@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "lancet/ops/schedule_layout.h"
-#include "ops/clip/math.h"
+#include "math.h"
 #include "ops/cpu.h"
 
 namespace lancet::ops {

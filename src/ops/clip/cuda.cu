@@ -2,7 +2,7 @@
 #include <vector>
 
 #include "lancet/ops/schedule_layout.h"
-#include "ops/clip/math.h"
+#include "math.h"
 #include "ops/device/partial_sums.h"
 
 namespace lancet::ops {

@@ -3,7 +3,7 @@
 
 #include "lancet/base/math.h"
 #include "ops/cpu.h"
-#include "ops/cross_entropy/math.h"
+#include "math.h"
 
 namespace lancet::ops {
 namespace {

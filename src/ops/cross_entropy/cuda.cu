@@ -1,5 +1,5 @@
 #include "lancet/base/math.h"
-#include "ops/cross_entropy/math.h"
+#include "math.h"
 #include "ops/device/partial_sums.h"
 
 namespace lancet::ops {

@@ -2,7 +2,7 @@
 // steps: chunks of items count their bins; the counts of each bin are scanned over the chunks; within a chunk an item
 // counts its equals before it. Whole numbers only, so the order of blocks does not matter.
 #pragma once
-#include "ops/device/pack.h"
+#include "pack.h"
 
 namespace lancet::ops::device {
 

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "lancet/base/check.h"
-#include "ops/device/fiber.h"
+#include "fiber.h"
 
 namespace lancet::ops::device::emulated {
 

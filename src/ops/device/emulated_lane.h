@@ -1,6 +1,6 @@
 // The same lane on the host, for tests without a GPU.
 #pragma once
-#include "ops/device/emulated.h"
+#include "emulated.h"
 
 #define LANCET_DEVICE inline
 

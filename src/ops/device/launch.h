@@ -31,7 +31,7 @@ inline constexpr std::size_t exchange_bytes = 64 * sizeof(std::uint64_t);
 #if defined(__CUDACC__)
 #include "ops/device/cuda_lane.h"
 #else
-#include "ops/device/emulated_lane.h"
+#include "emulated_lane.h"
 #endif
 
 namespace lancet::ops::device {

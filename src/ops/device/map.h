@@ -1,6 +1,6 @@
 // Element-wise kernels: out[i] = f(in[i]...), over a whole tensor or over the filled rows of experts' buffers.
 #pragma once
-#include "ops/device/pack.h"
+#include "pack.h"
 
 namespace lancet::ops::device {
 

@@ -7,7 +7,7 @@
 #include "lancet/base/check.h"
 #include "lancet/base/dtype.h"
 #include "lancet/ops/kernel.h"
-#include "ops/device/launch.h"
+#include "launch.h"
 
 namespace lancet::ops::device {
 

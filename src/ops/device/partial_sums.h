@@ -1,6 +1,6 @@
 // The second stage of sums over rows: what each piece of the rows added up to, added in the order of the pieces.
 #pragma once
-#include "ops/device/pack.h"
+#include "pack.h"
 
 namespace lancet::ops::device {
 

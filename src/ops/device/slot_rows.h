@@ -1,7 +1,7 @@
 // Kernels over tokens and the slots that a route gives them: a warp a token.
 #pragma once
 #include "lancet/ir/route_layout.h"
-#include "ops/device/pack.h"
+#include "pack.h"
 
 namespace lancet::ops::device {
 

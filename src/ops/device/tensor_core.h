@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "lancet/base/dtype.h"
-#include "ops/device/launch.h"
+#include "launch.h"
 
 namespace lancet::ops::device {
 

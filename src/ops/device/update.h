@@ -2,7 +2,7 @@
 #pragma once
 #include "lancet/base/rounding.h"
 #include "lancet/ops/schedule_layout.h"
-#include "ops/device/pack.h"
+#include "pack.h"
 
 namespace lancet::ops::device {
 

@@ -1,6 +1,6 @@
 #include <cstring>
 
-#include "ops/dispatch/slots.h"
+#include "slots.h"
 
 namespace lancet::ops {
 namespace {

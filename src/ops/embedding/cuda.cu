@@ -1,5 +1,5 @@
-#include "ops/embedding/embed.h"
-#include "ops/embedding/sort_tokens.h"
+#include "embed.h"
+#include "sort_tokens.h"
 
 namespace lancet::ops {
 namespace {

@@ -1,7 +1,7 @@
 // The products over experts' filled rows as kernels of a stream.
 #pragma once
 #include "ops/device/pack.h"
-#include "ops/expert_linear/grouped_product.h"
+#include "grouped_product.h"
 
 namespace lancet::ops::device {
 

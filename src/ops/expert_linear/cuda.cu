@@ -1,5 +1,5 @@
 // Products over experts' filled rows, whose ranges lie in device memory: nothing here waits for them.
-#include "ops/expert_linear/bind_product.h"
+#include "bind_product.h"
 
 namespace lancet::ops {
 namespace {

@@ -4,10 +4,10 @@
 // share of tiles, from the list that the ranges make. A tile is one block's from end to end, so results are the same in
 // every run. (cublasGemmGroupedBatchedEx takes extents from the host, which does not know them here.)
 #pragma once
-#include "ops/expert_linear/grouped_store.h"
-#include "ops/expert_linear/grouped_tiles.h"
-#include "ops/expert_linear/plain_product.h"
-#include "ops/expert_linear/tile_product.h"
+#include "grouped_store.h"
+#include "grouped_tiles.h"
+#include "plain_product.h"
+#include "tile_product.h"
 #include "ops/gelu/math.h"
 
 namespace lancet::ops::device {

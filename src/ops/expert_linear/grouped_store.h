@@ -1,8 +1,8 @@
 // How a warp's sums of a grouped product leave its registers: rounded, with bias and GELU, or added to a gradient.
 #pragma once
 #include "ops/device/pack.h"
-#include "ops/expert_linear/grouped_tiles.h"
-#include "ops/expert_linear/tile_product.h"
+#include "grouped_tiles.h"
+#include "tile_product.h"
 #include "ops/gelu/math.h"
 
 namespace lancet::ops::device {

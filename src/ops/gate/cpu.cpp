@@ -1,6 +1,6 @@
 #include "lancet/backend/cpu/parallel.h"
 #include "lancet/ops/kernel.h"
-#include "ops/gate/routing.h"
+#include "routing.h"
 
 namespace lancet::ops {
 namespace {

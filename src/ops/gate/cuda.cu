@@ -1,6 +1,6 @@
 #include "lancet/ir/route_layout.h"
 #include "ops/device/counting.h"
-#include "ops/gate/math.h"
+#include "math.h"
 
 namespace lancet::ops {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "lancet/base/math.h"
 #include "lancet/ir/route_layout.h"
-#include "ops/gate/math.h"
+#include "math.h"
 
 namespace lancet::ops::routing {
 

@@ -1,5 +1,5 @@
 #include "ops/device/map.h"
-#include "ops/gelu/math.h"
+#include "math.h"
 
 namespace lancet::ops {
 namespace {

@@ -1,7 +1,7 @@
 #include <cmath>
 
 #include "ops/cpu.h"
-#include "ops/layer_norm/math.h"
+#include "math.h"
 
 namespace lancet::ops {
 namespace {

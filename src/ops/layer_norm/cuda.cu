@@ -1,5 +1,5 @@
 #include "ops/device/partial_sums.h"
-#include "ops/layer_norm/math.h"
+#include "math.h"
 
 namespace lancet::ops {
 namespace {

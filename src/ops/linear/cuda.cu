@@ -4,7 +4,7 @@
 
 #include "lancet/backend/cuda/matmul.h"
 #include "ops/device/pack.h"
-#include "ops/linear/rounded_bias.h"
+#include "rounded_bias.h"
 
 namespace lancet::ops {
 namespace {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "lancet/ops/kernel.h"
-#include "ops/linear/column_sums.h"
+#include "column_sums.h"
 
 namespace lancet::ops::device {
 

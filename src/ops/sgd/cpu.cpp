@@ -1,7 +1,7 @@
 #include <cmath>
 
 #include "ops/cpu_update.h"
-#include "ops/sgd/math.h"
+#include "math.h"
 
 namespace lancet::ops {
 namespace {

@@ -1,5 +1,5 @@
 #include "ops/device/update.h"
-#include "ops/sgd/math.h"
+#include "math.h"
 
 namespace lancet::ops {
 namespace {

@@ -1,0 +1,111 @@
+# The CUDA backend: a module of its own, liblancet_cuda.so, that the program loads when it is asked for a GPU. So a
+# program that has it needs no CUDA library and no driver to train on the CPU.
+
+# Sets LANCET_HAVE_CUDA. LANCET_CUDA=AUTO takes the backend in where nvcc is found, ON insists.
+macro(lancet_find_cuda)
+  set(LANCET_HAVE_CUDA OFF)
+  if(NOT LANCET_CUDA MATCHES "^(AUTO|ON|OFF)$")
+    message(FATAL_ERROR "LANCET_CUDA: expected AUTO, ON or OFF, found '${LANCET_CUDA}'")
+  endif()
+  if(LANCET_CUDA STREQUAL "AUTO" AND LANCET_SANITIZE)
+    message(STATUS "CUDA: left out, since LANCET_SANITIZE is set")
+  elseif(NOT LANCET_CUDA STREQUAL "OFF")
+    if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
+      set(CMAKE_CUDA_ARCHITECTURES 80-real 90 CACHE STRING "GPU architectures; a bare number also embeds PTX for later ones")
+    endif()
+    set(CMAKE_CUDA_RUNTIME_LIBRARY Shared)
+    if(CMAKE_CXX_COMPILER_LAUNCHER AND NOT DEFINED CMAKE_CUDA_COMPILER_LAUNCHER)
+      set(CMAKE_CUDA_COMPILER_LAUNCHER ${CMAKE_CXX_COMPILER_LAUNCHER})
+    endif()
+    include(CheckLanguage)
+    check_language(CUDA)
+    if(CMAKE_CUDA_COMPILER)
+      enable_language(CUDA)
+      # CMake before 3.25.2 does not know nvcc's word for C++20.
+      if(NOT DEFINED CMAKE_CUDA20_STANDARD_COMPILE_OPTION)
+        set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")
+        set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION "-std=c++20")
+      endif()
+      set(CMAKE_CUDA_STANDARD 20)
+      set(CMAKE_CUDA_STANDARD_REQUIRED ON)
+      set(CMAKE_CUDA_EXTENSIONS OFF)
+      set(CMAKE_CUDA_FLAGS_RELEASE "-O3 -DNDEBUG")
+      find_package(CUDAToolkit 12.8 REQUIRED)
+      list(APPEND CMAKE_MODULE_PATH ${CMAKE_SOURCE_DIR}/cmake)
+      find_package(NCCL 2.20 QUIET)
+      find_package(CUDNN 9 QUIET)
+      set(LANCET_HAVE_CUDA ON)
+      message(STATUS "CUDA: ${CUDAToolkit_VERSION} for ${CMAKE_CUDA_ARCHITECTURES}")
+      if(NCCL_FOUND)
+        message(STATUS "NCCL: ${NCCL_VERSION}, ${NCCL_LIBRARY}")
+      else()
+        message(STATUS "NCCL: not found in the toolkit, the system or a Python wheel (NCCL_ROOT names a folder); ranks on GPUs "
+                       "talk by other transports")
+      endif()
+      if(CUDNN_FOUND)
+        message(STATUS "cuDNN: ${CUDNN_VERSION}, ${CUDNN_LIBRARY}")
+      else()
+        message(STATUS "cuDNN: not found in the toolkit, the system or a Python wheel (CUDNN_ROOT names a folder); what rests on it "
+                       "is left out")
+      endif()
+    elseif(LANCET_CUDA STREQUAL "ON")
+      message(FATAL_ERROR "LANCET_CUDA=ON: expected nvcc on the PATH, in CUDACXX or -DCMAKE_CUDA_COMPILER, found none")
+    else()
+      message(STATUS "CUDA: left out, since no nvcc was found")
+    endif()
+  endif()
+endmacro()
+
+# Code that is only in the module: what backend/cuda, comm/nccl and src/ops/*/cuda.cu hold, and its entry.
+function(lancet_cuda_module)
+  if(NOT LANCET_HAVE_CUDA)
+    return()
+  endif()
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/backend/cuda/*.cpp ${CMAKE_SOURCE_DIR}/src/backend/cuda/*.cu
+       ${CMAKE_SOURCE_DIR}/src/runtime/cuda/*.cpp ${CMAKE_SOURCE_DIR}/src/ops/*.cu)
+  if(NCCL_FOUND)
+    file(GLOB_RECURSE nccl CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/comm/nccl/*.cpp ${CMAKE_SOURCE_DIR}/src/comm/nccl/*.cu)
+    list(APPEND sources ${nccl})
+  endif()
+  lancet_cuda_tables(tables)
+  # The program and the module know each other by kernel_build(), the module's own times go by cuda_build().
+  lancet_kernel_sources(hashed ON)
+  lancet_hash_sources(cuda_build ${CMAKE_SOURCE_DIR}/src/runtime/cuda/cuda_build.cpp.in "${hashed}"
+                      "${CMAKE_CUDA_COMPILER_VERSION} ${CMAKE_CUDA_ARCHITECTURES} ${CMAKE_BUILD_TYPE} ${CUDNN_VERSION} ${NCCL_VERSION}")
+  add_library(lancet_cuda MODULE ${sources} ${tables} ${CMAKE_BINARY_DIR}/generated/kernel_build.cpp
+                                 ${CMAKE_BINARY_DIR}/generated/cuda_build.cpp)
+  add_dependencies(lancet_cuda lancet_kernel_build)
+  set_target_properties(lancet_base lancet_ir PROPERTIES POSITION_INDEPENDENT_CODE ON)
+  set_target_properties(lancet_cuda PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR} CUDA_VISIBILITY_PRESET hidden
+                        CXX_VISIBILITY_PRESET hidden)
+  target_include_directories(lancet_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:${CMAKE_SOURCE_DIR}/third_party/nvcc>
+                                                 ${CMAKE_SOURCE_DIR}/include ${CMAKE_SOURCE_DIR}/src)
+  target_compile_options(
+    lancet_cuda
+    PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra $<$<BOOL:${LANCET_WERROR}>:-Werror>>
+            "$<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr;-lineinfo;-Xcompiler=-Wall;-Xcompiler=-Wextra;-Werror=cross-execution-space-call;--display-error-number>"
+            "$<$<AND:$<COMPILE_LANGUAGE:CUDA>,$<BOOL:${LANCET_WERROR}>>:-Werror=all-warnings>")
+  target_link_libraries(lancet_cuda PRIVATE lancet_base lancet_ir CUDA::cudart CUDA::cublasLt
+                        $<TARGET_NAME_IF_EXISTS:CUDNN::cudnn> $<TARGET_NAME_IF_EXISTS:NCCL::nccl>)
+  string(REPLACE ";" ", " architectures "${CMAKE_CUDA_ARCHITECTURES}")
+  target_compile_definitions(lancet_cuda PRIVATE $<$<BOOL:${CUDNN_FOUND}>:LANCET_HAVE_CUDNN> $<$<BOOL:${NCCL_FOUND}>:LANCET_HAVE_NCCL>
+                             LANCET_CUDA_ARCHITECTURES="${architectures}")
+  # What it needs of the house is linked into it: it takes nothing from the program but what it is handed.
+  target_link_options(lancet_cuda PRIVATE -Wl,--no-undefined -Wl,--exclude-libs,ALL)
+  add_dependencies(lancet lancet_cuda)
+endfunction()
+
+# The table of the ops that have a cuda.cu, which defines `<folder>_cuda()`.
+function(lancet_cuda_tables out)
+  file(GLOB files CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/ops/*/cuda.cu)
+  set(cuda_declarations "")
+  set(cuda_rows "")
+  foreach(file IN LISTS files)
+    get_filename_component(folder ${file} DIRECTORY)
+    get_filename_component(op ${folder} NAME)
+    string(APPEND cuda_declarations "std::span<const DeviceKernel> ${op}_cuda();\n")
+    string(APPEND cuda_rows "      ${op}_cuda(),\n")
+  endforeach()
+  configure_file(${CMAKE_SOURCE_DIR}/src/ops/cuda_tables.cpp.in ${CMAKE_BINARY_DIR}/generated/cuda_tables.cpp @ONLY)
+  set(${out} ${CMAKE_BINARY_DIR}/generated/cuda_tables.cpp PARENT_SCOPE)
+endfunction()

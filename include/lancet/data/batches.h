@@ -1,0 +1,50 @@
+// Where a run's tokens come from.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+
+#include "lancet/base/result.h"
+#include "lancet/config/config.h"
+#include "lancet/data/tokenizer.h"
+
+namespace lancet::data {
+
+// The batch of any (seed, step) is the same at any number of ranks; a rank fills its own rows.
+class Batches {
+ public:
+  virtual ~Batches() = default;
+  // inputs, targets: [rows, seq_len] of micro batch `micro` of this rank.
+  virtual Status fill(std::int64_t step, int micro, std::span<std::int32_t> inputs,
+                      std::span<std::int32_t> targets) = 0;
+};
+
+// The tokenizer that data.tokenizer names; empty where it names none. Data errors: it cannot be read, its vocabulary is
+// not model.vocab_size, train.sample_prompt cannot be encoded.
+Result<std::optional<data::Tokenizer>> load_tokenizer(const config::Config& config);
+
+// Training batches: the token file, shuffled, or synthetic tokens. Data errors: the file, its vocabulary or tokenizer.
+// tokenizer: what load_tokenizer gave. sample_offset: see data::SamplerOptions.
+Result<std::unique_ptr<Batches>> training_batches(const config::Config& config,
+                                                  const std::optional<data::Tokenizer>& tokenizer, int rank, int ranks,
+                                                  std::int64_t sample_offset = 0);
+
+// The target of a position that does not count towards the loss.
+inline constexpr std::int32_t ignored_target = -1;
+
+// The first `sequences` windows of the evaluation file, each once, whatever the number of ranks: window i is row i of
+// the `count` batches of micro_batch_size * ranks rows, in order. Rows past the last window hold windows from the front
+// again as inputs, with every target ignored_target; so a whole batch of a rank can have nothing that counts. The mean
+// loss is the sum of the losses at the other targets over sequences * seq_len.
+struct Evaluation {
+  std::unique_ptr<Batches> batches;  // in file order; the batch number is fill()'s `step`, micro is 0
+  std::int64_t count = 0;            // ceil(sequences / (micro_batch_size * ranks))
+  std::int64_t sequences = 0;        // data.eval_sequences, or all windows of the file where it has fewer
+};
+// Empty where the config names no evaluation file.
+Result<std::optional<Evaluation>> evaluation_batches(const config::Config& config,
+                                                     const std::optional<data::Tokenizer>& tokenizer, int rank,
+                                                     int ranks);
+
+}  // namespace lancet::data

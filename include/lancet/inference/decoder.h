@@ -1,0 +1,56 @@
+// A model that reads tokens one after the other and says what may come next. What attention needs of the tokens read so
+// far is kept (the KV cache), so each token costs one pass over the weights and no more.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "lancet/base/result.h"
+#include "lancet/comm/communicator.h"
+#include "lancet/config/config.h"
+#include "lancet/runtime/executor.h"
+#include "lancet/runtime/tensor_store.h"
+
+namespace lancet::inference {
+
+// Runs plans of model::Mode::decode: of one row, and of more rows for a prompt. Gates drop nothing: an expert takes
+// every token that chose it. With several ranks every rank reads the same tokens and sees the same logits; read() is
+// collective then.
+class Decoder {
+ public:
+  // store: the weights; the KV cache is added to it ([heads, n_positions, head size] twice a block, in train.dtype).
+  // options.arena is not used. store, and the communicators of options, outlive the decoder.
+  static Result<std::unique_ptr<Decoder>> create(const config::Config& config, comm::Communicator& world,
+                                                 runtime::TensorStore& store, const runtime::ExecutorOptions& options);
+
+  // Reads at least one token, after those read before. The logits [vocab_size] of what follows the last; they are valid
+  // until the next call. length() + tokens.size() is at most window().
+  Result<std::span<const float>> read(std::span<const std::int32_t> tokens);
+  void forget() { length_ = 0; }
+  std::int64_t length() const { return length_; }  // tokens read since the start or forget()
+  std::int64_t window() const { return window_; }  // the longest sequence that the model was trained on
+
+ private:
+  struct Pass {
+    std::int64_t rows = 0;
+    std::unique_ptr<runtime::Executor> executor;
+    std::span<std::int32_t> tokens, place;
+    ops::TensorView logits;
+  };
+
+  Decoder(const config::Config& config, comm::Communicator& world, runtime::TensorStore& store,
+          const runtime::ExecutorOptions& options);
+  Result<Pass*> pass_of(std::int64_t rows);
+
+  const config::Config config_;
+  comm::Communicator& world_;
+  runtime::TensorStore& store_;
+  const runtime::ExecutorOptions options_;
+  const std::int64_t window_;
+  std::int64_t length_ = 0;
+  std::vector<std::unique_ptr<Pass>> passes_;
+  std::vector<float> logits_;
+};
+
+}  // namespace lancet::inference

@@ -1,0 +1,79 @@
+// A trained model in memory, at any number of ranks: what evaluation and generation start from.
+#pragma once
+#include <filesystem>
+#include <memory>
+#include <optional>
+
+#include "lancet/base/result.h"
+#include "lancet/comm/communicator.h"
+#include "lancet/config/config.h"
+#include "lancet/data/tokenizer.h"
+#include "lancet/runtime/accelerator.h"
+#include "lancet/runtime/executor.h"
+#include "lancet/runtime/tensor_store.h"
+
+namespace lancet::world {
+class Lanes;
+}
+namespace lancet::run {
+struct ModelFolder;
+}
+
+namespace lancet::inference {
+
+struct LoadOptions {
+  int local_ranks = 1;
+  int threads = 0;                              // of a rank; 0: its share of the cores
+  std::optional<DType> dtype;                   // f32 or bf16; empty: as it was trained
+  std::optional<config::Device> device = {};    // empty: as it was trained
+  runtime::Accelerator* accelerator = nullptr;  // to run on whatever `device` says; it outlives the model
+};
+
+class LoadedModel {
+ public:
+  LoadedModel();  // of nothing
+  ~LoadedModel();
+  // Collective; an error of any rank is returned on all. from: model_folder.h. Config errors: the ranks do not divide
+  // the experts; it does not fit the memory; what open_accelerator (world/rank_device.h) refuses.
+  static Result<std::unique_ptr<LoadedModel>> load(const std::filesystem::path& from, comm::Communicator& world,
+                                                   const LoadOptions& options);
+
+  const config::Config& config() const { return config_; }
+  const std::string& name() const { return name_; }  // the checkpoint's folder
+  std::int64_t step() const { return step_; }        // optimizer steps that it was trained
+  const std::optional<std::filesystem::path>& tokenizer() const { return tokenizer_; }
+  runtime::TensorStore& store() { return store_; }
+  runtime::ExecutorOptions executor_options() const;
+
+ private:
+  Status describe(const run::ModelFolder& folder, comm::Communicator& world, const LoadOptions& options);
+  Status take_device(comm::Communicator& world, const LoadOptions& options);
+  Status read(const run::ModelFolder& folder, comm::Communicator& world, int local_ranks);
+
+  config::Config config_;
+  std::string name_;
+  std::int64_t step_ = 0;
+  std::optional<std::filesystem::path> tokenizer_;
+  // Null: the CPU. The store and the lanes end before it.
+  std::unique_ptr<runtime::Accelerator> owned_accelerator_;
+  runtime::Accelerator* accelerator_ = nullptr;
+  runtime::TensorStore store_;
+  int threads_ = 1;
+  std::unique_ptr<world::Lanes> lanes_;
+};
+
+// Loss over a token file.
+struct EvaluateOptions {
+  std::string data;                // token file
+  std::int64_t max_sequences = 0;  // the first so many windows of train.seq_len tokens; 0: all
+};
+struct EvaluateResult {
+  double loss = 0;  // mean cross-entropy of a token, in nats
+  double perplexity() const;
+  std::int64_t sequences = 0, tokens = 0;
+};
+// Collective. Gates drop nothing, so the loss is that of each sequence alone: the same at any number of ranks, but for
+// rounding. Data errors: the file, its vocabulary, ids. Numerical error: a loss that is not finite.
+Result<EvaluateResult> evaluate(LoadedModel& model, comm::Communicator& world, const EvaluateOptions& options);
+
+}  // namespace lancet::inference

@@ -1,0 +1,36 @@
+// The plans of a run, made on rank 0 and the same on all.
+#pragma once
+#include <optional>
+#include <string>
+
+#include "lancet/comm/communicator.h"
+#include "lancet/config/config.h"
+#include "lancet/ir/plan.h"
+#include "lancet/planner/planner.h"
+#include "lancet/runtime/accelerator.h"
+
+namespace lancet::planning {
+
+struct RunPlanOptions {
+  int local_ranks = 1;                          // ranks on this host
+  const cost::Costs* costs = nullptr;           // in place of the measured ones
+  std::string default_profile = {};             // ProfileRequest::default_path
+  std::string plan_file = {};                   // the plan that runs; empty: one is made as config.overlap says
+  runtime::Accelerator* accelerator = nullptr;  // that the rank trains on; null: the CPU
+  bool inspect = false;                         // StepOptions::inspect
+};
+
+struct StepPlans {
+  ir::Plan update;                // the step, or its last micro batch
+  std::optional<ir::Plan> micro;  // the micro batches before it
+  std::optional<ir::Plan> evaluate;
+  planner::PlanReport report;  // on rank 0
+  std::string exchanges;       // likewise: cost::ExchangeChoice of the step in words, where costs know of windows
+};
+
+// From the plan file, where options name one; else planned by the config's policy, on measured costs where it needs
+// them: those that the profile lacks are measured first. Collective; errors are the same on all ranks.
+Result<StepPlans> make_step_plans(const config::Config& config, comm::Communicator& world,
+                                  const RunPlanOptions& options, bool evaluates);
+
+}  // namespace lancet::planning

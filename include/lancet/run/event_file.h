@@ -1,0 +1,46 @@
+// A TensorBoard event file: what step said what, as scalars. The format is TensorFlow's: records framed by length and
+// CRC-32C (TFRecord), each a protocol buffer `Event`; both are small enough to be written by hand.
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "lancet/base/result.h"
+#include "lancet/run/metrics.h"
+
+namespace lancet::run {
+
+struct Scalar {
+  std::string tag;  // "train/loss": TensorBoard groups by what stands before the slash
+  double value = 0;
+};
+
+// A record's numbers that are known, and the layers' under "layers/...".
+std::vector<Scalar> scalars(const StepRecord& record, std::span<const LayerLoad> layers);
+
+// Castagnoli's CRC, as TFRecord takes it (before masking).
+std::uint32_t crc32c(std::string_view bytes);
+
+class EventFile {
+ public:
+  // events.out.tfevents.<second>.<host>.<process>, new in `folder`. resumed: the step that the run goes on after;
+  // TensorBoard then drops what earlier files say of later ones. Data error: no file can be made there.
+  static Result<EventFile> create(const std::filesystem::path& folder, std::optional<std::int64_t> resumed = {});
+  ~EventFile();
+  EventFile(EventFile&& other) noexcept;
+  EventFile& operator=(EventFile&& other) noexcept;
+  // One event. Data error on a full disk; the file then ends with the last whole event.
+  Status write(std::int64_t step, std::span<const Scalar> scalars);
+
+ private:
+  EventFile(std::filesystem::path path, int fd) : path_(std::move(path)), fd_(fd) {}
+  Status append(std::string_view event);
+  std::filesystem::path path_;
+  int fd_ = -1;
+  std::int64_t bytes_ = 0;  // of whole events
+};
+
+}  // namespace lancet::run

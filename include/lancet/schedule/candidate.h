@@ -1,0 +1,34 @@
+// Schedules that a policy chooses among: a Program in the order of its lanes, what its instructions wait for, and when
+// the simulator says they run.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "lancet/schedule/simulate.h"
+#include "lancet/schedule/step.h"
+
+namespace lancet::schedule {
+
+struct Candidate {
+  std::string how;  // in words, for reports
+  ir::Program program;
+  Needed needed;
+  std::vector<cost::Load> loads;
+  Timeline timeline;
+};
+
+// No overlap of compute and all-to-all, but among the parts of one instruction's neighbours (`parts` attribute): each
+// waits for the last of the other lane before it.
+Needed taking_turns(const ir::Program& program, Needed dependencies);
+
+// The wire is never shared: what one communication lane sends waits for what the other sent before it in the order.
+Needed one_at_a_time_on_the_wire(const ir::Program& program, Needed dependencies);
+
+// The program as it stands.
+Candidate as_it_is(const Step& step, std::string how, ir::Program program, std::vector<cost::Load> loads,
+                   Needed needed);
+
+// Bytes of the arena's tensors that are alive at once when the instructions run one by one.
+std::int64_t peak_bytes(const ir::Program& program);
+
+}  // namespace lancet::schedule

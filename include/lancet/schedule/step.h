@@ -1,0 +1,70 @@
+// A training step before any policy touched it, with what all policies ask about it: which instructions can be split,
+// what they and their parts cost, and where the MoE layers lie.
+#pragma once
+#include <map>
+#include <vector>
+
+#include "lancet/cost/costs.h"
+#include "lancet/config/config.h"
+#include "lancet/schedule/simulate.h"
+#include "lancet/schedule/partition/rewrite.h"
+
+namespace lancet::schedule {
+
+class Step {
+ public:
+  // program: after autodiff, sync and optimize. part_counts: what may be asked of part_load. Error: the costs lack an
+  // op (of the whole step or of a part).
+  static Result<Step> make(const ir::Program& program, const cost::Costs& costs, std::vector<int> part_counts);
+
+  const ir::Program& program() const { return program_; }
+  const Needed& dependencies() const { return dependencies_; }
+  const std::vector<cost::Load>& loads() const { return loads_; }
+  const cost::Costs& costs() const { return *costs_; }
+  // Those of part_counts that the step can be split in, ascending, from 2 on: along the batch and by peers, if they
+  // divide it and the ranks.
+  const std::vector<int>& part_counts(Cut cut) const {
+    return cut == Cut::batch ? batch_parts_ : cut == Cut::capacity ? capacity_parts_ : peer_parts_;
+  }
+  std::size_t forward_end() const { return forward_end_; }  // the first instruction that is not of the forward pass
+  bool has_exchange() const;                                // all-to-alls that take time
+
+  // Rows of the whole step along the batch, and of the experts and their all-to-alls along the capacity or by peers.
+  const AxisRows& rows(Cut cut) const { return cut == Cut::batch ? batch_rows_ : capacity_rows_; }
+
+  // No instruction split.
+  Split whole(Cut cut) const;
+  // Every instruction that can be.
+  Split all(Cut cut, int parts) const;
+
+  // Loads of the instructions of rewrite(program(), split).
+  std::vector<cost::Load> loads(const Rewritten& rewritten, const Split& split) const;
+  // The load of one of `parts` parts of an instruction.
+  const cost::Load& part_load(Cut cut, int parts, std::size_t instruction) const;
+
+ private:
+  Step() = default;
+  std::int64_t ranks() const;
+  Status add_part_loads(Cut cut, int parts);
+  void add_peer_loads(const Rewritten& by_capacity, int parts);
+  cost::Load helper_load(const ir::Program& program, std::size_t instruction) const;
+
+  ir::Program program_;
+  const cost::Costs* costs_ = nullptr;
+  Needed dependencies_;
+  std::vector<cost::Load> loads_;
+  std::vector<int> batch_parts_, capacity_parts_, peer_parts_;
+  std::size_t forward_end_ = 0;
+  AxisRows batch_rows_, capacity_rows_;
+  std::map<std::pair<Cut, int>, std::vector<cost::Load>> part_loads_;  // by instruction of program_
+  std::map<std::string, cost::Load> helpers_;                          // by op_key
+};
+
+// Part counts that planning and profiling look at: 2, 4, 8, ... up to max_parts, or the one that is asked for.
+std::vector<int> part_counts(const config::Overlap& overlap);
+
+// The step's Programs whose instructions hold every op key that a policy may ask for: the step and its variants in
+// parts.
+std::vector<ir::Program> variants(const ir::Program& step, const config::Overlap& overlap);
+
+}  // namespace lancet::schedule

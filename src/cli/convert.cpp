@@ -1,0 +1,137 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "commands.h"
+#include "from.h"
+#include "lancet/base/log.h"
+#include "lancet/hugging_face/hugging_face.h"
+#include "lancet/run/model_folder.h"
+#include "numbers.h"
+#include "progress.h"
+
+namespace lancet::cli {
+namespace {
+
+struct ExportArguments {
+  std::string from, to, out, dtype = "fp32";
+  double shard_gb = 5;
+};
+
+Status export_model(const ExportArguments& arguments) {
+  LANCET_TRY(run::check_new_folder(arguments.out, 0));  // before the model is read
+  runtime::TensorStore store;
+  const auto alone = comm::make_self();
+  const auto load = [&](const run::ModelFolder& found) -> Status {
+    store = {};
+    LANCET_ASSIGN(store, hugging_face::make_whole_store(found.config.model));
+    return run::load_parameters(found.checkpoint, 0, 1, store);
+  };
+  LANCET_ASSIGN(const run::ModelFolder folder, run::load_newest(arguments.from, *alone, load));
+  hugging_face::HuggingFaceExport options;
+  options.dtype = arguments.dtype == "bf16" ? DType::bf16 : DType::f32;
+  if (arguments.shard_gb > 0)
+    options.shard_bytes = std::max<std::int64_t>(1, static_cast<std::int64_t>(arguments.shard_gb * 1e9));
+  else
+    options.shard_bytes = std::numeric_limits<std::int64_t>::max();
+  options.tokenizer = folder.tokenizer;
+  if (const std::string& named = folder.config.data.tokenizer; !folder.tokenizer && !named.empty())
+    log::warn("{}: the run's tokenizer is not there, seen from this folder: nothing of it is exported", named);
+  if (folder.tokenizer) {
+    LANCET_ASSIGN(const data::Tokenizer tokenizer, data::Tokenizer::load(*folder.tokenizer));
+    if (tokenizer.eos() >= 0) options.end_of_text = tokenizer.eos();
+  }
+  LANCET_TRY(hugging_face::export_hugging_face(folder.config.model, store, arguments.out, options));
+  log::info("{}: {}, step {}, as Hugging Face's {}", arguments.out, folder.name(), folder.checkpoint.manifest().step,
+            folder.config.model.has_moe() ? "format (model_type gpt2_moe, which transformers does not know)"
+                                          : "GPT2LMHeadModel");
+  return {};
+}
+
+std::string megabytes(std::int64_t bytes) { return fmt::format("{:.1f} MB", double(bytes) * 1e-6); }
+
+// A bar that lives as long as the function; what takes less than two seconds shows none.
+std::function<void(std::int64_t done, std::int64_t bytes)> show_in(const char* what) {
+  return [bar = std::make_shared<ProgressBar>(what, 2)](std::int64_t done, std::int64_t bytes) {
+    bar->show(double(done) / double(bytes), megabytes(done));
+  };
+}
+
+struct ImportArguments {
+  std::string from, out;
+  hugging_face::Upcycle upcycle;
+};
+
+Status import_model(const ImportArguments& arguments) {
+  std::optional<hugging_face::Upcycle> upcycle;
+  if (arguments.upcycle.experts > 0) upcycle = arguments.upcycle;
+  LANCET_TRY(run::check_new_folder(arguments.out, 0));
+  hugging_face::ImportWatch watch;
+  watch.begin = [&](std::int64_t bytes) -> Status {
+    log::info("{}: {} of weights to be written", arguments.out, megabytes(bytes));
+    return run::check_new_folder(arguments.out, bytes);
+  };
+  watch.progress = show_in("import");
+  LANCET_ASSIGN(hugging_face::HuggingFaceModel model, hugging_face::import_hugging_face(arguments.from, upcycle, watch));
+  std::optional<std::filesystem::path> tokenizer;
+  if (model.has_tokenizer) tokenizer = arguments.from;
+  LANCET_TRY(run::save_model(arguments.out, model.config, model.store, tokenizer, show_in("write")));
+  log::info("{}: config.json and checkpoints/step-000000 of {}{}", arguments.out, arguments.from,
+            tokenizer ? ", tokenizer/" : "");
+  return {};
+}
+
+}  // namespace
+
+void add_export(CLI::App& app, Selection& selection) {
+  CLI::App* command = app.add_subcommand(
+      "export", "A trained model for other programs: lancet export --to hf --from runs/quickstart --out exported");
+  auto arguments = std::make_shared<ExportArguments>();
+  command->add_option("--to", arguments->to, "hf: Hugging Face's config.json and model.safetensors")
+      ->required()
+      ->check(one_of({"hf"}));
+  add_from_option(*command, arguments->from);
+  command->add_option("--out", arguments->out, "The folder to make")->required()->type_name("DIR");
+  command->add_option("--dtype", arguments->dtype, "Type of the weights: fp32 or bf16")
+      ->capture_default_str()
+      ->check(one_of({"fp32", "bf16"}));
+  command
+      ->add_option(
+          "--max-shard-gb", arguments->shard_gb,
+          "A larger model is cut into files of at most this size, or of one tensor; 0: one file, whatever its size")
+      ->capture_default_str()
+      ->check(between(0, 1e6));
+  command->callback([arguments, &selection] { selection.local = [arguments] { return export_model(*arguments); }; });
+}
+
+void add_import(CLI::App& app, Selection& selection) {
+  CLI::App* command = app.add_subcommand(
+      "import", "A run folder from Hugging Face's format: lancet import --from gpt2 --out runs/gpt2");
+  auto arguments = std::make_shared<ImportArguments>();
+  command->add_option("--from", arguments->from, "Folder with config.json and model.safetensors, or its shards")
+      ->required()
+      ->type_name("DIR");
+  command->add_option("--out", arguments->out, "The run folder to make")->required()->type_name("RUN");
+  CLI::Option* upcycle =
+      command
+          ->add_option("--upcycle", arguments->upcycle.experts,
+                       "Turn FFNs into so many experts each, every one a copy of the FFN with some noise")
+          ->check(whole_between(1, 65536));
+  command
+      ->add_option("--moe-layer-freq", arguments->upcycle.layer_freq,
+                   "Upcycling: block i gets experts where i % this == 0")
+      ->capture_default_str()
+      ->needs(upcycle)
+      ->check(whole_between(1, 10000));
+  command
+      ->add_option("--noise", arguments->upcycle.noise,
+                   "Upcycling: deviation of the experts' weights, relative to the weights' root mean square")
+      ->capture_default_str()
+      ->needs(upcycle)
+      ->check(between(0, 10));
+  add_seed_option(*command, arguments->upcycle.seed, "Upcycling: of the noise and the gates")->needs(upcycle);
+  command->callback([arguments, &selection] { selection.local = [arguments] { return import_model(*arguments); }; });
+}
+
+}  // namespace lancet::cli

@@ -1,0 +1,174 @@
+#include "rendezvous.h"
+
+#include <fmt/format.h>
+
+namespace lancet::comm::inproc {
+
+void Group::add(const std::shared_ptr<Room>& room) {
+  std::lock_guard lock(mutex_);
+  rooms_.push_back(room);
+}
+
+void Group::abort(const std::string& why) {
+  {
+    std::lock_guard lock(mutex_);
+    if (!aborted_.load(std::memory_order_relaxed)) why_ = why;  // the first reason is the cause
+    aborted_.store(true, std::memory_order_release);
+  }
+  wake_all();
+}
+
+void Group::leave(int rank) {
+  {
+    std::lock_guard lock(mutex_);
+    left_[static_cast<std::size_t>(rank)] = true;
+  }
+  wake_all();
+}
+
+std::string Group::why() const {
+  std::lock_guard lock(mutex_);
+  return why_;
+}
+
+std::vector<int> Group::left_among(const std::vector<int>& ranks) const {
+  std::lock_guard lock(mutex_);
+  std::vector<int> gone;
+  for (int rank : ranks)
+    if (left_[static_cast<std::size_t>(rank)]) gone.push_back(rank);
+  return gone;
+}
+
+void Group::wake_all() {
+  std::vector<std::shared_ptr<Room>> rooms;  // woken without mutex_: a room asks the group while it holds its own
+  {
+    std::lock_guard lock(mutex_);
+    for (const auto& room : rooms_)
+      if (auto alive = room.lock()) rooms.push_back(std::move(alive));
+  }
+  for (const auto& room : rooms) room->wake();
+}
+
+void Room::wake() {
+  std::lock_guard lock(mutex_);
+  changed_.notify_all();
+}
+
+void Room::set_name(const std::string& name) {
+  std::lock_guard lock(mutex_);
+  name_ = name;
+}
+
+Status Room::enter(int rank, const Call& call, std::chrono::milliseconds timeout) {
+  std::unique_lock lock(mutex_);
+  if (broken_) return error_;
+  calls_[static_cast<std::size_t>(rank)] = call;
+  arrived_[static_cast<std::size_t>(rank)] = true;
+  if (++arrived_count_ < size()) return wait_for_others(lock, rank, timeout);
+  if (group_->aborted()) return fail(communication_error("communication was aborted: " + group_->why()));
+  if (Status matched = match(); !matched) return fail(std::move(matched).error());
+  if (call.operation == Operation::duplicate) {
+    duplicate_ = std::make_shared<Room>(group_, size());
+    duplicate_->name_ = fmt::format("{}.{}", name_, ++duplicates_);
+    group_->add(duplicate_);
+  }
+  left_count_ = 0;
+  ++turns_;
+  changed_.notify_all();
+  return {};
+}
+
+Status Room::wait_for_others(std::unique_lock<std::mutex>& lock, int rank, std::chrono::milliseconds timeout) {
+  const std::uint64_t turn = turns_;
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  while (true) {
+    if (turns_ != turn) return {};
+    if (broken_) return error_;
+    if (group_->aborted()) return fail(communication_error("communication was aborted: " + group_->why()));
+    if (auto gone = group_->left_among(missing()); !gone.empty())
+      return fail(communication_error(
+          fmt::format("{}: waited for {}, which ended without it", describe(rank), list_ranks(gone))));
+    if (std::chrono::steady_clock::now() >= deadline)
+      return fail(communication_error(fmt::format("{}: timed out after {:.3g} s, waiting for {}", describe(rank),
+                                                  static_cast<double>(timeout.count()) / 1e3, list_ranks(missing()))));
+    changed_.wait_until(lock, deadline);
+  }
+}
+
+// Without a timeout and deaf to abort: between enter and leave the others only copy memory, and while they do, the
+// buffers must stay where they are.
+void Room::leave() {
+  std::unique_lock lock(mutex_);
+  if (++left_count_ < size()) {
+    const std::uint64_t turn = turns_;
+    changed_.wait(lock, [&] { return turns_ != turn; });
+    return;
+  }
+  arrived_.assign(arrived_.size(), false);
+  arrived_count_ = 0;
+  ++turns_;
+  changed_.notify_all();
+}
+
+std::shared_ptr<Room> Room::duplicate() {
+  std::lock_guard lock(mutex_);
+  return duplicate_;
+}
+
+Status Room::match() const {
+  const Call& first = calls_[0];
+  for (int r = 1; r < size(); ++r) {
+    const Call& call = calls_[static_cast<std::size_t>(r)];
+    if (call.operation != first.operation || call.values.size() != first.values.size() ||
+        call.bytes.size() != first.bytes.size() || call.root != first.root)
+      return communication_error(
+          fmt::format("the ranks' calls do not match: {}, but {}; all ranks must make the same calls in the same order",
+                      describe(0), describe(r)));
+  }
+  return first.operation == Operation::exchange ? match_exchange() : Status{};
+}
+
+Status Room::match_exchange() const {
+  for (int from = 0; from < size(); ++from) {
+    for (int to = 0; to < size(); ++to) {
+      std::size_t next_send = 0, next_receive = 0;
+      while (true) {
+        const Segment* send = next_of_peer(calls_[static_cast<std::size_t>(from)].sends, to, next_send);
+        const Segment* receive = next_of_peer(calls_[static_cast<std::size_t>(to)].receives, from, next_receive);
+        if (!send && !receive) break;
+        const std::size_t sent = send ? send->bytes : 0, expected = receive ? receive->bytes : 0;
+        if (sent != expected)
+          return communication_error(
+              fmt::format("exchange on \"{}\": rank {} expects {} bytes from rank {}, which sends {}", name_, to,
+                          expected, from, sent));
+      }
+    }
+  }
+  return {};
+}
+
+std::vector<int> Room::missing() const {
+  std::vector<int> ranks;
+  for (int r = 0; r < size(); ++r)
+    if (!arrived_[static_cast<std::size_t>(r)]) ranks.push_back(r);
+  return ranks;
+}
+
+std::string Room::describe(int rank) const {
+  const Call& call = calls_[static_cast<std::size_t>(rank)];
+  std::string details;
+  if (call.operation == Operation::all_reduce_sum) details = fmt::format(" of {} bytes", call.values.size_bytes());
+  if (call.operation == Operation::broadcast)
+    details = fmt::format(" of {} bytes from rank {}", call.bytes.size(), call.root);
+  return fmt::format("{} #{}{} on \"{}\" (rank {} of {})", name(call.operation), turns_ / 2, details, name_, rank,
+                     size());
+}
+
+Error Room::fail(Error error) {
+  broken_ = true;
+  error_ = std::move(error);
+  changed_.notify_all();
+  return error_;
+}
+
+}  // namespace lancet::comm::inproc

@@ -1,0 +1,124 @@
+#include "lancet/comm/network_check.h"
+#include "lancet/base/median.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "lancet/base/hash.h"
+#include "lancet/base/host_name.h"
+#include "lancet/comm/collect.h"
+
+namespace lancet::comm {
+namespace {
+
+constexpr double budget_seconds = 0.06;          // of the bandwidth repetitions together
+constexpr std::size_t pilot_bytes = 256 * 1024;  // sent by each rank
+constexpr std::size_t most_bytes = 4 << 20;
+constexpr int repetitions = 5, round_trips = 15;
+
+double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+class Ring {
+ public:
+  explicit Ring(Communicator& communicator) : communicator_(communicator) {}
+
+  // All to all; each rank sends about `bytes` in total. Seconds of this rank.
+  Result<double> exchange(std::size_t bytes) {
+    if (!all_to_all_ || bytes != asked_) all_to_all_.emplace(communicator_, asked_ = bytes);
+    LANCET_TRY(communicator_.barrier());
+    const double start = now();
+    LANCET_TRY((*all_to_all_)(communicator_));
+    return now() - start;
+  }
+
+  // To the next rank and back: this rank's message returns from rank + 1, while it returns that of rank - 1.
+  Result<double> round_trip() {
+    const int size = communicator_.size(), next = (communicator_.rank() + 1) % size,
+              last = (communicator_.rank() + size - 1) % size;
+    std::byte mine[8] = {}, theirs[8] = {};
+    const Segment there[] = {{next, mine, 8}}, from_last[] = {{last, theirs, 8}};
+    const Segment back[] = {{last, theirs, 8}}, from_next[] = {{next, mine, 8}};
+    const double start = now();
+    LANCET_TRY(communicator_.exchange(there, from_last));
+    LANCET_TRY(communicator_.exchange(back, from_next));
+    return now() - start;
+  }
+
+ private:
+  Communicator& communicator_;
+  std::optional<AllToAll> all_to_all_;
+  std::size_t asked_ = 0;
+};
+
+Result<int> count_hosts(Communicator& communicator) {
+  const std::string host = host_name();
+  std::set<std::uint64_t> hosts;
+  for (int root = 0; root < communicator.size(); ++root) {
+    std::uint64_t hash = hash64(host);
+    LANCET_TRY(communicator.broadcast(std::as_writable_bytes(std::span(&hash, 1)), root));
+    hosts.insert(hash);
+  }
+  return static_cast<int>(hosts.size());
+}
+
+}  // namespace
+
+Result<WireReport> measure_wire(Communicator& communicator) {
+  const double start = now();
+  WireReport report;
+  report.transport = communicator.transport();
+  report.ranks = communicator.size();
+  if (report.ranks == 1) return report;
+  LANCET_ASSIGN(report.hosts, count_hosts(communicator));
+
+  Ring ring(communicator);
+  std::vector<double> times;
+  for (int i = 0; i < round_trips + 1; ++i) {
+    LANCET_ASSIGN(const double t, ring.round_trip());
+    if (i > 0) times.push_back(t);  // the first one connects
+  }
+  LANCET_ASSIGN(const double round_trip, largest(communicator, median(times)));
+  report.round_trip_us = round_trip * 1e6;
+
+  // The pilot decides how much the budget allows; all ranks decide from the slowest rank's time, so alike.
+  LANCET_ASSIGN(const double pilot, ring.exchange(pilot_bytes));
+  LANCET_ASSIGN(const double slowest_pilot, largest(communicator, pilot));
+  const double affordable = static_cast<double>(pilot_bytes) * budget_seconds / repetitions / slowest_pilot;
+  const bool slow = affordable < static_cast<double>(pilot_bytes);
+  report.bytes = slow ? pilot_bytes : std::min(most_bytes, static_cast<std::size_t>(affordable));
+  double seconds = slowest_pilot;
+  if (!slow) {
+    times.clear();
+    for (int i = 0; i < repetitions; ++i) {
+      LANCET_ASSIGN(const double t, ring.exchange(report.bytes));
+      times.push_back(t);
+    }
+    LANCET_ASSIGN(seconds, largest(communicator, median(times)));
+  }
+  report.megabytes_per_second = static_cast<double>(report.bytes) / seconds / 1e6;
+  LANCET_ASSIGN(report.seconds, largest(communicator, now() - start));
+  return report;
+}
+
+std::string to_string(const WireReport& r) {
+  std::string head = fmt::format("transport {} ({} rank{}, {} host{})", r.transport, r.ranks, r.ranks == 1 ? "" : "s",
+                                 r.hosts, r.hosts == 1 ? "" : "s");
+  if (r.ranks == 1) return head;
+  const std::string rate = r.megabytes_per_second >= 1000 ? fmt::format("{:.1f} GB/s", r.megabytes_per_second / 1000)
+                                                          : fmt::format("{:.0f} MB/s", r.megabytes_per_second);
+  return fmt::format("{}: {}, {:.0f} us", head, rate, r.round_trip_us);
+}
+
+std::string slow_wire_warning(const WireReport& r, double megabytes_per_second) {
+  if (r.ranks == 1 || r.megabytes_per_second >= megabytes_per_second) return {};
+  return fmt::format(
+      "the ranks exchange {:.1f} MB/s each way, expected at least {:.0f}: check the network interface that {} uses",
+      r.megabytes_per_second, megabytes_per_second, r.transport);
+}
+
+}  // namespace lancet::comm

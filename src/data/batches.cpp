@@ -1,0 +1,144 @@
+#include "lancet/data/batches.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "lancet/base/random.h"
+#include "lancet/data/sampler.h"
+#include "lancet/data/token_file.h"
+
+namespace lancet::data {
+namespace {
+
+class FileBatches final : public Batches {
+ public:
+  FileBatches(data::Sampler sampler, int rank, int ranks) : sampler_(std::move(sampler)), rank_(rank), ranks_(ranks) {}
+  Status fill(std::int64_t step, int micro, std::span<std::int32_t> inputs, std::span<std::int32_t> targets) override {
+    return sampler_.batch(static_cast<std::uint64_t>(step), rank_, ranks_, micro, inputs, targets);
+  }
+
+ private:
+  data::Sampler sampler_;
+  int rank_, ranks_;
+};
+
+// Window i of the file is row i of the batches, over all ranks; what comes after the last window is filler.
+class EvaluationBatches final : public Batches {
+ public:
+  // sampler: of single rows, in file order.
+  EvaluationBatches(data::Sampler sampler, std::int64_t seq_len, std::int64_t sequences, int rank, int ranks)
+      : sampler_(std::move(sampler)), seq_len_(seq_len), sequences_(sequences), rank_(rank), ranks_(ranks) {}
+
+  Status fill(std::int64_t step, int, std::span<std::int32_t> inputs, std::span<std::int32_t> targets) override {
+    const auto length = static_cast<std::size_t>(seq_len_);
+    const auto rows = static_cast<std::int64_t>(inputs.size() / length);
+    for (std::int64_t row = 0; row < rows; ++row) {
+      const std::int64_t window = (step * ranks_ + rank_) * rows + row;
+      const std::size_t at = static_cast<std::size_t>(row) * length;
+      LANCET_TRY(sampler_.batch(static_cast<std::uint64_t>(window % sequences_), 0, 1, 0, inputs.subspan(at, length),
+                                targets.subspan(at, length)));
+      if (window >= sequences_) std::ranges::fill(targets.subspan(at, length), ignored_target);
+    }
+    return {};
+  }
+
+ private:
+  data::Sampler sampler_;
+  std::int64_t seq_len_, sequences_;
+  int rank_, ranks_;
+};
+
+// Tokens drawn from the seed. Every second token follows from the one before, so that there is something to learn.
+class SyntheticBatches final : public Batches {
+ public:
+  SyntheticBatches(const config::Config& config, int rank) : config_(config), rank_(rank) {}
+
+  Status fill(std::int64_t step, int micro, std::span<std::int32_t> inputs, std::span<std::int32_t> targets) override {
+    const std::int64_t length = config_.train.seq_len, rows = std::int64_t(inputs.size()) / length;
+    const std::int64_t rows_a_rank = rows * config_.train.gradient_accumulation_steps;
+    for (std::int64_t row = 0; row < rows; ++row) {
+      const auto global_row = static_cast<std::uint64_t>(rank_ * rows_a_rank + micro * rows + row);
+      const Philox random(static_cast<std::uint64_t>(config_.train.seed),
+                          static_cast<std::uint64_t>(step) << 32 | global_row);
+      for (std::int64_t i = 0; i < length; ++i) {
+        inputs[std::size_t(row * length + i)] = token(random, i);
+        targets[std::size_t(row * length + i)] = token(random, i + 1);
+      }
+    }
+    return {};
+  }
+
+ private:
+  std::int32_t token(const Philox& random, std::int64_t i) const {
+    const auto vocabulary = static_cast<std::uint64_t>(config_.model.vocab_size);
+    const std::uint64_t drawn = random.below(static_cast<std::uint64_t>(i / 2), vocabulary);
+    const std::uint64_t first = drawn * drawn / vocabulary;  // small ids are frequent, as in a text
+    return static_cast<std::int32_t>(i % 2 ? (3 * first + 1) % vocabulary : first);
+  }
+
+  const config::Config config_;
+  int rank_;
+};
+
+Result<data::TokenFile> open_tokens(const config::Config& config, const std::optional<data::Tokenizer>& tokenizer,
+                                    const std::string& path) {
+  LANCET_ASSIGN(data::TokenFile file, data::TokenFile::open(path));
+  if (file.vocab_size() != config.model.vocab_size)
+    return data_error(fmt::format("{}: expected a vocabulary of model.vocab_size = {} ids, found one of {}", path,
+                                  config.model.vocab_size, file.vocab_size()));
+  if (tokenizer && file.tokenizer_hash() != 0 && tokenizer->hash() != file.tokenizer_hash())
+    return data_error(
+        fmt::format("{}: expected tokens of the tokenizer in {} ({:016x}), found those of another ({:016x})", path,
+                    config.data.tokenizer, tokenizer->hash(), file.tokenizer_hash()));
+  return file;
+}
+
+}  // namespace
+
+Result<std::optional<data::Tokenizer>> load_tokenizer(const config::Config& config) {
+  const std::string& folder = config.data.tokenizer;
+  if (folder.empty() || (config.data.synthetic && config.train.sample_tokens == 0))
+    return std::optional<data::Tokenizer>();
+  LANCET_ASSIGN(data::Tokenizer tokenizer, data::Tokenizer::load(folder));
+  if (tokenizer.vocab_size() != config.model.vocab_size)
+    return data_error(
+        fmt::format("data.tokenizer: expected a vocabulary of model.vocab_size = {} ids in {}, found one of {}",
+                    config.model.vocab_size, folder, tokenizer.vocab_size()));
+  if (config.train.sample_tokens > 0)
+    if (const auto prompt = tokenizer.encode(config.train.sample_prompt); !prompt.ok())
+      return data_error("train.sample_prompt: " + prompt.error().message);
+  return std::optional<data::Tokenizer>(std::move(tokenizer));
+}
+
+Result<std::unique_ptr<Batches>> training_batches(const config::Config& config,
+                                                  const std::optional<data::Tokenizer>& tokenizer, int rank, int ranks,
+                                                  std::int64_t sample_offset) {
+  if (config.data.synthetic) return std::unique_ptr<Batches>(std::make_unique<SyntheticBatches>(config, rank));
+  LANCET_ASSIGN(data::TokenFile file, open_tokens(config, tokenizer, config.data.train));
+  const std::int64_t rows = config.train.micro_batch_size * config.train.gradient_accumulation_steps * ranks;
+  LANCET_ASSIGN(data::Sampler sampler,
+                data::Sampler::make(std::move(file), {.seq_len = config.train.seq_len,
+                                                      .global_batch = rows,
+                                                      .seed = static_cast<std::uint64_t>(config.train.seed),
+                                                      .offset = sample_offset}));
+  return std::unique_ptr<Batches>(std::make_unique<FileBatches>(std::move(sampler), rank, ranks));
+}
+
+Result<std::optional<Evaluation>> evaluation_batches(const config::Config& config,
+                                                     const std::optional<data::Tokenizer>& tokenizer, int rank,
+                                                     int ranks) {
+  if (config.data.synthetic || config.data.eval.empty()) return std::optional<Evaluation>();
+  LANCET_ASSIGN(data::TokenFile file, open_tokens(config, tokenizer, config.data.eval));
+  const std::int64_t length = config.train.seq_len, rows = config.train.micro_batch_size * ranks;
+  LANCET_ASSIGN(data::Sampler sampler,
+                data::Sampler::make(std::move(file), {.seq_len = length, .global_batch = 1, .shuffle = false}));
+  Evaluation evaluation;
+  evaluation.sequences = std::min<std::int64_t>(config.data.eval_sequences, std::int64_t(sampler.windows()));
+  evaluation.count = (evaluation.sequences + rows - 1) / rows;
+  evaluation.batches =
+      std::make_unique<EvaluationBatches>(std::move(sampler), length, evaluation.sequences, rank, ranks);
+  return std::optional<Evaluation>(std::move(evaluation));
+}
+
+}  // namespace lancet::data

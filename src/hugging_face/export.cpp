@@ -1,0 +1,119 @@
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "config.h"
+#include "lancet/checkpoint/safetensors.h"
+#include "lancet/hugging_face/hugging_face.h"
+#include "lancet/run/model_folder.h"
+#include "names.h"
+#include "values.h"
+
+namespace lancet::hugging_face {
+
+
+namespace {
+
+using checkpoint::TensorInfo;
+
+struct Shard {
+  std::string file;
+  std::vector<Entry> entries;
+  std::int64_t bytes = 0;
+};
+
+class Export {
+ public:
+  Export(const config::Model& model, runtime::TensorStore& store, const HuggingFaceExport& options)
+      : model_(model), store_(store), options_(options) {}
+
+  // Files and their tensors; all that is written, but for headers.
+  std::int64_t plan() {
+    cut();
+    std::int64_t bytes = 0;
+    for (const Shard& shard : shards_) bytes += shard.bytes;
+    return bytes;
+  }
+
+  Status write(const std::filesystem::path& folder) {
+    folder_ = folder;
+    for (const Shard& shard : shards_) LANCET_TRY(write(shard));
+    if (shards_.size() > 1) LANCET_TRY(write_index());
+    return checkpoint::write_file(checkpoint::disk(), folder_ / "config.json", config_text(model_, options_));
+  }
+
+ private:
+  // Tensors in order; a shard ends where the next one would not fit.
+  void cut() {
+    for (Entry& entry : entries(model_)) {
+      const std::int64_t bytes = entry.shape.elements() * size_of(options_.dtype);
+      if (shards_.empty() || (shards_.back().bytes > 0 && bytes > options_.shard_bytes - shards_.back().bytes))
+        shards_.emplace_back();
+      shards_.back().bytes += bytes;
+      shards_.back().entries.push_back(std::move(entry));
+    }
+    for (std::size_t i = 0; i < shards_.size(); ++i)
+      shards_[i].file = shards_.size() == 1 ? std::string(single_file)
+                                            : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards_.size());
+  }
+
+  static std::string name_of(const Entry& entry) { return std::string(prefix) + entry.name; }
+
+  Status write(const Shard& shard) {
+    std::vector<TensorInfo> infos;
+    for (const Entry& entry : shard.entries)
+      infos.push_back({name_of(entry), options_.dtype == DType::bf16 ? "BF16" : "F32", entry.shape});
+    LANCET_ASSIGN(auto writer, checkpoint::SafetensorsWriter::create(checkpoint::disk(), folder_ / shard.file,
+                                                                     std::move(infos), {{"format", "pt"}}));
+    for (const Entry& entry : shard.entries) LANCET_TRY(append(entry, writer));
+    return writer.finish();
+  }
+
+  // As the file has it: the memory that this takes besides is a few times the largest tensor's.
+  Status append(const Entry& entry, checkpoint::SafetensorsWriter& writer) {
+    values_.resize(static_cast<std::size_t>(entry.shape.elements()));
+    LANCET_TRY(store_.read(store_[entry.parameter], first_byte(entry), std::as_writable_bytes(std::span(values_))));
+    std::span<const float> values = values_;
+    if (entry.transposed) {
+      turned_.resize(values.size());
+      transpose(values, entry.shape[1], entry.shape[0], turned_);
+      values = turned_;
+    }
+    if (options_.dtype == DType::f32) return writer.append(std::as_bytes(values));
+    bytes_.resize(values.size() * std::size_t(size_of(options_.dtype)));
+    from_floats(options_.dtype, values, bytes_);
+    return writer.append(bytes_);
+  }
+
+  Status write_index() {
+    nlohmann::ordered_json index;
+    std::int64_t bytes = 0;
+    for (const Shard& shard : shards_) bytes += shard.bytes;
+    index["metadata"]["total_size"] = bytes;
+    for (const Shard& shard : shards_)
+      for (const Entry& entry : shard.entries) index["weight_map"][name_of(entry)] = shard.file;
+    return checkpoint::write_file(checkpoint::disk(), folder_ / index_file, index.dump(2) + "\n");
+  }
+
+  const config::Model& model_;
+  runtime::TensorStore& store_;
+  std::filesystem::path folder_;
+  const HuggingFaceExport& options_;
+  std::vector<Shard> shards_;
+  std::vector<float> values_, turned_;  // of the tensor that is written
+  std::vector<std::byte> bytes_;
+};
+
+}  // namespace
+
+Status export_hugging_face(const config::Model& model, runtime::TensorStore& store, const std::filesystem::path& out,
+                           const HuggingFaceExport& options) {
+  Export files(model, store, options);
+  LANCET_TRY(run::check_new_folder(out, files.plan()));
+  LANCET_ASSIGN(run::NewFolder folder, run::NewFolder::create(out));
+  LANCET_TRY(files.write(folder.path()));
+  if (options.tokenizer) LANCET_TRY(run::copy_tokenizer(*options.tokenizer, folder.path()));
+  return folder.commit();
+}
+
+}  // namespace lancet::hugging_face

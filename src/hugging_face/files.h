@@ -1,0 +1,42 @@
+// The tensor files of a Hugging Face folder: one, or shards with an index.
+#pragma once
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lancet/base/result.h"
+#include "lancet/checkpoint/safetensors.h"
+
+namespace lancet::hugging_face {
+
+struct FoundTensor {
+  const checkpoint::SafetensorsFile* file = nullptr;
+  const checkpoint::TensorInfo* info = nullptr;
+};
+
+class TensorFiles {
+ public:
+  // Data errors: no file, both a whole file and an index, damage, an index that names a tensor or a file that is not
+  // there, that lists not all tensors of a shard, or whose file names leave the folder; a name twice.
+  static Result<TensorFiles> open(const std::filesystem::path& folder);
+
+  // By names without "transformer.".
+  const std::map<std::string, FoundTensor, std::less<>>& tensors() const { return tensors_; }
+  // Where they came from, for errors: the file, or the index.
+  const std::filesystem::path& origin() const { return origin_; }
+
+ private:
+  Status open_single();
+  Status open_shards(const std::filesystem::path& folder);
+  Status add(const checkpoint::SafetensorsFile& file, const std::set<std::string>* listed);
+
+  std::filesystem::path origin_;
+  std::vector<std::unique_ptr<checkpoint::SafetensorsFile>> files_;
+  std::map<std::string, FoundTensor, std::less<>> tensors_;
+};
+
+}  // namespace lancet::hugging_face

@@ -1,0 +1,25 @@
+// Values of a file's tensor and of our parameter: types, and the transposition of Conv1D weights.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "lancet/base/dtype.h"
+#include "names.h"
+
+namespace lancet::hugging_face {
+
+// The types that weights come in.
+bool is_weight_type(std::string_view dtype);  // F32, F16, BF16
+void to_floats(std::string_view dtype, std::span<const std::byte> bytes, std::span<float> values);
+void from_floats(DType dtype, std::span<const float> values, std::span<std::byte> bytes);
+
+// Where an entry's values begin in its parameter, in bytes of f32. (Of a padded vocabulary the real tokens come first.)
+std::size_t first_byte(const Entry& entry);
+
+// to[c, r] = from[r, c]
+void transpose(std::span<const float> from, std::int64_t rows, std::int64_t columns, std::span<float> to);
+
+}  // namespace lancet::hugging_face

@@ -1,0 +1,75 @@
+#include "lancet/inference/decoder.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "lancet/base/check.h"
+#include "lancet/planning/from_config.h"
+
+namespace lancet::inference {
+namespace {
+
+// Rows of one pass over a prompt. The products of so many rows are bound by arithmetic, no longer by reading weights.
+constexpr std::int64_t most_rows = 128;
+
+}  // namespace
+
+Decoder::Decoder(const config::Config& config, comm::Communicator& world, runtime::TensorStore& store,
+                 const runtime::ExecutorOptions& options)
+    : config_(config),
+      world_(world),
+      store_(store),
+      options_(options),
+      window_(std::min(config.model.n_positions, config.train.seq_len)),
+      logits_(static_cast<std::size_t>(config.model.vocab_size)) {}
+
+Result<std::unique_ptr<Decoder>> Decoder::create(const config::Config& config, comm::Communicator& world,
+                                                 runtime::TensorStore& store, const runtime::ExecutorOptions& options) {
+  std::unique_ptr<Decoder> decoder(new Decoder(config, world, store, options));
+  LANCET_TRY(decoder->pass_of(1));
+  return decoder;
+}
+
+Result<Decoder::Pass*> Decoder::pass_of(std::int64_t rows) {
+  for (const auto& pass : passes_)
+    if (pass->rows == rows) return pass.get();
+  LANCET_ASSIGN(const ir::Plan plan, planning::share_plan(world_, planning::plan_decode(config_, rows, world_.size())));
+  store_.add(plan.program);
+  auto pass = std::make_unique<Pass>();
+  pass->rows = rows;
+  LANCET_ASSIGN(pass->executor, runtime::Executor::create(plan, store_, options_));
+  auto numbers = [&](const char* name) {
+    const ops::TensorView view = pass->executor->input(name);
+    return std::span(view.as<std::int32_t>(), static_cast<std::size_t>(view.elements()));
+  };
+  pass->tokens = numbers("tokens");
+  pass->place = numbers("place");
+  pass->logits = pass->executor->output("logits");
+  return passes_.emplace_back(std::move(pass)).get();
+}
+
+Result<std::span<const float>> Decoder::read(std::span<const std::int32_t> tokens) {
+  LANCET_CHECK(!tokens.empty() && length_ + std::ssize(tokens) <= window_, "{} tokens after {} in a window of {}",
+               tokens.size(), length_, window_);
+  const ops::TensorView* logits = nullptr;
+  while (!tokens.empty()) {
+    const auto count = std::min<std::size_t>(tokens.size(), most_rows);
+    LANCET_ASSIGN(Pass* const pass, pass_of(static_cast<std::int64_t>(std::bit_ceil(count))));
+    std::ranges::copy(tokens.first(count), pass->tokens.begin());
+    std::ranges::fill(pass->tokens.subspan(count), 0);
+    pass->place[0] = static_cast<std::int32_t>(length_);
+    pass->place[1] = static_cast<std::int32_t>(count) - 1;
+    LANCET_TRY(pass->executor->run());
+    length_ += static_cast<std::int64_t>(count);
+    tokens = tokens.subspan(count);
+    logits = &pass->logits;
+  }
+  if (logits->dtype() == DType::bf16)
+    std::transform(logits->as<bf16>(), logits->as<bf16>() + logits_.size(), logits_.begin(),
+                   [](bf16 x) { return to_f32(x); });
+  else
+    std::copy_n(logits->as<float>(), logits_.size(), logits_.begin());
+  return std::span<const float>(logits_);
+}
+
+}  // namespace lancet::inference

@@ -1,0 +1,135 @@
+#include "lancet/inference/loaded_model.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <new>
+
+#include "lancet/world/rank_device.h"
+#include "lancet/world/agree.h"
+#include "lancet/data/batches.h"
+#include "lancet/run/model_folder.h"
+#include "lancet/planning/step_costs.h"
+#include "lancet/world/stream_communicators.h"
+#include "lancet/world/memory.h"
+#include "lancet/planning/from_config.h"
+
+namespace lancet::inference {
+namespace {
+
+// Tokens of a rank's batch: enough for fast products, few enough that logits take some 200 MB.
+constexpr std::int64_t batch_tokens = 1024;
+
+Status check_room(const ir::Program& program, int local_ranks, runtime::Accelerator* accelerator) {
+  std::int64_t needed = 0;
+  for (const ir::Tensor& tensor : program.tensors)
+    if (tensor.kind == ir::TensorKind::parameter) needed += ir::bytes(tensor.type);
+  if (!accelerator) return world::check_memory(needed, local_ranks, "the weights");
+  const std::int64_t available = accelerator->device().free_bytes();
+  if (needed <= available) return {};
+  return config_error(fmt::format("expected {} MB of free memory a rank on {} for the weights, found {} MB",
+                                  needed / 1'000'000, accelerator->device().name(), available / 1'000'000));
+}
+
+}  // namespace
+
+LoadedModel::LoadedModel() = default;
+LoadedModel::~LoadedModel() = default;
+
+Result<std::unique_ptr<LoadedModel>> LoadedModel::load(const std::filesystem::path& from, comm::Communicator& world,
+                                                       const LoadOptions& options) {
+  auto model = std::make_unique<LoadedModel>();
+  const auto load = [&](const run::ModelFolder& found) -> Status {
+    LANCET_TRY(world::agree(world, model->describe(found, world, options)));
+    if (!model->accelerator_) LANCET_TRY(model->take_device(world, options));
+    return model->read(found, world, options.local_ranks);
+  };
+  LANCET_TRY(run::load_newest(from, world, load));
+  LANCET_ASSIGN(world::Lanes lanes, world::Lanes::make(model->config_, world, model->accelerator_));
+  model->lanes_ = std::make_unique<world::Lanes>(std::move(lanes));
+  return model;
+}
+
+Status LoadedModel::describe(const run::ModelFolder& folder, comm::Communicator& world, const LoadOptions& options) {
+  config_ = folder.config;
+  name_ = folder.name();
+  step_ = folder.checkpoint.manifest().step;
+  tokenizer_ = folder.tokenizer;
+  if (options.dtype) config_.train.dtype = *options.dtype;
+  if (options.device) config_.device = *options.device;
+  // How a run's ranks talked says nothing about these, but where it was said to go through the host.
+  if (config_.comm.transport != config::Transport::mpi) config_.comm.transport = config::Transport::automatic;
+  config_.comm.device_exchange = config::DeviceExchange::automatic;
+  config_.threads = options.threads;
+  LANCET_TRY(config::check(config_, world.size()));
+  threads_ = planning::threads_of(config_, options.local_ranks);
+  return {};
+}
+
+Status LoadedModel::take_device(comm::Communicator& world, const LoadOptions& options) {
+  if (!options.accelerator) {
+    LANCET_ASSIGN(owned_accelerator_, world::open_accelerator(config_, world));
+  }
+  accelerator_ = options.accelerator ? options.accelerator : owned_accelerator_.get();
+  return {};
+}
+
+Status LoadedModel::read(const run::ModelFolder& folder, comm::Communicator& world, int local_ranks) {
+  const ir::Program program =
+      model::build_forward(config_.model, planning::build_options(config_, model::Mode::generate, world.size()));
+  LANCET_TRY(check_room(program, local_ranks, accelerator_));
+  store_ = {};
+  if (accelerator_) store_.place_on(accelerator_->device());
+  try {
+    store_.add(program);
+  } catch (const std::bad_alloc&) {
+    return config_error("expected memory for the weights, found less");
+  }
+  return run::load_parameters(folder.checkpoint, world.rank(), world.size(), store_);
+}
+
+runtime::ExecutorOptions LoadedModel::executor_options() const { return lanes_->executor_options(threads_); }
+
+double EvaluateResult::perplexity() const { return std::exp(loss); }
+
+Result<EvaluateResult> evaluate(LoadedModel& model, comm::Communicator& world, const EvaluateOptions& options) {
+  config::Config config = model.config();
+  config.data.eval = options.data;
+  config.data.synthetic = false;
+  config.data.eval_sequences =
+      options.max_sequences > 0 ? options.max_sequences : std::numeric_limits<std::int64_t>::max();
+  config.train.micro_batch_size = std::max<std::int64_t>(1, batch_tokens / config.train.seq_len);
+  auto batches = data::evaluation_batches(config, {}, world.rank(), world.size());
+  LANCET_TRY(world::agree(world, batches.ok() ? Status() : Status(batches.error())));
+  data::Evaluation& evaluation = **batches;
+
+  model::BuildOptions build = planning::build_options(config, model::Mode::evaluate, world.size());
+  build.keep_all = true;
+  LANCET_ASSIGN(const ir::Plan plan,
+                planning::share_plan(world, planner::make_forward_plan(model::build_forward(config.model, build), world.size(), nullptr)));
+  LANCET_ASSIGN(const auto executor, runtime::Executor::create(plan, model.store(), model.executor_options()));
+  auto ids = [&](const char* name) {
+    const ops::TensorView view = executor->input(name);
+    return std::span(view.as<std::int32_t>(), static_cast<std::size_t>(view.elements()));
+  };
+  const float* loss = executor->output("loss").as<float>();
+  // A plan's loss is divided by the tokens of a full batch.
+  const double batch = double(config.train.micro_batch_size * config.train.seq_len) * world.size();
+  double sum = 0;
+  for (std::int64_t i = 0; i < evaluation.count; ++i) {
+    LANCET_TRY(world::agree(world, evaluation.batches->fill(i, 0, ids("tokens"), ids("targets"))));
+    LANCET_TRY(executor->run());
+    sum += double(*loss) * batch;
+  }
+  EvaluateResult result{.sequences = evaluation.sequences, .tokens = evaluation.sequences * config.train.seq_len};
+  result.loss = sum / double(result.tokens);
+  if (std::isfinite(result.loss)) return result;
+  Error error = numerical_error(
+      fmt::format("{} on {}: expected a finite loss, found {}", model.name(), options.data, result.loss));
+  error.agreed = true;  // a sum over the ranks
+  return error;
+}
+
+}  // namespace lancet::inference

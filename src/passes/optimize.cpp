@@ -1,0 +1,123 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "lancet/base/random.h"
+#include "lancet/ops/catalogue.h"
+#include "lancet/passes/passes.h"
+
+namespace lancet::passes {
+namespace {
+
+using ir::Role;
+using ir::TensorId;
+using ir::TensorKind;
+
+class Optimize {
+ public:
+  Optimize(const ir::Program& program, const OptimizeOptions& options) : program_(program), options_(options) {}
+
+  ir::Program run() {
+    collect();
+    if (updates_.empty()) return std::move(program_);
+    const TensorId schedule = program_.add_named(TensorKind::input, "schedule", {DType::f32, {4}});
+    if (options_.clip_grad > 0 || options_.guard) {
+      const TensorId clip = clip_scale();
+      const TensorId clipped = ops::append(program_, "clipped_schedule", {schedule, clip}, {}, Role::update, "norm")[0];
+      for (const Update& update : updates_) this->update(update, clipped);
+    } else {  // the norm is for the metrics: no update waits for it
+      for (const Update& update : updates_) this->update(update, schedule);
+      clip_scale();
+    }
+    zero_accumulated();
+    std::erase_if(program_.outputs, [&](const ir::Output& output) {
+      const bool zeroed = program_[program_.root(output.tensor)].kind == TensorKind::state;
+      return output.name.starts_with("grad.") && (zeroed || !options_.keep_gradients);
+    });
+    return std::move(program_);
+  }
+
+ private:
+  struct Update {
+    TensorId parameter, gradient;
+  };
+
+  // In the order in which the gradients are made.
+  void collect() {
+    for (const ir::Output& output : program_.outputs)
+      if (output.name.starts_with("grad.")) updates_.push_back({program_.find(output.name.substr(5)), output.tensor});
+    std::vector<std::size_t> made(program_.tensors.size());
+    for (std::size_t i = 0; i < program_.instructions.size(); ++i)
+      for (TensorId id : program_.instructions[i].results) made[id.index()] = i;
+    std::stable_sort(updates_.begin(), updates_.end(), [&](const Update& a, const Update& b) {
+      return made[a.gradient.index()] < made[b.gradient.index()];
+    });
+  }
+
+  // Shared gradients are the same on all ranks and count once; local ones are summed over the ranks.
+  TensorId clip_scale() {
+    std::vector<TensorId> shared, local, sums;
+    for (const Update& update : updates_)
+      (program_[update.parameter].local ? local : shared).push_back(update.gradient);
+    if (!local.empty()) {
+      TensorId sum = ops::append(program_, "squared_norm", local, {}, Role::update, "norm.experts")[0];
+      if (options_.ranks > 1) sum = ops::append(program_, "all_reduce", {sum}, {}, Role::sync, "norm.experts")[0];
+      sums.push_back(sum);
+    }
+    if (!shared.empty())
+      sums.push_back(ops::append(program_, "squared_norm", shared, {}, Role::update, "norm.shared")[0]);
+    const TensorId clip =
+        ops::append(program_, "clip_scale", sums, {{"max_norm", options_.clip_grad}}, Role::update, "norm")[0];
+    program_.outputs.push_back({"grad_norm", clip});
+    return clip;
+  }
+
+  TensorId state(TensorId parameter, const char* suffix) {
+    const ir::Tensor source = program_[parameter];  // a copy: the table grows
+    return program_.add_named(TensorKind::state, source.name + suffix, {DType::f32, source.type.shape}, source.local);
+  }
+
+  // Each tensor is rounded by numbers of its own.
+  std::int64_t rounding_seed(const std::string& name) const {
+    return std::int64_t(Philox(std::uint64_t(options_.seed), stream_of(name)).block(0)[0] >> 1);
+  }
+
+  void update(const Update& update, TensorId schedule) {
+    const ir::Tensor parameter = program_[update.parameter];
+    const double decay = options_.decays && options_.decays(parameter.name) ? options_.weight_decay : 0;
+    const bool rounded = parameter.type.dtype != DType::f32, master = rounded && options_.masters;
+    std::vector<TensorId> operands{update.parameter, state(update.parameter, ".m")};
+    ops::Attributes attributes;
+    if (options_.kind == OptimizeOptions::Kind::adamw) {
+      operands.push_back(state(update.parameter, ".v"));
+      attributes = {
+          {"beta1", options_.beta1}, {"beta2", options_.beta2}, {"eps", options_.eps}, {"weight_decay", decay}};
+    } else {
+      attributes = {{"momentum", options_.momentum}, {"weight_decay", decay}};
+    }
+    operands.push_back(update.gradient);
+    operands.push_back(schedule);
+    if (master) operands.push_back(state(update.parameter, ".master"));
+    if (rounded && !master) attributes.set("rounding_seed", rounding_seed(parameter.name));
+    const char* op = options_.kind == OptimizeOptions::Kind::adamw ? "adamw" : "sgd";
+    ops::append(program_, op, operands, attributes, Role::update, parameter.name);
+  }
+
+  void zero_accumulated() {
+    for (const Update& update : updates_)
+      if (const TensorId sum = program_.root(update.gradient); program_[sum].kind == TensorKind::state)
+        ops::append(program_, "zero", {sum}, {}, Role::update, program_[update.parameter].name);
+  }
+
+  ir::Program program_;
+  const OptimizeOptions& options_;
+  std::vector<Update> updates_;
+};
+
+}  // namespace
+
+ir::Program optimize(const ir::Program& program, const OptimizeOptions& options) {
+  return Optimize(program, options).run();
+}
+
+}  // namespace lancet::passes

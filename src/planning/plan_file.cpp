@@ -1,0 +1,151 @@
+#include "lancet/planning/plan_file.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "lancet/base/atomic_file.h"
+#include "lancet/ops/catalogue.h"
+#include "lancet/planner/planner.h"
+#include "lancet/planning/from_config.h"
+#include "lancet/world/agree.h"
+#include "same_work.h"
+
+namespace lancet::planning {
+namespace {
+
+std::string header_text(const ir::Plan& plan, std::string_view name) {
+  for (const auto& [key, value] : plan.header.items())
+    if (key == name) {
+      if (const auto* text = std::get_if<std::string>(&value)) return *text;
+      if (const auto* integer = std::get_if<std::int64_t>(&value)) return std::to_string(*integer);
+      return fmt::format("{}", std::get<double>(value));
+    }
+  return "none";
+}
+
+constexpr double most_ms = 1e9;
+
+struct HeaderField {
+  const char* name;
+  const char* what;
+};
+constexpr HeaderField header_fields[] = {
+    {"model", "a plan of the model with the hash"},
+    {"optimizer", "a plan with the optimizer"},
+    {"ranks", "a plan for so many ranks:"},
+    {"build", "a plan made by the build"},
+};
+
+Status same_header(const ir::Plan& found, const ir::Plan& expected) {
+  for (const HeaderField& field : header_fields) {
+    const std::string mine = header_text(expected, field.name), theirs = header_text(found, field.name);
+    if (mine != theirs)
+      return config_error(fmt::format("header: {}: expected {} {}, found {}", field.name, field.what, mine, theirs));
+  }
+  for (const char* name : {"predicted_ms", "exposed_ms"})
+    for (const auto& [key, value] : found.header.items()) {
+      const auto* number = std::get_if<double>(&value);
+      if (key == name && !(number && *number >= 0 && *number <= most_ms))
+        return config_error(
+            fmt::format("header: {}: expected a time from 0 on, found {}", key, header_text(found, name)));
+    }
+  if (const Status known = planner::check_policy(header_text(found, "policy")); !known.ok())
+    return config_error("header: " + known.error().message);
+  return {};
+}
+
+// Predictions are drawn and compared, so they must be times.
+Status check_predictions(const ir::Plan& plan) {
+  for (std::size_t i = 0; i < plan.predicted.size(); ++i) {
+    const auto& [start, end] = plan.predicted[i];
+    if (!(start >= 0 && start <= end && end <= most_ms))
+      return config_error(
+          fmt::format("instruction [{}]: expected predicted times from 0 on, found ms {} {}", i, start, end));
+  }
+  return {};
+}
+
+// Kernels rest on it, and an all-reduce takes neighbours in one call.
+Status check_alignment(const ir::Plan& plan) {
+  constexpr std::int64_t alignment = 64;
+  for (std::size_t i = 0; i < plan.offsets.size(); ++i)
+    if (plan.offsets[i] > 0 && plan.offsets[i] % alignment != 0)
+      return config_error(fmt::format("{}: expected a place at a multiple of {} bytes, found {}",
+                                      plan.program.display({static_cast<std::int32_t>(i)}), alignment,
+                                      plan.offsets[i]));
+  return {};
+}
+
+// The step itself, in the plainest order.
+Result<ir::Plan> plainest(config::Config config, int ranks) {
+  config.overlap.policy = "sequential";
+  return plan_step(config, ranks, {});
+}
+
+Result<ir::Plan> checked_plan(std::string_view text, const config::Config& config, int ranks) {
+  LANCET_ASSIGN(ir::Plan plan, ir::parse_plan(text));
+  LANCET_ASSIGN(const ir::Plan expected, plainest(config, ranks));
+  LANCET_TRY(same_header(plan, expected));
+  LANCET_TRY(ops::verify(plan.program));
+  LANCET_TRY(ir::verify(plan));
+  LANCET_TRY(check_alignment(plan));
+  LANCET_TRY(check_predictions(plan));
+  LANCET_TRY(same_work(plan.program, expected.program));
+  return plan;
+}
+
+// Whatever is wrong with a file that a user names is the user's to mend.
+Error in_file(const std::filesystem::path& path, const Error& error) {
+  return config_error(fmt::format("--plan {}: {}", path.string(), error.message));
+}
+
+// A plan's text is some 250 bytes an instruction.
+constexpr std::uintmax_t most_bytes = 256 << 20;
+
+Result<std::string> read_text(const std::filesystem::path& path) {
+  std::error_code unknown;
+  if (const auto bytes = std::filesystem::file_size(path, unknown); !unknown && bytes > most_bytes)
+    return config_error(fmt::format("--plan {}: expected a plan of at most {} MB, found {} MB", path.string(),
+                                    most_bytes >> 20, bytes >> 20));
+  auto text = read_file(path, "a plan, as lancet plan --out writes it");
+  if (!text.ok()) return config_error("--plan " + text.error().message);
+  if (text->starts_with("\xef\xbb\xbf")) text->erase(0, 3);  // an editor's mark of UTF-8
+  return text;
+}
+
+Result<ir::Plan> plan_in(const std::filesystem::path& path, std::string_view text, const config::Config& config,
+                         int ranks) {
+  if (config.train.gradient_accumulation_steps > 1)
+    return in_file(path, config_error(fmt::format("expected train.gradient_accumulation_steps = 1, since a file holds "
+                                                  "one plan and micro batches need a second; found {}",
+                                                  config.train.gradient_accumulation_steps)));
+  if (text.empty()) return in_file(path, config_error("expected a plan, found an empty file"));
+  auto plan = checked_plan(text, config, ranks);
+  if (!plan.ok()) return in_file(path, plan.error());
+  return plan;
+}
+
+}  // namespace
+
+Result<ir::Plan> read_plan(const std::filesystem::path& path, const config::Config& config, int ranks) {
+  LANCET_ASSIGN(const std::string text, read_text(path));
+  return plan_in(path, text, config, ranks);
+}
+
+Result<ir::Plan> read_same_plan(const std::filesystem::path& path, const config::Config& config,
+                                comm::Communicator& world) {
+  const Result<std::string> text = read_text(path);
+  LANCET_TRY(world::agree(world, text.ok() ? Status() : Status(text.error())));
+  LANCET_ASSIGN(const std::string first, broadcast_text(world, *text, 0));
+  const bool same = *text == first;
+  LANCET_TRY(world::agree(world, same ? Status()
+                               : Status(config_error(fmt::format(
+                                     "--plan {}: expected the same file on all ranks, found another than rank 0's",
+                                     path.string())))));
+  auto plan = plan_in(path, *text, config, world.size());
+  LANCET_TRY(world::agree(world, plan.ok() ? Status() : Status(plan.error())));
+  return plan;
+}
+
+}  // namespace lancet::planning

@@ -1,0 +1,85 @@
+#include "lancet/planning/planned_step.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "lancet/planning/from_config.h"
+#include "lancet/planning/step_costs.h"
+#include "lancet/profiler/profiler.h"
+#include "lancet/schedule/all_to_all_choice.h"
+
+namespace lancet::planning {
+namespace {
+
+Result<cost::Profile> profile_for(const config::Config& config, const PlanPlace& place, std::string& path) {
+  const int local_ranks = (place.ranks + place.hosts - 1) / place.hosts;
+  const cost::Place here{profiler::this_device(threads_of(config, local_ranks), local_ranks),
+                         {place.ranks > 1 ? "mpi" : "self", place.ranks, place.hosts}};
+  path = !place.profile.empty()           ? place.profile
+         : config.overlap.profile.empty() ? place.default_profile
+                                          : config.overlap.profile;
+  if (place.profile.empty()) return cost::read_profile(path, here);
+  return cost::read_profile_of_any_device(path, here, static_cast<int>(config.threads));
+}
+
+
+Result<PlannedStep> planned(const config::Config& config, const PlanPlace& place, const cost::Costs& costs,
+                            const std::string& origin) {
+  PlannedStep result;
+  auto plan = plan_step(config, place.ranks,
+                        {.costs = &costs, .compare = true, .skip = place.skip, .keep_texts = place.keep_texts},
+                        &result.report);
+  if (!plan.ok()) return Error{plan.error().code, origin + ": " + plan.error().message, false};
+  result.plan = *std::move(plan);
+  result.exchanges = schedule::to_string(schedule::exchange_choice(costs, result.plan.program));
+  result.memory = resident_tensor_bytes(result.plan.program) + result.plan.arena_bytes;
+  return result;
+}
+
+// On a declared machine; what was measured goes before what is declared.
+Result<PlannedStep> plan_on(const config::Config& config, PlanPlace place) {
+  LANCET_ASSIGN(cost::Hardware hardware, cost::read_hardware(place.hardware));
+  if (place.hosts == 0) place.hosts = hardware.nodes(place.ranks);
+  if (place.hosts > place.ranks)
+    return config_error(fmt::format("--hosts: expected at most the {} ranks, found {}", place.ranks, place.hosts));
+  std::optional<cost::Profile> measured;
+  std::string path;
+  if (!place.profile.empty()) {
+    LANCET_ASSIGN(measured, profile_for(config, place, path));
+    measured->asked = asked_exchanges(config);
+  }
+  const cost::HardwareCosts costs(hardware, {place.ranks, place.hosts}, measured);
+  LANCET_ASSIGN(PlannedStep result, planned(config, place, costs, place.hardware));
+  if (measured) result.profile = *std::move(measured);
+  result.costs = costs.describe();
+  result.room = hardware.device.memory_gib - hardware.device.reserved_gib;
+  return result;
+}
+
+}  // namespace
+
+std::int64_t resident_tensor_bytes(const ir::Program& program) {
+  std::int64_t bytes = 0;
+  for (const ir::Tensor& tensor : program.tensors)
+    if (tensor.number < 0) bytes += ir::bytes(tensor.type);
+  return bytes;
+}
+
+Result<PlannedStep> plan_offline(const config::Config& config, const PlanPlace& wanted) {
+  LANCET_TRY(config::check(config, wanted.ranks));
+  if (!wanted.hardware.empty()) return plan_on(config, wanted);
+  PlanPlace place = wanted;
+  place.hosts = std::max(1, place.hosts);
+  if (place.hosts > place.ranks)
+    return config_error(fmt::format("--hosts: expected at most the {} ranks, found {}", place.ranks, place.hosts));
+  std::string path;
+  LANCET_ASSIGN(cost::Profile profile, profile_for(config, place, path));
+  profile.asked = asked_exchanges(config);
+  LANCET_ASSIGN(PlannedStep result, planned(config, place, profile, path));
+  result.costs = cost::to_string(profile.place);
+  result.profile = std::move(profile);
+  return result;
+}
+
+}  // namespace lancet::planning

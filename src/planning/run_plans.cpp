@@ -1,0 +1,97 @@
+#include "lancet/planning/run_plans.h"
+
+#include "lancet/schedule/all_to_all_choice.h"
+#include "lancet/planning/planned_step.h"
+#include "lancet/planning/step_costs.h"
+#include "lancet/world/turns.h"
+#include "lancet/planning/from_config.h"
+#include "lancet/planning/plan_file.h"
+
+namespace lancet::planning {
+namespace {
+
+class Planning {
+ public:
+  Planning(const config::Config& config, comm::Communicator& world, const RunPlanOptions& options)
+      : config_(config), world_(world), options_(options), costs_(options.costs) {}
+
+  Status plan(StepPlans& plans) {
+    const bool chooses = config_.overlap.policy != "sequential";
+    needs_costs_ = chooses && world_.size() > 1;
+    if (!costs_) LANCET_TRY(find_costs());
+    LANCET_ASSIGN(plans.update, plan_on_rank0(true, chooses ? &plans.report : nullptr));
+    if (config_.train.gradient_accumulation_steps > 1) {
+      LANCET_ASSIGN(plans.micro, plan_on_rank0(false, nullptr));
+    }
+    if (costs_) plans.exchanges = schedule::to_string(schedule::exchange_choice(*costs_, plans.update.program));
+    return {};
+  }
+  // Null: not known.
+  const cost::Costs* costs() const { return costs_; }
+
+ private:
+  // Measured where they are needed; else what the file happens to hold, so that the step is predicted, too.
+  Status find_costs() {
+    if (needs_costs_) {
+      LANCET_ASSIGN(profile_, ensure_profile(config_, world_, step_programs(config_, world_.size()),
+                                             {.local_ranks = options_.local_ranks,
+                                              .default_path = options_.default_profile,
+                                              .accelerator = options_.accelerator}));
+    } else if (world_.rank() == 0) {
+      const std::string path = config_.overlap.profile.empty() ? options_.default_profile : config_.overlap.profile;
+      if (path.empty()) return {};
+      auto held = cost::read_profile(path, place_of(config_, world_, options_.local_ranks, options_.accelerator));
+      if (held.ok()) profile_ = *std::move(held);
+    }
+    if (!profile_) return {};
+    profile_->asked = asked_exchanges(config_);
+    costs_ = &*profile_;
+    return {};
+  }
+
+  // Planning is rank 0's work; the other ranks get its plan.
+  Result<ir::Plan> plan_on_rank0(bool update, planner::PlanReport* report) {
+    Result<ir::Plan> plan = ir::Plan();
+    LANCET_TRY(world::let_first_work(world_, world::turn_of(config_), [&] {
+      plan = plan_step(config_, world_.size(),
+                       {.update = update,
+                        .costs = costs_,
+                        .costs_may_lack_ops = !needs_costs_,
+                        .inspect = update && options_.inspect},
+                       report);
+    }));
+    return share_plan(world_, plan);
+  }
+
+  const config::Config& config_;
+  comm::Communicator& world_;
+  const RunPlanOptions& options_;
+  bool needs_costs_ = false;
+  std::optional<cost::Profile> profile_;
+  const cost::Costs* costs_;
+};
+
+}  // namespace
+
+Result<StepPlans> make_step_plans(const config::Config& config, comm::Communicator& world,
+                                  const RunPlanOptions& options, bool evaluates) {
+  StepPlans plans;
+  Planning planning(config, world, options);
+  LANCET_TRY(take_product_choices(config, world,
+                                  {.local_ranks = options.local_ranks,
+                                   .default_path = options.default_profile,
+                                   .accelerator = options.accelerator}));
+  if (!options.plan_file.empty()) {
+    LANCET_ASSIGN(plans.update, read_same_plan(options.plan_file, config, world));
+    plans.report.chosen = plans.report.requested = plans.update.header.text("policy");
+  } else {
+    LANCET_TRY(planning.plan(plans));
+  }
+  if (evaluates) {
+    LANCET_ASSIGN(plans.evaluate,
+                  share_plan(world, plan_forward(config, model::Mode::evaluate, world.size(), planning.costs())));
+  }
+  return plans;
+}
+
+}  // namespace lancet::planning

@@ -1,0 +1,160 @@
+#include "lancet/planning/step_costs.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <optional>
+
+#include "lancet/world/rank_device.h"
+#include "lancet/world/emulated_world.h"
+#include "lancet/backend/cpu/parallel.h"
+#include "lancet/base/log.h"
+#include "lancet/schedule/plan_memory.h"
+#include "lancet/profiler/profiler.h"
+#include "lancet/world/agree.h"
+#include "lancet/world/stream_communicators.h"
+#include "lancet/planning/from_config.h"
+
+namespace lancet::planning {
+namespace {
+
+// Rank 0's on all ranks: where machines differ, times are kept under its name.
+Result<cost::Place> share_place(comm::Communicator& world, cost::Place place) {
+  cost::Device& device = place.device;
+  for (std::string* text : {&device.cpu, &device.isa, &device.build}) {
+    LANCET_ASSIGN(*text, broadcast_text(world, *text, 0));
+  }
+  std::array numbers{device.threads, device.local_ranks, place.cluster.hosts};
+  LANCET_TRY(world.broadcast(std::as_writable_bytes(std::span(numbers)), 0));
+  device.threads = numbers[0], device.local_ranks = numbers[1], place.cluster.hosts = numbers[2];
+  return place;
+}
+
+// Rank 0's profile on all ranks, so that all measure the same.
+Result<cost::Profile> share_profile(comm::Communicator& world, const Result<cost::Profile>& mine,
+                                    const cost::Place& place) {
+  LANCET_TRY(world::broadcast_status(world, mine.ok() ? Status() : Status(mine.error()), 0));
+  cost::ProfileFile file;
+  file.put(*mine);
+  LANCET_ASSIGN(const std::string text, broadcast_text(world, file.print(), 0));
+  LANCET_ASSIGN(file, cost::ProfileFile::parse(text, "rank 0's profile"));
+  return file.find(place);
+}
+
+// What decides the time of a message between accelerators: NCCL's blocks, and the network that is emulated.
+std::string device_transport(const config::Config& config, const comm::Communicator& world) {
+  using config::Transport;
+  const Transport transport = config.comm.transport;
+  if (transport == Transport::emulated) return world.transport();
+  if (world.size() == 1) return "self";
+  if (transport == Transport::mpi) return "mpi";
+  return config.comm.max_ctas > 0 ? fmt::format("nccl with {} CTAs", config.comm.max_ctas) : "nccl";
+}
+
+}  // namespace
+
+int threads_of(const config::Config& config, int local_ranks) {
+  if (config.threads > 0) return static_cast<int>(config.threads);
+  return std::max(1, backend::cpu::cores() / local_ranks);
+}
+
+cost::Place place_of(const config::Config& config, const comm::Communicator& world, int local_ranks,
+                     runtime::Accelerator* accelerator) {
+  const int hosts = (world.size() + local_ranks - 1) / local_ranks;
+  if (!accelerator)
+    return {profiler::this_device(threads_of(config, local_ranks), local_ranks),
+            {world.transport(), world.size(), hosts}};
+  cost::Device device = profiler::device_of(*accelerator);
+  if (config.train.tf32 && config.train.dtype == DType::f32) device.isa += " tf32";
+  return {std::move(device), {device_transport(config, world), world.size(), hosts}};
+}
+
+std::vector<ir::Program> step_programs(const config::Config& config, int ranks) {
+  std::vector<ir::Program> programs = programs_to_profile(config, ranks, true);
+  if (config.train.gradient_accumulation_steps > 1)
+    for (ir::Program& program : programs_to_profile(config, ranks, false)) programs.push_back(std::move(program));
+  return programs;
+}
+
+Status take_product_choices(const config::Config& config, comm::Communicator& world, const ProfileRequest& request) {
+  if (!request.accelerator) return {};
+  const std::filesystem::path path = config.overlap.profile.empty() ? request.default_path : config.overlap.profile;
+  LANCET_ASSIGN(const cost::Place place,
+                share_place(world, place_of(config, world, request.local_ranks, request.accelerator)));
+  Result<cost::Profile> held = cost::Profile(place);
+  if (!path.empty() && world.rank() == 0) held = cost::read_profile_or_empty(path, place);
+  LANCET_ASSIGN(const cost::Profile profile, share_profile(world, held, place));
+  const Status taken = request.accelerator->add_product_choices(profile.products);
+  return world::agree(world, taken.ok() ? taken : config_error(path.string() + ": products: " + taken.error().message));
+}
+
+Result<cost::Profile> ensure_profile(const config::Config& config, comm::Communicator& world,
+                                     std::span<const ir::Program> programs, const ProfileRequest& request) {
+  const std::filesystem::path path = config.overlap.profile.empty() ? request.default_path : config.overlap.profile;
+  const bool keeps = !path.empty();
+  LANCET_ASSIGN(const cost::Place place,
+                share_place(world, place_of(config, world, request.local_ranks, request.accelerator)));
+  Result<cost::Profile> held = cost::Profile(place);
+  if (keeps && world.rank() == 0) {
+    held = cost::read_profile_or_empty(path, place);
+    if (held.ok() && request.renew == ProfileRequest::Renew::all) held = cost::Profile(place);
+    if (held.ok() && request.renew == ProfileRequest::Renew::communication) held->wire = {};
+  }
+  LANCET_ASSIGN(cost::Profile profile, share_profile(world, held, place));
+
+  std::vector<ir::Plan> plans;
+  for (const ir::Program& program : programs) plans.push_back(schedule::plan_memory_sequentially(program));
+  const int threads = threads_of(config, request.local_ranks);
+  std::optional<world::Lanes> lanes;  // as in a run
+  runtime::ExecutorOptions options;
+  if (world.size() > 1) {
+    LANCET_ASSIGN(lanes, world::Lanes::make(config, world, request.accelerator, "profile."));
+    options = lanes->executor_options(threads);
+  }
+  const auto write = [&] {
+    return request.renew == ProfileRequest::Renew::all ? cost::write_profile(path, profile)
+                                                       : cost::add_to_profile(path, profile);
+  };
+  Status written;
+  const auto missing = profiler::missing_ops(plans, profile);
+  if (keeps && world.rank() == 0 && !missing.empty()) written = write();  // while it is cheap to fail
+  LANCET_TRY(world::broadcast_status(world, written, 0));
+  if (!missing.empty() && world.rank() == 0)
+    log::info("profile: measuring {} op{}; this takes some steps' time, once", missing.size(),
+              missing.size() == 1 ? "" : "s");
+  LANCET_ASSIGN(const profiler::ProfilerReport report,
+                profiler::fill_profile(profile, plans,
+                                      {.threads = threads,
+                                       .accelerator = request.accelerator,
+                                       .world = &world,
+                                       .lanes = options.communicators,
+                                       .device_lanes = options.device_communicators,
+                                       .timeout = options.timeout,
+                                       .seconds = request.seconds}));
+  if (report.ops == 0 && !report.wire) return profile;
+  if (keeps && world.rank() == 0) written = write();
+  LANCET_TRY(world::broadcast_status(world, written, 0));
+  log::info("profile: measured {} op{}{} in {:.1f} s{}", report.ops, report.ops == 1 ? "" : "s",
+            report.wire ? " and communication" : "", report.seconds, keeps ? ", kept in " + path.string() : "");
+  return profile;
+}
+
+Result<MeasuredStep> measure_step(const config::Config& config, comm::Communicator& launched,
+                                  const ProfileRequest& request) {
+  LANCET_ASSIGN(const auto emulated, world::emulated_world(config, launched));
+  comm::Communicator& world = emulated ? *emulated : launched;
+  LANCET_TRY(world::agree(world, config::check(config, world.size())));
+  LANCET_TRY(world::agree(world, world::check_transport(config, world)));
+  ProfileRequest with_device = request;
+  std::unique_ptr<runtime::Accelerator> accelerator;
+  if (!request.accelerator) {
+    LANCET_ASSIGN(accelerator, world::open_accelerator(config, world));
+    with_device.accelerator = accelerator.get();
+  }
+  MeasuredStep step{step_programs(config, world.size()), {}};
+  LANCET_ASSIGN(step.profile, ensure_profile(config, world, step.programs, with_device));
+  return step;
+}
+
+}  // namespace lancet::planning

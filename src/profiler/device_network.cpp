@@ -1,0 +1,349 @@
+// Messages between devices, by the clock of the device: a batch of calls between two events, behind one that lets the
+// ranks meet there. The calls take the blocks that comm.max_ctas leaves them, as in a step.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <functional>
+#include <thread>
+
+#include "lancet/base/check.h"
+#include "lancet/base/median.h"
+#include "lancet/comm/collect.h"
+#include "product_loop.h"
+#include "lancet/runtime/watched_stream.h"
+#include "window_rows.h"
+#include "network_profile.h"
+
+namespace lancet::profiler {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using backend::Event;
+
+constexpr double size_ms = 20;  // of one batch
+constexpr int batches = 3, most_calls = 200;
+constexpr double products_ms = 30;  // that calls are held against: they take about half of it alone
+constexpr int rounds = 4;
+
+// One communication lane: its communicator, its stream, and memory for its calls.
+class MeterLane {
+ public:
+  using Call = std::function<Status()>;
+
+  MeterLane(backend::Device& device, comm::DeviceCommunicator& comm, comm::Communicator& world,
+            std::chrono::milliseconds timeout)
+      : device_(device), comm_(comm), world_(world), timeout_(timeout) {}
+
+  Status open() {
+    LANCET_ASSIGN(stream_, device_.make_stream(true));
+    LANCET_ASSIGN(start_, device_.make_event());
+    LANCET_ASSIGN(end_, device_.make_event());
+    return {};
+  }
+
+  // An exchange as the all-to-all kernel makes it: `segments` to each rank, this one among them.
+  Result<Call> exchange(std::size_t bytes, std::int64_t segments) {
+    const auto ranks = static_cast<std::size_t>(comm_.size()), count = ranks * static_cast<std::size_t>(segments);
+    const std::size_t each = std::max<std::size_t>(1, bytes / ((ranks - 1) * static_cast<std::size_t>(segments)));
+    LANCET_TRY(take(2 * count * each));
+    sends_.clear();
+    receives_.clear();
+    for (std::size_t i = 0; i < count; ++i) {
+      const int peer = static_cast<int>(i / static_cast<std::size_t>(segments));
+      sends_.push_back({peer, memory_.start() + i * each, each});
+      receives_.push_back({peer, memory_.start() + (count + i) * each, each});
+    }
+    return Call([this] { return comm_.exchange(*stream_, sends_, receives_); });
+  }
+
+  // The same through windows. Collective.
+  Result<bool> open_window(std::int64_t segments, std::size_t largest) {
+    LANCET_ASSIGN(window_, WindowRows::open(device_, comm_, segments, largest));
+    return window_ != nullptr;
+  }
+  Result<Call> push(std::size_t bytes) {
+    LANCET_ASSIGN(const comm::RowExchange rows, window_->rows_of(*stream_, bytes));
+    return Call([this, rows] { return comm_.exchange_rows(*stream_, rows); });
+  }
+  // exchange() whose host waits for counts first.
+  Result<Call> counted_exchange(std::size_t bytes, std::int64_t segments) {
+    LANCET_ASSIGN(const comm::RowExchange rows, window_->rows_of(*stream_, bytes));
+    static_cast<void>(rows);  // its counts are fetched
+    LANCET_ASSIGN(const Call call, exchange(bytes, segments));
+    return Call([this, call]() -> Status {
+      LANCET_TRY(window_->fetch_counts(*stream_, watch()));
+      return call();
+    });
+  }
+
+  Result<Call> reduction(std::size_t bytes) {
+    LANCET_TRY(take(bytes));
+    return Call([this, bytes] {
+      return comm_.all_reduce_sum(*stream_, memory_.memory().span<float>().first(bytes / sizeof(float)));
+    });
+  }
+
+  // Milliseconds that `times` calls take on this rank. Collective, and any thread.
+  Result<double> run(const Call& call, int times) {
+    LANCET_TRY(device_.bind_thread());
+    LANCET_TRY(call());
+    LANCET_TRY(stream_->record(*start_));
+    for (int i = 0; i < times; ++i) LANCET_TRY(call());
+    LANCET_TRY(stream_->record(*end_));
+    LANCET_TRY(wait());
+    return device_.milliseconds(*start_, *end_);
+  }
+
+  // Of one call, the slowest rank's; the median of some batches. Collective.
+  Result<double> time(const Call& call) {
+    LANCET_ASSIGN(const double once, together(call, 1));
+    const int times = static_cast<int>(std::clamp(size_ms / std::max(once, 1e-4), 1.0, double(most_calls)));
+    std::vector<double> ms;
+    for (int i = 0; i < batches; ++i) {
+      LANCET_ASSIGN(const double all, together(call, times));
+      ms.push_back(all / times);
+    }
+    return median(ms);
+  }
+
+  Result<double> together(const Call& call, int times) {
+    LANCET_TRY(world_.barrier());
+    LANCET_ASSIGN(const double mine, run(call, times));
+    return comm::largest(world_, mine);
+  }
+
+ private:
+  Status take(std::size_t bytes) {
+    if (bytes <= memory_.bytes()) return {};
+    memory_ = runtime::Block();
+    LANCET_ASSIGN(memory_, runtime::Block::on_device(device_, bytes));
+    LANCET_TRY(stream_->zero(memory_.start(), bytes));
+    return wait();
+  }
+
+  Status wait() { return runtime::wait_until_idle(*stream_, watch()); }
+
+  // Whether it is worth while to wait on, from now on for the timeout. Where it is not, nothing of the lane's is left
+  // running.
+  std::function<Status()> watch() {
+    return [this, deadline = Clock::now() + timeout_]() -> Status {
+      LANCET_TRY(comm_.check());
+      if (Clock::now() < deadline) return {};
+      Error error = communication_error(fmt::format(
+          "profile: expected messages between all {} ranks within {} s by {}, found that they did not end; {}",
+          comm_.size(), double(timeout_.count()) * 1e-3, comm_.transport(), comm_.who_is_missing()));
+      comm_.abort(error.message);
+      return error;
+    };
+  }
+
+  backend::Device& device_;
+  comm::DeviceCommunicator& comm_;
+  comm::Communicator& world_;
+  const std::chrono::milliseconds timeout_;
+  std::unique_ptr<backend::Stream> stream_;
+  std::unique_ptr<Event> start_, end_;
+  runtime::Block memory_;
+  std::unique_ptr<WindowRows> window_;
+  std::vector<comm::Segment> sends_, receives_;
+};
+
+template <class F>
+class Finally {
+ public:
+  explicit Finally(F f) : f_(std::move(f)) {}
+  Finally(const Finally&) = delete;
+  Finally& operator=(const Finally&) = delete;
+  ~Finally() { f_(); }
+
+ private:
+  F f_;
+};
+
+// A call alone and beside products.
+struct Beside {
+  double speed = 1;    // of the call, beside them; 1: as alone
+  double late_ms = 0;  // that one call costs them
+};
+
+class DeviceMeter final : public WireMeter {
+ public:
+  DeviceMeter(const ProfilerOptions& options, comm::DeviceCommunicator& expert, comm::DeviceCommunicator& reduce,
+              std::int64_t segments)
+      : accelerator_(*options.accelerator),
+        device_(options.accelerator->device()),
+        world_(*options.world),
+        segments_(segments),
+        expert_(device_, expert, world_, options.timeout),
+        reduce_(device_, reduce, world_, options.timeout) {}
+
+  Status open() {
+    LANCET_TRY(device_.bind_thread());
+    LANCET_TRY(expert_.open());
+    return reduce_.open();
+  }
+
+  Result<double> all_to_all_ms(std::size_t bytes) override {
+    LANCET_ASSIGN(const auto call, expert_.exchange(bytes, segments_));
+    return expert_.time(call);
+  }
+  Result<double> all_reduce_ms(std::size_t bytes) override {
+    LANCET_ASSIGN(const auto call, reduce_.reduction(bytes));
+    return reduce_.time(call);
+  }
+
+  Result<bool> open_windows(std::size_t largest) override { return expert_.open_window(segments_, largest); }
+  Result<double> window_ms(std::size_t bytes) override {
+    LANCET_ASSIGN(const auto call, expert_.push(bytes));
+    return expert_.time(call);
+  }
+  Result<double> counts_wait_ms() override {
+    constexpr std::size_t few = 1024;
+    LANCET_ASSIGN(const double known, all_to_all_ms(few));
+    LANCET_ASSIGN(const auto call, expert_.counted_exchange(few, segments_));
+    LANCET_ASSIGN(const double waiting, expert_.time(call));
+    return std::max(0.0, waiting - known);
+  }
+  Result<cost::CoreCost> window_core(const std::vector<cost::Point>& points) override {
+    LANCET_TRY(make_products());
+    cost::CoreCost cost;
+    LANCET_ASSIGN(const Beside large,
+                  core_of(
+                      expert_, [&](double bytes) { return expert_.push(std::size_t(bytes)); }, points, cost));
+    static_cast<void>(large);
+    return cost;
+  }
+
+  // One stream signals, another that waits goes on.
+  Result<double> launch_ms() override {
+    constexpr int rounds = 21;
+    LANCET_ASSIGN(const auto first, device_.make_stream(false));
+    LANCET_ASSIGN(const auto second, device_.make_stream(true));
+    LANCET_ASSIGN(const runtime::Block memory, runtime::Block::page_locked(device_, rounds * sizeof(backend::Flag)));
+    LANCET_ASSIGN(const auto signalled, device_.make_event());
+    LANCET_ASSIGN(const auto started, device_.make_event());
+    // Whatever fails on the way: no stream waits on when the flags' memory goes.
+    const Finally let_go([&] {
+      for (int i = 0; i < rounds; ++i) std::atomic_ref(memory.memory().as<backend::Flag>()[i]).store(1);
+      static_cast<void>(first->synchronize());
+      static_cast<void>(second->synchronize());
+    });
+    std::vector<double> ms;
+    for (int round = 0; round < rounds; ++round) {
+      backend::Flag* flag = memory.memory().as<backend::Flag>() + round;
+      LANCET_TRY(second->wait(flag));
+      LANCET_TRY(second->record(*started));
+      LANCET_TRY(first->delay(0.1));
+      LANCET_TRY(first->record(*signalled));
+      LANCET_TRY(first->signal(flag));
+      LANCET_TRY(first->synchronize());
+      LANCET_TRY(second->synchronize());
+      LANCET_ASSIGN(const double took, device_.milliseconds(*signalled, *started));
+      ms.push_back(took);
+    }
+    return std::max(0.0, median(ms));
+  }
+
+  Result<WireCosts> interference(const cost::WireTimes& times) override {
+    LANCET_TRY(make_products());
+    auto all_to_all = [&](double bytes) { return expert_.exchange(static_cast<std::size_t>(bytes), segments_); };
+    auto all_reduce = [&](double bytes) { return reduce_.reduction(static_cast<std::size_t>(bytes)); };
+    WireCosts costs;
+    LANCET_ASSIGN(const Beside large, core_of(expert_, all_to_all, times.all_to_all, costs.all_to_all));
+    LANCET_ASSIGN(const Beside other, core_of(reduce_, all_reduce, times.all_reduce, costs.all_reduce));
+    static_cast<void>(other);
+    costs.interference.wire_beside_compute = large.speed;
+    LANCET_ASSIGN(costs.interference.wire_beside_wire, beside_each_other(times));
+    costs.bytes = static_cast<std::size_t>(times.all_to_all.back().bytes);
+    return costs;
+  }
+
+ private:
+  Status make_products() {
+    if (products_) return {};
+    LANCET_ASSIGN(products_, ProductLoop::make(accelerator_, &world_, products_ms));
+    return {};
+  }
+
+  // The line through the smallest and the largest message; what is returned is of the largest.
+  template <class CallOf>
+  Result<Beside> core_of(MeterLane& lane, const CallOf& call_of, const std::vector<cost::Point>& points,
+                         cost::CoreCost& cost) {
+    LANCET_ASSIGN(const Beside few, beside_products(lane, call_of, points.front()));
+    LANCET_ASSIGN(const Beside many, beside_products(lane, call_of, points.back()));
+    const double fewer = points.front().bytes, more = points.back().bytes;
+    const double slope = std::max(0.0, (many.late_ms - few.late_ms) / (more - fewer));
+    cost = {std::max(0.0, few.late_ms - slope * fewer), slope * 1e6};
+    return many;
+  }
+
+  template <class CallOf>
+  Result<Beside> beside_products(MeterLane& lane, const CallOf& call_of, const cost::Point& message) {
+    LANCET_ASSIGN(const MeterLane::Call call, call_of(message.bytes));
+    const int times =
+        static_cast<int>(std::clamp(products_ms / 2 / std::max(message.ms, 1e-4), 1.0, double(most_calls)));
+    std::vector<double> speeds, late;
+    for (int round = 0; round < rounds; ++round) {
+      LANCET_ASSIGN(const double quiet, products_->run());
+      LANCET_ASSIGN(const double alone, lane.together(call, times));
+      LANCET_TRY(world_.barrier());
+      Result<double> calls = 0.0;
+      std::jthread thread([&] { calls = lane.run(call, times); });
+      const auto busy = products_->run();
+      thread.join();
+      LANCET_TRY(calls.ok() ? Status() : Status(calls.error()));
+      LANCET_ASSIGN(const double products, busy);
+      LANCET_ASSIGN(const double beside, comm::largest(world_, *calls));
+      LANCET_ASSIGN(const double lateness, comm::mean(world_, products - quiet));
+      speeds.push_back(alone / std::max(beside, 1e-6));
+      late.push_back(lateness / (times + 1));  // run() makes one more
+    }
+    return Beside{std::clamp(median(speeds), 0.1, 1.0), std::max(0.0, median(late))};
+  }
+
+  // How fast both lanes go on, on average, when both are busy for as long alone.
+  Result<double> beside_each_other(const cost::WireTimes& times) {
+    const cost::Point &mine = times.all_to_all.back(), &theirs = times.all_reduce.back();
+    LANCET_ASSIGN(const auto on_expert, expert_.exchange(static_cast<std::size_t>(mine.bytes), segments_));
+    LANCET_ASSIGN(const auto on_reduce, reduce_.reduction(static_cast<std::size_t>(theirs.bytes)));
+    const double longer = std::max({mine.ms, theirs.ms, 1e-4}), goal = std::max(longer, size_ms / 2);
+    auto count = [&](double ms) {
+      return static_cast<int>(std::clamp(goal / std::max(ms, 1e-4), 1.0, double(most_calls)));
+    };
+    const double alone = (count(mine.ms) * mine.ms + count(theirs.ms) * theirs.ms) / 2;
+    std::vector<double> speeds;
+    for (int round = 0; round < rounds; ++round) {
+      LANCET_TRY(world_.barrier());
+      Result<double> reduced = 0.0;
+      std::jthread thread([&] { reduced = reduce_.run(on_reduce, count(theirs.ms)); });
+      const auto exchanged = expert_.run(on_expert, count(mine.ms));
+      thread.join();
+      LANCET_TRY(exchanged.ok() ? Status() : Status(exchanged.error()));
+      LANCET_TRY(reduced.ok() ? Status() : Status(reduced.error()));
+      LANCET_ASSIGN(const double both, comm::largest(world_, std::max(*exchanged, *reduced)));
+      speeds.push_back(alone / std::max(both, 1e-6));
+    }
+    return std::clamp(median(speeds), 0.1, 1.0);
+  }
+
+  runtime::Accelerator& accelerator_;
+  backend::Device& device_;
+  comm::Communicator& world_;
+  const std::int64_t segments_;
+  MeterLane expert_, reduce_;
+  std::unique_ptr<ProductLoop> products_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<WireMeter>> make_device_meter(const ProfilerOptions& options, std::int64_t segments) {
+  comm::DeviceCommunicator *expert = options.device_lanes[std::size_t(ir::Lane::expert)],
+                           *reduce = options.device_lanes[std::size_t(ir::Lane::reduce)];
+  LANCET_CHECK(expert && reduce, "the profiler needs a communicator for each lane of the accelerator");
+  auto meter = std::make_unique<DeviceMeter>(options, *expert, *reduce, segments);
+  LANCET_TRY(meter->open());
+  return std::unique_ptr<WireMeter>(std::move(meter));
+}
+
+}  // namespace lancet::profiler

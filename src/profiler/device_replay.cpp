@@ -1,0 +1,122 @@
+// A replay on an accelerator: one stream, an event before and behind each kernel.
+#include <algorithm>
+#include <map>
+
+#include "lancet/cost/costs.h"
+#include "replay.h"
+#include "replay_plan.h"
+
+namespace lancet::profiler {
+namespace {
+
+using ir::Lane;
+
+// As many ranks as it says, all of them this one (replay.cpp).
+class DeviceLoopback final : public comm::DeviceCommunicator {
+ public:
+  explicit DeviceLoopback(int ranks) : ranks_(ranks) {}
+  int rank() const override { return 0; }
+  int size() const override { return ranks_; }
+  std::string transport() const override { return "loopback"; }
+  Status exchange(backend::Stream& stream, std::span<const comm::Segment> sends,
+                  std::span<const comm::Segment> receives) override {
+    for (std::size_t i = 0; i < std::min(sends.size(), receives.size()); ++i)
+      LANCET_TRY(stream.copy(receives[i].data, sends[i].data, std::min(sends[i].bytes, receives[i].bytes)));
+    return {};
+  }
+  Status all_reduce_sum(backend::Stream&, std::span<float>) override { return {}; }
+  Status check() override { return {}; }
+  void abort(const std::string&) override {}
+
+ private:
+  int ranks_;
+};
+
+class StreamReplay final : public Replay {
+ public:
+  StreamReplay(const ir::Plan& plan, runtime::Accelerator& accelerator)
+      : plan_(plan),
+        accelerator_(accelerator),
+        device_(accelerator.device()),
+        memory_(make_device_replay_memory(device_)),
+        timed_(plan.program.instructions.size()) {}
+
+  Status bind() {
+    LANCET_TRY(device_.bind_thread());
+    LANCET_ASSIGN(stream_, device_.make_stream(false));
+    LANCET_ASSIGN(places_, ReplayPlan::make(plan_, *memory_));
+    std::size_t workspace = 0;
+    for (const ir::Instruction& instruction : plan_.program.instructions) {
+      const ops::DeviceKernel* kernel = accelerator_.find_kernel(instruction.op);
+      if (!kernel) return internal_error("op " + instruction.op + " has no kernel on " + device_.name());
+      LANCET_ASSIGN(ops::KernelArgs args, places_->arguments(instruction));
+      args.device = &device_;
+      args.stream = stream_.get();
+      if (instruction.lane == Lane::expert)
+        args.device_comm = loopback(int(cost::exchange_ranks(plan_.program, instruction)));
+      if (kernel->workspace) workspace = std::max(workspace, kernel->workspace(args));
+      arguments_.push_back(std::move(args));
+    }
+    LANCET_ASSIGN(workspace_, runtime::Block::on_device(device_, workspace));
+    for (std::size_t i = 0; i < arguments_.size(); ++i) {
+      kernels_.emplace_back();
+      if (plan_.program.instructions[i].lane == Lane::reduce) continue;
+      arguments_[i].workspace = workspace_.start();
+      kernels_[i] = accelerator_.find_kernel(arguments_[i].op)->bind(arguments_[i]);
+      LANCET_ASSIGN(timed_[i].start, device_.make_event());
+      LANCET_ASSIGN(timed_[i].end, device_.make_event());
+    }
+    return {};
+  }
+
+  Status sweep(const std::vector<bool>& chosen, std::vector<std::int64_t>& nanoseconds) override {
+    LANCET_TRY(device_.bind_thread());
+    nanoseconds.assign(kernels_.size(), 0);
+    // So that kernels follow each other as in a step, the host is some of them ahead.
+    LANCET_TRY(stream_->delay(1));
+    for (std::size_t i = 0; i < kernels_.size(); ++i) {
+      if (!chosen[i] || !kernels_[i]) continue;
+      LANCET_TRY(stream_->record(*timed_[i].start));
+      LANCET_TRY(kernels_[i]());
+      LANCET_TRY(stream_->record(*timed_[i].end));
+    }
+    LANCET_TRY(stream_->synchronize());
+    for (std::size_t i = 0; i < kernels_.size(); ++i) {
+      if (!chosen[i] || !kernels_[i]) continue;
+      LANCET_ASSIGN(const double ms, device_.milliseconds(*timed_[i].start, *timed_[i].end));
+      nanoseconds[i] = static_cast<std::int64_t>(ms * 1e6);
+    }
+    return {};
+  }
+
+ private:
+  struct Timed {
+    std::unique_ptr<backend::Event> start, end;
+  };
+  comm::DeviceCommunicator* loopback(int ranks) {
+    if (ranks == 1) return nullptr;  // the kernels copy
+    return &loopbacks_.try_emplace(ranks, ranks).first->second;
+  }
+
+  const ir::Plan& plan_;
+  runtime::Accelerator& accelerator_;
+  backend::Device& device_;
+  const std::unique_ptr<ReplayMemory> memory_;
+  std::unique_ptr<backend::Stream> stream_;
+  std::unique_ptr<ReplayPlan> places_;
+  runtime::Block workspace_;
+  std::map<int, DeviceLoopback> loopbacks_;
+  std::vector<ops::KernelArgs> arguments_;
+  std::vector<ops::Kernel> kernels_;
+  std::vector<Timed> timed_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Replay>> make_stream_replay(const ir::Plan& plan, runtime::Accelerator& accelerator) {
+  auto replay = std::make_unique<StreamReplay>(plan, accelerator);
+  LANCET_TRY(replay->bind());
+  return std::unique_ptr<Replay>(std::move(replay));
+}
+
+}  // namespace lancet::profiler

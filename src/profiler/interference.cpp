@@ -1,0 +1,196 @@
+#include "lancet/profiler/interference.h"
+#include "lancet/base/median.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <ctime>
+#include <thread>
+#include <vector>
+
+#include "lancet/backend/cpu/buffer.h"
+#include "lancet/backend/cpu/matmul.h"
+#include "lancet/backend/cpu/parallel.h"
+#include "lancet/comm/collect.h"
+
+namespace lancet::profiler {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Call = std::function<Status()>;
+
+constexpr int rounds = 4;
+constexpr double wire_seconds = 0.06;  // of the call that stands for all: long beside wake-ups, short beside a step
+
+double since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+double processor_seconds() {  // of the process, all threads
+  timespec t{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+  return double(t.tv_sec) + double(t.tv_nsec) * 1e-9;
+}
+
+Status repeat(const Call& call, int times) {
+  for (int i = 0; i < times; ++i) LANCET_TRY(call());
+  return {};
+}
+
+// Seconds until all ranks have done `times` calls, from when all are ready.
+Result<double> time_calls(comm::Communicator& communicator, const Call& call, int times) {
+  LANCET_TRY(communicator.barrier());
+  const auto start = Clock::now();
+  LANCET_TRY(repeat(call, times));
+  return comm::largest(communicator, since(start));
+}
+
+}  // namespace
+
+struct ComputeLoop::State {
+  explicit State(int thread_count)
+      : threads(thread_count),
+        product(backend::cpu::make_matmul({.m = n, .n = n, .k = n, .trans_b = true, .bias = {}})),
+        a(backend::cpu::Buffer::zeroed(n * n * 4)),
+        b(backend::cpu::Buffer::zeroed(n * n * 4)),
+        c(backend::cpu::Buffer::zeroed(n * n * 4)) {}
+
+  void turn() { product->run(a.data(), b.data(), nullptr, c.data()); }
+
+  // Alone: seconds a turn, of the clock and of the processor.
+  void calibrate(double seconds) {
+    double turns = 0;
+    const double cpu = processor_seconds();
+    const auto start = Clock::now();
+    do {
+      turn();
+      ++turns;
+    } while (since(start) < seconds);
+    turn_cpu = (processor_seconds() - cpu) / turns;
+    turn_seconds = since(start) / turns;  // the mean: what others take of the core, they take beside messages too
+  }
+
+  static constexpr std::int64_t n = 256;  // its memory fits a core's second-level cache; a turn is a fraction of 1 ms
+  const int threads;
+  std::unique_ptr<backend::cpu::Matmul> product;
+  backend::cpu::Buffer a, b, c;
+  double turn_seconds = 0, turn_cpu = 0;
+};
+
+ComputeLoop::ComputeLoop(int threads) : state_(std::make_unique<State>(threads)) {}
+ComputeLoop::~ComputeLoop() = default;
+
+Result<CallCost> ComputeLoop::measure(comm::Communicator& communicator, const Call& call, double budget_s) {
+  State& loop = *state_;
+  backend::cpu::set_threads(loop.threads);
+  LANCET_TRY(call());  // connects, touches the memory
+  LANCET_ASSIGN(const double once, time_calls(communicator, call, 1));
+  const int times = static_cast<int>(std::clamp(budget_s / (2 * rounds) / once, 1.0, 1000.0));
+  std::vector<double> alone, beside, core, cpu;
+  for (int round = 0; round < rounds; ++round) {
+    LANCET_ASSIGN(const double quiet, time_calls(communicator, call, times));
+    alone.push_back(quiet / times);
+    loop.calibrate(0.03);
+    LANCET_TRY(communicator.barrier());
+    Status status;
+    std::atomic<bool> done = false;
+    double busy = 0;  // until this rank's calls were done
+    const double cpu_before = processor_seconds();
+    const auto start = Clock::now();
+    std::jthread lane([&] {
+      status = repeat(call, times);
+      busy = since(start);
+      done = true;
+    });
+    double turns = 0;
+    for (; !done; ++turns) loop.turn();
+    const double late = since(start) - turns * loop.turn_seconds;
+    const double used = processor_seconds() - cpu_before - turns * loop.turn_cpu;
+    lane.join();
+    LANCET_TRY(status);
+    LANCET_ASSIGN(const double slowest, comm::largest(communicator, busy));
+    LANCET_ASSIGN(const double mean_late, comm::mean(communicator, late));
+    LANCET_ASSIGN(const double mean_used, comm::mean(communicator, used));
+    beside.push_back(slowest / times);
+    core.push_back(mean_late / times);
+    cpu.push_back(mean_used / times);
+  }
+  return CallCost{median(alone) * 1e3, median(beside) * 1e3, median(core) * 1e3, median(cpu) * 1e3};
+}
+
+namespace {
+
+// Two lanes of one wire: how fast each goes on, on average, when both are busy. 0.5: they share it, 1: each has its
+// own.
+Result<double> beside_each_other(comm::Communicator& expert, const Call& on_expert, double expert_s,
+                                 comm::Communicator& reduce, const Call& on_reduce, double reduce_s) {
+  std::vector<double> speeds;
+  for (int round = 0; round < 3; ++round) {
+    LANCET_TRY(expert.barrier());
+    const auto start = Clock::now();
+    Status status;
+    std::jthread lane([&] { status = on_reduce(); });
+    const Status mine = on_expert();
+    lane.join();
+    LANCET_TRY(mine);
+    LANCET_TRY(status);
+    LANCET_ASSIGN(const double both, comm::largest(reduce, since(start)));
+    speeds.push_back((expert_s + reduce_s) / 2 / both);
+  }
+  return std::clamp(median(speeds), 0.1, 1.0);
+}
+
+// The compute lane cannot lose more than the processor time spent, caches included.
+double core_ms(const CallCost& cost) { return std::max(0.0, std::min(cost.core_ms, cost.cpu_ms)); }
+
+constexpr std::size_t small_bytes = 64 << 10;
+
+// The bytes that the wire takes in wire_seconds.
+Result<std::size_t> representative_bytes(comm::Communicator& communicator) {
+  constexpr double pilot_bytes = 256 << 10, most = 8 << 20;
+  comm::AllToAll pilot(communicator, pilot_bytes);
+  const Call call = [&] { return pilot(communicator); };
+  LANCET_TRY(call());
+  LANCET_ASSIGN(const double seconds, time_calls(communicator, call, 2));
+  return static_cast<std::size_t>(std::clamp(pilot_bytes * 2 * wire_seconds / seconds, pilot_bytes, most));
+}
+
+}  // namespace
+
+cost::CoreCost core_cost(const CallCost& small, double fewer_bytes, const CallCost& large, double more_bytes) {
+  const double slope = std::max(0.0, (core_ms(large) - core_ms(small)) / (more_bytes - fewer_bytes));
+  return {std::max(0.0, core_ms(small) - slope * fewer_bytes), slope * 1e6};
+}
+
+Result<WireCosts> measure_interference(comm::Communicator& expert, comm::Communicator& reduce, int threads) {
+  const auto start = Clock::now();
+  WireCosts costs;
+  const double ranks = expert.size();
+  if (ranks == 1) return costs;
+  LANCET_ASSIGN(const std::size_t wanted, representative_bytes(expert));
+  comm::AllToAll exchange(expert, wanted);
+  costs.bytes = exchange.bytes();
+  // Moves as many bytes: 2 (ranks - 1) / ranks of the vector.
+  std::vector<float> vector(static_cast<std::size_t>(double(costs.bytes) / 4 * ranks / (2 * (ranks - 1))));
+  const Call on_expert = [&] { return exchange(expert); }, on_reduce = [&] { return reduce.all_reduce_sum(vector); };
+
+  ComputeLoop loop(threads);
+  const double budget = 2 * rounds * wire_seconds;
+  LANCET_ASSIGN(const CallCost all_to_all, loop.measure(expert, on_expert, budget));
+  LANCET_ASSIGN(const CallCost all_reduce, loop.measure(reduce, on_reduce, budget));
+  // The same in small messages, for what each costs whatever its size.
+  comm::AllToAll small_exchange(expert, small_bytes);
+  std::vector<float> small_vector(small_bytes / 4);
+  LANCET_ASSIGN(const CallCost small_all_to_all, loop.measure(
+                                                     expert, [&] { return small_exchange(expert); }, budget / 2));
+  LANCET_ASSIGN(const CallCost small_all_reduce,
+                loop.measure(
+                    reduce, [&] { return reduce.all_reduce_sum(small_vector); }, budget / 2));
+  costs.all_to_all = core_cost(small_all_to_all, double(small_exchange.bytes()), all_to_all, double(costs.bytes));
+  costs.all_reduce = core_cost(small_all_reduce, double(small_bytes), all_reduce, 4 * double(vector.size()));
+  costs.interference.wire_beside_compute = std::clamp(all_to_all.alone_ms / all_to_all.beside_ms, 0.1, 1.0);
+  LANCET_ASSIGN(costs.interference.wire_beside_wire, beside_each_other(expert, on_expert, all_to_all.alone_ms * 1e-3,
+                                                                       reduce, on_reduce, all_reduce.alone_ms * 1e-3));
+  LANCET_ASSIGN(costs.seconds, comm::largest(expert, since(start)));
+  return costs;
+}
+
+}  // namespace lancet::profiler

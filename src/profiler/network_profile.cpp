@@ -1,0 +1,268 @@
+#include "network_profile.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <functional>
+#include <thread>
+
+#include "lancet/backend/cpu/buffer.h"
+#include "lancet/base/median.h"
+#include "lancet/comm/collect.h"
+#include "lancet/ops/catalogue.h"
+#include "lancet/profiler/interference.h"
+
+namespace lancet::profiler {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using backend::cpu::Buffer;
+
+constexpr double smallest_bytes = 1024;
+constexpr double size_seconds = 0.1;  // of the repetitions of one size
+constexpr double longest_call = 2;    // seconds; past it the last slope tells
+constexpr int fewest = 3, most = 25;
+
+// The largest over the ranks, element by element, on all ranks.
+Status largest_over_ranks(comm::Communicator& world, std::vector<float>& values) {
+  std::vector<float> largest = values, theirs;
+  for (int root = 0; root < world.size(); ++root) {
+    theirs = values;
+    LANCET_TRY(world.broadcast(std::as_writable_bytes(std::span(theirs)), root));
+    for (std::size_t i = 0; i < largest.size(); ++i) largest[i] = std::max(largest[i], theirs[i]);
+  }
+  values = std::move(largest);
+  return {};
+}
+
+// Milliseconds of a collective call: all ranks start at once, the slowest counts; the median of the repetitions.
+Result<double> time_call(comm::Communicator& world, const std::function<Status()>& call) {
+  auto timed = [&](int times) -> Result<std::vector<float>> {
+    std::vector<float> ms;
+    for (int i = 0; i < times; ++i) {
+      LANCET_TRY(world.barrier());
+      const auto start = Clock::now();
+      LANCET_TRY(call());
+      ms.push_back(std::chrono::duration<float, std::milli>(Clock::now() - start).count());
+    }
+    LANCET_TRY(largest_over_ranks(world, ms));
+    return ms;
+  };
+  LANCET_ASSIGN(const std::vector<float> pilot, timed(2));  // the first touches the memory
+  const double seconds = std::max(1e-7, double(pilot[1]) * 1e-3);
+  if (seconds > longest_call / 2) return double(pilot[1]);
+  LANCET_ASSIGN(const std::vector<float> ms, timed(std::clamp(int(size_seconds / seconds), fewest, most)));
+  return median(ms);
+}
+
+// Powers of two until one is not below `largest`, or takes too long. ms_of(bytes) times one.
+template <class MsOf>
+Result<std::vector<cost::Point>> time_sizes(double largest, MsOf&& ms_of) {
+  std::vector<cost::Point> points;
+  for (double bytes = smallest_bytes;; bytes *= 2) {
+    LANCET_ASSIGN(const double ms, ms_of(std::size_t(bytes)));
+    points.push_back({bytes, ms});
+    if ((bytes >= largest && points.size() > 2) || ms > longest_call * 1e3) return points;
+  }
+}
+
+// The last size of them where none takes too long.
+double last_size(double largest) {
+  double bytes = 4 * smallest_bytes;
+  while (bytes < largest) bytes *= 2;
+  return bytes;
+}
+
+// ---- the plans' messages
+
+struct Messages {
+  double all_to_all = 0, all_reduce = 0;  // the largest wire_bytes of each
+  std::int64_t segments = 1;              // of an all-to-all, to each rank: its experts
+};
+
+Messages messages_of(std::span<const ir::Plan> plans) {
+  Messages messages;
+  for (const ir::Plan& plan : plans)
+    for (const ir::Instruction& instruction : plan.program.instructions) {
+      const double bytes = cost::wire_bytes(plan.program, instruction);
+      if (instruction.lane == ir::Lane::reduce) messages.all_reduce = std::max(messages.all_reduce, bytes);
+      if (instruction.lane != ir::Lane::expert) continue;
+      messages.all_to_all = std::max(messages.all_to_all, bytes);
+      const bool counts = ops::kind(instruction) == ops::Kind::counts;
+      const ir::TensorId rows = counts ? instruction.results[0] : instruction.operands[2];
+      messages.segments = std::max(messages.segments, plan.program.type(rows).shape[0]);
+    }
+  return messages;
+}
+
+// An exchange as the all-to-all kernel makes it: a segment for each expert, those of this rank among them.
+class Exchange {
+ public:
+  Exchange(comm::Communicator& comm, std::int64_t segments) : comm_(comm), segments_(std::size_t(segments)) {}
+
+  // bytes: to all other ranks together.
+  std::function<Status()> operator()(std::size_t bytes) {
+    const auto ranks = std::size_t(comm_.size());
+    const std::size_t each = std::max<std::size_t>(1, bytes / ((ranks - 1) * segments_));
+    from_ = Buffer::zeroed(each * ranks * segments_);
+    to_ = Buffer::zeroed(each * ranks * segments_);
+    sends_.clear();
+    receives_.clear();
+    for (std::size_t i = 0; i < ranks * segments_; ++i) {
+      sends_.push_back({int(i / segments_), from_.as<std::byte>() + i * each, each});
+      receives_.push_back({int(i / segments_), to_.as<std::byte>() + i * each, each});
+    }
+    return [this] { return comm_.exchange(sends_, receives_); };
+  }
+
+ private:
+  comm::Communicator& comm_;
+  const std::size_t segments_;
+  Buffer from_, to_;
+  std::vector<comm::Segment> sends_, receives_;
+};
+
+class Reduction {
+ public:
+  explicit Reduction(comm::Communicator& comm) : comm_(comm) {}
+  std::function<Status()> operator()(std::size_t bytes) {
+    values_ = Buffer::zeroed(bytes);
+    return [this] { return comm_.all_reduce_sum(values_.span<float>()); };
+  }
+
+ private:
+  comm::Communicator& comm_;
+  Buffer values_;
+};
+
+// ---- from a signal to the start of the lane that waits for it
+
+// Two threads as two lanes of the executor: one waits, asleep, on a counter; the other sets it.
+double measure_launch_ms() {
+  constexpr std::int32_t rounds = 41;
+  std::atomic<std::int32_t> done{0}, ready{0};
+  std::vector<Clock::time_point> signalled(rounds), started(rounds);
+  std::jthread waiter([&] {
+    for (std::int32_t i = 0; i < rounds; ++i) {
+      ready.store(i + 1, std::memory_order_release);
+      for (std::int32_t now = done.load(std::memory_order_acquire); now <= i;
+           now = done.load(std::memory_order_acquire))
+        done.wait(now, std::memory_order_acquire);
+      started[std::size_t(i)] = Clock::now();
+    }
+  });
+  for (std::int32_t i = 0; i < rounds; ++i) {
+    while (ready.load(std::memory_order_acquire) <= i) std::this_thread::yield();
+    const auto asleep = Clock::now() + std::chrono::microseconds(300);  // a wait spins a little before it sleeps
+    while (Clock::now() < asleep) {
+    }
+    signalled[std::size_t(i)] = Clock::now();
+    done.store(i + 1, std::memory_order_release);
+    done.notify_all();
+  }
+  waiter.join();
+  std::vector<double> ms;
+  for (std::size_t i = 1; i < rounds; ++i)
+    ms.push_back(std::chrono::duration<double, std::milli>(started[i] - signalled[i]).count());
+  std::nth_element(ms.begin(), ms.begin() + rounds / 4, ms.end());
+  return ms[rounds / 4];  // the first quartile: what the waiter's core does besides only adds to it, and by much
+}
+
+class HostMeter final : public WireMeter {
+ public:
+  HostMeter(const ProfilerOptions& options, comm::Communicator& expert, comm::Communicator& reduce,
+            std::int64_t segments)
+      : world_(*options.world),
+        expert_(expert),
+        reduce_(reduce),
+        threads_(options.threads),
+        exchange_(expert, segments),
+        reduction_(reduce) {}
+
+  Result<double> all_to_all_ms(std::size_t bytes) override { return time_call(world_, exchange_(bytes)); }
+  Result<double> all_reduce_ms(std::size_t bytes) override { return time_call(world_, reduction_(bytes)); }
+  Result<double> launch_ms() override { return measure_launch_ms(); }
+  Result<WireCosts> interference(const cost::WireTimes&) override {
+    return measure_interference(expert_, reduce_, threads_);
+  }
+
+ private:
+  comm::Communicator &world_, &expert_, &reduce_;
+  const int threads_;
+  Exchange exchange_;
+  Reduction reduction_;
+};
+
+// ----
+
+bool reaches(const std::vector<cost::Point>& points, double bytes) {
+  return !points.empty() && (points.back().bytes >= bytes || points.back().ms > longest_call * 1e3);
+}
+
+}  // namespace
+
+namespace {
+
+Result<std::unique_ptr<WireMeter>> make_meter(const ProfilerOptions& options, std::int64_t segments) {
+  if (options.accelerator) return make_device_meter(options, segments);
+  comm::Communicator *expert = options.lanes[std::size_t(ir::Lane::expert)],
+                     *reduce = options.lanes[std::size_t(ir::Lane::reduce)];
+  LANCET_CHECK(expert && reduce, "the profiler needs a communicator for each lane");
+  return std::unique_ptr<WireMeter>(std::make_unique<HostMeter>(options, *expert, *reduce, segments));
+}
+
+}  // namespace
+
+namespace {
+
+bool lacks_windows(const cost::WireTimes& wire, double largest, const ProfilerOptions& options) {
+  if (!options.accelerator) return false;
+  return !wire.windows || (!wire.windows->all_to_all.empty() && !reaches(wire.windows->all_to_all, largest));
+}
+
+// Ranks without windows are kept, too: nobody asks again.
+Status fill_windows(WireMeter& meter, double largest, cost::WireTimes& wire) {
+  cost::WindowTimes windows;
+  LANCET_ASSIGN(const bool there, meter.open_windows(std::size_t(last_size(largest))));
+  if (there) {
+    LANCET_ASSIGN(windows.all_to_all, time_sizes(largest, [&](std::size_t bytes) { return meter.window_ms(bytes); }));
+    LANCET_ASSIGN(windows.counts_wait_ms, meter.counts_wait_ms());
+    LANCET_ASSIGN(windows.core, meter.window_core(windows.all_to_all));
+  }
+  wire.windows = std::move(windows);
+  return {};
+}
+
+}  // namespace
+
+Result<bool> fill_wire(cost::Profile& profile, std::span<const ir::Plan> plans, const ProfilerOptions& options) {
+  if (!options.world || options.world->size() == 1) return false;
+  cost::WireTimes& wire = profile.wire;
+  const Messages messages = messages_of(plans);
+  const bool fresh = !wire.measured();
+  const bool short_of_all_to_all = fresh || !reaches(wire.all_to_all, messages.all_to_all);
+  const bool short_of_all_reduce = fresh || !reaches(wire.all_reduce, messages.all_reduce);
+  const bool short_of_windows = lacks_windows(wire, messages.all_to_all, options);
+  if (!short_of_all_to_all && !short_of_all_reduce && !short_of_windows) return false;
+  LANCET_ASSIGN(const auto meter, make_meter(options, messages.segments));
+  if (short_of_all_to_all) {
+    LANCET_ASSIGN(wire.all_to_all,
+                  time_sizes(messages.all_to_all, [&](std::size_t bytes) { return meter->all_to_all_ms(bytes); }));
+  }
+  if (short_of_all_reduce) {
+    LANCET_ASSIGN(wire.all_reduce,
+                  time_sizes(messages.all_reduce, [&](std::size_t bytes) { return meter->all_reduce_ms(bytes); }));
+  }
+  if (short_of_windows) LANCET_TRY(fill_windows(*meter, messages.all_to_all, wire));
+  if (!fresh) return true;
+  LANCET_ASSIGN(const double launch_ms, meter->launch_ms());
+  LANCET_ASSIGN(wire.launch_ms, comm::mean(*options.world, launch_ms));
+  LANCET_ASSIGN(const WireCosts beside, meter->interference(wire));
+  wire.all_to_all_core = beside.all_to_all;
+  wire.all_reduce_core = beside.all_reduce;
+  wire.interference = beside.interference;
+  return true;
+}
+
+}  // namespace lancet::profiler

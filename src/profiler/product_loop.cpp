@@ -1,0 +1,69 @@
+#include "product_loop.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "lancet/comm/collect.h"
+#include "replay_plan.h"
+
+namespace lancet::profiler {
+namespace {
+
+// A product that fills a large chip takes that long and more; on a smaller one a smaller product does.
+constexpr double shortest_ms = 0.15;
+constexpr std::int64_t smallest = 256, largest = 4096;
+constexpr int most = 2000;
+
+std::string plan_text(std::int64_t size, int count) {
+  std::string text =
+      fmt::format("plan {{policy=products}}\narena {0}\nstate @x : bf16[{1},{1}]\nparameter @w : bf16[{1},{1}]\n",
+                  2 * size * size, size);
+  for (int i = 0; i < count; ++i)
+    text += fmt::format("[{0}] %{0} : bf16[{1},{1}] = linear(@x, @w)  # compute forward products | at 0\n", i, size);
+  return text;
+}
+
+}  // namespace
+
+Status ProductLoop::bind(std::int64_t size, int count) {
+  LANCET_ASSIGN(const ir::Plan plan, ir::parse_plan(plan_text(size, count)));
+  executor_.reset();
+  store_ = runtime::TensorStore();
+  store_.place_on(accelerator_.device());
+  store_.add(plan.program);
+  const auto memory = make_device_replay_memory(accelerator_.device());
+  for (const auto& [_, tensor] : store_.all())
+    LANCET_TRY(memory->fill_normals({tensor.memory.start, tensor.type}, 1, false));
+  LANCET_ASSIGN(executor_, runtime::Executor::create(plan, store_, {.accelerator = &accelerator_}));
+  LANCET_ASSIGN(const double first, run());  // loads, chooses
+  static_cast<void>(first);
+  return {};
+}
+
+Result<double> ProductLoop::run() {
+  executor_->time_next_run();
+  LANCET_TRY(executor_->run());
+  const auto spans = executor_->spans();
+  return double(std::max<std::int64_t>(1, spans.back().end - spans.front().start)) * 1e-6;
+}
+
+Result<std::unique_ptr<ProductLoop>> ProductLoop::make(runtime::Accelerator& accelerator, comm::Communicator* world,
+                                                       double milliseconds) {
+  std::unique_ptr<ProductLoop> loop(new ProductLoop(accelerator));
+  double each = 0;
+  std::int64_t size = smallest;
+  for (;; size *= 2) {
+    LANCET_TRY(loop->bind(size, 4));
+    LANCET_ASSIGN(each, loop->run());
+    each /= 4;
+    if (world) {
+      LANCET_ASSIGN(each, comm::mean(*world, each));
+    }
+    if (each >= shortest_ms || size >= largest) break;
+  }
+  LANCET_TRY(loop->bind(size, static_cast<int>(std::clamp(milliseconds / each, 2.0, double(most)))));
+  return loop;
+}
+
+}  // namespace lancet::profiler

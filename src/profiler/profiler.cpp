@@ -1,0 +1,265 @@
+#include "lancet/profiler/profiler.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <fstream>
+#include <map>
+#include <set>
+#include <sstream>
+
+#include "lancet/base/clock.h"
+#include "lancet/comm/collect.h"
+#include "lancet/ops/catalogue.h"
+#include "replay.h"
+#include "network_profile.h"
+
+namespace lancet::profiler {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Sum over the ranks, divided by them.
+Status mean_over_ranks(comm::Communicator* world, std::vector<float>& values) {
+  if (!world || world->size() == 1) return {};
+  LANCET_TRY(world->all_reduce_sum(values));
+  for (float& value : values) value /= float(world->size());
+  return {};
+}
+
+// ---- what to run
+
+// Samples of one key in one plan: its instructions, or eight of them, evenly spaced over layers and parts.
+constexpr std::size_t most_instances = 8;
+using Instances = std::map<std::string, std::vector<std::size_t>>;
+
+Instances instances_of(const ir::Program& program, const std::set<std::string>& keys) {
+  Instances all;
+  for (std::size_t i = 0; i < program.instructions.size(); ++i) {
+    if (!cost::is_local(program, program.instructions[i])) continue;
+    if (const std::string key = cost::op_key(program, program.instructions[i]); keys.contains(key))
+      all[key].push_back(i);
+  }
+  for (auto& [_, places] : all) {
+    if (places.size() <= most_instances) continue;
+    std::vector<std::size_t> some;
+    for (std::size_t i = 0; i < most_instances; ++i)
+      some.push_back(places[i * (places.size() - 1) / (most_instances - 1)]);
+    places = std::move(some);
+  }
+  return all;
+}
+
+// Memory that pushes everything else out of the caches: twice the last level.
+double context_bytes() {
+  const long cache = ::sysconf(_SC_LEVEL3_CACHE_SIZE);
+  return 2.0 * double(std::clamp<long>(cache, 16 << 20, 256 << 20));
+}
+
+double touched_bytes(const ir::Program& program, const ir::Instruction& instruction) {
+  double bytes = 0;
+  for (ir::TensorId id : instruction.operands) bytes += double(ir::bytes(program.type(id)));
+  for (ir::TensorId id : instruction.results) bytes += double(ir::bytes(program.type(id)));
+  return bytes;
+}
+
+// The instances, each with as many of the instructions before it as decide what it finds in the caches.
+std::vector<bool> with_context(const ir::Program& program, const Instances& instances) {
+  std::vector<bool> chosen(program.instructions.size());
+  for (const auto& [_, places] : instances)
+    for (std::size_t place : places) chosen[place] = true;
+  double wanted = 0;
+  for (std::size_t i = chosen.size(); i-- > 0;) {
+    if (chosen[i]) {
+      wanted = context_bytes();
+    } else if (wanted > 0) {
+      chosen[i] = true;
+      wanted -= touched_bytes(program, program.instructions[i]);
+    }
+  }
+  return chosen;
+}
+
+// ---- the statistic
+
+struct Quartiles {
+  double first, median, third;
+};
+Quartiles quartiles(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  auto at = [&](double share) {
+    const double where = share * double(values.size() - 1);
+    const std::size_t low = std::size_t(where), high = std::min(low + 1, values.size() - 1);
+    return values[low] + (where - double(low)) * (values[high] - values[low]);
+  };
+  return {at(0.25), at(0.5), at(0.75)};
+}
+
+// samples[i]: milliseconds of instruction i, by sweep.
+cost::OpTime time_of(const std::vector<std::size_t>& places, const std::vector<std::vector<double>>& samples) {
+  cost::OpTime time;
+  for (std::size_t place : places) {
+    const Quartiles q = quartiles(samples[place]);
+    time.ms += q.median / double(places.size());
+    if (q.median > 0) time.spread += (q.third - q.first) / 2 / q.median / double(places.size());
+    time.samples += int(samples[place].size());
+  }
+  return time;
+}
+
+// ---- one plan
+
+constexpr int fewest_sweeps = 5, fewest_slow_sweeps = 3, most_sweeps = 200;
+constexpr double slow_seconds = 4;  // of a sweep
+
+int sweeps_of(double sweep_seconds, double budget) {
+  const int fewest = sweep_seconds > slow_seconds ? fewest_slow_sweeps : fewest_sweeps;
+  return std::clamp(int(budget / sweep_seconds), fewest, most_sweeps);
+}
+
+class PlanProfiler {
+ public:
+  PlanProfiler(const ir::Plan& plan, const ProfilerOptions& options) : plan_(plan), options_(options) {}
+
+  // Times of these keys, mean over the ranks.
+  Status run(const std::set<std::string>& keys, cost::Profile& profile) {
+    const Instances instances = instances_of(plan_.program, keys);
+    LANCET_ASSIGN(replay_, Replay::create(plan_, options_.threads, options_.accelerator));
+    std::vector<std::int64_t> nanoseconds;
+    LANCET_TRY(sweep(std::vector<bool>(plan_.program.instructions.size(), true), nanoseconds));  // warms up, fills
+    const std::vector<bool> chosen = with_context(plan_.program, instances);
+    LANCET_ASSIGN(const int sweeps, agree_on_sweeps(chosen));
+    std::vector<std::vector<double>> samples(nanoseconds.size());
+    for (int s = 0; s < sweeps; ++s) {
+      LANCET_TRY(sweep(chosen, nanoseconds));
+      for (std::size_t i = 0; i < samples.size(); ++i) samples[i].push_back(double(nanoseconds[i]) * 1e-6);
+    }
+    return add(instances, samples, profile);
+  }
+
+ private:
+  Status sweep(const std::vector<bool>& chosen, std::vector<std::int64_t>& nanoseconds) {
+    if (options_.world) LANCET_TRY(options_.world->barrier());
+    return replay_->sweep(chosen, nanoseconds);
+  }
+
+  Result<int> agree_on_sweeps(const std::vector<bool>& chosen) {
+    std::vector<std::int64_t> nanoseconds;
+    const auto start = Clock::now();
+    LANCET_TRY(sweep(chosen, nanoseconds));
+    std::vector<float> seconds{float(seconds_since(start))};
+    LANCET_TRY(mean_over_ranks(options_.world, seconds));
+    return sweeps_of(std::max<double>(seconds[0], 1e-9), options_.seconds);
+  }
+
+  Status add(const Instances& instances, const std::vector<std::vector<double>>& samples, cost::Profile& profile) {
+    std::vector<float> means;  // ms and spread of each key
+    std::vector<cost::OpTime> times;
+    for (const auto& [_, places] : instances) {
+      times.push_back(time_of(places, samples));
+      means.push_back(float(times.back().ms));
+      means.push_back(float(times.back().spread));
+    }
+    LANCET_TRY(mean_over_ranks(options_.world, means));
+    std::size_t at = 0;
+    for (const auto& [key, _] : instances) {
+      cost::OpTime& time = times[at];
+      time.ms = double(means[2 * at]), time.spread = double(means[2 * at + 1]);
+      profile.ops[key] = time;
+      ++at;
+    }
+    return {};
+  }
+
+  const ir::Plan& plan_;
+  const ProfilerOptions& options_;
+  std::unique_ptr<Replay> replay_;
+};
+
+std::string cpu_model() {
+  std::ifstream in("/proc/cpuinfo");
+  for (std::string line; std::getline(in, line);)
+    if (line.starts_with("model name"))
+      if (const auto at = line.find(": "); at != std::string::npos) return line.substr(at + 2);
+  return "unknown CPU";
+}
+
+// The widest extension of those that make kernels choose another way.
+std::string isa() {
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx512bf16")) return "avx512bf16";
+  if (__builtin_cpu_supports("avx512f")) return "avx512f";
+  if (__builtin_cpu_supports("avx2")) return "avx2";
+  return "x86-64";
+#else
+  return "generic";
+#endif
+}
+
+std::set<std::string> missing_in(const ir::Program& program, const cost::Profile& profile) {
+  std::set<std::string> keys;
+  for (const ir::Instruction& instruction : program.instructions)
+    if (cost::is_local(program, instruction))
+      if (std::string key = cost::op_key(program, instruction); !profile.ops.contains(key)) keys.insert(std::move(key));
+  return keys;
+}
+
+}  // namespace
+
+cost::Device this_device(int threads, int local_ranks) { return {cpu_model(), isa(), threads, local_ranks}; }
+cost::Device device_of(runtime::Accelerator& accelerator) {
+  return {accelerator.device().name(), accelerator.device().architecture(), 1, 1, accelerator.build()};
+}
+
+std::vector<std::string> missing_ops(std::span<const ir::Plan> plans, const cost::Profile& profile) {
+  std::set<std::string> keys;
+  for (const ir::Plan& plan : plans) keys.merge(missing_in(plan.program, profile));
+  return {keys.begin(), keys.end()};
+}
+
+namespace {
+
+// Binding the plans' kernels measures what their products may take. Collective.
+Status choose_products(cost::Profile& profile, std::span<const ir::Plan> plans, const ProfilerOptions& options) {
+  runtime::Accelerator& accelerator = *options.accelerator;
+  std::string lines;
+  if (!options.world || options.world->rank() == 0) {
+    accelerator.measure_products(true);
+    Status bound;
+    for (const ir::Plan& plan : plans)
+      if (bound.ok() && !missing_in(plan.program, profile).empty())
+        if (auto replay = Replay::create(plan, options.threads, &accelerator); !replay.ok()) bound = replay.error();
+    accelerator.measure_products(false);
+    LANCET_TRY(bound);
+    for (const auto& [product, algorithm] : accelerator.product_choices()) lines += product + '\n' + algorithm + '\n';
+  }
+  if (options.world) {
+    LANCET_ASSIGN(lines, comm::broadcast_text(*options.world, lines, 0));
+  }
+  std::istringstream in(lines);
+  for (std::string product, algorithm; std::getline(in, product) && std::getline(in, algorithm);)
+    profile.products[product] = algorithm;
+  return accelerator.add_product_choices(profile.products);
+}
+
+}  // namespace
+
+Result<ProfilerReport> fill_profile(cost::Profile& profile, std::span<const ir::Plan> plans,
+                                    const ProfilerOptions& options) {
+  const auto start = Clock::now();
+  ProfilerReport report;
+  if (options.accelerator && !missing_ops(plans, profile).empty()) LANCET_TRY(choose_products(profile, plans, options));
+  for (const ir::Plan& plan : plans) {
+    const std::set<std::string> keys = missing_in(plan.program, profile);
+    if (keys.empty()) continue;
+    report.ops += int(keys.size());
+    LANCET_TRY(PlanProfiler(plan, options).run(keys, profile));
+  }
+  LANCET_ASSIGN(report.wire, fill_wire(profile, plans, options));
+  report.seconds = seconds_since(start);
+  return report;
+}
+
+}  // namespace lancet::profiler

@@ -1,0 +1,119 @@
+#include "replay.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <ctime>
+#include <map>
+#include <span>
+
+#include "lancet/backend/cpu/buffer.h"
+#include "lancet/backend/cpu/parallel.h"
+#include "lancet/comm/communicator.h"
+#include "lancet/cost/costs.h"
+#include "replay_plan.h"
+
+namespace lancet::profiler {
+namespace {
+
+using backend::cpu::Buffer;
+using ir::Lane;
+
+// As many ranks as it says, all of them this one: segment i of what is sent is segment i of what is received. With
+// routes that are alike on all ranks that is as many rows for each expert as the real exchange brings.
+class Loopback final : public comm::Communicator {
+ public:
+  explicit Loopback(int ranks) : ranks_(ranks) {}
+  int rank() const override { return 0; }
+  int size() const override { return ranks_; }
+  std::string transport() const override { return "loopback"; }
+  Status exchange(std::span<const comm::Segment> sends, std::span<const comm::Segment> receives) override {
+    for (std::size_t i = 0; i < std::min(sends.size(), receives.size()); ++i)
+      std::memcpy(receives[i].data, sends[i].data, std::min(sends[i].bytes, receives[i].bytes));
+    return {};
+  }
+  Status all_reduce_sum(std::span<float>) override { return {}; }
+  Status broadcast(std::span<std::byte>, int) override { return {}; }
+  Status barrier() override { return {}; }
+  Result<std::unique_ptr<comm::Communicator>> duplicate() override { return internal_error("loopback has one lane"); }
+  void abort(const std::string&) override {}
+  void set_timeout(std::chrono::milliseconds) override {}
+
+ private:
+  int ranks_;
+};
+
+std::int64_t read(clockid_t clock) {
+  timespec t{};
+  clock_gettime(clock, &t);
+  return std::int64_t(t.tv_sec) * 1'000'000'000 + t.tv_nsec;
+}
+
+class CpuReplay final : public Replay {
+ public:
+  CpuReplay(const ir::Plan& plan, int threads)
+      : plan_(plan), threads_(threads), kernels_(plan.program.instructions.size()) {}
+
+  Status bind() {
+    backend::cpu::set_threads(threads_);
+    LANCET_ASSIGN(places_, ReplayPlan::make(plan_, *memory_));
+    std::vector<ops::KernelArgs> arguments;
+    std::size_t workspace = 0;
+    for (const ir::Instruction& instruction : plan_.program.instructions) {
+      const ops::CpuKernel* kernel = ops::find_cpu_kernel(instruction.op);
+      if (!kernel) return internal_error(fmt::format("op {} has no kernel on the CPU", instruction.op));
+      LANCET_ASSIGN(ops::KernelArgs args, places_->arguments(instruction));
+      if (instruction.lane == Lane::expert) args.comm = loopback(int(cost::exchange_ranks(plan_.program, instruction)));
+      if (kernel->workspace) workspace = std::max(workspace, kernel->workspace(args));
+      arguments.push_back(std::move(args));
+    }
+    workspace_ = Buffer::raw(workspace);
+    for (std::size_t i = 0; i < kernels_.size(); ++i) {
+      if (plan_.program.instructions[i].lane == Lane::reduce) continue;
+      arguments[i].workspace = workspace_.as<std::byte>();
+      kernels_[i] = ops::find_cpu_kernel(arguments[i].op)->bind(arguments[i]);
+    }
+    return {};
+  }
+
+  Status sweep(const std::vector<bool>& chosen, std::vector<std::int64_t>& nanoseconds) override {
+    backend::cpu::set_threads(threads_);
+    nanoseconds.assign(kernels_.size(), 0);
+    for (std::size_t i = 0; i < kernels_.size(); ++i) {
+      if (!chosen[i] || !kernels_[i]) continue;
+      // The processor's clock is read outside of the wall's, so it is the smaller one only where the thread had to
+      // wait.
+      const std::int64_t cpu = read(CLOCK_THREAD_CPUTIME_ID), wall = read(CLOCK_MONOTONIC);
+      LANCET_TRY(kernels_[i]());
+      nanoseconds[i] = read(CLOCK_MONOTONIC) - wall;
+      if (threads_ == 1) nanoseconds[i] = std::min(nanoseconds[i], read(CLOCK_THREAD_CPUTIME_ID) - cpu);
+    }
+    return {};
+  }
+
+ private:
+  comm::Communicator* loopback(int ranks) {
+    if (ranks == 1) return nullptr;  // the kernels copy
+    return &loopbacks_.try_emplace(ranks, ranks).first->second;
+  }
+
+  const ir::Plan& plan_;
+  const int threads_;
+  const std::unique_ptr<ReplayMemory> memory_ = make_host_replay_memory();
+  std::unique_ptr<ReplayPlan> places_;
+  Buffer workspace_;
+  std::map<int, Loopback> loopbacks_;
+  std::vector<ops::Kernel> kernels_;  // by instruction; none of the reduce lane
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Replay>> Replay::create(const ir::Plan& plan, int threads, runtime::Accelerator* accelerator) {
+  if (accelerator) return make_stream_replay(plan, *accelerator);
+  auto replay = std::make_unique<CpuReplay>(plan, threads);
+  LANCET_TRY(replay->bind());
+  return std::unique_ptr<Replay>(std::move(replay));
+}
+
+}  // namespace lancet::profiler

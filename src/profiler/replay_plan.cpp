@@ -1,0 +1,210 @@
+#include "replay_plan.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "lancet/base/random.h"
+
+namespace lancet::profiler {
+namespace {
+
+using ir::TensorId;
+using ir::TensorKind;
+
+// Weights and activations are small enough that no product of a step overflows, and are never denormal for long.
+constexpr float weight_scale = 0.02f;
+
+// One block of normals, over and over: what it costs to draw gigabytes is not worth their being different.
+constexpr std::size_t normals_block = 1 << 16;
+void fill_normal(const ops::TensorView& view, float scale, bool positive) {
+  static const std::vector<float> block = [] {
+    std::vector<float> values(normals_block);
+    Philox(1, stream_of("profile")).normals(0, values);
+    return values;
+  }();
+  const std::int64_t n = view.elements();
+  for (std::int64_t i = 0; i < n; ++i) {
+    const float x = block[std::size_t(i) % block.size()] * scale;
+    const float y = positive ? std::abs(x) + 0.01f * scale : x;
+    if (view.dtype() == DType::bf16)
+      view.as<bf16>()[i] = from_f32<bf16>(y);
+    else
+      view.as<float>()[i] = y;
+  }
+}
+
+// Experts of `tokens` tokens, as even as can be, in random order.
+std::vector<std::int32_t> even_choice(std::int64_t tokens, std::int64_t experts) {
+  std::vector<std::int32_t> choice(static_cast<std::size_t>(tokens));
+  for (std::int64_t t = 0; t < tokens; ++t) choice[std::size_t(t)] = std::int32_t(t % experts);
+  const Philox random(1, stream_of("route"));
+  for (std::size_t t = choice.size(); t > 1; --t) std::swap(choice[t - 1], choice[random.below(t, t)]);
+  return choice;
+}
+
+class HostMemory final : public ReplayMemory {
+ public:
+  Result<std::byte*> take(std::size_t bytes) override { return blocks_.emplace_back(runtime::Block::on_host(bytes)).start(); }
+  Result<std::byte*> filled(const ir::TensorType& type, const Fill& fill) override {
+    const auto bytes = static_cast<std::size_t>(ir::bytes(type));
+    LANCET_ASSIGN(std::byte * memory, take(bytes));
+    if (bytes > 0) std::memset(memory, 0, bytes);
+    fill({memory, type});
+    return memory;
+  }
+  Status fill_normals(const ops::TensorView& view, float scale, bool positive) override {
+    fill_normal(view, scale, positive);
+    return {};
+  }
+  void place(runtime::TensorStore&) override {}
+
+ private:
+  std::vector<runtime::Block> blocks_;
+};
+
+class DeviceMemory final : public ReplayMemory {
+ public:
+  explicit DeviceMemory(backend::Device& device) : device_(device) {}
+  Result<std::byte*> take(std::size_t bytes) override {
+    LANCET_ASSIGN(runtime::Block block, runtime::Block::on_device(device_, bytes));
+    return blocks_.emplace_back(std::move(block)).start();
+  }
+  Result<std::byte*> filled(const ir::TensorType& type, const Fill& fill) override {
+    const auto bytes = static_cast<std::size_t>(ir::bytes(type));
+    LANCET_ASSIGN(const runtime::Block staging, runtime::Block::page_locked(device_, bytes));
+    fill({staging.start(), type});
+    LANCET_ASSIGN(std::byte * memory, take(bytes));
+    LANCET_TRY(copy(memory, staging, bytes));
+    return memory;
+  }
+  // The same numbers over and over: a whole arena is not made on the host.
+  Status fill_normals(const ops::TensorView& view, float scale, bool positive) override {
+    const auto element = static_cast<std::size_t>(size_of(view.dtype()));
+    const auto bytes = static_cast<std::size_t>(ir::bytes(view.type));
+    const std::size_t piece = std::min(bytes, 64 * normals_block * element);
+    LANCET_ASSIGN(const runtime::Block staging, runtime::Block::page_locked(device_, piece));
+    fill_normal({staging.start(), {view.dtype(), {static_cast<std::int64_t>(piece / element)}}}, scale, positive);
+    return copy(view.as<std::byte>(), staging, bytes);
+  }
+  void place(runtime::TensorStore& store) override { store.place_on(device_); }
+
+ private:
+  // `staging`, as often as it takes.
+  Status copy(std::byte* to, const runtime::Block& staging, std::size_t bytes) {
+    LANCET_TRY(device_.bind_thread());
+    if (!stream_) {
+      LANCET_ASSIGN(stream_, device_.make_stream(false));
+    }
+    for (std::size_t done = 0; done < bytes; done += staging.bytes())
+      LANCET_TRY(stream_->copy(to + done, staging.start(), std::min(staging.bytes(), bytes - done)));
+    return stream_->synchronize();
+  }
+  backend::Device& device_;
+  std::unique_ptr<backend::Stream> stream_;
+  std::vector<runtime::Block> blocks_;
+};
+
+}  // namespace
+
+std::unique_ptr<ReplayMemory> make_host_replay_memory() { return std::make_unique<HostMemory>(); }
+std::unique_ptr<ReplayMemory> make_device_replay_memory(backend::Device& device) {
+  return std::make_unique<DeviceMemory>(device);
+}
+
+Result<std::unique_ptr<ReplayPlan>> ReplayPlan::make(const ir::Plan& plan, ReplayMemory& memory) {
+  std::unique_ptr<ReplayPlan> replay(new ReplayPlan(plan, memory));
+  LANCET_TRY(replay->fill());
+  return replay;
+}
+
+Status ReplayPlan::fill() {
+  LANCET_ASSIGN(arena_, normals({DType::f32, {(plan_.arena_bytes + 3) / 4}}, 1));
+  memory_.place(store_);
+  store_.add(plan_.program);
+  for (const auto& [_, tensor] : store_.all())  // second moments are roots' arguments: not negative
+    LANCET_TRY(
+        memory_.fill_normals({tensor.memory.start, tensor.type}, weight_scale, tensor.kind == TensorKind::state));
+  for (std::size_t i = 0; i < plan_.program.tensors.size(); ++i) {
+    const ir::Tensor& tensor = plan_.program.tensors[i];
+    const bool value = tensor.number >= 0 && !tensor.storage.valid() &&
+                       (tensor.type.dtype == DType::route || tensor.type.dtype == DType::i32);
+    if (!value && tensor.kind != TensorKind::input) continue;
+    LANCET_ASSIGN(aside_[i], aside(TensorId{static_cast<std::int32_t>(i)}));
+  }
+  return {};
+}
+
+Result<std::byte*> ReplayPlan::normals(const ir::TensorType& type, float scale) {
+  LANCET_ASSIGN(std::byte * memory, memory_.take(static_cast<std::size_t>(ir::bytes(type))));
+  LANCET_TRY(memory_.fill_normals({memory, type}, scale, false));
+  return memory;
+}
+
+Result<std::byte*> ReplayPlan::aside(TensorId id) {
+  const ir::Tensor& tensor = plan_.program[id];
+  const bool input = tensor.kind == TensorKind::input;
+  return memory_.filled(tensor.type, [&](const ops::TensorView& view) {
+    if (input && tensor.type.dtype == DType::i32) fill_tokens(view, id);
+    if (input && tensor.type.dtype != DType::i32)
+      fill_normal(view, 1e-3f, true);  // the schedule: rates and corrections
+  });
+}
+
+// Below the rows of every table that the ids are looked up in, and every count of classes.
+void ReplayPlan::fill_tokens(const ops::TensorView& view, TensorId id) const {
+  std::int64_t bound = std::int64_t{1} << 31;
+  for (const ir::Instruction& instruction : plan_.program.instructions) {
+    const auto at = std::find_if(instruction.operands.begin(), instruction.operands.end(), [&](TensorId operand) {
+      return plan_.program.root(operand) == id;
+    });  // or a slice of it
+    if (at == instruction.operands.end()) continue;
+    if (instruction.attributes.has("vocabulary"))
+      bound = std::min(bound, instruction.attributes.integer("vocabulary"));
+    else if (at + 1 != instruction.operands.end())
+      bound = std::min(bound, plan_.program.type(*(at + 1)).shape[0]);
+  }
+  const Philox random(1, stream_of("tokens"));
+  for (std::int64_t i = 0; i < view.elements(); ++i)
+    view.as<std::int32_t>()[i] = std::int32_t(random.below(std::uint64_t(i), std::uint64_t(bound)));
+}
+
+ops::TensorView ReplayPlan::view(TensorId id) {
+  const ir::Region region = plan_.program.region(id);
+  std::byte* data = nullptr;
+  if (const auto it = aside_.find(region.root.index()); it != aside_.end()) {
+    data = it->second;
+  } else if (const ir::Tensor& tensor = plan_.program[region.root]; tensor.number < 0) {
+    data = store_.find(tensor.name)->memory.start;
+  } else {
+    const std::int64_t offset = plan_.offsets[region.root.index()];
+    LANCET_CHECK(offset >= 0, "{} has no place in the arena", plan_.program.display(region.root));
+    data = arena_ + offset;
+  }
+  return {data + region.begin, plan_.program.type(id)};
+}
+
+// Logits f32[.., E] that choose experts evenly.
+Result<ops::TensorView> ReplayPlan::even_logits(const ir::TensorType& type) {
+  const std::int64_t experts = type.shape.back(), tokens = type.shape.rows();
+  LANCET_ASSIGN(std::byte * data, memory_.filled(type, [&](const ops::TensorView& view) {
+    fill_normal(view, 0.1f, false);
+    const auto choice = even_choice(tokens, experts);
+    for (std::int64_t t = 0; t < tokens; ++t) view.as<float>()[t * experts + choice[std::size_t(t)]] += 4;
+  }));
+  return ops::TensorView{data, type};
+}
+
+Result<ops::KernelArgs> ReplayPlan::arguments(const ir::Instruction& instruction) {
+  ops::KernelArgs args{.op = instruction.op, .operands = {}, .results = {}, .attributes = instruction.attributes};
+  for (TensorId id : instruction.operands) args.operands.push_back(view(id));
+  for (TensorId id : instruction.results) args.results.push_back(view(id));
+  const bool gate =
+      !args.results.empty() && args.results[0].dtype() == DType::route && args.operands[0].dtype() == DType::f32;
+  if (gate) {
+    LANCET_ASSIGN(args.operands[0], even_logits(args.operands[0].type));
+  }
+  return args;
+}
+
+}  // namespace lancet::profiler

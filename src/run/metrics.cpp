@@ -1,0 +1,148 @@
+#include "lancet/run/metrics.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+#include <system_error>
+
+#include "lancet/base/duration.h"
+#include "lancet/base/log.h"
+
+namespace lancet::run {
+namespace {
+
+std::string number(double value) { return std::isfinite(value) ? fmt::format("{:.9g}", value) : "null"; }
+template <class T>
+std::string number(const std::optional<T>& value) {
+  return value ? number(double(*value)) : "null";
+}
+
+template <class T>
+std::string numbers(std::span<const LayerLoad> layers, T LayerLoad::*member) {
+  std::string text;
+  for (const LayerLoad& layer : layers) text += (text.empty() ? "" : ", ") + number(double(layer.*member));
+  return text;
+}
+
+// [[tokens of expert 0, ...] of layer 0, ...]
+std::string counts(std::span<const LayerLoad> layers) {
+  std::string text;
+  for (const LayerLoad& layer : layers)
+    text += fmt::format("{}[{}]", text.empty() ? "" : ", ", fmt::join(layer.expert_tokens, ", "));
+  return text;
+}
+
+// The records of a run before are not this run's to throw away.
+Status keep_earlier(const std::filesystem::path& path) {
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(path, error) || std::filesystem::file_size(path, error) == 0) return {};
+  std::filesystem::path kept;
+  for (int n = 1; kept.empty() || std::filesystem::exists(kept, error); ++n) {
+    kept = path;
+    kept += fmt::format(".{}", n);
+  }
+  std::filesystem::rename(path, kept, error);
+  if (error)
+    return data_error(fmt::format("{}: expected to rename an earlier run's records to {}, found: {}", path.string(),
+                                  kept.filename().string(), error.message()));
+  log::info("{}: an earlier run's records, kept as {}", path.string(), kept.filename().string());
+  return {};
+}
+
+}  // namespace
+
+std::string to_json(const StepRecord& r, std::span<const LayerLoad> layers, bool expert_tokens) {
+  return fmt::format(
+      R"({{"step": {}, "loss": {}, "aux_loss": {}, "grad_norm": {}, "lr": {}, "step_ms": {}, "tokens_per_s": {}, "mfu": {}, )"
+      R"("compute_ms": {}, "a2a_ms": {}, "allreduce_ms": {}, "communication_ms": {}, "exposed_ms": {}, "hidden_pct": {}, "predicted_ms": {}, )"
+      R"("load_max_over_mean": {}, "drop_pct": {}, "dead_experts": {}, "router_entropy": {}, )"
+      R"("layer_load_max_over_mean": [{}], "layer_drop_pct": [{}], "layer_dead_experts": [{}], "layer_router_entropy": [{}], )"
+      R"("layer_expert_tokens": [{}], "save_ms": {}, "skipped_steps": {}}})",
+      r.step, number(r.loss), number(r.aux_loss), number(r.grad_norm), number(r.lr), number(r.step_ms),
+      number(r.tokens_per_s), number(r.mfu), number(r.compute_ms), number(r.a2a_ms), number(r.allreduce_ms),
+      number(r.communication_ms), number(r.exposed_ms), number(r.hidden_pct), number(r.predicted_ms),
+      number(r.load_max_over_mean), number(r.drop_pct), number(r.dead_experts), number(r.router_entropy),
+      numbers(layers, &LayerLoad::max_over_mean), numbers(layers, &LayerLoad::drop_pct),
+      numbers(layers, &LayerLoad::dead_experts), numbers(layers, &LayerLoad::router_entropy),
+      expert_tokens ? counts(layers) : "", number(r.save_ms), r.skipped_steps);
+}
+
+std::string held_out_json(std::int64_t step, double loss) {
+  return fmt::format(R"({{"step": {}, "held_out_loss": {}}})", step, number(loss));
+}
+
+std::string step_line(const StepRecord& r, std::int64_t steps, std::optional<double> seconds_left) {
+  std::string line =
+      fmt::format("step {:>{}}/{} | loss {:.4f} | grad norm {:.3f} | lr {:.2e} | {:.0f} ms{} | {:.0f} tok/s", r.step,
+                  std::to_string(steps).size(), steps, r.loss, r.grad_norm, r.lr, r.step_ms,
+                  r.predicted_ms ? fmt::format(" (predicted {:.0f})", *r.predicted_ms) : "", r.tokens_per_s);
+  line += r.mfu ? fmt::format(" | MFU {:.1f}%", *r.mfu) : " | MFU n/a";
+  line += r.hidden_pct ? fmt::format(" | exposed {:.1f} ms (hidden {:.0f}%)", r.exposed_ms, *r.hidden_pct)
+                       : fmt::format(" | exposed {:.1f} ms", r.exposed_ms);
+  if (r.load_max_over_mean)
+    line += fmt::format(" | load max/mean {:.2f} | drop {:.1f}%", *r.load_max_over_mean, r.drop_pct.value_or(0));
+  if (r.dead_experts.value_or(0) > 0) line += fmt::format(" | dead experts {}", *r.dead_experts);
+  if (r.router_entropy) line += fmt::format(" | router entropy {:.2f}", *r.router_entropy);
+  if (r.save_ms) line += fmt::format(" | save {:.0f} ms", *r.save_ms);
+  if (r.skipped) line += fmt::format(" | SKIPPED ({} so far)", r.skipped_steps);
+  return line + " | ETA " + (seconds_left ? duration(*seconds_left) : "n/a");
+}
+
+MetricsFile::~MetricsFile() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+MetricsFile::MetricsFile(MetricsFile&& other) noexcept
+    : path_(std::move(other.path_)),
+      fd_(std::exchange(other.fd_, -1)),
+      bytes_(other.bytes_),
+      has_held_out_(other.has_held_out_) {}
+
+MetricsFile& MetricsFile::operator=(MetricsFile&& other) noexcept {
+  std::swap(path_, other.path_);
+  std::swap(fd_, other.fd_);
+  std::swap(bytes_, other.bytes_);
+  std::swap(has_held_out_, other.has_held_out_);
+  return *this;
+}
+
+Result<MetricsFile> MetricsFile::create(const std::filesystem::path& path) {
+  LANCET_TRY(keep_earlier(path));
+  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  if (fd < 0)
+    return data_error(
+        fmt::format("{}: expected a file that can be written, found: {}", path.string(), std::strerror(errno)));
+  return MetricsFile(path, fd);
+}
+
+Status MetricsFile::write(const StepRecord& record, std::span<const LayerLoad> layers, bool expert_tokens) {
+  return append(to_json(record, layers, expert_tokens), record.step);
+}
+
+Status MetricsFile::write_held_out(std::int64_t step, double loss) { return append(held_out_json(step, loss), step); }
+
+Status MetricsFile::append(std::string line, std::int64_t step) {
+  line += '\n';
+  for (std::size_t at = 0; at < line.size();) {
+    const ssize_t written = ::pwrite(fd_, line.data() + at, line.size() - at, bytes_ + static_cast<std::int64_t>(at));
+    if (written < 0 && errno == EINTR) continue;
+    if (written > 0) {
+      at += static_cast<std::size_t>(written);
+      continue;
+    }
+    const int error = written < 0 ? errno : ENOSPC;
+    std::string text = fmt::format("{}: expected room for the record of step {}, found: {}", path_.string(), step,
+                                   std::strerror(error));
+    if (::ftruncate(fd_, bytes_) != 0) text += " (its last line may be cut short)";
+    return data_error(std::move(text));
+  }
+  bytes_ += static_cast<std::int64_t>(line.size());
+  return {};
+}
+
+}  // namespace lancet::run

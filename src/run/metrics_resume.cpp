@@ -1,0 +1,66 @@
+// metrics.jsonl of a run that goes on: the records of the steps that will run again go.
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <fstream>
+
+#include "lancet/base/log.h"
+#include "lancet/run/metrics.h"
+
+namespace lancet::run {
+namespace {
+
+// The step of a whole line; nothing in a line that was cut short.
+std::optional<std::int64_t> step_of(std::string_view line) {
+  constexpr std::string_view start = "{\"step\": ";
+  std::int64_t step = 0;
+  if (!line.starts_with(start) || !line.ends_with('}')) return {};
+  const auto [end, error] = std::from_chars(line.data() + start.size(), line.data() + line.size(), step);
+  return error == std::errc() ? std::optional(step) : std::nullopt;
+}
+
+struct Kept {
+  std::int64_t bytes = 0, dropped = 0;  // of the lines up to the step; lines after it
+  bool held_out = false;                // the step's is among them
+};
+
+Kept look(const std::filesystem::path& path, std::int64_t step) {
+  Kept kept;
+  std::ifstream in(path, std::ios::binary);
+  for (std::string line; std::getline(in, line);) {
+    const auto found = step_of(line);
+    if (kept.dropped > 0 || !found || *found > step || in.eof()) {
+      ++kept.dropped;
+      continue;
+    }
+    kept.bytes += std::int64_t(line.size()) + 1;
+    kept.held_out |= *found == step && line.find("\"held_out_loss\": ") != line.npos;
+  }
+  return kept;
+}
+
+}  // namespace
+
+Result<MetricsFile> MetricsFile::resume(const std::filesystem::path& path, std::int64_t step) {
+  const Kept kept = look(path, step);
+  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+  if (fd < 0 || ::ftruncate(fd, kept.bytes) != 0) {
+    const int error = errno;
+    if (fd >= 0) ::close(fd);
+    return data_error(
+        fmt::format("{}: expected a file that can be written, found: {}", path.string(), std::strerror(error)));
+  }
+  if (kept.dropped > 0)
+    log::info("{}: {} record{} after step {} removed; those steps run again", path.string(), kept.dropped,
+              kept.dropped == 1 ? "" : "s", step);
+  MetricsFile file(path, fd);
+  file.bytes_ = kept.bytes;
+  file.has_held_out_ = kept.held_out;
+  return file;
+}
+
+}  // namespace lancet::run

@@ -1,0 +1,268 @@
+#include "lancet/run/resume_point.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "lancet/base/shown.h"
+#include "lancet/world/agree.h"
+
+namespace lancet::run {
+namespace {
+
+namespace fs = std::filesystem;
+using checkpoint::Manifest;
+
+// A value from a file: JSON, so it is one line.
+std::string brief(const std::string& json) { return json.size() > 80 ? json.substr(0, 80) + "..." : json; }
+
+fs::path checkpoints_of(const fs::path& run) { return run / "checkpoints"; }
+
+// "step-000100, step-000050"; what is there to choose from.
+std::string listed(const fs::path& checkpoints) {
+  const auto steps = checkpoint::steps_in(checkpoints);
+  if (steps.empty()) return "none";
+  std::string text;
+  for (std::size_t i = 0; i < steps.size() && i < 5; ++i)
+    text += (i > 0 ? ", " : "") + checkpoint::folder_name(steps[i]);
+  return steps.size() > 5 ? fmt::format("{}, ... ({} in all)", text, steps.size()) : text;
+}
+
+Result<std::vector<fs::path>> all_in(const fs::path& checkpoints) {
+  LANCET_ASSIGN(const auto steps, checkpoint::list_steps(checkpoints));
+  std::vector<fs::path> folders;
+  for (const std::int64_t step : steps) folders.push_back(checkpoints / checkpoint::folder_name(step));
+  return folders;
+}
+
+// The folder that --resume names: a step of this run, or a path.
+Result<fs::path> named(const std::string& name, const fs::path& run) {
+  const fs::path here = checkpoints_of(run) / name;
+  std::error_code error;
+  if (checkpoint::step_of(name)) {
+    if (fs::is_directory(here, error)) return here;
+    return data_error(fmt::format("--resume {}: expected a checkpoint in {}, found {}", name,
+                                  checkpoints_of(run).string(), listed(checkpoints_of(run))));
+  }
+  if (fs::is_regular_file(fs::path(name) / "manifest.json", error)) return fs::path(name);
+  return data_error(fmt::format("--resume {}: expected step-NUMBER or the folder of a checkpoint, found {}; in {}: {}",
+                                name, fs::exists(name, error) ? "no manifest.json there" : "no such folder",
+                                checkpoints_of(run).string(), listed(checkpoints_of(run))));
+}
+
+// What --init-from names: a checkpoint, or a run with some.
+Result<std::vector<fs::path>> weights_in(const std::string& name) {
+  std::error_code error;
+  if (fs::is_regular_file(fs::path(name) / "manifest.json", error)) return std::vector<fs::path>{name};
+  LANCET_ASSIGN(std::vector<fs::path> folders, all_in(checkpoints_of(name)));
+  if (!folders.empty()) return folders;
+  return data_error(fmt::format("--init-from {}: expected a checkpoint's folder, or a run's with checkpoints, found {}",
+                                name, fs::exists(name, error) ? "neither" : "no such folder"));
+}
+
+Result<Start> look(const config::Config& config, const StartRequest& request) {
+  if (!request.resume.empty() && !request.init_from.empty())
+    return config_error("--resume and --init-from: expected one of the two, found both");
+  if (!request.resume.empty()) {
+    LANCET_ASSIGN(const fs::path folder, named(request.resume, config.log.run_dir));
+    return Start{Start::Kind::resume, true, {folder}};
+  }
+  LANCET_ASSIGN(std::vector<fs::path> own, all_in(checkpoints_of(config.log.run_dir)));
+  if (!own.empty()) return Start{Start::Kind::resume, false, std::move(own)};
+  if (request.init_from.empty()) return Start{};
+  LANCET_ASSIGN(std::vector<fs::path> folders, weights_in(request.init_from));
+  return Start{Start::Kind::weights, true, std::move(folders)};
+}
+
+// The kind, whether it was asked for, and the folders.
+std::vector<std::string> print_start(const Start& start) {
+  std::vector<std::string> texts{std::to_string(int(start.kind)), start.asked ? "asked" : ""};
+  for (const fs::path& folder : start.folders) texts.push_back(folder.string());
+  return texts;
+}
+
+Start parse_start(const std::vector<std::string>& texts) {
+  return {Start::Kind(texts[0][0] - '0'), !texts[1].empty(), std::vector<fs::path>(texts.begin() + 2, texts.end())};
+}
+
+// ---- the config of a run that goes on
+
+Status take_experts(config::Model& model, const Manifest& manifest, int ranks, const std::string& where,
+                    std::vector<std::string>& notes) {
+  if (manifest.experts == 0 || !model.has_moe() || model.experts(ranks) == manifest.experts) return {};
+  if (model.num_local_experts)
+    return config_error(fmt::format("model.num_local_experts: expected {}, as in {}, found {}", manifest.experts, where,
+                                    *model.num_local_experts));
+  if (manifest.experts % ranks != 0)
+    return config_error(fmt::format("expected a number of ranks that divides the {} experts of {}, found {}",
+                                    manifest.experts, where, ranks));
+  notes.push_back(fmt::format(
+      "{} experts a layer, as saved (ranks: {}): {} on each of {}, where model.experts_per_rank says {}",
+      manifest.experts, manifest.ranks, manifest.experts / ranks, ranks, model.experts_per_rank.value_or(0)));
+  model.num_local_experts = manifest.experts;
+  model.experts_per_rank.reset();
+  return {};
+}
+
+Status take_batch(config::Config& config, const Manifest& manifest, int ranks, const std::string& where,
+                  std::vector<std::string>& notes) {
+  config::Train& train = config.train;
+  const std::int64_t asked = rows_of(config, ranks);
+  if (asked == manifest.rows) return {};
+  if (train.micro_batch_size != manifest.micro_batch_size ||
+      train.gradient_accumulation_steps != manifest.gradient_accumulation_steps) {
+    notes.push_back(fmt::format("{} sequences a step from here on, {} until here", asked, manifest.rows));
+    return {};
+  }
+  if (manifest.rows % ranks != 0)
+    return config_error(fmt::format(
+        "expected a number of ranks that divides the {} sequences of a step of {}, found {}; other values of "
+        "train.micro_batch_size or gradient_accumulation_steps than {} and {} change the step",
+        manifest.rows, where, ranks, manifest.micro_batch_size, manifest.gradient_accumulation_steps));
+  const std::int64_t rows = manifest.rows / ranks;
+  std::int64_t micro = std::min(train.micro_batch_size, rows);
+  while (rows % micro != 0) --micro;
+  train.micro_batch_size = micro;
+  train.gradient_accumulation_steps = rows / micro;
+  notes.push_back(fmt::format("{} sequences a step, as saved (ranks: {}): {} in {} micro batch(es) on each of {}",
+                              manifest.rows, manifest.ranks, micro, rows / micro, ranks));
+  return {};
+}
+
+using Values = std::map<std::string, std::string>;
+
+// The fields of the sections that decide which numbers come out, as JSON.
+Values values_in(const std::string& config) {
+  Values values;
+  const auto root = nlohmann::json::parse(config);
+  for (const char* section : {"model", "data", "train"}) {
+    const auto at = root.find(section);
+    if (at == root.end() || !at->is_object()) continue;
+    for (const auto& [key, value] : at->items()) values[fmt::format("{}.{}", section, key)] = value.dump();
+  }
+  for (const char* key : {"model.experts_per_rank", "model.num_local_experts", "train.micro_batch_size",
+                          "train.gradient_accumulation_steps", "train.steps", "train.stop_after", "train.max_minutes",
+                          "train.max_skips", "train.save_interval", "train.save_minutes", "train.keep_last",
+                          "train.keep_every", "train.save_buffer_mb", "train.eval_interval", "train.sample_prompt",
+                          "train.sample_tokens", "data.tokenizer", "data.eval", "data.eval_sequences"})
+    values.erase(key);
+  return values;
+}
+
+void add(std::string& list, const std::string& entry) { list += (list.empty() ? "" : ", ") + entry; }
+
+// What shapes do not show, and another value of which makes other numbers. Field by field, since the checkpoint's
+// config may be another version's: what it lacks was at its default, what is unknown here is named.
+Status compare(const config::Config& config, const Manifest& manifest, Start::Kind kind, const std::string& where,
+               std::vector<std::string>& notes) {
+  const Values defaults = values_in(config::to_json(config::Config{})), now = values_in(config::to_json(config));
+  Values before = defaults;
+  std::string changed, unknown;
+  for (const auto& [key, value] : values_in(manifest.config)) {
+    before[key] = value;
+    if (!now.contains(key)) add(unknown, shown(key));
+  }
+  for (const auto& [key, value] : now) {
+    const bool model = key.starts_with("model.");
+    if (value == before[key] || (kind == Start::Kind::weights && !model)) continue;
+    if (key == "model.n_head" || key == "model.router")
+      return config_error(fmt::format("{}: expected {}, as in {}, found {}", key, brief(before[key]), where, value));
+    add(changed, fmt::format("{} {} (was {})", key, value, brief(before[key])));
+  }
+  if (!changed.empty()) notes.push_back("changed: " + changed);
+  if (!unknown.empty()) notes.push_back("its config is another version's; not known here: " + unknown);
+  return {};
+}
+
+bool same_blocks(const config::Model& a, const config::Model& b) {
+  for (std::int64_t block = 0; block < std::min(a.n_layer, b.n_layer); ++block)
+    if (a.is_moe(block) != b.is_moe(block)) return false;
+  return true;
+}
+
+// What gives the tensors their names and shapes, told by field before the first tensor does not fit. A config of
+// another version is left to the tensors.
+Status check_shapes(const config::Model& model, const Manifest& manifest, const std::string& where) {
+  const auto saved = config::parse(manifest.config, where);
+  if (!saved.ok()) return {};
+  const config::Model& was = saved->model;
+  std::string wrong;
+  const auto compare = [&](const char* name, std::int64_t before, std::int64_t now, bool same) {
+    if (!same) wrong += fmt::format("{}model.{}: expected {}, found {}", wrong.empty() ? "" : "; ", name, before, now);
+  };
+  compare("n_layer", was.n_layer, model.n_layer, was.n_layer == model.n_layer);
+  compare("n_embd", was.n_embd, model.n_embd, was.n_embd == model.n_embd);
+  compare("n_inner", was.inner(), model.inner(), was.inner() == model.inner());
+  compare("n_positions", was.n_positions, model.n_positions, was.n_positions == model.n_positions);
+  compare("vocab_size", was.vocab_size, model.vocab_size, was.vocab_size == model.vocab_size);
+  compare("vocab_pad_multiple", was.vocab_pad_multiple, model.vocab_pad_multiple,
+          was.vocab_size != model.vocab_size || was.padded_vocab() == model.padded_vocab());
+  compare("moe_layer_freq", was.moe_layer_freq, model.moe_layer_freq, same_blocks(was, model));
+  if (wrong.empty()) return {};
+  return config_error(fmt::format("{}: expected the model that is saved there: {}", where, wrong));
+}
+
+}  // namespace
+
+Result<Start> find_start(const config::Config& config, const StartRequest& request, comm::Communicator& world) {
+  Result<Start> mine = world.rank() == 0 ? look(config, request) : Start{};
+  LANCET_TRY(world::broadcast_status(world, mine.ok() ? Status() : Status(mine.error()), 0));
+  LANCET_ASSIGN(const auto texts, world::broadcast_texts(world, print_start(*mine), 0));
+  return parse_start(texts);
+}
+
+std::int64_t rows_of(const config::Config& config, int ranks) {
+  return config.train.micro_batch_size * config.train.gradient_accumulation_steps * ranks;
+}
+
+Position position_of(const Manifest& manifest, const config::Config& config, int ranks) {
+  return {manifest.step, manifest.tokens, manifest.skipped_steps,
+          manifest.next_sample - manifest.step * rows_of(config, ranks), manifest.skips_in_a_row};
+}
+
+Result<config::Config> adapt(config::Config config, const checkpoint::Checkpoint& from, Start::Kind kind, int ranks,
+                             std::vector<std::string>& notes) {
+  const Manifest& manifest = from.manifest();
+  const std::string where = from.path().string();
+  LANCET_TRY(take_experts(config.model, manifest, ranks, where, notes));
+  if (kind == Start::Kind::resume) {
+    const std::string optimizer(config::name(config.train.optimizer));
+    if (manifest.optimizer == "none")
+      return config_error(
+          fmt::format("{}: expected an optimizer's state, found weights alone; --init-from takes them", where));
+    if (manifest.optimizer != optimizer)
+      return config_error(
+          fmt::format("train.optimizer: expected {}, as in {}, found {}; --init-from takes weights alone",
+                      manifest.optimizer, where, optimizer));
+    LANCET_TRY(take_batch(config, manifest, ranks, where, notes));
+  }
+  LANCET_TRY(check_shapes(config.model, manifest, where));
+  LANCET_TRY(compare(config, manifest, kind, where, notes));
+  return config;
+}
+
+Manifest manifest_of(const config::Config& config, const config::Config& asked, const Position& position, int ranks,
+                     double lr, const std::string& plan_hash) {
+  Manifest m;
+  m.step = position.step;
+  m.tokens = position.tokens;
+  m.skipped_steps = position.skipped_steps;
+  m.skips_in_a_row = position.skips_in_a_row;
+  m.rows = rows_of(config, ranks);
+  m.next_sample = position.step * m.rows + position.sample_offset;
+  m.seed = config.train.seed;
+  m.ranks = ranks;
+  m.experts = config.model.experts(ranks);
+  m.micro_batch_size = asked.train.micro_batch_size;
+  m.gradient_accumulation_steps = asked.train.gradient_accumulation_steps;
+  m.optimizer = config::name(config.train.optimizer);
+  m.lr_schedule = config::name(config.train.lr_schedule);
+  m.lr = lr;
+  m.config = config::to_json(config);
+  m.plan = plan_hash;
+  return m;
+}
+
+}  // namespace lancet::run

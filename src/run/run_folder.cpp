@@ -1,0 +1,123 @@
+#include "lancet/run/run_folder.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "lancet/base/atomic_file.h"
+#include "lancet/base/log.h"
+#include "lancet/checkpoint/checkpoint.h"
+
+namespace lancet::run {
+
+namespace fs = std::filesystem;
+
+void Lasting::note(const Status& written) {
+  if (!written.ok()) {
+    if (lost_++ == 0) log::warn("{}; the run goes on without, and says when it works again", written.error().message);
+    return;
+  }
+  if (lost_ > 0) log::warn("{} is written again; {} record{} missing", name_, lost_, lost_ == 1 ? " is" : "s are");
+  lost_ = 0;
+}
+
+RunFolder::RunFolder(RunFolder&& other) noexcept
+    : path_(std::move(other.path_)),
+      made_(std::exchange(other.made_, {})),
+      lock_(std::exchange(other.lock_, -1)),
+      metrics_(std::move(other.metrics_)),
+      events_(std::move(other.events_)) {}
+
+RunFolder::~RunFolder() {
+  std::error_code ignored;
+  // Only what is empty goes; the lock is let go of last, so that no other run begins in what is about to go.
+  for (; !made_.empty(); made_.pop_back()) fs::remove(made_.back(), ignored);
+  if (lock_ >= 0) ::close(lock_);
+}
+
+Result<RunFolder> RunFolder::take(const config::Config& config) {
+  RunFolder folder(config.log.run_dir);
+  LANCET_TRY(folder.make());
+  LANCET_TRY(folder.lock());
+  return folder;
+}
+
+Status RunFolder::make() {
+  std::error_code error;
+  fs::path at = fs::absolute(path_ / "", error).parent_path();
+  for (; at.has_relative_path() && !fs::exists(at, error) && !error; at = at.parent_path()) made_.push_back(at);
+  std::reverse(made_.begin(), made_.end());
+  fs::create_directories(path_, error);
+  if (error)
+    return data_error(fmt::format("log.run_dir: expected a folder that can be made at {}, found: {}", path_.string(),
+                                  error.message()));
+  return {};
+}
+
+Status RunFolder::lock() {
+  lock_ = ::open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (lock_ < 0)
+    return data_error(fmt::format("log.run_dir: expected a folder that can be opened at {}, found: {}", path_.string(),
+                                  std::strerror(errno)));
+  const bool locked = ::flock(lock_, LOCK_EX | LOCK_NB) == 0;
+  if (!locked && errno != EWOULDBLOCK) {  // a file system without locks
+    log::warn("{}: cannot be locked ({}); no other run may write there", path_.string(), std::strerror(errno));
+    return {};
+  }
+  // A run that gave up may have removed the folder between the two calls: then the lock is of what nobody finds.
+  struct stat opened {
+  }, named{};
+  const bool same = ::fstat(lock_, &opened) == 0 && ::stat(path_.c_str(), &named) == 0 &&
+                    opened.st_ino == named.st_ino && opened.st_dev == named.st_dev;
+  if (locked && same) return {};
+  made_.clear();  // it is the other run's
+  return data_error(fmt::format("log.run_dir: expected a folder that no other run writes to, found one at work in {}",
+                                path_.string()));
+}
+
+Status RunFolder::begin(checkpoint::FileSystem& files, const config::Config& config, const ir::Plan& plan,
+                        std::optional<std::int64_t> resumed) {
+  made_.clear();
+  LANCET_TRY(write_file(path_ / "config.json", config::to_json(config)));
+  LANCET_TRY(write_file(path_ / "plan.ir", ir::print(plan)));
+  LANCET_TRY(open_records(files, resumed));
+  if (config.log.tensorboard) {
+    LANCET_ASSIGN(events_, EventFile::create(path_, resumed));
+  }
+  return {};
+}
+
+Status RunFolder::open_records(checkpoint::FileSystem& files, std::optional<std::int64_t> resumed) {
+  const fs::path checkpoints = path_ / "checkpoints", metrics = path_ / "metrics.jsonl";
+  LANCET_TRY(checkpoint::remove_leftovers(files, checkpoints));
+  if (!resumed) {
+    LANCET_ASSIGN(metrics_, MetricsFile::create(metrics));
+    return {};
+  }
+  LANCET_ASSIGN(const int aside, checkpoint::set_aside_after(files, checkpoints, *resumed));
+  if (aside > 0) log::info("{}: {} later checkpoint(s) renamed to .old", checkpoints.string(), aside);
+  LANCET_ASSIGN(metrics_, MetricsFile::resume(metrics, *resumed));
+  return {};
+}
+
+void RunFolder::record(const StepRecord& record, std::span<const LayerLoad> layers, bool expert_tokens) {
+  metrics_state_.note(metrics_->write(record, layers, expert_tokens));
+  if (events_) events_state_.note(events_->write(record.step, scalars(record, layers)));
+}
+
+void RunFolder::held_out(std::int64_t step, double loss) {
+  metrics_state_.note(metrics_->write_held_out(step, loss));
+  const Scalar scalar{"held_out/loss", loss};
+  if (events_) events_state_.note(events_->write(step, std::span(&scalar, 1)));
+}
+
+void RunFolder::trace(const std::string& text) { trace_state_.note(write_file(path_ / "trace.json", text)); }
+
+}  // namespace lancet::run

@@ -1,0 +1,261 @@
+#include "lancet/run/saver.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <mutex>
+#include <new>
+#include <sstream>
+
+#include "lancet/backend/cpu/parallel.h"
+#include "lancet/base/clock.h"
+#include "lancet/base/log.h"
+#include "lancet/world/agree.h"
+#include "lancet/world/turns.h"
+
+namespace lancet::run {
+namespace {
+
+using checkpoint::BackgroundWriter;
+
+// Where nothing is saved but at a stop, nobody waits for the step.
+constexpr std::uint64_t small_buffer = 64 << 20;
+
+std::uint64_t buffer_limit(const config::Config& config) {
+  return config.train.saves() ? std::uint64_t(config.train.save_buffer_mb) << 20 : small_buffer;
+}
+
+// Emulated ranks are not saved.
+bool saves_while_training(const config::Config& config) {
+  return config.train.saves() && config.comm.transport != config::Transport::emulated;
+}
+
+// A stretch of the store and where it goes in the buffer.
+struct Piece {
+  const runtime::NamedTensor* tensor;
+  std::uint64_t at;
+  std::span<std::byte> to;
+};
+
+std::string print_files(const std::vector<checkpoint::ShardFile>& files) {
+  std::string text;
+  for (const auto& file : files) {
+    text += fmt::format("{} {} {} {}", file.name, file.bytes, file.header_xxh3, file.tensors_xxh3.size());
+    for (const std::uint64_t hash : file.tensors_xxh3) text += fmt::format(" {}", hash);
+    text += "\n";
+  }
+  return text;
+}
+
+void parse_files(const std::string& text, std::vector<checkpoint::ShardFile>& files) {
+  std::istringstream in(text);
+  std::size_t tensors = 0;
+  for (checkpoint::ShardFile file; in >> file.name >> file.bytes >> file.header_xxh3 >> tensors;) {
+    file.tensors_xxh3.resize(tensors);
+    for (std::uint64_t& hash : file.tensors_xxh3) in >> hash;
+    files.push_back(file);
+  }
+}
+
+}  // namespace
+
+std::int64_t staging_bytes(const config::Config& config, const ir::Program& program, int ranks) {
+  if (!saves_while_training(config)) return 0;
+  std::int64_t shared = 0, local = 0;
+  for (const ir::Tensor& tensor : program.tensors) {
+    const bool state = tensor.kind == ir::TensorKind::state;
+    if ((!state && tensor.kind != ir::TensorKind::parameter) || tensor.name.ends_with(".master")) continue;
+    (tensor.local ? local : shared) += tensor.type.shape.elements() * std::int64_t(sizeof(float));
+  }
+  return std::min<std::int64_t>(std::int64_t(buffer_limit(config)), local + shared / ranks);
+}
+
+Saver::Saver(const config::Config& config, comm::Communicator& world, runtime::TensorStore& store,
+             checkpoint::FileSystem& files)
+    : config_(config),
+      world_(world),
+      store_(store),
+      files_(files),
+      share_(share_of(store, world.rank(), world.size())) {}
+
+std::filesystem::path Saver::folder() const { return std::filesystem::path(config_.log.run_dir) / "checkpoints"; }
+
+std::chrono::milliseconds Saver::tick() const { return world::turn_of(config_); }
+
+Status Saver::reserve() { return saves_while_training(config_) ? world::agree(world_, make_writer()) : Status(); }
+
+Status Saver::make_writer() {
+  const std::uint64_t bytes = std::min(share_.bytes, buffer_limit(config_));
+  try {
+    writer_.emplace(files_, bytes);
+  } catch (const std::bad_alloc&) {
+    return config_error(
+        fmt::format("train.save_buffer_mb: expected {} MB of memory for saving, found less", bytes / 1'000'000));
+  }
+  return {};
+}
+
+Result<bool> Saver::begin(checkpoint::Manifest manifest, bool wait) {
+  LANCET_ASSIGN(const bool idle, wait_until_idle(wait ? std::nullopt : std::optional(patience_.busy)));
+  if (!idle) {
+    if (world_.rank() == 0)
+      log::warn("step {} is not saved: step {} is still on its way to the disk; a later step is, once it is there",
+                manifest.step, manifest_.step);
+    postponed_ = true;
+    return false;
+  }
+  postponed_ = false;
+  if (!writer_) LANCET_TRY(world::agree(world_, make_writer()));
+  manifest_ = std::move(manifest);
+  manifest_.files.clear();
+  failure_.reset();
+  writer_->write(checkpoint::temporary_folder(folder(), manifest_.step), share_.shards);
+  phase_ = Phase::writing;
+  LANCET_TRY(copy());
+  return true;
+}
+
+// Round by round: whichever rank waits for its disk, the others hear of it.
+Status Saver::copy() {
+  Cursor cursor{.left = share_.bytes};
+  auto moved = std::chrono::steady_clock::now();
+  for (;;) {
+    const auto copied = copy_some(cursor);
+    if (copied.ok() && *copied) moved = std::chrono::steady_clock::now();
+    const bool stuck = cursor.left > 0 && std::chrono::steady_clock::now() - moved > patience_.stuck;
+    std::array<float, 3> sums{cursor.left > 0 ? 1.f : 0.f, copied.ok() ? 0.f : 1.f, stuck ? 1.f : 0.f};
+    LANCET_TRY(world_.all_reduce_sum(sums));
+    if (sums[1] > 0) return world::agree(world_, copied.ok() ? Status() : Status(copied.error()));
+    if (sums[2] > 0) {
+      if (cursor.left > 0) writer_->abandon(fmt::format("the disk took nothing for {:.0f} s", seconds_since(moved)));
+      return {};
+    }
+    if (sums[0] == 0) return {};
+  }
+}
+
+// What finds room, for about a tick; whether anything did.
+Result<bool> Saver::copy_some(Cursor& cursor) {
+  const auto start = std::chrono::steady_clock::now();
+  bool some = false;
+  while (cursor.left > 0 && std::chrono::steady_clock::now() - start < tick()) {
+    const auto blocks =
+        writer_->take((cursor.left + BackgroundWriter::block_bytes - 1) / BackgroundWriter::block_bytes, tick());
+    if (blocks.empty()) break;
+    LANCET_TRY(fill(cursor, blocks));
+    some = true;
+  }
+  return some;
+}
+
+// The shards' tensors, one after the other, into blocks, over the threads.
+Status Saver::fill(Cursor& cursor, std::span<const std::span<std::byte>> blocks) {
+  std::vector<Piece> pieces;
+  std::vector<std::size_t> filled;
+  for (const std::span<std::byte> block : blocks) {
+    std::size_t full = 0;
+    while (full < block.size() && cursor.source < share_.sources.size()) {
+      const Source& from = share_.sources[cursor.source];
+      const std::size_t count = std::min<std::uint64_t>(block.size() - full, from.bytes - cursor.at);
+      pieces.push_back({&store_[from.name], from.at + cursor.at, block.subspan(full, count)});
+      full += count;
+      cursor.at += count;
+      if (cursor.at == from.bytes) ++cursor.source, cursor.at = 0;
+    }
+    filled.push_back(full);
+    cursor.left -= full;
+  }
+  std::mutex mutex;
+  Status status;
+  auto copy_pieces = [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      const Piece& piece = pieces[std::size_t(i)];
+      if (Status read = read_f32(store_, *piece.tensor, piece.at, piece.to); !read.ok()) {
+        const std::lock_guard lock(mutex);
+        status = std::move(read);
+      }
+    }
+  };
+  const auto count = std::int64_t(pieces.size());
+  if (config_.device == config::Device::cpu)
+    backend::cpu::parallel_for(count, 1, copy_pieces);
+  else
+    copy_pieces(0, count);
+  writer_->give(filled);
+  return status;
+}
+
+float Saver::progress() const {
+  const bool takes_part = phase_ == Phase::writing || (phase_ == Phase::committing && world_.rank() == 0);
+  return takes_part && writer_->finished() ? 1 : 0;
+}
+
+Status Saver::proceed(float sum) {
+  if (phase_ == Phase::writing && sum == float(world_.size())) return all_written();
+  if (phase_ == Phase::committing && sum == 1) return committed();
+  return {};
+}
+
+Status Saver::finish() {
+  const auto idle = wait_until_idle({});
+  return idle.ok() ? Status() : Status(idle.error());
+}
+
+// Collective; whether nothing is under way any more. It ends early once any rank's time is up.
+Result<bool> Saver::wait_until_idle(std::optional<std::chrono::milliseconds> most) {
+  const auto start = std::chrono::steady_clock::now();
+  double told = 0;
+  while (phase_ != Phase::idle) {
+    if (phase_ == Phase::writing || world_.rank() == 0) writer_->wait_finished(tick());
+    const bool late = most && std::chrono::steady_clock::now() - start > *most;
+    std::array<float, 2> sums{progress(), late ? 1.f : 0.f};
+    LANCET_TRY(world_.all_reduce_sum(sums));
+    LANCET_TRY(proceed(sums[0]));
+    if (sums[1] > 0) break;
+    if (world_.rank() == 0 && seconds_since(start) > told + 60) {
+      told = seconds_since(start);
+      log::warn("step {} is on its way to the disk, {:.0f} s so far", manifest_.step, told);
+    }
+  }
+  return phase_ == Phase::idle;
+}
+
+Status Saver::all_written() {
+  const Status mine = writer_->collect();
+  const Status all = world::agree(world_, mine);
+  if (!all.ok()) return settle(all);
+  LANCET_ASSIGN(const auto texts, world::gather_texts(world_, print_files(writer_->shard_files()), 0));
+  phase_ = Phase::committing;
+  if (world_.rank() != 0) return {};
+  for (const std::string& text : texts) parse_files(text, manifest_.files);
+  const checkpoint::KeepRule rule{config_.train.keep_last, config_.train.keep_every};
+  writer_->run([this, rule, at = folder()]() -> Status {
+    LANCET_TRY(checkpoint::commit(files_, at, manifest_));
+    if (const Status pruned = checkpoint::prune(files_, at, rule); !pruned.ok())
+      log::warn("old checkpoints stay: {}", pruned.error().message);
+    return {};
+  });
+  return {};
+}
+
+Status Saver::committed() {
+  const Status mine = world_.rank() == 0 ? writer_->collect() : Status();
+  return settle(world::agree(world_, mine));
+}
+
+// agreed: how the save ended, from agree().
+Status Saver::settle(const Status& agreed) {
+  phase_ = Phase::idle;
+  if (agreed.ok()) return {};
+  if (!agreed.error().agreed) return agreed;  // the ranks do not hear each other
+  failure_ = agreed.error();
+  if (world_.rank() != 0) return {};
+  log::warn("step {} was not saved, older checkpoints stay: {}", manifest_.step, failure_->message);
+  if (const Status removed = files_.remove(checkpoint::temporary_folder(folder(), manifest_.step)); !removed.ok())
+    log::warn("{}", removed.error().message);
+  return {};
+}
+
+}  // namespace lancet::run

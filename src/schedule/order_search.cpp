@@ -1,0 +1,142 @@
+#include "order_search.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "lancet/schedule/overlap.h"
+#include "lancet/schedule/plan_memory.h"
+#include "split_search.h"
+
+namespace lancet::schedule {
+namespace {
+
+// How far parts go ahead of each other. Which is best depends on the model and the wire, so each is tried.
+constexpr double leads[] = {0, 1.0 / 256, 1.0 / 128, 1.0 / 64, 1.0 / 32, 1.0 / 16};
+
+// The arena may grow by so much over the step's without parts; half of it is left for what packing loses.
+constexpr double arena_room = 1.05, memory_room = 1.025, tight_room = 0.985;
+
+// Splits that are looked at again with all-reduces in chunks.
+constexpr std::size_t second_round = 3;
+constexpr std::size_t chunk_choices = 3, all_choices = 10;
+
+// Up to so many instructions of the step, all combinations of settings are tried: planning stays below a second.
+constexpr std::size_t small_step = 600;
+
+Candidate nothing() {
+  Candidate candidate;
+  candidate.timeline.makespan = std::numeric_limits<double>::infinity();
+  return candidate;
+}
+
+}  // namespace
+
+OrderSearch::OrderSearch(const Step& step)
+    : step_(step), memory_(peak_bytes(step.program())), thorough_(step.program().instructions.size() <= small_step) {}
+
+void OrderSearch::try_split(const std::string& how, const Split& split) {
+  const Rewritten rewritten = rewrite(step_.program(), split);
+  Tried tried{
+      how, {rewritten.program, step_.loads(rewritten, split)}, {.memory_bytes = memory_}, nothing(), memory_room};
+  try_all_leads(tried, Orders(tried.chunked.program, tried.chunked.loads));
+  tried_.push_back(std::move(tried));
+}
+
+// One setting after the other, each from the best so far: the search stays linear in settings.
+void OrderSearch::try_all_leads(Tried& tried, const Orders& orders) const {
+  for (bool feed_wire : {false, true})
+    for (std::int64_t tenths : {10, 9})  // where memory is short, earlier weight gradients make room
+      for (double lead : leads)
+        try_options(
+            tried, orders,
+            {.lead = lead, .backward_lead = lead, .feed_wire = feed_wire, .memory_bytes = memory_ / 10 * tenths});
+  for (double lead : leads) try_changed(tried, orders, [&](ListOptions& options) { options.backward_lead = lead; });
+  for (double lead : leads) try_changed(tried, orders, [&](ListOptions& options) { options.lead = lead; });
+}
+
+template <class F>
+void OrderSearch::try_changed(Tried& tried, const Orders& orders, F change) const {
+  ListOptions options = tried.options;
+  change(options);
+  if (!thorough_) return try_options(tried, orders, options);
+  for (options.feed_wire = false;; options.feed_wire = true) {
+    for (std::int64_t tenths : {10, 9}) {
+      options.memory_bytes = memory_ / 10 * tenths;
+      try_options(tried, orders, options);
+    }
+    if (options.feed_wire) break;
+  }
+}
+
+void OrderSearch::try_options(Tried& tried, const Orders& orders, const ListOptions& options) const {
+  const Orders::Found found = orders.find(options);
+  if (double(found.peak_bytes) > tried.room * double(memory_)) return;
+  // The list schedule knows neither launch times nor what messages take from computation, so it is nearly always the
+  // shorter; what is longer there is not worth simulating.
+  if (found.makespan >= tried.candidate.timeline.makespan) return;
+  Candidate candidate =
+      as_it_is(step_, tried.how, orders.program(found.order), orders.loads(found.order), orders.needed(found.order));
+  if (candidate.timeline.makespan >= tried.candidate.timeline.makespan) return;
+  tried.candidate = std::move(candidate);
+  tried.options = options;
+}
+
+OrderSearch::Tried OrderSearch::in_chunks(const Tried& tried, std::int64_t chunk_bytes, double room) const {
+  Tried chunked{fmt::format("{}; all-reduces of {} KB", tried.how, chunk_bytes >> 10),
+                cut_all_reduces(tried.chunked.program, tried.chunked.loads, step_.costs(), chunk_bytes), tried.options,
+                nothing(), room};
+  const Orders orders(chunked.chunked.program, chunked.chunked.loads);
+  try_options(chunked, orders, tried.options);
+  try_changed(chunked, orders, [](ListOptions& options) { options.feed_wire = !options.feed_wire; });
+  for (double lead : leads) try_changed(chunked, orders, [&](ListOptions& options) { options.backward_lead = lead; });
+  return chunked;
+}
+
+Candidate OrderSearch::best(Candidate first) {
+  auto shorter = [](const Tried& a, const Tried& b) {
+    return a.candidate.timeline.makespan < b.candidate.timeline.makespan;
+  };
+  std::stable_sort(tried_.begin(), tried_.end(), shorter);
+  const std::size_t again = std::min(second_round, tried_.size());
+  for (std::size_t i = 0; i < again; ++i)
+    for (std::int64_t chunk :
+         chunk_sizes(tried_[i].chunked.program, step_.costs(), thorough_ ? all_choices : chunk_choices))
+      for (double room : {memory_room, tight_room}) tried_.push_back(in_chunks(tried_[i], chunk, room));
+  std::stable_sort(tried_.begin(), tried_.end(), shorter);
+  const std::int64_t arena = plan_memory_sequentially(step_.program()).arena_bytes;
+  for (Tried& tried : tried_) {
+    Candidate& best = tried.candidate;
+    if (best.timeline.makespan >= first.timeline.makespan * (1 - 1e-9)) break;
+    if (double(plan_memory(best.program, best.needed).arena_bytes) <= arena_room * double(arena))
+      return with_or_without_turns(std::move(best));
+  }
+  if (std::isinf(first.timeline.makespan) && !tried_.empty() && !std::isinf(tried_[0].candidate.timeline.makespan))
+    return with_or_without_turns(std::move(tried_[0].candidate));
+  return first;
+}
+
+Candidate OrderSearch::with_or_without_turns(Candidate best) const {
+  Needed in_turn = one_at_a_time_on_the_wire(best.program, best.needed);
+  Candidate alone =
+      as_it_is(step_, best.how + ", one message on the wire at a time", best.program, best.loads, std::move(in_turn));
+  return alone.timeline.makespan < best.timeline.makespan ? std::move(alone) : std::move(best);
+}
+
+Candidate search_orders(const Step& step, const config::Overlap& overlap, Candidate candidate) {
+  if (!step.has_exchange()) return candidate;
+  OrderSearch search(step);
+  if (overlap.parts <= 1) search.try_split("weight gradients where the wire leaves time", step.whole(Cut::batch));
+  for (const std::vector<Range>& ranges : range_choices(step, overlap))
+    for (bool backward : {true, false}) {
+      if (backward && !overlap.split_backward) continue;
+      search.try_split(describe(step, ranges) + (backward ? ", backward alike" : ", backward whole"),
+                       split_of(step, ranges, backward));
+    }
+  return or_forced_split(std::move(candidate), step, overlap, Cut::batch,
+                         [&](Candidate whole) { return search.best(std::move(whole)); });
+}
+
+}  // namespace lancet::schedule

@@ -1,0 +1,96 @@
+#include "orders.h"
+
+#include <algorithm>
+
+#include "lancet/ir/dependencies.h"
+
+namespace lancet::schedule {
+namespace {
+
+using ir::id_of;
+using ir::InstructionId;
+using ir::Lane;
+using ir::Role;
+
+bool is_filler(const ir::Instruction& at) { return at.role == Role::dw || at.role == Role::update; }
+
+// The arena's tensors that each instruction touches, as blocks of a list schedule.
+struct Blocks {
+  std::vector<std::vector<std::int32_t>> of;  // by instruction
+  std::vector<std::int64_t> bytes;
+
+  explicit Blocks(const ir::Program& program) : of(program.instructions.size()) {
+    std::vector<std::int32_t> block(program.tensors.size(), -1);
+    for (std::size_t i = 0; i < of.size(); ++i) {
+      auto touch = [&](ir::TensorId id) {
+        const ir::TensorId root = program.root(id);
+        if (program[root].number < 0) return;
+        std::int32_t& number = block[root.index()];
+        if (number < 0) {
+          number = std::int32_t(bytes.size());
+          bytes.push_back(ir::bytes(program.type(root)));
+        }
+        if (std::find(of[i].begin(), of[i].end(), number) == of[i].end()) of[i].push_back(number);
+      };
+      for (ir::TensorId id : program.instructions[i].operands) touch(id);
+      for (ir::TensorId id : program.instructions[i].results) touch(id);
+    }
+  }
+};
+
+}  // namespace
+
+std::int64_t peak_bytes(const ir::Program& program) {
+  const Blocks blocks(program);
+  std::vector<Job> jobs;
+  for (std::size_t i = 0; i < blocks.of.size(); ++i) {
+    jobs.push_back({.lane = ir::Lane::compute, .ms = 1, .needs = {}, .blocks = blocks.of[i]});
+    if (i > 0) jobs.back().needs = {std::int32_t(i) - 1};
+  }
+  return list_schedule(jobs, {}, blocks.bytes).peak_bytes;
+}
+
+Orders::Orders(ir::Program program, std::vector<cost::Load> loads) : Orders(program, loads, 0, loads.size()) {}
+
+Orders::Orders(ir::Program program, std::vector<cost::Load> loads, std::size_t begin, std::size_t end)
+    : program_(std::move(program)), loads_(std::move(loads)), begin_(begin), dependencies_(ir::dependencies(program_)) {
+  Blocks blocks(program_);
+  for (std::size_t i = begin; i < end; ++i) {
+    const ir::Instruction& at = program_.instructions[i];
+    Job job{.lane = at.lane,
+            .ms = loads_[i].ms,
+            .part = int(at.attributes.integer("part", -1)),
+            .backward = at.role != Role::forward,
+            .filler = is_filler(at),
+            .needs = {},
+            .blocks = blocks.of[i]};
+    for (InstructionId need : dependencies_[i])
+      if (need.index() >= begin) job.needs.push_back(need.value - std::int32_t(begin));
+    if (at.lane == Lane::reduce)
+      for (std::int32_t need : job.needs) jobs_[std::size_t(need)].feeds_wire = true;
+    jobs_.push_back(std::move(job));
+  }
+  block_bytes_ = std::move(blocks.bytes);
+}
+
+Orders::Found Orders::find(const ListOptions& options) const {
+  const ListSchedule schedule = list_schedule(jobs_, options, block_bytes_);
+  Found found{schedule.makespan, schedule.peak_bytes, {}};
+  for (std::size_t i = 0; i < begin_; ++i) found.order.push_back(id_of(i));
+  for (InstructionId id : schedule.order) found.order.push_back(id_of(id.index() + begin_));
+  for (std::size_t i = found.order.size(); i < loads_.size(); ++i) found.order.push_back(id_of(i));
+  return found;
+}
+
+Needed Orders::needed(const Order& order) const {
+  std::vector<InstructionId> place(order.size());
+  for (std::size_t i = 0; i < order.size(); ++i) place[order[i].index()] = id_of(i);
+  Needed needed = permuted(dependencies_, order);
+  for (std::vector<InstructionId>& list : needed) {
+    for (InstructionId& id : list) id = place[id.index()];
+    std::sort(list.begin(), list.end());
+  }
+  return needed;
+}
+
+}  // namespace lancet::schedule

@@ -1,0 +1,39 @@
+// Orders of a program by list scheduling.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "lancet/schedule/candidate.h"
+#include "list_schedule.h"
+#include "reorder.h"
+
+namespace lancet::schedule {
+
+// The orders that list scheduling gives a program, over all of it or over the instructions [begin, end) alone, the
+// others staying in their places.
+class Orders {
+ public:
+  Orders(ir::Program program, std::vector<cost::Load> loads, std::size_t begin, std::size_t end);
+  Orders(ir::Program program, std::vector<cost::Load> loads);
+
+  struct Found {
+    double makespan = 0;          // with nothing taken from each other
+    std::int64_t peak_bytes = 0;  // of the arena's tensors that are alive at once
+    Order order;
+  };
+  Found find(const ListOptions& options) const;
+  // The program in that order.
+  ir::Program program(const Order& order) const { return permuted(program_, order); }
+  std::vector<cost::Load> loads(const Order& order) const { return permuted(loads_, order); }
+  Needed needed(const Order& order) const;  // its dependencies
+
+ private:
+  ir::Program program_;
+  std::vector<cost::Load> loads_;
+  std::size_t begin_;
+  Needed dependencies_;
+  std::vector<Job> jobs_;
+  std::vector<std::int64_t> block_bytes_;
+};
+
+}  // namespace lancet::schedule

@@ -1,0 +1,275 @@
+#include "lancet/schedule/partition/rewrite.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <unordered_map>
+
+#include "lancet/ops/catalogue.h"
+
+namespace lancet::schedule {
+namespace {
+
+using ir::Instruction;
+using ir::Slice;
+using ir::TensorId;
+using ir::TensorKind;
+using ops::Axis;
+
+bool is_exchange(const Instruction& at) { return ops::kind(at) == ops::Kind::all_to_all; }
+
+class Rewriter {
+ public:
+  Rewriter(const ir::Program& source, const Split& split)
+      : source_(source), split_(split), whole_users_(source.tensors.size()) {
+    result_.program = source;
+    result_.program.instructions.clear();
+    find_whole_users();
+  }
+
+  Rewritten run() {
+    for (std::size_t i = 0; i < source_.instructions.size(); ++i) {
+      origin_ = static_cast<int>(i);
+      if (split_.parts[i] > 1)
+        split(source_.instructions[i], *split_.rows[i], split_.parts[i]);
+      else
+        keep(source_.instructions[i]);
+    }
+    return std::move(result_);
+  }
+
+ private:
+  const DType route_type_ = DType::route;
+  bool is_route(TensorId id) const { return source_.type(id).dtype == route_type_; }
+
+  // Tensors that something reads as a whole, or in another number of parts than they are made in: their parts lie in
+  // slices of one memory, or must be put together. Parts of all others live and die on their own.
+  void find_whole_users() {
+    std::vector<int> made_in(source_.tensors.size(), 1);
+    for (std::size_t i = 0; i < source_.instructions.size(); ++i) {
+      const Instruction& at = source_.instructions[i];
+      for (std::size_t o = 0; o < at.operands.size(); ++o) {
+        const TensorId id = at.operands[o];
+        const bool whole = split_.parts[i] == 1 ? !(is_exchange(at) && o > 0)  // an exchange takes the parts' own
+                                                : split_.rows[i]->operands[o] == ops::none ||
+                                                      split_.rows[i]->operands[o] == ops::accumulated;
+        if (whole || split_.parts[i] != made_in[id.index()]) whole_users_[id.index()] = true;
+      }
+      for (TensorId id : at.results) made_in[id.index()] = split_.parts[i];
+    }
+    if (split_.all_helpers) whole_users_.assign(whole_users_.size(), true);
+    for (const ir::Output& output : source_.outputs) whole_users_[output.tensor.index()] = true;
+    for (std::size_t i = whole_users_.size(); i-- > 0;)  // what takes another's place needs that one's memory
+      if (const TensorId storage = source_.tensors[i].storage; whole_users_[i] && storage.valid())
+        whole_users_[storage.index()] = true;
+  }
+
+  void emit(Instruction instruction, int origin) {
+    result_.program.instructions.push_back(std::move(instruction));
+    result_.origin.push_back(origin);
+  }
+
+  void keep(Instruction instruction) {
+    if (is_exchange(instruction)) instruction.operands = all_pairs(instruction);
+    emit(std::move(instruction), origin_);
+  }
+
+  // The route and rows of every part that an exchange's layer was split in.
+  std::vector<TensorId> all_pairs(const Instruction& exchange) const {
+    const auto routes = parts_.find(exchange.operands[1].value), rows = parts_.find(exchange.operands[2].value);
+    if (rows == parts_.end()) return exchange.operands;
+    LANCET_CHECK(routes != parts_.end() && routes->second.size() == rows->second.size(),
+                 "the rows of {} are in parts, its route is not", exchange.label);
+    std::vector<TensorId> operands{exchange.operands[0]};
+    for (std::size_t p = 0; p < rows->second.size(); ++p) {
+      operands.push_back(routes->second[p]);
+      operands.push_back(rows->second[p]);
+    }
+    return operands;
+  }
+
+  void split(const Instruction& whole, const ops::PartitionRow& row, int parts) {
+    for (std::size_t o = 0; o < whole.operands.size(); ++o)
+      if (row.operands[o] == ops::irregular && is_route(whole.operands[o])) ensure_route_parts(whole, o, parts);
+    std::vector<std::vector<TensorId>> made(whole.results.size());
+    for (int p = 0; p < parts; ++p) {
+      Instruction part = whole;
+      part.label = fmt::format("{}/{}", whole.label, p);
+      scale_attributes(part, p, parts);
+      for (std::size_t o = 0; o < whole.operands.size(); ++o)
+        part.operands[o] = operand(whole.operands[o], row.operands[o], p, parts);
+      const bool sums = !row.results.empty() && row.results[0] == ops::accumulated;
+      if (sums)
+        accumulate(part, p, parts);
+      else
+        add_predecessor(part, p);
+      for (std::size_t r = 0; !sums && r < whole.results.size(); ++r) {
+        part.results[r] = result(whole.results[r], row.results[r], p, parts);
+        made[r].push_back(part.results[r]);
+      }
+      previous_ = part.results;
+      emit(std::move(part), origin_);
+    }
+    for (std::size_t r = 0; r < whole.results.size(); ++r)
+      if (row.results[r] != ops::accumulated) finish(whole, r, row.results[r], made[r]);
+  }
+
+  // The part adds onto the results of the part before; the last one's are the whole's.
+  void accumulate(Instruction& part, int p, int parts) {
+    const ops::OpDef& op = ops::op(part.op);
+    if (p > 0) {
+      part.operands.resize(std::size_t(op.required));
+      part.operands.insert(part.operands.end(), previous_.begin(), previous_.end());
+    }
+    for (std::size_t r = 0; r < part.results.size(); ++r) {
+      TensorId onto{};  // in whose memory
+      for (const ops::Alias& alias : op.aliases)
+        if (alias.result == int(r) && alias.operand < int(part.operands.size()))
+          onto = part.operands[std::size_t(alias.operand)];
+      if (p + 1 < parts)
+        part.results[r] = result_.program.add_value(source_.type(part.results[r]), onto);
+      else
+        result_.program[part.results[r]].storage = onto;
+    }
+  }
+
+  void scale_attributes(Instruction& part, int p, int parts) const {
+    for (const char* name : {"batch", "tokens"})
+      if (part.attributes.has(name)) part.attributes.set(name, part.attributes.integer(name) / parts);
+    part.attributes.set("part", std::int64_t(p));
+    part.attributes.set("parts", std::int64_t(parts));
+  }
+
+  // A gate counts on where the part before stopped, rows begin where those of the part before ended (rule 1).
+  void add_predecessor(Instruction& part, int p) const {
+    if (ops::op(part.op).counts_on && p > 0) part.operands.push_back(previous_[0]);
+  }
+
+  ir::TensorType slice_type(TensorId id, int parts) const {
+    ir::TensorType type = source_.type(id);
+    LANCET_CHECK(type.shape[0] % parts == 0, "{} parts do not divide {}", parts, ir::to_string(type));
+    type.shape.set(0, type.shape[0] / parts);
+    return type;
+  }
+  Slice slice(TensorId id, int p, int parts) const { return {ir::bytes(source_.type(id)) / parts * p, 0, 0}; }
+
+  TensorId operand(TensorId id, Axis axis, int p, int parts) {
+    if (axis == ops::none || axis == ops::accumulated) return id;
+    std::vector<TensorId>& known = parts_[id.value];
+    if (known.size() == std::size_t(parts)) return known[std::size_t(p)];
+    LANCET_CHECK(axis == 0 || source_.type(id).dtype != DType::i32, "rows in {} parts are needed in {}", known.size(),
+                 parts);
+    LANCET_CHECK(!is_route(id), "a route in {} parts is needed in {}", known.size(), parts);
+    // Views of a whole, all at once.
+    std::vector<TensorId> views;
+    for (int q = 0; q < parts; ++q)
+      views.push_back(axis == ops::irregular
+                          ? result_.program.add_view(source_.type(id), id, Slice{0, q, parts})
+                          : result_.program.add_view(slice_type(id, parts), id, slice(id, q, parts)));
+    known = views;
+    return known[std::size_t(p)];
+  }
+
+  // The part's result; the whole becomes the memory that the parts fill, where it is made of slices.
+  TensorId result(TensorId id, Axis axis, int p, int parts) {
+    ir::Program& program = result_.program;
+    const ir::TensorType& type = source_.type(id);
+    if (axis == ops::partial || type.dtype == DType::i32) return program.add_value(type);
+    if (is_route(id)) return program.add_value({DType::route, {type.shape[0] / parts, type.shape[1]}});
+    if (axis == 0 && !whole_users_[id.index()]) {
+      const TensorId storage = source_[id].storage;
+      return program.add_value(slice_type(id, parts), storage.valid() ? operand(storage, axis, p, parts) : TensorId{});
+    }
+    program[id].kind = TensorKind::view;
+    if (axis == ops::irregular) return program.add_value(type, id, Slice{0, p, parts});
+    return program.add_value(slice_type(id, parts), id, slice(id, p, parts));
+  }
+
+  // Routes, rows and sums do not lie in slices of the whole: made of the parts where something reads the whole.
+  void finish(const Instruction& whole, std::size_t r, Axis axis, const std::vector<TensorId>& made) {
+    const TensorId id = whole.results[r];
+    parts_[id.value] = made;
+    if (!whole_users_[id.index()]) return;
+    if (axis == ops::partial)
+      join("sum", whole, id, made);
+    else if (is_route(id))
+      join_route(whole, id, made);
+    else if (source_.type(id).dtype == DType::i32)
+      join("join_rows", whole, id, made);
+  }
+
+  void join_route(const Instruction& gate, TensorId id, const std::vector<TensorId>& parts) {
+    join("join_route", gate, id, parts);
+    if (split_.all_helpers) split_route(id, gate, int(parts.size()));
+  }
+
+  void join(const char* op, const Instruction& whole, TensorId id, const std::vector<TensorId>& parts) {
+    emit({op, parts, {id}, {}, {}, ir::Lane::compute, whole.role, whole.label}, -1);
+  }
+
+  // The parts of a route that was made whole.
+  void ensure_route_parts(const Instruction& user, std::size_t o, int parts) {
+    const TensorId route = user.operands[o];
+    std::vector<TensorId>& known = parts_[route.value];
+    if (known.size() == std::size_t(parts)) return;
+    LANCET_CHECK(known.empty(), "the route of {} is needed in {} parts and in {}", user.label, known.size(), parts);
+    known = split_route(route, user, parts);
+  }
+
+  std::vector<TensorId> split_route(TensorId route, const Instruction& user, int parts) {
+    const std::int64_t tokens = source_.type(route).shape[0], experts = source_.type(route).shape[1];
+    const bool batch = split_.cut == Cut::batch, peers = split_.cut == Cut::peers;
+    std::vector<TensorId> made;
+    for (std::int64_t p = 0; p < parts; ++p) {
+      const char* op = batch ? "split_route" : peers ? "split_peers" : "split_capacity";
+      Instruction split{op, {route},          {},        {},
+                        {}, ops::op(op).lane, user.role, fmt::format("{}.route/{}", layer(user.label), p)};
+      if (batch) {
+        split.attributes = {{"first", p * (tokens / parts)}, {"tokens", tokens / parts}};
+        if (p > 0) split.operands.push_back(made.back());
+      } else if (peers) {
+        split.attributes = {{"ranks", ranks_of(route)}};
+      } else {
+        split.attributes = {{"capacity", capacity(route)}};
+      }
+      split.attributes.set("part", p);
+      split.attributes.set("parts", std::int64_t(parts));
+      split.results = {result_.program.add_value({DType::route, {batch ? tokens / parts : 0, experts}})};
+      made.push_back(split.results[0]);
+      emit(std::move(split), -1);
+    }
+    return made;
+  }
+
+  std::int64_t ranks_of(TensorId route) const {
+    for (const Instruction& at : source_.instructions)
+      if (ops::kind(at) == ops::Kind::counts && at.operands[0] == route) return at.attributes.integer("ranks");
+    LANCET_CHECK(false, "nothing counts rows of the route {}", source_.display(route));
+    return 0;
+  }
+
+  // C of the layer: what puts tokens into the slots of the route says it.
+  std::int64_t capacity(TensorId route) const {
+    for (const Instruction& at : source_.instructions)
+      if (at.attributes.has("capacity") && std::count(at.operands.begin(), at.operands.end(), route) > 0)
+        return at.attributes.integer("capacity");
+    LANCET_CHECK(false, "nothing uses the route {} with a capacity", source_.display(route));
+    return 0;
+  }
+
+  static std::string layer(const std::string& label) { return label.substr(0, label.rfind('.')); }
+
+  const ir::Program& source_;
+  const Split& split_;
+  Rewritten result_;
+  int origin_ = 0;
+  std::vector<TensorId> previous_;                                 // results of the part before
+  std::vector<bool> whole_users_;                                  // by tensor
+  std::unordered_map<std::int32_t, std::vector<TensorId>> parts_;  // by whole tensor; looked up only
+};
+
+}  // namespace
+
+Rewritten rewrite(const ir::Program& program, const Split& split) { return Rewriter(program, split).run(); }
+
+}  // namespace lancet::schedule

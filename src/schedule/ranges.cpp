@@ -1,0 +1,166 @@
+#include "ranges.h"
+
+#include <algorithm>
+#include <limits>
+#include <unordered_map>
+
+#include "list_schedule.h"
+
+#include "lancet/ops/catalogue.h"
+
+namespace lancet::schedule {
+namespace {
+
+using ir::Lane;
+using ir::Role;
+
+constexpr double impossible = std::numeric_limits<double>::infinity();
+
+// The cost of ranges of the forward pass: their parts on the lanes, by list scheduling.
+class RangeCosts {
+ public:
+  RangeCosts(const Step& step, const std::vector<std::size_t>& groups) : step_(step), groups_(groups) {}
+
+  double operator()(int begin, int end, int parts) const {
+    const std::size_t first = groups_[std::size_t(begin)], last = groups_[std::size_t(end)];
+    if (parts > 1 && !has_exchange(first, last)) return impossible;
+    return list_schedule(jobs(first, last, parts), {.fill_gaps = false}).makespan;
+  }
+
+ private:
+  bool has_exchange(std::size_t first, std::size_t last) const {
+    for (std::size_t i = first; i < last; ++i)
+      if (ops::kind(step_.program().instructions[i]) == ops::Kind::all_to_all) return true;
+    return false;
+  }
+
+  bool is_split(std::size_t i, int parts) const { return parts > 1 && step_.rows(Cut::batch)[i]; }
+
+  std::vector<Job> jobs(std::size_t first, std::size_t last, int parts) const {
+    std::vector<Job> jobs;
+    std::vector<std::int32_t> start;  // the first job of each instruction
+    for (std::size_t i = first; i < last; ++i) {
+      const ir::Instruction& at = step_.program().instructions[i];
+      const bool split = is_split(i, parts);
+      start.push_back(std::int32_t(jobs.size()));
+      for (int p = 0; p < (split ? parts : 1); ++p) {
+        Job job{.lane = at.lane,
+                .ms = step_.part_load(Cut::batch, split ? parts : 1, i).ms,
+                .part = split ? p : -1,
+                .needs = {},
+                .blocks = {}};
+        for (ir::InstructionId need : step_.dependencies()[i]) {
+          if (need.index() < first) continue;
+          const std::int32_t from = start[need.index() - first];
+          if (!is_split(need.index(), parts)) {
+            job.needs.push_back(from);
+          } else if (split) {
+            job.needs.push_back(from + p);
+          } else {
+            for (int q = 0; q < parts; ++q) job.needs.push_back(from + q);
+          }
+        }
+        if (p > 0 && ops::op(at.op).counts_on) job.needs.push_back(start.back() + p - 1);
+        jobs.push_back(std::move(job));
+      }
+    }
+    return jobs;
+  }
+
+  const Step& step_;
+  const std::vector<std::size_t>& groups_;
+};
+
+bool makes_route(const ir::Program& program, const ir::Instruction& at) {
+  return std::any_of(at.results.begin(), at.results.end(),
+                     [&](ir::TensorId id) { return program.type(id).dtype == DType::route; });
+}
+
+// The last instruction of the forward pass that reads what this one makes.
+std::size_t last_reader(const Step& step, std::size_t maker) {
+  const ir::Program& program = step.program();
+  std::size_t last = maker;
+  for (std::size_t i = maker + 1; i < step.forward_end(); ++i)
+    for (ir::TensorId operand : program.instructions[i].operands)
+      for (ir::TensorId result : program.instructions[maker].results)
+        if (program.type(result).dtype == DType::route && operand == result) last = i;
+  return last;
+}
+
+}  // namespace
+
+std::vector<std::size_t> forward_groups(const Step& step, int groups_per_moe) {
+  const auto& instructions = step.program().instructions;
+  // A route has as many parts for all who read it: a layer's gate to its combine, exchanges among them, are one group.
+  std::vector<bool> glued(step.forward_end());  // to the instruction before
+  double between = 0;
+  int layers = 0;
+  for (std::size_t i = 0; i < step.forward_end(); ++i) {
+    if (!makes_route(step.program(), instructions[i])) {
+      between += instructions[i].lane == Lane::compute ? step.loads()[i].ms : 0;
+      continue;
+    }
+    ++layers;
+    for (const std::size_t end = last_reader(step, i); i < end;) glued[++i] = true;
+  }
+  const double length = between / std::max(1, layers) / groups_per_moe;
+  std::vector<std::size_t> boundaries{0};
+  double filled = 0;
+  for (std::size_t i = 1; i < step.forward_end(); ++i) {
+    if (glued[i]) continue;
+    filled += step.loads()[i - 1].ms;
+    const bool at_core = makes_route(step.program(), instructions[i]) || glued[i - 1];
+    if (!at_core && filled < length) continue;
+    boundaries.push_back(i);
+    filled = 0;
+  }
+  boundaries.push_back(step.forward_end());
+  return boundaries;
+}
+
+std::vector<Range> choose_forward_ranges(const Step& step, const config::Overlap& overlap) {
+  const std::vector<std::size_t> groups = forward_groups(step, static_cast<int>(overlap.groups_per_moe));
+  std::vector<int> parts{1};
+  parts.insert(parts.end(), step.part_counts(Cut::batch).begin(), step.part_counts(Cut::batch).end());
+  const Ranges chosen = choose_ranges(int(groups.size()) - 1, static_cast<int>(overlap.max_range), parts, RangeCosts(step, groups));
+  std::vector<Range> result;
+  for (const Range& range : chosen.ranges)
+    if (range.parts > 1)
+      result.push_back({int(groups[std::size_t(range.begin)]), int(groups[std::size_t(range.end)]), range.parts});
+  return result;
+}
+
+std::vector<Range> ranges_of_reach(const Step& step, const config::Overlap& overlap, int parts) {
+  const std::vector<std::size_t> groups = forward_groups(step, static_cast<int>(overlap.groups_per_moe));
+  std::vector<int> layers;  // groups with a gate
+  for (std::size_t g = 0; g + 1 < groups.size(); ++g)
+    if (makes_route(step.program(), step.program().instructions[groups[g]])) layers.push_back(int(g));
+  const int reach = static_cast<int>(overlap.reach);
+  std::vector<Range> ranges;
+  int free = 0;  // the first group that no range has
+  for (std::size_t l = 0; l < layers.size(); ++l) {
+    const int next = l + 1 < layers.size() ? layers[l + 1] : int(groups.size()) - 1;
+    const int begin = std::max(free, layers[l] - reach), end = std::min(next, layers[l] + reach + 1);
+    ranges.push_back({int(groups[std::size_t(begin)]), int(groups[std::size_t(end)]), parts});
+    free = end;
+  }
+  return ranges;
+}
+
+Split split_of(const Step& step, const std::vector<Range>& ranges, bool with_backward) {
+  Split split = step.whole(Cut::batch);
+  const auto& instructions = step.program().instructions;
+  std::unordered_map<std::string, int> by_label;
+  for (const Range& range : ranges)
+    for (int i = range.begin; i < range.end; ++i) {
+      if (split.rows[std::size_t(i)]) split.parts[std::size_t(i)] = range.parts;
+      by_label[instructions[std::size_t(i)].label] = range.parts;
+    }
+  for (std::size_t i = step.forward_end(); with_backward && i < instructions.size(); ++i) {
+    const auto it = by_label.find(instructions[i].label);
+    if (it != by_label.end() && split.rows[i]) split.parts[i] = it->second;
+  }
+  return split;
+}
+
+}  // namespace lancet::schedule

@@ -1,0 +1,331 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "lancet/ir/dependencies.h"
+#include "lancet/schedule/reduce_schedule.h"
+#include "reduce_chunks.h"
+#include "reorder.h"
+
+namespace lancet::schedule {
+namespace {
+
+using ir::id_of;
+using ir::InstructionId;
+using ir::Lane;
+using ir::Role;
+using ir::TensorId;
+
+// Chunks to try, in bytes: from one that is bandwidth alone to one that a fast wire sends in a fraction of a
+// millisecond; 0: the buckets as they are.
+constexpr std::int64_t chunks[] = {0,       25 << 20,  8 << 20,   4 << 20,   2 << 20,
+                                   1 << 20, 512 << 10, 256 << 10, 128 << 10, 64 << 10};
+
+bool is_bucket(const ir::Instruction& instruction) {
+  return instruction.lane == Lane::reduce && instruction.label.starts_with("bucket.");
+}
+
+// The gradients' all-reduces of a Program, and the same Program with others.
+class Buckets {
+ public:
+  Buckets(const ir::Program& program, std::span<const cost::Load> loads, const cost::Costs& costs)
+      : program_(program), loads_(loads), costs_(costs) {
+    std::vector<std::size_t> made(program.tensors.size());
+    for (std::size_t i = 0; i < program.instructions.size(); ++i) {
+      const ir::Instruction& instruction = program.instructions[i];
+      for (std::size_t k = 0; is_bucket(instruction) && k < instruction.operands.size(); ++k)
+        gradients_.push_back({instruction.operands[k], instruction.results[k], made[instruction.operands[k].index()]});
+      for (TensorId id : instruction.results) made[id.index()] = i;
+    }
+    std::stable_sort(gradients_.begin(), gradients_.end(),
+                     [](const Gradient& a, const Gradient& b) { return a.made < b.made; });
+  }
+
+  bool empty() const { return gradients_.empty(); }
+  std::int64_t largest() const {
+    std::int64_t most = 0;
+    for (const ir::Instruction& instruction : program_.instructions)
+      if (is_bucket(instruction)) most = std::max(most, std::int64_t(cost::wire_bytes(program_, instruction)));
+    return most;
+  }
+
+  // Start-up times, on the wire and on the cores, would make the work a quarter longer than with the largest.
+  bool too_small(std::int64_t chunk_bytes) const {
+    auto ms_per_byte = [&](double bytes) {
+      return (costs_.all_reduce_ms(bytes) + costs_.all_reduce_core().ms(bytes)) / bytes;
+    };
+    return ms_per_byte(double(chunk_bytes)) > 1.25 * ms_per_byte(double(largest()));
+  }
+
+  // With chunks of about this size, each behind what completes it.
+  void cut(std::int64_t chunk_bytes, ir::Program& result, std::vector<cost::Load>& loads) {
+    result = program_;
+    result.instructions.clear();
+    loads.clear();
+    result_ = &result;
+    result_loads_ = &loads;
+    count_ = 0;
+    reduced_.assign(program_.tensors.size(), {});
+    auto next = gradients_.begin();
+    for (std::size_t i = 0; i < program_.instructions.size(); ++i) {
+      if (is_bucket(program_.instructions[i])) continue;
+      result.instructions.push_back(program_.instructions[i]);
+      loads.push_back(loads_[i]);
+      for (; next != gradients_.end() && next->made == i; ++next) add(*next, chunk_bytes);
+      if (next == gradients_.end()) close();
+    }
+    rename_reduced();
+  }
+
+ private:
+  struct Gradient {
+    TensorId sum, reduced;  // operand and result of its all-reduce
+    std::size_t made;       // by which instruction
+  };
+
+  void add(const Gradient& gradient, std::int64_t chunk_bytes) {
+    const std::int64_t bytes = ir::bytes(program_.type(gradient.sum));
+    if (2 * bytes > 3 * chunk_bytes) return slice(gradient, chunk_bytes);
+    operands_.push_back(gradient.sum);
+    results_.push_back(gradient.reduced);
+    filled_ += bytes;
+    if (filled_ >= chunk_bytes) close();
+  }
+
+  // A large gradient in slices, each an all-reduce of its own. Who read the result reads the whole that they lie in.
+  void slice(const Gradient& gradient, std::int64_t chunk_bytes) {
+    constexpr std::int64_t step = 16;  // floats: slices begin at multiples of a cache line
+    close();
+    const std::int64_t elements = program_.type(gradient.sum).shape.elements();
+    const std::int64_t count = (4 * elements + chunk_bytes - 1) / chunk_bytes;
+    const std::int64_t length = (elements / count + step - 1) / step * step;
+    for (std::int64_t begin = 0; begin < elements; begin += length) {
+      const ir::TensorType type{DType::f32, {std::min(length, elements - begin)}};
+      operands_.push_back(result_->add_view(type, gradient.sum, ir::Slice{4 * begin}));
+      // As a slice the result is a part of the whole, which so can be read when all are made.
+      results_.push_back(result_->add_value(type, operands_.back(), ir::Slice{0}));
+      close();
+    }
+    reduced_[gradient.reduced.index()] = gradient.sum;
+  }
+
+  void close() {
+    if (operands_.empty()) return;
+    ir::Instruction chunk{"all_reduce", std::move(operands_), std::move(results_), {},
+                          {},           Lane::reduce,         Role::sync,          fmt::format("bucket.{}", count_++)};
+    const double bytes = cost::wire_bytes(*result_, chunk);
+    result_loads_->push_back({costs_.all_reduce_ms(bytes), costs_.all_reduce_core().ms(bytes)});
+    result_->instructions.push_back(std::move(chunk));
+    operands_ = {};
+    results_ = {};
+    filled_ = 0;
+  }
+
+  void rename_reduced() {
+    auto rename = [&](TensorId& id) {
+      if (id.index() < reduced_.size() && reduced_[id.index()].valid()) id = reduced_[id.index()];
+    };
+    for (ir::Instruction& instruction : result_->instructions)
+      for (TensorId& id : instruction.operands) rename(id);
+    for (ir::Output& output : result_->outputs) rename(output.tensor);
+  }
+
+  const ir::Program& program_;
+  std::span<const cost::Load> loads_;
+  const cost::Costs& costs_;
+  std::vector<Gradient> gradients_;  // in the order in which they are complete
+  ir::Program* result_ = nullptr;
+  std::vector<cost::Load>* result_loads_ = nullptr;
+  std::vector<TensorId> reduced_;  // of a reduced gradient that is cut in slices: the whole
+  std::vector<TensorId> operands_, results_;
+  std::int64_t filled_ = 0;
+  int count_ = 0;
+};
+
+}  // namespace
+
+Chunked cut_all_reduces(const ir::Program& program, std::span<const cost::Load> loads, const cost::Costs& costs,
+                        std::int64_t chunk_bytes) {
+  Chunked result;
+  Buckets(program, loads, costs).cut(chunk_bytes, result.program, result.loads);
+  return result;
+}
+
+std::vector<std::int64_t> chunk_sizes(const ir::Program& program, const cost::Costs& costs, std::size_t most) {
+  std::vector<std::int64_t> sizes;
+  const Buckets buckets(program, {}, costs);
+  for (std::int64_t chunk : chunks)
+    if (!buckets.empty() && chunk > 0 && chunk < buckets.largest() && !buckets.too_small(chunk)) sizes.push_back(chunk);
+  std::vector<std::int64_t> some;  // from the largest to the smallest, evenly
+  for (std::size_t i = 0; i < std::min(most, sizes.size()); ++i)
+    some.push_back(sizes[sizes.size() <= most ? i : i * (sizes.size() - 1) / (most - 1)]);
+  return some;
+}
+
+namespace {
+
+// One way to do it, and its simulated step.
+struct Placed {
+  ir::Program program;
+  std::vector<cost::Load> loads;
+  Needed extra;
+  Timeline timeline;
+};
+
+class Placement {
+ public:
+  Placement(Placed& candidate, const cost::Costs& costs) : c_(candidate), costs_(costs) {}
+
+  // Program and loads are set; this orders them.
+  void run(Wire wire) {
+    needed_ = ir::dependencies(c_.program);
+    simulate(wire);
+    apply(updates_by_readiness());
+    simulate(wire);
+    c_.extra.assign(needed_.size(), {});
+    if (wire == Wire::all_to_all_first) wait_for_all_to_alls();
+  }
+
+ private:
+  void simulate(Wire wire) {
+    c_.timeline = schedule::simulate(c_.program, needed_, c_.loads, costs_.interference(), costs_.launch_ms(), wire);
+  }
+
+  Lane lane(std::size_t i) const { return c_.program.instructions[i].lane; }
+
+  void apply(const Order& order) {
+    c_.program = permuted(c_.program, order);
+    c_.loads = permuted(c_.loads, order);
+    needed_ = ir::dependencies(c_.program);
+  }
+
+  // The updates at the end of the step, as their gradients become ready.
+  Order updates_by_readiness() const {
+    std::size_t last = needed_.size();  // of computation other than updates
+    for (std::size_t i = 0; i < needed_.size(); ++i)
+      if (lane(i) == Lane::compute && c_.program.instructions[i].role != Role::update) last = i;
+    std::vector<Order> behind(needed_.size());
+    if (last == needed_.size()) return reordered(c_.program, needed_, behind);
+    std::vector<double> ready(needed_.size());
+    for (std::size_t i = last + 1; i < needed_.size(); ++i) {
+      for (InstructionId before : needed_[i])
+        ready[i] = std::max(ready[i], before.index() > last && lane(before.index()) == Lane::compute
+                                          ? ready[before.index()]
+                                          : c_.timeline.when[before.index()].end);
+      if (lane(i) == Lane::compute) behind[last].push_back(id_of(i));
+    }
+    std::stable_sort(behind[last].begin(), behind[last].end(),
+                     [&](InstructionId a, InstructionId b) { return ready[a.index()] < ready[b.index()]; });
+    return reordered(c_.program, needed_, behind);
+  }
+
+  // What the timeline has one behind the other becomes so in the Program: each all-reduce that had to let an all-to-all
+  // go first stands behind it and waits for it.
+  void wait_for_all_to_alls() {
+    std::vector<std::size_t> reductions, exchanges;
+    for (std::size_t i = 0; i < needed_.size(); ++i) {
+      if (lane(i) == Lane::reduce) reductions.push_back(i);
+      if (lane(i) == Lane::expert && c_.loads[i].ms > 0) exchanges.push_back(i);
+    }
+    const std::vector<std::size_t> latest = latest_places(reductions);
+    std::vector<std::size_t> place, waits_for;  // per all-reduce
+    double lane_free = 0;
+    for (std::size_t k = 0; k < reductions.size(); ++k) {
+      const std::size_t i = reductions[k];
+      std::size_t at = std::max(i, place.empty() ? 0 : place.back());
+      std::size_t exchange = last_in_the_way(i, exchanges, lane_free);
+      if (exchange < none && std::max(at, exchange) >= latest[k]) exchange = none;
+      if (exchange < none) at = std::max(at, exchange);
+      place.push_back(at);
+      waits_for.push_back(exchange);
+      lane_free = c_.timeline.when[i].end;
+    }
+    stand_behind(reductions, place, waits_for);
+  }
+
+  static constexpr std::size_t none = std::numeric_limits<std::size_t>::max();
+
+  // Before which place each must stand, and all before it with it, so that what needs it need not move.
+  std::vector<std::size_t> latest_places(const std::vector<std::size_t>& reductions) const {
+    std::vector<std::size_t> first_user(needed_.size(), none);
+    for (std::size_t i = needed_.size(); i-- > 0;)
+      for (InstructionId before : needed_[i]) first_user[before.index()] = i;
+    std::vector<std::size_t> latest(reductions.size());
+    std::size_t bound = none;
+    for (std::size_t k = reductions.size(); k-- > 0;) latest[k] = bound = std::min(bound, first_user[reductions[k]]);
+    return latest;
+  }
+
+  // The last all-to-all that ended between the moment the all-reduce was ready and its start.
+  std::size_t last_in_the_way(std::size_t i, const std::vector<std::size_t>& exchanges, double lane_free) const {
+    double ready = lane_free;
+    for (InstructionId before : needed_[i])
+      ready = std::max(ready, c_.timeline.when[before.index()].end +
+                                  (lane(before.index()) == Lane::reduce ? 0 : costs_.launch_ms()));
+    const double start = c_.timeline.when[i].start;
+    const auto later = std::upper_bound(exchanges.begin(), exchanges.end(), start, [&](double time, std::size_t e) {
+      return time < c_.timeline.when[e].end * (1 - 1e-12);
+    });
+    if (later == exchanges.begin() || start <= ready * (1 + 1e-12)) return none;
+    const std::size_t exchange = *(later - 1);
+    return c_.timeline.when[exchange].end > ready ? exchange : none;
+  }
+
+  void stand_behind(const std::vector<std::size_t>& reductions, const std::vector<std::size_t>& place,
+                    const std::vector<std::size_t>& waits_for) {
+    Order order;
+    std::vector<std::size_t> position(needed_.size());
+    auto put = [&](std::size_t i) {
+      position[i] = order.size();
+      order.push_back(id_of(i));
+    };
+    std::size_t next = 0;
+    for (std::size_t i = 0; i < needed_.size(); ++i) {
+      if (lane(i) != Lane::reduce) put(i);
+      for (; next < reductions.size() && place[next] <= i; ++next) put(reductions[next]);
+    }
+    for (std::size_t k = 0; k < reductions.size(); ++k)
+      if (waits_for[k] < none) c_.extra[position[reductions[k]]].push_back(id_of(position[waits_for[k]]));
+    apply(order);
+    join(needed_, c_.extra);
+    simulate(Wire::shared);
+  }
+
+  Placed& c_;
+  const cost::Costs& costs_;
+  Needed needed_;
+};
+
+}  // namespace
+
+Ordered reduce_schedule(const ir::Program& program, std::span<const cost::Load> loads, const cost::Costs& costs,
+                        ReduceReport* report) {
+  Buckets buckets(program, loads, costs);
+  ReduceReport made;
+  made.before_ms = made.after_ms =
+      simulate(program, ir::dependencies(program), loads, costs.interference(), costs.launch_ms()).makespan;
+  Ordered best{program, {}};
+  for (std::int64_t chunk : chunks) {
+    if (buckets.empty() || chunk > 2 * buckets.largest()) continue;
+    if (chunk > 0 && buckets.too_small(chunk)) continue;
+    Placed cut;
+    if (chunk == 0)
+      cut = {program, {loads.begin(), loads.end()}, {}, {}};
+    else
+      buckets.cut(chunk, cut.program, cut.loads);
+    for (Wire wire : {Wire::shared, Wire::all_to_all_first}) {
+      Placed candidate = cut;
+      Placement(candidate, costs).run(wire);
+      if (candidate.timeline.makespan >= made.after_ms * (1 - 1e-9)) continue;
+      made.chunk_bytes = chunk;
+      made.all_to_all_first = wire == Wire::all_to_all_first;
+      made.after_ms = candidate.timeline.makespan;
+      best = {std::move(candidate.program), std::move(candidate.extra)};
+    }
+  }
+  if (report) *report = made;
+  return best;
+}
+
+}  // namespace lancet::schedule

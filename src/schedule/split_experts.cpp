@@ -1,0 +1,65 @@
+#include <fmt/format.h>
+
+#include "lancet/ir/dependencies.h"
+#include "lancet/ops/catalogue.h"
+#include "lancet/schedule/overlap.h"
+#include "orders.h"
+#include "split_search.h"
+
+namespace lancet::schedule {
+namespace {
+
+// [begin, end) per MoE layer: its first expert instruction that can be split up to and including the second all-to-all.
+std::vector<std::pair<std::size_t, std::size_t>> expert_ranges(const Step& step) {
+  std::vector<std::pair<std::size_t, std::size_t>> ranges;
+  int exchanges = 2;
+  for (std::size_t i = 0; i < step.program().instructions.size(); ++i) {
+    if (!step.rows(Cut::capacity)[i]) continue;
+    if (exchanges == 2) {
+      ranges.emplace_back(i, i);
+      exchanges = 0;
+    }
+    exchanges += ops::kind(step.program().instructions[i]) == ops::Kind::all_to_all;
+    ranges.back().second = i + 1;
+  }
+  return ranges;
+}
+
+Candidate experts_in_parts(const Step& step, Cut cut, int parts) {
+  const Split split = step.all(cut, parts);
+  const Rewritten rewritten = rewrite(step.program(), split);
+  ir::Program program = rewritten.program;
+  std::vector<cost::Load> loads = step.loads(rewritten, split);
+  for (const auto& [begin, end] : expert_ranges(step)) {
+    const auto [first, last] = position_of(rewritten, begin, end);
+    const Orders orders(program, loads, first, last);
+    const Order order = orders.find({}).order;
+    program = orders.program(order);
+    loads = orders.loads(order);
+  }
+  Needed needed = taking_turns(program, ir::dependencies(program));
+  return as_it_is(
+      step,
+      fmt::format("experts and their all-to-alls in {} {}", parts, cut == Cut::peers ? "groups of peers" : "parts"),
+      std::move(program), std::move(loads), std::move(needed));
+}
+
+Candidate split_experts(const Step& step, const config::Overlap& overlap, Cut cut, Candidate candidate) {
+  candidate.how = "experts and their all-to-alls whole";
+  return or_forced_split(std::move(candidate), step, overlap, cut, [&](Candidate best) {
+    for (int parts : step.part_counts(cut)) best = better(std::move(best), experts_in_parts(step, cut, parts));
+    return best;
+  });
+}
+
+}  // namespace
+
+Candidate split_experts_by_capacity(const Step& step, const config::Overlap& overlap, Candidate candidate) {
+  return split_experts(step, overlap, Cut::capacity, std::move(candidate));
+}
+
+Candidate split_experts_by_peers(const Step& step, const config::Overlap& overlap, Candidate candidate) {
+  return split_experts(step, overlap, Cut::peers, std::move(candidate));
+}
+
+}  // namespace lancet::schedule

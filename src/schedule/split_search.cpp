@@ -1,0 +1,60 @@
+#include "split_search.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace lancet::schedule {
+
+Candidate better(Candidate a, Candidate b) {
+  return b.timeline.makespan < a.timeline.makespan * (1 - 1e-9) ? std::move(b) : std::move(a);
+}
+
+Candidate or_forced_split(Candidate whole, const Step& step, const config::Overlap& overlap, Cut cut,
+                          const std::function<Candidate(Candidate)>& search) {
+  const double makespan = whole.timeline.makespan;
+  if (overlap.parts > 1 && !step.part_counts(cut).empty())
+    whole.timeline.makespan = std::numeric_limits<double>::infinity();
+  Candidate best = search(std::move(whole));
+  if (!std::isinf(best.timeline.makespan)) return best;
+  best.timeline.makespan = makespan;
+  best.how += fmt::format("; nothing in {} parts fits the memory", overlap.parts);
+  return best;
+}
+
+std::pair<std::size_t, std::size_t> position_of(const Rewritten& rewritten, std::size_t begin, std::size_t end) {
+  std::size_t first = rewritten.origin.size(), last = 0;
+  for (std::size_t i = 0; i < rewritten.origin.size(); ++i) {
+    if (rewritten.origin[i] < int(begin) || rewritten.origin[i] >= int(end)) continue;
+    first = std::min(first, i);
+    last = i + 1;
+  }
+  return {first, last};
+}
+
+std::vector<std::vector<Range>> range_choices(const Step& step, const config::Overlap& overlap) {
+  if (overlap.reach >= 0) {
+    std::vector<std::vector<Range>> choices;
+    for (int parts : step.part_counts(Cut::batch)) choices.push_back(ranges_of_reach(step, overlap, parts));
+    return choices;
+  }
+  std::vector<std::vector<Range>> choices{choose_forward_ranges(step, overlap)};
+  for (int parts : step.part_counts(Cut::batch)) choices.push_back({{0, int(step.forward_end()), parts}});
+  std::erase_if(choices, [](const std::vector<Range>& ranges) { return ranges.empty(); });
+  return choices;
+}
+
+std::string describe(const Step& step, const std::vector<Range>& ranges) {
+  if (ranges.empty()) return "forward whole";
+  std::string text = "forward in";
+  for (const Range& range : ranges)
+    text += fmt::format(" {} parts from {} to {},", range.parts,
+                        step.program().instructions[std::size_t(range.begin)].label,
+                        step.program().instructions[std::size_t(range.end) - 1].label);
+  text.pop_back();
+  return text;
+}
+
+}  // namespace lancet::schedule

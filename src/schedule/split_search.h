@@ -1,0 +1,34 @@
+// What the passes that split instructions share.
+#pragma once
+#include <cstddef>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lancet/config/config.h"
+#include "lancet/schedule/candidate.h"
+#include "lancet/schedule/partition/rewrite.h"
+#include "ranges.h"
+
+namespace lancet::schedule {
+
+// The candidate with the shorter makespan; `a` on ties.
+Candidate better(Candidate a, Candidate b);
+
+// The result of search(whole). If overlap.parts forces a split, `whole` counts as infinitely long, so that any split
+// replaces it; where no split fits the memory, `whole` is returned with its own length.
+Candidate or_forced_split(Candidate whole, const Step& step, const config::Overlap& overlap, Cut cut,
+                          const std::function<Candidate(Candidate)>& search);
+
+// Where the instructions [begin, end) of the source are in the rewritten program, as [first, last).
+std::pair<std::size_t, std::size_t> position_of(const Rewritten& rewritten, std::size_t begin, std::size_t end);
+
+// The ranges to try: those of the dynamic programme, and the whole forward pass as one range of each number of parts;
+// or, with overlap.reach, ranges of that reach around the MoE layers.
+std::vector<std::vector<Range>> range_choices(const Step& step, const config::Overlap& overlap);
+
+// The ranges in words, for reports.
+std::string describe(const Step& step, const std::vector<Range>& ranges);
+
+}  // namespace lancet::schedule

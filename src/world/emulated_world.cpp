@@ -1,0 +1,38 @@
+#include "lancet/world/emulated_world.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "lancet/comm/emulated.h"
+#include "lancet/cost/hardware.h"
+
+namespace lancet::world {
+
+Result<std::unique_ptr<comm::Communicator>> emulated_world(const config::Config& config,
+                                                           const comm::Communicator& world, DeclaredTimes* times) {
+  if (config.comm.transport != config::Transport::emulated) return std::unique_ptr<comm::Communicator>();
+  if (world.size() > 1)
+    return config_error(fmt::format(
+        "comm.transport: expected one process for \"emulated\", which stands for all ranks, found {}", world.size()));
+  const int ranks = static_cast<int>(config.comm.emulated_ranks);
+  LANCET_TRY(config::check(config, std::max(ranks, 1)));  // which asks for ranks and network
+  LANCET_ASSIGN(const cost::Hardware hardware, cost::read_hardware(config.comm.network));
+  const cost::Layout layout{ranks, hardware.nodes(ranks)};
+  const auto counted = [times](std::atomic<double> DeclaredTimes::*kind, double ms) {
+    if (times) (times->*kind).fetch_add(ms, std::memory_order_relaxed);
+    return ms;
+  };
+  return comm::make_emulated_world(
+      ranks, {.name = hardware.name,
+              .exchange_ms =
+                  [=](double bytes) {
+                    return counted(&DeclaredTimes::exchanges, cost::all_to_all_ms(hardware, layout, bytes));
+                  },
+              .all_reduce_ms =
+                  [=](double bytes) {
+                    return counted(&DeclaredTimes::all_reduces, cost::all_reduce_ms(hardware, layout, bytes));
+                  }});
+}
+
+}  // namespace lancet::world

@@ -1,0 +1,128 @@
+#include "lancet/world/rank_device.h"
+
+#include <fmt/format.h>
+
+#include "lancet/base/hash.h"
+#include "lancet/base/log.h"
+#include "lancet/world/agree.h"
+
+namespace lancet::world {
+namespace {
+
+using config::Transport;
+
+// A launcher may show each rank only its own GPU, which is then number 0.
+Result<int> device_number(int found, const comm::Launch& launch, bool shared) {
+  if (found >= launch.local_size) return launch.local_rank;
+  if (found == 1 || shared) return launch.local_rank % found;  // the ranks compare what they got
+  return config_error(fmt::format("device: expected {} GPUs for the {} ranks of this host, found {}", launch.local_size,
+                                  launch.local_size, found));
+}
+
+Result<std::unique_ptr<runtime::Accelerator>> open_mine(const DeviceSource& source, bool shared) {
+  LANCET_ASSIGN(const runtime::AcceleratorModule* module, source.load());
+  LANCET_ASSIGN(const int found, module->count());
+  LANCET_ASSIGN(const int number, device_number(found, source.launch, shared));
+  return module->open(number);
+}
+
+// Ranks may share a GPU only where they are told to talk through the host's memory.
+bool may_share(const config::Config& config) { return config.comm.transport == Transport::mpi; }
+
+// Collective.
+Status check_one_each(comm::Communicator& world, runtime::Accelerator& accelerator, bool shared) {
+  const std::string mine = accelerator.device().identity();
+  LANCET_ASSIGN(const auto all, gather(world, static_cast<std::int64_t>(hash64(mine))));
+  for (std::size_t rank = 0; rank < all.size(); ++rank)
+    for (std::size_t other = 0; other < rank; ++other) {
+      if (all[rank] != all[other]) continue;
+      if (shared) {
+        log::warn("ranks {} and {} share a GPU", other, rank);
+        return {};
+      }
+      LANCET_ASSIGN(const std::string which,
+                    broadcast_text(world, fmt::format("{} ({})", accelerator.device().name(), mine), int(rank)));
+      Error error = config_error(fmt::format(
+          "device: expected a GPU for each rank, found ranks {} and {} on the same {}", other, rank, which));
+      error.agreed = true;
+      return error;
+    }
+  return {};
+}
+
+}  // namespace
+
+Status check_transport(const config::Config& config, const comm::Communicator& world) {
+  if (config.comm.transport == Transport::mpi && world.transport() == "self")
+    return config_error(
+        "comm.transport: expected a start by mpirun or srun with several ranks for mpi, found one rank alone");
+  if (config.comm.transport == Transport::self && world.size() > 1)
+    return config_error(fmt::format("comm.transport: expected one rank for self, found {}", world.size()));
+  return {};
+}
+
+Result<std::unique_ptr<runtime::Accelerator>> open_accelerator(const config::Config& config, comm::Communicator& world,
+                                                               const DeviceSource& source) {
+  if (config.device == config::Device::cpu) return std::unique_ptr<runtime::Accelerator>();
+  auto mine = open_mine(source, may_share(config));
+  LANCET_TRY(agree(world, mine.ok() ? Status() : Status(mine.error())));
+  LANCET_TRY(check_one_each(world, **mine, may_share(config)));
+  (*mine)->allow_tf32(config.train.tf32);
+  return mine;
+}
+
+Result<std::span<std::byte>> make_arena_window(const config::Config& config, const DeviceLanes& lanes,
+                                               std::size_t bytes, bool wanted) {
+  comm::DeviceCommunicator* lane = lanes[std::size_t(ir::Lane::expert)].get();
+  if (!lane || config.comm.device_exchange == config::DeviceExchange::counted) return std::span<std::byte>();
+  if (!wanted && config.comm.device_exchange == config::DeviceExchange::automatic) return std::span<std::byte>();
+  const auto made = lane->make_window(bytes);
+  if (!made.ok() && !made.error().agreed) return made.error();
+  if (made.ok() && !made->empty()) return *made;
+  const std::string why = made.ok() ? std::string() : ": " + made.error().message;
+  if (config.comm.device_exchange == config::DeviceExchange::automatic) {
+    if (!why.empty()) log::info("exchanges  by counts that the host knows{}", why);
+    return std::span<std::byte>();
+  }
+  Error error = config_error(
+      fmt::format("comm.device_exchange: expected GPUs that reach each other's memory and NCCL 2.28 or later for "
+                  "windows, found {} ranks by {} without{}; counted or auto need neither",
+                  lane->size(), lane->transport(), why));
+  error.agreed = true;  // a window is on all ranks or on none
+  return error;
+}
+
+std::string describe_exchanges(const config::Config& config, bool window, const std::string& choice) {
+  using config::DeviceExchange;
+  const bool automatic = config.comm.device_exchange == DeviceExchange::automatic;
+  const std::string why = automatic ? "" : fmt::format("; comm.device_exchange={}", name(config.comm.device_exchange));
+  if (!choice.empty())
+    return fmt::format("exchanges  {}{}{}", choice, why, window ? "" : "; the arena lies in no window");
+  if (!window) return "";
+  return automatic
+             ? "exchanges  through windows: the ranks reach each other's memory, and no profile holds the times of "
+               "both ways"
+             : "exchanges  through windows" + why;
+}
+
+Result<DeviceLanes> make_device_lanes(const config::Config& config, runtime::Accelerator& accelerator,
+                                      const std::array<std::unique_ptr<comm::Communicator>, ir::lane_count>& host) {
+  DeviceLanes lanes;
+  for (std::size_t lane = 1; lane < ir::lane_count; ++lane) {
+    const Transport transport = config.comm.transport;
+    if (host[lane]->size() == 1 && transport != Transport::emulated) continue;
+    const comm::DeviceLane wanted{
+        .device = &accelerator.device(),
+        .host = host[lane].get(),
+        .max_ctas = static_cast<int>(config.comm.max_ctas),
+        .timeout = std::chrono::milliseconds(static_cast<std::int64_t>(config.comm.timeout_s * 1000))};
+    auto made = transport == Transport::mpi        ? comm::make_staged(wanted)
+                : transport == Transport::emulated ? comm::make_emulated(wanted)
+                                                   : accelerator.make_communicator(wanted);
+    if (!made.ok()) return made.error();
+    lanes[lane] = std::move(made).value();
+  }
+  return lanes;
+}
+
+}  // namespace lancet::world

@@ -1,0 +1,398 @@
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <sstream>
+
+#include "lancet/base/shown.h"
+#include "lancet/config/config.h"
+
+using namespace lancet;
+using namespace lancet::config;
+
+namespace {
+
+Config good(std::string_view text, const std::vector<std::string>& overrides = {}) {
+  auto config = parse(text, "c.json", overrides);
+  INFO((config.ok() ? "" : config.error().message));
+  REQUIRE(config.ok());
+  return *config;
+}
+
+// The message of a text that must be refused, as one line and with the exit code of a config fault.
+std::string fault(std::string_view text, const std::vector<std::string>& overrides = {}) {
+  auto config = parse(text, "c.json", overrides);
+  REQUIRE_FALSE(config.ok());
+  CHECK(config.error().code == ExitCode::config);
+  CHECK(config.error().message.find('\n') == std::string::npos);
+  return config.error().message;
+}
+
+std::string fault(const Status& status) {
+  REQUIRE_FALSE(status.ok());
+  CHECK(status.error().code == ExitCode::config);
+  return status.error().message;
+}
+
+}  // namespace
+
+TEST_CASE("an empty object is the default run") {
+  const Config c = good("{}");
+  CHECK(c.model.n_layer == 12);
+  CHECK(c.model.n_embd == 768);
+  CHECK(c.model.vocab_size == 50257);
+  CHECK(c.model.padded_vocab() == 50304);
+  CHECK(c.model.inner() == 3072);
+  CHECK(c.model.experts_per_rank == 2);
+  CHECK(c.model.experts(4) == 8);
+  CHECK(c.train.seq_len == 1024);
+  CHECK(c.overlap.policy == "sequential");
+  CHECK(check(c, 4).ok());
+}
+
+TEST_CASE("every kind of field is read") {
+  const Config c = good(R"({
+    // comments are allowed
+    "model": {"n_layer": 4, "n_inner": 512, "moe_layer_freq": 2, "num_local_experts": 8, "router": "batch_prioritized",
+              "router_aux_loss_scope": "global"},
+    "data": {"train": "a.bin", "synthetic": true},
+    "train": {"steps": 1e3, "dtype": "bf16", "lr": 1, "lr_schedule": "wsd", "sample_prompt": "Once"},
+    "overlap": {"policy": "auto"}, "comm": {"transport": "self"}, "log": {"peak_tflops": 0.5},
+    "device": "cuda", "threads": 3})");
+  CHECK(c.model.n_layer == 4);
+  CHECK(c.model.inner() == 512);
+  CHECK(c.model.experts(4) == 8);
+  CHECK(c.model.experts_on_rank(4) == 2);
+  CHECK_FALSE(c.model.experts_per_rank.has_value());
+  CHECK(c.model.router == Router::batch_prioritized);
+  CHECK(c.model.router_aux_loss_scope == AuxLossScope::global);
+  CHECK(c.data.train == "a.bin");
+  CHECK(c.data.synthetic);
+  CHECK(c.train.steps == 1000);
+  CHECK(c.train.dtype == DType::bf16);
+  CHECK(c.train.lr == 1.0);
+  CHECK(c.train.lr_schedule == LrSchedule::wsd);
+  CHECK(c.train.sample_prompt == "Once");
+  CHECK(c.overlap.policy == "auto");
+  CHECK(c.comm.transport == Transport::self);
+  CHECK(c.log.peak_tflops == 0.5);
+  CHECK(c.device == Device::cuda);
+  CHECK(c.threads == 3);
+}
+
+TEST_CASE("a block is a mixture of experts at every moe_layer_freq-th place from the first") {
+  const Config c = good(R"({"model": {"n_layer": 5, "moe_layer_freq": 2}})");
+  CHECK(c.model.is_moe(0));
+  CHECK_FALSE(c.model.is_moe(1));
+  CHECK(c.model.is_moe(4));
+  CHECK(c.model.moe_layers() == 3);
+  const Config dense = good(R"({"model": {"moe_layer_freq": 0}})");
+  CHECK_FALSE(dense.model.is_moe(0));
+  CHECK(dense.model.moe_layers() == 0);
+  CHECK(dense.model.experts(4) == 0);
+}
+
+TEST_CASE("printed and parsed back is the same config") {
+  Config c = good("{}");
+  CHECK(good(to_json(c)) == c);
+  // Every field away from its default, so that a row whose member is wrong cannot hide.
+  const std::string other = R"({
+    "model": {"n_layer": 3, "n_head": 5, "n_embd": 35, "n_positions": 77, "vocab_size": 99, "n_inner": 70,
+      "layer_norm_epsilon": 3e-7, "initializer_range": 0.1, "moe_layer_freq": 3, "num_local_experts": 6,
+      "num_experts_per_tok": 2, "router": "batch_prioritized", "capacity_factor": 0.3, "router_aux_loss_coef": 0.123456789012345,
+      "router_aux_loss_scope": "global", "vocab_pad_multiple": 1},
+    "data": {"train": "t\"\\\u00e9", "eval": "e", "tokenizer": "k", "eval_sequences": 3, "synthetic": true},
+    "train": {"steps": 7, "seq_len": 11, "micro_batch_size": 2, "gradient_accumulation_steps": 4, "dtype": "bf16",
+      "master_weights": false, "tf32": true, "fuse_gelu": false, "optimizer": "sgd", "lr": 0.05, "min_lr": 0.001, "lr_schedule": "linear", "lr_warmup_steps": 1, "lr_decay_steps": 2,
+      "weight_decay": 0.1, "adam_beta1": 0.8, "adam_beta2": 0.95, "adam_eps": 1e-6, "sgd_momentum": 0.5, "clip_grad": 1,
+      "seed": 9223372036854775807, "eval_interval": 5, "on_non_finite": "skip", "max_skips": 3, "save_interval": 7, "save_minutes": 2.5, "keep_last": 2,
+      "keep_every": 14, "save_buffer_mb": 64, "stop_after": 21, "max_minutes": 1.5, "sample_prompt": "a\nb", "sample_tokens": 9},
+    "overlap": {"policy": "expert_pipeline", "bucket_bytes": 1, "profile": "p", "split_backward": false, "reach": 3, "max_parts": 2,
+      "parts": 2, "groups_per_moe": 3, "max_range": 4},
+    "comm": {"timeout_s": 2.5, "transport": "mpi", "network": "n", "emulated_ranks": 4, "device_exchange": "counted",
+      "max_ctas": 2},
+    "log": {"interval": 2, "run_dir": "r", "peak_tflops": 312.5, "trace": 6, "tensorboard": true},
+    "device": "cuda", "threads": 8})";
+  const Config d = good(other);
+  CHECK(good(to_json(d)) == d);
+  // Line by line the two prints share only what holds no value.
+  std::istringstream a(to_json(c)), b(to_json(d));
+  std::string x, y;
+  while (std::getline(a, x) && std::getline(b, y)) {
+    const bool value = x.find(": ") != x.npos && x.back() != '{';
+    if (value && x.find("experts_per_rank") == x.npos) CHECK(x != y);
+    CHECK(x.substr(0, x.find(':')) == y.substr(0, y.find(':')));
+  }
+}
+
+TEST_CASE("an unknown key names itself, the file and the nearest known key") {
+  CHECK(fault(R"({"model": {"n_layers": 2}})") ==
+        "c.json: unknown key 'model.n_layers'; the nearest known key is 'model.n_layer'");
+  CHECK(fault(R"({"train": {"n_embd": 2}})").find("'model.n_embd'") != std::string::npos);
+  CHECK(fault(R"({"modle": {}})").find("nearest known key is 'model'") != std::string::npos);
+  CHECK(fault(R"({"thread": 2})").find("'threads'") != std::string::npos);
+  CHECK(fault(R"({"learning_rate": 2})") == "c.json: unknown key 'learning_rate'; the nearest known key is 'train.lr'");
+  CHECK(fault(R"({"train": {"accumulation_steps": 2}})").find("'train.gradient_accumulation_steps'") !=
+        std::string::npos);
+  CHECK(fault(R"({"model.n_layer": 2})") ==
+        "c.json: expected {\"model\": {\"n_layer\": ...}}, found the key 'model.n_layer' at the top level");
+}
+
+TEST_CASE("a wrong type or value says what was expected and found") {
+  CHECK(fault(R"({"model": {"n_layer": "4"}})") ==
+        "c.json: model.n_layer: expected an integer in [1, 10000], found \"4\"");
+  CHECK(fault(R"({"model": {"n_layer": 2.5}})") ==
+        "c.json: model.n_layer: expected an integer in [1, 10000], found 2.5");
+  CHECK(fault(R"({"model": {"n_layer": 0}})") == "c.json: model.n_layer: expected an integer in [1, 10000], found 0");
+  CHECK(fault(R"({"model": {"n_layer": null}})") ==
+        "c.json: model.n_layer: expected an integer in [1, 10000], found null");
+  CHECK(fault(R"({"model": {"n_inner": -1}})") ==
+        "c.json: model.n_inner: expected an integer in [1, 16777216] or null, found -1");
+  CHECK(fault(R"({"train": {"seed": 18446744073709551615}})")
+            .find("expected an integer >= 0, found 18446744073709551615") != std::string::npos);
+  CHECK(fault(R"({"train": {"adam_beta1": 1}})") == "c.json: train.adam_beta1: expected a number in [0, 1), found 1");
+  CHECK(fault(R"({"train": {"adam_eps": 0}})") == "c.json: train.adam_eps: expected a number in (0, 1], found 0");
+  CHECK(fault(R"({"train": {"lr": 1e999}})") == "c.json: expected JSON: number overflow parsing '1e999'");
+  CHECK(fault(R"({"threads": 1025})") == "c.json: threads: expected an integer in [0, 1024], found 1025");
+  CHECK(fault(R"({"data": {"synthetic": 1}})") == "c.json: data.synthetic: expected true or false, found 1");
+  CHECK(fault(R"({"data": {"train": 1}})") == "c.json: data.train: expected a string, found 1");
+  CHECK(fault("{}", {"train.sample_prompt=a\xff"
+                     "b"})
+            .find("train.sample_prompt: expected a string in UTF-8, found \"a") != std::string::npos);
+  CHECK(fault(R"({"train": {"dtype": "fp16"}})") ==
+        "c.json: train.dtype: expected one of \"fp32\", \"bf16\", found \"fp16\"");
+  CHECK(fault(R"({"device": 0})") == "c.json: device: expected one of \"cpu\", \"cuda\", found 0");
+  CHECK(fault(R"({"model": 3})") == "c.json: model: expected an object {...}, found 3");
+  CHECK(fault("[1, 2]") == "c.json: expected a JSON object {...}, found [1,2]");
+  CHECK(fault(R"({"model": {"num_local_experts": 4, "experts_per_rank": 2}})").find("found both") != std::string::npos);
+  CHECK(fault("{\"data\": {\"synthetic\": \"" + std::string(500, 'x') + "\"}}").size() < 200);
+}
+
+TEST_CASE("values and texts of files are shown on one line, in full where they are short") {
+  using nlohmann::json;
+  CHECK(shown(json::parse(R"({"a": [1, -2.5, null], "b\n": "c\nd", "e": {}})")) ==
+        R"({"a":[1,-2.5,null],"b\n":"c\nd","e":{}})");
+  CHECK(shown(json("x")) == "\"x\"");
+  CHECK(shown(json(std::string(70, 'x'))) == "\"" + std::string(59, 'x') + "...");
+  CHECK(shown(json(std::string(58, 'x') + "\u20ac")) == "\"" + std::string(58, 'x') + "...");  // characters stay whole
+  CHECK(shown(json(std::vector<int>(1'000'000))).size() == 63);
+  std::string deep(1'000'000, '[');
+  CHECK(shown(json::parse(deep + std::string(deep.size(), ']'))) == std::string(60, '[') + "...");
+  CHECK(shown("a\nb\x7f") == "'a?b?'");
+  CHECK(shown(std::string(100, 'y')) == "'" + std::string(80, 'y') + "...'");
+}
+
+TEST_CASE("a syntax error names line and column") {
+  CHECK(fault("{\n  \"model\": {\n    \"n_layer\": 4,,\n  }\n}") ==
+        "c.json:3:18: expected JSON: unexpected ','; expected string literal");
+  CHECK(fault("{\"threads\": }").find("c.json:1:13: ") == 0);
+  CHECK(fault("").find("c.json:1:1: ") == 0);
+  CHECK(fault("{\n\"threads\": 1").find("c.json:2:13: ") == 0);
+  CHECK(fault("{\"device\": \"\xff\"}").find("c.json:1:13: ") == 0);
+}
+
+TEST_CASE("text without end, in depth or length, is one short line") {
+  const std::string brackets(100'000, '['), braces = [] {
+    std::string text;
+    for (int i = 0; i < 100'000; ++i) text += "{\"a\":";
+    return text;
+  }();
+  const std::string expected = "expected JSON of at most 100 nested brackets, found more";
+  CHECK(fault(brackets) == "c.json: " + expected);
+  CHECK(fault(brackets + std::string(100'000, ']')) == "c.json: " + expected);
+  CHECK(fault(braces) == "c.json: " + expected);
+  CHECK(fault("{\"train\": {\"lr\": " + brackets + std::string(100'000, ']') + "}}") == "c.json: " + expected);
+  for (const std::string& value : {brackets, brackets + std::string(100'000, ']')}) {
+    const std::string told = fault("{}", {"train.lr=" + value});
+    CHECK(told.find("--set train.lr: ") == 0);
+    CHECK(told.find("expected a number") != told.npos);
+    CHECK(told.size() < 200);
+  }
+  CHECK(fault("{\"model\": {\"n_layer\": " + std::string(90, '[') + std::string(90, ']') + "}}")
+            .find("model.n_layer: expected an integer") != std::string::npos);
+  for (const std::string& told :
+       {fault("{}", {std::string(100'000, 'a') + "=1"}), fault("{\"" + std::string(100'000, 'a') + "\": 1}"),
+        fault("{}", {"train.lr=" + std::string(100'000, 'a')})})
+    CHECK(told.size() < 250);
+}
+
+TEST_CASE("a text with a NUL is no name of a file") {
+  CHECK(fault(R"({"data": {"train": "a\u0000b"}})").find("data.train: expected a string without NUL") !=
+        std::string::npos);
+}
+
+TEST_CASE("a key that stands twice is refused") {
+  CHECK(fault(R"({"threads": 1, "threads": 2})") == "c.json: key 'threads' stands twice");
+  CHECK(fault(R"({"train": {"lr": 1, "steps": 2, "lr": 3}})") == "c.json: key 'train.lr' stands twice");
+  CHECK(good(R"({"data": {"train": "x"}, "train": {}})").data.train == "x");  // same word on two levels
+}
+
+TEST_CASE("overrides come last and are checked as the file is") {
+  const Config c = good(R"({"train": {"lr": 1, "steps": 5}})",
+                        {"train.lr=1e-4", "train.optimizer=sgd", "data.train=a=b.bin", "train.lr=2e-4", "threads=2",
+                         "model.n_inner=null", "data.synthetic=true", "train.sample_prompt=\"12\""});
+  CHECK(c.train.lr == 2e-4);
+  CHECK(c.train.steps == 5);
+  CHECK(c.train.optimizer == Optimizer::sgd);
+  CHECK(c.data.train == "a=b.bin");
+  CHECK(c.data.synthetic);
+  CHECK(c.threads == 2);
+  CHECK(c.train.sample_prompt == "12");
+  CHECK(fault("{}", {"train.lrr=1"}) ==
+        "--set train.lrr=1: unknown key 'train.lrr'; the nearest known key is 'train.lr'");
+  CHECK(fault("{}", {"train.lr"}).find("expected key=value") != std::string::npos);
+  CHECK(fault("{}", {"train=1"}).find("is a section") != std::string::npos);
+  CHECK(fault("{}", {"train.lr=fast"}) == "--set train.lr: expected a number in [0, 1e+30], found \"fast\"");
+  CHECK(fault(R"({"train": {"lr": "slow"}})", {"train.lr=fast"}).find("--set train.lr: ") == 0);
+  CHECK(fault(R"({"train": {"lr": "slow"}})", {"train.steps=3"}).find("c.json: train.lr: ") == 0);
+  CHECK(fault(R"({"model": {"experts_per_rank": 2}})", {"model.num_local_experts=4"}) ==
+        "c.json: model.experts_per_rank and --set model.num_local_experts: expected one of the two, found both");
+  CHECK(fault(R"({"train": 3})", {"train.lr=1"}) == "c.json: train: expected an object {...}, found 3");
+}
+
+TEST_CASE("fields must fit each other and the number of ranks") {
+  const auto told = [](std::vector<std::string> overrides, int ranks) {
+    return fault(check(good("{}", overrides), ranks));
+  };
+  CHECK(told({"model.n_head=7"}, 1) == "config: model.n_embd: expected a multiple of model.n_head = 7, found 768");
+  CHECK(told({"train.seq_len=1025"}, 1) == "config: train.seq_len: expected 1 to model.n_positions = 1024, found 1025");
+  CHECK(told({"model.num_local_experts=6"}, 4) ==
+        "config: model.num_local_experts: expected a multiple of the 4 ranks, found 6");
+  CHECK(told({"model.num_local_experts=2"}, 4).find("multiple of the 4 ranks") != std::string::npos);
+  CHECK(told({"model.num_experts_per_tok=9"}, 4).find("at most the layer's 8 experts") != std::string::npos);
+  CHECK(told({"model.num_experts_per_tok=2"}, 4).find("top-1") != std::string::npos);
+  CHECK(told({"train.min_lr=1"}, 1).find("train.min_lr") != std::string::npos);
+  CHECK(check(good("{}", {"train.lr_warmup_steps=101"}), 1).ok());  // a run may be cut shorter than its warm-up
+  CHECK(told({"comm.transport=self"}, 2).find("comm.transport") != std::string::npos);
+  CHECK(told({"comm.device_exchange=windows"}, 2) ==
+        "config: comm.device_exchange: expected \"auto\" or \"counted\" for device \"cpu\", found \"windows\"");
+  CHECK(check(good("{}", {"comm.device_exchange=windows", "device=cuda"}), 2).ok());
+  CHECK(told({}, 0).find("at least one rank") != std::string::npos);
+  CHECK(check(good("{}", {"model.num_local_experts=8"}), 4).ok());
+  CHECK(check(good("{}", {"comm.transport=self"}), 1).ok());
+  CHECK(check(good("{}", {"model.moe_layer_freq=0", "model.num_local_experts=3"}), 2)
+            .ok());  // dense: no experts to divide
+}
+
+TEST_CASE("every number but the seed has an upper end") {
+  // One value for each row, far beyond what the field can mean; read from the printed default, so no row is left out.
+  std::istringstream in(to_json(good("{}")));
+  std::string section;
+  int bounded = 0;
+  for (std::string line; std::getline(in, line);) {
+    const auto quote = line.find('"');
+    if (quote == line.npos) continue;
+    const std::string key = line.substr(quote + 1, line.find('"', quote + 1) - quote - 1);
+    std::string value = line.substr(line.find(": ") + 2);
+    if (value.back() == ',') value.pop_back();
+    if (value == "{") {
+      section = key + ".";
+      continue;
+    }
+    if (value[0] == '"' || value == "true" || value == "false" || key == "seed") continue;
+    const std::string path = key == "threads" ? key : section + key;
+    INFO(path << " = " << value);
+    const std::string told = fault("{}", {path + "=1e300"});
+    CHECK(told.find(path + ": expected a") != std::string::npos);
+    if (told.find("expected an integer") != told.npos) fault("{}", {path + "=4611686018427387904"});
+    ++bounded;
+  }
+  CHECK(bounded == 53);
+  CHECK(good("{}", {"train.seed=9223372036854775807"}).train.seed == INT64_MAX);
+}
+
+TEST_CASE("a tensor that no machine holds is refused before any size overflows") {
+  const auto told = [](std::vector<std::string> overrides, int ranks = 1) {
+    return fault(check(good("{}", overrides), ranks));
+  };
+  CHECK(told({"train.micro_batch_size=1048576", "model.n_positions=4096"}) ==
+        "config: train.micro_batch_size * train.seq_len: expected at most 2147483647 tokens, found 4294967296");
+  CHECK(told({"train.micro_batch_size=1048576"}) ==
+        "config: the logits (train.micro_batch_size * seq_len * model.vocab_size): expected at most 1099511627776 "
+        "elements, "
+        "found 5.401e+13");  // 2^20 * 1024 * 50304
+  CHECK(told({"train.micro_batch_size=16384", "model.vocab_size=1000"}) ==
+        "config: train.micro_batch_size * train.seq_len: expected at most 16777215 tokens with MoE layers, found "
+        "16777216");
+  CHECK(check(good("{}", {"train.micro_batch_size=16383", "model.vocab_size=1000"}), 1).ok());
+  CHECK(check(good("{}", {"train.micro_batch_size=16384", "model.vocab_size=1000", "model.moe_layer_freq=0"}), 1).ok());
+  CHECK(told({"model.vocab_size=2147483647", "train.seq_len=1", "train.micro_batch_size=1"})
+            .find("the token embedding") != std::string::npos);  // 2^31 * 768
+  CHECK(told({"model.n_embd=1048576", "model.n_head=1", "train.seq_len=1"}).find("the attention's weight") !=
+        std::string::npos);
+  CHECK(told({"model.n_positions=16777216", "model.n_embd=65544", "model.n_head=1", "train.seq_len=1"})
+            .find("the position embedding") != std::string::npos);  // just above 2^40
+  CHECK(told({"model.n_inner=16777216", "model.n_embd=65544", "model.n_head=1", "train.seq_len=1"})
+            .find("an FFN's weight") != std::string::npos);
+  CHECK(told({"model.n_inner=16777216", "train.micro_batch_size=64", "train.seq_len=1025", "model.n_positions=1025"})
+            .find("an FFN's activations") != std::string::npos);
+  CHECK(told({"model.num_local_experts=65536", "train.micro_batch_size=20000", "model.vocab_size=1000"})
+            .find("the router's logits") != std::string::npos);
+  CHECK(told({"model.num_local_experts=65536", "train.micro_batch_size=8", "model.capacity_factor=1000000"}) ==
+        "config: the experts' activations (experts * capacity * the larger of model.n_embd and n_inner): expected at "
+        "most "
+        "1099511627776 elements, found 1.649e+12");  // 65536 * 8192 * 3072: room for every token at every expert
+  CHECK(told({"model.num_local_experts=65536", "model.n_inner=65536"}).find("a rank's expert weights") !=
+        std::string::npos);
+  CHECK(told({"train.gradient_accumulation_steps=1048576", "train.micro_batch_size=1025"}).find("a step's tokens") !=
+        std::string::npos);
+  CHECK(told({"model.experts_per_rank=65536"}, 2) ==
+        "config: model.experts_per_rank: expected at most 65536 experts in a layer, found 131072 on 2 ranks");
+  // A model of today's largest kind passes: 96 layers, 12288 wide, 64 experts.
+  CHECK(check(good("{}", {"model.n_layer=96", "model.n_embd=12288", "model.n_head=96", "model.n_positions=8192",
+                          "model.num_local_experts=64"}),
+              64)
+            .ok());
+}
+
+TEST_CASE("training needs data or leave to make it up") {
+  CHECK(fault(check_data(good("{}"))).find("data.train: expected a token file") != std::string::npos);
+  CHECK(check_data(good("{}", {"data.synthetic=true"})).ok());
+  CHECK(check_data(good("{}", {"data.train=a.bin"})).ok());
+  CHECK(fault(check_data(good("{}", {"data.train=a.bin", "train.sample_tokens=5"}))).find("data.tokenizer") !=
+        std::string::npos);
+}
+
+TEST_CASE("a file is loaded, a missing one named") {
+  const auto dir = std::filesystem::temp_directory_path() / "lancet_test_config";
+  std::filesystem::create_directories(dir);
+  std::ofstream(dir / "tiny.json") << R"({"threads": 2})";
+  auto config = load(dir / "tiny.json");
+  REQUIRE(config.ok());
+  CHECK(config->threads == 2);
+  CHECK(config->log.run_dir == "runs/tiny");
+  CHECK(load(dir / "none.json").error().message.find("none.json: expected a JSON config file, found no such file") !=
+        std::string::npos);
+  CHECK_FALSE(load(dir).ok());
+  std::filesystem::remove_all(dir);
+}
+
+TEST_CASE("the configs that come with the project parse and fit their ranks") {
+  int count = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(LANCET_SOURCE_DIR "/configs")) {
+    if (entry.path().extension() != ".json") continue;
+    INFO(entry.path().string());
+    auto config = load(entry.path());
+    INFO((config.ok() ? "" : config.error().message));
+    REQUIRE(config.ok());
+    CHECK(check(*config, 1).ok());
+    CHECK(check(*config, 2).ok());
+    CHECK(check_data(*config).ok());
+    ++count;
+  }
+  CHECK(count >= 5);
+}
+
+TEST_CASE("the help text has one line a field, with default and words") {
+  const std::string text = describe();
+  CHECK(text.find("  n_layer                      12           in [1, 10000]; transformer blocks\n") !=
+        std::string::npos);
+  CHECK(text.find("how communication hides behind computation; lancet plan --help lists the policies") !=
+        std::string::npos);
+  std::size_t printed = 0;
+  std::istringstream in(to_json(good("{}")));
+  for (std::string line; std::getline(in, line);) printed += line.find("\": ") != line.npos && line.back() != '{';
+  const auto lines = std::size_t(std::count(text.begin(), text.end(), '\n'));
+  CHECK(lines == printed + 7);  // six sections and the top level have a heading each
+}

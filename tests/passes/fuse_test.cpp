@@ -1,0 +1,76 @@
+// GELU within the products beside it.
+#include "steps/models.h"
+#include "steps/support.h"
+
+using namespace lancet;
+using namespace lancet::test;
+
+namespace {
+
+std::vector<std::string> ops_of(const ir::Program& program) {
+  std::vector<std::string> ops;
+  for (const ir::Instruction& at : program.instructions) ops.push_back(at.op);
+  return ops;
+}
+
+// Two layers; `between` stands where GELU's argument and result may have more readers.
+std::string layers(std::string_view first, std::string_view between) {
+  return fmt::format(R"(program layers
+parameter @x : f32[2,3,4]
+parameter @w : f32[8,4]
+parameter @v : f32[4,8]
+input @dy : f32[2,3,4]
+{}
+%1 : f32[2,3,8] = gelu(%0)  # compute forward gelu
+%2 : f32[2,3,4] = linear(%1, @v)  # compute forward proj
+%3 : f32[2,3,8] = linear_dx(@dy, @v)  # compute dx proj
+{}%5 : f32[2,3,8] in %3 = gelu_dx(%3, %0)  # compute dx gelu
+%6 : f32[8,4] = linear_dw(%5, @x)  # compute dw fc
+output grad.w = %6
+output y = %2
+)",
+                     first, between);
+}
+const std::string fc = "%0 : f32[2,3,8] = linear(@x, @w)  # compute forward fc";
+
+}  // namespace
+
+TEST_CASE("fuse: a dense layer's GELU, there and back") {
+  CHECK(text_of(passes::fuse(program(layers(fc, "")))) == R"(program layers
+parameter @x : f32[2,3,4]
+parameter @w : f32[8,4]
+parameter @v : f32[4,8]
+input @dy : f32[2,3,4]
+%0 : f32[2,3,8], %1 : f32[2,3,8] = linear_gelu(@x, @w)  # compute forward fc
+%2 : f32[2,3,4] = linear(%1, @v)  # compute forward proj
+%5 : f32[2,3,8] = linear_dx_gelu(@dy, @v, %0)  # compute dx proj
+%6 : f32[8,4] = linear_dw(%5, @x)  # compute dw fc
+output grad.w = %6
+output y = %2
+)");
+}
+
+TEST_CASE("fuse: experts, over the same rows") {
+  const auto step = passes::autodiff(program(moe));
+  const auto before = ops_of(step), after = ops_of(passes::fuse(step));
+  const auto count = [](const std::vector<std::string>& ops, const char* op) {
+    return std::count(ops.begin(), ops.end(), op);
+  };
+  CHECK(after.size() + 2 == before.size());
+  CHECK(count(after, "expert_linear_gelu") == 1);
+  CHECK(count(after, "expert_linear_dx_gelu") == 1);
+  CHECK(count(after, "expert_linear") == 1);
+  CHECK(count(after, "gelu") + count(after, "gelu_dx") == 0);
+  require_sound(ops::verify(passes::fuse(step)));
+}
+
+TEST_CASE("fuse: what others read stays as it was") {
+  // The gradient ahead of GELU is read again.
+  const auto read = program(layers(fc, "%4 : f32[8,4] = linear_dw(%3, @x)  # compute dw other\n"));
+  CHECK(ops_of(passes::fuse(read)) ==
+        std::vector<std::string>{"linear_gelu", "linear", "linear_dx", "linear_dw", "gelu_dx", "linear_dw"});
+  // GELU of something else than a product, or of one that streams its weights.
+  for (const char* other : {"%0 : f32[2,3,8] = linear(@x, @w) {streamed=1}  # compute forward fc"})
+    CHECK(ops_of(passes::fuse(program(layers(other, "")))) ==
+          std::vector<std::string>{"linear", "gelu", "linear", "linear_dx_gelu", "linear_dw"});
+}

@@ -1,0 +1,92 @@
+// Messages between devices that fail while they are measured.
+#include <catch2/catch.hpp>
+#include <set>
+
+#include "host_accelerator.h"
+#include "profiler/network_profile.h"
+
+using namespace lancet;
+
+namespace {
+
+// A stream on which nothing can be delayed.
+class NoDelay final : public backend::Stream {
+ public:
+  NoDelay(std::unique_ptr<backend::Stream> under, std::set<backend::Stream*>& all)
+      : under_(std::move(under)), all_(all) {
+    all_.insert(this);
+  }
+  ~NoDelay() override { all_.erase(this); }
+  Status copy(void* to, const void* from, std::size_t bytes) override { return under_->copy(to, from, bytes); }
+  Status zero(void* memory, std::size_t bytes) override { return under_->zero(memory, bytes); }
+  Status signal(backend::Flag* flag) override { return under_->signal(flag); }
+  Status wait(backend::Flag* flag) override { return under_->wait(flag); }
+  Status record(backend::Event& event) override { return under_->record(event); }
+  Status scale(float* values, std::size_t count, float factor) override { return under_->scale(values, count, factor); }
+  Status delay(double) override { return internal_error("no delay"); }
+  Status begin_capture() override { return under_->begin_capture(); }
+  Result<std::unique_ptr<backend::Graph>> end_capture() override { return under_->end_capture(); }
+  Status launch(backend::Graph& graph) override { return under_->launch(graph); }
+  Status synchronize() override { return under_->synchronize(); }
+  Result<bool> idle() override { return under_->idle(); }
+  void* native() override { return under_->native(); }
+
+ private:
+  std::unique_ptr<backend::Stream> under_;
+  std::set<backend::Stream*>& all_;
+};
+
+class NoDelays final : public backend::Device, public runtime::Accelerator {
+ public:
+  Device& device() override { return *this; }
+  const ops::DeviceKernel* find_kernel(std::string_view op) const override { return host_.find_kernel(op); }
+  Result<std::unique_ptr<comm::DeviceCommunicator>> make_communicator(const comm::DeviceLane& lane) override {
+    return host_.make_communicator(lane);
+  }
+  std::string build() const override { return host_.build(); }
+
+  std::string name() const override { return "no delays"; }
+  std::string architecture() const override { return "none"; }
+  std::string identity() const override { return "none"; }
+  std::int64_t free_bytes() const override { return 0; }
+  Status bind_thread() override { return {}; }
+  Result<std::byte*> allocate(std::size_t bytes) override { return under().allocate(bytes); }
+  void free(std::byte* memory) override { under().free(memory); }
+  Result<std::byte*> allocate_host(std::size_t bytes) override { return under().allocate_host(bytes); }
+  void free_host(std::byte* memory) override {
+    for (backend::Stream* stream : streams_) freed_in_use = freed_in_use || !stream->idle().value();
+    under().free_host(memory);
+  }
+  Result<std::unique_ptr<backend::Stream>> make_stream(bool urgent) override {
+    LANCET_ASSIGN(auto made, under().make_stream(urgent));
+    return std::unique_ptr<backend::Stream>(std::make_unique<NoDelay>(std::move(made), streams_));
+  }
+  Result<std::unique_ptr<backend::Event>> make_event() override { return under().make_event(); }
+  Result<double> milliseconds(backend::Event& from, backend::Event& to) override {
+    return under().milliseconds(from, to);
+  }
+
+  bool freed_in_use = false;  // memory of the host, while a stream had work
+
+ private:
+  backend::Device& under() { return host_.device(); }
+  std::set<backend::Stream*> streams_;
+  test::HostAccelerator host_;
+};
+
+}  // namespace
+
+TEST_CASE("the time from a signal to who waits: what fails on the way leaves no stream waiting") {
+  NoDelays accelerator;
+  const auto self = comm::make_self();
+  test::HostQueueCommunicator expert(*self), reduce(*self);
+  profiler::ProfilerOptions options{.accelerator = &accelerator, .world = self.get()};
+  options.device_lanes[std::size_t(ir::Lane::expert)] = &expert;
+  options.device_lanes[std::size_t(ir::Lane::reduce)] = &reduce;
+  const auto meter = profiler::make_device_meter(options, 1);
+  REQUIRE(meter.ok());
+  const auto launch = (*meter)->launch_ms();
+  REQUIRE_FALSE(launch.ok());
+  CHECK(launch.error().message == "no delay");
+  CHECK_FALSE(accelerator.freed_in_use);
+}

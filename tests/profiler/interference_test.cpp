@@ -1,0 +1,71 @@
+#include "lancet/profiler/interference.h"
+
+#include <catch2/catch.hpp>
+#include <mutex>
+
+#include "lancet/comm/emulated.h"
+
+namespace lancet::profiler {
+
+TEST_CASE("what a wire costs is measured alike on all ranks") {
+  std::mutex mutex;
+  std::vector<WireCosts> found;
+  const Status status = comm::run_inproc(2, [&](comm::Communicator& expert) -> Status {
+    LANCET_ASSIGN(const auto reduce, expert.duplicate());
+    LANCET_ASSIGN(const WireCosts costs, measure_interference(expert, *reduce, 1));
+    std::lock_guard lock(mutex);
+    found.push_back(costs);
+    return {};
+  });
+  REQUIRE((status.ok() ? "" : status.error().message) == "");
+  REQUIRE(found.size() == 2);
+  // Decisions rest on them, so that they must not differ.
+  CHECK(found[0].bytes == found[1].bytes);
+  CHECK(found[0].all_to_all == found[1].all_to_all);
+  CHECK(found[0].all_reduce == found[1].all_reduce);
+  CHECK(found[0].interference.wire_beside_compute == found[1].interference.wire_beside_compute);
+  CHECK(found[0].interference.wire_beside_wire == found[1].interference.wire_beside_wire);
+}
+
+TEST_CASE("the message that is measured is what a known wire takes in 60 ms, whatever else the machine does") {
+  // 60 ms a MB, latency included, and more where others take the machine: no more than a MB then.
+  const auto ms = [](double bytes) { return bytes * 60 / (1 << 20); };
+  const auto expert = comm::make_emulated_world(2, {"known", ms, ms});
+  const auto reduce = expert->duplicate();
+  REQUIRE(reduce.ok());
+  const auto costs = measure_interference(*expert, **reduce, 1);
+  REQUIRE(costs.ok());
+  CHECK(costs->bytes <= 1 << 20);
+  CHECK(costs->bytes > 64 << 10);
+  CHECK(costs->seconds >= 16 * ms(double(costs->bytes)) * 1e-3);  // each lane's 4 rounds, alone and beside computing
+}
+
+TEST_CASE("what a message costs the compute lane is the line through two, within the processor time") {
+  const auto lane = [](double core_ms, double cpu_ms) { return CallCost{.core_ms = core_ms, .cpu_ms = cpu_ms}; };
+  using cost::CoreCost;
+  CHECK(core_cost(lane(2, 9), 1e6, lane(5, 9), 4e6) == CoreCost{1, 1});
+  CHECK(core_cost(lane(20, 2), 1e6, lane(50, 5), 4e6) == CoreCost{1, 1});
+  CHECK(core_cost(lane(-1, 9), 1e6, lane(3, 9), 4e6) == CoreCost{0, 1});  // noise gains nothing
+  CHECK(core_cost(lane(5, 9), 1e6, lane(2, 9), 4e6) == CoreCost{5, 0});
+}
+
+TEST_CASE("one rank alone has no wire that could cost") {
+  const auto self = comm::make_self();
+  const auto costs = measure_interference(*self, *self, 1);
+  REQUIRE(costs.ok());
+  CHECK(costs->all_to_all.ms(1e6) == 0);
+  CHECK(costs->bytes == 0);
+}
+
+TEST_CASE("a call that fails beside computation ends the measurement with its error") {
+  const auto self = comm::make_self();
+  ComputeLoop loop(1);
+  int calls = 0;
+  const auto cost = loop.measure(
+      *self, [&]() -> Status { return ++calls < 4 ? Status() : Status(communication_error("wire on fire")); }, 1e-9);
+  REQUIRE_FALSE(cost.ok());
+  CHECK(cost.error().message == "wire on fire");
+  CHECK(calls == 4);  // warm-up, trial, alone, beside
+}
+
+}  // namespace lancet::profiler

@@ -1,0 +1,201 @@
+// The profiler fills what is missing and nothing else. Times are measured, so only their being sane is tested.
+#include "lancet/profiler/profiler.h"
+
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <mutex>
+
+#include "lancet/comm/communicator.h"
+
+using namespace lancet;
+
+namespace {
+
+// Forward and a little backward of one MoE layer on rank 0 of W, as the planner lays it out; the arena is roomy.
+std::string moe_plan(int ranks) {
+  const bool two = ranks == 2;
+  const std::string rows = two ? "i32[2,3]" : "i32[4,2]", buffer = two ? "2,12" : "4,6", local = two ? "2" : "4";
+  std::string text = R"(plan {policy=test, ranks=)" + std::to_string(ranks) + R"(}
+arena 40960
+input @tokens : i32[2,8]
+input @schedule : f32[4]
+parameter @wte : f32[11,8]
+parameter @wpe : f32[8,8]
+parameter @gate : f32[4,8]
+parameter @w : f32[LOCAL,16,8] local
+parameter @b : f32[LOCAL,16] local
+state @gate.m : f32[4,8]
+[0] %0 : f32[2,8,8] = embedding(@tokens, @wte, @wpe)  # compute forward wte | at 0
+[1] %1 : f32[2,8,4] = router(%0, @gate)  # compute forward gate | at 512
+[2] %2 : route[16,4], %3 : f32[2,8,4], %4 : f32[2,4] = switch_gate(%1) {capacity=6}  # compute forward gate | at 1024 1280 1536
+[3] %5 : ROWS = exchange_counts(%2) {ranks=W}  # expert forward counts | wait 2 | at 2048
+[4] %6 : f32[4,6,8] = dispatch(%0, %2) {capacity=6}  # compute forward dispatch | at 3072
+[5] %7 : f32[BUFFER,8] = all_to_all(%6, %2, %5)  # expert forward there | wait 4 | at 4096
+[6] %8 : f32[BUFFER,16] = expert_linear(%7, @w, @b, %5)  # compute forward fc | wait 5 | at 8192
+[7] %9 : f32[BUFFER,16] = gelu(%8, %5)  # compute forward gelu | at 12288
+[8] %10 : f32[BUFFER,16] = gelu(%9, %5)  # compute forward gelu | at 16384
+[9] %11 : f32[BUFFER,8] = expert_linear_dx(%10, @w, %5)  # compute dx fc | at 20480
+[10] %12 : f32[4,6,8] = all_to_all_back(%11, %2, %5)  # expert forward back | wait 9 | at 24576
+[11] %13 : f32[2,8,8] = combine(%12, %2) {batch=2}  # compute forward combine | wait 10 | at 26624
+[12] %14 : f32[4,8] = router_dw(%1, %13)  # compute dw gate | at 28672
+REDUCE[N] %16 : f32[1] = squared_norm(GRAD)  # compute update norm WAIT| at 32768
+output norm = %16
+)";
+  auto set = [&](const std::string& from, const std::string& to) {
+    for (auto at = text.find(from); at != text.npos; at = text.find(from, at + to.size()))
+      text.replace(at, from.size(), to);
+  };
+  set("LOCAL", local), set("ROWS", rows), set("BUFFER", buffer),
+      set("{ranks=W}", "{ranks=" + std::to_string(ranks) + "}");
+  set("REDUCE", two ? "[13] %15 : f32[4,8] in %14 = all_reduce(%14)  # reduce sync bucket | wait 12 | at -\n" : "");
+  set("[N]", two ? "[14]" : "[13]"), set("GRAD", two ? "%15" : "%14"), set("WAIT", two ? "| wait 13 " : "");
+  return text;
+}
+
+ir::Plan parsed(const std::string& text) {
+  auto plan = ir::parse_plan(text);
+  if (!plan.ok()) FAIL(plan.error().message);
+  if (const Status sound = ir::verify(*plan); !sound.ok()) FAIL(sound.error().message);
+  return *plan;
+}
+
+constexpr double no_time = 0;  // the fewest sweeps
+
+void check_sane(const cost::Profile& profile) {
+  for (const auto& [key, time] : profile.ops) {
+    INFO(key);
+    CHECK(std::isfinite(time.ms));
+    CHECK(time.ms > 0);
+    CHECK(time.ms < 60e3);
+    CHECK(time.samples >= 3);
+    CHECK(std::isfinite(time.spread));
+    CHECK(time.spread >= 0);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("the profiler times every op of a plan once") {
+  const std::vector<ir::Plan> plans{parsed(moe_plan(1))};
+  cost::Profile profile({profiler::this_device(1, 1), {}});
+  const auto missing = profiler::missing_ops(plans, profile);
+  CHECK(missing.size() == 13);  // gelu twice under one key; the copies of one rank's all-to-alls among them
+  const auto report = profiler::fill_profile(profile, plans, {.seconds = no_time});
+  REQUIRE(report.ok());
+  CHECK(report->ops == 13);
+  CHECK_FALSE(report->wire);
+  CHECK(profile.ops.size() == 13);
+  CHECK(profile.ops.at("gelu(f32[4,6,16], i32[4,2])").samples ==
+        2 * profile.ops.at("router(f32[2,8,8], f32[4,8])").samples);
+  check_sane(profile);
+  CHECK(cost::loads(profile, plans[0].program).ok());
+}
+
+TEST_CASE("what the profile holds is not timed again") {
+  const std::vector<ir::Plan> plans{parsed(moe_plan(1))};
+  cost::Profile profile({profiler::this_device(1, 1), {}});
+  const std::string known = "gelu(f32[4,6,16], i32[4,2])";
+  profile.ops[known] = {1234, 1, 0};
+  const auto report = profiler::fill_profile(profile, plans, {.seconds = no_time});
+  REQUIRE(report.ok());
+  CHECK(report->ops == 12);
+  CHECK(profile.ops.at(known) == cost::OpTime{1234, 1, 0});
+  CHECK(profiler::missing_ops(plans, profile).empty());
+  const auto before = profile.ops;
+  const auto again = profiler::fill_profile(profile, plans, {.seconds = no_time});
+  REQUIRE(again.ok());
+  CHECK(again->ops == 0);
+  CHECK(profile.ops == before);
+}
+
+TEST_CASE("a key that two plans share is timed in the first") {
+  const std::vector<ir::Plan> plans{parsed(moe_plan(1)), parsed(moe_plan(1))};
+  cost::Profile profile({profiler::this_device(1, 1), {}});
+  const auto report = profiler::fill_profile(profile, plans, {.seconds = no_time});
+  REQUIRE(report.ok());
+  CHECK(report->ops == 13);
+}
+
+TEST_CASE("parts of one size share their times") {
+  const std::vector<ir::Plan> plans{parsed(R"(plan {policy=test}
+arena 12288
+input @x : f32[2,8,8]
+input @logits : f32[2,8,4]
+parameter @w : f32[4,16,8] local
+parameter @b : f32[4,16] local
+view %0 : f32[1,8,8] in @x + 0
+view %1 : f32[1,8,8] in @x + 256
+view %2 : f32[4,6,8] | at 0
+view %3 : f32[4,6,16] | at 1024
+[0] %4 : route[16,4], %5 : f32[2,8,4], %6 : f32[2,4] = switch_gate(@logits) {capacity=6}  # compute forward gate | at 4096 4352 4608
+[1] %7 : route[8,4] = split_route(%4) {first=0, tokens=8, part=0, parts=2}  # compute forward gate | at 4672
+[2] %8 : route[8,4] = split_route(%4, %7) {first=8, tokens=8, part=1, parts=2}  # compute forward gate | at 4864
+[3] %9 : i32[4,2] = exchange_counts(%7) {ranks=1}  # expert forward counts | wait 1 | at 5056
+[4] %10 : i32[4,2] = exchange_counts(%8, %9) {ranks=1}  # expert forward counts | wait 2 | at 5120
+[5] %11 : f32[4,6,8] in %2 part 0 of 2 = dispatch(%0, %7) {capacity=6, part=0, parts=2}  # compute forward dispatch | at -
+[6] %12 : f32[4,6,8] in %2 part 1 of 2 = dispatch(%1, %8) {capacity=6, part=1, parts=2}  # compute forward dispatch | at -
+[7] %13 : f32[4,6,16] in %3 part 0 of 2 = expert_linear(%11, @w, @b, %9) {tokens=8, part=0, parts=2}  # compute forward fc | wait 3 | at -
+[8] %14 : f32[4,6,16] in %3 part 1 of 2 = expert_linear(%12, @w, @b, %10) {tokens=8, part=1, parts=2}  # compute forward fc | wait 4 | at -
+[9] %15 : route[16,4] = join_route(%7, %8)  # compute forward join | at 5184
+output y = %3
+)")};
+  cost::Profile profile({profiler::this_device(1, 1), {}});
+  const auto report = profiler::fill_profile(profile, plans, {.seconds = no_time});
+  REQUIRE(report.ok());
+  const int sweeps = profile.ops.at("switch_gate(f32[2,8,4]) {capacity=6}").samples;
+  CHECK(profile.ops.at("dispatch(f32[1,8,8], route[8,4]) {capacity=6}").samples == 2 * sweeps);
+  CHECK(profile.ops.at("expert_linear(f32[4,6,8], f32[4,16,8], f32[4,16], i32[4,2]) {tokens=8}").samples == 2 * sweeps);
+  CHECK(report->ops == 8);  // gate, 2 split_route, 2 exchange_counts, dispatch, expert_linear, join_route
+  check_sane(profile);
+}
+
+TEST_CASE("ranks measure together and agree") {
+  const std::vector<ir::Plan> plans{parsed(moe_plan(2))};
+  std::vector<cost::Profile> profiles(2);
+  const Status status = comm::run_inproc(2, [&](comm::Communicator& world) -> Status {
+    LANCET_ASSIGN(const auto expert, world.duplicate());
+    LANCET_ASSIGN(const auto reduce, world.duplicate());
+    cost::Profile profile({profiler::this_device(1, 2), {world.transport(), 2, 1}});
+    LANCET_ASSIGN(
+        const auto report,
+        profiler::fill_profile(
+            profile, plans,
+            {.threads = 1, .world = &world, .lanes = {nullptr, expert.get(), reduce.get()}, .seconds = no_time}));
+    if (report.ops != 10 || !report.wire) return internal_error("expected 10 ops and communication");
+    LANCET_ASSIGN(
+        const auto again,
+        profiler::fill_profile(
+            profile, plans,
+            {.threads = 1, .world = &world, .lanes = {nullptr, expert.get(), reduce.get()}, .seconds = no_time}));
+    if (again.ops != 0 || again.wire) return internal_error("expected nothing to be measured twice");
+    profiles[std::size_t(world.rank())] = profile;
+    return {};
+  });
+  INFO((status.ok() ? "" : status.error().message));
+  REQUIRE(status.ok());
+  CHECK(profiles[0].ops == profiles[1].ops);
+  check_sane(profiles[0]);
+  const cost::WireTimes &wire = profiles[0].wire, &other = profiles[1].wire;
+  CHECK(wire.all_to_all == other.all_to_all);
+  CHECK(wire.all_reduce == other.all_reduce);
+  CHECK(wire.launch_ms == other.launch_ms);
+  CHECK(wire.launch_ms > 0);
+  CHECK(wire.all_to_all_core == other.all_to_all_core);
+  CHECK(wire.all_reduce_core.ms(1e6) >= 0);
+  for (const auto* points : {&wire.all_to_all, &wire.all_reduce}) {
+    REQUIRE(points->size() == 3);  // at least three sizes
+    CHECK((*points)[0].bytes == 1024);
+    CHECK((*points)[2].bytes == 4096);
+    for (const cost::Point& point : *points) CHECK(point.ms > 0);
+  }
+  CHECK(cost::loads(profiles[0], plans[0].program).ok());
+}
+
+TEST_CASE("this device has a name") {
+  const cost::Device device = profiler::this_device(3, 2);
+  CHECK_FALSE(device.cpu.empty());
+  CHECK_FALSE(device.isa.empty());
+  CHECK(device.threads == 3);
+  CHECK(device.local_ranks == 2);
+  CHECK(device.build == cost::kernel_build());
+}

@@ -1,0 +1,283 @@
+// The dW schedule on Programs: what may move, where it goes, and that nothing else changes.
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <random>
+#include <set>
+
+#include "steps/fake_costs.h"
+#include "golden/golden.h"
+#include "lancet/ir/dependencies.h"
+#include "lancet/ir/verify.h"
+#include "lancet/schedule/dw_schedule.h"
+#include "lancet/schedule/simulate.h"
+#include "steps/models.h"
+#include "schedule/labels.h"
+#include "steps/support.h"
+
+using namespace lancet;
+using namespace lancet::test;
+using cost::Load;
+using schedule::DwReport;
+
+namespace {
+
+passes::OptimizeOptions options(double clip_grad) {
+  passes::OptimizeOptions o;
+  o.decays = is_weight;
+  o.clip_grad = clip_grad;
+  o.ranks = 2;
+  return o;
+}
+
+ir::Program step(const ir::Program& forward, double clip_grad = 0, std::int64_t bucket_bytes = 20'000) {
+  return passes::optimize(passes::sync(passes::autodiff(forward), 2, bucket_bytes), options(clip_grad));
+}
+
+double makespan(const ir::Program& p, const FakeCosts& costs) {
+  return schedule::simulate(p, ir::dependencies(p), loads_of(p, costs), costs.beside, costs.launch).makespan;
+}
+
+ir::Program scheduled(const ir::Program& p, const FakeCosts& costs, DwReport* report = nullptr) {
+  return schedule::dw_schedule(p, loads_of(p, costs), costs.beside, costs.launch, report);
+}
+
+std::multiset<std::string> lines_of(const ir::Program& p) {
+  std::multiset<std::string> lines;
+  for (const ir::Instruction& i : p.instructions) lines.insert(ir::print(p, i));
+  return lines;
+}
+
+std::set<std::pair<std::string, std::string>> edges_of(const ir::Program& p) {
+  std::set<std::pair<std::string, std::string>> result;
+  const auto dependencies = ir::dependencies(p);
+  for (std::size_t i = 0; i < dependencies.size(); ++i)
+    for (ir::InstructionId j : dependencies[i])
+      result.insert({ir::print(p, p.instructions[j.index()]), ir::print(p, p.instructions[i])});
+  return result;
+}
+
+// Whatever the order, each instruction reads what it read before: the same memory, last written by the same
+// instruction.
+void check_same_step(const ir::Program& before, const ir::Program& after) {
+  require_sound(ops::verify(after));
+  REQUIRE(lines_of(before) == lines_of(after));
+  REQUIRE(edges_of(before) == edges_of(after));
+}
+
+// Instructions of all lanes and roles on values that live in one another's memory, and on a few that are updated.
+ir::Program random_program(std::uint32_t seed) {
+  std::mt19937 random(seed);
+  auto below = [&](std::size_t n) { return std::size_t(random() % n); };
+  ir::Program p;
+  std::vector<ir::TensorId> readable;
+  for (const char* name : {"a", "b", "c"})
+    readable.push_back(p.add_named(ir::TensorKind::parameter, name, {DType::f32, {4}}));
+  const std::size_t count = 20 + below(60);
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::size_t kind = below(10);
+    ir::Instruction instruction{"f", {}, {}, {}, {}, ir::Lane::compute, ir::Role::forward, std::to_string(i)};
+    instruction.role =
+        std::array{ir::Role::forward, ir::Role::dx, ir::Role::dw, ir::Role::dw, ir::Role::update}[below(5)];
+    if (kind == 0) instruction.lane = ir::Lane::reduce;
+    if (kind <= 2 && kind > 0) {
+      instruction.lane = ir::Lane::expert;
+      instruction.op = "all_to_all";
+    }
+    for (std::size_t k = 1 + below(2); k > 0; --k) {
+      const ir::TensorId id =
+          readable[below(4) == 0 ? below(readable.size())
+                                 : readable.size() - 1 - below(std::min<std::size_t>(4, readable.size()))];
+      if (std::find(instruction.operands.begin(), instruction.operands.end(), id) == instruction.operands.end())
+        instruction.operands.push_back(id);
+    }
+    const ir::TensorId first = instruction.operands[0];
+    if (p[p.root(first)].kind == ir::TensorKind::parameter) {
+      if (below(3) == 0) instruction.writes.push_back(first);
+    } else if (below(4) == 0) {  // in place: what shared the memory is gone
+      instruction.results.push_back(p.add_value({DType::f32, {4}}, first));
+      std::erase_if(readable, [&](ir::TensorId id) { return p.root(id) == p.root(first); });
+    }
+    if (instruction.results.empty()) instruction.results.push_back(p.add_value({DType::f32, {4}}));
+    readable.push_back(instruction.results[0]);
+    p.instructions.push_back(instruction);
+  }
+  return p;
+}
+
+}  // namespace
+
+TEST_CASE("dW schedule: random programs keep what they compute") {
+  int moved = 0, shorter = 0;
+  for (std::uint32_t seed = 1; seed <= 200; ++seed) {
+    INFO("seed " << seed);
+    const ir::Program before = random_program(seed);
+    require_sound(ir::verify(before));
+    std::mt19937 random(seed);
+    std::vector<cost::Load> loads;
+    for (const ir::Instruction& i : before.instructions) {
+      const double ms = random() % 6 == 0 ? 0 : double(random() % 100) / 10;
+      loads.push_back({ms, i.lane == ir::Lane::compute ? 0 : ms / 8});
+    }
+    DwReport report;
+    const ir::Program after = schedule::dw_schedule(before, loads, {0.9, 0.5}, 0.1, &report);
+    require_sound(ir::verify(after));
+    REQUIRE(lines_of(before) == lines_of(after));
+    REQUIRE(edges_of(before) == edges_of(after));
+    REQUIRE(report.after_ms <= report.before_ms);
+    moved += ir::print(before) != ir::print(after);
+    shorter += report.after_ms < report.before_ms;
+  }
+  CHECK(moved == shorter);
+  CHECK(shorter > 100);
+}
+
+TEST_CASE("labels are what a search finds") {
+  const ir::Program p = step(model(2));
+  const auto needed = ir::dependencies(p);
+  std::vector<ir::InstructionId> all_to_alls;
+  for (std::size_t i = 0; i < p.instructions.size(); ++i)
+    if (p.instructions[i].op.starts_with("all_to_all")) all_to_alls.push_back({std::int32_t(i)});
+  REQUIRE(all_to_alls.size() == 8);
+  const schedule::Labels labels(needed, all_to_alls);
+  std::vector<std::set<int>> reached(p.instructions.size());  // by instruction, what reaches it, itself included
+  for (std::size_t i = 0; i < reached.size(); ++i) {
+    reached[i].insert(int(i));
+    for (ir::InstructionId j : needed[i]) reached[i].insert(reached[j.index()].begin(), reached[j.index()].end());
+  }
+  int free = 0;
+  for (std::size_t i = 0; i < reached.size(); ++i) {
+    for (std::size_t a = 0; a < all_to_alls.size(); ++a) {
+      const std::size_t other = all_to_alls[a].index();
+      const bool expected = !reached[i].count(int(other)) && !reached[other].count(int(i));
+      REQUIRE(labels.overlappable({std::int32_t(i)}, a) == expected);
+      free += expected;
+    }
+  }
+  REQUIRE(free > 100);
+}
+
+TEST_CASE("dW schedule: one MoE layer") {
+  FakeCosts costs;
+  DwReport report;
+  const ir::Program before = step(program(moe), 0, 1 << 30);
+  const ir::Program after = scheduled(before, costs, &report);
+  check_same_step(before, after);
+  require_golden("dw_schedule_moe.ir", text_of(after));
+  CHECK(report.after_ms < report.before_ms);
+}
+
+TEST_CASE("dW schedule: the small model, whatever wire and cores") {
+  for (double clip_grad : {0.0, 1.0})
+    for (double wire : {1e4, 3e4, 1e5})
+      for (double core : {0.0, 2.0}) {
+        INFO("clip " << clip_grad << ", wire " << wire << ", core " << core);
+        FakeCosts costs;
+        costs.wire_bytes_per_ms = wire;
+        costs.core = core * 1e6 / wire / 10;  // tenths of the wire's time
+        costs.launch = 0.003;
+        DwReport report;
+        const ir::Program before = step(model(2), clip_grad);
+        const ir::Program after = scheduled(before, costs, &report);
+        check_same_step(before, after);
+        CHECK(report.before_ms == Approx(makespan(before, costs)));
+        CHECK(report.after_ms == Approx(makespan(after, costs)));
+        CHECK(report.after_ms < report.before_ms);
+        CHECK(report.movable == (clip_grad > 0 ? 33 : 33 + 8));  // unclipped, the experts' updates too
+        CHECK(ir::print(scheduled(before, costs)) == ir::print(after));
+        const auto loads = loads_of(after, costs);
+        double covered = 0, room = 0;
+        REQUIRE(report.covers.size() == 8);
+        for (const schedule::DwCover& cover : report.covers) {
+          REQUIRE(after.instructions[cover.all_to_all.index()].op.starts_with("all_to_all"));
+          double under = 0;
+          std::int32_t next = cover.all_to_all.value;
+          for (ir::InstructionId id : cover.under) {
+            under += loads[id.index()].ms;
+            // Right behind it, but for all-reduces that became complete there.
+            while (after.instructions[std::size_t(++next)].lane == ir::Lane::reduce) {
+            }
+            CHECK(id.value == next);
+          }
+          CHECK(cover.covered_ms == Approx(std::min(under, cover.room_ms)));
+          covered += cover.covered_ms;
+          room += cover.room_ms;
+        }
+        CHECK(report.covered_ms == Approx(covered));
+        CHECK(report.room_ms == Approx(room));
+      }
+}
+
+TEST_CASE("dW schedule: never longer where all-reduces decide") {
+  for (double wire : {3e3, 3e4, 3e5})
+    for (double reduce : {3e3, 3e4, 3e5}) {
+      INFO("wire " << wire << ", reduce " << reduce);
+      FakeCosts costs;
+      costs.wire_bytes_per_ms = wire;
+      costs.reduce_bytes_per_ms = reduce;
+      DwReport report;
+      const ir::Program before = step(model(2));
+      const ir::Program after = scheduled(before, costs, &report);
+      check_same_step(before, after);
+      CHECK(makespan(after, costs) <= makespan(before, costs));
+      CHECK(report.movable == 41);
+    }
+}
+
+TEST_CASE("dW schedule: what stays as it is") {
+  FakeCosts costs;
+  DwReport report;
+  const ir::Program dense = step(program(tied));  // no all-to-all
+  CHECK(ir::print(scheduled(dense, costs, &report)) == ir::print(dense));
+  CHECK(report.covers.empty());
+  CHECK(report.before_ms == report.after_ms);
+  const ir::Program one = passes::optimize(passes::autodiff(model(1)), options(0));  // one rank: nothing on the wire
+  costs.wire_start_ms = 0;
+  costs.wire_bytes_per_ms = 1e30;
+  CHECK(ir::print(scheduled(one, costs)) == ir::print(one));
+  const ir::Program forward = model(2);  // only the auxiliary losses could go anywhere
+  costs = {};
+  const ir::Program after = scheduled(forward, costs, &report);
+  check_same_step(forward, after);
+  CHECK(report.movable == 2);
+}
+
+TEST_CASE("dW schedule: a pipelined forward pass keeps its order") {
+  // Two parts: %4 needs both gates, so it may go under the second all-to-all and under what follows, not the first.
+  auto parsed = ir::parse(R"(program parts
+input @x : f32[4]
+%0 : f32[4] = gate(@x)  # compute forward gate.0
+%1 : f32[4] = all_to_all(%0)  # expert forward 0
+%2 : f32[4] = gate(%0)  # compute forward gate.1
+%3 : f32[4] = all_to_all(%2)  # expert forward 1
+%4 : f32[4] = experts(%1)  # compute forward experts.0
+%5 : f32[4] = experts(%3)  # compute forward experts.1
+%6 : f32[4] = loss(%4, %5)  # compute forward loss
+%7 : f32[4] = aux_loss_dx(%0, %2)  # compute dx aux
+%8 : f32[4] = backward(%6, %7)  # compute dx backward
+output y = %8
+)");
+  if (!parsed.ok()) FAIL(parsed.error().message);
+  const std::vector<Load> loads{{1}, {4}, {1}, {4}, {1}, {1}, {1}, {2}, {1}};
+  DwReport report;
+  const ir::Program after = schedule::dw_schedule(*parsed, loads, {1, 1}, 0, &report);
+  std::string order;
+  for (const ir::Instruction& i : after.instructions) order += i.op + " ";
+  CHECK(order == "gate all_to_all gate all_to_all aux_loss_dx experts experts loss backward ");
+  CHECK(report.movable == 1);
+}
+
+TEST_CASE("dW schedule: 24 blocks") {
+  const ir::Program before = step(grown(model(2), 10));
+  FakeCosts costs;
+  DwReport report;
+  const auto loads = loads_of(before, costs);
+  const auto start = std::chrono::steady_clock::now();
+  const ir::Program after = schedule::dw_schedule(before, loads, costs.beside, costs.launch, &report);
+  const double ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+  WARN("24 blocks: " << report.movable << " movable, " << report.covered_ms << " of " << report.room_ms
+                     << " ms covered, step " << report.before_ms << " to " << report.after_ms << " ms, scheduled in "
+                     << ms << " ms");
+  check_same_step(before, after);
+  CHECK(report.after_ms < report.before_ms);
+}

@@ -1,0 +1,192 @@
+// The placement of all-reduces: every gradient is reduced once, whatever the chunks, and the step gets no longer.
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <set>
+
+#include "steps/fake_costs.h"
+#include "golden/golden.h"
+#include "lancet/ir/dependencies.h"
+#include "lancet/schedule/dw_schedule.h"
+#include "lancet/schedule/plan_memory.h"
+#include "lancet/schedule/reduce_schedule.h"
+#include "lancet/schedule/simulate.h"
+#include "steps/models.h"
+#include "lancet/schedule/candidate.h"
+#include "schedule/reorder.h"
+#include "steps/support.h"
+
+using namespace lancet;
+using namespace lancet::test;
+using schedule::Ordered;
+using schedule::ReduceReport;
+
+namespace {
+
+ir::Program step(const ir::Program& forward, double clip_grad, bool accumulate = false) {
+  passes::OptimizeOptions o;
+  o.decays = is_weight;
+  o.clip_grad = clip_grad;
+  o.ranks = 2;
+  return passes::optimize(passes::sync(passes::autodiff(forward, accumulate), 2, 1 << 30), o);
+}
+
+Ordered scheduled(const ir::Program& p, const FakeCosts& costs, ReduceReport* report = nullptr) {
+  return schedule::reduce_schedule(p, loads_of(p, costs), costs, report);
+}
+
+schedule::Needed needed_of(const Ordered& o) {
+  schedule::Needed needed = ir::dependencies(o.program);
+  schedule::join(needed, o.extra);
+  return needed;
+}
+
+double makespan(const Ordered& o, const FakeCosts& costs) {
+  return schedule::simulate(o.program, needed_of(o), loads_of(o.program, costs), costs.beside, costs.launch).makespan;
+}
+
+// Per gradient (root of its memory), how many bytes all-reduces sum; slices must not overlap.
+std::map<std::string, std::int64_t> reduced(const ir::Program& p) {
+  std::map<std::string, std::vector<ir::Region>> regions;
+  for (const ir::Instruction& i : p.instructions) {
+    if (!i.label.starts_with("bucket.")) continue;
+    for (ir::TensorId id : i.operands) regions[p.display(p.root(id))].push_back(p.region(id));
+  }
+  std::map<std::string, std::int64_t> bytes;
+  for (auto& [name, list] : regions) {
+    std::sort(list.begin(), list.end(), [](const ir::Region& a, const ir::Region& b) { return a.begin < b.begin; });
+    for (std::size_t k = 0; k < list.size(); ++k) {
+      bytes[name] += list[k].end - list[k].begin;
+      if (k > 0) REQUIRE(list[k - 1].end <= list[k].begin);
+    }
+  }
+  return bytes;
+}
+
+// The operations of the compute lane with their operands' memory, in any order.
+std::multiset<std::string> computation(const ir::Program& p) {
+  std::multiset<std::string> lines;
+  for (const ir::Instruction& i : p.instructions) {
+    if (i.lane == ir::Lane::reduce) continue;
+    std::string line = i.op + " " + i.label;
+    for (ir::TensorId id : i.operands) line += " " + p.display(p.root(id));
+    lines.insert(line);
+  }
+  return lines;
+}
+
+void check_same_step(const ir::Program& before, const Ordered& after) {
+  require_sound(ops::verify(after.program));
+  CHECK(reduced(before) == reduced(after.program));
+  CHECK(computation(before) == computation(after.program));
+  const std::string text = ir::print(after.program);
+  CHECK((ir::print(program(text)) == text));
+  for (const schedule::Needed& needed : {needed_of(after), schedule::taking_turns(after.program, needed_of(after))}) {
+    const ir::Plan plan = schedule::plan_memory(after.program, needed);
+    require_sound(ir::verify(plan));
+    const ir::HappensBefore order(plan.program, plan.waits);
+    for (std::size_t i = 0; i < after.extra.size(); ++i)
+      for (ir::InstructionId j : after.extra[i]) CHECK(order.ordered(j, {std::int32_t(i)}));
+  }
+}
+
+// A wire on which both kinds of communication matter; computation hides about half of it.
+FakeCosts busy_wire() {
+  FakeCosts costs;
+  costs.flops_per_ms = costs.bytes_per_ms = 2e6;
+  costs.wire_bytes_per_ms = 2e4;
+  costs.reduce_bytes_per_ms = 8e4;
+  return costs;
+}
+
+// The small MoE with a vocabulary whose gradient is worth cutting: f32[4099,8], 128 KiB.
+ir::Program large_vocabulary() {
+  std::string text(moe);
+  for (const auto& [from, to] : std::map<std::string, std::string>{
+           {"bf16[11,8]", "bf16[4099,8]"}, {"bf16[2,4,11]", "bf16[2,4,4099]"}, {"vocabulary=11", "vocabulary=4099"}})
+    for (std::size_t at = text.find(from); at != std::string::npos; at = text.find(from, at + to.size()))
+      text.replace(at, from.size(), to);
+  return program(text);
+}
+
+}  // namespace
+
+TEST_CASE("all-reduces: chunks, slices and waits of the small model") {
+  for (double clip_grad : {0.0, 1.0})
+    for (double reduce : {1e4, 8e4, 4e5, 4e6}) {
+      INFO("clip " << clip_grad << ", reduce " << reduce);
+      FakeCosts costs = busy_wire();
+      costs.reduce_bytes_per_ms = reduce;
+      costs.launch = 0.002;
+      const ir::Program before = step(model(2), clip_grad);
+      ReduceReport report;
+      const Ordered after = scheduled(before, costs, &report);
+      check_same_step(before, after);
+      CHECK(report.before_ms == Approx(makespan({before, {}}, costs)));
+      CHECK(report.after_ms == Approx(makespan(after, costs)));
+      CHECK(report.after_ms <= report.before_ms);
+      if (reduce < 1e5) CHECK(report.after_ms < report.before_ms);
+      const Ordered again = scheduled(before, costs);
+      CHECK(ir::print(again.program) == ir::print(after.program));
+      CHECK(again.extra == after.extra);
+    }
+}
+
+TEST_CASE("all-reduces: unclipped updates run as soon as their gradients are there") {
+  FakeCosts costs = busy_wire();
+  costs.reduce_bytes_per_ms = 2e4;
+  ReduceReport clipped, unclipped;
+  scheduled(step(model(2), 1), costs, &clipped);
+  scheduled(step(model(2), 0), costs, &unclipped);
+  CHECK(unclipped.after_ms < clipped.after_ms);
+  CHECK(unclipped.chunk_bytes > 0);
+}
+
+TEST_CASE("all-reduces: one MoE layer as text") {
+  FakeCosts costs = busy_wire();
+  costs.wire_start_ms = 0;
+  const ir::Program before = step(large_vocabulary(), 0);
+  ReduceReport report;
+  const Ordered after = scheduled(before, costs, &report);
+  check_same_step(before, after);
+  ir::Plan plan = schedule::plan_memory(after.program, needed_of(after));
+  require_golden("reduce_schedule_moe.ir", ir::print(plan));
+}
+
+TEST_CASE("all-reduces: gradients that were accumulated") {
+  const FakeCosts costs = busy_wire();
+  const ir::Program before = step(model(2), 0, true);
+  check_same_step(before, scheduled(before, costs));
+}
+
+TEST_CASE("all-reduces: what stays as it is") {
+  const FakeCosts costs = busy_wire();
+  for (const ir::Program& p : {model(2), passes::autodiff(model(1)), program(tied)}) {
+    ReduceReport report;
+    const Ordered after = scheduled(p, costs, &report);
+    CHECK(ir::print(after.program) == ir::print(p));
+    CHECK(after.extra.empty());
+    CHECK(report.before_ms == report.after_ms);
+  }
+}
+
+TEST_CASE("all-reduces: 24 blocks") {
+  const ir::Program before = step(grown(model(2), 10), 0);
+  FakeCosts costs = busy_wire();
+  const auto loads = loads_of(before, costs);
+  const auto start = std::chrono::steady_clock::now();
+  schedule::DwReport dw;
+  const ir::Program moved = schedule::dw_schedule(before, loads, costs.beside, costs.launch, &dw);
+  ReduceReport report;
+  const Ordered after = scheduled(moved, costs, &report);
+  const double ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+  WARN("24 blocks: step " << dw.before_ms << ", dW " << dw.after_ms << ", all-reduces " << report.after_ms
+                          << " ms with chunks of " << report.chunk_bytes << " bytes"
+                          << (report.all_to_all_first ? ", all-to-all first" : "") << ", planned in " << ms << " ms");
+  const schedule::Timeline t =
+      schedule::simulate(after.program, needed_of(after), loads_of(after.program, costs), costs.beside, costs.launch);
+  WARN("compute " << t.compute << ", exposed " << t.exposed << " ms");
+  CHECK(t.makespan < 1.001 * (t.compute + t.exposed));  // nothing waits but for all-to-alls of the forward pass
+  check_same_step(before, after);
+  CHECK(report.after_ms < dw.after_ms);
+}

@@ -1,0 +1,92 @@
+// What a schedule does, read off programs and times made by hand.
+#include "lancet/schedule/schedule_report.h"
+
+#include "steps/support.h"
+
+using namespace lancet;
+
+namespace {
+
+ir::Program parsed(std::string_view text) {
+  auto program = ir::parse(text);
+  if (!program.ok()) FAIL(program.error().message);
+  return *program;
+}
+
+}  // namespace
+
+TEST_CASE("what lies under an all-to-all") {
+  const ir::Program program = parsed(R"(program p
+input @x : f32[4]
+%0 : f32[4] = gelu(@x)  # compute forward a
+%1 : f32[4] = all_to_all(%0)  # expert forward b
+%2 : f32[4] = gelu(%0)  # compute dw c
+%3 : f32[4] = gelu(%2)  # compute dw d
+%4 : f32[4] = all_to_all(%1)  # expert forward e
+%5 : f32[4] = gelu(%4)  # compute forward f
+%6 : f32[4] = all_to_all(%5)  # expert forward g
+)");
+  //                                   a       b       c       d       e       f        g
+  const std::vector<ir::Interval> when{{0, 2}, {1, 5}, {2, 3}, {4, 8}, {6, 9}, {9, 10}, {10, 10}};
+  const auto covers = schedule::exchange_covers(program, when);
+  REQUIRE(covers.size() == 2);  // the last one takes no time
+  CHECK(covers[0].exchange.value == 1);
+  CHECK(covers[0].ms == 4);
+  CHECK(covers[0].covered_ms == 1 + 1 + 1);
+  REQUIRE(covers[0].under.size() == 3);
+  CHECK(covers[0].under[0].instruction.value == 0);
+  CHECK(covers[0].under[2].instruction.value == 3);
+  CHECK(covers[0].under[2].ms == 1);
+  CHECK(covers[1].exchange.value == 4);
+  CHECK(covers[1].covered_ms == 2);
+  REQUIRE(covers[1].under.size() == 1);
+  CHECK(covers[1].under[0].instruction.value == 3);  // the same one lies under both
+}
+
+TEST_CASE("ranges are stretches of parts that follow one another, whatever stands between them") {
+  const ir::Program program = parsed(R"(program p
+input @x : f32[4]
+%0 : f32[4] = gelu(@x)  # compute forward whole.0
+%1 : f32[4] = gelu(%0) {part=0, parts=2}  # compute forward a/0
+%2 : f32[4] = gelu(%0) {part=1, parts=2}  # compute forward a/1
+%3 : f32[4] = sum(%1, %2)  # compute forward a
+%4 : f32[4] = gelu(%1) {part=0, parts=2}  # compute forward b/0
+%5 : f32[4] = gelu(%2) {part=1, parts=2}  # compute forward b/1
+%10 : f32[4] = sum(%4, %5)  # compute forward joined
+%6 : f32[4] = gelu(%3)  # compute forward whole.1
+%7 : f32[4] = gelu(%6) {part=0, parts=2}  # compute forward c/0
+%8 : f32[4] = gelu(%7) {part=0, parts=4}  # compute forward d/0
+%9 : f32[4] = gelu(%7) {part=0, parts=2}  # compute dx c/0
+)");
+  struct Expected {
+    ir::Role role;
+    int parts;
+    std::string first, last;
+  };
+  const std::vector<Expected> expected{{ir::Role::forward, 2, "a", "b"},
+                                       {ir::Role::forward, 2, "c", "c"},
+                                       {ir::Role::forward, 4, "d", "d"},
+                                       {ir::Role::dx, 2, "c", "c"}};
+  const auto ranges = schedule::split_ranges(program);
+  REQUIRE(ranges.size() == expected.size());
+  for (std::size_t i = 0; i < ranges.size(); ++i) {
+    CHECK(ranges[i].role == expected[i].role);
+    CHECK(ranges[i].parts == expected[i].parts);
+    CHECK(ranges[i].first == expected[i].first);
+    CHECK(ranges[i].last == expected[i].last);
+  }
+  CHECK(schedule::split_ranges(parsed("program p\ninput @x : f32[4]\n%0 : f32[4] = gelu(@x)  # compute forward a\n"))
+            .empty());
+}
+
+TEST_CASE("a site is the label without the part") {
+  const ir::Program program = parsed(R"(program p
+input @x : f32[4]
+%0 : f32[4] = gelu(@x) {part=3, parts=4}  # compute forward h.0.mlp/3
+%1 : f32[4] = gelu(@x) {part=1, parts=4}  # compute forward h.0.mlp/3
+%2 : f32[4] = gelu(@x)  # compute forward h.0.mlp/3
+)");
+  CHECK(schedule::site_of(program.instructions[0]) == "h.0.mlp");
+  CHECK(schedule::site_of(program.instructions[1]) == "h.0.mlp/3");
+  CHECK(schedule::site_of(program.instructions[2]) == "h.0.mlp/3");
+}

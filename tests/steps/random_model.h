@@ -1,0 +1,92 @@
+// Forward Programs of random MoE models: few sizes, so that axes of one size mean different things.
+#pragma once
+#include <fmt/format.h>
+
+#include <random>
+
+#include "steps/support.h"
+
+namespace lancet::test {
+
+class RandomModel {
+ public:
+  explicit RandomModel(std::uint32_t seed) : random_(seed) {}
+
+  // Two ranks; a batch that 2, 4 and 8 parts divide.
+  ir::Program make() {
+    x_ = append("embedding", {input("tokens"), weight("wte", {vocabulary, width_}), weight("wpe", {sequence_, width_})},
+                {}, "wte")[0];
+    const int blocks = 1 + below(4);
+    const int moe = below(blocks);  // one at least
+    for (int i = 0; i < blocks; ++i) {
+      const std::string name = fmt::format("h.{}", i);
+      const ir::TensorId y = i == moe || below(2) ? mixture(name + ".moe") : dense(name + ".mlp");
+      x_ = below(2) ? append("add", {x_, y}, {}, name + ".add")[0] : y;
+    }
+    const ir::TensorId logits = append("linear", {x_, weight("head", {vocabulary, width_})}, {}, "head")[0];
+    const ir::TensorId loss = append("cross_entropy_train", {logits, input("targets")},
+                                     {{"vocabulary", vocabulary}, {"total_tokens", 2 * tokens()}}, "loss")[0];
+    program_.outputs.insert(program_.outputs.begin(), {"loss", loss});
+    return program(ir::print(program_));
+  }
+
+ private:
+  static constexpr std::int64_t vocabulary = 16;
+
+  int below(int n) { return int(random_() % std::uint32_t(n)); }
+  std::int64_t one_of(std::initializer_list<std::int64_t> values) { return values.begin()[below(int(values.size()))]; }
+  std::int64_t tokens() const { return batch_ * sequence_; }
+
+  std::vector<ir::TensorId> append(std::string_view op, std::vector<ir::TensorId> operands, ir::Attributes attributes,
+                                   std::string label) {
+    return ops::append(program_, op, std::move(operands), std::move(attributes), ir::Role::forward, std::move(label));
+  }
+  ir::TensorId input(const char* name) {
+    return program_.add_named(ir::TensorKind::input, name, {DType::i32, {batch_, sequence_}});
+  }
+  ir::TensorId weight(const std::string& name, Shape shape, bool local = false) {
+    return program_.add_named(ir::TensorKind::parameter, name + ".weight", {DType::f32, shape}, local);
+  }
+  ir::TensorId bias(const std::string& name, Shape shape) {
+    return program_.add_named(ir::TensorKind::parameter, name + ".bias", {DType::f32, shape}, true);
+  }
+
+  ir::TensorId dense(const std::string& name) {
+    const ir::TensorId hidden = append("linear", {x_, weight(name + ".fc", {inner_, width_})}, {}, name + ".fc")[0];
+    const ir::TensorId active = append("gelu", {hidden}, {}, name + ".gelu")[0];
+    return append("linear", {active, weight(name + ".proj", {width_, inner_})}, {}, name + ".proj")[0];
+  }
+
+  ir::TensorId mixture(const std::string& name) {
+    const std::int64_t capacity = 1 + below(int(tokens())), here = experts_ / 2;
+    const ir::Attributes filled{{"tokens", std::min(tokens(), experts_ * capacity)}};
+    const ir::TensorId logits =
+        append("router", {x_, weight(name + ".gate", {experts_, width_})}, {}, name + ".gate")[0];
+    const auto gate = append(below(3) == 0 ? "batch_prioritized_gate" : "switch_gate", {logits},
+                             {{"capacity", capacity}}, name + ".gate");
+    const ir::TensorId aux =
+        append("aux_loss", {gate[1], gate[2]},
+               {{"load_tokens", tokens()}, {"total_tokens", 2 * tokens()}, {"coefficient", 0.1}}, name + ".aux")[0];
+    program_.outputs.push_back({"aux." + name, aux});
+    const ir::TensorId rows = append("exchange_counts", {gate[0]}, {{"ranks", std::int64_t{2}}}, name + ".counts")[0];
+    ir::TensorId y = append("dispatch", {x_, gate[0]}, {{"capacity", capacity}}, name + ".dispatch")[0];
+    y = append("all_to_all", {y, gate[0], rows}, filled, name + ".all_to_all")[0];
+    y = append("expert_linear",
+               {y, weight(name + ".fc", {here, inner_, width_}, true), bias(name + ".fc", {here, inner_}), rows},
+               filled, name + ".fc")[0];
+    y = append("gelu", {y, rows}, filled, name + ".gelu")[0];
+    y = append("expert_linear",
+               {y, weight(name + ".proj", {here, width_, inner_}, true), bias(name + ".proj", {here, width_}), rows},
+               filled, name + ".proj")[0];
+    y = append("all_to_all_back", {y, gate[0], rows}, filled, name + ".all_to_all_back")[0];
+    return append("combine", {y, gate[0]}, {{"batch", batch_}}, name + ".combine")[0];
+  }
+
+  std::mt19937 random_;
+  ir::Program program_;
+  ir::TensorId x_;
+  const std::int64_t batch_ = one_of({8, 16}), sequence_ = one_of({1, 2, 8}), width_ = one_of({8, 16}),
+                     inner_ = one_of({8, 16, 32}), experts_ = one_of({2, 8, 16});
+};
+
+}  // namespace lancet::test

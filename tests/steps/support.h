@@ -1,0 +1,36 @@
+// Programs from text for the passes' tests.
+#pragma once
+#include <catch2/catch.hpp>
+#include <string>
+#include <string_view>
+
+#include "lancet/ir/print.h"
+#include "lancet/ops/catalogue.h"
+#include "lancet/passes/passes.h"
+
+namespace lancet::test {
+
+inline void require_sound(const Status& status) {
+  if (!status.ok()) FAIL(status.error().message);
+}
+
+// A Program that fits the catalogue.
+inline ir::Program program(std::string_view text) {
+  auto parsed = ir::parse(text);
+  if (!parsed.ok()) FAIL(parsed.error().message);
+  require_sound(ops::verify(*parsed));
+  return *parsed;
+}
+
+// A text that a pass made, after it was read back: passes see the same Program either way.
+inline std::string text_of(const ir::Program& p) {
+  require_sound(ops::verify(p));
+  const std::string text = ir::print(p);
+  REQUIRE(ir::print(program(text)) == text);
+  return text;
+}
+
+// Weights of products decay.
+inline bool is_weight(std::string_view name) { return name.ends_with(".weight"); }
+
+}  // namespace lancet::test
