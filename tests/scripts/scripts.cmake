@@ -1,0 +1,3 @@
+# The scripts that start ranks and take them from text to a trained model, run as users run them.
+add_test(NAME scripts_mpirun COMMAND ${CMAKE_CURRENT_LIST_DIR}/mpirun_test.py $<TARGET_FILE:lancet>)
+set_tests_properties(scripts_mpirun PROPERTIES TIMEOUT ${LANCET_TEST_TIMEOUT} LABELS cli)
