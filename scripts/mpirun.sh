@@ -2,7 +2,7 @@
 # N ranks of a command on this machine, with what Open MPI needs to be told there.
 #   scripts/mpirun.sh N COMMAND [ARGUMENT...]
 # Ctrl-C, SIGTERM and a lost terminal (SIGHUP) make a training run save and stop, code 75; a second one ends it. A rank
-# that a signal ends: code 5.
+# that a signal ends: code 5. When this script ends, however it ends, its ranks end.
 # The line it runs is printed first, to copy and change. Your own OMPI_MCA_* variables still hold.
 set -euo pipefail
 
@@ -54,8 +54,8 @@ request_stop() {
 }
 
 trap stop INT TERM USR1 HUP
-# A session of its own, so that the terminal's Ctrl-C does not reach mpirun past this script.
-setsid mpirun "${options[@]}" "$@" <&0 &
+# A session of its own, so that the terminal's Ctrl-C does not reach mpirun past this script; SIGTERM, should this script be killed.
+setpriv --pdeathsig TERM setsid mpirun "${options[@]}" "$@" <&0 &
 job=$!
 if [ "$stops" -gt 0 ]; then
   stops=0

@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 
-from processes import ROOT, processes_with, wait_until, write_config
+from processes import ROOT, processes_with, records, wait_until, write_config
 
 LANCET = pathlib.Path(sys.argv[1]).resolve()
 
@@ -54,6 +54,27 @@ def signals_again(times):
         assert code not in (0, 75, 143), f"exit code {code}\n{log.read_text()}"
 
 
+def killed_script():
+    with training() as (script, run, log):
+        assert wait_until(lambda: len(records(run)) > 0), log.read_text()
+        assert len(ranks(run)) == 2
+        script.kill()
+        script.wait()
+        assert wait_until(lambda: not processes_with(str(run)), 10), \
+            f"processes {processes_with(str(run))} live on 10 s after the script was killed\n{log.read_text()}"
+
+
+def killed_rank():
+    with training() as (script, run, log):
+        assert wait_until(lambda: len(records(run)) > 0), log.read_text()
+        subprocess.run(["kill", "-KILL", str(ranks(run)[1])], check=True)
+        code = script.wait(60)
+        text = log.read_text()
+        assert code == 5, f"exit code {code}\n{text}"
+        assert "exited on signal 9 (Killed)" in text, f"expected mpirun's line\n{text}"
+        assert text.splitlines()[-1] == "a rank was ended by signal 9", text
+
+
 def a_second_signal():
     signals_again(1)
 
@@ -62,6 +83,6 @@ def a_second_and_a_third_signal():
     signals_again(2)
 
 
-for case in (a_second_signal, a_second_and_a_third_signal):
+for case in (a_second_signal, a_second_and_a_third_signal, killed_script, killed_rank):
     case()
     print("passed:", case.__name__, flush=True)
