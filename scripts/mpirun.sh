@@ -38,7 +38,7 @@ stop() {
   stops=$((stops + 1))
   [ -n "$job" ] || return 0  # mpirun has not started; the main part asks again
   if [ "$stops" -eq 1 ]; then
-    request_stop </dev/null >/dev/null 2>&1 &
+    request_stop </dev/null >/dev/null 2>&1 3>&- &
     requests=$!
   elif [ "$stops" -eq 2 ]; then  # not again: mpirun answers a second SIGTERM by leaving at once, before its ranks
     kill -TERM "$job" 2>/dev/null || true
@@ -53,9 +53,30 @@ request_stop() {
   done
 }
 
+# Passes mpirun's own messages, which are paragraphs between two lines of dashes, on to stderr. Those that only say that
+# a rank's exit code was not 0 wait for that code: 75 is no failure, and nothing is said about it.
+relay_messages() {
+  trap '' INT TERM HUP USR1
+  local line block='' open=0 alarms=''
+  while IFS= read -r line && [[ $line != "exit code "* ]]; do
+    block+=$line$'\n'
+    [[ $line != -----* ]] || open=$((1 - open))
+    [ "$open" -eq 0 ] || continue
+    case $block in
+      *"a non-zero exit code"* | *"exited with non-zero status"*) alarms+=$block ;;
+      *) printf '%s' "$block" >&2 || true ;;
+    esac
+    block=''
+  done
+  [ "$line" = "exit code 75" ] || printf '%s' "$alarms$block" >&2
+}
+
 trap stop INT TERM USR1 HUP
-# A session of its own, so that the terminal's Ctrl-C does not reach mpirun past this script; SIGTERM, should this script be killed.
-setpriv --pdeathsig TERM setsid mpirun "${options[@]}" "$@" <&0 &
+exec 3> >(relay_messages)
+relay=$!
+# OPAL_OUTPUT_STDERR_FD: where mpirun writes its own messages; for the ranks it is stderr again. A session of its own,
+# so that the terminal's Ctrl-C does not reach mpirun past this script; SIGTERM, should this script be killed.
+OPAL_OUTPUT_STDERR_FD=3 setpriv --pdeathsig TERM setsid mpirun -x OPAL_OUTPUT_STDERR_FD=2 "${options[@]}" "$@" <&0 &
 job=$!
 if [ "$stops" -gt 0 ]; then
   stops=0
@@ -68,6 +89,9 @@ if [ -n "$requests" ]; then
   kill "$requests" 2>/dev/null || true
   wait "$requests" 2>/dev/null || true
 fi
+echo "exit code $code" >&3 || true
+exec 3>&-
+wait "$relay" || true
 if [ "$code" -gt 128 ] && [ "$stops" -eq 0 ]; then
   echo "a rank was ended by signal $((code - 128))" >&2
   code=5  # as where a rank does not arrive

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""scripts/mpirun.sh: no rank outlives it.
+"""scripts/mpirun.sh: no rank outlives it, and the end of a run that was saved is not reported as a failure.
 
   mpirun_test.py LANCET
 """
@@ -64,6 +64,14 @@ def killed_script():
             f"processes {processes_with(str(run))} live on 10 s after the script was killed\n{log.read_text()}"
 
 
+def saved_run():
+    with training("train.stop_after=2") as (script, run, log):
+        code = script.wait(60)
+        text = log.read_text()
+        assert code == 75, f"exit code {code}\n{text}"
+        assert "saved and stopped" in text.splitlines()[-1], f"expected a last line 'saved and stopped'\n{text}"
+
+
 def killed_rank():
     with training() as (script, run, log):
         assert wait_until(lambda: len(records(run)) > 0), log.read_text()
@@ -75,6 +83,15 @@ def killed_rank():
         assert text.splitlines()[-1] == "a rank was ended by signal 9", text
 
 
+def exit_code():
+    for code, alarms in (("75", 0), ("3", 1), ("0", 0)):
+        done = subprocess.run([ROOT / "scripts/mpirun.sh", "2", "sh", "-c", f"echo a rank says this >&2; exit {code}"],
+                              capture_output=True, text=True, timeout=60)
+        assert str(done.returncode) == code, f"exit code {done.returncode}, expected {code}"
+        assert done.stderr.count("a rank says this\n") >= 1, done.stderr
+        assert done.stderr.count("a non-zero exit code") == alarms, done.stderr
+
+
 def a_second_signal():
     signals_again(1)
 
@@ -83,6 +100,6 @@ def a_second_and_a_third_signal():
     signals_again(2)
 
 
-for case in (a_second_signal, a_second_and_a_third_signal, killed_script, killed_rank):
+for case in (a_second_signal, a_second_and_a_third_signal, killed_script, saved_run, killed_rank, exit_code):
     case()
     print("passed:", case.__name__, flush=True)
