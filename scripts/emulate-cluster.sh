@@ -242,10 +242,11 @@ run() {
     --mca pml ob1 --mca btl tcp,self --mca btl_tcp_if_include "$data_net.0/24")
   local mpirun='' stopped=''
   trap 'stopped=1; [ -z "$mpirun" ] || kill -TERM "$mpirun" 2>/dev/null || true' INT TERM HUP
-  # mpirun runs in the background and without a shell in between, so that a signal to this script reaches it at once.
+  # mpirun runs in the background and without a shell in between, so that a signal to this script reaches it at once. It
+  # gets SIGTERM also when this script is killed.
   # shellcheck disable=SC2016
   ip netns exec "$head" unshare --uts sh -c 'echo "$0" >/proc/sys/kernel/hostname; exec "$@"' "$head" \
-    mpirun "${options[@]}" "$@" <&0 &
+    setpriv --pdeathsig TERM mpirun "${options[@]}" "$@" <&0 &
   mpirun=$!
   [ -z "$stopped" ] || kill -TERM "$mpirun" 2>/dev/null || true
   while kill -0 "$mpirun" 2>/dev/null; do
