@@ -63,4 +63,8 @@ fi
 note "installing ${#missing[@]} packages: ${missing[*]}"
 apt() { "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=120 -o Acquire::Retries=3 "$@"; }
 apt update -qq || die "apt-get update failed: is this machine online?"
-apt install -y -qq --no-install-recommends "${missing[@]}" >&2 || die "apt-get could not install: ${missing[*]}"
+# Hundreds of lines, which matter only where it fails.
+output=$(apt install -y -qq --no-install-recommends "${missing[@]}" 2>&1) || {
+  printf '%s\n' "$output" >&2
+  die "apt-get could not install: ${missing[*]}"
+}
