@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# N ranks of a command on this machine, with what Open MPI needs to be told there.
+# Runs N ranks of a command on this machine, with the options that Open MPI needs here.
 #   scripts/mpirun.sh N COMMAND [ARGUMENT...]
 # Ctrl-C, SIGTERM and a lost terminal (SIGHUP) make a training run save and stop, code 75; a second one ends it. A rank
 # that a signal ends: code 5. When this script ends, however it ends, its ranks end.

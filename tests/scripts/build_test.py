@@ -28,7 +28,8 @@ def build(root, *arguments, targets="lancet"):
     environment = {**os.environ, "LANCET_TARGETS": targets}
     for name in ("BUILD_DIR", "LANCET_SANITIZE"):
         environment.pop(name, None)
-    return subprocess.run([root / "scripts/build.sh", *arguments], capture_output=True, text=True, env=environment, timeout=60)
+    return subprocess.run([root / "scripts/build.sh", *arguments], capture_output=True, text=True, env=environment,
+                          timeout=60)
 
 
 def has_tests(root):

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""scripts/quickstart.sh on a small text, for a few steps, in a project folder of its own: without its packages and its
-build, which are replaced.
+"""scripts/quickstart.sh on a small text and for a few steps, in a project folder of its own where the scripts that
+install packages and build are replaced.
 
   quickstart_test.py LANCET
 """
@@ -54,8 +54,8 @@ def make_project(root):
 
 def start(root):
     environment = {name: value for name, value in os.environ.items() if name not in ("BUILD_DIR", "LANCET_SANITIZE")}
-    return subprocess.Popen([root / "scripts/quickstart.sh"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, errors="replace",
-                            stdin=subprocess.DEVNULL, env=environment, start_new_session=True)
+    return subprocess.Popen([root / "scripts/quickstart.sh"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                            stderr=subprocess.STDOUT, errors="replace", env=environment, start_new_session=True)
 
 
 def finish(script):
@@ -71,7 +71,8 @@ def check_end(root, output, steps):
     line = f"loss {losses[0]:.2f} at step 1, {losses[-1]:.2f} at step {steps}, {held_out[-1]:.2f} on held-out text"
     assert line in output, f"no line: {line}\n{output}"
     assert "</html>" in (run / "report.html").read_text()
-    gain = re.search(r"overlap would save (\d+)% of a step \(([\d.]+) ms become ([\d.]+), predicted\): build/lancet (.*)", output)
+    gain = re.search(r"overlap would save (\d+)% of a step \(([\d.]+) ms become ([\d.]+), predicted\): build/lancet (.*)",
+                     output)
     assert gain, output
     before, after = float(gain[2]), float(gain[3])
     assert 0 < after < before, gain[0]

@@ -76,8 +76,8 @@ class Slurm:
         os.environ["SLURM_CONF"] = str(folder / "slurm.conf")
         add_interface()
         self.start("munged", "--foreground", "--force", f"--origin={ADDRESS}", f"--key-file={key}",
-                   f"--socket={folder}/munge.socket", f"--pid-file={folder}/munge.pid", f"--log-file={folder}/munge.log",
-                   f"--seed-file={folder}/munge.seed")
+                   f"--socket={folder}/munge.socket", f"--pid-file={folder}/munge.pid",
+                   f"--log-file={folder}/munge.log", f"--seed-file={folder}/munge.seed")
         assert wait_until((folder / "munge.socket").exists, 10), self.logs()
         self.start("slurmctld", "-D")
         self.start("slurmd", "-D")
@@ -100,7 +100,7 @@ class Slurm:
 
 
 def write_config(path, steps):
-    # Steps of some 20 ms, constant settings from one run to the next.
+    # Steps of some 20 ms. Only their number changes from the first run to the second.
     train = {**CONFIG["train"], "steps": steps, "gradient_accumulation_steps": 20}
     path.write_text(json.dumps({**CONFIG, "train": train}))
 
@@ -120,22 +120,22 @@ def test(folder):
     number = submitted.stdout.strip()
     output = project / f"lancet-{number}.out"
 
-    def told():
+    def state():
         return f"{slurm.job(number)}\n{output.read_text() if output.exists() else ''}\n{slurm.logs()}"
 
-    assert wait_until(lambda: len(records(run)) > 0, 30), told()
-    # Slurm looks every 30 s, and signals up to 30 s earlier than asked for: 10 to 40 s after the start.
-    assert wait_until(lambda: slurm.job(number).get("JobState") == "PENDING", 60), told()
+    assert wait_until(lambda: len(records(run)) > 0, 30), state()
+    # Slurm looks at time limits every 30 s and signals up to 30 s before the requested time: 10 to 40 s after the start.
+    assert wait_until(lambda: slurm.job(number).get("JobState") == "PENDING", 60), state()
     slurm.command("scontrol", "update", f"JobId={number}", "TimeLimit=10")  # no signal to the second run
     saved = len(records(run))
-    assert "saved and stopped after step" in output.read_text(), told()
+    assert "saved and stopped after step" in output.read_text(), state()
     write_config(config, saved + 3)
-    assert wait_until(lambda: slurm.job(number).get("JobState") == "COMPLETED", 40), told()
+    assert wait_until(lambda: slurm.job(number).get("JobState") == "COMPLETED", 40), state()
     text = output.read_text()
-    assert slurm.job(number)["Restarts"] == "1", told()
-    assert text.count("transport mpi (2 ranks, 1 host)") == 2, told()
-    assert f"resume     after step {saved} from " in text, told()
-    assert [record["step"] for record in records(run)] == list(range(1, saved + 4)), told()
+    assert slurm.job(number)["Restarts"] == "1", state()
+    assert text.count("transport mpi (2 ranks, 1 host)") == 2, state()
+    assert f"resume     after step {saved} from " in text, state()
+    assert [record["step"] for record in records(run)] == list(range(1, saved + 4)), state()
 
 
 missing = what_is_missing()
