@@ -57,7 +57,10 @@ macro(lancet_find_cuda)
 endmacro()
 
 # Code that is only in the module: what backend/cuda, comm/nccl and src/ops/*/cuda.cu hold, and its entry.
+# The target `program` is the executable together with the module, where this build has one; `lancet` is the executable
+# alone, which trains on the CPU.
 function(lancet_cuda_module)
+  add_custom_target(program DEPENDS lancet)
   if(NOT LANCET_HAVE_CUDA)
     return()
   endif()
@@ -92,7 +95,7 @@ function(lancet_cuda_module)
                              LANCET_CUDA_ARCHITECTURES="${architectures}")
   # What it needs of the house is linked into it: it takes nothing from the program but what it is handed.
   target_link_options(lancet_cuda PRIVATE -Wl,--no-undefined -Wl,--exclude-libs,ALL)
-  add_dependencies(lancet lancet_cuda)
+  add_dependencies(program lancet_cuda)
 endfunction()
 
 # The table of the ops that have a cuda.cu, which defines `<folder>_cuda()`.

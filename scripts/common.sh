@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Shared by the scripts: where the project lies, how they speak, how many jobs fit. Sourced, not run.
+# What the scripts share: the project's folder, their messages, the number of jobs that fit. It is sourced, not run.
 ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 BUILD_DIR="${BUILD_DIR:-$ROOT/build${LANCET_SANITIZE:+-$LANCET_SANITIZE}}"
 cd "$ROOT" || exit 1
@@ -11,7 +11,7 @@ die() {
   exit 1
 }
 
-# One compiler a core, but no more than memory holds (about 1.5 GB each with the sanitizers).
+# Prints how many compilers may run at once: one on each core, unless memory holds fewer (1.5 GB each with sanitizers).
 jobs_that_fit() {
   local cores gigabytes
   cores=$(nproc)
@@ -19,7 +19,8 @@ jobs_that_fit() {
   echo $((gigabytes < 1 ? 1 : gigabytes < cores ? gigabytes : cores))
 }
 
-# Of ctest's results in JUnit's form: "13 skipped: 12 (no GPU), 1 (no chromium here: apt-get install chromium)"; nothing where none was.
+# Counts the skipped tests in ctest's results (JUnit's form) by what was missing; prints nothing where none was skipped:
+# "13 skipped: 12 (no GPU), 1 (no chromium here: apt-get install chromium)".
 skipped_tests() {
   awk '
     /<testcase / { counted = 0 }

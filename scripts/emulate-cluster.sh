@@ -1,23 +1,25 @@
 #!/usr/bin/env bash
-# A cluster on this machine: hosts that are network namespaces, with links of the speed you set. As root.
+# Emulates a cluster on this machine: its hosts are network namespaces, their links have the speed you set. Needs root.
 #   scripts/emulate-cluster.sh up --hosts 2 --rate 500mbit
 #   scripts/emulate-cluster.sh run [--hosts N] [--cores C] -- build/lancet train configs/quickstart.json
-#   scripts/emulate-cluster.sh rate 280mbit     all links, while ranks run or not (tc's units: 500mbit, 1gbit)
-#   scripts/emulate-cluster.sh cut HOST         its link goes dead: 1, or lancet1;  mend HOST  brings it back
+#   scripts/emulate-cluster.sh rate 280mbit     sets the speed of all links, also while ranks run (500mbit, 1gbit, ...)
+#   scripts/emulate-cluster.sh cut HOST         takes the host's link down; HOST is 1, or lancet1
+#   scripts/emulate-cluster.sh restore HOST     brings it up again
 #   scripts/emulate-cluster.sh status
-#   scripts/emulate-cluster.sh down             also where none is up
-# run starts one rank a host by Open MPI's own launcher and ends with its exit code. The ranks' messages go over the
-# limited links, the launcher's over others without limit, so that a cut link does not cut the launcher off.
-# --hosts N: the first N. --cores C (default 1): each host is C cores of this machine, on which all threads of its rank
-# stay; with more hosts than cores, or with 0, nothing is pinned. A variable LANCET_CLUSTER=NAME (default lancet) names
-# the cluster and its hosts, so that several can be up. Your own OMPI_MCA_* variables still hold.
-# Exit codes: 2 usage, or a cluster is up, or none is; 77 this machine or user cannot have one.
+#   scripts/emulate-cluster.sh down             removes the cluster, and does nothing where none is up
+# `run` starts one rank on each host by Open MPI's own launcher and exits with the launcher's code. The ranks' messages
+# take the limited links. The launcher's messages take unlimited links of their own, so that it survives a cut.
+# --hosts N: only the first N hosts. --cores C (default 1): each host has C cores of this machine, and all threads of
+# its rank stay on them; with more hosts than cores, or with 0, nothing is pinned. The variable LANCET_CLUSTER=NAME
+# (default lancet) names the cluster and its hosts, so that several clusters can be up. Your own OMPI_MCA_* variables
+# still hold.
+# Exit codes: 2 wrong usage, a cluster that is up already or is not up; 77 this machine or user cannot have a cluster.
 set -euo pipefail
 
 name=${LANCET_CLUSTER:-lancet}
-head=$name-head          # the namespace of the switch, and of mpirun
-data_net=10.77.0         # .1 and on: host 0 and on
-launcher_net=10.78.0     # the same, and .254: head
+head=$name-head          # the namespace that holds the switch and mpirun
+data_net=10.77.0         # host 0 has .1, host 1 has .2, ...
+launcher_net=10.78.0     # the same, and head has .254
 burst=256kb latency=100ms
 most_hosts=200
 
@@ -31,11 +33,12 @@ fail() {
 }
 cannot() { fail "cannot emulate a cluster here: $1" 77; }
 
-# No cluster's name ends in a digit: no host of one is a host of another.
+# No cluster's name ends in a digit, so that no host of one cluster has the name of another's.
 namespaces() { ip netns list 2>/dev/null | awk '{print $1}' | grep -x -E "$name(-head|[0-9]+)" || true; }
 hosts_up() { namespaces | grep -c -v -x "$head" || true; }
 is_up() { [ -e "/run/netns/$head" ]; }
-need_up() { is_up || fail "no cluster '$name' is up; first: scripts/emulate-cluster.sh up --hosts 2 --rate 500mbit"; }
+example="scripts/emulate-cluster.sh up --hosts 2 --rate 500mbit"
+need_up() { is_up || fail "no cluster '$name' is up; first: $example"; }
 
 need_tools() {
   [ "$(uname -s)" = Linux ] || cannot "expected Linux, found $(uname -s)"
@@ -46,10 +49,10 @@ need_tools() {
   done
 }
 
-# Runs a step of `up`; what it says when it fails becomes the one line of the error.
+# Runs a step of `up`. If it fails, its first line of output becomes the error.
 attempt() {
-  local said
-  said=$("$@" 2>&1) || cannot "'$*' failed: $(printf '%s' "${said:-no reason given}" | head -n 1)"
+  local output
+  output=$("$@" 2>&1) || cannot "'$*' failed: $(printf '%s' "${output:-no reason given}" | head -n 1)"
 }
 
 limit() { # NAMESPACE INTERFACE RATE
@@ -77,7 +80,8 @@ tear_down() {
   rmdir /etc/netns 2>/dev/null || true
 }
 
-make_namespace() { # NAME: with its loopback up, and names for all hosts that are in no file of this machine
+# The namespace gets a hosts file of its own, so that the hosts' names are in no file of this machine.
+make_namespace() { # NAME
   attempt ip netns add "$1"
   attempt ip -n "$1" link set lo up
   mkdir -p "/etc/netns/$1"
@@ -101,6 +105,8 @@ up() {
     esac
     shift $(($# > 1 ? 2 : 1))
   done
+  [ -n "$hosts" ] || fail "up needs --hosts, for example: $example"
+  [ -n "$rate" ] || fail "up needs --rate, the speed of the links, for example: $example"
   check_count --hosts "$hosts" 1
   check_rate "$rate"
   need_tools ip tc unshare taskset
@@ -120,7 +126,7 @@ up() {
     make_namespace "$host"
     make_link "$host" "$i" data "$data_net"
     make_link "$host" "$i" launch "$launcher_net"
-    # Ranks on one switch, without pacing by timers (bbr), whatever this machine uses outside.
+    # This machine may use bbr, which paces messages by timers; ranks on one switch shall not.
     ip netns exec "$host" sysctl -q -w net.ipv4.tcp_congestion_control=cubic 2>/dev/null ||
       ip netns exec "$host" sysctl -q -w net.ipv4.tcp_congestion_control=reno 2>/dev/null || true
     attempt limit "$host" data "$rate"
@@ -141,7 +147,7 @@ set_rate() {
   done
 }
 
-# The number of a host given as 1 or lancet1.
+# Prints the number of a host that is given as 1 or lancet1.
 host_index() {
   local index=${1#"$name"}
   { [[ $index =~ ^(0|[1-9][0-9]{0,2})$ ]] && [ "$index" -lt "$(hosts_up)" ]; } ||
@@ -149,7 +155,7 @@ host_index() {
   echo "$index"
 }
 
-# At the switch, as when a cable is pulled: the host's own interface keeps its address.
+# Acts on the switch's end of the link, as a pulled cable does: the host's own interface keeps its address.
 set_link() { # up|down HOST
   local index
   need_tools ip
@@ -172,7 +178,7 @@ status() {
   done
 }
 
-# The cores that this process may use, one a line.
+# Prints the cores that this process may use, one a line.
 cores_here() {
   local range
   for range in $(sed -n 's/^Cpus_allowed_list:[[:space:]]*//p' /proc/self/status | tr , ' '); do
@@ -180,7 +186,7 @@ cores_here() {
   done
 }
 
-# What mpirun starts for each host, in place of ssh: HOST COMMAND...
+# Writes the program that mpirun starts for each host in place of ssh, as PROGRAM HOST COMMAND...
 write_agent() { # FILE HOSTS CORES
   local i mine pin
   local -a all
@@ -235,11 +241,12 @@ run() {
     --mca oob_tcp_if_include "$launcher_net.0/24"
     --mca pml ob1 --mca btl tcp,self --mca btl_tcp_if_include "$data_net.0/24")
   local mpirun='' stopped=''
-  trap 'stopped=1; [ -z "$mpirun" ] || kill -TERM "$mpirun" 2>/dev/null' INT TERM HUP
-  # In the background, and without a shell in between, so that a signal to this script reaches mpirun at once.
+  trap 'stopped=1; [ -z "$mpirun" ] || kill -TERM "$mpirun" 2>/dev/null || true' INT TERM HUP
+  # mpirun runs in the background and without a shell in between, so that a signal to this script reaches it at once. It
+  # gets SIGTERM also when this script is killed.
   # shellcheck disable=SC2016
   ip netns exec "$head" unshare --uts sh -c 'echo "$0" >/proc/sys/kernel/hostname; exec "$@"' "$head" \
-    mpirun "${options[@]}" "$@" <&0 &
+    setpriv --pdeathsig TERM mpirun "${options[@]}" "$@" <&0 &
   mpirun=$!
   [ -z "$stopped" ] || kill -TERM "$mpirun" 2>/dev/null || true
   while kill -0 "$mpirun" 2>/dev/null; do
@@ -262,13 +269,13 @@ case "$command" in
   run) run "$@" ;;
   rate) set_rate "$@" ;;
   cut) set_link down "$@" ;;
-  mend) set_link up "$@" ;;
+  restore) set_link up "$@" ;;
   status) status ;;
   down)
     need_tools ip
     tear_down
     left=$(namespaces)
-    [ -z "$left" ] || fail "expected no network namespace of cluster '$name' any more, found ${left//$'\n'/, }"
+    [ -z "$left" ] || fail "cannot remove these network namespaces of cluster '$name': ${left//$'\n'/, }"
     ;;
   *) usage ;;
 esac

@@ -17,7 +17,7 @@ case "${1:-}" in
   "") packages+=("${test_packages[@]}") ;;
   --no-tests) ;;
   --plots) packages+=("${test_packages[@]}" python3-matplotlib) ;;
-  --all-tests) packages+=("${test_packages[@]}" python3-matplotlib clang libclang-rt-14-dev chromium) ;;
+  --all-tests) packages+=("${test_packages[@]}" python3-matplotlib clang libclang-rt-14-dev chromium slurm-wlm) ;;
   *) die "usage: scripts/install_deps.sh [--no-tests | --plots | --all-tests]" ;;
 esac
 [ "${LANCET_SKIP_INSTALL:-}" = 1 ] && exit 0
@@ -63,4 +63,8 @@ fi
 note "installing ${#missing[@]} packages: ${missing[*]}"
 apt() { "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=120 -o Acquire::Retries=3 "$@"; }
 apt update -qq || die "apt-get update failed: is this machine online?"
-apt install -y -qq --no-install-recommends "${missing[@]}" >&2 || die "apt-get could not install: ${missing[*]}"
+# Hundreds of lines, which matter only where it fails.
+output=$(apt install -y -qq --no-install-recommends "${missing[@]}" 2>&1) || {
+  printf '%s\n' "$output" >&2
+  die "apt-get could not install: ${missing[*]}"
+}

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# N ranks of a command on this machine, with what Open MPI needs to be told there.
+# Runs N ranks of a command on this machine, with the options that Open MPI needs here.
 #   scripts/mpirun.sh N COMMAND [ARGUMENT...]
-# Ctrl-C, SIGTERM and a lost terminal (SIGHUP) make a training run save and stop, code 75; a second one ends it. A rank that a signal ends: code 5.
+# Ctrl-C, SIGTERM and a lost terminal (SIGHUP) make a training run save and stop, code 75; a second one ends it. A rank
+# that a signal ends: code 5. When this script ends, however it ends, its ranks end.
 # The line it runs is printed first, to copy and change. Your own OMPI_MCA_* variables still hold.
 set -euo pipefail
 
@@ -30,24 +31,52 @@ printf ' %q' "${options[@]}" "$@" >&2
 printf '\n' >&2
 
 # mpirun answers SIGINT and SIGTERM by ending the ranks a second later, but passes SIGUSR1 on to them: a training run then
-# saves and stops. In a session of its own, so that the terminal's Ctrl-C does not reach it past this script.
-# Again each second to the ranks themselves: mpirun loses what comes before they have started, and dies of what comes
-# when they have ended. A rank that has heard it does not mind.
-job='' stops=0
+# saves and stops. The signal is sent again each second, to the ranks themselves, because mpirun loses what comes before
+# they have started and dies of what comes when they have ended. A rank that has heard it ignores it.
+job='' stops=0 requests=''
 stop() {
   stops=$((stops + 1))
-  [ -n "$job" ] || return 0  # heard below
-  if [ "$stops" -gt 1 ]; then
-    kill -TERM "$job"
-    return
+  [ -n "$job" ] || return 0  # mpirun has not started; the main part asks again
+  if [ "$stops" -eq 1 ]; then
+    request_stop </dev/null >/dev/null 2>&1 3>&- &
+    requests=$!
+  elif [ "$stops" -eq 2 ]; then  # not again: mpirun answers a second SIGTERM by leaving at once, before its ranks
+    kill -TERM "$job" 2>/dev/null || true
   fi
+  return 0  # a bare `return` would give the status from before the trap, and `set -e` would end this script
+}
+request_stop() {
   while kill -0 "$job"; do
+    # shellcheck disable=SC2013
     for rank in $(cat "/proc/$job/task/"*/children); do kill -USR1 "$rank" || true; done
     sleep 1
-  done >/dev/null 2>&1 &
+  done
 }
+
+# Passes mpirun's own messages, which are paragraphs between two lines of dashes, on to stderr. Those that only say that
+# a rank's exit code was not 0 wait for that code: 75 is no failure, and nothing is said about it.
+relay_messages() {
+  trap '' INT TERM HUP USR1
+  local line block='' open=0 alarms=''
+  while IFS= read -r line && [[ $line != "exit code "* ]]; do
+    block+=$line$'\n'
+    [[ $line != -----* ]] || open=$((1 - open))
+    [ "$open" -eq 0 ] || continue
+    case $block in
+      *"a non-zero exit code"* | *"exited with non-zero status"*) alarms+=$block ;;
+      *) printf '%s' "$block" >&2 || true ;;
+    esac
+    block=''
+  done
+  [ "$line" = "exit code 75" ] || printf '%s' "$alarms$block" >&2
+}
+
 trap stop INT TERM USR1 HUP
-setsid mpirun "${options[@]}" "$@" <&0 &
+exec 3> >(relay_messages)
+relay=$!
+# OPAL_OUTPUT_STDERR_FD: where mpirun writes its own messages; for the ranks it is stderr again. A session of its own,
+# so that the terminal's Ctrl-C does not reach mpirun past this script; SIGTERM, should this script be killed.
+OPAL_OUTPUT_STDERR_FD=3 setpriv --pdeathsig TERM setsid mpirun -x OPAL_OUTPUT_STDERR_FD=2 "${options[@]}" "$@" <&0 &
 job=$!
 if [ "$stops" -gt 0 ]; then
   stops=0
@@ -56,6 +85,13 @@ fi
 while kill -0 "$job" 2>/dev/null; do wait "$job" || true; done
 code=0
 wait "$job" || code=$?
+if [ -n "$requests" ]; then
+  kill "$requests" 2>/dev/null || true
+  wait "$requests" 2>/dev/null || true
+fi
+echo "exit code $code" >&3 || true
+exec 3>&-
+wait "$relay" || true
 if [ "$code" -gt 128 ] && [ "$stops" -eq 0 ]; then
   echo "a rank was ended by signal $((code - 128))" >&2
   code=5  # as where a rank does not arrive

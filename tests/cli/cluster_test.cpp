@@ -119,7 +119,7 @@ TEST_CASE("a link that is cut ends the run with code 5, and the error says where
       "\"(expert|reduce)\" \\(rank [01] of 2\\): timed out after 5 s: nothing came from rank [01]\n");
   CHECK(std::regex_search(outcome.output, error));
   // The cluster is as good as before.
-  CHECK(cluster.command("mend " + cluster.name() + "1").code == 0);
+  CHECK(cluster.command("restore " + cluster.name() + "1").code == 0);
   CHECK(cluster.lancet("train " + config + " --set train.steps=1 --run-dir " + run).code == 0);
 }
 

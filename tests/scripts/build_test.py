@@ -1,0 +1,74 @@
+#!/usr/bin/env python3
+"""scripts/build.sh on a small project: what a log shows of a build, and which tests a build folder keeps."""
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+
+from processes import ROOT
+
+STEPS = 50
+PROJECT = """
+cmake_minimum_required(VERSION 3.25)
+project(small LANGUAGES NONE)
+option(LANCET_TESTS "" ON)
+message(STATUS "CUDA: left out, since no nvcc was found")
+foreach(i RANGE 1 %d)
+  add_custom_command(OUTPUT ${i} COMMAND ${CMAKE_COMMAND} -E touch ${i})
+  list(APPEND outputs ${i})
+endforeach()
+add_custom_target(lancet DEPENDS ${outputs})
+add_custom_target(broken COMMAND ${CMAKE_COMMAND} -E cat /no/such/file DEPENDS ${outputs})
+""" % STEPS
+
+
+def build(root, *arguments, targets="lancet"):
+    environment = {**os.environ, "LANCET_TARGETS": targets}
+    for name in ("BUILD_DIR", "LANCET_SANITIZE"):
+        environment.pop(name, None)
+    return subprocess.run([root / "scripts/build.sh", *arguments], capture_output=True, text=True, env=environment,
+                          timeout=60)
+
+
+def has_tests(root):
+    return "LANCET_TESTS:BOOL=ON\n" in (root / "build/CMakeCache.txt").read_text()
+
+
+def short_log(root):
+    done = build(root, "--no-tests")
+    lines = done.stderr.splitlines()
+    assert done.returncode == 0, done
+    assert lines[0] == "-- CUDA: left out, since no nvcc was found", done.stderr
+    assert len(lines) == 11, f"expected the line of CUDA and one for each tenth\n{done.stderr}"
+    assert lines[-1].startswith(f"   [{STEPS}/{STEPS} "), done.stderr
+    assert done.stdout == "", done.stdout
+
+
+def failure(root):
+    done = build(root, "--no-tests", targets="broken")
+    assert done.returncode != 0, done
+    assert "FAILED:" in done.stderr and "/no/such/file" in done.stderr, done.stderr
+
+
+def kept_tests(root):
+    assert not has_tests(root), "--no-tests configured the tests"
+    assert build(root).returncode == 0
+    assert has_tests(root), "a build without --no-tests has no tests"
+    assert build(root, "--no-tests").returncode == 0
+    assert has_tests(root), "--no-tests took the tests of a build folder that had them"
+
+
+if not shutil.which("ninja"):
+    print("SKIPPED: no ninja here")
+    sys.exit()
+with tempfile.TemporaryDirectory() as name:
+    root = pathlib.Path(name)
+    (root / "scripts").mkdir()
+    for script in ("build.sh", "common.sh"):
+        shutil.copy(ROOT / "scripts" / script, root / "scripts")
+    (root / "CMakeLists.txt").write_text(PROJECT)
+    for case in (short_log, failure, kept_tests):
+        case(root)
+        print("passed:", case.__name__, flush=True)
