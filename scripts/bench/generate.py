@@ -79,7 +79,9 @@ def add_arguments(parser):
 
 
 def main(options):
-    lancet, python = run.program(options), run.python_with_torch()
+    lancet, python = run.program(options), run.python_with("torch")
+    if not python:
+        raise run.Failed(run.NO_TORCH)
     if options.out and options.shape == "tiny":
         raise run.Failed("--out: the shape tiny measures nothing, so no file is written")
     with tempfile.TemporaryDirectory() as name:

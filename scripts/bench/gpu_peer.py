@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""GPT-2, dense or with Switch MoE layers, in PyTorch: what scripts/gpu-check.sh times the trainer against.
+"""GPT-2, dense or with Switch MoE layers, in PyTorch: what `bench gpu` times the trainer against.
 
 As one would write it for speed without own kernels: torch.compile, scaled_dot_product_attention, bf16 autocast over fp32
 weights, fused AdamW, clipped gradients. Experts take buffers of a fixed capacity, by batched products; tokens go there

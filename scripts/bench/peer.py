@@ -83,7 +83,9 @@ def add_arguments(parser):
 
 
 def main(options):
-    lancet, python = run.program(options), run.python_with_torch()
+    lancet, python = run.program(options), run.python_with("torch")
+    if not python:
+        raise run.Failed(run.NO_TORCH)
     if not (options.peer / "gpt2_moe_torch.py").is_file():
         raise run.Failed(f"expected gpt2_moe_torch.py in {options.peer}, found none")
     here, results = machine(), []

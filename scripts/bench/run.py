@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("BUILD_DIR", ROOT / "build")).resolve()
+NO_TORCH = "expected PyTorch: apt-get install python3-torch libopenblas0-openmp"
 WARMUP = 2  # first steps of a run, which no median counts
 
 
@@ -90,7 +91,7 @@ def result_line(text, who):
 
 
 def python_with(library):
-    """The first Python 3 of this machine that imports the library; None where there is none."""
+    """The first Python 3 of this machine that imports the library; None if there is none."""
     for python in (sys.executable, "python3", "/usr/bin/python3", "/usr/local/bin/python3", "/opt/conda/bin/python3"):
         try:
             if subprocess.run([python, "-c", f"import {library}"], capture_output=True, timeout=60).returncode == 0:
@@ -98,13 +99,6 @@ def python_with(library):
         except (OSError, subprocess.TimeoutExpired):
             continue
     return None
-
-
-def python_with_torch():
-    python = python_with("torch")
-    if not python:
-        raise Failed("expected PyTorch: apt-get install python3-torch libopenblas0-openmp")
-    return python
 
 
 def commit():

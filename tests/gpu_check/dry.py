@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""scripts/gpu-check.sh where there is no GPU: its dry mode runs every part, and what it writes is whole.
+"""`bench gpu` where there is no GPU: its dry mode runs every part, and what it writes is whole.
   dry.py PROGRAM
 """
 import json
@@ -17,7 +17,7 @@ PROGRAM = Path(sys.argv[1]).resolve()
 def check(*words):
     # A home of its own: what is measured here is kept nowhere.
     with tempfile.TemporaryDirectory() as home:
-        return subprocess.run([ROOT / "scripts/gpu-check.sh", *map(str, words)], capture_output=True, text=True,
+        return subprocess.run([sys.executable, ROOT / "scripts/bench", "gpu", *map(str, words)], capture_output=True, text=True,
                               env={**os.environ, "BUILD_DIR": str(PROGRAM.parent), "HOME": home}, timeout=280)
 
 
