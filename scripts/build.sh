@@ -2,7 +2,6 @@
 # Configures and builds into build/ (or $BUILD_DIR); what is up to date stays.
 #   scripts/build.sh [--no-tests] [cmake options...]
 #   LANCET_TARGETS="lancet test_cuda"   only these, not all
-#   LANCET_SANITIZE=address|thread   a Debug build with the sanitizer, in build-address/ or build-thread/
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
@@ -10,9 +9,6 @@ options=(-DLANCET_TESTS=ON)
 if [ "${1:-}" = --no-tests ]; then
   options=(-DLANCET_TESTS=OFF)
   shift
-fi
-if [ -n "${LANCET_SANITIZE:-}" ]; then
-  options+=("-DLANCET_SANITIZE=$LANCET_SANITIZE" -DCMAKE_BUILD_TYPE=Debug)
 fi
 if [ ! -f "$BUILD_DIR/CMakeCache.txt" ]; then
   generator=(-G Ninja)

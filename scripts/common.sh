@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # Shared by the scripts: where the project lies, how they speak, how many jobs fit. Sourced, not run.
 ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
-BUILD_DIR="${BUILD_DIR:-$ROOT/build${LANCET_SANITIZE:+-$LANCET_SANITIZE}}"
+BUILD_DIR="${BUILD_DIR:-$ROOT/build}"
 cd "$ROOT" || exit 1
 
 say() { printf '\n== %s\n' "$*" >&2; }
