@@ -2,9 +2,10 @@
 emulated network, and under compute-sanitizer."""
 import filecmp
 import json
+import os
 import re
+import shutil
 import statistics
-import subprocess
 from pathlib import Path
 
 from bench import run
@@ -182,11 +183,10 @@ def overlap(check, network):
 
 
 def sanitizer():
-    found = subprocess.run(["sh", "-c", "command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer"],
-                           capture_output=True, text=True).stdout.split()
+    found = shutil.which("compute-sanitizer", path=os.environ["PATH"] + ":/usr/local/cuda/bin")
     if not found:
         raise Missing("expected compute-sanitizer on the PATH or in /usr/local/cuda/bin, found none")
-    return found[0]
+    return found
 
 
 def summary(text):

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from bench import run
 from bench.all_to_all_terms import read_commented
+from bench.table import markdown, number
 
 # shape, ranks, threads a rank, steps
 CASES = [("small", 1, 2, 22), ("small", 2, 1, 22), ("gpt2-s", 1, 2, 6)]
@@ -58,11 +59,10 @@ class Case:
 
 
 def print_table(results):
-    print(f"\n{'shape':8} {'dtype':5} {'ranks x threads':15} {'lancet tok/s':>12} {'peer tok/s':>11} {'ratio':>6} "
-          f"{'lancet MB':>10} {'peer MB':>8}")
-    for r in results:
-        print(f"{r['shape']:8} {r['dtype']:5} {r['ranks']} x {r['threads']:<11} {r['lancet_tokens_s']:12.0f} "
-              f"{r['peer_tokens_s']:11.0f} {r['ratio']:6.2f} {r['lancet_rss_mb']:10.0f} {r['peer_rss_mb']:8.0f}")
+    print("\n".join(markdown(
+        ["shape", "dtype", "ranks x threads", "lancet tok/s", "peer tok/s", "ratio", "lancet MB", "peer MB"],
+        [[r["shape"], r["dtype"], f"{r['ranks']} x {r['threads']}", number(r["lancet_tokens_s"], 0), number(r["peer_tokens_s"], 0),
+          number(r["ratio"], 2), number(r["lancet_rss_mb"], 0), number(r["peer_rss_mb"], 0)] for r in results])))
 
 
 def machine():

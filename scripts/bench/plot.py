@@ -1,7 +1,7 @@
 """Plots as SVG files: the same points give the same file."""
 import matplotlib
 
-from bench.points import networks
+from bench.points import cluster_of, group, networks, title_of
 
 matplotlib.use("svg")
 import matplotlib.pyplot as plt  # noqa: E402
@@ -18,17 +18,18 @@ def save(figure, path):
     plt.close(figure)
 
 
-def panels(count, width, height):
-    """Two in a row; the figure and its axes, one after the other."""
-    rows = -(-count // 2)
-    figure, axes = plt.subplots(rows, 2, figsize=(width, height * rows), squeeze=False)
-    return figure, axes.flat
-
-
-def save_panels(figure, points, path, title, **legend):
-    """legend: how the first panel's stands, where there is one."""
+def panels(points, path, title, draw, keys=("hardware", "label", "model"), size=(11, 3.1), columns=2, **legend):
+    """A panel for each group of points. draw: of an axis and the points of its group; it returns rows of the table, as does
+    this. size: inches of the figure's width and of a row's height; legend: options of the first panel's, if it has one."""
+    groups = group(points, *keys).values()
+    rows, name = -(-len(groups) // columns), title_of if "label" in keys else cluster_of
+    figure, axes = plt.subplots(rows, columns, figsize=(size[0], size[1] * rows), squeeze=False)
+    table = []
+    for axis, here in zip(axes.flat, groups):
+        table += draw(axis, here)
+        axis.set_title(f"{name(here[0])} ({networks(here)})", fontsize=9)
     if legend:
         figure.axes[0].legend(**legend)
     figure.suptitle(f"{title}: {networks(points)}", fontsize=11)
     save(figure, path)
-
+    return table

@@ -1,11 +1,10 @@
 """Figures 2, 6, 11, 12, 13, 16 and padding: the steps of schedules side by side. Each maker draws its plot and returns the
 lines of its table."""
-from bench.plot import COLOURS, panels, plt, save, save_panels
+from bench.plot import COLOURS, panels, plt, save
 from bench.points import (BASELINES, OURS, best_of_families, cluster_of, cut_of, fits, group, networks, step_of, title_of)
 from bench.table import markdown, number
 
 SCHEDULES = [*BASELINES, *OURS]
-ORDER = ("hardware", "label", "model")
 
 
 def cut_cell(ours, theirs):
@@ -14,7 +13,6 @@ def cut_cell(ours, theirs):
 
 
 # Figures 11 and 12
-
 
 def iteration_row(point, lancet):
     gain = number(point["step_ms"] / lancet["step_ms"], 2) if fits(point) and fits(lancet) else ""
@@ -37,23 +35,17 @@ def draw_iteration(axis, here):
                 axis.plot(x, 0, "rx")
             rows.append(iteration_row(by[name], by["Lancet"]))
     axis.set_xticks(range(len(ranks)), ranks)
-    axis.set_title(f"{title_of(here[0])} ({networks(here)})", fontsize=9)
     axis.set_ylabel("ms a step")
     axis.set_xlabel("GPUs")
     return rows
 
 
 def iteration(points, path, title):
-    groups = group(points, *ORDER).values()
-    figure, axes = panels(len(groups), 11, 3.1)
-    rows = [row for axis, here in zip(axes, groups) for row in draw_iteration(axis, here)]
-    save_panels(figure, points, path, title, fontsize=7, ncol=2)
     return markdown(["model, cluster", "GPUs", "schedule", "step, ms", "exposed, ms", "k", "step / Lancet's", "network"],
-                    rows)
+                    panels(points, path, title, draw_iteration, fontsize=7, ncol=2))
 
 
 # Figure 2
-
 
 def breakdown(points, path, title):
     rows, bars = [], []
@@ -83,7 +75,6 @@ def breakdown(points, path, title):
 
 # Figure 6
 
-
 def reach_of(point):
     return -1 if point["policy"] == "whole" else int(point["policy"].split(",")[0].split()[1])
 
@@ -107,20 +98,15 @@ def draw_range(axis, here):
     axis.set_xticks(range(len(times)), shown)
     axis.set_xlabel("groups before and after the MoE layer")
     axis.set_ylabel("forward pass, ms")
-    axis.set_title(f"{title_of(here[0])} ({networks(here)})", fontsize=9)
     return rows
 
 
 def partition_range(points, path, title):
-    groups = group(points, *ORDER).values()
-    figure, axes = plt.subplots(1, len(groups), figsize=(10, 3.4), squeeze=False)
-    rows = [row for axis, here in zip(axes.flat, groups) for row in draw_range(axis, here)]
-    save_panels(figure, points, path, title)
-    return markdown(["model, cluster", "reach", "best k", "forward, ms", "speed-up", "network"], rows)
+    return markdown(["model, cluster", "reach", "best k", "forward, ms", "speed-up", "network"],
+                    panels(points, path, title, draw_range, size=(10, 3.4)))
 
 
 # Figures 13 and 16
-
 
 def parts_of(point):
     overlapped = point["communication_ms"] - point["exposed_ms"]
@@ -144,21 +130,17 @@ def draw_decomposition(axis, here):
                      cut_cell(by.get("Lancet"), by[name]) if name != "Lancet" else "", by[name]["network"]])
     axis.set_yticks(range(len(names)), names)
     axis.set_xlabel("ms a step")
-    axis.set_title(f"{title_of(here[0])} ({networks(here)})", fontsize=9)
     return rows
 
 
 def decomposition(points, path, title):
-    groups = group(points, *ORDER).values()
-    figure, axes = panels(len(groups), 10, 3)
-    rows = [row for axis, here in zip(axes, groups) for row in draw_decomposition(axis, here)]
-    save_panels(figure, points, path, title, fontsize=7)
     return markdown(["model, cluster", "schedule", "k", "step, ms", "computation alone", "overlapped",
-                     "communication alone", "cut by Lancet", "network"], rows)
+                     "communication alone", "cut by Lancet", "network"],
+                    panels(points, path, title, draw_decomposition, size=(10, 3), fontsize=7))
 
 
 def ablation(points, path, title):
-    groups = group(points, *ORDER).values()
+    groups = group(points, "hardware", "label", "model").values()
     names = ["DeepSpeed", "only dW", "only partition", *OURS]
     figure, axis = plt.subplots(figsize=(10, 3.6))
     rows = []
@@ -206,14 +188,10 @@ def draw_padding(axis, here):
             rows.append(padding_row(label, by[name], by[OURS[0]]))
     axis.set_xticks(range(len(labels)), [label.replace(", ", "\n") for label in labels], fontsize=7)
     axis.set_ylabel("ms a step")
-    axis.set_title(f"{cluster_of(here[0])} ({networks(here)})", fontsize=9)
     return rows
 
 
 def padding(points, path, title):
-    groups = group(points, "hardware", "model").values()
-    figure, axes = panels(len(groups), 11, 3.2)
-    rows = [row for axis, here in zip(axes, groups) for row in draw_padding(axis, here)]
-    save_panels(figure, points, path, title, fontsize=6)
     return markdown(["model, cluster", "routing", "schedule", "step, ms", "all-to-all, ms", "exposed, ms",
-                     "step / that of forward parts", "exposed cut by forward parts", "network"], rows)
+                     "step / that of forward parts", "exposed cut by forward parts", "network"],
+                    panels(points, path, title, draw_padding, ("hardware", "model"), (11, 3.2), fontsize=6))

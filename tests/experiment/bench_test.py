@@ -84,7 +84,7 @@ def peer():
         done = bench("peer", folder / "peer", "--shape", "gpt2-s", "--dtype", "bf16", "--rounds", 3, "--lancet", lancet,
                      "--json", folder / "out.json", PYTHONPATH=str(folder / "torch"))
         expect(done.returncode, 0, f"exit code, {done.stderr}")
-        expect(done.stdout.splitlines()[2].split()[:8], ["gpt2-s", "bf16", "1", "x", "2", "200", "40", "5.00"], "the row")
+        expect(done.stdout.splitlines()[2][:43], "| gpt2-s | bf16 | 1 x 2 | 200 | 40 | 5.00 |", "the row")
         result = json.loads((folder / "out.json").read_text())["results"][0]
         expect([(each["lancet"]["tokens_s"], each["peer"]["tokens_s"]) for each in result["rounds"]],
                [(100, 40), (200, 40), (300, 40)], "the rounds")
