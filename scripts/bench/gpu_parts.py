@@ -150,7 +150,7 @@ def follow_sequential(check):
     check.figure("schedules with the gradients of sequential", len(SCHEDULES) - len(others), len(SCHEDULES),
                  unit="norms of all steps, to the bit")
     check.figure("losses of schedules against those of sequential", off, 1e-6, at_least=False, unit="relative")
-    check.figure("two runs of lancet's lanes bit-equal", int(train_by("lancet", "again") == found["lancet"]), 1,
+    check.figure("two runs of policy lancet bit-equal", int(train_by("lancet", "again") == found["lancet"]), 1,
                  unit="losses and norms")
     if others:
         print(f"schedules with other gradients than sequential: {', '.join(others)}", flush=True)
@@ -170,16 +170,16 @@ def overlap(check, network):
     if re.search(r"profile: measured .*communication", text):
         raise Failed(f"overlap-{network}: expected the communication of the profile before it, found it measured again")
     step, compute = settled(records, "step_ms"), settled(records, "compute_ms")
-    wire = max(map(float, declared.groups())) / steps  # the streams run side by side; spans would hold their delays
+    network_ms = max(map(float, declared.groups())) / steps  # the streams run side by side; spans would hold their delays
     name = f"lancet, emulated {ranks} ranks of {network}"
-    check.figure(f"{name}: step over max(compute, wire)", step / max(compute, wire), 1.10, at_least=False)
+    check.figure(f"{name}: step over max(compute, network)", step / max(compute, network_ms), 1.10, at_least=False)
     predicted = settled(records, "predicted_ms")
     check.figure(f"{name}: |predicted / measured - 1|", 100 * abs(predicted / step - 1), 3, at_least=False, unit="%")
     policy = re.search(r"^.*policy +(\w+):", text, re.MULTILINE)
     chosen = policy.group(1) if policy else "?"
     if o.dry:
         return chosen
-    return f"{chosen}: step {step:.2f} ms, compute {compute:.2f}, wire {wire:.2f} (declared)"
+    return f"{chosen}: step {step:.2f} ms, compute {compute:.2f}, network {network_ms:.2f} (declared)"
 
 
 def sanitizer():
@@ -226,5 +226,5 @@ def two_ranks(check):
     skipped = re.search(r"SKIPPED: (.*)", text)
     if skipped:
         raise Missing(skipped.group(1))
-    check.figure("two NCCL ranks on one GPU", 1, unit="they exchanged and summed")
+    check.figure("two NCCL ranks on one GPU", 1, unit="their all-to-all and their sum")
     return ""

@@ -59,11 +59,11 @@ def terms(points):
                          "messages" if is_bound_by_messages(way) else "bytes"])
     found = crossings(hardware, point["model"], point["batch"], ranks, PARTS)
     return ["## What an all-to-all is made of", "",
-            "One exchange of tokens (four a MoE layer), or one of its k parts, in ms, from the hardware file. Wire and links are what",
-            "the bytes take on NICs and within a node, messages what one rank's messages to others take one behind the other. Direct:",
-            "latency and the longest of the three; in two steps: latency, links, and the longer of wire and messages.", "",
+            "One all-to-all of tokens (four a MoE layer), or one of its k parts, in ms, from the hardware file. Network and links are the",
+            "times of the bytes on NICs and within a node, messages is the time of one rank's messages to the others, one after the",
+            "other. Direct: latency and the longest of the three; in two steps: latency, links, and the longer of network and messages.", "",
             *(crossing_line(k, direct, way, ranks[-1]) for k, (direct, way) in found.items()), "",
-            *markdown(["ranks", "k", "direct messages", "way taken", "wire", "links", "messages", "latency", "in all",
+            *markdown(["ranks", "k", "direct messages", "way taken", "network", "links", "messages", "latency", "in all",
                        "bound by"], rows)]
 
 
