@@ -11,8 +11,9 @@ from pathlib import Path
 from bench import accuracy_figure, planning_figures, steps_figures
 from bench.all_to_all_terms import read_commented
 from bench.claims import claims
-from bench.points import read, sources, write_csv
+from bench.points import COLUMNS, read, sources
 from bench.run import ROOT
+from bench.table import write_csv
 
 MAKERS = {
     "fig02": steps_figures.breakdown, "fig06": steps_figures.partition_range, "fig11": steps_figures.iteration,
@@ -56,7 +57,7 @@ def make(name, points, out):
     if missing:
         print(f"{name}: missing points: {missing}; the sweep's command makes them", file=sys.stderr)
     table = MAKERS[name](points, out / f"{name}.svg", title)
-    write_csv(points + (accuracy_figure.earlier_runs() if name == "fig14" else []), out / f"{name}.csv")
+    write_csv(out / f"{name}.csv", COLUMNS, points + (accuracy_figure.earlier_runs() if name == "fig14" else []))
     (out / f"{name}.md").write_text(page(name, title, points, missing, table))
     return missing == 0
 

@@ -6,7 +6,6 @@ then the policies run in turns, in several rounds, so that the machine's drift m
 the steps of all rounds, without the first two steps of each run. The main point's rate is near the one at which the
 all-to-alls take 40% of the sequential step; a run of its own finds it, unless --rate gives it.
 """
-import csv
 import os
 import shutil
 import statistics
@@ -14,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 from bench import run
-from bench.table import markdown, number, percent, signed_percent
+from bench.table import markdown, number, percent, signed_percent, write_csv
 
 CONFIG = run.ROOT / "configs/bench-overlap.json"
 FIRST_MBIT = 280  # the links' rate before a point sets its own
@@ -136,11 +135,8 @@ def page(results):
 
 def write(results, out):
     out.mkdir(parents=True, exist_ok=True)
-    with open(out / "overlap.csv", "w", newline="") as file:
-        table = csv.DictWriter(file, fieldnames=list(results[0]))
-        table.writeheader()
-        for row in results:
-            table.writerow({key: f"{value:.3f}" if isinstance(value, float) else value for key, value in row.items()})
+    write_csv(out / "overlap.csv", list(results[0]), [
+        {key: number(value, 3) if isinstance(value, float) else value for key, value in row.items()} for row in results])
     (out / "overlap.md").write_text(page(results))
 
 

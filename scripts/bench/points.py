@@ -1,5 +1,4 @@
 """Points of experiments, as `lancet bench sweep` writes them: reading, grouping, and what a table or plot says of one."""
-import csv
 import json
 
 from bench.table import number
@@ -84,10 +83,3 @@ def sources(points):
         return "Network: emulated. The runs are those of overlap*.csv (`python3 scripts/bench overlap`)."
     text = f"Network: {networks(points)}. Routing: {'; '.join(routing)}. Commit {', '.join(commits)}."
     return text + (f" Measured on {', '.join(places)}." if places else "")
-
-
-def write_csv(points, path):
-    with open(path, "w", newline="") as file:
-        table = csv.DictWriter(file, fieldnames=COLUMNS, extrasaction="ignore", restval="", lineterminator="\n")
-        table.writeheader()
-        table.writerows({key: ("" if value is None else value) for key, value in point.items()} for point in points)

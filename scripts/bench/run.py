@@ -36,7 +36,12 @@ def call(command, cwd=ROOT, env=None):
     words = [str(word) for word in command]
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
         process = subprocess.Popen(words, cwd=cwd, env=env, stdout=out, stderr=err)
-        _, status, usage = os.wait4(process.pid, 0)
+        try:
+            _, status, usage = os.wait4(process.pid, 0)
+        except BaseException:  # a signal: the program saves and stops, too
+            process.terminate()
+            process.wait()
+            raise
         process.returncode = os.waitstatus_to_exitcode(status)
         out.seek(0)
         err.seek(0)

@@ -1,4 +1,5 @@
-"""Cells and Markdown tables."""
+"""Cells, Markdown tables and CSV files."""
+import csv
 
 
 def number(value, digits=1):
@@ -21,3 +22,11 @@ def markdown(header, rows):
     """The lines of a table."""
     lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
     return lines + ["| " + " | ".join(str(cell) for cell in row) + " |" for row in rows]
+
+
+def write_csv(path, fields, rows):
+    """rows: dictionaries; of each, the fields alone are written, None and missing ones as nothing."""
+    with open(path, "w", newline="") as file:
+        table = csv.DictWriter(file, fields, extrasaction="ignore", restval="", lineterminator="\n")
+        table.writeheader()
+        table.writerows(rows)
