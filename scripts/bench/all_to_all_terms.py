@@ -57,10 +57,11 @@ def ways(hardware, ranks, sent):
     within, between = sent * local / (ranks - 1), sent * away / (ranks - 1)
     if nodes == 1:
         start = node["latency_us"] * US
-        return [{"way": "links", "network": 0, "links": within / link, "messages": 0, "latency": start, "total": start + within / link}]
+        return [{"way": "links", "network": 0, "links": within / link, "messages": 0, "latency": start,
+                 "total": start + within / link}]
     by_network = between * (local + 1) / (network["nics"] * network["nic_gbit_per_s"] / 8 * network["efficiency"] * 1e6)
-    direct = {"way": "direct", "network": by_network, "links": within / link, "messages": max(away - 1, 0) * network["message_us"] * US,
-              "latency": network["latency_us"] * US}
+    direct = {"way": "direct", "network": by_network, "links": within / link,
+              "messages": max(away - 1, 0) * network["message_us"] * US, "latency": network["latency_us"] * US}
     direct["total"] = direct["latency"] + max(direct["network"], direct["links"], direct["messages"])
     if local == 0:
         return [direct]

@@ -4,7 +4,6 @@ and length, the same number of threads. Prints a table of medians, with CPU and 
 Needs python3-torch (and libopenblas0-openmp for its best settings), and 2 GB of disk in a temporary folder. The shape tiny
 only tries the command: it is too small to measure anything.
 """
-import json
 import os
 import re
 import statistics

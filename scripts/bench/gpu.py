@@ -5,7 +5,6 @@ oneDNN. The benchmarks' peer needs PyTorch 2.
 Exit codes: 0 all passed (figures may miss their targets: the table says so), 1 something failed, 2 usage, 77 no GPU.
 """
 import argparse
-import json
 import re
 import shlex
 import subprocess
@@ -72,10 +71,12 @@ def build(check):
     warmer = PeerWarmer(o.python, shapes, check.out / "peer-compile.log") if o.python else None
     patience = 0
     try:
-        check.run("build", [run.ROOT / "scripts/build.sh", *build_options(o.kit)], check.left(), LANCET_TARGETS="lancet test_cuda")
+        check.run("build", [run.ROOT / "scripts/build.sh", *build_options(o.kit)], check.left(),
+                  LANCET_TARGETS="lancet test_cuda")
         patience = 20
     except Failed as error:
-        raise Failed("\n".join([str(error), *(check.out / "build.log").read_text(errors="replace").splitlines()[-30:]])) from None
+        log = (check.out / "build.log").read_text(errors="replace").splitlines()
+        raise Failed("\n".join([str(error), *log[-30:]])) from None
     finally:
         if warmer:
             warmer.end(patience)

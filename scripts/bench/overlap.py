@@ -117,8 +117,9 @@ def page(results):
     """The text of overlap.md."""
     lines = [
         "# Overlap policies on an emulated cluster", "",
-        f"`python3 scripts/bench overlap`, commit {run.commit()}, {run.cpu()}, hosts of one core each on one machine, links of network",
-        "namespaces limited by `tc tbf`: real ranks and messages, an emulated network. Milliseconds are medians over steps.",
+        f"`python3 scripts/bench overlap`, commit {run.commit()}, {run.cpu()}, hosts of one core each on one machine,",
+        "links of network namespaces limited by `tc tbf`: real ranks and messages, an emulated network. Milliseconds are medians",
+        "over steps.",
         "communication: a communication stream was busy. exposed: and the compute stream was not. parts: 0 is what pays.",
         "Emulated; the error is of the predicted step against the measured one.", ""]
     fields = ("step_ms", "compute_ms", "a2a_ms", "allreduce_ms", "exposed_ms", "predicted_ms")

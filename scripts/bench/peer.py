@@ -61,8 +61,8 @@ class Case:
 def print_table(results):
     print("\n".join(markdown(
         ["shape", "dtype", "ranks x threads", "lancet tok/s", "peer tok/s", "ratio", "lancet MB", "peer MB"],
-        [[r["shape"], r["dtype"], f"{r['ranks']} x {r['threads']}", number(r["lancet_tokens_s"], 0), number(r["peer_tokens_s"], 0),
-          number(r["ratio"], 2), number(r["lancet_rss_mb"], 0), number(r["peer_rss_mb"], 0)] for r in results])))
+        [[r["shape"], r["dtype"], f"{r['ranks']} x {r['threads']}", number(r["lancet_tokens_s"], 0),
+          number(r["peer_tokens_s"], 0), number(r["ratio"], 2), number(r["lancet_rss_mb"], 0), number(r["peer_rss_mb"], 0)] for r in results])))
 
 
 def machine():

@@ -27,8 +27,9 @@ def main(options):
     for name in names:
         if name == "fig14" and not options.runs:
             continue
-        command = [lancet, "bench", "sweep", f"configs/experiments/{name}.json", "--out", options.out.resolve() / "points" / name]
-        code = subprocess.call([*command, *(["--fresh"] if options.fresh else [])], cwd=run.ROOT)
+        code = subprocess.call([lancet, "bench", "sweep", f"configs/experiments/{name}.json",
+                                "--out", options.out.resolve() / "points" / name,
+                                *(["--fresh"] if options.fresh else [])], cwd=run.ROOT)
         if code == INTERRUPTED:
             return code
         failed = code or failed  # the tables mark points that failed

@@ -12,7 +12,9 @@ if(without)
 endif()
 
 cmake_host_system_information(RESULT cores QUERY NUMBER_OF_LOGICAL_CORES)
-foreach(command IN ITEMS "${CMAKE_COMMAND};--preset;fuzz;-S;${SOURCE};-B;${BUILD}" "${CMAKE_COMMAND};--build;${BUILD};--target;fuzz;-j;${cores}"
+foreach(command IN ITEMS
+        "${CMAKE_COMMAND};--preset;fuzz;-S;${SOURCE};-B;${BUILD}"
+        "${CMAKE_COMMAND};--build;${BUILD};--target;fuzz;-j;${cores}"
         "${CMAKE_CTEST_COMMAND};--test-dir;${BUILD};--output-on-failure;--no-tests=error;-j;${cores}")
   execute_process(COMMAND ${command} WORKING_DIRECTORY ${SOURCE} COMMAND_ERROR_IS_FATAL ANY)
 endforeach()
