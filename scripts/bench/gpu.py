@@ -5,12 +5,13 @@ oneDNN. The benchmarks' peer needs PyTorch 2.
 Exit codes: 0 all passed (figures may miss their targets: the table says so), 1 something failed, 2 usage, 77 no GPU.
 """
 import argparse
+import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 import tempfile
-import threading
 from pathlib import Path
 
 from bench import gpu_parts as parts
@@ -19,31 +20,23 @@ from bench.gpu_check import Check, Late
 from bench.run import Failed
 
 
-class PeerWarmer:
-    """Compiles the peer's models while the build runs, so that its compiler's cache holds them when they are timed."""
+def compile_peer(check):
+    """Starts to compile the peer's models, so that its compiler's cache holds them when they are timed."""
+    shapes = [parts.GPT2, parts.SMALL_MOE] + ([] if check.options.quick else [parts.LARGE_MOE])
+    commands = [["timeout", "--foreground", "60", "nice", check.options.python, str(parts.PEER), "--compile-only",
+                 *parts.peer_words(shape)] for shape in shapes]
+    with open(check.out / "peer-compile.log", "w") as log:
+        return subprocess.Popen(["sh", "-c", "; ".join(map(shlex.join, commands))], stdout=log, stderr=subprocess.STDOUT,
+                                start_new_session=True)
 
-    def __init__(self, python, shapes, log):
-        self.python, self.shapes, self.log = python, shapes, log
-        self.process, self.stopped = None, False
-        self.thread = threading.Thread(target=self.compile, daemon=True)
-        self.thread.start()
 
-    def compile(self):
-        with open(self.log, "w") as file:
-            for shape in self.shapes:
-                if self.stopped:
-                    return
-                self.process = subprocess.Popen(["timeout", "60", "nice", self.python, parts.PEER, "--compile-only",
-                                                 *parts.peer_words(shape)], stdout=file, stderr=subprocess.STDOUT)
-                self.process.wait()
-
-    def end(self, seconds):
-        """seconds: that it may still take."""
-        self.thread.join(seconds)
-        self.stopped = True
-        if self.process and self.process.poll() is None:
-            self.process.terminate()
-        self.thread.join()
+def end(process, seconds):
+    """seconds: that it may still take."""
+    try:
+        process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGTERM)
+        process.wait()
 
 
 def output_of(command):
@@ -65,21 +58,18 @@ def build_options(kit):
 
 
 def build(check):
-    o = check.options
     run.log("build")
-    shapes = [parts.GPT2, parts.SMALL_MOE] + ([] if o.quick else [parts.LARGE_MOE])
-    warmer = PeerWarmer(o.python, shapes, check.out / "peer-compile.log") if o.python else None
-    patience = 0
+    compiling, patience = compile_peer(check) if check.options.python else None, 0
     try:
-        check.run("build", [run.ROOT / "scripts/build.sh", *build_options(o.kit)], check.left(),
+        check.run("build", [run.ROOT / "scripts/build.sh", *build_options(check.options.kit)], check.left(),
                   LANCET_TARGETS="lancet test_cuda")
         patience = 20
     except Failed as error:
         log = (check.out / "build.log").read_text(errors="replace").splitlines()
         raise Failed("\n".join([str(error), *log[-30:]])) from None
     finally:
-        if warmer:
-            warmer.end(patience)
+        if compiling:
+            end(compiling, patience)
 
 
 def run_tests(check):

@@ -175,24 +175,25 @@ class Trainer:
         self.optimizer.zero_grad(set_to_none=True)
         return loss.detach()
 
-    def time(self):
-        """Milliseconds of each of o.steps, on the device's clock where there is one; and the last loss."""
-        loss = torch.zeros(())
-        for i in range(self.o.warmup):
-            loss = self.step(i)
+    def mark(self):
         if self.o.device == "cpu":
-            ms = []
-            for i in range(self.o.steps):
-                start = time.perf_counter()
-                loss = self.step(i)
-                ms.append(1e3 * (time.perf_counter() - start))
-            return ms, float(loss)
-        marks = [torch.cuda.Event(enable_timing=True) for _ in range(self.o.steps + 1)]
-        torch.cuda.synchronize()
-        marks[0].record()
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def time(self):
+        """Milliseconds of each of o.steps, on the GPU's clock if there is one; and the last loss."""
+        for i in range(self.o.warmup):
+            self.step(i)
+        if self.o.device == "cuda":
+            torch.cuda.synchronize()
+        marks = [self.mark()]
         for i in range(self.o.steps):
             loss = self.step(i).clone()
-            marks[i + 1].record()
+            marks.append(self.mark())
+        if self.o.device == "cpu":
+            return [1e3 * (b - a) for a, b in zip(marks, marks[1:])], float(loss)
         torch.cuda.synchronize()
         return [a.elapsed_time(b) for a, b in zip(marks, marks[1:])], float(loss)
 
