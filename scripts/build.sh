@@ -2,7 +2,6 @@
 # Configures and builds into build/ (or $BUILD_DIR); what is up to date is kept.
 #   scripts/build.sh [--no-tests] [cmake options...]     --no-tests: no tests, unless this build folder has them already
 #   LANCET_TARGETS="lancet test_cuda"   builds these targets alone; lancet is the executable, program also the CUDA module
-#   LANCET_SANITIZE=address|thread   a Debug build with the sanitizer, in build-address/ or build-thread/
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
@@ -14,9 +13,6 @@ else
   shift
   # Other builds in this folder keep their tests.
   grep -qs '^LANCET_TESTS:BOOL=ON$' "$cache" || options+=(-DLANCET_TESTS=OFF)
-fi
-if [ -n "${LANCET_SANITIZE:-}" ]; then
-  options+=("-DLANCET_SANITIZE=$LANCET_SANITIZE" -DCMAKE_BUILD_TYPE=Debug)
 fi
 if [ ! -f "$cache" ] && command -v ninja >/dev/null; then
   options+=(-G Ninja)

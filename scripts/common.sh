@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # What the scripts share: the project's folder, their messages, the number of jobs that fit. It is sourced, not run.
 ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
-BUILD_DIR="${BUILD_DIR:-$ROOT/build${LANCET_SANITIZE:+-$LANCET_SANITIZE}}"
+BUILD_DIR="${BUILD_DIR:-$ROOT/build}"
 cd "$ROOT" || exit 1
 
 say() { printf '\n== %s\n' "$*" >&2; }

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs the Debian packages that are missing: as root, or with sudo. third_party/README.md says what each is for.
 #   scripts/install_deps.sh [--no-tests]     --no-tests: without what only the tests need
-#   scripts/install_deps.sh --plots          with what scripts/reproduce.sh draws with
+#   scripts/install_deps.sh --plots          with what `python3 scripts/bench reproduce` draws with
 #   scripts/install_deps.sh --all-tests      with what single tests need, which are skipped without it
 #   LANCET_SKIP_INSTALL=1                    install nothing (the machine is known to have everything)
 set -euo pipefail

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what is missing, builds, and runs every test.
 #   scripts/test.sh [ctest options...]        e.g. scripts/test.sh -R planner
-# With sanitizers: scripts/sanitize.sh
+# With sanitizers: cmake --workflow --preset address (or thread)
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 

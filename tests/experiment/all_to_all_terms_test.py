@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The terms that scripts/all_to_all_terms.py gives add up to the all-to-all time of steps that the program simulates.
+"""The terms of scripts/bench/all_to_all_terms.py add up to the all-to-all time of steps that the program simulates.
 
     all_to_all_terms_test.py PROGRAM
 """
@@ -11,13 +11,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))
-import all_to_all_terms as terms  # noqa: E402
+from bench import all_to_all_terms as terms  # noqa: E402
 
 MODEL, BATCH, RANKS = "GPT2-L-MoE bf16", 16, [8, 64, 512]  # within a node, direct, in two steps
 
 
 def simulated(program):
-    """The points without any overlap, where an exchange has the wire to itself."""
+    """The points without any overlap, where an all-to-all has the network to itself."""
     with tempfile.TemporaryDirectory() as folder:
         experiment = Path(folder) / "sequential.json"
         experiment.write_text(json.dumps({
@@ -32,12 +32,12 @@ def main():
     hardware = terms.read_hardware("dgx-h100")
     for point in simulated(sys.argv[1]):
         ranks = point["ranks"]
-        total = sum(number * terms.taken(hardware, ranks, sent)["total"] for number, sent in terms.exchanges_of(MODEL, BATCH, ranks))
+        total = sum(number * terms.taken(hardware, ranks, sent)["total"] for number, sent in terms.all_to_alls_of(MODEL, BATCH, ranks))
         if abs(total - point["all_to_all_ms"]) > 0.001:
             sys.exit(f"{ranks} ranks: expected {point['all_to_all_ms']} ms of all-to-alls as simulated, found {total:.3f}")
-    ways = {k: terms.taken(hardware, 256, terms.exchanges_of(MODEL, BATCH, 256)[0][1] / k)["way"] for k in (1, 2)}
+    ways = {k: terms.taken(hardware, 256, terms.all_to_alls_of(MODEL, BATCH, 256)[0][1] / k)["way"] for k in (1, 2)}
     if ways != {1: "direct", 2: "two steps"}:
-        sys.exit(f"256 ranks: expected whole exchanges to go directly and halves in two steps, found {ways}")
+        sys.exit(f"256 ranks: expected whole all-to-alls to go directly and halves in two steps, found {ways}")
     crossings = terms.crossings(hardware, MODEL, BATCH, [128, 256, 512, 1024, 2048], (1, 2, 4))
     if crossings != {1: (512, None), 2: (256, 2048), 4: (128, 1024)}:
         sys.exit(f"crossings: found {crossings}")

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""scripts/figures.py on made-up points: with some out of memory, failed or missing it ends, marks them and writes claims.
+"""`bench figures` on made-up points: with some out of memory, failed or missing it ends, marks them and writes claims.
 
     figures_test.py
 """
@@ -14,24 +14,17 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))
-import all_to_all_terms  # noqa: E402
+from bench.all_to_all_terms import read_commented  # noqa: E402
+from bench.run import python_with  # noqa: E402
 
 # Made-up exposed milliseconds by policy: Lancet cuts 90% of RAF's and 80% of Tutel's.
 EXPOSED = {"RAF": 100, "DeepSpeed": 80, "Tutel": 50, "FasterMoE": 50, "Lancet, forward parts": 20, "Lancet": 10}
 
 
-def python_with_matplotlib():
-    for python in (sys.executable, "/usr/bin/python3"):
-        if Path(python).exists() and subprocess.run([python, "-c", "import matplotlib"], capture_output=True).returncode == 0:
-            return python
-    print("SKIPPED: python3-matplotlib is not here")
-    sys.exit(0)
-
-
 def made_up(name):
     """A record for every point of an experiment."""
     points = []
-    experiment = all_to_all_terms.read_commented(ROOT / f"configs/experiments/{name}.json")
+    experiment = read_commented(ROOT / f"configs/experiments/{name}.json")
     for grid in experiment["grids"]:
         for model, gate, ranks, policy in itertools.product(grid["models"], grid["gates"], grid["ranks"], grid["policies"]):
             family = next(known for known in ("Lancet, forward parts", "Lancet", "RAF", "Tutel", "FasterMoE", "DeepSpeed", "")
@@ -53,7 +46,7 @@ def without_times(point, status):
 
 
 class Case:
-    """figures.py on the points of some experiments, each changed by `change` (None: the point is missing)."""
+    """`bench figures` on the points of some experiments, each changed by `change` (None: the point is missing)."""
 
     def __init__(self, names, change):
         self.temporary = tempfile.TemporaryDirectory()
@@ -63,7 +56,7 @@ class Case:
             points = [change(point) for point in made_up(name)]
             (self.folder / "points" / name / "points.jsonl").write_text(
                 "".join(json.dumps(point) + "\n" for point in points if point))
-        ended = subprocess.run([python_with_matplotlib(), str(ROOT / "scripts/figures.py"), "--out", str(self.folder)],
+        ended = subprocess.run([sys.executable, ROOT / "scripts/bench", "figures", "--out", self.folder],
                                capture_output=True, text=True)
         self.code, self.said = ended.returncode, ended.stderr
         assert "Traceback" not in self.said, self.said
@@ -129,7 +122,7 @@ def none_fits():
 def missing():
     case = Case(["fig13"], lambda point: None if is_point(point, "GPT2-S-MoE", "Lancet", "", "p3dn-v100") else point)
     expect(case.code, 1, "a point is missing: exit code")
-    expect("fig13: expected all points of the sweep, found none of 1 of them" in case.said, True, f"the line in {case.said!r}")
+    expect("fig13: missing points: 1;" in case.said, True, f"the line in {case.said!r}")
     expect(case.rows("fig13.md", "GPT2-S-MoE, V100", "| Lancet |")[0][3], "missing", "its mark in fig13.md")
     expect(case.rows("claims.md", "cut against RAF", "V100")[0][3], "90% (least 90%), 1 missing", "its mark in claims.md")
 
@@ -145,6 +138,8 @@ def runs_and_their_sources():
 
 
 if __name__ == "__main__":
+    if not python_with("matplotlib"):
+        sys.exit(print("SKIPPED: python3-matplotlib is not here"))
     for test in (complete, out_of_memory, none_fits, missing, runs_and_their_sources):
         test()
         print(f"{test.__name__}: as expected")

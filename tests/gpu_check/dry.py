@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""scripts/gpu-check.sh where there is no GPU: its dry mode runs every part, and what it writes is whole.
+"""`bench gpu` where there is no GPU: its dry mode runs every part, and what it writes is whole.
   dry.py PROGRAM
 """
 import json
@@ -17,7 +17,7 @@ PROGRAM = Path(sys.argv[1]).resolve()
 def check(*words):
     # A home of its own: what is measured here is kept nowhere.
     with tempfile.TemporaryDirectory() as home:
-        return subprocess.run([ROOT / "scripts/gpu-check.sh", *map(str, words)], capture_output=True, text=True,
+        return subprocess.run([sys.executable, ROOT / "scripts/bench", "gpu", *map(str, words)], capture_output=True, text=True,
                               env={**os.environ, "BUILD_DIR": str(PROGRAM.parent), "HOME": home}, timeout=280)
 
 
@@ -42,10 +42,10 @@ def usage():
 
 FIGURES = ["20 losses against the CPU's, fp32", "20 losses against the CPU's, bf16", "two runs bit-equal",
            "schedules with the gradients of sequential", "losses of schedules against those of sequential",
-           "two runs of lancet's lanes bit-equal",
+           "two runs of policy lancet bit-equal",
            *(f"{model} {what}" for model in ("gpt2", "gpt2-s-moe") for what in ("tokens/s", "MFU", "step outside kernels")),
            *(f"lancet, emulated 4 ranks of {network}: {what}" for network in ("p3dn-v100", "p4de-a100")
-             for what in ("step over max(compute, wire)", "|predicted / measured - 1|"))]
+             for what in ("step over max(compute, network)", "|predicted / measured - 1|"))]
 PEER = ["gpt2 peer tokens/s", "gpt2 over its peer", "gpt2-s-moe peer tokens/s", "gpt2-s-moe over its peer"]
 
 
@@ -68,7 +68,7 @@ def dry(folder):
     expect(figures["two runs bit-equal"]["value"] == 1, "two runs differ")
     expect(figures["schedules with the gradients of sequential"]["value"] == 5, f"schedules differ\n{told}")
     expect(figures["losses of schedules against those of sequential"]["value"] < 1e-6, "losses of schedules differ")
-    expect(figures["two runs of lancet's lanes bit-equal"]["value"] == 1, "two runs of lancet differ")
+    expect(figures["two runs of policy lancet bit-equal"]["value"] == 1, "two runs of lancet differ")
     expect(figures["gpt2 over its peer"]["target"] == 1.15 if has_torch() else True, "the target of gpt2")
     statuses = {part["name"]: part["status"] for part in result["parts"]}
     for name in ("losses", "repeat", "schedules", "gpt2", "gpt2-s-moe", "overlap p3dn-v100", "overlap p4de-a100", "memcheck",

@@ -1,12 +1,13 @@
-"""What an all-to-all on a declared machine is made of: wire, links, messages, latency, by ranks and parts.
+"""The terms of an all-to-all's time on declared hardware: network, links, messages, latency, by ranks and parts.
 
-The formulas are those of src/cost/hardware.cpp (all_to_all_ms, even routing); tests/experiment/figures_test.py holds their
-sum against the times of simulated points.
+The formulas are those of all_to_all_ms in src/cost/hardware.cpp, for even routing; tests/experiment/all_to_all_terms_test.py
+compares their sum with the times of simulated points.
 """
 import json
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+from bench.run import ROOT
+
 US = 1e-3  # in milliseconds
 
 
@@ -35,8 +36,8 @@ def read_model(name):
     return config
 
 
-def exchanges_of(model, batch, ranks):
-    """(number, bytes that a rank sends) of the step's exchanges: of tokens, four an MoE layer, and of counts, one."""
+def all_to_alls_of(model, batch, ranks):
+    """(number, bytes that a rank sends) of a step's all-to-alls: of tokens, four a MoE layer, and of counts, one."""
     config = read_model(model)
     shape, train = config["model"], config["train"]
     layers = -(-shape["n_layer"] // shape["moe_layer_freq"])
@@ -47,8 +48,8 @@ def exchanges_of(model, batch, ranks):
 
 
 def ways(hardware, ranks, sent):
-    """Each way that this many bytes a rank can go: the terms in ms, and their total. Links and wire are what takes the longer
-    the more bytes there are, messages and latency what does not."""
+    """The ways in which a rank can send this many bytes: the terms of each in ms, and their total. Network and links grow
+    with the bytes, messages and latency do not."""
     node, network = hardware["node"], hardware["network"]
     local = min(ranks, node["devices"]) - 1
     away, nodes = ranks - 1 - local, -(-ranks // node["devices"])
@@ -56,17 +57,18 @@ def ways(hardware, ranks, sent):
     within, between = sent * local / (ranks - 1), sent * away / (ranks - 1)
     if nodes == 1:
         start = node["latency_us"] * US
-        return [{"way": "links", "wire": 0, "links": within / link, "messages": 0, "latency": start, "total": start + within / link}]
-    wire = between * (local + 1) / (network["nics"] * network["nic_gbit_per_s"] / 8 * network["efficiency"] * 1e6)
-    direct = {"way": "direct", "wire": wire, "links": within / link, "messages": max(away - 1, 0) * network["message_us"] * US,
-              "latency": network["latency_us"] * US}
-    direct["total"] = direct["latency"] + max(direct["wire"], direct["links"], direct["messages"])
+        return [{"way": "links", "network": 0, "links": within / link, "messages": 0, "latency": start,
+                 "total": start + within / link}]
+    by_network = between * (local + 1) / (network["nics"] * network["nic_gbit_per_s"] / 8 * network["efficiency"] * 1e6)
+    direct = {"way": "direct", "network": by_network, "links": within / link,
+              "messages": max(away - 1, 0) * network["message_us"] * US, "latency": network["latency_us"] * US}
+    direct["total"] = direct["latency"] + max(direct["network"], direct["links"], direct["messages"])
     if local == 0:
         return [direct]
-    steps = {"way": "two steps", "wire": wire, "links": (within + between * local / (local + 1)) / link,
+    steps = {"way": "two steps", "network": by_network, "links": (within + between * local / (local + 1)) / link,
              "messages": max(nodes - 2, 0) * network["message_us"] * US,
              "latency": (network["latency_us"] + node["latency_us"]) * US}
-    steps["total"] = steps["latency"] + steps["links"] + max(steps["wire"], steps["messages"])
+    steps["total"] = steps["latency"] + steps["links"] + max(steps["network"], steps["messages"])
     return [direct, steps]
 
 
@@ -75,15 +77,15 @@ def taken(hardware, ranks, sent):
 
 
 def is_bound_by_messages(way):
-    return way["messages"] > max(way["wire"], way["links"] if way["way"] == "direct" else 0)
+    return way["messages"] > max(way["network"], way["links"] if way["way"] == "direct" else 0)
 
 
 def crossings(hardware, model, batch, ranks, parts):
-    """By k: the first of `ranks` where the direct way's messages take longer than its bytes, and where those of the way that
-    is taken do; None: nowhere among them."""
+    """By k: the first number of ranks at which the messages of the direct way take longer than its bytes, and the same for
+    the way that is taken; None where there is none."""
     found = {}
     for k in parts:
-        here = [(count, exchanges_of(model, batch, count)[0][1] / k) for count in sorted(ranks)]
+        here = [(count, all_to_alls_of(model, batch, count)[0][1] / k) for count in sorted(ranks)]
         found[k] = (next((n for n, sent in here if is_bound_by_messages(ways(hardware, n, sent)[0])), None),
                     next((n for n, sent in here if is_bound_by_messages(taken(hardware, n, sent))), None))
     return found

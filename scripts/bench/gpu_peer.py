@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""GPT-2, dense or with Switch MoE layers, in PyTorch: what scripts/gpu-check.sh times the trainer against.
+"""GPT-2, dense or with Switch MoE layers, in PyTorch: what `bench gpu` times the trainer against.
 
 As one would write it for speed without own kernels: torch.compile, scaled_dot_product_attention, bf16 autocast over fp32
 weights, fused AdamW, clipped gradients. Experts take buffers of a fixed capacity, by batched products; tokens go there
@@ -9,7 +9,6 @@ plain form runs and the result says so.
 The last line of standard output is `RESULT {...}`: the fastest of --modes by its median step.
 """
 import argparse
-import contextlib
 import inspect
 import json
 import math
@@ -21,14 +20,14 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+EXPERTS, CAPACITY = 2, 1.25
+
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, value in (("layers", 12), ("width", 768), ("heads", 12), ("seq", 1024), ("batch", 16), ("vocab", 50304),
-                        ("moe-every", 0), ("experts", 2), ("steps", 20), ("warmup", 5), ("seed", 1)):
+                        ("moe-every", 0), ("steps", 20), ("warmup", 5)):
         parser.add_argument(f"--{name}", type=int, default=value)
-    parser.add_argument("--capacity", type=float, default=1.25)
-    parser.add_argument("--dtype", choices=("bf16", "fp32"), default="bf16")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--modes", default="default", help="of torch.compile, by commas; eager: not compiled")
     parser.add_argument("--compile-only", action="store_true", help="fills the compiler's cache and ends")
@@ -89,13 +88,13 @@ class Experts(nn.Module):
 
     def __init__(self, o):
         super().__init__()
-        self.experts = o.experts
-        self.slots = math.ceil(o.capacity * o.batch * o.seq / o.experts)
-        self.gate = nn.Parameter(0.02 * torch.randn(o.experts, o.width))
-        self.up = nn.Parameter(0.02 * torch.randn(o.experts, o.width, 4 * o.width))
-        self.up_bias = nn.Parameter(torch.zeros(o.experts, 1, 4 * o.width))
-        self.down = nn.Parameter(0.02 * torch.randn(o.experts, 4 * o.width, o.width))
-        self.down_bias = nn.Parameter(torch.zeros(o.experts, 1, o.width))
+        self.experts = EXPERTS
+        self.slots = math.ceil(CAPACITY * o.batch * o.seq / EXPERTS)
+        self.gate = nn.Parameter(0.02 * torch.randn(EXPERTS, o.width))
+        self.up = nn.Parameter(0.02 * torch.randn(EXPERTS, o.width, 4 * o.width))
+        self.up_bias = nn.Parameter(torch.zeros(EXPERTS, 1, 4 * o.width))
+        self.down = nn.Parameter(0.02 * torch.randn(EXPERTS, 4 * o.width, o.width))
+        self.down_bias = nn.Parameter(torch.zeros(EXPERTS, 1, o.width))
 
     def forward(self, x):
         shape = x.shape
@@ -108,8 +107,7 @@ class Experts(nn.Module):
         slot = torch.where(position < self.slots, expert * self.slots + position, torch.full_like(expert, places))
         token = torch.full((places + 1,), tokens, dtype=torch.long, device=x.device)
         token = token.scatter(0, slot, torch.arange(tokens, device=x.device))[:places]
-        if torch.is_autocast_enabled():
-            x = x.bfloat16()
+        x = x.bfloat16()
         buffer = Move.apply(x, token, slot).view(self.experts, self.slots, -1)
         hidden = gelu(torch.bmm(buffer, self.up.to(buffer.dtype)) + self.up_bias.to(buffer.dtype))
         result = torch.bmm(hidden, self.down.to(hidden.dtype)) + self.down_bias.to(hidden.dtype)
@@ -156,7 +154,7 @@ class Model(nn.Module):
 
 class Trainer:
     def __init__(self, o, mode):
-        torch.manual_seed(o.seed)
+        torch.manual_seed(1)
         self.o = o
         self.model = Model(o).to(o.device)
         fused = {"fused": True} if o.device == "cuda" and "fused" in inspect.signature(torch.optim.AdamW).parameters else {}
@@ -169,8 +167,7 @@ class Trainer:
     def step(self, number):
         if self.graphs:
             torch.compiler.cudagraph_mark_step_begin()
-        cast = torch.autocast(self.o.device, torch.bfloat16) if self.o.dtype == "bf16" else contextlib.nullcontext()
-        with cast:
+        with torch.autocast(self.o.device, torch.bfloat16):
             total, loss = self.run(*self.batches[number % len(self.batches)])
         total.backward()
         nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
@@ -178,24 +175,25 @@ class Trainer:
         self.optimizer.zero_grad(set_to_none=True)
         return loss.detach()
 
-    def time(self):
-        """Milliseconds of each of o.steps, on the device's clock where there is one; and the last loss."""
-        loss = torch.zeros(())
-        for i in range(self.o.warmup):
-            loss = self.step(i)
+    def mark(self):
         if self.o.device == "cpu":
-            ms = []
-            for i in range(self.o.steps):
-                start = time.perf_counter()
-                loss = self.step(i)
-                ms.append(1e3 * (time.perf_counter() - start))
-            return ms, float(loss)
-        marks = [torch.cuda.Event(enable_timing=True) for _ in range(self.o.steps + 1)]
-        torch.cuda.synchronize()
-        marks[0].record()
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def time(self):
+        """Milliseconds of each of o.steps, on the GPU's clock if there is one; and the last loss."""
+        for i in range(self.o.warmup):
+            self.step(i)
+        if self.o.device == "cuda":
+            torch.cuda.synchronize()
+        marks = [self.mark()]
         for i in range(self.o.steps):
             loss = self.step(i).clone()
-            marks[i + 1].record()
+            marks.append(self.mark())
+        if self.o.device == "cpu":
+            return [1e3 * (b - a) for a, b in zip(marks, marks[1:])], float(loss)
         torch.cuda.synchronize()
         return [a.elapsed_time(b) for a, b in zip(marks, marks[1:])], float(loss)
 
@@ -229,7 +227,7 @@ def main():
         print(f"error: no mode ran: {json.dumps(tried)}", file=sys.stderr)
         return 1
     best.update(tokens_per_s=o.batch * o.seq / best["step_ms"] * 1e3, modes=tried, torch=torch.__version__,
-                fused_attention=hasattr(F, "scaled_dot_product_attention"), dtype=o.dtype, device=o.device)
+                fused_attention=hasattr(F, "scaled_dot_product_attention"), device=o.device)
     if o.device == "cuda":
         best["peak_mb"] = torch.cuda.max_memory_allocated() / 1e6
     print("RESULT " + json.dumps(best))

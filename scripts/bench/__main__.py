@@ -1,0 +1,65 @@
+"""`python3 scripts/bench COMMAND [OPTION...]`"""
+import argparse
+import importlib
+import importlib.util
+import os
+import signal
+import sys
+from pathlib import Path
+
+sys.path[0] = str(Path(__file__).resolve().parent.parent)
+from bench.run import Failed, python_with  # noqa: E402
+
+PLOTS = ("matplotlib", "expected python3-matplotlib, which draws; scripts/install_deps.sh --plots installs it")
+COMMANDS = {  # what each does, and the library that it needs beside the standard ones
+    "overlap": ("every policy on an emulated cluster, measured against predicted", None),
+    "peer": ("training speed and memory against a PyTorch trainer", None),
+    "generate": ("generation speed against PyTorch", None),
+    "gpu": ("tests and benchmarks on a GPU machine", None),
+    "dtypes": ("the losses of bf16 against those of fp32", None),
+    "reproduce": ("the points, tables and plots of the Lancet paper's figures", PLOTS),
+    "figures": ("tables and plots of points that are there", PLOTS),
+}
+
+
+def usage():
+    lines = ["usage: python3 scripts/bench COMMAND [OPTION...]; --help behind a command lists its options"]
+    return "\n".join(lines + [f"  {name:10} {what}" for name, (what, _) in COMMANDS.items()])
+
+
+def use_python_with(library, without):
+    """Continues in a Python that has the library, where this one has not."""
+    if importlib.util.find_spec(library):
+        return
+    python = python_with(library)
+    if not python:
+        raise Failed(without)
+    os.execvp(python, [python, *sys.argv])
+
+
+def main():
+    words = sys.argv[1:]
+    if words[:1] in (["-h"], ["--help"]):
+        print(usage())
+        return 0
+    if not words or words[0] not in COMMANDS:
+        print(usage(), file=sys.stderr)
+        return 2
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what a command started is taken down
+    try:
+        if COMMANDS[words[0]][1]:
+            use_python_with(*COMMANDS[words[0]][1])
+        command = importlib.import_module(f"bench.{words[0]}")
+        parser = argparse.ArgumentParser(prog=f"python3 scripts/bench {words[0]}", description=command.__doc__,
+                                         formatter_class=argparse.RawDescriptionHelpFormatter)
+        command.add_arguments(parser)
+        return command.main(parser.parse_args(words[1:]))
+    except Failed as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

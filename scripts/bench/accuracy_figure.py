@@ -1,0 +1,107 @@
+"""Figure 14: predicted steps against those of real runs."""
+import csv
+import re
+import statistics
+
+from bench.plot import plt, save
+from bench.run import ROOT
+from bench.table import markdown, number, percent, signed_percent
+
+EARLIER_TIMES = {"step_ms": "step_ms", "compute_ms": "compute_ms", "all_to_all_ms": "a2a_ms", "all_reduce_ms": "allreduce_ms",
+                 "communication_ms": "communication_ms", "exposed_ms": "exposed_ms", "predicted_ms": "predicted_ms"}
+
+
+def commit_in(path):
+    """The commit that a page of `bench overlap` names."""
+    named = re.search(r"commit ([0-9a-f]{7,40})", path.read_text()) if path.is_file() else None
+    return named.group(1) if named else "unknown"
+
+
+def earlier_runs():
+    """Rows of `bench overlap`: emulated runs with their predictions, in the columns of a sweep's points."""
+    found = []
+    for name in ("overlap", "overlap-rates", "overlap-models"):
+        path = ROOT / f"docs/results/{name}.csv"
+        if not path.is_file():
+            continue
+        commit = commit_in(path.with_suffix(".md"))
+        for row in csv.DictReader(open(path)):
+            times = {ours: float(row[theirs]) for ours, theirs in EARLIER_TIMES.items()}
+            found.append({"network": "emulated", "source": name + ".csv", "hardware": f"{row['hosts']} hosts, {row['rate']}",
+                          "label": "", "model": row["what"], "hosts": row["hosts"], "ranks": row["hosts"],
+                          "policy": row["policy"] + (f" k={row['parts']}" if row["parts"] != "0" else ""), "status": "ok",
+                          "steps": row["steps"], "memory_gib": round(float(row["arena_mb"]) * 1e6 / 2**30, 3), "commit": commit,
+                          **times})
+    return found
+
+
+def kind_of(row):
+    """Which runs are alike, for marks and means."""
+    if row["network"] == "measured":
+        return "measured: ranks on this machine"
+    if row["source"].endswith(".csv"):
+        crowded = "4 hosts on 2 cores" in row["model"]
+        return "emulated: bench overlap" + (", several hosts on a core" if crowded else "")
+    return "emulated: this sweep"
+
+
+MARKS = {"measured: ranks on this machine": "o", "emulated: this sweep": "^", "emulated: bench overlap": "v",
+         "emulated: bench overlap, several hosts on a core": "x"}
+
+
+def predicted(points):
+    return [point for point in points + earlier_runs() if point["status"] == "ok" and point.get("predicted_ms")]
+
+
+def error_of(row, compute_as_measured=False):
+    """Of the predicted step; or of it with the computation that the run had in place of the predicted one, as if none of the
+    difference were hidden under communication."""
+    predicted_ms = row["predicted_ms"]
+    if compute_as_measured:
+        if row.get("predicted_compute_ms") is None:
+            return None
+        predicted_ms += row["compute_ms"] - row["predicted_compute_ms"]
+    return predicted_ms / row["step_ms"] - 1
+
+
+def accuracy(points, path, title):
+    rows = predicted(points)
+    figure, axis = plt.subplots(figsize=(6, 5))
+    for kind, mark in MARKS.items():
+        here = [row for row in rows if kind_of(row) == kind]
+        if here:
+            axis.loglog([row["step_ms"] for row in here], [row["predicted_ms"] for row in here], mark, label=kind,
+                        markerfacecolor="none")
+    ends = [limit(row["step_ms"] for row in rows) for limit in (min, max) if rows]
+    axis.plot(ends, ends, color="black", linewidth=0.8)
+    axis.set_xlabel("measured step, ms")
+    axis.set_ylabel("predicted step, ms")
+    axis.legend(fontsize=7)
+    axis.set_title(f"{title} (marks: where)", fontsize=10)
+    save(figure, path)
+    table = [[kind_of(row), row["hardware"], row["source"], row["commit"], row["model"], row.get("gate", ""), row["policy"],
+              number(row["step_ms"]), number(row["predicted_ms"]),
+              signed_percent(error_of(row)), number(row.get("compute_ms")), number(row.get("predicted_compute_ms")),
+              signed_percent(error_of(row, True))] for row in rows]
+    corrected = errors(points, True)
+    means = [[kind, len(values), *mean_and_worst(values), *mean_and_worst(corrected.get(kind))]
+             for kind, values in errors(points).items()]
+    return [*markdown(["runs", "number", "mean error", "worst", "mean, computation as measured", "worst"], means), "",
+            "Computation as measured: the predicted step, with the computation that the run had in place of the predicted one. This",
+            "takes all of the difference to lengthen the step, though some of it may have lain under communication.", "",
+            *markdown(["runs", "where", "source", "commit", "model", "gate", "schedule", "measured, ms", "predicted, ms", "error",
+                       "computation, ms", "predicted, ms", "error, computation as measured"], table)]
+
+
+def mean_and_worst(values):
+    return [percent(statistics.mean(values)), percent(max(values))] if values else ["", ""]
+
+
+def errors(points, compute_as_measured=False):
+    found = {}
+    for row in predicted(points):
+        error = error_of(row, compute_as_measured)
+        if error is not None:
+            found.setdefault(kind_of(row), []).append(abs(error))
+    return found
+

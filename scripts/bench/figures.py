@@ -1,0 +1,91 @@
+"""Tables (CSV, Markdown) and plots (SVG) of experiments, with the Lancet paper's claims beside ours.
+
+Reads DIR/points/EXPERIMENT/points.jsonl as `lancet bench sweep` writes them and makes DIR/EXPERIMENT.{csv,md,svg} and
+DIR/claims.md. Every table has a column `network` (simulated, emulated, measured), every plot says it in its title, and no
+plot mixes them without different marks.
+"""
+import itertools
+import sys
+from pathlib import Path
+
+from bench import accuracy_figure, planning_figures, steps_figures
+from bench.all_to_all_terms import read_commented
+from bench.claims import claims
+from bench.points import COLUMNS, read, sources
+from bench.run import ROOT
+from bench.table import write_csv
+
+MAKERS = {
+    "fig02": steps_figures.breakdown, "fig06": steps_figures.partition_range, "fig11": steps_figures.iteration,
+    "fig12": steps_figures.iteration, "fig13": steps_figures.decomposition, "fig14": accuracy_figure.accuracy,
+    "fig15": planning_figures.planning, "fig16": steps_figures.ablation, "padding": steps_figures.padding,
+    "scale": planning_figures.scale}
+RESULTS = ROOT / "docs/results"
+
+
+def missing_of(experiment, points):
+    """How many of an experiment's points have no record, on whatever hardware the records were made (--on)."""
+    there = {tuple(point[key] for key in ("label", "model", "gate", "ranks", "policy")) for point in points}
+    return sum((grid.get("label", ""), *requested) not in there for grid in experiment["grids"]
+               for requested in itertools.product(grid["models"], grid["gates"], grid["ranks"], grid["policies"]))
+
+
+def points_of(name, folder):
+    """None where an experiment has none. Figure 14 falls back to the recorded runs, then to the earlier runs alone."""
+    folders = [folder / name] + ([RESULTS / "points/fig14"] if name == "fig14" else [])
+    for candidate in folders:
+        if (candidate / "points.jsonl").is_file():
+            return read(candidate)
+    return [] if name == "fig14" and accuracy_figure.earlier_runs() else None
+
+
+def page(name, title, points, missing, table):
+    """The text of an experiment's Markdown file."""
+    failed = [point["why"] for point in points if point["status"] == "failed"]
+    heading = f"# {title}" + (f" (Fig. {int(name[3:])} of the paper)" if name.startswith("fig") else "")
+    notes = [f"{len(failed)} points failed: " + "; ".join(failed), ""] if failed else []
+    notes += [f"{missing} points are missing.", ""] if missing else []
+    return "\n".join([heading, "", f"`lancet bench sweep configs/experiments/{name}.json`. {sources(points)}", "", *notes,
+                      f"![{title}]({name}.svg)", "", *table]) + "\n"
+
+
+def make(name, points, out):
+    """Writes an experiment's files; False where points are missing."""
+    experiment = read_commented(ROOT / f"configs/experiments/{name}.json")
+    title, only_earlier_runs = experiment["title"], name == "fig14" and not points
+    missing = 0 if only_earlier_runs else missing_of(experiment, points)
+    if missing:
+        print(f"{name}: missing points: {missing}; the sweep's command makes them", file=sys.stderr)
+    table = MAKERS[name](points, out / f"{name}.svg", title)
+    write_csv(out / f"{name}.csv", COLUMNS, points + (accuracy_figure.earlier_runs() if name == "fig14" else []))
+    (out / f"{name}.md").write_text(page(name, title, points, missing, table))
+    return missing == 0
+
+
+def make_all(out, folder):
+    """Every experiment that has points, and the claims; False where points are missing."""
+    found, complete = {}, True
+    for name in MAKERS:
+        points = points_of(name, folder)
+        if points is None:
+            print(f"{name}: no points", file=sys.stderr)
+            continue
+        try:
+            complete &= make(name, points, out)
+            found[name] = points
+        except KeyError as key:
+            print(f"{name}: no table without a point of {key}", file=sys.stderr)
+            complete = False
+    (out / "claims.md").write_text("\n".join(
+        ["# The paper's claims beside ours", "",
+         "Made by `python3 scripts/bench reproduce`. What differs and why: [README.md](README.md).", "", *claims(found)]) + "\n")
+    return complete
+
+
+def add_arguments(parser):
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the results (default: docs/results)")
+    parser.add_argument("--points", type=Path, help="folder of the sweeps (default: OUT/points)")
+
+
+def main(options):
+    return 0 if make_all(options.out, options.points or options.out / "points") else 1

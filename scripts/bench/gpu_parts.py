@@ -1,0 +1,230 @@
+"""What `bench gpu` runs and measures: the trainer beside its peer, on a device and the CPU, with every schedule, on an
+emulated network, and under compute-sanitizer."""
+import filecmp
+import json
+import os
+import re
+import shutil
+import statistics
+from pathlib import Path
+
+from bench import run
+from bench.gpu_check import Missing
+from bench.run import Failed
+
+PEER = Path(__file__).resolve().with_name("gpu_peer.py")
+TINY = {"model.n_layer": 2, "model.n_head": 2, "model.n_embd": 32, "model.n_positions": 16, "model.vocab_size": 300,
+        "model.moe_layer_freq": 2, "train.seq_len": 16, "train.micro_batch_size": 4}
+GPT2 = {"model.n_layer": 12, "model.n_head": 12, "model.n_embd": 768, "model.n_positions": 1024,
+        "model.vocab_size": 50257, "model.moe_layer_freq": 0, "train.seq_len": 1024, "train.micro_batch_size": 16}
+SMALL_MOE = {**GPT2, "model.n_positions": 512, "model.moe_layer_freq": 2, "model.experts_per_rank": 2,
+             "train.seq_len": 512, "train.micro_batch_size": 8}
+LARGE_MOE = {**SMALL_MOE, "model.n_layer": 24, "model.n_head": 16, "model.n_embd": 1024, "train.micro_batch_size": 4}
+COMMON = {"data.synthetic": True, "train.optimizer": "adamw", "train.lr": 6e-4, "train.weight_decay": 0.1,
+          "train.adam_beta2": 0.95, "train.clip_grad": 1.0, "train.eval_interval": 0, "train.sample_tokens": 0}
+
+
+def config_of(check, name, shape, steps, device=None, **settings):
+    """The file of a run's config."""
+    dry = check.options.dry
+    values = {**COMMON, **(TINY if dry else shape), "device": device or check.device, "train.steps": steps,
+              "log.interval": steps, "train.dtype": "bf16", "overlap.profile": str(check.out / "costs.json"),
+              **{key.replace("__", "."): value for key, value in settings.items()}}
+    if dry:
+        values.update({"threads": 1, "log.peak_tflops": 1,
+                       "model.moe_layer_freq": shape.get("model.moe_layer_freq", 2)})
+    nested = {}
+    for key, value in values.items():
+        section, _, field = key.rpartition(".")
+        (nested.setdefault(section, {}) if section else nested)[field] = value
+    config = check.out / f"{name}.json"
+    config.write_text(json.dumps(nested, indent=1))
+    return config
+
+
+def train(check, name, shape, steps, device=None, profile=False, **settings):
+    """Trains; returns the records of its steps, the run folder and the log. profile: first measures the ops, the algorithms
+    of products among them, into the file that the run reads."""
+    config = config_of(check, name, shape, steps, device, **settings)
+    run_dir = check.out / "runs" / name
+    if profile:
+        check.run(f"{name}-profile", [check.options.lancet, "profile", config])
+    text = check.run(name, [check.options.lancet, "train", config, "--run-dir", run_dir])
+    return run.step_records(run_dir, steps), run_dir, text
+
+
+def peer_words(shape):
+    """The arguments of gpu_peer.py for a shape of ours."""
+    padded = -(-shape["model.vocab_size"] // 64) * 64
+    words = {"layers": shape["model.n_layer"], "width": shape["model.n_embd"], "heads": shape["model.n_head"],
+             "seq": shape["train.seq_len"], "batch": shape["train.micro_batch_size"], "vocab": padded,
+             "moe-every": shape["model.moe_layer_freq"]}
+    return [word for key, value in words.items() for word in (f"--{key}", str(value))]
+
+
+def train_peer(check, name, shape):
+    o = check.options
+    if not o.python:
+        raise Missing("no Python with PyTorch")
+    words = ["--device", "cpu", "--steps", 3, "--warmup", 1] if o.dry else ["--device", "cuda"]
+    shape = TINY if o.dry else shape
+    if not o.quick and shape["model.moe_layer_freq"] > 0:  # small kernels: recorded graphs may win
+        words += ["--modes", "default,reduce-overhead"]
+    return run.result_line(check.run(f"{name}-peer", [o.python, PEER, *peer_words(shape), *words]), f"{name}-peer")
+
+
+def settled(records, field):
+    """The median after the first steps, which load, choose and record."""
+    values = [record[field] for record in records[max(2, len(records) // 4):] if record.get(field) is not None]
+    if not values:
+        raise Failed(f"expected {field} in metrics.jsonl, found none")
+    return statistics.median(values)
+
+
+def outside_kernels(records):
+    """The share of a step that the compute stream spends between its segments of work, before the first and after the last.
+    Every eighth step from the second on is timed, with its segments launched as recorded (docs of `spans` in
+    lancet/runtime/executor.h); compute_ms of other steps is that of the last timed one."""
+    return statistics.median(1 - record["compute_ms"] / record["step_ms"] for record in records[8::8])
+
+
+def compare_speed(check, name, shape, ratio, mfu):
+    steps = 9 if check.options.dry else 26
+    records, _, _ = train(check, name, shape, steps, profile=True)
+    tokens = settled(records, "tokens_per_s")
+    check.figure(f"{name} tokens/s", tokens)
+    check.figure(f"{name} MFU", settled(records, "mfu"), mfu, unit="% of the measured product ceiling")
+    check.figure(f"{name} step outside kernels", 100 * max(0.0, outside_kernels(records)),
+                 3 if name == "gpt2" else None, at_least=False, unit="% of a timed step")
+    try:
+        peer = train_peer(check, name, shape)
+    except Failed as error:
+        return f"no peer: {error}"
+    check.figure(f"{name} peer tokens/s", peer["tokens_per_s"], unit=f"PyTorch {peer['torch']}, {peer['mode']}")
+    check.figure(f"{name} over its peer", tokens / peer["tokens_per_s"], ratio, unit="tokens/s over tokens/s")
+    return ""
+
+
+def follow_the_cpu(check):
+    for dtype, bound in (("fp32", 1e-4), ("bf16", 1e-2)):
+        losses = []
+        for device in ("cpu", check.device):
+            records, _, _ = train(check, f"losses-{dtype}-{device}{len(losses)}", TINY, 20, device, train__dtype=dtype)
+            losses.append([record["loss"] for record in records])
+        off = max(abs(a - b) / abs(a) for a, b in zip(*losses))
+        check.figure(f"20 losses against the CPU's, {dtype}", off, bound, at_least=False, unit="relative")
+    check.require(2)
+
+
+def repeat_exactly(check):
+    folders, losses = [], []
+    for turn in "ab":
+        records, run_dir, _ = train(check, f"repeat-{turn}", TINY, 6, train__save_interval=6, overlap__policy="lancet")
+        losses.append([(record["loss"], record["grad_norm"]) for record in records])
+        folders.append(run_dir / "checkpoints/step-000006")
+    files = sorted(path.name for path in folders[0].glob("*.safetensors"))
+    if not files:
+        raise Failed(f"expected a checkpoint in {folders[0]}, found none")
+    same = losses[0] == losses[1] and all(filecmp.cmp(folders[0] / f, folders[1] / f, shallow=False) for f in files)
+    check.figure("two runs bit-equal", int(same), 1, unit="losses, norms, weights and optimizer")
+    check.require(1)
+
+
+SCHEDULES = ("expert_pipeline", "peer_groups", "dw", "partition", "lancet")
+
+
+def follow_sequential(check):
+    """Streams, flags, copies of counts and all-to-alls in parts: one rank that emulates four, every policy in two parts. A
+    loss that is summed by parts may round otherwise, a gradient may not; emulated ranks save nothing, so the weights are
+    compared by the gradients of the next steps."""
+    def train_by(policy, name, **more):
+        records, _, _ = train(check, f"schedules-{name}", TINY, 6, overlap__policy=policy, overlap__parts=2,
+                              overlap__profile=str(check.out / "costs-schedules.json"), comm__transport="emulated",
+                              comm__network="p4de-a100", comm__emulated_ranks=4, **more)
+        return [(record["loss"], record["grad_norm"]) for record in records]
+
+    expected = train_by("sequential", "sequential", profile=True)
+    found = {policy: train_by(policy, policy) for policy in SCHEDULES}
+    others = [p for p in SCHEDULES if [norm for _, norm in found[p]] != [norm for _, norm in expected]]
+    off = max(abs(a - b) / abs(a) for p in SCHEDULES for (a, _), (b, _) in zip(expected, found[p]))
+    check.figure("schedules with the gradients of sequential", len(SCHEDULES) - len(others), len(SCHEDULES),
+                 unit="norms of all steps, to the bit")
+    check.figure("losses of schedules against those of sequential", off, 1e-6, at_least=False, unit="relative")
+    check.figure("two runs of policy lancet bit-equal", int(train_by("lancet", "again") == found["lancet"]), 1,
+                 unit="losses and norms")
+    if others:
+        print(f"schedules with other gradients than sequential: {', '.join(others)}", flush=True)
+    check.require(3)
+
+
+def overlap(check, network):
+    o = check.options
+    steps, ranks = (8, 4) if o.dry else (24, 64)
+    records, _, text = train(check, f"overlap-{network}", SMALL_MOE, steps, profile=True, overlap__policy="lancet",
+                             overlap__profile=str(check.out / f"costs-{network}.json"),
+                             comm__transport="emulated", comm__network=network, comm__emulated_ranks=ranks)
+    declared = re.search(r"^.*emulated +\S+ declared ([\d.]+) ms of all-to-alls and ([\d.]+) ms of all-reduces",
+                         text, re.MULTILINE)
+    if not declared:
+        raise Failed(f"overlap-{network}: expected a line of what the network declares, found none")
+    if re.search(r"profile: measured .*communication", text):
+        raise Failed(f"overlap-{network}: expected the communication of the profile before it, found it measured again")
+    step, compute = settled(records, "step_ms"), settled(records, "compute_ms")
+    network_ms = max(map(float, declared.groups())) / steps  # the streams run side by side; spans would hold their delays
+    name = f"lancet, emulated {ranks} ranks of {network}"
+    check.figure(f"{name}: step over max(compute, network)", step / max(compute, network_ms), 1.10, at_least=False)
+    predicted = settled(records, "predicted_ms")
+    check.figure(f"{name}: |predicted / measured - 1|", 100 * abs(predicted / step - 1), 3, at_least=False, unit="%")
+    policy = re.search(r"^.*policy +(\w+):", text, re.MULTILINE)
+    chosen = policy.group(1) if policy else "?"
+    if o.dry:
+        return chosen
+    return f"{chosen}: step {step:.2f} ms, compute {compute:.2f}, network {network_ms:.2f} (declared)"
+
+
+def sanitizer():
+    found = shutil.which("compute-sanitizer", path=os.environ["PATH"] + ":/usr/local/cuda/bin")
+    if not found:
+        raise Missing("expected compute-sanitizer on the PATH or in /usr/local/cuda/bin, found none")
+    return found
+
+
+def summary(text):
+    found = re.findall(r"(?:ERROR|RACECHECK) SUMMARY: (.*)", text)
+    return found[-1] if found else "no summary"
+
+
+def sanitize(check, tool):
+    if check.options.dry:
+        return "dry: no device code runs"
+    config, run_dir = check.out / "schedules-lancet.json", check.out / "runs" / f"sanitize-{tool}"
+    if not config.exists():
+        raise Failed("the small run of policy lancet that it repeats did not run")
+    return summary(check.run(f"sanitize-{tool}", [
+        sanitizer(), "--tool", tool, "--error-exitcode", "86", check.options.lancet, "train", config, "--run-dir", run_dir,
+        *run.sets(["train.steps=2", "log.peak_tflops=1"])]))
+
+
+def sanitize_kernels(check, tool):
+    """Every op on its samples; the refused allocation of another case would count as an error."""
+    if check.options.dry:
+        return "dry: no device code runs"
+    program = run.BUILD / "tests/test_cuda"
+    if not program.exists():
+        raise Missing(f"expected {program}, found none")
+    return summary(check.run(f"sanitize-kernels-{tool}", [
+        sanitizer(), "--tool", tool, "--error-exitcode", "86", program, "kernels on a GPU*"]))
+
+
+def two_ranks(check):
+    """One test of `ctest -L gpu` by itself, since whether it works at all is a finding."""
+    if check.options.dry:
+        return "dry: no device code runs"
+    text = check.run("nccl", ["ctest", "--test-dir", run.BUILD, "-R", "^cuda: ?two NCCL ranks on one GPU", "-V"])
+    if "No tests were found" in text:
+        raise Failed("expected the test of two NCCL ranks on one GPU, found none (built without NCCL)")
+    skipped = re.search(r"SKIPPED: (.*)", text)
+    if skipped:
+        raise Missing(skipped.group(1))
+    check.figure("two NCCL ranks on one GPU", 1, unit="their all-to-all and their sum")
+    return ""

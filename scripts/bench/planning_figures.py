@@ -1,0 +1,96 @@
+"""Figure 15 and the weak scaling: planning times, and the terms of an all-to-all as ranks grow."""
+from bench.all_to_all_terms import all_to_alls_of, crossings, is_bound_by_messages, read_hardware, taken, ways
+from bench.plot import COLOURS, plt, save
+from bench.points import best_of_families, fits, group, step_of, title_of
+from bench.table import markdown, number
+
+PARTS = (1, 2, 4)
+PLANNING = "planning, s of processor time (measured)"
+
+
+def planned_on(points):
+    return next((point["place"] for point in points if "planning_ms" in point), "no machine")
+
+
+def planning_s(point):
+    return point["planning_ms"] / 1e3 if "planning_ms" in point else None
+
+
+def by_ranks(axis, xlabel, ylabel):
+    axis.set_xscale("log", base=2)
+    axis.set_ylim(0)
+    axis.set_xlabel(xlabel)
+    axis.set_ylabel(ylabel)
+
+
+def planning(points, path, title):
+    figure, axis = plt.subplots(figsize=(7, 3.6))
+    rows = []
+    for here in group(points, "hardware", "label", "model").values():
+        here = sorted((point for point in here if "planning_ms" in point), key=lambda point: point["ranks"])
+        if not here:
+            continue
+        axis.plot([p["ranks"] for p in here], [planning_s(p) for p in here], "o-", label=title_of(here[0]))
+        rows += [[title_of(p), p["ranks"], number(planning_s(p), 2), p["k"], p["place"]] for p in here]
+    by_ranks(axis, "GPUs planned for", PLANNING)
+    axis.legend(fontsize=7)
+    axis.set_title(f"{title}, measured on {planned_on(points)}", fontsize=9)
+    save(figure, path)
+    return markdown(["model, cluster", "GPUs", PLANNING, "k", "on"], rows)
+
+
+def crossing_line(k, direct, way, most):
+    by_direct = f"messages outlast bytes from {direct} ranks on" if direct else f"bytes outlast messages up to {most} ranks"
+    by_faster = f"from {way} ranks on" if way else f"nowhere up to {most} ranks"
+    return f"- k = {k}: sent directly, {by_direct}; by the faster way {by_faster}."
+
+
+def terms(points):
+    """The lines on what one all-to-all of tokens is made of, by ranks and parts, and where its messages outlast its bytes."""
+    point, ranks = points[0], sorted({point["ranks"] for point in points})
+    hardware = read_hardware(point["hardware"])
+    rows = []
+    for count in ranks:
+        sent = all_to_alls_of(point["model"], point["batch"], count)[0][1]
+        for k in PARTS:
+            direct, way = ways(hardware, count, sent / k)[0], taken(hardware, count, sent / k)
+            rows.append([count, k, number(direct["messages"], 3), way["way"],
+                         *(number(way[term], 3) for term in ("network", "links", "messages", "latency", "total")),
+                         "messages" if is_bound_by_messages(way) else "bytes"])
+    found = crossings(hardware, point["model"], point["batch"], ranks, PARTS)
+    return ["## What an all-to-all is made of", "",
+            "One all-to-all of tokens (four a MoE layer), or one of its k parts, in ms, from the hardware file. Network and links are the",
+            "times of the bytes on NICs and within a node, messages is the time of one rank's messages to the others, one after the",
+            "other. Direct: latency and the longest of the three; in two steps: latency, links, and the longer of network and messages.", "",
+            *(crossing_line(k, direct, way, ranks[-1]) for k, (direct, way) in found.items()), "",
+            *markdown(["ranks", "k", "direct messages", "way taken", "network", "links", "messages", "latency", "in all",
+                       "bound by"], rows)]
+
+
+def scale_rows(points, names):
+    rows = []
+    for (ranks,), here in sorted(group(points, "ranks").items()):
+        by = best_of_families(here)
+        fastest = min((p for p in by.values() if fits(p)), key=lambda p: p["step_ms"], default=None)
+        for p in (by[name] for name in names):
+            rows.append([ranks, p["family"], step_of(p, 2),
+                         *(number(p.get(time), 2) for time in ("compute_ms", "all_to_all_ms", "exposed_ms")), p["k"],
+                         p["runs"], "*" if p is fastest else "", number(planning_s(p), 2), p["network"]])
+    return rows
+
+
+def scale(points, path, title):
+    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 3.8))
+    names = list(dict.fromkeys(point["family"] for point in points))
+    for name in names:
+        best = [best_of_families(here)[name] for _, here in sorted(group(points, "ranks").items())]
+        best = [point for point in best if point["status"] == "ok"]
+        for axis, times in ((left, [p["step_ms"] for p in best]), (right, [planning_s(p) for p in best])):
+            axis.plot([p["ranks"] for p in best], times, "o-", color=COLOURS[name], label=name, markersize=3)
+    by_ranks(left, "ranks", "ms a step (simulated)")
+    by_ranks(right, "ranks", PLANNING)
+    left.legend(fontsize=7)
+    figure.suptitle(f"{title}: steps simulated, planning measured on {planned_on(points)}", fontsize=10)
+    save(figure, path)
+    return markdown(["ranks", "schedule", "step, ms", "computation", "all-to-all", "exposed", "k", "runs", "fastest",
+                     PLANNING, "network"], scale_rows(points, names)) + ["", *terms(points)]

@@ -1,0 +1,36 @@
+"""The Lancet paper's figures: the points of every experiment, then tables (CSV, Markdown) and plots (SVG).
+
+Without --runs figure 14, which needs real runs here and on an emulated cluster (as root, on a quiet machine), is drawn from
+the runs that are there. Interrupted, it resumes where it stopped; --fresh makes every point again.
+"""
+import subprocess
+from pathlib import Path
+
+from bench import figures, run
+
+INTERRUPTED = 75  # the exit code of a sweep that a signal stopped
+
+
+def add_arguments(parser):
+    parser.add_argument("--out", type=Path, default=figures.RESULTS, help="folder of the results (default: docs/results)")
+    parser.add_argument("--only", default=",".join(figures.MAKERS), help="names of experiments, with commas")
+    parser.add_argument("--runs", action="store_true", help="make figure 14's runs as well")
+    parser.add_argument("--fresh", action="store_true", help="make points again that are there")
+    run.add_program(parser)
+
+
+def main(options):
+    lancet, names, failed = run.program(options), options.only.split(","), 0
+    for name in names:
+        if name not in figures.MAKERS:
+            raise run.Failed(f"--only: expected some of {','.join(figures.MAKERS)}, found '{name}'")
+    for name in names:
+        if name == "fig14" and not options.runs:
+            continue
+        code = subprocess.call([lancet, "bench", "sweep", f"configs/experiments/{name}.json",
+                                "--out", options.out.resolve() / "points" / name,
+                                *(["--fresh"] if options.fresh else [])], cwd=run.ROOT)
+        if code == INTERRUPTED:
+            return code
+        failed = code or failed  # the tables mark points that failed
+    return failed if figures.make_all(options.out, options.out / "points") else 1

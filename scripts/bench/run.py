@@ -1,0 +1,135 @@
+"""Programs and their results: starting them, in turns, with records, medians, and the machine's name."""
+import argparse
+import json
+import os
+import re
+import shlex
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILD = Path(os.environ.get("BUILD_DIR", ROOT / "build")).resolve()
+NO_TORCH = "expected PyTorch: apt-get install python3-torch libopenblas0-openmp"
+WARMUP = 2  # first steps of a run, which no median counts
+
+
+class Failed(Exception):
+    """The message is the line that the user reads."""
+
+
+class Done(NamedTuple):
+    out: str
+    log: str
+    peak_mb: float  # largest resident set of the process and of those it waited for
+
+
+def log(text):
+    print(f"   {text}", file=sys.stderr, flush=True)
+
+
+def call(command, cwd=ROOT, env=None):
+    """Runs a command to its end."""
+    words = [str(word) for word in command]
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        process = subprocess.Popen(words, cwd=cwd, env=env, stdout=out, stderr=err)
+        try:
+            _, status, usage = os.wait4(process.pid, 0)
+        except BaseException:  # a signal: the program saves and stops, too
+            process.terminate()
+            process.wait()
+            raise
+        process.returncode = os.waitstatus_to_exitcode(status)
+        out.seek(0)
+        err.seek(0)
+        done = Done(out.read(), err.read(), usage.ru_maxrss / 1024)
+    if process.returncode != 0:
+        raise Failed(f"{shlex.join(words)} ended with {process.returncode}:\n{done.log[-2000:]}")
+    return done
+
+
+def train(lancet, config, run_dir, steps, settings, launcher=()):
+    """Trains; returns the records of its steps and the Done. settings: FIELD=VALUE; launcher: words before the command."""
+    (run_dir / "metrics.jsonl").unlink(missing_ok=True)
+    settings = [f"train.steps={steps}", f"log.interval={steps}", *settings]
+    done = call([*launcher, lancet, "train", config, "--run-dir", run_dir, *sets(settings)])
+    return step_records(run_dir, steps), done
+
+
+def sets(settings):
+    return [word for setting in settings for word in ("--set", setting)]
+
+
+def step_records(run_dir, steps):
+    """The records of a run's steps; those of evaluations have no speed."""
+    path = run_dir / "metrics.jsonl"
+    records = [json.loads(line) for line in path.read_text().splitlines()]
+    records = [record for record in records if record.get("tokens_per_s") is not None]
+    if len(records) != steps:
+        raise Failed(f"{path}: expected records of {steps} steps, found {len(records)}")
+    return records
+
+
+def median(records, field):
+    return statistics.median(record[field] for record in records)
+
+
+def in_turns(rounds, sides):
+    """Runs every side once a round, one after the other, so that the machine's drift meets all of them alike. sides: functions
+    by name. Returns the lists of what each returned, by name."""
+    found = {name: [] for name in sides}
+    for _ in range(rounds):
+        for name, side in sides.items():
+            found[name].append(side())
+    return found
+
+
+def result_line(text, who):
+    """The object of the line `RESULT {...}`."""
+    found = re.search(r"^RESULT (\{.*\})$", text, re.MULTILINE)
+    if not found:
+        raise Failed(f"{who} printed no RESULT line:\n{text[-2000:]}")
+    return json.loads(found.group(1))
+
+
+def python_with(library):
+    """The first Python 3 of this machine that imports the library; None if there is none."""
+    for python in (sys.executable, "python3", "/usr/bin/python3", "/usr/local/bin/python3", "/opt/conda/bin/python3"):
+        try:
+            if subprocess.run([python, "-c", f"import {library}"], capture_output=True, timeout=60).returncode == 0:
+                return python
+        except (OSError, subprocess.TimeoutExpired):
+            continue
+    return None
+
+
+def commit():
+    done = subprocess.run(["git", "describe", "--always", "--dirty", "--exclude", "*"], cwd=ROOT, capture_output=True, text=True)
+    return done.stdout.strip() or "unknown"
+
+
+def cpu():
+    found = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
+    return found.group(1) if found else "unknown CPU"
+
+
+def at_least(least):
+    """An argument's type: whole numbers from `least` on."""
+    def parse(text):
+        if not text.isdecimal() or not least <= int(text) <= 99999:
+            raise argparse.ArgumentTypeError(f"expected {least} to 99999, found '{text}'")
+        return int(text)
+    return parse
+
+
+def add_program(parser):
+    parser.add_argument("--lancet", type=Path, default=BUILD / "lancet", help="the program (default: that of the build)")
+
+
+def program(options):
+    if not os.access(options.lancet, os.X_OK):
+        raise Failed(f"expected the program at {options.lancet}; build it with scripts/build.sh")
+    return options.lancet.resolve()

@@ -1,0 +1,32 @@
+"""Cells, Markdown tables and CSV files."""
+import csv
+
+
+def number(value, digits=1):
+    return "" if value is None else f"{value:.{digits}f}"
+
+
+def signed_percent(value):
+    return "" if value is None else f"{100 * value:+.1f}%"
+
+
+def percent(value):
+    return f"{100 * value:.1f}%"
+
+
+def spread(values, digits=1):
+    return f"{number(min(values), digits)} to {number(max(values), digits)}"
+
+
+def markdown(header, rows):
+    """The lines of a table."""
+    lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
+    return lines + ["| " + " | ".join(str(cell) for cell in row) + " |" for row in rows]
+
+
+def write_csv(path, fields, rows):
+    """rows: dictionaries; of each, the fields alone are written, None and missing ones as nothing."""
+    with open(path, "w", newline="") as file:
+        table = csv.DictWriter(file, fields, extrasaction="ignore", restval="", lineterminator="\n")
+        table.writeheader()
+        table.writerows(rows)
