@@ -18,34 +18,16 @@ import tempfile
 EVIL = ("<img src=x onerror=\"document.documentElement.dataset.taken='yes'\">"
         "</script><script>document.documentElement.dataset.taken='yes'</script>")
 
-# Put behind the page's own script: what was drawn, as attributes that the test reads.
-PROBE = """<script>
-setTimeout(() => {
-  // Of a canvas's pixels, those with a color of their own: axes, grids and labels are grey.
-  const colored = (canvas) => {
-    if (canvas.width === 0 || canvas.height === 0) return 0;
-    const pixels = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
-    let count = 0;
-    for (let i = 0; i < pixels.length; i += 4)
-      count += pixels[i + 3] > 128 && Math.max(pixels[i], pixels[i + 1], pixels[i + 2]) - Math.min(pixels[i], pixels[i + 1], pixels[i + 2]) > 40;
-    return count;
-  };
-  const part = (canvas) => colored(canvas) / Math.max(1, canvas.width * canvas.height);
-  const probe = document.createElement("pre");
-  probe.id = "probe";
-  probe.textContent = JSON.stringify({
-    state: document.documentElement.dataset.state || "none", taken: document.documentElement.dataset.taken || "no",
-    lines: document.querySelectorAll(".uplot canvas").length, own: document.querySelectorAll("canvas.own").length,
-    drawn: [...document.querySelectorAll(".uplot canvas")].map(colored), maps: [...document.querySelectorAll("#load canvas")].map(part),
-    timelines: [...document.querySelectorAll("#timelines canvas")].map(part), images: document.querySelectorAll("img").length, tables: document.querySelectorAll("table").length,
-    titles: [...document.querySelectorAll("#training h3, #speed h3, #experts .charts h3")].map((h) => h.textContent),
-    summary: document.querySelector("#summary table").innerText, notes: document.querySelector("#summary .notes").innerText, config: document.querySelector("#config").innerText,
-    labels: [...document.querySelectorAll(".u-legend .u-label")].map((label) => label.textContent),
-    wider: document.documentElement.scrollWidth - document.documentElement.clientWidth,
-  });
-  document.body.append(probe);
-}, 300);
-</script>"""
+PROBE = (pathlib.Path(__file__).parent / "probe.js").read_text()
+
+# A frame may be narrower than the least window of a browser.
+FRAME = """<!doctype html><body style="margin:0"><iframe src="{page}" style="border:0;display:block;width:{width}px;height:{height}px"></iframe>
+<script>addEventListener("message", (event) => {{
+  const seen = document.createElement("pre");
+  seen.id = "seen";
+  seen.textContent = event.data;
+  document.body.append(seen);
+}});</script></body>"""
 
 
 def write_run(folder, name, steps, experts, layers=2, seed=0, trace=True):
@@ -76,11 +58,11 @@ def write_run(folder, name, steps, experts, layers=2, seed=0, trace=True):
         "[2] %2 : f32[40000] = third(%1)  # compute dx c | at 0\noutput loss = %2\n")
     if trace:
         events = []
-        for pid, process, place in ((2, "predicted", 0), (0, "measured, rank 0", 1), (1, "measured, rank 1", 2)):
+        for pid, process, sort_index in ((2, "predicted", 0), (0, "measured, rank 0", 1), (1, "measured, rank 1", 2)):
             events.append(dict(ph="M", name="process_name", pid=pid, args=dict(name=process)))
-            events.append(dict(ph="M", name="process_sort_index", pid=pid, args=dict(sort_index=place)))
-            for tid, lane in enumerate(("compute", "expert", "reduce")):
-                events.append(dict(ph="M", name="thread_name", pid=pid, tid=tid, args=dict(name=lane)))
+            events.append(dict(ph="M", name="process_sort_index", pid=pid, args=dict(sort_index=sort_index)))
+            for tid, stream in enumerate(("compute", "expert", "reduce")):
+                events.append(dict(ph="M", name="thread_name", pid=pid, tid=tid, args=dict(name=stream)))
                 for i in range(60):
                     kind = ("forward", "dx", "dw", "update", "sync")[i // 12]
                     events.append(dict(ph="X", name=f"op{i % 7} h.{i}.{EVIL if i == 3 else 'moe'}", cat=kind, pid=pid, tid=tid,
@@ -90,7 +72,7 @@ def write_run(folder, name, steps, experts, layers=2, seed=0, trace=True):
 
 
 class Links(html.parser.HTMLParser):
-    """Whatever the page would fetch."""
+    """Finds what the page would fetch."""
 
     def __init__(self):
         super().__init__()
@@ -124,24 +106,26 @@ def starts(chromium):
         return "<p>shown</p>" in shown.stdout
 
 
-def browse(chromium, page, screenshot=None, size="1400,1000", dark=False):
+def browse(chromium, page, width, height=1000, screenshot=None, dark=False):
     """(what the probe saw, the browser's console)."""
-    probed = page.with_suffix(".probe.html")
-    probed.write_text(page.read_text().replace("</body>", PROBE + "</body>"))
+    probed, framed = page.with_suffix(".probe.html"), page.with_suffix(".frame.html")
+    probed.write_text(page.read_text().replace("</body>", f"<script>{PROBE}</script></body>"))
+    framed.write_text(FRAME.format(page=probed.as_uri(), width=width, height=height))
     with tempfile.TemporaryDirectory() as profile:
-        options = options_of(chromium, profile) + [f"--window-size={size}", "--enable-logging=stderr",
+        options = options_of(chromium, profile) + [f"--window-size={width},{height}", "--enable-logging=stderr",
                                                    "--virtual-time-budget=4000", "--timeout=60000"]
         if dark:
-            options.append("--force-dark-mode")
             options.append("--blink-settings=preferredColorScheme=0")
-        dumped = subprocess.run(options + ["--dump-dom", probed.as_uri()], capture_output=True, text=True, timeout=240)
+        dumped = subprocess.run(options + ["--dump-dom", framed.as_uri()], capture_output=True, text=True, timeout=240)
         if screenshot:
-            subprocess.run(options + [f"--screenshot={screenshot}", page.as_uri()], capture_output=True, timeout=240)
-    found = re.search(r'<pre id="probe">(.*?)</pre>', dumped.stdout, re.S)
+            subprocess.run(options + [f"--screenshot={screenshot}", framed.as_uri()], capture_output=True, timeout=240)
+    found = re.search(r'<pre id="seen">(.*?)</pre>', dumped.stdout, re.S)
     if not found:
         sys.exit(f"the probe did not run: {dumped.stdout[-500:]}\n{dumped.stderr[-2000:]}")
-    unescaped = html.unescape(found.group(1))
-    return json.loads(unescaped), [line for line in dumped.stderr.splitlines() if "CONSOLE" in line]
+    seen = json.loads(html.unescape(found.group(1)))
+    if seen["width"] != width:
+        sys.exit(f"expected a page of {width} pixels, found {seen['width']}")
+    return seen, [line for line in dumped.stderr.splitlines() if "CONSOLE" in line]
 
 
 def expect(condition, what):
@@ -149,22 +133,26 @@ def expect(condition, what):
         sys.exit(f"FAILED: {what}")
 
 
-def check(chromium, lancet, folder, name, runs, screenshots):
+def check(chromium, lancet, folder, name, runs, keep=False, widths=(1400,), dark=False):
+    """Makes a page and looks at it at each width; returns what the last of them shows."""
     page = folder / f"{name}.html"
     made = subprocess.run([lancet, "report", *map(str, runs), "--out", str(page)], capture_output=True, text=True)
     expect(made.returncode == 0, f"{name}: lancet report: {made.stderr}")
     links = Links()
     links.feed(page.read_text())
     expect(not links.found, f"{name}: the page would fetch {links.found}")
-    shot = str(folder / f"{name}.png") if screenshots else None
-    seen, console = browse(chromium, page, shot, size="1400,5200" if screenshots else "1400,1000")
-    expect(not console, f"{name}: the console says {console}")
-    expect(seen["state"] == "drawn", f"{name}: state {seen['state']}")
-    expect(seen["taken"] == "no" and seen["images"] == 0, f"{name}: text from files became markup")
-    expect(all(pixels > 60 for pixels in seen["drawn"]), f"{name}: a chart without a line among {seen['drawn']}")
-    expect(all(part > 0.05 for part in seen["maps"]), f"{name}: an empty heat map among {seen['maps']}")
-    expect(all(part > 0.05 for part in seen["timelines"]), f"{name}: an empty timeline among {seen['timelines']}")
-    expect(seen["wider"] <= 0, f"{name}: the page is {seen['wider']} pixels wider than its window")
+    for width in widths:
+        where = f"{name} at {width} pixels"
+        shot = str(folder / f"{name}-{width}.png") if keep else None
+        seen, console = browse(chromium, page, width, 6000 if keep else 1000, shot, dark)
+        expect(not console, f"{where}: the console says {console}")
+        expect(seen["state"] == "drawn" and not seen["failure"], f"{where}: state {seen['state']}: {seen['failure']}")
+        expect(seen["theme"] == ("dark" if dark else "light"), f"{where}: theme {seen['theme']}")
+        expect(seen["taken"] == "no" and seen["images"] == 0, f"{where}: text from files became markup")
+        expect(all(pixels > 60 for pixels in seen["line_charts"]), f"{where}: a chart without a line among {seen['line_charts']}")
+        expect(all(share > 0.05 for share in seen["heat_maps"]), f"{where}: an empty heat map among {seen['heat_maps']}")
+        expect(all(share > 0.05 for share in seen["timelines"]), f"{where}: an empty timeline among {seen['timelines']}")
+        expect(seen["wider"] <= 0, f"{where}: the page is {seen['wider']} pixels wider than its window")
     return seen
 
 
@@ -189,29 +177,32 @@ def main():
         long = write_run(folder / "runs", "long", 20000, 16, trace=False)
         hostile = write_run(folder / "runs", EVIL.replace("/", "_"), 5, 4)
 
-        seen = check(chromium, arguments.lancet, folder, "one", [one], arguments.keep)
+        def look(name, runs, **given):
+            return check(chromium, arguments.lancet, folder, name, runs, keep=arguments.keep, **given)
+
+        seen = look("one", [one], widths=(300, 360, 500, 800, 1600))
         expect(len(seen["titles"]) == 14, f"14 charts over steps, found {seen['titles']}")
-        expect(seen["lines"] == 15, f"15 line charts, the arena's included, found {seen['lines']}")
-        expect(seen["own"] == 3, f"2 heat maps and a timeline, found {seen['own']}")
+        expect(len(seen["line_charts"]) == 15, f"15 line charts, the arena's included, found {seen['line_charts']}")
+        expect(len(seen["heat_maps"]) == 2 and len(seen["timelines"]) == 1, "2 heat maps and a timeline")
         expect("lancet" in seen["summary"] and "195 (" in seen["summary"], f"the summary: {seen['summary']}")
         expect("line 205: expected a JSON object" in seen["notes"] and "first at step 7" in seen["notes"], f"notes: {seen['notes']}")
         expect("held-out loss" in seen["labels"], f"the held-out loss has a line, found {set(seen['labels'])}")
         expect("cut short" not in seen["summary"] and EVIL in seen["config"], "the config shows its text as it is")
 
-        seen = check(chromium, arguments.lancet, folder, "two", [one, two], arguments.keep)
-        expect(seen["own"] == 6, f"heat maps and timelines of two runs, found {seen['own']}")
+        seen = look("two", [one, two], widths=(360, 800, 1600), dark=True)
+        expect(len(seen["heat_maps"]) == 4 and len(seen["timelines"]) == 2, "heat maps and timelines of two runs")
         expect({"one", "two"} <= set(seen["labels"]), f"a line for each run, found {set(seen['labels'])}")
         expect("train.lr" in seen["config"] and "0.002" in seen["config"], "the configs' difference")
 
-        seen = check(chromium, arguments.lancet, folder, "long", [long, one], arguments.keep)
-        expect(seen["own"] == 5, f"heat maps of two runs and one timeline, found {seen['own']}")
-        check(chromium, arguments.lancet, folder, "hostile", [hostile, one], None)
+        seen = look("long", [long, one])
+        expect(len(seen["heat_maps"]) == 4 and len(seen["timelines"]) == 1, "heat maps of two runs and one timeline")
+        look("hostile", [hostile, one])
 
         broken = write_run(folder / "runs", "broken", 5, 4, trace=False)
         (broken / "metrics.jsonl").unlink()
         (broken / "config.json").write_text("{")
-        seen = check(chromium, arguments.lancet, folder, "broken", [broken], None)
-        expect(seen["lines"] == 1 and seen["own"] == 0, f"a plan alone has the arena's chart, found {seen['lines']} and {seen['own']}")
+        seen = look("broken", [broken])
+        expect(len(seen["line_charts"]) == 1 and not seen["heat_maps"], "a plan alone has the arena's chart")
         expect(seen["notes"].count("broken: left out: ") == 2, f"notes: {seen['notes']}")
     print("all pages are drawn")
 

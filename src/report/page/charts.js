@@ -61,6 +61,17 @@ function exact(value) {
   return value !== null && Math.abs(value) >= 1000 && Math.abs(value) < 1e9 ? Math.round(value).toLocaleString("en") : brief(value);
 }
 
+// Calls action in the frame after a change of the element's width: a size that changes inside the observer's own call
+// would have to be observed again in the same frame.
+function onWidthChange(watched, action) {
+  let width = watched.clientWidth;
+  new ResizeObserver(() => requestAnimationFrame(() => {
+    if (watched.clientWidth === width) return;
+    width = watched.clientWidth;
+    action();
+  })).observe(watched);
+}
+
 // Where a value stands between gaps, so that no line passes through it. Joined tables hold undefined where only another
 // line has a point.
 function isolated(chart, series) {
@@ -104,7 +115,7 @@ function lineChart(parent, {lines, unit, xLabel, height = 230, sync = "steps"}) 
   }, tables.length > 1 ? uPlot.join(tables) : tables[0], parent);
   // The edges of bands are no lines of their own.
   chart.root.querySelectorAll(".u-legend .u-series").forEach((row, i) => { if (series[i].label === "") row.remove(); });
-  new ResizeObserver(() => chart.setSize({width: width(), height})).observe(parent);
+  onWidthChange(parent, () => chart.setSize({width: width(), height}));
   return chart;
 }
 
@@ -124,7 +135,7 @@ function ownCanvas(parent, height, draw) {
     draw(context, width, height);
   };
   redraw();
-  new ResizeObserver(redraw).observe(canvas);
+  onWidthChange(canvas, redraw);
   return {canvas, redraw};
 }
 
@@ -205,7 +216,6 @@ function heatMap(parent, load, layer) {
 // A step's lanes as rows of bars, to be moved and zoomed.
 // timeline: {names, kinds, rows: [{process, lane, events: start, length, name, kind, start, ...}]}, in microseconds.
 class TimelineChart {
-  static left = 190;
   static right = 12;
   static top = 4;
   static row = 24;
@@ -214,6 +224,7 @@ class TimelineChart {
 
   constructor(parent, timeline) {
     this.timeline = timeline;
+    this.left = Math.min(190, parent.clientWidth * 0.35);
     this.whole = 1;
     for (const {events} of timeline.rows)
       for (let i = 0; i < events.length; i += 4) this.whole = Math.max(this.whole, events[i] + events[i + 1]);
@@ -237,10 +248,10 @@ class TimelineChart {
   }
 
   // Pixels a microsecond.
-  scale(width) { return (width - TimelineChart.left - TimelineChart.right) / (this.view.to - this.view.from); }
+  scale(width) { return (width - this.left - TimelineChart.right) / (this.view.to - this.view.from); }
   timeAt(event) {
     const box = this.canvas.getBoundingClientRect();
-    return this.view.from + (event.clientX - box.left - TimelineChart.left) / this.scale(box.width);
+    return this.view.from + (event.clientX - box.left - this.left) / this.scale(box.width);
   }
 
   draw(context, width) {
@@ -254,7 +265,7 @@ class TimelineChart {
   }
 
   drawAxis(context, width) {
-    const {left, right, top, bottom} = TimelineChart, {from, to} = this.view;
+    const {right, top, bottom} = TimelineChart, {left} = this, {from, to} = this.view;
     context.textAlign = "center";
     for (const ms of ticks(from / 1000, to / 1000, width / 110)) {
       const at = left + (ms * 1000 - from) * this.scale(width);
@@ -266,17 +277,18 @@ class TimelineChart {
       context.fillStyle = css("--soft");
       context.fillText(String(ms), at, this.height - bottom + 12);
     }
-    context.fillText("milliseconds from the start of the step", (left + width - right) / 2, this.height - 10);
+    context.fillText("milliseconds from the step's start", (left + width - right) / 2, this.height - 10);
   }
 
   drawLabel(context, {process, lane}, y) {
     context.fillStyle = css("--soft");
     context.textAlign = "right";
-    context.fillText(shortened(process + " · " + lane, 28), TimelineChart.left - 8, y + TimelineChart.row / 2);
+    const text = shortened(process + " · " + lane, 28);
+    context.fillText(text, this.left - 8, y + TimelineChart.row / 2, this.left - 10);
   }
 
   drawBars(context, width, events, y) {
-    const {left, right, row} = TimelineChart, factor = this.scale(width);
+    const {right, row} = TimelineChart, {left} = this, factor = this.scale(width);
     context.fillStyle = css("--grid");
     context.fillRect(left, y + 2, width - left - right, row - 4);
     let covered = -1;  // pixels that hold an event already: shorter ones there would not be seen

@@ -2,6 +2,7 @@
 "use strict";
 
 addEventListener("error", (event) => {
+  if (event.message.startsWith("ResizeObserver loop")) return;  // a notice that sizes change once more in the next frame
   const failure = document.getElementById("failure");
   failure.textContent = "This page could not be drawn: " + event.message;
   failure.hidden = false;
