@@ -88,9 +88,8 @@ class Reader {
   // Of a step whose record found no room there is no row to add to.
   std::string add_held_out(std::int64_t step, const std::array<double, series_keys.size()>& values) {
     if (metrics_.steps.empty() || metrics_.steps.back() != step) return {};
-    const auto at =
-        std::size_t(std::find(series_keys.begin(), series_keys.end(), "held_out_loss") - series_keys.begin());
-    metrics_.series[at].back() = values[at];
+    constexpr std::size_t held_out = series_index("held_out_loss");
+    metrics_.series[held_out].back() = values[held_out];
     return {};
   }
 
@@ -181,6 +180,25 @@ Result<Metrics> read_metrics(const std::filesystem::path& path) {
     return data_error(fmt::format("{}: expected records of steps, found none{}{}", path.string(),
                                   reader.broken().count > 0 ? "; " : "", reader.broken().first));
   return reader.take();
+}
+
+Progress progress(const Metrics& metrics) {
+  const std::vector<double>& step_ms = metrics.series[series_index("step_ms")];
+  const std::vector<double>& tokens_per_s = metrics.series[series_index("tokens_per_s")];
+  Progress progress;
+  double tokens = 0, seconds = 0;
+  std::int64_t before = 0;
+  for (std::size_t r = 0; r < metrics.steps.size(); ++r) {
+    const double step_s = step_ms[r] / 1000, steps = double(metrics.steps[r] - before);
+    if (std::isfinite(step_s * tokens_per_s[r])) {
+      seconds += steps * step_s;
+      tokens += steps * std::round(tokens_per_s[r] * step_s);
+    }
+    before = metrics.steps[r];
+    progress.seconds.push_back(seconds);
+    progress.tokens.push_back(tokens);
+  }
+  return tokens > 0 ? progress : Progress{};
 }
 
 }  // namespace lancet::report

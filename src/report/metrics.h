@@ -11,7 +11,7 @@
 
 namespace lancet::report {
 
-// What is drawn over steps: keys of a record whose value is a number or null.
+// The keys of a record that are drawn over steps; their values are numbers or null.
 inline constexpr std::array<std::string_view, 19> series_keys = {"loss",
                                                                  "aux_loss",
                                                                  "grad_norm",
@@ -32,8 +32,15 @@ inline constexpr std::array<std::string_view, 19> series_keys = {"loss",
                                                                  "router_entropy",
                                                                  "save_ms"};
 
-// Of these, those that every step has: a record without one is a step whose number was not finite.
+// The keys that every step has: a record without one is of a step whose number was not finite.
 inline constexpr std::array<std::string_view, 2> steady_keys = {"loss", "grad_norm"};
+
+// The position of a key among series_keys.
+constexpr std::size_t series_index(std::string_view key) {
+  std::size_t index = 0;
+  while (series_keys.at(index) != key) ++index;
+  return index;
+}
 
 // A column of the heat maps: the load of neighbouring records together. load: tokens that chose each expert, layer
 // after layer.
@@ -61,5 +68,12 @@ inline constexpr std::size_t most_columns = 240, most_cells = 400'000;
 // its held-out loss adds to it, or is left out where the step has no record. Lines that are no records are left out.
 // Data error: the file cannot be read, or holds no record.
 Result<Metrics> read_metrics(const std::filesystem::path& path);
+
+// What a run has used up to and including each record. A step without a record counts as the recorded step after it.
+struct Progress {
+  std::vector<double> tokens, seconds;  // seconds: of steps alone, without start, evaluation and saving
+};
+// Empty columns where no record has step_ms and tokens_per_s.
+Progress progress(const Metrics& metrics);
 
 }  // namespace lancet::report

@@ -80,13 +80,13 @@ void name_apart(std::vector<Run>& runs, std::span<const fs::path> folders) {
 }
 
 // Six digits draw any chart; null where there is no number. As text, since a tree of a million numbers takes longer.
-template <class Values>
+template <int digits = 6, class Values>
 std::string numbers(const Values& values) {
   std::string text = "[";
   for (const auto value : values) {
     if (text.size() > 1) text += ',';
     if (std::isfinite(double(value)))
-      fmt::format_to(std::back_inserter(text), "{:.6g}", double(value));
+      fmt::format_to(std::back_inserter(text), "{:.{}g}", double(value), digits);
     else
       text += "null";
   }
@@ -127,7 +127,10 @@ std::string not_finite_json(const Metrics& metrics) {
 
 std::string series_json(const Metrics& metrics) {
   const std::size_t width = records_a_point(metrics.steps.size());
-  std::string text = fmt::format(R"({{"width":{},"steps":{})", width, whole(thin(metrics.steps, width)));
+  std::string text = fmt::format(R"({{"width":{},"steps":{})", width, whole(last_of_each(metrics.steps, width)));
+  if (const Progress used = progress(metrics); !used.tokens.empty())
+    text += fmt::format(R"(,"tokens":{},"seconds":{})", numbers<9>(last_of_each(used.tokens, width)),
+                        numbers<9>(last_of_each(used.seconds, width)));
   for (std::size_t i = 0; i < series_keys.size(); ++i) {
     const std::vector<double>& values = metrics.series[i];
     if (std::none_of(values.begin(), values.end(), [](double value) { return std::isfinite(value); })) continue;
@@ -139,22 +142,26 @@ std::string series_json(const Metrics& metrics) {
   return text + "}";
 }
 
-// What the table of runs shows. First step out, as in the line that a run closes with.
+// The numbers of the tables of runs. Means leave out the first step, as the last line of a run does.
 std::string means_json(const Metrics& metrics) {
   const std::string last_step = metrics.steps.empty() ? "null" : std::to_string(metrics.steps.back());
   std::string text = fmt::format(R"({{"records":{},"last_step":{})", metrics.steps.size(), last_step);
+  if (const Progress used = progress(metrics); !used.tokens.empty())
+    text += fmt::format(R"(,"tokens":{:.0f},"seconds":{:.9g})", used.tokens.back(), used.seconds.back());
   for (std::size_t i = 0; i < series_keys.size(); ++i) {
-    double sum = 0, count = 0, last = std::numeric_limits<double>::quiet_NaN();
+    double sum = 0, count = 0, last = std::numeric_limits<double>::quiet_NaN(), least = last;
     for (std::size_t r = 0; r < metrics.steps.size(); ++r) {
       const double value = metrics.series[i][r];
       if (!std::isfinite(value)) continue;
       last = value;
+      least = std::fmin(least, value);
       if (metrics.steps[r] == 1 && metrics.steps.size() > 1) continue;
       sum += value;
       ++count;
     }
     if (!std::isfinite(last)) continue;
-    text += fmt::format(R"(,"{}":{{"mean":{},"last":{}}})", series_keys[i], number(sum / count), number(last));
+    text += fmt::format(R"(,"{}":{{"mean":{},"last":{},"least":{}}})", series_keys[i], number(sum / count),
+                        number(last), number(least));
   }
   return text + "}";
 }

@@ -1,6 +1,6 @@
 // Long columns made short enough to draw.
 #pragma once
-#include <cstdint>
+#include <algorithm>
 #include <span>
 #include <vector>
 
@@ -18,7 +18,13 @@ struct Points {
 };
 Points thin(std::span<const double> values, std::size_t width, bool steady = false);
 
-// The last step of each `width` neighbours.
-std::vector<std::int64_t> thin(std::span<const std::int64_t> steps, std::size_t width);
+// The last of each `width` neighbours.
+template <class T>
+std::vector<T> last_of_each(const std::vector<T>& values, std::size_t width) {
+  std::vector<T> last;
+  for (std::size_t at = 0; at < values.size(); at += width)
+    last.push_back(values[std::min(at + width, values.size()) - 1]);
+  return last;
+}
 
 }  // namespace lancet::report

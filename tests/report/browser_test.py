@@ -30,7 +30,7 @@ FRAME = """<!doctype html><body style="margin:0"><iframe src="{page}" style="bor
 }});</script></body>"""
 
 
-def write_run(folder, name, steps, experts, layers=2, seed=0, trace=True):
+def write_run(folder, name, steps, experts, layers=2, seed=0, trace=True, policy="lancet"):
     run = folder / name
     run.mkdir(parents=True)
     with open(run / "metrics.jsonl", "w") as out:
@@ -40,9 +40,9 @@ def write_run(folder, name, steps, experts, layers=2, seed=0, trace=True):
             tokens[0][1] = 0 if step > steps // 2 else tokens[0][1]
             loss = 9 * math.exp(-step / (steps / 3)) + 3 + 0.1 * wave + 0.2 * seed
             record = dict(step=step, loss=loss if step != 7 else None, aux_loss=1.1, grad_norm=1 + 0.3 * wave, lr=1e-3 * min(1, step / 50),
-                          step_ms=200 + 8 * wave + 20 * seed, tokens_per_s=10000 + 300 * wave, mfu=70 + wave, compute_ms=180, a2a_ms=30,
+                          step_ms=200 + 8 * wave + 20 * seed, tokens_per_s=2000 / (0.2 + 0.008 * wave + 0.02 * seed), mfu=70 + wave, compute_ms=180, a2a_ms=30,
                           allreduce_ms=20, exposed_ms=12 + wave, hidden_pct=75 + 5 * wave, predicted_ms=195, load_max_over_mean=1.6,
-                          drop_pct=0.5, dead_experts=int(step > steps // 2), router_entropy=1.2 + 0.1 * wave, layer_expert_tokens=tokens)
+                          drop_pct=0.5, save_ms=12 if step % 100 == 0 else None, dead_experts=int(step > steps // 2), router_entropy=1.2 + 0.1 * wave, layer_expert_tokens=tokens)
             out.write(json.dumps(record) + "\n")
             if step % 50 == 0:
                 out.write(json.dumps(dict(step=step, held_out_loss=loss + 0.2)) + "\n")
@@ -52,7 +52,7 @@ def write_run(folder, name, steps, experts, layers=2, seed=0, trace=True):
     config = {"train": {"lr": 1e-3 * (1 + seed), "steps": steps}, "log": {"run_dir": EVIL}, EVIL: 1}
     (run / "config.json").write_text(json.dumps(config))
     (run / "plan.ir").write_text(
-        "plan {policy=lancet, ranks=2, predicted_ms=195}\narena 1920000\nprogram small\ninput @x : f32[8]\n"
+        f"plan {{policy={policy}, ranks=2, predicted_ms=195}}\narena 1920000\nprogram small\ninput @x : f32[8]\n"
         "parameter @w : f32[400000]\nstate @w.m : f32[400000]\n"
         "[0] %0 : f32[160000] = first(@x)  # compute forward a | at 0\n[1] %1 : f32[320000] = second(%0)  # compute forward b | at 640000\n"
         "[2] %2 : f32[40000] = third(%1)  # compute dx c | at 0\noutput loss = %2\n")
@@ -82,6 +82,11 @@ class Links(html.parser.HTMLParser):
         for name, value in attributes:
             if name in ("src", "href", "srcset", "action", "data") and not re.match(r"#|data:", value or ""):
                 self.found.append((tag, name, value))
+
+
+def records_of(run):
+    """The whole records of a run."""
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines() if line.startswith("{") and line.endswith("}")]
 
 
 def find_chromium():
@@ -181,18 +186,33 @@ def main():
             return check(chromium, arguments.lancet, folder, name, runs, keep=arguments.keep, **given)
 
         seen = look("one", [one], widths=(300, 360, 500, 800, 1600))
-        expect(len(seen["titles"]) == 14, f"14 charts over steps, found {seen['titles']}")
+        expect(len(seen["titles"]) == 14, f"14 charts over steps, none of them of saving, found {seen['titles']}")
         expect(len(seen["line_charts"]) == 15, f"15 line charts, the arena's included, found {seen['line_charts']}")
         expect(len(seen["heat_maps"]) == 2 and len(seen["timelines"]) == 1, "2 heat maps and a timeline")
-        expect("lancet" in seen["summary"] and "195 (" in seen["summary"], f"the summary: {seen['summary']}")
+        head, ends, means_head, means = seen["summary"]
+        ends, means = dict(zip(head, ends)), dict(zip(means_head, means))
+        losses = [r["loss"] for r in records_of(one) if r.get("loss")]
+        held_out = [r["held_out_loss"] for r in records_of(one) if "held_out_loss" in r]
+        expect(ends["run"] == "one" and ends["policy"] == "lancet" and ends["ranks"] == "2" and ends["last step"] == "400", f"the table of runs: {ends}")
+        expect(ends["tokens"] == "800k" and ends["time in steps"] == "1 min 20 s", f"the table of runs: {ends}")
+        for title, value in (("last loss", losses[-1]), ("lowest loss", min(losses)), ("last held-out", held_out[-1]), ("lowest held-out", min(held_out))):
+            expect(abs(float(ends[title]) - value) < 1e-3, f"{title}: expected {value}, found {ends[title]}")
+        expect(means["a save, ms"] == "12", f"the table of means: {means}")
+        expect(means["predicted ms"].startswith("195 (") and abs(float(means["entropy"]) - 1.2) < 0.01, f"the table of means: {means}")
         expect("line 205: expected a JSON object" in seen["notes"] and "first at step 7" in seen["notes"], f"notes: {seen['notes']}")
         expect("held-out loss" in seen["labels"], f"the held-out loss has a line, found {set(seen['labels'])}")
-        expect("cut short" not in seen["summary"] and EVIL in seen["config"], "the config shows its text as it is")
+        expect("cut short" in seen["notes"] and EVIL in seen["config"], "the config shows its text as it is")
 
         seen = look("two", [one, two], widths=(360, 800, 1600), dark=True)
         expect(len(seen["heat_maps"]) == 4 and len(seen["timelines"]) == 2, "heat maps and timelines of two runs")
         expect({"one", "two"} <= set(seen["labels"]), f"a line for each run, found {set(seen['labels'])}")
         expect("train.lr" in seen["config"] and "0.002" in seen["config"], "the configs' difference")
+
+        seen = look("names", [write_run(folder / "runs", "sequential", 50, 4, policy="sequential"),
+                              write_run(folder / "runs", "expert_pipeline", 50, 4, policy="expert_pipeline"),
+                              write_run(folder / "runs", "peer_groups", 50, 4, policy="peer_groups")], widths=(800, 1300))
+        expect(set(seen["summary_lines"]) == {1}, f"names of runs and policies are not broken, found {seen['summary_lines']} lines")
+        expect(seen["summary_cut"] <= 0, f"the tables fit into 1300 pixels, found {seen['summary_cut']} more")
 
         seen = look("long", [long, one])
         expect(len(seen["heat_maps"]) == 4 and len(seen["timelines"]) == 1, "heat maps of two runs and one timeline")

@@ -24,6 +24,13 @@ function coloredPixels(canvas) {
 }
 const coloredShare = (canvas) => coloredPixels(canvas) / Math.max(1, canvas.width * canvas.height);
 
+// Counts the lines that an element's text is broken into.
+function linesOfText(shown) {
+  const range = document.createRange();
+  range.selectNodeContents(shown);
+  return new Set([...range.getClientRects()].map((box) => Math.round(box.bottom))).size;
+}
+
 const all = (selector) => [...document.querySelectorAll(selector)];
 const texts = (selector) => all(selector).map((found) => found.textContent);
 
@@ -40,7 +47,9 @@ function whatIsShown() {
     timelines: all("#timelines canvas").map(coloredShare),
     images: all("img").length,
     titles: texts("#training h3, #speed h3, #experts .charts h3"),
-    summary: document.querySelector("#summary table").innerText,
+    summary: all("#summary tr").map((row) => [...row.cells].map((cell) => cell.innerText.trim())),
+    summary_lines: all("#summary td:not(:has(span)), #summary td .run > span:last-child").map(linesOfText),
+    summary_cut: document.querySelector("#summary .wide").scrollWidth - document.querySelector("#summary .wide").clientWidth,
     notes: document.querySelector("#summary .notes").innerText,
     config: document.querySelector("#config").innerText,
     labels: texts(".u-legend .u-label"),

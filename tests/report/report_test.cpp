@@ -81,9 +81,7 @@ TEST_CASE("records become columns; null and missing are no numbers") {
   const auto metrics = read_metrics(path);
   REQUIRE(metrics.ok());
   CHECK(metrics->steps == std::vector<std::int64_t>{1, 2});
-  const auto series = [&](std::string_view key) {
-    return metrics->series[std::size_t(std::find(series_keys.begin(), series_keys.end(), key) - series_keys.begin())];
-  };
+  const auto series = [&](std::string_view key) { return metrics->series[series_index(key)]; };
   CHECK(series("loss") == std::vector<double>{4, 3});
   CHECK(std::isnan(series("mfu")[0]));
   CHECK(series("mfu")[1] == 40);
@@ -182,8 +180,7 @@ TEST_CASE("a held-out loss on a line of its own belongs to the step before it") 
       "metrics.jsonl", held_out_after(1) + records(2) + held_out_after(2) + record(3, 0.25) + held_out_after(4)));
   REQUIRE(metrics.ok());
   CHECK(metrics->steps == std::vector<std::int64_t>{1, 2, 3});
-  const auto at = std::find(series_keys.begin(), series_keys.end(), "held_out_loss") - series_keys.begin();
-  const std::vector<double>& held_out = metrics->series[std::size_t(at)];
+  const std::vector<double>& held_out = metrics->series[series_index("held_out_loss")];
   CHECK(std::isnan(held_out[0]));
   CHECK(held_out[1] == 0.75);
   CHECK(std::isnan(held_out[2]));
@@ -242,7 +239,7 @@ TEST_CASE("long columns are thinned to mean, least and most") {
   CHECK(std::isnan(points.high[2]));
   CHECK(points.mean[3] == 7);
   const std::vector<std::int64_t> steps{1, 2, 3, 4, 5, 6, 7};
-  CHECK(thin(std::span(steps), 2) == std::vector<std::int64_t>{2, 4, 6, 7});
+  CHECK(last_of_each(steps, 2) == std::vector<std::int64_t>{2, 4, 6, 7});
   CHECK(records_a_point(most_points) == 1);
   CHECK(records_a_point(most_points + 1) == 2);
 }
@@ -259,6 +256,25 @@ TEST_CASE("thousands of steps make a page of bounded size") {
   CHECK(run["series"]["steps"].size() == 1000);
   CHECK(run["series"]["steps"].back() == 60'000);
   CHECK(run["means"]["last_step"] == 60'000);
+}
+
+TEST_CASE("tokens, seconds and the lowest losses of a run") {
+  const TemporaryFolder folder;
+  const std::string speed = R"(, "step_ms": 500, "tokens_per_s": 2000)";
+  folder.write("metrics.jsonl", record(1, 4, speed) + record(2, 2, speed) + R"({"step": 2, "held_out_loss": 2.5})" +
+                                    "\n" + record(4, 3, R"(, "step_ms": 250, "tokens_per_s": 8000)") +
+                                    R"({"step": 4, "held_out_loss": 2.75})" + "\n");
+  const json run = data_of(page_of(folder).value())["runs"][0];
+  CHECK(run["series"]["tokens"] == json({1000, 2000, 6000}));  // step 3 has no record: as step 4
+  CHECK(run["series"]["seconds"] == json({0.5, 1.0, 1.5}));
+  CHECK(run["means"]["tokens"] == 6000);
+  CHECK(run["means"]["seconds"] == 1.5);
+  CHECK(run["means"]["loss"]["last"] == 3);
+  CHECK(run["means"]["loss"]["least"] == 2);
+  CHECK(run["means"]["held_out_loss"]["last"] == 2.75);
+  CHECK(run["means"]["held_out_loss"]["least"] == 2.5);
+  folder.write("metrics.jsonl", records(2));
+  CHECK_FALSE(data_of(page_of(folder).value())["runs"][0]["means"].contains("tokens"));
 }
 
 TEST_CASE("text from files is data, never markup") {

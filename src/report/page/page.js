@@ -28,7 +28,6 @@ const sections = {
     {title: "Model FLOPs utilisation", unit: "% of peak", keys: [["mfu", "MFU"]]},
     {title: "Lanes of rank 0, busy", unit: "milliseconds a step",
      keys: [["compute_ms", "compute"], ["a2a_ms", "all-to-all"], ["allreduce_ms", "all-reduce"]]},
-    {title: "Saving", unit: "milliseconds", keys: [["save_ms", "save"]]},
   ],
   experts: [
     {title: "Load of the fullest expert", unit: "times the mean", keys: [["load_max_over_mean", "max/mean"]]},
@@ -59,23 +58,34 @@ function named(run) {
   return made;
 }
 
+// 75.5 -> "1 min 16 s"
+function duration(seconds) {
+  if (seconds < 60) return brief(seconds) + " s";
+  const whole = Math.round(seconds), minutes = Math.floor(whole / 60), hours = Math.floor(minutes / 60);
+  return hours ? hours + " h " + minutes % 60 + " min" : minutes + " min " + whole % 60 + " s";
+}
+
+const numeric = (text) => ({text, numeric: true});
+const textOr = (value, text = String) => (value === undefined || value === null || value === "" || value === 0 ? "–" : text(value));
+
 function drawSummary() {
-  const of = (run, key, which = "mean") => (run.means[key] ? run.means[key][which] : null);
-  const predicted = (run) => {
-    const p = of(run, "predicted_ms"), m = of(run, "step_ms");
-    return p === null || m === null ? "–" : exact(p) + " (" + (p >= m ? "+" : "−") + Math.abs(100 * (p / m - 1)).toFixed(1) + "%)";
+  const of = (run, key, which = "mean") => exact(run.means[key] ? run.means[key][which] : null);
+  const predicted = ({means}) => {
+    if (!means.predicted_ms || !means.step_ms) return "–";
+    const p = means.predicted_ms.mean, m = means.step_ms.mean;
+    return exact(p) + " (" + (p >= m ? "+" : "−") + Math.abs(100 * (p / m - 1)).toFixed(1) + "%)";
   };
-  const numeric = (text) => ({text, numeric: true});
-  const head = [{text: "run"}, {text: "policy"}, ...["ranks", "last step", "last loss", "tok/s", "step ms", "predicted ms", "exposed ms",
-                "hidden %", "MFU %", "load max/mean", "drop %", "entropy"].map(numeric)];
-  const rows = runs.map((run) => [
-    named(run), run.plan && run.plan.policy ? run.plan.policy : "–", run.plan && run.plan.ranks ? String(run.plan.ranks) : "–",
-    run.means.last_step === null ? "–" : String(run.means.last_step), exact(of(run, "loss", "last")), exact(of(run, "tokens_per_s")), exact(of(run, "step_ms")),
-    predicted(run), exact(of(run, "exposed_ms")), exact(of(run, "hidden_pct")), exact(of(run, "mfu")),
-    exact(of(run, "load_max_over_mean")), exact(of(run, "drop_pct")), exact(of(run, "router_entropy")),
-  ]);
-  document.querySelector("#summary .wide").replaceChildren(table(head, rows));
-  const notes = ["Means over the steps, the first one left out."];
+  const ends = table([{text: "run"}, {text: "policy", classes: "tight"}, ...["ranks", "last step", "tokens", "time in steps", "last loss", "lowest loss",
+                      "last held-out", "lowest held-out"].map(numeric)],
+    runs.map((run) => [named(run), textOr(run.plan && run.plan.policy), textOr(run.plan && run.plan.ranks), textOr(run.means.last_step),
+                       textOr(run.means.tokens, brief), textOr(run.means.seconds, duration), of(run, "loss", "last"), of(run, "loss", "least"),
+                       of(run, "held_out_loss", "last"), of(run, "held_out_loss", "least")]));
+  const means = table([{text: "run, mean of a step"}, ...["tok/s", "step ms", "predicted ms", "exposed ms", "hidden %", "MFU %", "load max/mean", "drop %",
+                       "entropy", "a save, ms"].map(numeric)],
+    runs.map((run) => [named(run), of(run, "tokens_per_s"), of(run, "step_ms"), predicted(run), of(run, "exposed_ms"), of(run, "hidden_pct"), of(run, "mfu"),
+                       of(run, "load_max_over_mean"), of(run, "drop_pct"), of(run, "router_entropy"), of(run, "save_ms")]));
+  document.querySelector("#summary .wide").replaceChildren(ends, means);
+  const notes = ["Means leave out the first step. Time in steps is without start, evaluation and saving."];
   for (const run of runs) {
     if (run.series.width > 1) notes.push(run.name + ": a point of a chart is the mean of " + run.series.width +
                                          " steps; the shade runs from the least to the most.");
@@ -212,7 +222,6 @@ function drawTimelines() {
     if (timeline.left_out) card.append(element("p", "hint", timeline.left_out + " more ranks are in trace.json."));
     const wide = element("div", "wide");
     wide.style.marginTop = "12px";
-    const numeric = (text) => ({text, numeric: true});
     wide.append(table([{text: "lane, kind"}, numeric("predicted ms"), numeric("measured ms, mean over ranks"), numeric("difference %")],
                       timesOf(timeline)));
     card.append(wide);
