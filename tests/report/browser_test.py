@@ -154,11 +154,44 @@ def check(chromium, lancet, folder, name, runs, keep=False, widths=(1400,), dark
         expect(seen["state"] == "drawn" and not seen["failure"], f"{where}: state {seen['state']}: {seen['failure']}")
         expect(seen["theme"] == ("dark" if dark else "light"), f"{where}: theme {seen['theme']}")
         expect(seen["taken"] == "no" and seen["images"] == 0, f"{where}: text from files became markup")
-        expect(all(pixels > 60 for pixels in seen["line_charts"]), f"{where}: a chart without a line among {seen['line_charts']}")
         expect(all(share > 0.05 for share in seen["heat_maps"]), f"{where}: an empty heat map among {seen['heat_maps']}")
         expect(all(share > 0.05 for share in seen["timelines"]), f"{where}: an empty timeline among {seen['timelines']}")
-        expect(seen["wider"] <= 0, f"{where}: the page is {seen['wider']} pixels wider than its window")
+        for state in (seen, seen.get("after", seen)):
+            expect(state["wider"] <= 0, f"{where}: the page is {state['wider']} pixels wider than its window")
+            expect(all(pixels > 60 for pixels in state["line_charts"]), f"{where}: a chart without a line among {state['line_charts']}")
+            expect(not state["failure"], f"{where}: {state['failure']}")
     return seen
+
+
+def debiased_mean(values, weight):
+    """The last exponential moving average, not pulled to the zero that it starts from."""
+    total = weights = 0
+    for value in values:
+        total = weight * total + (1 - weight) * value
+        weights = weight * weights + 1 - weight
+    return total / weights
+
+
+def check_loss_chart(seen, losses, held_out):
+    """The loss of one run of 400 steps of 2000 tokens and 0.2 s: its lines, legend and controls."""
+    def near(found, wanted):
+        return abs(found - wanted) <= 5e-4 * abs(wanted)
+
+    plain, smooth = seen["loss"], seen["smoothed"]
+    expect(plain["labels"] == ["loss", "held-out loss"] and plain["x"] == "step" and plain["last_x"] == 400, f"the loss: {plain}")
+    expect(near(plain["lasts"][0], losses[-1]) and near(plain["lasts"][1], held_out[-1]), f"the loss: {plain}")
+    expect(plain["gaps"] == [1, 0], f"step 7's loss is a gap, the held-out losses are one line, found {plain['gaps']}")
+    expect(plain["legend"][0] == "last" and near(float(plain["legend"][1]), losses[-1]) and near(float(plain["legend"][2]), held_out[-1]),
+           f"the legend without the mouse shows the last values, found {plain['legend']}")
+    expect(near(smooth["lasts"][0], debiased_mean(losses, 0.9)) and smooth["lasts"][1] == plain["lasts"][1], f"smoothed by 0.9: {smooth}")
+    table = seen["csv"].splitlines()
+    expect(table[0] == '"step","loss","held-out loss"' and len(table) == 401, f"the loss as CSV: {table[:2]}")
+    step, loss, held = table[400].split(",")
+    expect(step == "400" and near(float(loss), losses[-1]) and near(float(held), held_out[-1]), f"CSV holds values as recorded: {table[400]}")
+    expect(table[7] == "7,,", f"CSV leaves a gap empty: {table[7]}")
+    expect(not plain["logarithmic"] and seen["logarithmic"]["logarithmic"], "a logarithmic axis")
+    expect(seen["tokens"]["x"] == "tokens" and near(seen["tokens"]["last_x"], 800_000), f"over tokens: {seen['tokens']}")
+    expect(seen["time"]["x"] == "seconds in steps" and near(seen["time"]["last_x"], 80), f"over time: {seen['time']}")
 
 
 def main():
@@ -185,7 +218,7 @@ def main():
         def look(name, runs, **given):
             return check(chromium, arguments.lancet, folder, name, runs, keep=arguments.keep, **given)
 
-        seen = look("one", [one], widths=(300, 360, 500, 800, 1600))
+        seen = look("one", [one], widths=(360, 800, 1600))
         expect(len(seen["titles"]) == 14, f"14 charts over steps, none of them of saving, found {seen['titles']}")
         expect(len(seen["line_charts"]) == 15, f"15 line charts, the arena's included, found {seen['line_charts']}")
         expect(len(seen["heat_maps"]) == 2 and len(seen["timelines"]) == 1, "2 heat maps and a timeline")
@@ -203,8 +236,12 @@ def main():
         expect("held-out loss" in seen["labels"], f"the held-out loss has a line, found {set(seen['labels'])}")
         expect("cut short" in seen["notes"] and EVIL in seen["config"], "the config shows its text as it is")
 
+        check_loss_chart(seen, losses, held_out)
+
         seen = look("two", [one, two], widths=(360, 800, 1600), dark=True)
         expect(len(seen["heat_maps"]) == 4 and len(seen["timelines"]) == 2, "heat maps and timelines of two runs")
+        expect(seen["loss"]["gaps"] == [1, 0, 1, 0], f"lines of held-out losses have no gaps, found {seen['loss']}")
+        expect("–" not in seen["loss"]["legend"], f"the legend without the mouse: {seen['loss']['legend']}")
         expect({"one", "two"} <= set(seen["labels"]), f"a line for each run, found {set(seen['labels'])}")
         expect("train.lr" in seen["config"] and "0.002" in seen["config"], "the configs' difference")
 
@@ -213,6 +250,11 @@ def main():
                               write_run(folder / "runs", "peer_groups", 50, 4, policy="peer_groups")], widths=(800, 1300))
         expect(set(seen["summary_lines"]) == {1}, f"names of runs and policies are not broken, found {seen['summary_lines']} lines")
         expect(seen["summary_cut"] <= 0, f"the tables fit into 1300 pixels, found {seen['summary_cut']} more")
+
+        many = [write_run(folder / "runs", f"run-{i}", 50, 2, layers=1, seed=i, trace=False) for i in range(10)]
+        seen = look("many", many, widths=(360, 800, 1600))
+        colors = [color for color, label in zip(seen["loss"]["colors"], seen["loss"]["labels"]) if label.endswith(", loss")]
+        expect(len(set(colors)) == 10, f"10 runs have a color each, found {colors}")
 
         seen = look("long", [long, one])
         expect(len(seen["heat_maps"]) == 4 and len(seen["timelines"]) == 1, "heat maps of two runs and one timeline")

@@ -34,6 +34,11 @@ function linesOfText(shown) {
 const all = (selector) => [...document.querySelectorAll(selector)];
 const texts = (selector) => all(selector).map((found) => found.textContent);
 
+function howItFits() {
+  const root = document.documentElement, failure = document.getElementById("failure");
+  return {wider: root.scrollWidth - root.clientWidth, failure: failure.hidden ? "" : failure.textContent};
+}
+
 function whatIsShown() {
   const root = document.documentElement;
   return {
@@ -41,7 +46,6 @@ function whatIsShown() {
     state: root.dataset.state || "none",
     theme: root.dataset.theme,
     taken: root.dataset.taken || "no",
-    failure: document.getElementById("failure").hidden ? "" : document.getElementById("failure").textContent,
     line_charts: all(".uplot canvas").map(coloredPixels),
     heat_maps: all("#load canvas").map(coloredShare),
     timelines: all("#timelines canvas").map(coloredShare),
@@ -53,12 +57,72 @@ function whatIsShown() {
     notes: document.querySelector("#summary .notes").innerText,
     config: document.querySelector("#config").innerText,
     labels: texts(".u-legend .u-label"),
-    wider: root.scrollWidth - root.clientWidth,
+    ...howItFits(),
   };
 }
 
-setTimeout(() => {
+// The first chart over steps: the loss.
+function lossChart() {
+  const chart = charts.findLast(({root}) => root.closest("#training .card:first-child"));
+  if (!chart) return null;
+  const named = chart.series.flatMap(({label}, i) => (i && label !== "Value" ? [i] : []));  // uPlot's word for a series without a label
+  return {
+    x: chart.axes[0].label,
+    last_x: chart.data[0].at(-1),
+    logarithmic: chart.scales.y.distr === 3,
+    labels: named.map((i) => chart.series[i].label),
+    colors: named.map((i) => chart.series[i].stroke()),
+    lasts: named.map((i) => chart.data[i].findLast((value) => typeof value === "number")),
+    gaps: named.map((i) => chart.data[i].filter((value) => value === null).length),
+    legend: [...chart.root.querySelectorAll(".u-legend .u-value")].map((value) => value.textContent),
+  };
+}
+
+const pause = () => new Promise((resolve) => setTimeout(resolve, 200));
+
+async function choose(id, value) {
+  const control = document.getElementById(id);
+  control.value = value;
+  control.dispatchEvent(new Event("input"));
+  await pause();
+  return lossChart();
+}
+
+async function press(text) {
+  const found = [...document.querySelectorAll("#training .card:first-child button")].find((button) => button.textContent === text);
+  if (found) found.click();
+  await pause();
+  return lossChart();
+}
+
+// The text of the file that the CSV button of the loss saves.
+async function savedFile() {
+  let saved = null;
+  const plain = URL.createObjectURL;
+  URL.createObjectURL = (blob) => {
+    saved = blob.text();
+    return plain.call(URL, blob);
+  };
+  await press("CSV");
+  URL.createObjectURL = plain;
+  return saved;
+}
+
+async function look() {
+  await pause();
   dispatchEvent(new ErrorEvent("error", {message: "ResizeObserver loop completed with undelivered notifications."}));
   draw();
-  setTimeout(() => parent.postMessage(JSON.stringify(whatIsShown()), "*"), 300);
-}, 300);
+  await pause();
+  const seen = whatIsShown();
+  seen.loss = lossChart();
+  if (seen.loss) {
+    seen.smoothed = await choose("smoothing", "0.9");
+    seen.csv = await savedFile();
+    seen.logarithmic = await press("log");
+    seen.tokens = await choose("x", "tokens");
+    seen.time = await choose("x", "time");
+    seen.after = {...howItFits(), line_charts: all(".charts .uplot canvas").map(coloredPixels)};
+  }
+  parent.postMessage(JSON.stringify(seen), "*");
+}
+look();

@@ -2,6 +2,20 @@
 "use strict";
 
 const runColors = ["#3b74d9", "#e07b28", "#2a9d74", "#c24d8e", "#8b66d6", "#a8952a", "#3fa3c4", "#d24a54"];
+// "#rrggbb"; hue in degrees, the rest from 0 to 1.
+function hexOf(hue, saturation, lightness) {
+  const channel = (n) => {
+    const k = (n + hue / 30) % 12, part = saturation * Math.min(lightness, 1 - lightness);
+    return Math.round(255 * (lightness - part * Math.max(-1, Math.min(k - 3, 9 - k, 1)))).toString(16).padStart(2, "0");
+  };
+  return "#" + channel(0) + channel(8) + channel(4);
+}
+
+// Of more runs than there are chosen colors, each gets a hue of its own, neighbours in two shades.
+function colorOf(index, count) {
+  return count <= runColors.length ? runColors[index] : hexOf(360 * index / count, 0.6, index % 2 ? 0.6 : 0.42);
+}
+
 const kindColors = {forward: "#3b74d9", dx: "#2a9d74", dw: "#e07b28", update: "#8b66d6", sync: "#8a94a3"};
 const dashes = [[], [6, 4], [2, 3]];
 
@@ -86,40 +100,71 @@ function isolated(chart, series) {
   return found.length ? found : null;
 }
 
-// lines: [{label, color, dash, x: [...], mean: [...], low, high}] over a common x. Returns the uPlot.
-function lineChart(parent, {lines, unit, xLabel, height = 230, sync = "steps"}) {
-  const tables = [], series = [{label: xLabel, value: (u, v) => (v === null ? "–" : String(v))}], bands = [];
+// A gap (null) keeps what was before it. Divided by the sum of the weights, so that the start is not pulled to 0.
+function smoothed(values, weight) {
+  let sum = 0, weights = 0;
+  return values.map((value) => {
+    if (value === null) return null;
+    sum = weight * sum + (1 - weight) * value;
+    weights = weight * weights + 1 - weight;
+    return sum / weights;
+  });
+}
+
+// The columns of a line: values, and where neighbours are drawn as one point, their most and least.
+const columnsOf = ({x, mean, low, high}) => [x, mean, ...(low ? [high, low] : [])];
+
+function csvOf(lines, xLabel) {
+  const quoted = (text) => '"' + text.replaceAll('"', '""') + '"';
+  const titles = lines.flatMap(({label, low}) => [label, ...(low ? [label + ", most", label + ", least"] : [])]);
+  const columns = uPlot.join(lines.map(columnsOf));
+  const rows = columns[0].map((_, i) => columns.map((column) => column[i] ?? "").join(","));
+  return [[xLabel, ...titles].map(quoted).join(","), ...rows].join("\n") + "\n";
+}
+
+// lines: [{label, color, dash, sparse, x: [...], mean: [...], low, high}] over a common x. smoothing: weight of what came
+// before, from 0 to below 1; sparse lines are drawn as they are. Returns the uPlot.
+function lineChart(parent, {lines, unit, xLabel, xText = brief, log = false, smoothing = 0, height = 230, sync = "steps"}) {
+  const last = (values) => values.findLast((value) => typeof value === "number");
+  const atCursor = (text) => (u, value, series, index) => (index === null ? text(last(u.data[series])) : text(value));
+  const tables = [], series = [{label: xLabel, value: (u, value) => (value === null ? "last" : exact(value))}], bands = [];
+  const unnamed = (column, stroke) => {
+    tables.at(-1).push(column);
+    series.push({label: "", stroke, width: 1, points: {show: false}});
+  };
   for (const line of lines) {
-    const columns = [line.x, line.mean];
-    series.push({label: line.label, stroke: line.color, width: 1.6, dash: line.dash, value: (u, v) => brief(v),
-                 points: {show: false, size: 6, fill: line.color, filter: isolated}});
+    const smooth = smoothing > 0 && !line.sparse;
+    const drawn = (values) => (log ? values.map((value) => (value > 0 ? value : null)) : values);
+    tables.push([line.x, drawn(smooth ? smoothed(line.mean, smoothing) : line.mean)]);
+    series.push({label: line.label, stroke: line.color, width: 1.6, dash: line.dash, value: atCursor(brief),
+                 points: line.sparse ? {show: true, size: 5, fill: line.color} : {show: false, size: 6, fill: line.color, filter: isolated}});
     if (line.low) {  // what the mean hides
       bands.push({series: [series.length, series.length + 1], fill: line.color + "2e"});
-      for (const edge of [line.high, line.low]) {
-        columns.push(edge);
-        series.push({label: "", stroke: "transparent", width: 0, points: {show: false}});
-      }
+      unnamed(drawn(line.high), "transparent");
+      unnamed(drawn(line.low), "transparent");
+    } else if (smooth) {
+      unnamed(drawn(line.mean), line.color + "40");
     }
-    tables.push(columns);
   }
   const axis = {stroke: css("--soft"), grid: {stroke: css("--grid"), width: 1}, ticks: {stroke: css("--line"), width: 1}, font,
                 labelFont: font, labelSize: 18};
-  const width = () => Math.max(240, parent.clientWidth - 30);
+  const labels = (text) => (u, ticks) => ticks.map((value) => (value === null ? "" : text(value)));  // a log axis names few of its ticks
+  const width = () => Math.max(200, parent.clientWidth);
   const chart = new uPlot({
     width: width(), height, series, bands,
-    scales: {x: {time: false}},
-    axes: [{...axis, label: xLabel, size: 30}, {...axis, label: unit, size: 64, values: (u, ticks) => ticks.map(brief)}],
+    scales: {x: {time: false}, y: {distr: log ? 3 : 1}},
+    axes: [{...axis, label: xLabel, size: 30, values: labels(xText)}, {...axis, label: unit, size: 64, values: labels(brief)}],
     cursor: {sync: {key: sync}, points: {size: 6}},
     legend: {live: true},
     padding: [8, 30, 0, 0],
-  }, tables.length > 1 ? uPlot.join(tables) : tables[0], parent);
-  // The edges of bands are no lines of their own.
+  }, uPlot.join(tables), parent);
+  // The edges of bands and unsmoothed values are no lines of their own.
   chart.root.querySelectorAll(".u-legend .u-series").forEach((row, i) => { if (series[i].label === "") row.remove(); });
   onWidthChange(parent, () => chart.setSize({width: width(), height}));
   return chart;
 }
 
-// A canvas that is as sharp as the screen and is drawn anew when its width changes. draw(context, width, height)
+// A canvas that is as sharp as the screen and is drawn again when its width changes. draw(context, width, height)
 function ownCanvas(parent, height, draw) {
   const canvas = element("canvas", "own");
   canvas.style.height = height + "px";

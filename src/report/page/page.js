@@ -11,22 +11,35 @@ addEventListener("error", (event) => {
 
 const {runs} = JSON.parse(document.getElementById("data").textContent);
 const several = runs.length > 1;
-const runColor = (run) => runColors[runs.indexOf(run) % runColors.length];
+const runColor = (run) => colorOf(runs.indexOf(run), runs.length);
 
-// key: of a record. Charts of a section, in order; one whose keys no run has is left out.
+const [timeUnit, unitSeconds] = (() => {
+  const longest = Math.max(...runs.map(({means}) => means.seconds || 0));
+  return longest < 600 ? ["seconds", 1] : longest < 36000 ? ["minutes", 60] : ["hours", 3600];
+})();
+// What the lines can be drawn over. of: the column of a run's series; undefined where its records do not tell.
+const xAxes = {
+  step: {label: "step", text: String, of: ({steps}) => steps},
+  tokens: {label: "tokens", text: brief, of: ({tokens}) => tokens},
+  time: {label: timeUnit + " in steps", text: brief, of: ({seconds}) => seconds && seconds.map((value) => value / unitSeconds)},
+};
+const chosen = {x: xAxes.step, smoothing: 0};  // by the controls
+
+// The charts of a section, in order; one whose keys (of a record) no run has is left out. log: of a chart whose axis may be
+// logarithmic, whether it is now.
 const sections = {
   training: [
-    {title: "Loss", unit: "nats a token", keys: [["loss", "loss"], ["held_out_loss", "held-out loss"]]},
-    {title: "Learning rate", unit: "learning rate", keys: [["lr", "learning rate"]]},
-    {title: "Gradient norm", unit: "norm, before clipping", keys: [["grad_norm", "norm"]]},
+    {title: "Loss", unit: "nats a token", log: false, keys: [["loss", "loss"], ["held_out_loss", "held-out loss"]]},
+    {title: "Learning rate", unit: "learning rate", log: false, keys: [["lr", "learning rate"]]},
+    {title: "Gradient norm", unit: "norm, before clipping", log: false, keys: [["grad_norm", "norm"]]},
   ],
   speed: [
-    {title: "Throughput", unit: "tokens a second", keys: [["tokens_per_s", "tok/s"]]},
-    {title: "Step time, measured and predicted", unit: "milliseconds", keys: [["step_ms", "measured"], ["predicted_ms", "predicted"]]},
-    {title: "Exposed communication", unit: "milliseconds a step", keys: [["exposed_ms", "exposed"]]},
+    {title: "Throughput", unit: "tokens a second", log: false, keys: [["tokens_per_s", "tok/s"]]},
+    {title: "Step time, measured and predicted", unit: "milliseconds", log: false, keys: [["step_ms", "measured"], ["predicted_ms", "predicted"]]},
+    {title: "Exposed communication", unit: "milliseconds a step", log: false, keys: [["exposed_ms", "exposed"]]},
     {title: "Hidden communication", unit: "% of communication", keys: [["hidden_pct", "hidden"]]},
     {title: "Model FLOPs utilisation", unit: "% of peak", keys: [["mfu", "MFU"]]},
-    {title: "Lanes of rank 0, busy", unit: "milliseconds a step",
+    {title: "Streams of rank 0, busy", unit: "milliseconds a step",
      keys: [["compute_ms", "compute"], ["a2a_ms", "all-to-all"], ["allreduce_ms", "all-reduce"]]},
   ],
   experts: [
@@ -99,32 +112,80 @@ function drawSummary() {
   document.querySelector("#summary .notes").replaceChildren(...notes.map((note) => element("div", "", note)));
 }
 
+// A column of few values without the gaps between them.
+function withoutGaps(line) {
+  const kept = line.mean.map((value) => value !== null), only = (values) => values && values.filter((_, i) => kept[i]);
+  return {...line, x: only(line.x), mean: only(line.mean), low: only(line.low), high: only(line.high)};
+}
+
 function linesOf(keys) {
   const present = keys.filter(([key]) => runs.some((run) => run.series[key]));
   const lines = [];
   for (const run of runs)
     present.forEach(([key, label], i) => {
-      const points = run.series[key];
-      if (!points) return;
-      lines.push({label: several ? run.name + (present.length > 1 ? ", " + label : "") : label,
-                  color: several ? runColor(run) : runColors[i], dash: several ? dashes[i] : key === "predicted_ms" ? dashes[1] : [],
-                  x: run.series.steps, ...points});
+      const points = run.series[key], x = chosen.x.of(run.series), sparse = key === "held_out_loss";
+      if (!points || !x) return;
+      const line = {label: several ? run.name + (present.length > 1 ? ", " + label : "") : label, sparse,
+                    color: several ? runColor(run) : runColors[i], dash: several ? dashes[i] : key === "predicted_ms" ? dashes[1] : [],
+                    x, ...points};
+      lines.push(sparse ? withoutGaps(line) : line);
     });
   return lines;
 }
 
+function button(text, action) {
+  const made = element("button", "", text);
+  made.type = "button";
+  made.addEventListener("click", action);
+  return made;
+}
+
+function download(name, text) {
+  const link = element("a"), address = URL.createObjectURL(new Blob([text], {type: "text/csv"}));
+  link.href = address;
+  link.download = name;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(address), 1000);
+}
+
+// A line chart below its title and buttons. chart: {title, log, ...}; options(): what lineChart takes besides.
+function chartBlock(parent, chart, options) {
+  const head = element("div", "head"), plot = element("div");
+  const redraw = () => {
+    plot.style.minHeight = plot.offsetHeight + "px";  // the page keeps its place
+    plot.replaceChildren();
+    lineChart(plot, {unit: chart.unit, log: chart.log, ...options()});
+  };
+  head.append(element("h3", "", chart.title));
+  if (chart.log !== undefined) {
+    const log = button("log", () => {
+      chart.log = !chart.log;
+      log.ariaPressed = chart.log;
+      redraw();
+    });
+    log.ariaPressed = chart.log;
+    head.append(log);
+  }
+  head.append(button("CSV", () => {
+    const {lines, xLabel} = options();
+    download(chart.title + ".csv", csvOf(lines, xLabel));
+  }));
+  parent.append(head, plot);
+  redraw();
+}
+
 function drawSection(id) {
   const place = document.querySelector("#" + id + " .charts");
+  place.style.minHeight = place.offsetHeight + "px";
   place.replaceChildren();
-  for (const {title, unit, keys} of sections[id]) {
-    const lines = linesOf(keys);
-    if (lines.length === 0) continue;
+  for (const chart of sections[id]) {
+    if (linesOf(chart.keys).length === 0) continue;
     const card = element("div", "card");
-    card.append(element("h3", "", title));
     place.append(card);
-    lineChart(card, {lines, unit, xLabel: "step"});
+    chartBlock(card, chart, () => ({lines: linesOf(chart.keys), xLabel: chosen.x.label, xText: chosen.x.text, smoothing: chosen.smoothing}));
   }
   if (!place.hasChildNodes()) place.append(element("p", "hint", "No record has these."));
+  place.style.minHeight = "";
 }
 
 function drawLoad() {
@@ -172,11 +233,10 @@ function drawMemory() {
     place.append(card);
     const left = element("div"), right = element("div", "wide");
     columns.append(left, right);
-    left.append(element("h3", "", "Arena in use along the step"));
     const x = plan.live.map((_, i) => i * plan.width), flat = (value) => plan.live.map(() => value / 1e6);
-    lineChart(left, {unit: "MB", xLabel: "instruction", sync: "instructions", lines: [
+    chartBlock(left, {title: "Arena in use along the step", unit: "MB"}, () => ({xLabel: "instruction", sync: "instructions", lines: [
       {label: "in use", color: runColors[2], x, mean: plan.live.map((bytes) => bytes / 1e6)},
-      {label: "arena", color: css("--soft"), dash: dashes[1], x, mean: flat(plan.arena)}]});
+      {label: "arena", color: css("--soft"), dash: dashes[1], x, mean: flat(plan.arena)}]}));
     right.append(table([{text: "largest"}, {text: "type", classes: "value tight"}, {text: "made by"}, {text: "MB", numeric: true}],
                        plan.largest.map((t) => [t.name, t.type, t.made_by, (t.bytes / 1e6).toFixed(2)])));
   }
@@ -212,13 +272,7 @@ function drawTimelines() {
     card.append(legend(timeline.kinds.map((kind) => [kind, kindColors[kind] || "#8a94a3"])), buttons);
     place.append(card);
     const chart = new TimelineChart(card, timeline);
-    for (const [name, action] of [["Closer", () => chart.zoom(0.5)], ["Wider", () => chart.zoom(2)], ["Whole step", () => chart.all()]]) {
-      const button = element("button", "", name);
-      button.type = "button";
-      button.addEventListener("click", action);
-      buttons.append(button);
-    }
-    buttons.append(element("span", "", "Drag to move; Ctrl or Shift and the wheel to zoom. A message's span holds its wait for the other ranks."));
+    buttons.append(button("Closer", () => chart.zoom(0.5)), button("Wider", () => chart.zoom(2)), button("Whole step", () => chart.all()), element("span", "", "Drag to move; Ctrl or Shift and the wheel to zoom. A message's span holds its wait for the other ranks."));
     if (timeline.left_out) card.append(element("p", "hint", timeline.left_out + " more ranks are in trace.json."));
     const wide = element("div", "wide");
     wide.style.marginTop = "12px";
@@ -255,6 +309,12 @@ function draw() {
   drawConfig();
   document.documentElement.dataset.state = "drawn";
 }
+
+for (const id of ["x", "smoothing"])
+  document.getElementById(id).addEventListener("input", ({target}) => {
+    chosen[id] = id === "x" ? xAxes[target.value] : Number(target.value);
+    for (const section of Object.keys(sections)) drawSection(section);
+  });
 
 const dark = matchMedia("(prefers-color-scheme: dark)");
 function setTheme(theme) {
