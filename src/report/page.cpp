@@ -9,6 +9,7 @@
 #include "lancet/report/report.h"
 #include "report/assets.h"
 #include "report/config_text.h"
+#include "report/memory.h"
 #include "report/metrics.h"
 #include "report/plan_summary.h"
 #include "report/series.h"
@@ -25,6 +26,7 @@ struct Run {
   Metrics metrics;
   std::map<std::string, std::string> config;
   std::optional<PlanSummary> plan;
+  std::optional<Memory> memory;
   std::optional<Timeline> timeline;
   std::vector<std::string> left_out;  // why, of each file that is not drawn
 };
@@ -58,6 +60,8 @@ Result<Run> read_run(const fs::path& folder) {
     log::warn("{}: {} broken line(s) left out; {}", (folder / "metrics.jsonl").string(), broken.count, broken.first);
   take(read_config(folder / "config.json"), run.config, run.left_out);
   take(read_plan_summary(folder / "plan.ir"), run.plan, run.left_out);
+  if (is_there(folder / "memory.json"))  // not every run has one
+    take(read_memory(folder / "memory.json"), run.memory, run.left_out);
   if (is_there(folder / "trace.json"))  // most runs have none
     take(read_timeline(folder / "trace.json"), run.timeline, run.left_out);
   if (run.metrics.steps.empty() && run.config.empty() && !run.plan && !run.timeline)
@@ -203,12 +207,20 @@ std::string plan_json(const PlanSummary& plan) {
       largest);
 }
 
+// Bytes by part.
+std::string memory_json(const Memory& memory) {
+  std::string text = "{";
+  for (std::size_t i = 0; i < memory_parts.size(); ++i)
+    text += fmt::format(R"({}"{}":{})", i > 0 ? "," : "", memory_parts[i], number(memory.bytes[i]));
+  return text + "}";
+}
+
 // An event is four numbers: start and length in microseconds, name, kind.
 std::string timeline_json(const Timeline& timeline) {
   std::string rows;
   for (const TimelineRow& row : timeline.rows) {
-    rows += fmt::format(R"({}{{"process":{},"lane":{},"events":[)", rows.empty() ? "" : ",", quoted(row.process),
-                        quoted(row.lane));
+    rows += fmt::format(R"({}{{"process":{},"stream":{},"events":[)", rows.empty() ? "" : ",", quoted(row.process),
+                        quoted(row.stream));
     bool first = true;
     for (const TimelineEvent& event : row.events) {
       fmt::format_to(std::back_inserter(rows), "{}{:.9g},{:.9g},{},{}", first ? "" : ",", event.start, event.length,
@@ -231,10 +243,11 @@ std::string config_json(const std::map<std::string, std::string>& config) {
 std::string run_json(const Run& run) {
   return fmt::format(
       R"({{"name":{},"left_out":{},"cut_short":{},"broken":{{"count":{},"first":{}}},"not_finite":{},"means":{},"series":{},"load":{},)"
-      R"("config":{},"plan":{},"timeline":{}}})",
+      R"("config":{},"plan":{},"memory":{},"timeline":{}}})",
       quoted(run.name), quoted(run.left_out), run.metrics.cut_short, run.metrics.broken.count,
       quoted(run.metrics.broken.first), not_finite_json(run.metrics), means_json(run.metrics), series_json(run.metrics),
       load_json(run.metrics), config_json(run.config), run.plan ? plan_json(*run.plan) : "null",
+      run.memory ? memory_json(*run.memory) : "null",
       run.timeline ? timeline_json(*run.timeline) : "null");
 }
 

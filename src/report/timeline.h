@@ -14,7 +14,7 @@ struct TimelineEvent {
 };
 
 struct TimelineRow {
-  std::string process, lane;  // "measured, rank 0", "compute"
+  std::string process, stream;  // "measured, rank 0", "compute"
   std::vector<TimelineEvent> events;
 };
 

@@ -18,6 +18,8 @@ import tempfile
 EVIL = ("<img src=x onerror=\"document.documentElement.dataset.taken='yes'\">"
         "</script><script>document.documentElement.dataset.taken='yes'</script>")
 
+MEMORY = {"parameters": 1_600_000, "optimizer": 1_600_000, "arena": 1_920_000, "workspace": 2_880_000, "process": 10_000_000, "saving": 2_000_000}
+
 PROBE = (pathlib.Path(__file__).parent / "probe.js").read_text()
 
 # A frame may be narrower than the least window of a browser.
@@ -30,7 +32,7 @@ FRAME = """<!doctype html><body style="margin:0"><iframe src="{page}" style="bor
 }});</script></body>"""
 
 
-def write_run(folder, name, steps, experts, layers=2, seed=0, trace=True, policy="lancet"):
+def write_run(folder, name, steps, experts, layers=2, seed=0, trace=True, policy="lancet", memory=None):
     run = folder / name
     run.mkdir(parents=True)
     with open(run / "metrics.jsonl", "w") as out:
@@ -56,6 +58,8 @@ def write_run(folder, name, steps, experts, layers=2, seed=0, trace=True, policy
         "parameter @w : f32[400000]\nstate @w.m : f32[400000]\n"
         "[0] %0 : f32[160000] = first(@x)  # compute forward a | at 0\n[1] %1 : f32[320000] = second(%0)  # compute forward b | at 640000\n"
         "[2] %2 : f32[40000] = third(%1)  # compute dx c | at 0\noutput loss = %2\n")
+    if memory:
+        (run / "memory.json").write_text(json.dumps(memory))
     if trace:
         events = []
         for pid, process, sort_index in ((2, "predicted", 0), (0, "measured, rank 0", 1), (1, "measured, rank 1", 2)):
@@ -211,7 +215,7 @@ def main():
         folder.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(folder / "runs", ignore_errors=True)
         one = write_run(folder / "runs", "one", 400, 8)
-        two = write_run(folder / "runs", "two", 300, 8, seed=1)
+        two = write_run(folder / "runs", "two", 300, 8, seed=1, memory=MEMORY)
         long = write_run(folder / "runs", "long", 20000, 16, trace=False)
         hostile = write_run(folder / "runs", EVIL.replace("/", "_"), 5, 4)
 
@@ -243,6 +247,10 @@ def main():
         expect(seen["loss"]["gaps"] == [1, 0, 1, 0], f"lines of held-out losses have no gaps, found {seen['loss']}")
         expect("–" not in seen["loss"]["legend"], f"the legend without the mouse: {seen['loss']['legend']}")
         expect({"one", "two"} <= set(seen["labels"]), f"a line for each run, found {set(seen['labels'])}")
+        expect("a rank: 5.1 MB in its plan, without workspace" in seen["memory"][0], f"memory of a plan alone: {seen['memory'][0]}")
+        expect("a rank: 20.0 MB" in seen["memory"][1] and "process 10.0 MB" in seen["memory"][1], f"memory as recorded: {seen['memory'][1]}")
+        shares = [bytes / sum(MEMORY.values()) for bytes in MEMORY.values()]
+        expect(all(abs(a - b) < 0.01 for a, b in zip(seen["memory_bars"][1], shares, strict=True)), f"the bar's parts: {seen['memory_bars'][1]}")
         expect("train.lr" in seen["config"] and "0.002" in seen["config"], "the configs' difference")
 
         seen = look("names", [write_run(folder / "runs", "sequential", 50, 4, policy="sequential"),

@@ -56,6 +56,8 @@ function whatIsShown() {
     summary_cut: document.querySelector("#summary .wide").scrollWidth - document.querySelector("#summary .wide").clientWidth,
     notes: document.querySelector("#summary .notes").innerText,
     config: document.querySelector("#config").innerText,
+    memory: texts("#plans .bar + .legend"),
+    memory_bars: all("#plans .bar").map((bar) => [...bar.children].map((piece) => piece.offsetWidth / bar.offsetWidth)),
     labels: texts(".u-legend .u-label"),
     ...howItFits(),
   };

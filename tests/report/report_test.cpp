@@ -10,6 +10,7 @@
 
 #include "log_capture.h"
 #include "report/config_text.h"
+#include "report/memory.h"
 #include "report/metrics.h"
 #include "report/plan_summary.h"
 #include "report/series.h"
@@ -354,6 +355,18 @@ TEST_CASE("a plan's memory along its instructions") {
   check_refused(read_plan_summary(folder / "none.ir"), "none.ir: expected a plan");
 }
 
+TEST_CASE("the memory that a run recorded") {
+  const TemporaryFolder folder;
+  folder.write("plan.ir", plan);
+  CHECK(data_of(page_of(folder).value())["runs"][0]["memory"].is_null());
+  folder.write("memory.json", R"({"parameters": 400, "optimizer": 400, "arena": 192, "workspace": 64, "process": 3e7})");
+  CHECK(data_of(page_of(folder).value())["runs"][0]["memory"] ==
+        json({{"parameters", 400}, {"optimizer", 400}, {"arena", 192}, {"workspace", 64}, {"process", 3e7}, {"saving", 0}}));
+  check_refused(read_memory(folder.write("m.json", "[1]")), "m.json: expected a JSON object");
+  check_refused(read_memory(folder.write("m.json", R"({"arena": -1})")), "expected \"arena\" to be a number of bytes");
+  check_refused(read_memory(folder.write("m.json", R"({"arena": "1"})")), "expected \"arena\" to be a number of bytes");
+}
+
 TEST_CASE("a timeline's rows: predicted first, then ranks") {
   const TemporaryFolder folder;
   const auto path = folder.write("trace.json", R"({"traceEvents": [
@@ -369,7 +382,7 @@ TEST_CASE("a timeline's rows: predicted first, then ranks") {
   REQUIRE(timeline->rows.size() == 2);
   CHECK(timeline->rows[0].process == "predicted");
   CHECK(timeline->rows[1].process == "measured, rank 0");
-  CHECK(timeline->rows[1].lane == "expert");
+  CHECK(timeline->rows[1].stream == "expert");
   CHECK(timeline->rows[1].events[0].start == 1.5);
   CHECK(timeline->rows[1].events[0].length == 2.25);
   CHECK(timeline->names == std::vector<std::string>{"all_to_all a"});
@@ -408,6 +421,7 @@ TEST_CASE("what is broken or missing is left out with its reason, and the rest i
                              {"config.json", "[]", "expected a JSON object, found array"},
                              {"plan.ir", nullptr, "expected a plan, found no such file"},
                              {"plan.ir", "plan {policy=dw", "line 1"},
+                             {"memory.json", "{", "memory.json: expected a JSON object, found none"},
                              {"trace.json", "[]", "expected a JSON object with \"traceEvents\", found none"}}));
   const std::string path = folder / given.name;
   if (given.text)

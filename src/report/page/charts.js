@@ -258,8 +258,8 @@ function heatMap(parent, load, layer) {
   canvas.addEventListener("mouseleave", tip.hide);
 }
 
-// A step's lanes as rows of bars, to be moved and zoomed.
-// timeline: {names, kinds, rows: [{process, lane, events: start, length, name, kind, start, ...}]}, in microseconds.
+// A step's streams as rows of bars, to be moved and zoomed.
+// timeline: {names, kinds, rows: [{process, stream, events: start, length, name, kind, start, ...}]}, in microseconds.
 class TimelineChart {
   static right = 12;
   static top = 4;
@@ -325,10 +325,10 @@ class TimelineChart {
     context.fillText("milliseconds from the step's start", (left + width - right) / 2, this.height - 10);
   }
 
-  drawLabel(context, {process, lane}, y) {
+  drawLabel(context, {process, stream}, y) {
     context.fillStyle = css("--soft");
     context.textAlign = "right";
-    const text = shortened(process + " · " + lane, 28);
+    const text = shortened(process + " · " + stream, 28);
     context.fillText(text, this.left - 8, y + TimelineChart.row / 2, this.left - 10);
   }
 

@@ -213,44 +213,65 @@ function drawLoad() {
   }
 }
 
+const megabytes = (bytes) => (bytes / 1e6).toFixed(1) + " MB";
+
+// [[part, bytes], ...] of a rank: what the run recorded, or else what its plan alone tells.
+function memoryOf({memory, plan}) {
+  if (memory) return Object.entries(memory).filter(([, bytes]) => bytes > 0);
+  return plan ? [["parameters", plan.parameters], ["optimizer", plan.state], ["arena", plan.arena]] : [];
+}
+const bytesIn = (parts) => parts.reduce((sum, [, bytes]) => sum + bytes, 0);
+
+// most: the bytes that fill the bar.
+function memoryBar(run, most) {
+  const made = element("div"), bar = element("div", "bar"), parts = memoryOf(run), total = "a rank: " + megabytes(bytesIn(parts));
+  parts.forEach(([, bytes], i) => {
+    const piece = element("div");
+    piece.style.width = 100 * bytes / most + "%";
+    piece.style.background = runColors[i];
+    bar.append(piece);
+  });
+  const key = legend(parts.map(([name, bytes], i) => [name + " " + megabytes(bytes), runColors[i]]));
+  key.prepend(element("span", "", run.memory ? total : total + " in its plan, without workspace, process and saving, which its folder does not tell"));
+  made.append(bar, key);
+  return made;
+}
+
+function drawArena(card, plan) {
+  const columns = element("div", "columns"), left = element("div"), right = element("div", "wide");
+  columns.append(left, right);
+  card.append(columns);
+  const x = plan.live.map((_, i) => i * plan.width), flat = (value) => plan.live.map(() => value / 1e6);
+  chartBlock(left, {title: "Arena in use along the step", unit: "MB"}, () => ({xLabel: "instruction", sync: "instructions", lines: [
+    {label: "in use", color: runColors[2], x, mean: plan.live.map((bytes) => bytes / 1e6)},
+    {label: "arena", color: css("--soft"), dash: dashes[1], x, mean: flat(plan.arena)}]}));
+  right.append(table([{text: "largest"}, {text: "type", classes: "value tight"}, {text: "made by"}, {text: "MB", numeric: true}],
+                     plan.largest.map((t) => [t.name, t.type, t.made_by, (t.bytes / 1e6).toFixed(2)])));
+}
+
 function drawMemory() {
   const place = document.getElementById("plans");
   place.replaceChildren();
-  const megabytes = (bytes) => (bytes / 1e6).toFixed(1) + " MB";
-  const kinds = [["parameters", "parameters"], ["optimizer state", "state"], ["arena (activations, gradients)", "arena"]];
-  const most = Math.max(...runs.map(({plan}) => (plan ? plan.parameters + plan.state + plan.arena : 0)), 1);
+  const most = Math.max(...runs.map((run) => bytesIn(memoryOf(run))), 1);
   for (const run of runs) {
-    if (!run.plan) continue;
-    const {plan} = run, card = element("div", "card stacked"), bar = element("div", "bar"), columns = element("div", "columns");
-    if (several) card.append(element("h3", "", run.name));
-    kinds.forEach(([, key], i) => {
-      const piece = element("div");
-      piece.style.width = 100 * plan[key] / most + "%";
-      piece.style.background = runColors[i];
-      bar.append(piece);
-    });
-    card.append(bar, legend(kinds.map(([name, key], i) => [name + " " + megabytes(plan[key]), runColors[i]])), columns);
+    if (memoryOf(run).length === 0) continue;
+    const card = element("div", "card stacked");
     place.append(card);
-    const left = element("div"), right = element("div", "wide");
-    columns.append(left, right);
-    const x = plan.live.map((_, i) => i * plan.width), flat = (value) => plan.live.map(() => value / 1e6);
-    chartBlock(left, {title: "Arena in use along the step", unit: "MB"}, () => ({xLabel: "instruction", sync: "instructions", lines: [
-      {label: "in use", color: runColors[2], x, mean: plan.live.map((bytes) => bytes / 1e6)},
-      {label: "arena", color: css("--soft"), dash: dashes[1], x, mean: flat(plan.arena)}]}));
-    right.append(table([{text: "largest"}, {text: "type", classes: "value tight"}, {text: "made by"}, {text: "MB", numeric: true}],
-                       plan.largest.map((t) => [t.name, t.type, t.made_by, (t.bytes / 1e6).toFixed(2)])));
+    if (several) card.append(element("h3", "", run.name));
+    card.append(memoryBar(run, most));
+    if (run.plan) drawArena(card, run.plan);
   }
   if (!place.hasChildNodes()) place.append(element("p", "hint", "No run has a plan.ir that can be read."));
 }
 
-// Milliseconds of each lane and kind: predicted, and the mean over measured ranks.
+// Milliseconds of each stream and kind: predicted, and the mean over measured ranks.
 function timesOf(timeline) {
   const sums = new Map(), ranks = new Set();
-  for (const {process, lane, events} of timeline.rows) {
+  for (const {process, stream, events} of timeline.rows) {
     const predicted = process === "predicted";
     if (!predicted) ranks.add(process);
     for (let i = 0; i < events.length; i += 4) {
-      const key = lane + ", " + timeline.kinds[events[i + 3]];
+      const key = stream + ", " + timeline.kinds[events[i + 3]];
       if (!sums.has(key)) sums.set(key, {predicted: 0, measured: 0});
       sums.get(key)[predicted ? "predicted" : "measured"] += events[i + 1] / 1000;
     }
@@ -276,7 +297,7 @@ function drawTimelines() {
     if (timeline.left_out) card.append(element("p", "hint", timeline.left_out + " more ranks are in trace.json."));
     const wide = element("div", "wide");
     wide.style.marginTop = "12px";
-    wide.append(table([{text: "lane, kind"}, numeric("predicted ms"), numeric("measured ms, mean over ranks"), numeric("difference %")],
+    wide.append(table([{text: "stream, kind"}, numeric("predicted ms"), numeric("measured ms, mean over ranks"), numeric("difference %")],
                       timesOf(timeline)));
     card.append(wide);
   }
