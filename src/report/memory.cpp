@@ -19,8 +19,8 @@ Result<Memory> read_memory(const std::filesystem::path& path) {
     const auto value = root.find(memory_parts[i]);
     if (value == root.end()) continue;
     if (!value->is_number() || *value < 0)
-      return data_error(
-          fmt::format("{}: expected \"{}\" to be a number of bytes, found another value", path.string(), memory_parts[i]));
+      return data_error(fmt::format("{}: expected \"{}\" to be a number of bytes, found another value", path.string(),
+                                    memory_parts[i]));
     memory.bytes[i] = value->get<double>();
   }
   return memory;

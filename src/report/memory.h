@@ -16,7 +16,7 @@ struct Memory {
   std::array<double, memory_parts.size()> bytes{};  // by part
 };
 
-// A part that the file does not name takes no memory. Data error: the file is no object of such numbers.
+// A part that the file does not name counts as 0. Data error: the file is no JSON object of such numbers.
 Result<Memory> read_memory(const std::filesystem::path& path);
 
 }  // namespace lancet::report

@@ -28,7 +28,7 @@ struct Run {
   std::optional<PlanSummary> plan;
   std::optional<Memory> memory;
   std::optional<Timeline> timeline;
-  std::vector<std::string> left_out;  // why, of each file that is not drawn
+  std::vector<std::string> left_out;  // the reason for each file that is not shown
 };
 
 bool is_there(const fs::path& path) {
@@ -36,42 +36,42 @@ bool is_there(const fs::path& path) {
   return fs::exists(path, ignored);
 }
 
-// What the file holds goes to `wanted`, or else the reason to `left_out`.
+// Stores what was read in `wanted`, or the error in `left_out`.
 template <class Wanted, class T>
-void take(Result<T> found, Wanted& wanted, std::vector<std::string>& left_out) {
+void store(Result<T> found, Wanted& wanted, std::vector<std::string>& left_out) {
   if (found.ok())
     wanted = std::move(found).value();
   else
     left_out.push_back(found.error().message);
 }
 
-// What can be drawn of a run. Data error: nothing can.
+// Reads all of a run that can be shown. Data error: nothing can.
 Result<Run> read_run(const fs::path& folder) {
   std::error_code ignored;
   if (!fs::is_directory(folder, ignored))
-    return data_error(fmt::format("{}: expected a run folder, found {}", folder.string(),
-                                  is_there(folder) ? "another file" : "no such folder"));
+    return data_error(fmt::format("cannot read the run {}: {}", folder.string(),
+                                  is_there(folder) ? "not a folder" : "no such folder"));
   Run run;
   const fs::path plain = fs::absolute(folder, ignored).lexically_normal();
   run.name = (plain.has_filename() ? plain : plain.parent_path()).filename().string();
   if (run.name.empty()) run.name = folder.string();  // "/"
-  take(read_metrics(folder / "metrics.jsonl"), run.metrics, run.left_out);
+  store(read_metrics(folder / "metrics.jsonl"), run.metrics, run.left_out);
   if (const Metrics::Broken& broken = run.metrics.broken; broken.count > 0)
-    log::warn("{}: {} broken line(s) left out; {}", (folder / "metrics.jsonl").string(), broken.count, broken.first);
-  take(read_config(folder / "config.json"), run.config, run.left_out);
-  take(read_plan_summary(folder / "plan.ir"), run.plan, run.left_out);
+    log::warn("{}: {} broken line(s) skipped; {}", (folder / "metrics.jsonl").string(), broken.count, broken.first);
+  store(read_config(folder / "config.json"), run.config, run.left_out);
+  store(read_plan_summary(folder / "plan.ir"), run.plan, run.left_out);
   if (is_there(folder / "memory.json"))  // not every run has one
-    take(read_memory(folder / "memory.json"), run.memory, run.left_out);
+    store(read_memory(folder / "memory.json"), run.memory, run.left_out);
   if (is_there(folder / "trace.json"))  // most runs have none
-    take(read_timeline(folder / "trace.json"), run.timeline, run.left_out);
+    store(read_timeline(folder / "trace.json"), run.timeline, run.left_out);
   if (run.metrics.steps.empty() && run.config.empty() && !run.plan && !run.timeline)
     return data_error(
-        fmt::format("{}: expected a run, found nothing that can be drawn: {}", folder.string(), run.left_out.front()));
+        fmt::format("{}: nothing in this folder can be shown: {}", folder.string(), run.left_out.front()));
   for (const std::string& reason : run.left_out) log::warn("left out: {}", reason);
   return run;
 }
 
-// Runs of one name are told apart by what was asked for, or else by number.
+// Gives runs with the same name their paths as names, and runs with the same path a number.
 void name_apart(std::vector<Run>& runs, std::span<const fs::path> folders) {
   const auto rename = [&](const auto& other) {
     std::map<std::string, int> count;
@@ -83,7 +83,7 @@ void name_apart(std::vector<Run>& runs, std::span<const fs::path> folders) {
   rename([&](std::size_t i) { return fmt::format("{} ({})", runs[i].name, i + 1); });
 }
 
-// Six digits draw any chart; null where there is no number. As text, since a tree of a million numbers takes longer.
+// Six digits suffice for a chart; null is a gap. Written as text, since a JSON tree of a million numbers is slower.
 template <int digits = 6, class Values>
 std::string numbers(const Values& values) {
   std::string text = "[";
@@ -115,7 +115,7 @@ bool is_steady(std::string_view key) {
   return std::find(steady_keys.begin(), steady_keys.end(), key) != steady_keys.end();
 }
 
-// How many records lack a number that every step has, and the first one's step.
+// Counts the records that lack a number that every step has, and names the step of the first.
 std::string not_finite_json(const Metrics& metrics) {
   std::size_t count = 0;
   std::int64_t first = 0;
@@ -170,7 +170,7 @@ std::string means_json(const Metrics& metrics) {
   return text + "}";
 }
 
-// For each layer, expert after expert in each column: percent of an even share.
+// The share of each expert in percent of an even share, for each layer: column after column, expert after expert.
 std::string load_json(const Metrics& metrics) {
   std::string layers;
   std::size_t first = 0;
@@ -247,12 +247,11 @@ std::string run_json(const Run& run) {
       quoted(run.name), quoted(run.left_out), run.metrics.cut_short, run.metrics.broken.count,
       quoted(run.metrics.broken.first), not_finite_json(run.metrics), means_json(run.metrics), series_json(run.metrics),
       load_json(run.metrics), config_json(run.config), run.plan ? plan_json(*run.plan) : "null",
-      run.memory ? memory_json(*run.memory) : "null",
-      run.timeline ? timeline_json(*run.timeline) : "null");
+      run.memory ? memory_json(*run.memory) : "null", run.timeline ? timeline_json(*run.timeline) : "null");
 }
 
-// JSON inside a script element: nothing in it may end the element or begin a comment. These characters stand only in
-// JSON's strings, where \u means the same.
+// Escapes the characters that could end the script element around the JSON, or begin a comment. They occur only inside
+// strings, where \u means the same.
 std::string inert(const std::string& text) {
   std::string result;
   result.reserve(text.size() + text.size() / 64);
@@ -286,7 +285,7 @@ Result<std::string> page(std::span<const fs::path> folders) {
   replace(page, "/*uplot.js*/", assets::uplot_js);
   replace(page, "/*charts.js*/", assets::charts_js);
   replace(page, "/*page.js*/", assets::page_js);
-  replace(page, "/*data*/", inert("{\"runs\":[" + data + "]}"));  // last: marks inside it stay text
+  replace(page, "/*data*/", inert("{\"runs\":[" + data + "]}"));  // last, so that marks in the data stay text
   return page;
 }
 

@@ -30,7 +30,7 @@ std::string text_of(const json& object, const char* key) {
   const auto at = object.find(key);
   return at != object.end() && at->is_string() ? at->get<std::string>() : "";
 }
-// lowest() where there is no such number.
+// Returns lowest() if there is no such number.
 double number_of(const json& object, const char* key) {
   const auto at = object.find(key);
   return at != object.end() && at->is_number() ? at->get<double>() : std::numeric_limits<double>::lowest();
@@ -72,7 +72,8 @@ class Reader {
   Timeline take() {
     std::vector<Process> sorted;
     for (auto& [pid, process] : processes_) sorted.push_back(std::move(process));
-    std::stable_sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) { return a.sort_index < b.sort_index; });
+    std::stable_sort(sorted.begin(), sorted.end(),
+                     [](const auto& a, const auto& b) { return a.sort_index < b.sort_index; });
     Timeline timeline{std::move(names_.words), std::move(kinds_.words), {}, 0};
     std::size_t events = 0;
     for (Process& process : sorted) {

@@ -11,7 +11,7 @@ function hexOf(hue, saturation, lightness) {
   return "#" + channel(0) + channel(8) + channel(4);
 }
 
-// Of more runs than there are chosen colors, each gets a hue of its own, neighbours in two shades.
+// If there are more runs than chosen colors, each run gets a hue of its own, and neighbours differ in lightness.
 function colorOf(index, count) {
   return count <= runColors.length ? runColors[index] : hexOf(360 * index / count, 0.6, index % 2 ? 0.6 : 0.42);
 }
@@ -22,7 +22,7 @@ const dashes = [[], [6, 4], [2, 3]];
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const font = "12px system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif";
 
-// Text is only ever set as text: what comes from files cannot become markup.
+// Text is set as text only, so that text from files cannot become markup.
 function element(tag, classes, text) {
   const made = document.createElement(tag);
   if (classes) made.className = classes;
@@ -46,7 +46,7 @@ function legend(entries) {
   return made;
 }
 
-// 1234567 -> "1.23M": axes and legends have little room.
+// 1234567 -> "1.23M": axes and legends have little space.
 function brief(value) {
   if (value === null || value === undefined || !isFinite(value)) return "–";
   const size = Math.abs(value);
@@ -70,7 +70,7 @@ const tip = {
   hide() { document.getElementById("tip").hidden = true; },
 };
 
-// As many digits as a table has room for: 10234 -> "10,234".
+// Has as many digits as fit in a table: 10234 -> "10,234".
 function exact(value) {
   return value !== null && Math.abs(value) >= 1000 && Math.abs(value) < 1e9 ? Math.round(value).toLocaleString("en") : brief(value);
 }
@@ -86,8 +86,8 @@ function onWidthChange(watched, action) {
   })).observe(watched);
 }
 
-// Where a value stands between gaps, so that no line passes through it. Joined tables hold undefined where only another
-// line has a point.
+// Returns the indices of values between gaps, which need a point since no line passes through them. Joined tables hold
+// undefined where only another line has a point.
 function isolated(chart, series) {
   const values = chart.data[series];
   const missing = (at, step) => {
@@ -100,7 +100,8 @@ function isolated(chart, series) {
   return found.length ? found : null;
 }
 
-// A gap (null) keeps what was before it. Divided by the sum of the weights, so that the start is not pulled to 0.
+// The exponential moving average, divided by the sum of its weights, so that the start is not pulled to 0. A gap (null)
+// stays a gap and changes nothing.
 function smoothed(values, weight) {
   let sum = 0, weights = 0;
   return values.map((value) => {
@@ -111,7 +112,7 @@ function smoothed(values, weight) {
   });
 }
 
-// The columns of a line: values, and where neighbours are drawn as one point, their most and least.
+// The columns of a line: x, values and, if a point stands for several steps, their most and least.
 const columnsOf = ({x, mean, low, high}) => [x, mean, ...(low ? [high, low] : [])];
 
 function csvOf(lines, xLabel) {
@@ -122,8 +123,8 @@ function csvOf(lines, xLabel) {
   return [[xLabel, ...titles].map(quoted).join(","), ...rows].join("\n") + "\n";
 }
 
-// lines: [{label, color, dash, sparse, x: [...], mean: [...], low, high}] over a common x. smoothing: weight of what came
-// before, from 0 to below 1; sparse lines are drawn as they are. Returns the uPlot.
+// lines: [{label, color, dash, sparse, x: [...], mean: [...], low, high}] over a common x. smoothing: the weight of
+// earlier values, from 0 to below 1; sparse lines are not smoothed. Returns the uPlot.
 function lineChart(parent, {lines, unit, xLabel, xText = brief, log = false, smoothing = 0, height = 230, sync = "steps"}) {
   const last = (values) => values.findLast((value) => typeof value === "number");
   const atCursor = (text) => (u, value, series, index) => (index === null ? text(last(u.data[series])) : text(value));
@@ -138,7 +139,7 @@ function lineChart(parent, {lines, unit, xLabel, xText = brief, log = false, smo
     tables.push([line.x, drawn(smooth ? smoothed(line.mean, smoothing) : line.mean)]);
     series.push({label: line.label, stroke: line.color, width: 1.6, dash: line.dash, value: atCursor(brief),
                  points: line.sparse ? {show: true, size: 5, fill: line.color} : {show: false, size: 6, fill: line.color, filter: isolated}});
-    if (line.low) {  // what the mean hides
+    if (line.low) {  // the range behind the mean
       bands.push({series: [series.length, series.length + 1], fill: line.color + "2e"});
       unnamed(drawn(line.high), "transparent");
       unnamed(drawn(line.low), "transparent");
@@ -158,7 +159,7 @@ function lineChart(parent, {lines, unit, xLabel, xText = brief, log = false, smo
     legend: {live: true},
     padding: [8, 30, 0, 0],
   }, uPlot.join(tables), parent);
-  // The edges of bands and unsmoothed values are no lines of their own.
+  // The edges of bands and the unsmoothed values have no row in the legend.
   chart.root.querySelectorAll(".u-legend .u-series").forEach((row, i) => { if (series[i].label === "") row.remove(); });
   onWidthChange(parent, () => chart.setSize({width: width(), height}));
   return chart;
@@ -186,7 +187,7 @@ function ownCanvas(parent, height, draw) {
 
 function shortened(text, most) { return text.length > most ? text.slice(0, Math.max(most - 1, 0)) + "…" : text; }
 
-// "Nice" positions between low and high, about `count`.
+// Returns about `count` round values between low and high.
 function ticks(low, high, count) {
   const rough = (high - low) / Math.max(count, 1);
   if (!(rough > 0)) return [low];
@@ -202,7 +203,7 @@ function channels(color) {
   return [0, 2, 4].map((at) => parseInt(hex.slice(at, at + 2), 16));
 }
 
-// Of a share relative to an even one: blue from a quarter down, neutral at 1, orange from 4 up.
+// The color of a share relative to an even one: blue from a quarter down, neutral at 1, orange from 4 up.
 function loadColors() {
   const [low, even, high] = ["--low", "--even", "--high"].map((name) => channels(css(name)));
   return (ratio) => {
@@ -274,25 +275,25 @@ class TimelineChart {
     for (const {events} of timeline.rows)
       for (let i = 0; i < events.length; i += 4) this.whole = Math.max(this.whole, events[i] + events[i + 1]);
     this.view = {from: 0, to: this.whole};
-    this.placeRows();
+    this.layOutRows();
     Object.assign(this, ownCanvas(parent, this.height, (context, width) => this.draw(context, width)));
     this.listen();
   }
 
-  placeRows() {
+  layOutRows() {
     const {top, row, gap, bottom} = TimelineChart;
-    this.places = [];
+    this.tops = [];
     let y = top, before = null;
     for (const {process} of this.timeline.rows) {
       if (before !== null && process !== before) y += gap;
       before = process;
-      this.places.push(y);
+      this.tops.push(y);
       y += row;
     }
     this.height = y + bottom;
   }
 
-  // Pixels a microsecond.
+  // Pixels per microsecond.
   scale(width) { return (width - this.left - TimelineChart.right) / (this.view.to - this.view.from); }
   timeAt(event) {
     const box = this.canvas.getBoundingClientRect();
@@ -304,8 +305,8 @@ class TimelineChart {
     context.textBaseline = "middle";
     this.drawAxis(context, width);
     this.timeline.rows.forEach((row, i) => {
-      this.drawLabel(context, row, this.places[i]);
-      this.drawBars(context, width, row.events, this.places[i]);
+      this.drawLabel(context, row, this.tops[i]);
+      this.drawBars(context, width, row.events, this.tops[i]);
     });
   }
 
@@ -336,7 +337,7 @@ class TimelineChart {
     const {right, row} = TimelineChart, {left} = this, factor = this.scale(width);
     context.fillStyle = css("--grid");
     context.fillRect(left, y + 2, width - left - right, row - 4);
-    let covered = -1;  // pixels that hold an event already: shorter ones there would not be seen
+    let covered = -1;  // where the last bar ends; a bar that ends in the same pixel would not be seen
     for (let i = 0; i < events.length; i += 4) {
       const begin = left + (events[i] - this.view.from) * factor, end = begin + events[i + 1] * factor;
       if (end < left || begin > width - right || end - covered < 0.35) continue;
@@ -363,18 +364,18 @@ class TimelineChart {
     canvas.addEventListener("mousedown", (event) => { grabbed = {x: event.clientX, ...this.view}; });
     addEventListener("mouseup", () => { grabbed = null; });
     canvas.addEventListener("mousemove", (event) => {
-      if (!grabbed) return this.tell(event);
+      if (!grabbed) return this.describe(event);
       const by = (grabbed.x - event.clientX) / this.scale(canvas.clientWidth);
       this.move(grabbed.from + by, grabbed.to + by);
     });
     canvas.addEventListener("mouseleave", tip.hide);
   }
 
-  // What lies under the mouse.
-  tell(event) {
+  // Shows the event under the mouse.
+  describe(event) {
     const {names, kinds, rows} = this.timeline, time = this.timeAt(event), slack = 1 / this.scale(this.canvas.clientWidth);
     const y = event.clientY - this.canvas.getBoundingClientRect().top;
-    const at = this.places.findIndex((place) => y >= place && y < place + TimelineChart.row);
+    const at = this.tops.findIndex((top) => y >= top && y < top + TimelineChart.row);
     const events = at < 0 ? [] : rows[at].events;
     for (let i = 0; i < events.length; i += 4) {
       const [start, length, name, kind] = events.slice(i, i + 4);
@@ -391,7 +392,7 @@ class TimelineChart {
     this.view.to = this.view.from + length;
     this.redraw();
   }
-  // `still`: the time that stays where it is.
+  // still: the time that keeps its position.
   zoom(factor, still = (this.view.from + this.view.to) / 2) {
     this.move(still - (still - this.view.from) * factor, still + (this.view.to - still) * factor);
   }

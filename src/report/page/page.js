@@ -1,4 +1,4 @@
-// Fills the page from the data that stands in it.
+// Fills the page from the data inside it.
 "use strict";
 
 addEventListener("error", (event) => {
@@ -17,7 +17,7 @@ const [timeUnit, unitSeconds] = (() => {
   const longest = Math.max(...runs.map(({means}) => means.seconds || 0));
   return longest < 600 ? ["seconds", 1] : longest < 36000 ? ["minutes", 60] : ["hours", 3600];
 })();
-// What the lines can be drawn over. of: the column of a run's series; undefined where its records do not tell.
+// The choices of x. of: the column of a run's series, or undefined if its records lack it.
 const xAxes = {
   step: {label: "step", text: String, of: ({steps}) => steps},
   tokens: {label: "tokens", text: brief, of: ({tokens}) => tokens},
@@ -25,8 +25,8 @@ const xAxes = {
 };
 const chosen = {x: xAxes.step, smoothing: 0};  // by the controls
 
-// The charts of a section, in order; one whose keys (of a record) no run has is left out. log: of a chart whose axis may be
-// logarithmic, whether it is now.
+// The charts of a section, in order. keys: of a record; a chart is left out if no run has any of them. log: present if the
+// axis may be logarithmic, and true if it is.
 const sections = {
   training: [
     {title: "Loss", unit: "nats a token", log: false, keys: [["loss", "loss"], ["held_out_loss", "held-out loss"]]},
@@ -103,16 +103,16 @@ function drawSummary() {
     if (run.series.width > 1) notes.push(run.name + ": a point of a chart is the mean of " + run.series.width +
                                          " steps; the shade runs from the least to the most.");
     for (const reason of run.left_out) notes.push(run.name + ": left out: " + reason + ".");
-    if (run.cut_short) notes.push(run.name + ": the last line of metrics.jsonl was cut short and is left out.");
+    if (run.cut_short) notes.push(run.name + ": the last line of metrics.jsonl is cut short and is skipped.");
     if (run.broken.count) notes.push(run.name + ": " + run.broken.count + " broken line" + (run.broken.count > 1 ? "s" : "") +
-                                     " of metrics.jsonl left out; " + run.broken.first + ".");
-    if (run.not_finite.count) notes.push(run.name + ": loss or gradient norm is no number in " + run.not_finite.count +
+                                     " of metrics.jsonl skipped; " + run.broken.first + ".");
+    if (run.not_finite.count) notes.push(run.name + ": loss or gradient norm is not finite in " + run.not_finite.count +
                                          " record(s), first at step " + run.not_finite.first + "; charts have gaps there.");
   }
   document.querySelector("#summary .notes").replaceChildren(...notes.map((note) => element("div", "", note)));
 }
 
-// A column of few values without the gaps between them.
+// A line of few values is drawn through the gaps between them.
 function withoutGaps(line) {
   const kept = line.mean.map((value) => value !== null), only = (values) => values && values.filter((_, i) => kept[i]);
   return {...line, x: only(line.x), mean: only(line.mean), low: only(line.low), high: only(line.high)};
@@ -148,7 +148,7 @@ function download(name, text) {
   setTimeout(() => URL.revokeObjectURL(address), 1000);
 }
 
-// A line chart below its title and buttons. chart: {title, log, ...}; options(): what lineChart takes besides.
+// A line chart below its title and buttons. chart: {title, log, ...}; options() returns the other arguments of lineChart.
 function chartBlock(parent, chart, options) {
   const head = element("div", "head"), plot = element("div");
   const redraw = () => {
@@ -175,22 +175,22 @@ function chartBlock(parent, chart, options) {
 }
 
 function drawSection(id) {
-  const place = document.querySelector("#" + id + " .charts");
-  place.style.minHeight = place.offsetHeight + "px";
-  place.replaceChildren();
+  const container = document.querySelector("#" + id + " .charts");
+  container.style.minHeight = container.offsetHeight + "px";
+  container.replaceChildren();
   for (const chart of sections[id]) {
     if (linesOf(chart.keys).length === 0) continue;
     const card = element("div", "card");
-    place.append(card);
+    container.append(card);
     chartBlock(card, chart, () => ({lines: linesOf(chart.keys), xLabel: chosen.x.label, xText: chosen.x.text, smoothing: chosen.smoothing}));
   }
-  if (!place.hasChildNodes()) place.append(element("p", "hint", "No record has these."));
-  place.style.minHeight = "";
+  if (!container.hasChildNodes()) container.append(element("p", "hint", "No record has these."));
+  container.style.minHeight = "";
 }
 
 function drawLoad() {
-  const place = document.getElementById("load");
-  place.replaceChildren();
+  const container = document.getElementById("load");
+  container.replaceChildren();
   for (const run of runs) {
     if (run.load.layers.length === 0 || run.load.from.length === 0) continue;
     const card = element("div", "card stacked");
@@ -201,7 +201,7 @@ function drawLoad() {
     scale.append(element("span", "scale"), "four times, or more");
     key.append(scale);
     card.append(title, key);
-    place.append(card);
+    container.append(card);
     const grid = element("div", "columns");
     card.append(grid);
     run.load.layers.forEach((layer, i) => {
@@ -215,14 +215,14 @@ function drawLoad() {
 
 const megabytes = (bytes) => (bytes / 1e6).toFixed(1) + " MB";
 
-// [[part, bytes], ...] of a rank: what the run recorded, or else what its plan alone tells.
+// Returns [[part, bytes], ...] of a rank: the recorded parts, or else those in the plan.
 function memoryOf({memory, plan}) {
   if (memory) return Object.entries(memory).filter(([, bytes]) => bytes > 0);
   return plan ? [["parameters", plan.parameters], ["optimizer", plan.state], ["arena", plan.arena]] : [];
 }
 const bytesIn = (parts) => parts.reduce((sum, [, bytes]) => sum + bytes, 0);
 
-// most: the bytes that fill the bar.
+// most: the bytes of a full bar.
 function memoryBar(run, most) {
   const made = element("div"), bar = element("div", "bar"), parts = memoryOf(run), total = "a rank: " + megabytes(bytesIn(parts));
   parts.forEach(([, bytes], i) => {
@@ -232,7 +232,7 @@ function memoryBar(run, most) {
     bar.append(piece);
   });
   const key = legend(parts.map(([name, bytes], i) => [name + " " + megabytes(bytes), runColors[i]]));
-  key.prepend(element("span", "", run.memory ? total : total + " in its plan, without workspace, process and saving, which its folder does not tell"));
+  key.prepend(element("span", "", run.memory ? total : total + " in its plan, without workspace, process and saving, which this run did not record"));
   made.append(bar, key);
   return made;
 }
@@ -250,18 +250,18 @@ function drawArena(card, plan) {
 }
 
 function drawMemory() {
-  const place = document.getElementById("plans");
-  place.replaceChildren();
+  const container = document.getElementById("plans");
+  container.replaceChildren();
   const most = Math.max(...runs.map((run) => bytesIn(memoryOf(run))), 1);
   for (const run of runs) {
     if (memoryOf(run).length === 0) continue;
     const card = element("div", "card stacked");
-    place.append(card);
+    container.append(card);
     if (several) card.append(element("h3", "", run.name));
     card.append(memoryBar(run, most));
     if (run.plan) drawArena(card, run.plan);
   }
-  if (!place.hasChildNodes()) place.append(element("p", "hint", "No run has a plan.ir that can be read."));
+  if (!container.hasChildNodes()) container.append(element("p", "hint", "No run has a plan.ir that can be read."));
 }
 
 // Milliseconds of each stream and kind: predicted, and the mean over measured ranks.
@@ -283,15 +283,15 @@ function timesOf(timeline) {
 }
 
 function drawTimelines() {
-  const place = document.getElementById("timelines");
-  place.replaceChildren();
+  const container = document.getElementById("timelines");
+  container.replaceChildren();
   for (const run of runs) {
     const {timeline} = run;
     if (!timeline || timeline.rows.length === 0) continue;
     const card = element("div", "card stacked"), buttons = element("div", "legend");
     if (several) card.append(element("h3", "", run.name));
     card.append(legend(timeline.kinds.map((kind) => [kind, kindColors[kind] || "#8a94a3"])), buttons);
-    place.append(card);
+    container.append(card);
     const chart = new TimelineChart(card, timeline);
     buttons.append(button("Closer", () => chart.zoom(0.5)), button("Wider", () => chart.zoom(2)), button("Whole step", () => chart.all()), element("span", "", "Drag to move; Ctrl or Shift and the wheel to zoom. A message's span holds its wait for the other ranks."));
     if (timeline.left_out) card.append(element("p", "hint", timeline.left_out + " more ranks are in trace.json."));
@@ -301,24 +301,24 @@ function drawTimelines() {
                       timesOf(timeline)));
     card.append(wide);
   }
-  if (!place.hasChildNodes()) place.append(element("p", "hint", "No run has a trace.json that can be read; log.trace=N writes step N's."));
+  if (!container.hasChildNodes()) container.append(element("p", "hint", "No run has a trace.json that can be read; log.trace=N writes step N's."));
 }
 
 function drawConfig() {
-  const place = document.querySelector("#config .wide");
-  place.replaceChildren();
+  const container = document.querySelector("#config .wide");
+  container.replaceChildren();
   const fields = [...new Set(runs.flatMap((run) => Object.keys(run.config)))].sort();
   const value = (run, field) => (Object.hasOwn(run.config, field) ? run.config[field] : "–");
   const head = [{text: "field"}, ...runs.map((run) => ({text: several ? run.name : "value", classes: "value"}))];
   const rows = (some) => some.map((field) => [field, ...runs.map((run) => value(run, field))]);
   if (several) {
     const differing = fields.filter((field) => runs.some((run) => value(run, field) !== value(runs[0], field)));
-    place.append(differing.length ? table(head, rows(differing)) : element("p", "hint", "The configs are the same."));
+    container.append(differing.length ? table(head, rows(differing)) : element("p", "hint", "The configs are the same."));
   }
   const all = element("details");
   all.append(element("summary", "", "All " + fields.length + " fields"), table(head, rows(fields)));
   all.open = !several;
-  place.append(all);
+  container.append(all);
 }
 
 function draw() {
