@@ -194,6 +194,8 @@ def check_loss_chart(seen, losses, held_out):
     expect(step == "400" and near(float(loss), losses[-1]) and near(float(held), held_out[-1]), f"CSV holds values as recorded: {table[400]}")
     expect(table[7] == "7,,", f"CSV leaves a gap empty: {table[7]}")
     expect(not plain["logarithmic"] and seen["logarithmic"]["logarithmic"], "a logarithmic axis")
+    low, high = seen["logarithmic"]["y"]
+    expect(0.8 * min(losses) < low < min(losses) and max(losses) < high < 1.2 * max(losses), f"the logarithmic axis is filled, found {low} to {high}")
     expect(seen["tokens"]["x"] == "tokens" and near(seen["tokens"]["last_x"], 800_000), f"over tokens: {seen['tokens']}")
     expect(seen["time"]["x"] == "seconds in steps" and near(seen["time"]["last_x"], 80), f"over time: {seen['time']}")
 

@@ -72,6 +72,7 @@ function lossChart() {
     x: chart.axes[0].label,
     last_x: chart.data[0].at(-1),
     logarithmic: chart.scales.y.distr === 3,
+    y: [chart.scales.y.min, chart.scales.y.max],
     labels: named.map((i) => chart.series[i].label),
     colors: named.map((i) => chart.series[i].stroke()),
     lasts: named.map((i) => chart.data[i].findLast((value) => typeof value === "number")),

@@ -138,7 +138,7 @@ function lineChart(parent, {lines, unit, xLabel, xText = brief, log = false, smo
     const drawn = (values) => (log ? values.map((value) => (value > 0 ? value : null)) : values);
     tables.push([line.x, drawn(smooth ? smoothed(line.mean, smoothing) : line.mean)]);
     series.push({label: line.label, stroke: line.color, width: 1.6, dash: line.dash, value: atCursor(brief),
-                 points: line.sparse ? {show: true, size: 5, fill: line.color} : {show: false, size: 6, fill: line.color, filter: isolated}});
+                 points: {size: 5, fill: line.color, show: Boolean(line.sparse) && line.x.length <= 40, filter: line.sparse ? null : isolated}});
     if (line.low) {  // the range behind the mean
       bands.push({series: [series.length, series.length + 1], fill: line.color + "2e"});
       unnamed(drawn(line.high), "transparent");
@@ -153,7 +153,7 @@ function lineChart(parent, {lines, unit, xLabel, xText = brief, log = false, smo
   const width = () => Math.max(200, parent.clientWidth);
   const chart = new uPlot({
     width: width(), height, series, bands,
-    scales: {x: {time: false}, y: {distr: log ? 3 : 1}},
+    scales: {x: {time: false}, y: log ? {distr: 3, range: (u, low, high) => [low / 1.1, high * 1.1]} : {}},
     axes: [{...axis, label: xLabel, size: 30, values: labels(xText)}, {...axis, label: unit, size: 64, values: labels(brief)}],
     cursor: {sync: {key: sync}, points: {size: 6}},
     legend: {live: true},
