@@ -5,6 +5,7 @@ files stays text. Skipped where no Chromium is.
   browser_test.py LANCET [--keep DIR]     --keep: leaves pages and screenshots there
 """
 import argparse
+import functools
 import html.parser
 import json
 import math
@@ -156,6 +157,7 @@ def check(chromium, lancet, folder, name, runs, keep=False, widths=(1400,), dark
         seen, console = browse(chromium, page, width, 6000 if keep else 1000, shot, dark)
         expect(not console, f"{where}: the console says {console}")
         expect(seen["state"] == "drawn" and not seen["failure"], f"{where}: state {seen['state']}: {seen['failure']}")
+        expect(width < 1300 or seen["summary_cut"] <= 0, f"{where}: the tables of runs are cut by {seen['summary_cut']} pixels")
         expect(seen["theme"] == ("dark" if dark else "light"), f"{where}: theme {seen['theme']}")
         expect(seen["taken"] == "no" and seen["images"] == 0, f"{where}: text from files became markup")
         expect(all(share > 0.05 for share in seen["heat_maps"]), f"{where}: an empty heat map among {seen['heat_maps']}")
@@ -200,6 +202,75 @@ def check_loss_chart(seen, losses, held_out):
     expect(seen["time"]["x"] == "seconds in steps" and near(seen["time"]["last_x"], 80), f"over time: {seen['time']}")
 
 
+def check_tables(seen, losses, held_out):
+    """The tables of one run."""
+    head, run, means_head, means = seen["summary"]
+    run, means = dict(zip(head, run)), dict(zip(means_head, means))
+    wanted = {"run": "one", "policy": "lancet", "ranks": "2", "last step": "400", "tokens": "800k", "time in steps": "1 min 20 s"}
+    expect(run | wanted == run, f"the table of runs: expected {wanted}, found {run}")
+    for title, value in (("last loss", losses[-1]), ("lowest loss", min(losses)), ("last held-out", held_out[-1]), ("lowest held-out", min(held_out))):
+        expect(abs(float(run[title]) - value) < 1e-3, f"{title}: expected {value}, found {run[title]}")
+    expect(means["a save, ms"] == "12" and means["predicted ms"].startswith("195 ("), f"the table of means: {means}")
+    expect(abs(float(means["entropy"]) - 1.2) < 0.01, f"the table of means: {means}")
+
+
+def check_one(look, runs):
+    one = write_run(runs, "one", 400, 8)
+    seen = look("one", [one], widths=(360, 800, 1600))
+    losses = [r["loss"] for r in records_of(one) if r.get("loss")]
+    held_out = [r["held_out_loss"] for r in records_of(one) if "held_out_loss" in r]
+    expect(len(seen["titles"]) == 14, f"14 charts over steps, none of them of saving, found {seen['titles']}")
+    expect(len(seen["line_charts"]) == 15, f"15 line charts, the arena's included, found {seen['line_charts']}")
+    expect(len(seen["heat_maps"]) == 2 and len(seen["timelines"]) == 1, "2 heat maps and a timeline")
+    for note in ("line 205: expected a JSON object", "first at step 7", "cut short"):
+        expect(note in seen["notes"], f"expected {note!r} among the notes, found {seen['notes']}")
+    expect(EVIL in seen["config"], "the config shows its text as it is")
+    check_tables(seen, losses, held_out)
+    check_loss_chart(seen, losses, held_out)
+
+
+def check_two(look, runs):
+    pair = [write_run(runs, "first", 400, 8), write_run(runs, "second", 300, 8, seed=1, memory=MEMORY)]
+    seen = look("two", pair, widths=(360, 800, 1600), dark=True)
+    expect(len(seen["heat_maps"]) == 4 and len(seen["timelines"]) == 2, "heat maps and timelines of two runs")
+    expect(seen["loss"]["gaps"] == [1, 0, 1, 0], f"lines of held-out losses have no gaps, found {seen['loss']}")
+    expect("–" not in seen["loss"]["legend"], f"the legend without the mouse: {seen['loss']['legend']}")
+    expect({"first", "second"} <= set(seen["labels"]), f"a line for each run, found {set(seen['labels'])}")
+    expect("train.lr" in seen["config"] and "0.002" in seen["config"], "the configs' difference")
+    planned, recorded = seen["memory"]
+    expect("a rank: 5.1 MB in its plan, without workspace" in planned, f"memory of a plan alone: {planned}")
+    expect("a rank: 20.0 MB" in recorded and "process 10.0 MB" in recorded, f"memory as recorded: {recorded}")
+    shares = [part / sum(MEMORY.values()) for part in MEMORY.values()]
+    expect(all(abs(a - b) < 0.01 for a, b in zip(seen["memory_bars"][1], shares, strict=True)), f"the bar's parts: {seen['memory_bars'][1]}")
+
+
+def check_ten(look, runs):
+    names = ["sequential", "expert_pipeline", "peer_groups", *(f"run-{i}" for i in range(3, 10))]
+    ten = [write_run(runs, name, 50, 2, layers=1, seed=i, trace=False, policy=name.replace("-", "_")) for i, name in enumerate(names)]
+    seen = look("ten", ten, widths=(360, 800, 1300, 1600))
+    expect(set(seen["summary_lines"]) == {1}, f"names of runs and policies are not broken, found {seen['summary_lines']} lines")
+    colors = [color for color, label in zip(seen["loss"]["colors"], seen["loss"]["labels"]) if label.endswith(", loss")]
+    expect(len(set(colors)) == 10, f"10 runs have a color each, found {colors}")
+
+
+def check_long(look, runs):
+    seen = look("long", [write_run(runs, "long", 20000, 16, trace=False), write_run(runs, "short", 400, 8)])
+    expect(len(seen["heat_maps"]) == 4 and len(seen["timelines"]) == 1, "heat maps of two runs and one timeline")
+
+
+def check_hostile(look, runs):
+    look("hostile", [write_run(runs, EVIL.replace("/", "_"), 5, 4), write_run(runs, "harmless", 5, 4)])
+
+
+def check_broken(look, runs):
+    broken = write_run(runs, "broken", 5, 4, trace=False)
+    (broken / "metrics.jsonl").unlink()
+    (broken / "config.json").write_text("{")
+    seen = look("broken", [broken])
+    expect(len(seen["line_charts"]) == 1 and not seen["heat_maps"], "a plan alone has the arena's chart")
+    expect(seen["notes"].count("broken: left out: ") == 2, f"notes: {seen['notes']}")
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("lancet")
@@ -216,66 +287,9 @@ def main():
         folder = pathlib.Path(arguments.keep or scratch)
         folder.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(folder / "runs", ignore_errors=True)
-        one = write_run(folder / "runs", "one", 400, 8)
-        two = write_run(folder / "runs", "two", 300, 8, seed=1, memory=MEMORY)
-        long = write_run(folder / "runs", "long", 20000, 16, trace=False)
-        hostile = write_run(folder / "runs", EVIL.replace("/", "_"), 5, 4)
-
-        def look(name, runs, **given):
-            return check(chromium, arguments.lancet, folder, name, runs, keep=arguments.keep, **given)
-
-        seen = look("one", [one], widths=(360, 800, 1600))
-        expect(len(seen["titles"]) == 14, f"14 charts over steps, none of them of saving, found {seen['titles']}")
-        expect(len(seen["line_charts"]) == 15, f"15 line charts, the arena's included, found {seen['line_charts']}")
-        expect(len(seen["heat_maps"]) == 2 and len(seen["timelines"]) == 1, "2 heat maps and a timeline")
-        head, ends, means_head, means = seen["summary"]
-        ends, means = dict(zip(head, ends)), dict(zip(means_head, means))
-        losses = [r["loss"] for r in records_of(one) if r.get("loss")]
-        held_out = [r["held_out_loss"] for r in records_of(one) if "held_out_loss" in r]
-        expect(ends["run"] == "one" and ends["policy"] == "lancet" and ends["ranks"] == "2" and ends["last step"] == "400", f"the table of runs: {ends}")
-        expect(ends["tokens"] == "800k" and ends["time in steps"] == "1 min 20 s", f"the table of runs: {ends}")
-        for title, value in (("last loss", losses[-1]), ("lowest loss", min(losses)), ("last held-out", held_out[-1]), ("lowest held-out", min(held_out))):
-            expect(abs(float(ends[title]) - value) < 1e-3, f"{title}: expected {value}, found {ends[title]}")
-        expect(means["a save, ms"] == "12", f"the table of means: {means}")
-        expect(means["predicted ms"].startswith("195 (") and abs(float(means["entropy"]) - 1.2) < 0.01, f"the table of means: {means}")
-        expect("line 205: expected a JSON object" in seen["notes"] and "first at step 7" in seen["notes"], f"notes: {seen['notes']}")
-        expect("held-out loss" in seen["labels"], f"the held-out loss has a line, found {set(seen['labels'])}")
-        expect("cut short" in seen["notes"] and EVIL in seen["config"], "the config shows its text as it is")
-
-        check_loss_chart(seen, losses, held_out)
-
-        seen = look("two", [one, two], widths=(360, 800, 1600), dark=True)
-        expect(len(seen["heat_maps"]) == 4 and len(seen["timelines"]) == 2, "heat maps and timelines of two runs")
-        expect(seen["loss"]["gaps"] == [1, 0, 1, 0], f"lines of held-out losses have no gaps, found {seen['loss']}")
-        expect("–" not in seen["loss"]["legend"], f"the legend without the mouse: {seen['loss']['legend']}")
-        expect({"one", "two"} <= set(seen["labels"]), f"a line for each run, found {set(seen['labels'])}")
-        expect("a rank: 5.1 MB in its plan, without workspace" in seen["memory"][0], f"memory of a plan alone: {seen['memory'][0]}")
-        expect("a rank: 20.0 MB" in seen["memory"][1] and "process 10.0 MB" in seen["memory"][1], f"memory as recorded: {seen['memory'][1]}")
-        shares = [bytes / sum(MEMORY.values()) for bytes in MEMORY.values()]
-        expect(all(abs(a - b) < 0.01 for a, b in zip(seen["memory_bars"][1], shares, strict=True)), f"the bar's parts: {seen['memory_bars'][1]}")
-        expect("train.lr" in seen["config"] and "0.002" in seen["config"], "the configs' difference")
-
-        seen = look("names", [write_run(folder / "runs", "sequential", 50, 4, policy="sequential"),
-                              write_run(folder / "runs", "expert_pipeline", 50, 4, policy="expert_pipeline"),
-                              write_run(folder / "runs", "peer_groups", 50, 4, policy="peer_groups")], widths=(800, 1300))
-        expect(set(seen["summary_lines"]) == {1}, f"names of runs and policies are not broken, found {seen['summary_lines']} lines")
-        expect(seen["summary_cut"] <= 0, f"the tables fit into 1300 pixels, found {seen['summary_cut']} more")
-
-        many = [write_run(folder / "runs", f"run-{i}", 50, 2, layers=1, seed=i, trace=False) for i in range(10)]
-        seen = look("many", many, widths=(360, 800, 1600))
-        colors = [color for color, label in zip(seen["loss"]["colors"], seen["loss"]["labels"]) if label.endswith(", loss")]
-        expect(len(set(colors)) == 10, f"10 runs have a color each, found {colors}")
-
-        seen = look("long", [long, one])
-        expect(len(seen["heat_maps"]) == 4 and len(seen["timelines"]) == 1, "heat maps of two runs and one timeline")
-        look("hostile", [hostile, one])
-
-        broken = write_run(folder / "runs", "broken", 5, 4, trace=False)
-        (broken / "metrics.jsonl").unlink()
-        (broken / "config.json").write_text("{")
-        seen = look("broken", [broken])
-        expect(len(seen["line_charts"]) == 1 and not seen["heat_maps"], "a plan alone has the arena's chart")
-        expect(seen["notes"].count("broken: left out: ") == 2, f"notes: {seen['notes']}")
+        look = functools.partial(check, chromium, arguments.lancet, folder, keep=arguments.keep)
+        for check_page in (check_one, check_two, check_ten, check_long, check_hostile, check_broken):
+            check_page(look, folder / "runs")
     print("all pages are drawn")
 
 
