@@ -1,4 +1,4 @@
-// The page's parts, put into the program at build time (lancet_embed in third_party/cmake/LancetRooms.cmake).
+// The page's source files, which lancet_embed (CMakeLists.txt) compiles into the program.
 #pragma once
 #include <string_view>
 

@@ -1,4 +1,4 @@
-// A config.json as field -> value, for people to compare.
+// Reads a config.json as text by field, so that a table can compare runs.
 #pragma once
 #include <filesystem>
 #include <map>
@@ -8,8 +8,8 @@
 
 namespace lancet::report {
 
-// "train.lr" -> "0.001". Any JSON object will do: a run of another version may have other fields.
-// Data error: a file that holds no JSON object.
+// Returns for example "train.lr" -> "0.001". Any JSON object is read: a run of another version may have other fields.
+// Data error: the file holds no JSON object.
 Result<std::map<std::string, std::string>> read_config(const std::filesystem::path& path);
 
 }  // namespace lancet::report

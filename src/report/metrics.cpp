@@ -15,9 +15,9 @@ using nlohmann::json;
 
 constexpr std::int64_t most_steps = 1'000'000'000'000;
 
-constexpr std::size_t most_line = 64 << 20;  // a thousand times what a record of many experts has
+constexpr std::size_t most_line = 64 << 20;  // bytes; a thousand times the record of a model with many experts
 
-// The lines of a file, of which one without end does not fill the memory.
+// Reads a file line by line; a line without an end is cut at most_line, so that it does not fill the memory.
 class Lines {
  public:
   explicit Lines(std::istream& in) : in_(in), block_(1 << 18, '\0') {}
@@ -34,7 +34,7 @@ class Lines {
     }
     return !line.empty();
   }
-  bool ended() const { return ended_; }  // by a '\n'; else what a run is writing, or a full disk cut
+  bool ended() const { return ended_; }  // by a '\n'; a line that a run is writing, or that a full disk cut, has none
 
  private:
   bool fill() {
@@ -50,7 +50,7 @@ class Lines {
 
 class Reader {
  public:
-  // Empty for a record; else what is wrong with it.
+  // Returns what is wrong with the line, or an empty text for a record.
   std::string add(const std::string& line) {
     const json record = json::parse(line, nullptr, /*allow_exceptions=*/false);
     if (!record.is_object()) return "expected a JSON object, found none";
@@ -79,18 +79,17 @@ class Reader {
   Metrics take() { return std::move(metrics_); }
   bool empty() const { return metrics_.steps.empty(); }
   void cut_short() { metrics_.cut_short = true; }
-  void leave_out(std::int64_t line, const std::string& wrong) {
+  void skip(std::int64_t line, const std::string& wrong) {
     if (metrics_.broken.count++ == 0) metrics_.broken.first = fmt::format("line {}: {}", line, wrong);
   }
   const Metrics::Broken& broken() const { return metrics_.broken; }
 
  private:
-  // Of a step whose record found no room there is no row to add to.
+  // A step whose record could not be written, because the disk was full, has no row to add to.
   std::string add_held_out(std::int64_t step, const std::array<double, series_keys.size()>& values) {
     if (metrics_.steps.empty() || metrics_.steps.back() != step) return {};
-    const auto at =
-        std::size_t(std::find(series_keys.begin(), series_keys.end(), "held_out_loss") - series_keys.begin());
-    metrics_.series[at].back() = values[at];
+    constexpr std::size_t held_out = series_index("held_out_loss");
+    metrics_.series[held_out].back() = values[held_out];
     return {};
   }
 
@@ -135,7 +134,7 @@ class Reader {
     filled_ = 1;
   }
 
-  // Neighbours become one: twice as many records fit.
+  // Adds up neighbouring columns, so that the map covers twice as many records.
   void halve() {
     auto& columns = metrics_.load;
     std::size_t kept = 0;
@@ -157,7 +156,7 @@ class Reader {
 Result<Metrics> read_metrics(const std::filesystem::path& path) {
   std::error_code error;
   if (!std::filesystem::is_regular_file(path, error))
-    return data_error(fmt::format("{}: expected a run's records, found no such file", path.string()));
+    return data_error(fmt::format("cannot read {}: no such file", path.string()));
   std::ifstream in(path, std::ios::binary);
   Reader reader;
   Lines lines(in);
@@ -166,21 +165,39 @@ Result<Metrics> read_metrics(const std::filesystem::path& path) {
   for (std::int64_t number = 1; !endless && lines.next(line); ++number) {
     endless = line.size() > most_line;
     const std::string wrong =
-        endless ? fmt::format("expected a record of at most {} MB, found more; what follows it is left out, too",
+        endless ? fmt::format("expected a record of at most {} MB, found more; the lines after it are skipped, too",
                               most_line >> 20)
                 : reader.add(line);
     if (wrong.empty()) continue;
     if (lines.ended() || endless)
-      reader.leave_out(number, wrong);
+      reader.skip(number, wrong);
     else
       reader.cut_short();
   }
-  if (in.bad() || (!in.eof() && !endless))
-    return data_error(fmt::format("{}: expected a run's records, found a file that cannot be read", path.string()));
+  if (in.bad() || (!in.eof() && !endless)) return data_error(fmt::format("cannot read {}", path.string()));
   if (reader.empty())
     return data_error(fmt::format("{}: expected records of steps, found none{}{}", path.string(),
                                   reader.broken().count > 0 ? "; " : "", reader.broken().first));
   return reader.take();
+}
+
+Progress progress(const Metrics& metrics) {
+  const std::vector<double>& step_ms = metrics.series[series_index("step_ms")];
+  const std::vector<double>& tokens_per_s = metrics.series[series_index("tokens_per_s")];
+  Progress progress;
+  double tokens = 0, seconds = 0;
+  std::int64_t before = 0;
+  for (std::size_t r = 0; r < metrics.steps.size(); ++r) {
+    const double step_s = step_ms[r] / 1000, steps = double(metrics.steps[r] - before);
+    if (std::isfinite(step_s * tokens_per_s[r])) {
+      seconds += steps * step_s;
+      tokens += steps * std::round(tokens_per_s[r] * step_s);
+    }
+    before = metrics.steps[r];
+    progress.seconds.push_back(seconds);
+    progress.tokens.push_back(tokens);
+  }
+  return tokens > 0 ? progress : Progress{};
 }
 
 }  // namespace lancet::report

@@ -1,4 +1,4 @@
-// metrics.jsonl as columns.
+// Reads metrics.jsonl into columns.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace lancet::report {
 
-// What is drawn over steps: keys of a record whose value is a number or null.
+// The keys of a record that are drawn over steps; their values are numbers or null.
 inline constexpr std::array<std::string_view, 19> series_keys = {"loss",
                                                                  "aux_loss",
                                                                  "grad_norm",
@@ -32,11 +32,17 @@ inline constexpr std::array<std::string_view, 19> series_keys = {"loss",
                                                                  "router_entropy",
                                                                  "save_ms"};
 
-// Of these, those that every step has: a record without one is a step whose number was not finite.
+// The keys that every step has: a record without one is of a step whose number was not finite.
 inline constexpr std::array<std::string_view, 2> steady_keys = {"loss", "grad_norm"};
 
-// A column of the heat maps: the load of neighbouring records together. load: tokens that chose each expert, layer
-// after layer.
+// The position of a key among series_keys.
+constexpr std::size_t series_index(std::string_view key) {
+  std::size_t index = 0;
+  while (series_keys.at(index) != key) ++index;
+  return index;
+}
+
+// A column of the heat maps: the sum over neighbouring records. load: tokens that chose each expert, layer after layer.
 struct LoadColumn {
   std::int64_t from = 0, to = 0;  // steps
   std::vector<float> load;
@@ -47,19 +53,27 @@ struct Metrics {
   std::array<std::vector<double>, series_keys.size()> series;  // by key; NaN where a record has no number
   std::vector<std::size_t> experts;                            // of each MoE layer
   std::vector<LoadColumn> load;                                // rising, at most most_columns
-  bool cut_short = false;                                      // the last line was half a record and is left out
+  bool cut_short = false;                                      // the last line is half a record and is skipped
   struct Broken {
-    std::int64_t count = 0;  // lines that are left out besides
+    std::int64_t count = 0;  // other lines that are skipped
     std::string first;       // "line 7: expected a JSON object, found none"
   } broken;
 };
 
-// Cells of the heat maps of a run, over all layers: what a page can hold and a person see.
+// The limits of a run's heat maps: more columns cannot be seen, more cells over all layers make the page too large.
 inline constexpr std::size_t most_columns = 240, most_cells = 400'000;
 
-// A step that stands there again (a run that was resumed) replaces what stood from there on; a record of nothing but
-// its held-out loss adds to it, or is left out where the step has no record. Lines that are no records are left out.
-// Data error: the file cannot be read, or holds no record.
+// A step that is recorded again, by a resumed run, replaces the earlier record and all that follow it. A line that
+// holds only a held-out loss adds it to the record of its step; without such a record it is skipped. Lines that are no
+// records are skipped. Data error: the file cannot be read, or holds no record.
 Result<Metrics> read_metrics(const std::filesystem::path& path);
+
+// The tokens and the time that a run has used up to and including each record. A step without a record counts as much
+// as the next recorded one.
+struct Progress {
+  std::vector<double> tokens, seconds;  // seconds: of steps alone, without start, evaluation and saving
+};
+// Returns empty columns if no record has step_ms and tokens_per_s.
+Progress progress(const Metrics& metrics);
 
 }  // namespace lancet::report

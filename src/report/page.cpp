@@ -9,6 +9,7 @@
 #include "lancet/report/report.h"
 #include "assets.h"
 #include "config_text.h"
+#include "memory.h"
 #include "metrics.h"
 #include "plan_summary.h"
 #include "series.h"
@@ -25,8 +26,9 @@ struct Run {
   Metrics metrics;
   std::map<std::string, std::string> config;
   std::optional<PlanSummary> plan;
+  std::optional<Memory> memory;
   std::optional<Timeline> timeline;
-  std::vector<std::string> left_out;  // why, of each file that is not drawn
+  std::vector<std::string> left_out;  // the reason for each file that is not shown
 };
 
 bool is_there(const fs::path& path) {
@@ -34,40 +36,42 @@ bool is_there(const fs::path& path) {
   return fs::exists(path, ignored);
 }
 
-// What the file holds goes to `wanted`, or else the reason to `left_out`.
+// Stores what was read in `wanted`, or the error in `left_out`.
 template <class Wanted, class T>
-void take(Result<T> found, Wanted& wanted, std::vector<std::string>& left_out) {
+void store(Result<T> found, Wanted& wanted, std::vector<std::string>& left_out) {
   if (found.ok())
     wanted = std::move(found).value();
   else
     left_out.push_back(found.error().message);
 }
 
-// What can be drawn of a run. Data error: nothing can.
+// Reads all of a run that can be shown. Data error: nothing can.
 Result<Run> read_run(const fs::path& folder) {
   std::error_code ignored;
   if (!fs::is_directory(folder, ignored))
-    return data_error(fmt::format("{}: expected a run folder, found {}", folder.string(),
-                                  is_there(folder) ? "another file" : "no such folder"));
+    return data_error(fmt::format("cannot read the run {}: {}", folder.string(),
+                                  is_there(folder) ? "not a folder" : "no such folder"));
   Run run;
   const fs::path plain = fs::absolute(folder, ignored).lexically_normal();
   run.name = (plain.has_filename() ? plain : plain.parent_path()).filename().string();
   if (run.name.empty()) run.name = folder.string();  // "/"
-  take(read_metrics(folder / "metrics.jsonl"), run.metrics, run.left_out);
+  store(read_metrics(folder / "metrics.jsonl"), run.metrics, run.left_out);
   if (const Metrics::Broken& broken = run.metrics.broken; broken.count > 0)
-    log::warn("{}: {} broken line(s) left out; {}", (folder / "metrics.jsonl").string(), broken.count, broken.first);
-  take(read_config(folder / "config.json"), run.config, run.left_out);
-  take(read_plan_summary(folder / "plan.ir"), run.plan, run.left_out);
+    log::warn("{}: {} broken line(s) skipped; {}", (folder / "metrics.jsonl").string(), broken.count, broken.first);
+  store(read_config(folder / "config.json"), run.config, run.left_out);
+  store(read_plan_summary(folder / "plan.ir"), run.plan, run.left_out);
+  if (is_there(folder / "memory.json"))  // not every run has one
+    store(read_memory(folder / "memory.json"), run.memory, run.left_out);
   if (is_there(folder / "trace.json"))  // most runs have none
-    take(read_timeline(folder / "trace.json"), run.timeline, run.left_out);
+    store(read_timeline(folder / "trace.json"), run.timeline, run.left_out);
   if (run.metrics.steps.empty() && run.config.empty() && !run.plan && !run.timeline)
     return data_error(
-        fmt::format("{}: expected a run, found nothing that can be drawn: {}", folder.string(), run.left_out.front()));
+        fmt::format("{}: nothing in this folder can be shown: {}", folder.string(), run.left_out.front()));
   for (const std::string& reason : run.left_out) log::warn("left out: {}", reason);
   return run;
 }
 
-// Runs of one name are told apart by what was asked for, or else by number.
+// Gives runs with the same name their paths as names, and runs with the same path a number.
 void name_apart(std::vector<Run>& runs, std::span<const fs::path> folders) {
   const auto rename = [&](const auto& other) {
     std::map<std::string, int> count;
@@ -79,14 +83,14 @@ void name_apart(std::vector<Run>& runs, std::span<const fs::path> folders) {
   rename([&](std::size_t i) { return fmt::format("{} ({})", runs[i].name, i + 1); });
 }
 
-// Six digits draw any chart; null where there is no number. As text, since a tree of a million numbers takes longer.
-template <class Values>
+// Six digits suffice for a chart; null is a gap. Written as text, since a JSON tree of a million numbers is slower.
+template <int digits = 6, class Values>
 std::string numbers(const Values& values) {
   std::string text = "[";
   for (const auto value : values) {
     if (text.size() > 1) text += ',';
     if (std::isfinite(double(value)))
-      fmt::format_to(std::back_inserter(text), "{:.6g}", double(value));
+      fmt::format_to(std::back_inserter(text), "{:.{}g}", double(value), digits);
     else
       text += "null";
   }
@@ -111,7 +115,7 @@ bool is_steady(std::string_view key) {
   return std::find(steady_keys.begin(), steady_keys.end(), key) != steady_keys.end();
 }
 
-// How many records lack a number that every step has, and the first one's step.
+// Counts the records that lack a number that every step has, and names the step of the first.
 std::string not_finite_json(const Metrics& metrics) {
   std::size_t count = 0;
   std::int64_t first = 0;
@@ -127,7 +131,10 @@ std::string not_finite_json(const Metrics& metrics) {
 
 std::string series_json(const Metrics& metrics) {
   const std::size_t width = records_a_point(metrics.steps.size());
-  std::string text = fmt::format(R"({{"width":{},"steps":{})", width, whole(thin(metrics.steps, width)));
+  std::string text = fmt::format(R"({{"width":{},"steps":{})", width, whole(last_of_each(metrics.steps, width)));
+  if (const Progress used = progress(metrics); !used.tokens.empty())
+    text += fmt::format(R"(,"tokens":{},"seconds":{})", numbers<9>(last_of_each(used.tokens, width)),
+                        numbers<9>(last_of_each(used.seconds, width)));
   for (std::size_t i = 0; i < series_keys.size(); ++i) {
     const std::vector<double>& values = metrics.series[i];
     if (std::none_of(values.begin(), values.end(), [](double value) { return std::isfinite(value); })) continue;
@@ -139,27 +146,31 @@ std::string series_json(const Metrics& metrics) {
   return text + "}";
 }
 
-// What the table of runs shows. First step out, as in the line that a run closes with.
+// The numbers of the tables of runs. Means leave out the first step, as the last line of a run does.
 std::string means_json(const Metrics& metrics) {
   const std::string last_step = metrics.steps.empty() ? "null" : std::to_string(metrics.steps.back());
   std::string text = fmt::format(R"({{"records":{},"last_step":{})", metrics.steps.size(), last_step);
+  if (const Progress used = progress(metrics); !used.tokens.empty())
+    text += fmt::format(R"(,"tokens":{:.0f},"seconds":{:.9g})", used.tokens.back(), used.seconds.back());
   for (std::size_t i = 0; i < series_keys.size(); ++i) {
-    double sum = 0, count = 0, last = std::numeric_limits<double>::quiet_NaN();
+    double sum = 0, count = 0, last = std::numeric_limits<double>::quiet_NaN(), least = last;
     for (std::size_t r = 0; r < metrics.steps.size(); ++r) {
       const double value = metrics.series[i][r];
       if (!std::isfinite(value)) continue;
       last = value;
+      least = std::fmin(least, value);
       if (metrics.steps[r] == 1 && metrics.steps.size() > 1) continue;
       sum += value;
       ++count;
     }
     if (!std::isfinite(last)) continue;
-    text += fmt::format(R"(,"{}":{{"mean":{},"last":{}}})", series_keys[i], number(sum / count), number(last));
+    text += fmt::format(R"(,"{}":{{"mean":{},"last":{},"least":{}}})", series_keys[i], number(sum / count),
+                        number(last), number(least));
   }
   return text + "}";
 }
 
-// For each layer, expert after expert in each column: percent of an even share.
+// The share of each expert in percent of an even share, for each layer: column after column, expert after expert.
 std::string load_json(const Metrics& metrics) {
   std::string layers;
   std::size_t first = 0;
@@ -196,12 +207,20 @@ std::string plan_json(const PlanSummary& plan) {
       largest);
 }
 
+// Bytes by part.
+std::string memory_json(const Memory& memory) {
+  std::string text = "{";
+  for (std::size_t i = 0; i < memory_parts.size(); ++i)
+    text += fmt::format(R"({}"{}":{})", i > 0 ? "," : "", memory_parts[i], number(memory.bytes[i]));
+  return text + "}";
+}
+
 // An event is four numbers: start and length in microseconds, name, kind.
 std::string timeline_json(const Timeline& timeline) {
   std::string rows;
   for (const TimelineRow& row : timeline.rows) {
-    rows += fmt::format(R"({}{{"process":{},"lane":{},"events":[)", rows.empty() ? "" : ",", quoted(row.process),
-                        quoted(row.lane));
+    rows += fmt::format(R"({}{{"process":{},"stream":{},"events":[)", rows.empty() ? "" : ",", quoted(row.process),
+                        quoted(row.stream));
     bool first = true;
     for (const TimelineEvent& event : row.events) {
       fmt::format_to(std::back_inserter(rows), "{}{:.9g},{:.9g},{},{}", first ? "" : ",", event.start, event.length,
@@ -224,15 +243,15 @@ std::string config_json(const std::map<std::string, std::string>& config) {
 std::string run_json(const Run& run) {
   return fmt::format(
       R"({{"name":{},"left_out":{},"cut_short":{},"broken":{{"count":{},"first":{}}},"not_finite":{},"means":{},"series":{},"load":{},)"
-      R"("config":{},"plan":{},"timeline":{}}})",
+      R"("config":{},"plan":{},"memory":{},"timeline":{}}})",
       quoted(run.name), quoted(run.left_out), run.metrics.cut_short, run.metrics.broken.count,
       quoted(run.metrics.broken.first), not_finite_json(run.metrics), means_json(run.metrics), series_json(run.metrics),
       load_json(run.metrics), config_json(run.config), run.plan ? plan_json(*run.plan) : "null",
-      run.timeline ? timeline_json(*run.timeline) : "null");
+      run.memory ? memory_json(*run.memory) : "null", run.timeline ? timeline_json(*run.timeline) : "null");
 }
 
-// JSON inside a script element: nothing in it may end the element or begin a comment. These characters stand only in
-// JSON's strings, where \u means the same.
+// Escapes the characters that could end the script element around the JSON, or begin a comment. They occur only inside
+// strings, where \u means the same.
 std::string inert(const std::string& text) {
   std::string result;
   result.reserve(text.size() + text.size() / 64);
@@ -266,7 +285,7 @@ Result<std::string> page(std::span<const fs::path> folders) {
   replace(page, "/*uplot.js*/", assets::uplot_js);
   replace(page, "/*charts.js*/", assets::charts_js);
   replace(page, "/*page.js*/", assets::page_js);
-  replace(page, "/*data*/", inert("{\"runs\":[" + data + "]}"));  // last: marks inside it stay text
+  replace(page, "/*data*/", inert("{\"runs\":[" + data + "]}"));  // last, so that marks in the data stay text
   return page;
 }
 

@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::size_t most_named = 8;
 
-// The header's values are whatever stands in the file.
+// Returns nothing for a value of another type: the file may hold any.
 template <class T>
 std::optional<T> header_value(const ir::Attributes& header, std::string_view name) {
   for (const auto& [key, value] : header.items())
@@ -21,7 +21,7 @@ std::optional<T> header_value(const ir::Attributes& header, std::string_view nam
   return {};
 }
 
-// From a tensor's first to its last instruction, both included. first > last: none touches it.
+// The first and the last instruction that touch a tensor. first > last: none does.
 struct Life {
   std::size_t first = SIZE_MAX, last = 0;
 };

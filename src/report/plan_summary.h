@@ -1,4 +1,4 @@
-// What a plan.ir says of memory and time.
+// Summarizes the memory and the time of a plan.ir.
 #pragma once
 #include <cstdint>
 #include <filesystem>
@@ -16,7 +16,7 @@ struct LargeTensor {
 };
 
 struct PlanSummary {
-  std::string policy;  // "" where the plan does not say
+  std::string policy;  // "" if the header has none
   std::int64_t ranks = 0;
   std::optional<double> predicted_ms, exposed_ms;
   std::size_t instructions = 0;
@@ -25,7 +25,7 @@ struct PlanSummary {
   std::vector<LargeTensor> largest;             // of the arena
 };
 
-// Data error: a file that is no plan; it names file and line.
+// Data error, with file and line: the file is no plan.
 Result<PlanSummary> read_plan_summary(const std::filesystem::path& path);
 
 }  // namespace lancet::report

@@ -28,11 +28,4 @@ Points thin(std::span<const double> values, std::size_t width, bool steady) {
   return points;
 }
 
-std::vector<std::int64_t> thin(std::span<const std::int64_t> steps, std::size_t width) {
-  std::vector<std::int64_t> last;
-  for (std::size_t at = 0; at < steps.size(); at += width)
-    last.push_back(steps[std::min(at + width, steps.size()) - 1]);
-  return last;
-}
-
 }  // namespace lancet::report

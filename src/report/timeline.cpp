@@ -30,7 +30,7 @@ std::string text_of(const json& object, const char* key) {
   const auto at = object.find(key);
   return at != object.end() && at->is_string() ? at->get<std::string>() : "";
 }
-// lowest() where there is no such number.
+// Returns lowest() if there is no such number.
 double number_of(const json& object, const char* key) {
   const auto at = object.find(key);
   return at != object.end() && at->is_number() ? at->get<double>() : std::numeric_limits<double>::lowest();
@@ -38,11 +38,11 @@ double number_of(const json& object, const char* key) {
 
 struct Process {
   std::string name;
-  double place = 0;  // among the others
-  std::map<double, TimelineRow> lanes;
+  double sort_index = 0;
+  std::map<double, TimelineRow> streams;  // by thread id
   std::size_t events() const {
     std::size_t count = 0;
-    for (const auto& [tid, row] : lanes) count += row.events.size();
+    for (const auto& [tid, row] : streams) count += row.events.size();
     return count;
   }
 };
@@ -57,14 +57,14 @@ class Reader {
       const auto args = event.find("args");
       if (args == event.end() || !args->is_object()) return false;
       if (name == "process_name") process.name = text_of(*args, "name");
-      if (name == "process_sort_index") process.place = number_of(*args, "sort_index");
-      if (name == "thread_name") process.lanes[number_of(event, "tid")].lane = text_of(*args, "name");
+      if (name == "process_sort_index") process.sort_index = number_of(*args, "sort_index");
+      if (name == "thread_name") process.streams[number_of(event, "tid")].stream = text_of(*args, "name");
       return true;
     }
     if (phase != "X") return true;
     const double start = number_of(event, "ts"), length = number_of(event, "dur");
     if (start < 0 || length < 0) return false;
-    process.lanes[number_of(event, "tid")].events.push_back(
+    process.streams[number_of(event, "tid")].events.push_back(
         {start, length, names_(name), kinds_(text_of(event, "cat"))});
     return true;
   }
@@ -72,7 +72,8 @@ class Reader {
   Timeline take() {
     std::vector<Process> sorted;
     for (auto& [pid, process] : processes_) sorted.push_back(std::move(process));
-    std::stable_sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) { return a.place < b.place; });
+    std::stable_sort(sorted.begin(), sorted.end(),
+                     [](const auto& a, const auto& b) { return a.sort_index < b.sort_index; });
     Timeline timeline{std::move(names_.words), std::move(kinds_.words), {}, 0};
     std::size_t events = 0;
     for (Process& process : sorted) {
@@ -81,7 +82,7 @@ class Reader {
         ++timeline.left_out;
         continue;
       }
-      for (auto& [tid, row] : process.lanes) {
+      for (auto& [tid, row] : process.streams) {
         row.process = process.name;
         timeline.rows.push_back(std::move(row));
       }

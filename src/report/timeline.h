@@ -1,4 +1,4 @@
-// A step's timeline as trace.json holds it (runtime/trace.h).
+// Reads the timeline of a step from trace.json (format: runtime/trace.h).
 #pragma once
 #include <filesystem>
 #include <string>
@@ -14,19 +14,19 @@ struct TimelineEvent {
 };
 
 struct TimelineRow {
-  std::string process, lane;  // "measured, rank 0", "compute"
+  std::string process, stream;  // "measured, rank 0", "compute"
   std::vector<TimelineEvent> events;
 };
 
 struct Timeline {
   std::vector<std::string> names, kinds;  // kinds: forward, dx, dw, ...
   std::vector<TimelineRow> rows;          // predicted first, then rank by rank
-  int left_out = 0;                       // processes, where there are too many events for a page
+  int left_out = 0;                       // processes that are not shown, since the page would hold too many events
 };
 
 inline constexpr std::size_t most_events = 60'000;
 
-// Data error: a file that is no trace of ours.
+// Data error: the file is no trace that a run wrote.
 Result<Timeline> read_timeline(const std::filesystem::path& path);
 
 }  // namespace lancet::report

@@ -5,6 +5,7 @@ files stays text. Skipped where no Chromium is.
   browser_test.py LANCET [--keep DIR]     --keep: leaves pages and screenshots there
 """
 import argparse
+import functools
 import html.parser
 import json
 import math
@@ -18,37 +19,21 @@ import tempfile
 EVIL = ("<img src=x onerror=\"document.documentElement.dataset.taken='yes'\">"
         "</script><script>document.documentElement.dataset.taken='yes'</script>")
 
-# Put behind the page's own script: what was drawn, as attributes that the test reads.
-PROBE = """<script>
-setTimeout(() => {
-  // Of a canvas's pixels, those with a color of their own: axes, grids and labels are grey.
-  const colored = (canvas) => {
-    if (canvas.width === 0 || canvas.height === 0) return 0;
-    const pixels = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
-    let count = 0;
-    for (let i = 0; i < pixels.length; i += 4)
-      count += pixels[i + 3] > 128 && Math.max(pixels[i], pixels[i + 1], pixels[i + 2]) - Math.min(pixels[i], pixels[i + 1], pixels[i + 2]) > 40;
-    return count;
-  };
-  const part = (canvas) => colored(canvas) / Math.max(1, canvas.width * canvas.height);
-  const probe = document.createElement("pre");
-  probe.id = "probe";
-  probe.textContent = JSON.stringify({
-    state: document.documentElement.dataset.state || "none", taken: document.documentElement.dataset.taken || "no",
-    lines: document.querySelectorAll(".uplot canvas").length, own: document.querySelectorAll("canvas.own").length,
-    drawn: [...document.querySelectorAll(".uplot canvas")].map(colored), maps: [...document.querySelectorAll("#load canvas")].map(part),
-    timelines: [...document.querySelectorAll("#timelines canvas")].map(part), images: document.querySelectorAll("img").length, tables: document.querySelectorAll("table").length,
-    titles: [...document.querySelectorAll("#training h3, #speed h3, #experts .charts h3")].map((h) => h.textContent),
-    summary: document.querySelector("#summary table").innerText, notes: document.querySelector("#summary .notes").innerText, config: document.querySelector("#config").innerText,
-    labels: [...document.querySelectorAll(".u-legend .u-label")].map((label) => label.textContent),
-    wider: document.documentElement.scrollWidth - document.documentElement.clientWidth,
-  });
-  document.body.append(probe);
-}, 300);
-</script>"""
+MEMORY = {"parameters": 1_600_000, "optimizer": 1_600_000, "arena": 1_920_000, "workspace": 2_880_000, "process": 10_000_000, "saving": 2_000_000}
+
+PROBE = (pathlib.Path(__file__).parent / "probe.js").read_text()
+
+# A frame may be narrower than the least window of a browser.
+FRAME = """<!doctype html><body style="margin:0"><iframe src="{page}" style="border:0;display:block;width:{width}px;height:{height}px"></iframe>
+<script>addEventListener("message", (event) => {{
+  const seen = document.createElement("pre");
+  seen.id = "seen";
+  seen.textContent = event.data;
+  document.body.append(seen);
+}});</script></body>"""
 
 
-def write_run(folder, name, steps, experts, layers=2, seed=0, trace=True):
+def write_run(folder, name, steps, experts, layers=2, seed=0, trace=True, policy="lancet", memory=None):
     run = folder / name
     run.mkdir(parents=True)
     with open(run / "metrics.jsonl", "w") as out:
@@ -58,9 +43,9 @@ def write_run(folder, name, steps, experts, layers=2, seed=0, trace=True):
             tokens[0][1] = 0 if step > steps // 2 else tokens[0][1]
             loss = 9 * math.exp(-step / (steps / 3)) + 3 + 0.1 * wave + 0.2 * seed
             record = dict(step=step, loss=loss if step != 7 else None, aux_loss=1.1, grad_norm=1 + 0.3 * wave, lr=1e-3 * min(1, step / 50),
-                          step_ms=200 + 8 * wave + 20 * seed, tokens_per_s=10000 + 300 * wave, mfu=70 + wave, compute_ms=180, a2a_ms=30,
+                          step_ms=200 + 8 * wave + 20 * seed, tokens_per_s=2000 / (0.2 + 0.008 * wave + 0.02 * seed), mfu=70 + wave, compute_ms=180, a2a_ms=30,
                           allreduce_ms=20, exposed_ms=12 + wave, hidden_pct=75 + 5 * wave, predicted_ms=195, load_max_over_mean=1.6,
-                          drop_pct=0.5, dead_experts=int(step > steps // 2), router_entropy=1.2 + 0.1 * wave, layer_expert_tokens=tokens)
+                          drop_pct=0.5, save_ms=12 if step % 100 == 0 else None, dead_experts=int(step > steps // 2), router_entropy=1.2 + 0.1 * wave, layer_expert_tokens=tokens)
             out.write(json.dumps(record) + "\n")
             if step % 50 == 0:
                 out.write(json.dumps(dict(step=step, held_out_loss=loss + 0.2)) + "\n")
@@ -70,17 +55,19 @@ def write_run(folder, name, steps, experts, layers=2, seed=0, trace=True):
     config = {"train": {"lr": 1e-3 * (1 + seed), "steps": steps}, "log": {"run_dir": EVIL}, EVIL: 1}
     (run / "config.json").write_text(json.dumps(config))
     (run / "plan.ir").write_text(
-        "plan {policy=lancet, ranks=2, predicted_ms=195}\narena 1920000\nprogram small\ninput @x : f32[8]\n"
+        f"plan {{policy={policy}, ranks=2, predicted_ms=195}}\narena 1920000\nprogram small\ninput @x : f32[8]\n"
         "parameter @w : f32[400000]\nstate @w.m : f32[400000]\n"
         "[0] %0 : f32[160000] = first(@x)  # compute forward a | at 0\n[1] %1 : f32[320000] = second(%0)  # compute forward b | at 640000\n"
         "[2] %2 : f32[40000] = third(%1)  # compute dx c | at 0\noutput loss = %2\n")
+    if memory:
+        (run / "memory.json").write_text(json.dumps(memory))
     if trace:
         events = []
-        for pid, process, place in ((2, "predicted", 0), (0, "measured, rank 0", 1), (1, "measured, rank 1", 2)):
+        for pid, process, sort_index in ((2, "predicted", 0), (0, "measured, rank 0", 1), (1, "measured, rank 1", 2)):
             events.append(dict(ph="M", name="process_name", pid=pid, args=dict(name=process)))
-            events.append(dict(ph="M", name="process_sort_index", pid=pid, args=dict(sort_index=place)))
-            for tid, lane in enumerate(("compute", "expert", "reduce")):
-                events.append(dict(ph="M", name="thread_name", pid=pid, tid=tid, args=dict(name=lane)))
+            events.append(dict(ph="M", name="process_sort_index", pid=pid, args=dict(sort_index=sort_index)))
+            for tid, stream in enumerate(("compute", "expert", "reduce")):
+                events.append(dict(ph="M", name="thread_name", pid=pid, tid=tid, args=dict(name=stream)))
                 for i in range(60):
                     kind = ("forward", "dx", "dw", "update", "sync")[i // 12]
                     events.append(dict(ph="X", name=f"op{i % 7} h.{i}.{EVIL if i == 3 else 'moe'}", cat=kind, pid=pid, tid=tid,
@@ -90,7 +77,7 @@ def write_run(folder, name, steps, experts, layers=2, seed=0, trace=True):
 
 
 class Links(html.parser.HTMLParser):
-    """Whatever the page would fetch."""
+    """Finds what the page would fetch."""
 
     def __init__(self):
         super().__init__()
@@ -100,6 +87,11 @@ class Links(html.parser.HTMLParser):
         for name, value in attributes:
             if name in ("src", "href", "srcset", "action", "data") and not re.match(r"#|data:", value or ""):
                 self.found.append((tag, name, value))
+
+
+def records_of(run):
+    """The whole records of a run."""
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines() if line.startswith("{") and line.endswith("}")]
 
 
 def find_chromium():
@@ -124,24 +116,26 @@ def starts(chromium):
         return "<p>shown</p>" in shown.stdout
 
 
-def browse(chromium, page, screenshot=None, size="1400,1000", dark=False):
+def browse(chromium, page, width, height=1000, screenshot=None, dark=False):
     """(what the probe saw, the browser's console)."""
-    probed = page.with_suffix(".probe.html")
-    probed.write_text(page.read_text().replace("</body>", PROBE + "</body>"))
+    probed, framed = page.with_suffix(".probe.html"), page.with_suffix(".frame.html")
+    probed.write_text(page.read_text().replace("</body>", f"<script>{PROBE}</script></body>"))
+    framed.write_text(FRAME.format(page=probed.as_uri(), width=width, height=height))
     with tempfile.TemporaryDirectory() as profile:
-        options = options_of(chromium, profile) + [f"--window-size={size}", "--enable-logging=stderr",
+        options = options_of(chromium, profile) + [f"--window-size={width},{height}", "--enable-logging=stderr",
                                                    "--virtual-time-budget=4000", "--timeout=60000"]
         if dark:
-            options.append("--force-dark-mode")
             options.append("--blink-settings=preferredColorScheme=0")
-        dumped = subprocess.run(options + ["--dump-dom", probed.as_uri()], capture_output=True, text=True, timeout=240)
+        dumped = subprocess.run(options + ["--dump-dom", framed.as_uri()], capture_output=True, text=True, timeout=240)
         if screenshot:
-            subprocess.run(options + [f"--screenshot={screenshot}", page.as_uri()], capture_output=True, timeout=240)
-    found = re.search(r'<pre id="probe">(.*?)</pre>', dumped.stdout, re.S)
+            subprocess.run(options + [f"--screenshot={screenshot}", framed.as_uri()], capture_output=True, timeout=240)
+    found = re.search(r'<pre id="seen">(.*?)</pre>', dumped.stdout, re.S)
     if not found:
         sys.exit(f"the probe did not run: {dumped.stdout[-500:]}\n{dumped.stderr[-2000:]}")
-    unescaped = html.unescape(found.group(1))
-    return json.loads(unescaped), [line for line in dumped.stderr.splitlines() if "CONSOLE" in line]
+    seen = json.loads(html.unescape(found.group(1)))
+    if seen["width"] != width:
+        sys.exit(f"expected a page of {width} pixels, found {seen['width']}")
+    return seen, [line for line in dumped.stderr.splitlines() if "CONSOLE" in line]
 
 
 def expect(condition, what):
@@ -149,23 +143,132 @@ def expect(condition, what):
         sys.exit(f"FAILED: {what}")
 
 
-def check(chromium, lancet, folder, name, runs, screenshots):
+def check(chromium, lancet, folder, name, runs, keep=False, widths=(1400,), dark=False):
+    """Makes a page and looks at it at each width; returns what the last of them shows."""
     page = folder / f"{name}.html"
     made = subprocess.run([lancet, "report", *map(str, runs), "--out", str(page)], capture_output=True, text=True)
     expect(made.returncode == 0, f"{name}: lancet report: {made.stderr}")
     links = Links()
     links.feed(page.read_text())
     expect(not links.found, f"{name}: the page would fetch {links.found}")
-    shot = str(folder / f"{name}.png") if screenshots else None
-    seen, console = browse(chromium, page, shot, size="1400,5200" if screenshots else "1400,1000")
-    expect(not console, f"{name}: the console says {console}")
-    expect(seen["state"] == "drawn", f"{name}: state {seen['state']}")
-    expect(seen["taken"] == "no" and seen["images"] == 0, f"{name}: text from files became markup")
-    expect(all(pixels > 60 for pixels in seen["drawn"]), f"{name}: a chart without a line among {seen['drawn']}")
-    expect(all(part > 0.05 for part in seen["maps"]), f"{name}: an empty heat map among {seen['maps']}")
-    expect(all(part > 0.05 for part in seen["timelines"]), f"{name}: an empty timeline among {seen['timelines']}")
-    expect(seen["wider"] <= 0, f"{name}: the page is {seen['wider']} pixels wider than its window")
+    for width in widths:
+        where = f"{name} at {width} pixels"
+        shot = str(folder / f"{name}-{width}.png") if keep else None
+        seen, console = browse(chromium, page, width, 6000 if keep else 1000, shot, dark)
+        expect(not console, f"{where}: the console says {console}")
+        expect(seen["state"] == "drawn" and not seen["failure"], f"{where}: state {seen['state']}: {seen['failure']}")
+        expect(width < 1300 or seen["summary_cut"] <= 0, f"{where}: the tables of runs are cut by {seen['summary_cut']} pixels")
+        expect(seen["theme"] == ("dark" if dark else "light"), f"{where}: theme {seen['theme']}")
+        expect(seen["taken"] == "no" and seen["images"] == 0, f"{where}: text from files became markup")
+        expect(all(share > 0.05 for share in seen["heat_maps"]), f"{where}: an empty heat map among {seen['heat_maps']}")
+        expect(all(share > 0.05 for share in seen["timelines"]), f"{where}: an empty timeline among {seen['timelines']}")
+        for state in (seen, seen.get("after", seen)):
+            expect(state["wider"] <= 0, f"{where}: the page is {state['wider']} pixels wider than its window")
+            expect(all(pixels > 60 for pixels in state["line_charts"]), f"{where}: a chart without a line among {state['line_charts']}")
+            expect(not state["failure"], f"{where}: {state['failure']}")
     return seen
+
+
+def debiased_mean(values, weight):
+    """The last exponential moving average, not pulled to the zero that it starts from."""
+    total = weights = 0
+    for value in values:
+        total = weight * total + (1 - weight) * value
+        weights = weight * weights + 1 - weight
+    return total / weights
+
+
+def check_loss_chart(seen, losses, held_out):
+    """The loss of one run of 400 steps of 2000 tokens and 0.2 s: its lines, legend and controls."""
+    def near(found, wanted):
+        return abs(found - wanted) <= 5e-4 * abs(wanted)
+
+    plain, smooth = seen["loss"], seen["smoothed"]
+    expect(plain["labels"] == ["loss", "held-out loss"] and plain["x"] == "step" and plain["last_x"] == 400, f"the loss: {plain}")
+    expect(near(plain["lasts"][0], losses[-1]) and near(plain["lasts"][1], held_out[-1]), f"the loss: {plain}")
+    expect(plain["gaps"] == [1, 0], f"step 7's loss is a gap, the held-out losses are one line, found {plain['gaps']}")
+    expect(plain["legend"][0] == "last" and near(float(plain["legend"][1]), losses[-1]) and near(float(plain["legend"][2]), held_out[-1]),
+           f"the legend without the mouse shows the last values, found {plain['legend']}")
+    expect(near(smooth["lasts"][0], debiased_mean(losses, 0.9)) and smooth["lasts"][1] == plain["lasts"][1], f"smoothed by 0.9: {smooth}")
+    table = seen["csv"].splitlines()
+    expect(table[0] == '"step","loss","held-out loss"' and len(table) == 401, f"the loss as CSV: {table[:2]}")
+    step, loss, held = table[400].split(",")
+    expect(step == "400" and near(float(loss), losses[-1]) and near(float(held), held_out[-1]), f"CSV holds values as recorded: {table[400]}")
+    expect(table[7] == "7,,", f"CSV leaves a gap empty: {table[7]}")
+    expect(not plain["logarithmic"] and seen["logarithmic"]["logarithmic"], "a logarithmic axis")
+    low, high = seen["logarithmic"]["y"]
+    expect(0.8 * min(losses) < low < min(losses) and max(losses) < high < 1.2 * max(losses), f"the logarithmic axis is filled, found {low} to {high}")
+    expect(seen["tokens"]["x"] == "tokens" and near(seen["tokens"]["last_x"], 800_000), f"over tokens: {seen['tokens']}")
+    expect(seen["time"]["x"] == "seconds in steps" and near(seen["time"]["last_x"], 80), f"over time: {seen['time']}")
+
+
+def check_tables(seen, losses, held_out):
+    """The tables of one run."""
+    head, run, means_head, means = seen["summary"]
+    run, means = dict(zip(head, run)), dict(zip(means_head, means))
+    wanted = {"run": "one", "policy": "lancet", "ranks": "2", "last step": "400", "tokens": "800k", "time in steps": "1 min 20 s"}
+    expect(run | wanted == run, f"the table of runs: expected {wanted}, found {run}")
+    for title, value in (("last loss", losses[-1]), ("lowest loss", min(losses)), ("last held-out", held_out[-1]), ("lowest held-out", min(held_out))):
+        expect(abs(float(run[title]) - value) < 1e-3, f"{title}: expected {value}, found {run[title]}")
+    expect(means["a save, ms"] == "12" and means["predicted ms"].startswith("195 ("), f"the table of means: {means}")
+    expect(abs(float(means["entropy"]) - 1.2) < 0.01, f"the table of means: {means}")
+
+
+def check_one(look, runs):
+    one = write_run(runs, "one", 400, 8)
+    seen = look("one", [one], widths=(360, 800, 1600))
+    losses = [r["loss"] for r in records_of(one) if r.get("loss")]
+    held_out = [r["held_out_loss"] for r in records_of(one) if "held_out_loss" in r]
+    expect(len(seen["titles"]) == 14, f"14 charts over steps, none of them of saving, found {seen['titles']}")
+    expect(len(seen["line_charts"]) == 15, f"15 line charts, the arena's included, found {seen['line_charts']}")
+    expect(len(seen["heat_maps"]) == 2 and len(seen["timelines"]) == 1, "2 heat maps and a timeline")
+    for note in ("line 205: expected a JSON object", "first at step 7", "cut short"):
+        expect(note in seen["notes"], f"expected {note!r} among the notes, found {seen['notes']}")
+    expect(EVIL in seen["config"], "the config shows its text as it is")
+    check_tables(seen, losses, held_out)
+    check_loss_chart(seen, losses, held_out)
+
+
+def check_two(look, runs):
+    pair = [write_run(runs, "first", 400, 8), write_run(runs, "second", 300, 8, seed=1, memory=MEMORY)]
+    seen = look("two", pair, widths=(360, 800, 1600), dark=True)
+    expect(len(seen["heat_maps"]) == 4 and len(seen["timelines"]) == 2, "heat maps and timelines of two runs")
+    expect(seen["loss"]["gaps"] == [1, 0, 1, 0], f"lines of held-out losses have no gaps, found {seen['loss']}")
+    expect("–" not in seen["loss"]["legend"], f"the legend without the mouse: {seen['loss']['legend']}")
+    expect({"first", "second"} <= set(seen["labels"]), f"a line for each run, found {set(seen['labels'])}")
+    expect("train.lr" in seen["config"] and "0.002" in seen["config"], "the configs' difference")
+    planned, recorded = seen["memory"]
+    expect("a rank: 5.1 MB in its plan, without workspace" in planned, f"memory of a plan alone: {planned}")
+    expect("a rank: 20.0 MB" in recorded and "process 10.0 MB" in recorded, f"memory as recorded: {recorded}")
+    shares = [part / sum(MEMORY.values()) for part in MEMORY.values()]
+    expect(all(abs(a - b) < 0.01 for a, b in zip(seen["memory_bars"][1], shares, strict=True)), f"the bar's parts: {seen['memory_bars'][1]}")
+
+
+def check_ten(look, runs):
+    names = ["sequential", "expert_pipeline", "peer_groups", *(f"run-{i}" for i in range(3, 10))]
+    ten = [write_run(runs, name, 50, 2, layers=1, seed=i, trace=False, policy=name.replace("-", "_")) for i, name in enumerate(names)]
+    seen = look("ten", ten, widths=(360, 800, 1300, 1600))
+    expect(set(seen["summary_lines"]) == {1}, f"names of runs and policies are not broken, found {seen['summary_lines']} lines")
+    colors = [color for color, label in zip(seen["loss"]["colors"], seen["loss"]["labels"]) if label.endswith(", loss")]
+    expect(len(set(colors)) == 10, f"10 runs have a color each, found {colors}")
+
+
+def check_long(look, runs):
+    seen = look("long", [write_run(runs, "long", 20000, 16, trace=False), write_run(runs, "short", 400, 8)])
+    expect(len(seen["heat_maps"]) == 4 and len(seen["timelines"]) == 1, "heat maps of two runs and one timeline")
+
+
+def check_hostile(look, runs):
+    look("hostile", [write_run(runs, EVIL.replace("/", "_"), 5, 4), write_run(runs, "harmless", 5, 4)])
+
+
+def check_broken(look, runs):
+    broken = write_run(runs, "broken", 5, 4, trace=False)
+    (broken / "metrics.jsonl").unlink()
+    (broken / "config.json").write_text("{")
+    seen = look("broken", [broken])
+    expect(len(seen["line_charts"]) == 1 and not seen["heat_maps"], "a plan alone has the arena's chart")
+    expect(seen["notes"].count("broken: left out: ") == 2, f"notes: {seen['notes']}")
 
 
 def main():
@@ -184,35 +287,9 @@ def main():
         folder = pathlib.Path(arguments.keep or scratch)
         folder.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(folder / "runs", ignore_errors=True)
-        one = write_run(folder / "runs", "one", 400, 8)
-        two = write_run(folder / "runs", "two", 300, 8, seed=1)
-        long = write_run(folder / "runs", "long", 20000, 16, trace=False)
-        hostile = write_run(folder / "runs", EVIL.replace("/", "_"), 5, 4)
-
-        seen = check(chromium, arguments.lancet, folder, "one", [one], arguments.keep)
-        expect(len(seen["titles"]) == 14, f"14 charts over steps, found {seen['titles']}")
-        expect(seen["lines"] == 15, f"15 line charts, the arena's included, found {seen['lines']}")
-        expect(seen["own"] == 3, f"2 heat maps and a timeline, found {seen['own']}")
-        expect("lancet" in seen["summary"] and "195 (" in seen["summary"], f"the summary: {seen['summary']}")
-        expect("line 205: expected a JSON object" in seen["notes"] and "first at step 7" in seen["notes"], f"notes: {seen['notes']}")
-        expect("held-out loss" in seen["labels"], f"the held-out loss has a line, found {set(seen['labels'])}")
-        expect("cut short" not in seen["summary"] and EVIL in seen["config"], "the config shows its text as it is")
-
-        seen = check(chromium, arguments.lancet, folder, "two", [one, two], arguments.keep)
-        expect(seen["own"] == 6, f"heat maps and timelines of two runs, found {seen['own']}")
-        expect({"one", "two"} <= set(seen["labels"]), f"a line for each run, found {set(seen['labels'])}")
-        expect("train.lr" in seen["config"] and "0.002" in seen["config"], "the configs' difference")
-
-        seen = check(chromium, arguments.lancet, folder, "long", [long, one], arguments.keep)
-        expect(seen["own"] == 5, f"heat maps of two runs and one timeline, found {seen['own']}")
-        check(chromium, arguments.lancet, folder, "hostile", [hostile, one], None)
-
-        broken = write_run(folder / "runs", "broken", 5, 4, trace=False)
-        (broken / "metrics.jsonl").unlink()
-        (broken / "config.json").write_text("{")
-        seen = check(chromium, arguments.lancet, folder, "broken", [broken], None)
-        expect(seen["lines"] == 1 and seen["own"] == 0, f"a plan alone has the arena's chart, found {seen['lines']} and {seen['own']}")
-        expect(seen["notes"].count("broken: left out: ") == 2, f"notes: {seen['notes']}")
+        look = functools.partial(check, chromium, arguments.lancet, folder, keep=arguments.keep)
+        for check_page in (check_one, check_two, check_ten, check_long, check_hostile, check_broken):
+            check_page(look, folder / "runs")
     print("all pages are drawn")
 
 

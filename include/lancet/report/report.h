@@ -1,4 +1,4 @@
-// A run to look at: what its folder holds, as one HTML page that needs no network.
+// Makes one HTML page, which needs no network, of what run folders hold.
 #pragma once
 #include <filesystem>
 #include <span>
@@ -8,11 +8,11 @@
 
 namespace lancet::report {
 
-// runs: run folders with metrics.jsonl, config.json, plan.ir and, where a step was traced, trace.json. What is missing or
-// broken of these is left out, and the page and the log say why. Several runs are overlaid and their configs compared.
-// Text from the files is data in the page, never markup.
-// Lines of metrics.jsonl that are no records are left out, and the page and the log name the first; so is a last line that
-// is cut short, without a word in the log, since a run may be writing it. Data error: of a run nothing can be drawn.
+// runs: run folders with metrics.jsonl, config.json, plan.ir, perhaps memory.json and, if a step was traced,
+// trace.json. A file that is missing or broken is left out, and the page and the log say why. Several runs are overlaid
+// and their configs compared. Text from the files is data in the page, never markup. Lines of metrics.jsonl that are no
+// records are skipped, and the page and the log name the first of them. A last line that is cut short is skipped
+// without a warning, since a run may be writing it. Data error: nothing of a run can be shown.
 Result<std::string> page(std::span<const std::filesystem::path> runs);
 
 }  // namespace lancet::report

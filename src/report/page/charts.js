@@ -2,13 +2,27 @@
 "use strict";
 
 const runColors = ["#3b74d9", "#e07b28", "#2a9d74", "#c24d8e", "#8b66d6", "#a8952a", "#3fa3c4", "#d24a54"];
+// "#rrggbb"; hue in degrees, the rest from 0 to 1.
+function hexOf(hue, saturation, lightness) {
+  const channel = (n) => {
+    const k = (n + hue / 30) % 12, part = saturation * Math.min(lightness, 1 - lightness);
+    return Math.round(255 * (lightness - part * Math.max(-1, Math.min(k - 3, 9 - k, 1)))).toString(16).padStart(2, "0");
+  };
+  return "#" + channel(0) + channel(8) + channel(4);
+}
+
+// If there are more runs than chosen colors, each run gets a hue of its own, and neighbours differ in lightness.
+function colorOf(index, count) {
+  return count <= runColors.length ? runColors[index] : hexOf(360 * index / count, 0.6, index % 2 ? 0.6 : 0.42);
+}
+
 const kindColors = {forward: "#3b74d9", dx: "#2a9d74", dw: "#e07b28", update: "#8b66d6", sync: "#8a94a3"};
 const dashes = [[], [6, 4], [2, 3]];
 
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const font = "12px system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif";
 
-// Text is only ever set as text: what comes from files cannot become markup.
+// Text is set as text only, so that text from files cannot become markup.
 function element(tag, classes, text) {
   const made = document.createElement(tag);
   if (classes) made.className = classes;
@@ -32,7 +46,7 @@ function legend(entries) {
   return made;
 }
 
-// 1234567 -> "1.23M": axes and legends have little room.
+// 1234567 -> "1.23M": axes and legends have little space.
 function brief(value) {
   if (value === null || value === undefined || !isFinite(value)) return "–";
   const size = Math.abs(value);
@@ -56,13 +70,24 @@ const tip = {
   hide() { document.getElementById("tip").hidden = true; },
 };
 
-// As many digits as a table has room for: 10234 -> "10,234".
+// Has as many digits as fit in a table: 10234 -> "10,234".
 function exact(value) {
   return value !== null && Math.abs(value) >= 1000 && Math.abs(value) < 1e9 ? Math.round(value).toLocaleString("en") : brief(value);
 }
 
-// Where a value stands between gaps, so that no line passes through it. Joined tables hold undefined where only another
-// line has a point.
+// Calls action in the frame after a change of the element's width: a size that changes inside the observer's own call
+// would have to be observed again in the same frame.
+function onWidthChange(watched, action) {
+  let width = watched.clientWidth;
+  new ResizeObserver(() => requestAnimationFrame(() => {
+    if (watched.clientWidth === width) return;
+    width = watched.clientWidth;
+    action();
+  })).observe(watched);
+}
+
+// Returns the indices of values between gaps, which need a point since no line passes through them. Joined tables hold
+// undefined where only another line has a point.
 function isolated(chart, series) {
   const values = chart.data[series];
   const missing = (at, step) => {
@@ -75,40 +100,72 @@ function isolated(chart, series) {
   return found.length ? found : null;
 }
 
-// lines: [{label, color, dash, x: [...], mean: [...], low, high}] over a common x. Returns the uPlot.
-function lineChart(parent, {lines, unit, xLabel, height = 230, sync = "steps"}) {
-  const tables = [], series = [{label: xLabel, value: (u, v) => (v === null ? "–" : String(v))}], bands = [];
+// The exponential moving average, divided by the sum of its weights, so that the start is not pulled to 0. A gap (null)
+// stays a gap and changes nothing.
+function smoothed(values, weight) {
+  let sum = 0, weights = 0;
+  return values.map((value) => {
+    if (value === null) return null;
+    sum = weight * sum + (1 - weight) * value;
+    weights = weight * weights + 1 - weight;
+    return sum / weights;
+  });
+}
+
+// The columns of a line: x, values and, if a point stands for several steps, their most and least.
+const columnsOf = ({x, mean, low, high}) => [x, mean, ...(low ? [high, low] : [])];
+
+function csvOf(lines, xLabel) {
+  const quoted = (text) => '"' + text.replaceAll('"', '""') + '"';
+  const titles = lines.flatMap(({label, low}) => [label, ...(low ? [label + ", most", label + ", least"] : [])]);
+  const columns = uPlot.join(lines.map(columnsOf));
+  const rows = columns[0].map((_, i) => columns.map((column) => column[i] ?? "").join(","));
+  return [[xLabel, ...titles].map(quoted).join(","), ...rows].join("\n") + "\n";
+}
+
+// lines: [{label, color, dash, sparse, x: [...], mean: [...], low, high}] over a common x. smoothing: the weight of
+// earlier values, from 0 to below 1; sparse lines are not smoothed. Returns the uPlot.
+function lineChart(parent, {lines, unit, xLabel, xText = brief, log = false, smoothing = 0, height = 230, sync = "steps"}) {
+  const last = (values) => values.findLast((value) => typeof value === "number");
+  const atCursor = (text) => (u, value, series, index) => (index === null ? text(last(u.data[series])) : text(value));
+  const tables = [], series = [{label: xLabel, value: (u, value) => (value === null ? "last" : exact(value))}], bands = [];
+  const unnamed = (column, stroke) => {
+    tables.at(-1).push(column);
+    series.push({label: "", stroke, width: 1, points: {show: false}});
+  };
   for (const line of lines) {
-    const columns = [line.x, line.mean];
-    series.push({label: line.label, stroke: line.color, width: 1.6, dash: line.dash, value: (u, v) => brief(v),
-                 points: {show: false, size: 6, fill: line.color, filter: isolated}});
-    if (line.low) {  // what the mean hides
+    const smooth = smoothing > 0 && !line.sparse;
+    const drawn = (values) => (log ? values.map((value) => (value > 0 ? value : null)) : values);
+    tables.push([line.x, drawn(smooth ? smoothed(line.mean, smoothing) : line.mean)]);
+    series.push({label: line.label, stroke: line.color, width: 1.6, dash: line.dash, value: atCursor(brief),
+                 points: {size: 5, fill: line.color, show: Boolean(line.sparse) && line.x.length <= 40, filter: line.sparse ? null : isolated}});
+    if (line.low) {  // the range behind the mean
       bands.push({series: [series.length, series.length + 1], fill: line.color + "2e"});
-      for (const edge of [line.high, line.low]) {
-        columns.push(edge);
-        series.push({label: "", stroke: "transparent", width: 0, points: {show: false}});
-      }
+      unnamed(drawn(line.high), "transparent");
+      unnamed(drawn(line.low), "transparent");
+    } else if (smooth) {
+      unnamed(drawn(line.mean), line.color + "40");
     }
-    tables.push(columns);
   }
   const axis = {stroke: css("--soft"), grid: {stroke: css("--grid"), width: 1}, ticks: {stroke: css("--line"), width: 1}, font,
                 labelFont: font, labelSize: 18};
-  const width = () => Math.max(240, parent.clientWidth - 30);
+  const labels = (text) => (u, ticks) => ticks.map((value) => (value === null ? "" : text(value)));  // a log axis names few of its ticks
+  const width = () => Math.max(200, parent.clientWidth);
   const chart = new uPlot({
     width: width(), height, series, bands,
-    scales: {x: {time: false}},
-    axes: [{...axis, label: xLabel, size: 30}, {...axis, label: unit, size: 64, values: (u, ticks) => ticks.map(brief)}],
+    scales: {x: {time: false}, y: log ? {distr: 3, range: (u, low, high) => [low / 1.1, high * 1.1]} : {}},
+    axes: [{...axis, label: xLabel, size: 30, values: labels(xText)}, {...axis, label: unit, size: 64, values: labels(brief)}],
     cursor: {sync: {key: sync}, points: {size: 6}},
     legend: {live: true},
     padding: [8, 30, 0, 0],
-  }, tables.length > 1 ? uPlot.join(tables) : tables[0], parent);
-  // The edges of bands are no lines of their own.
+  }, uPlot.join(tables), parent);
+  // The edges of bands and the unsmoothed values have no row in the legend.
   chart.root.querySelectorAll(".u-legend .u-series").forEach((row, i) => { if (series[i].label === "") row.remove(); });
-  new ResizeObserver(() => chart.setSize({width: width(), height})).observe(parent);
+  onWidthChange(parent, () => chart.setSize({width: width(), height}));
   return chart;
 }
 
-// A canvas that is as sharp as the screen and is drawn anew when its width changes. draw(context, width, height)
+// A canvas that is as sharp as the screen and is drawn again when its width changes. draw(context, width, height)
 function ownCanvas(parent, height, draw) {
   const canvas = element("canvas", "own");
   canvas.style.height = height + "px";
@@ -124,13 +181,13 @@ function ownCanvas(parent, height, draw) {
     draw(context, width, height);
   };
   redraw();
-  new ResizeObserver(redraw).observe(canvas);
+  onWidthChange(canvas, redraw);
   return {canvas, redraw};
 }
 
 function shortened(text, most) { return text.length > most ? text.slice(0, Math.max(most - 1, 0)) + "…" : text; }
 
-// "Nice" positions between low and high, about `count`.
+// Returns about `count` round values between low and high.
 function ticks(low, high, count) {
   const rough = (high - low) / Math.max(count, 1);
   if (!(rough > 0)) return [low];
@@ -146,7 +203,7 @@ function channels(color) {
   return [0, 2, 4].map((at) => parseInt(hex.slice(at, at + 2), 16));
 }
 
-// Of a share relative to an even one: blue from a quarter down, neutral at 1, orange from 4 up.
+// The color of a share relative to an even one: blue from a quarter down, neutral at 1, orange from 4 up.
 function loadColors() {
   const [low, even, high] = ["--low", "--even", "--high"].map((name) => channels(css(name)));
   return (ratio) => {
@@ -202,10 +259,9 @@ function heatMap(parent, load, layer) {
   canvas.addEventListener("mouseleave", tip.hide);
 }
 
-// A step's lanes as rows of bars, to be moved and zoomed.
-// timeline: {names, kinds, rows: [{process, lane, events: start, length, name, kind, start, ...}]}, in microseconds.
+// A step's streams as rows of bars, to be moved and zoomed.
+// timeline: {names, kinds, rows: [{process, stream, events: start, length, name, kind, start, ...}]}, in microseconds.
 class TimelineChart {
-  static left = 190;
   static right = 12;
   static top = 4;
   static row = 24;
@@ -214,33 +270,34 @@ class TimelineChart {
 
   constructor(parent, timeline) {
     this.timeline = timeline;
+    this.left = Math.min(190, parent.clientWidth * 0.35);
     this.whole = 1;
     for (const {events} of timeline.rows)
       for (let i = 0; i < events.length; i += 4) this.whole = Math.max(this.whole, events[i] + events[i + 1]);
     this.view = {from: 0, to: this.whole};
-    this.placeRows();
+    this.layOutRows();
     Object.assign(this, ownCanvas(parent, this.height, (context, width) => this.draw(context, width)));
     this.listen();
   }
 
-  placeRows() {
+  layOutRows() {
     const {top, row, gap, bottom} = TimelineChart;
-    this.places = [];
+    this.tops = [];
     let y = top, before = null;
     for (const {process} of this.timeline.rows) {
       if (before !== null && process !== before) y += gap;
       before = process;
-      this.places.push(y);
+      this.tops.push(y);
       y += row;
     }
     this.height = y + bottom;
   }
 
-  // Pixels a microsecond.
-  scale(width) { return (width - TimelineChart.left - TimelineChart.right) / (this.view.to - this.view.from); }
+  // Pixels per microsecond.
+  scale(width) { return (width - this.left - TimelineChart.right) / (this.view.to - this.view.from); }
   timeAt(event) {
     const box = this.canvas.getBoundingClientRect();
-    return this.view.from + (event.clientX - box.left - TimelineChart.left) / this.scale(box.width);
+    return this.view.from + (event.clientX - box.left - this.left) / this.scale(box.width);
   }
 
   draw(context, width) {
@@ -248,13 +305,13 @@ class TimelineChart {
     context.textBaseline = "middle";
     this.drawAxis(context, width);
     this.timeline.rows.forEach((row, i) => {
-      this.drawLabel(context, row, this.places[i]);
-      this.drawBars(context, width, row.events, this.places[i]);
+      this.drawLabel(context, row, this.tops[i]);
+      this.drawBars(context, width, row.events, this.tops[i]);
     });
   }
 
   drawAxis(context, width) {
-    const {left, right, top, bottom} = TimelineChart, {from, to} = this.view;
+    const {right, top, bottom} = TimelineChart, {left} = this, {from, to} = this.view;
     context.textAlign = "center";
     for (const ms of ticks(from / 1000, to / 1000, width / 110)) {
       const at = left + (ms * 1000 - from) * this.scale(width);
@@ -266,20 +323,21 @@ class TimelineChart {
       context.fillStyle = css("--soft");
       context.fillText(String(ms), at, this.height - bottom + 12);
     }
-    context.fillText("milliseconds from the start of the step", (left + width - right) / 2, this.height - 10);
+    context.fillText("milliseconds from the step's start", (left + width - right) / 2, this.height - 10);
   }
 
-  drawLabel(context, {process, lane}, y) {
+  drawLabel(context, {process, stream}, y) {
     context.fillStyle = css("--soft");
     context.textAlign = "right";
-    context.fillText(shortened(process + " · " + lane, 28), TimelineChart.left - 8, y + TimelineChart.row / 2);
+    const text = shortened(process + " · " + stream, 28);
+    context.fillText(text, this.left - 8, y + TimelineChart.row / 2, this.left - 10);
   }
 
   drawBars(context, width, events, y) {
-    const {left, right, row} = TimelineChart, factor = this.scale(width);
+    const {right, row} = TimelineChart, {left} = this, factor = this.scale(width);
     context.fillStyle = css("--grid");
     context.fillRect(left, y + 2, width - left - right, row - 4);
-    let covered = -1;  // pixels that hold an event already: shorter ones there would not be seen
+    let covered = -1;  // where the last bar ends; a bar that ends in the same pixel would not be seen
     for (let i = 0; i < events.length; i += 4) {
       const begin = left + (events[i] - this.view.from) * factor, end = begin + events[i + 1] * factor;
       if (end < left || begin > width - right || end - covered < 0.35) continue;
@@ -306,18 +364,18 @@ class TimelineChart {
     canvas.addEventListener("mousedown", (event) => { grabbed = {x: event.clientX, ...this.view}; });
     addEventListener("mouseup", () => { grabbed = null; });
     canvas.addEventListener("mousemove", (event) => {
-      if (!grabbed) return this.tell(event);
+      if (!grabbed) return this.describe(event);
       const by = (grabbed.x - event.clientX) / this.scale(canvas.clientWidth);
       this.move(grabbed.from + by, grabbed.to + by);
     });
     canvas.addEventListener("mouseleave", tip.hide);
   }
 
-  // What lies under the mouse.
-  tell(event) {
+  // Shows the event under the mouse.
+  describe(event) {
     const {names, kinds, rows} = this.timeline, time = this.timeAt(event), slack = 1 / this.scale(this.canvas.clientWidth);
     const y = event.clientY - this.canvas.getBoundingClientRect().top;
-    const at = this.places.findIndex((place) => y >= place && y < place + TimelineChart.row);
+    const at = this.tops.findIndex((top) => y >= top && y < top + TimelineChart.row);
     const events = at < 0 ? [] : rows[at].events;
     for (let i = 0; i < events.length; i += 4) {
       const [start, length, name, kind] = events.slice(i, i + 4);
@@ -334,7 +392,7 @@ class TimelineChart {
     this.view.to = this.view.from + length;
     this.redraw();
   }
-  // `still`: the time that stays where it is.
+  // still: the time that keeps its position.
   zoom(factor, still = (this.view.from + this.view.to) / 2) {
     this.move(still - (still - this.view.from) * factor, still + (this.view.to - still) * factor);
   }

@@ -1,7 +1,8 @@
-// Fills the page from the data that stands in it.
+// Fills the page from the data inside it.
 "use strict";
 
 addEventListener("error", (event) => {
+  if (event.message.startsWith("ResizeObserver loop")) return;  // a notice that sizes change once more in the next frame
   const failure = document.getElementById("failure");
   failure.textContent = "This page could not be drawn: " + event.message;
   failure.hidden = false;
@@ -10,24 +11,36 @@ addEventListener("error", (event) => {
 
 const {runs} = JSON.parse(document.getElementById("data").textContent);
 const several = runs.length > 1;
-const runColor = (run) => runColors[runs.indexOf(run) % runColors.length];
+const runColor = (run) => colorOf(runs.indexOf(run), runs.length);
 
-// key: of a record. Charts of a section, in order; one whose keys no run has is left out.
+const [timeUnit, unitSeconds] = (() => {
+  const longest = Math.max(...runs.map(({means}) => means.seconds || 0));
+  return longest < 600 ? ["seconds", 1] : longest < 36000 ? ["minutes", 60] : ["hours", 3600];
+})();
+// The choices of x. of: the column of a run's series, or undefined if its records lack it.
+const xAxes = {
+  step: {label: "step", text: String, of: ({steps}) => steps},
+  tokens: {label: "tokens", text: brief, of: ({tokens}) => tokens},
+  time: {label: timeUnit + " in steps", text: brief, of: ({seconds}) => seconds && seconds.map((value) => value / unitSeconds)},
+};
+const chosen = {x: xAxes.step, smoothing: 0};  // by the controls
+
+// The charts of a section, in order. keys: of a record; a chart is left out if no run has any of them. log: present if the
+// axis may be logarithmic, and true if it is.
 const sections = {
   training: [
-    {title: "Loss", unit: "nats a token", keys: [["loss", "loss"], ["held_out_loss", "held-out loss"]]},
-    {title: "Learning rate", unit: "learning rate", keys: [["lr", "learning rate"]]},
-    {title: "Gradient norm", unit: "norm, before clipping", keys: [["grad_norm", "norm"]]},
+    {title: "Loss", unit: "nats a token", log: false, keys: [["loss", "loss"], ["held_out_loss", "held-out loss"]]},
+    {title: "Learning rate", unit: "learning rate", log: false, keys: [["lr", "learning rate"]]},
+    {title: "Gradient norm", unit: "norm, before clipping", log: false, keys: [["grad_norm", "norm"]]},
   ],
   speed: [
-    {title: "Throughput", unit: "tokens a second", keys: [["tokens_per_s", "tok/s"]]},
-    {title: "Step time, measured and predicted", unit: "milliseconds", keys: [["step_ms", "measured"], ["predicted_ms", "predicted"]]},
-    {title: "Exposed communication", unit: "milliseconds a step", keys: [["exposed_ms", "exposed"]]},
+    {title: "Throughput", unit: "tokens a second", log: false, keys: [["tokens_per_s", "tok/s"]]},
+    {title: "Step time, measured and predicted", unit: "milliseconds", log: false, keys: [["step_ms", "measured"], ["predicted_ms", "predicted"]]},
+    {title: "Exposed communication", unit: "milliseconds a step", log: false, keys: [["exposed_ms", "exposed"]]},
     {title: "Hidden communication", unit: "% of communication", keys: [["hidden_pct", "hidden"]]},
     {title: "Model FLOPs utilisation", unit: "% of peak", keys: [["mfu", "MFU"]]},
-    {title: "Lanes of rank 0, busy", unit: "milliseconds a step",
+    {title: "Streams of rank 0, busy", unit: "milliseconds a step",
      keys: [["compute_ms", "compute"], ["a2a_ms", "all-to-all"], ["allreduce_ms", "all-reduce"]]},
-    {title: "Saving", unit: "milliseconds", keys: [["save_ms", "save"]]},
   ],
   experts: [
     {title: "Load of the fullest expert", unit: "times the mean", keys: [["load_max_over_mean", "max/mean"]]},
@@ -58,34 +71,51 @@ function named(run) {
   return made;
 }
 
+// 75.5 -> "1 min 16 s"
+function duration(seconds) {
+  if (seconds < 60) return brief(seconds) + " s";
+  const whole = Math.round(seconds), minutes = Math.floor(whole / 60), hours = Math.floor(minutes / 60);
+  return hours ? hours + " h " + minutes % 60 + " min" : minutes + " min " + whole % 60 + " s";
+}
+
+const numeric = (text) => ({text, numeric: true});
+const textOr = (value, text = String) => (value === undefined || value === null || value === "" || value === 0 ? "–" : text(value));
+
 function drawSummary() {
-  const of = (run, key, which = "mean") => (run.means[key] ? run.means[key][which] : null);
-  const predicted = (run) => {
-    const p = of(run, "predicted_ms"), m = of(run, "step_ms");
-    return p === null || m === null ? "–" : exact(p) + " (" + (p >= m ? "+" : "−") + Math.abs(100 * (p / m - 1)).toFixed(1) + "%)";
+  const of = (run, key, which = "mean") => exact(run.means[key] ? run.means[key][which] : null);
+  const predicted = ({means}) => {
+    if (!means.predicted_ms || !means.step_ms) return "–";
+    const p = means.predicted_ms.mean, m = means.step_ms.mean;
+    return exact(p) + " (" + (p >= m ? "+" : "−") + Math.abs(100 * (p / m - 1)).toFixed(1) + "%)";
   };
-  const numeric = (text) => ({text, numeric: true});
-  const head = [{text: "run"}, {text: "policy"}, ...["ranks", "last step", "last loss", "tok/s", "step ms", "predicted ms", "exposed ms",
-                "hidden %", "MFU %", "load max/mean", "drop %", "entropy"].map(numeric)];
-  const rows = runs.map((run) => [
-    named(run), run.plan && run.plan.policy ? run.plan.policy : "–", run.plan && run.plan.ranks ? String(run.plan.ranks) : "–",
-    run.means.last_step === null ? "–" : String(run.means.last_step), exact(of(run, "loss", "last")), exact(of(run, "tokens_per_s")), exact(of(run, "step_ms")),
-    predicted(run), exact(of(run, "exposed_ms")), exact(of(run, "hidden_pct")), exact(of(run, "mfu")),
-    exact(of(run, "load_max_over_mean")), exact(of(run, "drop_pct")), exact(of(run, "router_entropy")),
-  ]);
-  document.querySelector("#summary .wide").replaceChildren(table(head, rows));
-  const notes = ["Means over the steps, the first one left out."];
+  const ends = table([{text: "run"}, {text: "policy", classes: "tight"}, ...["ranks", "last step", "tokens", "time in steps", "last loss", "lowest loss",
+                      "last held-out", "lowest held-out"].map(numeric)],
+    runs.map((run) => [named(run), textOr(run.plan && run.plan.policy), textOr(run.plan && run.plan.ranks), textOr(run.means.last_step),
+                       textOr(run.means.tokens, brief), textOr(run.means.seconds, duration), of(run, "loss", "last"), of(run, "loss", "least"),
+                       of(run, "held_out_loss", "last"), of(run, "held_out_loss", "least")]));
+  const means = table([{text: "run, mean of a step"}, ...["tok/s", "step ms", "predicted ms", "exposed ms", "hidden %", "MFU %", "load max/mean", "drop %",
+                       "entropy", "a save, ms"].map(numeric)],
+    runs.map((run) => [named(run), of(run, "tokens_per_s"), of(run, "step_ms"), predicted(run), of(run, "exposed_ms"), of(run, "hidden_pct"), of(run, "mfu"),
+                       of(run, "load_max_over_mean"), of(run, "drop_pct"), of(run, "router_entropy"), of(run, "save_ms")]));
+  document.querySelector("#summary .wide").replaceChildren(ends, means);
+  const notes = ["Means leave out the first step. Time in steps is without start, evaluation and saving."];
   for (const run of runs) {
     if (run.series.width > 1) notes.push(run.name + ": a point of a chart is the mean of " + run.series.width +
                                          " steps; the shade runs from the least to the most.");
     for (const reason of run.left_out) notes.push(run.name + ": left out: " + reason + ".");
-    if (run.cut_short) notes.push(run.name + ": the last line of metrics.jsonl was cut short and is left out.");
+    if (run.cut_short) notes.push(run.name + ": the last line of metrics.jsonl is cut short and is skipped.");
     if (run.broken.count) notes.push(run.name + ": " + run.broken.count + " broken line" + (run.broken.count > 1 ? "s" : "") +
-                                     " of metrics.jsonl left out; " + run.broken.first + ".");
-    if (run.not_finite.count) notes.push(run.name + ": loss or gradient norm is no number in " + run.not_finite.count +
+                                     " of metrics.jsonl skipped; " + run.broken.first + ".");
+    if (run.not_finite.count) notes.push(run.name + ": loss or gradient norm is not finite in " + run.not_finite.count +
                                          " record(s), first at step " + run.not_finite.first + "; charts have gaps there.");
   }
   document.querySelector("#summary .notes").replaceChildren(...notes.map((note) => element("div", "", note)));
+}
+
+// A line of few values is drawn through the gaps between them.
+function withoutGaps(line) {
+  const kept = line.mean.map((value) => value !== null), only = (values) => values && values.filter((_, i) => kept[i]);
+  return {...line, x: only(line.x), mean: only(line.mean), low: only(line.low), high: only(line.high)};
 }
 
 function linesOf(keys) {
@@ -93,32 +123,74 @@ function linesOf(keys) {
   const lines = [];
   for (const run of runs)
     present.forEach(([key, label], i) => {
-      const points = run.series[key];
-      if (!points) return;
-      lines.push({label: several ? run.name + (present.length > 1 ? ", " + label : "") : label,
-                  color: several ? runColor(run) : runColors[i], dash: several ? dashes[i] : key === "predicted_ms" ? dashes[1] : [],
-                  x: run.series.steps, ...points});
+      const points = run.series[key], x = chosen.x.of(run.series), sparse = key === "held_out_loss";
+      if (!points || !x) return;
+      const line = {label: several ? run.name + (present.length > 1 ? ", " + label : "") : label, sparse,
+                    color: several ? runColor(run) : runColors[i], dash: several ? dashes[i] : key === "predicted_ms" ? dashes[1] : [],
+                    x, ...points};
+      lines.push(sparse ? withoutGaps(line) : line);
     });
   return lines;
 }
 
-function drawSection(id) {
-  const place = document.querySelector("#" + id + " .charts");
-  place.replaceChildren();
-  for (const {title, unit, keys} of sections[id]) {
-    const lines = linesOf(keys);
-    if (lines.length === 0) continue;
-    const card = element("div", "card");
-    card.append(element("h3", "", title));
-    place.append(card);
-    lineChart(card, {lines, unit, xLabel: "step"});
+function button(text, action) {
+  const made = element("button", "", text);
+  made.type = "button";
+  made.addEventListener("click", action);
+  return made;
+}
+
+function download(name, text) {
+  const link = element("a"), address = URL.createObjectURL(new Blob([text], {type: "text/csv"}));
+  link.href = address;
+  link.download = name;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(address), 1000);
+}
+
+// A line chart below its title and buttons. chart: {title, log, ...}; options() returns the other arguments of lineChart.
+function chartBlock(parent, chart, options) {
+  const head = element("div", "head"), plot = element("div");
+  const redraw = () => {
+    plot.style.minHeight = plot.offsetHeight + "px";  // the page keeps its place
+    plot.replaceChildren();
+    lineChart(plot, {unit: chart.unit, log: chart.log, ...options()});
+  };
+  head.append(element("h3", "", chart.title));
+  if (chart.log !== undefined) {
+    const log = button("log", () => {
+      chart.log = !chart.log;
+      log.ariaPressed = chart.log;
+      redraw();
+    });
+    log.ariaPressed = chart.log;
+    head.append(log);
   }
-  if (!place.hasChildNodes()) place.append(element("p", "hint", "No record has these."));
+  head.append(button("CSV", () => {
+    const {lines, xLabel} = options();
+    download(chart.title + ".csv", csvOf(lines, xLabel));
+  }));
+  parent.append(head, plot);
+  redraw();
+}
+
+function drawSection(id) {
+  const container = document.querySelector("#" + id + " .charts");
+  container.style.minHeight = container.offsetHeight + "px";
+  container.replaceChildren();
+  for (const chart of sections[id]) {
+    if (linesOf(chart.keys).length === 0) continue;
+    const card = element("div", "card");
+    container.append(card);
+    chartBlock(card, chart, () => ({lines: linesOf(chart.keys), xLabel: chosen.x.label, xText: chosen.x.text, smoothing: chosen.smoothing}));
+  }
+  if (!container.hasChildNodes()) container.append(element("p", "hint", "No record has these."));
+  container.style.minHeight = "";
 }
 
 function drawLoad() {
-  const place = document.getElementById("load");
-  place.replaceChildren();
+  const container = document.getElementById("load");
+  container.replaceChildren();
   for (const run of runs) {
     if (run.load.layers.length === 0 || run.load.from.length === 0) continue;
     const card = element("div", "card stacked");
@@ -129,7 +201,7 @@ function drawLoad() {
     scale.append(element("span", "scale"), "four times, or more");
     key.append(scale);
     card.append(title, key);
-    place.append(card);
+    container.append(card);
     const grid = element("div", "columns");
     card.append(grid);
     run.load.layers.forEach((layer, i) => {
@@ -141,45 +213,65 @@ function drawLoad() {
   }
 }
 
-function drawMemory() {
-  const place = document.getElementById("plans");
-  place.replaceChildren();
-  const megabytes = (bytes) => (bytes / 1e6).toFixed(1) + " MB";
-  const kinds = [["parameters", "parameters"], ["optimizer state", "state"], ["arena (activations, gradients)", "arena"]];
-  const most = Math.max(...runs.map(({plan}) => (plan ? plan.parameters + plan.state + plan.arena : 0)), 1);
-  for (const run of runs) {
-    if (!run.plan) continue;
-    const {plan} = run, card = element("div", "card stacked"), bar = element("div", "bar"), columns = element("div", "columns");
-    if (several) card.append(element("h3", "", run.name));
-    kinds.forEach(([, key], i) => {
-      const piece = element("div");
-      piece.style.width = 100 * plan[key] / most + "%";
-      piece.style.background = runColors[i];
-      bar.append(piece);
-    });
-    card.append(bar, legend(kinds.map(([name, key], i) => [name + " " + megabytes(plan[key]), runColors[i]])), columns);
-    place.append(card);
-    const left = element("div"), right = element("div", "wide");
-    columns.append(left, right);
-    left.append(element("h3", "", "Arena in use along the step"));
-    const x = plan.live.map((_, i) => i * plan.width), flat = (value) => plan.live.map(() => value / 1e6);
-    lineChart(left, {unit: "MB", xLabel: "instruction", sync: "instructions", lines: [
-      {label: "in use", color: runColors[2], x, mean: plan.live.map((bytes) => bytes / 1e6)},
-      {label: "arena", color: css("--soft"), dash: dashes[1], x, mean: flat(plan.arena)}]});
-    right.append(table([{text: "largest"}, {text: "type", classes: "value tight"}, {text: "made by"}, {text: "MB", numeric: true}],
-                       plan.largest.map((t) => [t.name, t.type, t.made_by, (t.bytes / 1e6).toFixed(2)])));
-  }
-  if (!place.hasChildNodes()) place.append(element("p", "hint", "No run has a plan.ir that can be read."));
+const megabytes = (bytes) => (bytes / 1e6).toFixed(1) + " MB";
+
+// Returns [[part, bytes], ...] of a rank: the recorded parts, or else those in the plan.
+function memoryOf({memory, plan}) {
+  if (memory) return Object.entries(memory).filter(([, bytes]) => bytes > 0);
+  return plan ? [["parameters", plan.parameters], ["optimizer", plan.state], ["arena", plan.arena]] : [];
+}
+const bytesIn = (parts) => parts.reduce((sum, [, bytes]) => sum + bytes, 0);
+
+// most: the bytes of a full bar.
+function memoryBar(run, most) {
+  const made = element("div"), bar = element("div", "bar"), parts = memoryOf(run), total = "a rank: " + megabytes(bytesIn(parts));
+  parts.forEach(([, bytes], i) => {
+    const piece = element("div");
+    piece.style.width = 100 * bytes / most + "%";
+    piece.style.background = runColors[i];
+    bar.append(piece);
+  });
+  const key = legend(parts.map(([name, bytes], i) => [name + " " + megabytes(bytes), runColors[i]]));
+  key.prepend(element("span", "", run.memory ? total : total + " in its plan, without workspace, process and saving, which this run did not record"));
+  made.append(bar, key);
+  return made;
 }
 
-// Milliseconds of each lane and kind: predicted, and the mean over measured ranks.
+function drawArena(card, plan) {
+  const columns = element("div", "columns"), left = element("div"), right = element("div", "wide");
+  columns.append(left, right);
+  card.append(columns);
+  const x = plan.live.map((_, i) => i * plan.width), flat = (value) => plan.live.map(() => value / 1e6);
+  chartBlock(left, {title: "Arena in use along the step", unit: "MB"}, () => ({xLabel: "instruction", sync: "instructions", lines: [
+    {label: "in use", color: runColors[2], x, mean: plan.live.map((bytes) => bytes / 1e6)},
+    {label: "arena", color: css("--soft"), dash: dashes[1], x, mean: flat(plan.arena)}]}));
+  right.append(table([{text: "largest"}, {text: "type", classes: "value tight"}, {text: "made by"}, {text: "MB", numeric: true}],
+                     plan.largest.map((t) => [t.name, t.type, t.made_by, (t.bytes / 1e6).toFixed(2)])));
+}
+
+function drawMemory() {
+  const container = document.getElementById("plans");
+  container.replaceChildren();
+  const most = Math.max(...runs.map((run) => bytesIn(memoryOf(run))), 1);
+  for (const run of runs) {
+    if (memoryOf(run).length === 0) continue;
+    const card = element("div", "card stacked");
+    container.append(card);
+    if (several) card.append(element("h3", "", run.name));
+    card.append(memoryBar(run, most));
+    if (run.plan) drawArena(card, run.plan);
+  }
+  if (!container.hasChildNodes()) container.append(element("p", "hint", "No run has a plan.ir that can be read."));
+}
+
+// Milliseconds of each stream and kind: predicted, and the mean over measured ranks.
 function timesOf(timeline) {
   const sums = new Map(), ranks = new Set();
-  for (const {process, lane, events} of timeline.rows) {
+  for (const {process, stream, events} of timeline.rows) {
     const predicted = process === "predicted";
     if (!predicted) ranks.add(process);
     for (let i = 0; i < events.length; i += 4) {
-      const key = lane + ", " + timeline.kinds[events[i + 3]];
+      const key = stream + ", " + timeline.kinds[events[i + 3]];
       if (!sums.has(key)) sums.set(key, {predicted: 0, measured: 0});
       sums.get(key)[predicted ? "predicted" : "measured"] += events[i + 1] / 1000;
     }
@@ -191,49 +283,43 @@ function timesOf(timeline) {
 }
 
 function drawTimelines() {
-  const place = document.getElementById("timelines");
-  place.replaceChildren();
+  const container = document.getElementById("timelines");
+  container.replaceChildren();
   for (const run of runs) {
     const {timeline} = run;
     if (!timeline || timeline.rows.length === 0) continue;
     const card = element("div", "card stacked"), buttons = element("div", "legend");
     if (several) card.append(element("h3", "", run.name));
     card.append(legend(timeline.kinds.map((kind) => [kind, kindColors[kind] || "#8a94a3"])), buttons);
-    place.append(card);
+    container.append(card);
     const chart = new TimelineChart(card, timeline);
-    for (const [name, action] of [["Closer", () => chart.zoom(0.5)], ["Wider", () => chart.zoom(2)], ["Whole step", () => chart.all()]]) {
-      const button = element("button", "", name);
-      button.type = "button";
-      button.addEventListener("click", action);
-      buttons.append(button);
-    }
+    buttons.append(button("Closer", () => chart.zoom(0.5)), button("Wider", () => chart.zoom(2)), button("Whole step", () => chart.all()));
     buttons.append(element("span", "", "Drag to move; Ctrl or Shift and the wheel to zoom. A message's span holds its wait for the other ranks."));
     if (timeline.left_out) card.append(element("p", "hint", timeline.left_out + " more ranks are in trace.json."));
     const wide = element("div", "wide");
     wide.style.marginTop = "12px";
-    const numeric = (text) => ({text, numeric: true});
-    wide.append(table([{text: "lane, kind"}, numeric("predicted ms"), numeric("measured ms, mean over ranks"), numeric("difference %")],
+    wide.append(table([{text: "stream, kind"}, numeric("predicted ms"), numeric("measured ms, mean over ranks"), numeric("difference %")],
                       timesOf(timeline)));
     card.append(wide);
   }
-  if (!place.hasChildNodes()) place.append(element("p", "hint", "No run has a trace.json that can be read; log.trace=N writes step N's."));
+  if (!container.hasChildNodes()) container.append(element("p", "hint", "No run has a trace.json that can be read; log.trace=N writes step N's."));
 }
 
 function drawConfig() {
-  const place = document.querySelector("#config .wide");
-  place.replaceChildren();
+  const container = document.querySelector("#config .wide");
+  container.replaceChildren();
   const fields = [...new Set(runs.flatMap((run) => Object.keys(run.config)))].sort();
   const value = (run, field) => (Object.hasOwn(run.config, field) ? run.config[field] : "–");
   const head = [{text: "field"}, ...runs.map((run) => ({text: several ? run.name : "value", classes: "value"}))];
   const rows = (some) => some.map((field) => [field, ...runs.map((run) => value(run, field))]);
   if (several) {
     const differing = fields.filter((field) => runs.some((run) => value(run, field) !== value(runs[0], field)));
-    place.append(differing.length ? table(head, rows(differing)) : element("p", "hint", "The configs are the same."));
+    container.append(differing.length ? table(head, rows(differing)) : element("p", "hint", "The configs are the same."));
   }
   const all = element("details");
   all.append(element("summary", "", "All " + fields.length + " fields"), table(head, rows(fields)));
   all.open = !several;
-  place.append(all);
+  container.append(all);
 }
 
 function draw() {
@@ -245,6 +331,12 @@ function draw() {
   drawConfig();
   document.documentElement.dataset.state = "drawn";
 }
+
+for (const id of ["x", "smoothing"])
+  document.getElementById(id).addEventListener("input", ({target}) => {
+    chosen[id] = id === "x" ? xAxes[target.value] : Number(target.value);
+    for (const section of Object.keys(sections)) drawSection(section);
+  });
 
 const dark = matchMedia("(prefers-color-scheme: dark)");
 function setTheme(theme) {
