@@ -37,7 +37,7 @@ TEST_CASE("configuration page: a field with a range, with words, and without a v
   CHECK(text.find("\n## train\n\n") != std::string::npos);
   CHECK(text.find("\n- `n_layer` (default 12; in [1, 10000]): transformer blocks\n") != std::string::npos);
   CHECK(text.find("\n- `optimizer` (default \"adamw\"; adamw | sgd)\n") != std::string::npos);
-  CHECK(text.find("\n- `peak_tflops` (default null; in (0, 1e+09]): ") != std::string::npos);
+  CHECK(text.find("\n- `peak_tflops` (default null; in (0, 1000000000]): ") != std::string::npos);
   CHECK(text.find("empty: runs/\\<name of this file>\n") != std::string::npos);
 }
 
