@@ -278,8 +278,9 @@ std::string describe_markdown() {
     }
     const Slot slot = field.slot(defaults);
     const std::string values = values_text(field, slot, " | ");
-    text += list_item(fmt::format("`{}` (default {}{}{}){}{}", key_of(field.path), value_text(slot),
-                                  values.empty() ? "" : "; ", values, field.doc.empty() ? "" : ": ", escaped(field.doc)));
+    text +=
+        list_item(fmt::format("`{}` (default {}{}{}){}{}", key_of(field.path), value_text(slot),
+                              values.empty() ? "" : "; ", values, field.doc.empty() ? "" : ": ", escaped(field.doc)));
   }
   return text;
 }
