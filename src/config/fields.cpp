@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -158,6 +159,35 @@ Overloaded(F...) -> Overloaded<F...>;
 // 5, not 5.0; 1e-05 where shorter; parses back to the same double.
 std::string number_text(double x) { return fmt::format("{}", x); }
 
+// The words of a choice or the range of a number; empty for other fields.
+std::string values_text(const Field& field, const Slot& slot, std::string_view separator) {
+  const Choice* choice = std::get_if<Choice>(&slot);
+  return choice ? fmt::format("{}", fmt::join(choice->words, separator)) : to_string(field.range);
+}
+
+// One item of a Markdown list, broken between words into lines of at most 120 columns.
+std::string list_item(std::string_view words) {
+  constexpr std::size_t columns = 120;
+  std::string text, line = "-";
+  while (!words.empty()) {
+    const std::size_t end = std::min(words.find(' '), words.size());
+    if (line.size() + 1 + end > columns) {
+      text += line + '\n';
+      line = " ";
+    }
+    line.append(" ").append(words.substr(0, end));
+    words.remove_prefix(std::min(end + 1, words.size()));
+  }
+  return text + line + '\n';
+}
+
+// '<' would begin a tag.
+std::string escaped(std::string_view doc) {
+  std::string text;
+  for (char c : doc) text += c == '<' ? "\\<" : std::string(1, c);
+  return text;
+}
+
 }  // namespace
 
 std::string_view name(Router value) { return router_words[std::size_t(value)]; }
@@ -226,10 +256,27 @@ std::string describe() {
       text += section.empty() ? "(top level)\n" : fmt::format("{}\n", section);
     }
     const Slot slot = field.slot(defaults);
-    std::string note = to_string(field.range);
-    if (const Choice* choice = std::get_if<Choice>(&slot)) note = fmt::format("{}", fmt::join(choice->words, "|"));
+    std::string note = values_text(field, slot, "|");
     if (!note.empty() && !field.doc.empty()) note += "; ";
     text += fmt::format("  {:<28} {:<12} {}{}\n", key_of(field.path), value_text(slot), note, field.doc);
+  }
+  return text;
+}
+
+std::string describe_markdown() {
+  Config defaults;
+  std::string text;
+  std::string_view section = "?";
+  for (const Field& field : table) {
+    if (section_of(field.path) != section) {
+      section = section_of(field.path);
+      text += fmt::format("\n## {}\n\n", section.empty() ? "Top level" : section);
+    }
+    const Slot slot = field.slot(defaults);
+    const std::string values = values_text(field, slot, " | ");
+    text +=
+        list_item(fmt::format("`{}` (default {}{}{}){}{}", key_of(field.path), value_text(slot),
+                              values.empty() ? "" : "; ", values, field.doc.empty() ? "" : ": ", escaped(field.doc)));
   }
   return text;
 }

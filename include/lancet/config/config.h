@@ -177,5 +177,7 @@ std::string to_json(const Config& config);
 
 // One line a field with default, range and meaning: for `--help`.
 std::string describe();
+// The same as Markdown, a heading a section and a list item a field: docs/configuration.md ends with it.
+std::string describe_markdown();
 
 }  // namespace lancet::config
