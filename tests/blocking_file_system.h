@@ -11,7 +11,7 @@ namespace lancet::test {
 class BlockingFileSystem final : public checkpoint::FileSystem {
  public:
   void hold() { set(true); }
-  void let_go() { set(false); }
+  void release() { set(false); }
   // Until a call waits, or has waited, for the disk.
   void wait_until_asked() {
     std::unique_lock lock(mutex_);

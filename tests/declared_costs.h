@@ -9,7 +9,7 @@ namespace lancet::test {
 
 struct DeclaredCosts final : cost::Costs {
   double elements_per_ms = 40'000;  // of an op's first operand
-  double wire_mb_per_s = 10;
+  double network_mb_per_s = 10;
   double latency_ms = 0.05;
   cost::Interference beside{};
   double core = 0;
@@ -23,8 +23,8 @@ struct DeclaredCosts final : cost::Costs {
       elements = 32 * std::atof(std::string(key.substr(tokens + 7)).c_str());
     return 0.01 + elements / elements_per_ms;
   }
-  double all_to_all_ms(double bytes) const override { return latency_ms + bytes / wire_mb_per_s * 1e-3; }
-  double all_reduce_ms(double bytes) const override { return latency_ms + bytes / wire_mb_per_s * 1e-3; }
+  double all_to_all_ms(double bytes) const override { return latency_ms + bytes / network_mb_per_s * 1e-3; }
+  double all_reduce_ms(double bytes) const override { return latency_ms + bytes / network_mb_per_s * 1e-3; }
   cost::CoreCost all_to_all_core() const override { return {0, core}; }
   cost::CoreCost all_reduce_core() const override { return {0, core}; }
   double launch_ms() const override { return 0.01; }

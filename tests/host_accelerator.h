@@ -12,7 +12,7 @@
 
 namespace lancet::test {
 
-// Runs the lane's host communicator on the stream's thread.
+// Runs the stream's host communicator on the stream's thread.
 class HostQueueCommunicator final : public comm::DeviceCommunicator {
  public:
   explicit HostQueueCommunicator(comm::Communicator& host) : host_(host) {}
@@ -61,15 +61,15 @@ class HostAccelerator final : public runtime::Accelerator {
     for (const ops::OpDef* op : ops::all_ops())
       if (ops::find_cpu_kernel(op->name))
         kernels_[std::string(op->name)] = {
-            .op = op->name, .bind = bind, .workspace = workspace, .recordable = op->lane == ir::Lane::compute};
+            .op = op->name, .bind = bind, .workspace = workspace, .recordable = op->stream == ir::Stream::compute};
   }
   backend::Device& device() override { return *device_; }
   const ops::DeviceKernel* find_kernel(std::string_view op) const override {
     const auto it = kernels_.find(op);
     return it == kernels_.end() ? nullptr : &it->second;
   }
-  Result<std::unique_ptr<comm::DeviceCommunicator>> make_communicator(const comm::DeviceLane& lane) override {
-    return std::unique_ptr<comm::DeviceCommunicator>(std::make_unique<HostQueueCommunicator>(*lane.host));
+  Result<std::unique_ptr<comm::DeviceCommunicator>> make_communicator(const comm::DeviceStream& stream) override {
+    return std::unique_ptr<comm::DeviceCommunicator>(std::make_unique<HostQueueCommunicator>(*stream.host));
   }
   std::string build() const override { return "host"; }
   // One product, for which `choice` is what measuring finds here.

@@ -2,18 +2,18 @@
 #pragma once
 #include <vector>
 
-#include "lancet/comm/row_exchange.h"
+#include "lancet/comm/row_push.h"
 
 namespace lancet::test {
 
-// One block: all lanes find, then all copy.
+// One block: all threads find, then all copy.
 template <class Peers>
-void push_rows(const comm::PushRows<Peers>& push, std::int64_t block, std::int64_t blocks, int lanes) {
+void push_rows(const comm::PushRows<Peers>& push, std::int64_t block, std::int64_t blocks, int threads) {
   using Push = comm::PushRows<Peers>;
   for (std::int64_t first = 0; first < push.stretches(); first += Push::most_at_once) {
     std::vector<typename Push::Found> found(Push::most_at_once);  // nothing stays from the turn before
-    for (int lane = lanes; lane-- > 0;) push.find(found.data(), first, block, lane, lanes);
-    for (int lane = 0; lane < lanes; ++lane) push.copy(found.data(), first, block, blocks, lane, lanes);
+    for (int thread = threads; thread-- > 0;) push.find(found.data(), first, block, thread, threads);
+    for (int thread = 0; thread < threads; ++thread) push.copy(found.data(), first, block, blocks, thread, threads);
   }
 }
 

@@ -84,7 +84,7 @@ Result<std::vector<std::int64_t>> list_steps(const fs::path& checkpoints) {
   const auto there = fs::symlink_status(checkpoints, ignored).type();
   if (error && there != fs::file_type::not_found && there != fs::file_type::none)
     return data_error(fmt::format("{}: expected a folder of checkpoints, found {}", checkpoints.string(),
-                                  there == fs::file_type::symlink ? "a link that leads to none" : "a file"));
+                                  there == fs::file_type::symlink ? "a link that is_rank0 to none" : "a file"));
   return steps_of(names);
 }
 

@@ -18,7 +18,7 @@ namespace {
 
 // All instructions of one op and role.
 struct Row {
-  std::string op, role, lane;
+  std::string op, role, stream;
   int calls = 0;
   double flops = 0, bytes = 0;       // a step
   std::vector<double> milliseconds;  // by step
@@ -31,7 +31,7 @@ std::vector<Row> make_rows(const ir::Program& program, std::vector<std::size_t>&
     const auto [it, fresh] = known.try_emplace({instruction.op, instruction.role}, rows.size());
     if (fresh)
       rows.push_back(
-          {instruction.op, std::string(name(instruction.role)), std::string(name(instruction.lane)), 0, 0, 0, {}});
+          {instruction.op, std::string(name(instruction.role)), std::string(name(instruction.stream)), 0, 0, 0, {}});
     Row& row = rows[it->second];
     const ops::Work work = ops::work(program, instruction);
     ++row.calls;
@@ -50,12 +50,12 @@ std::string table(std::vector<Row> rows, const Yardsticks& yard, double step_ms)
   std::sort(rows.begin(), rows.end(),
             [](const Row& a, const Row& b) { return median(a.milliseconds) > median(b.milliseconds); });
   std::string text = fmt::format("{:<24} {:<8} {:<8} {:>6} {:>10} {:>7} {:>10} {:>7} {:>8} {:>7}\n", "op", "role",
-                                 "lane", "calls", "ms/step", "share", "GFLOP/s", "of peak", "GB/s", "of mem");
+                                 "stream", "calls", "ms/step", "share", "GFLOP/s", "of peak", "GB/s", "of mem");
   for (const Row& row : rows) {
     const double ms = median(row.milliseconds), seconds = ms * 1e-3;
     const bool product = row.flops > 20 * row.bytes / 4;
     text += fmt::format("{:<24} {:<8} {:<8} {:>6} {:>10.3f} {:>6.1f}% {:>10} {:>7} {:>8} {:>7}\n", row.op, row.role,
-                        row.lane, row.calls, ms, 100 * ms / step_ms,
+                        row.stream, row.calls, ms, 100 * ms / step_ms,
                         product ? fmt::format("{:.1f}", row.flops / seconds * 1e-9) : "",
                         product ? fmt::format("{:.0f}%", 100 * row.flops / seconds / yard.flops) : "",
                         product ? "" : fmt::format("{:.1f}", row.bytes / seconds * 1e-9),
@@ -99,7 +99,7 @@ Status bench_ops(config::Config config, int steps, comm::Communicator& world, in
 void add_bench(CLI::App& app, Selection& selection) {
   CLI::App* bench = app.add_subcommand("bench", "Measure");
   bench->require_subcommand(1);
-  add_bench_wire(*bench, selection);
+  add_bench_network(*bench, selection);
   add_bench_sweep(*bench, selection);
   add_bench_checkpoint(*bench, selection);
   CLI::App* command = bench->add_subcommand(

@@ -3,7 +3,7 @@
 
 namespace lancet::cli {
 
-void add_bench_wire(CLI::App& bench, Selection& selection);
+void add_bench_network(CLI::App& bench, Selection& selection);
 void add_bench_checkpoint(CLI::App& bench, Selection& selection);
 void add_bench_sweep(CLI::App& bench, Selection& selection);
 

@@ -1,4 +1,4 @@
-// What the wire gives, and what it takes from the compute lane.
+// What the wire gives, and what it takes from the compute stream.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -48,29 +48,29 @@ Status sweep(comm::Communicator& world, comm::Communicator& reduce, int threads,
   return {};
 }
 
-Status bench_wire(comm::Communicator& world, int local_ranks, const Arguments& arguments) {
+Status bench_network(comm::Communicator& world, int local_ranks, const Arguments& arguments) {
   if (world.size() == 1) return config_error("bench wire: expected several ranks, as by mpirun -np 2, found one");
   const int threads = arguments.threads > 0 ? arguments.threads : std::max(1, backend::cpu::cores() / local_ranks);
   LANCET_ASSIGN(const auto reduce, world.duplicate());
-  LANCET_ASSIGN(const comm::WireReport wire, comm::measure_wire(world));
+  LANCET_ASSIGN(const comm::NetworkReport wire, comm::measure_network(world));
   if (world.rank() == 0)
-    fmt::print("{}; compute lane: {} thread{}\n", comm::to_string(wire), threads, threads == 1 ? "" : "s");
+    fmt::print("{}; compute stream: {} thread{}\n", comm::to_string(wire), threads, threads == 1 ? "" : "s");
   LANCET_TRY(sweep(world, *reduce, threads, arguments));
-  LANCET_ASSIGN(const profiler::WireCosts costs, profiler::measure_interference(world, *reduce, threads));
+  LANCET_ASSIGN(const profiler::NetworkCosts costs, profiler::measure_interference(world, *reduce, threads));
   if (world.rank() == 0)
     fmt::print(
         "at {:.2f} MB: core time of an all_to_all {:.3f} ms + {:.3f} ms/MB, of an all_reduce {:.3f} ms + {:.3f} ms/MB; "
         "speed of the wire beside computation {:.2f}, "
-        "of each lane beside the other {:.2f} (measured in {:.1f} s)\n",
+        "of each stream beside the other {:.2f} (measured in {:.1f} s)\n",
         double(costs.bytes) * 1e-6, costs.all_to_all.per_message_ms, costs.all_to_all.per_mb_ms,
-        costs.all_reduce.per_message_ms, costs.all_reduce.per_mb_ms, costs.interference.wire_beside_compute,
-        costs.interference.wire_beside_wire, costs.seconds);
+        costs.all_reduce.per_message_ms, costs.all_reduce.per_mb_ms, costs.interference.network_beside_compute,
+        costs.interference.network_beside_network, costs.seconds);
   return {};
 }
 
 }  // namespace
 
-void add_bench_wire(CLI::App& bench, Selection& selection) {
+void add_bench_network(CLI::App& bench, Selection& selection) {
   CLI::App* command = bench.add_subcommand(
       "wire", "What messages take, alone and beside computation: mpirun -np 2 lancet bench wire --max-mb 4");
   auto arguments = std::make_shared<Arguments>();
@@ -80,7 +80,7 @@ void add_bench_wire(CLI::App& bench, Selection& selection) {
   command->add_option("--min-mb", arguments->min_mb, "Smallest; each is four times the one before")
       ->capture_default_str()
       ->check(between(0.0001, 1000.0));
-  command->add_option("--threads", arguments->threads, "Threads of the compute lane; 0: the cores a rank has")
+  command->add_option("--threads", arguments->threads, "Threads of the compute stream; 0: the cores a rank has")
       ->capture_default_str()
       ->check(whole_between(0, 1024));
   command->footer(
@@ -90,7 +90,7 @@ void add_bench_wire(CLI::App& bench, Selection& selection) {
       "cpu: the processor time of everything but that thread's work; unlike core it holds on a busy machine too.");
   command->callback([arguments, &selection] {
     selection.ranked = [arguments](comm::Communicator& world, int local_ranks) {
-      return bench_wire(world, local_ranks, *arguments);
+      return bench_network(world, local_ranks, *arguments);
     };
   });
 }

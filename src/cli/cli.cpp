@@ -23,9 +23,9 @@ constexpr const char* description =
     "Exit codes: 0 done, 1 internal, 2 config or usage, 3 data or checkpoint, 4 loss not finite, 5 communication,\n75 "
     "saved and stopped: run the same command again.";
 
-int usage(const CLI::App& app, const CLI::ParseError& error, std::span<const char* const> words, bool leads) {
-  if (error.get_exit_code() == 0) return leads ? app.exit(error) : 0;  // --help
-  if (!leads) return static_cast<int>(ExitCode::config);
+int usage(const CLI::App& app, const CLI::ParseError& error, std::span<const char* const> words, bool is_rank0) {
+  if (error.get_exit_code() == 0) return is_rank0 ? app.exit(error) : 0;  // --help
+  if (!is_rank0) return static_cast<int>(ExitCode::config);
   const std::string empty = empty_value(app, words);
   log::error("{}", empty.empty() ? usage_line(app, error) : empty);
   return static_cast<int>(ExitCode::config);

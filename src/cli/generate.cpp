@@ -78,12 +78,12 @@ class Generation {
     LANCET_ASSIGN(decoder_,
                   inference::Decoder::create(model_->config(), world_, model_->store(), model_->executor_options()));
     LANCET_TRY(world::agree(world_, check_prompt()));
-    if (leads() && !arguments_.only_new) LANCET_TRY(show_all(prompt_));
+    if (is_rank0() && !arguments_.only_new) LANCET_TRY(show_all(prompt_));
     return generate();
   }
 
  private:
-  bool leads() const { return world_.rank() == 0; }
+  bool is_rank0() const { return world_.rank() == 0; }
   static Error agreed(Error error) {
     error.agreed = true;
     return error;
@@ -112,7 +112,7 @@ class Generation {
       LANCET_ASSIGN(text, read_input());
     }
     Status mine;
-    if (leads()) {
+    if (is_rank0()) {
       auto ids = encode(std::move(text));
       if (ids.ok())
         prompt_ = std::move(*ids);
@@ -130,10 +130,10 @@ class Generation {
 
   // Collective. In turns, since somebody may be typing.
   Result<std::string> read_input() {
-    if (leads() && isatty(STDIN_FILENO)) log::info("the prompt, ended by Ctrl-D:");
+    if (is_rank0() && isatty(STDIN_FILENO)) log::info("the prompt, ended by Ctrl-D:");
     std::string text;
     for (bool done = false; !done;) {
-      const bool mine = leads() && (read_some(text, world::turn_of(model_->config())) || text.size() > most_input);
+      const bool mine = is_rank0() && (read_some(text, world::turn_of(model_->config())) || text.size() > most_input);
       LANCET_ASSIGN(done, world::any(world_, mine));
     }
     return text;
@@ -190,9 +190,9 @@ class Generation {
     std::int64_t drawn = 0;
     const auto ending = inference::generate(*decoder_, prompt_, options, [&](std::int32_t token) -> Status {
       if (drawn++ == 0) first = std::chrono::steady_clock::now();
-      return leads() ? show(token) : Status();
+      return is_rank0() ? show(token) : Status();
     });
-    if (leads()) LANCET_TRY(print(stream_.finish() + "\n"));
+    if (is_rank0()) LANCET_TRY(print(stream_.finish() + "\n"));
     if (!ending.ok()) {
       // Every rank saw the same logits.
       return ending.error().code == ExitCode::numerical ? agreed(ending.error()) : ending.error();

@@ -84,7 +84,7 @@ std::string what_bounds(const planning::PlannedStep& planned) {
       "ms, "
       "moving bytes included) and what the wire carries ({:.1f} ms). The plan is {:.1f}% above that floor. {}.",
       compute ? "processor" : "wire", bound.compute, bound.network, above,
-      compute ? "Below it only a faster device leads" : "Below it only a faster network leads"));
+      compute ? "Below it only a faster device is_rank0" : "Below it only a faster network is_rank0"));
 }
 
 }  // namespace

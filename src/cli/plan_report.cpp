@@ -37,7 +37,7 @@ struct SiteCover {
 std::vector<SiteCover> site_covers(const ir::Plan& plan) {
   std::vector<SiteCover> sites;
   std::map<std::string, std::size_t> index;
-  for (const schedule::ExchangeCover& cover : schedule::exchange_covers(plan.program, plan.predicted)) {
+  for (const schedule::AllToAllCover& cover : schedule::all_to_all_covers(plan.program, plan.predicted)) {
     const ir::Instruction& exchange = plan.program.instructions[cover.exchange.index()];
     if (ops::kind(exchange) != ops::Kind::all_to_all) continue;  // counts are a few bytes
     const auto [it, first] = index.emplace(site(exchange), sites.size());
@@ -76,8 +76,8 @@ std::string longest_first(const std::vector<std::pair<std::string, double>>& und
 
 // What fills most of a column of the chart.
 char letter(const ir::Instruction& instruction) {
-  if (instruction.lane == ir::Lane::expert) return 'a';
-  if (instruction.lane == ir::Lane::reduce) return 'r';
+  if (instruction.stream == ir::Stream::expert) return 'a';
+  if (instruction.stream == ir::Stream::reduce) return 'r';
   switch (instruction.role) {
     case ir::Role::forward:
       return 'f';
@@ -92,13 +92,13 @@ char letter(const ir::Instruction& instruction) {
 
 constexpr std::size_t columns = 100;
 
-std::string lane_row(const ir::Plan& plan, ir::Lane lane, double end) {
+std::string stream_row(const ir::Plan& plan, ir::Stream stream, double end) {
   std::vector<std::map<char, double>> busy(columns);
   const double width = end / columns;
   for (std::size_t i = 0; i < plan.program.instructions.size(); ++i) {
     const ir::Instruction& at = plan.program.instructions[i];
     const ir::Interval& when = plan.predicted[i];
-    if (at.lane != lane || when.end <= when.start) continue;
+    if (at.stream != stream || when.end <= when.start) continue;
     for (auto c = std::min(std::size_t(when.start / width), columns - 1); c < columns && double(c) * width < when.end;
          ++c)
       busy[c][letter(at)] += std::min(when.end, double(c + 1) * width) - std::max(when.start, double(c) * width);
@@ -164,8 +164,8 @@ std::string timeline_chart(const ir::Plan& plan) {
       "predicted step, {:.2f} ms a column: f forward, x gradients of activations, w of weights, "
       "u updates, a all-to-all, r all-reduce, . less than half\n",
       end / columns);
-  for (ir::Lane lane : {ir::Lane::compute, ir::Lane::expert, ir::Lane::reduce})
-    text += fmt::format("{:<8}|{}|\n", ir::name(lane), lane_row(plan, lane, end));
+  for (ir::Stream stream : {ir::Stream::compute, ir::Stream::expert, ir::Stream::reduce})
+    text += fmt::format("{:<8}|{}|\n", ir::name(stream), stream_row(plan, stream, end));
   return text + fmt::format("{:<8} 0{:>{}}\n", "", fmt::format("{:.1f} ms", end), columns - 1);
 }
 

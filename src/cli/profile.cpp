@@ -57,23 +57,23 @@ void print_points(const char* name, const std::vector<cost::Point>& points) {
                point.ms > 0 ? point.bytes / point.ms * 1e-3 : 0);
 }
 
-void print_wire(const cost::WireTimes& wire) {
+void print_network(const cost::NetworkTimes& wire) {
   print_points("all-to-all: what a rank sends to the others", wire.all_to_all);
   print_points("all-reduce: the vector", wire.all_reduce);
   if (wire.windows && !wire.windows->all_to_all.empty()) {
     print_points("all-to-all through windows", wire.windows->all_to_all);
     fmt::print(
-        "windows: the compute lane loses {:.3f} ms + {:.3f} ms/MB to an all-to-all; where messages go instead, the "
+        "windows: the compute stream loses {:.3f} ms + {:.3f} ms/MB to an all-to-all; where messages go instead, the "
         "host's wait for counts takes {:.1f} us a layer and part\n",
         wire.windows->core.per_message_ms, wire.windows->core.per_mb_ms, wire.windows->counts_wait_ms * 1e3);
   }
   fmt::print(
-      "launch {:.1f} us; the compute lane loses {:.3f} ms + {:.3f} ms/MB to an all-to-all, {:.3f} ms + {:.3f} ms/MB to "
+      "launch {:.1f} us; the compute stream loses {:.3f} ms + {:.3f} ms/MB to an all-to-all, {:.3f} ms + {:.3f} ms/MB to "
       "an all-reduce; speed of communication beside computation "
       "{:.2f}, beside other communication {:.2f}\n",
       wire.launch_ms * 1e3, wire.all_to_all_core.per_message_ms, wire.all_to_all_core.per_mb_ms,
-      wire.all_reduce_core.per_message_ms, wire.all_reduce_core.per_mb_ms, wire.interference.wire_beside_compute,
-      wire.interference.wire_beside_wire);
+      wire.all_reduce_core.per_message_ms, wire.all_reduce_core.per_mb_ms, wire.interference.network_beside_compute,
+      wire.interference.network_beside_network);
 }
 
 struct ProfileArguments {
@@ -97,7 +97,7 @@ Status profile(config::Config config, const ProfileArguments& arguments, comm::C
   if (world.rank() != 0) return {};
   fmt::print("{}\n", cost::to_string(step.profile.place));
   print_ops(step.profile, step.programs.front());
-  if (step.profile.place.cluster.ranks > 1) print_wire(step.profile.wire);
+  if (step.profile.place.cluster.ranks > 1) print_network(step.profile.wire);
   return {};
 }
 

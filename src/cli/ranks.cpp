@@ -36,7 +36,7 @@ int run_mpi(const std::function<Status(comm::Communicator&, int)>& body, const c
   const Status status = guarded(body, *world, launch.local_size);
   if (status.ok()) return 0;
   const Error& error = status.error();
-  hush_stop_signals();
+  ignore_stop_signals();
   if (!error.agreed || launch.rank == 0) report(error);
   // The others may be waiting for this rank.
   if (!error.agreed) (*session)->abort_job(static_cast<int>(error.code));

@@ -80,12 +80,12 @@ void announce_signals() {
   handle({SIGXFSZ}, SIG_IGN, 0);  // a limit on the size of files is an error of the write
 }
 
-const std::atomic<int>& catch_stop_signals(bool leads) {
-  speaks = leads;
+const std::atomic<int>& catch_stop_signals(bool is_rank0) {
+  speaks = is_rank0;
   handle({SIGINT, SIGTERM, SIGUSR1, SIGHUP, SIGPIPE}, request, SA_RESTART);
   return requested;
 }
 
-void hush_stop_signals() { speaks = false; }
+void ignore_stop_signals() { speaks = false; }
 
 }  // namespace lancet::cli

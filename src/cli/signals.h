@@ -9,10 +9,10 @@ namespace lancet::cli {
 void announce_signals();
 
 // From now on the first of SIGINT, SIGTERM, SIGUSR1, SIGHUP and SIGPIPE (nobody reads what it says), unless ignored,
-// only sets the number that is returned; one more SIGINT or SIGTERM ends the process. leads: says so on stderr.
-const std::atomic<int>& catch_stop_signals(bool leads);
+// only sets the number that is returned; one more SIGINT or SIGTERM ends the process. is_rank0: says so on stderr.
+const std::atomic<int>& catch_stop_signals(bool is_rank0);
 // Says nothing of them any more: this process has failed and is about to end, and its launcher may send them.
-void hush_stop_signals();
+void ignore_stop_signals();
 
 // From now on SIGINT, SIGTERM and SIGHUP, unless ignored, only set the number that is returned, the first of them, and
 // say `note` on stderr once. For what must be taken down before the end, and is so within a bound.

@@ -68,9 +68,9 @@ Result<int> count_hosts(Communicator& communicator) {
 
 }  // namespace
 
-Result<WireReport> measure_wire(Communicator& communicator) {
+Result<NetworkReport> measure_network(Communicator& communicator) {
   const double start = now();
-  WireReport report;
+  NetworkReport report;
   report.transport = communicator.transport();
   report.ranks = communicator.size();
   if (report.ranks == 1) return report;
@@ -105,7 +105,7 @@ Result<WireReport> measure_wire(Communicator& communicator) {
   return report;
 }
 
-std::string to_string(const WireReport& r) {
+std::string to_string(const NetworkReport& r) {
   std::string head = fmt::format("transport {} ({} rank{}, {} host{})", r.transport, r.ranks, r.ranks == 1 ? "" : "s",
                                  r.hosts, r.hosts == 1 ? "" : "s");
   if (r.ranks == 1) return head;
@@ -114,7 +114,7 @@ std::string to_string(const WireReport& r) {
   return fmt::format("{}: {}, {:.0f} us", head, rate, r.round_trip_us);
 }
 
-std::string slow_wire_warning(const WireReport& r, double megabytes_per_second) {
+std::string slow_network_warning(const NetworkReport& r, double megabytes_per_second) {
   if (r.ranks == 1 || r.megabytes_per_second >= megabytes_per_second) return {};
   return fmt::format(
       "the ranks exchange {:.1f} MB/s each way, expected at least {:.0f}: check the network interface that {} uses",

@@ -117,9 +117,9 @@ Status check(const Config& config, int ranks) {
     return wrong(
         "comm.transport: expected \"auto\", \"mpi\", \"self\" or \"emulated\" for device \"cpu\", found \"{}\"",
         name(transport));
-  if (config.device == Device::cpu && config.comm.device_exchange == DeviceExchange::windows)
-    return wrong("comm.device_exchange: expected \"auto\" or \"counted\" for device \"cpu\", found \"{}\"",
-                 name(config.comm.device_exchange));
+  if (config.device == Device::cpu && config.comm.device_all_to_all == DeviceAllToAll::windows)
+    return wrong("comm.device_all_to_all: expected \"auto\" or \"counted\" for device \"cpu\", found \"{}\"",
+                 name(config.comm.device_all_to_all));
   if (config.comm.transport == Transport::emulated && (config.comm.network.empty() || config.comm.emulated_ranks < 1))
     return wrong("comm.transport: expected comm.network and comm.emulated_ranks for \"emulated\", found \"{}\" and {}",
                  config.comm.network, config.comm.emulated_ranks);

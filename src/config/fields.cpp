@@ -19,7 +19,7 @@ constexpr std::array<std::string_view, 2> non_finite_words = {"stop", "skip"};
 constexpr std::array<std::string_view, 4> schedule_words = {"constant", "linear", "cosine", "wsd"};
 constexpr std::array<std::string_view, 5> transport_words = {"auto", "mpi", "self", "nccl", "emulated"};
 constexpr std::array<std::string_view, 2> device_words = {"cpu", "cuda"};
-constexpr std::array<std::string_view, 3> device_exchange_words = {"auto", "windows", "counted"};
+constexpr std::array<std::string_view, 3> device_all_to_all_words = {"auto", "windows", "counted"};
 constexpr std::array<std::string_view, 2> dtype_words = {"fp32", "bf16"};
 static_assert(int(DType::f32) == 0 && int(DType::bf16) == 1, "dtype_words follows DType");
 
@@ -30,7 +30,7 @@ Words words_of(OnNonFinite) { return non_finite_words; }
 Words words_of(LrSchedule) { return schedule_words; }
 Words words_of(Transport) { return transport_words; }
 Words words_of(Device) { return device_words; }
-Words words_of(DeviceExchange) { return device_exchange_words; }
+Words words_of(DeviceAllToAll) { return device_all_to_all_words; }
 Words words_of(DType) { return dtype_words; }
 
 template <class T>
@@ -136,7 +136,7 @@ constexpr Field table[] = {
     ROW(comm.transport, any(), "auto: mpi under a launcher (between GPUs nccl), self (one rank) without; emulated: one rank that takes itself for one of many"),
     ROW(comm.network, any(), "emulated: the hardware (configs/hardware/NAME.json, or a path) whose links are emulated"),
     ROW(comm.emulated_ranks, between(0, 65536), "emulated: the ranks that there would be, on full nodes; the process is rank 0 of them"),
-    ROW(comm.device_exchange, any(), "tokens between GPUs: windows: by kernels that write into the peers' memory (NVLink within a node, NCCL 2.28); counted: by NCCL, with counts on the host; auto: windows where all ranks reach each other"),
+    ROW(comm.device_all_to_all, any(), "tokens between GPUs: windows: by kernels that write into the peers' memory (NVLink within a node, NCCL 2.28); counted: by NCCL, with counts on the host; auto: windows where all ranks reach each other"),
     ROW(comm.max_ctas, between(0, 64), "thread blocks of a GPU that a collective of nccl may take; 0: its own choice"),
     ROW(log.interval, between(1, most_steps), "steps between step lines; metrics.jsonl has every step"),
     ROW(log.run_dir, any(), "folder for the run's files; empty: runs/<name of this file>"),
@@ -197,7 +197,7 @@ std::string_view name(OnNonFinite value) { return non_finite_words[std::size_t(v
 std::string_view name(LrSchedule value) { return schedule_words[std::size_t(value)]; }
 std::string_view name(Transport value) { return transport_words[std::size_t(value)]; }
 std::string_view name(Device value) { return device_words[std::size_t(value)]; }
-std::string_view name(DeviceExchange value) { return device_exchange_words[std::size_t(value)]; }
+std::string_view name(DeviceAllToAll value) { return device_all_to_all_words[std::size_t(value)]; }
 
 std::span<const Field> fields() { return table; }
 

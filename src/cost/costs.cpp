@@ -43,7 +43,7 @@ std::string op_key(const ir::Program& program, const ir::Instruction& instructio
   return attributes.empty() ? call : fmt::format("{} {{{}}}", call, fmt::join(attributes, ", "));
 }
 
-std::int64_t exchange_ranks(const ir::Program& program, const ir::Instruction& instruction) {
+std::int64_t all_to_all_ranks(const ir::Program& program, const ir::Instruction& instruction) {
   if (instruction.attributes.has("ranks")) return instruction.attributes.integer("ranks");
   // rows i32[E/W, W+1], which the all-to-alls take
   LANCET_CHECK(instruction.operands.size() > 2, "{} has no tensor of rows", instruction.op);
@@ -52,19 +52,19 @@ std::int64_t exchange_ranks(const ir::Program& program, const ir::Instruction& i
 
 bool is_local(const ir::Program& program, const ir::Instruction& instruction) {
   if (is_view(program, instruction)) return false;
-  if (instruction.lane == ir::Lane::compute) return true;
-  return instruction.lane == ir::Lane::expert && exchange_ranks(program, instruction) == 1;
+  if (instruction.stream == ir::Stream::compute) return true;
+  return instruction.stream == ir::Stream::expert && all_to_all_ranks(program, instruction) == 1;
 }
 
-double wire_bytes(const ir::Program& program, const ir::Instruction& instruction) {
-  if (instruction.lane == ir::Lane::compute || is_view(program, instruction)) return 0;
-  if (instruction.lane == ir::Lane::reduce) {
+double bytes_sent(const ir::Program& program, const ir::Instruction& instruction) {
+  if (instruction.stream == ir::Stream::compute || is_view(program, instruction)) return 0;
+  if (instruction.stream == ir::Stream::reduce) {
     double bytes = 0;
     for (ir::TensorId id : instruction.operands) bytes += double(ir::bytes(program.type(id)));
     return bytes;
   }
   const ir::TensorType& first = program.type(instruction.operands[0]);
-  const double others = share_of_others(exchange_ranks(program, instruction));
+  const double others = share_of_others(all_to_all_ranks(program, instruction));
   if (ops::kind(instruction) == ops::Kind::counts) return 4 * double(first.shape[1]) * others;
   const std::int64_t row = first.shape[2] * size_of(first.dtype);
   return double(rows_moved(instruction, first.shape) * row) * others;
@@ -72,38 +72,38 @@ double wire_bytes(const ir::Program& program, const ir::Instruction& instruction
 
 namespace {
 
-bool windows_win(Exchanges exchanges, const Load& windows, const Load& counted) {
-  if (exchanges == Exchanges::faster) return windows.ms <= counted.ms;
-  return exchanges == Exchanges::windows;
+bool windows_win(AllToAllWays exchanges, const OpCost& windows, const OpCost& counted) {
+  if (exchanges == AllToAllWays::faster) return windows.ms <= counted.ms;
+  return exchanges == AllToAllWays::windows;
 }
 
 }  // namespace
 
-Load Costs::exchange(const ir::Program& program, const ir::Instruction& instruction, std::int64_t peers) const {
-  const Load counted = counted_exchange(program, instruction, peers);
-  const auto windows = window_exchange(program, instruction);
+OpCost Costs::exchange(const ir::Program& program, const ir::Instruction& instruction, std::int64_t peers) const {
+  const OpCost counted = counted_all_to_all(program, instruction, peers);
+  const auto windows = window_all_to_all(program, instruction);
   return windows && windows_win(exchanges(), *windows, counted) ? *windows : counted;
 }
 
 bool takes_window(const Costs& costs, const ir::Program& program, const ir::Instruction& instruction) {
-  const auto windows = costs.window_exchange(program, instruction);
-  return windows && windows_win(costs.exchanges(), *windows, costs.counted_exchange(program, instruction, 0));
+  const auto windows = costs.window_all_to_all(program, instruction);
+  return windows && windows_win(costs.exchanges(), *windows, costs.counted_all_to_all(program, instruction, 0));
 }
 
-Load Costs::counted_exchange(const ir::Program& program, const ir::Instruction& instruction, std::int64_t) const {
-  const double bytes = wire_bytes(program, instruction), ms = all_to_all_ms(bytes);
+OpCost Costs::counted_all_to_all(const ir::Program& program, const ir::Instruction& instruction, std::int64_t) const {
+  const double bytes = bytes_sent(program, instruction), ms = all_to_all_ms(bytes);
   return {ms, std::min(ms, all_to_all_core().ms(bytes))};
 }
 
-Result<std::vector<Load>> loads(const Costs& costs, const ir::Program& program) {
-  std::vector<Load> loads(program.instructions.size());
+Result<std::vector<OpCost>> op_costs(const Costs& costs, const ir::Program& program) {
+  std::vector<OpCost> op_costs(program.instructions.size());
   std::string first;
   std::set<std::string> missing;
-  for (std::size_t i = 0; i < loads.size(); ++i) {
+  for (std::size_t i = 0; i < op_costs.size(); ++i) {
     const ir::Instruction& instruction = program.instructions[i];
-    Load& load = loads[i];
+    OpCost& load = op_costs[i];
     if (is_local(program, instruction)) {
-      const bool copies = instruction.lane != ir::Lane::compute;
+      const bool copies = instruction.stream != ir::Stream::compute;
       if (const auto ms = costs.op_ms(program, instruction)) {
         load.ms = *ms;
       } else if (copies) {
@@ -113,12 +113,12 @@ Result<std::vector<Load>> loads(const Costs& costs, const ir::Program& program) 
         missing.insert(op_key(program, instruction));
       }
       if (copies) load.core_ms = load.ms;
-    } else if (instruction.lane != ir::Lane::compute && !is_view(program, instruction)) {
-      if (instruction.lane == ir::Lane::expert) {
+    } else if (instruction.stream != ir::Stream::compute && !is_view(program, instruction)) {
+      if (instruction.stream == ir::Stream::expert) {
         load = costs.exchange(program, instruction, 0);
         continue;
       }
-      const double bytes = wire_bytes(program, instruction);
+      const double bytes = bytes_sent(program, instruction);
       load.ms = costs.all_reduce_ms(bytes);
       load.core_ms = std::min(load.ms, costs.all_reduce_core().ms(bytes));
     }
@@ -128,7 +128,7 @@ Result<std::vector<Load>> loads(const Costs& costs, const ir::Program& program) 
         fmt::format("expected the time of every op in the profile, found none of {}{}: measure it with "
                     "lancet profile",
                     first, missing.size() > 1 ? fmt::format(" and {} more", missing.size() - 1) : ""));
-  return loads;
+  return op_costs;
 }
 
 }  // namespace lancet::cost

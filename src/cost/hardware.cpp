@@ -47,7 +47,7 @@ double arithmetic_ms(const Hardware::Device& device, const ir::Program& program,
 
 // Experts' work, whose rows are those that a rank received (rows i32[E/W, W+1]).
 bool of_experts(const ir::Program& program, const ir::Instruction& at) {
-  if (!at.attributes.has("tokens") || at.lane != ir::Lane::compute) return false;
+  if (!at.attributes.has("tokens") || at.stream != ir::Stream::compute) return false;
   return std::any_of(at.operands.begin(), at.operands.end(), [&](ir::TensorId id) {
     const ir::TensorType& type = program.type(id);
     return type.dtype == DType::i32 && type.shape.rank() == 2;
@@ -132,21 +132,21 @@ std::optional<double> HardwareCosts::op_ms(const ir::Program& program, const ir:
   return cost::op_ms(hardware_, program, with_tokens(instruction, rows));
 }
 
-std::optional<Load> HardwareCosts::window_exchange(const ir::Program& program,
+std::optional<OpCost> HardwareCosts::window_all_to_all(const ir::Program& program,
                                                    const ir::Instruction& instruction) const {
-  return wire_measured() ? measured_->window_exchange(program, instruction) : std::nullopt;
+  return network_measured() ? measured_->window_all_to_all(program, instruction) : std::nullopt;
 }
 
-Exchanges HardwareCosts::exchanges() const { return wire_measured() ? measured_->exchanges() : Exchanges::faster; }
+AllToAllWays HardwareCosts::exchanges() const { return network_measured() ? measured_->exchanges() : AllToAllWays::faster; }
 
-Load HardwareCosts::counted_exchange(const ir::Program& program, const ir::Instruction& instruction,
+OpCost HardwareCosts::counted_all_to_all(const ir::Program& program, const ir::Instruction& instruction,
                                      std::int64_t peers) const {
-  if (wire_measured()) return measured_->counted_exchange(program, instruction, peers);
+  if (network_measured()) return measured_->counted_all_to_all(program, instruction, peers);
   Exchange exchange;
   if (peers > 0) exchange.share = double(peers) / double(layout_.ranks);
-  double bytes = wire_bytes(program, instruction);
+  double bytes = bytes_sent(program, instruction);
   if (ops::kind(instruction) != ops::Kind::counts && routing_.padded) {
-    bytes = wire_bytes(program, with_tokens(instruction, std::max(routing_.capacity, 1.0)));
+    bytes = bytes_sent(program, with_tokens(instruction, std::max(routing_.capacity, 1.0)));
   } else if (ops::kind(instruction) != ops::Kind::counts) {
     bytes *= routing_.kept();
     exchange.fullest = routing_.fullest() / routing_.kept();
@@ -156,10 +156,10 @@ Load HardwareCosts::counted_exchange(const ir::Program& program, const ir::Instr
 }
 
 double HardwareCosts::all_to_all_ms(double bytes) const {
-  return wire_measured() ? measured_->all_to_all_ms(bytes) : cost::all_to_all_ms(hardware_, layout_, bytes);
+  return network_measured() ? measured_->all_to_all_ms(bytes) : cost::all_to_all_ms(hardware_, layout_, bytes);
 }
 double HardwareCosts::all_reduce_ms(double bytes) const {
-  return wire_measured() ? measured_->all_reduce_ms(bytes) : cost::all_reduce_ms(hardware_, layout_, bytes);
+  return network_measured() ? measured_->all_reduce_ms(bytes) : cost::all_reduce_ms(hardware_, layout_, bytes);
 }
 
 // The share of the device that moves the bytes is lost to computation for as long as the message takes.
@@ -168,22 +168,22 @@ CoreCost HardwareCosts::core(double latency_ms, double ms_per_mb) const {
   return {overlap.core_share * latency_ms, overlap.core_share * ms_per_mb + overlap.core_ms_per_mb};
 }
 CoreCost HardwareCosts::all_to_all_core() const {
-  if (wire_measured()) return measured_->all_to_all_core();
+  if (network_measured()) return measured_->all_to_all_core();
   const double small = all_to_all_ms(1);
   return core(small, (all_to_all_ms(1e9) - small) * 1e-3);
 }
 CoreCost HardwareCosts::all_reduce_core() const {
-  if (wire_measured()) return measured_->all_reduce_core();
+  if (network_measured()) return measured_->all_reduce_core();
   const double small = all_reduce_ms(1);
   return core(small, (all_reduce_ms(1e9) - small) * 1e-3);
 }
 
 double HardwareCosts::launch_ms() const {
-  return wire_measured() ? measured_->launch_ms() : hardware_.overlap.signal_us * us;
+  return network_measured() ? measured_->launch_ms() : hardware_.overlap.signal_us * us;
 }
 Interference HardwareCosts::interference() const {
-  if (wire_measured()) return measured_->interference();
-  return {hardware_.overlap.wire_beside_compute, hardware_.overlap.wire_beside_wire};
+  if (network_measured()) return measured_->interference();
+  return {hardware_.overlap.network_beside_compute, hardware_.overlap.network_beside_network};
 }
 
 std::string HardwareCosts::identity() const {
@@ -198,7 +198,7 @@ std::string HardwareCosts::describe() const {
   std::string text = fmt::format("{}, declared: {} rank{} on {} node{}", hardware_.name, layout_.ranks,
                                  layout_.ranks == 1 ? "" : "s", layout_.hosts, layout_.hosts == 1 ? "" : "s");
   if (measured_)
-    text += fmt::format("; before it, measured {}of {}", wire_measured() ? "ops and communication " : "ops ",
+    text += fmt::format("; before it, measured {}of {}", network_measured() ? "ops and communication " : "ops ",
                         to_string(measured_->place));
   return text;
 }

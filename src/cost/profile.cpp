@@ -80,26 +80,26 @@ double Profile::all_reduce_ms(double bytes) const {
 }
 
 // The messages of the way back and of the backward pass find the counts on the host.
-Load Profile::counted_exchange(const ir::Program& program, const ir::Instruction& instruction,
+OpCost Profile::counted_all_to_all(const ir::Program& program, const ir::Instruction& instruction,
                                std::int64_t peers) const {
-  Load load = Costs::counted_exchange(program, instruction, peers);
+  OpCost load = Costs::counted_all_to_all(program, instruction, peers);
   if (wire.windows && instruction.op == "all_to_all" && instruction.role == ir::Role::forward)
     load.ms += wire.windows->counts_wait_ms;
   return load;
 }
 
-std::optional<Load> Profile::window_exchange(const ir::Program& program, const ir::Instruction& instruction) const {
+std::optional<OpCost> Profile::window_all_to_all(const ir::Program& program, const ir::Instruction& instruction) const {
   if (!wire.windows || wire.windows->all_to_all.empty() || ops::kind(instruction) != ops::Kind::all_to_all) return {};
-  const double bytes = wire_bytes(program, instruction), ms = interpolate(wire.windows->all_to_all, bytes);
-  return Load{ms, std::min(ms, wire.windows->core.ms(bytes))};
+  const double bytes = bytes_sent(program, instruction), ms = interpolate(wire.windows->all_to_all, bytes);
+  return OpCost{ms, std::min(ms, wire.windows->core.ms(bytes))};
 }
 
 std::string Profile::identity() const {
   ProfileFile file;
   file.put(*this);
   std::string text = file.print();
-  if (asked == Exchanges::counted) text += "counted";
-  if (asked == Exchanges::windows) text += "windows";
+  if (asked == AllToAllWays::counted) text += "counted";
+  if (asked == AllToAllWays::windows) text += "windows";
   return hex(hash64(text));
 }
 

@@ -224,7 +224,7 @@ std::string ProfileFile::print() const {
   }
   for (const ClusterRecord& record : clusters_) {
     const auto& [device, cluster] = record.place;
-    const WireTimes& wire = record.wire;
+    const NetworkTimes& wire = record.wire;
     clusters += fmt::format(
         "{}\n    {{\n      {},\n      \"transport\": {}, \"ranks\": {}, \"hosts\": {},\n"
         "      \"launch_ms\": {}, \"all_to_all_core_ms\": {}, \"all_to_all_core_ms_per_mb\": {},\n"
@@ -233,8 +233,8 @@ std::string ProfileFile::print() const {
         "      \"all_to_all\": [{}\n      ],\n      \"all_reduce\": [{}\n      ]{}\n    }}",
         clusters.empty() ? "" : ",", print_device(device), quoted(cluster.transport), cluster.ranks, cluster.hosts,
         wire.launch_ms, wire.all_to_all_core.per_message_ms, wire.all_to_all_core.per_mb_ms,
-        wire.all_reduce_core.per_message_ms, wire.all_reduce_core.per_mb_ms, wire.interference.wire_beside_compute,
-        wire.interference.wire_beside_wire, print_points(wire.all_to_all), print_points(wire.all_reduce),
+        wire.all_reduce_core.per_message_ms, wire.all_reduce_core.per_mb_ms, wire.interference.network_beside_compute,
+        wire.interference.network_beside_network, print_points(wire.all_to_all), print_points(wire.all_reduce),
         print_windows(wire.windows));
   }
   return fmt::format("{{\n  \"format\": {},\n  \"devices\": [{}\n  ],\n  \"clusters\": [{}\n  ]\n}}\n", format_version,

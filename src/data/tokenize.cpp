@@ -16,7 +16,7 @@ namespace lancet::data {
 namespace {
 
 // One thread's work: a chunk, the encoder with its memory, the ids.
-struct Lane {
+struct Worker {
   Encoder encoder;
   std::string chunk;
   std::uint64_t first_byte = 0;
@@ -39,7 +39,7 @@ class Job {
   Job(const Tokenizer& tokenizer, const TokenizeOptions& options, std::uint64_t total_bytes)
       : options_(options), eos_(tokenizer.eos()) {
     for (int i = 0; i < std::max(options.threads, 1); ++i) {
-      lanes_.push_back(Lane{Encoder(tokenizer, options.special), {}, 0, {}, {}, {}});
+      workers_.push_back(Worker{Encoder(tokenizer, options.special), {}, 0, {}, {}, {}});
     }
     progress_.total_bytes = total_bytes;
   }
@@ -49,14 +49,14 @@ class Job {
     TokenId last = -1;
     for (;;) {
       std::size_t filled = 0;
-      for (; filled < lanes_.size(); ++filled) {
-        lanes_[filled].first_byte = reader.position();
-        LANCET_TRY(reader.next(lanes_[filled].chunk));
-        if (lanes_[filled].chunk.empty()) break;
+      for (; filled < workers_.size(); ++filled) {
+        workers_[filled].first_byte = reader.position();
+        LANCET_TRY(reader.next(workers_[filled].chunk));
+        if (workers_[filled].chunk.empty()) break;
       }
       if (filled == 0) break;
-      run_lanes(filled);
-      for (std::size_t i = 0; i < filled; ++i) LANCET_TRY(write(lanes_[i], part, writer, last));
+      run_workers(filled);
+      for (std::size_t i = 0; i < filled; ++i) LANCET_TRY(write(workers_[i], part, writer, last));
       if (options_.progress) options_.progress(progress_);
     }
     if (!options_.eos_after_file || eos_ < 0 || last == eos_) return {};
@@ -65,25 +65,25 @@ class Job {
   }
 
  private:
-  void run_lanes(std::size_t count) {
+  void run_workers(std::size_t count) {
     std::vector<std::jthread> threads;
-    for (std::size_t i = 1; i < count; ++i) threads.emplace_back([this, i] { lanes_[i].run(); });
-    lanes_[0].run();
+    for (std::size_t i = 1; i < count; ++i) threads.emplace_back([this, i] { workers_[i].run(); });
+    workers_[0].run();
   }
 
-  Status write(Lane& lane, const TextPart& part, TokenWriter& writer, TokenId& last) {
-    if (lane.failure) std::rethrow_exception(lane.failure);
-    if (!lane.status) return data_error(fmt::format("{}: {}", part.path.string(), lane.status.error().message));
-    LANCET_TRY(writer.append(lane.ids));
-    if (!lane.ids.empty()) last = lane.ids.back();
-    progress_.bytes += lane.chunk.size();
-    progress_.tokens += lane.ids.size();
+  Status write(Worker& worker, const TextPart& part, TokenWriter& writer, TokenId& last) {
+    if (worker.failure) std::rethrow_exception(worker.failure);
+    if (!worker.status) return data_error(fmt::format("{}: {}", part.path.string(), worker.status.error().message));
+    LANCET_TRY(writer.append(worker.ids));
+    if (!worker.ids.empty()) last = worker.ids.back();
+    progress_.bytes += worker.chunk.size();
+    progress_.tokens += worker.ids.size();
     return {};
   }
 
   const TokenizeOptions& options_;
   TokenId eos_;
-  std::vector<Lane> lanes_;
+  std::vector<Worker> workers_;
   TokenizeProgress progress_;
 };
 

@@ -77,9 +77,9 @@ struct Series {
 };
 
 // Rebuilt from what a record without `communication_ms` says: exposed, and the share of communication that is not.
-double communication_from(double exposed, double hidden_pct, double lanes) {
+double communication_from(double exposed, double hidden_pct, double streams) {
   const double share = 1 - hidden_pct / 100;
-  return share > 1e-6 ? exposed / share : lanes;
+  return share > 1e-6 ? exposed / share : streams;
 }
 
 // The steps behind the warm-up.
@@ -124,15 +124,15 @@ int most_parts(const ir::Plan& plan) {
 double compute_of(const ir::Plan& plan) {
   double ms = 0;
   for (std::size_t i = 0; i < plan.predicted.size(); ++i)
-    if (plan.program.instructions[i].lane == ir::Lane::compute) ms += plan.predicted[i].end - plan.predicted[i].start;
+    if (plan.program.instructions[i].stream == ir::Stream::compute) ms += plan.predicted[i].end - plan.predicted[i].start;
   return ms;
 }
 
-// How long a communication lane is busy, or several are.
+// How long a communication stream is busy, or several are.
 double communication_of(const ir::Plan& plan) {
   std::vector<ir::Interval> busy;
   for (std::size_t i = 0; i < plan.predicted.size(); ++i)
-    if (plan.program.instructions[i].lane != ir::Lane::compute) busy.push_back(plan.predicted[i]);
+    if (plan.program.instructions[i].stream != ir::Stream::compute) busy.push_back(plan.predicted[i]);
   std::sort(busy.begin(), busy.end(), [](const auto& a, const auto& b) { return a.start < b.start; });
   double ms = 0, end = 0;
   for (const ir::Interval& at : busy) {

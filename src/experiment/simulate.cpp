@@ -21,7 +21,7 @@ double processor_ms() {
 }
 
 bool is_expert_work(const ir::Instruction& at) {
-  return at.lane == ir::Lane::compute && at.attributes.has("tokens") && ops::kind(at) != ops::Kind::part_helper;
+  return at.stream == ir::Stream::compute && at.attributes.has("tokens") && ops::kind(at) != ops::Kind::part_helper;
 }
 
 void read_schedule(const ir::Plan& plan, Outcome& outcome) {
@@ -39,7 +39,7 @@ void read_schedule(const ir::Plan& plan, Outcome& outcome) {
 std::string measured_in(const ir::Plan& plan, const cost::Profile& measured) {
   std::set<std::string> ops, known;
   for (const ir::Instruction& at : plan.program.instructions) {
-    if (at.lane != ir::Lane::compute || !cost::is_local(plan.program, at)) continue;
+    if (at.stream != ir::Stream::compute || !cost::is_local(plan.program, at)) continue;
     const std::string key = cost::op_key(plan.program, at);
     ops.insert(key);
     if (measured.compute_ms(key)) known.insert(key);

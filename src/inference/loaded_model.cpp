@@ -47,8 +47,8 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::load(const std::filesystem::pa
     return model->read(found, world, options.local_ranks);
   };
   LANCET_TRY(run::load_newest(from, world, load));
-  LANCET_ASSIGN(world::Lanes lanes, world::Lanes::make(model->config_, world, model->accelerator_));
-  model->lanes_ = std::make_unique<world::Lanes>(std::move(lanes));
+  LANCET_ASSIGN(world::Streams streams, world::Streams::make(model->config_, world, model->accelerator_));
+  model->streams_ = std::make_unique<world::Streams>(std::move(streams));
   return model;
 }
 
@@ -61,7 +61,7 @@ Status LoadedModel::describe(const run::ModelFolder& folder, comm::Communicator&
   if (options.device) config_.device = *options.device;
   // How a run's ranks talked says nothing about these, but where it was said to go through the host.
   if (config_.comm.transport != config::Transport::mpi) config_.comm.transport = config::Transport::automatic;
-  config_.comm.device_exchange = config::DeviceExchange::automatic;
+  config_.comm.device_all_to_all = config::DeviceAllToAll::automatic;
   config_.threads = options.threads;
   LANCET_TRY(config::check(config_, world.size()));
   threads_ = planning::threads_of(config_, options.local_ranks);
@@ -90,7 +90,7 @@ Status LoadedModel::read(const run::ModelFolder& folder, comm::Communicator& wor
   return run::load_parameters(folder.checkpoint, world.rank(), world.size(), store_);
 }
 
-runtime::ExecutorOptions LoadedModel::executor_options() const { return lanes_->executor_options(threads_); }
+runtime::ExecutorOptions LoadedModel::executor_options() const { return streams_->executor_options(threads_); }
 
 double EvaluateResult::perplexity() const { return std::exp(loss); }
 

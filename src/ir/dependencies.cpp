@@ -56,57 +56,57 @@ std::vector<std::vector<InstructionId>> dependencies(const Program& program) {
 }
 
 HappensBefore::HappensBefore(const Program& program, const std::vector<std::vector<InstructionId>>& waits)
-    : clocks_(program.instructions.size()), position_(program.instructions.size()), lane_(program.instructions.size()) {
-  std::array<std::int32_t, lane_count> next{};
-  std::array<InstructionId, lane_count> last{};
+    : clocks_(program.instructions.size()), position_(program.instructions.size()), stream_(program.instructions.size()) {
+  std::array<std::int32_t, stream_count> next{};
+  std::array<InstructionId, stream_count> last{};
   for (std::size_t i = 0; i < program.instructions.size(); ++i) {
-    const auto lane = static_cast<std::size_t>(program.instructions[i].lane);
-    lane_[i] = static_cast<std::uint8_t>(lane);
-    position_[i] = next[lane]++;
+    const auto stream = static_cast<std::size_t>(program.instructions[i].stream);
+    stream_[i] = static_cast<std::uint8_t>(stream);
+    position_[i] = next[stream]++;
     Clock clock{};
     auto join = [&](InstructionId before) {
       const Clock& other = clocks_[before.index()];
-      for (std::size_t l = 0; l < lane_count; ++l) clock[l] = std::max(clock[l], other[l]);
-      const std::size_t l = lane_[before.index()];
+      for (std::size_t l = 0; l < stream_count; ++l) clock[l] = std::max(clock[l], other[l]);
+      const std::size_t l = stream_[before.index()];
       clock[l] = std::max(clock[l], position_[before.index()] + 1);
     };
-    if (last[lane].valid()) join(last[lane]);
+    if (last[stream].valid()) join(last[stream]);
     for (InstructionId wait : waits[i]) {
       LANCET_CHECK(wait.index() < i, "instruction {} waits for the later instruction {}", i, wait.value);
       join(wait);
     }
     clocks_[i] = clock;
-    last[lane] = id_of(i);
+    last[stream] = id_of(i);
   }
 }
 
 std::vector<std::vector<InstructionId>> minimal_waits(const Program& program,
                                                       const std::vector<std::vector<InstructionId>>& needed) {
   std::vector<std::vector<InstructionId>> waits(program.instructions.size());
-  // Clocks are kept as the waits grow; of a lane only the latest needed instruction can matter, and only if the lane's
+  // Clocks are kept as the waits grow; of a stream only the latest needed instruction can matter, and only if the stream's
   // own past and the waits already taken do not imply it.
   std::vector<HappensBefore::Clock> clocks(program.instructions.size());
   std::vector<std::int32_t> position(program.instructions.size());
-  std::array<std::int32_t, lane_count> next{};
-  std::array<InstructionId, lane_count> last{};
+  std::array<std::int32_t, stream_count> next{};
+  std::array<InstructionId, stream_count> last{};
   for (std::size_t i = 0; i < program.instructions.size(); ++i) {
-    const auto lane = static_cast<std::size_t>(program.instructions[i].lane);
-    position[i] = next[lane]++;
+    const auto stream = static_cast<std::size_t>(program.instructions[i].stream);
+    position[i] = next[stream]++;
     HappensBefore::Clock clock{};
-    auto lane_of = [&](InstructionId id) { return static_cast<std::size_t>(program.instructions[id.index()].lane); };
+    auto stream_of = [&](InstructionId id) { return static_cast<std::size_t>(program.instructions[id.index()].stream); };
     auto join = [&](InstructionId before) {
-      for (std::size_t l = 0; l < lane_count; ++l) clock[l] = std::max(clock[l], clocks[before.index()][l]);
-      clock[lane_of(before)] = std::max(clock[lane_of(before)], position[before.index()] + 1);
+      for (std::size_t l = 0; l < stream_count; ++l) clock[l] = std::max(clock[l], clocks[before.index()][l]);
+      clock[stream_of(before)] = std::max(clock[stream_of(before)], position[before.index()] + 1);
     };
-    if (last[lane].valid()) join(last[lane]);
+    if (last[stream].valid()) join(last[stream]);
     for (auto it = needed[i].rbegin(); it != needed[i].rend(); ++it) {  // the latest first
-      if (clock[lane_of(*it)] > position[it->index()]) continue;
+      if (clock[stream_of(*it)] > position[it->index()]) continue;
       join(*it);
       waits[i].push_back(*it);
     }
     std::reverse(waits[i].begin(), waits[i].end());
     clocks[i] = clock;
-    last[lane] = id_of(i);
+    last[stream] = id_of(i);
   }
   return waits;
 }

@@ -118,7 +118,7 @@ Status verify_order(const Plan& plan, const HappensBefore& order) {
   return {};
 }
 
-// A tensor of the arena, with the lane clocks that bound its life: what has certainly ended when any access to it
+// A tensor of the arena, with the stream clocks that bound its life: what has certainly ended when any access to it
 // begins, and what must have ended before its memory is free.
 struct Block {
   TensorId tensor;
@@ -128,8 +128,8 @@ struct Block {
 };
 
 bool dead_before(const Block& block, const Block& other) {
-  for (std::size_t lane = 0; lane < lane_count; ++lane)
-    if (other.born[lane] < block.last[lane]) return false;
+  for (std::size_t stream = 0; stream < stream_count; ++stream)
+    if (other.born[stream] < block.last[stream]) return false;
   return true;
 }
 
@@ -150,10 +150,10 @@ Status verify_arena(const Plan& plan, const HappensBefore& order) {
       return internal_error(
           fmt::format("{} ends at byte {} of an arena of {}", plan.program.display(id), block.end, plan.arena_bytes));
     for (InstructionId access : touched[i]) {
-      auto& last = block.last[order.lane(access)];
+      auto& last = block.last[order.stream(access)];
       last = std::max(last, order.position(access) + 1);
       const auto& clock = order.clock(access);
-      for (std::size_t lane = 0; lane < lane_count; ++lane) block.born[lane] = std::min(block.born[lane], clock[lane]);
+      for (std::size_t stream = 0; stream < stream_count; ++stream) block.born[stream] = std::min(block.born[stream], clock[stream]);
     }
     blocks.push_back(block);
   }

@@ -8,7 +8,7 @@
 namespace lancet::ir {
 namespace {
 
-constexpr std::array<std::string_view, 3> lanes{"compute", "expert", "reduce"};
+constexpr std::array<std::string_view, 3> streams{"compute", "expert", "reduce"};
 constexpr std::array<std::string_view, 5> roles{"forward", "dx", "dw", "sync", "update"};
 constexpr std::array<std::string_view, 5> kinds{"value", "input", "parameter", "state", "view"};
 
@@ -28,10 +28,10 @@ std::int64_t bytes(const TensorType& type) {
 
 std::string to_string(const TensorType& type) { return fmt::format("{}[{}]", name(type.dtype), to_string(type.shape)); }
 
-std::string_view name(Lane lane) { return lanes[static_cast<std::size_t>(lane)]; }
+std::string_view name(Stream stream) { return streams[static_cast<std::size_t>(stream)]; }
 std::string_view name(Role role) { return roles[static_cast<std::size_t>(role)]; }
 std::string_view name(TensorKind kind) { return kinds[static_cast<std::size_t>(kind)]; }
-std::optional<Lane> parse_lane(std::string_view text) { return parse_name<Lane>(lanes, text); }
+std::optional<Stream> parse_stream(std::string_view text) { return parse_name<Stream>(streams, text); }
 std::optional<Role> parse_role(std::string_view text) { return parse_name<Role>(roles, text); }
 std::optional<TensorKind> parse_tensor_kind(std::string_view text) { return parse_name<TensorKind>(kinds, text); }
 

@@ -123,7 +123,7 @@ std::string print(const Program& program, const Instruction& instruction) {
   }
   text += ")";
   if (!instruction.attributes.items().empty()) text += " " + print(instruction.attributes);
-  text += fmt::format("  # {} {}", name(instruction.lane), name(instruction.role));
+  text += fmt::format("  # {} {}", name(instruction.stream), name(instruction.role));
   if (!instruction.label.empty()) text += " " + instruction.label;
   return text;
 }
@@ -359,12 +359,12 @@ Status ProgramParser::instruction(LineReader& line) {
   LANCET_ASSIGN(instruction.attributes, line.attributes());
   LANCET_TRY(line.expect("#"));
   LineReader before = line;
-  const auto lane = parse_lane(line.word());
-  if (!lane) return before.error("a lane");
+  const auto stream = parse_stream(line.word());
+  if (!stream) return before.error("a stream");
   before = line;
   const auto role = parse_role(line.word());
   if (!role) return before.error("forward, dx, dw, sync or update");
-  instruction.lane = *lane;
+  instruction.stream = *stream;
   instruction.role = *role;
   instruction.label = line.word();
   program_.instructions.push_back(std::move(instruction));

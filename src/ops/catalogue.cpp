@@ -63,8 +63,8 @@ Status check(const ir::Program& program, const ir::Instruction& instruction) {
     return internal_error(fmt::format("{}, in: {}", what, print(program, instruction)));
   };
   if (!op) return at("no such op");
-  if (instruction.lane != op->lane)
-    return at(fmt::format("expected it on the lane {}, found {}", name(op->lane), name(instruction.lane)));
+  if (instruction.stream != op->stream)
+    return at(fmt::format("expected it on the stream {}, found {}", name(op->stream), name(instruction.stream)));
   for (int operand : op->writes)
     if (operand < int(instruction.operands.size()) &&
         !instruction.writes_operand(instruction.operands[std::size_t(operand)]))
@@ -116,7 +116,7 @@ std::vector<TensorId> append(ir::Program& program, std::string_view name, std::v
   const auto types = types_of(program, operands);
   auto results = infer(def, {types, attributes});
   LANCET_CHECK(results.ok(), "{} at {}: {}, found {}", name, label, results.error().message, describe(types));
-  ir::Instruction instruction{std::string(name), std::move(operands), {}, {}, std::move(attributes), def.lane, role,
+  ir::Instruction instruction{std::string(name), std::move(operands), {}, {}, std::move(attributes), def.stream, role,
                               std::move(label)};
   for (std::size_t i = 0; i < results->size(); ++i) {
     const int in = storage_operand(def, int(i), int(instruction.operands.size()));

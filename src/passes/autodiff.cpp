@@ -54,7 +54,7 @@ class Autodiff final : public ops::GradientContext {
     gradients_[id.index()] = sum;
   }
 
-  TensorId so_far(int operand) override {
+  TensorId accumulator(int operand) override {
     const TensorId id = current_.operands[std::size_t(operand)];
     TensorId& gradient = gradients_[id.index()];
     if (!gradient.valid() && accumulate_) {

@@ -37,7 +37,7 @@ class Sync {
     for (const ir::Instruction& instruction : source_.instructions) {
       result_.instructions.push_back(instruction);
       for (TensorId id : instruction.results) {
-        if (instruction.lane == ir::Lane::reduce) reduced_.push_back(id);
+        if (instruction.stream == ir::Stream::reduce) reduced_.push_back(id);
         if (const auto it = gradients_.find(id.value); it != gradients_.end()) add_to_bucket(it->second);
       }
     }

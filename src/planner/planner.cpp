@@ -129,17 +129,17 @@ PolicyResult result_of(const Scheduled& scheduled) {
   return result;
 }
 
-// Communication that is hidden takes core time, and what is not hidden takes its own: the compute lane's share is at
-// least the smaller of the two. Two lanes on the network at once gain what their common speed is above one.
+// Communication that is hidden takes core time, and what is not hidden takes its own: the compute stream's share is at
+// least the smaller of the two. Two streams on the network at once gain what their common speed is above one.
 LowerBound lower_bound_of(const Step& step) {
   double compute = 0, core = 0, all_to_all = 0, all_reduce = 0;
-  for (std::size_t i = 0; i < step.loads().size(); ++i) {
-    const ir::Lane lane = step.program().instructions[i].lane;
-    double& sum = lane == ir::Lane::compute ? compute : lane == ir::Lane::expert ? all_to_all : all_reduce;
-    sum += step.loads()[i].ms;
-    core += step.loads()[i].core_ms;
+  for (std::size_t i = 0; i < step.op_costs().size(); ++i) {
+    const ir::Stream stream = step.program().instructions[i].stream;
+    double& sum = stream == ir::Stream::compute ? compute : stream == ir::Stream::expert ? all_to_all : all_reduce;
+    sum += step.op_costs()[i].ms;
+    core += step.op_costs()[i].core_ms;
   }
-  const double speed = std::max(step.costs().interference().wire_beside_wire, 0.5);
+  const double speed = std::max(step.costs().interference().network_beside_network, 0.5);
   const double both = std::min(all_to_all, all_reduce), network = std::max(all_to_all, all_reduce) - both + both / speed;
   return {compute + std::min(core, network), network};
 }
@@ -168,7 +168,7 @@ std::string describe(const passes::OptimizeOptions& o) {
 ir::Plan plan_of(Candidate candidate, const cost::Costs* costs, Pipeline& pipeline) {
   if (costs)
     candidate = pipeline.run("choose_all_to_alls", std::move(candidate), [&](Candidate c) {
-      schedule::mark_counted(*costs, c.program);
+      schedule::choose_all_to_alls(*costs, c.program);
       return c;
     });
   return pipeline.run("plan_memory", std::move(candidate), [](const Candidate& c) {
@@ -181,7 +181,7 @@ ir::Plan plan_of(Candidate candidate, const cost::Costs* costs, Pipeline& pipeli
 // Without predictions: compute and all-to-all take turns.
 Candidate unpredicted(ir::Program program) {
   Candidate candidate;
-  candidate.needed = schedule::taking_turns(program, ir::dependencies(program));
+  candidate.needed = schedule::turns(program, ir::dependencies(program));
   candidate.program = std::move(program);
   return candidate;
 }

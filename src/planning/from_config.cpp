@@ -48,17 +48,17 @@ planner::PlanRequest plan_request(const config::Config& config, int ranks, bool 
 
 }  // namespace
 
-cost::Exchanges asked_exchanges(const config::Config& config) {
-  using config::DeviceExchange;
-  switch (config.comm.device_exchange) {
-    case DeviceExchange::windows:
-      return cost::Exchanges::windows;
-    case DeviceExchange::counted:
-      return cost::Exchanges::counted;
-    case DeviceExchange::automatic:
+cost::AllToAllWays requested_all_to_alls(const config::Config& config) {
+  using config::DeviceAllToAll;
+  switch (config.comm.device_all_to_all) {
+    case DeviceAllToAll::windows:
+      return cost::AllToAllWays::windows;
+    case DeviceAllToAll::counted:
+      return cost::AllToAllWays::counted;
+    case DeviceAllToAll::automatic:
       break;
   }
-  return cost::Exchanges::faster;
+  return cost::AllToAllWays::faster;
 }
 
 Result<ir::Plan> plan_step(const config::Config& config, int ranks, const StepOptions& options,

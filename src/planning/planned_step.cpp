@@ -32,7 +32,7 @@ Result<PlannedStep> planned(const config::Config& config, const PlanPlace& place
                         &result.report);
   if (!plan.ok()) return Error{plan.error().code, origin + ": " + plan.error().message, false};
   result.plan = *std::move(plan);
-  result.exchanges = schedule::to_string(schedule::exchange_choice(costs, result.plan.program));
+  result.exchanges = schedule::to_string(schedule::all_to_all_choice(costs, result.plan.program));
   result.memory = resident_tensor_bytes(result.plan.program) + result.plan.arena_bytes;
   return result;
 }
@@ -47,7 +47,7 @@ Result<PlannedStep> plan_on(const config::Config& config, PlanPlace place) {
   std::string path;
   if (!place.profile.empty()) {
     LANCET_ASSIGN(measured, profile_for(config, place, path));
-    measured->asked = asked_exchanges(config);
+    measured->asked = requested_all_to_alls(config);
   }
   const cost::HardwareCosts costs(hardware, {place.ranks, place.hosts}, measured);
   LANCET_ASSIGN(PlannedStep result, planned(config, place, costs, place.hardware));
@@ -75,7 +75,7 @@ Result<PlannedStep> plan_offline(const config::Config& config, const PlanPlace& 
     return config_error(fmt::format("--hosts: expected at most the {} ranks, found {}", place.ranks, place.hosts));
   std::string path;
   LANCET_ASSIGN(cost::Profile profile, profile_for(config, place, path));
-  profile.asked = asked_exchanges(config);
+  profile.asked = requested_all_to_alls(config);
   LANCET_ASSIGN(PlannedStep result, planned(config, place, profile, path));
   result.costs = cost::to_string(profile.place);
   result.profile = std::move(profile);

@@ -23,7 +23,7 @@ class Planning {
     if (config_.train.gradient_accumulation_steps > 1) {
       LANCET_ASSIGN(plans.micro, plan_on_rank0(false, nullptr));
     }
-    if (costs_) plans.exchanges = schedule::to_string(schedule::exchange_choice(*costs_, plans.update.program));
+    if (costs_) plans.exchanges = schedule::to_string(schedule::all_to_all_choice(*costs_, plans.update.program));
     return {};
   }
   // Null: not known.
@@ -44,7 +44,7 @@ class Planning {
       if (held.ok()) profile_ = *std::move(held);
     }
     if (!profile_) return {};
-    profile_->asked = asked_exchanges(config_);
+    profile_->asked = requested_all_to_alls(config_);
     costs_ = &*profile_;
     return {};
   }
@@ -52,7 +52,7 @@ class Planning {
   // Planning is rank 0's work; the other ranks get its plan.
   Result<ir::Plan> plan_on_rank0(bool update, planner::PlanReport* report) {
     Result<ir::Plan> plan = ir::Plan();
-    LANCET_TRY(world::let_first_work(world_, world::turn_of(config_), [&] {
+    LANCET_TRY(world::run_on_rank0(world_, world::turn_of(config_), [&] {
       plan = plan_step(config_, world_.size(),
                        {.update = update,
                         .costs = costs_,

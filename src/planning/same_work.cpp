@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "lancet/ops/catalogue.h"
-#include "lancet/ops/exchange_way.h"
+#include "lancet/ops/all_to_all_way.h"
 
 namespace lancet::planning {
 namespace {

@@ -106,11 +106,11 @@ Result<cost::Profile> ensure_profile(const config::Config& config, comm::Communi
   std::vector<ir::Plan> plans;
   for (const ir::Program& program : programs) plans.push_back(schedule::plan_memory_sequentially(program));
   const int threads = threads_of(config, request.local_ranks);
-  std::optional<world::Lanes> lanes;  // as in a run
+  std::optional<world::Streams> streams;  // as in a run
   runtime::ExecutorOptions options;
   if (world.size() > 1) {
-    LANCET_ASSIGN(lanes, world::Lanes::make(config, world, request.accelerator, "profile."));
-    options = lanes->executor_options(threads);
+    LANCET_ASSIGN(streams, world::Streams::make(config, world, request.accelerator, "profile."));
+    options = streams->executor_options(threads);
   }
   const auto write = [&] {
     return request.renew == ProfileRequest::Renew::all ? cost::write_profile(path, profile)
@@ -128,8 +128,8 @@ Result<cost::Profile> ensure_profile(const config::Config& config, comm::Communi
                                       {.threads = threads,
                                        .accelerator = request.accelerator,
                                        .world = &world,
-                                       .lanes = options.communicators,
-                                       .device_lanes = options.device_communicators,
+                                       .streams = options.communicators,
+                                       .device_streams = options.device_communicators,
                                        .timeout = options.timeout,
                                        .seconds = request.seconds}));
   if (report.ops == 0 && !report.wire) return profile;

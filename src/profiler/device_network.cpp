@@ -26,12 +26,12 @@ constexpr int batches = 3, most_calls = 200;
 constexpr double products_ms = 30;  // that calls are held against: they take about half of it alone
 constexpr int rounds = 4;
 
-// One communication lane: its communicator, its stream, and memory for its calls.
-class MeterLane {
+// One communication stream: its communicator, its queue, and memory for its calls.
+class MeterStream {
  public:
   using Call = std::function<Status()>;
 
-  MeterLane(backend::Device& device, comm::DeviceCommunicator& comm, comm::Communicator& world,
+  MeterStream(backend::Device& device, comm::DeviceCommunicator& comm, comm::Communicator& world,
             std::chrono::milliseconds timeout)
       : device_(device), comm_(comm), world_(world), timeout_(timeout) {}
 
@@ -63,12 +63,12 @@ class MeterLane {
     return window_ != nullptr;
   }
   Result<Call> push(std::size_t bytes) {
-    LANCET_ASSIGN(const comm::RowExchange rows, window_->rows_of(*stream_, bytes));
-    return Call([this, rows] { return comm_.exchange_rows(*stream_, rows); });
+    LANCET_ASSIGN(const comm::RowPush rows, window_->rows_of(*stream_, bytes));
+    return Call([this, rows] { return comm_.push_rows(*stream_, rows); });
   }
   // exchange() whose host waits for counts first.
-  Result<Call> counted_exchange(std::size_t bytes, std::int64_t segments) {
-    LANCET_ASSIGN(const comm::RowExchange rows, window_->rows_of(*stream_, bytes));
+  Result<Call> counted_all_to_all(std::size_t bytes, std::int64_t segments) {
+    LANCET_ASSIGN(const comm::RowPush rows, window_->rows_of(*stream_, bytes));
     static_cast<void>(rows);  // its counts are fetched
     LANCET_ASSIGN(const Call call, exchange(bytes, segments));
     return Call([this, call]() -> Status {
@@ -124,7 +124,7 @@ class MeterLane {
 
   Status wait() { return runtime::wait_until_idle(*stream_, watch()); }
 
-  // Whether it is worth while to wait on, from now on for the timeout. Where it is not, nothing of the lane's is left
+  // Whether it is worth while to wait on, from now on for the timeout. Where it is not, nothing of the stream's is left
   // running.
   std::function<Status()> watch() {
     return [this, deadline = Clock::now() + timeout_]() -> Status {
@@ -167,7 +167,7 @@ struct Beside {
   double late_ms = 0;  // that one call costs them
 };
 
-class DeviceMeter final : public WireMeter {
+class DeviceMeter final : public NetworkMeter {
  public:
   DeviceMeter(const ProfilerOptions& options, comm::DeviceCommunicator& expert, comm::DeviceCommunicator& reduce,
               std::int64_t segments)
@@ -201,7 +201,7 @@ class DeviceMeter final : public WireMeter {
   Result<double> counts_wait_ms() override {
     constexpr std::size_t few = 1024;
     LANCET_ASSIGN(const double known, all_to_all_ms(few));
-    LANCET_ASSIGN(const auto call, expert_.counted_exchange(few, segments_));
+    LANCET_ASSIGN(const auto call, expert_.counted_all_to_all(few, segments_));
     LANCET_ASSIGN(const double waiting, expert_.time(call));
     return std::max(0.0, waiting - known);
   }
@@ -215,7 +215,7 @@ class DeviceMeter final : public WireMeter {
     return cost;
   }
 
-  // One stream signals, another that waits goes on.
+  // One queue signals, another that waits goes on.
   Result<double> launch_ms() override {
     constexpr int rounds = 21;
     LANCET_ASSIGN(const auto first, device_.make_stream(false));
@@ -223,8 +223,8 @@ class DeviceMeter final : public WireMeter {
     LANCET_ASSIGN(const runtime::Block memory, runtime::Block::page_locked(device_, rounds * sizeof(backend::Flag)));
     LANCET_ASSIGN(const auto signalled, device_.make_event());
     LANCET_ASSIGN(const auto started, device_.make_event());
-    // Whatever fails on the way: no stream waits on when the flags' memory goes.
-    const Finally let_go([&] {
+    // Whatever fails on the way: no queue waits on when the flags' memory goes.
+    const Finally release([&] {
       for (int i = 0; i < rounds; ++i) std::atomic_ref(memory.memory().as<backend::Flag>()[i]).store(1);
       static_cast<void>(first->synchronize());
       static_cast<void>(second->synchronize());
@@ -245,16 +245,16 @@ class DeviceMeter final : public WireMeter {
     return std::max(0.0, median(ms));
   }
 
-  Result<WireCosts> interference(const cost::WireTimes& times) override {
+  Result<NetworkCosts> interference(const cost::NetworkTimes& times) override {
     LANCET_TRY(make_products());
     auto all_to_all = [&](double bytes) { return expert_.exchange(static_cast<std::size_t>(bytes), segments_); };
     auto all_reduce = [&](double bytes) { return reduce_.reduction(static_cast<std::size_t>(bytes)); };
-    WireCosts costs;
+    NetworkCosts costs;
     LANCET_ASSIGN(const Beside large, core_of(expert_, all_to_all, times.all_to_all, costs.all_to_all));
     LANCET_ASSIGN(const Beside other, core_of(reduce_, all_reduce, times.all_reduce, costs.all_reduce));
     static_cast<void>(other);
-    costs.interference.wire_beside_compute = large.speed;
-    LANCET_ASSIGN(costs.interference.wire_beside_wire, beside_each_other(times));
+    costs.interference.network_beside_compute = large.speed;
+    LANCET_ASSIGN(costs.interference.network_beside_network, beside_each_other(times));
     costs.bytes = static_cast<std::size_t>(times.all_to_all.back().bytes);
     return costs;
   }
@@ -268,10 +268,10 @@ class DeviceMeter final : public WireMeter {
 
   // The line through the smallest and the largest message; what is returned is of the largest.
   template <class CallOf>
-  Result<Beside> core_of(MeterLane& lane, const CallOf& call_of, const std::vector<cost::Point>& points,
+  Result<Beside> core_of(MeterStream& stream, const CallOf& call_of, const std::vector<cost::Point>& points,
                          cost::CoreCost& cost) {
-    LANCET_ASSIGN(const Beside few, beside_products(lane, call_of, points.front()));
-    LANCET_ASSIGN(const Beside many, beside_products(lane, call_of, points.back()));
+    LANCET_ASSIGN(const Beside few, beside_products(stream, call_of, points.front()));
+    LANCET_ASSIGN(const Beside many, beside_products(stream, call_of, points.back()));
     const double fewer = points.front().bytes, more = points.back().bytes;
     const double slope = std::max(0.0, (many.late_ms - few.late_ms) / (more - fewer));
     cost = {std::max(0.0, few.late_ms - slope * fewer), slope * 1e6};
@@ -279,17 +279,17 @@ class DeviceMeter final : public WireMeter {
   }
 
   template <class CallOf>
-  Result<Beside> beside_products(MeterLane& lane, const CallOf& call_of, const cost::Point& message) {
-    LANCET_ASSIGN(const MeterLane::Call call, call_of(message.bytes));
+  Result<Beside> beside_products(MeterStream& stream, const CallOf& call_of, const cost::Point& message) {
+    LANCET_ASSIGN(const MeterStream::Call call, call_of(message.bytes));
     const int times =
         static_cast<int>(std::clamp(products_ms / 2 / std::max(message.ms, 1e-4), 1.0, double(most_calls)));
     std::vector<double> speeds, late;
     for (int round = 0; round < rounds; ++round) {
       LANCET_ASSIGN(const double quiet, products_->run());
-      LANCET_ASSIGN(const double alone, lane.together(call, times));
+      LANCET_ASSIGN(const double alone, stream.together(call, times));
       LANCET_TRY(world_.barrier());
       Result<double> calls = 0.0;
-      std::jthread thread([&] { calls = lane.run(call, times); });
+      std::jthread thread([&] { calls = stream.run(call, times); });
       const auto busy = products_->run();
       thread.join();
       LANCET_TRY(calls.ok() ? Status() : Status(calls.error()));
@@ -302,8 +302,8 @@ class DeviceMeter final : public WireMeter {
     return Beside{std::clamp(median(speeds), 0.1, 1.0), std::max(0.0, median(late))};
   }
 
-  // How fast both lanes go on, on average, when both are busy for as long alone.
-  Result<double> beside_each_other(const cost::WireTimes& times) {
+  // How fast both streams go on, on average, when both are busy for as long alone.
+  Result<double> beside_each_other(const cost::NetworkTimes& times) {
     const cost::Point &mine = times.all_to_all.back(), &theirs = times.all_reduce.back();
     LANCET_ASSIGN(const auto on_expert, expert_.exchange(static_cast<std::size_t>(mine.bytes), segments_));
     LANCET_ASSIGN(const auto on_reduce, reduce_.reduction(static_cast<std::size_t>(theirs.bytes)));
@@ -331,19 +331,19 @@ class DeviceMeter final : public WireMeter {
   backend::Device& device_;
   comm::Communicator& world_;
   const std::int64_t segments_;
-  MeterLane expert_, reduce_;
+  MeterStream expert_, reduce_;
   std::unique_ptr<ProductLoop> products_;
 };
 
 }  // namespace
 
-Result<std::unique_ptr<WireMeter>> make_device_meter(const ProfilerOptions& options, std::int64_t segments) {
-  comm::DeviceCommunicator *expert = options.device_lanes[std::size_t(ir::Lane::expert)],
-                           *reduce = options.device_lanes[std::size_t(ir::Lane::reduce)];
-  LANCET_CHECK(expert && reduce, "the profiler needs a communicator for each lane of the accelerator");
+Result<std::unique_ptr<NetworkMeter>> make_device_meter(const ProfilerOptions& options, std::int64_t segments) {
+  comm::DeviceCommunicator *expert = options.device_streams[std::size_t(ir::Stream::expert)],
+                           *reduce = options.device_streams[std::size_t(ir::Stream::reduce)];
+  LANCET_CHECK(expert && reduce, "the profiler needs a communicator for each stream of the accelerator");
   auto meter = std::make_unique<DeviceMeter>(options, *expert, *reduce, segments);
   LANCET_TRY(meter->open());
-  return std::unique_ptr<WireMeter>(std::move(meter));
+  return std::unique_ptr<NetworkMeter>(std::move(meter));
 }
 
 }  // namespace lancet::profiler

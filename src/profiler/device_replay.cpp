@@ -9,7 +9,7 @@
 namespace lancet::profiler {
 namespace {
 
-using ir::Lane;
+using ir::Stream;
 
 // As many ranks as it says, all of them this one (replay.cpp).
 class DeviceLoopback final : public comm::DeviceCommunicator {
@@ -52,15 +52,15 @@ class StreamReplay final : public Replay {
       LANCET_ASSIGN(ops::KernelArgs args, places_->arguments(instruction));
       args.device = &device_;
       args.stream = stream_.get();
-      if (instruction.lane == Lane::expert)
-        args.device_comm = loopback(int(cost::exchange_ranks(plan_.program, instruction)));
+      if (instruction.stream == Stream::expert)
+        args.device_comm = loopback(int(cost::all_to_all_ranks(plan_.program, instruction)));
       if (kernel->workspace) workspace = std::max(workspace, kernel->workspace(args));
       arguments_.push_back(std::move(args));
     }
     LANCET_ASSIGN(workspace_, runtime::Block::on_device(device_, workspace));
     for (std::size_t i = 0; i < arguments_.size(); ++i) {
       kernels_.emplace_back();
-      if (plan_.program.instructions[i].lane == Lane::reduce) continue;
+      if (plan_.program.instructions[i].stream == Stream::reduce) continue;
       arguments_[i].workspace = workspace_.start();
       kernels_[i] = accelerator_.find_kernel(arguments_[i].op)->bind(arguments_[i]);
       LANCET_ASSIGN(timed_[i].start, device_.make_event());

@@ -20,7 +20,7 @@ using Clock = std::chrono::steady_clock;
 using Call = std::function<Status()>;
 
 constexpr int rounds = 4;
-constexpr double wire_seconds = 0.06;  // of the call that stands for all: long beside wake-ups, short beside a step
+constexpr double network_seconds = 0.06;  // of the call that stands for all: long beside wake-ups, short beside a step
 
 double since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
@@ -95,7 +95,7 @@ Result<CallCost> ComputeLoop::measure(comm::Communicator& communicator, const Ca
     double busy = 0;  // until this rank's calls were done
     const double cpu_before = processor_seconds();
     const auto start = Clock::now();
-    std::jthread lane([&] {
+    std::jthread stream([&] {
       status = repeat(call, times);
       busy = since(start);
       done = true;
@@ -104,7 +104,7 @@ Result<CallCost> ComputeLoop::measure(comm::Communicator& communicator, const Ca
     for (; !done; ++turns) loop.turn();
     const double late = since(start) - turns * loop.turn_seconds;
     const double used = processor_seconds() - cpu_before - turns * loop.turn_cpu;
-    lane.join();
+    stream.join();
     LANCET_TRY(status);
     LANCET_ASSIGN(const double slowest, comm::largest(communicator, busy));
     LANCET_ASSIGN(const double mean_late, comm::mean(communicator, late));
@@ -118,7 +118,7 @@ Result<CallCost> ComputeLoop::measure(comm::Communicator& communicator, const Ca
 
 namespace {
 
-// Two lanes of one wire: how fast each goes on, on average, when both are busy. 0.5: they share it, 1: each has its
+// Two streams of one wire: how fast each goes on, on average, when both are busy. 0.5: they share it, 1: each has its
 // own.
 Result<double> beside_each_other(comm::Communicator& expert, const Call& on_expert, double expert_s,
                                  comm::Communicator& reduce, const Call& on_reduce, double reduce_s) {
@@ -127,9 +127,9 @@ Result<double> beside_each_other(comm::Communicator& expert, const Call& on_expe
     LANCET_TRY(expert.barrier());
     const auto start = Clock::now();
     Status status;
-    std::jthread lane([&] { status = on_reduce(); });
+    std::jthread stream([&] { status = on_reduce(); });
     const Status mine = on_expert();
-    lane.join();
+    stream.join();
     LANCET_TRY(mine);
     LANCET_TRY(status);
     LANCET_ASSIGN(const double both, comm::largest(reduce, since(start)));
@@ -138,19 +138,19 @@ Result<double> beside_each_other(comm::Communicator& expert, const Call& on_expe
   return std::clamp(median(speeds), 0.1, 1.0);
 }
 
-// The compute lane cannot lose more than the processor time spent, caches included.
+// The compute stream cannot lose more than the processor time spent, caches included.
 double core_ms(const CallCost& cost) { return std::max(0.0, std::min(cost.core_ms, cost.cpu_ms)); }
 
 constexpr std::size_t small_bytes = 64 << 10;
 
-// The bytes that the wire takes in wire_seconds.
+// The bytes that the wire takes in network_seconds.
 Result<std::size_t> representative_bytes(comm::Communicator& communicator) {
   constexpr double pilot_bytes = 256 << 10, most = 8 << 20;
   comm::AllToAll pilot(communicator, pilot_bytes);
   const Call call = [&] { return pilot(communicator); };
   LANCET_TRY(call());
   LANCET_ASSIGN(const double seconds, time_calls(communicator, call, 2));
-  return static_cast<std::size_t>(std::clamp(pilot_bytes * 2 * wire_seconds / seconds, pilot_bytes, most));
+  return static_cast<std::size_t>(std::clamp(pilot_bytes * 2 * network_seconds / seconds, pilot_bytes, most));
 }
 
 }  // namespace
@@ -160,9 +160,9 @@ cost::CoreCost core_cost(const CallCost& small, double fewer_bytes, const CallCo
   return {std::max(0.0, core_ms(small) - slope * fewer_bytes), slope * 1e6};
 }
 
-Result<WireCosts> measure_interference(comm::Communicator& expert, comm::Communicator& reduce, int threads) {
+Result<NetworkCosts> measure_interference(comm::Communicator& expert, comm::Communicator& reduce, int threads) {
   const auto start = Clock::now();
-  WireCosts costs;
+  NetworkCosts costs;
   const double ranks = expert.size();
   if (ranks == 1) return costs;
   LANCET_ASSIGN(const std::size_t wanted, representative_bytes(expert));
@@ -173,21 +173,21 @@ Result<WireCosts> measure_interference(comm::Communicator& expert, comm::Communi
   const Call on_expert = [&] { return exchange(expert); }, on_reduce = [&] { return reduce.all_reduce_sum(vector); };
 
   ComputeLoop loop(threads);
-  const double budget = 2 * rounds * wire_seconds;
+  const double budget = 2 * rounds * network_seconds;
   LANCET_ASSIGN(const CallCost all_to_all, loop.measure(expert, on_expert, budget));
   LANCET_ASSIGN(const CallCost all_reduce, loop.measure(reduce, on_reduce, budget));
   // The same in small messages, for what each costs whatever its size.
-  comm::AllToAll small_exchange(expert, small_bytes);
+  comm::AllToAll small_messages(expert, small_bytes);
   std::vector<float> small_vector(small_bytes / 4);
   LANCET_ASSIGN(const CallCost small_all_to_all, loop.measure(
-                                                     expert, [&] { return small_exchange(expert); }, budget / 2));
+                                                     expert, [&] { return small_messages(expert); }, budget / 2));
   LANCET_ASSIGN(const CallCost small_all_reduce,
                 loop.measure(
                     reduce, [&] { return reduce.all_reduce_sum(small_vector); }, budget / 2));
-  costs.all_to_all = core_cost(small_all_to_all, double(small_exchange.bytes()), all_to_all, double(costs.bytes));
+  costs.all_to_all = core_cost(small_all_to_all, double(small_messages.bytes()), all_to_all, double(costs.bytes));
   costs.all_reduce = core_cost(small_all_reduce, double(small_bytes), all_reduce, 4 * double(vector.size()));
-  costs.interference.wire_beside_compute = std::clamp(all_to_all.alone_ms / all_to_all.beside_ms, 0.1, 1.0);
-  LANCET_ASSIGN(costs.interference.wire_beside_wire, beside_each_other(expert, on_expert, all_to_all.alone_ms * 1e-3,
+  costs.interference.network_beside_compute = std::clamp(all_to_all.alone_ms / all_to_all.beside_ms, 0.1, 1.0);
+  LANCET_ASSIGN(costs.interference.network_beside_network, beside_each_other(expert, on_expert, all_to_all.alone_ms * 1e-3,
                                                                        reduce, on_reduce, all_reduce.alone_ms * 1e-3));
   LANCET_ASSIGN(costs.seconds, comm::largest(expert, since(start)));
   return costs;

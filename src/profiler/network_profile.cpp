@@ -77,7 +77,7 @@ double last_size(double largest) {
 // ---- the plans' messages
 
 struct Messages {
-  double all_to_all = 0, all_reduce = 0;  // the largest wire_bytes of each
+  double all_to_all = 0, all_reduce = 0;  // the largest bytes_sent of each
   std::int64_t segments = 1;              // of an all-to-all, to each rank: its experts
 };
 
@@ -85,9 +85,9 @@ Messages messages_of(std::span<const ir::Plan> plans) {
   Messages messages;
   for (const ir::Plan& plan : plans)
     for (const ir::Instruction& instruction : plan.program.instructions) {
-      const double bytes = cost::wire_bytes(plan.program, instruction);
-      if (instruction.lane == ir::Lane::reduce) messages.all_reduce = std::max(messages.all_reduce, bytes);
-      if (instruction.lane != ir::Lane::expert) continue;
+      const double bytes = cost::bytes_sent(plan.program, instruction);
+      if (instruction.stream == ir::Stream::reduce) messages.all_reduce = std::max(messages.all_reduce, bytes);
+      if (instruction.stream != ir::Stream::expert) continue;
       messages.all_to_all = std::max(messages.all_to_all, bytes);
       const bool counts = ops::kind(instruction) == ops::Kind::counts;
       const ir::TensorId rows = counts ? instruction.results[0] : instruction.operands[2];
@@ -136,9 +136,9 @@ class Reduction {
   Buffer values_;
 };
 
-// ---- from a signal to the start of the lane that waits for it
+// ---- from a signal to the start of the stream that waits for it
 
-// Two threads as two lanes of the executor: one waits, asleep, on a counter; the other sets it.
+// Two threads as two streams of the executor: one waits, asleep, on a counter; the other sets it.
 double measure_launch_ms() {
   constexpr std::int32_t rounds = 41;
   std::atomic<std::int32_t> done{0}, ready{0};
@@ -169,7 +169,7 @@ double measure_launch_ms() {
   return ms[rounds / 4];  // the first quartile: what the waiter's core does besides only adds to it, and by much
 }
 
-class HostMeter final : public WireMeter {
+class HostMeter final : public NetworkMeter {
  public:
   HostMeter(const ProfilerOptions& options, comm::Communicator& expert, comm::Communicator& reduce,
             std::int64_t segments)
@@ -183,7 +183,7 @@ class HostMeter final : public WireMeter {
   Result<double> all_to_all_ms(std::size_t bytes) override { return time_call(world_, exchange_(bytes)); }
   Result<double> all_reduce_ms(std::size_t bytes) override { return time_call(world_, reduction_(bytes)); }
   Result<double> launch_ms() override { return measure_launch_ms(); }
-  Result<WireCosts> interference(const cost::WireTimes&) override {
+  Result<NetworkCosts> interference(const cost::NetworkTimes&) override {
     return measure_interference(expert_, reduce_, threads_);
   }
 
@@ -204,25 +204,25 @@ bool reaches(const std::vector<cost::Point>& points, double bytes) {
 
 namespace {
 
-Result<std::unique_ptr<WireMeter>> make_meter(const ProfilerOptions& options, std::int64_t segments) {
+Result<std::unique_ptr<NetworkMeter>> make_meter(const ProfilerOptions& options, std::int64_t segments) {
   if (options.accelerator) return make_device_meter(options, segments);
-  comm::Communicator *expert = options.lanes[std::size_t(ir::Lane::expert)],
-                     *reduce = options.lanes[std::size_t(ir::Lane::reduce)];
-  LANCET_CHECK(expert && reduce, "the profiler needs a communicator for each lane");
-  return std::unique_ptr<WireMeter>(std::make_unique<HostMeter>(options, *expert, *reduce, segments));
+  comm::Communicator *expert = options.streams[std::size_t(ir::Stream::expert)],
+                     *reduce = options.streams[std::size_t(ir::Stream::reduce)];
+  LANCET_CHECK(expert && reduce, "the profiler needs a communicator for each stream");
+  return std::unique_ptr<NetworkMeter>(std::make_unique<HostMeter>(options, *expert, *reduce, segments));
 }
 
 }  // namespace
 
 namespace {
 
-bool lacks_windows(const cost::WireTimes& wire, double largest, const ProfilerOptions& options) {
+bool lacks_windows(const cost::NetworkTimes& wire, double largest, const ProfilerOptions& options) {
   if (!options.accelerator) return false;
   return !wire.windows || (!wire.windows->all_to_all.empty() && !reaches(wire.windows->all_to_all, largest));
 }
 
 // Ranks without windows are kept, too: nobody asks again.
-Status fill_windows(WireMeter& meter, double largest, cost::WireTimes& wire) {
+Status fill_windows(NetworkMeter& meter, double largest, cost::NetworkTimes& wire) {
   cost::WindowTimes windows;
   LANCET_ASSIGN(const bool there, meter.open_windows(std::size_t(last_size(largest))));
   if (there) {
@@ -236,9 +236,9 @@ Status fill_windows(WireMeter& meter, double largest, cost::WireTimes& wire) {
 
 }  // namespace
 
-Result<bool> fill_wire(cost::Profile& profile, std::span<const ir::Plan> plans, const ProfilerOptions& options) {
+Result<bool> fill_network(cost::Profile& profile, std::span<const ir::Plan> plans, const ProfilerOptions& options) {
   if (!options.world || options.world->size() == 1) return false;
-  cost::WireTimes& wire = profile.wire;
+  cost::NetworkTimes& wire = profile.wire;
   const Messages messages = messages_of(plans);
   const bool fresh = !wire.measured();
   const bool short_of_all_to_all = fresh || !reaches(wire.all_to_all, messages.all_to_all);
@@ -258,7 +258,7 @@ Result<bool> fill_wire(cost::Profile& profile, std::span<const ir::Plan> plans, 
   if (!fresh) return true;
   LANCET_ASSIGN(const double launch_ms, meter->launch_ms());
   LANCET_ASSIGN(wire.launch_ms, comm::mean(*options.world, launch_ms));
-  LANCET_ASSIGN(const WireCosts beside, meter->interference(wire));
+  LANCET_ASSIGN(const NetworkCosts beside, meter->interference(wire));
   wire.all_to_all_core = beside.all_to_all;
   wire.all_reduce_core = beside.all_reduce;
   wire.interference = beside.interference;

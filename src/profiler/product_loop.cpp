@@ -36,7 +36,7 @@ Status ProductLoop::bind(std::int64_t size, int count) {
   for (const auto& [_, tensor] : store_.all())
     LANCET_TRY(memory->fill_normals({tensor.memory.start, tensor.type}, 1, false));
   LANCET_ASSIGN(executor_, runtime::Executor::create(plan, store_, {.accelerator = &accelerator_}));
-  LANCET_ASSIGN(const double first, run());  // loads, chooses
+  LANCET_ASSIGN(const double first, run());  // op_costs, chooses
   static_cast<void>(first);
   return {};
 }

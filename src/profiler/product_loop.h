@@ -1,4 +1,4 @@
-// A busy compute lane on an accelerator.
+// A busy compute stream on an accelerator.
 #pragma once
 #include <memory>
 

@@ -18,7 +18,7 @@ namespace lancet::profiler {
 namespace {
 
 using backend::cpu::Buffer;
-using ir::Lane;
+using ir::Stream;
 
 // As many ranks as it says, all of them this one: segment i of what is sent is segment i of what is received. With
 // routes that are alike on all ranks that is as many rows for each expert as the real exchange brings.
@@ -36,7 +36,7 @@ class Loopback final : public comm::Communicator {
   Status all_reduce_sum(std::span<float>) override { return {}; }
   Status broadcast(std::span<std::byte>, int) override { return {}; }
   Status barrier() override { return {}; }
-  Result<std::unique_ptr<comm::Communicator>> duplicate() override { return internal_error("loopback has one lane"); }
+  Result<std::unique_ptr<comm::Communicator>> duplicate() override { return internal_error("loopback has one stream"); }
   void abort(const std::string&) override {}
   void set_timeout(std::chrono::milliseconds) override {}
 
@@ -64,13 +64,13 @@ class CpuReplay final : public Replay {
       const ops::CpuKernel* kernel = ops::find_cpu_kernel(instruction.op);
       if (!kernel) return internal_error(fmt::format("op {} has no kernel on the CPU", instruction.op));
       LANCET_ASSIGN(ops::KernelArgs args, places_->arguments(instruction));
-      if (instruction.lane == Lane::expert) args.comm = loopback(int(cost::exchange_ranks(plan_.program, instruction)));
+      if (instruction.stream == Stream::expert) args.comm = loopback(int(cost::all_to_all_ranks(plan_.program, instruction)));
       if (kernel->workspace) workspace = std::max(workspace, kernel->workspace(args));
       arguments.push_back(std::move(args));
     }
     workspace_ = Buffer::raw(workspace);
     for (std::size_t i = 0; i < kernels_.size(); ++i) {
-      if (plan_.program.instructions[i].lane == Lane::reduce) continue;
+      if (plan_.program.instructions[i].stream == Stream::reduce) continue;
       arguments[i].workspace = workspace_.as<std::byte>();
       kernels_[i] = ops::find_cpu_kernel(arguments[i].op)->bind(arguments[i]);
     }
@@ -104,7 +104,7 @@ class CpuReplay final : public Replay {
   std::unique_ptr<ReplayPlan> places_;
   Buffer workspace_;
   std::map<int, Loopback> loopbacks_;
-  std::vector<ops::Kernel> kernels_;  // by instruction; none of the reduce lane
+  std::vector<ops::Kernel> kernels_;  // by instruction; none of the reduce stream
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// A plan's compute lane on made-up data, for the profiler.
+// A plan's compute stream on made-up data, for the profiler.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -16,7 +16,7 @@ class Replay {
   static Result<std::unique_ptr<Replay>> create(const ir::Plan& plan, int threads, runtime::Accelerator* accelerator = nullptr);
   virtual ~Replay() = default;
   // Runs the instructions i with chosen[i], in order; nanoseconds[i] is then the time of each. The first sweep must
-  // choose all. Instructions of the reduce lane are passed over.
+  // choose all. Instructions of the reduce stream are passed over.
   virtual Status sweep(const std::vector<bool>& chosen, std::vector<std::int64_t>& nanoseconds) = 0;
 };
 

@@ -6,7 +6,7 @@
 namespace lancet::profiler {
 namespace {
 
-constexpr std::size_t row_bytes = 16;  // what a lane moves at once; how many make a token does not matter
+constexpr std::size_t row_bytes = 16;  // what a stream moves at once; how many make a token does not matter
 
 std::size_t aligned(std::size_t bytes) { return (bytes + 255) / 256 * 256; }
 
@@ -36,7 +36,7 @@ Result<std::unique_ptr<WindowRows>> WindowRows::open(backend::Device& device, co
   return made;
 }
 
-Result<comm::RowExchange> WindowRows::rows_of(backend::Stream& stream, std::size_t bytes) {
+Result<comm::RowPush> WindowRows::rows_of(backend::Stream& stream, std::size_t bytes) {
   const std::int64_t rows = rows_a_segment(bytes);
   auto* filled = reinterpret_cast<std::int32_t*>(counts_.start());
   std::fill_n(filled, experts(), 0);
@@ -48,7 +48,7 @@ Result<comm::RowExchange> WindowRows::rows_of(backend::Stream& stream, std::size
   const auto* counts = reinterpret_cast<const std::int32_t*>(window_.data());
   std::byte* slots = window_.data() + aligned(count_bytes());
   const std::size_t side = static_cast<std::size_t>(experts() * rows) * row_bytes;
-  return comm::RowExchange{.there = true,
+  return comm::RowPush{.there = true,
                            .slots = slots,
                            .buffer = slots + aligned(side),
                            .experts = experts(),

@@ -18,7 +18,7 @@ class WindowRows {
 
   // The exchange of so many bytes. Puts its counts where it reads them, once the stream is that far; what was put there
   // before must have ended.
-  Result<comm::RowExchange> rows_of(backend::Stream& stream, std::size_t bytes);
+  Result<comm::RowPush> rows_of(backend::Stream& stream, std::size_t bytes);
   // Puts a copy of the counts to the host on the stream, and waits until it is there, as kernels do whose host must
   // know them. Error: watch()'s, which is asked meanwhile.
   Status fetch_counts(backend::Stream& stream, const std::function<Status()>& watch);

@@ -65,11 +65,11 @@ std::vector<Entry> spread(std::vector<Entry> shared, int rank, int ranks) {
 
 // The checkpoint holds what the model has, in its shapes, and nothing else.
 Status check_tensors(const runtime::TensorStore& store, const checkpoint::Checkpoint& checkpoint, int ranks,
-                     Take take) {
+                     LoadScope take) {
   const std::string where = checkpoint.path().string();
   std::set<std::string> known;
   for (const auto& [name, tensor] : store.all()) {
-    if (!is_saved(name) || (take == Take::weights && is_state(name))) continue;
+    if (!is_saved(name) || (take == LoadScope::weights && is_state(name))) continue;
     for (int rank = 0; rank < (tensor.local ? ranks : 1); ++rank)
       for (const Entry& entry : entries_of(store, name, tensor, rank)) {
         const TensorInfo* found = checkpoint.find(entry.tensor.name);
@@ -83,7 +83,7 @@ Status check_tensors(const runtime::TensorStore& store, const checkpoint::Checkp
       }
   }
   for (const std::string& name : checkpoint.names())
-    if (!known.contains(name) && !(take == Take::weights && is_state(name)))
+    if (!known.contains(name) && !(take == LoadScope::weights && is_state(name)))
       return config_error(fmt::format("{}: expected what the model has, found the tensor '{}'", where, name));
   return {};
 }
@@ -164,11 +164,11 @@ RankShare share_of(const runtime::TensorStore& store, int rank, int ranks) {
 }
 
 Status load_tensors(runtime::TensorStore& store, const checkpoint::Checkpoint& checkpoint, int rank, int ranks,
-                    Take take) {
+                    LoadScope take) {
   LANCET_TRY(check_tensors(store, checkpoint, ranks, take));
   std::map<std::string, Checkpoint::Target> targets;
   for (const auto& [name, tensor] : store.all())
-    if (is_saved(name) && !(take == Take::weights && is_state(name)))
+    if (is_saved(name) && !(take == LoadScope::weights && is_state(name)))
       for (const Entry& entry : entries_of(store, name, tensor, rank))
         targets[entry.tensor.name] = target_in(store, name, entry.source.at);
   return checkpoint.load(targets, store.on_device() ? 1 : reading_threads);

@@ -35,15 +35,15 @@ void put(std::string& out, T value) {  // little-endian
 
 // ---- protocol buffers: a field is its number and wire type, then its value
 
-enum Wire : std::uint32_t { varint = 0, fixed64 = 1, bytes = 2, fixed32 = 5 };
+enum Network : std::uint32_t { varint = 0, fixed64 = 1, bytes = 2, fixed32 = 5 };
 
 void put_varint(std::string& out, std::uint64_t value) {
   for (; value >= 0x80; value >>= 7) out += static_cast<char>(value | 0x80);
   out += static_cast<char>(value);
 }
-void put_key(std::string& out, std::uint32_t field, Wire wire) { put_varint(out, field << 3 | wire); }
+void put_key(std::string& out, std::uint32_t field, Network wire) { put_varint(out, field << 3 | wire); }
 void put_bytes(std::string& out, std::uint32_t field, std::string_view value) {
-  put_key(out, field, Wire::bytes);
+  put_key(out, field, Network::bytes);
   put_varint(out, value.size());
   out += value;
 }
@@ -52,9 +52,9 @@ void put_bytes(std::string& out, std::uint32_t field, std::string_view value) {
 std::string event_at(std::int64_t step) {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   std::string event;
-  put_key(event, 1, Wire::fixed64);
+  put_key(event, 1, Network::fixed64);
   put(event, std::bit_cast<std::uint64_t>(std::chrono::duration<double>(now).count()));
-  put_key(event, 2, Wire::varint);
+  put_key(event, 2, Network::varint);
   put_varint(event, static_cast<std::uint64_t>(step));
   return event;
 }
@@ -62,7 +62,7 @@ std::string event_at(std::int64_t step) {
 // message Event { SessionLog session_log = 7; }  message SessionLog { SessionStatus status = 1; }, of which START is 1
 std::string started_at(std::int64_t step) {
   std::string status;
-  put_key(status, 1, Wire::varint);
+  put_key(status, 1, Network::varint);
   put_varint(status, 1);
   std::string event = event_at(step);
   put_bytes(event, 7, status);
@@ -75,7 +75,7 @@ std::string summary_of(std::span<const Scalar> scalars) {
   for (const Scalar& scalar : scalars) {
     std::string value;
     put_bytes(value, 1, scalar.tag);
-    put_key(value, 2, Wire::fixed32);
+    put_key(value, 2, Network::fixed32);
     put(value, std::bit_cast<std::uint32_t>(static_cast<float>(scalar.value)));
     put_bytes(summary, 1, value);
   }

@@ -145,7 +145,7 @@ Result<ModelFolder> load_newest(const fs::path& from, comm::Communicator& world,
 
 // The model is the checkpoint's own: what does not fit it is damage, not another config.
 Status load_parameters(const Checkpoint& checkpoint, int rank, int ranks, runtime::TensorStore& store) {
-  const Status loaded = load_tensors(store, checkpoint, rank, ranks, Take::weights);
+  const Status loaded = load_tensors(store, checkpoint, rank, ranks, LoadScope::weights);
   if (!loaded.ok() && loaded.error().code == ExitCode::config) return data_error(loaded.error().message);
   return loaded;
 }

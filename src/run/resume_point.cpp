@@ -62,29 +62,29 @@ Result<std::vector<fs::path>> weights_in(const std::string& name) {
                                 name, fs::exists(name, error) ? "neither" : "no such folder"));
 }
 
-Result<Start> look(const config::Config& config, const StartRequest& request) {
+Result<ResumePoint> look(const config::Config& config, const ResumeRequest& request) {
   if (!request.resume.empty() && !request.init_from.empty())
     return config_error("--resume and --init-from: expected one of the two, found both");
   if (!request.resume.empty()) {
     LANCET_ASSIGN(const fs::path folder, named(request.resume, config.log.run_dir));
-    return Start{Start::Kind::resume, true, {folder}};
+    return ResumePoint{ResumePoint::Kind::resume, true, {folder}};
   }
   LANCET_ASSIGN(std::vector<fs::path> own, all_in(checkpoints_of(config.log.run_dir)));
-  if (!own.empty()) return Start{Start::Kind::resume, false, std::move(own)};
-  if (request.init_from.empty()) return Start{};
+  if (!own.empty()) return ResumePoint{ResumePoint::Kind::resume, false, std::move(own)};
+  if (request.init_from.empty()) return ResumePoint{};
   LANCET_ASSIGN(std::vector<fs::path> folders, weights_in(request.init_from));
-  return Start{Start::Kind::weights, true, std::move(folders)};
+  return ResumePoint{ResumePoint::Kind::weights, true, std::move(folders)};
 }
 
 // The kind, whether it was asked for, and the folders.
-std::vector<std::string> print_start(const Start& start) {
+std::vector<std::string> print_start(const ResumePoint& start) {
   std::vector<std::string> texts{std::to_string(int(start.kind)), start.asked ? "asked" : ""};
   for (const fs::path& folder : start.folders) texts.push_back(folder.string());
   return texts;
 }
 
-Start parse_start(const std::vector<std::string>& texts) {
-  return {Start::Kind(texts[0][0] - '0'), !texts[1].empty(), std::vector<fs::path>(texts.begin() + 2, texts.end())};
+ResumePoint parse_start(const std::vector<std::string>& texts) {
+  return {ResumePoint::Kind(texts[0][0] - '0'), !texts[1].empty(), std::vector<fs::path>(texts.begin() + 2, texts.end())};
 }
 
 // ---- the config of a run that goes on
@@ -155,7 +155,7 @@ void add(std::string& list, const std::string& entry) { list += (list.empty() ? 
 
 // What shapes do not show, and another value of which makes other numbers. Field by field, since the checkpoint's
 // config may be another version's: what it lacks was at its default, what is unknown here is named.
-Status compare(const config::Config& config, const Manifest& manifest, Start::Kind kind, const std::string& where,
+Status compare(const config::Config& config, const Manifest& manifest, ResumePoint::Kind kind, const std::string& where,
                std::vector<std::string>& notes) {
   const Values defaults = values_in(config::to_json(config::Config{})), now = values_in(config::to_json(config));
   Values before = defaults;
@@ -166,7 +166,7 @@ Status compare(const config::Config& config, const Manifest& manifest, Start::Ki
   }
   for (const auto& [key, value] : now) {
     const bool model = key.starts_with("model.");
-    if (value == before[key] || (kind == Start::Kind::weights && !model)) continue;
+    if (value == before[key] || (kind == ResumePoint::Kind::weights && !model)) continue;
     if (key == "model.n_head" || key == "model.router")
       return config_error(fmt::format("{}: expected {}, as in {}, found {}", key, brief(before[key]), where, value));
     add(changed, fmt::format("{} {} (was {})", key, value, brief(before[key])));
@@ -206,8 +206,8 @@ Status check_shapes(const config::Model& model, const Manifest& manifest, const 
 
 }  // namespace
 
-Result<Start> find_start(const config::Config& config, const StartRequest& request, comm::Communicator& world) {
-  Result<Start> mine = world.rank() == 0 ? look(config, request) : Start{};
+Result<ResumePoint> find_resume_point(const config::Config& config, const ResumeRequest& request, comm::Communicator& world) {
+  Result<ResumePoint> mine = world.rank() == 0 ? look(config, request) : ResumePoint{};
   LANCET_TRY(world::broadcast_status(world, mine.ok() ? Status() : Status(mine.error()), 0));
   LANCET_ASSIGN(const auto texts, world::broadcast_texts(world, print_start(*mine), 0));
   return parse_start(texts);
@@ -222,12 +222,12 @@ Position position_of(const Manifest& manifest, const config::Config& config, int
           manifest.next_sample - manifest.step * rows_of(config, ranks), manifest.skips_in_a_row};
 }
 
-Result<config::Config> adapt(config::Config config, const checkpoint::Checkpoint& from, Start::Kind kind, int ranks,
+Result<config::Config> adapt(config::Config config, const checkpoint::Checkpoint& from, ResumePoint::Kind kind, int ranks,
                              std::vector<std::string>& notes) {
   const Manifest& manifest = from.manifest();
   const std::string where = from.path().string();
   LANCET_TRY(take_experts(config.model, manifest, ranks, where, notes));
-  if (kind == Start::Kind::resume) {
+  if (kind == ResumePoint::Kind::resume) {
     const std::string optimizer(config::name(config.train.optimizer));
     if (manifest.optimizer == "none")
       return config_error(

@@ -18,12 +18,12 @@ class Search {
   Search(const ir::Plan& plan, const Addresses& addresses, SingleSteps& steps)
       : plan_(plan), addresses_(addresses), steps_(steps), made_(plan.program.tensors.size()) {}
 
-  Result<std::optional<NonFinite>> operator()(const Lanes& lanes) {
+  Result<std::optional<NonFinite>> operator()(const Streams& streams) {
     for (std::size_t i = 0; i < plan_.program.tensors.size(); ++i)
       if (const auto kind = plan_.program.tensors[i].kind;
           kind == ir::TensorKind::parameter || kind == ir::TensorKind::state)
         LANCET_TRY(look(TensorId{static_cast<std::int32_t>(i)}, {}));
-    LANCET_TRY(walk_alone(lanes, [&](const LaneStep& step) { return visit(ir::InstructionId{step.instruction}); }));
+    LANCET_TRY(walk_alone(streams, [&](const StreamStep& step) { return visit(ir::InstructionId{step.instruction}); }));
     return first_;
   }
 
@@ -65,20 +65,20 @@ class Search {
 
 }  // namespace
 
-Lanes lanes_of(const ir::Plan& plan) {
-  Lanes lanes;
+Streams streams_of(const ir::Plan& plan) {
+  Streams streams;
   std::vector<std::int32_t> position(plan.program.instructions.size());
   for (std::size_t i = 0; i < plan.program.instructions.size(); ++i) {
-    const auto lane = static_cast<std::size_t>(plan.program.instructions[i].lane);
-    position[i] = static_cast<std::int32_t>(lanes[lane].size());
-    LaneStep step{static_cast<std::int32_t>(i), {}};
+    const auto stream = static_cast<std::size_t>(plan.program.instructions[i].stream);
+    position[i] = static_cast<std::int32_t>(streams[stream].size());
+    StreamStep step{static_cast<std::int32_t>(i), {}};
     for (ir::InstructionId wait : plan.waits[i]) {
-      const auto other = static_cast<std::uint8_t>(plan.program.instructions[wait.index()].lane);
-      if (other != lane) step.waits.push_back({other, position[wait.index()] + 1});
+      const auto other = static_cast<std::uint8_t>(plan.program.instructions[wait.index()].stream);
+      if (other != stream) step.waits.push_back({other, position[wait.index()] + 1});
     }
-    lanes[lane].push_back(std::move(step));
+    streams[stream].push_back(std::move(step));
   }
-  return lanes;
+  return streams;
 }
 
 Addresses::Addresses(const ir::Plan& plan, TensorStore& store, const Memory& arena, const Memory& inputs)
@@ -140,13 +140,13 @@ ops::KernelArgs Addresses::arguments(const ir::Instruction& instruction) const {
 Error error_at(const ir::Plan& plan, std::int32_t instruction, const Error& error) {
   const ir::Instruction& at = plan.program.instructions[static_cast<std::size_t>(instruction)];
   return {error.code,
-          fmt::format("lane {}: [{}] {} at {}: {}", ir::name(at.lane), instruction, at.op, at.label, error.message),
+          fmt::format("stream {}: [{}] {} at {}: {}", ir::name(at.stream), instruction, at.op, at.label, error.message),
           false};
 }
 
-Result<std::optional<NonFinite>> search_non_finite(const ir::Plan& plan, const Lanes& lanes, const Addresses& addresses,
+Result<std::optional<NonFinite>> search_non_finite(const ir::Plan& plan, const Streams& streams, const Addresses& addresses,
                                                    SingleSteps& steps) {
-  return Search(plan, addresses, steps)(lanes);
+  return Search(plan, addresses, steps)(streams);
 }
 
 }  // namespace lancet::runtime

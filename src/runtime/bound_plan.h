@@ -1,4 +1,4 @@
-// What executors share: a plan's tensors as addresses, its lanes as lists of instructions, its errors by name.
+// What executors share: a plan's tensors as addresses, its streams as lists of instructions, its errors by name.
 #pragma once
 #include <algorithm>
 #include <array>
@@ -14,32 +14,32 @@
 
 namespace lancet::runtime {
 
-struct LaneWait {
-  std::uint8_t lane;
-  std::int32_t target;  // instructions of that lane that must have ended
+struct StreamWait {
+  std::uint8_t stream;
+  std::int32_t target;  // instructions of that stream that must have ended
 };
 
-struct LaneStep {
+struct StreamStep {
   std::int32_t instruction;
-  std::vector<LaneWait> waits;  // on other lanes
+  std::vector<StreamWait> waits;  // on other streams
 };
 
-using Lanes = std::array<std::vector<LaneStep>, ir::lane_count>;
-Lanes lanes_of(const ir::Plan& plan);
+using Streams = std::array<std::vector<StreamStep>, ir::stream_count>;
+Streams streams_of(const ir::Plan& plan);
 
-// All lanes in turn on this thread, each as far as its waits allow: the same order on all ranks. run(step): a Status.
+// All streams in turn on this thread, each as far as its waits allow: the same order on all ranks. run(step): a Status.
 template <class Run>
-Status walk_alone(const Lanes& lanes, const Run& run) {
-  std::array<std::size_t, ir::lane_count> done{};
-  auto ready = [&](const LaneStep& step) {
+Status walk_alone(const Streams& streams, const Run& run) {
+  std::array<std::size_t, ir::stream_count> done{};
+  auto ready = [&](const StreamStep& step) {
     return std::all_of(step.waits.begin(), step.waits.end(),
-                       [&](const LaneWait& wait) { return done[wait.lane] >= static_cast<std::size_t>(wait.target); });
+                       [&](const StreamWait& wait) { return done[wait.stream] >= static_cast<std::size_t>(wait.target); });
   };
   for (bool moved = true; moved;) {
     moved = false;
-    for (std::size_t lane = 0; lane < ir::lane_count; ++lane)
-      for (; done[lane] < lanes[lane].size() && ready(lanes[lane][done[lane]]); ++done[lane], moved = true)
-        LANCET_TRY(run(lanes[lane][done[lane]]));
+    for (std::size_t stream = 0; stream < ir::stream_count; ++stream)
+      for (; done[stream] < streams[stream].size() && ready(streams[stream][done[stream]]); ++done[stream], moved = true)
+        LANCET_TRY(run(streams[stream][done[stream]]));
   }
   return {};
 }
@@ -66,19 +66,19 @@ class Addresses {
   std::vector<std::int64_t> input_offsets_;  // by tensor; -1: no input
 };
 
-// "lane reduce: [12] all_reduce at h.0.ln_1.weight: ...", as plan.ir numbers the instructions.
+// "stream reduce: [12] all_reduce at h.0.ln_1.weight: ...", as plan.ir numbers the instructions.
 Error error_at(const ir::Plan& plan, std::int32_t instruction, const Error& error);
 
-// Lane-wise scratch: as large as the most demanding kernel of the lane asks. find(op) gives a kernel or null.
+// Stream-wise scratch: as large as the most demanding kernel of the stream asks. find(op) gives a kernel or null.
 // addresses: gives arguments(instruction). place: "on the CPU", for the error where it gives none.
 template <class Arguments, class Find>
-Result<std::array<std::size_t, ir::lane_count>> workspace_bytes(const ir::Plan& plan, const Arguments& addresses,
+Result<std::array<std::size_t, ir::stream_count>> workspace_bytes(const ir::Plan& plan, const Arguments& addresses,
                                                                 const Find& find, const std::string& place) {
-  std::array<std::size_t, ir::lane_count> bytes{};
+  std::array<std::size_t, ir::stream_count> bytes{};
   for (const ir::Instruction& instruction : plan.program.instructions) {
     const auto* kernel = find(instruction.op);
     if (!kernel) return internal_error("op " + instruction.op + " has no kernel " + place);
-    auto& most = bytes[static_cast<std::size_t>(instruction.lane)];
+    auto& most = bytes[static_cast<std::size_t>(instruction.stream)];
     if (kernel->workspace) most = std::max(most, kernel->workspace(addresses.arguments(instruction)));
   }
   return bytes;
@@ -94,7 +94,7 @@ class SingleSteps {
   virtual Result<ops::TensorView> host_view(const ops::TensorView& view) = 0;
 };
 // Executor::find_non_finite.
-Result<std::optional<NonFinite>> search_non_finite(const ir::Plan& plan, const Lanes& lanes, const Addresses& addresses,
+Result<std::optional<NonFinite>> search_non_finite(const ir::Plan& plan, const Streams& streams, const Addresses& addresses,
                                                    SingleSteps& steps);
 
 }  // namespace lancet::runtime

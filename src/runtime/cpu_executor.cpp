@@ -1,4 +1,4 @@
-// Lanes as threads: the compute lane on the caller's, the others on one each.
+// Streams as threads: the compute stream on the caller's, the others on one each.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -19,9 +19,9 @@ namespace {
 
 using backend::cpu::Buffer;
 
-constexpr std::int32_t lane_failed = std::numeric_limits<std::int32_t>::max();
+constexpr std::int32_t stream_failed = std::numeric_limits<std::int32_t>::max();
 
-// How far a lane has come in the current step: the number of its instructions that have ended.
+// How far a stream has come in the current step: the number of its instructions that have ended.
 class Progress {
  public:
   void reset() { done_.store(0, std::memory_order_relaxed); }
@@ -29,15 +29,15 @@ class Progress {
     done_.store(done, std::memory_order_release);
     done_.notify_all();
   }
-  void fail() { advance(lane_failed); }
-  // False if the lane has failed.
+  void fail() { advance(stream_failed); }
+  // False if the stream has failed.
   bool wait(std::int32_t target) const {
     std::int32_t done = done_.load(std::memory_order_acquire);
     while (done < target) {
       done_.wait(done, std::memory_order_acquire);
       done = done_.load(std::memory_order_acquire);
     }
-    return done != lane_failed;
+    return done != stream_failed;
   }
 
  private:
@@ -53,7 +53,7 @@ class CpuExecutor final : public Executor, private SingleSteps {
         inputs_(Buffer::zeroed(Addresses::input_bytes(plan.program))),
         addresses_(plan_, store, options.arena.start ? options.arena : arena_.memory(),
                    {inputs_.as<std::byte>(), inputs_.size()}),
-        lanes_(lanes_of(plan)),
+        streams_(streams_of(plan)),
         spans_(plan.program.instructions.size()) {}
 
   ~CpuExecutor() override {
@@ -65,16 +65,16 @@ class CpuExecutor final : public Executor, private SingleSteps {
   Status bind() {
     backend::cpu::set_threads(options_.threads);
     LANCET_ASSIGN(const auto scratch, runtime::workspace_bytes(plan_, addresses_, ops::find_cpu_kernel, "on the CPU"));
-    for (std::size_t lane = 0; lane < ir::lane_count; ++lane) workspaces_[lane] = Buffer::raw(scratch[lane]);
+    for (std::size_t stream = 0; stream < ir::stream_count; ++stream) workspaces_[stream] = Buffer::raw(scratch[stream]);
     for (const ir::Instruction& instruction : plan_.program.instructions) {
-      const auto lane = static_cast<std::size_t>(instruction.lane);
+      const auto stream = static_cast<std::size_t>(instruction.stream);
       ops::KernelArgs args = addresses_.arguments(instruction);
-      args.comm = options_.communicators[lane];
-      args.workspace = workspaces_[lane].as<std::byte>();
+      args.comm = options_.communicators[stream];
+      args.workspace = workspaces_[stream].as<std::byte>();
       kernels_.push_back(ops::find_cpu_kernel(instruction.op)->bind(args));
     }
-    for (std::size_t lane = 1; lane < ir::lane_count; ++lane)
-      if (!lanes_[lane].empty()) threads_.emplace_back([this, lane] { serve(lane); });
+    for (std::size_t stream = 1; stream < ir::stream_count; ++stream)
+      if (!streams_[stream].empty()) threads_.emplace_back([this, stream] { serve(stream); });
     return {};
   }
 
@@ -97,7 +97,7 @@ class CpuExecutor final : public Executor, private SingleSteps {
   Result<std::optional<NonFinite>> find_non_finite() override {
     backend::cpu::set_threads(options_.threads);
     for (auto& error : errors_) error.reset();
-    return search_non_finite(plan_, lanes_, addresses_, *this);
+    return search_non_finite(plan_, streams_, addresses_, *this);
   }
 
   ops::TensorView input(std::string_view name) override { return addresses_.input(name); }
@@ -105,7 +105,7 @@ class CpuExecutor final : public Executor, private SingleSteps {
   bool has_output(std::string_view name) const override { return plan_.program.output(name).valid(); }
   const ir::Plan& plan() const override { return plan_; }
   std::span<const Span> spans() const override { return spans_; }
-  StepTimes times() const override { return lane_times(plan_.program, spans_, step_ns_); }
+  StepTimes times() const override { return stream_times(plan_.program, spans_, step_ns_); }
   std::int64_t workspace_bytes() const override {
     std::int64_t total = 0;
     for (const Buffer& workspace : workspaces_) total += static_cast<std::int64_t>(workspace.size());
@@ -118,37 +118,37 @@ class CpuExecutor final : public Executor, private SingleSteps {
         .count();
   }
 
-  void serve(std::size_t lane) {
-    backend::cpu::set_threads(1);  // what these lanes compute are copies
+  void serve(std::size_t stream) {
+    backend::cpu::set_threads(1);  // what these streams compute are copies
     for (std::uint32_t seen = 0;;) {
       epoch_.wait(seen, std::memory_order_acquire);
       seen = epoch_.load(std::memory_order_acquire);
       if (stopping_.load()) return;
-      walk(lane);
+      walk(stream);
       if (running_.fetch_sub(1, std::memory_order_acq_rel) == 1) running_.notify_one();
     }
   }
 
-  void walk(std::size_t lane) {
+  void walk(std::size_t stream) {
     std::int32_t done = 0;
-    for (const LaneStep& step : lanes_[lane]) {
-      for (const LaneWait& wait : step.waits)
-        if (!progress_[wait.lane].wait(wait.target)) return progress_[lane].fail();
+    for (const StreamStep& step : streams_[stream]) {
+      for (const StreamWait& wait : step.waits)
+        if (!progress_[wait.stream].wait(wait.target)) return progress_[stream].fail();
       Span& span = spans_[static_cast<std::size_t>(step.instruction)];
       span.start = now() - start_;
-      if (!call(lane, step.instruction)) {
-        abort_lanes(lane);
-        return progress_[lane].fail();
+      if (!call(stream, step.instruction)) {
+        abort_streams(stream);
+        return progress_[stream].fail();
       }
       span.end = now() - start_;
-      progress_[lane].advance(++done);
+      progress_[stream].advance(++done);
     }
   }
 
-  // What the other lanes wait for will not come; a communicator that blocks them is woken too.
-  void abort_lanes(std::size_t lane) {
+  // What the other streams wait for will not come; a communicator that blocks them is woken too.
+  void abort_streams(std::size_t stream) {
     for (comm::Communicator* comm : options_.communicators)
-      if (comm) comm->abort(errors_[lane]->message);
+      if (comm) comm->abort(errors_[stream]->message);
   }
 
   // SingleSteps
@@ -157,30 +157,30 @@ class CpuExecutor final : public Executor, private SingleSteps {
     return {};
   }
   Status run(std::int32_t instruction) override {
-    const auto lane = static_cast<std::size_t>(plan_.program.instructions[static_cast<std::size_t>(instruction)].lane);
-    if (call(lane, instruction)) return {};
-    abort_lanes(lane);
-    return *errors_[lane];
+    const auto stream = static_cast<std::size_t>(plan_.program.instructions[static_cast<std::size_t>(instruction)].stream);
+    if (call(stream, instruction)) return {};
+    abort_streams(stream);
+    return *errors_[stream];
   }
   Result<ops::TensorView> host_view(const ops::TensorView& view) override { return view; }
 
-  bool call(std::size_t lane, std::int32_t instruction) {
+  bool call(std::size_t stream, std::int32_t instruction) {
     try {
       const Status status = kernels_[static_cast<std::size_t>(instruction)]();
       if (status.ok()) return true;
-      errors_[lane] = error_at(plan_, instruction, status.error());
+      errors_[stream] = error_at(plan_, instruction, status.error());
     } catch (const std::exception& error) {
-      errors_[lane] = error_at(plan_, instruction, internal_error(error.what()));
+      errors_[stream] = error_at(plan_, instruction, internal_error(error.what()));
     }
     int none = -1;
-    failed_first_.compare_exchange_strong(none, static_cast<int>(lane));
+    failed_first_.compare_exchange_strong(none, static_cast<int>(stream));
     return false;
   }
 
   Status first_error() {
-    const int lane = failed_first_.load();
-    if (lane < 0) return {};
-    return *errors_[static_cast<std::size_t>(lane)];
+    const int stream = failed_first_.load();
+    if (stream < 0) return {};
+    return *errors_[static_cast<std::size_t>(stream)];
   }
 
   const ir::Plan plan_;
@@ -188,11 +188,11 @@ class CpuExecutor final : public Executor, private SingleSteps {
   Block arena_;  // unless shared
   Buffer inputs_;
   const Addresses addresses_;
-  const Lanes lanes_;
-  std::array<Buffer, ir::lane_count> workspaces_;
+  const Streams streams_;
+  std::array<Buffer, ir::stream_count> workspaces_;
   std::vector<ops::Kernel> kernels_;  // by instruction
-  std::array<Progress, ir::lane_count> progress_;
-  std::array<std::optional<Error>, ir::lane_count> errors_;
+  std::array<Progress, ir::stream_count> progress_;
+  std::array<std::optional<Error>, ir::stream_count> errors_;
   std::atomic<int> failed_first_{-1};
   std::vector<Span> spans_;
   std::int64_t start_ = 0, step_ns_ = 0;

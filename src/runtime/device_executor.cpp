@@ -1,9 +1,9 @@
-// Lanes as streams of an accelerator. A host thread a lane puts its work on the lane's stream, whole steps ahead: no
+// Streams as streams of an accelerator. A host thread a stream puts its work on the stream's queue, whole steps ahead: no
 // thread waits for another, since flags join the streams.
 //
 // The first run goes one instruction at a time: what code loads, allocates and connects when it is first called may
-// wait for all of the device, and would never come back while a stream waits for a flag. Then, with all streams idle,
-// what lies between two flags of the compute lane is recorded, to be launched as a graph from the second run on.
+// wait for all of the device, and would never come back while a queue waits for a flag. Then, with all streams idle,
+// what lies between two flags of the compute stream is recorded, to be launched as a graph from the second run on.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -31,9 +31,9 @@ namespace {
 using backend::Flag;
 using backend::Graph;
 
-// Events cost the stream and the host a microsecond or so each.
+// Events cost the queue and the host a microsecond or so each.
 constexpr std::int64_t timed_every = 8;
-// Once a lane has failed, the others' streams have nothing to wait for.
+// Once a stream has failed, the others' streams have nothing to wait for.
 constexpr std::int64_t drain_ns = 30'000'000'000;
 
 class StreamExecutor final : public Executor, private SingleSteps {
@@ -42,7 +42,7 @@ class StreamExecutor final : public Executor, private SingleSteps {
       : plan_(plan),
         options_(options),
         device_(options.accelerator->device()),
-        lanes_(lanes_of(plan)),
+        streams_(streams_of(plan)),
         spans_(plan.program.instructions.size()) {}
 
   ~StreamExecutor() override {
@@ -54,22 +54,22 @@ class StreamExecutor final : public Executor, private SingleSteps {
   Status bind(TensorStore& store) {
     LANCET_TRY(device_.bind_thread());
     LANCET_TRY(take_memory(store));
-    for (std::size_t lane = 0; lane < ir::lane_count; ++lane) {
-      LANCET_ASSIGN(auto stream, device_.make_stream(lane != 0));
-      streams_[lane] = std::make_unique<WatchedStream>(std::move(stream), [this, lane] { return watch(lane); });
+    for (std::size_t stream = 0; stream < ir::stream_count; ++stream) {
+      LANCET_ASSIGN(auto queue, device_.make_stream(stream != 0));
+      queues_[stream] = std::make_unique<WatchedStream>(std::move(queue), [this, stream] { return watch(stream); });
     }
     LANCET_TRY(bind_kernels());
-    flag_plan_ = plan_flags(lanes_, [&](std::int32_t instruction) { return kernel_of(instruction)->recordable; });
-    // After the plan's own: inputs are there, and the ends of the other lanes.
-    LANCET_ASSIGN(flag_memory_, Block::page_locked(device_, (flag_plan_.flags + 1 + ir::lane_count) * sizeof(Flag)));
-    for (std::size_t lane = 0; lane < ir::lane_count; ++lane) {
-      graphs_[lane].resize(flag_plan_.lanes[lane].size());
-      if (lane > 0)
-        watches_[lane] = LaneWatch(watched_steps(lane), options_.device_communicators[lane], options_.timeout);
+    flag_plan_ = plan_flags(streams_, [&](std::int32_t instruction) { return kernel_of(instruction)->recordable; });
+    // After the plan's own: inputs are there, and the ends of the other streams.
+    LANCET_ASSIGN(flag_memory_, Block::page_locked(device_, (flag_plan_.flags + 1 + ir::stream_count) * sizeof(Flag)));
+    for (std::size_t stream = 0; stream < ir::stream_count; ++stream) {
+      graphs_[stream].resize(flag_plan_.streams[stream].size());
+      if (stream > 0)
+        watches_[stream] = StreamWatch(watched_steps(stream), options_.device_communicators[stream], options_.timeout);
     }
-    LANCET_ASSIGN(times_, StreamTimes::make(plan_, lanes_, flag_plan_, device_));
-    for (std::size_t lane = 1; lane < ir::lane_count; ++lane)
-      if (!lanes_[lane].empty()) threads_.emplace_back([this, lane] { serve(lane); });
+    LANCET_ASSIGN(times_, StreamTimes::make(plan_, streams_, flag_plan_, device_));
+    for (std::size_t stream = 1; stream < ir::stream_count; ++stream)
+      if (!streams_[stream].empty()) threads_.emplace_back([this, stream] { serve(stream); });
     return {};
   }
 
@@ -80,8 +80,8 @@ class StreamExecutor final : public Executor, private SingleSteps {
     for (int left = running_.load(std::memory_order_acquire); left > 0; left = running_.load(std::memory_order_acquire))
       running_.wait(left, std::memory_order_acquire);
     const std::int64_t took = now() - start_;
-    if (const int lane = failed_first_.load(); lane >= 0) return *errors_[static_cast<std::size_t>(lane)];
-    LANCET_TRY(check_lanes());
+    if (const int stream = failed_first_.load(); stream >= 0) return *errors_[static_cast<std::size_t>(stream)];
+    LANCET_TRY(check_streams());
     ++runs_;
     if (!timing_) return {};
     step_ns_ = took;
@@ -91,9 +91,9 @@ class StreamExecutor final : public Executor, private SingleSteps {
   Result<std::optional<NonFinite>> find_non_finite() override {
     LANCET_TRY(device_.bind_thread());
     start_run_flags();
-    LANCET_TRY(mirror_.copy_inputs(*streams_[0]));
-    LANCET_TRY(streams_[0]->synchronize());
-    return search_non_finite(plan_, lanes_, *addresses_, *this);
+    LANCET_TRY(mirror_.copy_inputs(*queues_[0]));
+    LANCET_TRY(queues_[0]->synchronize());
+    return search_non_finite(plan_, streams_, *addresses_, *this);
   }
 
   ops::TensorView input(std::string_view name) override {
@@ -105,7 +105,7 @@ class StreamExecutor final : public Executor, private SingleSteps {
   bool has_output(std::string_view name) const override { return plan_.program.output(name).valid(); }
   const ir::Plan& plan() const override { return plan_; }
   std::span<const Span> spans() const override { return spans_; }
-  StepTimes times() const override { return lane_times(plan_.program, spans_, step_ns_); }
+  StepTimes times() const override { return stream_times(plan_.program, spans_, step_ns_); }
   void time_next_run() override { trace_next_ = true; }
   std::int64_t workspace_bytes() const override {
     std::int64_t total = 0;
@@ -135,39 +135,39 @@ class StreamExecutor final : public Executor, private SingleSteps {
   }
 
   Status bind_kernels() {
-    for (std::size_t lane = 1; lane < ir::lane_count; ++lane)
-      if (comm::DeviceCommunicator* comm = options_.device_communicators[lane])
-        LANCET_TRY(comm->reserve(static_cast<std::size_t>(most_in_a_call(static_cast<ir::Lane>(lane)))));
+    for (std::size_t stream = 1; stream < ir::stream_count; ++stream)
+      if (comm::DeviceCommunicator* comm = options_.device_communicators[stream])
+        LANCET_TRY(comm->reserve(static_cast<std::size_t>(most_in_a_call(static_cast<ir::Stream>(stream)))));
     LANCET_ASSIGN(const auto scratch,
                   runtime::workspace_bytes(
                       plan_, *addresses_, [&](std::string_view op) { return options_.accelerator->find_kernel(op); },
                       "on " + device_.name()));
-    for (std::size_t lane = 0; lane < ir::lane_count; ++lane) {
-      LANCET_ASSIGN(workspaces_[lane], Block::on_device(device_, scratch[lane]));
+    for (std::size_t stream = 0; stream < ir::stream_count; ++stream) {
+      LANCET_ASSIGN(workspaces_[stream], Block::on_device(device_, scratch[stream]));
     }
     ops::BindNotes notes;
     std::set<std::string> remarks;
     for (const ir::Instruction& instruction : plan_.program.instructions) {
-      const auto lane = static_cast<std::size_t>(instruction.lane);
+      const auto stream = static_cast<std::size_t>(instruction.stream);
       ops::KernelArgs args = addresses_->arguments(instruction);
-      args.workspace = workspaces_[lane].start();
+      args.workspace = workspaces_[stream].start();
       args.device = &device_;
-      args.stream = streams_[lane].get();
-      args.device_comm = options_.device_communicators[lane];
+      args.stream = queues_[stream].get();
+      args.device_comm = options_.device_communicators[stream];
       args.notes = &notes;
       args.remarks = &remarks;
       kernels_.push_back(options_.accelerator->find_kernel(instruction.op)->bind(args));
       names_.push_back(fmt::format("{} {}", instruction.op, instruction.label));
     }
-    say_once(remarks);
+    log_once(remarks);
     return {};
   }
 
-  // Bytes that a lane's instruction can send and receive.
-  std::int64_t most_in_a_call(ir::Lane lane) const {
+  // Bytes that a stream's instruction can send and receive.
+  std::int64_t most_in_a_call(ir::Stream stream) const {
     std::int64_t most = 0;
     for (const ir::Instruction& instruction : plan_.program.instructions) {
-      if (instruction.lane != lane) continue;
+      if (instruction.stream != stream) continue;
       std::int64_t bytes = 0;
       for (const ir::TensorId operand : instruction.operands) bytes += ir::bytes(plan_.program.type(operand));
       for (const ir::TensorId result : instruction.results) bytes += ir::bytes(plan_.program.type(result));
@@ -176,11 +176,11 @@ class StreamExecutor final : public Executor, private SingleSteps {
     return most;
   }
 
-  std::vector<LaneWatch::Step> watched_steps(std::size_t lane) {
-    std::vector<LaneWatch::Step> steps;
-    for (const Stretch& stretch : flag_plan_.lanes[lane]) {
-      LaneWatch::Step& step = steps.emplace_back();
-      step.instruction = lanes_[lane][stretch.begin].instruction;
+  std::vector<StreamWatch::Step> watched_steps(std::size_t stream) {
+    std::vector<StreamWatch::Step> steps;
+    for (const Stretch& stretch : flag_plan_.streams[stream]) {
+      StreamWatch::Step& step = steps.emplace_back();
+      step.instruction = streams_[stream][stretch.begin].instruction;
       for (std::size_t wait : stretch.waits) step.waits.push_back(flag(wait));
       step.done = flag(static_cast<std::size_t>(stretch.signal));
     }
@@ -188,7 +188,7 @@ class StreamExecutor final : public Executor, private SingleSteps {
   }
 
   // Several plans of one process say the same.
-  static void say_once(const std::set<std::string>& remarks) {
+  static void log_once(const std::set<std::string>& remarks) {
     static std::mutex mutex;
     static std::set<std::string> said;
     const std::lock_guard lock(mutex);
@@ -198,17 +198,17 @@ class StreamExecutor final : public Executor, private SingleSteps {
 
   Flag* flag(std::size_t number) { return flag_memory_.memory().as<Flag>() + number; }
   Flag* inputs_flag() { return flag(flag_plan_.flags); }
-  Flag* end_flag(std::size_t lane) { return flag(flag_plan_.flags + 1 + lane); }
+  Flag* end_flag(std::size_t stream) { return flag(flag_plan_.flags + 1 + stream); }
 
   // ---- a run
 
   // Errors that came up while queued calls of a transport ran.
-  Status check_lanes() {
-    for (std::size_t lane = 1; lane < ir::lane_count; ++lane)
-      if (comm::DeviceCommunicator* comm = options_.device_communicators[lane])
+  Status check_streams() {
+    for (std::size_t stream = 1; stream < ir::stream_count; ++stream)
+      if (comm::DeviceCommunicator* comm = options_.device_communicators[stream])
         if (const Status status = comm->check(); !status.ok())
           return Error{status.error().code,
-                       fmt::format("lane {}: {}", ir::name(static_cast<ir::Lane>(lane)), status.error().message),
+                       fmt::format("stream {}: {}", ir::name(static_cast<ir::Stream>(stream)), status.error().message),
                        false};
     return {};
   }
@@ -218,25 +218,25 @@ class StreamExecutor final : public Executor, private SingleSteps {
     start_run_flags();
     trace_next_ = false;
     start_ = now();
-    LANCET_TRY(mirror_.copy_inputs(*streams_[0]));
-    LANCET_TRY(streams_[0]->synchronize());
-    LANCET_TRY(walk_alone(lanes_, [&](const LaneStep& step) -> Status {
+    LANCET_TRY(mirror_.copy_inputs(*queues_[0]));
+    LANCET_TRY(queues_[0]->synchronize());
+    LANCET_TRY(walk_alone(streams_, [&](const StreamStep& step) -> Status {
       Span& span = spans_[static_cast<std::size_t>(step.instruction)];
       span.start = now() - start_;
       LANCET_TRY(run(step.instruction));
       span.end = now() - start_;
       return {};
     }));
-    LANCET_TRY(mirror_.copy_outputs(*streams_[0]));
-    LANCET_TRY(streams_[0]->synchronize());
-    LANCET_TRY(check_lanes());
+    LANCET_TRY(mirror_.copy_outputs(*queues_[0]));
+    LANCET_TRY(queues_[0]->synchronize());
+    LANCET_TRY(check_streams());
     step_ns_ = now() - start_;
     ++runs_;
     record_stretches();
-    return streams_[0]->synchronize();
+    return queues_[0]->synchronize();
   }
 
-  // All lanes are idle.
+  // All streams are idle.
   void start_run_flags() {
     write_flags(0);
     for (auto& error : errors_) error.reset();
@@ -254,83 +254,83 @@ class StreamExecutor final : public Executor, private SingleSteps {
   }
 
   void write_flags(Flag value) {
-    for (std::size_t i = 0; i < flag_plan_.flags + 1 + ir::lane_count; ++i)
+    for (std::size_t i = 0; i < flag_plan_.flags + 1 + ir::stream_count; ++i)
       std::atomic_ref(*flag(i)).store(value, std::memory_order_release);
   }
 
-  void serve(std::size_t lane) {
+  void serve(std::size_t stream) {
     const Status bound = device_.bind_thread();
     for (std::uint32_t seen = 0;;) {
       epoch_.wait(seen, std::memory_order_acquire);
       seen = epoch_.load(std::memory_order_acquire);
       if (stopping_.load()) return;
       Status status = bound;
-      if (status.ok()) status = put_lane(lane);
-      finish_lane(lane, status);
+      if (status.ok()) status = put_stream(stream);
+      finish_stream(stream, status);
       if (running_.fetch_sub(1, std::memory_order_acq_rel) == 1) running_.notify_one();
     }
   }
 
-  Status put_lane(std::size_t lane) {
-    watches_[lane].start();
-    LANCET_TRY(streams_[lane]->wait(inputs_flag()));
-    LANCET_TRY(put_stretches(lane));
-    return streams_[lane]->signal(end_flag(lane));
+  Status put_stream(std::size_t stream) {
+    watches_[stream].start();
+    LANCET_TRY(queues_[stream]->wait(inputs_flag()));
+    LANCET_TRY(put_stretches(stream));
+    return queues_[stream]->signal(end_flag(stream));
   }
 
   void walk_compute() {
     Status status = device_.bind_thread();
     if (status.ok()) status = put_compute();
-    finish_lane(0, status);
+    finish_stream(0, status);
   }
 
   Status put_compute() {
-    if (timing_) LANCET_TRY(times_->begin(*streams_[0]));
-    LANCET_TRY(mirror_.copy_inputs(*streams_[0]));
-    LANCET_TRY(streams_[0]->signal(inputs_flag()));
+    if (timing_) LANCET_TRY(times_->begin(*queues_[0]));
+    LANCET_TRY(mirror_.copy_inputs(*queues_[0]));
+    LANCET_TRY(queues_[0]->signal(inputs_flag()));
     LANCET_TRY(put_stretches(0));
-    for (std::size_t lane = 1; lane < ir::lane_count; ++lane)
-      if (!lanes_[lane].empty()) LANCET_TRY(streams_[0]->wait(end_flag(lane)));
-    LANCET_TRY(mirror_.copy_outputs(*streams_[0]));
-    return streams_[0]->signal(end_flag(0));
+    for (std::size_t stream = 1; stream < ir::stream_count; ++stream)
+      if (!streams_[stream].empty()) LANCET_TRY(queues_[0]->wait(end_flag(stream)));
+    LANCET_TRY(mirror_.copy_outputs(*queues_[0]));
+    return queues_[0]->signal(end_flag(0));
   }
 
-  // The lane's stream is empty afterwards, unless the device itself hangs.
-  void finish_lane(std::size_t lane, const Status& put) {
-    if (!put.ok()) fail(lane, put.error());
-    const Status ended = drain(lane);
+  // The stream's queue is empty afterwards, unless the device itself hangs.
+  void finish_stream(std::size_t stream, const Status& put) {
+    if (!put.ok()) fail(stream, put.error());
+    const Status ended = drain(stream);
     if (ended.ok()) return;
-    if (put.ok()) fail(lane, lane_error(lane, ended.error()));
-    static_cast<void>(drain(lane));  // what it waited for has been released
+    if (put.ok()) fail(stream, stream_error(stream, ended.error()));
+    static_cast<void>(drain(stream));  // what it waited for has been released
   }
 
-  // A step ends when the last lane has seen its end.
-  Status drain(std::size_t lane) {
+  // A step ends when the last stream has seen its end.
+  Status drain(std::size_t stream) {
     const auto watching = [&]() -> Status {
-      if (!failed_.load()) return watch(lane);
+      if (!failed_.load()) return watch(stream);
       if (now() - failed_at_.load() < drain_ns) return {};
-      return internal_error("expected its stream to end once the step had failed, found it busy");
+      return internal_error("expected its queue to end once the step had failed, found it busy");
     };
-    return wait_until_idle(*streams_[lane], watching, &usual_[lane], failed_.load() ? nullptr : end_flag(lane));
+    return wait_until_idle(*queues_[stream], watching, &usual_[stream], failed_.load() ? nullptr : end_flag(stream));
   }
 
-  // Of kernels that wait on the host, and of a lane's end: whether it is worth while.
-  Status watch(std::size_t lane) {
-    if (failed_.load()) return communication_error("another lane failed");
-    return lane == 0 ? Status() : watches_[lane].look();
+  // Of kernels that wait on the host, and of a stream's end: whether it is worth while.
+  Status watch(std::size_t stream) {
+    if (failed_.load()) return communication_error("another stream failed");
+    return stream == 0 ? Status() : watches_[stream].look();
   }
 
-  Error lane_error(std::size_t lane, const Error& error) const {
-    if (const auto& stuck = watches_[lane].stuck(); stuck && stuck->instruction >= 0)
+  Error stream_error(std::size_t stream, const Error& error) const {
+    if (const auto& stuck = watches_[stream].stuck(); stuck && stuck->instruction >= 0)
       return error_at(plan_, stuck->instruction, stuck->error);
-    return {error.code, fmt::format("lane {}: {}", ir::name(static_cast<ir::Lane>(lane)), error.message), false};
+    return {error.code, fmt::format("stream {}: {}", ir::name(static_cast<ir::Stream>(stream)), error.message), false};
   }
 
-  // What the other lanes wait for will not come: they are released, and a communicator that blocks them is woken.
-  void fail(std::size_t lane, const Error& error) {
-    errors_[lane] = error;
+  // What the other streams wait for will not come: they are released, and a communicator that blocks them is woken.
+  void fail(std::size_t stream, const Error& error) {
+    errors_[stream] = error;
     int none = -1;
-    const bool first = failed_first_.compare_exchange_strong(none, static_cast<int>(lane));
+    const bool first = failed_first_.compare_exchange_strong(none, static_cast<int>(stream));
     if (first) failed_at_.store(now());
     failed_.store(true);
     if (!first) return;
@@ -340,19 +340,19 @@ class StreamExecutor final : public Executor, private SingleSteps {
     comm::abort_all(options_.device_communicators, error.message);
   }
 
-  Status put_stretches(std::size_t lane) {
-    backend::Stream& stream = *streams_[lane];
-    // A stream whose earlier work has failed meanwhile takes no more, and says why.
+  Status put_stretches(std::size_t stream) {
+    backend::Stream& queue = *queues_[stream];
+    // A queue whose earlier work has failed meanwhile takes no more, and says why.
     const auto named = [&](const Status& taken) {
-      return taken.ok() ? taken : Status(lane_error(lane, taken.error()));
+      return taken.ok() ? taken : Status(stream_error(stream, taken.error()));
     };
-    for (std::size_t i = 0; i < flag_plan_.lanes[lane].size() && !failed_.load(); ++i) {
-      const Stretch& stretch = flag_plan_.lanes[lane][i];
-      for (std::size_t wait : stretch.waits) LANCET_TRY(named(stream.wait(flag(wait))));
-      if (timing_) LANCET_TRY(named(times_->begin_stretch(lane, i, stream)));
-      LANCET_TRY(put_stretch(lane, i));
-      if (timing_) LANCET_TRY(named(times_->end_stretch(lane, i, stream)));
-      if (stretch.signal >= 0) LANCET_TRY(named(stream.signal(flag(static_cast<std::size_t>(stretch.signal)))));
+    for (std::size_t i = 0; i < flag_plan_.streams[stream].size() && !failed_.load(); ++i) {
+      const Stretch& stretch = flag_plan_.streams[stream][i];
+      for (std::size_t wait : stretch.waits) LANCET_TRY(named(queue.wait(flag(wait))));
+      if (timing_) LANCET_TRY(named(times_->begin_stretch(stream, i, queue)));
+      LANCET_TRY(put_stretch(stream, i));
+      if (timing_) LANCET_TRY(named(times_->end_stretch(stream, i, queue)));
+      if (stretch.signal >= 0) LANCET_TRY(named(queue.signal(flag(static_cast<std::size_t>(stretch.signal)))));
     }
     return {};
   }
@@ -360,45 +360,45 @@ class StreamExecutor final : public Executor, private SingleSteps {
   // A graph of one instruction gains nothing.
   static bool records(const Stretch& stretch) { return stretch.recordable && stretch.end - stretch.begin > 1; }
 
-  Status put_stretch(std::size_t lane, std::size_t number) {
-    const Stretch& stretch = flag_plan_.lanes[lane][number];
-    Graph* graph = graphs_[lane][number].get();
-    if (!graph || tracing_) return put_instructions(lane, stretch);
-    device_.begin_range(names_[static_cast<std::size_t>(lanes_[lane][stretch.begin].instruction)]);
-    Status status = streams_[lane]->launch(*graph);
+  Status put_stretch(std::size_t stream, std::size_t number) {
+    const Stretch& stretch = flag_plan_.streams[stream][number];
+    Graph* graph = graphs_[stream][number].get();
+    if (!graph || tracing_) return put_instructions(stream, stretch);
+    device_.begin_range(names_[static_cast<std::size_t>(streams_[stream][stretch.begin].instruction)]);
+    Status status = queues_[stream]->launch(*graph);
     device_.end_range();
     return status;
   }
 
-  // What cannot be recorded is put on the stream anew each time.
+  // What cannot be recorded is put on the queue anew each time.
   void record_stretches() {
-    for (std::size_t i = 0; i < flag_plan_.lanes[0].size(); ++i) {
-      const Stretch& stretch = flag_plan_.lanes[0][i];
+    for (std::size_t i = 0; i < flag_plan_.streams[0].size(); ++i) {
+      const Stretch& stretch = flag_plan_.streams[0][i];
       if (!records(stretch)) continue;
       auto graph = record_stretch(0, stretch);
       if (graph.ok())
         graphs_[0][i] = std::move(graph).value();
       else
-        log::warn("lane compute: instructions {} to {} are not recorded: {}", lanes_[0][stretch.begin].instruction,
-                  lanes_[0][stretch.end - 1].instruction, graph.error().message);
+        log::warn("stream compute: instructions {} to {} are not recorded: {}", streams_[0][stretch.begin].instruction,
+                  streams_[0][stretch.end - 1].instruction, graph.error().message);
     }
   }
 
   // Ends the recording whatever happens.
-  Result<std::unique_ptr<Graph>> record_stretch(std::size_t lane, const Stretch& stretch) {
-    LANCET_TRY(streams_[lane]->begin_capture());
-    const Status put = put_instructions(lane, stretch);
-    auto graph = streams_[lane]->end_capture();
+  Result<std::unique_ptr<Graph>> record_stretch(std::size_t stream, const Stretch& stretch) {
+    LANCET_TRY(queues_[stream]->begin_capture());
+    const Status put = put_instructions(stream, stretch);
+    auto graph = queues_[stream]->end_capture();
     if (!put.ok()) return put.error();
     return graph;
   }
 
-  Status put_instructions(std::size_t lane, const Stretch& stretch) {
+  Status put_instructions(std::size_t stream, const Stretch& stretch) {
     for (std::size_t i = stretch.begin; i < stretch.end; ++i) {
-      const std::int32_t instruction = lanes_[lane][i].instruction;
-      if (tracing_) LANCET_TRY(times_->begin_instruction(instruction, *streams_[lane]));
+      const std::int32_t instruction = streams_[stream][i].instruction;
+      if (tracing_) LANCET_TRY(times_->begin_instruction(instruction, *queues_[stream]));
       LANCET_TRY(call(instruction));
-      if (tracing_) LANCET_TRY(times_->end_instruction(instruction, *streams_[lane]));
+      if (tracing_) LANCET_TRY(times_->end_instruction(instruction, *queues_[stream]));
     }
     return {};
   }
@@ -409,10 +409,10 @@ class StreamExecutor final : public Executor, private SingleSteps {
     Status status;
     try {
       status = kernels_[at]();
-      const auto lane = static_cast<std::size_t>(plan_.program.instructions[at].lane);
+      const auto stream = static_cast<std::size_t>(plan_.program.instructions[at].stream);
       if (!status.ok())  // it may have waited for one before it
         status =
-            watches_[lane].stuck() ? lane_error(lane, status.error()) : error_at(plan_, instruction, status.error());
+            watches_[stream].stuck() ? stream_error(stream, status.error()) : error_at(plan_, instruction, status.error());
     } catch (const std::exception& error) {
       status = error_at(plan_, instruction, internal_error(error.what()));
     }
@@ -423,19 +423,19 @@ class StreamExecutor final : public Executor, private SingleSteps {
   // ---- SingleSteps
 
   Status zero(const ops::TensorView& view) override {
-    LANCET_TRY(streams_[0]->zero(view.data, static_cast<std::size_t>(ir::bytes(view.type))));
-    return streams_[0]->synchronize();
+    LANCET_TRY(queues_[0]->zero(view.data, static_cast<std::size_t>(ir::bytes(view.type))));
+    return queues_[0]->synchronize();
   }
   Status run(std::int32_t instruction) override {
-    const auto lane = static_cast<std::size_t>(plan_.program.instructions[static_cast<std::size_t>(instruction)].lane);
-    watches_[lane].start_alone(instruction);
+    const auto stream = static_cast<std::size_t>(plan_.program.instructions[static_cast<std::size_t>(instruction)].stream);
+    watches_[stream].start_alone(instruction);
     Status status = call(instruction);
     if (status.ok())
-      if (const Status ended = streams_[lane]->synchronize(); !ended.ok())
+      if (const Status ended = queues_[stream]->synchronize(); !ended.ok())
         status = error_at(plan_, instruction, ended.error());
     if (status.ok()) return {};
-    fail(lane, status.error());
-    static_cast<void>(drain(lane));
+    fail(stream, status.error());
+    static_cast<void>(drain(stream));
     return status;
   }
   Result<ops::TensorView> host_view(const ops::TensorView& view) override {
@@ -443,34 +443,34 @@ class StreamExecutor final : public Executor, private SingleSteps {
     if (search_memory_.bytes() < bytes) {
       LANCET_ASSIGN(search_memory_, Block::page_locked(device_, bytes));
     }
-    LANCET_TRY(streams_[0]->copy(search_memory_.start(), view.data, bytes));
-    LANCET_TRY(streams_[0]->synchronize());
+    LANCET_TRY(queues_[0]->copy(search_memory_.start(), view.data, bytes));
+    LANCET_TRY(queues_[0]->synchronize());
     return ops::TensorView{search_memory_.start(), view.type};
   }
 
   const ir::Plan plan_;
   const ExecutorOptions options_;
   backend::Device& device_;
-  const Lanes lanes_;
+  const Streams streams_;
   Block arena_;  // unless shared
   Block flag_memory_, search_memory_;
   HostMirror mirror_;
-  std::array<Block, ir::lane_count> workspaces_;
+  std::array<Block, ir::stream_count> workspaces_;
   std::optional<Addresses> addresses_;
-  std::array<std::unique_ptr<backend::Stream>, ir::lane_count> streams_;
+  std::array<std::unique_ptr<backend::Stream>, ir::stream_count> queues_;
   FlagPlan flag_plan_;
   std::vector<ops::Kernel> kernels_;  // by instruction
   std::vector<std::string> names_;
-  std::array<std::vector<std::unique_ptr<Graph>>, ir::lane_count> graphs_;
+  std::array<std::vector<std::unique_ptr<Graph>>, ir::stream_count> graphs_;
   std::optional<StreamTimes> times_;
   bool trace_next_ = false, tracing_ = false, timing_ = false;
   std::int64_t runs_ = 0;
-  std::array<std::optional<Error>, ir::lane_count> errors_;
+  std::array<std::optional<Error>, ir::stream_count> errors_;
   std::atomic<int> failed_first_{-1};
   std::atomic<bool> failed_{false};
   std::atomic<std::int64_t> failed_at_{0};
-  std::array<UsualWait, ir::lane_count> usual_;    // of the lanes' ends
-  std::array<LaneWatch, ir::lane_count> watches_;  // of the communication lanes
+  std::array<UsualWait, ir::stream_count> usual_;    // of the streams' ends
+  std::array<StreamWatch, ir::stream_count> watches_;  // of the communication streams
   std::vector<Span> spans_;
   std::int64_t start_ = 0, step_ns_ = 0;
   std::atomic<std::uint32_t> epoch_{0};

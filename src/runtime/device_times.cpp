@@ -4,14 +4,14 @@
 
 namespace lancet::runtime {
 
-Result<StreamTimes> StreamTimes::make(const ir::Plan& plan, const Lanes& lanes, const FlagPlan& flags,
+Result<StreamTimes> StreamTimes::make(const ir::Plan& plan, const Streams& streams, const FlagPlan& flags,
                                       backend::Device& device) {
-  StreamTimes times(plan, lanes, flags, device);
+  StreamTimes times(plan, streams, flags, device);
   LANCET_ASSIGN(times.start_, device.make_event());
-  for (std::size_t lane = 0; lane < ir::lane_count; ++lane)
-    for (std::size_t i = 0; i < flags.lanes[lane].size(); ++i) {
+  for (std::size_t stream = 0; stream < ir::stream_count; ++stream)
+    for (std::size_t i = 0; i < flags.streams[stream].size(); ++i) {
       LANCET_ASSIGN(Pair pair, times.make_pair());
-      times.stretches_[lane].push_back(std::move(pair));
+      times.stretches_[stream].push_back(std::move(pair));
     }
   for (std::size_t i = 0; i < plan.program.instructions.size(); ++i) {
     LANCET_ASSIGN(Pair pair, times.make_pair());
@@ -21,16 +21,16 @@ Result<StreamTimes> StreamTimes::make(const ir::Plan& plan, const Lanes& lanes, 
 }
 
 Status StreamTimes::read(bool each, std::vector<Span>& spans) const {
-  for (std::size_t lane = 0; lane < ir::lane_count; ++lane)
-    for (std::size_t i = 0; i < flags_->lanes[lane].size(); ++i) {
-      const Stretch& stretch = flags_->lanes[lane][i];
+  for (std::size_t stream = 0; stream < ir::stream_count; ++stream)
+    for (std::size_t i = 0; i < flags_->streams[stream].size(); ++i) {
+      const Stretch& stretch = flags_->streams[stream][i];
       if (!each) {
-        LANCET_ASSIGN(const Span span, span_of(stretches_[lane][i]));
-        share_out(lane, stretch, span, spans);
+        LANCET_ASSIGN(const Span span, span_of(stretches_[stream][i]));
+        share_out(stream, stretch, span, spans);
         continue;
       }
       for (std::size_t at = stretch.begin; at < stretch.end; ++at) {
-        const auto instruction = static_cast<std::size_t>((*lanes_)[lane][at].instruction);
+        const auto instruction = static_cast<std::size_t>((*streams_)[stream][at].instruction);
         LANCET_ASSIGN(spans[instruction], span_of(instructions_[instruction]));
       }
     }
@@ -51,17 +51,17 @@ Result<Span> StreamTimes::span_of(const Pair& events) const {
 }
 
 // A stretch's time, among its instructions as the plan predicts them, or evenly.
-void StreamTimes::share_out(std::size_t lane, const Stretch& stretch, const Span& span,
+void StreamTimes::share_out(std::size_t stream, const Stretch& stretch, const Span& span,
                             std::vector<Span>& spans) const {
   auto weight = [&](std::size_t at) {
-    const ir::Interval& predicted = plan_->predicted[static_cast<std::size_t>((*lanes_)[lane][at].instruction)];
+    const ir::Interval& predicted = plan_->predicted[static_cast<std::size_t>((*streams_)[stream][at].instruction)];
     return std::max(predicted.end - predicted.start, 1e-6);
   };
   double total = 0, before = 0;
   for (std::size_t at = stretch.begin; at < stretch.end; ++at) total += weight(at);
   const auto length = double(span.end - span.start);
   for (std::size_t at = stretch.begin; at < stretch.end; ++at) {
-    Span& mine = spans[static_cast<std::size_t>((*lanes_)[lane][at].instruction)];
+    Span& mine = spans[static_cast<std::size_t>((*streams_)[stream][at].instruction)];
     mine.start = span.start + static_cast<std::int64_t>(length * before / total);
     before += weight(at);
     mine.end = span.start + static_cast<std::int64_t>(length * before / total);

@@ -13,23 +13,23 @@ class StreamTimes {
  public:
   // All events are made here: while streams wait for flags nothing is asked of the device that could wait for them. All
   // that is given outlives this.
-  static Result<StreamTimes> make(const ir::Plan& plan, const Lanes& lanes, const FlagPlan& flags,
+  static Result<StreamTimes> make(const ir::Plan& plan, const Streams& streams, const FlagPlan& flags,
                                   backend::Device& device);
 
-  // The zero of all times of a run, on the stream of the compute lane.
-  Status begin(backend::Stream& stream) { return stream.record(*start_); }
-  // Around stretch `number` of the lane.
-  Status begin_stretch(std::size_t lane, std::size_t number, backend::Stream& stream) {
-    return stream.record(*stretches_[lane][number].start);
+  // The zero of all times of a run, on the queue of the compute stream.
+  Status begin(backend::Stream& queue) { return queue.record(*start_); }
+  // Around stretch `number` of the stream.
+  Status begin_stretch(std::size_t stream, std::size_t number, backend::Stream& queue) {
+    return queue.record(*stretches_[stream][number].start);
   }
-  Status end_stretch(std::size_t lane, std::size_t number, backend::Stream& stream) {
-    return stream.record(*stretches_[lane][number].end);
+  Status end_stretch(std::size_t stream, std::size_t number, backend::Stream& queue) {
+    return queue.record(*stretches_[stream][number].end);
   }
-  Status begin_instruction(std::int32_t instruction, backend::Stream& stream) {
-    return stream.record(*instructions_[static_cast<std::size_t>(instruction)].start);
+  Status begin_instruction(std::int32_t instruction, backend::Stream& queue) {
+    return queue.record(*instructions_[static_cast<std::size_t>(instruction)].start);
   }
-  Status end_instruction(std::int32_t instruction, backend::Stream& stream) {
-    return stream.record(*instructions_[static_cast<std::size_t>(instruction)].end);
+  Status end_instruction(std::int32_t instruction, backend::Stream& queue) {
+    return queue.record(*instructions_[static_cast<std::size_t>(instruction)].end);
   }
 
   // Once the streams are idle: a span an instruction, of its own events where `each`, else its share of its stretch.
@@ -40,18 +40,18 @@ class StreamTimes {
     std::unique_ptr<backend::Event> start, end;
   };
 
-  StreamTimes(const ir::Plan& plan, const Lanes& lanes, const FlagPlan& flags, backend::Device& device)
-      : plan_(&plan), lanes_(&lanes), flags_(&flags), device_(&device) {}
+  StreamTimes(const ir::Plan& plan, const Streams& streams, const FlagPlan& flags, backend::Device& device)
+      : plan_(&plan), streams_(&streams), flags_(&flags), device_(&device) {}
   Result<Pair> make_pair() const;
   Result<Span> span_of(const Pair& events) const;
-  void share_out(std::size_t lane, const Stretch& stretch, const Span& span, std::vector<Span>& spans) const;
+  void share_out(std::size_t stream, const Stretch& stretch, const Span& span, std::vector<Span>& spans) const;
 
   const ir::Plan* plan_;
-  const Lanes* lanes_;
+  const Streams* streams_;
   const FlagPlan* flags_;
   backend::Device* device_;
   std::unique_ptr<backend::Event> start_;
-  std::array<std::vector<Pair>, ir::lane_count> stretches_;
+  std::array<std::vector<Pair>, ir::stream_count> stretches_;
   std::vector<Pair> instructions_;
 };
 

@@ -4,8 +4,8 @@
 
 namespace lancet::runtime {
 
-StepTimes lane_times(const ir::Program& program, std::span<const Span> spans, std::int64_t step_ns) {
-  const auto times = ir::lane_times(program, spans);
+StepTimes stream_times(const ir::Program& program, std::span<const Span> spans, std::int64_t step_ns) {
+  const auto times = ir::stream_times(program, spans);
   constexpr double ms = 1e-6;
   return {double(step_ns) * ms,       double(times.busy[0]) * ms,       double(times.busy[1]) * ms,
           double(times.busy[2]) * ms, double(times.communication) * ms, double(times.exposed) * ms};

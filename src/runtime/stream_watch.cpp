@@ -21,24 +21,24 @@ std::string too_long(comm::DeviceCommunicator& comm, std::chrono::milliseconds t
 
 }  // namespace
 
-void LaneWatch::start() {
+void StreamWatch::start() {
   at_ = 0;
   alone_.reset();
   stuck_.reset();
   since_ = looked_ = Clock::now();
 }
 
-void LaneWatch::start_alone(std::int32_t instruction) {
+void StreamWatch::start_alone(std::int32_t instruction) {
   start();
   alone_ = instruction;
 }
 
-std::int32_t LaneWatch::instruction() const {
+std::int32_t StreamWatch::instruction() const {
   if (alone_) return *alone_;
   return at_ < steps_.size() ? steps_[at_].instruction : -1;
 }
 
-bool LaneWatch::under_way() {
+bool StreamWatch::under_way() {
   if (alone_) return true;
   const std::size_t before = at_;
   while (at_ < steps_.size() && set(steps_[at_].done)) ++at_;
@@ -46,7 +46,7 @@ bool LaneWatch::under_way() {
   return at_ == before && std::all_of(steps_[at_].waits.begin(), steps_[at_].waits.end(), set);
 }
 
-Status LaneWatch::look() {
+Status StreamWatch::look() {
   if (stuck_) return stuck_->error;
   const auto now = Clock::now();
   if (!comm_ || now - looked_ < between_looks) return {};

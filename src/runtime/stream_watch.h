@@ -1,5 +1,5 @@
-// Whether a communication lane on an accelerator still moves. What is queued on its stream waits for other ranks, and a
-// rank that is gone never comes: so the lane's host thread looks at how far the stream has come.
+// Whether a communication stream on an accelerator still moves. What is queued on its queue waits for other ranks, and a
+// rank that is gone never comes: so the stream's host thread looks at how far the queue has come.
 #pragma once
 #include <chrono>
 #include <cstdint>
@@ -11,25 +11,25 @@
 
 namespace lancet::runtime {
 
-class LaneWatch {
+class StreamWatch {
  public:
   struct Step {
     std::int32_t instruction = -1;
-    std::vector<backend::Flag*> waits;  // of other lanes; until they are set, the step takes no time of its own
-    backend::Flag* done = nullptr;      // set by the stream behind the instruction
+    std::vector<backend::Flag*> waits;  // of other streams; until they are set, the step takes no time of its own
+    backend::Flag* done = nullptr;      // set by the queue behind the instruction
   };
   struct Stuck {
     std::int32_t instruction;  // -1: none was under way
     Error error;
   };
 
-  LaneWatch() = default;
+  StreamWatch() = default;
   // comm: null for a rank alone, which waits for nobody.
-  LaneWatch(std::vector<Step> steps, comm::DeviceCommunicator* comm, std::chrono::milliseconds timeout)
+  StreamWatch(std::vector<Step> steps, comm::DeviceCommunicator* comm, std::chrono::milliseconds timeout)
       : steps_(std::move(steps)), comm_(comm), timeout_(timeout) {}
 
   void start();                                // of a run: all flags are 0
-  void start_alone(std::int32_t instruction);  // nothing else is on the stream, flags are not used
+  void start_alone(std::int32_t instruction);  // nothing else is on the queue, flags are not used
   // Error: the transport's, or that the instruction under way takes longer than the timeout. It stays.
   Status look();
   const std::optional<Stuck>& stuck() const { return stuck_; }

@@ -28,16 +28,16 @@ class Writer {
  public:
   explicit Writer(const ir::Plan& plan) : plan_(plan), used_() {
     for (const ir::Instruction& instruction : plan.program.instructions)
-      used_[static_cast<std::size_t>(instruction.lane)] = true;
+      used_[static_cast<std::size_t>(instruction.stream)] = true;
   }
 
   void process(int pid, std::string_view name, int place) {
     meta("process_name", pid, -1, fmt::format("\"name\": {}", json_string(name)));
     meta("process_sort_index", pid, -1, fmt::format("\"sort_index\": {}", place));
-    for (int lane = 0; lane < ir::lane_count; ++lane) {
-      if (!used_[static_cast<std::size_t>(lane)]) continue;
-      meta("thread_name", pid, lane, fmt::format("\"name\": {}", json_string(ir::name(static_cast<ir::Lane>(lane)))));
-      meta("thread_sort_index", pid, lane, fmt::format("\"sort_index\": {}", lane));
+    for (int stream = 0; stream < ir::stream_count; ++stream) {
+      if (!used_[static_cast<std::size_t>(stream)]) continue;
+      meta("thread_name", pid, stream, fmt::format("\"name\": {}", json_string(ir::name(static_cast<ir::Stream>(stream)))));
+      meta("thread_sort_index", pid, stream, fmt::format("\"sort_index\": {}", stream));
     }
   }
 
@@ -48,7 +48,7 @@ class Writer {
     add(fmt::format(R"({{"ph": "X", "name": {}, "cat": "{}", "pid": {}, "tid": {}, "ts": {}, "dur": {}, )"
                     R"("args": {{"index": {}, "waits": [{}]}}}})",
                     json_string(at.label.empty() ? at.op : at.op + " " + at.label), ir::name(at.role), pid,
-                    static_cast<int>(at.lane), microseconds(span.start), microseconds(span.end - span.start), index,
+                    static_cast<int>(at.stream), microseconds(span.start), microseconds(span.end - span.start), index,
                     fmt::join(waits, ", ")));
   }
 
@@ -69,7 +69,7 @@ class Writer {
   }
 
   const ir::Plan& plan_;
-  std::array<bool, ir::lane_count> used_;
+  std::array<bool, ir::stream_count> used_;
   std::string events_;
 };
 

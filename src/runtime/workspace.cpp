@@ -26,18 +26,18 @@ class Types {
 
 Result<std::int64_t> planned_workspace(const ir::Plan& plan, Accelerator* accelerator, int threads) {
   const Types types(plan.program);
-  std::array<std::size_t, ir::lane_count> lanes{};
+  std::array<std::size_t, ir::stream_count> streams{};
   if (accelerator) {
     LANCET_TRY(accelerator->device().bind_thread());
-    LANCET_ASSIGN(lanes, workspace_bytes(
+    LANCET_ASSIGN(streams, workspace_bytes(
                              plan, types, [&](std::string_view op) { return accelerator->find_kernel(op); },
                              "on " + accelerator->device().name()));
   } else {
     backend::cpu::set_threads(threads);  // scratch is for so many
-    LANCET_ASSIGN(lanes, workspace_bytes(plan, types, ops::find_cpu_kernel, "on the CPU"));
+    LANCET_ASSIGN(streams, workspace_bytes(plan, types, ops::find_cpu_kernel, "on the CPU"));
   }
   std::int64_t sum = 0;
-  for (const std::size_t bytes : lanes) sum += static_cast<std::int64_t>(bytes);
+  for (const std::size_t bytes : streams) sum += static_cast<std::int64_t>(bytes);
   return sum;
 }
 

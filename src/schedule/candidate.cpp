@@ -8,7 +8,7 @@ namespace {
 
 using ir::id_of;
 using ir::InstructionId;
-using ir::Lane;
+using ir::Stream;
 using ir::Role;
 
 void tidy(std::vector<InstructionId>& list) {
@@ -20,12 +20,12 @@ bool is_part(const ir::Instruction& at) { return at.attributes.has("parts"); }
 
 }  // namespace
 
-Needed taking_turns(const ir::Program& program, Needed needed) {
+Dependencies turns(const ir::Program& program, Dependencies needed) {
   std::array<InstructionId, 2> last{}, last_whole{};  // compute, expert
   for (std::size_t i = 0; i < program.instructions.size(); ++i) {
     const ir::Instruction& at = program.instructions[i];
-    if (at.lane == Lane::reduce) continue;
-    const std::size_t mine = at.lane == Lane::compute ? 0 : 1;
+    if (at.stream == Stream::reduce) continue;
+    const std::size_t mine = at.stream == Stream::compute ? 0 : 1;
     const InstructionId other = is_part(at) ? last_whole[1 - mine] : last[1 - mine];
     if (other.valid()) needed[i].push_back(other);
     tidy(needed[i]);
@@ -35,24 +35,24 @@ Needed taking_turns(const ir::Program& program, Needed needed) {
   return needed;
 }
 
-Needed one_at_a_time_on_the_wire(const ir::Program& program, Needed needed) {
-  std::array<InstructionId, ir::lane_count> last{};
+Dependencies one_message_at_a_time(const ir::Program& program, Dependencies needed) {
+  std::array<InstructionId, ir::stream_count> last{};
   for (std::size_t i = 0; i < program.instructions.size(); ++i) {
-    const Lane lane = program.instructions[i].lane;
-    if (lane == Lane::compute) continue;
-    const InstructionId other = last[static_cast<std::size_t>(lane == Lane::expert ? Lane::reduce : Lane::expert)];
+    const Stream stream = program.instructions[i].stream;
+    if (stream == Stream::compute) continue;
+    const InstructionId other = last[static_cast<std::size_t>(stream == Stream::expert ? Stream::reduce : Stream::expert)];
     if (other.valid()) needed[i].push_back(other);
     tidy(needed[i]);
-    last[static_cast<std::size_t>(lane)] = id_of(i);
+    last[static_cast<std::size_t>(stream)] = id_of(i);
   }
   return needed;
 }
 
-Candidate as_it_is(const Step& step, std::string how, ir::Program program, std::vector<cost::Load> loads,
-                   Needed needed) {
-  Candidate result{std::move(how), std::move(program), std::move(needed), std::move(loads), {}};
+Candidate as_it_is(const Step& step, std::string how, ir::Program program, std::vector<cost::OpCost> op_costs,
+                   Dependencies needed) {
+  Candidate result{std::move(how), std::move(program), std::move(needed), std::move(op_costs), {}};
   result.timeline =
-      simulate(result.program, result.needed, result.loads, step.costs().interference(), step.costs().launch_ms());
+      simulate(result.program, result.needed, result.op_costs, step.costs().interference(), step.costs().launch_ms());
   return result;
 }
 

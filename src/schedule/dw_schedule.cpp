@@ -13,7 +13,7 @@ namespace {
 
 using ir::id_of;
 using ir::InstructionId;
-using ir::Lane;
+using ir::Stream;
 using ir::Role;
 
 // How many all-to-alls past its home a dW may go that an all-reduce waits for. Each is tried: far hides more
@@ -23,9 +23,9 @@ constexpr int distances[] = {any_distance, 8, 4, 2, 1, 0};
 
 class DwSchedule {
  public:
-  DwSchedule(const ir::Program& program, std::span<const cost::Load> loads, const cost::Interference& interference)
+  DwSchedule(const ir::Program& program, std::span<const cost::OpCost> op_costs, const cost::Interference& interference)
       : program_(program),
-        loads_(loads.begin(), loads.end()),
+        op_costs_(op_costs.begin(), op_costs.end()),
         interference_(interference),
         dependencies_(ir::dependencies(program)),
         dependents_(dependencies_.size()) {
@@ -37,8 +37,8 @@ class DwSchedule {
 
   int movable() const { return int(movable_.size()); }
 
-  const Needed& dependencies() const { return dependencies_; }
-  const std::vector<cost::Load>& loads() const { return loads_; }
+  const Dependencies& dependencies() const { return dependencies_; }
+  const std::vector<cost::OpCost>& op_costs() const { return op_costs_; }
 
   // Per movable the all-to-all it lies under.
   std::vector<int> assign(int distance) const {
@@ -68,10 +68,10 @@ class DwSchedule {
       for (std::size_t m = 0; m < movable_.size(); ++m) {
         if (under[m] != int(a)) continue;
         cover.under.push_back(place[movable_[m].index()]);
-        cover.covered_ms += loads_[movable_[m].index()].ms;
+        cover.covered_ms += op_costs_[movable_[m].index()].ms;
       }
-      cover.covered_ms = std::min(cover.covered_ms, cover.room_ms);
-      report.room_ms += cover.room_ms;
+      cover.covered_ms = std::min(cover.covered_ms, cover.slack_ms);
+      report.slack_ms += cover.slack_ms;
       report.covered_ms += cover.covered_ms;
       report.covers.push_back(std::move(cover));
     }
@@ -84,7 +84,7 @@ class DwSchedule {
     for (std::size_t i = 0; i < program_.instructions.size(); ++i) {
       const ir::Instruction& instruction = program_.instructions[i];
       if (ops::kind(instruction) != ops::Kind::all_to_all) continue;
-      const double room = loads_[i].ms / interference_.wire_beside_compute - loads_[i].core_ms;
+      const double room = op_costs_[i].ms / interference_.network_beside_compute - op_costs_[i].core_ms;
       if (room <= 0) continue;
       all_to_alls_.push_back(id_of(i));
       problem_.room.push_back(room);
@@ -101,13 +101,13 @@ class DwSchedule {
     movable_at_.assign(dependencies_.size(), -1);
     for (std::size_t i = 0; i < dependencies_.size(); ++i) {
       const ir::Instruction& instruction = program_.instructions[i];
-      reduced[i] = instruction.lane == Lane::reduce ||
+      reduced[i] = instruction.stream == Stream::reduce ||
                    std::any_of(dependencies_[i].begin(), dependencies_[i].end(),
                                [&](InstructionId before) { return reduced[before.index()]; });
-      if (instruction.lane != Lane::compute || loads_[i].ms <= 0 || reduced[i]) continue;
+      if (instruction.stream != Stream::compute || op_costs_[i].ms <= 0 || reduced[i]) continue;
       if (instruction.role == Role::forward && !only_reduced(id_of(i))) continue;
       Movable movable;
-      movable.ms = loads_[i].ms;
+      movable.ms = op_costs_[i].ms;
       for (std::size_t a = 0; a < all_to_alls_.size(); ++a) movable.allowed.push_back(labels.overlappable(id_of(i), a));
       if (std::find(movable.allowed.begin(), movable.allowed.end(), true) == movable.allowed.end()) continue;
       const auto later = std::lower_bound(all_to_alls_.begin(), all_to_alls_.end(), id_of(i));
@@ -123,11 +123,11 @@ class DwSchedule {
   bool only_reduced(InstructionId id) const {
     const auto& next = dependents_[id.index()];
     return std::all_of(next.begin(), next.end(),
-                       [&](InstructionId after) { return program_.instructions[after.index()].lane == Lane::reduce; });
+                       [&](InstructionId after) { return program_.instructions[after.index()].stream == Stream::reduce; });
   }
 
   bool is_view(InstructionId id) const {
-    return program_.instructions[id.index()].lane == Lane::compute && loads_[id.index()].ms <= 0;
+    return program_.instructions[id.index()].stream == Stream::compute && op_costs_[id.index()].ms <= 0;
   }
 
   // Other movables come before it as they must; what stays where it is bounds where it may go. Views go along.
@@ -148,7 +148,7 @@ class DwSchedule {
     while (!open.empty()) {
       const InstructionId after = open.back();
       open.pop_back();
-      if (movable_at_[after.index()] >= 0 || program_.instructions[after.index()].lane == Lane::reduce) continue;
+      if (movable_at_[after.index()] >= 0 || program_.instructions[after.index()].stream == Stream::reduce) continue;
       if (is_view(after))
         open.insert(open.end(), dependents_[after.index()].begin(), dependents_[after.index()].end());
       else
@@ -160,13 +160,13 @@ class DwSchedule {
     const auto& next = dependents_[id.index()];
     return program_.instructions[id.index()].role == Role::dw &&
            std::any_of(next.begin(), next.end(),
-                       [&](InstructionId after) { return program_.instructions[after.index()].lane == Lane::reduce; });
+                       [&](InstructionId after) { return program_.instructions[after.index()].stream == Stream::reduce; });
   }
 
   const ir::Program& program_;
-  std::vector<cost::Load> loads_;
+  std::vector<cost::OpCost> op_costs_;
   cost::Interference interference_;
-  Needed dependencies_, dependents_;
+  Dependencies dependencies_, dependents_;
   std::vector<InstructionId> all_to_alls_, movable_;
   std::vector<int> movable_at_;  // per instruction, its number among the movable, or -1
   Assignment problem_;
@@ -174,10 +174,10 @@ class DwSchedule {
 
 }  // namespace
 
-ir::Program dw_schedule(const ir::Program& program, std::span<const cost::Load> loads,
+ir::Program dw_schedule(const ir::Program& program, std::span<const cost::OpCost> op_costs,
                         const cost::Interference& interference, double launch_ms, DwReport* report) {
-  const DwSchedule schedule(program, loads, interference);
-  const double before_ms = simulate(program, schedule.dependencies(), loads, interference, launch_ms).makespan;
+  const DwSchedule schedule(program, op_costs, interference);
+  const double before_ms = simulate(program, schedule.dependencies(), op_costs, interference, launch_ms).makespan;
   DwReport made{.before_ms = before_ms, .after_ms = before_ms, .movable = schedule.movable()};
   ir::Program best = program;
   for (int distance : distances) {
@@ -186,7 +186,7 @@ ir::Program dw_schedule(const ir::Program& program, std::span<const cost::Load> 
     const Order order = schedule.order(under);
     ir::Program candidate = permuted(program, order);
     const double makespan =
-        simulate(candidate, ir::dependencies(candidate), permuted(schedule.loads(), order), interference, launch_ms)
+        simulate(candidate, ir::dependencies(candidate), permuted(schedule.op_costs(), order), interference, launch_ms)
             .makespan;
     if (makespan >= made.after_ms * (1 - 1e-9)) continue;
     made = {.before_ms = before_ms, .after_ms = makespan, .movable = schedule.movable()};

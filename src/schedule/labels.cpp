@@ -2,7 +2,7 @@
 
 namespace lancet::schedule {
 
-Labels::Labels(const Needed& dependencies, const std::vector<ir::InstructionId>& all_to_alls)
+Labels::Labels(const Dependencies& dependencies, const std::vector<ir::InstructionId>& all_to_alls)
     : words_((all_to_alls.size() + 63) / 64),
       reached_(dependencies.size() * words_),
       reaches_(dependencies.size() * words_) {

@@ -12,7 +12,7 @@ namespace lancet::schedule {
 class Labels {
  public:
   // all_to_alls: in program order. dependencies: ir::dependencies of the Program.
-  Labels(const Needed& dependencies, const std::vector<ir::InstructionId>& all_to_alls);
+  Labels(const Dependencies& dependencies, const std::vector<ir::InstructionId>& all_to_alls);
   // No path joins the instruction and all-to-all number a, which it is not.
   bool overlappable(ir::InstructionId id, std::size_t a) const {
     return !bit(reached_, id, a) && !bit(reaches_, id, a);

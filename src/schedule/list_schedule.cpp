@@ -43,7 +43,7 @@ class Scheduler {
     double path = 0, chunks = 0, behind_chunks = 0;
     for (std::int32_t user : users_[i]) {
       const double rank = rank_[std::size_t(user)];
-      if (job(user).lane == ir::Lane::reduce) {
+      if (job(user).stream == ir::Stream::reduce) {
         chunks += job(user).ms;
         behind_chunks = std::max(behind_chunks, rank - job(user).ms);
       } else {
@@ -81,46 +81,46 @@ class Scheduler {
   using Queue = std::set<std::int32_t, Urgent>;
   using Fillers = std::set<std::pair<double, std::int32_t>>;  // by length
 
-  static std::size_t index(ir::Lane lane) { return static_cast<std::size_t>(lane); }
+  static std::size_t index(ir::Stream stream) { return static_cast<std::size_t>(stream); }
   const Job& job(std::int32_t id) const { return jobs_[std::size_t(id)]; }
 
   void make_ready(std::int32_t id) {
-    if (options_.fill_gaps && job(id).filler && job(id).lane == ir::Lane::compute)
+    if (options_.fill_gaps && job(id).filler && job(id).stream == ir::Stream::compute)
       fillers_.insert({job(id).ms, id});
     else
-      ready_[index(job(id).lane)].insert(id);
+      ready_[index(job(id).stream)].insert(id);
   }
 
   bool start_some() {
     bool started = false;
-    for (ir::Lane lane : {ir::Lane::expert, ir::Lane::compute, ir::Lane::reduce}) {
-      if (running_[index(lane)].job >= 0 || blocked(lane)) continue;
-      const std::int32_t next = pick(lane);
+    for (ir::Stream stream : {ir::Stream::expert, ir::Stream::compute, ir::Stream::reduce}) {
+      if (running_[index(stream)].job >= 0 || blocked(stream)) continue;
+      const std::int32_t next = pick(stream);
       if (next < 0) continue;
-      start(lane, next);
+      start(stream, next);
       started = true;
     }
     return started;
   }
 
-  bool blocked(ir::Lane lane) const {
-    if (!options_.shared_wire || lane == ir::Lane::compute) return false;
-    return running_[index(lane == ir::Lane::expert ? ir::Lane::reduce : ir::Lane::expert)].job >= 0;
+  bool blocked(ir::Stream stream) const {
+    if (!options_.shared_network || stream == ir::Stream::compute) return false;
+    return running_[index(stream == ir::Stream::expert ? ir::Stream::reduce : ir::Stream::expert)].job >= 0;
   }
 
-  std::int32_t pick(ir::Lane lane) {
-    if (lane == ir::Lane::compute && live_bytes_ > options_.memory_bytes)
+  std::int32_t pick(ir::Stream stream) {
+    if (stream == ir::Stream::compute && live_bytes_ > options_.memory_bytes)
       if (const auto at = most_freeing_filler(); at != fillers_.end()) return take(at);
-    if (lane == ir::Lane::compute && options_.feed_wire && wire_is_idle())
+    if (stream == ir::Stream::compute && options_.feed_network && network_is_idle())
       if (const auto at = most_urgent_filler(true); at != fillers_.end()) return take(at);
-    Queue& queue = ready_[index(lane)];
+    Queue& queue = ready_[index(stream)];
     if (!queue.empty()) {
       const std::int32_t next = *queue.begin();
       queue.erase(queue.begin());
       return next;
     }
-    if (lane != ir::Lane::compute || fillers_.empty()) return -1;
-    const double gap = running_[index(ir::Lane::expert)].end - now_;
+    if (stream != ir::Stream::compute || fillers_.empty()) return -1;
+    const double gap = running_[index(ir::Stream::expert)].end - now_;
     return take(gap == never ? most_urgent_filler(false) : best_fit(gap));
   }
 
@@ -130,7 +130,7 @@ class Scheduler {
   Fillers::iterator best_fit(double gap) {
     auto best = fillers_.begin();
     for (auto at = fillers_.begin(); at != fillers_.end() && at->first <= gap; ++at)
-      if (job(at->second).feeds_wire || !job(best->second).feeds_wire) best = at;
+      if (job(at->second).feeds_network || !job(best->second).feeds_network) best = at;
     return best;
   }
 
@@ -165,18 +165,18 @@ class Scheduler {
     const Urgent urgent{&rank_};
     auto best = fillers_.end();
     for (auto at = fillers_.begin(); at != fillers_.end(); ++at)
-      if ((!feeding || job(at->second).feeds_wire) && (best == fillers_.end() || urgent(at->second, best->second)))
+      if ((!feeding || job(at->second).feeds_network) && (best == fillers_.end() || urgent(at->second, best->second)))
         best = at;
     return best;
   }
 
-  bool wire_is_idle() const {
-    for (ir::Lane lane : {ir::Lane::expert, ir::Lane::reduce})
-      if (running_[index(lane)].job >= 0 || !ready_[index(lane)].empty()) return false;
+  bool network_is_idle() const {
+    for (ir::Stream stream : {ir::Stream::expert, ir::Stream::reduce})
+      if (running_[index(stream)].job >= 0 || !ready_[index(stream)].empty()) return false;
     return true;
   }
 
-  void start(ir::Lane lane, std::int32_t id) {
+  void start(ir::Stream stream, std::int32_t id) {
     result_.order.push_back({id});
     for (std::int32_t block : job(id).blocks)
       if (!alive_[std::size_t(block)]) {
@@ -187,7 +187,7 @@ class Scheduler {
     const double end = now_ + job(id).ms;
     result_.end[std::size_t(id)] = end;
     if (job(id).ms > 0) {
-      running_[index(lane)] = {id, end};
+      running_[index(stream)] = {id, end};
     } else {
       finish(id);
     }
@@ -223,9 +223,9 @@ class Scheduler {
   std::vector<std::vector<std::int32_t>> users_;
   std::vector<int> missing_;
   Urgent urgent_{&rank_};
-  std::array<Queue, ir::lane_count> ready_{Queue(urgent_), Queue(urgent_), Queue(urgent_)};
+  std::array<Queue, ir::stream_count> ready_{Queue(urgent_), Queue(urgent_), Queue(urgent_)};
   Fillers fillers_;
-  std::array<Running, ir::lane_count> running_;
+  std::array<Running, ir::stream_count> running_;
   double now_ = 0;
   ListSchedule result_;
 };

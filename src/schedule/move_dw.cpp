@@ -12,22 +12,22 @@ Candidate move_dw(const Step& step, const config::Overlap&, Candidate candidate)
   const cost::Costs& costs = step.costs();
   DwReport report;
   ir::Program program =
-      dw_schedule(candidate.program, candidate.loads, costs.interference(), costs.launch_ms(), &report);
-  std::vector<cost::Load> loads = cost::loads(costs, program).value();
-  Needed needed = ir::dependencies(program);
+      dw_schedule(candidate.program, candidate.op_costs, costs.interference(), costs.launch_ms(), &report);
+  std::vector<cost::OpCost> op_costs = cost::op_costs(costs, program).value();
+  Dependencies needed = ir::dependencies(program);
   return as_it_is(
-      step, fmt::format("weight gradients cover {:.3g} of {:.3g} ms of all-to-all", report.covered_ms, report.room_ms),
-      std::move(program), std::move(loads), std::move(needed));
+      step, fmt::format("weight gradients cover {:.3g} of {:.3g} ms of all-to-all", report.covered_ms, report.slack_ms),
+      std::move(program), std::move(op_costs), std::move(needed));
 }
 
 Candidate chunk_all_reduces(const Step& step, const config::Overlap&, Candidate candidate) {
   ReduceReport report;
-  Ordered ordered = reduce_schedule(candidate.program, candidate.loads, step.costs(), &report);
-  std::vector<cost::Load> loads = cost::loads(step.costs(), ordered.program).value();
-  Needed needed = ir::dependencies(ordered.program);
+  Ordered ordered = reduce_schedule(candidate.program, candidate.op_costs, step.costs(), &report);
+  std::vector<cost::OpCost> op_costs = cost::op_costs(step.costs(), ordered.program).value();
+  Dependencies needed = ir::dependencies(ordered.program);
   join(needed, ordered.extra);
   if (report.chunk_bytes > 0) candidate.how += fmt::format("; all-reduces of {} KB", report.chunk_bytes >> 10);
-  return as_it_is(step, std::move(candidate.how), std::move(ordered.program), std::move(loads), std::move(needed));
+  return as_it_is(step, std::move(candidate.how), std::move(ordered.program), std::move(op_costs), std::move(needed));
 }
 
 }  // namespace lancet::schedule

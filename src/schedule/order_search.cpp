@@ -14,7 +14,7 @@ namespace lancet::schedule {
 namespace {
 
 // How far parts go ahead of each other. Which is best depends on the model and the wire, so each is tried.
-constexpr double leads[] = {0, 1.0 / 256, 1.0 / 128, 1.0 / 64, 1.0 / 32, 1.0 / 16};
+constexpr double is_rank0[] = {0, 1.0 / 256, 1.0 / 128, 1.0 / 64, 1.0 / 32, 1.0 / 16};
 
 // The arena may grow by so much over the step's without parts; half of it is left for what packing loses.
 constexpr double arena_room = 1.05, memory_room = 1.025, tight_room = 0.985;
@@ -40,21 +40,21 @@ OrderSearch::OrderSearch(const Step& step)
 void OrderSearch::try_split(const std::string& how, const Split& split) {
   const Rewritten rewritten = rewrite(step_.program(), split);
   Tried tried{
-      how, {rewritten.program, step_.loads(rewritten, split)}, {.memory_bytes = memory_}, nothing(), memory_room};
-  try_all_leads(tried, Orders(tried.chunked.program, tried.chunked.loads));
+      how, {rewritten.program, step_.op_costs(rewritten, split)}, {.memory_bytes = memory_}, nothing(), memory_room};
+  try_all_leads(tried, Orders(tried.chunked.program, tried.chunked.op_costs));
   tried_.push_back(std::move(tried));
 }
 
 // One setting after the other, each from the best so far: the search stays linear in settings.
 void OrderSearch::try_all_leads(Tried& tried, const Orders& orders) const {
-  for (bool feed_wire : {false, true})
+  for (bool feed_network : {false, true})
     for (std::int64_t tenths : {10, 9})  // where memory is short, earlier weight gradients make room
-      for (double lead : leads)
+      for (double lead : is_rank0)
         try_options(
             tried, orders,
-            {.lead = lead, .backward_lead = lead, .feed_wire = feed_wire, .memory_bytes = memory_ / 10 * tenths});
-  for (double lead : leads) try_changed(tried, orders, [&](ListOptions& options) { options.backward_lead = lead; });
-  for (double lead : leads) try_changed(tried, orders, [&](ListOptions& options) { options.lead = lead; });
+            {.lead = lead, .backward_lead = lead, .feed_network = feed_network, .memory_bytes = memory_ / 10 * tenths});
+  for (double lead : is_rank0) try_changed(tried, orders, [&](ListOptions& options) { options.backward_lead = lead; });
+  for (double lead : is_rank0) try_changed(tried, orders, [&](ListOptions& options) { options.lead = lead; });
 }
 
 template <class F>
@@ -62,12 +62,12 @@ void OrderSearch::try_changed(Tried& tried, const Orders& orders, F change) cons
   ListOptions options = tried.options;
   change(options);
   if (!thorough_) return try_options(tried, orders, options);
-  for (options.feed_wire = false;; options.feed_wire = true) {
+  for (options.feed_network = false;; options.feed_network = true) {
     for (std::int64_t tenths : {10, 9}) {
       options.memory_bytes = memory_ / 10 * tenths;
       try_options(tried, orders, options);
     }
-    if (options.feed_wire) break;
+    if (options.feed_network) break;
   }
 }
 
@@ -78,7 +78,7 @@ void OrderSearch::try_options(Tried& tried, const Orders& orders, const ListOpti
   // shorter; what is longer there is not worth simulating.
   if (found.makespan >= tried.candidate.timeline.makespan) return;
   Candidate candidate =
-      as_it_is(step_, tried.how, orders.program(found.order), orders.loads(found.order), orders.needed(found.order));
+      as_it_is(step_, tried.how, orders.program(found.order), orders.op_costs(found.order), orders.needed(found.order));
   if (candidate.timeline.makespan >= tried.candidate.timeline.makespan) return;
   tried.candidate = std::move(candidate);
   tried.options = options;
@@ -86,12 +86,12 @@ void OrderSearch::try_options(Tried& tried, const Orders& orders, const ListOpti
 
 OrderSearch::Tried OrderSearch::in_chunks(const Tried& tried, std::int64_t chunk_bytes, double room) const {
   Tried chunked{fmt::format("{}; all-reduces of {} KB", tried.how, chunk_bytes >> 10),
-                cut_all_reduces(tried.chunked.program, tried.chunked.loads, step_.costs(), chunk_bytes), tried.options,
+                cut_all_reduces(tried.chunked.program, tried.chunked.op_costs, step_.costs(), chunk_bytes), tried.options,
                 nothing(), room};
-  const Orders orders(chunked.chunked.program, chunked.chunked.loads);
+  const Orders orders(chunked.chunked.program, chunked.chunked.op_costs);
   try_options(chunked, orders, tried.options);
-  try_changed(chunked, orders, [](ListOptions& options) { options.feed_wire = !options.feed_wire; });
-  for (double lead : leads) try_changed(chunked, orders, [&](ListOptions& options) { options.backward_lead = lead; });
+  try_changed(chunked, orders, [](ListOptions& options) { options.feed_network = !options.feed_network; });
+  for (double lead : is_rank0) try_changed(chunked, orders, [&](ListOptions& options) { options.backward_lead = lead; });
   return chunked;
 }
 
@@ -119,14 +119,14 @@ Candidate OrderSearch::best(Candidate first) {
 }
 
 Candidate OrderSearch::with_or_without_turns(Candidate best) const {
-  Needed in_turn = one_at_a_time_on_the_wire(best.program, best.needed);
+  Dependencies in_turn = one_message_at_a_time(best.program, best.needed);
   Candidate alone =
-      as_it_is(step_, best.how + ", one message on the wire at a time", best.program, best.loads, std::move(in_turn));
+      as_it_is(step_, best.how + ", one message on the wire at a time", best.program, best.op_costs, std::move(in_turn));
   return alone.timeline.makespan < best.timeline.makespan ? std::move(alone) : std::move(best);
 }
 
 Candidate search_orders(const Step& step, const config::Overlap& overlap, Candidate candidate) {
-  if (!step.has_exchange()) return candidate;
+  if (!step.has_all_to_all()) return candidate;
   OrderSearch search(step);
   if (overlap.parts <= 1) search.try_split("weight gradients where the wire leaves time", step.whole(Cut::batch));
   for (const std::vector<Range>& ranges : range_choices(step, overlap))

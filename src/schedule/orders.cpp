@@ -9,7 +9,7 @@ namespace {
 
 using ir::id_of;
 using ir::InstructionId;
-using ir::Lane;
+using ir::Stream;
 using ir::Role;
 
 bool is_filler(const ir::Instruction& at) { return at.role == Role::dw || at.role == Role::update; }
@@ -44,21 +44,21 @@ std::int64_t peak_bytes(const ir::Program& program) {
   const Blocks blocks(program);
   std::vector<Job> jobs;
   for (std::size_t i = 0; i < blocks.of.size(); ++i) {
-    jobs.push_back({.lane = ir::Lane::compute, .ms = 1, .needs = {}, .blocks = blocks.of[i]});
+    jobs.push_back({.stream = ir::Stream::compute, .ms = 1, .needs = {}, .blocks = blocks.of[i]});
     if (i > 0) jobs.back().needs = {std::int32_t(i) - 1};
   }
   return list_schedule(jobs, {}, blocks.bytes).peak_bytes;
 }
 
-Orders::Orders(ir::Program program, std::vector<cost::Load> loads) : Orders(program, loads, 0, loads.size()) {}
+Orders::Orders(ir::Program program, std::vector<cost::OpCost> op_costs) : Orders(program, op_costs, 0, op_costs.size()) {}
 
-Orders::Orders(ir::Program program, std::vector<cost::Load> loads, std::size_t begin, std::size_t end)
-    : program_(std::move(program)), loads_(std::move(loads)), begin_(begin), dependencies_(ir::dependencies(program_)) {
+Orders::Orders(ir::Program program, std::vector<cost::OpCost> op_costs, std::size_t begin, std::size_t end)
+    : program_(std::move(program)), op_costs_(std::move(op_costs)), begin_(begin), dependencies_(ir::dependencies(program_)) {
   Blocks blocks(program_);
   for (std::size_t i = begin; i < end; ++i) {
     const ir::Instruction& at = program_.instructions[i];
-    Job job{.lane = at.lane,
-            .ms = loads_[i].ms,
+    Job job{.stream = at.stream,
+            .ms = op_costs_[i].ms,
             .part = int(at.attributes.integer("part", -1)),
             .backward = at.role != Role::forward,
             .filler = is_filler(at),
@@ -66,8 +66,8 @@ Orders::Orders(ir::Program program, std::vector<cost::Load> loads, std::size_t b
             .blocks = blocks.of[i]};
     for (InstructionId need : dependencies_[i])
       if (need.index() >= begin) job.needs.push_back(need.value - std::int32_t(begin));
-    if (at.lane == Lane::reduce)
-      for (std::int32_t need : job.needs) jobs_[std::size_t(need)].feeds_wire = true;
+    if (at.stream == Stream::reduce)
+      for (std::int32_t need : job.needs) jobs_[std::size_t(need)].feeds_network = true;
     jobs_.push_back(std::move(job));
   }
   block_bytes_ = std::move(blocks.bytes);
@@ -78,14 +78,14 @@ Orders::Found Orders::find(const ListOptions& options) const {
   Found found{schedule.makespan, schedule.peak_bytes, {}};
   for (std::size_t i = 0; i < begin_; ++i) found.order.push_back(id_of(i));
   for (InstructionId id : schedule.order) found.order.push_back(id_of(id.index() + begin_));
-  for (std::size_t i = found.order.size(); i < loads_.size(); ++i) found.order.push_back(id_of(i));
+  for (std::size_t i = found.order.size(); i < op_costs_.size(); ++i) found.order.push_back(id_of(i));
   return found;
 }
 
-Needed Orders::needed(const Order& order) const {
+Dependencies Orders::needed(const Order& order) const {
   std::vector<InstructionId> place(order.size());
   for (std::size_t i = 0; i < order.size(); ++i) place[order[i].index()] = id_of(i);
-  Needed needed = permuted(dependencies_, order);
+  Dependencies needed = permuted(dependencies_, order);
   for (std::vector<InstructionId>& list : needed) {
     for (InstructionId& id : list) id = place[id.index()];
     std::sort(list.begin(), list.end());

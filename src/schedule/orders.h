@@ -13,8 +13,8 @@ namespace lancet::schedule {
 // others staying in their places.
 class Orders {
  public:
-  Orders(ir::Program program, std::vector<cost::Load> loads, std::size_t begin, std::size_t end);
-  Orders(ir::Program program, std::vector<cost::Load> loads);
+  Orders(ir::Program program, std::vector<cost::OpCost> op_costs, std::size_t begin, std::size_t end);
+  Orders(ir::Program program, std::vector<cost::OpCost> op_costs);
 
   struct Found {
     double makespan = 0;          // with nothing taken from each other
@@ -24,14 +24,14 @@ class Orders {
   Found find(const ListOptions& options) const;
   // The program in that order.
   ir::Program program(const Order& order) const { return permuted(program_, order); }
-  std::vector<cost::Load> loads(const Order& order) const { return permuted(loads_, order); }
-  Needed needed(const Order& order) const;  // its dependencies
+  std::vector<cost::OpCost> op_costs(const Order& order) const { return permuted(op_costs_, order); }
+  Dependencies needed(const Order& order) const;  // its dependencies
 
  private:
   ir::Program program_;
-  std::vector<cost::Load> loads_;
+  std::vector<cost::OpCost> op_costs_;
   std::size_t begin_;
-  Needed dependencies_;
+  Dependencies dependencies_;
   std::vector<Job> jobs_;
   std::vector<std::int64_t> block_bytes_;
 };

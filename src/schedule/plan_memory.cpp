@@ -22,7 +22,7 @@ struct Block {
   std::vector<TensorId> members;
   std::int64_t bytes = 0;
   std::int32_t first = std::numeric_limits<std::int32_t>::max();  // access
-  Clock dead{};  // per lane, how many instructions must have ended before the memory is free
+  Clock dead{};  // per stream, how many instructions must have ended before the memory is free
   Clock born{};  // what has certainly ended when an access to a member begins (the weakest)
   std::int64_t offset = -1;
 };
@@ -57,7 +57,7 @@ class Placer {
 
   void group_all_reduces() {
     for (const ir::Instruction& instruction : program_.instructions) {
-      if (instruction.lane != ir::Lane::reduce) continue;
+      if (instruction.stream != ir::Stream::reduce) continue;
       std::vector<TensorId> members;
       for (TensorId operand : instruction.operands) {
         const TensorId root = program_.root(operand);
@@ -77,9 +77,9 @@ class Placer {
       block.first = std::min(block.first, accesses.front().value);
       for (InstructionId access : accesses) {
         const Clock& clock = order_.clock(access);
-        for (std::size_t lane = 0; lane < ir::lane_count; ++lane)
-          block.born[lane] = std::min(block.born[lane], clock[lane]);
-        auto& dead = block.dead[order_.lane(access)];
+        for (std::size_t stream = 0; stream < ir::stream_count; ++stream)
+          block.born[stream] = std::min(block.born[stream], clock[stream]);
+        auto& dead = block.dead[order_.stream(access)];
         dead = std::max(dead, order_.position(access) + 1);
       }
     }
@@ -95,8 +95,8 @@ class Placer {
   }
 
   static bool ends_before(const Block& a, const Block& b) {
-    for (std::size_t lane = 0; lane < ir::lane_count; ++lane)
-      if (b.born[lane] < a.dead[lane]) return false;
+    for (std::size_t stream = 0; stream < ir::stream_count; ++stream)
+      if (b.born[stream] < a.dead[stream]) return false;
     return true;
   }
 
@@ -134,7 +134,7 @@ class Placer {
 
 }  // namespace
 
-ir::Plan plan_memory(const ir::Program& program, const Needed& needed) {
+ir::Plan plan_memory(const ir::Program& program, const Dependencies& needed) {
   ir::Plan plan;
   plan.program = program;
   plan.waits = ir::minimal_waits(program, needed);
@@ -145,7 +145,7 @@ ir::Plan plan_memory(const ir::Program& program, const Needed& needed) {
 }
 
 ir::Plan plan_memory_sequentially(const ir::Program& program) {
-  return plan_memory(program, taking_turns(program, ir::dependencies(program)));
+  return plan_memory(program, turns(program, ir::dependencies(program)));
 }
 
 }  // namespace lancet::schedule

@@ -11,24 +11,24 @@
 namespace lancet::schedule {
 namespace {
 
-using ir::Lane;
+using ir::Stream;
 using ir::Role;
 
 constexpr double impossible = std::numeric_limits<double>::infinity();
 
-// The cost of ranges of the forward pass: their parts on the lanes, by list scheduling.
+// The cost of ranges of the forward pass: their parts on the streams, by list scheduling.
 class RangeCosts {
  public:
   RangeCosts(const Step& step, const std::vector<std::size_t>& groups) : step_(step), groups_(groups) {}
 
   double operator()(int begin, int end, int parts) const {
     const std::size_t first = groups_[std::size_t(begin)], last = groups_[std::size_t(end)];
-    if (parts > 1 && !has_exchange(first, last)) return impossible;
+    if (parts > 1 && !has_all_to_all(first, last)) return impossible;
     return list_schedule(jobs(first, last, parts), {.fill_gaps = false}).makespan;
   }
 
  private:
-  bool has_exchange(std::size_t first, std::size_t last) const {
+  bool has_all_to_all(std::size_t first, std::size_t last) const {
     for (std::size_t i = first; i < last; ++i)
       if (ops::kind(step_.program().instructions[i]) == ops::Kind::all_to_all) return true;
     return false;
@@ -44,8 +44,8 @@ class RangeCosts {
       const bool split = is_split(i, parts);
       start.push_back(std::int32_t(jobs.size()));
       for (int p = 0; p < (split ? parts : 1); ++p) {
-        Job job{.lane = at.lane,
-                .ms = step_.part_load(Cut::batch, split ? parts : 1, i).ms,
+        Job job{.stream = at.stream,
+                .ms = step_.part_cost(Cut::batch, split ? parts : 1, i).ms,
                 .part = split ? p : -1,
                 .needs = {},
                 .blocks = {}};
@@ -60,7 +60,7 @@ class RangeCosts {
             for (int q = 0; q < parts; ++q) job.needs.push_back(from + q);
           }
         }
-        if (p > 0 && ops::op(at.op).counts_on) job.needs.push_back(start.back() + p - 1);
+        if (p > 0 && ops::op(at.op).sequential_parts) job.needs.push_back(start.back() + p - 1);
         jobs.push_back(std::move(job));
       }
     }
@@ -97,7 +97,7 @@ std::vector<std::size_t> forward_groups(const Step& step, int groups_per_moe) {
   int layers = 0;
   for (std::size_t i = 0; i < step.forward_end(); ++i) {
     if (!makes_route(step.program(), instructions[i])) {
-      between += instructions[i].lane == Lane::compute ? step.loads()[i].ms : 0;
+      between += instructions[i].stream == Stream::compute ? step.op_costs()[i].ms : 0;
       continue;
     }
     ++layers;
@@ -108,7 +108,7 @@ std::vector<std::size_t> forward_groups(const Step& step, int groups_per_moe) {
   double filled = 0;
   for (std::size_t i = 1; i < step.forward_end(); ++i) {
     if (glued[i]) continue;
-    filled += step.loads()[i - 1].ms;
+    filled += step.op_costs()[i - 1].ms;
     const bool at_core = makes_route(step.program(), instructions[i]) || glued[i - 1];
     if (!at_core && filled < length) continue;
     boundaries.push_back(i);

@@ -13,7 +13,7 @@ namespace {
 
 using ir::id_of;
 using ir::InstructionId;
-using ir::Lane;
+using ir::Stream;
 using ir::Role;
 using ir::TensorId;
 
@@ -23,14 +23,14 @@ constexpr std::int64_t chunks[] = {0,       25 << 20,  8 << 20,   4 << 20,   2 <
                                    1 << 20, 512 << 10, 256 << 10, 128 << 10, 64 << 10};
 
 bool is_bucket(const ir::Instruction& instruction) {
-  return instruction.lane == Lane::reduce && instruction.label.starts_with("bucket.");
+  return instruction.stream == Stream::reduce && instruction.label.starts_with("bucket.");
 }
 
 // The gradients' all-reduces of a Program, and the same Program with others.
 class Buckets {
  public:
-  Buckets(const ir::Program& program, std::span<const cost::Load> loads, const cost::Costs& costs)
-      : program_(program), loads_(loads), costs_(costs) {
+  Buckets(const ir::Program& program, std::span<const cost::OpCost> op_costs, const cost::Costs& costs)
+      : program_(program), op_costs_(op_costs), costs_(costs) {
     std::vector<std::size_t> made(program.tensors.size());
     for (std::size_t i = 0; i < program.instructions.size(); ++i) {
       const ir::Instruction& instruction = program.instructions[i];
@@ -46,7 +46,7 @@ class Buckets {
   std::int64_t largest() const {
     std::int64_t most = 0;
     for (const ir::Instruction& instruction : program_.instructions)
-      if (is_bucket(instruction)) most = std::max(most, std::int64_t(cost::wire_bytes(program_, instruction)));
+      if (is_bucket(instruction)) most = std::max(most, std::int64_t(cost::bytes_sent(program_, instruction)));
     return most;
   }
 
@@ -59,19 +59,19 @@ class Buckets {
   }
 
   // With chunks of about this size, each behind what completes it.
-  void cut(std::int64_t chunk_bytes, ir::Program& result, std::vector<cost::Load>& loads) {
+  void cut(std::int64_t chunk_bytes, ir::Program& result, std::vector<cost::OpCost>& op_costs) {
     result = program_;
     result.instructions.clear();
-    loads.clear();
+    op_costs.clear();
     result_ = &result;
-    result_loads_ = &loads;
+    result_loads_ = &op_costs;
     count_ = 0;
     reduced_.assign(program_.tensors.size(), {});
     auto next = gradients_.begin();
     for (std::size_t i = 0; i < program_.instructions.size(); ++i) {
       if (is_bucket(program_.instructions[i])) continue;
       result.instructions.push_back(program_.instructions[i]);
-      loads.push_back(loads_[i]);
+      op_costs.push_back(op_costs_[i]);
       for (; next != gradients_.end() && next->made == i; ++next) add(*next, chunk_bytes);
       if (next == gradients_.end()) close();
     }
@@ -113,8 +113,8 @@ class Buckets {
   void close() {
     if (operands_.empty()) return;
     ir::Instruction chunk{"all_reduce", std::move(operands_), std::move(results_), {},
-                          {},           Lane::reduce,         Role::sync,          fmt::format("bucket.{}", count_++)};
-    const double bytes = cost::wire_bytes(*result_, chunk);
+                          {},           Stream::reduce,         Role::sync,          fmt::format("bucket.{}", count_++)};
+    const double bytes = cost::bytes_sent(*result_, chunk);
     result_loads_->push_back({costs_.all_reduce_ms(bytes), costs_.all_reduce_core().ms(bytes)});
     result_->instructions.push_back(std::move(chunk));
     operands_ = {};
@@ -132,11 +132,11 @@ class Buckets {
   }
 
   const ir::Program& program_;
-  std::span<const cost::Load> loads_;
+  std::span<const cost::OpCost> op_costs_;
   const cost::Costs& costs_;
   std::vector<Gradient> gradients_;  // in the order in which they are complete
   ir::Program* result_ = nullptr;
-  std::vector<cost::Load>* result_loads_ = nullptr;
+  std::vector<cost::OpCost>* result_loads_ = nullptr;
   std::vector<TensorId> reduced_;  // of a reduced gradient that is cut in slices: the whole
   std::vector<TensorId> operands_, results_;
   std::int64_t filled_ = 0;
@@ -145,10 +145,10 @@ class Buckets {
 
 }  // namespace
 
-Chunked cut_all_reduces(const ir::Program& program, std::span<const cost::Load> loads, const cost::Costs& costs,
+Chunked cut_all_reduces(const ir::Program& program, std::span<const cost::OpCost> op_costs, const cost::Costs& costs,
                         std::int64_t chunk_bytes) {
   Chunked result;
-  Buckets(program, loads, costs).cut(chunk_bytes, result.program, result.loads);
+  Buckets(program, op_costs, costs).cut(chunk_bytes, result.program, result.op_costs);
   return result;
 }
 
@@ -168,8 +168,8 @@ namespace {
 // One way to do it, and its simulated step.
 struct Placed {
   ir::Program program;
-  std::vector<cost::Load> loads;
-  Needed extra;
+  std::vector<cost::OpCost> op_costs;
+  Dependencies extra;
   Timeline timeline;
 };
 
@@ -177,26 +177,26 @@ class Placement {
  public:
   Placement(Placed& candidate, const cost::Costs& costs) : c_(candidate), costs_(costs) {}
 
-  // Program and loads are set; this orders them.
-  void run(Wire wire) {
+  // Program and op_costs are set; this orders them.
+  void run(Network wire) {
     needed_ = ir::dependencies(c_.program);
     simulate(wire);
     apply(updates_by_readiness());
     simulate(wire);
     c_.extra.assign(needed_.size(), {});
-    if (wire == Wire::all_to_all_first) wait_for_all_to_alls();
+    if (wire == Network::all_to_all_first) wait_for_all_to_alls();
   }
 
  private:
-  void simulate(Wire wire) {
-    c_.timeline = schedule::simulate(c_.program, needed_, c_.loads, costs_.interference(), costs_.launch_ms(), wire);
+  void simulate(Network wire) {
+    c_.timeline = schedule::simulate(c_.program, needed_, c_.op_costs, costs_.interference(), costs_.launch_ms(), wire);
   }
 
-  Lane lane(std::size_t i) const { return c_.program.instructions[i].lane; }
+  Stream stream(std::size_t i) const { return c_.program.instructions[i].stream; }
 
   void apply(const Order& order) {
     c_.program = permuted(c_.program, order);
-    c_.loads = permuted(c_.loads, order);
+    c_.op_costs = permuted(c_.op_costs, order);
     needed_ = ir::dependencies(c_.program);
   }
 
@@ -204,16 +204,16 @@ class Placement {
   Order updates_by_readiness() const {
     std::size_t last = needed_.size();  // of computation other than updates
     for (std::size_t i = 0; i < needed_.size(); ++i)
-      if (lane(i) == Lane::compute && c_.program.instructions[i].role != Role::update) last = i;
+      if (stream(i) == Stream::compute && c_.program.instructions[i].role != Role::update) last = i;
     std::vector<Order> behind(needed_.size());
     if (last == needed_.size()) return reordered(c_.program, needed_, behind);
     std::vector<double> ready(needed_.size());
     for (std::size_t i = last + 1; i < needed_.size(); ++i) {
       for (InstructionId before : needed_[i])
-        ready[i] = std::max(ready[i], before.index() > last && lane(before.index()) == Lane::compute
+        ready[i] = std::max(ready[i], before.index() > last && stream(before.index()) == Stream::compute
                                           ? ready[before.index()]
                                           : c_.timeline.when[before.index()].end);
-      if (lane(i) == Lane::compute) behind[last].push_back(id_of(i));
+      if (stream(i) == Stream::compute) behind[last].push_back(id_of(i));
     }
     std::stable_sort(behind[last].begin(), behind[last].end(),
                      [&](InstructionId a, InstructionId b) { return ready[a.index()] < ready[b.index()]; });
@@ -225,21 +225,21 @@ class Placement {
   void wait_for_all_to_alls() {
     std::vector<std::size_t> reductions, exchanges;
     for (std::size_t i = 0; i < needed_.size(); ++i) {
-      if (lane(i) == Lane::reduce) reductions.push_back(i);
-      if (lane(i) == Lane::expert && c_.loads[i].ms > 0) exchanges.push_back(i);
+      if (stream(i) == Stream::reduce) reductions.push_back(i);
+      if (stream(i) == Stream::expert && c_.op_costs[i].ms > 0) exchanges.push_back(i);
     }
     const std::vector<std::size_t> latest = latest_places(reductions);
     std::vector<std::size_t> place, waits_for;  // per all-reduce
-    double lane_free = 0;
+    double stream_free = 0;
     for (std::size_t k = 0; k < reductions.size(); ++k) {
       const std::size_t i = reductions[k];
       std::size_t at = std::max(i, place.empty() ? 0 : place.back());
-      std::size_t exchange = last_in_the_way(i, exchanges, lane_free);
+      std::size_t exchange = last_in_the_way(i, exchanges, stream_free);
       if (exchange < none && std::max(at, exchange) >= latest[k]) exchange = none;
       if (exchange < none) at = std::max(at, exchange);
       place.push_back(at);
       waits_for.push_back(exchange);
-      lane_free = c_.timeline.when[i].end;
+      stream_free = c_.timeline.when[i].end;
     }
     stand_behind(reductions, place, waits_for);
   }
@@ -258,11 +258,11 @@ class Placement {
   }
 
   // The last all-to-all that ended between the moment the all-reduce was ready and its start.
-  std::size_t last_in_the_way(std::size_t i, const std::vector<std::size_t>& exchanges, double lane_free) const {
-    double ready = lane_free;
+  std::size_t last_in_the_way(std::size_t i, const std::vector<std::size_t>& exchanges, double stream_free) const {
+    double ready = stream_free;
     for (InstructionId before : needed_[i])
       ready = std::max(ready, c_.timeline.when[before.index()].end +
-                                  (lane(before.index()) == Lane::reduce ? 0 : costs_.launch_ms()));
+                                  (stream(before.index()) == Stream::reduce ? 0 : costs_.launch_ms()));
     const double start = c_.timeline.when[i].start;
     const auto later = std::upper_bound(exchanges.begin(), exchanges.end(), start, [&](double time, std::size_t e) {
       return time < c_.timeline.when[e].end * (1 - 1e-12);
@@ -282,44 +282,44 @@ class Placement {
     };
     std::size_t next = 0;
     for (std::size_t i = 0; i < needed_.size(); ++i) {
-      if (lane(i) != Lane::reduce) put(i);
+      if (stream(i) != Stream::reduce) put(i);
       for (; next < reductions.size() && place[next] <= i; ++next) put(reductions[next]);
     }
     for (std::size_t k = 0; k < reductions.size(); ++k)
       if (waits_for[k] < none) c_.extra[position[reductions[k]]].push_back(id_of(position[waits_for[k]]));
     apply(order);
     join(needed_, c_.extra);
-    simulate(Wire::shared);
+    simulate(Network::shared);
   }
 
   Placed& c_;
   const cost::Costs& costs_;
-  Needed needed_;
+  Dependencies needed_;
 };
 
 }  // namespace
 
-Ordered reduce_schedule(const ir::Program& program, std::span<const cost::Load> loads, const cost::Costs& costs,
+Ordered reduce_schedule(const ir::Program& program, std::span<const cost::OpCost> op_costs, const cost::Costs& costs,
                         ReduceReport* report) {
-  Buckets buckets(program, loads, costs);
+  Buckets buckets(program, op_costs, costs);
   ReduceReport made;
   made.before_ms = made.after_ms =
-      simulate(program, ir::dependencies(program), loads, costs.interference(), costs.launch_ms()).makespan;
+      simulate(program, ir::dependencies(program), op_costs, costs.interference(), costs.launch_ms()).makespan;
   Ordered best{program, {}};
   for (std::int64_t chunk : chunks) {
     if (buckets.empty() || chunk > 2 * buckets.largest()) continue;
     if (chunk > 0 && buckets.too_small(chunk)) continue;
     Placed cut;
     if (chunk == 0)
-      cut = {program, {loads.begin(), loads.end()}, {}, {}};
+      cut = {program, {op_costs.begin(), op_costs.end()}, {}, {}};
     else
-      buckets.cut(chunk, cut.program, cut.loads);
-    for (Wire wire : {Wire::shared, Wire::all_to_all_first}) {
+      buckets.cut(chunk, cut.program, cut.op_costs);
+    for (Network wire : {Network::shared, Network::all_to_all_first}) {
       Placed candidate = cut;
       Placement(candidate, costs).run(wire);
       if (candidate.timeline.makespan >= made.after_ms * (1 - 1e-9)) continue;
       made.chunk_bytes = chunk;
-      made.all_to_all_first = wire == Wire::all_to_all_first;
+      made.all_to_all_first = wire == Network::all_to_all_first;
       made.after_ms = candidate.timeline.makespan;
       best = {std::move(candidate.program), std::move(candidate.extra)};
     }

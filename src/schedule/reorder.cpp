@@ -10,7 +10,7 @@ using ir::InstructionId;
 
 class Reorder {
  public:
-  Reorder(const ir::Program& program, const Needed& dependencies, const std::vector<Order>& behind)
+  Reorder(const ir::Program& program, const Dependencies& dependencies, const std::vector<Order>& behind)
       : program_(program),
         dependencies_(dependencies),
         behind_(behind),
@@ -22,7 +22,7 @@ class Reorder {
     for (const Order& list : behind)
       for (InstructionId id : list) moved_[id.index()] = true;
     for (std::size_t i = 0; i < dependencies.size(); ++i) {
-      if (program.instructions[i].lane != ir::Lane::reduce) continue;
+      if (program.instructions[i].stream != ir::Stream::reduce) continue;
       missing_[i] = dependencies[i].size();
       for (InstructionId before : dependencies[i]) reductions_behind_[before.index()].push_back(id_of(i));
     }
@@ -31,7 +31,7 @@ class Reorder {
   Order run() {
     for (std::size_t i = 0; i < dependencies_.size(); ++i) {
       reached_[i] = true;
-      const bool waits = program_.instructions[i].lane == ir::Lane::reduce && missing_[i] > 0;
+      const bool waits = program_.instructions[i].stream == ir::Stream::reduce && missing_[i] > 0;
       if (!moved_[i] && !waits) emit(id_of(i));
     }
     LANCET_CHECK(order_.size() == dependencies_.size(), "{} of {} instructions have a place", order_.size(),
@@ -53,21 +53,21 @@ class Reorder {
   }
 
   const ir::Program& program_;
-  const Needed& dependencies_;
+  const Dependencies& dependencies_;
   const std::vector<Order>& behind_;
   std::vector<bool> moved_, emitted_, reached_;
-  std::vector<std::size_t> missing_;      // of the reduce lane: how much of what it needs has no place yet
-  std::vector<Order> reductions_behind_;  // instructions of the reduce lane that depend on this one
+  std::vector<std::size_t> missing_;      // of the reduce stream: how much of what it needs has no place yet
+  std::vector<Order> reductions_behind_;  // instructions of the reduce stream that depend on this one
   Order order_;
 };
 
 }  // namespace
 
-Order reordered(const ir::Program& program, const Needed& dependencies, const std::vector<Order>& behind) {
+Order reordered(const ir::Program& program, const Dependencies& dependencies, const std::vector<Order>& behind) {
   return Reorder(program, dependencies, behind).run();
 }
 
-void join(Needed& needed, const Needed& extra) {
+void join(Dependencies& needed, const Dependencies& extra) {
   LANCET_CHECK(extra.empty() || extra.size() == needed.size(), "expected extra needs of {} instructions, found {}",
                needed.size(), extra.size());
   for (std::size_t i = 0; i < extra.size(); ++i) {

@@ -10,12 +10,12 @@ namespace lancet::schedule {
 using Order = std::vector<ir::InstructionId>;
 
 // The order of the Program, but what `behind` lists for an instruction comes right after it. An instruction of the
-// reduce lane comes no earlier than its place, and later where what it needs does. Dependencies hold whatever is asked:
+// reduce stream comes no earlier than its place, and later where what it needs does. Dependencies hold whatever is asked:
 // what an instruction needs and is not there yet comes before it.
-Order reordered(const ir::Program& program, const Needed& dependencies, const std::vector<Order>& behind);
+Order reordered(const ir::Program& program, const Dependencies& dependencies, const std::vector<Order>& behind);
 
 // Adds per instruction what `extra` names (empty: nothing).
-void join(Needed& needed, const Needed& extra);
+void join(Dependencies& needed, const Dependencies& extra);
 
 ir::Program permuted(const ir::Program& program, const Order& order);
 

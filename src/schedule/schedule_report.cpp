@@ -6,7 +6,7 @@
 namespace lancet::schedule {
 namespace {
 
-using ir::Lane;
+using ir::Stream;
 using ir::Role;
 
 bool takes_time(const ir::Interval& when) { return when.end > when.start; }
@@ -33,17 +33,17 @@ class Components {
 
 }  // namespace
 
-std::vector<ExchangeCover> exchange_covers(const ir::Program& program, std::span<const ir::Interval> when) {
+std::vector<AllToAllCover> all_to_all_covers(const ir::Program& program, std::span<const ir::Interval> when) {
   std::vector<ir::InstructionId> compute;
-  std::vector<ExchangeCover> covers;
+  std::vector<AllToAllCover> covers;
   for (std::size_t i = 0; i < program.instructions.size(); ++i) {
     const ir::InstructionId id{static_cast<std::int32_t>(i)};
     if (!takes_time(when[i])) continue;
-    if (program.instructions[i].lane == Lane::compute) compute.push_back(id);
-    if (program.instructions[i].lane == Lane::expert) covers.push_back({id, when[i].end - when[i].start, 0, {}});
+    if (program.instructions[i].stream == Stream::compute) compute.push_back(id);
+    if (program.instructions[i].stream == Stream::expert) covers.push_back({id, when[i].end - when[i].start, 0, {}});
   }
-  std::size_t first = 0;  // of the compute lane, what may still overlap; lanes run in order
-  for (ExchangeCover& cover : covers) {
+  std::size_t first = 0;  // of the compute stream, what may still overlap; streams run in order
+  for (AllToAllCover& cover : covers) {
     const ir::Interval& span = when[cover.exchange.index()];
     while (first < compute.size() && when[compute[first].index()].end <= span.start) ++first;
     for (std::size_t at = first; at < compute.size() && when[compute[at].index()].start < span.end; ++at) {

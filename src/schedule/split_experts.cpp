@@ -29,19 +29,19 @@ Candidate experts_in_parts(const Step& step, Cut cut, int parts) {
   const Split split = step.all(cut, parts);
   const Rewritten rewritten = rewrite(step.program(), split);
   ir::Program program = rewritten.program;
-  std::vector<cost::Load> loads = step.loads(rewritten, split);
+  std::vector<cost::OpCost> op_costs = step.op_costs(rewritten, split);
   for (const auto& [begin, end] : expert_ranges(step)) {
     const auto [first, last] = position_of(rewritten, begin, end);
-    const Orders orders(program, loads, first, last);
+    const Orders orders(program, op_costs, first, last);
     const Order order = orders.find({}).order;
     program = orders.program(order);
-    loads = orders.loads(order);
+    op_costs = orders.op_costs(order);
   }
-  Needed needed = taking_turns(program, ir::dependencies(program));
+  Dependencies needed = turns(program, ir::dependencies(program));
   return as_it_is(
       step,
       fmt::format("experts and their all-to-alls in {} {}", parts, cut == Cut::peers ? "groups of peers" : "parts"),
-      std::move(program), std::move(loads), std::move(needed));
+      std::move(program), std::move(op_costs), std::move(needed));
 }
 
 Candidate split_experts(const Step& step, const config::Overlap& overlap, Cut cut, Candidate candidate) {

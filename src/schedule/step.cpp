@@ -97,18 +97,18 @@ Result<Step> Step::make(const ir::Program& program, const cost::Costs& costs, st
   step.program_ = program;
   step.costs_ = &costs;
   step.dependencies_ = ir::dependencies(program);
-  LANCET_ASSIGN(step.loads_, cost::loads(costs, program));
+  LANCET_ASSIGN(step.op_costs_, cost::op_costs(costs, program));
   step.forward_end_ = end_of_forward(program);
   step.batch_rows_ = rows_of(program, Cut::batch);
   step.capacity_rows_ = rows_of(program, Cut::capacity);
-  if (!step.has_exchange()) return step;
+  if (!step.has_all_to_all()) return step;
   for (int k : part_counts) {
     if (divides(program, step.batch_rows_, k)) {
       step.batch_parts_.push_back(k);
-      LANCET_TRY(step.add_part_loads(Cut::batch, k));
+      LANCET_TRY(step.add_part_costs(Cut::batch, k));
     }
     step.capacity_parts_.push_back(k);
-    LANCET_TRY(step.add_part_loads(Cut::capacity, k));
+    LANCET_TRY(step.add_part_costs(Cut::capacity, k));
     if (step.ranks() % k == 0) step.peer_parts_.push_back(k);
   }
   return step;
@@ -120,60 +120,60 @@ std::int64_t Step::ranks() const {
   return 1;
 }
 
-bool Step::has_exchange() const {
-  for (std::size_t i = 0; i < loads_.size(); ++i)
-    if (program_.instructions[i].lane == ir::Lane::expert && loads_[i].ms > 0) return true;
+bool Step::has_all_to_all() const {
+  for (std::size_t i = 0; i < op_costs_.size(); ++i)
+    if (program_.instructions[i].stream == ir::Stream::expert && op_costs_[i].ms > 0) return true;
   return false;
 }
 
 Split Step::whole(Cut cut) const { return {rows(cut), std::vector<int>(program_.instructions.size(), 1), cut}; }
 Split Step::all(Cut cut, int parts) const { return all_of(rows(cut), cut, parts); }
 
-Status Step::add_part_loads(Cut cut, int parts) {
+Status Step::add_part_costs(Cut cut, int parts) {
   Split split = all(cut, parts);
   split.all_helpers = true;
   const Rewritten rewritten = rewrite(program_, split);
-  LANCET_ASSIGN(const std::vector<cost::Load> loads, cost::loads(*costs_, rewritten.program));
-  std::vector<cost::Load>& by_origin = part_loads_[{cut, parts}];
+  LANCET_ASSIGN(const std::vector<cost::OpCost> op_costs, cost::op_costs(*costs_, rewritten.program));
+  std::vector<cost::OpCost>& by_origin = part_costs_[{cut, parts}];
   by_origin.resize(program_.instructions.size());
-  for (std::size_t i = 0; i < loads.size(); ++i) {
+  for (std::size_t i = 0; i < op_costs.size(); ++i) {
     if (rewritten.origin[i] >= 0)
-      by_origin[std::size_t(rewritten.origin[i])] = loads[i];
+      by_origin[std::size_t(rewritten.origin[i])] = op_costs[i];
     else
-      helpers_.emplace(cost::op_key(rewritten.program, rewritten.program.instructions[i]), loads[i]);
+      helpers_.emplace(cost::op_key(rewritten.program, rewritten.program.instructions[i]), op_costs[i]);
   }
-  if (cut == Cut::capacity) add_peer_loads(rewritten, parts);
+  if (cut == Cut::capacity) add_peer_costs(rewritten, parts);
   return {};
 }
 
 // A group of ranks is sent as many tokens as a part of the slots, where they spread evenly, in fewer messages.
-void Step::add_peer_loads(const Rewritten& by_capacity, int parts) {
-  std::vector<cost::Load> loads = part_loads_.at({Cut::capacity, parts});
+void Step::add_peer_costs(const Rewritten& by_capacity, int parts) {
+  std::vector<cost::OpCost> op_costs = part_costs_.at({Cut::capacity, parts});
   const std::int64_t all = ranks();
   for (std::size_t i = 0; i < by_capacity.origin.size() && all > 1; ++i) {
     const ir::Instruction& at = by_capacity.program.instructions[i];
     if (by_capacity.origin[i] >= 0 && ops::kind(at) == ops::Kind::all_to_all)
-      loads[std::size_t(by_capacity.origin[i])] = costs_->exchange(by_capacity.program, at, all / parts);
+      op_costs[std::size_t(by_capacity.origin[i])] = costs_->exchange(by_capacity.program, at, all / parts);
   }
-  part_loads_[{Cut::peers, parts}] = std::move(loads);
+  part_costs_[{Cut::peers, parts}] = std::move(op_costs);
 }
 
-const cost::Load& Step::part_load(Cut cut, int parts, std::size_t instruction) const {
-  if (parts == 1) return loads_[instruction];
-  return part_loads_.at({cut, parts})[instruction];
+const cost::OpCost& Step::part_cost(Cut cut, int parts, std::size_t instruction) const {
+  if (parts == 1) return op_costs_[instruction];
+  return part_costs_.at({cut, parts})[instruction];
 }
 
-std::vector<cost::Load> Step::loads(const Rewritten& rewritten, const Split& split) const {
-  std::vector<cost::Load> result;
+std::vector<cost::OpCost> Step::op_costs(const Rewritten& rewritten, const Split& split) const {
+  std::vector<cost::OpCost> result;
   for (std::size_t i = 0; i < rewritten.origin.size(); ++i) {
     const int origin = rewritten.origin[i];
-    result.push_back(origin >= 0 ? part_load(split.cut, split.parts[std::size_t(origin)], std::size_t(origin))
-                                 : helper_load(rewritten.program, i));
+    result.push_back(origin >= 0 ? part_cost(split.cut, split.parts[std::size_t(origin)], std::size_t(origin))
+                                 : helper_cost(rewritten.program, i));
   }
   return result;
 }
 
-cost::Load Step::helper_load(const ir::Program& program, std::size_t instruction) const {
+cost::OpCost Step::helper_cost(const ir::Program& program, std::size_t instruction) const {
   if (!cost::is_local(program, program.instructions[instruction])) return {};
   const auto it = helpers_.find(cost::op_key(program, program.instructions[instruction]));
   LANCET_CHECK(it != helpers_.end(), "no variant of the step has {}",

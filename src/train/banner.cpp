@@ -23,7 +23,7 @@ ProductFlops product_flops(const ir::Program& program) {
   return total;
 }
 
-std::string banner(const config::Config& config, int ranks, int threads, const comm::WireReport& wire,
+std::string banner(const config::Config& config, int ranks, int threads, const comm::NetworkReport& wire,
                    const MemoryPlan& memory, const Peak& peak, runtime::Accelerator* accelerator) {
   const config::Model& model = config.model;
   const auto count = model::count_parameters(model, ranks);

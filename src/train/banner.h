@@ -23,7 +23,7 @@ struct Peak {
   bool configured = false;  // by log.peak_tflops, else measured
 };
 
-std::string banner(const config::Config& config, int ranks, int threads, const comm::WireReport& wire,
+std::string banner(const config::Config& config, int ranks, int threads, const comm::NetworkReport& wire,
                    const MemoryPlan& memory, const Peak& peak, runtime::Accelerator* accelerator);
 
 // The plan that runs: policy, prediction, schedule, and why it is another than the one asked for. A report without

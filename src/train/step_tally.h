@@ -1,4 +1,4 @@
-// What the micro batches of one step add up to: times of the lanes, and how the gates spread the tokens.
+// What the micro batches of one step add up to: times of the streams, and how the gates spread the tokens.
 #pragma once
 #include <span>
 #include <vector>
@@ -19,7 +19,7 @@ class StepTally {
   // chose an expert and those that it kept.
   void add(std::span<const float* const> aux, std::span<const std::span<const float>> load,
            const runtime::StepTimes& times);
-  // Fills in the lanes' times; what is hidden, unless the rank is alone and only copies; and the gates' numbers.
+  // Fills in the streams' times; what is hidden, unless the rank is alone and only copies; and the gates' numbers.
   void fill(run::StepRecord& record, bool alone);
   double kept() const;                                           // tokens, over all layers
   std::span<const run::LayerLoad> layers() const { return layers_; }  // as fill() left them

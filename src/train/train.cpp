@@ -75,25 +75,25 @@ class Run {
     try {
       status = run();
     } catch (...) {
-      let_go();
+      release();
       throw;
     }
-    if (!status.ok() && !status.error().agreed) let_go();
+    if (!status.ok() && !status.error().agreed) release();
     return status;
   }
 
  private:
-  void let_go() {
+  void release() {
     static_cast<void>(trainer_.release());
     static_cast<void>(saver_.release());
   }
 
   Status run() {
     LANCET_TRY(world::broadcast_status(world_, take_folder(), 0));  // first: no other run changes what is found there
-    LANCET_ASSIGN(const run::Start start, run::find_start(asked_, {options_.resume, options_.init_from}, world_));
+    LANCET_ASSIGN(const run::ResumePoint start, run::find_resume_point(asked_, {options_.resume, options_.init_from}, world_));
     LANCET_TRY(begin(start));
     LANCET_TRY(world::broadcast_status(world_, open_folder(start), 0));
-    LANCET_ASSIGN(const bool evaluated, world::any(world_, leads() && folder_->has_held_out()));
+    LANCET_ASSIGN(const bool evaluated, world::any(world_, is_rank0() && folder_->has_held_out()));
     if (evaluated) evaluated_step_ = position_.step;
     log::info("{}", trainer_->banner());
     log::info("run        {}: config.json (every field, resolved), plan.ir, metrics.jsonl", config_.log.run_dir);
@@ -132,12 +132,12 @@ class Run {
     stop = stop && position_.step < config_.train.steps;
     if ((stop && can_save()) || save_is_due()) LANCET_TRY(named("saving", save(&*record, stop)));
     report(*record);
-    if (position_.skips_in_a_row >= config_.train.max_skips) return give_up();
+    if (position_.skips_in_a_row >= config_.train.max_skips) return fail_after_skips();
     if (!stop && position_.step == config_.log.trace) LANCET_TRY(trace());
     return stop;
   }
 
-  // Where a rank was missed. What the ranks say to each other between steps has no lane and no instruction to name.
+  // Where a rank was missed. What the ranks say to each other between steps has no stream and no instruction to name.
   template <class T>
   Result<T> named(std::string_view what, Result<T> result) const {
     if (result.ok() || result.error().code != ExitCode::communication) return result;
@@ -147,13 +147,13 @@ class Run {
   }
 
   // The first checkpoint of the start's that is whole, or none. Collective.
-  Status begin(const run::Start& start) {
-    if (start.kind == run::Start::Kind::anew) return make_trainer();
+  Status begin(const run::ResumePoint& start) {
+    if (start.kind == run::ResumePoint::Kind::from_scratch) return make_trainer();
     Error damage;
     for (const std::filesystem::path& folder : start.folders) {
       LANCET_ASSIGN(const bool begun, begin_at(folder, start.kind, damage));
       if (begun) return {};
-      if (leads() && start.folders.size() > 1) log::warn("not whole, left out: {}", damage.message);
+      if (is_rank0() && start.folders.size() > 1) log::warn("not whole, left out: {}", damage.message);
     }
     if (start.folders.size() > 1 || !start.asked)
       damage.message = fmt::format(
@@ -164,7 +164,7 @@ class Run {
   }
 
   // False, with the error in `damage`, where the checkpoint is not whole.
-  Result<bool> begin_at(const std::filesystem::path& folder, run::Start::Kind kind, Error& damage) {
+  Result<bool> begin_at(const std::filesystem::path& folder, run::ResumePoint::Kind kind, Error& damage) {
     auto found = checkpoint::Checkpoint::open(folder, files());
     if (const Status all = world::agree(world_, found.ok() ? Status() : Status(found.error())); !all.ok()) {
       if (!all.error().agreed || all.error().code != ExitCode::data) return all.error();
@@ -177,17 +177,17 @@ class Run {
     LANCET_TRY(world::agree(world_, adapted.ok() ? Status() : Status(adapted.error())));
     config_ = *std::move(adapted);
     position_ = {};
-    if (kind == run::Start::Kind::resume) position_ = run::position_of(found->manifest(), config_, ranks);
+    if (kind == run::ResumePoint::Kind::resume) position_ = run::position_of(found->manifest(), config_, ranks);
     LANCET_TRY(make_trainer());
-    const run::Take take = kind == run::Start::Kind::resume ? run::Take::all : run::Take::weights;
+    const run::LoadScope take = kind == run::ResumePoint::Kind::resume ? run::LoadScope::all : run::LoadScope::weights;
     const Status loaded = world::agree(world_, run::load_tensors(trainer_->store(), *found, world_.rank(), ranks, take));
     if (loaded.ok()) {
-      if (kind == run::Start::Kind::resume && found->manifest().plan != plan_hash_ && found->manifest().ranks == ranks)
+      if (kind == run::ResumePoint::Kind::resume && found->manifest().plan != plan_hash_ && found->manifest().ranks == ranks)
         notes_.push_back("another plan than the one saved under: sums may round otherwise in the last bits");
       from_ = folder;
       from_step_ = found->manifest().step;
       saved_on_ = found->manifest().ranks;
-      if (kind == run::Start::Kind::resume) saved_step_ = from_step_;
+      if (kind == run::ResumePoint::Kind::resume) saved_step_ = from_step_;
       return true;
     }
     if (!loaded.error().agreed || loaded.error().code != ExitCode::data) return loaded.error();
@@ -202,12 +202,12 @@ class Run {
     return {};
   }
 
-  void announce(const run::Start& start) const {
-    if (start.kind == run::Start::Kind::resume)
+  void announce(const run::ResumePoint& start) const {
+    if (start.kind == run::ResumePoint::Kind::resume)
       log::info("resume     after step {} from {}, saved on {} rank{}", position_.step, from_.string(), saved_on_,
                 saved_on_ == 1 ? "" : "s");
-    if (start.kind == run::Start::Kind::weights) log::info("weights    of step {} from {}", from_step_, from_.string());
-    if (start.kind == run::Start::Kind::resume && !options_.init_from.empty())
+    if (start.kind == run::ResumePoint::Kind::weights) log::info("weights    of step {} from {}", from_step_, from_.string());
+    if (start.kind == run::ResumePoint::Kind::resume && !options_.init_from.empty())
       log::info("note: --init-from {} was not needed: the run goes on from {}, its own checkpoint", options_.init_from,
                 from_.string());
     for (const std::string& note : notes_) log::info("           {}", note);
@@ -215,7 +215,7 @@ class Run {
     if (train.dtype == DType::f32 && !train.master_weights)
       log::info("note: train.master_weights=false changes nothing in fp32, whose weights are the masters themselves");
     announce_saving();
-    if (!leads() || start.kind != run::Start::Kind::resume) return;
+    if (!is_rank0() || start.kind != run::ResumePoint::Kind::resume) return;
     if (position_.step > train.steps)
       log::warn("train.steps: expected {} or more, which the checkpoint has taken, found {}: no step runs",
                 position_.step, train.steps);
@@ -256,7 +256,7 @@ class Run {
   }
 
   // Collective. The checkpoints of sound steps stay: none is saved of a step that was skipped.
-  Error give_up() {
+  Error fail_after_skips() {
     if (Status saved = saver_->finish(); !saved.ok()) return std::move(saved).error();
     return {ExitCode::numerical,
             fmt::format("step {}: expected a finite loss and gradient norm in one of {} steps in a row "
@@ -286,7 +286,7 @@ class Run {
   // Rank 0's clock alone decides, so that all save after the same step.
   bool save_time() const {
     const config::Train& train = config_.train;
-    return leads() && train.save_interval == 0 && train.save_minutes > 0 &&
+    return is_rank0() && train.save_interval == 0 && train.save_minutes > 0 &&
            minutes_since(saved_at_) >= train.save_minutes;
   }
 
@@ -345,25 +345,25 @@ class Run {
                  true};
   }
 
-  bool leads() const { return world_.rank() == 0; }
+  bool is_rank0() const { return world_.rank() == 0; }
 
   Status take_folder() {
-    if (!leads()) return {};
+    if (!is_rank0()) return {};
     LANCET_ASSIGN(run::RunFolder folder, run::RunFolder::take(asked_));
     folder_.emplace(std::move(folder));
     return {};
   }
 
-  Status open_folder(const run::Start& start) {
-    if (!leads()) return {};
-    const bool resumes = start.kind == run::Start::Kind::resume;
+  Status open_folder(const run::ResumePoint& start) {
+    if (!is_rank0()) return {};
+    const bool resumes = start.kind == run::ResumePoint::Kind::resume;
     return folder_->begin(files(), config_, trainer_->executor().plan(),
                           resumes ? std::optional(position_.step) : std::nullopt);
   }
 
   void report(const run::StepRecord& record) {
     averages_.add(record);
-    if (!leads()) return;
+    if (!is_rank0()) return;
     const std::int64_t steps = config_.train.steps;
     const bool has_line = record.step % config_.log.interval == 0 || record.step == 1 || record.step == steps;
     const auto layers = trainer_->last_layers();
@@ -374,7 +374,7 @@ class Run {
 
   Status trace() {
     LANCET_ASSIGN(const std::string text, trainer_->trace());
-    if (leads()) folder_->trace(text);
+    if (is_rank0()) folder_->trace(text);
     return {};
   }
 
@@ -400,7 +400,7 @@ class Run {
     log::info("step {} | held-out loss {:.4f} | perplexity {:.2f}", position_.step, unsigned_nan(*loss),
               unsigned_nan(std::exp(*loss)));
     evaluated_step_ = position_.step;
-    if (leads()) folder_->held_out(position_.step, *loss);
+    if (is_rank0()) folder_->held_out(position_.step, *loss);
     return position_.step < config_.train.steps ? world::any(world_, interrupted()) : false;
   }
 

@@ -65,8 +65,8 @@ class TrainerImpl final : public Trainer {
     }
     accelerator_ = options_.accelerator ? options_.accelerator : owned_accelerator_.get();
     LANCET_TRY(world::agree(world_, open_data()));
-    LANCET_ASSIGN(lanes_, world::Lanes::make(config_, world_, accelerator_));
-    LANCET_ASSIGN(wire_, comm::measure_wire(world_));
+    LANCET_ASSIGN(streams_, world::Streams::make(config_, world_, accelerator_));
+    LANCET_ASSIGN(network_, comm::measure_network(world_));
     LANCET_TRY(measure_peak());
     const planning::RunPlanOptions planning{.local_ranks = options_.local_ranks,
                                             .costs = options_.costs,
@@ -169,10 +169,10 @@ class TrainerImpl final : public Trainer {
   runtime::Executor& executor() override { return *update_.executor; }
 
   std::string banner() const override {
-    std::string text = train::banner(config_, world_.size(), threads_, wire_, memory_, peak_, accelerator_) + "\n" +
+    std::string text = train::banner(config_, world_.size(), threads_, network_, memory_, peak_, accelerator_) + "\n" +
                        describe_plan(plans_.update, plans_.report);
-    if (!exchanges_.empty()) text += "\n" + exchanges_;
-    if (const std::string warning = comm::slow_wire_warning(wire_); !warning.empty()) text += "\n" + warning;
+    if (!all_to_alls_.empty()) text += "\n" + all_to_alls_;
+    if (const std::string warning = comm::slow_network_warning(network_); !warning.empty()) text += "\n" + warning;
     return text;
   }
 
@@ -274,8 +274,8 @@ class TrainerImpl final : public Trainer {
   Status take_device_arena() {
     if (!accelerator_) return {};
     const auto bytes = std::size_t(memory_.arena);
-    LANCET_ASSIGN(const auto window, world::make_arena_window(config_, lanes_.on_device(), bytes, wants_window()));
-    exchanges_ = world::describe_exchanges(config_, !window.empty(), plans_.exchanges);
+    LANCET_ASSIGN(const auto window, world::make_arena_window(config_, streams_.on_device(), bytes, wants_window()));
+    all_to_alls_ = world::describe_all_to_alls(config_, !window.empty(), plans_.exchanges);
     if (!window.empty()) {
       arena_window_ = {window.data(), window.size()};
       return {};
@@ -304,7 +304,7 @@ class TrainerImpl final : public Trainer {
 
   // arena: shared with other executors; empty: the executor's own.
   runtime::ExecutorOptions executor_options(const runtime::Memory& arena) const {
-    runtime::ExecutorOptions options = lanes_.executor_options(threads_);
+    runtime::ExecutorOptions options = streams_.executor_options(threads_);
     options.arena = arena;
     return options;
   }
@@ -384,10 +384,10 @@ class TrainerImpl final : public Trainer {
     update_.schedule[ops::schedule::step] = float(t);
   }
 
-  // A rank whose data cannot be read must not leave its own lanes in a collective: it aborts them.
+  // A rank whose data cannot be read must not leave its own streams in a collective: it aborts them.
   Status fill(data::Batches& batches, BoundPlan& plan, std::int64_t step, int micro) {
     Status status = batches.fill(step, micro, plan.tokens, plan.targets);
-    if (!status.ok()) lanes_.abort(status.error().message);
+    if (!status.ok()) streams_.abort(status.error().message);
     return status;
   }
 
@@ -433,21 +433,21 @@ class TrainerImpl final : public Trainer {
   const TrainerOptions options_;
   const int threads_;
   MemoryPlan memory_;
-  comm::WireReport wire_;
+  comm::NetworkReport network_;
   Peak peak_;
   ProductFlops flops_;
-  // Null: the CPU. The lanes, the store, the arena and the executors end before it.
+  // Null: the CPU. The streams, the store, the arena and the executors end before it.
   std::unique_ptr<runtime::Accelerator> owned_accelerator_;
   runtime::Accelerator* accelerator_ = nullptr;
-  world::Lanes lanes_;
+  world::Streams streams_;
   std::optional<data::Tokenizer> tokenizer_;
   std::unique_ptr<data::Batches> batches_;
   std::optional<data::Evaluation> evaluation_;
   runtime::TensorStore store_;
   runtime::Block arena_;
-  runtime::Memory arena_window_;  // in its place, the expert lane's
+  runtime::Memory arena_window_;  // in its place, the expert stream's
   planning::StepPlans plans_;
-  std::string exchanges_;               // for the banner
+  std::string all_to_alls_;               // for the banner
   std::optional<double> predicted_ms_;  // of a whole step
   BoundPlan update_, micro_, evaluate_;
   StepTally tally_;

@@ -25,7 +25,7 @@ Result<std::unique_ptr<comm::Communicator>> emulated_world(const config::Config&
   };
   return comm::make_emulated_world(
       ranks, {.name = hardware.name,
-              .exchange_ms =
+              .all_to_all_ms =
                   [=](double bytes) {
                     return counted(&DeclaredTimes::exchanges, cost::all_to_all_ms(hardware, layout, bytes));
                   },

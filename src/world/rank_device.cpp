@@ -71,31 +71,31 @@ Result<std::unique_ptr<runtime::Accelerator>> open_accelerator(const config::Con
   return mine;
 }
 
-Result<std::span<std::byte>> make_arena_window(const config::Config& config, const DeviceLanes& lanes,
+Result<std::span<std::byte>> make_arena_window(const config::Config& config, const DeviceStreams& streams,
                                                std::size_t bytes, bool wanted) {
-  comm::DeviceCommunicator* lane = lanes[std::size_t(ir::Lane::expert)].get();
-  if (!lane || config.comm.device_exchange == config::DeviceExchange::counted) return std::span<std::byte>();
-  if (!wanted && config.comm.device_exchange == config::DeviceExchange::automatic) return std::span<std::byte>();
-  const auto made = lane->make_window(bytes);
+  comm::DeviceCommunicator* stream = streams[std::size_t(ir::Stream::expert)].get();
+  if (!stream || config.comm.device_all_to_all == config::DeviceAllToAll::counted) return std::span<std::byte>();
+  if (!wanted && config.comm.device_all_to_all == config::DeviceAllToAll::automatic) return std::span<std::byte>();
+  const auto made = stream->make_window(bytes);
   if (!made.ok() && !made.error().agreed) return made.error();
   if (made.ok() && !made->empty()) return *made;
   const std::string why = made.ok() ? std::string() : ": " + made.error().message;
-  if (config.comm.device_exchange == config::DeviceExchange::automatic) {
+  if (config.comm.device_all_to_all == config::DeviceAllToAll::automatic) {
     if (!why.empty()) log::info("exchanges  by counts that the host knows{}", why);
     return std::span<std::byte>();
   }
   Error error = config_error(
-      fmt::format("comm.device_exchange: expected GPUs that reach each other's memory and NCCL 2.28 or later for "
+      fmt::format("comm.device_all_to_all: expected GPUs that reach each other's memory and NCCL 2.28 or later for "
                   "windows, found {} ranks by {} without{}; counted or auto need neither",
-                  lane->size(), lane->transport(), why));
+                  stream->size(), stream->transport(), why));
   error.agreed = true;  // a window is on all ranks or on none
   return error;
 }
 
-std::string describe_exchanges(const config::Config& config, bool window, const std::string& choice) {
-  using config::DeviceExchange;
-  const bool automatic = config.comm.device_exchange == DeviceExchange::automatic;
-  const std::string why = automatic ? "" : fmt::format("; comm.device_exchange={}", name(config.comm.device_exchange));
+std::string describe_all_to_alls(const config::Config& config, bool window, const std::string& choice) {
+  using config::DeviceAllToAll;
+  const bool automatic = config.comm.device_all_to_all == DeviceAllToAll::automatic;
+  const std::string why = automatic ? "" : fmt::format("; comm.device_all_to_all={}", name(config.comm.device_all_to_all));
   if (!choice.empty())
     return fmt::format("exchanges  {}{}{}", choice, why, window ? "" : "; the arena lies in no window");
   if (!window) return "";
@@ -105,24 +105,24 @@ std::string describe_exchanges(const config::Config& config, bool window, const 
              : "exchanges  through windows" + why;
 }
 
-Result<DeviceLanes> make_device_lanes(const config::Config& config, runtime::Accelerator& accelerator,
-                                      const std::array<std::unique_ptr<comm::Communicator>, ir::lane_count>& host) {
-  DeviceLanes lanes;
-  for (std::size_t lane = 1; lane < ir::lane_count; ++lane) {
+Result<DeviceStreams> make_device_streams(const config::Config& config, runtime::Accelerator& accelerator,
+                                      const std::array<std::unique_ptr<comm::Communicator>, ir::stream_count>& host) {
+  DeviceStreams streams;
+  for (std::size_t stream = 1; stream < ir::stream_count; ++stream) {
     const Transport transport = config.comm.transport;
-    if (host[lane]->size() == 1 && transport != Transport::emulated) continue;
-    const comm::DeviceLane wanted{
+    if (host[stream]->size() == 1 && transport != Transport::emulated) continue;
+    const comm::DeviceStream wanted{
         .device = &accelerator.device(),
-        .host = host[lane].get(),
+        .host = host[stream].get(),
         .max_ctas = static_cast<int>(config.comm.max_ctas),
         .timeout = std::chrono::milliseconds(static_cast<std::int64_t>(config.comm.timeout_s * 1000))};
     auto made = transport == Transport::mpi        ? comm::make_staged(wanted)
                 : transport == Transport::emulated ? comm::make_emulated(wanted)
                                                    : accelerator.make_communicator(wanted);
     if (!made.ok()) return made.error();
-    lanes[lane] = std::move(made).value();
+    streams[stream] = std::move(made).value();
   }
-  return lanes;
+  return streams;
 }
 
 }  // namespace lancet::world

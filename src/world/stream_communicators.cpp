@@ -2,41 +2,41 @@
 
 namespace lancet::world {
 
-Result<Lanes> Lanes::make(const config::Config& config, comm::Communicator& world, runtime::Accelerator* accelerator,
+Result<Streams> Streams::make(const config::Config& config, comm::Communicator& world, runtime::Accelerator* accelerator,
                           const std::string& purpose) {
-  Lanes lanes;
-  lanes.accelerator_ = accelerator;
-  lanes.timeout_ = std::chrono::milliseconds(static_cast<std::int64_t>(config.comm.timeout_s * 1000));
-  world.set_timeout(lanes.timeout_);
-  for (const ir::Lane lane : {ir::Lane::expert, ir::Lane::reduce}) {
+  Streams streams;
+  streams.accelerator_ = accelerator;
+  streams.timeout_ = std::chrono::milliseconds(static_cast<std::int64_t>(config.comm.timeout_s * 1000));
+  world.set_timeout(streams.timeout_);
+  for (const ir::Stream stream : {ir::Stream::expert, ir::Stream::reduce}) {
     LANCET_ASSIGN(auto communicator, world.duplicate());
-    communicator->set_timeout(lanes.timeout_);
-    communicator->set_name(purpose + std::string(ir::name(lane)));
-    lanes.host_[static_cast<std::size_t>(lane)] = std::move(communicator);
+    communicator->set_timeout(streams.timeout_);
+    communicator->set_name(purpose + std::string(ir::name(stream)));
+    streams.host_[static_cast<std::size_t>(stream)] = std::move(communicator);
   }
   if (accelerator) {
-    LANCET_ASSIGN(lanes.device_, make_device_lanes(config, *accelerator, lanes.host_));
+    LANCET_ASSIGN(streams.device_, make_device_streams(config, *accelerator, streams.host_));
   }
-  return lanes;
+  return streams;
 }
 
-runtime::ExecutorOptions Lanes::executor_options(int threads) const {
+runtime::ExecutorOptions Streams::executor_options(int threads) const {
   runtime::ExecutorOptions options{.threads = threads, .communicators = {}};
   options.accelerator = accelerator_;
   options.timeout = timeout_;
-  for (std::size_t lane = 0; lane < ir::lane_count; ++lane) {
-    options.communicators[lane] = host_[lane].get();
-    options.device_communicators[lane] = device_[lane].get();
+  for (std::size_t stream = 0; stream < ir::stream_count; ++stream) {
+    options.communicators[stream] = host_[stream].get();
+    options.device_communicators[stream] = device_[stream].get();
   }
   return options;
 }
 
-void Lanes::abort(const std::string& why) {
-  for (auto& lane : host_)
-    if (lane) lane->abort(why);
-  std::vector<comm::DeviceCommunicator*> lanes;
-  for (auto& lane : device_) lanes.push_back(lane.get());
-  comm::abort_all(lanes, why);
+void Streams::abort(const std::string& why) {
+  for (auto& stream : host_)
+    if (stream) stream->abort(why);
+  std::vector<comm::DeviceCommunicator*> streams;
+  for (auto& stream : device_) streams.push_back(stream.get());
+  comm::abort_all(streams, why);
 }
 
 }  // namespace lancet::world

@@ -12,7 +12,7 @@ std::chrono::milliseconds turn_of(const config::Config& config) {
   return std::chrono::milliseconds(std::clamp<std::int64_t>(std::int64_t(config.comm.timeout_s * 250), 1, 200));
 }
 
-Status let_first_work(comm::Communicator& world, std::chrono::milliseconds turn, const std::function<void()>& work) {
+Status run_on_rank0(comm::Communicator& world, std::chrono::milliseconds turn, const std::function<void()>& work) {
   if (world.size() == 1) {
     work();
     return {};

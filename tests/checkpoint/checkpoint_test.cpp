@@ -190,7 +190,7 @@ TEST_CASE("a disk that takes nothing keeps nobody waiting, and what is abandoned
   files.wait_until_asked();
   writer.abandon("slow");
   CHECK_FALSE(writer.wait_finished(std::chrono::milliseconds(1)));
-  files.let_go();
+  files.release();
   REQUIRE(writer.wait_finished(std::chrono::minutes(1)));
   const Status status = writer.collect();
   REQUIRE_FALSE(status.ok());
@@ -222,7 +222,7 @@ TEST_CASE("a writer that goes gives up the blocks that the disk does not have ye
     files.wait_until_asked();
     std::thread end([&] { writer.reset(); });
     std::this_thread::sleep_for(time);
-    files.let_go();
+    files.release();
     end.join();
     writes = files.writes();
     if (writes <= begun) break;
@@ -388,7 +388,7 @@ TEST_CASE("500 damaged checkpoints: each is found out, none crashes") {
   CHECK_FALSE(Checkpoint::open(at).ok());
 }
 
-TEST_CASE("a manifest says again what it was told, and nothing leads out of its folder") {
+TEST_CASE("a manifest says again what it was told, and nothing is_rank0 out of its folder") {
   Manifest m;
   m.step = 12;
   m.tokens = std::int64_t{1} << 60;

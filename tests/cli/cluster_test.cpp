@@ -67,7 +67,7 @@ TEST_CASE("ranks on two emulated hosts train as on one, over links of the rate a
   const auto bench = cluster.lancet("bench wire --min-mb 4 --max-mb 4");
   INFO(bench.output);
   REQUIRE(bench.code == 0);
-  CHECK(bench.lines_with("compute lane: 1 thread") == (sysconf(_SC_NPROCESSORS_ONLN) >= 2));
+  CHECK(bench.lines_with("compute stream: 1 thread") == (sysconf(_SC_NPROCESSORS_ONLN) >= 2));
   std::smatch row;
   REQUIRE(std::regex_search(bench.output, row, std::regex("all_to_all +4\\.000 +[0-9.]+ +([0-9.]+)")));
   CHECK(std::stod(row[1]) < 55);
@@ -115,7 +115,7 @@ TEST_CASE("a link that is cut ends the run with code 5, and the error says where
   CHECK(cut.code == 0);
   CHECK(outcome.code == 5);
   const std::regex error(
-      "lane (expert|reduce): \\[[0-9]+\\] [a-z_]+ at [a-z0-9_.]+: [a-z_]+ #[0-9]+ of [0-9]+ bytes on "
+      "stream (expert|reduce): \\[[0-9]+\\] [a-z_]+ at [a-z0-9_.]+: [a-z_]+ #[0-9]+ of [0-9]+ bytes on "
       "\"(expert|reduce)\" \\(rank [01] of 2\\): timed out after 5 s: nothing came from rank [01]\n");
   CHECK(std::regex_search(outcome.output, error));
   // The cluster is as good as before.

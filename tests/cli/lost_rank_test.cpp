@@ -52,7 +52,7 @@ TEST_CASE("a rank that is killed in a step: code 5 soon, and who waited for it w
   CHECK(outcome.code == 5);
   CHECK(outcome.lines_with("a rank was ended by signal 9") == 1);
   const std::regex line(
-      "lane (expert|reduce): \\[[0-9]+\\] [a-z_]+ at [a-z0-9_.]+: [a-z_]+ #[0-9]+ of [0-9]+ bytes on "
+      "stream (expert|reduce): \\[[0-9]+\\] [a-z_]+ at [a-z0-9_.]+: [a-z_]+ #[0-9]+ of [0-9]+ bytes on "
       "\"(expert|reduce)\" \\(rank [0-3] of " +
       std::to_string(ranks) + "\\): waited for rank " + std::to_string(victim) + ", which ended without it\n");
   CHECK(std::regex_search(outcome.output, line));
@@ -69,7 +69,7 @@ TEST_CASE("a rank that hangs: code 5 after comm.timeout_s, and who waited for it
   // With four ranks, one that waits for another that waits for the hanging one may be the first to say so.
   const std::string others = ranks == 2 ? std::to_string(victim) : "[0-3]";
   const std::regex line(
-      "lane (expert|reduce): \\[[0-9]+\\] [a-z_]+ at [a-z0-9_.]+: [a-z_]+ #[0-9]+ of [0-9]+ bytes on "
+      "stream (expert|reduce): \\[[0-9]+\\] [a-z_]+ at [a-z0-9_.]+: [a-z_]+ #[0-9]+ of [0-9]+ bytes on "
       "\"(expert|reduce)\" \\(rank [0-3] of " +
       std::to_string(ranks) + "\\): timed out after 5 s: (nothing came from ranks? [0-3, ]*" + others +
       "|ranks? [0-3, ]*" + others + " did not take what was sent)");

@@ -72,8 +72,8 @@ TEST_CASE("words that are none of a command's") {
   check("trian x", "lancet", "expected a command (train, data, bench,");
   CHECK(test::lancet("trian x").lines_with("found 'trian'; the nearest known one is train; see lancet --help") == 1);
   check("data", "lancet data", "expected a command (encode, tokenize, train-tokenizer), found none");
-  check("bench wires", "lancet bench",
-        "expected a command (wire, sweep, checkpoint, ops), found 'wires'; the nearest known one is wire;");
+  check("bench networks", "lancet bench",
+        "expected a command (wire, sweep, checkpoint, ops), found 'networks'; the nearest known one is wire;");
   check("--versoin train x", "lancet",
         "expected one of its options, found '--versoin'; the nearest known one is --version;");
 }

@@ -158,14 +158,14 @@ inline Status barriers(Communicator& c) {
   return {};
 }
 
-// Two lanes at once, in an order that differs from rank to rank.
-inline Status lanes(Communicator& c) {
+// Two streams at once, in an order that differs from rank to rank.
+inline Status streams(Communicator& c) {
   LANCET_ASSIGN(auto expert, c.duplicate());
   LANCET_ASSIGN(auto reduce, c.duplicate());
   EXPECT_THAT(expert->size() == c.size() && reduce->rank() == c.rank(), "a duplicate has the same ranks");
   Status expert_status, reduce_status;
   {
-    std::jthread expert_lane([&] {
+    std::jthread expert_stream([&] {
       for (int i = 0; i < 40 && expert_status; ++i) {
         if ((i + c.rank()) % 8 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(2));
         expert_status = exchange_and_compare(
@@ -200,7 +200,7 @@ inline Status wrong_peers(Communicator& c) {
 }
 
 inline Status wire(Communicator& c) {
-  LANCET_ASSIGN(WireReport report, measure_wire(c));
+  LANCET_ASSIGN(NetworkReport report, measure_network(c));
   EXPECT_THAT(report.ranks == c.size() && report.hosts == 1 && report.transport == c.transport(), "{}",
               to_string(report));
   EXPECT_THAT(report.megabytes_per_second > 1 && report.megabytes_per_second < 1e6, "{}", report.megabytes_per_second);
@@ -218,7 +218,7 @@ struct Case {
 };
 inline constexpr Case cases[] = {{"exchange", exchanges},         {"segments in order", segments_in_order},
                                  {"all_reduce_sum", all_reduces}, {"broadcast", broadcasts},
-                                 {"barrier", barriers},           {"lanes", lanes},
+                                 {"barrier", barriers},           {"streams", streams},
                                  {"wrong peers", wrong_peers},    {"wire", wire}};
 
 }  // namespace lancet::comm::contract

@@ -1,4 +1,4 @@
-// Device lanes without a device: staged over real ranks, and one rank that takes itself for many.
+// Device streams without a device: staged over real ranks, and one rank that takes itself for many.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -60,7 +60,7 @@ std::vector<float> count_from(float first, std::size_t count) {
 }
 
 const comm::Network network{.name = "test",
-                            .exchange_ms = [](double bytes) { return 2 + bytes * 1e-3; },
+                            .all_to_all_ms = [](double bytes) { return 2 + bytes * 1e-3; },
                             .all_reduce_ms = [](double bytes) { return 3 + bytes * 1e-3; }};
 
 template <class F>
@@ -78,8 +78,8 @@ TEST_CASE("staged: what ranks on devices exchange and sum is what they would on 
     std::atomic<int> allocations{0};
     const auto device = backend::make_host_queue({.host_allocations = &allocations});
     LANCET_ASSIGN(const auto stream, device->make_stream(true));
-    LANCET_ASSIGN(const auto lane, comm::make_staged({.device = device.get(), .host = &world}));
-    LANCET_TRY(lane->reserve(4 * (9 + 9)));
+    LANCET_ASSIGN(const auto stream, comm::make_staged({.device = device.get(), .host = &world}));
+    LANCET_TRY(stream->reserve(4 * (9 + 9)));
     const auto rank = std::size_t(world.rank());
     DeviceFloats out(*device, *stream, 9), in(*device, *stream, 9);
     const int reserved = allocations;
@@ -93,13 +93,13 @@ TEST_CASE("staged: what ranks on devices exchange and sum is what they would on 
         receives.push_back({peer, in.data() + 12 * peer, 4 * got});
       }
       in.set(std::vector<float>(9, -1));
-      LANCET_TRY(lane->exchange(*stream, sends, receives));
+      LANCET_TRY(stream->exchange(*stream, sends, receives));
       received[rank] = in.get();
-      LANCET_TRY(lane->all_reduce_sum(*stream, out.span()));
+      LANCET_TRY(stream->all_reduce_sum(*stream, out.span()));
       summed[rank] = out.get();
     }
     if (allocations != reserved) return internal_error("expected no memory taken in a call, found some");
-    return lane->check();
+    return stream->check();
   });
   if (!status.ok()) FAIL(status.error().message);
   CHECK(received[0] == std::vector<float>{0, -1, -1, -1, -1, -1, 200, -1, -1});
@@ -150,9 +150,9 @@ TEST_CASE("emulated on a device: the same, on a stream") {
   const auto device = backend::make_host_queue();
   auto stream = device->make_stream(true);
   REQUIRE(stream.ok());
-  auto lane = comm::make_emulated({.device = device.get(), .host = host->get()});
-  REQUIRE(lane.ok());
-  CHECK((*lane)->size() == 4);
+  auto stream = comm::make_emulated({.device = device.get(), .host = host->get()});
+  REQUIRE(stream.ok());
+  CHECK((*stream)->size() == 4);
   DeviceFloats out(*device, **stream, 4), in(*device, **stream, 4);
   out.set(count_from(1, 4));
   in.set(std::vector<float>(4));
@@ -162,8 +162,8 @@ TEST_CASE("emulated on a device: the same, on a stream") {
     receives.push_back({peer, in.data() + 4 * peer, 4});
   }
   const double ms = milliseconds([&] {
-    REQUIRE((*lane)->exchange(**stream, sends, receives).ok());
-    REQUIRE((*lane)->all_reduce_sum(**stream, out.span()).ok());
+    REQUIRE((*stream)->exchange(**stream, sends, receives).ok());
+    REQUIRE((*stream)->all_reduce_sum(**stream, out.span()).ok());
     REQUIRE((*stream)->synchronize().ok());
   });
   CHECK(ms >= 5 + 28e-3);
@@ -197,8 +197,8 @@ TEST_CASE("a driver that does not come back from an abort ends the process with 
   const pid_t child = ::fork();
   if (child == 0) {
     Stuck stuck;
-    const std::array<comm::DeviceCommunicator*, 2> lanes{nullptr, &stuck};
-    comm::abort_all(lanes, "rank 1 is gone", std::chrono::milliseconds(50));
+    const std::array<comm::DeviceCommunicator*, 2> streams{nullptr, &stuck};
+    comm::abort_all(streams, "rank 1 is gone", std::chrono::milliseconds(50));
     ::_exit(0);
   }
   int status = 0;

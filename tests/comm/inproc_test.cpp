@@ -35,7 +35,7 @@ TEST_CASE("in-process ranks keep the contract") {
     }
 }
 
-TEST_CASE("a timeout names the operation, the lane and the ranks that did not come") {
+TEST_CASE("a timeout names the operation, the stream and the ranks that did not come") {
   std::atomic<int> named = 0;
   std::latch come(2), gone(2);  // ranks 0 and 2
   const Status status = run_inproc(
@@ -128,25 +128,25 @@ TEST_CASE("calls that do not match are an error on all ranks, at once") {
   CHECK_THAT(run(exchange(8, 400), exchange(0, 8)), Contains("rank 0 expects 400 bytes from rank 1, which sends 0"));
 }
 
-TEST_CASE("abort wakes every lane") {
+TEST_CASE("abort wakes every stream") {
   std::atomic<int> woken = 0;
   const auto start = std::chrono::steady_clock::now();
   const Status status = run_inproc(2, [&](Communicator& c) -> Status {
-    LANCET_ASSIGN(auto lane, c.duplicate());
+    LANCET_ASSIGN(auto stream, c.duplicate());
     if (c.rank() == 1) {
       std::this_thread::sleep_for(100ms);
       c.abort("rank 1 has seen a signal");
       return {};
     }
-    Status of_lane;
+    Status of_stream;
     {
-      std::jthread other([&] { of_lane = lane->barrier(); });
+      std::jthread other([&] { of_stream = stream->barrier(); });
       std::vector<float> values(8);
       const Status s = c.all_reduce_sum(values);
       if (!s && s.error().message == "communication was aborted: rank 1 has seen a signal") ++woken;
     }
-    if (!of_lane && of_lane.error().message == "communication was aborted: rank 1 has seen a signal") ++woken;
-    if (!lane->barrier() && !lane->duplicate()) ++woken;
+    if (!of_stream && of_stream.error().message == "communication was aborted: rank 1 has seen a signal") ++woken;
+    if (!stream->barrier() && !stream->duplicate()) ++woken;
     return {};
   });
   CHECK(status);

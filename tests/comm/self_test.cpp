@@ -31,10 +31,10 @@ TEST_CASE("one rank alone keeps the contract") {
 
 TEST_CASE("abort reaches the duplicates of one rank") {
   auto self = make_self();
-  auto lane = self->duplicate();
-  REQUIRE(lane);
+  auto stream = self->duplicate();
+  REQUIRE(stream);
   self->abort("the end");
-  const Status status = (*lane)->barrier();
+  const Status status = (*stream)->barrier();
   REQUIRE_FALSE(status);
   CHECK(status.error().message == "communication was aborted: the end");
 }
@@ -70,17 +70,17 @@ TEST_CASE("the launch is read from the launcher's variables") {
 }
 
 TEST_CASE("the wire report is a line, and a slow wire a warning") {
-  WireReport report{.transport = "mpi", .ranks = 2, .hosts = 1, .megabytes_per_second = 3140, .round_trip_us = 17.6};
+  NetworkReport report{.transport = "mpi", .ranks = 2, .hosts = 1, .megabytes_per_second = 3140, .round_trip_us = 17.6};
   CHECK(to_string(report) == "transport mpi (2 ranks, 1 host): 3.1 GB/s, 18 us");
-  CHECK(slow_wire_warning(report).empty());
+  CHECK(slow_network_warning(report).empty());
   report.hosts = 2;
   report.megabytes_per_second = 11.5;
   CHECK(to_string(report) == "transport mpi (2 ranks, 2 hosts): 12 MB/s, 18 us");
-  CHECK_THAT(slow_wire_warning(report), Contains("11.5 MB/s each way, expected at least 100"));
-  CHECK(slow_wire_warning(report, 10).empty());
+  CHECK_THAT(slow_network_warning(report), Contains("11.5 MB/s each way, expected at least 100"));
+  CHECK(slow_network_warning(report, 10).empty());
   auto self = make_self();
-  const auto alone = measure_wire(*self);
+  const auto alone = measure_network(*self);
   REQUIRE(alone);
   CHECK(to_string(*alone) == "transport self (1 rank, 1 host)");
-  CHECK(slow_wire_warning(*alone).empty());
+  CHECK(slow_network_warning(*alone).empty());
 }

@@ -110,7 +110,7 @@ TEST_CASE("printed and parsed back is the same config") {
       "keep_every": 14, "save_buffer_mb": 64, "stop_after": 21, "max_minutes": 1.5, "sample_prompt": "a\nb", "sample_tokens": 9},
     "overlap": {"policy": "expert_pipeline", "bucket_bytes": 1, "profile": "p", "split_backward": false, "reach": 3, "max_parts": 2,
       "parts": 2, "groups_per_moe": 3, "max_range": 4},
-    "comm": {"timeout_s": 2.5, "transport": "mpi", "network": "n", "emulated_ranks": 4, "device_exchange": "counted",
+    "comm": {"timeout_s": 2.5, "transport": "mpi", "network": "n", "emulated_ranks": 4, "device_all_to_all": "counted",
       "max_ctas": 2},
     "log": {"interval": 2, "run_dir": "r", "peak_tflops": 312.5, "trace": 6, "tensorboard": true},
     "device": "cuda", "threads": 8})";
@@ -265,9 +265,9 @@ TEST_CASE("fields must fit each other and the number of ranks") {
   CHECK(told({"train.min_lr=1"}, 1).find("train.min_lr") != std::string::npos);
   CHECK(check(good("{}", {"train.lr_warmup_steps=101"}), 1).ok());  // a run may be cut shorter than its warm-up
   CHECK(told({"comm.transport=self"}, 2).find("comm.transport") != std::string::npos);
-  CHECK(told({"comm.device_exchange=windows"}, 2) ==
-        "config: comm.device_exchange: expected \"auto\" or \"counted\" for device \"cpu\", found \"windows\"");
-  CHECK(check(good("{}", {"comm.device_exchange=windows", "device=cuda"}), 2).ok());
+  CHECK(told({"comm.device_all_to_all=windows"}, 2) ==
+        "config: comm.device_all_to_all: expected \"auto\" or \"counted\" for device \"cpu\", found \"windows\"");
+  CHECK(check(good("{}", {"comm.device_all_to_all=windows", "device=cuda"}), 2).ok());
   CHECK(told({}, 0).find("at least one rank") != std::string::npos);
   CHECK(check(good("{}", {"model.num_local_experts=8"}), 4).ok());
   CHECK(check(good("{}", {"comm.transport=self"}), 1).ok());

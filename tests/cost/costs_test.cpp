@@ -86,15 +86,15 @@ TEST_CASE("equal layers share a key, other tokens do not") {
 
 TEST_CASE("the bytes that leave a rank") {
   const ir::Program program = parsed(moe);
-  auto bytes = [&](std::size_t i) { return wire_bytes(program, program.instructions[i]); };
+  auto bytes = [&](std::size_t i) { return bytes_sent(program, program.instructions[i]); };
   CHECK(bytes(0) == 8);    // 4 experts of 4 bytes, half of them elsewhere
   CHECK(bytes(1) == 192);  // 24 slots of 16 bytes, half
   CHECK(bytes(2) == 128);  // 16 tokens
   CHECK(bytes(3) == 32);   // 4 tokens of a part
   CHECK(bytes(4) == 0);
   CHECK(bytes(8) == 256);  // the whole vector
-  CHECK(exchange_ranks(program, program.instructions[0]) == 2);
-  CHECK(exchange_ranks(program, program.instructions[3]) == 2);
+  CHECK(all_to_all_ranks(program, program.instructions[0]) == 2);
+  CHECK(all_to_all_ranks(program, program.instructions[3]) == 2);
 }
 
 TEST_CASE("tokens past the capacity are dropped and do not travel") {
@@ -104,15 +104,15 @@ input @slots : f32[4,3,8]
 %0 : i32[1,5] = exchange_counts(@route) {ranks=4}  # expert forward counts
 %1 : f32[1,12,8] = all_to_all(@slots, @route, %0) {tokens=16}  # expert forward there
 )");
-  CHECK(wire_bytes(program, program.instructions[1]) == 12 * 32 * 3 / 4);
-  CHECK(wire_bytes(program, program.instructions[0]) == 12);
+  CHECK(bytes_sent(program, program.instructions[1]) == 12 * 32 * 3 / 4);
+  CHECK(bytes_sent(program, program.instructions[0]) == 12);
 }
 
-TEST_CASE("loads come from the costs, lane by lane") {
+TEST_CASE("op_costs come from the costs, stream by stream") {
   const ir::Program program = parsed(moe);
   FakeCosts costs;
   for (std::size_t i = 4; i < 8; ++i) costs.ops[op_key(program, program.instructions[i])] = double(i);
-  const auto found = loads(costs, program);
+  const auto found = op_costs(costs, program);
   REQUIRE(found.ok());
   CHECK((*found)[0].ms == Approx(1.08));
   CHECK((*found)[2].ms == Approx(2.28));
@@ -128,7 +128,7 @@ TEST_CASE("an op that the costs do not hold is named, and the others are counted
   const ir::Program program = parsed(moe);
   FakeCosts costs;
   costs.ops[op_key(program, program.instructions[7])] = 1;
-  const auto found = loads(costs, program);
+  const auto found = op_costs(costs, program);
   REQUIRE_FALSE(found.ok());
   CHECK(found.error().code == ExitCode::config);
   CHECK(found.error().message.find(op_key(program, program.instructions[4]) + " and 1 more") != std::string::npos);
@@ -142,10 +142,10 @@ input @slots : f32[4,4,8]
 %1 : f32[4,4,8] = all_to_all(@slots, @route, %0) {tokens=16}  # expert forward there
 )");
   CHECK(is_local(program, program.instructions[1]));
-  CHECK(wire_bytes(program, program.instructions[1]) == 0);
+  CHECK(bytes_sent(program, program.instructions[1]) == 0);
   FakeCosts costs;
   costs.ops["all_to_all(f32[4,4,8], route[16,4], i32[4,2]) {tokens=16}"] = 7;
-  const auto found = loads(costs, program);
+  const auto found = op_costs(costs, program);
   REQUIRE(found.ok());
   CHECK((*found)[0].ms == 1);  // all_to_all_ms(0)
   CHECK((*found)[1].ms == 7);

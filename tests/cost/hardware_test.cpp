@@ -30,7 +30,7 @@ std::string machine_text() {
   "efficiency": {"value": 0.5, "source": "t"}, "latency_us": {"value": 100, "source": "t"},
   "hop_us": {"value": 20, "source": "t"}, "message_us": {"value": 50, "source": "t"}},
 "overlap": {"core_share": {"value": 0.1, "source": "t"}, "core_ms_per_mb": {"value": 0.5, "source": "t"},
-  "wire_beside_compute": {"value": 0.9, "source": "t"}, "wire_beside_wire": {"value": 0.5, "source": "t"},
+  "network_beside_compute": {"value": 0.9, "source": "t"}, "network_beside_network": {"value": 0.5, "source": "t"},
   "signal_us": {"value": 7, "source": "t"}}})";
 }
 
@@ -164,7 +164,7 @@ TEST_CASE("all-reduce passes the slower of links and NICs twice") {
 TEST_CASE("costs of a declared machine answer what the planner asks") {
   const HardwareCosts costs(machine(), {8, 2});
   CHECK(costs.launch_ms() == Approx(0.007));
-  CHECK(costs.interference().wire_beside_compute == 0.9);
+  CHECK(costs.interference().network_beside_compute == 0.9);
   CHECK(costs.all_to_all_ms(7e6) == all_to_all_ms(machine(), {8, 2}, 7e6));
   // A tenth of the time, and half a millisecond a MB of 10^6 bytes.
   const double ms = costs.all_to_all_ms(700e6);

@@ -72,8 +72,8 @@ TEST_CASE("a profile answers as Costs") {
   CHECK((profile.all_to_all_core() == CoreCost{0.1, 0.3}));
   CHECK((profile.all_reduce_core() == CoreCost{0.2, 0.4}));
   CHECK(profile.launch_ms() == 0.004);
-  CHECK(profile.interference().wire_beside_compute == 0.9);
-  CHECK(profile.interference().wire_beside_wire == 0.45);
+  CHECK(profile.interference().network_beside_compute == 0.9);
+  CHECK(profile.interference().network_beside_network == 0.45);
   CHECK(Profile().all_to_all_ms(4096) == 0);  // one rank
 }
 
@@ -88,7 +88,7 @@ TEST_CASE("the file gives back what was put") {
   CHECK(found.ops == expected.ops);
   CHECK(found.wire.all_to_all == expected.wire.all_to_all);
   CHECK(found.wire.all_reduce == expected.wire.all_reduce);
-  CHECK(found.wire.interference.wire_beside_wire == 0.45);
+  CHECK(found.wire.interference.network_beside_network == 0.45);
   CHECK((found.wire.all_reduce_core == CoreCost{0.2, 0.4}));
 }
 
@@ -196,8 +196,8 @@ TEST_CASE("a damaged file is named with the field") {
   CHECK(has(fault(replaced(good, "\"samples\": 7", "\"samples\": 1.5")), ".samples: expected an integer"));
   CHECK(has(fault(replaced(good, "\"bytes\": 2048", "\"bytes\": 1024")),
             "clusters[0].all_to_all[1].bytes: expected more than 1024, found 1024"));
-  CHECK(has(fault(replaced(good, "\"wire_beside_wire\": 0.45", "\"wire_beside_wire\": 0")),
-            "clusters[0].wire_beside_wire"));
+  CHECK(has(fault(replaced(good, "\"network_beside_network\": 0.45", "\"network_beside_network\": 0")),
+            "clusters[0].network_beside_network"));
   CHECK(has(fault(replaced(good, "\"transport\": \"mpi\"", "\"transport\": 5")),
             "clusters[0].transport: expected a text"));
 }
@@ -290,10 +290,10 @@ TEST_CASE("a damaged file is not overwritten") {
 TEST_CASE("the places that a file can plan for") {
   ProfileFile file = file_of(sample());
   CHECK(file.places() == std::vector<Place>{{here.device, {}}, here});
-  Profile wire_only(here);
-  wire_only.place.device.cpu = "B";
-  wire_only.wire = sample().wire;
-  file.put(wire_only);  // communication without ops is not enough
+  Profile network_only(here);
+  network_only.place.device.cpu = "B";
+  network_only.wire = sample().wire;
+  file.put(network_only);  // communication without ops is not enough
   CHECK(file.places().size() == 2);
   Profile newer = sample();
   newer.place.device.build = "ffffffffffffffff";

@@ -9,7 +9,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "exchange_values.h"
+#include "all_to_all_values.h"
 #include "module.h"
 
 namespace lancet {
@@ -86,10 +86,10 @@ int run_rank(int rank, int socket) {
   auto stream = (*gpu)->device().make_stream(true);
   if (!stream.ok()) return tell("stream", stream.error(), wrong);
   Pair pair(rank, socket);
-  const auto lane = (*gpu)->make_communicator(
+  const auto stream = (*gpu)->make_communicator(
       {.device = &(*gpu)->device(), .host = &pair, .max_ctas = 2, .timeout = std::chrono::seconds(30)});
-  if (!lane.ok()) return tell("two ranks on one GPU", lane.error(), skipped);
-  const Status status = test::check_values((*gpu)->device(), **stream, **lane);
+  if (!stream.ok()) return tell("two ranks on one GPU", stream.error(), skipped);
+  const Status status = test::check_values((*gpu)->device(), **stream, **stream);
   return status.ok() ? right : tell("values", status.error(), wrong);
 }
 

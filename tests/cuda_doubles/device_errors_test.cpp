@@ -50,7 +50,7 @@ TEST_CASE_METHOD(Fresh, "no driver, an older driver, no GPU, a broken driver") {
   CHECK(*backend::cuda::count_devices() == 8);
 }
 
-TEST_CASE_METHOD(Fresh, "hardware queues are enough for lanes that wait for each other, whatever a job script says") {
+TEST_CASE_METHOD(Fresh, "hardware queues are enough for streams that wait for each other, whatever a job script says") {
   fake_runtime().devices = 1;
   for (const auto& [set, kept] : {std::pair{"1", "32"}, {"junk", "32"}, {"8", "8"}, {"16", "16"}}) {
     ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", set, 1);

@@ -27,15 +27,15 @@ struct Fresh {
   }
 };
 
-// What two ranks' body(lane, stream) gives; the lane is connected.
+// What two ranks' body(stream, stream) gives; the stream is connected.
 template <class Body>
 std::vector<Status> on_two_ranks(const Body& body) {
   std::vector<Status> found(2);
   const Status status = comm::run_inproc(2, [&](comm::Communicator& world) -> Status {
     const auto device = backend::make_host_queue();
     LANCET_ASSIGN(const auto stream, device->make_stream(true));
-    auto lane = comm::make_nccl({.device = device.get(), .host = &world, .max_ctas = 4, .timeout = soon});
-    found[std::size_t(world.rank())] = lane.ok() ? body(**lane, *stream) : Status(lane.error());
+    auto stream = comm::make_nccl({.device = device.get(), .host = &world, .max_ctas = 4, .timeout = soon});
+    found[std::size_t(world.rank())] = stream.ok() ? body(**stream, *stream) : Status(stream.error());
     return {};
   });
   if (!status.ok()) FAIL(status.error().message);
@@ -45,8 +45,8 @@ std::vector<Status> on_two_ranks(const Body& body) {
 }  // namespace
 
 TEST_CASE_METHOD(Fresh, "NCCL takes no more blocks than comm.max_ctas, and does not block") {
-  for (const Status& status : on_two_ranks([](comm::DeviceCommunicator&lane, backend::Stream&) {
-         return lane.transport() == "nccl" && lane.size() == 2 ? Status() : internal_error("another lane");
+  for (const Status& status : on_two_ranks([](comm::DeviceCommunicator&stream, backend::Stream&) {
+         return stream.transport() == "nccl" && stream.size() == 2 ? Status() : internal_error("another stream");
        }))
     CHECK(status.ok());
   CHECK(fake_nccl().max_ctas == 4);
@@ -68,12 +68,12 @@ TEST_CASE_METHOD(Fresh, "NCCL that cannot connect: the ranks, the timeout and th
 }
 
 TEST_CASE_METHOD(Fresh, "a connection that breaks while calls are queued") {
-  for (const Status& status : on_two_ranks([](comm::DeviceCommunicator&lane, backend::Stream&stream) -> Status {
+  for (const Status& status : on_two_ranks([](comm::DeviceCommunicator&stream, backend::Stream&stream) -> Status {
          std::vector<float> values(4);
-         LANCET_TRY(lane.all_reduce_sum(stream, values));
-         LANCET_TRY(lane.check());
+         LANCET_TRY(stream.all_reduce_sum(stream, values));
+         LANCET_TRY(stream.check());
          fake_nccl().state = ncclRemoteError;
-         return lane.check();
+         return stream.check();
        })) {
     REQUIRE_FALSE(status.ok());
     CHECK(status.error().code == ExitCode::communication);
@@ -83,17 +83,17 @@ TEST_CASE_METHOD(Fresh, "a connection that breaks while calls are queued") {
   }
 }
 
-TEST_CASE_METHOD(Fresh, "an aborted lane refuses every call, also one that another thread waits in") {
-  on_two_ranks([](comm::DeviceCommunicator& lane, backend::Stream& stream) -> Status {
+TEST_CASE_METHOD(Fresh, "an aborted stream refuses every call, also one that another thread waits in") {
+  on_two_ranks([](comm::DeviceCommunicator& stream, backend::Stream& stream) -> Status {
     std::vector<float> values(4);
     fake_nccl().state = ncclInProgress;
     std::jthread other([&] {
       std::this_thread::sleep_for(soon / 4);
-      lane.abort("lane expert: a peer is gone");
+      stream.abort("stream expert: a peer is gone");
     });
-    for (const Status& status : {lane.all_reduce_sum(stream, values), lane.check(), lane.exchange(stream, {}, {})}) {
+    for (const Status& status : {stream.all_reduce_sum(stream, values), stream.check(), stream.exchange(stream, {}, {})}) {
       CHECK_FALSE(status.ok());
-      if (!status.ok()) CHECK(status.error().message == "communication was aborted: lane expert: a peer is gone");
+      if (!status.ok()) CHECK(status.error().message == "communication was aborted: stream expert: a peer is gone");
     }
     return {};
   });
@@ -102,8 +102,8 @@ TEST_CASE_METHOD(Fresh, "an aborted lane refuses every call, also one that anoth
 
 TEST_CASE_METHOD(Fresh, "who is missing is asked over the host") {
   std::vector<std::string> missing(2);
-  on_two_ranks([&](comm::DeviceCommunicator& lane, backend::Stream&) -> Status {
-    if (lane.rank() == 0) missing[0] = lane.who_is_missing();
+  on_two_ranks([&](comm::DeviceCommunicator& stream, backend::Stream&) -> Status {
+    if (stream.rank() == 0) missing[0] = stream.who_is_missing();
     return {};
   });
   CHECK(missing[0].find("rank 1") != std::string::npos);
@@ -111,15 +111,15 @@ TEST_CASE_METHOD(Fresh, "who is missing is asked over the host") {
 
 namespace {
 
-// What each rank finds of a window of 256 bytes, and whether its lane can be used afterwards.
+// What each rank finds of a window of 256 bytes, and whether its stream can be used afterwards.
 std::vector<Status> ask_for_windows() {
-  return on_two_ranks([](comm::DeviceCommunicator& lane, backend::Stream& stream) -> Status {
-    const auto window = lane.make_window(256);
+  return on_two_ranks([](comm::DeviceCommunicator& stream, backend::Stream& stream) -> Status {
+    const auto window = stream.make_window(256);
     std::vector<float> values(4);
-    LANCET_TRY(lane.all_reduce_sum(stream, values));
-    LANCET_TRY(lane.check());
+    LANCET_TRY(stream.all_reduce_sum(stream, values));
+    LANCET_TRY(stream.check());
     if (!window.ok()) return window.error();
-    return window->size() == 256 && lane.in_window(window->data(), 256) ? Status() : internal_error("another window");
+    return window->size() == 256 && stream.in_window(window->data(), 256) ? Status() : internal_error("another window");
   });
 }
 
@@ -140,10 +140,10 @@ TEST_CASE_METHOD(Fresh, "a window is on all ranks") {
   for (const Status& status : ask_for_windows()) CHECK(status.ok());
   CHECK(fake_nccl().opened == 2);
   CHECK(fake_nccl().connected == 2);
-  CHECK(fake_nccl().windows == 0);  // they end with their lanes
+  CHECK(fake_nccl().windows == 0);  // they end with their streams
 }
 
-TEST_CASE_METHOD(Fresh, "one rank without memory for a window: none has one, none waits, the lane goes on") {
+TEST_CASE_METHOD(Fresh, "one rank without memory for a window: none has one, none waits, the stream goes on") {
   fake_nccl().no_memory_on = 1;
   check_without(ask_for_windows(), 1, "no memory for a window");
   CHECK(fake_nccl().opened == 0);
@@ -156,14 +156,14 @@ TEST_CASE_METHOD(Fresh, "one rank that NCCL refuses a window: none has one, and 
                 "NCCL: expected a window to succeed, found: remote process exited; as NCCL says it");
   CHECK(fake_nccl().opened == 2);
   CHECK(fake_nccl().connected == 4);
-  CHECK(fake_nccl().aborted == 4);  // two before, two when the lanes end
+  CHECK(fake_nccl().aborted == 4);  // two before, two when the streams end
 }
 
 TEST_CASE_METHOD(Fresh, "pushes come out of a window before its communicator goes, or time is up") {
-  const auto abort_after_push = [](comm::DeviceCommunicator& lane, backend::Stream& stream) -> Status {
-    LANCET_TRY(lane.make_window(256));
-    LANCET_TRY(lane.exchange_rows(stream, {}));
-    if (lane.rank() == 0) lane.abort("a peer is gone");
+  const auto abort_after_push = [](comm::DeviceCommunicator& stream, backend::Stream& stream) -> Status {
+    LANCET_TRY(stream.make_window(256));
+    LANCET_TRY(stream.push_rows(stream, {}));
+    if (stream.rank() == 0) stream.abort("a peer is gone");
     return {};
   };
   for (const Status& status : on_two_ranks(abort_after_push)) CHECK(status.ok());

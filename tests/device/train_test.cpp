@@ -25,8 +25,8 @@ using namespace lancet;
 
 namespace {
 
-// Work is done when it is put on the stream, so a wait holds the lane's thread until another lane signals.
-class LaneStream final : public test::HostStream {
+// Work is done when it is put on the stream, so a wait holds the thread's thread until another thread signals.
+class ThreadStream final : public test::HostStream {
  public:
   Status signal(backend::Flag* flag) override {
     std::atomic_ref(*flag).store(1, std::memory_order_release);
@@ -39,7 +39,7 @@ class LaneStream final : public test::HostStream {
   }
 };
 
-class LaneDevice final : public test::HostDevice {
+class ThreadDevice final : public test::HostDevice {
  public:
   Result<std::byte*> allocate(std::size_t bytes) override {
     const std::lock_guard lock(mutex_);
@@ -51,7 +51,7 @@ class LaneDevice final : public test::HostDevice {
   }
   void free_host(std::byte* memory) override { free(memory); }
   Result<std::unique_ptr<backend::Stream>> make_stream(bool) override {
-    return std::unique_ptr<backend::Stream>(std::make_unique<LaneStream>());
+    return std::unique_ptr<backend::Stream>(std::make_unique<ThreadStream>());
   }
 
  private:
@@ -61,8 +61,8 @@ class LaneDevice final : public test::HostDevice {
 // Ranks that are threads and reach each other's memory.
 class InWindow final : public comm::DeviceCommunicator {
  public:
-  explicit InWindow(const comm::DeviceLane& lane)
-      : host_(*lane.host), staged_(std::move(comm::make_staged(lane)).value()) {}
+  explicit InWindow(const comm::DeviceThread& thread)
+      : host_(*thread.host), staged_(std::move(comm::make_staged(thread)).value()) {}
   int rank() const override { return host_.rank(); }
   int size() const override { return host_.size(); }
   std::string transport() const override { return "windows"; }
@@ -89,7 +89,7 @@ class InWindow final : public comm::DeviceCommunicator {
     }
     return window_;
   }
-  Status exchange_rows(backend::Stream&, const comm::RowExchange& exchange) override {
+  Status push_rows(backend::Stream&, const comm::RowPush& exchange) override {
     ++pushed;
     LANCET_TRY(host_.barrier());
     for (int block = 0; block < 3; ++block)
@@ -120,15 +120,15 @@ class EmulatedAccelerator final : public runtime::Accelerator {
  public:
   backend::Device& device() override { return device_; }
   const ops::DeviceKernel* find_kernel(std::string_view op) const override { return test::find_emulated_kernel(op); }
-  Result<std::unique_ptr<comm::DeviceCommunicator>> make_communicator(const comm::DeviceLane& lane) override {
-    if (windows) return std::unique_ptr<comm::DeviceCommunicator>(std::make_unique<InWindow>(lane));
-    return comm::make_staged(lane);
+  Result<std::unique_ptr<comm::DeviceCommunicator>> make_communicator(const comm::DeviceThread& thread) override {
+    if (windows) return std::unique_ptr<comm::DeviceCommunicator>(std::make_unique<InWindow>(thread));
+    return comm::make_staged(thread);
   }
   std::string build() const override { return "emulated"; }
   bool windows = false;
 
  private:
-  LaneDevice device_;
+  ThreadDevice device_;
 };
 
 std::vector<run::StepRecord> train_on(config::Config config, bool device, int ranks, int steps, bool windows = false,
@@ -209,9 +209,9 @@ TEST_CASE("a model on emulated device kernels reads text as on the CPU, a prompt
   for (int run = 0; run < 3; ++run) {
     EmulatedAccelerator accelerator;
     runtime::TensorStore store;
-    const auto world = comm::make_self(), lane = comm::make_self();
+    const auto world = comm::make_self(), thread = comm::make_self();
     runtime::ExecutorOptions options;
-    options.communicators[std::size_t(ir::Lane::expert)] = lane.get();
+    options.communicators[std::size_t(ir::Stream::expert)] = thread.get();
     if (run > 0) {
       options.accelerator = &accelerator;
       store.place_on(accelerator.device());
@@ -252,7 +252,7 @@ TEST_CASE("tokens that go straight to the peers' memory change no bit of a step"
     CHECK(pushed[i].loss == counted[i].loss);
     CHECK(pushed[i].grad_norm == counted[i].grad_norm);
   }
-  config.comm.device_exchange = config::DeviceExchange::counted;
+  config.comm.device_all_to_all = config::DeviceAllToAll::counted;
   InWindow::pushed = 0;
   CHECK(train_on(config, true, ranks, 1, true)[0].loss == counted[0].loss);
   CHECK(InWindow::pushed == 0);
@@ -297,7 +297,7 @@ TEST_CASE("exchanges take the way that was measured faster, on all ranks") {
   REQUIRE(plan.ok());
   for (const ir::Instruction& at : plan->program.instructions)
     if (at.op == "all_to_all" && at.role == ir::Role::forward)
-      ms = profile.counted_exchange(plan->program, at, 0).ms - 0.01;
+      ms = profile.counted_all_to_all(plan->program, at, 0).ms - 0.01;
   CHECK(run(ms, banner) == ranks * 2);
 }
 
@@ -378,7 +378,7 @@ TEST_CASE("a start says once that attention takes the slow way, and why") {
 TEST_CASE("windows that are asked for and not there are refused") {
   auto config = test::small_config();
   config.device = config::Device::cuda;
-  config.comm.device_exchange = config::DeviceExchange::windows;
+  config.comm.device_all_to_all = config::DeviceAllToAll::windows;
   const Status status = comm::run_inproc(2, [&](comm::Communicator& world) -> Status {
     EmulatedAccelerator accelerator;
     const auto trainer = train::Trainer::create(config, world, {.local_ranks = 2, .accelerator = &accelerator});
@@ -386,6 +386,6 @@ TEST_CASE("windows that are asked for and not there are refused") {
   });
   REQUIRE_FALSE(status.ok());
   CHECK(status.error().code == ExitCode::config);
-  CHECK(status.error().message.find("comm.device_exchange: expected GPUs that reach each other's memory") !=
+  CHECK(status.error().message.find("comm.device_all_to_all: expected GPUs that reach each other's memory") !=
         std::string::npos);
 }

@@ -127,7 +127,7 @@ ir::Program random_program(std::mt19937_64& random, int instructions) {
     return view ? p.add_view(type, storage, slice) : p.add_value(type, storage, slice);
   };
   for (int i = 0; i < instructions; ++i) {
-    ir::Instruction instruction{"f", {}, {}, {}, {}, static_cast<ir::Lane>(below(3)), ir::Role::forward, ""};
+    ir::Instruction instruction{"f", {}, {}, {}, {}, static_cast<ir::Stream>(below(3)), ir::Role::forward, ""};
     for (std::size_t n = below(3); n > 0; --n) {
       const ir::TensorId id = tensors[tensors.size() - 1 - below(std::min<std::size_t>(tensors.size(), 8))];
       instruction.operands.push_back(id);
@@ -143,7 +143,7 @@ ir::Program random_program(std::mt19937_64& random, int instructions) {
 
 using Matrix = std::vector<std::vector<bool>>;
 
-// before[i][j]: a path leads from j to i.
+// before[i][j]: a path is_rank0 from j to i.
 Matrix closure(Matrix before) {
   const std::size_t n = before.size();
   for (std::size_t k = 0; k < n; ++k)
@@ -160,12 +160,12 @@ Matrix edges(const Lists& lists) {
   return result;
 }
 
-// Lane order and these waits.
+// Stream order and these waits.
 Matrix ordered_by(const ir::Program& p, const Lists& waits) {
   Matrix before = edges(waits);
   for (std::size_t i = 0; i < before.size(); ++i)
     for (std::size_t j = 0; j < i; ++j)
-      if (p.instructions[i].lane == p.instructions[j].lane) before[i][j] = true;
+      if (p.instructions[i].stream == p.instructions[j].stream) before[i][j] = true;
   return closure(before);
 }
 
@@ -238,7 +238,7 @@ TEST_CASE("dependencies of random programs reach what conflicts, and nothing els
   }
 }
 
-TEST_CASE("happens-before of random waits is their closure with lane order") {
+TEST_CASE("happens-before of random waits is their closure with stream order") {
   std::mt19937_64 random(2);
   for (int round = 0; round < 100; ++round) {
     const ir::Program p = random_program(random, 30);
@@ -266,7 +266,7 @@ TEST_CASE("minimal waits are enough, and none can go") {
     for (std::size_t i = 0; i < waits.size(); ++i) {
       wanted += needed[i].size();
       total += waits[i].size();
-      for (InstructionId id : waits[i]) REQUIRE(p.instructions[id.index()].lane != p.instructions[i].lane);
+      for (InstructionId id : waits[i]) REQUIRE(p.instructions[id.index()].stream != p.instructions[i].stream);
       for (std::size_t k = 0; k < waits[i].size(); ++k) {
         Lists fewer = waits;
         fewer[i].erase(fewer[i].begin() + std::ptrdiff_t(k));

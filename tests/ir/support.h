@@ -46,7 +46,7 @@ inline void require_same(const ir::Program& a, const ir::Program& b) {
     REQUIRE(x.results == y.results);
     REQUIRE(x.writes == y.writes);
     REQUIRE(x.attributes == y.attributes);
-    REQUIRE(x.lane == y.lane);
+    REQUIRE(x.stream == y.stream);
     REQUIRE(x.role == y.role);
     REQUIRE(x.label == y.label);
   }
@@ -120,7 +120,7 @@ output y = %3
 output z = %13
 )";
 
-// The two lanes make the parts of %3; the reduce lane reads it as a whole while compute goes on.
+// The two streams make the parts of %3; the reduce stream reads it as a whole while compute goes on.
 inline const std::string plan_views = R"(plan {policy=test}
 arena 320
 program views

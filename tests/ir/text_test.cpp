@@ -47,10 +47,10 @@ TEST_CASE("every feature of the text means what it says") {
   REQUIRE(gate.attributes.integer("capacity") == 5);
   REQUIRE(gate.attributes.text("kind") == "switch");
   REQUIRE(gate.label == "h.0.gate");
-  REQUIRE(p.instructions[2].lane == ir::Lane::expert);
+  REQUIRE(p.instructions[2].stream == ir::Stream::expert);
   REQUIRE(p.instructions[2].label.empty());
   REQUIRE(p.instructions[3].role == ir::Role::dx);
-  REQUIRE(p.instructions[5].lane == ir::Lane::reduce);
+  REQUIRE(p.instructions[5].stream == ir::Stream::reduce);
   REQUIRE(p.instructions[5].role == ir::Role::sync);
   REQUIRE(p.instructions[6].results.size() == 1);
 
@@ -128,7 +128,7 @@ TEST_CASE("views made by hand survive their text") {
   const auto half = p.add_view({DType::f32, {4}}, x, ir::Slice{16, 0, 0});
   const auto whole = p.add_view({DType::bf16, {2, 6}});
   const auto part = p.add_value({DType::bf16, {2, 6}}, whole, ir::Slice{0, 63, 64});
-  p.instructions.push_back({"f", {half}, {part}, {}, {}, ir::Lane::compute, ir::Role::forward, ""});
+  p.instructions.push_back({"f", {half}, {part}, {}, {}, ir::Stream::compute, ir::Role::forward, ""});
   p.outputs.push_back({"half", half});
   p.outputs.push_back({"part", part});
   require_same(parsed(ir::print(p)), p);
@@ -154,11 +154,11 @@ TEST_CASE("a program made by hand survives its text") {
                             {a},
                             {},
                             {{"third", 1.0 / 3}, {"most", std::numeric_limits<std::int64_t>::max()}},
-                            ir::Lane::expert,
+                            ir::Stream::expert,
                             ir::Role::forward,
                             "h.1"});
   p.instructions.push_back(
-      {"g", {a, w}, {b}, {w}, {{"name", std::string("0123456789012345")}}, ir::Lane::compute, ir::Role::dw, ""});
+      {"g", {a, w}, {b}, {w}, {{"name", std::string("0123456789012345")}}, ir::Stream::compute, ir::Role::dw, ""});
   p.outputs.push_back({"b", b});
   require_same(parsed(ir::print(p)), p);
 }
@@ -254,7 +254,7 @@ constexpr BadText bad_programs[] = {
     {"input @x : f32[1]\nf(@x,)  # compute forward", "line 2: expected '%', found ')"},
     {"f()", "line 1: expected '#', found 'end of line'"},
     {"f() # compute", "line 1: expected forward, dx, dw, sync or update, found 'end of line'"},
-    {"f() # gpu forward", "line 1: expected a lane, found 'gpu forward'"},
+    {"f() # gpu forward", "line 1: expected a stream, found 'gpu forward'"},
     {"f() # compute backward", "line 1: expected forward, dx, dw, sync or update, found 'backward'"},
     {"f() # compute forward a b", "line 1: expected the end of the line, found 'b'"},
     {"%1 = f() # compute forward", "line 1: expected ':', found '= f()"},

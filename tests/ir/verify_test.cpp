@@ -227,7 +227,7 @@ TEST_CASE("slices that do not fit, and parts of what is no view, are found") {
 
 namespace {
 
-// The compute lane makes %0; the expert lane reads it while compute goes on; then %2 takes %0's place.
+// The compute stream makes %0; the expert stream reads it while compute goes on; then %2 takes %0's place.
 const std::string sound_plan = R"(plan {policy=test}
 arena 256
 input @x : f32[16]
@@ -264,8 +264,8 @@ TEST_CASE("a missing wait is found") {
   require_plan_fault("f | wait 4", "f | wait 1", "nothing makes instruction [5] wait for [4]");
 }
 
-TEST_CASE("bytes shared across lanes need a wait: program order is not enough") {
-  // %2 is made after the last use of %0 in program order, but the expert lane may still be sending %0.
+TEST_CASE("bytes shared across streams need a wait: program order is not enough") {
+  // %2 is made after the last use of %0 in program order, but the expert stream may still be sending %0.
   require_plan_fault("d | wait 1", "d", "%0 and %2 share bytes of the arena, and nothing orders [0] against [3]");
   // Partial overlap, from either side.
   require_plan_fault("c | at 128", "c | at 32", "share bytes of the arena");
@@ -274,13 +274,13 @@ TEST_CASE("bytes shared across lanes need a wait: program order is not enough") 
   require_plan_fault("b | wait 0 | at 64", "b | wait 0 | at 188", "share bytes of the arena");  // by one float
 }
 
-TEST_CASE("a view's memory lives from the first part's maker to the last reader on any lane") {
+TEST_CASE("a view's memory lives from the first part's maker to the last reader on any stream") {
   auto require_views_fault = [&](const std::string& from, const std::string& to, const std::string& fragment) {
     INFO(from << " -> " << to);
     require_fault(ir::verify(parsed_plan(replaced(plan_views, from, to))), fragment);
   };
   require_sound(ir::verify(parsed_plan(plan_views)));
-  // Parts on two lanes, and the reader of the whole on a third.
+  // Parts on two streams, and the reader of the whole on a third.
   require_views_fault("a/1 | wait 0", "a/1", "nothing makes instruction [2] wait for [0]");
   require_views_fault("wait 1 2", "wait 1", "nothing makes instruction [3] wait for [2]");
   require_views_fault("wait 1 2", "wait 2", "nothing makes instruction [3] wait for [1]");
@@ -297,8 +297,8 @@ TEST_CASE("a view's memory lives from the first part's maker to the last reader 
 }
 
 TEST_CASE("memory is free for a view when it is for all its parts") {
-  // %1 takes %0's place. Its first part is made on the compute lane, after %0 was read there; its second on the expert
-  // lane, which must wait for that.
+  // %1 takes %0's place. Its first part is made on the compute stream, after %0 was read there; its second on the expert
+  // stream, which must wait for that.
   const std::string plan = R"(plan {policy=test}
 arena 64
 input @x : f32[16]

@@ -46,7 +46,7 @@ class Lone final : public ops::GradientContext {
     TensorId& sum = gradients[std::size_t(operand)];
     sum = sum.valid() ? emit("add", {sum, gradient}, {}, ir::Role::dx)[0] : gradient;
   }
-  TensorId so_far(int operand) override { return gradients[std::size_t(operand)]; }
+  TensorId accumulator(int operand) override { return gradients[std::size_t(operand)]; }
   void replace(int operand, TensorId gradient) override { gradients[std::size_t(operand)] = gradient; }
 
  private:
@@ -153,7 +153,7 @@ void Case::check() const {
     before[i].emplace(operands[i].type());
     fill_normal(*before[i], seed, 200 + i);
     context.gradients[i] =
-        context.program.add_named(ir::TensorKind::state, fmt::format("so_far{}", i), operands[i].type());
+        context.program.add_named(ir::TensorKind::state, fmt::format("accumulator{}", i), operands[i].type());
     memory.emplace(context.gradients[i], *before[i]);
   }
   op.gradient(context);

@@ -235,12 +235,12 @@ void embedding(ReferenceCall& c) {
 
 // dw[row(t)] += dx[t] over the tokens t
 template <class Row>
-void scatter(ReferenceCall& c, std::size_t so_far, Row row) {
+void scatter(ReferenceCall& c, std::size_t accumulator, Row row) {
   const auto& dx = c.operands[0];
   const Index D = back_of(dx);
   c.length = double(rows_of(dx));
   for (Index i = 0; i < Index(c.results[0].values.size()); ++i)
-    c.results[0][i] = c.has(so_far) ? c.operands[so_far][i] : 0.0;
+    c.results[0][i] = c.has(accumulator) ? c.operands[accumulator][i] : 0.0;
   for (Index t = 0; t < rows_of(dx); ++t)
     for (Index d = 0; d < D; ++d) c.results[0][row(t) * D + d] += dx[t * D + d];
 }

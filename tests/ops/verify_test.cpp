@@ -1,4 +1,4 @@
-// ops::verify holds each instruction against its op: types, the lane, what is updated in place.
+// ops::verify holds each instruction against its op: types, the stream, what is updated in place.
 #include <catch2/catch.hpp>
 
 #include "lancet/ir/print.h"
@@ -27,11 +27,11 @@ std::string fault(const std::string& from, const std::string& to) {
 
 }  // namespace
 
-TEST_CASE("an instruction on another lane than its op's is found") {
+TEST_CASE("an instruction on another stream than its op's is found") {
   CHECK(fault("a\n", "a\n").empty());
   CHECK(
-      fault("# compute forward a", "# expert forward a").starts_with("expected it on the lane compute, found expert"));
-  CHECK(fault("# reduce sync w", "# compute sync w").starts_with("expected it on the lane reduce, found compute"));
+      fault("# compute forward a", "# expert forward a").starts_with("expected it on the stream compute, found expert"));
+  CHECK(fault("# reduce sync w", "# compute sync w").starts_with("expected it on the stream reduce, found compute"));
 }
 
 TEST_CASE("every op that writes says so in its instructions") {

@@ -15,7 +15,7 @@ TEST_CASE("random models: a step is predicted to end, whatever number of parts i
     std::mt19937 random(seed);
     test::DeclaredCosts costs;
     costs.elements_per_ms = 100 << random() % 10;
-    costs.wire_mb_per_s = 0.1 * double(1 << random() % 10);
+    costs.network_mb_per_s = 0.1 * double(1 << random() % 10);
     const ir::Program forward = RandomModel(seed).make();
     planner::PlanRequest request{.overlap = {.policy = "lancet", .bucket_bytes = 1 << 12}, .costs = &costs, .ranks = 2};
     request.optimizer.decays = is_weight;

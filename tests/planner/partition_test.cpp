@@ -191,16 +191,16 @@ TEST_CASE("ranges: groups never cut between a layer's all-to-alls, nor between i
   }
 }
 
-TEST_CASE("list schedules keep needs, lanes and bounds") {
+TEST_CASE("list schedules keep needs, streams and bounds") {
   std::mt19937 random(11);
   for (int round = 0; round < 200; ++round) {
     std::vector<schedule::Job> jobs;
-    std::array<double, ir::lane_count> busy{};
+    std::array<double, ir::stream_count> busy{};
     double longest = 0;
     std::vector<double> path;
     for (std::int32_t i = 0; i < 40; ++i) {
       schedule::Job job;
-      job.lane = static_cast<ir::Lane>(random() % 3);
+      job.stream = static_cast<ir::Stream>(random() % 3);
       job.ms = random() % 5 == 0 ? 0 : double(random() % 100) / 10;
       job.part = int(random() % 5) - 1;
       job.filler = random() % 4 == 0;
@@ -208,7 +208,7 @@ TEST_CASE("list schedules keep needs, lanes and bounds") {
         if (i > 0 && random() % 2) job.needs.push_back(std::int32_t(random() % unsigned(i)));
       std::sort(job.needs.begin(), job.needs.end());
       job.needs.erase(std::unique(job.needs.begin(), job.needs.end()), job.needs.end());
-      busy[std::size_t(job.lane)] += job.ms;
+      busy[std::size_t(job.stream)] += job.ms;
       double before = 0;
       for (std::int32_t need : job.needs) before = std::max(before, path[std::size_t(need)]);
       path.push_back(before + job.ms);
@@ -216,11 +216,11 @@ TEST_CASE("list schedules keep needs, lanes and bounds") {
       jobs.push_back(job);
     }
     const schedule::ListOptions options{
-        .shared_wire = random() % 2 == 0, .fill_gaps = random() % 2 == 0, .lead = double(random() % 3) / 16};
+        .shared_network = random() % 2 == 0, .fill_gaps = random() % 2 == 0, .lead = double(random() % 3) / 16};
     const schedule::ListSchedule schedule = schedule::list_schedule(jobs, options);
     REQUIRE(schedule.order.size() == jobs.size());
     std::vector<bool> done(jobs.size());
-    std::array<double, ir::lane_count> lane_end{};
+    std::array<double, ir::stream_count> stream_end{};
     for (ir::InstructionId id : schedule.order) {
       const schedule::Job& job = jobs[id.index()];
       const double start = schedule.end[id.index()] - job.ms;
@@ -229,13 +229,13 @@ TEST_CASE("list schedules keep needs, lanes and bounds") {
         CHECK(start >= schedule.end[std::size_t(need)] - 1e-9);
       }
       if (job.ms > 0) {
-        CHECK(start >= lane_end[std::size_t(job.lane)] - 1e-9);
-        lane_end[std::size_t(job.lane)] = schedule.end[id.index()];
+        CHECK(start >= stream_end[std::size_t(job.stream)] - 1e-9);
+        stream_end[std::size_t(job.stream)] = schedule.end[id.index()];
       }
       CHECK(!done[id.index()]);
       done[id.index()] = true;
     }
-    const double wire = options.shared_wire ? busy[1] + busy[2] : std::max(busy[1], busy[2]);
+    const double wire = options.shared_network ? busy[1] + busy[2] : std::max(busy[1], busy[2]);
     CHECK(schedule.makespan >= std::max({longest, busy[0], wire}) - 1e-9);
     CHECK(schedule.makespan <= busy[0] + busy[1] + busy[2] + 1e-9);
   }
@@ -244,7 +244,7 @@ TEST_CASE("list schedules keep needs, lanes and bounds") {
 TEST_CASE("a filler runs in the gap that it fits, and at once where memory is short") {
   using schedule::Job;
   // An exchange of 10 ms, after which `next` must run; fillers of 7 and 12 ms.
-  std::vector<Job> jobs{{.lane = ir::Lane::expert, .ms = 10, .needs = {}, .blocks = {}},
+  std::vector<Job> jobs{{.stream = ir::Stream::expert, .ms = 10, .needs = {}, .blocks = {}},
                         {.ms = 12, .filler = true, .needs = {}, .blocks = {0}},
                         {.ms = 7, .filler = true, .needs = {}, .blocks = {1}},
                         {.ms = 5, .needs = {0}, .blocks = {}}};
@@ -333,7 +333,7 @@ TEST_CASE("ranges: so many groups around each MoE layer, and none twice") {
 
 TEST_CASE("policies: lancet leaves the backward pass whole where it is told to") {
   test::DeclaredCosts slow;
-  slow.wire_mb_per_s = 2;  // so that there is more to hide than weight gradients can
+  slow.network_mb_per_s = 2;  // so that there is more to hide than weight gradients can
   std::vector<double> steps;
   for (const bool backward : {true, false}) {
     planner::PlanRequest request{
@@ -362,7 +362,7 @@ TEST_CASE("policies: groups of peers must divide the ranks") {
 TEST_CASE("policies: where nothing beats sequential, sequential runs and says why") {
   test::DeclaredCosts expensive;
   expensive.latency_ms = 0;
-  expensive.wire_mb_per_s = 1e9;  // nothing to hide
+  expensive.network_mb_per_s = 1e9;  // nothing to hide
   planner::PlanRequest request{.overlap = {.policy = "expert_pipeline"}, .costs = &expensive, .ranks = 2};
   request.optimizer.decays = is_weight;
   request.optimizer.ranks = 2;

@@ -133,14 +133,14 @@ TEST_CASE("memory: values side by side need not share, in turn they must") {
   const ir::Plan plan = schedule::plan_memory(chain, ir::dependencies(chain));
   require_sound(ir::verify(plan));
   REQUIRE(plan.arena_bytes == 256);
-  // The reduce lane may still hold %0 when the compute lane makes %2: three places, as nothing makes compute wait.
-  const ir::Program lanes = program(
+  // The reduce stream may still hold %0 when the compute stream makes %2: three places, as nothing makes compute wait.
+  const ir::Program streams = program(
       "input @x : f32[32]\n%0 : f32[32] = add(@x, @x)  # compute forward\n%1 : f32[32] in %0 = all_reduce(%0)  # "
       "reduce sync\n"
       "%2 : f32[32] = add(@x, @x)  # compute forward\n%3 : f32[32] = add(%2, @x)  # compute forward\n%4 : f32[32] = "
       "add(%3, @x)  # compute forward\n"
       "%5 : f32[32] = add(%4, %1)  # compute forward\noutput y = %5\n");
-  const ir::Plan apart = schedule::plan_memory(lanes, ir::dependencies(lanes));
+  const ir::Plan apart = schedule::plan_memory(streams, ir::dependencies(streams));
   require_sound(ir::verify(apart));
   REQUIRE(apart.arena_bytes == 3 * 128);
   REQUIRE(apart.waits[1] == std::vector<ir::InstructionId>{{0}});
@@ -148,7 +148,7 @@ TEST_CASE("memory: values side by side need not share, in turn they must") {
   REQUIRE(apart.waits[2].empty());
 }
 
-TEST_CASE("memory: a view lives from the first part's maker to the last reader on any lane") {
+TEST_CASE("memory: a view lives from the first part's maker to the last reader on any stream") {
   const ir::Program p = *ir::parse(R"(input @x : f32[32]
 %0 : f32[32] = f(@x)  # compute forward
 view %1 : f32[32]
@@ -170,27 +170,27 @@ output y = %7
   for (std::size_t i = 0; i < p.tensors.size(); ++i) at[p.tensors[i].number] = plan.offsets[i];
   REQUIRE(at[2] == -1);
   REQUIRE(at[3] == -1);
-  // The reduce lane waits for both readers of %0, so %4 may take its place. Nothing makes compute wait for the other
-  // lanes before its last: %1, %4, %5 and %6 are alive at once.
+  // The reduce stream waits for both readers of %0, so %4 may take its place. Nothing makes compute wait for the other
+  // streams before its last: %1, %4, %5 and %6 are alive at once.
   REQUIRE(plan.arena_bytes == 4 * 128);
   REQUIRE(at[4] == at[0]);
   REQUIRE((at[7] == at[1] || at[7] == at[5]));
 
-  // In one lane three places do.
+  // In one stream three places do.
   ir::Program chain = p;
-  for (ir::Instruction& i : chain.instructions) i.lane = ir::Lane::compute;
+  for (ir::Instruction& i : chain.instructions) i.stream = ir::Stream::compute;
   REQUIRE(schedule::plan_memory(chain, ir::dependencies(chain)).arena_bytes == 3 * 128);
 }
 
 namespace {
 
-// Values, wholes of two halves or two parts, and readers, on random lanes.
+// Values, wholes of two halves or two parts, and readers, on random streams.
 ir::Program random_parts(std::mt19937_64& random) {
   auto below = [&](std::size_t bound) { return std::size_t(random() % bound); };
   ir::Program p;
   std::vector<TensorId> readable{p.add_named(ir::TensorKind::input, "x", {DType::f32, {16}})};
   auto emit = [&](std::vector<TensorId> results) {
-    ir::Instruction i{"f", {}, std::move(results), {}, {}, static_cast<ir::Lane>(below(3)), ir::Role::forward, ""};
+    ir::Instruction i{"f", {}, std::move(results), {}, {}, static_cast<ir::Stream>(below(3)), ir::Role::forward, ""};
     for (std::size_t n = below(3); n > 0; --n)
       i.operands.push_back(readable[readable.size() - 1 - below(std::min<std::size_t>(readable.size(), 5))]);
     p.instructions.push_back(i);
@@ -221,7 +221,7 @@ ir::Program random_parts(std::mt19937_64& random) {
 
 }  // namespace
 
-TEST_CASE("memory: what shares bytes is used in turn, whatever lanes make and read the parts") {
+TEST_CASE("memory: what shares bytes is used in turn, whatever streams make and read the parts") {
   std::mt19937_64 random(11);
   int shared = 0;
   for (int round = 0; round < 100; ++round) {
@@ -278,9 +278,9 @@ TEST_CASE("in the sequential policy compute and all-to-all take turns") {
   int pairs = 0;
   for (std::int32_t i = 0; i < n; ++i)
     for (std::int32_t j = 0; j < i; ++j) {
-      const ir::Lane a = plan.program.instructions[std::size_t(j)].lane,
-                     b = plan.program.instructions[std::size_t(i)].lane;
-      if (a == ir::Lane::reduce || b == ir::Lane::reduce || a == b) continue;
+      const ir::Stream a = plan.program.instructions[std::size_t(j)].stream,
+                     b = plan.program.instructions[std::size_t(i)].stream;
+      if (a == ir::Stream::reduce || b == ir::Stream::reduce || a == b) continue;
       ++pairs;
       REQUIRE(order.ordered({j}, {i}));
     }

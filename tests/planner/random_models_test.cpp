@@ -22,7 +22,7 @@ constexpr std::uint32_t models = 40;
 test::DeclaredCosts random_costs(std::mt19937& random) {
   test::DeclaredCosts costs;
   costs.elements_per_ms = 100 << random() % 10;
-  costs.wire_mb_per_s = 0.1 * double(1 << random() % 10);
+  costs.network_mb_per_s = 0.1 * double(1 << random() % 10);
   costs.latency_ms = 0.01 * double(random() % 10);
   return costs;
 }
@@ -101,20 +101,20 @@ TEST_CASE("random models: every policy's plan is sound, the same twice, and betw
   for (const char* policy : {"expert_pipeline", "dw", "partition", "lancet"}) CHECK(chosen[policy] > 0);
 }
 
-TEST_CASE("one message at a time: no two lanes are on the wire at once, and none overtakes") {
+TEST_CASE("one message at a time: no two streams are on the wire at once, and none overtakes") {
   for (std::uint32_t seed = 1; seed <= models; ++seed) {
     INFO("seed " << seed);
     std::mt19937 random(seed);
     const test::DeclaredCosts costs = random_costs(random);
     const ir::Program program = whole_step(RandomModel(seed).make(), 1 << 12);
-    const auto loads = cost::loads(costs, program);
-    REQUIRE(loads.ok());
-    const schedule::Needed needed = schedule::one_at_a_time_on_the_wire(program, ir::dependencies(program));
+    const auto op_costs = cost::op_costs(costs, program);
+    REQUIRE(op_costs.ok());
+    const schedule::Dependencies needed = schedule::one_message_at_a_time(program, ir::dependencies(program));
     const schedule::Timeline timeline =
-        schedule::simulate(program, needed, *loads, costs.interference(), costs.launch_ms());
+        schedule::simulate(program, needed, *op_costs, costs.interference(), costs.launch_ms());
     const ir::Interval* before = nullptr;
     for (std::size_t i = 0; i < program.instructions.size(); ++i) {
-      if (program.instructions[i].lane == ir::Lane::compute) continue;
+      if (program.instructions[i].stream == ir::Stream::compute) continue;
       const ir::Interval& now = timeline.when[i];
       if (before) {
         CHECK(now.start >= before->end - 1e-9);

@@ -39,7 +39,7 @@ TEST_CASE("costs are measured once and then read") {
   const auto programs = planning::step_programs(config, 1);
   const auto first = planning::ensure_profile(config, *world, programs, {.seconds = no_time});
   REQUIRE(first.ok());
-  CHECK(cost::loads(*first, programs[0]).ok());
+  CHECK(cost::op_costs(*first, programs[0]).ok());
   const std::string text = *read_file(config.overlap.profile, "it");
   const auto second = planning::ensure_profile(config, *world, programs, {.seconds = no_time});
   REQUIRE(second.ok());

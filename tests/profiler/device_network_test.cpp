@@ -40,8 +40,8 @@ class NoDelays final : public backend::Device, public runtime::Accelerator {
  public:
   Device& device() override { return *this; }
   const ops::DeviceKernel* find_kernel(std::string_view op) const override { return host_.find_kernel(op); }
-  Result<std::unique_ptr<comm::DeviceCommunicator>> make_communicator(const comm::DeviceLane& lane) override {
-    return host_.make_communicator(lane);
+  Result<std::unique_ptr<comm::DeviceCommunicator>> make_communicator(const comm::DeviceStream& stream) override {
+    return host_.make_communicator(stream);
   }
   std::string build() const override { return host_.build(); }
 
@@ -81,8 +81,8 @@ TEST_CASE("the time from a signal to who waits: what fails on the way leaves no 
   const auto self = comm::make_self();
   test::HostQueueCommunicator expert(*self), reduce(*self);
   profiler::ProfilerOptions options{.accelerator = &accelerator, .world = self.get()};
-  options.device_lanes[std::size_t(ir::Lane::expert)] = &expert;
-  options.device_lanes[std::size_t(ir::Lane::reduce)] = &reduce;
+  options.device_streams[std::size_t(ir::Stream::expert)] = &expert;
+  options.device_streams[std::size_t(ir::Stream::reduce)] = &reduce;
   const auto meter = profiler::make_device_meter(options, 1);
   REQUIRE(meter.ok());
   const auto launch = (*meter)->launch_ms();

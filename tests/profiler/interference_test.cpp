@@ -9,10 +9,10 @@ namespace lancet::profiler {
 
 TEST_CASE("what a wire costs is measured alike on all ranks") {
   std::mutex mutex;
-  std::vector<WireCosts> found;
+  std::vector<NetworkCosts> found;
   const Status status = comm::run_inproc(2, [&](comm::Communicator& expert) -> Status {
     LANCET_ASSIGN(const auto reduce, expert.duplicate());
-    LANCET_ASSIGN(const WireCosts costs, measure_interference(expert, *reduce, 1));
+    LANCET_ASSIGN(const NetworkCosts costs, measure_interference(expert, *reduce, 1));
     std::lock_guard lock(mutex);
     found.push_back(costs);
     return {};
@@ -23,8 +23,8 @@ TEST_CASE("what a wire costs is measured alike on all ranks") {
   CHECK(found[0].bytes == found[1].bytes);
   CHECK(found[0].all_to_all == found[1].all_to_all);
   CHECK(found[0].all_reduce == found[1].all_reduce);
-  CHECK(found[0].interference.wire_beside_compute == found[1].interference.wire_beside_compute);
-  CHECK(found[0].interference.wire_beside_wire == found[1].interference.wire_beside_wire);
+  CHECK(found[0].interference.network_beside_compute == found[1].interference.network_beside_compute);
+  CHECK(found[0].interference.network_beside_network == found[1].interference.network_beside_network);
 }
 
 TEST_CASE("the message that is measured is what a known wire takes in 60 ms, whatever else the machine does") {
@@ -37,16 +37,16 @@ TEST_CASE("the message that is measured is what a known wire takes in 60 ms, wha
   REQUIRE(costs.ok());
   CHECK(costs->bytes <= 1 << 20);
   CHECK(costs->bytes > 64 << 10);
-  CHECK(costs->seconds >= 16 * ms(double(costs->bytes)) * 1e-3);  // each lane's 4 rounds, alone and beside computing
+  CHECK(costs->seconds >= 16 * ms(double(costs->bytes)) * 1e-3);  // each stream's 4 rounds, alone and beside computing
 }
 
-TEST_CASE("what a message costs the compute lane is the line through two, within the processor time") {
-  const auto lane = [](double core_ms, double cpu_ms) { return CallCost{.core_ms = core_ms, .cpu_ms = cpu_ms}; };
+TEST_CASE("what a message costs the compute stream is the line through two, within the processor time") {
+  const auto stream = [](double core_ms, double cpu_ms) { return CallCost{.core_ms = core_ms, .cpu_ms = cpu_ms}; };
   using cost::CoreCost;
-  CHECK(core_cost(lane(2, 9), 1e6, lane(5, 9), 4e6) == CoreCost{1, 1});
-  CHECK(core_cost(lane(20, 2), 1e6, lane(50, 5), 4e6) == CoreCost{1, 1});
-  CHECK(core_cost(lane(-1, 9), 1e6, lane(3, 9), 4e6) == CoreCost{0, 1});  // noise gains nothing
-  CHECK(core_cost(lane(5, 9), 1e6, lane(2, 9), 4e6) == CoreCost{5, 0});
+  CHECK(core_cost(stream(2, 9), 1e6, stream(5, 9), 4e6) == CoreCost{1, 1});
+  CHECK(core_cost(stream(20, 2), 1e6, stream(50, 5), 4e6) == CoreCost{1, 1});
+  CHECK(core_cost(stream(-1, 9), 1e6, stream(3, 9), 4e6) == CoreCost{0, 1});  // noise gains nothing
+  CHECK(core_cost(stream(5, 9), 1e6, stream(2, 9), 4e6) == CoreCost{5, 0});
 }
 
 TEST_CASE("one rank alone has no wire that could cost") {

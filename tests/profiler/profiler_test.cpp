@@ -88,7 +88,7 @@ TEST_CASE("the profiler times every op of a plan once") {
   CHECK(profile.ops.at("gelu(f32[4,6,16], i32[4,2])").samples ==
         2 * profile.ops.at("router(f32[2,8,8], f32[4,8])").samples);
   check_sane(profile);
-  CHECK(cost::loads(profile, plans[0].program).ok());
+  CHECK(cost::op_costs(profile, plans[0].program).ok());
 }
 
 TEST_CASE("what the profile holds is not timed again") {
@@ -160,13 +160,13 @@ TEST_CASE("ranks measure together and agree") {
         const auto report,
         profiler::fill_profile(
             profile, plans,
-            {.threads = 1, .world = &world, .lanes = {nullptr, expert.get(), reduce.get()}, .seconds = no_time}));
+            {.threads = 1, .world = &world, .streams = {nullptr, expert.get(), reduce.get()}, .seconds = no_time}));
     if (report.ops != 10 || !report.wire) return internal_error("expected 10 ops and communication");
     LANCET_ASSIGN(
         const auto again,
         profiler::fill_profile(
             profile, plans,
-            {.threads = 1, .world = &world, .lanes = {nullptr, expert.get(), reduce.get()}, .seconds = no_time}));
+            {.threads = 1, .world = &world, .streams = {nullptr, expert.get(), reduce.get()}, .seconds = no_time}));
     if (again.ops != 0 || again.wire) return internal_error("expected nothing to be measured twice");
     profiles[std::size_t(world.rank())] = profile;
     return {};
@@ -175,7 +175,7 @@ TEST_CASE("ranks measure together and agree") {
   REQUIRE(status.ok());
   CHECK(profiles[0].ops == profiles[1].ops);
   check_sane(profiles[0]);
-  const cost::WireTimes &wire = profiles[0].wire, &other = profiles[1].wire;
+  const cost::NetworkTimes &wire = profiles[0].wire, &other = profiles[1].wire;
   CHECK(wire.all_to_all == other.all_to_all);
   CHECK(wire.all_reduce == other.all_reduce);
   CHECK(wire.launch_ms == other.launch_ms);
@@ -188,7 +188,7 @@ TEST_CASE("ranks measure together and agree") {
     CHECK((*points)[2].bytes == 4096);
     for (const cost::Point& point : *points) CHECK(point.ms > 0);
   }
-  CHECK(cost::loads(profiles[0], plans[0].program).ok());
+  CHECK(cost::op_costs(profiles[0], plans[0].program).ok());
 }
 
 TEST_CASE("this device has a name") {

@@ -7,7 +7,7 @@ using namespace lancet::test;
 
 TEST_CASE("a step allocates nothing") {
   FakeCommunicator expert(doubled), reduce(doubled);
-  Run run(three_lanes, lanes(&expert, &reduce));
+  Run run(three_streams, streams(&expert, &reduce));
   const long before_first = allocations.load();
   REQUIRE(before_first > 0);  // the counter counts
   require_done(run.executor->run());

@@ -1,4 +1,4 @@
-// The executor over streams, on a host queue: values, lanes that run side by side, flags, recording, errors.
+// The executor over streams, on a host queue: values, streams that run side by side, flags, recording, errors.
 #include <atomic>
 #include <future>
 
@@ -11,12 +11,12 @@ using Values = std::vector<float>;
 
 namespace {
 
-// A plan on an accelerator, and its lanes' communicators.
+// A plan on an accelerator, and its streams' communicators.
 struct StreamRun {
   ir::Plan plan;
   HostAccelerator& accelerator;
   runtime::TensorStore store;
-  std::vector<std::unique_ptr<HostQueueCommunicator>> lanes;
+  std::vector<std::unique_ptr<HostQueueCommunicator>> streams;
   std::unique_ptr<runtime::Executor> executor;
 
   StreamRun(HostAccelerator& on, std::string_view text, comm::Communicator* expert = nullptr,
@@ -29,11 +29,11 @@ struct StreamRun {
     store.place_on(accelerator.device());
     store.add(plan.program);
     runtime::ExecutorOptions options{.accelerator = &accelerator};
-    std::size_t lane = 1;
+    std::size_t stream = 1;
     for (comm::Communicator* comm : {expert, reduce}) {
       if (comm)
-        options.device_communicators[lane] = lanes.emplace_back(std::make_unique<HostQueueCommunicator>(*comm)).get();
-      ++lane;
+        options.device_communicators[stream] = streams.emplace_back(std::make_unique<HostQueueCommunicator>(*comm)).get();
+      ++stream;
     }
     auto made = runtime::Executor::create(plan, store, options);
     if (!made.ok()) FAIL(made.error().message);
@@ -99,12 +99,12 @@ TEST_CASE("streams: a plan computes what it says, run by run and recorded from t
   CHECK_THROWS_AS(run.executor->output("x"), InternalError);
 }
 
-TEST_CASE("streams: three lanes and late starts, values of many runs") {
+TEST_CASE("streams: three streams and late starts, values of many runs") {
   for (std::uint64_t seed = 0; seed < 4; ++seed) {
     HostAccelerator accelerator({.pause_us = 100, .seed = seed});
     if (seed % 2) accelerator.wait_in("all_reduce");
     FakeCommunicator expert(doubled), reduce(doubled);
-    StreamRun run(accelerator, three_lanes, &expert, &reduce);
+    StreamRun run(accelerator, three_streams, &expert, &reduce);
     run.set("s", {1, 2, 3, 4});
     for (int step = 0; step < 20; ++step) {
       const float x = float(step);
@@ -117,8 +117,8 @@ TEST_CASE("streams: three lanes and late starts, values of many runs") {
 }
 
 // From the second run on (the first goes one instruction at a time), expert's sum comes only when compute's second
-// addition, behind reduce's, is done: lanes that held each other up would hang here.
-TEST_CASE("streams: lanes run side by side, and their spans say so") {
+// addition, behind reduce's, is done: streams that held each other up would hang here.
+TEST_CASE("streams: streams run side by side, and their spans say so") {
   std::promise<void> reached;
   std::shared_future<void> expert_has_run = reached.get_future().share();
   std::atomic<bool> first_run{true};
@@ -129,7 +129,7 @@ TEST_CASE("streams: lanes run side by side, and their spans say so") {
   FakeCommunicator reduce([&](std::span<float> data) -> Status {
     if (first_run) return doubled(data);
     if (expert_has_run.wait_for(std::chrono::seconds(30)) != std::future_status::ready)
-      return internal_error("the expert lane did not run");
+      return internal_error("the expert stream did not run");
     return doubled(data);
   });
   HostAccelerator accelerator;
@@ -160,7 +160,7 @@ output y = %4
   CHECK(times.all_reduce == Approx(double(spans[1].end - spans[1].start) * 1e-6));
 }
 
-TEST_CASE("streams: a lane that fails ends all, with its name") {
+TEST_CASE("streams: a stream that fails ends all, with its name") {
   const bool waits = GENERATE(false, true);
   HostAccelerator accelerator({.pause_us = 50, .seed = 1});
   if (waits) accelerator.wait_in("all_reduce");
@@ -172,13 +172,13 @@ TEST_CASE("streams: a lane that fails ends all, with its name") {
   });
   FakeCommunicator reduce([&](std::span<float> data) { return first_run ? doubled(data) : blocked->block(); });
   blocked = &reduce;
-  StreamRun run(accelerator, three_lanes, &expert, &reduce);
+  StreamRun run(accelerator, three_streams, &expert, &reduce);
   require_done(within(std::chrono::seconds(60), *run.executor));
   first_run = false;
   const Status status = within(std::chrono::seconds(60), *run.executor);
   REQUIRE_FALSE(status.ok());
   CHECK(status.error().code == ExitCode::communication);
-  CHECK(status.error().message == "lane expert: rank 1 is gone");
+  CHECK(status.error().message == "stream expert: rank 1 is gone");
   CHECK(reduce.aborts() > 0);
 }
 
@@ -193,8 +193,8 @@ class Deserted final : public comm::DeviceCommunicator {
   Status exchange(backend::Stream&, std::span<const comm::Segment>, std::span<const comm::Segment>) override {
     return internal_error("a call that the test does not expect");
   }
-  Status all_reduce_sum(backend::Stream& stream, std::span<float>) override {
-    return static_cast<backend::HostStream*>(stream.native())->enqueue([this]() -> Status {
+  Status all_reduce_sum(backend::Stream& queue, std::span<float>) override {
+    return static_cast<backend::HostStream*>(queue.native())->enqueue([this]() -> Status {
       if (deserted) aborted_.wait(false);
       return {};
     });
@@ -221,7 +221,7 @@ class Deserted final : public comm::DeviceCommunicator {
   std::atomic<bool> aborted_{false};
 };
 
-// The sums by that communicator; waits: the kernel's host code waits for the stream, too. Additions take
+// The sums by that communicator; waits: the kernel's host code waits for the queue, too. Additions take
 // addition_ms.
 std::atomic<int> addition_ms{0}, additions{0};
 class DesertedAccelerator final : public runtime::Accelerator {
@@ -234,7 +234,7 @@ class DesertedAccelerator final : public runtime::Accelerator {
   const ops::DeviceKernel* find_kernel(std::string_view op) const override {
     return op == "all_reduce" ? &reduce_ : op == "add" ? &add_ : host_.find_kernel(op);
   }
-  Result<std::unique_ptr<comm::DeviceCommunicator>> make_communicator(const comm::DeviceLane&) override {
+  Result<std::unique_ptr<comm::DeviceCommunicator>> make_communicator(const comm::DeviceStream&) override {
     return internal_error("a call that the test does not expect");
   }
   std::string build() const override { return "test"; }
@@ -242,15 +242,15 @@ class DesertedAccelerator final : public runtime::Accelerator {
  private:
   template <bool waits>
   static ops::Kernel bind(const ops::KernelArgs& args) {
-    return [comm = args.device_comm, stream = args.stream]() -> Status {
+    return [comm = args.device_comm, queue = args.stream]() -> Status {
       if (!comm) return {};
-      LANCET_TRY(comm->all_reduce_sum(*stream, {}));
-      return waits ? stream->synchronize() : Status();
+      LANCET_TRY(comm->all_reduce_sum(*queue, {}));
+      return waits ? queue->synchronize() : Status();
     };
   }
   static ops::Kernel bind_add(const ops::KernelArgs& args) {
-    return [stream = static_cast<backend::HostStream*>(args.stream->native())] {
-      return stream->enqueue([]() -> Status {
+    return [queue = static_cast<backend::HostStream*>(args.stream->native())] {
+      return queue->enqueue([]() -> Status {
         std::this_thread::sleep_for(std::chrono::milliseconds(addition_ms));
         ++additions;
         return {};
@@ -269,7 +269,7 @@ struct DesertedRun {
 
   DesertedRun(bool waits, std::chrono::milliseconds timeout, comm::DeviceCommunicator* expert = nullptr)
       : accelerator(waits) {
-    auto plan = ir::parse_plan(three_lanes);
+    auto plan = ir::parse_plan(three_streams);
     REQUIRE(plan.ok());
     store.place_on(accelerator.device());
     store.add(plan->program);
@@ -285,7 +285,7 @@ struct DesertedRun {
 
 }  // namespace
 
-TEST_CASE("streams: a peer that never comes ends the step after the timeout, with the lane and the instruction") {
+TEST_CASE("streams: a peer that never comes ends the step after the timeout, with the stream and the instruction") {
   const bool waits = GENERATE(false, true), first = GENERATE(true, false);
   DesertedRun run(waits, std::chrono::seconds(1));
   if (!first) {
@@ -298,14 +298,14 @@ TEST_CASE("streams: a peer that never comes ends the step after the timeout, wit
   REQUIRE_FALSE(status.ok());
   CHECK(status.error().code == ExitCode::communication);
   CHECK(status.error().message ==
-        "lane reduce: [3] all_reduce at d: expected all 4 ranks within 1 s by test, found that it did not end; "
+        "stream reduce: [3] all_reduce at d: expected all 4 ranks within 1 s by test, found that it did not end; "
         "nothing came from rank 3");
   CHECK(run.reduce.aborted_why == status.error().message);
   CHECK(std::chrono::steady_clock::now() - start >= std::chrono::seconds(1));
 }
 
 // As a driver ends communicators: only when all streams have run what they hold, those that wait for a flag of the lost
-// lane too, and one only when the other is ended as well.
+// stream too, and one only when the other is ended as well.
 TEST_CASE("streams: communicators whose ends wait for all streams, and for each other, are ended") {
   Deserted expert;
   expert.deserted = false;
@@ -326,11 +326,11 @@ TEST_CASE("streams: communicators whose ends wait for all streams, and for each 
   run.reduce.deserted = true;
   const Status status = within(std::chrono::seconds(60), *run.executor);
   REQUIRE_FALSE(status.ok());
-  CHECK(status.error().message.starts_with("lane reduce: [3] all_reduce at d: "));
+  CHECK(status.error().message.starts_with("stream reduce: [3] all_reduce at d: "));
   CHECK(met == 2);
 }
 
-TEST_CASE("streams: a lane's communicator is told the most that its calls move") {
+TEST_CASE("streams: a stream's communicator is told the most that its calls move") {
   DesertedRun run(false, std::chrono::milliseconds(200));
   CHECK(run.reduce.reserved == 2 * 4 * sizeof(float));  // what goes in and what comes out
 }
@@ -340,10 +340,10 @@ TEST_CASE("streams: a transport's own error ends the step long before the timeou
   run.reduce.failure = communication_error("a connection broke");
   const Status status = within(std::chrono::seconds(60), *run.executor);
   REQUIRE_FALSE(status.ok());
-  CHECK(status.error().message == "lane reduce: [3] all_reduce at d: a connection broke");
+  CHECK(status.error().message == "stream reduce: [3] all_reduce at d: a connection broke");
 }
 
-TEST_CASE("streams: a lane that waits for computation is not taken for one whose peers are gone") {
+TEST_CASE("streams: a stream that waits for computation is not taken for one whose peers are gone") {
   DesertedRun run(false, std::chrono::seconds(2));
   run.reduce.deserted = false;
   require_done(within(std::chrono::seconds(60), *run.executor));
@@ -357,10 +357,10 @@ TEST_CASE("streams: a failure in the first run is named with its instruction") {
   HostAccelerator accelerator;
   FakeCommunicator expert([](std::span<float>) -> Status { return communication_error("rank 1 is gone"); });
   FakeCommunicator reduce(doubled);
-  StreamRun run(accelerator, three_lanes, &expert, &reduce);
+  StreamRun run(accelerator, three_streams, &expert, &reduce);
   const Status status = within(std::chrono::seconds(60), *run.executor);
   REQUIRE_FALSE(status.ok());
-  CHECK(status.error().message == "lane expert: [2] all_reduce at c: rank 1 is gone");
+  CHECK(status.error().message == "stream expert: [2] all_reduce at c: rank 1 is gone");
   CHECK(reduce.aborts() > 0);
 }
 

@@ -1,4 +1,4 @@
-// The executor on plans written by hand: values, lanes that run side by side, errors that stop all of them.
+// The executor on plans written by hand: values, streams that run side by side, errors that stop all of them.
 #include "lancet/runtime/executor.h"
 
 #include <atomic>
@@ -85,7 +85,7 @@ output y = %1
   REQUIRE(values(run.state("t")) == Values{0, 0, 0});
 }
 
-TEST_CASE("views: parts of a whole, made on two lanes and read as one") {
+TEST_CASE("views: parts of a whole, made on two streams and read as one") {
   Run run(R"(plan {policy=test}
 arena 256
 input @x : f32[8]
@@ -189,9 +189,9 @@ TEST_CASE("what a plan or a store does not have is an error") {
                       Catch::Contains("@s is f32[1] in the store and f32[2] in the plan"));
 }
 
-TEST_CASE("three lanes: values of many steps") {
+TEST_CASE("three streams: values of many steps") {
   FakeCommunicator expert(doubled), reduce(doubled);
-  Run run(three_lanes, lanes(&expert, &reduce));
+  Run run(three_streams, streams(&expert, &reduce));
   fill(run.state("s"), {1, 2, 3, 4});
   for (int step = 0; step < 1000; ++step) {
     const float x = float(step);
@@ -202,9 +202,9 @@ TEST_CASE("three lanes: values of many steps") {
   }
 }
 
-// The reduce lane's all-reduce returns only when the expert lane has done its own, which needs compute's second result.
-// A lane that were held up by another's call would run into the timeout.
-TEST_CASE("lanes run side by side") {
+// The reduce stream's all-reduce returns only when the expert stream has done its own, which needs compute's second result.
+// A stream that were held up by another's call would run into the timeout.
+TEST_CASE("streams run side by side") {
   std::promise<void> reached;
   std::shared_future<void> expert_has_run = reached.get_future().share();
   FakeCommunicator expert([&](std::span<float>) -> Status {
@@ -213,7 +213,7 @@ TEST_CASE("lanes run side by side") {
   });
   FakeCommunicator reduce([&](std::span<float> data) -> Status {
     if (expert_has_run.wait_for(std::chrono::seconds(30)) != std::future_status::ready)
-      return internal_error("the expert lane did not run");
+      return internal_error("the expert stream did not run");
     return doubled(data);
   });
   Run run(R"(plan {policy=test}
@@ -226,11 +226,11 @@ input @x : f32[2]
 [4] %4 : f32[2] = add(%1, %3)  # compute forward e | wait 1 3 | at 128
 output y = %4
 )",
-          lanes(&expert, &reduce));
+          streams(&expert, &reduce));
   fill(run.input("x"), {1, 2});
   require_done(within(std::chrono::seconds(60), *run.executor));
   REQUIRE(values(run.output("y")) == Values{6, 12});
-  // The spans say so too: the all-reduce was under way from before to after the whole of the expert lane's.
+  // The spans say so too: the all-reduce was under way from before to after the whole of the expert stream's.
   const auto spans = run.executor->spans();
   REQUIRE(spans[1].start >= spans[0].end);
   REQUIRE(spans[1].end >= spans[3].start);
@@ -243,7 +243,7 @@ output y = %4
   REQUIRE(times.all_reduce == Approx(double(spans[1].end - spans[1].start) * 1e-6));
 }
 
-TEST_CASE("two ranks sum over the reduce lane while compute goes on") {
+TEST_CASE("two ranks sum over the reduce stream while compute goes on") {
   constexpr std::string_view text = R"(plan {policy=test}
 arena 320
 input @x : f32[5]
@@ -261,7 +261,7 @@ output g = %3
     LANCET_ASSIGN(const ir::Plan plan, ir::parse_plan(text));
     LANCET_TRY(ir::verify(plan));
     runtime::TensorStore store;
-    LANCET_ASSIGN(const auto executor, runtime::Executor::create(plan, store, lanes(nullptr, reduce.get())));
+    LANCET_ASSIGN(const auto executor, runtime::Executor::create(plan, store, streams(nullptr, reduce.get())));
     for (int step = 0; step < 20; ++step) {
       // Ranks hold x and 10 x: both see 2 x + 20 x, to which each adds four times its own.
       const float scale = world.rank() == 0 ? 1.f : 10.f;
@@ -282,49 +282,49 @@ output g = %3
   require_done(status);
 }
 
-TEST_CASE("an error in one lane stops all lanes and names the instruction") {
+TEST_CASE("an error in one stream stops all streams and names the instruction") {
   FakeCommunicator reduce([](std::span<float>) { return Status(communication_error("rank 1 did not arrive")); });
   FakeCommunicator* blocked = nullptr;
   FakeCommunicator expert([&](std::span<float>) { return blocked->block(); });  // until someone aborts it
   blocked = &expert;
-  Run run(three_lanes, lanes(&expert, &reduce));
+  Run run(three_streams, streams(&expert, &reduce));
   const Status status = within(std::chrono::seconds(50), *run.executor);
   REQUIRE_FALSE(status.ok());
   REQUIRE(status.error().code == ExitCode::communication);
-  REQUIRE(status.error().message == "lane reduce: [3] all_reduce at d: rank 1 did not arrive");
+  REQUIRE(status.error().message == "stream reduce: [3] all_reduce at d: rank 1 did not arrive");
   REQUIRE(expert.aborts() >= 1);
 }
 
-TEST_CASE("an exception in a lane is an error like another") {
-  FakeCommunicator expert([](std::span<float>) -> Status { throw InternalError("lane on fire"); }), reduce(doubled);
-  Run run(three_lanes, lanes(&expert, &reduce));
+TEST_CASE("an exception in a stream is an error like another") {
+  FakeCommunicator expert([](std::span<float>) -> Status { throw InternalError("stream on fire"); }), reduce(doubled);
+  Run run(three_streams, streams(&expert, &reduce));
   const Status status = within(std::chrono::seconds(50), *run.executor);
   REQUIRE_FALSE(status.ok());
   REQUIRE(status.error().code == ExitCode::internal);
-  REQUIRE(status.error().message == "lane expert: [2] all_reduce at c: lane on fire");
+  REQUIRE(status.error().message == "stream expert: [2] all_reduce at c: stream on fire");
 }
 
 TEST_CASE("a run after one that failed starts anew") {
   std::atomic<int> failing{0};
-  auto sometimes = [&](int lane) {
-    return [&failing, lane](std::span<float> data) -> Status {
-      if (failing == lane) return communication_error(fmt::format("lane {}", lane));
+  auto sometimes = [&](int stream) {
+    return [&failing, stream](std::span<float> data) -> Status {
+      if (failing == stream) return communication_error(fmt::format("stream {}", stream));
       return doubled(data);
     };
   };
   FakeCommunicator expert(sometimes(1)), reduce(sometimes(2));
-  Run run(three_lanes, lanes(&expert, &reduce));
+  Run run(three_streams, streams(&expert, &reduce));
   fill(run.input("x"), {1, 1, 1, 1});
-  for (int lane : {1, 0, 2, 1, 0}) {
-    failing = lane;
+  for (int stream : {1, 0, 2, 1, 0}) {
+    failing = stream;
     const Status status = within(std::chrono::seconds(50), *run.executor);
-    REQUIRE(status.ok() == (lane == 0));
-    if (lane) REQUIRE_THAT(status.error().message, Catch::EndsWith(fmt::format(": lane {}", lane)));
-    if (!lane) REQUIRE(values(run.output("y")) == Values{11, 11, 11, 11});
+    REQUIRE(status.ok() == (stream == 0));
+    if (stream) REQUIRE_THAT(status.error().message, Catch::EndsWith(fmt::format(": stream {}", stream)));
+    if (!stream) REQUIRE(values(run.output("y")) == Values{11, 11, 11, 11});
   }
 }
 
 TEST_CASE("executors are made and unmade without running") {
   FakeCommunicator expert(doubled), reduce(doubled);
-  for (int i = 0; i < 50; ++i) Run run(three_lanes, lanes(&expert, &reduce));
+  for (int i = 0; i < 50; ++i) Run run(three_streams, streams(&expert, &reduce));
 }

@@ -12,11 +12,11 @@ namespace {
 
 constexpr std::int64_t ms = 1'000'000;
 
-ir::Program lanes_of(const std::string& letters) {  // c, e, r
+ir::Program streams_of(const std::string& letters) {  // c, e, r
   ir::Program p;
   for (char letter : letters) {
-    const ir::Lane lane = letter == 'c' ? ir::Lane::compute : letter == 'e' ? ir::Lane::expert : ir::Lane::reduce;
-    p.instructions.push_back({"f", {}, {}, {}, {}, lane, ir::Role::forward, ""});
+    const ir::Stream stream = letter == 'c' ? ir::Stream::compute : letter == 'e' ? ir::Stream::expert : ir::Stream::reduce;
+    p.instructions.push_back({"f", {}, {}, {}, {}, stream, ir::Role::forward, ""});
   }
   return p;
 }
@@ -24,7 +24,7 @@ ir::Program lanes_of(const std::string& letters) {  // c, e, r
 void check_times(const std::string& letters, std::vector<Span> spans, std::int64_t step,
                  const runtime::StepTimes& expected) {
   for (Span& span : spans) span = {span.start * ms, span.end * ms};
-  const runtime::StepTimes times = runtime::lane_times(lanes_of(letters), spans, step * ms);
+  const runtime::StepTimes times = runtime::stream_times(streams_of(letters), spans, step * ms);
   INFO(letters);
   CHECK(times.step == Approx(expected.step));
   CHECK(times.compute == Approx(expected.compute));
@@ -46,7 +46,7 @@ TEST_CASE("exposed time is communication while compute rests") {
   check_times("ce", {{0, 4}, {2, 7}}, 7, {7, 4, 5, 0, 5, 3});           // the end sticks out
   check_times("ec", {{0, 5}, {3, 9}}, 9, {9, 6, 5, 0, 5, 3});           // the beginning does
   check_times("ec", {{0, 9}, {3, 5}}, 9, {9, 2, 9, 0, 9, 7});           // both do
-  check_times("er", {{0, 4}, {2, 6}}, 6, {6, 0, 4, 4, 6, 6});           // two lanes at once count once
+  check_times("er", {{0, 4}, {2, 6}}, 6, {6, 0, 4, 4, 6, 6});           // two streams at once count once
   check_times("cer", {{3, 5}, {0, 4}, {2, 6}}, 6, {6, 2, 4, 4, 6, 4});
   check_times("ccee", {{0, 2}, {6, 8}, {1, 3}, {5, 9}}, 9, {9, 4, 6, 0, 6, 3});  // gaps
   check_times("cc", {{2, 2}, {2, 4}}, 4, {4, 2, 0, 0, 0, 0});                    // a span without length

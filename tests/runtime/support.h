@@ -88,15 +88,15 @@ inline void require_done(const Status& status) {
   if (!status.ok()) FAIL(status.error().message);
 }
 
-// Lanes 1 and 2: all-to-all ("expert") and all-reduce ("reduce").
-inline runtime::ExecutorOptions lanes(comm::Communicator* expert, comm::Communicator* reduce) {
+// Streams 1 and 2: all-to-all ("expert") and all-reduce ("reduce").
+inline runtime::ExecutorOptions streams(comm::Communicator* expert, comm::Communicator* reduce) {
   runtime::ExecutorOptions options;
   options.communicators = {nullptr, expert, reduce};
   return options;
 }
 
-// All three lanes: compute adds while expert and reduce each sum something over the ranks.
-inline constexpr std::string_view three_lanes = R"(plan {policy=test}
+// All three streams: compute adds while expert and reduce each sum something over the ranks.
+inline constexpr std::string_view three_streams = R"(plan {policy=test}
 arena 320
 input @x : f32[4]
 state @s : f32[4]

@@ -32,20 +32,20 @@ const std::vector<std::vector<Span>> spans = {{{1000, 2001}, {2001, 9999}, {2001
 TEST_CASE("a trace has each instruction once a rank and once predicted, to the nanosecond") {
   const auto trace = nlohmann::json::parse(runtime::trace_json(plan_of(true), spans));
   std::map<int, std::string> processes;
-  std::map<std::pair<int, int>, std::string> lanes;
+  std::map<std::pair<int, int>, std::string> streams;
   std::map<std::pair<int, int>, nlohmann::json> events;  // by process and instruction
   for (const auto& event : trace["traceEvents"]) {
     const int pid = event["pid"];
     if (event["name"] == "process_name") processes[pid] = event["args"]["name"];
-    if (event["name"] == "thread_name") lanes[{pid, event["tid"]}] = event["args"]["name"];
+    if (event["name"] == "thread_name") streams[{pid, event["tid"]}] = event["args"]["name"];
     if (event["ph"] != "X") continue;
     const bool first = events.emplace(std::pair(pid, event["args"]["index"].get<int>()), event).second;
     CHECK(first);
   }
   CHECK(processes == std::map<int, std::string>{{0, "measured, rank 0"}, {1, "measured, rank 1"}, {2, "predicted"}});
-  CHECK(lanes.size() == 3 * 2);  // no row for the lane that the plan does not use
-  CHECK(lanes[{1, 0}] == "compute");
-  CHECK(lanes[{2, 1}] == "expert");
+  CHECK(streams.size() == 3 * 2);  // no row for the stream that the plan does not use
+  CHECK(streams[{1, 0}] == "compute");
+  CHECK(streams[{2, 1}] == "expert");
   REQUIRE(events.size() == 3 * 3);
   const auto& exchange = events[{0, 1}];
   CHECK(exchange["name"] == "all_to_all h.0.moe");

@@ -46,7 +46,7 @@ std::vector<bool> by_windows(const Costs& costs) {
   return found;
 }
 
-Load load_of(const Costs& costs, std::size_t i) {
+OpCost load_of(const Costs& costs, std::size_t i) {
   const ir::Program program = moe();
   return costs.exchange(program, program.instructions[i], 0);
 }
@@ -69,17 +69,17 @@ TEST_CASE("the first messages of a layer wait for the counts, and so windows may
   CHECK(load_of(profile, 1).ms == 2);
   CHECK(load_of(profile, 3).ms == 1);  // the counts are there
   Profile counted = profile;
-  counted.asked = Exchanges::counted;
+  counted.asked = AllToAllWays::counted;
   CHECK(load_of(counted, 1).ms == 2.5);
 }
 
 TEST_CASE("what is asked for goes before what is faster") {
   Profile profile = measured(0);
   const std::string identity = profile.identity();
-  profile.asked = Exchanges::counted;
+  profile.asked = AllToAllWays::counted;
   CHECK(by_windows(profile) == std::vector<bool>(4, false));
   CHECK(profile.identity() != identity);
-  profile.asked = Exchanges::windows;
+  profile.asked = AllToAllWays::windows;
   CHECK(by_windows(profile) == std::vector<bool>{false, true, true, true});
   CHECK(load_of(profile, 1).ms == 2);
   CHECK(profile.identity() != identity);
@@ -91,10 +91,10 @@ TEST_CASE("a profile without windows knows one way") {
   for (int turn = 0; turn < 2; ++turn) {
     CHECK(by_windows(profile) == std::vector<bool>(4, false));
     CHECK(load_of(profile, 1).ms == 1);
-    CHECK(exchange_choice(profile, moe()).known == 0);
-    CHECK(to_string(exchange_choice(profile, moe())).empty());
+    CHECK(all_to_all_choice(profile, moe()).known == 0);
+    CHECK(to_string(all_to_all_choice(profile, moe())).empty());
     ir::Program program = moe();
-    mark_counted(profile, program);
+    choose_all_to_alls(profile, program);
     CHECK(ir::print(program) == ir::print(moe()));
     profile.wire.windows.reset();
   }
@@ -103,7 +103,7 @@ TEST_CASE("a profile without windows knows one way") {
 TEST_CASE("the choice stands in the program's text") {
   ir::Program program = moe();
   CHECK(wants_window(program));
-  mark_counted(measured(0), program);
+  choose_all_to_alls(measured(0), program);
   const std::string text = ir::print(program);
   CHECK(text.find("all_to_all(@slots, @route, %0) {tokens=16, by=counts}") != std::string::npos);
   CHECK(text.find("all_to_all_back(%1, @route, %0) {tokens=4}") != std::string::npos);
@@ -113,10 +113,10 @@ TEST_CASE("the choice stands in the program's text") {
   CHECK(ir::print(*again) == text);
   CHECK(ops::verify(*again).ok());
   Profile counted = measured(0);
-  counted.asked = Exchanges::counted;
-  mark_counted(counted, program);
+  counted.asked = AllToAllWays::counted;
+  choose_all_to_alls(counted, program);
   CHECK_FALSE(wants_window(program));
-  const ExchangeChoice choice = exchange_choice(measured(0), program);
+  const AllToAllChoice choice = all_to_all_choice(measured(0), program);
   CHECK(choice.known == 3);
   CHECK(choice.windows == 1);
   CHECK(choice.ms == 2.5);

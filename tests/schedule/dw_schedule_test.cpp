@@ -17,7 +17,7 @@
 
 using namespace lancet;
 using namespace lancet::test;
-using cost::Load;
+using cost::OpCost;
 using schedule::DwReport;
 
 namespace {
@@ -65,7 +65,7 @@ void check_same_step(const ir::Program& before, const ir::Program& after) {
   REQUIRE(edges_of(before) == edges_of(after));
 }
 
-// Instructions of all lanes and roles on values that live in one another's memory, and on a few that are updated.
+// Instructions of all streams and roles on values that live in one another's memory, and on a few that are updated.
 ir::Program random_program(std::uint32_t seed) {
   std::mt19937 random(seed);
   auto below = [&](std::size_t n) { return std::size_t(random() % n); };
@@ -76,12 +76,12 @@ ir::Program random_program(std::uint32_t seed) {
   const std::size_t count = 20 + below(60);
   for (std::size_t i = 0; i < count; ++i) {
     const std::size_t kind = below(10);
-    ir::Instruction instruction{"f", {}, {}, {}, {}, ir::Lane::compute, ir::Role::forward, std::to_string(i)};
+    ir::Instruction instruction{"f", {}, {}, {}, {}, ir::Stream::compute, ir::Role::forward, std::to_string(i)};
     instruction.role =
         std::array{ir::Role::forward, ir::Role::dx, ir::Role::dw, ir::Role::dw, ir::Role::update}[below(5)];
-    if (kind == 0) instruction.lane = ir::Lane::reduce;
+    if (kind == 0) instruction.stream = ir::Stream::reduce;
     if (kind <= 2 && kind > 0) {
-      instruction.lane = ir::Lane::expert;
+      instruction.stream = ir::Stream::expert;
       instruction.op = "all_to_all";
     }
     for (std::size_t k = 1 + below(2); k > 0; --k) {
@@ -114,13 +114,13 @@ TEST_CASE("dW schedule: random programs keep what they compute") {
     const ir::Program before = random_program(seed);
     require_sound(ir::verify(before));
     std::mt19937 random(seed);
-    std::vector<cost::Load> loads;
+    std::vector<cost::OpCost> op_costs;
     for (const ir::Instruction& i : before.instructions) {
       const double ms = random() % 6 == 0 ? 0 : double(random() % 100) / 10;
-      loads.push_back({ms, i.lane == ir::Lane::compute ? 0 : ms / 8});
+      op_costs.push_back({ms, i.stream == ir::Stream::compute ? 0 : ms / 8});
     }
     DwReport report;
-    const ir::Program after = schedule::dw_schedule(before, loads, {0.9, 0.5}, 0.1, &report);
+    const ir::Program after = schedule::dw_schedule(before, op_costs, {0.9, 0.5}, 0.1, &report);
     require_sound(ir::verify(after));
     REQUIRE(lines_of(before) == lines_of(after));
     REQUIRE(edges_of(before) == edges_of(after));
@@ -173,7 +173,7 @@ TEST_CASE("dW schedule: the small model, whatever wire and cores") {
       for (double core : {0.0, 2.0}) {
         INFO("clip " << clip_grad << ", wire " << wire << ", core " << core);
         FakeCosts costs;
-        costs.wire_bytes_per_ms = wire;
+        costs.network_bytes_per_ms = wire;
         costs.core = core * 1e6 / wire / 10;  // tenths of the wire's time
         costs.launch = 0.003;
         DwReport report;
@@ -185,7 +185,7 @@ TEST_CASE("dW schedule: the small model, whatever wire and cores") {
         CHECK(report.after_ms < report.before_ms);
         CHECK(report.movable == (clip_grad > 0 ? 33 : 33 + 8));  // unclipped, the experts' updates too
         CHECK(ir::print(scheduled(before, costs)) == ir::print(after));
-        const auto loads = loads_of(after, costs);
+        const auto op_costs = loads_of(after, costs);
         double covered = 0, room = 0;
         REQUIRE(report.covers.size() == 8);
         for (const schedule::DwCover& cover : report.covers) {
@@ -193,18 +193,18 @@ TEST_CASE("dW schedule: the small model, whatever wire and cores") {
           double under = 0;
           std::int32_t next = cover.all_to_all.value;
           for (ir::InstructionId id : cover.under) {
-            under += loads[id.index()].ms;
+            under += op_costs[id.index()].ms;
             // Right behind it, but for all-reduces that became complete there.
-            while (after.instructions[std::size_t(++next)].lane == ir::Lane::reduce) {
+            while (after.instructions[std::size_t(++next)].stream == ir::Stream::reduce) {
             }
             CHECK(id.value == next);
           }
-          CHECK(cover.covered_ms == Approx(std::min(under, cover.room_ms)));
+          CHECK(cover.covered_ms == Approx(std::min(under, cover.slack_ms)));
           covered += cover.covered_ms;
-          room += cover.room_ms;
+          room += cover.slack_ms;
         }
         CHECK(report.covered_ms == Approx(covered));
-        CHECK(report.room_ms == Approx(room));
+        CHECK(report.slack_ms == Approx(room));
       }
 }
 
@@ -213,7 +213,7 @@ TEST_CASE("dW schedule: never longer where all-reduces decide") {
     for (double reduce : {3e3, 3e4, 3e5}) {
       INFO("wire " << wire << ", reduce " << reduce);
       FakeCosts costs;
-      costs.wire_bytes_per_ms = wire;
+      costs.network_bytes_per_ms = wire;
       costs.reduce_bytes_per_ms = reduce;
       DwReport report;
       const ir::Program before = step(model(2));
@@ -232,8 +232,8 @@ TEST_CASE("dW schedule: what stays as it is") {
   CHECK(report.covers.empty());
   CHECK(report.before_ms == report.after_ms);
   const ir::Program one = passes::optimize(passes::autodiff(model(1)), options(0));  // one rank: nothing on the wire
-  costs.wire_start_ms = 0;
-  costs.wire_bytes_per_ms = 1e30;
+  costs.network_start_ms = 0;
+  costs.network_bytes_per_ms = 1e30;
   CHECK(ir::print(scheduled(one, costs)) == ir::print(one));
   const ir::Program forward = model(2);  // only the auxiliary losses could go anywhere
   costs = {};
@@ -258,9 +258,9 @@ input @x : f32[4]
 output y = %8
 )");
   if (!parsed.ok()) FAIL(parsed.error().message);
-  const std::vector<Load> loads{{1}, {4}, {1}, {4}, {1}, {1}, {1}, {2}, {1}};
+  const std::vector<OpCost> op_costs{{1}, {4}, {1}, {4}, {1}, {1}, {1}, {2}, {1}};
   DwReport report;
-  const ir::Program after = schedule::dw_schedule(*parsed, loads, {1, 1}, 0, &report);
+  const ir::Program after = schedule::dw_schedule(*parsed, op_costs, {1, 1}, 0, &report);
   std::string order;
   for (const ir::Instruction& i : after.instructions) order += i.op + " ";
   CHECK(order == "gate all_to_all gate all_to_all aux_loss_dx experts experts loss backward ");
@@ -271,11 +271,11 @@ TEST_CASE("dW schedule: 24 blocks") {
   const ir::Program before = step(grown(model(2), 10));
   FakeCosts costs;
   DwReport report;
-  const auto loads = loads_of(before, costs);
+  const auto op_costs = loads_of(before, costs);
   const auto start = std::chrono::steady_clock::now();
-  const ir::Program after = schedule::dw_schedule(before, loads, costs.beside, costs.launch, &report);
+  const ir::Program after = schedule::dw_schedule(before, op_costs, costs.beside, costs.launch, &report);
   const double ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
-  WARN("24 blocks: " << report.movable << " movable, " << report.covered_ms << " of " << report.room_ms
+  WARN("24 blocks: " << report.movable << " movable, " << report.covered_ms << " of " << report.slack_ms
                      << " ms covered, step " << report.before_ms << " to " << report.after_ms << " ms, scheduled in "
                      << ms << " ms");
   check_same_step(before, after);

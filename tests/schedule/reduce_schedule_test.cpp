@@ -35,8 +35,8 @@ Ordered scheduled(const ir::Program& p, const FakeCosts& costs, ReduceReport* re
   return schedule::reduce_schedule(p, loads_of(p, costs), costs, report);
 }
 
-schedule::Needed needed_of(const Ordered& o) {
-  schedule::Needed needed = ir::dependencies(o.program);
+schedule::Dependencies needed_of(const Ordered& o) {
+  schedule::Dependencies needed = ir::dependencies(o.program);
   schedule::join(needed, o.extra);
   return needed;
 }
@@ -63,11 +63,11 @@ std::map<std::string, std::int64_t> reduced(const ir::Program& p) {
   return bytes;
 }
 
-// The operations of the compute lane with their operands' memory, in any order.
+// The operations of the compute stream with their operands' memory, in any order.
 std::multiset<std::string> computation(const ir::Program& p) {
   std::multiset<std::string> lines;
   for (const ir::Instruction& i : p.instructions) {
-    if (i.lane == ir::Lane::reduce) continue;
+    if (i.stream == ir::Stream::reduce) continue;
     std::string line = i.op + " " + i.label;
     for (ir::TensorId id : i.operands) line += " " + p.display(p.root(id));
     lines.insert(line);
@@ -81,7 +81,7 @@ void check_same_step(const ir::Program& before, const Ordered& after) {
   CHECK(computation(before) == computation(after.program));
   const std::string text = ir::print(after.program);
   CHECK((ir::print(program(text)) == text));
-  for (const schedule::Needed& needed : {needed_of(after), schedule::taking_turns(after.program, needed_of(after))}) {
+  for (const schedule::Dependencies& needed : {needed_of(after), schedule::turns(after.program, needed_of(after))}) {
     const ir::Plan plan = schedule::plan_memory(after.program, needed);
     require_sound(ir::verify(plan));
     const ir::HappensBefore order(plan.program, plan.waits);
@@ -91,10 +91,10 @@ void check_same_step(const ir::Program& before, const Ordered& after) {
 }
 
 // A wire on which both kinds of communication matter; computation hides about half of it.
-FakeCosts busy_wire() {
+FakeCosts busy_network() {
   FakeCosts costs;
   costs.flops_per_ms = costs.bytes_per_ms = 2e6;
-  costs.wire_bytes_per_ms = 2e4;
+  costs.network_bytes_per_ms = 2e4;
   costs.reduce_bytes_per_ms = 8e4;
   return costs;
 }
@@ -115,7 +115,7 @@ TEST_CASE("all-reduces: chunks, slices and waits of the small model") {
   for (double clip_grad : {0.0, 1.0})
     for (double reduce : {1e4, 8e4, 4e5, 4e6}) {
       INFO("clip " << clip_grad << ", reduce " << reduce);
-      FakeCosts costs = busy_wire();
+      FakeCosts costs = busy_network();
       costs.reduce_bytes_per_ms = reduce;
       costs.launch = 0.002;
       const ir::Program before = step(model(2), clip_grad);
@@ -133,7 +133,7 @@ TEST_CASE("all-reduces: chunks, slices and waits of the small model") {
 }
 
 TEST_CASE("all-reduces: unclipped updates run as soon as their gradients are there") {
-  FakeCosts costs = busy_wire();
+  FakeCosts costs = busy_network();
   costs.reduce_bytes_per_ms = 2e4;
   ReduceReport clipped, unclipped;
   scheduled(step(model(2), 1), costs, &clipped);
@@ -143,8 +143,8 @@ TEST_CASE("all-reduces: unclipped updates run as soon as their gradients are the
 }
 
 TEST_CASE("all-reduces: one MoE layer as text") {
-  FakeCosts costs = busy_wire();
-  costs.wire_start_ms = 0;
+  FakeCosts costs = busy_network();
+  costs.network_start_ms = 0;
   const ir::Program before = step(large_vocabulary(), 0);
   ReduceReport report;
   const Ordered after = scheduled(before, costs, &report);
@@ -154,13 +154,13 @@ TEST_CASE("all-reduces: one MoE layer as text") {
 }
 
 TEST_CASE("all-reduces: gradients that were accumulated") {
-  const FakeCosts costs = busy_wire();
+  const FakeCosts costs = busy_network();
   const ir::Program before = step(model(2), 0, true);
   check_same_step(before, scheduled(before, costs));
 }
 
 TEST_CASE("all-reduces: what stays as it is") {
-  const FakeCosts costs = busy_wire();
+  const FakeCosts costs = busy_network();
   for (const ir::Program& p : {model(2), passes::autodiff(model(1)), program(tied)}) {
     ReduceReport report;
     const Ordered after = scheduled(p, costs, &report);
@@ -172,11 +172,11 @@ TEST_CASE("all-reduces: what stays as it is") {
 
 TEST_CASE("all-reduces: 24 blocks") {
   const ir::Program before = step(grown(model(2), 10), 0);
-  FakeCosts costs = busy_wire();
-  const auto loads = loads_of(before, costs);
+  FakeCosts costs = busy_network();
+  const auto op_costs = loads_of(before, costs);
   const auto start = std::chrono::steady_clock::now();
   schedule::DwReport dw;
-  const ir::Program moved = schedule::dw_schedule(before, loads, costs.beside, costs.launch, &dw);
+  const ir::Program moved = schedule::dw_schedule(before, op_costs, costs.beside, costs.launch, &dw);
   ReduceReport report;
   const Ordered after = scheduled(moved, costs, &report);
   const double ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();

@@ -28,7 +28,7 @@ input @x : f32[4]
 )");
   //                                   a       b       c       d       e       f        g
   const std::vector<ir::Interval> when{{0, 2}, {1, 5}, {2, 3}, {4, 8}, {6, 9}, {9, 10}, {10, 10}};
-  const auto covers = schedule::exchange_covers(program, when);
+  const auto covers = schedule::all_to_all_covers(program, when);
   REQUIRE(covers.size() == 2);  // the last one takes no time
   CHECK(covers[0].exchange.value == 1);
   CHECK(covers[0].ms == 4);

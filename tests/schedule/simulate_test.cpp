@@ -10,8 +10,8 @@
 using namespace lancet;
 using namespace lancet::test;
 using cost::Interference;
-using cost::Load;
-using schedule::Needed;
+using cost::OpCost;
+using schedule::Dependencies;
 using schedule::simulate;
 using schedule::Timeline;
 
@@ -19,17 +19,17 @@ namespace {
 
 constexpr Interference no_interference{1, 1};
 
-ir::Program lanes_of(const std::string& letters) {  // c, e, r
+ir::Program streams_of(const std::string& letters) {  // c, e, r
   ir::Program p;
   for (char letter : letters) {
-    const ir::Lane lane = letter == 'c' ? ir::Lane::compute : letter == 'e' ? ir::Lane::expert : ir::Lane::reduce;
-    p.instructions.push_back({"f", {}, {}, {}, {}, lane, ir::Role::forward, ""});
+    const ir::Stream stream = letter == 'c' ? ir::Stream::compute : letter == 'e' ? ir::Stream::expert : ir::Stream::reduce;
+    p.instructions.push_back({"f", {}, {}, {}, {}, stream, ir::Role::forward, ""});
   }
   return p;
 }
 
-Needed needs(const std::vector<std::vector<int>>& of) {
-  Needed result(of.size());
+Dependencies needs(const std::vector<std::vector<int>>& of) {
+  Dependencies result(of.size());
   for (std::size_t i = 0; i < of.size(); ++i)
     for (int j : of[i]) result[i].push_back({j});
   return result;
@@ -46,8 +46,8 @@ void check_when(const Timeline& t, const std::vector<ir::Interval>& expected) {
 
 struct RandomCase {
   ir::Program program;
-  Needed needed;
-  std::vector<Load> loads;
+  Dependencies needed;
+  std::vector<OpCost> op_costs;
 };
 
 RandomCase random_case(std::uint32_t seed) {
@@ -58,38 +58,38 @@ RandomCase random_case(std::uint32_t seed) {
   const std::size_t count = 1 + below(60);
   for (std::size_t i = 0; i < count; ++i) {
     letters += "ccer"[below(4)];
-    c.loads.push_back({below(5) == 0 ? 0 : below(1000) / 100.0, 0});
-    c.loads[i].core_ms = letters[i] == 'c' ? 0 : c.loads[i].ms * below(100) / 100;
+    c.op_costs.push_back({below(5) == 0 ? 0 : below(1000) / 100.0, 0});
+    c.op_costs[i].core_ms = letters[i] == 'c' ? 0 : c.op_costs[i].ms * below(100) / 100;
     std::vector<ir::InstructionId> before;
     for (std::size_t j = 0; j < i; ++j)
       if (below(8) == 0) before.push_back({static_cast<std::int32_t>(j)});
     c.needed.push_back(before);
   }
-  c.program = lanes_of(letters);
+  c.program = streams_of(letters);
   return c;
 }
 
 // Start and end in one pass over program order: enough where nothing slows anything down.
 std::vector<ir::Interval> in_one_pass(const RandomCase& c, double launch_ms) {
-  std::array<double, ir::lane_count> free{};
-  std::vector<ir::Interval> when(c.loads.size());
+  std::array<double, ir::stream_count> free{};
+  std::vector<ir::Interval> when(c.op_costs.size());
   for (std::size_t i = 0; i < when.size(); ++i) {
-    const ir::Lane lane = c.program.instructions[i].lane;
-    double start = free[std::size_t(lane)];
+    const ir::Stream stream = c.program.instructions[i].stream;
+    double start = free[std::size_t(stream)];
     for (ir::InstructionId j : c.needed[i])
-      start = std::max(start, when[j.index()].end + (c.program.instructions[j.index()].lane == lane ? 0 : launch_ms));
-    free[std::size_t(lane)] = start + c.loads[i].ms;
-    when[i] = {start, start + c.loads[i].ms};
+      start = std::max(start, when[j.index()].end + (c.program.instructions[j.index()].stream == stream ? 0 : launch_ms));
+    free[std::size_t(stream)] = start + c.op_costs[i].ms;
+    when[i] = {start, start + c.op_costs[i].ms};
   }
   return when;
 }
 
 }  // namespace
 
-TEST_CASE("a simulated lane runs in order, after what is needed") {
+TEST_CASE("a simulated stream runs in order, after what is needed") {
   // compute 2, all-to-all 3 of it, compute 1 beside it, compute 4 that needs both, all-reduce 5 of the first
-  const Timeline t = simulate(lanes_of("ceccr"), needs({{}, {0}, {}, {1, 2}, {0}}),
-                              std::vector<Load>{{2}, {3}, {1}, {4}, {5}}, no_interference, 0);
+  const Timeline t = simulate(streams_of("ceccr"), needs({{}, {0}, {}, {1, 2}, {0}}),
+                              std::vector<OpCost>{{2}, {3}, {1}, {4}, {5}}, no_interference, 0);
   check_when(t, {{0, 2}, {2, 5}, {2, 3}, {5, 9}, {2, 7}});
   CHECK(t.makespan == Approx(9));
   CHECK(t.compute == Approx(7));
@@ -99,66 +99,66 @@ TEST_CASE("a simulated lane runs in order, after what is needed") {
   CHECK(t.exposed == Approx(2));        // 3 to 5
 }
 
-TEST_CASE("a signal to another lane takes the launch time") {
-  check_when(simulate(lanes_of("cec"), needs({{}, {0}, {1}}), std::vector<Load>{{2}, {3}, {1}}, no_interference, 0.5),
+TEST_CASE("a signal to another stream takes the launch time") {
+  check_when(simulate(streams_of("cec"), needs({{}, {0}, {1}}), std::vector<OpCost>{{2}, {3}, {1}}, no_interference, 0.5),
              {{0, 2}, {2.5, 5.5}, {6, 7}});
-  // within a lane there is none, and one that came while the lane was busy cost nothing
-  check_when(simulate(lanes_of("eccc"), needs({{}, {}, {1}, {0}}), std::vector<Load>{{1}, {1}, {2}, {1}},
+  // within a stream there is none, and one that came while the stream was busy cost nothing
+  check_when(simulate(streams_of("eccc"), needs({{}, {}, {1}, {0}}), std::vector<OpCost>{{1}, {1}, {2}, {1}},
                       no_interference, 0.5),
              {{0, 1}, {0, 1}, {1, 3}, {3, 4}});
 }
 
 TEST_CASE("what runs side by side slows down") {
   // Moving bytes takes half of the cores: compute goes at 1/2 for 4 ms, then does its other 4 alone.
-  check_when(simulate(lanes_of("ce"), needs({{}, {}}), std::vector<Load>{{6}, {4, 2}}, no_interference, 0),
+  check_when(simulate(streams_of("ce"), needs({{}, {}}), std::vector<OpCost>{{6}, {4, 2}}, no_interference, 0),
              {{0, 8}, {0, 4}});
-  // Two wires at half speed each: 2 ms of work are done at 4, the rest of the other goes alone.
-  check_when(simulate(lanes_of("er"), needs({{}, {}}), std::vector<Load>{{2}, {5}}, {1, 0.5}, 0), {{0, 4}, {0, 7}});
+  // Two networks at half speed each: 2 ms of work are done at 4, the rest of the other goes alone.
+  check_when(simulate(streams_of("er"), needs({{}, {}}), std::vector<OpCost>{{2}, {5}}, {1, 0.5}, 0), {{0, 4}, {0, 7}});
   // The wire goes at 0.8 beside compute: 4 of its 5 ms are done at 5.
-  check_when(simulate(lanes_of("ce"), needs({{}, {}}), std::vector<Load>{{5}, {5}}, {0.8, 1}, 0), {{0, 5}, {0, 6}});
-  // All three: wires at 0.8 * 0.5; each takes 0.25 * 0.4 of the cores, so compute goes at 0.8 and ends at 5.
-  check_when(simulate(lanes_of("cer"), needs({{}, {}, {}}), std::vector<Load>{{4}, {4, 1}, {4, 1}}, {0.8, 0.5}, 0),
+  check_when(simulate(streams_of("ce"), needs({{}, {}}), std::vector<OpCost>{{5}, {5}}, {0.8, 1}, 0), {{0, 5}, {0, 6}});
+  // All three: networks at 0.8 * 0.5; each takes 0.25 * 0.4 of the cores, so compute goes at 0.8 and ends at 5.
+  check_when(simulate(streams_of("cer"), needs({{}, {}, {}}), std::vector<OpCost>{{4}, {4, 1}, {4, 1}}, {0.8, 0.5}, 0),
              {{0, 5}, {0, 9}, {0, 9}});
   // Bytes that would take all cores leave compute a tenth.
-  check_when(simulate(lanes_of("ce"), needs({{}, {}}), std::vector<Load>{{1}, {4, 8}}, no_interference, 0),
+  check_when(simulate(streams_of("ce"), needs({{}, {}}), std::vector<OpCost>{{1}, {4, 8}}, no_interference, 0),
              {{0, 4.6}, {0, 4}});
 }
 
 TEST_CASE("an all-reduce lets an all-to-all go first") {
-  using schedule::Wire;
+  using schedule::Network;
   // The all-reduces (4, 2) are ready at 0 and 4, the all-to-all (3) at 3: the first goes on, the second waits.
-  const ir::Program p = lanes_of("crer");
-  const Needed n = needs({{}, {}, {0}, {}});
-  const std::vector<Load> loads{{3}, {4}, {3}, {2}};
-  check_when(simulate(p, n, loads, {1, 0.5}, 0, Wire::all_to_all_first), {{0, 3}, {0, 5}, {3, 7}, {7, 9}});
-  check_when(simulate(p, n, loads, {1, 0.5}, 0, Wire::shared), {{0, 3}, {0, 5}, {3, 9}, {5, 9}});
+  const ir::Program p = streams_of("crer");
+  const Dependencies n = needs({{}, {}, {0}, {}});
+  const std::vector<OpCost> op_costs{{3}, {4}, {3}, {2}};
+  check_when(simulate(p, n, op_costs, {1, 0.5}, 0, Network::all_to_all_first), {{0, 3}, {0, 5}, {3, 7}, {7, 9}});
+  check_when(simulate(p, n, op_costs, {1, 0.5}, 0, Network::shared), {{0, 3}, {0, 5}, {3, 9}, {5, 9}});
   // Ready at the same moment, the all-to-all goes; what takes no time does not wait.
-  check_when(simulate(lanes_of("er"), needs({{}, {}}), std::vector<Load>{{2}, {1}}, {}, 0, Wire::all_to_all_first),
+  check_when(simulate(streams_of("er"), needs({{}, {}}), std::vector<OpCost>{{2}, {1}}, {}, 0, Network::all_to_all_first),
              {{0, 2}, {2, 3}});
 }
 
 TEST_CASE("what costs nothing takes no time, and passes its signal on at once") {
-  const Timeline t = simulate(lanes_of("cecec"), needs({{}, {0}, {1}, {2}, {3}}),
-                              std::vector<Load>{{2}, {0}, {0}, {0}, {3}}, {0.5, 0.5}, 0);
+  const Timeline t = simulate(streams_of("cecec"), needs({{}, {0}, {1}, {2}, {3}}),
+                              std::vector<OpCost>{{2}, {0}, {0}, {0}, {3}}, {0.5, 0.5}, 0);
   check_when(t, {{0, 2}, {2, 2}, {2, 2}, {2, 2}, {2, 5}});
   CHECK(t.communication == 0);
   CHECK(simulate({}, {}, {}, {}, 0).makespan == 0);
 }
 
-TEST_CASE("needs that point forward and loads that are missing are refused") {
-  REQUIRE_THROWS_WITH(simulate(lanes_of("cc"), needs({{1}, {}}), std::vector<Load>{{1}, {1}}, {}, 0),
+TEST_CASE("needs that point forward and op_costs that are missing are refused") {
+  REQUIRE_THROWS_WITH(simulate(streams_of("cc"), needs({{1}, {}}), std::vector<OpCost>{{1}, {1}}, {}, 0),
                       Catch::Contains("needs the later instruction"));
-  REQUIRE_THROWS_WITH(simulate(lanes_of("cc"), needs({{}, {}}), std::vector<Load>{{1}}, {}, 0),
-                      Catch::Contains("expected needs and loads of 2"));
+  REQUIRE_THROWS_WITH(simulate(streams_of("cc"), needs({{}, {}}), std::vector<OpCost>{{1}}, {}, 0),
+                      Catch::Contains("expected needs and op_costs of 2"));
 }
 
 TEST_CASE("without interference the simulation is a list schedule") {
   for (std::uint32_t seed = 1; seed <= 300; ++seed) {
     RandomCase c = random_case(seed);
-    for (Load& load : c.loads) load.core_ms = 0;
+    for (OpCost& load : c.op_costs) load.core_ms = 0;
     const double launch_ms = seed % 3 * 0.05;
     INFO("seed " << seed);
-    check_when(simulate(c.program, c.needed, c.loads, no_interference, launch_ms), in_one_pass(c, launch_ms));
+    check_when(simulate(c.program, c.needed, c.op_costs, no_interference, launch_ms), in_one_pass(c, launch_ms));
   }
 }
 
@@ -168,25 +168,25 @@ TEST_CASE("what holds for any simulation") {
     const Interference interference{1 - seed % 5 * 0.1, 0.5 + seed % 3 * 0.25};
     const double launch_ms = seed % 4 * 0.03;
     INFO("seed " << seed);
-    const Timeline t = simulate(c.program, c.needed, c.loads, interference, launch_ms);
-    std::array<double, ir::lane_count> alone{}, free{};
+    const Timeline t = simulate(c.program, c.needed, c.op_costs, interference, launch_ms);
+    std::array<double, ir::stream_count> alone{}, free{};
     double work = 0, waits = 0;
     bool in_order = true, after_needs = true, long_enough = true;
-    for (std::size_t i = 0; i < c.loads.size(); ++i) {
-      const std::size_t lane = std::size_t(c.program.instructions[i].lane);
-      alone[lane] += c.loads[i].ms;
-      work += c.loads[i].ms + c.loads[i].core_ms;
+    for (std::size_t i = 0; i < c.op_costs.size(); ++i) {
+      const std::size_t stream = std::size_t(c.program.instructions[i].stream);
+      alone[stream] += c.op_costs[i].ms;
+      work += c.op_costs[i].ms + c.op_costs[i].core_ms;
       waits += launch_ms;
-      in_order &= t.when[i].start >= free[lane];
-      free[lane] = t.when[i].end;
+      in_order &= t.when[i].start >= free[stream];
+      free[stream] = t.when[i].end;
       for (ir::InstructionId j : c.needed[i]) after_needs &= t.when[j.index()].end <= t.when[i].start;
-      long_enough &= t.when[i].end - t.when[i].start >= c.loads[i].ms - 1e-9;
+      long_enough &= t.when[i].end - t.when[i].start >= c.op_costs[i].ms - 1e-9;
     }
     CHECK(in_order);
     CHECK(after_needs);
     CHECK(long_enough);
     CHECK(t.makespan >= *std::max_element(alone.begin(), alone.end()) - 1e-9);
-    // Slowed down at most to 0.1 (compute) and 0.6 * 0.5 (wires).
+    // Slowed down at most to 0.1 (compute) and 0.6 * 0.5 (networks).
     CHECK(t.makespan <= work * 10 + waits + 1e-9);
     CHECK(t.communication <= t.all_to_all + t.all_reduce + 1e-9);
     CHECK(t.exposed <= t.communication + 1e-9);
@@ -194,7 +194,7 @@ TEST_CASE("what holds for any simulation") {
     double least = 0;  // without interference; order is fixed, so slower work never ends a step earlier
     for (const ir::Interval& interval : in_one_pass(c, launch_ms)) least = std::max(least, interval.end);
     CHECK(t.makespan >= least - 1e-9);
-    CHECK(simulate(c.program, c.needed, c.loads, interference, launch_ms).when == t.when);  // the same twice
+    CHECK(simulate(c.program, c.needed, c.op_costs, interference, launch_ms).when == t.when);  // the same twice
   }
 }
 
@@ -202,11 +202,11 @@ TEST_CASE("no longer than one after another where side by side is worth it") {
   for (std::uint32_t seed = 1; seed <= 200; ++seed) {
     RandomCase c = random_case(seed);
     double sum = 0;
-    for (Load& load : c.loads) {
-      load.core_ms /= 4;  // two wires together take less than they leave
+    for (OpCost& load : c.op_costs) {
+      load.core_ms /= 4;  // two networks together take less than they leave
       sum += load.ms;
     }
     INFO("seed " << seed);
-    CHECK(simulate(c.program, c.needed, c.loads, {0.8, 0.5}, 0).makespan <= sum + 1e-9);
+    CHECK(simulate(c.program, c.needed, c.op_costs, {0.8, 0.5}, 0).makespan <= sum + 1e-9);
   }
 }

@@ -21,7 +21,7 @@ class NamedAccelerator final : public runtime::Accelerator {
   explicit NamedAccelerator(const std::string& identity) : device_(backend::make_host_queue({.identity = identity})) {}
   backend::Device& device() override { return *device_; }
   const ops::DeviceKernel* find_kernel(std::string_view) const override { return nullptr; }
-  Result<std::unique_ptr<comm::DeviceCommunicator>> make_communicator(const comm::DeviceLane&) override {
+  Result<std::unique_ptr<comm::DeviceCommunicator>> make_communicator(const comm::DeviceStream&) override {
     return internal_error("a call that the test does not expect");
   }
   std::string build() const override { return "named"; }

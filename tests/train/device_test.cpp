@@ -101,8 +101,8 @@ class WantsScratch final : public runtime::Accelerator {
   const ops::DeviceKernel* find_kernel(std::string_view op) const override {
     return op == "layer_norm" ? &kernel_ : host_.find_kernel(op);
   }
-  Result<std::unique_ptr<comm::DeviceCommunicator>> make_communicator(const comm::DeviceLane& lane) override {
-    return host_.make_communicator(lane);
+  Result<std::unique_ptr<comm::DeviceCommunicator>> make_communicator(const comm::DeviceStream& stream) override {
+    return host_.make_communicator(stream);
   }
   std::string build() const override { return host_.build(); }
 
@@ -133,16 +133,16 @@ TEST_CASE("training on streams: scratch that does not fit is refused at start, o
 namespace {
 
 // Ranks that reach each other's memory: the stream's thread pushes their rows.
-class WindowLane final : public comm::DeviceCommunicator {
+class WindowStream final : public comm::DeviceCommunicator {
  public:
-  static Result<std::unique_ptr<comm::DeviceCommunicator>> make(const comm::DeviceLane& lane) {
-    auto made = std::make_unique<WindowLane>();
-    LANCET_ASSIGN(made->staged_, comm::make_staged(lane));
-    LANCET_ASSIGN(made->meeting_, lane.host->duplicate());
-    made->device_ = lane.device;
+  static Result<std::unique_ptr<comm::DeviceCommunicator>> make(const comm::DeviceStream& stream) {
+    auto made = std::make_unique<WindowStream>();
+    LANCET_ASSIGN(made->staged_, comm::make_staged(stream));
+    LANCET_ASSIGN(made->meeting_, stream.host->duplicate());
+    made->device_ = stream.device;
     return std::unique_ptr<comm::DeviceCommunicator>(std::move(made));
   }
-  ~WindowLane() override {
+  ~WindowStream() override {
     if (!window_.empty()) device_->free(window_.data());
   }
   int rank() const override { return staged_->rank(); }
@@ -169,12 +169,12 @@ class WindowLane final : public comm::DeviceCommunicator {
     }
     return window_;
   }
-  Status exchange_rows(backend::Stream& stream, const comm::RowExchange& exchange) override {
+  Status push_rows(backend::Stream& stream, const comm::RowPush& exchange) override {
     for (int p = 0; p < exchange.parts; ++p)
       if (!in_window(exchange.part[p].rows, 4)) return internal_error("counts outside of the window");
     if (!in_window(exchange.slots, bytes_of(exchange)) || !in_window(exchange.buffer, bytes_of(exchange)))
       return internal_error("rows outside of the window");
-    comm::RowExchange here = exchange;
+    comm::RowPush here = exchange;
     const auto follow = [](auto*& address) {
       address = static_cast<std::remove_reference_t<decltype(address)>>(
           backend::host_address(const_cast<void*>(static_cast<const void*>(address))));
@@ -197,7 +197,7 @@ class WindowLane final : public comm::DeviceCommunicator {
       return starts[std::size_t(peer)] + (static_cast<const std::byte*>(here) - starts[std::size_t(rank)]);
     }
   };
-  static std::size_t bytes_of(const comm::RowExchange& x) { return std::size_t(x.experts * x.capacity * x.row_bytes); }
+  static std::size_t bytes_of(const comm::RowPush& x) { return std::size_t(x.experts * x.capacity * x.row_bytes); }
   std::unique_ptr<comm::DeviceCommunicator> staged_;
   std::unique_ptr<comm::Communicator> meeting_;
   backend::Device* device_ = nullptr;
@@ -209,9 +209,9 @@ class StagedAccelerator final : public runtime::Accelerator {
  public:
   backend::Device& device() override { return host_.device(); }
   const ops::DeviceKernel* find_kernel(std::string_view op) const override { return host_.find_kernel(op); }
-  Result<std::unique_ptr<comm::DeviceCommunicator>> make_communicator(const comm::DeviceLane& lane) override {
-    ctas = lane.max_ctas;
-    return windows ? WindowLane::make(lane) : comm::make_staged(lane);
+  Result<std::unique_ptr<comm::DeviceCommunicator>> make_communicator(const comm::DeviceStream& stream) override {
+    ctas = stream.max_ctas;
+    return windows ? WindowStream::make(stream) : comm::make_staged(stream);
   }
   std::string build() const override { return "staged"; }
   int ctas = -1;
@@ -221,17 +221,17 @@ class StagedAccelerator final : public runtime::Accelerator {
   test::HostAccelerator host_;
 };
 
-void check_wire(const cost::WireTimes& wire) {
+void check_network(const cost::NetworkTimes& wire) {
   for (const auto* points : {&wire.all_to_all, &wire.all_reduce}) {
     REQUIRE(points->size() >= 3);
     CHECK(points->front().bytes == 1024);
     for (const cost::Point& point : *points) CHECK(point.ms > 0);
   }
   CHECK(wire.launch_ms >= 0);
-  CHECK(wire.interference.wire_beside_compute >= 0.1);
-  CHECK(wire.interference.wire_beside_compute <= 1);
-  CHECK(wire.interference.wire_beside_wire >= 0.1);
-  CHECK(wire.interference.wire_beside_wire <= 1);
+  CHECK(wire.interference.network_beside_compute >= 0.1);
+  CHECK(wire.interference.network_beside_compute <= 1);
+  CHECK(wire.interference.network_beside_network >= 0.1);
+  CHECK(wire.interference.network_beside_network <= 1);
   CHECK(wire.all_to_all_core.ms(1e6) >= 0);
 }
 
@@ -247,7 +247,7 @@ TEST_CASE("messages between devices are profiled, and a plan is made of what the
     StagedAccelerator accelerator;
     LANCET_ASSIGN(const planning::MeasuredStep step,
                   planning::measure_step(config, world, {.local_ranks = 2, .seconds = 0, .accelerator = &accelerator}));
-    if (accelerator.ctas != 3) return internal_error("expected comm.max_ctas in the lanes");
+    if (accelerator.ctas != 3) return internal_error("expected comm.max_ctas in the streams");
     profiles[std::size_t(world.rank())] = step.profile;
     LANCET_TRY(cost::loads(step.profile, step.programs.front()).ok() ? Status() : internal_error("an op is missing"));
     train::TrainerOptions options{.local_ranks = 2, .costs = &step.profile};
@@ -267,8 +267,8 @@ TEST_CASE("messages between devices are profiled, and a plan is made of what the
   CHECK(profiles[0].wire.all_to_all == profiles[1].wire.all_to_all);
   CHECK(profiles[0].wire.all_reduce == profiles[1].wire.all_reduce);
   CHECK(profiles[0].wire.launch_ms == profiles[1].wire.launch_ms);
-  CHECK(profiles[0].wire.interference.wire_beside_wire == profiles[1].wire.interference.wire_beside_wire);
-  check_wire(profiles[0].wire);
+  CHECK(profiles[0].wire.interference.network_beside_network == profiles[1].wire.interference.network_beside_network);
+  check_network(profiles[0].wire);
   REQUIRE(profiles[0].wire.windows);  // asked for: this transport has none
   CHECK(profiles[0].wire.windows->all_to_all.empty());
 }
@@ -318,7 +318,7 @@ TEST_CASE("messages of emulated ranks between devices take the network's time") 
   if (!step.ok()) FAIL(step.error().message);
   CHECK(step->profile.place.cluster.transport == "emulated ethernet-10g-cpu");
   CHECK(step->profile.place.cluster.ranks == 4);
-  check_wire(step->profile.wire);
+  check_network(step->profile.wire);
   const auto hardware = cost::read_hardware(LANCET_SOURCE_DIR "/configs/hardware/ethernet-10g-cpu.json");
   REQUIRE(hardware.ok());
   const cost::Layout layout{4, hardware->nodes(4)};

@@ -19,13 +19,13 @@ namespace {
 struct Loaded {
   config::Config config;
   std::unique_ptr<comm::Communicator> world = comm::make_self();
-  std::unique_ptr<comm::Communicator> lane = comm::make_self();
+  std::unique_ptr<comm::Communicator> stream = comm::make_self();
   runtime::TensorStore store;
   runtime::ExecutorOptions options;
 
   explicit Loaded(config::Config c) : config(std::move(c)) {
     config.model.initializer_range = 0.2;  // logits that differ
-    options.communicators[std::size_t(ir::Lane::expert)] = lane.get();
+    options.communicators[std::size_t(ir::Stream::expert)] = stream.get();
     store.add(model::build_forward(config.model, planning::build_options(config, model::Mode::generate, 1)));
     REQUIRE(initialize_weights(config, 0, 1, store).ok());
   }

@@ -38,9 +38,9 @@ namespace {
 double difference(const HuggingFaceModel& model, runtime::TensorStore& store, const File& expected, double& scale) {
   const auto tokens = expected.values<std::int32_t>("tokens");
   const auto logits = expected.values<float>("logits");
-  const auto world = comm::make_self(), lane = comm::make_self();
+  const auto world = comm::make_self(), stream = comm::make_self();
   runtime::ExecutorOptions options;
-  options.communicators[std::size_t(ir::Lane::expert)] = lane.get();
+  options.communicators[std::size_t(ir::Stream::expert)] = stream.get();
   const ir::Plan plan = planning::plan_forward(model.config, model::Mode::generate, 1);
   const auto executor = runtime::Executor::create(plan, store, options);
   REQUIRE(executor.ok());
@@ -273,7 +273,7 @@ TEST_CASE("a saved model is loaded at any number of ranks and evaluates to the s
   config::Config trained = model.config;  // on GPUs, which need not be here
   trained.device = config::Device::cuda;
   trained.comm.transport = config::Transport::nccl;
-  trained.comm.device_exchange = config::DeviceExchange::windows;
+  trained.comm.device_all_to_all = config::DeviceAllToAll::windows;
   REQUIRE(run::save_model(folder / "run", trained, model.store, {}).ok());
   CHECK_FALSE(run::save_model(folder / "run", model.config, model.store, {}).ok());
 

@@ -21,8 +21,8 @@ struct Steps {
   std::vector<std::int64_t> done;
   std::int64_t whole = 0;
   auto watch() {
-    return [this](std::int64_t so_far, std::int64_t of) {
-      done.push_back(so_far);
+    return [this](std::int64_t accumulator, std::int64_t of) {
+      done.push_back(accumulator);
       whole = of;
     };
   }

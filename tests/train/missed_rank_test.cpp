@@ -30,7 +30,7 @@ TEST_CASE("a rank that is missed at the end of a step is missed by that step's n
       const auto start = std::chrono::steady_clock::now();
       while (!given_up && seconds_since(start) < 60) std::this_thread::sleep_for(std::chrono::milliseconds(1));
       held = given_up.load();
-      disk.let_go();
+      disk.release();
       return false;
     };
     if (world.rank() == 0) options.files = &disk;

@@ -93,7 +93,7 @@ TEST_CASE("a plan says which of its all-to-alls go as messages, and reads back s
     return std::ranges::count_if(program.instructions,
                                  [](const auto& at) { return ops::kind(at) == ops::Kind::all_to_all; });
   };
-  config.comm.device_exchange = config::DeviceExchange::counted;
+  config.comm.device_all_to_all = config::DeviceAllToAll::counted;
   const planning::PlannedStep counted = plan();
   const std::string text = ir::print(counted.plan);
   const auto all = all_in(counted.plan.program);
@@ -107,7 +107,7 @@ TEST_CASE("a plan says which of its all-to-alls go as messages, and reads back s
   REQUIRE_FALSE(pigeon.ok());
   CHECK(has(pigeon.error().message, "expected by=counts"));
   // Left to the costs: windows are faster than any message, and the step is predicted shorter.
-  config.comm.device_exchange = config::DeviceExchange::automatic;
+  config.comm.device_all_to_all = config::DeviceAllToAll::automatic;
   const planning::PlannedStep pushed = plan();
   CHECK(counted_in(ir::print(pushed.plan)) == 0);
   const auto pushes = all_in(pushed.plan.program);
@@ -211,9 +211,9 @@ TEST_CASE("an edit that breaks a plan is refused, and the instruction is named")
   SECTION("past the arena's end") {
     CHECK(has(file.error_of(replaced(file.text, "arena [0-9]+", "arena 64"), config), "of an arena of 64"));
   }
-  SECTION("an all-to-all on the compute lane") {
+  SECTION("an all-to-all on the compute stream") {
     const std::string edited = replaced(file.text, "(= all_to_all\\([^\n]*# )expert", "$1compute");
-    CHECK(has(file.error_of(edited, config), "expected it on the lane expert, found compute"));
+    CHECK(has(file.error_of(edited, config), "expected it on the stream expert, found compute"));
   }
   SECTION("an update that forgets to update") {
     const std::string edited = replaced(file.text, "adamw\\(&@wte.weight,", "adamw(@wte.weight,");
@@ -364,7 +364,7 @@ TEST_CASE("a run of a plan file trains as sequential does; its trace has each in
 
 TEST_CASE("a run says why it is sequential") {
   test::DeclaredCosts costs;
-  costs.wire_mb_per_s = 1e12;
+  costs.network_mb_per_s = 1e12;
   costs.latency_ms = 0;
   const config::Config config = config_with("partition");
   const Status status = comm::run_inproc(2, [&](comm::Communicator& world) -> Status {

@@ -82,7 +82,7 @@ TEST_CASE("a save whose disk is busy is put off by all ranks, and later ones are
     LANCET_TRY(begin(saver, manifest_at(config, 2, 2), false));
     LANCET_TRY(expect(saver.postponed(), "the second is put off"));
     LANCET_TRY(world.barrier());
-    if (world.rank() == 1) disks[1].let_go();
+    if (world.rank() == 1) disks[1].release();
     LANCET_TRY(saver.finish());
     LANCET_TRY(expect(!saver.last_failure() && !saver.postponed(), "the first was written"));
     LANCET_TRY(begin(saver, manifest_at(config, 3, 2)));
@@ -100,7 +100,7 @@ TEST_CASE("ranks wait together for a disk where the buffer is too small, and giv
     saver.set_patience({.busy = std::chrono::minutes(10), .stuck = std::chrono::seconds(1)});
     LANCET_TRY(begin(saver, manifest_at(config, 1, 2)));
     LANCET_TRY(world.barrier());
-    if (world.rank() == 1) disks[1].let_go();
+    if (world.rank() == 1) disks[1].release();
     LANCET_TRY(saver.finish());
     LANCET_TRY(expect(saver.last_failure().has_value(), "the first was not written"));
     const std::string& why = saver.last_failure()->message;

@@ -35,7 +35,7 @@ ir::Program whole_step(const config::Config& config, int ranks) {
 }
 
 ir::Plan planned(const schedule::Ordered& ordered) {
-  schedule::Needed needed = ir::dependencies(ordered.program);
+  schedule::Dependencies needed = ir::dependencies(ordered.program);
   for (std::size_t i = 0; i < ordered.extra.size(); ++i) {
     needed[i].insert(needed[i].end(), ordered.extra[i].begin(), ordered.extra[i].end());
     std::sort(needed[i].begin(), needed[i].end());
@@ -53,7 +53,7 @@ ir::Plan scheduled(const ir::Program& program) {
   schedule::ReduceReport reduce;
   const schedule::Ordered ordered = schedule::reduce_schedule(moved, test::loads_of(moved, costs), costs, &reduce);
   CHECK(dw.covers.size() == 8);
-  CHECK(dw.covered_ms > 0.3 * dw.room_ms);
+  CHECK(dw.covered_ms > 0.3 * dw.slack_ms);
   CHECK(reduce.chunk_bytes > 0);
   return planned(ordered);
 }
@@ -147,9 +147,9 @@ TEST_CASE("scheduling 24 blocks on 64 ranks") {
   test::FakeCosts costs;  // about one A100 and 12.5 GB/s
   costs.flops_per_ms = 5e10;
   costs.bytes_per_ms = 1e9;
-  costs.wire_bytes_per_ms = 1.25e7;
+  costs.network_bytes_per_ms = 1.25e7;
   costs.reduce_bytes_per_ms = 6e6;
-  costs.wire_start_ms = 0.05;
+  costs.network_start_ms = 0.05;
   costs.core = 0.002;
   const auto start = std::chrono::steady_clock::now();
   auto seconds = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(); };
@@ -162,7 +162,7 @@ TEST_CASE("scheduling 24 blocks on 64 ranks") {
   const ir::Plan plan = planned(ordered);
   const std::int64_t plain_bytes = planned({program, {}}).arena_bytes;
   WARN("24 blocks, 64 ranks: " << program.instructions.size() << " instructions, step " << dw.before_ms << " ms, dW "
-                               << dw.after_ms << " ms (" << dw.covered_ms << " of " << dw.room_ms
+                               << dw.after_ms << " ms (" << dw.covered_ms << " of " << dw.slack_ms
                                << " ms covered), all-reduces " << reduce.after_ms << " ms in chunks of "
                                << reduce.chunk_bytes << (reduce.all_to_all_first ? ", all-to-all first" : "") << ", "
                                << ordered.program.instructions.size() << " instructions; planned in " << dw_seconds

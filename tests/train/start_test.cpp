@@ -145,7 +145,7 @@ TEST_CASE("checkpoints that are a link to nowhere, or a file, are no new beginni
   std::string found;
   SECTION("a link") {
     fs::create_symlink("/nowhere/checkpoints", checkpoints);
-    found = "a link that leads to none";
+    found = "a link that is_rank0 to none";
   }
   SECTION("a file") {
     std::ofstream(checkpoints) << "x";

@@ -73,9 +73,9 @@ TEST_CASE("rank 0 works alone, and those who wait for it learn that another has 
   std::atomic<int> works{0};
   std::array<Status, 3> ended;
   const Status status = comm::run_inproc(3, [&](comm::Communicator& world) -> Status {
-    LANCET_TRY(world::let_first_work(world, 1ms, [&] { ++works; }));
+    LANCET_TRY(world::run_on_rank0(world, 1ms, [&] { ++works; }));
     if (world.rank() == 2) return {};
-    const Status mine = world::let_first_work(world, 1ms, [&] { ++works; });
+    const Status mine = world::run_on_rank0(world, 1ms, [&] { ++works; });
     return ended[std::size_t(world.rank())] = mine;
   });
   CHECK_FALSE(status.ok());

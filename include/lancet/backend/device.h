@@ -16,8 +16,8 @@
 namespace lancet::backend {
 
 // Joins streams: 0 when a step starts, 1 once what came before signal() has ended. It lies in memory that the host may
-// write too: the host releases whoever waits by writing 1, so that no stream waits for a lane that has failed. A wait
-// may be queued before its signal is, so no lane's host thread waits for another's.
+// write too: the host releases whoever waits by writing 1, so that no stream waits for a stream that has failed. A wait
+// may be queued before its signal is, so no stream's host thread waits for another's.
 using Flag = std::uint32_t;
 
 // A point of time on a stream.
@@ -79,7 +79,7 @@ class Device {
   // Page-locked host memory that streams may follow as well; zeroed.
   virtual Result<std::byte*> allocate_host(std::size_t bytes) = 0;
   virtual void free_host(std::byte* memory) = 0;
-  // urgent: its work goes before that of other streams (communication lanes).
+  // urgent: its work goes before that of other streams (communication streams).
   virtual Result<std::unique_ptr<Stream>> make_stream(bool urgent) = 0;
   virtual Result<std::unique_ptr<Event>> make_event() = 0;
   // Between two recorded events that have ended.

@@ -1,6 +1,6 @@
-// Communicator: what the ranks of one lane say to each other.
+// Communicator: what the ranks of one stream say to each other.
 //
-// Threading: one thread at a time calls a communicator; different communicators (one a lane, made with
+// Threading: one thread at a time calls a communicator; different communicators (one a stream, made with
 // duplicate()) are called from different threads at once. Calls block the calling thread, which sleeps; they return
 // a communication error when a rank has not arrived within the timeout, when a peer is gone, when the ranks' calls
 // do not match, or after abort(). A communicator that returned an error is broken: every later call returns that
@@ -44,14 +44,14 @@ class Communicator {
   virtual Status broadcast(std::span<std::byte> bytes, int root) = 0;
   virtual Status barrier() = 0;
 
-  // A new communicator over the same ranks, for another lane, with this one's timeout. Collective; meant for
-  // start-up, before the lanes carry traffic.
+  // A new communicator over the same ranks, for another stream, with this one's timeout. Collective; meant for
+  // start-up, before the streams carry traffic.
   virtual Result<std::unique_ptr<Communicator>> duplicate() = 0;
   // Wakes every blocked call of this rank, on all duplicates, with an error; later calls fail at once. Any thread.
   virtual void abort(const std::string& why) = 0;
   // How long a call waits for the other ranks before it fails. Default 300 s (run_inproc: its argument).
   virtual void set_timeout(std::chrono::milliseconds timeout) = 0;
-  // What errors call this communicator: the lane. Default "world", and "world.1", ... for its duplicates.
+  // What errors call this communicator: the stream. Default "world", and "world.1", ... for its duplicates.
   virtual void set_name(const std::string& /*name*/) {}
 };
 

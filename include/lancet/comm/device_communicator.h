@@ -1,4 +1,4 @@
-// What the ranks of one lane say to each other when their tensors lie on devices: the calls put work on a stream.
+// What the ranks of one stream say to each other when their tensors lie on devices: the calls put work on a stream.
 //
 // Threading, order and broken communicators: as communicator.h says. A call may block its caller (not the stream's
 // earlier work), as the staged transport does; it never waits for work that is queued later.
@@ -9,7 +9,7 @@
 
 #include "lancet/backend/device.h"
 #include "lancet/comm/communicator.h"
-#include "lancet/comm/row_exchange.h"
+#include "lancet/comm/row_push.h"
 
 namespace lancet::comm {
 
@@ -32,7 +32,7 @@ class DeviceCommunicator {
   // place on all of them; empty where there is none. It lives as long as this does. Collective, all ask for the same.
   virtual Result<std::span<std::byte>> make_window(std::size_t) { return std::span<std::byte>(); }
   // Rows straight into the peers' memory; all tensors lie in the window. No host waits for their counts.
-  virtual Status exchange_rows(backend::Stream&, const RowExchange&) {
+  virtual Status push_rows(backend::Stream&, const RowPush&) {
     return internal_error("this transport has no window");
   }
   bool in_window(const void* start, std::size_t bytes) const {

@@ -1,4 +1,4 @@
-// How ranks whose tensors lie on devices reach each other. Each is one lane, made from that lane's host communicator:
+// How ranks whose tensors lie on devices reach each other. Each is one stream, made from that stream's host communicator:
 // collective, and in the same order on all ranks.
 #pragma once
 #include <chrono>
@@ -10,19 +10,19 @@
 
 namespace lancet::comm {
 
-struct DeviceLane {
+struct DeviceStream {
   backend::Device* device = nullptr;
   Communicator* host = nullptr;  // over the same ranks; outlives the result
   int max_ctas = 0;              // thread blocks that a collective may take; 0: as the library chooses
   std::chrono::milliseconds timeout = std::chrono::seconds(300);
 };
 
-// "mpi": through page-locked host memory and the lane's host communicator.
-Result<std::unique_ptr<DeviceCommunicator>> make_staged(const DeviceLane& lane);
-// "emulated": takes the time that a declared network would. lane.host is of an emulated world (emulated.h), else a
+// "mpi": through page-locked host memory and the stream's host communicator.
+Result<std::unique_ptr<DeviceCommunicator>> make_staged(const DeviceStream& stream);
+// "emulated": takes the time that a declared network would. stream.host is of an emulated world (emulated.h), else a
 // config error.
-Result<std::unique_ptr<DeviceCommunicator>> make_emulated(const DeviceLane& lane);
+Result<std::unique_ptr<DeviceCommunicator>> make_emulated(const DeviceStream& stream);
 // "nccl": of the CUDA module. Config error: built without NCCL.
-Result<std::unique_ptr<DeviceCommunicator>> make_nccl(const DeviceLane& lane);
+Result<std::unique_ptr<DeviceCommunicator>> make_nccl(const DeviceStream& stream);
 
 }  // namespace lancet::comm

@@ -15,10 +15,10 @@ namespace lancet::comm {
 // Milliseconds of a call. exchange: by what leaves the rank, in bytes; all_reduce: by the vector's bytes.
 struct Network {
   std::string name;  // of the hardware that is declared
-  std::function<double(double bytes)> exchange_ms, all_reduce_ms;
+  std::function<double(double bytes)> all_to_all_ms, all_reduce_ms;
 };
 
-// Rank 0 of `ranks`. Its duplicates are the lanes.
+// Rank 0 of `ranks`. Its duplicates are the streams.
 std::unique_ptr<Communicator> make_emulated_world(int ranks, Network network);
 
 }  // namespace lancet::comm

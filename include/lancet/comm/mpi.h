@@ -19,7 +19,7 @@ class MpiSession {
   // ranks do not start within the timeout, it says so and ends the process with code 5: MPI itself would wait for ever.
   static Result<std::unique_ptr<MpiSession>> start(std::chrono::milliseconds timeout = std::chrono::seconds(300));
   virtual ~MpiSession() = default;
-  // The communicator over all ranks; further calls return the same lane (for more lanes, duplicate it).
+  // The communicator over all ranks; further calls return the same stream (for more streams, duplicate it).
   virtual std::unique_ptr<Communicator> world() = 0;
   // Ends the whole job with this exit code (1 to 255), on every rank; does not return. Any thread. (Open MPI 4.1's
   // mpirun once in a hundred times reports 1 instead of the code.)

@@ -7,7 +7,7 @@
 
 namespace lancet::comm {
 
-struct WireReport {
+struct NetworkReport {
   std::string transport;
   int ranks = 1, hosts = 1;
   // What one rank sends, and at once receives, when all ranks exchange with all: the slowest rank, median over the
@@ -21,13 +21,13 @@ struct WireReport {
 };
 
 // Collective; the same report on all ranks. Takes about 0.1 s, less than 0.3 s on any wire over 10 MB/s.
-Result<WireReport> measure_wire(Communicator& communicator);
+Result<NetworkReport> measure_network(Communicator& communicator);
 
 // "transport mpi (2 ranks, 1 host): 3.1 GB/s, 18 us"
-std::string to_string(const WireReport& report);
+std::string to_string(const NetworkReport& report);
 
 // The warning line for a wire slower than `megabytes_per_second`; empty if it is not, or with one rank. The default is
 // a tenth of what a 10 Gb/s network gives: below it something is wrong (wrong interface, no shared memory).
-std::string slow_wire_warning(const WireReport& report, double megabytes_per_second = 100);
+std::string slow_network_warning(const NetworkReport& report, double megabytes_per_second = 100);
 
 }  // namespace lancet::comm

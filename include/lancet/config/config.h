@@ -23,7 +23,7 @@ enum class LrSchedule { constant, linear, cosine, wsd };
 enum class Transport { automatic, mpi, self, nccl, emulated };
 enum class Device { cpu, cuda };
 // "auto": windows where all ranks reach each other's memory.
-enum class DeviceExchange { automatic, windows, counted };
+enum class DeviceAllToAll { automatic, windows, counted };
 
 // The word of the value in the JSON file.
 std::string_view name(Router value);
@@ -33,7 +33,7 @@ std::string_view name(LrSchedule value);
 std::string_view name(OnNonFinite value);
 std::string_view name(Transport value);
 std::string_view name(Device value);
-std::string_view name(DeviceExchange value);
+std::string_view name(DeviceAllToAll value);
 
 struct Model {
   std::int64_t n_layer = 12;
@@ -133,7 +133,7 @@ struct Comm {
   Transport transport = Transport::automatic;
   std::string network;              // emulated: the declared hardware (cost/hardware.h) whose links are emulated
   std::int64_t emulated_ranks = 0;  // emulated: the ranks that there would be
-  DeviceExchange device_exchange = DeviceExchange::automatic;
+  DeviceAllToAll device_all_to_all = DeviceAllToAll::automatic;
   std::int64_t max_ctas = 0;        // thread blocks of a GPU that a collective may take; 0: as NCCL chooses
   friend bool operator==(const Comm&, const Comm&) = default;
 };

@@ -17,27 +17,27 @@ namespace lancet::cost {
 // equal instructions of different layers and for parts of one size.
 std::string op_key(const ir::Program& program, const ir::Instruction& instruction);
 
-// Whether the time of an instruction is kept under its op_key: the compute lane, but for views, and the copies that the
+// Whether the time of an instruction is kept under its op_key: the compute stream, but for views, and the copies that the
 // all-to-alls of one rank are.
 bool is_local(const ir::Program& program, const ir::Instruction& instruction);
 
-// The ranks that an instruction of the expert lane exchanges with, itself included, as its types say.
-std::int64_t exchange_ranks(const ir::Program& program, const ir::Instruction& instruction);
+// The ranks that an instruction of the expert stream exchanges with, itself included, as its types say.
+std::int64_t all_to_all_ranks(const ir::Program& program, const ir::Instruction& instruction);
 
-// Bytes that one rank sends to all others together in an instruction of the expert lane, with tokens spread evenly
-// over the experts and none dropped (rule 2: filled slots only); bytes of the vector, of the reduce lane; else 0.
-double wire_bytes(const ir::Program& program, const ir::Instruction& instruction);
+// Bytes that one rank sends to all others together in an instruction of the expert stream, with tokens spread evenly
+// over the experts and none dropped (rule 2: filled slots only); bytes of the vector, of the reduce stream; else 0.
+double bytes_sent(const ir::Program& program, const ir::Instruction& instruction);
 
 // The build of everything that decides op times: a hash of the kernels' sources and compiler options, 16 digits.
 std::string_view kernel_build();
 
-// How fast work goes on beside work of other lanes; 1: as fast as alone.
+// How fast work goes on beside work of other streams; 1: as fast as alone.
 struct Interference {
-  double wire_beside_compute = 1;  // communication while the compute lane is busy
-  double wire_beside_wire = 0.5;   // each of two communication lanes that are busy at once
+  double network_beside_compute = 1;  // communication while the compute stream is busy
+  double network_beside_network = 0.5;   // each of two communication streams that are busy at once
 };
 
-// Compute-lane time that a message takes, by its wire_bytes.
+// Compute-stream time that a message takes, by its bytes_sent.
 struct CoreCost {
   double per_message_ms = 0, per_mb_ms = 0;  // a MB is 10^6 bytes
   double ms(double bytes) const { return bytes > 0 ? per_message_ms + per_mb_ms * bytes * 1e-6 : 0; }
@@ -45,14 +45,14 @@ struct CoreCost {
 };
 
 // An instruction's time with the device and the wire to itself.
-struct Load {
+struct OpCost {
   double ms = 0;
-  double core_ms = 0;  // of communication: how much compute-lane time moving its bytes takes; spread over its ms
+  double core_ms = 0;  // of communication: how much compute-stream time moving its bytes takes; spread over its ms
 };
 
-// How tokens travel between GPUs that reach each other's memory (comm.device_exchange): by messages, whose sizes the
+// How tokens travel between GPUs that reach each other's memory (comm.device_all_to_all): by messages, whose sizes the
 // host must know, or by kernels that write into the peers' windows.
-enum class Exchanges { faster, counted, windows };
+enum class AllToAllWays { faster, counted, windows };
 
 class Costs {
  public:
@@ -64,31 +64,31 @@ class Costs {
   }
   virtual double all_to_all_ms(double bytes) const = 0;
   virtual double all_reduce_ms(double bytes) const = 0;
-  // Of an instruction of the expert lane between several ranks, the way that it takes (takes_window). peers: the ranks
+  // Of an instruction of the expert stream between several ranks, the way that it takes (takes_window). peers: the ranks
   // that it exchanges with, itself included, where they are fewer than its types say (a group of ranks); 0: as they
   // say.
-  Load exchange(const ir::Program& program, const ir::Instruction& instruction, std::int64_t peers) const;
-  // As messages: its wire_bytes in an all-to-all.
-  virtual Load counted_exchange(const ir::Program& program, const ir::Instruction& instruction,
+  OpCost exchange(const ir::Program& program, const ir::Instruction& instruction, std::int64_t peers) const;
+  // As messages: its bytes_sent in an all-to-all.
+  virtual OpCost counted_all_to_all(const ir::Program& program, const ir::Instruction& instruction,
                                 std::int64_t peers) const;
   // Through windows; nothing: not known, or an exchange of counts, which are messages always.
-  virtual std::optional<Load> window_exchange(const ir::Program&, const ir::Instruction&) const { return {}; }
+  virtual std::optional<OpCost> window_all_to_all(const ir::Program&, const ir::Instruction&) const { return {}; }
   // Which of the two, where both are known.
-  virtual Exchanges exchanges() const { return Exchanges::faster; }
+  virtual AllToAllWays exchanges() const { return AllToAllWays::faster; }
   virtual CoreCost all_to_all_core() const = 0;
   virtual CoreCost all_reduce_core() const = 0;
-  virtual double launch_ms() const = 0;  // from the end of what a lane waits for to its start
+  virtual double launch_ms() const = 0;  // from the end of what a stream waits for to its start
   virtual Interference interference() const = 0;
   // What a plan's header calls them: a hash of all they say. Empty: they have no name.
   virtual std::string identity() const { return {}; }
 };
 
-// Whether exchange() is window_exchange(): that is asked for, or it takes no longer.
+// Whether exchange() is window_all_to_all(): that is asked for, or it takes no longer.
 bool takes_window(const Costs& costs, const ir::Program& program, const ir::Instruction& instruction);
 
 // The load of every instruction. Views (ops without work: slices, joins) are free. The all-to-all of one rank is a
 // copy, so it costs what compute_ms says of its key, or all_to_all_ms(0) where that says nothing. Error
 // (ExitCode::config): the costs do not hold an op; the message names the first such key and how many there are.
-Result<std::vector<Load>> loads(const Costs& costs, const ir::Program& program);
+Result<std::vector<OpCost>> op_costs(const Costs& costs, const ir::Program& program);
 
 }  // namespace lancet::cost

@@ -44,8 +44,8 @@ struct Hardware {
   } network;
   struct Overlap {
     double core_share = 0, core_ms_per_mb = 0;             // of the device's computation, that communication takes
-    double wire_beside_compute = 0, wire_beside_wire = 0;  // Interference
-    double signal_us = 0;                                  // from one lane's end to another's start
+    double network_beside_compute = 0, network_beside_network = 0;  // Interference
+    double signal_us = 0;                                  // from one stream's end to another's start
   } overlap;
   std::string identity;  // 16 digits: a hash of all it says
 
@@ -107,11 +107,11 @@ class HardwareCosts final : public Costs {
   double all_to_all_ms(double bytes) const override;
   double all_reduce_ms(double bytes) const override;
   // With routing and groups of peers, unless communication was measured.
-  Load counted_exchange(const ir::Program& program, const ir::Instruction& instruction,
+  OpCost counted_all_to_all(const ir::Program& program, const ir::Instruction& instruction,
                         std::int64_t peers) const override;
   // Measured ones only: no source declares what kernels that write into the peers' memory take.
-  std::optional<Load> window_exchange(const ir::Program& program, const ir::Instruction& instruction) const override;
-  Exchanges exchanges() const override;
+  std::optional<OpCost> window_all_to_all(const ir::Program& program, const ir::Instruction& instruction) const override;
+  AllToAllWays exchanges() const override;
   CoreCost all_to_all_core() const override;
   CoreCost all_reduce_core() const override;
   double launch_ms() const override;
@@ -125,7 +125,7 @@ class HardwareCosts final : public Costs {
   bool fits(std::int64_t bytes) const;
 
  private:
-  bool wire_measured() const { return measured_ && measured_->wire.measured(); }
+  bool network_measured() const { return measured_ && measured_->wire.measured(); }
   CoreCost core(double latency_ms, double ms_per_mb) const;
   Hardware hardware_;
   Layout layout_;

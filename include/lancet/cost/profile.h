@@ -51,9 +51,9 @@ struct Point {
 // it rises, beyond them.
 double interpolate(const std::vector<Point>& points, double bytes);
 
-// The other way of tokens between GPUs (Exchanges::windows).
+// The other way of tokens between GPUs (AllToAllWays::windows).
 struct WindowTimes {
-  std::vector<Point> all_to_all;  // by wire_bytes; empty: the ranks were asked, and have no windows
+  std::vector<Point> all_to_all;  // by bytes_sent; empty: the ranks were asked, and have no windows
   CoreCost core;
   // What the first counted exchange of a layer, or of a part of it, takes longer since the host waits for its counts
   // before it queues the messages.
@@ -61,8 +61,8 @@ struct WindowTimes {
   friend bool operator==(const WindowTimes&, const WindowTimes&) = default;
 };
 
-struct WireTimes {
-  std::vector<Point> all_to_all, all_reduce;  // by wire_bytes; empty: not measured
+struct NetworkTimes {
+  std::vector<Point> all_to_all, all_reduce;  // by bytes_sent; empty: not measured
   CoreCost all_to_all_core, all_reduce_core;
   double launch_ms = 0;
   Interference interference;
@@ -77,8 +77,8 @@ class Profile final : public Costs {
   std::map<std::string, OpTime, std::less<>> ops;  // by op_key
   // Of a GPU: the algorithm that each product took when its times were measured, in the device's words.
   std::map<std::string, std::string> products;
-  WireTimes wire;
-  Exchanges asked = Exchanges::faster;  // of the run, not of the file
+  NetworkTimes wire;
+  AllToAllWays asked = AllToAllWays::faster;  // of the run, not of the file
 
   Profile() = default;
   explicit Profile(Place where) : place(std::move(where)) {}
@@ -86,10 +86,10 @@ class Profile final : public Costs {
   std::optional<double> compute_ms(std::string_view op_key) const override;
   double all_to_all_ms(double bytes) const override;
   double all_reduce_ms(double bytes) const override;
-  Load counted_exchange(const ir::Program& program, const ir::Instruction& instruction,
+  OpCost counted_all_to_all(const ir::Program& program, const ir::Instruction& instruction,
                         std::int64_t peers) const override;
-  std::optional<Load> window_exchange(const ir::Program& program, const ir::Instruction& instruction) const override;
-  Exchanges exchanges() const override { return asked; }
+  std::optional<OpCost> window_all_to_all(const ir::Program& program, const ir::Instruction& instruction) const override;
+  AllToAllWays exchanges() const override { return asked; }
   CoreCost all_to_all_core() const override { return wire.all_to_all_core; }
   CoreCost all_reduce_core() const override { return wire.all_reduce_core; }
   double launch_ms() const override { return wire.launch_ms; }
@@ -122,7 +122,7 @@ class ProfileFile {
   };
   struct ClusterRecord {
     Place place;
-    WireTimes wire;
+    NetworkTimes wire;
   };
   friend class ProfileParser;
   std::vector<DeviceRecord> devices_;    // oldest first

@@ -9,8 +9,8 @@
 
 namespace lancet::experiment {
 
-// Milliseconds of one step; of a measured run medians over its steps. communication: a communication lane is busy;
-// exposed: and the compute lane is not.
+// Milliseconds of one step; of a measured run medians over its steps. communication: a communication stream is busy;
+// exposed: and the compute stream is not.
 struct Times {
   double step = 0, compute = 0, all_to_all = 0, all_reduce = 0, communication = 0, exposed = 0;
 };
@@ -22,8 +22,8 @@ struct Outcome {
   std::string runs;           // the policy that runs: sequential where the one asked for gains nothing
   int parts = 1;              // k: the most that an instruction is split in
   Times times;                // unless it is out of memory or failed
-  std::optional<double> predicted_ms, predicted_compute_ms;  // of a measured run; of its compute lane
-  std::optional<double> predicted_communication_ms;          // communication lanes are predicted to be busy
+  std::optional<double> predicted_ms, predicted_compute_ms;  // of a measured run; of its compute stream
+  std::optional<double> predicted_communication_ms;          // communication streams are predicted to be busy
   std::optional<double> least_step_ms, most_step_ms;         // of the steps that the medians are of
   std::optional<double> imbalance;                           // measured: the fullest expert over the mean
   std::optional<double> forward_ms, experts_ms;              // simulated: the forward pass; all work of experts

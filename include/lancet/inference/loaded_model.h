@@ -13,7 +13,7 @@
 #include "lancet/runtime/tensor_store.h"
 
 namespace lancet::world {
-class Lanes;
+class Streams;
 }
 namespace lancet::run {
 struct ModelFolder;
@@ -54,12 +54,12 @@ class LoadedModel {
   std::string name_;
   std::int64_t step_ = 0;
   std::optional<std::filesystem::path> tokenizer_;
-  // Null: the CPU. The store and the lanes end before it.
+  // Null: the CPU. The store and the streams end before it.
   std::unique_ptr<runtime::Accelerator> owned_accelerator_;
   runtime::Accelerator* accelerator_ = nullptr;
   runtime::TensorStore store_;
   int threads_ = 1;
-  std::unique_ptr<world::Lanes> lanes_;
+  std::unique_ptr<world::Streams> streams_;
 };
 
 // Loss over a token file.

@@ -93,14 +93,14 @@ class Attributes {
 };
 
 // A queue that runs in order. compute: everything local. expert: all-to-all. reduce: all-reduce.
-enum class Lane : std::uint8_t { compute, expert, reduce };
-inline constexpr int lane_count = 3;
+enum class Stream : std::uint8_t { compute, expert, reduce };
+inline constexpr int stream_count = 3;
 // What an instruction is for. dx, dw: gradients with respect to activations and to weights (Lancet, section 4).
 enum class Role : std::uint8_t { forward, dx, dw, sync, update };
-std::string_view name(Lane lane);
+std::string_view name(Stream stream);
 std::string_view name(Role role);
 std::string_view name(TensorKind kind);
-std::optional<Lane> parse_lane(std::string_view text);
+std::optional<Stream> parse_stream(std::string_view text);
 std::optional<Role> parse_role(std::string_view text);
 std::optional<TensorKind> parse_tensor_kind(std::string_view text);
 
@@ -110,7 +110,7 @@ struct Instruction {
   std::vector<TensorId> results;
   std::vector<TensorId> writes;  // operands that it updates in place
   Attributes attributes;
-  Lane lane = Lane::compute;
+  Stream stream = Stream::compute;
   Role role = Role::forward;
   std::string label;  // where in the model: "h.1.attn.c_attn"
   bool writes_operand(TensorId id) const;

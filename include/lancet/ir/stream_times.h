@@ -1,4 +1,4 @@
-// How long the lanes were busy, of spans that a run measured or a simulation predicted: one definition for both.
+// How long the streams were busy, of spans that a run measured or a simulation predicted: one definition for both.
 #pragma once
 #include <algorithm>
 #include <array>
@@ -10,21 +10,21 @@
 namespace lancet::ir {
 
 template <class Time>
-struct LaneTimes {
-  std::array<Time, lane_count> busy{};
-  Time communication{};  // a communication lane is busy
-  Time exposed{};        // and the compute lane is not
+struct StreamTimes {
+  std::array<Time, stream_count> busy{};
+  Time communication{};  // a communication stream is busy
+  Time exposed{};        // and the compute stream is not
 };
 
-// Walks the spans of one lane in order.
+// Walks the spans of one stream in order.
 template <class Span>
-class LaneCursor {
+class StreamCursor {
  public:
   using Time = decltype(Span::start);
   static constexpr Time never = std::numeric_limits<Time>::max();
 
-  LaneCursor(const Program& program, std::span<const Span> spans, Lane lane)
-      : program_(program), spans_(spans), lane_(lane) {
+  StreamCursor(const Program& program, std::span<const Span> spans, Stream stream)
+      : program_(program), spans_(spans), stream_(stream) {
     settle();
   }
   // Busy at `time`, and when that changes next. `time` must not fall from call to call.
@@ -45,33 +45,33 @@ class LaneCursor {
  private:
   bool done() const { return next_ == spans_.size(); }
   void settle() {
-    while (!done() && program_.instructions[next_].lane != lane_) ++next_;
+    while (!done() && program_.instructions[next_].stream != stream_) ++next_;
   }
   const Program& program_;
   std::span<const Span> spans_;
-  Lane lane_;
+  Stream stream_;
   std::size_t next_ = 0;
 };
 
-// spans: start and end per instruction, from 0 on, in order within each lane. Allocates nothing.
+// spans: start and end per instruction, from 0 on, in order within each stream. Allocates nothing.
 template <class Span>
-LaneTimes<decltype(Span::start)> lane_times(const Program& program, std::span<const Span> spans) {
-  using Cursor = LaneCursor<Span>;
+StreamTimes<decltype(Span::start)> stream_times(const Program& program, std::span<const Span> spans) {
+  using Cursor = StreamCursor<Span>;
   using Time = typename Cursor::Time;
-  std::array<Cursor, lane_count> lanes{Cursor(program, spans, Lane::compute), Cursor(program, spans, Lane::expert),
-                                       Cursor(program, spans, Lane::reduce)};
-  LaneTimes<Time> times;
+  std::array<Cursor, stream_count> streams{Cursor(program, spans, Stream::compute), Cursor(program, spans, Stream::expert),
+                                       Cursor(program, spans, Stream::reduce)};
+  StreamTimes<Time> times;
   for (Time time{};;) {
     Time next = Cursor::never;
-    std::array<bool, lane_count> busy{};
-    for (std::size_t lane = 0; lane < lane_count; ++lane) {
+    std::array<bool, stream_count> busy{};
+    for (std::size_t stream = 0; stream < stream_count; ++stream) {
       Time change{};
-      busy[lane] = lanes[lane].busy_at(time, change);
+      busy[stream] = streams[stream].busy_at(time, change);
       next = std::min(next, change);
     }
     if (next == Cursor::never) return times;
     const Time length = next - time;
-    for (std::size_t lane = 0; lane < lane_count; ++lane) times.busy[lane] += busy[lane] ? length : Time{};
+    for (std::size_t stream = 0; stream < stream_count; ++stream) times.busy[stream] += busy[stream] ? length : Time{};
     const bool wire = busy[1] || busy[2];
     times.communication += wire ? length : Time{};
     times.exposed += wire && !busy[0] ? length : Time{};

@@ -17,7 +17,7 @@ inline Kind kind(const ir::Instruction& instruction) {
   return found ? found->kind : Kind::other;
 }
 
-// Appends op(operands...) to the program: infers the results' types, applies aliases, writes and the lane.
+// Appends op(operands...) to the program: infers the results' types, applies aliases, writes and the stream.
 // Types that do not fit are an InternalError that names the op, the label and the types.
 std::vector<TensorId> append(ir::Program& program, std::string_view op, std::vector<TensorId> operands,
                              Attributes attributes, ir::Role role, std::string label);

@@ -40,11 +40,11 @@ struct KernelArgs {
   std::vector<TensorView> operands;
   std::vector<TensorView> results;
   const ir::Attributes& attributes;
-  comm::Communicator* comm = nullptr;  // of the instruction's lane; null on the compute lane
-  // Scratch of at least workspace() bytes, 64-byte aligned, shared by all kernels of a lane.
+  comm::Communicator* comm = nullptr;  // of the instruction's stream; null on the compute stream
+  // Scratch of at least workspace() bytes, 64-byte aligned, shared by all kernels of a stream.
   std::byte* workspace = nullptr;
   // Of kernels for a device that works from queues: they put their work on `stream` and return. All pointers above are
-  // the device's then, and the ranks of the lane are reached through `device_comm`.
+  // the device's then, and the ranks of the stream are reached through `device_comm`.
   backend::Device* device = nullptr;
   backend::Stream* stream = nullptr;
   comm::DeviceCommunicator* device_comm = nullptr;

@@ -39,7 +39,7 @@ class GradientContext {
   virtual void add(int operand, TensorId gradient) = 0;
   // For rules that add onto memory: what operand i's gradient is so far (invalid: nothing yet); the rule hands it on as
   // the last operand and calls replace() with the result, which lives in the same memory.
-  virtual TensorId so_far(int operand) = 0;
+  virtual TensorId accumulator(int operand) = 0;
   virtual void replace(int operand, TensorId gradient) = 0;
 };
 
@@ -115,12 +115,12 @@ struct OpDef {
   std::vector<int> writes = {};  // operands updated in place
   std::vector<PartitionRow> partition = {};
   std::vector<Sample> samples = {};
-  ir::Lane lane = ir::Lane::compute;
+  ir::Stream stream = ir::Stream::compute;
   bool in_place = false;  // result i lives in operand i, for every i (ops of any number of operands)
   bool is_loss = false;   // its gradient rule starts the backward pass
   Kind kind = Kind::other;
   // Each part but the first takes the first result of the part before as a last operand: slots and rows count on.
-  bool counts_on = false;
+  bool sequential_parts = false;
 };
 
 inline constexpr int any_number = 1 << 20;  // `most` of ops of any number of operands

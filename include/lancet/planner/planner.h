@@ -38,7 +38,7 @@ struct PolicyResult {
   std::int64_t arena_bytes = 0;  // of the plan that it makes
 };
 
-// A lower bound of every order of the step's instructions: the work of the compute lane with what moving bytes takes of
+// A lower bound of every order of the step's instructions: the work of the compute stream with what moving bytes takes of
 // it, and the work of the network. Milliseconds. Messages and products in parts may take a little less than whole.
 struct LowerBound {
   double compute = 0, network = 0;

@@ -13,8 +13,8 @@ namespace lancet::planning {
 
 model::BuildOptions build_options(const config::Config& config, model::Mode mode, int ranks);
 
-// comm.device_exchange, for a profile.
-cost::Exchanges asked_exchanges(const config::Config& config);
+// comm.device_all_to_all, for a profile.
+cost::AllToAllWays requested_all_to_alls(const config::Config& config);
 
 struct StepOptions {
   bool update = true;                  // false: a micro batch before the one that updates the weights

@@ -31,7 +31,7 @@ struct PlannedStep {
   planner::PlanReport report;
   cost::Profile profile;       // that it rests on; empty on a declared machine without one
   std::string costs;           // in words
-  std::string exchanges;       // cost::ExchangeChoice in words; empty: the costs know of no windows
+  std::string exchanges;       // cost::AllToAllChoice in words; empty: the costs know of no windows
   std::int64_t memory = 0;     // bytes of a rank: parameters, states, inputs and the arena
   std::optional<double> room;  // GiB of a declared device, less what is reserved
 };

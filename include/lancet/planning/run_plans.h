@@ -25,7 +25,7 @@ struct StepPlans {
   std::optional<ir::Plan> micro;  // the micro batches before it
   std::optional<ir::Plan> evaluate;
   planner::PlanReport report;  // on rank 0
-  std::string exchanges;       // likewise: cost::ExchangeChoice of the step in words, where costs know of windows
+  std::string exchanges;       // likewise: cost::AllToAllChoice of the step in words, where costs know of windows
 };
 
 // From the plan file, where options name one; else planned by the config's policy, on measured costs where it needs

@@ -15,12 +15,12 @@ namespace lancet::profiler {
 // ranks, medians over rounds. Processor time stays true on a machine that others use too; core time does not.
 struct CallCost {
   double alone_ms = 0;
-  double beside_ms = 0;  // while the compute lane is busy
-  double core_ms = 0;    // by how much the compute lane is late for it; below 0: less than the noise
-  double cpu_ms = 0;     // the process's processor time (the kernel's on its behalf too) beyond the compute lane's
+  double beside_ms = 0;  // while the compute stream is busy
+  double core_ms = 0;    // by how much the compute stream is late for it; below 0: less than the noise
+  double cpu_ms = 0;     // the process's processor time (the kernel's on its behalf too) beyond the compute stream's
 };
 
-// A busy compute lane: products of 256^3 in f32, again and again. Belongs to the thread that made it.
+// A busy compute stream: products of 256^3 in f32, again and again. Belongs to the thread that made it.
 class ComputeLoop {
  public:
   explicit ComputeLoop(int threads);
@@ -34,21 +34,21 @@ class ComputeLoop {
   std::unique_ptr<State> state_;
 };
 
-// The line through a small and a large message: compute-lane time, but no more than the processor time, since what the
-// lane is late beyond that, other users of the machine took; never below 0.
+// The line through a small and a large message: compute-stream time, but no more than the processor time, since what the
+// stream is late beyond that, other users of the machine took; never below 0.
 cost::CoreCost core_cost(const CallCost& small, double fewer_bytes, const CallCost& large, double more_bytes);
 
-struct WireCosts {
+struct NetworkCosts {
   cost::Interference interference;
-  // Compute-lane time: how late it is, at most the processor time (CallCost).
+  // Compute-stream time: how late it is, at most the processor time (CallCost).
   cost::CoreCost all_to_all;  // bytes that one rank sends to the others together
   cost::CoreCost all_reduce;  // bytes of the vector
   std::size_t bytes = 0;      // of the call it was measured on: what each rank sends
   double seconds = 0;         // the whole measurement
 };
 
-// Collective: all ranks at once, each with its two communication lanes and the threads of its compute lane. The calls'
+// Collective: all ranks at once, each with its two communication streams and the threads of its compute stream. The calls'
 // size follows the wire: 60 ms of it, from 256 KB to 8 MB a rank. Takes 2 to 3 s. With one rank: nothing costs.
-Result<WireCosts> measure_interference(comm::Communicator& expert, comm::Communicator& reduce, int threads);
+Result<NetworkCosts> measure_interference(comm::Communicator& expert, comm::Communicator& reduce, int threads);
 
 }  // namespace lancet::profiler

@@ -1,7 +1,7 @@
 // The profiler: measures what a cost::Profile lacks to predict given plans, with the real kernels and the real
 // communicators.
 //
-// Ops are timed where they stand in a step, not alone in a loop: the plan's compute lane is replayed, in order, in an
+// Ops are timed where they stand in a step, not alone in a loop: the plan's compute stream is replayed, in order, in an
 // arena laid out as the plan says, so that each op finds in the caches what a step leaves there (what the op before
 // made is warm, weights and saved activations are as cold as the step's size makes them). In a hot loop, products take
 // as long as in the step, to 3%, but updates 59% of that, norms 80%, embedding and dispatch's backward less than half
@@ -39,12 +39,12 @@ cost::Device this_device(int threads, int local_ranks);
 cost::Device device_of(runtime::Accelerator& accelerator);
 
 struct ProfilerOptions {
-  int threads = 1;                     // of a rank's compute lane
+  int threads = 1;                     // of a rank's compute stream
   runtime::Accelerator* accelerator = nullptr;  // where ops run; null: the CPU
-  // The lanes' communicators (expert, reduce); null with one rank. `world` ties the measurements of the ranks together.
+  // The streams' communicators (expert, reduce); null with one rank. `world` ties the measurements of the ranks together.
   comm::Communicator* world = nullptr;
-  std::array<comm::Communicator*, ir::lane_count> lanes{};
-  std::array<comm::DeviceCommunicator*, ir::lane_count> device_lanes{};  // the same on the accelerator
+  std::array<comm::Communicator*, ir::stream_count> streams{};
+  std::array<comm::DeviceCommunicator*, ir::stream_count> device_streams{};  // the same on the accelerator
   std::chrono::milliseconds timeout = std::chrono::seconds(300);         // of a call between accelerators
   double seconds =
       2;  // of sweeps over one plan; the fewest sweeps, 5, or 3 of more than 4 s, take as long as they take

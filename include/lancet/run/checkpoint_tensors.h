@@ -36,11 +36,11 @@ struct RankShare {
 };
 RankShare share_of(const runtime::TensorStore& store, int rank, int ranks);
 
-enum class Take { all, weights };
+enum class LoadScope { all, weights };
 
 // Fills the store of this rank from a checkpoint of any number of ranks. Config errors: a tensor that the model has and
 // the checkpoint lacks, or the other way round, or of another shape. Data errors: Checkpoint::read.
 Status load_tensors(runtime::TensorStore& store, const checkpoint::Checkpoint& checkpoint, int rank, int ranks,
-                    Take take);
+                    LoadScope take);
 
 }  // namespace lancet::run

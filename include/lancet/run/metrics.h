@@ -23,8 +23,8 @@ struct StepRecord {
   double tokens_per_s = 0;
   std::optional<double> mfu;      // percent of the peak; empty where no peak is known
   std::optional<double> save_ms;  // that saving held this step up; empty where nothing was saved
-  // Of this rank's lanes (executor.h). hidden_pct: of communication, what did not leave the compute lane idle.
-  // communication: a lane of it is busy, or both are; exposed: and the compute lane is not.
+  // Of this rank's streams (executor.h). hidden_pct: of communication, what did not leave the compute stream idle.
+  // communication: a stream of it is busy, or both are; exposed: and the compute stream is not.
   double compute_ms = 0, a2a_ms = 0, allreduce_ms = 0, communication_ms = 0, exposed_ms = 0;
   std::optional<double> hidden_pct;    // empty without communication
   std::optional<double> predicted_ms;  // empty where the plan predicts nothing

@@ -12,14 +12,14 @@
 namespace lancet::run {
 
 // How the user asks a run to start (the command line's --resume and --init-from).
-struct StartRequest {
+struct ResumeRequest {
   std::string resume = {};     // "step-000100" of this run, or a checkpoint's folder; empty: the newest whole one
   std::string init_from = {};  // a run or checkpoint whose weights a run without checkpoints begins with
 };
 
-struct Start {
-  enum class Kind { anew, resume, weights };
-  Kind kind = Kind::anew;
+struct ResumePoint {
+  enum class Kind { from_scratch, resume, weights };
+  Kind kind = Kind::from_scratch;
   bool asked = false;                          // the checkpoint was named: no other one will do
   std::vector<std::filesystem::path> folders;  // to be tried in turn
 };
@@ -27,7 +27,7 @@ struct Start {
 // Collective, the same on all ranks. The run's own checkpoints, newest first; or the one that request.resume names; or,
 // in a run that has none, those of request.init_from. Errors: a name or path that is not there (data), both options
 // (config).
-Result<Start> find_start(const config::Config& config, const StartRequest& request, comm::Communicator& world);
+Result<ResumePoint> find_resume_point(const config::Config& config, const ResumeRequest& request, comm::Communicator& world);
 
 // How far a run is, in what its config does not say.
 struct Position {
@@ -44,7 +44,7 @@ Position position_of(const checkpoint::Manifest& manifest, const config::Config&
 // config says experts_per_rank; and the rows of a step, where the config still asks for what the checkpoint was asked
 // for. Config errors: what cannot be gone on with. notes: a line for each thing that is not as the config or the
 // checkpoint says.
-Result<config::Config> adapt(config::Config config, const checkpoint::Checkpoint& from, Start::Kind kind, int ranks,
+Result<config::Config> adapt(config::Config config, const checkpoint::Checkpoint& from, ResumePoint::Kind kind, int ranks,
                              std::vector<std::string>& notes);
 
 // Of a run at `position`. asked: the config before adapt().

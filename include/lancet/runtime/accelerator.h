@@ -23,7 +23,7 @@ class Accelerator {
   // Null where the module has no kernel of this op.
   virtual const ops::DeviceKernel* find_kernel(std::string_view op) const = 0;
   // The transport of the device's own, NCCL. Config error: the module was built without.
-  virtual Result<std::unique_ptr<comm::DeviceCommunicator>> make_communicator(const comm::DeviceLane& lane) = 0;
+  virtual Result<std::unique_ptr<comm::DeviceCommunicator>> make_communicator(const comm::DeviceStream& stream) = 0;
   // Times that were measured on it are good for this build alone.
   virtual std::string build() const = 0;
   // f32 products may round their operands to 10 bits. Of kernels that are bound from here on, as are the next two.

@@ -1,9 +1,9 @@
-// The executor walks the lanes of a Plan. Everything is decided when it is made: addresses, kernels, waits. A step only
+// The executor walks the streams of a Plan. Everything is decided when it is made: addresses, kernels, waits. A step only
 // calls kernels and sets counters: no allocation, no lookup, no shape arithmetic.
 //
-// On the CPU the compute lane runs on the thread that calls run(); the other lanes that the plan uses have a thread
-// each. On a device that works from queues those threads put each lane's work on a stream of its own, where flags join
-// the lanes; inputs and outputs have mirrors in host memory, which travel at the start and the end of a step. One
+// On the CPU the compute stream runs on the thread that calls run(); the other streams that the plan uses have a thread
+// each. On a device that works from queues those threads put each stream's work on a stream of its own, where flags join
+// the streams; inputs and outputs have mirrors in host memory, which travel at the start and the end of a step. One
 // thread at a time calls run().
 #pragma once
 #include <array>
@@ -26,16 +26,16 @@
 namespace lancet::runtime {
 
 struct ExecutorOptions {
-  int threads = 1;  // of the compute lane
-  // By lane; null on the compute lane. They outlive the executor.
-  std::array<comm::Communicator*, ir::lane_count> communicators{};
+  int threads = 1;  // of the compute stream
+  // By stream; null on the compute stream. They outlive the executor.
+  std::array<comm::Communicator*, ir::stream_count> communicators{};
   // Memory of at least plan.arena_bytes that executors which never run at once share, on the accelerator where there
   // is one. Without a start: its own.
   Memory arena{};
-  // Null: the CPU. It outlives the executor, and so do the lanes' communicators for tensors that lie on it.
+  // Null: the CPU. It outlives the executor, and so do the streams' communicators for tensors that lie on it.
   Accelerator* accelerator = nullptr;
-  std::array<comm::DeviceCommunicator*, ir::lane_count> device_communicators{};
-  // How long, on an accelerator, an instruction of a communication lane may take whose operands are there.
+  std::array<comm::DeviceCommunicator*, ir::stream_count> device_communicators{};
+  // How long, on an accelerator, an instruction of a communication stream may take whose operands are there.
   std::chrono::milliseconds timeout = std::chrono::seconds(300);
 };
 
@@ -44,7 +44,7 @@ struct Span {
   std::int64_t start = 0, end = 0;
 };
 
-// Times of one step in milliseconds. exposed: a communication lane was busy and the compute lane was not.
+// Times of one step in milliseconds. exposed: a communication stream was busy and the compute stream was not.
 struct StepTimes {
   double step = 0, compute = 0, all_to_all = 0, all_reduce = 0, communication = 0, exposed = 0;
 };
@@ -69,8 +69,8 @@ class Executor {
                                                   const ExecutorOptions& options);
   virtual ~Executor() = default;
 
-  // One pass over the plan. An error of a lane stops the others and is returned with the lane and the instruction:
-  // "lane reduce: [12] all_reduce at h.0.ln_1.weight: ...".
+  // One pass over the plan. An error of a stream stops the others and is returned with the stream and the instruction:
+  // "stream reduce: [12] all_reduce at h.0.ln_1.weight: ...".
   virtual Status run() = 0;
 
   // What went wrong in a step whose loss is not finite: looks at parameters and state, then runs the plan again, one
@@ -89,7 +89,7 @@ class Executor {
   virtual StepTimes times() const = 0;  // of the run that spans() tells of
   // The next run takes the time of every instruction, at some cost.
   virtual void time_next_run() {}
-  virtual std::int64_t workspace_bytes() const = 0;  // over all lanes
+  virtual std::int64_t workspace_bytes() const = 0;  // over all streams
 };
 
 }  // namespace lancet::runtime

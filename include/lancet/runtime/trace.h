@@ -1,5 +1,5 @@
 // A step's timeline as a Chrome trace, which Perfetto (ui.perfetto.dev) opens: what the plan predicts and what every
-// rank measured, a row a lane.
+// rank measured, a row a stream.
 #pragma once
 #include <span>
 #include <string>
@@ -11,7 +11,7 @@
 namespace lancet::runtime {
 
 // measured: by rank, spans per instruction from the start of that rank's step. Process (pid) r is rank r; the predicted
-// one, if the plan has predictions, comes first and has the pid ranks. tid: the lane. An event an instruction: name
+// one, if the plan has predictions, comes first and has the pid ranks. tid: the stream. An event an instruction: name
 // "op label"; args: its number in plan.ir and what it waits for.
 std::string trace_json(const ir::Plan& plan, std::span<const std::vector<Span>> measured);
 

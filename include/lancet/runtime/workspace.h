@@ -7,7 +7,7 @@
 
 namespace lancet::runtime {
 
-// Bytes that an executor of the plan takes for its kernels' scratch, over all lanes, on the accelerator or, where it is
+// Bytes that an executor of the plan takes for its kernels' scratch, over all streams, on the accelerator or, where it is
 // null, on the CPU with so many threads. Error: an op without a kernel there.
 Result<std::int64_t> planned_workspace(const ir::Plan& plan, Accelerator* accelerator, int threads);
 

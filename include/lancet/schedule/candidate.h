@@ -1,4 +1,4 @@
-// Schedules that a policy chooses among: a Program in the order of its lanes, what its instructions wait for, and when
+// Schedules that a policy chooses among: a Program in the order of its streams, what its instructions wait for, and when
 // the simulator says they run.
 #pragma once
 #include <string>
@@ -12,21 +12,21 @@ namespace lancet::schedule {
 struct Candidate {
   std::string how;  // in words, for reports
   ir::Program program;
-  Needed needed;
-  std::vector<cost::Load> loads;
+  Dependencies needed;
+  std::vector<cost::OpCost> op_costs;
   Timeline timeline;
 };
 
 // No overlap of compute and all-to-all, but among the parts of one instruction's neighbours (`parts` attribute): each
-// waits for the last of the other lane before it.
-Needed taking_turns(const ir::Program& program, Needed dependencies);
+// waits for the last of the other stream before it.
+Dependencies turns(const ir::Program& program, Dependencies dependencies);
 
-// The wire is never shared: what one communication lane sends waits for what the other sent before it in the order.
-Needed one_at_a_time_on_the_wire(const ir::Program& program, Needed dependencies);
+// The wire is never shared: what one communication stream sends waits for what the other sent before it in the order.
+Dependencies one_message_at_a_time(const ir::Program& program, Dependencies dependencies);
 
 // The program as it stands.
-Candidate as_it_is(const Step& step, std::string how, ir::Program program, std::vector<cost::Load> loads,
-                   Needed needed);
+Candidate as_it_is(const Step& step, std::string how, ir::Program program, std::vector<cost::OpCost> op_costs,
+                   Dependencies needed);
 
 // Bytes of the arena's tensors that are alive at once when the instructions run one by one.
 std::int64_t peak_bytes(const ir::Program& program);

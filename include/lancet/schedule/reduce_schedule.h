@@ -23,9 +23,9 @@ struct Ordered {
 // waits for one chunk at most, or shares the wire with small ones. Large gradients are reduced in slices. A chunk may
 // wait for the all-to-all that is on the wire when it is ready; updates at the end of the step go in the order in which
 // their gradients are ready. Of several chunk sizes, with such waits and without, the one with the shortest simulated
-// step; where that is no gain, everything stays. loads: per instruction; those of new all-reduces are asked of the
+// step; where that is no gain, everything stays. op_costs: per instruction; those of new all-reduces are asked of the
 // costs.
-Ordered reduce_schedule(const ir::Program& program, std::span<const cost::Load> loads, const cost::Costs& costs,
+Ordered reduce_schedule(const ir::Program& program, std::span<const cost::OpCost> op_costs, const cost::Costs& costs,
                         ReduceReport* report = nullptr);
 
 }  // namespace lancet::schedule

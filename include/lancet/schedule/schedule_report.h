@@ -8,18 +8,18 @@
 
 namespace lancet::schedule {
 
-// What the compute lane does while an all-to-all is under way. Milliseconds.
+// What the compute stream does while an all-to-all is under way. Milliseconds.
 struct Cover {
   ir::InstructionId instruction;
   double ms = 0;
 };
-struct ExchangeCover {
-  ir::InstructionId exchange;  // of the expert lane
+struct AllToAllCover {
+  ir::InstructionId exchange;  // of the expert stream
   double ms = 0, covered_ms = 0;
-  std::vector<Cover> under;  // in the order of the compute lane
+  std::vector<Cover> under;  // in the order of the compute stream
 };
-// Every instruction of the expert lane that takes time, in launch order. when: per instruction.
-std::vector<ExchangeCover> exchange_covers(const ir::Program& program, std::span<const ir::Interval> when);
+// Every instruction of the expert stream that takes time, in launch order. when: per instruction.
+std::vector<AllToAllCover> all_to_all_covers(const ir::Program& program, std::span<const ir::Interval> when);
 
 // The label without the number of the part: the same for all parts of an instruction.
 std::string site_of(const ir::Instruction& instruction);

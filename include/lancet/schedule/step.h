@@ -13,13 +13,13 @@ namespace lancet::schedule {
 
 class Step {
  public:
-  // program: after autodiff, sync and optimize. part_counts: what may be asked of part_load. Error: the costs lack an
+  // program: after autodiff, sync and optimize. part_counts: what may be asked of part_cost. Error: the costs lack an
   // op (of the whole step or of a part).
   static Result<Step> make(const ir::Program& program, const cost::Costs& costs, std::vector<int> part_counts);
 
   const ir::Program& program() const { return program_; }
-  const Needed& dependencies() const { return dependencies_; }
-  const std::vector<cost::Load>& loads() const { return loads_; }
+  const Dependencies& dependencies() const { return dependencies_; }
+  const std::vector<cost::OpCost>& op_costs() const { return op_costs_; }
   const cost::Costs& costs() const { return *costs_; }
   // Those of part_counts that the step can be split in, ascending, from 2 on: along the batch and by peers, if they
   // divide it and the ranks.
@@ -27,7 +27,7 @@ class Step {
     return cut == Cut::batch ? batch_parts_ : cut == Cut::capacity ? capacity_parts_ : peer_parts_;
   }
   std::size_t forward_end() const { return forward_end_; }  // the first instruction that is not of the forward pass
-  bool has_exchange() const;                                // all-to-alls that take time
+  bool has_all_to_all() const;                                // all-to-alls that take time
 
   // Rows of the whole step along the batch, and of the experts and their all-to-alls along the capacity or by peers.
   const AxisRows& rows(Cut cut) const { return cut == Cut::batch ? batch_rows_ : capacity_rows_; }
@@ -38,26 +38,26 @@ class Step {
   Split all(Cut cut, int parts) const;
 
   // Loads of the instructions of rewrite(program(), split).
-  std::vector<cost::Load> loads(const Rewritten& rewritten, const Split& split) const;
+  std::vector<cost::OpCost> op_costs(const Rewritten& rewritten, const Split& split) const;
   // The load of one of `parts` parts of an instruction.
-  const cost::Load& part_load(Cut cut, int parts, std::size_t instruction) const;
+  const cost::OpCost& part_cost(Cut cut, int parts, std::size_t instruction) const;
 
  private:
   Step() = default;
   std::int64_t ranks() const;
-  Status add_part_loads(Cut cut, int parts);
-  void add_peer_loads(const Rewritten& by_capacity, int parts);
-  cost::Load helper_load(const ir::Program& program, std::size_t instruction) const;
+  Status add_part_costs(Cut cut, int parts);
+  void add_peer_costs(const Rewritten& by_capacity, int parts);
+  cost::OpCost helper_cost(const ir::Program& program, std::size_t instruction) const;
 
   ir::Program program_;
   const cost::Costs* costs_ = nullptr;
-  Needed dependencies_;
-  std::vector<cost::Load> loads_;
+  Dependencies dependencies_;
+  std::vector<cost::OpCost> op_costs_;
   std::vector<int> batch_parts_, capacity_parts_, peer_parts_;
   std::size_t forward_end_ = 0;
   AxisRows batch_rows_, capacity_rows_;
-  std::map<std::pair<Cut, int>, std::vector<cost::Load>> part_loads_;  // by instruction of program_
-  std::map<std::string, cost::Load> helpers_;                          // by op_key
+  std::map<std::pair<Cut, int>, std::vector<cost::OpCost>> part_costs_;  // by instruction of program_
+  std::map<std::string, cost::OpCost> helpers_;                          // by op_key
 };
 
 // Part counts that planning and profiling look at: 2, 4, 8, ... up to max_parts, or the one that is asked for.

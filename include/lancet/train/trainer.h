@@ -24,7 +24,7 @@ struct TrainerOptions {
   const cost::Costs* costs = nullptr;  // in place of the measured ones (tests)
   std::string default_profile = {};    // where costs are kept if config.overlap.profile names no file; empty: nowhere
   std::string plan_file = {};          // the plan that runs (plan.h); empty: one is made as config.overlap says
-  std::string resume = {}, init_from = {};      // run::StartRequest
+  std::string resume = {}, init_from = {};      // run::ResumeRequest
   const std::atomic<int>* stop = nullptr;       // not 0: a signal that asks the run to save and stop
   std::function<bool()> interrupted = {};       // whether to stop now, besides `stop`: asked at every step, evaluation
                                                 // batch and token, of any rank

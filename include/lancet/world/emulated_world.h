@@ -8,7 +8,7 @@
 
 namespace lancet::world {
 
-// What the network's calls took by its declaration, in milliseconds. Lanes add from their own threads.
+// What the network's calls took by its declaration, in milliseconds. Streams add from their own threads.
 struct DeclaredTimes {
   std::atomic<double> exchanges{0}, all_reduces{0};
 };

@@ -28,19 +28,19 @@ struct DeviceSource {
 Result<std::unique_ptr<runtime::Accelerator>> open_accelerator(const config::Config& config, comm::Communicator& world,
                                                                const DeviceSource& source = {});
 
-using DeviceLanes = std::array<std::unique_ptr<comm::DeviceCommunicator>, ir::lane_count>;
+using DeviceStreams = std::array<std::unique_ptr<comm::DeviceCommunicator>, ir::stream_count>;
 
-// Memory of an arena: in a window of the expert lane where config.comm.device_exchange wants one and the ranks have it;
+// Memory of an arena: in a window of the expert stream where config.comm.device_all_to_all wants one and the ranks have it;
 // else empty. wanted: by the plan, whose all-to-alls may all be faster without (auto). Collective; the same on all
 // ranks. Config error: windows are asked for, and there are none.
-Result<std::span<std::byte>> make_arena_window(const config::Config& config, const DeviceLanes& lanes,
+Result<std::span<std::byte>> make_arena_window(const config::Config& config, const DeviceStreams& streams,
                                                std::size_t bytes, bool wanted);
 // The banner's line: which way the tokens take, and why. choice: StepPlans::exchanges.
-std::string describe_exchanges(const config::Config& config, bool window, const std::string& choice);
+std::string describe_all_to_alls(const config::Config& config, bool window, const std::string& choice);
 
-// The lanes' communicators on the accelerator, from those of the host. A rank alone has none: its kernels copy.
+// The streams' communicators on the accelerator, from those of the host. A rank alone has none: its kernels copy.
 // Collective.
-Result<DeviceLanes> make_device_lanes(const config::Config& config, runtime::Accelerator& accelerator,
-                                      const std::array<std::unique_ptr<comm::Communicator>, ir::lane_count>& host);
+Result<DeviceStreams> make_device_streams(const config::Config& config, runtime::Accelerator& accelerator,
+                                      const std::array<std::unique_ptr<comm::Communicator>, ir::stream_count>& host);
 
 }  // namespace lancet::world

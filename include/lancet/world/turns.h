@@ -14,6 +14,6 @@ std::chrono::milliseconds turn_of(const config::Config& config);
 
 // Collective. `work` on rank 0, in a thread of its own where there are others, while those wait. Where the ranks no
 // longer hear each other, rank 0 says so once the work is done.
-Status let_first_work(comm::Communicator& world, std::chrono::milliseconds turn, const std::function<void()>& work);
+Status run_on_rank0(comm::Communicator& world, std::chrono::milliseconds turn, const std::function<void()>& work);
 
 }  // namespace lancet::world

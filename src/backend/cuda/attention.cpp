@@ -42,7 +42,7 @@ Result<int> current_device() {
 }
 
 // A handle of the thread's device, on a stream. It goes back to the others of its device when the work is queued: so
-// there are as many as lanes that queue at one time, not as streams that ever were. They live as long as the process.
+// there are as many as streams that queue at one time, not as streams that ever were. They live as long as the process.
 class Handle {
  public:
   static Result<Handle> on(cudaStream_t stream) {

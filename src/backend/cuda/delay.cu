@@ -30,10 +30,10 @@ __global__ void multiply(float* values, std::size_t count, float factor) {
 }  // namespace
 
 Status scale(float* values, std::size_t count, float factor, cudaStream_t stream) {
-  constexpr std::size_t lanes = 256, most_blocks = 1024;
+  constexpr std::size_t streams = 256, most_blocks = 1024;
   if (count == 0) return {};
-  const auto blocks = static_cast<unsigned>(std::min(most_blocks, (count + lanes - 1) / lanes));
-  multiply<<<blocks, lanes, 0, stream>>>(values, count, factor);
+  const auto blocks = static_cast<unsigned>(std::min(most_blocks, (count + streams - 1) / streams));
+  multiply<<<blocks, streams, 0, stream>>>(values, count, factor);
   return launched("scale");
 }
 

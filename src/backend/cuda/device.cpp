@@ -134,14 +134,14 @@ class CudaDevice final : public Device {
 
 cudaEvent_t native_event(Event& event) { return static_cast<CudaEvent&>(event).native(); }
 
-// Lanes that wait for flags must not share a hardware queue with those that set them: three lanes, NCCL's own streams
+// Streams that wait for flags must not share a hardware queue with those that set them: three streams, NCCL's own streams
 // and copies. Others' job scripts set 1.
 void take_connections() {
   constexpr int enough = 8;
   const char* found = std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");
   if (found && std::atoi(found) >= enough) return;
   if (found)
-    log::warn("CUDA_DEVICE_MAX_CONNECTIONS={}: expected {} or more, since lanes wait for each other; 32 is taken",
+    log::warn("CUDA_DEVICE_MAX_CONNECTIONS={}: expected {} or more, since streams wait for each other; 32 is taken",
               found, enough);
   ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1);
 }

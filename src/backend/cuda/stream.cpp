@@ -78,7 +78,7 @@ class CudaStream final : public Stream, public PacedStream {
     return cuda::delay_from(mark_, milliseconds, stream_);
   }
 
-  // Of this thread alone: other lanes may allocate and synchronize meanwhile.
+  // Of this thread alone: other streams may allocate and synchronize meanwhile.
   Status begin_capture() override {
     return check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
   }

@@ -34,7 +34,7 @@ class Emulated final : public DeviceCommunicator {
   std::string transport() const override { return "emulated"; }
 
   Status exchange(backend::Stream& stream, std::span<const Segment> sends, std::span<const Segment> receives) override {
-    return taking(stream, network_->exchange_ms(bytes_to_others(sends, 0)), [&] {
+    return taking(stream, network_->all_to_all_ms(bytes_to_others(sends, 0)), [&] {
       return mirror(sends, receives, ranks_, [&](std::byte* to, const std::byte* from, std::size_t bytes) {
         return stream.copy(to, from, bytes);
       });
@@ -69,7 +69,7 @@ Status EmulatedHost::exchange(std::span<const Segment> sends, std::span<const Se
     std::memmove(to, from, bytes);
     return {};
   }));
-  sleep_from(start, network_->exchange_ms(bytes_to_others(sends, 0)));
+  sleep_from(start, network_->all_to_all_ms(bytes_to_others(sends, 0)));
   return {};
 }
 
@@ -84,8 +84,8 @@ std::unique_ptr<Communicator> make_emulated_world(int ranks, Network network) {
   return std::make_unique<EmulatedHost>(ranks, std::make_shared<const Network>(std::move(network)));
 }
 
-Result<std::unique_ptr<DeviceCommunicator>> make_emulated(const DeviceLane& lane) {
-  const auto* host = dynamic_cast<const EmulatedHost*>(lane.host);
+Result<std::unique_ptr<DeviceCommunicator>> make_emulated(const DeviceStream& stream) {
+  const auto* host = dynamic_cast<const EmulatedHost*>(stream.host);
   if (!host) return config_error("comm.transport: expected an emulated world for emulated, found real ranks");
   return std::unique_ptr<DeviceCommunicator>(std::make_unique<Emulated>(*host));
 }

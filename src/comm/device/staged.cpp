@@ -1,4 +1,4 @@
-// Ranks whose tensors lie on devices, over the host: bytes go down to page-locked memory, through the lane's host
+// Ranks whose tensors lie on devices, over the host: bytes go down to page-locked memory, through the stream's host
 // communicator, and up again. For machines where the device's own transport cannot run, and for tests.
 #include <cstring>
 #include <vector>
@@ -34,7 +34,7 @@ class HostMemory {
 
 class Staged final : public DeviceCommunicator {
  public:
-  explicit Staged(const DeviceLane& lane) : host_(*lane.host), memory_(*lane.device) {}
+  explicit Staged(const DeviceStream& stream) : host_(*stream.host), memory_(*stream.device) {}
 
   int rank() const override { return host_.rank(); }
   int size() const override { return host_.size(); }
@@ -89,8 +89,8 @@ class Staged final : public DeviceCommunicator {
 
 }  // namespace
 
-Result<std::unique_ptr<DeviceCommunicator>> make_staged(const DeviceLane& lane) {
-  return std::unique_ptr<DeviceCommunicator>(std::make_unique<Staged>(lane));
+Result<std::unique_ptr<DeviceCommunicator>> make_staged(const DeviceStream& stream) {
+  return std::unique_ptr<DeviceCommunicator>(std::make_unique<Staged>(stream));
 }
 
 }  // namespace lancet::comm

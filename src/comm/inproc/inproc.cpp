@@ -16,74 +16,74 @@ namespace {
 
 class InprocCommunicator final : public Communicator {
  public:
-  InprocCommunicator(std::shared_ptr<Room> room, int rank, std::chrono::milliseconds timeout)
-      : room_(std::move(room)), rank_(rank), timeout_(timeout) {}
+  InprocCommunicator(std::shared_ptr<Rendezvous> rendezvous, int rank, std::chrono::milliseconds timeout)
+      : rendezvous_(std::move(rendezvous)), rank_(rank), timeout_(timeout) {}
   int rank() const override { return rank_; }
-  int size() const override { return room_->size(); }
+  int size() const override { return rendezvous_->size(); }
   std::string transport() const override { return "inproc"; }
 
   Status exchange(std::span<const Segment> sends, std::span<const Segment> receives) override {
     LANCET_TRY(check_peers(sends, "send", rank_, size()));
     LANCET_TRY(check_peers(receives, "receive", rank_, size()));
-    LANCET_TRY(room_->enter(rank_, {.operation = Operation::exchange, .sends = sends, .receives = receives}, timeout_));
+    LANCET_TRY(rendezvous_->enter(rank_, {.operation = Operation::exchange, .sends = sends, .receives = receives}, timeout_));
     for (int peer = 0; peer < size(); ++peer) {
       std::size_t next_send = 0, next_receive = 0;
-      const auto sent = room_->calls()[static_cast<std::size_t>(peer)].sends;
+      const auto sent = rendezvous_->calls()[static_cast<std::size_t>(peer)].sends;
       while (const Segment* to = next_of_peer(receives, peer, next_receive)) {
         const Segment* from = next_of_peer(sent, rank_, next_send);
         if (to->data != from->data) std::memcpy(to->data, from->data, to->bytes);
       }
     }
-    room_->leave();
+    rendezvous_->leave();
     return {};
   }
 
   // Each rank sums its slice of all the buffers and writes it back to all: no rank touches another's slice.
   Status all_reduce_sum(std::span<float> values) override {
-    LANCET_TRY(room_->enter(rank_, {.operation = Operation::all_reduce_sum, .values = values}, timeout_));
+    LANCET_TRY(rendezvous_->enter(rank_, {.operation = Operation::all_reduce_sum, .values = values}, timeout_));
     const auto ranks = static_cast<std::size_t>(size()), me = static_cast<std::size_t>(rank_);
     const std::size_t slice = ((values.size() + ranks - 1) / ranks + 15) / 16 * 16;  // whole cache lines
     const std::size_t start = std::min(me * slice, values.size()), count = std::min(slice, values.size() - start);
     parts_.resize(ranks);
-    for (std::size_t r = 0; r < ranks; ++r) parts_[r] = room_->calls()[r].values.data() + start;
+    for (std::size_t r = 0; r < ranks; ++r) parts_[r] = rendezvous_->calls()[r].values.data() + start;
     if (count > 0) {
       sum_in_rank_order(parts_, values.data() + start, count);
       for (std::size_t r = 0; r < ranks; ++r)
-        if (r != me) std::memcpy(room_->calls()[r].values.data() + start, values.data() + start, count * sizeof(float));
+        if (r != me) std::memcpy(rendezvous_->calls()[r].values.data() + start, values.data() + start, count * sizeof(float));
     }
-    room_->leave();
+    rendezvous_->leave();
     return {};
   }
 
   Status broadcast(std::span<std::byte> bytes, int root) override {
     if (root < 0 || root >= size())
       return internal_error(fmt::format("broadcast: root is rank {}, expected 0 to {}", root, size() - 1));
-    LANCET_TRY(room_->enter(rank_, {.operation = Operation::broadcast, .bytes = bytes, .root = root}, timeout_));
+    LANCET_TRY(rendezvous_->enter(rank_, {.operation = Operation::broadcast, .bytes = bytes, .root = root}, timeout_));
     if (rank_ != root && !bytes.empty())
-      std::memcpy(bytes.data(), room_->calls()[static_cast<std::size_t>(root)].bytes.data(), bytes.size());
-    room_->leave();
+      std::memcpy(bytes.data(), rendezvous_->calls()[static_cast<std::size_t>(root)].bytes.data(), bytes.size());
+    rendezvous_->leave();
     return {};
   }
 
   Status barrier() override {
-    LANCET_TRY(room_->enter(rank_, {.operation = Operation::barrier}, timeout_));
-    room_->leave();
+    LANCET_TRY(rendezvous_->enter(rank_, {.operation = Operation::barrier}, timeout_));
+    rendezvous_->leave();
     return {};
   }
 
   Result<std::unique_ptr<Communicator>> duplicate() override {
-    LANCET_TRY(room_->enter(rank_, {.operation = Operation::duplicate}, timeout_));
-    auto room = room_->duplicate();
-    room_->leave();
-    return std::unique_ptr<Communicator>(new InprocCommunicator(std::move(room), rank_, timeout_));
+    LANCET_TRY(rendezvous_->enter(rank_, {.operation = Operation::duplicate}, timeout_));
+    auto rendezvous = rendezvous_->duplicate();
+    rendezvous_->leave();
+    return std::unique_ptr<Communicator>(new InprocCommunicator(std::move(rendezvous), rank_, timeout_));
   }
 
-  void abort(const std::string& why) override { room_->group().abort(why); }
+  void abort(const std::string& why) override { rendezvous_->group().abort(why); }
   void set_timeout(std::chrono::milliseconds timeout) override { timeout_ = timeout; }
-  void set_name(const std::string& name) override { room_->set_name(name); }
+  void set_name(const std::string& name) override { rendezvous_->set_name(name); }
 
  private:
-  std::shared_ptr<Room> room_;
+  std::shared_ptr<Rendezvous> rendezvous_;
   int rank_;
   std::chrono::milliseconds timeout_;
   std::vector<const float*> parts_;
@@ -112,10 +112,10 @@ class FirstFailure {
   std::exception_ptr exception_;
 };
 
-void run_rank(Group& group, std::shared_ptr<Room> room, int rank, std::chrono::milliseconds timeout,
+void run_rank(Group& group, std::shared_ptr<Rendezvous> rendezvous, int rank, std::chrono::milliseconds timeout,
               const std::function<Status(Communicator&)>& body, FirstFailure& first) {
   try {
-    InprocCommunicator communicator(std::move(room), rank, timeout);
+    InprocCommunicator communicator(std::move(rendezvous), rank, timeout);
     if (Status status = body(communicator); !status) {
       first.record(status.error(), nullptr);
       group.abort(fmt::format("rank {} failed: {}", rank, status.error().message));
@@ -136,14 +136,14 @@ void run_rank(Group& group, std::shared_ptr<Room> room, int rank, std::chrono::m
 Status run_inproc(int ranks, const std::function<Status(Communicator&)>& body, std::chrono::milliseconds timeout) {
   LANCET_CHECK(ranks >= 1, "run_inproc: {} ranks, expected at least 1", ranks);
   auto group = std::make_shared<inproc::Group>(ranks);
-  auto room = std::make_shared<inproc::Room>(group, ranks);
-  group->add(room);
+  auto rendezvous = std::make_shared<inproc::Rendezvous>(group, ranks);
+  group->add(rendezvous);
   inproc::FirstFailure first;
   {
     std::vector<std::jthread> threads;
     threads.reserve(static_cast<std::size_t>(ranks));
     for (int rank = 0; rank < ranks; ++rank)
-      threads.emplace_back([&, rank] { inproc::run_rank(*group, room, rank, timeout, body, first); });
+      threads.emplace_back([&, rank] { inproc::run_rank(*group, rendezvous, rank, timeout, body, first); });
   }
   return first.result();
 }

@@ -4,9 +4,9 @@
 
 namespace lancet::comm::inproc {
 
-void Group::add(const std::shared_ptr<Room>& room) {
+void Group::add(const std::shared_ptr<Rendezvous>& rendezvous) {
   std::lock_guard lock(mutex_);
-  rooms_.push_back(room);
+  rendezvous_points_.push_back(rendezvous);
 }
 
 void Group::abort(const std::string& why) {
@@ -40,26 +40,26 @@ std::vector<int> Group::left_among(const std::vector<int>& ranks) const {
 }
 
 void Group::wake_all() {
-  std::vector<std::shared_ptr<Room>> rooms;  // woken without mutex_: a room asks the group while it holds its own
+  std::vector<std::shared_ptr<Rendezvous>> rooms;  // woken without mutex_: a rendezvous asks the group while it holds its own
   {
     std::lock_guard lock(mutex_);
-    for (const auto& room : rooms_)
-      if (auto alive = room.lock()) rooms.push_back(std::move(alive));
+    for (const auto& rendezvous : rendezvous_points_)
+      if (auto alive = rendezvous.lock()) rooms.push_back(std::move(alive));
   }
-  for (const auto& room : rooms) room->wake();
+  for (const auto& rendezvous : rooms) rendezvous->wake();
 }
 
-void Room::wake() {
+void Rendezvous::wake() {
   std::lock_guard lock(mutex_);
   changed_.notify_all();
 }
 
-void Room::set_name(const std::string& name) {
+void Rendezvous::set_name(const std::string& name) {
   std::lock_guard lock(mutex_);
   name_ = name;
 }
 
-Status Room::enter(int rank, const Call& call, std::chrono::milliseconds timeout) {
+Status Rendezvous::enter(int rank, const Call& call, std::chrono::milliseconds timeout) {
   std::unique_lock lock(mutex_);
   if (broken_) return error_;
   calls_[static_cast<std::size_t>(rank)] = call;
@@ -68,7 +68,7 @@ Status Room::enter(int rank, const Call& call, std::chrono::milliseconds timeout
   if (group_->aborted()) return fail(communication_error("communication was aborted: " + group_->why()));
   if (Status matched = match(); !matched) return fail(std::move(matched).error());
   if (call.operation == Operation::duplicate) {
-    duplicate_ = std::make_shared<Room>(group_, size());
+    duplicate_ = std::make_shared<Rendezvous>(group_, size());
     duplicate_->name_ = fmt::format("{}.{}", name_, ++duplicates_);
     group_->add(duplicate_);
   }
@@ -78,7 +78,7 @@ Status Room::enter(int rank, const Call& call, std::chrono::milliseconds timeout
   return {};
 }
 
-Status Room::wait_for_others(std::unique_lock<std::mutex>& lock, int rank, std::chrono::milliseconds timeout) {
+Status Rendezvous::wait_for_others(std::unique_lock<std::mutex>& lock, int rank, std::chrono::milliseconds timeout) {
   const std::uint64_t turn = turns_;
   const auto deadline = std::chrono::steady_clock::now() + timeout;
   while (true) {
@@ -97,7 +97,7 @@ Status Room::wait_for_others(std::unique_lock<std::mutex>& lock, int rank, std::
 
 // Without a timeout and deaf to abort: between enter and leave the others only copy memory, and while they do, the
 // buffers must stay where they are.
-void Room::leave() {
+void Rendezvous::leave() {
   std::unique_lock lock(mutex_);
   if (++left_count_ < size()) {
     const std::uint64_t turn = turns_;
@@ -110,12 +110,12 @@ void Room::leave() {
   changed_.notify_all();
 }
 
-std::shared_ptr<Room> Room::duplicate() {
+std::shared_ptr<Rendezvous> Rendezvous::duplicate() {
   std::lock_guard lock(mutex_);
   return duplicate_;
 }
 
-Status Room::match() const {
+Status Rendezvous::match() const {
   const Call& first = calls_[0];
   for (int r = 1; r < size(); ++r) {
     const Call& call = calls_[static_cast<std::size_t>(r)];
@@ -128,7 +128,7 @@ Status Room::match() const {
   return first.operation == Operation::exchange ? match_exchange() : Status{};
 }
 
-Status Room::match_exchange() const {
+Status Rendezvous::match_exchange() const {
   for (int from = 0; from < size(); ++from) {
     for (int to = 0; to < size(); ++to) {
       std::size_t next_send = 0, next_receive = 0;
@@ -147,14 +147,14 @@ Status Room::match_exchange() const {
   return {};
 }
 
-std::vector<int> Room::missing() const {
+std::vector<int> Rendezvous::missing() const {
   std::vector<int> ranks;
   for (int r = 0; r < size(); ++r)
     if (!arrived_[static_cast<std::size_t>(r)]) ranks.push_back(r);
   return ranks;
 }
 
-std::string Room::describe(int rank) const {
+std::string Rendezvous::describe(int rank) const {
   const Call& call = calls_[static_cast<std::size_t>(rank)];
   std::string details;
   if (call.operation == Operation::all_reduce_sum) details = fmt::format(" of {} bytes", call.values.size_bytes());
@@ -164,7 +164,7 @@ std::string Room::describe(int rank) const {
                      size());
 }
 
-Error Room::fail(Error error) {
+Error Rendezvous::fail(Error error) {
   broken_ = true;
   error_ = std::move(error);
   changed_.notify_all();

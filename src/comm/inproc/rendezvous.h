@@ -26,13 +26,13 @@ struct Call {
   int root = 0;                                        // broadcast
 };
 
-class Room;
+class Rendezvous;
 
 // What all rooms of one run_inproc share: who has ended, and why everything is to stop.
 class Group {
  public:
   explicit Group(int size) : left_(static_cast<std::size_t>(size), false) {}
-  void add(const std::shared_ptr<Room>& room);
+  void add(const std::shared_ptr<Rendezvous>& rendezvous);
   void abort(const std::string& why);
   void leave(int rank);  // the rank's body has returned
   bool aborted() const { return aborted_.load(std::memory_order_acquire); }
@@ -45,24 +45,24 @@ class Group {
   std::atomic<bool> aborted_ = false;
   std::string why_;
   std::vector<bool> left_;
-  std::vector<std::weak_ptr<Room>> rooms_;
+  std::vector<std::weak_ptr<Rendezvous>> rendezvous_points_;
 };
 
-class Room {
+class Rendezvous {
  public:
-  Room(std::shared_ptr<Group> group, int size)
+  Rendezvous(std::shared_ptr<Group> group, int size)
       : group_(std::move(group)), calls_(static_cast<std::size_t>(size)), arrived_(calls_.size(), false) {}
   int size() const { return static_cast<int>(calls_.size()); }
   Group& group() { return *group_; }
 
   // Waits until all ranks have entered with calls that match. After success calls() may be read and leave() must
-  // follow; after an error the room is broken for good.
+  // follow; after an error the rendezvous is broken for good.
   Status enter(int rank, const Call& call, std::chrono::milliseconds timeout);
   // Waits until all ranks have moved their share: from here on the buffers are the callers' again.
   void leave();
   const std::vector<Call>& calls() const { return calls_; }
-  // Between enter and leave of Operation::duplicate: the new room, the same for all ranks.
-  std::shared_ptr<Room> duplicate();
+  // Between enter and leave of Operation::duplicate: the new rendezvous, the same for all ranks.
+  std::shared_ptr<Rendezvous> duplicate();
   void wake();
   void set_name(const std::string& name);
 
@@ -84,7 +84,7 @@ class Room {
   std::uint64_t turns_ = 0;  // odd while data moves
   bool broken_ = false;
   Error error_;
-  std::shared_ptr<Room> duplicate_;
+  std::shared_ptr<Rendezvous> duplicate_;
   int duplicates_ = 0;
 };
 

@@ -17,7 +17,7 @@ constexpr std::size_t shortest_cut = direct_bytes, most_cuts = 4096;
 // All-reduce: an array up to this size goes whole to every rank, in one step instead of two.
 constexpr std::size_t small_floats = 1024;
 // Floats that a rank sums in one round: 1 MB, a fraction of a millisecond of copying, is large beside the steps'
-// wake-ups and small enough to leave room for the other lanes. (8 MB on 2 ranks: 1.6 ms, as with 4 MB; beside a
+// wake-ups and small enough to leave room for the other streams. (8 MB on 2 ranks: 1.6 ms, as with 4 MB; beside a
 // computing thread 64 K floats take half as long again.)
 constexpr std::size_t longest_piece = 256 * 1024;
 // Floats that all the others' pieces of the two rounds under way may take (16 MB).
@@ -133,8 +133,8 @@ Result<std::unique_ptr<Communicator>> MpiCommunicator::duplicate() {
 // element is summed once, on one rank, in one order, so that the bits are the same on all ranks, for any number of
 // rounds, and equal to those of the other transports. (MPI_Iallreduce promises neither: its algorithm, and with it the
 // order, depends on size and library.) It moves what a ring moves, in 2 steps instead of 2 (size - 1).
-// Two rounds are under way at once: while a round is summed here, by the lane's thread, the next one travels; and
-// between rounds the other lanes' messages get their turn.
+// Two rounds are under way at once: while a round is summed here, by the stream's thread, the next one travels; and
+// between rounds the other streams' messages get their turn.
 Status MpiCommunicator::all_reduce_sum(std::span<float> values) {
   LANCET_TRY(begin());
   if (size() == 1 || values.empty()) return {};

@@ -6,7 +6,7 @@
 
 namespace lancet::comm::mpi {
 
-// A lane over MPI: every operation is made of point-to-point messages that the progress thread carries.
+// A stream over MPI: every operation is made of point-to-point messages that the progress thread carries.
 class MpiCommunicator final : public Communicator {
  public:
   MpiCommunicator(std::shared_ptr<Progress> progress, Channel* channel)

@@ -1,6 +1,6 @@
 // A thread that sleeps until a neighbour ends, and from then on looks whether the progress thread still goes round. A
 // rank whose peer has ended may be held inside MPI: Open MPI's TCP tells the launcher of the lost connection and waits
-// for an answer, which does not come while the launcher ends the job. Then somebody else must say whom the lanes miss.
+// for an answer, which does not come while the launcher ends the job. Then somebody else must say whom the streams miss.
 #pragma once
 #include <atomic>
 #include <chrono>

@@ -98,15 +98,15 @@ void Progress::post(Request& request) {
 Status Progress::wait(Request& request) {
   Channel& channel = *request.channel;
   std::unique_lock lock(channel.mutex);
-  const auto give_up = request.deadline + grace;
+  const auto fail_after_skips = request.deadline + grace;
   while (!channel.broken && !request.done) {
-    if (Clock::now() >= give_up) {
+    if (Clock::now() >= fail_after_skips) {
       channel.broken = true;
       channel.error = fmt::format("{}: MPI itself has not returned for {:.3g} s", describe_locked(request),
                                   seconds(channel.timeout) + std::chrono::duration<double>(grace).count());
       break;
     }
-    channel.changed.wait_until(lock, give_up);
+    channel.changed.wait_until(lock, fail_after_skips);
   }
   if (channel.broken) return communication_error(channel.error);
   return {};
@@ -119,7 +119,7 @@ void Progress::abort(const std::string& why) {
     aborting_ = true;
   }
   posted_changed_.notify_one();
-  // The lanes are woken here and not by the thread, so that it works even where the thread is stuck inside MPI.
+  // The streams are woken here and not by the thread, so that it works even where the thread is stuck inside MPI.
   std::lock_guard lock(channels_mutex_);
   for (auto& channel : channels_) {
     std::lock_guard channel_lock(channel->mutex);

@@ -1,7 +1,7 @@
 // The thread that makes every MPI call after start-up.
 //
-// A lane posts a Request (sends and receives that go out together), and sleeps until it is done. The progress thread
-// starts what was posted, tests all that is outstanding of all lanes at once, and between tests sleeps. It copies no
+// A stream posts a Request (sends and receives that go out together), and sleeps until it is done. The progress thread
+// starts what was posted, tests all that is outstanding of all streams at once, and between tests sleeps. It copies no
 // data itself beyond what MPI does inside a test, and sums nothing.
 //
 // Every message carries in its tag the operation and its number on this communicator. A message is looked at (matched
@@ -82,10 +82,10 @@ struct Peer {
   Fifo<Arrived> arrived;
 };
 
-// Slots that a lane uses again and again, so that a call allocates nothing once its vectors have grown.
+// Slots that a stream uses again and again, so that a call allocates nothing once its vectors have grown.
 struct Request {
   Channel* channel = nullptr;
-  // Set by the lane before post().
+  // Set by the stream before post().
   Operation operation = Operation::barrier;
   std::uint32_t number = 0;     // counts the operations of this communicator
   std::size_t total_bytes = 0;  // of the whole call, for errors
@@ -98,7 +98,7 @@ struct Request {
   bool done = true;
 };
 
-// One communicator. Lives as long as the Progress; one lane uses it.
+// One communicator. Lives as long as the Progress; one stream uses it.
 struct Channel {
   MPI_Comm comm = MPI_COMM_NULL;
   int rank = 0, size = 1;
@@ -106,7 +106,7 @@ struct Channel {
   // Of the progress thread.
   std::vector<Peer> peers;
   std::size_t expected = 0;  // pieces, of all peers
-  // Of the lane.
+  // Of the stream.
   std::uint32_t operations = 0, duplicates = 0;
   std::vector<float> scratch;     // all-reduce: what the others sent
   std::vector<std::byte> tokens;  // barrier

@@ -306,7 +306,7 @@ void Progress::fail(Channel& channel, const std::string& error) {
   break_channel(channel, error);
 }
 
-// Its messages are dropped first, so that the lane wakes to buffers that are (as far as MPI allows) its own again.
+// Its messages are dropped first, so that the stream wakes to buffers that are (as far as MPI allows) its own again.
 void Progress::break_channel(Channel& channel, const std::string& error) {
   drop(channel);
   std::lock_guard lock(channel.mutex);

@@ -1,4 +1,4 @@
-// Ranks on GPUs by NCCL. The communicator does not block its callers: every call is polled against the lane's timeout,
+// Ranks on GPUs by NCCL. The communicator does not block its callers: every call is polled against the stream's timeout,
 // so that a peer that is gone ends the step instead of holding it.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -35,7 +35,7 @@ std::string interfaces() {
 
 class Nccl final : public DeviceCommunicator {
  public:
-  explicit Nccl(const DeviceLane& lane) : lane_(lane) {}
+  explicit Nccl(const DeviceStream& stream) : stream_(stream) {}
   ~Nccl() override { drop(); }  // a broken peer must not hold the end of the process
 
   // Collective.
@@ -44,19 +44,19 @@ class Nccl final : public DeviceCommunicator {
     Status made;
     if (rank() == 0) made = check(ncclGetUniqueId(&id), "ncclGetUniqueId");
     // Sent even where it failed: the others wait for it, and learn of the failure by ready().
-    LANCET_TRY(lane_.host->broadcast(std::as_writable_bytes(std::span(&id, 1)), 0));
+    LANCET_TRY(stream_.host->broadcast(std::as_writable_bytes(std::span(&id, 1)), 0));
     if (made.ok()) made = start(id);
     return agree(made);
   }
 
-  int rank() const override { return lane_.host->rank(); }
-  int size() const override { return lane_.host->size(); }
+  int rank() const override { return stream_.host->rank(); }
+  int size() const override { return stream_.host->size(); }
   std::string transport() const override { return "nccl"; }
 
   Status exchange(backend::Stream& stream, std::span<const Segment> sends, std::span<const Segment> receives) override {
     auto* queue = static_cast<cudaStream_t>(stream.native());
     LANCET_TRY(copy_to_self(stream, sends, receives));
-    LANCET_TRY(with_comm([&] { return put_exchange(sends, receives, queue); }));
+    LANCET_TRY(with_comm([&] { return put_all_to_all(sends, receives, queue); }));
     return queued("an exchange");
   }
 
@@ -69,14 +69,14 @@ class Nccl final : public DeviceCommunicator {
     return queued("an all-reduce");
   }
 
-  // Error, `agreed`: no window, on no rank, and why; the lane is sound.
+  // Error, `agreed`: no window, on no rank, and why; the stream is sound.
   Result<std::span<std::byte>> make_window(std::size_t bytes) override {
     constexpr int blocks = 16;  // enough for the links between GPUs
-    auto made = NcclWindow::allocate(comm_, rank(), size(), bytes, lane_.max_ctas > 0 ? lane_.max_ctas : blocks);
+    auto made = NcclWindow::allocate(comm_, rank(), size(), bytes, stream_.max_ctas > 0 ? stream_.max_ctas : blocks);
     LANCET_TRY(window_on_all(made.ok() ? Status() : Status(made.error())));
     const Status opened = (*made)->open([this](ncclResult_t result, const char* what) -> Status {
       LANCET_TRY(check(result, what));
-      return queued(what, lane_.timeout / 2);  // whose call has failed waits on the host meanwhile
+      return queued(what, stream_.timeout / 2);  // whose call has failed waits on the host meanwhile
     });
     const Status all = window_on_all(opened);  // nobody writes to a window that is not yet there
     if (all.ok()) {
@@ -90,7 +90,7 @@ class Nccl final : public DeviceCommunicator {
     if (all.error().agreed) LANCET_TRY(connect());
     return all.error();
   }
-  Status exchange_rows(backend::Stream& stream, const RowExchange& rows) override {
+  Status push_rows(backend::Stream& stream, const RowPush& rows) override {
     return with_comm([&]() -> Status {
       if (!lsa_) return internal_error("NCCL: rows are exchanged in a window, and there is none");
       pushed_to_ = static_cast<cudaStream_t>(stream.native());
@@ -105,9 +105,9 @@ class Nccl final : public DeviceCommunicator {
 
   // The host's ranks are asked for a sign of life: its error names who gave none.
   std::string who_is_missing() override {
-    lane_.host->set_timeout(std::min<std::chrono::milliseconds>(lane_.timeout, std::chrono::seconds(5)));
-    const Status alive = lane_.host->barrier();
-    lane_.host->set_timeout(lane_.timeout);
+    stream_.host->set_timeout(std::min<std::chrono::milliseconds>(stream_.timeout, std::chrono::seconds(5)));
+    const Status alive = stream_.host->barrier();
+    stream_.host->set_timeout(stream_.timeout);
     return alive.ok() ? fmt::format("all ranks are there, so a message is lost {}", interfaces())
                       : alive.error().message;
   }
@@ -118,7 +118,7 @@ class Nccl final : public DeviceCommunicator {
     const std::lock_guard lock(mutex_);
     if (!comm_) return;
     why_ = why;
-    static_cast<void>(lane_.device->bind_thread());  // of whichever thread
+    static_cast<void>(stream_.device->bind_thread());  // of whichever thread
     if (lsa_) wait_for_pushes();
     ncclCommAbort(comm_);
     comm_ = nullptr;
@@ -148,8 +148,8 @@ class Nccl final : public DeviceCommunicator {
   Status start(const ncclUniqueId& id) {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
-    if (lane_.max_ctas > 0) config.maxCTAs = lane_.max_ctas;
-    if (lane_.max_ctas > 0) config.minCTAs = 1;
+    if (stream_.max_ctas > 0) config.maxCTAs = stream_.max_ctas;
+    if (stream_.max_ctas > 0) config.minCTAs = 1;
     const ncclResult_t result = ncclCommInitRankConfig(&comm_, size(), id, rank(), &config);
     if (result != ncclSuccess && result != ncclInProgress) return check(result, "ncclCommInitRankConfig");
     return queued("the connection");
@@ -157,7 +157,7 @@ class Nccl final : public DeviceCommunicator {
 
   // The ranks where it does not hold; collective, over the host.
   Result<std::vector<int>> not_on(bool holds) {
-    LANCET_ASSIGN(const auto all, collect(*lane_.host, std::int32_t(holds)));
+    LANCET_ASSIGN(const auto all, collect(*stream_.host, std::int32_t(holds)));
     std::vector<int> ranks;
     for (int peer = 0; peer < size(); ++peer)
       if (!all[std::size_t(peer)]) ranks.push_back(peer);
@@ -194,7 +194,7 @@ class Nccl final : public DeviceCommunicator {
     return {};
   }
 
-  Status put_exchange(std::span<const Segment> sends, std::span<const Segment> receives, cudaStream_t queue) {
+  Status put_all_to_all(std::span<const Segment> sends, std::span<const Segment> receives, cudaStream_t queue) {
     LANCET_TRY(check(ncclGroupStart(), "ncclGroupStart"));
     Status status;
     auto add = [&](const Segment& segment, auto call, const char* name) {
@@ -223,7 +223,7 @@ class Nccl final : public DeviceCommunicator {
   }
 
   // Until NCCL has taken the call in; what it does on the stream goes on.
-  Status queued(const char* what) { return queued(what, lane_.timeout); }
+  Status queued(const char* what) { return queued(what, stream_.timeout); }
   Status queued(const char* what, std::chrono::milliseconds most) {
     const auto deadline = Clock::now() + most;
     for (int turn = 0;; ++turn) {
@@ -246,7 +246,7 @@ class Nccl final : public DeviceCommunicator {
                                            ncclGetErrorString(result), ncclGetLastError(comm_)));
   }
 
-  const DeviceLane lane_;
+  const DeviceStream stream_;
   ncclComm_t comm_ = nullptr;
   std::mutex mutex_;
   std::string why_;
@@ -257,8 +257,8 @@ class Nccl final : public DeviceCommunicator {
 
 }  // namespace
 
-Result<std::unique_ptr<DeviceCommunicator>> make_nccl(const DeviceLane& lane) {
-  auto communicator = std::make_unique<Nccl>(lane);
+Result<std::unique_ptr<DeviceCommunicator>> make_nccl(const DeviceStream& stream) {
+  auto communicator = std::make_unique<Nccl>(stream);
   LANCET_TRY(communicator->connect());
   return std::unique_ptr<DeviceCommunicator>(std::move(communicator));
 }

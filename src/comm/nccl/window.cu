@@ -50,7 +50,7 @@ __device__ bool meet(const Meeting& meeting, const LsaPeers& peers, std::uint32_
 
 // A block waits for the same block of the other ranks, not for its neighbours: none must run before another.
 __global__ void __launch_bounds__(threads)
-    push_rows(const __grid_constant__ RowExchange exchange, const __grid_constant__ LsaPeers peers,
+    push_rows(const __grid_constant__ RowPush exchange, const __grid_constant__ LsaPeers peers,
               const __grid_constant__ Meeting meeting, std::uint32_t turn) {
   if (__syncthreads_or(threadIdx.x == 0 && *meeting.stop != 0)) return;  // the peers' memory may be gone already
   if (!meet(meeting, peers, turn)) return;
@@ -117,7 +117,7 @@ class LsaWindow final : public NcclWindow {
 
   std::span<std::byte> memory() const override { return {start_, bytes_}; }
 
-  Status push(cudaStream_t stream, const RowExchange& exchange) override {
+  Status push(cudaStream_t stream, const RowPush& exchange) override {
     push_rows<<<unsigned(blocks_), threads, 0, stream>>>(exchange, LsaPeers{window_, start_}, meeting_, turn_);
     turn_ += 2;
     return check(cudaGetLastError(), "an exchange within the node");

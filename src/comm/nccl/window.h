@@ -10,7 +10,7 @@
 #include <span>
 
 #include "lancet/base/result.h"
-#include "lancet/comm/row_exchange.h"
+#include "lancet/comm/row_push.h"
 
 namespace lancet::comm {
 
@@ -27,7 +27,7 @@ class NcclWindow {
   // takes the memory without making it reachable. The communicator is of no use then, and ends before this does.
   virtual Status open(const Ready& ready) = 0;
   virtual std::span<std::byte> memory() const = 0;
-  virtual Status push(cudaStream_t stream, const RowExchange& exchange) = 0;
+  virtual Status push(cudaStream_t stream, const RowPush& exchange) = 0;
   // Kernels that wait for other ranks end, and those that start later touch nobody's memory. The window is of no use
   // afterwards.
   virtual void stop() = 0;

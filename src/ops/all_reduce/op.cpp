@@ -19,7 +19,7 @@ const OpDef table[] = {
      .infer = infer,
      .work = work,
      .samples = {{{{{DType::f32, {3, 5}}}, {{DType::f32, {7}}}}, {}}},
-     .lane = ir::Lane::reduce,
+     .stream = ir::Stream::reduce,
      .in_place = true},
 };
 

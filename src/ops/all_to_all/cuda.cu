@@ -1,10 +1,10 @@
 // The exchange of tokens between GPUs. Only filled slots travel, so the host must know the counts when it queues an
 // all-to-all. It learns them once a layer and part: exchange_counts has them copied down as soon as they are there, and
-// the all-to-alls, forward and backward, read that copy. A lane's host thread may have to wait for it, the work that is
+// the all-to-alls, forward and backward, read that copy. A thread's host thread may have to wait for it, the work that is
 // queued does not.
 //
-// Among GPUs that reach each other's memory, and tensors that lie in the lane's window, nobody needs the counts on the
-// host: a kernel reads them and copies the rows straight into the peers' memory (comm/row_exchange.h).
+// Among GPUs that reach each other's memory, and tensors that lie in the thread's window, nobody needs the counts on the
+// host: a kernel reads them and copies the rows straight into the peers' memory (comm/row_push.h).
 #include <algorithm>
 #include <chrono>
 #include <memory>
@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "lancet/ir/route_layout.h"
-#include "lancet/ops/exchange_way.h"
+#include "lancet/ops/all_to_all_way.h"
 #include "segments.h"
 #include "ops/device/launch.h"
 
@@ -41,7 +41,7 @@ class HostCounts {
     LANCET_TRY(stream.copy(values() + 2 * experts_, rows, std::size_t(rows_) * sizeof(std::int32_t)));
     return stream.signal(ready());
   }
-  // Blocks until the copy is there; an error of the lane ends the wait. The lane idles until the host goes on, so the
+  // Blocks until the copy is there; an error of the thread ends the wait. The thread idles until the host goes on, so the
   // host spins for as long as the work before the copy usually takes: a sleep lasts some 70 us.
   Result<ExchangePart> wait(backend::Stream& stream) {
     using Clock = std::chrono::steady_clock;
@@ -74,14 +74,14 @@ Status exchange(const KernelArgs& args, std::span<const Segment> sends, std::spa
 
 // counts[e] = the slots of expert e that the route fills.
 struct CountSlots {
-  static constexpr int lanes = 256;
+  static constexpr int threads = 256;
   const std::int32_t *begin, *end;
   std::int64_t experts;
   std::int32_t* counts;
 
   template <class Block>
   LANCET_DEVICE void operator()(Block& block) const {
-    const std::int64_t e = std::int64_t(block.index()) * lanes + block.lane();
+    const std::int64_t e = std::int64_t(block.index()) * threads + block.thread();
     if (e < experts) counts[e] = end[e] - begin[e];
   }
 };
@@ -89,14 +89,14 @@ struct CountSlots {
 // rows[e, s+1] = rows[e, s] + what source s sends to the local expert e; rows[e, 0] goes on where the part before
 // ended.
 struct LayRows {
-  static constexpr int lanes = 64;
+  static constexpr int threads = 64;
   const std::int32_t *counts, *before;  // [W, E/W]; rows of the part before, or null
   std::int64_t ranks, local;
   std::int32_t* rows;  // [E/W, W+1]
 
   template <class Block>
   LANCET_DEVICE void operator()(Block& block) const {
-    const std::int64_t e = std::int64_t(block.index()) * lanes + block.lane();
+    const std::int64_t e = std::int64_t(block.index()) * threads + block.thread();
     if (e >= local) return;
     std::int32_t* row = rows + e * (ranks + 1);
     std::int32_t at = before ? before[e * (ranks + 1) + ranks] : 0;
@@ -134,10 +134,10 @@ Kernel bind_counts(const KernelArgs& args) {
   const auto host = std::make_shared<HostCounts>(*args.device, experts, args.results[0].elements());
   if (args.notes) (*args.notes)[args.instruction->results[0].value] = host;
   return [=]() -> Status {
-    LANCET_TRY(device::launch(*args.stream, device::divide_up(experts, CountSlots::lanes),
+    LANCET_TRY(device::launch(*args.stream, device::divide_up(experts, CountSlots::threads),
                               CountSlots{begin, end, experts, mine}));
     LANCET_TRY(exchange(args, sends, receives));
-    LANCET_TRY(device::launch(*args.stream, device::divide_up(local, LayRows::lanes),
+    LANCET_TRY(device::launch(*args.stream, device::divide_up(local, LayRows::threads),
                               LayRows{theirs, before, ranks, local, rows}));
     return host->copy(*args.stream, begin, rows);
   };
@@ -150,7 +150,7 @@ struct PartCounts {
   bool made_here;
 };
 
-// Whether everything that an exchange touches lies in the lane's window, so that a kernel can do it alone, and the plan
+// Whether everything that an exchange touches lies in the thread's window, so that a kernel can do it alone, and the plan
 // has nothing against it.
 bool in_window(const KernelArgs& args) {
   if (takes_counts(args.attributes)) return false;
@@ -158,14 +158,14 @@ bool in_window(const KernelArgs& args) {
     return args.device_comm->in_window(view.data, std::size_t(ir::bytes(view.type)));
   };
   return args.device_comm && std::ranges::all_of(args.operands, lies_there) &&
-         std::ranges::all_of(args.results, lies_there) && args.operands.size() / 2 <= comm::RowExchange::most_parts;
+         std::ranges::all_of(args.results, lies_there) && args.operands.size() / 2 <= comm::RowPush::most_parts;
 }
 
 // The host waits for nothing: the kernel reads the counts.
 Kernel bind_in_window(const KernelArgs& args, bool there, std::int64_t ranks) {
   const TensorView &slots = there ? args.operands[0] : args.results[0],
                    &buffer = there ? args.results[0] : args.operands[0];
-  comm::RowExchange exchange{.there = there,
+  comm::RowPush exchange{.there = there,
                              .slots = slots.as<std::byte>(),
                              .buffer = buffer.as<std::byte>(),
                              .experts = slots.shape()[0],
@@ -180,7 +180,7 @@ Kernel bind_in_window(const KernelArgs& args, bool there, std::int64_t ranks) {
     const ir::RouteLayout layout{route.shape()[0], exchange.experts};
     exchange.part[p] = {layout.begin(route.data), layout.end(route.data), rows.as<std::int32_t>()};
   }
-  return [comm = args.device_comm, stream = args.stream, exchange] { return comm->exchange_rows(*stream, exchange); };
+  return [comm = args.device_comm, stream = args.stream, exchange] { return comm->push_rows(*stream, exchange); };
 }
 
 // all_to_all(slots, route, rows [, route, rows ...]) -> buffer; all_to_all_back the other way

@@ -6,8 +6,8 @@
 //   all_to_all_back: the other way
 // What was sent in parts is sent as a whole by naming the route and rows of every part: (slots, route, rows, route,
 // rows). Attribute tokens: how many slots of this rank are expected to be filled; by=counts: as messages, also where
-// the ranks reach each other's memory (ops/exchange_way.h).
-#include "lancet/ops/exchange_way.h"
+// the ranks reach each other's memory (ops/all_to_all_way.h).
+#include "lancet/ops/all_to_all_way.h"
 #include "ops/describe.h"
 
 namespace lancet::ops {
@@ -87,9 +87,9 @@ const OpDef table[] = {
      .work = work_counts,
      .partition = {{{irregular, irregular}, {irregular}}},
      .samples = {{{{{DType::route, {16, 4}}, Fill::route}}, {{"capacity", 4}, {"tokens", 16}, {"ranks", 1}}}},
-     .lane = ir::Lane::expert,
+     .stream = ir::Stream::expert,
      .kind = Kind::counts,
-     .counts_on = true},
+     .sequential_parts = true},
     {.name = "all_to_all",
      .required = 3,
      .most = any_number,
@@ -102,7 +102,7 @@ const OpDef table[] = {
            {{"capacity", 4}, {"tokens", 16}}},
           {{{{DType::bf16, {4, 4, 8}}}, {{DType::route, {16, 4}}, Fill::route}, {{DType::i32, {4, 2}}, Fill::rows}},
            {{"capacity", 4}, {"tokens", 16}}}},
-     .lane = ir::Lane::expert,
+     .stream = ir::Stream::expert,
      .kind = Kind::all_to_all},
     {.name = "all_to_all_back",
      .required = 3,
@@ -114,7 +114,7 @@ const OpDef table[] = {
      .samples =
          {{{{{DType::f32, {4, 4, 24}}}, {{DType::route, {16, 4}}, Fill::route}, {{DType::i32, {4, 2}}, Fill::rows}},
            {{"capacity", 4}, {"tokens", 16}}}},
-     .lane = ir::Lane::expert,
+     .stream = ir::Stream::expert,
      .kind = Kind::all_to_all},
 };
 

@@ -18,7 +18,7 @@ struct PlainAttention {
   float scale;
 };
 
-inline constexpr int attention_lanes = 64;
+inline constexpr int attention_threads = 64;
 
 // One head of one sequence, and a position in it.
 struct AttentionPlace {
@@ -53,9 +53,9 @@ LANCET_DEVICE float attention_dot(const T* x, const T* y, std::int64_t n) {
 // out, lse of one query
 template <class T>
 struct AttentionForward {
-  static constexpr int lanes = attention_lanes;
+  static constexpr int threads = attention_threads;
   struct Shared {
-    float shares[lanes];  // of a chunk of keys
+    float shares[threads];  // of a chunk of keys
   };
   PlainAttention<T> p;
 
@@ -67,21 +67,21 @@ struct AttentionForward {
       return p.scale * attention_dot(q, p.qkv + attention_part(p, at, 1, j), p.head_dim);
     };
     float most = -__builtin_huge_valf(), sum = 0.f;
-    for (std::int64_t j = block.lane(); j <= at.i; j += lanes) most = Larger{}(most, score(j));
+    for (std::int64_t j = block.thread(); j <= at.i; j += threads) most = Larger{}(most, score(j));
     most = block.max(most);
-    for (std::int64_t j = block.lane(); j <= at.i; j += lanes) sum += exp_f32(score(j) - most);
+    for (std::int64_t j = block.thread(); j <= at.i; j += threads) sum += exp_f32(score(j) - most);
     const float lse = most + log_f32(block.sum(sum));
-    if (block.lane() == 0) p.lse[attention_row(p, at, at.i)] = lse;
+    if (block.thread() == 0) p.lse[attention_row(p, at, at.i)] = lse;
 
     float* shares = block.template shared<Shared>().shares;
-    for (std::int64_t first = 0; first < p.head_dim; first += lanes) {
-      const std::int64_t d = first + block.lane();
+    for (std::int64_t first = 0; first < p.head_dim; first += threads) {
+      const std::int64_t d = first + block.thread();
       float result = 0.f;
-      for (std::int64_t chunk = 0; chunk <= at.i; chunk += lanes) {
-        const std::int64_t j = chunk + block.lane();
-        shares[block.lane()] = j <= at.i ? exp_f32(score(j) - lse) : 0.f;
+      for (std::int64_t chunk = 0; chunk <= at.i; chunk += threads) {
+        const std::int64_t j = chunk + block.thread();
+        shares[block.thread()] = j <= at.i ? exp_f32(score(j) - lse) : 0.f;
         block.sync();
-        for (std::int64_t t = 0; t < lanes && chunk + t <= at.i && d < p.head_dim; ++t)
+        for (std::int64_t t = 0; t < threads && chunk + t <= at.i && d < p.head_dim; ++t)
           result += shares[t] * to_f32(p.qkv[attention_part(p, at, 2, chunk + t) + d]);
         block.sync();
       }
@@ -106,9 +106,9 @@ LANCET_DEVICE AttentionPair attention_pair(const PlainAttention<T>& p, const Att
 // row_sums and dq of one query
 template <class T>
 struct AttentionQueryGradient {
-  static constexpr int lanes = attention_lanes;
+  static constexpr int threads = attention_threads;
   struct Shared {
-    float dscores[lanes];
+    float dscores[threads];
   };
   PlainAttention<T> p;
 
@@ -117,19 +117,19 @@ struct AttentionQueryGradient {
     const AttentionPlace at = attention_place(p, block.index());
     const std::int64_t out = attention_out(p, at, at.i);
     float row_sum = 0.f;
-    for (std::int64_t d = block.lane(); d < p.head_dim; d += lanes)
+    for (std::int64_t d = block.thread(); d < p.head_dim; d += threads)
       row_sum += to_f32(p.dout[out + d]) * to_f32(p.out[out + d]);
     row_sum = block.sum(row_sum);
-    if (block.lane() == 0) p.row_sums[attention_row(p, at, at.i)] = row_sum;
+    if (block.thread() == 0) p.row_sums[attention_row(p, at, at.i)] = row_sum;
     float* dscores = block.template shared<Shared>().dscores;
-    for (std::int64_t first = 0; first < p.head_dim; first += lanes) {
-      const std::int64_t d = first + block.lane();
+    for (std::int64_t first = 0; first < p.head_dim; first += threads) {
+      const std::int64_t d = first + block.thread();
       float result = 0.f;
-      for (std::int64_t chunk = 0; chunk <= at.i; chunk += lanes) {
-        const std::int64_t j = chunk + block.lane();
-        dscores[block.lane()] = j <= at.i ? attention_pair(p, at, at.i, j, row_sum).dscore : 0.f;
+      for (std::int64_t chunk = 0; chunk <= at.i; chunk += threads) {
+        const std::int64_t j = chunk + block.thread();
+        dscores[block.thread()] = j <= at.i ? attention_pair(p, at, at.i, j, row_sum).dscore : 0.f;
         block.sync();
-        for (std::int64_t t = 0; t < lanes && chunk + t <= at.i && d < p.head_dim; ++t)
+        for (std::int64_t t = 0; t < threads && chunk + t <= at.i && d < p.head_dim; ++t)
           result += dscores[t] * to_f32(p.qkv[attention_part(p, at, 1, chunk + t) + d]);
         block.sync();
       }
@@ -141,9 +141,9 @@ struct AttentionQueryGradient {
 // dk and dv of one key; row_sums are there
 template <class T>
 struct AttentionKeyGradient {
-  static constexpr int lanes = attention_lanes;
+  static constexpr int threads = attention_threads;
   struct Shared {
-    AttentionPair pairs[lanes];
+    AttentionPair pairs[threads];
   };
   PlainAttention<T> p;
 
@@ -151,15 +151,15 @@ struct AttentionKeyGradient {
   LANCET_DEVICE void operator()(Block& block) const {
     const AttentionPlace at = attention_place(p, block.index());
     AttentionPair* pairs = block.template shared<Shared>().pairs;
-    for (std::int64_t first = 0; first < p.head_dim; first += lanes) {
-      const std::int64_t d = first + block.lane();
+    for (std::int64_t first = 0; first < p.head_dim; first += threads) {
+      const std::int64_t d = first + block.thread();
       float dk = 0.f, dv = 0.f;
-      for (std::int64_t chunk = at.i; chunk < p.sequence; chunk += lanes) {
-        const std::int64_t i = chunk + block.lane();
-        pairs[block.lane()] = i < p.sequence ? attention_pair(p, at, i, at.i, p.row_sums[attention_row(p, at, i)])
+      for (std::int64_t chunk = at.i; chunk < p.sequence; chunk += threads) {
+        const std::int64_t i = chunk + block.thread();
+        pairs[block.thread()] = i < p.sequence ? attention_pair(p, at, i, at.i, p.row_sums[attention_row(p, at, i)])
                                              : AttentionPair{0.f, 0.f};
         block.sync();
-        for (std::int64_t t = 0; t < lanes && chunk + t < p.sequence && d < p.head_dim; ++t) {
+        for (std::int64_t t = 0; t < threads && chunk + t < p.sequence && d < p.head_dim; ++t) {
           dk += pairs[t].dscore * to_f32(p.qkv[attention_part(p, at, 0, chunk + t) + d]);
           dv += pairs[t].share * to_f32(p.dout[attention_out(p, at, chunk + t) + d]);
         }

@@ -14,7 +14,7 @@ double unit(const KernelArgs& args, std::int64_t experts) {
 
 // The sums of load[e] * p and of -p log p over a piece of the probabilities. Bytes: these once.
 struct Weigh {
-  static constexpr int lanes = 256;
+  static constexpr int threads = 256;
   const float *probabilities, *load;
   float *loss, *entropy;  // [blocks]
   std::int64_t n, experts, piece;
@@ -24,14 +24,14 @@ struct Weigh {
     const std::int64_t begin = block.index() * piece, end = begin + piece < n ? begin + piece : n;
     float weighed = 0, surprises = 0;
 #pragma unroll 4
-    for (std::int64_t i = begin + block.lane(); i < end; i += lanes) {
+    for (std::int64_t i = begin + block.thread(); i < end; i += threads) {
       const float p = probabilities[i];
       weighed += load[i % experts] * p;
       surprises += surprise(p);
     }
     weighed = block.sum(weighed);
     surprises = block.sum(surprises);
-    if (block.lane() > 0) return;
+    if (block.thread() > 0) return;
     loss[block.index()] = weighed;
     entropy[block.index()] = surprises;
   }
@@ -64,7 +64,7 @@ Kernel bind(const KernelArgs& args) {
 }
 
 struct Gradient {
-  static constexpr int lanes = 128;
+  static constexpr int threads = 128;
   const float* load;
   float* dprobability;
   std::int64_t experts;
@@ -72,7 +72,7 @@ struct Gradient {
 
   template <class Block>
   LANCET_DEVICE void operator()(Block& block) const {
-    const std::int64_t e = block.index() * lanes + block.lane();
+    const std::int64_t e = block.index() * threads + block.thread();
     if (e < experts) dprobability[e] = scale * load[e];
   }
 };
@@ -82,7 +82,7 @@ Kernel bind_dx(const KernelArgs& args) {
   const std::int64_t experts = args.results[0].elements();
   const Gradient kernel{args.operands[0].as<float>(), args.results[0].as<float>(), experts,
                         float(unit(args, experts) * args.attributes.real("coefficient"))};
-  return run_steps(args.stream, Step{divide_up(experts, Gradient::lanes), kernel});
+  return run_steps(args.stream, Step{divide_up(experts, Gradient::threads), kernel});
 }
 
 const DeviceKernel table[] = {{"aux_loss", bind, workspace}, {"aux_loss_dx", bind_dx}};

@@ -12,13 +12,13 @@ using namespace device;
 
 // As many tensors as one launch takes: their addresses are arguments of the kernel.
 constexpr int tensors_per_launch = 96;
-constexpr std::int64_t piece_elements = 1 << 14;  // of one block: 16 packs a lane
+constexpr std::int64_t piece_elements = 1 << 14;  // of one block: 16 packs a thread
 
 std::int64_t pieces_of(const TensorView& tensor) { return divide_up(tensor.elements(), piece_elements); }
 
 // The sum of squares of each piece of the tensors. Bytes: each tensor once.
 struct Squares {
-  static constexpr int lanes = 256;
+  static constexpr int threads = 256;
   struct Tensor {
     const float* data;
     std::int64_t elements, first_piece;  // pieces are counted through the launch
@@ -38,13 +38,13 @@ struct Squares {
     const bool wide = reinterpret_cast<std::uintptr_t>(tensor.data) % 16 == 0;
     float sums[4] = {};
 #pragma unroll 4
-    for (std::int64_t start = begin + block.lane() * 4; start < end; start += lanes * 4) {
+    for (std::int64_t start = begin + block.thread() * 4; start < end; start += threads * 4) {
       const Pack<float> x = load(tensor.data + start, part_of_row<float>(start, end), wide);
 #pragma unroll
       for (int i = 0; i < 4; ++i) sums[i] += x.v[i] * x.v[i];
     }
     const float sum = block.sum((sums[0] + sums[2]) + (sums[1] + sums[3]));
-    if (block.lane() == 0) parts[block.index()] = sum;
+    if (block.thread() == 0) parts[block.index()] = sum;
   }
 };
 
@@ -81,9 +81,9 @@ Kernel bind_norm(const KernelArgs& args) {
   };
 }
 
-// clip[0] (+)= the sums; the last launch makes norm and factor of it. The sums are few: one lane adds them in order.
+// clip[0] (+)= the sums; the last launch makes norm and factor of it. The sums are few: one thread adds them in order.
 struct Scale {
-  static constexpr int lanes = 32;
+  static constexpr int threads = 32;
   const float* sums[tensors_per_launch];
   int count;
   bool first, last;
@@ -92,7 +92,7 @@ struct Scale {
 
   template <class Block>
   LANCET_DEVICE void operator()(Block& block) const {
-    if (block.lane() > 0) return;
+    if (block.thread() > 0) return;
     float total = first ? 0.f : clip[0];
     for (int i = 0; i < count; ++i) total += *sums[i];
     if (last) {
@@ -121,13 +121,13 @@ Kernel bind_scale(const KernelArgs& args) {
 }
 
 struct Schedule {
-  static constexpr int lanes = 32;
+  static constexpr int threads = 32;
   const float *numbers, *clip;
   float* out;  // [5]
 
   template <class Block>
   LANCET_DEVICE void operator()(Block& block) const {
-    if (const int i = block.lane(); i < schedule::clipped) out[i] = i < schedule::plain ? numbers[i] : clip[1];
+    if (const int i = block.thread(); i < schedule::clipped) out[i] = i < schedule::plain ? numbers[i] : clip[1];
   }
 };
 

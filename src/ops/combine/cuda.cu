@@ -16,7 +16,7 @@ LANCET_DEVICE Pack<T> scaled(const Pack<T>& pack, float factor) {
 // Bytes: the kept tokens' slots and all of y once.
 template <class T>
 struct Combine {
-  static constexpr int lanes = TokenRows::lanes;
+  static constexpr int threads = TokenRows::threads;
   TokenRows rows;
   const T* slots;
   T* y;
@@ -40,7 +40,7 @@ struct Combine {
 // slots twice.
 template <class T>
 struct CombineDx {
-  static constexpr int lanes = TokenRows::lanes;
+  static constexpr int threads = TokenRows::threads;
   TokenRows rows;
   const T* dy;
   T* slots;

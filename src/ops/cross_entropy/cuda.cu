@@ -28,7 +28,7 @@ struct Softmax {
     for (int i = 0; i < Pack<T>::size; ++i)
       if (i < count) sum += exp_fast_f32(x.v[i] - largest);
   }
-  // Of the whole block. A lane without logits has a sum of 0 and a difference that may be no number.
+  // Of the whole block. A thread without logits has a sum of 0 and a difference that may be no number.
   template <class Block>
   LANCET_DEVICE void join(Block& block) {
     const float all = block.max(largest);
@@ -38,12 +38,12 @@ struct Softmax {
 };
 
 // A row is a block's. Its logits come from memory once; where the gradient is asked for they are read again, which the
-// second level of the cache serves: two blocks of 1024 lanes fit a multiprocessor (at most 32 registers a lane and no
+// second level of the cache serves: two blocks of 1024 threads fit a multiprocessor (at most 32 registers a thread and no
 // spills, on sm_80 and sm_90), so that 132 of them have 27 MB of rows of 50304 bf16 under way. Bytes: the logits once,
 // and once more written. Nothing else is stored but a float a row.
 template <class T, bool train>
 struct Row {
-  static constexpr int lanes = 1024;
+  static constexpr int threads = 1024;
   T* logits;
   const std::int32_t* targets;
   float* losses;
@@ -57,7 +57,7 @@ struct Row {
     T* x = logits + r * columns;
     const std::int32_t target = targets[r];
     if (target == ignored) {
-      if (block.lane() == 0) losses[r] = 0;
+      if (block.thread() == 0) losses[r] = 0;
       if constexpr (train)
         for_packs(block, columns, [&](std::int64_t start, Part part) { store(x + start, Pack<T>{}, part, wide); });
       return;
@@ -69,10 +69,10 @@ struct Row {
     softmax.join(block);
     // A target outside of the vocabulary is a fault of the data: the loss that is no number shows it.
     const bool known = target >= 0 && target < vocabulary;
-    if (block.lane() == 0)
+    if (block.thread() == 0)
       losses[r] = known ? log_f32(softmax.sum) + (softmax.largest - to_f32(x[target])) : __builtin_nanf("");
     if constexpr (train) {
-      block.sync();  // lane 0 has read its logit
+      block.sync();  // thread 0 has read its logit
       gradient(block, x, target, softmax);
     }
   }
@@ -97,7 +97,7 @@ struct Row {
   template <class Block, class F>
   LANCET_DEVICE static void for_packs(Block& block, std::int64_t n, F f) {
 #pragma unroll 2
-    for (std::int64_t start = std::int64_t(block.lane()) * Pack<T>::size; start < n; start += lanes * Pack<T>::size)
+    for (std::int64_t start = std::int64_t(block.thread()) * Pack<T>::size; start < n; start += threads * Pack<T>::size)
       f(start, part_of_row<T>(start, n));
   }
 };

@@ -43,14 +43,14 @@ struct Cached {
   LANCET_DEVICE void fill(Block& block, std::int64_t row, bool sound) const {
     const float filler = sound ? 0.f : __builtin_nanf("");
     T* to = result(row);
-    for (std::int64_t i = block.lane(); i < head_dim; i += block.lanes()) to[i] = from_f32<T>(filler);
+    for (std::int64_t i = block.thread(); i < head_dim; i += block.threads()) to[i] = from_f32<T>(filler);
   }
 };
 
 // A block puts away the keys and values of one row.
 template <class T>
 struct StoreRow {
-  static constexpr int lanes = 128;
+  static constexpr int threads = 128;
   Cached<T> c;
 
   template <class Block>
@@ -59,7 +59,7 @@ struct StoreRow {
     const Place place(c.place, c.rows, c.positions);
     if (!place.sound || s >= place.rows) return;
     const std::int64_t packs = divide_up(c.head_dim, Pack<T>::size);
-    for (std::int64_t i = block.lane(); i < c.heads * packs; i += lanes) {
+    for (std::int64_t i = block.thread(); i < c.heads * packs; i += threads) {
       const std::int64_t h = i / packs, start = i % packs * Pack<T>::size;
       const std::int64_t to = ((b * c.heads + h) * c.positions + place.first + s) * c.head_dim + start;
       const Part part = part_of_row<T>(start, c.head_dim);
@@ -88,15 +88,15 @@ struct Splits {
   }
 };
 
-// A block has one row of one head, or a split of its keys. They go by in chunks, one a lane, and the softmax is carried
+// A block has one row of one head, or a split of its keys. They go by in chunks, one a thread, and the softmax is carried
 // along: what was summed so far is scaled down when a larger score comes up. A row's bits do not depend on the rows
 // beside it, but on their number, which decides into how many splits its keys go.
 template <class T>
 struct AttendRow {
-  static constexpr int lanes = 256;
+  static constexpr int threads = 256;
   struct Shared {
-    float shares[lanes];  // of a chunk's keys
-    float sums[lanes];
+    float shares[threads];  // of a chunk's keys
+    float sums[threads];
   };
   Cached<T> c;
   Splits splits;
@@ -119,7 +119,7 @@ struct AttendRow {
       part = splits.part(row, split, c.head_dim);
     }
     const std::int64_t cache = (head * c.positions + begin) * c.head_dim;
-    for (std::int64_t first = 0; first < c.head_dim; first += lanes)
+    for (std::int64_t first = 0; first < c.head_dim; first += threads)
       columns(block, c.qkv + c.at(b, s, 0, h), c.keys + cache, c.values + cache, end - begin, first, c.result(row),
               part);
   }
@@ -136,42 +136,42 @@ struct AttendRow {
     return sum;
   }
 
-  // out[first, first + lanes), or those of the part. A column's lanes, as many as there are, share the keys of a chunk.
+  // out[first, first + threads), or those of the part. A column's threads, as many as there are, share the keys of a chunk.
   template <class Block>
   LANCET_DEVICE void columns(Block& block, const T* q, const T* keys, const T* values, std::int64_t count,
                              std::int64_t first, T* out, float* part) const {
     Shared& shared = block.template shared<Shared>();
     const std::int64_t left = c.head_dim - first;
-    const int lane = block.lane(), width = left < lanes ? int(left) : lanes, groups = lanes / width;
-    const int group = lane / width, column = lane % width;
+    const int thread = block.thread(), width = left < threads ? int(left) : threads, groups = threads / width;
+    const int group = thread / width, column = thread % width;
     float top = -__builtin_huge_valf(), total = 0.f, sum = 0.f;
-    for (std::int64_t chunk = 0; chunk < count; chunk += lanes) {
-      const std::int64_t j = chunk + lane;
+    for (std::int64_t chunk = 0; chunk < count; chunk += threads) {
+      const std::int64_t j = chunk + thread;
       const float score = j < count ? c.scale * dot(q, keys + j * c.head_dim) : -__builtin_huge_valf();
       const float higher = Larger{}(top, block.max(score)), shrink = exp_f32(top - higher);
       const float share = j < count ? exp_f32(score - higher) : 0.f;
-      shared.shares[lane] = share;
+      shared.shares[thread] = share;
       total = total * shrink + block.sum(share);
       block.sync();
       sum *= shrink;
-      const int keys_here = count - chunk < lanes ? int(count - chunk) : lanes;
+      const int keys_here = count - chunk < threads ? int(count - chunk) : threads;
       if (group < groups)
         for (int t = group; t < keys_here; t += groups)
           sum += shared.shares[t] * to_f32(values[(chunk + t) * c.head_dim + first + column]);
       block.sync();
       top = higher;
     }
-    shared.sums[lane] = sum;
+    shared.sums[thread] = sum;
     block.sync();
-    if (lane < width) {
+    if (thread < width) {
       float whole = 0.f;
-      for (int g = 0; g < groups; ++g) whole += shared.sums[g * width + lane];
+      for (int g = 0; g < groups; ++g) whole += shared.sums[g * width + thread];
       if (part)
-        part[first + lane] = whole;
+        part[first + thread] = whole;
       else
-        out[first + lane] = from_f32<T>(whole / total);
+        out[first + thread] = from_f32<T>(whole / total);
     }
-    if (part && first == 0 && lane == 0) part[c.head_dim] = top, part[c.head_dim + 1] = total;
+    if (part && first == 0 && thread == 0) part[c.head_dim] = top, part[c.head_dim + 1] = total;
     block.sync();
   }
 };
@@ -179,7 +179,7 @@ struct AttendRow {
 // A block has one row of one head: the parts that it has, each scaled to the largest score of all.
 template <class T>
 struct JoinParts {
-  static constexpr int lanes = 128;
+  static constexpr int threads = 128;
   Cached<T> c;
   Splits splits;
 
@@ -192,14 +192,14 @@ struct JoinParts {
     const float* parts = splits.part(row, 0, c.head_dim);
     const std::int64_t stride = c.head_dim + 2;
     float mine = -__builtin_huge_valf();
-    for (std::int64_t p = block.lane(); p < used; p += lanes) mine = Larger{}(mine, parts[p * stride + c.head_dim]);
+    for (std::int64_t p = block.thread(); p < used; p += threads) mine = Larger{}(mine, parts[p * stride + c.head_dim]);
     const float top = block.max(mine);
     float share = 0.f;
-    for (std::int64_t p = block.lane(); p < used; p += lanes)
+    for (std::int64_t p = block.thread(); p < used; p += threads)
       share += parts[p * stride + c.head_dim + 1] * exp_f32(parts[p * stride + c.head_dim] - top);
     const float total = block.sum(share);
     T* out = c.result(row);
-    for (std::int64_t i = block.lane(); i < c.head_dim; i += lanes) {
+    for (std::int64_t i = block.thread(); i < c.head_dim; i += threads) {
       float sum = 0.f;
       for (std::int64_t p = 0; p < used; ++p)
         sum += parts[p * stride + i] * exp_f32(parts[p * stride + c.head_dim] - top);
@@ -252,7 +252,7 @@ Kernel bind_embedding(const KernelArgs& args) {
 
 template <class T>
 struct TakeRow {
-  static constexpr int lanes = 256;
+  static constexpr int threads = 256;
   const T* x;
   T* out;
   const std::int32_t* place;
@@ -262,7 +262,7 @@ struct TakeRow {
   template <class Block>
   LANCET_DEVICE void operator()(Block& block) const {
     const std::int64_t b = block.index() / tiles, row = place[1];
-    const std::int64_t start = (block.index() % tiles * lanes + block.lane()) * Pack<T>::size;
+    const std::int64_t start = (block.index() % tiles * threads + block.thread()) * Pack<T>::size;
     if (start >= d) return;
     const Part part = part_of_row<T>(start, d);
     Pack<T> pack;
@@ -287,7 +287,7 @@ Kernel bind_row(const KernelArgs& args) {
                             args.operands[1].as<std::int32_t>(),
                             shape[1],
                             shape[2],
-                            divide_up(shape[2], TakeRow<T>::lanes * Pack<T>::size),
+                            divide_up(shape[2], TakeRow<T>::threads * Pack<T>::size),
                             aligned_rows<T>(shape[2]) && aligned(x, out)};
     return run_steps(args.stream, Step{shape[0] * kernel.tiles, kernel});
   });

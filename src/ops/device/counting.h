@@ -6,12 +6,12 @@
 
 namespace lancet::ops::device {
 
-// counts[i] of [0, n) becomes the sum of those before i; returns the sum of all, to all lanes.
+// counts[i] of [0, n) becomes the sum of those before i; returns the sum of all, to all threads.
 template <class Block>
 LANCET_DEVICE std::int32_t scan_in_place(Block& block, std::int32_t* counts, std::int64_t n) {
   std::int32_t before = 0;
-  for (std::int64_t first = 0; first < n; first += Block::lanes()) {
-    const std::int64_t i = first + block.lane();
+  for (std::int64_t first = 0; first < n; first += Block::threads()) {
+    const std::int64_t i = first + block.thread();
     std::int32_t total;
     const std::int32_t lower = block.exclusive_scan(i < n ? counts[i] : 0, total);
     if (i < n) counts[i] = before + lower;
@@ -30,7 +30,7 @@ LANCET_DEVICE std::int32_t count_equal(const std::int32_t* bins, int n, std::int
 
 // counts[bin * chunks + chunk] and totals[bin], given the counts of each chunk.
 struct ScanChunks {
-  static constexpr int lanes = 256;
+  static constexpr int threads = 256;
   std::int32_t* counts;
   std::int64_t chunks;
   std::int32_t* totals;  // [bins]
@@ -38,21 +38,21 @@ struct ScanChunks {
   template <class Block>
   LANCET_DEVICE void operator()(Block& block) const {
     const std::int32_t total = scan_in_place(block, counts + block.index() * chunks, chunks);
-    if (block.lane() == 0) totals[block.index()] = total;
+    if (block.thread() == 0) totals[block.index()] = total;
   }
 };
 
 // totals[bin] becomes where the bin's items begin, and ends[bin] where they end. One block.
 struct ScanBins {
-  static constexpr int lanes = 1024;
+  static constexpr int threads = 1024;
   std::int32_t *totals, *ends;
   std::int64_t bins;
 
   template <class Block>
   LANCET_DEVICE void operator()(Block& block) const {
-    for (std::int64_t bin = block.lane(); bin < bins; bin += lanes) ends[bin] = totals[bin];
+    for (std::int64_t bin = block.thread(); bin < bins; bin += threads) ends[bin] = totals[bin];
     scan_in_place(block, totals, bins);
-    for (std::int64_t bin = block.lane(); bin < bins; bin += lanes) ends[bin] += totals[bin];  // a lane's own bins
+    for (std::int64_t bin = block.thread(); bin < bins; bin += threads) ends[bin] += totals[bin];  // a thread's own bins
   }
 };
 

@@ -1,6 +1,6 @@
-// Blocks of lanes on one host thread. A lane is a fiber: it runs until it comes to a barrier, ends, or breaks a rule
-// (InternalError: a lane that ends while others wait, memory written beyond the block's shared memory). Between two
-// barriers the lanes run in a shuffled order, and so do the blocks. launch.h includes it.
+// Blocks of threads on one host thread. A thread is a fiber: it runs until it comes to a barrier, ends, or breaks a rule
+// (InternalError: a thread that ends while others wait, memory written beyond the block's shared memory). Between two
+// barriers the threads run in a shuffled order, and so do the blocks. launch.h includes it.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -15,24 +15,24 @@
 
 namespace lancet::ops::device::emulated {
 
-// The order of lanes and blocks follows from this number; tests change it and expect the same bits.
+// The order of threads and blocks follows from this number; tests change it and expect the same bits.
 inline thread_local std::uint64_t order_seed = 1;
 
 // What a GPU of compute capability 9.0 lends to a block, less what a block keeps for its collectives.
-inline constexpr std::size_t most_shared_bytes = 227 * 1024 - exchange_bytes;
+inline constexpr std::size_t most_shared_bytes = 227 * 1024 - all_to_all_bytes;
 
 class Team {
  public:
-  using Body = std::function<void(Team&, int lane)>;
+  using Body = std::function<void(Team&, int thread)>;
 
-  Team(int lanes, std::size_t shared, Body body)
-      : lanes_(std::size_t(lanes)),
+  Team(int threads, std::size_t shared, Body body)
+      : threads_(std::size_t(threads)),
         body_(std::move(body)),
         shared_bytes_(shared),
         shared_((shared + guard_bytes) / sizeof(Unit) + 1),
-        slots_(2 * std::size_t(lanes)),
+        slots_(2 * std::size_t(threads)),
         random_(order_seed) {
-    LANCET_CHECK(lanes > 0 && lanes <= 1024 && lanes % 32 == 0, "a block of {} lanes", lanes);
+    LANCET_CHECK(threads > 0 && threads <= 1024 && threads % 32 == 0, "a block of {} threads", threads);
     LANCET_CHECK(shared <= most_shared_bytes, "{} bytes of shared memory, a block has {}", shared, most_shared_bytes);
   }
 
@@ -41,24 +41,24 @@ class Team {
   void* shared() { return shared_.data(); }
   std::uint64_t* scratch() { return scratch_; }
 
-  void sync(int lane) { wait(lane, State::at_block_barrier); }
-  void sync_warp(int lane) { wait(lane, State::at_warp_barrier); }
+  void sync(int thread) { wait(thread, State::at_block_barrier); }
+  void sync_warp(int thread) { wait(thread, State::at_warp_barrier); }
 
-  // What the lanes of the warp hand over, 32 words. Two buffers in turn, as in Block: good until the lane's next call.
-  const std::uint64_t* gather(int lane, std::uint64_t v) {
-    Lane& self = lanes_[std::size_t(lane)];
-    std::uint64_t* slots = slots_.data() + (self.turn ^= 1) * std::int64_t(lanes_.size());
-    slots[lane] = v;
-    sync_warp(lane);
-    return slots + lane / 32 * 32;
+  // What the threads of the warp hand over, 32 words. Two buffers in turn, as in Block: good until the thread's next call.
+  const std::uint64_t* gather(int thread, std::uint64_t v) {
+    Thread& self = threads_[std::size_t(thread)];
+    std::uint64_t* slots = slots_.data() + (self.turn ^= 1) * std::int64_t(threads_.size());
+    slots[thread] = v;
+    sync_warp(thread);
+    return slots + thread / 32 * 32;
   }
-  // The value that lane `from` of the same warp hands over.
+  // The value that thread `from` of the same warp hands over.
   template <class T>
-  T exchange(int lane, T v, int from) {
+  T exchange(int thread, T v, int from) {
     static_assert(sizeof(T) <= sizeof(std::uint64_t));
     std::uint64_t word = 0;
     std::memcpy(&word, &v, sizeof v);
-    std::memcpy(static_cast<void*>(&v), gather(lane, word) + from % 32, sizeof v);
+    std::memcpy(static_cast<void*>(&v), gather(thread, word) + from % 32, sizeof v);
     return v;
   }
 
@@ -78,7 +78,7 @@ class Team {
 
  private:
   enum class State : std::uint8_t { ready, at_block_barrier, at_warp_barrier, ended };
-  struct Lane {
+  struct Thread {
     Fiber fiber;
     State state = State::ready;
     int turn = 0;
@@ -99,20 +99,20 @@ class Team {
     std::memset(static_cast<void*>(shared_.data()), 0xff,
                 shared_.size() * sizeof(Unit));  // NaN: nothing may count on it
     for (std::uint64_t& word : scratch_) word = ~std::uint64_t{0};
-    for (std::size_t i = 0; i < lanes_.size(); ++i) start(int(i));
+    for (std::size_t i = 0; i < threads_.size(); ++i) start(int(i));
     while (true) {
       std::vector<int> ready;
       std::size_t ended = 0;
-      for (std::size_t i = 0; i < lanes_.size(); ++i) {
-        if (lanes_[i].state == State::ready) ready.push_back(int(i));
-        ended += lanes_[i].state == State::ended;
+      for (std::size_t i = 0; i < threads_.size(); ++i) {
+        if (threads_[i].state == State::ready) ready.push_back(int(i));
+        ended += threads_[i].state == State::ended;
       }
-      if (ended == lanes_.size()) break;
-      LANCET_CHECK(!ready.empty(), "block {}: lanes wait at a barrier that others never reach", block);
+      if (ended == threads_.size()) break;
+      LANCET_CHECK(!ready.empty(), "block {}: threads wait at a barrier that others never reach", block);
       shuffle(ready);
-      for (int lane : ready) {
-        running_ = lane;
-        Fiber::change(scheduler_, lanes_[std::size_t(lane)].fiber);
+      for (int thread : ready) {
+        running_ = thread;
+        Fiber::change(scheduler_, threads_[std::size_t(thread)].fiber);
         if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
       }
       release();
@@ -124,33 +124,33 @@ class Team {
 
   // Opens the barriers at which everybody has arrived.
   void release() {
-    release(0, lanes_.size(), State::at_block_barrier);
-    for (std::size_t w = 0; w < lanes_.size(); w += 32) release(w, w + 32, State::at_warp_barrier);
+    release(0, threads_.size(), State::at_block_barrier);
+    for (std::size_t w = 0; w < threads_.size(); w += 32) release(w, w + 32, State::at_warp_barrier);
   }
   void release(std::size_t first, std::size_t last, State barrier) {
     for (std::size_t i = first; i < last; ++i)
-      if (lanes_[i].state != barrier) return;
-    for (std::size_t i = first; i < last; ++i) lanes_[i].state = State::ready;
+      if (threads_[i].state != barrier) return;
+    for (std::size_t i = first; i < last; ++i) threads_[i].state = State::ready;
   }
 
-  void wait(int lane, State barrier) {
-    Lane& self = lanes_[std::size_t(lane)];
+  void wait(int thread, State barrier) {
+    Thread& self = threads_[std::size_t(thread)];
     self.state = barrier;
     Fiber::change(self.fiber, scheduler_);
   }
 
-  void start(int lane) {
-    Lane& self = lanes_[std::size_t(lane)];
+  void start(int thread) {
+    Thread& self = threads_[std::size_t(thread)];
     self.state = State::ready;
     self.turn = 0;
     self.fiber.start(&Team::enter);
   }
   static void enter() {
     Team* team = current;
-    const int lane = team->running_;
-    Lane& self = team->lanes_[std::size_t(lane)];
+    const int thread = team->running_;
+    Thread& self = team->threads_[std::size_t(thread)];
     try {
-      team->body_(*team, lane);
+      team->body_(*team, thread);
     } catch (...) {
       team->failure_ = std::current_exception();
     }
@@ -158,13 +158,13 @@ class Team {
     Fiber::change(self.fiber, team->scheduler_);
   }
 
-  static inline thread_local Team* current = nullptr;  // the team whose lanes run
-  std::vector<Lane> lanes_;
+  static inline thread_local Team* current = nullptr;  // the team whose threads run
+  std::vector<Thread> threads_;
   Body body_;
   std::size_t shared_bytes_;
   std::vector<Unit> shared_;
   std::vector<std::uint64_t> slots_;
-  std::uint64_t scratch_[exchange_bytes / sizeof(std::uint64_t)];
+  std::uint64_t scratch_[all_to_all_bytes / sizeof(std::uint64_t)];
   std::uint64_t random_;
   std::int64_t block_ = 0, blocks_ = 0;
   Fiber scheduler_;  // the caller's own stack
@@ -172,8 +172,8 @@ class Team {
   std::exception_ptr failure_;
 };
 
-inline void run(std::int64_t blocks, int lanes, std::size_t shared, Team::Body body) {
-  Team(lanes, shared, std::move(body)).run(blocks);
+inline void run(std::int64_t blocks, int threads, std::size_t shared, Team::Body body) {
+  Team(threads, shared, std::move(body)).run(blocks);
 }
 
 }  // namespace lancet::ops::device::emulated

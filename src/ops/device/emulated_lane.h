@@ -1,4 +1,4 @@
-// The same lane on the host, for tests without a GPU.
+// The same thread on the host, for tests without a GPU.
 #pragma once
 #include "emulated.h"
 
@@ -6,32 +6,32 @@
 
 namespace lancet::ops::device {
 
-class Lane {
+class Thread {
  public:
-  Lane(emulated::Team& team, int lane) : team_(&team), lane_(lane) {}
+  Thread(emulated::Team& team, int thread) : team_(&team), thread_(thread) {}
 
   std::int64_t index() const { return team_->block(); }
   std::int64_t count() const { return team_->blocks(); }
-  int lane() const { return lane_; }
+  int thread() const { return thread_; }
 
-  void sync() { team_->sync(lane_); }
-  void sync_warp() { team_->sync_warp(lane_); }
+  void sync() { team_->sync(thread_); }
+  void sync_warp() { team_->sync_warp(thread_); }
 
   template <class T>
   T shuffle(T v, int from) {
-    return team_->exchange(lane_, v, from);
+    return team_->exchange(thread_, v, from);
   }
   template <class T>
   T shuffle_xor(T v, int distance) {
-    return team_->exchange(lane_, v, lane_ % 32 ^ distance);
+    return team_->exchange(thread_, v, thread_ % 32 ^ distance);
   }
   template <class T>
   T shuffle_up(T v, int distance) {
-    return team_->exchange(lane_, v, lane_ % 32 >= distance ? lane_ % 32 - distance : lane_ % 32);
+    return team_->exchange(thread_, v, thread_ % 32 >= distance ? thread_ % 32 - distance : thread_ % 32);
   }
 
-  // What the 32 lanes of the warp hand over; only here, for what a GPU does by one instruction.
-  const std::uint64_t* gather(std::uint64_t v) { return team_->gather(lane_, v); }
+  // What the 32 threads of the warp hand over; only here, for what a GPU does by one instruction.
+  const std::uint64_t* gather(std::uint64_t v) { return team_->gather(thread_, v); }
 
   int atomic_add(std::int32_t* at, std::int32_t v) {
     const int before = *at;
@@ -45,13 +45,13 @@ class Lane {
 
  private:
   emulated::Team* team_;
-  int lane_;
+  int thread_;
 };
 
 template <class BlockType, class F>
 Status launch_blocks(backend::Stream&, std::int64_t blocks, const F& kernel, std::size_t shared) {
-  emulated::run(blocks, F::lanes, shared, [&kernel](emulated::Team& team, int lane) {
-    BlockType block(team, lane);
+  emulated::run(blocks, F::threads, shared, [&kernel](emulated::Team& team, int thread) {
+    BlockType block(team, thread);
     kernel(block);
   });
   return {};

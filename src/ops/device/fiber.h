@@ -1,4 +1,4 @@
-// A stack of its own for each lane that the host emulates. A switch is a few instructions where that is written out;
+// A stack of its own for each thread that the host emulates. A switch is a few instructions where that is written out;
 // the system's swapcontext() asks the kernel twice for each.
 #pragma once
 #if !defined(__x86_64__)

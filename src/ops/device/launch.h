@@ -1,7 +1,7 @@
-// How the device kernels are written and launched. A kernel is a functor that all lanes (threads) of a block run:
+// How the device kernels are written and launched. A kernel is a functor that all threads (threads) of a block run:
 //
 //   struct Example {
-//     static constexpr int lanes = 256;     // of a block: a multiple of 32, at most 1024
+//     static constexpr int threads = 256;     // of a block: a multiple of 32, at most 1024
 //     struct Shared { float tile[32][33]; };  // optional: the block's shared memory, given by block.shared<Shared>()
 //     template <class Block>
 //     LANCET_DEVICE void operator()(Block& block) const;
@@ -9,7 +9,7 @@
 //   LANCET_TRY(launch(*args.stream, blocks, Example{...}));
 //
 // Under nvcc that is a kernel on the stream's queue. Under g++ the same source runs on the host (emulated.h): blocks
-// one after the other and lanes as fibers that switch at barriers, both in a shuffled order, so that a missing barrier
+// one after the other and threads as fibers that switch at barriers, both in a shuffled order, so that a missing barrier
 // or a block that counts on another one shows up as a wrong result. No kernel adds floats by atomics: two runs agree
 // bit for bit.
 #pragma once
@@ -24,12 +24,12 @@
 namespace lancet::ops::device {
 
 // Of shared memory that every block has beside what its kernel asks for: 2 * 32 words, for the collectives.
-inline constexpr std::size_t exchange_bytes = 64 * sizeof(std::uint64_t);
+inline constexpr std::size_t all_to_all_bytes = 64 * sizeof(std::uint64_t);
 
 }  // namespace lancet::ops::device
 
 #if defined(__CUDACC__)
-#include "ops/device/cuda_lane.h"
+#include "ops/device/cuda_thread.h"
 #else
 #include "emulated_lane.h"
 #endif
@@ -51,27 +51,27 @@ struct Larger {
   }
 };
 
-// What a kernel sees of its block. Of the lane itself (Lane): index(), count(), lane(), sync(), sync_warp(),
-// shuffle_xor(), shuffle_up(), shared_memory(), exchange(). Everything with "warp" in its name is called by all lanes
-// of a warp, all else but the plain numbers by all lanes of the block.
-template <int Lanes>
-class Block : public Lane {
+// What a kernel sees of its block. Of the thread itself (Thread): index(), count(), thread(), sync(), sync_warp(),
+// shuffle_xor(), shuffle_up(), shared_memory(), exchange(). Everything with "warp" in its name is called by all threads
+// of a warp, all else but the plain numbers by all threads of the block.
+template <int Threads>
+class Block : public Thread {
  public:
-  static_assert(Lanes % warp_size == 0 && Lanes <= 1024);
-  using Lane::Lane;
+  static_assert(Threads % warp_size == 0 && Threads <= 1024);
+  using Thread::Thread;
 
-  static constexpr int lanes() { return Lanes; }
-  static constexpr int warps() { return Lanes / warp_size; }
-  LANCET_DEVICE int warp() const { return lane() / warp_size; }
-  LANCET_DEVICE int warp_lane() const { return lane() % warp_size; }
+  static constexpr int threads() { return Threads; }
+  static constexpr int warps() { return Threads / warp_size; }
+  LANCET_DEVICE int warp() const { return thread() / warp_size; }
+  LANCET_DEVICE int warp_lane() const { return thread() % warp_size; }
 
   template <class S>
   LANCET_DEVICE S& shared() const {
     return *static_cast<S*>(shared_memory());
   }
 
-  // Over groups of `width` (a power of 2, at most 32) neighbouring lanes, as a tree that joins lanes width / 2 apart
-  // first: every lane of the group gets the same bits.
+  // Over groups of `width` (a power of 2, at most 32) neighbouring threads, as a tree that joins threads width / 2 apart
+  // first: every thread of the group gets the same bits.
   template <class T, class F>
   LANCET_DEVICE T warp_reduce(T v, F f, int width = warp_size) {
 #pragma unroll
@@ -106,7 +106,7 @@ class Block : public Lane {
   }
   LANCET_DEVICE float max(float v) { return reduce(v, -__builtin_huge_valf(), Larger{}); }
 
-  // The sum of the lower lanes' values; `total` is that of all.
+  // The sum of the lower threads' values; `total` is that of all.
   template <class T>
   LANCET_DEVICE T exclusive_scan(T v, T& total) {
     const T before = warp_scan(v) - v;
@@ -120,7 +120,7 @@ class Block : public Lane {
     return warp() > 0 ? below + before : before;
   }
 
-  // The sum of this lane's value and those of the lower lanes of the warp.
+  // The sum of this thread's value and those of the lower threads of the warp.
   template <class T>
   LANCET_DEVICE T warp_scan(T v) {
 #pragma unroll
@@ -132,7 +132,7 @@ class Block : public Lane {
   }
 
  private:
-  // Two halves in turn: a lane writes to one half again only after the barrier of the collective between, which no lane
+  // Two halves in turn: a thread writes to one half again only after the barrier of the collective between, which no thread
   // reaches before it has read.
   template <class T>
   LANCET_DEVICE T* next_scratch() {
@@ -157,7 +157,7 @@ constexpr std::size_t shared_bytes() {
 template <class F>
 Status launch(backend::Stream& stream, std::int64_t blocks, const F& kernel, std::size_t shared = shared_bytes<F>()) {
   if (blocks <= 0) return {};
-  return launch_blocks<Block<F::lanes>>(stream, blocks, kernel, shared);
+  return launch_blocks<Block<F::threads>>(stream, blocks, kernel, shared);
 }
 
 LANCET_HD constexpr std::int64_t divide_up(std::int64_t n, std::int64_t by) { return (n + by - 1) / by; }

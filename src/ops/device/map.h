@@ -21,7 +21,7 @@ LANCET_DEVICE float apply(const F& f, const Floats<T> (&x)[2], int i) {
 }
 }  // namespace detail
 
-// A pack a lane: the elements that count go through the same instructions wherever they lie.
+// A pack a thread: the elements that count go through the same instructions wherever they lie.
 template <class T, int N, class F>
 struct MapPack {
   T* out;
@@ -39,17 +39,17 @@ struct MapPack {
   }
 };
 
-// Bytes: each element of each tensor once. A lane has N loads of 16 bytes under way, eight blocks fit a multiprocessor:
+// Bytes: each element of each tensor once. A thread has N loads of 16 bytes under way, eight blocks fit a multiprocessor:
 // 32 KB or more in flight.
 template <class T, int N, class F>
 struct Map {
-  static constexpr int lanes = 256;
+  static constexpr int threads = 256;
   MapPack<T, N, F> pack;
   std::int64_t n;
 
   template <class Block>
   LANCET_DEVICE void operator()(Block& block) const {
-    const std::int64_t start = (block.index() * lanes + block.lane()) * Pack<T>::size;
+    const std::int64_t start = (block.index() * threads + block.thread()) * Pack<T>::size;
     if (start < n) pack(start, part_of_row<T>(start, n));
   }
 };
@@ -58,7 +58,7 @@ struct Map {
 // buffer; those that find no filled row end at once. Packs start at multiples of their size, whatever the rows are.
 template <class T, int N, class F>
 struct MapRows {
-  static constexpr int lanes = 256;
+  static constexpr int threads = 256;
   MapPack<T, N, F> pack;
   const std::int32_t* rows;  // [E, row_width]
   std::int64_t row_width, buffer_rows, columns, blocks_per_expert;
@@ -69,7 +69,7 @@ struct MapRows {
     const std::int64_t begin = (e * buffer_rows + rows[e * row_width]) * columns;
     const std::int64_t end = (e * buffer_rows + rows[e * row_width + row_width - 1]) * columns;
     const std::int64_t first_pack = begin / Pack<T>::size;
-    const std::int64_t start = (first_pack + chunk * lanes + block.lane()) * Pack<T>::size;
+    const std::int64_t start = (first_pack + chunk * threads + block.thread()) * Pack<T>::size;
     if (start >= end) return;
     const std::int64_t low = begin - start, high = end - start;
     pack(start, {low > 0 ? int(low) : 0, high < Pack<T>::size ? int(high) : Pack<T>::size});
@@ -84,7 +84,7 @@ Kernel bind_map(const KernelArgs& args, int rows, F f, T* out, const In*... in) 
   const Shape& shape = args.operands[0].shape();
   if (rows < 0 || !args.has(rows)) {
     const Map<T, count, F> kernel{pack, shape.elements()};
-    return run_steps(args.stream, Step{divide_up(kernel.n, kernel.lanes * Pack<T>::size), kernel});
+    return run_steps(args.stream, Step{divide_up(kernel.n, kernel.threads * Pack<T>::size), kernel});
   }
   const TensorView& filled = args.operands[std::size_t(rows)];
   // One pack more than the rows fill: they may start within one.
@@ -94,7 +94,7 @@ Kernel bind_map(const KernelArgs& args, int rows, F f, T* out, const In*... in) 
                                     filled.shape()[1],
                                     shape[1],
                                     shape[2],
-                                    divide_up(packs, MapRows<T, count, F>::lanes)};
+                                    divide_up(packs, MapRows<T, count, F>::threads)};
   return run_steps(args.stream, Step{shape[0] * kernel.blocks_per_expert, kernel});
 }
 

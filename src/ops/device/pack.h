@@ -1,4 +1,4 @@
-// 16 bytes of neighbouring elements, which one lane moves at once.
+// 16 bytes of neighbouring elements, which one thread moves at once.
 #pragma once
 #include <cstdint>
 #include <tuple>

@@ -7,7 +7,7 @@ namespace lancet::ops::device {
 // out[i] = (or, accumulating, +=) the sum of parts[p * n + i] over p; from `split` on, to `rest`. Bytes: n * (pieces +
 // 1) floats.
 struct AddParts {
-  static constexpr int lanes = 64;
+  static constexpr int threads = 64;
   const float* parts;  // [pieces, n]
   std::int64_t pieces, n;
   bool accumulate;
@@ -17,7 +17,7 @@ struct AddParts {
 
   template <class Block>
   LANCET_DEVICE void operator()(Block& block) const {
-    const std::int64_t i = block.index() * lanes + block.lane();
+    const std::int64_t i = block.index() * threads + block.thread();
     if (i >= n) return;
     float* to = i < split ? out + i : rest + (i - split);
     float sum = accumulate ? *to : 0.f;
@@ -33,12 +33,12 @@ struct AddParts {
     for (; p < pieces; ++p) sum += parts[p * n + i];
     *to = sum;
   }
-  std::int64_t blocks() const { return divide_up(n, lanes); }
+  std::int64_t blocks() const { return divide_up(n, threads); }
 };
 
 // out[0] = the sum of parts[0, pieces), times `factor`. One block.
 struct AddUp {
-  static constexpr int lanes = 1024;
+  static constexpr int threads = 1024;
   const float* parts;
   std::int64_t pieces;
   float factor;
@@ -47,9 +47,9 @@ struct AddUp {
   template <class Block>
   LANCET_DEVICE void operator()(Block& block) const {
     float sum = 0;
-    for (std::int64_t p = block.lane(); p < pieces; p += lanes) sum += parts[p];
+    for (std::int64_t p = block.thread(); p < pieces; p += threads) sum += parts[p];
     sum = block.sum(sum);
-    if (block.lane() == 0) out[0] = sum * factor;
+    if (block.thread() == 0) out[0] = sum * factor;
   }
 };
 

@@ -7,8 +7,8 @@ namespace lancet::ops::device {
 
 // Tokens [T, width] and slots [E, C, width], joined by a route.
 struct TokenRows {
-  static constexpr int lanes = 256;
-  static constexpr int tokens_per_block = lanes / warp_size;
+  static constexpr int threads = 256;
+  static constexpr int tokens_per_block = threads / warp_size;
 
   ir::RouteLayout layout;
   const void* route;

@@ -1,8 +1,8 @@
 // What tensor cores of sm_80 and later are used through: copies into shared memory that nobody waits for, ldmatrix, and
 // the product of 16x16 by 16x8 (PTX ISA: cp.async, ldmatrix, mma.sync.m16n8k16). On the host each does what that
-// document says of each lane, so that tests without a GPU prove layouts and waits.
+// document says of each thread, so that tests without a GPU prove layouts and waits.
 //
-// Fragments of lane l, with g = l / 4 and t = l % 4, two bf16 to a register, the lower index in the lower half:
+// Fragments of thread l, with g = l / 4 and t = l % 4, two bf16 to a register, the lower index in the lower half:
 //   A [16,16]  a0: (g, 2t)  a1: (g + 8, 2t)  a2: (g, 2t + 8)  a3: (g + 8, 2t + 8)      row, column
 //   B [16,8]   b0: (2t, g)  b1: (2t + 8, g)
 //   C [16,8]   c0: (g, 2t)  c1: (g, 2t + 1)  c2: (g + 8, 2t)  c3: (g + 8, 2t + 1)      f32
@@ -38,8 +38,8 @@ using SharedAddress = std::uintptr_t;
 inline SharedAddress shared_address(const void* p) { return reinterpret_cast<SharedAddress>(p); }
 #endif
 
-// Four 8x8 matrices of bf16 from shared memory. `row` is the lane's: lanes 8i .. 8i + 7 give the rows of matrix i, 16
-// bytes each, aligned to 16. The lane gets of row g the elements 2t and 2t + 1, or, transposed, of column g.
+// Four 8x8 matrices of bf16 from shared memory. `row` is the thread's: threads 8i .. 8i + 7 give the rows of matrix i, 16
+// bytes each, aligned to 16. The thread gets of row g the elements 2t and 2t + 1, or, transposed, of column g.
 template <bool Transposed, class Block>
 LANCET_DEVICE void load_matrices(Block& block, std::uint32_t (&out)[4], SharedAddress row) {
 #if defined(__CUDACC__)
@@ -82,8 +82,8 @@ LANCET_DEVICE void multiply(Block& block, float (&c)[4], const std::uint32_t (&a
     const std::uint32_t *a, *b;
   };
   const Fragments mine{a, b};
-  const std::uint64_t* lanes = block.gather(reinterpret_cast<std::uint64_t>(&mine));
-  auto of = [&](int lane) -> const Fragments& { return *reinterpret_cast<const Fragments*>(lanes[lane]); };
+  const std::uint64_t* threads = block.gather(reinterpret_cast<std::uint64_t>(&mine));
+  auto of = [&](int thread) -> const Fragments& { return *reinterpret_cast<const Fragments*>(threads[thread]); };
   const int g = block.warp_lane() / 4, t = block.warp_lane() % 4;
   for (int k = 0; k < 16; ++k) {
     const int owner = k % 8 / 2, high = k / 8, half = k % 2;
@@ -97,7 +97,7 @@ LANCET_DEVICE void multiply(Block& block, float (&c)[4], const std::uint32_t (&a
 #endif
 }
 
-// A lane's copies from global to shared memory, 16 bytes each, in groups that are waited for in order.
+// A thread's copies from global to shared memory, 16 bytes each, in groups that are waited for in order.
 class Copies {
  public:
 #if defined(__CUDACC__)

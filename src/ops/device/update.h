@@ -12,7 +12,7 @@ namespace lancet::ops::device {
 // no other copy. Bytes a weight: 4 * (3 + 2 * states) and 2 for the rounding.
 template <class Settings, int states>
 struct Update {
-  static constexpr int lanes = 256;
+  static constexpr int threads = 256;
   float* exact;   // null where `rounded` are the weights themselves
   bf16* rounded;  // null where `exact` are
   std::uint32_t seed;
@@ -25,7 +25,7 @@ struct Update {
 
   template <class Block>
   LANCET_DEVICE void operator()(Block& block) const {
-    const std::int64_t start = (block.index() * lanes + block.lane()) * 4;
+    const std::int64_t start = (block.index() * threads + block.thread()) * 4;
     if (start >= n) return;
     const float scale = clipped ? numbers[schedule::factor] : 1.f;
     if (scale != scale) return;
@@ -105,7 +105,7 @@ Kernel bind_update(const KernelArgs& args, const Settings& settings) {
   kernel.clipped = operands[states + 2].elements() == schedule::clipped;
   kernel.wide =
       aligned(kernel.exact, kernel.gradient, kernel.state[0], kernel.state[states - 1]) && aligned(kernel.rounded);
-  return run_steps(args.stream, Step{divide_up(kernel.n, 4 * kernel.lanes), kernel});
+  return run_steps(args.stream, Step{divide_up(kernel.n, 4 * kernel.threads), kernel});
 }
 
 }  // namespace lancet::ops::device

@@ -8,7 +8,7 @@ using namespace device;
 // Rows from tokens to slots, or back (a dropped token's is zero then). Bytes: each row read and written once.
 template <class T, bool back>
 struct Move {
-  static constexpr int lanes = TokenRows::lanes;
+  static constexpr int threads = TokenRows::threads;
   TokenRows rows;
   const T* from;
   T* to;

@@ -17,8 +17,8 @@ constexpr int piece_rows = 32;
 
 template <class T>
 struct Runs {
-  static constexpr int lanes = 128;
-  static constexpr int tile = lanes * Pack<T>::size;  // columns of a block
+  static constexpr int threads = 128;
+  static constexpr int tile = threads * Pack<T>::size;  // columns of a block
   const T* dx;                                        // [n, d]
   embedding::Ids ids;
   const std::int32_t* order;  // [n]
@@ -33,9 +33,9 @@ struct Runs {
     if (token == ids.vocabulary) return;
     float* to = dw + token * d + start;
     if (accumulate) {
-      const Floats<T> so_far = load_floats<T>(to, part, wide_floats);
+      const Floats<T> accumulator = load_floats<T>(to, part, wide_floats);
 #pragma unroll
-      for (int i = 0; i < Pack<T>::size; ++i) sum.v[i] += so_far.v[i];
+      for (int i = 0; i < Pack<T>::size; ++i) sum.v[i] += accumulator.v[i];
     }
     store_floats<T>(to, sum, part, wide_floats);
   }
@@ -44,7 +44,7 @@ struct Runs {
 // The runs of a piece: those that end in it go to dw. Bytes: dx once; dw of the batch's ids.
 template <class T>
 struct AddRuns {
-  static constexpr int lanes = Runs<T>::lanes;
+  static constexpr int threads = Runs<T>::threads;
   struct Shared {
     std::int32_t id[piece_rows + 2], row[piece_rows];  // with a neighbour on both sides
   };
@@ -55,10 +55,10 @@ struct AddRuns {
     Shared& shared = block.template shared<Shared>();
     const std::int64_t piece = block.index() / runs.tiles, first = piece * piece_rows;
     const int count = runs.n - first < piece_rows ? int(runs.n - first) : piece_rows;
-    if (block.lane() < piece_rows + 2) shared.id[block.lane()] = runs.id(first - 1 + block.lane());
-    if (block.lane() < count) shared.row[block.lane()] = runs.order[first + block.lane()];
+    if (block.thread() < piece_rows + 2) shared.id[block.thread()] = runs.id(first - 1 + block.thread());
+    if (block.thread() < count) shared.row[block.thread()] = runs.order[first + block.thread()];
     block.sync();
-    const std::int64_t start = (block.index() % runs.tiles * lanes + block.lane()) * Pack<T>::size;
+    const std::int64_t start = (block.index() % runs.tiles * threads + block.thread()) * Pack<T>::size;
     const Part part = part_of_row<T>(start, runs.d);
     if (part.empty()) return;
     bool came_in = shared.id[0] == shared.id[1];
@@ -91,14 +91,14 @@ struct AddRuns {
 // The runs that reach over several pieces, by the block of the piece in which each begins.
 template <class T>
 struct JoinRuns {
-  static constexpr int lanes = Runs<T>::lanes;
+  static constexpr int threads = Runs<T>::threads;
   Runs<T> runs;
 
   template <class Block>
   LANCET_DEVICE void operator()(Block& block) const {
     std::int64_t piece = block.index() / runs.tiles;
     const std::int64_t first = piece * piece_rows;
-    const std::int64_t start = (block.index() % runs.tiles * lanes + block.lane()) * Pack<T>::size;
+    const std::int64_t start = (block.index() % runs.tiles * threads + block.thread()) * Pack<T>::size;
     const Part part = part_of_row<T>(start, runs.d);
     const std::int32_t id = runs.id(first + piece_rows - 1);
     const bool goes_on = first + piece_rows < runs.n && runs.id(first + piece_rows) == id;
@@ -163,7 +163,7 @@ Kernel bind_dw(const KernelArgs& args) {
 // A block a position: the sum over the batch, in its order. Bytes: dx and dw once.
 template <class T>
 struct AddPositions {
-  static constexpr int lanes = 128;
+  static constexpr int threads = 128;
   const T* dx;  // [batch, sequence, d]
   float* dw;    // [positions, d]
   std::int64_t batch, sequence, d, tiles;
@@ -172,7 +172,7 @@ struct AddPositions {
   template <class Block>
   LANCET_DEVICE void operator()(Block& block) const {
     const std::int64_t s = block.index() / tiles;
-    const std::int64_t start = (block.index() % tiles * lanes + block.lane()) * Pack<T>::size;
+    const std::int64_t start = (block.index() % tiles * threads + block.thread()) * Pack<T>::size;
     const Part part = part_of_row<T>(start, d);
     if (part.empty()) return;
     Floats<T> sum = {};
@@ -196,7 +196,7 @@ Kernel bind_position_dw(const KernelArgs& args) {
   float* dw = args.results[0].as<float>();
   return by_dtype(args.operands[0].dtype(), [&]<class T>(T) {
     const T* dx = args.operands[0].as<T>();
-    const std::int64_t tiles = divide_up(d, AddPositions<T>::lanes * Pack<T>::size);
+    const std::int64_t tiles = divide_up(d, AddPositions<T>::threads * Pack<T>::size);
     const AddPositions<T> kernel{dx, dw,    shape[0],    shape[1],
                                  d,  tiles, args.has(1), aligned_rows<T>(d) && aligned(dx) && aligned(dw)};
     return run_steps(args.stream, Step{tiles * args.results[0].shape()[0], kernel});

@@ -8,7 +8,7 @@ namespace lancet::ops::device {
 // first position outside of wpe are faults of the data: such a row is no number, which the loss shows.
 template <class T>
 struct Embed {
-  static constexpr int lanes = 256;
+  static constexpr int threads = 256;
   const std::int32_t* tokens;
   const T *wte, *wpe;
   T* x;
@@ -58,7 +58,7 @@ Kernel embed(const KernelArgs& args, const std::int32_t* first) {
                         wte_shape[1],
                         first,
                         aligned_rows<T>(wte_shape[1]) && aligned(wte, wpe, x)};
-  return run_steps(args.stream, Step{divide_up(kernel.count, Embed<T>::lanes / warp_size), kernel});
+  return run_steps(args.stream, Step{divide_up(kernel.count, Embed<T>::threads / warp_size), kernel});
 }
 
 }  // namespace lancet::ops::device

@@ -17,7 +17,7 @@ void gradient(GradientContext& g) {
   const ir::Instruction& forward = g.instruction();
   auto table = [&](int operand, std::string_view op, std::vector<TensorId> operands, const char* extent) {
     if (!g.needs_gradient(operand)) return;
-    if (const TensorId so_far = g.so_far(operand); so_far.valid()) operands.push_back(so_far);
+    if (const TensorId accumulator = g.accumulator(operand); accumulator.valid()) operands.push_back(accumulator);
     const std::int64_t rows = g.type(forward.operands[std::size_t(operand)]).shape[0];
     g.replace(operand, g.emit(op, operands, {{extent, rows}}, ir::Role::dw)[0]);
   };

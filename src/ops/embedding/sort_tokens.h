@@ -35,7 +35,7 @@ struct Pass {
 };
 
 struct CountDigits {
-  static constexpr int lanes = chunk;
+  static constexpr int threads = chunk;
   struct Shared {
     std::int32_t counts[radix];
   };
@@ -44,17 +44,17 @@ struct CountDigits {
   template <class Block>
   LANCET_DEVICE void operator()(Block& block) const {
     Shared& shared = block.template shared<Shared>();
-    const std::int64_t i = block.index() * chunk + block.lane();
-    shared.counts[block.lane()] = 0;
+    const std::int64_t i = block.index() * chunk + block.thread();
+    shared.counts[block.thread()] = 0;
     block.sync();
     if (i < pass.n) block.atomic_add(&shared.counts[pass.digit(pass.position(i))], 1);
     block.sync();
-    pass.counts[block.lane() * pass.chunks + block.index()] = shared.counts[block.lane()];
+    pass.counts[block.thread() * pass.chunks + block.index()] = shared.counts[block.thread()];
   }
 };
 
 struct PlaceDigits {
-  static constexpr int lanes = chunk;
+  static constexpr int threads = chunk;
   struct Shared {
     std::int32_t digits[chunk], first[radix];
   };
@@ -63,14 +63,14 @@ struct PlaceDigits {
   template <class Block>
   LANCET_DEVICE void operator()(Block& block) const {
     Shared& shared = block.template shared<Shared>();
-    const std::int64_t i = block.index() * chunk + block.lane();
+    const std::int64_t i = block.index() * chunk + block.thread();
     const std::int32_t position = i < pass.n ? pass.position(i) : 0, digit = i < pass.n ? pass.digit(position) : -1;
     std::int32_t total;
-    shared.first[block.lane()] = block.exclusive_scan(pass.totals[block.lane()], total);
-    shared.digits[block.lane()] = digit;
+    shared.first[block.thread()] = block.exclusive_scan(pass.totals[block.thread()], total);
+    shared.digits[block.thread()] = digit;
     block.sync();
     if (i >= pass.n) return;
-    const std::int32_t rank = count_equal(shared.digits, block.lane(), digit);
+    const std::int32_t rank = count_equal(shared.digits, block.thread(), digit);
     pass.to[shared.first[digit] + pass.counts[digit * pass.chunks + block.index()] + rank] = position;
   }
 };

@@ -15,7 +15,7 @@ namespace lancet::ops::device {
 // On tensor cores: width, height and depth are multiples of 8, all pointers aligned to 16 bytes.
 template <ExpertProduct product, bool with_gelu = false>
 struct GroupedTensorProduct {
-  static constexpr int lanes = TileShape::threads;
+  static constexpr int threads = TileShape::threads;
   struct Shared {
     std::byte ring[TileShape::shared_bytes + 112];  // a block's shared memory is aligned to 16 bytes, the ring to 128
     // Which tile it is: here, since the sums leave no registers for it.
@@ -30,16 +30,16 @@ struct GroupedTensorProduct {
     using S = TileShape;
     Shared& kept = block.template shared<Shared>();
     std::byte* shared = kept.ring + (128 - shared_address(kept.ring) % 128) % 128;
-    if (block.lane() == 0) kept.tiles = GroupedTiles(int(block.index()), int(block.count()));
+    if (block.thread() == 0) kept.tiles = GroupedTiles(int(block.index()), int(block.count()));
     while (true) {
-      if (block.lane() == 0) kept.more = kept.tiles.template take<product, S::rows, S::columns>(p, kept.tile);
+      if (block.thread() == 0) kept.more = kept.tiles.template take<product, S::rows, S::columns>(p, kept.tile);
       block.sync();
       if (!kept.more) return;
       const GroupedTile tile = kept.tile;
       TileSums sums;
       if constexpr (product == ExpertProduct::dw) {
         const bf16 *a = p.a + tile.first_row * p.height, *b = p.b + tile.first_row * p.width;
-        const bool row_sums = tile.column + warp_column(block.lane()) == 0;
+        const bool row_sums = tile.column + warp_column(block.thread()) == 0;
         tile_product<Along::rows, Along::rows, true>(block, shared, {a + tile.row, p.height, p.height - tile.row},
                                                      {b + tile.column, p.width, p.width - tile.column}, tile.rows, sums,
                                                      row_sums);
@@ -62,7 +62,7 @@ struct GroupedTensorProduct {
 // On ordinary arithmetic, for any extents.
 template <class T, ExpertProduct product, bool with_gelu = false>
 struct GroupedPlainProduct {
-  static constexpr int lanes = PlainShape::threads;
+  static constexpr int threads = PlainShape::threads;
   struct alignas(16) Shared {
     std::byte slices[PlainShape::shared_bytes];
   };
@@ -95,9 +95,9 @@ struct GroupedPlainProduct {
  private:
   template <class Block>
   LANCET_DEVICE void store(Block& block, const GroupedTile& tile, const PlainSums& sums) const {
-    const int first_column = tile.column + plain_column(block.lane());
+    const int first_column = tile.column + plain_column(block.thread());
     for (int i = 0; i < PlainShape::each; ++i) {
-      const int row = tile.row + plain_row(block.lane()) + i;
+      const int row = tile.row + plain_row(block.thread()) + i;
       if (row >= (product == ExpertProduct::dw ? p.height : tile.rows)) return;
       const std::int64_t of_all =
           product == ExpertProduct::dw ? std::int64_t(tile.expert) * p.height + row : tile.first_row + row;

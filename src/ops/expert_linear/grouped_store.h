@@ -16,10 +16,10 @@ struct alignas(16) Piece {
 // bytes. (All at once would take registers from the sums.)
 struct WarpWindow {
   bf16* shared;   // of the warp
-  bf16* outside;  // the lane's piece of row 0
+  bf16* outside;  // the thread's piece of row 0
   int width;      // of the matrix
   int rows;       // that count, from the first on
-  bool there;     // the lane's columns
+  bool there;     // the thread's columns
 
   LANCET_DEVICE WarpWindow(bf16* shared, bf16* matrix, const GroupedTile& tile, int width, int first_row,
                            int first_column, int warp_lane)
@@ -29,7 +29,7 @@ struct WarpWindow {
         rows(tile.rows - first_row),
         there(first_column + warp_lane % 8 * 8 < width) {}
 
-  // Where the lane's pair of fragment (i, j) lies, in row 16 * i + 8 * half + g.
+  // Where the thread's pair of fragment (i, j) lies, in row 16 * i + 8 * half + g.
   LANCET_DEVICE bf16* pair(int i, int j, int half, int g, int t) const {
     return shared + (16 * i + 8 * half + g) * TileShape::warp_columns + (j ^ g) * 8 + 2 * t;
   }
@@ -58,17 +58,17 @@ LANCET_DEVICE void store_rounded(Block& block, void* shared, const GroupedOperan
   constexpr bool forward = product == ExpertProduct::forward;
   constexpr int window_size = S::warp_rows * S::warp_columns, warps = S::threads / warp_size;
   static_assert(2 * warps * window_size * int(sizeof(bf16)) <= S::shared_bytes);
-  const int lane = block.warp_lane(), g = lane / 4, t = lane % 4;
-  const int first_row = tile.row + warp_row(block.lane()), first_column = tile.column + warp_column(block.lane());
+  const int thread = block.warp_lane(), g = thread / 4, t = thread % 4;
+  const int first_row = tile.row + warp_row(block.thread()), first_column = tile.column + warp_column(block.thread());
   bf16* stage = static_cast<bf16*>(shared) + block.warp() * window_size;
-  const WarpWindow result(stage, static_cast<bf16*>(p.c), tile, p.width, first_row, first_column, lane);
+  const WarpWindow result(stage, static_cast<bf16*>(p.c), tile, p.width, first_row, first_column, thread);
   const WarpWindow argument(stage + warps * window_size, with_gelu ? p.argument : result.outside, tile, p.width,
-                            first_row, first_column, lane);
+                            first_row, first_column, thread);
   const float* bias = forward && p.bias ? p.bias + std::int64_t(tile.expert) * p.width : nullptr;
 #pragma unroll
   for (int i = 0; i < S::fragments_down; ++i) {
     if constexpr (with_gelu && !forward) {
-      argument.read(i, lane);
+      argument.read(i, thread);
       block.sync_warp();
     }
 #pragma unroll
@@ -93,8 +93,8 @@ LANCET_DEVICE void store_rounded(Block& block, void* shared, const GroupedOperan
       }
     }
     block.sync_warp();
-    result.write(i, lane);
-    if constexpr (with_gelu && forward) argument.write(i, lane);
+    result.write(i, thread);
+    if constexpr (with_gelu && forward) argument.write(i, thread);
   }
   block.sync();  // the next tile's slices go there
 }
@@ -103,8 +103,8 @@ template <class Block>
 LANCET_DEVICE void store_gradient(Block& block, const GroupedOperands<bf16>& p, GroupedTile tile, const TileSums& sums,
                                   bool row_sums) {
   using S = TileShape;
-  const int lane = block.warp_lane(), g = lane / 4, t = lane % 4;
-  const int first_row = tile.row + warp_row(block.lane()), first_column = tile.column + warp_column(block.lane());
+  const int thread = block.warp_lane(), g = thread / 4, t = thread % 4;
+  const int first_row = tile.row + warp_row(block.thread()), first_column = tile.column + warp_column(block.thread());
   struct alignas(8) Pair {
     float x, y;
   };

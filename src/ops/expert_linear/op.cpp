@@ -24,9 +24,9 @@ void gradient(GradientContext& g) {
   if (g.needs_gradient(0))
     g.add(0, g.emit("expert_linear_dx", {dy, forward.operands[1], rows}, forward.attributes, ir::Role::dx)[0]);
   std::vector<TensorId> operands{dy, forward.operands[0], rows};
-  if (const TensorId so_far = g.so_far(1); so_far.valid()) {
-    operands.push_back(so_far);
-    operands.push_back(g.so_far(2));
+  if (const TensorId accumulator = g.accumulator(1); accumulator.valid()) {
+    operands.push_back(accumulator);
+    operands.push_back(g.accumulator(2));
   }
   const auto dw = g.emit("expert_linear_dw", operands, forward.attributes, ir::Role::dw);
   g.replace(1, dw[0]);

@@ -38,7 +38,7 @@ template <class T, class Block>
 LANCET_DEVICE void copy_plain(Block& block, float* slice, const PlainOperand<T>& operand, int k, int depth) {
   using P = PlainShape;
   const bool along_k = operand.k_stride == 1;  // neighbouring threads read neighbouring elements
-  for (int i = block.lane(); i < P::rows * P::depth; i += P::threads) {
+  for (int i = block.thread(); i < P::rows * P::depth; i += P::threads) {
     const int row = along_k ? i / P::depth : i % P::rows, inner = along_k ? i % P::depth : i / P::rows;
     const bool there = row < operand.rows && k + inner < depth;
     slice[inner * P::pitch + row] =
@@ -52,7 +52,7 @@ LANCET_DEVICE void plain_product(Block& block, void* shared, const PlainOperand<
                                  int depth, PlainSums& sums) {
   using P = PlainShape;
   float *slice_a = static_cast<float*>(shared), *slice_b = slice_a + P::depth * P::pitch;
-  const int row = plain_row(block.lane()), column = plain_column(block.lane());
+  const int row = plain_row(block.thread()), column = plain_column(block.thread());
   sums = PlainSums{};
   for (int k = 0; k < depth; k += P::depth) {
     copy_plain(block, slice_a, a, k, depth);

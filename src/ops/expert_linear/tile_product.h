@@ -55,8 +55,8 @@ template <Along along>
 class SliceReader {
  public:
   using S = Slice<along>;
-  LANCET_DEVICE SliceReader(const TileOperand& operand, int lane) {
-    const int row = lane / S::chunks, chunk = lane % S::chunks;
+  LANCET_DEVICE SliceReader(const TileOperand& operand, int thread) {
+    const int row = thread / S::chunks, chunk = thread % S::chunks;
     to_ = S::at(row, chunk);
     from_ = operand.data + row * operand.stride + chunk * 8;
     next_chunk_ = rows_apart * operand.stride;
@@ -79,14 +79,14 @@ class SliceReader {
  private:
   static constexpr int rows_apart = TileShape::threads / S::chunks;            // between two chunks of a thread
   static_assert(rows_apart % (8 * S::rows_per_line) == 0 || rows_apart == 8);  // the permutation repeats
-  int to_;     // the place of the lane's first chunk in a slice, in bytes
-  int rows_;   // how many of the operand's rows there are from the lane's first on
-  int inner_;  // along k, of the lane's first chunk
+  int to_;     // the place of the thread's first chunk in a slice, in bytes
+  int rows_;   // how many of the operand's rows there are from the thread's first on
+  int inner_;  // along k, of the thread's first chunk
   const bf16* from_;
   std::int64_t next_chunk_, next_slice_;
 };
 
-// Where a lane finds its rows of the matrices that make up fragments: of A, 16 rows by 16 along k; of B, two fragments
+// Where a thread finds its rows of the matrices that make up fragments: of A, 16 rows by 16 along k; of B, two fragments
 // of 8 columns by 16 along k. Fragments lie 16 rows apart. What the permutation makes of a step to the next is the same
 // for all: a change of address bits, as long as slices begin at multiples of 128 bytes.
 template <Along along, bool of_a>
@@ -94,9 +94,9 @@ class FragmentReader {
  public:
   using S = Slice<along>;
   // first: the warp's first row in the slice, a multiple of 64.
-  LANCET_DEVICE FragmentReader(int first, int lane) {
-    const int low = lane % 16, high = lane / 16;                   // rows in order, then the next 8 along the other way
-    const int mixed = lane % 8 + high * 8, middle = lane / 8 % 2;  // the same with the two middle matrices exchanged
+  LANCET_DEVICE FragmentReader(int first, int thread) {
+    const int low = thread % 16, high = thread / 16;                   // rows in order, then the next 8 along the other way
+    const int mixed = thread % 8 + high * 8, middle = thread / 8 % 2;  // the same with the two middle matrices exchanged
     const int row = of_a == (along == Along::k) ? low : mixed, other = of_a == (along == Along::k) ? high : middle;
     at_ = along == Along::k ? S::at(first + row, other) : S::at(row, first / 8 + other);
   }
@@ -122,9 +122,9 @@ struct TileSums {
   float row_sums[TileShape::fragments_down][4];  // of A over k, where asked for: columns of a C fragment, all equal
 };
 
-// Where a lane's warp begins in the tile.
-LANCET_DEVICE int warp_row(int lane) { return lane / warp_size / TileShape::warps_across * TileShape::warp_rows; }
-LANCET_DEVICE int warp_column(int lane) { return lane / warp_size % TileShape::warps_across * TileShape::warp_columns; }
+// Where a thread's warp begins in the tile.
+LANCET_DEVICE int warp_row(int thread) { return thread / warp_size / TileShape::warps_across * TileShape::warp_rows; }
+LANCET_DEVICE int warp_column(int thread) { return thread / warp_size % TileShape::warps_across * TileShape::warp_columns; }
 
 struct Fragments {
   std::uint32_t a[TileShape::fragments_down][4];
@@ -169,8 +169,8 @@ LANCET_DEVICE void tile_product(Block& block, void* shared, const TileOperand& a
     for (int e = 0; e < 4; ++e) sums.row_sums[i][e] = 0.f;
   }
   Copies copies;
-  SliceReader<along_a> read_a(a, block.lane());
-  SliceReader<along_b> read_b(b, block.lane());
+  SliceReader<along_a> read_a(a, block.thread());
+  SliceReader<along_b> read_b(b, block.thread());
   auto fetch = [&](int slice) {
     if (slice < slices) {
       const SharedAddress stage = ring + SharedAddress(slice % T::stages * T::stage_bytes);
@@ -183,8 +183,8 @@ LANCET_DEVICE void tile_product(Block& block, void* shared, const TileOperand& a
   for (int s = 0; s < T::stages - 1; ++s) fetch(s);
   copies.template wait<T::stages - 2>();
   block.sync();
-  const FragmentReader<along_a, true> fragments_a(warp_row(block.lane()), block.warp_lane());
-  const FragmentReader<along_b, false> fragments_b(warp_column(block.lane()), block.warp_lane());
+  const FragmentReader<along_a, true> fragments_a(warp_row(block.thread()), block.warp_lane());
+  const FragmentReader<along_b, false> fragments_b(warp_column(block.thread()), block.warp_lane());
   Fragments f[2];
   auto load = [&](Fragments& to, int slice, int step) {
     const SharedAddress stage = ring + SharedAddress(slice % T::stages * T::stage_bytes);

@@ -9,7 +9,7 @@ using namespace device;
 
 constexpr int chunk_tokens = 64;  // counted together: enough chunks for every multiprocessor
 
-// Lanes that share a token: a power of 2 that holds the experts, 32 of many.
+// Threads that share a token: a power of 2 that holds the experts, 32 of many.
 int group_width(std::int64_t experts) {
   int width = 8;
   while (width < warp_size && width < experts) width *= 2;
@@ -31,7 +31,7 @@ struct Gate {
 // The probabilities, the expert and its weight of the tokens of a chunk, and how many chose each expert. Bytes: the
 // logits and the probabilities once.
 struct Choose {
-  static constexpr int lanes = 256;
+  static constexpr int threads = 256;
   struct Shared {
     std::int32_t expert[chunk_tokens];
   };
@@ -43,14 +43,14 @@ struct Choose {
     Shared& shared = block.template shared<Shared>();
     const ir::RouteLayout& layout = gate.layout;
     const std::int64_t first = block.index() * chunk_tokens;
-    for (int i = block.lane() / width; i < chunk_tokens; i += lanes / width) {
+    for (int i = block.thread() / width; i < chunk_tokens; i += threads / width) {
       const std::int64_t t = first + i;
       const bool exists = t < layout.tokens;
       const std::int32_t expert = choose(block, exists ? t : layout.tokens - 1, exists);
-      if (block.lane() % width == 0) shared.expert[i] = exists ? expert : -1;
+      if (block.thread() % width == 0) shared.expert[i] = exists ? expert : -1;
     }
     block.sync();
-    for (std::int64_t e = block.lane(); e < layout.experts; e += lanes)
+    for (std::int64_t e = block.thread(); e < layout.experts; e += threads)
       gate.counts[e * gate.chunks + block.index()] = count_equal(shared.expert, chunk_tokens, std::int32_t(e));
   }
 
@@ -58,36 +58,36 @@ struct Choose {
   LANCET_DEVICE std::int32_t choose(Block& block, std::int64_t t, bool exists) const {
     const std::int64_t experts = gate.layout.experts;
     const float* logits = gate.logits + t * experts;
-    const int lane = block.lane() % width;
+    const int thread = block.thread() % width;
     std::uint64_t key = 0;
-    for (std::int64_t e = lane; e < experts; e += width)
+    for (std::int64_t e = thread; e < experts; e += width)
       key = Larger{}(routing::choice_key(logits[e], std::uint32_t(e)), key);
     const std::uint32_t expert = routing::expert_of_key(block.warp_max(key, width));
     const float largest = logits[expert];
     float sum = 0;
-    for (std::int64_t e = lane; e < experts; e += width) sum += exp_f32(logits[e] - largest);
+    for (std::int64_t e = thread; e < experts; e += width) sum += exp_f32(logits[e] - largest);
     sum = block.warp_sum(sum, width);
     if (!exists) return 0;
-    for (std::int64_t e = lane; e < experts; e += width) {
+    for (std::int64_t e = thread; e < experts; e += width) {
       const float p = exp_f32(logits[e] - largest) / sum;
       gate.probabilities[t * experts + e] = p;
       if (e == expert) gate.layout.weight(gate.route)[t] = p;
     }
-    if (lane == 0) gate.layout.expert(gate.route)[t] = std::int32_t(expert);
+    if (thread == 0) gate.layout.expert(gate.route)[t] = std::int32_t(expert);
     return std::int32_t(expert);
   }
 };
 
 // An expert's tokens over the chunks, and the slots that they get.
 struct CountSlots {
-  static constexpr int lanes = 256;
+  static constexpr int threads = 256;
   Gate gate;
 
   template <class Block>
   LANCET_DEVICE void operator()(Block& block) const {
     const std::int64_t e = block.index();
     const std::int32_t total = scan_in_place(block, gate.counts + e * gate.chunks, gate.chunks);
-    if (block.lane() > 0) return;
+    if (block.thread() > 0) return;
     const std::int32_t begin = gate.before ? gate.before[e] : 0;
     std::int64_t end = std::int64_t(begin) + total;
     if (end > gate.capacity) end = begin > gate.capacity ? begin : gate.capacity;
@@ -100,29 +100,29 @@ struct CountSlots {
 
 // f(t, expert, how many tokens before it chose the same), for the block's tokens.
 struct ForTokens {
-  static constexpr int lanes = 256;
+  static constexpr int threads = 256;
   struct Shared {
-    std::int32_t expert[lanes];
+    std::int32_t expert[threads];
   };
 
   template <class Block, class F>
   LANCET_DEVICE static void run(Block& block, const Gate& gate, F f) {
     Shared& shared = block.template shared<Shared>();
-    const std::int64_t t = block.index() * lanes + block.lane();
+    const std::int64_t t = block.index() * threads + block.thread();
     const bool exists = t < gate.layout.tokens;
     const std::int32_t expert = exists ? gate.layout.expert(gate.route)[t] : -1;
-    shared.expert[block.lane()] = expert;
+    shared.expert[block.thread()] = expert;
     block.sync();
     if (!exists) return;
-    const int in_chunk = block.lane() % chunk_tokens;
-    const std::int32_t rank = count_equal(shared.expert + block.lane() - in_chunk, in_chunk, expert);
+    const int in_chunk = block.thread() % chunk_tokens;
+    const std::int32_t rank = count_equal(shared.expert + block.thread() - in_chunk, in_chunk, expert);
     f(t, expert, gate.counts[expert * gate.chunks + t / chunk_tokens] + rank);
   }
 };
 
 // Slots in token order.
 struct AssignSlots {
-  static constexpr int lanes = ForTokens::lanes;
+  static constexpr int threads = ForTokens::threads;
   using Shared = ForTokens::Shared;
   Gate gate;
 
@@ -137,7 +137,7 @@ struct AssignSlots {
 
 // The tokens of each expert in token order, side by side.
 struct ListTokens {
-  static constexpr int lanes = ForTokens::lanes;
+  static constexpr int threads = ForTokens::threads;
   using Shared = ForTokens::Shared;
   Gate gate;
   const std::int32_t* first;  // [E]
@@ -154,7 +154,7 @@ struct ListTokens {
 // One expert's tokens: the `capacity` that are served first are kept and get their slots in token order. Who is the
 // last of them is found digit by digit, from the highest 8 bits of their keys down.
 struct KeepFirst {
-  static constexpr int lanes = 256;
+  static constexpr int threads = 256;
   struct Shared {
     std::int32_t counts[256], digit, left;
   };
@@ -172,7 +172,7 @@ struct KeepFirst {
     std::int32_t ties = n;  // tokens with the threshold's key that are kept, the lower ones
     if (kept < n) ties = find_last(block, tokens, n, kept, threshold);
     assign(block, tokens, n, threshold, ties);
-    if (block.lane() > 0) return;
+    if (block.thread() > 0) return;
     gate.layout.begin(gate.route)[e] = 0;
     gate.layout.end(gate.route)[e] = kept;
     gate.load[e] = float(n);
@@ -190,16 +190,16 @@ struct KeepFirst {
     Shared& shared = block.template shared<Shared>();
     std::uint32_t known = 0, digits = 0;
     for (int shift = 24; shift >= 0; shift -= 8) {
-      shared.counts[block.lane()] = 0;
+      shared.counts[block.thread()] = 0;
       block.sync();
-      for (std::int32_t i = block.lane(); i < n; i += lanes)
+      for (std::int32_t i = block.thread(); i < n; i += threads)
         if (const std::uint32_t k = key(tokens[i]); (k & known) == digits)
           block.atomic_add(&shared.counts[(k >> shift) & 255], 1);
       block.sync();
       std::int32_t total;
-      const std::int32_t own = shared.counts[block.lane()], before = block.exclusive_scan(own, total);
-      if (before < kept && kept <= before + own) {  // true of one lane
-        shared.digit = block.lane();
+      const std::int32_t own = shared.counts[block.thread()], before = block.exclusive_scan(own, total);
+      if (before < kept && kept <= before + own) {  // true of one thread
+        shared.digit = block.thread();
         shared.left = kept - before;
       }
       block.sync();
@@ -215,8 +215,8 @@ struct KeepFirst {
   LANCET_DEVICE void assign(Block& block, const std::int32_t* tokens, std::int32_t n, std::uint32_t threshold,
                             std::int32_t ties) const {
     std::int32_t slots = 0, equal = 0;  // given to, and found among, the tokens so far
-    for (std::int32_t start = 0; start < n; start += lanes) {
-      const std::int32_t i = start + block.lane();
+    for (std::int32_t start = 0; start < n; start += threads) {
+      const std::int32_t i = start + block.thread();
       const std::int32_t t = i < n ? tokens[i] : 0;
       const std::uint32_t k = key(t);
       const bool tie = i < n && k == threshold;
@@ -271,7 +271,7 @@ Kernel bind_gate(const KernelArgs& args) {
     gate.before = ir::RouteLayout{args.operands[1].shape()[0], experts}.end(before);
   }
   const Step choose{gate.chunks, Choose{gate, group_width(experts)}};
-  const std::int64_t blocks = divide_up(tokens, ForTokens::lanes);
+  const std::int64_t blocks = divide_up(tokens, ForTokens::threads);
   if constexpr (prioritized)
     return run_steps(args.stream, choose, Step{experts, ScanChunks{memory.counts, gate.chunks, memory.first}},
                      Step{1, ScanBins{memory.first, memory.last, experts}},
@@ -283,7 +283,7 @@ Kernel bind_gate(const KernelArgs& args) {
 
 // Bytes: the probabilities and dlogits once.
 struct GateDx {
-  static constexpr int lanes = 256;
+  static constexpr int threads = 256;
   ir::RouteLayout layout;
   const void* route;
   const float *dweight, *probabilities, *shared;  // [T], [T, E], [E] or null
@@ -292,7 +292,7 @@ struct GateDx {
 
   template <class Block>
   LANCET_DEVICE void operator()(Block& block) const {
-    const std::int64_t at = block.index() * (lanes / width) + block.lane() / width, experts = layout.experts;
+    const std::int64_t at = block.index() * (threads / width) + block.thread() / width, experts = layout.experts;
     const bool exists = at < layout.tokens;
     const std::int64_t t = exists ? at : layout.tokens - 1;
     const std::int32_t chosen = layout.expert(route)[t];
@@ -300,10 +300,10 @@ struct GateDx {
     const float* p = probabilities + t * experts;
     const auto dp = [&](std::int64_t e) { return (shared ? shared[e] : 0.f) + (e == chosen ? own : 0.f); };
     float dot = 0;
-    for (std::int64_t e = block.lane() % width; e < experts; e += width) dot += p[e] * dp(e);
+    for (std::int64_t e = block.thread() % width; e < experts; e += width) dot += p[e] * dp(e);
     dot = block.warp_sum(dot, width);
     if (!exists) return;
-    for (std::int64_t e = block.lane() % width; e < experts; e += width)
+    for (std::int64_t e = block.thread() % width; e < experts; e += width)
       dlogits[t * experts + e] = routing::softmax_dlogit(p[e], dp(e), dot);
   }
 };
@@ -320,7 +320,7 @@ Kernel bind_dx(const KernelArgs& args) {
                       args.has(3) ? args.operands[3].as<float>() : nullptr,
                       args.results[0].as<float>(),
                       width};
-  return run_steps(args.stream, Step{divide_up(layout.tokens, GateDx::lanes / width), kernel});
+  return run_steps(args.stream, Step{divide_up(layout.tokens, GateDx::threads / width), kernel});
 }
 
 const DeviceKernel table[] = {

@@ -1,6 +1,6 @@
 // What every device's gates compute alike, bit for bit: the same logits give the same route.
 //
-// The sum of a softmax: lane l of 32 adds the experts l, l + 32, ...; then the lanes are joined 16, 8, 4, 2, 1 apart.
+// The sum of a softmax: stream l of 32 adds the experts l, l + 32, ...; then the streams are joined 16, 8, 4, 2, 1 apart.
 #pragma once
 #include <cstdint>
 
@@ -8,7 +8,7 @@
 
 namespace lancet::ops::routing {
 
-inline constexpr int sum_lanes = 32;
+inline constexpr int partial_sum_count = 32;
 
 // A number that is larger for the logit that is chosen: the larger one, the lower expert of equals. A NaN is never
 // chosen before a number, but that of expert 0 (in the order of comparisons from there on, nothing is larger than it).

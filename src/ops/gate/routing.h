@@ -20,11 +20,11 @@ inline std::int32_t softmax(const float* logits, float* probabilities, std::int6
     if (logits[e] > logits[best]) best = e;
   const float largest = logits[best];
   for (std::int64_t e = 0; e < experts; ++e) probabilities[e] = exp_f32(logits[e] - largest);
-  float lanes[sum_lanes] = {};
-  for (std::int64_t e = 0; e < experts; ++e) lanes[e % sum_lanes] += probabilities[e];
-  for (int half = sum_lanes / 2; half > 0; half /= 2)
-    for (int l = 0; l < half; ++l) lanes[l] += lanes[l + half];
-  for (std::int64_t e = 0; e < experts; ++e) probabilities[e] /= lanes[0];
+  float sums[partial_sum_count] = {};
+  for (std::int64_t e = 0; e < experts; ++e) sums[e % partial_sum_count] += probabilities[e];
+  for (int half = partial_sum_count / 2; half > 0; half /= 2)
+    for (int l = 0; l < half; ++l) sums[l] += sums[l + half];
+  for (std::int64_t e = 0; e < experts; ++e) probabilities[e] /= sums[0];
   return std::int32_t(best);
 }
 

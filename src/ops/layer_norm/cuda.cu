@@ -6,21 +6,21 @@ namespace {
 
 using namespace device;
 
-// A row is a warp's where it fits 4 packs a lane (1024 elements of bf16, 512 floats), else a block's; it comes from
-// memory once and stays in registers. Rows beyond 4 packs a lane of a block are read again, from the cache.
+// A row is a warp's where it fits 4 packs a thread (1024 elements of bf16, 512 floats), else a block's; it comes from
+// memory once and stays in registers. Rows beyond 4 packs a thread of a block are read again, from the cache.
 template <bool whole_block>
 struct RowTeam {
-  static constexpr int lanes = 256;
-  static constexpr int size = whole_block ? lanes : warp_size;
-  static constexpr int rows_per_block = lanes / size;
+  static constexpr int threads = 256;
+  static constexpr int size = whole_block ? threads : warp_size;
+  static constexpr int rows_per_block = threads / size;
 
   template <class Block>
   LANCET_DEVICE static std::int64_t row(Block& block) {
     return block.index() * rows_per_block + (whole_block ? 0 : block.warp());
   }
   template <class Block>
-  LANCET_DEVICE static int lane(Block& block) {
-    return whole_block ? block.lane() : block.warp_lane();
+  LANCET_DEVICE static int thread(Block& block) {
+    return whole_block ? block.thread() : block.warp_lane();
   }
   template <class Block>
   LANCET_DEVICE static float sum(Block& block, float v) {
@@ -33,11 +33,11 @@ struct RowTeam {
 
 constexpr int kept_packs = 4;
 
-// Calls f(k, start, part) for each pack of a row that is the lane's; k is its place in the registers.
+// Calls f(k, start, part) for each pack of a row that is the thread's; k is its place in the registers.
 template <class T, class Team, bool kept, class Block, class F>
 LANCET_DEVICE void for_packs(Block& block, std::int64_t d, F f) {
   constexpr int step = Team::size * Pack<T>::size;
-  const std::int64_t first = std::int64_t(Team::lane(block)) * Pack<T>::size;
+  const std::int64_t first = std::int64_t(Team::thread(block)) * Pack<T>::size;
   if constexpr (kept) {
 #pragma unroll
     for (int k = 0; k < kept_packs; ++k)
@@ -51,7 +51,7 @@ LANCET_DEVICE void for_packs(Block& block, std::int64_t d, F f) {
 template <class T, bool add, bool whole_block, bool kept>
 struct LayerNorm {
   using Team = RowTeam<whole_block>;
-  static constexpr int lanes = Team::lanes;
+  static constexpr int threads = Team::threads;
   const T *x, *delta;
   const float *gamma, *beta;
   T *sum, *y;
@@ -98,7 +98,7 @@ struct LayerNorm {
       for (int i = 0; i < Pack<T>::size; ++i) v.v[i] = layer_norm(v.v[i], own, scale.v[i], shift.v[i]);
       store(y + r * d + start, from_floats<T>(v), part, wide);
     });
-    if (Team::lane(block) == 0) stats[r] = own;
+    if (Team::thread(block) == 0) stats[r] = own;
   }
 
   LANCET_DEVICE static Pack<T> rounded_sum(const Pack<T>& a, const Pack<T>& b) {
@@ -114,7 +114,7 @@ struct LayerNorm {
 template <class T, bool whole_block, bool kept>
 struct LayerNormDx {
   using Team = RowTeam<whole_block>;
-  static constexpr int lanes = Team::lanes;
+  static constexpr int threads = Team::threads;
   const T *dy, *x, *dsum;
   const float* gamma;
   const RowStats* stats;
@@ -161,12 +161,12 @@ struct LayerNormDx {
   }
 };
 
-// One piece of the rows: sums of dy * normalized x and of dy by column. A lane owns the columns of a pack; the warps
+// One piece of the rows: sums of dy * normalized x and of dy by column. A thread owns the columns of a pack; the warps
 // share the piece's rows and are added in their order. Bytes: dy and x once; pieces * 2 * d floats written.
 template <class T>
 struct LayerNormDw {
-  static constexpr int lanes = 256;
-  static constexpr int warps = lanes / warp_size;
+  static constexpr int threads = 256;
+  static constexpr int warps = threads / warp_size;
   static constexpr int tile = warp_size * Pack<T>::size;  // columns of a block
   struct Shared {
     float sums[warps][tile];
@@ -213,9 +213,9 @@ struct LayerNormDw {
     Shared& shared = block.template shared<Shared>();
 #pragma unroll
     for (int i = 0; i < Pack<T>::size; ++i)
-      shared.sums[block.warp()][i * warp_size + block.warp_lane()] = own.v[i];  // no two lanes in one bank
+      shared.sums[block.warp()][i * warp_size + block.warp_lane()] = own.v[i];  // no two threads in one bank
     block.sync();
-    for (int c = block.lane(); c < tile && first_column + c < d; c += lanes) {
+    for (int c = block.thread(); c < tile && first_column + c < d; c += threads) {
       float sum = 0;
       for (int w = 0; w < warps; ++w) sum += shared.sums[w][c % Pack<T>::size * warp_size + c / Pack<T>::size];
       out[first_column + c] = sum;

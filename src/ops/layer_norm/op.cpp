@@ -32,9 +32,9 @@ void norm_gradient(GradientContext& g, TensorId x, int first_parameter, TensorId
   for (int input : inputs)
     if (g.needs_gradient(input)) g.add(input, dx);
   std::vector<TensorId> dw{dy, x, stats};
-  if (const TensorId so_far = g.so_far(first_parameter); so_far.valid()) {
-    dw.push_back(so_far);
-    dw.push_back(g.so_far(first_parameter + 1));
+  if (const TensorId accumulator = g.accumulator(first_parameter); accumulator.valid()) {
+    dw.push_back(accumulator);
+    dw.push_back(g.accumulator(first_parameter + 1));
   }
   const auto results = g.emit("layer_norm_dw", dw, {}, ir::Role::dw);
   g.replace(first_parameter, results[0]);

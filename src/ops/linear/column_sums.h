@@ -7,35 +7,35 @@ namespace lancet::ops::device {
 
 // out[i] = x[i], i in [0, n)
 struct RoundVector {
-  static constexpr int lanes = 256;
+  static constexpr int threads = 256;
   const float* x;
   bf16* out;
   std::int64_t n;
 
   template <class Block>
   LANCET_DEVICE void operator()(Block& block) const {
-    const std::int64_t i = block.index() * lanes + block.lane();
+    const std::int64_t i = block.index() * threads + block.thread();
     if (i < n) out[i] = from_f32<bf16>(x[i]);
   }
 };
 
-// out[part, column] = the sum of x[row, column] over the part's rows: a lane has a column, so neighbours read
+// out[part, column] = the sum of x[row, column] over the part's rows: a thread has a column, so neighbours read
 // neighbours.
 template <class T>
 struct ColumnSums {
-  static constexpr int lanes = 128;
+  static constexpr int threads = 128;
   static constexpr std::int64_t rows_of_part = 256;
   const T* x;  // [rows, columns]
   float* out;  // [parts, columns]
   std::int64_t rows, columns;
 
   LANCET_HD std::int64_t parts() const { return divide_up(rows, rows_of_part); }
-  std::int64_t blocks() const { return parts() * divide_up(columns, lanes); }
+  std::int64_t blocks() const { return parts() * divide_up(columns, threads); }
 
   template <class Block>
   LANCET_DEVICE void operator()(Block& block) const {
-    const std::int64_t part = block.index() / divide_up(columns, lanes);
-    const std::int64_t column = block.index() % divide_up(columns, lanes) * lanes + block.lane();
+    const std::int64_t part = block.index() / divide_up(columns, threads);
+    const std::int64_t column = block.index() % divide_up(columns, threads) * threads + block.thread();
     if (column >= columns) return;
     const std::int64_t begin = part * rows_of_part, end = begin + rows_of_part < rows ? begin + rows_of_part : rows;
     float sums[4] = {};  // four chains of additions at a time
@@ -50,7 +50,7 @@ struct ColumnSums {
 
 // out[column] = (or, accumulating, +=) the sum of x[part, column] over parts
 struct AddParts {
-  static constexpr int lanes = 128;
+  static constexpr int threads = 128;
   const float* x;
   float* out;
   std::int64_t parts, columns;
@@ -58,7 +58,7 @@ struct AddParts {
 
   template <class Block>
   LANCET_DEVICE void operator()(Block& block) const {
-    const std::int64_t column = block.index() * lanes + block.lane();
+    const std::int64_t column = block.index() * threads + block.thread();
     if (column >= columns) return;
     float sum = 0.f;
     for (std::int64_t part = 0; part < parts; ++part) sum += x[part * columns + column];

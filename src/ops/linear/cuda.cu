@@ -87,7 +87,7 @@ struct LinearGradient {
   Status operator()() const {
     if (parts.rows) LANCET_TRY(device::launch(*stream, parts.blocks(), parts));
     LANCET_TRY(product->run(*stream, operands, workspace));
-    if (add.parts) LANCET_TRY(device::launch(*stream, device::divide_up(add.columns, add.lanes), add));
+    if (add.parts) LANCET_TRY(device::launch(*stream, device::divide_up(add.columns, add.threads), add));
     return {};
   }
 };

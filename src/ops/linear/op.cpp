@@ -12,9 +12,9 @@ Inferred infer_dw(const OpInput& in) {
     return expected("dy [...,N] and x [...,K] of one type with the same rows");
   Types results{{DType::f32, {dy.shape.back(), x.shape.back()}}};
   if (in.attributes.integer("bias", 0)) results.push_back({DType::f32, {dy.shape.back()}});
-  const std::size_t so_far = in.operands.size() - 2;
-  if (so_far != 0 && so_far != results.size()) return expected("a sum so far for each result or none");
-  for (std::size_t i = 0; i < so_far; ++i)
+  const std::size_t accumulator = in.operands.size() - 2;
+  if (accumulator != 0 && accumulator != results.size()) return expected("a sum so far for each result or none");
+  for (std::size_t i = 0; i < accumulator; ++i)
     if (in.operands[2 + i] != results[i]) return expected("sums so far like the results");
   return results;
 }
@@ -25,9 +25,9 @@ void gradient(GradientContext& g) {
   const bool bias = forward.operands.size() > 2;
   if (g.needs_gradient(0)) g.add(0, g.emit("linear_dx", {dy, forward.operands[1]}, {}, ir::Role::dx)[0]);
   std::vector<TensorId> operands{dy, forward.operands[0]};
-  if (const TensorId so_far = g.so_far(1); so_far.valid()) {
-    operands.push_back(so_far);
-    if (bias) operands.push_back(g.so_far(2));
+  if (const TensorId accumulator = g.accumulator(1); accumulator.valid()) {
+    operands.push_back(accumulator);
+    if (bias) operands.push_back(g.accumulator(2));
   }
   const auto dw = g.emit("linear_dw", operands, {{"bias", std::int64_t(bias)}}, ir::Role::dw);
   g.replace(1, dw[0]);

@@ -14,14 +14,14 @@ namespace lancet::ops::device {
 
 // out[i] = x[i] of several vectors: `chunks` blocks each, enough for the longest.
 struct RoundVectors {
-  static constexpr int lanes = RoundVector::lanes, most = 96;  // parameters of a launch have 4 KB
+  static constexpr int threads = RoundVector::threads, most = 96;  // parameters of a launch have 4 KB
   std::int64_t chunks;
   RoundVector vector[most];
 
   template <class Block>
   LANCET_DEVICE void operator()(Block& block) const {
     const RoundVector& v = vector[block.index() / chunks];
-    const std::int64_t i = block.index() % chunks * lanes + block.lane();
+    const std::int64_t i = block.index() % chunks * threads + block.thread();
     if (i < v.n) v.out[i] = from_f32<bf16>(v.x[i]);
   }
 };
@@ -52,7 +52,7 @@ class RoundedBiases {
       const std::size_t count = std::min(vectors_.size() - first, std::size_t(RoundVectors::most));
       std::copy_n(vectors_.begin() + std::ptrdiff_t(first), count, some.vector);
       for (std::size_t i = 0; i < count; ++i)
-        some.chunks = std::max(some.chunks, divide_up(some.vector[i].n, RoundVectors::lanes));
+        some.chunks = std::max(some.chunks, divide_up(some.vector[i].n, RoundVectors::threads));
       LANCET_TRY(launch(stream, std::int64_t(count) * some.chunks, some));
     }
     return {};
@@ -66,12 +66,12 @@ class RoundedBiases {
 // What a product puts on the stream for its bias before itself.
 struct BiasRounding {
   std::shared_ptr<RoundedBiases> all;
-  bool leads = false;  // the plan's first product with a bias: it rounds those of all
+  bool is_rank0 = false;  // the plan's first product with a bias: it rounds those of all
   RoundVector own{};   // n is not 0: outside of a plan a product rounds its own
 
   Status operator()(backend::Stream& stream) const {
-    if (leads) LANCET_TRY(all->round(stream));
-    if (own.n) LANCET_TRY(launch(stream, divide_up(own.n, RoundVector::lanes), own));
+    if (is_rank0) LANCET_TRY(all->round(stream));
+    if (own.n) LANCET_TRY(launch(stream, divide_up(own.n, RoundVector::threads), own));
     return {};
   }
 };
@@ -83,7 +83,7 @@ inline BiasRounding round_bias(const KernelArgs& args, std::size_t at, bf16* scr
   BiasRounding rounding;
   if (args.notes && args.device) {
     std::shared_ptr<void>& note = (*args.notes)[all_biases];
-    rounding.leads = note == nullptr;
+    rounding.is_rank0 = note == nullptr;
     if (!note) note = std::make_shared<RoundedBiases>(*args.device);
     rounding.all = std::static_pointer_cast<RoundedBiases>(note);
     rounded = rounding.all->add(bias.as<float>(), bias.elements());

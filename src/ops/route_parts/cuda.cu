@@ -25,13 +25,13 @@ struct Route {
 
 // The first part's slots begin where those of the part before end.
 struct Begin {
-  static constexpr int lanes = 128;
+  static constexpr int threads = 128;
   Route part;
   const std::int32_t* before;  // [E], or null
 
   template <class Block>
   LANCET_DEVICE void operator()(Block& block) const {
-    const std::int64_t e = block.index() * lanes + block.lane();
+    const std::int64_t e = block.index() * threads + block.thread();
     if (e < part.layout.experts) part.begin()[e] = part.end()[e] = before ? before[e] : 0;
   }
 };
@@ -39,13 +39,13 @@ struct Begin {
 // The tokens [first, first + part.tokens) of the whole; an expert's slots end after its last kept token. Bytes: 12 a
 // token, read and written.
 struct Split {
-  static constexpr int lanes = 256;
+  static constexpr int threads = 256;
   Route whole, part;
   std::int64_t first;
 
   template <class Block>
   LANCET_DEVICE void operator()(Block& block) const {
-    const std::int64_t t = block.index() * lanes + block.lane();
+    const std::int64_t t = block.index() * threads + block.thread();
     if (t >= part.layout.tokens) return;
     const std::int32_t expert = whole.expert()[first + t], slot = whole.slot()[first + t];
     part.expert()[t] = expert;
@@ -62,18 +62,18 @@ Kernel bind_split(const KernelArgs& args) {
   const std::int32_t* before =
       args.has(1) ? Route(args.operands[1]).layout.end(static_cast<const void*>(args.operands[1].data)) : nullptr;
   const Split split{Route(args.operands[0]), part, args.attributes.integer("first")};
-  return run_steps(args.stream, Step{divide_up(part.layout.experts, Begin::lanes), Begin{part, before}},
-                   Step{divide_up(part.layout.tokens, Split::lanes), split});
+  return run_steps(args.stream, Step{divide_up(part.layout.experts, Begin::threads), Begin{part, before}},
+                   Step{divide_up(part.layout.tokens, Split::threads), split});
 }
 
 struct SplitCapacity {
-  static constexpr int lanes = 128;
+  static constexpr int threads = 128;
   Route whole, part;
   std::int32_t first, last;
 
   template <class Block>
   LANCET_DEVICE void operator()(Block& block) const {
-    const std::int64_t e = block.index() * lanes + block.lane();
+    const std::int64_t e = block.index() * threads + block.thread();
     if (e >= whole.layout.experts) return;
     const std::int32_t low = whole.begin()[e], high = whole.end()[e];
     part.begin()[e] = clamp(first, low, high);
@@ -90,18 +90,18 @@ Kernel bind_split_capacity(const KernelArgs& args) {
                      capacity = args.attributes.integer("capacity");
   const SplitCapacity kernel{Route(args.operands[0]), Route(args.results[0]), std::int32_t(capacity * p / parts),
                              std::int32_t(capacity * (p + 1) / parts)};
-  return run_steps(args.stream, Step{divide_up(kernel.whole.layout.experts, SplitCapacity::lanes), kernel});
+  return run_steps(args.stream, Step{divide_up(kernel.whole.layout.experts, SplitCapacity::threads), kernel});
 }
 
 // The slots of the experts [first, last).
 struct SplitPeers {
-  static constexpr int lanes = 128;
+  static constexpr int threads = 128;
   Route whole, part;
   std::int64_t first, last;
 
   template <class Block>
   LANCET_DEVICE void operator()(Block& block) const {
-    const std::int64_t e = block.index() * lanes + block.lane();
+    const std::int64_t e = block.index() * threads + block.thread();
     if (e >= whole.layout.experts) return;
     const std::int32_t begin = whole.begin()[e];
     part.begin()[e] = begin;
@@ -117,12 +117,12 @@ Kernel bind_split_peers(const KernelArgs& args) {
   const std::int64_t theirs = (rank / group + args.attributes.integer("part")) % parts;
   const std::int64_t first = theirs * group * (whole.layout.experts / ranks);
   const SplitPeers kernel{whole, Route(args.results[0]), first, first + whole.layout.experts / parts};
-  return run_steps(args.stream, Step{divide_up(whole.layout.experts, SplitPeers::lanes), kernel});
+  return run_steps(args.stream, Step{divide_up(whole.layout.experts, SplitPeers::threads), kernel});
 }
 
 // One part's place in the whole; the first and the last bring where the slots begin and end.
 struct Join {
-  static constexpr int lanes = 256;
+  static constexpr int threads = 256;
   Route part, whole;
   std::int64_t first_token;
   bool first, last;
@@ -131,7 +131,7 @@ struct Join {
 
   template <class Block>
   LANCET_DEVICE void operator()(Block& block) const {
-    const std::int64_t i = block.index() * lanes + block.lane();
+    const std::int64_t i = block.index() * threads + block.thread();
     if (i < part.layout.tokens) {
       whole.expert()[first_token + i] = part.expert()[i];
       whole.slot()[first_token + i] = part.slot()[i];
@@ -154,20 +154,20 @@ Kernel bind_join_route(const KernelArgs& args) {
   }
   joins.back().last = true;
   return [stream = args.stream, joins = std::make_shared<const std::vector<Join>>(std::move(joins))]() -> Status {
-    for (const Join& join : *joins) LANCET_TRY(launch(*stream, divide_up(join.items(), Join::lanes), join));
+    for (const Join& join : *joins) LANCET_TRY(launch(*stream, divide_up(join.items(), Join::threads), join));
     return {};
   };
 }
 
 struct JoinRows {
-  static constexpr int lanes = 128;
+  static constexpr int threads = 128;
   const std::int32_t *first, *last;  // [E, width]
   std::int32_t* whole;
   std::int64_t n, width;
 
   template <class Block>
   LANCET_DEVICE void operator()(Block& block) const {
-    const std::int64_t i = block.index() * lanes + block.lane();
+    const std::int64_t i = block.index() * threads + block.thread();
     if (i >= n) return;
     const std::int64_t row = i / width * width;
     whole[i] = i == row ? first[i] : last[row + width - 1];
@@ -179,7 +179,7 @@ Kernel bind_join_rows(const KernelArgs& args) {
   const TensorView& whole = args.results[0];
   const JoinRows kernel{args.operands.front().as<std::int32_t>(), args.operands.back().as<std::int32_t>(),
                         whole.as<std::int32_t>(), whole.elements(), whole.shape()[1]};
-  return run_steps(args.stream, Step{divide_up(kernel.n, JoinRows::lanes), kernel});
+  return run_steps(args.stream, Step{divide_up(kernel.n, JoinRows::threads), kernel});
 }
 
 // As many parts as one launch adds: their addresses are arguments of the kernel.
@@ -187,7 +187,7 @@ constexpr int parts_per_launch = 32;
 
 // Bytes: each part and the sum once.
 struct Sum {
-  static constexpr int lanes = 256;
+  static constexpr int threads = 256;
   const float* parts[parts_per_launch];
   int count;
   bool accumulate;  // onto what an earlier launch has added
@@ -196,7 +196,7 @@ struct Sum {
 
   template <class Block>
   LANCET_DEVICE void operator()(Block& block) const {
-    const std::int64_t i = block.index() * lanes + block.lane();
+    const std::int64_t i = block.index() * threads + block.thread();
     if (i >= n) return;
     float total = accumulate ? sum[i] : parts[0][i];
 #pragma unroll 4
@@ -214,7 +214,7 @@ Kernel bind_sum(const KernelArgs& args) {
     sums.back().parts[sums.back().count++] = args.operands[p].as<float>();
   }
   return [stream = args.stream, sums = std::make_shared<const std::vector<Sum>>(std::move(sums))]() -> Status {
-    for (const Sum& sum : *sums) LANCET_TRY(launch(*stream, divide_up(sum.n, Sum::lanes), sum));
+    for (const Sum& sum : *sums) LANCET_TRY(launch(*stream, divide_up(sum.n, Sum::threads), sum));
     return {};
   };
 }

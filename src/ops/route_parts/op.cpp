@@ -6,7 +6,7 @@
 //   split_peers(route) {part, parts, ranks}: the slots of experts that live on the part-th group of ranks from this
 //       rank's own on (the ranks in `parts` groups of neighbours); likewise of no tokens. Part 0 stays in the group,
 //       and in every part each group sends to one other (FasterMoE's exchanges by groups of workers). On the expert
-//       lane, since a rank's number decides.
+//       stream, since a rank's number decides.
 //   join_route(part...) -> the whole; join_rows(rows of each part...) -> where each expert's rows begin and end, all
 //       parts together.
 //   sum(part...): results that add up.
@@ -82,7 +82,7 @@ const OpDef table[] = {
                   {{"capacity", 5}, {"tokens", 16}, {"part", 1}, {"parts", 2}, {"ranks", 2}}},
                  {{{{DType::route, {16, 4}}, Fill::route}},
                   {{"capacity", 5}, {"tokens", 16}, {"part", 0}, {"parts", 2}, {"ranks", 4}}}},
-     .lane = ir::Lane::expert,
+     .stream = ir::Stream::expert,
      .kind = Kind::part_helper},
     {.name = "join_route",
      .required = 1,

@@ -7,13 +7,13 @@ namespace {
 
 using namespace device;
 
-// A warp takes 4 tokens and 8 experts at a time: 32 sums, of which each lane keeps the terms of its columns; they are
-// joined at the end so that lane l holds sum l. Bytes: x and the logits once; w stays in the cache.
+// A warp takes 4 tokens and 8 experts at a time: 32 sums, of which each thread keeps the terms of its columns; they are
+// joined at the end so that thread l holds sum l. Bytes: x and the logits once; w stays in the cache.
 template <class T>
 struct Router {
-  static constexpr int lanes = 256;
+  static constexpr int threads = 256;
   static constexpr int tokens_per_warp = 4, experts_at_once = 8;
-  static constexpr int tokens_per_block = lanes / warp_size * tokens_per_warp;
+  static constexpr int tokens_per_block = threads / warp_size * tokens_per_warp;
   const T* x;      // [tokens, d]
   const float* w;  // [experts, d]
   float* logits;   // [tokens, experts]
@@ -57,7 +57,7 @@ struct Router {
     }
   }
 
-  // Lane l gets the sum over the lanes of their sums[l]: in each round a lane hands over the half that it does not
+  // Thread l gets the sum over the threads of their sums[l]: in each round a thread hands over the half that it does not
   // keep.
   template <class Block>
   LANCET_DEVICE static float transpose_sum(Block& block, float (&sums)[warp_size]) {
@@ -87,11 +87,11 @@ Kernel bind(const KernelArgs& args) {
   });
 }
 
-// A lane owns the columns of a pack of 8 tokens; each expert's weights are read once for them. Bytes: dlogits and dx
+// A thread owns the columns of a pack of 8 tokens; each expert's weights are read once for them. Bytes: dlogits and dx
 // once; w from the cache, tokens / 8 times.
 template <class T>
 struct RouterDx {
-  static constexpr int lanes = 128;
+  static constexpr int threads = 128;
   static constexpr int tokens_at_once = 8, experts_at_once = 64;
   struct Shared {
     float dlogits[experts_at_once][tokens_at_once];
@@ -105,13 +105,13 @@ struct RouterDx {
   LANCET_DEVICE void operator()(Block& block) const {
     Shared& shared = block.template shared<Shared>();
     const std::int64_t first = block.index() / tiles * tokens_at_once;
-    const std::int64_t start = (block.index() % tiles * lanes + block.lane()) * Pack<T>::size;
+    const std::int64_t start = (block.index() % tiles * threads + block.thread()) * Pack<T>::size;
     const Part part = part_of_row<T>(start, d);
     Floats<T> sums[tokens_at_once] = {};
     for (std::int64_t e = 0; e < experts; e += experts_at_once) {
       const int count = experts - e < experts_at_once ? int(experts - e) : experts_at_once;
       block.sync();
-      for (int i = block.lane(); i < count * tokens_at_once; i += lanes) {
+      for (int i = block.thread(); i < count * tokens_at_once; i += threads) {
         const std::int64_t t = first + i / count;
         shared.dlogits[i % count][i / count] = t < tokens ? dlogits[t * experts + e + i % count] : 0.f;
       }
@@ -140,20 +140,20 @@ Kernel bind_dx(const KernelArgs& args) {
   const float *dlogits = args.operands[0].as<float>(), *w = args.operands[1].as<float>();
   return by_dtype(args.results[0].dtype(), [&]<class T>(T) {
     T* dx = args.results[0].as<T>();
-    const std::int64_t tiles = divide_up(d, RouterDx<T>::lanes * Pack<T>::size);
+    const std::int64_t tiles = divide_up(d, RouterDx<T>::threads * Pack<T>::size);
     const RouterDx<T> kernel{dlogits, w, dx,    tokens,
                              experts, d, tiles, aligned_rows<T>(d) && aligned(dx) && aligned(w)};
     return run_steps(args.stream, Step{tiles * divide_up(tokens, RouterDx<T>::tokens_at_once), kernel});
   });
 }
 
-// One piece of the tokens: a lane owns the columns of a pack of 8 experts' gradients. Bytes: x once for each 8 experts;
+// One piece of the tokens: a thread owns the columns of a pack of 8 experts' gradients. Bytes: x once for each 8 experts;
 // pieces * E * D floats written.
 template <class T>
 struct RouterDw {
-  static constexpr int lanes = 128;
+  static constexpr int threads = 128;
   static constexpr int experts_at_once = 8, tokens_at_once = 32;
-  static constexpr int tile = lanes * Pack<T>::size;  // columns of a block
+  static constexpr int tile = threads * Pack<T>::size;  // columns of a block
   struct Shared {
     float dlogits[tokens_at_once][experts_at_once];
   };
@@ -168,14 +168,14 @@ struct RouterDw {
     Shared& shared = block.template shared<Shared>();
     const std::int64_t tile_index = block.index() % tiles, group = block.index() / tiles % groups,
                        piece = block.index() / tiles / groups;
-    const std::int64_t start = tile_index * tile + block.lane() * Pack<T>::size, first_expert = group * experts_at_once;
+    const std::int64_t start = tile_index * tile + block.thread() * Pack<T>::size, first_expert = group * experts_at_once;
     const Part part = part_of_row<T>(start, d);
     const std::int64_t end = tokens * (piece + 1) / pieces;
     Floats<T> sums[experts_at_once] = {};
     for (std::int64_t first = tokens * piece / pieces; first < end; first += tokens_at_once) {
       const int count = end - first < tokens_at_once ? int(end - first) : tokens_at_once;
       block.sync();
-      for (int i = block.lane(); i < count * experts_at_once; i += lanes) {
+      for (int i = block.thread(); i < count * experts_at_once; i += threads) {
         const std::int64_t e = first_expert + i % experts_at_once;
         shared.dlogits[i / experts_at_once][i % experts_at_once] =
             e < experts ? dlogits[(first + i / experts_at_once) * experts + e] : 0.f;

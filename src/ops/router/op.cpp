@@ -38,7 +38,7 @@ void gradient(GradientContext& g) {
     g.add(0, g.emit("router_dx", {dlogits, forward.operands[1]}, {{"dtype", dtype}}, ir::Role::dx)[0]);
   }
   std::vector<TensorId> operands{dlogits, forward.operands[0]};
-  if (const TensorId so_far = g.so_far(1); so_far.valid()) operands.push_back(so_far);
+  if (const TensorId accumulator = g.accumulator(1); accumulator.valid()) operands.push_back(accumulator);
   g.replace(1, g.emit("router_dw", operands, {}, ir::Role::dw)[0]);
 }
 

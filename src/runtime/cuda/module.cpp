@@ -17,11 +17,11 @@ class CudaAccelerator final : public Accelerator {
   explicit CudaAccelerator(std::unique_ptr<backend::Device> device) : device_(std::move(device)) {}
   backend::Device& device() override { return *device_; }
   const ops::DeviceKernel* find_kernel(std::string_view op) const override { return ops::find_cuda_kernel(op); }
-  Result<std::unique_ptr<comm::DeviceCommunicator>> make_communicator(const comm::DeviceLane& lane) override {
+  Result<std::unique_ptr<comm::DeviceCommunicator>> make_communicator(const comm::DeviceStream& stream) override {
 #ifdef LANCET_HAVE_NCCL
-    return comm::make_nccl(lane);
+    return comm::make_nccl(stream);
 #else
-    static_cast<void>(lane);
+    static_cast<void>(stream);
     return config_error(
         "comm.transport: expected a program built with NCCL for nccl, found one without; mpi goes through "
         "the host's memory");

@@ -16,7 +16,7 @@ using ir::TensorId;
 using ir::TensorKind;
 using ops::Axis;
 
-bool is_exchange(const Instruction& at) { return ops::kind(at) == ops::Kind::all_to_all; }
+bool is_all_to_all(const Instruction& at) { return ops::kind(at) == ops::Kind::all_to_all; }
 
 class Rewriter {
  public:
@@ -50,7 +50,7 @@ class Rewriter {
       const Instruction& at = source_.instructions[i];
       for (std::size_t o = 0; o < at.operands.size(); ++o) {
         const TensorId id = at.operands[o];
-        const bool whole = split_.parts[i] == 1 ? !(is_exchange(at) && o > 0)  // an exchange takes the parts' own
+        const bool whole = split_.parts[i] == 1 ? !(is_all_to_all(at) && o > 0)  // an exchange takes the parts' own
                                                 : split_.rows[i]->operands[o] == ops::none ||
                                                       split_.rows[i]->operands[o] == ops::accumulated;
         if (whole || split_.parts[i] != made_in[id.index()]) whole_users_[id.index()] = true;
@@ -70,7 +70,7 @@ class Rewriter {
   }
 
   void keep(Instruction instruction) {
-    if (is_exchange(instruction)) instruction.operands = all_pairs(instruction);
+    if (is_all_to_all(instruction)) instruction.operands = all_pairs(instruction);
     emit(std::move(instruction), origin_);
   }
 
@@ -142,7 +142,7 @@ class Rewriter {
 
   // A gate counts on where the part before stopped, rows begin where those of the part before ended (rule 1).
   void add_predecessor(Instruction& part, int p) const {
-    if (ops::op(part.op).counts_on && p > 0) part.operands.push_back(previous_[0]);
+    if (ops::op(part.op).sequential_parts && p > 0) part.operands.push_back(previous_[0]);
   }
 
   ir::TensorType slice_type(TensorId id, int parts) const {
@@ -204,7 +204,7 @@ class Rewriter {
   }
 
   void join(const char* op, const Instruction& whole, TensorId id, const std::vector<TensorId>& parts) {
-    emit({op, parts, {id}, {}, {}, ir::Lane::compute, whole.role, whole.label}, -1);
+    emit({op, parts, {id}, {}, {}, ir::Stream::compute, whole.role, whole.label}, -1);
   }
 
   // The parts of a route that was made whole.
@@ -223,7 +223,7 @@ class Rewriter {
     for (std::int64_t p = 0; p < parts; ++p) {
       const char* op = batch ? "split_route" : peers ? "split_peers" : "split_capacity";
       Instruction split{op, {route},          {},        {},
-                        {}, ops::op(op).lane, user.role, fmt::format("{}.route/{}", layer(user.label), p)};
+                        {}, ops::op(op).stream, user.role, fmt::format("{}.route/{}", layer(user.label), p)};
       if (batch) {
         split.attributes = {{"first", p * (tokens / parts)}, {"tokens", tokens / parts}};
         if (p > 0) split.operands.push_back(made.back());

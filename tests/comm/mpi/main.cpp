@@ -51,20 +51,20 @@ Status keeps_contract(Communicator& c) {
     if (c.size() == 1 && std::string(test.name) == "wire") continue;  // nothing to measure
     if (Status s = test.run(c); !s) return internal_error(fmt::format("{}: {}", test.name, s.error().message));
   }
-  LANCET_ASSIGN(WireReport report, measure_wire(c));
+  LANCET_ASSIGN(NetworkReport report, measure_network(c));
   if (c.rank() == 0) fmt::print(stderr, "{}; measured in {:.3f} s\n", to_string(report), report.seconds);
   EXPECT_THAT(report.seconds < at_once, "the wire took {} s", report.seconds);
   return {};
 }
 
-// The last rank stays away from one operation of each lane.
+// The last rank stays away from one operation of each stream.
 Status timeouts(Communicator& c) {
-  std::vector<std::unique_ptr<Communicator>> lanes;
+  std::vector<std::unique_ptr<Communicator>> streams;
   for (int i = 0; i < 4; ++i) {
-    LANCET_ASSIGN(auto lane, c.duplicate());
-    lane->set_name(fmt::format("lane {}", i));
-    lane->set_timeout(2s);
-    lanes.push_back(std::move(lane));
+    LANCET_ASSIGN(auto stream, c.duplicate());
+    stream->set_name(fmt::format("stream {}", i));
+    stream->set_timeout(2s);
+    streams.push_back(std::move(stream));
   }
   LANCET_TRY(c.barrier());  // those who do come, come together
   const int last = c.size() - 1;
@@ -77,55 +77,55 @@ Status timeouts(Communicator& c) {
   std::vector<std::byte> data(1 << 20), sent(1 << 20);
   const Segment out{last, sent.data(), sent.size()};
   const auto start = Clock::now();
-  auto barrier = std::async(std::launch::async, [&] { return lanes[0]->barrier(); });
-  auto sum = std::async(std::launch::async, [&] { return lanes[1]->all_reduce_sum(values); });
-  auto broadcast = std::async(std::launch::async, [&] { return lanes[2]->broadcast(data, last); });
-  auto exchange = std::async(std::launch::async, [&] { return lanes[3]->exchange({&out, 1}, {}); });
-  LANCET_TRY(expect_error(barrier.get(), {"barrier #1 of 0 bytes on \"lane 0\"", missing}));
+  auto barrier = std::async(std::launch::async, [&] { return streams[0]->barrier(); });
+  auto sum = std::async(std::launch::async, [&] { return streams[1]->all_reduce_sum(values); });
+  auto broadcast = std::async(std::launch::async, [&] { return streams[2]->broadcast(data, last); });
+  auto exchange = std::async(std::launch::async, [&] { return streams[3]->exchange({&out, 1}, {}); });
+  LANCET_TRY(expect_error(barrier.get(), {"barrier #1 of 0 bytes on \"stream 0\"", missing}));
   EXPECT_THAT(since(start) > 1.99 && since(start) < at_once, "{} s", since(start));
-  LANCET_TRY(expect_error(sum.get(), {"all_reduce_sum #1 of 1200000 bytes on \"lane 1\"", missing}));
-  LANCET_TRY(expect_error(broadcast.get(), {"broadcast #1 of 1048576 bytes on \"lane 2\"", missing}));
+  LANCET_TRY(expect_error(sum.get(), {"all_reduce_sum #1 of 1200000 bytes on \"stream 1\"", missing}));
+  LANCET_TRY(expect_error(broadcast.get(), {"broadcast #1 of 1048576 bytes on \"stream 2\"", missing}));
   LANCET_TRY(expect_error(exchange.get(), {"exchange #1", fmt::format("rank {} did not take what was sent", last)}));
-  lanes[0]->set_timeout(60s);
+  streams[0]->set_timeout(60s);
   const auto again = Clock::now();
-  LANCET_TRY(expect_error(lanes[0]->barrier(), {"barrier #1 of 0 bytes on \"lane 0\"", missing}));
-  EXPECT_THAT(since(again) < at_once, "a broken lane took {} s to say so", since(again));
-  // The others' lane still works.
+  LANCET_TRY(expect_error(streams[0]->barrier(), {"barrier #1 of 0 bytes on \"stream 0\"", missing}));
+  EXPECT_THAT(since(again) < at_once, "a broken stream took {} s to say so", since(again));
+  // The others' stream still works.
   if (c.size() > 2) return {};
   c.set_timeout(2s);
   return expect_error(c.barrier(), {"on \"world\"", missing});
 }
 
 Status mismatches(Communicator& c) {
-  std::vector<std::unique_ptr<Communicator>> lanes;
+  std::vector<std::unique_ptr<Communicator>> streams;
   for (int i = 0; i < 4; ++i) {
-    LANCET_ASSIGN(auto lane, c.duplicate());
-    lane->set_timeout(60s);
-    lanes.push_back(std::move(lane));
+    LANCET_ASSIGN(auto stream, c.duplicate());
+    stream->set_timeout(60s);
+    streams.push_back(std::move(stream));
   }
-  lanes[3]->set_timeout(3s);
+  streams[3]->set_timeout(3s);
   std::vector<std::byte> data(200'000);
   for (int i = 0; i < 4200; ++i) LANCET_TRY(c.barrier());  // numbers that no longer fit a tag
   const auto start = Clock::now();
-  const auto exchange = [&](Communicator& lane, std::size_t send, std::size_t receive) {
+  const auto exchange = [&](Communicator& stream, std::size_t send, std::size_t receive) {
     std::vector<std::byte> in(receive);
     const Segment out{1 - c.rank(), data.data(), send}, into{1 - c.rank(), in.data(), receive};
-    return lane.exchange({&out, 1}, {&into, 1});
+    return stream.exchange({&out, 1}, {&into, 1});
   };
   if (c.rank() == 0) {
     LANCET_TRY(
-        expect_error(lanes[0]->barrier(), {"barrier #1 of 0 bytes on \"world.1\"", "rank 1 is at broadcast #1;"}));
+        expect_error(streams[0]->barrier(), {"barrier #1 of 0 bytes on \"world.1\"", "rank 1 is at broadcast #1;"}));
     LANCET_TRY(
-        expect_error(exchange(*lanes[1], 8, 800), {"exchange #1", "expected 800 bytes from rank 1, which sent 400;"}));
-    LANCET_TRY(expect_error(exchange(*lanes[2], 8, 800), {"expected 800 bytes from rank 1, which sent 1200;"}));
-    LANCET_TRY(expect_error(exchange(*lanes[3], 8, 90'000), {"expected 90000 bytes from rank 1, which sent 120000;"}));
+        expect_error(exchange(*streams[1], 8, 800), {"exchange #1", "expected 800 bytes from rank 1, which sent 400;"}));
+    LANCET_TRY(expect_error(exchange(*streams[2], 8, 800), {"expected 800 bytes from rank 1, which sent 1200;"}));
+    LANCET_TRY(expect_error(exchange(*streams[3], 8, 90'000), {"expected 90000 bytes from rank 1, which sent 120000;"}));
   } else {
-    LANCET_TRY(lanes[0]->broadcast(std::span(data).first(16), 1));
-    LANCET_TRY(lanes[0]->barrier().ok() ? internal_error("the second call saw no mismatch") : Status{});
-    LANCET_TRY(exchange(*lanes[1], 400, 8));
-    LANCET_TRY(exchange(*lanes[2], 1200, 8));
+    LANCET_TRY(streams[0]->broadcast(std::span(data).first(16), 1));
+    LANCET_TRY(streams[0]->barrier().ok() ? internal_error("the second call saw no mismatch") : Status{});
+    LANCET_TRY(exchange(*streams[1], 400, 8));
+    LANCET_TRY(exchange(*streams[2], 1200, 8));
     LANCET_TRY(
-        expect_error(exchange(*lanes[3], 120'000, 8), {"timed out after 3 s: rank 0 did not take what was sent"}));
+        expect_error(exchange(*streams[3], 120'000, 8), {"timed out after 3 s: rank 0 did not take what was sent"}));
   }
   std::byte byte{};
   if (c.rank() == 0) LANCET_TRY(expect_error(c.barrier(), {"barrier #4209 ", "rank 1 is at broadcast #4209;"}));
@@ -135,23 +135,23 @@ Status mismatches(Communicator& c) {
 }
 
 Status aborts(Communicator& c) {
-  LANCET_ASSIGN(auto lane, c.duplicate());
+  LANCET_ASSIGN(auto stream, c.duplicate());
   if (c.rank() != 0) {
     std::this_thread::sleep_for(forever);
     return internal_error("nobody ended the job");
   }
-  Status of_lane, of_world;
+  Status of_stream, of_world;
   const auto start = Clock::now();
   {
-    std::jthread a([&] { of_lane = lane->barrier(); });
+    std::jthread a([&] { of_stream = stream->barrier(); });
     std::jthread b([&] { of_world = c.barrier(); });
     std::this_thread::sleep_for(100ms);
     c.abort("a signal came");
   }
   EXPECT_THAT(since(start) < at_once, "woken after {} s", since(start));
-  LANCET_TRY(expect_error(of_lane, {"communication was aborted: a signal came"}));
+  LANCET_TRY(expect_error(of_stream, {"communication was aborted: a signal came"}));
   LANCET_TRY(expect_error(of_world, {"communication was aborted: a signal came"}));
-  return expect_error(lane->barrier(), {"a signal came"});
+  return expect_error(stream->barrier(), {"a signal came"});
 }
 
 // What follows must bring the job down by itself; the test looks at mpirun's exit code.

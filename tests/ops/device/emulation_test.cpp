@@ -1,4 +1,4 @@
-// What the emulation of blocks and lanes must do itself: collectives with the bits of a tree, and notice what would be
+// What the emulation of blocks and threads must do itself: collectives with the bits of a tree, and notice what would be
 // a fault on a GPU.
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -15,13 +15,13 @@ namespace {
 test::HostStream stream;
 
 struct Collectives {
-  static constexpr int lanes = 96;
-  const float* in;  // [lanes]
+  static constexpr int threads = 96;
+  const float* in;  // [threads]
   float *sums, *maxima;
   int *before, *totals;
   template <class Block>
   LANCET_DEVICE void operator()(Block& block) const {
-    const int l = block.lane();
+    const int l = block.thread();
     for (int repeat = 0; repeat < 3; ++repeat) sums[l] = block.sum(in[l]);
     maxima[l] = block.max(in[l]);
     before[l] = block.exclusive_scan(l % 5, totals[l]);
@@ -29,37 +29,37 @@ struct Collectives {
 };
 
 struct Reverse {
-  static constexpr int lanes = 64;
+  static constexpr int threads = 64;
   struct Shared {
-    int values[lanes];
+    int values[threads];
   };
   int* out;
   bool barrier;
   template <class Block>
   LANCET_DEVICE void operator()(Block& block) const {
     Shared& shared = block.template shared<Shared>();
-    shared.values[block.lane()] = block.lane();
+    shared.values[block.thread()] = block.thread();
     if (barrier) block.sync();
-    out[block.lane()] = shared.values[lanes - 1 - block.lane()];
+    out[block.thread()] = shared.values[threads - 1 - block.thread()];
   }
 };
 
 struct LoneBarrier {
-  static constexpr int lanes = 32;
+  static constexpr int threads = 32;
   template <class Block>
   LANCET_DEVICE void operator()(Block& block) const {
-    if (block.lane() < 31) block.sync();
+    if (block.thread() < 31) block.sync();
   }
 };
 
 struct Overrun {
-  static constexpr int lanes = 32;
+  static constexpr int threads = 32;
   struct Shared {
-    int values[lanes];
+    int values[threads];
   };
   template <class Block>
   LANCET_DEVICE void operator()(Block& block) const {
-    block.template shared<Shared>().values[block.lane() + 1] = 0;
+    block.template shared<Shared>().values[block.thread() + 1] = 0;
   }
 };
 
@@ -70,7 +70,7 @@ TEST_CASE("collectives of a block") {
   std::vector<int> before(96), totals(96);
   for (std::size_t i = 0; i < 96; ++i) in[i] = float(i * 37 % 96) / 7.f;
   REQUIRE(launch(stream, 2, Collectives{in.data(), sums.data(), maxima.data(), before.data(), totals.data()}).ok());
-  // Joined 16, 8, ... lanes apart, then warp by warp the same way.
+  // Joined 16, 8, ... threads apart, then warp by warp the same way.
   std::vector<float> warps(32, 0.f);
   for (std::size_t w = 0; w < 3; ++w) {
     std::vector<float> t(in.begin() + std::ptrdiff_t(32 * w), in.begin() + std::ptrdiff_t(32 * w + 32));
@@ -99,7 +99,7 @@ TEST_CASE("a missing barrier is a wrong result") {
   CHECK(wrong > 8);
 }
 
-TEST_CASE("lanes that wait for ever and memory beyond a block's are noticed") {
+TEST_CASE("threads that wait for ever and memory beyond a block's are noticed") {
   CHECK_THROWS_WITH((void)launch(stream, 1, LoneBarrier{}), Catch::Matchers::Contains("that others never reach"));
   CHECK_THROWS_WITH((void)launch(stream, 1, Overrun{}), Catch::Matchers::Contains("behind its shared memory"));
   CHECK_THROWS_WITH((void)launch(stream, 1, Overrun{}, 300 * 1024), Catch::Matchers::Contains("shared memory"));

@@ -1,5 +1,5 @@
 // Every device kernel on every sample of its op, emulated on the host: the values against the references in double, the
-// memory that it may touch, the same bits whatever the order of blocks and lanes is, and routes as the CPU decides
+// memory that it may touch, the same bits whatever the order of blocks and threads is, and routes as the CPU decides
 // them.
 #include <fmt/ranges.h>
 

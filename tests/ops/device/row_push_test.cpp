@@ -1,6 +1,6 @@
 // The exchange of rows straight into the peers' memory, with several ranks' memory side by side on the host, against
 // the CPU's all-to-alls between ranks that are threads: the same bytes, whatever the counts.
-#include "lancet/comm/row_exchange.h"
+#include "lancet/comm/row_push.h"
 
 #include <catch2/catch.hpp>
 #include <cstring>
@@ -102,15 +102,15 @@ struct Peers {
   }
 };
 
-// All ranks, between two barriers: blocks of so many lanes in an order that means nothing.
-void push(std::vector<Arena>& all, bool there, int parts, int block_count, int lanes) {
+// All ranks, between two barriers: blocks of so many threads in an order that means nothing.
+void push(std::vector<Arena>& all, bool there, int parts, int block_count, int threads) {
   std::vector<std::byte*> starts;
   for (Arena& arena : all) starts.push_back(arena.start());
   std::mt19937 random(1);
   for (int rank = 0; rank < int(all.size()); ++rank) {
     Arena& arena = all[std::size_t(rank)];
     const ops::TensorView slots = arena.view(0), buffer = arena.view(1);
-    comm::RowExchange exchange{.there = there,
+    comm::RowPush exchange{.there = there,
                                .slots = slots.as<std::byte>(),
                                .buffer = buffer.as<std::byte>(),
                                .experts = slots.shape()[0],
@@ -125,7 +125,7 @@ void push(std::vector<Arena>& all, bool there, int parts, int block_count, int l
     std::vector<int> blocks(static_cast<std::size_t>(block_count));
     std::iota(blocks.begin(), blocks.end(), 0);
     std::shuffle(blocks.begin(), blocks.end(), random);
-    for (int block : blocks) test::push_rows(kernel, block, block_count, lanes);
+    for (int block : blocks) test::push_rows(kernel, block, block_count, threads);
   }
 }
 
@@ -146,14 +146,14 @@ void exchange(std::vector<Arena>& all, bool there, int parts) {
   if (!status.ok()) FAIL(status.error().message);
 }
 
-void check(const Case& c, int blocks, int lanes) {
+void check(const Case& c, int blocks, int threads) {
   INFO(c.ranks << " ranks of " << c.local << " experts, rows of " << c.width << " " << name(c.dtype) << ", " << c.parts
-               << " parts, " << blocks << " blocks of " << lanes);
+               << " parts, " << blocks << " blocks of " << threads);
   for (unsigned seed : {1u, 2u, 3u}) {
     const std::vector<Arena> start = make_ranks(c, seed);
     std::vector<Arena> expected = start, found = start;
     exchange(expected, true, c.parts);
-    push(found, true, c.parts, blocks, lanes);
+    push(found, true, c.parts, blocks, threads);
     bool moved = false;
     for (std::size_t r = 0; r < start.size(); ++r) {
       REQUIRE(found[r].bytes == expected[r].bytes);
@@ -163,7 +163,7 @@ void check(const Case& c, int blocks, int lanes) {
     for (auto* all : {&expected, &found})
       for (Arena& arena : *all) std::memset(arena.start(), 0x77, std::size_t(ir::bytes(arena.types[0])));
     exchange(expected, false, c.parts);
-    push(found, false, c.parts, blocks, lanes);
+    push(found, false, c.parts, blocks, threads);
     for (std::size_t r = 0; r < start.size(); ++r) REQUIRE(found[r].bytes == expected[r].bytes);
   }
 }
@@ -179,10 +179,10 @@ TEST_CASE("rows go straight to the peers as by messages, to the bit") {
     }
 }
 
-TEST_CASE("rows land the same whatever the blocks and lanes") {
+TEST_CASE("rows land the same whatever the blocks and threads") {
   for (int ranks : {1, 2, 4, 8})
     for (int blocks : {1, 2, 7, 16})
-      for (int lanes : {1, 32}) check({ranks, 3, DType::bf16, 40, 2}, blocks, lanes);
+      for (int threads : {1, 32}) check({ranks, 3, DType::bf16, 40, 2}, blocks, threads);
 }
 
 TEST_CASE("more stretches than a block finds at once") {
@@ -211,7 +211,7 @@ TEST_CASE("each block and each rank begins with another peer") {
   for (int rank = 0; rank < 4; ++rank)
     for (int block = 0; block < 4; ++block) {
       Arena& arena = all[std::size_t(rank)];
-      const comm::RowExchange exchange{.there = true,
+      const comm::RowPush exchange{.there = true,
                                        .slots = arena.view(0).as<std::byte>(),
                                        .buffer = arena.view(1).as<std::byte>(),
                                        .experts = 8,

@@ -16,7 +16,7 @@ namespace lancet::comm {
 
 // slots [experts, capacity, row] on each rank, buffer [experts / ranks, buffer_rows, row] of its own experts. `there`:
 // filled slots into the buffers of the experts' ranks; else back. Addresses are this rank's.
-struct RowExchange {
+struct RowPush {
   // Of one part of a batch: the slots [begin[e], end[e]) of each expert that it owns; where the rows of each source
   // rank begin in the buffer of a local expert, i32[experts / ranks, ranks + 1].
   struct Part {
@@ -31,18 +31,18 @@ struct RowExchange {
   Part part[most_parts];
 };
 
-// The blocks of a kernel run it, in any order, each with `lanes` lanes. What goes from one rank to one expert, of one
-// part, is a stretch of rows. All lanes of a block find some stretches at once, since where a stretch begins lies in
+// The blocks of a kernel run it, in any order, each with `threads` threads. What goes from one rank to one expert, of one
+// part, is a stretch of rows. All threads of a block find some stretches at once, since where a stretch begins lies in
 // the memory of a peer, whose answer takes as long as that of all peers asked together; then they copy them:
 //
 //   for (first = 0; first < stretches(); first += most_at_once)
-//     find(found, first, block, lane, lanes), barrier, copy(found, first, block, blocks, lane, lanes), barrier
+//     find(found, first, block, thread, threads), barrier, copy(found, first, block, blocks, thread, threads), barrier
 //
 // Each block begins with another peer, and so does each rank: at any time all links are busy, both ways.
 // Peers: at(address here, rank): the same place in that rank's memory.
 template <class Peers>
 struct PushRows {
-  const RowExchange& x;
+  const RowPush& x;
   Peers peers;
   int rank;
 
@@ -54,15 +54,15 @@ struct PushRows {
   LANCET_HD std::int64_t stretches() const { return x.parts * x.experts; }
 
   // found[i] is that of stretch first + i, in the order of this block.
-  LANCET_HD void find(Found* found, std::int64_t first, std::int64_t block, int lane, int lanes) const {
-    for (std::int64_t i = lane; i < most_at_once && first + i < stretches(); i += lanes) {
+  LANCET_HD void find(Found* found, std::int64_t first, std::int64_t block, int thread, int threads) const {
+    for (std::int64_t i = thread; i < most_at_once && first + i < stretches(); i += threads) {
       const Stretch s = stretch(first + i, block);
       found[i] = x.there ? sent(s) : sent_back(s);
     }
   }
 
-  LANCET_HD void copy(const Found* found, std::int64_t first, std::int64_t block, std::int64_t blocks, int lane,
-                      int lanes) const {
+  LANCET_HD void copy(const Found* found, std::int64_t first, std::int64_t block, std::int64_t blocks, int thread,
+                      int threads) const {
     for (std::int64_t i = 0; i < most_at_once && first + i < stretches(); ++i) {
       const Stretch s = stretch(first + i, block);
       const std::int64_t slots = s.expert * x.capacity, buffer = s.local * x.buffer_rows;
@@ -72,7 +72,7 @@ struct PushRows {
                               : at(x.slots, s.peer) + (slots + found[i].to) * x.row_bytes;
       // Short stretches do not reach all blocks: of each another block has the first piece.
       const std::int64_t piece = (block + s.number) % blocks;
-      copy_rows(to, from, found[i].rows, piece * lanes + lane, blocks * lanes);
+      copy_rows(to, from, found[i].rows, piece * threads + thread, blocks * threads);
     }
   }
 
@@ -96,13 +96,13 @@ struct PushRows {
 
   // The slots that go to the peer's expert.
   LANCET_HD Found sent(const Stretch& s) const {
-    const RowExchange::Part& part = x.part[s.part];
+    const RowPush::Part& part = x.part[s.part];
     const std::int32_t begin = part.begin[s.expert];
     return {begin, at(part.rows, s.peer)[s.local * (x.ranks + 1) + rank], part.end[s.expert] - begin};
   }
   // What the peer has sent to this rank's expert.
   LANCET_HD Found sent_back(const Stretch& s) const {
-    const RowExchange::Part& part = x.part[s.part];
+    const RowPush::Part& part = x.part[s.part];
     const std::int32_t* rows = part.rows + s.local * (x.ranks + 1) + s.peer;
     return {rows[0], at(part.begin, s.peer)[s.expert], rows[1] - rows[0]};
   }

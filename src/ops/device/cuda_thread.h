@@ -1,4 +1,4 @@
-// One lane of a block on a GPU, and the launch of a kernel there. (nvcc brings its runtime's declarations with it.)
+// One thread of a block on a GPU, and the launch of a kernel there. (nvcc brings its runtime's declarations with it.)
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -11,13 +11,13 @@
 
 namespace lancet::ops::device {
 
-class Lane {
+class Thread {
  public:
-  __device__ __forceinline__ Lane(void* shared, std::uint64_t* exchange) : shared_(shared), exchange_(exchange) {}
+  __device__ __forceinline__ Thread(void* shared, std::uint64_t* exchange) : shared_(shared), exchange_(exchange) {}
 
   LANCET_DEVICE std::int64_t index() const { return blockIdx.x; }  // of the block
   LANCET_DEVICE std::int64_t count() const { return gridDim.x; }   // of blocks
-  LANCET_DEVICE int lane() const { return int(threadIdx.x); }
+  LANCET_DEVICE int thread() const { return int(threadIdx.x); }
 
   LANCET_DEVICE void sync() { __syncthreads(); }
   LANCET_DEVICE void sync_warp() { __syncwarp(); }
@@ -30,7 +30,7 @@ class Lane {
   LANCET_DEVICE T shuffle_xor(T v, int distance) {
     return __shfl_xor_sync(~0u, v, distance);
   }
-  template <class T>  // of lane - distance; its own below that
+  template <class T>  // of thread - distance; its own below that
   LANCET_DEVICE T shuffle_up(T v, int distance) {
     return __shfl_up_sync(~0u, v, unsigned(distance));
   }
@@ -48,9 +48,9 @@ class Lane {
 };
 
 template <class BlockType, class F>
-__global__ void __launch_bounds__(F::lanes) run_kernel(const __grid_constant__ F kernel) {
+__global__ void __launch_bounds__(F::threads) run_kernel(const __grid_constant__ F kernel) {
   extern __shared__ uint4 shared[];
-  __shared__ std::uint64_t exchange[exchange_bytes / sizeof(std::uint64_t)];
+  __shared__ std::uint64_t exchange[all_to_all_bytes / sizeof(std::uint64_t)];
   BlockType block(shared, exchange);
   kernel(block);
 }
@@ -59,16 +59,16 @@ template <class BlockType, class F>
 Status launch_blocks(backend::Stream& stream, std::int64_t blocks, const F& kernel, std::size_t shared) {
   if (blocks > 0x7fffffff)
     return internal_error("a launch of " + std::to_string(blocks) + " blocks, at most 2^31 - 1 fit");
-  if (shared + exchange_bytes > 48 * 1024) {  // more than this is lent on request
+  if (shared + all_to_all_bytes > 48 * 1024) {  // more than this is lent on request
     const auto error = cudaFuncSetAttribute(reinterpret_cast<const void*>(run_kernel<BlockType, F>),
                                             cudaFuncAttributeMaxDynamicSharedMemorySize, int(shared));
     if (error != cudaSuccess)
       return internal_error(std::to_string(shared) + " bytes of shared memory: " + cudaGetErrorString(error));
   }
-  run_kernel<BlockType><<<unsigned(blocks), F::lanes, shared, static_cast<cudaStream_t>(stream.native())>>>(kernel);
+  run_kernel<BlockType><<<unsigned(blocks), F::threads, shared, static_cast<cudaStream_t>(stream.native())>>>(kernel);
   const auto error = cudaGetLastError();
   if (error != cudaSuccess)
-    return internal_error("launch of " + std::to_string(blocks) + " blocks of " + std::to_string(F::lanes) + ": " +
+    return internal_error("launch of " + std::to_string(blocks) + " blocks of " + std::to_string(F::threads) + ": " +
                           cudaGetErrorString(error));
   return {};
 }

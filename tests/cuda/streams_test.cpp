@@ -1,8 +1,8 @@
-// What lanes between GPUs do that one GPU can show: rows through NCCL's window of a rank alone, and the transport over
+// What streams between GPUs do that one GPU can show: rows through NCCL's window of a rank alone, and the transport over
 // the host's memory between ranks that share the GPU.
 #include <cstring>
 
-#include "exchange_values.h"
+#include "all_to_all_values.h"
 #include "lancet/comm/communicator.h"
 #include "module.h"
 
@@ -27,8 +27,8 @@ struct Layout {
   std::size_t slot(std::int64_t e, std::int64_t i) const { return std::size_t((e * capacity + i) * row_bytes); }
 };
 
-comm::RowExchange exchange_of(const Layout& layout, std::byte* window, bool there) {
-  comm::RowExchange exchange{};
+comm::RowPush all_to_all_of(const Layout& layout, std::byte* window, bool there) {
+  comm::RowPush exchange{};
   exchange.there = there;
   exchange.slots = window, exchange.buffer = window + layout.buffer();
   exchange.experts = experts, exchange.ranks = 1, exchange.capacity = capacity, exchange.buffer_rows = capacity;
@@ -52,7 +52,7 @@ void move_rows(const Layout& layout, std::byte* window, bool there) {
     }
 }
 
-void check_rows(backend::Device& device, backend::Stream& stream, comm::DeviceCommunicator& lane,
+void check_rows(backend::Device& device, backend::Stream& stream, comm::DeviceCommunicator& stream,
                 std::span<std::byte> window, const Layout& layout) {
   REQUIRE(window.size() >= layout.bytes());
   std::byte* const page = made(device.allocate_host(layout.bytes()));
@@ -68,7 +68,7 @@ void check_rows(backend::Device& device, backend::Stream& stream, comm::DeviceCo
       done(stream.zero(window.data(), layout.tensor()));
       std::memset(expected.data(), 0, layout.tensor());
     }
-    done(lane.exchange_rows(stream, exchange_of(layout, window.data(), there)));
+    done(stream.push_rows(stream, all_to_all_of(layout, window.data(), there)));
     move_rows(layout, expected.data(), there);
     done(stream.copy(page, window.data(), layout.bytes()));
     done(stream.synchronize());
@@ -86,24 +86,24 @@ TEST_CASE("rows go through the NCCL window of a rank alone") {
   done(device.bind_thread());
   const auto stream = made(device.make_stream(true));
   const auto self = comm::make_self();
-  const auto lane = gpu->make_communicator({.device = &device, .host = self.get(), .max_ctas = 3});
-  if (!lane.ok() && lane.error().code == ExitCode::config) {
-    std::cout << "SKIPPED: " << lane.error().message << std::endl;
+  const auto stream = gpu->make_communicator({.device = &device, .host = self.get(), .max_ctas = 3});
+  if (!stream.ok() && stream.error().code == ExitCode::config) {
+    std::cout << "SKIPPED: " << stream.error().message << std::endl;
     return;
   }
-  if (!lane.ok()) FAIL(lane.error().message);
-  const auto window = (*lane)->make_window(1 << 16);
+  if (!stream.ok()) FAIL(stream.error().message);
+  const auto window = (*stream)->make_window(1 << 16);
   if (!window.ok()) {
-    CHECK((*lane)->check().ok());  // the lane is sound without
+    CHECK((*stream)->check().ok());  // the stream is sound without
     std::cout << "SKIPPED: " << window.error().message << std::endl;
     return;
   }
-  CHECK((*lane)->in_window(window->data(), 1 << 16));
-  check_rows(device, *stream, **lane, *window, {48});
-  check_rows(device, *stream, **lane, *window, {10});  // rows that 16 bytes do not divide
-  CHECK((*lane)->check().ok());
-  (*lane)->abort("the test's end");
-  CHECK_FALSE((*lane)->exchange_rows(*stream, exchange_of({48}, window->data(), true)).ok());
+  CHECK((*stream)->in_window(window->data(), 1 << 16));
+  check_rows(device, *stream, **stream, *window, {48});
+  check_rows(device, *stream, **stream, *window, {10});  // rows that 16 bytes do not divide
+  CHECK((*stream)->check().ok());
+  (*stream)->abort("the test's end");
+  CHECK_FALSE((*stream)->push_rows(*stream, all_to_all_of({48}, window->data(), true)).ok());
   done(stream->synchronize());
 }
 
@@ -114,9 +114,9 @@ TEST_CASE("ranks that share a GPU exchange and sum over the host") {
   const Status status = comm::run_inproc(2, [&](comm::Communicator& world) -> Status {
     LANCET_TRY(device.bind_thread());
     LANCET_ASSIGN(const auto stream, device.make_stream(true));
-    LANCET_ASSIGN(const auto lane, comm::make_staged({.device = &device, .host = &world}));
+    LANCET_ASSIGN(const auto stream, comm::make_staged({.device = &device, .host = &world}));
     for (int turn = 0; turn < 2; ++turn)
-      LANCET_TRY(test::check_values(device, *stream, *lane));  // memory is taken anew
+      LANCET_TRY(test::check_values(device, *stream, *stream));  // memory is taken anew
     return {};
   });
   done(status);
