@@ -1,5 +1,5 @@
-# cmake -P: writes OUTPUT, which defines a string_view for each "name,file" of FILES. In pieces, since compilers need not take a
-# literal of more than 64 KB; the delimiter of the raw literals stands in no text.
+# cmake -P: writes OUTPUT, which defines a string_view for each "name,file" of FILES. The text is split into literals of
+# 12,000 bytes, since compilers need not accept more than 64 KB; the delimiter of the raw literals occurs in no file.
 string(REPLACE "," ";" pairs "${FILES}")
 set(text "#include \"${HEADER}\"\n\nnamespace ${NAMESPACE} {\n\n")
 while(pairs)

@@ -1,4 +1,5 @@
-# CUDNN::cudnn, from CUDNN_ROOT, the CUDA toolkit, the system or a Python wheel (site-packages/nvidia/cudnn).
+# Defines CUDNN::cudnn, found in CUDNN_ROOT, the CUDA toolkit, the system or a Python wheel
+# (site-packages/nvidia/cudnn).
 include(${CMAKE_CURRENT_LIST_DIR}/NvidiaWheels.cmake)
 lancet_nvidia_wheels(wheels cudnn cu13)
 find_path(CUDNN_INCLUDE_DIR cudnn.h HINTS ${CUDNN_ROOT} ${CUDAToolkit_INCLUDE_DIRS} ${wheels} PATH_SUFFIXES include)

@@ -1,4 +1,4 @@
-# NCCL::nccl, from NCCL_ROOT, the CUDA toolkit, the system or a Python wheel (site-packages/nvidia/nccl).
+# Defines NCCL::nccl, found in NCCL_ROOT, the CUDA toolkit, the system or a Python wheel (site-packages/nvidia/nccl).
 include(${CMAKE_CURRENT_LIST_DIR}/NvidiaWheels.cmake)
 lancet_nvidia_wheels(wheels nccl cu13)
 find_path(NCCL_INCLUDE_DIR nccl.h HINTS ${NCCL_ROOT} ${CUDAToolkit_INCLUDE_DIRS} ${wheels} PATH_SUFFIXES include)

@@ -1,7 +1,7 @@
-# The CUDA backend: a module of its own, liblancet_cuda.so, that the program loads when it is asked for a GPU. So a
-# program that has it needs no CUDA library and no driver to train on the CPU.
+# The CUDA plugin, liblancet_cuda.so: the program loads it when a GPU is requested, and so needs no CUDA library and no
+# driver to train on the CPU.
 
-# Sets LANCET_HAVE_CUDA. LANCET_CUDA=AUTO takes the backend in where nvcc is found, ON insists.
+# Sets LANCET_HAVE_CUDA. LANCET_CUDA=AUTO builds the plugin if nvcc is found; ON makes a missing nvcc an error.
 macro(lancet_find_cuda)
   set(LANCET_HAVE_CUDA OFF)
   if(NOT LANCET_CUDA MATCHES "^(AUTO|ON|OFF)$")
@@ -21,7 +21,7 @@ macro(lancet_find_cuda)
     check_language(CUDA)
     if(CMAKE_CUDA_COMPILER)
       enable_language(CUDA)
-      # CMake before 3.25.2 does not know nvcc's word for C++20.
+      # CMake before 3.25.2 does not know nvcc's option for C++20.
       if(NOT DEFINED CMAKE_CUDA20_STANDARD_COMPILE_OPTION)
         set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")
         set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION "-std=c++20")
@@ -40,13 +40,13 @@ macro(lancet_find_cuda)
         message(STATUS "NCCL: ${NCCL_VERSION}, ${NCCL_LIBRARY}")
       else()
         message(STATUS "NCCL: not found in the toolkit, the system or a Python wheel (NCCL_ROOT names a folder); ranks on GPUs "
-                       "talk by other transports")
+                       "use other transports")
       endif()
       if(CUDNN_FOUND)
         message(STATUS "cuDNN: ${CUDNN_VERSION}, ${CUDNN_LIBRARY}")
       else()
-        message(STATUS "cuDNN: not found in the toolkit, the system or a Python wheel (CUDNN_ROOT names a folder); what rests on it "
-                       "is left out")
+        message(STATUS "cuDNN: not found in the toolkit, the system or a Python wheel (CUDNN_ROOT names a folder); "
+                       "attention runs on the tree's own kernels")
       endif()
     elseif(LANCET_CUDA STREQUAL "ON")
       message(FATAL_ERROR "LANCET_CUDA=ON: expected nvcc on the PATH, in CUDACXX or -DCMAKE_CUDA_COMPILER, found none")
@@ -56,9 +56,8 @@ macro(lancet_find_cuda)
   endif()
 endmacro()
 
-# Code that is only in the module: what backend/cuda, comm/nccl and src/ops/*/cuda.cu hold, and its entry.
-# The target `program` is the executable together with the module, where this build has one; `lancet` is the executable
-# alone, which trains on the CPU.
+# Builds the plugin from backend/cuda, runtime/cuda, comm/nccl and src/ops/*.cu. The target `program` builds the
+# executable and, if this build has it, the plugin; `lancet` builds the executable alone, which trains on the CPU.
 function(lancet_cuda_module)
   add_custom_target(program DEPENDS lancet)
   if(NOT LANCET_HAVE_CUDA)
@@ -71,7 +70,8 @@ function(lancet_cuda_module)
     list(APPEND sources ${nccl})
   endif()
   lancet_cuda_tables(tables)
-  # The program and the module know each other by kernel_build(), the module's own times go by cuda_build().
+  # The program accepts only a plugin with its own kernel_build(). Measured times of the plugin's kernels are identified
+  # by cuda_build().
   lancet_kernel_sources(hashed ON)
   lancet_hash_sources(cuda_build ${CMAKE_SOURCE_DIR}/src/runtime/cuda/cuda_build.cpp.in "${hashed}"
                       "${CMAKE_CUDA_COMPILER_VERSION} ${CMAKE_CUDA_ARCHITECTURES} ${CMAKE_BUILD_TYPE} ${CUDNN_VERSION} ${NCCL_VERSION}")
@@ -93,7 +93,7 @@ function(lancet_cuda_module)
   string(REPLACE ";" ", " architectures "${CMAKE_CUDA_ARCHITECTURES}")
   target_compile_definitions(lancet_cuda PRIVATE $<$<BOOL:${CUDNN_FOUND}>:LANCET_HAVE_CUDNN> $<$<BOOL:${NCCL_FOUND}>:LANCET_HAVE_NCCL>
                              LANCET_CUDA_ARCHITECTURES="${architectures}")
-  # What it needs of the house is linked into it: it takes nothing from the program but what it is handed.
+  # The modules that the plugin needs are linked into it. It uses no symbol of the program, only what it is passed.
   target_link_options(lancet_cuda PRIVATE -Wl,--no-undefined -Wl,--exclude-libs,ALL)
   add_dependencies(program lancet_cuda)
 endfunction()

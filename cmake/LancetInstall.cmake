@@ -1,5 +1,5 @@
-# What goes with the program, found beside it wherever it is started (lancet/base/shipped_files.h): a build tree links its sources,
-# `cmake --install build --prefix PREFIX` copies to PREFIX/share/lancet.
+# Places the files that come with the program where it finds them (lancet/base/shipped_files.h): a build tree links its
+# sources, `cmake --install build --prefix PREFIX` copies them to PREFIX/share/lancet.
 function(lancet_shipped_files)
   file(MAKE_DIRECTORY ${CMAKE_BINARY_DIR}/share/lancet)
   foreach(folder IN ITEMS configs scripts)
@@ -7,7 +7,7 @@ function(lancet_shipped_files)
   endforeach()
   install(TARGETS lancet DESTINATION bin)
   if(TARGET lancet_cuda)
-    install(TARGETS lancet_cuda DESTINATION bin)  # which the program looks for beside itself
+    install(TARGETS lancet_cuda DESTINATION bin)  # the program looks for it beside itself
   endif()
   install(DIRECTORY configs DESTINATION share/lancet)
   install(PROGRAMS scripts/mpirun.sh scripts/emulate-cluster.sh DESTINATION share/lancet/scripts)

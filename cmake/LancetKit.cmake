@@ -1,4 +1,4 @@
-# The dependencies from the folder that scripts/gpu-kit.sh collected, under the names of their packages.
+# Defines the dependencies from the folder that scripts/gpu-kit.sh collected, under the target names of their packages.
 if(NOT EXISTS ${LANCET_KIT}/kit.txt)
   message(FATAL_ERROR "LANCET_KIT: expected a folder that scripts/gpu-kit.sh made, found no kit.txt in ${LANCET_KIT}")
 endif()
@@ -16,7 +16,7 @@ lancet_kit_target(spdlog::spdlog DEFINES SPDLOG_FMT_EXTERNAL LINKS fmt::fmt Thre
 lancet_kit_target(nlohmann_json::nlohmann_json)
 lancet_kit_target(CLI11::CLI11)
 lancet_kit_target(PkgConfig::PCRE2 DEFINES PCRE2_STATIC LINKS ${LANCET_KIT}/lib/libpcre2-8.a)
-# xxHash is header-only and looked for by no package: base takes it from the folder that fmt gave.
+# xxHash is header-only and has no target: base finds it in the include folder of fmt.
 if(LANCET_TESTS)
   lancet_kit_target(Catch2::Catch2)
   list(APPEND CMAKE_MODULE_PATH ${LANCET_KIT}/cmake)

@@ -15,7 +15,7 @@ endfunction()
 function(lancet_module name)
   cmake_parse_arguments(ARG "" "" "DEPENDS;USES" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/${name}/*.cpp)
-  list(FILTER sources EXCLUDE REGEX "/(backend|runtime)/cuda/|/comm/nccl/")  # the CUDA module's
+  list(FILTER sources EXCLUDE REGEX "/(backend|runtime)/cuda/|/comm/nccl/")  # sources of the CUDA plugin
   if(NOT LANCET_MPI)
     list(FILTER sources EXCLUDE REGEX "/comm/mpi/")
   endif()
@@ -41,7 +41,7 @@ function(lancet_kernel_flags)
 endfunction()
 
 # One folder, one op family: src/ops/<folder>/op.cpp defines `<folder>_ops()`, cpu.cpp `<folder>_cpu()`.
-# The folders are collected here into the two tables that the other modules read.
+# This function collects them into the two tables that the other modules read.
 function(lancet_op_tables module)
   file(GLOB op_files CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/ops/*/op.cpp)
   set(op_declarations "")
@@ -65,7 +65,8 @@ function(lancet_op_tables module)
   endif()
 endfunction()
 
-# lancet_test(MODULE): tests/MODULE/*.cpp as one Catch2 program, each case a ctest of its own, skipped if it prints "SKIPPED: " and why.
+# lancet_test(MODULE): builds tests/MODULE/*.cpp as one Catch2 program. Each case is a ctest of its own; it counts as
+# skipped if it prints "SKIPPED: " and the reason.
 function(lancet_test module)
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/${module}/*.cpp)
   if(NOT sources)
@@ -73,7 +74,7 @@ function(lancet_test module)
   endif()
   add_executable(test_${module} ${sources})
   target_link_libraries(test_${module} PRIVATE lancet_test_main $<$<NOT:$<STREQUAL:${module},cuda>>:lancet_${module}> ${ARGN})
-  # Catch2's macros cost the optimiser minutes and gain nothing.
+  # Optimising Catch2's macros takes minutes and gains nothing.
   target_compile_options(test_${module} PRIVATE -Wall -Wextra -O1 -g0 $<$<BOOL:${LANCET_WERROR}>:-Werror>)
   if(NOT module STREQUAL base)
     target_precompile_headers(test_${module} REUSE_FROM test_base)
@@ -87,7 +88,8 @@ function(lancet_test module)
                        SKIP_REGULAR_EXPRESSION "SKIPPED: ")
 endfunction()
 
-# Sources that decide the time of an op or a message on a device; `cuda`: those of the CUDA module too.
+# Sets `out` to the sources that decide the time of an op or a message on a device, with `cuda` including the CUDA
+# plugin's.
 function(lancet_kernel_sources out cuda)
   set(files "")
   foreach(folder IN ITEMS base backend comm ops)
@@ -103,7 +105,7 @@ function(lancet_kernel_sources out cuda)
   set(${out} "${files}" PARENT_SCOPE)
 endfunction()
 
-# OUTPUT from TEMPLATE, with a hash of FILES and OPTIONS in it. It is made anew whenever one of the files changes.
+# Generates generated/NAME.cpp from TEMPLATE with a hash of FILES and OPTIONS, again whenever one of the files changes.
 function(lancet_hash_sources name template files options)
   string(REPLACE ";" " " options "${options}")
   set(list ${CMAKE_BINARY_DIR}/generated/${name}.txt)
@@ -118,8 +120,8 @@ function(lancet_hash_sources name template files options)
     VERBATIM)
 endfunction()
 
-# Gives `module` the source of cost::kernel_build(): a hash of what decides the time of an op or a message, so that times
-# of other kernels are never taken for theirs.
+# Adds the source of cost::kernel_build() to `module`: a hash of all that decides the time of an op or a message, so
+# that times measured with other kernels are never used.
 function(lancet_kernel_build module)
   lancet_kernel_sources(files OFF)
   string(TOUPPER "${CMAKE_BUILD_TYPE}" type)
@@ -131,10 +133,10 @@ function(lancet_kernel_build module)
   add_dependencies(lancet_${module} lancet_kernel_build)
 endfunction()
 
-# Gives `module` the source of experiment::simulator_build(): a hash of what decides the numbers of a simulated point, so
-# that records are made anew where they may differ, and not where other code changed.
+# Adds the source of experiment::simulator_build() to `module`: a hash of all that decides the numbers of a simulated
+# point. A point runs again if one of these sources changed, and only then.
 function(lancet_simulator_build module)
-  # The config's defaults, since ids name the fields that differ from them.
+  # config.h holds the defaults: ids contain only the fields that differ from them.
   set(files ${CMAKE_SOURCE_DIR}/include/lancet/config/config.h ${CMAKE_SOURCE_DIR}/src/planning/planned_step.cpp
       ${CMAKE_SOURCE_DIR}/src/planning/from_config.cpp ${CMAKE_SOURCE_DIR}/src/experiment/simulate.cpp)
   foreach(folder IN ITEMS ir ops cost model passes schedule planner)
@@ -148,8 +150,8 @@ function(lancet_simulator_build module)
   target_sources(lancet_${module} PRIVATE ${CMAKE_BINARY_DIR}/generated/simulator_build.cpp)
 endfunction()
 
-# Gives `module` the text of files as std::string_views: lancet_embed(MODULE HEADER NAMESPACE name file name file ...), where HEADER
-# declares the names. Made anew whenever one of the files changes.
+# lancet_embed(MODULE HEADER NAMESPACE name file name file ...): compiles the text of files into `module` as
+# std::string_views, which HEADER declares, again whenever one of the files changes.
 function(lancet_embed module header namespace)
   set(output ${CMAKE_BINARY_DIR}/generated/${module}_assets.cpp)
   set(script ${CMAKE_SOURCE_DIR}/cmake/Embed.cmake)

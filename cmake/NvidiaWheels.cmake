@@ -1,4 +1,5 @@
-# lancet_nvidia_wheels(OUT name...): folders that NVIDIA's Python wheels of these names were unpacked in.
+# lancet_nvidia_wheels(OUT name...): sets OUT to the folders into which NVIDIA's Python wheels of these names were
+# unpacked.
 function(lancet_nvidia_wheels out)
   set(found "")
   foreach(name IN LISTS ARGN)

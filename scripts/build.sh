@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Configures and builds into build/ (or $BUILD_DIR); what is up to date is kept.
-#   scripts/build.sh [--no-tests] [cmake options...]     --no-tests: no tests, unless this build folder has them already
-#   LANCET_TARGETS="lancet test_cuda"   builds these targets alone; lancet is the executable, program also the CUDA module
+# Configures and builds into build/ (or $BUILD_DIR), as far as it is out of date.
+#   scripts/build.sh [--no-tests] [cmake options...]     --no-tests: without tests, unless this folder has them already
+#   LANCET_TARGETS="lancet test_cuda"   builds these targets alone; lancet: the executable, program: and the CUDA plugin
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
@@ -18,8 +18,8 @@ if [ ! -f "$cache" ] && command -v ninja >/dev/null; then
   options+=(-G Ninja)
 fi
 
-# Of what CMake finds only the accelerator's libraries are shown, which decide what the program can do; warnings and
-# errors go to stderr by themselves.
+# Runs CMake and shows only the lines about the GPU libraries, which decide what the program can do. Warnings and errors
+# go to stderr anyway.
 configure() {
   cmake -S "$ROOT" -B "$BUILD_DIR" "${options[@]}" "$@" | { grep -E '^-- (CUDA|NCCL|cuDNN): ' || true; } >&2
 }
@@ -29,7 +29,7 @@ build() {
   NINJA_STATUS='   [%f/%t %es] ' cmake --build "$BUILD_DIR" -j "$(jobs_that_fit)" ${LANCET_TARGETS:+--target $LANCET_TARGETS}
 }
 
-# Of ninja's lines, one for each tenth of the work; all of what compilers say.
+# Passes on one of ninja's lines for each tenth of the work, and all output of the compilers.
 tenths() {
   awk '
     match($0, /^   \[[0-9]+\/[0-9]+ [0-9.]+s\] /) {
@@ -43,7 +43,7 @@ tenths() {
 
 configure "$@"
 if [ -t 2 ] && [ "${TERM:-dumb}" != dumb ]; then
-  build >&2  # where ninja writes all its lines over one another
+  build >&2  # on a terminal ninja rewrites one line
 else
   build 2>&1 | tenths >&2
 fi

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Checks that each module includes only what the design lets it include, and that includes form no cycles.
+"""Checks that each module includes only the modules that its layer allows, and that includes form no cycles.
 
-Prints one line an offence (file:line: what) and exits 1 if there is one.
+Prints one line per offence (file:line: text) and exits 1 if there is one.
 --self-test plants offences in a scratch tree and fails unless every one of them is caught.
 """
 import re
@@ -9,7 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-# Layer by layer: module -> modules of lower layers that it may include (besides itself).
+# The layers, lowest first: module -> modules of lower layers that it may include (besides itself).
 LAYERS = [
     {"base": []},
     {"config": ["base"], "ir": ["base"], "backend": ["base"], "checkpoint": ["base"]},
@@ -33,12 +33,12 @@ LAYERS = [
 ]
 MODULES = {module: others for layer in LAYERS for module, others in layer.items()}
 
-# Kernels of an op know the device and the wire, and so do the helpers they share (src/ops/cpu*, cuda*); the op's
-# description (op.cpp, math.h, the rest of src/ops, and every private header that those include) does not.
+# Kernels of an op and the helpers that they share (src/ops/cpu*, cuda*) may use the device and the network. The op's
+# description (op.cpp, math.h, the rest of src/ops, and every private header that those include) may not.
 KERNEL_MODULES = ["backend", "comm"]
 KERNEL_FILE = re.compile(r"^src/ops/\w+/(?!op\.cpp$|math\.h$)|^src/ops/cpu\w*\.h$|^include/lancet/ops/kernel\w*\.h$|^tests/ops/")
 
-# Foreign headers that stay in their corner: (what, header, where it may stand).
+# Headers of other libraries that only some folders may include: (library, header, files).
 CORNERS = [
     ("MPI", re.compile(r"^mpi\.h$"), re.compile(r"^(src|tests)/comm/mpi/")),
     ("NCCL", re.compile(r"^nccl\.h$"), re.compile(r"^(src/comm/nccl|tests/cuda_doubles)/")),
@@ -55,7 +55,7 @@ CMAKE_MODULE = re.compile(r"lancet_module\((\w+)([^)]*)\)")
 def module_of(path):
     """The module of a file given relative to the root: include/lancet/R/..., src/R/..., tests/R/...
 
-    None outside of any: src/main.cpp, and in tests the folders that are shared between modules.
+    None for files of no module: src/main.cpp, and in tests the folders that modules share.
     """
     parts = path.split("/")
     at = {"include": 2, "src": 1, "tests": 1}.get(parts[0])
@@ -65,7 +65,7 @@ def module_of(path):
 
 
 def allowed_modules(path, module):
-    """What the table says; a test may use every module of a lower layer."""
+    """The modules that a file may include. A test may use every module of a lower layer."""
     if path.startswith("tests/"):
         below = next(i for i, layer in enumerate(LAYERS) if module in layer)
         return {module, *(KERNEL_MODULES if module == "ops" else []), *(name for layer in LAYERS[:below] for name in layer)}
@@ -76,7 +76,7 @@ def allowed_modules(path, module):
 
 
 def target_of(root, path, header, quoted):
-    """(module, private) that an include names, or None if it is no header of ours."""
+    """(module, private) that an include names, or None if it is no header of this tree."""
     parts = header.split("/")
     if parts[0] == "lancet" and len(parts) > 2:
         return parts[1], False
@@ -122,7 +122,7 @@ def check_file(root, path):
 
 
 def kernel_headers_of(root, path, seen):
-    """Private headers that a description in ops includes, through others too, and that include backend or comm."""
+    """Private headers that a description in ops includes, directly or not, and that include backend or comm."""
     for match in map(INCLUDE.match, (root / path).read_text(encoding="utf-8", errors="replace").splitlines()):
         if not match or match.group(1) != '"':
             continue
@@ -140,7 +140,7 @@ def kernel_headers_of(root, path, seen):
 
 
 def check_descriptions(root):
-    """A private header must not carry the device into an op's description."""
+    """Offences of op descriptions that include backend or comm through a private header."""
     for file in sorted((root / "src" / "ops").glob("**/*.cpp")):
         path = file.relative_to(root).as_posix()
         if not KERNEL_FILE.search(path):
@@ -149,7 +149,7 @@ def check_descriptions(root):
 
 
 def check_cmake(root):
-    """The build's lists must not allow what the table forbids."""
+    """Offences of CMake lists that allow more than the table."""
     path = root / "CMakeLists.txt"
     if not path.is_file():
         return
@@ -175,7 +175,7 @@ def files_of(root, tops=("include", "src")):
 
 
 def included_file(root, path, header):
-    """The file of ours that an include names, relative to the root, or None."""
+    """The file of this tree that an include names, relative to the root, or None."""
     for folder in ((root / path).parent, root / "include", root / "src"):
         if (folder / header).is_file():
             return (folder / header).resolve().relative_to(root.resolve()).as_posix()
@@ -188,7 +188,7 @@ def in_module(path):
 
 
 def unit_of(path):
-    """A header and its source are one unit."""
+    """The unit of a file: a header and its source are one."""
     return in_module(path).rsplit(".", 1)[0]
 
 
@@ -225,7 +225,7 @@ def cycles(edges):
 
 
 def check_cycles(root):
-    """Neither folders nor units (a header with its source) may include each other in a circle."""
+    """Offences of folders, or units (a header with its source), that include each other in a cycle."""
     units, folders = {}, {}  # from -> to -> "file:line"
     for path in files_of(root):
         text = (root / path).read_text(encoding="utf-8", errors="replace")
@@ -252,7 +252,7 @@ def check(root):
 
 
 def self_test():
-    # file, its text, words that one offence must hold (None: the file is fine)
+    # file, its text, words that its one offence must contain (None: no offence)
     planted = [
         ("include/lancet/base/a.h", '#include "lancet/ir/program.h"\n', "base may not include ir"),
         ("src/planner/a.cpp", '// why\n#include "lancet/runtime/arena.h"\n', "a.cpp:2: planner may not include runtime"),
@@ -303,7 +303,7 @@ def self_test():
             failures.append(f"{name} is fine, yet: {mine}")
         if words is not None and (len(mine) != 1 or words not in mine[0]):
             failures.append(f"{name}: expected one offence with '{words}', found {mine}")
-    for module, others in MODULES.items():  # the table itself goes one way: each module includes modules above it in the list
+    for module, others in MODULES.items():  # a module may include only modules before it in the table
         order = list(MODULES)
         failures += [f"table: {module} includes {o}, which comes later" for o in others if order.index(o) >= order.index(module)]
     for line in failures:

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# What the scripts share: the project's folder, their messages, the number of jobs that fit. It is sourced, not run.
+# Shared by the scripts, to be sourced: the project's folder, messages, the number of jobs that fit.
 ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 BUILD_DIR="${BUILD_DIR:-$ROOT/build}"
 cd "$ROOT" || exit 1
@@ -19,7 +19,7 @@ jobs_that_fit() {
   echo $((gigabytes < 1 ? 1 : gigabytes < cores ? gigabytes : cores))
 }
 
-# Counts the skipped tests in ctest's results (JUnit's form) by what was missing; prints nothing where none was skipped:
+# Counts the skipped tests in ctest's results (JUnit's form) by what was missing; prints nothing if none was skipped:
 # "13 skipped: 12 (no GPU), 1 (no chromium here: apt-get install chromium)".
 skipped_tests() {
   awk '

@@ -9,8 +9,8 @@
 #   scripts/emulate-cluster.sh down             removes the cluster, and does nothing where none is up
 # `run` starts one rank on each host by Open MPI's own launcher and exits with the launcher's code. The ranks' messages
 # take the limited links. The launcher's messages take unlimited links of their own, so that it survives a cut.
-# --hosts N: only the first N hosts. --cores C (default 1): each host has C cores of this machine, and all threads of
-# its rank stay on them; with more hosts than cores, or with 0, nothing is pinned. The variable LANCET_CLUSTER=NAME
+# --hosts N: use only the first N hosts. --cores C (default 1): each host has C cores of this machine, and all threads
+# of its rank stay on them; with more hosts than cores, or with 0, nothing is pinned. The variable LANCET_CLUSTER=NAME
 # (default lancet) names the cluster and its hosts, so that several clusters can be up. Your own OMPI_MCA_* variables
 # still hold.
 # Exit codes: 2 wrong usage, a cluster that is up already or is not up; 77 this machine or user cannot have a cluster.
@@ -126,7 +126,7 @@ up() {
     make_namespace "$host"
     make_link "$host" "$i" data "$data_net"
     make_link "$host" "$i" launch "$launcher_net"
-    # This machine may use bbr, which paces messages by timers; ranks on one switch shall not.
+    # This machine may use bbr, which paces messages by timers and would slow ranks on one switch.
     ip netns exec "$host" sysctl -q -w net.ipv4.tcp_congestion_control=cubic 2>/dev/null ||
       ip netns exec "$host" sysctl -q -w net.ipv4.tcp_congestion_control=reno 2>/dev/null || true
     attempt limit "$host" data "$rate"
@@ -255,7 +255,7 @@ run() {
   done
   if [ "$code" -gt 128 ] && [ -z "$stopped" ]; then
     echo "a rank was ended by signal $((code - 128))" >&2
-    code=5  # as where a rank does not arrive
+    code=5  # the code of a rank that does not start
   fi
   exit "$code"
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Collects the dependencies that a machine without packages and network needs (a bare GPU machine: CUDA, CMake, a
-# compiler) into one folder, from the Debian packages installed here. There:
+# compiler) into one folder, from the Debian packages installed here. To build there:
 #   cmake -S . -B build -DLANCET_KIT=DIR -DLANCET_MPI=OFF -DLANCET_ONEDNN=OFF && cmake --build build
 #   scripts/gpu-kit.sh DIR
 set -euo pipefail
@@ -11,12 +11,12 @@ from=$PWD
 kit=$1
 [ "${kit#/}" != "$kit" ] || kit=$from/$kit
 [ ! -e "$kit" ] || [ -e "$kit/kit.txt" ] || [ -z "$(ls -A "$kit" 2>/dev/null)" ] ||
-  die "expected a new folder, or a kit to make anew, at $kit; found another"
+  die "expected a new folder or an old kit at $kit, found another folder"
 
-files_of() {  # of a package, those that match
+files_of() {  # PACKAGE PATTERN: prints the package's files that match
   dpkg -L "$1" 2>/dev/null | grep -E "$2" || die "expected the Debian package $1; scripts/install_deps.sh installs it"
 }
-# copy PACKAGE PATTERN BASE TO: BASE/x becomes TO/x
+# copy PACKAGE PATTERN BASE TO: copies each matching BASE/x to TO/x of the kit
 copy() {
   local file to
   files_of "$1" "$2" | while read -r file; do

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Installs the Debian packages that are missing: as root, or with sudo. third_party/README.md says what each is for.
-#   scripts/install_deps.sh [--no-tests]     --no-tests: without what only the tests need
-#   scripts/install_deps.sh --plots          with what `python3 scripts/bench reproduce` draws with
-#   scripts/install_deps.sh --all-tests      with what single tests need, which are skipped without it
-#   LANCET_SKIP_INSTALL=1                    install nothing (the machine is known to have everything)
+#   scripts/install_deps.sh [--no-tests]     --no-tests: without packages that only the tests need
+#   scripts/install_deps.sh --plots          with matplotlib for `python3 scripts/bench reproduce`
+#   scripts/install_deps.sh --all-tests      with the optional packages of tests, which are skipped without them
+#   LANCET_SKIP_INSTALL=1                    install nothing, if the machine has everything
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
@@ -57,13 +57,13 @@ sudo=()
 if [ "$(id -u)" -ne 0 ]; then
   command -v sudo >/dev/null || die "expected root or sudo to install: ${missing[*]}"
   sudo=(sudo)
-  [ "${CI:-}" = true ] && sudo+=(-n)  # nobody is there to type a password
+  [ "${CI:-}" = true ] && sudo+=(-n)  # CI cannot type a password
 fi
 
 note "installing ${#missing[@]} packages: ${missing[*]}"
 apt() { "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=120 -o Acquire::Retries=3 "$@"; }
 apt update -qq || die "apt-get update failed: is this machine online?"
-# Hundreds of lines, which matter only where it fails.
+# The output has hundreds of lines, which matter only after a failure.
 output=$(apt install -y -qq --no-install-recommends "${missing[@]}" 2>&1) || {
   printf '%s\n' "$output" >&2
   die "apt-get could not install: ${missing[*]}"

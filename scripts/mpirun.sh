@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Runs N ranks of a command on this machine, with the options that Open MPI needs here.
 #   scripts/mpirun.sh N COMMAND [ARGUMENT...]
-# Ctrl-C, SIGTERM and a lost terminal (SIGHUP) make a training run save and stop, code 75; a second one ends it. A rank
-# that a signal ends: code 5. When this script ends, however it ends, its ranks end.
-# The line it runs is printed first, to copy and change. Your own OMPI_MCA_* variables still hold.
+# Ctrl-C, SIGTERM and a lost terminal (SIGHUP) make a training run save and stop, code 75; a second one ends it. The
+# exit code is 5 if a signal ends a rank. The ranks end with this script, even if it is killed.
+# The mpirun command is printed first, to copy and change. Your own OMPI_MCA_* variables still hold.
 set -euo pipefail
 
 if [ $# -lt 2 ]; then
@@ -16,7 +16,7 @@ if ! [[ $ranks =~ ^[1-9][0-9]{0,4}$ ]]; then
   echo "error: expected a number of ranks from 1 on, found '$ranks'" >&2
   exit 2
 fi
-if ! command -v "$1" >/dev/null; then  # mpirun would leave with a code like that of a rank that a signal ended
+if ! command -v "$1" >/dev/null; then  # mpirun's exit code would look like that of a rank that a signal ended
   echo "error: expected a program to run, found none called $1" >&2
   exit 2
 fi
@@ -31,16 +31,17 @@ printf ' %q' "${options[@]}" "$@" >&2
 printf '\n' >&2
 
 # mpirun answers SIGINT and SIGTERM by ending the ranks a second later, but passes SIGUSR1 on to them: a training run then
-# saves and stops. The signal is sent again each second, to the ranks themselves, because mpirun loses what comes before
-# they have started and dies of what comes when they have ended. A rank that has heard it ignores it.
+# saves and stops. The signal is sent again each second, to the ranks themselves, because mpirun loses a signal that
+# comes before they have started and dies of one that comes when they have ended. A rank ignores it from the second time
+# on.
 job='' stops=0 requests=''
 stop() {
   stops=$((stops + 1))
-  [ -n "$job" ] || return 0  # mpirun has not started; the main part asks again
+  [ -n "$job" ] || return 0  # mpirun has not started; the main part calls stop again
   if [ "$stops" -eq 1 ]; then
     request_stop </dev/null >/dev/null 2>&1 3>&- &
     requests=$!
-  elif [ "$stops" -eq 2 ]; then  # not again: mpirun answers a second SIGTERM by leaving at once, before its ranks
+  elif [ "$stops" -eq 2 ]; then  # only once: after a second SIGTERM mpirun exits before its ranks
     kill -TERM "$job" 2>/dev/null || true
   fi
   return 0  # a bare `return` would give the status from before the trap, and `set -e` would end this script
@@ -74,8 +75,8 @@ relay_messages() {
 trap stop INT TERM USR1 HUP
 exec 3> >(relay_messages)
 relay=$!
-# OPAL_OUTPUT_STDERR_FD: where mpirun writes its own messages; for the ranks it is stderr again. A session of its own,
-# so that the terminal's Ctrl-C does not reach mpirun past this script; SIGTERM, should this script be killed.
+# OPAL_OUTPUT_STDERR_FD is the descriptor of mpirun's own messages; the ranks get stderr again. mpirun runs in a session
+# of its own, so that the terminal's Ctrl-C reaches only this script, and gets SIGTERM if this script is killed.
 OPAL_OUTPUT_STDERR_FD=3 setpriv --pdeathsig TERM setsid mpirun -x OPAL_OUTPUT_STDERR_FD=2 "${options[@]}" "$@" <&0 &
 job=$!
 if [ "$stops" -gt 0 ]; then
@@ -94,6 +95,6 @@ exec 3>&-
 wait "$relay" || true
 if [ "$code" -gt 128 ] && [ "$stops" -eq 0 ]; then
   echo "a rank was ended by signal $((code - 128))" >&2
-  code=5  # as where a rank does not arrive
+  code=5  # the code of a rank that does not start
 fi
 exit "$code"

@@ -27,7 +27,7 @@ scripts/install_deps.sh --no-tests
 
 say "2/6 build (the first time: a few minutes)"
 target=lancet
-if nvidia-smi -L >/dev/null 2>&1; then target=program; fi  # a GPU is there: with the CUDA module
+if nvidia-smi -L >/dev/null 2>&1; then target=program; fi  # with a GPU, build the CUDA plugin, too
 LANCET_TARGETS=$target scripts/build.sh --no-tests
 
 say "3/6 text"
@@ -79,7 +79,7 @@ finished() {
   [ -s "$metrics" ] && [ "$metrics" -nt "$config" ] && [ "$metrics" -nt "$data/train.bin" ] && [ -s "$log" ] &&
     tail -n 1 "$metrics" | grep -Eq "\"step\"[ ]*:[ ]*${steps}[^0-9]"
 }
-train() {  # Ctrl-C is the ranks' to answer: they save, and tee writes their last lines
+train() {  # the ranks handle Ctrl-C: they save, and tee writes their last lines
   scripts/mpirun.sh 2 "$lancet" train "$config" --run-dir "$run" 2>&1 | tee -i "$log.part"
 }
 if finished; then
@@ -92,7 +92,7 @@ else
   mv "$log.part" "$log"
 fi
 
-# The first and the last training loss, and the last one on held-out text.
+# Prints the first and the last training loss, and the last one on held-out text.
 losses() {
   awk '
     function value(key) {
@@ -108,7 +108,7 @@ losses() {
     END { printf "loss %.2f at step 1, %.2f at step %d, %.2f on held-out text", first, last, step, held_out }' "$metrics"
 }
 
-# From the table of `lancet plan`: the time of a step without overlap, and by the policy that runs, which has a star.
+# Reads from the table of `lancet plan` the step's time without overlap and with the chosen policy, which has a star.
 overlap_gain() {
   awk '
     { runs = sub(/ \*/, "") }

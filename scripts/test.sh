@@ -5,7 +5,7 @@
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-# Tests that start ranks of their own run mpirun, which asks for these two where the user is root.
+# Tests that start ranks run mpirun, which requires these two variables if the user is root.
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 
 start=$SECONDS
@@ -15,7 +15,7 @@ say "2/3 build in ${BUILD_DIR#"$ROOT"/}"
 scripts/build.sh
 built=$SECONDS
 say "3/3 tests"
-status=0 results="$BUILD_DIR/tests.xml"  # not LastTest.log, which is the last run's: a test runs ctest, too
+status=0 results="$BUILD_DIR/tests.xml"  # not LastTest.log, which is overwritten by a test that runs ctest
 rm -f "$results"
 ctest --test-dir "$BUILD_DIR" --output-on-failure --no-tests=error --output-junit "$results" -j "$(jobs_that_fit)" "$@" ||
   status=$?
@@ -25,6 +25,6 @@ if [ $status -eq 0 ]; then
   [ -f "$results" ] && skipped=$(skipped_tests "$results")
   say "all tests passed${skipped:+ but $skipped} (build $((built - start)) s, tests $((SECONDS - built)) s)"
 else
-  say "tests FAILED (build $((built - start)) s, tests $((SECONDS - built)) s); the failures stand above"
+  say "tests FAILED (build $((built - start)) s, tests $((SECONDS - built)) s); see the failures above"
 fi
 exit $status

@@ -1,4 +1,4 @@
-// The disk, which takes nothing while it is held up.
+// The real file system, whose writes block while it is held.
 #pragma once
 #include <atomic>
 #include <condition_variable>
@@ -12,12 +12,12 @@ class BlockingFileSystem final : public checkpoint::FileSystem {
  public:
   void hold() { set(true); }
   void release() { set(false); }
-  // Until a call waits, or has waited, for the disk.
+  // Waits until a call blocks, or has blocked, on the disk.
   void wait_until_asked() {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return asked_; });
   }
-  int writes() const { return writes_; }  // that the disk has taken
+  int writes() const { return writes_; }  // calls that the disk has completed
 
   Result<std::unique_ptr<checkpoint::OutputFile>> create(const std::filesystem::path& path) override {
     LANCET_ASSIGN(auto file, disk_.create(path));

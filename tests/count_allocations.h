@@ -1,4 +1,4 @@
-// Counts every allocation of the test program that includes this, in one of its files.
+// Counts every allocation of a test program; exactly one of its sources includes this header.
 #pragma once
 #include <atomic>
 #include <cstdlib>
@@ -25,7 +25,8 @@ void* counted(std::size_t size, Alignment... alignment) {
 
 }  // namespace lancet::test
 
-// All forms, since the sanitizers replace those that are left out, and then find memory of one kind freed by the other.
+// All forms are replaced: the sanitizers replace those that are left out, and would then report memory of one kind
+// freed by the other.
 #define NEW [[gnu::noinline]] void* operator
 #define DELETE [[gnu::noinline]] void operator
 using std::align_val_t, std::nothrow_t, std::size_t, lancet::test::counted, lancet::test::counted_or_null;

@@ -1,4 +1,4 @@
-// Costs from an op's work and a declared device and wire: enough to plan with, no measurement.
+// Costs computed from an op's work and a declared device and network: enough to plan without measurement.
 #pragma once
 #include <cstdlib>
 #include <string>

@@ -1,4 +1,4 @@
-// A hardware file for tests: 2 slow devices a node on a slow wire.
+// A hardware file for tests: 2 slow devices per node on a slow network.
 #pragma once
 #include <fmt/format.h>
 
@@ -7,7 +7,7 @@
 namespace lancet::test {
 
 struct DeclaredMachine {
-  double wire = 1;  // Gbit/s of a NIC, GB/s of links
+  double network = 1;  // Gbit/s of a NIC, GB/s of links
   double latency_us = 50, core_share = 0.02, memory_gib = 16;
 };
 
@@ -23,8 +23,8 @@ inline std::string declared_hardware(const DeclaredMachine& m = {}) {
 "network": {{"nics": {}, "nic_gbit_per_s": {}, "efficiency": {}, "latency_us": {}, "hop_us": {}, "message_us": {}}},
 "overlap": {{"core_share": {}, "core_ms_per_mb": {}, "network_beside_compute": {}, "network_beside_network": {}, "signal_us": {}}}}})",
       number(m.memory_gib), number(m.memory_gib > 1 ? 1 : 0), number(10), number(1), number(0.02), number(0.02),
-      number(0.02), number(0.5), number(1), number(2), number(m.wire), number(1), number(m.latency_us), number(1),
-      number(m.wire), number(1), number(m.latency_us), number(m.latency_us / 5), number(m.latency_us / 10),
+      number(0.02), number(0.5), number(1), number(2), number(m.network), number(1), number(m.latency_us), number(1),
+      number(m.network), number(1), number(m.latency_us), number(m.latency_us / 5), number(m.latency_us / 10),
       number(m.core_share), number(0), number(1), number(0.5), number(m.latency_us / 10));
 }
 

@@ -1,4 +1,4 @@
-// A file of costs for a config without measuring: every op that its planning asks about, by DeclaredCosts.
+// A file of costs for a config without measuring: DeclaredCosts supply every op that its planning asks about.
 #pragma once
 #include "declared_costs.h"
 #include "lancet/base/check.h"
@@ -7,7 +7,7 @@
 
 namespace lancet::test {
 
-// The CPU of no machine.
+// A CPU that no machine has.
 inline cost::Place declared_place(int ranks, int hosts) {
   return {{"Declared CPU", "none", 1, (ranks + hosts - 1) / hosts, "0123456789abcdef"},
           {ranks > 1 ? "mpi" : "self", ranks, hosts}};
@@ -34,7 +34,7 @@ inline cost::Profile declared_profile(const config::Config& config, const cost::
   return profile;
 }
 
-// In a file, which may hold others.
+// Adds it to a file, which may hold others.
 inline std::string write_declared_profile(const std::string& path, const config::Config& config, int ranks, int hosts) {
   const Status written = cost::write_profile(path, declared_profile(config, declared_place(ranks, hosts)));
   LANCET_CHECK(written.ok(), "{}", written.error().message);

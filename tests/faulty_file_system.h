@@ -1,5 +1,5 @@
-// The disk, with faults: the call with a given number fails, in a chosen way; and a crash of the machine afterwards
-// takes what was not synced.
+// The real file system with faults: the call with a given number fails in a chosen way; a simulated crash of the
+// machine afterwards loses everything that was not synced.
 #pragma once
 #include <fcntl.h>
 #include <unistd.h>
@@ -15,8 +15,7 @@ enum class Fault { none, short_write, no_space, io_error, failed_rename, crash }
 
 class FaultyFileSystem final : public checkpoint::FileSystem {
  public:
-  // The fault comes with call number `at` (0 is the first) that can have it, and with all after it but for short
-  // writes.
+  // The fault hits call number `at` (from 0) of those that can have it, and all later ones except for short writes.
   explicit FaultyFileSystem(Fault fault = Fault::none, int at = 0) : fault_(fault), at_(at) {}
 
   Result<std::unique_ptr<checkpoint::OutputFile>> create(const std::filesystem::path& path) override {
@@ -51,7 +50,7 @@ class FaultyFileSystem final : public checkpoint::FileSystem {
     return disk_.remove(path);
   }
 
-  // The machine went down: unsynced bytes and names are gone, unsynced renames undone.
+  // Simulates a crash of the machine: unsynced bytes and names are lost, unsynced renames are undone.
   void lose_unsynced() {
     for (auto rename = renames_.rbegin(); rename != renames_.rend(); ++rename)
       if (std::filesystem::exists(rename->second)) std::filesystem::rename(rename->second, rename->first);
@@ -61,7 +60,7 @@ class FaultyFileSystem final : public checkpoint::FileSystem {
     for (const auto& name : names_) std::filesystem::remove_all(name);
   }
 
-  int calls = 0;  // that could have had the fault
+  int calls = 0;  // calls that could have had the fault
 
  private:
   class File final : public checkpoint::OutputFile {
@@ -99,7 +98,7 @@ class FaultyFileSystem final : public checkpoint::FileSystem {
     const int call = calls++;
     return fault_ == Fault::short_write ? call % 2 == at_ % 2 : call >= at_;
   }
-  // Every call counts: from number `at` on there is no machine any more.
+  // Every call counts: the machine is down from call number `at` on.
   bool crashed() { return fault_ == Fault::crash && calls++ >= at_; }
   Error lost() const { return data_error("injected: the machine is down"); }
   Error full(const std::filesystem::path& path) const {

@@ -1,4 +1,4 @@
-// A disk that becomes full, for one file.
+// A limit on file sizes that stands in for a full disk.
 #pragma once
 #include <sys/resource.h>
 
@@ -8,7 +8,7 @@
 
 namespace lancet::test {
 
-// A file can grow to so many bytes, as if the disk were full then.
+// Limits files to this many bytes, as if the disk were full then.
 class FileLimit {
  public:
   explicit FileLimit(rlim_t bytes) {

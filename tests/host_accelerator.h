@@ -1,5 +1,5 @@
-// An accelerator without a device: the CPU's kernels, put on the streams of a host queue. What runs on it runs as on a
-// GPU, but for the arithmetic, which is the CPU's to the bit.
+// An accelerator without a device: the CPU's kernels on the streams of a host queue. Runs behave as on a GPU, except
+// that the arithmetic equals the CPU's to the bit.
 #pragma once
 #include <map>
 #include <set>
@@ -33,7 +33,7 @@ class HostQueueCommunicator final : public comm::DeviceCommunicator {
   comm::Communicator& host_;
 };
 
-// Any other communicator of a device, as the CPU's kernels call one.
+// Presents any other device communicator in the form that the CPU's kernels call.
 class DeviceAsHost final : public comm::Communicator {
  public:
   DeviceAsHost(comm::DeviceCommunicator& device, backend::Stream& stream) : device_(device), stream_(stream) {}
@@ -72,7 +72,7 @@ class HostAccelerator final : public runtime::Accelerator {
     return std::unique_ptr<comm::DeviceCommunicator>(std::make_unique<HostQueueCommunicator>(*stream.host));
   }
   std::string build() const override { return "host"; }
-  // One product, for which `choice` is what measuring finds here.
+  // One product, for which measuring returns `choice`.
   std::string choice;
   runtime::ProductChoices choices;
   int measured = 0;
@@ -88,14 +88,14 @@ class HostAccelerator final : public runtime::Accelerator {
     return {};
   }
   runtime::ProductChoices product_choices() const override { return choices; }
-  // Its calls wait for the stream, as those of kernels whose host must know counts.
+  // Its calls wait for the stream, like kernels whose host code must know counts.
   void wait_in(const std::string& op) {
     kernels_.at(op).recordable = false;
     kernels_.at(op).bind = bind_waiting;
   }
 
  private:
-  // The arguments as the stream's thread follows them.
+  // The arguments as the stream's thread sees them.
   static ops::KernelArgs host_arguments(const ops::KernelArgs& args) {
     ops::KernelArgs host{
         .op = args.op, .operands = args.operands, .results = args.results, .attributes = args.attributes};
@@ -107,7 +107,7 @@ class HostAccelerator final : public runtime::Accelerator {
   }
   static std::size_t workspace(const ops::KernelArgs& args) {
     const ops::CpuKernel* kernel = ops::find_cpu_kernel(args.op);
-    backend::cpu::set_threads(1);  // scratch is for so many, and the stream's thread runs with as many
+    backend::cpu::set_threads(1);  // scratch depends on the threads; the stream's thread uses 1
     return kernel->workspace ? kernel->workspace(host_arguments(args)) : 0;
   }
   static ops::Kernel bind(const ops::KernelArgs& args) {

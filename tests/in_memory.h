@@ -1,4 +1,4 @@
-// Temporary folders without a disk.
+// Temporary folders in memory.
 #pragma once
 #include <cstdlib>
 #include <filesystem>
@@ -7,8 +7,8 @@
 
 namespace lancet::test {
 
-// While it lives, temporary folders lie in memory, where there is such a place: for tests that save often and do not
-// ask about disks, which take minutes to sync.
+// During its life, temporary folders are in memory if the system has such a file system. For tests that save often and
+// do not test disks, which would take minutes to sync.
 class InMemory {
  public:
   InMemory() {

@@ -1,4 +1,4 @@
-// What is logged while this object lives.
+// Captures the log during its life.
 #pragma once
 #include <spdlog/sinks/ostream_sink.h>
 #include <spdlog/spdlog.h>
@@ -19,7 +19,7 @@ class LogCapture {
   LogCapture(const LogCapture&) = delete;
   LogCapture& operator=(const LogCapture&) = delete;
 
-  // The lines with these words.
+  // The number of lines with these words.
   int count(const std::string& words) const {
     int lines = 0;
     std::istringstream in(text_.str());

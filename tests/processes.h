@@ -1,4 +1,4 @@
-// Ranks as processes, found and hit while they run.
+// Finds and signals the processes of ranks while they run.
 #pragma once
 #include <signal.h>
 #include <unistd.h>
@@ -15,7 +15,7 @@ namespace lancet::test {
 
 using Seconds = std::chrono::duration<double>;
 
-// What can be read: of a process that ends meanwhile, nothing.
+// The readable text of a /proc file; empty if its process ends meanwhile.
 inline std::string slurp(const std::filesystem::path& path) {
   std::ifstream in(path, std::ios::binary);
   std::ostringstream text;
@@ -55,7 +55,7 @@ inline bool wait_until(const std::function<bool()>& holds) {
   return true;
 }
 
-// Of the processor, so far; 0 where the process is gone.
+// Processor time used; 0 if the process is gone.
 inline double seconds_used(pid_t pid) {
   const std::string line = slurp("/proc/" + std::to_string(pid) + "/stat");
   std::istringstream fields(line.substr(std::min(line.rfind(')') + 1, line.size())));
@@ -66,7 +66,7 @@ inline double seconds_used(pid_t pid) {
   return (user + system) / double(sysconf(_SC_CLK_TCK));
 }
 
-// Until each has computed for so long from now on, however busy the machine is: false after a minute.
+// Waits until each process has computed for this long from now on, however busy the machine is; false after a minute.
 inline bool wait_until_worked(const std::vector<pid_t>& pids, double seconds) {
   std::vector<double> before;
   for (const pid_t pid : pids) before.push_back(seconds_used(pid));
@@ -98,7 +98,7 @@ class Job {
   std::jthread thread_;  // last: it uses the above
 };
 
-// scripts/mpirun.sh, which is what the exit codes of runs with several ranks are promised for.
+// scripts/mpirun.sh; the documented exit codes of runs with several ranks hold for it.
 inline std::string ranks_of(int ranks, const std::string& arguments) {
   return LANCET_SOURCE_DIR "/scripts/mpirun.sh " + std::to_string(ranks) + " " LANCET_BINARY " " + arguments;
 }

@@ -19,9 +19,9 @@
 namespace lancet::test {
 
 struct Outcome {
-  int code = -1;       // exit code; 128 + signal where one ended it
+  int code = -1;       // exit code; 128 + signal if one ended it
   std::string output;  // stdout and stderr
-  // The lines that tell of an error, but for what the launcher adds about ranks that left with a code.
+  // The number of output lines that contain this text.
   int lines_with(const std::string& text) const {
     int count = 0;
     std::istringstream in(output);

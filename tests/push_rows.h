@@ -1,4 +1,4 @@
-// An exchange of rows into the peers' memory as a kernel of some blocks runs it, on the host.
+// Pushes rows into the peers' memory on the host, as a kernel of several blocks does.
 #pragma once
 #include <vector>
 
@@ -6,12 +6,12 @@
 
 namespace lancet::test {
 
-// One block: all threads find, then all copy.
+// One block: all threads find ranges, then all copy.
 template <class Peers>
 void push_rows(const comm::PushRows<Peers>& push, std::int64_t block, std::int64_t blocks, int threads) {
   using Push = comm::PushRows<Peers>;
   for (std::int64_t first = 0; first < push.stretches(); first += Push::most_at_once) {
-    std::vector<typename Push::Found> found(Push::most_at_once);  // nothing stays from the turn before
+    std::vector<typename Push::Found> found(Push::most_at_once);  // a turn keeps no state of the turn before
     for (int thread = threads; thread-- > 0;) push.find(found.data(), first, block, thread, threads);
     for (int thread = 0; thread < threads; ++thread) push.copy(found.data(), first, block, blocks, thread, threads);
   }

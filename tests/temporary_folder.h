@@ -1,3 +1,4 @@
+// A temporary folder for a test, removed with its contents when the object ends.
 #pragma once
 #include <cstdlib>
 #include <filesystem>
@@ -9,7 +10,7 @@
 
 namespace lancet::test {
 
-// A folder of its own that goes with the test.
+// A folder that is removed with the object.
 class TemporaryFolder {
  public:
   TemporaryFolder() {

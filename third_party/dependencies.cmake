@@ -1,4 +1,4 @@
-# Every dependency, found once. third_party/README.md says what each is for.
+# Finds every dependency once. third_party/README.md says what each is for.
 find_package(Threads REQUIRED)
 if(LANCET_KIT)
   include(${CMAKE_SOURCE_DIR}/cmake/LancetKit.cmake)
@@ -15,7 +15,7 @@ else()
 endif()
 if(LANCET_ONEDNN)
   find_package(dnnl REQUIRED)
-  find_package(OpenMP REQUIRED COMPONENTS CXX)  # oneDNN's threads, which are told to be one
+  find_package(OpenMP REQUIRED COMPONENTS CXX)  # to limit oneDNN to one thread
 endif()
 if(LANCET_MPI)
   set(MPI_CXX_SKIP_MPICXX ON)  # no deprecated MPI C++ bindings

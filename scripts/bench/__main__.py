@@ -10,25 +10,25 @@ from pathlib import Path
 sys.path[0] = str(Path(__file__).resolve().parent.parent)
 from bench.run import Failed, python_with  # noqa: E402
 
-PLOTS = ("matplotlib", "expected python3-matplotlib, which draws; scripts/install_deps.sh --plots installs it")
-COMMANDS = {  # what each does, and the library that it needs beside the standard ones
+PLOTS = ("matplotlib", "expected python3-matplotlib for the plots; scripts/install_deps.sh --plots installs it")
+COMMANDS = {  # name: (purpose, (library, error without it) or None)
     "overlap": ("every policy on an emulated cluster, measured against predicted", None),
     "peer": ("training speed and memory against a PyTorch trainer", None),
     "generate": ("generation speed against PyTorch", None),
     "gpu": ("tests and benchmarks on a GPU machine", None),
     "dtypes": ("the losses of bf16 against those of fp32", None),
     "reproduce": ("the points, tables and plots of the Lancet paper's figures", PLOTS),
-    "figures": ("tables and plots of points that are there", PLOTS),
+    "figures": ("tables and plots of recorded points", PLOTS),
 }
 
 
 def usage():
-    lines = ["usage: python3 scripts/bench COMMAND [OPTION...]; --help behind a command lists its options"]
+    lines = ["usage: python3 scripts/bench COMMAND [OPTION...]; COMMAND --help lists its options"]
     return "\n".join(lines + [f"  {name:10} {what}" for name, (what, _) in COMMANDS.items()])
 
 
 def use_python_with(library, without):
-    """Continues in a Python that has the library, where this one has not."""
+    """Restarts the program in a Python that has the library, if this one does not."""
     if importlib.util.find_spec(library):
         return
     python = python_with(library)
@@ -45,7 +45,7 @@ def main():
     if not words or words[0] not in COMMANDS:
         print(usage(), file=sys.stderr)
         return 2
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what a command started is taken down
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that a command's cleanup runs
     try:
         if COMMANDS[words[0]][1]:
             use_python_with(*COMMANDS[words[0]][1])

@@ -12,13 +12,13 @@ EARLIER_TIMES = {"step_ms": "step_ms", "compute_ms": "compute_ms", "all_to_all_m
 
 
 def commit_in(path):
-    """The commit that a page of `bench overlap` names."""
+    """Returns the commit that a page of `bench overlap` names."""
     named = re.search(r"commit ([0-9a-f]{7,40})", path.read_text()) if path.is_file() else None
     return named.group(1) if named else "unknown"
 
 
 def earlier_runs():
-    """Rows of `bench overlap`: emulated runs with their predictions, in the columns of a sweep's points."""
+    """Returns the rows of `bench overlap`, emulated runs with their predictions, in the columns of a sweep's points."""
     found = []
     for name in ("overlap", "overlap-rates", "overlap-models"):
         path = ROOT / f"docs/results/{name}.csv"
@@ -36,7 +36,7 @@ def earlier_runs():
 
 
 def kind_of(row):
-    """Which runs are alike, for marks and means."""
+    """Returns the group of a run, for marks and means."""
     if row["network"] == "measured":
         return "measured: ranks on this machine"
     if row["source"].endswith(".csv"):
@@ -54,8 +54,8 @@ def predicted(points):
 
 
 def error_of(row, compute_as_measured=False):
-    """Of the predicted step; or of it with the computation that the run had in place of the predicted one, as if none of the
-    difference were hidden under communication."""
+    """Returns the relative error of the predicted step. compute_as_measured: first replaces the predicted computation
+    by the measured one, as if none of the difference were hidden under communication."""
     predicted_ms = row["predicted_ms"]
     if compute_as_measured:
         if row.get("predicted_compute_ms") is None:

@@ -12,7 +12,7 @@ US = 1e-3  # in milliseconds
 
 
 def read_commented(path):
-    """A JSON file with lines of comments."""
+    """Reads a JSON file with lines of comments."""
     return json.loads("\n".join(line for line in path.read_text().splitlines() if not line.lstrip().startswith("//")))
 
 
@@ -23,7 +23,7 @@ def read_hardware(name):
 
 
 def read_model(name):
-    """The config that a model's name stands for, with the fields that its settings set."""
+    """Returns the config of a model's name, with the fields that its settings set."""
     settings = read_commented(ROOT / "configs/experiments/settings.json")["models"][name]
     config = read_commented(ROOT / settings["config"])
     for item in settings.get("set", []):
@@ -37,7 +37,8 @@ def read_model(name):
 
 
 def all_to_alls_of(model, batch, ranks):
-    """(number, bytes that a rank sends) of a step's all-to-alls: of tokens, four a MoE layer, and of counts, one."""
+    """Returns (number, bytes that a rank sends) of a step's all-to-alls of tokens, four per MoE layer, and of counts,
+    one."""
     config = read_model(model)
     shape, train = config["model"], config["train"]
     layers = -(-shape["n_layer"] // shape["moe_layer_freq"])
@@ -48,8 +49,8 @@ def all_to_alls_of(model, batch, ranks):
 
 
 def ways(hardware, ranks, sent):
-    """The ways in which a rank can send this many bytes: the terms of each in ms, and their total. Network and links grow
-    with the bytes, messages and latency do not."""
+    """Returns the terms in ms, and their total, of each way in which a rank can send this many bytes. Network and links
+    grow with the bytes, messages and latency do not."""
     node, network = hardware["node"], hardware["network"]
     local = min(ranks, node["devices"]) - 1
     away, nodes = ranks - 1 - local, -(-ranks // node["devices"])
@@ -81,8 +82,8 @@ def is_bound_by_messages(way):
 
 
 def crossings(hardware, model, batch, ranks, parts):
-    """By k: the first number of ranks at which the messages of the direct way take longer than its bytes, and the same for
-    the way that is taken; None where there is none."""
+    """Returns by k the first number of ranks at which the messages of the direct way take longer than its bytes, and
+    the same for the faster way; None if there is no such number."""
     found = {}
     for k in parts:
         here = [(count, all_to_alls_of(model, batch, count)[0][1] / k) for count in sorted(ranks)]

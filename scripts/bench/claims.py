@@ -1,4 +1,4 @@
-"""The Lancet paper's claims beside what the points give."""
+"""Compares the Lancet paper's claims with the points."""
 import statistics
 
 from bench.accuracy_figure import errors
@@ -13,7 +13,7 @@ PADDED = "imbalance 2, capacity factor 1"
 
 
 def speed_ups(points, ours):
-    """By hardware, place and ranks: one of OURS against the best baseline that fits."""
+    """Returns, by hardware, title and ranks, the speed-up of one of OURS over the best baseline that fits."""
     result = {}
     for rows in group(points, "hardware", "label", "model", "ranks").values():
         by = best_of_families(rows)
@@ -28,7 +28,7 @@ def most_and_mean(values):
 
 
 def cut_text(groups, ours, baseline):
-    """The greatest and the least cut of these groups of points; how many have none since a point has no times."""
+    """Returns the largest and the smallest cut of these groups of points, and the number of groups without times."""
     cuts, without = [], []
     for here in groups:
         by = best_of_families(here)
@@ -57,7 +57,7 @@ def speed_up_rows(name, points):
 
 
 def cut_rows(points, wording, suffix=""):
-    """wording: of a row, with {baseline} and {hardware}; suffix: of the baselines' names in the points."""
+    """wording: a row's text with {baseline} and {hardware}; suffix: the end of the baselines' names in the points."""
     rows = []
     for hardware, paper in CUTS.items():
         here = list(group([point for point in points if point["hardware"] == hardware], "label", "model").values())
@@ -92,7 +92,7 @@ def other_rows(found):
 
 
 def claims(found):
-    """The lines of two tables. found: points by experiment."""
+    """Returns the lines of two tables. found: points by experiment."""
     rows = [row for name in SPEED_UPS if name in found for row in speed_up_rows(name, found[name])]
     if "fig13" in found:
         rows += cut_rows(found["fig13"], "exposed communication cut against {baseline}, up to; {hardware} (Fig. 13)")

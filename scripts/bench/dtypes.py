@@ -1,6 +1,6 @@
-"""Does bf16 train as fp32 does? Trains configs/quickstart.json in both, on 2 ranks, and compares the losses.
+"""Trains configs/quickstart.json in bf16 and in fp32, on 2 ranks, and compares the losses.
 
-Needs the data that scripts/quickstart.sh makes. Ends with 1 where the mean difference over the steps is over 1%.
+Needs the data that scripts/quickstart.sh makes. Exits 1 if the mean difference over the steps is over 1%.
 """
 import statistics
 

@@ -1,8 +1,8 @@
-"""Tables (CSV, Markdown) and plots (SVG) of experiments, with the Lancet paper's claims beside ours.
+"""Makes tables (CSV, Markdown) and plots (SVG) of experiments, and compares them with the Lancet paper's claims.
 
 Reads DIR/points/EXPERIMENT/points.jsonl as `lancet bench sweep` writes them and makes DIR/EXPERIMENT.{csv,md,svg} and
-DIR/claims.md. Every table has a column `network` (simulated, emulated, measured), every plot says it in its title, and no
-plot mixes them without different marks.
+DIR/claims.md. Every table has a column `network` (simulated, emulated, measured), every plot names it in its title, and
+a plot of several kinds marks each kind differently.
 """
 import itertools
 import sys
@@ -24,14 +24,15 @@ RESULTS = ROOT / "docs/results"
 
 
 def missing_of(experiment, points):
-    """How many of an experiment's points have no record, on whatever hardware the records were made (--on)."""
+    """Returns the number of an experiment's points without a record. Records of any hardware count (--on)."""
     there = {tuple(point[key] for key in ("label", "model", "gate", "ranks", "policy")) for point in points}
     return sum((grid.get("label", ""), *requested) not in there for grid in experiment["grids"]
                for requested in itertools.product(grid["models"], grid["gates"], grid["ranks"], grid["policies"]))
 
 
 def points_of(name, folder):
-    """None where an experiment has none. Figure 14 falls back to the recorded runs, then to the earlier runs alone."""
+    """Returns an experiment's points, or None. Figure 14 falls back to the recorded runs, then to the earlier runs
+    alone."""
     folders = [folder / name] + ([RESULTS / "points/fig14"] if name == "fig14" else [])
     for candidate in folders:
         if (candidate / "points.jsonl").is_file():
@@ -40,7 +41,7 @@ def points_of(name, folder):
 
 
 def page(name, title, points, missing, table):
-    """The text of an experiment's Markdown file."""
+    """Returns the text of an experiment's Markdown file."""
     failed = [point["why"] for point in points if point["status"] == "failed"]
     heading = f"# {title}" + (f" (Fig. {int(name[3:])} of the paper)" if name.startswith("fig") else "")
     notes = [f"{len(failed)} points failed: " + "; ".join(failed), ""] if failed else []
@@ -50,7 +51,7 @@ def page(name, title, points, missing, table):
 
 
 def make(name, points, out):
-    """Writes an experiment's files; False where points are missing."""
+    """Writes an experiment's files. Returns False if points are missing."""
     experiment = read_commented(ROOT / f"configs/experiments/{name}.json")
     title, only_earlier_runs = experiment["title"], name == "fig14" and not points
     missing = 0 if only_earlier_runs else missing_of(experiment, points)
@@ -63,7 +64,7 @@ def make(name, points, out):
 
 
 def make_all(out, folder):
-    """Every experiment that has points, and the claims; False where points are missing."""
+    """Writes the files of every experiment that has points, and the claims. Returns False if points are missing."""
     found, complete = {}, True
     for name in MAKERS:
         points = points_of(name, folder)

@@ -1,8 +1,8 @@
-"""Tokens per second of `lancet generate` and of PyTorch in turns: the same random weights, fp32, greedy, the same prompt
-and length, the same number of threads. Prints a table of medians, with CPU and commit.
+"""Compares the tokens per second of `lancet generate` and PyTorch, which run in turns with the same random weights,
+fp32, greedy, prompt, length and number of threads. Prints a table of medians, with CPU and commit.
 
 Needs python3-torch (and libopenblas0-openmp for its best settings), and 2 GB of disk in a temporary folder. The shape tiny
-only tries the command: it is too small to measure anything.
+only tests the command; it is too small for measurements.
 """
 import os
 import re
@@ -21,7 +21,7 @@ MODELS = {"gpt2": "GPT-2 small's shape (124 M parameters)", "tiny": "A tiny shap
 
 
 def run_lancet(lancet, folder, tokens, threads):
-    """{tokens/s, ids}"""
+    """Returns {tokens/s, ids}."""
     done = run.call([lancet, "generate", "--from", folder / "run", "--ids", "--prompt", " ".join(PROMPT), "--temperature", 0,
                      "--max-tokens", tokens, "--past-end", "--threads", threads])
     rate = float(re.search(r"then ([\d.]+) tokens/s", done.log).group(1))
@@ -30,14 +30,15 @@ def run_lancet(lancet, folder, tokens, threads):
 
 
 def run_peer(python, folder, tokens, threads):
-    """{tokens/s by variant, ids, PyTorch's version}"""
+    """Returns {tokens/s by variant, ids, PyTorch's version}."""
     done = run.call([python, PEER, "run", folder / "hf", "--prompt", *PROMPT, "--tokens", tokens, "--threads", threads],
                     env={**os.environ, **TUNED, "OMP_NUM_THREADS": str(threads)})
     return run.result_line(done.out, "the peer")
 
 
 def rows_of(threads, ours, peers):
-    """Medians over rounds; ratios are taken round by round, of runs that follow one another."""
+    """Returns table rows of medians over rounds. A ratio is the median of each round's ratio, of runs one after the
+    other."""
     mine = [each["rates"]["lancet"] for each in ours]
     rows = [[threads, "`lancet generate`", number(statistics.median(mine)), spread(mine), ""]]
     for name in peers[0]["rates"]:
@@ -48,7 +49,7 @@ def rows_of(threads, ours, peers):
 
 
 def page(options, rounds):
-    """The text of the table. rounds: what each side returned in each round, by (side, threads)."""
+    """Returns the text of the page. rounds: the results of each round, by (side, threads)."""
     rows, same = [], True
     for threads in options.threads:
         ours, peers = rounds["lancet", threads], rounds["peer", threads]
@@ -70,7 +71,7 @@ def page(options, rounds):
 
 def add_arguments(parser):
     parser.add_argument("--rounds", type=run.at_least(1), default=3)
-    parser.add_argument("--tokens", type=run.at_least(2), default=64, help="of each run; the first is not timed")
+    parser.add_argument("--tokens", type=run.at_least(2), default=64, help="tokens of each run; the first is not timed")
     parser.add_argument("--threads", type=run.at_least(1), nargs="+", default=[1, 2])
     parser.add_argument("--shape", choices=MODELS, default="gpt2")
     parser.add_argument("--out", type=Path, help="write the table here as well, e.g. docs/results/generate.md")

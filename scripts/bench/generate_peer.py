@@ -45,7 +45,7 @@ def make(folder, config):
     with open(folder / "model.safetensors", "wb") as file:
         file.write(struct.pack("<Q", len(text)) + text)
         for name, shape in shapes(config).items():
-            scale = 0.5 if name == "wpe.weight" else 0.05  # positions that matter: the text does not repeat itself
+            scale = 0.5 if name == "wpe.weight" else 0.05  # large position embeddings keep the text from repeating
             values = torch.randn(shape, generator=generator) * scale + (".ln_" in name or name.startswith("ln_")) * 1.0
             file.write(values.numpy().tobytes())
 
@@ -106,7 +106,7 @@ class Model:
 
 
 def generate(model, prompt, count):
-    """The tokens, and tokens a second after the first."""
+    """Returns the tokens, and the tokens per second after the first."""
     ids = list(prompt)
     logits = model.read(torch.tensor(ids))
     for i in range(count):
@@ -119,7 +119,7 @@ def generate(model, prompt, count):
 
 
 def run(folder, prompt, tokens):
-    """Tokens a second of every variant, and the tokens of the last."""
+    """Returns the tokens per second of every variant, and the tokens of the last."""
     config, weights = json.loads((folder / "config.json").read_text()), load(folder)
     result = {"torch": torch.__version__, "rates": {}}
     with torch.no_grad():

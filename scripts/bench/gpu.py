@@ -1,8 +1,8 @@
-"""On a GPU machine, in under 9 minutes: builds, runs every test that needs a GPU, then the benchmarks, and prints a table
-last, which says which parts had no time. Machines without packages and network bring a kit (scripts/gpu-kit.sh): no MPI, no
-oneDNN. The benchmarks' peer needs PyTorch 2.
+"""Builds on a GPU machine, runs every test that needs a GPU and the benchmarks, all in under 9 minutes, and prints a
+table, which also lists the parts that had no time. On machines without packages and network, --kit names a folder of
+dependencies (scripts/gpu-kit.sh), without MPI and oneDNN. The benchmarks' peer needs PyTorch 2.
 
-Exit codes: 0 all passed (figures may miss their targets: the table says so), 1 something failed, 2 usage, 77 no GPU.
+Exit codes: 0 all passed (the table marks figures that miss their targets), 1 something failed, 2 usage, 77 no GPU.
 """
 import argparse
 import os
@@ -21,7 +21,7 @@ from bench.run import Failed
 
 
 def compile_peer(check):
-    """Starts to compile the peer's models, so that its compiler's cache holds them when they are timed."""
+    """Starts compiling the peer's models, so that they are in the compiler's cache when they are timed."""
     shapes = [parts.GPT2, parts.SMALL_MOE] + ([] if check.options.quick else [parts.LARGE_MOE])
     commands = [["timeout", "--foreground", "60", "nice", check.options.python, str(parts.PEER), "--compile-only",
                  *parts.peer_words(shape)] for shape in shapes]
@@ -31,7 +31,7 @@ def compile_peer(check):
 
 
 def end(process, seconds):
-    """seconds: that it may still take."""
+    """Waits for a process at most this many seconds, then ends it."""
     try:
         process.wait(seconds)
     except subprocess.TimeoutExpired:
@@ -40,7 +40,7 @@ def end(process, seconds):
 
 
 def output_of(command):
-    """Empty where the program is missing or fails."""
+    """Returns a command's output; empty if the program is missing or fails."""
     try:
         return subprocess.run(shlex.split(command), capture_output=True, text=True, check=True).stdout
     except (OSError, subprocess.CalledProcessError):
@@ -73,7 +73,7 @@ def build(check):
 
 
 def run_tests(check):
-    """How many of the tests that need a GPU ended in which way; tests.log has their output."""
+    """Runs the tests that need a GPU and returns their number by result; tests.log has their output."""
     run.log("tests")
     log, late = check.out / "tests.log", 0
     log.unlink(missing_ok=True)
@@ -106,7 +106,7 @@ def shown(figure):
 
 def table(check):
     dry, gpu, facts = check.options.dry, check.before, check.facts
-    lines = ["DRY: tiny shapes on the CPU: what runs, not how fast"] if dry else []
+    lines = ["DRY: tiny shapes on the CPU, no speeds"] if dry else []
     lines.append(f"device {gpu.get('name', 'none')}, driver {gpu.get('driver_version', 'none')}, "
                  f"SM clock {gpu.get('clocks.sm', 'n/a')} of {gpu.get('clocks.max.sm', 'n/a')}, commit {facts['commit']}")
     lines.append(f"build {facts['build_s']} s; tests " +
@@ -141,13 +141,13 @@ def folder(text):
 
 
 def add_arguments(parser):
-    parser.add_argument("--out", type=folder, help="of gpu-check.json, the logs and the runs; default: a new folder")
-    parser.add_argument("--kit", type=folder, help="dependencies in place of packages")
+    parser.add_argument("--out", type=folder, help="folder of gpu-check.json, logs and runs; default: a new folder")
+    parser.add_argument("--kit", type=folder, help="folder of dependencies that replaces packages")
     parser.add_argument("--quick", action="store_true", help="without GPT2-L-MoE, the race checker and the peer's slower modes")
     parser.add_argument("--dry", action="store_true",
-                        help="tiny shapes on the CPU, with the build that is there: which parts run and what works, no figure")
-    parser.add_argument("--seconds", type=run.at_least(1), default=525, help="for all of it; default: %(default)s")
-    parser.add_argument("--python", help="with PyTorch, for the peer; default: the first found")
+                        help="tiny shapes on the CPU with the existing build, to test the command; no figures")
+    parser.add_argument("--seconds", type=run.at_least(1), default=525, help="time limit; default: %(default)s")
+    parser.add_argument("--python", help="a Python with PyTorch, for the peer; default: the first found")
     run.add_program(parser)
 
 
@@ -172,5 +172,5 @@ def main(options):
     run_parts(check)
     print(table(check))
     failed = any(part["status"] == "failed" for part in check.parts)
-    # In a dry run the tests may be of another build.
+    # In a dry run the tests may belong to another build.
     return 1 if failed or (check.facts["tests"]["failed"] and not options.dry) else 0

@@ -1,4 +1,4 @@
-"""The parts of `bench gpu`: each has its time, its result and its figures, all of which gpu-check.json holds."""
+"""Runs the parts of `bench gpu` with a time limit each and collects their results and figures in gpu-check.json."""
 import json
 import math
 import os
@@ -11,11 +11,11 @@ from bench.run import Failed
 
 
 class Late(Failed):
-    """A part that its time did not suffice for."""
+    """A part exceeded its time."""
 
 
 class Missing(Failed):
-    """A part that needs something which is not on this machine."""
+    """A part needs something that this machine lacks."""
 
 
 def last_line(path):
@@ -25,10 +25,10 @@ def last_line(path):
 
 
 def device():
-    """What nvidia-smi says of the first GPU, by field; empty where there is none."""
+    """Returns nvidia-smi's fields of the first GPU; empty if there is none."""
     fields = ["name", "driver_version", "memory.total", "memory.used", "clocks.sm", "clocks.mem", "clocks.max.sm",
               "power.draw", "power.limit", "temperature.gpu"]
-    for names in (fields + ["clocks_event_reasons.active"], fields, fields[:2]):  # not every driver knows all
+    for names in (fields + ["clocks_event_reasons.active"], fields, fields[:2]):  # older drivers lack some fields
         try:
             found = subprocess.run(["nvidia-smi", f"--query-gpu={','.join(names)}", "--format=csv,noheader"],
                                    capture_output=True, text=True, timeout=20)
@@ -41,7 +41,7 @@ def device():
 
 
 class Check:
-    """options: of the command; facts: more for gpu-check.json (commit, CUDA, build, tests)."""
+    """options: those of the command; facts: further fields of gpu-check.json (commit, CUDA, build, tests)."""
 
     def __init__(self, options):
         self.options, self.out = options, options.out
@@ -54,7 +54,7 @@ class Check:
         return self.options.seconds - (time.monotonic() - self.started)
 
     def part(self, name, needs, most, body):
-        """Runs body(); needs: the seconds that must be left for it to start; most: the seconds that it may take."""
+        """Runs body(). needs: seconds that must be left to start it; most: its time limit in seconds."""
         record = {"name": name, "status": "ran", "note": "", "seconds": 0.0}
         self.parts.append(record)
         start = time.monotonic()
@@ -66,14 +66,15 @@ class Check:
         except Failed as error:
             status = {Late: "late", Missing: "not run"}.get(type(error), "failed")
             record.update(status=status, note=str(error))
-        except Exception as error:  # of this code or of a file that is not as expected: the other parts still run
+        except Exception as error:  # an error of this code or an unexpected file; the other parts still run
             record.update(status="failed", note=f"{type(error).__name__}: {error}")
         record["seconds"] = round(time.monotonic() - start, 1)
         run.log(f"{name}: {record['status']} in {record['seconds']:.0f} s {record['note']}")
         self.write()
 
     def run(self, name, command, seconds=None, **environment):
-        """The output of a command, which goes to NAME.log, too. seconds: in place of those that the part has left."""
+        """Runs a command and returns its output, which is also written to NAME.log. seconds: time limit; default: the
+        part's rest."""
         log = self.out / f"{name}.log"
         seconds = self.until - time.monotonic() if seconds is None else seconds
         if seconds <= 1:
@@ -96,7 +97,7 @@ class Check:
         return log.read_text(errors="replace")
 
     def figure(self, name, value, target=None, at_least=True, unit=""):
-        """A number as it was found, and the number that it was to reach; only the table rounds."""
+        """Records a number and its target, both unrounded."""
         if not math.isfinite(value):
             raise Failed(f"{name}: expected a number, found {value}")
         reached = None
@@ -107,7 +108,8 @@ class Check:
                              "reached": reached, "dry": self.options.dry})
 
     def require(self, count):
-        """Fails where one of the newest figures missed its target: for figures that every correct program reaches."""
+        """Fails if one of the newest `count` figures missed its target; for figures that every correct program
+        reaches."""
         for figure in self.figures[-count:]:
             if figure["reached"] is False:
                 raise Failed(f"{figure['name']}: expected {figure['target_is']} {figure['target']}, found {figure['value']}")

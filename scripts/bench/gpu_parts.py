@@ -1,4 +1,4 @@
-"""What `bench gpu` runs and measures: the trainer beside its peer, on a device and the CPU, with every schedule, on an
+"""The parts of `bench gpu`: the trainer compared with its peer, on the GPU and the CPU, with every schedule, on an
 emulated network, and under compute-sanitizer."""
 import filecmp
 import json
@@ -25,7 +25,7 @@ COMMON = {"data.synthetic": True, "train.optimizer": "adamw", "train.lr": 6e-4, 
 
 
 def config_of(check, name, shape, steps, device=None, **settings):
-    """The file of a run's config."""
+    """Writes a run's config and returns its path."""
     dry = check.options.dry
     values = {**COMMON, **(TINY if dry else shape), "device": device or check.device, "train.steps": steps,
               "log.interval": steps, "train.dtype": "bf16", "overlap.profile": str(check.out / "costs.json"),
@@ -43,8 +43,8 @@ def config_of(check, name, shape, steps, device=None, **settings):
 
 
 def train(check, name, shape, steps, device=None, profile=False, **settings):
-    """Trains; returns the records of its steps, the run folder and the log. profile: first measures the ops, the algorithms
-    of products among them, into the file that the run reads."""
+    """Trains; returns the records of its steps, the run folder and the log. profile: first measures the ops, including
+    the algorithms of products, and writes them to the file that the run reads."""
     config = config_of(check, name, shape, steps, device, **settings)
     run_dir = check.out / "runs" / name
     if profile:
@@ -54,7 +54,7 @@ def train(check, name, shape, steps, device=None, profile=False, **settings):
 
 
 def peer_words(shape):
-    """The arguments of gpu_peer.py for a shape of ours."""
+    """Returns the arguments of gpu_peer.py for one of the shapes above."""
     padded = -(-shape["model.vocab_size"] // 64) * 64
     words = {"layers": shape["model.n_layer"], "width": shape["model.n_embd"], "heads": shape["model.n_head"],
              "seq": shape["train.seq_len"], "batch": shape["train.micro_batch_size"], "vocab": padded,
@@ -68,13 +68,13 @@ def train_peer(check, name, shape):
         raise Missing("no Python with PyTorch")
     words = ["--device", "cpu", "--steps", 3, "--warmup", 1] if o.dry else ["--device", "cuda"]
     shape = TINY if o.dry else shape
-    if not o.quick and shape["model.moe_layer_freq"] > 0:  # small kernels: recorded graphs may win
+    if not o.quick and shape["model.moe_layer_freq"] > 0:  # kernels are small, so recorded graphs may be faster
         words += ["--modes", "default,reduce-overhead"]
     return run.result_line(check.run(f"{name}-peer", [o.python, PEER, *peer_words(shape), *words]), f"{name}-peer")
 
 
 def settled(records, field):
-    """The median after the first steps, which load, choose and record."""
+    """Returns the median without the first steps, which load kernels, choose algorithms and record graphs."""
     values = [record[field] for record in records[max(2, len(records) // 4):] if record.get(field) is not None]
     if not values:
         raise Failed(f"expected {field} in metrics.jsonl, found none")
@@ -82,9 +82,9 @@ def settled(records, field):
 
 
 def outside_kernels(records):
-    """The share of a step that the compute stream spends between its segments of work, before the first and after the last.
+    """Returns the share of a step that the compute stream spends before, between and after its segments of work.
     Every eighth step from the second on is timed, with its segments launched as recorded (docs of `spans` in
-    lancet/runtime/executor.h); compute_ms of other steps is that of the last timed one."""
+    lancet/runtime/executor.h); the other steps repeat compute_ms of the last timed one."""
     return statistics.median(1 - record["compute_ms"] / record["step_ms"] for record in records[8::8])
 
 
@@ -134,9 +134,9 @@ SCHEDULES = ("expert_pipeline", "peer_groups", "dw", "partition", "lancet")
 
 
 def follow_sequential(check):
-    """Streams, flags, copies of counts and all-to-alls in parts: one rank that emulates four, every policy in two parts. A
-    loss that is summed by parts may round otherwise, a gradient may not; emulated ranks save nothing, so the weights are
-    compared by the gradients of the next steps."""
+    """Compares every policy in two parts with sequential, on one rank that emulates four. This covers streams, flags,
+    copies of counts and all-to-alls in parts. A loss that is summed by parts may round differently, a gradient may not.
+    Emulated ranks save no weights, so the gradients of the next steps stand in for them."""
     def train_by(policy, name, **more):
         records, _, _ = train(check, f"schedules-{name}", TINY, 6, overlap__policy=policy, overlap__parts=2,
                               overlap__profile=str(check.out / "costs-schedules.json"), comm__transport="emulated",
@@ -170,7 +170,7 @@ def overlap(check, network):
     if re.search(r"profile: measured .*communication", text):
         raise Failed(f"overlap-{network}: expected the communication of the profile before it, found it measured again")
     step, compute = settled(records, "step_ms"), settled(records, "compute_ms")
-    network_ms = max(map(float, declared.groups())) / steps  # the streams run side by side; spans would hold their delays
+    network_ms = max(map(float, declared.groups())) / steps  # streams run in parallel; spans would include delays
     name = f"lancet, emulated {ranks} ranks of {network}"
     check.figure(f"{name}: step over max(compute, network)", step / max(compute, network_ms), 1.10, at_least=False)
     predicted = settled(records, "predicted_ms")
@@ -206,7 +206,8 @@ def sanitize(check, tool):
 
 
 def sanitize_kernels(check, tool):
-    """Every op on its samples; the refused allocation of another case would count as an error."""
+    """Checks every op on its samples. Other test cases are left out: one provokes a failed allocation, which is an
+    error."""
     if check.options.dry:
         return "dry: no device code runs"
     program = run.BUILD / "tests/test_cuda"
@@ -217,7 +218,7 @@ def sanitize_kernels(check, tool):
 
 
 def two_ranks(check):
-    """One test of `ctest -L gpu` by itself, since whether it works at all is a finding."""
+    """Runs one test of `ctest -L gpu` separately, since its result is a figure of its own."""
     if check.options.dry:
         return "dry: no device code runs"
     text = check.run("nccl", ["ctest", "--test-dir", run.BUILD, "-R", "^cuda: ?two NCCL ranks on one GPU", "-V"])

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""GPT-2, dense or with Switch MoE layers, in PyTorch: what `bench gpu` times the trainer against.
+"""GPT-2, dense or with Switch MoE layers, in PyTorch: the baseline of `bench gpu`.
 
-As one would write it for speed without own kernels: torch.compile, scaled_dot_product_attention, bf16 autocast over fp32
-weights, fused AdamW, clipped gradients. Experts take buffers of a fixed capacity, by batched products; tokens go there
-and back by gathers in both directions. Where this PyTorch lacks a thing (no compiler, no fused attention, no GPU), the
-plain form runs and the result says so.
+It is written for speed without custom kernels: torch.compile, scaled_dot_product_attention, bf16 autocast over fp32
+weights, fused AdamW, clipped gradients. Experts compute batched products on buffers of a fixed capacity; tokens are
+moved there and back by gathers, in the forward and the backward pass. If this PyTorch lacks the compiler, fused
+attention or a GPU, the plain form runs and the result says so.
 
 The last line of standard output is `RESULT {...}`: the fastest of --modes by its median step.
 """
@@ -29,13 +29,14 @@ def arguments():
                         ("moe-every", 0), ("steps", 20), ("warmup", 5)):
         parser.add_argument(f"--{name}", type=int, default=value)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--modes", default="default", help="of torch.compile, by commas; eager: not compiled")
-    parser.add_argument("--compile-only", action="store_true", help="fills the compiler's cache and ends")
+    parser.add_argument("--modes", default="default", help="modes of torch.compile, with commas; eager: not compiled")
+    parser.add_argument("--compile-only", action="store_true", help="fill the compiler's cache and exit")
     return parser.parse_args()
 
 
 class Move(torch.autograd.Function):
-    """Rows of x by `source`; len(x) stands for a row of zeros. Backward is the same by `back`: no atomic additions."""
+    """Gathers rows of x by `source`; index len(x) is a row of zeros. Backward gathers by `back`, without atomic
+    additions."""
 
     @staticmethod
     def forward(ctx, x, source, back):
@@ -84,7 +85,7 @@ class Dense(nn.Module):
 
 
 class Experts(nn.Module):
-    """Top-1 gate, capacity slots an expert, dropped tokens pass by the residual alone."""
+    """Experts with a top-1 gate and a fixed number of slots per expert. Dropped tokens take only the residual path."""
 
     def __init__(self, o):
         super().__init__()
@@ -183,7 +184,7 @@ class Trainer:
         return event
 
     def time(self):
-        """Milliseconds of each of o.steps, on the GPU's clock if there is one; and the last loss."""
+        """Returns the milliseconds of each of o.steps, on the GPU's clock if there is one, and the last loss."""
         for i in range(self.o.warmup):
             self.step(i)
         if self.o.device == "cuda":
@@ -211,7 +212,7 @@ def main():
                 trainer.step(0)
                 continue
             ms, loss = trainer.time()
-        except Exception as error:  # one mode that this PyTorch cannot do does not spoil the others
+        except Exception as error:  # a mode that this PyTorch lacks does not stop the others
             tried[mode] = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[:200]
             continue
         finally:

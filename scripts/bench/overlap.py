@@ -1,10 +1,10 @@
 """Runs the overlap policies on an emulated cluster and writes one table, overlap.md and overlap.csv.
 
-As root, since hosts are network namespaces (scripts/emulate-cluster.sh); about 40 minutes for all points. A point is a
-model, a number of hosts and a link rate. At each, communication and the ops that are new are measured (`lancet profile`),
-then the policies run in turns, in several rounds, so that the machine's drift meets all of them. Numbers are medians over
-the steps of all rounds, without the first two steps of each run. The main point's rate is near the one at which the
-all-to-alls take 40% of the sequential step; a run of its own finds it, unless --rate gives it.
+It needs root, since hosts are network namespaces (scripts/emulate-cluster.sh), and takes about 40 minutes for all
+points. A point is a model, a number of hosts and a link rate. At each, `lancet profile` measures communication and new
+ops, then the policies run in turns, in several rounds, so that the machine's drift meets all of them. Numbers are
+medians over the steps of all rounds, without the first two steps of each run. The main point's rate is near the one at
+which the all-to-alls take 40% of the sequential step; a run of its own finds it, unless --rate gives it.
 """
 import os
 import shutil
@@ -17,11 +17,11 @@ from bench.table import markdown, number, percent, signed_percent, write_csv
 
 CONFIG = run.ROOT / "configs/bench-overlap.json"
 FIRST_MBIT = 280  # the links' rate before a point sets its own
-# Tutel's ways are expert_pipeline with each number of parts; the best of them as measured is the baseline.
+# Tutel is expert_pipeline with each number of parts; the fastest measured one is the baseline.
 PIPELINES = [("expert_pipeline", parts) for parts in (2, 4, 8)]
 ALL = [("sequential", 0), *PIPELINES, ("dw", 0), ("partition", 0), ("lancet", 0)]
 FEW = [("sequential", 0), *PIPELINES, ("lancet", 0)]
-# name: (hosts, rate over that of the main point, settings, policies, what)
+# name: (hosts, rate relative to the main point, settings, policies, description)
 POINTS = {
     "main": (2, 1.0, [], ALL, "fp32, the main point"),
     "slow": (2, 0.7, [], FEW, "fp32, slower link"),
@@ -43,7 +43,7 @@ def start_cluster(hosts):
 
 
 class Bench:
-    """Runs on the cluster that is up. folder: of the runs and the profile."""
+    """Runs on the cluster that is up. folder: for the runs and the profile."""
 
     launcher = [run.ROOT / "scripts/emulate-cluster.sh", "run", "--"]
 
@@ -52,7 +52,7 @@ class Bench:
         self.profile = folder / "profile.json"
 
     def train(self, policy, parts, settings, steps):
-        """The records of the steps, and the arena's bytes."""
+        """Returns the records of the steps, and the arena's bytes."""
         run_dir = self.folder / "run"
         records, _ = run.train(self.lancet, CONFIG, run_dir, steps, [
             f"overlap.policy={policy}", f"overlap.parts={parts}", f"overlap.profile={self.profile}", *settings], self.launcher)
@@ -62,7 +62,7 @@ class Bench:
         return steps_timed, int(arena.split()[1])
 
     def point(self, name, main_mbit):
-        """A row for each policy."""
+        """Measures a point; returns a row for each policy."""
         hosts, factor, settings, policies, what = POINTS[name]
         rate = f"{round(main_mbit * factor / 10) * 10}mbit"
         run.log(f"{name}: {hosts} hosts, {rate}")
@@ -76,14 +76,14 @@ class Bench:
                 for (policy, parts), found in rounds.items()]
 
     def main_mbit(self):
-        """The links' rate at which the all-to-alls would take 40% of the sequential step."""
+        """Returns the links' rate at which the all-to-alls would take 40% of the sequential step."""
         records, _ = self.train("sequential", 0, [], run.WARMUP + 3)
         rest = statistics.median(record["step_ms"] - record["a2a_ms"] for record in records)
         return FIRST_MBIT * run.median(records, "a2a_ms") / (rest * 0.4 / 0.6)
 
 
 def times(rounds):
-    """Medians over the steps of all rounds. rounds: what Bench.train returned."""
+    """Returns medians over the steps of all rounds. rounds: the results of Bench.train."""
     records = [record for steps, _ in rounds for record in steps]
     found = {field: run.median(records, field) for field in ("step_ms", "compute_ms", "a2a_ms", "allreduce_ms")}
     busy = found["a2a_ms"] + found["allreduce_ms"]
@@ -98,7 +98,7 @@ def error_of(row):
 
 
 def summary(rows):
-    """The figures of a point, by name."""
+    """Returns the figures of a point, by name."""
     by = {(row["policy"], row["parts"]): row for row in rows}
     best = min((row for row in rows if row["policy"] == "expert_pipeline"), key=lambda row: row["step_ms"])
     sequential, ours = by[("sequential", 0)], by[("lancet", 0)]
@@ -114,7 +114,7 @@ def summary(rows):
 
 
 def page(results):
-    """The text of overlap.md."""
+    """Returns the text of overlap.md."""
     lines = [
         "# Overlap policies on an emulated cluster", "",
         f"`python3 scripts/bench overlap`, commit {run.commit()}, {run.cpu()}, hosts of one core each on one machine,",
@@ -142,11 +142,12 @@ def write(results, out):
 
 
 def add_arguments(parser):
-    parser.add_argument("--points", default=",".join(POINTS), help="with commas, of: %(default)s")
-    parser.add_argument("--steps", type=run.at_least(run.WARMUP + 1), default=7, help="of a run, the two of warm-up included")
+    parser.add_argument("--points", default=",".join(POINTS), help="points, separated by commas; default: %(default)s")
+    parser.add_argument("--steps", type=run.at_least(run.WARMUP + 1), default=7,
+                        help="steps of a run, including two of warm-up")
     parser.add_argument("--rounds", type=run.at_least(1), default=2)
-    parser.add_argument("--rate", type=float, help="Mbit/s of the main point")
-    parser.add_argument("--profile", type=Path, help="op times that are there already: lancet profile --out FILE")
+    parser.add_argument("--rate", type=float, help="rate of the main point's links in Mbit/s")
+    parser.add_argument("--profile", type=Path, help="existing op times (lancet profile --out FILE)")
     parser.add_argument("--out", type=Path, default=run.ROOT / "docs/results")
     run.add_program(parser)
 

@@ -1,8 +1,8 @@
 """Runs `lancet train` and a PyTorch peer in turns and prints tokens/s, their ratio, and resident memory.
 
 The models are configs/bench-*.json; the peer gets the same shape as arguments. Both sides report the median step after two
-warm-up steps; a table cell is the median over the rounds, the ratio the median of each round's ratio (the machine's speed
-drifts over minutes, and it drifts for both). Memory is the largest resident set of one process.
+warm-up steps. A table cell is the median over the rounds, the ratio the median of each round's ratio, since the
+machine's speed drifts over minutes. Memory is the largest resident set of one process.
 """
 import json
 import os
@@ -29,7 +29,7 @@ class Case:
         launcher = [run.ROOT / "scripts/mpirun.sh", self.ranks] if self.ranks > 1 else []
         records, done = run.train(lancet, self.config, folder / "run", self.steps,
                                   [f"train.dtype={self.dtype}", f"threads={self.threads}"], launcher)
-        return self.told("lancet", run.median(records[run.WARMUP:], "tokens_per_s"), done)
+        return self.logged("lancet", run.median(records[run.WARMUP:], "tokens_per_s"), done)
 
     def train_peer(self, peer, python):
         config = read_commented(self.config)
@@ -44,14 +44,14 @@ class Case:
         pin = ["--pin"] if self.ranks > 1 else []
         done = run.call(["bash", "-c", '. ./env.sh tuned; exec "$@"', "peer", python, "launch.py", self.ranks, *pin,
                          "gpt2_moe_torch.py", *words], peer, dict(os.environ, THREADS=str(self.threads)))
-        return self.told("peer", run.result_line(done.out, "the peer")["tokens_s"], done)
+        return self.logged("peer", run.result_line(done.out, "the peer")["tokens_s"], done)
 
-    def told(self, side, tokens_s, done):
+    def logged(self, side, tokens_s, done):
         run.log(f"{self.shape} {self.dtype} {self.ranks} x {self.threads}: {side} {tokens_s:.0f} tokens/s")
         return {"tokens_s": tokens_s, "rss_mb": done.peak_mb}
 
     def result(self, found):
-        """found: what both sides returned in each round."""
+        """found: the results of both sides in each round."""
         rounds = [dict(zip(found, pair)) for pair in zip(*found.values())]
         return {"shape": self.shape, "dtype": self.dtype, "ranks": self.ranks, "threads": self.threads, "rounds": rounds,
                 **{f"{side}_{key}": run.median(found[side], key) for key in ("tokens_s", "rss_mb") for side in found},
@@ -69,7 +69,7 @@ def machine():
     here = {"cpu": run.cpu(), "cores": os.cpu_count(), "load_at_start": os.getloadavg()[0]}
     run.log(f"{here['cpu']}, {here['cores']} cores, load {here['load_at_start']:.2f}")
     if here["load_at_start"] > 0.5:
-        run.log("warning: the machine is busy; the numbers will show it")
+        run.log("warning: the machine is busy, which affects the numbers")
     return here
 
 

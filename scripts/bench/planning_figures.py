@@ -1,4 +1,4 @@
-"""Figure 15 and the weak scaling: planning times, and the terms of an all-to-all as ranks grow."""
+"""Figure 15 and the weak scaling: planning times, and the terms of an all-to-all by number of ranks."""
 from bench.all_to_all_terms import all_to_alls_of, crossings, is_bound_by_messages, read_hardware, taken, ways
 from bench.plot import COLOURS, plt, save
 from bench.points import best_of_families, fits, group, step_of, title_of
@@ -46,7 +46,8 @@ def crossing_line(k, direct, way, most):
 
 
 def terms(points):
-    """The lines on what one all-to-all of tokens is made of, by ranks and parts, and where its messages outlast its bytes."""
+    """Returns the page's lines on the terms of one all-to-all of tokens, by ranks and parts, and on the number of ranks
+    at which its messages take longer than its bytes."""
     point, ranks = points[0], sorted({point["ranks"] for point in points})
     hardware = read_hardware(point["hardware"])
     rows = []

@@ -19,8 +19,9 @@ def save(figure, path):
 
 
 def panels(points, path, title, draw, keys=("hardware", "label", "model"), size=(11, 3.1), columns=2, **legend):
-    """A panel for each group of points. draw: of an axis and the points of its group; it returns rows of the table, as does
-    this. size: inches of the figure's width and of a row's height; legend: options of the first panel's, if it has one."""
+    """Draws a panel for each group of points and returns the rows of the table. draw: draws a group's points on an axis
+    and returns their rows; size: inches of the figure's width and of a row's height; legend: options of the first
+    panel's."""
     groups = group(points, *keys).values()
     rows, name = -(-len(groups) // columns), title_of if "label" in keys else cluster_of
     figure, axes = plt.subplots(rows, columns, figsize=(size[0], size[1] * rows), squeeze=False)

@@ -1,4 +1,4 @@
-"""Points of experiments, as `lancet bench sweep` writes them: reading, grouping, and what a table or plot says of one."""
+"""Reads and groups the points that `lancet bench sweep` writes, and formats them for tables and plots."""
 import json
 
 from bench.table import number
@@ -32,7 +32,7 @@ def group(points, *keys):
 
 
 def best_of_families(points):
-    """The best k of Tutel stands for it, as in the paper; the others stand for themselves."""
+    """Returns a point for each family: of Tutel the one with the best k, as in the paper."""
     found = {}
     for point in points:
         held = found.get(point["family"])
@@ -44,12 +44,13 @@ def best_of_families(points):
 
 
 def fits(point):
-    """There is such a point, and it has times."""
+    """Returns True if the point exists and has times."""
     return point is not None and point["status"] == "ok"
 
 
 def cut_of(ours, theirs):
-    """Percent of their exposed communication that ours has not; None where one of them has no times, or theirs none to cut."""
+    """Returns by how many percent our exposed communication is below theirs; None if one has no times or theirs is
+    0."""
     if not fits(ours) or not fits(theirs) or theirs["exposed_ms"] <= 0:
         return None
     return 100 * (1 - ours["exposed_ms"] / theirs["exposed_ms"])
@@ -64,7 +65,7 @@ def title_of(point):
 
 
 def step_of(point, digits=1):
-    """Its step, or why it has none: OOM as the paper marks it, or that it failed (to be run again)."""
+    """Returns the step's time, or OOM (as the paper marks it), or failed."""
     return number(point["step_ms"], digits) if point["status"] == "ok" else STATUS[point["status"]]
 
 
@@ -75,7 +76,7 @@ def networks(points):
 
 
 def sources(points):
-    """One line that says where the numbers come from."""
+    """Returns one line on the origin of the numbers."""
     commits = sorted({point["commit"] for point in points})
     places = sorted({point["place"] for point in points if point.get("place")})
     routing = sorted({point["routing"] for point in points})

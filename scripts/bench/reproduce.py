@@ -1,7 +1,7 @@
-"""The Lancet paper's figures: the points of every experiment, then tables (CSV, Markdown) and plots (SVG).
+"""Reproduces the Lancet paper's figures: the points of every experiment, then tables (CSV, Markdown) and plots (SVG).
 
-Without --runs figure 14, which needs real runs here and on an emulated cluster (as root, on a quiet machine), is drawn from
-the runs that are there. Interrupted, it resumes where it stopped; --fresh makes every point again.
+Figure 14 needs real runs, here and on an emulated cluster (as root, on an idle machine). Without --runs it is drawn
+from the recorded runs. An interrupted command resumes where it stopped; --fresh runs every point again.
 """
 import subprocess
 from pathlib import Path
@@ -13,9 +13,9 @@ INTERRUPTED = 75  # the exit code of a sweep that a signal stopped
 
 def add_arguments(parser):
     parser.add_argument("--out", type=Path, default=figures.RESULTS, help="folder of the results (default: docs/results)")
-    parser.add_argument("--only", default=",".join(figures.MAKERS), help="names of experiments, with commas")
-    parser.add_argument("--runs", action="store_true", help="make figure 14's runs as well")
-    parser.add_argument("--fresh", action="store_true", help="make points again that are there")
+    parser.add_argument("--only", default=",".join(figures.MAKERS), help="names of experiments, separated by commas")
+    parser.add_argument("--runs", action="store_true", help="run figure 14's points as well")
+    parser.add_argument("--fresh", action="store_true", help="run recorded points again")
     run.add_program(parser)
 
 

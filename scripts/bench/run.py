@@ -1,4 +1,4 @@
-"""Programs and their results: starting them, in turns, with records, medians, and the machine's name."""
+"""Starts programs, alone or in turns, and reads their records; names the machine."""
 import argparse
 import json
 import os
@@ -14,17 +14,17 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("BUILD_DIR", ROOT / "build")).resolve()
 NO_TORCH = "expected PyTorch: apt-get install python3-torch libopenblas0-openmp"
-WARMUP = 2  # first steps of a run, which no median counts
+WARMUP = 2  # first steps of a run, which medians leave out
 
 
 class Failed(Exception):
-    """The message is the line that the user reads."""
+    """An error whose message is shown to the user."""
 
 
 class Done(NamedTuple):
     out: str
     log: str
-    peak_mb: float  # largest resident set of the process and of those it waited for
+    peak_mb: float  # largest resident set of the process and of its waited-for children
 
 
 def log(text):
@@ -38,7 +38,7 @@ def call(command, cwd=ROOT, env=None):
         process = subprocess.Popen(words, cwd=cwd, env=env, stdout=out, stderr=err)
         try:
             _, status, usage = os.wait4(process.pid, 0)
-        except BaseException:  # a signal: the program saves and stops, too
+        except BaseException:  # on a signal, the program saves and stops as well
             process.terminate()
             process.wait()
             raise
@@ -64,7 +64,7 @@ def sets(settings):
 
 
 def step_records(run_dir, steps):
-    """The records of a run's steps; those of evaluations have no speed."""
+    """Returns the records of a run's steps, without those of evaluations, which have no speed."""
     path = run_dir / "metrics.jsonl"
     records = [json.loads(line) for line in path.read_text().splitlines()]
     records = [record for record in records if record.get("tokens_per_s") is not None]
@@ -78,8 +78,8 @@ def median(records, field):
 
 
 def in_turns(rounds, sides):
-    """Runs every side once a round, one after the other, so that the machine's drift meets all of them alike. sides: functions
-    by name. Returns the lists of what each returned, by name."""
+    """Runs every side once per round, one after the other, so that drift of the machine affects all alike. sides:
+    functions by name. Returns the lists of their results, by name."""
     found = {name: [] for name in sides}
     for _ in range(rounds):
         for name, side in sides.items():
@@ -88,7 +88,7 @@ def in_turns(rounds, sides):
 
 
 def result_line(text, who):
-    """The object of the line `RESULT {...}`."""
+    """Returns the object of the line `RESULT {...}`."""
     found = re.search(r"^RESULT (\{.*\})$", text, re.MULTILINE)
     if not found:
         raise Failed(f"{who} printed no RESULT line:\n{text[-2000:]}")
@@ -96,7 +96,7 @@ def result_line(text, who):
 
 
 def python_with(library):
-    """The first Python 3 of this machine that imports the library; None if there is none."""
+    """Returns the first Python 3 of this machine that can import the library, or None."""
     for python in (sys.executable, "python3", "/usr/bin/python3", "/usr/local/bin/python3", "/opt/conda/bin/python3"):
         try:
             if subprocess.run([python, "-c", f"import {library}"], capture_output=True, timeout=60).returncode == 0:
@@ -117,7 +117,7 @@ def cpu():
 
 
 def at_least(least):
-    """An argument's type: whole numbers from `least` on."""
+    """Returns an argument type: whole numbers from `least` to 99999."""
     def parse(text):
         if not text.isdecimal() or not least <= int(text) <= 99999:
             raise argparse.ArgumentTypeError(f"expected {least} to 99999, found '{text}'")
@@ -126,7 +126,7 @@ def at_least(least):
 
 
 def add_program(parser):
-    parser.add_argument("--lancet", type=Path, default=BUILD / "lancet", help="the program (default: that of the build)")
+    parser.add_argument("--lancet", type=Path, default=BUILD / "lancet", help="the program; default: the build's")
 
 
 def program(options):

@@ -1,5 +1,5 @@
-"""Figures 2, 6, 11, 12, 13, 16 and padding: the steps of schedules side by side. Each maker draws its plot and returns the
-lines of its table."""
+"""Figures 2, 6, 11, 12, 13, 16 and padding: the steps of schedules side by side. Each function for a figure draws its
+plot and returns the lines of its table."""
 from bench.plot import COLOURS, panels, plt, save
 from bench.points import (BASELINES, OURS, best_of_families, cluster_of, cut_of, fits, group, networks, step_of, title_of)
 from bench.table import markdown, number
@@ -21,7 +21,7 @@ def iteration_row(point, lancet):
 
 
 def draw_iteration(axis, here):
-    """Bars of the schedules at each number of ranks; returns their table rows."""
+    """Draws bars of the schedules at each number of ranks; returns their table rows."""
     rows = []
     names = [name for name in SCHEDULES if any(point["family"] == name for point in here)]
     ranks = sorted({point["ranks"] for point in here})
@@ -53,7 +53,8 @@ def breakdown(points, path, title):
         if point["policy"] != "DeepSpeed" or point["status"] != "ok":
             continue
         step, a2a, experts = point["step_ms"], point["all_to_all_ms"], point["experts_ms"]
-        # Only what runs in turn with the experts' layers can be hidden: bounds of the paper's Fig. 2.
+        # The two bounds of the paper's Fig. 2: the experts hidden under the all-to-all, and the whole all-to-all
+        # hidden.
         current, ideal = step - min(experts, a2a), max(step - a2a, point["compute_ms"])
         rows.append([title_of(point), point["ranks"], number(step), number(a2a), number(experts), number(a2a / experts, 2),
                      number(current), number(ideal), point["network"]])
@@ -80,7 +81,7 @@ def reach_of(point):
 
 
 def draw_range(axis, here):
-    """The forward pass by how far ranges reach, the best k of each; returns the table rows."""
+    """Draws the forward pass by the reach of ranges, with the best k of each; returns the table rows."""
     rows, shown, times, whole = [], [], [], None
     for reach in sorted({reach_of(point) for point in here}):
         of_reach = [point for point in here if reach_of(point) == reach]
@@ -114,7 +115,7 @@ def parts_of(point):
 
 
 def draw_decomposition(axis, here):
-    """A bar for each schedule that has times; returns the table rows, those of schedules without times first."""
+    """Draws a bar for each schedule with times; returns the table rows, those of schedules without times first."""
     by, rows = best_of_families(here), []
     names = [name for name in SCHEDULES if fits(by.get(name))]
     for name in (name for name in SCHEDULES if name not in names):
@@ -168,7 +169,7 @@ PADDED = ["RAF", "RAF, padded", "Tutel", "Tutel, padded", *OURS]
 
 
 def padding_row(label, point, paper):
-    """paper: the point with the paper's means, which the baselines are compared with."""
+    """paper: Lancet's point with the paper's settings (forward parts), with which the baselines are compared."""
     cells = [number(point["all_to_all_ms"]), number(point["exposed_ms"])] if fits(point) else ["", ""]
     compared = fits(point) and fits(paper) and point["family"] not in OURS
     cells += [number(point["step_ms"] / paper["step_ms"], 2), cut_cell(paper, point)] if compared else ["", ""]
@@ -176,7 +177,7 @@ def padding_row(label, point, paper):
 
 
 def draw_padding(axis, here):
-    """Bars of the schedules for each kind of routing; returns their table rows."""
+    """Draws bars of the schedules for each kind of routing; returns their table rows."""
     rows = []
     labels = list(dict.fromkeys(point["label"] for point in here))
     for i, label in enumerate(labels):

@@ -19,13 +19,13 @@ def spread(values, digits=1):
 
 
 def markdown(header, rows):
-    """The lines of a table."""
+    """Returns the lines of a table."""
     lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
     return lines + ["| " + " | ".join(str(cell) for cell in row) + " |" for row in rows]
 
 
 def write_csv(path, fields, rows):
-    """rows: dictionaries; of each, the fields alone are written, None and missing ones as nothing."""
+    """Writes the fields of each row, a dictionary; missing fields and None are empty."""
     with open(path, "w", newline="") as file:
         table = csv.DictWriter(file, fields, extrasaction="ignore", restval="", lineterminator="\n")
         table.writeheader()

@@ -1,3 +1,6 @@
+// Each stream is a host thread that runs a queue of functions in order; capturing collects the functions in a graph
+// instead. Device memory is host memory whose addresses have one extra bit set, which makes them invalid for the CPU;
+// work on a stream removes the bit (host_address) before it dereferences an address.
 #include "lancet/backend/host_queue.h"
 
 #include <fmt/format.h>
@@ -23,7 +26,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Work = std::function<Status()>;
 
-// Set in addresses of device memory: no address of a process has this bit and not those above it.
+// The bit that marks addresses of device memory. The CPU cannot access an address that has it but not the bits above.
 constexpr std::uintptr_t device_bit = std::uintptr_t{1} << 62;
 
 std::byte* device_address(void* memory) {
@@ -77,7 +80,7 @@ class HostQueueStream final : public HostStream, public PacedStream {
       return {};
     });
   }
-  // Asks again and again, as a device does: the host that writes a flag wakes nobody.
+  // Polls the flag, as a device does, since a host that writes a flag does not notify the stream.
   Status wait(Flag* flag) override {
     LANCET_CHECK(!capturing_, "a wait is not recorded");
     return enqueue([=]() -> Status {
@@ -181,8 +184,8 @@ class HostQueueStream final : public HostStream, public PacedStream {
 
   const int pause_us_;
   const Philox random_;
-  Clock::time_point mark_;  // of the queue's thread
-  bool capturing_ = false;  // of the thread that uses the stream
+  Clock::time_point mark_;  // used by the stream's own thread
+  bool capturing_ = false;  // used by the thread that calls the stream
   std::unique_ptr<HostGraph> captured_;
   std::mutex mutex_;
   std::condition_variable_any changed_;
@@ -242,7 +245,7 @@ class HostQueue final : public Device {
     if (!memory) return;
     const std::lock_guard lock(mutex_);
     const auto it = blocks_.find(memory);
-    LANCET_CHECK(it != blocks_.end(), "memory that this device did not give");
+    LANCET_CHECK(it != blocks_.end(), "memory that this device did not allocate");
     if (device) used_ -= std::int64_t(it->second.size());
     blocks_.erase(it);
   }

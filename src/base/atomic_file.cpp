@@ -1,3 +1,8 @@
+// An AtomicFile is first opened with O_TMPFILE in the target's folder: such a file has no name, so the kernel frees it
+// if the process is killed. commit() syncs it, links /proc/self/fd/N to a temporary name (linkat() cannot replace an
+// existing file), and renames that to the path, which replaces an old file in one step; then it syncs the folder. Where
+// O_TMPFILE or /proc is missing, the file has the temporary name from the start, and the destructor unlinks it unless
+// it was committed. If the path is a symbolic link, the file that the link leads to is replaced, not the link.
 #include "lancet/base/atomic_file.h"
 
 #include <fcntl.h>
@@ -58,7 +63,7 @@ Result<AtomicFile> AtomicFile::create(const fs::path& path) {
   const bool named = fd < 0;
   if (named) fd = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
   if (fd < 0) {
-    return data_error(fmt::format("{}: cannot create a file there: {}", path.string(), std::strerror(errno)));
+    return data_error(fmt::format("{}: cannot create the file: {}", path.string(), std::strerror(errno)));
   }
   return AtomicFile(target, std::move(temporary), fd, named);
 }
@@ -86,10 +91,10 @@ Status AtomicFile::sync() {
   return {};
 }
 
-// A link takes no name that is taken, hence the temporary one.
+// linkat() fails if the name exists, so the file gets a temporary name here and its own by rename().
 Status AtomicFile::give_name() {
   const std::string self = fmt::format("/proc/self/fd/{}", fd_);
-  ::unlink(temporary_.c_str());  // of a process that had this number
+  ::unlink(temporary_.c_str());  // left by an earlier process with this process id
   if (::linkat(AT_FDCWD, self.c_str(), AT_FDCWD, temporary_.c_str(), AT_SYMLINK_FOLLOW) != 0)
     return failed("give the finished file a name");
   named_ = true;
@@ -102,7 +107,8 @@ Status AtomicFile::commit() {
   if (::rename(temporary_.c_str(), path_.c_str()) != 0) return failed("rename the finished file to this name");
   named_ = false;
   ::close(std::exchange(fd_, -1));
-  // The rename is on the disk once the folder is. Some file systems cannot sync a folder: then it is on its way.
+  // Syncing the folder puts the rename on the disk. Errors are ignored: some file systems cannot sync a folder, and
+  // write the rename later.
   if (const int fd = ::open(folder_of(path_).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); fd >= 0) {
     ::fsync(fd);
     ::close(fd);

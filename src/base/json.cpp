@@ -16,10 +16,10 @@ using nlohmann::json;
 
 struct TooDeep {};
 
-// nlohmann keeps the last of two equal keys without a word; this notes the first one that stands twice. And it stops
-// at a depth that no file has.
+// A callback of the parser. It records the first key that appears twice in an object, of which nlohmann would silently
+// keep the last, and throws TooDeep at most_json_depth.
 template <class Json>
-class Watch {
+class KeyWatch {
  public:
   using Event = typename Json::parse_event_t;
   bool operator()(int depth, Event event, Json& parsed) {
@@ -30,11 +30,11 @@ class Watch {
       levels_.pop_back();
     } else if (event == Event::key) {
       levels_.back().name = parsed.template get<std::string>();
-      if (!levels_.back().seen.insert(levels_.back().name).second && twice_.empty()) twice_ = path();
+      if (!levels_.back().seen.insert(levels_.back().name).second && duplicate_.empty()) duplicate_ = path();
     }
     return true;
   }
-  const std::string& twice() const { return twice_; }
+  const std::string& duplicate() const { return duplicate_; }
 
  private:
   struct Level {
@@ -47,7 +47,7 @@ class Watch {
     return "'" + cut(text, 60) + "'";
   }
   std::vector<Level> levels_;
-  std::string twice_;
+  std::string duplicate_;
 };
 
 // nlohmann's message is "[id] parse error at line 1, column 2: syntax error while parsing value - REASON".
@@ -57,8 +57,8 @@ std::string reason(std::string_view what) {
   return cut(what, 200);
 }
 
-// ":line:column" of a byte of the text, both from 1.
-std::string place(std::string_view text, std::size_t byte) {
+// ":line:column" of a byte of the text, both counted from 1.
+std::string line_and_column(std::string_view text, std::size_t byte) {
   const auto before = text.substr(0, byte);
   const auto line = 1 + std::count(before.begin(), before.end(), '\n');
   const auto column = 1 + before.size() - (before.rfind('\n') == before.npos ? 0 : before.rfind('\n') + 1);
@@ -69,17 +69,18 @@ std::string place(std::string_view text, std::size_t byte) {
 
 template <class Json>
 Result<Json> parse_json(std::string_view text, std::string_view origin, ExitCode code, JsonComments comments) {
-  if (const std::size_t nul = text.find('\0'); nul != text.npos)  // the parser takes it for the end
-    return Error{code, fmt::format("{}{}: expected JSON, found a NUL byte", origin, place(text, nul))};
-  Watch<Json> watch;
+  if (const std::size_t nul = text.find('\0'); nul != text.npos)  // the parser would treat it as the end
+    return Error{code, fmt::format("{}{}: expected JSON, found a NUL byte", origin, line_and_column(text, nul))};
+  KeyWatch<Json> watch;
   try {
     Json root = Json::parse(text, std::ref(watch), true, comments == JsonComments::ignored);
-    if (watch.twice().empty()) return root;
-    return Error{code, fmt::format("{}: key {} stands twice", origin, watch.twice())};
+    if (watch.duplicate().empty()) return root;
+    return Error{code, fmt::format("{}: key {} appears twice", origin, watch.duplicate())};
   } catch (const json::parse_error& error) {
     const std::size_t byte = std::min(text.size(), error.byte ? error.byte - 1 : 0);
-    return Error{code, fmt::format("{}{}: expected JSON: {}", origin, place(text, byte), reason(error.what()))};
-  } catch (const json::exception& error) {  // a number that no double holds
+    return Error{code,
+                 fmt::format("{}{}: expected JSON: {}", origin, line_and_column(text, byte), reason(error.what()))};
+  } catch (const json::exception& error) {  // a number that does not fit a double
     return Error{code, fmt::format("{}: expected JSON: {}", origin, reason(error.what()))};
   } catch (const TooDeep&) {
     return Error{code,

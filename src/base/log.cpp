@@ -6,8 +6,8 @@
 namespace lancet::log {
 namespace {
 
-// "warning: " or "error: "; nothing before what is only told.
-class Weight final : public spdlog::custom_flag_formatter {
+// Writes "warning: " or "error: " before a line of that level; nothing before a line of level info.
+class LevelPrefix final : public spdlog::custom_flag_formatter {
  public:
   void format(const spdlog::details::log_msg& line, const std::tm&, spdlog::memory_buf_t& to) override {
     if (line.level < spdlog::level::warn) return;
@@ -16,7 +16,7 @@ class Weight final : public spdlog::custom_flag_formatter {
     to.append(level.data(), level.data() + level.size());
     to.append(colon.data(), colon.data() + colon.size());
   }
-  std::unique_ptr<custom_flag_formatter> clone() const override { return std::make_unique<Weight>(); }
+  std::unique_ptr<custom_flag_formatter> clone() const override { return std::make_unique<LevelPrefix>(); }
 };
 
 }  // namespace
@@ -25,7 +25,7 @@ void set_up(int rank, int ranks) {
   auto logger = std::make_shared<spdlog::logger>("lancet", std::make_shared<spdlog::sinks::stderr_color_sink_mt>());
   auto formatter = std::make_unique<spdlog::pattern_formatter>();
   const std::string where = rank > 0 && ranks > 1 ? fmt::format("[rank {}] ", rank) : "";
-  formatter->add_flag<Weight>('*').set_pattern("%^" + where + "%*%v%$");
+  formatter->add_flag<LevelPrefix>('*').set_pattern("%^" + where + "%*%v%$");
   logger->set_formatter(std::move(formatter));
   spdlog::set_default_logger(logger);
   spdlog::set_level(rank == 0 ? spdlog::level::info : spdlog::level::warn);

@@ -1,5 +1,7 @@
-// Compiled for the machine's vectors, but with products and sums rounded one by one (-ffp-contract=off): the same seed
-// gives the same numbers whatever the vectors are, and alone as in bulk.
+// Philox4x32-10 and Box-Muller, written so that normal() and normals() give equal bits on every machine: the file is
+// compiled for the machine's vector instructions but with -ffp-contract=off, which rounds each product and sum
+// separately, and normal_pair uses only the branch-free functions of base/math.h. normals() works on 64 counters at a
+// time: one vectorised loop runs the Philox rounds, a second turns their 4 * 64 words into normal numbers.
 #include "lancet/base/random.h"
 
 #include <algorithm>
@@ -11,7 +13,7 @@
 namespace lancet {
 namespace {
 
-// Ten rounds on the counter c under the key (k0, k1).
+// The ten rounds of Philox4x32 on the counter (c0, c1, c2, c3) under the key (k0, k1).
 LANCET_HD void rounds(std::uint32_t& c0, std::uint32_t& c1, std::uint32_t& c2, std::uint32_t& c3, std::uint32_t k0,
                       std::uint32_t k1) {
 #pragma GCC unroll 10
@@ -26,8 +28,8 @@ LANCET_HD void rounds(std::uint32_t& c0, std::uint32_t& c1, std::uint32_t& c2, s
   }
 }
 
-// Box-Muller: two normal numbers from two words. The radius reaches 6.66; the angle's quadrant comes off exactly, so
-// that polynomials (Cephes) of at most a quarter of pi are left.
+// Box-Muller: two normal numbers from two words. The radius is at most 6.66. The angle's quadrant is subtracted
+// exactly, which leaves at most a quarter of pi for the polynomials of sine and cosine (Cephes).
 LANCET_HD void normal_pair(std::uint32_t radius_word, std::uint32_t angle_word, float& first, float& second) {
   const float u = (float(std::int32_t(radius_word >> 1)) + 0.5f) * 0x1p-31f;  // (0, 1]
   const float radius = __builtin_sqrtf(-2.f * log_f32(u));

@@ -1,3 +1,9 @@
+// The buffer is one allocation, cut into blocks of 8 MiB. A block passes from `free` (take) over `taken` (give) to
+// `filled`, where the background thread picks it up, and back to `free` when its bytes are written. One mutex guards
+// these lists and the phase; one condition variable signals every change. The thread runs one job at a time: idle ->
+// working (write, run) -> finished -> idle (collect). A job of shards reads the blocks as one sequence of bytes, in the
+// order of the tensors; a tensor may begin and end inside a block. After an I/O error the job still consumes all
+// remaining bytes, so that the caller, who must supply them, never waits for a free block without end.
 #include "lancet/checkpoint/background_writer.h"
 
 #include <fmt/format.h>
@@ -14,7 +20,7 @@
 namespace lancet::checkpoint {
 namespace {
 
-constexpr std::uint32_t exponent = 0x7f800000;  // all ones: infinite, or no number
+constexpr std::uint32_t exponent = 0x7f800000;  // all ones: infinity or NaN
 
 std::uint32_t exponent_of(std::span<const std::byte> floats, std::size_t i) {
   std::uint32_t bits = 0;
@@ -23,23 +29,23 @@ std::uint32_t exponent_of(std::span<const std::byte> floats, std::size_t i) {
 }
 
 bool all_finite(std::span<const std::byte> floats) {
-  constexpr std::size_t lanes = 32;  // a loop of known length, without a branch: vector instructions
+  constexpr std::size_t group = 32;  // the inner loop has a fixed length and no branch, so the compiler vectorises it
   const std::size_t count = floats.size() / sizeof(float);
   std::uint32_t found = 0;
   std::size_t i = 0;
-  for (; i + lanes <= count && !found; i += lanes)
-    for (std::size_t lane = 0; lane < lanes; ++lane) found |= exponent_of(floats, i + lane) == exponent;
+  for (; i + group <= count && !found; i += group)
+    for (std::size_t k = 0; k < group; ++k) found |= exponent_of(floats, i + k) == exponent;
   for (; i < count; ++i) found |= exponent_of(floats, i) == exponent;
   return !found;
 }
 
-// piece: floats of the tensor, from its byte `at` on.
+// piece: bytes of an F32 tensor, from its byte `at` on.
 Status check_finite(const TensorInfo& tensor, std::uint64_t at, std::span<const std::byte> piece) {
   if (all_finite(piece)) return {};
   std::size_t first = 0;
   while (exponent_of(piece, first) != exponent) ++first;
-  return data_error(
-      fmt::format("{}: expected finite numbers, found another at element {}", tensor.name, at / sizeof(float) + first));
+  return data_error(fmt::format("{}: expected finite numbers, found a non-finite one at element {}", tensor.name,
+                                at / sizeof(float) + first));
 }
 
 }  // namespace
@@ -62,13 +68,13 @@ struct BackgroundWriter::State {
   Phase phase = Phase::idle;
   std::function<Status()> job;
   bool stopping = false;
-  std::string abandoned;  // why; empty: not
+  std::string abandoned;  // the reason; empty: the job was not abandoned
   Status result;
   std::vector<ShardFile> written;
 
   std::span<std::byte> block(std::size_t index) { return std::span(memory).subspan(index * block_bytes, block_bytes); }
 
-  // The next filled block; its bytes are empty where the writer is to end.
+  // Waits for the next filled block; returns 0 bytes if the job must end.
   Filled next() {
     std::unique_lock lock(mutex);
     changed.wait(lock, [&] { return stopping || !abandoned.empty() || !filled.empty(); });
@@ -83,14 +89,14 @@ struct BackgroundWriter::State {
     changed.notify_all();
   }
 
-  // Bytes as they come in blocks.
-  class Stream {
+  // Reads the filled blocks as one sequence of bytes.
+  class BlockReader {
    public:
-    explicit Stream(State& state) : state_(state) {}
-    ~Stream() {
+    explicit BlockReader(State& state) : state_(state) {}
+    ~BlockReader() {
       if (current_.bytes > 0) state_.release(current_.block);
     }
-    // Up to `most` bytes; none where the writer is to end.
+    // Returns up to `most` bytes; none if the job must end.
     std::span<const std::byte> get(std::uint64_t most) {
       if (at_ == current_.bytes) {
         if (current_.bytes > 0) state_.release(current_.block);
@@ -109,11 +115,12 @@ struct BackgroundWriter::State {
     std::size_t at_ = 0;
   };
 
-  Status write_shard(const std::filesystem::path& folder, const Shard& shard, Stream& stream, std::uint64_t& left) {
+  Status write_shard(const std::filesystem::path& folder, const Shard& shard, BlockReader& reader,
+                     std::uint64_t& left) {
     LANCET_ASSIGN(auto writer, SafetensorsWriter::create(files, folder / shard.name, shard.tensors, shard.metadata));
     for (const TensorInfo& tensor : shard.tensors)
       for (std::uint64_t at = 0; at < tensor.bytes();) {
-        const auto piece = stream.get(tensor.bytes() - at);
+        const auto piece = reader.get(tensor.bytes() - at);
         if (piece.empty()) return stopped();
         left -= piece.size();
         if (shard.finite && tensor.dtype == "F32") LANCET_TRY(check_finite(tensor, at, piece));
@@ -131,7 +138,7 @@ struct BackgroundWriter::State {
   }
 
   Status write_shards(const std::filesystem::path& folder, const std::vector<Shard>& shards) {
-    Stream stream(*this);
+    BlockReader reader(*this);
     std::uint64_t left = 0;
     for (const Shard& shard : shards) left += bytes_of(shard);
     written.clear();
@@ -139,12 +146,12 @@ struct BackgroundWriter::State {
     try {
       status = files.make_folder(folder);
       for (const Shard& shard : shards)
-        if (status.ok()) status = write_shard(folder, shard, stream, left);
+        if (status.ok()) status = write_shard(folder, shard, reader, left);
     } catch (const std::exception& error) {
       status = internal_error(error.what());
     }
-    while (left > 0) {  // what comes all the same
-      const auto piece = stream.get(left);
+    while (left > 0) {  // after an error, the caller still supplies the remaining bytes
+      const auto piece = reader.get(left);
       if (piece.empty()) break;
       left -= piece.size();
     }
@@ -170,7 +177,7 @@ struct BackgroundWriter::State {
         status = internal_error(error.what());
       }
       lock.lock();
-      for (const Filled& block : filled) free.push_back(block.block);  // of a job that was abandoned
+      for (const Filled& block : filled) free.push_back(block.block);  // of an abandoned job
       filled.clear();
       abandoned.clear();
       result = std::move(status);
@@ -226,7 +233,7 @@ std::vector<std::span<std::byte>> BackgroundWriter::take(std::size_t wanted, std
 void BackgroundWriter::give(std::span<const std::size_t> filled) {
   State& s = *state_;
   const std::lock_guard lock(s.mutex);
-  LANCET_CHECK(filled.size() == s.taken.size(), "{} blocks were taken, {} come back", s.taken.size(), filled.size());
+  LANCET_CHECK(filled.size() == s.taken.size(), "{} blocks were taken, {} are given", s.taken.size(), filled.size());
   for (std::size_t i = 0; i < filled.size(); ++i) {
     LANCET_CHECK(filled[i] > 0 && filled[i] <= block_bytes, "{} bytes in a block", filled[i]);
     s.filled.push_back({s.taken[i], filled[i]});

@@ -18,9 +18,9 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr std::uint64_t most_manifest = std::uint64_t{1} << 30;  // a million tensors have 40 MB
-// Small enough to be hashed, and used, out of the cache that reading left it in; whole elements.
+// Small enough that a piece is still in the cache when it is hashed and used; a multiple of every element size.
 constexpr std::size_t piece_bytes = 1 << 20;
-// Of files that may be sound, but are not to be read now.
+// The code of errors about files that may be sound but cannot be read now.
 constexpr ExitCode refused = ExitCode::internal;
 
 Result<std::string> read_manifest(const fs::path& path) {
@@ -67,7 +67,7 @@ Status Checkpoint::add_shard(const ShardFile& shard) {
                                   shard.tensors_xxh3.size(), file.tensors().size()));
   for (std::size_t i = 0; i < file.tensors().size(); ++i) {
     const TensorInfo& tensor = file.tensors()[i];
-    if (!tensors_.emplace(tensor.name, Place{files_.size(), i}).second)
+    if (!tensors_.emplace(tensor.name, Location{files_.size(), i}).second)
       return data_error(fmt::format("{}: expected each tensor in one file, found {} in a second one", path.string(),
                                     shown(tensor.name)));
   }
@@ -82,12 +82,12 @@ const TensorInfo* Checkpoint::find(std::string_view name) const {
 
 std::vector<std::string> Checkpoint::names() const {
   std::vector<std::string> names;
-  for (const auto& [name, place] : tensors_) names.push_back(name);
+  for (const auto& [name, location] : tensors_) names.push_back(name);
   return names;
 }
 
 struct Checkpoint::Item {
-  Place place;
+  Location location;
   Target target;
 };
 
@@ -110,13 +110,13 @@ Status Checkpoint::read(const std::map<std::string, Sink>& wanted) const {
 
 Status Checkpoint::verify() const {
   std::vector<Item> items;
-  for (const auto& [name, place] : tensors_) items.push_back({place, {}});
+  for (const auto& [name, location] : tensors_) items.push_back({location, {}});
   return read_items(std::move(items), 1);
 }
 
 namespace {
 
-// What a thread throws would end the process.
+// Turns an exception into an error: thrown out of a thread, it would end the process.
 template <class Work>
 Status caught(const Work& work) {
   try {
@@ -128,14 +128,15 @@ Status caught(const Work& work) {
 
 }  // namespace
 
-// In the order of the files, so that each is opened once by a thread; the threads take tensors as they come.
+// Sorts the items by file, so that a thread opens each file at most once, and lets the threads draw them one by one.
+// The first error stops all; the one of the lowest item is returned.
 Status Checkpoint::read_items(std::vector<Item> items, int threads) const {
   std::sort(items.begin(), items.end(), [](const Item& a, const Item& b) {
-    return std::pair(a.place.file, a.place.index) < std::pair(b.place.file, b.place.index);
+    return std::pair(a.location.file, a.location.index) < std::pair(b.location.file, b.location.index);
   });
   std::atomic<std::size_t> next{0};
   std::mutex mutex;
-  std::size_t failed = items.size();  // the first item that did
+  std::size_t failed = items.size();  // the lowest item that failed
   Status status;
   const auto work = [&] {
     std::vector<std::byte> buffer;
@@ -143,7 +144,7 @@ Status Checkpoint::read_items(std::vector<Item> items, int threads) const {
     std::size_t open_index = files_.size();
     for (std::size_t i = next++; i < items.size(); i = next++) {
       Status done = caught([&]() -> Status {
-        if (const std::size_t file = items[i].place.file; file != open_index) {
+        if (const std::size_t file = items[i].location.file; file != open_index) {
           open.reset();
           LANCET_ASSIGN(auto opened, InputFile::open(files_[file].path(), "a safetensors file", refused));
           open.emplace(std::move(opened)), open_index = file;
@@ -165,8 +166,8 @@ Status Checkpoint::read_items(std::vector<Item> items, int threads) const {
 }
 
 Status Checkpoint::read_item(const Item& item, const InputFile& input, std::vector<std::byte>& buffer) const {
-  const SafetensorsFile& file = files_[item.place.file];
-  const TensorInfo& tensor = file.tensors()[item.place.index];
+  const SafetensorsFile& file = files_[item.location.file];
+  const TensorInfo& tensor = file.tensors()[item.location.index];
   Hasher hasher;
   for (std::uint64_t at = 0; at < tensor.bytes(); at += piece_bytes) {
     const std::size_t count = std::min<std::uint64_t>(piece_bytes, tensor.bytes() - at);
@@ -176,7 +177,7 @@ Status Checkpoint::read_item(const Item& item, const InputFile& input, std::vect
     hasher.update(piece);
     if (item.target.sink) LANCET_TRY(item.target.sink(at, piece));
   }
-  const std::uint64_t expected = manifest_.files[item.place.file].tensors_xxh3[item.place.index];
+  const std::uint64_t expected = manifest_.files[item.location.file].tensors_xxh3[item.location.index];
   if (hasher.digest() == expected) return {};
   return data_error(fmt::format("{}: {}: expected the checksum {}, found {}: the file was damaged",
                                 file.path().string(), shown(tensor.name), hex(expected), hex(hasher.digest())));

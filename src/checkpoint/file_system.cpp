@@ -25,7 +25,7 @@ class DiskFile final : public OutputFile {
     if (fd_ >= 0) ::close(fd_);
   }
   Result<std::size_t> write_some(std::span<const std::byte> bytes) override {
-    constexpr std::size_t most = 1 << 30;  // what Linux takes at once
+    constexpr std::size_t most = 1 << 30;  // Linux writes at most this much in one call
     for (;;) {
       const ssize_t written = ::write(fd_, bytes.data(), std::min(bytes.size(), most));
       if (written >= 0) return static_cast<std::size_t>(written);
@@ -50,13 +50,13 @@ class Disk final : public FileSystem {
  public:
   Result<std::unique_ptr<OutputFile>> create(const fs::path& path) override {
     const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666);
-    if (fd < 0) return failed(path, "make a file there", errno);
+    if (fd < 0) return failed(path, "create the file", errno);
     return std::unique_ptr<OutputFile>(std::make_unique<DiskFile>(path, fd));
   }
   Status make_folder(const fs::path& path) override {
     std::error_code error;
     fs::create_directories(path, error);
-    if (error) return failed(path, "make a folder there", error.value());
+    if (error) return failed(path, "create the folder", error.value());
     return {};
   }
   Status sync_folder(const fs::path& path) override {
@@ -89,7 +89,7 @@ FileSystem& disk() {
 Status write_all(OutputFile& file, std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
     LANCET_ASSIGN(const std::size_t written, file.write_some(bytes));
-    if (written == 0) return data_error("cannot write: no bytes were taken");
+    if (written == 0) return data_error("cannot write: the file system accepted no bytes");
     bytes = bytes.subspan(written);
   }
   return {};

@@ -1,5 +1,8 @@
-// How checkpoint folders come and go. Every step is one rename, so that an end at any point leaves what was there, or
-// what is new, and besides only names that end in .tmp.
+// Creates, lists and removes checkpoint folders. Each change of the set of checkpoints is one rename, so a crash at any
+// point leaves the old state or the new one, plus names that end in .tmp: a save writes step-N.tmp, adds the manifest
+// last, syncs the folder and renames it to step-N; a removal renames step-N to step-N.removed.tmp before it deletes the
+// files. remove_leftovers() deletes such names after a crash. When a run restarts from an earlier step,
+// set_aside_after() renames the later checkpoints to step-N.old; resume and pruning ignore these names.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -38,7 +41,7 @@ std::vector<std::int64_t> steps_of(const std::vector<std::string>& names) {
   return steps;
 }
 
-// By its manifest and the sizes of its files: nothing is opened but the manifest, so this may be asked of many.
+// Checks the manifest and the sizes of the files. Only the manifest is opened, so many folders can be checked quickly.
 bool looks_whole(const fs::path& folder) {
   const auto text = read_file(folder / "manifest.json", "a checkpoint's manifest");
   if (!text.ok()) return false;
@@ -51,7 +54,7 @@ bool looks_whole(const fs::path& folder) {
   return true;
 }
 
-// Renamed first, so that half of it never looks like a checkpoint.
+// Renames the folder first, so that a partly deleted one never looks like a checkpoint.
 Status remove_checkpoint(FileSystem& files, const fs::path& checkpoints, std::int64_t step) {
   const fs::path gone = checkpoints / (folder_name(step) + ".removed" + std::string(temporary));
   LANCET_TRY(files.remove(gone));
@@ -79,12 +82,12 @@ Result<std::vector<std::int64_t>> list_steps(const fs::path& checkpoints) {
   const bool nothing = error == std::errc::no_such_file_or_directory || error == std::errc::not_a_directory;
   if (error && !nothing)
     return internal_error(fmt::format("{}: cannot be read: {}", checkpoints.string(), error.message()));
-  // What stands there is not taken for nothing: a link may lead to a disk that is not mounted.
+  // An existing file or link does not count as "no checkpoints": a link may lead to a disk that is not mounted.
   std::error_code ignored;
   const auto there = fs::symlink_status(checkpoints, ignored).type();
   if (error && there != fs::file_type::not_found && there != fs::file_type::none)
     return data_error(fmt::format("{}: expected a folder of checkpoints, found {}", checkpoints.string(),
-                                  there == fs::file_type::symlink ? "a link that is_rank0 to none" : "a file"));
+                                  there == fs::file_type::symlink ? "a link to a missing file" : "a file"));
   return steps_of(names);
 }
 
@@ -109,8 +112,8 @@ Status commit(FileSystem& files, const fs::path& checkpoints, const Manifest& ma
   if (fs::exists(target, ignored)) LANCET_TRY(remove_checkpoint(files, checkpoints, manifest.step));
   LANCET_TRY(files.rename(folder, target));
   LANCET_TRY(files.sync_folder(checkpoints));
-  return files.sync_folder(checkpoints.has_parent_path() ? checkpoints.parent_path()
-                                                         : fs::path("."));  // the first made it
+  // The first save created `checkpoints` itself, so its parent is synced, too.
+  return files.sync_folder(checkpoints.has_parent_path() ? checkpoints.parent_path() : fs::path("."));
 }
 
 Status prune(FileSystem& files, const fs::path& checkpoints, const KeepRule& rule) {

@@ -12,7 +12,7 @@
 namespace lancet::checkpoint {
 namespace {
 
-// These say that there is no such file; all others, that this process does not get at it now.
+// True for errors that mean that there is no such file; after others the file may exist.
 bool is_missing(int error) {
   return error == ENOENT || error == ENOTDIR || error == ELOOP || error == ENXIO || error == ENAMETOOLONG;
 }
@@ -35,7 +35,7 @@ void InputFile::close() {
 }
 
 Result<InputFile> InputFile::open(const std::filesystem::path& path, std::string_view what, ExitCode refused) {
-  // Not blocking: a pipe that nobody writes to would.
+  // O_NONBLOCK: opening a pipe without a writer would wait.
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) {
     const int error = errno;

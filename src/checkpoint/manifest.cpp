@@ -30,7 +30,8 @@ std::string print_hashes(const std::vector<std::uint64_t>& hashes) {
   return text;
 }
 
-// The fields of an object, each taken once; what is wrong is kept, first things first.
+// Reads the fields of a JSON object. It keeps the first error, which finish() returns; finish() also refuses unknown
+// keys.
 class Fields {
  public:
   Fields(const json& object, std::string where) : object_(object), where_(std::move(where)) {
@@ -64,7 +65,7 @@ class Fields {
       fail(fmt::format("{}: expected 16 hexadecimal digits", name));
     return value;
   }
-  // One after the other, without anything between them: a list would take a line each.
+  // The hashes are one string of digits without separators: a JSON list would be printed with one line per hash.
   std::vector<std::uint64_t> hashes(const char* name) {
     const std::string digits = text(name);
     std::vector<std::uint64_t> values(digits.size() / hash_digits);
@@ -81,7 +82,7 @@ class Fields {
   void fail(const std::string& what) {
     if (error_.empty()) error_ = where_ + what;
   }
-  // Nothing was wrong, and nothing is left.
+  // Success if no field was wrong and no key is left over.
   Status finish() {
     if (error_.empty() && object_.is_object())
       for (const auto& [key, value] : object_.items())
@@ -201,9 +202,9 @@ Result<Manifest> parse_manifest_fields(std::string_view text, std::string_view o
   m.ranks = int(fields.whole("ranks", 1 << 24));
   if (m.ranks == 0) fields.fail("ranks: expected at least 1");
   m.experts = fields.whole("experts", 1 << 24);
-  Fields asked(fields.member("asked"), where + "asked: ");
-  m.micro_batch_size = asked.whole("micro_batch_size");
-  m.gradient_accumulation_steps = asked.whole("gradient_accumulation_steps");
+  Fields requested(fields.member("asked"), where + "asked: ");
+  m.micro_batch_size = requested.whole("micro_batch_size");
+  m.gradient_accumulation_steps = requested.whole("gradient_accumulation_steps");
   m.optimizer = fields.text("optimizer");
   if (m.optimizer != "adamw" && m.optimizer != "sgd" && m.optimizer != "none")
     fields.fail("optimizer: expected adamw, sgd or none, found " + shown(m.optimizer));
@@ -213,7 +214,7 @@ Result<Manifest> parse_manifest_fields(std::string_view text, std::string_view o
   const json& files = fields.member("files");
   fields.text("manifest_xxh3");
   LANCET_TRY(fields.finish());
-  for (Fields* inner : {&sampler, &random, &schedule, &asked}) LANCET_TRY(inner->finish());
+  for (Fields* inner : {&sampler, &random, &schedule, &requested}) LANCET_TRY(inner->finish());
   m.config = config.dump(2, ' ', false, json::error_handler_t::replace);
   LANCET_ASSIGN(m.files, read_files(files, origin));
   return m;

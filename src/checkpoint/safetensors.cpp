@@ -15,7 +15,7 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "the format is little-endian");
 
 constexpr std::uint64_t length_bytes = 8;
-constexpr std::uint64_t most_header = 1 << 30;  // of a file of any size
+constexpr std::uint64_t most_header = 1 << 30;  // however large the file is
 constexpr std::uint64_t alignment = 64;
 
 std::string json_text(std::string_view text) {
@@ -76,13 +76,13 @@ Status SafetensorsFile::read(const TensorInfo& tensor, std::uint64_t at, std::sp
 
 struct SafetensorsWriter::State {
   std::unique_ptr<OutputFile> file;
-  std::vector<std::uint64_t> ends;  // of each tensor's bytes, in the file
+  std::vector<std::uint64_t> ends;  // offset in the file of each tensor's end
   std::uint64_t header_hash = 0;
-  std::vector<std::uint64_t> hashes;  // of the tensors that are whole
+  std::vector<std::uint64_t> hashes;  // of the complete tensors
   Hasher hasher;                      // of the next one
-  std::vector<std::byte> pending;     // small pieces, to be written together
-  std::uint64_t bytes = 0;            // of the file, pending ones too
-  std::uint64_t total = 0;            // that the file will have
+  std::vector<std::byte> pending;     // small pieces, collected for one write
+  std::uint64_t bytes = 0;            // of the file, including pending ones
+  std::uint64_t total = 0;            // of the complete file
 
   Status flush() {
     LANCET_TRY(write_all(*file, pending));
@@ -97,7 +97,7 @@ struct SafetensorsWriter::State {
     pending.insert(pending.end(), piece.begin(), piece.end());
     return {};
   }
-  // Bytes that begin at `at` of the file, to the tensors that they belong to.
+  // Adds bytes from offset `at` of the file on to the hashes of the tensors that they belong to.
   void hash(std::uint64_t at, std::span<const std::byte> piece) {
     for (;;) {
       while (hashes.size() < ends.size() && ends[hashes.size()] == at) {
@@ -134,7 +134,7 @@ Result<SafetensorsWriter> SafetensorsWriter::create(FileSystem& files, const std
   std::map<std::string_view, int> names;
   for (const TensorInfo& tensor : tensors) {
     LANCET_CHECK(element_bytes(tensor.dtype) > 0, "{}: the format has no dtype {}", tensor.name, tensor.dtype);
-    LANCET_CHECK(++names[tensor.name] == 1, "{} stands twice in {}", tensor.name, path.string());
+    LANCET_CHECK(++names[tensor.name] == 1, "{} appears twice in {}", tensor.name, path.string());
     header += fmt::format("{}:{{\"dtype\":\"{}\",\"shape\":[{}],\"data_offsets\":[{},{}]}},", json_text(tensor.name),
                           tensor.dtype, lancet::to_string(tensor.shape), at, at + tensor.bytes());
     at += tensor.bytes();

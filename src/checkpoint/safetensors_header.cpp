@@ -1,5 +1,7 @@
-// The header's JSON, read as a stream: nothing is built but what is known and wanted, so that memory and depth are
-// bounded by the text.
+// Parses the header with nlohmann's event interface (sax_parse), without a tree: only the known keys are stored, so a
+// hostile header can neither use more memory than its text has nor nest deeply. Handler checks the grammar event by
+// event, tensor_of the dtype, shape and offsets of one tensor, check_cover that the tensors cover the data without
+// overlap or gap.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -28,7 +30,7 @@ struct RawTensor {
   bool has_dtype = false, has_shape = false, has_offsets = false;
 };
 
-// What the JSON parser calls. Returning false stops it; error_ then says why.
+// Receives the parser's events. A return value of false stops the parser; error_ then holds the reason.
 class Handler {
  public:
   bool null() { return unexpected("null"); }
@@ -137,7 +139,7 @@ class Handler {
   std::set<std::string> seen_, inner_;
 };
 
-// Sound by itself, with the end of its bytes.
+// Checks one tensor by itself: its dtype, its offsets, and that its size fits its shape.
 Result<TensorInfo> tensor_of(const RawTensor& raw, std::uint64_t data_bytes, std::string_view origin) {
   auto wrong = [&](const std::string& text) {
     return data_error(fmt::format("{}: {}: {}", origin, shown(raw.name), text));
@@ -167,8 +169,9 @@ Status check_cover(std::span<const TensorInfo> tensors, std::uint64_t data_bytes
   std::uint64_t end = 0;
   for (const TensorInfo& tensor : tensors) {
     if (tensor.begin != end)
-      return data_error(fmt::format("{}: {}: expected its bytes to begin at {}, where those before end, found {}",
-                                    origin, shown(tensor.name), end, tensor.begin));
+      return data_error(
+          fmt::format("{}: {}: expected its bytes to begin at {}, the end of the previous tensor, found {}", origin,
+                      shown(tensor.name), end, tensor.begin));
     end += tensor.bytes();
   }
   if (end != data_bytes)
@@ -199,7 +202,7 @@ Result<SafetensorsHeader> parse_safetensors_header(std::string_view text, std::u
     LANCET_ASSIGN(TensorInfo tensor, tensor_of(raw, data_bytes, origin));
     header.tensors.push_back(std::move(tensor));
   }
-  // Empty tensors stand before the one that begins where they do.
+  // An empty tensor is sorted before the other tensor with the same offset.
   std::stable_sort(header.tensors.begin(), header.tensors.end(), [](const TensorInfo& a, const TensorInfo& b) {
     return std::pair(a.begin, a.bytes() > 0) < std::pair(b.begin, b.bytes() > 0);
   });

@@ -6,10 +6,10 @@
 #include "lancet/base/log.h"
 #include "lancet/base/median.h"
 #include "lancet/ops/catalogue.h"
-#include "lancet/profiler/peak.h"
-#include "lancet/world/agree.h"
 #include "lancet/planning/step_costs.h"
+#include "lancet/profiler/peak.h"
 #include "lancet/train/trainer.h"
+#include "lancet/world/agree.h"
 #include "load_config.h"
 #include "numbers.h"
 
@@ -20,7 +20,7 @@ namespace {
 struct Row {
   std::string op, role, stream;
   int calls = 0;
-  double flops = 0, bytes = 0;       // a step
+  double flops = 0, bytes = 0;       // per step
   std::vector<double> milliseconds;  // by step
 };
 
@@ -42,11 +42,12 @@ std::vector<Row> make_rows(const ir::Program& program, std::vector<std::size_t>&
   return rows;
 }
 
-struct Yardsticks {
-  double flops, bandwidth;  // a second
+// The measured peak of the device.
+struct Peak {
+  double flops, bandwidth;  // FLOP/s and bytes/s
 };
 
-std::string table(std::vector<Row> rows, const Yardsticks& yard, double step_ms) {
+std::string table(std::vector<Row> rows, const Peak& peak, double step_ms) {
   std::sort(rows.begin(), rows.end(),
             [](const Row& a, const Row& b) { return median(a.milliseconds) > median(b.milliseconds); });
   std::string text = fmt::format("{:<24} {:<8} {:<8} {:>6} {:>10} {:>7} {:>10} {:>7} {:>8} {:>7}\n", "op", "role",
@@ -57,9 +58,9 @@ std::string table(std::vector<Row> rows, const Yardsticks& yard, double step_ms)
     text += fmt::format("{:<24} {:<8} {:<8} {:>6} {:>10.3f} {:>6.1f}% {:>10} {:>7} {:>8} {:>7}\n", row.op, row.role,
                         row.stream, row.calls, ms, 100 * ms / step_ms,
                         product ? fmt::format("{:.1f}", row.flops / seconds * 1e-9) : "",
-                        product ? fmt::format("{:.0f}%", 100 * row.flops / seconds / yard.flops) : "",
+                        product ? fmt::format("{:.0f}%", 100 * row.flops / seconds / peak.flops) : "",
                         product ? "" : fmt::format("{:.1f}", row.bytes / seconds * 1e-9),
-                        product ? "" : fmt::format("{:.0f}%", 100 * row.bytes / seconds / yard.bandwidth));
+                        product ? "" : fmt::format("{:.0f}%", 100 * row.bytes / seconds / peak.bandwidth));
   }
   return text;
 }
@@ -68,15 +69,15 @@ Status bench_ops(config::Config config, int steps, comm::Communicator& world, in
   if (config.data.train.empty()) config.data.synthetic = true;
   LANCET_ASSIGN(const auto trainer, train::Trainer::create(config, world, {.local_ranks = local_ranks}));
   const int threads = planning::threads_of(config, local_ranks);
-  const Yardsticks yard{profiler::measure_product_peak(config.train.dtype, threads),
-                        profiler::measure_memory_bandwidth(threads)};
+  const Peak peak{profiler::measure_product_peak(config.train.dtype, threads),
+                  profiler::measure_memory_bandwidth(threads)};
   const ir::Program& program = trainer->executor().plan().program;
   std::vector<std::size_t> row_of;
   std::vector<Row> rows = make_rows(program, row_of);
   std::vector<double> step_ms;
   for (int step = 0; step <= steps; ++step) {
     LANCET_ASSIGN(const run::StepRecord record, trainer->step(step));
-    if (step == 0) continue;  // warms up
+    if (step == 0) continue;  // warm-up
     step_ms.push_back(record.step_ms);
     for (Row& row : rows) row.milliseconds.push_back(0);
     const auto spans = trainer->executor().spans();
@@ -86,24 +87,25 @@ Status bench_ops(config::Config config, int steps, comm::Communicator& world, in
   if (world.rank() != 0) return {};
   return print(
       fmt::format("ceilings, {} thread{}: {:.1f} GFLOP/s ({}, 1024^3 product), {:.1f} GB/s (x += y over 128 MB)\n",
-                  threads, threads == 1 ? "" : "s", yard.flops * 1e-9,
-                  config.train.dtype == DType::bf16 ? "bf16" : "fp32", yard.bandwidth * 1e-9) +
+                  threads, threads == 1 ? "" : "s", peak.flops * 1e-9,
+                  config.train.dtype == DType::bf16 ? "bf16" : "fp32", peak.bandwidth * 1e-9) +
       fmt::format(
-          "experts are counted on the rows that they get where none is dropped; median of {} steps of {:.1f} ms\n",
+          "rates of experts count the rows that they get if no token is dropped; median of {} steps of {:.1f} ms\n",
           steps, median(step_ms)) +
-      table(std::move(rows), yard, median(step_ms)));
+      table(std::move(rows), peak, median(step_ms)));
 }
 
 }  // namespace
 
 void add_bench(CLI::App& app, Selection& selection) {
-  CLI::App* bench = app.add_subcommand("bench", "Measure");
+  CLI::App* bench = app.add_subcommand("bench", "Benchmarks: lancet bench ops configs/bench-small.json");
   bench->require_subcommand(1);
   add_bench_network(*bench, selection);
   add_bench_sweep(*bench, selection);
   add_bench_checkpoint(*bench, selection);
-  CLI::App* command = bench->add_subcommand(
-      "ops", "Time and percent of the ceiling per op of a training step: lancet bench ops configs/bench-small.json");
+  CLI::App* command = bench->add_subcommand("ops",
+                                            "Time of each op of a training step, and its share of the device's peak: "
+                                            "lancet bench ops configs/bench-small.json");
   auto arguments = add_config_arguments(*command);
   auto steps = std::make_shared<int>(10);
   command->add_option("--steps", *steps, "Steps to measure")->capture_default_str()->check(whole_between(1, 100000));

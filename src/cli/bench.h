@@ -1,3 +1,4 @@
+// Declares the subcommands of `lancet bench`, which bench_*.cpp define.
 #pragma once
 #include "commands.h"
 

@@ -1,4 +1,4 @@
-// What saving and loading cost beside a step and the disk.
+// lancet bench checkpoint: compares saving and loading with a step's time and with plain reading of the disk.
 #include <fmt/format.h>
 
 #include "bench.h"
@@ -13,7 +13,7 @@ namespace {
 std::string table(const train::CheckpointSpeed& s, int ranks) {
   std::string text = fmt::format("checkpoint of {:.3f} GB, {} rank{}\n", s.gigabytes, ranks, ranks == 1 ? "" : "s");
   text += fmt::format("step               {:>10.1f} ms\n", s.step_ms);
-  text += fmt::format("save holds it up   {:>10.1f} ms   {:.2f}% of a step\n", s.save_ms, 100 * s.save_ms / s.step_ms);
+  text += fmt::format("save delays it by  {:>10.1f} ms   {:.2f}% of a step\n", s.save_ms, 100 * s.save_ms / s.step_ms);
   text += fmt::format("until on the disk  {:>10.2f} s    {:.2f} GB/s\n", s.write_s, s.gigabytes / s.write_s);
   const char* cache = s.dropped ? "cache dropped before" : "may come from the cache";
   text += fmt::format("plain reading      {:>10.2f} GB/s ({})\n", s.read_gb_s, cache);
@@ -26,15 +26,14 @@ std::string table(const train::CheckpointSpeed& s, int ranks) {
 
 void add_bench_checkpoint(CLI::App& bench, Selection& selection) {
   CLI::App* command = bench.add_subcommand(
-      "checkpoint", "What saving and loading take: lancet bench checkpoint configs/gpt2-s-moe.json --dir /mnt/disk");
+      "checkpoint", "Time of saving and loading: lancet bench checkpoint configs/gpt2-s-moe.json --dir /mnt/disk");
   auto arguments = add_config_arguments(*command);
   auto options = std::make_shared<train::CheckpointSpeedOptions>();
   auto folder = std::make_shared<std::string>();
   command
       ->add_option(
           "--dir", *folder,
-          "A folder on the disk in question; what is written there goes at the end, or if it is killed, when the "
-          "next one begins")
+          "Folder on the disk to measure; the files are deleted at the end, or by the next run if this one is killed")
       ->required()
       ->type_name("DIR")
       ->check([](const std::string& path) {
@@ -48,11 +47,10 @@ void add_bench_checkpoint(CLI::App& bench, Selection& selection) {
   command->add_option("--rounds", options->rounds, "Saves, plain readings and loads to measure")
       ->capture_default_str()
       ->check(whole_between(1, 1000));
-  command->add_flag("--cached", options->cached,
-                    "Leave the files in the system's cache: what the program itself takes");
+  command->add_flag("--cached", options->cached, "Leave the files in the system's cache, to measure the program alone");
   command->footer(
-      "Medians; of several ranks the slowest. Plain reading takes the same files in pieces of 8 MiB, in turn with "
-      "the loads.");
+      "Numbers are medians, of the slowest rank. Plain reading reads the same files in blocks of 8 MiB, alternating "
+      "with the loads.");
   command->callback([arguments, options, folder, &selection] {
     selection.start_timeout = start_timeout(*arguments);
     selection.ranked = [arguments, options, folder](comm::Communicator& world, int local_ranks) -> Status {

@@ -1,4 +1,5 @@
-// What the wire gives, and what it takes from the compute stream.
+// lancet bench network: measures the network between the ranks, alone and while a thread computes, and the compute time
+// that communication costs.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -13,7 +14,7 @@
 namespace lancet::cli {
 namespace {
 
-constexpr double seconds_a_row = 1;
+constexpr double seconds_per_row = 1;
 
 struct Arguments {
   int threads = 0;
@@ -36,32 +37,32 @@ Status sweep(comm::Communicator& world, comm::Communicator& reduce, int threads,
                "core ms", "core/MB", "cpu/MB");
   profiler::ComputeLoop loop(threads);
   for (double bytes = arguments.min_mb * 1e6; bytes <= arguments.max_mb * 1e6; bytes *= 4) {
-    comm::AllToAll exchange(world, static_cast<std::size_t>(bytes));
+    comm::AllToAll all_to_all_call(world, static_cast<std::size_t>(bytes));
     LANCET_ASSIGN(const auto all_to_all, loop.measure(
-                                             world, [&] { return exchange(world); }, seconds_a_row));
-    print_row(world, "all_to_all", exchange.bytes(), all_to_all);
+                                             world, [&] { return all_to_all_call(world); }, seconds_per_row));
+    print_row(world, "all_to_all", all_to_all_call.bytes(), all_to_all);
     std::vector<float> vector(static_cast<std::size_t>(bytes) / sizeof(float));
     LANCET_ASSIGN(const auto all_reduce, loop.measure(
-                                             reduce, [&] { return reduce.all_reduce_sum(vector); }, seconds_a_row));
+                                             reduce, [&] { return reduce.all_reduce_sum(vector); }, seconds_per_row));
     print_row(world, "all_reduce", vector.size() * sizeof(float), all_reduce);
   }
   return {};
 }
 
 Status bench_network(comm::Communicator& world, int local_ranks, const Arguments& arguments) {
-  if (world.size() == 1) return config_error("bench wire: expected several ranks, as by mpirun -np 2, found one");
+  if (world.size() == 1) return config_error("bench network: expected several ranks, as by mpirun -np 2, found one");
   const int threads = arguments.threads > 0 ? arguments.threads : std::max(1, backend::cpu::cores() / local_ranks);
   LANCET_ASSIGN(const auto reduce, world.duplicate());
-  LANCET_ASSIGN(const comm::NetworkReport wire, comm::measure_network(world));
+  LANCET_ASSIGN(const comm::NetworkReport network, comm::measure_network(world));
   if (world.rank() == 0)
-    fmt::print("{}; compute stream: {} thread{}\n", comm::to_string(wire), threads, threads == 1 ? "" : "s");
+    fmt::print("{}; compute stream: {} thread{}\n", comm::to_string(network), threads, threads == 1 ? "" : "s");
   LANCET_TRY(sweep(world, *reduce, threads, arguments));
   LANCET_ASSIGN(const profiler::NetworkCosts costs, profiler::measure_interference(world, *reduce, threads));
   if (world.rank() == 0)
     fmt::print(
         "at {:.2f} MB: core time of an all_to_all {:.3f} ms + {:.3f} ms/MB, of an all_reduce {:.3f} ms + {:.3f} ms/MB; "
-        "speed of the wire beside computation {:.2f}, "
-        "of each stream beside the other {:.2f} (measured in {:.1f} s)\n",
+        "speed of the network beside computation {:.2f}, "
+        "of each communication stream beside the other {:.2f} (measured in {:.1f} s)\n",
         double(costs.bytes) * 1e-6, costs.all_to_all.per_message_ms, costs.all_to_all.per_mb_ms,
         costs.all_reduce.per_message_ms, costs.all_reduce.per_mb_ms, costs.interference.network_beside_compute,
         costs.interference.network_beside_network, costs.seconds);
@@ -72,22 +73,22 @@ Status bench_network(comm::Communicator& world, int local_ranks, const Arguments
 
 void add_bench_network(CLI::App& bench, Selection& selection) {
   CLI::App* command = bench.add_subcommand(
-      "wire", "What messages take, alone and beside computation: mpirun -np 2 lancet bench wire --max-mb 4");
+      "network", "Time of messages, alone and beside computation: mpirun -np 2 lancet bench network --max-mb 4");
   auto arguments = std::make_shared<Arguments>();
-  command->add_option("--max-mb", arguments->max_mb, "Largest message: what a rank sends, 10^6 bytes")
+  command->add_option("--max-mb", arguments->max_mb, "Largest message, in 10^6 bytes that a rank sends")
       ->capture_default_str()
       ->check(between(0.001, 1000.0));
-  command->add_option("--min-mb", arguments->min_mb, "Smallest; each is four times the one before")
+  command->add_option("--min-mb", arguments->min_mb, "Smallest message; each is four times the previous one")
       ->capture_default_str()
       ->check(between(0.0001, 1000.0));
-  command->add_option("--threads", arguments->threads, "Threads of the compute stream; 0: the cores a rank has")
+  command->add_option("--threads", arguments->threads, "Threads of the compute stream; 0: the cores of a rank")
       ->capture_default_str()
       ->check(whole_between(0, 1024));
   command->footer(
-      "MB is what a rank sends to the others together (all_to_all), or the vector (all_reduce). alone: nothing "
-      "computes.\n"
-      "beside: a thread computes all the time. core: by how much that thread is late for one call, mean of the ranks.\n"
-      "cpu: the processor time of everything but that thread's work; unlike core it holds on a busy machine too.");
+      "MB: what a rank sends to all others together (all_to_all), or the size of the vector (all_reduce).\n"
+      "alone: nothing computes. beside: a thread computes all the time.\n"
+      "core: delay of that thread for one call, mean over the ranks.\n"
+      "cpu: processor time of everything but that thread's work; unlike core, it is reliable on a busy machine, too.");
   command->callback([arguments, &selection] {
     selection.ranked = [arguments](comm::Communicator& world, int local_ranks) {
       return bench_network(world, local_ranks, *arguments);

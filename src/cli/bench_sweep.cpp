@@ -23,7 +23,7 @@ struct SweepArguments {
   bool fresh = false, list = false;
 };
 
-// The first line that a command prints; empty where it fails.
+// Returns the first line that a command prints; empty if it fails.
 std::string line_of(const std::string& command) {
   const std::unique_ptr<FILE, int (*)(FILE*)> pipe(::popen(command.c_str(), "r"), ::pclose);
   std::array<char, 128> buffer{};
@@ -33,15 +33,15 @@ std::string line_of(const std::string& command) {
   return line;
 }
 
-// As one word of a shell.
+// Quotes a text as one word for the shell.
 std::string quoted(const std::string& text) {
   std::string word = "'";
   for (const char c : text) word += c == '\'' ? std::string("'\\''") : std::string(1, c);
   return word + "'";
 }
 
-// Of the sources that the program's build tree links, whatever the current folder is of; marked where they differ from
-// it.
+// Returns the commit of the sources that the program's build tree links, with " and changes" if they differ from it;
+// "unknown" outside a build tree or without git.
 std::string commit() {
   std::error_code error;
   const fs::path configs = fs::canonical(program_path().parent_path() / "share/lancet/configs", error);
@@ -53,8 +53,8 @@ std::string commit() {
   return clean ? hash : hash + " and changes";
 }
 
-// Up while emulated points run, down whichever way the sweep ends. After a run that failed it is set up anew, since
-// what that left behind is not known.
+// The emulated cluster. It is set up before the first emulated point and taken down by the destructor. After a failed
+// run it is set up again, since the run may have left processes behind.
 class Cluster {
  public:
   explicit Cluster(const experiment::Launcher& launcher) : launcher_(launcher) {}
@@ -76,7 +76,7 @@ class Cluster {
   bool up_ = false;
 };
 
-// The script that starts ranks, and the one that sets up a cluster, where points run.
+// Finds the script that starts ranks and the one that sets up a cluster, if points need them.
 Status find_scripts(const experiment::Experiment& planned, experiment::Launcher& launcher) {
   for (const experiment::Point& point : planned.points) {
     if (point.source == experiment::Source::simulated) continue;
@@ -91,7 +91,7 @@ Status find_scripts(const experiment::Experiment& planned, experiment::Launcher&
   return {};
 }
 
-// A folder for each place and profile, since records of others would be set aside.
+// Returns a folder of its own for each --on and --profile, since a sweep sets the records of other points aside.
 fs::path default_folder(const SweepArguments& arguments, const std::string& name) {
   const std::string place = arguments.on.empty() ? "" : "-on-" + fs::path(arguments.on).stem().string();
   const std::string with = arguments.profile.empty() ? "" : "-with-" + fs::path(arguments.profile).stem().string();
@@ -104,18 +104,19 @@ Status list(const experiment::Experiment& planned) {
   return print(text);
 }
 
-// A run's own code, where it is one of ours that says what was wrong.
+// Returns a run's exit code if it is one of this program's, else `internal`.
 ExitCode code_of(int exit_code) {
   for (const ExitCode code : {ExitCode::config, ExitCode::data, ExitCode::numerical, ExitCode::communication})
     if (exit_code == int(code)) return code;
   return ExitCode::internal;
 }
 
-// What the sweep came to. Where points failed it ends with the first one's code, once all others are there.
-Status tell(const experiment::Experiment& planned, const experiment::SweepReport& report, const fs::path& records) {
+// Prints the sweep's result. If points failed, returns an error with the exit code of the first one's run.
+Status report_sweep(const experiment::Experiment& planned, const experiment::SweepReport& report,
+                    const fs::path& records) {
   const std::string memory = report.out_of_memory > 0 ? fmt::format(", {} out of memory", report.out_of_memory) : "";
-  LANCET_TRY(print(fmt::format("{}: {} points, {} were there{}, {} failed: {}\n", planned.name, planned.points.size(),
-                               report.skipped, memory, report.failed, records.string())));
+  LANCET_TRY(print(fmt::format("{}: {} points, {} recorded before{}, {} failed: {}\n", planned.name,
+                               planned.points.size(), report.skipped, memory, report.failed, records.string())));
   if (report.failed == 0) return {};
   return Error{
       code_of(report.first_exit_code),
@@ -132,14 +133,14 @@ Status run_sweep(const SweepArguments& arguments) {
   if (arguments.list) return list(planned);
   const fs::path out = arguments.out.empty() ? default_folder(arguments, planned.name) : fs::path(arguments.out);
   const std::atomic<int>& stop = note_stop_signals(
-      "stopping: what runs is ended, a point that is simulated is finished (one more signal "
-      "ends at once), what is recorded stays\n");
+      "stopping: a run is ended, a simulation is finished (one more signal stops at once), "
+      "records are kept\n");
   experiment::Launcher launcher{program_path(), out};
   LANCET_TRY(find_scripts(planned, launcher));
   launcher.timeout_s = arguments.timeout_s;
   launcher.stop = &stop;
   Cluster cluster(launcher);
-  bool drop_costs = arguments.fresh;  // before the first run, when the folder is this sweep's
+  bool drop_costs = arguments.fresh;  // done before the first run, once the folder is locked
   auto run = [&](const experiment::Experiment& all, const experiment::Point& point) -> Result<experiment::Outcome> {
     const bool simulated = point.source == experiment::Source::simulated;
     next_stop_ends(simulated && !cluster.is_up());
@@ -153,48 +154,46 @@ Status run_sweep(const SweepArguments& arguments) {
   LANCET_ASSIGN(const experiment::SweepReport report,
                 experiment::sweep(planned, out / "points.jsonl", run, {commit(), arguments.fresh, &stop},
                                   [](const std::string& line) { fmt::print(stderr, "{}\n", line); }));
-  return tell(planned, report, out / "points.jsonl");
+  return report_sweep(planned, report, out / "points.jsonl");
 }
 
 }  // namespace
 
 void add_bench_sweep(CLI::App& bench, Selection& selection) {
   CLI::App* command = bench.add_subcommand(
-      "sweep",
-      "Every point of an experiment, simulated or measured: lancet bench sweep configs/experiments/fig11.json. What is "
-      "recorded is not run again, points that failed are. Where points failed the exit code is that of the first one's "
-      "run "
-      "(1 where that has none of ours), 75 where a signal stopped the sweep: the same command goes on.");
+      "sweep", "Simulate or measure all points of an experiment: lancet bench sweep configs/experiments/fig11.json");
   auto arguments = std::make_shared<SweepArguments>();
   command->add_option("experiment", arguments->file, "The experiment's file, or the name of one in configs/experiments")
       ->required()
       ->type_name("FILE");
   command
       ->add_option("--on", arguments->on,
-                   "Where, in place of what the file says: this (measured here), emulated (on a cluster of network "
+                   "Replaces the file's field: this (measured here), emulated (measured on a cluster of network "
                    "namespaces, as root), or a declared machine (a name in configs/hardware, or a file)")
       ->type_name("PLACE");
   command
       ->add_option("--out", arguments->out,
-                   "Folder for points.jsonl; left out: runs/sweeps/EXPERIMENT, with --on EXPERIMENT-on-PLACE, "
-                   "with --profile and -with-FILE behind it")
+                   "Folder for points.jsonl; default: runs/sweeps/EXPERIMENT, followed by -on-PLACE with --on and by "
+                   "-with-FILE with --profile")
       ->type_name("DIR");
   command
       ->add_option("--profile", arguments->profile,
-                   "File of measured costs (lancet profile --out) that go before the declared machine's: its op times, "
-                   "and its communication where that is of the same ranks and hosts; of simulated points with even "
-                   "routing")
+                   "File of measured costs (lancet profile --out) that override the declared machine's: op times, "
+                   "and communication if measured on the same ranks and hosts; for simulated points with even routing")
       ->type_name("FILE");
   command
       ->add_option("--timeout", arguments->timeout_s,
-                   "Seconds that a run's profiling, and again its training, may take before it is killed and recorded "
-                   "as failed; left out: 1800")
+                   "Time limit of a run's profiling, and again of its training; a slower run is killed and recorded as "
+                   "failed; default: 1800")
       ->check(whole_between(1, 1'000'000))
       ->type_name("SECONDS");
   command->add_flag("--fresh", arguments->fresh,
-                    "Runs every point anew, and measures costs anew for their plans; the records that are there go to "
-                    "points.jsonl.N");
-  command->add_flag("--list", arguments->list, "Prints the points and their ids, and runs none");
+                    "Run all points and measure all costs again; existing records move to points.jsonl.N");
+  command->add_flag("--list", arguments->list, "Print the points and their ids without running them");
+  command->footer(
+      "Points with a record are skipped; failed points run again. Exit code: 0 if no point failed, else that of the "
+      "first failed run (1 if it is none of this program's); 75 if a signal stopped the sweep: run the same command "
+      "to resume it.");
   command->callback(
       [arguments, &selection] { selection.local = [arguments]() -> Status { return run_sweep(*arguments); }; });
 }

@@ -54,13 +54,13 @@ int report(const Error& error) {
 Status print(const std::string& text) {
   const bool written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
   if (written && std::ferror(stdout) == 0) return {};
-  return data_error(fmt::format("standard output: expected room for the result, found: {}", std::strerror(errno)));
+  return data_error(fmt::format("cannot write standard output: {}", std::strerror(errno)));
 }
 
 Status all_printed(const std::function<Status()>& command) {
   try {
     LANCET_TRY(command());
-  } catch (const std::system_error&) {  // fmt's, where standard output takes no more
+  } catch (const std::system_error&) {  // thrown by fmt if standard output fails
     if (std::ferror(stdout) == 0) throw;
   }
   return print("");
@@ -69,7 +69,7 @@ Status all_printed(const std::function<Status()>& command) {
 int main(int argc, char** argv) {
   const comm::Launch launch = comm::detect_launch();
   log::set_up(launch.rank, launch.size);
-  if (launch.rank == 0) announce_signals();  // a launcher passes a signal on to all ranks: one speaks
+  if (launch.rank == 0) announce_signals();  // a launcher passes a signal on to all ranks; only one reports it
   CLI::App app(description, "lancet");
   app.set_version_flag("--version", "lancet " LANCET_VERSION);
   app.require_subcommand(1);

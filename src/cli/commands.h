@@ -1,4 +1,4 @@
-// Each command adds itself to the program and leaves what to run.
+// Adds the commands to the parser. The chosen command stores the function to run in a Selection.
 #pragma once
 #include <CLI/CLI.hpp>
 #include <chrono>
@@ -9,11 +9,11 @@
 
 namespace lancet::cli {
 
-// What the command line asked for.
+// The function that the command line selected. Exactly one of `local` and `ranked` is set.
 struct Selection {
   std::function<Status()> local;                                       // runs on one process
   std::function<Status(comm::Communicator&, int local_ranks)> ranked;  // runs on every rank
-  std::chrono::milliseconds start_timeout{300'000};                    // for all ranks to be there
+  std::chrono::milliseconds start_timeout{300'000};                    // for all ranks to start
 };
 
 void add_train(CLI::App& app, Selection& selection);
@@ -28,13 +28,12 @@ void add_export(CLI::App& app, Selection& selection);
 void add_import(CLI::App& app, Selection& selection);
 
 // Runs `body` with the communicator over all ranks that the launcher started: MPI under a launcher, one rank without.
-// Returns the exit code; errors have been printed, and no rank is left waiting. start_timeout: for the launcher's ranks
-// to meet.
+// Prints errors and returns the exit code; no rank is left waiting. start_timeout: time in which all ranks must start.
 int run_ranked(const std::function<Status(comm::Communicator&, int local_ranks)>& body,
                std::chrono::milliseconds start_timeout);
-int report(const Error& error);         // prints it, returns its exit code
-Status print(const std::string& text);  // on standard output, to its end; a data error where that fails
-// The command's status; a data error where standard output did not take all that it printed.
+int report(const Error& error);         // logs the error and returns its exit code
+Status print(const std::string& text);  // writes to standard output and flushes it; a data error if that fails
+// Runs the command and returns its status, or a data error if standard output failed.
 Status all_printed(const std::function<Status()>& command);
 
 }  // namespace lancet::cli

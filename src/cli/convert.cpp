@@ -37,7 +37,7 @@ Status export_model(const ExportArguments& arguments) {
     options.shard_bytes = std::numeric_limits<std::int64_t>::max();
   options.tokenizer = folder.tokenizer;
   if (const std::string& named = folder.config.data.tokenizer; !folder.tokenizer && !named.empty())
-    log::warn("{}: the run's tokenizer is not there, seen from this folder: nothing of it is exported", named);
+    log::warn("{}: the run's tokenizer was not found from the current folder and is not exported", named);
   if (folder.tokenizer) {
     LANCET_ASSIGN(const data::Tokenizer tokenizer, data::Tokenizer::load(*folder.tokenizer));
     if (tokenizer.eos() >= 0) options.end_of_text = tokenizer.eos();
@@ -51,7 +51,7 @@ Status export_model(const ExportArguments& arguments) {
 
 std::string megabytes(std::int64_t bytes) { return fmt::format("{:.1f} MB", double(bytes) * 1e-6); }
 
-// A bar that lives as long as the function; what takes less than two seconds shows none.
+// Returns a function that shows a progress bar, which appears after two seconds.
 std::function<void(std::int64_t done, std::int64_t bytes)> show_in(const char* what) {
   return [bar = std::make_shared<ProgressBar>(what, 2)](std::int64_t done, std::int64_t bytes) {
     bar->show(double(done) / double(bytes), megabytes(done));
@@ -73,7 +73,8 @@ Status import_model(const ImportArguments& arguments) {
     return run::check_new_folder(arguments.out, bytes);
   };
   watch.progress = show_in("import");
-  LANCET_ASSIGN(hugging_face::HuggingFaceModel model, hugging_face::import_hugging_face(arguments.from, upcycle, watch));
+  LANCET_ASSIGN(hugging_face::HuggingFaceModel model,
+                hugging_face::import_hugging_face(arguments.from, upcycle, watch));
   std::optional<std::filesystem::path> tokenizer;
   if (model.has_tokenizer) tokenizer = arguments.from;
   LANCET_TRY(run::save_model(arguments.out, model.config, model.store, tokenizer, show_in("write")));
@@ -86,20 +87,20 @@ Status import_model(const ImportArguments& arguments) {
 
 void add_export(CLI::App& app, Selection& selection) {
   CLI::App* command = app.add_subcommand(
-      "export", "A trained model for other programs: lancet export --to hf --from runs/quickstart --out exported");
+      "export",
+      "Export a trained model for other programs: lancet export --to hf --from runs/quickstart --out exported");
   auto arguments = std::make_shared<ExportArguments>();
   command->add_option("--to", arguments->to, "hf: Hugging Face's config.json and model.safetensors")
       ->required()
       ->check(one_of({"hf"}));
   add_from_option(*command, arguments->from);
-  command->add_option("--out", arguments->out, "The folder to make")->required()->type_name("DIR");
+  command->add_option("--out", arguments->out, "The folder to create")->required()->type_name("DIR");
   command->add_option("--dtype", arguments->dtype, "Type of the weights: fp32 or bf16")
       ->capture_default_str()
       ->check(one_of({"fp32", "bf16"}));
   command
-      ->add_option(
-          "--max-shard-gb", arguments->shard_gb,
-          "A larger model is cut into files of at most this size, or of one tensor; 0: one file, whatever its size")
+      ->add_option("--max-shard-gb", arguments->shard_gb,
+                   "A larger model is split into files of at most this size, or of one tensor; 0: one file")
       ->capture_default_str()
       ->check(between(0, 1e6));
   command->callback([arguments, &selection] { selection.local = [arguments] { return export_model(*arguments); }; });
@@ -107,30 +108,29 @@ void add_export(CLI::App& app, Selection& selection) {
 
 void add_import(CLI::App& app, Selection& selection) {
   CLI::App* command = app.add_subcommand(
-      "import", "A run folder from Hugging Face's format: lancet import --from gpt2 --out runs/gpt2");
+      "import", "Import a run folder from Hugging Face's format: lancet import --from gpt2 --out runs/gpt2");
   auto arguments = std::make_shared<ImportArguments>();
-  command->add_option("--from", arguments->from, "Folder with config.json and model.safetensors, or its shards")
+  command->add_option("--from", arguments->from, "Folder with config.json and model.safetensors or its shards")
       ->required()
       ->type_name("DIR");
-  command->add_option("--out", arguments->out, "The run folder to make")->required()->type_name("RUN");
-  CLI::Option* upcycle =
-      command
-          ->add_option("--upcycle", arguments->upcycle.experts,
-                       "Turn FFNs into so many experts each, every one a copy of the FFN with some noise")
-          ->check(whole_between(1, 65536));
+  command->add_option("--out", arguments->out, "The run folder to create")->required()->type_name("RUN");
+  CLI::Option* upcycle = command
+                             ->add_option("--upcycle", arguments->upcycle.experts,
+                                          "Replace each FFN by this number of experts, copies of it with some noise")
+                             ->check(whole_between(1, 65536));
   command
       ->add_option("--moe-layer-freq", arguments->upcycle.layer_freq,
-                   "Upcycling: block i gets experts where i % this == 0")
+                   "Upcycling: block i gets experts if i % this == 0")
       ->capture_default_str()
       ->needs(upcycle)
       ->check(whole_between(1, 10000));
   command
       ->add_option("--noise", arguments->upcycle.noise,
-                   "Upcycling: deviation of the experts' weights, relative to the weights' root mean square")
+                   "Upcycling: standard deviation of the noise, relative to the weights' root mean square")
       ->capture_default_str()
       ->needs(upcycle)
       ->check(between(0, 10));
-  add_seed_option(*command, arguments->upcycle.seed, "Upcycling: of the noise and the gates")->needs(upcycle);
+  add_seed_option(*command, arguments->upcycle.seed, "Upcycling: seed of the noise and the gates")->needs(upcycle);
   command->callback([arguments, &selection] { selection.local = [arguments] { return import_model(*arguments); }; });
 }
 

@@ -30,13 +30,13 @@ Status encode(const EncodeArguments& arguments) {
 }
 
 void add_encode(CLI::App& data, Selection& selection) {
-  CLI::App* command =
-      data.add_subcommand("encode", "Text to token ids: echo -n 'Hello world' | lancet data encode --tokenizer DIR");
+  CLI::App* command = data.add_subcommand(
+      "encode", "Print the token ids of a text: echo -n 'Hello world' | lancet data encode --tokenizer DIR");
   auto arguments = std::make_shared<EncodeArguments>();
   command->add_option("--tokenizer", arguments->tokenizer, "Folder with vocab.json and merges.txt")
       ->required()
       ->type_name("DIR");
-  command->add_option("--text", arguments->text, "The text; without it, standard input");
+  command->add_option("--text", arguments->text, "The text; default: standard input");
   command->callback([arguments, &selection] { selection.local = [arguments] { return encode(*arguments); }; });
 }
 
@@ -47,7 +47,7 @@ struct TokenizeArguments {
   int threads = static_cast<int>(std::thread::hardware_concurrency());
 };
 
-// Token files stay out of the folder whose tokenizer makes them.
+// Refuses a token file in the tokenizer's folder.
 Status check_apart(const std::string& out, const std::string& tokenizer, const char* option) {
   std::error_code ignored;
   const std::filesystem::path folder = std::filesystem::absolute(out, ignored).parent_path();
@@ -79,7 +79,7 @@ Status tokenize(const TokenizeArguments& arguments) {
 
 void add_tokenize(CLI::App& data, Selection& selection) {
   CLI::App* command = data.add_subcommand(
-      "tokenize", "Texts to a token file: lancet data tokenize --tokenizer DIR --out train.bin book.txt");
+      "tokenize", "Write a token file from texts: lancet data tokenize --tokenizer DIR --out train.bin book.txt");
   auto arguments = std::make_shared<TokenizeArguments>();
   command->add_option("texts", arguments->texts, "UTF-8 text files")->required()->type_name("FILE");
   command->add_option("--tokenizer", arguments->tokenizer, "Folder with vocab.json and merges.txt")
@@ -87,12 +87,15 @@ void add_tokenize(CLI::App& data, Selection& selection) {
       ->type_name("DIR");
   command->add_option("--out", arguments->out, "The token file")->required()->type_name("FILE");
   CLI::Option* eval_out =
-      command->add_option("--eval-out", arguments->eval_out, "Token file of the held-out last part")->type_name("FILE");
-  command->add_option("--eval-fraction", arguments->eval_fraction, "How much is held out, 0 to 1")
+      command->add_option("--eval-out", arguments->eval_out, "Token file of the held-out end of the texts")
+          ->type_name("FILE");
+  command->add_option("--eval-fraction", arguments->eval_fraction, "Share of the texts that is held out, 0 to 1")
       ->capture_default_str()
       ->needs(eval_out)
       ->check(between(0, 1));
-  command->add_option("--threads", arguments->threads, "Threads")->capture_default_str()->check(whole_between(1, 1024));
+  command->add_option("--threads", arguments->threads, "Number of threads")
+      ->capture_default_str()
+      ->check(whole_between(1, 1024));
   command->callback([arguments, &selection] { selection.local = [arguments] { return tokenize(*arguments); }; });
 }
 
@@ -103,7 +106,7 @@ struct TrainTokenizerArguments {
 };
 
 Status train_tokenizer(const TrainTokenizerArguments& arguments) {
-  LANCET_TRY(check_writable(std::filesystem::path(arguments.out) / "vocab.json"));  // before the work
+  LANCET_TRY(check_writable(std::filesystem::path(arguments.out) / "vocab.json"));  // before training starts
   ProgressBar bar("train-tokenizer");
   data::TrainTokenizerOptions options;
   options.vocab_size = arguments.vocab_size;
@@ -116,17 +119,17 @@ Status train_tokenizer(const TrainTokenizerArguments& arguments) {
   LANCET_TRY(tokenizer.save(arguments.out));
   log::info("{}: a vocabulary of {} ids", arguments.out, tokenizer.vocab_size());
   if (tokenizer.vocab_size() < arguments.vocab_size)
-    log::warn("the text has no more pairs worth a merge; set model.vocab_size to {}", tokenizer.vocab_size());
+    log::warn("the text has no more pairs to merge; set model.vocab_size to {}", tokenizer.vocab_size());
   return {};
 }
 
 void add_train_tokenizer(CLI::App& data, Selection& selection) {
   CLI::App* command = data.add_subcommand(
       "train-tokenizer",
-      "A byte-level BPE from texts: lancet data train-tokenizer --vocab-size 8192 --out DIR book.txt");
+      "Train a byte-level BPE tokenizer: lancet data train-tokenizer --vocab-size 8192 --out DIR book.txt");
   auto arguments = std::make_shared<TrainTokenizerArguments>();
   command->add_option("texts", arguments->texts, "UTF-8 text files")->required()->type_name("FILE");
-  command->add_option("--vocab-size", arguments->vocab_size, "Ids, <|endoftext|> included")
+  command->add_option("--vocab-size", arguments->vocab_size, "Number of ids, including <|endoftext|>")
       ->capture_default_str()
       ->check(whole_between(257, std::numeric_limits<std::int32_t>::max()));
   command->add_option("--out", arguments->out, "Folder for vocab.json and merges.txt")->required()->type_name("DIR");
@@ -136,7 +139,8 @@ void add_train_tokenizer(CLI::App& data, Selection& selection) {
 }  // namespace
 
 void add_data(CLI::App& app, Selection& selection) {
-  CLI::App* data = app.add_subcommand("data", "Tokenizers and token files");
+  CLI::App* data = app.add_subcommand(
+      "data", "Tokenizers and token files: lancet data tokenize --tokenizer DIR --out train.bin book.txt");
   data->require_subcommand(1);
   add_encode(*data, selection);
   add_tokenize(*data, selection);

@@ -47,16 +47,15 @@ Status evaluate(const EvalArguments& arguments, comm::Communicator& world, int l
 
 void add_eval(CLI::App& app, Selection& selection) {
   CLI::App* command = app.add_subcommand(
-      "eval", "Loss and perplexity over a token file: lancet eval --from runs/quickstart --data data/eval.bin");
+      "eval", "Loss and perplexity on a token file: lancet eval --from runs/quickstart --data data/eval.bin");
   auto arguments = std::make_shared<EvalArguments>();
   arguments->model = add_from_arguments(*command);
-  command->add_option("--data", arguments->options.data, "Token file; without it, the run's data.eval")
-      ->type_name("FILE");
+  command->add_option("--data", arguments->options.data, "Token file; default: the run's data.eval")->type_name("FILE");
   command
       ->add_option("--max-sequences", arguments->options.max_sequences,
-                   "The first so many sequences of train.seq_len tokens; without it, all")
+                   "Evaluate only this number of sequences, from the first; default: all")
       ->check(whole_between(1, std::int64_t(1) << 40));
-  command->add_flag("--json", arguments->json, "One JSON object");
+  command->add_flag("--json", arguments->json, "Print one JSON object");
   command->callback([arguments, command, &selection] {
     selection.ranked = [arguments, command](comm::Communicator& world, int local_ranks) -> Status {
       LANCET_TRY(world::agree_on(world, "the same options", command->config_to_str()));

@@ -4,7 +4,7 @@
 namespace lancet::cli {
 
 CLI::Option* add_from_option(CLI::App& command, std::string& from) {
-  return command.add_option("--from", from, "A run folder (its newest whole checkpoint) or a checkpoint's folder")
+  return command.add_option("--from", from, "A run folder (its newest complete checkpoint) or a checkpoint's folder")
       ->required()
       ->type_name("RUN");
 }
@@ -12,11 +12,11 @@ CLI::Option* add_from_option(CLI::App& command, std::string& from) {
 std::shared_ptr<FromArguments> add_from_arguments(CLI::App& command) {
   auto arguments = std::make_shared<FromArguments>();
   add_from_option(command, arguments->from);
-  command.add_option("--dtype", arguments->dtype, "fp32 or bf16; without it, as the model was trained")
+  command.add_option("--dtype", arguments->dtype, "fp32 or bf16; default: as the model was trained")
       ->check(one_of({"fp32", "bf16"}));
-  command.add_option("--device", arguments->device, "cpu or cuda; without it, as the model was trained")
+  command.add_option("--device", arguments->device, "cpu or cuda; default: as the model was trained")
       ->check(one_of({"cpu", "cuda"}));
-  command.add_option("--threads", arguments->threads, "Threads of a rank; 0: its share of the cores")
+  command.add_option("--threads", arguments->threads, "Threads per rank; 0: its share of the cores")
       ->check(whole_between(0, 1024));
   return arguments;
 }

@@ -1,3 +1,6 @@
+// lancet generate. Rank 0 reads and encodes the prompt, broadcasts its ids and prints the text; every rank runs the
+// model and draws the same tokens. All ranks agree on an error of any step before generation, so that none waits for
+// another.
 #include <fmt/format.h>
 #include <poll.h>
 #include <unistd.h>
@@ -12,8 +15,8 @@
 #include "lancet/base/clock.h"
 #include "lancet/base/log.h"
 #include "lancet/base/shown.h"
-#include "lancet/world/agree.h"
 #include "lancet/inference/generate.h"
+#include "lancet/world/agree.h"
 #include "lancet/world/turns.h"
 #include "numbers.h"
 #include "text_stream.h"
@@ -29,15 +32,15 @@ struct GenerateArguments {
   bool has_prompt = false;
   bool ids = false;       // prompt and result are token ids
   bool only_new = false;  // the prompt is not printed
-  bool past_end = false;  // end-of-text does not end the text
+  bool past_end = false;  // generation continues after end-of-text
   inference::SamplingOptions sampling;
   std::int64_t max_tokens = 128;
 };
 
-// Far more than any window takes; a stream without an end must not fill the memory.
+// Bytes of a prompt: far more than any window holds. Endless input must not fill the memory.
 constexpr std::size_t most_input = 16 << 20;
 
-// What standard input has within `time`; whether it has ended.
+// Appends what standard input delivers within `time`. Returns true at its end.
 bool read_some(std::string& text, std::chrono::milliseconds time) {
   pollfd entry{STDIN_FILENO, POLLIN, 0};
   if (::poll(&entry, 1, static_cast<int>(time.count())) <= 0) return false;
@@ -70,8 +73,8 @@ class Generation {
   Status operator()() {
     const Status sound = check(arguments_.sampling);
     if (!sound.ok()) return agreed(sound.error());
-    LANCET_ASSIGN(model_,
-                  inference::LoadedModel::load(arguments_.model->from, world_, arguments_.model->options(local_ranks_)));
+    LANCET_ASSIGN(
+        model_, inference::LoadedModel::load(arguments_.model->from, world_, arguments_.model->options(local_ranks_)));
     LANCET_TRY(world::agree(world_, open_tokenizer()));
     LANCET_TRY(read_prompt());
     if (prompt_.empty()) LANCET_TRY(world::agree(world_, start_empty()));
@@ -105,7 +108,7 @@ class Generation {
     return {};
   }
 
-  // On rank 0; the others get its ids.
+  // Rank 0 encodes the prompt and broadcasts its ids.
   Status read_prompt() {
     std::string text = arguments_.prompt;
     if (!arguments_.has_prompt) {
@@ -128,9 +131,9 @@ class Generation {
     return {};
   }
 
-  // Collective. In turns, since somebody may be typing.
+  // Collective. Rank 0 reads in short turns, so that the other ranks do not time out while a user types.
   Result<std::string> read_input() {
-    if (is_rank0() && isatty(STDIN_FILENO)) log::info("the prompt, ended by Ctrl-D:");
+    if (is_rank0() && isatty(STDIN_FILENO)) log::info("type the prompt and end it with Ctrl-D:");
     std::string text;
     for (bool done = false; !done;) {
       const bool mine = is_rank0() && (read_some(text, world::turn_of(model_->config())) || text.size() > most_input);
@@ -144,7 +147,7 @@ class Generation {
       if (text.size() > most_input)
         return data_error(
             fmt::format("standard input: expected a prompt of at most {} MiB, found more", most_input >> 20));
-      if (text.ends_with('\n')) text.pop_back();  // that echo and editors leave
+      if (text.ends_with('\n')) text.pop_back();  // the final newline of echo and editors
     }
     if (arguments_.ids) return parse_ids(text, model_->config().model.vocab_size);
     auto ids = tokenizer_->encode(text);
@@ -152,7 +155,7 @@ class Generation {
     return Ids(ids->begin(), ids->end());
   }
 
-  // What a model without a prompt reads first: the token that stands before every text it was trained on.
+  // Starts an empty prompt with end-of-text, the token before every text of the training data.
   Status start_empty() {
     if (tokenizer_ && tokenizer_->eos() >= 0) {
       prompt_ = {tokenizer_->eos()};
@@ -194,7 +197,7 @@ class Generation {
     });
     if (is_rank0()) LANCET_TRY(print(stream_.finish() + "\n"));
     if (!ending.ok()) {
-      // Every rank saw the same logits.
+      // All ranks see the same logits, so a numerical error is on all of them.
       return ending.error().code == ExitCode::numerical ? agreed(ending.error()) : ending.error();
     }
     report(*ending, drawn, seconds_since(start), seconds_since(first));
@@ -225,28 +228,34 @@ class Generation {
 
 void add_generate(CLI::App& app, Selection& selection) {
   CLI::App* command = app.add_subcommand(
-      "generate", "Text from a trained model: lancet generate --from runs/quickstart --prompt 'The name of a'");
+      "generate",
+      "Generate text with a trained model: lancet generate --from runs/quickstart --prompt 'The name of a'");
   auto arguments = std::make_shared<GenerateArguments>();
   arguments->model = add_from_arguments(*command);
-  CLI::Option* prompt =
-      command->add_option("--prompt", arguments->prompt,
-                          "Start of the text; without it, standard input. An empty one: from the end-of-text token on");
-  command->add_option("--temperature", arguments->sampling.temperature, "0: the most probable token, always")
-      ->capture_default_str();
-  command->add_option("--top-k", arguments->sampling.top_k, "Draw from so many; 0: all")->capture_default_str();
+  CLI::Option* prompt = command->add_option(
+      "--prompt", arguments->prompt,
+      "Start of the text; default: standard input. An empty prompt starts from the end-of-text token");
   command
-      ->add_option("--top-p", arguments->sampling.top_p, "Draw from the fewest that are as probable as this together")
+      ->add_option("--temperature", arguments->sampling.temperature,
+                   "Divides the logits; 0: always the most probable token")
       ->capture_default_str();
-  add_seed_option(*command, arguments->sampling.seed, "The same seed draws the same text");
+  command->add_option("--top-k", arguments->sampling.top_k, "Draw from this number of most probable tokens; 0: all")
+      ->capture_default_str();
+  command
+      ->add_option("--top-p", arguments->sampling.top_p,
+                   "Draw from the fewest most probable tokens whose probabilities add up to this")
+      ->capture_default_str();
+  add_seed_option(*command, arguments->sampling.seed, "The same seed gives the same text");
   command->add_option("--max-tokens", arguments->max_tokens, "Tokens to generate")
       ->capture_default_str()
       ->check(whole_between(0, std::int64_t(1) << 40));
   command
-      ->add_option("--tokenizer", arguments->tokenizer, "Folder with vocab.json and merges.txt; without it, the run's")
+      ->add_option("--tokenizer", arguments->tokenizer,
+                   "Folder with vocab.json and merges.txt; default: the run's tokenizer")
       ->type_name("DIR");
-  command->add_flag("--ids", arguments->ids, "Prompt and result are token ids, without a tokenizer");
+  command->add_flag("--ids", arguments->ids, "Prompt and result are token ids; no tokenizer is used");
   command->add_flag("--only-new", arguments->only_new, "Do not print the prompt");
-  command->add_flag("--past-end", arguments->past_end, "Go on after the end-of-text token");
+  command->add_flag("--past-end", arguments->past_end, "Continue after the end-of-text token");
   command->callback([arguments, prompt, command, &selection] {
     arguments->has_prompt = prompt->count() > 0;
     selection.ranked = [arguments, command](comm::Communicator& world, int local_ranks) -> Status {

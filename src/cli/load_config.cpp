@@ -23,8 +23,8 @@ std::string default_profile() {
 
 std::shared_ptr<ConfigArguments> add_config_arguments(CLI::App& command) {
   auto arguments = std::make_shared<ConfigArguments>();
-  command.add_option("config", arguments->file, "The JSON file of the run")->required()->type_name("CONFIG");
-  command.add_option("--set", arguments->overrides, "Override a field, for example --set train.lr=3e-4 (repeatable)")
+  command.add_option("config", arguments->file, "JSON file of the run's config")->required()->type_name("CONFIG");
+  command.add_option("--set", arguments->overrides, "Set a field, for example --set train.lr=3e-4 (repeatable)")
       ->type_name("KEY=VALUE")
       ->expected(1)
       ->take_all();
@@ -47,7 +47,7 @@ Result<config::Config> load_config(const ConfigArguments& arguments, comm::Commu
 
 std::chrono::milliseconds start_timeout(const ConfigArguments& arguments) {
   std::error_code ignored;
-  const bool again = std::filesystem::is_regular_file(arguments.file, ignored);  // what a pipe holds is there once
+  const bool again = std::filesystem::is_regular_file(arguments.file, ignored);  // a pipe can be read only once
   const auto config = again ? load_config(arguments) : Result<config::Config>(config::Config());
   const double seconds = config.ok() ? config->comm.timeout_s : config::Config().comm.timeout_s;
   return std::chrono::milliseconds(std::int64_t(std::max(seconds, 30.0) * 1000));

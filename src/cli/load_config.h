@@ -1,4 +1,4 @@
-// The CONFIG argument and --set, shared by the commands that take them.
+// The CONFIG argument and --set, shared by the commands that read a config.
 #pragma once
 #include <CLI/CLI.hpp>
 #include <memory>
@@ -18,15 +18,16 @@ struct ConfigArguments {
 
 std::shared_ptr<ConfigArguments> add_config_arguments(CLI::App& command);
 Result<config::Config> load_config(const ConfigArguments& arguments);
-// As every rank reads it. Collective: an error of any rank is returned on all; from here on comm.timeout_s holds.
+// Collective: every rank reads the file, and an error on any rank is returned on all. Sets the communicator's timeout
+// to comm.timeout_s.
 Result<config::Config> load_config(const ConfigArguments& arguments, comm::Communicator& world);
 
-// How long the ranks may take to meet: the config's comm.timeout_s, but half a minute at least, since programs load
-// from slow disks. The default's where the config has a fault, which is told later.
+// Returns the time in which all ranks must start: the config's comm.timeout_s, at least 30 s, since programs may load
+// from slow disks. If the config is invalid, which is reported later, the default's timeout is returned.
 std::chrono::milliseconds start_timeout(const ConfigArguments& arguments);
 
-// Where costs are kept when overlap.profile is empty: lancet/profile.json in $XDG_CACHE_HOME or else ~/.cache (the XDG
-// base directories). Empty without a home: then nothing is kept.
+// Returns the profile file that is used if overlap.profile is empty: lancet/profile.json in $XDG_CACHE_HOME or else
+// ~/.cache (the XDG base directories). Empty if there is no home folder; costs are not kept then.
 std::string default_profile();
 
 }  // namespace lancet::cli

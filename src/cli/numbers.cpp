@@ -12,7 +12,7 @@
 namespace lancet::cli {
 namespace {
 
-// Whether the whole of a text is one number.
+// Parses a text that must be one number as a whole.
 template <class T>
 bool parse(const std::string& text, T& number) {
   const char* const last = text.data() + text.size();

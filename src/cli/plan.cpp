@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <filesystem>
+#include <vector>
+
 #include "commands.h"
 #include "lancet/base/atomic_file.h"
 #include "lancet/profiler/profiler.h"
@@ -20,14 +23,30 @@ std::string memory_line(const planning::PlannedStep& planned) {
 
 struct PlanArguments {
   int ranks = 1, hosts = 0;
-  std::string out, profile, hardware;
-  bool explain = false;
+  std::string out, profile, hardware, dump;
+  std::vector<std::string> skip;
+  bool explain = false, passes = false;
 };
+
+// Writes the Program after each pass as NN_name.ir, the Plan after the last one, and the table of all policies.
+Status dump(const std::filesystem::path& folder, const planner::PlanReport& report) {
+  std::error_code failed;
+  std::filesystem::create_directories(folder, failed);
+  if (failed) return data_error(fmt::format("cannot make the folder {}: {}", folder.string(), failed.message()));
+  for (std::size_t i = 0; i < report.passes.size(); ++i)
+    LANCET_TRY(write_file(folder / fmt::format("{:02}_{}.ir", i, report.passes[i].name), report.passes[i].text));
+  return write_file(folder / "policies.txt", policy_table(report));
+}
 
 Status plan(const config::Config& config, const PlanArguments& arguments) {
   LANCET_ASSIGN(const planning::PlannedStep planned,
-                planning::plan_offline(config, {arguments.ranks, arguments.hosts, arguments.profile, default_profile(),
-                                             arguments.hardware}));
+                planning::plan_offline(config, {.ranks = arguments.ranks,
+                                                .hosts = arguments.hosts,
+                                                .profile = arguments.profile,
+                                                .default_profile = default_profile(),
+                                                .hardware = arguments.hardware,
+                                                .skip = arguments.skip,
+                                                .keep_texts = !arguments.dump.empty()}));
   fmt::print("costs: {}\n", planned.costs);
   if (!planned.exchanges.empty()) fmt::print("exchanges: {}\n", planned.exchanges);
   if (planned.room) fmt::print("{}\n", memory_line(planned));
@@ -39,6 +58,8 @@ Status plan(const config::Config& config, const PlanArguments& arguments) {
   fmt::print("\n{}\n{}\n{}\n{}", policy_table(planned.report), schedule_text(planned), cover_table(planned.plan),
              timeline_chart(planned.plan));
   if (arguments.explain) fmt::print("\n{}", explanation(planned));
+  if (arguments.passes) fmt::print("\n{}", pass_table(planned.report));
+  if (!arguments.dump.empty()) LANCET_TRY(dump(arguments.dump, planned.report));
   if (!arguments.out.empty()) return write_file(arguments.out, ir::print(planned.plan));
   return {};
 }
@@ -49,6 +70,10 @@ void add_plan(CLI::App& app, Selection& selection) {
   CLI::App* command = app.add_subcommand(
       "plan", "Plan a training step without running it: lancet plan configs/quickstart.json --ranks 2 --explain");
   auto config_arguments = add_config_arguments(*command);
+  std::string policies = "Policies (overlap.policy):\n";
+  for (const planner::PolicyInfo& policy : planner::policies())
+    policies += fmt::format("  {:<16} {}\n", policy.name, policy.what);
+  command->footer(policies + "\n" + command->get_footer());
   auto arguments = std::make_shared<PlanArguments>();
   command->add_option("--ranks", arguments->ranks, "Ranks to plan for")
       ->capture_default_str()
@@ -64,6 +89,14 @@ void add_plan(CLI::App& app, Selection& selection) {
                    "File of measured costs (lancet profile --out), of this device or of another")
       ->type_name("FILE");
   command->add_flag("--explain", arguments->explain, "Say in words what the policies do and why this one runs");
+  command->add_flag("--passes", arguments->passes, "List the passes that made the plan, with their times");
+  command->add_option("--dump", arguments->dump, "Write the Program after each pass into this folder, as NN_name.ir")
+      ->type_name("DIR");
+  command
+      ->add_option("--skip", arguments->skip, "Leave out a pass, to see what it does (repeatable)")
+      ->type_name("PASS")
+      ->expected(1)
+      ->take_all();
   command->add_option("--out", arguments->out, "Write the plan here, for train --plan")->type_name("FILE");
   command->callback([config_arguments, arguments, &selection] {
     selection.local = [config_arguments, arguments]() -> Status {

@@ -32,15 +32,15 @@ const PolicyResult& result_of(const PlanReport& report, std::string_view policy)
 }
 
 std::string what_happens(const planning::PlannedStep& planned) {
-  const cost::Cluster& cluster = planned.profile.place.cluster;
-  if (cluster.ranks == 1) return "One rank holds all experts, so nothing is exchanged and there is nothing to hide.\n";
+  const std::int64_t ranks = planned.plan.header.integer("ranks");
+  if (ranks == 1) return "One rank holds all experts: it has no all-to-all, and nothing to hide.\n";
   const schedule::Timeline& t = result_of(planned.report, "sequential").timeline;
   return wrapped(fmt::format(
-      "Experts live on different ranks. In each MoE layer an all-to-all carries every token to the rank of its "
-      "expert, a second one carries the results back; the backward pass does both again. Where nothing is overlapped "
+      "Experts are on different ranks. In each MoE layer an all-to-all carries every token to the rank of its "
+      "expert, a second one carries the results back; the backward pass does both again. Without overlap "
       "the {} ranks spend {:.1f} ms a step on them. All-reduces sum the gradients of the weights that all ranks share: "
-      "{:.1f} ms. Communication is exposed while it runs and nothing is computed; while something is, it is hidden.",
-      cluster.ranks, t.all_to_all, t.all_reduce));
+      "{:.1f} ms. Communication is exposed while nothing is computed beside it, and hidden otherwise.",
+      ranks, t.all_to_all, t.all_reduce));
 }
 
 std::string what_policies_do(const PlanReport& report) {
@@ -74,17 +74,18 @@ std::string why_chosen(const PlanReport& report) {
   return wrapped(text);
 }
 
+// The bound counts whole operations. Operations in parts may take less, so a plan in parts can be shorter.
 std::string what_bounds(const planning::PlannedStep& planned) {
   const planner::LowerBound& bound = planned.report.lower_bound;
-  const double step = result_of(planned.report, planned.report.chosen).timeline.makespan;
+  const double above = 100 * (result_of(planned.report, planned.report.chosen).timeline.makespan / bound.ms() - 1);
   const bool compute = bound.compute >= bound.network;
-  const double above = std::max(0.0, 100 * (step / bound.ms() - 1));  // parts may take less than the whole
+  const std::string distance = above >= 0 ? fmt::format("{:.1f}% above that bound", above)
+                                          : "below that bound, since its parts take less time than whole operations";
   return wrapped(fmt::format(
-      "The {} bounds this step: no order of its work is shorter than about the larger of what a rank computes ({:.1f} "
-      "ms, "
-      "moving bytes included) and what the wire carries ({:.1f} ms). The plan is {:.1f}% above that floor. {}.",
-      compute ? "processor" : "wire", bound.compute, bound.network, above,
-      compute ? "Below it only a faster device is_rank0" : "Below it only a faster network is_rank0"));
+      "The {} bounds this step: no order of its whole operations is shorter than the larger of what a rank computes "
+      "({:.1f} ms, moving bytes included) and what the network carries ({:.1f} ms). The plan is {}. Only a faster {} "
+      "makes the bound lower.",
+      compute ? "processor" : "network", bound.compute, bound.network, distance, compute ? "device" : "network"));
 }
 
 }  // namespace

@@ -20,12 +20,12 @@ double hidden_percent(const schedule::Timeline& t) {
 
 std::string_view direction(ir::Role role) { return role == ir::Role::forward ? "forward" : "backward"; }
 
-// "h.2.attn.c_attn dw": what an instruction does, the same for all its parts.
+// Returns the name of an instruction's work, which all its parts share: "h.2.attn.c_attn dw".
 std::string site(const ir::Instruction& instruction) {
   return fmt::format("{} {}", schedule::site_of(instruction), ir::name(instruction.role));
 }
 
-// The parts of one all-to-all, and what lies under them.
+// One all-to-all, all its parts together, and the computation that hides it.
 struct SiteCover {
   std::string name;
   std::string_view direction;
@@ -74,7 +74,7 @@ std::string longest_first(const std::vector<std::pair<std::string, double>>& und
   return items.empty() ? "-" : fmt::format("{}", fmt::join(items, ", "));
 }
 
-// What fills most of a column of the chart.
+// Returns the letter of an instruction in the chart.
 char letter(const ir::Instruction& instruction) {
   if (instruction.stream == ir::Stream::expert) return 'a';
   if (instruction.stream == ir::Stream::reduce) return 'r';
@@ -117,6 +117,13 @@ std::string stream_row(const ir::Plan& plan, ir::Stream stream, double end) {
 }
 
 }  // namespace
+
+std::string pass_table(const planner::PlanReport& report) {
+  std::string text = fmt::format("{:<28} {:>9} {:>12}\n", "pass", "ms", "instructions");
+  for (const planner::PassRun& run : report.passes)
+    text += fmt::format("{:<28} {:>9.2f} {:>12}\n", run.name, run.ms, run.instructions);
+  return text;
+}
 
 std::string policy_table(const planner::PlanReport& report) {
   std::string text = fmt::format("{:<16} {:>9} {:>9} {:>9} {:>9} {:>9} {:>7} {:>2} {:>8}  {}\n", "policy", "step ms",

@@ -15,12 +15,12 @@ namespace {
 // All instructions of one key, over the programs.
 struct Row {
   int calls = 0;
-  double flops = 0;  // of one call
+  double flops = 0;  // per call
   cost::OpTime time;
   double total() const { return calls * time.ms; }
 };
 
-// The end of a long list of operands tells nobody anything.
+// Cuts a long list of operands.
 std::string shortened(const std::string& key) {
   constexpr std::size_t most = 110;
   return key.size() <= most ? key : key.substr(0, most) + "...";
@@ -57,23 +57,22 @@ void print_points(const char* name, const std::vector<cost::Point>& points) {
                point.ms > 0 ? point.bytes / point.ms * 1e-3 : 0);
 }
 
-void print_network(const cost::NetworkTimes& wire) {
-  print_points("all-to-all: what a rank sends to the others", wire.all_to_all);
-  print_points("all-reduce: the vector", wire.all_reduce);
-  if (wire.windows && !wire.windows->all_to_all.empty()) {
-    print_points("all-to-all through windows", wire.windows->all_to_all);
+void print_network(const cost::NetworkTimes& network) {
+  print_points("all-to-all: bytes that a rank sends to all others", network.all_to_all);
+  print_points("all-reduce: bytes of the vector", network.all_reduce);
+  if (network.windows && !network.windows->all_to_all.empty()) {
+    print_points("all-to-all through windows", network.windows->all_to_all);
     fmt::print(
-        "windows: the compute stream loses {:.3f} ms + {:.3f} ms/MB to an all-to-all; where messages go instead, the "
-        "host's wait for counts takes {:.1f} us a layer and part\n",
-        wire.windows->core.per_message_ms, wire.windows->core.per_mb_ms, wire.windows->counts_wait_ms * 1e3);
+        "windows: the compute stream loses {:.3f} ms + {:.3f} ms/MB to an all-to-all; with messages instead, the "
+        "host waits {:.1f} us for counts, per layer and part\n",
+        network.windows->core.per_message_ms, network.windows->core.per_mb_ms, network.windows->counts_wait_ms * 1e3);
   }
   fmt::print(
-      "launch {:.1f} us; the compute stream loses {:.3f} ms + {:.3f} ms/MB to an all-to-all, {:.3f} ms + {:.3f} ms/MB to "
-      "an all-reduce; speed of communication beside computation "
-      "{:.2f}, beside other communication {:.2f}\n",
-      wire.launch_ms * 1e3, wire.all_to_all_core.per_message_ms, wire.all_to_all_core.per_mb_ms,
-      wire.all_reduce_core.per_message_ms, wire.all_reduce_core.per_mb_ms, wire.interference.network_beside_compute,
-      wire.interference.network_beside_network);
+      "launch {:.1f} us; the compute stream loses {:.3f} ms + {:.3f} ms/MB to an all-to-all, {:.3f} ms + {:.3f} ms/MB "
+      "to an all-reduce; speed of communication beside computation {:.2f}, beside other communication {:.2f}\n",
+      network.launch_ms * 1e3, network.all_to_all_core.per_message_ms, network.all_to_all_core.per_mb_ms,
+      network.all_reduce_core.per_message_ms, network.all_reduce_core.per_mb_ms,
+      network.interference.network_beside_compute, network.interference.network_beside_network);
 }
 
 struct ProfileArguments {
@@ -90,10 +89,10 @@ planning::ProfileRequest::Renew renew_of(const std::string& word) {
 Status profile(config::Config config, const ProfileArguments& arguments, comm::Communicator& world, int local_ranks) {
   if (!arguments.out.empty()) config.overlap.profile = arguments.out;
   LANCET_ASSIGN(const planning::MeasuredStep step, planning::measure_step(config, world,
-                                                                    {.local_ranks = local_ranks,
-                                                                     .default_path = default_profile(),
-                                                                     .renew = renew_of(arguments.renew),
-                                                                     .seconds = arguments.seconds}));
+                                                                          {.local_ranks = local_ranks,
+                                                                           .default_path = default_profile(),
+                                                                           .renew = renew_of(arguments.renew),
+                                                                           .seconds = arguments.seconds}));
   if (world.rank() != 0) return {};
   fmt::print("{}\n", cost::to_string(step.profile.place));
   print_ops(step.profile, step.programs.front());
@@ -105,13 +104,13 @@ Status profile(config::Config config, const ProfileArguments& arguments, comm::C
 
 void add_profile(CLI::App& app, Selection& selection) {
   CLI::App* command = app.add_subcommand(
-      "profile", "Measure what ops and communication cost here: mpirun -np 2 lancet profile configs/quickstart.json");
+      "profile", "Measure the time of ops and communication: mpirun -np 2 lancet profile configs/quickstart.json");
   auto config_arguments = add_config_arguments(*command);
   auto arguments = std::make_shared<ProfileArguments>();
-  command->add_option("--out", arguments->out, "The file, in place of overlap.profile")->type_name("FILE");
-  command->add_option("--renew", arguments->renew, "Measure anew what the file holds: communication or all")
+  command->add_option("--out", arguments->out, "The file; default: overlap.profile")->type_name("FILE");
+  command->add_option("--renew", arguments->renew, "Measure again what the file already holds: communication or all")
       ->check(one_of({"communication", "all"}));
-  command->add_option("--seconds", arguments->seconds, "Time for the ops of one program, about")
+  command->add_option("--seconds", arguments->seconds, "Approximate time for the ops of one program")
       ->capture_default_str()
       ->check(between(0.0, 3600.0));
   command->callback([config_arguments, arguments, &selection] {

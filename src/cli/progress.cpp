@@ -10,7 +10,7 @@
 namespace lancet::cli {
 
 std::string progress_detail(const std::string& done, double fraction, double seconds) {
-  if (fraction < 0.01 || fraction >= 1) return done;  // what has just begun tells nothing of the rest
+  if (fraction < 0.01 || fraction >= 1) return done;  // too early for an estimate, or finished
   return done + ", " + duration(seconds * (1 - fraction) / fraction) + " left";
 }
 
@@ -28,7 +28,7 @@ void ProgressBar::show(double fraction, const std::string& done) {
   if (shown_ < 0 && seconds < patience_) return;
   shown_ = percent / step;
   const std::string bar(static_cast<std::size_t>(percent / 4), '#');
-  // The blanks cover the end of a longer line before.
+  // The blanks overwrite the end of a longer previous line.
   std::fprintf(stderr, terminal_ ? "\r%s [%-25s] %3d%% %s    " : "%s [%-25s] %3d%% %s\n", what_, bar.c_str(), percent,
                progress_detail(done, fraction, seconds).c_str());
   if (terminal_ && percent == 100) std::fputc('\n', stderr);

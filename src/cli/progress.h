@@ -1,16 +1,17 @@
-// How far a command is, on standard error: a line that is rewritten in place on a terminal, else one at every tenth.
+// Shows a command's progress on standard error: one line that is rewritten in place on a terminal, else a line at every
+// tenth.
 #pragma once
 #include <chrono>
 #include <string>
 
 namespace lancet::cli {
 
-// "12.3 MB, 40s left": what is done, and what the rest takes at the pace so far (seconds: since the beginning).
+// Returns for example "12.3 MB, 40s left". The rest is estimated from the mean speed; seconds: since the beginning.
 std::string progress_detail(const std::string& done, double fraction, double seconds);
 
 class ProgressBar {
  public:
-  // patience: seconds of quiet, so that what is over sooner says nothing.
+  // patience: seconds before the bar appears; a shorter task shows none.
   explicit ProgressBar(const char* what, double patience = 0);
   ~ProgressBar();
   ProgressBar(const ProgressBar&) = delete;

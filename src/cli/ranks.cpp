@@ -1,3 +1,5 @@
+// Runs a command on every rank: under MPI if a launcher started several ranks, else alone. A rank reports its error
+// and, unless all ranks have agreed on it, aborts the job, so that no rank waits for one that failed.
 #include "commands.h"
 #include "lancet/base/check.h"
 #include "lancet/base/log.h"
@@ -26,7 +28,7 @@ int run_mpi(const std::function<Status(comm::Communicator&, int)>& body, const c
   if (!session.ok()) return report(session.error());
   const auto world = (*session)->world();
   if (world->size() != launch.size || world->rank() != launch.rank) {
-    // An MPI that does not know this launcher gives every process a world of its own.
+    // If MPI does not support this launcher, every process is a world of its own.
     report(config_error(
         fmt::format("expected rank {} of {}, as the launcher says, found rank {} of {} in MPI: start with the mpirun "
                     "of this program's MPI, or srun --mpi=pmix",
@@ -38,7 +40,7 @@ int run_mpi(const std::function<Status(comm::Communicator&, int)>& body, const c
   const Error& error = status.error();
   ignore_stop_signals();
   if (!error.agreed || launch.rank == 0) report(error);
-  // The others may be waiting for this rank.
+  // The other ranks may be waiting for this one.
   if (!error.agreed) (*session)->abort_job(static_cast<int>(error.code));
   return static_cast<int>(error.code);
 }

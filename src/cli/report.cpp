@@ -11,7 +11,7 @@
 namespace lancet::cli {
 namespace {
 
-// What stands at `out` may be a page of before, nothing else: a run's records would be gone.
+// Refuses to overwrite any file but an HTML page, so that a mistyped path does not destroy a run's records.
 Status check_out(const std::string& out) {
   std::ifstream there(out);
   if (const int first = there.get(); !there || first == '<') return {};
@@ -23,7 +23,7 @@ Status write_report(const std::vector<std::string>& folders, const std::string& 
   const std::vector<std::filesystem::path> runs(folders.begin(), folders.end());
   LANCET_ASSIGN(const std::string page, report::page(runs));
   LANCET_TRY(write_file(out, page));
-  log::info("{}: {:.1f} MB, opens in a browser", out, double(page.size()) * 1e-6);
+  log::info("{}: {:.1f} MB; open it in a browser", out, double(page.size()) * 1e-6);
   return {};
 }
 
@@ -31,13 +31,13 @@ Status write_report(const std::vector<std::string>& folders, const std::string& 
 
 void add_report(CLI::App& app, Selection& selection) {
   CLI::App* command = app.add_subcommand(
-      "report", "One HTML page of one or several runs: lancet report runs/a runs/b --out report.html");
+      "report", "Make an HTML page of one or several runs: lancet report runs/a runs/b --out report.html");
   auto folders = std::make_shared<std::vector<std::string>>();
   auto out = std::make_shared<std::string>("report.html");
   command->add_option("runs", *folders, "Run folders; several are overlaid and their configs compared")
       ->required()
       ->type_name("RUN");
-  command->add_option("--out", *out, "Write the page here")->capture_default_str()->type_name("FILE");
+  command->add_option("--out", *out, "File of the page")->capture_default_str()->type_name("FILE");
   command->callback(
       [folders, out, &selection] { selection.local = [folders, out] { return write_report(*folders, *out); }; });
 }

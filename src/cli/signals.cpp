@@ -1,3 +1,13 @@
+// Handles signals in three ways; the one that a command installs last holds.
+//
+// announce_signals() prints a line and lets the signal end the process; main() installs it on rank 0 for every command.
+// catch_stop_signals() is for training: the first signal sets `requested`, which the training loop polls between steps;
+// the handler then restores the default action of SIGINT and SIGTERM, so that the next one ends the process.
+// note_stop_signals() is for sweeps: the first signal sets `requested` and prints a note; later ones are ignored or,
+// after next_stop_ends(true), end the process.
+//
+// Handlers use only write(), sigaction(), raise(), _exit() and lock-free atomics. Signals that were ignored at the
+// start (nohup) stay ignored.
 #include "signals.h"
 
 #include <unistd.h>
@@ -12,7 +22,6 @@
 namespace lancet::cli {
 namespace {
 
-// Handlers call only what they may.
 void say(std::string_view text) {
   [[maybe_unused]] const auto written = ::write(STDERR_FILENO, text.data(), text.size());
 }
@@ -22,7 +31,7 @@ void say_name(int signal) {
   say(::sigabbrev_np(signal));
 }
 
-// SA_RESETHAND has put the default action back, which the raised signal then takes.
+// SA_RESETHAND has restored the default action, so that raise() ends the process.
 void stop(int signal) {
   say("stopped by ");
   say_name(signal);
@@ -45,13 +54,13 @@ static_assert(std::atomic<int>::is_always_lock_free && std::atomic<bool>::is_alw
               "handlers read and write them");
 std::atomic<bool> speaks{false};
 
-// The first one is a request; SIGINT and SIGTERM end the process the next time.
+// The first signal is a request to stop; the next SIGINT or SIGTERM ends the process.
 void request(int signal) {
   if (requested.exchange(signal) != 0) return;
   handle({SIGINT, SIGTERM}, SIG_DFL, 0);
   if (!speaks) return;
   say_name(signal);
-  say(": saving and stopping when this step is over; SIGTERM or SIGINT from now on stop at once\n");
+  say(": saving and stopping after this step; another SIGTERM or SIGINT stops at once\n");
 }
 
 const char* note_of_stop = "";
@@ -77,7 +86,7 @@ void next_stop_ends(bool ends) { next_ends = ends; }
 
 void announce_signals() {
   handle({SIGINT, SIGTERM, SIGUSR1, SIGHUP}, stop, static_cast<int>(SA_RESETHAND));
-  handle({SIGXFSZ}, SIG_IGN, 0);  // a limit on the size of files is an error of the write
+  handle({SIGXFSZ}, SIG_IGN, 0);  // so that write() returns an error when a file reaches the size limit
 }
 
 const std::atomic<int>& catch_stop_signals(bool is_rank0) {

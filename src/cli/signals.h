@@ -1,24 +1,24 @@
-// A run that is told to stop says so.
+// Signal handling: reports signals, turns them into requests to stop, or ends the process.
 #pragma once
 #include <atomic>
 
 namespace lancet::cli {
 
-// From now on SIGINT, SIGTERM, SIGUSR1 and SIGHUP, unless they are ignored, leave a line on stderr before they end this
-// process as they always do: the shell sees 128 + the signal's number.
+// Makes SIGINT, SIGTERM, SIGUSR1 and SIGHUP, unless they are ignored, print a line to stderr before they end the
+// process by their default action: the shell sees 128 + the signal's number.
 void announce_signals();
 
-// From now on the first of SIGINT, SIGTERM, SIGUSR1, SIGHUP and SIGPIPE (nobody reads what it says), unless ignored,
-// only sets the number that is returned; one more SIGINT or SIGTERM ends the process. is_rank0: says so on stderr.
+// Makes the first of SIGINT, SIGTERM, SIGUSR1, SIGHUP and SIGPIPE (stdout was closed), unless ignored, only set the
+// returned number; another SIGINT or SIGTERM ends the process. is_rank0: the signal is reported on stderr.
 const std::atomic<int>& catch_stop_signals(bool is_rank0);
-// Says nothing of them any more: this process has failed and is about to end, and its launcher may send them.
+// Stops the reports: this process has failed and is about to end, and its launcher may send signals.
 void ignore_stop_signals();
 
-// From now on SIGINT, SIGTERM and SIGHUP, unless ignored, only set the number that is returned, the first of them, and
-// say `note` on stderr once. For what must be taken down before the end, and is so within a bound.
+// Makes the first of SIGINT, SIGTERM and SIGHUP, unless ignored, set the returned number and print `note` to stderr;
+// later ones are ignored. For commands that must clean up before they end, and do so in bounded time.
 const std::atomic<int>& note_stop_signals(const char* note);
-// Whether, after the first of them, one more ends the process at once, with ExitCode::saved: where nothing is to be
-// taken down, and what runs may take long. At first it does not.
+// true: another signal ends the process at once with ExitCode::saved, for phases that have nothing to clean up and may
+// take long. Initially false.
 void next_stop_ends(bool ends);
 
 }  // namespace lancet::cli

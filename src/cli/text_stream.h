@@ -1,4 +1,4 @@
-// Bytes of tokens to a text that a terminal can show at any time.
+// Turns the bytes of tokens into text that a terminal can show at any time.
 #pragma once
 #include <string>
 #include <string_view>

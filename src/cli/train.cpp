@@ -1,6 +1,6 @@
 #include "commands.h"
-#include "lancet/world/agree.h"
 #include "lancet/train/trainer.h"
+#include "lancet/world/agree.h"
 #include "load_config.h"
 #include "signals.h"
 
@@ -13,17 +13,17 @@ void add_train(CLI::App& app, Selection& selection) {
   command->add_option("--run-dir", *run_dir, "Folder for config.json, plan.ir and metrics.jsonl (log.run_dir)")
       ->type_name("DIR");
   auto plan = std::make_shared<std::string>();
-  command->add_option("--plan", *plan, "Run this plan (lancet plan --out) in place of making one as overlap.* says")
+  command->add_option("--plan", *plan, "Run this plan (lancet plan --out); default: plan as overlap.* says")
       ->type_name("FILE");
   auto resume = std::make_shared<std::string>(), init_from = std::make_shared<std::string>();
   command
       ->add_option("--resume", *resume,
-                   "Go on from this checkpoint: step-000100 of this run, or its folder. Without: from the run's newest "
-                   "whole one")
+                   "Resume from this checkpoint: step-000100 of this run, or its folder; default: the run's newest "
+                   "complete one")
       ->type_name("STEP");
   command
       ->add_option("--init-from", *init_from,
-                   "Begin with the weights of this run or checkpoint, if the run has no checkpoints of its own")
+                   "Start with the weights of this run or checkpoint, if the run has no checkpoints of its own")
       ->type_name("DIR");
   command->callback([arguments, run_dir, plan, resume, init_from, &selection] {
     selection.start_timeout = start_timeout(*arguments);

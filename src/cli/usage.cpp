@@ -1,3 +1,9 @@
+// Turns the parser's exceptions into one line: "COMMAND: expected X, found Y; see COMMAND --help".
+//
+// CLI11 throws one class per kind of error, with a text in its own words. This file finds the command and the option
+// that the error is about and builds the line from them, with the nearest known name for a misspelt one. Unknown
+// options are reported first: the parser takes the word after one for something else, and so may report another error.
+// empty_value() finds empty values, which the parser accepts.
 #include "usage.h"
 
 #include <fmt/format.h>
@@ -12,7 +18,7 @@
 namespace lancet::cli {
 namespace {
 
-// The command that was asked for: the program, its command, that one's command.
+// Returns the selected commands: the program, its command, that command's subcommand.
 std::vector<const CLI::App*> chain_of(const CLI::App& app) {
   std::vector<const CLI::App*> chain{&app};
   while (!chain.back()->get_subcommands().empty()) chain.push_back(chain.back()->get_subcommands().front());
@@ -27,7 +33,8 @@ std::string path_of(const std::vector<const CLI::App*>& chain, std::size_t lengt
 
 bool is_flag(const std::string& word) { return word.size() > 1 && word[0] == '-'; }
 
-// "; the nearest known one is --resume". Nothing where more than half of the word would have to change.
+// Returns for example "; the nearest known one is --resume", or nothing if more than half of the word would have to
+// change.
 std::string nearest(const std::string& word, const std::vector<std::string>& known) {
   std::string best;
   std::size_t least = ~std::size_t{0};
@@ -52,7 +59,7 @@ std::vector<std::string> commands_of(const CLI::App& command) {
   return names;
 }
 
-// The option that a message of the parser begins with, or null.
+// Returns the option whose name a message of the parser begins with, or null.
 const CLI::Option* option_in(const CLI::App& command, std::string_view message) {
   const CLI::Option* found = nullptr;
   std::size_t longest = 0;
@@ -62,13 +69,13 @@ const CLI::Option* option_in(const CLI::App& command, std::string_view message) 
   return found;
 }
 
-// "STEP", "INT": without what its checks add.
+// Returns the option's type without the text of its checks: "STEP", "INT".
 std::string type_of(const CLI::Option& option) {
   const std::string type = option.get_type_name();
   return type.substr(0, type.find(':'));
 }
 
-// A positional one by what it is called in the help, another with its value: "CONFIG", "--from RUN".
+// Returns the option as the help shows it: "CONFIG" (positional), "--from RUN".
 std::string called(const CLI::Option& option) {
   return option.get_positional() ? type_of(option) : option.get_name() + " " + type_of(option);
 }
@@ -98,7 +105,7 @@ std::string missing_command(const CLI::App& command) {
   return fmt::format("{}, found {}{}", expected, shown(left.front()), nearest(left.front(), known));
 }
 
-// What is wrong with one option, as the parser's message says.
+// Describes an error of one option.
 std::string wrong_option(const CLI::Option& option, const CLI::ParseError& error, const std::string& message) {
   const std::string name = option.get_positional() ? type_of(option) : option.get_name();
   if (dynamic_cast<const CLI::RequiredError*>(&error)) return fmt::format("expected {}, found none", called(option));
@@ -128,7 +135,7 @@ std::string what_is_wrong(const CLI::App& command, const CLI::ParseError& error)
   return message;
 }
 
-// The option that a word names, with or without a value behind it; null for other words.
+// Returns the option of a word --name or --name=value; null for other words.
 const CLI::Option* named_by(const std::vector<const CLI::App*>& chain, std::string_view word) {
   const std::string name(word.substr(0, word.find('=')));
   for (const CLI::App* command : chain)
@@ -138,7 +145,7 @@ const CLI::Option* named_by(const std::vector<const CLI::App*>& chain, std::stri
 
 }  // namespace
 
-// A text to begin with, or none.
+// True for --prompt, which may be empty, and for flags.
 bool may_be_empty(const CLI::Option& option) {
   return option.get_name() == "--prompt" || option.get_expected_max() == 0;
 }
@@ -148,12 +155,12 @@ std::string empty_value(const CLI::App& app, std::span<const char* const> words)
   const std::string path = path_of(chain, chain.size());
   for (const std::string_view word : words)
     if (const CLI::Option* option = named_by(chain, word); option && word.find('=') == word.size() - 1)
-      return fmt::format("{}: {}: expected {} behind '=', found none{}", path, option->get_name(), kind_of(*option),
-                         may_be_empty(*option) ? fmt::format(" (an empty one: {} '')", option->get_name()) : "");
+      return fmt::format("{}: {}: expected {} after '=', found none{}", path, option->get_name(), kind_of(*option),
+                         may_be_empty(*option) ? fmt::format(" (for an empty value: {} '')", option->get_name()) : "");
   for (const CLI::Option* option : chain.back()->get_options())
     if (!may_be_empty(*option))
       for (const std::string& value : option->results())
-        if (value.empty())  // of a shell's variable that is not set
+        if (value.empty())  // for example a shell variable that is not set
           return option->get_required() ? fmt::format("{}: expected {}, found an empty word", path, called(*option))
                                         : fmt::format("{}: {}: expected {}, found an empty word", path,
                                                       option->get_name(), kind_of(*option));
@@ -162,7 +169,7 @@ std::string empty_value(const CLI::App& app, std::span<const char* const> words)
 
 std::string usage_line(const CLI::App& app, const CLI::ParseError& error) {
   const auto chain = chain_of(app);
-  // First of all: the word behind an unknown option is taken for something else, and so are the errors of that.
+  // Unknown options come first: the parser takes the word after one for something else and reports that.
   for (std::size_t i = 0; i < chain.size(); ++i)
     for (const std::string& word : chain[i]->remaining()) {
       if (!is_flag(word)) continue;

@@ -1,4 +1,4 @@
-// Command lines that are wrong, in a line that says where, what was expected and what was found.
+// Reports a wrong command line in one line: the command, the expected and the found words.
 #pragma once
 #include <CLI/CLI.hpp>
 #include <span>
@@ -6,11 +6,12 @@
 
 namespace lancet::cli {
 
-// app: after parse() threw `error`. "lancet eval: expected --from RUN, found none; see lancet eval --help".
+// Returns for example "lancet eval: expected --from RUN, found none; see lancet eval --help". app: after parse() threw
+// `error`.
 std::string usage_line(const CLI::App& app, const CLI::ParseError& error);
-// What the parser lets through, or empty: --name= without a value, for which it takes the next word; an empty word
-// (of a shell's variable that is not set), but for --prompt. words: of the command line; app: after parse(), whether or
-// not it threw.
+// Returns an error that the parser does not report, or an empty text: --name= without a value (the parser takes the
+// next word as the value), or an empty word, as of an unset shell variable, for any option but --prompt. words: the
+// command line; app: after parse(), whether or not it threw.
 std::string empty_value(const CLI::App& app, std::span<const char* const> words);
 
 }  // namespace lancet::cli

@@ -11,14 +11,14 @@ namespace {
 struct Launcher {
   const char *rank, *size, *local_rank, *local_size;
 };
-// In the order of trust: Slurm's are also set around an mpirun inside a job, where mpirun's own are the right ones.
+// In order of precedence: inside a Slurm job, mpirun's variables take precedence over Slurm's, which are also set.
 constexpr Launcher launchers[] = {
     {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"},
     {"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
     {"SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE"},
 };
 
-// The leading number: Slurm writes tasks per node as "4(x2)".
+// Parses the leading number: Slurm writes tasks per node as "4(x2)".
 std::optional<int> number(const char* text) {
   if (!text) return std::nullopt;
   const std::string_view view(text);

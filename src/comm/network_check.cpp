@@ -1,3 +1,7 @@
+// Latency is the median of round trips around the ring of ranks. For bandwidth, a pilot all-to-all measures the network
+// roughly; the repetitions then send as many bytes as their time budget allows. On a network so slow that the pilot
+// alone exceeds a repetition's share of the budget, the pilot is the measurement. Every figure is the slowest rank's,
+// so all ranks take the same decisions and report the same values.
 #include "lancet/comm/network_check.h"
 #include "lancet/base/median.h"
 
@@ -16,27 +20,27 @@
 namespace lancet::comm {
 namespace {
 
-constexpr double budget_seconds = 0.06;          // of the bandwidth repetitions together
+constexpr double budget_seconds = 0.06;          // for all bandwidth repetitions together
 constexpr std::size_t pilot_bytes = 256 * 1024;  // sent by each rank
 constexpr std::size_t most_bytes = 4 << 20;
 constexpr int repetitions = 5, round_trips = 15;
 
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
-class Ring {
+class Probe {
  public:
-  explicit Ring(Communicator& communicator) : communicator_(communicator) {}
+  explicit Probe(Communicator& communicator) : communicator_(communicator) {}
 
-  // All to all; each rank sends about `bytes` in total. Seconds of this rank.
-  Result<double> exchange(std::size_t bytes) {
-    if (!all_to_all_ || bytes != asked_) all_to_all_.emplace(communicator_, asked_ = bytes);
+  // Seconds of an all-to-all on this rank; each rank sends about `bytes` in total.
+  Result<double> all_to_all(std::size_t bytes) {
+    if (!all_to_all_ || bytes != bytes_) all_to_all_.emplace(communicator_, bytes_ = bytes);
     LANCET_TRY(communicator_.barrier());
     const double start = now();
     LANCET_TRY((*all_to_all_)(communicator_));
     return now() - start;
   }
 
-  // To the next rank and back: this rank's message returns from rank + 1, while it returns that of rank - 1.
+  // Seconds of a round trip: rank + 1 returns this rank's message, while this rank returns the message of rank - 1.
   Result<double> round_trip() {
     const int size = communicator_.size(), next = (communicator_.rank() + 1) % size,
               last = (communicator_.rank() + size - 1) % size;
@@ -52,7 +56,7 @@ class Ring {
  private:
   Communicator& communicator_;
   std::optional<AllToAll> all_to_all_;
-  std::size_t asked_ = 0;
+  std::size_t bytes_ = 0;
 };
 
 Result<int> count_hosts(Communicator& communicator) {
@@ -76,17 +80,17 @@ Result<NetworkReport> measure_network(Communicator& communicator) {
   if (report.ranks == 1) return report;
   LANCET_ASSIGN(report.hosts, count_hosts(communicator));
 
-  Ring ring(communicator);
+  Probe probe(communicator);
   std::vector<double> times;
   for (int i = 0; i < round_trips + 1; ++i) {
-    LANCET_ASSIGN(const double t, ring.round_trip());
-    if (i > 0) times.push_back(t);  // the first one connects
+    LANCET_ASSIGN(const double t, probe.round_trip());
+    if (i > 0) times.push_back(t);  // the first one opens connections
   }
   LANCET_ASSIGN(const double round_trip, largest(communicator, median(times)));
   report.round_trip_us = round_trip * 1e6;
 
-  // The pilot decides how much the budget allows; all ranks decide from the slowest rank's time, so alike.
-  LANCET_ASSIGN(const double pilot, ring.exchange(pilot_bytes));
+  // The pilot's time determines the bytes that the budget allows; it is the slowest rank's, so all ranks agree.
+  LANCET_ASSIGN(const double pilot, probe.all_to_all(pilot_bytes));
   LANCET_ASSIGN(const double slowest_pilot, largest(communicator, pilot));
   const double affordable = static_cast<double>(pilot_bytes) * budget_seconds / repetitions / slowest_pilot;
   const bool slow = affordable < static_cast<double>(pilot_bytes);
@@ -95,7 +99,7 @@ Result<NetworkReport> measure_network(Communicator& communicator) {
   if (!slow) {
     times.clear();
     for (int i = 0; i < repetitions; ++i) {
-      LANCET_ASSIGN(const double t, ring.exchange(report.bytes));
+      LANCET_ASSIGN(const double t, probe.all_to_all(report.bytes));
       times.push_back(t);
     }
     LANCET_ASSIGN(seconds, largest(communicator, median(times)));
@@ -117,7 +121,7 @@ std::string to_string(const NetworkReport& r) {
 std::string slow_network_warning(const NetworkReport& r, double megabytes_per_second) {
   if (r.ranks == 1 || r.megabytes_per_second >= megabytes_per_second) return {};
   return fmt::format(
-      "the ranks exchange {:.1f} MB/s each way, expected at least {:.0f}: check the network interface that {} uses",
+      "an all-to-all runs at {:.1f} MB/s each way, expected at least {:.0f}: check the network interface that {} uses",
       r.megabytes_per_second, megabytes_per_second, r.transport);
 }
 

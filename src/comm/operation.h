@@ -1,4 +1,4 @@
-// What every transport shares: the names of operations and ranks in errors, and copies to oneself.
+// Helpers of all transports: names of operations and ranks in errors, checks of segments, copies to oneself.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -16,11 +16,11 @@ inline constexpr int operation_count = 5;
 std::string_view name(Operation operation);
 // "rank 3", "ranks 1, 2, 3"
 std::string list_ranks(const std::vector<int>& ranks);
-// The first segment whose peer is no rank, as an error; `what` is "send" or "receive".
+// Returns an error that names the first segment whose peer is not a rank; `what` is "send" or "receive".
 Status check_peers(std::span<const Segment> segments, std::string_view what, int rank, int size);
 // Copies the segments that `rank` sends to itself into those that it receives from itself, in order.
 Status copy_to_self(std::span<const Segment> sends, std::span<const Segment> receives, int rank);
-// The next segment of `peer` with bytes in it, from index `at` on; null at the end. Leaves `at` behind it.
+// Returns the next non-empty segment of `peer` from index `at` on, or null; sets `at` to the index after it.
 const Segment* next_of_peer(std::span<const Segment> segments, int peer, std::size_t& at);
 
 }  // namespace lancet::comm

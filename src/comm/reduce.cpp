@@ -6,7 +6,7 @@
 namespace lancet::comm {
 
 void sum_in_rank_order(std::span<const float* const> parts, float* out, std::size_t count) {
-  // A block that stays in L1, so that `out` may be any of the parts and each part is read once.
+  // Sums of a block stay in L1, so that `out` may be any of the parts and each part is read once.
   constexpr std::size_t block = 1024;
   alignas(64) float sum[block];
   for (std::size_t start = 0; start < count; start += block) {

@@ -1,4 +1,4 @@
-// One rank alone.
+// Communicator of a single rank: sends to oneself are copied, collectives return their input.
 #include <fmt/format.h>
 
 #include <mutex>

@@ -1,4 +1,5 @@
-// What fields must agree on with each other. A field's own range stands in its row of the table.
+// Checks fields against each other and against the number of ranks. The range of a single field is in its row of the
+// table (fields.cpp).
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -16,9 +17,9 @@ Error wrong(fmt::format_string<Args...> text, Args&&... args) {
 }
 
 constexpr std::int64_t most_experts = 65536;       // of a layer, over all ranks
-constexpr std::int64_t most_elements = 1LL << 40;  // of a tensor, and tokens of a step: byte sizes stay far below 2^63
+constexpr std::int64_t most_elements = 1LL << 40;  // of a tensor; also tokens of a step: byte sizes stay far below 2^63
 constexpr std::int64_t most_tokens = (1LL << 31) - 1;  // of a rank's micro batch: slots and counts are int32
-constexpr std::int64_t most_routed = (1LL << 24) - 1;  // the same where a gate counts them, in floats
+constexpr std::int64_t most_routed = (1LL << 24) - 1;  // the same with MoE layers: gates count tokens in floats
 
 Status check_experts(const Model& m, int ranks) {
   if (!m.has_moe()) return {};
@@ -45,7 +46,7 @@ Status check_schedule(const Train& t) {
   return {};
 }
 
-// The elements of the largest tensors, in doubles: exact far beyond the bound, and they cannot overflow.
+// Computes the elements of the largest tensors in doubles, which cannot overflow and are exact far beyond the bound.
 Status check_sizes(const Config& config, int ranks) {
   const Model& m = config.model;
   const Train& t = config.train;
@@ -70,7 +71,7 @@ Status check_sizes(const Config& config, int ranks) {
       {"an FFN's weight (model.n_embd * n_inner)", width * inner}};
   if (m.has_moe()) {
     const double experts = double(m.experts(ranks)), share = m.capacity_factor * tokens / experts;
-    // Generated text has room for every token at every expert.
+    // Text generation uses a capacity of all tokens at every expert.
     const double slots =
         std::max(std::min(std::max(std::ceil(share), 1.0), tokens), t.sample_tokens > 0 ? sequence : 0.0);
     sizes.push_back({"the router's logits (train.micro_batch_size * seq_len * experts)", tokens * experts});

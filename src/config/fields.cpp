@@ -49,17 +49,17 @@ constexpr Range between(double min, double max) { return {.min = min, .max = max
 constexpr Range above_zero(double max) { return {.min = 0, .max = max, .open_min = true}; }
 constexpr Range below_one() { return {.min = 0, .max = 1, .open_max = true}; }
 
-// Upper ends: far above what anyone trains, low enough that sums and products of a few fields stay exact (check.cpp
-// bounds the products that make tensors).
+// Upper limits: far above any real model, and low enough that sums and products of a few fields stay exact (check.cpp
+// bounds the sizes of tensors).
 constexpr double most_layers = 10000;
 constexpr double most_experts = 65536;
-constexpr double most_width = 1 << 20;   // also of rows, heads, accumulated micro batches
-constexpr double most_tokens = 1 << 24;  // of a sequence
+constexpr double most_width = 1 << 20;   // also limits rows, heads and accumulated micro batches
+constexpr double most_tokens = 1 << 24;  // per sequence
 constexpr double most_ids = 2147483647;  // ids are int32
 constexpr double most_steps = 1e12;
-constexpr double most_seconds = 1e9;  // in nanoseconds still an int64
+constexpr double most_seconds = 1e9;  // fits an int64 in nanoseconds
 constexpr double most_factor = 1e6;
-constexpr double most_real = 1e30;  // rates and norms: kernels hold them as float
+constexpr double most_real = 1e30;  // rates and norms: kernels store them as float
 
 #define ROW(member, range, doc)                                       \
   Field {                                                             \
@@ -72,79 +72,103 @@ constexpr Field table[] = {
     ROW(model.n_head, between(1, most_width), "attention heads; divides n_embd"),
     ROW(model.n_embd, between(1, most_width), "width of the residual stream"),
     ROW(model.n_positions, between(1, most_tokens), "longest sequence (learned positions)"),
-    ROW(model.vocab_size, between(2, most_ids), "the tokenizer's vocabulary"),
+    ROW(model.vocab_size, between(2, most_ids), "vocabulary of the tokenizer"),
     ROW(model.n_inner, between(1, most_tokens), "width inside an FFN or an expert; null: 4 * n_embd"),
     ROW(model.layer_norm_epsilon, above_zero(1), "added to the variance"),
-    ROW(model.initializer_range, between(0, most_factor), "standard deviation of the random start"),
-    ROW(model.moe_layer_freq, between(0, most_layers), "block i is a mixture of experts where i % moe_layer_freq == 0; 0: dense model"),
-    ROW(model.experts_per_rank, between(1, most_experts), "experts of a layer on each rank; or num_local_experts; 2 where neither is given"),
-    ROW(model.num_local_experts, between(1, most_experts), "experts of a layer over all ranks; or experts_per_rank"),
-    ROW(model.num_experts_per_tok, between(1, most_experts), "experts that each token goes to"),
-    ROW(model.router, any(), "switch: first come, first served; batch_prioritized: most certain tokens first"),
-    ROW(model.capacity_factor, above_zero(most_factor), "room per expert, as a multiple of an even share of the tokens"),
+    ROW(model.initializer_range, between(0, most_factor), "standard deviation of the initial weights"),
+    ROW(model.moe_layer_freq, between(0, most_layers),
+        "block i is an MoE layer if i % moe_layer_freq == 0; 0: dense model"),
+    ROW(model.experts_per_rank, between(1, most_experts),
+        "experts per layer and rank; excludes num_local_experts; 2 if neither is given"),
+    ROW(model.num_local_experts, between(1, most_experts),
+        "experts per layer over all ranks; excludes experts_per_rank"),
+    ROW(model.num_experts_per_tok, between(1, most_experts), "experts per token; both routers need 1"),
+    ROW(model.router, any(),
+        "tokens that a full expert keeps. switch: the first ones; batch_prioritized: those of highest probability"),
+    ROW(model.capacity_factor, above_zero(most_factor),
+        "slots per expert, as a multiple of an even share of the tokens"),
     ROW(model.router_aux_loss_coef, between(0, most_factor), "weight of the load-balancing loss; 0: off"),
-    ROW(model.router_aux_loss_scope, any(), "tokens that the load-balancing loss looks at: each rank's, or all"),
-    ROW(model.vocab_pad_multiple, between(1, most_width), "inside, the vocabulary is padded to a multiple of this"),
-    ROW(data.train, any(), "token file to train on (lancet data tokenize writes it)"),
-    ROW(data.eval, any(), "token file to evaluate on; empty: no evaluation"),
+    ROW(model.router_aux_loss_scope, any(),
+        "tokens that the load-balancing loss counts: those of each rank, or of all"),
+    ROW(model.vocab_pad_multiple, between(1, most_width), "the vocabulary is padded internally to a multiple of this"),
+    ROW(data.train, any(), "token file for training (lancet data tokenize writes it)"),
+    ROW(data.eval, any(), "token file for evaluation; empty: no evaluation"),
     ROW(data.tokenizer, any(), "folder with vocab.json and merges.txt; needed to generate text"),
-    ROW(data.eval_sequences, between(1, most_steps), "sequences of one evaluation, over all ranks"),
-    ROW(data.synthetic, any(), "tokens drawn from the seed in place of data.train and data.eval"),
+    ROW(data.eval_sequences, between(1, most_steps), "sequences per evaluation, over all ranks"),
+    ROW(data.synthetic, any(), "draw tokens from the seed instead of reading data.train and data.eval"),
     ROW(train.steps, between(1, most_steps), "optimizer steps"),
-    ROW(train.seq_len, between(0, most_tokens), "tokens in a sequence; 0: n_positions"),
-    ROW(train.micro_batch_size, between(1, most_width), "sequences a rank takes at a time"),
-    ROW(train.gradient_accumulation_steps, between(1, most_width), "micro batches in a step"),
-    ROW(train.dtype, any(), "type of products and activations; optimizer state is fp32, parameters as master_weights says"),
-    ROW(train.tf32, any(), "GPU: fp32 products round their operands to 10 bits and go to tensor cores"),
-    ROW(train.fuse_gelu, any(), "GPU: products do the GELU beside them on the way out"),
-    ROW(train.master_weights, any(), "bf16: keep fp32 weights beside the rounded ones; false rounds stochastically"),
+    ROW(train.seq_len, between(0, most_tokens), "tokens per sequence; 0: n_positions"),
+    ROW(train.micro_batch_size, between(1, most_width), "sequences per rank and micro batch"),
+    ROW(train.gradient_accumulation_steps, between(1, most_width), "micro batches per step"),
+    ROW(train.dtype, any(),
+        "type of matrix products and activations; optimizer state is fp32; for parameters see master_weights"),
+    ROW(train.tf32, any(), "GPU: fp32 products round their operands to 10 mantissa bits and run on tensor cores"),
+    ROW(train.fuse_gelu, any(), "GPU: matrix products also compute the GELU, or its gradient, that follows them"),
+    ROW(train.master_weights, any(),
+        "bf16: keep fp32 copies of the weights; false: bf16 weights only, rounded stochastically"),
     ROW(train.optimizer, any(), ""),
     ROW(train.lr, between(0, most_real), "learning rate after warm-up"),
     ROW(train.min_lr, between(0, most_real), "learning rate at the end of the schedule"),
     ROW(train.lr_schedule, any(), "wsd: warm-up, stable, decay over the last lr_decay_steps"),
-    ROW(train.lr_warmup_steps, between(0, most_steps), "steps of linear rise from 0"),
-    ROW(train.lr_decay_steps, between(0, most_steps), "wsd only"),
-    ROW(train.weight_decay, between(0, most_factor), "adamw: decoupled; of weight matrices and embeddings"),
+    ROW(train.lr_warmup_steps, between(0, most_steps), "steps of linear increase from 0"),
+    ROW(train.lr_decay_steps, between(0, most_steps), "wsd: steps of decay at the end"),
+    ROW(train.weight_decay, between(0, most_factor), "adamw: decoupled decay of weight matrices and embeddings"),
     ROW(train.adam_beta1, below_one(), ""),
     ROW(train.adam_beta2, below_one(), ""),
     ROW(train.adam_eps, above_zero(1), ""),
     ROW(train.sgd_momentum, below_one(), ""),
-    ROW(train.clip_grad, between(0, most_real), "largest global gradient norm; 0: no clipping"),
-    ROW(train.seed, from(0), "of the weights' start and the order of the data"),
+    ROW(train.clip_grad, between(0, most_real), "maximum global gradient norm; 0: no clipping"),
+    ROW(train.seed, from(0), "seed of the initial weights and of the data order"),
     ROW(train.eval_interval, between(0, most_steps), "steps between evaluations; 0: only at the end"),
-    ROW(train.on_non_finite, any(), "a loss or gradient norm that is no finite number: stop with code 4, or skip the step's update"),
-    ROW(train.max_skips, between(1, most_steps), "skipped steps in a row after which the run ends with code 4"),
-    ROW(train.save_interval, between(0, most_steps), "steps between checkpoints, and one at the end; 0: as save_minutes says"),
-    ROW(train.save_minutes, between(0, most_seconds), "where save_interval is 0: minutes between checkpoints, and one at the end; 0: none but where a run is stopped"),
-    ROW(train.keep_last, between(0, most_steps), "the newest so many checkpoints are kept; 0: all"),
-    ROW(train.keep_every, between(0, most_steps), "checkpoints of every so many steps are kept besides; 0: none"),
-    ROW(train.save_buffer_mb, between(8, 1 << 24), "memory a rank that saving may take, in MiB: what does not fit makes the step wait for the disk"),
-    ROW(train.stop_after, between(0, most_steps), "save after this step and leave with code 75; 0: never"),
-    ROW(train.max_minutes, between(0, most_seconds), "save after so many minutes and leave with code 75; 0: never"),
-    ROW(train.sample_prompt, any(), "start of the text generated after training"),
+    ROW(train.on_non_finite, any(),
+        "if a loss or gradient norm is not finite: stop with exit code 4, or skip the step's update"),
+    ROW(train.max_skips, between(1, most_steps), "consecutive skipped steps after which the run ends with exit code 4"),
+    ROW(train.save_interval, between(0, most_steps),
+        "steps between checkpoints, plus one at the end; 0: save_minutes applies"),
+    ROW(train.save_minutes, between(0, most_seconds),
+        "if save_interval is 0: minutes between checkpoints, plus one at the end; 0: save only when the run "
+        "is stopped"),
+    ROW(train.keep_last, between(0, most_steps), "number of newest checkpoints to keep; 0: all"),
+    ROW(train.keep_every, between(0, most_steps),
+        "also keep the checkpoints of steps that are multiples of this; 0: none"),
+    ROW(train.save_buffer_mb, between(8, 1 << 24),
+        "MiB of memory per rank for saving in the background; when it is full, the step waits for the disk"),
+    ROW(train.stop_after, between(0, most_steps), "save after this step and exit with code 75; 0: never"),
+    ROW(train.max_minutes, between(0, most_seconds), "save after this many minutes and exit with code 75; 0: never"),
+    ROW(train.sample_prompt, any(), "prompt of the text generated after training"),
     ROW(train.sample_tokens, between(0, most_tokens), "tokens to generate after training; 0: none"),
-    ROW(overlap.policy, any(), "how communication hides behind computation; lancet plan --help lists the policies"),
-    ROW(overlap.bucket_bytes, between(1, 1e12), "gradients are summed over ranks in buckets of about this size"),
-    ROW(overlap.max_parts, between(1, 64), "parts that an instruction may be split in (Lancet's rho): 1, 2, 4, ..."),
-    ROW(overlap.parts, between(0, 64), "exactly so many parts, whether that pays or not; 0: what pays, up to max_parts"),
+    ROW(overlap.policy, any(),
+        "how communication is overlapped with computation; lancet plan --help lists the policies"),
+    ROW(overlap.bucket_bytes, between(1, 1e12), "approximate bytes of gradients per all-reduce"),
+    ROW(overlap.max_parts, between(1, 64), "maximum parts of an instruction (rho in Lancet): 1, 2, 4, ..."),
+    ROW(overlap.parts, between(0, 64), "forced number of parts, even if slower; 0: the fastest, up to max_parts"),
     ROW(overlap.groups_per_moe, between(1, 1000), "groups of instructions between two MoE layers (gamma)"),
-    ROW(overlap.max_range, between(1, 1e6), "groups of instructions in one partition range (iota); the whole forward pass is tried as one range, too"),
-    ROW(overlap.split_backward, any(), "lancet: the backward pass may be split in parts, too; false: as in the paper"),
-    ROW(overlap.reach, between(-1, 1e6), "exactly so many groups before and after each MoE layer in its range; -1: what pays"),
+    ROW(overlap.max_range, between(1, 1e6),
+        "maximum groups of instructions in a partition range (iota); the whole forward pass is also tried"),
+    ROW(overlap.split_backward, any(),
+        "lancet: also split the backward pass into parts where that is faster; false: as in the paper"),
+    ROW(overlap.reach, between(-1, 1e6),
+        "forced number of groups before and after each MoE layer in its partition range; -1: the fastest"),
     ROW(overlap.profile, any(), "file of measured op and communication times; empty: ~/.cache/lancet/profile.json"),
-    ROW(comm.timeout_s, between(0.001, most_seconds), "a rank that waits longer than this ends the job"),
-    ROW(comm.transport, any(), "auto: mpi under a launcher (between GPUs nccl), self (one rank) without; emulated: one rank that takes itself for one of many"),
-    ROW(comm.network, any(), "emulated: the hardware (configs/hardware/NAME.json, or a path) whose links are emulated"),
-    ROW(comm.emulated_ranks, between(0, 65536), "emulated: the ranks that there would be, on full nodes; the process is rank 0 of them"),
-    ROW(comm.device_all_to_all, any(), "tokens between GPUs: windows: by kernels that write into the peers' memory (NVLink within a node, NCCL 2.28); counted: by NCCL, with counts on the host; auto: windows where all ranks reach each other"),
-    ROW(comm.max_ctas, between(0, 64), "thread blocks of a GPU that a collective of nccl may take; 0: its own choice"),
-    ROW(log.interval, between(1, most_steps), "steps between step lines; metrics.jsonl has every step"),
+    ROW(comm.timeout_s, between(0.001, most_seconds), "seconds that a rank waits for others before it ends the job"),
+    ROW(comm.transport, any(),
+        "auto: self for one rank without a launcher, else nccl between GPUs and mpi between CPUs; emulated: "
+        "one process simulates one rank of many"),
+    ROW(comm.network, any(),
+        "emulated: declared hardware (configs/hardware/NAME.json, or a path) whose links are emulated"),
+    ROW(comm.emulated_ranks, between(0, 65536), "emulated: number of ranks, in full nodes; the process is rank 0"),
+    ROW(comm.device_all_to_all, any(),
+        "all-to-all between GPUs. windows: kernels write to the peers' memory (NVLink within a node, NCCL "
+        "2.28); counted: NCCL, with counts on the host; auto: windows if all ranks can access each other's "
+        "memory"),
+    ROW(comm.max_ctas, between(0, 64), "maximum thread blocks of a GPU per NCCL collective; 0: NCCL's choice"),
+    ROW(log.interval, between(1, most_steps), "steps between log lines; metrics.jsonl has every step"),
     ROW(log.run_dir, any(), "folder for the run's files; empty: runs/<name of this file>"),
-    ROW(log.peak_tflops, above_zero(1e9), "peak of one device for MFU; null: known or measured"),
-    ROW(log.trace, between(0, most_steps), "the step whose timeline goes into trace.json, which opens in Perfetto; 0: none"),
-    ROW(log.tensorboard, any(), "write the numbers of metrics.jsonl to a TensorBoard event file in the run folder, too"),
-    ROW(device, any(), "cuda: a GPU a rank; the program must have been built with CUDA"),
-    ROW(threads, between(0, 1024), "CPU threads a rank; 0: cores / ranks on this machine"),
+    ROW(log.peak_tflops, above_zero(1e9), "peak of one device, for MFU; null: known or measured"),
+    ROW(log.trace, between(0, most_steps), "step whose timeline is written to trace.json, for Perfetto; 0: none"),
+    ROW(log.tensorboard, any(), "also write the metrics to a TensorBoard event file in the run folder"),
+    ROW(device, any(), "cuda: one GPU per rank; needs a build with CUDA"),
+    ROW(threads, between(0, 1024), "CPU threads per rank; 0: cores / ranks on this machine"),
 };
 // clang-format on
 #undef ROW
@@ -156,7 +180,7 @@ struct Overloaded : F... {
 template <class... F>
 Overloaded(F...) -> Overloaded<F...>;
 
-// 5, not 5.0; 1e-05 where shorter; parses back to the same double.
+// The shortest text that parses back to the same double: 5, not 5.0.
 std::string number_text(double x) { return fmt::format("{}", x); }
 
 // The words of a choice or the range of a number; empty for other fields.
@@ -165,7 +189,7 @@ std::string values_text(const Field& field, const Slot& slot, std::string_view s
   return choice ? fmt::format("{}", fmt::join(choice->words, separator)) : to_string(field.range);
 }
 
-// One item of a Markdown list, broken between words into lines of at most 120 columns.
+// An item of a Markdown list, wrapped at 120 columns.
 std::string list_item(std::string_view words) {
   constexpr std::size_t columns = 120;
   std::string text, line = "-";
@@ -181,7 +205,7 @@ std::string list_item(std::string_view words) {
   return text + line + '\n';
 }
 
-// '<' would begin a tag.
+// Escapes '<', which would begin a tag.
 std::string escaped(std::string_view doc) {
   std::string text;
   for (char c : doc) text += c == '<' ? "\\<" : std::string(1, c);

@@ -1,5 +1,5 @@
-// The table of fields: one row a field. Whatever handles the config field by field (parse, print, range check,
-// describe) walks this table; nothing else lists the fields.
+// The table of fields, one row per field. All code that handles the config field by field (parse, print, range check,
+// describe) iterates over this table; it is the only list of the fields.
 #pragma once
 #include <cstdint>
 #include <limits>
@@ -13,7 +13,7 @@
 
 namespace lancet::config {
 
-// An enumeration seen through its words, so that a row does not know its type.
+// Access to a member of any enumeration type through its words.
 struct Choice {
   std::span<const std::string_view> words;  // in the order of the enumerators, from 0 on
   void* target;
@@ -27,15 +27,15 @@ using Slot = std::variant<std::int64_t*, double*, bool*, std::string*, std::opti
 struct Range {
   double min = -std::numeric_limits<double>::infinity();
   double max = std::numeric_limits<double>::infinity();
-  bool open_min = false;  // min itself is out
-  bool open_max = false;
+  bool open_min = false;  // min itself is excluded
+  bool open_max = false;  // max itself is excluded
   bool contains(double x) const { return (open_min ? x > min : x >= min) && (open_max ? x < max : x <= max); }
 };
-std::string to_string(const Range& range);  // ">= 1", "in [0, 1)"; empty where every number fits
+std::string to_string(const Range& range);  // ">= 1", "in [0, 1)"; empty without limits
 
 struct Field {
   std::string_view path;  // "model.n_layer"; top-level fields have no dot
-  Slot (*slot)(Config&);  // where the value lies in a Config
+  Slot (*slot)(Config&);  // a pointer to the value in a Config
   Range range;            // of numbers
   std::string_view doc;
 };

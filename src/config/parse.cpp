@@ -1,4 +1,5 @@
-// JSON text -> Config: syntax, then every key against the table, then every value against its type and range.
+// Parses JSON text to a Config: first the syntax, then the overrides of --set, then each key against the table, and
+// each value against its type and range.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -20,7 +21,7 @@ using nlohmann::json;
 constexpr std::size_t most_bytes = 16 << 20;  // of a file
 constexpr std::size_t most_shown = 60;        // characters of a key or an assignment in an error
 
-// Words of other trainers, for those who bring them along.
+// Field names of other trainers and the fields that they correspond to.
 constexpr std::pair<std::string_view, std::string_view> foreign_words[] = {
     {"learning_rate", "train.lr"},
     {"batch_size", "train.micro_batch_size"},
@@ -38,8 +39,9 @@ constexpr std::pair<std::string_view, std::string_view> foreign_words[] = {
     {"top_k", "model.num_experts_per_tok"},
 };
 
-// The known path nearest to an unknown one. The key counts most, the section breaks ties, so that a key in the wrong
-// section ("train.n_layer") finds its home; a key that is a part of a known one ("warmup_steps") is near it.
+// The known path nearest to an unknown one. The distance of the keys counts most and that of the sections breaks ties,
+// so "train.n_layer" gives model.n_layer. A key that is part of a known one ("warmup_steps") has a distance of at
+// most 2.
 std::string nearest(std::string_view path) {
   for (const auto& [word, known] : foreign_words)
     if (key_of(path) == word) return std::string(known);
@@ -85,7 +87,7 @@ Result<std::int64_t> read_integer(std::string_view where, const Field& field, co
     x = value.get<std::int64_t>();
   } else if (const double d = value.is_number_float() ? value.get<double>() : 0.5;
              d == std::floor(d) && std::abs(d) < 9e15) {
-    x = std::int64_t(d);  // 1e6 is a fine way to write an integer
+    x = std::int64_t(d);  // an integer may be written as 1e6
   } else {
     return wrong(where, expected, value);
   }
@@ -131,7 +133,7 @@ struct Reader {
   }
   Status operator()(std::string* x) const {
     if (!value.is_string()) return wrong(where, "a string", value);
-    // A file's text is UTF-8, but --set may bring any bytes, and the run's config.json could not hold them.
+    // A file's text is UTF-8, but --set accepts any bytes, which the run's config.json could not hold.
     try {
       (void)value.dump();
     } catch (const json::type_error&) {
@@ -156,7 +158,7 @@ Result<json> read_syntax(std::string_view text, std::string_view origin) {
   return root;
 }
 
-// "train.lr=1e-4" into the tree that the file gave.
+// Applies an assignment such as "train.lr=1e-4" to the parsed file.
 Status apply(json& root, const std::string& assignment) {
   const auto equals = assignment.find('=');
   const std::string path = assignment.substr(0, equals);
@@ -177,15 +179,15 @@ Status apply(json& root, const std::string& assignment) {
   } else {
     json& object = root[section];
     if (object.is_null()) object = json::object();
-    if (object.is_object()) object[key] = value;  // otherwise read_fields names the file's own fault
+    if (object.is_object()) object[key] = value;  // otherwise read_fields reports the error in the file
   }
   return {};
 }
 
-// Where values come from.
+// The source of each value, for errors.
 struct Origin {
   std::string_view file;
-  std::set<std::string> overridden;  // paths that --set gave
+  std::set<std::string> overridden;  // paths set by --set
   std::string of(std::string_view path) const {
     if (overridden.contains(std::string(path))) return fmt::format("--set {}", path);
     return fmt::format("{}: {}", file, path);

@@ -16,10 +16,10 @@ bool is_view(const ir::Program& program, const ir::Instruction& instruction) {
   return work.flops == 0 && work.bytes == 0;
 }
 
-// The part of what a rank exchanges that goes to others.
+// The share of a rank's all-to-all buffer that goes to other ranks.
 double share_of_others(std::int64_t ranks) { return double(ranks - 1) / double(ranks); }
 
-// Rows that an all-to-all moves: its tokens, never more than there are slots; all slots where it does not say.
+// Rows that an all-to-all moves: its tokens, at most the number of slots; all slots if it has no such attribute.
 std::int64_t rows_moved(const ir::Instruction& instruction, const Shape& buffer) {
   const std::int64_t slots = buffer[0] * buffer[1];
   return std::min(slots, instruction.attributes.integer("tokens", slots));
@@ -27,13 +27,13 @@ std::int64_t rows_moved(const ir::Instruction& instruction, const Shape& buffer)
 
 }  // namespace
 
-// Numbers of a formula (eps, coefficient, weight_decay) are reals and decide no time; what decides sizes, layouts and
-// loop counts is an integer or a word.
+// Numbers of a formula (eps, coefficient, weight_decay) are reals and have no influence on time. Attributes that decide
+// sizes, layouts and loop counts are integers or words.
 std::string op_key(const ir::Program& program, const ir::Instruction& instruction) {
   std::vector<std::string> types, attributes;
   for (ir::TensorId id : instruction.operands) types.push_back(ir::to_string(program.type(id)));
   for (const auto& [name, value] : instruction.attributes.items()) {
-    if (name == "part" || name == "parts" || name == "first") continue;  // all parts cost alike; types tell their size
+    if (name == "part" || name == "parts" || name == "first") continue;  // parts cost the same; types hold their size
     if (const auto* integer = std::get_if<std::int64_t>(&value))
       attributes.push_back(fmt::format("{}={}", name, *integer));
     if (const auto* text = std::get_if<std::string>(&value)) attributes.push_back(fmt::format("{}={}", name, *text));
@@ -45,7 +45,7 @@ std::string op_key(const ir::Program& program, const ir::Instruction& instructio
 
 std::int64_t all_to_all_ranks(const ir::Program& program, const ir::Instruction& instruction) {
   if (instruction.attributes.has("ranks")) return instruction.attributes.integer("ranks");
-  // rows i32[E/W, W+1], which the all-to-alls take
+  // rows i32[E/W, W+1], an operand of the all-to-alls
   LANCET_CHECK(instruction.operands.size() > 2, "{} has no tensor of rows", instruction.op);
   return program.type(instruction.operands[2]).shape[1] - 1;
 }
@@ -72,9 +72,9 @@ double bytes_sent(const ir::Program& program, const ir::Instruction& instruction
 
 namespace {
 
-bool windows_win(AllToAllWays exchanges, const OpCost& windows, const OpCost& counted) {
-  if (exchanges == AllToAllWays::faster) return windows.ms <= counted.ms;
-  return exchanges == AllToAllWays::windows;
+bool windows_win(AllToAllWays ways, const OpCost& windows, const OpCost& counted) {
+  if (ways == AllToAllWays::faster) return windows.ms <= counted.ms;
+  return ways == AllToAllWays::windows;
 }
 
 }  // namespace
@@ -101,26 +101,26 @@ Result<std::vector<OpCost>> op_costs(const Costs& costs, const ir::Program& prog
   std::set<std::string> missing;
   for (std::size_t i = 0; i < op_costs.size(); ++i) {
     const ir::Instruction& instruction = program.instructions[i];
-    OpCost& load = op_costs[i];
+    OpCost& op_cost = op_costs[i];
     if (is_local(program, instruction)) {
       const bool copies = instruction.stream != ir::Stream::compute;
       if (const auto ms = costs.op_ms(program, instruction)) {
-        load.ms = *ms;
+        op_cost.ms = *ms;
       } else if (copies) {
-        load.ms = costs.all_to_all_ms(0);
+        op_cost.ms = costs.all_to_all_ms(0);
       } else {
         if (missing.empty()) first = op_key(program, instruction);
         missing.insert(op_key(program, instruction));
       }
-      if (copies) load.core_ms = load.ms;
+      if (copies) op_cost.core_ms = op_cost.ms;
     } else if (instruction.stream != ir::Stream::compute && !is_view(program, instruction)) {
       if (instruction.stream == ir::Stream::expert) {
-        load = costs.exchange(program, instruction, 0);
+        op_cost = costs.exchange(program, instruction, 0);
         continue;
       }
       const double bytes = bytes_sent(program, instruction);
-      load.ms = costs.all_reduce_ms(bytes);
-      load.core_ms = std::min(load.ms, costs.all_reduce_core().ms(bytes));
+      op_cost.ms = costs.all_reduce_ms(bytes);
+      op_cost.core_ms = std::min(op_cost.ms, costs.all_reduce_core().ms(bytes));
     }
   }
   if (!missing.empty())

@@ -13,7 +13,7 @@
 namespace lancet::cost {
 
 FileLock FileLock::wait(const std::filesystem::path& path, double seconds) {
-  // For writing, which NFS asks of an exclusive lock.
+  // Opened for writing, since NFS requires that for an exclusive lock.
   const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
   if (fd < 0) return {-1, false};
   const auto start = std::chrono::steady_clock::now();

@@ -1,3 +1,9 @@
+// Op times are rooflines: launch overhead plus the larger of bytes / memory bandwidth and flops / reached arithmetic
+// rate. The rate of a matrix product is the peak times an efficiency that depends on its size, interpolated in the
+// file's curve; experts' products are counted one per expert. Communication follows the formulas in hardware.h.
+// HardwareCosts applies Routing: expert ops are as slow as those of the rank with the fullest experts, and all-to-alls
+// send only the tokens that are kept but wait for the rank that receives most. Units: rates are converted to units per
+// millisecond.
 #include "lancet/cost/hardware.h"
 
 #include <fmt/format.h>
@@ -13,8 +19,8 @@ namespace {
 
 constexpr double us = 1e-3;  // in milliseconds
 
-// Linear between the points, the last one's beyond them; below the first in proportion to n, as the number of tiles
-// that are in flight falls faster than the depth of each.
+// The efficiency at n: linear between the points, constant beyond the last, and proportional to n below the first, as
+// the number of tiles that are in flight falls faster than the depth of each.
 double share_at(const std::vector<Efficiency>& points, double n) {
   if (n <= points.front().n) return points.front().share * std::max(n, 1.0) / points.front().n;
   for (std::size_t i = 1; i < points.size(); ++i)
@@ -25,7 +31,7 @@ double share_at(const std::vector<Efficiency>& points, double n) {
   return points.back().share;
 }
 
-// Products of an op: one an expert, whose ops say how many tokens they expect.
+// Number of matrix products in an op: one per expert in expert ops, which have the attribute tokens; else 1.
 double products_of(const ir::Program& program, const ir::Instruction& at) {
   return at.attributes.has("tokens") ? double(program.type(at.operands[0]).shape[0]) : 1;
 }
@@ -34,7 +40,7 @@ bool in_bf16(const ir::Program& program, const ir::Instruction& at) {
   return !at.operands.empty() && program.type(at.operands[0]).dtype == DType::bf16;
 }
 
-// The time that the arithmetic of an op takes, memory aside.
+// The time of an op's arithmetic, without memory accesses.
 double arithmetic_ms(const Hardware::Device& device, const ir::Program& program, const ir::Instruction& at,
                      double flops) {
   const bool bf16 = in_bf16(program, at);
@@ -45,7 +51,7 @@ double arithmetic_ms(const Hardware::Device& device, const ir::Program& program,
   return flops / (peak * share_at(bf16 ? device.bf16_efficiency : device.fp32_efficiency, std::cbrt(each / 2)));
 }
 
-// Experts' work, whose rows are those that a rank received (rows i32[E/W, W+1]).
+// True for the experts' computation, which works on the rows that a rank received (rows i32[E/W, W+1]).
 bool of_experts(const ir::Program& program, const ir::Instruction& at) {
   if (!at.attributes.has("tokens") || at.stream != ir::Stream::compute) return false;
   return std::any_of(at.operands.begin(), at.operands.end(), [&](ir::TensorId id) {
@@ -54,7 +60,7 @@ bool of_experts(const ir::Program& program, const ir::Instruction& at) {
   });
 }
 
-// An instruction on so many times its tokens.
+// The instruction with its tokens multiplied by a factor.
 ir::Instruction with_tokens(ir::Instruction at, double factor) {
   if (factor != 1 && at.attributes.has("tokens"))
     at.attributes.set("tokens", std::int64_t(std::llround(factor * double(at.attributes.integer("tokens")))));
@@ -94,15 +100,15 @@ double all_to_all_ms(const Hardware& hardware, const Layout& layout, double byte
   const double links = link_bytes_per_ms(hardware), nics = nic_bytes_per_ms(hardware);
   if (layout.hosts == 1) return hardware.node.latency_us * us + within / links;
   const Hardware::Network& network = hardware.network;
-  const double wire = (local > 0 ? 1 : exchange.fullest) * between * layout.on_host() / nics;
+  const double nic_ms = (local > 0 ? 1 : exchange.fullest) * between * layout.on_host() / nics;
   const double messages = std::max(away * exchange.share, 1.0),
                nodes = std::max((layout.hosts - 1) * exchange.share, 1.0);
   const double direct =
-      network.latency_us * us + std::max({within / links, wire, (messages - 1) * network.message_us * us});
-  // What goes to other nodes passes a link first, but for the share that is on its device already.
+      network.latency_us * us + std::max({within / links, nic_ms, (messages - 1) * network.message_us * us});
+  // Bytes for other nodes pass a link first, except for the share that is on the right device already.
   const double gathered = within + between * local / (local + 1);
   const double two_steps = (network.latency_us + hardware.node.latency_us) * us + gathered / links +
-                           std::max(wire, (nodes - 1) * network.message_us * us);
+                           std::max(nic_ms, (nodes - 1) * network.message_us * us);
   return std::min(direct, local > 0 ? two_steps : direct);
 }
 
@@ -133,14 +139,16 @@ std::optional<double> HardwareCosts::op_ms(const ir::Program& program, const ir:
 }
 
 std::optional<OpCost> HardwareCosts::window_all_to_all(const ir::Program& program,
-                                                   const ir::Instruction& instruction) const {
+                                                       const ir::Instruction& instruction) const {
   return network_measured() ? measured_->window_all_to_all(program, instruction) : std::nullopt;
 }
 
-AllToAllWays HardwareCosts::exchanges() const { return network_measured() ? measured_->exchanges() : AllToAllWays::faster; }
+AllToAllWays HardwareCosts::exchanges() const {
+  return network_measured() ? measured_->exchanges() : AllToAllWays::faster;
+}
 
 OpCost HardwareCosts::counted_all_to_all(const ir::Program& program, const ir::Instruction& instruction,
-                                     std::int64_t peers) const {
+                                         std::int64_t peers) const {
   if (network_measured()) return measured_->counted_all_to_all(program, instruction, peers);
   Exchange exchange;
   if (peers > 0) exchange.share = double(peers) / double(layout_.ranks);
@@ -162,7 +170,7 @@ double HardwareCosts::all_reduce_ms(double bytes) const {
   return network_measured() ? measured_->all_reduce_ms(bytes) : cost::all_reduce_ms(hardware_, layout_, bytes);
 }
 
-// The share of the device that moves the bytes is lost to computation for as long as the message takes.
+// Computation loses the share of the device that moves the bytes for the whole time of the message.
 CoreCost HardwareCosts::core(double latency_ms, double ms_per_mb) const {
   const Hardware::Overlap& overlap = hardware_.overlap;
   return {overlap.core_share * latency_ms, overlap.core_share * ms_per_mb + overlap.core_ms_per_mb};
@@ -198,7 +206,7 @@ std::string HardwareCosts::describe() const {
   std::string text = fmt::format("{}, declared: {} rank{} on {} node{}", hardware_.name, layout_.ranks,
                                  layout_.ranks == 1 ? "" : "s", layout_.hosts, layout_.hosts == 1 ? "" : "s");
   if (measured_)
-    text += fmt::format("; before it, measured {}of {}", network_measured() ? "ops and communication " : "ops ",
+    text += fmt::format("; measured {} of {} take precedence", network_measured() ? "ops and communication" : "ops",
                         to_string(measured_->place));
   return text;
 }

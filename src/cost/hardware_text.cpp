@@ -1,5 +1,5 @@
-// The hardware file's text: {"name": ..., "what": ..., "device": {"memory_gib": {"value": 32, "source": "..."}, ...}}.
-// A number without a source is refused.
+// Reads the hardware file: {"what": ..., "device": {"memory_gib": {"value": 32, "source": "..."}, ...}, ...}. A number
+// without a source is an error.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -30,7 +30,7 @@ struct Curve {
 };
 
 constexpr double least_rate = 1e-6, most = 1e9;
-constexpr double least_share = 1e-3;  // shares divide times
+constexpr double least_share = 1e-3;  // not 0, since times are divided by shares
 
 #define FIELD(section, name, least, most)                                                \
   Field {                                                                                \
@@ -122,7 +122,7 @@ class Parser {
     return {};
   }
 
-  // The object that holds a number, and where it comes from.
+  // The JSON value under `key` of the field `name`, after checking that the field states its source.
   Result<const json*> sourced(const json& section, const std::string& where, const char* name, const char* key) const {
     if (!section.contains(name)) return fail(where, "a number with its source", "none");
     const json& value = section[name];

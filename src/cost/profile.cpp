@@ -1,3 +1,7 @@
+// A ProfileFile is a list of device records (op times) and a list of cluster records (communication times), oldest
+// first. A Profile is the pair of records that match a place exactly. Replacing a record appends it at the end, which
+// makes it the newest; of the records that differ only in their build, the newest 8 are kept. Every change reads the
+// file, edits it and writes it atomically under a lock, so that several processes can add their measurements.
 #include "lancet/cost/profile.h"
 
 #include <fmt/format.h>
@@ -20,7 +24,7 @@ std::string counted(std::int64_t n, std::string_view what) {
   return fmt::format("{} {}{}", n, what, n == 1 ? "" : "s");
 }
 
-// The end of the list takes what is newest.
+// Removes the records that `same` selects and appends the new one: the end of the list is the newest.
 template <class Record, class Same>
 void replace(std::vector<Record>& records, Record record, Same same) {
   std::erase_if(records, same);
@@ -32,7 +36,7 @@ bool same_machine(Device a, const Device& b) {
   return a == b;
 }
 
-// Drops the oldest of the records that differ from each other in their build only.
+// Drops the oldest of the records that `alike` selects, which differ only in their build.
 template <class Record, class Alike>
 void keep_newest(std::vector<Record>& records, Alike alike) {
   constexpr std::ptrdiff_t builds = 8;
@@ -79,13 +83,13 @@ double Profile::all_reduce_ms(double bytes) const {
   return place.cluster.ranks == 1 ? 0 : interpolate(wire.all_reduce, bytes);
 }
 
-// The messages of the way back and of the backward pass find the counts on the host.
+// Only the first all-to-all waits for the counts: later ones, back and in the backward pass, find them on the host.
 OpCost Profile::counted_all_to_all(const ir::Program& program, const ir::Instruction& instruction,
-                               std::int64_t peers) const {
-  OpCost load = Costs::counted_all_to_all(program, instruction, peers);
+                                   std::int64_t peers) const {
+  OpCost op_cost = Costs::counted_all_to_all(program, instruction, peers);
   if (wire.windows && instruction.op == "all_to_all" && instruction.role == ir::Role::forward)
-    load.ms += wire.windows->counts_wait_ms;
-  return load;
+    op_cost.ms += wire.windows->counts_wait_ms;
+  return op_cost;
 }
 
 std::optional<OpCost> Profile::window_all_to_all(const ir::Program& program, const ir::Instruction& instruction) const {
@@ -186,8 +190,8 @@ Result<Profile> read_profile_of_any_device(const std::filesystem::path& path, co
                   threads > 0 ? fmt::format(" of {} each", counted(threads, "thread")) : "");
   if (fitting.empty())
     return config_error(
-        fmt::format("{}: expected ops and communication measured with {}, found {}; what more ranks take is not "
-                    "derived from fewer: measure it there with lancet profile",
+        fmt::format("{}: expected ops and communication measured with {}, found {}; times of more ranks cannot be "
+                    "derived from those of fewer: measure them there with lancet profile",
                     path.string(), wanted, file.inventory()));
   return config_error(fmt::format("{}: expected one device measured with {}, found {}: {}", path.string(), wanted,
                                   fitting.size(), fmt::join(names, "; ")));
@@ -202,7 +206,8 @@ Result<Profile> read_profile_or_empty(const std::filesystem::path& path, const P
 
 namespace {
 
-// Of a read and a write; a process that is stopped in between, or a dead file server, does not hold up the others.
+// Time enough for another process's read and write. A process that is stopped in between, or a dead file server, must
+// not block the others.
 constexpr double lock_seconds = 10;
 
 Status change_file(const std::filesystem::path& path, const std::function<void(ProfileFile&)>& change) {
@@ -211,7 +216,7 @@ Status change_file(const std::filesystem::path& path, const std::function<void(P
   const std::filesystem::path lock_path = path.string() + ".lock";
   const FileLock lock = FileLock::wait(lock_path, lock_seconds);
   if (lock.late())
-    log::warn("{}: expected to have it within {} s, found another process with it; what that writes to {} may be lost",
+    log::warn("cannot lock {} within {} s: another process holds it; what it writes to {} may be lost",
               lock_path.string(), lock_seconds, path.string());
   ProfileFile file;
   if (std::filesystem::exists(path, error)) {

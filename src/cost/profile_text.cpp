@@ -1,4 +1,8 @@
-// The profile file's text. Numbers are written in the fewest digits that give them back.
+// Prints and parses the profile file:
+//   {"format": 1, "devices": [{device, "ops": {key: {"ms", "samples", "spread"}}, "products": {...}}],
+//    "clusters": [{device, cluster, interference and core costs, "all_to_all": [points], "all_reduce": [points]}]}
+// Numbers are written in the fewest digits that parse to the same value. The parser checks every field and its range;
+// Reader keeps the first error and the parser returns it, so that reading code need not test each field.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -15,7 +19,7 @@ namespace {
 using nlohmann::json;
 
 constexpr int format_version = 1;
-constexpr double most = 1e15;  // of bytes, milliseconds, counts: larger ones are damage
+constexpr double most = 1e15;  // larger bytes, milliseconds or counts mean a damaged file
 
 std::string quoted(const std::string& text) { return json(text).dump(-1, ' ', false, json::error_handler_t::replace); }
 
@@ -48,7 +52,7 @@ std::string print_windows(const std::optional<WindowTimes>& windows) {
       print_points(windows->all_to_all));
 }
 
-// Walks the JSON; the first thing that is not as expected is kept, and what follows is of no account.
+// Accessors to JSON values that check them. The first error is kept; later ones are ignored.
 class Reader {
  public:
   explicit Reader(std::string_view origin) : origin_(origin) {}
@@ -58,7 +62,7 @@ class Reader {
     if (!error_) error_ = config_error(fmt::format("{}: {}: expected {}, found {}", origin_, where, expected, found));
   }
 
-  // The fields of an object, all of which must be there but `optional`, and no other.
+  // True if the value is an object with all fields in `names`, perhaps `optional`, and no other.
   bool object(const json& value, const std::string& where, std::initializer_list<const char*> names,
               std::string_view optional = {}) {
     if (!value.is_object()) return fail(where, "an object", value.type_name()), false;
@@ -66,7 +70,7 @@ class Reader {
       if (!value.contains(name)) return fail(where, fmt::format("the field {}", name), "none"), false;
     for (const auto& [name, _] : value.items())
       if (name != optional && std::find(names.begin(), names.end(), name) == names.end())
-        return fail(where + "." + cut(name, 60), "no such field", "it"), false;
+        return fail(where + "." + cut(name, 60), "a known field", "an unknown one"), false;
     return true;
   }
   bool list(const json& value, const std::string& where) {
@@ -186,7 +190,7 @@ class ProfileParser {
                                    in_.number(value, "all_to_all_core_ms_per_mb", where, 0)};
     record.wire.all_reduce_core = {in_.number(value, "all_reduce_core_ms", where, 0),
                                    in_.number(value, "all_reduce_core_ms_per_mb", where, 0)};
-    constexpr double slowest = 1e-3;  // speeds divide times
+    constexpr double slowest = 1e-3;  // not 0, since times are divided by speeds
     record.wire.interference = {in_.number(value, "wire_beside_compute", where, slowest),
                                 in_.number(value, "wire_beside_wire", where, slowest)};
     record.wire.all_to_all = read_points(value["all_to_all"], where + ".all_to_all");
@@ -224,7 +228,7 @@ std::string ProfileFile::print() const {
   }
   for (const ClusterRecord& record : clusters_) {
     const auto& [device, cluster] = record.place;
-    const NetworkTimes& wire = record.wire;
+    const NetworkTimes& network = record.wire;
     clusters += fmt::format(
         "{}\n    {{\n      {},\n      \"transport\": {}, \"ranks\": {}, \"hosts\": {},\n"
         "      \"launch_ms\": {}, \"all_to_all_core_ms\": {}, \"all_to_all_core_ms_per_mb\": {},\n"
@@ -232,10 +236,10 @@ std::string ProfileFile::print() const {
         "\"wire_beside_wire\": {},\n"
         "      \"all_to_all\": [{}\n      ],\n      \"all_reduce\": [{}\n      ]{}\n    }}",
         clusters.empty() ? "" : ",", print_device(device), quoted(cluster.transport), cluster.ranks, cluster.hosts,
-        wire.launch_ms, wire.all_to_all_core.per_message_ms, wire.all_to_all_core.per_mb_ms,
-        wire.all_reduce_core.per_message_ms, wire.all_reduce_core.per_mb_ms, wire.interference.network_beside_compute,
-        wire.interference.network_beside_network, print_points(wire.all_to_all), print_points(wire.all_reduce),
-        print_windows(wire.windows));
+        network.launch_ms, network.all_to_all_core.per_message_ms, network.all_to_all_core.per_mb_ms,
+        network.all_reduce_core.per_message_ms, network.all_reduce_core.per_mb_ms,
+        network.interference.network_beside_compute, network.interference.network_beside_network,
+        print_points(network.all_to_all), print_points(network.all_reduce), print_windows(network.windows));
   }
   return fmt::format("{{\n  \"format\": {},\n  \"devices\": [{}\n  ],\n  \"clusters\": [{}\n  ]\n}}\n", format_version,
                      devices, clusters);

@@ -23,10 +23,10 @@ class FileBatches final : public Batches {
   int rank_, ranks_;
 };
 
-// Window i of the file is row i of the batches, over all ranks; what comes after the last window is filler.
+// Window i of the file is row i of the batches, over all ranks; rows after the last window are filler.
 class EvaluationBatches final : public Batches {
  public:
-  // sampler: of single rows, in file order.
+  // sampler: with batches of one row, in file order.
   EvaluationBatches(data::Sampler sampler, std::int64_t seq_len, std::int64_t sequences, int rank, int ranks)
       : sampler_(std::move(sampler)), seq_len_(seq_len), sequences_(sequences), rank_(rank), ranks_(ranks) {}
 
@@ -49,7 +49,7 @@ class EvaluationBatches final : public Batches {
   int rank_, ranks_;
 };
 
-// Tokens drawn from the seed. Every second token follows from the one before, so that there is something to learn.
+// Draws tokens from the seed. Every second token is a function of the one before it, so that a model can learn.
 class SyntheticBatches final : public Batches {
  public:
   SyntheticBatches(const config::Config& config, int rank) : config_(config), rank_(rank) {}
@@ -73,7 +73,7 @@ class SyntheticBatches final : public Batches {
   std::int32_t token(const Philox& random, std::int64_t i) const {
     const auto vocabulary = static_cast<std::uint64_t>(config_.model.vocab_size);
     const std::uint64_t drawn = random.below(static_cast<std::uint64_t>(i / 2), vocabulary);
-    const std::uint64_t first = drawn * drawn / vocabulary;  // small ids are frequent, as in a text
+    const std::uint64_t first = drawn * drawn / vocabulary;  // small ids are frequent, as in real text
     return static_cast<std::int32_t>(i % 2 ? (3 * first + 1) % vocabulary : first);
   }
 

@@ -3,24 +3,22 @@
 namespace lancet::data {
 namespace {
 
-bool stands_for_itself(int byte) {
-  return (byte >= 0x21 && byte <= 0x7E) || (byte >= 0xA1 && byte <= 0xAC) || byte >= 0xAE;
-}
+bool is_visible(int byte) { return (byte >= 0x21 && byte <= 0x7E) || (byte >= 0xA1 && byte <= 0xAC) || byte >= 0xAE; }
 
 struct Letters {
   std::array<std::uint16_t, 256> of_byte{};
-  std::array<std::int16_t, 0x144> byte_of{};  // 0x100 + 68 characters; -1: stands for no byte
+  std::array<std::int16_t, 0x144> byte_of{};  // 0x100 + 68 characters; -1: no byte
   std::array<std::uint8_t, 256> order{};
 
   Letters() {
     byte_of.fill(-1);
     std::size_t placed = 0;
     for (int byte = 0; byte < 256; ++byte) {
-      if (stands_for_itself(byte)) place(byte, byte, placed);
+      if (is_visible(byte)) place(byte, byte, placed);
     }
     int next = 0x100;
     for (int byte = 0; byte < 256; ++byte) {
-      if (!stands_for_itself(byte)) place(byte, next++, placed);
+      if (!is_visible(byte)) place(byte, next++, placed);
     }
   }
 

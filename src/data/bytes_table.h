@@ -1,5 +1,5 @@
-// Numbers distinct byte strings 0, 1, 2, ... in the order in which they come: an open-addressing table over one
-// arena, for the millions of look-ups of pre-tokens.
+// BytesTable: numbers distinct byte strings 0, 1, 2, ... in the order of their first look-up. An open-addressing hash
+// table over one arena, made for millions of look-ups of pre-tokens.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -12,7 +12,7 @@ namespace lancet::data {
 
 class BytesTable {
  public:
-  // Above any prior result: the string is new.
+  // The string's number. A new string gets the number size() had before the call.
   std::uint32_t find_or_add(std::string_view bytes) {
     if ((ends_.size() + 1) * 2 > slots_.size()) grow();
     const std::uint64_t hash = hash64(bytes);

@@ -1,4 +1,8 @@
-// Encoding: pre-tokens, a memory of those seen, and the merging of those not seen.
+// Encodes a text in three steps: Pretokens cuts it into pre-tokens; a cache returns the ids of a pre-token seen before;
+// BPE merges the bytes of a new one. BPE repeatedly merges the pair of lowest rank, the leftmost of equals, until no
+// pair of neighbours has a rank. Pre-tokens up to 64 bytes scan all pairs for each merge. Longer ones use a doubly
+// linked list of tokens and a heap of candidate pairs by (rank, position); a candidate whose tokens were merged
+// meanwhile is skipped. The cache is emptied when it exceeds 16 MiB; pre-tokens above 256 bytes are not cached.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -16,13 +20,14 @@ namespace {
 
 using Tables = Tokenizer::Tables;
 
-// Words up to this many bytes are merged by scanning (quadratic, no allocation), longer ones with a heap.
+// Pre-tokens up to this many bytes are merged by scanning (quadratic, no allocation), longer ones with a heap.
 constexpr std::size_t kScanBytes = 64;
-// Pre-tokens above this are not remembered; nor are more of them than fit in these bytes of text and ids.
-constexpr std::size_t kRememberBytes = 256;
-constexpr std::size_t kMemoryBytes = std::size_t{16} << 20;
+// Longer pre-tokens are not cached.
+constexpr std::size_t kCachedWordBytes = 256;
+// The most bytes of text and ids in the cache.
+constexpr std::size_t kCacheBytes = std::size_t{16} << 20;
 
-// Both ways merge the pair of the lowest rank, the leftmost of equals, until no pair has a rank.
+// Both functions merge the pair of the lowest rank, the leftmost of equals, until no pair has a rank.
 void merge_by_scanning(const Tables& tables, std::string_view word, std::vector<TokenId>& ids) {
   TokenId token[kScanBytes];
   const PairTable::Entry* pair[kScanBytes];  // pair[i]: token[i] with token[i+1]
@@ -49,7 +54,7 @@ void merge_by_scanning(const Tables& tables, std::string_view word, std::vector<
   ids.insert(ids.end(), token, token + n);
 }
 
-// A run of letters without a space can be a megabyte long, so: n log n.
+// Merges in n log n: a run of letters without a space can be a megabyte long.
 class HeapMerger {
  public:
   HeapMerger(const Tables& tables, std::string_view word) : tables_(tables), nodes_(word.size()) {
@@ -89,7 +94,7 @@ class HeapMerger {
     std::int32_t rank, at;
     Merge pair;
     TokenId result;
-    bool operator<(const Candidate& other) const {  // the top of the heap is the greatest
+    bool operator<(const Candidate& other) const {  // std::priority_queue pops the greatest
       return rank != other.rank ? rank > other.rank : at > other.at;
     }
   };
@@ -112,21 +117,21 @@ struct Encoder::State {
   std::shared_ptr<const Tables> tables;
   Special special;
   Pretokens pretokens;
-  // Pre-token number i has the ids known_ids[known_ends[i-1], known_ends[i]).
-  BytesTable known;
-  std::vector<std::uint32_t> known_ends;
-  std::vector<TokenId> known_ids;
+  // Pre-token number i has the ids cached_ids[cached_ends[i-1], cached_ends[i]).
+  BytesTable cached;
+  std::vector<std::uint32_t> cached_ends;
+  std::vector<TokenId> cached_ids;
 
   void encode_word(std::string_view word, std::vector<TokenId>& ids) {
-    if (word.size() > kRememberBytes) return merge(word, ids);
-    if (known.arena_bytes() + known_ids.size() * sizeof(TokenId) > kMemoryBytes) forget();
-    const std::uint32_t number = known.find_or_add(word);
-    if (number == known_ends.size()) {
-      merge(word, known_ids);
-      known_ends.push_back(static_cast<std::uint32_t>(known_ids.size()));
+    if (word.size() > kCachedWordBytes) return merge(word, ids);
+    if (cached.arena_bytes() + cached_ids.size() * sizeof(TokenId) > kCacheBytes) clear_cache();
+    const std::uint32_t number = cached.find_or_add(word);
+    if (number == cached_ends.size()) {
+      merge(word, cached_ids);
+      cached_ends.push_back(static_cast<std::uint32_t>(cached_ids.size()));
     }
-    const std::uint32_t begin = number == 0 ? 0 : known_ends[number - 1];
-    ids.insert(ids.end(), known_ids.begin() + begin, known_ids.begin() + known_ends[number]);
+    const std::uint32_t begin = number == 0 ? 0 : cached_ends[number - 1];
+    ids.insert(ids.end(), cached_ids.begin() + begin, cached_ids.begin() + cached_ends[number]);
   }
 
   void encode_plain(std::string_view text, std::vector<TokenId>& ids) {
@@ -140,10 +145,10 @@ struct Encoder::State {
     HeapMerger(*tables, word).run(ids);
   }
 
-  void forget() {
-    known.clear();
-    known_ends.clear();
-    known_ids.clear();
+  void clear_cache() {
+    cached.clear();
+    cached_ends.clear();
+    cached_ids.clear();
   }
 };
 

@@ -1,3 +1,8 @@
+// The heap holds candidates (count, pair). A count that rises puts the pair on the heap again (in the next pop()); a
+// count that falls does not, so a candidate's count may be too high. pop() takes the top, compares it with the pair's
+// current count, and pushes it back with that count if it was too high: the first exact candidate is the most frequent
+// pair. merge() visits only the words that may contain the pair (Pair::words) and updates the counts of the
+// neighbouring pairs.
 #include "pair_counts.h"
 
 #include <algorithm>
@@ -41,7 +46,7 @@ void PairCounts::merge(Merge pair, TokenId result) {
   const std::vector<std::uint32_t> words = std::move(found->second.words);
   found->second = {};
   for (const std::uint32_t word : words) merge_in(word, pair, result);
-  pairs_[key_of(pair.left, pair.right)] = {};  // neighbours of an occurrence counted the pair too: "aaa"
+  pairs_[key_of(pair.left, pair.right)] = {};  // lose() also counted the pair itself down, as in "aaa"
 }
 
 void PairCounts::merge_in(std::uint32_t number, Merge pair, TokenId result) {

@@ -1,4 +1,5 @@
-// The trainer's state: words (distinct pre-tokens) as tokens, and how often each pair of neighbours occurs.
+// PairCounts: the state of the tokenizer's training. It holds the words (distinct pre-tokens) as tokens, and counts how
+// often each pair of neighbouring tokens occurs.
 #pragma once
 #include <cstdint>
 #include <queue>
@@ -13,17 +14,18 @@ namespace lancet::data {
 
 class PairCounts {
  public:
-  // A word that occurs `count` times, as token ids.
+  // Adds a word, as token ids, that occurs `count` times in the text.
   void add_word(std::span<const TokenId> tokens, std::int64_t count);
 
   struct Best {
     Merge pair;
     std::int64_t count = 0;  // 0: no pair is left
   };
-  // Takes out the most frequent pair; of equals the smaller. It comes back only after a merge raised its count.
+  // Removes and returns the most frequent pair, the smallest of equals. The pair is returned again only after a merge
+  // has raised its count.
   Best pop();
 
-  // Makes `result` of every occurrence of the pair, left to right in each word.
+  // Replaces every occurrence of the pair by `result`, from left to right in each word.
   void merge(Merge pair, TokenId result);
 
  private:
@@ -34,12 +36,12 @@ class PairCounts {
   };
   struct Pair {
     std::int64_t count = 0;
-    std::vector<std::uint32_t> words;  // where it occurs or did; a word may stand more than once
+    std::vector<std::uint32_t> words;  // words in which it occurs or did; may have repeats
   };
   struct Candidate {
     std::int64_t count;
     std::uint64_t key;
-    bool operator<(const Candidate& other) const {  // the top of the heap is the greatest
+    bool operator<(const Candidate& other) const {  // std::priority_queue pops the greatest
       return count != other.count ? count < other.count : key > other.key;
     }
   };
@@ -54,7 +56,7 @@ class PairCounts {
   std::vector<TokenId> tokens_;  // all words, end to end; a word only shrinks
   std::vector<Word> words_;
   std::unordered_map<std::uint64_t, Pair, KeyHash> pairs_;
-  // A candidate's count is right or, since its pair lost occurrences, too great: pop() looks again.
+  // A candidate's count is exact, or too high after its pair lost occurrences; pop() checks it.
   std::priority_queue<Candidate> heap_;
   std::vector<std::uint64_t> raised_;  // keys whose count rose since they were last put on the heap
 };

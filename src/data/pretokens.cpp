@@ -10,7 +10,7 @@
 namespace lancet::data {
 namespace {
 
-// \s is written White_Space: the original's \s is Unicode's White_Space, PCRE2's \s takes U+180E too.
+// The pattern uses White_Space in place of \s: GPT-2's \s is Unicode's White_Space, PCRE2's \s also matches U+180E.
 constexpr const char* kPattern =
     "'(?:[stmd]|re|ve|ll)| ?\\p{L}+| ?\\p{N}+| ?[^\\p{White_Space}\\p{L}\\p{N}]+|"
     "\\p{White_Space}+(?!\\P{White_Space})|\\p{White_Space}+";
@@ -26,7 +26,7 @@ struct Pattern {
                          &offset, nullptr);
     LANCET_CHECK(code != nullptr, "PCRE2 refuses GPT-2's pattern: error {} at {} (10.40 or newer is needed)", error,
                  offset);
-    pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);  // where the system forbids it, pcre2_match interprets
+    pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);  // if the system forbids it, pcre2_match interprets the pattern
     limits = pcre2_match_context_create(nullptr);
     LANCET_CHECK(limits != nullptr, "out of memory");
     // The interpreter counts each step of a long run against the limit; the pattern itself is linear.

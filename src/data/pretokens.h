@@ -1,10 +1,10 @@
-// GPT-2's pattern cuts a text into pre-tokens:
+// Pretokens: cuts a text into pre-tokens by GPT-2's pattern:
 //
 //   's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
 //
-// Every character belongs to one: letters, numbers, the rest, and white space are each taken by a branch. White space
-// stands only alone in a pre-token or first in it, so none spans a place with white space after something else; and
-// the only lookahead is from white space.
+// Every character belongs to a pre-token, since letters, numbers, other characters and white space each match a branch.
+// White space either fills a pre-token or begins it, so no pre-token spans a position with white space after another
+// character; and the only lookahead starts from white space.
 #pragma once
 #include <cstddef>
 #include <memory>
@@ -12,12 +12,12 @@
 
 namespace lancet::data {
 
-// One thread each (it holds the matcher's scratch); the compiled pattern is shared by all.
+// Each thread needs its own, since it holds the matcher's scratch; all share the compiled pattern.
 class Pretokens {
  public:
   Pretokens();
 
-  // Begins on a text that is valid UTF-8 and outlives the walk.
+  // Starts on a text, which must be valid UTF-8 and outlive the calls of next().
   void start(std::string_view text);
   // The next pre-token; empty at the end.
   std::string_view next();

@@ -1,3 +1,8 @@
+// Sample s belongs to epoch s / windows() and is window P(s % windows()) of the file, where P is a permutation keyed by
+// (seed, epoch). The permutation is a Feistel network of 8 rounds with Philox as round function, over [0, 4^h) for the
+// least h >= 4 with 4^h >= n; an output of n or more is permuted again until it is below n (cycle walking), which keeps
+// the map a bijection of [0, n). Windows are seq_len tokens apart and begin at an offset that a shuffled run draws for
+// each epoch. So any sample is found from the seed and its number alone, without stored state.
 #include "lancet/data/sampler.h"
 
 #include <fmt/format.h>
@@ -11,8 +16,8 @@
 namespace lancet::data {
 namespace {
 
-// Rounds of the Feistel network. Four give a pseudo-random permutation when the round function is (Luby, Rackoff);
-// the small halves here need more.
+// Rounds of the Feistel network. Four give a pseudo-random permutation if the round function is pseudo-random (Luby,
+// Rackoff); the small halves here need more.
 constexpr std::uint64_t kRounds = 8;
 
 std::uint64_t epoch_stream(std::uint64_t epoch) { return stream_of("data.shuffle") + epoch; }
@@ -22,15 +27,16 @@ std::uint64_t epoch_stream(std::uint64_t epoch) { return stream_of("data.shuffle
 Permutation::Permutation(std::uint64_t n, std::uint64_t seed, std::uint64_t epoch)
     : n_(n), seed_(seed), stream_(epoch_stream(epoch)) {
   LANCET_CHECK(n > 0 && n < std::uint64_t{1} << 62, "a permutation of {}", n);
-  // At least 4 bits a half: on fewer, few permutations are reachable.
+  // At least 4 bits per half: with fewer, only a few permutations are reachable.
   half_bits_ = std::max(4, (static_cast<int>(std::bit_width(n - 1)) + 1) / 2);
 }
 
 std::uint64_t Permutation::operator()(std::uint64_t i) const {
-  LANCET_CHECK(i < n_, "place {} in a permutation of {}", i, n_);
+  LANCET_CHECK(i < n_, "index {} in a permutation of {}", i, n_);
   const Philox random(seed_, stream_);
   const std::uint64_t mask = (std::uint64_t{1} << half_bits_) - 1;
-  // The network permutes [0, 4^half_bits), less than 4 n but for small n, so the cycle of i returns below n soon.
+  // The network permutes [0, 4^half_bits), which has fewer than 4 n elements unless n is small, so few repetitions lead
+  // to an index below n.
   do {
     std::uint64_t left = i >> half_bits_, right = i & mask;
     for (std::uint64_t round = 0; round < kRounds; ++round) {
@@ -58,8 +64,8 @@ Result<Sampler> Sampler::make(TokenFile file, const SamplerOptions& options) {
   return Sampler(std::move(file), options);
 }
 
-// Windows do not fill the file: a remainder below seq_len is left over. Every epoch of a shuffled run leaves out
-// another part of it, at the front and the back, so that no token is never seen and windows begin elsewhere each time;
+// The windows leave a remainder of fewer than seq_len tokens. Each epoch of a shuffled run draws how much of it is left
+// out at the front, the rest at the back, so that every token is seen in some epoch and windows begin at other tokens;
 // the number of windows stays the same.
 std::uint64_t Sampler::offset(std::uint64_t epoch) const {
   if (!options_.shuffle) return 0;

@@ -33,13 +33,13 @@ Result<TextPart> whole_text(const fs::path& path) {
 
 namespace {
 
-// The first place at or after `from` that a `mark` stands before; the part's end where there is none.
+// The first position at or after `from` that directly follows a `mark`; the part's end if there is none.
 Result<std::uint64_t> after_mark(const TextPart& part, std::uint64_t from, std::string_view mark) {
   constexpr std::size_t kBlock = std::size_t{1} << 20;
   const std::uint64_t begin = from - std::min<std::uint64_t>(from - part.begin, mark.size());
   LANCET_ASSIGN(TextReader reader, TextReader::open({part.path, begin, part.end}, kBlock));
   std::string block;
-  std::string tail;  // a mark may lie across blocks
+  std::string tail;  // a mark may span two blocks
   for (;;) {
     LANCET_TRY(reader.next(block));
     if (block.empty()) return part.end;
@@ -92,8 +92,8 @@ Status TextReader::fill(std::size_t wanted) {
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return data_error(fmt::format("{}: cannot read: {}", part_.path.string(), std::strerror(errno)));
     if (got == 0) {
-      return data_error(fmt::format("{}: expected {} bytes, found {}: it has shrunk", part_.path.string(), part_.end,
-                                    position_ + have));
+      return data_error(fmt::format("{}: expected {} bytes, found {}: the file has become shorter", part_.path.string(),
+                                    part_.end, position_ + have));
     }
     have += static_cast<std::size_t>(got);
   }

@@ -1,4 +1,4 @@
-// Reads part of a text file in chunks that end where the text may be cut (utf8.h), in bounded memory.
+// TextReader: reads part of a text file, in bounded memory, in chunks that end at safe cuts (last_safe_cut in utf8.h).
 #pragma once
 #include <cstdint>
 #include <filesystem>
@@ -14,11 +14,11 @@ struct TextPart {
   std::uint64_t begin = 0, end = 0;
 };
 
-// The whole of a text file; data error: missing, not a regular file, empty.
+// A whole text file. Data error: missing, not a regular file, empty.
 Result<TextPart> whole_text(const std::filesystem::path& path);
 
-// The first place at or after `from` in the part where a document begins (after "<|endoftext|>", if `documents`) or,
-// where none does, a line; the part's end where there is neither.
+// The first position at or after `from` in the part at which a document begins (after "<|endoftext|>", if `documents`),
+// else a line; the part's end if neither begins there.
 Result<std::uint64_t> next_start(const TextPart& part, std::uint64_t from, bool documents);
 
 class TextReader {
@@ -28,18 +28,18 @@ class TextReader {
   TextReader(TextReader&& other) noexcept;
   TextReader& operator=(TextReader&&) = delete;
 
-  // The next chunk, empty at the end. A chunk is longer than chunk_bytes only where no cut is found in it.
+  // The next chunk; empty at the end. A chunk is longer than chunk_bytes only if it contains no safe cut.
   Status next(std::string& chunk);
   std::uint64_t position() const { return position_; }  // of the next chunk's first byte in the file
 
  private:
   TextReader(TextPart part, std::size_t chunk_bytes, int fd);
-  Status fill(std::size_t wanted);  // rest_ has `wanted` bytes, or all that are left
+  Status fill(std::size_t wanted);  // reads until rest_ has `wanted` bytes, or all that are left
   TextPart part_;
   std::size_t chunk_bytes_;
   int fd_;
   std::uint64_t position_;
-  std::string rest_;  // read, not yet handed out; begins at position_
+  std::string rest_;  // read but not returned yet; begins at position_
 };
 
 }  // namespace lancet::data

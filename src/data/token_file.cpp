@@ -32,7 +32,7 @@ struct TokenFile::Mapping {
     if (address != nullptr) ::munmap(address, bytes);
     if (fd >= 0) ::close(fd);
   }
-  // Reading what is no longer there would end the process with SIGBUS.
+  // Reading bytes that are no longer in the file would end the process with SIGBUS.
   bool shrunk() const {
     struct stat status {};
     return ::fstat(fd, &status) != 0 || static_cast<std::size_t>(status.st_size) < bytes;
@@ -41,6 +41,7 @@ struct TokenFile::Mapping {
 
 namespace {
 
+// Converts ids to TokenId. Returns the index of the first one that is not below `limit`, or out.size() if all are.
 template <class Stored>
 std::size_t widen(const Stored* from, std::uint32_t limit, std::span<TokenId> out) {
   std::uint32_t greatest = 0;
@@ -57,7 +58,8 @@ std::size_t widen(const Stored* from, std::uint32_t limit, std::span<TokenId> ou
 Result<TokenFile> TokenFile::open(const fs::path& path) {
   auto mapping = std::make_shared<Mapping>();
   mapping->path = path;
-  mapping->fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a pipe nobody fills is refused, too
+  // O_NONBLOCK: opening a pipe must not wait for a writer; the check of the file's type then refuses it.
+  mapping->fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (mapping->fd < 0) {
     return data_error(fmt::format("{}: expected a token file, found: {}", path.string(), std::strerror(errno)));
   }

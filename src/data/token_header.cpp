@@ -33,11 +33,11 @@ void store(std::span<std::byte> bytes, std::size_t at, T value) {
 }
 
 Status check_size(const TokenLayout& layout, std::size_t file_bytes) {
-  const std::uint64_t room = file_bytes - layout.data_offset;
+  const std::uint64_t data_bytes = file_bytes - layout.data_offset;
   const auto width = static_cast<std::uint64_t>(layout.bytes_per_token);
-  if (room % width == 0 && room / width == layout.tokens) return {};
+  if (data_bytes % width == 0 && data_bytes / width == layout.tokens) return {};
   return data_error(
-      fmt::format("expected {} tokens of {} bytes after the header, found {} bytes", layout.tokens, width, room));
+      fmt::format("expected {} tokens of {} bytes after the header, found {} bytes", layout.tokens, width, data_bytes));
 }
 
 Result<TokenLayout> read_own(std::span<const std::byte> file) {
@@ -92,7 +92,7 @@ Result<TokenLayout> read_llmc(std::span<const std::byte> file, const LlmcFormat&
   return layout;
 }
 
-// The first bytes as a person would recognise them.
+// The bytes as text, with \xHH for those that are not printable ASCII.
 std::string printable(std::span<const std::byte> bytes) {
   std::string text;
   for (const std::byte byte : bytes) {

@@ -1,4 +1,4 @@
-// The header of a token file (token_file.h has the bytes), and of llm.c's.
+// Writes and reads the header of a token file (token_file.h has its layout), and reads that of llm.c's files.
 #pragma once
 #include <array>
 #include <cstddef>
@@ -21,7 +21,7 @@ struct TokenLayout {
 
 std::array<std::byte, kHeaderBytes> make_header(const TokenLayout& layout);
 
-// file: the whole file, not empty. Errors say what was expected and found, without the path.
+// file: the whole file, not empty. Data errors do not name the path.
 Result<TokenLayout> read_header(std::span<const std::byte> file);
 
 }  // namespace lancet::data

@@ -50,7 +50,7 @@ Result<TokenWriter> TokenWriter::create(const std::filesystem::path& path, int v
   state->layout.vocab_size = vocab_size;
   state->layout.tokenizer_hash = tokenizer_hash;
   state->layout.bytes_per_token = vocab_size <= 65536 ? 2 : 4;
-  // Room for the header, which is written last, when the count is known.
+  // Reserves the header's bytes: it is written last, when the number of tokens is known.
   state->buffer.reserve(State::kBufferBytes + kHeaderBytes);
   state->buffer.resize(kHeaderBytes);
   return TokenWriter(std::move(state));

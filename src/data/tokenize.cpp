@@ -1,3 +1,8 @@
+// Encodes in rounds: the calling thread reads one chunk per worker, the workers encode them in parallel, and the
+// calling thread writes their ids in order. A chunk ends at a position at which no pre-token spans the cut
+// (last_safe_cut), so the ids do not depend on the chunks. The held-out part is cut off first: the last eval_fraction
+// of all bytes, from the start of the next document or line on. Both outputs are on the disk before either gets its
+// name.
 #include "lancet/data/tokenize.h"
 
 #include <fmt/format.h>
@@ -15,7 +20,7 @@
 namespace lancet::data {
 namespace {
 
-// One thread's work: a chunk, the encoder with its memory, the ids.
+// One thread's work: a chunk, the encoder with its cache, the ids.
 struct Worker {
   Encoder encoder;
   std::string chunk;
@@ -28,7 +33,7 @@ struct Worker {
     ids.clear();
     try {
       status = encoder.encode(chunk, ids, first_byte);
-    } catch (...) {  // for the calling thread
+    } catch (...) {  // the calling thread rethrows it
       failure = std::current_exception();
     }
   }
@@ -91,7 +96,7 @@ struct Split {
   std::vector<TextPart> train, eval;
 };
 
-// The last `fraction` of all bytes goes to eval, from the next document's or line's start on.
+// Assigns the last eval_fraction of all bytes to eval, from the start of the next document or line on.
 Result<Split> split(const std::vector<TextPart>& parts, std::uint64_t total, const TokenizeOptions& options) {
   Split out;
   if (options.eval_fraction == 0) {
@@ -99,7 +104,7 @@ Result<Split> split(const std::vector<TextPart>& parts, std::uint64_t total, con
     return out;
   }
   const auto held_out = static_cast<std::uint64_t>(std::llround(double(total) * options.eval_fraction));
-  std::uint64_t left = total - std::min(held_out, total);  // bytes still to go to train
+  std::uint64_t left = total - std::min(held_out, total);  // bytes left for train
   for (const TextPart& part : parts) {
     const std::uint64_t size = part.end - part.begin;
     if (left >= size || !out.eval.empty()) {
@@ -129,7 +134,7 @@ Status check(const std::vector<std::filesystem::path>& texts, const std::filesys
   if (!(options.eval_fraction >= 0 && options.eval_fraction < 1)) {
     return config_error(fmt::format("expected a held-out part in [0, 1), found {}", options.eval_fraction));
   }
-  auto same = [](const auto& a, const auto& b) {  // whether or not they exist yet
+  auto same = [](const auto& a, const auto& b) {  // the files need not exist
     std::error_code ignored;
     return std::filesystem::weakly_canonical(std::filesystem::absolute(a, ignored), ignored) ==
            std::filesystem::weakly_canonical(std::filesystem::absolute(b, ignored), ignored);

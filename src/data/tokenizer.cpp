@@ -90,7 +90,7 @@ Result<std::string> Tokenizer::decode(std::span<const TokenId> ids) const {
   std::string text;
   for (std::size_t i = 0; i < ids.size(); ++i) {
     if (ids[i] < 0 || ids[i] >= vocab_size()) {
-      return data_error(fmt::format("expected ids below {}, found {} at place {}", vocab_size(), ids[i], i));
+      return data_error(fmt::format("expected ids below {}, found {} at position {}", vocab_size(), ids[i], i));
     }
     text += bytes(ids[i]);
   }

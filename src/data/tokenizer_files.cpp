@@ -1,4 +1,4 @@
-// vocab.json and merges.txt, as GPT-2 has them.
+// Reads and writes vocab.json and merges.txt in GPT-2's format.
 #include <fmt/format.h>
 
 #include <set>
@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// Bytes by id. A null json value marks an id that has not come yet.
+// The bytes of each id. An empty string marks an id that was not read yet.
 Result<std::vector<std::string>> read_vocabulary(const fs::path& path) {
   LANCET_ASSIGN(const std::string content, read_file(path, "a tokenizer's vocabulary"));
   LANCET_ASSIGN(const nlohmann::json json, parse_json(content, path.string(), ExitCode::data));
@@ -81,7 +81,7 @@ Result<std::vector<Merge>> read_merges(const fs::path& path, const std::vector<s
   return merges;
 }
 
-// Text of added_tokens.json, Hugging Face's object of tokens and ids; empty where there is no such file.
+// The tokens of added_tokens.json, Hugging Face's object of tokens and ids; empty if there is no such file.
 Result<std::set<std::string>> read_added_tokens(const fs::path& path) {
   std::error_code ignored;
   if (!fs::exists(path, ignored)) return std::set<std::string>();
@@ -99,9 +99,9 @@ bool has_special_form(std::string_view token) {
          ((token.front() == '<' && token.back() == '>') || (token.front() == '[' && token.back() == ']'));
 }
 
-// Every token is a byte, what a merge makes, or added. Where merges were lost, the first of them made a token of two
-// others that are still made: so one that no merge makes, though such a pair could, is refused unless it is marked as
-// added. What no pair could make needs no mark.
+// Checks that no merge is missing. Every token must be a byte, the result of a merge, or an added token. If merges are
+// missing, the first of them merged two tokens that can still be made. So a token is refused if no merge makes it
+// although two such tokens form its bytes, unless it is marked as added. A token that no such pair forms needs no mark.
 Status check_belong_together(const fs::path& folder, const Tokenizer& tokenizer) {
   std::vector<bool> made(std::size_t(tokenizer.vocab_size()));
   std::unordered_map<std::string_view, TokenId> ids;
@@ -129,7 +129,7 @@ Status check_belong_together(const fs::path& folder, const Tokenizer& tokenizer)
   if (first < 0) return {};
   return data_error(
       fmt::format("{}: expected {} merges in merges.txt for the {} tokens of vocab.json, found {}: none makes {} (id "
-                  "{}); tokens that stand in <> or [], or in added_tokens.json, need none",
+                  "{}); tokens in <> or [], or in added_tokens.json, need none",
                   folder.string(), expected, tokenizer.vocab_size(), tokenizer.merges().size(),
                   shown(to_letters(std::string(tokenizer.bytes(first)))), first));
 }
@@ -148,7 +148,7 @@ Result<Tokenizer> Tokenizer::load(const fs::path& folder) {
 Status Tokenizer::save(const fs::path& folder) const {
   std::error_code error;
   fs::create_directories(folder, error);
-  if (error) return data_error(fmt::format("{}: cannot make this folder: {}", folder.string(), error.message()));
+  if (error) return data_error(fmt::format("{}: cannot create the folder: {}", folder.string(), error.message()));
   std::vector<std::string> letters;
   letters.reserve(tables_->tokens.size());
   for (const std::string& token : tables_->tokens) letters.push_back(to_letters(token));

@@ -1,4 +1,4 @@
-// What a tokenizer holds: tokens by id, merges by rank, and the look-up of a pair.
+// The tables of a tokenizer: tokens by id, merges by rank, and a hash table of the merges by pair.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace lancet::data {
 
-// Pair -> rank and result, open addressing, at most half full.
+// Maps a pair to its rank and result; open addressing, at most half full.
 class PairTable {
  public:
   struct Entry {
@@ -20,7 +20,7 @@ class PairTable {
   };
 
   explicit PairTable(std::size_t pairs = 0);
-  void insert(Merge pair, std::int32_t rank, TokenId result);  // a pair that is not in it
+  void insert(Merge pair, std::int32_t rank, TokenId result);  // the pair must be new
   const Entry* find(Merge pair) const {
     for (std::size_t s = start(pair);; s = (s + 1) & (slots_.size() - 1)) {
       const Entry& entry = slots_[s];

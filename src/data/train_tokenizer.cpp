@@ -1,3 +1,8 @@
+// Training first counts the distinct pre-tokens of all texts (WordCounts), so the memory does not grow with the text.
+// Each word then starts as a list of bytes, and PairCounts counts the pairs of neighbours over all words. A loop takes
+// the most frequent pair, gives it the next id, and merges it in all words that contain it, until the vocabulary is
+// full or the best pair occurs fewer than min_count times. A pair whose bytes already are a token is skipped. Ids are
+// assigned as in GPT-2: 256 bytes in GPT-2's order, then merges, then <|endoftext|>.
 #include "lancet/data/train_tokenizer.h"
 
 #include <fmt/format.h>
@@ -18,7 +23,7 @@ namespace lancet::data {
 namespace {
 
 constexpr std::size_t kChunkBytes = std::size_t{4} << 20;
-// Longer pre-tokens (runs without a space) are learned from in pieces, so that a merge costs no more than this a word.
+// Longer pre-tokens (runs without a space) are counted in pieces, which bounds the cost of a merge per word.
 constexpr std::size_t kLongestWord = 256;
 
 // Distinct words and how often each occurs.
@@ -86,7 +91,8 @@ Result<Tokenizer> learn(const WordCounts& words, const TrainTokenizerOptions& op
     const auto best = pairs.pop();
     if (best.count < std::max<std::int64_t>(options.min_count, 1)) break;
     std::string bytes = tokens[std::size_t(best.pair.left)] + tokens[std::size_t(best.pair.right)];
-    // Other bytes to the same token ("a" "bc" after "ab" "c"): GPT-2's merges and tokens are one to one, so are these.
+    // The pair forms an existing token in another way ("a" "bc" after "ab" "c"). GPT-2's format has one merge per
+    // token.
     if (!known.insert(bytes).second) continue;
     pairs.merge(best.pair, static_cast<TokenId>(tokens.size()));
     tokens.push_back(std::move(bytes));

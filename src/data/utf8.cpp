@@ -12,7 +12,7 @@ namespace {
 
 bool is_continuation(char c) { return (static_cast<unsigned char>(c) & 0xC0u) == 0x80u; }
 
-// The bytes of a character by its first byte; 0 for a byte that cannot begin one.
+// The length in bytes of a character, by its first byte; 0 if that byte cannot begin one.
 int length_by_lead(unsigned char lead) {
   if (lead < 0x80) return 1;
   if (lead < 0xC2) return 0;  // a continuation, or an overlong form of ASCII
@@ -21,7 +21,7 @@ int length_by_lead(unsigned char lead) {
   return lead < 0xF5 ? 4 : 0;
 }
 
-// The least second byte and the greatest that keep the character in range.
+// True if the second byte keeps the character in range.
 bool second_in_range(unsigned char lead, unsigned char second) {
   switch (lead) {
     case 0xE0:
@@ -37,7 +37,7 @@ bool second_in_range(unsigned char lead, unsigned char second) {
   }
 }
 
-// Unicode's White_Space above ASCII, by its UTF-8 bytes.
+// True if the text ends with a non-ASCII character of Unicode's White_Space.
 bool ends_with_wide_space(std::string_view text) {
   if (text.ends_with("\xC2\x85") || text.ends_with("\xC2\xA0")) return true;  // U+0085, U+00A0
   if (text.size() < 3) return false;

@@ -1,4 +1,4 @@
-// UTF-8: validity, and where a text may be cut.
+// Checks that text is valid UTF-8, and finds positions at which it may be cut.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -9,15 +9,15 @@
 namespace lancet::data {
 
 // The offset of the first byte that is not part of a valid character (no overlong forms, surrogates or code points
-// above U+10FFFF); text.size() where all is valid.
+// above U+10FFFF); text.size() if all are valid.
 std::size_t first_invalid_utf8(std::string_view text);
 
-// The data error of that byte; first_byte is the place of text in its source.
+// The data error for that byte. first_byte: the offset of `text` in its source.
 Error not_utf8(std::string_view text, std::size_t invalid, std::uint64_t first_byte = 0);
 
-// The last place p > 0 with a character that is no white space before it and ASCII white space after it; 0: none.
-// No pre-token of GPT-2's pattern spans such a place, and no match looks across it (pretokens.h), so the parts' ids,
-// one after the other, are the whole's.
+// The last position p > 0 that follows a character other than white space and precedes ASCII white space; 0 if none
+// does. No pre-token of GPT-2's pattern spans such a position, and no match looks across it (pretokens.h), so the ids
+// of the two parts, concatenated, are those of the whole.
 std::size_t last_safe_cut(std::string_view text);
 
 }  // namespace lancet::data

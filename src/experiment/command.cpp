@@ -1,3 +1,10 @@
+// Runs one command to its end, which comes even if the command ignores signals or has children.
+//
+// The command is forked into a process group of its own, with its output in a file. A pipe that exec closes reports
+// an error between fork and exec. The parent polls with waitpid until the command exits, exceeds its time limit or is
+// to be stopped. In the last two cases it sends SIGTERM twice, each time followed by the grace period, and then kills
+// the command and every descendant seen since the first SIGTERM. A descendant is identified by its process id
+// and its start time, so that a reused id is never killed. PR_SET_PDEATHSIG ends the command if this process dies.
 #include "command.h"
 
 #include <fcntl.h>
@@ -20,19 +27,20 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// The child between fork and exec, where only what needs no lock may be called. Its error goes through `report`.
+// Runs in the child between fork and exec, where only async-signal-safe functions may be called. An error is written to
+// the descriptor `report`.
 [[noreturn]] void become(char* const* arguments, const char* output, pid_t parent, int report) {
   ::setpgid(0, 0);  // the terminal's Ctrl-C is for the sweep alone
   const int in = ::open("/dev/null", O_RDONLY), out = ::open(output, O_WRONLY | O_CREAT | O_TRUNC, 0644);
   const bool ready = in >= 0 && out >= 0 && ::dup2(in, 0) >= 0 && ::dup2(out, 1) >= 0 && ::dup2(out, 2) >= 0 &&
-                     ::prctl(PR_SET_PDEATHSIG, SIGTERM) == 0;  // as it would be asked to, were the sweep there to ask
+                     ::prctl(PR_SET_PDEATHSIG, SIGTERM) == 0;  // if the sweep dies, the command ends
   if (ready && ::getppid() == parent) ::execvp(arguments[0], arguments);
   const int error = errno;
-  [[maybe_unused]] const ssize_t told = ::write(report, &error, sizeof error);
+  [[maybe_unused]] const ssize_t written = ::write(report, &error, sizeof error);
   ::_exit(127);
 }
 
-// 0, or the error for which the command did not start.
+// Returns 0, or the errno of a command that could not be started.
 int spawn(const Command& command, const std::filesystem::path& output, pid_t& pid) {
   std::vector<char*> arguments;
   for (const std::string& word : command) arguments.push_back(const_cast<char*>(word.c_str()));
@@ -53,7 +61,7 @@ class Child {
  public:
   explicit Child(pid_t pid) : pid_(pid) {}
 
-  // Waits for the end, but not longer than so many seconds (0: without limit), nor once `stop` is set.
+  // Waits for the end, at most `seconds` (0: without limit) and only while `stop` is 0. Returns true if it ended.
   bool ends(double seconds, const std::atomic<int>* stop) {
     const auto start = Clock::now();
     for (auto pause = std::chrono::milliseconds(1);; pause = std::min(2 * pause, std::chrono::milliseconds(100))) {
@@ -63,6 +71,7 @@ class Child {
     }
   }
 
+  // Ends the process and its descendants.
   void end(double grace_s) {
     std::vector<Process> family = family_of(pid_);
     for (int request = 0; request < 2; ++request) {
@@ -72,7 +81,7 @@ class Child {
     if (!over())
       for (const Process& late : family_of(pid_))
         if (std::find(family.begin(), family.end(), late) == family.end()) family.push_back(late);
-    if (!over()) ::kill(pid_, SIGKILL);  // it is ours, and its number nobody else's until it is waited for
+    if (!over()) ::kill(pid_, SIGKILL);  // its id cannot be reused before waitpid
     for (const Process& process : family)
       if (process.id != pid_) kill_if_same(process);
     ends(0, nullptr);
@@ -90,7 +99,7 @@ class Child {
     return status_.has_value();
   }
 
-  static constexpr int lost = 1 << 8;  // as of exit code 1: someone else took it
+  static constexpr int lost = 1 << 8;  // exit code 1, for a status that another waitpid consumed
   const pid_t pid_;
   std::optional<int> status_;
 };

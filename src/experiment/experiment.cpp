@@ -1,3 +1,13 @@
+// Expands an experiment's grids into points, and makes their ids.
+//
+// Each grid is the product of its models, gates, ranks and policies, in this order. A point's config is the model's
+// file with the overrides of the model, the gate, the grid and the policy, the last one winning.
+//
+// A point's id is a 64-bit hash of a text of its names, ranks and hosts, of the config fields that differ from the
+// defaults (so that a new field changes no id), and of everything else that its numbers depend on. For a simulated
+// point these are the hardware file's numbers, the routing, the profile and the hash of the simulator's sources; for a
+// measured one the machine, the numbers of steps and the link rate of an emulated cluster. The config of a measured
+// point is first reduced to what measure() runs: fields for saving, evaluation and generation do not count.
 #include "lancet/experiment/experiment.h"
 
 #include <fmt/format.h>
@@ -22,7 +32,7 @@ using nlohmann::json;
 
 constexpr std::size_t most_points = 100'000;
 
-// The fields of a config that differ from the defaults, so that a field that is new changes no point.
+// Returns the fields of a config that differ from the defaults, as JSON text.
 std::string choices_in(const config::Config& config) {
   const json all = json::parse(config::to_json(config)), defaults = json::parse(config::to_json(config::Config{}));
   json choices;
@@ -37,7 +47,7 @@ std::string choices_in(const config::Config& config) {
   return choices.dump(-1, ' ', true, json::error_handler_t::replace);
 }
 
-// A run's config as measure() has it: nothing is saved, evaluated or generated, whatever the file says.
+// Returns the config that measure() runs, without saving, evaluation and generation.
 config::Config as_measured(config::Config config) {
   const config::Train defaults;
   config.train.save_minutes = 0, config.train.save_interval = 0;
@@ -47,7 +57,7 @@ config::Config as_measured(config::Config config) {
   return config;
 }
 
-// A path, in the current folder or among the files that come with the program, or the name of one of those.
+// Finds an experiment by path, in the current folder or among the files that come with the program, or by name.
 Result<std::filesystem::path> find_experiment(const std::filesystem::path& file) {
   std::vector<std::filesystem::path> places = shipped_places(file);
   if (!file.has_parent_path() && file.extension() != ".json")
@@ -65,8 +75,9 @@ constexpr const char* settings_inline =
     "\"settings\": {\"models\": {\"NAME\": {\"config\": \"FILE\"}}, "
     "\"policies\": {\"NAME\": {\"set\": [\"overlap.policy=lancet\"]}}}";
 
-// What the names of models and policies mean: in the experiment itself, in the file that it names (beside it, in the
-// current folder, or among those that come with the program), or in settings.json beside it.
+// Returns the settings, which define the names of models and policies: the object in the experiment itself, or the file
+// that it names (beside it, in the current folder, or among those that come with the program), or settings.json beside
+// it.
 Result<JsonFile> settings_of(const JsonFile& file) {
   const json& root = file.root();
   if (root.contains("settings") && root["settings"].is_object()) return file.part(root["settings"], "settings");
@@ -169,7 +180,7 @@ class Reader {
     return routing["imbalance"].get<double>();
   }
 
-  // How a point's tokens spread, which real gates decide themselves.
+  // Sets how the tokens of a simulated point spread over the experts. In real runs the gate decides.
   Status spread(const Choice& choice, const json& policy, const std::string& where, Point& point) const {
     const json padded = policy.value("padded", json(false));
     if (!padded.is_boolean())
@@ -183,7 +194,7 @@ class Reader {
                       point.describe());
   }
 
-  // What the settings say of a name, by kind: "models", "policies".
+  // Returns the settings' entry of a name. kind: "models" or "policies".
   Result<const json*> setting(const char* kind, const std::string& name, const std::string& where,
                               const Names& known) const {
     const json& root = settings_.root();
@@ -199,7 +210,7 @@ class Reader {
     return &root[kind][name];
   }
 
-  // The config file of a model: in the current folder, beside the settings, or one that comes with the program.
+  // Finds a model's config file in the current folder, beside the settings, or among those that come with the program.
   Result<std::string> config_of(const json& model, const std::string& where) const {
     LANCET_ASSIGN(const std::filesystem::path name, settings_.text(model, "config", where));
     std::vector<std::filesystem::path> places = shipped_places(name);
@@ -228,9 +239,10 @@ class Reader {
     for (const Names* more : {&set, &of_policy})
       point.overrides.insert(point.overrides.end(), more->begin(), more->end());
     auto config = config::load(point.config_file, point.overrides);
-    if (!config.ok()) return file_.fail(where, "a config that holds together", config.error().message);
+    if (!config.ok()) return file_.fail(where, "a valid config", config.error().message);
     if (const Status fits = config::check(*config, point.ranks); !fits.ok())
-      return file_.fail(fmt::format("{} ({} ranks)", where, point.ranks), "a config for them", fits.error().message);
+      return file_.fail(fmt::format("{} ({} ranks)", where, point.ranks), "a config that fits them",
+                        fits.error().message);
     point.config = *std::move(config);
     point.config.log.run_dir.clear();
     LANCET_TRY(spread(choice, *policy, where, point));
@@ -240,7 +252,7 @@ class Reader {
     return {};
   }
 
-  // A profile's op times are those of even routing, and stand for no run.
+  // Attaches the profile. Its op times hold for even routing only, and a measured point has times of its own.
   Status measured(const std::string& where, Point& point) {
     if (point.source != Source::simulated || point.spread.imbalance != 1 || point.spread.padded)
       return file_.fail(where, "simulated points of even routing, without padding, where --profile is given",
@@ -268,7 +280,7 @@ class Reader {
                                   choices_in(simulated ? point.config : as_measured(point.config)), measured)));
   }
 
-  // How the ranks lie on hosts, and what identifies the hardware.
+  // Sets the number of hosts and returns the text that identifies the hardware.
   Result<std::string> place(Point& point) {
     if (point.source == Source::simulated) {
       if (!hardware_ || hardware_->first != point.on) {
@@ -289,7 +301,7 @@ class Reader {
   const std::string profile_path_;  // empty: none
   std::optional<cost::ProfileFile> profile_;
   std::map<std::tuple<int, int, int>, std::shared_ptr<const cost::Profile>> measured_;  // by ranks, hosts, threads
-  std::optional<std::pair<std::string, cost::Hardware>> hardware_;                      // the last one asked for
+  std::optional<std::pair<std::string, cost::Hardware>> hardware_;                      // the last one that was read
 };
 
 }  // namespace

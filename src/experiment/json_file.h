@@ -1,5 +1,5 @@
-// An object of JSON with comments, a file's or a part of one, and what its errors say: the file, where in it, what was
-// expected, what was found.
+// Reads fields of a JSON file with comments, or of one of its objects. Every error is a config error that names the
+// file, the field, the expected and the found value.
 #pragma once
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -18,16 +18,16 @@ class JsonFile {
   using json = nlohmann::json;
 
   static Result<JsonFile> read(const std::filesystem::path& path, std::string_view what);
-  // Of a file that was read: one of its values, errors in which say `where`.
+  // Returns one of the file's values as a JsonFile, whose errors begin with `where`.
   JsonFile part(const json& value, const std::string& where) const { return {path_, origin_ + ": " + where, value}; }
 
   const json& root() const { return root_; }
-  // Relative names in it may lie here.
+  // The file's folder, one of those in which relative names are searched.
   std::filesystem::path folder() const { return path_.parent_path(); }
 
   Error fail(const std::string& where, const std::string& expected, const std::string& found) const;
   Status object(const json& value, const std::string& where, const Names& known) const;
-  // missing: what it is where there is none; null: an error.
+  // missing: the default of an optional field; null: the field is required.
   Result<std::string> text(const json& value, const char* key, const std::string& where,
                            const char* missing = nullptr) const;
   Result<Names> texts(const json& value, const char* key, const std::string& where, bool required) const;

@@ -12,7 +12,7 @@
 namespace lancet::experiment {
 namespace {
 
-// The value of the first line "KEY : value" of a file of such lines; empty where there is none.
+// Returns the value of the first line "KEY : value" of a file; empty if there is none.
 std::string value_in(const char* path, const std::string& key) {
   std::ifstream in(path);
   for (std::string line; std::getline(in, line);) {

@@ -1,3 +1,10 @@
+// Measures a point by two runs of this program: `lancet profile`, whose costs are kept for later points, and a short
+// `lancet train` on synthetic data without saving, evaluation and generation.
+//
+// Both run as one process each, through scripts/mpirun.sh or, on an emulated cluster, scripts/emulate-cluster.sh, with
+// a time limit each. The outcome comes from the run folder: medians over the steps of metrics.jsonl after the warm-up,
+// and the policy, parts, arena and predicted times of plan.ir. A process that fails gives an outcome "failed" with the
+// first line of its output that holds "error", or its last line.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
@@ -22,9 +29,9 @@ namespace {
 
 using nlohmann::json;
 
-constexpr double script_limit_s = 60;  // of the cluster's ups and downs
+constexpr double script_limit_s = 60;  // time limit of setting the cluster up or taking it down
 
-// The first line of ours that says what was wrong, or the last line.
+// Returns the first line with "error", or the last line.
 std::string reason_in(const std::filesystem::path& output) {
   std::ifstream in(output);
   std::string last;
@@ -32,7 +39,7 @@ std::string reason_in(const std::filesystem::path& output) {
     if (line.find("error") != std::string::npos) return line;
     if (!line.empty()) last = line;
   }
-  return last.empty() ? "it said nothing" : last;
+  return last.empty() ? "no output" : last;
 }
 
 Command ranks_of(const Point& point, const Launcher& launcher) {
@@ -51,14 +58,14 @@ Command with_config(Command command, const Point& point, const std::vector<std::
   return command;
 }
 
-// What an end that is no success says of itself; nothing: it is one.
-std::string trouble(const Ended& ended, const Command& command, const std::filesystem::path& output, double limit_s) {
+// Describes a failure in one line; empty after success.
+std::string failure_of(const Ended& ended, const Command& command, const std::filesystem::path& output,
+                       double limit_s) {
   switch (ended.how) {
     case Ended::How::not_started:
-      return fmt::format("expected {}, which could not be started: {}", command[0], std::strerror(ended.code));
+      return fmt::format("cannot start {}: {}", command[0], std::strerror(ended.code));
     case Ended::How::late:
-      return fmt::format("expected an end within {:g} s (--timeout), killed; the last it said: {}", limit_s,
-                         reason_in(output));
+      return fmt::format("killed after {:g} s (--timeout); its last line: {}", limit_s, reason_in(output));
     default:
       return ended.code == 0 ? "" : fmt::format("exit code {}: {}", ended.code, reason_in(output));
   }
@@ -76,13 +83,14 @@ struct Series {
   std::vector<double> step, compute, all_to_all, all_reduce, communication, exposed, predicted, imbalance;
 };
 
-// Rebuilt from what a record without `communication_ms` says: exposed, and the share of communication that is not.
+// Computes communication_ms of a record that has none, from exposed_ms and hidden_pct. streams: the sum of the streams'
+// busy times, used if all communication is hidden.
 double communication_from(double exposed, double hidden_pct, double streams) {
   const double share = 1 - hidden_pct / 100;
   return share > 1e-6 ? exposed / share : streams;
 }
 
-// The steps behind the warm-up.
+// Reads the steps after the warm-up.
 Result<Series> read_metrics(const std::filesystem::path& path, int warmup) {
   std::ifstream in(path);
   Series series;
@@ -108,7 +116,7 @@ Result<Series> read_metrics(const std::filesystem::path& path, int warmup) {
     if (get("load_max_over_mean") > 0) series.imbalance.push_back(get("load_max_over_mean"));
   }
   if (series.step.empty())
-    return data_error(fmt::format("{}: expected steps behind {} of warm-up, found none", path.string(), warmup));
+    return data_error(fmt::format("{}: expected steps after {} of warm-up, found none", path.string(), warmup));
   return series;
 }
 
@@ -124,11 +132,12 @@ int most_parts(const ir::Plan& plan) {
 double compute_of(const ir::Plan& plan) {
   double ms = 0;
   for (std::size_t i = 0; i < plan.predicted.size(); ++i)
-    if (plan.program.instructions[i].stream == ir::Stream::compute) ms += plan.predicted[i].end - plan.predicted[i].start;
+    if (plan.program.instructions[i].stream == ir::Stream::compute)
+      ms += plan.predicted[i].end - plan.predicted[i].start;
   return ms;
 }
 
-// How long a communication stream is busy, or several are.
+// Returns the predicted time in which at least one communication stream is busy.
 double communication_of(const ir::Plan& plan) {
   std::vector<ir::Interval> busy;
   for (std::size_t i = 0; i < plan.predicted.size(); ++i)
@@ -142,26 +151,25 @@ double communication_of(const ir::Plan& plan) {
   return ms;
 }
 
-// What the folder's runs measured of this machine's costs, those of an emulated network by its rate: a profile itself
-// knows a cluster by its shape alone.
+// Returns the profile that the folder's runs share. An emulated cluster has one for each link rate, since a profile
+// identifies a cluster by its ranks and hosts alone.
 std::filesystem::path costs_file(const Experiment& experiment, const Point& point, const Launcher& launcher) {
   return launcher.folder / (point.source == Source::emulated ? "profile-" + experiment.rate + ".json" : "profile.json");
 }
 
 struct ScriptEnd {
   Ended::How how;
-  std::string trouble;  // empty: none
+  std::string failure;  // empty after success
 };
-// Of the cluster. What it says goes to a file that nobody else can have put there.
+// Runs the cluster's script. Its output goes to a new temporary file, which no other user can have prepared.
 Result<ScriptEnd> run_script(const Command& command, double grace_s, const std::atomic<int>* stop) {
   std::error_code error;
   std::string output = (std::filesystem::temp_directory_path(error) / "lancet-cluster-XXXXXX").string();
   const int fd = ::mkostemp(output.data(), O_CLOEXEC);
-  if (fd < 0)
-    return data_error(fmt::format("{}: expected a file that can be made, found: {}", output, std::strerror(errno)));
+  if (fd < 0) return data_error(fmt::format("cannot create {}: {}", output, std::strerror(errno)));
   ::close(fd);
   const Ended ended = run_command(command, output, {script_limit_s, stop, grace_s});
-  ScriptEnd end{ended.how, trouble(ended, command, output, script_limit_s)};
+  ScriptEnd end{ended.how, failure_of(ended, command, output, script_limit_s)};
   std::filesystem::remove(output, error);
   return end;
 }
@@ -196,8 +204,7 @@ Result<Outcome> measure(const Experiment& experiment, const Point& point, const 
   std::error_code error;
   std::filesystem::remove_all(run, error);
   if (!std::filesystem::create_directories(run, error))
-    return config_error(
-        fmt::format("{}: expected a folder that can be made, found: {}", run.string(), error.message()));
+    return config_error(fmt::format("cannot create {}: {}", run.string(), error.message()));
   const std::string profile = "overlap.profile=" + costs_file(experiment, point, launcher).string();
   Command profiling = ranks_of(point, launcher), training = profiling;
   profiling.insert(profiling.end(), {launcher.program.string(), "profile"});
@@ -210,7 +217,7 @@ Result<Outcome> measure(const Experiment& experiment, const Point& point, const 
                      fmt::format("train.steps={}", experiment.warmup + experiment.steps), "log.interval=1000000"})}) {
     const Ended ended = run_command(command, output, {launcher.timeout_s, launcher.stop, launcher.grace_s});
     if (ended.how == Ended::How::stopped) return Error{ExitCode::saved, point.describe() + ": stopped", false};
-    const std::string why = trouble(ended, command, output, launcher.timeout_s);
+    const std::string why = failure_of(ended, command, output, launcher.timeout_s);
     if (!why.empty()) return failed(why, ended.how == Ended::How::exited ? ended.code : 0);
   }
   const auto outcome = read_run(experiment, point, run);
@@ -224,8 +231,7 @@ Status drop_costs(const Experiment& experiment, const Launcher& launcher) {
     std::error_code error;
     std::filesystem::remove(path, error);
     if (error)
-      return data_error(fmt::format("{}: expected a file that can be removed, to be measured anew, found: {}",
-                                    path.string(), error.message()));
+      return data_error(fmt::format("cannot remove {}, to measure it again: {}", path.string(), error.message()));
   }
   return {};
 }
@@ -239,16 +245,16 @@ Status start_cluster(const Experiment& experiment, const Launcher& launcher) {
                 run_script({launcher.cluster_script, "up", "--hosts", std::to_string(hosts), "--rate", experiment.rate},
                            launcher.grace_s, launcher.stop));
   if (up.how == Ended::How::stopped) return Error{ExitCode::saved, "stopped", false};
-  if (up.trouble.empty()) return {};
-  return config_error(fmt::format("--on emulated: expected a cluster of {} hosts ({} up), found: {}", hosts,
-                                  launcher.cluster_script, up.trouble));
+  if (up.failure.empty()) return {};
+  return config_error(fmt::format("--on emulated: cannot set up a cluster of {} hosts ({} up): {}", hosts,
+                                  launcher.cluster_script, up.failure));
 }
 
 void end_cluster(const Launcher& launcher) {
   const auto down = run_script({launcher.cluster_script, "down"}, launcher.grace_s, nullptr);
-  const std::string trouble = down.ok() ? down->trouble : down.error().message;
-  if (!trouble.empty())
-    log::warn("expected the emulated cluster to be gone ({} down), found: {}", launcher.cluster_script, trouble);
+  const std::string failure = down.ok() ? down->failure : down.error().message;
+  if (!failure.empty())
+    log::warn("cannot take the emulated cluster down ({} down): {}", launcher.cluster_script, failure);
 }
 
 }  // namespace lancet::experiment

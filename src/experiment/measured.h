@@ -1,4 +1,4 @@
-// Which of a file's measured costs go before a declared machine's.
+// Selects the measured costs of a profile file that override a declared machine's.
 #pragma once
 #include <string>
 
@@ -6,9 +6,9 @@
 
 namespace lancet::experiment {
 
-// Those of so many ranks and hosts, where the file holds them; else the ops of its one device, without communication
-// (of several devices the one whose local ranks are the layout's). threads: of a rank; 0: any. Config error: none fits,
-// or several do.
+// Returns the costs that were measured on the layout's ranks and hosts, if the file has them. Otherwise returns the op
+// times of the file's only device without communication; of several devices, those of the only one with the layout's
+// number of local ranks. threads: of a rank; 0: any. Config error: no entry fits, or several do.
 Result<cost::Profile> profile_of(const cost::ProfileFile& file, const std::string& path, const cost::Layout& layout,
                                  int threads);
 

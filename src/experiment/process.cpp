@@ -18,7 +18,7 @@ struct Stat {
   std::uint64_t start = 0;
 };
 
-// Of /proc/PID/stat: "PID (name) state PARENT ... START ...", where the name may hold anything and the start is the
+// Parses /proc/PID/stat: "PID (name) state PARENT ... START ...". The name may hold any character, and the start is the
 // 22nd field.
 Stat stat_of(const std::filesystem::path& process) {
   std::ifstream in(process / "stat");

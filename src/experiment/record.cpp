@@ -21,26 +21,26 @@ namespace {
 
 using nlohmann::ordered_json;
 
-// Three digits behind the point, so that lines stay short.
+// Rounds to three decimals, so that lines stay short.
 double rounded(double ms) { return std::round(ms * 1e3) / 1e3; }
 
 ordered_json optional(const std::optional<double>& value) {
   return value ? ordered_json(rounded(*value)) : ordered_json(nullptr);
 }
 
-struct Known {
+struct Key {
   std::string id;
   bool failed;
 };
-// What a record is of; nothing where the line is none.
-std::optional<Known> known_of(const std::string& line) {
+// Returns the id and the status of a record; nothing if the line is no record.
+std::optional<Key> key_of(const std::string& line) {
   const auto parsed = parse_json(line, "a record", ExitCode::data);
   if (!parsed.ok() || !parsed->is_object() || !parsed->contains("id") || !(*parsed)["id"].is_string())
     return std::nullopt;
-  return Known{(*parsed)["id"].get<std::string>(), parsed->value("status", nlohmann::json()) == "failed"};
+  return Key{(*parsed)["id"].get<std::string>(), parsed->value("status", nlohmann::json()) == "failed"};
 }
 
-// points.jsonl.1, or the next number that is not taken.
+// Returns points.jsonl.1, or the name with the next free number.
 std::filesystem::path free_name(const std::filesystem::path& path) {
   for (int number = 1;; ++number) {
     const std::filesystem::path name = path.string() + "." + std::to_string(number);
@@ -49,7 +49,7 @@ std::filesystem::path free_name(const std::filesystem::path& path) {
   }
 }
 
-// To the disk; 0, or the error that stopped it.
+// Writes the text and syncs it to the disk. Returns 0 or the errno.
 int write_through(int fd, std::string_view text) {
   while (!text.empty()) {
     const ssize_t written = ::write(fd, text.data(), text.size());
@@ -125,7 +125,7 @@ RecordFile::~RecordFile() {
 
 Result<RecordFile> RecordFile::open(const std::filesystem::path& path, const std::vector<Point>& points, bool fresh) {
   RecordFile file(path);
-  LANCET_TRY(file.take());
+  LANCET_TRY(file.lock());
   LANCET_ASSIGN(const std::string text, read_file(path, "records of a sweep"));
   if (fresh && !text.empty()) {
     LANCET_TRY(write_file(free_name(path), text));
@@ -135,22 +135,18 @@ Result<RecordFile> RecordFile::open(const std::filesystem::path& path, const std
   return file;
 }
 
-// The folder for this sweep alone, and a file that can be written, before the first point takes its time.
-Status RecordFile::take() {
+// Locks the folder and checks that the file can be written, before the first point runs.
+Status RecordFile::lock() {
   const std::filesystem::path folder = path_.has_parent_path() ? path_.parent_path() : ".";
   std::error_code error;
   std::filesystem::create_directories(folder, error);
-  if (error)
-    return data_error(
-        fmt::format("{}: expected a folder that can be made, found: {}", folder.string(), error.message()));
+  if (error) return data_error(fmt::format("cannot create {}: {}", folder.string(), error.message()));
   lock_ = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (lock_ >= 0 && ::flock(lock_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
     return data_error(
         fmt::format("{}: expected a folder that no other sweep writes to, found one at work there", folder.string()));
   const int fd = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-  if (fd < 0)
-    return data_error(fmt::format("{}: expected a file that records can be written to, found: {}", path_.string(),
-                                  std::strerror(errno)));
+  if (fd < 0) return data_error(fmt::format("cannot write {}: {}", path_.string(), std::strerror(errno)));
   ::close(fd);
   return {};
 }
@@ -167,19 +163,19 @@ Status RecordFile::read(const std::string& text, const std::vector<Point>& point
     at = end + 1;
     ++number;
     if (line.empty()) continue;
-    const auto record = known_of(line);
+    const auto record = key_of(line);
     if (!record && cut) {
-      note_ = fmt::format("{}:{}: an interruption cut this record off: dropped, its point is made again",
+      note_ = fmt::format("{}:{}: an interruption cut this record short; it is dropped and its point runs again",
                           path_.string(), number);
       continue;
     }
     if (!record)
       return data_error(
-          fmt::format("{}:{}: expected a record of a sweep, found {}; delete the line, and its point is "
-                      "made again, or call with --fresh, which makes all",
+          fmt::format("{}:{}: expected a record of a sweep, found {}; delete the line to run its point "
+                      "again, or use --fresh to run all points again",
                       path_.string(), number, shown(line)));
     const bool mine = wanted.contains(record->id);
-    if (mine && record->failed) continue;  // it is tried again
+    if (mine && record->failed) continue;  // its point runs again
     const bool first = mine && ids_.insert(record->id).second;
     (first ? kept : others) += line + "\n";
   }
@@ -188,13 +184,11 @@ Status RecordFile::read(const std::string& text, const std::vector<Point>& point
   return {};
 }
 
-// The whole line behind what is there.
 Status RecordFile::append(const std::string& id, const std::string& line) {
   const int fd = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
   const int code = fd < 0 ? errno : write_through(fd, line + "\n");
   if (fd >= 0) ::close(fd);
-  if (code != 0)
-    return data_error(fmt::format("{}: expected room for a record, found: {}", path_.string(), std::strerror(code)));
+  if (code != 0) return data_error(fmt::format("cannot write {}: {}", path_.string(), std::strerror(code)));
   ids_.insert(id);
   return {};
 }

@@ -1,3 +1,5 @@
+// Simulates a point: plans its step with the costs of the hardware file, overridden by measured ones, and reads the
+// predicted times and the memory from the plan and the planner's report.
 #include <fmt/format.h>
 
 #include <ctime>
@@ -13,7 +15,7 @@
 namespace lancet::experiment {
 namespace {
 
-// Of this thread, which plans alone: what else runs here does not count.
+// Returns the processor time of this thread, which does all the planning, so that other load does not count.
 double processor_ms() {
   timespec now{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
@@ -35,7 +37,7 @@ void read_schedule(const ir::Plan& plan, Outcome& outcome) {
   outcome.experts_ms = experts;
 }
 
-// "ops and communication of AMD EPYC ...; 30 of the step's 34 ops".
+// Describes the measured costs in use: "ops and communication of AMD EPYC ...; 30 of the step's 34 ops".
 std::string measured_in(const ir::Plan& plan, const cost::Profile& measured) {
   std::set<std::string> ops, known;
   for (const ir::Instruction& at : plan.program.instructions) {

@@ -1,3 +1,10 @@
+// Runs the points of an experiment that have no record yet.
+//
+// The record file is read first: points with a record other than "failed" are skipped, all others run in the file's
+// order. Each record is synced to the disk before the next point starts, so that an interruption loses at most the
+// point that is running, and the same command resumes. A failed point is recorded and counted; the sweep continues.
+// Only a stop signal and errors of the record file or the simulator end it. The remaining time in the progress line is
+// the mean time of the points run so far times the number that is left.
 #include <fmt/format.h>
 
 #include <chrono>
@@ -24,7 +31,7 @@ void count(const Point& point, const Outcome& outcome, SweepReport& report) {
 
 Error stopped(const RecordFile& file, const Experiment& experiment, const std::filesystem::path& records) {
   return {ExitCode::saved,
-          fmt::format("stopped: {} of {} points are in {}; the same command goes on", file.size(),
+          fmt::format("stopped: {} of {} points are in {}; the same command resumes", file.size(),
                       experiment.points.size(), records.string()),
           false};
 }

@@ -14,13 +14,14 @@ using nlohmann::ordered_json;
 
 constexpr std::string_view dense_type = "gpt2", moe_type = "gpt2_moe";
 
-// Fields that both have under one name. The first five must be there.
+// Fields that have the same name in both configs. Those of `needed` are required.
 constexpr const char* needed[] = {"n_layer", "n_head", "n_embd", "n_positions", "vocab_size"};
 constexpr const char* shared[] = {"n_inner", "layer_norm_epsilon", "initializer_range"};
 constexpr const char* of_experts[] = {"moe_layer_freq",  "num_local_experts",    "num_experts_per_tok",  "router",
                                       "capacity_factor", "router_aux_loss_coef", "router_aux_loss_scope"};
 
-// What would make another model of the same tensors: the only value that is ours. A field that is not there has it.
+// Fields that would make another model of the same tensors, with the only value that is supported, which is also the
+// default of a missing field.
 struct Fixed {
   const char* name;
   const char* value;  // as JSON

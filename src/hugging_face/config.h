@@ -1,4 +1,4 @@
-// config.json of a Hugging Face folder.
+// Reads and writes config.json of a Hugging Face folder.
 #pragma once
 #include <filesystem>
 #include <string>
@@ -9,9 +9,10 @@
 
 namespace lancet::hugging_face {
 
+// The text of config.json.
 std::string config_text(const config::Model& model, const HuggingFaceExport& options);
 
-// The model's fields; everything else has its default. Errors name the file and the field.
+// Reads the model's fields; all others have their defaults. Errors name the file and the field.
 Result<config::Config> read_config(const std::filesystem::path& file);
 
 }  // namespace lancet::hugging_face

@@ -27,7 +27,7 @@ class Export {
   Export(const config::Model& model, runtime::TensorStore& store, const HuggingFaceExport& options)
       : model_(model), store_(store), options_(options) {}
 
-  // Files and their tensors; all that is written, but for headers.
+  // Assigns tensors to files; returns the bytes of all tensors, without headers.
   std::int64_t plan() {
     cut();
     std::int64_t bytes = 0;
@@ -43,7 +43,7 @@ class Export {
   }
 
  private:
-  // Tensors in order; a shard ends where the next one would not fit.
+  // Assigns tensors in order; a shard ends when the next tensor would not fit.
   void cut() {
     for (Entry& entry : entries(model_)) {
       const std::int64_t bytes = entry.shape.elements() * size_of(options_.dtype);
@@ -69,7 +69,7 @@ class Export {
     return writer.finish();
   }
 
-  // As the file has it: the memory that this takes besides is a few times the largest tensor's.
+  // Converts one tensor and appends it. The buffers take a few times the memory of the largest tensor.
   Status append(const Entry& entry, checkpoint::SafetensorsWriter& writer) {
     values_.resize(static_cast<std::size_t>(entry.shape.elements()));
     LANCET_TRY(store_.read(store_[entry.parameter], first_byte(entry), std::as_writable_bytes(std::span(values_))));
@@ -100,7 +100,7 @@ class Export {
   std::filesystem::path folder_;
   const HuggingFaceExport& options_;
   std::vector<Shard> shards_;
-  std::vector<float> values_, turned_;  // of the tensor that is written
+  std::vector<float> values_, turned_;  // of the tensor being written
   std::vector<std::byte> bytes_;
 };
 

@@ -1,4 +1,4 @@
-// The tensor files of a Hugging Face folder: one, or shards with an index.
+// Finds the tensors of a Hugging Face folder, which has one file, or shards with an index.
 #pragma once
 #include <filesystem>
 #include <map>
@@ -20,13 +20,13 @@ struct FoundTensor {
 
 class TensorFiles {
  public:
-  // Data errors: no file, both a whole file and an index, damage, an index that names a tensor or a file that is not
-  // there, that lists not all tensors of a shard, or whose file names leave the folder; a name twice.
+  // Data errors: no file; both a whole file and an index; a damaged file; a name twice; an index that names a missing
+  // tensor or file, lacks a tensor of a shard, or names files outside the folder.
   static Result<TensorFiles> open(const std::filesystem::path& folder);
 
-  // By names without "transformer.".
+  // By name without the prefix "transformer.".
   const std::map<std::string, FoundTensor, std::less<>>& tensors() const { return tensors_; }
-  // Where they came from, for errors: the file, or the index.
+  // The file, or the index, for errors.
   const std::filesystem::path& origin() const { return origin_; }
 
  private:

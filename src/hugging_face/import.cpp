@@ -1,3 +1,7 @@
+// An import first matches the names, types and shapes of all tensors with config.json's model, so that memory is
+// allocated only for weights that the files hold. Then it reads tensor by tensor: to f32, transposed if it is a Conv1D
+// weight, into the store. Upcycling writes the tensors of a dense FFN to every expert with noise, and draws the gates'
+// weights. The head must be tied: it is compared with the embedding after that was read.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -20,7 +24,7 @@ namespace lancet::hugging_face {
 
 namespace {
 
-// Of the whole model's parameters, in f32.
+// Bytes of the whole model's parameters in f32.
 std::int64_t weight_bytes(const ir::Program& program) {
   std::int64_t bytes = 0;
   for (const ir::Tensor& tensor : program.tensors)
@@ -39,7 +43,7 @@ Status check_whole_memory(const ir::Program& program) {
     const std::int64_t experts = tensor.local ? tensor.type.shape[0] : 1;  // files hold them one by one
     largest = std::max(largest, ir::bytes(tensor.type) / experts);
   }
-  constexpr std::int64_t copies = 3;  // of the tensor under way: as in the file, as f32, transposed
+  constexpr std::int64_t copies = 3;  // of the tensor being read: as in the file, as f32, transposed
   return world::check_memory(weight_bytes(program) + copies * largest, 1, "the whole model in fp32");
 }
 
@@ -69,7 +73,7 @@ class Import {
     LANCET_ASSIGN(model.config, read_config(folder_ / "config.json"));
     const config::Model dense = model.config.model;
     LANCET_ASSIGN(const TensorFiles files, TensorFiles::open(folder_));
-    // Names and shapes first: what is allocated afterwards is then no more than the files hold.
+    // Names and shapes come first, so that no more is allocated than the files hold.
     LANCET_TRY(match(dense, files));
     LANCET_TRY(upcycle(model.config));
     model.config.train.dtype = all_bf16_ ? DType::bf16 : DType::f32;
@@ -81,7 +85,7 @@ class Import {
     for (const Wanted& wanted : wanted_) LANCET_TRY(read(wanted, model.store));
     if (upcycle_) LANCET_TRY(draw_gates(model.config.model, model.store));
     LANCET_TRY(check_head(files, model.config.model, model.store));
-    if (written_ < bytes_in_all_) watch_.progress(bytes_in_all_, bytes_in_all_);  // rows that only pad stay zero
+    if (written_ < bytes_in_all_) watch_.progress(bytes_in_all_, bytes_in_all_);  // padding rows stay zero
     std::error_code ignored;
     model.has_tokenizer = std::filesystem::exists(folder_ / "vocab.json", ignored) &&
                           std::filesystem::exists(folder_ / "merges.txt", ignored);
@@ -133,7 +137,7 @@ class Import {
     return config::check(config, 1);
   }
 
-  // The file's tensor as f32, in our order; until the next call.
+  // The file's tensor as f32, transposed if asked for; valid until the next call.
   Result<std::span<const float>> values_of(const FoundTensor& found, bool transposed) {
     const checkpoint::TensorInfo& info = *found.info;
     values_.resize(static_cast<std::size_t>(info.shape.elements()));
@@ -162,13 +166,13 @@ class Import {
     LANCET_ASSIGN(const std::span<const float> values, values_of(wanted.found, wanted.entry.transposed));
     if (const runtime::NamedTensor* parameter = store.find(wanted.entry.parameter))
       return write(store, *parameter, first_byte(wanted.entry), values);
-    // A block's FFN that becomes experts.
+    // The store has experts in place of this block's dense FFN.
     std::string name = wanted.entry.parameter;
     name.replace(name.find(".mlp."), 5, ".moe.experts.");
     return spread(name, values, store);
   }
 
-  // Writes `values` to every expert; to weights adds noise of the expert's own.
+  // Writes `values` to every expert. Weights get noise that differs between experts.
   Status spread(const std::string& name, std::span<const float> values, runtime::TensorStore& store) {
     double squares = 0;
     for (float x : values) squares += double(x) * double(x);
@@ -197,7 +201,7 @@ class Import {
     return {};
   }
 
-  // A head of its own would be lost without a word.
+  // Refuses a head that differs from the embedding, since it would be lost.
   Status check_head(const TensorFiles& files, const config::Model& model, runtime::TensorStore& store) {
     const auto at = files.tensors().find(tied_head);
     if (at == files.tensors().end()) return {};
@@ -221,7 +225,7 @@ class Import {
   std::int64_t written_ = 0, bytes_in_all_ = 0;
   std::vector<Wanted> wanted_;
   bool all_bf16_ = true;
-  std::vector<std::byte> bytes_;  // of the tensor that is read
+  std::vector<std::byte> bytes_;  // of the tensor being read
   std::vector<float> values_, turned_;
 };
 

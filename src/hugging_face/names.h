@@ -1,4 +1,4 @@
-// Which tensor of a Hugging Face file is which parameter of ours.
+// Maps the tensors of a Hugging Face file to the parameters of the model.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -15,21 +15,21 @@ namespace lancet::hugging_face {
 struct Entry {
   std::string name;          // without "transformer."
   Shape shape;               // in the file
-  std::string parameter;     // ours
+  std::string parameter;     // name in the model
   std::int64_t expert = -1;  // of the parameter's first axis; -1: the file's tensor is the whole parameter
   bool transposed = false;   // a Conv1D: [in, out] in the file, [out, in] here
 };
 
-// f(entry) in the order in which the model meets them, up to the first error; every parameter of ours occurs. Of a
-// vocabulary that we pad, the file has the rows of real tokens.
+// Calls f(entry) for all tensors in the order in which the model uses them, until the first error. Every parameter of
+// the model occurs. Of a padded vocabulary, the file holds the rows of real tokens alone.
 Status for_each_entry(const config::Model& model, const std::function<Status(const Entry&)>& f);
 std::vector<Entry> entries(const config::Model& model);
 
-// Buffers that older files hold besides: causal masks of attention. They carry nothing.
+// True for the causal masks of attention, which older files contain and which carry no weights.
 bool is_buffer(std::string_view name);
 
 inline constexpr std::string_view prefix = "transformer.";
-inline constexpr std::string_view tied_head = "lm_head.weight";  // the same as wte.weight where it is there
+inline constexpr std::string_view tied_head = "lm_head.weight";  // optional; the same values as wte.weight
 inline constexpr std::string_view single_file = "model.safetensors";
 inline constexpr std::string_view index_file = "model.safetensors.index.json";
 

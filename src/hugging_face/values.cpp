@@ -10,8 +10,8 @@
 namespace lancet::hugging_face {
 namespace {
 
-// IEEE half precision; every value is exact in f32. Without branches, so that loops become vectors: exponent and
-// mantissa in f32's places are the number over 2^112, subnormal ones included.
+// Converts IEEE half precision, whose values are all exact in f32. It has no branches, so that loops vectorise.
+// Exponent and mantissa, moved to f32's positions, are the number over 2^112, also for subnormal numbers.
 float from_half(std::uint16_t bits) {
   const std::uint32_t sign = std::uint32_t(bits & 0x8000) << 16, rest = std::uint32_t(bits & 0x7fff) << 13;
   const auto scaled = std::bit_cast<std::uint32_t>(std::bit_cast<float>(rest) * 0x1p112f);

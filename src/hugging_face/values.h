@@ -1,4 +1,4 @@
-// Values of a file's tensor and of our parameter: types, and the transposition of Conv1D weights.
+// Converts values between a file's tensor and a parameter of the model: types, and the transposition of Conv1D weights.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -11,12 +11,11 @@
 
 namespace lancet::hugging_face {
 
-// The types that weights come in.
-bool is_weight_type(std::string_view dtype);  // F32, F16, BF16
+bool is_weight_type(std::string_view dtype);  // true for F32, F16, BF16
 void to_floats(std::string_view dtype, std::span<const std::byte> bytes, std::span<float> values);
 void from_floats(DType dtype, std::span<const float> values, std::span<std::byte> bytes);
 
-// Where an entry's values begin in its parameter, in bytes of f32. (Of a padded vocabulary the real tokens come first.)
+// Offset of an entry's values in its parameter, in bytes of f32. In a padded vocabulary the real tokens come first.
 std::size_t first_byte(const Entry& entry);
 
 // to[c, r] = from[r, c]

@@ -1,3 +1,7 @@
+// read() runs passes of at most 128 rows. The rows of a pass are the next power of two above its tokens, so that at
+// most eight plans are made; each is planned and bound when it is first used. Rows after the last token are padding.
+// The input "place" tells a pass the position of its first row and the row whose logits are wanted. Padding rows
+// store no keys and values.
 #include "lancet/inference/decoder.h"
 
 #include <algorithm>
@@ -9,7 +13,7 @@
 namespace lancet::inference {
 namespace {
 
-// Rows of one pass over a prompt. The products of so many rows are bound by arithmetic, no longer by reading weights.
+// Most rows of one pass. Products of this many rows are bound by arithmetic and no longer by reading weights.
 constexpr std::int64_t most_rows = 128;
 
 }  // namespace
@@ -43,7 +47,7 @@ Result<Decoder::Pass*> Decoder::pass_of(std::int64_t rows) {
     return std::span(view.as<std::int32_t>(), static_cast<std::size_t>(view.elements()));
   };
   pass->tokens = numbers("tokens");
-  pass->place = numbers("place");
+  pass->position = numbers("place");
   pass->logits = pass->executor->output("logits");
   return passes_.emplace_back(std::move(pass)).get();
 }
@@ -57,8 +61,8 @@ Result<std::span<const float>> Decoder::read(std::span<const std::int32_t> token
     LANCET_ASSIGN(Pass* const pass, pass_of(static_cast<std::int64_t>(std::bit_ceil(count))));
     std::ranges::copy(tokens.first(count), pass->tokens.begin());
     std::ranges::fill(pass->tokens.subspan(count), 0);
-    pass->place[0] = static_cast<std::int32_t>(length_);
-    pass->place[1] = static_cast<std::int32_t>(count) - 1;
+    pass->position[0] = static_cast<std::int32_t>(length_);
+    pass->position[1] = static_cast<std::int32_t>(count) - 1;
     LANCET_TRY(pass->executor->run());
     length_ += static_cast<std::int64_t>(count);
     tokens = tokens.subspan(count);

@@ -1,3 +1,7 @@
+// A token is drawn by inversion: weights exp((logit - top) / temperature) are summed up in order, and a uniform number
+// times the last sum selects the first sum above it. Without top_k and top_p the order is that of the ids. Otherwise
+// the candidates are sorted by logit, but only the front of them: 64 first, then eight times as many, until top_k
+// candidates or the probability top_p is reached. Uniform number i is element i of a Philox stream of the seed.
 #include "lancet/inference/generate.h"
 
 #include <fmt/format.h>
@@ -18,7 +22,7 @@ Status check(const SamplingOptions& options) {
   return {};
 }
 
-// Of a candidate, relative to the largest.
+// The probability of a candidate, relative to that of the largest logit `top`.
 double TokenPicker::weight(float logit, float top) const {
   return std::exp((double(logit) - double(top)) / options_.temperature);
 }
@@ -41,8 +45,8 @@ Result<std::int32_t> TokenPicker::pick(std::span<const float> logits) {
 
 namespace {
 
-// The place in sums that rise to their last, by a number in [0, 1).
-std::size_t place(const std::vector<double>& cumulative, double uniform) {
+// The index that `uniform` in [0, 1) selects in ascending sums.
+std::size_t index_at(const std::vector<double>& cumulative, double uniform) {
   const auto at = std::upper_bound(cumulative.begin(), cumulative.end(), uniform * cumulative.back());
   return std::min<std::size_t>(std::size_t(at - cumulative.begin()), cumulative.size() - 1);
 }
@@ -54,7 +58,7 @@ std::int32_t TokenPicker::draw(std::span<const float> logits, float top) {
   double sum = 0;
   for (float logit : logits) cumulative_.push_back(sum += weight(logit, top));
   const double uniform = double(Philox(options_.seed, stream_of("sample")).uniform(drawn_++));
-  return static_cast<std::int32_t>(place(cumulative_, uniform));
+  return static_cast<std::int32_t>(index_at(cumulative_, uniform));
 }
 
 void TokenPicker::sort_front(std::size_t count) {
@@ -62,8 +66,8 @@ void TokenPicker::sort_front(std::size_t count) {
                     [](Candidate a, Candidate b) { return a.logit != b.logit ? a.logit > b.logit : a.id < b.id; });
 }
 
-// From the front of the sorted candidates. They are sorted only as far as the probabilities ask for: a vocabulary
-// sorted whole would take a third of a small model's time for a token.
+// Draws from the front of the sorted candidates. They are sorted only as far as needed: sorting the whole vocabulary
+// takes a third of a small model's time for a token.
 std::int32_t TokenPicker::draw_front(float top) {
   std::size_t most = candidates_.size();
   if (options_.top_k > 0) most = std::min(most, std::size_t(options_.top_k));
@@ -82,7 +86,7 @@ std::int32_t TokenPicker::draw_front(float top) {
     cumulative_.push_back(sum += weight(candidates_[cumulative_.size()].logit, top));
   }
   const double uniform = double(Philox(options_.seed, stream_of("sample")).uniform(drawn_++));
-  return candidates_[place(cumulative_, uniform)].id;
+  return candidates_[index_at(cumulative_, uniform)].id;
 }
 
 Result<Ending> generate(Decoder& decoder, std::span<const std::int32_t> prompt, const GenerateOptions& options,

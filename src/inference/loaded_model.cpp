@@ -19,10 +19,10 @@
 namespace lancet::inference {
 namespace {
 
-// Tokens of a rank's batch: enough for fast products, few enough that logits take some 200 MB.
+// Tokens of a rank's batch: enough for fast products, and few enough that logits take about 200 MB.
 constexpr std::int64_t batch_tokens = 1024;
 
-Status check_room(const ir::Program& program, int local_ranks, runtime::Accelerator* accelerator) {
+Status check_weights_fit(const ir::Program& program, int local_ranks, runtime::Accelerator* accelerator) {
   std::int64_t needed = 0;
   for (const ir::Tensor& tensor : program.tensors)
     if (tensor.kind == ir::TensorKind::parameter) needed += ir::bytes(tensor.type);
@@ -59,7 +59,7 @@ Status LoadedModel::describe(const run::ModelFolder& folder, comm::Communicator&
   tokenizer_ = folder.tokenizer;
   if (options.dtype) config_.train.dtype = *options.dtype;
   if (options.device) config_.device = *options.device;
-  // How a run's ranks talked says nothing about these, but where it was said to go through the host.
+  // The run's transport need not suit these ranks; only the choice to send through the host (mpi) is kept.
   if (config_.comm.transport != config::Transport::mpi) config_.comm.transport = config::Transport::automatic;
   config_.comm.device_all_to_all = config::DeviceAllToAll::automatic;
   config_.threads = options.threads;
@@ -79,7 +79,7 @@ Status LoadedModel::take_device(comm::Communicator& world, const LoadOptions& op
 Status LoadedModel::read(const run::ModelFolder& folder, comm::Communicator& world, int local_ranks) {
   const ir::Program program =
       model::build_forward(config_.model, planning::build_options(config_, model::Mode::generate, world.size()));
-  LANCET_TRY(check_room(program, local_ranks, accelerator_));
+  LANCET_TRY(check_weights_fit(program, local_ranks, accelerator_));
   store_ = {};
   if (accelerator_) store_.place_on(accelerator_->device());
   try {
@@ -108,7 +108,8 @@ Result<EvaluateResult> evaluate(LoadedModel& model, comm::Communicator& world, c
   model::BuildOptions build = planning::build_options(config, model::Mode::evaluate, world.size());
   build.keep_all = true;
   LANCET_ASSIGN(const ir::Plan plan,
-                planning::share_plan(world, planner::make_forward_plan(model::build_forward(config.model, build), world.size(), nullptr)));
+                planning::share_plan(world, planner::make_forward_plan(model::build_forward(config.model, build),
+                                                                       world.size(), nullptr)));
   LANCET_ASSIGN(const auto executor, runtime::Executor::create(plan, model.store(), model.executor_options()));
   auto ids = [&](const char* name) {
     const ops::TensorView view = executor->input(name);

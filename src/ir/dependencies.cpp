@@ -1,3 +1,10 @@
+// dependencies() walks the program once. Per memory root it keeps the writes that are still visible and the reads of
+// them, each with its byte region. A read depends on the overlapping writes; a write depends on the overlapping writes
+// and reads, and drops those that it covers completely, so that the lists stay short. HappensBefore joins vector clocks
+// in program order: an instruction's clock is the maximum, per stream, over the instruction before it on its stream and
+// over those that it waits for, each of which also counts itself. minimal_waits() builds the same clocks while it
+// chooses waits. It visits the needed instructions from the latest to the earliest and adds a wait only for one that
+// the clock does not include yet, so each stream needs at most one wait.
 #include "lancet/ir/dependencies.h"
 
 #include <algorithm>
@@ -10,12 +17,12 @@ struct Access {
   Region region;
 };
 
-// What happened to one root's memory so far: writes, and reads since them, that no later write covers as a whole.
+// The accesses to one root's memory that no later write covers completely.
 struct History {
   std::vector<Access> writes, reads;
 };
 
-// The instructions of `accesses` that touch the region.
+// Appends the instructions of `accesses` whose regions overlap `region`.
 void collect(const std::vector<Access>& accesses, const Region& region, std::vector<InstructionId>& into) {
   for (const Access& access : accesses)
     if (overlap(access.region, region)) into.push_back(access.by);
@@ -56,7 +63,9 @@ std::vector<std::vector<InstructionId>> dependencies(const Program& program) {
 }
 
 HappensBefore::HappensBefore(const Program& program, const std::vector<std::vector<InstructionId>>& waits)
-    : clocks_(program.instructions.size()), position_(program.instructions.size()), stream_(program.instructions.size()) {
+    : clocks_(program.instructions.size()),
+      position_(program.instructions.size()),
+      stream_(program.instructions.size()) {
   std::array<std::int32_t, stream_count> next{};
   std::array<InstructionId, stream_count> last{};
   for (std::size_t i = 0; i < program.instructions.size(); ++i) {
@@ -66,9 +75,9 @@ HappensBefore::HappensBefore(const Program& program, const std::vector<std::vect
     Clock clock{};
     auto join = [&](InstructionId before) {
       const Clock& other = clocks_[before.index()];
-      for (std::size_t l = 0; l < stream_count; ++l) clock[l] = std::max(clock[l], other[l]);
-      const std::size_t l = stream_[before.index()];
-      clock[l] = std::max(clock[l], position_[before.index()] + 1);
+      for (std::size_t s = 0; s < stream_count; ++s) clock[s] = std::max(clock[s], other[s]);
+      const std::size_t s = stream_[before.index()];
+      clock[s] = std::max(clock[s], position_[before.index()] + 1);
     };
     if (last[stream].valid()) join(last[stream]);
     for (InstructionId wait : waits[i]) {
@@ -83,8 +92,6 @@ HappensBefore::HappensBefore(const Program& program, const std::vector<std::vect
 std::vector<std::vector<InstructionId>> minimal_waits(const Program& program,
                                                       const std::vector<std::vector<InstructionId>>& needed) {
   std::vector<std::vector<InstructionId>> waits(program.instructions.size());
-  // Clocks are kept as the waits grow; of a stream only the latest needed instruction can matter, and only if the stream's
-  // own past and the waits already taken do not imply it.
   std::vector<HappensBefore::Clock> clocks(program.instructions.size());
   std::vector<std::int32_t> position(program.instructions.size());
   std::array<std::int32_t, stream_count> next{};
@@ -93,9 +100,11 @@ std::vector<std::vector<InstructionId>> minimal_waits(const Program& program,
     const auto stream = static_cast<std::size_t>(program.instructions[i].stream);
     position[i] = next[stream]++;
     HappensBefore::Clock clock{};
-    auto stream_of = [&](InstructionId id) { return static_cast<std::size_t>(program.instructions[id.index()].stream); };
+    auto stream_of = [&](InstructionId id) {
+      return static_cast<std::size_t>(program.instructions[id.index()].stream);
+    };
     auto join = [&](InstructionId before) {
-      for (std::size_t l = 0; l < stream_count; ++l) clock[l] = std::max(clock[l], clocks[before.index()][l]);
+      for (std::size_t s = 0; s < stream_count; ++s) clock[s] = std::max(clock[s], clocks[before.index()][s]);
       clock[stream_of(before)] = std::max(clock[stream_of(before)], position[before.index()] + 1);
     };
     if (last[stream].valid()) join(last[stream]);

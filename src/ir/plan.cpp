@@ -1,3 +1,10 @@
+// Prints, parses and verifies plans. A plan is sound if
+// - its program is (verify.h), and each wait is for an earlier instruction, which rules out cycles;
+// - every dependency (dependencies.h) is implied by stream order and waits;
+// - exactly the used values and views that own memory have an arena offset, and all of them end within the arena;
+// - two blocks that share bytes are never live together: when the first access to one starts, all accesses to the other
+//   have ended. Block holds what decides this, per stream: `born`, the least clock of any access, and `last`, the
+//   position after the last access. Outputs are read after the step, so nothing may follow them in their bytes.
 #include "lancet/ir/plan.h"
 
 #include <fmt/format.h>
@@ -13,8 +20,8 @@
 namespace lancet::ir {
 namespace {
 
-// "[12] ...instruction... | wait 3 7 | at 0 4096 | ms 0.125 0.5": the offsets are of the results, - where one lives
-// in another tensor's memory.
+// "[12] ...instruction... | wait 3 7 | at 0 4096 | ms 0.125 0.5". After "at" come the arena offsets of the results, or
+// "-" for a result that is stored in another tensor's memory.
 std::string print_line(const Plan& plan, std::size_t index) {
   const Instruction& instruction = plan.program.instructions[index];
   std::string text = fmt::format("[{}] {}", index, print(plan.program, instruction));
@@ -118,8 +125,8 @@ Status verify_order(const Plan& plan, const HappensBefore& order) {
   return {};
 }
 
-// A tensor of the arena, with the stream clocks that bound its life: what has certainly ended when any access to it
-// begins, and what must have ended before its memory is free.
+// A tensor of the arena and the stream clocks that bound its life. born: instructions of each stream that have ended
+// for certain before any access to it starts. last: those that must have ended before its memory can be used again.
 struct Block {
   TensorId tensor;
   std::int64_t begin, end;
@@ -142,7 +149,7 @@ Status verify_arena(const Plan& plan, const HappensBefore& order) {
     const bool owns = tensor.number >= 0 && !tensor.storage.valid() && !touched[i].empty();
     if (owns != (plan.offsets[i] >= 0))
       return internal_error(
-          fmt::format("{} {} a place in the arena", plan.program.display(id), owns ? "lacks" : "must not have"));
+          fmt::format("{} {} an offset in the arena", plan.program.display(id), owns ? "lacks" : "must not have"));
     if (!owns) continue;
     Block block{id, plan.offsets[i], plan.offsets[i] + bytes(tensor.type), touched[i].front(), {}, {}};
     block.born.fill(std::numeric_limits<std::int32_t>::max());
@@ -153,11 +160,12 @@ Status verify_arena(const Plan& plan, const HappensBefore& order) {
       auto& last = block.last[order.stream(access)];
       last = std::max(last, order.position(access) + 1);
       const auto& clock = order.clock(access);
-      for (std::size_t stream = 0; stream < stream_count; ++stream) block.born[stream] = std::min(block.born[stream], clock[stream]);
+      for (std::size_t stream = 0; stream < stream_count; ++stream)
+        block.born[stream] = std::min(block.born[stream], clock[stream]);
     }
     blocks.push_back(block);
   }
-  for (const Output& output : plan.program.outputs)  // read after the step: alive to the end
+  for (const Output& output : plan.program.outputs)  // read after the step: live to the end
     for (Block& block : blocks)
       if (block.tensor == plan.program.root(output.tensor)) block.last.fill(std::numeric_limits<std::int32_t>::max());
   std::sort(blocks.begin(), blocks.end(), [](const Block& a, const Block& b) { return a.begin < b.begin; });

@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::string_view word_ends = " \t\r,:()[]{}=#|&\"";
 
-// A number where the word reads as one.
+// Returns a number if the whole word reads as one, else a string.
 AttributeValue parse_value(std::string_view word) {
   std::int64_t i = 0;
   const char* end = word.data() + word.size();
@@ -22,7 +22,7 @@ AttributeValue parse_value(std::string_view word) {
   return std::string(word);
 }
 
-// Texts are bare words, or stand in quotes where a bare word would be cut or read back as a number (a hash of digits).
+// Strings are bare words, or quoted if a bare word would be cut or read back as a number (such as a hash of digits).
 std::string print_value(const AttributeValue& value) {
   if (const auto* i = std::get_if<std::int64_t>(&value)) return fmt::format("{}", *i);
   if (const auto* d = std::get_if<double>(&value)) return print_real(*d);
@@ -287,7 +287,7 @@ Result<bool> ProgramParser::declaration(LineReader& line) {
   return true;
 }
 
-Status ProgramParser::place(LineReader& line, TensorId& storage, std::optional<Slice>& slice) {
+Status ProgramParser::memory(LineReader& line, TensorId& storage, std::optional<Slice>& slice) {
   if (!line.accept("in ")) return {};
   LANCET_ASSIGN(storage, tensor(line));
   const LineReader before = line;
@@ -315,7 +315,7 @@ Result<TensorId> ProgramParser::numbered(LineReader& line, bool is_view) {
   LANCET_ASSIGN(TensorType made, type(line));
   TensorId storage;
   std::optional<Slice> slice;
-  LANCET_TRY(place(line, storage, slice));
+  LANCET_TRY(memory(line, storage, slice));
   const int next = program_.next_number_;
   program_.next_number_ = static_cast<int>(number);
   const TensorId id = is_view ? program_.add_view(made, storage, slice) : program_.add_value(made, storage, slice);

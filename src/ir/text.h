@@ -1,4 +1,4 @@
-// What the printers and parsers of Program and Plan share.
+// LineReader, ProgramParser and ViewPrinter: shared by the printers and parsers of Program and Plan.
 #pragma once
 #include <string>
 #include <string_view>
@@ -10,7 +10,7 @@
 
 namespace lancet::ir {
 
-std::string print_real(double value);  // shortest text that reads back to the same double, never an integer's
+std::string print_real(double value);  // shortest text that reads back to the same double; never reads as an integer
 std::string print(const Attributes& attributes);   // "{a=1, b=0.5, c=text}" or ""
 std::string print_header(const Program& program);  // program line and named tensors
 std::string print_outputs(const Program& program);
@@ -42,9 +42,9 @@ class ProgramParser {
  public:
   // Handles "program", "input", "parameter", "state" and "output" lines; false if it is none of them.
   Result<bool> declaration(LineReader& line);
-  // A "view" line up to the place it views; an invalid id if it is none.
+  // A "view" line up to the memory that it views; an invalid id if the line is of another kind.
   Result<TensorId> view(LineReader& line);
-  // An instruction up to its label; what follows stays in the reader.
+  // An instruction up to its label; the rest of the line stays in the reader.
   Status instruction(LineReader& line);
   Program take() { return std::move(program_); }
   const Program& program() const { return program_; }
@@ -52,8 +52,8 @@ class ProgramParser {
  private:
   Result<TensorType> type(LineReader& line);
   Result<TensorId> tensor(LineReader& line);
-  Result<TensorId> numbered(LineReader& line, bool is_view);  // "%7 : bf16[8,256] in %6 + 4096"
-  Status place(LineReader& line, TensorId& storage, std::optional<Slice>& slice);
+  Result<TensorId> numbered(LineReader& line, bool is_view);                        // "%7 : bf16[8,256] in %6 + 4096"
+  Status memory(LineReader& line, TensorId& storage, std::optional<Slice>& slice);  // "in %6 + 4096" or nothing
   Status results(LineReader& line, Instruction& instruction);
   Status operands(LineReader& line, Instruction& instruction);
 
@@ -66,9 +66,9 @@ class ProgramParser {
 class ViewPrinter {
  public:
   explicit ViewPrinter(const Program& program) : program_(program), printed_(program.tensors.size()) {}
-  // The views that `instruction` needs and that were not given yet, whole before part.
+  // The views that `instruction` needs and that were not returned before, each after the one that it is a slice of.
   std::vector<TensorId> before(const Instruction& instruction);
-  std::vector<TensorId> before_outputs();  // those that are left
+  std::vector<TensorId> before_outputs();  // those that only outputs need
   std::string line(TensorId view) const;   // without the newline
 
  private:
@@ -77,7 +77,7 @@ class ViewPrinter {
   std::vector<bool> printed_;
 };
 
-// Calls f(line, number) for each line that is neither blank nor starts with "//".
+// Calls f(reader) for each line that is not blank and does not start with "//"; stops at the first error.
 template <class F>
 Status for_each_line(std::string_view text, F f) {
   for (int number = 1; !text.empty(); ++number) {

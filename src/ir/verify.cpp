@@ -1,3 +1,9 @@
+// Walks the instructions in order and keeps, per tensor, whether it was made and whether it is stale (its memory was
+// overwritten since). An operand must be made and not stale. A result or an in-place update overwrites a region: every
+// live tensor whose bytes overlap it becomes stale, except the tensors that the written one is a part of and slices of
+// it (they show the new bytes), and parameters and state (they are that memory). A view that is filled part by part is
+// made when its parts cover it; Filled records the byte ranges, or the parts of a route, that were made. A slice of
+// such a view can be read as soon as the parts inside it were made.
 #include "lancet/ir/verify.h"
 
 #include <fmt/format.h>
@@ -43,22 +49,20 @@ class Verifier {
   }
 
  private:
-  // How much of a view without a maker its parts have made.
+  // Records how much of a view that is filled part by part has been made.
   struct Filled {
-    std::map<std::int64_t, std::int64_t> stretches;  // of bytes: begin and end
-    std::uint64_t parts = 0;                         // a bit each
-    int of = 0;
+    std::map<std::int64_t, std::int64_t> ranges;  // in bytes: begin and end
+    std::uint64_t parts = 0;                      // bit i: part i was made
+    int of = 0;                                   // the number of parts; 0: byte ranges
     std::vector<Region> regions;
     bool covers(std::int64_t from, std::int64_t size) const {
       std::int64_t at = from;
-      for (const auto& [begin, end] : stretches)
+      for (const auto& [begin, end] : ranges)
         if (begin <= at) at = std::max(at, end);
       return at >= from + size;
     }
     bool all_parts() const { return of > 0 && std::popcount(parts) == of; }
-    bool has(const Slice& slice) const {
-      return all_parts() || (slice.parts == of && (parts >> slice.part & 1) != 0);
-    }
+    bool has(const Slice& slice) const { return all_parts() || (slice.parts == of && (parts >> slice.part & 1) != 0); }
   };
 
   bool made(TensorId id) const {
@@ -71,7 +75,7 @@ class Verifier {
     return it->second.all_parts() || it->second.covers(0, bytes(tensor.type));
   }
 
-  // A slice can be read as soon as the parts of the whole that lie in it are made.
+  // True if the parts of the whole that are inside the slice were made.
   bool slice_made(const Tensor& slice) const {
     const auto it = filled_.find(slice.storage.value);
     if (it == filled_.end()) return made(slice.storage);
@@ -133,12 +137,12 @@ class Verifier {
     return {};
   }
 
-  // A part that is made counts for the whole that it is a slice of.
+  // Records a part that was made for the view that it is a slice of.
   Status fill(TensorId id) {
     const Tensor& tensor = program_[id];
     if (!tensor.slice) return {};
     if (program_[tensor.storage].kind != TensorKind::view)
-      return internal_error(program_.display(id) + " is made as a slice of what is no view");
+      return internal_error(program_.display(id) + " is made as a slice of a tensor that is not a view");
     Filled& filled = filled_[tensor.storage.value];
     filled.regions.push_back(program_.region(id));
     if (tensor.slice->parts > 0) {
@@ -148,7 +152,7 @@ class Verifier {
       filled.of = tensor.slice->parts;
       filled.parts |= std::uint64_t{1} << tensor.slice->part;
     } else {
-      std::int64_t& end = filled.stretches[tensor.slice->offset];
+      std::int64_t& end = filled.ranges[tensor.slice->offset];
       end = std::max(end, tensor.slice->offset + bytes(tensor.type));
     }
     live(tensor.storage);
@@ -160,24 +164,25 @@ class Verifier {
     if (std::find(list.begin(), list.end(), id) == list.end()) list.push_back(id);
   }
 
-  // A slice of `whole` that shows whatever stands there.
-  bool shows(TensorId view, TensorId whole) const {
+  // True if `view` is a slice of `whole`, directly or through other slices, so that it shows the bytes
+  // written to `whole`.
+  bool is_slice_of(TensorId view, TensorId whole) const {
     while (program_[view].kind == TensorKind::view && program_[view].slice)
       if ((view = program_[view].storage) == whole) return true;
     return false;
   }
 
-  // What shared the memory before `by` was written there must not be read again, except parameters and state (they
-  // are that memory), the wholes that `by` is a part of, and views of `by`.
+  // Marks tensors that shared the bytes before `by` was written as stale, except parameters and state (they are that
+  // memory), the wholes that `by` is a part of, and views of `by`.
   void overwrite(TensorId by) {
     const Region region = program_.region(by);
     std::vector<TensorId> wholes{by};
     for (TensorId at = by; program_[at].slice; at = program_[at].storage) wholes.push_back(program_[at].storage);
     auto overwritten = [&](TensorId id) {
       const bool part = std::find(wholes.begin(), wholes.end(), id) != wholes.end();
-      return !part && !shows(id, by) && holds(id, region);
+      return !part && !is_slice_of(id, by) && holds(id, region);
     };
-    for (TensorId view : views_[region.root.index()])  // read before or not
+    for (TensorId view : views_[region.root.index()])  // whether read before or not
       if (made(view) && overwritten(view)) stale_[view.index()] = true;
     std::erase_if(live_[region.root.index()], [&](TensorId id) {
       if (!overwritten(id)) return false;
@@ -187,7 +192,7 @@ class Verifier {
     if (program_[by].number >= 0) live(by);
   }
 
-  // Whether something of `id` was made there: of a view that is being filled, its parts so far.
+  // True if bytes of `id` were made in the region. For a view that is being filled, only its finished parts count.
   bool holds(TensorId id, const Region& region) const {
     const auto it = filled_.find(id.value);
     if (it == filled_.end()) return overlap(program_.region(id), region);
@@ -197,9 +202,9 @@ class Verifier {
 
   const Program& program_;
   std::vector<bool> made_, stale_;
-  std::vector<std::vector<TensorId>> live_;          // by root: values and views that can be read
-  std::vector<std::vector<TensorId>> views_;         // by root: slices of what is made whole or in parts
-  std::unordered_map<std::int32_t, Filled> filled_;  // by view
+  std::vector<std::vector<TensorId>> live_;   // per root: values and views that can be read
+  std::vector<std::vector<TensorId>> views_;  // per root: all slices, whether their whole is made at once or in parts
+  std::unordered_map<std::int32_t, Filled> filled_;  // per view
 };
 
 }  // namespace

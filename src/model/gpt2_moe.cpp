@@ -40,7 +40,7 @@ class Builder {
 
  private:
   bool decodes() const { return options_.mode == Mode::decode; }
-  // Of so many rows: a token's products do nothing but read the weights.
+  // Attributes of a product with this many rows. When decoding a token, a product does little but read its weights.
   ops::Attributes product_of(std::int64_t rows) const {
     return decodes() && rows <= 2 ? ops::Attributes{{"streamed", std::int64_t(1)}} : ops::Attributes{};
   }
@@ -65,7 +65,7 @@ class Builder {
     return emit("linear", {x, w, b}, product_of(program_.type(x).shape.rows()), name)[0];
   }
 
-  // Layer norm of the residual stream, after adding what the last sublayer left in delta_.
+  // Layer norm of the residual x_, after adding the result of the last sublayer, delta_.
   TensorId norm(const std::string& name) {
     const TensorId gamma = parameter(name + ".weight", {model_.n_embd});
     const TensorId beta = parameter(name + ".bias", {model_.n_embd});
@@ -176,7 +176,7 @@ ir::Program build_forward(const config::Model& model, const BuildOptions& option
 }
 
 std::int64_t capacity(double capacity_factor, std::int64_t tokens, std::int64_t experts) {
-  // The small subtraction keeps 1.25 * 1024 / 4, exact in real numbers, from being rounded up past 320.
+  // The small subtraction prevents that 1.25 * 1024 / 4, which is exactly 320, is rounded up to 321.
   const double exact = capacity_factor * double(tokens) / double(experts);
   return static_cast<std::int64_t>(std::clamp(std::ceil(exact - 1e-9 * exact), 1.0, double(tokens)));
 }

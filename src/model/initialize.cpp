@@ -11,7 +11,7 @@
 namespace lancet::model {
 namespace {
 
-// A value is a function of its index, so threads share them out as they like.
+// A value is a function of its index, so any division of the values among threads gives the same result.
 void fill_normal(std::uint64_t seed, const std::string& stream, float deviation, std::span<float> values) {
   constexpr std::size_t worth_a_thread = 1 << 18;  // half a millisecond
   const Philox random(seed, stream_of(stream));

@@ -42,14 +42,13 @@ Result<std::vector<TensorType>> infer(const OpDef& op, const OpInput& input) {
     return internal_error(fmt::format("{} takes {} to {} operands, found {}", op.name, op.required, op.most, count));
   try {
     return op.infer(input);
-  } catch (
-      const InternalError& error) {  // an attribute that is missing or of another type: a plan may come from a file
+  } catch (const InternalError& error) {  // a plan from a file may lack an attribute, or have one of another type
     const std::string what = error.what();
     return internal_error(what.substr(0, what.find(" (")));
   }
 }
 
-// The operand in whose memory a result lives, or -1.
+// The index of the operand whose memory a result shares, or -1.
 int storage_operand(const OpDef& op, int result, int operands) {
   if (op.in_place) return result;
   for (const Alias& alias : op.aliases)
@@ -116,8 +115,8 @@ std::vector<TensorId> append(ir::Program& program, std::string_view name, std::v
   const auto types = types_of(program, operands);
   auto results = infer(def, {types, attributes});
   LANCET_CHECK(results.ok(), "{} at {}: {}, found {}", name, label, results.error().message, describe(types));
-  ir::Instruction instruction{std::string(name), std::move(operands), {}, {}, std::move(attributes), def.stream, role,
-                              std::move(label)};
+  ir::Instruction instruction{std::string(name),     std::move(operands), {},   {},
+                              std::move(attributes), def.stream,          role, std::move(label)};
   for (std::size_t i = 0; i < results->size(); ++i) {
     const int in = storage_operand(def, int(i), int(instruction.operands.size()));
     const TensorId storage = in < 0 ? TensorId{} : instruction.operands[std::size_t(in)];

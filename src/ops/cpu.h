@@ -1,6 +1,6 @@
-// What the CPU kernels share. Every element of a result comes from the same instructions in the same order, wherever
-// its row lies, however many rows there are and however many threads work: parts of a batch give the whole, bit for
-// bit.
+// Loops that the CPU kernels share. Every element of a result is computed by the same instructions in the same order,
+// independent of the position of its row, the number of rows and the number of threads. The results of the parts of a
+// batch are therefore those of the whole batch, bit for bit.
 #pragma once
 #include <algorithm>
 #include <array>
@@ -20,16 +20,16 @@ namespace lancet::ops::cpu {
 
 using backend::cpu::parallel_for;
 
-// f(T{}) with the element type T of an activation.
+// Calls f(T{}) with the element type T of an activation.
 template <class F>
 Kernel by_dtype(DType dtype, F&& f) {
   LANCET_CHECK(dtype == DType::f32 || dtype == DType::bf16, "a kernel of f32 or bf16, found {}", name(dtype));
   return dtype == DType::bf16 ? f(bf16{}) : f(float{});
 }
 
-// Elements per block of a loop: whole vectors of every machine, and enough of them to hide the latency of an addition.
+// Elements per block of a loop: whole vectors on every machine, and enough of them to hide the latency of an addition.
 inline constexpr std::int64_t block = 64;
-// Less work than this is not worth a second thread (waking one costs a few microseconds).
+// Elements from which a second thread pays (waking one costs a few microseconds).
 inline constexpr std::int64_t grain_elements = 8192;
 
 inline std::int64_t row_grain(std::int64_t columns) {
@@ -38,7 +38,7 @@ inline std::int64_t row_grain(std::int64_t columns) {
 
 namespace detail {
 
-// Rounds a block, aligned to 64 bytes. (The instruction takes denormals for zero; otherwise it is from_f32.)
+// Rounds a block that is aligned to 64 bytes. The instruction flushes denormals to zero; otherwise it equals from_f32.
 LANCET_HD void round_block(bf16* out, const float* y) {
 #if defined(__AVX512BF16__)
   for (std::int64_t j = 0; j < block; j += 16) {
@@ -64,8 +64,7 @@ LANCET_HD void map_block(Out* out, F f, const In*... in) {
   }
 }
 
-// One piece of machine code for all callers: where a compiler copies it, it may fuse a product and a sum in one copy
-// and not in the other.
+// Neither inlined nor cloned: in two copies the compiler might fuse a product and a sum in one and not in the other.
 template <class Out, class F, class... In>
 [[gnu::noinline, gnu::noclone]] void map_blocks(std::int64_t n, Out* out, F f, const In*... in) {
   for (std::int64_t i = 0; i < n; i += block) map_block(out + i, f, (in + i)...);
@@ -80,8 +79,8 @@ std::array<T, block> padded(const T* in, std::int64_t n) {
 
 }  // namespace detail
 
-// out[i] = f(in[i]...) in f32. `out` may be one of `in`. The tail goes through the code of the blocks, so that an
-// element does not feel where it lies.
+// out[i] = f(in[i]...) in f32. `out` may be one of `in`. The tail runs through the same code as the blocks, so that the
+// result of an element does not depend on its position.
 template <class Out, class F, class... In>
 void map(std::int64_t n, Out* out, F f, const In*... in) {
   const std::int64_t whole = n / block * block;
@@ -92,7 +91,7 @@ void map(std::int64_t n, Out* out, F f, const In*... in) {
   std::copy_n(tail, n - whole, out + whole);
 }
 
-// map over the threads.
+// map(), shared by all threads.
 template <class Out, class F, class... In>
 void parallel_map(std::int64_t n, Out* out, F f, const In*... in) {
   parallel_for(n, grain_elements,
@@ -101,11 +100,11 @@ void parallel_map(std::int64_t n, Out* out, F f, const In*... in) {
 
 namespace detail {
 
-// The lanes of a block added as a tree.
-inline float tree_sum(const float (&lanes)[block]) {
+// Adds the accumulators of a block as a tree.
+inline float tree_sum(const float (&sums)[block]) {
   alignas(64) float t[block / 4];
   for (std::int64_t j = 0; j < block / 4; ++j)
-    t[j] = (lanes[j] + lanes[j + block / 4]) + (lanes[j + block / 2] + lanes[j + 3 * block / 4]);
+    t[j] = (sums[j] + sums[j + block / 4]) + (sums[j + block / 2] + sums[j + 3 * block / 4]);
   for (std::int64_t j = 0; j < 8; ++j) t[j] += t[j + 8];
   for (std::int64_t j = 0; j < 4; ++j) t[j] += t[j + 4];
   return (t[0] + t[2]) + (t[1] + t[3]);
@@ -113,20 +112,20 @@ inline float tree_sum(const float (&lanes)[block]) {
 
 }  // namespace detail
 
-// The sum of term(i) over i in [0, n): lane l adds l, l + 64, ...; then the lanes are added as a tree.
+// The sum of term(i) over i in [0, n): accumulator j of 64 adds the terms j, j + 64, ...; a tree adds the accumulators.
 template <class F>
 float sum(std::int64_t n, F term) {
-  alignas(64) float lanes[block] = {};
+  alignas(64) float sums[block] = {};
   std::int64_t i = 0;
   for (; i + block <= n; i += block) {
 #pragma omp simd
-    for (std::int64_t j = 0; j < block; ++j) lanes[j] += term(i + j);
+    for (std::int64_t j = 0; j < block; ++j) sums[j] += term(i + j);
   }
-  for (std::int64_t j = 0; i + j < n; ++j) lanes[j] += term(i + j);
-  return detail::tree_sum(lanes);
+  for (std::int64_t j = 0; i + j < n; ++j) sums[j] += term(i + j);
+  return detail::tree_sum(sums);
 }
 
-// Two sums of one pass: term(i, a, b) gives the terms of both.
+// Two sums in one pass: term(i, a, b) sets the terms of both.
 template <class F>
 std::array<float, 2> sum2(std::int64_t n, F term) {
   alignas(64) float first[block] = {}, second[block] = {};
@@ -166,7 +165,7 @@ void add_rows(std::int64_t rows, std::int64_t columns, std::int64_t stride, cons
   }
 }
 
-// The filled rows of the experts' buffers [E,R,...]: of expert e the rows rows[e,0] <= r < rows[e,W].
+// The filled rows of the experts' buffers [E,R,...]: expert e has the rows rows[e,0] <= r < rows[e,W].
 class FilledRows {
  public:
   FilledRows(const TensorView& rows, std::int64_t buffer_rows)
@@ -176,7 +175,7 @@ class FilledRows {
         buffer_rows_(buffer_rows) {}
 
   std::int64_t experts() const { return experts_; }
-  // Of expert e, counted through all experts' buffers.
+  // The range of expert e's filled rows, as row numbers of the whole buffer [E*R,...].
   std::int64_t begin(std::int64_t e) const { return e * buffer_rows_ + rows_[e * (sources_ + 1)]; }
   std::int64_t end(std::int64_t e) const { return e * buffer_rows_ + rows_[e * (sources_ + 1) + sources_]; }
   std::int64_t total() const {
@@ -185,7 +184,7 @@ class FilledRows {
     return n;
   }
 
-  // f(begin, end) on ranges of buffer rows: the filled rows, shared out evenly whatever expert they belong to.
+  // Calls f(begin, end) for ranges of filled rows, which threads share evenly, regardless of the experts.
   template <class F>
   void parallel(std::int64_t grain, F f) const {
     parallel_for(total(), grain, [&](std::int64_t first, std::int64_t last) {

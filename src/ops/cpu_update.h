@@ -1,4 +1,4 @@
-// The loop of the optimizers' updates. (No cpu::map: an element has state, and nothing depends on where it lies.)
+// The loop of the optimizers' updates. It is not cpu::map, because each element also updates its state.
 #pragma once
 #include "lancet/base/rounding.h"
 #include "lancet/ops/schedule_layout.h"
@@ -6,12 +6,12 @@
 
 namespace lancet::ops::cpu {
 
-// What the gradient is multiplied by, given an update's schedule.
+// The factor that an update multiplies the gradient with.
 inline float gradient_scale(const float* numbers, bool clipped) { return clipped ? numbers[schedule::factor] : 1.0F; }
 inline bool is_clipped(const TensorView& numbers) { return numbers.elements() == schedule::clipped; }
 
-// The weights of an update: a master copy, if there is one, is what is updated, and w its rounding; bf16 weights
-// without one are rounded stochastically.
+// The weights of an update. With a master copy the update changes the master, and w becomes its rounding; bf16 weights
+// without a master copy are rounded stochastically.
 class Weights {
  public:
   Weights(const KernelArgs& args, int master)
@@ -20,13 +20,13 @@ class Weights {
         rounded_(args.operands[0].type.dtype == DType::bf16 ? args.operands[0].as<bf16>() : nullptr),
         seed_(std::uint32_t(args.attributes.integer("rounding_seed", 0))) {}
 
-  // Every weight becomes new_value(its value, its index), over the threads, in the given step (schedule::step).
+  // Sets every weight to new_value(its value, its index), on all threads. step (schedule::step) seeds the rounding.
   template <class F>
   void update(float step, F new_value) const {
     if (!exact_) return update_rounded(RoundingBits(seed_, std::uint32_t(step)), new_value);
     parallel_for(count_, grain_elements,
                  [w = exact_, rounded = rounded_, new_value](std::int64_t begin, std::int64_t end) {
-                   if (rounded) {  // NOLINT(bugprone-branch-clone): it does not see into omp loops
+                   if (rounded) {  // NOLINT(bugprone-branch-clone): the check ignores the bodies of omp loops
 #pragma omp simd
                      for (std::int64_t i = begin; i < end; ++i) {
                        w[i] = new_value(w[i], i);
@@ -54,7 +54,7 @@ class Weights {
   }
 
   std::int64_t count_;
-  float* exact_;  // null: `rounded` are the weights themselves
+  float* exact_;  // null: rounded_ are the weights themselves
   bf16* rounded_;
   std::uint32_t seed_;
 };

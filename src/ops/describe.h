@@ -1,4 +1,4 @@
-// What the descriptions of ops share: checks of operand types and the sums of their work.
+// Helpers of the op descriptions: checks of operand types and sums of bytes and rows.
 #pragma once
 #include <fmt/format.h>
 
@@ -27,13 +27,13 @@ inline double bytes_of(const OpInput& in) {
   return total;
 }
 
-// Filled rows of a buffer of `all`: attribute tokens, what a rank handles where tokens spread evenly over the experts
-// and none is dropped; all where it is not said.
+// The expected number of filled rows of a buffer of `all` rows: the attribute tokens, the tokens of a rank if they
+// spread evenly over the experts and none is dropped; `all` without the attribute.
 inline std::int64_t expected_rows(const OpInput& in, std::int64_t all) {
   return std::min(all, in.attributes.integer("tokens", all));
 }
 
-// The last axis replaced.
+// The shape with another extent of its last axis.
 inline Shape with_back(Shape shape, std::int64_t extent) {
   shape.set(-1, extent);
   return shape;

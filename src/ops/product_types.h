@@ -1,15 +1,15 @@
-// Result types of linear layers, dense and of experts, which the ops with GELU in their epilogues share.
+// Result types of dense and expert linear layers, shared with the ops that have GELU in their epilogues.
 #pragma once
 #include "describe.h"
 
 namespace lancet::ops {
 
-// rows i32[E,W+1], the filled ranges of an exchange (route_layout.h).
+// True for rows i32[E,W+1], the filled ranges that exchange_counts finds (all_to_all/op.cpp).
 inline bool is_rows(const TensorType& rows, std::int64_t experts) {
   return rows.dtype == DType::i32 && rows.shape.rank() == 2 && rows.shape[0] == experts && rows.shape[1] >= 2;
 }
 
-// y of (x [...,K], w [N,K] [, b f32[N]]).
+// (x [...,K], w [N,K] [, b f32[N]]) -> y [...,N].
 inline Inferred linear_types(const OpInput& in) {
   const TensorType &x = in.operands[0], &w = in.operands[1];
   if (!is_activation(x.dtype) || x.shape.rank() < 2) return expected("x [...,K] of f32 or bf16");
@@ -18,7 +18,7 @@ inline Inferred linear_types(const OpInput& in) {
   return Types{{x.dtype, with_back(x.shape, w.shape[0])}};
 }
 
-// dx of (dy [...,N], w [N,K]).
+// (dy [...,N], w [N,K]) -> dx [...,K].
 inline Inferred linear_dx_types(const OpInput& in) {
   const TensorType &dy = in.operands[0], &w = in.operands[1];
   if (!is_activation(dy.dtype) || dy.shape.rank() < 2) return expected("dy [...,N] of f32 or bf16");
@@ -27,7 +27,7 @@ inline Inferred linear_dx_types(const OpInput& in) {
   return Types{{dy.dtype, with_back(dy.shape, w.shape[1])}};
 }
 
-// y of (x [E,R,K], w [E,N,K], b f32[E,N], rows).
+// (x [E,R,K], w [E,N,K], b f32[E,N], rows) -> y [E,R,N].
 inline Inferred expert_linear_types(const OpInput& in) {
   const TensorType &x = in.operands[0], &w = in.operands[1], &b = in.operands[2];
   if (!is_activation(x.dtype) || x.shape.rank() != 3) return expected("x [E,R,K] of f32 or bf16");
@@ -38,7 +38,7 @@ inline Inferred expert_linear_types(const OpInput& in) {
   return Types{{x.dtype, with_back(x.shape, w.shape[1])}};
 }
 
-// dx of (dy [E,R,N], w [E,N,K], ..., rows), rows last.
+// (dy [E,R,N], w [E,N,K], ..., rows) -> dx [E,R,K]; rows is the last operand.
 inline Inferred expert_linear_dx_types(const OpInput& in) {
   const TensorType &dy = in.operands[0], &w = in.operands[1];
   if (!is_activation(dy.dtype) || dy.shape.rank() != 3) return expected("dy [E,R,N] of f32 or bf16");

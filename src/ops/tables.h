@@ -1,4 +1,4 @@
-// The tables that the build collects from the folders.
+// The tables of ops and CPU kernels, one per folder; the build generates the functions (tables.cpp.in).
 #pragma once
 #include <span>
 #include <vector>

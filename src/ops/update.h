@@ -1,13 +1,13 @@
-// What the descriptions of the optimizers' updates share.
+// The type rule of the optimizers' updates.
 #pragma once
 #include "lancet/ops/schedule_layout.h"
 #include "describe.h"
 
 namespace lancet::ops {
 
-// Types of update(&w, &state..., gradient, schedule [, &master]): `states` tensors of state, all but w and schedule f32
-// like w. Where w is bf16 it is the rounding of a master copy to nearest, or, with the attribute `rounding_seed`, has
-// no master and is rounded stochastically (base/rounding.h). An update has no results.
+// Checks the types of update(&w, &state..., gradient, schedule [, &master]) with `states` tensors of state. State,
+// gradient and master are f32 of w's shape. A bf16 w has either a master copy, of which it is the rounding to nearest,
+// or the attribute `rounding_seed`, by which it is rounded stochastically (base/rounding.h). An update has no results.
 inline Inferred infer_update(const OpInput& in, std::size_t states) {
   const TensorType& w = in.operands[0];
   const TensorType full{DType::f32, w.shape};

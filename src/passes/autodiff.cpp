@@ -1,3 +1,8 @@
+// Reverse-mode differentiation. gradients_ maps each tensor to the gradient known for it. The forward instructions
+// are visited from last to first; the gradient rule of an op reads the gradients of its results, emits dX and dW
+// instructions, and adds to the gradients of its operands, which are summed if there are several. Instructions that no
+// gradient reaches, or whose operands depend on no parameter, are skipped. Losses start the process. Weight gradients
+// may add onto an accumulator: an earlier gradient of the same parameter, or with `accumulate` the state @p.grad.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,7 +17,7 @@ using ir::Role;
 using ir::TensorId;
 using ir::TensorKind;
 
-// One walk backwards over the forward instructions; the context that their gradient rules talk to.
+// Walks the forward instructions backwards; the context that their gradient rules call.
 class Autodiff final : public ops::GradientContext {
  public:
   Autodiff(const ir::Program& forward, bool accumulate) : program_(forward), accumulate_(accumulate) {
@@ -74,7 +79,7 @@ class Autodiff final : public ops::GradientContext {
  private:
   TensorId gradient_of(TensorId id) const { return gradients_[id.index()]; }
 
-  // What a parameter flows into needs a gradient.
+  // Marks the tensors that need a gradient: parameters and all that depends on them.
   void mark_needed() {
     needed_.resize(program_.tensors.size());
     for (std::size_t i = 0; i < program_.tensors.size(); ++i)
@@ -97,7 +102,7 @@ class Autodiff final : public ops::GradientContext {
   std::size_t forward_count_ = 0;
   ir::Instruction current_;
   std::vector<bool> needed_;
-  std::vector<TensorId> gradients_;  // by tensor; invalid: none so far
+  std::vector<TensorId> gradients_;  // by tensor; invalid: none yet
 };
 
 }  // namespace

@@ -22,7 +22,7 @@ class Fuse {
       for (TensorId id : program.instructions[i].results) maker_[id.index()] = int(i);
     }
     for (const ir::Output& output : program.outputs) ++readers_[output.tensor.index()];
-    for (const ir::Tensor& tensor : program.tensors)  // a view's memory
+    for (const ir::Tensor& tensor : program.tensors)  // a view reads the tensor whose memory it shares
       if (tensor.kind == ir::TensorKind::view && tensor.storage.valid()) ++readers_[tensor.storage.index()];
   }
 
@@ -38,7 +38,7 @@ class Fuse {
   }
 
  private:
-  // The product that made what GELU takes as its operand 0, over the same rows; null where it is none that can do it.
+  // The product that made operand 0 of a GELU, over the same rows; null if there is none that can apply the GELU.
   Instruction* product_before(const Instruction& gelu, std::size_t gelu_rows, const char* dense, const char* experts,
                               std::size_t product_rows) {
     const int maker = maker_[gelu.operands[0].index()];
@@ -50,7 +50,7 @@ class Fuse {
     return &product;
   }
 
-  // y = gelu(h), h = linear(...): h, y = linear_gelu(...), where h was made. Others may go on reading h.
+  // h = linear(...), y = gelu(h) become h, y = linear_gelu(...), where h was made. Other instructions may still read h.
   void forward(std::size_t i) {
     const Instruction& gelu = program_.instructions[i];
     Instruction* product = product_before(gelu, 1, "linear", "expert_linear", 3);
@@ -60,7 +60,8 @@ class Fuse {
     gone_[i] = true;
   }
 
-  // dh = gelu_dx(dy, h), dy = linear_dx(...), which nobody else reads: dh = linear_dx_gelu(..., h), where dy was made.
+  // dy = linear_dx(...), dh = gelu_dx(dy, h) become dh = linear_dx_gelu(..., h), where dy was made, if no other
+  // instruction reads dy.
   void backward(std::size_t i) {
     const Instruction& gelu = program_.instructions[i];
     Instruction* product = product_before(gelu, 2, "linear_dx", "expert_linear_dx", 2);
@@ -68,12 +69,12 @@ class Fuse {
     product->op += "_gelu";
     product->operands.insert(product->operands.begin() + 2, gelu.operands[1]);
     product->results = gelu.results;
-    program_[gelu.results[0]].storage = {};  // it took dy's memory
+    program_[gelu.results[0]].storage = {};  // it shared dy's memory
     gone_[i] = true;
   }
 
   ir::Program program_;
-  std::vector<int> maker_, readers_;  // by tensor: an instruction or none; how many read it
+  std::vector<int> maker_, readers_;  // by tensor: the instruction that makes it or none; the number of its readers
   std::vector<bool> gone_;            // by instruction
 };
 

@@ -1,3 +1,8 @@
+// Appends one update instruction per parameter that has a grad.* output, in the order in which the gradients are made,
+// so that an update can run as soon as its gradient is ready. With clipping or a guard the global norm comes first and
+// every update reads its factor; else the norm comes last, for the metrics alone. Ranks share the dense parameters and
+// own different experts, so only the experts' part of the norm is summed over the ranks. At the end accumulated
+// gradients are set to zero and the grad.* outputs are removed.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -25,7 +30,7 @@ class Optimize {
       const TensorId clip = clip_scale();
       const TensorId clipped = ops::append(program_, "clipped_schedule", {schedule, clip}, {}, Role::update, "norm")[0];
       for (const Update& update : updates_) this->update(update, clipped);
-    } else {  // the norm is for the metrics: no update waits for it
+    } else {  // the norm is only a metric: no update waits for it
       for (const Update& update : updates_) this->update(update, schedule);
       clip_scale();
     }
@@ -42,7 +47,7 @@ class Optimize {
     TensorId parameter, gradient;
   };
 
-  // In the order in which the gradients are made.
+  // Collects the updates in the order in which their gradients are made.
   void collect() {
     for (const ir::Output& output : program_.outputs)
       if (output.name.starts_with("grad.")) updates_.push_back({program_.find(output.name.substr(5)), output.tensor});
@@ -77,7 +82,7 @@ class Optimize {
     return program_.add_named(TensorKind::state, source.name + suffix, {DType::f32, source.type.shape}, source.local);
   }
 
-  // Each tensor is rounded by numbers of its own.
+  // Each tensor is rounded with its own random numbers.
   std::int64_t rounding_seed(const std::string& name) const {
     return std::int64_t(Philox(std::uint64_t(options_.seed), stream_of(name)).block(0)[0] >> 1);
   }

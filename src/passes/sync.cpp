@@ -1,3 +1,8 @@
+// Copies the program and inserts all-reduces. Gradients of parameters that all ranks share fill a bucket in the order
+// in which they are made; a full bucket is closed by an all-reduce right after the instruction that completes it, so
+// the all-reduce can run beside the rest of the backward pass. At the end one more all-reduce sums the loss, aux and
+// load outputs, except those that an all-reduce of the forward pass has summed. The outputs become the all-reduces'
+// results.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -28,8 +33,8 @@ class Sync {
       gradients_[program.outputs[i].tensor.value] = i;
       total += ir::bytes(program.type(program.outputs[i].tensor));
     }
-    // A model smaller than a bucket would send everything at the end, beside nothing: at least some eight buckets, as
-    // long as they are large enough that bandwidth, not latency, decides.
+    // A model smaller than a bucket would send everything at the end, hidden by nothing. It gets about eight buckets,
+    // if they are large enough that bandwidth, not latency, decides their time.
     bucket_bytes_ = std::min(bucket_bytes, std::max(total / 8, std::int64_t{256} << 10));
   }
 

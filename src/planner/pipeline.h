@@ -1,4 +1,4 @@
-// The driver of all passes. It runs each by name: leaves it out where asked to, times it, verifies its result (the input
+// The driver of all passes. It runs each pass by name: skips it if requested, times it, verifies its result (the input
 // of the first pass is verified as well, so that every pass runs between two checks) and keeps its text.
 #pragma once
 #include <chrono>
@@ -22,8 +22,8 @@ class Pipeline {
   // The Program that the passes start with, as the first record.
   void begin(const ir::Program& program) { record("forward", 0, program); }
 
-  // pass(state), or `state` where the pass is skipped. A result that is unsound is a broken invariant; the error names
-  // the pass. State: ir::Program, schedule::Candidate or ir::Plan.
+  // Returns pass(state), or `state` if the pass is skipped. A result that fails verification is a broken invariant; the
+  // error names the pass. State: ir::Program, schedule::Candidate or ir::Plan.
   template <class State, class F>
   auto run(std::string_view name, State state, F pass) -> decltype(pass(std::move(state))) {
     if constexpr (std::is_same_v<decltype(pass(std::move(state))), State>)

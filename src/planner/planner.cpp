@@ -1,6 +1,6 @@
-// How a plan comes about: the step passes make the training step of the forward Program; the requested policy's
-// passes schedule it (and those of the policies that it is compared with or starts from); the plan passes choose how
-// all-to-alls travel and place every value in memory. All of them run in one Pipeline.
+// A plan is made in three steps. The step passes turn the forward Program into a training step. The passes of the
+// requested policy schedule it, as do those of the policies that it starts from or is compared with. The plan passes
+// choose how all-to-alls travel and give every value its offset in memory. All of them run in one Pipeline.
 #include "lancet/planner/planner.h"
 
 #include <fmt/format.h>
@@ -65,12 +65,12 @@ Status check_skip(const std::vector<std::string>& skip) {
 
 // A policy's schedule, and the passes that made it.
 struct Scheduled {
-  std::size_t policy = 0;  // in the table; for a policy without passes, the one whose schedule it takes
+  std::size_t policy = 0;  // index in the table; for a policy without passes, that of the policy whose schedule it uses
   Candidate candidate;
   Pipeline pipeline;
 };
 
-// Schedules of the step by policy, each made once.
+// The schedules of the step by policy, each made once.
 class Schedules {
  public:
   Schedules(const Step& step, const config::Overlap& overlap, const Pipeline& pipeline)
@@ -103,7 +103,7 @@ class Schedules {
     return scheduled;
   }
 
-  // The first in the list wins ties, but for the rounding of sums.
+  // The fastest of these policies' schedules; ties, up to the rounding of sums, go to the first in the list.
   Scheduled fastest(const std::vector<std::string_view>& names) {
     const Scheduled* best = &of(names.front());
     for (std::string_view name : names)
@@ -129,8 +129,8 @@ PolicyResult result_of(const Scheduled& scheduled) {
   return result;
 }
 
-// Communication that is hidden takes core time, and what is not hidden takes its own: the compute stream's share is at
-// least the smaller of the two. Two streams on the network at once gain what their common speed is above one.
+// Hidden communication adds its core time to the compute stream, exposed communication its own time to the step, so it
+// adds at least the smaller of the two. Two streams that share the network have a common speed of at least one.
 LowerBound lower_bound_of(const Step& step) {
   double compute = 0, core = 0, all_to_all = 0, all_reduce = 0;
   for (std::size_t i = 0; i < step.op_costs().size(); ++i) {
@@ -144,7 +144,8 @@ LowerBound lower_bound_of(const Step& step) {
   return {compute + std::min(core, network), network};
 }
 
-// The schedule that runs: the requested policy's; sequential where that is no slower, unless a split is forced.
+// Chooses the schedule that runs: that of the requested policy, or sequential if that is no slower, unless a split is
+// forced.
 const Scheduled& choose(Schedules& schedules, const config::Overlap& overlap, PlanReport& report) {
   const Scheduled &first = schedules.of(sequential), &wanted = schedules.of(overlap.policy);
   const double sequential_ms = first.candidate.timeline.makespan, ms = wanted.candidate.timeline.makespan;
@@ -155,7 +156,7 @@ const Scheduled& choose(Schedules& schedules, const config::Overlap& overlap, Pl
   return first;
 }
 
-// What the updates do, which the model's hash does not hold.
+// The settings of the updates, which are not part of the model's hash.
 std::string describe(const passes::OptimizeOptions& o) {
   const std::string rule = o.kind == passes::OptimizeOptions::Kind::adamw
                                ? fmt::format("adamw beta1={} beta2={} eps={}", o.beta1, o.beta2, o.eps)
@@ -164,7 +165,7 @@ std::string describe(const passes::OptimizeOptions& o) {
                      o.masters ? std::string() : fmt::format(" stochastic rounding seed={}", o.seed));
 }
 
-// The plan passes. costs: null where none are known.
+// Runs the plan passes. costs: null if none are known.
 ir::Plan plan_of(Candidate candidate, const cost::Costs* costs, Pipeline& pipeline) {
   if (costs)
     candidate = pipeline.run("choose_all_to_alls", std::move(candidate), [&](Candidate c) {
@@ -178,7 +179,7 @@ ir::Plan plan_of(Candidate candidate, const cost::Costs* costs, Pipeline& pipeli
   });
 }
 
-// Without predictions: compute and all-to-all take turns.
+// The schedule without predictions, in which compute and all-to-all take turns.
 Candidate unpredicted(ir::Program program) {
   Candidate candidate;
   candidate.needed = schedule::turns(program, ir::dependencies(program));

@@ -18,7 +18,7 @@ struct Policy {
   std::string_view what;               // one line for --help and reports
   std::vector<std::string_view> from;  // policies above this one: the passes start from the fastest of their schedules.
                                        // Empty: from the step in program order
-  std::vector<SchedulePass> passes;    // empty: the policy is the fastest of `from`
+  std::vector<SchedulePass> passes;    // empty: the policy's schedule is the fastest of `from`
 };
 
 std::span<const Policy> policy_table();  // sequential first

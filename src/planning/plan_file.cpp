@@ -1,3 +1,7 @@
+// A plan file may have been edited by hand, so nothing in it is trusted. It is compared with the sequential plan that
+// this build makes of the config: the header names the same model, optimizer, ranks and build; the Program passes the
+// checks of ops (shapes, types) and of plans (order, streams, memory); offsets are aligned; predictions are times; and
+// same_work() shows that it computes the same step. With several ranks, all must read the same text.
 #include "lancet/planning/plan_file.h"
 
 #include <fmt/format.h>
@@ -33,7 +37,7 @@ struct HeaderField {
 constexpr HeaderField header_fields[] = {
     {"model", "a plan of the model with the hash"},
     {"optimizer", "a plan with the optimizer"},
-    {"ranks", "a plan for so many ranks:"},
+    {"ranks", "a plan whose number of ranks is"},
     {"build", "a plan made by the build"},
 };
 
@@ -55,7 +59,7 @@ Status same_header(const ir::Plan& found, const ir::Plan& expected) {
   return {};
 }
 
-// Predictions are drawn and compared, so they must be times.
+// Reports draw and compare predictions, so they must be times.
 Status check_predictions(const ir::Plan& plan) {
   for (std::size_t i = 0; i < plan.predicted.size(); ++i) {
     const auto& [start, end] = plan.predicted[i];
@@ -66,26 +70,26 @@ Status check_predictions(const ir::Plan& plan) {
   return {};
 }
 
-// Kernels rest on it, and an all-reduce takes neighbours in one call.
+// Kernels need aligned tensors, and an all-reduce sends neighbouring tensors in one call.
 Status check_alignment(const ir::Plan& plan) {
   constexpr std::int64_t alignment = 64;
   for (std::size_t i = 0; i < plan.offsets.size(); ++i)
     if (plan.offsets[i] > 0 && plan.offsets[i] % alignment != 0)
-      return config_error(fmt::format("{}: expected a place at a multiple of {} bytes, found {}",
+      return config_error(fmt::format("{}: expected an offset that is a multiple of {} bytes, found {}",
                                       plan.program.display({static_cast<std::int32_t>(i)}), alignment,
                                       plan.offsets[i]));
   return {};
 }
 
-// The step itself, in the plainest order.
-Result<ir::Plan> plainest(config::Config config, int ranks) {
+// The config's step under the sequential policy.
+Result<ir::Plan> sequential_plan(config::Config config, int ranks) {
   config.overlap.policy = "sequential";
   return plan_step(config, ranks, {});
 }
 
 Result<ir::Plan> checked_plan(std::string_view text, const config::Config& config, int ranks) {
   LANCET_ASSIGN(ir::Plan plan, ir::parse_plan(text));
-  LANCET_ASSIGN(const ir::Plan expected, plainest(config, ranks));
+  LANCET_ASSIGN(const ir::Plan expected, sequential_plan(config, ranks));
   LANCET_TRY(same_header(plan, expected));
   LANCET_TRY(ops::verify(plan.program));
   LANCET_TRY(ir::verify(plan));
@@ -95,7 +99,7 @@ Result<ir::Plan> checked_plan(std::string_view text, const config::Config& confi
   return plan;
 }
 
-// Whatever is wrong with a file that a user names is the user's to mend.
+// All errors in a plan file that a user names are config errors.
 Error in_file(const std::filesystem::path& path, const Error& error) {
   return config_error(fmt::format("--plan {}: {}", path.string(), error.message));
 }

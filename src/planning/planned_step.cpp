@@ -37,7 +37,7 @@ Result<PlannedStep> planned(const config::Config& config, const PlanPlace& place
   return result;
 }
 
-// On a declared machine; what was measured goes before what is declared.
+// Plans for a declared machine. Measured costs take precedence over declared ones.
 Result<PlannedStep> plan_on(const config::Config& config, PlanPlace place) {
   LANCET_ASSIGN(cost::Hardware hardware, cost::read_hardware(place.hardware));
   if (place.hosts == 0) place.hosts = hardware.nodes(place.ranks);

@@ -1,3 +1,8 @@
+// The product algorithms in the profile come first: all ranks use them in the run and in the measurements. Then come
+// the costs: a policy that chooses among schedules needs them all, so missing ones are measured; for the sequential
+// policy the costs in the file only serve to predict the step. Rank 0 plans while the other ranks wait in turns
+// (turns.h), and share_plan() broadcasts each plan as text. A plan file replaces this search; every rank reads and
+// checks it.
 #include "lancet/planning/run_plans.h"
 
 #include "lancet/schedule/all_to_all_choice.h"
@@ -26,11 +31,11 @@ class Planning {
     if (costs_) plans.exchanges = schedule::to_string(schedule::all_to_all_choice(*costs_, plans.update.program));
     return {};
   }
-  // Null: not known.
+  // Null if no costs are known.
   const cost::Costs* costs() const { return costs_; }
 
  private:
-  // Measured where they are needed; else what the file happens to hold, so that the step is predicted, too.
+  // Measures missing costs if planning needs them; else reads those that the file holds, to predict the step.
   Status find_costs() {
     if (needs_costs_) {
       LANCET_ASSIGN(profile_, ensure_profile(config_, world_, step_programs(config_, world_.size()),
@@ -49,7 +54,7 @@ class Planning {
     return {};
   }
 
-  // Planning is rank 0's work; the other ranks get its plan.
+  // Rank 0 plans; the other ranks receive its plan.
   Result<ir::Plan> plan_on_rank0(bool update, planner::PlanReport* report) {
     Result<ir::Plan> plan = ir::Plan();
     LANCET_TRY(world::run_on_rank0(world_, world::turn_of(config_), [&] {

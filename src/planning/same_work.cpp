@@ -1,3 +1,9 @@
+// The two Programs differ in names, order and parts, so each instruction is described by what a schedule cannot change:
+// its op, label and role, the attributes that splitting leaves alone, and the source of each operand (a named tensor,
+// or the description and result number of the instruction that made it). Helpers of parts and gradient buckets are
+// looked through: their result counts as their operand. The check demands that each instruction of the plan has a twin
+// in the model with the same description and sources, that no description of the model is missing, that outputs have
+// the same sources, and that the buckets hold as many bytes.
 #include "same_work.h"
 
 #include <fmt/format.h>
@@ -18,7 +24,7 @@ namespace {
 using ir::Instruction;
 using ir::TensorId;
 
-// Every named tensor and output as a line, to compare and to show.
+// One line for each named tensor, output and update, to compare and to show.
 std::set<std::string> interface_of(const ir::Program& program) {
   std::set<std::string> lines;
   for (const ir::Tensor& tensor : program.tensors)
@@ -45,15 +51,16 @@ Status same_interface(const ir::Program& found, const ir::Program& expected) {
 
 bool is_bucket(const Instruction& at) { return at.label.starts_with("bucket."); }
 
-// Made for parts, or cut anew.
+// An instruction that a schedule adds or changes: a helper of parts, or an all-reduce of gradients.
 bool is_helper(const Instruction& at) { return ops::kind(at) == ops::Kind::part_helper || is_bucket(at); }
 
-// The instruction that the model has, whichever part of it this is.
+// The model's instruction of which this is a part or the whole.
 std::string site_of(const Instruction& at) {
   return fmt::format("{} at {} ({})", at.op, at.label.substr(0, at.label.find('/')), ir::name(at.role));
 }
 
-// What the parts of an instruction share: its site and the numbers that splitting and the way of messages leave alone.
+// The description that all parts of an instruction share: its site, and the attributes that neither splitting nor the
+// choice of the all-to-all's way changes.
 std::string work_of(const Instruction& at) {
   constexpr std::array scaled = {"batch", "tokens", "part", "parts", "first", ops::way_attribute};
   std::string line = site_of(at);
@@ -64,20 +71,21 @@ std::string work_of(const Instruction& at) {
   return line;
 }
 
-// -1: the whole. What is no number is another value of an attribute that no kernel reads.
+// The part that an instruction computes, or -1: the whole. A `part` that is no number is ignored: no kernel reads it.
 int part_number(const Instruction& at) {
   for (const auto& [name, value] : at.attributes.items())
     if (const auto* number = std::get_if<std::int64_t>(&value); name == "part" && number) return int(*number);
   return -1;
 }
 
-// Parts work on what the same part made, but for all-to-alls that stay whole: they take the routes of all parts.
+// True if the instruction may read results of that part: its own part, or any part for an all-to-all that stays whole,
+// which reads the routes of all parts.
 bool takes_part(const Instruction& at, int part) {
   const int own = part_number(at);
   return own == part || (own < 0 && ops::kind(at) == ops::Kind::all_to_all);
 }
 
-// Where the values of a program come from.
+// The source of each tensor of a Program, as text.
 class Sources {
  public:
   explicit Sources(const ir::Program& program) : program_(program), makers_(program.tensors.size()) {
@@ -87,7 +95,7 @@ class Sources {
         Maker maker{int(i), int(r), part_number(program.instructions[i])};
         makers_[results[r].index()] = maker;
         maker.part = -1;
-        const ir::Tensor& tensor = program[results[r]];  // a whole comes from whoever makes its slices
+        const ir::Tensor& tensor = program[results[r]];  // the source of a whole tensor is that of its first slice
         if (tensor.slice && makers_[tensor.storage.index()].instruction < 0) makers_[tensor.storage.index()] = maker;
       }
     }
@@ -105,8 +113,9 @@ class Sources {
 
   int part_of(TensorId id) const { return program_[id].number < 0 ? -1 : makers_[id.index()].part; }
 
-  // Of an instruction's operands. Left out: what parts hand on to each other, and that of an all-to-all over several
-  // parts which repeats the first. Those of an op that adds up any number are sorted: buckets may order them otherwise.
+  // The sources of an instruction's operands. Left out are results of earlier parts of the same instruction, and
+  // operands of an all-to-all over several parts that repeat those of the first part. The operands of an op that adds
+  // any number of them are sorted, since buckets may order them differently.
   std::vector<std::string> of(const Instruction& at) const {
     std::vector<std::string> sources;
     const std::string own = site_of(at) + ",";
@@ -132,7 +141,7 @@ class Sources {
   std::vector<Maker> makers_;  // by tensor
 };
 
-using Works = std::map<std::string, std::vector<std::vector<std::string>>>;  // by work_of: sources
+using Works = std::map<std::string, std::vector<std::vector<std::string>>>;  // work_of -> sources of each instruction
 
 Works works_of(const ir::Program& program, const Sources& sources) {
   Works works;
@@ -173,7 +182,7 @@ Status same_instructions(const ir::Program& found, const ir::Program& expected) 
   return {};
 }
 
-std::int64_t travelling_bytes(const ir::Program& program) {
+std::int64_t reduced_bytes(const ir::Program& program) {
   std::int64_t bytes = 0;
   for (const Instruction& at : program.instructions)
     if (is_bucket(at))
@@ -186,7 +195,7 @@ std::int64_t travelling_bytes(const ir::Program& program) {
 Status same_work(const ir::Program& found, const ir::Program& expected) {
   LANCET_TRY(same_interface(found, expected));
   LANCET_TRY(same_instructions(found, expected));
-  const std::int64_t theirs = travelling_bytes(found), mine = travelling_bytes(expected);
+  const std::int64_t theirs = reduced_bytes(found), mine = reduced_bytes(expected);
   if (theirs != mine)
     return config_error(fmt::format("expected all-reduces of {} bytes of gradients, found {}", mine, theirs));
   return {};

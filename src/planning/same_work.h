@@ -1,13 +1,14 @@
-// Whether a plan that a user brings computes what the model computes.
+// Checks that a plan of the user's computes the same step as the model.
 #pragma once
 #include "lancet/base/result.h"
 #include "lancet/ir/program.h"
 
 namespace lancet::planning {
 
-// expected: the step without a policy. found: verified; it may be in parts, in another order, its all-reduces cut
-// anew. The same named tensors and outputs, the same instructions with the same numbers, each of them on what the
-// model's has as its operands, and as many bytes of gradients that travel. Config errors name the instruction.
+// expected: the sequential step. found: a verified Program, whose instructions may be in parts and in another order,
+// and whose all-reduces may be chunked differently. Both must have the same named tensors and outputs, the same
+// instructions with the same attributes and operands, and the same bytes of gradients in all-reduces. Config errors
+// name the instruction.
 Status same_work(const ir::Program& found, const ir::Program& expected);
 
 }  // namespace lancet::planning

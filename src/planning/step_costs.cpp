@@ -1,3 +1,8 @@
+// Ranks must measure the same ops in the same order, since communication is measured together. So the key of the times
+// (device and cluster) and the profile come from rank 0, which broadcasts its file as text. ensure_profile() lists the
+// ops that the sequential plans of all programs have and the profile lacks, sets up the streams of a run, and measures.
+// If anything is missing, rank 0 writes the file once before it measures, so that a path that cannot be written is an
+// error before minutes of work, and once after.
 #include "lancet/planning/step_costs.h"
 
 #include <fmt/format.h>
@@ -19,7 +24,7 @@
 namespace lancet::planning {
 namespace {
 
-// Rank 0's on all ranks: where machines differ, times are kept under its name.
+// Rank 0's key on all ranks: if machines differ, the times are stored under rank 0's.
 Result<cost::Place> share_place(comm::Communicator& world, cost::Place place) {
   cost::Device& device = place.device;
   for (std::string* text : {&device.cpu, &device.isa, &device.build}) {
@@ -31,7 +36,7 @@ Result<cost::Place> share_place(comm::Communicator& world, cost::Place place) {
   return place;
 }
 
-// Rank 0's profile on all ranks, so that all measure the same.
+// Rank 0's profile on all ranks, so that all measure the same ops.
 Result<cost::Profile> share_profile(comm::Communicator& world, const Result<cost::Profile>& mine,
                                     const cost::Place& place) {
   LANCET_TRY(world::broadcast_status(world, mine.ok() ? Status() : Status(mine.error()), 0));
@@ -42,7 +47,8 @@ Result<cost::Profile> share_profile(comm::Communicator& world, const Result<cost
   return file.find(place);
 }
 
-// What decides the time of a message between accelerators: NCCL's blocks, and the network that is emulated.
+// The transport's name in a profile. It holds the number of NCCL's blocks or the emulated network, which decide the
+// time of a message between accelerators.
 std::string device_transport(const config::Config& config, const comm::Communicator& world) {
   using config::Transport;
   const Transport transport = config.comm.transport;
@@ -106,7 +112,7 @@ Result<cost::Profile> ensure_profile(const config::Config& config, comm::Communi
   std::vector<ir::Plan> plans;
   for (const ir::Program& program : programs) plans.push_back(schedule::plan_memory_sequentially(program));
   const int threads = threads_of(config, request.local_ranks);
-  std::optional<world::Streams> streams;  // as in a run
+  std::optional<world::Streams> streams;  // those of a run
   runtime::ExecutorOptions options;
   if (world.size() > 1) {
     LANCET_ASSIGN(streams, world::Streams::make(config, world, request.accelerator, "profile."));
@@ -118,7 +124,7 @@ Result<cost::Profile> ensure_profile(const config::Config& config, comm::Communi
   };
   Status written;
   const auto missing = profiler::missing_ops(plans, profile);
-  if (keeps && world.rank() == 0 && !missing.empty()) written = write();  // while it is cheap to fail
+  if (keeps && world.rank() == 0 && !missing.empty()) written = write();  // fails before the measurements
   LANCET_TRY(world::broadcast_status(world, written, 0));
   if (!missing.empty() && world.rank() == 0)
     log::info("profile: measuring {} op{}; this takes some steps' time, once", missing.size(),

@@ -1,5 +1,11 @@
-// Messages between devices, by the clock of the device: a batch of calls between two events, behind one that lets the
-// ranks meet there. The calls take the blocks that comm.max_ctas leaves them, as in a step.
+// Measures messages between devices by the clock of the device: a batch of calls between two events on the device
+// stream. One untimed call before the first event makes the ranks meet on the device. A batch lasts about 20 ms; a time
+// is the slowest rank's, and the median of three batches. The calls use the thread blocks that comm.max_ctas allows, as
+// in a step.
+//
+// Interference is measured by running a batch on a thread of its own beside a loop of matrix products (product_loop.h):
+// the batch's slowdown is the network's speed beside computation, the products' delay per call is the cost in cores.
+// Both are medians of four rounds, each compared with a run alone in the same round.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,10 +16,10 @@
 #include "lancet/base/check.h"
 #include "lancet/base/median.h"
 #include "lancet/comm/collect.h"
-#include "product_loop.h"
 #include "lancet/runtime/watched_stream.h"
-#include "window_rows.h"
 #include "network_profile.h"
+#include "product_loop.h"
+#include "window_rows.h"
 
 namespace lancet::profiler {
 namespace {
@@ -21,18 +27,18 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using backend::Event;
 
-constexpr double size_ms = 20;  // of one batch
+constexpr double size_ms = 20;  // duration of one batch
 constexpr int batches = 3, most_calls = 200;
-constexpr double products_ms = 30;  // that calls are held against: they take about half of it alone
+constexpr double products_ms = 30;  // duration of the products beside calls that alone last about half as long
 constexpr int rounds = 4;
 
-// One communication stream: its communicator, its queue, and memory for its calls.
+// One communication stream: its communicator, its device stream, and memory for its calls.
 class MeterStream {
  public:
   using Call = std::function<Status()>;
 
   MeterStream(backend::Device& device, comm::DeviceCommunicator& comm, comm::Communicator& world,
-            std::chrono::milliseconds timeout)
+              std::chrono::milliseconds timeout)
       : device_(device), comm_(comm), world_(world), timeout_(timeout) {}
 
   Status open() {
@@ -42,11 +48,12 @@ class MeterStream {
     return {};
   }
 
-  // An exchange as the all-to-all kernel makes it: `segments` to each rank, this one among them.
-  Result<Call> exchange(std::size_t bytes, std::int64_t segments) {
+  // An all-to-all as its kernel makes it: `segments` to each rank, this one included. bytes: to all other ranks
+  // together.
+  Result<Call> all_to_all(std::size_t bytes, std::int64_t segments) {
     const auto ranks = static_cast<std::size_t>(comm_.size()), count = ranks * static_cast<std::size_t>(segments);
     const std::size_t each = std::max<std::size_t>(1, bytes / ((ranks - 1) * static_cast<std::size_t>(segments)));
-    LANCET_TRY(take(2 * count * each));
+    LANCET_TRY(reserve(2 * count * each));
     sends_.clear();
     receives_.clear();
     for (std::size_t i = 0; i < count; ++i) {
@@ -57,20 +64,21 @@ class MeterStream {
     return Call([this] { return comm_.exchange(*stream_, sends_, receives_); });
   }
 
-  // The same through windows. Collective.
+  // Opens a window for messages of up to `largest` bytes; false if the ranks have none. Collective.
   Result<bool> open_window(std::int64_t segments, std::size_t largest) {
     LANCET_ASSIGN(window_, WindowRows::open(device_, comm_, segments, largest));
     return window_ != nullptr;
   }
+  // An all-to-all through the window.
   Result<Call> push(std::size_t bytes) {
     LANCET_ASSIGN(const comm::RowPush rows, window_->rows_of(*stream_, bytes));
     return Call([this, rows] { return comm_.push_rows(*stream_, rows); });
   }
-  // exchange() whose host waits for counts first.
+  // all_to_all() for which the host first waits for the counts.
   Result<Call> counted_all_to_all(std::size_t bytes, std::int64_t segments) {
     LANCET_ASSIGN(const comm::RowPush rows, window_->rows_of(*stream_, bytes));
-    static_cast<void>(rows);  // its counts are fetched
-    LANCET_ASSIGN(const Call call, exchange(bytes, segments));
+    static_cast<void>(rows);  // the call fetches only its counts
+    LANCET_ASSIGN(const Call call, all_to_all(bytes, segments));
     return Call([this, call]() -> Status {
       LANCET_TRY(window_->fetch_counts(*stream_, watch()));
       return call();
@@ -78,13 +86,13 @@ class MeterStream {
   }
 
   Result<Call> reduction(std::size_t bytes) {
-    LANCET_TRY(take(bytes));
+    LANCET_TRY(reserve(bytes));
     return Call([this, bytes] {
       return comm_.all_reduce_sum(*stream_, memory_.memory().span<float>().first(bytes / sizeof(float)));
     });
   }
 
-  // Milliseconds that `times` calls take on this rank. Collective, and any thread.
+  // Milliseconds of `times` calls on this rank. Collective; callable from any thread.
   Result<double> run(const Call& call, int times) {
     LANCET_TRY(device_.bind_thread());
     LANCET_TRY(call());
@@ -95,7 +103,7 @@ class MeterStream {
     return device_.milliseconds(*start_, *end_);
   }
 
-  // Of one call, the slowest rank's; the median of some batches. Collective.
+  // Milliseconds of one call on the slowest rank: the median of the batches. Collective.
   Result<double> time(const Call& call) {
     LANCET_ASSIGN(const double once, together(call, 1));
     const int times = static_cast<int>(std::clamp(size_ms / std::max(once, 1e-4), 1.0, double(most_calls)));
@@ -107,6 +115,7 @@ class MeterStream {
     return median(ms);
   }
 
+  // Milliseconds of `times` calls on the slowest rank, all ranks starting at once. Collective.
   Result<double> together(const Call& call, int times) {
     LANCET_TRY(world_.barrier());
     LANCET_ASSIGN(const double mine, run(call, times));
@@ -114,7 +123,7 @@ class MeterStream {
   }
 
  private:
-  Status take(std::size_t bytes) {
+  Status reserve(std::size_t bytes) {
     if (bytes <= memory_.bytes()) return {};
     memory_ = runtime::Block();
     LANCET_ASSIGN(memory_, runtime::Block::on_device(device_, bytes));
@@ -124,8 +133,8 @@ class MeterStream {
 
   Status wait() { return runtime::wait_until_idle(*stream_, watch()); }
 
-  // Whether it is worth while to wait on, from now on for the timeout. Where it is not, nothing of the stream's is left
-  // running.
+  // A health check for a wait that begins now: an error of the transport, or the timeout. On a timeout it aborts the
+  // communicator, so that none of the stream's calls keeps running.
   std::function<Status()> watch() {
     return [this, deadline = Clock::now() + timeout_]() -> Status {
       LANCET_TRY(comm_.check());
@@ -161,10 +170,10 @@ class Finally {
   F f_;
 };
 
-// A call alone and beside products.
+// The effects of a call and of products on each other.
 struct Beside {
-  double speed = 1;    // of the call, beside them; 1: as alone
-  double late_ms = 0;  // that one call costs them
+  double speed = 1;    // of the call beside products; 1: as fast as alone
+  double late_ms = 0;  // by which one call delays the products
 };
 
 class DeviceMeter final : public NetworkMeter {
@@ -185,7 +194,7 @@ class DeviceMeter final : public NetworkMeter {
   }
 
   Result<double> all_to_all_ms(std::size_t bytes) override {
-    LANCET_ASSIGN(const auto call, expert_.exchange(bytes, segments_));
+    LANCET_ASSIGN(const auto call, expert_.all_to_all(bytes, segments_));
     return expert_.time(call);
   }
   Result<double> all_reduce_ms(std::size_t bytes) override {
@@ -215,7 +224,7 @@ class DeviceMeter final : public NetworkMeter {
     return cost;
   }
 
-  // One queue signals, another that waits goes on.
+  // The time from a signal of one device stream to the start of another that waits for it.
   Result<double> launch_ms() override {
     constexpr int rounds = 21;
     LANCET_ASSIGN(const auto first, device_.make_stream(false));
@@ -223,7 +232,7 @@ class DeviceMeter final : public NetworkMeter {
     LANCET_ASSIGN(const runtime::Block memory, runtime::Block::page_locked(device_, rounds * sizeof(backend::Flag)));
     LANCET_ASSIGN(const auto signalled, device_.make_event());
     LANCET_ASSIGN(const auto started, device_.make_event());
-    // Whatever fails on the way: no queue waits on when the flags' memory goes.
+    // On every return, also with an error: no device stream still waits when the flags' memory is freed.
     const Finally release([&] {
       for (int i = 0; i < rounds; ++i) std::atomic_ref(memory.memory().as<backend::Flag>()[i]).store(1);
       static_cast<void>(first->synchronize());
@@ -247,7 +256,7 @@ class DeviceMeter final : public NetworkMeter {
 
   Result<NetworkCosts> interference(const cost::NetworkTimes& times) override {
     LANCET_TRY(make_products());
-    auto all_to_all = [&](double bytes) { return expert_.exchange(static_cast<std::size_t>(bytes), segments_); };
+    auto all_to_all = [&](double bytes) { return expert_.all_to_all(static_cast<std::size_t>(bytes), segments_); };
     auto all_reduce = [&](double bytes) { return reduce_.reduction(static_cast<std::size_t>(bytes)); };
     NetworkCosts costs;
     LANCET_ASSIGN(const Beside large, core_of(expert_, all_to_all, times.all_to_all, costs.all_to_all));
@@ -266,7 +275,7 @@ class DeviceMeter final : public NetworkMeter {
     return {};
   }
 
-  // The line through the smallest and the largest message; what is returned is of the largest.
+  // Sets `cost` to the line through the smallest and the largest message; returns the measurement of the largest.
   template <class CallOf>
   Result<Beside> core_of(MeterStream& stream, const CallOf& call_of, const std::vector<cost::Point>& points,
                          cost::CoreCost& cost) {
@@ -297,15 +306,15 @@ class DeviceMeter final : public NetworkMeter {
       LANCET_ASSIGN(const double beside, comm::largest(world_, *calls));
       LANCET_ASSIGN(const double lateness, comm::mean(world_, products - quiet));
       speeds.push_back(alone / std::max(beside, 1e-6));
-      late.push_back(lateness / (times + 1));  // run() makes one more
+      late.push_back(lateness / (times + 1));  // run() makes one untimed call more
     }
     return Beside{std::clamp(median(speeds), 0.1, 1.0), std::max(0.0, median(late))};
   }
 
-  // How fast both streams go on, on average, when both are busy for as long alone.
+  // The average speed of both streams when both are busy, relative to each alone.
   Result<double> beside_each_other(const cost::NetworkTimes& times) {
     const cost::Point &mine = times.all_to_all.back(), &theirs = times.all_reduce.back();
-    LANCET_ASSIGN(const auto on_expert, expert_.exchange(static_cast<std::size_t>(mine.bytes), segments_));
+    LANCET_ASSIGN(const auto on_expert, expert_.all_to_all(static_cast<std::size_t>(mine.bytes), segments_));
     LANCET_ASSIGN(const auto on_reduce, reduce_.reduction(static_cast<std::size_t>(theirs.bytes)));
     const double longer = std::max({mine.ms, theirs.ms, 1e-4}), goal = std::max(longer, size_ms / 2);
     auto count = [&](double ms) {

@@ -1,4 +1,4 @@
-// A replay on an accelerator: one stream, an event before and behind each kernel.
+// A replay on an accelerator: all kernels run on one device stream, with an event before and after each.
 #include <algorithm>
 #include <map>
 
@@ -11,7 +11,7 @@ namespace {
 
 using ir::Stream;
 
-// As many ranks as it says, all of them this one (replay.cpp).
+// A communicator of `ranks` ranks, each of which is this rank (as Loopback in replay.cpp).
 class DeviceLoopback final : public comm::DeviceCommunicator {
  public:
   explicit DeviceLoopback(int ranks) : ranks_(ranks) {}
@@ -32,9 +32,9 @@ class DeviceLoopback final : public comm::DeviceCommunicator {
   int ranks_;
 };
 
-class StreamReplay final : public Replay {
+class DeviceReplay final : public Replay {
  public:
-  StreamReplay(const ir::Plan& plan, runtime::Accelerator& accelerator)
+  DeviceReplay(const ir::Plan& plan, runtime::Accelerator& accelerator)
       : plan_(plan),
         accelerator_(accelerator),
         device_(accelerator.device()),
@@ -44,12 +44,12 @@ class StreamReplay final : public Replay {
   Status bind() {
     LANCET_TRY(device_.bind_thread());
     LANCET_ASSIGN(stream_, device_.make_stream(false));
-    LANCET_ASSIGN(places_, ReplayPlan::make(plan_, *memory_));
+    LANCET_ASSIGN(replay_plan_, ReplayPlan::make(plan_, *memory_));
     std::size_t workspace = 0;
     for (const ir::Instruction& instruction : plan_.program.instructions) {
       const ops::DeviceKernel* kernel = accelerator_.find_kernel(instruction.op);
       if (!kernel) return internal_error("op " + instruction.op + " has no kernel on " + device_.name());
-      LANCET_ASSIGN(ops::KernelArgs args, places_->arguments(instruction));
+      LANCET_ASSIGN(ops::KernelArgs args, replay_plan_->arguments(instruction));
       args.device = &device_;
       args.stream = stream_.get();
       if (instruction.stream == Stream::expert)
@@ -72,7 +72,7 @@ class StreamReplay final : public Replay {
   Status sweep(const std::vector<bool>& chosen, std::vector<std::int64_t>& nanoseconds) override {
     LANCET_TRY(device_.bind_thread());
     nanoseconds.assign(kernels_.size(), 0);
-    // So that kernels follow each other as in a step, the host is some of them ahead.
+    // The delay puts the host some kernels ahead, so that the kernels follow each other without gaps, as in a step.
     LANCET_TRY(stream_->delay(1));
     for (std::size_t i = 0; i < kernels_.size(); ++i) {
       if (!chosen[i] || !kernels_[i]) continue;
@@ -103,7 +103,7 @@ class StreamReplay final : public Replay {
   backend::Device& device_;
   const std::unique_ptr<ReplayMemory> memory_;
   std::unique_ptr<backend::Stream> stream_;
-  std::unique_ptr<ReplayPlan> places_;
+  std::unique_ptr<ReplayPlan> replay_plan_;
   runtime::Block workspace_;
   std::map<int, DeviceLoopback> loopbacks_;
   std::vector<ops::KernelArgs> arguments_;
@@ -113,8 +113,8 @@ class StreamReplay final : public Replay {
 
 }  // namespace
 
-Result<std::unique_ptr<Replay>> make_stream_replay(const ir::Plan& plan, runtime::Accelerator& accelerator) {
-  auto replay = std::make_unique<StreamReplay>(plan, accelerator);
+Result<std::unique_ptr<Replay>> make_device_replay(const ir::Plan& plan, runtime::Accelerator& accelerator) {
+  auto replay = std::make_unique<DeviceReplay>(plan, accelerator);
   LANCET_TRY(replay->bind());
   return std::unique_ptr<Replay>(std::move(replay));
 }

@@ -1,3 +1,11 @@
+// Measures how a call and a compute loop slow each other down. The loop repeats products of 256^3; it is first
+// calibrated alone, in seconds of wall clock and of processor time per product. Then the loop runs until this rank's
+// calls, on a thread of their own, have ended. The wall time beyond that of the loop's products is the delay of the
+// compute stream, the processor time beyond theirs is the cost of the calls; the calls' time against a run alone is
+// their slowdown.
+//
+// A small and a large message give a fixed cost per call and a cost per byte. Two calls on two streams at once give the
+// share of the network that each gets.
 #include "lancet/profiler/interference.h"
 #include "lancet/base/median.h"
 
@@ -20,7 +28,7 @@ using Clock = std::chrono::steady_clock;
 using Call = std::function<Status()>;
 
 constexpr int rounds = 4;
-constexpr double network_seconds = 0.06;  // of the call that stands for all: long beside wake-ups, short beside a step
+constexpr double network_seconds = 0.06;  // of the large message: long against a wake-up, short against a step
 
 double since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
@@ -35,7 +43,7 @@ Status repeat(const Call& call, int times) {
   return {};
 }
 
-// Seconds until all ranks have done `times` calls, from when all are ready.
+// Seconds from when all ranks are ready until all have made `times` calls.
 Result<double> time_calls(comm::Communicator& communicator, const Call& call, int times) {
   LANCET_TRY(communicator.barrier());
   const auto start = Clock::now();
@@ -53,26 +61,26 @@ struct ComputeLoop::State {
         b(backend::cpu::Buffer::zeroed(n * n * 4)),
         c(backend::cpu::Buffer::zeroed(n * n * 4)) {}
 
-  void turn() { product->run(a.data(), b.data(), nullptr, c.data()); }
+  void multiply() { product->run(a.data(), b.data(), nullptr, c.data()); }
 
-  // Alone: seconds a turn, of the clock and of the processor.
+  // Measures the seconds per product, of the wall clock and of processor time, while no calls run.
   void calibrate(double seconds) {
-    double turns = 0;
+    double products = 0;
     const double cpu = processor_seconds();
     const auto start = Clock::now();
     do {
-      turn();
-      ++turns;
+      multiply();
+      ++products;
     } while (since(start) < seconds);
-    turn_cpu = (processor_seconds() - cpu) / turns;
-    turn_seconds = since(start) / turns;  // the mean: what others take of the core, they take beside messages too
+    product_cpu = (processor_seconds() - cpu) / products;
+    product_seconds = since(start) / products;  // the mean: other processes slow the products beside messages, too
   }
 
-  static constexpr std::int64_t n = 256;  // its memory fits a core's second-level cache; a turn is a fraction of 1 ms
+  static constexpr std::int64_t n = 256;  // fits a core's second-level cache; a product lasts a fraction of 1 ms
   const int threads;
   std::unique_ptr<backend::cpu::Matmul> product;
   backend::cpu::Buffer a, b, c;
-  double turn_seconds = 0, turn_cpu = 0;
+  double product_seconds = 0, product_cpu = 0;
 };
 
 ComputeLoop::ComputeLoop(int threads) : state_(std::make_unique<State>(threads)) {}
@@ -81,7 +89,7 @@ ComputeLoop::~ComputeLoop() = default;
 Result<CallCost> ComputeLoop::measure(comm::Communicator& communicator, const Call& call, double budget_s) {
   State& loop = *state_;
   backend::cpu::set_threads(loop.threads);
-  LANCET_TRY(call());  // connects, touches the memory
+  LANCET_TRY(call());  // warms up: connects, touches the memory
   LANCET_ASSIGN(const double once, time_calls(communicator, call, 1));
   const int times = static_cast<int>(std::clamp(budget_s / (2 * rounds) / once, 1.0, 1000.0));
   std::vector<double> alone, beside, core, cpu;
@@ -92,7 +100,7 @@ Result<CallCost> ComputeLoop::measure(comm::Communicator& communicator, const Ca
     LANCET_TRY(communicator.barrier());
     Status status;
     std::atomic<bool> done = false;
-    double busy = 0;  // until this rank's calls were done
+    double busy = 0;  // seconds until this rank's calls had ended
     const double cpu_before = processor_seconds();
     const auto start = Clock::now();
     std::jthread stream([&] {
@@ -100,10 +108,10 @@ Result<CallCost> ComputeLoop::measure(comm::Communicator& communicator, const Ca
       busy = since(start);
       done = true;
     });
-    double turns = 0;
-    for (; !done; ++turns) loop.turn();
-    const double late = since(start) - turns * loop.turn_seconds;
-    const double used = processor_seconds() - cpu_before - turns * loop.turn_cpu;
+    double products = 0;
+    for (; !done; ++products) loop.multiply();
+    const double late = since(start) - products * loop.product_seconds;
+    const double used = processor_seconds() - cpu_before - products * loop.product_cpu;
     stream.join();
     LANCET_TRY(status);
     LANCET_ASSIGN(const double slowest, comm::largest(communicator, busy));
@@ -118,8 +126,8 @@ Result<CallCost> ComputeLoop::measure(comm::Communicator& communicator, const Ca
 
 namespace {
 
-// Two streams of one wire: how fast each goes on, on average, when both are busy. 0.5: they share it, 1: each has its
-// own.
+// The average speed of two streams on one network when both are busy, relative to each alone. 0.5: they share the
+// network; 1: each has a network of its own.
 Result<double> beside_each_other(comm::Communicator& expert, const Call& on_expert, double expert_s,
                                  comm::Communicator& reduce, const Call& on_reduce, double reduce_s) {
   std::vector<double> speeds;
@@ -143,7 +151,7 @@ double core_ms(const CallCost& cost) { return std::max(0.0, std::min(cost.core_m
 
 constexpr std::size_t small_bytes = 64 << 10;
 
-// The bytes that the wire takes in network_seconds.
+// The bytes that the network moves in network_seconds.
 Result<std::size_t> representative_bytes(comm::Communicator& communicator) {
   constexpr double pilot_bytes = 256 << 10, most = 8 << 20;
   comm::AllToAll pilot(communicator, pilot_bytes);
@@ -166,17 +174,18 @@ Result<NetworkCosts> measure_interference(comm::Communicator& expert, comm::Comm
   const double ranks = expert.size();
   if (ranks == 1) return costs;
   LANCET_ASSIGN(const std::size_t wanted, representative_bytes(expert));
-  comm::AllToAll exchange(expert, wanted);
-  costs.bytes = exchange.bytes();
-  // Moves as many bytes: 2 (ranks - 1) / ranks of the vector.
+  comm::AllToAll large_messages(expert, wanted);
+  costs.bytes = large_messages.bytes();
+  // An all-reduce moves 2 (ranks - 1) / ranks of its vector; this vector makes it move as many bytes as the all-to-all.
   std::vector<float> vector(static_cast<std::size_t>(double(costs.bytes) / 4 * ranks / (2 * (ranks - 1))));
-  const Call on_expert = [&] { return exchange(expert); }, on_reduce = [&] { return reduce.all_reduce_sum(vector); };
+  const Call on_expert = [&] { return large_messages(expert); };
+  const Call on_reduce = [&] { return reduce.all_reduce_sum(vector); };
 
   ComputeLoop loop(threads);
   const double budget = 2 * rounds * network_seconds;
   LANCET_ASSIGN(const CallCost all_to_all, loop.measure(expert, on_expert, budget));
   LANCET_ASSIGN(const CallCost all_reduce, loop.measure(reduce, on_reduce, budget));
-  // The same in small messages, for what each costs whatever its size.
+  // Small messages give the cost of a message that does not depend on its size.
   comm::AllToAll small_messages(expert, small_bytes);
   std::vector<float> small_vector(small_bytes / 4);
   LANCET_ASSIGN(const CallCost small_all_to_all, loop.measure(
@@ -187,8 +196,9 @@ Result<NetworkCosts> measure_interference(comm::Communicator& expert, comm::Comm
   costs.all_to_all = core_cost(small_all_to_all, double(small_messages.bytes()), all_to_all, double(costs.bytes));
   costs.all_reduce = core_cost(small_all_reduce, double(small_bytes), all_reduce, 4 * double(vector.size()));
   costs.interference.network_beside_compute = std::clamp(all_to_all.alone_ms / all_to_all.beside_ms, 0.1, 1.0);
-  LANCET_ASSIGN(costs.interference.network_beside_network, beside_each_other(expert, on_expert, all_to_all.alone_ms * 1e-3,
-                                                                       reduce, on_reduce, all_reduce.alone_ms * 1e-3));
+  LANCET_ASSIGN(
+      costs.interference.network_beside_network,
+      beside_each_other(expert, on_expert, all_to_all.alone_ms * 1e-3, reduce, on_reduce, all_reduce.alone_ms * 1e-3));
   LANCET_ASSIGN(costs.seconds, comm::largest(expert, since(start)));
   return costs;
 }

@@ -1,3 +1,10 @@
+// Fills the network part of a profile. For each collective it times messages of 1 KiB, 2 KiB, 4 KiB, ... up to the
+// largest message of the plans, or until one takes more than 2 s; beyond that the cost model extrapolates with the last
+// slope. A time is the slowest rank's, and the median of repetitions that last about 0.1 s together. A profile whose
+// sizes suffice is not measured again. The launch time and the interference do not depend on the plans and are measured
+// once.
+//
+// The host's meter is here; device_network.cpp has that of accelerators.
 #include "network_profile.h"
 
 #include <algorithm>
@@ -20,11 +27,11 @@ using Clock = std::chrono::steady_clock;
 using backend::cpu::Buffer;
 
 constexpr double smallest_bytes = 1024;
-constexpr double size_seconds = 0.1;  // of the repetitions of one size
-constexpr double longest_call = 2;    // seconds; past it the last slope tells
-constexpr int fewest = 3, most = 25;
+constexpr double size_seconds = 0.1;  // duration of all repetitions of one size
+constexpr double longest_call = 2;    // seconds; larger messages are extrapolated with the last slope
+constexpr int fewest = 3, most = 25;  // repetitions
 
-// The largest over the ranks, element by element, on all ranks.
+// Replaces each element by its largest value over the ranks, on all ranks.
 Status largest_over_ranks(comm::Communicator& world, std::vector<float>& values) {
   std::vector<float> largest = values, theirs;
   for (int root = 0; root < world.size(); ++root) {
@@ -36,7 +43,8 @@ Status largest_over_ranks(comm::Communicator& world, std::vector<float>& values)
   return {};
 }
 
-// Milliseconds of a collective call: all ranks start at once, the slowest counts; the median of the repetitions.
+// Milliseconds of a collective call: all ranks start at once, the slowest rank's time counts; the median over
+// repetitions.
 Result<double> time_call(comm::Communicator& world, const std::function<Status()>& call) {
   auto timed = [&](int times) -> Result<std::vector<float>> {
     std::vector<float> ms;
@@ -56,7 +64,7 @@ Result<double> time_call(comm::Communicator& world, const std::function<Status()
   return median(ms);
 }
 
-// Powers of two until one is not below `largest`, or takes too long. ms_of(bytes) times one.
+// Times powers of two until one is at least `largest` or takes longer than longest_call. ms_of(bytes) times one size.
 template <class MsOf>
 Result<std::vector<cost::Point>> time_sizes(double largest, MsOf&& ms_of) {
   std::vector<cost::Point> points;
@@ -67,7 +75,7 @@ Result<std::vector<cost::Point>> time_sizes(double largest, MsOf&& ms_of) {
   }
 }
 
-// The last size of them where none takes too long.
+// The last size that time_sizes() measures if no call takes too long.
 double last_size(double largest) {
   double bytes = 4 * smallest_bytes;
   while (bytes < largest) bytes *= 2;
@@ -96,10 +104,10 @@ Messages messages_of(std::span<const ir::Plan> plans) {
   return messages;
 }
 
-// An exchange as the all-to-all kernel makes it: a segment for each expert, those of this rank among them.
-class Exchange {
+// An all-to-all as its kernel makes it: a segment for each expert, those of this rank included.
+class AllToAllCall {
  public:
-  Exchange(comm::Communicator& comm, std::int64_t segments) : comm_(comm), segments_(std::size_t(segments)) {}
+  AllToAllCall(comm::Communicator& comm, std::int64_t segments) : comm_(comm), segments_(std::size_t(segments)) {}
 
   // bytes: to all other ranks together.
   std::function<Status()> operator()(std::size_t bytes) {
@@ -123,9 +131,9 @@ class Exchange {
   std::vector<comm::Segment> sends_, receives_;
 };
 
-class Reduction {
+class AllReduceCall {
  public:
-  explicit Reduction(comm::Communicator& comm) : comm_(comm) {}
+  explicit AllReduceCall(comm::Communicator& comm) : comm_(comm) {}
   std::function<Status()> operator()(std::size_t bytes) {
     values_ = Buffer::zeroed(bytes);
     return [this] { return comm_.all_reduce_sum(values_.span<float>()); };
@@ -138,7 +146,7 @@ class Reduction {
 
 // ---- from a signal to the start of the stream that waits for it
 
-// Two threads as two streams of the executor: one waits, asleep, on a counter; the other sets it.
+// Two threads act as two streams of the executor: one sleeps on a counter, the other sets it.
 double measure_launch_ms() {
   constexpr std::int32_t rounds = 41;
   std::atomic<std::int32_t> done{0}, ready{0};
@@ -166,7 +174,7 @@ double measure_launch_ms() {
   for (std::size_t i = 1; i < rounds; ++i)
     ms.push_back(std::chrono::duration<double, std::milli>(started[i] - signalled[i]).count());
   std::nth_element(ms.begin(), ms.begin() + rounds / 4, ms.end());
-  return ms[rounds / 4];  // the first quartile: what the waiter's core does besides only adds to it, and by much
+  return ms[rounds / 4];  // the first quartile, since other work on the waiter's core only adds time, and much of it
 }
 
 class HostMeter final : public NetworkMeter {
@@ -177,11 +185,11 @@ class HostMeter final : public NetworkMeter {
         expert_(expert),
         reduce_(reduce),
         threads_(options.threads),
-        exchange_(expert, segments),
-        reduction_(reduce) {}
+        all_to_all_(expert, segments),
+        all_reduce_(reduce) {}
 
-  Result<double> all_to_all_ms(std::size_t bytes) override { return time_call(world_, exchange_(bytes)); }
-  Result<double> all_reduce_ms(std::size_t bytes) override { return time_call(world_, reduction_(bytes)); }
+  Result<double> all_to_all_ms(std::size_t bytes) override { return time_call(world_, all_to_all_(bytes)); }
+  Result<double> all_reduce_ms(std::size_t bytes) override { return time_call(world_, all_reduce_(bytes)); }
   Result<double> launch_ms() override { return measure_launch_ms(); }
   Result<NetworkCosts> interference(const cost::NetworkTimes&) override {
     return measure_interference(expert_, reduce_, threads_);
@@ -190,8 +198,8 @@ class HostMeter final : public NetworkMeter {
  private:
   comm::Communicator &world_, &expert_, &reduce_;
   const int threads_;
-  Exchange exchange_;
-  Reduction reduction_;
+  AllToAllCall all_to_all_;
+  AllReduceCall all_reduce_;
 };
 
 // ----
@@ -221,7 +229,8 @@ bool lacks_windows(const cost::NetworkTimes& wire, double largest, const Profile
   return !wire.windows || (!wire.windows->all_to_all.empty() && !reaches(wire.windows->all_to_all, largest));
 }
 
-// Ranks without windows are kept, too: nobody asks again.
+// Measures messages through windows. If the ranks have no windows, the profile records that, so that later runs do not
+// try.
 Status fill_windows(NetworkMeter& meter, double largest, cost::NetworkTimes& wire) {
   cost::WindowTimes windows;
   LANCET_ASSIGN(const bool there, meter.open_windows(std::size_t(last_size(largest))));

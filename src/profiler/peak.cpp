@@ -12,7 +12,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// The shortest of repeated runs within the budget.
+// Seconds of the shortest of the runs that start within `budget` seconds.
 template <class F>
 double best_seconds(double budget, F run) {
   run();  // warm
@@ -43,7 +43,7 @@ double measure_product_peak(DType dtype, int threads) {
 double measure_memory_bandwidth(int threads) {
   namespace cpu = backend::cpu;
   cpu::set_threads(threads);
-  constexpr std::int64_t n = 16 << 20;  // floats an array: 64 MB
+  constexpr std::int64_t n = 16 << 20;  // floats per array: 64 MiB
   const auto a = cpu::Buffer::zeroed(n * 4), b = cpu::Buffer::zeroed(n * 4);
   const double seconds = best_seconds(0.2, [&] {
     cpu::parallel_for(n, 1024, [&](std::int64_t begin, std::int64_t end) {

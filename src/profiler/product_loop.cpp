@@ -1,3 +1,6 @@
+// The loop is a plan of square products that run back to back. make() doubles the side from 256 until one product takes
+// at least 0.15 ms, since shorter ones would not keep the device busy, and then repeats the product often enough to
+// last as long as the caller wants. The ranks use the mean of their times, so that all choose the same size and count.
 #include "product_loop.h"
 
 #include <fmt/format.h>
@@ -10,7 +13,7 @@
 namespace lancet::profiler {
 namespace {
 
-// A product that fills a large chip takes that long and more; on a smaller one a smaller product does.
+// A product that fills a large device takes at least this long; a smaller device needs only a smaller product.
 constexpr double shortest_ms = 0.15;
 constexpr std::int64_t smallest = 256, largest = 4096;
 constexpr int most = 2000;
@@ -36,7 +39,7 @@ Status ProductLoop::bind(std::int64_t size, int count) {
   for (const auto& [_, tensor] : store_.all())
     LANCET_TRY(memory->fill_normals({tensor.memory.start, tensor.type}, 1, false));
   LANCET_ASSIGN(executor_, runtime::Executor::create(plan, store_, {.accelerator = &accelerator_}));
-  LANCET_ASSIGN(const double first, run());  // op_costs, chooses
+  LANCET_ASSIGN(const double first, run());  // warms up: loads code, chooses algorithms
   static_cast<void>(first);
   return {};
 }

@@ -1,4 +1,4 @@
-// A busy compute stream on an accelerator.
+// ProductLoop: keeps an accelerator's compute stream busy, as computation to measure communication against.
 #pragma once
 #include <memory>
 
@@ -6,13 +6,14 @@
 
 namespace lancet::profiler {
 
-// Products of one size, one after the other. Collective where `world` is not null: all ranks take one size and count.
+// Products of one size, one after the other. Collective if `world` is not null: all ranks use the same size and count.
 class ProductLoop {
  public:
-  // As many as take about `milliseconds`, each as large as products of a training step are for this device.
+  // Chooses products as large as those of a training step on this device, and as many as last about `milliseconds`.
   static Result<std::unique_ptr<ProductLoop>> make(runtime::Accelerator& accelerator, comm::Communicator* world,
                                                    double milliseconds);
-  // Runs them all; milliseconds from the start of the first to the end of the last, on the device.
+  // Runs all products; returns the milliseconds from the start of the first to the end of the last, by the device's
+  // clock.
   Result<double> run();
 
  private:

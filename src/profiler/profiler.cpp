@@ -1,3 +1,8 @@
+// The profiler handles the plans with missing op keys one after the other. It replays all instructions of a plan once,
+// to warm up and to fill the routes. It then chooses up to eight instructions of each key, together with those before
+// them that bring the caches into their usual state, and replays the chosen ones in several sweeps, on all ranks at the
+// same time. A key's time is the median over the sweeps, averaged over its instructions and over the ranks. A later
+// plan measures only keys that earlier plans have not added. Messages are measured last (network_profile.cpp).
 #include "lancet/profiler/profiler.h"
 
 #include <unistd.h>
@@ -13,15 +18,15 @@
 #include "lancet/base/clock.h"
 #include "lancet/comm/collect.h"
 #include "lancet/ops/catalogue.h"
-#include "replay.h"
 #include "network_profile.h"
+#include "replay.h"
 
 namespace lancet::profiler {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Sum over the ranks, divided by them.
+// Replaces each value by its mean over the ranks.
 Status mean_over_ranks(comm::Communicator* world, std::vector<float>& values) {
   if (!world || world->size() == 1) return {};
   LANCET_TRY(world->all_reduce_sum(values));
@@ -29,9 +34,9 @@ Status mean_over_ranks(comm::Communicator* world, std::vector<float>& values) {
   return {};
 }
 
-// ---- what to run
+// ---- the instructions to run
 
-// Samples of one key in one plan: its instructions, or eight of them, evenly spaced over layers and parts.
+// The instructions to sample, by key: all of a key's instructions in a plan, or eight of them, evenly spaced.
 constexpr std::size_t most_instances = 8;
 using Instances = std::map<std::string, std::vector<std::size_t>>;
 
@@ -42,17 +47,17 @@ Instances instances_of(const ir::Program& program, const std::set<std::string>& 
     if (const std::string key = cost::op_key(program, program.instructions[i]); keys.contains(key))
       all[key].push_back(i);
   }
-  for (auto& [_, places] : all) {
-    if (places.size() <= most_instances) continue;
+  for (auto& [_, indices] : all) {
+    if (indices.size() <= most_instances) continue;
     std::vector<std::size_t> some;
     for (std::size_t i = 0; i < most_instances; ++i)
-      some.push_back(places[i * (places.size() - 1) / (most_instances - 1)]);
-    places = std::move(some);
+      some.push_back(indices[i * (indices.size() - 1) / (most_instances - 1)]);
+    indices = std::move(some);
   }
   return all;
 }
 
-// Memory that pushes everything else out of the caches: twice the last level.
+// The bytes that an access pattern must touch to evict everything else from the caches: twice the last level.
 double context_bytes() {
   const long cache = ::sysconf(_SC_LEVEL3_CACHE_SIZE);
   return 2.0 * double(std::clamp<long>(cache, 16 << 20, 256 << 20));
@@ -65,11 +70,11 @@ double touched_bytes(const ir::Program& program, const ir::Instruction& instruct
   return bytes;
 }
 
-// The instances, each with as many of the instructions before it as decide what it finds in the caches.
+// Chooses the instances, and before each as many instructions as determine the caches' contents.
 std::vector<bool> with_context(const ir::Program& program, const Instances& instances) {
   std::vector<bool> chosen(program.instructions.size());
-  for (const auto& [_, places] : instances)
-    for (std::size_t place : places) chosen[place] = true;
+  for (const auto& [_, indices] : instances)
+    for (std::size_t index : indices) chosen[index] = true;
   double wanted = 0;
   for (std::size_t i = chosen.size(); i-- > 0;) {
     if (chosen[i]) {
@@ -90,21 +95,21 @@ struct Quartiles {
 Quartiles quartiles(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   auto at = [&](double share) {
-    const double where = share * double(values.size() - 1);
-    const std::size_t low = std::size_t(where), high = std::min(low + 1, values.size() - 1);
-    return values[low] + (where - double(low)) * (values[high] - values[low]);
+    const double rank = share * double(values.size() - 1);
+    const std::size_t low = std::size_t(rank), high = std::min(low + 1, values.size() - 1);
+    return values[low] + (rank - double(low)) * (values[high] - values[low]);
   };
   return {at(0.25), at(0.5), at(0.75)};
 }
 
-// samples[i]: milliseconds of instruction i, by sweep.
-cost::OpTime time_of(const std::vector<std::size_t>& places, const std::vector<std::vector<double>>& samples) {
+// The time of one key. samples[i]: milliseconds of instruction i, by sweep.
+cost::OpTime time_of(const std::vector<std::size_t>& indices, const std::vector<std::vector<double>>& samples) {
   cost::OpTime time;
-  for (std::size_t place : places) {
-    const Quartiles q = quartiles(samples[place]);
-    time.ms += q.median / double(places.size());
-    if (q.median > 0) time.spread += (q.third - q.first) / 2 / q.median / double(places.size());
-    time.samples += int(samples[place].size());
+  for (std::size_t index : indices) {
+    const Quartiles q = quartiles(samples[index]);
+    time.ms += q.median / double(indices.size());
+    if (q.median > 0) time.spread += (q.third - q.first) / 2 / q.median / double(indices.size());
+    time.samples += int(samples[index].size());
   }
   return time;
 }
@@ -112,7 +117,7 @@ cost::OpTime time_of(const std::vector<std::size_t>& places, const std::vector<s
 // ---- one plan
 
 constexpr int fewest_sweeps = 5, fewest_slow_sweeps = 3, most_sweeps = 200;
-constexpr double slow_seconds = 4;  // of a sweep
+constexpr double slow_seconds = 4;  // a sweep that lasts longer is repeated less often
 
 int sweeps_of(double sweep_seconds, double budget) {
   const int fewest = sweep_seconds > slow_seconds ? fewest_slow_sweeps : fewest_sweeps;
@@ -123,12 +128,13 @@ class PlanProfiler {
  public:
   PlanProfiler(const ir::Plan& plan, const ProfilerOptions& options) : plan_(plan), options_(options) {}
 
-  // Times of these keys, mean over the ranks.
+  // Adds the times of these keys, means over the ranks, to the profile.
   Status run(const std::set<std::string>& keys, cost::Profile& profile) {
     const Instances instances = instances_of(plan_.program, keys);
     LANCET_ASSIGN(replay_, Replay::create(plan_, options_.threads, options_.accelerator));
     std::vector<std::int64_t> nanoseconds;
-    LANCET_TRY(sweep(std::vector<bool>(plan_.program.instructions.size(), true), nanoseconds));  // warms up, fills
+    // The first sweep, of all instructions, warms up and fills the routes.
+    LANCET_TRY(sweep(std::vector<bool>(plan_.program.instructions.size(), true), nanoseconds));
     const std::vector<bool> chosen = with_context(plan_.program, instances);
     LANCET_ASSIGN(const int sweeps, agree_on_sweeps(chosen));
     std::vector<std::vector<double>> samples(nanoseconds.size());
@@ -157,8 +163,8 @@ class PlanProfiler {
   Status add(const Instances& instances, const std::vector<std::vector<double>>& samples, cost::Profile& profile) {
     std::vector<float> means;  // ms and spread of each key
     std::vector<cost::OpTime> times;
-    for (const auto& [_, places] : instances) {
-      times.push_back(time_of(places, samples));
+    for (const auto& [_, indices] : instances) {
+      times.push_back(time_of(indices, samples));
       means.push_back(float(times.back().ms));
       means.push_back(float(times.back().spread));
     }
@@ -186,7 +192,7 @@ std::string cpu_model() {
   return "unknown CPU";
 }
 
-// The widest extension of those that make kernels choose another way.
+// The widest instruction set extension among those that kernels distinguish.
 std::string isa() {
 #if defined(__x86_64__)
   if (__builtin_cpu_supports("avx512bf16")) return "avx512bf16";
@@ -221,7 +227,8 @@ std::vector<std::string> missing_ops(std::span<const ir::Plan> plans, const cost
 
 namespace {
 
-// Binding the plans' kernels measures what their products may take. Collective.
+// Rank 0 binds the plans' kernels, which measures the algorithms of their products; all ranks use its choices.
+// Collective.
 Status choose_products(cost::Profile& profile, std::span<const ir::Plan> plans, const ProfilerOptions& options) {
   runtime::Accelerator& accelerator = *options.accelerator;
   std::string lines;

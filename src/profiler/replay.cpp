@@ -1,3 +1,6 @@
+// All of a plan's instructions, bound to synthetic data (replay_plan.h), run in the order of the plan on the calling
+// thread. A loopback communicator lets all-to-alls copy within the rank; all-reduces are skipped. Each instruction is
+// timed by the wall clock and, with one thread, by the thread's processor clock, of which the smaller counts.
 #include "replay.h"
 
 #include <fmt/format.h>
@@ -20,8 +23,8 @@ namespace {
 using backend::cpu::Buffer;
 using ir::Stream;
 
-// As many ranks as it says, all of them this one: segment i of what is sent is segment i of what is received. With
-// routes that are alike on all ranks that is as many rows for each expert as the real exchange brings.
+// A communicator of `ranks` ranks, each of which is this rank: it copies send segment i to receive segment i. If all
+// ranks have the same routes, each expert receives as many rows as in the real all-to-all.
 class Loopback final : public comm::Communicator {
  public:
   explicit Loopback(int ranks) : ranks_(ranks) {}
@@ -57,14 +60,15 @@ class CpuReplay final : public Replay {
 
   Status bind() {
     backend::cpu::set_threads(threads_);
-    LANCET_ASSIGN(places_, ReplayPlan::make(plan_, *memory_));
+    LANCET_ASSIGN(replay_plan_, ReplayPlan::make(plan_, *memory_));
     std::vector<ops::KernelArgs> arguments;
     std::size_t workspace = 0;
     for (const ir::Instruction& instruction : plan_.program.instructions) {
       const ops::CpuKernel* kernel = ops::find_cpu_kernel(instruction.op);
       if (!kernel) return internal_error(fmt::format("op {} has no kernel on the CPU", instruction.op));
-      LANCET_ASSIGN(ops::KernelArgs args, places_->arguments(instruction));
-      if (instruction.stream == Stream::expert) args.comm = loopback(int(cost::all_to_all_ranks(plan_.program, instruction)));
+      LANCET_ASSIGN(ops::KernelArgs args, replay_plan_->arguments(instruction));
+      if (instruction.stream == Stream::expert)
+        args.comm = loopback(int(cost::all_to_all_ranks(plan_.program, instruction)));
       if (kernel->workspace) workspace = std::max(workspace, kernel->workspace(args));
       arguments.push_back(std::move(args));
     }
@@ -82,8 +86,8 @@ class CpuReplay final : public Replay {
     nanoseconds.assign(kernels_.size(), 0);
     for (std::size_t i = 0; i < kernels_.size(); ++i) {
       if (!chosen[i] || !kernels_[i]) continue;
-      // The processor's clock is read outside of the wall's, so it is the smaller one only where the thread had to
-      // wait.
+      // The processor clock is read before and after the wall clock, so its time is the smaller one only if the thread
+      // had to wait.
       const std::int64_t cpu = read(CLOCK_THREAD_CPUTIME_ID), wall = read(CLOCK_MONOTONIC);
       LANCET_TRY(kernels_[i]());
       nanoseconds[i] = read(CLOCK_MONOTONIC) - wall;
@@ -101,16 +105,16 @@ class CpuReplay final : public Replay {
   const ir::Plan& plan_;
   const int threads_;
   const std::unique_ptr<ReplayMemory> memory_ = make_host_replay_memory();
-  std::unique_ptr<ReplayPlan> places_;
+  std::unique_ptr<ReplayPlan> replay_plan_;
   Buffer workspace_;
   std::map<int, Loopback> loopbacks_;
-  std::vector<ops::Kernel> kernels_;  // by instruction; none of the reduce stream
+  std::vector<ops::Kernel> kernels_;  // by instruction; empty for the reduce stream
 };
 
 }  // namespace
 
 Result<std::unique_ptr<Replay>> Replay::create(const ir::Plan& plan, int threads, runtime::Accelerator* accelerator) {
-  if (accelerator) return make_stream_replay(plan, *accelerator);
+  if (accelerator) return make_device_replay(plan, *accelerator);
   auto replay = std::make_unique<CpuReplay>(plan, threads);
   LANCET_TRY(replay->bind());
   return std::unique_ptr<Replay>(std::move(replay));

@@ -1,3 +1,6 @@
+// The arena and the store hold normally distributed numbers. Inputs, routes and integer tensors have memory of their
+// own outside the arena; inputs are filled here, routes and the rest by the first sweep. Device memory is filled
+// through page-locked staging memory; large tensors repeat one block of numbers.
 #include "replay_plan.h"
 
 #include <algorithm>
@@ -12,10 +15,11 @@ namespace {
 using ir::TensorId;
 using ir::TensorKind;
 
-// Weights and activations are small enough that no product of a step overflows, and are never denormal for long.
+// The standard deviation of weights and states: small enough that no product of a step overflows, large enough that
+// denormal numbers are rare.
 constexpr float weight_scale = 0.02f;
 
-// One block of normals, over and over: what it costs to draw gigabytes is not worth their being different.
+// All tensors repeat one block of normal numbers, since drawing gigabytes of different ones would take too long.
 constexpr std::size_t normals_block = 1 << 16;
 void fill_normal(const ops::TensorView& view, float scale, bool positive) {
   static const std::vector<float> block = [] {
@@ -34,7 +38,7 @@ void fill_normal(const ops::TensorView& view, float scale, bool positive) {
   }
 }
 
-// Experts of `tokens` tokens, as even as can be, in random order.
+// An expert for each of `tokens` tokens, as evenly distributed as possible, in random order.
 std::vector<std::int32_t> even_choice(std::int64_t tokens, std::int64_t experts) {
   std::vector<std::int32_t> choice(static_cast<std::size_t>(tokens));
   for (std::int64_t t = 0; t < tokens; ++t) choice[std::size_t(t)] = std::int32_t(t % experts);
@@ -45,10 +49,12 @@ std::vector<std::int32_t> even_choice(std::int64_t tokens, std::int64_t experts)
 
 class HostMemory final : public ReplayMemory {
  public:
-  Result<std::byte*> take(std::size_t bytes) override { return blocks_.emplace_back(runtime::Block::on_host(bytes)).start(); }
+  Result<std::byte*> allocate(std::size_t bytes) override {
+    return blocks_.emplace_back(runtime::Block::on_host(bytes)).start();
+  }
   Result<std::byte*> filled(const ir::TensorType& type, const Fill& fill) override {
     const auto bytes = static_cast<std::size_t>(ir::bytes(type));
-    LANCET_ASSIGN(std::byte * memory, take(bytes));
+    LANCET_ASSIGN(std::byte * memory, allocate(bytes));
     if (bytes > 0) std::memset(memory, 0, bytes);
     fill({memory, type});
     return memory;
@@ -66,7 +72,7 @@ class HostMemory final : public ReplayMemory {
 class DeviceMemory final : public ReplayMemory {
  public:
   explicit DeviceMemory(backend::Device& device) : device_(device) {}
-  Result<std::byte*> take(std::size_t bytes) override {
+  Result<std::byte*> allocate(std::size_t bytes) override {
     LANCET_ASSIGN(runtime::Block block, runtime::Block::on_device(device_, bytes));
     return blocks_.emplace_back(std::move(block)).start();
   }
@@ -74,11 +80,11 @@ class DeviceMemory final : public ReplayMemory {
     const auto bytes = static_cast<std::size_t>(ir::bytes(type));
     LANCET_ASSIGN(const runtime::Block staging, runtime::Block::page_locked(device_, bytes));
     fill({staging.start(), type});
-    LANCET_ASSIGN(std::byte * memory, take(bytes));
+    LANCET_ASSIGN(std::byte * memory, allocate(bytes));
     LANCET_TRY(copy(memory, staging, bytes));
     return memory;
   }
-  // The same numbers over and over: a whole arena is not made on the host.
+  // Repeats a piece of numbers, so that the host never holds a whole arena.
   Status fill_normals(const ops::TensorView& view, float scale, bool positive) override {
     const auto element = static_cast<std::size_t>(size_of(view.dtype()));
     const auto bytes = static_cast<std::size_t>(ir::bytes(view.type));
@@ -90,7 +96,7 @@ class DeviceMemory final : public ReplayMemory {
   void place(runtime::TensorStore& store) override { store.place_on(device_); }
 
  private:
-  // `staging`, as often as it takes.
+  // Copies `staging` as many times as fill `bytes` bytes.
   Status copy(std::byte* to, const runtime::Block& staging, std::size_t bytes) {
     LANCET_TRY(device_.bind_thread());
     if (!stream_) {
@@ -122,7 +128,7 @@ Status ReplayPlan::fill() {
   LANCET_ASSIGN(arena_, normals({DType::f32, {(plan_.arena_bytes + 3) / 4}}, 1));
   memory_.place(store_);
   store_.add(plan_.program);
-  for (const auto& [_, tensor] : store_.all())  // second moments are roots' arguments: not negative
+  for (const auto& [_, tensor] : store_.all())  // second moments are under a square root: not negative
     LANCET_TRY(
         memory_.fill_normals({tensor.memory.start, tensor.type}, weight_scale, tensor.kind == TensorKind::state));
   for (std::size_t i = 0; i < plan_.program.tensors.size(); ++i) {
@@ -130,18 +136,18 @@ Status ReplayPlan::fill() {
     const bool value = tensor.number >= 0 && !tensor.storage.valid() &&
                        (tensor.type.dtype == DType::route || tensor.type.dtype == DType::i32);
     if (!value && tensor.kind != TensorKind::input) continue;
-    LANCET_ASSIGN(aside_[i], aside(TensorId{static_cast<std::int32_t>(i)}));
+    LANCET_ASSIGN(outside_arena_[i], allocate_outside_arena(TensorId{static_cast<std::int32_t>(i)}));
   }
   return {};
 }
 
 Result<std::byte*> ReplayPlan::normals(const ir::TensorType& type, float scale) {
-  LANCET_ASSIGN(std::byte * memory, memory_.take(static_cast<std::size_t>(ir::bytes(type))));
+  LANCET_ASSIGN(std::byte * memory, memory_.allocate(static_cast<std::size_t>(ir::bytes(type))));
   LANCET_TRY(memory_.fill_normals({memory, type}, scale, false));
   return memory;
 }
 
-Result<std::byte*> ReplayPlan::aside(TensorId id) {
+Result<std::byte*> ReplayPlan::allocate_outside_arena(TensorId id) {
   const ir::Tensor& tensor = plan_.program[id];
   const bool input = tensor.kind == TensorKind::input;
   return memory_.filled(tensor.type, [&](const ops::TensorView& view) {
@@ -151,7 +157,7 @@ Result<std::byte*> ReplayPlan::aside(TensorId id) {
   });
 }
 
-// Below the rows of every table that the ids are looked up in, and every count of classes.
+// Fills in random ids, below the number of rows of every table that they index and below every number of classes.
 void ReplayPlan::fill_tokens(const ops::TensorView& view, TensorId id) const {
   std::int64_t bound = std::int64_t{1} << 31;
   for (const ir::Instruction& instruction : plan_.program.instructions) {
@@ -172,19 +178,19 @@ void ReplayPlan::fill_tokens(const ops::TensorView& view, TensorId id) const {
 ops::TensorView ReplayPlan::view(TensorId id) {
   const ir::Region region = plan_.program.region(id);
   std::byte* data = nullptr;
-  if (const auto it = aside_.find(region.root.index()); it != aside_.end()) {
+  if (const auto it = outside_arena_.find(region.root.index()); it != outside_arena_.end()) {
     data = it->second;
   } else if (const ir::Tensor& tensor = plan_.program[region.root]; tensor.number < 0) {
     data = store_.find(tensor.name)->memory.start;
   } else {
     const std::int64_t offset = plan_.offsets[region.root.index()];
-    LANCET_CHECK(offset >= 0, "{} has no place in the arena", plan_.program.display(region.root));
+    LANCET_CHECK(offset >= 0, "{} has no offset in the arena", plan_.program.display(region.root));
     data = arena_ + offset;
   }
   return {data + region.begin, plan_.program.type(id)};
 }
 
-// Logits f32[.., E] that choose experts evenly.
+// Makes logits f32[.., E] that distribute tokens evenly over the experts.
 Result<ops::TensorView> ReplayPlan::even_logits(const ir::TensorType& type) {
   const std::int64_t experts = type.shape.back(), tokens = type.shape.rows();
   LANCET_ASSIGN(std::byte * data, memory_.filled(type, [&](const ops::TensorView& view) {

@@ -1,4 +1,4 @@
-// What a replay runs on: a plan's tensors with made-up data in them, on the host or on a device.
+// ReplayPlan: a plan's tensors filled with synthetic data, on the host or on a device, for a replay.
 #pragma once
 #include <functional>
 #include <map>
@@ -11,33 +11,33 @@
 
 namespace lancet::profiler {
 
-// Takes memory and fills it.
+// Allocates and fills memory of the host or of a device; owns it.
 class ReplayMemory {
  public:
   virtual ~ReplayMemory() = default;
-  // fill(view): on the host, small enough to be held there once more.
+  // Allocates a tensor and fills it. fill(view) writes to host memory; a tensor for a device must fit there once more.
   using Fill = std::function<void(const ops::TensorView&)>;
   virtual Result<std::byte*> filled(const ir::TensorType& type, const Fill& fill) = 0;
-  virtual Result<std::byte*> take(std::size_t bytes) = 0;
-  // Normal numbers times `scale` into memory of this kind; positive: their absolute values, and not 0.
+  virtual Result<std::byte*> allocate(std::size_t bytes) = 0;
+  // Writes normally distributed numbers times `scale`; positive: their absolute values, and never 0.
   virtual Status fill_normals(const ops::TensorView& view, float scale, bool positive) = 0;
-  virtual void place(runtime::TensorStore& store) = 0;
+  virtual void place(runtime::TensorStore& store) = 0;  // makes the store use memory of this kind
 };
 std::unique_ptr<ReplayMemory> make_host_replay_memory();
 std::unique_ptr<ReplayMemory> make_device_replay_memory(backend::Device& device);
 
-// Addresses of a plan's tensors for a replay. What decides addresses lies outside the arena, where nothing overwrites
-// it when a sweep leaves instructions out: token ids, routes, and the rows that came of them.
+// Addresses of a plan's tensors for a replay. Tensors from which kernels compute addresses (token ids, routes and the
+// rows made from them) are outside the arena, so that nothing overwrites them when a sweep leaves instructions out.
 class ReplayPlan {
  public:
   static Result<std::unique_ptr<ReplayPlan>> make(const ir::Plan& plan, ReplayMemory& memory);
-  // Operands and results; gates find logits that spread tokens evenly, whatever the router made.
+  // A kernel's arguments, with addresses. Gates read logits that distribute tokens evenly, not the router's results.
   Result<ops::KernelArgs> arguments(const ir::Instruction& instruction);
 
  private:
   ReplayPlan(const ir::Plan& plan, ReplayMemory& memory) : plan_(plan), memory_(memory) {}
   Status fill();
-  Result<std::byte*> aside(ir::TensorId id);
+  Result<std::byte*> allocate_outside_arena(ir::TensorId id);
   Result<std::byte*> normals(const ir::TensorType& type, float scale);
   void fill_tokens(const ops::TensorView& view, ir::TensorId id) const;
   ops::TensorView view(ir::TensorId id);
@@ -47,7 +47,7 @@ class ReplayPlan {
   ReplayMemory& memory_;
   runtime::TensorStore store_;
   std::byte* arena_ = nullptr;
-  std::map<std::size_t, std::byte*> aside_;  // by tensor
+  std::map<std::size_t, std::byte*> outside_arena_;  // tensors outside the arena, by number
 };
 
 }  // namespace lancet::profiler

@@ -1,3 +1,5 @@
+// The window holds the counts, the slots to send and the buffer to receive into, in this order, each aligned to 256
+// bytes. The counts are written in page-locked memory and copied to the window by the device stream.
 #include "window_rows.h"
 
 #include <algorithm>
@@ -6,7 +8,7 @@
 namespace lancet::profiler {
 namespace {
 
-constexpr std::size_t row_bytes = 16;  // what a stream moves at once; how many make a token does not matter
+constexpr std::size_t row_bytes = 16;  // the most that a GPU thread moves at once; the size of a token does not matter
 
 std::size_t aligned(std::size_t bytes) { return (bytes + 255) / 256 * 256; }
 
@@ -17,7 +19,7 @@ std::int64_t WindowRows::rows_a_segment(std::size_t bytes) const {
   return static_cast<std::int64_t>(std::max<std::size_t>(1, bytes / (segments * row_bytes)));
 }
 
-// The slots' begin and end of each expert; where each source's rows begin, of each local expert.
+// Counts: begin and end of each expert's slots, then, for each local expert, the first row of each source rank.
 std::size_t WindowRows::count_bytes() const {
   return static_cast<std::size_t>(2 * experts() + local_ * (ranks() + 1)) * sizeof(std::int32_t);
 }
@@ -49,15 +51,15 @@ Result<comm::RowPush> WindowRows::rows_of(backend::Stream& stream, std::size_t b
   std::byte* slots = window_.data() + aligned(count_bytes());
   const std::size_t side = static_cast<std::size_t>(experts() * rows) * row_bytes;
   return comm::RowPush{.there = true,
-                           .slots = slots,
-                           .buffer = slots + aligned(side),
-                           .experts = experts(),
-                           .ranks = ranks(),
-                           .capacity = rows,
-                           .buffer_rows = ranks() * rows,
-                           .row_bytes = row_bytes,
-                           .parts = 1,
-                           .part = {{counts, counts + experts(), counts + 2 * experts()}}};
+                       .slots = slots,
+                       .buffer = slots + aligned(side),
+                       .experts = experts(),
+                       .ranks = ranks(),
+                       .capacity = rows,
+                       .buffer_rows = ranks() * rows,
+                       .row_bytes = row_bytes,
+                       .parts = 1,
+                       .part = {{counts, counts + experts(), counts + 2 * experts()}}};
 }
 
 Status WindowRows::fetch_counts(backend::Stream& stream, const std::function<Status()>& watch) {

@@ -1,4 +1,4 @@
-// Rows of made-up tokens for exchanges through windows, as many from each rank to each expert.
+// WindowRows: rows of synthetic tokens for all-to-alls through windows, the same number from each rank to each expert.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -11,16 +11,16 @@ namespace lancet::profiler {
 
 class WindowRows {
  public:
-  // For messages of up to `largest` bytes, to all other ranks together, to `experts` experts of each rank. Null: the
-  // ranks have no windows, none of them. Collective.
+  // Makes a window for messages of up to `largest` bytes, to all other ranks together, with `experts` experts on each
+  // rank. Null on all ranks if they have no windows. Collective.
   static Result<std::unique_ptr<WindowRows>> open(backend::Device& device, comm::DeviceCommunicator& comm,
                                                   std::int64_t experts, std::size_t largest);
 
-  // The exchange of so many bytes. Puts its counts where it reads them, once the stream is that far; what was put there
-  // before must have ended.
+  // The arguments of an all-to-all of `bytes` bytes. Enqueues the copy of its counts to the window; an earlier
+  // all-to-all must have ended.
   Result<comm::RowPush> rows_of(backend::Stream& stream, std::size_t bytes);
-  // Puts a copy of the counts to the host on the stream, and waits until it is there, as kernels do whose host must
-  // know them. Error: watch()'s, which is asked meanwhile.
+  // Enqueues a copy of the counts to the host and waits for it, as kernels do that need the counts on the host. Polls
+  // watch() meanwhile and returns its error.
   Status fetch_counts(backend::Stream& stream, const std::function<Status()>& watch);
 
  private:
@@ -33,7 +33,7 @@ class WindowRows {
   comm::DeviceCommunicator& comm_;
   const std::int64_t local_;
   std::span<std::byte> window_;
-  runtime::Block counts_, fetched_;  // page-locked; behind what was fetched lies a flag
+  runtime::Block counts_, fetched_;  // page-locked; fetched_ has a flag after the counts
 };
 
 }  // namespace lancet::profiler

@@ -1,3 +1,9 @@
+// A rank's store holds its experts as one tensor [local experts, ...]; a checkpoint holds each expert as a tensor of
+// its own under its global number, so that any number of ranks can load it. entries_of() translates one to the other.
+// share_of() gives every rank its own experts, and deals the tensors that all ranks hold: in order of decreasing size,
+// each to the rank that has the fewest bytes. Every rank computes the same distribution. load_tensors() first compares
+// all names and shapes with the model, then reads the rank's tensors: f32 values on the host straight into the store's
+// memory, others block by block through a sink that copies them to the device or rounds them to bf16.
 #include "lancet/run/checkpoint_tensors.h"
 
 #include <fmt/format.h>
@@ -27,7 +33,7 @@ Shape without_first_axis(const Shape& shape) {
   return rest;
 }
 
-// A tensor of the store as checkpoints name it: an entry, or one for each of the rank's experts.
+// A tensor of the store under its names in a checkpoint: one entry, or one for each of the rank's experts.
 std::vector<Entry> entries_of(const runtime::TensorStore& store, const std::string& name,
                               const runtime::NamedTensor& tensor, int rank) {
   const std::string master = name + ".master";
@@ -49,7 +55,8 @@ std::vector<Entry> entries_of(const runtime::TensorStore& store, const std::stri
   return all;
 }
 
-// This rank's part of what all ranks hold: the largest first, each to the rank with the least so far.
+// This rank's share of the tensors that all ranks hold. They are dealt in order of decreasing size, each to the rank
+// with the fewest bytes.
 std::vector<Entry> spread(std::vector<Entry> shared, int rank, int ranks) {
   std::stable_sort(shared.begin(), shared.end(),
                    [](const Entry& a, const Entry& b) { return a.source.bytes > b.source.bytes; });
@@ -63,13 +70,13 @@ std::vector<Entry> spread(std::vector<Entry> shared, int rank, int ranks) {
   return mine;
 }
 
-// The checkpoint holds what the model has, in its shapes, and nothing else.
+// Checks that the checkpoint holds the model's tensors in their shapes, and no others.
 Status check_tensors(const runtime::TensorStore& store, const checkpoint::Checkpoint& checkpoint, int ranks,
-                     LoadScope take) {
+                     LoadScope scope) {
   const std::string where = checkpoint.path().string();
   std::set<std::string> known;
   for (const auto& [name, tensor] : store.all()) {
-    if (!is_saved(name) || (take == LoadScope::weights && is_state(name))) continue;
+    if (!is_saved(name) || (scope == LoadScope::weights && is_state(name))) continue;
     for (int rank = 0; rank < (tensor.local ? ranks : 1); ++rank)
       for (const Entry& entry : entries_of(store, name, tensor, rank)) {
         const TensorInfo* found = checkpoint.find(entry.tensor.name);
@@ -83,24 +90,25 @@ Status check_tensors(const runtime::TensorStore& store, const checkpoint::Checkp
       }
   }
   for (const std::string& name : checkpoint.names())
-    if (!known.contains(name) && !(take == LoadScope::weights && is_state(name)))
+    if (!known.contains(name) && !(scope == LoadScope::weights && is_state(name)))
       return config_error(fmt::format("{}: expected what the model has, found the tensor '{}'", where, name));
   return {};
 }
 
 using checkpoint::Checkpoint;
 
-// Takes f32 values into a tensor of the store, from its byte `offset` (counted in f32) on, and its master. On the host
-// they are read to where they belong, without a copy.
+// Where f32 values of a checkpoint go: a tensor of the store from byte `offset` (counted in f32) on, and its master. On
+// the host f32 tensors and masters are read in place, without a copy.
 Checkpoint::Target target_in(runtime::TensorStore& store, const std::string& name, std::uint64_t offset) {
   const runtime::NamedTensor* tensor = &store[name];
   const runtime::NamedTensor* master = store.find(name + ".master");
   const runtime::NamedTensor* whole = tensor->type.dtype == DType::f32 ? tensor : master;  // of f32; may be null
-  const bool placed = whole && !store.on_device();
-  Checkpoint::Target target{placed ? whole->memory.as<std::byte>() + offset : nullptr};
-  if (placed && whole == tensor) return target;
-  target.sink = [&store, tensor, whole, placed, offset](std::uint64_t at, std::span<const std::byte> bytes) -> Status {
-    if (whole && !placed) LANCET_TRY(store.write(*whole, offset + at, bytes));
+  const bool in_place = whole && !store.on_device();
+  Checkpoint::Target target{in_place ? whole->memory.as<std::byte>() + offset : nullptr};
+  if (in_place && whole == tensor) return target;
+  target.sink = [&store, tensor, whole, in_place, offset](std::uint64_t at,
+                                                         std::span<const std::byte> bytes) -> Status {
+    if (whole && !in_place) LANCET_TRY(store.write(*whole, offset + at, bytes));
     if (whole == tensor) return {};
     std::vector<bf16> rounded(bytes.size() / sizeof(float));
     const auto* values = reinterpret_cast<const float*>(bytes.data());
@@ -110,13 +118,13 @@ Checkpoint::Target target_in(runtime::TensorStore& store, const std::string& nam
   return target;
 }
 
-// Enough to keep a disk and the checksums busy at once; a device's staging memory takes one at a time.
+// Enough threads to keep a disk and the checksums busy at once. A device's staging memory serves one thread at a time.
 constexpr int reading_threads = 4;
 
 }  // namespace
 
-// Sums of a step's gradients are zero between steps, masters stand for their weights, and what generation keeps of the
-// tokens it has read is nobody else's.
+// Left out: gradient sums, which are zero between steps; masters, which are saved under their weights' names; and the
+// KV cache of generation, which belongs to one sequence.
 bool is_saved(std::string_view name) {
   for (const std::string_view end : {".grad", ".master", ".attn.keys", ".attn.values"})
     if (name.ends_with(end)) return false;
@@ -164,11 +172,11 @@ RankShare share_of(const runtime::TensorStore& store, int rank, int ranks) {
 }
 
 Status load_tensors(runtime::TensorStore& store, const checkpoint::Checkpoint& checkpoint, int rank, int ranks,
-                    LoadScope take) {
-  LANCET_TRY(check_tensors(store, checkpoint, ranks, take));
+                    LoadScope scope) {
+  LANCET_TRY(check_tensors(store, checkpoint, ranks, scope));
   std::map<std::string, Checkpoint::Target> targets;
   for (const auto& [name, tensor] : store.all())
-    if (is_saved(name) && !(take == LoadScope::weights && is_state(name)))
+    if (is_saved(name) && !(scope == LoadScope::weights && is_state(name)))
       for (const Entry& entry : entries_of(store, name, tensor, rank))
         targets[entry.tensor.name] = target_in(store, name, entry.source.at);
   return checkpoint.load(targets, store.on_device() ? 1 : reading_threads);

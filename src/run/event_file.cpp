@@ -1,3 +1,8 @@
+// An event file is a sequence of TFRecords: length (u64), masked CRC of the length (u32), data, masked CRC of the data
+// (u32), all little-endian. The data is a protocol buffer `Event`; the few messages are encoded here by hand, each
+// beside its definition. The first record names the format's version. After a resume, the second one is a session start
+// with the next step, at which TensorBoard drops what earlier files hold for that step and later ones. Records are
+// written at an offset that counts whole records only, and the file is cut back there when a write fails.
 #include "lancet/run/event_file.h"
 
 #include <fcntl.h>
@@ -25,7 +30,7 @@ constexpr std::array<std::uint32_t, 256> make_crc_table() {
   return table;
 }
 
-// TFRecord stores a CRC so changed, since a CRC of data that holds its own CRC checks nothing.
+// TFRecord masks the CRCs that it stores, since a CRC over data that contains its own CRC checks nothing.
 std::uint32_t masked(std::uint32_t crc) { return std::rotr(crc, 15) + 0xa282ead8u; }
 
 template <class T>
@@ -35,15 +40,15 @@ void put(std::string& out, T value) {  // little-endian
 
 // ---- protocol buffers: a field is its number and wire type, then its value
 
-enum Network : std::uint32_t { varint = 0, fixed64 = 1, bytes = 2, fixed32 = 5 };
+enum WireType : std::uint32_t { varint = 0, fixed64 = 1, bytes = 2, fixed32 = 5 };
 
 void put_varint(std::string& out, std::uint64_t value) {
   for (; value >= 0x80; value >>= 7) out += static_cast<char>(value | 0x80);
   out += static_cast<char>(value);
 }
-void put_key(std::string& out, std::uint32_t field, Network wire) { put_varint(out, field << 3 | wire); }
+void put_key(std::string& out, std::uint32_t field, WireType type) { put_varint(out, field << 3 | type); }
 void put_bytes(std::string& out, std::uint32_t field, std::string_view value) {
-  put_key(out, field, Network::bytes);
+  put_key(out, field, WireType::bytes);
   put_varint(out, value.size());
   out += value;
 }
@@ -52,17 +57,17 @@ void put_bytes(std::string& out, std::uint32_t field, std::string_view value) {
 std::string event_at(std::int64_t step) {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   std::string event;
-  put_key(event, 1, Network::fixed64);
+  put_key(event, 1, WireType::fixed64);
   put(event, std::bit_cast<std::uint64_t>(std::chrono::duration<double>(now).count()));
-  put_key(event, 2, Network::varint);
+  put_key(event, 2, WireType::varint);
   put_varint(event, static_cast<std::uint64_t>(step));
   return event;
 }
 
-// message Event { SessionLog session_log = 7; }  message SessionLog { SessionStatus status = 1; }, of which START is 1
+// message Event { SessionLog session_log = 7; }  message SessionLog { SessionStatus status = 1; }; START is 1
 std::string started_at(std::int64_t step) {
   std::string status;
-  put_key(status, 1, Network::varint);
+  put_key(status, 1, WireType::varint);
   put_varint(status, 1);
   std::string event = event_at(step);
   put_bytes(event, 7, status);
@@ -75,7 +80,7 @@ std::string summary_of(std::span<const Scalar> scalars) {
   for (const Scalar& scalar : scalars) {
     std::string value;
     put_bytes(value, 1, scalar.tag);
-    put_key(value, 2, Network::fixed32);
+    put_key(value, 2, WireType::fixed32);
     put(value, std::bit_cast<std::uint32_t>(static_cast<float>(scalar.value)));
     put_bytes(summary, 1, value);
   }
@@ -154,8 +159,7 @@ Result<EventFile> EventFile::create(const std::filesystem::path& folder, std::op
     const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (fd < 0 && errno == EEXIST && n < 1000) continue;
     if (fd < 0)
-      return data_error(
-          fmt::format("{}: expected a file that can be written, found: {}", path.string(), std::strerror(errno)));
+      return data_error(fmt::format("cannot create {}: {}", path.string(), std::strerror(errno)));
     EventFile file(path, fd);
     std::string version = event_at(0);
     put_bytes(version, 3, "brain.Event:2");
@@ -179,7 +183,7 @@ Status EventFile::append(std::string_view event) {
     if (written < 0 && errno == EINTR) continue;
     if (written <= 0) {
       const int error = written < 0 ? errno : ENOSPC;
-      std::string text = fmt::format("{}: expected room for an event, found: {}", path_.string(), std::strerror(error));
+      std::string text = fmt::format("cannot write an event to {}: {}", path_.string(), std::strerror(error));
       if (::ftruncate(fd_, bytes_) != 0) text += " (its last event may be cut short)";
       return data_error(std::move(text));
     }

@@ -37,7 +37,7 @@ std::string counts(std::span<const LayerLoad> layers) {
   return text;
 }
 
-// The records of a run before are not this run's to throw away.
+// Renames the records of an earlier run, which must not be overwritten.
 Status keep_earlier(const std::filesystem::path& path) {
   std::error_code error;
   if (!std::filesystem::is_regular_file(path, error) || std::filesystem::file_size(path, error) == 0) return {};
@@ -48,7 +48,7 @@ Status keep_earlier(const std::filesystem::path& path) {
   }
   std::filesystem::rename(path, kept, error);
   if (error)
-    return data_error(fmt::format("{}: expected to rename an earlier run's records to {}, found: {}", path.string(),
+    return data_error(fmt::format("cannot rename {}, an earlier run's records, to {}: {}", path.string(),
                                   kept.filename().string(), error.message()));
   log::info("{}: an earlier run's records, kept as {}", path.string(), kept.filename().string());
   return {};
@@ -115,8 +115,7 @@ Result<MetricsFile> MetricsFile::create(const std::filesystem::path& path) {
   LANCET_TRY(keep_earlier(path));
   const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
   if (fd < 0)
-    return data_error(
-        fmt::format("{}: expected a file that can be written, found: {}", path.string(), std::strerror(errno)));
+    return data_error(fmt::format("cannot create {}: {}", path.string(), std::strerror(errno)));
   return MetricsFile(path, fd);
 }
 
@@ -136,8 +135,8 @@ Status MetricsFile::append(std::string line, std::int64_t step) {
       continue;
     }
     const int error = written < 0 ? errno : ENOSPC;
-    std::string text = fmt::format("{}: expected room for the record of step {}, found: {}", path_.string(), step,
-                                   std::strerror(error));
+    std::string text =
+        fmt::format("cannot write the record of step {} to {}: {}", step, path_.string(), std::strerror(error));
     if (::ftruncate(fd_, bytes_) != 0) text += " (its last line may be cut short)";
     return data_error(std::move(text));
   }

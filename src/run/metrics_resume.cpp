@@ -1,4 +1,6 @@
-// metrics.jsonl of a run that goes on: the records of the steps that will run again go.
+// MetricsFile::resume(): removes the records of the steps that will run again. Steps only grow in the file, so the
+// lines to keep are a prefix: it ends at the first line that belongs to a later step, or that is no whole record (a
+// process that was killed may have cut one short). The file is truncated there, and new records follow.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
@@ -14,7 +16,7 @@
 namespace lancet::run {
 namespace {
 
-// The step of a whole line; nothing in a line that was cut short.
+// The step of a whole line; empty if the line was cut short.
 std::optional<std::int64_t> step_of(std::string_view line) {
   constexpr std::string_view start = "{\"step\": ";
   std::int64_t step = 0;
@@ -24,11 +26,12 @@ std::optional<std::int64_t> step_of(std::string_view line) {
 }
 
 struct Kept {
-  std::int64_t bytes = 0, dropped = 0;  // of the lines up to the step; lines after it
-  bool held_out = false;                // the step's is among them
+  std::int64_t bytes = 0;    // of the lines to keep
+  std::int64_t dropped = 0;  // lines after them
+  bool held_out = false;     // the kept lines hold the step's held-out loss
 };
 
-Kept look(const std::filesystem::path& path, std::int64_t step) {
+Kept scan(const std::filesystem::path& path, std::int64_t step) {
   Kept kept;
   std::ifstream in(path, std::ios::binary);
   for (std::string line; std::getline(in, line);) {
@@ -46,13 +49,12 @@ Kept look(const std::filesystem::path& path, std::int64_t step) {
 }  // namespace
 
 Result<MetricsFile> MetricsFile::resume(const std::filesystem::path& path, std::int64_t step) {
-  const Kept kept = look(path, step);
+  const Kept kept = scan(path, step);
   const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
   if (fd < 0 || ::ftruncate(fd, kept.bytes) != 0) {
     const int error = errno;
     if (fd >= 0) ::close(fd);
-    return data_error(
-        fmt::format("{}: expected a file that can be written, found: {}", path.string(), std::strerror(error)));
+    return data_error(fmt::format("cannot write {}: {}", path.string(), std::strerror(error)));
   }
   if (kept.dropped > 0)
     log::info("{}: {} record{} after step {} removed; those steps run again", path.string(), kept.dropped,

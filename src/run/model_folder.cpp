@@ -1,3 +1,9 @@
+// Loading: rank 0 lists the checkpoints that `from` names, newest first, and all ranks try them in this order. Opening
+// and loading end in an agreed status; a data error (a damaged checkpoint) moves all ranks to the next older one, any
+// other error ends the search.
+// Writing: NewFolder fills TARGET.HOST-PID.tmp beside the target and renames it at the end, so no incomplete folder
+// ever has the target's name. A command that was killed leaves its temporary folder; the next one with the same target
+// on the same host removes it if the process of that number has ended.
 #include "lancet/run/model_folder.h"
 
 #include <fmt/format.h>
@@ -44,11 +50,12 @@ Result<std::vector<fs::path>> checkpoints_of(const fs::path& from) {
   return folders;
 }
 
-// Rank 0's answer on all ranks: a checkpoint may be written while they look.
+// Rank 0's list on all ranks. Their own lists could differ, since a run may write a checkpoint meanwhile.
 Result<std::vector<fs::path>> agreed_checkpoints(const fs::path& from, comm::Communicator& world) {
   const auto mine = world.rank() == 0 ? checkpoints_of(from) : Result<std::vector<fs::path>>(std::vector<fs::path>{});
   LANCET_TRY(world::broadcast_status(world, mine.ok() ? Status() : Status(mine.error()), 0));
-  LANCET_ASSIGN(const auto texts, world::broadcast_texts(world, std::vector<std::string>(mine->begin(), mine->end()), 0));
+  LANCET_ASSIGN(const auto texts,
+                world::broadcast_texts(world, std::vector<std::string>(mine->begin(), mine->end()), 0));
   return std::vector<fs::path>(texts.begin(), texts.end());
 }
 
@@ -60,17 +67,17 @@ std::optional<fs::path> find_tokenizer(const config::Config& config, const fs::p
   return {};
 }
 
-// Piece by piece: the store may lie on a device.
+// Copies in chunks, since the store may be on a device.
 Status append(const runtime::TensorStore& store, const Source& source, checkpoint::SafetensorsWriter& writer,
               const std::function<void(std::uint64_t)>& count) {
   constexpr std::uint64_t most = 4 << 20;
-  std::vector<std::byte> piece;
+  std::vector<std::byte> chunk;
   const runtime::NamedTensor& tensor = store.all().find(source.name)->second;
-  for (std::uint64_t done = 0; done < source.bytes; done += piece.size()) {
-    piece.resize(std::min(most, source.bytes - done));
-    LANCET_TRY(read_f32(store, tensor, source.at + done, piece));
-    LANCET_TRY(writer.append(piece));
-    count(piece.size());
+  for (std::uint64_t done = 0; done < source.bytes; done += chunk.size()) {
+    chunk.resize(std::min(most, source.bytes - done));
+    LANCET_TRY(read_f32(store, tensor, source.at + done, chunk));
+    LANCET_TRY(writer.append(chunk));
+    count(chunk.size());
   }
   return {};
 }
@@ -143,7 +150,7 @@ Result<ModelFolder> load_newest(const fs::path& from, comm::Communicator& world,
   return damage;
 }
 
-// The model is the checkpoint's own: what does not fit it is damage, not another config.
+// The config comes from the checkpoint itself, so a tensor that does not fit it is damage and no config error.
 Status load_parameters(const Checkpoint& checkpoint, int rank, int ranks, runtime::TensorStore& store) {
   const Status loaded = load_tensors(store, checkpoint, rank, ranks, LoadScope::weights);
   if (!loaded.ok() && loaded.error().code == ExitCode::config) return data_error(loaded.error().message);
@@ -166,12 +173,12 @@ Status save_model(const fs::path& run, config::Config config, runtime::TensorSto
 
 namespace {
 
-// With the host: on a shared disk the number of a process says nothing elsewhere.
+// The name holds the host, since process numbers of other hosts on a shared disk mean nothing here.
 std::string temporary_name(const std::string& target, pid_t maker) {
   return fmt::format("{}.{}-{}.tmp", target, host_name(), maker);
 }
 
-// The process of this host in a temporary name of the target; 0 for other names.
+// The process of this host that a temporary name of the target holds; 0 for other names.
 pid_t maker_of(const std::string& name, const std::string& target) {
   const std::string start = fmt::format("{}.{}-", target, host_name()), end = ".tmp";
   if (!name.starts_with(start) || !name.ends_with(end) || name.size() <= start.size() + end.size()) return 0;
@@ -181,7 +188,7 @@ pid_t maker_of(const std::string& name, const std::string& target) {
   return error == std::errc() && at == last && pid > 0 ? pid : 0;
 }
 
-// What commands left beside `target` that were killed while they filled it: it may be gigabytes.
+// Removes the temporary folders beside `target` of commands that were killed; they may be gigabytes.
 void remove_leftovers(const fs::path& target) {
   std::error_code ignored;
   std::vector<fs::path> gone;

@@ -1,3 +1,11 @@
+// find_resume_point(): rank 0 looks at the disk and broadcasts its answer, so that all ranks try the same folders.
+// adapt() turns the user's config into the one that runs. It refuses a checkpoint for three kinds of reason:
+// 1. the ranks do not divide its experts or the rows of its step (take_experts, take_batch), or the optimizer's state
+// is
+//    missing or another optimizer's;
+// 2. a field gives tensors other names or shapes (check_shapes): the error names the field, not the first such tensor;
+// 3. n_head or the router differ (compare): the shapes are the same, but the weights would mean another model.
+// All other differences are allowed and become notes for the log.
 #include "lancet/run/resume_point.h"
 
 #include <fmt/format.h>
@@ -15,12 +23,12 @@ namespace {
 namespace fs = std::filesystem;
 using checkpoint::Manifest;
 
-// A value from a file: JSON, so it is one line.
+// A value from a file, cut short for a message. It is JSON, so it is one line.
 std::string brief(const std::string& json) { return json.size() > 80 ? json.substr(0, 80) + "..." : json; }
 
 fs::path checkpoints_of(const fs::path& run) { return run / "checkpoints"; }
 
-// "step-000100, step-000050"; what is there to choose from.
+// The checkpoints of a folder, for messages: "step-000100, step-000050".
 std::string listed(const fs::path& checkpoints) {
   const auto steps = checkpoint::steps_in(checkpoints);
   if (steps.empty()) return "none";
@@ -52,7 +60,7 @@ Result<fs::path> named(const std::string& name, const fs::path& run) {
                                 checkpoints_of(run).string(), listed(checkpoints_of(run))));
 }
 
-// What --init-from names: a checkpoint, or a run with some.
+// The checkpoints that --init-from names: one, or those of a run, newest first.
 Result<std::vector<fs::path>> weights_in(const std::string& name) {
   std::error_code error;
   if (fs::is_regular_file(fs::path(name) / "manifest.json", error)) return std::vector<fs::path>{name};
@@ -76,7 +84,7 @@ Result<ResumePoint> look(const config::Config& config, const ResumeRequest& requ
   return ResumePoint{ResumePoint::Kind::weights, true, std::move(folders)};
 }
 
-// The kind, whether it was asked for, and the folders.
+// As texts to broadcast: the kind, "asked" or nothing, and the folders.
 std::vector<std::string> print_start(const ResumePoint& start) {
   std::vector<std::string> texts{std::to_string(int(start.kind)), start.asked ? "asked" : ""};
   for (const fs::path& folder : start.folders) texts.push_back(folder.string());
@@ -84,10 +92,13 @@ std::vector<std::string> print_start(const ResumePoint& start) {
 }
 
 ResumePoint parse_start(const std::vector<std::string>& texts) {
-  return {ResumePoint::Kind(texts[0][0] - '0'), !texts[1].empty(), std::vector<fs::path>(texts.begin() + 2, texts.end())};
+  return {ResumePoint::Kind(texts[0][0] - '0'), !texts[1].empty(),
+          std::vector<fs::path>(texts.begin() + 2, texts.end())};
 }
 
-// ---- the config of a run that goes on
+// ---- the config of a run that starts from a checkpoint
+
+// Keeps the checkpoint's number of experts when experts_per_rank would give another one on these ranks.
 
 Status take_experts(config::Model& model, const Manifest& manifest, int ranks, const std::string& where,
                     std::vector<std::string>& notes) {
@@ -106,14 +117,16 @@ Status take_experts(config::Model& model, const Manifest& manifest, int ranks, c
   return {};
 }
 
+// Keeps the rows of a step that the checkpoint's run had, by smaller or larger micro batches on each rank, unless the
+// user changed the fields that decide them.
 Status take_batch(config::Config& config, const Manifest& manifest, int ranks, const std::string& where,
                   std::vector<std::string>& notes) {
   config::Train& train = config.train;
-  const std::int64_t asked = rows_of(config, ranks);
-  if (asked == manifest.rows) return {};
+  const std::int64_t requested = rows_of(config, ranks);
+  if (requested == manifest.rows) return {};
   if (train.micro_batch_size != manifest.micro_batch_size ||
       train.gradient_accumulation_steps != manifest.gradient_accumulation_steps) {
-    notes.push_back(fmt::format("{} sequences a step from here on, {} until here", asked, manifest.rows));
+    notes.push_back(fmt::format("{} sequences a step from here on, {} until here", requested, manifest.rows));
     return {};
   }
   if (manifest.rows % ranks != 0)
@@ -133,7 +146,7 @@ Status take_batch(config::Config& config, const Manifest& manifest, int ranks, c
 
 using Values = std::map<std::string, std::string>;
 
-// The fields of the sections that decide which numbers come out, as JSON.
+// The fields that decide a run's numbers, as JSON: those of model, data and train, without the ones erased below.
 Values values_in(const std::string& config) {
   Values values;
   const auto root = nlohmann::json::parse(config);
@@ -153,8 +166,9 @@ Values values_in(const std::string& config) {
 
 void add(std::string& list, const std::string& entry) { list += (list.empty() ? "" : ", ") + entry; }
 
-// What shapes do not show, and another value of which makes other numbers. Field by field, since the checkpoint's
-// config may be another version's: what it lacks was at its default, what is unknown here is named.
+// Compares the fields that change a run's numbers without changing shapes: refuses another n_head or router and notes
+// all other differences. It works on JSON, since the checkpoint's config may be another version's: a field that it
+// lacks had its default value, and fields that are unknown here are noted.
 Status compare(const config::Config& config, const Manifest& manifest, ResumePoint::Kind kind, const std::string& where,
                std::vector<std::string>& notes) {
   const Values defaults = values_in(config::to_json(config::Config{})), now = values_in(config::to_json(config));
@@ -182,8 +196,8 @@ bool same_blocks(const config::Model& a, const config::Model& b) {
   return true;
 }
 
-// What gives the tensors their names and shapes, told by field before the first tensor does not fit. A config of
-// another version is left to the tensors.
+// Compares the fields that give tensors their names and shapes, so that an error names fields and not a tensor. If this
+// version cannot parse the checkpoint's config, the check of the tensors (load_tensors) decides alone.
 Status check_shapes(const config::Model& model, const Manifest& manifest, const std::string& where) {
   const auto saved = config::parse(manifest.config, where);
   if (!saved.ok()) return {};
@@ -206,7 +220,8 @@ Status check_shapes(const config::Model& model, const Manifest& manifest, const 
 
 }  // namespace
 
-Result<ResumePoint> find_resume_point(const config::Config& config, const ResumeRequest& request, comm::Communicator& world) {
+Result<ResumePoint> find_resume_point(const config::Config& config, const ResumeRequest& request,
+                                      comm::Communicator& world) {
   Result<ResumePoint> mine = world.rank() == 0 ? look(config, request) : ResumePoint{};
   LANCET_TRY(world::broadcast_status(world, mine.ok() ? Status() : Status(mine.error()), 0));
   LANCET_ASSIGN(const auto texts, world::broadcast_texts(world, print_start(*mine), 0));
@@ -222,8 +237,8 @@ Position position_of(const Manifest& manifest, const config::Config& config, int
           manifest.next_sample - manifest.step * rows_of(config, ranks), manifest.skips_in_a_row};
 }
 
-Result<config::Config> adapt(config::Config config, const checkpoint::Checkpoint& from, ResumePoint::Kind kind, int ranks,
-                             std::vector<std::string>& notes) {
+Result<config::Config> adapt(config::Config config, const checkpoint::Checkpoint& from, ResumePoint::Kind kind,
+                             int ranks, std::vector<std::string>& notes) {
   const Manifest& manifest = from.manifest();
   const std::string where = from.path().string();
   LANCET_TRY(take_experts(config.model, manifest, ranks, where, notes));
@@ -231,10 +246,10 @@ Result<config::Config> adapt(config::Config config, const checkpoint::Checkpoint
     const std::string optimizer(config::name(config.train.optimizer));
     if (manifest.optimizer == "none")
       return config_error(
-          fmt::format("{}: expected an optimizer's state, found weights alone; --init-from takes them", where));
+          fmt::format("{}: expected an optimizer's state, found weights alone; --init-from loads those", where));
     if (manifest.optimizer != optimizer)
       return config_error(
-          fmt::format("train.optimizer: expected {}, as in {}, found {}; --init-from takes weights alone",
+          fmt::format("train.optimizer: expected {}, as in {}, found {}; --init-from loads the weights alone",
                       manifest.optimizer, where, optimizer));
     LANCET_TRY(take_batch(config, manifest, ranks, where, notes));
   }

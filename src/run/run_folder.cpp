@@ -21,7 +21,8 @@ namespace fs = std::filesystem;
 
 void Lasting::note(const Status& written) {
   if (!written.ok()) {
-    if (lost_++ == 0) log::warn("{}; the run goes on without, and says when it works again", written.error().message);
+    if (lost_++ == 0)
+      log::warn("{}; the run continues without it and logs when it works again", written.error().message);
     return;
   }
   if (lost_ > 0) log::warn("{} is written again; {} record{} missing", name_, lost_, lost_ == 1 ? " is" : "s are");
@@ -37,7 +38,8 @@ RunFolder::RunFolder(RunFolder&& other) noexcept
 
 RunFolder::~RunFolder() {
   std::error_code ignored;
-  // Only what is empty goes; the lock is let go of last, so that no other run begins in what is about to go.
+  // Folders that are not empty stay. The lock is released last, so that no other run starts in a folder that is about
+  // to be removed.
   for (; !made_.empty(); made_.pop_back()) fs::remove(made_.back(), ignored);
   if (lock_ >= 0) ::close(lock_);
 }
@@ -56,28 +58,27 @@ Status RunFolder::make() {
   std::reverse(made_.begin(), made_.end());
   fs::create_directories(path_, error);
   if (error)
-    return data_error(fmt::format("log.run_dir: expected a folder that can be made at {}, found: {}", path_.string(),
-                                  error.message()));
+    return data_error(fmt::format("log.run_dir: cannot create {}: {}", path_.string(), error.message()));
   return {};
 }
 
 Status RunFolder::lock() {
   lock_ = ::open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (lock_ < 0)
-    return data_error(fmt::format("log.run_dir: expected a folder that can be opened at {}, found: {}", path_.string(),
-                                  std::strerror(errno)));
+    return data_error(fmt::format("log.run_dir: cannot open {}: {}", path_.string(), std::strerror(errno)));
   const bool locked = ::flock(lock_, LOCK_EX | LOCK_NB) == 0;
   if (!locked && errno != EWOULDBLOCK) {  // a file system without locks
     log::warn("{}: cannot be locked ({}); no other run may write there", path_.string(), std::strerror(errno));
     return {};
   }
-  // A run that gave up may have removed the folder between the two calls: then the lock is of what nobody finds.
+  // A run that failed to start may have removed the folder between open and flock: then the locked folder is not the
+  // one that the path names.
   struct stat opened {
   }, named{};
   const bool same = ::fstat(lock_, &opened) == 0 && ::stat(path_.c_str(), &named) == 0 &&
                     opened.st_ino == named.st_ino && opened.st_dev == named.st_dev;
   if (locked && same) return {};
-  made_.clear();  // it is the other run's
+  made_.clear();  // the folder belongs to the other run
   return data_error(fmt::format("log.run_dir: expected a folder that no other run writes to, found one at work in {}",
                                 path_.string()));
 }

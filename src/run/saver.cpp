@@ -1,3 +1,13 @@
+// A save passes through phases, in which all ranks are together; the training steps run on between them.
+//   idle        begin() copies this rank's share, tensor by tensor, into the buffer of the BackgroundWriter, whose
+//               thread writes it to a temporary folder. If the buffer is smaller, copying waits for the disk.
+//   writing     each step's end sums progress() over the ranks. Once all threads have ended, all_written() agrees on
+//               the result and gathers the descriptions of the files on rank 0.
+//   committing  rank 0's thread writes the manifest, renames the folder and prunes old checkpoints. The ranks agree on
+//               its result at a later step's end (committed()).
+// Ranks wait for disks in rounds of one tick, each of which ends in an all-reduce: no rank meets comm.timeout_s because
+// another one's disk is slow. An error of the disk ends the save alone: settle() warns, removes the temporary folder,
+// and training continues.
 #include "lancet/run/saver.h"
 
 #include <fmt/format.h>
@@ -20,7 +30,7 @@ namespace {
 
 using checkpoint::BackgroundWriter;
 
-// Where nothing is saved but at a stop, nobody waits for the step.
+// The buffer of a run that saves only when it stops, where no training step has to wait.
 constexpr std::uint64_t small_buffer = 64 << 20;
 
 std::uint64_t buffer_limit(const config::Config& config) {
@@ -32,8 +42,8 @@ bool saves_while_training(const config::Config& config) {
   return config.train.saves() && config.comm.transport != config::Transport::emulated;
 }
 
-// A stretch of the store and where it goes in the buffer.
-struct Piece {
+// A range of a tensor in the store and its destination in the buffer.
+struct Fragment {
   const runtime::NamedTensor* tensor;
   std::uint64_t at;
   std::span<std::byte> to;
@@ -101,7 +111,7 @@ Result<bool> Saver::begin(checkpoint::Manifest manifest, bool wait) {
   LANCET_ASSIGN(const bool idle, wait_until_idle(wait ? std::nullopt : std::optional(patience_.busy)));
   if (!idle) {
     if (world_.rank() == 0)
-      log::warn("step {} is not saved: step {} is still on its way to the disk; a later step is, once it is there",
+      log::warn("step {} is not saved: step {} is still being written to the disk; a later step is saved instead",
                 manifest.step, manifest_.step);
     postponed_ = true;
     return false;
@@ -117,7 +127,7 @@ Result<bool> Saver::begin(checkpoint::Manifest manifest, bool wait) {
   return true;
 }
 
-// Round by round: whichever rank waits for its disk, the others hear of it.
+// Copies the share in rounds. Each round ends in an all-reduce, so that the ranks with fast disks notice the others.
 Status Saver::copy() {
   Cursor cursor{.left = share_.bytes};
   auto moved = std::chrono::steady_clock::now();
@@ -136,7 +146,7 @@ Status Saver::copy() {
   }
 }
 
-// What finds room, for about a tick; whether anything did.
+// Copies as much as the buffer accepts in about one tick. True if it copied anything.
 Result<bool> Saver::copy_some(Cursor& cursor) {
   const auto start = std::chrono::steady_clock::now();
   bool some = false;
@@ -150,16 +160,16 @@ Result<bool> Saver::copy_some(Cursor& cursor) {
   return some;
 }
 
-// The shards' tensors, one after the other, into blocks, over the threads.
+// Fills `blocks` with the shards' tensors, one after the other, on all threads.
 Status Saver::fill(Cursor& cursor, std::span<const std::span<std::byte>> blocks) {
-  std::vector<Piece> pieces;
+  std::vector<Fragment> fragments;
   std::vector<std::size_t> filled;
   for (const std::span<std::byte> block : blocks) {
     std::size_t full = 0;
     while (full < block.size() && cursor.source < share_.sources.size()) {
       const Source& from = share_.sources[cursor.source];
       const std::size_t count = std::min<std::uint64_t>(block.size() - full, from.bytes - cursor.at);
-      pieces.push_back({&store_[from.name], from.at + cursor.at, block.subspan(full, count)});
+      fragments.push_back({&store_[from.name], from.at + cursor.at, block.subspan(full, count)});
       full += count;
       cursor.at += count;
       if (cursor.at == from.bytes) ++cursor.source, cursor.at = 0;
@@ -169,20 +179,20 @@ Status Saver::fill(Cursor& cursor, std::span<const std::span<std::byte>> blocks)
   }
   std::mutex mutex;
   Status status;
-  auto copy_pieces = [&](std::int64_t begin, std::int64_t end) {
+  auto copy_fragments = [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) {
-      const Piece& piece = pieces[std::size_t(i)];
-      if (Status read = read_f32(store_, *piece.tensor, piece.at, piece.to); !read.ok()) {
+      const Fragment& fragment = fragments[std::size_t(i)];
+      if (Status read = read_f32(store_, *fragment.tensor, fragment.at, fragment.to); !read.ok()) {
         const std::lock_guard lock(mutex);
         status = std::move(read);
       }
     }
   };
-  const auto count = std::int64_t(pieces.size());
+  const auto count = std::int64_t(fragments.size());
   if (config_.device == config::Device::cpu)
-    backend::cpu::parallel_for(count, 1, copy_pieces);
+    backend::cpu::parallel_for(count, 1, copy_fragments);
   else
-    copy_pieces(0, count);
+    copy_fragments(0, count);
   writer_->give(filled);
   return status;
 }
@@ -203,10 +213,10 @@ Status Saver::finish() {
   return idle.ok() ? Status() : Status(idle.error());
 }
 
-// Collective; whether nothing is under way any more. It ends early once any rank's time is up.
+// Collective. Waits until no save is under way, or until `most` has passed on any rank. True if no save is under way.
 Result<bool> Saver::wait_until_idle(std::optional<std::chrono::milliseconds> most) {
   const auto start = std::chrono::steady_clock::now();
-  double told = 0;
+  double logged_at = 0;  // seconds
   while (phase_ != Phase::idle) {
     if (phase_ == Phase::writing || world_.rank() == 0) writer_->wait_finished(tick());
     const bool late = most && std::chrono::steady_clock::now() - start > *most;
@@ -214,9 +224,9 @@ Result<bool> Saver::wait_until_idle(std::optional<std::chrono::milliseconds> mos
     LANCET_TRY(world_.all_reduce_sum(sums));
     LANCET_TRY(proceed(sums[0]));
     if (sums[1] > 0) break;
-    if (world_.rank() == 0 && seconds_since(start) > told + 60) {
-      told = seconds_since(start);
-      log::warn("step {} is on its way to the disk, {:.0f} s so far", manifest_.step, told);
+    if (world_.rank() == 0 && seconds_since(start) > logged_at + 60) {
+      logged_at = seconds_since(start);
+      log::warn("still writing step {} to the disk after {:.0f} s", manifest_.step, logged_at);
     }
   }
   return phase_ == Phase::idle;
@@ -245,11 +255,11 @@ Status Saver::committed() {
   return settle(world::agree(world_, mine));
 }
 
-// agreed: how the save ended, from agree().
+// Ends the save. agreed: its result, from agree().
 Status Saver::settle(const Status& agreed) {
   phase_ = Phase::idle;
   if (agreed.ok()) return {};
-  if (!agreed.error().agreed) return agreed;  // the ranks do not hear each other
+  if (!agreed.error().agreed) return agreed;  // the ranks can no longer communicate
   failure_ = agreed.error();
   if (world_.rank() != 0) return {};
   log::warn("step {} was not saved, older checkpoints stay: {}", manifest_.step, failure_->message);

@@ -14,15 +14,12 @@ Result<const AcceleratorModule*> load_module(const std::string& file) {
   std::error_code ignored;
   if (!std::filesystem::exists(file, ignored))
     return config_error(
-        fmt::format("device: expected the module {} of a build with CUDA (LANCET_CUDA=ON), found no "
-                    "such file",
-                    file));
+        fmt::format("device: expected the module {} of a build with CUDA (LANCET_CUDA=ON), found no such file", file));
   // Never unloaded: its kernels, threads and handles end with the process.
   void* library = ::dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
   if (!library) {
     const char* why = ::dlerror();
-    return config_error(
-        fmt::format("device: expected a module that loads at {}, found: {}", file, why ? why : "no reason"));
+    return config_error(fmt::format("device: cannot load the module {}: {}", file, why ? why : "unknown reason"));
   }
   const auto* module = static_cast<const AcceleratorModule*>(::dlsym(library, "lancet_module"));
   if (!module) return config_error(fmt::format("device: expected a module of this program at {}, found none", file));

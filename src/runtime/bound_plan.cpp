@@ -1,3 +1,7 @@
+// The search for a non-finite number repeats the step on one thread. It walks the streams in an order that all ranks
+// share, so that collectives meet, zeroes each result's memory before its first use, runs the instruction, and searches
+// its results. Updates of parameters and state are skipped, so that the search leaves the model as it was. After the
+// first non-finite number the walk continues without searching, because other ranks still need this rank's collectives.
 #include "bound_plan.h"
 
 #include <fmt/format.h>
@@ -12,7 +16,7 @@ using ir::TensorId;
 constexpr std::size_t alignment = 256;
 std::size_t aligned(std::size_t bytes) { return (bytes + alignment - 1) / alignment * alignment; }
 
-// Walks a plan and keeps the first bad number.
+// Runs a plan step by step and keeps the first non-finite number.
 class Search {
  public:
   Search(const ir::Plan& plan, const Addresses& addresses, SingleSteps& steps)
@@ -36,8 +40,8 @@ class Search {
     for (TensorId result : instruction.results) LANCET_TRY(look(result, id));
     return {};
   }
-  // Zeroes the memory of results that nothing has been written to yet: slots without a token never are, and what lay
-  // there before must not pass for a result.
+  // Zeroes the memory of results before anything is written there: slots without a token are never written, and their
+  // old contents must not be taken for a result.
   Status clear_fresh(const ir::Instruction& instruction) {
     for (TensorId id : instruction.results) {
       const TensorId root = plan_.program.root(id);
@@ -50,8 +54,8 @@ class Search {
   Status look(TensorId id, ir::InstructionId instruction) {
     if (first_) return {};
     LANCET_ASSIGN(const ops::TensorView view, steps_.host_view(addresses_.view(id)));
-    if (const auto bad = first_non_finite(view)) first_ = NonFinite{place_, id, instruction, bad->index, bad->value};
-    ++place_;
+    if (const auto bad = first_non_finite(view)) first_ = NonFinite{position_, id, instruction, bad->index, bad->value};
+    ++position_;
     return {};
   }
 
@@ -60,7 +64,7 @@ class Search {
   SingleSteps& steps_;
   std::vector<bool> made_;
   std::optional<NonFinite> first_;
-  std::int64_t place_ = 0;
+  std::int64_t position_ = 0;
 };
 
 }  // namespace
@@ -144,8 +148,8 @@ Error error_at(const ir::Plan& plan, std::int32_t instruction, const Error& erro
           false};
 }
 
-Result<std::optional<NonFinite>> search_non_finite(const ir::Plan& plan, const Streams& streams, const Addresses& addresses,
-                                                   SingleSteps& steps) {
+Result<std::optional<NonFinite>> search_non_finite(const ir::Plan& plan, const Streams& streams,
+                                                   const Addresses& addresses, SingleSteps& steps) {
   return Search(plan, addresses, steps)(streams);
 }
 

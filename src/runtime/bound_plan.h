@@ -1,4 +1,5 @@
-// What executors share: a plan's tensors as addresses, its streams as lists of instructions, its errors by name.
+// Shared by the executors: addresses of a plan's tensors, its streams as lists of steps, errors that name an
+// instruction.
 #pragma once
 #include <algorithm>
 #include <array>
@@ -16,7 +17,7 @@ namespace lancet::runtime {
 
 struct StreamWait {
   std::uint8_t stream;
-  std::int32_t target;  // instructions of that stream that must have ended
+  std::int32_t target;  // number of instructions of that stream that must have ended
 };
 
 struct StreamStep {
@@ -27,35 +28,38 @@ struct StreamStep {
 using Streams = std::array<std::vector<StreamStep>, ir::stream_count>;
 Streams streams_of(const ir::Plan& plan);
 
-// All streams in turn on this thread, each as far as its waits allow: the same order on all ranks. run(step): a Status.
+// Runs all steps on this thread, stream by stream in turn, each stream as far as its waits allow. The order is the same
+// on all ranks. run(step) returns a Status.
 template <class Run>
 Status walk_alone(const Streams& streams, const Run& run) {
   std::array<std::size_t, ir::stream_count> done{};
   auto ready = [&](const StreamStep& step) {
-    return std::all_of(step.waits.begin(), step.waits.end(),
-                       [&](const StreamWait& wait) { return done[wait.stream] >= static_cast<std::size_t>(wait.target); });
+    return std::all_of(step.waits.begin(), step.waits.end(), [&](const StreamWait& wait) {
+      return done[wait.stream] >= static_cast<std::size_t>(wait.target);
+    });
   };
   for (bool moved = true; moved;) {
     moved = false;
     for (std::size_t stream = 0; stream < ir::stream_count; ++stream)
-      for (; done[stream] < streams[stream].size() && ready(streams[stream][done[stream]]); ++done[stream], moved = true)
+      for (; done[stream] < streams[stream].size() && ready(streams[stream][done[stream]]);
+           ++done[stream], moved = true)
         LANCET_TRY(run(streams[stream][done[stream]]));
   }
   return {};
 }
 
-// Where a plan's tensors lie: in the store, in the arena, and inputs in a block of their own.
+// The addresses of a plan's tensors: in the store, in the arena, or, for inputs, in a block of their own.
 class Addresses {
  public:
-  // inputs: as large as input_bytes(plan.program). All outlive this.
+  // inputs: a block of input_bytes(plan.program). All arguments outlive this object.
   Addresses(const ir::Plan& plan, TensorStore& store, const Memory& arena, const Memory& inputs);
   static std::size_t input_bytes(const ir::Program& program);
 
   // data: null for a tensor without memory.
   ops::TensorView view(ir::TensorId id) const;
-  ops::TensorView input(std::string_view name) const;   // InternalError where there is none
+  ops::TensorView input(std::string_view name) const;   // InternalError if the plan has none of that name
   ops::TensorView output(std::string_view name) const;  // likewise
-  // Operands and results.
+  // A kernel's arguments, with the operands' and results' addresses set.
   ops::KernelArgs arguments(const ir::Instruction& instruction) const;
   const Memory& inputs() const { return inputs_; }
 
@@ -63,38 +67,39 @@ class Addresses {
   const ir::Plan& plan_;
   TensorStore& store_;
   Memory arena_, inputs_;
-  std::vector<std::int64_t> input_offsets_;  // by tensor; -1: no input
+  std::vector<std::int64_t> input_offsets_;  // by tensor; -1: not an input
 };
 
-// "stream reduce: [12] all_reduce at h.0.ln_1.weight: ...", as plan.ir numbers the instructions.
+// Adds the instruction, as plan.ir numbers it, to the message: "stream reduce: [12] all_reduce at h.0.ln_1.weight:
+// ...".
 Error error_at(const ir::Plan& plan, std::int32_t instruction, const Error& error);
 
-// Stream-wise scratch: as large as the most demanding kernel of the stream asks. find(op) gives a kernel or null.
-// addresses: gives arguments(instruction). place: "on the CPU", for the error where it gives none.
+// Scratch bytes of each stream: the largest that a kernel of the stream needs. addresses: has arguments(instruction).
+// find(op) returns a kernel or null. device: "on the CPU", for the error if it returns null.
 template <class Arguments, class Find>
 Result<std::array<std::size_t, ir::stream_count>> workspace_bytes(const ir::Plan& plan, const Arguments& addresses,
-                                                                const Find& find, const std::string& place) {
+                                                                  const Find& find, const std::string& device) {
   std::array<std::size_t, ir::stream_count> bytes{};
   for (const ir::Instruction& instruction : plan.program.instructions) {
     const auto* kernel = find(instruction.op);
-    if (!kernel) return internal_error("op " + instruction.op + " has no kernel " + place);
+    if (!kernel) return internal_error("op " + instruction.op + " has no kernel " + device);
     auto& most = bytes[static_cast<std::size_t>(instruction.stream)];
     if (kernel->workspace) most = std::max(most, kernel->workspace(addresses.arguments(instruction)));
   }
   return bytes;
 }
 
-// How an executor runs instructions one at a time, for the search below.
+// Runs instructions one at a time, for the search below; each executor implements it.
 class SingleSteps {
  public:
   virtual ~SingleSteps() = default;
   virtual Status zero(const ops::TensorView& view) = 0;
-  virtual Status run(std::int32_t instruction) = 0;  // to its end
-  // The tensor where the host can read it, until the next call.
+  virtual Status run(std::int32_t instruction) = 0;  // waits until it has ended
+  // The tensor in memory that the host can read, valid until the next call.
   virtual Result<ops::TensorView> host_view(const ops::TensorView& view) = 0;
 };
-// Executor::find_non_finite.
-Result<std::optional<NonFinite>> search_non_finite(const ir::Plan& plan, const Streams& streams, const Addresses& addresses,
-                                                   SingleSteps& steps);
+// Implements Executor::find_non_finite.
+Result<std::optional<NonFinite>> search_non_finite(const ir::Plan& plan, const Streams& streams,
+                                                   const Addresses& addresses, SingleSteps& steps);
 
 }  // namespace lancet::runtime

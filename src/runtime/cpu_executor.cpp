@@ -1,4 +1,10 @@
-// Streams as threads: the compute stream on the caller's, the others on one each.
+// Executes each stream on a host thread: the compute stream on the caller's, every other stream on a thread of its own.
+//
+// run() starts a step by incrementing epoch_, which wakes the streams' threads. Each thread walks its instructions in
+// order; before an instruction it waits until the Progress counters of the other streams have reached the targets in
+// the plan's waits. After an instruction it advances its own counter. When a kernel fails, the stream sets its counter
+// to stream_failed and aborts all communicators, so that the other streams end too; the first failure is returned. The
+// step ends when running_, the number of threads that still walk, is 0.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -21,7 +27,7 @@ using backend::cpu::Buffer;
 
 constexpr std::int32_t stream_failed = std::numeric_limits<std::int32_t>::max();
 
-// How far a stream has come in the current step: the number of its instructions that have ended.
+// The number of a stream's instructions that have ended in the current step.
 class Progress {
  public:
   void reset() { done_.store(0, std::memory_order_relaxed); }
@@ -30,7 +36,7 @@ class Progress {
     done_.notify_all();
   }
   void fail() { advance(stream_failed); }
-  // False if the stream has failed.
+  // Waits until `target` instructions have ended; returns false if the stream has failed.
   bool wait(std::int32_t target) const {
     std::int32_t done = done_.load(std::memory_order_acquire);
     while (done < target) {
@@ -65,7 +71,8 @@ class CpuExecutor final : public Executor, private SingleSteps {
   Status bind() {
     backend::cpu::set_threads(options_.threads);
     LANCET_ASSIGN(const auto scratch, runtime::workspace_bytes(plan_, addresses_, ops::find_cpu_kernel, "on the CPU"));
-    for (std::size_t stream = 0; stream < ir::stream_count; ++stream) workspaces_[stream] = Buffer::raw(scratch[stream]);
+    for (std::size_t stream = 0; stream < ir::stream_count; ++stream)
+      workspaces_[stream] = Buffer::raw(scratch[stream]);
     for (const ir::Instruction& instruction : plan_.program.instructions) {
       const auto stream = static_cast<std::size_t>(instruction.stream);
       ops::KernelArgs args = addresses_.arguments(instruction);
@@ -119,7 +126,7 @@ class CpuExecutor final : public Executor, private SingleSteps {
   }
 
   void serve(std::size_t stream) {
-    backend::cpu::set_threads(1);  // what these streams compute are copies
+    backend::cpu::set_threads(1);  // these streams compute nothing but copies
     for (std::uint32_t seen = 0;;) {
       epoch_.wait(seen, std::memory_order_acquire);
       seen = epoch_.load(std::memory_order_acquire);
@@ -145,7 +152,7 @@ class CpuExecutor final : public Executor, private SingleSteps {
     }
   }
 
-  // What the other streams wait for will not come; a communicator that blocks them is woken too.
+  // Wakes the other streams that block in a communicator, since this stream will not reach what they wait for.
   void abort_streams(std::size_t stream) {
     for (comm::Communicator* comm : options_.communicators)
       if (comm) comm->abort(errors_[stream]->message);
@@ -157,7 +164,8 @@ class CpuExecutor final : public Executor, private SingleSteps {
     return {};
   }
   Status run(std::int32_t instruction) override {
-    const auto stream = static_cast<std::size_t>(plan_.program.instructions[static_cast<std::size_t>(instruction)].stream);
+    const auto stream =
+        static_cast<std::size_t>(plan_.program.instructions[static_cast<std::size_t>(instruction)].stream);
     if (call(stream, instruction)) return {};
     abort_streams(stream);
     return *errors_[stream];
@@ -185,7 +193,7 @@ class CpuExecutor final : public Executor, private SingleSteps {
 
   const ir::Plan plan_;
   const ExecutorOptions options_;
-  Block arena_;  // unless shared
+  Block arena_;  // empty if options_.arena is shared
   Buffer inputs_;
   const Addresses addresses_;
   const Streams streams_;
@@ -199,7 +207,7 @@ class CpuExecutor final : public Executor, private SingleSteps {
   std::atomic<std::uint32_t> epoch_{0};
   std::atomic<int> running_{0};
   std::atomic<bool> stopping_{false};
-  std::vector<std::jthread> threads_;  // last: they use all of the above and end first
+  std::vector<std::jthread> threads_;  // the last member: the threads use all others and must end first
 };
 
 }  // namespace

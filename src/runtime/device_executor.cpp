@@ -1,9 +1,17 @@
-// Streams as streams of an accelerator. A host thread a stream puts its work on the stream's queue, whole steps ahead: no
-// thread waits for another, since flags join the streams.
+// Executes each stream of a plan on a device stream of an accelerator. Here "stream" means a stream of the plan,
+// "device stream" the queue of the device behind it (the variables `queue`, `queues_`). Each stream has a host thread,
+// which enqueues all its work of a step at once: no host thread waits for another, since flags order the device
+// streams.
 //
-// The first run goes one instruction at a time: what code loads, allocates and connects when it is first called may
-// wait for all of the device, and would never come back while a queue waits for a flag. Then, with all streams idle,
-// what lies between two flags of the compute stream is recorded, to be launched as a graph from the second run on.
+// The first run executes one instruction at a time, because a kernel's first call may load code, allocate or connect
+// and so wait for the whole device; it would never return while a device stream waits for a flag. Then, with all device
+// streams idle, each section of the compute stream (device_stream.h) is recorded, to be launched as a graph from the
+// second run on.
+//
+// Each host thread ends a step by waiting for its device stream (drain), and polls meanwhile: a communication stream's
+// watch (stream_watch.h) reports transport errors and timeouts. The first error sets all flags, which releases the
+// device streams, and aborts the communicators; then every thread drains its device stream and run() returns that first
+// error.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -16,14 +24,14 @@
 #include <thread>
 
 #include "bound_plan.h"
+#include "device_stream.h"
+#include "device_times.h"
 #include "executors.h"
 #include "host_mirror.h"
 #include "lancet/base/log.h"
+#include "lancet/runtime/watched_stream.h"
 #include "step_times.h"
 #include "stream_watch.h"
-#include "device_stream.h"
-#include "device_times.h"
-#include "lancet/runtime/watched_stream.h"
 
 namespace lancet::runtime {
 namespace {
@@ -31,21 +39,21 @@ namespace {
 using backend::Flag;
 using backend::Graph;
 
-// Events cost the queue and the host a microsecond or so each.
+// Only every eighth run is timed, since an event costs the device stream and the host about a microsecond.
 constexpr std::int64_t timed_every = 8;
-// Once a stream has failed, the others' streams have nothing to wait for.
+// The longest that a device stream may stay busy after a failure, since all flags are set then.
 constexpr std::int64_t drain_ns = 30'000'000'000;
 
-class StreamExecutor final : public Executor, private SingleSteps {
+class DeviceExecutor final : public Executor, private SingleSteps {
  public:
-  StreamExecutor(const ir::Plan& plan, const ExecutorOptions& options)
+  DeviceExecutor(const ir::Plan& plan, const ExecutorOptions& options)
       : plan_(plan),
         options_(options),
         device_(options.accelerator->device()),
         streams_(streams_of(plan)),
         spans_(plan.program.instructions.size()) {}
 
-  ~StreamExecutor() override {
+  ~DeviceExecutor() override {
     stopping_.store(true);
     epoch_.fetch_add(1);
     epoch_.notify_all();
@@ -53,14 +61,14 @@ class StreamExecutor final : public Executor, private SingleSteps {
 
   Status bind(TensorStore& store) {
     LANCET_TRY(device_.bind_thread());
-    LANCET_TRY(take_memory(store));
+    LANCET_TRY(allocate_memory(store));
     for (std::size_t stream = 0; stream < ir::stream_count; ++stream) {
       LANCET_ASSIGN(auto queue, device_.make_stream(stream != 0));
       queues_[stream] = std::make_unique<WatchedStream>(std::move(queue), [this, stream] { return watch(stream); });
     }
     LANCET_TRY(bind_kernels());
     flag_plan_ = plan_flags(streams_, [&](std::int32_t instruction) { return kernel_of(instruction)->recordable; });
-    // After the plan's own: inputs are there, and the ends of the other streams.
+    // The plan's flags, one for the copied inputs, and one for the end of each stream.
     LANCET_ASSIGN(flag_memory_, Block::page_locked(device_, (flag_plan_.flags + 1 + ir::stream_count) * sizeof(Flag)));
     for (std::size_t stream = 0; stream < ir::stream_count; ++stream) {
       graphs_[stream].resize(flag_plan_.streams[stream].size());
@@ -76,7 +84,7 @@ class StreamExecutor final : public Executor, private SingleSteps {
   Status run() override {
     if (runs_ == 0) return first_run();
     start_run();
-    walk_compute();
+    run_compute();
     for (int left = running_.load(std::memory_order_acquire); left > 0; left = running_.load(std::memory_order_acquire))
       running_.wait(left, std::memory_order_acquire);
     const std::int64_t took = now() - start_;
@@ -125,19 +133,19 @@ class StreamExecutor final : public Executor, private SingleSteps {
     return options_.accelerator->find_kernel(plan_.program.instructions[static_cast<std::size_t>(instruction)].op);
   }
 
-  Status take_memory(TensorStore& store) {
+  Status allocate_memory(TensorStore& store) {
     if (!options_.arena.start) {
       LANCET_ASSIGN(arena_, Block::on_device(device_, static_cast<std::size_t>(plan_.arena_bytes)));
     }
-    LANCET_TRY(mirror_.take_inputs(plan_.program, device_));
+    LANCET_TRY(mirror_.allocate_inputs(plan_.program, device_));
     addresses_.emplace(plan_, store, options_.arena.start ? options_.arena : arena_.memory(), mirror_.device_inputs());
-    return mirror_.take_outputs(plan_.program, *addresses_, device_);
+    return mirror_.allocate_outputs(plan_.program, *addresses_, device_);
   }
 
   Status bind_kernels() {
     for (std::size_t stream = 1; stream < ir::stream_count; ++stream)
       if (comm::DeviceCommunicator* comm = options_.device_communicators[stream])
-        LANCET_TRY(comm->reserve(static_cast<std::size_t>(most_in_a_call(static_cast<ir::Stream>(stream)))));
+        LANCET_TRY(comm->reserve(static_cast<std::size_t>(most_bytes_per_call(static_cast<ir::Stream>(stream)))));
     LANCET_ASSIGN(const auto scratch,
                   runtime::workspace_bytes(
                       plan_, *addresses_, [&](std::string_view op) { return options_.accelerator->find_kernel(op); },
@@ -163,8 +171,8 @@ class StreamExecutor final : public Executor, private SingleSteps {
     return {};
   }
 
-  // Bytes that a stream's instruction can send and receive.
-  std::int64_t most_in_a_call(ir::Stream stream) const {
+  // The most bytes that one instruction of the stream sends and receives.
+  std::int64_t most_bytes_per_call(ir::Stream stream) const {
     std::int64_t most = 0;
     for (const ir::Instruction& instruction : plan_.program.instructions) {
       if (instruction.stream != stream) continue;
@@ -178,22 +186,22 @@ class StreamExecutor final : public Executor, private SingleSteps {
 
   std::vector<StreamWatch::Step> watched_steps(std::size_t stream) {
     std::vector<StreamWatch::Step> steps;
-    for (const Stretch& stretch : flag_plan_.streams[stream]) {
+    for (const Section& section : flag_plan_.streams[stream]) {
       StreamWatch::Step& step = steps.emplace_back();
-      step.instruction = streams_[stream][stretch.begin].instruction;
-      for (std::size_t wait : stretch.waits) step.waits.push_back(flag(wait));
-      step.done = flag(static_cast<std::size_t>(stretch.signal));
+      step.instruction = streams_[stream][section.begin].instruction;
+      for (std::size_t wait : section.waits) step.waits.push_back(flag(wait));
+      step.done = flag(static_cast<std::size_t>(section.signal));
     }
     return steps;
   }
 
-  // Several plans of one process say the same.
+  // Logs each remark once per process, since several plans have the same remarks.
   static void log_once(const std::set<std::string>& remarks) {
     static std::mutex mutex;
-    static std::set<std::string> said;
+    static std::set<std::string> logged;
     const std::lock_guard lock(mutex);
     for (const std::string& remark : remarks)
-      if (said.insert(remark).second) log::info("{}", remark);
+      if (logged.insert(remark).second) log::info("{}", remark);
   }
 
   Flag* flag(std::size_t number) { return flag_memory_.memory().as<Flag>() + number; }
@@ -202,7 +210,7 @@ class StreamExecutor final : public Executor, private SingleSteps {
 
   // ---- a run
 
-  // Errors that came up while queued calls of a transport ran.
+  // Returns an error of a transport's calls that came up after they were enqueued.
   Status check_streams() {
     for (std::size_t stream = 1; stream < ir::stream_count; ++stream)
       if (comm::DeviceCommunicator* comm = options_.device_communicators[stream])
@@ -232,11 +240,11 @@ class StreamExecutor final : public Executor, private SingleSteps {
     LANCET_TRY(check_streams());
     step_ns_ = now() - start_;
     ++runs_;
-    record_stretches();
+    record_sections();
     return queues_[0]->synchronize();
   }
 
-  // All streams are idle.
+  // Requires that all device streams are idle.
   void start_run_flags() {
     write_flags(0);
     for (auto& error : errors_) error.reset();
@@ -265,56 +273,57 @@ class StreamExecutor final : public Executor, private SingleSteps {
       seen = epoch_.load(std::memory_order_acquire);
       if (stopping_.load()) return;
       Status status = bound;
-      if (status.ok()) status = put_stream(stream);
+      if (status.ok()) status = enqueue_stream(stream);
       finish_stream(stream, status);
       if (running_.fetch_sub(1, std::memory_order_acq_rel) == 1) running_.notify_one();
     }
   }
 
-  Status put_stream(std::size_t stream) {
+  Status enqueue_stream(std::size_t stream) {
     watches_[stream].start();
     LANCET_TRY(queues_[stream]->wait(inputs_flag()));
-    LANCET_TRY(put_stretches(stream));
+    LANCET_TRY(enqueue_sections(stream));
     return queues_[stream]->signal(end_flag(stream));
   }
 
-  void walk_compute() {
+  void run_compute() {
     Status status = device_.bind_thread();
-    if (status.ok()) status = put_compute();
+    if (status.ok()) status = enqueue_compute();
     finish_stream(0, status);
   }
 
-  Status put_compute() {
+  Status enqueue_compute() {
     if (timing_) LANCET_TRY(times_->begin(*queues_[0]));
     LANCET_TRY(mirror_.copy_inputs(*queues_[0]));
     LANCET_TRY(queues_[0]->signal(inputs_flag()));
-    LANCET_TRY(put_stretches(0));
+    LANCET_TRY(enqueue_sections(0));
     for (std::size_t stream = 1; stream < ir::stream_count; ++stream)
       if (!streams_[stream].empty()) LANCET_TRY(queues_[0]->wait(end_flag(stream)));
     LANCET_TRY(mirror_.copy_outputs(*queues_[0]));
     return queues_[0]->signal(end_flag(0));
   }
 
-  // The stream's queue is empty afterwards, unless the device itself hangs.
-  void finish_stream(std::size_t stream, const Status& put) {
-    if (!put.ok()) fail(stream, put.error());
+  // Waits for the end of the stream. Its device stream is empty afterwards, unless the device itself hangs.
+  void finish_stream(std::size_t stream, const Status& enqueued) {
+    if (!enqueued.ok()) fail(stream, enqueued.error());
     const Status ended = drain(stream);
     if (ended.ok()) return;
-    if (put.ok()) fail(stream, stream_error(stream, ended.error()));
-    static_cast<void>(drain(stream));  // what it waited for has been released
+    if (enqueued.ok()) fail(stream, stream_error(stream, ended.error()));
+    static_cast<void>(drain(stream));  // fail() has released the flags that it waited for
   }
 
-  // A step ends when the last stream has seen its end.
+  // Waits until the stream's device stream is empty; after a failure, for at most drain_ns.
   Status drain(std::size_t stream) {
     const auto watching = [&]() -> Status {
       if (!failed_.load()) return watch(stream);
       if (now() - failed_at_.load() < drain_ns) return {};
-      return internal_error("expected its queue to end once the step had failed, found it busy");
+      return internal_error(
+          fmt::format("the device stream is still busy {} s after the step failed", drain_ns / 1'000'000'000));
     };
     return wait_until_idle(*queues_[stream], watching, &usual_[stream], failed_.load() ? nullptr : end_flag(stream));
   }
 
-  // Of kernels that wait on the host, and of a stream's end: whether it is worth while.
+  // The health check of a wait for the stream's device stream: an error if the wait cannot end well.
   Status watch(std::size_t stream) {
     if (failed_.load()) return communication_error("another stream failed");
     return stream == 0 ? Status() : watches_[stream].look();
@@ -326,7 +335,8 @@ class StreamExecutor final : public Executor, private SingleSteps {
     return {error.code, fmt::format("stream {}: {}", ir::name(static_cast<ir::Stream>(stream)), error.message), false};
   }
 
-  // What the other streams wait for will not come: they are released, and a communicator that blocks them is woken.
+  // Records a stream's error. The first one releases the device streams that wait for a flag and aborts the
+  // communicators.
   void fail(std::size_t stream, const Error& error) {
     errors_[stream] = error;
     int none = -1;
@@ -336,65 +346,65 @@ class StreamExecutor final : public Executor, private SingleSteps {
     if (!first) return;
     for (comm::DeviceCommunicator* comm : options_.device_communicators)
       if (comm) comm->stop_pushes();
-    write_flags(1);  // first: what ends a communicator may wait for all streams
+    write_flags(1);  // before the abort, which may wait for all device streams
     comm::abort_all(options_.device_communicators, error.message);
   }
 
-  Status put_stretches(std::size_t stream) {
+  Status enqueue_sections(std::size_t stream) {
     backend::Stream& queue = *queues_[stream];
-    // A queue whose earlier work has failed meanwhile takes no more, and says why.
-    const auto named = [&](const Status& taken) {
-      return taken.ok() ? taken : Status(stream_error(stream, taken.error()));
+    // A device stream refuses new work, with the cause, once earlier work on it has failed.
+    const auto named = [&](const Status& status) {
+      return status.ok() ? status : Status(stream_error(stream, status.error()));
     };
     for (std::size_t i = 0; i < flag_plan_.streams[stream].size() && !failed_.load(); ++i) {
-      const Stretch& stretch = flag_plan_.streams[stream][i];
-      for (std::size_t wait : stretch.waits) LANCET_TRY(named(queue.wait(flag(wait))));
-      if (timing_) LANCET_TRY(named(times_->begin_stretch(stream, i, queue)));
-      LANCET_TRY(put_stretch(stream, i));
-      if (timing_) LANCET_TRY(named(times_->end_stretch(stream, i, queue)));
-      if (stretch.signal >= 0) LANCET_TRY(named(queue.signal(flag(static_cast<std::size_t>(stretch.signal)))));
+      const Section& section = flag_plan_.streams[stream][i];
+      for (std::size_t wait : section.waits) LANCET_TRY(named(queue.wait(flag(wait))));
+      if (timing_) LANCET_TRY(named(times_->begin_section(stream, i, queue)));
+      LANCET_TRY(enqueue_section(stream, i));
+      if (timing_) LANCET_TRY(named(times_->end_section(stream, i, queue)));
+      if (section.signal >= 0) LANCET_TRY(named(queue.signal(flag(static_cast<std::size_t>(section.signal)))));
     }
     return {};
   }
 
-  // A graph of one instruction gains nothing.
-  static bool records(const Stretch& stretch) { return stretch.recordable && stretch.end - stretch.begin > 1; }
+  // A graph of a single instruction saves no time.
+  static bool records(const Section& section) { return section.recordable && section.end - section.begin > 1; }
 
-  Status put_stretch(std::size_t stream, std::size_t number) {
-    const Stretch& stretch = flag_plan_.streams[stream][number];
+  Status enqueue_section(std::size_t stream, std::size_t number) {
+    const Section& section = flag_plan_.streams[stream][number];
     Graph* graph = graphs_[stream][number].get();
-    if (!graph || tracing_) return put_instructions(stream, stretch);
-    device_.begin_range(names_[static_cast<std::size_t>(streams_[stream][stretch.begin].instruction)]);
+    if (!graph || tracing_) return enqueue_instructions(stream, section);
+    device_.begin_range(names_[static_cast<std::size_t>(streams_[stream][section.begin].instruction)]);
     Status status = queues_[stream]->launch(*graph);
     device_.end_range();
     return status;
   }
 
-  // What cannot be recorded is put on the queue anew each time.
-  void record_stretches() {
+  // A section that cannot be recorded is enqueued instruction by instruction in each run.
+  void record_sections() {
     for (std::size_t i = 0; i < flag_plan_.streams[0].size(); ++i) {
-      const Stretch& stretch = flag_plan_.streams[0][i];
-      if (!records(stretch)) continue;
-      auto graph = record_stretch(0, stretch);
+      const Section& section = flag_plan_.streams[0][i];
+      if (!records(section)) continue;
+      auto graph = record_section(0, section);
       if (graph.ok())
         graphs_[0][i] = std::move(graph).value();
       else
-        log::warn("stream compute: instructions {} to {} are not recorded: {}", streams_[0][stretch.begin].instruction,
-                  streams_[0][stretch.end - 1].instruction, graph.error().message);
+        log::warn("stream compute: instructions {} to {} are not recorded: {}", streams_[0][section.begin].instruction,
+                  streams_[0][section.end - 1].instruction, graph.error().message);
     }
   }
 
-  // Ends the recording whatever happens.
-  Result<std::unique_ptr<Graph>> record_stretch(std::size_t stream, const Stretch& stretch) {
+  // Ends the recording even if an instruction fails.
+  Result<std::unique_ptr<Graph>> record_section(std::size_t stream, const Section& section) {
     LANCET_TRY(queues_[stream]->begin_capture());
-    const Status put = put_instructions(stream, stretch);
+    const Status enqueued = enqueue_instructions(stream, section);
     auto graph = queues_[stream]->end_capture();
-    if (!put.ok()) return put.error();
+    if (!enqueued.ok()) return enqueued.error();
     return graph;
   }
 
-  Status put_instructions(std::size_t stream, const Stretch& stretch) {
-    for (std::size_t i = stretch.begin; i < stretch.end; ++i) {
+  Status enqueue_instructions(std::size_t stream, const Section& section) {
+    for (std::size_t i = section.begin; i < section.end; ++i) {
       const std::int32_t instruction = streams_[stream][i].instruction;
       if (tracing_) LANCET_TRY(times_->begin_instruction(instruction, *queues_[stream]));
       LANCET_TRY(call(instruction));
@@ -410,9 +420,9 @@ class StreamExecutor final : public Executor, private SingleSteps {
     try {
       status = kernels_[at]();
       const auto stream = static_cast<std::size_t>(plan_.program.instructions[at].stream);
-      if (!status.ok())  // it may have waited for one before it
-        status =
-            watches_[stream].stuck() ? stream_error(stream, status.error()) : error_at(plan_, instruction, status.error());
+      if (!status.ok())  // the kernel may have waited for a stuck instruction before it
+        status = watches_[stream].stuck() ? stream_error(stream, status.error())
+                                          : error_at(plan_, instruction, status.error());
     } catch (const std::exception& error) {
       status = error_at(plan_, instruction, internal_error(error.what()));
     }
@@ -427,7 +437,8 @@ class StreamExecutor final : public Executor, private SingleSteps {
     return queues_[0]->synchronize();
   }
   Status run(std::int32_t instruction) override {
-    const auto stream = static_cast<std::size_t>(plan_.program.instructions[static_cast<std::size_t>(instruction)].stream);
+    const auto stream =
+        static_cast<std::size_t>(plan_.program.instructions[static_cast<std::size_t>(instruction)].stream);
     watches_[stream].start_alone(instruction);
     Status status = call(instruction);
     if (status.ok())
@@ -452,7 +463,7 @@ class StreamExecutor final : public Executor, private SingleSteps {
   const ExecutorOptions options_;
   backend::Device& device_;
   const Streams streams_;
-  Block arena_;  // unless shared
+  Block arena_;  // empty if options_.arena is shared
   Block flag_memory_, search_memory_;
   HostMirror mirror_;
   std::array<Block, ir::stream_count> workspaces_;
@@ -469,21 +480,21 @@ class StreamExecutor final : public Executor, private SingleSteps {
   std::atomic<int> failed_first_{-1};
   std::atomic<bool> failed_{false};
   std::atomic<std::int64_t> failed_at_{0};
-  std::array<UsualWait, ir::stream_count> usual_;    // of the streams' ends
-  std::array<StreamWatch, ir::stream_count> watches_;  // of the communication streams
+  std::array<UsualWait, ir::stream_count> usual_;      // waits for the streams' ends
+  std::array<StreamWatch, ir::stream_count> watches_;  // used by the communication streams
   std::vector<Span> spans_;
   std::int64_t start_ = 0, step_ns_ = 0;
   std::atomic<std::uint32_t> epoch_{0};
   std::atomic<int> running_{0};
   std::atomic<bool> stopping_{false};
-  std::vector<std::jthread> threads_;  // last: they use all of the above and end first
+  std::vector<std::jthread> threads_;  // the last member: the threads use all others and must end first
 };
 
 }  // namespace
 
-Result<std::unique_ptr<Executor>> make_stream_executor(const ir::Plan& plan, TensorStore& store,
+Result<std::unique_ptr<Executor>> make_device_executor(const ir::Plan& plan, TensorStore& store,
                                                        const ExecutorOptions& options) {
-  auto executor = std::make_unique<StreamExecutor>(plan, options);
+  auto executor = std::make_unique<DeviceExecutor>(plan, options);
   LANCET_TRY(executor->bind(store));
   return std::unique_ptr<Executor>(std::move(executor));
 }

@@ -1,3 +1,6 @@
+// Usually only sections carry events, since each event costs the device stream time. A section's measured span is then
+// divided among its instructions in proportion to their predicted times (evenly if the plan has no predictions). A
+// traced run has events around each instruction. All times count from one event at the start of the run.
 #include "device_times.h"
 
 #include <algorithm>
@@ -11,7 +14,7 @@ Result<StreamTimes> StreamTimes::make(const ir::Plan& plan, const Streams& strea
   for (std::size_t stream = 0; stream < ir::stream_count; ++stream)
     for (std::size_t i = 0; i < flags.streams[stream].size(); ++i) {
       LANCET_ASSIGN(Pair pair, times.make_pair());
-      times.stretches_[stream].push_back(std::move(pair));
+      times.sections_[stream].push_back(std::move(pair));
     }
   for (std::size_t i = 0; i < plan.program.instructions.size(); ++i) {
     LANCET_ASSIGN(Pair pair, times.make_pair());
@@ -23,13 +26,13 @@ Result<StreamTimes> StreamTimes::make(const ir::Plan& plan, const Streams& strea
 Status StreamTimes::read(bool each, std::vector<Span>& spans) const {
   for (std::size_t stream = 0; stream < ir::stream_count; ++stream)
     for (std::size_t i = 0; i < flags_->streams[stream].size(); ++i) {
-      const Stretch& stretch = flags_->streams[stream][i];
+      const Section& section = flags_->streams[stream][i];
       if (!each) {
-        LANCET_ASSIGN(const Span span, span_of(stretches_[stream][i]));
-        share_out(stream, stretch, span, spans);
+        LANCET_ASSIGN(const Span span, span_of(sections_[stream][i]));
+        divide(stream, section, span, spans);
         continue;
       }
-      for (std::size_t at = stretch.begin; at < stretch.end; ++at) {
+      for (std::size_t at = section.begin; at < section.end; ++at) {
         const auto instruction = static_cast<std::size_t>((*streams_)[stream][at].instruction);
         LANCET_ASSIGN(spans[instruction], span_of(instructions_[instruction]));
       }
@@ -50,17 +53,17 @@ Result<Span> StreamTimes::span_of(const Pair& events) const {
   return Span{static_cast<std::int64_t>(start * 1e6), static_cast<std::int64_t>(std::max(start, end) * 1e6)};
 }
 
-// A stretch's time, among its instructions as the plan predicts them, or evenly.
-void StreamTimes::share_out(std::size_t stream, const Stretch& stretch, const Span& span,
-                            std::vector<Span>& spans) const {
+// Divides a section's span among its instructions in proportion to their predicted times, or evenly without
+// predictions.
+void StreamTimes::divide(std::size_t stream, const Section& section, const Span& span, std::vector<Span>& spans) const {
   auto weight = [&](std::size_t at) {
     const ir::Interval& predicted = plan_->predicted[static_cast<std::size_t>((*streams_)[stream][at].instruction)];
     return std::max(predicted.end - predicted.start, 1e-6);
   };
   double total = 0, before = 0;
-  for (std::size_t at = stretch.begin; at < stretch.end; ++at) total += weight(at);
+  for (std::size_t at = section.begin; at < section.end; ++at) total += weight(at);
   const auto length = double(span.end - span.start);
-  for (std::size_t at = stretch.begin; at < stretch.end; ++at) {
+  for (std::size_t at = section.begin; at < section.end; ++at) {
     Span& mine = spans[static_cast<std::size_t>((*streams_)[stream][at].instruction)];
     mine.start = span.start + static_cast<std::int64_t>(length * before / total);
     before += weight(at);

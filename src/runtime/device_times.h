@@ -1,29 +1,30 @@
-// When the instructions of a run were on their streams, by pairs of events around stretches of them, or around each.
+// StreamTimes: measures when a run's instructions ran on the device, by a pair of events around each section or, for a
+// closer look, around each instruction.
 #pragma once
 #include <array>
 #include <memory>
 #include <vector>
 
-#include "lancet/backend/device.h"
 #include "device_stream.h"
+#include "lancet/backend/device.h"
 
 namespace lancet::runtime {
 
 class StreamTimes {
  public:
-  // All events are made here: while streams wait for flags nothing is asked of the device that could wait for them. All
-  // that is given outlives this.
+  // Makes all events, because making one later could wait for a device stream that itself waits for a flag. All
+  // arguments outlive the result.
   static Result<StreamTimes> make(const ir::Plan& plan, const Streams& streams, const FlagPlan& flags,
                                   backend::Device& device);
 
-  // The zero of all times of a run, on the queue of the compute stream.
+  // Records the zero of all times of a run. queue: the compute stream's device stream.
   Status begin(backend::Stream& queue) { return queue.record(*start_); }
-  // Around stretch `number` of the stream.
-  Status begin_stretch(std::size_t stream, std::size_t number, backend::Stream& queue) {
-    return queue.record(*stretches_[stream][number].start);
+  // Record the start and the end of section `number` of a plan's stream on its device stream, `queue`.
+  Status begin_section(std::size_t stream, std::size_t number, backend::Stream& queue) {
+    return queue.record(*sections_[stream][number].start);
   }
-  Status end_stretch(std::size_t stream, std::size_t number, backend::Stream& queue) {
-    return queue.record(*stretches_[stream][number].end);
+  Status end_section(std::size_t stream, std::size_t number, backend::Stream& queue) {
+    return queue.record(*sections_[stream][number].end);
   }
   Status begin_instruction(std::int32_t instruction, backend::Stream& queue) {
     return queue.record(*instructions_[static_cast<std::size_t>(instruction)].start);
@@ -32,7 +33,8 @@ class StreamTimes {
     return queue.record(*instructions_[static_cast<std::size_t>(instruction)].end);
   }
 
-  // Once the streams are idle: a span an instruction, of its own events where `each`, else its share of its stretch.
+  // Sets the span of each instruction, from its own events if `each`, otherwise as its share of its section. All device
+  // streams must be idle.
   Status read(bool each, std::vector<Span>& spans) const;
 
  private:
@@ -44,14 +46,14 @@ class StreamTimes {
       : plan_(&plan), streams_(&streams), flags_(&flags), device_(&device) {}
   Result<Pair> make_pair() const;
   Result<Span> span_of(const Pair& events) const;
-  void share_out(std::size_t stream, const Stretch& stretch, const Span& span, std::vector<Span>& spans) const;
+  void divide(std::size_t stream, const Section& section, const Span& span, std::vector<Span>& spans) const;
 
   const ir::Plan* plan_;
   const Streams* streams_;
   const FlagPlan* flags_;
   backend::Device* device_;
   std::unique_ptr<backend::Event> start_;
-  std::array<std::vector<Pair>, ir::stream_count> stretches_;
+  std::array<std::vector<Pair>, ir::stream_count> sections_;
   std::vector<Pair> instructions_;
 };
 

@@ -1,4 +1,4 @@
-// The executors there are.
+// Factories of the executors, one for each kind of device.
 #pragma once
 #include "lancet/runtime/executor.h"
 
@@ -6,8 +6,8 @@ namespace lancet::runtime {
 
 Result<std::unique_ptr<Executor>> make_cpu_executor(const ir::Plan& plan, TensorStore& store,
                                                     const ExecutorOptions& options);
-// On options.accelerator.
-Result<std::unique_ptr<Executor>> make_stream_executor(const ir::Plan& plan, TensorStore& store,
+// Runs on options.accelerator.
+Result<std::unique_ptr<Executor>> make_device_executor(const ir::Plan& plan, TensorStore& store,
                                                        const ExecutorOptions& options);
 
 }  // namespace lancet::runtime

@@ -4,14 +4,14 @@
 
 namespace lancet::runtime {
 
-Status HostMirror::take_inputs(const ir::Program& program, backend::Device& device) {
+Status HostMirror::allocate_inputs(const ir::Program& program, backend::Device& device) {
   const std::size_t bytes = Addresses::input_bytes(program);
   LANCET_ASSIGN(input_memory_, Block::on_device(device, bytes));
   LANCET_ASSIGN(inputs_, Block::page_locked(device, bytes));
   return {};
 }
 
-Status HostMirror::take_outputs(const ir::Program& program, const Addresses& addresses, backend::Device& device) {
+Status HostMirror::allocate_outputs(const ir::Program& program, const Addresses& addresses, backend::Device& device) {
   std::size_t bytes = 0;
   auto aligned = [](std::int64_t size) { return (static_cast<std::size_t>(size) + 63) / 64 * 64; };
   for (const ir::Output& output : program.outputs) bytes += aligned(ir::bytes(program.type(output.tensor)));

@@ -1,4 +1,4 @@
-// A program's inputs and outputs in page-locked memory, where the host writes and finds them.
+// HostMirror: a program's inputs and outputs in page-locked memory, which the host writes and reads.
 #pragma once
 #include <string>
 #include <string_view>
@@ -12,14 +12,14 @@ namespace lancet::runtime {
 
 class HostMirror {
  public:
-  // The inputs' memory on the device, before the plan's addresses are known.
-  Status take_inputs(const ir::Program& program, backend::Device& device);
+  // Allocates the inputs' memory on the host and the device; call it before the plan's addresses are known.
+  Status allocate_inputs(const ir::Program& program, backend::Device& device);
   Memory device_inputs() const { return input_memory_.memory(); }
-  Status take_outputs(const ir::Program& program, const Addresses& addresses, backend::Device& device);
+  Status allocate_outputs(const ir::Program& program, const Addresses& addresses, backend::Device& device);
 
-  // device_view: of an input.
+  // The mirror of an input. device_view: its view on the device.
   ops::TensorView input(ops::TensorView device_view) const;
-  // Throws where the plan has no such output.
+  // Throws InternalError if the plan has no such output.
   ops::TensorView output(std::string_view name) const;
 
   Status copy_inputs(backend::Stream& stream) const {

@@ -1,3 +1,5 @@
+// One linear scan over the elements, converted to f32. A tensor is searched only after a loss was not finite, so speed
+// does not matter here.
 #include "non_finite.h"
 
 #include <fmt/format.h>

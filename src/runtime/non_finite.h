@@ -1,4 +1,4 @@
-// Search for the first number of a tensor that is infinite or not a number.
+// Finds the first element of a tensor that is an infinity or a NaN.
 #pragma once
 #include <optional>
 
@@ -11,7 +11,7 @@ struct BadElement {
   float value = 0;
 };
 
-// Looks at f32 and bf16; other types hold no numbers that can overflow.
+// Searches tensors of f32 and bf16; other types hold no numbers that can overflow.
 std::optional<BadElement> first_non_finite(const ops::TensorView& tensor);
 
 }  // namespace lancet::runtime

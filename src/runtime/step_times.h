@@ -1,4 +1,4 @@
-// What a step's spans say about its streams.
+// Computes the busy and exposed times of a step's streams from the spans of its instructions.
 #pragma once
 #include <span>
 
@@ -7,7 +7,7 @@
 
 namespace lancet::runtime {
 
-// spans: per instruction, in order within each stream. step_ns: the whole step. Allocates nothing.
+// spans: by instruction, in order within each stream. step_ns: duration of the step. Allocates nothing.
 StepTimes stream_times(const ir::Program& program, std::span<const Span> spans, std::int64_t step_ns);
 
 }  // namespace lancet::runtime

@@ -1,3 +1,6 @@
+// look() is called again and again by a thread that waits for the stream. At most every 200 microseconds it checks
+// the transport for errors and reads the steps' flags. The clock of the timeout restarts whenever a step ends or the
+// current step still waits for another stream: only an instruction that could run, and does not end, counts as stuck.
 #include "stream_watch.h"
 
 #include <fmt/format.h>

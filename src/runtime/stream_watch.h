@@ -1,5 +1,6 @@
-// Whether a communication stream on an accelerator still moves. What is queued on its queue waits for other ranks, and a
-// rank that is gone never comes: so the stream's host thread looks at how far the queue has come.
+// StreamWatch: detects that a communication stream on an accelerator no longer makes progress. Its enqueued calls wait
+// for other ranks, and a rank that has ended never arrives; so the stream's host thread polls how far the device stream
+// is.
 #pragma once
 #include <chrono>
 #include <cstdint>
@@ -15,28 +16,28 @@ class StreamWatch {
  public:
   struct Step {
     std::int32_t instruction = -1;
-    std::vector<backend::Flag*> waits;  // of other streams; until they are set, the step takes no time of its own
-    backend::Flag* done = nullptr;      // set by the queue behind the instruction
+    std::vector<backend::Flag*> waits;  // of other streams; the step's time counts from when all are set
+    backend::Flag* done = nullptr;      // set by the device stream after the instruction
   };
   struct Stuck {
-    std::int32_t instruction;  // -1: none was under way
+    std::int32_t instruction;  // -1: none was running
     Error error;
   };
 
   StreamWatch() = default;
-  // comm: null for a rank alone, which waits for nobody.
+  // comm: null for a single rank, which waits for no other.
   StreamWatch(std::vector<Step> steps, comm::DeviceCommunicator* comm, std::chrono::milliseconds timeout)
       : steps_(std::move(steps)), comm_(comm), timeout_(timeout) {}
 
-  void start();                                // of a run: all flags are 0
-  void start_alone(std::int32_t instruction);  // nothing else is on the queue, flags are not used
-  // Error: the transport's, or that the instruction under way takes longer than the timeout. It stays.
+  void start();                                // starts a run: all flags are 0
+  void start_alone(std::int32_t instruction);  // starts one instruction on an empty device stream, without flags
+  // Error: the transport's, or a timeout of the running instruction. Later calls return the same error.
   Status look();
   const std::optional<Stuck>& stuck() const { return stuck_; }
 
  private:
   using Clock = std::chrono::steady_clock;
-  bool under_way();  // whether a step has all that it waits for; moves on over those that are done
+  bool under_way();  // skips the steps that are done; true if the current step is the same as before and can run
   std::int32_t instruction() const;
 
   std::vector<Step> steps_;

@@ -1,3 +1,6 @@
+// A store on the host copies with memcpy. A store on a device copies through one piece of page-locked memory, allocated
+// with the first block: device to staging to caller on a read, the opposite way on a write, in pieces of 16 MiB, each
+// of which ends before the next begins.
 #include "lancet/runtime/tensor_store.h"
 
 #include <algorithm>
@@ -9,18 +12,19 @@ namespace lancet::runtime {
 namespace {
 
 constexpr std::size_t alignment = 64;
-constexpr std::size_t staging_bytes = 16 << 20;  // some milliseconds of the bus
+constexpr std::size_t staging_bytes = 16 << 20;  // a few milliseconds of transfer over the bus
 std::size_t aligned(std::size_t bytes) { return (bytes + alignment - 1) / alignment * alignment; }
 
 bool is_stored(const ir::Tensor& tensor) {
   return tensor.kind == ir::TensorKind::parameter || tensor.kind == ir::TensorKind::state;
 }
 
-void check_same(const NamedTensor& here, const ir::Tensor& there) {
-  LANCET_CHECK(here.type == there.type, "@{} is {} here and {} there", there.name, ir::to_string(here.type),
-               ir::to_string(there.type));
-  LANCET_CHECK(here.kind == there.kind && here.local == there.local, "@{} is {}{} here and {}{} there", there.name,
-               ir::name(here.kind), here.local ? " local" : "", ir::name(there.kind), there.local ? " local" : "");
+void check_same(const NamedTensor& stored, const ir::Tensor& named) {
+  LANCET_CHECK(stored.type == named.type, "@{} is {} in the store and {} in the program", named.name,
+               ir::to_string(stored.type), ir::to_string(named.type));
+  LANCET_CHECK(stored.kind == named.kind && stored.local == named.local,
+               "@{} is {}{} in the store and {}{} in the program", named.name, ir::name(stored.kind),
+               stored.local ? " local" : "", ir::name(named.kind), named.local ? " local" : "");
 }
 
 void check_range(const NamedTensor& tensor, std::size_t offset, std::size_t bytes) {

@@ -1,3 +1,6 @@
+// Writes the Chrome trace event format (JSON). Each rank is a process, each stream of the plan that has instructions a
+// thread of it; metadata events ("M") name and order them, and each instruction is a complete event ("X") with a start
+// and a duration in microseconds. The prediction is one more process, sorted before rank 0.
 #include "lancet/runtime/trace.h"
 
 #include <fmt/format.h>
@@ -21,7 +24,7 @@ std::string json_string(std::string_view text) {
   return result + "\"";
 }
 
-// Trace times are microseconds; whole nanoseconds keep neighbours from overlapping.
+// Prints microseconds, the unit of the trace, with all three decimals, so that neighbouring events do not overlap.
 std::string microseconds(std::int64_t ns) { return fmt::format("{}.{:03}", ns / 1000, ns % 1000); }
 
 class Writer {
@@ -31,12 +34,13 @@ class Writer {
       used_[static_cast<std::size_t>(instruction.stream)] = true;
   }
 
-  void process(int pid, std::string_view name, int place) {
+  void process(int pid, std::string_view name, int order) {
     meta("process_name", pid, -1, fmt::format("\"name\": {}", json_string(name)));
-    meta("process_sort_index", pid, -1, fmt::format("\"sort_index\": {}", place));
+    meta("process_sort_index", pid, -1, fmt::format("\"sort_index\": {}", order));
     for (int stream = 0; stream < ir::stream_count; ++stream) {
       if (!used_[static_cast<std::size_t>(stream)]) continue;
-      meta("thread_name", pid, stream, fmt::format("\"name\": {}", json_string(ir::name(static_cast<ir::Stream>(stream)))));
+      meta("thread_name", pid, stream,
+           fmt::format("\"name\": {}", json_string(ir::name(static_cast<ir::Stream>(stream)))));
       meta("thread_sort_index", pid, stream, fmt::format("\"sort_index\": {}", stream));
     }
   }
@@ -91,9 +95,9 @@ std::string trace_json(const ir::Plan& plan, std::span<const std::vector<Span>> 
     for (std::size_t i = 0; i < count; ++i) writer.event(rank, i, measured[static_cast<std::size_t>(rank)][i]);
   }
   return writer.text(
-      "Times of a rank count from the start of its own step, right after a barrier of all ranks: rows of different "
-      "ranks are off by as much as the barrier lets ranks go one after another. A span of an all-to-all or all-reduce "
-      "begins when the rank is ready and so holds its wait for the others.");
+      "The times of a rank count from the start of its own step, right after a barrier of all ranks. Rows of different "
+      "ranks are shifted by as much as the ranks leave the barrier at different times. The span of an all-to-all or "
+      "all-reduce begins when the rank is ready and so includes its wait for the others.");
 }
 
 }  // namespace lancet::runtime

@@ -6,7 +6,7 @@
 namespace lancet::runtime {
 namespace {
 
-// Arguments without addresses.
+// Kernel arguments with types and attributes but without addresses.
 class Types {
  public:
   explicit Types(const ir::Program& program) : program_(program) {}
@@ -30,10 +30,10 @@ Result<std::int64_t> planned_workspace(const ir::Plan& plan, Accelerator* accele
   if (accelerator) {
     LANCET_TRY(accelerator->device().bind_thread());
     LANCET_ASSIGN(streams, workspace_bytes(
-                             plan, types, [&](std::string_view op) { return accelerator->find_kernel(op); },
-                             "on " + accelerator->device().name()));
+                               plan, types, [&](std::string_view op) { return accelerator->find_kernel(op); },
+                               "on " + accelerator->device().name()));
   } else {
-    backend::cpu::set_threads(threads);  // scratch is for so many
+    backend::cpu::set_threads(threads);  // the scratch of a kernel depends on it
     LANCET_ASSIGN(streams, workspace_bytes(plan, types, ops::find_cpu_kernel, "on the CPU"));
   }
   std::int64_t sum = 0;

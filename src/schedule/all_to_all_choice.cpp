@@ -1,15 +1,19 @@
+// The costs decide for each all-to-all between several ranks: it travels through windows unless counted messages are
+// requested or faster. Windows are the default of the executor, so only the others are marked (ops::take_counts), as
+// long as the costs of both ways are known.
 #include "lancet/schedule/all_to_all_choice.h"
 
 #include <fmt/format.h>
 
-#include "lancet/ops/catalogue.h"
 #include "lancet/ops/all_to_all_way.h"
+#include "lancet/ops/catalogue.h"
 
 namespace lancet::schedule {
 namespace {
 
 bool is_all_to_all(const ir::Program& program, const ir::Instruction& at) {
-  return at.stream == ir::Stream::expert && ops::kind(at) == ops::Kind::all_to_all && cost::all_to_all_ranks(program, at) > 1;
+  return at.stream == ir::Stream::expert && ops::kind(at) == ops::Kind::all_to_all &&
+         cost::all_to_all_ranks(program, at) > 1;
 }
 
 }  // namespace

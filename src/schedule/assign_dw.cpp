@@ -1,3 +1,9 @@
+// The greedy of the paper goes through the all-to-alls in launch order. It fills each one: it repeatedly assigns the
+// item whose time is closest to the remaining slack. A short all-to-all may thus receive a long item that fits a later
+// all-to-all better, so a local search follows: single items move to another all-to-all, and pairs of items swap
+// theirs, for as long as the objective grows. Last, items that cover nothing return to their default positions. Every
+// step keeps the constraints: an item is assigned only where that is allowed, and positions respect the order of
+// dependent items.
 #include "assign_dw.h"
 
 #include <algorithm>
@@ -14,71 +20,71 @@ class Assign {
   explicit Assign(const Assignment& problem)
       : problem_(problem),
         items_(problem.items),
-        under_(items_.size(), nowhere),
-        filled_(problem.room.size()),
-        behind_(items_.size()) {
+        assigned_(items_.size(), nowhere),
+        filled_(problem.slack.size()),
+        after_(items_.size()) {
     for (std::size_t i = 0; i < items_.size(); ++i)
-      for (int before : items_[i].before) behind_[std::size_t(before)].push_back(int(i));
+      for (int before : items_[i].before) after_[std::size_t(before)].push_back(int(i));
     double total = 0;
-    for (double room : problem.room) total += room;
-    gain_ = 1e-9 * total;  // what counts as one: sums differ by rounding
+    for (double slack : problem.slack) total += slack;
+    gain_ = 1e-9 * total;  // the least change that counts: sums differ by rounding
   }
 
   std::vector<int> greedily() {
     for (std::size_t a = 0; a < filled_.size(); ++a) fill(int(a));
-    return under_;
+    return assigned_;
   }
 
   std::vector<int> run() {
     greedily();
-    // Each round gains, so it ends; the bound is against rounds that gain next to nothing.
+    // Each round gains, so the loop ends; the bound stops it when rounds gain next to nothing.
     for (int round = 0; round < 50 && improve(); ++round) {
     }
     for (std::size_t i = items_.size(); i-- > 0;)
-      if (under_[i] != nowhere && change(under_[i], -items_[i].ms) > -gain_ && fits(int(i), nowhere))
+      if (assigned_[i] != nowhere && change(assigned_[i], -items_[i].ms) > -gain_ && fits(int(i), nowhere))
         put(int(i), nowhere);
-    return std::move(under_);
+    return std::move(assigned_);
   }
 
  private:
-  // What all-to-all a hides more (less, if negative) with ms of work more under it.
+  // The change of the objective if all-to-all a gets `ms` more work (negative: less).
   double change(int a, double ms) const {
     if (a == nowhere) return 0;
-    const double room = problem_.room[std::size_t(a)], filled = filled_[std::size_t(a)];
-    return std::min(room, filled + ms) - std::min(room, filled);
+    const double slack = problem_.slack[std::size_t(a)], filled = filled_[std::size_t(a)];
+    return std::min(slack, filled + ms) - std::min(slack, filled);
   }
 
-  int place(int item, int a) const { return a == nowhere ? items_[std::size_t(item)].home : 2 * a; }
-  int place(int item) const { return place(item, under_[std::size_t(item)]); }
+  int position(int item, int a) const { return a == nowhere ? items_[std::size_t(item)].default_position : 2 * a; }
+  int position(int item) const { return position(item, assigned_[std::size_t(item)]); }
 
-  // Allowed there, behind what it needs and before what needs it.
+  // True if the item is allowed there, and is neither before an item that it needs nor after one that needs it.
   bool fits(int item, int a) const {
     const Movable& movable = items_[std::size_t(item)];
     if (a != nowhere && !movable.allowed[std::size_t(a)]) return false;
-    const int here = place(item, a);
-    return std::all_of(movable.before.begin(), movable.before.end(), [&](int i) { return place(i) <= here; }) &&
-           std::all_of(behind_[std::size_t(item)].begin(), behind_[std::size_t(item)].end(),
-                       [&](int i) { return place(i) >= here; });
+    const int here = position(item, a);
+    return std::all_of(movable.before.begin(), movable.before.end(), [&](int i) { return position(i) <= here; }) &&
+           std::all_of(after_[std::size_t(item)].begin(), after_[std::size_t(item)].end(),
+                       [&](int i) { return position(i) >= here; });
   }
 
   void put(int item, int a) {
-    int& under = under_[std::size_t(item)];
+    int& assigned = assigned_[std::size_t(item)];
     const double ms = items_[std::size_t(item)].ms;
-    if (under != nowhere) filled_[std::size_t(under)] -= ms;
+    if (assigned != nowhere) filled_[std::size_t(assigned)] -= ms;
     if (a != nowhere) filled_[std::size_t(a)] += ms;
-    under = a;
+    assigned = a;
   }
 
   // The paper's greedy for one all-to-all; ties go to the earlier item.
   void fill(int a) {
     for (;;) {
-      const double left = problem_.room[std::size_t(a)] - filled_[std::size_t(a)];
+      const double left = problem_.slack[std::size_t(a)] - filled_[std::size_t(a)];
       if (left <= gain_) return;
       int best = nowhere;
       double best_distance = std::numeric_limits<double>::infinity();
       for (std::size_t i = 0; i < items_.size(); ++i) {
         const double distance = std::abs(items_[i].ms - left);
-        if (under_[i] != nowhere || distance >= best_distance || !fits(int(i), a)) continue;
+        if (assigned_[i] != nowhere || distance >= best_distance || !fits(int(i), a)) continue;
         best = int(i);
         best_distance = distance;
       }
@@ -97,7 +103,7 @@ class Assign {
   }
 
   bool move(int item, int to) {
-    const int from = under_[std::size_t(item)];
+    const int from = assigned_[std::size_t(item)];
     const double ms = items_[std::size_t(item)].ms;
     if (from == to || change(to, ms) + change(from, -ms) <= gain_ || !fits(item, to)) return false;
     put(item, to);
@@ -105,7 +111,7 @@ class Assign {
   }
 
   bool swap(int one, int other) {
-    const int a = under_[std::size_t(one)], b = under_[std::size_t(other)];
+    const int a = assigned_[std::size_t(one)], b = assigned_[std::size_t(other)];
     const double more = items_[std::size_t(other)].ms - items_[std::size_t(one)].ms;
     if (a == b || change(a, more) + change(b, -more) <= gain_) return false;
     put(one, b);
@@ -118,9 +124,9 @@ class Assign {
 
   const Assignment& problem_;
   const std::vector<Movable>& items_;
-  std::vector<int> under_;
+  std::vector<int> assigned_;
   std::vector<double> filled_;
-  std::vector<std::vector<int>> behind_;
+  std::vector<std::vector<int>> after_;
   double gain_ = 0;
 };
 
@@ -130,12 +136,12 @@ std::vector<int> assign(const Assignment& problem) { return Assign(problem).run(
 
 std::vector<int> assign_greedily(const Assignment& problem) { return Assign(problem).greedily(); }
 
-double covered(const Assignment& problem, const std::vector<int>& under) {
-  std::vector<double> filled(problem.room.size());
-  for (std::size_t i = 0; i < under.size(); ++i)
-    if (under[i] >= 0) filled[std::size_t(under[i])] += problem.items[i].ms;
+double covered(const Assignment& problem, const std::vector<int>& assigned) {
+  std::vector<double> filled(problem.slack.size());
+  for (std::size_t i = 0; i < assigned.size(); ++i)
+    if (assigned[i] >= 0) filled[std::size_t(assigned[i])] += problem.items[i].ms;
   double total = 0;
-  for (std::size_t a = 0; a < filled.size(); ++a) total += std::min(problem.room[a], filled[a]);
+  for (std::size_t a = 0; a < filled.size(); ++a) total += std::min(problem.slack[a], filled[a]);
   return total;
 }
 

@@ -1,32 +1,31 @@
-// The assignment problem of the dW schedule (Lancet, section 4.2): which computation lies under which all-to-all.
+// The assignment problem of the dW schedule (Lancet, section 4.2): assigns computation to all-to-alls that it hides.
 #pragma once
 #include <vector>
 
 namespace lancet::schedule {
 
-// Places along the step: behind all-to-all number a is 2a; between it and the next, out of both, 2a + 1.
+// An instruction that can move. Positions along the step are numbered: 2a is under all-to-all number a, 2a + 1 is after
+// it and before the next.
 struct Movable {
   double ms = 0;
   std::vector<bool> allowed;  // by all-to-all
-  int home = 0;               // its place while it is not assigned
-  std::vector<int> before;    // movables that may not lie behind it
+  int default_position = 0;               // default position, where the item stays if it is not assigned
+  std::vector<int> before;    // items whose position must not be greater than this one's
 };
 
 struct Assignment {
-  std::vector<double> room;  // per all-to-all, milliseconds of computation that it hides
+  std::vector<double> slack;  // slack per all-to-all: milliseconds of computation that it hides
   std::vector<Movable> items;
 };
 
-// Per item the all-to-all that it lies under, or -1: makes the sum over all-to-alls of min(room, what lies under it)
-// large, the objective of the paper's integer program (1)-(2). First the paper's greedy: for each all-to-all in launch
-// order, again and again the item that fits what is left of it best. It may fill a short all-to-all with a long item
-// that a later one had room for, so then single items move and pairs change places for as long as that gains.
+// Assigns each item to an all-to-all (or -1), maximising the sum over all-to-alls of min(slack, assigned ms), the
+// objective of the paper's integer program (1)-(2), by the paper's greedy and a local search.
 std::vector<int> assign(const Assignment& problem);
 
 // The paper's greedy alone.
 std::vector<int> assign_greedily(const Assignment& problem);
 
-// The objective: milliseconds of the all-to-alls that are covered.
-double covered(const Assignment& problem, const std::vector<int>& under);
+// The objective of an assignment: milliseconds of the all-to-alls that are covered.
+double covered(const Assignment& problem, const std::vector<int>& assigned);
 
 }  // namespace lancet::schedule

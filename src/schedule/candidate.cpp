@@ -8,8 +8,8 @@ namespace {
 
 using ir::id_of;
 using ir::InstructionId;
-using ir::Stream;
 using ir::Role;
+using ir::Stream;
 
 void tidy(std::vector<InstructionId>& list) {
   std::sort(list.begin(), list.end());
@@ -20,37 +20,38 @@ bool is_part(const ir::Instruction& at) { return at.attributes.has("parts"); }
 
 }  // namespace
 
-Dependencies turns(const ir::Program& program, Dependencies needed) {
+Dependencies turns(const ir::Program& program, Dependencies dependencies) {
   std::array<InstructionId, 2> last{}, last_whole{};  // compute, expert
   for (std::size_t i = 0; i < program.instructions.size(); ++i) {
     const ir::Instruction& at = program.instructions[i];
     if (at.stream == Stream::reduce) continue;
     const std::size_t mine = at.stream == Stream::compute ? 0 : 1;
     const InstructionId other = is_part(at) ? last_whole[1 - mine] : last[1 - mine];
-    if (other.valid()) needed[i].push_back(other);
-    tidy(needed[i]);
+    if (other.valid()) dependencies[i].push_back(other);
+    tidy(dependencies[i]);
     last[mine] = id_of(i);
     if (!is_part(at)) last_whole[mine] = id_of(i);
   }
-  return needed;
+  return dependencies;
 }
 
-Dependencies one_message_at_a_time(const ir::Program& program, Dependencies needed) {
+Dependencies one_message_at_a_time(const ir::Program& program, Dependencies dependencies) {
   std::array<InstructionId, ir::stream_count> last{};
   for (std::size_t i = 0; i < program.instructions.size(); ++i) {
     const Stream stream = program.instructions[i].stream;
     if (stream == Stream::compute) continue;
-    const InstructionId other = last[static_cast<std::size_t>(stream == Stream::expert ? Stream::reduce : Stream::expert)];
-    if (other.valid()) needed[i].push_back(other);
-    tidy(needed[i]);
+    const InstructionId other =
+        last[static_cast<std::size_t>(stream == Stream::expert ? Stream::reduce : Stream::expert)];
+    if (other.valid()) dependencies[i].push_back(other);
+    tidy(dependencies[i]);
     last[static_cast<std::size_t>(stream)] = id_of(i);
   }
-  return needed;
+  return dependencies;
 }
 
 Candidate as_it_is(const Step& step, std::string how, ir::Program program, std::vector<cost::OpCost> op_costs,
-                   Dependencies needed) {
-  Candidate result{std::move(how), std::move(program), std::move(needed), std::move(op_costs), {}};
+                   Dependencies dependencies) {
+  Candidate result{std::move(how), std::move(program), std::move(dependencies), std::move(op_costs), {}};
   result.timeline =
       simulate(result.program, result.needed, result.op_costs, step.costs().interference(), step.costs().launch_ms());
   return result;

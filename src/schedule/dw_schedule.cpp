@@ -1,3 +1,12 @@
+// The dW schedule of the paper's section 4, for steps whose instructions are not split. Labels (labels.h) find the
+// computation that is independent of some all-to-all, mostly weight gradients; assign_dw.h assigns these instructions
+// to all-to-alls within their slack; reordered() puts each right after its all-to-all, and the simulator evaluates the
+// result. A weight gradient that moves far delays its all-reduce, so this is repeated for several limits of the
+// distance and the shortest step wins.
+//
+// This is one of two algorithms that place weight gradients. Policy `dw` uses it, and `lancet` returns its schedule if
+// search_orders finds no shorter one. In split steps weight gradients are fillers instead, which the list scheduler
+// runs in gaps of the network (order_search.cpp, list_schedule.cpp).
 #include <algorithm>
 #include <limits>
 
@@ -13,11 +22,11 @@ namespace {
 
 using ir::id_of;
 using ir::InstructionId;
-using ir::Stream;
 using ir::Role;
+using ir::Stream;
 
-// How many all-to-alls past its home a dW may go that an all-reduce waits for. Each is tried: far hides more
-// all-to-all, near lets the all-reduces start earlier.
+// How many all-to-alls past its default position a dW may move if an all-reduce waits for it. Each is tried: a large
+// distance hides more of the all-to-alls, a small one lets the all-reduces start earlier.
 constexpr int any_distance = std::numeric_limits<int>::max() / 4;
 constexpr int distances[] = {any_distance, 8, 4, 2, 1, 0};
 
@@ -40,34 +49,34 @@ class DwSchedule {
   const Dependencies& dependencies() const { return dependencies_; }
   const std::vector<cost::OpCost>& op_costs() const { return op_costs_; }
 
-  // Per movable the all-to-all it lies under.
+  // Per movable instruction the all-to-all that it is assigned to, or -1.
   std::vector<int> assign(int distance) const {
     Assignment problem = problem_;
     for (std::size_t m = 0; m < movable_.size(); ++m) {
       if (!reduced_next(movable_[m])) continue;
       auto& allowed = problem.items[m].allowed;
-      const int next = (problem.items[m].home + 1) / 2;  // the first all-to-all behind its home
+      const int next = (problem.items[m].default_position + 1) / 2;  // the first all-to-all after its default position
       for (std::size_t a = 0; a < allowed.size(); ++a) allowed[a] = allowed[a] && int(a) < next + distance;
     }
     return schedule::assign(problem);
   }
 
-  Order order(const std::vector<int>& under) const {
-    std::vector<Order> behind(dependencies_.size());
+  Order order(const std::vector<int>& assigned) const {
+    std::vector<Order> after(dependencies_.size());
     for (std::size_t m = 0; m < movable_.size(); ++m)
-      if (under[m] >= 0) behind[all_to_alls_[std::size_t(under[m])].index()].push_back(movable_[m]);
-    return reordered(program_, dependencies_, behind);
+      if (assigned[m] >= 0) after[all_to_alls_[std::size_t(assigned[m])].index()].push_back(movable_[m]);
+    return reordered(program_, dependencies_, after);
   }
 
-  // What lies where, with the places of the instructions in the new order.
-  void report(const std::vector<int>& under, const Order& order, DwReport& report) const {
-    std::vector<InstructionId> place(order.size());
-    for (std::size_t i = 0; i < order.size(); ++i) place[order[i].index()] = id_of(i);
+  // Adds the cover of each all-to-all, with instructions numbered as in the new order.
+  void report(const std::vector<int>& assigned, const Order& order, DwReport& report) const {
+    std::vector<InstructionId> position(order.size());
+    for (std::size_t i = 0; i < order.size(); ++i) position[order[i].index()] = id_of(i);
     for (std::size_t a = 0; a < all_to_alls_.size(); ++a) {
-      DwCover cover{place[all_to_alls_[a].index()], problem_.room[a], 0, {}};
+      DwCover cover{position[all_to_alls_[a].index()], problem_.slack[a], 0, {}};
       for (std::size_t m = 0; m < movable_.size(); ++m) {
-        if (under[m] != int(a)) continue;
-        cover.under.push_back(place[movable_[m].index()]);
+        if (assigned[m] != int(a)) continue;
+        cover.under.push_back(position[movable_[m].index()]);
         cover.covered_ms += op_costs_[movable_[m].index()].ms;
       }
       cover.covered_ms = std::min(cover.covered_ms, cover.slack_ms);
@@ -78,22 +87,23 @@ class DwSchedule {
   }
 
  private:
-  // Those that take time, and how much computation each hides: it lasts longer beside computation, and moving its bytes
-  // takes its share of the cores.
+  // Finds the all-to-alls that can hide computation, and their slack: an all-to-all lasts longer beside computation,
+  // and moving its bytes takes core time.
   void find_all_to_alls() {
     for (std::size_t i = 0; i < program_.instructions.size(); ++i) {
       const ir::Instruction& instruction = program_.instructions[i];
       if (ops::kind(instruction) != ops::Kind::all_to_all) continue;
-      const double room = op_costs_[i].ms / interference_.network_beside_compute - op_costs_[i].core_ms;
-      if (room <= 0) continue;
+      const double slack = op_costs_[i].ms / interference_.network_beside_compute - op_costs_[i].core_ms;
+      if (slack <= 0) continue;
       all_to_alls_.push_back(id_of(i));
-      problem_.room.push_back(room);
+      problem_.slack.push_back(slack);
     }
   }
 
-  // Computation that no path joins to some all-to-all: dWs, updates that wait for no all-reduce, and of the rest what
-  // lies beside an MoE layer: the gate's gradient; in the forward pass only what no computation needs, since parts of a
-  // partitioned range lie beside each other's all-to-alls, and their order is the partition's.
+  // Finds the computation that is independent of some all-to-all: dWs, updates that wait for no all-reduce, and
+  // computation beside an MoE layer, such as the gate's gradient. Of the forward pass it takes only instructions that
+  // no computation needs: the parts of a partitioned range are independent of each other's all-to-alls too, but the
+  // partition decides their order.
   void find_movable() {
     if (all_to_alls_.empty()) return;
     const Labels labels(dependencies_, all_to_alls_);
@@ -111,7 +121,7 @@ class DwSchedule {
       for (std::size_t a = 0; a < all_to_alls_.size(); ++a) movable.allowed.push_back(labels.overlappable(id_of(i), a));
       if (std::find(movable.allowed.begin(), movable.allowed.end(), true) == movable.allowed.end()) continue;
       const auto later = std::lower_bound(all_to_alls_.begin(), all_to_alls_.end(), id_of(i));
-      movable.home = 2 * int(later - all_to_alls_.begin()) - 1;
+      movable.default_position = 2 * int(later - all_to_alls_.begin()) - 1;
       movable_at_[i] = int(movable_.size());
       movable_.push_back(id_of(i));
       problem_.items.push_back(std::move(movable));
@@ -119,18 +129,20 @@ class DwSchedule {
     for (std::size_t m = 0; m < movable_.size(); ++m) tie_to_neighbours(m);
   }
 
-  // Nothing but all-reduces depends on it: the auxiliary loss.
+  // True if only all-reduces depend on it, as on the auxiliary loss.
   bool only_reduced(InstructionId id) const {
     const auto& next = dependents_[id.index()];
-    return std::all_of(next.begin(), next.end(),
-                       [&](InstructionId after) { return program_.instructions[after.index()].stream == Stream::reduce; });
+    return std::all_of(next.begin(), next.end(), [&](InstructionId after) {
+      return program_.instructions[after.index()].stream == Stream::reduce;
+    });
   }
 
   bool is_view(InstructionId id) const {
     return program_.instructions[id.index()].stream == Stream::compute && op_costs_[id.index()].ms <= 0;
   }
 
-  // Other movables come before it as they must; what stays where it is bounds where it may go. Views go along.
+  // Dependencies on other movable items become ordering constraints; dependencies on fixed instructions restrict the
+  // allowed all-to-alls. Views move with their source.
   void tie_to_neighbours(std::size_t m) {
     Movable& item = problem_.items[m];
     std::vector<InstructionId> open = dependencies_[movable_[m].index()];
@@ -159,8 +171,9 @@ class DwSchedule {
   bool reduced_next(InstructionId id) const {
     const auto& next = dependents_[id.index()];
     return program_.instructions[id.index()].role == Role::dw &&
-           std::any_of(next.begin(), next.end(),
-                       [&](InstructionId after) { return program_.instructions[after.index()].stream == Stream::reduce; });
+           std::any_of(next.begin(), next.end(), [&](InstructionId after) {
+             return program_.instructions[after.index()].stream == Stream::reduce;
+           });
   }
 
   const ir::Program& program_;
@@ -182,15 +195,15 @@ ir::Program dw_schedule(const ir::Program& program, std::span<const cost::OpCost
   ir::Program best = program;
   for (int distance : distances) {
     if (schedule.movable() == 0) break;
-    const std::vector<int> under = schedule.assign(distance);
-    const Order order = schedule.order(under);
+    const std::vector<int> assigned = schedule.assign(distance);
+    const Order order = schedule.order(assigned);
     ir::Program candidate = permuted(program, order);
     const double makespan =
         simulate(candidate, ir::dependencies(candidate), permuted(schedule.op_costs(), order), interference, launch_ms)
             .makespan;
     if (makespan >= made.after_ms * (1 - 1e-9)) continue;
     made = {.before_ms = before_ms, .after_ms = makespan, .movable = schedule.movable()};
-    schedule.report(under, order, made);
+    schedule.report(assigned, order, made);
     best = std::move(candidate);
   }
   if (report) *report = std::move(made);

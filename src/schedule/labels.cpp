@@ -1,3 +1,7 @@
+// Reachability by bitsets: each instruction has one bit per all-to-all and direction. An all-to-all sets its own bit;
+// one pass forward over the dependencies joins the bits of all earlier all-to-alls that reach an instruction, one pass
+// backward those of all later all-to-alls that it reaches. Instructions are in program order, so one pass each
+// suffices.
 #include "labels.h"
 
 namespace lancet::schedule {

@@ -1,4 +1,4 @@
-// Which instructions may run beside which all-to-alls (Lancet, section 4.1).
+// Finds the instructions that may overlap an all-to-all: no path of dependencies joins the two (Lancet, section 4.1).
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -7,13 +7,11 @@
 
 namespace lancet::schedule {
 
-// Reachability between every instruction and a few chosen ones, in bitsets: one bit an instruction and all-to-all, made
-// in one pass over the dependencies each way.
 class Labels {
  public:
   // all_to_alls: in program order. dependencies: ir::dependencies of the Program.
   Labels(const Dependencies& dependencies, const std::vector<ir::InstructionId>& all_to_alls);
-  // No path joins the instruction and all-to-all number a, which it is not.
+  // True if the instruction and all-to-all number a are independent (and distinct).
   bool overlappable(ir::InstructionId id, std::size_t a) const {
     return !bit(reached_, id, a) && !bit(reaches_, id, a);
   }
@@ -25,8 +23,8 @@ class Labels {
   }
   void join(Bits& bits, std::size_t into, std::size_t from) const;
   std::size_t words_;
-  Bits reached_;  // by which all-to-alls, itself included
-  Bits reaches_;
+  Bits reached_;  // the all-to-alls that an instruction depends on, and itself
+  Bits reaches_;  // the all-to-alls that depend on an instruction, and itself
 };
 
 }  // namespace lancet::schedule

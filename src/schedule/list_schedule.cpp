@@ -1,3 +1,10 @@
+// Event-driven list scheduling. Whenever a job ends, each idle stream starts its ready job of the highest rank. The
+// rank of a job is the longest path in milliseconds from its start to the end of the step; a part's rank is lowered by
+// its number times the lead, so that earlier parts run ahead of later ones. With fill_gaps, fillers (weight gradients
+// and updates) wait in a list of their own, by length. The compute stream takes one of them in three cases: it has no
+// other job (the one that best fits the rest of the all-to-all under way), too much memory is alive (the one that frees
+// most), or the network has no work (the most urgent one that an all-reduce needs). Launch times and the slowdown of
+// streams that run at once are ignored here; simulate.h adds them when it evaluates the order.
 #include "list_schedule.h"
 
 #include <algorithm>
@@ -30,7 +37,7 @@ class Scheduler {
     }
     double longest = 0;
     for (std::size_t i = jobs.size(); i-- > 0;) {
-      rank_[i] = jobs[i].ms + path_behind(i);
+      rank_[i] = jobs[i].ms + path_after(i);
       longest = std::max(longest, rank_[i]);
     }
     for (std::size_t i = 0; i < jobs.size(); ++i)
@@ -38,19 +45,19 @@ class Scheduler {
         rank_[i] -= (jobs[i].backward ? options.backward_lead : options.lead) * longest * jobs[i].part;
   }
 
-  // The longest path that hangs on a job. Chunks of one all-reduce go one after another, so their times add up.
-  double path_behind(std::size_t i) const {
-    double path = 0, chunks = 0, behind_chunks = 0;
+  // The longest path after a job. Chunks of one all-reduce run one after another, so their times add up.
+  double path_after(std::size_t i) const {
+    double path = 0, chunks = 0, after_chunks = 0;
     for (std::int32_t user : users_[i]) {
       const double rank = rank_[std::size_t(user)];
       if (job(user).stream == ir::Stream::reduce) {
         chunks += job(user).ms;
-        behind_chunks = std::max(behind_chunks, rank - job(user).ms);
+        after_chunks = std::max(after_chunks, rank - job(user).ms);
       } else {
         path = std::max(path, rank);
       }
     }
-    return std::max(path, chunks + behind_chunks);
+    return std::max(path, chunks + after_chunks);
   }
 
   ListSchedule run() {
@@ -70,7 +77,7 @@ class Scheduler {
     std::int32_t job = -1;
     double end = never;
   };
-  // The most urgent first.
+  // Orders jobs by urgency, the most urgent first.
   struct Urgent {
     const std::vector<double>* rank;
     bool operator()(std::int32_t a, std::int32_t b) const {
@@ -124,9 +131,9 @@ class Scheduler {
     return take(gap == never ? most_urgent_filler(false) : best_fit(gap));
   }
 
-  // The longest that ends before the exchange on the wire does, so that what waits for that one starts at once; first
-  // of those that an all-reduce needs, since the others can still run beside the last all-reduces. Where none is short
-  // enough, the shortest.
+  // The longest filler that ends before the all-to-all under way does, so that the jobs which wait for it start at
+  // once. Fillers that an all-reduce needs are preferred, since the others can still run beside the last all-reduces.
+  // If none is short enough, the shortest.
   Fillers::iterator best_fit(double gap) {
     auto best = fillers_.begin();
     for (auto at = fillers_.begin(); at != fillers_.end() && at->first <= gap; ++at)
@@ -140,7 +147,7 @@ class Scheduler {
     return next;
   }
 
-  // What ends with this job: the blocks that no other job is still to touch.
+  // Bytes of the blocks whose last job this is.
   std::int64_t freed_by(std::int32_t id) const {
     std::int64_t bytes = 0;
     for (std::int32_t block : job(id).blocks)
@@ -148,7 +155,7 @@ class Scheduler {
     return bytes;
   }
 
-  // End where none frees anything.
+  // end() if none frees anything.
   Fillers::iterator most_freeing_filler() {
     auto best = fillers_.end();
     std::int64_t most = 0;
@@ -160,7 +167,7 @@ class Scheduler {
     return best;
   }
 
-  // End where there is none.
+  // end() if there is none. feeding: considers only fillers that an all-reduce needs.
   Fillers::iterator most_urgent_filler(bool feeding) {
     const Urgent urgent{&rank_};
     auto best = fillers_.end();
@@ -203,7 +210,7 @@ class Scheduler {
   void advance() {
     double next = never;
     for (const Running& running : running_) next = std::min(next, running.end);
-    if (next == never) return;  // only at the end, or with nothing but what was just started
+    if (next == never) return;  // at the end, or if all jobs that just started take no time
     now_ = next;
     for (Running& running : running_)
       if (running.job >= 0 && running.end <= now_) {
@@ -216,10 +223,10 @@ class Scheduler {
   std::span<const Job> jobs_;
   const ListOptions& options_;
   std::span<const std::int64_t> block_bytes_;
-  std::vector<int> block_jobs_;  // that have not ended
+  std::vector<int> block_jobs_;  // by block: jobs that touch it and have not ended
   std::vector<bool> alive_;
   std::int64_t live_bytes_ = 0;
-  std::vector<double> rank_;  // urgency: milliseconds from a job's start to the end of all that hangs on it, and more
+  std::vector<double> rank_;  // urgency: the longest path from a job's start in milliseconds, less the lead of its part
   std::vector<std::vector<std::int32_t>> users_;
   std::vector<int> missing_;
   Urgent urgent_{&rank_};

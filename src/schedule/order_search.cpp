@@ -1,3 +1,10 @@
+// How the search works. It tries these splits: none, the ranges of the dynamic programme, and the whole forward pass in
+// each number of parts, with the backward pass split alike or whole. List scheduling orders each split under a grid of
+// settings: the leads of the parts in both passes, whether all-reduces are fed early, and the memory at which fillers
+// run. An order is simulated only if its peak memory is within the limit and its list schedule is shorter than the best
+// simulated step. The best three splits are ordered again with all-reduces in chunks of several sizes. The shortest
+// candidate whose planned arena grows by at most 5% is returned.
+// Here weight gradients are fillers of the list scheduler; dw_schedule.cpp has the other algorithm that places them.
 #include "order_search.h"
 
 #include <fmt/format.h>
@@ -13,17 +20,19 @@
 namespace lancet::schedule {
 namespace {
 
-// How far parts go ahead of each other. Which is best depends on the model and the wire, so each is tried.
-constexpr double is_rank0[] = {0, 1.0 / 256, 1.0 / 128, 1.0 / 64, 1.0 / 32, 1.0 / 16};
+// Leads of a part over the next one (ListOptions). The best one depends on the model and the network, so each is tried.
+constexpr double leads[] = {0, 1.0 / 256, 1.0 / 128, 1.0 / 64, 1.0 / 32, 1.0 / 16};
 
-// The arena may grow by so much over the step's without parts; half of it is left for what packing loses.
-constexpr double arena_room = 1.05, memory_room = 1.025, tight_room = 0.985;
+// Allowed arena growth over the unsplit step (5%); 2.5% is kept for packing loss. Steps with all-reduces in chunks are
+// tried with tight_limit as well.
+constexpr double arena_limit = 1.05, memory_limit = 1.025, tight_limit = 0.985;
 
-// Splits that are looked at again with all-reduces in chunks.
+// The number of splits that are ordered again with all-reduces in chunks.
 constexpr std::size_t second_round = 3;
 constexpr std::size_t chunk_choices = 3, all_choices = 10;
 
-// Up to so many instructions of the step, all combinations of settings are tried: planning stays below a second.
+// Steps of at most this many instructions are searched over all combinations of settings: planning stays below a
+// second.
 constexpr std::size_t small_step = 600;
 
 Candidate nothing() {
@@ -40,21 +49,21 @@ OrderSearch::OrderSearch(const Step& step)
 void OrderSearch::try_split(const std::string& how, const Split& split) {
   const Rewritten rewritten = rewrite(step_.program(), split);
   Tried tried{
-      how, {rewritten.program, step_.op_costs(rewritten, split)}, {.memory_bytes = memory_}, nothing(), memory_room};
+      how, {rewritten.program, step_.op_costs(rewritten, split)}, {.memory_bytes = memory_}, nothing(), memory_limit};
   try_all_leads(tried, Orders(tried.chunked.program, tried.chunked.op_costs));
   tried_.push_back(std::move(tried));
 }
 
-// One setting after the other, each from the best so far: the search stays linear in settings.
+// Varies one setting after the other, each time from the best settings found before: the search is linear in settings.
 void OrderSearch::try_all_leads(Tried& tried, const Orders& orders) const {
   for (bool feed_network : {false, true})
-    for (std::int64_t tenths : {10, 9})  // where memory is short, earlier weight gradients make room
-      for (double lead : is_rank0)
+    for (std::int64_t tenths : {10, 9})  // if memory is short, weight gradients that run earlier free some
+      for (double lead : leads)
         try_options(
             tried, orders,
             {.lead = lead, .backward_lead = lead, .feed_network = feed_network, .memory_bytes = memory_ / 10 * tenths});
-  for (double lead : is_rank0) try_changed(tried, orders, [&](ListOptions& options) { options.backward_lead = lead; });
-  for (double lead : is_rank0) try_changed(tried, orders, [&](ListOptions& options) { options.lead = lead; });
+  for (double lead : leads) try_changed(tried, orders, [&](ListOptions& options) { options.backward_lead = lead; });
+  for (double lead : leads) try_changed(tried, orders, [&](ListOptions& options) { options.lead = lead; });
 }
 
 template <class F>
@@ -73,9 +82,9 @@ void OrderSearch::try_changed(Tried& tried, const Orders& orders, F change) cons
 
 void OrderSearch::try_options(Tried& tried, const Orders& orders, const ListOptions& options) const {
   const Orders::Found found = orders.find(options);
-  if (double(found.peak_bytes) > tried.room * double(memory_)) return;
-  // The list schedule knows neither launch times nor what messages take from computation, so it is nearly always the
-  // shorter; what is longer there is not worth simulating.
+  if (double(found.peak_bytes) > tried.limit * double(memory_)) return;
+  // The list schedule ignores launch times and the core time of messages, so it is nearly always shorter than the
+  // simulated step: an order whose list schedule is longer is not worth simulating.
   if (found.makespan >= tried.candidate.timeline.makespan) return;
   Candidate candidate =
       as_it_is(step_, tried.how, orders.program(found.order), orders.op_costs(found.order), orders.needed(found.order));
@@ -84,14 +93,14 @@ void OrderSearch::try_options(Tried& tried, const Orders& orders, const ListOpti
   tried.options = options;
 }
 
-OrderSearch::Tried OrderSearch::in_chunks(const Tried& tried, std::int64_t chunk_bytes, double room) const {
+OrderSearch::Tried OrderSearch::in_chunks(const Tried& tried, std::int64_t chunk_bytes, double limit) const {
   Tried chunked{fmt::format("{}; all-reduces of {} KB", tried.how, chunk_bytes >> 10),
-                cut_all_reduces(tried.chunked.program, tried.chunked.op_costs, step_.costs(), chunk_bytes), tried.options,
-                nothing(), room};
+                cut_all_reduces(tried.chunked.program, tried.chunked.op_costs, step_.costs(), chunk_bytes),
+                tried.options, nothing(), limit};
   const Orders orders(chunked.chunked.program, chunked.chunked.op_costs);
   try_options(chunked, orders, tried.options);
   try_changed(chunked, orders, [](ListOptions& options) { options.feed_network = !options.feed_network; });
-  for (double lead : is_rank0) try_changed(chunked, orders, [&](ListOptions& options) { options.backward_lead = lead; });
+  for (double lead : leads) try_changed(chunked, orders, [&](ListOptions& options) { options.backward_lead = lead; });
   return chunked;
 }
 
@@ -104,13 +113,13 @@ Candidate OrderSearch::best(Candidate first) {
   for (std::size_t i = 0; i < again; ++i)
     for (std::int64_t chunk :
          chunk_sizes(tried_[i].chunked.program, step_.costs(), thorough_ ? all_choices : chunk_choices))
-      for (double room : {memory_room, tight_room}) tried_.push_back(in_chunks(tried_[i], chunk, room));
+      for (double limit : {memory_limit, tight_limit}) tried_.push_back(in_chunks(tried_[i], chunk, limit));
   std::stable_sort(tried_.begin(), tried_.end(), shorter);
   const std::int64_t arena = plan_memory_sequentially(step_.program()).arena_bytes;
   for (Tried& tried : tried_) {
     Candidate& best = tried.candidate;
     if (best.timeline.makespan >= first.timeline.makespan * (1 - 1e-9)) break;
-    if (double(plan_memory(best.program, best.needed).arena_bytes) <= arena_room * double(arena))
+    if (double(plan_memory(best.program, best.needed).arena_bytes) <= arena_limit * double(arena))
       return with_or_without_turns(std::move(best));
   }
   if (std::isinf(first.timeline.makespan) && !tried_.empty() && !std::isinf(tried_[0].candidate.timeline.makespan))
@@ -120,15 +129,15 @@ Candidate OrderSearch::best(Candidate first) {
 
 Candidate OrderSearch::with_or_without_turns(Candidate best) const {
   Dependencies in_turn = one_message_at_a_time(best.program, best.needed);
-  Candidate alone =
-      as_it_is(step_, best.how + ", one message on the wire at a time", best.program, best.op_costs, std::move(in_turn));
+  Candidate alone = as_it_is(step_, best.how + ", one message on the network at a time", best.program, best.op_costs,
+                             std::move(in_turn));
   return alone.timeline.makespan < best.timeline.makespan ? std::move(alone) : std::move(best);
 }
 
 Candidate search_orders(const Step& step, const config::Overlap& overlap, Candidate candidate) {
   if (!step.has_all_to_all()) return candidate;
   OrderSearch search(step);
-  if (overlap.parts <= 1) search.try_split("weight gradients where the wire leaves time", step.whole(Cut::batch));
+  if (overlap.parts <= 1) search.try_split("weight gradients in gaps of the network", step.whole(Cut::batch));
   for (const std::vector<Range>& ranges : range_choices(step, overlap))
     for (bool backward : {true, false}) {
       if (backward && !overlap.split_backward) continue;

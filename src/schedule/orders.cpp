@@ -9,12 +9,12 @@ namespace {
 
 using ir::id_of;
 using ir::InstructionId;
-using ir::Stream;
 using ir::Role;
+using ir::Stream;
 
 bool is_filler(const ir::Instruction& at) { return at.role == Role::dw || at.role == Role::update; }
 
-// The arena's tensors that each instruction touches, as blocks of a list schedule.
+// The arena's tensors as blocks of a list schedule, and the blocks that each instruction touches.
 struct Blocks {
   std::vector<std::vector<std::int32_t>> of;  // by instruction
   std::vector<std::int64_t> bytes;
@@ -50,10 +50,14 @@ std::int64_t peak_bytes(const ir::Program& program) {
   return list_schedule(jobs, {}, blocks.bytes).peak_bytes;
 }
 
-Orders::Orders(ir::Program program, std::vector<cost::OpCost> op_costs) : Orders(program, op_costs, 0, op_costs.size()) {}
+Orders::Orders(ir::Program program, std::vector<cost::OpCost> op_costs)
+    : Orders(program, op_costs, 0, op_costs.size()) {}
 
 Orders::Orders(ir::Program program, std::vector<cost::OpCost> op_costs, std::size_t begin, std::size_t end)
-    : program_(std::move(program)), op_costs_(std::move(op_costs)), begin_(begin), dependencies_(ir::dependencies(program_)) {
+    : program_(std::move(program)),
+      op_costs_(std::move(op_costs)),
+      begin_(begin),
+      dependencies_(ir::dependencies(program_)) {
   Blocks blocks(program_);
   for (std::size_t i = begin; i < end; ++i) {
     const ir::Instruction& at = program_.instructions[i];
@@ -83,11 +87,11 @@ Orders::Found Orders::find(const ListOptions& options) const {
 }
 
 Dependencies Orders::needed(const Order& order) const {
-  std::vector<InstructionId> place(order.size());
-  for (std::size_t i = 0; i < order.size(); ++i) place[order[i].index()] = id_of(i);
+  std::vector<InstructionId> position(order.size());
+  for (std::size_t i = 0; i < order.size(); ++i) position[order[i].index()] = id_of(i);
   Dependencies needed = permuted(dependencies_, order);
   for (std::vector<InstructionId>& list : needed) {
-    for (InstructionId& id : list) id = place[id.index()];
+    for (InstructionId& id : list) id = position[id.index()];
     std::sort(list.begin(), list.end());
   }
   return needed;

@@ -1,4 +1,4 @@
-// Orders of a program by list scheduling.
+// Orders of a program's instructions by list scheduling.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -9,15 +9,14 @@
 
 namespace lancet::schedule {
 
-// The orders that list scheduling gives a program, over all of it or over the instructions [begin, end) alone, the
-// others staying in their places.
+// Orders all instructions of a program, or the instructions [begin, end) only; the others keep their positions.
 class Orders {
  public:
   Orders(ir::Program program, std::vector<cost::OpCost> op_costs, std::size_t begin, std::size_t end);
   Orders(ir::Program program, std::vector<cost::OpCost> op_costs);
 
   struct Found {
-    double makespan = 0;          // with nothing taken from each other
+    double makespan = 0;          // without the slowdown of streams that run at once
     std::int64_t peak_bytes = 0;  // of the arena's tensors that are alive at once
     Order order;
   };
@@ -25,7 +24,7 @@ class Orders {
   // The program in that order.
   ir::Program program(const Order& order) const { return permuted(program_, order); }
   std::vector<cost::OpCost> op_costs(const Order& order) const { return permuted(op_costs_, order); }
-  Dependencies needed(const Order& order) const;  // its dependencies
+  Dependencies needed(const Order& order) const;  // the dependencies of program(order)
 
  private:
   ir::Program program_;

@@ -1,9 +1,15 @@
+// Greedy packing of blocks by size. A block is one value, or the operands of one all-reduce, which must be adjacent.
+// Its lifetime is given by vector clocks (ir::HappensBefore): `born`, the instructions of each stream that have
+// certainly ended when any access to it begins, and `dead`, the number of instructions of each stream that must have
+// ended before its memory is free. Two blocks may share bytes if one is certainly dead before the other is born. Blocks
+// are placed from the largest to the smallest, each at the lowest offset that overlaps no block alive at the same time.
+// Outputs never die.
 #include <algorithm>
 #include <limits>
 #include <numeric>
 
-#include "lancet/schedule/candidate.h"
 #include "lancet/ir/dependencies.h"
+#include "lancet/schedule/candidate.h"
 #include "lancet/schedule/plan_memory.h"
 #include "reorder.h"
 
@@ -21,9 +27,9 @@ std::int64_t aligned(std::int64_t bytes) { return (bytes + alignment - 1) / alig
 struct Block {
   std::vector<TensorId> members;
   std::int64_t bytes = 0;
-  std::int32_t first = std::numeric_limits<std::int32_t>::max();  // access
-  Clock dead{};  // per stream, how many instructions must have ended before the memory is free
-  Clock born{};  // what has certainly ended when an access to a member begins (the weakest)
+  std::int32_t first = std::numeric_limits<std::int32_t>::max();  // the first instruction that accesses it
+  Clock dead{};  // per stream, the number of instructions that must have ended before the memory is free
+  Clock born{};  // per stream, the number of instructions that have certainly ended when any access begins
   std::int64_t offset = -1;
 };
 
@@ -100,7 +106,7 @@ class Placer {
     return true;
   }
 
-  // The largest first, each at the lowest place that no living neighbour uses.
+  // Places the largest block first, each at the lowest offset that no block alive at the same time uses.
   void place() {
     std::vector<std::size_t> by_size(blocks_.size());
     std::iota(by_size.begin(), by_size.end(), 0);
@@ -134,10 +140,10 @@ class Placer {
 
 }  // namespace
 
-ir::Plan plan_memory(const ir::Program& program, const Dependencies& needed) {
+ir::Plan plan_memory(const ir::Program& program, const Dependencies& dependencies) {
   ir::Plan plan;
   plan.program = program;
-  plan.waits = ir::minimal_waits(program, needed);
+  plan.waits = ir::minimal_waits(program, dependencies);
   plan.predicted.resize(program.instructions.size());
   const ir::HappensBefore order(program, plan.waits);
   Placer(program, order).run(plan);

@@ -1,3 +1,8 @@
+// Ranges are sought over groups of instructions instead of single ones, which keeps the dynamic programme small. An MoE
+// layer from its gate to its combine is one group, since all readers of a route must see it in the same number of
+// parts. The instructions between layers form groups of about equal time. RangeCosts evaluates a range by list
+// scheduling of its instructions alone, each split one as `parts` jobs: part p needs part p of what it reads, a whole
+// instruction all parts. A gradient is matched to its forward instruction by the label, which autodiff copies.
 #include "ranges.h"
 
 #include <algorithm>
@@ -11,12 +16,12 @@
 namespace lancet::schedule {
 namespace {
 
-using ir::Stream;
 using ir::Role;
+using ir::Stream;
 
 constexpr double impossible = std::numeric_limits<double>::infinity();
 
-// The cost of ranges of the forward pass: their parts on the streams, by list scheduling.
+// The cost of a range of the forward pass in parts: the makespan of its list schedule.
 class RangeCosts {
  public:
   RangeCosts(const Step& step, const std::vector<std::size_t>& groups) : step_(step), groups_(groups) {}
@@ -76,7 +81,7 @@ bool makes_route(const ir::Program& program, const ir::Instruction& at) {
                      [&](ir::TensorId id) { return program.type(id).dtype == DType::route; });
 }
 
-// The last instruction of the forward pass that reads what this one makes.
+// The last instruction of the forward pass that reads the route which `maker` makes.
 std::size_t last_reader(const Step& step, std::size_t maker) {
   const ir::Program& program = step.program();
   std::size_t last = maker;
@@ -91,8 +96,9 @@ std::size_t last_reader(const Step& step, std::size_t maker) {
 
 std::vector<std::size_t> forward_groups(const Step& step, int groups_per_moe) {
   const auto& instructions = step.program().instructions;
-  // A route has as many parts for all who read it: a layer's gate to its combine, exchanges among them, are one group.
-  std::vector<bool> glued(step.forward_end());  // to the instruction before
+  // A route has the same number of parts for all its readers: a layer's gate to its combine, with the all-to-alls, are
+  // one group.
+  std::vector<bool> glued(step.forward_end());  // in the same group as the instruction before
   double between = 0;
   int layers = 0;
   for (std::size_t i = 0; i < step.forward_end(); ++i) {
@@ -122,7 +128,8 @@ std::vector<Range> choose_forward_ranges(const Step& step, const config::Overlap
   const std::vector<std::size_t> groups = forward_groups(step, static_cast<int>(overlap.groups_per_moe));
   std::vector<int> parts{1};
   parts.insert(parts.end(), step.part_counts(Cut::batch).begin(), step.part_counts(Cut::batch).end());
-  const Ranges chosen = choose_ranges(int(groups.size()) - 1, static_cast<int>(overlap.max_range), parts, RangeCosts(step, groups));
+  const Ranges chosen =
+      choose_ranges(int(groups.size()) - 1, static_cast<int>(overlap.max_range), parts, RangeCosts(step, groups));
   std::vector<Range> result;
   for (const Range& range : chosen.ranges)
     if (range.parts > 1)
@@ -137,7 +144,7 @@ std::vector<Range> ranges_of_reach(const Step& step, const config::Overlap& over
     if (makes_route(step.program(), step.program().instructions[groups[g]])) layers.push_back(int(g));
   const int reach = static_cast<int>(overlap.reach);
   std::vector<Range> ranges;
-  int free = 0;  // the first group that no range has
+  int free = 0;  // the first group that is in no range yet
   for (std::size_t l = 0; l < layers.size(); ++l) {
     const int next = l + 1 < layers.size() ? layers[l + 1] : int(groups.size()) - 1;
     const int begin = std::max(free, layers[l] - reach), end = std::min(next, layers[l] + reach + 1);

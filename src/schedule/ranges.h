@@ -1,4 +1,4 @@
-// Where the step is worth splitting: the groups of the forward pass and the partition ranges over them.
+// Chooses the parts of the step that are split: groups of the forward pass, and partition ranges over them.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -8,20 +8,21 @@
 
 namespace lancet::schedule {
 
-// The forward pass cut in groups: boundaries[g] is the first instruction of group g, the last entry the end. The
-// instructions from a layer's gate to its combine are one group; those between layers are cut where about 1 /
-// groups_per_moe of their time has passed.
+// Cuts the forward pass in groups and returns their boundaries: entry g is the first instruction of group g, the last
+// entry the end. The instructions from a layer's gate to its combine are one group; those between layers are cut into
+// groups of about 1 / groups_per_moe of their time.
 std::vector<std::size_t> forward_groups(const Step& step, int groups_per_moe);
 
-// Ranges of instructions [begin, end), parts > 1, by the dynamic programme; the cost of a range is its list schedule.
+// The ranges of instructions [begin, end) with parts > 1 that the dynamic programme chooses; the cost of a range is the
+// makespan of its list schedule.
 std::vector<Range> choose_forward_ranges(const Step& step, const config::Overlap& overlap);
 
 // One range around each MoE layer, `reach` groups before and after it (fewer where another layer's range, or the end,
-// is nearer), all in so many parts (Lancet, Fig. 6).
+// is nearer), all in `parts` parts (Lancet, Fig. 6).
 std::vector<Range> ranges_of_reach(const Step& step, const config::Overlap& overlap, int parts);
 
-// The split that these ranges of the forward pass mean; with_backward: the same for the instructions that are their
-// gradients with respect to activations.
+// The split of these ranges of the forward pass; with_backward: also of the instructions that compute their gradients
+// with respect to activations.
 Split split_of(const Step& step, const std::vector<Range>& ranges, bool with_backward);
 
 }  // namespace lancet::schedule

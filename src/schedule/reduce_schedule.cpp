@@ -1,3 +1,9 @@
+// Buckets replaces sync's all-reduces by chunks of a given size: gradients in the order in which they are complete are
+// collected until a chunk is full; a gradient larger than 1.5 chunks is cut into slices. Ordering then orders one such
+// program: it simulates it, sorts the updates at the end of the step by the time at which their gradients are ready,
+// and with Network::all_to_all_first turns the waits of the timeline into dependencies: an all-reduce that had to wait
+// for an all-to-all is put after it and depends on it. reduce_schedule() does this for every chunk size worth trying,
+// with and without such waits, and keeps the shortest step.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -13,12 +19,12 @@ namespace {
 
 using ir::id_of;
 using ir::InstructionId;
-using ir::Stream;
 using ir::Role;
+using ir::Stream;
 using ir::TensorId;
 
-// Chunks to try, in bytes: from one that is bandwidth alone to one that a fast wire sends in a fraction of a
-// millisecond; 0: the buckets as they are.
+// Chunk sizes to try, in bytes: from one whose time is all bandwidth to one that a fast network sends in a fraction of
+// a millisecond; 0: the buckets as they are.
 constexpr std::int64_t chunks[] = {0,       25 << 20,  8 << 20,   4 << 20,   2 << 20,
                                    1 << 20, 512 << 10, 256 << 10, 128 << 10, 64 << 10};
 
@@ -26,7 +32,7 @@ bool is_bucket(const ir::Instruction& instruction) {
   return instruction.stream == Stream::reduce && instruction.label.starts_with("bucket.");
 }
 
-// The gradients' all-reduces of a Program, and the same Program with others.
+// The all-reduces of a Program's gradients; cut() makes the same Program with all-reduces of another size.
 class Buckets {
  public:
   Buckets(const ir::Program& program, std::span<const cost::OpCost> op_costs, const cost::Costs& costs)
@@ -50,7 +56,8 @@ class Buckets {
     return most;
   }
 
-  // Start-up times, on the wire and on the cores, would make the work a quarter longer than with the largest.
+  // True if start-up times, on the network and on the cores, make the work a quarter longer than with the largest
+  // bucket.
   bool too_small(std::int64_t chunk_bytes) const {
     auto ms_per_byte = [&](double bytes) {
       return (costs_.all_reduce_ms(bytes) + costs_.all_reduce_core().ms(bytes)) / bytes;
@@ -58,13 +65,13 @@ class Buckets {
     return ms_per_byte(double(chunk_bytes)) > 1.25 * ms_per_byte(double(largest()));
   }
 
-  // With chunks of about this size, each behind what completes it.
+  // Makes the Program with chunks of about this size, each after the instruction that completes it.
   void cut(std::int64_t chunk_bytes, ir::Program& result, std::vector<cost::OpCost>& op_costs) {
     result = program_;
     result.instructions.clear();
     op_costs.clear();
     result_ = &result;
-    result_loads_ = &op_costs;
+    result_costs_ = &op_costs;
     count_ = 0;
     reduced_.assign(program_.tensors.size(), {});
     auto next = gradients_.begin();
@@ -81,7 +88,7 @@ class Buckets {
  private:
   struct Gradient {
     TensorId sum, reduced;  // operand and result of its all-reduce
-    std::size_t made;       // by which instruction
+    std::size_t made;       // the instruction that makes the sum
   };
 
   void add(const Gradient& gradient, std::int64_t chunk_bytes) {
@@ -93,7 +100,8 @@ class Buckets {
     if (filled_ >= chunk_bytes) close();
   }
 
-  // A large gradient in slices, each an all-reduce of its own. Who read the result reads the whole that they lie in.
+  // Reduces a large gradient in slices, each by an all-reduce of its own. Readers of the result read the whole gradient
+  // that the slices are part of.
   void slice(const Gradient& gradient, std::int64_t chunk_bytes) {
     constexpr std::int64_t step = 16;  // floats: slices begin at multiples of a cache line
     close();
@@ -103,7 +111,7 @@ class Buckets {
     for (std::int64_t begin = 0; begin < elements; begin += length) {
       const ir::TensorType type{DType::f32, {std::min(length, elements - begin)}};
       operands_.push_back(result_->add_view(type, gradient.sum, ir::Slice{4 * begin}));
-      // As a slice the result is a part of the whole, which so can be read when all are made.
+      // The result is a slice of the whole, so a reader of the whole depends on the all-reduces of all slices.
       results_.push_back(result_->add_value(type, operands_.back(), ir::Slice{0}));
       close();
     }
@@ -113,9 +121,9 @@ class Buckets {
   void close() {
     if (operands_.empty()) return;
     ir::Instruction chunk{"all_reduce", std::move(operands_), std::move(results_), {},
-                          {},           Stream::reduce,         Role::sync,          fmt::format("bucket.{}", count_++)};
+                          {},           Stream::reduce,       Role::sync,          fmt::format("bucket.{}", count_++)};
     const double bytes = cost::bytes_sent(*result_, chunk);
-    result_loads_->push_back({costs_.all_reduce_ms(bytes), costs_.all_reduce_core().ms(bytes)});
+    result_costs_->push_back({costs_.all_reduce_ms(bytes), costs_.all_reduce_core().ms(bytes)});
     result_->instructions.push_back(std::move(chunk));
     operands_ = {};
     results_ = {};
@@ -136,8 +144,8 @@ class Buckets {
   const cost::Costs& costs_;
   std::vector<Gradient> gradients_;  // in the order in which they are complete
   ir::Program* result_ = nullptr;
-  std::vector<cost::OpCost>* result_loads_ = nullptr;
-  std::vector<TensorId> reduced_;  // of a reduced gradient that is cut in slices: the whole
+  std::vector<cost::OpCost>* result_costs_ = nullptr;
+  std::vector<TensorId> reduced_;  // by reduced gradient, if it is cut in slices: the whole
   std::vector<TensorId> operands_, results_;
   std::int64_t filled_ = 0;
   int count_ = 0;
@@ -165,31 +173,32 @@ std::vector<std::int64_t> chunk_sizes(const ir::Program& program, const cost::Co
 
 namespace {
 
-// One way to do it, and its simulated step.
-struct Placed {
+// One way to cut and order the all-reduces, and its simulated step.
+struct Trial {
   ir::Program program;
   std::vector<cost::OpCost> op_costs;
   Dependencies extra;
   Timeline timeline;
 };
 
-class Placement {
+class Ordering {
  public:
-  Placement(Placed& candidate, const cost::Costs& costs) : c_(candidate), costs_(costs) {}
+  Ordering(Trial& candidate, const cost::Costs& costs) : c_(candidate), costs_(costs) {}
 
-  // Program and op_costs are set; this orders them.
-  void run(Network wire) {
-    needed_ = ir::dependencies(c_.program);
-    simulate(wire);
+  // Orders the candidate's instructions. program and op_costs are set before.
+  void run(Network network) {
+    dependencies_ = ir::dependencies(c_.program);
+    simulate(network);
     apply(updates_by_readiness());
-    simulate(wire);
-    c_.extra.assign(needed_.size(), {});
-    if (wire == Network::all_to_all_first) wait_for_all_to_alls();
+    simulate(network);
+    c_.extra.assign(dependencies_.size(), {});
+    if (network == Network::all_to_all_first) wait_for_all_to_alls();
   }
 
  private:
-  void simulate(Network wire) {
-    c_.timeline = schedule::simulate(c_.program, needed_, c_.op_costs, costs_.interference(), costs_.launch_ms(), wire);
+  void simulate(Network network) {
+    c_.timeline =
+        schedule::simulate(c_.program, dependencies_, c_.op_costs, costs_.interference(), costs_.launch_ms(), network);
   }
 
   Stream stream(std::size_t i) const { return c_.program.instructions[i].stream; }
@@ -197,60 +206,60 @@ class Placement {
   void apply(const Order& order) {
     c_.program = permuted(c_.program, order);
     c_.op_costs = permuted(c_.op_costs, order);
-    needed_ = ir::dependencies(c_.program);
+    dependencies_ = ir::dependencies(c_.program);
   }
 
-  // The updates at the end of the step, as their gradients become ready.
+  // The order in which the updates at the end of the step follow the times at which their gradients are ready.
   Order updates_by_readiness() const {
-    std::size_t last = needed_.size();  // of computation other than updates
-    for (std::size_t i = 0; i < needed_.size(); ++i)
+    std::size_t last = dependencies_.size();  // the last computation that is not an update
+    for (std::size_t i = 0; i < dependencies_.size(); ++i)
       if (stream(i) == Stream::compute && c_.program.instructions[i].role != Role::update) last = i;
-    std::vector<Order> behind(needed_.size());
-    if (last == needed_.size()) return reordered(c_.program, needed_, behind);
-    std::vector<double> ready(needed_.size());
-    for (std::size_t i = last + 1; i < needed_.size(); ++i) {
-      for (InstructionId before : needed_[i])
+    std::vector<Order> after(dependencies_.size());
+    if (last == dependencies_.size()) return reordered(c_.program, dependencies_, after);
+    std::vector<double> ready(dependencies_.size());
+    for (std::size_t i = last + 1; i < dependencies_.size(); ++i) {
+      for (InstructionId before : dependencies_[i])
         ready[i] = std::max(ready[i], before.index() > last && stream(before.index()) == Stream::compute
                                           ? ready[before.index()]
                                           : c_.timeline.when[before.index()].end);
-      if (stream(i) == Stream::compute) behind[last].push_back(id_of(i));
+      if (stream(i) == Stream::compute) after[last].push_back(id_of(i));
     }
-    std::stable_sort(behind[last].begin(), behind[last].end(),
+    std::stable_sort(after[last].begin(), after[last].end(),
                      [&](InstructionId a, InstructionId b) { return ready[a.index()] < ready[b.index()]; });
-    return reordered(c_.program, needed_, behind);
+    return reordered(c_.program, dependencies_, after);
   }
 
-  // What the timeline has one behind the other becomes so in the Program: each all-reduce that had to let an all-to-all
-  // go first stands behind it and waits for it.
+  // Fixes the waits of the timeline in the Program: each all-reduce that waited for an all-to-all is put after it and
+  // depends on it.
   void wait_for_all_to_alls() {
-    std::vector<std::size_t> reductions, exchanges;
-    for (std::size_t i = 0; i < needed_.size(); ++i) {
+    std::vector<std::size_t> reductions, all_to_alls;
+    for (std::size_t i = 0; i < dependencies_.size(); ++i) {
       if (stream(i) == Stream::reduce) reductions.push_back(i);
-      if (stream(i) == Stream::expert && c_.op_costs[i].ms > 0) exchanges.push_back(i);
+      if (stream(i) == Stream::expert && c_.op_costs[i].ms > 0) all_to_alls.push_back(i);
     }
-    const std::vector<std::size_t> latest = latest_places(reductions);
-    std::vector<std::size_t> place, waits_for;  // per all-reduce
+    const std::vector<std::size_t> latest = latest_positions(reductions);
+    std::vector<std::size_t> position, waits_for;  // per all-reduce
     double stream_free = 0;
     for (std::size_t k = 0; k < reductions.size(); ++k) {
       const std::size_t i = reductions[k];
-      std::size_t at = std::max(i, place.empty() ? 0 : place.back());
-      std::size_t exchange = last_in_the_way(i, exchanges, stream_free);
-      if (exchange < none && std::max(at, exchange) >= latest[k]) exchange = none;
-      if (exchange < none) at = std::max(at, exchange);
-      place.push_back(at);
-      waits_for.push_back(exchange);
+      std::size_t at = std::max(i, position.empty() ? 0 : position.back());
+      std::size_t all_to_all = last_in_the_way(i, all_to_alls, stream_free);
+      if (all_to_all < none && std::max(at, all_to_all) >= latest[k]) all_to_all = none;
+      if (all_to_all < none) at = std::max(at, all_to_all);
+      position.push_back(at);
+      waits_for.push_back(all_to_all);
       stream_free = c_.timeline.when[i].end;
     }
-    stand_behind(reductions, place, waits_for);
+    move_after(reductions, position, waits_for);
   }
 
   static constexpr std::size_t none = std::numeric_limits<std::size_t>::max();
 
-  // Before which place each must stand, and all before it with it, so that what needs it need not move.
-  std::vector<std::size_t> latest_places(const std::vector<std::size_t>& reductions) const {
-    std::vector<std::size_t> first_user(needed_.size(), none);
-    for (std::size_t i = needed_.size(); i-- > 0;)
-      for (InstructionId before : needed_[i]) first_user[before.index()] = i;
+  // The position before which each all-reduce, and so all before it, must be, so that its readers need not move.
+  std::vector<std::size_t> latest_positions(const std::vector<std::size_t>& reductions) const {
+    std::vector<std::size_t> first_user(dependencies_.size(), none);
+    for (std::size_t i = dependencies_.size(); i-- > 0;)
+      for (InstructionId before : dependencies_[i]) first_user[before.index()] = i;
     std::vector<std::size_t> latest(reductions.size());
     std::size_t bound = none;
     for (std::size_t k = reductions.size(); k-- > 0;) latest[k] = bound = std::min(bound, first_user[reductions[k]]);
@@ -258,43 +267,43 @@ class Placement {
   }
 
   // The last all-to-all that ended between the moment the all-reduce was ready and its start.
-  std::size_t last_in_the_way(std::size_t i, const std::vector<std::size_t>& exchanges, double stream_free) const {
+  std::size_t last_in_the_way(std::size_t i, const std::vector<std::size_t>& all_to_alls, double stream_free) const {
     double ready = stream_free;
-    for (InstructionId before : needed_[i])
+    for (InstructionId before : dependencies_[i])
       ready = std::max(ready, c_.timeline.when[before.index()].end +
                                   (stream(before.index()) == Stream::reduce ? 0 : costs_.launch_ms()));
     const double start = c_.timeline.when[i].start;
-    const auto later = std::upper_bound(exchanges.begin(), exchanges.end(), start, [&](double time, std::size_t e) {
+    const auto later = std::upper_bound(all_to_alls.begin(), all_to_alls.end(), start, [&](double time, std::size_t e) {
       return time < c_.timeline.when[e].end * (1 - 1e-12);
     });
-    if (later == exchanges.begin() || start <= ready * (1 + 1e-12)) return none;
-    const std::size_t exchange = *(later - 1);
-    return c_.timeline.when[exchange].end > ready ? exchange : none;
+    if (later == all_to_alls.begin() || start <= ready * (1 + 1e-12)) return none;
+    const std::size_t all_to_all = *(later - 1);
+    return c_.timeline.when[all_to_all].end > ready ? all_to_all : none;
   }
 
-  void stand_behind(const std::vector<std::size_t>& reductions, const std::vector<std::size_t>& place,
-                    const std::vector<std::size_t>& waits_for) {
+  void move_after(const std::vector<std::size_t>& reductions, const std::vector<std::size_t>& position,
+                  const std::vector<std::size_t>& waits_for) {
     Order order;
-    std::vector<std::size_t> position(needed_.size());
+    std::vector<std::size_t> new_position(dependencies_.size());
     auto put = [&](std::size_t i) {
-      position[i] = order.size();
+      new_position[i] = order.size();
       order.push_back(id_of(i));
     };
     std::size_t next = 0;
-    for (std::size_t i = 0; i < needed_.size(); ++i) {
+    for (std::size_t i = 0; i < dependencies_.size(); ++i) {
       if (stream(i) != Stream::reduce) put(i);
-      for (; next < reductions.size() && place[next] <= i; ++next) put(reductions[next]);
+      for (; next < reductions.size() && position[next] <= i; ++next) put(reductions[next]);
     }
     for (std::size_t k = 0; k < reductions.size(); ++k)
-      if (waits_for[k] < none) c_.extra[position[reductions[k]]].push_back(id_of(position[waits_for[k]]));
+      if (waits_for[k] < none) c_.extra[new_position[reductions[k]]].push_back(id_of(new_position[waits_for[k]]));
     apply(order);
-    join(needed_, c_.extra);
+    join(dependencies_, c_.extra);
     simulate(Network::shared);
   }
 
-  Placed& c_;
+  Trial& c_;
   const cost::Costs& costs_;
-  Dependencies needed_;
+  Dependencies dependencies_;
 };
 
 }  // namespace
@@ -309,17 +318,17 @@ Ordered reduce_schedule(const ir::Program& program, std::span<const cost::OpCost
   for (std::int64_t chunk : chunks) {
     if (buckets.empty() || chunk > 2 * buckets.largest()) continue;
     if (chunk > 0 && buckets.too_small(chunk)) continue;
-    Placed cut;
+    Trial cut;
     if (chunk == 0)
       cut = {program, {op_costs.begin(), op_costs.end()}, {}, {}};
     else
       buckets.cut(chunk, cut.program, cut.op_costs);
-    for (Network wire : {Network::shared, Network::all_to_all_first}) {
-      Placed candidate = cut;
-      Placement(candidate, costs).run(wire);
+    for (Network network : {Network::shared, Network::all_to_all_first}) {
+      Trial candidate = cut;
+      Ordering(candidate, costs).run(network);
       if (candidate.timeline.makespan >= made.after_ms * (1 - 1e-9)) continue;
       made.chunk_bytes = chunk;
-      made.all_to_all_first = wire == Network::all_to_all_first;
+      made.all_to_all_first = network == Network::all_to_all_first;
       made.after_ms = candidate.timeline.makespan;
       best = {std::move(candidate.program), std::move(candidate.extra)};
     }

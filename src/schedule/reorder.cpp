@@ -1,3 +1,7 @@
+// Walks the instructions in program order and appends each to the new order, after those of its dependencies that are
+// missing and before those listed to follow it (recursively). Moved instructions are skipped by the walk. An
+// instruction of the reduce stream is appended as soon as the walk has reached it and all its dependencies are in the
+// new order.
 #include "reorder.h"
 
 #include <algorithm>
@@ -10,21 +14,21 @@ using ir::InstructionId;
 
 class Reorder {
  public:
-  Reorder(const ir::Program& program, const Dependencies& dependencies, const std::vector<Order>& behind)
+  Reorder(const ir::Program& program, const Dependencies& dependencies, const std::vector<Order>& after)
       : program_(program),
         dependencies_(dependencies),
-        behind_(behind),
+        after_(after),
         moved_(dependencies.size()),
         emitted_(dependencies.size()),
         reached_(dependencies.size()),
         missing_(dependencies.size()),
-        reductions_behind_(dependencies.size()) {
-    for (const Order& list : behind)
+        reductions_after_(dependencies.size()) {
+    for (const Order& list : after)
       for (InstructionId id : list) moved_[id.index()] = true;
     for (std::size_t i = 0; i < dependencies.size(); ++i) {
       if (program.instructions[i].stream != ir::Stream::reduce) continue;
       missing_[i] = dependencies[i].size();
-      for (InstructionId before : dependencies[i]) reductions_behind_[before.index()].push_back(id_of(i));
+      for (InstructionId before : dependencies[i]) reductions_after_[before.index()].push_back(id_of(i));
     }
   }
 
@@ -34,7 +38,7 @@ class Reorder {
       const bool waits = program_.instructions[i].stream == ir::Stream::reduce && missing_[i] > 0;
       if (!moved_[i] && !waits) emit(id_of(i));
     }
-    LANCET_CHECK(order_.size() == dependencies_.size(), "{} of {} instructions have a place", order_.size(),
+    LANCET_CHECK(order_.size() == dependencies_.size(), "{} of {} instructions are in the new order", order_.size(),
                  dependencies_.size());
     return std::move(order_);
   }
@@ -44,34 +48,34 @@ class Reorder {
     const std::size_t i = id.index();
     if (emitted_[i]) return;
     for (InstructionId before : dependencies_[i]) emit(before);
-    if (emitted_[i]) return;  // behind one of those
+    if (emitted_[i]) return;  // it follows one of its dependencies
     emitted_[i] = true;
     order_.push_back(id);
-    for (InstructionId next : behind_[i]) emit(next);
-    for (InstructionId reduction : reductions_behind_[i])
+    for (InstructionId next : after_[i]) emit(next);
+    for (InstructionId reduction : reductions_after_[i])
       if (--missing_[reduction.index()] == 0 && reached_[reduction.index()]) emit(reduction);
   }
 
   const ir::Program& program_;
   const Dependencies& dependencies_;
-  const std::vector<Order>& behind_;
+  const std::vector<Order>& after_;
   std::vector<bool> moved_, emitted_, reached_;
-  std::vector<std::size_t> missing_;      // of the reduce stream: how much of what it needs has no place yet
-  std::vector<Order> reductions_behind_;  // instructions of the reduce stream that depend on this one
+  std::vector<std::size_t> missing_;     // reduce stream: number of dependencies that are not in the new order yet
+  std::vector<Order> reductions_after_;  // instructions of the reduce stream that depend on this one
   Order order_;
 };
 
 }  // namespace
 
-Order reordered(const ir::Program& program, const Dependencies& dependencies, const std::vector<Order>& behind) {
-  return Reorder(program, dependencies, behind).run();
+Order reordered(const ir::Program& program, const Dependencies& dependencies, const std::vector<Order>& after) {
+  return Reorder(program, dependencies, after).run();
 }
 
-void join(Dependencies& needed, const Dependencies& extra) {
-  LANCET_CHECK(extra.empty() || extra.size() == needed.size(), "expected extra needs of {} instructions, found {}",
-               needed.size(), extra.size());
+void join(Dependencies& dependencies, const Dependencies& extra) {
+  LANCET_CHECK(extra.empty() || extra.size() == dependencies.size(),
+               "expected extra needs of {} instructions, found {}", dependencies.size(), extra.size());
   for (std::size_t i = 0; i < extra.size(); ++i) {
-    auto& list = needed[i];
+    auto& list = dependencies[i];
     list.insert(list.end(), extra[i].begin(), extra[i].end());
     std::sort(list.begin(), list.end());
     list.erase(std::unique(list.begin(), list.end()), list.end());

@@ -1,4 +1,4 @@
-// A new order of a Program's instructions.
+// Reorders the instructions of a Program.
 #pragma once
 #include <vector>
 
@@ -6,20 +6,20 @@
 
 namespace lancet::schedule {
 
-// Per place in the new order, the instruction that goes there.
+// Per position in the new order, the instruction that moves there.
 using Order = std::vector<ir::InstructionId>;
 
-// The order of the Program, but what `behind` lists for an instruction comes right after it. An instruction of the
-// reduce stream comes no earlier than its place, and later where what it needs does. Dependencies hold whatever is asked:
-// what an instruction needs and is not there yet comes before it.
-Order reordered(const ir::Program& program, const Dependencies& dependencies, const std::vector<Order>& behind);
+// The order of the Program, except that the instructions that `after` lists for an instruction follow right after it.
+// An instruction of the reduce stream comes no earlier than before, and moves later if its dependencies do.
+// Dependencies always hold: those of an instruction that are not yet in the order are put before it.
+Order reordered(const ir::Program& program, const Dependencies& dependencies, const std::vector<Order>& after);
 
-// Adds per instruction what `extra` names (empty: nothing).
-void join(Dependencies& needed, const Dependencies& extra);
+// Adds the extra dependencies of each instruction; `extra` may be empty.
+void join(Dependencies& dependencies, const Dependencies& extra);
 
 ir::Program permuted(const ir::Program& program, const Order& order);
 
-// Per place in the new order, what `values` holds for the instruction there.
+// `values`, which are per instruction, in the new order.
 template <class T>
 std::vector<T> permuted(const std::vector<T>& values, const Order& order) {
   std::vector<T> result;

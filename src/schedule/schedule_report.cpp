@@ -6,8 +6,8 @@
 namespace lancet::schedule {
 namespace {
 
-using ir::Stream;
 using ir::Role;
+using ir::Stream;
 
 bool takes_time(const ir::Interval& when) { return when.end > when.start; }
 
@@ -15,7 +15,7 @@ bool is_part(const ir::Instruction& at) { return at.attributes.has("parts") && a
 
 bool is_first_part(const ir::Instruction& at) { return is_part(at) && at.attributes.integer("part") == 0; }
 
-// Sets of instructions that grow together.
+// Disjoint sets of instructions (union-find).
 class Components {
  public:
   explicit Components(std::size_t size) : parent_(size) {
@@ -42,7 +42,7 @@ std::vector<AllToAllCover> all_to_all_covers(const ir::Program& program, std::sp
     if (program.instructions[i].stream == Stream::compute) compute.push_back(id);
     if (program.instructions[i].stream == Stream::expert) covers.push_back({id, when[i].end - when[i].start, 0, {}});
   }
-  std::size_t first = 0;  // of the compute stream, what may still overlap; streams run in order
+  std::size_t first = 0;  // the first computation that may still overlap; streams run in order
   for (AllToAllCover& cover : covers) {
     const ir::Interval& span = when[cover.exchange.index()];
     while (first < compute.size() && when[compute[first].index()].end <= span.start) ++first;
@@ -66,7 +66,7 @@ std::string site_of(const ir::Instruction& instruction) {
 std::vector<SplitRange> split_ranges(const ir::Program& program) {
   const auto& instructions = program.instructions;
   Components components(instructions.size());
-  std::vector<std::vector<std::size_t>> makers(program.tensors.size());  // by the tensor that holds what they make
+  std::vector<std::vector<std::size_t>> makers(program.tensors.size());  // by root tensor: instructions that write it
   for (std::size_t i = 0; i < instructions.size(); ++i) {
     const ir::Instruction& at = instructions[i];
     if (!is_first_part(at)) continue;
@@ -78,7 +78,7 @@ std::vector<SplitRange> split_ranges(const ir::Program& program) {
     for (ir::TensorId result : at.results) makers[program.root(result).index()].push_back(i);
   }
   std::vector<SplitRange> ranges;
-  std::map<std::size_t, std::size_t> index;  // of a component
+  std::map<std::size_t, std::size_t> index;  // by component, its index in `ranges`
   for (std::size_t i = 0; i < instructions.size(); ++i) {
     const ir::Instruction& at = instructions[i];
     if (!is_first_part(at) || (at.role != Role::forward && at.role != Role::dx)) continue;

@@ -1,3 +1,8 @@
+// Event-driven simulation of the three streams. Each stream holds its instructions in program order; its head starts
+// once all dependencies of the head have ended. Between two events all speeds are constant: communication runs at the
+// speed that Interference gives, computation at what the cores which move bytes leave it. An event is the end of a
+// running instruction or of the launch delay of a head. Each round starts what can start, sets the speeds, advances to
+// the earliest event, and subtracts the work done from the running instructions.
 #include "lancet/schedule/simulate.h"
 
 #include <algorithm>
@@ -12,17 +17,17 @@ namespace {
 using ir::InstructionId;
 
 constexpr double never = std::numeric_limits<double>::infinity();
-constexpr double slowest = 0.1;  // of compute, however many bytes move beside it
+constexpr double slowest = 0.1;  // least speed of computation, however many bytes move beside it
 constexpr std::size_t compute = 0, expert = 1, reduce = 2;
 
-// A stream at work: its instructions in order, and the one at its head, which runs or waits.
+// The state of a stream: its instructions in order, and the one at its head, which runs or waits.
 struct StreamState {
   std::vector<InstructionId> queue;
   std::size_t head = 0;
-  std::size_t need = 0;  // of the head's needs, how many have ended
-  double ready = 0;      // when the head may start, as far as is known
+  std::size_t need = 0;  // number of the head's dependencies that have ended
+  double ready = 0;      // earliest start of the head, by the dependencies that have ended
   bool running = false;
-  double left = 0;  // of the running head, milliseconds alone
+  double left = 0;  // remaining work of the running head, in milliseconds at full speed
   double rate = 1;
 
   bool done() const { return head == queue.size(); }
@@ -31,14 +36,14 @@ struct StreamState {
 
 class Simulation {
  public:
-  Simulation(const ir::Program& program, const Dependencies& needed, std::span<const cost::OpCost> op_costs,
-             const cost::Interference& interference, double launch_ms, Network wire)
+  Simulation(const ir::Program& program, const Dependencies& dependencies, std::span<const cost::OpCost> op_costs,
+             const cost::Interference& interference, double launch_ms, Network network)
       : program_(program),
-        needed_(needed),
+        dependencies_(dependencies),
         op_costs_(op_costs),
         interference_(interference),
         launch_ms_(launch_ms),
-        network_(wire),
+        network_(network),
         when_(program.instructions.size()),
         ended_(program.instructions.size()) {
     for (std::size_t i = 0; i < program.instructions.size(); ++i)
@@ -47,7 +52,7 @@ class Simulation {
 
   std::vector<ir::Interval> run() {
     for (;;) {
-      // What starts and takes no time may let others start at the same moment.
+      // An instruction that takes no time may let others start at the same moment.
       for (bool changed = true; changed;) {
         changed = false;
         for (StreamState& stream : streams_)
@@ -59,7 +64,7 @@ class Simulation {
       if (step == never) break;
       advance(step);
     }
-    for (const StreamState& stream : streams_) LANCET_CHECK(stream.done(), "the simulation came to rest before its end");
+    for (const StreamState& stream : streams_) LANCET_CHECK(stream.done(), "the simulation stopped before its end");
     return std::move(when_);
   }
 
@@ -68,11 +73,11 @@ class Simulation {
     return static_cast<std::size_t>(program_.instructions[instruction].stream);
   }
 
-  // Counts what the head waits for and has ended; true once that is everything.
+  // Counts the head's dependencies that have ended; true once all have.
   bool all_ended(StreamState& stream) {
     const std::size_t i = stream.at_head().index();
-    for (; stream.need < needed_[i].size(); ++stream.need) {
-      const std::size_t before = needed_[i][stream.need].index();
+    for (; stream.need < dependencies_[i].size(); ++stream.need) {
+      const std::size_t before = dependencies_[i][stream.need].index();
       LANCET_CHECK(before < i, "instruction {} needs the later instruction {}", i, before);
       if (!ended_[before]) return false;
       const double signal = when_[before].end + (stream_of(before) == stream_of(i) ? 0 : launch_ms_);
@@ -104,30 +109,32 @@ class Simulation {
 
   void set_rates() {
     const double beside_compute = streams_[compute].running ? interference_.network_beside_compute : 1;
-    const double beside_network = streams_[expert].running && streams_[reduce].running ? interference_.network_beside_network : 1;
+    const double beside_network =
+        streams_[expert].running && streams_[reduce].running ? interference_.network_beside_network : 1;
     double share = 0;
-    for (std::size_t wire : {expert, reduce}) {
-      StreamState& stream = streams_[wire];
+    for (std::size_t communication : {expert, reduce}) {
+      StreamState& stream = streams_[communication];
       stream.rate = beside_compute * beside_network;
       if (!stream.running) continue;
-      // Bytes that move slower also take the cores more slowly: in the end core_ms in all.
-      const cost::OpCost& load = op_costs_[stream.at_head().index()];
-      share += load.core_ms / load.ms * stream.rate;
+      // core_ms is charged in proportion to progress, so a slowed message still costs core_ms in total.
+      const cost::OpCost& op_cost = op_costs_[stream.at_head().index()];
+      share += op_cost.core_ms / op_cost.ms * stream.rate;
     }
     streams_[compute].rate = std::max(slowest, 1 - share);
   }
 
   double until_event(const StreamState& stream) const {
     if (stream.running) return stream.left / stream.rate;
-    if (stream.done() || stream.need < needed_[stream.at_head().index()].size()) return never;
-    return stream.ready > time_ ? stream.ready - time_ : never;  // ready, but the wire is another's
+    if (stream.done() || stream.need < dependencies_[stream.at_head().index()].size()) return never;
+    return stream.ready > time_ ? stream.ready - time_ : never;  // never: ready, but an all-to-all goes first
   }
 
-  // What falls within a rounding error of the step falls at its end: ties stay ties.
+  // Events within a rounding error of the step's end happen at its end, so that ties stay ties.
   void advance(double step) {
     const double latest = step + 1e-12 * (time_ + step);
     std::array<bool, ir::stream_count> due{};
-    for (std::size_t stream = 0; stream < ir::stream_count; ++stream) due[stream] = until_event(streams_[stream]) <= latest;
+    for (std::size_t stream = 0; stream < ir::stream_count; ++stream)
+      due[stream] = until_event(streams_[stream]) <= latest;
     time_ += step;
     for (std::size_t stream = 0; stream < ir::stream_count; ++stream) {
       StreamState& state = streams_[stream];
@@ -141,7 +148,7 @@ class Simulation {
   }
 
   const ir::Program& program_;
-  const Dependencies& needed_;
+  const Dependencies& dependencies_;
   std::span<const cost::OpCost> op_costs_;
   const cost::Interference& interference_;
   const double launch_ms_;
@@ -154,13 +161,14 @@ class Simulation {
 
 }  // namespace
 
-Timeline simulate(const ir::Program& program, const Dependencies& needed, std::span<const cost::OpCost> op_costs,
-                  const cost::Interference& interference, double launch_ms, Network wire) {
+Timeline simulate(const ir::Program& program, const Dependencies& dependencies, std::span<const cost::OpCost> op_costs,
+                  const cost::Interference& interference, double launch_ms, Network network) {
   const std::size_t count = program.instructions.size();
-  LANCET_CHECK(needed.size() == count && op_costs.size() == count,
-               "expected needs and op_costs of {} instructions, found {} and {}", count, needed.size(), op_costs.size());
+  LANCET_CHECK(dependencies.size() == count && op_costs.size() == count,
+               "expected needs and op_costs of {} instructions, found {} and {}", count, dependencies.size(),
+               op_costs.size());
   Timeline timeline;
-  timeline.when = Simulation(program, needed, op_costs, interference, launch_ms, wire).run();
+  timeline.when = Simulation(program, dependencies, op_costs, interference, launch_ms, network).run();
   for (const ir::Interval& interval : timeline.when) timeline.makespan = std::max(timeline.makespan, interval.end);
   const auto times = ir::stream_times(program, std::span<const ir::Interval>(timeline.when));
   timeline.compute = times.busy[compute];

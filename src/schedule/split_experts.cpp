@@ -1,3 +1,5 @@
+// The baselines that split only the experts. For each part count, every MoE layer from its first expert instruction to
+// its second all-to-all is split and its parts are ordered by list scheduling; everything else takes turns.
 #include <fmt/format.h>
 
 #include "lancet/ir/dependencies.h"
@@ -12,14 +14,14 @@ namespace {
 // [begin, end) per MoE layer: its first expert instruction that can be split up to and including the second all-to-all.
 std::vector<std::pair<std::size_t, std::size_t>> expert_ranges(const Step& step) {
   std::vector<std::pair<std::size_t, std::size_t>> ranges;
-  int exchanges = 2;
+  int all_to_alls = 2;
   for (std::size_t i = 0; i < step.program().instructions.size(); ++i) {
     if (!step.rows(Cut::capacity)[i]) continue;
-    if (exchanges == 2) {
+    if (all_to_alls == 2) {
       ranges.emplace_back(i, i);
-      exchanges = 0;
+      all_to_alls = 0;
     }
-    exchanges += ops::kind(step.program().instructions[i]) == ops::Kind::all_to_all;
+    all_to_alls += ops::kind(step.program().instructions[i]) == ops::Kind::all_to_all;
     ranges.back().second = i + 1;
   }
   return ranges;

@@ -1,4 +1,4 @@
-// What the passes that split instructions share.
+// Helpers shared by the passes that split instructions.
 #pragma once
 #include <cstddef>
 #include <functional>
@@ -17,15 +17,15 @@ namespace lancet::schedule {
 Candidate better(Candidate a, Candidate b);
 
 // The result of search(whole). If overlap.parts forces a split, `whole` counts as infinitely long, so that any split
-// replaces it; where no split fits the memory, `whole` is returned with its own length.
+// replaces it; if no split fits the memory, `whole` is returned with its own length.
 Candidate or_forced_split(Candidate whole, const Step& step, const config::Overlap& overlap, Cut cut,
                           const std::function<Candidate(Candidate)>& search);
 
-// Where the instructions [begin, end) of the source are in the rewritten program, as [first, last).
+// The range [first, last) of the rewritten program that holds the instructions [begin, end) of the source.
 std::pair<std::size_t, std::size_t> position_of(const Rewritten& rewritten, std::size_t begin, std::size_t end);
 
-// The ranges to try: those of the dynamic programme, and the whole forward pass as one range of each number of parts;
-// or, with overlap.reach, ranges of that reach around the MoE layers.
+// The choices of ranges to try: those of the dynamic programme, and the whole forward pass as one range for each number
+// of parts; with overlap.reach, instead, ranges of that reach around the MoE layers.
 std::vector<std::vector<Range>> range_choices(const Step& step, const config::Overlap& overlap);
 
 // The ranges in words, for reports.

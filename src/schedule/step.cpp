@@ -1,3 +1,8 @@
+// Part costs are found by rewriting: for each way to cut and each part count the whole step is split as far as
+// possible, and the costs of the resulting instructions are looked up once. All parts of an instruction cost the same,
+// so one cost per source instruction is stored; helpers of the parts (joins, split routes) are stored by op_key. The
+// cost of any other split is put together from these. Groups of peers use the parts of a cut by capacity: a group gets
+// as many tokens, but its all-to-alls send fewer messages.
 #include "lancet/schedule/step.h"
 
 #include <algorithm>
@@ -26,8 +31,8 @@ bool is_expert_core(const ir::Instruction& at) {
   return kind == ops::Kind::counts || kind == ops::Kind::all_to_all || at.attributes.has("tokens");
 }
 
-// Weight gradients stay whole, so that they are the same bits as without parts, unless what they keep alive until all
-// parts are made is a large share of all values (the logits).
+// Weight gradients stay whole, so that their bits are the same as without parts, unless the operands that they keep
+// alive until all parts are made are a large share of all values (the logits).
 bool keeps_much_alive(const ir::Program& program, const ir::Instruction& at, std::int64_t all) {
   constexpr std::int64_t share = 32;
   if (at.role != Role::dw || ops::op(at.op).partition.empty()) return false;
@@ -44,7 +49,7 @@ AxisRows rows_of(const ir::Program& program, Cut cut) {
                     }));
 }
 
-// Whether every instruction that has a row can be split in `parts` equal parts along the batch.
+// True if every instruction that has a row can be split in `parts` equal parts along the batch.
 bool divides(const ir::Program& program, const AxisRows& rows, int parts) {
   for (std::size_t i = 0; i < rows.size(); ++i) {
     if (!rows[i]) continue;
@@ -73,7 +78,8 @@ std::size_t end_of_forward(const ir::Program& program) {
 std::vector<int> part_counts(const config::Overlap& overlap) {
   if (overlap.parts > 1) return {static_cast<int>(overlap.parts)};
   std::vector<int> counts;
-  for (int k = 2; overlap.parts == 0 && k <= std::min<std::int64_t>(overlap.max_parts, ir::max_parts); k *= 2) counts.push_back(k);
+  for (int k = 2; overlap.parts == 0 && k <= std::min<std::int64_t>(overlap.max_parts, ir::max_parts); k *= 2)
+    counts.push_back(k);
   return counts;
 }
 
@@ -146,7 +152,7 @@ Status Step::add_part_costs(Cut cut, int parts) {
   return {};
 }
 
-// A group of ranks is sent as many tokens as a part of the slots, where they spread evenly, in fewer messages.
+// With tokens spread evenly, a group of ranks is sent as many tokens as a part of the slots, in fewer messages.
 void Step::add_peer_costs(const Rewritten& by_capacity, int parts) {
   std::vector<cost::OpCost> op_costs = part_costs_.at({Cut::capacity, parts});
   const std::int64_t all = ranks();

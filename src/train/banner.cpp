@@ -23,7 +23,7 @@ ProductFlops product_flops(const ir::Program& program) {
   return total;
 }
 
-std::string banner(const config::Config& config, int ranks, int threads, const comm::NetworkReport& wire,
+std::string banner(const config::Config& config, int ranks, int threads, const comm::NetworkReport& network,
                    const MemoryPlan& memory, const Peak& peak, runtime::Accelerator* accelerator) {
   const config::Model& model = config.model;
   const auto count = model::count_parameters(model, ranks);
@@ -43,7 +43,7 @@ std::string banner(const config::Config& config, int ranks, int threads, const c
                       train.dtype != DType::bf16 ? "fp32"
                       : train.master_weights     ? "bf16 with fp32 masters"
                                                  : "bf16, rounded stochastically");
-  text += comm::to_string(wire) + "\n";
+  text += comm::to_string(network) + "\n";
   if (peak.flops > 0)
     text += fmt::format(
         "peak       {:.3f} TFLOP/s a rank ({}); MFU counts products and attention's causal half, experts on kept "

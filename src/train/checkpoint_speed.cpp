@@ -24,7 +24,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Seconds of the slowest rank. Collective.
+// Collective: does `work` on all ranks and returns the seconds of the slowest.
 template <class Work>
 Result<double> slowest(comm::Communicator& world, const Work& work) {
   LANCET_TRY(world.barrier());
@@ -36,19 +36,19 @@ Result<double> slowest(comm::Communicator& world, const Work& work) {
   return double(*std::max_element(all.begin(), all.end())) * 1e-9;
 }
 
-// Reads the checkpoint's files that are this rank's turn, in large pieces, and does nothing with them.
+// Reads this rank's share of the checkpoint's files in large chunks and discards them.
 Status read_plainly(const checkpoint::Checkpoint& from, int rank, int ranks) {
-  std::vector<std::byte> piece(8 << 20);
+  std::vector<std::byte> chunk(8 << 20);
   const auto& files = from.manifest().files;
   for (std::size_t i = std::size_t(rank); i < files.size(); i += std::size_t(ranks)) {
     LANCET_ASSIGN(const auto file, checkpoint::InputFile::open(from.path() / files[i].name, "a shard"));
-    for (std::uint64_t at = 0; at < file.size(); at += piece.size())
-      LANCET_TRY(file.read(at, std::span(piece).first(std::min<std::uint64_t>(piece.size(), file.size() - at))));
+    for (std::uint64_t at = 0; at < file.size(); at += chunk.size())
+      LANCET_TRY(file.read(at, std::span(chunk).first(std::min<std::uint64_t>(chunk.size(), file.size() - at))));
   }
   return {};
 }
 
-// What the system holds of the files goes; they are on the disk already. False where it does not take the hint.
+// Drops the files, which are on the disk already, from the page cache. False if the system refuses the hint.
 bool drop_cached(const checkpoint::Checkpoint& from) {
   bool taken = true;
   for (const auto& file : from.manifest().files) {
@@ -77,7 +77,7 @@ class Bench {
     std::vector<double> ms;
     for (int step = 0; step <= options_.steps; ++step) {
       LANCET_ASSIGN(const run::StepRecord record, trainer_->step(step));
-      if (step > 0) ms.push_back(record.step_ms);  // the first one warms up
+      if (step > 0) ms.push_back(record.step_ms);  // the first step warms up caches
     }
     speed_.step_ms = median(ms);
     return {};
@@ -106,7 +106,7 @@ class Bench {
     return {};
   }
 
-  // In turn, so that both find the machine alike.
+  // Alternates the two measurements, so that both see the machine in the same state.
   Status loads() {
     const fs::path folder = fs::path(config_.log.run_dir) / "checkpoints" / checkpoint::folder_name(1);
     auto opened = checkpoint::Checkpoint::open(folder);
@@ -150,12 +150,12 @@ class Bench {
 Result<CheckpointSpeed> measure_checkpoint(config::Config config, comm::Communicator& world,
                                            const CheckpointSpeedOptions& options) {
   if (config.comm.transport == config::Transport::emulated)
-    return config_error("comm.transport: expected ranks that can be saved, found emulated ones");
+    return config_error("comm.transport: emulated ranks cannot be saved");
   if (config.data.train.empty()) config.data.synthetic = true;
   config.data.eval.clear();
   config.train.save_interval = 1;
   config.train.sample_tokens = 0;
-  // Never committed: it goes at the end, and where this process was killed, when the next one makes its own.
+  // Never committed, so it is removed at the end; if this process is killed, the next one removes it.
   std::optional<run::NewFolder> made;
   Status status;
   if (world.rank() == 0) {

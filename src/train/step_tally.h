@@ -1,4 +1,4 @@
-// What the micro batches of one step add up to: times of the streams, and how the gates spread the tokens.
+// Sums over the micro batches of one step: times of the streams, and the distribution of tokens over experts.
 #pragma once
 #include <span>
 #include <vector>
@@ -11,18 +11,19 @@ namespace lancet::train {
 class StepTally {
  public:
   StepTally() = default;
-  // experts: of a layer, over all ranks.
+  // experts: per layer, over all ranks.
   StepTally(std::size_t layers, std::size_t experts);
 
   void clear();
-  // One run of a plan. aux: of each MoE layer, auxiliary loss and router entropy. load: [2,E] each, the tokens that
-  // chose an expert and those that it kept.
+  // Adds one run of a plan. aux: per MoE layer, auxiliary loss and router entropy. load: [2,E] per MoE layer, the
+  // tokens that chose each expert and those that it kept.
   void add(std::span<const float* const> aux, std::span<const std::span<const float>> load,
            const runtime::StepTimes& times);
-  // Fills in the streams' times; what is hidden, unless the rank is alone and only copies; and the gates' numbers.
+  // Fills in the streams' times, the statistics of the gates, and, unless the rank is alone and its all-to-alls are
+  // copies, the exposed and hidden time.
   void fill(run::StepRecord& record, bool alone);
   double kept() const;                                           // tokens, over all layers
-  std::span<const run::LayerLoad> layers() const { return layers_; }  // as fill() left them
+  std::span<const run::LayerLoad> layers() const { return layers_; }  // as of the last fill()
 
  private:
   run::LayerLoad load_of(std::size_t layer) const;

@@ -1,3 +1,13 @@
+// The order of events of a run:
+// 1. Rank 0 locks the run folder; then the ranks agree where to start (resume_point.h).
+// 2. The checkpoints of the start are tried in turn: open one, adapt the config, make a trainer (which profiles and
+//    plans), load the tensors. If one is damaged, the next older one follows. A run from scratch only makes a trainer.
+// 3. Rank 0 writes config.json and plan.ir, opens the records and logs the banner.
+// 4. The loop: evaluate if it is due, run a step, and sum over the ranks (step_end) if one must stop, if a save is due
+//    and if the save under way can advance. A due save begins, and the step is recorded and logged.
+// 5. After the last step: averages, the end of the last save, a sample of text. A run that is stopped saves and returns
+//    an error with ExitCode::saved.
+// All decisions that change the ranks' common path are sums or broadcasts; no rank decides alone.
 #include <fmt/format.h>
 
 #include <array>
@@ -23,7 +33,7 @@
 namespace lancet::train {
 namespace {
 
-// Averages over the run; the first step, which warms caches up, is left out.
+// Averages over the steps of the run without the first, which warms up caches.
 class Averages {
  public:
   void add(const run::StepRecord& record) {
@@ -42,7 +52,7 @@ class Averages {
     return fmt::format("average over {} steps: {:.1f} ms a step, {:.0f} tok/s, exposed {:.1f} ms", steps_, ms_ / steps_,
                        tokens_ / ms_, exposed_ / steps_);
   }
-  // Empty where the prediction held.
+  // A line if steps took much longer than predicted; else empty.
   std::string surprise() const {
     if (steps_ == 0 || predicted_ <= 0 || ms_ / steps_ < far_off * predicted_) return "";
     return fmt::format(
@@ -50,17 +60,17 @@ class Averages {
         "when it was profiled (lancet profile --renew all measures anew)",
         ms_ / steps_ / predicted_, predicted_);
   }
-  // What `steps` more take.
+  // The expected seconds of `steps` more steps; empty if none was timed yet.
   std::optional<double> seconds(std::int64_t steps) const {
     if (steps == 0) return 0;
     return steps_ > 0 ? std::optional(ms_ / steps_ * 1e-3 * double(steps)) : std::nullopt;
   }
 
  private:
-  static constexpr double far_off = 1.5;
+  static constexpr double far_off = 1.5;  // measured over predicted
   bool first_ = true;
   double steps_ = 0, ms_ = 0, exposed_ = 0, tokens_ = 0;
-  double predicted_ = 0;  // of a step; 0: not
+  double predicted_ = 0;  // ms of a step; 0: not predicted
 };
 
 class Run {
@@ -68,8 +78,8 @@ class Run {
   Run(const config::Config& config, comm::Communicator& world, const TrainerOptions& options)
       : asked_(config), config_(config), world_(world), options_(options) {}
 
-  // An error that the ranks have not agreed on may leave messages under way to or from this rank's memory, which must
-  // then last as long as the process (communicator.h). Nor does the error wait for a disk that a save is on its way to.
+  // After an error that the ranks have not agreed on, messages may still be under way to or from this rank's memory, so
+  // its owners are released and never destroyed (communicator.h). Nor does the error wait for the disk of a save.
   Status operator()() {
     Status status;
     try {
@@ -118,13 +128,13 @@ class Run {
     return stopped ? leave() : Status();
   }
 
-  // One step and what belongs to it; whether the run is to stop here.
+  // Runs, saves, records and traces one step. True if the run must stop after it.
   Result<bool> step() {
     auto record = trainer_->step(position_.step);
     if (!record.ok()) {
       if (record.error().code != ExitCode::numerical) return record.error();
       report(trainer_->last_record());
-      if (record.error().agreed) LANCET_TRY(saver_->finish());  // what was copied before is worth keeping
+      if (record.error().agreed) LANCET_TRY(saver_->finish());  // the save under way is still valid
       return record.error();
     }
     count(*record);
@@ -137,7 +147,8 @@ class Run {
     return stop;
   }
 
-  // Where a rank was missed. What the ranks say to each other between steps has no stream and no instruction to name.
+  // Adds the phase and the step to a communication error, since messages between steps belong to no instruction that
+  // the error could name.
   template <class T>
   Result<T> named(std::string_view what, Result<T> result) const {
     if (result.ok() || result.error().code != ExitCode::communication) return result;
@@ -146,7 +157,7 @@ class Run {
     return error;
   }
 
-  // The first checkpoint of the start's that is whole, or none. Collective.
+  // Collective: starts from the first whole checkpoint of start.folders, or from scratch. Data error: none is whole.
   Status begin(const run::ResumePoint& start) {
     if (start.kind == run::ResumePoint::Kind::from_scratch) return make_trainer();
     Error damage;
@@ -163,7 +174,7 @@ class Run {
     return damage;
   }
 
-  // False, with the error in `damage`, where the checkpoint is not whole.
+  // False, with the error in `damage`, if the checkpoint is not whole.
   Result<bool> begin_at(const std::filesystem::path& folder, run::ResumePoint::Kind kind, Error& damage) {
     auto found = checkpoint::Checkpoint::open(folder, files());
     if (const Status all = world::agree(world_, found.ok() ? Status() : Status(found.error())); !all.ok()) {
@@ -196,7 +207,7 @@ class Run {
   }
 
   Status make_trainer() {
-    trainer_.reset();  // the memory of one is not that of two
+    trainer_.reset();  // the memory need not hold two trainers
     LANCET_ASSIGN(trainer_, Trainer::create(config_, world_, trainer_options()));
     plan_hash_ = hex(hash64(ir::print(trainer_->executor().plan())));
     return {};
@@ -255,7 +266,7 @@ class Run {
     position_.skips_in_a_row = record.skipped ? position_.skips_in_a_row + 1 : 0;
   }
 
-  // Collective. The checkpoints of sound steps stay: none is saved of a step that was skipped.
+  // Collective. Checkpoints of finite steps remain, since skipped steps are not saved.
   Error fail_after_skips() {
     if (Status saved = saver_->finish(); !saved.ok()) return std::move(saved).error();
     return {ExitCode::numerical,
@@ -266,7 +277,7 @@ class Run {
             true};
   }
 
-  // Why this rank would stop now, whatever the step; empty: it would not.
+  // Why this rank would stop now, at any step; empty: no reason.
   std::string why_interrupted() const {
     const config::Train& train = config_.train;
     const int signal = options_.stop ? options_.stop->load() : 0;
@@ -283,14 +294,14 @@ class Run {
   bool interrupted() const { return !why_interrupted().empty(); }
 
   static double minutes_since(std::chrono::steady_clock::time_point start) { return seconds_since(start) / 60; }
-  // Rank 0's clock alone decides, so that all save after the same step.
+  // Rank 0's clock decides for all, so that they save after the same step.
   bool save_time() const {
     const config::Train& train = config_.train;
     return is_rank0() && train.save_interval == 0 && train.save_minutes > 0 &&
            minutes_since(saved_at_) >= train.save_minutes;
   }
 
-  // Collective: whether a rank would stop; whether it is time to save; a save under way takes its next turn.
+  // Collective, at the end of a step: true if any rank would stop. Notes a save that is due and advances one under way.
   Result<bool> step_end() {
     std::array<float, 3> sums{why_stop().empty() ? 0.f : 1.f, saver_->progress(), save_time() ? 1.f : 0.f};
     LANCET_TRY(world_.all_reduce_sum(sums));
@@ -300,16 +311,16 @@ class Run {
     return sums[0] > 0;
   }
 
-  // One rank of many has a part of the model's experts, and nobody has the others.
+  // An emulated run holds the experts of one rank alone, so it has no whole model to save.
   bool can_save() const { return config_.comm.transport != config::Transport::emulated; }
-  // What a skipped step leaves may be a model that is beyond help: it replaces no checkpoint while the run goes on.
+  // A model whose steps are being skipped may be beyond recovery, so it replaces no checkpoint before the run's end.
   bool save_is_due() const {
     if (!can_save() || !config_.train.saves()) return false;
     return position_.step == config_.train.steps ? position_.skips_in_a_row < config_.train.max_skips
                                                  : owes_save_ && position_.skips_in_a_row == 0 && !saver_->postponed();
   }
 
-  // record: of this step; it learns what saving took. last: nothing runs on meanwhile, so it may wait for the disk.
+  // record: of this step; receives save_ms. last: the run stops after it, so it may wait for the disk.
   Status save(run::StepRecord* record, bool last) {
     const auto start = std::chrono::steady_clock::now();
     const double lr = learning_rate(config_.train, position_.step - 1);
@@ -325,7 +336,7 @@ class Run {
     return {};
   }
 
-  // Saved, unless this step is, and stopped.
+  // Saves this step unless it is saved already, and stops the run.
   Status leave() {
     if (!can_save())
       return Error{ExitCode::data,
@@ -378,7 +389,7 @@ class Run {
     return {};
   }
 
-  // After a step that has none in the records: a run that was stopped there goes on with it.
+  // Also true after a resume, if the records lack the evaluation of the step.
   bool evaluation_is_due() const {
     if (!trainer_->has_evaluation() || evaluated_step_ == position_.step) return false;
     const std::int64_t interval = config_.train.eval_interval;
@@ -386,11 +397,11 @@ class Run {
            (interval > 0 && position_.step > 0 && position_.step % interval == 0);
   }
 
-  // Whether the run is to stop.
+  // True if the run must stop.
   Result<bool> evaluate() {
     LANCET_ASSIGN(const std::optional<double> loss, trainer_->evaluate());
     if (!loss) {
-      if (!from_.empty() && position_.step == from_step_)  // else a slot of time that is too short is so each time
+      if (!from_.empty() && position_.step == from_step_)  // else every run of this length would end here
         log::warn(
             "step {}: the evaluation had not ended when the run was stopped, and the run does not go on without "
             "it; data.eval_sequences and train.max_minutes set how long either takes",
@@ -404,10 +415,10 @@ class Run {
     return position_.step < config_.train.steps ? world::any(world_, interrupted()) : false;
   }
 
-  // Whether the run is to stop.
+  // True if the run must stop.
   Result<bool> sample() {
     const std::optional<data::Tokenizer>& tokenizer = trainer_->tokenizer();
-    if (config_.train.sample_tokens == 0 || !tokenizer || !can_save()) return false;  // emulated ranks know no text
+    if (config_.train.sample_tokens == 0 || !tokenizer || !can_save()) return false;  // no whole model
     LANCET_ASSIGN(std::vector<std::int32_t> prompt, tokenizer->encode(config_.train.sample_prompt));
     if (prompt.empty()) prompt.push_back(std::max(tokenizer->eos(), 0));
     LANCET_ASSIGN(const auto ids, trainer_->generate(prompt, config_.train.sample_tokens));
@@ -418,23 +429,23 @@ class Run {
   }
 
   const std::chrono::steady_clock::time_point begun_ = std::chrono::steady_clock::now();
-  const config::Config asked_;  // by the user
+  const config::Config asked_;  // the user's config
   config::Config config_;       // as it runs
   comm::Communicator& world_;
   const TrainerOptions& options_;
   run::Position position_;
   std::vector<std::string> notes_;
-  std::filesystem::path from_;  // the checkpoint that the run began with
-  std::int64_t from_step_ = 0;  // of it
-  int saved_on_ = 0;
-  std::int64_t saved_step_ = -1;      // the last of this run that saving was begun of, or that it goes on after
-  std::int64_t evaluated_step_ = -1;  // the last whose held-out loss is known
+  std::filesystem::path from_;  // the checkpoint that the run started from
+  std::int64_t from_step_ = 0;  // its step
+  int saved_on_ = 0;            // its number of ranks
+  std::int64_t saved_step_ = -1;      // the last step whose save began, or after which the run resumed
+  std::int64_t evaluated_step_ = -1;  // the last step whose held-out loss is known
   std::chrono::steady_clock::time_point saved_at_ = begun_;
-  bool owes_save_ = false;  // one was due, and has not begun
+  bool owes_save_ = false;  // a save was due and has not begun
   std::optional<run::RunFolder> folder_;
   std::unique_ptr<Trainer> trainer_;
-  std::string plan_hash_;         // of the trainer's
-  std::unique_ptr<run::Saver> saver_;  // after what it saves
+  std::string plan_hash_;         // of the trainer's plan
+  std::unique_ptr<run::Saver> saver_;  // declared after the tensors that it saves
   Averages averages_;
 };
 

@@ -1,3 +1,10 @@
+// set_up() goes from what is cheap to check to what is costly: config, transport, data, streams, the network check, the
+// peak for MFU, the plans, memory, the executors and the initial weights. All plans (the updating one, that of micro
+// batches before it, and that of evaluation) share one store of weights and one arena, as only one of them runs at a
+// time. Work that can fail on one rank alone ends in world::agree(), so that all ranks return the same error.
+// step() runs the plan of each micro batch and sums up losses and times. If the loss or the norm is not finite, it runs
+// the micro batches again on the same weights to name the first tensor with such a number. With train.on_non_finite =
+// skip the step is then skipped, since its update was guarded.
 #include "lancet/train/trainer.h"
 
 #include <fmt/format.h>
@@ -35,7 +42,7 @@
 namespace lancet::train {
 namespace {
 
-// Every rank's spans, by rank. Collective.
+// Collective: the spans of all ranks, indexed by rank, on rank 0.
 Result<std::vector<std::vector<runtime::Span>>> gather_spans(comm::Communicator& world,
                                                              std::span<const runtime::Span> mine) {
   std::vector<std::vector<runtime::Span>> all(std::size_t(world.size()), std::vector<runtime::Span>(mine.size()));
@@ -111,7 +118,7 @@ class TrainerImpl final : public Trainer {
         fmt::format("step {}: expected a finite loss and gradient norm, found loss {} and norm {}; {}", record.step,
                     record.loss, record.grad_norm, cause.ok() ? *cause : "no cause found: " + cause.error().message));
     error.agreed = cause.ok();  // both numbers are sums over the ranks
-    // Where the norm is finite, the update has happened.
+    // If the norm is finite, the update has happened and the step cannot be skipped.
     if (config_.train.on_non_finite == config::OnNonFinite::skip && cause.ok() && !std::isfinite(record.grad_norm))
       return skip(std::move(record), error.message);
     return error;
@@ -153,7 +160,7 @@ class TrainerImpl final : public Trainer {
 
   Result<std::string> trace() override {
     const auto mine = update_.executor->spans();
-    if (config_.comm.transport == config::Transport::emulated) {  // the others are this one
+    if (config_.comm.transport == config::Transport::emulated) {  // other ranks do not exist
       const std::vector<runtime::Span> one(mine.begin(), mine.end());
       return runtime::trace_json(plans_.update, std::span(&one, 1));
     }
@@ -177,18 +184,18 @@ class TrainerImpl final : public Trainer {
   }
 
  private:
-  // A plan bound to memory, with what a step reads and writes looked up once. Null where the plan has no such output.
+  // A plan bound to memory, with its inputs and outputs looked up once. Null: the plan has no such output.
   struct BoundPlan {
     std::unique_ptr<runtime::Executor> executor;
     std::span<std::int32_t> tokens, targets;
     const float* loss = nullptr;
     const float* grad_norm = nullptr;
     float* schedule = nullptr;
-    std::vector<const float*> aux;             // of each MoE layer: auxiliary loss, router entropy
-    std::vector<std::span<const float>> load;  // [2,E] each
+    std::vector<const float*> aux;             // per MoE layer: auxiliary loss, router entropy
+    std::vector<std::span<const float>> load;  // per MoE layer: [2,E]
   };
 
-  // Each rank reads its own copy of the file; they must say the same.
+  // Each rank reads its own copy of the config file; the copies must be equal.
   Status check_same_config() {
     const std::string mine = config::to_json(config_);
     LANCET_ASSIGN(const std::string first, broadcast_text(world_, mine, 0));
@@ -213,7 +220,7 @@ class TrainerImpl final : public Trainer {
       peak_ = {*config_.log.peak_tflops * 1e12, true};
       return {};
     }
-    if (accelerator_) {  // MFU is left out where it cannot be measured
+    if (accelerator_) {  // without a measured peak, MFU is left out
       const auto flops = profiler::measure_product_peak(*accelerator_, config_.train.dtype);
       if (!flops.ok()) log::warn("peak: not measured: {}", flops.error().message);
       peak_ = {flops.ok() ? *flops : 0, false};
@@ -226,7 +233,7 @@ class TrainerImpl final : public Trainer {
 
   static const ir::Plan* plan_or_null(const std::optional<ir::Plan>& plan) { return plan ? &*plan : nullptr; }
 
-  // Refuses at start what would not fit; then takes the memory.
+  // Refuses a config that does not fit the memory; then allocates it.
   Status allocate() {
     for (const ir::Tensor& tensor : plans_.update.program.tensors) {
       if (tensor.kind == ir::TensorKind::parameter) memory_.parameters += ir::bytes(tensor.type);
@@ -270,7 +277,7 @@ class TrainerImpl final : public Trainer {
     return {};
   }
 
-  // On an accelerator. Collective: the ranks may reach each other's.
+  // Collective: allocates the arena on an accelerator, as a window if the ranks can reach each other's memory.
   Status take_device_arena() {
     if (!accelerator_) return {};
     const auto bytes = std::size_t(memory_.arena);
@@ -333,7 +340,7 @@ class TrainerImpl final : public Trainer {
     return bound;
   }
 
-  // Collective, so that no rank goes on alone.
+  // Collective, so that no rank continues alone.
   Result<bool> interrupted() {
     if (!options_.interrupted && !options_.stop) return false;
     return world::any(world_,
@@ -343,8 +350,9 @@ class TrainerImpl final : public Trainer {
   data::Batches& batches() { return options_.batches ? *options_.batches : *batches_; }
   BoundPlan& plan_of(int micro) { return micro + 1 < config_.train.gradient_accumulation_steps ? micro_ : update_; }
 
-  // Where a step that failed first left the finite numbers: runs its micro batches again, on the same weights. Of
-  // several ranks the one that came to it first is named: from there it travelled. Collective.
+  // Collective: names the first tensor of a failed step that is not finite, by running its micro batches again on the
+  // same weights. If several ranks have one, the earliest in the plan is named, since it spread from there to the
+  // others.
   Result<std::string> find_cause(std::int64_t step) {
     for (int micro = 0; micro < config_.train.gradient_accumulation_steps; ++micro) {
       BoundPlan& plan = plan_of(micro);
@@ -365,7 +373,7 @@ class TrainerImpl final : public Trainer {
     return std::string("every tensor is finite when the step is run again");
   }
 
-  // The step's update changed nothing; what looking for the cause has left in the sums of gradients goes.
+  // The step's update changed nothing. Zeroes the gradient sums that find_cause() has left.
   Result<run::StepRecord> skip(run::StepRecord record, const std::string& why) {
     if (world_.rank() == 0) log::warn("skipped: {}", why);
     for (const auto& [name, tensor] : store_.all())
@@ -397,7 +405,7 @@ class TrainerImpl final : public Trainer {
     tally_.add(plan.aux, plan.load, plan.executor->times());
   }
 
-  // Of the whole step, as the plans' headers say.
+  // The predicted time of a whole step, from the plans' headers.
   std::optional<double> predicted_ms() const {
     auto of = [](const ir::Plan& plan) { return plan.header.real("predicted_ms", 0); };
     double ms = of(plans_.update);
@@ -418,7 +426,7 @@ class TrainerImpl final : public Trainer {
     if (peak_.flops > 0) record.mfu = 100 * flops / seconds / peak_.flops;
   }
 
-  // The kept tokens over those that the experts' flops are counted on.
+  // The share of the rows counted in flops_.experts that hold kept tokens.
   double kept_share() const {
     if (update_.load.empty()) return 0;
     const auto layers = double(update_.load.size()), micro_batches = double(config_.train.gradient_accumulation_steps);
@@ -436,7 +444,7 @@ class TrainerImpl final : public Trainer {
   comm::NetworkReport network_;
   Peak peak_;
   ProductFlops flops_;
-  // Null: the CPU. The streams, the store, the arena and the executors end before it.
+  // Null: the CPU. Declared before the streams, the store, the arena and the executors, which are destroyed first.
   std::unique_ptr<runtime::Accelerator> owned_accelerator_;
   runtime::Accelerator* accelerator_ = nullptr;
   world::Streams streams_;
@@ -445,7 +453,7 @@ class TrainerImpl final : public Trainer {
   std::optional<data::Evaluation> evaluation_;
   runtime::TensorStore store_;
   runtime::Block arena_;
-  runtime::Memory arena_window_;  // in its place, the expert stream's
+  runtime::Memory arena_window_;  // if set, replaces arena_: the expert stream's window
   planning::StepPlans plans_;
   std::string all_to_alls_;               // for the banner
   std::optional<double> predicted_ms_;  // of a whole step

@@ -1,3 +1,6 @@
+// Every function is one or two collectives on small data. agree() gathers a fixed-size Verdict of each rank, so that it
+// needs no second round for the message; the message is cut after 1,019 bytes. Errors that all ranks share are marked
+// `agreed`, so that callers do not agree on them again.
 #include "lancet/world/agree.h"
 
 #include <fmt/format.h>
@@ -16,7 +19,7 @@ namespace lancet::world {
 namespace {
 
 struct Verdict {
-  int code = 0;  // of the exit code; 0: success
+  int code = 0;  // exit code; 0: success
   std::array<char, 1020> message{};
 };
 

@@ -1,3 +1,5 @@
+// The emulated communicator (comm/emulated.h) gets the duration of each call from two functions. Here they apply the
+// cost model of the declared hardware (cost/hardware.h) to the bytes sent, and add the result to `times`.
 #include "lancet/world/emulated_world.h"
 
 #include <fmt/format.h>
@@ -16,7 +18,7 @@ Result<std::unique_ptr<comm::Communicator>> emulated_world(const config::Config&
     return config_error(fmt::format(
         "comm.transport: expected one process for \"emulated\", which stands for all ranks, found {}", world.size()));
   const int ranks = static_cast<int>(config.comm.emulated_ranks);
-  LANCET_TRY(config::check(config, std::max(ranks, 1)));  // which asks for ranks and network
+  LANCET_TRY(config::check(config, std::max(ranks, 1)));  // requires emulated_ranks and network
   LANCET_ASSIGN(const cost::Hardware hardware, cost::read_hardware(config.comm.network));
   const cost::Layout layout{ranks, hardware.nodes(ranks)};
   const auto counted = [times](std::atomic<double> DeclaredTimes::*kind, double ms) {

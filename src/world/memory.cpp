@@ -1,3 +1,6 @@
+// Available memory is the smaller of the host's MemAvailable (/proc/meminfo) and the free bytes under the process's
+// control groups, versions 1 and 2, as read from /sys/fs/cgroup. The limit of a group applies to all groups below it,
+// so the search walks from the process's group up to the root.
 #include "lancet/world/memory.h"
 
 #include <fmt/format.h>
@@ -16,7 +19,7 @@ using std::filesystem::path;
 
 constexpr std::int64_t no_limit = std::numeric_limits<std::int64_t>::max();
 
-// The file's number; "max", which v2 writes for no limit, is none.
+// The number in a file; empty for "max", which cgroup v2 writes for no limit.
 std::optional<std::int64_t> number_in(const path& file) {
   std::ifstream in(file);
   std::int64_t number = 0;
@@ -24,7 +27,7 @@ std::optional<std::int64_t> number_in(const path& file) {
   return std::nullopt;
 }
 
-// The number after `key` in a file of "key value" lines.
+// The number after `key` in a file of "key value" lines; 0 if the key is missing.
 std::int64_t entry(const path& file, const std::string& key) {
   std::ifstream in(file);
   std::string name;
@@ -33,15 +36,15 @@ std::int64_t entry(const path& file, const std::string& key) {
   return 0;
 }
 
-// How the two versions call the same things.
+// File names and keys of the two cgroup versions.
 struct Names {
   const char *limit, *used, *cache;
 };
 constexpr Names v1{"memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"};
 constexpr Names v2{"memory.max", "memory.current", "inactive_file"};
 
-// Under the limit of this group and of each above it. Pages of files that nothing uses now count as used there, yet
-// the kernel drops them first.
+// Free bytes under the limits of this group and of each group above it. The usage includes inactive file pages, which
+// are subtracted because the kernel drops them first.
 std::int64_t left_in(const path& mount, const path& group, const Names& names) {
   std::int64_t left = no_limit;
   for (path inner = group.relative_path();; inner = inner.parent_path()) {
@@ -54,8 +57,9 @@ std::int64_t left_in(const path& mount, const path& group, const Names& names) {
   }
 }
 
-// /proc/self/cgroup: "0::/user.slice" (v2) or "9:cpu,memory:/docker/1f3" (v1) a line. In a container that path may be
-// the host's; its own group is then the mount itself, which left_in looks at too.
+// Free bytes under the limits of the process's groups. A line of /proc/self/cgroup is "0::/user.slice" (v2) or
+// "9:cpu,memory:/docker/1f3" (v1). In a container that path may be the host's; the container's own group is then the
+// mount itself, which left_in reads too.
 std::int64_t left_in_groups(const path& root) {
   std::ifstream in(root / "proc/self/cgroup");
   std::int64_t left = no_limit;

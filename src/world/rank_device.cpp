@@ -1,3 +1,6 @@
+// Each rank opens the GPU that its launcher's local rank selects; then the ranks compare the identities of their GPUs.
+// The comparison also catches launchers that show every rank only one GPU, numbered 0, when that GPU is the same for
+// two ranks. Errors pass through agree(), so that all ranks end with the same one.
 #include "lancet/world/rank_device.h"
 
 #include <fmt/format.h>
@@ -11,25 +14,25 @@ namespace {
 
 using config::Transport;
 
-// A launcher may show each rank only its own GPU, which is then number 0.
+// The number of this rank's GPU. A launcher may show each rank only its own GPU, which is then number 0.
 Result<int> device_number(int found, const comm::Launch& launch, bool shared) {
   if (found >= launch.local_size) return launch.local_rank;
-  if (found == 1 || shared) return launch.local_rank % found;  // the ranks compare what they got
+  if (found == 1 || shared) return launch.local_rank % found;  // check_one_each() compares the GPUs
   return config_error(fmt::format("device: expected {} GPUs for the {} ranks of this host, found {}", launch.local_size,
                                   launch.local_size, found));
 }
 
-Result<std::unique_ptr<runtime::Accelerator>> open_mine(const DeviceSource& source, bool shared) {
+Result<std::unique_ptr<runtime::Accelerator>> open_own_gpu(const DeviceSource& source, bool shared) {
   LANCET_ASSIGN(const runtime::AcceleratorModule* module, source.load());
   LANCET_ASSIGN(const int found, module->count());
   LANCET_ASSIGN(const int number, device_number(found, source.launch, shared));
   return module->open(number);
 }
 
-// Ranks may share a GPU only where they are told to talk through the host's memory.
+// Ranks may share a GPU only if their messages go through host memory.
 bool may_share(const config::Config& config) { return config.comm.transport == Transport::mpi; }
 
-// Collective.
+// Config error: two ranks have the same GPU and may not share it. Collective.
 Status check_one_each(comm::Communicator& world, runtime::Accelerator& accelerator, bool shared) {
   const std::string mine = accelerator.device().identity();
   LANCET_ASSIGN(const auto all, gather(world, static_cast<std::int64_t>(hash64(mine))));
@@ -64,7 +67,7 @@ Status check_transport(const config::Config& config, const comm::Communicator& w
 Result<std::unique_ptr<runtime::Accelerator>> open_accelerator(const config::Config& config, comm::Communicator& world,
                                                                const DeviceSource& source) {
   if (config.device == config::Device::cpu) return std::unique_ptr<runtime::Accelerator>();
-  auto mine = open_mine(source, may_share(config));
+  auto mine = open_own_gpu(source, may_share(config));
   LANCET_TRY(agree(world, mine.ok() ? Status() : Status(mine.error())));
   LANCET_TRY(check_one_each(world, **mine, may_share(config)));
   (*mine)->allow_tf32(config.train.tf32);
@@ -95,7 +98,8 @@ Result<std::span<std::byte>> make_arena_window(const config::Config& config, con
 std::string describe_all_to_alls(const config::Config& config, bool window, const std::string& choice) {
   using config::DeviceAllToAll;
   const bool automatic = config.comm.device_all_to_all == DeviceAllToAll::automatic;
-  const std::string why = automatic ? "" : fmt::format("; comm.device_all_to_all={}", name(config.comm.device_all_to_all));
+  const std::string why =
+      automatic ? "" : fmt::format("; comm.device_all_to_all={}", name(config.comm.device_all_to_all));
   if (!choice.empty())
     return fmt::format("exchanges  {}{}{}", choice, why, window ? "" : "; the arena lies in no window");
   if (!window) return "";
@@ -105,8 +109,9 @@ std::string describe_all_to_alls(const config::Config& config, bool window, cons
              : "exchanges  through windows" + why;
 }
 
-Result<DeviceStreams> make_device_streams(const config::Config& config, runtime::Accelerator& accelerator,
-                                      const std::array<std::unique_ptr<comm::Communicator>, ir::stream_count>& host) {
+Result<DeviceStreams> make_device_streams(
+    const config::Config& config, runtime::Accelerator& accelerator,
+    const std::array<std::unique_ptr<comm::Communicator>, ir::stream_count>& host) {
   DeviceStreams streams;
   for (std::size_t stream = 1; stream < ir::stream_count; ++stream) {
     const Transport transport = config.comm.transport;

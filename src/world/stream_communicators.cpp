@@ -1,9 +1,11 @@
+// Each communication stream duplicates the world's communicator, so that its collectives never mix with those of
+// another stream. On an accelerator each host communicator also has a device communicator that is built on it.
 #include "lancet/world/stream_communicators.h"
 
 namespace lancet::world {
 
-Result<Streams> Streams::make(const config::Config& config, comm::Communicator& world, runtime::Accelerator* accelerator,
-                          const std::string& purpose) {
+Result<Streams> Streams::make(const config::Config& config, comm::Communicator& world,
+                              runtime::Accelerator* accelerator, const std::string& purpose) {
   Streams streams;
   streams.accelerator_ = accelerator;
   streams.timeout_ = std::chrono::milliseconds(static_cast<std::int64_t>(config.comm.timeout_s * 1000));

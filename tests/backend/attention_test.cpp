@@ -26,7 +26,7 @@ struct Outputs {
   Elements out, lse, dqkv;
 };
 
-// The workspace starts as NaN: nothing may rely on what it holds.
+// The workspace starts as NaN, so that a kernel which relies on its content fails.
 Buffer poisoned(std::size_t bytes) {
   Buffer b = Buffer::raw(bytes);
   for (float& x : b.span<float>()) x = kPoison;
@@ -95,7 +95,7 @@ class Reference {
   std::int64_t batch_, head_;
 };
 
-// Largest differences over all heads; a NaN counts as infinite.
+// The largest differences over all heads; a NaN counts as infinite.
 struct Errors {
   double out = 0, lse = 0, grad = 0;
 };
@@ -142,7 +142,7 @@ TEST_CASE("attention agrees with its formulas in double") {
     }
 }
 
-TEST_CASE("attention's backward is the slope of its forward") {
+TEST_CASE("attention's backward agrees with finite differences of its forward") {
   set_threads(1);
   Inputs in({1, 5, 2, 3, DType::f32});
   const Outputs o = run(in);
@@ -167,20 +167,20 @@ TEST_CASE("attention's backward is the slope of its forward") {
   }
 }
 
-TEST_CASE("large scores neither overflow nor lose their order") {
+TEST_CASE("large scores neither overflow nor change order") {
   set_threads(1);
   for (DType type : {DType::f32, DType::bf16}) {
     Inputs in({1, 40, 1, 8, type});
-    for (std::int64_t i = 0; i < in.qkv.size(); ++i)  // queries; 256: exact in bf16
+    for (std::int64_t i = 0; i < in.qkv.size(); ++i)  // only the queries are scaled; 256 is exact in bf16
       if (i / 8 % 3 == 0) in.qkv.set(i, static_cast<float>(in.qkv[i]) * 256);
     const Outputs o = run(in);
     for (std::int64_t i = 0; i < o.dqkv.size(); ++i) REQUIRE(std::isfinite(o.dqkv[i]));
     const Errors e = compare(in, o);
-    CHECK(e.out <= (type == DType::f32 ? 1e-2 : 3e-2));  // scores near 1000 are exact to 6e-5 only: so are weights
+    CHECK(e.out <= (type == DType::f32 ? 1e-2 : 3e-2));  // scores near 1000, and the weights, are exact to 6e-5
   }
 }
 
-TEST_CASE("a sequence's bits depend neither on the batch nor on the threads") {
+TEST_CASE("a sequence's bits do not depend on the batch or the threads") {
   for (DType type : {DType::f32, DType::bf16}) {
     const AttentionDesc d{4, 70, 3, 24, type};
     Inputs in(d);
@@ -211,7 +211,7 @@ TEST_CASE("a sequence's bits depend neither on the batch nor on the threads") {
   }
 }
 
-TEST_CASE("attention's workspace does not grow with the batch or the square of the sequence") {
+TEST_CASE("attention's workspace does not grow with the batch or with the square of the sequence") {
   for (DType type : {DType::f32, DType::bf16}) {
     const AttentionDesc d{1, 512, 12, 64, type}, batch{64, 512, 12, 64, type}, longer{1, 2048, 12, 64, type};
     CHECK(attention_backward_workspace_bytes(d, 2) == attention_backward_workspace_bytes(batch, 2));

@@ -1,5 +1,5 @@
-// Products of experts: values against sums in double, and no touch outside the given rows. Rows of the operands that
-// belong to others hold NaN, so reading one shows in the result; rows of C that belong to others must keep their bits.
+// Products of experts: values against sums in double, and no access outside the given rows. Operand rows of other
+// experts hold NaN, so that reading one shows in the result; rows of C of other experts must keep their bits.
 #include <catch2/catch.hpp>
 
 #include "lancet/backend/cpu/parallel.h"
@@ -13,7 +13,7 @@ struct Rows {
   std::vector<std::int64_t> begin, end;
 };
 
-// Row ranges of `capacity` apart, filled as given: the expert buffer's layout.
+// Row ranges at distances of `capacity`, filled as given: the layout of the expert buffer.
 Rows filled(const std::vector<std::int64_t>& counts, std::int64_t capacity) {
   Rows r;
   for (std::size_t i = 0; i < counts.size(); ++i) {
@@ -100,7 +100,7 @@ void check_reduction(const Rows& rows, std::int64_t total, GroupedMatmulDesc d, 
   CHECK(wrong == 0);
 }
 
-TEST_CASE("grouped products compute the filled rows and touch no others") {
+TEST_CASE("grouped products compute the filled rows and leave all others unchanged") {
   const std::vector<std::vector<std::int64_t>> fills = {{0, 0, 0, 0},     {40, 0, 0, 0},    {0, 0, 0, 40}, {1, 2, 3, 4},
                                                         {13, 14, 15, 40}, {40, 40, 40, 40}, {0, 29, 0, 1}};
   for (int count : {1, 2, 3})
@@ -133,7 +133,7 @@ TEST_CASE("grouped products compute the filled rows and touch no others") {
       }
 }
 
-// Many rows of one expert: several blocks, as the dense product has them.
+// Many rows of one expert: the product has several blocks, like the dense product.
 TEST_CASE("a grouped product of one group is the dense product, bit for bit") {
   set_threads(2);
   const std::int64_t m = 300, n = 96, k = 800;
@@ -150,7 +150,7 @@ TEST_CASE("a grouped product of one group is the dense product, bit for bit") {
   CHECK(same_bits(dense, grouped));
 }
 
-TEST_CASE("grouped products refuse row lists of another length") {
+TEST_CASE("grouped products refuse row lists of the wrong length") {
   GroupedMatmulDesc d;
   d.groups = 2;
   d.product = {0, 4, 4, false, true, 0, 0, 0, DType::f32, DType::f32, DType::f32, {}, false};

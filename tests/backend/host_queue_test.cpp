@@ -1,4 +1,4 @@
-// The device that is none: order, flags, recording, errors, addresses.
+// The host queue device: order, flags, recording, errors, addresses.
 #include "lancet/backend/host_queue.h"
 
 #include <algorithm>
@@ -20,7 +20,7 @@ HostStream& host(Stream& stream) { return *static_cast<HostStream*>(stream.nativ
 
 }  // namespace
 
-TEST_CASE("host queue: a stream works in order, and flags join streams whichever comes first") {
+TEST_CASE("host queue: a stream works in order, and flags join streams in either order of signal and wait") {
   const auto device = make_host_queue({.pause_us = 200, .seed = 3});
   const auto first = made(device->make_stream(false)), second = made(device->make_stream(true));
   auto* flag = reinterpret_cast<Flag*>(made(device->allocate_host(sizeof(Flag))));
@@ -35,7 +35,7 @@ TEST_CASE("host queue: a stream works in order, and flags join streams whichever
   REQUIRE(first->synchronize().ok());
 }
 
-TEST_CASE("host queue: memory goes there and back, its addresses are not the host's, and it ends") {
+TEST_CASE("host queue: memory is copied both ways, has addresses of its own, and has a limit") {
   const auto device = make_host_queue({.bytes = 4096});
   const auto stream = made(device->make_stream(false));
   std::byte* memory = made(device->allocate(1024));
@@ -60,7 +60,7 @@ TEST_CASE("host queue: memory goes there and back, its addresses are not the hos
   CHECK(device->free_bytes() == 4096);
 }
 
-TEST_CASE("host queue: what is recorded runs when it is launched, each time") {
+TEST_CASE("host queue: recorded work runs at each launch") {
   const auto device = make_host_queue();
   const auto stream = made(device->make_stream(false));
   std::atomic<int> runs{0};
@@ -75,7 +75,7 @@ TEST_CASE("host queue: what is recorded runs when it is launched, each time") {
   CHECK(runs == 2);
 }
 
-TEST_CASE("host queue: a stream that failed does nothing any more and says why") {
+TEST_CASE("host queue: a failed stream does no more work and returns its error") {
   const auto device = make_host_queue();
   const auto stream = made(device->make_stream(false));
   std::atomic<bool> ran{false};
@@ -86,7 +86,7 @@ TEST_CASE("host queue: a stream that failed does nothing any more and says why")
   CHECK_FALSE(host(*stream).enqueue([]() -> Status { return {}; }).ok());
 }
 
-TEST_CASE("host queue: events measure what lies between them") {
+TEST_CASE("host queue: events measure the work between them") {
   const auto device = make_host_queue();
   const auto stream = made(device->make_stream(false));
   const auto before = made(device->make_event()), after = made(device->make_event());
@@ -97,13 +97,13 @@ TEST_CASE("host queue: events measure what lies between them") {
   CHECK(made(device->milliseconds(*before, *after)) >= 2);
 }
 
-TEST_CASE("host queue: a delay from a mark holds the work that lies between") {
+TEST_CASE("host queue: a delay from a mark includes the work since the mark") {
   const auto device = make_host_queue();
   const auto stream = made(device->make_stream(false));
   auto* paced = stream->paced();
   REQUIRE(paced);
   const auto start = made(device->make_event()), before = made(device->make_event()), end = made(device->make_event());
-  double left = 1e9;  // the least of some tries: a busy machine may be late
+  double left = 1e9;  // the minimum of several tries: a busy machine may be late
   for (int turn = 0; turn < 5; ++turn) {
     REQUIRE(stream->record(*start).ok());
     REQUIRE(paced->mark().ok());
@@ -115,7 +115,7 @@ TEST_CASE("host queue: a delay from a mark holds the work that lies between") {
     CHECK(made(device->milliseconds(*start, *end)) >= 50);
     left = std::min(left, made(device->milliseconds(*before, *end)));
   }
-  CHECK(left < 40);  // 10, or 50 where it counted from the delay's own start
+  CHECK(left < 40);  // 10 ms from the mark; 50 ms would mean that it counts from the delay's own start
 }
 
 }  // namespace lancet::backend

@@ -10,7 +10,7 @@ namespace {
 
 struct Case {
   MatmulDesc desc;
-  std::int64_t pad = 0;  // elements between the rows, poisoned in A and B
+  std::int64_t pad = 0;  // elements between the rows; NaN in A and B
   MatmulKernel kernel = MatmulKernel::own;
 };
 
@@ -31,7 +31,7 @@ void poison_padding(Elements& e, std::int64_t rows, std::int64_t width, std::int
     for (std::int64_t j = width; j < stride; ++j) e.set(r * stride + j, kPoison);
 }
 
-// Runs the product and compares every element with a sum in double; what lies between C's rows must stay.
+// Runs the product and compares every element with a sum in double; the padding between C's rows must stay unchanged.
 void check_product(Case c) {
   MatmulDesc& d = c.desc;
   const std::int64_t rows_a = d.trans_a ? d.k : d.m, row_a = d.trans_a ? d.m : d.k;
@@ -121,7 +121,7 @@ TEST_CASE("bias and accumulation in all combinations") {
         }
 }
 
-// Larger than one block in m, n and k, each in turn: the loops around the tiles.
+// Larger than one block in m, n and k, each in turn, which covers the loops around the tiles.
 TEST_CASE("products of several blocks") {
   set_threads(2);
   for (Types t : kTypes)
@@ -134,8 +134,8 @@ TEST_CASE("products of several blocks") {
         }
 }
 
-// The promise of the header: rows are the same bits alone, in parts, in the whole, on one thread and on several.
-TEST_CASE("a row's bits depend neither on the rows around it nor on the threads") {
+// The header promises the same bits for a row alone, in parts, in the whole, on one thread and on several.
+TEST_CASE("a row's bits do not depend on the rows around it or on the threads") {
   for (Types t : kTypes)
     for (bool trans_b : {false, true}) {
       const std::int64_t m = 96, n = 320, k = 515;
@@ -161,7 +161,7 @@ TEST_CASE("a row's bits depend neither on the rows around it nor on the threads"
 
 // A weight gradient summed over parts of the batch is the gradient of the whole, bit for bit, since accumulating
 // continues the sum (parts of an even number of rows: bf16 is summed in pairs).
-TEST_CASE("a product runs again on other data, from other threads and by other numbers of them") {
+TEST_CASE("a product runs again on other data, from other threads and with other thread counts") {
   for (MatmulKernel kernel : kKernels)
     for (DType type : {DType::f32, DType::bf16}) {
       constexpr std::int64_t m = 70, n = 130, k = 33;

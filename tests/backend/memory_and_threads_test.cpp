@@ -11,7 +11,7 @@
 namespace lancet::backend::cpu {
 namespace {
 
-TEST_CASE("buffers are aligned, and zero when asked for") {
+TEST_CASE("buffers are aligned, and zero when requested") {
   for (std::size_t bytes : {std::size_t{1}, std::size_t{100}, std::size_t{5000}, std::size_t{3} << 20}) {
     const Buffer b = Buffer::zeroed(bytes);
     CHECK(b.size() == bytes);
@@ -24,7 +24,7 @@ TEST_CASE("buffers are aligned, and zero when asked for") {
   CHECK(Buffer::zeroed(0).size() == 0);
 }
 
-TEST_CASE("a buffer's owner moves") {
+TEST_CASE("a buffer can be moved") {
   Buffer a = Buffer::zeroed(256);
   void* const data = a.data();
   Buffer b = std::move(a);
@@ -58,7 +58,7 @@ TEST_CASE("parallel_for covers every index once, in ranges of whole grains") {
       }
 }
 
-TEST_CASE("every host thread has its own number of threads, and several work at once") {
+TEST_CASE("every host thread has its own number of threads, and several run parallel_for at once") {
   std::vector<std::thread> ranks;
   std::vector<std::int64_t> sums(4);
   std::vector<int> counts(4);

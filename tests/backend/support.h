@@ -1,4 +1,4 @@
-// Random operands of either type, and products in double to hold kernels against.
+// Random operands of either type, and reference products in double.
 #pragma once
 #include <cmath>
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace lancet::backend::cpu {
 
-// Elements of f32 or bf16 behind one face; values are what the type can hold.
+// Elements of f32 or bf16 behind one interface; values are representable in the type.
 class Elements {
  public:
   Elements(std::int64_t count, DType dtype)
@@ -51,8 +51,8 @@ class Elements {
 
 inline constexpr float kPoison = std::numeric_limits<float>::quiet_NaN();
 
-// What a sum of `terms` products, whose magnitudes add to `magnitude`, may be off by in f32: rounding errors of a
-// random walk, three deviations of it, and a bf16 result's own rounding.
+// The tolerance in f32 of a sum of `terms` products whose magnitudes add to `magnitude`: three standard deviations of
+// the rounding errors' random walk, plus the rounding of a bf16 result.
 inline double tolerance(std::int64_t terms, double magnitude, double value, DType result) {
   const double unit = std::ldexp(1.0, -24);
   const double sum = (3 * std::sqrt(static_cast<double>(terms)) + 4) * unit * magnitude;

@@ -12,7 +12,7 @@
 namespace lancet {
 namespace {
 
-// Whether this file system holds files without names.
+// True if this file system supports files without names.
 bool holds_nameless(const std::string& folder) {
   const int fd = ::open(folder.c_str(), O_WRONLY | O_TMPFILE, 0600);
   if (fd >= 0) ::close(fd);
@@ -21,7 +21,7 @@ bool holds_nameless(const std::string& folder) {
 
 std::string content_of(const std::string& path) { return *read_file(path, "a text"); }
 
-TEST_CASE("a file is there when it is committed, whole, in place of the one before") {
+TEST_CASE("a committed file is complete and replaces the one before") {
   const test::TemporaryFolder folder;
   const std::string path = folder.write("text", "the one before");
   {
@@ -30,7 +30,7 @@ TEST_CASE("a file is there when it is committed, whole, in place of the one befo
     REQUIRE(file->append("half", 4).ok());
     CHECK(content_of(path) == "the one before");
   }
-  CHECK(content_of(path) == "the one before");  // left without a commit
+  CHECK(content_of(path) == "the one before");  // destroyed without a commit
   auto file = AtomicFile::create(path);
   REQUIRE(file.ok());
   REQUIRE(file->append("the whole", 9).ok());
@@ -40,7 +40,7 @@ TEST_CASE("a file is there when it is committed, whole, in place of the one befo
   CHECK(folder.names() == std::vector<std::string>{"text"});
 }
 
-TEST_CASE("a process that is killed while it writes leaves nothing where files need no name") {
+TEST_CASE("a process killed while it writes leaves no file if the file system supports unnamed files") {
   const test::TemporaryFolder folder;
   const pid_t writer = ::fork();
   if (writer == 0) {

@@ -12,7 +12,7 @@
 
 namespace lancet {
 
-TEST_CASE("a duration is said in its two largest units") {
+TEST_CASE("a duration is printed in its two largest units") {
   CHECK(duration(-1) == "0s");
   CHECK(duration(59.4) == "59s");
   CHECK(duration(59.6) == "1m 00s");
@@ -47,9 +47,9 @@ TEST_CASE("normal numbers have mean 0 and deviation 1, uniform ones are at least
   CHECK(std::abs(uniform / n - 0.5) < 5 * std::sqrt(1.0 / 12 / n));
 }
 
-TEST_CASE("normal numbers are Box-Muller's of a block's words, alone and in bulk") {
+TEST_CASE("normal numbers are Box-Muller's of a block's words, one at a time and in bulk") {
   const Philox random(11, 5);
-  const std::uint64_t far = (std::uint64_t{1} << 34) - 150;  // the block's number crosses 32 bits
+  const std::uint64_t far = (std::uint64_t{1} << 34) - 150;  // the block number crosses 32 bits
   for (const std::uint64_t first : {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{4098}, far})
     for (const std::size_t count : {0, 1, 3, 255, 256, 1030}) {
       std::vector<float> values(count + 1, 77.f);
@@ -67,7 +67,7 @@ TEST_CASE("normal numbers are Box-Muller's of a block's words, alone and in bulk
     }
 }
 
-TEST_CASE("numbers below a bound reach all of it and no more") {
+TEST_CASE("numbers below a bound cover its whole range and never reach it") {
   const Philox random(1, 2);
   std::vector<int> seen(7);
   for (std::uint64_t i = 0; i < 7000; ++i) ++seen.at(random.below(i, 7));
@@ -75,7 +75,7 @@ TEST_CASE("numbers below a bound reach all of it and no more") {
   CHECK(random.below(0, 1) == 0);
 }
 
-TEST_CASE("streams of different names differ") {
+TEST_CASE("streams with different names differ") {
   CHECK(stream_of("h.0.attn") != stream_of("h.1.attn"));
   CHECK(Philox(1, stream_of("a")).block(0) != Philox(1, stream_of("b")).block(0));
 }
@@ -83,8 +83,8 @@ TEST_CASE("streams of different names differ") {
 TEST_CASE("bf16 rounds to nearest even") {
   auto rounded = [](float x) { return to_f32(from_f32<bf16>(x)); };
   CHECK(rounded(1.f) == 1.f);
-  CHECK(rounded(1.00390625f) == 1.f);        // 1 + 2^-8: a tie, to the even 1
-  CHECK(rounded(1.01171875f) == 1.015625f);  // 1 + 3 * 2^-8: a tie, to the even 1 + 2 * 2^-7
+  CHECK(rounded(1.00390625f) == 1.f);        // 1 + 2^-8: a tie, rounded to the even 1
+  CHECK(rounded(1.01171875f) == 1.015625f);  // 1 + 3 * 2^-8: a tie, rounded to the even 1 + 2 * 2^-7
   CHECK(rounded(-1.005f) == -1.0078125f);
   CHECK(std::isinf(rounded(std::numeric_limits<float>::infinity())));
   CHECK(std::isinf(rounded(std::numeric_limits<float>::max())));
@@ -110,11 +110,11 @@ TEST_CASE("shapes") {
   CHECK_THROWS_AS((Shape{1, 1, 1, 1, 1, 1, 1}), InternalError);
 }
 
-TEST_CASE("hashes are XXH3's") {
-  CHECK(hex(hash64(std::string_view())) == "2d06800538d394c2");  // XXH3_64bits of nothing
+TEST_CASE("hashes equal XXH3's") {
+  CHECK(hex(hash64(std::string_view())) == "2d06800538d394c2");  // XXH3_64bits of no bytes
 }
 
-TEST_CASE("LANCET_TRY and LANCET_ASSIGN hand errors on") {
+TEST_CASE("LANCET_TRY and LANCET_ASSIGN return errors to the caller") {
   auto half = [](int x) -> Result<int> {
     if (x % 2) return config_error("expected an even number, found " + std::to_string(x));
     return x / 2;

@@ -6,7 +6,7 @@
 
 namespace lancet {
 
-TEST_CASE("the mean of many stochastic roundings is the number") {
+TEST_CASE("the mean of many stochastic roundings is the unrounded number") {
   for (const float x : {1.F + 0x1p-10F, -3.14159F, 1e-3F, 0x1p-120F * 1.3F}) {
     double sum = 0;
     constexpr int count = 1 << 16;
@@ -17,11 +17,11 @@ TEST_CASE("the mean of many stochastic roundings is the number") {
       sum += (double(rounded) - x) / step;
     }
     INFO("x " << x);
-    CHECK(std::abs(sum / count) < 4 * 0.5 / std::sqrt(double(count)));  // four standard deviations at most
+    CHECK(std::abs(sum / count) < 4 * 0.5 / std::sqrt(double(count)));  // at most four standard deviations
   }
 }
 
-TEST_CASE("what bf16 holds exactly is not rounded, nor are infinities and NaN") {
+TEST_CASE("values that bf16 represents exactly, infinities and NaN are not rounded") {
   for (const float x : {0.F, -0.F, 1.F, -2.5F, std::numeric_limits<float>::infinity()})
     for (const std::uint32_t bits : {0u, 0xffffffffu}) CHECK(to_f32(round_stochastically(x, bits)) == x);
   CHECK(std::isnan(to_f32(round_stochastically(std::nanf(""), 0xffffffffu))));
@@ -36,7 +36,7 @@ TEST_CASE("rounding bits differ by tensor, step and element") {
     ones += __builtin_popcount(RoundingBits(1, 5)(i) >> 16);
   }
   CHECK(equal == 0);
-  CHECK(std::abs(ones - 4096 * 8) < 4 * 128);  // of 65,536 bits half; a standard deviation is 128
+  CHECK(std::abs(ones - 4096 * 8) < 4 * 128);  // half of 65,536 bits; a standard deviation is 128
 }
 
 }  // namespace lancet

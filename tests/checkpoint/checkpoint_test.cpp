@@ -1,4 +1,4 @@
-// Checkpoints under attack: every fault of the file layer at every call, crashes at every call, damaged files.
+// Checkpoints under faults: every fault of the file layer at every call, crashes at every call, damaged files.
 #include "lancet/checkpoint/checkpoint.h"
 
 #include <sys/resource.h>
@@ -24,7 +24,7 @@ using test::FaultyFileSystem;
 using test::SmallCheckpoint;
 using test::TemporaryFolder;
 
-// The steps whose checkpoints are whole and hold what was saved, newest first.
+// The steps whose checkpoints are complete and hold the saved content, newest first.
 std::vector<std::int64_t> whole(const fs::path& checkpoints) {
   std::vector<std::int64_t> steps;
   for (const std::int64_t step : steps_in(checkpoints))
@@ -51,25 +51,25 @@ TEST_CASE("folder names and steps") {
     CHECK_FALSE(step_of(name));
 }
 
-TEST_CASE("a checkpoint comes back, and those that no rule keeps go") {
+TEST_CASE("a checkpoint is read back, and checkpoints that no rule keeps are removed") {
   const TemporaryFolder folder;
   const fs::path at = folder / "checkpoints";
   for (const int step : {10, 20, 30, 40, 50}) REQUIRE(SmallCheckpoint().save(disk(), at, step).ok());
   CHECK(whole(at) == Steps{50, 40, 30, 20, 10});
   REQUIRE(prune(disk(), at, {0, 20}).ok());
   CHECK(whole(at).size() == 5);
-  spit(at / "step-000050" / "manifest.json", "{}");  // is no checkpoint, so it is neither counted nor removed
+  spit(at / "step-000050" / "manifest.json", "{}");  // not a checkpoint, so it is neither counted nor removed
   REQUIRE(prune(disk(), at, {2, 20}).ok());
   CHECK(steps_in(at) == Steps{50, 40, 30, 20});
   CHECK(whole(at) == Steps{40, 30, 20});
-  REQUIRE(SmallCheckpoint().save(disk(), at, 50).ok());  // in its place
+  REQUIRE(SmallCheckpoint().save(disk(), at, 50).ok());  // in its position
   CHECK(whole(at) == Steps{50, 40, 30, 20});
   const auto aside = set_aside_after(disk(), at, 30);
   REQUIRE(aside.ok());
   CHECK(*aside == 2);
   CHECK(whole(at) == Steps{30, 20});
   CHECK(fs::exists(at / "step-000050.old" / "manifest.json"));
-  // Of folders that are set aside, one generation is kept.
+  // One generation of folders that were set aside is kept.
   CHECK(*set_aside_after(disk(), at, 30) == 0);
   CHECK(fs::exists(at / "step-000040.old"));
   CHECK(*set_aside_after(disk(), at, 20) == 1);
@@ -78,7 +78,7 @@ TEST_CASE("a checkpoint comes back, and those that no rule keeps go") {
   CHECK_FALSE(fs::exists(at / "step-000050.old"));
 }
 
-TEST_CASE("a checkpoint that cannot be read now is not taken for a damaged one") {
+TEST_CASE("a checkpoint that cannot be read at the moment is not treated as damaged") {
   const TemporaryFolder folder;
   REQUIRE(SmallCheckpoint().save(disk(), folder / "", 1).ok());
   const fs::path at = folder / "step-000001";
@@ -86,7 +86,7 @@ TEST_CASE("a checkpoint that cannot be read now is not taken for a damaged one")
   REQUIRE(opened.ok());
   rlimit before{};
   REQUIRE(getrlimit(RLIMIT_NOFILE, &before) == 0);
-  const int next = ::open("/dev/null", O_RDONLY);  // every number below is taken, but for gaps
+  const int next = ::open("/dev/null", O_RDONLY);  // the lowest free number: all below it are taken
   REQUIRE(next >= 0);
   std::vector<int> gaps{next};
   while (gaps.back() < 50) gaps.push_back(::dup(next));
@@ -94,7 +94,7 @@ TEST_CASE("a checkpoint that cannot be read now is not taken for a damaged one")
   REQUIRE(setrlimit(RLIMIT_NOFILE, &few) == 0);
   const auto again = Checkpoint::open(at);
   const Status verified = opened->verify();
-  ::close(gaps.back());  // one is enough, however many shards there are
+  ::close(gaps.back());  // one free descriptor is enough, whatever the number of shards
   const auto with_one = Checkpoint::open(at);
   const Status with_one_verified = opened->verify();
   gaps.pop_back();
@@ -109,7 +109,7 @@ TEST_CASE("a checkpoint that cannot be read now is not taken for a damaged one")
   CHECK(with_one_verified.ok());
 }
 
-TEST_CASE("a folder that cannot be listed is not one without checkpoints") {
+TEST_CASE("a folder that cannot be listed is not treated as one without checkpoints") {
   const TemporaryFolder folder;
   CHECK(list_steps(folder / "none")->empty());
   fs::create_symlink("loop", folder / "loop");
@@ -133,7 +133,7 @@ TEST_CASE("tensors are read into memory by several threads, and each is checked"
     targets[name].memory = found[name].data();
   }
   targets["a"].sink = [&](std::uint64_t from, std::span<const std::byte> bytes) -> Status {
-    CHECK(bytes.data() == found["a"].data() + from);  // where they were put
+    CHECK(bytes.data() == found["a"].data() + from);  // the sink sees the bytes in their destination
     seen += bytes.size();
     return {};
   };
@@ -148,7 +148,7 @@ TEST_CASE("tensors are read into memory by several threads, and each is checked"
   CHECK(thrown.error().message == std::bad_alloc().what());
 }
 
-TEST_CASE("weights that are no numbers are not saved") {
+TEST_CASE("weights with NaN or infinity are not saved") {
   const TemporaryFolder folder;
   for (const float bad : {std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::quiet_NaN(), 1e38f}) {
     for (const std::size_t place : {0, 100, 199}) {
@@ -164,12 +164,12 @@ TEST_CASE("weights that are no numbers are not saved") {
       CHECK(status.ok() == std::isfinite(bad));
       if (!status.ok())
         CHECK(status.error().message ==
-              "b: expected finite numbers, found another at element " + std::to_string(place));
+              "b: expected finite numbers, found a non-finite one at element " + std::to_string(place));
     }
   }
 }
 
-TEST_CASE("a disk that takes nothing keeps nobody waiting, and what is abandoned makes room for the next") {
+TEST_CASE("a hanging disk blocks no caller, and an abandoned save frees the buffer for the next one") {
   const TemporaryFolder folder;
   test::BlockingFileSystem files;
   files.hold();
@@ -203,12 +203,12 @@ TEST_CASE("a disk that takes nothing keeps nobody waiting, and what is abandoned
   CHECK(writer.collect().ok());
 }
 
-TEST_CASE("a writer that goes gives up the blocks that the disk does not have yet") {
+TEST_CASE("a destroyed writer drops the blocks that are not on the disk yet") {
   constexpr std::int64_t blocks = 4;
-  constexpr int begun = 2;  // the header and the block in the thread's hand
+  constexpr int begun = 2;  // the header, and the block that the thread is writing
   const TemporaryFolder folder;
-  // The writer has to be told to end before the disk lets go, which nobody can see: again with more time where it was
-  // not, since then, too, all blocks are written.
+  // The writer has to be stopped before the disk is released, and the test cannot observe that moment. If it was not,
+  // all blocks are written; the test then repeats with more time.
   int writes = 0;
   for (auto time = std::chrono::milliseconds(10); time < std::chrono::seconds(5); time *= 4) {
     test::BlockingFileSystem files;
@@ -230,7 +230,7 @@ TEST_CASE("a writer that goes gives up the blocks that the disk does not have ye
   CHECK(writes <= begun);
 }
 
-TEST_CASE("missing tensors are named, unread shards are not looked at") {
+TEST_CASE("missing tensors are named, and shards that are not needed are not read") {
   const TemporaryFolder folder;
   REQUIRE(SmallCheckpoint().save(disk(), folder / "", 1).ok());
   const fs::path at = folder / "step-000001";
@@ -251,7 +251,7 @@ TEST_CASE("missing tensors are named, unread shards are not looked at") {
   CHECK(opened->read({{"d.m", nothing}}).error().message.find("'d.m': expected the checksum ") != std::string::npos);
 }
 
-TEST_CASE("short writes are carried on") {
+TEST_CASE("short writes are continued") {
   const TemporaryFolder folder;
   FaultyFileSystem files(Fault::short_write, GENERATE(0, 1));
   REQUIRE(SmallCheckpoint().save(files, folder / "", 1).ok());
@@ -259,7 +259,7 @@ TEST_CASE("short writes are carried on") {
   CHECK(whole(folder / "") == Steps{1});
 }
 
-TEST_CASE("whichever call fails, the save says so and what was there stays") {
+TEST_CASE("any failing call makes the save fail, and the older checkpoints stay") {
   const Fault fault = GENERATE(Fault::no_space, Fault::io_error, Fault::failed_rename);
   int failures = 0;
   for (int call = 0;; ++call) {
@@ -278,7 +278,7 @@ TEST_CASE("whichever call fails, the save says so and what was there stays") {
     CHECK(saved.error().message.find("injected") != std::string::npos);
     const auto found = whole(folder / "");
     CHECK(found.back() == 1);
-    CHECK(steps_in(folder / "") == found);  // nothing that only looks like a checkpoint
+    CHECK(steps_in(folder / "") == found);  // no folder that only looks like a checkpoint
     REQUIRE(remove_leftovers(disk(), folder / "").ok());
     REQUIRE(SmallCheckpoint().save(disk(), folder / "", 3).ok());  // the next one succeeds
     CHECK(whole(folder / "").front() == 3);
@@ -286,7 +286,7 @@ TEST_CASE("whichever call fails, the save says so and what was there stays") {
   CHECK(failures == (fault == Fault::failed_rename ? 1 : fault == Fault::no_space ? 6 : 11));
 }
 
-TEST_CASE("a machine that goes down at any call leaves the old checkpoint, and the new one if the save said so") {
+TEST_CASE("a crash at any call keeps the old checkpoint, and the new one if the save reported success") {
   int crashes = 0;
   for (int call = 0;; ++call) {
     const TemporaryFolder folder;
@@ -310,7 +310,7 @@ TEST_CASE("a machine that goes down at any call leaves the old checkpoint, and t
   CHECK(crashes > 15);
 }
 
-TEST_CASE("without syncs a crash does take a file: the test above can fail") {
+TEST_CASE("without syncs a crash does lose a file, so the test above can fail") {
   const TemporaryFolder folder;
   FaultyFileSystem files;
   const auto file = files.create(folder / "f");
@@ -321,7 +321,7 @@ TEST_CASE("without syncs a crash does take a file: the test above can fail") {
   CHECK(folder.names().empty());
 }
 
-TEST_CASE("a shard that another rank did not leave in this folder is missed") {
+TEST_CASE("a shard that another rank did not write to this folder is reported as missing") {
   const TemporaryFolder folder;
   Manifest manifest;
   manifest.step = 7;
@@ -333,7 +333,7 @@ TEST_CASE("a shard that another rank did not leave in this folder is missed") {
   CHECK(steps_in(folder / "").empty());
 }
 
-TEST_CASE("500 damaged checkpoints: each is found out, none crashes") {
+TEST_CASE("500 damaged checkpoints: each is detected, none crashes") {
   const TemporaryFolder folder;
   REQUIRE(SmallCheckpoint().save(disk(), folder / "", 1).ok());
   const fs::path sound = folder / "step-000001", at = folder / "damaged";
@@ -362,10 +362,10 @@ TEST_CASE("500 damaged checkpoints: each is found out, none crashes") {
       case 4:
         text.clear();
         fs::remove(file);
-        break;  // removed
+        break;  // file removed
       case 5:
         text = slurp(other == file ? at / names[0] : other);
-        break;  // another's content
+        break;  // content of another file
     }
     const bool same = kind != 4 && text == slurp(file);
     if (kind != 4) spit(file, text);
@@ -379,7 +379,7 @@ TEST_CASE("500 damaged checkpoints: each is found out, none crashes") {
       CHECK(status.error().message.find('\n') == std::string::npos);
     }
   }
-  // Shards that changed places.
+  // Two shards that are swapped.
   fs::remove_all(at);
   fs::copy(sound, at);
   fs::rename(at / names[1], at / "x");
@@ -388,7 +388,7 @@ TEST_CASE("500 damaged checkpoints: each is found out, none crashes") {
   CHECK_FALSE(Checkpoint::open(at).ok());
 }
 
-TEST_CASE("a manifest says again what it was told, and nothing is_rank0 out of its folder") {
+TEST_CASE("a manifest survives a round trip, and no name in it points outside its folder") {
   Manifest m;
   m.step = 12;
   m.tokens = std::int64_t{1} << 60;
@@ -447,7 +447,7 @@ TEST_CASE("a manifest says again what it was told, and nothing is_rank0 out of i
   CHECK(parse_manifest("", "m").error().message == "m: expected a manifest that ends with its checksum, found none");
 }
 
-TEST_CASE("more bytes than the buffer holds go through it") {
+TEST_CASE("more bytes than the buffer holds pass through it") {
   const TemporaryFolder folder;
   BackgroundWriter writer(disk(), 1);
   const std::uint64_t total = 3 * BackgroundWriter::block_bytes + 12;

@@ -1,5 +1,4 @@
-// What network file systems do: a call that did what it was asked for says that
-// it failed.
+// A call that takes effect and reports a failure, as network file systems do.
 #include <catch2/catch.hpp>
 
 #include "checkpoint/support.h"
@@ -11,8 +10,7 @@ namespace fs = std::filesystem;
 using test::SmallCheckpoint;
 using test::TemporaryFolder;
 
-// The disk; call number `at` (0 is the first) that changes something does so,
-// and reports a stale handle.
+// The real file system; call number `at` (from 0) that changes something takes effect and then reports a stale handle.
 class LateErrors final : public FileSystem {
  public:
   explicit LateErrors(int at) : at_(at) {}
@@ -60,8 +58,7 @@ class LateErrors final : public FileSystem {
 }  // namespace
 
 TEST_CASE(
-    "a call that worked and says it failed: what is there by a "
-    "checkpoint's name is whole, and the next save is") {
+    "a call that succeeds but reports failure: checkpoints stay complete, and the next save works") {
   int failures = 0;
   for (int call = 0;; ++call) {
     const TemporaryFolder folder;
@@ -74,7 +71,7 @@ TEST_CASE(
     for (const std::int64_t step : steps_in(at)) CHECK(SmallCheckpoint().check(at / folder_name(step), step).ok());
     CHECK(steps_in(at).back() == 1);
     REQUIRE(remove_leftovers(disk(), at).ok());
-    for (const int step : {2, 3}) REQUIRE(SmallCheckpoint().save(disk(), at, step).ok());  // 2 in its place
+    for (const int step : {2, 3}) REQUIRE(SmallCheckpoint().save(disk(), at, step).ok());  // shard 2 replaces it
     CHECK(steps_in(at) == std::vector<std::int64_t>{3, 2, 1});
     if (saved.ok()) break;
     CHECK(saved.error().message.find("injected: Stale file handle") != std::string::npos);

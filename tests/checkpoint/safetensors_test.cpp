@@ -39,7 +39,7 @@ constexpr const char* sound =
 
 }  // namespace
 
-TEST_CASE("a header gives names, types, shapes and places in the order of the bytes") {
+TEST_CASE("a header gives names, types, shapes and offsets in the order of the bytes") {
   const auto header = parse_safetensors_header(sound, 23, "f");
   REQUIRE(header.ok());
   CHECK(header->metadata == Metadata{{"format", "pt"}});
@@ -50,7 +50,7 @@ TEST_CASE("a header gives names, types, shapes and places in the order of the by
   CHECK(header->tensors[2].bytes() == 16);
 }
 
-TEST_CASE("unsound headers are refused with what is wrong") {
+TEST_CASE("unsound headers are refused with the fault") {
   const auto tensor = [](const std::string& inside) { return "{\"t\":{" + inside + "}}"; };
   const std::string good = R"("dtype":"F32","shape":[2],"data_offsets":[0,8])";
   REQUIRE(error_of(tensor(good), 8).empty());
@@ -65,9 +65,9 @@ TEST_CASE("unsound headers are refused with what is wrong") {
   CHECK(error_of("{\"t\":{" + good + "},\"t\":{" + good + "}}", 8) ==
         "f: header: 't': expected each name once, found it twice");
   CHECK(error_of("{\"t\":{" + good + "},\"u\":{" + good + "}}", 8) ==
-        "f: 'u': expected its bytes to begin at 8, where those before end, found 0");
+        "f: 'u': expected its bytes to begin at 8, the end of the previous tensor, found 0");
   CHECK(error_of(tensor(R"("dtype":"F32","shape":[2],"data_offsets":[1,9])"), 9) ==
-        "f: 't': expected its bytes to begin at 0, where those before end, found 1");
+        "f: 't': expected its bytes to begin at 0, the end of the previous tensor, found 1");
   CHECK(error_of(tensor(R"("dtype":"F33","shape":[2],"data_offsets":[0,8])"), 8) ==
         "f: 't': expected a dtype of the format, found 'F33'");
   CHECK(error_of(tensor(R"("dtype":"F32","shape":[3],"data_offsets":[0,8])"), 8) ==
@@ -102,7 +102,7 @@ TEST_CASE("unsound headers are refused with what is wrong") {
   CHECK(error_of("{\"a\\nb\":7}", 0).find("'a?b'") != std::string::npos);
 }
 
-TEST_CASE("every header cut short, and every header with one byte changed, is parsed or refused") {
+TEST_CASE("every header truncated or with one byte changed is parsed or refused") {
   std::mt19937 random(1);
   const std::string text = sound;
   for (std::size_t end = 0; end + 2 < text.size(); ++end) CHECK_FALSE(error_of(text.substr(0, end), 23).empty());
@@ -115,7 +115,7 @@ TEST_CASE("every header cut short, and every header with one byte changed, is pa
   CHECK(refused > 2000);
 }
 
-TEST_CASE("files that are none are refused without reading what they promise") {
+TEST_CASE("other files are refused without reading the size that they claim") {
   const TemporaryFolder folder;
   auto error = [&](const std::string& path) {
     const auto file = SafetensorsFile::open(path);
@@ -133,7 +133,7 @@ TEST_CASE("files that are none are refused without reading what they promise") {
   CHECK(error(folder.write("gap", file_of("{}", 4))).ends_with("gap: expected 0 bytes of data, found 4"));
 }
 
-TEST_CASE("what is written is read, in pieces of any size, and the hashes are those of header and tensors") {
+TEST_CASE("tensors written in fragments of any size are read back, with the hashes of header and tensors") {
   const TemporaryFolder folder;
   std::vector<TensorInfo> tensors{
       {"w \"q\" \n\x01", "F32", {300, 1000}}, {"empty", "I8", {0}}, {"scalar", "F64", {}}, {"b", "BF16", {5}}};
@@ -192,7 +192,7 @@ TEST_CASE("files of the reference implementation are read") {
   for (const TensorInfo& tensor : file->tensors()) CHECK((tensor.dtype == "F32" || tensor.dtype == "I32"));
 }
 
-TEST_CASE("bytes that no tensor has are a fault of the caller") {
+TEST_CASE("bytes that belong to no tensor are an error of the caller") {
   const TemporaryFolder folder;
   auto writer = SafetensorsWriter::create(disk(), folder / "t", {{"a", "F32", {2}}});
   REQUIRE(writer.ok());

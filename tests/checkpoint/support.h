@@ -9,7 +9,7 @@
 
 namespace lancet::test {
 
-// Two shards of a few tensors; contents follow from the step.
+// Two shards of a few tensors; the contents follow from the step.
 struct SmallCheckpoint {
   std::vector<checkpoint::Shard> shards{
       {"model-00001-of-00002.safetensors", {{"a", "F32", {70, 10}}, {"b", "F32", {3}}}, {{"step", "1"}}},
@@ -44,7 +44,7 @@ struct SmallCheckpoint {
     return checkpoint::commit(files, checkpoints, manifest);
   }
 
-  // Everything in it is what save() wrote for the step.
+  // True if its whole content is what save() wrote for the step.
   Status check(const std::filesystem::path& folder, std::int64_t step) const {
     LANCET_ASSIGN(const auto opened, checkpoint::Checkpoint::open(folder));
     std::map<std::string, std::vector<std::byte>> found;

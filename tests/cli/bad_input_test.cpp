@@ -1,4 +1,4 @@
-// Whatever a user gets wrong: one line that says what was expected, what was found and where; the right code.
+// Wrong input of a user: one line that names what was expected, what was found and where, and the right exit code.
 #include <fcntl.h>
 #include <sys/file.h>
 #include <unistd.h>
@@ -25,7 +25,7 @@ struct Case {
 
 }  // namespace
 
-TEST_CASE("fields that are wrong") {
+TEST_CASE("wrong config fields") {
   const TemporaryFolder folder;
   const std::string config = folder.write("small.json", test::small_config);
   const auto given = GENERATE(values<Case>({{"model.n_embdd=3", {"n_embdd", "n_embd"}},
@@ -51,7 +51,7 @@ TEST_CASE("fields that are wrong") {
   CHECK_FALSE(std::filesystem::exists(folder / "run"));
 }
 
-TEST_CASE("config files that are wrong") {
+TEST_CASE("wrong config files") {
   const TemporaryFolder folder;
   check(lancet("train " + (folder / "none.json")), 2, {"none.json"});
   check(lancet("train /dev/zero"), 2, {"/dev/zero: expected a JSON config file of at most 16 MB, found more"});
@@ -69,7 +69,7 @@ TEST_CASE("config files that are wrong") {
 }
 
 #if defined(LANCET_HAVE_MPI)
-TEST_CASE("ranks that do not fit are told once, and all leave") {
+TEST_CASE("a wrong number of ranks is reported once, and all ranks exit") {
   const TemporaryFolder folder;
   const std::string config = folder.write("small.json", test::small_config);
   check(test::mpirun(3, "train " + config + " --run-dir " + (folder / "run")), 2, {"num_local_experts"});
@@ -78,7 +78,7 @@ TEST_CASE("ranks that do not fit are told once, and all leave") {
 }
 #endif
 
-TEST_CASE("token files that are wrong") {
+TEST_CASE("wrong token files") {
   const TemporaryFolder folder;
   const std::string book = folder.write("book.txt", std::string(20000, 'x') + "\nand some other words to learn from\n");
   const std::string tok = folder / "tok", bin = folder / "train.bin";
@@ -106,7 +106,7 @@ TEST_CASE("token files that are wrong") {
   CHECK_FALSE(std::filesystem::exists(folder / "run"));
 }
 
-TEST_CASE("texts that are wrong leave nothing behind") {
+TEST_CASE("wrong texts leave no files") {
   const TemporaryFolder folder;
   const std::string book = folder.write("book.txt", "good text, enough of it to learn a little from, good text\n");
   const std::string tok = folder / "tok";
@@ -125,10 +125,10 @@ TEST_CASE("texts that are wrong leave nothing behind") {
         {"standard output: expected room"});
 }
 
-TEST_CASE("a tokenizer that does not fit the model is told before the first step, once") {
+TEST_CASE("a tokenizer that does not fit the model is reported once, before the first step") {
   const TemporaryFolder folder;
   const std::string book = folder.write("book.txt", std::string(20000, 'x') + "\nand some other words to learn from\n");
-  const std::string tok = folder / "tok", config = folder.write("small.json", test::small_config);  // of 300 ids
+  const std::string tok = folder / "tok", config = folder.write("small.json", test::small_config);  // 300 ids
   REQUIRE(lancet("data train-tokenizer --vocab-size 260 --out " + tok + " " + book).code == 0);
   const std::string arguments =
       "train " + config + " --set data.tokenizer=" + tok + " --set train.sample_tokens=3 --run-dir " + (folder / "run");
@@ -139,13 +139,13 @@ TEST_CASE("a tokenizer that does not fit the model is told before the first step
   CHECK_FALSE(std::filesystem::exists(folder / "run"));
 }
 
-// A limit on the size of files stands for the full disk: the system refuses the same writes, part of the way.
-TEST_CASE("a full disk leaves whole files") {
+// A limit on the size of files stands in for the full disk: the system refuses the same writes, in the middle.
+TEST_CASE("a full disk leaves only complete files") {
   const TemporaryFolder folder;
   const std::string config = folder.write("small.json", test::small_config);
   REQUIRE(lancet("train " + config + " --set train.steps=1 --run-dir " + (folder / "free")).code == 0);
   const auto plan_bytes = std::filesystem::file_size(folder / "free/plan.ir");
-  const auto limited = [&](std::uintmax_t bytes, const std::string& run) {  // in the shell's blocks of 512
+  const auto limited = [&](std::uintmax_t bytes, const std::string& run) {  // the shell's blocks have 512 bytes
     return test::shell("trap '' XFSZ; ulimit -f " + std::to_string(bytes / 512) + "; exec " LANCET_BINARY " train " +
                        config + " --set train.steps=2000 --set log.interval=1000 --run-dir " + run);
   };
@@ -154,21 +154,21 @@ TEST_CASE("a full disk leaves whole files") {
     out << std::ifstream(path).rdbuf();
     return out.str();
   };
-  SECTION("the plan finds no room") {
+  SECTION("the plan does not fit the disk") {
     REQUIRE(plan_bytes > 8192);
     check(limited(8192, folder / "run"), 3, {"plan.ir"});
     CHECK(nlohmann::json::parse(text(folder / "run/config.json"))["train"]["steps"] == 2000);
-    CHECK(std::distance(std::filesystem::directory_iterator(folder / "run"), {}) == 1);  // no half of the plan
+    CHECK(std::distance(std::filesystem::directory_iterator(folder / "run"), {}) == 1);  // no partial plan
   }
-  SECTION("records, events and the timeline find no room: the run goes on, and says so once of each") {
-    std::filesystem::create_directories(folder / "run/trace.json");  // no file can take its place
+  SECTION("records, events and the timeline do not fit the disk: the run continues and reports each once") {
+    std::filesystem::create_directories(folder / "run/trace.json");  // no file can replace it
     const test::Outcome outcome =
         limited(plan_bytes + 1024, folder / "run --set train.steps=60 --set log.tensorboard=true --set log.trace=50");
     INFO(outcome.output);
     CHECK(outcome.code == 0);
     CHECK(outcome.lines_with("step 60/60 | ") == 1);
-    CHECK(outcome.lines_with("metrics.jsonl: expected room for the record of step") == 1);
-    CHECK(outcome.lines_with(": expected room for an event, found: ") == 1);
+    CHECK(outcome.lines_with("cannot write the record of step") == 1);
+    CHECK(outcome.lines_with("cannot write an event to ") == 1);
     CHECK(outcome.lines_with("trace.json: expected a file to write, found a folder; the run goes on") == 1);
     CHECK(nlohmann::json::parse(text(folder / "run/config.json"))["train"]["steps"] == 60);
     CHECK(std::filesystem::file_size(folder / "run/plan.ir") > plan_bytes - 1024);
@@ -178,21 +178,21 @@ TEST_CASE("a full disk leaves whole files") {
     REQUIRE(records.size() > 10);
     for (std::size_t i = 0; i < records.size(); ++i) CHECK(records[i]["step"] == i + 1);
   }
-  SECTION("no room at all") {
+  SECTION("nothing fits the disk") {
     check(limited(0, folder / "run"), 3, {"config.json"});
     CHECK(std::filesystem::is_empty(folder / "run"));
   }
 }
 
-TEST_CASE("a result that standard output does not take is an error") {
+TEST_CASE("a result that cannot be written to standard output is an error") {
   const TemporaryFolder folder;
   check(lancet("bench ops --steps 1 " + folder.write("small.json", test::small_config) + " > /dev/full"), 3,
-        {"standard output: expected room for the result"});
+        {"cannot write standard output"});
   check(lancet("plan " + (folder / "small.json") + " --on p4de-a100 --ranks 4 > /dev/full"), 3,
-        {"standard output: expected room for the result"});
+        {"cannot write standard output"});
 }
 
-TEST_CASE("a held-out file without a held-out part is an error") {
+TEST_CASE("a held-out file without a held-out fraction is an error") {
   const TemporaryFolder folder;
   const std::string book = folder.write("book.txt", "good text, enough of it to learn a little from, good text\n");
   REQUIRE(lancet("data train-tokenizer --vocab-size 260 --out " + (folder / "tok") + " " + book).code == 0);
@@ -227,7 +227,7 @@ TEST_CASE("two runs do not share a folder") {
   ::close(held);
 }
 
-TEST_CASE("files that another user may not read or write are told so") {
+TEST_CASE("files without permission to read or write are reported") {
   if (::geteuid() != 0) {
     WARN("SKIPPED: expected root, who may become another user");
     return;

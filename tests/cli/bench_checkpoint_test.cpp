@@ -1,4 +1,4 @@
-// The measurement of saving and loading, as a user starts it. Its times are the machine's; what it does is not.
+// `lancet bench checkpoint` as a user starts it. The test checks what it does; its times depend on the machine.
 #include <catch2/catch.hpp>
 #include <filesystem>
 
@@ -10,10 +10,10 @@ namespace {
 
 using test::TemporaryFolder;
 
-TEST_CASE("bench checkpoint says what saving and loading take, and leaves nothing behind") {
+TEST_CASE("bench checkpoint reports the times of saving and loading, and removes its files") {
   const TemporaryFolder folder;
   const std::string config = folder.write("small.json", test::small_config), disk = folder / "disk";
-  // Left by one that was killed: no process has that number.
+  // Left by a process that was killed: no process has that number.
   std::filesystem::create_directories(disk + "/lancet-bench-checkpoint." + host_name() + "-2147483647.tmp/checkpoints");
   const std::string command = "bench checkpoint " + config + " --steps 1 --rounds 1 --dir ";
   const auto one = test::lancet(command + disk);
@@ -21,7 +21,7 @@ TEST_CASE("bench checkpoint says what saving and loading take, and leaves nothin
   CHECK(one.code == 0);
   CHECK(one.lines_with("checkpoint of 0.001 GB, 1 rank") == 1);
   CHECK(one.lines_with("left by a command that was killed, removed") == 1);
-  CHECK(one.lines_with("save holds it up ") == 1);
+  CHECK(one.lines_with("save delays it by ") == 1);
   CHECK(one.lines_with("(cache dropped before)") == 1);
   CHECK(one.lines_with("% of plain reading") == 1);
   CHECK(std::filesystem::is_empty(disk));
@@ -34,7 +34,7 @@ TEST_CASE("bench checkpoint says what saving and loading take, and leaves nothin
 #endif
 }
 
-TEST_CASE("bench checkpoint touches nothing that was there") {
+TEST_CASE("bench checkpoint changes no existing file") {
   const TemporaryFolder folder;
   const std::string config = folder.write("small.json", test::small_config);
   std::filesystem::create_directories(folder / "lancet-bench-checkpoint/of-another");

@@ -15,7 +15,7 @@ namespace {
 using std::chrono::steady_clock;
 using test::Seconds;
 
-// A cluster of its own, that goes with the test.
+// A cluster of this test alone, which is removed with the object.
 class Cluster {
  public:
   Cluster(int hosts, const std::string& rate) {
@@ -41,7 +41,7 @@ class Cluster {
 
 }  // namespace
 
-TEST_CASE("ranks on two emulated hosts train as on one, over links of the rate asked for") {
+TEST_CASE("ranks on two emulated hosts train as on one, over links of the requested rate") {
   const Cluster cluster(2, "100mbit");
   if (!cluster.is_up()) return;
   const auto again = cluster.command("up --hosts 2 --rate 1gbit");
@@ -60,11 +60,11 @@ TEST_CASE("ranks on two emulated hosts train as on one, over links of the rate a
   REQUIRE(there.size() == 3);
   for (std::size_t i = 0; i < 3; ++i) CHECK(there[i]["loss"] == here[i]["loss"]);
 
-  // 400 Mbit/s are 50 MB/s; the 256 KB that go at once make a few percent of a message of 4 MB.
+  // 400 Mbit/s are 50 MB/s; the burst of 256 KB adds a few percent to a message of 4 MB.
   REQUIRE(cluster.command("rate 400mbit").code == 0);
   const auto status = cluster.command("status");
   CHECK(status.lines_with("400Mbit  link up") == 2);
-  const auto bench = cluster.lancet("bench wire --min-mb 4 --max-mb 4");
+  const auto bench = cluster.lancet("bench network --min-mb 4 --max-mb 4");
   INFO(bench.output);
   REQUIRE(bench.code == 0);
   CHECK(bench.lines_with("compute stream: 1 thread") == (sysconf(_SC_NPROCESSORS_ONLN) >= 2));
@@ -87,13 +87,13 @@ TEST_CASE("ranks on two emulated hosts train as on one, over links of the rate a
   CHECK(cluster.command("run -- true").code == 2);
 }
 
-TEST_CASE("a cluster whose hosts could be another's is refused") {
+TEST_CASE("a cluster name that ends in a digit is refused") {
   const auto outcome = test::shell("LANCET_CLUSTER=lancet1 " LANCET_SOURCE_DIR "/scripts/emulate-cluster.sh status");
   CHECK(outcome.code == 2);
   CHECK(outcome.lines_with("with no digit last, found 'lancet1'") == 1);
 }
 
-TEST_CASE("a link that is cut ends the run with code 5, and the error says where and who") {
+TEST_CASE("a link that is cut ends the run with code 5, and the error names the operation and the rank") {
   const Cluster cluster(2, "1gbit");
   if (!cluster.is_up()) return;
   const test::TemporaryFolder folder;
@@ -118,12 +118,12 @@ TEST_CASE("a link that is cut ends the run with code 5, and the error says where
       "stream (expert|reduce): \\[[0-9]+\\] [a-z_]+ at [a-z0-9_.]+: [a-z_]+ #[0-9]+ of [0-9]+ bytes on "
       "\"(expert|reduce)\" \\(rank [01] of 2\\): timed out after 5 s: nothing came from rank [01]\n");
   CHECK(std::regex_search(outcome.output, error));
-  // The cluster is as good as before.
+  // The cluster works as before.
   CHECK(cluster.command("restore " + cluster.name() + "1").code == 0);
   CHECK(cluster.lancet("train " + config + " --set train.steps=1 --run-dir " + run).code == 0);
 }
 
-TEST_CASE("a rank that is killed on an emulated host ends the run with code 5, and the other says who was missing") {
+TEST_CASE("a killed rank on an emulated host ends the run with code 5, and the other rank names it") {
   const Cluster cluster(2, "1gbit");
   if (!cluster.is_up()) return;
   const test::TemporaryFolder folder;
@@ -147,8 +147,8 @@ TEST_CASE("a rank that is killed on an emulated host ends the run with code 5, a
   CHECK(outcome.code == 5);
   CHECK(outcome.lines_with("a rank was ended by signal 9") == 1);
   CHECK(outcome.lines_with("(rank 0 of 2): waited for rank 1, which ended without it") == 1);
-  const auto told = outcome.output.find("error: ");
-  CHECK(outcome.output.find("SIGTERM", told == std::string::npos ? 0 : told) == std::string::npos);  // the launcher's
+  const auto at = outcome.output.find("error: ");
+  CHECK(outcome.output.find("SIGTERM", at == std::string::npos ? 0 : at) == std::string::npos);  // the launcher's
 }
 
 }  // namespace lancet

@@ -1,4 +1,4 @@
-// What import and export say and refuse before they work.
+// Output and checks of import and export before they start their work.
 #include <catch2/catch.hpp>
 
 #include "cli/progress.h"
@@ -12,14 +12,14 @@ const std::string from_gpt2 = "--from " LANCET_SOURCE_DIR "/tests/reference/hugg
 
 }  // namespace
 
-TEST_CASE("progress tells what the rest takes") {
+TEST_CASE("progress estimates the remaining time") {
   CHECK(cli::progress_detail("1 MB", 0.009, 3) == "1 MB");
   CHECK(cli::progress_detail("1 MB", 0.25, 10) == "1 MB, 30s left");
   CHECK(cli::progress_detail("8 MB", 0.5, 200) == "8 MB, 3m 20s left");
   CHECK(cli::progress_detail("16 MB", 1, 400) == "16 MB");
 }
 
-TEST_CASE("an import says what it will write, and is refused where the disk has no room for it") {
+TEST_CASE("an import reports what it will write, and is refused if the disk has too little space") {
   const test::TemporaryFolder folder;
   const test::SmallDisk disk(folder / "disk", "1m");
   if (!disk.is_there()) return;
@@ -35,7 +35,7 @@ TEST_CASE("an import says what it will write, and is refused where the disk has 
   CHECK(small.code == 0);
 }
 
-TEST_CASE("where the result cannot go is told before the model is read") {
+TEST_CASE("a destination that cannot be written is reported before the model is read") {
   const test::TemporaryFolder folder;
   const std::string file = folder.write("file", ""), out = folder / ".";
   for (const std::string command :

@@ -1,4 +1,4 @@
-// The program and the CUDA module: the one runs without what the other needs.
+// The program and the CUDA plugin: the program runs without the libraries that the plugin needs.
 #include <catch2/catch.hpp>
 
 #include "program.h"
@@ -6,7 +6,7 @@
 namespace lancet {
 namespace {
 
-// Of a command that asks for a GPU where there is none: one line, and it leaves nothing at `out`.
+// Checks a command that requests a GPU on a machine without one: it prints one line and writes nothing at `out`.
 void check_refused(const std::string& command, const std::string& out) {
   const auto outcome = test::lancet(command);
   if (outcome.code == 0) {
@@ -23,20 +23,20 @@ void check_refused(const std::string& command, const std::string& out) {
 
 TEST_CASE("the program is linked to no CUDA library") {
   const std::string needed = test::shell("readelf -d " LANCET_BINARY).output;
-  REQUIRE(needed.find("libstdc++") != std::string::npos);  // so the list was read
+  REQUIRE(needed.find("libstdc++") != std::string::npos);  // proof that the list was read
   for (const char* library : {"cuda", "cublas", "cudnn", "nccl", "nvrtc", "libnv"}) {
     INFO(library);
     CHECK(needed.find(library) == std::string::npos);
   }
 }
 
-TEST_CASE("device=cuda where there is no module, driver or GPU: one line, code 2") {
+TEST_CASE("device=cuda without plugin, driver or GPU: one line, code 2") {
   const test::TemporaryFolder folder;
   const std::string config = folder.write("small.json", test::small_config), run = folder / "run";
   check_refused("train " + config + " --set device=cuda --run-dir " + run, run);
 }
 
-TEST_CASE("an emulated rank's step is traced, one rank of the many") {
+TEST_CASE("an emulated rank's step is traced as one rank of many") {
   const test::TemporaryFolder folder;
   const std::string config = folder.write("small.json", test::small_config), run = folder / "run";
   const auto outcome = test::lancet("train " + config +
@@ -62,7 +62,7 @@ TEST_CASE("profile measures the device that the config names") {
   check_refused("profile " + config + " --set device=cuda --seconds 0 --out " + file, file);
 }
 
-TEST_CASE("transports of GPUs are none of the CPU's") {
+TEST_CASE("transports of GPUs are refused for device=cpu") {
   const test::TemporaryFolder folder;
   const std::string config = folder.write("small.json", test::small_config);
   const auto nccl = test::lancet("train " + config + " --set comm.transport=nccl");

@@ -1,4 +1,4 @@
-// Disks that run full, folders that can no longer be written or are gone, two runs in one folder: while a run goes on.
+// Full disks, folders that cannot be written or were removed, and two runs in one folder, all during a run.
 #include <sys/mount.h>
 
 #include <catch2/catch.hpp>
@@ -25,7 +25,7 @@ std::int64_t newest(const std::string& run) {
   return step;
 }
 
-// A run of one rank that saves every 20 steps, with its log in a file elsewhere.
+// A run of one rank that saves every 20 steps and logs to a file outside of its folder.
 class Running {
  public:
   Running(const TemporaryFolder& folder, std::string run)
@@ -46,7 +46,7 @@ class Running {
   }
   const std::string& command() const { return command_; }
 
-  // It saves later steps than this one. Told to stop, it saves; run again, it goes on from there.
+  // Checks that the run saves steps after this one, saves when it is stopped, and resumes from there.
   void check_goes_on(std::int64_t after) {
     CHECK(wait([&] { return newest(run_) > after; }));
     check_stops_and_goes_on();
@@ -86,7 +86,7 @@ void fill_disk(const std::string& path) {
 }  // namespace
 
 TEST_CASE(
-    "a disk that runs full while a run goes on: it warns, keeps what it has, and saves again once there is room") {
+    "a disk that fills up during a run: a warning, complete files, and later saves once it has space") {
   const TemporaryFolder folder;
   const SmallDisk disk(folder / "disk", "6m");
   if (!disk.is_there()) return;
@@ -101,7 +101,7 @@ TEST_CASE(
   running.check_goes_on(kept);
 }
 
-TEST_CASE("a checkpoints folder that can no longer be written while a run goes on") {
+TEST_CASE("a checkpoints folder that becomes unwritable during a run") {
   const TemporaryFolder folder;
   const SmallDisk disk(folder / "disk", "30m");
   if (!disk.is_there()) return;
@@ -117,12 +117,12 @@ TEST_CASE("a checkpoints folder that can no longer be written while a run goes o
   running.check_goes_on(kept);
 }
 
-TEST_CASE("a run folder that is removed while a run goes on: what is saved after that comes back") {
+TEST_CASE("a run folder that is removed during a run: later saves create it again") {
   const TemporaryFolder folder;
   const std::string run = folder / "run";
   Running running(folder, run);
   const std::int64_t before = newest(run);
-  REQUIRE(test::wait_until([&] {  // it may be writing there
+  REQUIRE(test::wait_until([&] {  // the run may be writing there
     std::error_code busy;
     fs::remove_all(run, busy);
     return !busy;
@@ -130,7 +130,7 @@ TEST_CASE("a run folder that is removed while a run goes on: what is saved after
   running.check_goes_on(before);
 }
 
-TEST_CASE("a second run in the folder of one at work is refused, and the first is none the worse") {
+TEST_CASE("a second run in the folder of a running one is refused, and the first is not affected") {
   const TemporaryFolder folder;
   const std::string run = folder / "run";
   Running running(folder, run);

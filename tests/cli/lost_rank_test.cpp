@@ -1,4 +1,5 @@
-// A rank that dies or hangs, wherever the run is: the others leave soon, with code 5, and say whom they waited for.
+// A rank that dies or hangs in any phase of a run: the others exit soon, with code 5, and name the rank that they
+// waited for.
 #if defined(LANCET_HAVE_MPI)
 #include <catch2/catch.hpp>
 #include <regex>
@@ -13,9 +14,9 @@ using std::chrono::steady_clock;
 using test::Job;
 using test::TemporaryFolder;
 
-constexpr double seconds_to_leave = 60;  // 2 on an idle machine; a rank that waits for a timeout takes 300
+constexpr double seconds_to_leave = 60;  // 2 s on an idle machine; a rank that waits for a timeout takes 300 s
 
-// A step without end: every wait is one of the plan's instructions.
+// A step without end: every wait is in one of the plan's instructions.
 std::string endless_step(const TemporaryFolder& folder, const std::string& run) {
   return "train " + folder.write("small.json", test::small_config) +
          " --set train.gradient_accumulation_steps=1000000 --run-dir " + run;
@@ -23,7 +24,8 @@ std::string endless_step(const TemporaryFolder& folder, const std::string& run) 
 
 bool has_begun(const std::string& run) { return std::filesystem::exists(run + "/metrics.jsonl"); }
 
-// How a job of `ranks` ends after `signal` to the rank `victim`, once `ready` and so many seconds of work later.
+// Returns how a job of `ranks` ends after rank `victim` gets `signal`, which is sent that many seconds of work after
+// `ready`.
 test::Outcome hit(const std::string& command, const std::string& word, int ranks, int victim, int signal,
                   const std::function<bool()>& ready, double work = 0.2) {
   Job job(command);
@@ -42,7 +44,7 @@ test::Outcome hit(const std::string& command, const std::string& word, int ranks
 
 }  // namespace
 
-TEST_CASE("a rank that is killed in a step: code 5 soon, and who waited for it where") {
+TEST_CASE("a rank killed in a step: code 5 soon, and the error names the waiting rank and operation") {
   const auto [ranks, victim] = GENERATE(table<int, int>({{2, 0}, {2, 1}, {4, 3}}));
   const TemporaryFolder folder;
   const std::string run = folder / "run";
@@ -58,7 +60,7 @@ TEST_CASE("a rank that is killed in a step: code 5 soon, and who waited for it w
   CHECK(std::regex_search(outcome.output, line));
 }
 
-TEST_CASE("a rank that hangs: code 5 after comm.timeout_s, and who waited for it where") {
+TEST_CASE("a hanging rank: code 5 after comm.timeout_s, and the error names the waiting rank and operation") {
   const auto [ranks, victim] = GENERATE(table<int, int>({{2, 1}, {4, 0}}));
   const TemporaryFolder folder;
   const std::string run = folder / "run";
@@ -66,7 +68,7 @@ TEST_CASE("a rank that hangs: code 5 after comm.timeout_s, and who waited for it
                            victim, SIGSTOP, [&] { return has_begun(run); });
   INFO(outcome.output);
   CHECK(outcome.code == 5);
-  // With four ranks, one that waits for another that waits for the hanging one may be the first to say so.
+  // With four ranks, the first report may come from a rank that waits for another waiting rank.
   const std::string others = ranks == 2 ? std::to_string(victim) : "[0-3]";
   const std::regex line(
       "stream (expert|reduce): \\[[0-9]+\\] [a-z_]+ at [a-z0-9_.]+: [a-z_]+ #[0-9]+ of [0-9]+ bytes on "
@@ -76,7 +78,7 @@ TEST_CASE("a rank that hangs: code 5 after comm.timeout_s, and who waited for it
   CHECK(std::regex_search(outcome.output, line));
 }
 
-TEST_CASE("a rank that is killed in an evaluation of a run: code 5") {
+TEST_CASE("a rank killed in an evaluation of a run: code 5") {
   const TemporaryFolder folder;
   const std::string run = folder / "run", tokens = test::long_token_file(folder, 300);
   const auto outcome = hit(
@@ -90,7 +92,7 @@ TEST_CASE("a rank that is killed in an evaluation of a run: code 5") {
   CHECK(outcome.lines_with("(rank 0 of 2): waited for rank 1, which ended without it") == 1);
 }
 
-TEST_CASE("a rank that is killed before it says a word: code 5") {
+TEST_CASE("a rank killed before its first message: code 5") {
   const TemporaryFolder folder;
   const std::string run = folder / "run", config = folder.write("small.json", test::small_config);
   const std::string when = GENERATE("", "sleep 0.5; ");
@@ -105,7 +107,7 @@ TEST_CASE("a rank that is killed before it says a word: code 5") {
   CHECK_FALSE(has_begun(run));
 }
 
-TEST_CASE("a program that is not there is no rank that a signal ended") {
+TEST_CASE("a missing program is not reported as a rank that a signal ended") {
   const auto outcome = test::shell(LANCET_SOURCE_DIR "/scripts/mpirun.sh 2 /no/such/program train");
   CHECK(outcome.code == 2);
   CHECK(outcome.output == "error: expected a program to run, found none called /no/such/program\n");
@@ -123,11 +125,11 @@ TEST_CASE("a rank of eval or generate that is killed: code 5") {
     command = test::ranks_of(2, "eval --from " + run + " --data " + test::long_token_file(folder, 71));
   }
   SECTION("generate, which waits for its prompt") {
-    work = 0;                                  // they wait
-    const std::string pipe = folder / "pipe";  // open for writing, too, so that it has no end
+    work = 0;                                  // both ranks wait
+    const std::string pipe = folder / "pipe";  // also open for writing, so that reading it never ends
     command = "mkfifo " + pipe + "; " + test::ranks_of(2, "generate --ids --from " + run) + " <>" + pipe;
   }
-  const auto rather_late = [&] {  // any moment will do, and this one is more likely after the start than in it
+  const auto rather_late = [&] {  // any moment will do; this one is probably after the start
     std::this_thread::sleep_for(std::chrono::milliseconds(300));
     return true;
   };

@@ -1,4 +1,4 @@
-// eval, generate, export and import as users call them, and what they are told when something is wrong.
+// eval, generate, export and import as users call them, and their error messages.
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <fstream>
@@ -37,7 +37,7 @@ std::string imported(const TemporaryFolder& folder, const std::string& name) {
   return run;
 }
 
-std::string result_of(const std::string& arguments) {  // of standard output alone
+std::string result_of(const std::string& arguments) {  // standard output only
   const auto outcome = test::shell(LANCET_BINARY " " + arguments + " 2>/dev/null");
   INFO(arguments << ": " << outcome.output);
   REQUIRE(outcome.code == 0);
@@ -49,14 +49,14 @@ std::string file_text(const std::string& path) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-// A token file of ids below 71.
+// A token file with ids below 71.
 std::string tokens_file(const TemporaryFolder& folder, int vocabulary = 300) {
   std::vector<data::TokenId> tokens;
   for (int i = 0; i < 16 * 4 + 1; ++i) tokens.push_back((i * i + 3 * i) % 71);
   return test::token_file(folder, tokens, vocabulary);
 }
 
-// The tensors of a dense model of this config.json, all zero and in no block of the disk.
+// The tensors of a dense model with this config.json: all zero, in a sparse file without disk blocks.
 void write_empty_model(const nlohmann::json& model, const std::string& path) {
   const std::int64_t d = model["n_embd"], inner = model["n_inner"];
   nlohmann::ordered_json header;
@@ -92,7 +92,7 @@ void write_empty_model(const nlohmann::json& model, const std::string& path) {
 
 }  // namespace
 
-TEST_CASE("ranks that were given other options are told, and none waits") {
+TEST_CASE("ranks with different options report the difference, and none waits") {
   const TemporaryFolder folder;
   const std::string from = " --from " + imported(folder, "gpt2");
   for (const std::string command : {"generate --ids --prompt 1 --max-tokens $((OMPI_COMM_WORLD_RANK + 1))",
@@ -132,7 +132,7 @@ TEST_CASE("import, generate, export and import again") {
   CHECK(result_of("generate --from " + (folder / "again") + greedy) == text);
 #if defined(LANCET_HAVE_MPI)
   const auto two =
-      test::mpirun(2, "generate --from " + run + greedy + " 2>/dev/null");  // which of the two is shown first is open
+      test::mpirun(2, "generate --from " + run + greedy + " 2>/dev/null");  // their order is undefined
   INFO(two.output);
   CHECK(two.code == 0);
   CHECK(two.lines_with(text.substr(0, text.size() - 1)) == 1);
@@ -140,7 +140,7 @@ TEST_CASE("import, generate, export and import again") {
 }
 
 #if defined(LANCET_HAVE_MPI)
-TEST_CASE("ranks wait for a prompt longer than for each other") {
+TEST_CASE("ranks wait for a prompt longer than comm.timeout_s") {
   const TemporaryFolder folder;
   const std::string run = folder / "run", config = folder.write("small.json", test::small_config);
   check(lancet("train " + config +
@@ -206,7 +206,7 @@ TEST_CASE("eval prints the same loss at any number of ranks") {
   check(lancet("eval --from " + run + " --data " + bin + " --max-sequences 2"), 0, {"2 sequences of 32 tokens"});
 }
 
-TEST_CASE("models that are not there, and options that are wrong") {
+TEST_CASE("missing models and wrong options") {
   const TemporaryFolder folder;
   const std::string run = imported(folder, "gpt2");
   const std::string generate = "generate --ids --from " + run + " --prompt '1 2' ";
@@ -256,7 +256,7 @@ TEST_CASE("models that are not there, and options that are wrong") {
   CHECK_FALSE(fs::exists(folder / "x"));
   check(lancet("generate --help"), 0, {"--top-p"});
 
-  // A damaged checkpoint is no checkpoint.
+  // A damaged checkpoint is not loaded.
   const std::string weights = run + "/checkpoints/step-000000/model.safetensors";
   std::fstream file(weights, std::ios::in | std::ios::out | std::ios::binary);
   file.seekp(5000);
@@ -294,7 +294,7 @@ TEST_CASE("an empty prompt starts from the end-of-text token") {
   CHECK(result_of("generate --tokenizer " + tok + greedy + " </dev/null") == written);
 }
 
-TEST_CASE("a run whose newest checkpoint has damaged bytes is evaluated, drawn from and exported at the next older") {
+TEST_CASE("eval, generate and export use the next older checkpoint if the newest has damaged bytes") {
   const TemporaryFolder folder;
   const std::string config = folder.write("c.json", test::small_config), run = folder / "run";
   REQUIRE(lancet("train " + config + " --set train.steps=3 --set train.save_interval=1 --run-dir " + run).code == 0);
@@ -322,16 +322,16 @@ TEST_CASE("a run whose newest checkpoint has damaged bytes is evaluated, drawn f
   check(test::mpirun(2, generate + run), 0, said);
   CHECK(test::mpirun(2, generate + run + " 2>/dev/null").output == older);
 #endif
-  // One that is named is not replaced.
+  // A checkpoint that the user names is not replaced by an older one.
   check(lancet(generate + run + "/checkpoints/step-000003"), 3, {"damaged"});
   damage(2);
   fs::remove(run + "/checkpoints/step-000001/model-00001-of-00001.safetensors");
   check(lancet(generate + run), 3, {"expected a whole checkpoint among the 3 in " + run + "/checkpoints, found none"});
 }
 
-TEST_CASE("models that do not fit the memory are refused before any is taken") {
+TEST_CASE("models that do not fit the memory are refused before any memory is allocated") {
   const TemporaryFolder folder;
-  // A dense model of 67 MB, of which only the header is on the disk, as 65536 experts: 4 TB.
+  // A dense model of 67 MB, of which only the header is on the disk, upcycled to 65536 experts: 4 TB.
   auto model = nlohmann::json::parse(std::ifstream(fixture("gpt2") + "/config.json"));
   model["n_layer"] = 1, model["n_embd"] = 1024, model["n_head"] = 16, model["n_inner"] = 8192;
   const std::string hf = folder / "hf";
@@ -342,7 +342,7 @@ TEST_CASE("models that do not fit the memory are refused before any is taken") {
         {"MB of free memory a rank for the whole model in fp32, found"});
   CHECK_FALSE(fs::exists(folder / "run"));
 
-  // A checkpoint that says of itself that it is as large.
+  // A checkpoint whose manifest claims the same size.
   const std::string run = imported(folder, "gpt2"), manifest = run + "/checkpoints/step-000000/manifest.json";
   auto parsed = checkpoint::parse_manifest(file_text(manifest), manifest);
   REQUIRE(parsed.ok());
@@ -358,7 +358,7 @@ TEST_CASE("models that do not fit the memory are refused before any is taken") {
 }
 
 #if defined(LANCET_HAVE_MPI)
-TEST_CASE("of several ranks one writes the text, and nothing else stands in it") {
+TEST_CASE("only one of several ranks prints the text, and nothing else is printed") {
   const TemporaryFolder folder;
   const std::string run = imported(folder, "gpt2_moe"), out = folder / "out", err = folder / "err";
   const std::string arguments = "generate --ids --temperature 0 --max-tokens 12 --from " + run;
@@ -372,7 +372,7 @@ TEST_CASE("of several ranks one writes the text, and nothing else stands in it")
 }
 #endif
 
-TEST_CASE("an upcycled model trains on and generates") {
+TEST_CASE("an upcycled model can be trained further and generates") {
   const TemporaryFolder folder;
   const std::string run = folder / "run";
   check(lancet("import --upcycle 4 --noise 0.05 --from " + fixture("gpt2") + " --out " + run), 0, {"step-000000"});

@@ -1,10 +1,11 @@
-// lancet plan without ranks or a device, and runs of the plans that it writes.
+// lancet plan without ranks or a device, and runs from the plans that it writes.
 #include <catch2/catch.hpp>
 #include <regex>
 
 #include "declared_profile.h"
 #include "lancet/base/atomic_file.h"
 #include "lancet/ir/plan.h"
+#include "lancet/ir/print.h"
 #include "program.h"
 
 namespace lancet {
@@ -38,7 +39,7 @@ double number_in(const std::string& output, const std::string& policy, int colum
 
 }  // namespace
 
-TEST_CASE("plan prints what every policy comes to, and why one runs") {
+TEST_CASE("plan prints the prediction of every policy and the reason for its choice") {
   const Files files;
   const auto outcome = lancet("plan " + files.config + files.for_two + " --set overlap.policy=auto --explain --out " +
                               (files.folder / "plan.ir"));
@@ -76,7 +77,7 @@ TEST_CASE("plan prints what every policy comes to, and why one runs") {
   CHECK(outcome.lines_with("bounds this step") == 1);
 }
 
-TEST_CASE("plan says which way all-to-alls take where the costs know both") {
+TEST_CASE("plan reports the all-to-all transport if the costs hold both") {
   const Files files;
   auto profile = test::declared_profile(small(), test::declared_place(2, 2));
   profile.wire.windows = cost::WindowTimes{{{1, 1e-6}}, {}, 0.5};
@@ -91,7 +92,7 @@ TEST_CASE("plan says which way all-to-alls take where the costs know both") {
   CHECK(lancet("plan " + files.config + files.for_two).lines_with("exchanges:") == 0);
 }
 
-TEST_CASE("a policy that gains nothing gives way to sequential, and the plan says why") {
+TEST_CASE("a policy without gain falls back to sequential, and the plan gives the reason") {
   const Files files;
   auto profile = test::declared_profile(small(), test::declared_place(2, 2));
   for (auto* points : {&profile.wire.all_to_all, &profile.wire.all_reduce})
@@ -106,17 +107,17 @@ TEST_CASE("a policy that gains nothing gives way to sequential, and the plan say
   CHECK(outcome.lines_with("why: partition runs sequential: predicted ") == 1);
 }
 
-TEST_CASE("one rank has nothing to hide") {
+TEST_CASE("one rank has no communication to hide") {
   const Files files;
   test::write_declared_profile(files.profile, small(), 1, 1);
   const auto outcome = lancet("plan " + files.config + " --profile " + files.profile + " --explain");
   INFO(outcome.output);
   REQUIRE(outcome.code == 0);
   CHECK(outcome.lines_with("1 rank, 1 host") == 1);
-  CHECK(outcome.lines_with("nothing is exchanged and there is nothing to hide") == 1);
+  CHECK(outcome.lines_with("it has no all-to-all, and nothing to hide") == 1);
 }
 
-TEST_CASE("a profile of another device is taken where it is named, and where it is the only one that fits") {
+TEST_CASE("a profile of another device is used if it is named or the only one that fits") {
   const Files files;
   auto refused = [&](const std::string& arguments, const std::vector<std::string>& said) {
     const auto outcome = lancet("plan " + files.config + " " + arguments);
@@ -136,7 +137,7 @@ TEST_CASE("a profile of another device is taken where it is named, and where it 
   refused("--ranks 3 --hosts 3 --profile " + files.profile, {"num_local_experts"});
   refused("--ranks 2 --profile " + (files.folder / "none.json"), {"none.json: expected a profile"});
 
-  cost::Place newer = test::declared_place(2, 2), other = newer;  // of two builds the newer one
+  cost::Place newer = test::declared_place(2, 2), other = newer;  // the newer of two builds
   newer.device.build = "fedcba9876543210";
   REQUIRE(cost::write_profile(files.profile, test::declared_profile(small(), newer)).ok());
   const auto outcome = lancet("plan " + files.config + files.for_two);
@@ -148,7 +149,7 @@ TEST_CASE("a profile of another device is taken where it is named, and where it 
           {"expected one device measured with 2 ranks on 2 hosts of 1 thread each, found 2: Declared CPU"});
 }
 
-TEST_CASE("a profile that lacks ops says which, and how many") {
+TEST_CASE("an incomplete profile is refused with the names and number of the missing ops") {
   const Files files;
   auto json = nlohmann::json::parse(text_of(files.profile));
   auto& ops = json["devices"][0]["ops"];
@@ -202,7 +203,7 @@ TEST_CASE("train --plan runs the plan, and its trace holds every instruction") {
 }
 #endif
 
-TEST_CASE("a plan runs that an editor gave a mark and other line ends") {
+TEST_CASE("a plan file with a byte order mark and CRLF line ends runs") {
   const test::TemporaryFolder folder;
   const std::string train = "train " + folder.write("small.json", test::small_config) + " --set train.steps=2 ";
   REQUIRE(lancet(train + "--run-dir " + (folder / "made")).code == 0);
@@ -212,6 +213,53 @@ TEST_CASE("a plan runs that an editor gave a mark and other line ends") {
   INFO(outcome.output);
   CHECK(outcome.code == 0);
   CHECK(text_of(folder / "run/plan.ir") == text_of(folder / "made/plan.ir"));
+}
+
+
+TEST_CASE("plan writes the program after each pass of the chosen policy, and lists the passes") {
+  const Files files;
+  const std::string folder = files.folder / "passes";
+  const auto outcome =
+      lancet("plan " + files.config + files.for_two + " --set overlap.policy=dw --passes --dump " + folder);
+  INFO(outcome.output);
+  REQUIRE(outcome.code == 0);
+  const char* names[] = {"00_forward", "01_autodiff",          "02_sync",
+                         "03_optimize", "04_move_dw",          "05_chunk_all_reduces",
+                         "06_choose_all_to_alls", "07_plan_memory"};
+  std::size_t found = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) found += entry.path().extension() == ".ir";
+  CHECK(found == std::size(names));
+  for (const char* name : names) {
+    INFO(name);
+    CHECK(outcome.lines_with(std::string(name).substr(3) + " ") >= 1);
+    const std::string text = text_of(folder + "/" + name + ".ir");
+    if (std::string_view(name) == "07_plan_memory")
+      CHECK(ir::parse_plan(text).ok());
+    else
+      CHECK(ir::parse(text).ok());
+  }
+  const std::string policies = text_of(folder + "/policies.txt");
+  for (const char* policy : {"sequential", "expert_pipeline", "peer_groups", "dw *", "partition", "lancet"})
+    CHECK(policies.find(policy) != std::string::npos);
+}
+
+TEST_CASE("plan leaves out a pass that is named, and refuses one that no plan can do without") {
+  const Files files;
+  const std::string command = "plan " + files.config + files.for_two + " --set overlap.policy=dw --passes";
+  CHECK(lancet(command + " --skip chunk_all_reduces").lines_with("chunk_all_reduces") == 0);
+  CHECK(lancet(command).lines_with("chunk_all_reduces") == 1);
+  const auto refused = lancet(command + " --skip sync");
+  CHECK(refused.code == 2);
+  CHECK(refused.lines_with("--skip: no plan can do without pass sync") == 1);
+}
+
+TEST_CASE("the explanation of a plan on a declared machine counts the ranks that were asked for") {
+  const Files files;
+  const auto outcome = lancet("plan " + files.config + " --ranks 2 --on ethernet-10g-cpu --explain");
+  INFO(outcome.output);
+  REQUIRE(outcome.code == 0);
+  CHECK(outcome.lines_with("One rank holds all experts") == 0);
+  CHECK(outcome.lines_with("Experts are on different ranks") == 1);
 }
 
 }  // namespace lancet

@@ -10,7 +10,7 @@ Outcome run(const std::string& arguments) { return lancet::test::lancet(argument
 
 }  // namespace
 
-TEST_CASE("profile measures what is missing, keeps it and prints it") {
+TEST_CASE("profile measures missing costs, keeps them and prints them") {
   const TemporaryFolder folder;
   const std::string config = folder.write("c.json", small_config), file = folder / "costs.json";
   const Outcome first = run("profile " + config + " --seconds 0 --out " + file);
@@ -33,7 +33,7 @@ TEST_CASE("profile measures what is missing, keeps it and prints it") {
   CHECK(nlohmann::json::parse(std::ifstream(file))["devices"][0]["ops"].size() > ops);
 }
 
-TEST_CASE("without a path the profile is kept in the user's cache") {
+TEST_CASE("without a path the profile is kept in the user's cache folder") {
   const TemporaryFolder folder;
   const std::string config = folder.write("c.json", small_config);
   const Outcome outcome =
@@ -60,7 +60,7 @@ TEST_CASE("ranks profile together, communication too") {
   INFO(outcome.output);
   REQUIRE(outcome.code == 0);
   CHECK(outcome.lines_with("and communication in") == 1);
-  CHECK(outcome.lines_with("all-to-all: what a rank sends to the others") == 1);
+  CHECK(outcome.lines_with("all-to-all: bytes that a rank sends to all others") == 1);
   const auto json = nlohmann::json::parse(std::ifstream(file));
   CHECK(json["devices"][0]["local_ranks"] == 2);
   REQUIRE(json["clusters"].size() == 1);

@@ -1,11 +1,11 @@
-// What the scripts say.
+// Output of the scripts.
 #include <catch2/catch.hpp>
 
 #include "program.h"
 
 namespace lancet {
 
-TEST_CASE("the tests' last line counts what was skipped, by what was missing") {
+TEST_CASE("the last line of scripts/test.sh counts skipped tests by reason") {
   const test::TemporaryFolder folder;
   const auto skipped = [&](const std::string& log) {
     return test::shell("bash -c '. " LANCET_SOURCE_DIR "/scripts/common.sh; skipped_tests " + folder.write("log", log) +

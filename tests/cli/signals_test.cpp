@@ -1,5 +1,5 @@
-// Signals to runs of several ranks, to the launcher or to a rank, in a step or in an evaluation: saved, code 75, and
-// gone on as if nothing had been.
+// Signals to the launcher or to one rank, in a step or in an evaluation: the run saves, exits with code 75 and resumes
+// bit for bit.
 #if defined(LANCET_HAVE_MPI)
 #include <catch2/catch.hpp>
 
@@ -13,7 +13,7 @@ using std::chrono::steady_clock;
 using test::Job;
 using test::TemporaryFolder;
 
-// A run that ends in minutes, in case that the signal fails.
+// A run that ends within minutes, in case the signal fails.
 std::string long_run(const TemporaryFolder& folder) {
   return "train " + folder.write("small.json", test::small_config) +
          " --set train.steps=60000 --set log.interval=100000";
@@ -27,7 +27,7 @@ std::vector<double> losses(const std::string& run) {
   return values;
 }
 
-// Goes on for three steps, and is then what an undisturbed run is.
+// Resumes for three steps and compares the result with an undisturbed run.
 void check_goes_on(const std::string& command, const TemporaryFolder& folder, const std::string& run, int ranks) {
   const std::size_t done = losses(run).size(), stop = done + 3;
   const std::string until = " --set train.stop_after=" + std::to_string(stop);
@@ -43,7 +43,7 @@ void check_goes_on(const std::string& command, const TemporaryFolder& folder, co
 
 }  // namespace
 
-TEST_CASE("a signal to one rank of several: all save and leave with 75 and go on bit for bit") {
+TEST_CASE("a signal to one rank of several: all save, exit with 75 and resume bit for bit") {
   const auto [ranks, victim, signal] = GENERATE(table<int, int, int>(
       {{1, 0, SIGPIPE}, {2, 0, SIGTERM}, {2, 1, SIGINT}, {2, 1, SIGUSR1}, {2, 0, SIGHUP}, {4, 2, SIGTERM}}));
   const TemporaryFolder folder;
@@ -62,7 +62,7 @@ TEST_CASE("a signal to one rank of several: all save and leave with 75 and go on
   check_goes_on(command, folder, run, ranks);
 }
 
-TEST_CASE("a signal in an evaluation of several ranks: saved after the step before it, and code 75") {
+TEST_CASE("a signal in an evaluation of several ranks: the step before is saved, exit code 75") {
   const int victim = GENERATE(0, 1);
   const TemporaryFolder folder;
   const std::string run = folder / "run", file = test::long_token_file(folder, 300);
@@ -85,7 +85,7 @@ TEST_CASE("a signal in an evaluation of several ranks: saved after the step befo
   check_goes_on(command, folder, run, 2);
 }
 
-TEST_CASE("a second signal to the launcher's script ends ranks whose step has no end") {
+TEST_CASE("a second signal to the launcher's script ends ranks in an endless step") {
   const TemporaryFolder folder;
   const std::string run = folder / "run", pid = folder / "pid", log = folder / "log";
   Job job("echo $$ > " + pid + "; exec " +
@@ -97,7 +97,7 @@ TEST_CASE("a second signal to the launcher's script ends ranks whose step has no
   REQUIRE(ranks.size() == 2);
   CHECK(test::wait_until_worked(ranks, 0.2));  // in the step
   CHECK(kill(script, SIGTERM) == 0);
-  const std::string heard = "saving and stopping when this step is over";
+  const std::string heard = "saving and stopping after this step";
   CHECK(test::wait_until([&] { return test::slurp(log).find(heard) != std::string::npos; }));
   CHECK(test::ranks_with(run).size() == 2);
   const auto start = steady_clock::now();
@@ -127,7 +127,7 @@ TEST_CASE("a signal to the launcher's script before its ranks have started is no
   CHECK(test::wait_until([&] { return test::ranks_with(run).empty(); }));
 }
 
-TEST_CASE("mpirun that is itself told to stop leaves nothing that is broken") {
+TEST_CASE("a signal to mpirun itself leaves no broken file") {
   const int signal = GENERATE(SIGTERM, SIGINT);
   const TemporaryFolder folder;
   const std::string run = folder / "run", pid = folder / "pid", command = long_run(folder) + " --run-dir " + run;

@@ -1,4 +1,4 @@
-// What the tests of the program share.
+// Helpers of the program's tests.
 #pragma once
 #include <sys/mount.h>
 
@@ -24,14 +24,14 @@ inline std::string token_file(const TemporaryFolder& folder, const std::vector<d
   return path;
 }
 
-// One that takes minutes to go through.
+// A text that takes minutes to process.
 inline std::string long_token_file(const TemporaryFolder& folder, std::int64_t vocabulary) {
   std::vector<data::TokenId> tokens;
   for (int i = 0; i < 2'000'000; ++i) tokens.push_back(i % int(vocabulary - 1));
   return token_file(folder, tokens, vocabulary);
 }
 
-// A file system of its own, in memory, unless this process may not make one.
+// A private file system in memory, unless this process may not make one.
 class SmallDisk {
  public:
   SmallDisk(std::string path, const char* size) : path_(std::move(path)) {

@@ -14,7 +14,7 @@ std::string read(const std::string& path) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-// Two ranks where there are ranks.
+// Two ranks with MPI, else one.
 test::Outcome train(const std::string& arguments) {
 #if defined(LANCET_HAVE_MPI)
   return test::mpirun(2, arguments);
@@ -25,7 +25,7 @@ test::Outcome train(const std::string& arguments) {
 
 }  // namespace
 
-TEST_CASE("a run leaves its config, its plan and a record a step") {
+TEST_CASE("a run writes its config, its plan and one record per step") {
   const TemporaryFolder folder;
   const std::string config = folder.write("small.json", test::small_config);
   const auto outcome = lancet("train " + config + " --set train.steps=5 --run-dir " + (folder / "run"));
@@ -50,7 +50,7 @@ TEST_CASE("a run leaves its config, its plan and a record a step") {
 }
 
 #if defined(LANCET_HAVE_MPI)
-TEST_CASE("MPI ranks train as one does") {
+TEST_CASE("MPI ranks train like one rank") {
   const TemporaryFolder folder;
   const std::string config = folder.write("small.json", test::small_config);
   REQUIRE(lancet("train " + config + " --run-dir " + (folder / "1")).code == 0);
@@ -72,7 +72,7 @@ TEST_CASE("MPI ranks train as one does") {
   }
 }
 
-TEST_CASE("every policy trains as sequential does over MPI") {
+TEST_CASE("every policy trains like sequential over MPI") {
   const TemporaryFolder folder;
   const std::string config = folder.write("small.json", test::small_config);
   const std::string common =
@@ -85,7 +85,7 @@ TEST_CASE("every policy trains as sequential does over MPI") {
   };
   const auto expected = losses("sequential", "");
   for (const char* policy : {"expert_pipeline", "dw", "partition", "lancet"}) {
-    // Parts are asked for: on one machine none may pay.
+    // The number of parts is forced: on one machine the planner may choose none.
     const bool parts = std::string(policy) != "dw";
     const auto found =
         losses(policy, std::string(" --set overlap.policy=") + policy + (parts ? " --set overlap.parts=2" : ""));
@@ -102,7 +102,7 @@ TEST_CASE("every policy trains as sequential does over MPI") {
 
 #endif
 
-TEST_CASE("text to sample: tokenizer, tokens, training, generation") {
+TEST_CASE("from text to sample: tokenizer, tokens, training, generation") {
   const TemporaryFolder folder;
   std::string text;
   for (int i = 0; i < 3000; ++i)
@@ -127,12 +127,12 @@ TEST_CASE("text to sample: tokenizer, tokens, training, generation") {
   CHECK(records.back()["loss"].get<double>() < records.front()["loss"].get<double>() - 2);
 }
 
-TEST_CASE("a run that is told to stop saves, says so, and goes on when it is run again") {
+TEST_CASE("a run that is stopped saves, logs it, and resumes when it is started again") {
   const TemporaryFolder folder;
   const std::string config = folder.write("small.json", test::small_config), run = folder / "run";
   const std::string signal = GENERATE("TERM", "INT", "USR1");
   const std::string command = LANCET_BINARY " train " + config + " --set log.interval=100000 --run-dir " + run;
-  // Steps for about a minute, in case that the signal fails. (A shell in the background ignores SIGINT: hence env.)
+  // Steps for about a minute, in case the signal fails. (A background shell ignores SIGINT, hence env.)
   const auto outcome =
       test::shell("env --default-signal=INT " + command + " --set train.steps=100000 & p=$!; while ! [ -s " + run +
                   "/metrics.jsonl ]; do sleep 0.05; done; kill -" + signal + " $p; wait $p; exit $?");
@@ -149,10 +149,10 @@ TEST_CASE("a run that is told to stop saves, says so, and goes on when it is run
   CHECK(test::metrics(run).size() == done + 2);
 }
 
-TEST_CASE("a second signal stops at once, and other commands stop at the first") {
+TEST_CASE("a second signal stops a run at once, and the first signal other commands") {
   const TemporaryFolder folder;
   const std::string config = folder.write("small.json", test::small_config), run = folder / "run";
-  // A step that takes a minute: the first signal has no step's end to wait for.
+  // The step takes a minute, so that the first signal is not answered before the second.
   const auto outcome =
       test::shell(LANCET_BINARY " train " + config + " --set train.gradient_accumulation_steps=100000 --run-dir " +
                   run + " & p=$!; while ! [ -e " + run +
@@ -167,14 +167,14 @@ TEST_CASE("a second signal stops at once, and other commands stop at the first")
   CHECK(data.lines_with("stopped by SIGTERM before the end") == 1);
 }
 
-TEST_CASE("a full disk: the run goes on without its checkpoints and warns once for each") {
+TEST_CASE("a full disk: the run continues without checkpoints and warns once per failed save") {
   const TemporaryFolder folder;
   const std::string config = folder.write("small.json", test::small_config), run = folder / "run";
-  // No file may grow beyond 100 blocks of 1024 bytes: the optimizer's shard would.
+  // No file may grow beyond 100 blocks of 1024 bytes; the optimizer's shard needs more.
   const auto outcome = test::shell("trap '' XFSZ; ulimit -f 100; " LANCET_BINARY " train " + config +
                                    " --set train.save_interval=5 --set train.steps=12 --run-dir " + run);
   INFO(outcome.output);
-  CHECK(outcome.code == 3);  // the last one is missed
+  CHECK(outcome.code == 3);  // the last save failed
   CHECK(test::metrics(run).size() == 12);
   CHECK(outcome.lines_with("was not saved, older checkpoints stay: ") == 3);
   CHECK(outcome.lines_with("cannot write: File too large") >= 3);
@@ -182,7 +182,7 @@ TEST_CASE("a full disk: the run goes on without its checkpoints and warns once f
 }
 
 #if defined(LANCET_HAVE_MPI)
-TEST_CASE("under mpirun SIGUSR1, and under scripts/mpirun.sh SIGTERM and SIGINT, save and stop all ranks") {
+TEST_CASE("SIGUSR1 to mpirun, and SIGTERM and SIGINT to scripts/mpirun.sh, save and stop all ranks") {
   const TemporaryFolder folder;
   const std::string config = folder.write("small.json", test::small_config), run = folder / "run";
   const std::string arguments =
@@ -205,17 +205,17 @@ TEST_CASE("under mpirun SIGUSR1, and under scripts/mpirun.sh SIGTERM and SIGINT,
 }
 #endif
 
-TEST_CASE("help says what a newcomer needs") {
+TEST_CASE("help lists the main commands and options") {
   CHECK(lancet("--help").lines_with("mpirun -np 2 lancet train") >= 1);
   CHECK(lancet("train --help").lines_with("capacity_factor") >= 1);
   for (const char* command :
        {"--help", "train --help", "data --help", "data encode --help", "data tokenize --help",
-        "data train-tokenizer --help", "bench --help", "bench ops --help", "bench wire --help", "--version"})
+        "data train-tokenizer --help", "bench --help", "bench ops --help", "bench network --help", "--version"})
     CHECK(lancet(command).code == 0);
   CHECK(lancet("data train-tokenizer --help").lines_with("UTF-8 text files") == 1);
 }
 
-TEST_CASE("bench ops names the ops and their share") {
+TEST_CASE("bench ops names the ops and their share of the time") {
   const TemporaryFolder folder;
   const auto outcome = lancet("bench ops --steps 2 " + folder.write("small.json", test::small_config));
   INFO(outcome.output);

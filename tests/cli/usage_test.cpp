@@ -1,4 +1,4 @@
-// Wrong command lines of every command: one line that says where, what was expected and what was found; code 2.
+// Wrong command lines of every command: one line that names the place, the expected and the found value; exit code 2.
 #include <catch2/catch.hpp>
 
 #include "program.h"
@@ -14,7 +14,8 @@ void check(const std::string& arguments, const std::string& where, const std::st
   CHECK(outcome.output.starts_with("error: " + where + ": " + said));
 }
 
-// A command; whether it takes one word, several or none; what is required first; a number option with its range.
+// A command: whether it accepts one word, several or none, its first required option, and a number option with its
+// range.
 struct Command {
   std::string name;
   enum Words { none, one, several } words;
@@ -34,7 +35,7 @@ const std::vector<Command> commands = {
     {"data tokenize", Command::several, "FILE", "--threads", "a whole number from 1 to 1024"},
     {"data train-tokenizer", Command::several, "FILE", "--vocab-size", "a whole number from 257 to 2147483647"},
     {"bench ops", Command::one, "CONFIG", "--steps", "a whole number from 1 to 100000"},
-    {"bench wire", Command::none, "", "--max-mb", "a number from 0.001 to 1000"},
+    {"bench network", Command::none, "", "--max-mb", "a number from 0.001 to 1000"},
     {"bench sweep", Command::one, "FILE", "--timeout", "a whole number from 1 to 1000000"},
     {"bench checkpoint", Command::one, "CONFIG", "--rounds", "a whole number from 1 to 1000"},
 };
@@ -47,7 +48,7 @@ TEST_CASE("wrong command lines of every command") {
     check(name + " --helpp x", where, "expected one of its options, found '--helpp'; the nearest known one is --help;");
     check(name + " --qqqqqqqqqq=3 x", where, "expected one of its options, found '--qqqqqqqqqq'; see " + where);
     if (!required.empty()) check(name, where, "expected " + required + ", found none; see " + where + " --help");
-    // What is required is looked for first.
+    // Required options are checked first.
     const std::string rest = name == "bench checkpoint" ? " --dir ." : "";
     if (words == Command::one)
       check(name + rest + " a 'b c'", where, "expected one " + required + ", found another, 'b c'");
@@ -66,19 +67,19 @@ TEST_CASE("wrong command lines of every command") {
   }
 }
 
-TEST_CASE("words that are none of a command's") {
+TEST_CASE("words that no command accepts") {
   check("eval --from a b c", "lancet eval", "expected options alone, found 'b'");
   check("", "lancet", "expected a command (train, data, bench,");
   check("trian x", "lancet", "expected a command (train, data, bench,");
   CHECK(test::lancet("trian x").lines_with("found 'trian'; the nearest known one is train; see lancet --help") == 1);
   check("data", "lancet data", "expected a command (encode, tokenize, train-tokenizer), found none");
   check("bench networks", "lancet bench",
-        "expected a command (wire, sweep, checkpoint, ops), found 'networks'; the nearest known one is wire;");
+        "expected a command (network, sweep, checkpoint, ops), found 'networks'; the nearest known one is network;");
   check("--versoin train x", "lancet",
         "expected one of its options, found '--versoin'; the nearest known one is --version;");
 }
 
-TEST_CASE("options without their value, twice, or of another kind") {
+TEST_CASE("options without their value, given twice, or of another kind") {
   check("train x --resume", "lancet train", "--resume: expected STEP, found none");
   check("train x --set", "lancet train", "--set: expected KEY=VALUE, found none");
   check("train x --resume ''", "lancet train", "--resume: expected STEP, found an empty word");
@@ -88,8 +89,8 @@ TEST_CASE("options without their value, twice, or of another kind") {
   check("plan x --out ''", "lancet plan", "--out: expected FILE, found an empty word");
   check("eval --from ''", "lancet eval", "expected --from RUN, found an empty word");
   check("generate --from a --prompt= --ids", "lancet generate",
-        "--prompt: expected TEXT behind '=', found none (an empty one: --prompt '')");
-  check("train --run-dir= x", "lancet train", "--run-dir: expected DIR behind '=', found none");
+        "--prompt: expected TEXT after '=', found none (for an empty value: --prompt '')");
+  check("train --run-dir= x", "lancet train", "--run-dir: expected DIR after '=', found none");
   check("eval --from a --from b", "lancet eval", "--from: expected once, found 2 times");
   check("generate --from a --ids=maybe", "lancet generate", "--ids: expected no value, found 'maybe'");
   check("generate --from a --temperature hot", "lancet generate", "--temperature: expected a number, found 'hot'");
@@ -103,7 +104,7 @@ TEST_CASE("options without their value, twice, or of another kind") {
 }
 
 #if defined(LANCET_HAVE_MPI)
-TEST_CASE("a wrong command line of several ranks is told once") {
+TEST_CASE("a wrong command line of several ranks is reported once") {
   const auto outcome = test::mpirun(2, "train --rsume x");
   INFO(outcome.output);
   CHECK(outcome.code == 2);

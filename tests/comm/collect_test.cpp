@@ -4,7 +4,7 @@
 
 namespace lancet::comm {
 
-TEST_CASE("each rank's value comes to all") {
+TEST_CASE("every rank receives every rank's value") {
   const Status status = run_inproc(3, [](Communicator& c) -> Status {
     LANCET_ASSIGN(const auto all, collect(c, 10.0 + c.rank() * c.rank()));
     LANCET_ASSIGN(const double most, largest(c, -double(c.rank())));
@@ -16,7 +16,7 @@ TEST_CASE("each rank's value comes to all") {
   CHECK((status.ok() ? "" : status.error().message) == "");
 }
 
-TEST_CASE("one rank's text comes to all, an empty one too") {
+TEST_CASE("every rank receives one rank's text, an empty one too") {
   const Status status = run_inproc(3, [](Communicator& c) -> Status {
     for (const std::string sent : {"a longer text", ""}) {
       LANCET_ASSIGN(const std::string text, broadcast_text(c, c.rank() == 1 ? sent : "mine", 1));
@@ -27,7 +27,7 @@ TEST_CASE("one rank's text comes to all, an empty one too") {
   CHECK((status.ok() ? "" : status.error().message) == "");
 }
 
-TEST_CASE("an all-to-all sends as much to every other rank, and nothing where there is none") {
+TEST_CASE("the all-to-all sends equal bytes to every other rank, and nothing with one rank") {
   const Status status = run_inproc(3, [](Communicator& c) -> Status {
     AllToAll exchange(c, 1001);
     if (exchange.bytes() != 1000) return internal_error(std::to_string(exchange.bytes()));

@@ -1,5 +1,5 @@
-// What every transport promises, as functions that each rank runs; they return what is wrong. The in-process tests run
-// them on threads, tests/comm/mpi on processes.
+// The contract of every transport, as functions that each rank runs; they return the first violation. The in-process
+// tests run them on threads, tests/comm/mpi on processes.
 #pragma once
 #include <fmt/format.h>
 
@@ -40,7 +40,7 @@ inline Bytes message(int from, int to, int salt, std::size_t bytes) {
   return out;
 }
 
-// Sizes as a function of (from, to): exchanges `size_of` bytes between all pairs, oneself included, and compares.
+// Sends `size_of(from, to)` bytes between all pairs, each rank to itself included, and compares.
 template <class SizeOf>
 Status exchange_and_compare(Communicator& c, int salt, SizeOf size_of) {
   const int n = c.size(), me = c.rank();
@@ -62,12 +62,12 @@ Status exchange_and_compare(Communicator& c, int salt, SizeOf size_of) {
 }
 
 inline Status exchanges(Communicator& c) {
-  // Uneven, with empty pairs; 9 MB + 1 is cut by transports that cut.
+  // Uneven sizes with empty pairs; 9 MB + 1 exceeds the largest fragment of a transport.
   const std::size_t sizes[] = {0, 1, 4096, 70'001, 300'000};
   LANCET_TRY(exchange_and_compare(c, 1, [&](int from, int to) { return sizes[(from * 3 + to * 2) % 5]; }));
   LANCET_TRY(exchange_and_compare(
       c, 2, [&](int from, int to) { return from == 0 && to == c.size() - 1 ? (9u << 20) + 1 : 3u; }));
-  // All to rank 0 (every token to one expert), then all from it; nothing at all; each rank to itself only.
+  // All ranks to rank 0 (every token to one expert), then rank 0 to all; nothing at all; each rank to itself only.
   LANCET_TRY(exchange_and_compare(c, 3, [](int, int to) { return to == 0 ? 50'000u : 0u; }));
   LANCET_TRY(exchange_and_compare(c, 4, [](int from, int) { return from == 0 ? 50'000u : 0u; }));
   LANCET_TRY(exchange_and_compare(c, 5, [](int, int) { return 0u; }));
@@ -79,8 +79,8 @@ inline Status exchanges(Communicator& c) {
   return {};
 }
 
-// Several segments to one peer match in order, empty ones do not count, and the two sides may interleave peers as they
-// like.
+// Several segments to one peer match in order, empty ones do not count, and each side may interleave peers in its own
+// order.
 inline Status segments_in_order(Communicator& c) {
   const int n = c.size(), me = c.rank();
   std::vector<Bytes> out, in;
@@ -102,7 +102,7 @@ inline Status segments_in_order(Communicator& c) {
   return {};
 }
 
-// Values of very different size, so that another order of summation gives other bits.
+// Values of very different magnitude, so that another order of summation gives other bits.
 inline float summand(int rank, std::size_t i) {
   const std::uint32_t h = mix(static_cast<std::uint32_t>(i) * 97u + static_cast<std::uint32_t>(rank) * 7u + 1u);
   const float value = static_cast<float>(static_cast<std::int32_t>(h >> 8) - (1 << 23));
@@ -142,7 +142,7 @@ inline Status broadcasts(Communicator& c) {
   return {};
 }
 
-// No rank is through a barrier before the last one has come to it. (One clock: all ranks run on one host.)
+// No rank leaves a barrier before the last one has entered it. (All ranks run on one host and share its clock.)
 inline Status barriers(Communicator& c) {
   const auto clock = [] {
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -187,7 +187,8 @@ inline Status streams(Communicator& c) {
   return c.barrier();
 }
 
-// A segment for a rank that does not exist is the caller's mistake: nothing was sent, the communicator still works.
+// A segment for a rank that does not exist is an error of the caller: nothing is sent, and the communicator still
+// works.
 inline Status wrong_peers(Communicator& c) {
   std::byte byte{};
   const Segment wrong[] = {{c.size(), &byte, 1}};
@@ -199,7 +200,7 @@ inline Status wrong_peers(Communicator& c) {
   return c.barrier();
 }
 
-inline Status wire(Communicator& c) {
+inline Status network(Communicator& c) {
   LANCET_ASSIGN(NetworkReport report, measure_network(c));
   EXPECT_THAT(report.ranks == c.size() && report.hosts == 1 && report.transport == c.transport(), "{}",
               to_string(report));
@@ -219,6 +220,6 @@ struct Case {
 inline constexpr Case cases[] = {{"exchange", exchanges},         {"segments in order", segments_in_order},
                                  {"all_reduce_sum", all_reduces}, {"broadcast", broadcasts},
                                  {"barrier", barriers},           {"streams", streams},
-                                 {"wrong peers", wrong_peers},    {"wire", wire}};
+                                 {"wrong peers", wrong_peers},    {"network", network}};
 
 }  // namespace lancet::comm::contract

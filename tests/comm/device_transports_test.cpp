@@ -1,4 +1,4 @@
-// Device streams without a device: staged over real ranks, and one rank that takes itself for many.
+// Device communicators without a device: staged over real ranks, and one rank that takes itself for many.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -18,7 +18,7 @@ using comm::Segment;
 
 namespace {
 
-// Floats in a device's memory, seen from the host by copies.
+// Floats in a device's memory; the host sees them through copies.
 class DeviceFloats {
  public:
   DeviceFloats(backend::Device& device, backend::Stream& stream, std::size_t count)
@@ -72,34 +72,34 @@ double milliseconds(F f) {
 
 }  // namespace
 
-TEST_CASE("staged: what ranks on devices exchange and sum is what they would on the host") {
+TEST_CASE("staged: ranks on devices send and sum the same values as on the host") {
   std::vector<std::vector<float>> received(3), summed(3);
   const Status status = comm::run_inproc(3, [&](comm::Communicator& world) -> Status {
     std::atomic<int> allocations{0};
     const auto device = backend::make_host_queue({.host_allocations = &allocations});
     LANCET_ASSIGN(const auto stream, device->make_stream(true));
-    LANCET_ASSIGN(const auto stream, comm::make_staged({.device = device.get(), .host = &world}));
-    LANCET_TRY(stream->reserve(4 * (9 + 9)));
+    LANCET_ASSIGN(const auto communicator, comm::make_staged({.device = device.get(), .host = &world}));
+    LANCET_TRY(communicator->reserve(4 * (9 + 9)));
     const auto rank = std::size_t(world.rank());
     DeviceFloats out(*device, *stream, 9), in(*device, *stream, 9);
     const int reserved = allocations;
-    for (int turn = 0; turn < 2; ++turn) {  // the second finds the first's memory
+    for (int turn = 0; turn < 2; ++turn) {  // the second call reuses the first one's memory
       out.set(count_from(float(100 * rank), 9));
       std::vector<Segment> sends, receives;
-      for (int peer = 0; peer < 3; ++peer) {  // peer p gets p + 1 floats, and none of the middle rank's to rank 0
+      for (int peer = 0; peer < 3; ++peer) {  // peer p gets p + 1 floats; the middle rank sends none to rank 0
         const std::size_t sent = rank == 1 && peer == 0 ? 0 : std::size_t(peer) + 1;
         const std::size_t got = rank == 0 && peer == 1 ? 0 : rank + 1;
         sends.push_back({peer, out.data() + 12 * peer, 4 * sent});
         receives.push_back({peer, in.data() + 12 * peer, 4 * got});
       }
       in.set(std::vector<float>(9, -1));
-      LANCET_TRY(stream->exchange(*stream, sends, receives));
+      LANCET_TRY(communicator->exchange(*stream, sends, receives));
       received[rank] = in.get();
-      LANCET_TRY(stream->all_reduce_sum(*stream, out.span()));
+      LANCET_TRY(communicator->all_reduce_sum(*stream, out.span()));
       summed[rank] = out.get();
     }
     if (allocations != reserved) return internal_error("expected no memory taken in a call, found some");
-    return stream->check();
+    return communicator->check();
   });
   if (!status.ok()) FAIL(status.error().message);
   CHECK(received[0] == std::vector<float>{0, -1, -1, -1, -1, -1, 200, -1, -1});
@@ -120,12 +120,12 @@ TEST_CASE("emulated: other ranks mirror this one, and calls take the network's t
     sends.push_back({peer, reinterpret_cast<std::byte*>(&out[std::size_t(peer)]), 4});
     receives.push_back({peer, reinterpret_cast<std::byte*>(&in[std::size_t(peer)]), 4});
   }
-  SECTION("an exchange") {
+  SECTION("an all-to-all") {
     const double ms = milliseconds([&] { REQUIRE(world->exchange(sends, receives).ok()); });
     CHECK(in == out);
     CHECK(ms >= 2 + 12e-3);  // 12 of the 16 bytes leave the rank
   }
-  SECTION("a ring: to the next, from the one before") {
+  SECTION("a ring: to the next rank, from the previous one") {
     const std::vector<Segment> to{sends[1]}, from{receives[3]};
     REQUIRE(world->exchange(to, from).ok());
     CHECK(in == std::vector<float>{0, 0, 0, 2});
@@ -135,24 +135,24 @@ TEST_CASE("emulated: other ranks mirror this one, and calls take the network's t
     CHECK(out == std::vector<float>{4, 8, 12, 16});
     CHECK(ms >= 3 + 16e-3);
   }
-  SECTION("other bytes than go there are an error") {
+  SECTION("sends and receives of different sizes are an error") {
     receives[2].bytes = 2;
     const Status status = world->exchange(sends, receives);
     REQUIRE_FALSE(status.ok());
-    CHECK(status.error().message.find("expected as many bytes from an emulated rank as go to it") != std::string::npos);
+    CHECK(status.error().message.find("an emulated rank must send back as many bytes as it receives") != std::string::npos);
   }
 }
 
-TEST_CASE("emulated on a device: the same, on a stream") {
+TEST_CASE("emulated on a device: the same behaviour on a stream") {
   const auto world = comm::make_emulated_world(4, network);
   auto host = world->duplicate();
   REQUIRE(host.ok());
   const auto device = backend::make_host_queue();
   auto stream = device->make_stream(true);
   REQUIRE(stream.ok());
-  auto stream = comm::make_emulated({.device = device.get(), .host = host->get()});
-  REQUIRE(stream.ok());
-  CHECK((*stream)->size() == 4);
+  auto communicator = comm::make_emulated({.device = device.get(), .host = host->get()});
+  REQUIRE(communicator.ok());
+  CHECK((*communicator)->size() == 4);
   DeviceFloats out(*device, **stream, 4), in(*device, **stream, 4);
   out.set(count_from(1, 4));
   in.set(std::vector<float>(4));
@@ -162,8 +162,8 @@ TEST_CASE("emulated on a device: the same, on a stream") {
     receives.push_back({peer, in.data() + 4 * peer, 4});
   }
   const double ms = milliseconds([&] {
-    REQUIRE((*stream)->exchange(**stream, sends, receives).ok());
-    REQUIRE((*stream)->all_reduce_sum(**stream, out.span()).ok());
+    REQUIRE((*communicator)->exchange(**stream, sends, receives).ok());
+    REQUIRE((*communicator)->all_reduce_sum(**stream, out.span()).ok());
     REQUIRE((*stream)->synchronize().ok());
   });
   CHECK(ms >= 5 + 28e-3);
@@ -177,7 +177,7 @@ TEST_CASE("emulated on a device: the same, on a stream") {
 
 namespace {
 
-// Of a driver that does not come back.
+// A communicator whose abort() does not return.
 class Stuck final : public comm::DeviceCommunicator {
  public:
   int rank() const override { return 0; }
@@ -193,12 +193,12 @@ class Stuck final : public comm::DeviceCommunicator {
 
 }  // namespace
 
-TEST_CASE("a driver that does not come back from an abort ends the process with the code of communication") {
+TEST_CASE("a driver whose abort does not return ends the process with the communication exit code") {
   const pid_t child = ::fork();
   if (child == 0) {
     Stuck stuck;
-    const std::array<comm::DeviceCommunicator*, 2> streams{nullptr, &stuck};
-    comm::abort_all(streams, "rank 1 is gone", std::chrono::milliseconds(50));
+    const std::array<comm::DeviceCommunicator*, 2> communicators{nullptr, &stuck};
+    comm::abort_all(communicators, "rank 1 is gone", std::chrono::milliseconds(50));
     ::_exit(0);
   }
   int status = 0;

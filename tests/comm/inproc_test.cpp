@@ -16,7 +16,7 @@ using Catch::Matchers::Contains;
 
 namespace {
 
-// Far more than anything takes that need not wait for a timeout, on a busy machine, too; those are a minute.
+// Far more than any call without a timeout needs, even on a busy machine; the timeouts are a minute.
 constexpr double at_once = 30;
 
 double elapsed(std::chrono::steady_clock::time_point since) {
@@ -28,14 +28,14 @@ double elapsed(std::chrono::steady_clock::time_point since) {
 TEST_CASE("in-process ranks keep the contract") {
   for (int ranks : {1, 2, 3, 4})
     for (const auto& test : contract::cases) {
-      if (ranks == 1 && std::string(test.name) == "wire") continue;  // nothing to measure
+      if (ranks == 1 && std::string(test.name) == "network") continue;  // nothing to measure
       INFO(test.name << " on " << ranks << " ranks");
       const Status status = run_inproc(ranks, test.run);
       if (!status) FAIL(status.error().message);
     }
 }
 
-TEST_CASE("a timeout names the operation, the stream and the ranks that did not come") {
+TEST_CASE("a timeout names the operation, the stream and the missing ranks") {
   std::atomic<int> named = 0;
   std::latch come(2), gone(2);  // ranks 0 and 2
   const Status status = run_inproc(
@@ -59,7 +59,7 @@ TEST_CASE("a timeout names the operation, the stream and the ranks that did not 
   CHECK(status.error().code == ExitCode::communication);
   CHECK_THAT(status.error().message, Contains("all_reduce_sum #0 of 400 bytes on \"reduce\""));
   CHECK_THAT(status.error().message, Contains("timed out after 1 s, waiting for ranks 1, 3"));
-  CHECK(named >= 1);  // the first error aborts the others, which may not have come to theirs
+  CHECK(named >= 1);  // the first error aborts the other ranks, which may not have reached theirs
 }
 
 TEST_CASE("a broken communicator stays broken") {
@@ -128,7 +128,7 @@ TEST_CASE("calls that do not match are an error on all ranks, at once") {
   CHECK_THAT(run(exchange(8, 400), exchange(0, 8)), Contains("rank 0 expects 400 bytes from rank 1, which sends 0"));
 }
 
-TEST_CASE("abort wakes every stream") {
+TEST_CASE("abort wakes the waiting calls of every stream") {
   std::atomic<int> woken = 0;
   const auto start = std::chrono::steady_clock::now();
   const Status status = run_inproc(2, [&](Communicator& c) -> Status {
@@ -154,7 +154,7 @@ TEST_CASE("abort wakes every stream") {
   CHECK(elapsed(start) < at_once);
 }
 
-TEST_CASE("the first error is returned, the first exception rethrown, and nobody is waited for") {
+TEST_CASE("the first error is returned, the first exception rethrown, without waiting for other ranks") {
   const auto start = std::chrono::steady_clock::now();
   const Status status = run_inproc(3, [](Communicator& c) -> Status {
     if (c.rank() == 2) return data_error("shard 7 is not there");
@@ -168,7 +168,7 @@ TEST_CASE("the first error is returned, the first exception rethrown, and nobody
     return c.barrier();
   };
   CHECK_THROWS_AS((void)run_inproc(3, throwing), std::out_of_range);
-  // A rank that is done too early is not waited for either.
+  // A rank that finishes too early is not waited for either.
   const Status early = run_inproc(3, [](Communicator& c) -> Status { return c.rank() == 1 ? Status{} : c.barrier(); });
   REQUIRE_FALSE(early);
   CHECK_THAT(early.error().message, Contains("waited for rank 1, which ended without it"));

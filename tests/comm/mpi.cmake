@@ -1,12 +1,12 @@
-# The transport contract over MPI: real processes, started as users start them.
+# The transport contract over MPI, by real processes that are started as users start them.
 add_executable(test_comm_mpi ${CMAKE_CURRENT_LIST_DIR}/mpi/main.cpp)
 target_link_libraries(test_comm_mpi PRIVATE lancet_comm MPI::MPI_CXX)
 target_include_directories(test_comm_mpi PRIVATE ${CMAKE_CURRENT_LIST_DIR}/..)
 target_compile_options(test_comm_mpi PRIVATE -Wall -Wextra $<$<BOOL:${LANCET_WERROR}>:-Werror>)
 
-# lancet_mpi_test(CASE RANKS CODE): mpirun must end within 60 s (2 minutes with sanitizers), with this exit code; "failure"
-# is any but 0. After MPI_Abort, Open MPI 4.1's mpirun once in a hundred runs reports 1 instead of the code: then it is
-# run again.
+# lancet_mpi_test(CASE RANKS CODE): mpirun must end within 60 s (2 minutes with sanitizers), with this exit code;
+# "failure" is any but 0. After MPI_Abort, Open MPI 4.1's mpirun reports 1 instead of the code in about one of a hundred
+# runs; such a run is repeated.
 function(lancet_mpi_test case ranks code)
   set(limit 60)
   if(LANCET_SANITIZE)
@@ -36,4 +36,4 @@ set_tests_properties("comm: mpi halted (2 ranks)" PROPERTIES PASS_REGULAR_EXPRES
 lancet_mpi_test(returned 2 failure)
 lancet_mpi_test(killed 2 failure)
 lancet_mpi_test(stuck 2 failure)
-set_tests_properties("comm: mpi stuck (2 ranks)" PROPERTIES PASS_REGULAR_EXPRESSION "stuck: told who is missing")
+set_tests_properties("comm: mpi stuck (2 ranks)" PROPERTIES PASS_REGULAR_EXPRESSION "stuck: reported the missing rank")

@@ -6,14 +6,14 @@ namespace lancet::comm::mpi {
 
 using namespace std::chrono_literals;
 
-TEST_CASE("the rate of data is learnt from what comes between two looks, not from waiting for a late sender") {
+TEST_CASE("the receive rate is measured from data between two samples, without waits for a late sender") {
   ReceiveRate rate;
   Clock::time_point now{};
-  CHECK(rate.time_of(1e6) == 0ns);  // nothing known
+  CHECK(rate.time_of(1e6) == 0ns);  // no sample yet
   rate.expect(1'000'000);
   rate.sample(now += 1s);  // the sender was late
   rate.arrived(100'000);
-  rate.sample(now += 1s);  // its first message: when it left is not known
+  rate.sample(now += 1s);  // the first message: its send time is unknown
   CHECK(rate.time_of(1e6) == 0ns);
   for (int i = 0; i < 4; ++i) {
     rate.arrived(50'000);
@@ -28,7 +28,7 @@ TEST_CASE("the rate of data is learnt from what comes between two looks, not fro
   rate.sample(now += 1s);
   CHECK(rate.expected() == 0);
 
-  // Small messages tell of round trips; the next flow begins anew.
+  // Small messages measure round trips; the next flow starts a new measurement.
   rate.expect(8);
   rate.sample(now += 1s);
   rate.arrived(8);
@@ -36,7 +36,7 @@ TEST_CASE("the rate of data is learnt from what comes between two looks, not fro
   CHECK(rate.time_of(1e6) == known);
 }
 
-TEST_CASE("small pieces of one flow are taken together") {
+TEST_CASE("small messages of one flow are measured together") {
   ReceiveRate rate;
   Clock::time_point now{};
   rate.expect(1'000'000);

@@ -12,12 +12,12 @@ using namespace lancet;
 using namespace lancet::comm;
 using Catch::Matchers::Contains;
 
-TEST_CASE("one rank alone keeps the contract") {
+TEST_CASE("one rank alone fulfils the contract") {
   auto self = make_self();
   CHECK(self->size() == 1);
   CHECK(self->transport() == "self");
   for (const auto& test : contract::cases) {
-    if (std::string(test.name) == "wire") continue;  // nothing to measure
+    if (std::string(test.name) == "network") continue;  // nothing to measure
     INFO(test.name);
     const Status status = test.run(*self);
     if (!status) FAIL(status.error().message);
@@ -29,7 +29,7 @@ TEST_CASE("one rank alone keeps the contract") {
   CHECK_THAT(uneven.error().message, Contains("expects 8 bytes from itself, it sends 4"));
 }
 
-TEST_CASE("abort reaches the duplicates of one rank") {
+TEST_CASE("abort reaches the duplicates of a single rank's communicator") {
   auto self = make_self();
   auto stream = self->duplicate();
   REQUIRE(stream);
@@ -63,13 +63,13 @@ TEST_CASE("the launch is read from the launcher's variables") {
   CHECK(detect(slurm) == std::vector<int>{6, 8, 2, 4});
   slurm.insert(open_mpi.begin(), open_mpi.end());  // mpirun inside a Slurm job
   CHECK(detect(slurm) == std::vector<int>{5, 8, 1, 4});
-  // A batch script has a rank and tasks of the job, but no step that started it.
+  // A batch script has a rank and the job's tasks, but no step that started it.
   CHECK(detect({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "8"}}) == std::vector<int>{0, 1, 0, 1});
   CHECK(detect({{"PMI_RANK", "9"}, {"PMI_SIZE", "4"}}) == std::vector<int>{0, 1, 0, 1});
   CHECK(detect({{"PMI_RANK", "x"}, {"PMI_SIZE", "4"}}) == std::vector<int>{0, 1, 0, 1});
 }
 
-TEST_CASE("the wire report is a line, and a slow wire a warning") {
+TEST_CASE("the network report is one line, and a slow network a warning") {
   NetworkReport report{.transport = "mpi", .ranks = 2, .hosts = 1, .megabytes_per_second = 3140, .round_trip_us = 17.6};
   CHECK(to_string(report) == "transport mpi (2 ranks, 1 host): 3.1 GB/s, 18 us");
   CHECK(slow_network_warning(report).empty());

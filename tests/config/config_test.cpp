@@ -20,7 +20,7 @@ Config good(std::string_view text, const std::vector<std::string>& overrides = {
   return *config;
 }
 
-// The message of a text that must be refused, as one line and with the exit code of a config fault.
+// The message of a text that must be refused: one line, with the exit code of a config error.
 std::string fault(std::string_view text, const std::vector<std::string>& overrides = {}) {
   auto config = parse(text, "c.json", overrides);
   REQUIRE_FALSE(config.ok());
@@ -37,7 +37,7 @@ std::string fault(const Status& status) {
 
 }  // namespace
 
-TEST_CASE("an empty object is the default run") {
+TEST_CASE("an empty object gives the default run") {
   const Config c = good("{}");
   CHECK(c.model.n_layer == 12);
   CHECK(c.model.n_embd == 768);
@@ -81,7 +81,7 @@ TEST_CASE("every kind of field is read") {
   CHECK(c.threads == 3);
 }
 
-TEST_CASE("a block is a mixture of experts at every moe_layer_freq-th place from the first") {
+TEST_CASE("every moe_layer_freq-th block from the first one is a mixture of experts") {
   const Config c = good(R"({"model": {"n_layer": 5, "moe_layer_freq": 2}})");
   CHECK(c.model.is_moe(0));
   CHECK_FALSE(c.model.is_moe(1));
@@ -93,10 +93,10 @@ TEST_CASE("a block is a mixture of experts at every moe_layer_freq-th place from
   CHECK(dense.model.experts(4) == 0);
 }
 
-TEST_CASE("printed and parsed back is the same config") {
+TEST_CASE("a printed config parses to the same config") {
   Config c = good("{}");
   CHECK(good(to_json(c)) == c);
-  // Every field away from its default, so that a row whose member is wrong cannot hide.
+  // Every field differs from its default, so that a table row with the wrong member is found.
   const std::string other = R"({
     "model": {"n_layer": 3, "n_head": 5, "n_embd": 35, "n_positions": 77, "vocab_size": 99, "n_inner": 70,
       "layer_norm_epsilon": 3e-7, "initializer_range": 0.1, "moe_layer_freq": 3, "num_local_experts": 6,
@@ -116,7 +116,7 @@ TEST_CASE("printed and parsed back is the same config") {
     "device": "cuda", "threads": 8})";
   const Config d = good(other);
   CHECK(good(to_json(d)) == d);
-  // Line by line the two prints share only what holds no value.
+  // The two prints share only lines that hold no value.
   std::istringstream a(to_json(c)), b(to_json(d));
   std::string x, y;
   while (std::getline(a, x) && std::getline(b, y)) {
@@ -139,7 +139,7 @@ TEST_CASE("an unknown key names itself, the file and the nearest known key") {
         "c.json: expected {\"model\": {\"n_layer\": ...}}, found the key 'model.n_layer' at the top level");
 }
 
-TEST_CASE("a wrong type or value says what was expected and found") {
+TEST_CASE("a wrong type or value reports what was expected and found") {
   CHECK(fault(R"({"model": {"n_layer": "4"}})") ==
         "c.json: model.n_layer: expected an integer in [1, 10000], found \"4\"");
   CHECK(fault(R"({"model": {"n_layer": 2.5}})") ==
@@ -169,13 +169,13 @@ TEST_CASE("a wrong type or value says what was expected and found") {
   CHECK(fault("{\"data\": {\"synthetic\": \"" + std::string(500, 'x') + "\"}}").size() < 200);
 }
 
-TEST_CASE("values and texts of files are shown on one line, in full where they are short") {
+TEST_CASE("values from files are shown on one line and shortened if they are long") {
   using nlohmann::json;
   CHECK(shown(json::parse(R"({"a": [1, -2.5, null], "b\n": "c\nd", "e": {}})")) ==
         R"({"a":[1,-2.5,null],"b\n":"c\nd","e":{}})");
   CHECK(shown(json("x")) == "\"x\"");
   CHECK(shown(json(std::string(70, 'x'))) == "\"" + std::string(59, 'x') + "...");
-  CHECK(shown(json(std::string(58, 'x') + "\u20ac")) == "\"" + std::string(58, 'x') + "...");  // characters stay whole
+  CHECK(shown(json(std::string(58, 'x') + "\u20ac")) == "\"" + std::string(58, 'x') + "...");  // no split character
   CHECK(shown(json(std::vector<int>(1'000'000))).size() == 63);
   std::string deep(1'000'000, '[');
   CHECK(shown(json::parse(deep + std::string(deep.size(), ']'))) == std::string(60, '[') + "...");
@@ -192,7 +192,7 @@ TEST_CASE("a syntax error names line and column") {
   CHECK(fault("{\"device\": \"\xff\"}").find("c.json:1:13: ") == 0);
 }
 
-TEST_CASE("text without end, in depth or length, is one short line") {
+TEST_CASE("a text of endless depth or length is an error of one short line") {
   const std::string brackets(100'000, '['), braces = [] {
     std::string text;
     for (int i = 0; i < 100'000; ++i) text += "{\"a\":";
@@ -204,31 +204,31 @@ TEST_CASE("text without end, in depth or length, is one short line") {
   CHECK(fault(braces) == "c.json: " + expected);
   CHECK(fault("{\"train\": {\"lr\": " + brackets + std::string(100'000, ']') + "}}") == "c.json: " + expected);
   for (const std::string& value : {brackets, brackets + std::string(100'000, ']')}) {
-    const std::string told = fault("{}", {"train.lr=" + value});
-    CHECK(told.find("--set train.lr: ") == 0);
-    CHECK(told.find("expected a number") != told.npos);
-    CHECK(told.size() < 200);
+    const std::string error = fault("{}", {"train.lr=" + value});
+    CHECK(error.find("--set train.lr: ") == 0);
+    CHECK(error.find("expected a number") != error.npos);
+    CHECK(error.size() < 200);
   }
   CHECK(fault("{\"model\": {\"n_layer\": " + std::string(90, '[') + std::string(90, ']') + "}}")
             .find("model.n_layer: expected an integer") != std::string::npos);
-  for (const std::string& told :
+  for (const std::string& error :
        {fault("{}", {std::string(100'000, 'a') + "=1"}), fault("{\"" + std::string(100'000, 'a') + "\": 1}"),
         fault("{}", {"train.lr=" + std::string(100'000, 'a')})})
-    CHECK(told.size() < 250);
+    CHECK(error.size() < 250);
 }
 
-TEST_CASE("a text with a NUL is no name of a file") {
+TEST_CASE("a text with a NUL is refused as a file name") {
   CHECK(fault(R"({"data": {"train": "a\u0000b"}})").find("data.train: expected a string without NUL") !=
         std::string::npos);
 }
 
-TEST_CASE("a key that stands twice is refused") {
-  CHECK(fault(R"({"threads": 1, "threads": 2})") == "c.json: key 'threads' stands twice");
-  CHECK(fault(R"({"train": {"lr": 1, "steps": 2, "lr": 3}})") == "c.json: key 'train.lr' stands twice");
-  CHECK(good(R"({"data": {"train": "x"}, "train": {}})").data.train == "x");  // same word on two levels
+TEST_CASE("a duplicate key is refused") {
+  CHECK(fault(R"({"threads": 1, "threads": 2})") == "c.json: key 'threads' appears twice");
+  CHECK(fault(R"({"train": {"lr": 1, "steps": 2, "lr": 3}})") == "c.json: key 'train.lr' appears twice");
+  CHECK(good(R"({"data": {"train": "x"}, "train": {}})").data.train == "x");  // the same key on two levels is allowed
 }
 
-TEST_CASE("overrides come last and are checked as the file is") {
+TEST_CASE("overrides are applied last and checked like the file") {
   const Config c = good(R"({"train": {"lr": 1, "steps": 5}})",
                         {"train.lr=1e-4", "train.optimizer=sgd", "data.train=a=b.bin", "train.lr=2e-4", "threads=2",
                          "model.n_inner=null", "data.synthetic=true", "train.sample_prompt=\"12\""});
@@ -252,31 +252,32 @@ TEST_CASE("overrides come last and are checked as the file is") {
 }
 
 TEST_CASE("fields must fit each other and the number of ranks") {
-  const auto told = [](std::vector<std::string> overrides, int ranks) {
+  const auto error = [](std::vector<std::string> overrides, int ranks) {
     return fault(check(good("{}", overrides), ranks));
   };
-  CHECK(told({"model.n_head=7"}, 1) == "config: model.n_embd: expected a multiple of model.n_head = 7, found 768");
-  CHECK(told({"train.seq_len=1025"}, 1) == "config: train.seq_len: expected 1 to model.n_positions = 1024, found 1025");
-  CHECK(told({"model.num_local_experts=6"}, 4) ==
+  CHECK(error({"model.n_head=7"}, 1) == "config: model.n_embd: expected a multiple of model.n_head = 7, found 768");
+  CHECK(error({"train.seq_len=1025"}, 1) ==
+        "config: train.seq_len: expected 1 to model.n_positions = 1024, found 1025");
+  CHECK(error({"model.num_local_experts=6"}, 4) ==
         "config: model.num_local_experts: expected a multiple of the 4 ranks, found 6");
-  CHECK(told({"model.num_local_experts=2"}, 4).find("multiple of the 4 ranks") != std::string::npos);
-  CHECK(told({"model.num_experts_per_tok=9"}, 4).find("at most the layer's 8 experts") != std::string::npos);
-  CHECK(told({"model.num_experts_per_tok=2"}, 4).find("top-1") != std::string::npos);
-  CHECK(told({"train.min_lr=1"}, 1).find("train.min_lr") != std::string::npos);
-  CHECK(check(good("{}", {"train.lr_warmup_steps=101"}), 1).ok());  // a run may be cut shorter than its warm-up
-  CHECK(told({"comm.transport=self"}, 2).find("comm.transport") != std::string::npos);
-  CHECK(told({"comm.device_all_to_all=windows"}, 2) ==
+  CHECK(error({"model.num_local_experts=2"}, 4).find("multiple of the 4 ranks") != std::string::npos);
+  CHECK(error({"model.num_experts_per_tok=9"}, 4).find("at most the layer's 8 experts") != std::string::npos);
+  CHECK(error({"model.num_experts_per_tok=2"}, 4).find("top-1") != std::string::npos);
+  CHECK(error({"train.min_lr=1"}, 1).find("train.min_lr") != std::string::npos);
+  CHECK(check(good("{}", {"train.lr_warmup_steps=101"}), 1).ok());  // a run may be shorter than its warm-up
+  CHECK(error({"comm.transport=self"}, 2).find("comm.transport") != std::string::npos);
+  CHECK(error({"comm.device_all_to_all=windows"}, 2) ==
         "config: comm.device_all_to_all: expected \"auto\" or \"counted\" for device \"cpu\", found \"windows\"");
   CHECK(check(good("{}", {"comm.device_all_to_all=windows", "device=cuda"}), 2).ok());
-  CHECK(told({}, 0).find("at least one rank") != std::string::npos);
+  CHECK(error({}, 0).find("at least one rank") != std::string::npos);
   CHECK(check(good("{}", {"model.num_local_experts=8"}), 4).ok());
   CHECK(check(good("{}", {"comm.transport=self"}), 1).ok());
   CHECK(check(good("{}", {"model.moe_layer_freq=0", "model.num_local_experts=3"}), 2)
             .ok());  // dense: no experts to divide
 }
 
-TEST_CASE("every number but the seed has an upper end") {
-  // One value for each row, far beyond what the field can mean; read from the printed default, so no row is left out.
+TEST_CASE("every number except the seed has an upper limit") {
+  // One value per row, far beyond the meaningful range; keys come from the printed default, so that no row is left out.
   std::istringstream in(to_json(good("{}")));
   std::string section;
   int bounded = 0;
@@ -293,51 +294,51 @@ TEST_CASE("every number but the seed has an upper end") {
     if (value[0] == '"' || value == "true" || value == "false" || key == "seed") continue;
     const std::string path = key == "threads" ? key : section + key;
     INFO(path << " = " << value);
-    const std::string told = fault("{}", {path + "=1e300"});
-    CHECK(told.find(path + ": expected a") != std::string::npos);
-    if (told.find("expected an integer") != told.npos) fault("{}", {path + "=4611686018427387904"});
+    const std::string error = fault("{}", {path + "=1e300"});
+    CHECK(error.find(path + ": expected a") != std::string::npos);
+    if (error.find("expected an integer") != error.npos) fault("{}", {path + "=4611686018427387904"});
     ++bounded;
   }
   CHECK(bounded == 53);
   CHECK(good("{}", {"train.seed=9223372036854775807"}).train.seed == INT64_MAX);
 }
 
-TEST_CASE("a tensor that no machine holds is refused before any size overflows") {
-  const auto told = [](std::vector<std::string> overrides, int ranks = 1) {
+TEST_CASE("a tensor that fits no machine is refused before any size overflows") {
+  const auto error = [](std::vector<std::string> overrides, int ranks = 1) {
     return fault(check(good("{}", overrides), ranks));
   };
-  CHECK(told({"train.micro_batch_size=1048576", "model.n_positions=4096"}) ==
+  CHECK(error({"train.micro_batch_size=1048576", "model.n_positions=4096"}) ==
         "config: train.micro_batch_size * train.seq_len: expected at most 2147483647 tokens, found 4294967296");
-  CHECK(told({"train.micro_batch_size=1048576"}) ==
+  CHECK(error({"train.micro_batch_size=1048576"}) ==
         "config: the logits (train.micro_batch_size * seq_len * model.vocab_size): expected at most 1099511627776 "
         "elements, "
         "found 5.401e+13");  // 2^20 * 1024 * 50304
-  CHECK(told({"train.micro_batch_size=16384", "model.vocab_size=1000"}) ==
+  CHECK(error({"train.micro_batch_size=16384", "model.vocab_size=1000"}) ==
         "config: train.micro_batch_size * train.seq_len: expected at most 16777215 tokens with MoE layers, found "
         "16777216");
   CHECK(check(good("{}", {"train.micro_batch_size=16383", "model.vocab_size=1000"}), 1).ok());
   CHECK(check(good("{}", {"train.micro_batch_size=16384", "model.vocab_size=1000", "model.moe_layer_freq=0"}), 1).ok());
-  CHECK(told({"model.vocab_size=2147483647", "train.seq_len=1", "train.micro_batch_size=1"})
+  CHECK(error({"model.vocab_size=2147483647", "train.seq_len=1", "train.micro_batch_size=1"})
             .find("the token embedding") != std::string::npos);  // 2^31 * 768
-  CHECK(told({"model.n_embd=1048576", "model.n_head=1", "train.seq_len=1"}).find("the attention's weight") !=
+  CHECK(error({"model.n_embd=1048576", "model.n_head=1", "train.seq_len=1"}).find("the attention's weight") !=
         std::string::npos);
-  CHECK(told({"model.n_positions=16777216", "model.n_embd=65544", "model.n_head=1", "train.seq_len=1"})
+  CHECK(error({"model.n_positions=16777216", "model.n_embd=65544", "model.n_head=1", "train.seq_len=1"})
             .find("the position embedding") != std::string::npos);  // just above 2^40
-  CHECK(told({"model.n_inner=16777216", "model.n_embd=65544", "model.n_head=1", "train.seq_len=1"})
+  CHECK(error({"model.n_inner=16777216", "model.n_embd=65544", "model.n_head=1", "train.seq_len=1"})
             .find("an FFN's weight") != std::string::npos);
-  CHECK(told({"model.n_inner=16777216", "train.micro_batch_size=64", "train.seq_len=1025", "model.n_positions=1025"})
+  CHECK(error({"model.n_inner=16777216", "train.micro_batch_size=64", "train.seq_len=1025", "model.n_positions=1025"})
             .find("an FFN's activations") != std::string::npos);
-  CHECK(told({"model.num_local_experts=65536", "train.micro_batch_size=20000", "model.vocab_size=1000"})
+  CHECK(error({"model.num_local_experts=65536", "train.micro_batch_size=20000", "model.vocab_size=1000"})
             .find("the router's logits") != std::string::npos);
-  CHECK(told({"model.num_local_experts=65536", "train.micro_batch_size=8", "model.capacity_factor=1000000"}) ==
+  CHECK(error({"model.num_local_experts=65536", "train.micro_batch_size=8", "model.capacity_factor=1000000"}) ==
         "config: the experts' activations (experts * capacity * the larger of model.n_embd and n_inner): expected at "
         "most "
-        "1099511627776 elements, found 1.649e+12");  // 65536 * 8192 * 3072: room for every token at every expert
-  CHECK(told({"model.num_local_experts=65536", "model.n_inner=65536"}).find("a rank's expert weights") !=
+        "1099511627776 elements, found 1.649e+12");  // 65536 * 8192 * 3072: every expert has capacity for every token
+  CHECK(error({"model.num_local_experts=65536", "model.n_inner=65536"}).find("a rank's expert weights") !=
         std::string::npos);
-  CHECK(told({"train.gradient_accumulation_steps=1048576", "train.micro_batch_size=1025"}).find("a step's tokens") !=
+  CHECK(error({"train.gradient_accumulation_steps=1048576", "train.micro_batch_size=1025"}).find("a step's tokens") !=
         std::string::npos);
-  CHECK(told({"model.experts_per_rank=65536"}, 2) ==
+  CHECK(error({"model.experts_per_rank=65536"}, 2) ==
         "config: model.experts_per_rank: expected at most 65536 experts in a layer, found 131072 on 2 ranks");
   // A model of today's largest kind passes: 96 layers, 12288 wide, 64 experts.
   CHECK(check(good("{}", {"model.n_layer=96", "model.n_embd=12288", "model.n_head=96", "model.n_positions=8192",
@@ -346,7 +347,7 @@ TEST_CASE("a tensor that no machine holds is refused before any size overflows")
             .ok());
 }
 
-TEST_CASE("training needs data or leave to make it up") {
+TEST_CASE("training needs a data file or the synthetic setting") {
   CHECK(fault(check_data(good("{}"))).find("data.train: expected a token file") != std::string::npos);
   CHECK(check_data(good("{}", {"data.synthetic=true"})).ok());
   CHECK(check_data(good("{}", {"data.train=a.bin"})).ok());
@@ -354,7 +355,7 @@ TEST_CASE("training needs data or leave to make it up") {
         std::string::npos);
 }
 
-TEST_CASE("a file is loaded, a missing one named") {
+TEST_CASE("a file is loaded, a missing file is named") {
   const auto dir = std::filesystem::temp_directory_path() / "lancet_test_config";
   std::filesystem::create_directories(dir);
   std::ofstream(dir / "tiny.json") << R"({"threads": 2})";
@@ -368,7 +369,7 @@ TEST_CASE("a file is loaded, a missing one named") {
   std::filesystem::remove_all(dir);
 }
 
-TEST_CASE("the configs that come with the project parse and fit their ranks") {
+TEST_CASE("the shipped configs parse and fit their ranks") {
   int count = 0;
   for (const auto& entry : std::filesystem::directory_iterator(LANCET_SOURCE_DIR "/configs")) {
     if (entry.path().extension() != ".json") continue;
@@ -384,7 +385,7 @@ TEST_CASE("the configs that come with the project parse and fit their ranks") {
   CHECK(count >= 5);
 }
 
-TEST_CASE("the help text has one line a field, with default and words") {
+TEST_CASE("the help text has one line per field, with default and words") {
   const std::string text = describe();
   CHECK(text.find("  n_layer                      12           in [1, 10000]; transformer blocks\n") !=
         std::string::npos);
@@ -394,5 +395,5 @@ TEST_CASE("the help text has one line a field, with default and words") {
   std::istringstream in(to_json(good("{}")));
   for (std::string line; std::getline(in, line);) printed += line.find("\": ") != line.npos && line.back() != '{';
   const auto lines = std::size_t(std::count(text.begin(), text.end(), '\n'));
-  CHECK(lines == printed + 7);  // six sections and the top level have a heading each
+  CHECK(lines == printed + 7);  // six sections and the top level have one heading each
 }

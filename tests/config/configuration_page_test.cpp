@@ -1,4 +1,4 @@
-// docs/configuration.md ends with the fields as the program knows them.
+// docs/configuration.md ends with the list of fields that the program prints.
 #include <catch2/catch.hpp>
 #include <cstdlib>
 #include <fstream>

@@ -49,7 +49,7 @@ struct FakeCosts final : Costs {
 
 }  // namespace
 
-TEST_CASE("the key of an op is its types, whole numbers and words") {
+TEST_CASE("the key of an op consists of its types, whole numbers and words") {
   const ir::Program program = parsed(R"(program keys
 parameter @w : f32[12,8]
 parameter @b : f32[12]
@@ -72,7 +72,7 @@ input @t : i32[2,4]
   CHECK(key(5) == "cross_entropy_train(f32[2,4,12], i32[2,4]) {total_tokens=16, vocabulary=11}");
 }
 
-TEST_CASE("equal layers share a key, other tokens do not") {
+TEST_CASE("equal layers share a key; layers with other token counts do not") {
   const ir::Program program = parsed(moe);
   auto key = [&](std::size_t i) { return op_key(program, program.instructions[i]); };
   CHECK(key(4) == key(5));
@@ -84,10 +84,10 @@ TEST_CASE("equal layers share a key, other tokens do not") {
   CHECK(op_key(program, part) == key(6));
 }
 
-TEST_CASE("the bytes that leave a rank") {
+TEST_CASE("bytes_sent counts the bytes that leave a rank") {
   const ir::Program program = parsed(moe);
   auto bytes = [&](std::size_t i) { return bytes_sent(program, program.instructions[i]); };
-  CHECK(bytes(0) == 8);    // 4 experts of 4 bytes, half of them elsewhere
+  CHECK(bytes(0) == 8);    // 4 experts of 4 bytes, half of them on other ranks
   CHECK(bytes(1) == 192);  // 24 slots of 16 bytes, half
   CHECK(bytes(2) == 128);  // 16 tokens
   CHECK(bytes(3) == 32);   // 4 tokens of a part
@@ -97,7 +97,7 @@ TEST_CASE("the bytes that leave a rank") {
   CHECK(all_to_all_ranks(program, program.instructions[3]) == 2);
 }
 
-TEST_CASE("tokens past the capacity are dropped and do not travel") {
+TEST_CASE("tokens beyond the capacity are dropped and not sent") {
   const ir::Program program = parsed(R"(program tight {ranks=4}
 input @route : route[16,4]
 input @slots : f32[4,3,8]
@@ -108,7 +108,7 @@ input @slots : f32[4,3,8]
   CHECK(bytes_sent(program, program.instructions[0]) == 12);
 }
 
-TEST_CASE("op_costs come from the costs, stream by stream") {
+TEST_CASE("op costs come from the Costs, in order on each stream") {
   const ir::Program program = parsed(moe);
   FakeCosts costs;
   for (std::size_t i = 4; i < 8; ++i) costs.ops[op_key(program, program.instructions[i])] = double(i);
@@ -117,14 +117,14 @@ TEST_CASE("op_costs come from the costs, stream by stream") {
   CHECK((*found)[0].ms == Approx(1.08));
   CHECK((*found)[2].ms == Approx(2.28));
   CHECK((*found)[2].core_ms == Approx(0.128));
-  CHECK((*found)[4].ms == 5);  // one key with the next
+  CHECK((*found)[4].ms == 5);  // the same key as the next
   CHECK((*found)[6].ms == 6);
   CHECK((*found)[6].core_ms == 0);
   CHECK((*found)[8].ms == Approx(4.56));
   CHECK((*found)[8].core_ms == Approx(0.256));
 }
 
-TEST_CASE("an op that the costs do not hold is named, and the others are counted") {
+TEST_CASE("an op without costs is named, and the other missing ones are counted") {
   const ir::Program program = parsed(moe);
   FakeCosts costs;
   costs.ops[op_key(program, program.instructions[7])] = 1;
@@ -134,7 +134,7 @@ TEST_CASE("an op that the costs do not hold is named, and the others are counted
   CHECK(found.error().message.find(op_key(program, program.instructions[4]) + " and 1 more") != std::string::npos);
 }
 
-TEST_CASE("the all-to-all of one rank is a copy with a time of its own") {
+TEST_CASE("the all-to-all of one rank is a copy with its own time") {
   const ir::Program program = parsed(R"(program alone
 input @route : route[16,4]
 input @slots : f32[4,4,8]
@@ -152,7 +152,7 @@ input @slots : f32[4,4,8]
   CHECK((*found)[1].core_ms == 7);
 }
 
-TEST_CASE("the build of the kernels is a hash") {
+TEST_CASE("the build id of the kernels is a hash") {
   CHECK(kernel_build().size() == 16);
   CHECK(kernel_build().find_first_not_of("0123456789abcdef") == std::string_view::npos);
 }

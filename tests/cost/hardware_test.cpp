@@ -1,4 +1,4 @@
-// A declared machine: what its file must say, and what its formulas come to, by hand.
+// A declared machine: the required content of its file, and the results of its formulas, computed by hand.
 #include "lancet/cost/hardware.h"
 #include "lancet/base/shipped_files.h"
 
@@ -85,39 +85,39 @@ TEST_CASE("all-to-all within a node, between nodes, and by messages") {
   CHECK(all_to_all_ms(h, {4, 1}, 0) == 0);
   // 8 GB/s of links.
   CHECK(all_to_all_ms(h, {4, 1}, 8e6) == Approx(0.010 + 1));
-  // 2 nodes of 4: of 7 MB 4 leave the node, with those of 3 others through 2 GB/s.
+  // 2 nodes of 4: 4 of 7 MB leave the node, together with those of 3 other ranks, through 2 GB/s.
   CHECK(all_to_all_ms(h, {8, 2}, 7e6) == Approx(0.100 + 4e6 * 4 / 2e6));
-  // One rank a node: nothing is gathered, every message is its own.
+  // One rank per node: nothing is gathered, every message goes directly.
   CHECK(all_to_all_ms(h, {2, 2}, 1e6) == Approx(0.100 + 0.5));
   CHECK(all_to_all_ms(h, {101, 101}, 1) == Approx(0.100 + 99 * 0.050));
-  // 100 nodes of 4 and few bytes: 396 messages each, or 99 after a gathering step.
+  // 100 nodes of 4 and few bytes: 396 messages per rank, or 99 after a gathering step.
   CHECK(all_to_all_ms(h, {400, 100}, 4) == Approx(0.110 + 98 * 0.050).epsilon(1e-4));
 }
 
-TEST_CASE("an uneven all-to-all waits for who receives most, a group of peers sends fewer messages") {
+TEST_CASE("an uneven all-to-all waits for the fullest rank; a group of peers sends fewer messages") {
   const Hardware h = machine();
   const Exchange twice{.fullest = 2};
   CHECK(all_to_all_ms(h, {4, 1}, 8e6, twice) == Approx(0.010 + 2));
   CHECK(all_to_all_ms(h, {2, 2}, 1e6, twice) == Approx(0.100 + 1));
-  // The NICs of a node carry what all its ranks receive, full ones and others.
+  // The NICs of a node carry the traffic of all its ranks, fuller ones and others.
   CHECK(all_to_all_ms(h, {8, 2}, 7e6, twice) == Approx(0.100 + 4e6 * 4 / 2e6));
   CHECK(all_to_all_ms(h, {101, 101}, 1, {.share = 0.5}) == Approx(0.100 + 49 * 0.050));
   CHECK(all_to_all_ms(h, {400, 100}, 4, {.share = 0.25}) == Approx(0.110 + 23.75 * 0.050).epsilon(1e-4));
 }
 
-TEST_CASE("of an imbalanced gate's tokens the capacity keeps what fits") {
+TEST_CASE("with an imbalanced gate the capacity keeps the tokens that fit") {
   CHECK(Routing{}.kept() == 1);
   CHECK(Routing{.imbalance = 2, .capacity = 2}.kept() == 1);
   CHECK(Routing{.imbalance = 2, .capacity = 4}.fullest() == 2);
-  // Loads from 0 to 2, cut at 1: a quarter is dropped.
+  // Expert loads from 0 to 2, cut at 1: a quarter is dropped.
   CHECK(Routing{.imbalance = 2, .capacity = 1}.kept() == Approx(0.75));
   CHECK(Routing{.imbalance = 2, .capacity = 1}.fullest() == 1);
   // 3 u^2 cut at 1.5: u0 = sqrt(1/2), u0^3 + 1.5 (1 - u0).
   CHECK(Routing{.imbalance = 3, .capacity = 1.5}.kept() == Approx(std::pow(0.5, 1.5) + 1.5 * (1 - std::sqrt(0.5))));
 }
 
-TEST_CASE("routing scales the exchanges of tokens and the experts' work, not what counts them nor other work") {
-  // 2 nodes of 4, 8 experts of 100 slots: 8 MB of 10,000 bytes a token, 7/8 of them to others.
+TEST_CASE("routing scales all-to-alls of tokens and the experts' work, but not the counts or other work") {
+  // 2 nodes of 4, 8 experts of 100 slots: 8 MB of 10,000 bytes per token, 7/8 of them to other ranks.
   const auto program = *ir::parse(R"(program p {ranks=8}
 input @route : route[400,8]
 input @slots : f32[8,100,2500]
@@ -134,14 +134,14 @@ parameter @b : f32[1,300]
   const auto work = [&](std::size_t i, const Routing& routing) {
     return HardwareCosts(machine(), {8, 2}, {}, routing).op_ms(program, program.instructions[i]).value();
   };
-  // 3.5 MB, 4/7 of them through the NIC with those of 3 others.
+  // 3.5 MB, of which 4/7 pass the NIC together with those of 3 other ranks.
   CHECK(exchange(1, {}) == Approx(0.100 + 2e6 * 4 / 2e6));
   CHECK(exchange(1, {.imbalance = 2, .capacity = 2}) == Approx(0.100 + 4));
   CHECK(exchange(1, {.imbalance = 2, .capacity = 1}) == Approx(0.100 + 0.75 * 4));
   CHECK(exchange(1, {.capacity = 2, .padded = true}) == Approx(0.100 + 2 * 4));
   CHECK(exchange(1, {.imbalance = 2, .capacity = 2, .padded = true}) == Approx(0.100 + 2 * 4));
   CHECK(exchange(0, {.imbalance = 2, .capacity = 2, .padded = true}) == exchange(0, {}));
-  // One rank a node, and so few bytes that messages are all: 7, or 3.5 in the mean to half the ranks.
+  // One rank per node, and so few bytes that only message start times count: 7, or on average 3.5 to half the ranks.
   const HardwareCosts apart(machine(), {8, 8});
   CHECK(apart.exchange(program, program.instructions[0], 0).ms == Approx(0.100 + 6 * 0.050));
   CHECK(apart.exchange(program, program.instructions[0], 4).ms == Approx(0.100 + 2.5 * 0.050));
@@ -161,12 +161,12 @@ TEST_CASE("all-reduce passes the slower of links and NICs twice") {
   CHECK(all_reduce_ms(h, {16, 4}, 8e6) == Approx(0.010 + 4 * 0.020 + 2 * 0.75 * 4));
 }
 
-TEST_CASE("costs of a declared machine answer what the planner asks") {
+TEST_CASE("the costs of a declared machine answer every query of the planner") {
   const HardwareCosts costs(machine(), {8, 2});
   CHECK(costs.launch_ms() == Approx(0.007));
   CHECK(costs.interference().network_beside_compute == 0.9);
   CHECK(costs.all_to_all_ms(7e6) == all_to_all_ms(machine(), {8, 2}, 7e6));
-  // A tenth of the time, and half a millisecond a MB of 10^6 bytes.
+  // A tenth of the time, and half a millisecond per MB of 10^6 bytes.
   const double ms = costs.all_to_all_ms(700e6);
   CHECK(costs.all_to_all_core().ms(700e6) == Approx(0.1 * ms + 0.5 * 700).epsilon(1e-3));
   CHECK(costs.fits(std::int64_t(1.4 * (1 << 30))));
@@ -177,7 +177,7 @@ TEST_CASE("costs of a declared machine answer what the planner asks") {
   CHECK(machine().nodes(5) == 2);
 }
 
-TEST_CASE("what was measured goes before what is declared") {
+TEST_CASE("measured costs take precedence over declared ones") {
   const auto sum = one("input @x : f32[1000,1000]\ninput @y : f32[1000,1000]\n",
                        "%0 : f32[1000,1000] = add(@x, @y)  # compute forward p");
   Profile measured;
@@ -193,7 +193,7 @@ TEST_CASE("what was measured goes before what is declared") {
   CHECK(both.all_reduce_ms(7e6) == 6);
 }
 
-TEST_CASE("a hardware file names the number that it lacks") {
+TEST_CASE("a hardware file without a number is refused with its name") {
   const std::string good = machine_text();
   CHECK(refused(replaced(good, R"("nics": {"value": 1, "source": "t"}, )", "")) ==
         "round.json: network.nics: expected a number with its source, found none");
@@ -214,7 +214,7 @@ TEST_CASE("a hardware file names the number that it lacks") {
         "round.json: node.devices: expected an integer, found 4.5");
 }
 
-TEST_CASE("the shipped hardware files are whole") {
+TEST_CASE("the shipped hardware files are complete") {
   for (const char* name : {"p3dn-v100", "p4de-a100", "dgx-h100", "ethernet-10g-cpu"}) {
     const auto hardware = read_hardware(std::string(LANCET_SOURCE_DIR "/configs/hardware/") + name + ".json");
     INFO((hardware.ok() ? "" : hardware.error().message));
@@ -226,7 +226,7 @@ TEST_CASE("the shipped hardware files are whole") {
   CHECK(unknown.error().message.find("found 'pdp-11'") != std::string::npos);
 }
 
-TEST_CASE("shipped hardware is found from any folder, and where there is none all places are named") {
+TEST_CASE("shipped hardware is found from any folder, else the error names all searched folders") {
   const std::filesystem::path before = std::filesystem::current_path();
   std::filesystem::current_path(std::filesystem::temp_directory_path());
   const auto by_name = read_hardware("p4de-a100"), by_path = read_hardware("configs/hardware/p4de-a100.json"),

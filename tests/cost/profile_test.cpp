@@ -49,7 +49,7 @@ bool has(const std::string& text, const std::string& part) { return text.find(pa
 
 }  // namespace
 
-TEST_CASE("times between, before and beyond the points") {
+TEST_CASE("times between, before and beyond the measured points") {
   const std::vector<Point> points{{1024, 0.1}, {2048, 0.15}, {4096, 0.35}};
   CHECK(interpolate(points, 0) == 0.1);
   CHECK(interpolate(points, 1024) == 0.1);
@@ -59,7 +59,7 @@ TEST_CASE("times between, before and beyond the points") {
   CHECK(interpolate(points, 4096) == Approx(0.35));
   CHECK(interpolate(points, 8192) == Approx(0.75));
   CHECK(interpolate({{1024, 0.1}}, 1 << 20) == 0.1);
-  CHECK(interpolate({{1, 2}, {2, 1}}, 9) == 1);  // noise at the end does not make large messages free
+  CHECK(interpolate({{1, 2}, {2, 1}}, 9) == 1);  // noise at the last points does not make large messages free
   CHECK_THROWS(interpolate({}, 1));
 }
 
@@ -77,7 +77,7 @@ TEST_CASE("a profile answers as Costs") {
   CHECK(Profile().all_to_all_ms(4096) == 0);  // one rank
 }
 
-TEST_CASE("the file gives back what was put") {
+TEST_CASE("the file returns the profile that was stored") {
   const ProfileFile file = file_of(sample());
   const auto again = ProfileFile::parse(file.print(), "p.json");
   INFO((again.ok() ? "" : again.error().message));
@@ -106,7 +106,7 @@ Profile with_windows() {
 
 }  // namespace
 
-TEST_CASE("the times of windows come back; files that have none are as good as before") {
+TEST_CASE("window times survive a round trip; files without them are read as before") {
   const std::string text = file_of(with_windows()).print();
   const auto at = text.find(windows_text);
   REQUIRE(at != std::string::npos);
@@ -121,7 +121,7 @@ TEST_CASE("the times of windows come back; files that have none are as good as b
   CHECK_FALSE(read->find(here).wire.windows);
   CHECK(read->find(here).wire.all_to_all == sample().wire.all_to_all);
   Profile none = sample();
-  none.wire.windows.emplace();  // asked, and there are none
+  none.wire.windows.emplace();  // measured, and there are none
   const auto found = ProfileFile::parse(file_of(none).print(), "p.json");
   REQUIRE(found.ok());
   REQUIRE(found->find(here).wire.windows);
@@ -129,7 +129,7 @@ TEST_CASE("the times of windows come back; files that have none are as good as b
   CHECK(with_windows().identity() != sample().identity());
 }
 
-TEST_CASE("damaged times of windows are named with the field") {
+TEST_CASE("a damaged window time is reported with its field") {
   const std::string text = file_of(with_windows()).print();
   const std::string where = "clusters[0].windows";
   CHECK(has(fault(replaced(text, windows_text, ", \"windows\": 7")), where + ": expected an object, found number"));
@@ -143,7 +143,7 @@ TEST_CASE("damaged times of windows are named with the field") {
   CHECK(has(fault(replaced(text, "\"core_ms\"", "\"speed\": 1, \"core_ms\"")), where + ".speed: expected no such"));
 }
 
-TEST_CASE("places live side by side") {
+TEST_CASE("profiles of several devices and clusters share a file") {
   ProfileFile file = file_of(sample());
   Profile other = sample();
   other.place.device.threads = 1;
@@ -164,7 +164,7 @@ TEST_CASE("places live side by side") {
   CHECK(file.find(other_build).ops.empty());
 }
 
-TEST_CASE("old builds go") {
+TEST_CASE("measurements of old builds are removed") {
   ProfileFile file;
   Profile profile = sample();
   for (int build = 0; build < 10; ++build) {
@@ -181,7 +181,7 @@ TEST_CASE("old builds go") {
   CHECK(holds(9));
 }
 
-TEST_CASE("a damaged file is named with the field") {
+TEST_CASE("a damaged file is reported with its field") {
   const std::string good = file_of(sample()).print();
   CHECK(has(fault(good.substr(0, good.size() / 2)), ": expected JSON: "));
   CHECK(has(fault("{\"format\": 1e999}"), "expected JSON: number overflow parsing '1e999'"));
@@ -202,7 +202,7 @@ TEST_CASE("a damaged file is named with the field") {
             "clusters[0].transport: expected a text"));
 }
 
-TEST_CASE("the profile of another device is refused in words") {
+TEST_CASE("the profile of another device is refused with the difference in words") {
   test::TemporaryFolder folder;
   const std::filesystem::path path = folder / "deep/profile.json";
   CHECK(read_profile_or_empty(path, here)->ops.empty());
@@ -226,7 +226,7 @@ TEST_CASE("the profile of another device is refused in words") {
   CHECK(read_profile(path, here)->ops == sample().ops);  // still there
 }
 
-TEST_CASE("a profile is written by one process at a time") {
+TEST_CASE("only one process at a time writes a profile") {
   const test::TemporaryFolder folder;
   const std::filesystem::path path = folder / "profile.json", lock_path = folder / "profile.json.lock";
   Profile theirs = sample();
@@ -237,7 +237,7 @@ TEST_CASE("a profile is written by one process at a time") {
   REQUIRE(lock->held());
   Status written;
   std::jthread writes([&] { written = write_profile(path, sample()); });
-  std::this_thread::sleep_for(std::chrono::milliseconds(50));  // without a lock it has read and written by now
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));  // enough for a writer without a lock
   REQUIRE(write_file(path, file.print()).ok());
   lock.reset();
   writes.join();
@@ -246,7 +246,7 @@ TEST_CASE("a profile is written by one process at a time") {
   CHECK(read_profile(path, theirs.place)->ops == theirs.ops);
 }
 
-TEST_CASE("a lock that another holds, or that cannot be made, is gone without") {
+TEST_CASE("a lock that is held by another or cannot be made does not block") {
   const test::TemporaryFolder folder;
   const FileLock first = FileLock::wait(folder / "lock", 0);
   CHECK(first.held());
@@ -258,7 +258,7 @@ TEST_CASE("a lock that another holds, or that cannot be made, is gone without") 
   CHECK_FALSE(nowhere.late());
 }
 
-TEST_CASE("what is added to a file leaves the place's other ops, what is written does not") {
+TEST_CASE("adding to a file keeps other ops of its device and cluster, writing replaces them") {
   const test::TemporaryFolder folder;
   const std::filesystem::path path = folder / "profile.json";
   REQUIRE(write_profile(path, sample()).ok());
@@ -287,7 +287,7 @@ TEST_CASE("a damaged file is not overwritten") {
   CHECK(*read_file(path, "it") == "{");
 }
 
-TEST_CASE("the places that a file can plan for") {
+TEST_CASE("a file lists the devices and clusters that it can plan for") {
   ProfileFile file = file_of(sample());
   CHECK(file.places() == std::vector<Place>{{here.device, {}}, here});
   Profile network_only(here);
@@ -301,7 +301,7 @@ TEST_CASE("the places that a file can plan for") {
   CHECK(file.places() == std::vector<Place>{{newer.place.device, {}}, newer.place});
 }
 
-TEST_CASE("costs of any device: this one, else the only one that fits") {
+TEST_CASE("costs of any device: this device, else the only one that fits") {
   const test::TemporaryFolder folder;
   const std::string path = folder / "costs.json";
   Profile other = sample();
@@ -332,7 +332,7 @@ TEST_CASE("costs of any device: this one, else the only one that fits") {
   CHECK(has(several.error().message, "found 2: B (avx2)"));
 }
 
-TEST_CASE("a profile's identity follows everything it says") {
+TEST_CASE("a profile's identity depends on all of its content") {
   const std::string identity = sample().identity();
   CHECK(identity.size() == 16);
   CHECK(sample().identity() == identity);
@@ -343,7 +343,7 @@ TEST_CASE("a profile's identity follows everything it says") {
   for (const Profile& other : {slower, elsewhere, wire}) CHECK(other.identity() != identity);
 }
 
-TEST_CASE("a file without the algorithms of products is as good as before; what is none is refused") {
+TEST_CASE("a file without product algorithms is read; a wrong algorithm is refused") {
   const std::string text = file_of(sample()).print();
   const auto begin = text.find(",\n      \"products\""), end = text.find('}', begin) + 1;
   REQUIRE(begin != std::string::npos);

@@ -1,4 +1,4 @@
-// Two ranks whose tensors lie on a GPU exchange and sum, and look at what came.
+// Two ranks with tensors on a GPU send and sum, and check the received values.
 #pragma once
 #include <vector>
 
@@ -7,15 +7,15 @@
 
 namespace lancet::test {
 
-// What a rank finds wrong; success: all values are right.
-inline Status check_values(backend::Device& device, backend::Stream& stream, comm::DeviceCommunicator& stream) {
-  constexpr std::size_t count = 1 << 18;  // of floats to each rank
+// Returns the first wrong value that a rank finds; success if all are right.
+inline Status check_values(backend::Device& device, backend::Stream& stream, comm::DeviceCommunicator& ranks) {
+  constexpr std::size_t count = 1 << 18;  // floats to each rank
   const std::size_t bytes = 2 * count * sizeof(float);
   LANCET_ASSIGN(std::byte* const out, device.allocate(bytes));
   LANCET_ASSIGN(std::byte* const in, device.allocate(bytes));
   LANCET_ASSIGN(std::byte* const page, device.allocate_host(bytes));
   auto* host = reinterpret_cast<float*>(page);
-  for (std::size_t i = 0; i < 2 * count; ++i) host[i] = float(100 * stream.rank()) + float(i / count);
+  for (std::size_t i = 0; i < 2 * count; ++i) host[i] = float(100 * ranks.rank()) + float(i / count);
   LANCET_TRY(stream.copy(out, host, bytes));
   std::vector<comm::Segment> sends, receives;
   for (int peer = 0; peer < 2; ++peer) {
@@ -23,20 +23,20 @@ inline Status check_values(backend::Device& device, backend::Stream& stream, com
     sends.push_back({peer, out + at, count * sizeof(float)});
     receives.push_back({peer, in + at, count * sizeof(float)});
   }
-  LANCET_TRY(stream.exchange(stream, sends, receives));
+  LANCET_TRY(ranks.exchange(stream, sends, receives));
   LANCET_TRY(stream.copy(host, in, bytes));
   LANCET_TRY(stream.synchronize());
   for (std::size_t i = 0; i < 2 * count; ++i)
-    if (host[i] != float(100 * (i / count)) + float(stream.rank())) return internal_error("an exchange brought others");
-  LANCET_TRY(stream.all_reduce_sum(stream, {reinterpret_cast<float*>(out), 2 * count}));
+    if (host[i] != float(100 * (i / count)) + float(ranks.rank())) return internal_error("the received values differ");
+  LANCET_TRY(ranks.all_reduce_sum(stream, {reinterpret_cast<float*>(out), 2 * count}));
   LANCET_TRY(stream.copy(host, out, bytes));
   LANCET_TRY(stream.synchronize());
   for (std::size_t i = 0; i < 2 * count; ++i)
-    if (host[i] != 100 + 2 * float(i / count)) return internal_error("a sum is another");
+    if (host[i] != 100 + 2 * float(i / count)) return internal_error("a sum differs");
   device.free(out);
   device.free(in);
   device.free_host(page);
-  return stream.check();
+  return ranks.check();
 }
 
 }  // namespace lancet::test

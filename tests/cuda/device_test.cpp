@@ -13,7 +13,7 @@ using test::done, test::made;
 
 }  // namespace
 
-TEST_CASE("the module loads, with a driver or without, and says what is missing") {
+TEST_CASE("the plugin loads with or without a driver, and reports what is missing") {
   const auto module = runtime::load_module(LANCET_CUDA_MODULE);
   if (!module.ok()) FAIL(module.error().message);
   test::driver_started = true;
@@ -26,7 +26,7 @@ TEST_CASE("the module loads, with a driver or without, and says what is missing"
   CHECK(found.error().message.find("device: expected ") == 0);
 }
 
-TEST_CASE("memory goes there and back") {
+TEST_CASE("memory is copied to the device and back") {
   const auto gpu = test::open_gpu();
   if (!gpu) return;
   backend::Device& device = gpu->device();
@@ -49,10 +49,10 @@ TEST_CASE("memory goes there and back") {
   const auto refused = device.allocate(std::size_t{1} << 50);
   REQUIRE_FALSE(refused.ok());
   CHECK(refused.error().message.find("expected 1125899906842624 bytes of memory on ") == 0);
-  done(stream->synchronize());  // the refusal is not the stream's
+  done(stream->synchronize());  // the refusal does not affect the stream
 }
 
-TEST_CASE("flags join streams whichever comes first, and the host can set them") {
+TEST_CASE("flags join streams in either order of signal and wait, and the host can set them") {
   const auto gpu = test::open_gpu();
   if (!gpu) return;
   backend::Device& device = gpu->device();
@@ -77,7 +77,7 @@ TEST_CASE("flags join streams whichever comes first, and the host can set them")
   }
 }
 
-TEST_CASE("a graph runs each time it is launched, events measure, delay takes its time") {
+TEST_CASE("a graph runs at each launch, events measure, and a delay lasts its time") {
   const auto gpu = test::open_gpu();
   if (!gpu) return;
   backend::Device& device = gpu->device();
@@ -104,12 +104,12 @@ TEST_CASE("a graph runs each time it is launched, events measure, delay takes it
   }
 }
 
-TEST_CASE("a delay from a mark holds the work that lies between") {
+TEST_CASE("a delay from a mark includes the work since the mark") {
   const auto gpu = test::open_gpu();
   if (!gpu) return;
   backend::Device& device = gpu->device();
   const auto stream = made(device.make_stream(false));
-  auto* paced = stream->paced();  // across the module's border
+  auto* paced = stream->paced();  // a pointer that crosses the plugin's boundary
   REQUIRE(paced);
   const auto start = made(device.make_event()), before = made(device.make_event()), end = made(device.make_event());
   for (int turn = 0; turn < 3; ++turn) {
@@ -125,7 +125,7 @@ TEST_CASE("a delay from a mark holds the work that lies between") {
   }
 }
 
-TEST_CASE("the module knows its kernels by name") {
+TEST_CASE("the plugin finds its kernels by name") {
   const auto gpu = test::open_gpu();
   if (!gpu) return;
   CHECK(gpu->find_kernel("zero"));

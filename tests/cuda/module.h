@@ -1,4 +1,4 @@
-// The CUDA module in tests: opened, or the test is skipped with the reason.
+// Opens the CUDA plugin for a test, or skips the test with the reason.
 #pragma once
 #include <catch2/catch.hpp>
 #include <iostream>
@@ -9,7 +9,7 @@
 
 namespace lancet::test {
 
-// The value, or the end of the case with the reason.
+// Returns the value, or fails the case with the error.
 template <class T>
 T made(Result<T> result) {
   if (!result.ok()) FAIL(result.error().message);
@@ -19,9 +19,9 @@ inline void done(const Status& status) {
   if (!status.ok()) FAIL(status.error().message);
 }
 
-inline bool driver_started = false;  // by a case of this process
+inline bool driver_started = false;  // set by a case of this process
 
-// GPU `index`; null where there is none, after saying so.
+// GPU `index`; without a GPU it prints the reason for skipping and returns null.
 inline std::unique_ptr<runtime::Accelerator> open_gpu(int index = 0) {
   const auto module = runtime::load_module(LANCET_CUDA_MODULE);
   if (!module.ok()) FAIL(module.error().message);

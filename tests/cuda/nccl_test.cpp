@@ -1,6 +1,6 @@
 // Two NCCL ranks on one GPU: NCCL refuses that unless the ranks believe that they are on different hosts, so they are
-// processes of different NCCL_HOSTID that talk over the loopback device. NVIDIA does not promise that it works: where
-// it does not connect, the test is skipped and says so.
+// processes with different NCCL_HOSTID that use the loopback device. NVIDIA does not promise that it works: if they do
+// not connect, the test is skipped with a message.
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -15,7 +15,7 @@
 namespace lancet {
 namespace {
 
-// Two processes and a socket between them, for what is said over the host.
+// Two processes and a socket between them, as the host's communicator.
 class Pair final : public comm::Communicator {
  public:
   Pair(int rank, int socket) : rank_(rank), socket_(socket) {}
@@ -86,17 +86,17 @@ int run_rank(int rank, int socket) {
   auto stream = (*gpu)->device().make_stream(true);
   if (!stream.ok()) return tell("stream", stream.error(), wrong);
   Pair pair(rank, socket);
-  const auto stream = (*gpu)->make_communicator(
+  const auto nccl = (*gpu)->make_communicator(
       {.device = &(*gpu)->device(), .host = &pair, .max_ctas = 2, .timeout = std::chrono::seconds(30)});
-  if (!stream.ok()) return tell("two ranks on one GPU", stream.error(), skipped);
-  const Status status = test::check_values((*gpu)->device(), **stream, **stream);
+  if (!nccl.ok()) return tell("two ranks on one GPU", nccl.error(), skipped);
+  const Status status = test::check_values((*gpu)->device(), **stream, **nccl);
   return status.ok() ? right : tell("values", status.error(), wrong);
 }
 
 }  // namespace
 
 TEST_CASE("two NCCL ranks on one GPU exchange and sum") {
-  if (test::driver_started) {  // it does not survive a fork; ctest runs each case in a process of its own
+  if (test::driver_started) {  // CUDA does not survive a fork; ctest runs each case in its own process
     std::cout << "SKIPPED: other cases of this process have used the GPU: run this one alone" << std::endl;
     return;
   }
@@ -107,7 +107,7 @@ TEST_CASE("two NCCL ranks on one GPU exchange and sum") {
     ranks[std::size_t(rank)] = ::fork();
     if (ranks[std::size_t(rank)] != 0) continue;
     ::close(sockets[std::size_t(1 - rank)]);
-    ::alarm(60);  // a hang ends, as a failure
+    ::alarm(60);  // a hang ends the test as a failure
     ::_exit(run_rank(rank, sockets[std::size_t(rank)]));
   }
   for (int socket : sockets) ::close(socket);

@@ -1,5 +1,5 @@
-// Every kernel of the module on every sample of its op, on a GPU: the values against the references in double within
-// the tolerances of the CPU's, the memory that it may touch, and the same bits twice.
+// Runs every kernel of the plugin on every sample of its op on a GPU, and checks the values against the references in
+// double within the CPU's tolerances, the memory that it may touch, and equal bits in two runs.
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::uint64_t seed = 11;
 
-// Copies on a device, each in memory of its own. They start where those of an arena do: at multiples of 256 bytes.
+// Copies on a device, each in its own memory. They start like those of an arena, at multiples of 256 bytes.
 class OnDevice final : public Elsewhere {
  public:
   OnDevice(backend::Device& device, backend::Stream& stream) : device_(device), stream_(stream) {}
@@ -114,8 +114,8 @@ TEST_CASE("kernels on a GPU against references in double on every sample") {
   CHECK(checked > 100);
 }
 
-// Of a width that models have: other kernels of the libraries than small ones take.
-TEST_CASE("products and attention of a model's width on a GPU") {
+// Real model widths: the libraries choose other kernels for them than for small ones.
+TEST_CASE("products and attention of a real model's width on a GPU") {
   const auto accelerator = open_gpu();
   if (!accelerator) return;
   Gpu gpu(*accelerator);
@@ -127,8 +127,8 @@ TEST_CASE("products and attention of a model's width on a GPU") {
   }
 }
 
-// The same way through the harness with memory that is the host's, so that it is tried where there is no GPU.
-TEST_CASE("tensors go elsewhere and come back with their guards") {
+// The same path through the harness with host memory, so that it is tested without a GPU.
+TEST_CASE("tensors are copied to other memory and back with their guards") {
   const auto device = backend::make_host_queue();
   const auto stream = made(device->make_stream(false));
   GuardedTensor tensor({DType::f32, {5}});

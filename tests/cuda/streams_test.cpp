@@ -1,5 +1,5 @@
-// What streams between GPUs do that one GPU can show: rows through NCCL's window of a rank alone, and the transport over
-// the host's memory between ranks that share the GPU.
+// The parts of streams between GPUs that one GPU can test: rows through the NCCL window of a single rank, and the
+// transport over host memory between ranks that share the GPU.
 #include <cstring>
 
 #include "all_to_all_values.h"
@@ -13,11 +13,11 @@ using test::done, test::made;
 
 constexpr std::int64_t experts = 3, capacity = 40;
 constexpr int parts = 2;
-// The slots that a part owns of each expert, and where they go in its buffer: full, empty in one part, and few.
+// The slots of each expert that a part owns, and their rows in its buffer: full, empty in one part, and few.
 constexpr std::int32_t begin[parts][experts] = {{0, 0, 3}, {25, 0, 4}}, end[parts][experts] = {{25, 0, 4}, {40, 17, 9}};
 constexpr std::int32_t rows[parts][experts][2] = {{{0, 25}, {0, 0}, {0, 1}}, {{25, 40}, {0, 17}, {1, 6}}};
 
-// Bytes of the window: slots, buffer, and the counts of the parts.
+// Byte offsets in the window: slots, buffer, and the counts of the parts.
 struct Layout {
   std::int64_t row_bytes;
   std::size_t tensor() const { return std::size_t(experts * capacity * row_bytes + 255) / 256 * 256; }
@@ -41,7 +41,7 @@ comm::RowPush all_to_all_of(const Layout& layout, std::byte* window, bool there)
   return exchange;
 }
 
-// What the window holds after an exchange.
+// The expected content of the window after an all-to-all.
 void move_rows(const Layout& layout, std::byte* window, bool there) {
   for (int p = 0; p < parts; ++p)
     for (std::int64_t e = 0; e < experts; ++e) {
@@ -52,7 +52,7 @@ void move_rows(const Layout& layout, std::byte* window, bool there) {
     }
 }
 
-void check_rows(backend::Device& device, backend::Stream& stream, comm::DeviceCommunicator& stream,
+void check_rows(backend::Device& device, backend::Stream& stream, comm::DeviceCommunicator& nccl,
                 std::span<std::byte> window, const Layout& layout) {
   REQUIRE(window.size() >= layout.bytes());
   std::byte* const page = made(device.allocate_host(layout.bytes()));
@@ -64,11 +64,11 @@ void check_rows(backend::Device& device, backend::Stream& stream, comm::DeviceCo
   std::vector<std::byte> expected(page, page + layout.bytes());
   done(stream.copy(window.data(), page, layout.bytes()));
   for (const bool there : {true, false, true}) {
-    if (!there) {  // what comes back is seen
+    if (!there) {  // cleared, so that the rows that come back are seen
       done(stream.zero(window.data(), layout.tensor()));
       std::memset(expected.data(), 0, layout.tensor());
     }
-    done(stream.push_rows(stream, all_to_all_of(layout, window.data(), there)));
+    done(nccl.push_rows(stream, all_to_all_of(layout, window.data(), there)));
     move_rows(layout, expected.data(), there);
     done(stream.copy(page, window.data(), layout.bytes()));
     done(stream.synchronize());
@@ -79,44 +79,44 @@ void check_rows(backend::Device& device, backend::Stream& stream, comm::DeviceCo
 
 }  // namespace
 
-TEST_CASE("rows go through the NCCL window of a rank alone") {
+TEST_CASE("rows pass the NCCL window of a single rank") {
   const auto gpu = test::open_gpu();
   if (!gpu) return;
   backend::Device& device = gpu->device();
   done(device.bind_thread());
   const auto stream = made(device.make_stream(true));
   const auto self = comm::make_self();
-  const auto stream = gpu->make_communicator({.device = &device, .host = self.get(), .max_ctas = 3});
-  if (!stream.ok() && stream.error().code == ExitCode::config) {
-    std::cout << "SKIPPED: " << stream.error().message << std::endl;
+  const auto nccl = gpu->make_communicator({.device = &device, .host = self.get(), .max_ctas = 3});
+  if (!nccl.ok() && nccl.error().code == ExitCode::config) {
+    std::cout << "SKIPPED: " << nccl.error().message << std::endl;
     return;
   }
-  if (!stream.ok()) FAIL(stream.error().message);
-  const auto window = (*stream)->make_window(1 << 16);
+  if (!nccl.ok()) FAIL(nccl.error().message);
+  const auto window = (*nccl)->make_window(1 << 16);
   if (!window.ok()) {
-    CHECK((*stream)->check().ok());  // the stream is sound without
+    CHECK((*nccl)->check().ok());  // the communicator still works without a window
     std::cout << "SKIPPED: " << window.error().message << std::endl;
     return;
   }
-  CHECK((*stream)->in_window(window->data(), 1 << 16));
-  check_rows(device, *stream, **stream, *window, {48});
-  check_rows(device, *stream, **stream, *window, {10});  // rows that 16 bytes do not divide
-  CHECK((*stream)->check().ok());
-  (*stream)->abort("the test's end");
-  CHECK_FALSE((*stream)->push_rows(*stream, all_to_all_of({48}, window->data(), true)).ok());
+  CHECK((*nccl)->in_window(window->data(), 1 << 16));
+  check_rows(device, *stream, **nccl, *window, {48});
+  check_rows(device, *stream, **nccl, *window, {10});  // rows that are not multiples of 16 bytes
+  CHECK((*nccl)->check().ok());
+  (*nccl)->abort("the test's end");
+  CHECK_FALSE((*nccl)->push_rows(*stream, all_to_all_of({48}, window->data(), true)).ok());
   done(stream->synchronize());
 }
 
-TEST_CASE("ranks that share a GPU exchange and sum over the host") {
+TEST_CASE("ranks that share a GPU send and sum over the host") {
   const auto gpu = test::open_gpu();
   if (!gpu) return;
   backend::Device& device = gpu->device();
   const Status status = comm::run_inproc(2, [&](comm::Communicator& world) -> Status {
     LANCET_TRY(device.bind_thread());
     LANCET_ASSIGN(const auto stream, device.make_stream(true));
-    LANCET_ASSIGN(const auto stream, comm::make_staged({.device = &device, .host = &world}));
+    LANCET_ASSIGN(const auto staged, comm::make_staged({.device = &device, .host = &world}));
     for (int turn = 0; turn < 2; ++turn)
-      LANCET_TRY(test::check_values(device, *stream, *stream));  // memory is taken anew
+      LANCET_TRY(test::check_values(device, *stream, *staged));  // the second turn allocates memory again
     return {};
   });
   done(status);

@@ -1,4 +1,4 @@
-// What users read where a GPU cannot be used, each on a machine that a fake CUDA runtime makes up.
+// The errors that users read if a GPU cannot be used; a fake CUDA runtime plays the machine of each.
 #include <catch2/catch.hpp>
 #include <cstdlib>
 #include <string>
@@ -31,7 +31,7 @@ struct Fresh {
 
 }  // namespace
 
-TEST_CASE_METHOD(Fresh, "no driver, an older driver, no GPU, a broken driver") {
+TEST_CASE_METHOD(Fresh, "a missing, old or broken driver and a missing GPU are reported") {
   fake_runtime().count_error = cudaErrorInsufficientDriver;
   fake_runtime().driver_version = 0;
   CHECK(count_error().code == ExitCode::config);
@@ -50,7 +50,7 @@ TEST_CASE_METHOD(Fresh, "no driver, an older driver, no GPU, a broken driver") {
   CHECK(*backend::cuda::count_devices() == 8);
 }
 
-TEST_CASE_METHOD(Fresh, "hardware queues are enough for streams that wait for each other, whatever a job script says") {
+TEST_CASE_METHOD(Fresh, "streams that wait for each other get enough hardware queues, whatever the environment says") {
   fake_runtime().devices = 1;
   for (const auto& [set, kept] : {std::pair{"1", "32"}, {"junk", "32"}, {"8", "8"}, {"16", "16"}}) {
     ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", set, 1);
@@ -59,7 +59,7 @@ TEST_CASE_METHOD(Fresh, "hardware queues are enough for streams that wait for ea
   }
 }
 
-TEST_CASE_METHOD(Fresh, "an architecture that the build lacks") {
+TEST_CASE_METHOD(Fresh, "a GPU whose architecture the build lacks is refused") {
   fake_runtime().code_error = cudaErrorNoKernelImageForDevice;
   fake_runtime().name = "Tesla V100-SXM2-32GB";
   fake_runtime().major = 7;
@@ -69,10 +69,10 @@ TEST_CASE_METHOD(Fresh, "an architecture that the build lacks") {
   CHECK(device.error().message ==
         "device: expected a GPU that code for the architectures 80, 90 runs on (CMAKE_CUDA_ARCHITECTURES of this "
         "build), found Tesla V100-SXM2-32GB of 7.0");
-  CHECK(fake_runtime().cleared > 0);  // it is not to come up again in the next call
+  CHECK(fake_runtime().cleared > 0);  // the error must not show up in the next call
 }
 
-TEST_CASE_METHOD(Fresh, "a driver that cannot join streams") {
+TEST_CASE_METHOD(Fresh, "a driver that cannot join streams is refused") {
   fake_runtime().has_flag_calls = false;
   const auto device = backend::cuda::open_device(0);
   REQUIRE_FALSE(device.ok());
@@ -81,7 +81,7 @@ TEST_CASE_METHOD(Fresh, "a driver that cannot join streams") {
         "device: expected a driver with cuStreamWriteValue32 and cuStreamWaitValue32, found one without");
 }
 
-TEST_CASE_METHOD(Fresh, "too little memory: bytes asked and free") {
+TEST_CASE_METHOD(Fresh, "too little memory is reported with the requested and the free bytes") {
   const auto device = opened();
   const auto memory = device->allocate(1'000'001);
   REQUIRE_FALSE(memory.ok());
@@ -89,23 +89,23 @@ TEST_CASE_METHOD(Fresh, "too little memory: bytes asked and free") {
   CHECK(memory.error().message == "expected 1000001 bytes of memory on NVIDIA Test, found 1000000 free");
   const auto host = device->allocate_host(1'000'001);
   REQUIRE_FALSE(host.ok());
-  CHECK(host.error().message == "expected 1000001 bytes of host memory that can be locked, found less");
+  CHECK(host.error().message == "cannot allocate 1000001 bytes of page-locked host memory");
 }
 
-TEST_CASE_METHOD(Fresh, "a GPU is known by its UUID and its place") {
+TEST_CASE_METHOD(Fresh, "a GPU is identified by its UUID and its PCI address") {
   fake_runtime().uuid = 0x2a;
   CHECK(opened()->identity() == "2a2a2a2a2a2a2a2a2a2a2a2a2a2a2a2a at 0000:17:00.0");
   CHECK(opened()->architecture() == "sm_90");
 }
 
-TEST_CASE_METHOD(Fresh, "communication goes before computation") {
+TEST_CASE_METHOD(Fresh, "communication streams have a higher priority than compute streams") {
   const auto device = opened();
   REQUIRE(device->make_stream(false).ok());
   REQUIRE(device->make_stream(true).ok());
   CHECK(fake_runtime().priorities == std::vector<int>{0, -5});
 }
 
-TEST_CASE_METHOD(Fresh, "whether a stream is empty, and what went wrong on it") {
+TEST_CASE_METHOD(Fresh, "a stream reports whether it is empty, and its error") {
   const auto device = opened();
   auto stream = device->make_stream(true);
   REQUIRE(stream.ok());
@@ -120,7 +120,7 @@ TEST_CASE_METHOD(Fresh, "whether a stream is empty, and what went wrong on it") 
   CHECK(broken.error().message == "the stream's work: as the driver says it (cudaErrorOfTheTest)");
 }
 
-TEST_CASE_METHOD(Fresh, "a stream is paced, from a mark on") {
+TEST_CASE_METHOD(Fresh, "a stream is paced from a mark on") {
   const auto device = opened();
   auto stream = device->make_stream(true);
   REQUIRE(stream.ok());

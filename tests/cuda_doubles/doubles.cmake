@@ -1,5 +1,5 @@
-# The host's side of the CUDA module with its libraries replaced by doubles: what users read on machines that are not
-# here. Their headers are needed, but neither the libraries nor a driver.
+# The host code of the CUDA plugin with its libraries replaced by test doubles, which play machines that are not at
+# hand. The libraries' headers are needed, but neither the libraries nor a driver.
 if(LANCET_HAVE_CUDA)
   set(doubles ${CMAKE_CURRENT_LIST_DIR})
   add_executable(test_cuda_doubles ${doubles}/fake_runtime.cpp ${doubles}/device_errors_test.cpp

@@ -32,7 +32,7 @@ CUresult flag_call() { return CUDA_SUCCESS; }
 }  // namespace
 
 extern "C" {
-// The device count is left as it was on an error, as the real one does.
+// The device count is unchanged on an error, as in the real runtime.
 cudaError_t cudaGetDeviceCount(int* count) {
   if (fake_runtime().count_error == cudaSuccess) *count = fake_runtime().devices;
   return fake_runtime().count_error;

@@ -1,4 +1,4 @@
-// A CUDA runtime that says what a test tells it to, in place of the real one: the errors of machines that are not here.
+// A fake CUDA runtime that answers as a test sets it: the errors of machines that are not at hand.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -12,15 +12,15 @@ struct FakeRuntime {
   int runtime_version = 13000, driver_version = 13000;
   int devices = 1;
   cudaError_t count_error = cudaSuccess;
-  cudaError_t code_error = cudaSuccess;  // of whether there is code for the GPU
+  cudaError_t code_error = cudaSuccess;  // of the query for code for the GPU
   bool has_flag_calls = true;
   std::size_t free = 1'000'000, total = 2'000'000;
   std::string name = "NVIDIA Test";
   int major = 9, minor = 0;
-  unsigned char uuid = 0x11;  // each byte of it
+  unsigned char uuid = 0x11;  // every byte has this value
   int pci_bus = 0x17;
-  cudaError_t stream_state = cudaSuccess;  // what cudaStreamQuery finds
-  std::vector<int> priorities;             // of the streams made
+  cudaError_t stream_state = cudaSuccess;  // the result of cudaStreamQuery
+  std::vector<int> priorities;             // of the streams that were made
   int cleared = 0;                         // calls of cudaGetLastError
 };
 FakeRuntime& fake_runtime();

@@ -1,4 +1,4 @@
-// Ranks whose NCCL does not connect, breaks or waits in vain: what users read, and that nobody waits longer.
+// NCCL that does not connect, breaks or hangs: the errors that users read, and the bounds on waiting.
 #include <catch2/catch.hpp>
 #include <cstdlib>
 #include <thread>
@@ -27,15 +27,15 @@ struct Fresh {
   }
 };
 
-// What two ranks' body(stream, stream) gives; the stream is connected.
+// Returns the results of body(communicator, stream) on two ranks; the communicator is connected.
 template <class Body>
 std::vector<Status> on_two_ranks(const Body& body) {
   std::vector<Status> found(2);
   const Status status = comm::run_inproc(2, [&](comm::Communicator& world) -> Status {
     const auto device = backend::make_host_queue();
     LANCET_ASSIGN(const auto stream, device->make_stream(true));
-    auto stream = comm::make_nccl({.device = device.get(), .host = &world, .max_ctas = 4, .timeout = soon});
-    found[std::size_t(world.rank())] = stream.ok() ? body(**stream, *stream) : Status(stream.error());
+    auto nccl = comm::make_nccl({.device = device.get(), .host = &world, .max_ctas = 4, .timeout = soon});
+    found[std::size_t(world.rank())] = nccl.ok() ? body(**nccl, *stream) : Status(nccl.error());
     return {};
   });
   if (!status.ok()) FAIL(status.error().message);
@@ -44,9 +44,9 @@ std::vector<Status> on_two_ranks(const Body& body) {
 
 }  // namespace
 
-TEST_CASE_METHOD(Fresh, "NCCL takes no more blocks than comm.max_ctas, and does not block") {
-  for (const Status& status : on_two_ranks([](comm::DeviceCommunicator&stream, backend::Stream&) {
-         return stream.transport() == "nccl" && stream.size() == 2 ? Status() : internal_error("another stream");
+TEST_CASE_METHOD(Fresh, "NCCL uses at most comm.max_ctas blocks, and its calls do not block") {
+  for (const Status& status : on_two_ranks([](comm::DeviceCommunicator& nccl, backend::Stream&) {
+         return nccl.transport() == "nccl" && nccl.size() == 2 ? Status() : internal_error("another communicator");
        }))
     CHECK(status.ok());
   CHECK(fake_nccl().max_ctas == 4);
@@ -54,44 +54,44 @@ TEST_CASE_METHOD(Fresh, "NCCL takes no more blocks than comm.max_ctas, and does 
   CHECK_FALSE(fake_nccl().blocking);
 }
 
-TEST_CASE_METHOD(Fresh, "NCCL that cannot connect: the ranks, the timeout and the interface, on all ranks") {
+TEST_CASE_METHOD(Fresh, "all ranks report a failed connection with the ranks, the timeout and the interface") {
   fake_nccl().connects = false;
   ::setenv("NCCL_SOCKET_IFNAME", "eth9", 1);
   for (const Status& status : on_two_ranks([](comm::DeviceCommunicator&, backend::Stream&) { return Status(); })) {
     REQUIRE_FALSE(status.ok());
     CHECK(status.error().code == ExitCode::communication);
     CHECK(status.error().message ==
-          "expected NCCL to connect 2 ranks by NCCL_SOCKET_IFNAME=eth9, found that ranks 0, 1 did not: expected the "
-          "connection with 1 other ranks within 1 s by NCCL_SOCKET_IFNAME=eth9, found that some did not come");
+          "NCCL: ranks 0, 1 of 2 did not connect by NCCL_SOCKET_IFNAME=eth9: NCCL: the connection with 1 other ranks "
+          "by NCCL_SOCKET_IFNAME=eth9 timed out after 1 s");
   }
   CHECK(fake_nccl().aborted == 2);
 }
 
-TEST_CASE_METHOD(Fresh, "a connection that breaks while calls are queued") {
-  for (const Status& status : on_two_ranks([](comm::DeviceCommunicator&stream, backend::Stream&stream) -> Status {
+TEST_CASE_METHOD(Fresh, "a connection that breaks while calls are queued is an error") {
+  for (const Status& status : on_two_ranks([](comm::DeviceCommunicator& nccl, backend::Stream& stream) -> Status {
          std::vector<float> values(4);
-         LANCET_TRY(stream.all_reduce_sum(stream, values));
-         LANCET_TRY(stream.check());
+         LANCET_TRY(nccl.all_reduce_sum(stream, values));
+         LANCET_TRY(nccl.check());
          fake_nccl().state = ncclRemoteError;
-         return stream.check();
+         return nccl.check();
        })) {
     REQUIRE_FALSE(status.ok());
     CHECK(status.error().code == ExitCode::communication);
-    CHECK(status.error().message.find("NCCL: expected ") == 0);
-    CHECK(status.error().message.find(" to succeed, found: remote process exited; as NCCL says it") !=
+    CHECK(status.error().message.find("NCCL: ") == 0);
+    CHECK(status.error().message.find(" failed: remote process exited; as NCCL says it") !=
           std::string::npos);
   }
 }
 
-TEST_CASE_METHOD(Fresh, "an aborted stream refuses every call, also one that another thread waits in") {
-  on_two_ranks([](comm::DeviceCommunicator& stream, backend::Stream& stream) -> Status {
+TEST_CASE_METHOD(Fresh, "an aborted communicator fails every call, also a waiting one of another thread") {
+  on_two_ranks([](comm::DeviceCommunicator& nccl, backend::Stream& stream) -> Status {
     std::vector<float> values(4);
     fake_nccl().state = ncclInProgress;
     std::jthread other([&] {
       std::this_thread::sleep_for(soon / 4);
-      stream.abort("stream expert: a peer is gone");
+      nccl.abort("stream expert: a peer is gone");
     });
-    for (const Status& status : {stream.all_reduce_sum(stream, values), stream.check(), stream.exchange(stream, {}, {})}) {
+    for (const Status& status : {nccl.all_reduce_sum(stream, values), nccl.check(), nccl.exchange(stream, {}, {})}) {
       CHECK_FALSE(status.ok());
       if (!status.ok()) CHECK(status.error().message == "communication was aborted: stream expert: a peer is gone");
     }
@@ -100,10 +100,10 @@ TEST_CASE_METHOD(Fresh, "an aborted stream refuses every call, also one that ano
   CHECK(fake_nccl().aborted == 2);
 }
 
-TEST_CASE_METHOD(Fresh, "who is missing is asked over the host") {
+TEST_CASE_METHOD(Fresh, "missing ranks are found through the host's communicator") {
   std::vector<std::string> missing(2);
-  on_two_ranks([&](comm::DeviceCommunicator& stream, backend::Stream&) -> Status {
-    if (stream.rank() == 0) missing[0] = stream.who_is_missing();
+  on_two_ranks([&](comm::DeviceCommunicator& nccl, backend::Stream&) -> Status {
+    if (nccl.rank() == 0) missing[0] = nccl.who_is_missing();
     return {};
   });
   CHECK(missing[0].find("rank 1") != std::string::npos);
@@ -111,15 +111,15 @@ TEST_CASE_METHOD(Fresh, "who is missing is asked over the host") {
 
 namespace {
 
-// What each rank finds of a window of 256 bytes, and whether its stream can be used afterwards.
+// Returns each rank's result of a window of 256 bytes, after a check that its communicator still works.
 std::vector<Status> ask_for_windows() {
-  return on_two_ranks([](comm::DeviceCommunicator& stream, backend::Stream& stream) -> Status {
-    const auto window = stream.make_window(256);
+  return on_two_ranks([](comm::DeviceCommunicator& nccl, backend::Stream& stream) -> Status {
+    const auto window = nccl.make_window(256);
     std::vector<float> values(4);
-    LANCET_TRY(stream.all_reduce_sum(stream, values));
-    LANCET_TRY(stream.check());
+    LANCET_TRY(nccl.all_reduce_sum(stream, values));
+    LANCET_TRY(nccl.check());
     if (!window.ok()) return window.error();
-    return window->size() == 256 && stream.in_window(window->data(), 256) ? Status() : internal_error("another window");
+    return window->size() == 256 && nccl.in_window(window->data(), 256) ? Status() : internal_error("another window");
   });
 }
 
@@ -136,34 +136,34 @@ void check_without(const std::vector<Status>& found, int rank, const std::string
 
 }  // namespace
 
-TEST_CASE_METHOD(Fresh, "a window is on all ranks") {
+TEST_CASE_METHOD(Fresh, "all ranks get a window") {
   for (const Status& status : ask_for_windows()) CHECK(status.ok());
   CHECK(fake_nccl().opened == 2);
   CHECK(fake_nccl().connected == 2);
-  CHECK(fake_nccl().windows == 0);  // they end with their streams
+  CHECK(fake_nccl().windows == 0);  // they end with their communicators
 }
 
-TEST_CASE_METHOD(Fresh, "one rank without memory for a window: none has one, none waits, the stream goes on") {
+TEST_CASE_METHOD(Fresh, "missing memory on one rank disables windows on all ranks, and communication continues") {
   fake_nccl().no_memory_on = 1;
   check_without(ask_for_windows(), 1, "no memory for a window");
   CHECK(fake_nccl().opened == 0);
   CHECK(fake_nccl().connected == 2);
 }
 
-TEST_CASE_METHOD(Fresh, "one rank that NCCL refuses a window: none has one, and all connect anew") {
+TEST_CASE_METHOD(Fresh, "a refused window on one rank disables windows on all ranks, and all connect again") {
   fake_nccl().not_opened_on = 0;
   check_without(ask_for_windows(), 0,
-                "NCCL: expected a window to succeed, found: remote process exited; as NCCL says it");
+                "NCCL: a window failed: remote process exited; as NCCL says it");
   CHECK(fake_nccl().opened == 2);
   CHECK(fake_nccl().connected == 4);
-  CHECK(fake_nccl().aborted == 4);  // two before, two when the streams end
+  CHECK(fake_nccl().aborted == 4);  // two before the second connection, two when the communicators end
 }
 
-TEST_CASE_METHOD(Fresh, "pushes come out of a window before its communicator goes, or time is up") {
-  const auto abort_after_push = [](comm::DeviceCommunicator& stream, backend::Stream& stream) -> Status {
-    LANCET_TRY(stream.make_window(256));
-    LANCET_TRY(stream.push_rows(stream, {}));
-    if (stream.rank() == 0) stream.abort("a peer is gone");
+TEST_CASE_METHOD(Fresh, "a communicator ends after the pushes to its window, or after a timeout") {
+  const auto abort_after_push = [](comm::DeviceCommunicator& nccl, backend::Stream& stream) -> Status {
+    LANCET_TRY(nccl.make_window(256));
+    LANCET_TRY(nccl.push_rows(stream, {}));
+    if (nccl.rank() == 0) nccl.abort("a peer is gone");
     return {};
   };
   for (const Status& status : on_two_ranks(abort_after_push)) CHECK(status.ok());

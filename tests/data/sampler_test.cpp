@@ -11,7 +11,7 @@ namespace {
 
 using Ids = std::vector<TokenId>;
 
-// A file whose token i is i, so that a batch tells where it is from.
+// A file whose token i is i, so that a batch shows its source.
 TokenFile counting_file(const Folder& folder, int tokens) {
   TokenWriter writer = value(TokenWriter::create(folder / "t", tokens, 0));
   Ids ids(static_cast<std::size_t>(tokens));
@@ -26,7 +26,7 @@ SamplerOptions options_for(std::int64_t seq_len, std::int64_t global_batch, std:
   return {.seq_len = seq_len, .global_batch = global_batch, .seed = seed, .shuffle = shuffle};
 }
 
-// The rows of a step's global batch as all ranks and micro-batches see them, in order: inputs, then targets.
+// The rows of a step's global batch over all ranks and micro batches, in order: inputs, then targets.
 std::pair<Ids, Ids> global_batch(const Sampler& sampler, std::uint64_t step, const SamplerOptions& o, int ranks,
                                  int micro_batches) {
   std::pair<Ids, Ids> all;
@@ -57,7 +57,7 @@ TEST_CASE("Each epoch's permutation is a bijection") {
       }
     }
   }
-  // Large ones stay in range and do not collide.
+  // Large permutations stay in range and do not collide.
   const std::uint64_t n = (std::uint64_t{1} << 40) + 12345;
   const Permutation permutation(n, 1, 2);
   std::set<std::uint64_t> seen;
@@ -68,8 +68,8 @@ TEST_CASE("Each epoch's permutation is a bijection") {
   CHECK(seen.size() == 1000);
 }
 
-TEST_CASE("Permutations are even: every place is as likely, neighbours part") {
-  // Over 20000 epochs element 0 of 10 is at each place 2000 times, with a standard deviation of 42; five of them
+TEST_CASE("Permutations are even: every position is equally likely, neighbours are separated") {
+  // Over 20000 epochs element 0 of 10 is at each position 2000 times, with a standard deviation of 42; five of them are
   // allowed.
   std::vector<int> first(10), second(10);
   for (std::uint64_t epoch = 0; epoch < 20000; ++epoch) {
@@ -99,13 +99,13 @@ TEST_CASE("The global batch is the same at any rank count and micro-batch size")
           REQUIRE(global_batch(sampler, step, options, ranks, micro_batches) == one);
       }
     }
-    // Another sampler of the same seed, as after a restart, gives the same.
+    // Another sampler with the same seed, as after a restart, gives the same.
     CHECK(global_batch(value(Sampler::make(value(TokenFile::open(folder / "t")), options)), step, options, 1, 1) ==
           one);
   }
 }
 
-TEST_CASE("An epoch is every window once, and steps run on into the next") {
+TEST_CASE("An epoch holds every window once, and steps continue into the next epoch") {
   const Folder folder;
   const SamplerOptions options = options_for(10, 8);
   const Sampler sampler = value(Sampler::make(counting_file(folder, 1234), options));
@@ -133,7 +133,7 @@ TEST_CASE("An epoch is every window once, and steps run on into the next") {
   CHECK(sampler.epoch_of(123) == 8);
 }
 
-TEST_CASE("Over epochs the windows begin at every place that fits") {
+TEST_CASE("Over epochs the windows begin at every offset that fits") {
   const Folder folder;
   const SamplerOptions options = options_for(10, 1);
   const Sampler sampler = value(Sampler::make(counting_file(folder, 35), options));  // 34 = 3 * 10 + 4
@@ -161,7 +161,7 @@ TEST_CASE("Without shuffling the windows come in file order") {
   CHECK(global_batch(sampler, 3, options, 1, 1).first == global_batch(sampler, 0, options, 1, 1).first);
 }
 
-TEST_CASE("A file must hold a window") {
+TEST_CASE("A file must hold at least one window") {
   const Folder folder;
   CHECK(value(Sampler::make(counting_file(folder, 11), options_for(10, 4))).windows() == 1);
   CHECK(error_of(Sampler::make(counting_file(folder, 10), options_for(10, 4))) ==

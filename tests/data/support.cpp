@@ -58,8 +58,8 @@ const std::vector<Character>& characters() {
                        0x2028u, 0x2029u, 0x202Fu, 0x205Fu, 0x3000u}) {
       list.push_back({c, Kind::space});
     }
-    // Punctuation, symbols, emoji with skin tone and joiner, combining marks (M is no L), and what only looks like
-    // white space: U+180E, zero-width space, byte order mark, U+001C, NUL.
+    // Punctuation, symbols, emoji with skin tone and joiner, combining marks (M is not L), and characters that only
+    // look like white space: U+180E, zero-width space, byte order mark, U+001C, NUL.
     for (char32_t c : {0x21u,   0x27u,   0x27u,   0x2Cu,    0x2Eu,    0x3Cu,    0x3Eu,     0x5Fu,   0x7Cu,
                        0x2019u, 0x20ACu, 0x3002u, 0x1F600u, 0x1F469u, 0x1F3FDu, 0x200Du,   0xFE0Fu, 0x301u,
                        0x93Fu,  0x180Eu, 0x200Bu, 0xFEFFu,  0x1Cu,    0x0u,     0x10FFFFu, 0xE000u}) {

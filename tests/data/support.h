@@ -1,4 +1,4 @@
-// What the data tests share: a folder of their own, random text, and plain references of GPT-2's tokenizer.
+// Helpers of the data tests: temporary folders, random text, and plain references of GPT-2's tokenizer.
 #pragma once
 #include <catch2/catch.hpp>
 
@@ -16,7 +16,7 @@
 
 namespace lancet::data::test {
 
-// A folder that goes with the test.
+// A folder that is removed with the object.
 class Folder {
  public:
   Folder();
@@ -44,7 +44,7 @@ class Random {
   std::uint64_t next_ = 0;
 };
 
-// Characters with their class in GPT-2's pattern, taken from the Unicode tables by hand.
+// Characters with their class in GPT-2's pattern, copied by hand from the Unicode tables.
 enum class Kind { letter, number, space, other };
 struct Character {
   char32_t code;
@@ -53,14 +53,14 @@ struct Character {
 const std::vector<Character>& characters();
 
 std::string utf8(char32_t code);
-std::string random_known_text(Random& random, std::size_t length);  // of characters(), with runs and contractions
+std::string random_known_text(Random& random, std::size_t length);  // of characters(), with repeats and contractions
 std::string random_any_text(Random& random, std::size_t length);    // of all planes, assigned or not
 std::string random_english(Random& random, std::size_t words);      // made-up words, Zipf-like, with lines
 
 // GPT-2's pattern, branch by branch, over a text of characters().
 std::vector<std::string> reference_pretokens(std::string_view text);
 
-// The published algorithm: while a pair has a rank, merge all occurrences of the best pair, left to right.
+// The published algorithm: while a pair has a rank, all occurrences of the best pair are merged, left to right.
 class ReferenceBpe {
  public:
   explicit ReferenceBpe(const Tokenizer& tokenizer);
@@ -71,7 +71,7 @@ class ReferenceBpe {
   std::map<std::string, TokenId> ids_;
 };
 
-// GPT-2's own files; nullopt, with a warning, where the checkout does not have them.
+// GPT-2's own files; nullopt and a warning if the checkout does not have them.
 std::optional<Tokenizer> gpt2();
 std::filesystem::path gpt2_folder();
 

@@ -41,10 +41,10 @@ void seal(std::string& bytes) { put(bytes, 56, hash64(std::string_view(bytes).su
 
 }  // namespace
 
-TEST_CASE("A token file gives back what was written") {
+TEST_CASE("A token file is read back as it was written") {
   const Folder folder;
   const auto [vocab_size, width] = GENERATE(table<int, int>({{256, 2}, {65536, 2}, {65537, 4}, {200000, 4}}));
-  const auto count = GENERATE(as<std::size_t>{}, 0, 1, 1000, 700001);  // the last is more than a buffer
+  const auto count = GENERATE(as<std::size_t>{}, 0, 1, 1000, 700001);  // the last exceeds the buffer
   const Ids ids = random_ids(count, vocab_size);
   write(folder / "t", ids, vocab_size);
   const TokenFile file = value(TokenFile::open(folder / "t"));
@@ -61,7 +61,7 @@ TEST_CASE("A token file gives back what was written") {
   }
 }
 
-TEST_CASE("The bytes of a token file are those of its description") {
+TEST_CASE("The bytes of a token file match their description") {
   const Folder folder;
   write(folder / "t", {1, 0x0203, 49999}, 50000, 0x1122334455667788);
   const std::string expected_head(
@@ -76,7 +76,7 @@ TEST_CASE("The bytes of a token file are those of its description") {
   CHECK(bytes.substr(64) == std::string("\1\0\3\2\x4F\xC3", 6));
 }
 
-TEST_CASE("Any damaged header byte is found") {
+TEST_CASE("Any damaged header byte is detected") {
   const Folder folder;
   write(folder / "t", {1, 2, 3}, 50000);
   const std::string good = slurp(folder / "t");
@@ -88,7 +88,7 @@ TEST_CASE("Any damaged header byte is found") {
   }
 }
 
-TEST_CASE("Each field of a header is held against what it may be") {
+TEST_CASE("Each field of a header is checked against its allowed values") {
   const Folder folder;
   write(folder / "t", {1, 2, 3, 4}, 50000);
   const std::string good = slurp(folder / "t");
@@ -123,7 +123,7 @@ TEST_CASE("Each field of a header is held against what it may be") {
   CHECK_THAT(error_of(TokenFile::open(folder.path())), Contains("found no regular file"));
 }
 
-TEST_CASE("An id outside the vocabulary is an error at its place") {
+TEST_CASE("An id outside the vocabulary is an error with its position") {
   const Folder folder;
   write(folder / "t", {1, 2, 49999, 4}, 50000);
   std::string bytes = slurp(folder / "t");
@@ -170,7 +170,7 @@ TEST_CASE("llm.c's token files are read") {
   CHECK_THAT(error_of(TokenFile::open(folder / "llama")), Contains("header of 1024 bytes, found 512"));
 }
 
-TEST_CASE("An unfinished file leaves nothing behind, and the old one as it was") {
+TEST_CASE("An unfinished file leaves no new file and keeps the old one") {
   const Folder folder;
   write(folder / "t", {1, 2, 3}, 1000);
   const std::string before = slurp(folder / "t");
@@ -185,10 +185,10 @@ TEST_CASE("An unfinished file leaves nothing behind, and the old one as it was")
   CHECK_THAT(error_of(TokenWriter::create(folder.path(), 1000, 0)), Contains("found a folder"));
 }
 
-TEST_CASE("A disk that is full is an error, and leaves nothing behind") {
+TEST_CASE("A full disk is an error and leaves no file") {
   const Folder folder;
   const auto too_large = std::size_t{1} << 20;
-  // A limit on the size of files stands in for the disk's end: write fails in the same way, in the middle.
+  // A limit on the file size stands in for a full disk: write fails in the same way, in the middle.
   rlimit old{};
   REQUIRE(getrlimit(RLIMIT_FSIZE, &old) == 0);
   const auto old_handler = std::signal(SIGXFSZ, SIG_IGN);

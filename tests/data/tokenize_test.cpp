@@ -33,7 +33,7 @@ TokenizeOptions plain() {
 
 }  // namespace
 
-TEST_CASE("Chunks and threads do not change the ids") {
+TEST_CASE("The number of chunks and threads does not change the ids") {
   const Folder folder;
   const Tokenizer tokenizer = small_tokenizer();
   Random random(32);
@@ -58,10 +58,10 @@ TEST_CASE("Chunks and threads do not change the ids") {
   CHECK(value(TokenFile::open(folder / "out")).vocab_size() == 500);
 }
 
-TEST_CASE("A text without a place to cut is one chunk") {
+TEST_CASE("A text without a position to cut at is one chunk") {
   const Folder folder;
   const Tokenizer tokenizer = small_tokenizer();
-  // White space in runs, wide and narrow: a chunk must not end inside a run.
+  // Runs of white space, narrow and wide: a chunk must not end inside a run.
   std::string text;
   for (int i = 0; i < 200; ++i) text += "\xE3\x80\x80 \xC2\xA0\n\xE2\x80\x83 \t\xE2\x80\xA8 ";
   const std::string solid(5000, 'e');
@@ -74,7 +74,7 @@ TEST_CASE("A text without a place to cut is one chunk") {
   }
 }
 
-TEST_CASE("Each file ends with the end of text, once") {
+TEST_CASE("Each file ends with one end-of-text token") {
   const Folder folder;
   const Tokenizer tokenizer = small_tokenizer();
   spit(folder / "a", "one\n");
@@ -107,17 +107,17 @@ TEST_CASE("The last lines are held out") {
     CHECK(result.eval_tokens == eval.size());
     CHECK(result.bytes == whole.size());
   };
-  cut_at(0.1, {folder / "text"}, text, 900);    // on a line's start
-  cut_at(0.095, {folder / "text"}, text, 910);  // the next after it
+  cut_at(0.1, {folder / "text"}, text, 900);    // at the start of a line
+  cut_at(0.095, {folder / "text"}, text, 910);  // the next line after it
   cut_at(0.999, {folder / "text"}, text, 10);
-  // Over files: the cut may fall between them (their ends are line's ends here) or inside any.
+  // Over several files: the cut may fall between them (their ends count as ends of lines here) or inside one.
   spit(folder / "more", text);
   const std::string both = text + text;
   cut_at(0.5, {folder / "text", folder / "more"}, both, 1000);
   cut_at(0.25, {folder / "text", folder / "more"}, both, 1500);
   cut_at(0.75, {folder / "text", folder / "more"}, both, 500);
 
-  // Documents, where there are any after the cut; else lines.
+  // The cut is at a document if one begins after it, else at a line.
   options.special = Special::as_token;
   const std::string documents = "a b\nc\n<|endoftext|>d e\nf\n<|endoftext|>g\nh\n";
   spit(folder / "documents", documents);
@@ -130,7 +130,7 @@ TEST_CASE("The last lines are held out") {
   CHECK(folder.names() == std::vector<std::string>{"documents", "eval", "more", "text", "train"});
 }
 
-TEST_CASE("Both parts end with the end of text") {
+TEST_CASE("Both parts end with the end-of-text token") {
   const Folder folder;
   const Tokenizer tokenizer = small_tokenizer();
   spit(folder / "text", "one\ntwo\n");
@@ -142,7 +142,7 @@ TEST_CASE("Both parts end with the end of text") {
   CHECK(ids_in(folder / "eval") == value(tokenizer.encode("two\n<|endoftext|>", Special::as_token)));
 }
 
-TEST_CASE("Progress counts up to the whole") {
+TEST_CASE("Progress counts up to the total") {
   const Folder folder;
   const Tokenizer tokenizer = small_tokenizer();
   Random random(33);
@@ -160,7 +160,7 @@ TEST_CASE("Progress counts up to the whole") {
   CHECK(seen.back().tokens == result.train_tokens);
 }
 
-TEST_CASE("A text that cannot be tokenized leaves the outputs as they were") {
+TEST_CASE("A text that cannot be tokenized leaves the outputs unchanged") {
   const Folder folder;
   const Tokenizer tokenizer = small_tokenizer();
   spit(folder / "train", "old");
@@ -188,7 +188,7 @@ TEST_CASE("A text that cannot be tokenized leaves the outputs as they were") {
   options.eval_out = folder / "eval";
   options.eval_fraction = 0.01;  // no line begins in the last 1%
   CHECK_THAT(refused({folder / "good"}), Contains("near the last 0.01 of 14 bytes, found the held-out part empty"));
-  options.eval_fraction = 0.5;  // the text is good up to its end; the held-out part is not
+  options.eval_fraction = 0.5;  // the text is valid up to its end; the held-out part is not
   CHECK_THAT(refused({folder / "good", folder / "bad"}, ExitCode::data),
              Contains("bad: expected a line") || Contains("0xfe"));
   options.eval_fraction = 1;

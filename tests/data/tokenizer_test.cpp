@@ -23,7 +23,7 @@ Ids encode(const Tokenizer& tokenizer, std::string_view text, Special special = 
   return value(tokenizer.encode(text, special));
 }
 
-// A decoder by the letter of RFC 3629: code points, then the range of each length. Returns the first bad byte.
+// A decoder that follows RFC 3629 literally: code points, then the range of each length. Returns the first bad byte.
 std::size_t reference_invalid(const std::string& s) {
   std::size_t i = 0;
   while (i < s.size()) {
@@ -48,7 +48,7 @@ std::size_t reference_invalid(const std::string& s) {
 
 void check_against_reference(const Tokenizer& tokenizer, std::uint64_t seed) {
   const ReferenceBpe reference(tokenizer);
-  Encoder encoder(tokenizer);  // one for all, so that its memory is tested too
+  Encoder encoder(tokenizer);  // one encoder for all texts, so that its cache is tested too
   Random random(seed);
   for (int round = 0; round < 300; ++round) {
     const std::string text = round % 3 == 0 ? random_english(random, 40) : random_known_text(random, random.below(200));
@@ -91,7 +91,7 @@ TEST_CASE("GPT-2's vocabulary gives GPT-2's ids") {
   CHECK(encode(*tokenizer, "") == Ids{});
 }
 
-TEST_CASE("The end of text is a token only where asked") {
+TEST_CASE("The end of text is a token only if requested") {
   const Tokenizer tokenizer = small_tokenizer();
   const TokenId eos = tokenizer.eos();
   CHECK(eos == tokenizer.vocab_size() - 1);
@@ -114,7 +114,7 @@ TEST_CASE("Encoding with GPT-2's vocabulary equals the published algorithm") {
   if (const auto tokenizer = gpt2()) check_against_reference(*tokenizer, 2);
 }
 
-TEST_CASE("Words too long for scanning are merged alike") {
+TEST_CASE("Words too long for the scanning merge give the same merges") {
   const Tokenizer tokenizer = small_tokenizer();
   const ReferenceBpe reference(tokenizer);
   Random random(5);
@@ -124,17 +124,17 @@ TEST_CASE("Words too long for scanning are merged alike") {
     REQUIRE(encode(tokenizer, word) == reference.encode(word));
     REQUIRE(encode(tokenizer, std::string(length, 'a')) == reference.encode(std::string(length, 'a')));
   }
-  // A megabyte without a space takes no more than a moment.
+  // A megabyte without a space takes only a moment.
   const std::string run(1 << 20, 't');
   CHECK(value(tokenizer.decode(encode(tokenizer, run))) == run);
 }
 
-TEST_CASE("An encoder that has forgotten encodes as before") {
+TEST_CASE("An encoder with a full cache encodes the same") {
   const Tokenizer tokenizer = small_tokenizer();
   Encoder encoder(tokenizer);
   Ids before, numbers, after;
   succeed(encoder.encode("the relating of the", before));
-  std::string text;  // more distinct words than an encoder's memory holds
+  std::string text;  // more distinct words than an encoder's cache holds
   for (int i = 10000000; i < 10400000; ++i) text += std::to_string(i) + " ";
   succeed(encoder.encode(text, numbers));
   CHECK(value(tokenizer.decode(numbers)) == text);
@@ -142,13 +142,13 @@ TEST_CASE("An encoder that has forgotten encodes as before") {
   CHECK(before == after);
 }
 
-TEST_CASE("Decoding gives back any text of any plane") { check_decoding(small_tokenizer()); }
+TEST_CASE("Decoding returns any text of any plane") { check_decoding(small_tokenizer()); }
 
-TEST_CASE("Decoding with GPT-2's vocabulary gives back any text of any plane") {
+TEST_CASE("Decoding with GPT-2's vocabulary returns any text of any plane") {
   if (const auto tokenizer = gpt2()) check_decoding(*tokenizer);
 }
 
-TEST_CASE("A text that is not UTF-8 is an error at its byte") {
+TEST_CASE("A text that is not UTF-8 is an error with its byte") {
   const Tokenizer tokenizer = small_tokenizer();
   const auto error = error_of(tokenizer.encode("good \xff bad"));
   CHECK(error == "expected text in UTF-8, found byte 0xff at byte 5");
@@ -158,7 +158,7 @@ TEST_CASE("A text that is not UTF-8 is an error at its byte") {
   CHECK(ids == Ids{7});
 }
 
-TEST_CASE("The UTF-8 check accepts and refuses what RFC 3629 does") {
+TEST_CASE("The UTF-8 check accepts and refuses the same bytes as RFC 3629") {
   const Tokenizer tokenizer = small_tokenizer();
   const auto check = [&](const std::string& text) {
     const auto result = tokenizer.encode(text);
@@ -192,7 +192,7 @@ TEST_CASE("A stream prints whole characters") {
     CHECK(complete_utf8("a" + whole) == 1 + whole.size());
     for (std::size_t cut = 1; cut < whole.size(); ++cut) CHECK(complete_utf8("a" + whole.substr(0, cut)) == 1);
   }
-  CHECK(complete_utf8("a\x80\x80\x80\x80") == 5);  // no character is coming
+  CHECK(complete_utf8("a\x80\x80\x80\x80") == 5);  // no valid continuation
   CHECK(complete_utf8("a\xff") == 2);
 }
 
@@ -216,7 +216,7 @@ TEST_CASE("A saved tokenizer loads as the same one") {
   for (TokenId id = 0; id < again.vocab_size(); ++id) REQUIRE(again.bytes(id) == tokenizer.bytes(id));
   CHECK(std::equal(again.merges().begin(), again.merges().end(), tokenizer.merges().begin(), tokenizer.merges().end()));
 
-  // The hash is of what is meant, not of how it is written; and of all of it.
+  // The hash depends on the whole content, but not on its formatting.
   spit(folder / "a/b/vocab.json", nlohmann::json::parse(slurp(folder / "a/b/vocab.json")).dump(2));
   CHECK(value(Tokenizer::load(folder / "a/b")).hash() == tokenizer.hash());
   std::string merges = slurp(folder / "a/b/merges.txt");
@@ -226,7 +226,7 @@ TEST_CASE("A saved tokenizer loads as the same one") {
   CHECK(value(Tokenizer::load(folder / "a/b")).hash() != tokenizer.hash());
 }
 
-TEST_CASE("Broken tokenizer files are refused with their place") {
+TEST_CASE("Broken tokenizer files are refused with the position") {
   const Folder folder;
   const auto contains = [](const std::string& text) { return Catch::Matchers::Contains(text); };
   CHECK_THAT(error_of(Tokenizer::load(folder / "none")), contains("none/vocab.json") && contains("no such file"));
@@ -277,7 +277,7 @@ TEST_CASE("Broken tokenizer files are refused with their place") {
   CHECK_THAT(error_of(Tokenizer::load(folder.path())), contains("merges.txt: expected a tokenizer's merges"));
 }
 
-TEST_CASE("A vocabulary and merges that do not belong together are refused") {
+TEST_CASE("A vocabulary and merges that do not match are refused") {
   const Folder folder;
   const auto contains = [](const std::string& text) { return Catch::Matchers::Contains(text); };
   succeed(small_tokenizer().save(folder.path()));  // 600 tokens: 256 bytes, 343 merges, the end of text
@@ -294,12 +294,12 @@ TEST_CASE("A vocabulary and merges that do not belong together are refused") {
         contains(fmt::format("expected 343 merges in merges.txt for the 600 tokens of vocab.json, found {}: ", kept)) &&
             contains(fmt::format("(id {})", 256 + kept)));
   }
-  const std::string line = first_lines(101).substr(first_lines(100).size());  // one of the middle
+  const std::string line = first_lines(101).substr(first_lines(100).size());  // a merge in the middle
   spit(folder / "merges.txt", first_lines(100) + merges.substr(first_lines(101).size()));
   INFO(line);
   CHECK_THAT(error_of(Tokenizer::load(folder.path())), contains("found 342: "));
 
-  // Added tokens: by their form, because no pair makes them, or because a file says so.
+  // Added tokens are recognised by their form, because no pair makes them, or because a file lists them.
   spit(folder / "merges.txt", "\xef\xbb\xbf" + merges);
   auto json = nlohmann::json::parse(vocab);
   for (const char* token : {"<s>", "[PAD]", "zqzqzq"}) json[token] = json.size();
@@ -317,8 +317,8 @@ TEST_CASE("A vocabulary and merges that do not belong together are refused") {
 
 TEST_CASE("Ids outside the vocabulary cannot be decoded") {
   const Tokenizer tokenizer = small_tokenizer();
-  CHECK(error_of(tokenizer.decode(Ids{1, 600})) == "expected ids below 600, found 600 at place 1");
-  CHECK(error_of(tokenizer.decode(Ids{-1})) == "expected ids below 600, found -1 at place 0");
+  CHECK(error_of(tokenizer.decode(Ids{1, 600})) == "expected ids below 600, found 600 at position 1");
+  CHECK(error_of(tokenizer.decode(Ids{-1})) == "expected ids below 600, found -1 at position 0");
 }
 
 }  // namespace lancet::data::test

@@ -5,7 +5,7 @@
 namespace lancet::data::test {
 namespace {
 
-// Counts every pair anew before every merge. Returns the merges as bytes.
+// Recounts every pair before every merge. Returns the merges as bytes.
 std::vector<std::pair<std::string, std::string>> reference_merges(std::string_view text, std::size_t wanted,
                                                                   std::int64_t min_count) {
   std::vector<std::vector<TokenId>> words;
@@ -78,7 +78,7 @@ std::vector<std::pair<std::string, std::string>> merges_of(const Tokenizer& toke
 TEST_CASE("Training merges what counting from scratch merges") {
   Random random(21);
   const std::string english = random_english(random, 1500), mixed = random_known_text(random, 3000);
-  // Overlapping repeats, where a pair's own neighbours count.
+  // Overlapping repeats, where a merged pair changes its own neighbours.
   const std::string repeats = "aaaa aaaaa aaa abab ababa bababab aabaab aabaabaab aaaa aaaaaaaa abcabcabc abcabc";
   for (const std::string& text : {english, mixed, repeats}) {
     CHECK(merges_of(value(train_tokenizer(text, options_for(450)))) == reference_merges(text, 193, 2));
@@ -86,7 +86,7 @@ TEST_CASE("Training merges what counting from scratch merges") {
   CHECK(merges_of(value(train_tokenizer(repeats, options_for(1000, 1)))) == reference_merges(repeats, 743, 1));
 }
 
-TEST_CASE("Training is deterministic, and files are as their text") {
+TEST_CASE("Training is deterministic, and files give the same merges as their text") {
   Random random(22);
   const std::string text = random_english(random, 3000);
   const Tokenizer a = value(train_tokenizer(text, options_for(500))),
@@ -103,7 +103,7 @@ TEST_CASE("Training is deterministic, and files are as their text") {
   CHECK(value(a.decode(ids)) == text);
 }
 
-TEST_CASE("The end of text is not learned from") {
+TEST_CASE("The end-of-text token is not part of training") {
   TrainTokenizerOptions options;
   options.vocab_size = 300;
   std::string text;
@@ -114,7 +114,7 @@ TEST_CASE("The end of text is not learned from") {
   CHECK(value(tokenizer.encode(text, Special::as_token)).size() == 100);
 }
 
-TEST_CASE("What training cannot do is an error") {
+TEST_CASE("Texts and sizes that training cannot handle are errors") {
   const Folder folder;
   CHECK(error_of(train_tokenizer("text", options_for(256)), ExitCode::config) ==
         "expected a vocabulary of at least 257 (the bytes and <|endoftext|>), found 256");

@@ -1,5 +1,5 @@
 // Whole training runs on the device kernels, emulated on the host: streams, flags, kernels, counts on the host, staged
-// exchanges. Against the CPU's runs, since the arithmetic is another.
+// all-to-alls. They are compared with the CPU's runs within a tolerance, since the arithmetic differs.
 #include <spdlog/sinks/ostream_sink.h>
 #include <spdlog/spdlog.h>
 
@@ -25,8 +25,8 @@ using namespace lancet;
 
 namespace {
 
-// Work is done when it is put on the stream, so a wait holds the thread's thread until another thread signals.
-class ThreadStream final : public test::HostStream {
+// Work is done when it is queued, so a wait blocks the host thread of the stream until another thread signals.
+class ImmediateStream final : public test::HostStream {
  public:
   Status signal(backend::Flag* flag) override {
     std::atomic_ref(*flag).store(1, std::memory_order_release);
@@ -39,7 +39,7 @@ class ThreadStream final : public test::HostStream {
   }
 };
 
-class ThreadDevice final : public test::HostDevice {
+class ImmediateDevice final : public test::HostDevice {
  public:
   Result<std::byte*> allocate(std::size_t bytes) override {
     const std::lock_guard lock(mutex_);
@@ -51,18 +51,18 @@ class ThreadDevice final : public test::HostDevice {
   }
   void free_host(std::byte* memory) override { free(memory); }
   Result<std::unique_ptr<backend::Stream>> make_stream(bool) override {
-    return std::unique_ptr<backend::Stream>(std::make_unique<ThreadStream>());
+    return std::unique_ptr<backend::Stream>(std::make_unique<ImmediateStream>());
   }
 
  private:
   std::mutex mutex_;
 };
 
-// Ranks that are threads and reach each other's memory.
+// Ranks that are threads and access each other's memory.
 class InWindow final : public comm::DeviceCommunicator {
  public:
-  explicit InWindow(const comm::DeviceThread& thread)
-      : host_(*thread.host), staged_(std::move(comm::make_staged(thread)).value()) {}
+  explicit InWindow(const comm::DeviceStream& stream)
+      : host_(*stream.host), staged_(std::move(comm::make_staged(stream)).value()) {}
   int rank() const override { return host_.rank(); }
   int size() const override { return host_.size(); }
   std::string transport() const override { return "windows"; }
@@ -97,7 +97,7 @@ class InWindow final : public comm::DeviceCommunicator {
     return host_.barrier();
   }
   static inline std::atomic<int> pushed = 0;
-  static inline std::atomic<bool> none = false;  // as where a rank's memory does not suffice
+  static inline std::atomic<bool> none = false;  // as if a rank's memory did not suffice
 
  private:
   struct Peers {
@@ -120,15 +120,15 @@ class EmulatedAccelerator final : public runtime::Accelerator {
  public:
   backend::Device& device() override { return device_; }
   const ops::DeviceKernel* find_kernel(std::string_view op) const override { return test::find_emulated_kernel(op); }
-  Result<std::unique_ptr<comm::DeviceCommunicator>> make_communicator(const comm::DeviceThread& thread) override {
-    if (windows) return std::unique_ptr<comm::DeviceCommunicator>(std::make_unique<InWindow>(thread));
-    return comm::make_staged(thread);
+  Result<std::unique_ptr<comm::DeviceCommunicator>> make_communicator(const comm::DeviceStream& stream) override {
+    if (windows) return std::unique_ptr<comm::DeviceCommunicator>(std::make_unique<InWindow>(stream));
+    return comm::make_staged(stream);
   }
   std::string build() const override { return "emulated"; }
   bool windows = false;
 
  private:
-  ThreadDevice device_;
+  ImmediateDevice device_;
 };
 
 std::vector<run::StepRecord> train_on(config::Config config, bool device, int ranks, int steps, bool windows = false,
@@ -165,12 +165,12 @@ void check_close(const std::vector<run::StepRecord>& found, const std::vector<ru
 
 }  // namespace
 
-TEST_CASE("training on emulated device kernels follows the CPU's, whatever the policy") {
+TEST_CASE("training on emulated device kernels follows the CPU's under every policy") {
   auto config = test::small_config();
   config.model.n_layer = 2;
   config.overlap.policy = GENERATE("sequential", "lancet");
   const int ranks = GENERATE(1, 2);
-  config.device = ranks == 2 ? config::Device::cuda : config::Device::cpu;  // with GELU within the products, or beside
+  config.device = ranks == 2 ? config::Device::cuda : config::Device::cpu;  // GELU fused into the products or separate
   const int steps = config.overlap.policy == "lancet" && ranks == 2 ? 20 : 5;
   INFO(config.overlap.policy << " on " << ranks);
   check_close(train_on(config, true, ranks, steps), train_on(config, false, ranks, steps), 1e-4);
@@ -200,18 +200,18 @@ TEST_CASE("two runs on emulated device kernels are the same, bit for bit") {
   }
 }
 
-TEST_CASE("a model on emulated device kernels reads text as on the CPU, a prompt at once or token by token") {
+TEST_CASE("emulated device kernels read text as the CPU does, a prompt at once or token by token") {
   auto config = test::small_config();
   config.train.dtype = GENERATE(DType::f32, DType::bf16);
   config.model.initializer_range = 0.2;
   const std::vector<std::int32_t> tokens{3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5};
-  std::vector<std::vector<float>> logits;  // after each token: on the CPU, on the device; all at once on the device
+  std::vector<std::vector<float>> logits;  // per token on the CPU and on the device; at once on the device
   for (int run = 0; run < 3; ++run) {
     EmulatedAccelerator accelerator;
     runtime::TensorStore store;
-    const auto world = comm::make_self(), thread = comm::make_self();
+    const auto world = comm::make_self(), expert = comm::make_self();
     runtime::ExecutorOptions options;
-    options.communicators[std::size_t(ir::Stream::expert)] = thread.get();
+    options.communicators[std::size_t(ir::Stream::expert)] = expert.get();
     if (run > 0) {
       options.accelerator = &accelerator;
       store.place_on(accelerator.device());
@@ -238,7 +238,7 @@ TEST_CASE("a model on emulated device kernels reads text as on the CPU, a prompt
     }
 }
 
-TEST_CASE("tokens that go straight to the peers' memory change no bit of a step") {
+TEST_CASE("tokens sent directly to the peers' memory change no bit of a step") {
   auto config = test::small_config();
   config.model.n_layer = 2;
   config.model.capacity_factor = 1;
@@ -247,7 +247,7 @@ TEST_CASE("tokens that go straight to the peers' memory change no bit of a step"
   InWindow::pushed = 0;
   const auto counted = train_on(config, true, ranks, 3), pushed = train_on(config, true, ranks, 3, true);
   REQUIRE(pushed.size() == counted.size());
-  CHECK(InWindow::pushed >= ranks * 3 * 4);  // there and back, forward and backward
+  CHECK(InWindow::pushed >= ranks * 3 * 4);  // dispatch and return, forward and backward
   for (std::size_t i = 0; i < counted.size(); ++i) {
     CHECK(pushed[i].loss == counted[i].loss);
     CHECK(pushed[i].grad_norm == counted[i].grad_norm);
@@ -260,7 +260,7 @@ TEST_CASE("tokens that go straight to the peers' memory change no bit of a step"
 
 namespace {
 
-// Declared times, and windows that take so long whatever the bytes; messages as declared.
+// Declared times, with windows that take `ms` for any size; messages as declared.
 cost::Profile with_windows(const config::Config& config, int ranks, double ms) {
   cost::Profile profile = test::declared_profile(config, test::declared_place(ranks, 1));
   profile.wire.windows = cost::WindowTimes{{{1, ms}}, {}, 0.02};
@@ -269,7 +269,7 @@ cost::Profile with_windows(const config::Config& config, int ranks, double ms) {
 
 }  // namespace
 
-TEST_CASE("exchanges take the way that was measured faster, on all ranks") {
+TEST_CASE("all-to-alls use the transport that was measured faster, on all ranks") {
   auto config = test::small_config();
   config.model.n_layer = 2;
   config.device = config::Device::cuda;
@@ -290,7 +290,8 @@ TEST_CASE("exchanges take the way that was measured faster, on all ranks") {
   INFO(banner);
   CHECK(banner.find("\nexchanges  0 of 4 all-to-alls through windows: ") != std::string::npos);
   CHECK(banner.find("the arena lies in no window") != std::string::npos);
-  // As long as messages without the wait for counts: only the first exchange of the layer is longer by messages.
+  // Windows take as long as messages without the wait for counts: only the layer's first all-to-all is slower by
+  // messages.
   const cost::Profile profile = with_windows(config, ranks, 1);
   double ms = 0;
   const auto plan = planning::plan_step(config, ranks, {.costs = &profile});
@@ -301,7 +302,7 @@ TEST_CASE("exchanges take the way that was measured faster, on all ranks") {
   CHECK(run(ms, banner) == ranks * 2);
 }
 
-TEST_CASE("exchanges take the faster way although the profile lacks ops") {
+TEST_CASE("all-to-alls use the faster transport although the profile lacks ops") {
   auto config = test::small_config();
   config.device = config::Device::cuda;
   config.overlap.policy = "sequential";
@@ -334,7 +335,7 @@ TEST_CASE("exchanges take the faster way although the profile lacks ops") {
   CHECK(InWindow::pushed == 0);
 }
 
-TEST_CASE("where windows were not measured the reach decides, and the start says so") {
+TEST_CASE("without measured windows the reach decides, and the start banner says so") {
   auto config = test::small_config();
   config.device = config::Device::cuda;
   std::string banner;
@@ -347,7 +348,7 @@ TEST_CASE("where windows were not measured the reach decides, and the start says
   CHECK(banner.find("exchanges  ") == std::string::npos);
 }
 
-TEST_CASE("without a window on all ranks the tokens are counted, unless windows are asked for") {
+TEST_CASE("without a window on all ranks the tokens are counted, unless windows are requested") {
   auto config = test::small_config();
   const auto counted = train_on(config, true, 2, 2);
   InWindow::none = true;
@@ -359,9 +360,9 @@ TEST_CASE("without a window on all ranks the tokens are counted, unless windows 
   CHECK(without.back().loss == counted.back().loss);
 }
 
-TEST_CASE("a start says once that attention takes the slow way, and why") {
+TEST_CASE("a start logs once that attention uses the slow path, and why") {
   auto config = test::small_config();
-  config.train.seq_len = 13;  // a shape that no other test has
+  config.train.seq_len = 13;  // a shape that no other test uses
   std::ostringstream text;
   const auto before = spdlog::default_logger();
   spdlog::set_default_logger(
@@ -375,7 +376,7 @@ TEST_CASE("a start says once that attention takes the slow way, and why") {
   CHECK(text.str().find(line, at + 1) == std::string::npos);
 }
 
-TEST_CASE("windows that are asked for and not there are refused") {
+TEST_CASE("windows that are requested but unavailable are refused") {
   auto config = test::small_config();
   config.device = config::Device::cuda;
   config.comm.device_all_to_all = config::DeviceAllToAll::windows;

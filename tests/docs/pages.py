@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 """Tests the project's pages: README.md, CONTRIBUTING.md, docs/*.md, docs/howto/*.md, docs/results/README.md.
 
-  pages.py LANCET PAGE...   runs the commands of each page
-  pages.py --check          sizes, links, paths, the index
-  pages.py --self-test      pages with faults of each kind, which must all be found
+    pages.py LANCET PAGE...   runs the commands of each page
+    pages.py --check          sizes, links, paths, the index
+    pages.py --self-test      pages with faults of each kind, which must all be found
 
-Commands: blocks ```sh run as they stand, all of a page in one scratch folder (scratch.py) in which build/lancet is
-LANCET. In blocks ```console each line after "$ " runs, and the lines below it must be in its output, "..." standing
-for anything. A comment "<!-- not run: REASON -->" before a block leaves it out; a block of commands that is neither is
-an error, and so is a block without a language. Prints one line a failure, PAGE:LINE: WHAT, and exits 1 if there is one.
+Commands: blocks ```sh run unchanged, all blocks of a page in one scratch folder (scratch.py) in which build/lancet is
+LANCET. In blocks ```console each line after "$ " runs, and the lines below it must be in its output; "..." stands for
+anything. A comment "<!-- not run: REASON -->" before a block leaves it out; a block of commands that is neither is
+an error, and so is a block without a language. Prints one line per failure, PAGE:LINE: FAILURE, and exits 1 if there
+is one.
 """
 import re
 import sys
@@ -28,7 +29,7 @@ PATH = re.compile(r"(?<![\w./-])(?:include|src|tests|scripts|configs|cmake|third
 
 
 def pages():
-    """All pages but those of docs/results that scripts write."""
+    """All pages except those of docs/results that scripts write."""
     found = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "docs/results/README.md"]
     return [page for page in found if page.exists()] + sorted((ROOT / "docs").glob("*.md")) + sorted((ROOT / "docs/howto").glob("*.md"))
 
@@ -73,7 +74,7 @@ class Page:
             self.fail(block.line, "a block that does not end")
 
     def anchors(self):
-        """GitHub's names of the headings."""
+        """GitHub's anchors of the headings."""
         names = set()
         for _, line in self.prose:
             heading = re.match(r"#+ (.*)", line)
@@ -114,7 +115,7 @@ class Page:
                     self.fail(number, f"a link to {target}: no such heading")
 
     def check_paths(self):
-        """Every path of the tree that is named exists, also in commands that are not run."""
+        """Checks that every path of the tree that is named exists, also in commands that are not run."""
         named = [(number, name) for number, line in self.prose for name in PATH.findall(re.sub(r"\]\([^)]*\)", "]", line))]
         for block in self.blocks:
             if block.language in ("sh", "console"):
@@ -183,7 +184,7 @@ def run(lancet, path):
     return page.failures
 
 
-FAULTS = {  # page: text, and what is said of it
+FAULTS = {  # page: text, and the expected failures
     "docs/README.md": ("[a](a.md) [b](b.md#one-two) [c](c.md)\n", []),
     "docs/a.md": ("See `src/none.cpp`.\n" + "x" * 121 + "\n[b](b.md#three) [d](d.md)\n", [
         "docs/a.md:1: src/none.cpp does not exist",

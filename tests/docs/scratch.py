@@ -8,14 +8,14 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-# What the configs of a page become. The number of layers stays even, so that every other one has experts.
+# The configs of a page are reduced to this size. The number of layers stays even, so that every other one has experts.
 TINY = {
     "model": {"n_layer": 2, "n_head": 2, "n_embd": 16, "n_positions": 16},
     "train": {"steps": 6, "seq_len": 16, "micro_batch_size": 4, "eval_interval": 3, "save_interval": 3, "sample_tokens": 4},
     "data": {"train": "data/train.bin", "eval": "data/eval.bin", "tokenizer": "data/tok", "eval_sequences": 2},
     "log": {"peak_tflops": 0.1, "interval": 3},
 }
-SECONDS = 240  # of one block; a sanitizer's build takes long
+SECONDS = 240  # of one block; a build with sanitizers takes long
 
 
 def plain(text):
@@ -24,7 +24,7 @@ def plain(text):
 
 
 def book():
-    """Some English-like text, the same each time: enough for a tokenizer of some hundred ids."""
+    """Some English-like text, always the same: enough for a tokenizer of a few hundred ids."""
     words = "the name of a small word in this book is not what it was when she read it to him by the open sea".split()
     numbers = [(i * i + 7 * i) % 97 for i in range(4000)]
     return " ".join(words[n % len(words)] + (".\n" if n % 11 == 0 else "") for n in numbers) + "\n"

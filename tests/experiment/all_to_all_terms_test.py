@@ -17,7 +17,7 @@ MODEL, BATCH, RANKS = "GPT2-L-MoE bf16", 16, [8, 64, 512]  # within a node, dire
 
 
 def simulated(program):
-    """The points without any overlap, where an all-to-all has the network to itself."""
+    """The points without any overlap; there an all-to-all has the network to itself."""
     with tempfile.TemporaryDirectory() as folder:
         experiment = Path(folder) / "sequential.json"
         experiment.write_text(json.dumps({

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""scripts/bench with doubles of the program and its peers: medians, ratios, turns, tables, exit codes.
+"""Tests scripts/bench with doubles of the program and its peers: medians, ratios, turns, tables, exit codes.
 
     bench_test.py
 """

@@ -15,7 +15,7 @@ using namespace small_experiment;
 
 }  // namespace
 
-TEST_CASE("bench sweep runs an experiment and refuses a bad one with a line") {
+TEST_CASE("bench sweep runs an experiment and refuses a bad one in one line") {
   const Files files;
   const std::string experiment = files.experiment(files.grid()), out = files.folder / "out";
   const auto outcome = test::lancet("bench sweep " + experiment + " --out " + out);
@@ -28,7 +28,7 @@ TEST_CASE("bench sweep runs an experiment and refuses a bad one with a line") {
   CHECK(listed.lines_with(nlohmann::json::parse(lines_of(out + "/points.jsonl")[11])["id"].get<std::string>()) == 1);
   const auto again = test::lancet("bench sweep " + experiment + " --out " + out);
   CHECK(again.code == 0);
-  CHECK(again.lines_with("12 points, 12 were there, 0 failed") == 1);
+  CHECK(again.lines_with("12 points, 12 recorded before, 0 failed") == 1);
   for (const std::string& bad : {std::string("no-such-file.json"), experiment + " --on pdp-11", files.machine}) {
     const auto refused = test::lancet("bench sweep " + bad + " --out " + out);
     INFO(refused.output);
@@ -40,7 +40,7 @@ TEST_CASE("bench sweep runs an experiment and refuses a bad one with a line") {
   CHECK(test::lancet("bench sweep " + experiment + " --out " + files.machine + "/x").code == 3);
 }
 
-TEST_CASE("what is shipped is found from any folder, of a build and of an installed program") {
+TEST_CASE("shipped files are found from any folder, of a build and of an installed program") {
   const test::TemporaryFolder folder;
   const std::string prefix = folder / "prefix", program = prefix + "/bin/lancet";
   const auto installed = test::shell("cmake --install $(dirname " LANCET_BINARY ") --prefix " + prefix);
@@ -71,7 +71,7 @@ TEST_CASE("what is shipped is found from any folder, of a build and of an instal
   CHECK(none.lines_with(" or " + prefix + "/share/lancet/configs/hardware/pdp-11.json") == 1);
 }
 
-TEST_CASE("runs are of the program's own scripts, in whatever folder the sweep is started") {
+TEST_CASE("runs use the program's own scripts, in whatever folder the sweep is started") {
   const Files files;
   const std::string own = files.experiment(replaced(files.grid(), "[2, 4]", "[1]"));
   const auto at = files.folder / "elsewhere";
@@ -84,7 +84,7 @@ TEST_CASE("runs are of the program's own scripts, in whatever folder the sweep i
   for (const std::string& line : lines) CHECK(nlohmann::json::parse(line)["status"] == "ok");
 }
 
-TEST_CASE("a fresh sweep measures costs anew, too") {
+TEST_CASE("a fresh sweep also measures costs again") {
   const Files files;
   const std::string out = files.folder / "out";
   std::filesystem::create_directories(out);
@@ -92,7 +92,7 @@ TEST_CASE("a fresh sweep measures costs anew, too") {
                             files.folder.write("one.json", R"({"title": "t", "warmup": 0, "steps": 1, "grids": [{
       "on": "this", "models": ["small"], "gates": ["switch"], "ranks": [1], "policies": ["dW"]}]})") +
                             " --timeout 60 --out " + out;
-  REQUIRE(write_file(out + "/profile.json", "{").ok());  // what is kept cannot be used
+  REQUIRE(write_file(out + "/profile.json", "{").ok());  // the kept costs cannot be used
   const auto kept = test::shell(sweep);
   CHECK(kept.code == 2);
   CHECK(kept.lines_with("profile.json") == 2);
@@ -101,7 +101,7 @@ TEST_CASE("a fresh sweep measures costs anew, too") {
   CHECK(fresh.code == 0);
 }
 
-TEST_CASE("a sweep that is killed leaves no run behind, and its folder to the next") {
+TEST_CASE("a killed sweep leaves no run behind and frees its folder for the next") {
   const Files files;
   const std::string out = files.folder / "out";
   const std::string own = files.folder.write("long.json", R"({"title": "t", "warmup": 1, "steps": 10000, "grids": [{)" +
@@ -114,12 +114,12 @@ TEST_CASE("a sweep that is killed leaves no run behind, and its folder to the ne
                   "/run[s]\" >/dev/null; do sleep 0.05; done; " + sweep);
   INFO(killed.output);
   CHECK(killed.lines_with("expected a folder that no other sweep writes to, found one at work there") == 1);
-  CHECK(killed.lines_with("6 points, 0 were there, 0 failed") == 1);
+  CHECK(killed.lines_with("6 points, 0 recorded before, 0 failed") == 1);
   CHECK(killed.code == 0);
   CHECK(lines_of(out + "/points.jsonl").size() == 6);
 }
 
-TEST_CASE("a second signal ends a simulation that takes long at once") {
+TEST_CASE("a second signal ends a long simulation at once") {
   const Files files;
   const std::string out = files.folder / "out";
   const std::string own = files.experiment(files.grid(", \"set\": [\"model.n_layer=4000\"]"));
@@ -129,12 +129,12 @@ TEST_CASE("a second signal ends a simulation that takes long at once") {
                   "while kill -TERM $pid 2>/dev/null; do sleep 0.05; done; wait $pid");
   INFO(stopped.output);
   CHECK(stopped.code == 75);
-  CHECK(stopped.lines_with("stopping: what runs is ended, a point that is simulated is finished") == 1);
+  CHECK(stopped.lines_with("stopping: a run is ended, a simulation is finished") == 1);
   CHECK(stopped.lines_with("stopped at once") == 1);
   CHECK(lines_of(out + "/points.jsonl").empty());
 }
 
-TEST_CASE("each place has a default folder of its own") {
+TEST_CASE("each kind of place has its own default folder") {
   const Files files;
   const std::string sweep =
       "cd " + (files.folder / "") + " && " LANCET_BINARY " bench sweep " + files.experiment(files.grid());

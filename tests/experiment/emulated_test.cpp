@@ -1,4 +1,4 @@
-// Sweeps of real runs, here and on an emulated cluster: their records, and that a signal leaves nothing behind.
+// Sweeps of real runs, here and on an emulated cluster: their records, and the cleanup after a signal.
 #if defined(LANCET_HAVE_MPI)
 #include <signal.h>
 #include <unistd.h>
@@ -14,7 +14,7 @@ namespace {
 
 const std::string cluster_name = "ls" + std::to_string(::getpid()) + "-";
 
-// A command in the sources' folder, with a cluster of its own.
+// A command in the source folder, with its own cluster.
 std::string in_sources(const std::string& command) {
   return "cd " LANCET_SOURCE_DIR " && LANCET_CLUSTER=" + cluster_name + " " + command;
 }
@@ -44,7 +44,7 @@ std::string spaces_left() { return test::shell("ip netns list 2>/dev/null | grep
 
 }  // namespace
 
-TEST_CASE("points measured here have steps, predictions and the machine") {
+TEST_CASE("points measured on this machine have steps, predictions and the machine") {
   const Files files;
   const auto outcome = test::shell(in_sources(files.sweep(2, "")));
   INFO(outcome.output);
@@ -60,7 +60,7 @@ TEST_CASE("points measured here have steps, predictions and the machine") {
     CHECK(record["routing"] == "as the gate decides on synthetic tokens");
     CHECK(record["place"].get<std::string>().find(" GiB") != std::string::npos);
   }
-  // What is late is killed, counted and tried again.
+  // A late run is killed, counted and tried again.
   const auto late = test::shell(in_sources(files.sweep(10000, " --timeout 3")));
   INFO(late.output);
   CHECK(late.code == 1);
@@ -68,7 +68,7 @@ TEST_CASE("points measured here have steps, predictions and the machine") {
   CHECK(files.records()[0]["status"] == "failed");
 }
 
-TEST_CASE("a sweep on emulated hosts takes its cluster down, after the last point and on a signal") {
+TEST_CASE("a sweep on emulated hosts removes its cluster after the last point and on a signal") {
   if (test::shell(in_sources("scripts/emulate-cluster.sh up --hosts 1 --rate 1gbit")).code == 77) {
     WARN("SKIPPED: no cluster can be emulated here");
     return;

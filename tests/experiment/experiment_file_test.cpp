@@ -1,4 +1,4 @@
-// What experiment files say, and what is wrong with them.
+// Experiment files: their points and their errors.
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
@@ -36,7 +36,7 @@ TEST_CASE("an experiment is the product of its lists, in their order") {
   CHECK(measured->points[0].hosts == 1);
 }
 
-TEST_CASE("an experiment says what is wrong with it, and where") {
+TEST_CASE("errors of an experiment name the field and the fault") {
   const Files files;
   auto with_grid = [&](const std::string& grid) { return R"({"title": "t", "grids": [{)" + grid + "}]}"; };
   const std::string grid = files.grid();
@@ -53,7 +53,7 @@ TEST_CASE("an experiment says what is wrong with it, and where") {
         std::string::npos);
   CHECK(files.refused(with_grid(files.grid(R"(, "colour": 1)"))).find("'colour'") != std::string::npos);
   CHECK(files.refused(R"({"title": "t", "grids": []})").find("grids: expected a list of grids") != std::string::npos);
-  // Before the settings are asked for.
+  // Errors that are found before the settings are read.
   CHECK(files.refused(R"({"model": {}, "settings": "no-such-file.json"})")
             .find("the experiment: expected the fields title, settings, ") != std::string::npos);
   CHECK(files.refused("{").find(":1:2: expected JSON: ") != std::string::npos);
@@ -64,7 +64,7 @@ TEST_CASE("an experiment says what is wrong with it, and where") {
         std::string::npos);
 }
 
-TEST_CASE("settings stand beside the experiment, in a file of any name, or in the experiment itself") {
+TEST_CASE("settings are beside the experiment, in a file of any name, or in the experiment itself") {
   const Files files;
   const std::string grids = ", \"grids\": [{" + files.grid() + "}]}";
   const auto read = [&](const std::string& settings) {
@@ -108,7 +108,7 @@ TEST_CASE("settings stand beside the experiment, in a file of any name, or in th
   CHECK(missing.ends_with("found none at " + (files.folder / "settings.json")));
 }
 
-TEST_CASE("routing is even or of an imbalance, and padding belongs to a policy; both only where points are simulated") {
+TEST_CASE("routing is even or imbalanced, padding belongs to a policy; both only for simulated points") {
   const Files files;
   const auto with = [&](const std::string& routing) { return files.grid(", \"routing\": " + routing); };
   const auto uneven = read_experiment(files.experiment(with("{\"imbalance\": 2}")), "", here);

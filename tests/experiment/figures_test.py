@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""`bench figures` on made-up points: with some out of memory, failed or missing it ends, marks them and writes claims.
+"""Tests `bench figures` on made-up points: with some out of memory, failed or missing it ends, marks them and writes
+claims.
 
     figures_test.py
 """
@@ -46,7 +47,7 @@ def without_times(point, status):
 
 
 class Case:
-    """`bench figures` on the points of some experiments, each changed by `change` (None: the point is missing)."""
+    """Runs `bench figures` on the points of some experiments, each changed by `change` (None: the point is missing)."""
 
     def __init__(self, names, change):
         self.temporary = tempfile.TemporaryDirectory()

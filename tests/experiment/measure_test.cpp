@@ -1,4 +1,4 @@
-// Measured points with stand-ins for the launcher and the cluster's script: what ends, fails, hangs or is stopped.
+// Measured points with doubles of the launcher and the cluster's script, which end, fail, hang or are stopped.
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -26,7 +26,7 @@ using namespace experiment;
 using test::TemporaryFolder;
 using How = Ended::How;
 
-// A folder with scripts that stand for scripts/mpirun.sh and scripts/emulate-cluster.sh, and one point.
+// A folder with doubles of scripts/mpirun.sh and scripts/emulate-cluster.sh, and one point.
 struct Stage {
   TemporaryFolder folder;
   Experiment experiment;
@@ -58,7 +58,7 @@ struct Stage {
   }
 };
 
-// Notes its arguments in `calls`; of `train`, writes steps of 50, 10, 30, 20 ms, with `more` fields, and a plan into
+// Appends its arguments to `calls`; for `train`, writes steps of 50, 10, 30, 20 ms, with `more` fields, and a plan into
 // the run folder.
 std::string good_run(const Stage& stage, const std::string& more = "") {
   const std::string config = stage.folder.write("small.json", test::small_config);
@@ -83,7 +83,7 @@ double seconds_of(const std::function<void()>& work) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-// Runs a command that is stopped once the file is there.
+// Runs a command that is stopped once the file exists.
 Ended run_until(const std::filesystem::path& file, const Command& command, const std::filesystem::path& output,
                 double grace_s) {
   std::atomic<int> stop{0};
@@ -105,7 +105,7 @@ bool ends_soon(pid_t pid) {
 
 }  // namespace
 
-TEST_CASE("a command's end is its exit code, its signal, or that it did not start") {
+TEST_CASE("a command ends with an exit code, a signal, or an error that it did not start") {
   const TemporaryFolder folder;
   const std::string output = folder / "output";
   const Ended three = run_command({"sh", "-c", "echo said; exit 3"}, output, {});
@@ -121,7 +121,7 @@ TEST_CASE("a command's end is its exit code, its signal, or that it did not star
   CHECK(run_command({"true"}, folder / "no-such-folder/output", {}).code == ENOENT);
 }
 
-TEST_CASE("a command that is late is ended, not before its time") {
+TEST_CASE("a command is ended after its time limit, not before") {
   const TemporaryFolder folder;
   Ended ended;
   const double seconds = seconds_of([&] {
@@ -132,10 +132,10 @@ TEST_CASE("a command that is late is ended, not before its time") {
   CHECK(seconds >= 0.3);
 }
 
-TEST_CASE("a command that does not listen is ended, with what it started") {
+TEST_CASE("a command that ignores SIGTERM is killed, with its child processes") {
   const TemporaryFolder folder;
   const std::string pids = folder / "pids";
-  // Deaf to SIGTERM, and with a child in a session of its own.
+  // It ignores SIGTERM and has a child in another session.
   const std::string deaf = "trap '' TERM; setsid sleep 1000 & echo $! >" + pids + ".part; mv " + pids + ".part " +
                            pids + "; while :; do sleep 0.05; done";
   const Ended ended = run_until(pids, {"bash", "-c", deaf}, folder / "output", 0.2);
@@ -147,7 +147,7 @@ TEST_CASE("a command that does not listen is ended, with what it started") {
   CHECK(ends_soon(child));
 }
 
-TEST_CASE("a process is killed, another one with its number is not") {
+TEST_CASE("a process is killed; another one that reuses its number is not") {
   const pid_t child = ::fork();
   if (child == 0) {
     for (;;) ::pause();
@@ -184,12 +184,12 @@ TEST_CASE("a command does not outlive a sweep that is killed") {
   CHECK(ends_soon(command));
 }
 
-TEST_CASE("a command is asked to end, twice, before it is killed") {
+TEST_CASE("a command is asked to end twice before it is killed") {
   const TemporaryFolder folder;
   const std::string log = folder / "log";
   const std::string counts = "trap 'echo term >>" + log + "; n=$((n + 1)); [ $n -lt 2 ] || exit 7' TERM; n=0; : >" +
                              log + "; while :; do sleep 0.02; done";
-  // Where the machine is too busy for its answer, the command gets more time.
+  // On a machine that is too busy for its answer, the command gets more time.
   Ended ended;
   for (double grace = 0.5; grace < 40 && ended.code != 7; grace *= 2) {
     std::filesystem::remove(log);
@@ -200,7 +200,7 @@ TEST_CASE("a command is asked to end, twice, before it is killed") {
   CHECK(*read_file(log, "it") == "term\nterm\n");
 }
 
-TEST_CASE("a measured point is the median of the steps behind the warm-up") {
+TEST_CASE("a measured point is the median of the steps after the warm-up") {
   Stage stage("exit 0");
   stage.script("ranks.sh", good_run(stage));
   const auto outcome = stage.run();
@@ -226,7 +226,7 @@ TEST_CASE("a measured point is the median of the steps behind the warm-up") {
   CHECK(stage.text_of("calls").find("train.steps=4") != std::string::npos);
 }
 
-TEST_CASE("communication is what the record says, also where all of it is hidden") {
+TEST_CASE("the communication time is taken from the record, also if all of it is hidden") {
   Stage stage("exit 0");
   stage.script("ranks.sh", good_run(stage, ", \\\"communication_ms\\\": 5"));
   const auto outcome = stage.run();
@@ -241,7 +241,7 @@ TEST_CASE("communication is what the record says, also where all of it is hidden
   CHECK(record["predicted_communication_ms"] > 0);
 }
 
-TEST_CASE("measured costs are kept by the emulated rate, and dropped for the experiment's own points") {
+TEST_CASE("measured costs are kept per emulated rate, and removed for the experiment's own points") {
   Stage stage("exit 1", "echo \"$@\" >>\"$(dirname \"$0\")/calls\"; exit 1");
   Point& point = stage.experiment.points[0];
   point.source = Source::emulated, point.hosts = 2;
@@ -263,10 +263,10 @@ TEST_CASE("measured costs are kept by the emulated rate, and dropped for the exp
   CHECK_FALSE(nlohmann::json::parse(to_line(stage.experiment, point, Outcome(), "1")).contains("rate"));
   REQUIRE(drop_costs(stage.experiment, stage.launcher).ok());
   CHECK_FALSE(std::filesystem::exists(folder / "profile.json"));
-  CHECK(drop_costs(stage.experiment, stage.launcher).ok());  // none is there
+  CHECK(drop_costs(stage.experiment, stage.launcher).ok());  // no file to remove
 }
 
-TEST_CASE("a run that leaves no plan or no steps failed, and says so") {
+TEST_CASE("a run without a plan or steps is recorded as failed, with the reason") {
   Stage stage("exit 0");
   const std::string run = good_run(stage);
   stage.script("ranks.sh", run + "\n[ \"$3\" != train ] || echo nonsense >\"$5/plan.ir\"");
@@ -278,10 +278,10 @@ TEST_CASE("a run that leaves no plan or no steps failed, and says so") {
   const auto no_steps = stage.run();
   REQUIRE(no_steps.ok());
   CHECK(no_steps->status == "failed");
-  CHECK(no_steps->why.find("expected steps behind 1 of warm-up, found none") != std::string::npos);
+  CHECK(no_steps->why.find("expected steps after 1 of warm-up, found none") != std::string::npos);
 }
 
-TEST_CASE("a run that fails is an outcome with its code and line") {
+TEST_CASE("a failed run is an outcome with its code and line") {
   const Stage stage("echo starting; echo 'error: a rank left'; echo bye; exit 5");
   const auto outcome = stage.run();
   REQUIRE(outcome.ok());
@@ -292,12 +292,12 @@ TEST_CASE("a run that fails is an outcome with its code and line") {
   none.launcher.ranks_script = "no-such-script";
   const auto missing = none.run();
   REQUIRE(missing.ok());
-  CHECK(missing->why.find("expected no-such-script, which could not be started: ") == 0);
+  CHECK(missing->why.find("cannot start no-such-script: ") == 0);
 }
 
 TEST_CASE("a run that hangs is killed and recorded with its last line") {
   Stage stage("echo step 1; echo step 2; exec sleep 1000");
-  // Where the machine is too busy for its lines, it gets more time.
+  // On a machine that is too busy for its lines, the run gets more time.
   Result<Outcome> outcome = Outcome();
   for (stage.launcher.timeout_s = 0.5; stage.launcher.timeout_s < 40; stage.launcher.timeout_s *= 2) {
     outcome = stage.run();
@@ -306,11 +306,11 @@ TEST_CASE("a run that hangs is killed and recorded with its last line") {
   }
   CHECK(outcome->status == "failed");
   CHECK(outcome->exit_code == 0);
-  CHECK(outcome->why == fmt::format("expected an end within {:g} s (--timeout), killed; the last it said: step 2",
+  CHECK(outcome->why == fmt::format("killed after {:g} s (--timeout); its last line: step 2",
                                     stage.launcher.timeout_s));
 }
 
-TEST_CASE("a signal stops the run that is under way") {
+TEST_CASE("a signal stops the current run") {
   Stage stage("exec sleep 1000");
   std::atomic<int> stop{0};
   stage.launcher.stop = &stop;
@@ -324,10 +324,10 @@ TEST_CASE("a signal stops the run that is under way") {
   CHECK(outcome.error().code == ExitCode::saved);
 }
 
-TEST_CASE("the cluster is set up with the hosts and the rate, and its refusal is one line") {
+TEST_CASE("the cluster is set up with the hosts and the rate, and its error is one line") {
   Stage stage("", "echo \"$@\" >>\"$(dirname \"$0\")/calls\"");
   CHECK(start_cluster(stage.experiment, stage.launcher).ok());
-  CHECK(stage.text_of("calls").empty());  // nothing is emulated
+  CHECK(stage.text_of("calls").empty());  // no cluster is emulated
   stage.experiment.points[0].source = Source::emulated;
   stage.experiment.points[0].hosts = 2;
   CHECK(start_cluster(stage.experiment, stage.launcher).ok());
@@ -337,22 +337,22 @@ TEST_CASE("the cluster is set up with the hosts and the rate, and its refusal is
   const Status refused = start_cluster(stage.experiment, stage.launcher);
   REQUIRE_FALSE(refused.ok());
   CHECK(refused.error().code == ExitCode::config);
-  CHECK(refused.error().message.find("expected a cluster of 2 hosts") != std::string::npos);
+  CHECK(refused.error().message.find("cannot set up a cluster of 2 hosts") != std::string::npos);
   CHECK(refused.error().message.find("expected root, found user x") != std::string::npos);
 }
 
-TEST_CASE("a cluster that stays is told of") {
+TEST_CASE("a cluster that was not removed is reported") {
   const Stage stage("", "echo \"error: expected no namespace, found $1\" >&2; exit 2");
   test::LogCapture log;
   end_cluster(stage.launcher);
-  CHECK(log.count("warning: expected the emulated cluster to be gone (" + stage.launcher.cluster_script +
-                  " down), found: exit code 2: error: expected no namespace, found down") == 1);
+  CHECK(log.count("warning: cannot take the emulated cluster down (" + stage.launcher.cluster_script +
+                  " down): exit code 2: error: expected no namespace, found down") == 1);
   stage.script("cluster.sh", "exit 0");
   end_cluster(stage.launcher);
   CHECK(log.count("") == 1);
 }
 
-TEST_CASE("the cluster's script says what it could not end") {
+TEST_CASE("processes that the cluster's script could not end are reported") {
   const TemporaryFolder folder;
   auto stand_in = [&](const std::string& name, const std::string& text) {
     std::filesystem::permissions(folder.write(name, "#!/bin/sh\n" + text + "\n"), std::filesystem::perms::owner_all);

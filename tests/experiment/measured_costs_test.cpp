@@ -1,4 +1,4 @@
-// Measured costs before the declared machine's.
+// Measured costs take precedence over the declared machine's.
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
@@ -15,7 +15,7 @@ using namespace small_experiment;
 
 }  // namespace
 
-TEST_CASE("a profile goes before the hardware file, and is part of the point") {
+TEST_CASE("a profile takes precedence over the hardware file and is part of the point") {
   const Files files;
   const Experiment plain = files.read();
   const std::string path = files.experiment(files.grid());
@@ -29,7 +29,7 @@ TEST_CASE("a profile goes before the hardware file, and is part of the point") {
   const Point &same = experiment->points[0], &more = experiment->points[6];
   REQUIRE(more.ranks == 4);
   CHECK(same.id != plain.points[0].id);
-  // Of its layout: nothing of the hardware file is left in the step.
+  // A profile of this layout: the step uses nothing of the hardware file.
   const auto outcome = simulate(*experiment, same);
   REQUIRE(outcome.ok());
   const auto plan = planning::plan_step(same.config, 2, {.costs = &profile});
@@ -41,7 +41,7 @@ TEST_CASE("a profile goes before the hardware file, and is part of the point") {
   INFO(said);
   CHECK(said.find("ops and communication of Declared CPU") == 0);
   CHECK(said.find(profile.identity()) != std::string::npos);
-  // Of another: its ops, with the communication of the hardware file.
+  // A profile of another layout: its ops are used with the communication of the hardware file.
   const auto wider = simulate(*experiment, more);
   REQUIRE(wider.ok());
   CHECK(wider->profile.find("ops of Declared CPU") == 0);

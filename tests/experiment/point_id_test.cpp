@@ -1,4 +1,4 @@
-// When a point is the same.
+// The identity of a point.
 #include <catch2/catch.hpp>
 
 #include "declared_hardware.h"
@@ -12,7 +12,7 @@ using namespace small_experiment;
 
 }  // namespace
 
-TEST_CASE("a point's id is of what it asks for, where it is simulated of the simulator, else of the machine") {
+TEST_CASE("a point's id depends on its settings, and on the simulator if simulated, else on the machine") {
   const Files files;
   const std::string path = files.experiment(files.grid());
   auto id_on = [&](const std::string& on, const Identity& of) { return read_experiment(path, on, of)->points[0].id; };
@@ -21,18 +21,18 @@ TEST_CASE("a point's id is of what it asks for, where it is simulated of the sim
   CHECK(id_on("", {"simulator", "another"}) == simulated);
   CHECK(id_on("this", {"another", "machine"}) == measured);
   CHECK(id_on("this", {"simulator", "another"}) != measured);
-  // What is said in other words is the same; what the hardware file says is not.
+  // Equal settings in other words give the same id; another content of the hardware file gives another.
   files.folder.write("small.json", replaced(test::small_config, "\"clip_grad\": 1.0", "\"clip_grad\": 1.00"));
   CHECK(id_on("", here) == simulated);
   files.folder.write("small.json", replaced(test::small_config, "\"lr\": 1e-3", "\"lr\": 2e-3"));
   CHECK(id_on("", here) != simulated);
   files.folder.write("small.json", test::small_config);
-  files.folder.write("machine.json", test::declared_hardware({.wire = 2}));
+  files.folder.write("machine.json", test::declared_hardware({.network = 2}));
   CHECK(id_on("", here) != simulated);
   CHECK(id_on("this", here) == measured);
 }
 
-TEST_CASE("how a run would save, evaluate or generate is no part of a measured point, which does neither") {
+TEST_CASE("settings of saving, evaluation and generation are no part of a measured point") {
   const Files files;
   const std::string path = files.experiment(files.grid());
   auto id_of = [&](const std::string& on) { return read_experiment(path, on, here)->points[0].id; };
@@ -50,7 +50,7 @@ TEST_CASE("how a run would save, evaluate or generate is no part of a measured p
   CHECK(id_of("this") != measured);
 }
 
-TEST_CASE("the simulator's hash is of what ids leave out, too") {
+TEST_CASE("the simulator's hash covers what ids leave out") {
   const auto list = std::filesystem::path(LANCET_BINARY).parent_path() / "generated/simulator_build.txt";
   const auto files = lines_of(list.string());
   auto has = [&](const std::string& end) {

@@ -1,4 +1,4 @@
-// What simulation must come to where it can be told by hand.
+// Simulation results that can be computed by hand.
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
@@ -13,7 +13,7 @@ namespace {
 using namespace experiment;
 using namespace small_experiment;
 
-// The time of a point's computation, instruction by instruction, in a plan without any overlap.
+// The computation time of a point, summed over the instructions of a plan without any overlap.
 double computation_of(const Point& point) {
   const cost::HardwareCosts costs(*cost::read_hardware(point.on), {point.ranks, point.hosts});
   config::Config config = point.config;
@@ -38,9 +38,9 @@ TEST_CASE("two simulations of a point write the same line, for every policy and 
           to_line(experiment, experiment.points[i], second[i], options.commit));
 }
 
-TEST_CASE("where communication costs nothing every policy takes the compute time, whole, with every gate") {
+TEST_CASE("with free communication every policy takes the whole compute time, with every gate") {
   const Files files;
-  files.folder.write("machine.json", test::declared_hardware({.wire = 1e9, .latency_us = 0, .core_share = 0}));
+  files.folder.write("machine.json", test::declared_hardware({.network = 1e9, .latency_us = 0, .core_share = 0}));
   const Experiment experiment = files.read_with_both_gates();
   const auto outcomes = simulated(experiment);
   REQUIRE(outcomes.size() == 24);
@@ -55,10 +55,10 @@ TEST_CASE("where communication costs nothing every policy takes the compute time
   }
 }
 
-TEST_CASE("with infinite links lancet chooses no parts, whatever messages cost to start") {
+TEST_CASE("with infinite links lancet chooses no parts, whatever the start-up time of messages") {
   const Files files;
   for (const double latency_us : {0.0, 5.0, 50.0}) {
-    files.folder.write("machine.json", test::declared_hardware({.wire = 1e9, .latency_us = latency_us}));
+    files.folder.write("machine.json", test::declared_hardware({.network = 1e9, .latency_us = latency_us}));
     const Experiment experiment = files.read_with_both_gates();
     int seen = 0;
     for (const Point& point : experiment.points) {
@@ -73,7 +73,7 @@ TEST_CASE("with infinite links lancet chooses no parts, whatever messages cost t
   }
 }
 
-TEST_CASE("padding costs what the capacity leaves empty") {
+TEST_CASE("padding costs the empty share of the capacity") {
   const Files files;
   files.folder.write("settings.json", R"({"models": {"small": {"config": ")" + files.config + R"("}},
     "policies": {"sequential": {"set": ["overlap.policy=sequential"]},
@@ -90,18 +90,18 @@ TEST_CASE("padding costs what the capacity leaves empty") {
   };
   const auto exact = step("1", "\"even\""), roomy = step("4", "\"even\""), uneven = step("4", "{\"imbalance\": 2}");
   CHECK(exact[1].times.step == exact[0].times.step);
-  // Four times the bytes, of which latency is no part, and four times the experts.
+  // Four times the bytes (the latency does not grow) and four times the experts.
   CHECK(roomy[0].times.all_to_all == Approx(exact[0].times.all_to_all));
   CHECK(roomy[1].times.all_to_all > 2 * roomy[0].times.all_to_all);
   CHECK(*roomy[1].experts_ms > 2 * *roomy[0].experts_ms);
-  // What is padded is the same however tokens spread; what is not waits for the fullest rank.
+  // Padded work does not depend on the spread of tokens; unpadded work waits for the fullest rank.
   CHECK(uneven[1].times.step == roomy[1].times.step);
   CHECK(uneven[0].times.step > roomy[0].times.step);
   CHECK(*uneven[0].experts_ms > 1.5 * *roomy[0].experts_ms);
   CHECK(uneven[0].times.step < uneven[1].times.step);
 }
 
-TEST_CASE("on a slow wire policies overlap, and none is longer than sequential") {
+TEST_CASE("on a slow network policies overlap, and none is slower than sequential") {
   const Files files;
   const Experiment experiment = files.read();
   const auto outcomes = simulated(experiment);

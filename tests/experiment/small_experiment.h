@@ -1,4 +1,4 @@
-// A small experiment for tests: its files, its points, outcomes that are made up or simulated.
+// A small experiment for tests: its files, its points, and outcomes that are made up or simulated.
 #pragma once
 #include <catch2/catch.hpp>
 

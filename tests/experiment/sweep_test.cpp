@@ -1,4 +1,4 @@
-// Sweeps: what is recorded, goes on after interruptions, fails, is set aside.
+// Sweeps: their records, interruptions and failures, and records that are set aside.
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
@@ -15,7 +15,7 @@ using namespace small_experiment;
 
 }  // namespace
 
-TEST_CASE("an interrupted sweep goes on from where it was") {
+TEST_CASE("an interrupted sweep resumes at the next point") {
   const Files files;
   const Experiment experiment = files.read();
   const std::string path = files.folder / "out" + "/points.jsonl";
@@ -26,7 +26,7 @@ TEST_CASE("an interrupted sweep goes on from where it was") {
   };
   REQUIRE_FALSE(sweep(experiment, path, until_five, options, silent).ok());
   REQUIRE(lines_of(path).size() == 5);
-  {  // and in the middle of a line
+  {  // also in the middle of a line
     std::ofstream(path, std::ios::app) << lines_of(path)[0].substr(0, 40);
   }
   calls = 0;
@@ -40,7 +40,7 @@ TEST_CASE("an interrupted sweep goes on from where it was") {
   CHECK(report->done == 7);
   CHECK(report->skipped == 5);
   REQUIRE(said.size() == 8);
-  CHECK(said[0] == path + ":6: an interruption cut this record off: dropped, its point is made again");
+  CHECK(said[0] == path + ":6: an interruption cut this record short; it is dropped and its point runs again");
   CHECK(said[1].starts_with("test 1/7: "));
   CHECK(said[1].ends_with(" left"));
   CHECK(said[7].ends_with("4 ranks, Lancet: 4.0 ms"));
@@ -59,7 +59,7 @@ TEST_CASE("an interrupted sweep goes on from where it was") {
   CHECK(calls == 0);
 }
 
-TEST_CASE("points that failed are counted, and run again") {
+TEST_CASE("failed points are counted, and run again") {
   const Files files;
   const Experiment experiment = files.read();
   const std::string path = files.folder / "points.jsonl";
@@ -108,7 +108,7 @@ TEST_CASE("a fresh sweep sets all records aside and runs every point") {
   CHECK(lines_of(path + ".1").size() == 12);
 }
 
-TEST_CASE("a broken line among records is named with what helps, and --fresh does") {
+TEST_CASE("a broken line among records is reported with --fresh as the remedy, which works") {
   const Files files;
   const Experiment experiment = files.read();
   const std::string path = files.folder / "points.jsonl";
@@ -126,7 +126,7 @@ TEST_CASE("a broken line among records is named with what helps, and --fresh doe
     CHECK(refused.error().code == ExitCode::data);
     CHECK(refused.error().message.starts_with(path + ":3: expected a record of a sweep, found "));
     CHECK(refused.error().message.ends_with(
-        "; delete the line, and its point is made again, or call with --fresh, which makes all"));
+        "; delete the line to run its point again, or use --fresh to run all points again"));
     CHECK(refused.error().message.size() < 400);
   }
   calls = 0;
@@ -134,7 +134,7 @@ TEST_CASE("a broken line among records is named with what helps, and --fresh doe
   CHECK(calls == 12);
   CHECK(lines_of(path).size() == 12);
   CHECK(lines_of(path + ".1").size() == 12);  // the broken line, too
-  // Deleted lines and empty ones, a last line without its end, a point that stands twice.
+  // Deleted lines and empty ones, a last line without its end, a point that occurs twice.
   files.folder.write("points.jsonl", replaced(good, lines[2] + "\n", "\n" + lines[3] + "\n")
                                          .substr(0, good.size() - lines[2].size() + lines[3].size()));
   calls = 0;
@@ -146,22 +146,22 @@ TEST_CASE("a broken line among records is named with what helps, and --fresh doe
   CHECK(lines_of(path + ".2") == std::vector{lines[3]});
 }
 
-TEST_CASE("a record that finds no room is an error with the reason") {
+TEST_CASE("a record that does not fit the disk is an error with the reason") {
   const Files files;
   const Experiment experiment = files.read();
   const std::string path = files.folder / "points.jsonl";
   auto file = RecordFile::open(path, experiment.points);
   REQUIRE(file.ok());
   REQUIRE(file->append("1", "{}").ok());
-  const test::FileLimit full(10);  // the first bytes of the record have room
+  const test::FileLimit full(10);  // the first bytes of the record fit
   errno = 0;
   const Status status = file->append("2", R"({"id": "0123456789"})");
   REQUIRE_FALSE(status.ok());
-  CHECK(status.error().message == path + ": expected room for a record, found: File too large");
+  CHECK(status.error().message == "cannot write " + path + ": File too large");
   CHECK_FALSE(file->has("2"));
 }
 
-TEST_CASE("two sweeps do not write to one folder, and one that cannot be written to is told before the first point") {
+TEST_CASE("a folder that is in use or not writable is reported before the first point of a sweep") {
   const Files files;
   const Experiment experiment = files.read();
   const std::string path = files.folder / "out/points.jsonl";
@@ -194,7 +194,7 @@ TEST_CASE("two sweeps do not write to one folder, and one that cannot be written
   CHECK(calls == 0);
 }
 
-TEST_CASE("a sweep that a signal stops keeps what is there") {
+TEST_CASE("a sweep that a signal stops keeps its records") {
   const Files files;
   const Experiment experiment = files.read();
   const std::string path = files.folder / "points.jsonl";

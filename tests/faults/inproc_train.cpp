@@ -1,5 +1,5 @@
-// A training run whose ranks are threads, for tests/faults/kill.py: `lancet train` has a process a rank.
-//   inproc_train RANKS CONFIG RUN_DIR
+// A training run whose ranks are threads, for tests/faults/kill.py (`lancet train` has one process per rank):
+// inproc_train RANKS CONFIG RUN_DIR
 #include <charconv>
 #include <cstdio>
 #include <mutex>

@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""Kills training runs with SIGKILL at random moments, every other one inside a save, and lets each go on.
+"""Kills training runs with SIGKILL at random moments, every other one inside a save, and resumes each.
 
-  tests/faults/kill.py LANCET [COUNT] [SEED] [INPROC_TRAIN] [--quick]
+    tests/faults/kill.py LANCET [COUNT] [SEED] [INPROC_TRAIN] [--quick]
 
-COUNT runs in turn of: one rank; two ranks that are processes, of which one is killed; both, and their launcher; two
-ranks that are threads (by INPROC_TRAIN, where it is given); and, without --quick, four ranks of which one is killed; all
-four; the same of two and four ranks whose step is split by policy lancet. Each is killed once and started again; one that had ended
-with code 0 before the signal came is not counted, and another is drawn in its place. It must go on from
-its newest whole checkpoint, load none that is not, lose no more steps than came after that one, and end with the
-records and, bit for bit, the weights and optimizer of a run that nobody disturbed. Where one rank of several is killed, the
-launcher's script must leave with code 5 within 10 seconds. Prints numbers, also where Ctrl-C ends it before all are done
-(code 130); exits 1 with a line that says what was wrong.
+The COUNT runs take turns among: one rank; two ranks that are processes, of which one is killed; both and their
+launcher; two ranks that are threads (by INPROC_TRAIN, if given); and, without --quick, four ranks of which one is
+killed; all four; the same of two and four ranks whose step is split by policy lancet. Each run is killed once and
+started again; a run that had ended with code 0 before the signal came is not counted, and another one replaces it. The
+run must resume from its newest complete checkpoint, load no incomplete one, lose no more steps than came after that
+checkpoint, and end with the records and, bit for bit, the weights and optimizer of an undisturbed run. If one rank of
+several is killed, the launcher's script must exit with code 5 within 10 seconds. Prints numbers, also if Ctrl-C ends it
+before all are done (code 130); exits 1 with a line that names the failure.
 """
 import json
 import os
@@ -33,7 +33,7 @@ CONFIG = {
               "save_interval": INTERVAL, "keep_last": 2},
     "log": {"peak_tflops": 1, "interval": 1000}, "threads": 1}
 SECONDS_TO_LEAVE = 10
-MOST_DRAWS = 20  # of runs that end before the signal comes, in a row
+MOST_DRAWS = 20  # consecutive runs that end before the signal comes
 
 
 def fail(text):
@@ -42,7 +42,7 @@ def fail(text):
 
 
 def losses(run):
-    """Of whole lines of steps; the last one may have been cut short. Held-out losses have lines of their own."""
+    """The complete lines of steps; the last line may have been cut short. Held-out losses have lines of their own."""
     values = []
     path = run / "metrics.jsonl"
     for line in path.read_text().splitlines(keepends=True) if path.exists() else []:
@@ -59,7 +59,7 @@ def final_files(run):
 
 
 def newest(run):
-    """The step of the newest folder of a checkpoint's name: the rename makes it, so it has to be whole. 0: none."""
+    """The step of the newest folder with a checkpoint's name; the rename makes it, so it must be complete. 0: none."""
     names = [p.name for p in (run / "checkpoints").glob("step-*")] if (run / "checkpoints").is_dir() else []
     return max([int(n[5:]) for n in names if re.fullmatch(r"step-\d+", n)], default=0)
 
@@ -76,7 +76,7 @@ def kill(pid):
 
 
 def processes_of(run):
-    """Of a run in this folder: (process, whether it is a rank), launchers first."""
+    """The processes of a run in this folder: (process, whether it is a rank), launchers first."""
     found = []
     for entry in Path("/proc").iterdir():
         try:
@@ -120,12 +120,13 @@ class Attack:
         self.expected = losses(self.folder / "undisturbed")
         self.files = final_files(self.folder / "undisturbed")
         if [s for s, _, _ in self.expected] != list(range(1, STEPS + 1)):
-            fail(f"{kind.name}: the undisturbed run has not a record a step")
+            fail(f"{kind.name}: the undisturbed run lacks a record of some step")
 
     def write_config(self):
         config = dict(CONFIG)
         if self.kind.policy != "sequential":
-            # Parts are asked for, since on one machine none may pay; where they fit the memory, there are some.
+            # The number of parts is forced, since the planner may choose none on one machine; if they fit the memory,
+            # there are some.
             config["overlap"] = {"policy": self.kind.policy, "parts": 2, "profile": str(self.folder / "costs.json")}
         path = self.folder / "config.json"
         path.write_text(json.dumps(config))
@@ -160,7 +161,7 @@ class Attack:
         time.sleep(rng.random() * 0.002)
 
     def kill(self, name, rng, in_save):
-        """Whether the run was inside a save; None where it had ended before the signal came."""
+        """True if the run was inside a save; None if it had ended before the signal came."""
         run = self.folder / name
         with tempfile.TemporaryFile("w+") as log:
             process = subprocess.Popen(self.command(name), stdout=log, stderr=log)
@@ -168,7 +169,7 @@ class Attack:
             found = processes_of(run)
             ranks = [pid for pid, is_rank in found if is_rank]
             victims = [rng.choice(ranks)] if ranks and self.kind.victims == "one" else [pid for pid, _ in found]
-            if not ranks:  # none has begun
+            if not ranks:  # no save has begun
                 victims = [process.pid] + victims
             for victim in victims:
                 kill(victim)
@@ -178,7 +179,7 @@ class Attack:
             while processes_of(run) and time.monotonic() - begin < 60:  # ranks whose launcher was killed
                 time.sleep(0.01)
             if processes_of(run):
-                fail(f"{self.kind.name}, {name}: a rank goes on a minute after its launcher was killed")
+                fail(f"{self.kind.name}, {name}: a rank still runs a minute after its launcher was killed")
             log.seek(0)
             if process.returncode == 0:
                 return None
@@ -192,10 +193,10 @@ class Attack:
                 fail(f"{self.kind.name}, {name}: expected code 5 within {SECONDS_TO_LEAVE} s, found {code} after "
                      f"{took:.1f} s:\n{log}")
         elif code not in self.kind.codes:
-            fail(f"{self.kind.name}, {name}: expected a code of a kill ({self.kind.codes}), found {code}:\n{log}")
+            fail(f"{self.kind.name}, {name}: expected an exit code of a kill ({self.kind.codes}), found {code}:\n{log}")
 
     def kill_one(self, name, rng, in_save):
-        """Runs until one is killed before it ends; whether that was inside a save."""
+        """Repeats runs until one is killed before it ends; returns whether that was inside a save."""
         for _ in range(MOST_DRAWS):
             inside = self.kill(name, rng, in_save)
             if inside is not None:
@@ -212,11 +213,11 @@ class Attack:
         log = self.finish(name)
         where = f"{self.kind.name}, {name}"
         if "not whole" in log:
-            fail(f"{where}: a checkpoint that was there by its name was not whole:\n{log}")
+            fail(f"{where}: a checkpoint with a final name was incomplete:\n{log}")
         resumed = re.search(r"resume     after step (\d+)", log)
         found = int(resumed.group(1)) if resumed else 0
         if found != saved:
-            fail(f"{where}: expected to go on after step {saved}, found {found}:\n{log}")
+            fail(f"{where}: expected to resume after step {saved}, found {found}:\n{log}")
         # A save begins after its step, once the one before is on the disk: that one is two intervals back at most.
         if reached - saved >= 2 * INTERVAL:
             fail(f"{where}: expected to lose fewer than {2 * INTERVAL} steps, lost {reached - saved} of {reached}")
@@ -225,7 +226,7 @@ class Attack:
         if final_files(run) != self.files:
             fail(f"{where}: expected the weights of the undisturbed run, found others")
         if saving(run):
-            fail(f"{where}: something temporary is left")
+            fail(f"{where}: temporary files are left")
         self.kind.killed += 1
         self.kind.inside += inside
         self.kind.lost = max(self.kind.lost, reached - saved)
@@ -240,7 +241,7 @@ def kinds_of(lancet, inproc, quick):
         return [lancet, "train", str(config), "--run-dir", str(run)]
 
     itself = [-signal.SIGKILL]
-    launched = itself + [5]  # the script, where the launcher that it waits for goes before it does
+    launched = itself + [5]  # the script, if its launcher is gone before it
     kinds = [Kind("one rank", one_rank, "all", itself)]
     has_launcher = subprocess.run(["which", "mpirun"], capture_output=True).returncode == 0
     if has_launcher:

@@ -1,5 +1,5 @@
-// What a reader may allocate: so many bytes for each byte of its input, and a little besides. What goes beyond ends the
-// run as a crash does.
+// The allocation limit of a reader: a number of bytes per byte of its input, and a constant besides. Exceeding it ends
+// the run like a crash.
 #pragma once
 #include <sanitizer/allocator_interface.h>
 
@@ -11,7 +11,7 @@ namespace lancet::test {
 
 class AllocationLimit {
  public:
-  // a_byte: for each of the input's `size` bytes; besides: for what does not depend on it.
+  // a_byte: bytes for each of the input's `size` bytes; besides: bytes that do not depend on the input.
   AllocationLimit(std::size_t size, std::size_t a_byte, std::size_t besides = 1 << 20) {
     static const int installed = __sanitizer_install_malloc_and_free_hooks(allocated, freed);
     if (!installed) std::abort();
@@ -25,7 +25,7 @@ class AllocationLimit {
  private:
   static constexpr std::size_t none = ~std::size_t{0};
   static inline std::atomic<std::size_t> most = none;
-  static inline std::atomic<std::ptrdiff_t> in_use = 0;  // since the limit began; what was there before may go below 0
+  static inline std::atomic<std::ptrdiff_t> in_use = 0;  // since the limit began; below 0 after older memory is freed
 
   static void allocated(const volatile void*, std::size_t bytes) {
     const std::size_t limit = most;

@@ -1,4 +1,4 @@
-// What every error of a reader is: one line, with the code of its kind.
+// The contract of every reader's error: one line, with the code of its kind.
 #pragma once
 #include <cstdlib>
 

@@ -1,5 +1,4 @@
-// Any text as a config file: a Config or one line that says why not. What is read prints as text that reads as the
-// same.
+// Any text as a config file gives a Config or an error of one line. A config prints as text that parses to the same.
 #include <cstdlib>
 
 #include "fuzz/allocation_limit.h"

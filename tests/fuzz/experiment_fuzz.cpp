@@ -1,5 +1,5 @@
-// Any two texts as an experiment and its settings (a zero byte between them): points whose configs hold together, or
-// one line that says why not.
+// Any two texts as an experiment and its settings (with a zero byte between them) give points with valid configs, or an
+// error of one line.
 #include "fuzz/allocation_limit.h"
 #include "fuzz/check_error.h"
 #include "fuzz/scratch_folder.h"

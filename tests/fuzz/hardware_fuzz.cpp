@@ -1,4 +1,4 @@
-// Any text as a declared machine: one whose costs are numbers, or one line that says why not.
+// Any text as a declared machine gives costs that are numbers, or an error of one line.
 #include <cmath>
 
 #include "fuzz/allocation_limit.h"

@@ -1,5 +1,4 @@
-// Any text as config.json of a Hugging Face folder: a model's config that holds together, or one line that says why
-// not.
+// Any text as config.json of a Hugging Face folder gives a valid config of a model, or an error of one line.
 #include "fuzz/allocation_limit.h"
 #include "fuzz/check_error.h"
 #include "fuzz/memory_file.h"

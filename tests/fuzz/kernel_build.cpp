@@ -1,4 +1,4 @@
-// Of no kernels.
+// The build of a program without kernels.
 #include "lancet/cost/costs.h"
 
 namespace lancet::cost {

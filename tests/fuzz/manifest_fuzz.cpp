@@ -1,4 +1,4 @@
-// Any text as a checkpoint's manifest: files of this folder alone, or one line that says why not.
+// Any text as a checkpoint's manifest gives only files of this folder, or an error of one line.
 #include <cstdlib>
 
 #include "fuzz/allocation_limit.h"

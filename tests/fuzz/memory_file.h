@@ -1,4 +1,4 @@
-// A file of given bytes that no disk sees.
+// A file of given bytes in memory.
 #pragma once
 #include <sys/mman.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-// Any bytes as a run's records: columns of one length, or one line that says why not.
+// Any bytes as a run's records give columns of one length, or an error of one line.
 #include <cstdlib>
 
 #include "fuzz/allocation_limit.h"

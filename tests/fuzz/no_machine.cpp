@@ -1,4 +1,4 @@
-// What experiments are told apart by, of no program and no machine.
+// Replacements for the identities of program and machine that tell experiments apart: none.
 #include "experiment/machine.h"
 #include "lancet/experiment/experiment.h"
 

@@ -1,5 +1,5 @@
-// Any text as a plan, read as `lancet train --plan` reads it: a sound Plan of ops that are known, or one line that says
-// why not. A plan that is sound prints as text that reads as the same.
+// Any text as a plan, read as `lancet train --plan` reads it, gives a sound Plan of known ops or an error of one line.
+// A sound plan prints as text that parses to the same.
 #include <cstdlib>
 
 #include "fuzz/allocation_limit.h"

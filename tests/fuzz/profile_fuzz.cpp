@@ -1,4 +1,5 @@
-// Any text as a file of measured costs: what prints as text that reads as the same, or one line that says why not.
+// Any text as a file of measured costs gives a profile that prints as text which parses to the same, or an error of one
+// line.
 #include "fuzz/allocation_limit.h"
 #include "fuzz/check_error.h"
 #include "lancet/cost/profile.h"

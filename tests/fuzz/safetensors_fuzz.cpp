@@ -1,4 +1,4 @@
-// Any bytes as a safetensors file: tensors that lie in it, each byte in one of them, or one line that says why not.
+// Any bytes as a safetensors file give tensors inside it, with each byte in one of them, or an error of one line.
 #include <cstdlib>
 #include <cstring>
 #include <vector>
@@ -35,7 +35,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   } else {
     test::check_error(file.error(), ExitCode::data);
   }
-  // The header alone, with as much data as it asks for: lengths are rarely guessed.
+  // The header alone, with as much data as it claims: the fuzzer rarely guesses lengths.
   std::uint64_t data_bytes = 0;
   const std::size_t tail = std::min<std::size_t>(size, 2);
   std::memcpy(&data_bytes, data, tail);

@@ -1,4 +1,4 @@
-// A folder in memory for readers of several files, made once a process.
+// A folder in memory for readers of several files, made once per process.
 #pragma once
 #include <stdlib.h>
 #include <unistd.h>
@@ -31,7 +31,7 @@ class ScratchFolder {
   std::filesystem::path path_;
 };
 
-// An input as two files: what stands before the first zero byte, and what stands behind it.
+// Splits an input into two files at the first zero byte.
 inline std::pair<std::string_view, std::string_view> halves(const std::uint8_t* data, std::size_t size) {
   const std::string_view all(reinterpret_cast<const char*>(data), size);
   const std::size_t cut = std::min(all.find('\0'), size);

@@ -1,5 +1,5 @@
-// Any text as model.safetensors.index.json beside two sound shards: their tensors, or one line that says why not. What
-// lies outside the folder is not opened.
+// Any text as model.safetensors.index.json beside two sound shards gives their tensors, or an error of one line. No
+// file outside the folder is opened.
 #include <string>
 
 #include "fuzz/allocation_limit.h"

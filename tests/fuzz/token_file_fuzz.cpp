@@ -1,5 +1,5 @@
-// Any bytes as a token file: every token is read, or one line says why not. Where the first byte asks for it the
-// header's hash is put right, so that what lies behind that check is reached too.
+// Any bytes as a token file give tokens that can all be read, or an error of one line. If the first byte requests it,
+// the header's hash is corrected, so that the code after that check is reached too.
 #include <array>
 #include <cstdlib>
 #include <cstring>

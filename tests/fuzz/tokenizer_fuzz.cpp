@@ -1,5 +1,5 @@
-// Any two texts as vocab.json and merges.txt (a zero byte between them): a tokenizer whose tokens give any text back,
-// or one line that says why not.
+// Any two texts as vocab.json and merges.txt (with a zero byte between them) give a tokenizer that decodes any encoded
+// text, or an error of one line.
 #include "fuzz/allocation_limit.h"
 #include "fuzz/check_error.h"
 #include "fuzz/scratch_folder.h"

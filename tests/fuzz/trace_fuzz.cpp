@@ -1,4 +1,4 @@
-// Any text as a step's timeline: rows of events with names, or one line that says why not.
+// Any text as a step's timeline gives rows of named events, or an error of one line.
 #include "fuzz/allocation_limit.h"
 #include "fuzz/check_error.h"
 #include "fuzz/memory_file.h"

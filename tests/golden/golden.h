@@ -1,5 +1,5 @@
-// Golden texts: what a pass prints is held against tests/golden/<file>, line by line. With LANCET_UPDATE_GOLDEN=1 in
-// the environment the files are written anew; read the difference before you commit it.
+// Golden texts: the output of a pass is compared with tests/golden/<file>, line by line. With LANCET_UPDATE_GOLDEN=1 in
+// the environment the files are written again; read the difference before you commit it.
 #pragma once
 #include <catch2/catch.hpp>
 #include <cstdlib>
@@ -22,7 +22,7 @@ inline std::string read_golden(std::string_view file) {
   return text.str();
 }
 
-// The first line that differs, with some lines before it.
+// Returns the first line that differs, with some lines before it.
 inline std::string difference(const std::string& expected, const std::string& found) {
   std::istringstream a(expected), b(found);
   std::string x, y, before;

@@ -49,13 +49,13 @@ TEST_CASE("overwriting depends on the reads since the last write, and on that wr
   REQUIRE(last_needs(head + "g(@s) # expert forward\n%0 : f32[4] in @s = f(@x) # compute forward\n") == Needs{0});
 }
 
-TEST_CASE("readers do not depend on one another, nor on what lies in other memory") {
+TEST_CASE("readers do not depend on one another or on writers of other memory") {
   REQUIRE(last_needs(head + "g(@s) # expert forward\ng(@s) # compute forward\n") == Needs{});
   REQUIRE(last_needs(head + "f(&@s) # expert forward\nf(&@t) # compute forward\n") == Needs{});
   REQUIRE(last_needs(head + "f(&@s, @s, @s) # expert forward\n") == Needs{});  // not on itself
 }
 
-TEST_CASE("parts depend on one another only where they overlap") {
+TEST_CASE("parts depend on one another only if they overlap") {
   const std::string whole = head + "view %0 : f32[4]\n";
   const std::string parts = whole +
                             "%1 : f32[2] in %0 + 0 = f(@x) # compute forward\n"
@@ -66,7 +66,7 @@ TEST_CASE("parts depend on one another only where they overlap") {
   const std::string views = parts + "view %3 : f32[2] in %0 + 4\nview %4 : f32[1] in %0 + 12\n";
   REQUIRE(last_needs(views + "g(%3) # compute forward\n") == Needs{0, 1});
   REQUIRE(last_needs(views + "g(%4) # compute forward\n") == Needs{1});
-  // Overwriting: what is covered is behind the write that covers it, and no more than that.
+  // An overwrite replaces the memory that it covers as a dependency, and no more.
   REQUIRE(last_needs(parts + "g(%1) # expert forward\ng(%2) # compute forward\n"
                              "%5 : f32[4] in %0 = f(%0) # compute forward\n") == Needs{0, 1, 2, 3});
   REQUIRE(last_needs(views + "f(&%3) # compute forward\ng(%0) # expert forward\n") == Needs{0, 1, 2});
@@ -79,7 +79,7 @@ TEST_CASE("parts depend on one another only where they overlap") {
                             "f(&%0) # compute forward\ng(%1) # expert forward\n") == Needs{});
 }
 
-TEST_CASE("slots of parts: those of one number do not overlap") {
+TEST_CASE("slots of parts: those of equal part counts do not overlap") {
   const std::string parts = head +
                             "view %0 : f32[4]\n%1 : f32[4] in %0 part 0 of 2 = f(@x) # compute forward\n"
                             "%2 : f32[4] in %0 part 1 of 2 = f(@x) # expert forward\n";
@@ -92,22 +92,22 @@ TEST_CASE("slots of parts: those of one number do not overlap") {
   // In place: part by part.
   REQUIRE(last_needs(parts + "view %3 : f32[4] in %0\n%4 : f32[4] in %3 part 0 of 2 = f(%1) # compute forward\n"
                              "%5 : f32[4] in %3 part 1 of 2 = f(%2) # compute forward\n") == Needs{1});
-  // Parts of another number, and slices of bytes, may lie anywhere.
+  // Parts of another part count, and slices of bytes, may overlap any slots.
   REQUIRE(last_needs(parts + "view %3 : f32[4] in %0 part 2 of 3\ng(%3) # compute forward\n") == Needs{0, 1});
   REQUIRE(last_needs(parts + "view %3 : f32[1] in %0 + 12\ng(%3) # compute forward\n") == Needs{0, 1});
 }
 
 namespace {
 
-// A random program: values, values in others' memory, slices of it, updates in place; not always one that verify()
-// would pass.
+// A random program: values, values in others' memory, slices of it, updates in place; verify() would not accept all of
+// them.
 ir::Program random_program(std::mt19937_64& random, int instructions) {
   auto below = [&](std::size_t bound) { return std::size_t(random() % bound); };
   ir::Program p;
   std::vector<ir::TensorId> tensors;
   for (int i = 0; i < 3; ++i)
     tensors.push_back(p.add_named(ir::TensorKind::state, std::string(1, char('a' + i)), {DType::f32, {8}}));
-  // In no other tensor's memory, in its place, or a slice of it.
+  // In no other tensor's memory, in all of it, or in a slice of it.
   auto add = [&](bool view) {
     ir::TensorType type{DType::f32, {8}};
     ir::TensorId storage{};
@@ -116,7 +116,7 @@ ir::Program random_program(std::mt19937_64& random, int instructions) {
       storage = tensors[below(tensors.size())];
       type = p.type(storage);
       const std::int64_t extent = type.shape[0];
-      const bool in_part = p.region(storage).parts > 0;  // the slots of a part are not cut again
+      const bool in_part = p.region(storage).parts > 0;  // the slots of a part are not sliced again
       if (below(2) == 0 && !in_part) {
         slice = ir::Slice{0, std::int32_t(below(2)), std::int32_t(2 + below(2))};
       } else if (below(2) == 0 && extent > 1 && !in_part) {
@@ -143,7 +143,7 @@ ir::Program random_program(std::mt19937_64& random, int instructions) {
 
 using Matrix = std::vector<std::vector<bool>>;
 
-// before[i][j]: a path is_rank0 from j to i.
+// before[i][j]: a path leads from j to i.
 Matrix closure(Matrix before) {
   const std::size_t n = before.size();
   for (std::size_t k = 0; k < n; ++k)
@@ -169,7 +169,7 @@ Matrix ordered_by(const ir::Program& p, const Lists& waits) {
   return closure(before);
 }
 
-// The first float of a tensor in its root, how many there are, and the part (at most one is on the way).
+// A tensor's first float in its root, the number of floats, and its part (at most one along the way).
 struct Place {
   ir::TensorId root;
   std::int64_t first, count;
@@ -194,7 +194,7 @@ bool meet(const ir::Program& p, ir::TensorId a, ir::TensorId b) {
   return false;
 }
 
-// Both touch the same bytes, and at least one writes there.
+// True if both touch the same bytes and at least one writes there.
 bool conflict(const ir::Program& p, const ir::Instruction& a, const ir::Instruction& b) {
   auto written = [](const ir::Instruction& i) {
     std::vector<ir::TensorId> list = i.results;
@@ -220,7 +220,7 @@ bool covers(const Matrix& order, const Matrix& needed) {
 
 }  // namespace
 
-TEST_CASE("dependencies of random programs reach what conflicts, and nothing else") {
+TEST_CASE("dependencies of random programs cover exactly the conflicts") {
   std::mt19937_64 random(1);
   for (int round = 0; round < 150; ++round) {
     const ir::Program p = random_program(random, 24);
@@ -238,7 +238,7 @@ TEST_CASE("dependencies of random programs reach what conflicts, and nothing els
   }
 }
 
-TEST_CASE("happens-before of random waits is their closure with stream order") {
+TEST_CASE("happens-before of random waits is the closure with stream order") {
   std::mt19937_64 random(2);
   for (int round = 0; round < 100; ++round) {
     const ir::Program p = random_program(random, 30);
@@ -253,7 +253,7 @@ TEST_CASE("happens-before of random waits is their closure with stream order") {
   }
 }
 
-TEST_CASE("minimal waits are enough, and none can go") {
+TEST_CASE("minimal waits are sufficient, and none can be removed") {
   std::mt19937_64 random(3);
   std::size_t total = 0, wanted = 0;
   for (int round = 0; round < 100; ++round) {
@@ -289,7 +289,7 @@ TEST_CASE("accesses follow memory through storage") {
                                "forward\ng(%1, %1, &@s) # compute forward\n");
   const auto touched = ir::accesses(p);
   REQUIRE(touched[p.instructions[0].results[0].index()] == std::vector<InstructionId>{{0}, {1}, {2}});
-  REQUIRE(touched[p.instructions[1].results[0].index()].empty());  // its accesses are its storage's
+  REQUIRE(touched[p.instructions[1].results[0].index()].empty());  // its accesses are those of its storage
   REQUIRE(touched[p.find("s").index()] == std::vector<InstructionId>{{1}, {2}});
   REQUIRE(touched[p.find("t").index()].empty());
 }

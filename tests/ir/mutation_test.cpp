@@ -1,4 +1,5 @@
-// Texts with random damage: an error or a Program that prints and reads back the same, never a crash or an exception.
+// Texts with random damage give an error or a Program that prints and reads back the same, never a crash or an
+// exception.
 #include <random>
 
 #include "lancet/ir/verify.h"
@@ -22,7 +23,7 @@ class Mutator {
   std::size_t below(std::size_t bound) { return bound ? random_() % bound : 0; }
 
   void mutate(std::string& text) {
-    // Mostly what the grammar is made of, so that damage gets past the first check.
+    // Mostly tokens of the grammar, so that damage passes the first check.
     static constexpr std::string_view alphabet = "0123456789%@&,:()[]{}=#|-.\" \nabefinx";
     const std::size_t at = below(text.size() + 1), length = below(12);
     const char letter = below(8) ? alphabet[below(alphabet.size())] : static_cast<char>(below(256));
@@ -38,7 +39,7 @@ class Mutator {
         break;
       case 3:
         text.insert(below(text.size() + 1), std::string(text, at, length));
-        break;  // a piece elsewhere
+        break;  // move a fragment
       case 4:
         move_line(text);
         break;
@@ -78,7 +79,7 @@ TEST_CASE("damaged programs are refused or read back the same") {
     REQUIRE(ir::print(parsed(printed)) == printed);
     (void)ir::verify(*program).ok();
   }
-  REQUIRE(accepted > 200);  // else the damage says nothing about what is accepted
+  REQUIRE(accepted > 200);  // else the damage does not test accepted texts
   REQUIRE(accepted < 7800);
 }
 

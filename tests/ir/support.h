@@ -1,4 +1,4 @@
-// What the tests of the room share: texts that must parse, and Programs compared field by field.
+// Helpers of the module's tests: texts that must parse, and Programs compared field by field.
 #pragma once
 #include <catch2/catch.hpp>
 #include <string>
@@ -21,7 +21,7 @@ inline ir::Plan parsed_plan(std::string_view text) {
   return *plan;
 }
 
-// Everything but the ids: those of named tensors move to the front when a text is read.
+// Compares everything except ids: the ids of named tensors move to the front when a text is read.
 inline void require_same(const ir::Program& a, const ir::Program& b) {
   REQUIRE(a.name == b.name);
   REQUIRE(a.attributes == b.attributes);
@@ -57,7 +57,7 @@ inline void require_same(const ir::Program& a, const ir::Program& b) {
   }
 }
 
-// Every feature of the text form, in the printer's own spelling.
+// Every feature of the text form, in the printer's spelling.
 inline const std::string every_feature =
     R"(program demo-1.x {ranks=2, scale=0.5, less=-3, tiny=1e-05, huge=1e+20, word=bf16, whole=2.0, digits="0012"}
 input @tokens : i32[2,4]
@@ -120,7 +120,7 @@ output y = %3
 output z = %13
 )";
 
-// The two streams make the parts of %3; the reduce stream reads it as a whole while compute goes on.
+// The two streams make the parts of %3; the reduce stream reads it as a whole while compute continues.
 inline const std::string plan_views = R"(plan {policy=test}
 arena 320
 program views

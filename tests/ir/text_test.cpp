@@ -1,4 +1,4 @@
-// The text forms of Program and Plan: there and back, and what is said of a text that is wrong.
+// The text forms of Program and Plan: round trips, and the errors of wrong texts.
 #include <cstring>
 #include <limits>
 #include <random>
@@ -15,7 +15,7 @@ TEST_CASE("a program's text is read and printed unchanged") {
   require_same(parsed(ir::print(program)), program);
 }
 
-TEST_CASE("every feature of the text means what it says") {
+TEST_CASE("every feature of the text has its documented meaning") {
   const ir::Program p = parsed(every_feature);
   REQUIRE(p.name == "demo-1.x");
   REQUIRE(p.attributes.integer("ranks") == 2);
@@ -109,14 +109,14 @@ TEST_CASE("regions follow slices down to the memory") {
   REQUIRE(ir::contains(region(14), region(12)));
   REQUIRE_FALSE(ir::contains(region(12), region(14)));
   REQUIRE_FALSE(ir::overlap(region(1), region(2)));
-  REQUIRE_FALSE(ir::overlap(region(1), region(4)));  // other memory
+  REQUIRE_FALSE(ir::overlap(region(1), region(4)));  // not in the same memory
   REQUIRE_FALSE(ir::overlap(region(7), region(11)));
   REQUIRE(ir::overlap(region(7), region(10)));
-  REQUIRE(ir::overlap(region(13), region(10)));  // a part's slots may lie anywhere
+  REQUIRE(ir::overlap(region(13), region(10)));  // a part's slots may be anywhere
   REQUIRE(ir::contains(region(6), region(10)));
   REQUIRE_FALSE(ir::contains(region(10), region(6)));
   REQUIRE_FALSE(ir::contains(region(10), region(13)));
-  const ir::Region third{region(6).root, 0, 64, 0, 3};  // nothing is known of parts of another number
+  const ir::Region third{region(6).root, 0, 64, 0, 3};  // parts of another part count may overlap
   REQUIRE(ir::overlap(third, region(11)));
   REQUIRE_FALSE(ir::contains(third, region(10)));
 }
@@ -163,7 +163,7 @@ TEST_CASE("a program made by hand survives its text") {
   require_same(parsed(ir::print(p)), p);
 }
 
-TEST_CASE("texts in attributes come back as texts, whatever they look like") {
+TEST_CASE("texts in attributes are read back as texts, even if they look like numbers") {
   for (const char* text : {"word", "12", "-1", "0012", "1e5", "1234567890123e12", "inf", "nan", "", "two words", "a,b",
                            "{x}", "a=b", "#", "0x1f"}) {
     INFO(text);
@@ -176,7 +176,7 @@ TEST_CASE("texts in attributes come back as texts, whatever they look like") {
   }
 }
 
-TEST_CASE("numbers in attributes come back bit for bit") {
+TEST_CASE("numbers in attributes are read back bit for bit") {
   std::mt19937_64 random(7);
   std::vector<double> values{0.0, -0.0, 1.0, -1.0, 1e300, 5e-324, 0.1, 2.0 / 3, 1e15, 1e16, 1e17, 123456789.0, 1e-5};
   for (int i = 0; i < 200; ++i) {
@@ -199,7 +199,7 @@ TEST_CASE("new values are numbered after the largest") {
   REQUIRE(p.display(p.add_value({DType::f32, {1}})) == "%42");
 }
 
-TEST_CASE("comments and blank lines are skipped, lines are still counted") {
+TEST_CASE("comments and blank lines are skipped, but counted") {
   const auto result = ir::parse("// a comment\n\n  // another\r\nprogram p\n\noutput x = %1\n");
   REQUIRE_FALSE(result.ok());
   REQUIRE_THAT(result.error().message, Catch::StartsWith("line 6: "));
@@ -209,7 +209,7 @@ namespace {
 
 struct BadText {
   const char* text;
-  const char* expected;  // how the message begins
+  const char* expected;  // the begin of the message
 };
 
 constexpr BadText bad_programs[] = {
@@ -340,7 +340,7 @@ TEST_CASE("a plan's text is read and printed unchanged") {
   REQUIRE(plan.offsets[results[1].index()] == -1);
 }
 
-TEST_CASE("views in a plan have their place") {
+TEST_CASE("views in a plan have their offset") {
   const ir::Plan plan = parsed_plan(plan_views);
   REQUIRE(ir::print(plan) == plan_views);
   REQUIRE(plan.offsets.size() == plan.program.tensors.size());

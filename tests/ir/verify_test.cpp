@@ -1,4 +1,4 @@
-// verify() against planted faults: each text is sound but for one thing.
+// Tests of verify() with planted faults: each text is sound except for one fault.
 #include "lancet/ir/verify.h"
 
 #include "support.h"
@@ -59,7 +59,7 @@ TEST_CASE("a value that is read after its memory was overwritten is found") {
                 "%0 is read after its memory was overwritten, in: k(%0)");
   require_fault(ir::verify(parsed(chain + "output old = %0\n")),
                 "output old: %0 is read after its memory was overwritten");
-  // A second value in memory that is no longer its operand's.
+  // A second value in memory whose content is no longer its operand.
   require_fault(ir::verify(parsed(chain + "%2 : f32[16] in %0 = k(@x)  # compute forward\n")),
                 "%0 is read after its memory was overwritten");
   // Two results in one memory.
@@ -68,7 +68,7 @@ TEST_CASE("a value that is read after its memory was overwritten is found") {
                 "%0 is read after its memory was overwritten");
 }
 
-TEST_CASE("a value in memory that an update overwrote is not read again") {
+TEST_CASE("a value whose memory an update overwrote must not be read") {
   const std::string sum = "input @x : f32[4]\nstate @s : f32[4]\n%0 : f32[4] in @s = f(@x) # compute dw\n";
   require_sound(ir::verify(parsed(sum + "g(%0) # compute update\nzero(&@s) # compute update\n")));
   require_sound(ir::verify(parsed(sum + "zero(&@s) # compute update\ng(@s) # compute update\n")));
@@ -76,11 +76,11 @@ TEST_CASE("a value in memory that an update overwrote is not read again") {
                 "%0 is read after its memory was overwritten");
   require_fault(ir::verify(parsed(sum + "zero(&@s) # compute update\noutput y = %0\n")),
                 "output y: %0 is read after its memory was overwritten");
-  // What is updated through a value is that value still.
+  // A value that an update changes stays the same value.
   require_sound(ir::verify(parsed(sum + "k(&%0) # compute update\ng(%0) # compute update\n")));
 }
 
-TEST_CASE("a value that does not fit where it lives is found") {
+TEST_CASE("a value that does not fit its memory is found") {
   require_fault(
       ir::verify(parsed(
           "input @x : f32[4]\n%0 : bf16[4] = f(@x) # compute forward\n%1 : f32[4] in %0 = g(%0) # compute forward\n")),
@@ -89,7 +89,7 @@ TEST_CASE("a value that does not fit where it lives is found") {
       "input @x : f32[4]\n%0 : f32[4] = f(@x) # compute forward\n%1 : bf16[8] in %0 = g(%0) # compute forward\n")));
 }
 
-TEST_CASE("updates of what may not be updated are found") {
+TEST_CASE("updates of tensors that must not be updated are found") {
   ir::Program p = parsed(chain);
   p.instructions[2].writes = {p.find("x")};
   require_fault(ir::verify(p), "an instruction updates a tensor that is not an operand");
@@ -102,7 +102,7 @@ TEST_CASE("updates of what may not be updated are found") {
   require_fault(ir::verify(p), "@s is a result but not a value");
 }
 
-TEST_CASE("ids that lead nowhere are found") {
+TEST_CASE("invalid ids are found") {
   ir::Program p = parsed(chain);
   p.instructions[1].operands = {{99}};
   require_fault(ir::verify(p), "an operand does not exist, in: %1 : f32[16] in %0 = g(%?)");
@@ -139,7 +139,7 @@ void require_text_fault(const std::string& text, const std::string& fragment) {
 
 }  // namespace
 
-TEST_CASE("a whole is read when all its parts are made") {
+TEST_CASE("a whole is read after all its parts are made") {
   require_sound_text(every_view);
   for (const std::string& parts : {halves, slots}) {
     require_sound_text(parts + "g(%0)  # compute forward\noutput y = %0\n");
@@ -153,7 +153,7 @@ TEST_CASE("a whole is read when all its parts are made") {
   require_text_fault("view %0 : f32[8]\noutput y = %0\n", "output y: %0 is read before it is made");
   require_text_fault("view %0 : f32[8]\nview %1 : f32[4] in %0 + 0\ng(%1)  # compute forward\n",
                      "%1 is read before it is made");
-  // A half made twice is not the whole, nor is a part, nor halves that leave a gap.
+  // One half twice is not the whole, nor is one part, nor are halves with a gap.
   const std::string start = "input @x : f32[8]\nview %0 : f32[8]\n";
   auto made = [&](const std::string& one, const std::string& other) {
     return start + "%1 : f32[" + one + " = f(@x)  # compute forward\n%2 : f32[" + other +
@@ -175,13 +175,13 @@ TEST_CASE("a part that is read after the whole was overwritten is found") {
     for (const char* old : {"%0", "%1", "%2"})
       require_text_fault(over + "g(" + old + ")  # compute forward\n",
                          old + std::string(" is read after its memory was overwritten"));
-    // One part in place: the whole is gone, and the other part still there.
+    // One part is overwritten in place: the whole is gone, and the other part still valid.
     const std::string one = parts + "%3 : f32[4] in %1 = k(%1)  # compute forward\n";
     require_sound_text(one + "g(%2, %3)  # compute forward\n");
     require_text_fault(one + "g(%1)  # compute forward\n", "%1 is read after its memory was overwritten");
     require_text_fault(one + "g(%0)  # compute forward\n", "%0 is read after its memory was overwritten");
   }
-  // Both parts in place of both: a new whole.
+  // Both parts are overwritten in place: they form a new whole.
   const std::string again =
       slots + "view %3 : f32[8] in %0\n%4 : f32[8] in %3 part 0 of 2 = k(%1)  # compute forward\n";
   require_sound_text(again + "%5 : f32[8] in %3 part 1 of 2 = k(%2)  # compute forward\ng(%3)  # compute forward\n");
@@ -189,7 +189,7 @@ TEST_CASE("a part that is read after the whole was overwritten is found") {
   require_text_fault(again + "g(%0)  # compute forward\n", "%0 is read after its memory was overwritten");
 }
 
-TEST_CASE("a view of what was overwritten is found, read before or not") {
+TEST_CASE("a view of overwritten memory is found, whether it was read before or not") {
   const std::string views = whole + "view %1 : f32[4] in %0 + 0\nview %2 : f32[4] in %0 + 16\n";
   const std::string read = "g(%1)  # compute forward\n", over = "%3 : f32[8] in %0 = f(%0)  # compute forward\n",
                     half = "%3 : f32[4] in %1 = f(%1)  # compute forward\n";
@@ -199,22 +199,22 @@ TEST_CASE("a view of what was overwritten is found, read before or not") {
   require_text_fault(views + half + read, "%1 is read after its memory was overwritten");
   require_text_fault(views + half + "g(%0)  # compute forward\n", "%0 is read after its memory was overwritten");
   require_sound_text(views + half + "g(%2, %3)  # compute forward\n");
-  // A view made of the new value shows the new value, and so does one of what is updated in place.
+  // A view made of the new value shows the new value, and so does a view of a value that is updated in place.
   require_sound_text(views + over + "view %4 : f32[4] in %3 + 0\ng(%4)  # compute forward\n");
   require_sound_text(views + "k(&%0)  # compute forward\n" + read);
 }
 
-TEST_CASE("slices that do not fit, and parts of what is no view, are found") {
+TEST_CASE("slices that do not fit, and parts of a tensor that is not a view, are found") {
   require_text_fault(whole + "view %1 : f32[4] in %0 + 20\n", "%1 does not fit where it lives");
   require_text_fault(whole + "view %1 : f32[9] in %0 part 0 of 2\n", "%1 does not fit where it lives");
   require_text_fault("input @x : f32[8]\nview %0 : f32[8]\n%1 : f32[4] in %0 + 20 = f(@x)  # compute forward\n",
                      "%1 does not fit where it lives");
   require_text_fault(whole + "%1 : f32[4] in %0 + 0 = g(@x)  # compute forward\n",
-                     "%1 is made as a slice of what is no view");
+                     "%1 is made as a slice of a tensor that is not a view");
   require_text_fault("input @x : f32[8]\nview %0 : f32[4] in @x + 0\nf(&%0)  # compute forward\n",
                      "an input is updated");
   require_text_fault("input @x : f32[8]\nstate @s : f32[8]\n%0 : f32[4] in @s part 1 of 2 = f(@x)  # compute forward\n",
-                     "%0 is made as a slice of what is no view");
+                     "%0 is made as a slice of a tensor that is not a view");
   for (const ir::Slice& slice : {ir::Slice{0, 2, 2}, {0, -1, 2}, {0, 0, -1}, {0, 0, 65}}) {
     ir::Program p = parsed(slots);
     p.tensors.back().slice = slice;
@@ -227,7 +227,7 @@ TEST_CASE("slices that do not fit, and parts of what is no view, are found") {
 
 namespace {
 
-// The compute stream makes %0; the expert stream reads it while compute goes on; then %2 takes %0's place.
+// The compute stream makes %0; the expert stream reads it while compute continues; then %2 reuses %0's memory.
 const std::string sound_plan = R"(plan {policy=test}
 arena 256
 input @x : f32[16]
@@ -264,7 +264,7 @@ TEST_CASE("a missing wait is found") {
   require_plan_fault("f | wait 4", "f | wait 1", "nothing makes instruction [5] wait for [4]");
 }
 
-TEST_CASE("bytes shared across streams need a wait: program order is not enough") {
+TEST_CASE("streams that share bytes need a wait: program order is not enough") {
   // %2 is made after the last use of %0 in program order, but the expert stream may still be sending %0.
   require_plan_fault("d | wait 1", "d", "%0 and %2 share bytes of the arena, and nothing orders [0] against [3]");
   // Partial overlap, from either side.
@@ -274,7 +274,7 @@ TEST_CASE("bytes shared across streams need a wait: program order is not enough"
   require_plan_fault("b | wait 0 | at 64", "b | wait 0 | at 188", "share bytes of the arena");  // by one float
 }
 
-TEST_CASE("a view's memory lives from the first part's maker to the last reader on any stream") {
+TEST_CASE("a view's memory is in use from the first part's maker to the last reader on any stream") {
   auto require_views_fault = [&](const std::string& from, const std::string& to, const std::string& fragment) {
     INFO(from << " -> " << to);
     require_fault(ir::verify(parsed_plan(replaced(plan_views, from, to))), fragment);
@@ -284,21 +284,22 @@ TEST_CASE("a view's memory lives from the first part's maker to the last reader 
   require_views_fault("a/1 | wait 0", "a/1", "nothing makes instruction [2] wait for [0]");
   require_views_fault("wait 1 2", "wait 1", "nothing makes instruction [3] wait for [2]");
   require_views_fault("wait 1 2", "wait 2", "nothing makes instruction [3] wait for [1]");
-  // Compute goes on while the whole is read: what it makes may not lie there until [6], which waits for the reader.
+  // Compute continues while the whole is read: its results may not share that memory until [6], which waits for the
+  // reader.
   require_views_fault("c | at 192", "c | at 64", "%3 and %7 share bytes of the arena");
   require_views_fault("d | at 256", "d | at 96", "%3 and %8 share bytes of the arena");
   require_views_fault("e | wait 3 | at 64", "e | wait 3 | at 256", "%8 and %9 share bytes of the arena");
   require_views_fault("view %3 : f32[16] | at 64", "view %3 : f32[16] | at 32", "%0 and %3 share bytes of the arena");
-  require_views_fault("view %3 : f32[16] | at 64", "view %3 : f32[16]", "%3 lacks a place in the arena");
+  require_views_fault("view %3 : f32[16] | at 64", "view %3 : f32[16]", "%3 lacks an offset in the arena");
   require_views_fault("view %2 : f32[8] in %0 + 32", "view %2 : f32[8] in %0 + 32 | at 0",
-                      "%2 must not have a place in the arena");
+                      "%2 must not have an offset in the arena");
   require_views_fault("view %3 : f32[16] | at 64", "view %3 : f32[16] | at 260",
                       "%3 ends at byte 324 of an arena of 320");
 }
 
-TEST_CASE("memory is free for a view when it is for all its parts") {
-  // %1 takes %0's place. Its first part is made on the compute stream, after %0 was read there; its second on the expert
-  // stream, which must wait for that.
+TEST_CASE("memory is free for a view when it is free for all its parts") {
+  // %1 reuses %0's memory. Its first part is made on the compute stream, after %0 was read there; its second on the
+  // expert stream, which must wait for that.
   const std::string plan = R"(plan {policy=test}
 arena 64
 input @x : f32[16]
@@ -314,18 +315,18 @@ view %1 : f32[16] | at 0
                 "%0 and %1 share bytes of the arena");
 }
 
-TEST_CASE("an output's memory is never given away") {
-  // %1 (the output's memory) is last touched by [5]; [6] comes after it, and still may not take its place.
+TEST_CASE("an output's memory is never reused") {
+  // %1 (the output's memory) is last touched by [5]; [6] comes after it, and still may not reuse its memory.
   const std::string later = "[6] %5 : f32[16] = k(%2)  # compute forward g | at ";
   require_plan_fault("output y = %4", later + "64\noutput y = %4", "%1 and %5 share bytes of the arena");
   require_sound(ir::verify(parsed_plan(replaced(sound_plan, "output y = %4", later + "128\noutput y = %4"))));
   require_sound(ir::verify(parsed_plan(replaced(sound_plan, "output y = %4", later + "64\noutput s = @s"))));
 }
 
-TEST_CASE("a value without a place, or with one that is not its own, is found") {
-  require_plan_fault("b | wait 0 | at 64", "b | wait 0 | at -", "%1 lacks a place in the arena");
-  require_plan_fault("a | at 0", "a", "%0 lacks a place in the arena");
-  require_plan_fault("e | wait 1 | at -", "e | wait 1 | at 192", "%4 must not have a place in the arena");
+TEST_CASE("a value without an offset, or with a wrong one, is found") {
+  require_plan_fault("b | wait 0 | at 64", "b | wait 0 | at -", "%1 lacks an offset in the arena");
+  require_plan_fault("a | at 0", "a", "%0 lacks an offset in the arena");
+  require_plan_fault("e | wait 1 | at -", "e | wait 1 | at 192", "%4 must not have an offset in the arena");
 }
 
 TEST_CASE("a value past the arena's end is found") {
@@ -334,7 +335,7 @@ TEST_CASE("a value past the arena's end is found") {
   require_sound(ir::verify(parsed_plan(replaced(sound_plan, "arena 256", "arena 192"))));
 }
 
-TEST_CASE("waits that do not come before are found") {
+TEST_CASE("waits for instructions that do not come before are found") {
   ir::Plan plan = parsed_plan(sound_plan);
   plan.waits[1] = {{3}};
   require_fault(ir::verify(plan), "instruction [1] waits for [3], which does not come before it");

@@ -1,4 +1,4 @@
-// Initial values: the same at any number of ranks, GPT-2's deviations, experts that differ.
+// Initial values: equal at any number of ranks, with GPT-2's deviations, and different experts.
 #include "lancet/model/initialize.h"
 
 #include <catch2/catch.hpp>
@@ -27,7 +27,7 @@ config::Model small() {
 
 using Values = std::vector<float>;
 
-// By name; experts put together in the order of the ranks, what all ranks hold checked to be the same on all.
+// Tensors by name: the ranks' experts in order; replicated tensors are checked to be equal on all ranks.
 std::map<std::string, Values> all_parameters(const config::Model& m, int ranks, std::uint64_t seed) {
   std::map<std::string, Values> result;
   for (int rank = 0; rank < ranks; ++rank) {
@@ -61,7 +61,7 @@ void check_normal(std::span<const float> values, double deviation) {
   const Moments found = moments(values);
   CHECK(std::abs(found.mean) < 5 * deviation / std::sqrt(n));
   CHECK(std::abs(found.deviation - deviation) < 5 * deviation / std::sqrt(2 * n));
-  std::size_t beyond = 0;  // of two deviations: 4.55%
+  std::size_t beyond = 0;  // outside two deviations: 4.55%
   for (float v : values) beyond += std::abs(v) > 2 * deviation;
   CHECK(std::abs(double(beyond) / n - 0.0455) < 5 * std::sqrt(0.0455 * 0.9545 / n));
 }
@@ -74,7 +74,7 @@ TEST_CASE("initial values do not depend on the number of ranks") {
   REQUIRE((all_parameters(small(), 2, 3) == one));
   REQUIRE((all_parameters(small(), 4, 3) == one));
   const auto other = all_parameters(small(), 1, 4);
-  for (const auto& [name, values] : one)  // another seed, other numbers, but for what is constant
+  for (const auto& [name, values] : one)  // another seed gives other numbers, except constants
     REQUIRE((other.at(name) != values) == model::decays(name));
 }
 
@@ -83,7 +83,7 @@ TEST_CASE("values have GPT-2's deviations") {
   m.initializer_range = 0.05;
   for (const auto& [name, values] : all_parameters(m, 2, 1)) {
     INFO(name);
-    const bool residual = name.ends_with("c_proj.weight");  // back into the residual stream
+    const bool residual = name.ends_with("c_proj.weight");  // projections into the residual stream
     if (name.ends_with(".bias")) {
       REQUIRE((values == Values(values.size(), 0.f)));
     } else if (name.find("ln_") != std::string::npos) {
@@ -120,7 +120,7 @@ TEST_CASE("experts, layers and tensors draw different numbers") {
   REQUIRE(all.at("h.0.attn.c_proj.weight")[0] != all.at("h.1.attn.c_proj.weight")[0]);
 }
 
-TEST_CASE("large tensors hold the numbers of their stream, whatever threads drew them") {
+TEST_CASE("large tensors hold the numbers of their random stream at any number of threads") {
   const Philox random(3, stream_of("wpe.weight"));
   Values values(1100003);
   model::initialize(small(), "wpe.weight", {DType::f32, {1100003}}, 0, 1, 3, values);

@@ -1,4 +1,4 @@
-// GPT-2 MoE as a Program: shapes and names as documented, counts known from elsewhere.
+// GPT-2 MoE as a Program: documented shapes and names, and published parameter counts.
 #include <map>
 
 #include "golden/golden.h"
@@ -11,7 +11,7 @@ using namespace lancet;
 
 namespace {
 
-// Its text is also what the planner's tests begin with.
+// The planner's tests start from its text, too.
 config::Model small() { return test::small_model(); }
 
 model::BuildOptions options(int ranks) { return {.ranks = ranks, .batch = 2, .sequence = 8}; }
@@ -36,7 +36,7 @@ std::string type_of_output(const ir::Program& program, const char* name) {
 
 }  // namespace
 
-TEST_CASE("the small model's forward pass is the one on file") {
+TEST_CASE("the small model's forward pass equals its golden text") {
   test::require_golden("gpt2_moe_2_ranks.ir", ir::print(model::build_forward(small(), options(2))));
   test::require_golden("gpt2_moe_1_rank.ir", ir::print(model::build_forward(small(), options(1))));
 }
@@ -109,7 +109,7 @@ TEST_CASE("inputs and outputs follow the mode") {
   REQUIRE_FALSE(generate.find("targets").valid());
   REQUIRE(generate.outputs.size() == 1);
   REQUIRE(type_of_output(generate, "logits") == "f32[2,8,128]");
-  for (const ir::Instruction& instruction : generate.instructions)  // 16 tokens, 16 slots: nothing is dropped
+  for (const ir::Instruction& instruction : generate.instructions)  // 16 tokens, 16 slots: no token is dropped
     if (instruction.op == "switch_gate") REQUIRE(instruction.attributes.integer("capacity") == 16);
 
   o = options(1);
@@ -142,7 +142,7 @@ TEST_CASE("the loss and the auxiliary loss count the tokens of the whole batch")
   }
 }
 
-TEST_CASE("capacity is rounded up, and never less than 1 or more than the tokens") {
+TEST_CASE("capacity is rounded up, at least 1 and at most the number of tokens") {
   REQUIRE(model::capacity(1.25, 1024, 4) == 320);
   REQUIRE(model::capacity(1.0, 1024, 4) == 256);
   REQUIRE(model::capacity(1.0, 10, 3) == 4);
@@ -153,7 +153,7 @@ TEST_CASE("capacity is rounded up, and never less than 1 or more than the tokens
   REQUIRE(model::capacity(0.1, 4, 8) == 1);
   REQUIRE(model::capacity(8.0, 16, 4) == 16);
   REQUIRE(model::capacity(1.0, 1, 64) == 1);
-  for (std::int64_t percent = 1; percent <= 400; percent += 7)  // against whole numbers
+  for (std::int64_t percent = 1; percent <= 400; percent += 7)  // compared with integer arithmetic
     for (std::int64_t tokens : {1, 7, 64, 1000, 4096})
       for (std::int64_t experts : {1, 3, 8, 64}) {
         const std::int64_t exact = (percent * tokens + 100 * experts - 1) / (100 * experts);
@@ -171,7 +171,7 @@ TEST_CASE("GPT-2 small has 124,439,808 parameters") {
   }
 }
 
-TEST_CASE("experts count once each, and one of them is active") {
+TEST_CASE("all experts count, and one of them is active") {
   config::Model m;
   m.num_local_experts = 8;  // in 6 of 12 blocks
   const std::int64_t expert = 768 * 3072 + 3072 + 3072 * 768 + 768;
@@ -182,7 +182,7 @@ TEST_CASE("experts count once each, and one of them is active") {
   }
 }
 
-TEST_CASE("weight decay spares layer norms and biases") {
+TEST_CASE("layer norms and biases have no weight decay") {
   for (const char* name :
        {"wte.weight", "wpe.weight", "h.0.attn.c_attn.weight", "h.0.moe.gate.weight", "h.0.moe.experts.c_fc.weight"})
     REQUIRE(model::decays(name));

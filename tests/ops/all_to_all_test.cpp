@@ -1,5 +1,5 @@
-// The ops that cross ranks, on ranks that are threads: tokens reach their experts and come back, whole and in parts;
-// counts travel once; only filled slots travel at all.
+// The ops that send across ranks, on ranks that are threads: tokens reach their experts and return, whole and in parts;
+// counts are sent once; only filled slots are sent.
 #include <array>
 #include <catch2/catch.hpp>
 #include <numeric>
@@ -13,7 +13,7 @@ using namespace lancet::test;
 
 namespace {
 
-// Counts the calls and the bytes that go out.
+// Counts the calls and the bytes that are sent.
 class Counting final : public comm::Communicator {
  public:
   explicit Counting(comm::Communicator& inner) : inner_(inner) {}
@@ -70,7 +70,7 @@ GuardedTensor logits_of(const Setting& s, int rank) {
   return logits;
 }
 
-// What each token should do, counted plainly: its expert and whether it is kept.
+// The expected routing of each token, counted in the simplest way: its expert and whether it is kept.
 struct Expected {
   std::vector<std::int64_t> expert;
   std::vector<bool> kept;
@@ -87,7 +87,7 @@ struct Expected {
   }
 };
 
-// What one rank did: y [B,S,D], all parts; the rows that it received.
+// The outcome of one rank: y [B,S,D] of all parts, and the rows that it received.
 struct Layer {
   std::vector<GuardedTensor> y, routes, rows;
   std::vector<std::string> faults;
@@ -100,7 +100,7 @@ std::vector<GuardedTensor> call(Layer& layer, std::string_view op, std::vector<G
   return std::move(outcome.results);
 }
 
-// A part's slots or rows go where those of all parts are; none may be there yet.
+// Merges a part's slots or rows into those of all parts; none may have been written before.
 void merge_part(Layer& layer, const GuardedTensor& part, GuardedTensor& whole) {
   if (const int twice = merge(part, whole); twice > 0)
     layer.faults.push_back(fmt::format("{} rows were written by two parts", twice));
@@ -153,7 +153,7 @@ Layer run_layer(const Setting& s, const GuardedTensor& x, comm::Communicator& co
   return layer;
 }
 
-// y[t] = probability * (expert + 2) * x[t], 0 if dropped: what the layer does, on one process.
+// y[t] = probability * (expert + 2) * x[t], 0 if dropped: the layer's result on one process.
 Status check_tokens(const Setting& s, int rank, const GuardedTensor& x, const Layer& layer) {
   const Expected expected(s, rank);
   const DoubleTensor y = to_double(join(layer.y, 0)), in = to_double(x);
@@ -176,7 +176,7 @@ Status check_tokens(const Setting& s, int rank, const GuardedTensor& x, const La
   return {};
 }
 
-// Over all parts, each expert of this rank got from each source what that source kept for it.
+// Over all parts, each expert of this rank got from each source the tokens that the source kept for it.
 Status check_rows(const Setting& s, int rank, const Layer& layer) {
   for (std::int64_t e = 0; e < s.local; ++e)
     for (int source = 0; source < s.ranks; ++source) {
@@ -198,8 +198,8 @@ Status check_traffic(const Setting& s, const Counting& comm) {
   if (comm.exchanges != 3 * parts)
     return internal_error(fmt::format("expected {} exchanges, found {}", 3 * parts, comm.exchanges));
   const Expected mine(s, comm.rank());
-  std::int64_t rows = std::accumulate(mine.counts.begin(), mine.counts.end(), std::int64_t{0});  // there
-  for (int source = 0; source < s.ranks; ++source) {                                             // and back
+  std::int64_t rows = std::accumulate(mine.counts.begin(), mine.counts.end(), std::int64_t{0});  // dispatch
+  for (int source = 0; source < s.ranks; ++source) {                                             // and return
     const Expected theirs(s, source);
     rows += std::accumulate(theirs.counts.begin() + comm.rank() * s.local,
                             theirs.counts.begin() + (comm.rank() + 1) * s.local, std::int64_t{0});
@@ -229,7 +229,7 @@ void check(const Setting& setting) {
 
 }  // namespace
 
-TEST_CASE("tokens reach their experts on other ranks and come back") {
+TEST_CASE("tokens reach their experts on other ranks and return") {
   for (int ranks : {1, 2, 3, 4})
     for (std::int64_t local : {1, 2})
       for (std::int64_t capacity : {1, 4, 30})
@@ -244,7 +244,7 @@ TEST_CASE("tokens reach their experts on other ranks and come back") {
 
 namespace {
 
-// There in parts, back as a whole, and there as a whole: each with its slots or rows in the same places.
+// In parts one way, as a whole back, and as a whole again: each time with equal slots or rows.
 Status check_wholes(const Setting& s, comm::Communicator& inner) {
   Layer layer;
   const ir::Attributes capacity{{"capacity", s.capacity}};
@@ -280,7 +280,7 @@ Status check_wholes(const Setting& s, comm::Communicator& inner) {
 
 }  // namespace
 
-TEST_CASE("what went in parts comes back as a whole") {
+TEST_CASE("rows that were sent in parts return as a whole") {
   for (int ranks : {1, 2, 3})
     for (std::int64_t capacity : {1, 4, 30})
       for (Routing routing : {Routing::random, Routing::one_expert, Routing::idle_rank})
@@ -297,7 +297,7 @@ TEST_CASE("what went in parts comes back as a whole") {
         }
 }
 
-TEST_CASE("all_reduce sums over the ranks, and takes neighbours in memory as one") {
+TEST_CASE("all_reduce sums over the ranks, and joins neighbours in memory") {
   const Status status = comm::run_inproc(3, [](comm::Communicator& inner) -> Status {
     Counting comm(inner);
     alignas(64) std::array<float, 32> memory;
@@ -310,7 +310,8 @@ TEST_CASE("all_reduce sums over the ranks, and takes neighbours in memory as one
     args.operands = args.results = {view(0, 5), view(5, 7), view(12, 1), view(16, 4), view(24, 4)};
     LANCET_TRY(ops::find_cpu_kernel("all_reduce")->bind(args)());
     for (std::size_t i = 0; i < memory.size(); ++i) {
-      // [13, 16) pads up to an aligned tensor, and its sums do not matter; the gap [20, 24) ends at one that is not.
+      // [13, 16) pads up to an aligned tensor, and its sums do not matter; the gap [20, 24) ends at one that is not
+      // aligned.
       if (i >= 13 && i < 16) continue;
       const bool between = (i >= 20 && i < 24) || i >= 28;
       const float expected = between ? float(i) + 100.f * float(comm.rank()) : 3.f * float(i) + 300.f;

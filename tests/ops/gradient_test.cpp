@@ -1,5 +1,5 @@
-// Gradient rules against finite differences: the instructions that an op's rule emits, run by the CPU kernels, against
-// central differences of the op's reference in double, along random directions.
+// Gradient rules against finite differences: the CPU kernels run the instructions that an op's rule emits; the results
+// are compared with central differences of the op's reference in double, along random directions.
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <limits>
@@ -16,11 +16,11 @@ namespace {
 
 constexpr std::uint64_t seed = 31;
 
-// The context of one instruction alone: everything needs a gradient, and operands may have gradients already.
+// The context of a single instruction: everything needs a gradient, and operands may have gradients already.
 class Lone final : public ops::GradientContext {
  public:
   Lone(const ops::OpDef& op, const ops::Sample& sample) {
-    // States: unlike inputs, they may give their memory to a result.
+    // States: unlike inputs, they may share their memory with a result.
     std::vector<TensorId> operands;
     for (std::size_t i = 0; i < sample.operands.size(); ++i)
       operands.push_back(
@@ -32,7 +32,7 @@ class Lone final : public ops::GradientContext {
   }
 
   ir::Program program;
-  std::vector<TensorId> gradients, result_gradients;  // of operands; of results: what the rule is told
+  std::vector<TensorId> gradients, result_gradients;  // of the operands; of the results, as given to the rule
 
   const ir::Instruction& instruction() const override { return instruction_; }
   const ir::TensorType& type(TensorId id) const override { return program.type(id); }
@@ -71,7 +71,7 @@ std::map<TensorId, GuardedTensor> execute(const ir::Program& program, std::map<T
 
 bool is_gate(const ops::OpDef& op) { return op.infer == ops::op("switch_gate").infer; }
 
-// The results that carry gradients, as sets that a rule must cope with.
+// The sets of results with gradients that a rule must support.
 std::vector<std::vector<std::size_t>> gradient_sets(const ops::OpDef& op) {
   if (op.is_loss) return {{}};
   if (is_gate(op)) return {{0, 1}, {0}};
@@ -79,7 +79,8 @@ std::vector<std::vector<std::size_t>> gradient_sets(const ops::OpDef& op) {
   return {{0}};
 }
 
-// A gate's route has the gradient of its probabilities [B,S], its probabilities one that all tokens share [E].
+// The gradient of a gate's route is that of its probabilities [B,S]; its probabilities have one that all tokens share
+// [E].
 ir::TensorType gradient_type(const ops::OpDef& op, std::size_t result, const ir::TensorType& logits,
                              const ir::TensorType& type) {
   if (!is_gate(op)) return type;
@@ -87,7 +88,7 @@ ir::TensorType gradient_type(const ops::OpDef& op, std::size_t result, const ir:
   return {DType::f32, {logits.shape[2]}};
 }
 
-// A random functional of an op's results, whose gradient is what the rule must give.
+// A random functional of an op's results; the rule must give its gradient.
 struct Functional {
   const ops::OpDef& op;
   const ir::Attributes& attributes;
@@ -99,7 +100,7 @@ struct Functional {
     double sum = 0;
     for (const auto& [r, factor] : factors) {
       const auto& values = call.results[r].values;
-      // A gate's route holds its probabilities behind experts and slots.
+      // A gate's route holds its probabilities after experts and slots.
       const std::size_t first = is_gate(op) && r == 0 ? 2 * factor.values.size() : 0;
       const std::size_t count = is_gate(op) && r == 0 ? factor.values.size() : values.size();
       for (std::size_t i = 0; i < count; ++i)
@@ -109,7 +110,7 @@ struct Functional {
   }
 };
 
-// What the auxiliary loss reads without a gradient (it counts tokens).
+// The operand of the auxiliary loss that has no gradient (it counts tokens).
 bool constant(const ops::OpDef& op, std::size_t operand) { return op.name == "aux_loss" && operand == 1; }
 
 bool is_differentiable(const ir::TensorType& type) { return type.dtype == DType::f32 || type.dtype == DType::route; }
@@ -184,7 +185,7 @@ void Case::check_operand(std::size_t i, const std::vector<DoubleTensor>& operand
     auto up = operands, down = operands;
     double derivative = 0, squares = 0;
     for (std::size_t j = 0; j < count; ++j) {
-      if (std::isnan(operands[i].values[first + j])) continue;  // no token is there
+      if (std::isnan(operands[i].values[first + j])) continue;  // no token uses it
       const double u = double(random.normal(j));
       up[i].values[first + j] += step * u;
       down[i].values[first + j] -= step * u;
@@ -194,7 +195,7 @@ void Case::check_operand(std::size_t i, const std::vector<DoubleTensor>& operand
       squares += u * u * (g * g + start * start);
     }
     const double expected = (functional(up) - functional(down)) / (2 * step);
-    // Errors of f32 gradients are independent: they add up by squares. 1e-8: what the differences themselves lose.
+    // Errors of f32 gradients are independent: their squares add up. 1e-8 is the error of the differences themselves.
     const double tolerance = 64 * 0x1p-23 * std::sqrt(squares) + 1e-8 * (1 + std::abs(expected));
     INFO("expected " << expected << ", found " << derivative << ", tolerance " << tolerance);
     CHECK(std::abs(derivative - expected) <= tolerance);

@@ -68,7 +68,7 @@ struct Cut {
   }
 };
 
-// NaN in the rows of each expert that hold no token: x is [E, C, ...] or [E, W*C, ...] of one rank.
+// Puts NaN in the rows of each expert that hold no token: x is [E, C, ...] or [E, W*C, ...] of one rank.
 void poison_unfilled(GuardedTensor& tensor, const GuardedTensor& route) {
   const ir::RouteLayout layout = layout_of(route.type());
   const std::size_t row = std::size_t(tensor.shape()[2]) * element_size(tensor.type()),
@@ -213,7 +213,7 @@ Outcome run(const ops::OpDef& op, std::vector<GuardedTensor> operands, const ir:
     args.results.push_back(storage < 0 ? view(outcome.results[r])
                                        : ops::TensorView{args.operands[std::size_t(storage)].data, types[r]});
   }
-  backend::cpu::set_threads(kernel.threads);  // a workspace may depend on it
+  backend::cpu::set_threads(kernel.threads);  // the workspace may depend on the threads
   GuardedTensor workspace(kernel.workspace ? kernel.workspace(args) : 0);
   args.workspace = static_cast<std::byte*>(view(workspace).data);
 

@@ -1,5 +1,5 @@
-// Runs the ops of the catalogue on their samples: operands from the samples' fills, kernels on memory with guard bytes,
-// and the comparison with the references in double.
+// Runs the ops of the catalogue on their samples: fills the operands, runs kernels on memory with guard bytes, and
+// compares with the references in double.
 #pragma once
 #include <cstddef>
 #include <optional>
@@ -26,9 +26,9 @@ class GuardedTensor {
   std::byte* data() { return blocks_[1].bytes; }
   const std::byte* data() const { return blocks_[1].bytes; }
   std::size_t size() const { return size_; }
-  bool intact() const;  // nothing was written outside
+  bool intact() const;  // no write outside of the tensor
   bool same_bytes(const GuardedTensor& other) const;
-  // With the guards; the tensor starts 64 bytes into it.
+  // With the guards; the tensor starts at byte 64.
   std::span<std::byte> with_guards() { return std::as_writable_bytes(std::span(blocks_)); }
   ops::TensorView view() { return {data(), type_}; }
   template <class T>
@@ -56,27 +56,27 @@ GuardedTensor from_double(const DoubleTensor& tensor);  // f32, bf16 and i32
 GuardedTensor slice(const GuardedTensor& tensor, int axis, std::int64_t begin, std::int64_t end);
 GuardedTensor join(const std::vector<GuardedTensor>& parts, int axis);
 
-// Takes over the rows that `part` has written: those that are not fresh memory throughout. Returns how many of them had
-// been written before.
+// Copies the rows that `part` has written (those that are not entirely fresh memory) to `whole`. Returns how many of
+// them had been written before.
 int merge(const GuardedTensor& part, GuardedTensor& whole);
 
-// What an op did: its operands afterwards and its results (those that live in an operand's memory are copies of it).
+// The outcome of an op: its operands afterwards and its results (copies, if they share an operand's memory).
 struct Outcome {
   std::vector<GuardedTensor> operands, results;
-  std::vector<std::string> faults;  // bytes written that are not the op's to write
+  std::vector<std::string> faults;  // writes outside of the op's results
 };
 
-// Where the tensors of a call lie if not where the harness made them: a device's memory.
+// Moves the tensors of a call to other memory, such as a device's.
 class Elsewhere {
  public:
   virtual ~Elsewhere() = default;
-  // The tensor's place there, with its guards around it.
+  // The tensor in that memory, between its guards.
   virtual std::byte* take(GuardedTensor& tensor) = 0;
-  // Waits for the call, and brings all tensors back as it left them.
+  // Waits for the call, and copies all tensors back.
   virtual Status bring_back() = 0;
 };
 
-// The kernel that is run, and where.
+// The kernel to run, and its memory.
 struct Bound {
   ops::Kernel (*bind)(const ops::KernelArgs&);
   std::size_t (*workspace)(const ops::KernelArgs&);
@@ -91,31 +91,30 @@ Outcome run(const ops::OpDef& op, std::vector<GuardedTensor> operands, const ir:
 // Binds and runs the CPU kernel of `op` once. The types must fit; a kernel must exist.
 Outcome run(const ops::OpDef& op, std::vector<GuardedTensor> operands, const ir::Attributes& attributes,
             int threads = 1, comm::Communicator* comm = nullptr);
-// The same by the reference, on the same operands: what operands and results should be.
+// The expected operands and results, by the reference on the same operands.
 ReferenceCall run_reference(const ops::OpDef& op, const std::vector<GuardedTensor>& operands,
                             const ir::Attributes& attributes);
 ReferenceCall run_reference(const ops::OpDef& op, std::vector<DoubleTensor> operands, const ir::Attributes& attributes);
 
-// The samples of the catalogue, and larger ones: many tokens to a thread, more than one block of a product in each
+// The samples of the catalogue, and larger ones: many tokens per thread, more than one block of a product in each
 // direction.
 std::vector<ops::Sample> samples_of(const ops::OpDef& op);
 
-// The operand in whose memory result `result` lives, or -1.
+// The operand whose memory holds result `result`, or -1.
 int storage_operand(const ops::OpDef& op, int result, int operands);
 
-// `got` against the reference, each element within the rounding of its type and of sums of `length` terms (see
-// ReferenceCall::terms); integers, and a route's decisions, exactly. Where the reference is NaN, the bytes of `before`
-// must still stand. Returns the first fault.
+// Compares `got` with the reference: each element within the rounding of its type and of sums of `length` terms (see
+// ReferenceCall::terms); integers and a route's decisions exactly. Where the reference is NaN, the bytes must equal
+// those of `before`. Returns the first fault.
 std::optional<std::string> compare(const GuardedTensor& got, const DoubleTensor& reference, const GuardedTensor& before,
                                    double length, const std::vector<double>& terms = {});
 
-// What an outcome has against the reference on the same operands, a line each: faults, and results or operands that
-// are not as compare() wants them.
+// Compares an outcome with the reference on the same operands; one line per fault, and per result or operand that
+// compare() refuses.
 std::vector<std::string> faults_of(const ops::OpDef& op, const Outcome& outcome,
                                    const std::vector<GuardedTensor>& operands, const ReferenceCall& expected);
 
-// The routing that a sample's operands share: random logits, uneven so that an expert overflows where capacity is
-// scarce.
+// The routing that a sample's operands share: random logits, uneven so that an expert overflows if capacity is scarce.
 class SampleRoute {
  public:
   SampleRoute(const ops::Sample& sample, std::uint64_t seed);
@@ -134,10 +133,10 @@ class SampleRoute {
   std::vector<float> logits_;
 };
 
-// rows i32[E,2] of one rank that got what the route sends.
+// rows i32[E,2] of one rank that received the tokens of the route.
 GuardedTensor rows_of(const GuardedTensor& route);
 
-// The operands of a sample. Of buffers of slots or rows, those without a token are NaN: nothing may read them.
+// The operands of a sample. Slots or rows without a token are NaN: nothing may read them.
 std::vector<GuardedTensor> make_operands(const ops::Sample& sample, const SampleRoute& route, std::uint64_t seed);
 
 // Standard normal numbers in f32 or bf16.

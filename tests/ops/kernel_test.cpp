@@ -1,4 +1,5 @@
-// Every CPU kernel on every sample of its op: types, memory it may touch, values, and independence of the threads.
+// Every CPU kernel on every sample of its op: types, memory that it may touch, values, and equal bits at any number of
+// threads.
 #include <fmt/ranges.h>
 
 #include <catch2/catch.hpp>
@@ -65,7 +66,7 @@ TEST_CASE("every op has a CPU kernel, a reference and samples") {
 TEST_CASE("kernels against references in double on every sample") {
   int checked = 0;
   for (const ops::OpDef* op : ops::all_ops()) {
-    if (!ops::find_cpu_kernel(op->name) || !find_reference(op->name)) continue;  // the case above fails
+    if (!ops::find_cpu_kernel(op->name) || !find_reference(op->name)) continue;  // the case above reports it
     const auto samples = samples_of(*op);
     for (std::size_t s = 0; s < samples.size(); ++s) {
       INFO(op->name << ", sample " << s);
@@ -92,13 +93,13 @@ TEST_CASE("the samples drop tokens and leave slots empty") {
   CHECK(empty);
 }
 
-TEST_CASE("the comparison notices what it should") {
+TEST_CASE("the comparison notices planted faults") {
   GuardedTensor got({DType::f32, {3}}), before({DType::f32, {3}});
   DoubleTensor expected{got.type(), {1, std::nan(""), -2}};
   got.as<float>()[0] = 1;
   got.as<float>()[2] = -2;
   CHECK_FALSE(compare(got, expected, before, 1).has_value());
-  got.as<float>()[1] = 0;  // written where nothing should be
+  got.as<float>()[1] = 0;  // a write outside of the result
   CHECK(compare(got, expected, before, 1).has_value());
   got = before;
   got.as<float>()[0] = 1;  // the last is still NaN

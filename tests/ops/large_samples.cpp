@@ -1,4 +1,4 @@
-// Samples that are too large to describe an op by, and that its parts, threads and blocks are tested on.
+// Samples that are too large to describe an op, for tests of its parts, threads and blocks.
 #include <map>
 
 #include "harness.h"

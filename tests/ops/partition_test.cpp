@@ -1,5 +1,5 @@
 // The partition rows of the catalogue (Lancet, section 5.2): split an op's operands along a row's axes, run the parts
-// in order, put the results together, and get what the whole op gives: the same bits, but for results that add up.
+// in order, join the results, and get the result of the whole op: the same bits, except for results that are sums.
 #include <fmt/ranges.h>
 
 #include <catch2/catch.hpp>
@@ -35,7 +35,7 @@ bool is_irregular(const PartitionRow& row) {
          std::any_of(row.results.begin(), row.results.end(), irregular);
 }
 
-// A row holds for an instruction that has no more operands than it names; an irregular one needs a route or its rows.
+// A row applies to instructions with at most the operands that it names; an irregular row needs a route or its rows.
 bool applies(const PartitionRow& row, const ops::OpDef& op, const ops::Sample& sample, const Outcome& whole) {
   if (sample.operands.size() > row.operands.size()) return false;
   if (!is_irregular(row)) return true;
@@ -46,7 +46,7 @@ bool applies(const PartitionRow& row, const ops::OpDef& op, const ops::Sample& s
   return has_route && op.required <= int(sample.operands.size());
 }
 
-// One row of one sample, cut in one way.
+// One row of one sample, split in one way.
 class Split {
  public:
   Split(const ops::OpDef& op, const ops::Sample& sample, const PartitionRow& row, const SampleRoute& route)
@@ -59,7 +59,7 @@ class Split {
 
   const Outcome& whole() const { return whole_; }
 
-  // What is cut: the extent of the first axis that the row names, or the tokens.
+  // The extent that is split: of the first axis that the row names, or the tokens.
   std::int64_t extent() const {
     for (std::size_t i = 0; i < operands_.size(); ++i)
       if (row_.operands[i] >= 0) return operands_[i].shape()[row_.operands[i]];
@@ -88,7 +88,7 @@ class Split {
   }
 
  private:
-  // The operand in whose memory the parts write their slots or rows of result r, or -1: each has memory of its own.
+  // The operand in whose memory the parts write their slots or rows of result r, or -1 if each part has its own memory.
   int shared_operand(std::size_t r) const {
     return row_.results[r] == ops::irregular ? storage_operand(op_, int(r), int(operands_.size())) : -1;
   }
@@ -101,7 +101,7 @@ class Split {
       operands.push_back(std::move(*operand));
     }
     ir::Attributes attributes = sample_.attributes;
-    // A result that is cut along the batch has fewer sequences than its route's tokens tell.
+    // The attribute counts the sequences of the part.
     if (attributes.has("batch")) attributes.set("batch", end - begin);
     Outcome part = run(op_, std::move(operands), attributes);
     INFO(fmt::format("{}", fmt::join(part.faults, "\n")));
@@ -129,7 +129,7 @@ class Split {
       return std::nullopt;
     }
     if (!given)
-      return parts_.empty() ? std::nullopt : std::optional(parts_.back().results[0]);  // what the part before made
+      return parts_.empty() ? std::nullopt : std::optional(parts_.back().results[0]);  // the result of the part before
     const ops::Fill fill = sample_.operands[std::size_t(i)].fill;
     if (fill == ops::Fill::route) return routes_.back();
     if (fill == ops::Fill::rows) return rows_of(routes_.back());
@@ -156,7 +156,7 @@ class Split {
     }
   }
 
-  // Each slot or row is written by one part at most; those of all parts are the whole's.
+  // At most one part writes each slot or row; together they write those of the whole.
   void check_rows_written(std::size_t r) const {
     GuardedTensor merged(whole_.results[r].type());
     for (const Outcome& part : parts_) CHECK(merge(part.results[r], merged) == 0);
@@ -172,7 +172,7 @@ class Split {
     check_near(sum, r);
   }
 
-  // Sums in another order.
+  // The sums have another order.
   void check_near(const DoubleTensor& sum, std::size_t r) const {
     const GuardedTensor& whole = whole_.results[r];
     const auto fault = compare(whole, sum, GuardedTensor(whole.type()), double(operands_[0].shape().elements()));
@@ -180,8 +180,8 @@ class Split {
     CHECK_FALSE(fault.has_value());
   }
 
-  // Every token's expert, slot and probability are the whole's; each part owns the slots from where the part before
-  // stopped.
+  // Every token's expert, slot and probability equal the whole's; each part owns the slots from the end of the part
+  // before.
   void check_routes(std::size_t r) const {
     const DoubleTensor whole = to_double(whole_.results[r]);
     const std::size_t T = std::size_t(whole.shape()[0]), E = std::size_t(whole.shape()[1]);
@@ -203,7 +203,7 @@ class Split {
     CHECK(joined == whole.values);
   }
 
-  // Each part's rows begin where those of the part before end; together they are the whole's.
+  // Each part's rows begin at the end of the part before; together they are the whole's.
   void check_rows(std::size_t r) const {
     const GuardedTensor& whole = whole_.results[r];
     const std::int64_t columns = whole.shape()[1];
@@ -229,7 +229,7 @@ class Split {
   std::map<std::size_t, GuardedTensor> shared_;
 };
 
-// How many splits of a row were checked, over all samples that it applies to.
+// Returns how many splits of a row were checked, over all samples that it applies to.
 int check_row(const ops::OpDef& op, const PartitionRow& row) {
   int checked = 0;
   const auto samples = samples_of(op);
@@ -254,7 +254,7 @@ TEST_CASE("partition rows: split, run, join, compare") {
   int total = 0;
   std::string table = "partition rows (operands -> results): splits checked\n";
   for (const ops::OpDef* op : ops::all_ops()) {
-    if (!ops::find_cpu_kernel(op->name)) continue;  // kernel_test names it
+    if (!ops::find_cpu_kernel(op->name)) continue;  // kernel_test reports it
     for (const PartitionRow& row : op->partition) {
       const int checked = check_row(*op, row);
       const std::string line = fmt::format("  {:<24} {} -> {}: {}\n", op->name, row.operands, row.results, checked);

@@ -8,7 +8,7 @@ namespace {
 
 using Index = std::int64_t;
 
-void embedding_at(ReferenceCall& c) {  // tokens [B,S], wte [V,D], wpe [P,D], place
+void embedding_at(ReferenceCall& c) {  // tokens [B,S], wte [V,D], wpe [P,D], position
   const auto &tokens = c.operands[0], &wte = c.operands[1], &wpe = c.operands[2], &place = c.operands[3];
   const Index S = tokens.shape()[1], D = wte.shape()[1], P = wpe.shape()[0];
   for (Index t = 0; t < tokens.shape().elements(); ++t) {
@@ -17,7 +17,7 @@ void embedding_at(ReferenceCall& c) {  // tokens [B,S], wte [V,D], wpe [P,D], pl
   }
 }
 
-void attention_decode(ReferenceCall& c) {  // qkv [B,S,3,H,d], keys and values [B,H,P,d], place
+void attention_decode(ReferenceCall& c) {  // qkv [B,S,3,H,d], keys and values [B,H,P,d], position
   const auto& qkv = c.operands[0];
   auto &keys = c.operands[1], &values = c.operands[2];
   const Index B = keys.shape()[0], H = keys.shape()[1], P = keys.shape()[2], d = keys.shape()[3], S = qkv.shape()[1];
@@ -56,7 +56,7 @@ void attention_decode(ReferenceCall& c) {  // qkv [B,S,3,H,d], keys and values [
     }
 }
 
-void take_row(ReferenceCall& c) {  // x [B,S,D], place
+void take_row(ReferenceCall& c) {  // x [B,S,D], position
   const auto& x = c.operands[0];
   const Index S = x.shape()[1], D = x.shape()[2];
   for (Index b = 0; b < x.shape()[0]; ++b)

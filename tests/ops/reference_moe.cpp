@@ -12,7 +12,7 @@ namespace {
 
 using Index = std::int64_t;
 
-// A route[T,E] as the references keep it.
+// A route[T,E] in the layout of the references.
 struct Route {
   Index T, E;
   explicit Route(const DoubleTensor& route) : T(route.shape()[0]), E(route.shape()[1]) {}
@@ -63,7 +63,7 @@ void gate(ReferenceCall& c, bool prioritized) {
     route[at.end(e)] += 1;
     load[at.E + e] += 1;
   }
-  for (Index t = 0; t < at.T; ++t) {  // as many slots as kept tokens of the same expert stand before
+  for (Index t = 0; t < at.T; ++t) {  // a slot's number counts the earlier kept tokens of its expert
     if (route[at.slot(t)] < 0) continue;
     const double e = route[at.expert(t)];
     route[at.slot(t)] = route[at.begin(Index(e))];
@@ -187,7 +187,7 @@ void expert_linear_dx(ReferenceCall& c) {  // dy [E,R,N], w [E,N,K], rows
   });
 }
 
-void expert_linear_dw(ReferenceCall& c) {  // dy [E,R,N], x [E,R,K], rows [, dw, db so far]
+void expert_linear_dw(ReferenceCall& c) {  // dy [E,R,N], x [E,R,K], rows [, accumulators of dw, db]
   const auto &dy = c.operands[0], &x = c.operands[1];
   const Index N = dy.shape()[2], K = x.shape()[2];
   c.length = double(dy.shape()[1]);
@@ -237,7 +237,7 @@ void gelu_dx(ReferenceCall& c) {
 
 // ---- GELU within a product
 
-// Where the product is rounded before GELU takes it, an element of the result is off by the rounding of `rounded`, too.
+// If the product is rounded before GELU, the result's error includes the rounding of `rounded`.
 std::vector<double> terms_with(const DoubleTensor& result, const DoubleTensor& rounded) {
   double squares = 0, counted = 0;
   for (double x : result.values)
@@ -285,7 +285,7 @@ void expert_linear_dx_gelu(ReferenceCall& c) {  // dy, w, h, rows
   c.terms = {terms_with(c.results[0], c.results[0])};
 }
 
-// ---- exchanges of one rank: slot i of an expert is its row i (of this part and those before)
+// ---- all-to-alls of one rank: slot i of an expert is its row i (of this part and those before)
 
 void exchange_counts(ReferenceCall& c) {
   const auto& route = c.operands[0];
@@ -296,7 +296,7 @@ void exchange_counts(ReferenceCall& c) {
   }
 }
 
-// Slots [begin, end) of each part become rows [rows[e,0], rows[e,1]), or the other way.
+// Slots [begin, end) of each part become rows [rows[e,0], rows[e,1]), or the reverse.
 void move_part(ReferenceCall& c, const DoubleTensor& route, const DoubleTensor& rows, bool there) {
   const auto& in = c.operands[0];
   const Route at(route);
@@ -329,7 +329,7 @@ void split_route(ReferenceCall& c) {
     part[at.expert(t)] = whole[all.expert(first + t)];
     part[at.slot(t)] = whole[all.slot(first + t)];
     part[at.weight(t)] = whole[all.weight(first + t)];
-    if (part[at.slot(t)] >= 0) part[at.end(Index(part[at.expert(t)]))] += 1;  // one slot a kept token
+    if (part[at.slot(t)] >= 0) part[at.end(Index(part[at.expert(t)]))] += 1;  // one slot per kept token
   }
 }
 
@@ -338,7 +338,7 @@ void split_capacity(ReferenceCall& c) {
   const Index C = c.attributes.integer("capacity"), parts = c.attributes.integer("parts"),
               part = c.attributes.integer("part");
   for (Index e = 0; e < at.E; ++e) {
-    // Of the filled slots, those in [part * C / parts, (part + 1) * C / parts), counted one by one.
+    // The filled slots in [part * C / parts, (part + 1) * C / parts), counted one by one.
     Index before = 0, mine = 0;
     for (Index slot = Index(c.operands[0][all.begin(e)]); slot < Index(c.operands[0][all.end(e)]); ++slot) {
       before += slot < C * part / parts;
@@ -349,7 +349,7 @@ void split_capacity(ReferenceCall& c) {
   }
 }
 
-// Of rank 0: group g of the ranks is `g` groups away.
+// On rank 0, group g of the ranks is `g` groups away.
 void split_peers(ReferenceCall& c) {
   const Route all(c.operands[0]), at(c.results[0]);
   const Index ranks = c.attributes.integer("ranks"), parts = c.attributes.integer("parts"),
@@ -380,7 +380,7 @@ void join_route(ReferenceCall& c) {
   }
 }
 
-void join_rows(ReferenceCall& c) {  // all rows as if of the first source: experts see only the first and last entry
+void join_rows(ReferenceCall& c) {  // all rows count as the first source's: experts read only the first and last entry
   const Index width = c.results[0].shape()[1];
   for (Index e = 0; e < c.results[0].shape()[0]; ++e)
     for (Index s = 0; s < width; ++s)

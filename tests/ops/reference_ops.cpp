@@ -20,7 +20,7 @@ using Index = std::int64_t;
 Index rows_of(const DoubleTensor& t) { return t.shape().rows(); }
 Index back_of(const DoubleTensor& t) { return t.shape().back(); }
 
-// out[m,n] = sum over k of a(m,k) * b(n,k), on top of what `start` gives
+// out[m,n] = start + sum over k of a(m,k) * b(n,k)
 template <class A, class B, class Start>
 void product(DoubleTensor& out, Index M, Index N, Index K, A a, B b, Start start) {
   for (Index m = 0; m < M; ++m)
@@ -99,7 +99,7 @@ double round_to_bf16(double x) {
   return std::ldexp(std::nearbyint(std::ldexp(mantissa, 8)), exponent - 8);
 }
 
-// The norm is that of the sum as it is stored: backward has no other.
+// The norm is of the sum as it is stored, since backward has only that.
 void add_layer_norm(ReferenceCall& c) {
   add(c);
   if (c.results[0].type.dtype == DType::bf16)
@@ -125,7 +125,7 @@ void layer_norm_dx(ReferenceCall& c) {  // dy, x, gamma, stats [, gradient of th
   }
 }
 
-void layer_norm_dw(ReferenceCall& c) {  // dy, x, stats [, dgamma, dbeta so far]
+void layer_norm_dw(ReferenceCall& c) {  // dy, x, stats [, accumulators of dgamma, dbeta]
   const auto &dy = c.operands[0], &x = c.operands[1], &stats = c.operands[2];
   const Index D = back_of(x);
   c.length = double(rows_of(x));
@@ -251,7 +251,7 @@ void position_dw(ReferenceCall& c) {
   scatter(c, 1, [S = c.operands[0].shape()[1]](Index t) { return t % S; });
 }
 
-void cross_entropy(ReferenceCall& c) {  // the gradient too, where it is asked for
+void cross_entropy(ReferenceCall& c) {  // the gradient too, if it is requested
   const auto &logits = c.operands[0], &targets = c.operands[1];
   const Index V = back_of(logits), vocabulary = c.attributes.integer("vocabulary");
   const double total = double(c.attributes.integer("total_tokens"));
@@ -271,14 +271,14 @@ void cross_entropy(ReferenceCall& c) {  // the gradient too, where it is asked f
 
 // ---- updates
 
-// Up where the part of x beyond the next bf16 towards zero and 16 random bits make 1 together.
+// Rounds up if the part of x beyond the next bf16 towards zero and 16 random bits add to 1 or more.
 double round_stochastically(double x, std::uint32_t bits) {
   const double step = std::ldexp(1.0, std::ilogb(x) - 7), low = std::trunc(x / step) * step;
   const double part = std::floor(std::abs(x - low) / step * 65536);
   return part + (bits >> 16) >= 65536 ? low + std::copysign(step, x) : low;
 }
 
-// The weights proper: the master copy where there is one; w follows.
+// The exact weights: the master copy if there is one; w follows.
 template <class F>
 void update_weights(ReferenceCall& c, std::size_t master, F f) {
   DoubleTensor& w = c.has(master) ? c.operands[master] : c.operands[0];

@@ -1,5 +1,5 @@
-// The ops once more, in double and as plain as their contracts (src/ops/*/op.cpp): what the kernels of every device are
-// held against. Nothing of the project's arithmetic is used here.
+// The ops again, in double and as plain as their contracts (src/ops/*/op.cpp); the kernels of every device are compared
+// with them. They use none of the project's arithmetic.
 #pragma once
 #include <string_view>
 #include <vector>
@@ -18,13 +18,13 @@ struct DoubleTensor {
   double operator[](std::int64_t i) const { return values[std::size_t(i)]; }
 };
 
-// An op's call. A result's element that the op leaves as it is stays NaN. Operands that the op updates are written.
+// A call of an op. Elements of results that the op does not write stay NaN. Operands that the op updates are written.
 struct ReferenceCall {
   std::vector<DoubleTensor> operands;
   std::vector<DoubleTensor> results;
   const ir::Attributes& attributes;
   double length = 1;  // of the longest sum: rounding errors grow with its root
-  // By result, where a reference knows better than the norm of the result: the sum of each element's |terms|.
+  // By result, the sum of each element's |terms|, if the reference knows more than the norm of the result.
   std::vector<std::vector<double>> terms = {};
 
   bool has(std::size_t operand) const { return operand < operands.size(); }
@@ -32,6 +32,6 @@ struct ReferenceCall {
 
 using Reference = void (*)(ReferenceCall&);
 
-Reference find_reference(std::string_view op);  // null: none is written
+Reference find_reference(std::string_view op);  // null: no weights are written
 
 }  // namespace lancet::test

@@ -1,4 +1,4 @@
-// Parts of routes: what a whole route is cut into and put together from.
+// Splitting a route into parts, and joining parts of a route.
 #include <catch2/catch.hpp>
 #include <set>
 #include <vector>
@@ -21,7 +21,7 @@ ops::Sample sample_of(std::int64_t capacity) {
   return {{{{DType::route, {tokens, experts}}, ops::Fill::route}}, {{"capacity", capacity}, {"tokens", tokens}}};
 }
 
-// The kernel's result, held against the reference.
+// The kernel's result, compared with the reference.
 GuardedTensor checked(std::string_view name, std::vector<GuardedTensor> operands, const ir::Attributes& attributes) {
   const ops::OpDef& op = ops::op(name);
   const ReferenceCall reference = run_reference(op, operands, attributes);
@@ -44,7 +44,7 @@ std::vector<GuardedTensor> split(const GuardedTensor& whole, const Bounds& bound
   return parts;
 }
 
-// The kept tokens of each part have the slots [begin, end) of their expert, each once, and parts follow one another.
+// The kept tokens of each part have the slots [begin, end) of their expert, each once, and the parts are consecutive.
 void check_owned(const std::vector<GuardedTensor>& parts, const GuardedTensor& whole) {
   const ir::RouteLayout all{tokens, experts};
   for (std::int64_t e = 0; e < experts; ++e) {
@@ -85,7 +85,7 @@ TEST_CASE("split_route gives the routes that the gate makes in parts") {
   }
 }
 
-TEST_CASE("a batch-prioritized route splits like another") {
+TEST_CASE("a batch-prioritized route splits like any other") {
   for (std::int64_t capacity : {1, 5, 24})
     for (const Bounds& bounds : cuts)
       check_owned(split(prioritized_route(capacity), bounds), prioritized_route(capacity));
@@ -126,7 +126,7 @@ TEST_CASE("join_rows spans the rows of all parts") {
   CHECK(std::vector<std::int32_t>(found, found + 6) == std::vector<std::int32_t>{0, 9, 9, 0, 1, 1});
 }
 
-TEST_CASE("sum adds up any number of parts, in their order") {
+TEST_CASE("sum adds any number of parts in their order") {
   for (std::size_t count : {1, 2, 5}) {
     std::vector<GuardedTensor> parts(count, GuardedTensor({DType::f32, {3, 11}}));
     for (std::size_t p = 0; p < count; ++p) fill_normal(parts[p], seed, p);
@@ -156,7 +156,7 @@ TEST_CASE("all-to-alls of several parts against the reference") {
   }
 }
 
-TEST_CASE("what does not fit is refused") {
+TEST_CASE("inputs that do not fit are refused") {
   auto refused = [](std::string_view name, const std::vector<ir::TensorType>& types, const ir::Attributes& attributes) {
     const auto result = ops::op(name).infer({types, attributes});
     return !result.ok();

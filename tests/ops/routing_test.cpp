@@ -13,7 +13,7 @@ namespace {
 
 constexpr float not_a_number = std::numeric_limits<float>::quiet_NaN();
 
-// A route of given choices, as assign_slots leaves it.
+// A route of given choices, as assign_slots makes it.
 struct Assigned {
   ir::RouteLayout layout;
   std::vector<std::int32_t> memory;
@@ -39,7 +39,7 @@ using Floats = std::vector<float>;
 
 }  // namespace
 
-TEST_CASE("softmax of a row and its choice") {
+TEST_CASE("softmax of a row and its choice of expert") {
   Floats p(3);
   const Floats logits{1.f, 3.f, 2.f};
   CHECK(routing::softmax(logits.data(), p.data(), 3) == 1);
@@ -47,7 +47,7 @@ TEST_CASE("softmax of a row and its choice") {
   for (std::size_t e = 0; e < 3; ++e) CHECK(p[e] == Approx(std::exp(double(logits[e])) / sum).epsilon(1e-6));
 
   const Floats equal{2.f, 5.f, 5.f};
-  CHECK(routing::softmax(equal.data(), p.data(), 3) == 1);  // the lowest of equals
+  CHECK(routing::softmax(equal.data(), p.data(), 3) == 1);  // the lowest index on a tie
   CHECK(p[1] == p[2]);
   const Floats large{1000.f, -1000.f, 999.f};
   CHECK(routing::softmax(large.data(), p.data(), 3) == 0);
@@ -58,7 +58,7 @@ TEST_CASE("softmax of a row and its choice") {
   CHECK(p[0] == 1.f);
 }
 
-TEST_CASE("a NaN among the logits still gives an expert") {
+TEST_CASE("a row of logits with NaN still gives an expert") {
   Floats p(3);
   const Floats first{not_a_number, 1.f, 2.f}, later{1.f, not_a_number, 2.f},
       all{not_a_number, not_a_number, not_a_number};
@@ -100,7 +100,7 @@ TEST_CASE("slots are given in order until the capacity is used up") {
   CHECK(Assigned({0, 0, 0}, 1, 1).slots() == Ints{0, -1, -1});
 }
 
-TEST_CASE("a part counts on from the part before") {
+TEST_CASE("a part continues from the part before") {
   const Ints before{2, 1, 0};
   Assigned route({1, 0, 1, 1}, 3, 2, {}, before.data());
   CHECK(route.slots() == Ints{1, -1, -1, -1});
@@ -109,21 +109,21 @@ TEST_CASE("a part counts on from the part before") {
   CHECK(route.load == Floats{1, 3, 0, 0, 1, 0});
 }
 
-TEST_CASE("priority: falling probability, equals by lower token, and the order decides who is dropped") {
+TEST_CASE("priority: falling probability, ties by lower token; drops follow this order") {
   const Floats weight{0.25f, 0.9f, 0.25f, 1.f, 0.9f};
   std::vector<std::uint64_t> keys(5);
   routing::prioritize(weight.data(), keys);
   Ints order;
   for (std::uint64_t key : keys) order.push_back(std::int32_t(std::uint32_t(key)));
   CHECK(order == Ints{3, 1, 4, 0, 2});
-  // Who is kept goes by priority (the last of equals is dropped), the slots of those kept by token.
+  // Priority decides which tokens are kept (the last on a tie is dropped); the kept ones get slots in token order.
   Assigned route({0, 0, 0, 1, 0}, 2, 3, keys);
   CHECK(route.slots() == Ints{0, 1, -1, 0, 2});
   CHECK(route.end() == Ints{3, 1});
   CHECK(route.load == Floats{4, 1, 3, 1});
   CHECK(Assigned({0, 0, 0, 0, 0}, 1, 2, keys).slots() == Ints{-1, 0, -1, 1, -1});
 
-  const Floats broken{0.5f, not_a_number, 0.75f};  // NaN has a place, so that every token is served
+  const Floats broken{0.5f, not_a_number, 0.75f};  // NaN has a rank, so that every token is ordered
   keys.resize(3);
   routing::prioritize(broken.data(), keys);
   order.clear();

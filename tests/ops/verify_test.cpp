@@ -1,4 +1,4 @@
-// ops::verify holds each instruction against its op: types, the stream, what is updated in place.
+// ops::verify checks each instruction against its op: types, the stream, in-place updates.
 #include <catch2/catch.hpp>
 
 #include "lancet/ir/print.h"
@@ -27,14 +27,14 @@ std::string fault(const std::string& from, const std::string& to) {
 
 }  // namespace
 
-TEST_CASE("an instruction on another stream than its op's is found") {
+TEST_CASE("an instruction on a stream other than its op's is found") {
   CHECK(fault("a\n", "a\n").empty());
   CHECK(
       fault("# compute forward a", "# expert forward a").starts_with("expected it on the stream compute, found expert"));
   CHECK(fault("# reduce sync w", "# compute sync w").starts_with("expected it on the stream reduce, found compute"));
 }
 
-TEST_CASE("every op that writes says so in its instructions") {
+TEST_CASE("every op that writes declares it in its instructions") {
   int writers = 0;
   for (const ops::OpDef* op : ops::all_ops()) {
     if (op->writes.empty()) continue;
@@ -55,7 +55,7 @@ TEST_CASE("every op that writes says so in its instructions") {
   CHECK(writers >= 2);
 }
 
-TEST_CASE("an attribute that is missing or of another type is an error, whatever the op") {
+TEST_CASE("an attribute that is missing or of another type is an error for every op") {
   int faults = 0;
   for (const ops::OpDef* op : ops::all_ops())
     for (const ops::Sample& sample : op->samples)

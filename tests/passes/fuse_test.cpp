@@ -1,4 +1,4 @@
-// GELU within the products beside it.
+// Fusing GELU into the neighbouring products.
 #include "steps/models.h"
 #include "steps/support.h"
 
@@ -13,7 +13,7 @@ std::vector<std::string> ops_of(const ir::Program& program) {
   return ops;
 }
 
-// Two layers; `between` stands where GELU's argument and result may have more readers.
+// Two layers; `between` may add more readers of GELU's argument and result.
 std::string layers(std::string_view first, std::string_view between) {
   return fmt::format(R"(program layers
 parameter @x : f32[2,3,4]
@@ -35,7 +35,7 @@ const std::string fc = "%0 : f32[2,3,8] = linear(@x, @w)  # compute forward fc";
 
 }  // namespace
 
-TEST_CASE("fuse: a dense layer's GELU, there and back") {
+TEST_CASE("fuse: a dense layer's GELU, forward and backward") {
   CHECK(text_of(passes::fuse(program(layers(fc, "")))) == R"(program layers
 parameter @x : f32[2,3,4]
 parameter @w : f32[8,4]
@@ -64,12 +64,12 @@ TEST_CASE("fuse: experts, over the same rows") {
   require_sound(ops::verify(passes::fuse(step)));
 }
 
-TEST_CASE("fuse: what others read stays as it was") {
-  // The gradient ahead of GELU is read again.
+TEST_CASE("fuse: values with other readers stay unfused") {
+  // The gradient before GELU is read again.
   const auto read = program(layers(fc, "%4 : f32[8,4] = linear_dw(%3, @x)  # compute dw other\n"));
   CHECK(ops_of(passes::fuse(read)) ==
         std::vector<std::string>{"linear_gelu", "linear", "linear_dx", "linear_dw", "gelu_dx", "linear_dw"});
-  // GELU of something else than a product, or of one that streams its weights.
+  // GELU of a value that is not a product, or of a product that streams its weights.
   for (const char* other : {"%0 : f32[2,3,8] = linear(@x, @w) {streamed=1}  # compute forward fc"})
     CHECK(ops_of(passes::fuse(program(layers(other, "")))) ==
           std::vector<std::string>{"linear", "gelu", "linear", "linear_dx_gelu", "linear_dw"});

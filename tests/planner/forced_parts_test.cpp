@@ -1,4 +1,4 @@
-// A number of parts that is asked for, on random models: the plan has them, or says that they do not fit the memory.
+// Forced numbers of parts on random models: the plan has them, or reports that they do not fit the memory.
 #include <cmath>
 #include <random>
 
@@ -9,7 +9,7 @@
 using namespace lancet;
 using namespace lancet::test;
 
-TEST_CASE("random models: a step is predicted to end, whatever number of parts is asked for") {
+TEST_CASE("random models: any forced number of parts gives a plan with a finite prediction") {
   int in_parts = 0, whole = 0;
   for (std::uint32_t seed = 1; seed <= 40; ++seed) {
     std::mt19937 random(seed);
@@ -37,5 +37,5 @@ TEST_CASE("random models: a step is predicted to end, whatever number of parts i
     }
   }
   CHECK(in_parts > 0);
-  CHECK(whole > 0);  // so that both ends are looked at
+  CHECK(whole > 0);  // so that both outcomes are tested
 }

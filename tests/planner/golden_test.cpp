@@ -1,4 +1,4 @@
-// The passes on small programs: text in, text out (tests/golden).
+// The passes on small programs, compared as text (tests/golden).
 #include "golden/golden.h"
 #include "steps/models.h"
 #include "steps/support.h"
@@ -27,7 +27,7 @@ passes::OptimizeOptions sgd() {
 
 }  // namespace
 
-TEST_CASE("autodiff: a tied weight's gradients add up in one place") {
+TEST_CASE("autodiff: a tied weight's gradients are added in one tensor") {
   require_golden("autodiff_tied.ir", text_of(passes::autodiff(program(tied))));
 }
 
@@ -45,11 +45,11 @@ TEST_CASE("sync: one bucket that never fills") {
   require_golden("sync_moe_one_bucket.ir", text_of(passes::sync(passes::autodiff(program(moe)), 2, 1 << 30)));
 }
 
-TEST_CASE("sync: a micro batch reduces only what it reports") {
+TEST_CASE("sync: a micro batch reduces only its reported metrics") {
   require_golden("sync_micro_batch.ir", text_of(passes::sync(passes::autodiff(program(tied), true), 2, 1, false)));
 }
 
-TEST_CASE("optimize: AdamW with master weights where the weights are bf16") {
+TEST_CASE("optimize: AdamW with master weights for bf16 weights") {
   require_golden("optimize_adamw_moe.ir",
                  text_of(passes::optimize(passes::sync(passes::autodiff(program(moe)), 2, 1 << 30), adamw())));
 }
@@ -58,11 +58,11 @@ TEST_CASE("optimize: SGD") {
   require_golden("optimize_sgd_tied.ir", text_of(passes::optimize(passes::autodiff(program(tied)), sgd())));
 }
 
-TEST_CASE("optimize: accumulated gradients are zero after their use") {
+TEST_CASE("optimize: accumulated gradients are zeroed after their use") {
   require_golden("optimize_accumulate.ir", text_of(passes::optimize(passes::autodiff(program(tied), true), sgd())));
 }
 
-TEST_CASE("optimize: gradients stay outputs where asked, but for those that are zeroed") {
+TEST_CASE("optimize: gradients stay outputs on request, except those that are zeroed") {
   passes::OptimizeOptions o = sgd();
   o.keep_gradients = true;
   const ir::Program kept = passes::optimize(passes::autodiff(program(tied)), o);
@@ -73,7 +73,7 @@ TEST_CASE("optimize: gradients stay outputs where asked, but for those that are 
   REQUIRE_FALSE(zeroed.output("grad.wte").valid());
 }
 
-TEST_CASE("passes leave alone what is not theirs") {
+TEST_CASE("passes do not change programs without work for them") {
   const ir::Program forward = program(moe), backward = passes::autodiff(forward);
   REQUIRE(ir::print(passes::sync(backward, 1, 1)) == ir::print(backward));       // one rank
   REQUIRE(ir::print(passes::optimize(forward, adamw())) == ir::print(forward));  // no gradients
@@ -82,12 +82,12 @@ TEST_CASE("passes leave alone what is not theirs") {
       "%0\n";
   REQUIRE(ir::print(passes::autodiff(program(no_loss))) == ir::print(program(no_loss)));
   REQUIRE(ir::print(passes::sync(program(no_loss), 4, 1)) == ir::print(program(no_loss)));
-  // What is summed already is not summed again.
+  // Sums that are reduced already are not reduced again.
   const ir::Program once = passes::sync(backward, 2, 1, false);
   REQUIRE(ir::print(passes::sync(once, 2, 1, false)) == ir::print(once));
 }
 
-TEST_CASE("passes give the same text twice, and for a program that was read from its text") {
+TEST_CASE("passes give the same text twice, also for a program that was read from its text") {
   const ir::Program forward = program(moe);
   auto step = [&](const ir::Program& p) {
     return ir::print(passes::optimize(passes::sync(passes::autodiff(p), 2, 200), adamw()));

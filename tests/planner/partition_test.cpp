@@ -62,14 +62,14 @@ TEST_CASE("axes: along the batch, from one all-to-all to the next") {
     INFO(op);
     CHECK(rows.at(op) == split);
   }
-  // Sums over the batch are not parts of anything.
+  // Sums over the batch are not split.
   for (const char* op : {"linear_dw", "expert_linear_dw", "layer_norm_dw", "embedding_dw", "adamw", "all_reduce"}) {
     INFO(op);
     CHECK(rows.at(op) == whole);
   }
 }
 
-TEST_CASE("axes: along the capacity only the experts and what carries their rows") {
+TEST_CASE("axes: along the capacity only the experts and the ops on their rows") {
   const auto rows = labels_of_rows(step_of(whole_step(model(2))), Cut::capacity);
   for (const char* op : {"exchange_counts", "all_to_all", "expert_linear", "all_to_all_back", "expert_linear_dx"}) {
     INFO(op);
@@ -82,8 +82,8 @@ TEST_CASE("axes: along the capacity only the experts and what carries their rows
   CHECK(rows.at("gelu") == Words{"split", "whole"});  // the experts', and the dense blocks'
 }
 
-TEST_CASE("axes: equal sizes decide nothing") {
-  // Batch, sequence, heads and width are all 4: only where a tensor comes from tells its axes apart.
+TEST_CASE("axes: equal extents do not make equal axes") {
+  // Batch, sequence, heads and width are all 4: only a tensor's origin tells its axes apart.
   const ir::Program p = program(R"(
 input @x : f32[4,4,4]
 parameter @g : f32[4]
@@ -108,7 +108,7 @@ output y = %6
   CHECK(rows[5]->operands == std::vector<ops::Axis>{0, ops::none, ops::none});
 }
 
-TEST_CASE("axes: a gate over the whole batch stays whole, what follows it is split") {
+TEST_CASE("axes: a gate over the whole batch stays whole, its successors are split") {
   ir::Program forward = model(2);
   for (ir::Instruction& at : forward.instructions)
     if (at.op == "switch_gate") at.op = "batch_prioritized_gate";
@@ -117,7 +117,7 @@ TEST_CASE("axes: a gate over the whole batch stays whole, what follows it is spl
   CHECK(rows.at("batch_prioritized_gate") == whole);
   CHECK(rows.at("dispatch") == split);
   CHECK(rows.at("combine") == split);
-  // Its route is split once, not gated again in each part.
+  // Its route is split once; the parts do not run the gate again.
   int gates = 0, splits = 0;
   for (const ir::Instruction& at : schedule::rewrite(step.program(), step.all(Cut::batch, 2)).program.instructions) {
     gates += at.op == "batch_prioritized_gate";
@@ -127,7 +127,7 @@ TEST_CASE("axes: a gate over the whole batch stays whole, what follows it is spl
   CHECK(splits == 4);
 }
 
-TEST_CASE("ranges: the dynamic programme finds what trying all finds") {
+TEST_CASE("ranges: the dynamic programme finds the result of exhaustive search") {
   std::mt19937 random(7);
   const std::vector<int> parts{1, 2, 4};
   for (int round = 0; round < 60; ++round) {
@@ -141,7 +141,7 @@ TEST_CASE("ranges: the dynamic programme finds what trying all finds") {
         }
     auto cost = [&](int i, int n, int k) { return table.at({i, n, k}); };
     const Ranges found = schedule::choose_ranges(groups, max_range, parts, cost);
-    // All cuts of 8 groups in ranges, each with its best number of parts.
+    // All divisions of 8 groups into ranges, each with its best number of parts.
     double best = std::numeric_limits<double>::infinity();
     for (int cuts = 0; cuts < 1 << (groups - 1); ++cuts) {
       double ms = 0;
@@ -169,8 +169,8 @@ TEST_CASE("ranges: the dynamic programme finds what trying all finds") {
   }
 }
 
-// Ranges of different part counts may meet where groups meet, and a route has one number of parts.
-TEST_CASE("ranges: groups never cut between a layer's all-to-alls, nor between its gate and its combine") {
+// Ranges of different part counts may only meet between groups, and a route has one number of parts.
+TEST_CASE("ranges: a layer's all-to-alls stay in one group, and so do its gate and combine") {
   const schedule::Step step = step_of(whole_step(grown(model(2), 2)));
   for (int per_moe : {1, 3, 8}) {
     const auto groups = schedule::forward_groups(step, per_moe);
@@ -191,7 +191,7 @@ TEST_CASE("ranges: groups never cut between a layer's all-to-alls, nor between i
   }
 }
 
-TEST_CASE("list schedules keep needs, streams and bounds") {
+TEST_CASE("list schedules keep dependencies, streams and bounds") {
   std::mt19937 random(11);
   for (int round = 0; round < 200; ++round) {
     std::vector<schedule::Job> jobs;
@@ -235,22 +235,22 @@ TEST_CASE("list schedules keep needs, streams and bounds") {
       CHECK(!done[id.index()]);
       done[id.index()] = true;
     }
-    const double wire = options.shared_network ? busy[1] + busy[2] : std::max(busy[1], busy[2]);
-    CHECK(schedule.makespan >= std::max({longest, busy[0], wire}) - 1e-9);
+    const double network = options.shared_network ? busy[1] + busy[2] : std::max(busy[1], busy[2]);
+    CHECK(schedule.makespan >= std::max({longest, busy[0], network}) - 1e-9);
     CHECK(schedule.makespan <= busy[0] + busy[1] + busy[2] + 1e-9);
   }
 }
 
-TEST_CASE("a filler runs in the gap that it fits, and at once where memory is short") {
+TEST_CASE("a filler runs in a gap that it fits, and at once if memory is short") {
   using schedule::Job;
-  // An exchange of 10 ms, after which `next` must run; fillers of 7 and 12 ms.
+  // An all-to-all of 10 ms, after which `next` must run; fillers of 7 and 12 ms.
   std::vector<Job> jobs{{.stream = ir::Stream::expert, .ms = 10, .needs = {}, .blocks = {}},
                         {.ms = 12, .filler = true, .needs = {}, .blocks = {0}},
                         {.ms = 7, .filler = true, .needs = {}, .blocks = {1}},
                         {.ms = 5, .needs = {0}, .blocks = {}}};
   const std::vector<std::int64_t> bytes{100, 1};
   CHECK(schedule::list_schedule(jobs, {}, bytes).order ==
-        schedule::Order{{0}, {2}, {1}, {3}});  // 7 fits; nothing else to do at 7 ms, so the next best
+        schedule::Order{{0}, {2}, {1}, {3}});  // 7 fits; at 7 ms only the other filler is ready
   jobs[1].ms = 30;
   CHECK(schedule::list_schedule(jobs, {}, bytes).order.at(1) == ir::InstructionId{2});
   std::vector<Job> full = jobs;
@@ -283,7 +283,7 @@ TEST_CASE("every split of a step is sound, and makes each result once") {
   }
 }
 
-TEST_CASE("a split that splits nothing changes nothing") {
+TEST_CASE("a split into one part changes nothing") {
   const schedule::Step step = step_of(whole_step(model(2)));
   CHECK(ir::print(schedule::rewrite(step.program(), step.whole(Cut::batch)).program) == ir::print(step.program()));
 }
@@ -299,7 +299,7 @@ TEST_CASE("parts as text") {
                  ir::print(schedule::rewrite(step.program(), step.all(Cut::capacity, 2)).program));
 }
 
-TEST_CASE("ranges: so many groups around each MoE layer, and none twice") {
+TEST_CASE("ranges: the requested number of groups around each MoE layer, and none twice") {
   const schedule::Step step = step_of(whole_step(grown(model(2), 2)));
   const auto groups = schedule::forward_groups(step, 4);
   std::vector<std::size_t> gates;
@@ -331,9 +331,9 @@ TEST_CASE("ranges: so many groups around each MoE layer, and none twice") {
   CHECK(covered_before == int(step.forward_end()));
 }
 
-TEST_CASE("policies: lancet leaves the backward pass whole where it is told to") {
+TEST_CASE("policies: lancet leaves the backward pass whole if the config says so") {
   test::DeclaredCosts slow;
-  slow.network_mb_per_s = 2;  // so that there is more to hide than weight gradients can
+  slow.network_mb_per_s = 2;  // so that weight gradients cannot hide all communication
   std::vector<double> steps;
   for (const bool backward : {true, false}) {
     planner::PlanRequest request{
@@ -359,7 +359,7 @@ TEST_CASE("policies: groups of peers must divide the ranks") {
   CHECK(step->part_counts(Cut::peers) == std::vector{2});
 }
 
-TEST_CASE("policies: where nothing beats sequential, sequential runs and says why") {
+TEST_CASE("policies: if no policy beats sequential, sequential runs and reports why") {
   test::DeclaredCosts expensive;
   expensive.latency_ms = 0;
   expensive.network_mb_per_s = 1e9;  // nothing to hide
@@ -373,7 +373,7 @@ TEST_CASE("policies: where nothing beats sequential, sequential runs and says wh
   CHECK(report.why.starts_with("expert_pipeline runs sequential: predicted"));
 }
 
-TEST_CASE("policies: the same input gives the same bytes; predictions lie between their bounds") {
+TEST_CASE("policies: the same input gives the same bytes, and predictions keep their bounds") {
   for (const char* policy : {"sequential", "expert_pipeline", "peer_groups", "dw", "partition", "lancet", "auto"}) {
     planner::PlanRequest request{.overlap = {.policy = policy}, .costs = &costs, .ranks = 2};
     request.optimizer.decays = is_weight;
@@ -394,7 +394,7 @@ TEST_CASE("policies: the same input gives the same bytes; predictions lie betwee
   }
 }
 
-// Not a test of time: prints what planning takes, for the record.  build/tests/test_planner "[planning-time]"
+// Not a test: prints the time that planning takes, with  build/tests/test_planner "[planning-time]"
 TEST_CASE("planning time by layers", "[.][planning-time]") {
   for (int layers : {6, 12, 24, 48, 96}) {
     const ir::Program forward = grown(model(2), (layers - 4) / 2);

@@ -1,5 +1,5 @@
-// Whole plans of the small GPT-2 MoE (tests/golden/gpt2_moe_*.ir; tests/model checks that the model makes them), and of
-// one grown to 24 blocks.
+// Whole plans of the small GPT-2 MoE (tests/golden/gpt2_moe_*.ir, checked by tests/model), and of a model grown to 24
+// blocks.
 #include <chrono>
 #include <filesystem>
 #include <fstream>
@@ -38,7 +38,7 @@ ir::Plan planned(const ir::Program& forward, const planner::PlanRequest& r) {
   return *plan;
 }
 
-// The most bytes alive at once when instructions run one by one in program order: no arena can be smaller.
+// The most bytes alive at once when instructions run one by one in program order: a lower bound of any arena.
 std::int64_t most_alive(const ir::Program& p) {
   const int never = -1, end = int(p.instructions.size());
   struct Life {
@@ -75,7 +75,7 @@ int count(const ir::Program& p, std::string_view op) {
 
 }  // namespace
 
-TEST_CASE("the whole step of the small model is text that reads back") {
+TEST_CASE("the whole step of the small model survives a round trip through text") {
   for (int ranks : {1, 2}) {
     const ir::Plan plan = planned(model(ranks), request(ranks));
     require_sound(ops::verify(plan.program));
@@ -91,7 +91,7 @@ TEST_CASE("the whole step of the small model is text that reads back") {
   }
 }
 
-TEST_CASE("every product has exactly one dW, by itself and with role dw") {
+TEST_CASE("every product has exactly one dW, as a separate instruction with role dw") {
   const ir::Program p = planned(model(2), request(2)).program;
   std::multiset<std::string> products, gradients;
   for (const ir::Instruction& i : p.instructions) {
@@ -109,7 +109,7 @@ TEST_CASE("every product has exactly one dW, by itself and with role dw") {
   REQUIRE(count(p, "adamw") == 2 + 2 + 2 * 13 + 2 * 12);  // each parameter once
 }
 
-TEST_CASE("memory: no less than what is alive at once, and little more") {
+TEST_CASE("memory: at least the bytes alive at once, and little more") {
   for (int ranks : {1, 2})
     for (auto [update, accumulate] : {std::pair(true, false), std::pair(true, true), std::pair(false, true)}) {
       planner::PlanRequest r = request(ranks);
@@ -124,8 +124,8 @@ TEST_CASE("memory: no less than what is alive at once, and little more") {
     }
 }
 
-TEST_CASE("memory: values side by side need not share, in turn they must") {
-  // a chain of equal values: two places are enough
+TEST_CASE("memory: only values that are not alive side by side share bytes") {
+  // a chain of values of one size: two offsets are enough
   const ir::Program chain = program(
       "input @x : f32[32]\n%0 : f32[32] = add(@x, @x)  # compute forward\n%1 : f32[32] = add(%0, @x)  # compute "
       "forward\n"
@@ -133,7 +133,7 @@ TEST_CASE("memory: values side by side need not share, in turn they must") {
   const ir::Plan plan = schedule::plan_memory(chain, ir::dependencies(chain));
   require_sound(ir::verify(plan));
   REQUIRE(plan.arena_bytes == 256);
-  // The reduce stream may still hold %0 when the compute stream makes %2: three places, as nothing makes compute wait.
+  // The reduce stream may still read %0 when the compute stream makes %2: three offsets, as compute does not wait.
   const ir::Program streams = program(
       "input @x : f32[32]\n%0 : f32[32] = add(@x, @x)  # compute forward\n%1 : f32[32] in %0 = all_reduce(%0)  # "
       "reduce sync\n"
@@ -170,13 +170,13 @@ output y = %7
   for (std::size_t i = 0; i < p.tensors.size(); ++i) at[p.tensors[i].number] = plan.offsets[i];
   REQUIRE(at[2] == -1);
   REQUIRE(at[3] == -1);
-  // The reduce stream waits for both readers of %0, so %4 may take its place. Nothing makes compute wait for the other
-  // streams before its last: %1, %4, %5 and %6 are alive at once.
+  // The reduce stream waits for both readers of %0, so %4 may reuse its memory. Compute waits for the other streams
+  // only in its last instruction: %1, %4, %5 and %6 are alive at once.
   REQUIRE(plan.arena_bytes == 4 * 128);
   REQUIRE(at[4] == at[0]);
   REQUIRE((at[7] == at[1] || at[7] == at[5]));
 
-  // In one stream three places do.
+  // In one stream three offsets are enough.
   ir::Program chain = p;
   for (ir::Instruction& i : chain.instructions) i.stream = ir::Stream::compute;
   REQUIRE(schedule::plan_memory(chain, ir::dependencies(chain)).arena_bytes == 3 * 128);
@@ -211,7 +211,7 @@ ir::Program random_parts(std::mt19937_64& random) {
     for (std::int32_t part = 0; part < 2; ++part) {
       emit({halves ? p.add_value({DType::f32, {extent / 2}}, whole, ir::Slice{part * extent * 2, 0, 0})
                    : p.add_value(type, whole, ir::Slice{0, part, 2})});
-      if (below(2)) emit({});  // something else in between
+      if (below(2)) emit({});  // another instruction in between
     }
     readable.push_back(whole);
   }
@@ -221,7 +221,7 @@ ir::Program random_parts(std::mt19937_64& random) {
 
 }  // namespace
 
-TEST_CASE("memory: what shares bytes is used in turn, whatever streams make and read the parts") {
+TEST_CASE("memory: values that share bytes are used in turn, on any streams") {
   std::mt19937_64 random(11);
   int shared = 0;
   for (int round = 0; round < 100; ++round) {
@@ -248,7 +248,7 @@ TEST_CASE("memory: what shares bytes is used in turn, whatever streams make and 
   REQUIRE(shared > 100);
 }
 
-TEST_CASE("memory: what one all-reduce sums lies in one stretch") {
+TEST_CASE("memory: the tensors that one all-reduce sums are contiguous") {
   for (std::int64_t bucket : {1, 20'000, 1 << 30}) {
     planner::PlanRequest r = request(2);
     r.overlap.bucket_bytes = bucket;
@@ -267,7 +267,7 @@ TEST_CASE("memory: what one all-reduce sums lies in one stretch") {
         end = (plan.offsets[root.index()] + ir::bytes(plan.program.type(root)) + 63) / 64 * 64;
       }
     }
-    REQUIRE(groups >= (bucket == 1 ? 1 : 2));  // metrics, and gradients where a bucket holds more than one
+    REQUIRE(groups >= (bucket == 1 ? 1 : 2));  // metrics, and gradients if a bucket holds more than one
   }
 }
 
@@ -314,7 +314,7 @@ TEST_CASE("gradients of experts are not reduced, all others once") {
   REQUIRE(shared == 2 + 2 + 2 * 9 + 2 * 12);
 }
 
-TEST_CASE("a policy that is not built is refused by name") {
+TEST_CASE("an unknown policy is refused by name") {
   const DeclaredCosts costs;
   planner::PlanRequest r = request(1);
   r.overlap.policy = "magic";
@@ -330,7 +330,7 @@ TEST_CASE("a policy that is not built is refused by name") {
     r.overlap.policy = known;
     r.costs = &costs;
     REQUIRE(planner::make_plan(model(1), r).ok());
-    r.costs = nullptr;  // only the order of the program needs no costs
+    r.costs = nullptr;  // only the program's own order needs no costs
     REQUIRE(planner::make_plan(model(1), r).ok() == (known == "sequential"));
   }
 }
@@ -363,7 +363,7 @@ TEST_CASE("the pipeline keeps the program after each pass, and names a pass that
                       Catch::Contains("after pass forward") && Catch::Contains("no such op"));
 }
 
-TEST_CASE("of a policy that starts from the fastest of others, the passes that made its plan are reported") {
+TEST_CASE("a policy that starts from the fastest other one reports the passes that made its plan") {
   const DeclaredCosts costs;
   planner::PlanRequest r = request(2);
   r.costs = &costs;
@@ -378,7 +378,7 @@ TEST_CASE("of a policy that starts from the fastest of others, the passes that m
   };
   CHECK(report.chosen == "dw");
   CHECK(names_of(report) == with({"move_dw", "chunk_all_reduces"}));
-  CHECK(report.passes[0].text.empty());  // texts were not asked for
+  CHECK(report.passes[0].text.empty());  // texts were not requested
 
   r.overlap.policy = "lancet";
   REQUIRE(planner::make_plan(model(2), r, &report).ok());
@@ -386,7 +386,7 @@ TEST_CASE("of a policy that starts from the fastest of others, the passes that m
   CHECK(names_of(report) == with({"move_dw", "chunk_all_reduces", "search_orders"}));
 }
 
-TEST_CASE("a pass is skipped by name; one that no plan can do without, or that does not exist, is refused") {
+TEST_CASE("a pass is skipped by name; required or unknown passes are refused") {
   const DeclaredCosts costs;
   planner::PlanRequest r = request(2);
   r.costs = &costs;
@@ -406,7 +406,7 @@ TEST_CASE("a pass is skipped by name; one that no plan can do without, or that d
                                   Catch::Contains("search_orders, choose_all_to_alls, found 'magic'"));
 }
 
-TEST_CASE("a forward plan sums what is a share, and keeps nothing for a backward pass") {
+TEST_CASE("a forward plan sums its shares, and keeps nothing for a backward pass") {
   const ir::Program forward = program(R"(input @tokens : i32[2,3]
 parameter @wte : f32[11,4]
 parameter @wpe : f32[5,4]

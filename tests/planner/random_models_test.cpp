@@ -1,4 +1,4 @@
-// What holds for the plans of any model: random ones, every policy and number of parts.
+// Properties of the plans of any model: random models, every policy and number of parts.
 #include <map>
 #include <random>
 
@@ -39,7 +39,7 @@ bool overlap(const ir::Interval& a, const ir::Interval& b) { return a.start < b.
 
 }  // namespace
 
-TEST_CASE("random models: any ranges, in any number of parts, make each result once") {
+TEST_CASE("random models: any ranges in any number of parts make each result once") {
   int split_ranges = 0;
   for (std::uint32_t seed = 1; seed <= models; ++seed) {
     INFO("seed " << seed);
@@ -73,7 +73,7 @@ TEST_CASE("random models: any ranges, in any number of parts, make each result o
   CHECK(split_ranges > 100);
 }
 
-TEST_CASE("random models: every policy's plan is sound, the same twice, and between its bounds") {
+TEST_CASE("random models: every policy's plan is sound, reproducible, and between its bounds") {
   std::map<std::string, int> chosen;
   for (std::uint32_t seed = 1; seed <= models; ++seed) {
     std::mt19937 random(seed);
@@ -101,7 +101,7 @@ TEST_CASE("random models: every policy's plan is sound, the same twice, and betw
   for (const char* policy : {"expert_pipeline", "dw", "partition", "lancet"}) CHECK(chosen[policy] > 0);
 }
 
-TEST_CASE("one message at a time: no two streams are on the wire at once, and none overtakes") {
+TEST_CASE("one message at a time: the streams take turns on the network, in order") {
   for (std::uint32_t seed = 1; seed <= models; ++seed) {
     INFO("seed " << seed);
     std::mt19937 random(seed);

@@ -1,4 +1,4 @@
-// A config's costs: measured when they are first asked for, read from the file afterwards.
+// A config's costs: measured at their first use, read from the file afterwards.
 #include "lancet/planning/step_costs.h"
 
 #include <catch2/catch.hpp>
@@ -26,8 +26,8 @@ TEST_CASE("the programs of a run") {
   REQUIRE_FALSE(updates.empty());
   config.train.gradient_accumulation_steps = 2;
   const auto programs = planning::step_programs(config, 1);
-  CHECK(programs.size() == 2 * updates.size());  // those of micro batches come with them
-  // The update comes with one only; each list begins with the one without parts.
+  CHECK(programs.size() == 2 * updates.size());  // with and without the update
+  // Only the first list has the update; each list begins with the program without parts.
   CHECK(programs.front().instructions.size() > programs[updates.size()].instructions.size());
 }
 
@@ -54,7 +54,7 @@ TEST_CASE("costs are measured once and then read") {
   CHECK(renewed->ops != first->ops);  // some of a hundred measured doubles differ
 }
 
-TEST_CASE("without a file nothing is kept; the default is the caller's") {
+TEST_CASE("without a file nothing is kept; the default path is the caller's") {
   const test::TemporaryFolder folder;
   const config::Config config = small();
   const auto world = comm::make_self();
@@ -66,7 +66,7 @@ TEST_CASE("without a file nothing is kept; the default is the caller's") {
   CHECK(cost::ProfileFile::read(path).ok());
 }
 
-TEST_CASE("a damaged file of costs stops all ranks, before anything is measured") {
+TEST_CASE("a damaged file of costs stops all ranks before anything is measured") {
   const test::TemporaryFolder folder;
   config::Config config = small();
   config.overlap.profile = folder.write("costs.json", "{\"format\": 1}");

@@ -9,7 +9,7 @@ using namespace lancet;
 
 namespace {
 
-// A stream on which nothing can be delayed.
+// A stream on which delay() fails.
 class NoDelay final : public backend::Stream {
  public:
   NoDelay(std::unique_ptr<backend::Stream> under, std::set<backend::Stream*>& all)
@@ -66,7 +66,7 @@ class NoDelays final : public backend::Device, public runtime::Accelerator {
     return under().milliseconds(from, to);
   }
 
-  bool freed_in_use = false;  // memory of the host, while a stream had work
+  bool freed_in_use = false;  // host memory copied while a stream had work
 
  private:
   backend::Device& under() { return host_.device(); }
@@ -76,7 +76,7 @@ class NoDelays final : public backend::Device, public runtime::Accelerator {
 
 }  // namespace
 
-TEST_CASE("the time from a signal to who waits: what fails on the way leaves no stream waiting") {
+TEST_CASE("the time from a signal to its waiter: a failed measurement leaves no stream waiting") {
   NoDelays accelerator;
   const auto self = comm::make_self();
   test::HostQueueCommunicator expert(*self), reduce(*self);

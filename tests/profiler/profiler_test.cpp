@@ -1,4 +1,4 @@
-// The profiler fills what is missing and nothing else. Times are measured, so only their being sane is tested.
+// The profiler measures missing costs and nothing else. Times are measured, so the tests only check that they are sane.
 #include "lancet/profiler/profiler.h"
 
 #include <catch2/catch.hpp>
@@ -11,7 +11,7 @@ using namespace lancet;
 
 namespace {
 
-// Forward and a little backward of one MoE layer on rank 0 of W, as the planner lays it out; the arena is roomy.
+// Forward and a little backward of one MoE layer on rank 0 of W, as the planner makes it; the arena is ample.
 std::string moe_plan(int ranks) {
   const bool two = ranks == 2;
   const std::string rows = two ? "i32[2,3]" : "i32[4,2]", buffer = two ? "2,12" : "4,6", local = two ? "2" : "4";
@@ -91,7 +91,7 @@ TEST_CASE("the profiler times every op of a plan once") {
   CHECK(cost::op_costs(profile, plans[0].program).ok());
 }
 
-TEST_CASE("what the profile holds is not timed again") {
+TEST_CASE("ops that the profile holds are not timed again") {
   const std::vector<ir::Plan> plans{parsed(moe_plan(1))};
   cost::Profile profile({profiler::this_device(1, 1), {}});
   const std::string known = "gelu(f32[4,6,16], i32[4,2])";
@@ -116,7 +116,7 @@ TEST_CASE("a key that two plans share is timed in the first") {
   CHECK(report->ops == 13);
 }
 
-TEST_CASE("parts of one size share their times") {
+TEST_CASE("parts of equal size share their times") {
   const std::vector<ir::Plan> plans{parsed(R"(plan {policy=test}
 arena 12288
 input @x : f32[2,8,8]
@@ -149,7 +149,7 @@ output y = %3
   check_sane(profile);
 }
 
-TEST_CASE("ranks measure together and agree") {
+TEST_CASE("ranks measure together and agree on the results") {
   const std::vector<ir::Plan> plans{parsed(moe_plan(2))};
   std::vector<cost::Profile> profiles(2);
   const Status status = comm::run_inproc(2, [&](comm::Communicator& world) -> Status {
@@ -175,14 +175,14 @@ TEST_CASE("ranks measure together and agree") {
   REQUIRE(status.ok());
   CHECK(profiles[0].ops == profiles[1].ops);
   check_sane(profiles[0]);
-  const cost::NetworkTimes &wire = profiles[0].wire, &other = profiles[1].wire;
-  CHECK(wire.all_to_all == other.all_to_all);
-  CHECK(wire.all_reduce == other.all_reduce);
-  CHECK(wire.launch_ms == other.launch_ms);
-  CHECK(wire.launch_ms > 0);
-  CHECK(wire.all_to_all_core == other.all_to_all_core);
-  CHECK(wire.all_reduce_core.ms(1e6) >= 0);
-  for (const auto* points : {&wire.all_to_all, &wire.all_reduce}) {
+  const cost::NetworkTimes &network = profiles[0].wire, &other = profiles[1].wire;
+  CHECK(network.all_to_all == other.all_to_all);
+  CHECK(network.all_reduce == other.all_reduce);
+  CHECK(network.launch_ms == other.launch_ms);
+  CHECK(network.launch_ms > 0);
+  CHECK(network.all_to_all_core == other.all_to_all_core);
+  CHECK(network.all_reduce_core.ms(1e6) >= 0);
+  for (const auto* points : {&network.all_to_all, &network.all_reduce}) {
     REQUIRE(points->size() == 3);  // at least three sizes
     CHECK((*points)[0].bytes == 1024);
     CHECK((*points)[2].bytes == 4096);

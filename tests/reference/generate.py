@@ -2,10 +2,10 @@
 """Reference training runs of GPT-2 and GPT-2 with mixture-of-experts layers, in plain PyTorch.
 
 Three steps of each case of CASES, computed in float64 and stored as float32 in <case>.safetensors beside this
-script. The C++ tests read these files (reference.h), so they need no PyTorch. What the files hold: README.md.
+script. The C++ tests read these files (reference.h), so they need no PyTorch. README.md describes their content.
 
     python3 generate.py             # writes the files
-    python3 generate.py --check     # gradients against finite differences, and what float32 costs; writes nothing
+    python3 generate.py --check     # gradients against finite differences, and the error of float32; writes nothing
 """
 import argparse
 import json
@@ -40,7 +40,7 @@ def moe_layers(c):
 
 
 def parameter_shapes(c):
-    """Names and shapes in the order in which the model meets them. Linear weights are [out, in]."""
+    """Names and shapes in the order in which the model uses them. Linear weights are [out, in]."""
     d, e = c["n_embd"], c["num_local_experts"]
     shapes = {"wte.weight": [c["vocab_size"], d], "wpe.weight": [c["n_positions"], d]}
 
@@ -81,7 +81,7 @@ def route(p, gate, capacity):
         chosen[expert[t]] += 1
     used = [0] * p.shape[1]
     slot = [-1] * len(rows)
-    for t in sorted(kept):  # the order decides who is kept; slots go by token
+    for t in sorted(kept):  # the order decides which tokens are kept; slots follow token order
         slot[t] = used[expert[t]]
         used[expert[t]] += 1
     return torch.tensor(expert), torch.tensor(slot)
@@ -140,7 +140,7 @@ def forward(params, tokens, targets, c):
     return F.cross_entropy(logits.flatten(0, 1), targets.flatten()), aux, routing
 
 
-# ---- its data, from a generator of our own: the same on every machine and version
+# ---- its data, from our own generator: the same on every machine and version
 
 
 def random_words(seed, count):
@@ -154,7 +154,7 @@ def random_words(seed, count):
 
 
 def initial_weights(c):
-    """Exact in float32. Larger than a real initialisation, so that every term is seen in the loss and gradients."""
+    """Exact in float32. Larger than a real initialisation, so that every term matters in the loss and gradients."""
     params = {}
     shapes = parameter_shapes(c)
     words = random_words(c["seed"], sum(math.prod(s) for s in shapes.values()))
@@ -173,7 +173,7 @@ def initial_weights(c):
 
 
 def batches(c):
-    """tokens, targets [STEPS, B, S]; a target is the token that follows."""
+    """tokens, targets [STEPS, B, S]; a target is the following token."""
     b, s = c["batch_size"], c["sequence_length"]
     words = random_words(c["seed"] + 1000, STEPS * b * (s + 1))
     text = torch.tensor([w % c["vocab_size"] for w in words]).view(STEPS, b, s + 1)
@@ -184,7 +184,7 @@ def batches(c):
 
 
 def decays(name):
-    """Matrices decay; biases (those of the experts, [E, out], too) and layer norms do not."""
+    """Matrices decay; biases (also the experts', [E, out]) and layer norms do not."""
     return name.endswith(".weight") and "ln_" not in name
 
 
@@ -223,14 +223,14 @@ def train(c, dtype=torch.float64):
 
 
 def check_routing(r, c, where):
-    """Another program's rounding must not change a decision, and the case must show drops. If not: another seed."""
+    """Checks that other rounding cannot change a decision and that the case drops tokens; else choose another seed."""
     best, second = r["p"].topk(2, dim=1).values.T
     margin = (best - second).min().item()
     assert margin > 1e-3, f"{where}: two experts within {margin:.1e}"
     counts = torch.bincount(r["expert"], minlength=c["num_local_experts"])
     assert counts.min() > 0, f"{where}: an expert without tokens"
     assert (r["slot"] < 0).any(), f"{where}: nothing dropped"
-    if c["gate"] == "batch_prioritized":  # the order decides who is dropped
+    if c["gate"] == "batch_prioritized":  # the order decides which tokens are dropped
         for e in range(len(counts)):
             gap = best[r["expert"] == e].sort().values.diff()
             assert gap.numel() == 0 or gap.min() > 1e-4, f"{where}, expert {e}: probabilities within {gap.min():.1e}"
@@ -290,7 +290,7 @@ def check_gradients(name, c):
 
 
 def check_float32(name, c):
-    """What the same run loses in float32: the floor of the tests' tolerances."""
+    """The error of the same run in float32: a lower bound of the tests' tolerances."""
     exact, single = train(c), train(c, torch.float32)
     worst = {}
     for n, a in exact.items():
@@ -299,7 +299,7 @@ def check_float32(name, c):
             assert torch.equal(a, single[n]), f"{name}: {n} differs in float32"
             continue
         error = (a - single[n]).abs()
-        if kind == "final" and n.endswith("c_attn.bias"):  # the keys' third: an exact zero, of which Adam makes noise
+        if kind == "final" and n.endswith("c_attn.bias"):  # the keys' third: an exact zero, which Adam turns into noise
             worst["final keys' bias"] = max(worst.get("final keys' bias", 0.0), error.chunk(3)[1].max().item())
             error = torch.cat([error.chunk(3)[0], error.chunk(3)[2]])
         worst[kind] = max(worst.get(kind, 0.0), error.max().item())

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Small models as Hugging Face folders, and the logits that they give, in plain PyTorch.
+"""Small models as Hugging Face folders, and their logits, in plain PyTorch.
 
 Writes beside this script hugging_face/{gpt2,gpt2_moe}/{config.json,model.safetensors} and logits.safetensors (tokens
 int32 [S], logits float32 [S, V], computed in float64). The forward pass is written from the published description of
@@ -144,7 +144,7 @@ def make(folder, c, seed, buffers):
     tokens = torch.randint(0, c["vocab_size"], (c["n_positions"],), generator=g)
     logits = forward({n: t.double() for n, t in w.items()}, tokens, c).float()
     stored = dict(w)
-    if buffers:  # as older files have them
+    if buffers:  # as in older files
         p = c["n_positions"]
         for i in range(c["n_layer"]):
             stored[f"h.{i}.attn.bias"] = torch.ones(1, 1, p, p).tril()

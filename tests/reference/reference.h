@@ -1,10 +1,5 @@
-// Reads the reference runs of generate.py (what they hold: README.md). A missing tensor or key throws
-// InternalError with its name, so a test cannot pass by comparing nothing.
-//
-//   const Reference reference = Reference::load("switch_adamw");
-//   reference.integer("n_layer");                        // 4
-//   reference.f32("step0/grad/h.1.mlp.c_fc.weight");     // span of [4D, D] floats
-//   for (const std::string& name : reference.under("init/")) ...  // "wte.weight", "wpe.weight", ...
+// Reads the reference runs of generate.py (content: README.md). A missing tensor or key throws InternalError with its
+// name, so that a test cannot pass without a comparison.
 #pragma once
 #include <cstdint>
 #include <cstring>

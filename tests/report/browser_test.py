@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""The report as a browser shows it: opens without an error, every chart is drawn, nothing is fetched, and text from
-files stays text. Skipped where no Chromium is.
+"""The report in a browser: it opens without an error, every chart is drawn, nothing is fetched, and text from
+files stays text. Skipped without Chromium.
 
-  browser_test.py LANCET [--keep DIR]     --keep: leaves pages and screenshots there
+    browser_test.py LANCET [--keep DIR]     --keep: leaves pages and screenshots there
 """
 import argparse
 import functools
@@ -23,7 +23,7 @@ MEMORY = {"parameters": 1_600_000, "optimizer": 1_600_000, "arena": 1_920_000, "
 
 PROBE = (pathlib.Path(__file__).parent / "probe.js").read_text()
 
-# A frame may be narrower than the least window of a browser.
+# A frame may be narrower than a browser's smallest window.
 FRAME = """<!doctype html><body style="margin:0"><iframe src="{page}" style="border:0;display:block;width:{width}px;height:{height}px"></iframe>
 <script>addEventListener("message", (event) => {{
   const seen = document.createElement("pre");
@@ -51,7 +51,7 @@ def write_run(folder, name, steps, experts, layers=2, seed=0, trace=True, policy
                 out.write(json.dumps(dict(step=step, held_out_loss=loss + 0.2)) + "\n")
             if step == steps // 2:
                 out.write(EVIL + "\n")
-        out.write('{"step": 99')  # as a run that is writing leaves it
+        out.write('{"step": 99')  # as a run that is still writing leaves it
     config = {"train": {"lr": 1e-3 * (1 + seed), "steps": steps}, "log": {"run_dir": EVIL}, EVIL: 1}
     (run / "config.json").write_text(json.dumps(config))
     (run / "plan.ir").write_text(
@@ -77,7 +77,7 @@ def write_run(folder, name, steps, experts, layers=2, seed=0, trace=True, policy
 
 
 class Links(html.parser.HTMLParser):
-    """Finds what the page would fetch."""
+    """Finds everything that the page would fetch."""
 
     def __init__(self):
         super().__init__()
@@ -117,7 +117,7 @@ def starts(chromium):
 
 
 def browse(chromium, page, width, height=1000, screenshot=None, dark=False):
-    """(what the probe saw, the browser's console)."""
+    """Returns (the probe's findings, the browser's console)."""
     probed, framed = page.with_suffix(".probe.html"), page.with_suffix(".frame.html")
     probed.write_text(page.read_text().replace("</body>", f"<script>{PROBE}</script></body>"))
     framed.write_text(FRAME.format(page=probed.as_uri(), width=width, height=height))
@@ -144,7 +144,7 @@ def expect(condition, what):
 
 
 def check(chromium, lancet, folder, name, runs, keep=False, widths=(1400,), dark=False):
-    """Makes a page and looks at it at each width; returns what the last of them shows."""
+    """Makes a page and opens it at each width; returns the findings at the last one."""
     page = folder / f"{name}.html"
     made = subprocess.run([lancet, "report", *map(str, runs), "--out", str(page)], capture_output=True, text=True)
     expect(made.returncode == 0, f"{name}: lancet report: {made.stderr}")
@@ -170,7 +170,7 @@ def check(chromium, lancet, folder, name, runs, keep=False, widths=(1400,), dark
 
 
 def debiased_mean(values, weight):
-    """The last exponential moving average, not pulled to the zero that it starts from."""
+    """The last exponential moving average, corrected for its start at zero."""
     total = weights = 0
     for value in values:
         total = weight * total + (1 - weight) * value

@@ -1,4 +1,4 @@
-// The page holds all of a run folder as data and names what is broken.
+// The page holds all of a run folder as data, and names broken files.
 #include "lancet/report/report.h"
 
 #include <fmt/format.h>
@@ -45,7 +45,7 @@ Result<std::string> page_of(const TemporaryFolder& folder) {
   return page(std::span(&run, 1));
 }
 
-// The JSON in the page, as a browser sees it: up to the first end of a script element.
+// The JSON in the page, as a browser reads it: up to the first end of a script element.
 json data_of(const std::string& page) {
   const std::string mark = "<script id=\"data\" type=\"application/json\">";
   const auto begin = page.find(mark) + mark.size();
@@ -75,7 +75,7 @@ output loss = %2
 
 }  // namespace
 
-TEST_CASE("records become columns; null and missing are no numbers") {
+TEST_CASE("records become columns; null and missing values are gaps") {
   const TemporaryFolder folder;
   const auto path = folder.write("metrics.jsonl", record(1, 4, R"(, "mfu": null, "drop_pct": 0.5)") +
                                                       record(2, 3, R"(, "mfu": 40, "new_field": "x")"));
@@ -91,7 +91,7 @@ TEST_CASE("records become columns; null and missing are no numbers") {
   CHECK_FALSE(metrics->cut_short);
 }
 
-TEST_CASE("a last line that is cut short is left out, a whole one without an end is not") {
+TEST_CASE("a truncated last line is left out, a complete one without a line end is not") {
   const TemporaryFolder folder;
   const std::string whole = records(3);
   for (const std::size_t cut : {std::size_t{1}, std::size_t{5}, whole.size() / 3 - 2}) {
@@ -106,7 +106,7 @@ TEST_CASE("a last line that is cut short is left out, a whole one without an end
   CHECK_FALSE(metrics->cut_short);
 }
 
-TEST_CASE("a broken line is left out and named; the page is made of the rest") {
+TEST_CASE("a broken line is left out and named, and the page shows the rest") {
   const TemporaryFolder folder;
   struct Case {
     std::string line, said;
@@ -142,7 +142,7 @@ TEST_CASE("a broken line is left out and named; the page is made of the rest") {
 TEST_CASE("a line without end does not fill the memory") {
   const TemporaryFolder folder;
   const auto path = folder.write("metrics.jsonl", records(2));
-  std::filesystem::resize_file(path, std::uintmax_t(1) << 40);  // zeros that take no disk space
+  std::filesystem::resize_file(path, std::uintmax_t(1) << 40);  // zeros in a sparse file
   const auto metrics = read_metrics(path);
   REQUIRE(metrics.ok());
   CHECK(metrics->steps == std::vector<std::int64_t>{1, 2});
@@ -171,12 +171,12 @@ TEST_CASE("a number that is not finite is a gap in its line, however many record
   CHECK(run["series"]["save_ms"]["mean"][gap] == 1);  // steps without a save are no gaps
 }
 
-TEST_CASE("a held-out loss on a line of its own belongs to the step before it") {
+TEST_CASE("a held-out loss on its own line belongs to the step before it") {
   const TemporaryFolder folder;
   const auto held_out_after = [](int step) {
     return R"({"step": )" + std::to_string(step) + R"(, "held_out_loss": 0.75})" + "\n";
   };
-  // Steps 1 and 4 have no record but their held-out loss; that is no loss that was not finite.
+  // Steps 1 and 4 have no record except their held-out loss, which does not count as a loss that is not finite.
   const auto metrics = read_metrics(folder.write(
       "metrics.jsonl", held_out_after(1) + records(2) + held_out_after(2) + record(3, 0.25) + held_out_after(4)));
   REQUIRE(metrics.ok());
@@ -188,7 +188,7 @@ TEST_CASE("a held-out loss on a line of its own belongs to the step before it") 
   CHECK(metrics->series[0] == std::vector<double>{1, 0.5, 0.25});
 }
 
-TEST_CASE("steps that a resumed run takes again replace the earlier ones") {
+TEST_CASE("steps that a resumed run repeats replace the earlier ones") {
   const TemporaryFolder folder;
   const std::string tokens = R"(, "layer_expert_tokens": [[1, 3]])", other = R"(, "layer_expert_tokens": [[4, 0]])";
   std::string text;
@@ -203,7 +203,7 @@ TEST_CASE("steps that a resumed run takes again replace the earlier ones") {
   CHECK(metrics->load[2].load == std::vector<float>{4, 0});
 }
 
-TEST_CASE("the load of many steps is summed in few columns, and no token is lost") {
+TEST_CASE("the expert load of many steps is summed in few columns without losing a token") {
   const TemporaryFolder folder;
   const int steps = GENERATE(1, 239, 240, 241, 5000);
   std::string text;
@@ -229,7 +229,7 @@ TEST_CASE("the load of many steps is summed in few columns, and no token is lost
   CHECK(last == 0);
 }
 
-TEST_CASE("long columns are thinned to mean, least and most") {
+TEST_CASE("long columns are thinned to mean, minimum and maximum") {
   const std::vector<double> values{1, 3, NAN, 5, NAN, NAN, 7};
   const Points points = thin(std::span(values), 2);
   CHECK(points.mean[0] == 2);
@@ -308,7 +308,7 @@ TEST_CASE("text from files is data, never markup") {
   CHECK(run["timeline"]["rows"][0]["process"] == evil);
 }
 
-TEST_CASE("the page holds its scripts and styles byte for byte and asks for nothing else") {
+TEST_CASE("the page holds its scripts and styles byte for byte and fetches nothing") {
   const TemporaryFolder folder;
   folder.write("metrics.jsonl", records(2));
   const std::string made = page_of(folder).value();
@@ -355,7 +355,7 @@ TEST_CASE("a plan's memory along its instructions") {
   check_refused(read_plan_summary(folder / "none.ir"), "none.ir: expected a plan");
 }
 
-TEST_CASE("the memory that a run recorded") {
+TEST_CASE("the memory in the records of a run") {
   const TemporaryFolder folder;
   folder.write("plan.ir", plan);
   CHECK(data_of(page_of(folder).value())["runs"][0]["memory"].is_null());
@@ -398,7 +398,7 @@ TEST_CASE("a timeline's rows: predicted first, then ranks") {
   check_refused(read_timeline(folder.write("t.json", std::string(200'000, '['))), "t.json: expected");
 }
 
-TEST_CASE("configs of any fields, but not of any depth") {
+TEST_CASE("configs with any fields, but of limited depth") {
   const TemporaryFolder folder;
   const auto fields = read_config(folder.write("c.json", R"({"train": {"lr": 0.5, "x": []}, "threads": 2})"));
   REQUIRE(fields.ok());
@@ -410,7 +410,7 @@ TEST_CASE("configs of any fields, but not of any depth") {
   check_refused(read_config(folder.write("c.json", deep)), "c.json: expected JSON of at most 100 nested brackets");
 }
 
-TEST_CASE("what is broken or missing is left out with its reason, and the rest is drawn") {
+TEST_CASE("broken or missing files are left out with the reason, and the rest is drawn") {
   const TemporaryFolder folder;
   folder.write("metrics.jsonl", records(3));
   folder.write("config.json", R"({"threads": 2})");

@@ -1,4 +1,4 @@
-// TensorBoard event files on a full disk, and their checksum. tests/train/event_file_test.py decodes them.
+// TensorBoard event files on a full disk, and their checksum. tests/run/event_file_test.py decodes them.
 #include "lancet/run/event_file.h"
 
 #include <catch2/catch.hpp>
@@ -14,22 +14,22 @@ TEST_CASE("CRC-32C of known texts") {  // RFC 3720, B.4
   CHECK(crc32c(std::string(32, '\xff')) == 0x62a8ab43u);
 }
 
-TEST_CASE("event files of one second do not take each other's place") {
+TEST_CASE("event files of the same second do not replace each other") {
   const test::TemporaryFolder folder;
   const auto a = EventFile::create(folder / ""), b = EventFile::create(folder / "");
   REQUIRE((a.ok() && b.ok()));
   CHECK(folder.names().size() == 2);
 }
 
-TEST_CASE("no event file can be made") {
+TEST_CASE("an event file that cannot be made is an error") {
   const test::TemporaryFolder folder;
   const auto file = EventFile::create(folder / "none");
   REQUIRE_FALSE(file.ok());
   CHECK(file.error().code == ExitCode::data);
-  CHECK(file.error().message.find("expected a file that can be written, found: ") != std::string::npos);
+  CHECK(file.error().message.find("cannot create ") != std::string::npos);
 }
 
-TEST_CASE("scalars that are not known are left out") {
+TEST_CASE("unknown scalars are left out") {
   StepRecord record;
   const auto dense = scalars(record, {});
   record.mfu = 40;

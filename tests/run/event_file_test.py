@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""A run's TensorBoard event file, decoded from the format's description alone, against its metrics.jsonl.
+"""Compares a run's TensorBoard event file, decoded from the format's description alone, with its metrics.jsonl.
 
-  event_file_test.py LANCET
+    event_file_test.py LANCET
 """
 import json
 import pathlib
@@ -56,7 +56,7 @@ def varint(data, at):
 
 
 def fields(data):
-    """(number, value) of a protocol buffer's message; a value is an int, or the bytes as they stand."""
+    """(number, value) of a protocol buffer's message; a value is an int or raw bytes."""
     at = 0
     while at < len(data):
         key, at = varint(data, at)
@@ -97,7 +97,7 @@ def main():
         (folder / "c.json").write_text(CONFIG)
         train = [lancet, "train", str(folder / "c.json"), "--run-dir"]
         subprocess.run(train + [str(folder / "plain")], check=True, capture_output=True)
-        assert not list((folder / "plain").glob("events*")), "an event file nobody asked for"
+        assert not list((folder / "plain").glob("events*")), "an event file that was not requested"
         run = folder / "run"
         subprocess.run(train + [str(run), "--set", "log.tensorboard=true"], check=True, capture_output=True)
         (path,) = run.glob("events.out.tfevents.*")
@@ -118,7 +118,7 @@ def main():
             expected = {tag: record[key] for tag, key in names.items()} | {tag: record[key][0] for tag, key in layers.items()}
             for tag, value in expected.items():
                 assert abs(scalars[tag] - value) <= 1e-6 * abs(value), f"step {step}: {tag} is {scalars[tag]}, the record says {value}"
-        # A run that goes on says so first: SessionLog { status = START }, at the first step that runs again.
+        # A resumed run writes SessionLog { status = START } first, at the first step that runs again.
         again = folder / "again"
         stopped = subprocess.run(train + [str(again), "--set", "log.tensorboard=true", "--set", "train.steps=6", "--set", "train.stop_after=4"], capture_output=True)
         assert stopped.returncode == 75, stopped.stderr

@@ -1,4 +1,4 @@
-// metrics.jsonl: whole lines on a full disk, nothing of an earlier run lost.
+// metrics.jsonl: complete lines on a full disk, and no loss of earlier runs' records.
 #include "lancet/run/metrics.h"
 
 #include <catch2/catch.hpp>
@@ -24,7 +24,7 @@ run::StepRecord record_of(std::int64_t step) {
 
 }  // namespace
 
-TEST_CASE("a record that finds no room leaves whole lines, and the next one that fits follows them") {
+TEST_CASE("a record on a full disk leaves only complete lines, and later records follow them") {
   const TemporaryFolder folder;
   auto file = run::MetricsFile::create(folder / "metrics.jsonl");
   REQUIRE(file.ok());
@@ -36,7 +36,7 @@ TEST_CASE("a record that finds no room leaves whole lines, and the next one that
     const Status failed = file->write(record_of(3));
     REQUIRE_FALSE(failed.ok());
     CHECK(failed.error().code == ExitCode::data);
-    CHECK(failed.error().message.find("metrics.jsonl: expected room for the record of step 3, found: ") !=
+    CHECK(failed.error().message.find("cannot write the record of step 3 to ") !=
           std::string::npos);
     CHECK(failed.error().message.find('\n') == std::string::npos);
     CHECK(std::filesystem::file_size(folder / "metrics.jsonl") ==
@@ -50,7 +50,7 @@ TEST_CASE("a record that finds no room leaves whole lines, and the next one that
   CHECK(records[2]["step"] == 4);
 }
 
-TEST_CASE("a held-out loss is a line of its own, whole or not there") {
+TEST_CASE("a held-out loss is a separate line, complete or absent") {
   const TemporaryFolder folder;
   auto file = run::MetricsFile::create(folder / "metrics.jsonl");
   REQUIRE(file.ok());
@@ -60,7 +60,7 @@ TEST_CASE("a held-out loss is a line of its own, whole or not there") {
     const FileLimit limit(bytes + 10);
     const Status failed = file->write_held_out(1, 0.5);
     REQUIRE_FALSE(failed.ok());
-    CHECK(failed.error().message.find("expected room for the record of step 1, found: ") != std::string::npos);
+    CHECK(failed.error().message.find("cannot write the record of step 1 to ") != std::string::npos);
     CHECK(std::filesystem::file_size(folder / "metrics.jsonl") == bytes);
   }
   REQUIRE(file->write_held_out(1, 0.5).ok());
@@ -74,13 +74,13 @@ TEST_CASE("a held-out loss is a line of its own, whole or not there") {
   CHECK(line == R"({"step": 1, "held_out_loss": null})");
 }
 
-TEST_CASE("what a run goes on without is told once, and once more when it is back") {
+TEST_CASE("a missing output is logged once, and once more when it is back") {
   const test::LogCapture log;
   run::Lasting state("metrics.jsonl");
   state.note({});
   CHECK(log.text().empty());
   for (int i = 0; i < 3; ++i) state.note(data_error("full"));
-  CHECK(log.text() == "warning: full; the run goes on without, and says when it works again\n");
+  CHECK(log.text() == "warning: full; the run continues without it and logs when it works again\n");
   state.note({});
   state.note({});
   CHECK(log.count("metrics.jsonl is written again; 3 records are missing") == 1);
@@ -102,7 +102,7 @@ TEST_CASE("a record holds each MoE layer's load") {
   CHECK(nlohmann::json::parse(run::to_json(record_of(1)))["layer_drop_pct"].empty());  // a dense model
 }
 
-TEST_CASE("the time left is said once a step after the first was timed") {
+TEST_CASE("the remaining time is printed once per step after the first was timed") {
   CHECK(run::step_line(record_of(1), 9, {}).ends_with("| ETA n/a"));
   CHECK(run::step_line(record_of(2), 9, 75.).ends_with("| ETA 1m 15s"));
 }
@@ -123,7 +123,7 @@ TEST_CASE("records of earlier runs are kept under numbers") {
   CHECK(first("metrics.jsonl.1") == 1);
   CHECK(first("metrics.jsonl.2") == 2);
   CHECK(std::filesystem::file_size(folder / "metrics.jsonl") == 0);
-  REQUIRE(run::MetricsFile::create(folder / "metrics.jsonl").ok());  // an empty one holds nothing to keep
+  REQUIRE(run::MetricsFile::create(folder / "metrics.jsonl").ok());  // an empty file holds nothing to keep
   CHECK(folder.names().size() == 3);
   CHECK(run::MetricsFile::create(folder / "none/metrics.jsonl").error().code == ExitCode::data);
 }

@@ -1,4 +1,4 @@
-// The executor over streams, on a host queue: values, streams that run side by side, flags, recording, errors.
+// The executor over device streams, on a host queue: values, concurrent streams, flags, recording, errors.
 #include <atomic>
 #include <future>
 
@@ -11,7 +11,7 @@ using Values = std::vector<float>;
 
 namespace {
 
-// A plan on an accelerator, and its streams' communicators.
+// A plan on an accelerator, and the communicators of its streams.
 struct StreamRun {
   ir::Plan plan;
   HostAccelerator& accelerator;
@@ -81,7 +81,7 @@ output w = @w
 
 }  // namespace
 
-TEST_CASE("streams: a plan computes what it says, run by run and recorded from the second on") {
+TEST_CASE("streams: a plan computes the right values, run by run and recorded from the second on") {
   HostAccelerator accelerator;
   StreamRun run(accelerator, two_steps);
   run.set("w", {1, 2, 3, 4});
@@ -99,7 +99,7 @@ TEST_CASE("streams: a plan computes what it says, run by run and recorded from t
   CHECK_THROWS_AS(run.executor->output("x"), InternalError);
 }
 
-TEST_CASE("streams: three streams and late starts, values of many runs") {
+TEST_CASE("streams: three streams with late starts, values of many runs") {
   for (std::uint64_t seed = 0; seed < 4; ++seed) {
     HostAccelerator accelerator({.pause_us = 100, .seed = seed});
     if (seed % 2) accelerator.wait_in("all_reduce");
@@ -116,9 +116,9 @@ TEST_CASE("streams: three streams and late starts, values of many runs") {
   }
 }
 
-// From the second run on (the first goes one instruction at a time), expert's sum comes only when compute's second
-// addition, behind reduce's, is done: streams that held each other up would hang here.
-TEST_CASE("streams: streams run side by side, and their spans say so") {
+// From the second run on (the first executes one instruction at a time), expert's sum comes only after compute's second
+// addition, which follows reduce's: streams that block each other would hang here.
+TEST_CASE("streams: streams run concurrently, and their spans overlap") {
   std::promise<void> reached;
   std::shared_future<void> expert_has_run = reached.get_future().share();
   std::atomic<bool> first_run{true};
@@ -184,7 +184,7 @@ TEST_CASE("streams: a stream that fails ends all, with its name") {
 
 namespace {
 
-// Ranks of which some never come: what is queued ends when it is aborted, and not before.
+// Ranks of which some never come: queued work ends when it is aborted, and not before.
 class Deserted final : public comm::DeviceCommunicator {
  public:
   int rank() const override { return 0; }
@@ -221,8 +221,7 @@ class Deserted final : public comm::DeviceCommunicator {
   std::atomic<bool> aborted_{false};
 };
 
-// The sums by that communicator; waits: the kernel's host code waits for the queue, too. Additions take
-// addition_ms.
+// The sums use that communicator; waits: the kernel's host code waits for the queue, too. Additions take addition_ms.
 std::atomic<int> addition_ms{0}, additions{0};
 class DesertedAccelerator final : public runtime::Accelerator {
  public:
@@ -285,7 +284,7 @@ struct DesertedRun {
 
 }  // namespace
 
-TEST_CASE("streams: a peer that never comes ends the step after the timeout, with the stream and the instruction") {
+TEST_CASE("streams: a missing peer ends the step after the timeout, with the stream and the instruction") {
   const bool waits = GENERATE(false, true), first = GENERATE(true, false);
   DesertedRun run(waits, std::chrono::seconds(1));
   if (!first) {
@@ -304,9 +303,9 @@ TEST_CASE("streams: a peer that never comes ends the step after the timeout, wit
   CHECK(std::chrono::steady_clock::now() - start >= std::chrono::seconds(1));
 }
 
-// As a driver ends communicators: only when all streams have run what they hold, those that wait for a flag of the lost
-// stream too, and one only when the other is ended as well.
-TEST_CASE("streams: communicators whose ends wait for all streams, and for each other, are ended") {
+// Communicators end as in a driver: only when all streams have finished their work, also streams that wait for a flag
+// of the lost stream, and one only when the other is ended as well.
+TEST_CASE("streams: communicators whose destruction waits for all streams and for each other are ended") {
   Deserted expert;
   expert.deserted = false;
   DesertedRun run(false, std::chrono::seconds(1), &expert);
@@ -330,9 +329,9 @@ TEST_CASE("streams: communicators whose ends wait for all streams, and for each 
   CHECK(met == 2);
 }
 
-TEST_CASE("streams: a stream's communicator is told the most that its calls move") {
+TEST_CASE("streams: a stream's communicator reserves the maximum of its calls") {
   DesertedRun run(false, std::chrono::milliseconds(200));
-  CHECK(run.reduce.reserved == 2 * 4 * sizeof(float));  // what goes in and what comes out
+  CHECK(run.reduce.reserved == 2 * 4 * sizeof(float));  // sent and received
 }
 
 TEST_CASE("streams: a transport's own error ends the step long before the timeout") {
@@ -343,11 +342,11 @@ TEST_CASE("streams: a transport's own error ends the step long before the timeou
   CHECK(status.error().message == "stream reduce: [3] all_reduce at d: a connection broke");
 }
 
-TEST_CASE("streams: a stream that waits for computation is not taken for one whose peers are gone") {
+TEST_CASE("streams: a stream that waits for computation is not reported as one with missing peers") {
   DesertedRun run(false, std::chrono::seconds(2));
   run.reduce.deserted = false;
   require_done(within(std::chrono::seconds(60), *run.executor));
-  addition_ms = 1200;  // two of them come before the sum
+  addition_ms = 1200;  // two additions before the sum
   const Status status = within(std::chrono::seconds(60), *run.executor);
   addition_ms = 0;
   require_done(status);
@@ -364,7 +363,7 @@ TEST_CASE("streams: a failure in the first run is named with its instruction") {
   CHECK(reduce.aborts() > 0);
 }
 
-TEST_CASE("streams: the number that is not finite is found where it was made") {
+TEST_CASE("streams: a number that is not finite is found at the instruction that made it") {
   HostAccelerator accelerator;
   StreamRun run(accelerator, two_steps);
   run.set("w", {1, 2e38f, 3, 4});
@@ -376,7 +375,7 @@ TEST_CASE("streams: the number that is not finite is found where it was made") {
   CHECK(runtime::to_string(run.plan.program, **found) == "%1 : f32[4] = add at b (forward), element 1 is inf");
 }
 
-TEST_CASE("streams: every instruction has its own time where it is asked for") {
+TEST_CASE("streams: every instruction has its own time on request") {
   HostAccelerator accelerator;
   StreamRun run(accelerator, two_steps);
   for (int i = 0; i < 3; ++i) require_done(run.executor->run());
@@ -389,7 +388,7 @@ TEST_CASE("streams: every instruction has its own time where it is asked for") {
   }
 }
 
-TEST_CASE("streams: what an accelerator lacks is an error") {
+TEST_CASE("streams: an unsupported feature of an accelerator is an error") {
   HostAccelerator small({.bytes = 100});
   runtime::TensorStore store;
   auto plan = ir::parse_plan(
@@ -408,12 +407,12 @@ TEST_CASE("streams: what an accelerator lacks is an error") {
   CHECK(made.error().message == "op frobnicate has no kernel on host queue");
 }
 
-TEST_CASE("streams: a module that is not there, or is none, is a config error") {
+TEST_CASE("streams: a missing or invalid plugin is a config error") {
   const auto missing = runtime::load_module("/nowhere/liblancet_cuda.so");
   REQUIRE_FALSE(missing.ok());
   CHECK(missing.error().code == ExitCode::config);
   CHECK(missing.error().message.find("/nowhere/liblancet_cuda.so") != std::string::npos);
   const auto other = runtime::load_module(LANCET_SOURCE_DIR "/README.md");
   REQUIRE_FALSE(other.ok());
-  CHECK(other.error().message.find("expected a module that loads") != std::string::npos);
+  CHECK(other.error().message.find("cannot load the module") != std::string::npos);
 }

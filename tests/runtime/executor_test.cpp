@@ -1,4 +1,4 @@
-// The executor on plans written by hand: values, streams that run side by side, errors that stop all of them.
+// The executor on plans written by hand: values, concurrent streams, errors that stop all of them.
 #include "lancet/runtime/executor.h"
 
 #include <atomic>
@@ -25,7 +25,7 @@ double gelu(double x) {
   return 0.5 * x * (1 + std::tanh(std::sqrt(2 / 3.14159265358979323846) * (x + 0.044715 * x * x * x)));
 }
 
-// Fails the test, and does not hang it, where `run` does not come back.
+// Fails the test instead of hanging if `run` does not return.
 Status within(std::chrono::seconds limit, runtime::Executor& executor) {
   auto result = std::async(std::launch::async, [&] { return executor.run(); });
   if (result.wait_for(limit) != std::future_status::ready) {
@@ -37,7 +37,7 @@ Status within(std::chrono::seconds limit, runtime::Executor& executor) {
 
 }  // namespace
 
-TEST_CASE("a plan computes what it says") {
+TEST_CASE("a plan computes the right values") {
   Run run(R"(plan {policy=test}
 arena 128
 input @x : f32[4]
@@ -64,7 +64,7 @@ output w = @w
   CHECK(run.output("y")[0] == Approx(2 * gelu(1)).epsilon(1e-6));
 }
 
-TEST_CASE("values that live in other memory, and updates in place") {
+TEST_CASE("values in other values' memory, and updates in place") {
   Run run(R"(plan {policy=test}
 arena 64
 input @x : f32[3]
@@ -146,7 +146,7 @@ output p = %1
       CHECK(run.output("y")[t * 3 + d] == run.output("p")[t * 2 + chosen[t]] * run.input("x")[t * 3 + d]);
 }
 
-TEST_CASE("executors share the arena that they are given") {
+TEST_CASE("executors share a given arena") {
   const auto arena = backend::cpu::Buffer::raw(4096);
   runtime::ExecutorOptions options;
   options.arena = {arena.as<std::byte>(), arena.size()};
@@ -165,7 +165,7 @@ TEST_CASE("executors share the arena that they are given") {
   REQUIRE_THROWS_AS(runtime::Executor::create(run.plan, run.store, options), InternalError);
 }
 
-TEST_CASE("what a plan or a store does not have is an error") {
+TEST_CASE("a name that the plan or the store lacks is an error") {
   Run run(
       "plan {a=1}\narena 64\ninput @x : f32[2]\n[0] %0 : f32[2] = add(@x, @x)  # compute forward | at 0\noutput y = "
       "%0\n");
@@ -202,9 +202,9 @@ TEST_CASE("three streams: values of many steps") {
   }
 }
 
-// The reduce stream's all-reduce returns only when the expert stream has done its own, which needs compute's second result.
-// A stream that were held up by another's call would run into the timeout.
-TEST_CASE("streams run side by side") {
+// The reduce stream's all-reduce returns only after the expert stream's, which needs compute's second result. A stream
+// that is blocked by another's call would run into the timeout.
+TEST_CASE("streams run concurrently") {
   std::promise<void> reached;
   std::shared_future<void> expert_has_run = reached.get_future().share();
   FakeCommunicator expert([&](std::span<float>) -> Status {
@@ -230,7 +230,7 @@ output y = %4
   fill(run.input("x"), {1, 2});
   require_done(within(std::chrono::seconds(60), *run.executor));
   REQUIRE(values(run.output("y")) == Values{6, 12});
-  // The spans say so too: the all-reduce was under way from before to after the whole of the expert stream's.
+  // The spans agree: the all-reduce runs from before to after the whole of the expert stream's.
   const auto spans = run.executor->spans();
   REQUIRE(spans[1].start >= spans[0].end);
   REQUIRE(spans[1].end >= spans[3].start);
@@ -243,7 +243,7 @@ output y = %4
   REQUIRE(times.all_reduce == Approx(double(spans[1].end - spans[1].start) * 1e-6));
 }
 
-TEST_CASE("two ranks sum over the reduce stream while compute goes on") {
+TEST_CASE("two ranks sum over the reduce stream while compute continues") {
   constexpr std::string_view text = R"(plan {policy=test}
 arena 320
 input @x : f32[5]
@@ -263,7 +263,7 @@ output g = %3
     runtime::TensorStore store;
     LANCET_ASSIGN(const auto executor, runtime::Executor::create(plan, store, streams(nullptr, reduce.get())));
     for (int step = 0; step < 20; ++step) {
-      // Ranks hold x and 10 x: both see 2 x + 20 x, to which each adds four times its own.
+      // Ranks hold x and 10 x: both get 2 x + 20 x, to which each adds four times its own.
       const float scale = world.rank() == 0 ? 1.f : 10.f;
       float* x = executor->input("x").as<float>();
       for (int i = 0; i < 5; ++i) x[i] = scale * float(i + step);
@@ -285,7 +285,7 @@ output g = %3
 TEST_CASE("an error in one stream stops all streams and names the instruction") {
   FakeCommunicator reduce([](std::span<float>) { return Status(communication_error("rank 1 did not arrive")); });
   FakeCommunicator* blocked = nullptr;
-  FakeCommunicator expert([&](std::span<float>) { return blocked->block(); });  // until someone aborts it
+  FakeCommunicator expert([&](std::span<float>) { return blocked->block(); });  // until it is aborted
   blocked = &expert;
   Run run(three_streams, streams(&expert, &reduce));
   const Status status = within(std::chrono::seconds(50), *run.executor);
@@ -295,7 +295,7 @@ TEST_CASE("an error in one stream stops all streams and names the instruction") 
   REQUIRE(expert.aborts() >= 1);
 }
 
-TEST_CASE("an exception in a stream is an error like another") {
+TEST_CASE("an exception in a stream is handled like an error") {
   FakeCommunicator expert([](std::span<float>) -> Status { throw InternalError("stream on fire"); }), reduce(doubled);
   Run run(three_streams, streams(&expert, &reduce));
   const Status status = within(std::chrono::seconds(50), *run.executor);
@@ -304,7 +304,7 @@ TEST_CASE("an exception in a stream is an error like another") {
   REQUIRE(status.error().message == "stream expert: [2] all_reduce at c: stream on fire");
 }
 
-TEST_CASE("a run after one that failed starts anew") {
+TEST_CASE("a run after a failed one starts from scratch") {
   std::atomic<int> failing{0};
   auto sometimes = [&](int stream) {
     return [&failing, stream](std::span<float> data) -> Status {
@@ -324,7 +324,7 @@ TEST_CASE("a run after one that failed starts anew") {
   }
 }
 
-TEST_CASE("executors are made and unmade without running") {
+TEST_CASE("executors are constructed and destroyed without a run") {
   FakeCommunicator expert(doubled), reduce(doubled);
   for (int i = 0; i < 50; ++i) Run run(three_streams, streams(&expert, &reduce));
 }

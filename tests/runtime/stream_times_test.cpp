@@ -36,19 +36,19 @@ void check_times(const std::string& letters, std::vector<Span> spans, std::int64
 
 }  // namespace
 
-TEST_CASE("exposed time is communication while compute rests") {
+TEST_CASE("exposed time is communication while compute is idle") {
   // step, compute, all_to_all, all_reduce, communication, exposed
   check_times("", {}, 3, {3, 0, 0, 0, 0, 0});
   check_times("c", {{1, 4}}, 5, {5, 3, 0, 0, 0, 0});
   check_times("e", {{1, 4}}, 5, {5, 0, 3, 0, 3, 3});
   check_times("cec", {{0, 2}, {2, 5}, {5, 6}}, 6, {6, 3, 3, 0, 3, 3});  // in turns: all exposed
   check_times("ce", {{0, 10}, {2, 5}}, 10, {10, 10, 3, 0, 3, 0});       // all hidden
-  check_times("ce", {{0, 4}, {2, 7}}, 7, {7, 4, 5, 0, 5, 3});           // the end sticks out
-  check_times("ec", {{0, 5}, {3, 9}}, 9, {9, 6, 5, 0, 5, 3});           // the beginning does
-  check_times("ec", {{0, 9}, {3, 5}}, 9, {9, 2, 9, 0, 9, 7});           // both do
+  check_times("ce", {{0, 4}, {2, 7}}, 7, {7, 4, 5, 0, 5, 3});           // its end is exposed
+  check_times("ec", {{0, 5}, {3, 9}}, 9, {9, 6, 5, 0, 5, 3});           // its beginning is exposed
+  check_times("ec", {{0, 9}, {3, 5}}, 9, {9, 2, 9, 0, 9, 7});           // both are exposed
   check_times("er", {{0, 4}, {2, 6}}, 6, {6, 0, 4, 4, 6, 6});           // two streams at once count once
   check_times("cer", {{3, 5}, {0, 4}, {2, 6}}, 6, {6, 2, 4, 4, 6, 4});
   check_times("ccee", {{0, 2}, {6, 8}, {1, 3}, {5, 9}}, 9, {9, 4, 6, 0, 6, 3});  // gaps
   check_times("cc", {{2, 2}, {2, 4}}, 4, {4, 2, 0, 0, 0, 0});                    // a span without length
-  check_times("eccc", {{1, 6}, {0, 1}, {1, 2}, {2, 3}}, 6, {6, 3, 5, 0, 5, 3});  // back to back
+  check_times("eccc", {{1, 6}, {0, 1}, {1, 2}, {2, 3}}, 6, {6, 3, 5, 0, 5, 3});  // adjacent
 }

@@ -1,4 +1,4 @@
-// Communicators that do what a test tells them, and plans by their text.
+// Communicators that behave as a test sets them, and plans from text.
 #pragma once
 #include <catch2/catch.hpp>
 #include <chrono>
@@ -14,7 +14,7 @@
 
 namespace lancet::test {
 
-// Two ranks as far as it says; an all-reduce is whatever the test gives. Counts its aborts.
+// A fake of two ranks; the test supplies the all-reduce. Counts its aborts.
 class FakeCommunicator final : public comm::Communicator {
  public:
   using AllReduce = std::function<Status(std::span<float>)>;
@@ -40,11 +40,11 @@ class FakeCommunicator final : public comm::Communicator {
     const std::lock_guard lock(mutex_);
     return aborts_;
   }
-  // Blocks as a call to peers does; an error after abort().
+  // Blocks like a call to peers; returns an error after abort().
   Status block() {
     std::unique_lock lock(mutex_);
     if (!changed_.wait_for(lock, std::chrono::seconds(60), [&] { return aborts_ > 0; }))
-      return internal_error("nobody aborted");
+      return internal_error("no abort came");
     return communication_error("aborted: " + why_);
   }
 
@@ -62,7 +62,7 @@ inline Status doubled(std::span<float> values) {
   return {};
 }
 
-// A plan that verify() accepts, its own tensors in a store, and the executor.
+// A plan that verify() accepts, a store with its named tensors, and the executor.
 struct Run {
   ir::Plan plan;
   runtime::TensorStore store;
@@ -95,7 +95,7 @@ inline runtime::ExecutorOptions streams(comm::Communicator* expert, comm::Commun
   return options;
 }
 
-// All three streams: compute adds while expert and reduce each sum something over the ranks.
+// All three streams: compute adds while expert and reduce each sum a tensor over the ranks.
 inline constexpr std::string_view three_streams = R"(plan {policy=test}
 arena 320
 input @x : f32[4]

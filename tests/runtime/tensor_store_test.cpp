@@ -35,12 +35,12 @@ TEST_CASE("a store holds parameters and states, zeroed, once each") {
 
   store["w.m"].memory.as<float>()[3] = 7;
   const void* before = store["w.m"].memory.data();
-  store.add(p);  // what is there stays
+  store.add(p);  // existing tensors are kept
   REQUIRE(store["w.m"].memory.data() == before);
   REQUIRE(store["w.m"].memory.as<float>()[3] == 7);
 }
 
-TEST_CASE("bytes go in and out of the middle of a tensor, and not past its end") {
+TEST_CASE("bytes are written and read inside a tensor, but not beyond its end") {
   runtime::TensorStore store;
   store.add(with(TensorKind::parameter, "w", {DType::f32, {4}}));
   const float values[2] = {3, -5};
@@ -54,13 +54,13 @@ TEST_CASE("bytes go in and out of the middle of a tensor, and not past its end")
   REQUIRE_THROWS_AS(store.write(store["w"], 12, std::as_bytes(std::span(values))), InternalError);
 }
 
-TEST_CASE("a name that clashes is refused") {
+TEST_CASE("a name with another type, shape or kind is refused") {
   runtime::TensorStore store;
   store.add(with(TensorKind::parameter, "w", {DType::f32, {3, 5}}));
   REQUIRE_THROWS_WITH(store.add(with(TensorKind::parameter, "w", {DType::f32, {5, 3}})),
-                      Catch::Contains("@w is f32[3,5] here and f32[5,3] there"));
+                      Catch::Contains("@w is f32[3,5] in the store and f32[5,3] in the program"));
   REQUIRE_THROWS_WITH(store.add(with(TensorKind::parameter, "w", {DType::bf16, {3, 5}})),
-                      Catch::Contains("@w is f32[3,5] here and bf16[3,5] there"));
+                      Catch::Contains("@w is f32[3,5] in the store and bf16[3,5] in the program"));
   REQUIRE_THROWS_AS(store.add(with(TensorKind::state, "w", {DType::f32, {3, 5}})), InternalError);
   REQUIRE_THROWS_AS(store.add(with(TensorKind::parameter, "w", {DType::f32, {3, 5}}, true)), InternalError);
   REQUIRE_NOTHROW(store.add(with(TensorKind::parameter, "w", {DType::f32, {3, 5}})));

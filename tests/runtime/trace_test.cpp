@@ -1,4 +1,4 @@
-// The trace of a plan and spans made by hand.
+// The trace of a plan and spans that are made by hand.
 #include "lancet/runtime/trace.h"
 
 #include <catch2/catch.hpp>
@@ -29,7 +29,7 @@ const std::vector<std::vector<Span>> spans = {{{1000, 2001}, {2001, 9999}, {2001
 
 }  // namespace
 
-TEST_CASE("a trace has each instruction once a rank and once predicted, to the nanosecond") {
+TEST_CASE("a trace has each instruction once per rank and once predicted, to the nanosecond") {
   const auto trace = nlohmann::json::parse(runtime::trace_json(plan_of(true), spans));
   std::map<int, std::string> processes;
   std::map<std::pair<int, int>, std::string> streams;
@@ -60,7 +60,7 @@ TEST_CASE("a trace has each instruction once a rank and once predicted, to the n
   CHECK(events[{0, 2}]["name"] == "gelu h.0.\"odd\"");
 }
 
-TEST_CASE("rows of a trace do not overlap themselves") {
+TEST_CASE("events of a trace row do not overlap") {
   const auto trace = nlohmann::json::parse(runtime::trace_json(plan_of(true), spans));
   std::map<std::pair<int, int>, double> end;
   for (const auto& event : trace["traceEvents"]) {
@@ -73,7 +73,7 @@ TEST_CASE("rows of a trace do not overlap themselves") {
   CHECK(end.size() == 6);
 }
 
-TEST_CASE("without predictions a trace shows what was measured") {
+TEST_CASE("without predictions a trace shows the measured spans") {
   const auto trace = nlohmann::json::parse(runtime::trace_json(plan_of(false), spans));
   int events = 0;
   for (const auto& event : trace["traceEvents"]) {

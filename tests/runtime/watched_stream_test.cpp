@@ -1,4 +1,4 @@
-// How a thread waits for a stream: where it sleeps, and where it looks again at once.
+// How a thread waits for a stream: when it sleeps, and when it polls at once.
 #include "lancet/runtime/watched_stream.h"
 
 #include <catch2/catch.hpp>
@@ -9,26 +9,26 @@ using namespace std::chrono_literals;
 
 namespace lancet::runtime {
 
-TEST_CASE("waits of unknown length spin at first, then pause by a two-hundredth of what they took") {
+TEST_CASE("waits of unknown length spin at first, then pause for 1/200 of the time so far") {
   CHECK(pause_of(0ns, {}) == 0ns);
   CHECK(pause_of(3999us, {}) == 0ns);
   CHECK(pause_of(10ms, {}) == 50us);
   CHECK(pause_of(1s, {}) == 500us);
 }
 
-TEST_CASE("waits near their usual end spin, and no pause before reaches into that time") {
+TEST_CASE("waits near their usual end spin, and earlier pauses end before that time") {
   const UsualWait usual{100ms};  // near: 2 ms
   CHECK(pause_of(50ms, usual) == 250us);
   CHECK(pause_of(97900us, usual) == 100us);
   CHECK(pause_of(98001us, usual) == 0ns);
   CHECK(pause_of(100ms, usual) == 0ns);
   CHECK(pause_of(101999us, usual) == 0ns);
-  CHECK(pause_of(110ms, usual) == 500us);  // later than usual: nobody knows for how long
+  CHECK(pause_of(110ms, usual) == 500us);  // later than usual: the end is unknown
   CHECK(pause_of(9900us, {10ms}) == 0ns);  // near: at least 200 us
   CHECK(pause_of(9700us, {10ms}) == 48500ns);
 }
 
-TEST_CASE("a wait tells how long it took") {
+TEST_CASE("a wait returns its duration") {
   const auto device = backend::make_host_queue();
   auto stream = device->make_stream(false);
   REQUIRE(stream.ok());
@@ -40,7 +40,7 @@ TEST_CASE("a wait tells how long it took") {
   CHECK(usual.took > 0ns);
 }
 
-TEST_CASE("a watched stream is paced where the one that it watches is") {
+TEST_CASE("a watched stream is paced if its inner stream is") {
   struct Unpaced final : public backend::Stream {
     Status done() { return {}; }
     Status copy(void*, const void*, std::size_t) override { return done(); }

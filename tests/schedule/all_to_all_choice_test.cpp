@@ -1,4 +1,4 @@
-// Which way all-to-alls take between GPUs, by made-up profiles.
+// The choice between windows and messages for all-to-alls between GPUs, with made-up profiles.
 #include "lancet/schedule/all_to_all_choice.h"
 
 #include <catch2/catch.hpp>
@@ -14,7 +14,8 @@ using namespace lancet::schedule;
 
 namespace {
 
-// Two ranks, four experts; rows of 512 f32. Of 16 tokens half leave the rank: 16384 bytes there, a quarter of it back.
+// Two ranks, four experts; rows of 512 f32. Half of 16 tokens leave the rank: 16384 bytes in dispatch, a quarter of it
+// in return.
 ir::Program moe() {
   auto program = ir::parse(R"(program moe {ranks=2}
 input @route : route[16,4]
@@ -29,7 +30,7 @@ input @slots : f32[4,6,512]
   return *program;
 }
 
-// Messages start slowly and windows move slowly: they take as long at 8192 bytes.
+// Messages start slowly and windows transfer slowly: their times are equal at 8192 bytes.
 Profile measured(double counts_wait_ms) {
   Profile profile({{"GPU", "sm_90", 1, 1, "build"}, {"nccl", 2, 1}});
   profile.wire.all_to_all = {{1024, 1}, {1 << 20, 1}};
@@ -53,7 +54,7 @@ OpCost load_of(const Costs& costs, std::size_t i) {
 
 }  // namespace
 
-TEST_CASE("small exchanges go through windows, large ones as messages, counts always") {
+TEST_CASE("small all-to-alls use windows, large ones messages, and counts always messages") {
   const Profile profile = measured(0);
   CHECK(by_windows(profile) == std::vector<bool>{false, false, true, false});
   CHECK(load_of(profile, 0).ms == 1);
@@ -63,17 +64,17 @@ TEST_CASE("small exchanges go through windows, large ones as messages, counts al
   CHECK(load_of(profile, 2).core_ms == 0.25);
 }
 
-TEST_CASE("the first messages of a layer wait for the counts, and so windows may win") {
+TEST_CASE("a layer's first messages wait for the counts, so windows may be faster") {
   const Profile profile = measured(1.5);  // 1 + 1.5 against 2
   CHECK(by_windows(profile) == std::vector<bool>{false, true, true, false});
   CHECK(load_of(profile, 1).ms == 2);
-  CHECK(load_of(profile, 3).ms == 1);  // the counts are there
+  CHECK(load_of(profile, 3).ms == 1);  // the counts have arrived
   Profile counted = profile;
   counted.asked = AllToAllWays::counted;
   CHECK(load_of(counted, 1).ms == 2.5);
 }
 
-TEST_CASE("what is asked for goes before what is faster") {
+TEST_CASE("a requested transport takes precedence over the faster one") {
   Profile profile = measured(0);
   const std::string identity = profile.identity();
   profile.asked = AllToAllWays::counted;
@@ -85,9 +86,9 @@ TEST_CASE("what is asked for goes before what is faster") {
   CHECK(profile.identity() != identity);
 }
 
-TEST_CASE("a profile without windows knows one way") {
+TEST_CASE("a profile without windows allows only messages") {
   Profile profile = measured(1);
-  profile.wire.windows.emplace();  // asked, and there are none
+  profile.wire.windows.emplace();  // measured, and there are none
   for (int turn = 0; turn < 2; ++turn) {
     CHECK(by_windows(profile) == std::vector<bool>(4, false));
     CHECK(load_of(profile, 1).ms == 1);
@@ -100,7 +101,7 @@ TEST_CASE("a profile without windows knows one way") {
   }
 }
 
-TEST_CASE("the choice stands in the program's text") {
+TEST_CASE("the choice appears in the program's text") {
   ir::Program program = moe();
   CHECK(wants_window(program));
   choose_all_to_alls(measured(0), program);
@@ -125,7 +126,7 @@ TEST_CASE("the choice stands in the program's text") {
   CHECK(to_string(choice) == "1 of 3 all-to-alls through windows: 2.5 ms a step, all 4.5 ms, none 3 ms");
 }
 
-TEST_CASE("another way than by counts is none") {
+TEST_CASE("an unknown choice is refused") {
   ir::Program program = moe();
   program.instructions[1].attributes.set("by", std::string("pigeon"));
   const Status status = ops::verify(program);
@@ -135,7 +136,7 @@ TEST_CASE("another way than by counts is none") {
   CHECK_FALSE(ops::verify(program).ok());
 }
 
-TEST_CASE("a declared machine answers with the times of windows that were measured") {
+TEST_CASE("a declared machine uses the window times that were measured") {
   const auto hardware = read_hardware(LANCET_SOURCE_DIR "/configs/hardware/dgx-h100.json");
   REQUIRE(hardware.ok());
   CHECK(by_windows(HardwareCosts(*hardware, {2, 1})) == std::vector<bool>(4, false));

@@ -1,4 +1,4 @@
-// The assignment against the optimum of the paper's integer program (1)-(2), found by branch and bound.
+// The assignment compared with the optimum of the paper's integer program (1)-(2), found by branch and bound.
 #include "schedule/assign_dw.h"
 
 #include <algorithm>
@@ -17,11 +17,11 @@ using schedule::Movable;
 
 namespace {
 
-// Largest items first; a branch ends where even the whole rest could not beat the best.
+// Branch and bound, largest items first; a branch ends if even the whole rest could not beat the best value.
 class Optimum {
  public:
   explicit Optimum(const Assignment& problem)
-      : problem_(problem), left_(problem.room), order_(problem.items.size()), rest_(problem.items.size() + 1) {
+      : problem_(problem), left_(problem.slack), order_(problem.items.size()), rest_(problem.items.size() + 1) {
     std::iota(order_.begin(), order_.end(), 0);
     std::stable_sort(order_.begin(), order_.end(),
                      [&](std::size_t a, std::size_t b) { return problem.items[a].ms > problem.items[b].ms; });
@@ -35,9 +35,9 @@ class Optimum {
  private:
   void search(std::size_t k, double value) {
     best_ = std::max(best_, value);
-    double room = 0;
-    for (double left : left_) room += std::max(0.0, left);
-    if (k == order_.size() || value + std::min(rest_[k], room) <= best_ + 1e-12) return;
+    double slack = 0;
+    for (double left : left_) slack += std::max(0.0, left);
+    if (k == order_.size() || value + std::min(rest_[k], slack) <= best_ + 1e-12) return;
     const Movable& item = problem_.items[order_[k]];
     for (std::size_t a = 0; a < left_.size(); ++a) {
       const double gain = std::min(item.ms, left_[a]);
@@ -55,35 +55,37 @@ class Optimum {
   double best_ = 0;
 };
 
-Assignment problem(std::vector<double> room, const std::vector<std::pair<double, int>>& items) {
-  Assignment result{std::move(room), {}};
+Assignment problem(std::vector<double> slack, const std::vector<std::pair<double, int>>& items) {
+  Assignment result{std::move(slack), {}};
   for (const auto& [ms, first] : items) {  // allowed from all-to-all `first` on
-    Movable item{ms, std::vector<bool>(result.room.size()), 2 * first - 1, {}};
-    for (std::size_t a = std::size_t(first); a < result.room.size(); ++a) item.allowed[a] = true;
+    Movable item{ms, std::vector<bool>(result.slack.size()), 2 * first - 1, {}};
+    for (std::size_t a = std::size_t(first); a < result.slack.size(); ++a) item.allowed[a] = true;
     result.items.push_back(item);
   }
   return result;
 }
 
-// A backward pass: dWs of a few sizes that come up between all-to-alls; `scarce` is all room over all work.
+// A backward pass: dWs of a few sizes that become ready between all-to-alls; `scarce` is the total slack over the total
+// work.
 Assignment random_problem(std::uint32_t seed, double scarce) {
   std::mt19937 random(seed);
   auto below = [&](unsigned n) { return random() % n; };
-  std::vector<double> room;
-  for (std::size_t a = 2 + below(5); a > 0; --a) room.push_back(0.5 + below(250) / 100.0);
+  std::vector<double> slack;
+  for (std::size_t a = 2 + below(5); a > 0; --a) slack.push_back(0.5 + below(250) / 100.0);
   const double sizes[] = {0.3, 0.6, 1, 1.5, 2.5};
   std::vector<std::pair<double, int>> items;
-  for (std::size_t i = 5 + below(14); i > 0; --i) items.push_back({sizes[below(5)], int(below(unsigned(room.size())))});
+  for (std::size_t i = 5 + below(14); i > 0; --i)
+    items.push_back({sizes[below(5)], int(below(unsigned(slack.size())))});
   std::sort(items.begin(), items.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
   double work = 0;
   for (const auto& item : items) work += item.first;
-  const double scale = std::accumulate(room.begin(), room.end(), 0.0) / work / scarce;
+  const double scale = std::accumulate(slack.begin(), slack.end(), 0.0) / work / scarce;
   for (auto& item : items) item.first *= scale;
-  return problem(room, items);
+  return problem(slack, items);
 }
 
 void check_valid(const Assignment& p, const std::vector<int>& under) {
-  auto place = [&](std::size_t i) { return under[i] < 0 ? p.items[i].home : 2 * under[i]; };
+  auto place = [&](std::size_t i) { return under[i] < 0 ? p.items[i].default_position : 2 * under[i]; };
   REQUIRE(under.size() == p.items.size());
   for (std::size_t i = 0; i < under.size(); ++i) {
     if (under[i] >= 0) CHECK(p.items[i].allowed[std::size_t(under[i])]);
@@ -93,34 +95,34 @@ void check_valid(const Assignment& p, const std::vector<int>& under) {
 
 }  // namespace
 
-TEST_CASE("dW assignment: what fits best") {
+TEST_CASE("dW assignment: the best fit") {
   CHECK(assign(problem({2}, {{1, 0}, {2, 0}, {3, 0}})) == Under{-1, 0, -1});  // exact
   CHECK(assign(problem({3}, {{1, 0}, {2, 0}})) == Under{0, 0});               // together
   CHECK(assign(problem({2, 3}, {{2, 0}, {3, 1}})) == Under{0, 1});            // one each
   CHECK(assign(problem({2}, {{1, 0}, {1, 0}, {1, 0}})) == Under{0, 0, -1});   // ties: the earlier
-  CHECK(assign(problem({1}, {{5, 0}})) == Under{0});                          // longer than the room
+  CHECK(assign(problem({1}, {{5, 0}})) == Under{0});                          // longer than the slack
   CHECK(assign(problem({}, {{5, 0}})) == Under{-1});
   CHECK(assign(problem({4}, {})).empty());
 }
 
-TEST_CASE("dW assignment: the greedy's first pick gives way") {
-  // Only the long item may go under the first, short all-to-all at first sight; the second has room for all of it.
+TEST_CASE("dW assignment: the greedy's first choice is corrected") {
+  // At first only the long item may go under the first, short all-to-all; the second has slack for all of it.
   const Assignment p = problem({1, 4}, {{4, 0}, {1, 1}});
   const std::vector<int> under = assign(p);
   CHECK(under == Under{1, -1});
   CHECK(covered(p, under) == Approx(4));
-  // A pair changes places: 3 and 2 for rooms 2 and 3.
+  // Two items are swapped: 3 and 2 for slacks of 2 and 3.
   const Assignment q = problem({2.4, 3}, {{3, 0}, {2, 0}, {0.4, 0}});
   CHECK(covered(q, assign(q)) == Approx(5.4));
 }
 
-TEST_CASE("dW assignment: what lies behind another stays behind it") {
+TEST_CASE("dW assignment: order constraints between items are kept") {
   Assignment p = problem({1, 1}, {{1, 0}, {1, 0}});
   p.items[1].before = {0};
   p.items[0].allowed = {false, true};
-  p.items[0].home = 1;
+  p.items[0].default_position = 1;
   p.items[1].allowed = {true, false};
-  p.items[1].home = 3;
+  p.items[1].default_position = 3;
   CHECK(assign(p) == Under{1, -1});  // the second's only all-to-all comes before the first
   p.items[1].allowed = {true, true};
   p.items[0].allowed = {true, true};
@@ -136,7 +138,7 @@ TEST_CASE("dW assignment against the optimum") {
       const std::vector<int> under = assign(p);
       check_valid(p, under);
       const double best = Optimum(p).find(), found = covered(p, under);
-      INFO("seed " << seed << ", room " << scarce << " of the work");
+      INFO("seed " << seed << ", slack " << scarce << " of the work");
       REQUIRE(found <= best + 1e-9);
       const double gap = 1 - found / best;
       mean += gap;
@@ -147,7 +149,7 @@ TEST_CASE("dW assignment against the optimum") {
     }
   mean /= count;
   greedy /= count;
-  WARN("of the optimum is missing: mean " << 100 * mean << "%, worst " << 100 * worst << "%; optimal " << exact
+  WARN("gap to the optimum: mean " << 100 * mean << "%, worst " << 100 * worst << "%; optimal " << exact
                                           << " of " << count << "; the greedy alone: mean " << 100 * greedy << "%");
   CHECK(mean < 0.005);
   CHECK(worst < 0.15);

@@ -1,4 +1,4 @@
-// The dW schedule on Programs: what may move, where it goes, and that nothing else changes.
+// The dW schedule on Programs: which instructions move, where they go, and that the results do not change.
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -57,7 +57,7 @@ std::set<std::pair<std::string, std::string>> edges_of(const ir::Program& p) {
   return result;
 }
 
-// Whatever the order, each instruction reads what it read before: the same memory, last written by the same
+// Checks that in any order each instruction reads what it read before: the same memory, last written by the same
 // instruction.
 void check_same_step(const ir::Program& before, const ir::Program& after) {
   require_sound(ops::verify(after));
@@ -65,7 +65,7 @@ void check_same_step(const ir::Program& before, const ir::Program& after) {
   REQUIRE(edges_of(before) == edges_of(after));
 }
 
-// Instructions of all streams and roles on values that live in one another's memory, and on a few that are updated.
+// Instructions of all streams and roles on values that share one another's memory, and on a few that are updated.
 ir::Program random_program(std::uint32_t seed) {
   std::mt19937 random(seed);
   auto below = [&](std::size_t n) { return std::size_t(random() % n); };
@@ -94,7 +94,7 @@ ir::Program random_program(std::uint32_t seed) {
     const ir::TensorId first = instruction.operands[0];
     if (p[p.root(first)].kind == ir::TensorKind::parameter) {
       if (below(3) == 0) instruction.writes.push_back(first);
-    } else if (below(4) == 0) {  // in place: what shared the memory is gone
+    } else if (below(4) == 0) {  // in place: values that shared the memory are gone
       instruction.results.push_back(p.add_value({DType::f32, {4}}, first));
       std::erase_if(readable, [&](ir::TensorId id) { return p.root(id) == p.root(first); });
     }
@@ -107,7 +107,7 @@ ir::Program random_program(std::uint32_t seed) {
 
 }  // namespace
 
-TEST_CASE("dW schedule: random programs keep what they compute") {
+TEST_CASE("dW schedule: random programs keep their results") {
   int moved = 0, shorter = 0;
   for (std::uint32_t seed = 1; seed <= 200; ++seed) {
     INFO("seed " << seed);
@@ -132,7 +132,7 @@ TEST_CASE("dW schedule: random programs keep what they compute") {
   CHECK(shorter > 100);
 }
 
-TEST_CASE("labels are what a search finds") {
+TEST_CASE("labels agree with a search over paths") {
   const ir::Program p = step(model(2));
   const auto needed = ir::dependencies(p);
   std::vector<ir::InstructionId> all_to_alls;
@@ -140,7 +140,7 @@ TEST_CASE("labels are what a search finds") {
     if (p.instructions[i].op.starts_with("all_to_all")) all_to_alls.push_back({std::int32_t(i)});
   REQUIRE(all_to_alls.size() == 8);
   const schedule::Labels labels(needed, all_to_alls);
-  std::vector<std::set<int>> reached(p.instructions.size());  // by instruction, what reaches it, itself included
+  std::vector<std::set<int>> reached(p.instructions.size());  // instructions with a path to it, and itself
   for (std::size_t i = 0; i < reached.size(); ++i) {
     reached[i].insert(int(i));
     for (ir::InstructionId j : needed[i]) reached[i].insert(reached[j.index()].begin(), reached[j.index()].end());
@@ -167,14 +167,14 @@ TEST_CASE("dW schedule: one MoE layer") {
   CHECK(report.after_ms < report.before_ms);
 }
 
-TEST_CASE("dW schedule: the small model, whatever wire and cores") {
+TEST_CASE("dW schedule: the small model, for many networks and core shares") {
   for (double clip_grad : {0.0, 1.0})
-    for (double wire : {1e4, 3e4, 1e5})
+    for (double network : {1e4, 3e4, 1e5})
       for (double core : {0.0, 2.0}) {
-        INFO("clip " << clip_grad << ", wire " << wire << ", core " << core);
+        INFO("clip " << clip_grad << ", network " << network << ", core " << core);
         FakeCosts costs;
-        costs.network_bytes_per_ms = wire;
-        costs.core = core * 1e6 / wire / 10;  // tenths of the wire's time
+        costs.network_bytes_per_ms = network;
+        costs.core = core * 1e6 / network / 10;  // tenths of the network's time
         costs.launch = 0.003;
         DwReport report;
         const ir::Program before = step(model(2), clip_grad);
@@ -183,10 +183,10 @@ TEST_CASE("dW schedule: the small model, whatever wire and cores") {
         CHECK(report.before_ms == Approx(makespan(before, costs)));
         CHECK(report.after_ms == Approx(makespan(after, costs)));
         CHECK(report.after_ms < report.before_ms);
-        CHECK(report.movable == (clip_grad > 0 ? 33 : 33 + 8));  // unclipped, the experts' updates too
+        CHECK(report.movable == (clip_grad > 0 ? 33 : 33 + 8));  // unclipped, also the experts' updates
         CHECK(ir::print(scheduled(before, costs)) == ir::print(after));
         const auto op_costs = loads_of(after, costs);
-        double covered = 0, room = 0;
+        double covered = 0, slack = 0;
         REQUIRE(report.covers.size() == 8);
         for (const schedule::DwCover& cover : report.covers) {
           REQUIRE(after.instructions[cover.all_to_all.index()].op.starts_with("all_to_all"));
@@ -194,26 +194,26 @@ TEST_CASE("dW schedule: the small model, whatever wire and cores") {
           std::int32_t next = cover.all_to_all.value;
           for (ir::InstructionId id : cover.under) {
             under += op_costs[id.index()].ms;
-            // Right behind it, but for all-reduces that became complete there.
+            // Directly after it, except for all-reduces that became ready there.
             while (after.instructions[std::size_t(++next)].stream == ir::Stream::reduce) {
             }
             CHECK(id.value == next);
           }
           CHECK(cover.covered_ms == Approx(std::min(under, cover.slack_ms)));
           covered += cover.covered_ms;
-          room += cover.slack_ms;
+          slack += cover.slack_ms;
         }
         CHECK(report.covered_ms == Approx(covered));
-        CHECK(report.slack_ms == Approx(room));
+        CHECK(report.slack_ms == Approx(slack));
       }
 }
 
-TEST_CASE("dW schedule: never longer where all-reduces decide") {
-  for (double wire : {3e3, 3e4, 3e5})
+TEST_CASE("dW schedule: never longer if all-reduces decide") {
+  for (double network : {3e3, 3e4, 3e5})
     for (double reduce : {3e3, 3e4, 3e5}) {
-      INFO("wire " << wire << ", reduce " << reduce);
+      INFO("network " << network << ", reduce " << reduce);
       FakeCosts costs;
-      costs.network_bytes_per_ms = wire;
+      costs.network_bytes_per_ms = network;
       costs.reduce_bytes_per_ms = reduce;
       DwReport report;
       const ir::Program before = step(model(2));
@@ -224,18 +224,18 @@ TEST_CASE("dW schedule: never longer where all-reduces decide") {
     }
 }
 
-TEST_CASE("dW schedule: what stays as it is") {
+TEST_CASE("dW schedule: programs that stay unchanged") {
   FakeCosts costs;
   DwReport report;
   const ir::Program dense = step(program(tied));  // no all-to-all
   CHECK(ir::print(scheduled(dense, costs, &report)) == ir::print(dense));
   CHECK(report.covers.empty());
   CHECK(report.before_ms == report.after_ms);
-  const ir::Program one = passes::optimize(passes::autodiff(model(1)), options(0));  // one rank: nothing on the wire
+  const ir::Program one = passes::optimize(passes::autodiff(model(1)), options(0));  // one rank: nothing on the network
   costs.network_start_ms = 0;
   costs.network_bytes_per_ms = 1e30;
   CHECK(ir::print(scheduled(one, costs)) == ir::print(one));
-  const ir::Program forward = model(2);  // only the auxiliary losses could go anywhere
+  const ir::Program forward = model(2);  // only the auxiliary losses could move
   costs = {};
   const ir::Program after = scheduled(forward, costs, &report);
   check_same_step(forward, after);
@@ -243,7 +243,7 @@ TEST_CASE("dW schedule: what stays as it is") {
 }
 
 TEST_CASE("dW schedule: a pipelined forward pass keeps its order") {
-  // Two parts: %4 needs both gates, so it may go under the second all-to-all and under what follows, not the first.
+  // Two parts: %4 needs both gates, so it may run under the second all-to-all and later ones, but not the first.
   auto parsed = ir::parse(R"(program parts
 input @x : f32[4]
 %0 : f32[4] = gate(@x)  # compute forward gate.0

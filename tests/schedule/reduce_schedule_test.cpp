@@ -1,4 +1,4 @@
-// The placement of all-reduces: every gradient is reduced once, whatever the chunks, and the step gets no longer.
+// The placement of all-reduces: every gradient is reduced once, for any chunks, and the step gets no longer.
 #include <algorithm>
 #include <chrono>
 #include <map>
@@ -45,7 +45,7 @@ double makespan(const Ordered& o, const FakeCosts& costs) {
   return schedule::simulate(o.program, needed_of(o), loads_of(o.program, costs), costs.beside, costs.launch).makespan;
 }
 
-// Per gradient (root of its memory), how many bytes all-reduces sum; slices must not overlap.
+// Per gradient (root of its memory), the number of bytes that all-reduces sum; slices must not overlap.
 std::map<std::string, std::int64_t> reduced(const ir::Program& p) {
   std::map<std::string, std::vector<ir::Region>> regions;
   for (const ir::Instruction& i : p.instructions) {
@@ -90,7 +90,7 @@ void check_same_step(const ir::Program& before, const Ordered& after) {
   }
 }
 
-// A wire on which both kinds of communication matter; computation hides about half of it.
+// A network on which both kinds of communication matter; computation hides about half of it.
 FakeCosts busy_network() {
   FakeCosts costs;
   costs.flops_per_ms = costs.bytes_per_ms = 2e6;
@@ -99,7 +99,7 @@ FakeCosts busy_network() {
   return costs;
 }
 
-// The small MoE with a vocabulary whose gradient is worth cutting: f32[4099,8], 128 KiB.
+// The small MoE with a vocabulary whose gradient is worth splitting: f32[4099,8], 128 KiB.
 ir::Program large_vocabulary() {
   std::string text(moe);
   for (const auto& [from, to] : std::map<std::string, std::string>{
@@ -132,7 +132,7 @@ TEST_CASE("all-reduces: chunks, slices and waits of the small model") {
     }
 }
 
-TEST_CASE("all-reduces: unclipped updates run as soon as their gradients are there") {
+TEST_CASE("all-reduces: unclipped updates run as soon as their gradients are reduced") {
   FakeCosts costs = busy_network();
   costs.reduce_bytes_per_ms = 2e4;
   ReduceReport clipped, unclipped;
@@ -153,13 +153,13 @@ TEST_CASE("all-reduces: one MoE layer as text") {
   require_golden("reduce_schedule_moe.ir", ir::print(plan));
 }
 
-TEST_CASE("all-reduces: gradients that were accumulated") {
+TEST_CASE("all-reduces: accumulated gradients") {
   const FakeCosts costs = busy_network();
   const ir::Program before = step(model(2), 0, true);
   check_same_step(before, scheduled(before, costs));
 }
 
-TEST_CASE("all-reduces: what stays as it is") {
+TEST_CASE("all-reduces: programs that stay unchanged") {
   const FakeCosts costs = busy_network();
   for (const ir::Program& p : {model(2), passes::autodiff(model(1)), program(tied)}) {
     ReduceReport report;
@@ -186,7 +186,7 @@ TEST_CASE("all-reduces: 24 blocks") {
   const schedule::Timeline t =
       schedule::simulate(after.program, needed_of(after), loads_of(after.program, costs), costs.beside, costs.launch);
   WARN("compute " << t.compute << ", exposed " << t.exposed << " ms");
-  CHECK(t.makespan < 1.001 * (t.compute + t.exposed));  // nothing waits but for all-to-alls of the forward pass
+  CHECK(t.makespan < 1.001 * (t.compute + t.exposed));  // compute waits only for all-to-alls of the forward pass
   check_same_step(before, after);
   CHECK(report.after_ms < dw.after_ms);
 }

@@ -1,4 +1,4 @@
-// What a schedule does, read off programs and times made by hand.
+// The report of a schedule, computed from programs and times made by hand.
 #include "lancet/schedule/schedule_report.h"
 
 #include "steps/support.h"
@@ -15,7 +15,7 @@ ir::Program parsed(std::string_view text) {
 
 }  // namespace
 
-TEST_CASE("what lies under an all-to-all") {
+TEST_CASE("the instructions under an all-to-all") {
   const ir::Program program = parsed(R"(program p
 input @x : f32[4]
 %0 : f32[4] = gelu(@x)  # compute forward a
@@ -40,10 +40,10 @@ input @x : f32[4]
   CHECK(covers[1].exchange.value == 4);
   CHECK(covers[1].covered_ms == 2);
   REQUIRE(covers[1].under.size() == 1);
-  CHECK(covers[1].under[0].instruction.value == 3);  // the same one lies under both
+  CHECK(covers[1].under[0].instruction.value == 3);  // the same one runs under both
 }
 
-TEST_CASE("ranges are stretches of parts that follow one another, whatever stands between them") {
+TEST_CASE("ranges consist of consecutive parts, with any instructions between them") {
   const ir::Program program = parsed(R"(program p
 input @x : f32[4]
 %0 : f32[4] = gelu(@x)  # compute forward whole.0

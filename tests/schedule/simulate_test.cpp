@@ -1,4 +1,4 @@
-// The simulator: timelines worked out by hand, and what holds for any program.
+// The simulator: timelines computed by hand, and properties of any program.
 #include "lancet/schedule/simulate.h"
 
 #include <array>
@@ -69,7 +69,7 @@ RandomCase random_case(std::uint32_t seed) {
   return c;
 }
 
-// Start and end in one pass over program order: enough where nothing slows anything down.
+// Start and end in one pass over program order: exact without interference.
 std::vector<ir::Interval> in_one_pass(const RandomCase& c, double launch_ms) {
   std::array<double, ir::stream_count> free{};
   std::vector<ir::Interval> when(c.op_costs.size());
@@ -86,8 +86,8 @@ std::vector<ir::Interval> in_one_pass(const RandomCase& c, double launch_ms) {
 
 }  // namespace
 
-TEST_CASE("a simulated stream runs in order, after what is needed") {
-  // compute 2, all-to-all 3 of it, compute 1 beside it, compute 4 that needs both, all-reduce 5 of the first
+TEST_CASE("a simulated stream runs in order, after its dependencies") {
+  // compute 2, all-to-all 3 that needs it, compute 1 beside it, compute 4 that needs both, all-reduce 5 of the first
   const Timeline t = simulate(streams_of("ceccr"), needs({{}, {0}, {}, {1, 2}, {0}}),
                               std::vector<OpCost>{{2}, {3}, {1}, {4}, {5}}, no_interference, 0);
   check_when(t, {{0, 2}, {2, 5}, {2, 3}, {5, 9}, {2, 7}});
@@ -102,42 +102,43 @@ TEST_CASE("a simulated stream runs in order, after what is needed") {
 TEST_CASE("a signal to another stream takes the launch time") {
   check_when(simulate(streams_of("cec"), needs({{}, {0}, {1}}), std::vector<OpCost>{{2}, {3}, {1}}, no_interference, 0.5),
              {{0, 2}, {2.5, 5.5}, {6, 7}});
-  // within a stream there is none, and one that came while the stream was busy cost nothing
+  // none within a stream, and one that came while the stream was busy cost nothing
   check_when(simulate(streams_of("eccc"), needs({{}, {}, {1}, {0}}), std::vector<OpCost>{{1}, {1}, {2}, {1}},
                       no_interference, 0.5),
              {{0, 1}, {0, 1}, {1, 3}, {3, 4}});
 }
 
-TEST_CASE("what runs side by side slows down") {
-  // Moving bytes takes half of the cores: compute goes at 1/2 for 4 ms, then does its other 4 alone.
+TEST_CASE("instructions that run side by side slow down") {
+  // Transferring bytes takes half of the cores: compute runs at 1/2 for 4 ms, then does its other 4 alone.
   check_when(simulate(streams_of("ce"), needs({{}, {}}), std::vector<OpCost>{{6}, {4, 2}}, no_interference, 0),
              {{0, 8}, {0, 4}});
-  // Two networks at half speed each: 2 ms of work are done at 4, the rest of the other goes alone.
+  // Two transfers at half speed each: 2 ms of work are done at 4, the rest of the other runs alone.
   check_when(simulate(streams_of("er"), needs({{}, {}}), std::vector<OpCost>{{2}, {5}}, {1, 0.5}, 0), {{0, 4}, {0, 7}});
-  // The wire goes at 0.8 beside compute: 4 of its 5 ms are done at 5.
+  // The network runs at 0.8 beside compute: 4 of its 5 ms are done at 5.
   check_when(simulate(streams_of("ce"), needs({{}, {}}), std::vector<OpCost>{{5}, {5}}, {0.8, 1}, 0), {{0, 5}, {0, 6}});
-  // All three: networks at 0.8 * 0.5; each takes 0.25 * 0.4 of the cores, so compute goes at 0.8 and ends at 5.
+  // All three: transfers at 0.8 * 0.5; each takes 0.25 * 0.4 of the cores, so compute runs at 0.8 and ends at 5.
   check_when(simulate(streams_of("cer"), needs({{}, {}, {}}), std::vector<OpCost>{{4}, {4, 1}, {4, 1}}, {0.8, 0.5}, 0),
              {{0, 5}, {0, 9}, {0, 9}});
-  // Bytes that would take all cores leave compute a tenth.
+  // Transfers that would take all cores leave compute a tenth.
   check_when(simulate(streams_of("ce"), needs({{}, {}}), std::vector<OpCost>{{1}, {4, 8}}, no_interference, 0),
              {{0, 4.6}, {0, 4}});
 }
 
-TEST_CASE("an all-reduce lets an all-to-all go first") {
+TEST_CASE("a waiting all-reduce lets an all-to-all go first") {
   using schedule::Network;
-  // The all-reduces (4, 2) are ready at 0 and 4, the all-to-all (3) at 3: the first goes on, the second waits.
+  // The all-reduces (4, 2) are ready at 0 and 4, the all-to-all (3) at 3: the first all-reduce continues, the second
+  // waits.
   const ir::Program p = streams_of("crer");
   const Dependencies n = needs({{}, {}, {0}, {}});
   const std::vector<OpCost> op_costs{{3}, {4}, {3}, {2}};
   check_when(simulate(p, n, op_costs, {1, 0.5}, 0, Network::all_to_all_first), {{0, 3}, {0, 5}, {3, 7}, {7, 9}});
   check_when(simulate(p, n, op_costs, {1, 0.5}, 0, Network::shared), {{0, 3}, {0, 5}, {3, 9}, {5, 9}});
-  // Ready at the same moment, the all-to-all goes; what takes no time does not wait.
+  // Both are ready at the same moment, and the all-to-all goes first; an all-reduce of 0 ms does not wait.
   check_when(simulate(streams_of("er"), needs({{}, {}}), std::vector<OpCost>{{2}, {1}}, {}, 0, Network::all_to_all_first),
              {{0, 2}, {2, 3}});
 }
 
-TEST_CASE("what costs nothing takes no time, and passes its signal on at once") {
+TEST_CASE("instructions of cost 0 take no time and signal at once") {
   const Timeline t = simulate(streams_of("cecec"), needs({{}, {0}, {1}, {2}, {3}}),
                               std::vector<OpCost>{{2}, {0}, {0}, {0}, {3}}, {0.5, 0.5}, 0);
   check_when(t, {{0, 2}, {2, 2}, {2, 2}, {2, 2}, {2, 5}});
@@ -145,7 +146,7 @@ TEST_CASE("what costs nothing takes no time, and passes its signal on at once") 
   CHECK(simulate({}, {}, {}, {}, 0).makespan == 0);
 }
 
-TEST_CASE("needs that point forward and op_costs that are missing are refused") {
+TEST_CASE("dependencies that point forward and missing op costs are refused") {
   REQUIRE_THROWS_WITH(simulate(streams_of("cc"), needs({{1}, {}}), std::vector<OpCost>{{1}, {1}}, {}, 0),
                       Catch::Contains("needs the later instruction"));
   REQUIRE_THROWS_WITH(simulate(streams_of("cc"), needs({{}, {}}), std::vector<OpCost>{{1}}, {}, 0),
@@ -162,7 +163,7 @@ TEST_CASE("without interference the simulation is a list schedule") {
   }
 }
 
-TEST_CASE("what holds for any simulation") {
+TEST_CASE("properties of any simulation") {
   for (std::uint32_t seed = 1; seed <= 300; ++seed) {
     const RandomCase c = random_case(seed);
     const Interference interference{1 - seed % 5 * 0.1, 0.5 + seed % 3 * 0.25};
@@ -186,24 +187,24 @@ TEST_CASE("what holds for any simulation") {
     CHECK(after_needs);
     CHECK(long_enough);
     CHECK(t.makespan >= *std::max_element(alone.begin(), alone.end()) - 1e-9);
-    // Slowed down at most to 0.1 (compute) and 0.6 * 0.5 (networks).
+    // Slowed down to at least 0.1 (compute) and 0.6 * 0.5 (networks).
     CHECK(t.makespan <= work * 10 + waits + 1e-9);
     CHECK(t.communication <= t.all_to_all + t.all_reduce + 1e-9);
     CHECK(t.exposed <= t.communication + 1e-9);
     CHECK(t.makespan >= t.compute + t.exposed - 1e-9);
-    double least = 0;  // without interference; order is fixed, so slower work never ends a step earlier
+    double least = 0;  // without interference; the order is fixed, so slower work never ends a step earlier
     for (const ir::Interval& interval : in_one_pass(c, launch_ms)) least = std::max(least, interval.end);
     CHECK(t.makespan >= least - 1e-9);
-    CHECK(simulate(c.program, c.needed, c.op_costs, interference, launch_ms).when == t.when);  // the same twice
+    CHECK(simulate(c.program, c.needed, c.op_costs, interference, launch_ms).when == t.when);  // reproducible
   }
 }
 
-TEST_CASE("no longer than one after another where side by side is worth it") {
+TEST_CASE("never longer than sequential if running side by side pays") {
   for (std::uint32_t seed = 1; seed <= 200; ++seed) {
     RandomCase c = random_case(seed);
     double sum = 0;
     for (OpCost& load : c.op_costs) {
-      load.core_ms /= 4;  // two networks together take less than they leave
+      load.core_ms /= 4;  // two transfers together take fewer cores than they leave
       sum += load.ms;
     }
     INFO("seed " << seed);

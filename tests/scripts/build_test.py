@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""scripts/build.sh on a small project: what a log shows of a build, and which tests a build folder keeps."""
+"""scripts/build.sh on a small project: the build output in its log, and the tests that a build folder keeps."""
 import os
 import pathlib
 import shutil

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""scripts/emulate-cluster.sh: what is missing on its command line, links that are cut and restored, and its ranks' end.
+"""scripts/emulate-cluster.sh: missing arguments, links that are cut and restored, and the end of its ranks.
 
-  emulate_cluster_test.py LANCET
+    emulate_cluster_test.py LANCET
 """
 import os
 import pathlib

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""scripts/mpirun.sh: no rank outlives it, and the end of a run that was saved is not reported as a failure.
+"""scripts/mpirun.sh: no rank outlives it, and the end of a saved run is not reported as a failure.
 
-  mpirun_test.py LANCET
+    mpirun_test.py LANCET
 """
 import contextlib
 import pathlib
@@ -18,7 +18,7 @@ LANCET = pathlib.Path(sys.argv[1]).resolve()
 
 @contextlib.contextmanager
 def training(*settings):
-    """A run of two ranks under the script: (script, run folder, log). It is ended with the block."""
+    """A run of two ranks under the script: (script, run folder, log). It ends with the block."""
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         run, log = folder / "run", folder / "log"
@@ -44,7 +44,7 @@ def signals_again(times):
     with training("train.gradient_accumulation_steps=1000000") as (script, run, log):
         assert wait_until(lambda: (run / "metrics.jsonl").exists() and len(ranks(run)) == 2), log.read_text()
         script.send_signal(signal.SIGTERM)
-        assert wait_until(lambda: "saving and stopping when this step is over" in log.read_text()), log.read_text()
+        assert wait_until(lambda: "saving and stopping after this step" in log.read_text()), log.read_text()
         for _ in range(times):
             script.send_signal(signal.SIGTERM)
             time.sleep(0.1)

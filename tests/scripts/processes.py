@@ -1,4 +1,4 @@
-"""What the tests of the scripts share: a run that lasts for minutes, and the processes that belong to it."""
+"""Helpers of the scripts' tests: a run that lasts for minutes, and the processes that belong to it."""
 import json
 import os
 import pathlib
@@ -45,5 +45,5 @@ def wait_until(holds, seconds=60):
 def records(run):
     try:
         return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    except (OSError, json.JSONDecodeError):  # not there yet, or a line is being written
+    except (OSError, json.JSONDecodeError):  # not written yet, or a line is being written
         return []

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""scripts/quickstart.sh on a small text and for a few steps, in a project folder of its own where the scripts that
-install packages and build are replaced.
+"""scripts/quickstart.sh on a small text and for a few steps, in a temporary project folder whose scripts for
+installing packages and building are replaced.
 
-  quickstart_test.py LANCET
+    quickstart_test.py LANCET
 """
 import os
 import pathlib

@@ -1,5 +1,5 @@
-# The scripts that build, start ranks and take them from text to a trained model, run as users run them.
-# lancet_script_test(NAME): tests/scripts/NAME_test.py, skipped if it prints "SKIPPED: " and why.
+# The scripts that build, start ranks and lead from text to a trained model, run as users run them.
+# lancet_script_test(NAME): tests/scripts/NAME_test.py, skipped if it prints "SKIPPED: " and the reason.
 function(lancet_script_test name)
   add_test(NAME scripts_${name} COMMAND ${CMAKE_CURRENT_FUNCTION_LIST_DIR}/${name}_test.py $<TARGET_FILE:lancet>)
   set_tests_properties(scripts_${name} PROPERTIES SKIP_REGULAR_EXPRESSION "SKIPPED: " TIMEOUT ${LANCET_TEST_TIMEOUT} LABELS cli)

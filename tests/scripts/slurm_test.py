@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""scripts/slurm.sbatch under a Slurm of this test's own: two ranks train, the signal before the time limit makes them
-save and leave with 75, and the requeued job resumes to its end.
+"""scripts/slurm.sbatch under a Slurm of this test alone: two ranks train, the signal before the time limit makes them
+save and exit with 75, and the requeued job resumes and completes.
 
-  slurm_test.py LANCET
+    slurm_test.py LANCET
 
-The daemons run in namespaces of their own (processes, network, mounts), which end with this test: they need no free
-ports, and none of them stays behind.
+The daemons run in their own namespaces (processes, network, mounts), which end with this test: they need no free
+ports, and none of them survives.
 """
 import json
 import os
@@ -56,7 +56,7 @@ PartitionName=all Nodes={NODE} Default=YES MaxTime=INFINITE
 
 
 def add_interface():
-    # The daemons resolve names only where an interface other than the loopback has an address.
+    # The daemons resolve names only if an interface other than the loopback has an address.
     for words in ("link set lo up", "link add slurm type veth peer name unused", f"address add {ADDRESS}/24 dev slurm",
                   "link set slurm up"):
         subprocess.run(["ip", *words.split()], check=True)
@@ -100,13 +100,13 @@ class Slurm:
 
 
 def write_config(path, steps):
-    # Steps of some 20 ms. Only their number changes from the first run to the second.
+    # Steps of about 20 ms. Only their number changes from the first run to the second.
     train = {**CONFIG["train"], "steps": steps, "gradient_accumulation_steps": 20}
     path.write_text(json.dumps({**CONFIG, "train": train}))
 
 
 def test(folder):
-    project = folder / "project"  # where a user submits from
+    project = folder / "project"  # the folder that a user submits from
     (project / "build").mkdir(parents=True)
     (project / "build/lancet").symlink_to(LANCET)
     config, run = project / "config.json", project / "runs/small"
@@ -124,7 +124,7 @@ def test(folder):
         return f"{slurm.job(number)}\n{output.read_text() if output.exists() else ''}\n{slurm.logs()}"
 
     assert wait_until(lambda: len(records(run)) > 0, 30), state()
-    # Slurm looks at time limits every 30 s and signals up to 30 s before the requested time: 10 to 40 s after the start.
+    # Slurm checks time limits every 30 s and signals up to 30 s before the requested time: 10 to 40 s after the start.
     assert wait_until(lambda: slurm.job(number).get("JobState") == "PENDING", 60), state()
     slurm.command("scontrol", "update", f"JobId={number}", "TimeLimit=10")  # no signal to the second run
     saved = len(records(run))

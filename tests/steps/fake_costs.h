@@ -1,4 +1,4 @@
-// Costs made up for the planner's tests: work at round speeds, a wire with a start-up time.
+// Made-up costs for the planner's tests: work at round speeds, a network with a start-up time.
 #pragma once
 #include <vector>
 

@@ -9,7 +9,7 @@
 
 namespace lancet::test {
 
-// One matrix is the embedding and the head: two dW onto one gradient.
+// One matrix is both embedding and head: two dWs add to one gradient.
 inline constexpr std::string_view tied = R"(program tied
 input @tokens : i32[2,3]
 parameter @wte : f32[11,4]
@@ -56,7 +56,7 @@ inline ir::Program model(int ranks) {
   return program(read_golden(ranks == 1 ? "gpt2_moe_1_rank.ir" : "gpt2_moe_2_ranks.ir"));
 }
 
-// `extra` copies of blocks 2 and 3 (one MoE, one dense) behind them: each reads what the pair before it made.
+// Appends `extra` copies of blocks 2 and 3 (one MoE, one dense); each reads the results of the pair before it.
 inline ir::Program grown(const ir::Program& p, int extra) {
   ir::Program result = p;
   std::vector<ir::Instruction> before, pair, after;
@@ -64,18 +64,18 @@ inline ir::Program grown(const ir::Program& p, int extra) {
     const bool in_pair = i.label.starts_with("h.2.") || i.label.starts_with("h.3.");
     (in_pair ? pair : pair.empty() ? before : after).push_back(i);
   }
-  // A value of blocks 0 and 1 stands for the value at the same place of blocks 2 and 3.
+  // Maps values of blocks 0 and 1 to the corresponding values of blocks 2 and 3.
   std::map<std::string, ir::TensorId> in_pair;
   auto key = [](const ir::Instruction& i, std::size_t result, int shift) {
     return std::to_string(i.label[2] - '0' + shift) + i.label.substr(3) + " " + i.op + " " + std::to_string(result);
   };
   for (const ir::Instruction& i : pair)
     for (std::size_t r = 0; r < i.results.size(); ++r) in_pair[key(i, r, 0)] = i.results[r];
-  std::map<std::int32_t, ir::TensorId> stands_for;
+  std::map<std::int32_t, ir::TensorId> counterpart;
   for (const ir::Instruction& i : before)
     if (i.label.starts_with("h."))
       for (std::size_t r = 0; r < i.results.size(); ++r)
-        if (auto it = in_pair.find(key(i, r, 2)); it != in_pair.end()) stands_for[i.results[r].value] = it->second;
+        if (auto it = in_pair.find(key(i, r, 2)); it != in_pair.end()) counterpart[i.results[r].value] = it->second;
 
   result.instructions = before;
   result.instructions.insert(result.instructions.end(), pair.begin(), pair.end());
@@ -94,8 +94,8 @@ inline ir::Program grown(const ir::Program& p, int extra) {
         return found.valid() ? found : result.add_named(tensor.kind, rename(tensor.name), tensor.type, tensor.local);
       }
       if (const auto it = next.find(id.value); it != next.end()) return it->second;
-      const auto it = stands_for.find(id.value);
-      REQUIRE(it != stands_for.end());
+      const auto it = counterpart.find(id.value);
+      REQUIRE(it != counterpart.end());
       const auto latest = now.find(it->second.value);
       return latest == now.end() ? it->second : latest->second;
     };
@@ -115,4 +115,4 @@ inline ir::Program grown(const ir::Program& p, int extra) {
   return program(ir::print(result));
 }
 
-}  // namespace lancet::test
+}  // Forward Programs of random MoE models: few different sizes, so that axes of one size have different meanings.

@@ -17,7 +17,7 @@ class RandomModel {
     x_ = append("embedding", {input("tokens"), weight("wte", {vocabulary, width_}), weight("wpe", {sequence_, width_})},
                 {}, "wte")[0];
     const int blocks = 1 + below(4);
-    const int moe = below(blocks);  // one at least
+    const int moe = below(blocks);  // at least one
     for (int i = 0; i < blocks; ++i) {
       const std::string name = fmt::format("h.{}", i);
       const ir::TensorId y = i == moe || below(2) ? mixture(name + ".moe") : dense(name + ".mlp");

@@ -22,7 +22,7 @@ inline ir::Program program(std::string_view text) {
   return *parsed;
 }
 
-// A text that a pass made, after it was read back: passes see the same Program either way.
+// A pass's result, read back from its text: passes see the same Program either way.
 inline std::string text_of(const ir::Program& p) {
   require_sound(ops::verify(p));
   const std::string text = ir::print(p);

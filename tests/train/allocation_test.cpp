@@ -9,7 +9,7 @@
 namespace lancet {
 namespace {
 
-// Allocations of each of ten steps after the first, on one rank.
+// The number of allocations of each of ten steps after the first, on one rank.
 std::vector<long> allocations_a_step(const config::Config& config) {
   const auto world = comm::make_self();
   auto trainer = train::Trainer::create(config, *world);

@@ -1,4 +1,4 @@
-// Settings that change nothing are told, where a user may think that they do.
+// Settings without effect are logged if a user may expect an effect.
 #include <catch2/catch.hpp>
 
 #include "log_capture.h"

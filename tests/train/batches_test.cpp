@@ -1,5 +1,4 @@
-// Where tokens come from: evaluation covers the same windows at any number of ranks; tokenizer and vocabulary must
-// agree.
+// Sources of tokens: evaluation covers the same windows at any number of ranks; tokenizer and vocabulary must match.
 #include "lancet/data/batches.h"
 
 #include <catch2/catch.hpp>
@@ -20,7 +19,7 @@ using test::TemporaryFolder;
 
 constexpr std::int64_t length = 4;
 
-// Token i is i, so that a window is known by its first token.
+// Token i is i, so that the first token identifies a window.
 void write_counting_tokens(const std::string& path, int count) {
   std::vector<data::TokenId> tokens(static_cast<std::size_t>(count));
   std::iota(tokens.begin(), tokens.end(), 0);
@@ -40,7 +39,7 @@ config::Config evaluation_config(const std::string& path, std::int64_t sequences
   return config;
 }
 
-// How often each window counts, over all ranks and batches.
+// The number of times that each window counts, over all ranks and batches.
 std::map<std::int64_t, int> counted_windows(const config::Config& config, int ranks, std::int64_t sequences) {
   std::map<std::int64_t, int> counted;
   for (int rank = 0; rank < ranks; ++rank) {
@@ -77,7 +76,7 @@ data::Tokenizer byte_tokenizer(const std::string& folder) {
   return *tokenizer;
 }
 
-std::string told(const Error& error) {
+std::string message_of(const Error& error) {
   CHECK(error.code == ExitCode::data);
   CHECK(error.message.find('\n') == std::string::npos);
   return error.message;
@@ -102,7 +101,7 @@ TEST_CASE("an evaluation covers each sequence once at any number of ranks") {
   }
 }
 
-TEST_CASE("a tokenizer of another vocabulary is refused whatever the tokens come from") {
+TEST_CASE("a tokenizer of another vocabulary is refused for every source of tokens") {
   const TemporaryFolder folder;
   const std::string tok = folder / "tok";
   const auto tokenizer = byte_tokenizer(tok);
@@ -115,7 +114,7 @@ TEST_CASE("a tokenizer of another vocabulary is refused whatever the tokens come
       "data.tokenizer: expected a vocabulary of model.vocab_size = 50257 ids in " + tok + ", found one of 257";
   SECTION("synthetic tokens") {
     config.data.synthetic = true;
-    config.train.sample_tokens = 3;  // without samples nothing needs the tokenizer
+    config.train.sample_tokens = 3;  // the tokenizer is needed only for samples
   }
   SECTION("a file of llm.c, which names no tokenizer") {
     std::vector<std::int32_t> header(256);
@@ -128,12 +127,12 @@ TEST_CASE("a tokenizer of another vocabulary is refused whatever the tokens come
     out.close();
   }
   const auto world = comm::make_self();
-  CHECK(told(train::Trainer::create(config, *world).error()) == expected);
+  CHECK(message_of(train::Trainer::create(config, *world).error()) == expected);
   config.data.tokenizer.clear();
   CHECK(data::training_batches(config, {}, 0, 1).ok());  // nothing else was wrong
 }
 
-TEST_CASE("the tokenizer is loaded with its prompt tried") {
+TEST_CASE("the tokenizer is loaded and its prompt encoded at the start") {
   const TemporaryFolder folder;
   const std::string tok = folder / "tok";
   const auto tokenizer = byte_tokenizer(tok);
@@ -144,11 +143,11 @@ TEST_CASE("the tokenizer is loaded with its prompt tried") {
   config.train.sample_prompt = "good \xff";
   CHECK(data::load_tokenizer(config).value()->hash() == tokenizer.hash());  // nothing is to be generated
   config.train.sample_tokens = 5;
-  CHECK(told(data::load_tokenizer(config).error()).find("train.sample_prompt: ") == 0);
+  CHECK(message_of(data::load_tokenizer(config).error()).find("train.sample_prompt: ") == 0);
   config.train.sample_prompt = "good";
   CHECK(data::load_tokenizer(config).value()->vocab_size() == 257);
   config.data.tokenizer = folder / "none";
-  CHECK(told(data::load_tokenizer(config).error()).find("none/vocab.json") != std::string::npos);
+  CHECK(message_of(data::load_tokenizer(config).error()).find("none/vocab.json") != std::string::npos);
 }
 
 }  // namespace lancet

@@ -40,7 +40,7 @@ config::Config config_of(int ranks) {
   return config;
 }
 
-// How a run on these ranks ends; all must say the same.
+// The error of a run on these ranks; all must return the same one.
 Error end_of(const config::Config& config, int ranks, const std::string& resume = "") {
   std::vector<Error> ends(std::size_t(ranks), Error{ExitCode::done, "", true});
   const Status status = comm::run_inproc(ranks, [&](comm::Communicator& world) -> Status {
@@ -57,7 +57,7 @@ Error end_of(const config::Config& config, int ranks, const std::string& resume 
   return ends[0];
 }
 
-// Two runs that differ in their seed: the same names, shapes and sizes, other values.
+// Two runs with different seeds: the same names, shapes and sizes, other values.
 struct Runs {
   Runs() {
     for (const char* name : {"a", "b"}) {
@@ -80,12 +80,12 @@ struct Runs {
   std::vector<std::string> shards;
 };
 
-// What happens to a checkpoint in transport, on a disk or by a hand.
+// Damage to a checkpoint in transport, on a disk or by hand.
 class Damage {
  public:
   Damage(const Runs& runs, fs::path at, unsigned seed) : runs_(runs), at_(std::move(at)), random_(seed) {}
 
-  // In words; empty where it left everything as it was.
+  // A description of the damage; empty if nothing was changed.
   std::string one() {
     fs::remove_all(at_);
     fs::copy(runs_.sound, at_, fs::copy_options::recursive);
@@ -135,7 +135,7 @@ class Damage {
     fs::copy_file(from / name, at_ / name, fs::copy_options::overwrite_existing);
   }
 
-  // Another length of the header, or other offsets in it, which the manifest agrees to: what a program would leave.
+  // Another length of the header, or other offsets in it, with a matching manifest: a faulty program could write it.
   std::string wrong_header(const std::string& name) {
     std::string text = slurp(at_ / name), said;
     std::uint64_t header = 0;
@@ -172,7 +172,7 @@ class Damage {
     spit(at_ / manifest, text);
   }
 
-  // Signed again, as a program would.
+  // Signed again, as a program would do.
   std::string wrong_manifest() {
     static const std::pair<const char*, const char*> changes[] = {
         {"\"model-00001", "\"../model-00001"},
@@ -216,7 +216,7 @@ class Damage {
 
 }  // namespace
 
-TEST_CASE("500 damaged checkpoints of four ranks on one, two and four: each is refused in a line, none crashes") {
+TEST_CASE("500 damaged checkpoints of four ranks on one, two and four: refused in one line, none crashes") {
   const test::InMemory place;
   const Runs runs;
   const fs::path at = fs::path(runs.folder / "damaged");

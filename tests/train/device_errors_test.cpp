@@ -1,4 +1,4 @@
-// Ranks and the GPUs that they find: what does not fit ends all ranks, with one line.
+// Ranks and the GPUs that they find: an impossible combination ends all ranks with one line.
 #include <catch2/catch.hpp>
 
 #include "host_accelerator.h"
@@ -9,10 +9,10 @@ using namespace lancet;
 
 namespace {
 
-// A host's GPUs, by their numbers; ranks are told what they would be by their launcher.
+// The GPUs of a host by number.
 struct Machine {
   std::vector<std::string> gpus;  // identities
-  Error broken;                   // of counting them, where it has a message
+  Error broken;                   // the error of counting them, if it has a message
 };
 Machine machine;
 
@@ -41,7 +41,7 @@ const runtime::AcceleratorModule module_of_test = {
           std::make_unique<NamedAccelerator>(machine.gpus.at(static_cast<std::size_t>(index))));
     }};
 
-// What each of `ranks` on one host gets: the identity of its device, or the error. same_gpu: they all see GPU 0 alone.
+// Returns the result of each of `ranks` on one host: the identity of its device, or the error.
 std::vector<Result<std::string>> open_on(int ranks, config::Transport transport = config::Transport::automatic,
                                          int broken_rank = -1) {
   auto config = test::small_config();
@@ -71,7 +71,7 @@ void check_all(const std::vector<Result<std::string>>& found, const std::string&
   for (const auto& result : found) {
     REQUIRE_FALSE(result.ok());
     CHECK(result.error().code == ExitCode::config);
-    CHECK(result.error().agreed);  // all ranks leave, one of them speaks
+    CHECK(result.error().agreed);  // all ranks exit, one of them prints it
     CHECK(result.error().message == message);
   }
 }
@@ -87,20 +87,20 @@ TEST_CASE("each rank takes the GPU of its number on the host") {
   }
 }
 
-TEST_CASE("more ranks than GPUs") {
+TEST_CASE("more ranks than GPUs are an error") {
   machine = {{"a", "b"}, {}};
   check_all(open_on(4), "device: expected 4 GPUs for the 4 ranks of this host, found 2");
 }
 
-TEST_CASE("two ranks on one GPU by mistake: which ranks, which GPU") {
+TEST_CASE("two ranks on one GPU by mistake are reported with the ranks and the GPU") {
   machine = {{"2a2a at 0000:17:00.0"}, {}};
   check_all(open_on(2),
             "device: expected a GPU for each rank, found ranks 0 and 1 on the same host queue (2a2a at 0000:17:00.0)");
-  machine = {{"a", "b", "a"}, {}};  // a mask that names one twice
+  machine = {{"a", "b", "a"}, {}};  // a mask that names one GPU twice
   check_all(open_on(3), "device: expected a GPU for each rank, found ranks 0 and 2 on the same host queue (a)");
 }
 
-TEST_CASE("ranks may share a GPU where they are told to talk through the host") {
+TEST_CASE("ranks may share a GPU if the config chooses communication through the host") {
   machine = {{"a"}, {}};
   for (const auto& result : open_on(2, config::Transport::mpi)) CHECK(result.ok());
 }
@@ -110,7 +110,7 @@ TEST_CASE("one rank without a GPU ends all, and is named") {
   check_all(open_on(2, config::Transport::automatic, 1), "rank 1: device: expected a module, found none");
 }
 
-TEST_CASE("no driver on any rank is said once") {
+TEST_CASE("a missing driver on every rank is reported once") {
   machine = {{"a", "b"}, config_error("device: expected an NVIDIA driver for CUDA 13.0, found none")};
   check_all(open_on(2), "device: expected an NVIDIA driver for CUDA 13.0, found none");
 }

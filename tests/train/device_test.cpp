@@ -1,4 +1,4 @@
-// Whole training runs on streams: as on the CPU, to the bit, since the kernels are the CPU's.
+// Whole training runs on device streams: equal to the CPU's to the bit, since the kernels are the CPU's.
 #include <algorithm>
 #include <array>
 #include <catch2/catch.hpp>
@@ -60,7 +60,7 @@ void check_same(const config::Config& config, int steps = 4) {
 
 }  // namespace
 
-TEST_CASE("training on streams is training on the CPU, bit for bit, under every policy") {
+TEST_CASE("training on streams equals training on the CPU, bit for bit, under every policy") {
   auto config = test::small_config();
   config.overlap.policy = GENERATE("sequential", "expert_pipeline", "dw",
                                    "partition", "lancet", "auto");
@@ -78,7 +78,7 @@ TEST_CASE("training on streams: bf16, micro batches, drops, batch-prioritized ga
   check_same(config);
 }
 
-TEST_CASE("training on streams: a model that does not fit is refused with what it needs") {
+TEST_CASE("training on streams: a model that does not fit is refused with the required memory") {
   auto config = test::small_config();
   test::HostAccelerator accelerator({.bytes = 1'000'000});
   const auto self = comm::make_self();
@@ -90,7 +90,7 @@ TEST_CASE("training on streams: a model that does not fit is refused with what i
 
 namespace {
 
-// Layer norms that want 300 MB of scratch.
+// Layer norms that request 300 MB of scratch.
 class WantsScratch final : public runtime::Accelerator {
  public:
   explicit WantsScratch(std::int64_t bytes) : host_({.bytes = bytes}) {
@@ -113,7 +113,7 @@ class WantsScratch final : public runtime::Accelerator {
 
 }  // namespace
 
-TEST_CASE("training on streams: scratch that does not fit is refused at start, on all ranks if on one") {
+TEST_CASE("training on streams: scratch that does not fit on any one rank is refused at the start by all") {
   const auto config = test::small_config();
   std::array<std::string, 2> errors;
   const Status status = comm::run_inproc(2, [&](comm::Communicator& world) -> Status {
@@ -132,7 +132,7 @@ TEST_CASE("training on streams: scratch that does not fit is refused at start, o
 
 namespace {
 
-// Ranks that reach each other's memory: the stream's thread pushes their rows.
+// Ranks that access each other's memory: the stream's thread pushes their rows.
 class WindowStream final : public comm::DeviceCommunicator {
  public:
   static Result<std::unique_ptr<comm::DeviceCommunicator>> make(const comm::DeviceStream& stream) {
@@ -204,7 +204,7 @@ class WindowStream final : public comm::DeviceCommunicator {
   Peers peers_;
 };
 
-// Messages through the host's memory, so that calls work on any device memory.
+// Messages through host memory, so that calls work on any device memory.
 class StagedAccelerator final : public runtime::Accelerator {
  public:
   backend::Device& device() override { return host_.device(); }
@@ -221,23 +221,23 @@ class StagedAccelerator final : public runtime::Accelerator {
   test::HostAccelerator host_;
 };
 
-void check_network(const cost::NetworkTimes& wire) {
-  for (const auto* points : {&wire.all_to_all, &wire.all_reduce}) {
+void check_network(const cost::NetworkTimes& network) {
+  for (const auto* points : {&network.all_to_all, &network.all_reduce}) {
     REQUIRE(points->size() >= 3);
     CHECK(points->front().bytes == 1024);
     for (const cost::Point& point : *points) CHECK(point.ms > 0);
   }
-  CHECK(wire.launch_ms >= 0);
-  CHECK(wire.interference.network_beside_compute >= 0.1);
-  CHECK(wire.interference.network_beside_compute <= 1);
-  CHECK(wire.interference.network_beside_network >= 0.1);
-  CHECK(wire.interference.network_beside_network <= 1);
-  CHECK(wire.all_to_all_core.ms(1e6) >= 0);
+  CHECK(network.launch_ms >= 0);
+  CHECK(network.interference.network_beside_compute >= 0.1);
+  CHECK(network.interference.network_beside_compute <= 1);
+  CHECK(network.interference.network_beside_network >= 0.1);
+  CHECK(network.interference.network_beside_network <= 1);
+  CHECK(network.all_to_all_core.ms(1e6) >= 0);
 }
 
 }  // namespace
 
-TEST_CASE("messages between devices are profiled, and a plan is made of what they take") {
+TEST_CASE("messages between devices are profiled, and a plan uses the measured times") {
   auto config = test::small_config();
   config.overlap.policy = "lancet";
   config.comm.max_ctas = 3;
@@ -249,7 +249,7 @@ TEST_CASE("messages between devices are profiled, and a plan is made of what the
                   planning::measure_step(config, world, {.local_ranks = 2, .seconds = 0, .accelerator = &accelerator}));
     if (accelerator.ctas != 3) return internal_error("expected comm.max_ctas in the streams");
     profiles[std::size_t(world.rank())] = step.profile;
-    LANCET_TRY(cost::loads(step.profile, step.programs.front()).ok() ? Status() : internal_error("an op is missing"));
+    LANCET_TRY(cost::op_costs(step.profile, step.programs.front()).ok() ? Status() : internal_error("an op is missing"));
     train::TrainerOptions options{.local_ranks = 2, .costs = &step.profile};
     test::HostAccelerator trains;
     options.accelerator = &trains;
@@ -269,11 +269,11 @@ TEST_CASE("messages between devices are profiled, and a plan is made of what the
   CHECK(profiles[0].wire.launch_ms == profiles[1].wire.launch_ms);
   CHECK(profiles[0].wire.interference.network_beside_network == profiles[1].wire.interference.network_beside_network);
   check_network(profiles[0].wire);
-  REQUIRE(profiles[0].wire.windows);  // asked for: this transport has none
+  REQUIRE(profiles[0].wire.windows);  // measured: this transport has none
   CHECK(profiles[0].wire.windows->all_to_all.empty());
 }
 
-TEST_CASE("windows are measured beside messages, the same on all ranks, and only once") {
+TEST_CASE("windows are measured beside messages, with equal results on all ranks, and only once") {
   const auto config = test::small_config();
   const test::TemporaryFolder folder;
   config::Config kept = config;
@@ -345,7 +345,7 @@ TEST_CASE("training on streams: an overflow is named as on the CPU") {
   CHECK(messages[0] == messages[1]);
 }
 
-TEST_CASE("GELU within the products changes no bit of a step, and the plan has it on a GPU alone") {
+TEST_CASE("GELU fused into the products changes no bit of a step, and only plans for a GPU have it") {
   auto config = test::small_config();
   config.overlap.policy = GENERATE("sequential", "lancet");
   const Trained expected = train_on(config, false, 3);
@@ -354,8 +354,8 @@ TEST_CASE("GELU within the products changes no bit of a step, and the plan has i
   REQUIRE(found.records.size() == expected.records.size());
   for (std::size_t i = 0; i < expected.records.size(); ++i)
     CHECK(found.records[i].loss == Approx(expected.records[i].loss).epsilon(1e-5));
-  if (config.overlap.policy == "sequential") {  // else the parts may be others
-    const bool same = found.tensors == expected.tensors;      // on its own: a fault would print them
+  if (config.overlap.policy == "sequential") {  // else the numbers of parts may differ
+    const bool same = found.tensors == expected.tensors;      // separate, since a failing CHECK would print the tensors
     CHECK(same);
   }
   const test::DeclaredCosts costs;
@@ -376,12 +376,12 @@ TEST_CASE("GELU within the products changes no bit of a step, and the plan has i
   }
 }
 
-TEST_CASE("the algorithms of products are measured once, on rank 0, kept in the profile, and taken by every rank") {
+TEST_CASE("product algorithms are measured once, on rank 0, kept in the profile, and used by every rank") {
   auto config = test::small_config();
   const test::TemporaryFolder folder;
   config.overlap.profile = folder / "profile.json";
   config.overlap.policy = "sequential";
-  const auto programs = planning::step_programs(config, 1);  // this accelerator's kernels take no made-up messages
+  const auto programs = planning::step_programs(config, 1);  // its kernels do not support made-up messages
   struct Seen {
     runtime::ProductChoices profile, device;
     int measured = 0;
@@ -423,7 +423,7 @@ TEST_CASE("the algorithms of products are measured once, on rank 0, kept in the 
     CHECK(seen[0].measured == measures);
     CHECK(seen[1].measured == 0);
   }
-  // Damage is named, with the file.
+  // Damage is reported with the file.
   auto text = read_file(config.overlap.profile, "a profile");
   REQUIRE(text.ok());
   const auto at = text->find("the first");

@@ -1,4 +1,4 @@
-// Loads at which other systems hang or break: they train here.
+// Extreme expert loads and sizes, at which other systems hang or break: they train here.
 #include <catch2/catch.hpp>
 #include <cmath>
 
@@ -31,7 +31,7 @@ void check_trains(const std::vector<run::StepRecord>& records) {
 
 }  // namespace
 
-TEST_CASE("all tokens to one expert: the other experts, and a whole rank's, have none") {
+TEST_CASE("all tokens to one expert: the other experts, and all experts of a rank, get none") {
   auto config = test::small_config();
   config.train.dtype = GENERATE(DType::f32, DType::bf16);
   const int ranks = GENERATE(1, 2, 4);
@@ -61,15 +61,15 @@ TEST_CASE("capacity 1: nearly all tokens are dropped") {
   config.train.micro_batch_size = 8 / ranks;
   const auto records = test::run_steps(config, ranks, 5);
   check_trains(records);
-  // At most one token a rank, expert and layer is kept: 4 of 64, or of 128 on one rank.
+  // At most one token per rank, expert and layer is kept: 4 of 64, or of 128 on one rank.
   CHECK(records[0].drop_pct.value() >= 100 * (1 - 4.0 * ranks / 128) - 1e-3);
 }
 
 TEST_CASE("batch 1, sequence 1") {
   auto config = test::small_config();
   config.train.micro_batch_size = 1;
-  SECTION("one sequence a rank") {}
-  SECTION("one token a rank") { config.train.seq_len = 1; }
+  SECTION("one sequence per rank") {}
+  SECTION("one token per rank") { config.train.seq_len = 1; }
   check_sound(test::run_steps(config, GENERATE(1, 2), 8));  // too few tokens for a falling loss
 }
 
@@ -89,7 +89,7 @@ TEST_CASE("SGD trains") {
   check_trains(test::run_steps(config, 2, 10));
 }
 
-TEST_CASE("a rate that explodes ends the run with the step's number") {
+TEST_CASE("an exploding learning rate ends the run with the step's number") {
   auto config = test::small_config();
   config.train.lr = 1e30;
   config.train.clip_grad = 0;

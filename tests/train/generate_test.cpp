@@ -1,4 +1,4 @@
-// Generation: a token at a time gives what the whole forward pass gives; tokens are drawn as asked.
+// Generation: single tokens give the same logits as the whole forward pass; tokens are drawn as requested.
 #include "lancet/inference/generate.h"
 
 #include <algorithm>
@@ -24,7 +24,7 @@ struct Loaded {
   runtime::ExecutorOptions options;
 
   explicit Loaded(config::Config c) : config(std::move(c)) {
-    config.model.initializer_range = 0.2;  // logits that differ
+    config.model.initializer_range = 0.2;  // logits that differ between tokens
     options.communicators[std::size_t(ir::Stream::expert)] = stream.get();
     store.add(model::build_forward(config.model, planning::build_options(config, model::Mode::generate, 1)));
     REQUIRE(initialize_weights(config, 0, 1, store).ok());
@@ -86,7 +86,7 @@ std::vector<std::int32_t> generated(inference::Decoder& decoder, std::span<const
 
 }  // namespace
 
-TEST_CASE("a token at a time, and a prompt in any cut, give the logits of the whole forward pass") {
+TEST_CASE("single tokens, and a prompt in any pieces, give the logits of the whole forward pass") {
   const auto [freq, router] = GENERATE(table<std::int64_t, config::Router>(
       {{0, config::Router::switch_top1}, {1, config::Router::switch_top1}, {2, config::Router::batch_prioritized}}));
   const DType dtype = GENERATE(DType::f32, DType::bf16);
@@ -94,7 +94,7 @@ TEST_CASE("a token at a time, and a prompt in any cut, give the logits of the wh
   config::Config config = test::small_config();
   config.model.moe_layer_freq = freq;
   config.model.router = router;
-  config.model.capacity_factor = 0.01;  // training would drop nearly all: here nothing is
+  config.model.capacity_factor = 0.01;  // training would drop nearly all tokens; here none is dropped
   config.train.dtype = dtype;
   config.model.n_positions = config.train.seq_len = 24;
   Loaded loaded(config);
@@ -113,7 +113,7 @@ TEST_CASE("a token at a time, and a prompt in any cut, give the logits of the wh
     for (std::size_t v = 0; v < expected[i].size(); ++v) most = std::max(most, std::abs(single[i][v] - expected[i][v]));
     CHECK(most < tolerance);
   }
-  float apart = 0;  // it is no comparison of equals
+  float apart = 0;  // checks that the compared logits do differ between positions
   for (std::size_t v = 0; v < expected[23].size(); ++v)
     apart = std::max(apart, std::abs(expected[23][v] - expected[22][v]));
   CHECK(apart > 2 * tolerance);
@@ -146,7 +146,7 @@ TEST_CASE("greedy generation takes the forward pass's largest logit at every ste
   }
 }
 
-TEST_CASE("where generation ends") {
+TEST_CASE("generation ends at the end of text or after the number of tokens") {
   Loaded loaded(test::small_config());
   const auto decoder = loaded.decoder();
   const std::vector<std::int32_t> prompt{1, 2, 3};
@@ -168,7 +168,7 @@ TEST_CASE("where generation ends") {
   CHECK(generated(*decoder, prompt, {.max_tokens = 0}, inference::Ending::max_tokens).empty());
 }
 
-TEST_CASE("several ranks draw what one draws") {
+TEST_CASE("several ranks draw the same tokens as one") {
   config::Config config = test::small_config();
   config.model.initializer_range = 0.2;
   const std::vector<std::int32_t> prompt = some_tokens(5, config.model.vocab_size);
@@ -189,7 +189,7 @@ TEST_CASE("several ranks draw what one draws") {
   CHECK(by_ranks[2] == by_ranks[0]);
 }
 
-TEST_CASE("what is drawn follows temperature, top-k and top-p") {
+TEST_CASE("drawn tokens follow temperature, top-k and top-p") {
   // Probabilities 0.5, 0.25, 0.125, 0.125 of the tokens 2, 0, 1, 3.
   const std::vector<float> logits{std::log(0.25f), std::log(0.125f), std::log(0.5f), std::log(0.125f)};
   auto frequencies = [&](const inference::SamplingOptions& options) {
@@ -214,7 +214,7 @@ TEST_CASE("what is drawn follows temperature, top-k and top-p") {
   check({.temperature = 0.5}, {0.0625 / 0.34375, 0.015625 / 0.34375, 0.25 / 0.34375, 0.015625 / 0.34375});
   check({.top_k = 1}, {0, 0, 1, 0});
   check({.top_k = 2}, {1 / 3., 0, 2 / 3., 0});
-  check({.top_k = 3}, {0.25 / 0.875, 0.125 / 0.875, 0.5 / 0.875, 0});  // of equals the lower id
+  check({.top_k = 3}, {0.25 / 0.875, 0.125 / 0.875, 0.5 / 0.875, 0});  // the lower id on a tie
   check({.top_k = 100}, {0.25, 0.125, 0.5, 0.125});
   check({.top_p = 0.4}, {0, 0, 1, 0});
   check({.top_p = 0.6}, {1 / 3., 0, 2 / 3., 0});
@@ -231,7 +231,7 @@ TEST_CASE("what is drawn follows temperature, top-k and top-p") {
   CHECK(drawn[0] != drawn[2]);
 }
 
-TEST_CASE("top-p over a large vocabulary sorts no more than it needs and draws the same") {
+TEST_CASE("top-p over a large vocabulary sorts only what it needs and draws the same") {
   std::vector<float> logits(5000);
   for (std::size_t i = 0; i < logits.size(); ++i) logits[i] = float((i * 7919) % 5000) * 1e-3f;  // flat: many are kept
   const double top_p = GENERATE(1e-9, 0.2, 0.9, 0.999999);
@@ -250,7 +250,7 @@ TEST_CASE("top-p over a large vocabulary sorts no more than it needs and draws t
   for (int i = 0; i < 300; ++i) REQUIRE(kept.count(*picker.pick(logits)) == 1);
 }
 
-TEST_CASE("sampling options and logits that are wrong") {
+TEST_CASE("wrong sampling options and logits are refused") {
   CHECK(inference::check(inference::SamplingOptions{}).ok());
   const double nan = std::numeric_limits<double>::quiet_NaN(), infinite = std::numeric_limits<double>::infinity();
   for (double t : {-1.0, nan, infinite}) CHECK(inference::check({.temperature = t}).error().message.find("temperature") == 0);

@@ -1,4 +1,4 @@
-// Folders in Hugging Face's format that are wrong: what is said of them.
+// Wrong folders in Hugging Face's format, and their error messages.
 #include <catch2/catch.hpp>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -51,7 +51,7 @@ TEST_CASE("tensors that are missing, unknown, of another shape or type are named
                 {"h.2.moe.experts.3.c_fc.weight [24,96]"});
 }
 
-TEST_CASE("configs that are wrong are refused, however large a model they ask for") {
+TEST_CASE("wrong configs are refused, however large a model they request") {
   const auto [field, value, code, said] = GENERATE(table<std::string, std::string, ExitCode, std::string>({
       {"model_type", "\"llama\"", ExitCode::config, "model_type: expected \"gpt2\""},
       {"n_embd", "null", ExitCode::config, "n_embd"},
@@ -84,7 +84,7 @@ TEST_CASE("configs that are wrong are refused, however large a model they ask fo
               ExitCode::config, {"moe_layer_freq: expected 1 or more in a gpt2_moe, found 0"});
 }
 
-TEST_CASE("folders and indices that are wrong") {
+TEST_CASE("wrong folders and indices") {
   const test::TemporaryFolder folder;
   check_error(import_hugging_face(folder / "none").error(), ExitCode::data, {"no folder"});
   check_error(import_hugging_face(folder / "").error(), ExitCode::data, {"config.json"});

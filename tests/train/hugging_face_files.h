@@ -1,4 +1,4 @@
-// Hugging Face folders for tests: what the fixtures hold, and changed copies of them.
+// Hugging Face folders for tests: the fixtures, and changed copies of them.
 #pragma once
 #include <catch2/catch.hpp>
 #include <cstring>

@@ -34,7 +34,7 @@ using namespace lancet::test::hf;
 
 namespace {
 
-// Largest difference to the other implementation's logits, over all positions; `scale`: the largest logit.
+// The largest difference to the other implementation's logits, over all positions; `scale`: the largest logit.
 double difference(const HuggingFaceModel& model, runtime::TensorStore& store, const File& expected, double& scale) {
   const auto tokens = expected.values<std::int32_t>("tokens");
   const auto logits = expected.values<float>("logits");
@@ -71,7 +71,7 @@ std::vector<std::byte> halves(const std::vector<float>& values, const std::funct
 
 }  // namespace
 
-TEST_CASE("imported models give the logits of an implementation in PyTorch") {
+TEST_CASE("imported models give the logits of a PyTorch implementation") {
   const std::string name = GENERATE("gpt2", "gpt2_moe");
   HuggingFaceModel model = import_ok(fixture(name));
   CHECK(model.config.train.seq_len == 32);
@@ -120,7 +120,7 @@ TEST_CASE("export, import and export give the same bytes") {
   CHECK(compared == tensors);
 }
 
-TEST_CASE("files without and with the prefix, of older buffers, a tied head, and in half precision") {
+TEST_CASE("files with and without prefix, with old buffers, a tied head, and in half precision") {
   const File original = File::read(fixture("gpt2") / "model.safetensors");
   const auto reference = import_ok(fixture("gpt2"));
   auto same = [&](const Changed& changed, float tolerance) {
@@ -206,7 +206,7 @@ TEST_CASE("the index of shards names every tensor's file and the sum of all byte
   CHECK_FALSE(fs::exists(fs::path(folder / "g") / "model.safetensors.index.json"));
 }
 
-TEST_CASE("halves of every kind are read as they are") {
+TEST_CASE("16-bit values of every kind are read exactly") {
   // Every bit pattern: normal, subnormal, zeros, infinities, NaNs.
   std::vector<std::uint16_t> bits(65536);
   std::iota(bits.begin(), bits.end(), std::uint16_t(0));
@@ -225,7 +225,7 @@ TEST_CASE("halves of every kind are read as they are") {
     if (std::bit_cast<std::uint32_t>(values[i]) != std::uint32_t(i) << 16) FAIL(i << ": " << values[i]);
 }
 
-TEST_CASE("a model that lies on a device is loaded, exported and saved there as on the host") {
+TEST_CASE("a model on a device is loaded, exported and saved as on the host") {
   const std::string name = GENERATE("gpt2", "gpt2_moe");
   const test::TemporaryFolder folder;
   HuggingFaceModel model = import_ok(fixture(name));
@@ -250,7 +250,7 @@ TEST_CASE("a model that lies on a device is loaded, exported and saved there as 
   }
 }
 
-TEST_CASE("an export needs a folder of its own and leaves nothing behind when it fails") {
+TEST_CASE("an export needs a new folder and removes its files on failure") {
   const test::TemporaryFolder folder;
   HuggingFaceModel model = import_ok(fixture("gpt2"));
   folder.write("there", "a file");
@@ -270,14 +270,14 @@ TEST_CASE("a saved model is loaded at any number of ranks and evaluates to the s
   const std::string name = GENERATE("gpt2", "gpt2_moe");
   const test::TemporaryFolder folder;
   HuggingFaceModel model = import_ok(fixture(name));
-  config::Config trained = model.config;  // on GPUs, which need not be here
+  config::Config trained = model.config;  // for GPUs, which need not be present
   trained.device = config::Device::cuda;
   trained.comm.transport = config::Transport::nccl;
   trained.comm.device_all_to_all = config::DeviceAllToAll::windows;
   REQUIRE(run::save_model(folder / "run", trained, model.store, {}).ok());
   CHECK_FALSE(run::save_model(folder / "run", model.config, model.store, {}).ok());
 
-  // The tokens as a file, and the loss that the other implementation's logits give for its one window.
+  // The tokens as a file, and the loss of the other implementation's logits for its one window.
   const File expected = File::read(fixture(name) / "logits.safetensors");
   auto tokens = expected.values<std::int32_t>("tokens");
   const auto logits = expected.values<float>("logits");
@@ -293,7 +293,7 @@ TEST_CASE("a saved model is loaded at any number of ranks and evaluates to the s
     for (int v = 0; v < 71; ++v) sum += std::exp(double(row[v]));
     loss += (std::log(sum) - double(row[tokens[(s + 1) % tokens.size()]])) / double(tokens.size());
   }
-  const bool streams = GENERATE(false, true);  // on a device that works from queues
+  const bool streams = GENERATE(false, true);  // on a host queue device
   for (int ranks : {1, 2, 4}) {
     double found = 0;
     std::int64_t sequences = 0;
@@ -315,7 +315,7 @@ TEST_CASE("a saved model is loaded at any number of ranks and evaluates to the s
   }
 }
 
-TEST_CASE("an upcycled model's experts are its FFNs and some noise of their own") {
+TEST_CASE("an upcycled model's experts are copies of its FFNs with different noise") {
   HuggingFaceModel dense = import_ok(fixture("gpt2"));
   const auto with = [&](double noise, std::uint64_t seed) {
     return import_ok(fixture("gpt2"), Upcycle{.experts = 3, .layer_freq = 2, .noise = noise, .seed = seed});

@@ -1,4 +1,4 @@
-// What an import tells before and while it works, and what it refuses before it works.
+// Output and checks of an import, before and during its work.
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,7 +16,7 @@ namespace {
 
 const char* const gpt2 = LANCET_SOURCE_DIR "/tests/reference/hugging_face/gpt2";
 
-// Steps towards a whole, each further than the one before.
+// Checks that progress increases towards its total.
 struct Steps {
   std::vector<std::int64_t> done;
   std::int64_t whole = 0;
@@ -31,7 +31,7 @@ struct Steps {
 
 }  // namespace
 
-TEST_CASE("an import says what it makes before it takes memory, and how far it is") {
+TEST_CASE("an import reports its sizes before it takes memory, and then its progress") {
   std::int64_t bytes = 0;
   Steps reading, writing;
   hugging_face::ImportWatch watch;
@@ -59,7 +59,7 @@ TEST_CASE("an import says what it makes before it takes memory, and how far it i
   CHECK(writing.done.back() == bytes);
 }
 
-TEST_CASE("an import that its watch refuses takes nothing") {
+TEST_CASE("an import that its watch refuses allocates nothing") {
   int steps = 0;
   hugging_face::ImportWatch watch;
   watch.begin = [](std::int64_t) -> Status { return data_error("no room"); };
@@ -70,18 +70,18 @@ TEST_CASE("an import that its watch refuses takes nothing") {
   CHECK(steps == 0);
 }
 
-TEST_CASE("what a killed command left beside a new folder goes, and nothing else") {
+TEST_CASE("files of a killed command beside a new folder are removed, and nothing else") {
   const test::TemporaryFolder folder;
-  const std::string here = "." + host_name() + "-", nobody = "2147483647";  // no process has that number
+  const std::string here = "." + host_name() + "-", free_id = "2147483647";  // no process has that number
   const std::vector<std::string> stay = {"run" + here + std::to_string(::getppid()) + ".tmp",  // is being filled
                                          "run" + here + "12x.tmp",
                                          "run" + here + ".tmp",
                                          "run.tmp",
-                                         "run.of-another-host-" + nobody + ".tmp",
-                                         "runs" + here + nobody + ".tmp",
-                                         "run" + here + nobody};
+                                         "run.of-another-host-" + free_id + ".tmp",
+                                         "runs" + here + free_id + ".tmp",
+                                         "run" + here + free_id};
   for (const std::string& name : stay) std::filesystem::create_directories(folder / name);
-  std::filesystem::create_directories(folder / ("run" + here + nobody + ".tmp/checkpoints"));
+  std::filesystem::create_directories(folder / ("run" + here + free_id + ".tmp/checkpoints"));
   auto made = run::NewFolder::create(folder / "run");
   REQUIRE(made.ok());
   CHECK(made->commit().ok());
@@ -93,7 +93,7 @@ TEST_CASE("what a killed command left beside a new folder goes, and nothing else
   CHECK(names == expected);
 }
 
-TEST_CASE("a folder is refused before there is work for it") {
+TEST_CASE("an unusable folder is refused before any work") {
   const test::TemporaryFolder folder;
   CHECK(run::check_new_folder(folder / "deep/below/run", 1).ok());
   CHECK(folder.names().empty());

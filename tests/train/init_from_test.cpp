@@ -1,4 +1,4 @@
-// --init-from on the command line of a run that has begun: it goes on, and says which checkpoint it took.
+// --init-from on the command line of a run that has begun: the run resumes, and logs the checkpoint that it uses.
 #include <catch2/catch.hpp>
 
 #include "log_capture.h"
@@ -7,7 +7,7 @@
 
 namespace lancet {
 
-TEST_CASE("a run that has checkpoints of its own says that it did not need --init-from") {
+TEST_CASE("a run with checkpoints of its own logs that it ignores --init-from") {
   const test::TemporaryFolder folder;
   const auto run = [&](const std::string& name, const std::string& init_from, std::int64_t stop_after) {
     auto config = test::small_config();
@@ -30,7 +30,7 @@ TEST_CASE("a run that has checkpoints of its own says that it did not need --ini
   const test::LogCapture log;
   run("b", folder / "a", 4);
   CHECK(log.count(note + ": the run goes on from " + (folder / "b/checkpoints/step-000003")) == 1);
-  run("b", "/no/such/run", 5);  // not looked at
+  run("b", "/no/such/run", 5);  // not read
   CHECK(log.count("--init-from /no/such/run was not needed") == 1);
 }
 

@@ -22,7 +22,7 @@ double last_loss(const config::Config& config, int ranks, int steps) {
 
 }  // namespace
 
-TEST_CASE("a step without master weights holds none, and every tensor is rounded by numbers of its own") {
+TEST_CASE("without master weights none are stored, and every tensor has its own rounding numbers") {
   const auto plan = planning::plan_step(rounded_config(), 1, {});
   REQUIRE(plan.ok());
   std::set<std::int64_t> seeds;
@@ -44,8 +44,8 @@ TEST_CASE("a step without master weights holds none, and every tensor is rounded
 }
 
 // A step of 1e-5 is far below half of a bf16 step of weights around 0.02 (2^-14 = 6e-5), so rounding to nearest would
-// leave every such weight where it was, and the loss with it.
-TEST_CASE("updates smaller than a bf16 step arrive in the mean") {
+// change no such weight, and the loss would not fall.
+TEST_CASE("updates smaller than a bf16 step take effect in the mean") {
   auto config = rounded_config();
   config.train.lr = 2e-5;
   const auto stochastic = test::run_steps(config, 1, 60);
@@ -57,7 +57,7 @@ TEST_CASE("updates smaller than a bf16 step arrive in the mean") {
   CHECK(std::abs(stochastic.back().loss - exact.back().loss) < 0.3 * fell);
 }
 
-TEST_CASE("training without master weights follows training with them, the same twice, on one rank and two") {
+TEST_CASE("training without master weights follows training with them, reproducibly, on one rank and two") {
   auto config = rounded_config();
   const double first = last_loss(config, 1, 40);
   CHECK(last_loss(config, 1, 40) == first);

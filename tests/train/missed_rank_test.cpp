@@ -1,4 +1,4 @@
-// A rank that hangs between steps: the other says after which step it missed it, and waits for no disk before.
+// A rank that hangs between steps: the other reports the step after which it was missing, and waits for no disk before.
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <thread>
@@ -10,14 +10,14 @@
 
 namespace lancet {
 
-TEST_CASE("a rank that is missed at the end of a step is missed by that step's number") {
+TEST_CASE("a rank that is missing at the end of a step is reported with that step's number") {
   const test::TemporaryFolder folder;
   auto config = test::small_config();
   config.train.steps = 5;
   config.train.save_interval = 2;
   config.comm.timeout_s = 6;
   config.log.run_dir = folder / "run";
-  // Held up in the middle of a save. Never freed: the thread that writes is not waited for.
+  // The disk blocks in the middle of a save. Never freed: nothing waits for the writing thread.
   static auto& disk = *new test::BlockingFileSystem;
   disk.hold();
   std::atomic<bool> given_up = false, held = true;
@@ -25,7 +25,7 @@ TEST_CASE("a rank that is missed at the end of a step is missed by that step's n
   const Status status = comm::run_inproc(2, [&](comm::Communicator& world) -> Status {
     int ends = 0;
     train::TrainerOptions options{.local_ranks = 2};
-    options.interrupted = [&] {  // asked once at the end of a step
+    options.interrupted = [&] {  // called once at the end of a step
       if (world.rank() != 1 || ++ends != 3) return false;
       const auto start = std::chrono::steady_clock::now();
       while (!given_up && seconds_since(start) < 60) std::this_thread::sleep_for(std::chrono::milliseconds(1));

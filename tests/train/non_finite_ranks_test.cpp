@@ -1,4 +1,4 @@
-// One bad value on one of several ranks: all decide the same, and say the same.
+// A bad value on one of several ranks: all ranks decide and report the same.
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <limits>
@@ -23,7 +23,7 @@ Contents contents_of(train::Trainer& trainer) {
   return all;
 }
 
-// Synthetic tokens; while a chosen batch is computed, a weight of this rank's own has a value that is no number.
+// Synthetic tokens; during a chosen batch, a weight of this rank is NaN.
 class BadBatch final : public data::Batches {
  public:
   BadBatch(const config::Config& config, comm::Communicator& world, std::int64_t step, int micro, float value)
@@ -37,7 +37,7 @@ class BadBatch final : public data::Batches {
   }
   Status fill(std::int64_t step, int micro, std::span<std::int32_t> inputs, std::span<std::int32_t> targets) override {
     if (at_) {
-      if (*at_ == *at_ && std::isfinite(*at_)) sound_ = *at_;  // it learns
+      if (*at_ == *at_ && std::isfinite(*at_)) sound_ = *at_;  // the loss falls
       *at_ = step == step_ && micro == micro_ ? value_ : sound_;
     }
     return good_->fill(step, micro, inputs, targets);
@@ -63,7 +63,7 @@ config::Config config_of(int ranks) {
   return config;
 }
 
-// body(trainer, batches, rank) on every rank; the value is bad on `bad` in micro batch 1 of the second step.
+// Runs body(trainer, batches, rank) on every rank; the value is bad on rank `bad` in micro batch 1 of the second step.
 void on_ranks(const config::Config& config, int ranks, int bad, float value,
               const std::function<Status(train::Trainer&, BadBatch&, int)>& body) {
   const Status status = comm::run_inproc(ranks, [&](comm::Communicator& world) -> Status {
@@ -79,7 +79,7 @@ void on_ranks(const config::Config& config, int ranks, int bad, float value,
 
 }  // namespace
 
-TEST_CASE("a value that is bad on one rank alone stops all of them, in the words of that rank") {
+TEST_CASE("a value that is bad on one rank stops all ranks, with that rank's report") {
   const auto [ranks, bad] = GENERATE(table<int, int>({{2, 0}, {2, 1}, {4, 0}, {4, 2}, {4, 3}}));
   const float value = GENERATE(std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity());
   std::vector<Error> errors(std::size_t(ranks), Error{ExitCode::done, "", false});
@@ -102,7 +102,7 @@ TEST_CASE("a value that is bad on one rank alone stops all of them, in the words
   }
 }
 
-TEST_CASE("a step skipped for one rank's bad value leaves weights and optimizer of all ranks as they were") {
+TEST_CASE("a step skipped for one rank's bad value keeps weights and optimizer of all ranks") {
   const auto [ranks, bad] = GENERATE(table<int, int>({{2, 1}, {4, 0}, {4, 3}}));
   auto config = config_of(ranks);
   config.train.on_non_finite = config::OnNonFinite::skip;
@@ -129,7 +129,7 @@ TEST_CASE("a step skipped for one rank's bad value leaves weights and optimizer 
     CHECK(before[r].contains("wte.weight"));
     for (const auto& [name, bytes] : before[r]) {
       INFO("rank " << r << ": " << name);
-      // The sums of gradients of a step's micro batches begin anew with each step.
+      // The sums of a step's gradients over micro batches start again with each step.
       if (!name.ends_with(".grad")) CHECK(after[r].at(name) == bytes);
     }
     CHECK(later[r].at("ln_f.bias") != before[r].at("ln_f.bias"));

@@ -1,4 +1,4 @@
-// A step whose loss or norm is not finite names the first tensor that is not, and leaves the weights as they were.
+// A step whose loss or norm is not finite names the first such tensor and keeps the weights.
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <limits>
@@ -14,7 +14,7 @@ namespace {
 
 constexpr float nan = std::numeric_limits<float>::quiet_NaN();
 
-// The error of the first step that fails, of all ranks alike.
+// The error of the first failing step, which is the same on all ranks.
 Error failed_step(const config::Config& config, int ranks,
                   const std::function<void(train::Trainer&, int rank)>& spoil) {
   Error error;
@@ -55,12 +55,12 @@ std::string first_bad(const Error& error) {
 
 }  // namespace
 
-TEST_CASE("a weight that is no number is named") {
+TEST_CASE("a NaN weight is named") {
   auto config = test::small_config();
   config.train.dtype = GENERATE(DType::f32, DType::bf16);
   config.train.micro_batch_size = 4;
   const std::string type = config.train.dtype == DType::bf16 ? "bf16" : "f32";
-  SECTION("an expert's, on the rank that holds it") {
+  SECTION("an expert's weight, on the rank that holds it") {
     const Error error = failed_step(config, 2, [](train::Trainer& trainer, int rank) {
       if (rank == 1) spoil(trainer, "h.2.moe.experts.c_fc.weight", 7);
     });
@@ -68,7 +68,7 @@ TEST_CASE("a weight that is no number is named") {
     CHECK(first_bad(error) ==
           "rank 1 in micro batch 0: @h.2.moe.experts.c_fc.weight : " + type + "[2,128,32], element 7 is nan");
   }
-  SECTION("a shared one") {
+  SECTION("a shared weight") {
     const Error error =
         failed_step(config, 2, [](train::Trainer& trainer, int) { spoil(trainer, "h.1.attn.c_proj.weight", 3); });
     CHECK(first_bad(error) ==
@@ -76,16 +76,16 @@ TEST_CASE("a weight that is no number is named") {
   }
 }
 
-TEST_CASE("an infinite rate: the weights of the step after are named") {
+TEST_CASE("an infinite learning rate: the weights of the next step are named") {
   auto config = test::small_config();
-  config.train.lr = std::numeric_limits<double>::infinity();  // which no config file can say
+  config.train.lr = std::numeric_limits<double>::infinity();  // no config file can contain it
   config.train.micro_batch_size = 4;
   const Error error = failed_step(config, 2, [](train::Trainer&, int) {});
   CHECK(error.message.find("step 2: ") == 0);
   CHECK(first_bad(error).find("rank 0 in micro batch 0: @wte.weight : f32[128,32], element 0 is ") == 0);
 }
 
-TEST_CASE("an overflow is named where it happens, in its layer") {
+TEST_CASE("an overflow is named in the layer where it happens") {
   auto config = test::small_config();
   config.train.micro_batch_size = 2;
   config.train.gradient_accumulation_steps = 2;
@@ -100,7 +100,7 @@ TEST_CASE("an overflow is named where it happens, in its layer") {
   CHECK(first_bad(error).find(" = linear at h.1.attn.c_attn (forward), element 0 is ") != std::string::npos);
 }
 
-TEST_CASE("the weights of a step whose norm is not finite are those before it") {
+TEST_CASE("a step with a norm that is not finite keeps the weights") {
   auto config = test::small_config();
   config.train.optimizer = GENERATE(config::Optimizer::adamw, config::Optimizer::sgd);
   config.train.dtype = GENERATE(DType::f32, DType::bf16);
@@ -124,7 +124,7 @@ TEST_CASE("the weights of a step whose norm is not finite are those before it") 
   }
 }
 
-TEST_CASE("a step that is skipped changes nothing, whether gradients are clipped or not, and the next one counts") {
+TEST_CASE("a skipped step changes nothing, with or without clipping, and the next one counts") {
   auto config = test::small_config();
   config.train.on_non_finite = config::OnNonFinite::skip;
   config.train.optimizer = GENERATE(config::Optimizer::adamw, config::Optimizer::sgd);
@@ -159,11 +159,11 @@ TEST_CASE("a step that is skipped changes nothing, whether gradients are clipped
   CHECK(contents()["ln_f.bias"] != before.at("ln_f.bias"));
 }
 
-TEST_CASE("nothing is found in a step that is sound") {
+TEST_CASE("nothing is found in a sound step") {
   auto config = test::small_config();
   config.train.dtype = GENERATE(DType::f32, DType::bf16);
   config.model.router = GENERATE(config::Router::switch_top1, config::Router::batch_prioritized);
-  config.model.capacity_factor = 0.5;  // some slots stay empty, some tokens find none
+  config.model.capacity_factor = 0.5;  // some slots stay empty, and some tokens are dropped
   config.train.micro_batch_size = 4;
   const Status status = comm::run_inproc(2, [&](comm::Communicator& world) -> Status {
     LANCET_ASSIGN(const auto trainer, train::Trainer::create(config, world, {.local_ranks = 2}));
@@ -178,13 +178,13 @@ TEST_CASE("nothing is found in a step that is sound") {
   CHECK(status.ok());
 }
 
-TEST_CASE("a model that does not come back ends the run, and its checkpoints of sound steps stay") {
+TEST_CASE("too many skipped steps end the run, and its checkpoints of sound steps stay") {
   const test::TemporaryFolder folder;
   auto config = test::small_config();
   config.train.on_non_finite = config::OnNonFinite::skip;
   config.train.max_skips = 3;
   config.train.steps = 20;
-  config.train.lr = 1e30;  // the first step is sound, and what it makes of the weights is the end
+  config.train.lr = 1e30;  // the first step is sound, and its update ruins the weights
   config.train.save_interval = 1;
   config.train.micro_batch_size = 4;
   config.log.run_dir = folder / "run";

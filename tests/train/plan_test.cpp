@@ -1,4 +1,4 @@
-// Plan files: what is read back is what was made; what does not fit, or was broken by an edit, is refused.
+// Plan files: round trips, and refusal of plans that do not fit or that an edit broke.
 #include "lancet/planning/plan_file.h"
 #include "lancet/planning/planned_step.h"
 
@@ -24,7 +24,7 @@ config::Config config_with(const char* policy) {
   return config;
 }
 
-// A plan for two ranks, as text, in a folder that goes with it.
+// A plan for two ranks, as text, in a folder that is removed with it.
 struct PlanFile {
   explicit PlanFile(const config::Config& config, int ranks = 2) {
     const std::string profile = test::write_declared_profile(folder / "costs.json", config, ranks, ranks);
@@ -56,7 +56,7 @@ bool has(const std::string& text, const std::string& part) { return text.find(pa
 
 }  // namespace
 
-TEST_CASE("a plan file reads back as it was made") {
+TEST_CASE("a plan file survives a round trip") {
   const auto policy =
       GENERATE("sequential", "dw", "partition", "lancet");
   const config::Config config = config_with(policy);
@@ -65,7 +65,7 @@ TEST_CASE("a plan file reads back as it was made") {
   if (!read.ok()) FAIL(read.error().message);
   CHECK(ir::print(*read) == file.text);
   CHECK(read->header.text("policy") == policy);
-  auto other_way = config;  // how a config plans does not decide what a plan file may say
+  auto other_way = config;  // the config's policy does not restrict a plan file
   other_way.overlap.policy = "auto";
   other_way.overlap.bucket_bytes = 1000;
   other_way.train.lr = 3;
@@ -73,7 +73,7 @@ TEST_CASE("a plan file reads back as it was made") {
   if (!again.ok()) FAIL(again.error().message);
 }
 
-TEST_CASE("a plan says which of its all-to-alls go as messages, and reads back so") {
+TEST_CASE("a plan file keeps the choice of messages for its all-to-alls") {
   config::Config config = config_with("lancet");
   const test::TemporaryFolder folder;
   cost::Profile profile = test::declared_profile(config, test::declared_place(2, 2));
@@ -106,7 +106,7 @@ TEST_CASE("a plan says which of its all-to-alls go as messages, and reads back s
   const auto pigeon = planning::read_plan(folder.write("edited.ir", replaced(text, "by=counts", "by=pigeon")), config, 2);
   REQUIRE_FALSE(pigeon.ok());
   CHECK(has(pigeon.error().message, "expected by=counts"));
-  // Left to the costs: windows are faster than any message, and the step is predicted shorter.
+  // The costs decide: windows are faster than any message, and the predicted step is shorter.
   config.comm.device_all_to_all = config::DeviceAllToAll::automatic;
   const planning::PlannedStep pushed = plan();
   CHECK(counted_in(ir::print(pushed.plan)) == 0);
@@ -130,10 +130,10 @@ TEST_CASE("the report covers every policy") {
     CHECK(result.timeline.exposed == file.planned.plan.header.real("exposed_ms"));
   }
   CHECK(report.policies[0].parts == 1);
-  CHECK(report.policies[4].parts > 1);  // partition, on a slow wire
+  CHECK(report.policies[4].parts > 1);  // partition, on a slow network
 }
 
-TEST_CASE("a plan of something else is refused by what differs") {
+TEST_CASE("a plan for another configuration is refused with the difference") {
   const config::Config config = config_with("dw");
   const PlanFile file(config);
   auto other = config;
@@ -149,9 +149,9 @@ TEST_CASE("a plan of something else is refused by what differs") {
     CHECK(has(file.error_of(file.text, other), "weight_decay=0.5 clip_grad=1, found adamw beta1=0.9"));
   }
   SECTION("ranks") { CHECK(has(file.error_of(file.text, config, 4), "header: ")); }
-  SECTION("ranks alone") {
+  SECTION("only the number of ranks") {
     const std::string edited = replaced(file.text, "ranks=2, build", "ranks=4, build");
-    CHECK(has(file.error_of(edited, config), "header: ranks: expected a plan for so many ranks: 2, found 4"));
+    CHECK(has(file.error_of(edited, config), "header: ranks: expected a plan whose number of ranks is 2, found 4"));
   }
   SECTION("build") {
     const std::string edited = replaced(file.text, "build=\"?[0-9a-f]+\"?", "build=feedfeedfeedfeed");
@@ -175,11 +175,11 @@ TEST_CASE("a plan of something else is refused by what differs") {
   }
 }
 
-TEST_CASE("an edit that breaks a plan is refused, and the instruction is named") {
+TEST_CASE("an edit that breaks a plan is refused with the instruction") {
   const config::Config config = config_with("dw");
   const PlanFile file(config);
-  SECTION("a wait is taken away") {
-    // The first exchange of a layer's tokens waits for their dispatch.
+  SECTION("a wait is removed") {
+    // The first all-to-all of a layer's tokens waits for their dispatch.
     const std::string edited =
         replaced(file.text, "(\\n\\[[0-9]+\\] [^\n]*= all_to_all\\([^\n]*) \\| wait [0-9 ]+", "$1 ");
     const std::string error = file.error_of(edited, config);
@@ -190,15 +190,15 @@ TEST_CASE("an edit that breaks a plan is refused, and the instruction is named")
     const std::string edited = replaced(file.text, "\\n\\[3\\] ([^\n]*) \\| at", "\n[3] $1 | wait 9 | at");
     CHECK(has(file.error_of(edited, config), "expected the number of an earlier instruction"));
   }
-  SECTION("two tensors in the same place") {
+  SECTION("two tensors at the same offset") {
     const std::string edited = replaced(file.text, "\\n\\[2\\] ([^\n]*) \\| at [0-9]+", "\n[2] $1 | at 0");
     CHECK(std::regex_search(file.error_of(edited, config),
                             std::regex("share bytes of the arena, and nothing orders \\[[0-9]+\\] against")));
   }
-  SECTION("a place that is not aligned") {
+  SECTION("an offset that is not aligned") {
     const ir::Program& program = file.planned.plan.program;
     const std::size_t last = program.instructions.size();
-    std::string edited = file.text;  // the arena grows by a place that nothing else has
+    std::string edited = file.text;  // the arena grows, and the value gets an offset of its own
     for (std::size_t i = 0; i < last && edited == file.text; ++i) {
       const ir::Instruction& at = program.instructions[i];
       if (at.results.size() != 1 || file.planned.plan.offsets[at.results[0].index()] < 0) continue;
@@ -206,7 +206,7 @@ TEST_CASE("an edit that breaks a plan is refused, and the instruction is named")
                         "\n$1 | at " + std::to_string(file.planned.plan.arena_bytes + 4));
       edited = replaced(edited, "arena [0-9]+", "arena " + std::to_string(2 * file.planned.plan.arena_bytes));
     }
-    CHECK(has(file.error_of(edited, config), "expected a place at a multiple of 64 bytes, found "));
+    CHECK(has(file.error_of(edited, config), "expected an offset that is a multiple of 64 bytes, found "));
   }
   SECTION("past the arena's end") {
     CHECK(has(file.error_of(replaced(file.text, "arena [0-9]+", "arena 64"), config), "of an arena of 64"));
@@ -215,11 +215,11 @@ TEST_CASE("an edit that breaks a plan is refused, and the instruction is named")
     const std::string edited = replaced(file.text, "(= all_to_all\\([^\n]*# )expert", "$1compute");
     CHECK(has(file.error_of(edited, config), "expected it on the stream expert, found compute"));
   }
-  SECTION("an update that forgets to update") {
+  SECTION("an update that does not write its weights") {
     const std::string edited = replaced(file.text, "adamw\\(&@wte.weight,", "adamw(@wte.weight,");
     CHECK(has(file.error_of(edited, config), "expected operand 0 to be updated in place"));
   }
-  SECTION("an all-reduce of gradients is gone") {
+  SECTION("an all-reduce of gradients is removed") {
     const std::string edited =
         replaced(file.text, "all_reduce\\(([^\n]*)# reduce sync bucket.0", "all_reduce($1# reduce sync other.0");
     CHECK(has(file.error_of(edited, config), "other.0"));
@@ -228,17 +228,17 @@ TEST_CASE("an edit that breaks a plan is refused, and the instruction is named")
     const std::string edited = replaced(file.text, "beta1=0.9", "beta1=0.8");
     CHECK(has(file.error_of(edited, config), "beta1=0.9"));
   }
-  SECTION("an output is gone") {
+  SECTION("an output is removed") {
     CHECK(has(file.error_of(replaced(file.text, "output grad_norm[^\n]*\n", ""), config), "output grad_norm"));
   }
-  SECTION("a prediction that is no time") {
+  SECTION("an invalid predicted time") {
     const std::string edited = replaced(file.text, "\\| ms [0-9.e-]+ [0-9.e-]+", "| ms 5.0 1.0");
     CHECK(has(file.error_of(edited, config), "expected predicted times from 0 on, found ms 5 1"));
   }
 }
 
-// Every operand in turn becomes another tensor of its type that could stand there.
-TEST_CASE("a plan whose instruction works on something else is refused") {
+// In turn, every operand is replaced by another valid tensor of its type.
+TEST_CASE("a plan with another operand of the same type is refused") {
   const auto policy = GENERATE("dw", "expert_pipeline", "lancet");
   const config::Config config = config_with(policy);
   const PlanFile file(config);
@@ -268,7 +268,7 @@ TEST_CASE("a plan whose instruction works on something else is refused") {
   CHECK(refused == tried);
 }
 
-TEST_CASE("a plan that computes another model is refused by the operand") {
+TEST_CASE("a plan that computes another model is refused with the operand") {
   const config::Config config = config_with("lancet");
   const PlanFile file(config);
   auto refused = [&](const std::string& pattern, const std::string& by, const std::string& expected) {
@@ -290,7 +290,7 @@ TEST_CASE("a plan that computes another model is refused by the operand") {
   refused("output aux.h.0 = %[0-9]+", "output aux.h.0 = " + other, "output aux.h.0: expected ");
 }
 
-TEST_CASE("a plan with an attribute of another kind is refused") {
+TEST_CASE("a plan with an attribute of another type is refused") {
   const config::Config config = config_with("dw");
   const PlanFile file(config);
   CHECK(has(file.error_of(replaced(file.text, "capacity=[0-9]+", "capacity=nan"), config), "capacity"));
@@ -321,7 +321,7 @@ TEST_CASE("ranks with different plan files stop together") {
   }
 }
 
-TEST_CASE("a run of a plan file trains as sequential does; its trace has each instruction once a rank") {
+TEST_CASE("a run from a plan file trains like sequential; its trace has each instruction once per rank") {
   const config::Config plain = config_with("sequential");
   const auto expected = test::run_steps(plain, 2, 3);
   config::Config config = config_with("lancet");
@@ -362,7 +362,7 @@ TEST_CASE("a run of a plan file trains as sequential does; its trace has each in
   for (const auto& [where, times] : seen) CHECK(times == 1);
 }
 
-TEST_CASE("a run says why it is sequential") {
+TEST_CASE("a run reports why it is sequential") {
   test::DeclaredCosts costs;
   costs.network_mb_per_s = 1e12;
   costs.latency_ms = 0;
@@ -379,7 +379,7 @@ TEST_CASE("a run says why it is sequential") {
   if (!status.ok()) FAIL(status.error().message);
 }
 
-TEST_CASE("a run on one rank says why it is sequential, with costs and without") {
+TEST_CASE("a run on one rank reports why it is sequential, with costs and without") {
   const test::DeclaredCosts costs;
   const bool known = GENERATE(false, true);
   const auto world = comm::make_self();
@@ -392,7 +392,7 @@ TEST_CASE("a run on one rank says why it is sequential, with costs and without")
   CHECK(has(banner, "\nwhy        partition runs sequential: one rank, nothing to overlap"));
 }
 
-TEST_CASE("micro batches add their predictions up") {
+TEST_CASE("micro batches add up their predictions") {
   test::DeclaredCosts costs;
   config::Config config = config_with("dw");
   config.train.micro_batch_size = 2;
@@ -401,7 +401,7 @@ TEST_CASE("micro batches add their predictions up") {
     LANCET_ASSIGN(const auto trainer, train::Trainer::create(config, world, {.local_ranks = 2, .costs = &costs}));
     LANCET_ASSIGN(const run::StepRecord record, trainer->step(0));
     const double update = trainer->executor().plan().header.real("predicted_ms");
-    CHECK(record.predicted_ms.value() > 1.5 * update);  // a micro batch lacks the update and the all-reduces alone
+    CHECK(record.predicted_ms.value() > 1.5 * update);  // a micro batch lacks only the update and the all-reduces
     CHECK(record.predicted_ms.value() < 3 * update);
     return {};
   });

@@ -11,7 +11,7 @@ namespace {
 
 using Records = std::vector<run::StepRecord>;
 
-// Expert and slot (or drop) of every token, and the slots of the rank: what a gate decided.
+// The decisions of a gate: expert and slot (or drop) of every token, and the slots of the rank.
 std::vector<std::int32_t> route_of(train::Trainer& trainer, const std::string& output) {
   const ops::TensorView view = trainer.executor().output(output);
   const ir::RouteLayout layout{view.shape()[0], view.shape()[1]};
@@ -24,10 +24,10 @@ std::vector<std::int32_t> route_of(train::Trainer& trainer, const std::string& o
 struct Run {
   Records records;
   std::vector<std::vector<std::int32_t>> routes;  // of rank 0, by step and layer
-  std::string policy;                             // that ran
+  std::string policy;                             // the policy that ran
   std::int64_t arena = 0;
   int instructions = 0;
-  std::int64_t parts = 1;                   // the most that an instruction is split in
+  std::int64_t parts = 1;                   // the largest number of parts
   std::vector<std::vector<float>> weights;  // of rank 0, by name
 };
 
@@ -61,7 +61,7 @@ Run train_run(config::Config config, int ranks, int steps, const cost::Costs& co
   return result;
 }
 
-// Routing and drops are the same; sums over rows may add up in another order.
+// Routing and drops are equal; sums over rows may have another order.
 void check_alike(const Run& found, const Run& expected, double epsilon = 1e-6) {
   REQUIRE(found.records.size() == expected.records.size());
   for (std::size_t i = 0; i < expected.records.size(); ++i) {
@@ -88,7 +88,7 @@ config::Config config_of(config::Router router, double capacity_factor) {
 
 }  // namespace
 
-TEST_CASE("every policy trains as sequential does") {
+TEST_CASE("every policy trains like sequential") {
   const auto router = GENERATE(config::Router::switch_top1, config::Router::batch_prioritized);
   const double capacity_factor = GENERATE(0.75, 2.0);  // with drops and without
   auto config = config_of(router, capacity_factor);
@@ -104,11 +104,11 @@ TEST_CASE("every policy trains as sequential does") {
     check_alike(found, expected);
     if (policy != "dw") continue;
     for (std::size_t i = 0; i < expected.records.size(); ++i) CHECK(found.records[i].loss == expected.records[i].loss);
-    CHECK(found.weights == expected.weights);  // bit for bit: the order alone is another
+    CHECK(found.weights == expected.weights);  // bit for bit: only the order differs
   }
 }
 
-TEST_CASE("any number of parts trains as the whole does") {
+TEST_CASE("any number of parts trains like the whole") {
   const bool drops = GENERATE(true, false);
   const auto router = GENERATE(config::Router::switch_top1, config::Router::batch_prioritized);
   auto config = config_of(router, drops ? 0.75 : 2.0);
@@ -125,7 +125,7 @@ TEST_CASE("any number of parts trains as the whole does") {
     }
 }
 
-TEST_CASE("groups of peers on four ranks train as the whole does") {
+TEST_CASE("groups of peers on four ranks train like the whole") {
   auto config = config_of(config::Router::switch_top1, 0.75);
   const test::DeclaredCosts costs;
   const Run expected = train_run(config, 4, 10, costs);

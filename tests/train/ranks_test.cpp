@@ -24,12 +24,12 @@ TEST_CASE("1, 2 and 4 ranks train alike") {
   auto config = test::small_config();
   config.model.router = GENERATE(config::Router::switch_top1, config::Router::batch_prioritized);
   SECTION("without the auxiliary loss") {}
-  SECTION("with it over the whole batch") {
+  SECTION("with the auxiliary loss over the whole batch") {
     config.model.router_aux_loss_coef = 0.05;
     config.model.router_aux_loss_scope = config::AuxLossScope::global;
   }
   const auto one = test::run_steps(config, 1, 20);
-  CHECK(one.back().loss < one.front().loss - 0.3);  // it trains
+  CHECK(one.back().loss < one.front().loss - 0.3);  // the loss falls
   for (int ranks : {2, 4}) {
     config.train.micro_batch_size = 8 / ranks;
     INFO(ranks << " ranks");

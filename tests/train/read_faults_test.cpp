@@ -1,4 +1,4 @@
-// A read that fails on one rank while a run loads its checkpoint: all ranks leave together, or go back together.
+// A failing read on one rank while a run loads its checkpoint: all ranks exit together or fall back together.
 #include <catch2/catch.hpp>
 #include <mutex>
 
@@ -11,7 +11,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The disk, from which reads of files with this word in their path fail from the second on.
+// The real file system; reads of files with this word in their path fail from the second on.
 class FailingReads final : public checkpoint::FileSystem {
  public:
   FailingReads(std::string word, Error error) : word_(std::move(word)), error_(std::move(error)) {}
@@ -36,7 +36,7 @@ class FailingReads final : public checkpoint::FileSystem {
   int reads_ = 0;
 };
 
-// How each of two ranks ends; the second reads from `files`, where given.
+// The results of two ranks; the second reads from `files`, if given.
 std::array<Error, 2> train_on(const config::Config& config, checkpoint::FileSystem* files) {
   std::array<Error, 2> ends{Error{ExitCode::done, "", false}, Error{ExitCode::done, "", false}};
   const Status status = comm::run_inproc(2, [&](comm::Communicator& world) -> Status {
@@ -71,7 +71,7 @@ config::Config stopped_run(const test::TemporaryFolder& folder) {
 
 }  // namespace
 
-TEST_CASE("a read that the system refuses one rank ends all ranks alike, and touches no checkpoint") {
+TEST_CASE("a read error of the system on one rank ends all ranks with it, and changes no checkpoint") {
   const test::TemporaryFolder folder;
   const auto config = stopped_run(folder);
   const std::string checkpoints = folder / "run/checkpoints";
@@ -80,7 +80,7 @@ TEST_CASE("a read that the system refuses one rank ends all ranks alike, and tou
   for (const Error& end : train_on(config, &files)) {
     CHECK(end.code == ExitCode::internal);
     CHECK(end.message == "rank 1: injected: Input/output error");
-    CHECK(end.agreed);  // so that one rank tells it
+    CHECK(end.agreed);  // so that one rank prints it
   }
   CHECK(names_in(checkpoints) == before);
   const test::LogCapture log;
@@ -88,7 +88,7 @@ TEST_CASE("a read that the system refuses one rank ends all ranks alike, and tou
   CHECK(log.count("resume     after step 4") > 0);
 }
 
-TEST_CASE("what one rank reads as damaged is left out by all") {
+TEST_CASE("a checkpoint that one rank finds damaged is skipped by all") {
   const test::TemporaryFolder folder;
   const auto config = stopped_run(folder);
   FailingReads files("step-000004", data_error("injected: found the end"));

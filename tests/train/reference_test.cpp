@@ -60,7 +60,7 @@ config::Config config_of(const Reference& r) {
   return c;
 }
 
-// The largest difference over the largest value: elements near zero are as exact as their tensor, not more.
+// The largest difference over the largest value: elements near zero are only as exact as their tensor.
 double relative_error(std::span<const float> found, std::span<const float> expected) {
   double error = 0, scale = 0;
   for (std::size_t i = 0; i < expected.size(); ++i) {
@@ -70,7 +70,7 @@ double relative_error(std::span<const float> found, std::span<const float> expec
   return scale > 0 ? error / scale : error;
 }
 
-// The tensor as the reference has it: without the vocabulary's padding.
+// The tensor in the reference's shape: without the vocabulary's padding.
 std::span<const float> values(const float* data, const Reference& reference, const std::string& name) {
   return {data, static_cast<std::size_t>(reference.shape(name).elements())};
 }
@@ -124,7 +124,7 @@ void check_final_weights(Trainer& trainer, const Reference& reference) {
 
 }  // namespace
 
-TEST_CASE("three steps are PyTorch's") {
+TEST_CASE("three steps equal PyTorch's") {
   const std::string name = GENERATE("switch_adamw", "batch_prioritized_sgd", "dense_adamw");
   INFO(name);
   const Reference reference = Reference::load(name);

@@ -1,5 +1,5 @@
-// Runs over a token file that stop in the middle of an epoch and go on: bit for bit on as many ranks, with the same
-// loss on others, for every optimizer and type.
+// Runs over a token file that stop in the middle of an epoch and resume: bit for bit on the same number of ranks, with
+// the same loss on others, for every optimizer and type.
 #include <catch2/catch.hpp>
 #include <filesystem>
 
@@ -15,7 +15,7 @@ namespace {
 namespace fs = std::filesystem;
 using test::TemporaryFolder;
 
-constexpr int windows = 20;  // of 16 tokens, in the file: 8 rows a step leave an epoch in the middle of step 3
+constexpr int windows = 20;  // of 16 tokens; with 8 rows per step an epoch ends in the middle of step 3
 
 std::string token_file(const TemporaryFolder& folder) {
   std::vector<data::TokenId> tokens;
@@ -72,7 +72,7 @@ std::vector<checkpoint::ShardFile> files_of(const std::string& run) {
 
 }  // namespace
 
-TEST_CASE("stopped in the middle of an epoch and gone on is never stopped, bit for bit") {
+TEST_CASE("a run stopped in the middle of an epoch and resumed equals an undisturbed one, bit for bit") {
   const test::InMemory place;
   const TemporaryFolder folder;
   const auto [ranks, accumulation, stop] =
@@ -87,7 +87,7 @@ TEST_CASE("stopped in the middle of an epoch and gone on is never stopped, bit f
   CHECK(files_of(folder / "stopped") == files_of(folder / "whole"));
 }
 
-TEST_CASE("every optimizer and type goes on at any number of ranks, experts moved") {
+TEST_CASE("every optimizer and type resumes at any number of ranks, with experts moved") {
   const test::InMemory place;
   const TemporaryFolder folder;
   const int from = GENERATE(1, 2, 4), to = GENERATE(1, 2, 4);
@@ -103,7 +103,7 @@ TEST_CASE("every optimizer and type goes on at any number of ranks, experts move
   REQUIRE(moved.size() == 6);
   for (std::size_t i = 0; i < 3; ++i) CHECK(moved[i] == whole[i]);
   CHECK(moved[3] == Approx(whole[3]).epsilon(1e-6));
-  // bf16 gradients of other sums round otherwise.
+  // bf16 gradients of other sums round differently.
   const double later = config.train.dtype == DType::bf16 ? 2e-3 : 1e-5;
   for (std::size_t i = 4; i < 6; ++i) CHECK(moved[i] == Approx(whole[i]).epsilon(later));
 }

@@ -1,4 +1,4 @@
-// Runs that stop and go on: bit for bit on as many ranks, with the same loss on others.
+// Runs that stop and resume: bit for bit on the same number of ranks, with the same loss on others.
 #include <array>
 #include <catch2/catch.hpp>
 #include <cstdio>
@@ -17,7 +17,7 @@ using namespace test;
 
 }  // namespace
 
-TEST_CASE("k steps, stop, resume, N-k steps are N steps, bit for bit") {
+TEST_CASE("k steps, stop, resume, N-k steps equal N steps, bit for bit") {
   const TemporaryFolder folder;
   auto config = config_in(folder / "whole");
   const int ranks = GENERATE(1, 2);
@@ -59,7 +59,7 @@ TEST_CASE("every policy resumes bit for bit") {
   CHECK(manifest_in(folder / "whole", 6).files == manifest_in(folder / "stopped", 6).files);
 }
 
-TEST_CASE("saved at any number of ranks, loaded at any: the losses go on as they were") {
+TEST_CASE("saved at any number of ranks, loaded at any: the losses continue") {
   const int from = GENERATE(1, 2, 4), to = GENERATE(1, 2, 4);
   const bool per_rank = GENERATE(false, true);
   const TemporaryFolder folder;
@@ -83,13 +83,13 @@ TEST_CASE("saved at any number of ranks, loaded at any: the losses go on as they
   CHECK(manifest.experts == 4);
   CHECK(manifest.next_sample == 48);
   CHECK(manifest.tokens == 48 * 16);
-  // And back, from a config that says the same as at first.
+  // And back, from a config equal to the first.
   config.train.steps = 7;
   REQUIRE(train_run(config, from).code == ExitCode::done);
   CHECK(manifest_in(folder / "moved", 7).rows == 8);
 }
 
-TEST_CASE("another batch that the config asks for continues where the samples were") {
+TEST_CASE("a resumed run with another batch size continues at the next sample") {
   const TemporaryFolder folder;
   auto config = config_in(folder / "run");
   stop_after(config, 3, 1);  // 12 rows
@@ -100,7 +100,7 @@ TEST_CASE("another batch that the config asks for continues where the samples we
   CHECK(manifest.next_sample == 3 * 4 + 3 * 2);
 }
 
-TEST_CASE("weights alone begin another run at step 1, and only its first start") {
+TEST_CASE("weights alone start another run at step 1, and only at its first start") {
   const TemporaryFolder folder;
   auto config = config_in(folder / "run");
   REQUIRE(train_run(config, 1).code == ExitCode::done);
@@ -128,10 +128,10 @@ TEST_CASE("weights alone begin another run at step 1, and only its first start")
   for (const char* name : {"wte.weight", "h.2.moe.experts.3.c_proj.weight", "h.1.ln_1.weight"})
     CHECK(read(*from, name) == read(*to, name));
   REQUIRE(train_run(config, 2, {.init_from = folder / "run"}).code == ExitCode::done);
-  CHECK(losses(folder / "tuned").size() == 6);  // it went on from its own checkpoint
+  CHECK(losses(folder / "tuned").size() == 6);  // it resumed from its own checkpoint
 }
 
-TEST_CASE("weights of step 3 are no checkpoint of the run that begins with them, stopped after its own step 3") {
+TEST_CASE("weights of step 3 do not count as a checkpoint of the run that starts from them") {
   const TemporaryFolder folder;
   auto config = config_with_files(folder, "run");
   stop_after(config, 3, 2);
@@ -143,11 +143,11 @@ TEST_CASE("weights of step 3 are no checkpoint of the run that begins with them,
   CHECK(manifest_in(folder / "tuned", 3).step == 3);
 }
 
-TEST_CASE("held-out losses stand in the records, each after its step's, and stay where a run goes on") {
+TEST_CASE("held-out losses are recorded after their steps and kept when a run resumes") {
   const TemporaryFolder folder;
   auto config = config_with_files(folder, "whole");
   config.train.eval_interval = 2;
-  // After which step, and the loss; each is what the log says.
+  // The step and the loss; each equals the logged one.
   const auto held_out = [](const std::string& run, const test::LogCapture& log) {
     std::vector<std::pair<int, double>> found;
     nlohmann::json before;
@@ -176,7 +176,7 @@ TEST_CASE("held-out losses stand in the records, each after its step's, and stay
   }
   config.log.run_dir = folder / "stopped";
   const test::LogCapture log;
-  stop_after(config, GENERATE(4, 5), 1);  // of step 4 a stopped run has none yet
+  stop_after(config, GENERATE(4, 5), 1);  // a run stopped at step 4 has no loss of it yet
   REQUIRE(train_run(config, 1).code == ExitCode::done);
   CHECK(held_out(folder / "stopped", log) == expected);
   REQUIRE(train_run(config, 1).code == ExitCode::done);  // nothing is left to do
@@ -184,13 +184,13 @@ TEST_CASE("held-out losses stand in the records, each after its step's, and stay
   CHECK(losses(folder / "stopped") == losses(folder / "whole"));
 }
 
-TEST_CASE("steps that were skipped before a stop count among those in a row") {
+TEST_CASE("steps skipped before a stop count among the consecutive ones") {
   const TemporaryFolder folder;
   auto config = config_in(folder / "run");
   config.train.on_non_finite = config::OnNonFinite::skip;
   config.train.max_skips = 3;
   config.train.weight_decay = 0;
-  config.train.lr = 1e30;  // the first step is sound, and what it makes of the weights is the end
+  config.train.lr = 1e30;  // the first step is sound, and its update ruins the weights
   stop_after(config, 2, 2);
   stop_after(config, 3, 2);
   CHECK(manifest_in(folder / "run", 3).skips_in_a_row == 2);
@@ -199,7 +199,7 @@ TEST_CASE("steps that were skipped before a stop count among those in a row") {
   CHECK(error.message.find("step 4: expected a finite loss and gradient norm in one of 3 steps in a row ") == 0);
 }
 
-TEST_CASE("old checkpoints go as the rule says, and records say what saving took") {
+TEST_CASE("old checkpoints are removed by the configured rule, and records hold the time of saving") {
   const TemporaryFolder folder;
   auto config = config_in(folder / "run");
   config.train.steps = 9;
@@ -211,7 +211,7 @@ TEST_CASE("old checkpoints go as the rule says, and records say what saving took
   for (const auto& record : records_of(folder / "run")) CHECK(record["save_ms"].get<double>() > 0);
 }
 
-TEST_CASE("shares: every tensor once, experts where they live, the rest spread evenly") {
+TEST_CASE("shares: every tensor once, experts on their own rank, the rest spread evenly") {
   const auto config = config_in("unused");
   for (const int ranks : {1, 2, 4}) {
     std::map<std::string, int> seen;

@@ -1,4 +1,4 @@
-// Runs of train() in folders of their own, and what they leave there.
+// Runs of train() in temporary folders, and the files that they write.
 #pragma once
 #include <catch2/catch.hpp>
 #include <filesystem>
@@ -27,7 +27,7 @@ inline config::Config config_in(const std::string& run) {
   return config;
 }
 
-// How train() ends on these ranks, which are threads.
+// The result of train() on these ranks, which are threads.
 inline Error train_run(const config::Config& config, int ranks, train::TrainerOptions options = {}) {
   options.local_ranks = ranks;
   Error error{ExitCode::done, "", false};
@@ -67,7 +67,7 @@ inline config::Config config_with_files(const TemporaryFolder& folder, const std
   return config;
 }
 
-// A run that rank 1 asks to stop when it is asked for the `at`-th time; how it ends, and how often it was asked.
+// A run that rank 1 stops at the `at`-th poll of its stop function; returns its result and the number of polls.
 inline std::pair<Error, int> run_until(const config::Config& config, int at, const std::string& init_from = "") {
   Error error{ExitCode::done, "", false};
   int asked = 0;
@@ -108,7 +108,7 @@ inline std::vector<double> losses(const std::string& run) {
   return values;
 }
 
-// After which step, and the loss.
+// The step, and the loss.
 inline std::vector<std::pair<std::int64_t, double>> held_out_losses(const std::string& run) {
   std::vector<std::pair<std::int64_t, double>> values;
   for (const auto& record : records_of(run))

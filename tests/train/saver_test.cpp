@@ -1,4 +1,4 @@
-// Saving beside a disk that is slow, fails or hangs: no rank waits alone, and the run goes on.
+// Saving with a disk that is slow, fails or hangs: no rank waits alone, and the run continues.
 #include "lancet/run/saver.h"
 
 #include <catch2/catch.hpp>
@@ -24,7 +24,7 @@ using test::LogCapture;
 using test::TemporaryFolder;
 using Steps = std::vector<std::int64_t>;
 
-// A share of more than one block a rank.
+// A share of more than one block per rank.
 config::Config config_in(const std::string& run) {
   auto config = test::small_config();
   config.model.vocab_size = 100000;
@@ -70,10 +70,10 @@ Steps whole_in(const std::string& run) {
 
 }  // namespace
 
-TEST_CASE("a save whose disk is busy is put off by all ranks, and later ones are written") {
+TEST_CASE("a save with a busy disk is put off by all ranks, and later ones are written") {
   const TemporaryFolder folder;
   auto config = config_in(folder / "run");
-  config.train.save_buffer_mb = 64;  // all of it
+  config.train.save_buffer_mb = 64;  // the whole share
   std::array<BlockingFileSystem, 2> disks;
   disks[1].hold();
   on_two_ranks(config, disks, [&](comm::Communicator& world, run::Saver& saver) -> Status {
@@ -91,7 +91,7 @@ TEST_CASE("a save whose disk is busy is put off by all ranks, and later ones are
   CHECK(whole_in(folder / "run") == Steps{3, 1});
 }
 
-TEST_CASE("ranks wait together for a disk where the buffer is too small, and give up where it hangs") {
+TEST_CASE("with a small buffer ranks wait together for a disk, and give up if it hangs") {
   const TemporaryFolder folder;
   const auto config = config_in(folder / "run");
   std::array<BlockingFileSystem, 2> disks;
@@ -113,7 +113,7 @@ TEST_CASE("ranks wait together for a disk where the buffer is too small, and giv
   CHECK(whole_in(folder / "run") == Steps{2});
 }
 
-TEST_CASE("weights that are no numbers replace no checkpoint") {
+TEST_CASE("weights with NaN or infinity replace no checkpoint") {
   const TemporaryFolder folder;
   const auto config = config_in(folder / "run");
   const Status status = comm::run_inproc(2, [&](comm::Communicator& world) -> Status {
@@ -123,7 +123,7 @@ TEST_CASE("weights that are no numbers replace no checkpoint") {
     LANCET_TRY(begin(saver, manifest_at(config, 1, 2)));
     LANCET_TRY(saver.finish());
     LANCET_TRY(expect(!saver.last_failure(), "the first was written"));
-    // Of an expert, which one rank alone saves.
+    // An expert's state, which only one rank saves.
     if (world.rank() == 1)
       trainer->store()["h.2.moe.experts.c_fc.weight.v"].memory.as<float>()[7] = std::numeric_limits<float>::infinity();
     LANCET_TRY(begin(saver, manifest_at(config, 2, 2)));
@@ -131,7 +131,7 @@ TEST_CASE("weights that are no numbers replace no checkpoint") {
     LANCET_TRY(expect(saver.last_failure().has_value(), "the second was not written"));
     const std::string& why = saver.last_failure()->message;
     return expect(why.starts_with("rank 1: h.2.moe.experts.") &&
-                      why.ends_with(".c_fc.weight.v: expected finite numbers, found another at element 7"),
+                      why.ends_with(".c_fc.weight.v: expected finite numbers, found a non-finite one at element 7"),
                   why.c_str());
   });
   INFO((status.ok() ? "" : status.error().message));
@@ -166,7 +166,7 @@ Ended train_on(const config::Config& config, checkpoint::FileSystem* files) {
 
 }  // namespace
 
-TEST_CASE("a run on two ranks trains on while a disk fails, says so, keeps what it has and resumes from it") {
+TEST_CASE("a run on two ranks survives a failing disk, reports it, keeps its checkpoints and resumes") {
   auto config = test::small_config();
   config.train.steps = 6;
   config.train.save_interval = 2;
@@ -175,7 +175,7 @@ TEST_CASE("a run on two ranks trains on while a disk fails, says so, keeps what 
   const Ended sound = train_on(config, nullptr);
   REQUIRE(sound.error.code == ExitCode::done);
   REQUIRE(whole_in(folder / "sound") == Steps{6, 4, 2});
-  // How many calls a save of this rank makes, so that the fault comes in the second one.
+  // The number of calls of a save on this rank, so that the fault hits the second save.
   const Fault fault = GENERATE(Fault::short_write, Fault::no_space, Fault::io_error, Fault::crash);
   FaultyFileSystem counting(fault, std::numeric_limits<int>::max());
   config.log.run_dir = folder / "counted";
@@ -200,7 +200,7 @@ TEST_CASE("a run on two ranks trains on while a disk fails, says so, keeps what 
     CHECK(log.count("warning: step 4 was not saved, older checkpoints stay: rank 1: ") == 1);
     CHECK(log.count("warning: step 6 was not saved, older checkpoints stay: rank 1: ") == 1);
     CHECK(whole_in(config.log.run_dir) == Steps{2});
-    // And on a sound disk from there.
+    // Then resumes from there with a sound disk.
     const LogCapture again;
     const Ended resumed = train_on(config, nullptr);
     CHECK(again.count("resume     after step 2") > 0);
@@ -210,13 +210,13 @@ TEST_CASE("a run on two ranks trains on while a disk fails, says so, keeps what 
   }
 }
 
-TEST_CASE("a rename that fails leaves the checkpoints before, and the next one is saved") {
+TEST_CASE("a failing rename keeps the checkpoints before, and the next one is saved") {
   auto config = test::small_config();
   config.train.steps = 4;
   config.train.save_interval = 2;
   const TemporaryFolder folder;
   config.log.run_dir = folder / "run";
-  // Rank 0 renames: the first time it fails, and then all the times.
+  // Rank 0 renames: the first rename fails, then every rename.
   FaultyFileSystem files(Fault::failed_rename, 0);
   const LogCapture log;
   const Status status = comm::run_inproc(2, [&](comm::Communicator& world) -> Status {

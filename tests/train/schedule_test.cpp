@@ -25,7 +25,7 @@ TEST_CASE("learning rates") {
   using enum config::LrSchedule;
   for (auto kind : {constant, linear, cosine, wsd}) {
     const auto train = schedule(kind);
-    CHECK(learning_rate(train, 0) == Approx(0.1));  // warm-up: the tenth part of lr
+    CHECK(learning_rate(train, 0) == Approx(0.1));  // warm-up: a tenth of lr
     CHECK(learning_rate(train, 9) == Approx(1));
   }
   CHECK(learning_rate(schedule(constant), 100) == 1);
@@ -39,7 +39,7 @@ TEST_CASE("learning rates") {
   CHECK(learning_rate(schedule(wsd), 100) == Approx(0.1));
 }
 
-TEST_CASE("a record is one JSON object with every field, null where not known") {
+TEST_CASE("a record is one JSON object with every field, null if unknown") {
   run::StepRecord record;
   record.step = 7;
   record.loss = 1.25;

@@ -1,4 +1,4 @@
-// A schedule changes when things are computed, not what: the same weights, bit for bit.
+// A schedule changes the time of computations, not their results: the same weights, bit for bit.
 #include <catch2/catch.hpp>
 
 #include <algorithm>
@@ -43,7 +43,7 @@ ir::Plan planned(const schedule::Ordered& ordered) {
   return schedule::plan_memory(ordered.program, needed);
 }
 
-// dW under all-to-alls, all-reduces in chunks that wait for all-to-alls: on a wire that makes both worth it.
+// dW under all-to-alls, and all-reduces in chunks that wait for all-to-alls: on a network that makes both worthwhile.
 ir::Plan scheduled(const ir::Program& program) {
   test::FakeCosts costs;
   costs.flops_per_ms = costs.bytes_per_ms = 2e6;
@@ -58,7 +58,7 @@ ir::Plan scheduled(const ir::Program& program) {
   return planned(ordered);
 }
 
-// All parameters and state of each rank, and what the steps reported, after some steps.
+// All parameters and state of each rank, and the metrics of the steps, after some steps.
 std::vector<std::map<std::string, Bytes>> trained(const config::Config& config, const ir::Plan& plan, int ranks) {
   std::vector<std::map<std::string, Bytes>> results(static_cast<std::size_t>(ranks));
   if (const Status sound = ir::verify(plan); !sound.ok()) throw InternalError(sound.error().message);
@@ -127,7 +127,7 @@ TEST_CASE("schedules of dWs and all-reduces change no bit") {
       CHECK((moved[rank].at(name) == bytes));
     }
     const auto& before = plain[rank].at("loss0");
-    CHECK((plain[rank].at("loss3") != before));  // it trained
+    CHECK((plain[rank].at("loss3") != before));  // the loss fell
   }
 }
 
@@ -170,7 +170,7 @@ TEST_CASE("scheduling 24 blocks on 64 ranks") {
                                << double(plan.arena_bytes) / double(plain_bytes) << " of what it was");
   CHECK(dw.after_ms < dw.before_ms);
   CHECK(reduce.after_ms < dw.after_ms);
-  CHECK(double(plan.arena_bytes) < 1.1 * double(plain_bytes));  // dWs that wait keep their operands alive
+  CHECK(double(plan.arena_bytes) < 1.1 * double(plain_bytes));  // delayed dWs keep their operands alive
   if (const Status sound = ir::verify(plan); !sound.ok()) FAIL(sound.error().message);
 }
 

@@ -1,4 +1,4 @@
-// Where a run begins: what it takes, leaves out or refuses of what is in its folder.
+// The start of a run: which content of its folder it loads, skips or refuses.
 #include <fcntl.h>
 #include <sys/file.h>
 #include <unistd.h>
@@ -21,7 +21,7 @@ using namespace test;
 
 }  // namespace
 
-TEST_CASE("a damaged checkpoint is left out, and named, for the one before") {
+TEST_CASE("a damaged checkpoint is skipped with its name, and the one before is used") {
   const TemporaryFolder folder;
   auto config = config_in(folder / "run");
   config.train.save_interval = 2;
@@ -39,7 +39,7 @@ TEST_CASE("a damaged checkpoint is left out, and named, for the one before") {
   CHECK(losses(folder / "run") == expected);
   CHECK(fs::exists(newest + ".old"));
   REQUIRE(manifest_in(folder / "run", 6).step == 6);
-  // None is whole: an error, not a new beginning.
+  // All are damaged: an error, not a start from scratch.
   for (const char* step : {"step-000002", "step-000004", "step-000006"})
     fs::resize_file(in_checkpoints(folder / "run", step) + "/manifest.json", 100);
   const Error error = train_run(config, 2);
@@ -48,7 +48,7 @@ TEST_CASE("a damaged checkpoint is left out, and named, for the one before") {
   CHECK(losses(folder / "run") == expected);
 }
 
-TEST_CASE("what is asked for by name is taken or refused") {
+TEST_CASE("a checkpoint requested by name is loaded or refused, never replaced") {
   const TemporaryFolder folder;
   auto config = config_in(folder / "run");
   config.train.save_interval = 2;
@@ -62,11 +62,11 @@ TEST_CASE("what is asked for by name is taken or refused") {
   refused({.resume = "step-000003"}, "found step-000006, step-000004, step-000002");
   refused({.resume = folder / "none"}, "expected step-NUMBER or the folder of a checkpoint, found no such folder");
   CHECK(train_run(config, 1, {.resume = "step-000002", .init_from = folder / "run"}).code == ExitCode::config);
-  // Going back sets later ones aside.
+  // Resuming from an earlier one sets later ones aside.
   REQUIRE(train_run(config, 1, {.resume = "step-000002"}).code == ExitCode::done);
   CHECK(losses(folder / "run") == expected);
   CHECK(fs::exists(in_checkpoints(folder / "run", "step-000004.old")));
-  // By its folder, into another run.
+  // A checkpoint named by its folder, for another run.
   config.log.run_dir = folder / "other";
   refused({.init_from = folder / "none"}, "--init-from " + folder / "none" + ": expected a checkpoint's folder");
   refused({.resume = "step-000002"}, "found none");
@@ -75,7 +75,7 @@ TEST_CASE("what is asked for by name is taken or refused") {
   CHECK(records_of(folder / "other").front()["step"] == 5);
 }
 
-TEST_CASE("a config that does not fit the checkpoint is told what differs") {
+TEST_CASE("a config that does not fit the checkpoint is refused with the difference") {
   const TemporaryFolder folder;
   auto config = config_in(folder / "run");
   stop_after(config, 1, 1);
@@ -99,7 +99,7 @@ TEST_CASE("a config that does not fit the checkpoint is told what differs") {
   refused([](auto& c) { c.train.optimizer = config::Optimizer::sgd; }, "train.optimizer: expected adamw, as in ");
 }
 
-TEST_CASE("a run goes on in a folder whose name has two lines") {
+TEST_CASE("a run resumes in a folder whose name has two lines") {
   const TemporaryFolder folder;
   auto config = config_in(folder / "two\nlines");
   stop_after(config, 2, 2);
@@ -112,32 +112,32 @@ TEST_CASE("a run goes on in a folder whose name has two lines") {
   CHECK(log.count("weights    of step 6 from ") > 0);
 }
 
-TEST_CASE("what rank 0 alone looks at is told in its words, without its rank") {
+TEST_CASE("errors of files that only rank 0 reads do not name the rank") {
   const TemporaryFolder folder;
   const auto config = config_in(folder / "run");
   CHECK(train_run(config, 2, {.resume = "step-000007"}).message.find("--resume step-000007: expected a checkpoint in ") == 0);
   CHECK(train_run(config, 2, {.init_from = folder / "none"}).message.find("--init-from " + folder / "none" + ": ") == 0);
 }
 
-TEST_CASE("a folder that a run is at work in is another's before it is looked at") {
+TEST_CASE("a folder that another run uses is refused before its content is read") {
   const TemporaryFolder folder;
   auto config = config_in(folder / "run");
   stop_after(config, 2, 1);
   const int held = ::open((folder / "run").c_str(), O_RDONLY | O_DIRECTORY);
   REQUIRE(::flock(held, LOCK_EX | LOCK_NB) == 0);
-  fs::resize_file(in_checkpoints(folder / "run", "step-000002") + "/manifest.json", 10);  // not looked at yet
+  fs::resize_file(in_checkpoints(folder / "run", "step-000002") + "/manifest.json", 10);  // not read yet
   const Error busy = train_run(config, 2);
   CHECK(busy.code == ExitCode::data);
   CHECK(busy.message ==
         "log.run_dir: expected a folder that no other run writes to, found one at work in " + folder / "run");
   ::close(held);
-  // What a run that does not begin has made goes again.
+  // A run that does not begin removes the folders that it made.
   config.log.run_dir = folder / "new/deep/run";
   CHECK(train_run(config, 1, {.resume = "step-000002"}).code == ExitCode::data);
   CHECK_FALSE(fs::exists(folder / "new"));
 }
 
-TEST_CASE("checkpoints that are a link to nowhere, or a file, are no new beginning") {
+TEST_CASE("checkpoints that are a dangling link or a file are an error, not a start from scratch") {
   const TemporaryFolder folder;
   const auto config = config_in(folder / "run");
   const std::string checkpoints = folder / "run/checkpoints";
@@ -145,7 +145,7 @@ TEST_CASE("checkpoints that are a link to nowhere, or a file, are no new beginni
   std::string found;
   SECTION("a link") {
     fs::create_symlink("/nowhere/checkpoints", checkpoints);
-    found = "a link that is_rank0 to none";
+    found = "a link to a missing file";
   }
   SECTION("a file") {
     std::ofstream(checkpoints) << "x";
@@ -157,12 +157,12 @@ TEST_CASE("checkpoints that are a link to nowhere, or a file, are no new beginni
   CHECK_FALSE(fs::exists(folder / "run/metrics.jsonl"));
 }
 
-TEST_CASE("a checkpoint that cannot be read is no reason to go back to an older one") {
+TEST_CASE("an unreadable checkpoint is an error and does not fall back to an older one") {
   const TemporaryFolder folder;
   auto config = config_in(folder / "run");
   config.train.save_interval = 2;
   REQUIRE(train_run(config, 1).code == ExitCode::done);
-  // The system refuses what should be a file for a reason of its own: too many links on the way to it.
+  // The system refuses to open the file for a reason of its own: too many links on the path.
   const std::string checkpoints = folder / "run/checkpoints";
   fs::rename(checkpoints, folder / "kept");
   fs::create_symlink("checkpoints", checkpoints);
@@ -170,7 +170,7 @@ TEST_CASE("a checkpoint that cannot be read is no reason to go back to an older 
   CHECK(error.code == ExitCode::internal);
   CHECK(error.message.find(checkpoints + ": cannot be read: ") == 0);
   CHECK(losses(folder / "run").size() == 6);
-  // Nor is it to a command that reads a model.
+  // The same holds for a command that reads a model.
   std::vector<Error> found(2);
   REQUIRE(comm::run_inproc(2, [&](comm::Communicator& world) -> Status {
             const auto loaded =

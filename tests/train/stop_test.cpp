@@ -1,4 +1,4 @@
-// How a run ends before its last step, on all ranks at once, and what it has saved by then.
+// The end of a run before its last step, on all ranks at once, and the steps that it has saved by then.
 #include <array>
 #include <catch2/catch.hpp>
 #include <csignal>
@@ -36,7 +36,7 @@ TEST_CASE("a signal on one rank stops all") {
   CHECK(manifest_in(folder / "run", 1).ranks == 2);
 }
 
-TEST_CASE("an evaluation is left at once, on all ranks, and the run goes on from there") {
+TEST_CASE("an evaluation is stopped at once on all ranks, and the run resumes from there") {
   const TemporaryFolder folder;
   auto config = config_with_files(folder, "whole");
   config.train.eval_interval = 3;
@@ -54,7 +54,7 @@ TEST_CASE("an evaluation is left at once, on all ranks, and the run goes on from
     CHECK(log.count("held-out loss") == 0);
     CHECK(manifest_in(folder / "run", 3).step == 3);
   }
-  SECTION("at the end, where the last step is saved already") {
+  SECTION("at the end, with the last step saved already") {
     const test::LogCapture log;
     const auto [error, asked] = run_until(config, 6 + 9 + batch);
     CHECK(error.code == ExitCode::saved);
@@ -68,7 +68,7 @@ TEST_CASE("an evaluation is left at once, on all ranks, and the run goes on from
   CHECK(held_out_losses(folder / "run") == held_out_losses(folder / "whole"));
 }
 
-TEST_CASE("the text at the end is left at once") {
+TEST_CASE("the generation of the final text is stopped at once") {
   const TemporaryFolder folder;
   auto config = config_in(folder / "run");
   config.train.sample_tokens = 10;
@@ -90,12 +90,12 @@ TEST_CASE("the text at the end is left at once") {
   CHECK(log.count("sample: ") > 0);
 }
 
-TEST_CASE("time is up after train.max_minutes, in evaluations, too") {
+TEST_CASE("train.max_minutes ends a run, in evaluations, too") {
   const TemporaryFolder folder;
   auto config = config_with_files(folder, "run");
   config.train.max_minutes = 1e-9;
   CHECK(train_run(config, 1).message.find("saved and stopped after step 1 of 6 (train.max_minutes)") == 0);
-  config.train.steps = 2;  // the last step ends the run, and no step is left to look at the clock
+  config.train.steps = 2;  // the last step ends the run, without another check of the clock
   const test::LogCapture log;
   CHECK(train_run(config, 1).message.find("saved and stopped after step 2 of 2 (train.max_minutes)") == 0);
   CHECK(log.count("held-out loss") == 0);
@@ -105,7 +105,7 @@ TEST_CASE("time is up after train.max_minutes, in evaluations, too") {
                   "without it") == 1);
 }
 
-TEST_CASE("a run that goes on beyond its steps, or the step to stop at, says so") {
+TEST_CASE("a run that resumes beyond its last step, or the step to stop at, reports it") {
   const TemporaryFolder folder;
   auto config = config_with_files(folder, "run");
   stop_after(config, 5, 1);
@@ -126,7 +126,7 @@ TEST_CASE("a run that goes on beyond its steps, or the step to stop at, says so"
   CHECK(losses(folder / "run").size() == 6);
 }
 
-TEST_CASE("without a word about saving, a run saves by the clock and at its end") {
+TEST_CASE("without a save interval a run saves by the clock and at its end") {
   const TemporaryFolder folder;
   auto config = config_in(folder / "run");
   config.train.save_interval = 0;
@@ -144,7 +144,7 @@ TEST_CASE("without a word about saving, a run saves by the clock and at its end"
   CHECK(checkpoint::steps_in(folder / "never/checkpoints").empty());
 }
 
-TEST_CASE("a disk that takes nothing does not end the run") {
+TEST_CASE("a full disk does not end the run") {
   const TemporaryFolder folder;
   auto config = config_in(folder / "run");
   config.train.save_interval = 2;
@@ -153,7 +153,7 @@ TEST_CASE("a disk that takes nothing does not end the run") {
   CHECK(losses(folder / "run").size() == 6);
   CHECK(error.code == ExitCode::data);
   CHECK(error.message.find("the run ended, but its last checkpoint was not saved: ") == 0);
-  // Stopped, it says so, too.
+  // A run that is stopped reports it, too.
   config.log.run_dir = folder / "stopped";
   config.train.stop_after = 1;
   const Error stopped = train_run(config, 1, {.files = &full});

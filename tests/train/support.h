@@ -27,7 +27,8 @@ inline config::Config small_config() {
   return c;
 }
 
-// Rank 0's records of `steps` steps on `ranks` ranks that are threads; `prepare` sees each rank's trainer first.
+// Rank 0's records of `steps` steps on `ranks` ranks that are threads; `prepare` is called with each rank's trainer
+// first.
 inline std::vector<run::StepRecord> run_steps(const config::Config& config, int ranks, int steps,
                                                 const std::function<void(train::Trainer&, int rank)>& prepare = {}) {
   std::vector<run::StepRecord> records;

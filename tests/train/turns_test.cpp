@@ -1,4 +1,4 @@
-// Work of one rank that takes longer than the ranks wait for each other.
+// Work of one rank that takes longer than the timeout of the other ranks.
 #include "lancet/world/turns.h"
 
 #include <array>
@@ -17,7 +17,7 @@ using namespace std::chrono_literals;
 
 constexpr auto timeout = 1s;
 
-// Asked for the first time, they take three times as long as the ranks wait.
+// The first call takes three times as long as the ranks' timeout.
 struct SlowCosts final : cost::Costs {
   const test::DeclaredCosts costs{};
   mutable std::atomic<int> asked{0};
@@ -36,7 +36,7 @@ struct SlowCosts final : cost::Costs {
 
 }  // namespace
 
-TEST_CASE("a turn is well within what ranks wait for each other, and short") {
+TEST_CASE("a turn is much shorter than the ranks' timeout") {
   auto config = test::small_config();
   const auto turn_with = [&](double seconds) {
     config.comm.timeout_s = seconds;
@@ -69,7 +69,7 @@ TEST_CASE("ranks wait for a plan that takes longer than comm.timeout_s") {
   CHECK(plans[0] == plans[1]);
 }
 
-TEST_CASE("rank 0 works alone, and those who wait for it learn that another has ended") {
+TEST_CASE("rank 0 works alone, and the waiting ranks learn that another rank has ended") {
   std::atomic<int> works{0};
   std::array<Status, 3> ended;
   const Status status = comm::run_inproc(3, [&](comm::Communicator& world) -> Status {

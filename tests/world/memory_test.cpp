@@ -1,4 +1,4 @@
-// Free memory: the least of what the host and the control groups leave.
+// Free memory: the minimum of the limits of the host and the control groups.
 #include "lancet/world/memory.h"
 
 #include <catch2/catch.hpp>
@@ -28,7 +28,7 @@ const std::string free_memory = "MemTotal: 9 kB\nMemFree: 5 kB\nMemAvailable:   
 
 TEST_CASE("without limits the host's free memory counts") {
   const Machine machine;
-  CHECK_FALSE(machine.available().has_value());  // nothing is said
+  CHECK_FALSE(machine.available().has_value());  // nothing is logged
   machine.file("proc/meminfo", free_memory);
   CHECK(machine.available() == 1024 * MB);
   machine.file("proc/self/cgroup", "0::/job\n");
@@ -37,7 +37,7 @@ TEST_CASE("without limits the host's free memory counts") {
   CHECK(machine.available() == 1024 * MB);
 }
 
-TEST_CASE("a limit of a group or of one above it counts, less what is used, but for cached files") {
+TEST_CASE("limits of a control group and its parents count, less the used memory without cached files") {
   const Machine machine;
   machine.file("proc/meminfo", free_memory);
   machine.file("proc/self/cgroup", "0::/outer/inner\n");
@@ -54,7 +54,7 @@ TEST_CASE("a limit of a group or of one above it counts, less what is used, but 
   CHECK(machine.available() == 0);
 }
 
-TEST_CASE("groups of version 1") {
+TEST_CASE("control groups of version 1") {
   const Machine machine;
   machine.file("proc/meminfo", free_memory);
   machine.file("proc/self/cgroup", "12:pids:/a\n9:cpu,memory:/docker/1f3\n0::/\n");

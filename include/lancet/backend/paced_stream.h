@@ -1,5 +1,5 @@
-// What streams on which a wire is emulated can do as well: a delay that holds what was put on the stream since an
-// earlier point, as a message's time holds its copies.
+// Interface of streams that emulate a network: a delay that counts from an earlier point of the stream, so that the
+// copies of an emulated message are part of its duration.
 #pragma once
 #include "lancet/base/result.h"
 
@@ -8,9 +8,9 @@ namespace lancet::backend {
 class PacedStream {
  public:
   virtual ~PacedStream() = default;
-  // From here, when the stream comes to it.
+  // Records the time at which the stream reaches this point.
   virtual Status mark() = 0;
-  // Keeps the stream busy until so long after the last mark; not at all where that is over.
+  // Keeps the stream busy until this time after the last mark; does nothing if it has passed already.
   virtual Status delay_from_mark(double milliseconds) = 0;
 };
 

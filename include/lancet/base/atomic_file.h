@@ -1,5 +1,5 @@
-// A file that is whole or not there: written without a name where the file system can (so that a killed process leaves
-// nothing), else under a name of its own beside the path, then renamed.
+// A file that appears at its path only when it is complete. Where the file system can, it is written without a name (a
+// killed process then leaves nothing behind), else under a temporary name beside the path; commit() renames it.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -13,36 +13,38 @@ namespace lancet {
 
 class AtomicFile {
  public:
+  // Data error: `path` is a folder, a device or a pipe, or no file can be created beside it.
   static Result<AtomicFile> create(const std::filesystem::path& path);
-  ~AtomicFile();  // removes what was not committed
+  ~AtomicFile();  // removes a file that was not committed
   AtomicFile(AtomicFile&& other) noexcept;
   AtomicFile& operator=(AtomicFile&&) = delete;
 
   Status append(const void* bytes, std::size_t size);
-  Status overwrite(std::uint64_t at, const void* bytes, std::size_t size);
-  Status sync();    // to the disk
-  Status commit();  // sync, rename
+  Status overwrite(std::uint64_t at, const void* bytes, std::size_t size);  // at: byte offset in the file
+  Status sync();                                                            // to the disk
+  Status commit();                                                          // sync, rename
 
  private:
   AtomicFile(std::filesystem::path path, std::filesystem::path temporary, int fd, bool named);
   Status give_name();
-  Error failed(std::string_view what) const;  // with errno's text
+  Error failed(std::string_view what) const;  // "PATH: cannot <what>: <errno's text>"
   std::filesystem::path path_, temporary_;
   int fd_ = -1;
-  bool named_ = false;  // as temporary_
+  bool named_ = false;  // the file is at temporary_, not unnamed
 };
 
+// Creates an AtomicFile with this content and commits it.
 Status write_file(const std::filesystem::path& path, std::string_view content);
 
-// The nearest thing that is there above this path, which need not be.
+// The nearest folder (or file) above this path that exists; the path itself need not exist.
 std::filesystem::path nearest_above(const std::filesystem::path& path);
 
-// Before long work for a new file or folder: whether it can be made there, with folders above it that are missing. Data
-// error: the nearest one that is there is no folder, or cannot be written to.
+// Checks before long work that a new file or folder can be created at `path`, along with missing folders above it. Data
+// error: nearest_above(path) is not a folder or cannot be written to.
 Status check_writable(const std::filesystem::path& path);
 
-// The whole of a file; a data error where it is not a regular file of at most so many bytes that can be read. what: "a
-// vocabulary".
+// The content of a file. Data error: it is not a regular file, is larger than `most` bytes, or cannot be read.
+// what: the noun that errors use, such as "a vocabulary".
 Result<std::string> read_file(const std::filesystem::path& path, std::string_view what,
                               std::uint64_t most = 1'000'000'000);
 

@@ -1,4 +1,4 @@
-// Time that has passed, by the clock that never goes back.
+// Elapsed seconds by the steady clock.
 #pragma once
 #include <chrono>
 

@@ -9,13 +9,12 @@
 
 namespace lancet {
 
-// route: the gate's decision for T tokens and E experts, one struct of arrays (ops/route_layout.h); its shape is [T,
-// E].
+// route: a gate's decision for T tokens and E experts, a struct of arrays (ir/route_layout.h); its shape is [T, E].
 enum class DType : std::uint8_t { f32, bf16, i32, i64, route };
 
 std::string_view name(DType dtype);                       // "f32"
 std::optional<DType> parse_dtype(std::string_view text);  // the inverse
-int size_of(DType dtype);                                 // bytes per element; route has none (0)
+int size_of(DType dtype);                                 // bytes per element; 0 for route
 
 struct bf16 {
   std::uint16_t bits;

@@ -1,4 +1,4 @@
-// Time as people read it.
+// Formats a duration for people.
 #pragma once
 #include <string>
 

@@ -1,4 +1,4 @@
-// How far two words are apart: for errors that name what may have been meant.
+// Levenshtein distance, with which errors find the known word nearest to an unknown one.
 #pragma once
 #include <algorithm>
 #include <string_view>
@@ -6,7 +6,7 @@
 
 namespace lancet {
 
-// The fewest insertions, deletions and replacements of a character that make `b` of `a` (Levenshtein).
+// The fewest insertions, deletions and replacements of a character that turn `a` into `b`.
 inline std::size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<std::size_t> row(b.size() + 1);
   for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;

@@ -1,4 +1,4 @@
-// XXH3, 64 bits: identity of texts, plans, tokenizers and files (not for security).
+// 64-bit XXH3 hashes that identify texts, plans, tokenizers and files (not for security).
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -13,7 +13,7 @@ std::uint64_t hash64(std::string_view text);
 std::uint64_t hash64(std::span<const std::byte> bytes);
 std::string hex(std::uint64_t hash);  // 16 digits
 
-// The same hash of bytes that come in pieces.
+// Computes the same hash of bytes that arrive in several calls.
 class Hasher {
  public:
   Hasher();
@@ -21,7 +21,7 @@ class Hasher {
   Hasher(Hasher&&) noexcept;
   Hasher& operator=(Hasher&&) noexcept;
   void update(std::span<const std::byte> bytes);
-  std::uint64_t digest() const;  // of all so far
+  std::uint64_t digest() const;  // of all bytes given to update()
 
  private:
   struct State;

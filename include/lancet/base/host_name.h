@@ -1,9 +1,10 @@
+// The machine's name, for names of files.
 #pragma once
 #include <string>
 
 namespace lancet {
 
-// This machine's name, fit for a file's name; "host" where the system gives none.
+// This machine's name with '/' replaced by '_'; "host" if the system gives none.
 std::string host_name();
 
 }  // namespace lancet

@@ -1,4 +1,4 @@
-// Strong ids: an index into one table that cannot be mixed up with an index into another.
+// Strong ids: typed indices, so that an index into one table cannot be used for another.
 #pragma once
 #include <compare>
 #include <cstdint>

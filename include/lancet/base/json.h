@@ -1,4 +1,4 @@
-// JSON texts that users give: one reader for all of them, so that none crashes and all errors read the same.
+// The one parser of JSON texts from users: no text crashes it, and its errors read the same for all files.
 #pragma once
 #include <nlohmann/json.hpp>
 #include <string_view>
@@ -7,13 +7,14 @@
 
 namespace lancet {
 
-// Far deeper than any file of ours; copying and printing a json value recurse, so that depth must not come from a text.
+// The deepest nesting accepted, far deeper than any real file: copying and printing a json value recurse, so a text
+// must not choose the depth of the stack.
 constexpr int most_json_depth = 100;
 
 enum class JsonComments { refused, ignored };  // "//" and "/* */"
 
-// The tree of a text. Errors, with `code` and led by `origin` (line and column where they are known): no JSON, a number
-// that no double holds, brackets nested deeper than most_json_depth, a key that stands twice in one object.
+// Parses a text. Errors have `code` and begin with `origin` (and line and column where they are known): the text is not
+// JSON, a number does not fit a double, brackets are nested deeper than most_json_depth, an object has a key twice.
 // Json: nlohmann::json or nlohmann::ordered_json.
 template <class Json = nlohmann::json>
 Result<Json> parse_json(std::string_view text, std::string_view origin, ExitCode code,

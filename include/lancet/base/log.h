@@ -1,5 +1,6 @@
-// The log: plain lines on stderr, so that stdout stays for what a command is asked to print. "warning: " and "error: "
-// stand before those. Rank 0 logs at `info`; other ranks log warnings and errors, with their rank in front.
+// The log: plain lines on stderr, so that stdout holds only a command's output. Warnings and errors begin with
+// "warning: " and "error: ". Rank 0 logs from level `info` on; other ranks log warnings and errors, with their rank in
+// front.
 #pragma once
 #include <spdlog/spdlog.h>
 
@@ -9,7 +10,7 @@ using spdlog::error;
 using spdlog::info;
 using spdlog::warn;
 
-// Call once a process, before the first line. ranks: 1 leaves the rank out of the line.
+// Call once per process, before the first line. If ranks is 1, lines do not name the rank.
 void set_up(int rank, int ranks);
 
 }  // namespace lancet::log

@@ -23,8 +23,8 @@ LANCET_HD std::int32_t bits_of_float(float f) {
 }  // namespace detail
 
 namespace detail {
-// a * b + c, rounded once where the machine can: said, not left to the compiler, so that both devices get the same
-// bits.
+// a * b + c, rounded once where the machine has the instruction. The call is explicit, so that the compiler's choice
+// cannot make the bits of the two devices differ.
 LANCET_HD float fused_f32(float a, float b, float c) {
 #if defined(__CUDA_ARCH__)
   return __fmaf_rn(a, b, c);
@@ -54,8 +54,8 @@ LANCET_HD float exp_f32(float x) {
   return x < -87.3f ? 0.f : (x > 88.3f ? __builtin_huge_valf() : e);
 }
 
-// The same for sums of many of them: on a GPU two instructions, with a relative error of 2.5e-7 + 6e-8 |x| (small where
-// a term counts); denormal results are 0.
+// e^x for sums of many terms. On a GPU it takes two instructions, with a relative error of 2.5e-7 + 6e-8 |x|, which is
+// small for the terms that contribute; denormal results are 0.
 LANCET_HD float exp_fast_f32(float x) {
 #if defined(__CUDA_ARCH__)
   float y;
@@ -66,7 +66,7 @@ LANCET_HD float exp_fast_f32(float x) {
 #endif
 }
 
-// a / b; on a GPU within 2 units in the last place, and 0 where b is beyond 2^126.
+// a / b; on a GPU within 2 units in the last place, and 0 if |b| > 2^126.
 LANCET_HD float divide_fast_f32(float a, float b) {
 #if defined(__CUDA_ARCH__)
   return __fdividef(a, b);
@@ -101,7 +101,7 @@ LANCET_HD float log_f32(float x) {
   y = y - 0.5f * z;
   const float result = (m + y) + e * 0.693359375f;
   const float inf = __builtin_huge_valf();
-  const float normal = x < inf ? result : x;  // infinity and NaN pass
+  const float normal = x < inf ? result : x;  // infinity and NaN are returned as they are
   return x >= 1.17549435e-38f ? normal : (x >= 0.f ? -inf : __builtin_nanf(""));
 }
 

@@ -1,11 +1,11 @@
-// The median: the statistic of every measurement here, since noise only adds time and one outlier must not count.
+// The median, the statistic of every measurement: noise only adds time, and one outlier must not count.
 #pragma once
 #include <algorithm>
 #include <vector>
 
 namespace lancet {
 
-// Of at least one value; of an even number, the mean of the two in the middle.
+// `values` is not empty. For an even number of values the median is the mean of the middle two.
 template <class T>
 double median(std::vector<T> values) {
   std::sort(values.begin(), values.end());

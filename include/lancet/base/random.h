@@ -14,7 +14,7 @@ class Philox {
   std::array<std::uint32_t, 4> block(std::uint64_t index) const;  // four 32-bit words
   float uniform(std::uint64_t index) const;                       // [0, 1)
   float normal(std::uint64_t index) const;                        // mean 0, standard deviation 1 (Box-Muller)
-  // values[i] = normal(first + i), bit for bit, at a few nanoseconds each.
+  // values[i] = normal(first + i), bit for bit, in a few nanoseconds each.
   void normals(std::uint64_t first, std::span<float> values) const;
   std::uint64_t below(std::uint64_t index, std::uint64_t bound) const;  // [0, bound), bound > 0
 
@@ -22,7 +22,8 @@ class Philox {
   std::uint64_t seed_, stream_;
 };
 
-// A stream number from a name, so that each tensor draws its own numbers whatever else exists.
+// The random stream of a name. Each tensor draws from the stream of its name, so its numbers do not depend on the other
+// tensors.
 std::uint64_t stream_of(std::string_view name);
 
 }  // namespace lancet

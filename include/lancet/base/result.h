@@ -6,7 +6,7 @@
 
 namespace lancet {
 
-// The process's exit codes; an Error carries the one that it ends the run with.
+// The process's exit codes; an Error carries the code with which it ends the run.
 enum class ExitCode : int {
   done = 0,
   internal = 1,
@@ -14,14 +14,14 @@ enum class ExitCode : int {
   data = 3,           // data, tokenizer or checkpoint
   numerical = 4,      // loss or gradient norm not finite
   communication = 5,  // a rank did not arrive, a connection broke
-  saved = 75          // saved and stopped: run the same command again
+  saved = 75          // the run saved a checkpoint and stopped; the same command resumes it
 };
 
-// message: one line that says what was expected, what was found and where.
+// message: one line with what was expected, what was found and where; for system errors, the operation and the cause.
 struct Error {
   ExitCode code = ExitCode::internal;
   std::string message;
-  bool agreed = false;  // all ranks return this error together: one of them speaks, and none is waited for
+  bool agreed = false;  // all ranks return this error: one of them logs it, and no rank waits for another
 };
 
 inline Error config_error(std::string m) { return {ExitCode::config, std::move(m), false}; }

@@ -1,18 +1,19 @@
-// Stochastic rounding to bf16: up with the probability of the part that is cut off, so that the mean of many roundings
-// is the number itself and updates smaller than half a bf16 step are not lost (Gupta et al., ICML 2015).
+// Stochastic rounding to bf16: the probability of rounding up is the fraction that truncation drops, so the expected
+// value is the number itself and updates below half a bf16 step are not lost (Gupta et al., ICML 2015).
 #pragma once
 #include "lancet/base/dtype.h"
 
 namespace lancet {
 
-// Every bit of the result depends on every bit of x: the finalizer of MurmurHash3 (Appleby).
+// The finalizer of MurmurHash3 (Appleby): every bit of the result depends on every bit of x.
 LANCET_HD std::uint32_t mix_bits(std::uint32_t x) {
   x = (x ^ (x >> 16)) * 0x85ebca6bu;
   x = (x ^ (x >> 13)) * 0xc2b2ae35u;
   return x ^ (x >> 16);
 }
 
-// 32 random bits, a function of tensor (seed), step and element: the same on any device and at any number of threads.
+// 32 random bits as a function of seed (one per tensor), step and element, so that they do not depend on the device or
+// the number of threads.
 struct RoundingBits {
   std::uint32_t key;
   LANCET_HD RoundingBits(std::uint32_t seed, std::uint32_t step) : key(mix_bits(seed ^ mix_bits(step))) {}
@@ -21,7 +22,7 @@ struct RoundingBits {
   }
 };
 
-// Of `bits` the upper half counts. Infinities and NaN stay what they are.
+// Uses the upper 16 of `bits`. Infinities and NaN are not rounded up.
 LANCET_HD bf16 round_stochastically(float x, std::uint32_t bits) {
   std::uint32_t u;
   memcpy(&u, &x, 4);

@@ -1,4 +1,4 @@
-// Files that come with the program (configs/..., scripts/...), found from whichever folder it is started in.
+// Finds the files that come with the program (configs/..., scripts/...), whichever folder it is started in.
 #pragma once
 #include <filesystem>
 #include <string>
@@ -6,17 +6,18 @@
 
 namespace lancet {
 
-// This program's own file, links followed; empty where the system does not say.
+// The path of this program's executable, links resolved; empty if the system does not give it.
 std::filesystem::path program_path();
 
-// Where `name`, a path as it is in the sources, is looked for, in order: below the current folder, so that a clone's
-// own files go first; in share/lancet beside the program, where a build tree links its sources; in share/lancet beside
-// the program's folder (PREFIX/share/lancet of PREFIX/bin/lancet). An absolute name is looked for where it says.
+// The paths to try, in order, for `name`, a path relative to the source tree: below the current folder, so that a
+// clone's own files come first; in share/lancet beside the program, where a build tree links its sources; in
+// share/lancet beside the program's folder (PREFIX/share/lancet for PREFIX/bin/lancet). An absolute name is the only
+// path to try.
 std::vector<std::filesystem::path> shipped_places(const std::filesystem::path& name);
 
-// The first of some places where there is something; empty: none.
+// The first of these paths that exists; empty if none does.
 std::filesystem::path first_there(const std::vector<std::filesystem::path>& places);
-// That of shipped_places(name).
+// first_there(shipped_places(name)).
 std::filesystem::path find_shipped(const std::filesystem::path& name);
 
 // "a, b or c", for errors.

@@ -1,4 +1,4 @@
-// Texts and values from files, and numbers, for errors of one line.
+// Formats texts, values from files, and numbers for one-line errors.
 #pragma once
 #include <cmath>
 #include <string>
@@ -7,8 +7,8 @@
 
 namespace lancet {
 
-// The front of a text, on one line; where it is longer than `most` bytes it ends in "...", and never inside a
-// character.
+// The first `most` bytes of a text, followed by "..." if it is longer; never cut inside a UTF-8 character. Control
+// characters become '?', so the result is one line.
 inline std::string cut(std::string_view text, std::size_t most) {
   std::size_t end = text.size();
   if (end > most) {
@@ -23,12 +23,13 @@ inline std::string cut(std::string_view text, std::size_t most) {
   return end < text.size() ? result + "..." : result;
 }
 
-// In quotes, on one line, cut where it is long.
+// The text in quotes, on one line, cut after 80 bytes.
 inline std::string shown(std::string_view text) { return "'" + cut(text, 80) + "'"; }
 
 namespace detail {
 
-// Stops at `most` bytes, which bounds its depth, too: a file's nesting may not become the stack's.
+// Appends the value's JSON and stops after `most` bytes. That also bounds the recursion: a file's nesting must not
+// determine the depth of the stack.
 template <class Json>
 void write_front(const Json& value, std::size_t most, std::string& text) {
   const auto leaf = [](const Json& x) { return x.dump(-1, ' ', false, Json::error_handler_t::replace); };
@@ -49,7 +50,7 @@ void write_front(const Json& value, std::size_t most, std::string& text) {
 
 }  // namespace detail
 
-// A JSON value (nlohmann's) as its file has it, cut where it is long.
+// A JSON value (nlohmann's) as it is in its file, cut after 60 bytes.
 template <class Json>
 requires requires { typename Json::error_handler_t; }
 std::string shown(const Json& value) {
@@ -59,7 +60,7 @@ std::string shown(const Json& value) {
   return cut(text, most);
 }
 
-// A number that is printed as "nan" where it is none, never as "-nan": that sign says nothing.
+// The value with a NaN's sign removed, so that it prints as "nan", never as "-nan".
 inline double unsigned_nan(double value) { return std::isnan(value) ? std::fabs(value) : value; }
 
 }  // namespace lancet

@@ -1,5 +1,5 @@
-// Writes shards in a thread of its own, out of a bounded buffer that the caller fills: the caller waits only where the
-// buffer is full. One thread at a time calls it.
+// Writes shards on a background thread from a bounded buffer that the caller fills; the caller waits only while the
+// buffer is full. One thread at a time may call it.
 #pragma once
 #include <chrono>
 #include <cstddef>
@@ -22,34 +22,37 @@ struct Shard {
   std::string name;
   std::vector<TensorInfo> tensors;
   Metadata metadata;
-  bool finite = false;  // its F32 tensors hold numbers: one that is not finite is an error, and nothing is saved
+  bool finite = false;  // a non-finite number in an F32 tensor is a data error that ends the job
 };
 
 class BackgroundWriter {
  public:
   static constexpr std::size_t block_bytes = 8 << 20;
 
-  // The buffer is made here, and touched, so that the first save costs what the others do. At least one block.
+  // Allocates and touches the buffer, so that the first save takes no longer than the others. It has at least one
+  // block.
   BackgroundWriter(FileSystem& files, std::uint64_t buffer_bytes);
-  ~BackgroundWriter();  // gives up what is not finished, once the disk lets go of the block that it has
+  ~BackgroundWriter();  // stops an unfinished job, after the write of a block that is in progress
 
-  // Begins a job, while none is under way. The shards' tensors have to be given to the end, in order; then each
-  // file is synced, and the folder. An error ends the writing, not the giving: it is the job's.
+  // Begins a job; there must be no other one. The caller then supplies all bytes of the shards' tensors, in order,
+  // through take() and give(), even after an I/O error; collect() returns the error. The job syncs each file and the
+  // folder.
   void write(const std::filesystem::path& folder, std::vector<Shard> shards);
-  // Any work, as a job.
+  // Runs any function as a job.
   void run(std::function<Status()> work);
 
-  // Blocks of block_bytes that are free, up to `wanted`; waits until there is one, or for so long: then none.
+  // Returns up to `wanted` free blocks of block_bytes. If there is none, waits for one, at most `most`, and then
+  // returns an empty list.
   std::vector<std::span<std::byte>> take(std::size_t wanted, std::chrono::milliseconds most);
-  // Hands the blocks of the last take() back in order, filled so far.
+  // Returns the blocks of the last take(), in order. filled: the bytes written to each, from its start.
   void give(std::span<const std::size_t> filled);
 
-  // Nothing more is given: the job ends with a data error that says why, once the disk lets go of what it has.
+  // Ends the job early with the data error `why`, after the write in progress; the caller gives no more blocks.
   void abandon(const std::string& why);
 
   bool finished() const;  // there is a job, and it has ended
   bool wait_finished(std::chrono::milliseconds most) const;
-  Status collect();                                   // how the finished job ended; the next one may begin
+  Status collect();                                   // the finished job's result; the next one may begin
   const std::vector<ShardFile>& shard_files() const;  // of the last job that wrote shards and succeeded
 
  private:

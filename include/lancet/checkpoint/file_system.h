@@ -1,4 +1,4 @@
-// The few calls by which a checkpoint reaches the disk and comes back, as an interface: tests inject faults into them.
+// FileSystem: the calls that write and read a checkpoint, as an interface, so that tests can inject faults.
 #pragma once
 #include <cstddef>
 #include <filesystem>
@@ -13,10 +13,10 @@ namespace lancet::checkpoint {
 
 class OutputFile {
  public:
-  virtual ~OutputFile() = default;  // closes; what was not synced may be lost with the machine
-  // One attempt: how many of the bytes it took, which may be fewer than given.
+  virtual ~OutputFile() = default;  // closes; a crash of the machine may lose bytes that were not synced
+  // One attempt; returns how many of the bytes were written, which may be fewer than given.
   virtual Result<std::size_t> write_some(std::span<const std::byte> bytes) = 0;
-  virtual Status sync() = 0;   // what was written is on the disk
+  virtual Status sync() = 0;   // after it, all written bytes are on the disk
   virtual Status close() = 0;  // some file systems report errors only here
 };
 
@@ -25,12 +25,12 @@ class FileSystem {
  public:
   virtual ~FileSystem() = default;
   virtual Result<std::unique_ptr<OutputFile>> create(const std::filesystem::path& path) = 0;  // empty, or emptied
-  virtual Status make_folder(const std::filesystem::path& path) = 0;  // with those above it; fine where it is there
-  // The folder's names, those renamed into it too, are on the disk. Success where the file system cannot do that.
+  virtual Status make_folder(const std::filesystem::path& path) = 0;  // with its parents; may exist
+  // Puts the folder's entries, renames included, on the disk. Succeeds if the file system cannot sync folders.
   virtual Status sync_folder(const std::filesystem::path& path) = 0;
   virtual Status rename(const std::filesystem::path& from, const std::filesystem::path& to) = 0;
-  virtual Status remove(const std::filesystem::path& path) = 0;  // a folder with all in it; fine where nothing is there
-  // As InputFile::read, which says what its errors are. Several threads at once.
+  virtual Status remove(const std::filesystem::path& path) = 0;  // a folder with its content; may be missing
+  // Calls InputFile::read, with its errors. Several threads may call it at once.
   virtual Status read(const InputFile& file, std::uint64_t at, std::span<std::byte> bytes) {
     return file.read(at, bytes);
   }
@@ -39,7 +39,7 @@ class FileSystem {
 FileSystem& disk();
 
 Status write_all(OutputFile& file, std::span<const std::byte> bytes);
-// Written, synced and closed; its name is on the disk once the folder is synced.
+// Writes, syncs and closes a file. Its name is on the disk after sync_folder().
 Status write_file(FileSystem& files, const std::filesystem::path& path, std::string_view content);
 
 }  // namespace lancet::checkpoint

@@ -1,4 +1,4 @@
-// A file that is read at any place.
+// InputFile: a regular file opened for reads at any offset. Threads may share it.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -10,11 +10,10 @@
 
 namespace lancet::checkpoint {
 
-// Threads may share it.
 class InputFile {
  public:
-  // what: "a safetensors file". Data error: no such regular file. Where the file may be sound, but the system does not
-  // let it be read (no descriptor left, no permission, an I/O error), the error's code is `refused`.
+  // what: the noun that errors use, such as "a safetensors file". Data error: no such regular file. If the file may be
+  // sound but cannot be read now (no descriptor left, no permission, an I/O error), the error's code is `refused`.
   static Result<InputFile> open(const std::filesystem::path& path, std::string_view what,
                                 ExitCode refused = ExitCode::data);
   ~InputFile() { close(); }
@@ -23,9 +22,9 @@ class InputFile {
 
   const std::filesystem::path& path() const { return path_; }
   std::uint64_t size() const { return size_; }
-  // Fills `bytes` from the file's byte `at` on. Data error: it is shorter.
+  // Fills `bytes` from the file's byte `at` on. Data error: the file ends before.
   Status read(std::uint64_t at, std::span<std::byte> bytes) const;
-  void close();  // gives the descriptor back; nothing is read any more
+  void close();  // closes the descriptor; read() must not be called after it
 
  private:
   InputFile(std::filesystem::path path, int fd, ExitCode refused)

@@ -1,5 +1,5 @@
-// manifest.json: what a checkpoint is, and which files it consists of. It is written last and ends with a checksum of
-// itself, so a folder with a sound manifest was written to its end.
+// Manifest: the content of manifest.json, which describes a checkpoint and lists its files. It is written last and ends
+// with its own checksum, so a folder with a sound manifest is complete.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -11,41 +11,42 @@
 namespace lancet::checkpoint {
 
 struct ShardFile {
-  std::string name;               // in the checkpoint's folder: letters, digits, '.', '_', '-'; ends in .safetensors
-  std::uint64_t bytes = 0;        // of the file
-  std::uint64_t header_xxh3 = 0;  // of the bytes before the tensors'
+  std::string name;                              // in the checkpoint's folder; see is_shard_name
+  std::uint64_t bytes = 0;                       // of the file
+  std::uint64_t header_xxh3 = 0;                 // of the bytes before the tensors
   std::vector<std::uint64_t> tensors_xxh3 = {};  // of each tensor's bytes, in their order
   friend bool operator==(const ShardFile&, const ShardFile&) = default;
 };
 
 struct Manifest {
   std::int64_t step = 0;            // optimizer steps taken
-  std::int64_t tokens = 0;          // seen in them
-  std::int64_t skipped_steps = 0;   // of them, those that updated nothing (train.on_non_finite)
-  std::int64_t skips_in_a_row = 0;  // of these, the ones that end at `step`; not written where there is none
+  std::int64_t tokens = 0;          // trained on in those steps
+  std::int64_t skipped_steps = 0;   // steps whose update was skipped (train.on_non_finite)
+  std::int64_t skips_in_a_row = 0;  // skipped steps without a break up to `step`; 0 is not written
   // The sampler: row i of the next step is sample next_sample + i, and a step has `rows` rows over all ranks. Random
   // numbers are functions of seed, stream and index (base/random.h): seed and step are their whole state.
   std::int64_t next_sample = 0, rows = 0;
   std::int64_t seed = 0;
-  int ranks = 1;             // that wrote it
+  int ranks = 1;             // that wrote the checkpoint
   std::int64_t experts = 0;  // of a layer, over all ranks; 0: dense
-  // What the config asked for, before the batch was kept over a change of ranks.
+  // The values of the config, before they were adapted to keep the batch size over a change of ranks.
   std::int64_t micro_batch_size = 0, gradient_accumulation_steps = 0;
   std::string optimizer = "none";  // "adamw", "sgd"; "none": weights alone
-  std::string lr_schedule;         // with lr, the rate of the last step: for people, since both follow from the config
+  std::string lr_schedule;  // this and lr, the rate of the last step, are for people: both follow from the config
   double lr = 0;
-  std::string config = "{}";  // as it ran: a JSON object
+  std::string config = "{}";  // the resolved config: a JSON object
   std::string plan;           // hash of the plan's text
   std::vector<ShardFile> files;
 };
 
 std::string to_json(const Manifest& manifest);
-// Data errors begin with `origin`: no JSON of these fields and no others, a checksum that does not fit, a file name
-// that leaves the folder or stands twice.
+// Data errors begin with `origin`: the text is not JSON with exactly these fields, its checksum is wrong, a file's name
+// is not a shard name or appears twice.
 Result<Manifest> parse_manifest(std::string_view text, std::string_view origin);
-// The same without its checksum's test.
+// The same without the test of the checksum.
 Result<Manifest> parse_manifest_fields(std::string_view text, std::string_view origin);
 
+// Letters, digits, '.', '_' and '-'; does not begin with '.', ends in .safetensors, has at most 200 characters.
 bool is_shard_name(std::string_view name);
 
 }  // namespace lancet::checkpoint

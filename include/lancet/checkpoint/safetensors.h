@@ -1,5 +1,5 @@
-// Files of named tensors as Hugging Face's safetensors format lays them out: 8 bytes with the header's length, the
-// header (JSON: name -> dtype, shape, data_offsets; "__metadata__": texts), the tensors' bytes. All little-endian.
+// Reads and writes files in Hugging Face's safetensors format: 8 bytes with the header's length, the header (JSON: name
+// -> dtype, shape, data_offsets; "__metadata__": texts), the tensors' bytes. All little-endian.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -27,16 +27,16 @@ struct TensorInfo {
   std::string name;
   std::string dtype;
   Shape shape;              // row-major
-  std::uint64_t begin = 0;  // in the data, which follows the header; a writer finds it by itself
+  std::uint64_t begin = 0;  // in the data, which follows the header; a writer computes it
   std::uint64_t bytes() const {
     return static_cast<std::uint64_t>(shape.elements()) * std::uint64_t(element_bytes(dtype));
   }
 };
 std::string to_string(const TensorInfo& tensor);  // "F32[96,32]"
 
-// The header's text, as parsed. Data errors begin with `origin`; what they check: syntax, kinds and names of values, no
-// name twice, at most Shape::max_rank axes, bytes that are the shape's times the dtype's, data_bytes covered from 0 to
-// the end without overlap or gap.
+// The parsed header. Data errors begin with `origin`: bad syntax, an unknown or missing key, a value of a wrong type, a
+// name twice, more than Shape::max_rank axes, a size that is not that of shape and dtype, tensors that do not cover
+// data_bytes from 0 to the end without overlap or gap.
 struct SafetensorsHeader {
   std::vector<TensorInfo> tensors;  // in the order of their bytes
   Metadata metadata;
@@ -44,10 +44,11 @@ struct SafetensorsHeader {
 Result<SafetensorsHeader> parse_safetensors_header(std::string_view text, std::uint64_t data_bytes,
                                                    std::string_view origin);
 
-// A file that is read. Threads may share it.
+// A file opened for reading. Threads may share it.
 class SafetensorsFile {
  public:
-  // Reads the header. Data errors: no such regular file, a length or header that is unsound. refused: InputFile::open.
+  // Reads the header. Data errors: no such regular file, an unsound length or header. refused: see
+  // InputFile::open.
   static Result<SafetensorsFile> open(const std::filesystem::path& path, ExitCode refused = ExitCode::data);
 
   const std::filesystem::path& path() const { return path_; }
@@ -55,12 +56,13 @@ class SafetensorsFile {
   std::uint64_t data_start() const { return data_start_; }  // in the file
   std::uint64_t header_hash() const { return hash_; }       // XXH3 of all bytes before the data
   std::span<const TensorInfo> tensors() const { return header_.tensors; }
-  const TensorInfo* find(std::string_view name) const;  // null where there is none
+  const TensorInfo* find(std::string_view name) const;  // null if there is none
   const Metadata& metadata() const { return header_.metadata; }
 
-  // The tensor's bytes from its byte `at` on, as many as `bytes` takes. Data error: the file is shorter than it was.
+  // Fills `bytes` from the tensor's byte `at` on. Data error: the file has become shorter.
   Status read(const TensorInfo& tensor, std::uint64_t at, std::span<std::byte> bytes) const;
-  void close() { file_.close(); }  // gives the descriptor back: what the header says stays, nothing is read any more
+  // Closes the descriptor. The header stays; read() must not be called any more.
+  void close() { file_.close(); }
 
  private:
   SafetensorsFile(std::filesystem::path path, InputFile file) : path_(std::move(path)), file_(std::move(file)) {}
@@ -72,7 +74,7 @@ class SafetensorsFile {
   std::map<std::string, std::size_t, std::less<>> by_name_;
 };
 
-// A file that is written front to back.
+// A file that is written from front to back.
 class SafetensorsWriter {
  public:
   // Writes the header; the data begins at a multiple of 64 bytes. Names must differ (an InternalError).
@@ -82,12 +84,13 @@ class SafetensorsWriter {
   SafetensorsWriter(SafetensorsWriter&&) noexcept;
   SafetensorsWriter& operator=(SafetensorsWriter&&) noexcept;
 
-  Status append(std::span<const std::byte> bytes);  // of the tensors, in their order, cut anyhow
-  Status finish();                                  // all bytes have come: sync, close
+  Status append(std::span<const std::byte> bytes);  // of the tensors, in their order, in pieces of any size
+  Status finish();                                  // after the last byte: sync, close
 
-  std::uint64_t bytes() const;                              // of the file so far
-  std::uint64_t header_hash() const;                        // XXH3 of all bytes before the data
-  const std::vector<std::uint64_t>& tensor_hashes() const;  // XXH3 of each tensor's, in their order; all after finish()
+  std::uint64_t bytes() const;        // of the file, written or pending
+  std::uint64_t header_hash() const;  // XXH3 of all bytes before the data
+  // XXH3 of each tensor's bytes, in their order; complete after finish().
+  const std::vector<std::uint64_t>& tensor_hashes() const;
 
  private:
   struct State;

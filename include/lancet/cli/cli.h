@@ -1,4 +1,4 @@
-// The commands of the `lancet` program.
+// The command line of the `lancet` program.
 #pragma once
 
 namespace lancet::cli {

@@ -1,4 +1,4 @@
-// A value a rank, or one rank's text, brought to all: for measurements and for decisions that ranks must make alike.
+// Small collectives over values and text, for measurements and for decisions that all ranks must make alike.
 #pragma once
 #include <string>
 #include <type_traits>
@@ -8,7 +8,7 @@
 
 namespace lancet::comm {
 
-// Collective: every rank's value, by rank, on all ranks.
+// Collective: returns the values of all ranks, indexed by rank, on every rank.
 template <class T>
 Result<std::vector<T>> collect(Communicator& communicator, T value) {
   static_assert(std::is_trivially_copyable_v<T>);
@@ -21,16 +21,16 @@ Result<std::vector<T>> collect(Communicator& communicator, T value) {
   LANCET_TRY(communicator.exchange(sends, receives));
   return all;
 }
-// Collective: the largest, on all ranks.
+// Collective: the largest value, or the mean, on every rank.
 Result<double> largest(Communicator& communicator, double value);
 Result<double> mean(Communicator& communicator, double value);
-// Collective: root's text on all ranks.
+// Collective: returns root's text on every rank.
 Result<std::string> broadcast_text(Communicator& communicator, const std::string& text, int root);
 
-// Memory for exchanges in which every rank sends the same number of bytes to every other.
+// An all-to-all in which every rank sends the same number of bytes to every other rank, with its buffers.
 class AllToAll {
  public:
-  // `bytes`: what each rank sends to the others together; rounded down to a multiple of the others, at least 1 each.
+  // `bytes`: sent by each rank in total; rounded down to a multiple of the number of other ranks, at least 1 for each.
   AllToAll(const Communicator& communicator, std::size_t bytes);
   Status operator()(Communicator& communicator) { return communicator.exchange(sends_, receives_); }
   std::size_t bytes() const { return out_.size(); }  // sent by each rank

@@ -1,6 +1,6 @@
-// Communicator: what the ranks of one stream say to each other.
+// Communicator: collectives and point-to-point messages among the ranks of one stream.
 //
-// Threading: one thread at a time calls a communicator; different communicators (one a stream, made with
+// Threading: one thread at a time calls a communicator; different communicators (one per stream, made with
 // duplicate()) are called from different threads at once. Calls block the calling thread, which sleeps; they return
 // a communication error when a rank has not arrived within the timeout, when a peer is gone, when the ranks' calls
 // do not match, or after abort(). A communicator that returned an error is broken: every later call returns that
@@ -19,7 +19,7 @@
 
 namespace lancet::comm {
 
-// A stretch of bytes that goes to, or comes from, one peer. Sends to a peer and its receives match in order;
+// A range of bytes that is sent to, or received from, one peer. Sends to a peer match the peer's receives in order;
 // both sides know the sizes. A segment of 0 bytes is not sent.
 struct Segment {
   int peer = 0;
@@ -35,11 +35,12 @@ class Communicator {
   // "mpi", "inproc", "self": for the banner.
   virtual std::string transport() const = 0;
 
-  // Every send segment reaches its peer's matching receive segment. Segments to oneself are allowed (copied). A call
-  // returns when its own segments have come and its memory is free again; the peers may still be receiving.
+  // Sends and receives: every send segment reaches its peer's matching receive segment. Segments to oneself are allowed
+  // (copied). A call returns when its own receives are complete and its send buffers are free again; peers may still be
+  // receiving.
   virtual Status exchange(std::span<const Segment> sends, std::span<const Segment> receives) = 0;
   // In place, over all ranks. Element i is ((x0[i] + x1[i]) + x2[i]) + ... in the order of the ranks, on every rank
-  // and every transport: the same bits wherever the element lies and however the transport cuts the call.
+  // and every transport: the bits depend neither on the element's position nor on how the transport cuts the call.
   virtual Status all_reduce_sum(std::span<float> values) = 0;
   virtual Status broadcast(std::span<std::byte> bytes, int root) = 0;
   virtual Status barrier() = 0;
@@ -51,11 +52,11 @@ class Communicator {
   virtual void abort(const std::string& why) = 0;
   // How long a call waits for the other ranks before it fails. Default 300 s (run_inproc: its argument).
   virtual void set_timeout(std::chrono::milliseconds timeout) = 0;
-  // What errors call this communicator: the stream. Default "world", and "world.1", ... for its duplicates.
+  // The communicator's name in errors: that of its stream. Default "world", and "world.1", ... for its duplicates.
   virtual void set_name(const std::string& /*name*/) {}
 };
 
-// One rank alone: exchange copies, reductions return their input.
+// One rank alone: sends to oneself are copied, reductions return their input.
 std::unique_ptr<Communicator> make_self();
 
 // inproc: `ranks` threads of this process; runs body(communicator) on each and joins them. The first error or

@@ -1,6 +1,6 @@
-// What the ranks of one stream say to each other when their tensors lie on devices: the calls put work on a stream.
+// Communicator for tensors in device memory, among the ranks of one stream: its calls queue work on a device stream.
 //
-// Threading, order and broken communicators: as communicator.h says. A call may block its caller (not the stream's
+// Threading, order and broken communicators are as in communicator.h. A call may block its caller (not the stream's
 // earlier work), as the staged transport does; it never waits for work that is queued later.
 #pragma once
 #include <chrono>
@@ -20,40 +20,40 @@ class DeviceCommunicator {
   virtual int size() const = 0;
   virtual std::string transport() const = 0;  // "nccl", "mpi", "emulated"
 
-  // Before the first of the calls that send and receive at most so many bytes each, in all: what they need besides is
-  // taken now. Taking memory while a stream waits for a flag may wait for that stream.
+  // Allocates the extra memory of calls that send and receive at most this many bytes in total. Called before the first
+  // of them: an allocation while a stream waits for a flag may block until that stream is done.
   virtual Status reserve(std::size_t) { return {}; }
-  // As Communicator::exchange, on device memory.
+  // Sends and receives as Communicator does, on device memory.
   virtual Status exchange(backend::Stream& stream, std::span<const Segment> sends,
                           std::span<const Segment> receives) = 0;
   // In place, over all ranks, on device memory. The order of the sum is the transport's, the same in every run.
   virtual Status all_reduce_sum(backend::Stream& stream, std::span<float> values) = 0;
-  // Memory on the device in which the kernels of all ranks reach each other's tensors, as long as those lie at the same
-  // place on all of them; empty where there is none. It lives as long as this does. Collective, all ask for the same.
+  // Returns a window: device memory in which the kernels of all ranks access each other's tensors, provided that a
+  // tensor has the same offset on all ranks. Empty if the transport has none. It lives as long as the communicator.
+  // Collective, with the same size on all ranks.
   virtual Result<std::span<std::byte>> make_window(std::size_t) { return std::span<std::byte>(); }
-  // Rows straight into the peers' memory; all tensors lie in the window. No host waits for their counts.
-  virtual Status push_rows(backend::Stream&, const RowPush&) {
-    return internal_error("this transport has no window");
-  }
+  // Copies rows straight into the peers' memory; all tensors are in the window. No host waits for the row counts.
+  virtual Status push_rows(backend::Stream&, const RowPush&) { return internal_error("this transport has no window"); }
   bool in_window(const void* start, std::size_t bytes) const {
     const auto* at = static_cast<const std::byte*>(start);
     return !window_.empty() && at >= window_.data() && at + bytes <= window_.data() + window_.size();
   }
-  // At any time: an error that came up while the queued calls ran (a peer gone).
+  // Returns an error that occurred while queued calls ran (a lost peer). May be called at any time.
   virtual Status check() = 0;
-  // Asks the other ranks, once a queued call has taken too long, who is still there: "nothing came from rank 1". Empty
-  // where that is not known. Takes some seconds; the communicator is of no use afterwards.
+  // After a queued call has timed out: asks which ranks still respond and describes the missing ones ("nothing came
+  // from rank 1"); empty if unknown. Takes some seconds; the communicator cannot be used afterwards.
   virtual std::string who_is_missing() { return {}; }
   virtual void abort(const std::string& why) = 0;
-  // Before abort: kernels that are in peers' memory, or will be, do not write there any more.
+  // Called before abort(): kernels that access peers' memory, now or later, stop writing to it.
   virtual void stop_pushes() {}
 
  protected:
   std::span<std::byte> window_;
 };
 
-// All of them at once, since to end one a driver may wait for what waits for another; null ones are left out. Where
-// the driver does not come back within `most`, nothing in this process could end in order: a line, and exit code 5.
+// Aborts all communicators at the same time, because the driver may end one only after another has ended; null entries
+// are skipped. If the driver does not return within `most`, the process cannot end in order: it logs one line and exits
+// with code 5.
 void abort_all(std::span<DeviceCommunicator* const> communicators, const std::string& why,
                std::chrono::milliseconds most = std::chrono::seconds(20));
 

@@ -1,5 +1,5 @@
-// How ranks whose tensors lie on devices reach each other. Each is one stream, made from that stream's host communicator:
-// collective, and in the same order on all ranks.
+// The transports of DeviceCommunicator. Each function makes the communicator of one stream from that stream's host
+// communicator; it is collective, and called in the same order on all ranks.
 #pragma once
 #include <chrono>
 #include <memory>
@@ -13,16 +13,16 @@ namespace lancet::comm {
 struct DeviceStream {
   backend::Device* device = nullptr;
   Communicator* host = nullptr;  // over the same ranks; outlives the result
-  int max_ctas = 0;              // thread blocks that a collective may take; 0: as the library chooses
+  int max_ctas = 0;              // thread blocks that a collective may use; 0: the library chooses
   std::chrono::milliseconds timeout = std::chrono::seconds(300);
 };
 
 // "mpi": through page-locked host memory and the stream's host communicator.
 Result<std::unique_ptr<DeviceCommunicator>> make_staged(const DeviceStream& stream);
-// "emulated": takes the time that a declared network would. stream.host is of an emulated world (emulated.h), else a
-// config error.
+// "emulated": calls last as long as on a declared network. Config error: stream.host is not of an emulated world
+// (emulated.h).
 Result<std::unique_ptr<DeviceCommunicator>> make_emulated(const DeviceStream& stream);
-// "nccl": of the CUDA module. Config error: built without NCCL.
+// "nccl": of the CUDA plugin. Config error: built without NCCL.
 Result<std::unique_ptr<DeviceCommunicator>> make_nccl(const DeviceStream& stream);
 
 }  // namespace lancet::comm

@@ -1,8 +1,8 @@
-// One rank that takes itself for one of many: calls take as long as a declared network would need.
+// A single rank that simulates being one of N ranks: calls last as long as a declared network would need.
 //
-// Every other rank is a mirror of this one: what goes to it comes back from it, and it brings the same gradients. So
-// experts get as many rows as where the gate spreads tokens evenly, and training stays sound: that of a model whose
-// ranks share their experts.
+// Every other rank mirrors this one: it returns the bytes that it is sent, and contributes the same gradients. So each
+// expert gets as many rows as under an even distribution of tokens, and training stays valid: it is that of a model
+// whose ranks share their experts.
 #pragma once
 #include <functional>
 #include <memory>
@@ -12,13 +12,14 @@
 
 namespace lancet::comm {
 
-// Milliseconds of a call. exchange: by what leaves the rank, in bytes; all_reduce: by the vector's bytes.
+// Duration of a call in milliseconds. all_to_all_ms: by the bytes that the rank sends to others; all_reduce_ms: by the
+// bytes of the vector.
 struct Network {
-  std::string name;  // of the hardware that is declared
+  std::string name;  // of the declared hardware
   std::function<double(double bytes)> all_to_all_ms, all_reduce_ms;
 };
 
-// Rank 0 of `ranks`. Its duplicates are the streams.
+// Rank 0 of `ranks`. Its duplicates serve the streams.
 std::unique_ptr<Communicator> make_emulated_world(int ranks, Network network);
 
 }  // namespace lancet::comm

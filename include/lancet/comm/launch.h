@@ -1,4 +1,5 @@
-// Ranks as the launcher declares them. Part of every build: one without MPI uses it to refuse to run N lone ranks.
+// Reads rank and size from the launcher's environment. Part of every build: a build without MPI uses it to refuse a
+// launch of several ranks.
 #pragma once
 #include <functional>
 #include <string>
@@ -11,7 +12,7 @@ struct Launch {
 // Read from the environment before MPI is started (Open MPI, MPICH/PMI and Slurm variables). Without a launcher: one
 // rank. Slurm's variables count only where srun started this process, not in a batch script that runs one.
 Launch detect_launch();
-// The same from any table of variables; `get` returns null for one that is not set.
+// The same from any table of variables; `get` returns null for a variable that is not set.
 Launch detect_launch(const std::function<const char*(const char*)>& get);
 
 }  // namespace lancet::comm

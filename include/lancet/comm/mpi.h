@@ -1,5 +1,5 @@
-// The MPI transport. One progress thread a process makes every MPI call after start-up; callers sleep until it
-// reports back, and it sleeps between polls, so that waiting costs no core.
+// The MPI transport. One progress thread per process makes every MPI call after start-up. Callers sleep until it has
+// finished their operation, and it sleeps between polls, so that waiting does not occupy a core.
 #pragma once
 #include <chrono>
 #include <memory>
@@ -10,19 +10,20 @@
 
 namespace lancet::comm {
 
-// Owns MPI between start and end of the process. Exactly one may exist, and a process may start one only once.
-// Communicators may outlive it, but their calls fail then. MPI is finalised by the destructor, which waits for the
-// other ranks to do the same; after an error or an abort it is not, so that the launcher ends the other ranks.
+// Owns MPI from its start to the end of the process. A process may start one session, once.
+// Communicators may outlive it, but their calls fail then. The destructor finalises MPI and waits for the other ranks
+// to do the same; after an error or an abort it does not finalise MPI, so that the launcher ends the other ranks.
 class MpiSession {
  public:
-  // On the main thread. Fails when MPI is running already or gives less than MPI_THREAD_SERIALIZED. Where the other
-  // ranks do not start within the timeout, it says so and ends the process with code 5: MPI itself would wait for ever.
+  // On the main thread. Fails if MPI is running already or provides less than MPI_THREAD_SERIALIZED. If the other ranks
+  // do not start within the timeout, it logs an error and exits with code 5 (MPI_Init would block forever).
   static Result<std::unique_ptr<MpiSession>> start(std::chrono::milliseconds timeout = std::chrono::seconds(300));
   virtual ~MpiSession() = default;
-  // The communicator over all ranks; further calls return the same stream (for more streams, duplicate it).
+  // The communicator over all ranks; further calls return a communicator of the same stream
+  // (duplicate it for more streams).
   virtual std::unique_ptr<Communicator> world() = 0;
-  // Ends the whole job with this exit code (1 to 255), on every rank; does not return. Any thread. (Open MPI 4.1's
-  // mpirun once in a hundred times reports 1 instead of the code.)
+  // Ends the whole job with this exit code (1 to 255), on every rank; does not return. Any thread. (Open
+  // MPI 4.1's mpirun reports 1 instead of the code in about one of a hundred runs.)
   [[noreturn]] virtual void abort_job(int exit_code) = 0;
 };
 

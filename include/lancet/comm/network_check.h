@@ -1,4 +1,4 @@
-// The start-up self-test: what the transport between the ranks really gives, before a slow network costs a night.
+// Start-up check of bandwidth and latency between the ranks; warns about a misconfigured network.
 #pragma once
 #include <cstddef>
 #include <string>
@@ -10,24 +10,23 @@ namespace lancet::comm {
 struct NetworkReport {
   std::string transport;
   int ranks = 1, hosts = 1;
-  // What one rank sends, and at once receives, when all ranks exchange with all: the slowest rank, median over the
+  // Rate at which a rank sends, and receives at the same time, in an all-to-all: the slowest rank, median over the
   // repetitions. 1 MB = 10^6 bytes. 0 with one rank.
   double megabytes_per_second = 0;
-  // There and back between neighbours (rank r sends to r + 1, which then answers): the slowest rank, median. 0 with one
-  // rank.
+  // Round trip between neighbours (rank r sends to r + 1, which answers): the slowest rank, median. 0 with one rank.
   double round_trip_us = 0;
   std::size_t bytes = 0;  // sent by each rank in one repetition
   double seconds = 0;     // the whole measurement
 };
 
-// Collective; the same report on all ranks. Takes about 0.1 s, less than 0.3 s on any wire over 10 MB/s.
+// Collective; the same report on all ranks. Takes about 0.1 s, less than 0.3 s on any network over 10 MB/s.
 Result<NetworkReport> measure_network(Communicator& communicator);
 
 // "transport mpi (2 ranks, 1 host): 3.1 GB/s, 18 us"
 std::string to_string(const NetworkReport& report);
 
-// The warning line for a wire slower than `megabytes_per_second`; empty if it is not, or with one rank. The default is
-// a tenth of what a 10 Gb/s network gives: below it something is wrong (wrong interface, no shared memory).
+// Returns a warning if the network is slower than `megabytes_per_second`; empty if it is not, or with one rank. The
+// default is a tenth of a 10 Gb/s network's rate: below it something is wrong (wrong interface, no shared memory).
 std::string slow_network_warning(const NetworkReport& report, double megabytes_per_second = 100);
 
 }  // namespace lancet::comm

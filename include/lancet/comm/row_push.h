@@ -1,11 +1,11 @@
-// An all-to-all of rows by a kernel: each rank copies its rows straight into its peers' memory, by counts that lie in
-// device memory, so that no host waits for them. For ranks that reach each other's memory (NVLink within a node), where
-// every tensor lies at the same place on all of them (the same plan, the same arena).
+// An all-to-all of rows by a kernel: each rank copies its rows straight into its peers' memory. The row counts are in
+// device memory, so that no host waits for them. It needs ranks that can access each other's memory (NVLink within a
+// node), and tensors at the same offset on all ranks (the same plan, the same arena).
 //
-// Between two barriers over the ranks: the one before says that the peers' counts are there and that what the rows
-// overwrite is done with, the one behind that all rows have come.
+// The kernel runs between two barriers over the ranks. The first ensures that the peers' counts are written and that
+// the memory that the rows overwrite is no longer used; the second ensures that all rows have arrived.
 //
-// The copying is a functor of plain numbers, so the host runs it in tests, with an array for the peers.
+// The copy is a functor of plain numbers, so that tests run it on the host, with an array as the peers' memory.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -14,11 +14,11 @@
 
 namespace lancet::comm {
 
-// slots [experts, capacity, row] on each rank, buffer [experts / ranks, buffer_rows, row] of its own experts. `there`:
-// filled slots into the buffers of the experts' ranks; else back. Addresses are this rank's.
+// Shapes on each rank: slots [experts, capacity, row], buffer [experts / ranks, buffer_rows, row] for its own experts.
+// `there`: filled slots are copied to the buffers of the experts' ranks; otherwise back. Addresses are this rank's.
 struct RowPush {
-  // Of one part of a batch: the slots [begin[e], end[e]) of each expert that it owns; where the rows of each source
-  // rank begin in the buffer of a local expert, i32[experts / ranks, ranks + 1].
+  // One part of a batch: it owns the slots [begin[e], end[e]) of each expert e. `rows` holds the first row of each
+  // source rank in the buffer of each local expert, i32[experts / ranks, ranks + 1].
   struct Part {
     const std::int32_t *begin, *end, *rows;
   };
@@ -31,15 +31,15 @@ struct RowPush {
   Part part[most_parts];
 };
 
-// The blocks of a kernel run it, in any order, each with `threads` threads. What goes from one rank to one expert, of one
-// part, is a stretch of rows. All threads of a block find some stretches at once, since where a stretch begins lies in
-// the memory of a peer, whose answer takes as long as that of all peers asked together; then they copy them:
+// The blocks of a kernel run it, in any order, each with `threads` threads. A stretch is the rows of one part that one
+// rank sends to one expert. The threads of a block first find several stretches at once, then copy them together: the
+// start of a stretch is read from a peer's memory, and reading from all peers takes as long as reading from one.
 //
 //   for (first = 0; first < stretches(); first += most_at_once)
 //     find(found, first, block, thread, threads), barrier, copy(found, first, block, blocks, thread, threads), barrier
 //
-// Each block begins with another peer, and so does each rank: at any time all links are busy, both ways.
-// Peers: at(address here, rank): the same place in that rank's memory.
+// Each block, and each rank, begins with a different peer, so that all links are busy in both directions at any time.
+// Peers::at(address, rank) returns the address at the same offset in that rank's memory.
 template <class Peers>
 struct PushRows {
   const RowPush& x;
@@ -53,7 +53,7 @@ struct PushRows {
 
   LANCET_HD std::int64_t stretches() const { return x.parts * x.experts; }
 
-  // found[i] is that of stretch first + i, in the order of this block.
+  // Sets found[i] for stretch first + i, in the order of this block.
   LANCET_HD void find(Found* found, std::int64_t first, std::int64_t block, int thread, int threads) const {
     for (std::int64_t i = thread; i < most_at_once && first + i < stretches(); i += threads) {
       const Stretch s = stretch(first + i, block);
@@ -70,7 +70,7 @@ struct PushRows {
           x.there ? x.slots + (slots + found[i].from) * x.row_bytes : x.buffer + (buffer + found[i].from) * x.row_bytes;
       std::byte* to = x.there ? at(x.buffer, s.peer) + (buffer + found[i].to) * x.row_bytes
                               : at(x.slots, s.peer) + (slots + found[i].to) * x.row_bytes;
-      // Short stretches do not reach all blocks: of each another block has the first piece.
+      // Short stretches do not occupy all blocks, so a different block copies the first piece of each.
       const std::int64_t piece = (block + s.number) % blocks;
       copy_rows(to, from, found[i].rows, piece * threads + thread, blocks * threads);
     }
@@ -80,7 +80,7 @@ struct PushRows {
   struct Stretch {
     std::int64_t number;  // the same in all blocks
     int part, peer;
-    std::int64_t local, expert;  // of the peer's experts, or of this rank's (back); among all
+    std::int64_t local, expert;  // index among the experts of the peer (back: of this rank); among all experts
   };
   LANCET_HD Stretch stretch(std::int64_t turn, std::int64_t block) const {
     const std::int64_t locals = x.experts / x.ranks, part = turn / x.experts, in_part = turn % x.experts;
@@ -94,13 +94,13 @@ struct PushRows {
     return reinterpret_cast<T*>(peers.at(here, peer));
   }
 
-  // The slots that go to the peer's expert.
+  // The stretch from this rank's slots to the peer's expert.
   LANCET_HD Found sent(const Stretch& s) const {
     const RowPush::Part& part = x.part[s.part];
     const std::int32_t begin = part.begin[s.expert];
     return {begin, at(part.rows, s.peer)[s.local * (x.ranks + 1) + rank], part.end[s.expert] - begin};
   }
-  // What the peer has sent to this rank's expert.
+  // The stretch that the peer has sent to this rank's expert.
   LANCET_HD Found sent_back(const Stretch& s) const {
     const RowPush::Part& part = x.part[s.part];
     const std::int32_t* rows = part.rows + s.local * (x.ranks + 1) + s.peer;
@@ -125,8 +125,7 @@ struct PushRows {
     const T* in = reinterpret_cast<const T*>(from);
     const std::int64_t n = bytes / std::int64_t(sizeof(T));
     std::int64_t i = worker;
-    for (; i + 3 * workers < n;
-         i += 4 * workers) {  // four reads are under way before the first write waits for its own
+    for (; i + 3 * workers < n; i += 4 * workers) {  // four reads are in flight before the first write waits for one
       const T a = in[i], b = in[i + workers], c = in[i + 2 * workers], d = in[i + 3 * workers];
       out[i] = a, out[i + workers] = b, out[i + 2 * workers] = c, out[i + 3 * workers] = d;
     }

@@ -1,4 +1,4 @@
-// The one JSON file of a run: typed, with defaults, checked. Field names follow Hugging Face's GPT-2 and Mixtral
+// Config: the JSON file of a run, typed, with defaults, checked. Field names follow Hugging Face's GPT-2 and Mixtral
 // configs and Megatron's training arguments. src/config/fields.cpp holds the one table of fields (doc, range) that
 // parsing, printing, checking and `--help` share.
 #pragma once
@@ -19,10 +19,11 @@ enum class AuxLossScope { rank, global };
 enum class Optimizer { adamw, sgd };
 enum class OnNonFinite { stop, skip };
 enum class LrSchedule { constant, linear, cosine, wsd };
-// "auto": with several ranks nccl between GPUs, else mpi; self for one. mpi between GPUs goes through host memory.
+// automatic ("auto"): self for one rank; for several, nccl between GPUs, else mpi. mpi between GPUs copies through host
+// memory.
 enum class Transport { automatic, mpi, self, nccl, emulated };
 enum class Device { cpu, cuda };
-// "auto": windows where all ranks reach each other's memory.
+// automatic ("auto"): windows if all ranks can access each other's memory, else counted.
 enum class DeviceAllToAll { automatic, windows, counted };
 
 // The word of the value in the JSON file.
@@ -45,8 +46,8 @@ struct Model {
   double layer_norm_epsilon = 1e-5;
   double initializer_range = 0.02;
   std::int64_t moe_layer_freq = 2;                // 0: dense
-  std::optional<std::int64_t> experts_per_rank;   // one of these two; 2 a rank where neither is given
-  std::optional<std::int64_t> num_local_experts;  // all experts of a layer, over all ranks (Mixtral's word)
+  std::optional<std::int64_t> experts_per_rank;   // at most one of these two is given; if none is, 2
+  std::optional<std::int64_t> num_local_experts;  // experts of a layer over all ranks (Mixtral's name)
   std::int64_t num_experts_per_tok = 1;
   Router router = Router::switch_top1;
   double capacity_factor = 1.25;
@@ -61,7 +62,8 @@ struct Model {
   bool is_moe(std::int64_t block) const { return moe_layer_freq > 0 && block % moe_layer_freq == 0; }
   bool has_moe() const { return moe_layer_freq > 0; }
   std::int64_t moe_layers() const { return has_moe() ? (n_layer + moe_layer_freq - 1) / moe_layer_freq : 0; }
-  // Experts of one MoE layer, over all ranks and on one (0 in a dense model). check() has seen that ranks divide them.
+  // Experts of one MoE layer, over all ranks and on one (0 in a dense model). check() ensures that `ranks` divides
+  // them.
   std::int64_t experts(int ranks) const;
   std::int64_t experts_on_rank(int ranks) const { return experts(ranks) / ranks; }
   friend bool operator==(const Model&, const Model&) = default;
@@ -78,10 +80,10 @@ struct Data {
 
 struct Train {
   std::int64_t steps = 100;
-  std::int64_t seq_len = 0;           // after parsing: 0 has become n_positions
-  std::int64_t micro_batch_size = 8;  // sequences a rank and micro step
+  std::int64_t seq_len = 0;           // parsing replaces 0 by n_positions
+  std::int64_t micro_batch_size = 8;  // sequences per rank and micro batch
   std::int64_t gradient_accumulation_steps = 1;
-  DType dtype = DType::f32;    // "fp32" or "bf16": products and activations; parameters and optimizer stay fp32
+  DType dtype = DType::f32;    // "fp32" or "bf16": products and activations; optimizer state is fp32
   bool master_weights = true;  // bf16: fp32 copies of the weights; false: weights are bf16, rounded stochastically
   bool tf32 = false;           // on a GPU
   bool fuse_gelu = true;       // on a GPU
@@ -90,7 +92,7 @@ struct Train {
   double min_lr = 0;
   LrSchedule lr_schedule = LrSchedule::constant;
   std::int64_t lr_warmup_steps = 0;
-  std::int64_t lr_decay_steps = 0;  // wsd: the last so many steps fall to min_lr
+  std::int64_t lr_decay_steps = 0;  // wsd: the number of final steps that decay to min_lr
   double weight_decay = 0;
   double adam_beta1 = 0.9;
   double adam_beta2 = 0.999;
@@ -102,15 +104,15 @@ struct Train {
   OnNonFinite on_non_finite = OnNonFinite::stop;
   std::int64_t max_skips = 10;     // in a row
   std::int64_t save_interval = 0;  // steps; 0: save_minutes
-  double save_minutes = 30;        // 0: none but where a run is stopped
+  double save_minutes = 30;        // 0: saves only when a run is stopped
   std::int64_t keep_last = 3;      // 0: all
   std::int64_t keep_every = 0;     // 0: none
   std::int64_t save_buffer_mb = 4096;
   std::int64_t stop_after = 0;  // 0: never
-  double max_minutes = 0;       // 0: no end
+  double max_minutes = 0;       // 0: no limit
   std::string sample_prompt;
   std::int64_t sample_tokens = 0;  // tokens generated from sample_prompt at the end; 0: none
-  // Checkpoints are written while it trains, and at the end.
+  // True if checkpoints are written during training and at the end.
   bool saves() const { return save_interval > 0 || save_minutes > 0; }
   friend bool operator==(const Train&, const Train&) = default;
 };
@@ -119,12 +121,12 @@ struct Overlap {
   std::string policy = "sequential";  // planner/policies.cpp has the table
   std::int64_t bucket_bytes = 25 * 1024 * 1024;
   std::int64_t max_parts = 8;       // rho: parts that an instruction may be split in
-  std::int64_t parts = 0;           // exactly so many parts; 0: what pays, up to max_parts
+  std::int64_t parts = 0;           // forced number of parts; 0: the fastest, up to max_parts
   std::int64_t groups_per_moe = 5;  // gamma: groups of instructions between two MoE layers
   std::int64_t max_range = 16;      // iota: groups in one partition range
-  bool split_backward = true;       // lancet: the backward pass in parts, too, where that pays
-  std::int64_t reach = -1;          // groups before and after each MoE layer in its range; -1: what pays
-  std::string profile;  // file of measured costs (cost/profile.h); the program makes an empty one its own default
+  bool split_backward = true;       // lancet: also split the backward pass where that is faster
+  std::int64_t reach = -1;          // groups before and after each MoE layer in its range; -1: the fastest
+  std::string profile;              // file of measured costs (cost/profile.h); empty: the program's default path
   friend bool operator==(const Overlap&, const Overlap&) = default;
 };
 
@@ -132,18 +134,18 @@ struct Comm {
   double timeout_s = 300;
   Transport transport = Transport::automatic;
   std::string network;              // emulated: the declared hardware (cost/hardware.h) whose links are emulated
-  std::int64_t emulated_ranks = 0;  // emulated: the ranks that there would be
+  std::int64_t emulated_ranks = 0;  // emulated: the number of ranks to emulate
   DeviceAllToAll device_all_to_all = DeviceAllToAll::automatic;
-  std::int64_t max_ctas = 0;        // thread blocks of a GPU that a collective may take; 0: as NCCL chooses
+  std::int64_t max_ctas = 0;  // thread blocks of a GPU that a collective may use; 0: NCCL's choice
   friend bool operator==(const Comm&, const Comm&) = default;
 };
 
 struct Log {
   std::int64_t interval = 10;  // steps between step lines
-  std::string run_dir;         // load() makes an empty one runs/<name of the file>
+  std::string run_dir;         // load() replaces an empty one by runs/<name of the file>
   std::optional<double> peak_tflops;
   std::int64_t trace = 0;    // the step whose timeline goes into trace.json; 0: none
-  bool tensorboard = false;  // records also as a TensorBoard event file
+  bool tensorboard = false;  // also write records to a TensorBoard event file
   friend bool operator==(const Log&, const Log&) = default;
 };
 
@@ -155,29 +157,29 @@ struct Config {
   Comm comm;
   Log log;
   Device device = Device::cpu;
-  std::int64_t threads = 0;  // a rank; 0: cores / local ranks
+  std::int64_t threads = 0;  // per rank; 0: cores / local ranks
   friend bool operator==(const Config&, const Config&) = default;
 };
 
-// JSON text (with // and /* */ comments) to a Config whose every field is in its range. origin: the text's name in
+// Parses JSON text (with // and /* */ comments) to a Config whose fields are all in range. origin: the text's name in
 // errors. overrides: "a.b=value", the value as JSON or else a string, applied in order before any check.
-// Errors (ExitCode::config) name the file and the field or the line: bad syntax, a key that is unknown (with the
-// nearest known one) or stands twice, a wrong type, a value out of range.
+// Errors (ExitCode::config) name the file and the field or the line: bad syntax, an unknown key (with the nearest known
+// one), a key that appears twice, a wrong type, a value out of range.
 Result<Config> parse(std::string_view text, std::string_view origin, std::span<const std::string> overrides = {});
 Result<Config> load(const std::filesystem::path& file, std::span<const std::string> overrides = {});
 
-// What fields must agree on with each other and with the number of ranks; also that no tensor has more than 2^40
-// elements, so that sizes and offsets cannot overflow (whether they fit the machine is the trainer's to say).
+// Checks fields against each other and against the number of ranks, and that no tensor has more than 2^40 elements, so
+// that sizes and offsets cannot overflow. The trainer checks whether they fit the machine.
 Status check(const Config& config, int ranks);
-// What training needs besides: token files (or data.synthetic), a tokenizer where text is generated. Opens no file.
+// Checks that training has token files (or data.synthetic), and a tokenizer if it generates text. Opens no file.
 Status check_data(const Config& config);
 
 // All fields, resolved; parse(to_json(c)) == c.
 std::string to_json(const Config& config);
 
-// One line a field with default, range and meaning: for `--help`.
+// The text of `--help`: one line per field, with default, range and meaning.
 std::string describe();
-// The same as Markdown, a heading a section and a list item a field: docs/configuration.md ends with it.
+// The same as Markdown, a heading per section and a list item per field; docs/configuration.md ends with it.
 std::string describe_markdown();
 
 }  // namespace lancet::config

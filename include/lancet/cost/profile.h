@@ -1,5 +1,5 @@
 // The measured costs: op times of a device and communication times of a cluster, kept in a file that holds several of
-// each. Who measures is `lancet profile` (runtime/profiler.h); this room keeps, finds and interpolates.
+// each. `lancet profile` (profiler/profiler.h) measures them; this header stores, finds and interpolates them.
 #pragma once
 #include <filesystem>
 #include <map>
@@ -11,17 +11,18 @@
 
 namespace lancet::cost {
 
-// What op times hold for. local_ranks: the ranks that compute at once on a host, since they share its memory.
+// The device that op times were measured on. local_ranks: the ranks that compute at once on a host and share its
+// memory.
 struct Device {
-  std::string cpu;  // its model's name
-  std::string isa;  // the vector extensions that kernels choose by
-  int threads = 1;  // of a rank
+  std::string cpu;  // model name
+  std::string isa;  // vector extensions, by which kernels are chosen
+  int threads = 1;  // per rank
   int local_ranks = 1;
   std::string build = std::string(kernel_build());
   friend bool operator==(const Device&, const Device&) = default;
 };
 
-// What communication times hold for, on such devices.
+// The cluster of such devices that communication times were measured on.
 struct Cluster {
   std::string transport = "self";
   int ranks = 1, hosts = 1;
@@ -37,9 +38,9 @@ std::string to_string(const Device& device);  // "AMD EPYC 9R14 (avx512bf16), 1 
 std::string to_string(const Place& place);
 
 struct OpTime {
-  double ms = 0;      // of one call: the median
-  int samples = 0;    // calls that it is the median of
-  double spread = 0;  // half the distance between the quartiles, over the median
+  double ms = 0;      // median time of one call
+  int samples = 0;    // calls measured
+  double spread = 0;  // half the distance between the quartiles, relative to the median
   friend bool operator==(const OpTime&, const OpTime&) = default;
 };
 
@@ -47,16 +48,16 @@ struct Point {
   double bytes = 0, ms = 0;
   friend bool operator==(const Point&, const Point&) = default;
 };
-// Linear between the points (bytes ascending, at least one); the first one's value before them, the last slope, where
-// it rises, beyond them.
+// Milliseconds for `bytes`: linear between the points (bytes ascending, at least one), constant before the first point,
+// and beyond the last point continued with the last slope if that is positive.
 double interpolate(const std::vector<Point>& points, double bytes);
 
-// The other way of tokens between GPUs (AllToAllWays::windows).
+// All-to-all times through windows between GPUs (AllToAllWays::windows).
 struct WindowTimes {
-  std::vector<Point> all_to_all;  // by bytes_sent; empty: the ranks were asked, and have no windows
+  std::vector<Point> all_to_all;  // by bytes_sent; empty: the measurement found that the ranks have no windows
   CoreCost core;
-  // What the first counted exchange of a layer, or of a part of it, takes longer since the host waits for its counts
-  // before it queues the messages.
+  // Extra time of the first counted all-to-all of a layer or of a part of one: the host waits for its counts before it
+  // queues the messages.
   double counts_wait_ms = 0;
   friend bool operator==(const WindowTimes&, const WindowTimes&) = default;
 };
@@ -66,19 +67,20 @@ struct NetworkTimes {
   CoreCost all_to_all_core, all_reduce_core;
   double launch_ms = 0;
   Interference interference;
-  std::optional<WindowTimes> windows = {};  // nothing: not measured, as on CPUs
+  std::optional<WindowTimes> windows = {};  // nullopt: not measured, as on CPUs
   bool measured() const { return !all_to_all.empty() && !all_reduce.empty(); }
 };
 
-// The costs at one place. Communication that was not measured is an InternalError; with one rank it is free.
+// The costs measured at one place. A question about communication that was not measured is an InternalError; with one
+// rank communication is free.
 class Profile final : public Costs {
  public:
   Place place;
   std::map<std::string, OpTime, std::less<>> ops;  // by op_key
-  // Of a GPU: the algorithm that each product took when its times were measured, in the device's words.
+  // On a GPU: the algorithm that each product used when it was measured, as the device describes it.
   std::map<std::string, std::string> products;
   NetworkTimes wire;
-  AllToAllWays asked = AllToAllWays::faster;  // of the run, not of the file
+  AllToAllWays asked = AllToAllWays::faster;  // requested by the run; not kept in the file
 
   Profile() = default;
   explicit Profile(Place where) : place(std::move(where)) {}
@@ -87,8 +89,9 @@ class Profile final : public Costs {
   double all_to_all_ms(double bytes) const override;
   double all_reduce_ms(double bytes) const override;
   OpCost counted_all_to_all(const ir::Program& program, const ir::Instruction& instruction,
-                        std::int64_t peers) const override;
-  std::optional<OpCost> window_all_to_all(const ir::Program& program, const ir::Instruction& instruction) const override;
+                            std::int64_t peers) const override;
+  std::optional<OpCost> window_all_to_all(const ir::Program& program,
+                                          const ir::Instruction& instruction) const override;
   AllToAllWays exchanges() const override { return asked; }
   CoreCost all_to_all_core() const override { return wire.all_to_all_core; }
   CoreCost all_reduce_core() const override { return wire.all_reduce_core; }
@@ -97,21 +100,21 @@ class Profile final : public Costs {
   std::string identity() const override;  // 16 digits
 };
 
-// The file: JSON, an op a line. All errors are ExitCode::config and name the file and the field.
+// The profile file: JSON, one op per line. All errors are ExitCode::config and name the file and the field.
 class ProfileFile {
  public:
   // Errors: no such file, damaged, a field that is unknown, missing or out of range.
   static Result<ProfileFile> read(const std::filesystem::path& path);
   static Result<ProfileFile> parse(std::string_view text, std::string_view origin);
 
-  // What the file holds for this place: ops, communication, both or nothing.
+  // The ops and communication times that the file holds for this place; both may be empty.
   Profile find(const Place& place) const;
-  // Replaces what it holds for the profile's place. Of one device the newest 8 builds are kept.
+  // Replaces the records of the profile's place. Records of the newest 8 builds are kept for each device.
   void put(const Profile& profile);
-  std::string print() const;      // parse(print()) is the same
+  std::string print() const;      // parse(print()) gives an equal file
   std::string inventory() const;  // the devices and clusters that it holds, in words
-  // Places of which it holds all that planning asks: a device's ops and, of several ranks, their communication. Of
-  // builds that differ in nothing else the newest.
+  // Places for which the file holds all that planning needs: op times and, for several ranks, communication times. Of
+  // places that differ in their build alone, the newest is listed.
   std::vector<Place> places() const;
 
  private:
@@ -129,20 +132,21 @@ class ProfileFile {
   std::vector<ClusterRecord> clusters_;  // likewise
 };
 
-// The profile of a place that must be there. Config error: the file cannot be read, or holds other places only; the
-// message says which, and what was looked for.
+// Reads the profile of a place. Config error: the file cannot be read, or holds other places only; the message names
+// the place and the places in the file.
 Result<Profile> read_profile(const std::filesystem::path& path, const Place& place);
-// The profile of so many ranks and hosts on whatever device (threads: of a rank; 0: any): the one of `here` where the
-// file holds it, else the only one that fits. Config error: none fits, or several do; the message says what the file
-// holds.
+// Reads the profile for the ranks and hosts of `here` on any device with `threads` threads per rank (0: any number):
+// the profile of `here` if the file holds it, else the only one that fits. Config error: none fits, or several do; the
+// message says what the file holds.
 Result<Profile> read_profile_of_any_device(const std::filesystem::path& path, const Place& here, int threads);
-// The same as read_profile where a file that is not there, or does not know the place, gives an empty profile.
+// Like read_profile, but a missing file or place gives an empty profile.
 Result<Profile> read_profile_or_empty(const std::filesystem::path& path, const Place& place);
-// Puts the profile into the file, which may hold others, and is made, with its folder, where it is not there. The file
-// is replaced as a whole, by one process at a time: the lock is FILE.lock, which stays. Config error: it is damaged or
-// cannot be written.
+// Writes the profile into the file and keeps the others that it holds. The file and its folder are created if they do
+// not exist. The file is replaced as a whole, by one process at a time: the lock is FILE.lock, which is not removed.
+// Config error: the file is damaged or cannot be written.
 Status write_profile(const std::filesystem::path& path, const Profile& profile);
-// The same, but ops of the place that the profile lacks are kept, such as another job has measured meanwhile.
+// Like write_profile, but keeps ops of the place that the profile lacks, such as those that another job measured
+// meanwhile.
 Status add_to_profile(const std::filesystem::path& path, const Profile& profile);
 
 }  // namespace lancet::cost

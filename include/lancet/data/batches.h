@@ -1,4 +1,4 @@
-// Where a run's tokens come from.
+// Batches of tokens for training and evaluation, from token files or synthetic.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -11,7 +11,7 @@
 
 namespace lancet::data {
 
-// The batch of any (seed, step) is the same at any number of ranks; a rank fills its own rows.
+// The global batch of a (seed, step) does not depend on the number of ranks; each rank fills its own rows.
 class Batches {
  public:
   virtual ~Batches() = default;
@@ -20,12 +20,12 @@ class Batches {
                       std::span<std::int32_t> targets) = 0;
 };
 
-// The tokenizer that data.tokenizer names; empty where it names none. Data errors: it cannot be read, its vocabulary is
-// not model.vocab_size, train.sample_prompt cannot be encoded.
+// The tokenizer in the folder data.tokenizer; empty if the config names none. Data errors: it cannot be read, its
+// vocabulary is not model.vocab_size, train.sample_prompt cannot be encoded.
 Result<std::optional<data::Tokenizer>> load_tokenizer(const config::Config& config);
 
 // Training batches: the token file, shuffled, or synthetic tokens. Data errors: the file, its vocabulary or tokenizer.
-// tokenizer: what load_tokenizer gave. sample_offset: see data::SamplerOptions.
+// tokenizer: the result of load_tokenizer. sample_offset: SamplerOptions::offset.
 Result<std::unique_ptr<Batches>> training_batches(const config::Config& config,
                                                   const std::optional<data::Tokenizer>& tokenizer, int rank, int ranks,
                                                   std::int64_t sample_offset = 0);
@@ -33,16 +33,16 @@ Result<std::unique_ptr<Batches>> training_batches(const config::Config& config,
 // The target of a position that does not count towards the loss.
 inline constexpr std::int32_t ignored_target = -1;
 
-// The first `sequences` windows of the evaluation file, each once, whatever the number of ranks: window i is row i of
-// the `count` batches of micro_batch_size * ranks rows, in order. Rows past the last window hold windows from the front
-// again as inputs, with every target ignored_target; so a whole batch of a rank can have nothing that counts. The mean
-// loss is the sum of the losses at the other targets over sequences * seq_len.
+// The first `sequences` windows of the evaluation file, each once for any number of ranks: window i is row i of the
+// `count` batches of micro_batch_size * ranks rows, in order. Rows after the last window repeat windows from the front
+// as inputs, with every target ignored_target, so a rank's batch may have no target that counts. The mean loss is the
+// sum of the losses at the other targets over sequences * seq_len.
 struct Evaluation {
   std::unique_ptr<Batches> batches;  // in file order; the batch number is fill()'s `step`, micro is 0
   std::int64_t count = 0;            // ceil(sequences / (micro_batch_size * ranks))
-  std::int64_t sequences = 0;        // data.eval_sequences, or all windows of the file where it has fewer
+  std::int64_t sequences = 0;        // data.eval_sequences, or all windows of the file if it has fewer
 };
-// Empty where the config names no evaluation file.
+// Empty if the config names no evaluation file.
 Result<std::optional<Evaluation>> evaluation_batches(const config::Config& config,
                                                      const std::optional<data::Tokenizer>& tokenizer, int rank,
                                                      int ranks);

@@ -1,5 +1,6 @@
-// Which tokens each step trains on: a function of (seed, step) alone, so a run resumes by its step number, and the
-// global batch is the same at any number of ranks. Nothing is stored: the shuffle is a keyed permutation.
+// Sampler: the tokens of each training step, as a function of (seed, step) alone. A run therefore resumes from its step
+// number, and the global batch does not depend on the number of ranks. The shuffle is a keyed permutation and needs no
+// memory.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -9,8 +10,8 @@
 
 namespace lancet::data {
 
-// A bijection of [0, n) keyed by (seed, epoch): a Feistel network over the next power of four, walked along its
-// cycles until it lands below n.
+// A bijection of [0, n) keyed by (seed, epoch): a Feistel network over a power of four that is at least n, applied
+// repeatedly until the result is below n (cycle walking).
 class Permutation {
  public:
   Permutation(std::uint64_t n, std::uint64_t seed, std::uint64_t epoch);  // 0 < n < 2^62
@@ -25,12 +26,13 @@ struct SamplerOptions {
   std::int64_t seq_len = 0;       // tokens of one row
   std::int64_t global_batch = 0;  // rows of one step, over all ranks and micro-batches
   std::uint64_t seed = 0;
-  std::int64_t offset = 0;        // row i of step s is sample s * global_batch + offset + i (a run whose batch changed)
-  bool shuffle = true;  // false: windows in file order (evaluation); the seed is not used
+  std::int64_t offset = 0;  // first sample of step 0; not 0 in a run whose batch size has changed
+  bool shuffle = true;      // false: windows in file order (evaluation); the seed is not used
 };
 
-// The file is cut into windows() windows of seq_len inputs; the target of the last is the next one's first input.
-// An epoch is every window once; row i of step s is sample s * global_batch + i (+ offset) of the endless run of epochs.
+// The file is cut into windows() windows of seq_len inputs; the last target of a window is the first input of the next.
+// An epoch has every window once, and epochs follow one another without end. Row i of step s is sample
+// s * global_batch + offset + i of that sequence.
 class Sampler {
  public:
   // Data error: the file is too short for one window.
@@ -44,8 +46,8 @@ class Sampler {
                std::span<TokenId> targets) const;
 
   std::uint64_t windows() const { return windows_; }
-  double epoch_of(std::uint64_t step) const;  // epochs begun before the step, with fraction
-  // The place in the file of the first input of sample `sample` (row i of step s: s * global_batch + i).
+  double epoch_of(std::uint64_t step) const;  // epochs completed before the step, with fraction
+  // The position in the file of the first input of sample `sample`.
   std::uint64_t first_token(std::uint64_t sample) const;
 
  private:

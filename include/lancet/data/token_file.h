@@ -1,17 +1,17 @@
-// Token files: a corpus as ids, memory-mapped by every rank. Integers are little-endian:
+// Token files: a corpus as token ids, memory-mapped by every rank. Integers are little-endian:
 //
 //   byte  0  8  magic "LANCETTK"
 //         8  4  version, 1
 //        12  4  bytes per token: 2 (ids < 65536) or 4
 //        16  8  tokens in the file
 //        24  8  vocabulary size: every id is below it
-//        32  8  Tokenizer::hash() of the tokenizer that made it; 0: not known
+//        32  8  Tokenizer::hash() of the tokenizer that encoded it; 0: unknown
 //        40  8  reserved, 0
 //        48  8  reserved, 0
 //        56  8  XXH3-64 of bytes 0..55
-//        64     the tokens; the file ends with the last one
+//        64     the tokens, up to the end of the file
 //
-// The reader also takes llm.c's files: a header of 256 int32 (magic, version, tokens), then u16 ids (magic 20240520,
+// The reader also accepts llm.c's files: a header of 256 int32 (magic, version, tokens), then u16 ids (magic 20240520,
 // version 1, GPT-2's 50257 ids) or u32 ids (magic 20240801, version 7, Llama 3's 128256).
 #pragma once
 #include <cstdint>
@@ -27,17 +27,18 @@ namespace lancet::data {
 // A file mapped read-only. Threads share one; a copy shares the mapping. Do not shrink the file while it is open.
 class TokenFile {
  public:
-  // Data errors: no such file, a foreign or empty one, a version or width that is not known, a damaged header,
-  // a size that is not what the header says.
+  // Data errors: no such file, an empty file or one of another format, an unknown version or width, a damaged header, a
+  // size that disagrees with the header.
   static Result<TokenFile> open(const std::filesystem::path& path);
 
   std::uint64_t size() const;  // tokens
   int vocab_size() const;
   int bytes_per_token() const;           // 2 or 4
-  std::uint64_t tokenizer_hash() const;  // 0: not known (llm.c's files)
+  std::uint64_t tokenizer_hash() const;  // 0: unknown (llm.c's files)
   const std::filesystem::path& path() const;
 
-  // out[i] = token first + i; first + out.size() <= size(). Data error: an id at or above vocab_size(), with its place.
+  // out[i] = token first + i; first + out.size() <= size(). Data error: an id at or above vocab_size(), with
+  // its position.
   Status read(std::uint64_t first, std::span<TokenId> out) const;
 
  private:
@@ -45,20 +46,20 @@ class TokenFile {
   std::shared_ptr<const Mapping> mapping_;
 };
 
-// Writes beside `path` and renames in finish(): `path` is a whole file or is not touched. A writer that is
-// destroyed unfinished leaves nothing behind. Errors (a full disk, no permission) are data errors with the path.
+// Writes an AtomicFile, which finish() renames to `path`: `path` is a complete file or is not touched. A writer that is
+// destroyed before finish() leaves no file behind. Errors (a full disk, no permission) are data errors with the path.
 class TokenWriter {
  public:
-  // Ids take 2 bytes where vocab_size <= 65536, else 4.
+  // Ids have 2 bytes if vocab_size <= 65536, else 4.
   static Result<TokenWriter> create(const std::filesystem::path& path, int vocab_size, std::uint64_t tokenizer_hash);
   ~TokenWriter();
   TokenWriter(TokenWriter&&) noexcept;
   TokenWriter& operator=(TokenWriter&&) noexcept;
 
   Status append(std::span<const TokenId> tokens);  // ids in [0, vocab_size)
-  Status sync();                                   // everything to the disk; what is left of finish() is the rename
-  Status finish();                                 // sync, then the rename; once, last
-  std::uint64_t size() const;                      // tokens so far
+  Status sync();                                   // all to the disk; only the rename is left for finish()
+  Status finish();                                 // sync, then the rename; the last call, once
+  std::uint64_t size() const;                      // tokens appended
 
  private:
   struct State;

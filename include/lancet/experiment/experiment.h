@@ -4,16 +4,16 @@
 //    "grids": [{"on": "p3dn-v100", "label": "", "models": ["GPT2-S-MoE"], "gates": ["switch"], "ranks": [8, 16],
 //               "policies": ["Lancet"], "set": ["train.micro_batch_size=16"], "routing": "even"}]}
 //
-// routing, of simulated points: "even", or {"imbalance": 2}: the fullest expert is chosen by so many times the mean
-// (cost::Routing).
+// routing applies to simulated points: "even", or {"imbalance": 2}, where the fullest expert is chosen by twice as many
+// tokens as the mean expert (cost::Routing).
 //
-// settings, which says what the names of models and policies mean, is a file (beside the experiment, in the current
-// folder or among those that come with the program; without the field settings.json beside it) or stands here as an
-// object:
+// settings defines the names of models and policies. It is an object as below or the name of a file, which is searched
+// beside the experiment, in the current folder and among those that come with the program. The default is the file
+// settings.json beside the experiment.
 //   {"models": {"GPT2-S-MoE": {"config": "configs/gpt2-s-moe.json", "set": ["model.n_head=16"]}},
 //    "policies": {"Lancet": {"set": ["overlap.policy=lancet"]}, "RAF": {"set": [...], "padded": true}}}
-// config: in the current folder, beside the settings, or one that comes with the program.
-// padded, of simulated points: whole buffers are sent and multiplied, filled or not.
+// config names a file in the current folder, beside the settings, or one that comes with the program.
+// padded applies to simulated points: whole buffers are sent and multiplied, filled or not.
 #pragma once
 #include <filesystem>
 #include <memory>
@@ -26,19 +26,19 @@
 
 namespace lancet::experiment {
 
-// Where a point's times come from.
+// The way in which a point gets its times.
 enum class Source { simulated, measured, emulated };
 std::string_view name(Source source);
 
 struct Point {
-  std::string id;     // 16 digits: what the point asks for (read_experiment)
+  std::string id;     // 16 hexadecimal digits, equal for equal points (see read_experiment)
   std::string label;  // of its grid
   std::string model, gate, policy;
   int ranks = 1, hosts = 1;
   std::string on;  // a hardware file, "this" or "emulated"
   Source source = Source::simulated;
   cost::Routing spread;                           // of a simulated point's tokens
-  std::shared_ptr<const cost::Profile> measured;  // goes before the hardware file of a simulated point; null: none
+  std::shared_ptr<const cost::Profile> measured;  // overrides the hardware file of a simulated point; may be null
   config::Config config;
   std::string config_file;
   std::vector<std::string> overrides;  // of the config file, in order
@@ -49,32 +49,37 @@ struct Point {
 struct Experiment {
   std::string name;  // of the file, without its ending
   std::string title;
-  bool time_planning = false;  // records say how long planning took here, and so differ from run to run
+  bool time_planning = false;  // records hold the planning time on this machine, which differs from run to run
   int warmup = 2, steps = 5;   // of a measured run; warm-up is not among the steps
   std::string rate;            // of the links of an emulated cluster
   std::vector<Point> points;   // in the file's order
 };
 
-// What results depend on besides what an experiment says.
+// Identifies the code and the machine that produce a result; both are part of a point's id.
 struct Identity {
-  std::string simulator;  // of simulated points: the code that makes them
-  std::string machine;    // of measured and emulated ones: where they run
+  std::string simulator;  // simulated points: a hash of the simulator's sources
+  std::string machine;    // measured and emulated points: the processor
   static Identity here();
 };
 
-// path: a file, in the current folder or among those that come with the program, or the name of one of their
-// experiments. on: in place of each grid's; empty: the file's. Points are the same, and have one id, if the experiment
-// says the same of them (the fields of their config that differ from the defaults; measured ones: steps, and the rate
-// of an emulated cluster) and, simulated, the hardware file's numbers and the simulator are the same, or else the
-// machine. A measured point is not another one because the program is: its record names the commit. profile: a file of
-// measured costs that go before the hardware's; empty: none. Config errors name the file and the grid: an unknown key,
-// model, policy or hardware, a config that does not fit the ranks, a profile of which nothing fits, or with points that
-// are run, uneven or padded, which it does not know.
+// Reads an experiment file and expands its grids into points.
+//
+// path: a file in the current folder or among those that come with the program, or the name of an experiment that comes
+// with it. on: replaces the field of each grid; empty: the file's. profile: a file of measured costs that override the
+// hardware's; empty: none.
+//
+// Two points have one id if their names, ranks and the config fields that differ from the defaults are equal, and
+// - simulated: the numbers of the hardware file, the routing, the profile and the simulator's sources;
+// - measured: the machine, the numbers of steps and, on an emulated cluster, its rate. The program's version is
+//   not part of a measured point's id; the record names the commit.
+//
+// Config errors name the file and the grid: an unknown key, model, policy or hardware; a config that does not fit the
+// ranks; a profile that holds no fitting costs, or one that is given with measured, uneven or padded points.
 Result<Experiment> read_experiment(const std::filesystem::path& path, const std::string& on, const Identity& identity,
                                    const std::filesystem::path& profile = {});
 
-// A hash of the sources that decide a simulated point's numbers: programs, ops' descriptions, costs, model, planner,
-// and the config's defaults, which ids leave out; 16 digits.
+// Returns a hash (16 hexadecimal digits) of the sources that decide a simulated point's numbers: programs, ops'
+// descriptions, costs, model, planner, and the config's defaults, which ids leave out.
 std::string_view simulator_build();
 
 }  // namespace lancet::experiment

@@ -1,4 +1,4 @@
-// What a point came to, and the file of such records: points.jsonl, one JSON object a line.
+// The result of a point, and the file of a sweep's records: points.jsonl, one JSON object per line.
 #pragma once
 #include <filesystem>
 #include <optional>
@@ -9,62 +9,63 @@
 
 namespace lancet::experiment {
 
-// Milliseconds of one step; of a measured run medians over its steps. communication: a communication stream is busy;
-// exposed: and the compute stream is not.
+// Milliseconds of one step; for a measured run, medians over its steps. communication: at least one communication
+// stream is busy. exposed: a communication stream is busy and the compute stream is idle.
 struct Times {
   double step = 0, compute = 0, all_to_all = 0, all_reduce = 0, communication = 0, exposed = 0;
 };
 
 struct Outcome {
   std::string status = "ok";  // or "out of memory", "failed"
-  std::string why;            // it failed, in one line
+  std::string why;            // the reason of a failure, in one line
   int exit_code = 0;          // of the run that failed; 0: it has none
-  std::string runs;           // the policy that runs: sequential where the one asked for gains nothing
-  int parts = 1;              // k: the most that an instruction is split in
-  Times times;                // unless it is out of memory or failed
-  std::optional<double> predicted_ms, predicted_compute_ms;  // of a measured run; of its compute stream
-  std::optional<double> predicted_communication_ms;          // communication streams are predicted to be busy
-  std::optional<double> least_step_ms, most_step_ms;         // of the steps that the medians are of
-  std::optional<double> imbalance;                           // measured: the fullest expert over the mean
+  std::string runs;           // the policy that runs: sequential if the requested one gains nothing
+  int parts = 1;              // k: the largest number of parts of an instruction
+  Times times;                // set if the status is "ok"
+  std::optional<double> predicted_ms, predicted_compute_ms;  // measured: of the step; of its compute stream
+  std::optional<double> predicted_communication_ms;          // measured: at least one communication stream is busy
+  std::optional<double> least_step_ms, most_step_ms;         // measured: among the steps of the medians
+  std::optional<double> imbalance;                           // measured: tokens of the fullest expert over the mean
   std::optional<double> forward_ms, experts_ms;              // simulated: the forward pass; all work of experts
-  double memory_gib = 0;              // of a rank: simulated: parameters, states and arena; measured: its arena
-  std::optional<double> planning_ms;  // processor time of the thread that planned, measured here
-  int steps = 0;                      // that the medians are of
-  std::string profile;  // of simulated points: what measured costs went before the hardware file's; empty: none
-  std::string place;    // measured runs: the machine; simulated: the one that planned where planning was timed
+  double memory_gib = 0;              // of a rank; simulated: parameters, states and arena; measured: its arena
+  std::optional<double> planning_ms;  // processor time of the planning thread, measured on this machine
+  int steps = 0;                      // number of steps in the medians
+  std::string profile;                // simulated: the measured costs that override the hardware file's; empty: none
+  std::string place;                  // the machine of a measured run, or of a planning time
 };
 
-// One line, without its end. commit: of the sources.
+// Returns the record as one line, without '\n'. commit: of the sources.
 std::string to_line(const Experiment& experiment, const Point& point, const Outcome& outcome,
                     const std::string& commit);
 
-// The file of a sweep, and its folder, which no other sweep can take meanwhile. Records are appended whole; what an
-// interruption left of a last line is dropped.
+// The file of a sweep's records. While it is open, its folder is locked against other sweeps. A last line that an
+// interruption cut short is dropped when the file is opened.
 class RecordFile {
  public:
-  // Reads what is there. Records of points that are not of `points` (another simulator, other settings), a point's
-  // second ones, and with `fresh` the file as it is, are set aside in FILE.1 or the next number that is free; those of
-  // failed points are dropped. Data errors: a line that is no record, a folder that cannot be written to or that
-  // another sweep has.
+  // Opens or creates the file and reads its records. Records of points that are not in `points` (another simulator,
+  // other settings) and second records of a point are moved to FILE.1 or the next free number; with `fresh`, all
+  // records are. Records of failed points are dropped. Data errors: a line that is no record, a folder that cannot be
+  // written to or that another sweep has locked.
   static Result<RecordFile> open(const std::filesystem::path& path, const std::vector<Point>& points,
                                  bool fresh = false);
   RecordFile(RecordFile&& other) noexcept;
   RecordFile& operator=(RecordFile&&) = delete;
   ~RecordFile();
-  // That a line was dropped; empty: none was.
+  // A message about a dropped last line; empty if none was dropped.
   const std::string& note() const { return note_; }
   bool has(const std::string& id) const { return ids_.contains(id); }
   std::size_t size() const { return ids_.size(); }
+  // Writes the line through to the disk. Data error: it cannot be written.
   Status append(const std::string& id, const std::string& line);
 
  private:
   explicit RecordFile(std::filesystem::path path) : path_(std::move(path)) {}
-  Status take();
+  Status lock();
   Status read(const std::string& text, const std::vector<Point>& points);
   std::filesystem::path path_;
   std::string note_;
   std::set<std::string> ids_;
-  int lock_ = -1;  // the folder
+  int lock_ = -1;  // descriptor of the locked folder
 };
 
 }  // namespace lancet::experiment

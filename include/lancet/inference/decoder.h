@@ -1,5 +1,5 @@
-// A model that reads tokens one after the other and says what may come next. What attention needs of the tokens read so
-// far is kept (the KV cache), so each token costs one pass over the weights and no more.
+// A decoder reads tokens one after the other and returns the logits of the next one. It keeps the keys and values of
+// the tokens it has read (the KV cache), so that each token costs one pass over the weights.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -14,9 +14,9 @@
 
 namespace lancet::inference {
 
-// Runs plans of model::Mode::decode: of one row, and of more rows for a prompt. Gates drop nothing: an expert takes
-// every token that chose it. With several ranks every rank reads the same tokens and sees the same logits; read() is
-// collective then.
+// Runs plans of model::Mode::decode: of one row, and of more rows for a prompt. Gates drop nothing: an expert computes
+// every token that chose it. With several ranks, every rank passes the same tokens and gets the same logits, and read()
+// is collective.
 class Decoder {
  public:
   // store: the weights; the KV cache is added to it ([heads, n_positions, head size] twice a block, in train.dtype).
@@ -24,8 +24,8 @@ class Decoder {
   static Result<std::unique_ptr<Decoder>> create(const config::Config& config, comm::Communicator& world,
                                                  runtime::TensorStore& store, const runtime::ExecutorOptions& options);
 
-  // Reads at least one token, after those read before. The logits [vocab_size] of what follows the last; they are valid
-  // until the next call. length() + tokens.size() is at most window().
+  // Appends at least one token to those read before. Returns the logits [vocab_size] of the token after the last; they
+  // are valid until the next call. length() + tokens.size() is at most window().
   Result<std::span<const float>> read(std::span<const std::int32_t> tokens);
   void forget() { length_ = 0; }
   std::int64_t length() const { return length_; }  // tokens read since the start or forget()
@@ -35,7 +35,7 @@ class Decoder {
   struct Pass {
     std::int64_t rows = 0;
     std::unique_ptr<runtime::Executor> executor;
-    std::span<std::int32_t> tokens, place;
+    std::span<std::int32_t> tokens, position;
     ops::TensorView logits;
   };
 

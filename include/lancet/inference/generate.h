@@ -1,4 +1,4 @@
-// Text from a model: tokens drawn one by one.
+// Generates text with a model by drawing tokens one by one.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -10,8 +10,8 @@
 
 namespace lancet::inference {
 
-// How a token is drawn, in this order (Hugging Face's): logits / temperature; the top_k largest; of these the fewest
-// whose probabilities make up top_p.
+// How a token is drawn, in Hugging Face's order: divide logits by temperature; keep the top_k largest; of these keep
+// the fewest whose probabilities sum to top_p.
 struct SamplingOptions {
   double temperature = 1;  // 0: the largest logit, always
   std::int64_t top_k = 0;  // 0: all
@@ -21,7 +21,7 @@ struct SamplingOptions {
 // Config error: a temperature below 0 or not finite, top_k below 0, top_p outside (0, 1].
 Status check(const SamplingOptions& options);
 
-// Draws token after token. The same seed and logits give the same tokens; of equal logits the lower id comes first.
+// Draws tokens. The same seed and logits give the same tokens; of equal logits the lower id comes first.
 class TokenPicker {
  public:
   explicit TokenPicker(const SamplingOptions& options) : options_(options) {}
@@ -47,15 +47,15 @@ class TokenPicker {
 struct GenerateOptions {
   SamplingOptions sampling = {};
   std::int64_t max_tokens = 0;
-  std::int32_t end_of_text = -1;  // ends the text when it is drawn; -1: nothing does
-  // At the window's end: go on from its last half, which is read anew; else stop.
+  std::int32_t end_of_text = -1;  // the token that ends the text; -1: none
+  // True: at the window's end, reads its last half again and continues. False: stops there.
   bool slide = false;
 };
 
 enum class Ending { max_tokens, end_of_text, window };
 
-// Reads the prompt (at least one token, fewer than fit the window) and draws; each(token) for every token but
-// end_of_text. Collective where the decoder is; every rank draws the same.
+// Reads the prompt (at least one token, fewer than fit the window), draws tokens and calls each(token) for all but
+// end_of_text. Collective if the decoder is; every rank draws the same tokens.
 Result<Ending> generate(Decoder& decoder, std::span<const std::int32_t> prompt, const GenerateOptions& options,
                         const std::function<Status(std::int32_t)>& each);
 

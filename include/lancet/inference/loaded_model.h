@@ -1,4 +1,4 @@
-// A trained model in memory, at any number of ranks: what evaluation and generation start from.
+// Loads a trained model on any number of ranks, for evaluation and generation.
 #pragma once
 #include <filesystem>
 #include <memory>
@@ -23,24 +23,24 @@ namespace lancet::inference {
 
 struct LoadOptions {
   int local_ranks = 1;
-  int threads = 0;                              // of a rank; 0: its share of the cores
-  std::optional<DType> dtype;                   // f32 or bf16; empty: as it was trained
-  std::optional<config::Device> device = {};    // empty: as it was trained
-  runtime::Accelerator* accelerator = nullptr;  // to run on whatever `device` says; it outlives the model
+  int threads = 0;                              // per rank; 0: its share of the cores
+  std::optional<DType> dtype;                   // f32 or bf16; empty: that of training
+  std::optional<config::Device> device = {};    // empty: that of training
+  runtime::Accelerator* accelerator = nullptr;  // replaces the one that `device` names; it outlives the model
 };
 
 class LoadedModel {
  public:
-  LoadedModel();  // of nothing
+  LoadedModel();  // empty
   ~LoadedModel();
   // Collective; an error of any rank is returned on all. from: model_folder.h. Config errors: the ranks do not divide
-  // the experts; it does not fit the memory; what open_accelerator (world/rank_device.h) refuses.
+  // the experts; the model does not fit the memory; those of open_accelerator (world/rank_device.h).
   static Result<std::unique_ptr<LoadedModel>> load(const std::filesystem::path& from, comm::Communicator& world,
                                                    const LoadOptions& options);
 
   const config::Config& config() const { return config_; }
   const std::string& name() const { return name_; }  // the checkpoint's folder
-  std::int64_t step() const { return step_; }        // optimizer steps that it was trained
+  std::int64_t step() const { return step_; }        // optimizer steps of its training
   const std::optional<std::filesystem::path>& tokenizer() const { return tokenizer_; }
   runtime::TensorStore& store() { return store_; }
   runtime::ExecutorOptions executor_options() const;
@@ -54,7 +54,7 @@ class LoadedModel {
   std::string name_;
   std::int64_t step_ = 0;
   std::optional<std::filesystem::path> tokenizer_;
-  // Null: the CPU. The store and the streams end before it.
+  // Null: the CPU. Declared before the store and the streams, which are destroyed first.
   std::unique_ptr<runtime::Accelerator> owned_accelerator_;
   runtime::Accelerator* accelerator_ = nullptr;
   runtime::TensorStore store_;
@@ -65,15 +65,16 @@ class LoadedModel {
 // Loss over a token file.
 struct EvaluateOptions {
   std::string data;                // token file
-  std::int64_t max_sequences = 0;  // the first so many windows of train.seq_len tokens; 0: all
+  std::int64_t max_sequences = 0;  // most windows of train.seq_len tokens, from the first; 0: all
 };
 struct EvaluateResult {
   double loss = 0;  // mean cross-entropy of a token, in nats
   double perplexity() const;
   std::int64_t sequences = 0, tokens = 0;
 };
-// Collective. Gates drop nothing, so the loss is that of each sequence alone: the same at any number of ranks, but for
-// rounding. Data errors: the file, its vocabulary, ids. Numerical error: a loss that is not finite.
+// Collective. Gates drop nothing, so the loss of a sequence depends on no other one and the result is the same at any
+// number of ranks, up to rounding. Data errors: the file, its vocabulary, ids. Numerical error: a loss that is not
+// finite.
 Result<EvaluateResult> evaluate(LoadedModel& model, comm::Communicator& world, const EvaluateOptions& options);
 
 }  // namespace lancet::inference

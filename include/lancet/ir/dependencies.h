@@ -1,4 +1,4 @@
-// Who must run before whom.
+// Data dependencies between instructions, and happens-before under a set of waits.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -8,15 +8,15 @@
 
 namespace lancet::ir {
 
-// Per instruction, ascending and without repeats, the earlier instructions it depends on: it reads what they write,
-// or overwrites what they read or write. Memory is followed through `storage`.
+// Per instruction, ascending and without repeats, the earlier instructions that it depends on: it reads bytes that they
+// write, or overwrites bytes that they read or write. Tensors that share memory are resolved through `storage`.
 std::vector<std::vector<InstructionId>> dependencies(const Program& program);
 
-// How many instructions of each stream have certainly ended before an instruction starts (a vector clock).
-// clock[i][stream(j)] > position of j in its stream  <=>  j happens before i.
+// A vector clock per instruction: how many instructions of each stream have ended for certain before it starts.
+// clock(i)[stream(j)] > position(j)  <=>  j happens before i.
 class HappensBefore {
  public:
-  // waits: per instruction, the instructions of other streams it waits for, all earlier in program order.
+  // waits: per instruction, the instructions of other streams that it waits for, all earlier in program order.
   HappensBefore(const Program& program, const std::vector<std::vector<InstructionId>>& waits);
   bool ordered(InstructionId before, InstructionId after) const {
     return clocks_[after.index()][stream_[before.index()]] > position_[before.index()];
@@ -32,12 +32,12 @@ class HappensBefore {
   std::vector<std::uint8_t> stream_;
 };
 
-// The fewest waits that order each instruction behind those it needs (per instruction, earlier ones, ascending): of the
-// needed ones, those that stream order and the waits taken before do not imply.
+// The fewest waits that order each instruction after those in `needed` (per instruction, earlier ones, ascending): the
+// needed ones that stream order and the waits already chosen do not imply.
 std::vector<std::vector<InstructionId>> minimal_waits(const Program& program,
                                                       const std::vector<std::vector<InstructionId>>& needed);
 
-// The accesses to a tensor's memory: all instructions that make, read or update it or what lives in it, ascending.
+// Per tensor that owns memory, the instructions that make, read or update it or a tensor stored in it, ascending.
 std::vector<std::vector<InstructionId>> accesses(const Program& program);
 
 }  // namespace lancet::ir

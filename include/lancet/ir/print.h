@@ -1,4 +1,4 @@
-// Programs as text; parse(print(p)) is p, and print(parse(t)) is t (a view that nothing names is left out).
+// Programs as text: parse(print(p)) is p, and print(parse(t)) is t, except that print() omits views that nothing names.
 #pragma once
 #include <string>
 #include <string_view>
@@ -10,7 +10,7 @@ namespace lancet::ir {
 
 std::string print(const Program& program);
 std::string print(const Program& program, const Instruction& instruction);  // one line, without the newline
-// Errors name the line and what was expected there (exit code 2).
+// Errors (exit code 2) name the line and what was expected there.
 Result<Program> parse(std::string_view text);
 
 }  // namespace lancet::ir

@@ -1,6 +1,6 @@
 // The Program: one rank's training step as a list of instructions over named tensors.
 //
-// Text form (print.h), one line each:
+// Text form (print.h), one statement per line:
 //     program gpt2-moe {ranks=2}
 //     parameter @wte.weight : bf16[8192,256]
 //     parameter @h.0.moe.experts.c_fc.weight : bf16[2,1024,256] local                 each rank has its own
@@ -8,10 +8,10 @@
 //     %9 : bf16[1024,8192] in %8 = cross_entropy(%8, @targets)  # compute forward lm_head     overwrites %8's memory
 //     adamw(&@wte.weight, &@wte.weight.m, %12)  # compute update wte.weight                   & is updated in place
 //     output loss = %10
-// Parts of one tensor (Lancet, section 5; `#` and later left out):
-//     view %20 : bf16[8,128,256]                         memory without a maker: its parts are made one by one
-//     %21 : bf16[4,128,256] in %20 + 0 = gelu(%18)       bytes from the start of %20
-//     view %22 : bf16[4,128,256] in %7 + 262144          a part of what was made whole
+// Parts of one tensor (Lancet, section 5; `#` and what follows is left out):
+//     view %20 : bf16[8,128,256]                         memory that is filled part by part
+//     %21 : bf16[4,128,256] in %20 + 0 = gelu(%18)       at byte 0 of %20
+//     view %22 : bf16[4,128,256] in %7 + 262144          a part of a tensor that was made whole
 //     %23 : bf16[4,640,256] in %19 part 0 of 2 = dispatch(%18, %17)     the slots that part 0 of 2 owns
 #pragma once
 #include <cstdint>
@@ -42,15 +42,16 @@ struct TensorType {
 std::int64_t bytes(const TensorType& type);
 std::string to_string(const TensorType& type);  // "bf16[8,256]"
 
-// input: filled by the trainer before each step. parameter: what is trained. state: kept from step to step
+// input: filled by the trainer before each step. parameter: a trained tensor. state: kept from step to step
 // (optimizer moments, master weights, accumulated gradients). value: made by an instruction in this step. view: memory
-// that instructions see in another cut than they made it: a slice of a tensor, or the whole whose slices are made.
+// that its readers see in other pieces than its makers: a slice of a tensor that is made whole, or a whole whose slices
+// are made one by one.
 enum class TensorKind : std::uint8_t { value, input, parameter, state, view };
 
 inline constexpr int max_parts = 64;
 
-// Which part of another tensor's memory a tensor is: the bytes from `offset`, or, where parts is not 0, the slots that
-// this part of a route owns, wherever they lie (slots of different parts never overlap).
+// The part of another tensor's memory that a tensor occupies: the bytes from `offset` on, or, if parts is not 0, the
+// slots that part `part` of a route owns. Those need not be contiguous; slots of different parts never overlap.
 struct Slice {
   std::int64_t offset = 0;
   std::int32_t part = 0, parts = 0;
@@ -62,21 +63,21 @@ struct Tensor {
   TensorKind kind = TensorKind::value;
   std::string name;                 // of inputs, parameters and state; printed @name
   int number = -1;                  // of values and views; printed %number
-  TensorId storage{};               // the tensor whose memory this one lives in, if any ("in" in the text)
-  std::optional<Slice> slice = {};  // of that memory; without it the tensor takes its place, from the first byte
-  bool local = false;  // of parameters and state: each rank has its own (experts); else all ranks hold the same
+  TensorId storage{};               // the tensor in whose memory this one is stored, if any ("in" in the text)
+  std::optional<Slice> slice = {};  // of that memory; without it the tensor overwrites it from the first byte on
+  bool local = false;  // parameters and state: each rank has its own (experts); else all ranks hold the same
 };
 
 using AttributeValue = std::variant<std::int64_t, double, std::string>;
 
-// Small ordered list of name=value; order is kept, so printing is exact.
+// A short list of name=value pairs. It keeps their order, so a printed text parses back to the same list.
 class Attributes {
  public:
   Attributes() = default;
   Attributes(std::initializer_list<std::pair<std::string, AttributeValue>> items) : items_(items) {}
   void set(std::string_view name, AttributeValue value);
   bool has(std::string_view name) const { return find(name) != nullptr; }
-  // The getters throw InternalError where the name is missing (or use the default given) or of another type.
+  // The getters throw InternalError if the value has another type, or if the name is missing and no default is given.
   std::int64_t integer(std::string_view name) const;
   std::int64_t integer(std::string_view name, std::int64_t missing) const {
     return has(name) ? integer(name) : missing;
@@ -95,7 +96,7 @@ class Attributes {
 // A queue that runs in order. compute: everything local. expert: all-to-all. reduce: all-reduce.
 enum class Stream : std::uint8_t { compute, expert, reduce };
 inline constexpr int stream_count = 3;
-// What an instruction is for. dx, dw: gradients with respect to activations and to weights (Lancet, section 4).
+// The purpose of an instruction. dx, dw: gradients with respect to activations and to weights (Lancet, section 4).
 enum class Role : std::uint8_t { forward, dx, dw, sync, update };
 std::string_view name(Stream stream);
 std::string_view name(Role role);
@@ -112,11 +113,12 @@ struct Instruction {
   Attributes attributes;
   Stream stream = Stream::compute;
   Role role = Role::forward;
-  std::string label;  // where in the model: "h.1.attn.c_attn"
+  std::string label;  // its module of the model: "h.1.attn.c_attn"
   bool writes_operand(TensorId id) const;
 };
 
-// A stretch of memory. Of a part's slots, begin and end are those of the tensor that they lie in.
+// A range of bytes in the memory of `root`. For the slots of a part, begin and end are those of the tensor with all
+// slots.
 struct Region {
   TensorId root;
   std::int64_t begin = 0, end = 0;  // bytes
@@ -145,12 +147,12 @@ struct Program {
   TensorId add_value(TensorType type, TensorId storage = {}, std::optional<Slice> slice = {});
   TensorId add_view(TensorType type, TensorId storage = {}, std::optional<Slice> slice = {});
   TensorId add_named(TensorKind kind, std::string name, TensorType type, bool local = false);
-  TensorId find(std::string_view name) const;    // invalid where no tensor has the name
+  TensorId find(std::string_view name) const;    // invalid if no tensor has the name
   TensorId output(std::string_view name) const;  // likewise
-  // The tensor at the end of the chain of storage: whose memory this one uses.
+  // The tensor whose memory this one uses: the end of the chain of `storage`.
   TensorId root(TensorId id) const;
   Region region(TensorId id) const;
-  std::string display(TensorId id) const;  // "%7" or "@wte.weight"; "%?" where there is none
+  std::string display(TensorId id) const;  // "%7" or "@wte.weight"; "%?" for an invalid id
 
  private:
   friend class ProgramParser;

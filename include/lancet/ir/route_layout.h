@@ -1,4 +1,4 @@
-// The memory of a `route[T,E]` tensor: what a gate decided for T tokens and E experts, as a struct of arrays that
+// The memory layout of a `route[T,E]` tensor: a gate's decisions for T tokens and E experts, as a struct of arrays that
 // host and device read alike.
 #pragma once
 #include <cstdint>
@@ -11,7 +11,8 @@ struct RouteLayout {
   std::int64_t tokens, experts;
 
   // int32[T]: the chosen expert. int32[T]: the token's slot in [0, capacity), or dropped. float[T]: its gate
-  // probability. int32[E] begin, end: this part owns the slots [begin, end) of each expert (rule 1: parts count on).
+  // probability. int32[E] begin, end: this part owns the slots [begin, end) of each expert (rule 1: a part continues
+  // the slot counts of the part before it).
   LANCET_HD std::int32_t* expert(void* base) const { return static_cast<std::int32_t*>(base); }
   LANCET_HD std::int32_t* slot(void* base) const { return expert(base) + tokens; }
   LANCET_HD float* weight(void* base) const { return reinterpret_cast<float*>(slot(base) + tokens); }

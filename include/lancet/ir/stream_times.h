@@ -1,4 +1,4 @@
-// How long the streams were busy, of spans that a run measured or a simulation predicted: one definition for both.
+// Busy, communication and exposed time of the streams: one definition for measured and for simulated spans.
 #pragma once
 #include <algorithm>
 #include <array>
@@ -12,8 +12,8 @@ namespace lancet::ir {
 template <class Time>
 struct StreamTimes {
   std::array<Time, stream_count> busy{};
-  Time communication{};  // a communication stream is busy
-  Time exposed{};        // and the compute stream is not
+  Time communication{};  // time during which a communication stream is busy
+  Time exposed{};        // the part of it during which the compute stream is idle
 };
 
 // Walks the spans of one stream in order.
@@ -27,7 +27,8 @@ class StreamCursor {
       : program_(program), spans_(spans), stream_(stream) {
     settle();
   }
-  // Busy at `time`, and when that changes next. `time` must not fall from call to call.
+  // True if the stream is busy at `time`; `change` is set to the next time at which that changes, or to `never`. `time`
+  // must not decrease from call to call.
   bool busy_at(Time time, Time& change) {
     while (!done() && spans_[next_].end <= time) {
       ++next_;
@@ -53,28 +54,29 @@ class StreamCursor {
   std::size_t next_ = 0;
 };
 
-// spans: start and end per instruction, from 0 on, in order within each stream. Allocates nothing.
+// spans: start and end per instruction, from 0 on, in order within each stream. Allocates no memory.
 template <class Span>
 StreamTimes<decltype(Span::start)> stream_times(const Program& program, std::span<const Span> spans) {
   using Cursor = StreamCursor<Span>;
   using Time = typename Cursor::Time;
-  std::array<Cursor, stream_count> streams{Cursor(program, spans, Stream::compute), Cursor(program, spans, Stream::expert),
-                                       Cursor(program, spans, Stream::reduce)};
+  std::array<Cursor, stream_count> cursors{Cursor(program, spans, Stream::compute),
+                                           Cursor(program, spans, Stream::expert),
+                                           Cursor(program, spans, Stream::reduce)};
   StreamTimes<Time> times;
   for (Time time{};;) {
     Time next = Cursor::never;
     std::array<bool, stream_count> busy{};
     for (std::size_t stream = 0; stream < stream_count; ++stream) {
       Time change{};
-      busy[stream] = streams[stream].busy_at(time, change);
+      busy[stream] = cursors[stream].busy_at(time, change);
       next = std::min(next, change);
     }
     if (next == Cursor::never) return times;
     const Time length = next - time;
     for (std::size_t stream = 0; stream < stream_count; ++stream) times.busy[stream] += busy[stream] ? length : Time{};
-    const bool wire = busy[1] || busy[2];
-    times.communication += wire ? length : Time{};
-    times.exposed += wire && !busy[0] ? length : Time{};
+    const bool communicating = busy[1] || busy[2];
+    times.communication += communicating ? length : Time{};
+    times.exposed += communicating && !busy[0] ? length : Time{};
     time = next;
   }
 }

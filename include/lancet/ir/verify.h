@@ -1,12 +1,13 @@
-// Structural soundness of a Program, whatever its ops: every value is made once and before its use, what lives in
-// another tensor's memory fits there, a value whose memory was overwritten is not read again, outputs exist.
-// (ops/verify.h checks types against the catalogue.)
+// Checks that a Program is structurally sound, independent of its ops: every value is made once and before its use, a
+// tensor fits into the tensor in whose memory it is stored, a value whose memory was overwritten is not read again, and
+// outputs exist. verify() of ops/catalogue.h checks types.
 #pragma once
 #include "lancet/base/result.h"
 #include "lancet/ir/program.h"
 
 namespace lancet::ir {
 
+// Errors (ExitCode::internal) name the tensor and the instruction.
 Status verify(const Program& program);
 
 }  // namespace lancet::ir

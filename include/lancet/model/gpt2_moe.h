@@ -16,11 +16,11 @@
 namespace lancet::model {
 
 enum class Mode {
-  train,     // loss with its gradient's start; outputs loss, aux.<layer>, load.<layer>
+  train,     // loss and the start of its gradient; outputs loss, aux.<layer>, load.<layer>
   evaluate,  // loss only
   generate,  // logits [B,S,V'] of the tokens; nothing is dropped; no targets
-  decode     // the next S positions of sequences whose keys and values are kept: logits [B,1,V'] of the last row that
-             // counts; nothing is dropped; no targets
+  decode     // the next S positions of sequences whose keys and values are kept: logits [B,1,V'] of the last valid row;
+             // nothing is dropped; no targets
 };
 
 struct BuildOptions {
@@ -30,26 +30,26 @@ struct BuildOptions {
   std::int64_t sequence = 1;      // tokens of each (S)
   DType dtype = DType::f32;       // of activations and of the weights of products
   std::int64_t accumulation = 1;  // micro batches that make one step: the loss is the mean over all of them
-  bool inspect = false;           // outputs route.h.<i> as well
-  bool keep_all = false;          // gates drop nothing, in train and evaluate too
+  bool inspect = false;           // adds the outputs route.h.<i>
+  bool keep_all = false;          // gates drop nothing in train and evaluate modes either
 };
 
-// Inputs of the Program: @tokens i32[B,S] and, but for generate and decode, @targets i32[B,S]; for decode, @place i32[2]
-// (ops/decode). Its state: @h.<i>.attn.keys and .values [B,heads,P,head size], one set for Programs of any S.
-// Outputs: loss f32[1], and per MoE layer aux.h.<i> f32[2] (auxiliary loss, router entropy) and load.h.<i> f32[2,E]:
-// this rank's shares, that is, sums over ranks are the values of the whole batch (a load that is already summed is made
-// by an all_reduce); or logits.
+// Inputs of the Program: @tokens i32[B,S] and, but for generate and decode, @targets i32[B,S]; for decode, @place
+// i32[2] (ops/decode). Its state: @h.<i>.attn.keys and .values [B,heads,P,head size], one set for Programs of any S.
+// Outputs: logits; or loss f32[1], and per MoE layer aux.h.<i> f32[2] (auxiliary loss, router entropy) and load.h.<i>
+// f32[2,E]. These are this rank's shares: their sums over the ranks are the values of the whole batch, except for a
+// load that an all_reduce has already summed.
 ir::Program build_forward(const config::Model& model, const BuildOptions& options);
 
 // ceil(capacity_factor * tokens / experts), at least 1, at most `tokens`.
 std::int64_t capacity(double capacity_factor, std::int64_t tokens, std::int64_t experts);
 
-// Whether weight decay applies: weights of products and embeddings; not layer norms, not biases.
+// True if weight decay applies: to weights of products and embeddings; not to layer norms and biases.
 bool decays(std::string_view parameter);
 
 struct ParameterCount {
   std::int64_t total = 0;   // of the whole model, experts of all ranks counted
-  std::int64_t active = 0;  // that one token meets
+  std::int64_t active = 0;  // used by one token
 };
 ParameterCount count_parameters(const config::Model& model, int ranks);
 

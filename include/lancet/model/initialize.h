@@ -1,6 +1,6 @@
-// Initial values, a function of (seed, parameter name, element): the same at any number of ranks. GPT-2's scheme:
-// normal with initializer_range, projections back into the residual divided by sqrt(2 * n_layer), layer norms 1 and 0,
-// biases 0, padded vocabulary 0. Each expert draws its own numbers.
+// Initial values of parameters, a function of (seed, parameter name, element) and thus the same at any number of ranks.
+// GPT-2's scheme: normal with initializer_range, projections back into the residual divided by sqrt(2 * n_layer), layer
+// norms 1 and 0, biases 0, padded vocabulary 0. Each expert draws its own numbers.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -11,7 +11,7 @@
 
 namespace lancet::model {
 
-// Fills `values` (the whole tensor as this rank holds it, f32). rank and ranks choose the experts that live here.
+// Fills `values` (the whole tensor as this rank holds it, f32). rank and ranks determine this rank's experts.
 void initialize(const config::Model& model, std::string_view name, const ir::TensorType& type, int rank, int ranks,
                 std::uint64_t seed, std::span<float> values);
 

@@ -1,5 +1,5 @@
-// How a plan says that the tokens of an all-to-all go as messages although they could go through windows: by an
-// attribute of the instruction. It is in the plan's text, so all ranks go the same way.
+// The attribute by=counts: it makes an all-to-all send its tokens as messages, even if windows (direct writes into the
+// peers' memory) are available. It is part of the plan's text, so that all ranks choose the same transport.
 #pragma once
 #include <string>
 

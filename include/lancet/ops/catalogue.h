@@ -11,21 +11,21 @@ std::span<const OpDef* const> all_ops();      // sorted by name
 const OpDef* find_op(std::string_view name);  // null if unknown
 const OpDef& op(std::string_view name);       // InternalError if unknown
 
-// Of an instruction's op; other if it is unknown.
+// The kind of an instruction's op; Kind::other if the op is unknown.
 inline Kind kind(const ir::Instruction& instruction) {
   const OpDef* found = find_op(instruction.op);
   return found ? found->kind : Kind::other;
 }
 
 // Appends op(operands...) to the program: infers the results' types, applies aliases, writes and the stream.
-// Types that do not fit are an InternalError that names the op, the label and the types.
+// Throws InternalError with the op, the label and the types if they do not fit.
 std::vector<TensorId> append(ir::Program& program, std::string_view op, std::vector<TensorId> operands,
                              Attributes attributes, ir::Role role, std::string label);
 
-// Structure (ir::verify) and types: every instruction is what the catalogue says of its op.
+// Checks the structure (ir::verify), and types, stream, updates and memory of each instruction against its OpDef.
 Status verify(const ir::Program& program);
 
-// Work of an instruction, with all rows filled.
+// The work of an instruction, by its op's rule; without one, no flops and the bytes of all operands and results.
 Work work(const ir::Program& program, const ir::Instruction& instruction);
 
 }  // namespace lancet::ops

@@ -1,5 +1,5 @@
-// Kernels: an op's code for one device. A kernel is bound once, before the first step, to addresses and shapes; the
-// step loop only calls it.
+// Kernels: the code of an op for one kind of device. A kernel is bound to addresses and shapes once, before the first
+// step; the step loop only calls it.
 #pragma once
 #include <functional>
 #include <map>
@@ -31,8 +31,8 @@ struct TensorView {
   std::int64_t elements() const { return type.shape.elements(); }
 };
 
-// What kernels of one plan leave each other when they are bound, by the number of a tensor: they are bound in the
-// program's order, so who reads a tensor finds what its maker left.
+// State that the kernels of one plan share, by tensor number. Kernels are bound in program order, so the kernel that
+// reads a tensor finds the note of the kernel that makes it.
 using BindNotes = std::map<std::int32_t, std::shared_ptr<void>>;
 
 struct KernelArgs {
@@ -40,44 +40,42 @@ struct KernelArgs {
   std::vector<TensorView> operands;
   std::vector<TensorView> results;
   const ir::Attributes& attributes;
-  comm::Communicator* comm = nullptr;  // of the instruction's stream; null on the compute stream
-  // Scratch of at least workspace() bytes, 64-byte aligned, shared by all kernels of a stream.
+  comm::Communicator* comm = nullptr;  // that of the instruction's stream; null on the compute stream
+  // Scratch of at least workspace() bytes, aligned to 64 bytes, shared by all kernels of the instruction's stream.
   std::byte* workspace = nullptr;
-  // Of kernels for a device that works from queues: they put their work on `stream` and return. All pointers above are
-  // the device's then, and the ranks of the stream are reached through `device_comm`.
+  // Set for kernels of a device that works from queues. They put their work on the device stream `stream` and return.
+  // All pointers above are then device memory, and `device_comm` reaches the ranks of the instruction's stream.
   backend::Device* device = nullptr;
   backend::Stream* stream = nullptr;
   comm::DeviceCommunicator* device_comm = nullptr;
-  const ir::Instruction* instruction = nullptr;  // for the tensors' numbers; null where there is no plan
-  BindNotes* notes = nullptr;                    // null: nothing is left
-  // What a user should know of how kernels were bound, a line each: a slow way that was taken, and why. Null: nobody
-  // listens.
+  const ir::Instruction* instruction = nullptr;  // for tensor numbers; null outside of a plan
+  BindNotes* notes = nullptr;                    // null: kernels share nothing
+  // Warnings about slow fallbacks and their causes, one per line; null discards them.
   std::set<std::string>* remarks = nullptr;
 
   bool has(int operand) const { return operand < static_cast<int>(operands.size()); }
 };
 
-// Fails only where another rank or the network does.
+// Fails only if another rank or the network fails.
 using Kernel = std::function<Status()>;
 
 struct CpuKernel {
   std::string_view op;
   Kernel (*bind)(const KernelArgs&);
-  std::size_t (*workspace)(const KernelArgs&) = nullptr;  // bytes; addresses are not yet known when it is asked
+  std::size_t (*workspace)(const KernelArgs&) = nullptr;  // bytes; called before addresses are known
 };
 
-// The same for a device that works from queues. Memory that a kernel needs for itself (counts on the host) is made when
-// it is bound.
+// A kernel of a device that works from queues. Memory of its own (counts on the host) is allocated by bind.
 struct DeviceKernel {
   std::string_view op;
   Kernel (*bind)(const KernelArgs&);
   std::size_t (*workspace)(const KernelArgs&) = nullptr;
-  // False: its call waits for the stream (counts that the host must know), so it cannot be recorded into a graph.
+  // False: the call waits for the device stream (for counts that the host must know), so no graph can record it.
   bool recordable = true;
 };
 
 const CpuKernel* find_cpu_kernel(std::string_view op);  // null if there is none
-// Of the CUDA module; null if there is none.
+// The kernel in the CUDA plugin; null if there is none.
 const DeviceKernel* find_cuda_kernel(std::string_view op);
 
 }  // namespace lancet::ops

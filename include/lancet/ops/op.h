@@ -1,5 +1,9 @@
-// What an op is: one constant description a folder (src/ops/<op>/op.cpp). Kernels are told apart (kernel.h), so that
-// the planner knows ops without any device.
+// The description of an op: one constant OpDef per op, in src/ops/<op>/op.cpp. It says nothing about devices: kernels
+// are found by name (kernel.h), so that passes and planner need no device to reason about a program.
+//
+// A description has up to six parts, in the order of this file: the types of the results (infer), the gradient rule
+// (GradientContext), the ways to split the op in parts (PartitionRow), its work, the memory that results share with
+// operands (Alias), and test cases (Sample). docs/howto/add-an-op.md walks through an example.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -15,70 +19,83 @@ using ir::Attributes;
 using ir::TensorId;
 using ir::TensorType;
 
-// What an instruction is applied to: everything that decides shapes, work and rules.
+// The input of an op's rules: operand types and attributes of one instruction. Shapes and work depend on these alone.
 struct OpInput {
   std::span<const TensorType> operands;
   const Attributes& attributes;
 };
 
-// Emits the gradient of one forward instruction. For each result whose gradient exists, a rule sets the gradients of
-// the operands it depends on; dX and dW are separate instructions (Lancet, section 4).
+// The interface through which a gradient rule emits the backward pass of one forward instruction. For each result whose
+// gradient exists, a rule sets the gradients of the operands that the result depends on. dX and dW are separate
+// instructions (Lancet, section 4).
 class GradientContext {
  public:
   virtual ~GradientContext() = default;
+  // The forward instruction.
   virtual const ir::Instruction& instruction() const = 0;
   virtual const TensorType& type(TensorId id) const = 0;
-  // The gradient of result i; invalid where nothing depends on it.
+  // The gradient of result i; invalid if the loss does not depend on it.
   virtual TensorId result_gradient(int result) const = 0;
-  // True where operand i needs a gradient (it is a parameter or depends on one).
+  // True if operand i needs a gradient, because it is a parameter or depends on one.
   virtual bool needs_gradient(int operand) const = 0;
   // Appends op(operands...) to the backward pass and returns its results; role is dx or dw.
   virtual std::vector<TensorId> emit(std::string_view op, std::vector<TensorId> operands, Attributes attributes,
                                      ir::Role role) = 0;
-  // Adds `gradient` to operand i's gradient.
+  // Adds `gradient` to operand i's gradient; the context emits the sum if there are several.
   virtual void add(int operand, TensorId gradient) = 0;
-  // For rules that add onto memory: what operand i's gradient is so far (invalid: nothing yet); the rule hands it on as
-  // the last operand and calls replace() with the result, which lives in the same memory.
+  // For weight gradients that are summed in place (a tied weight, several micro batches): returns the accumulator, the
+  // sum of operand i's gradients up to here, or an invalid id if there is none. The rule appends it to the operands of
+  // its dW op and calls replace() with the result, which is in the accumulator's memory.
   virtual TensorId accumulator(int operand) = 0;
   virtual void replace(int operand, TensorId gradient) = 0;
 };
 
-// Partition axes (Lancet, section 5.2): an axis index; `none`: every part has the whole tensor; `irregular`: every part
-// works on the slots that its route owns, in the same full-size memory (the paper's A_irr).
+// Partition axis of an operand or a result (Lancet, section 5.2): the index of the axis that is split, or one of the
+// constants below.
 using Axis = std::int8_t;
+// Every part reads the whole tensor.
 inline constexpr Axis none = -1;
+// Every part works on the slots that its route owns, in memory of full size (the paper's A_irr).
 inline constexpr Axis irregular = -2;
-inline constexpr Axis partial = -3;  // of results: the parts' results add up to the whole
-// Of results, and of the operands whose memory they live in: each part adds onto what the part before made, the first
-// onto what there was before, if anything (weight gradients).
+// Results only: the whole is the sum of the parts' results.
+inline constexpr Axis partial = -3;
+// Weight gradients, both the result and the accumulator operand whose memory it shares: each part adds onto the result
+// of the part before. The first part adds onto the instruction's own accumulator, if it has one.
 inline constexpr Axis accumulated = -4;
 
-// One way to split an instruction: the axis of each operand and of each result. Operands beyond the list are absent.
+// One way to split an instruction in parts: the axis of each operand and of each result. Entries of operands that the
+// instruction does not have are ignored; an instruction with more operands than entries is not split by this row. An op
+// without rows is never split.
+//
+// Example: layer_norm(x [B,S,D], gamma [D], beta [D]) -> y [B,S,D], stats [B,S,2] has a row {{0, none, none}, {0, 0}}:
+// part p of n reads [p B/n, (p+1) B/n) of x's axis 0 and all of gamma and beta, and makes that range of y and stats.
 struct PartitionRow {
   std::vector<Axis> operands;
   std::vector<Axis> results;
 };
 
+// The work of one instruction, from which times are predicted on declared hardware and MFU is computed.
 struct Work {
   double flops = 0;
-  double bytes = 0;  // read and written once each
+  double bytes = 0;  // of memory traffic, if each element is read or written once
 };
 
-// Result `result` lives in the memory of operand `operand`, where that operand is present.
+// Result `result` is in the memory of operand `operand`, if the instruction has that operand.
 struct Alias {
   int result;
   int operand;
 };
 
-// How a test fills an operand of a sample.
+// The values that tests and benchmarks give to an operand of a sample. `capacity` and `vocabulary` are attributes of
+// the sample. route, rows and load describe one decision: that of a switch gate on random logits.
 enum class Fill : std::uint8_t {
   normal,    // standard normal
-  positive,  // in [0.5, 1.5]
-  tokens,    // int32 in [0, attribute of the sample `vocabulary`)
-  route,     // a gate's decision on random logits with the sample's `capacity`
-  rows,      // the received rows that belong to the sample's route on one rank
-  zero,
-  load,  // the tokens per expert of the sample's route
+  positive,  // uniform in [0.5, 1.5)
+  tokens,    // i32, uniform in [0, vocabulary)
+  route,     // route[T,E], each expert with `capacity` slots
+  rows,      // i32[E,2]: where each expert's received rows begin and end under the route, on one rank
+  zero,      // 0
+  load,      // f32[2,E]: tokens per expert under the route, chosen and kept
 };
 
 struct SampleOperand {
@@ -86,40 +103,43 @@ struct SampleOperand {
   Fill fill = Fill::normal;
 };
 
-// A case that tests, benchmarks and the device checks share.
+// One case, which correctness tests, gradient tests, benchmarks and the checks on a GPU share.
 struct Sample {
   std::vector<SampleOperand> operands;
   Attributes attributes;
 };
 
-// What an op is to passes and reports, which know no op by its name.
+// The role of an op in a program. Passes and reports branch on it instead of on op names.
 enum class Kind : std::uint8_t {
   other,
-  product,      // MFU counts its flops
-  counts,       // says how many rows the all-to-alls of a layer bring from each rank
-  all_to_all,   // moves these rows, there or back
-  part_helper,  // cuts what parts need or joins what they made
+  product,      // a matrix product: MFU counts its flops
+  counts,       // finds how many rows the all-to-alls of a layer receive from each rank
+  all_to_all,   // moves these rows to the experts' ranks, or back
+  part_helper,  // splits the operands or joins the results of an instruction that is split in parts
 };
 
 struct OpDef {
   std::string_view name;
-  // Fewest and most operands; operands past `required` are optional, in order.
+  // Least and greatest number of operands. Operands from `required` on are optional, and present in order.
   int required = 0;
   int most = 0;
-  // Types of the results, or what does not fit.
+  // The types of the results; an error, "expected ...", if the operands or attributes do not fit.
   Result<std::vector<TensorType>> (*infer)(const OpInput&) = nullptr;
-  // null: no gradient flows through it.
+  // Null: no gradient flows through the op.
   void (*gradient)(GradientContext&) = nullptr;
+  // Null: no flops, and the bytes of all operands and results.
   Work (*work)(const OpInput&) = nullptr;
   std::vector<Alias> aliases = {};
-  std::vector<int> writes = {};  // operands updated in place
+  std::vector<int> writes = {};  // operands that are updated in place
   std::vector<PartitionRow> partition = {};
   std::vector<Sample> samples = {};
   ir::Stream stream = ir::Stream::compute;
-  bool in_place = false;  // result i lives in operand i, for every i (ops of any number of operands)
-  bool is_loss = false;   // its gradient rule starts the backward pass
+  bool in_place = false;  // result i is in the memory of operand i, for every i (ops of any number of operands)
+  bool is_loss = false;   // the gradient rule starts the backward pass
   Kind kind = Kind::other;
-  // Each part but the first takes the first result of the part before as a last operand: slots and rows count on.
+  // Parts run one after the other, because each continues the count of the part before: every part but the first gets
+  // the first result of the part before as an additional last operand. A gate thus gives out slots, and exchange_counts
+  // begins its rows, where the part before ended.
   bool sequential_parts = false;
 };
 

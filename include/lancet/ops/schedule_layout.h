@@ -1,17 +1,17 @@
-// The numbers of a step that the host gives to the optimizer's updates: f32[4], or f32[5] with the gradient's factor,
-// as clipped_schedule makes it.
+// The layout of the optimizer's schedule, the numbers of one step: f32[4] as the host writes it, or f32[5] with the
+// factor of the gradient, which the op clipped_schedule appends.
 #pragma once
 
 namespace lancet::ops::schedule {
 
 enum Place : int {
   lr = 0,
-  correction1,  // 1 - beta1^t
-  correction2,  // 1 - beta2^t
-  step,         // t, from 1
-  factor,       // of the gradient; NaN: its norm is not finite
-  plain = factor,
-  clipped,
+  correction1,     // 1 - beta1^t
+  correction2,     // 1 - beta2^t
+  step,            // t, from 1
+  factor,          // scales the gradient; NaN if its norm is not finite
+  plain = factor,  // length without factor
+  clipped,         // length with factor
 };
 
 }  // namespace lancet::ops::schedule

@@ -1,4 +1,4 @@
-// The passes that make a training step of a forward Program. Each is a pure function Program -> Program: no globals,
+// The passes that turn a forward Program into a training step. Each is a pure function Program -> Program: no globals,
 // clock, environment or unordered iteration; the same input gives the same bytes.
 #pragma once
 #include <functional>
@@ -8,33 +8,33 @@
 
 namespace lancet::passes {
 
-// Appends the backward pass by the gradient rules of the catalogue, dX and dW as separate instructions. For each
-// parameter @p that the loss depends on an output grad.p, f32, is this rank's share of the gradient.
+// Appends the backward pass by the gradient rules of the catalogue, dX and dW as separate instructions. Adds an output
+// grad.p, f32, for each parameter @p that the loss depends on: this rank's share of the gradient.
 // accumulate: gradients add up in states @p.grad, so that several micro batches make one step.
 ir::Program autodiff(const ir::Program& forward, bool accumulate = false);
 
-// A product and the GELU behind it, and a dX and the GELU gradient behind it, as one op each (src/ops/linear_gelu): for
-// devices whose products do that on the way out. After autodiff, so the backward pass is the same.
+// Fuses a product with the GELU after it, and a dX with the GELU gradient after it, into one op (src/ops/linear_gelu),
+// for devices whose products can apply it to their results. Runs after autodiff, so the backward pass is the same.
 ir::Program fuse(const ir::Program& program);
 
-// All-reduces of the gradients that all ranks share, in buckets of bucket_bytes (or an eighth of all, where that is
-// less), each right behind the instruction that completes it (not with gradients false: a micro batch that only adds
-// its own up); then of the loss, aux and load outputs, as one. One rank: unchanged.
+// Adds all-reduces of the gradients that all ranks share, in buckets of bucket_bytes (or an eighth of all, if that is
+// less), each right after the instruction that completes it; then one all-reduce of the loss, aux and load outputs.
+// gradients false (a micro batch that only accumulates): no all-reduces of gradients. One rank: unchanged.
 ir::Program sync(const ir::Program& program, int ranks, std::int64_t bucket_bytes, bool gradients = true);
 
 struct OptimizeOptions {
   enum class Kind { adamw, sgd } kind = Kind::adamw;
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8, momentum = 0.9, weight_decay = 0, clip_grad = 0;
-  bool guard = false;  // with clip_grad 0, too, updates wait for the norm and change nothing where it is not finite
+  bool guard = false;  // updates wait for the norm, even with clip_grad 0, and change nothing if it is not finite
   std::function<bool(std::string_view)> decays;  // by parameter name
   bool masters = true;    // false: bf16 parameters have no f32 copy and are rounded stochastically
   std::int64_t seed = 0;  // of that rounding
   int ranks = 1;
-  bool keep_gradients = false;  // leave the grad.* outputs (tests); accumulated ones are zero after the update and go
+  bool keep_gradients = false;  // keep the grad.* outputs (tests), except accumulated ones: zero after the update
 };
-// The global norm (each parameter once), the clipping factor and the updates in place; with clip_grad 0 the norm is
-// reported only, and no update waits for it. Adds the input @schedule f32[4]
-// (learning rate, AdamW's bias corrections, the step), the optimizer's states, @p.master where p is bf16 and masters
+// Appends the global gradient norm (each parameter counts once), the clipping factor and the updates in place. With
+// clip_grad 0 and no guard the norm is only reported and no update waits for it. Adds the input @schedule f32[4]
+// (learning rate, AdamW's bias corrections, the step), the optimizer's states, @p.master if p is bf16 and masters
 // are kept, and the output grad_norm f32[2] (norm, factor). Accumulated gradients are set to zero after their use.
 ir::Program optimize(const ir::Program& program, const OptimizeOptions& options);
 

@@ -1,4 +1,4 @@
-// What the pipeline of passes tells of one of them.
+// The pipeline's record of one pass.
 #pragma once
 #include <cstddef>
 #include <string>
@@ -8,7 +8,7 @@ namespace lancet::planner {
 // One pass of the pipeline that made a plan.
 struct PassRun {
   std::string name;
-  double ms = 0;                 // that the pass took
+  double ms = 0;                 // duration of the pass
   std::size_t instructions = 0;  // of its result
   std::string text;              // its result, printed; empty unless PlanRequest::keep_texts
 };

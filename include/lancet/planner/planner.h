@@ -1,4 +1,4 @@
-// From a forward Program to a Plan: the policies, and the pipeline of passes that each of them is.
+// The planner: makes a Plan from a forward Program by the pipeline of passes of a policy.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -16,13 +16,13 @@ namespace lancet::planner {
 
 struct PlanRequest {
   config::Overlap overlap = {};         // the policy and its settings
-  const cost::Costs* costs = nullptr;   // every policy but sequential needs them
-  bool costs_may_lack_ops = false;      // sequential then makes a plan without predictions
+  const cost::Costs* costs = nullptr;   // required by every policy but sequential
+  bool costs_may_lack_ops = false;      // if they do, sequential makes a plan without predictions
   int ranks = 1;
   passes::OptimizeOptions optimizer = {};
-  bool accumulate = false;  // gradients add up over several plans' runs
-  bool update = true;       // false: a micro batch that only adds its gradients up
-  bool fuse = false;        // GELU within the products beside it
+  bool accumulate = false;  // gradients accumulate over the runs of several plans
+  bool update = true;       // false: a micro batch that only accumulates its gradients
+  bool fuse = false;        // GELU is fused with the products beside it
   bool compare = false;     // the report holds all policies, not only sequential and the requested one
   std::vector<std::string> skip = {};  // names of passes to leave out
   bool keep_texts = false;             // PassRun::text is filled
@@ -34,45 +34,46 @@ struct PolicyResult {
   std::string what;  // the policy, in words
   std::string how;   // the schedule that it chose, in words
   schedule::Timeline timeline;
-  int parts = 1;                 // the most that an instruction is split in: k
-  std::int64_t arena_bytes = 0;  // of the plan that it makes
+  int parts = 1;                 // k: the largest number of parts of an instruction
+  std::int64_t arena_bytes = 0;  // of the resulting plan
 };
 
-// A lower bound of every order of the step's instructions: the work of the compute stream with what moving bytes takes of
-// it, and the work of the network. Milliseconds. Messages and products in parts may take a little less than whole.
+// A lower bound on the makespan of every order of the step's whole instructions: the work of the compute stream, with
+// the core time of moving bytes, and the work of the network. Milliseconds. Parts may together take a little less time
+// than the whole message or product.
 struct LowerBound {
   double compute = 0, network = 0;
   double ms() const { return compute > network ? compute : network; }
 };
 
 struct PlanReport {
-  std::vector<PassRun> passes;         // that made the plan, in order; the first is the forward Program itself
-  std::vector<PolicyResult> policies;  // that were tried, in the table's order; empty without costs
-  std::string requested, chosen;       // policies
-  std::string why;                     // set where another policy than the requested one runs
+  std::vector<PassRun> passes;         // the passes that made the plan, in order, after the forward Program itself
+  std::vector<PolicyResult> policies;  // the policies that were tried, in the table's order; empty without costs
+  std::string requested, chosen;       // names of policies
+  std::string why;                     // set if another policy than the requested one runs
   LowerBound lower_bound;
 };
 
 // With costs, sequential replaces a policy that is predicted to be no faster, unless overlap.parts forces a split. The
-// header says what the plan is of (policy, model: the hash of the forward Program's text, ranks, optimizer, build:
-// cost::kernel_build) and, with costs, what it rests on and predicts (profile: Costs::identity; predicted_ms,
+// header holds what the plan was made from (policy, model: the hash of the forward Program's text, ranks, optimizer,
+// build: cost::kernel_build) and, with costs, their name and the prediction (profile: Costs::identity; predicted_ms,
 // exposed_ms). Config errors: an unknown policy or pass to skip (the message lists the known ones); a pass that cannot
 // be skipped; costs that lack an op.
 Result<ir::Plan> make_plan(const ir::Program& forward, const PlanRequest& request, PlanReport* report = nullptr);
 
-// Training steps whose instructions hold every op that a policy may ask the costs about: the step after autodiff, sync
+// Training steps whose instructions include every op that a policy may need the cost of: the step after autodiff, sync
 // and optimize, and its variants in parts.
 std::vector<ir::Program> programs_to_profile(const ir::Program& forward, const PlanRequest& request);
 
-// A forward-only plan (evaluation, generation); outputs are summed over ranks where the model says they are shares.
-// costs: choose how all-to-alls travel; may be null.
+// A forward-only plan (evaluation, generation); outputs that the model defines as shares are summed over the ranks.
+// costs: they decide how all-to-alls travel; may be null.
 ir::Plan make_forward_plan(const ir::Program& forward, int ranks, const cost::Costs* costs);
 
 struct PolicyInfo {
   std::string_view name, what;
 };
 std::vector<PolicyInfo> policies();  // sequential first, auto last
-// Config error where no policy has the name; the message lists those there are.
+// Config error if no policy has the name; the message lists the known policies.
 Status check_policy(std::string_view name);
 
 }  // namespace lancet::planner

@@ -1,4 +1,4 @@
-// How a config becomes plans.
+// Turns a config into plans: of training steps, of forward passes and of decoding.
 #pragma once
 #include <string>
 #include <vector>
@@ -13,13 +13,13 @@ namespace lancet::planning {
 
 model::BuildOptions build_options(const config::Config& config, model::Mode mode, int ranks);
 
-// comm.device_all_to_all, for a profile.
+// comm.device_all_to_all as the costs' type.
 cost::AllToAllWays requested_all_to_alls(const config::Config& config);
 
 struct StepOptions {
-  bool update = true;                  // false: a micro batch before the one that updates the weights
+  bool update = true;                  // false: a micro batch that only accumulates gradients
   const cost::Costs* costs = nullptr;  // every policy but sequential needs them
-  bool costs_may_lack_ops = false;     // sequential is then planned without predictions
+  bool costs_may_lack_ops = false;     // if they do, sequential is planned without predictions
   bool compare = false;                // the report holds all policies
   bool inspect = false;                // gradients and routes stay readable after a step (tests)
   std::vector<std::string> skip = {};  // passes to leave out
@@ -28,15 +28,15 @@ struct StepOptions {
 // The plan of a training step.
 Result<ir::Plan> plan_step(const config::Config& config, int ranks, const StepOptions& options,
                            planner::PlanReport* report = nullptr);
-// The Programs whose instructions planning such a step asks the costs about.
+// The Programs whose instructions need costs when such a step is planned.
 std::vector<ir::Program> programs_to_profile(const config::Config& config, int ranks, bool update);
-// costs: choose how all-to-alls travel; may be null.
+// The plan of a forward pass. costs: decide how all-to-alls are sent; may be null.
 ir::Plan plan_forward(const config::Config& config, model::Mode mode, int ranks, const cost::Costs* costs = nullptr);
-// The next `rows` tokens of one sequence.
+// The plan that reads the next `rows` tokens of one sequence.
 ir::Plan plan_decode(const config::Config& config, std::int64_t rows, int ranks);
 
-// Rank 0's plan on all ranks, as text; each compares the hash of what it understood (rule 4). Of other ranks only the
-// error counts. Collective.
+// Collective: broadcasts rank 0's plan as text. Each rank parses and verifies it and compares the hash of the result
+// with that of the text. Only rank 0's plan is used; an error in `mine` on any rank is returned on all.
 Result<ir::Plan> share_plan(comm::Communicator& world, const Result<ir::Plan>& mine);
 
 }  // namespace lancet::planning

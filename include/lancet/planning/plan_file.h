@@ -1,4 +1,4 @@
-// Plans that a user names: files as `lancet plan --out` and runs write them.
+// Reads a plan file that a user names, in the format that `lancet plan --out` and runs write.
 #pragma once
 #include <filesystem>
 
@@ -9,9 +9,9 @@
 
 namespace lancet::planning {
 
-// A plan file as `lancet plan --out` and runs write it, sound and of this config's training step: model, optimizer,
-// ranks, build, and the parameters, states, inputs and outputs that the step has. Config errors name the file and what
-// differs, or the instruction that is unsound.
+// Returns a plan that is sound and computes this config's training step: it has the same model, optimizer, ranks,
+// build, parameters, states, inputs and outputs. Config errors name the file and the difference, or the unsound
+// instruction.
 Result<ir::Plan> read_plan(const std::filesystem::path& path, const config::Config& config, int ranks);
 
 // The same, collective: all ranks must bring the same file. An error of any rank is returned on all.

@@ -1,4 +1,4 @@
-// The plans of a run, made on rank 0 and the same on all.
+// Makes the plans of a run on rank 0 and shares them with all ranks.
 #pragma once
 #include <optional>
 #include <string>
@@ -13,10 +13,10 @@ namespace lancet::planning {
 
 struct RunPlanOptions {
   int local_ranks = 1;                          // ranks on this host
-  const cost::Costs* costs = nullptr;           // in place of the measured ones
+  const cost::Costs* costs = nullptr;           // replace the measured ones
   std::string default_profile = {};             // ProfileRequest::default_path
   std::string plan_file = {};                   // the plan that runs; empty: one is made as config.overlap says
-  runtime::Accelerator* accelerator = nullptr;  // that the rank trains on; null: the CPU
+  runtime::Accelerator* accelerator = nullptr;  // on which the rank trains; null: the CPU
   bool inspect = false;                         // StepOptions::inspect
 };
 
@@ -25,11 +25,11 @@ struct StepPlans {
   std::optional<ir::Plan> micro;  // the micro batches before it
   std::optional<ir::Plan> evaluate;
   planner::PlanReport report;  // on rank 0
-  std::string exchanges;       // likewise: cost::AllToAllChoice of the step in words, where costs know of windows
+  std::string exchanges;       // on rank 0: schedule::AllToAllChoice in words; empty: no costs of windows
 };
 
-// From the plan file, where options name one; else planned by the config's policy, on measured costs where it needs
-// them: those that the profile lacks are measured first. Collective; errors are the same on all ranks.
+// Reads the plan file if the options name one; else plans by the config's policy. If the policy needs measured costs,
+// those that the profile lacks are measured first. Collective; errors are the same on all ranks.
 Result<StepPlans> make_step_plans(const config::Config& config, comm::Communicator& world,
                                   const RunPlanOptions& options, bool evaluates);
 

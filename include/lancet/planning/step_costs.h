@@ -1,5 +1,5 @@
-// The measured costs of a config's training step on this machine: read from the profile file, and measured where it
-// does not hold them.
+// Provides the measured costs of a config's training step on this machine: reads the profile file and measures the
+// costs that it lacks.
 #pragma once
 #include <filesystem>
 #include <span>
@@ -14,32 +14,33 @@
 
 namespace lancet::planning {
 
-int threads_of(const config::Config& config, int local_ranks);  // of a rank: as configured, or its share of the cores
+// Threads of a rank: config.threads, or else its share of the cores.
+int threads_of(const config::Config& config, int local_ranks);
 
-// Where a run's times are kept: this device and these ranks.
+// The key of a run's times in a profile file: this device and these ranks.
 cost::Place place_of(const config::Config& config, const comm::Communicator& world, int local_ranks,
                      runtime::Accelerator* accelerator = nullptr);
 
-// Whole training steps of one rank, first the one without parts, whose instructions are all that planning this config
-// asks the costs about.
+// Whole training steps of one rank, which together hold all instructions whose costs planning this config needs. The
+// first one has no parts.
 std::vector<ir::Program> step_programs(const config::Config& config, int ranks);
 
 struct ProfileRequest {
   int local_ranks = 1;            // ranks on this host
-  std::string default_path = {};  // of the file, where config.overlap.profile is empty; both empty: none
-  // What is measured although the file holds it.
+  std::string default_path = {};  // profile file if config.overlap.profile is empty; both empty: none
+  // Costs to measure again although the file holds them.
   enum class Renew { nothing, communication, all } renew = Renew::nothing;
   double seconds = 2;                           // runtime::ProfilerOptions
-  runtime::Accelerator* accelerator = nullptr;  // that the rank trains on; null: the CPU
+  runtime::Accelerator* accelerator = nullptr;  // on which the rank trains; null: the CPU
 };
 
-// What the profile file says of the algorithms of the accelerator's products, rank 0's on all ranks: so that they take
-// the same, and the measured ones. Collective. Config errors: a file that is damaged.
+// Gives the accelerator the product algorithms that rank 0's profile file holds, so that all ranks use the same
+// algorithms, and those that were measured. Collective. Config error: a damaged file.
 Status take_product_choices(const config::Config& config, comm::Communicator& world, const ProfileRequest& request);
 
-// Collective; the same profile on all ranks. Rank 0 reads the file, all measure what the
-// programs need and it does not hold, rank 0 writes it back and says so in one line. Config errors: a file that is
-// damaged or cannot be written.
+// Collective; returns the same profile on all ranks. Rank 0 reads the file, all ranks measure the costs that the
+// programs need and the file lacks, and rank 0 writes the file and logs one line. Config errors: a file that is damaged
+// or cannot be written.
 Result<cost::Profile> ensure_profile(const config::Config& config, comm::Communicator& world,
                                      std::span<const ir::Program> programs, const ProfileRequest& request = {});
 
@@ -47,9 +48,8 @@ struct MeasuredStep {
   std::vector<ir::Program> programs;  // step_programs
   cost::Profile profile;
 };
-// The same of all that planning this config asks, on the device that it names (request.accelerator: in its place) and,
-// where comm.transport is "emulated", among the ranks that there would be. Collective. Config errors: also those of a
-// run's start.
+// ensure_profile() for step_programs(), on the config's device or, if it is set, request.accelerator. If comm.transport
+// is "emulated", it measures among the emulated ranks. Collective. Config errors: also those of a run's start.
 Result<MeasuredStep> measure_step(const config::Config& config, comm::Communicator& world,
                                   const ProfileRequest& request);
 

@@ -1,4 +1,4 @@
-// What the device gives at best: the yardsticks of MFU and of `lancet bench ops`.
+// Measures peak FLOP/s and memory bandwidth, the denominators of MFU and of `lancet bench ops`.
 #pragma once
 #include "lancet/base/dtype.h"
 #include "lancet/base/result.h"
@@ -6,14 +6,14 @@
 
 namespace lancet::profiler {
 
-// Flops per second of a large product in cache-friendly shape with this many threads: the best of some 0.2 s of
-// repeats, since noise only slows it down.
+// FLOP/s of a large product of cache-friendly shape on `threads` threads: the best of the repeats within about 0.2 s,
+// since noise only slows a product down.
 double measure_product_peak(DType dtype, int threads);
 
-// The same of an accelerator, on products of 8192^3. Errors: no kernel or no memory for it.
+// FLOP/s of an accelerator on products of 8192^3. Errors: no kernel or no memory for it.
 Result<double> measure_product_peak(runtime::Accelerator& accelerator, DType dtype);
 
-// Bytes per second of a sum over arrays far larger than the caches, read and written bytes counted.
+// Bytes per second, read and written, of a sum over arrays far larger than the caches.
 double measure_memory_bandwidth(int threads);
 
 }  // namespace lancet::profiler

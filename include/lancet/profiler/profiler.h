@@ -1,22 +1,22 @@
-// The profiler: measures what a cost::Profile lacks to predict given plans, with the real kernels and the real
-// communicators.
+// The profiler: measures the times that a cost::Profile lacks to predict given plans, with the real kernels and the
+// real communicators.
 //
-// Ops are timed where they stand in a step, not alone in a loop: the plan's compute stream is replayed, in order, in an
-// arena laid out as the plan says, so that each op finds in the caches what a step leaves there (what the op before
-// made is warm, weights and saved activations are as cold as the step's size makes them). In a hot loop, products take
-// as long as in the step, to 3%, but updates 59% of that, norms 80%, embedding and dispatch's backward less than half
-// (4 layers, n_embd 256, bf16, one core of an AMD EPYC); flushed caches err to the other side.
+// Ops are timed within a step, not alone in a loop: the plan's compute stream is replayed, in order, in an arena with
+// the plan's layout, so that each op finds the caches as in a step (the previous op's results are warm, weights and
+// saved activations are as cold as the size of the step makes them). In a hot loop, products take as long as in the
+// step, to within 3%, but updates take 59% of that, norms 80%, embedding and dispatch's backward less than half (4
+// layers, n_embd 256, bf16, one core of an AMD EPYC); flushed caches err in the other direction.
 //
-// Data is normal numbers, tokens uniform in the vocabulary, and routes that the gate's own kernel makes of logits which
-// spread tokens evenly, in random order, over the experts. All-to-alls copy locally, as many rows as they would
-// receive; all-reduces are left out.
+// Tensors hold normally distributed numbers. Tokens are uniform in the vocabulary. The gate's own kernel makes the
+// routes, from logits that distribute the tokens evenly, in random order, over the experts. All-to-alls copy locally as
+// many rows as they would receive; all-reduces are left out.
 //
-// A kernel of one thread never sleeps, so where its thread waited for the core (the machine does other things, too),
-// that time is not counted. Kernels of several threads are taken by the wall's clock.
+// A kernel of one thread never sleeps, so the time that its thread waited for a core, which other processes used, is
+// not counted. Kernels of several threads are timed by the wall clock.
 //
-// Statistic: noise only adds time, so an instruction's time is its median over the sweeps; instructions of one key that
-// stand in different places differ truly, and the planner adds them up, so a key's time is the mean of theirs. Ranks
-// measure at the same time, since they share the memory's bandwidth, and take the mean over ranks.
+// Statistic: noise only adds time, so an instruction's time is its median over the sweeps. Instructions of one key at
+// different positions of the step truly differ, and the planner adds them up, so a key's time is the mean over its
+// instructions. Ranks measure at the same time, since they share the memory's bandwidth, and take the mean over ranks.
 #pragma once
 #include <array>
 #include <chrono>
@@ -33,38 +33,37 @@
 
 namespace lancet::profiler {
 
-// This machine, for a rank of `threads` threads that shares it with local_ranks - 1 others.
+// This machine, as seen by a rank of `threads` threads that shares it with local_ranks - 1 others.
 cost::Device this_device(int threads, int local_ranks);
 // A rank's own accelerator, under its name, architecture and build.
 cost::Device device_of(runtime::Accelerator& accelerator);
 
 struct ProfilerOptions {
-  int threads = 1;                     // of a rank's compute stream
-  runtime::Accelerator* accelerator = nullptr;  // where ops run; null: the CPU
-  // The streams' communicators (expert, reduce); null with one rank. `world` ties the measurements of the ranks together.
+  int threads = 1;                              // of a rank's compute stream
+  runtime::Accelerator* accelerator = nullptr;  // that runs the ops; null: the CPU
+  // The streams' communicators (expert, reduce); null with one rank. `world` synchronises the ranks' measurements.
   comm::Communicator* world = nullptr;
   std::array<comm::Communicator*, ir::stream_count> streams{};
-  std::array<comm::DeviceCommunicator*, ir::stream_count> device_streams{};  // the same on the accelerator
-  std::chrono::milliseconds timeout = std::chrono::seconds(300);         // of a call between accelerators
-  double seconds =
-      2;  // of sweeps over one plan; the fewest sweeps, 5, or 3 of more than 4 s, take as long as they take
+  std::array<comm::DeviceCommunicator*, ir::stream_count> device_streams{};  // those of the accelerator
+  std::chrono::milliseconds timeout = std::chrono::seconds(300);             // of a call between accelerators
+  // Time for the sweeps over one plan. At least 5 sweeps run, or 3 if a sweep lasts more than 4 s.
+  double seconds = 2;
 };
 
 struct ProfilerReport {
-  int ops = 0;        // keys that were timed
-  bool wire = false;  // communication was
+  int ops = 0;        // number of keys that were timed
+  bool wire = false;  // true if communication was measured
   double seconds = 0;
 };
 
 // The op keys of the plans that the profile lacks, sorted.
 std::vector<std::string> missing_ops(std::span<const ir::Plan> plans, const cost::Profile& profile);
 
-// On an accelerator whose products have a choice of algorithms, rank 0 measures first which of them the missing ops'
-// products take; all ranks take these, and the profile keeps them.
-//
-// Times what is missing and adds it to the profile; what is there is left as it is. Communication is measured if there
-// are several ranks and the profile has none, or none up to the plans' largest messages. Collective: all ranks bring
-// the same plans and profile, and leave with the same.
+// Times the missing ops and adds them to the profile; existing entries do not change. Communication is measured if
+// there are several ranks and the profile has no times of messages, or none up to the plans' largest messages. If the
+// accelerator offers several algorithms for a product, rank 0 first measures the best one for each product of the
+// missing ops; all ranks use its choices, and the profile keeps them. Collective: all ranks pass the same plans and
+// profile, and end with the same profile.
 Result<ProfilerReport> fill_profile(cost::Profile& profile, std::span<const ir::Plan> plans,
                                     const ProfilerOptions& options);
 

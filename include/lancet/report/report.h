@@ -1,4 +1,4 @@
-// Makes one HTML page, which needs no network, of what run folders hold.
+// Makes one self-contained HTML page of the records in run folders.
 #pragma once
 #include <filesystem>
 #include <span>

@@ -1,5 +1,6 @@
-// Which tensors of a rank stand in a checkpoint, under which global names. Weights are f32, whatever they are computed
-// in: of a bf16 weight the master is kept, and the weight is its rounding again; without a master, the weight itself.
+// Maps the tensors of a rank to those of a checkpoint, which have global names and are f32 whatever the run computes
+// in. For a bf16 weight the checkpoint holds its f32 master, and loading rounds it to the weight again; for a bf16
+// weight without a master it holds the weight itself.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -16,21 +17,21 @@ namespace lancet::run {
 // "h.0.moe.experts.c_fc.weight.m", 3 -> "h.0.moe.experts.3.c_fc.weight.m"
 std::string expert_name(std::string_view name, std::int64_t expert);
 
-bool is_saved(std::string_view name);  // whether a tensor of the store stands in checkpoints
+bool is_saved(std::string_view name);  // true if checkpoints hold this tensor of the store
 
-// A stretch of a tensor in the store; at and bytes count f32, as checkpoints hold it.
+// A range of a tensor in the store.
 struct Source {
   std::string name;
-  std::uint64_t at = 0, bytes = 0;
+  std::uint64_t at = 0, bytes = 0;  // offset and size in bytes of f32, as checkpoints hold it
 };
 
-// `to` of a tensor of f32 or bf16, as f32 from byte `at` (counted in f32) on.
+// Fills `to` with the f32 values of a tensor of f32 or bf16, from byte `at` (counted in f32) on.
 Status read_f32(const runtime::TensorStore& store, const runtime::NamedTensor& tensor, std::uint64_t at,
                 std::span<std::byte> to);
 
-// What one rank writes: its experts, and its share of what all ranks hold.
+// The tensors that one rank writes: its experts, and its share of the tensors that all ranks hold.
 struct RankShare {
-  std::vector<checkpoint::Shard> shards;  // the weights' and the optimizer's
+  std::vector<checkpoint::Shard> shards;  // one of weights, one of optimizer states
   std::vector<Source> sources;            // of the shards' tensors, in their order
   std::uint64_t bytes = 0;
 };
@@ -38,9 +39,9 @@ RankShare share_of(const runtime::TensorStore& store, int rank, int ranks);
 
 enum class LoadScope { all, weights };
 
-// Fills the store of this rank from a checkpoint of any number of ranks. Config errors: a tensor that the model has and
-// the checkpoint lacks, or the other way round, or of another shape. Data errors: Checkpoint::read.
+// Fills the store of this rank from a checkpoint of any number of ranks. Config errors: a tensor that only the model or
+// only the checkpoint has, or whose shapes differ. Data errors: those of Checkpoint::load.
 Status load_tensors(runtime::TensorStore& store, const checkpoint::Checkpoint& checkpoint, int rank, int ranks,
-                    LoadScope take);
+                    LoadScope scope);
 
 }  // namespace lancet::run

@@ -1,5 +1,5 @@
-// A TensorBoard event file: what step said what, as scalars. The format is TensorFlow's: records framed by length and
-// CRC-32C (TFRecord), each a protocol buffer `Event`; both are small enough to be written by hand.
+// A TensorBoard event file, which holds the scalars of each step. The format is TensorFlow's: records framed by length
+// and CRC-32C (TFRecord), each a protocol buffer `Event`.
 #pragma once
 #include <cstdint>
 #include <filesystem>
@@ -14,25 +14,25 @@
 namespace lancet::run {
 
 struct Scalar {
-  std::string tag;  // "train/loss": TensorBoard groups by what stands before the slash
+  std::string tag;  // "train/loss": TensorBoard groups tags by the text before the slash
   double value = 0;
 };
 
-// A record's numbers that are known, and the layers' under "layers/...".
+// The numbers of a record that are set, and those of the layers under "layers/...".
 std::vector<Scalar> scalars(const StepRecord& record, std::span<const LayerLoad> layers);
 
-// Castagnoli's CRC, as TFRecord takes it (before masking).
+// Castagnoli's CRC, which TFRecord uses, before masking.
 std::uint32_t crc32c(std::string_view bytes);
 
 class EventFile {
  public:
-  // events.out.tfevents.<second>.<host>.<process>, new in `folder`. resumed: the step that the run goes on after;
-  // TensorBoard then drops what earlier files say of later ones. Data error: no file can be made there.
+  // Creates events.out.tfevents.<second>.<host>.<process> in `folder`. resumed: the step after which the run resumes;
+  // TensorBoard then ignores later steps in earlier files. Data error: the file cannot be created.
   static Result<EventFile> create(const std::filesystem::path& folder, std::optional<std::int64_t> resumed = {});
   ~EventFile();
   EventFile(EventFile&& other) noexcept;
   EventFile& operator=(EventFile&& other) noexcept;
-  // One event. Data error on a full disk; the file then ends with the last whole event.
+  // Appends one event. Data error on a full disk; the file then ends with the last whole event.
   Status write(std::int64_t step, std::span<const Scalar> scalars);
 
  private:

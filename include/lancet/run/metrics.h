@@ -1,4 +1,4 @@
-// What one step did: the step line and a record of metrics.jsonl.
+// The measurements of one step, the step line of the log, and metrics.jsonl, which holds a record for each step.
 #pragma once
 #include <cstdint>
 #include <filesystem>
@@ -13,55 +13,58 @@ namespace lancet::run {
 
 struct StepRecord {
   std::int64_t step = 0;           // 1 is the first
-  bool skipped = false;            // it updated nothing: loss or norm is not finite
-  std::int64_t skipped_steps = 0;  // such steps, up to this one
+  bool skipped = false;            // the step updated nothing: its loss or norm is not finite
+  std::int64_t skipped_steps = 0;  // skipped steps up to this one
   double loss = 0;                 // mean cross-entropy over the tokens of the whole batch, in nats
   double aux_loss = 0;             // sum over MoE layers, without its coefficient
   double grad_norm = 0;            // before clipping
   double lr = 0;
   double step_ms = 0;
   double tokens_per_s = 0;
-  std::optional<double> mfu;      // percent of the peak; empty where no peak is known
-  std::optional<double> save_ms;  // that saving held this step up; empty where nothing was saved
-  // Of this rank's streams (executor.h). hidden_pct: of communication, what did not leave the compute stream idle.
-  // communication: a stream of it is busy, or both are; exposed: and the compute stream is not.
+  std::optional<double> mfu;      // percent of the peak; empty if no peak is known
+  std::optional<double> save_ms;  // time that a save held this step up; empty if the step began none
+  // Busy times of this rank's streams (executor.h). communication_ms: one or both communication streams are busy.
+  // exposed_ms: the part of it during which the compute stream is idle. hidden_pct: the rest, in percent of it.
   double compute_ms = 0, a2a_ms = 0, allreduce_ms = 0, communication_ms = 0, exposed_ms = 0;
   std::optional<double> hidden_pct;    // empty without communication
-  std::optional<double> predicted_ms;  // empty where the plan predicts nothing
-  // Over the MoE layers; empty in a dense model. load_max_over_mean: the fullest expert's tokens over the mean,
-  // averaged over layers. drop_pct: tokens that found no slot. dead_experts: experts that no token chose.
-  // router_entropy: of the gate's softmax p, the mean over tokens of -sum over experts of p log p in nats (0: certain,
-  // log of the number of experts: even), averaged over layers.
+  std::optional<double> predicted_ms;  // empty if the plan predicts nothing
+  // Statistics of the MoE layers; empty in a dense model. load_max_over_mean: the fullest expert's tokens over the
+  // mean, averaged over layers. drop_pct: tokens that found no slot. dead_experts: experts that no token chose.
+  // router_entropy: -sum over experts of p log p in nats, where p is the gate's softmax, averaged over tokens and
+  // layers (0: one expert is certain; log of the number of experts: all are equally likely).
   std::optional<double> load_max_over_mean, drop_pct, router_entropy;
   std::optional<std::int64_t> dead_experts;
 };
 
-// One MoE layer's part of the above.
+// The same statistics of one MoE layer.
 struct LayerLoad {
   double max_over_mean = 0, drop_pct = 0, router_entropy = 0;
   std::int64_t dead_experts = 0;
-  std::span<const double> expert_tokens = {};  // tokens of the whole batch that chose each expert; the trainer's memory
+  // Per expert, the tokens of the whole batch that chose it; owned by the trainer.
+  std::span<const double> expert_tokens = {};
 };
 
-// One line. layers: by MoE layer, as layer_load_max_over_mean and so on.
+// One line of JSON. The MoE layers' numbers become arrays, layer_load_max_over_mean and so on.
 std::string to_json(const StepRecord& record, std::span<const LayerLoad> layers = {}, bool expert_tokens = true);
-// More counts than this in a record, over all layers, would outweigh the rest: then only steps with a line have them.
+// If a record has more token counts than this over all layers, they would outweigh its other fields: then only the
+// records of steps that have a step line contain them.
 inline constexpr std::size_t most_counts = 1024;
 // step i/N | loss | grad norm | lr | ms (predicted) | tok/s | MFU | exposed ms (hidden %) | load max/mean | drop % |
-// dead experts | router entropy | ETA seconds_left: empty where no step that counts has been timed yet.
+// dead experts | router entropy | ETA. seconds_left is empty before a step was timed.
 std::string step_line(const StepRecord& record, std::int64_t steps, std::optional<double> seconds_left);
 
-// The held-out loss after a step, which has its record already: a line of its own.
+// The held-out loss after a step, as a line of its own beside the step's record.
 std::string held_out_json(std::int64_t step, double loss);
 
-// metrics.jsonl: a line a step, and one an evaluation, written out as soon as it is made. Every line in the file is
-// whole: what a full disk cut short is taken back.
+// metrics.jsonl: one line for each step and each evaluation, written at once. Every line in the file is whole: a line
+// that a full disk cut short is removed again.
 class MetricsFile {
  public:
-  // Records that stand there already are kept: the file is renamed to metrics.jsonl.1, or the next free number, and the
-  // log says so. Data error: no file can be made there.
+  // Keeps existing records: their file is renamed to metrics.jsonl.1, or the next free number, which is logged. Data
+  // error: the file cannot be created.
   static Result<MetricsFile> create(const std::filesystem::path& path);
-  // Of a run that goes on after `step`: records of later steps go, and what was cut short; the log says so.
+  // Opens the file of a run that resumes after `step`. Records of later steps and a line cut short are removed, which
+  // is logged. Data error: the file cannot be written.
   static Result<MetricsFile> resume(const std::filesystem::path& path, std::int64_t step);
   ~MetricsFile();
   MetricsFile(MetricsFile&& other) noexcept;
@@ -69,7 +72,7 @@ class MetricsFile {
   // Data error on a full disk.
   Status write(const StepRecord& record, std::span<const LayerLoad> layers = {}, bool expert_tokens = true);
   Status write_held_out(std::int64_t step, double loss);
-  // Whether resume() found the held-out loss of its step.
+  // True if resume() found the held-out loss of its step.
   bool has_held_out() const { return has_held_out_; }
 
  private:

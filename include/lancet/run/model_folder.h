@@ -1,4 +1,4 @@
-// Trained models on disk: where `--from` finds one, and how an imported one is laid out.
+// Trained models on disk: finds and loads the model that `--from` names, and writes an imported model as a run folder.
 #pragma once
 #include <filesystem>
 #include <functional>
@@ -15,43 +15,44 @@ namespace lancet::run {
 
 struct ModelFolder {
   checkpoint::Checkpoint checkpoint;
-  // As the run had it, but for the experts, which are counted over all ranks (num_local_experts).
+  // The run's config, except that num_local_experts holds the number of experts, whatever field the run set.
   config::Config config;
-  std::optional<std::filesystem::path> tokenizer;  // a folder that is there: the config's, or else the run's own
+  std::optional<std::filesystem::path> tokenizer;  // an existing folder: the config's, else the run's own
   std::string name() const { return checkpoint.path().string(); }
 };
 
-// Collective. from: a checkpoint's folder, or a run's with checkpoints. Hands `load` the newest of them; where that, or
-// opening it, ends in a data error on any rank, the next older one, and the log says which were left out and why. The
-// one that was loaded. Data errors: `from` is neither; none is whole. Internal error: the system does not let a folder
-// be read, so that nobody knows what is in it. Other errors of `load` are returned as they are.
+// Collective. from: a checkpoint's folder, or the folder of a run with checkpoints. Passes the newest checkpoint to
+// `load`; if opening or loading it is a data error on any rank, logs why and tries the next older one. Returns the one
+// that was loaded. Data errors: `from` is neither kind of folder; no checkpoint is whole. Internal error: the system
+// cannot list a folder. Other errors of `load` are returned unchanged.
 Result<ModelFolder> load_newest(const std::filesystem::path& from, comm::Communicator& world,
                                 const std::function<Status(const ModelFolder&)>& load);
 
-// Fills the store's parameters, those of this rank's experts, from a checkpoint of any number of ranks. Data errors: a
-// tensor that is missing, unknown, or of another shape or type; a damaged file.
+// Fills the store's parameters, which include this rank's experts, from a checkpoint of any number of ranks. Data
+// errors: a tensor that is missing, unknown, or of another shape or type; a damaged file.
 Status load_parameters(const checkpoint::Checkpoint& checkpoint, int rank, int ranks, runtime::TensorStore& store);
 
-// Makes the run folder `run` (whole or not at all): config.json, checkpoints/step-000000 with weights alone, and, where
-// given, a copy of the tokenizer, which the config then names. store: the whole model in f32 (hugging_face.h). Config
-// error: `run` is there and not empty.
+// Creates the run folder `run`, complete or not at all: config.json, checkpoints/step-000000 with weights alone, and,
+// if a tokenizer is given, a copy of it, which the config then names. store: the whole model in f32 (hugging_face.h).
+// progress: bytes written, and in all. Config error: `run` exists and is not empty.
 Status save_model(
     const std::filesystem::path& run, config::Config config, runtime::TensorStore& store,
     const std::optional<std::filesystem::path>& tokenizer,
     const std::function<void(std::int64_t done, std::int64_t bytes)>& progress = [](std::int64_t, std::int64_t) {});
 
-// Before the work for a new folder `out` of about so many bytes begins. Config error: it is there and not empty. Data
-// errors: the folder that it will lie in cannot be written, or its disk has less room.
+// Checks, before a long job starts, that a new folder `out` of about `bytes` bytes can be created. Config error: it
+// exists and is not empty. Data errors: the parent folder cannot be written, or its disk has less free space.
 Status check_new_folder(const std::filesystem::path& out, std::int64_t bytes);
 
-// What commands that make a folder begin and end with. Config error: `out` is there and not empty.
+// A new folder that appears under its name only when it is complete: it is filled under a temporary name and renamed.
 class NewFolder {
  public:
+  // Config error: `out` exists and is not empty.
   static Result<NewFolder> create(const std::filesystem::path& out);
-  ~NewFolder();  // removes what was not committed
+  ~NewFolder();  // removes the temporary folder unless commit() succeeded
   NewFolder(NewFolder&& other) noexcept;
   NewFolder& operator=(NewFolder&&) = delete;
-  const std::filesystem::path& path() const { return temporary_; }  // to be filled, beside `out`
+  const std::filesystem::path& path() const { return temporary_; }  // the temporary folder beside `out`, to be filled
   const std::filesystem::path& target() const { return target_; }
   Status commit();  // one rename
 
@@ -60,6 +61,7 @@ class NewFolder {
       : target_(std::move(target)), temporary_(std::move(temporary)) {}
   std::filesystem::path target_, temporary_;
 };
+// Copies vocab.json, merges.txt and, if there is one, added_tokens.json.
 Status copy_tokenizer(const std::filesystem::path& from, const std::filesystem::path& to);
 
 }  // namespace lancet::run

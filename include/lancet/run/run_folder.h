@@ -1,5 +1,5 @@
-// The folder of a run, as rank 0 writes it: one run at a time, and what cannot be written once it trains is told, not
-// fatal.
+// The folder of a run, which rank 0 writes. One run at a time owns it. Once the run trains, a record that cannot be
+// written is logged and does not end the run.
 #pragma once
 #include <cstdint>
 #include <filesystem>
@@ -17,7 +17,7 @@
 
 namespace lancet::run {
 
-// A file that a run goes on without. Says once that it fails, and once that it works again.
+// The state of a file that a run can do without: logs the first failed write of a series, and the end of the series.
 class Lasting {
  public:
   explicit Lasting(std::string name) : name_(std::move(name)) {}
@@ -30,22 +30,22 @@ class Lasting {
 
 class RunFolder {
  public:
-  // Makes config.log.run_dir where it is not there, and keeps other runs out of it until this object ends. Data errors:
-  // no folder can be made there; another run is at work in it.
+  // Creates config.log.run_dir if it does not exist, and locks it against other runs while this object lives. Data
+  // errors: the folder cannot be created; another run holds the lock.
   static Result<RunFolder> take(const config::Config& config);
-  ~RunFolder();  // where nothing was begun, what take() made goes
+  ~RunFolder();  // removes the empty folders that take() created, unless begin() was called
   RunFolder(RunFolder&& other) noexcept;
   RunFolder& operator=(RunFolder&& other) = delete;
 
-  // Writes config.json and plan.ir and opens the records. resumed: the step that the run goes on after; what stands
-  // there of later steps gives way. Data errors: what the file system says.
+  // Writes config.json and plan.ir and opens the records. resumed: the step after which the run resumes; records of
+  // later steps are removed, and later checkpoints renamed. Data errors: those of the file system.
   Status begin(checkpoint::FileSystem& files, const config::Config& config, const ir::Plan& plan,
                std::optional<std::int64_t> resumed);
 
   void record(const StepRecord& record, std::span<const LayerLoad> layers, bool expert_tokens);
   void held_out(std::int64_t step, double loss);
   void trace(const std::string& text);
-  // Whether the records hold the held-out loss of the step that the run goes on after.
+  // True if the records hold the held-out loss of the step after which the run resumes.
   bool has_held_out() const { return metrics_ && metrics_->has_held_out(); }
 
  private:
@@ -56,7 +56,7 @@ class RunFolder {
 
   std::filesystem::path path_;
   std::vector<std::filesystem::path> made_;  // by take(), outermost first
-  int lock_ = -1;                            // a descriptor: the system lets go of it however the process ends
+  int lock_ = -1;                            // a descriptor: the system releases the lock however the process ends
   std::optional<MetricsFile> metrics_;
   std::optional<EventFile> events_;
   Lasting metrics_state_{"metrics.jsonl"}, events_state_{"the TensorBoard event file"}, trace_state_{"trace.json"};

@@ -1,5 +1,5 @@
-// Saves a run while it goes on: each rank copies its share into a bounded buffer, a thread writes it, and the ranks
-// agree at the ends of later steps that all of it is there, before rank 0 makes it a checkpoint.
+// Saves a run while it trains: each rank copies its share into a bounded buffer and a thread writes it; at the ends of
+// later steps the ranks agree that all shares are on the disk, and rank 0 commits the checkpoint.
 #pragma once
 #include <chrono>
 #include <cstdint>
@@ -15,45 +15,44 @@
 
 namespace lancet::run {
 
-// Of the buffer that a rank keeps for saving while it trains.
+// Bytes of the buffer that a rank keeps for saving while it trains.
 std::int64_t staging_bytes(const config::Config& config, const ir::Program& program, int ranks);
 
 class Saver {
  public:
-  // How long a step waits for a disk: for the save before this one to end; for room in a buffer that is smaller than
-  // what is saved, while the disk takes nothing at all.
+  // How long a step waits for a disk. busy: for the save before this one to end. stuck: for space in a full buffer
+  // while the disk makes no progress.
   struct Patience {
     std::chrono::milliseconds busy{10'000}, stuck{60'000};
   };
-  // store: whose tensors are saved; it outlives the saver, which is made when all of them are there. The writer's
-  // thread uses the saver and `files` alone.
+  // store: holds all tensors to save already; it outlives the saver. The writer's thread uses the saver and `files`
+  // alone.
   Saver(const config::Config& config, comm::Communicator& world, runtime::TensorStore& store,
         checkpoint::FileSystem& files = checkpoint::disk());
   void set_patience(const Patience& patience) { patience_ = patience; }
 
-  // Collective: takes the memory that saving needs, where the config saves while it trains. Config error: there is
-  // none.
+  // Collective: allocates the buffer if the config saves while it trains. Config error: there is not enough memory.
   Status reserve();
-  // Collective: begins to save what the store holds, and comes back when it is copied. False where the save before has
-  // not reached the disk in time: the ranks wait for it together, and with `wait` until it has. manifest: all but the
-  // files. Errors, on all ranks: of communication; a store that cannot be read. What goes wrong with the disk is told
-  // by later calls.
+  // Collective: begins to save the store's tensors and returns when they are copied. False if the save before has not
+  // reached the disk within Patience::busy; with `wait` it waits until it has. manifest: everything but the files.
+  // Errors, on all ranks: communication; a store that cannot be read. Errors of the disk are reported by later calls.
   Result<bool> begin(checkpoint::Manifest manifest, bool wait);
-  // begin() gave up waiting, and the save before it is still under way.
+  // True if the last begin() returned false and the save before it is still under way.
   bool postponed() const { return postponed_ && phase_ != Phase::idle; }
 
-  // What the ranks sum up at a step's end: 1 where this rank's part of what is under way has ended.
+  // This rank's term of the sum that proceed() needs: 1 if its work of the current phase has ended, else 0.
   float progress() const;
-  // Collective, with that sum: takes the next turn once all ranks are ready for it. A save that failed is warned of.
+  // Collective; sum: progress() over all ranks. Starts the next phase once all ranks have ended this one. A failed save
+  // is logged as a warning.
   Status proceed(float sum);
-  // Collective: until nothing is under way.
+  // Collective: waits until no save is under way.
   Status finish();
 
-  const std::optional<Error>& last_failure() const { return failure_; }  // of the last save, where it failed
+  const std::optional<Error>& last_failure() const { return failure_; }  // of the last save; empty if it succeeded
 
  private:
   enum class Phase { idle, writing, committing };
-  // How far the share is copied.
+  // The progress of copying the share: the source, the offset in it, and the bytes left in all.
   struct Cursor {
     std::size_t source = 0;
     std::uint64_t at = 0, left = 0;
@@ -79,7 +78,7 @@ class Saver {
   bool postponed_ = false;
   checkpoint::Manifest manifest_;
   std::optional<Error> failure_;
-  std::optional<checkpoint::BackgroundWriter> writer_;  // last: its thread uses the above and ends first
+  std::optional<checkpoint::BackgroundWriter> writer_;  // last member: its thread uses the others and ends first
 };
 
 }  // namespace lancet::run

@@ -1,5 +1,6 @@
-// What the program knows of a device that is not the CPU: its queues, its kernels, its own transport. The code lies in
-// a module that is loaded when it is asked for, so that a program that trains on the CPU needs none of its libraries.
+// Accelerator: a device that is not the CPU, with its streams, its kernels and its own transport. Its code is in a
+// shared library that is loaded on request, so that a program that trains on the CPU needs none of the device's
+// libraries.
 #pragma once
 #include <map>
 #include <memory>
@@ -12,41 +13,41 @@
 
 namespace lancet::runtime {
 
-// Which algorithm each product takes where the device's library offers several, in the device's words: what it is good
-// for, and which it is.
+// The algorithm of each matrix product for which the device's library offers several. Key: the product; value: the
+// algorithm; both as the device prints them.
 using ProductChoices = std::map<std::string, std::string>;
 
 class Accelerator {
  public:
   virtual ~Accelerator() = default;
   virtual backend::Device& device() = 0;
-  // Null where the module has no kernel of this op.
+  // Null if the module has no kernel of this op.
   virtual const ops::DeviceKernel* find_kernel(std::string_view op) const = 0;
-  // The transport of the device's own, NCCL. Config error: the module was built without.
+  // A communicator of the device's own transport, NCCL. Config error: the module was built without it.
   virtual Result<std::unique_ptr<comm::DeviceCommunicator>> make_communicator(const comm::DeviceStream& stream) = 0;
-  // Times that were measured on it are good for this build alone.
+  // Identifies the build of the kernels; measured times are valid for this build only.
   virtual std::string build() const = 0;
-  // f32 products may round their operands to 10 bits. Of kernels that are bound from here on, as are the next two.
+  // If true, f32 products may round their operands to 10 bits. Like the next two, it applies to kernels bound later.
   virtual void allow_tf32(bool) {}
-  // A product that the table does not hold is timed when its kernel is bound, and put there.
+  // If true, a product that the table of choices lacks is timed when its kernel is bound, and added to the table.
   virtual void measure_products(bool) {}
-  // Added to the table; config error: a line that no table has.
+  // Adds to the table of choices. Config error: an entry that does not parse.
   virtual Status add_product_choices(const ProductChoices&) { return {}; }
   virtual ProductChoices product_choices() const { return {}; }
 };
 
-// What a module exports as `lancet_module`, with C linkage.
+// The symbol `lancet_module`, with C linkage, that a device module exports.
 struct AcceleratorModule {
   const char* kernel_build;  // cost::kernel_build() of the program that it belongs to
   Result<int> (*count)();    // devices of this host that the process may use
   Result<std::unique_ptr<Accelerator>> (*open)(int index);
 };
 
-// Loads a module for as long as the process runs. Config errors: the file is not there, a library that it needs is not,
-// or it belongs to another build of the program.
+// Loads a module for the rest of the process. Config errors: the file or a library that it needs is missing, or the
+// module belongs to another build of the program.
 Result<const AcceleratorModule*> load_module(const std::string& file);
 
-// liblancet_cuda.so beside the program that runs.
+// The path of liblancet_cuda.so in the folder of the running program.
 std::string cuda_module_path();
 
 }  // namespace lancet::runtime

@@ -1,4 +1,4 @@
-// Memory of a rank, wherever it lies.
+// Memory of a rank, on the host or on a device: owned (Block) or not (Memory).
 #pragma once
 #include <cstddef>
 #include <span>
@@ -9,7 +9,7 @@
 
 namespace lancet::runtime {
 
-// A stretch of memory that something else owns.
+// A range of memory that something else owns.
 struct Memory {
   std::byte* start = nullptr;
   std::size_t bytes = 0;
@@ -25,8 +25,8 @@ struct Memory {
   }
 };
 
-// Owns memory of the host, of a device, or of the host and page-locked for a device. Contents are undefined, but for
-// page-locked memory, which is zero.
+// Owns memory of a device, of the host, or of the host and page-locked for a device. Page-locked memory is zero at
+// first; other contents are undefined.
 class Block {
  public:
   Block() = default;

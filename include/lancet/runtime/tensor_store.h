@@ -1,4 +1,4 @@
-// The named tensors of a rank: parameters and state, shared by all plans that name them.
+// TensorStore: owns the named tensors of a rank, its parameters and state, shared by all plans that name them.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -18,23 +18,23 @@ struct NamedTensor {
   ir::TensorKind kind;
   ir::TensorType type;
   bool local = false;
-  Memory memory;  // a place in one of the store's blocks; zero when made. On a device: not for the host to follow
+  Memory memory;  // in one of the store's blocks; zero at first. On a device: the host must not dereference it
 };
 
 class TensorStore {
  public:
-  // What is added from here on lies on the device, which outlives the store.
+  // Puts the store's tensors on the device, which outlives the store. InternalError: the store already holds tensors.
   void place_on(backend::Device& device);
   bool on_device() const { return staging_ != nullptr; }
-  // Makes what the program names and is not there yet, but for inputs: those belong to an Executor, since plans of one
-  // model differ in their batches. What is made at once lies in one block, in the program's order, each tensor at a
-  // multiple of 64 bytes: so the gradients that add up over micro batches lie side by side as their buckets want them.
-  // The same name with another type or kind is an InternalError; std::bad_alloc where there is no memory.
+  // Makes the parameters and states that the program names and the store lacks. Inputs belong to an Executor, since
+  // plans of one model differ in their batches. One call allocates one block, in the program's order, each tensor at a
+  // multiple of 64 bytes, so that the gradients that accumulate over micro batches are adjacent, as their buckets need.
+  // InternalError: a name is known with another type or kind. Throws std::bad_alloc if there is no memory.
   void add(const ir::Program& program);
-  // Bytes of a tensor from `offset` on, wherever it lies. One thread at a time; not while a step runs.
+  // Copy bytes of a tensor, from `offset` on, to or from host memory. One thread at a time; not while a step runs.
   Status read(const NamedTensor& tensor, std::size_t offset, std::span<std::byte> to) const;
   Status write(const NamedTensor& tensor, std::size_t offset, std::span<const std::byte> from);
-  // The whole of a tensor, as f32 or in whatever elements it has.
+  // The whole tensor; T is its element type.
   template <class T>
   Result<std::vector<T>> read(std::string_view name) {
     const NamedTensor& tensor = (*this)[name];
@@ -49,14 +49,14 @@ class TensorStore {
 
  private:
   std::map<std::string, NamedTensor, std::less<>> tensors_;
-  // Of a store on a device: the queue and the page-locked memory that reads and writes go through.
+  // Only for a store on a device: the device stream and the page-locked memory that reads and writes go through.
   struct Staging {
     backend::Device* device;
     std::unique_ptr<backend::Stream> stream;
     Block memory;
   };
   Status zero(const Block& block);
-  // copy(offset in the tensor, bytes): through the staging memory, piece by piece.
+  // Calls copy(address in the tensor, offset from the first byte, bytes) for each piece that fits the staging memory.
   template <class Copy>
   Status stage(const NamedTensor& tensor, std::size_t offset, std::size_t bytes, const Copy& copy) const;
 

@@ -1,4 +1,4 @@
-// A stream that is never waited for in vain: whoever waits asks, again and again, whether it is worth while.
+// WatchedStream: a device stream whose waits poll a health check, so that a failed stream cannot hang the caller.
 #pragma once
 #include <algorithm>
 #include <atomic>
@@ -12,14 +12,14 @@
 
 namespace lancet::runtime {
 
-// How long the last wait of its kind took; the next is taken to be like it.
+// The duration of the last wait of one kind, which predicts the next.
 struct UsualWait {
   std::chrono::nanoseconds took{0};
 };
 
-// The pause of a wait that has lasted `waited`; zero: look again at once. Short waits spin, as the driver's own do; of
-// longer ones the pauses are a two-hundredth part, so that they cost neither a core nor the step's time. From shortly
-// before the usual end to as long after it they spin as well, since a pause would end late.
+// The pause until the next poll of a wait that has lasted `waited`; zero: poll at once. Short waits spin, as the
+// driver's own do. Longer ones pause for 1/200 of `waited`, so that they occupy no core and delay the step little. Near
+// the usual end (before and after it) they spin again, since a pause would end late.
 inline std::chrono::nanoseconds pause_of(std::chrono::nanoseconds waited, const UsualWait& usual) {
   using namespace std::chrono;
   constexpr nanoseconds shortest = microseconds(20), longest = microseconds(500), least_near = microseconds(200);
@@ -30,22 +30,23 @@ inline std::chrono::nanoseconds pause_of(std::chrono::nanoseconds waited, const 
   return pause < shortest ? nanoseconds(0) : pause;
 }
 
-// Until the stream is empty, or watch() gives an error. usual: what a wait at this place took before; kept up to date.
-// end: a flag that the stream sets last, in the host's memory. With it the driver, whose locks others need, is asked
-// only now and then, for errors.
+// Waits until the device stream is empty; an error of watch() ends the wait and is returned. usual: the duration of the
+// previous wait of this kind; updated. end: a flag in host memory that the device stream sets last; if given, the
+// driver, whose locks other threads need, is polled only once per 200 microseconds until the flag is set, to notice
+// errors.
 template <class Watch>
 Status wait_until_idle(backend::Stream& stream, const Watch& watch, UsualWait* usual = nullptr,
                        backend::Flag* end = nullptr) {
   using Clock = std::chrono::steady_clock;
-  constexpr auto asked_every = std::chrono::microseconds(200);
+  constexpr auto poll_every = std::chrono::microseconds(200);
   const auto start = Clock::now();
-  auto asked = start;
+  auto polled = start;
   for (;;) {
     bool idle = false;
     const auto now = Clock::now();
-    if (!end || std::atomic_ref(*end).load(std::memory_order_acquire) != 0 || now - asked >= asked_every) {
+    if (!end || std::atomic_ref(*end).load(std::memory_order_acquire) != 0 || now - polled >= poll_every) {
       LANCET_ASSIGN(idle, stream.idle());
-      asked = now;
+      polled = now;
     }
     const auto waited = Clock::now() - start;
     if (idle) {
@@ -61,9 +62,10 @@ Status wait_until_idle(backend::Stream& stream, const Watch& watch, UsualWait* u
   }
 }
 
+// Forwards all calls to the stream; synchronize() polls `watch`.
 class WatchedStream final : public backend::Stream, public backend::PacedStream {
  public:
-  // watch is called by the thread that waits.
+  // The waiting thread calls `watch`.
   WatchedStream(std::unique_ptr<backend::Stream> stream, std::function<Status()> watch)
       : stream_(std::move(stream)), watch_(std::move(watch)) {}
 

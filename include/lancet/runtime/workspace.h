@@ -1,4 +1,4 @@
-// The scratch of kernels, before there is memory to bind a plan to.
+// Computes how much scratch memory a plan's kernels need, before the plan is bound to memory.
 #pragma once
 #include <cstdint>
 
@@ -7,8 +7,8 @@
 
 namespace lancet::runtime {
 
-// Bytes that an executor of the plan takes for its kernels' scratch, over all streams, on the accelerator or, where it is
-// null, on the CPU with so many threads. Error: an op without a kernel there.
+// Bytes of scratch that an executor of the plan allocates for its kernels, summed over all streams: on the accelerator
+// or, if it is null, on the CPU with `threads` threads. Error: an op has no kernel there.
 Result<std::int64_t> planned_workspace(const ir::Plan& plan, Accelerator* accelerator, int threads);
 
 }  // namespace lancet::runtime

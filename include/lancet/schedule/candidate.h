@@ -1,5 +1,5 @@
-// Schedules that a policy chooses among: a Program in the order of its streams, what its instructions wait for, and when
-// the simulator says they run.
+// A schedule that a policy can choose: a Program in the order of its streams, the dependencies of its instructions, and
+// their simulated times.
 #pragma once
 #include <string>
 #include <vector>
@@ -10,23 +10,25 @@
 namespace lancet::schedule {
 
 struct Candidate {
-  std::string how;  // in words, for reports
+  std::string how;  // the schedule in words, for reports
   ir::Program program;
   Dependencies needed;
   std::vector<cost::OpCost> op_costs;
   Timeline timeline;
 };
 
-// No overlap of compute and all-to-all, but among the parts of one instruction's neighbours (`parts` attribute): each
-// waits for the last of the other stream before it.
+// Adds dependencies such that compute and all-to-all do not overlap: each instruction waits for the last one of the
+// other stream before it. A part (`parts` attribute) waits for the last whole one only, so parts still overlap each
+// other.
 Dependencies turns(const ir::Program& program, Dependencies dependencies);
 
-// The wire is never shared: what one communication stream sends waits for what the other sent before it in the order.
+// Adds dependencies such that the communication streams never share the network: each message waits for the last one of
+// the other stream before it in program order.
 Dependencies one_message_at_a_time(const ir::Program& program, Dependencies dependencies);
 
-// The program as it stands.
+// The candidate of this program in its order, simulated.
 Candidate as_it_is(const Step& step, std::string how, ir::Program program, std::vector<cost::OpCost> op_costs,
-                   Dependencies needed);
+                   Dependencies dependencies);
 
 // Bytes of the arena's tensors that are alive at once when the instructions run one by one.
 std::int64_t peak_bytes(const ir::Program& program);

@@ -1,4 +1,4 @@
-// What a schedule does, read off a Program and its predicted times: for people, and the same for every policy.
+// Facts about a schedule for people, read off a Program and its predicted times; the same for every policy.
 #pragma once
 #include <span>
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace lancet::schedule {
 
-// What the compute stream does while an all-to-all is under way. Milliseconds.
+// The instructions of the compute stream that overlap an all-to-all. Milliseconds.
 struct Cover {
   ir::InstructionId instruction;
   double ms = 0;
@@ -18,14 +18,14 @@ struct AllToAllCover {
   double ms = 0, covered_ms = 0;
   std::vector<Cover> under;  // in the order of the compute stream
 };
-// Every instruction of the expert stream that takes time, in launch order. when: per instruction.
+// The cover of every instruction of the expert stream that takes time, in launch order. when: per instruction.
 std::vector<AllToAllCover> all_to_all_covers(const ir::Program& program, std::span<const ir::Interval> when);
 
-// The label without the number of the part: the same for all parts of an instruction.
+// The label without the number of the part, which is the same for all parts of an instruction.
 std::string site_of(const ir::Instruction& instruction);
 
-// A stretch of the forward pass (or, with role dx, of the backward pass) whose instructions run in `parts` parts, each
-// on what the same part made before. first, last: their sites in program order.
+// A range of the forward pass (or, with role dx, of the backward pass) whose instructions run in `parts` parts, each
+// reading the results of the same part. first, last: the sites of its first and last instruction in program order.
 struct SplitRange {
   ir::Role role = ir::Role::forward;
   int parts = 1;

@@ -1,5 +1,5 @@
-// The simulator: it plans, predicts, and is held against the measured trace. Streams run in program order, each
-// instruction after the instructions it needs; what runs side by side slows down as the costs say.
+// The simulator that predicts when the instructions of a step run; the passes minimise its makespan. Each stream runs
+// in program order, each instruction after its dependencies; streams that are busy at once slow down as the costs say.
 #pragma once
 #include <span>
 #include <vector>
@@ -9,25 +9,28 @@
 
 namespace lancet::schedule {
 
-// Per instruction, ascending, the earlier instructions that it may not start before (ir::dependencies, and more).
+// Per instruction, ascending, the earlier instructions that must end before it starts: ir::dependencies, and those that
+// a policy adds.
 using Dependencies = std::vector<std::vector<ir::InstructionId>>;
 
 struct Timeline {
   std::vector<ir::Interval> when;  // per instruction, milliseconds
   double makespan = 0;
   double compute = 0, all_to_all = 0, all_reduce = 0;  // busy time of the streams
-  double communication = 0;                            // a communication stream is busy
-  double exposed = 0;                                  // and the compute stream is not
+  double communication = 0;                            // time in which a communication stream is busy
+  double exposed = 0;                                  // part of it in which the compute stream is idle
 };
 
-// Whether an all-reduce that is ready may start beside an all-to-all, or lets it have the wire to itself first.
+// shared: an all-reduce that is ready starts beside an all-to-all. all_to_all_first: it waits until the all-to-all that
+// is under way has ended.
 enum class Network { shared, all_to_all_first };
 
-// op_costs: per instruction. An instruction starts when its stream is free and what it needs has ended, launch_ms after that
-// where it is another stream's. Communication goes at network_beside_compute while the compute stream is busy, times
-// network_beside_network while both communication streams are; compute at what the cores that move bytes leave it: core_ms are
-// taken from it over the whole of a communication, however long that then is. Time linear in instructions and needs.
-Timeline simulate(const ir::Program& program, const Dependencies& needed, std::span<const cost::OpCost> op_costs,
-                  const cost::Interference& interference, double launch_ms, Network wire = Network::shared);
+// op_costs: per instruction. An instruction starts when its stream is free and its dependencies have ended; launch_ms
+// is added after a dependency on another stream. Communication runs at speed network_beside_compute while the compute
+// stream is busy, times network_beside_network while both communication streams are. Computation runs at the speed that
+// the cores which move bytes leave it: a communication takes core_ms from it in total, spread over its actual duration.
+// Time linear in instructions and dependencies.
+Timeline simulate(const ir::Program& program, const Dependencies& dependencies, std::span<const cost::OpCost> op_costs,
+                  const cost::Interference& interference, double launch_ms, Network network = Network::shared);
 
 }  // namespace lancet::schedule

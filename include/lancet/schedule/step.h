@@ -1,45 +1,45 @@
-// A training step before any policy touched it, with what all policies ask about it: which instructions can be split,
-// what they and their parts cost, and where the MoE layers lie.
+// A training step before any policy changes it, with the facts that all policies need: which instructions can be split,
+// the costs of instructions and of their parts, and where the forward pass ends.
 #pragma once
 #include <map>
 #include <vector>
 
-#include "lancet/cost/costs.h"
 #include "lancet/config/config.h"
-#include "lancet/schedule/simulate.h"
+#include "lancet/cost/costs.h"
 #include "lancet/schedule/partition/rewrite.h"
+#include "lancet/schedule/simulate.h"
 
 namespace lancet::schedule {
 
 class Step {
  public:
-  // program: after autodiff, sync and optimize. part_counts: what may be asked of part_cost. Error: the costs lack an
-  // op (of the whole step or of a part).
+  // program: the result of autodiff, sync and optimize. part_counts: the counts that part_cost may be called with.
+  // Error: the costs lack an op (of the whole step or of a part).
   static Result<Step> make(const ir::Program& program, const cost::Costs& costs, std::vector<int> part_counts);
 
   const ir::Program& program() const { return program_; }
   const Dependencies& dependencies() const { return dependencies_; }
   const std::vector<cost::OpCost>& op_costs() const { return op_costs_; }
   const cost::Costs& costs() const { return *costs_; }
-  // Those of part_counts that the step can be split in, ascending, from 2 on: along the batch and by peers, if they
-  // divide it and the ranks.
+  // The part_counts (at least 2, ascending) that the step can be split in: along the batch those that divide it, by
+  // peers those that divide the ranks, by capacity all.
   const std::vector<int>& part_counts(Cut cut) const {
     return cut == Cut::batch ? batch_parts_ : cut == Cut::capacity ? capacity_parts_ : peer_parts_;
   }
   std::size_t forward_end() const { return forward_end_; }  // the first instruction that is not of the forward pass
-  bool has_all_to_all() const;                                // all-to-alls that take time
+  bool has_all_to_all() const;                              // some all-to-all takes time
 
   // Rows of the whole step along the batch, and of the experts and their all-to-alls along the capacity or by peers.
   const AxisRows& rows(Cut cut) const { return cut == Cut::batch ? batch_rows_ : capacity_rows_; }
 
   // No instruction split.
   Split whole(Cut cut) const;
-  // Every instruction that can be.
+  // Every instruction split that can be.
   Split all(Cut cut, int parts) const;
 
-  // Loads of the instructions of rewrite(program(), split).
+  // The costs of the instructions of rewrite(program(), split).
   std::vector<cost::OpCost> op_costs(const Rewritten& rewritten, const Split& split) const;
-  // The load of one of `parts` parts of an instruction.
+  // The cost of one of `parts` parts of an instruction.
   const cost::OpCost& part_cost(Cut cut, int parts, std::size_t instruction) const;
 
  private:
@@ -60,11 +60,11 @@ class Step {
   std::map<std::string, cost::OpCost> helpers_;                          // by op_key
 };
 
-// Part counts that planning and profiling look at: 2, 4, 8, ... up to max_parts, or the one that is asked for.
+// The part counts that planning and profiling consider: 2, 4, 8, ... up to max_parts, or the one that overlap.parts
+// forces.
 std::vector<int> part_counts(const config::Overlap& overlap);
 
-// The step's Programs whose instructions hold every op key that a policy may ask for: the step and its variants in
-// parts.
+// Programs whose instructions have every op key that a policy may need the cost of: the step and its variants in parts.
 std::vector<ir::Program> variants(const ir::Program& step, const config::Overlap& overlap);
 
 }  // namespace lancet::schedule

@@ -1,4 +1,4 @@
-// What saving and loading a model's checkpoint takes on this machine and disk.
+// Measures the time to save and load a model's checkpoint on this machine and disk.
 #pragma once
 #include <filesystem>
 
@@ -10,23 +10,23 @@ namespace lancet::train {
 
 struct CheckpointSpeedOptions {
   int local_ranks = 1;
-  std::filesystem::path folder;  // on the disk in question; a folder is made in it, and removed at the end; so is one
-                                 // that a process left which was killed
-  int steps = 3, rounds = 3;     // that are measured
-  bool cached = false;           // reads may find the bytes in memory, where writing has left them
+  std::filesystem::path folder;  // on the disk to measure; a temporary folder in it is removed at the end, as are those
+                                 // of processes that were killed
+  int steps = 3, rounds = 3;     // measured training steps; saves and loads
+  bool cached = false;           // true: reads may find the written bytes in memory
 };
 
-// Medians over the rounds; of several ranks the slowest.
+// Medians over the rounds of the slowest rank's times.
 struct CheckpointSpeed {
-  double gigabytes = 0;  // 10^9 bytes, of the checkpoint
+  double gigabytes = 0;  // size of the checkpoint in 10^9 bytes
   double step_ms = 0;    // of a training step
-  double save_ms = 0;    // that a save holds a step up
-  double write_s = 0;    // until it is on the disk
-  double read_gb_s = 0;  // its files, front to back, one after the other; ranks share them
-  double load_gb_s = 0;  // its tensors, into the model, checked; a tensor that several ranks read counts once
-  bool dropped = true;   // what was cached of the files was dropped before each reading
+  double save_ms = 0;    // time that a save holds a step up
+  double write_s = 0;    // time until the checkpoint is on the disk
+  double read_gb_s = 0;  // plain reading of its files, one after the other; the ranks share the files
+  double load_gb_s = 0;  // checked loading into the model; a tensor that several ranks read counts once
+  bool dropped = true;   // the files' cached bytes were dropped before each reading
 };
-// Collective. Errors: as in training; the folder.
+// Collective. Errors: those of training; of the folder.
 Result<CheckpointSpeed> measure_checkpoint(config::Config config, comm::Communicator& world,
                                            const CheckpointSpeedOptions& options);
 

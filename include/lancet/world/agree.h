@@ -1,4 +1,4 @@
-// What ranks decide together, so that none goes on, or waits, alone.
+// Collective agreement on errors and small values, so that no rank continues, or waits, alone.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -11,28 +11,28 @@
 
 namespace lancet::world {
 
-// Collective. Success where every rank brings success; else, on all ranks, the error of the first rank that failed,
-// with that rank named where the others did not fail.
+// Collective. Success if all ranks pass success; otherwise all ranks return the error of the first rank that failed,
+// which the message names unless every rank failed.
 Status agree(comm::Communicator& world, const Status& mine);
 
-// Collective. Config error, on all ranks, where a rank's text is another than rank 0's. what: "the same options".
+// Collective. Config error, on all ranks, if a rank's text differs from rank 0's. what: "the same options".
 Status agree_on(comm::Communicator& world, std::string_view what, std::string_view mine);
 
-// Collective: root's outcome on all ranks, in its own words: where root alone looked, no rank needs to be named.
+// Collective: returns root's status on all ranks. The message names no rank, since only root did the work.
 Status broadcast_status(comm::Communicator& world, const Status& mine, int root);
 
-// Collective: whether any rank says so.
+// Collective: true if `mine` is true on any rank.
 Result<bool> any(comm::Communicator& world, bool mine);
 
-// Collective: every rank's number, by rank.
+// Collective: returns every rank's number, by rank.
 Result<std::vector<std::int64_t>> gather(comm::Communicator& world, std::int64_t mine);
 
-// Collective: every rank's text, by rank, on root; nothing elsewhere.
+// Collective: returns every rank's text, by rank, on root; an empty list on the other ranks.
 Result<std::vector<std::string>> gather_texts(comm::Communicator& world, const std::string& mine, int root);
 
 using comm::broadcast_text;
 
-// Collective: root's texts on all ranks. They hold no '\0'; a path may hold anything else, a newline too.
+// Collective: returns root's texts on all ranks. A text may hold any character, a newline too, except '\0'.
 Result<std::vector<std::string>> broadcast_texts(comm::Communicator& world, const std::vector<std::string>& texts,
                                                  int root);
 

@@ -1,4 +1,4 @@
-// A run of one process that takes itself for one rank of many (comm.transport = "emulated").
+// Makes the world of a single process that simulates one rank of many (comm.transport = "emulated").
 #pragma once
 #include <atomic>
 #include <memory>
@@ -8,13 +8,13 @@
 
 namespace lancet::world {
 
-// What the network's calls took by its declaration, in milliseconds. Streams add from their own threads.
+// Total declared time of the network's calls, in milliseconds. Each stream adds from its own thread.
 struct DeclaredTimes {
   std::atomic<double> exchanges{0}, all_reduces{0};
 };
 
-// The world of such a run, with the links of comm.network; null where another transport is asked for. Config errors:
-// several processes, hardware that is not declared. times: added to with every call; outlives the world.
+// Returns the emulated world with the links of comm.network, or null if the config requests another transport. Config
+// errors: several processes, undeclared hardware. times: every call adds to it; it outlives the world.
 Result<std::unique_ptr<comm::Communicator>> emulated_world(const config::Config& config,
                                                            const comm::Communicator& world,
                                                            DeclaredTimes* times = nullptr);

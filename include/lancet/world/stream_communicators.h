@@ -1,28 +1,28 @@
-// The communicators of a plan's streams: all-to-alls and all-reduces do not wait for each other's turn.
+// Streams: owns a communicator for each communication stream, so that all-to-alls and all-reduces run independently.
 #pragma once
 #include <array>
 #include <chrono>
 #include <memory>
 #include <string>
 
-#include "lancet/world/rank_device.h"
 #include "lancet/comm/communicator.h"
 #include "lancet/config/config.h"
 #include "lancet/runtime/executor.h"
+#include "lancet/world/rank_device.h"
 
 namespace lancet::world {
 
 class Streams {
  public:
-  // Collective: duplicates of `world`, which gets the config's timeout, too; on an accelerator (null: the CPU) also
-  // those of its streams. purpose: before their names in errors.
-  static Result<Streams> make(const config::Config& config, comm::Communicator& world, runtime::Accelerator* accelerator,
-                            const std::string& purpose = "");
+  // Collective: duplicates `world` for each stream and sets the config's timeout on all of them, `world` included. With
+  // an accelerator (null: the CPU) it also makes the device communicators. purpose: prefix of the names in errors.
+  static Result<Streams> make(const config::Config& config, comm::Communicator& world,
+                              runtime::Accelerator* accelerator, const std::string& purpose = "");
 
-  // What an executor of this rank runs with; the streams outlive it. The arena is its own.
+  // Options for an executor of this rank, which has its own arena. This object outlives the executor.
   runtime::ExecutorOptions executor_options(int threads) const;
   const DeviceStreams& on_device() const { return device_; }
-  void abort(const std::string& why);  // whoever waits on a stream is told
+  void abort(const std::string& why);  // ends all waits on a stream with an error that holds `why`
 
  private:
   runtime::Accelerator* accelerator_ = nullptr;

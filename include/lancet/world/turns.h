@@ -1,6 +1,5 @@
-// What ranks wait for that takes longer than they wait for each other's messages: a disk, a plan, somebody who types.
-// They do so in turns, after each of which they hear of each other, so that none runs into comm.timeout_s and a rank
-// that has ended is noticed.
+// Runs slow work on rank 0 (disk, planning, user input) while the ranks keep sending short messages, one per turn,
+// so that no rank runs into comm.timeout_s and a rank that has ended is noticed.
 #pragma once
 #include <chrono>
 #include <functional>
@@ -10,10 +9,11 @@
 
 namespace lancet::world {
 
+// The length of a turn: a quarter of comm.timeout_s, within 1 to 200 ms.
 std::chrono::milliseconds turn_of(const config::Config& config);
 
-// Collective. `work` on rank 0, in a thread of its own where there are others, while those wait. Where the ranks no
-// longer hear each other, rank 0 says so once the work is done.
+// Collective: runs `work` on rank 0 while the other ranks wait; with several ranks, it runs on a thread of its own. If
+// the ranks lose contact, rank 0 returns the communication error after the work has ended.
 Status run_on_rank0(comm::Communicator& world, std::chrono::milliseconds turn, const std::function<void()>& work);
 
 }  // namespace lancet::world

@@ -1,6 +1,13 @@
-// A head is one task. Scores are computed transposed, [keys, queries], for a block of queries that fills the lanes: the
-// softmax over keys then runs down the lanes without a sum across them, and the probabilities come out as the packed
-// operand (tile.h) of the product with V. Key panels that the mask discards whole are not computed.
+// Each thread computes whole heads. Key panels that the causal mask discards entirely are not computed.
+//
+// Forward: for a block of queries, one per SIMD lane of a tile, the scores are computed transposed, [keys, queries]. So
+// the softmax over keys runs down the lanes without a sum across them, and the exponentials are written as the packed
+// operand (tile.h) of the product with V. That product, [features, queries], is divided by the softmax's sums and
+// stored transposed.
+//
+// Backward: a step of kBlocks blocks of queries recomputes P = exp(S - lse) and dS = P (dP - delta) scale panel by
+// panel, multiplies dS with K to get dQ, and then adds P^T dout and dS^T Q to dV and dK, which are kept in f32 for the
+// whole head.
 #include "lancet/backend/cpu/attention.h"
 
 #include <algorithm>
@@ -21,14 +28,14 @@ using simd::F32;
 using simd::I32;
 using simd::kLanes;
 
-constexpr int kQueries = kTileColumns;  // queries of a block: the lanes of a tile
+constexpr int kQueries = kTileColumns;  // queries of a block: the columns of a tile, two vectors of lanes
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
-static_assert(kTileRows % 2 == 0);  // keys go in pairs
+static_assert(kTileRows % 2 == 0);  // keys are packed in pairs
 
 std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
-// Hands out parts of a thread's workspace, 64-byte aligned, each with room for a vector beyond its end. With a null
-// base it only measures.
+// Divides a thread's workspace into arrays, 64-byte aligned, each padded by at least one vector. With a null base it
+// only counts bytes.
 class Carver {
  public:
   explicit Carver(std::byte* base) : base_(base) {}
@@ -56,13 +63,13 @@ struct Extents {
         feature_columns(divide_up(head_dim, kTileColumns) * kTileColumns),
         scale(1.f / std::sqrt(static_cast<float>(head_dim))) {}
   std::int64_t sequence, head_dim;
-  std::int64_t stride, out_stride;          // elements from position to position in qkv, in out
+  std::int64_t stride, out_stride;          // elements between positions in qkv, in out
   std::int64_t key_panels, feature_panels;  // of kTileRows
   std::int64_t feature_columns;             // head_dim rounded up to tiles
   float scale;
 };
 
-// Operands of one head. `in` is [sequence][head_dim] with the given stride.
+// Packs the operands of one head. `in` is [sequence][head_dim] with the given stride.
 template <class T>
 struct Packer {
   using Unit = typename Packing<T>::Unit;
@@ -101,7 +108,7 @@ struct Packer {
   }
 };
 
-// Rows `key` and `key + 1` of [keys][kQueries] as the second operand of a product that sums over keys.
+// Packs rows `key` and `key + 1` of [keys][kQueries] as the second operand of a product that sums over keys.
 template <class T, int Stride = kQueries>
 LANCET_HD void put_keys(typename Packing<T>::Unit* packed, std::int64_t key, const float* first, const float* second) {
   for (int v = 0; v < kQueries; v += kLanes) {
@@ -116,7 +123,7 @@ LANCET_HD void put_keys(typename Packing<T>::Unit* packed, std::int64_t key, con
   }
 }
 
-// x = exp(x * scale - shift), a row of a block. The copies tell the compiler that nothing overlaps.
+// x = exp(x * scale - shift) for a row of a block. The copies tell the compiler that the arrays do not overlap.
 LANCET_HD void exp_row(float* x, float scale, const float (&shift)[kQueries]) {
   float y[kQueries], by[kQueries];
   memcpy(y, x, sizeof y);
@@ -165,7 +172,7 @@ class Forward {
   }
   std::size_t bytes() const { return bytes_; }
 
-  // q: the head's queries; keys and values lie `next` elements after one another.
+  // q: the head's queries; its keys follow at q + next, its values at q + 2 * next.
   void head(const T* q, std::int64_t next, T* out, float* lse) {
     pack_.positions(q + next, x_.stride, keys_);
     pack_.features(q + 2 * next, x_.stride, values_);
@@ -190,9 +197,9 @@ class Forward {
  private:
   // scores_ -> probabilities_ (not yet divided by their sum), inverse_ and lse_.
   void softmax(std::int64_t q0, std::int64_t keys) {
-    for (std::int64_t j = q0; j < keys; ++j)  // the mask: lane i is query q0 + i
+    for (std::int64_t j = q0; j < keys; ++j)  // causal mask: lane i is query q0 + i
       for (std::int64_t i = 0; i < j - q0; ++i) scores_[j * kQueries + i] = kMinusInfinity;
-    std::fill_n(scores_ + keys * kQueries, kQueries, kMinusInfinity);  // makes an odd number of keys even
+    std::fill_n(scores_ + keys * kQueries, kQueries, kMinusInfinity);  // pads an odd number of keys
     F32 most[2] = {simd::splat(kMinusInfinity), simd::splat(kMinusInfinity)};
     for (std::int64_t j = 0; j < keys; ++j)
       for (int v = 0; v < 2; ++v) most[v] = simd::max(most[v], simd::load(scores_ + j * kQueries + v * kLanes));
@@ -220,13 +227,13 @@ class Forward {
   std::size_t bytes_;
 };
 
-// A step takes kBlocks blocks of queries, so that the products that sum over queries (dK, dV) have enough to sum.
+// A step processes kBlocks blocks of queries, so that the products that sum over queries (dK, dV) have longer sums.
 template <class T>
 class Backward {
   using Unit = typename Packing<T>::Unit;
   static constexpr int kBlocks = 2;
   static constexpr int kStep = kBlocks * kQueries;
-  static constexpr int kRowUnits = kStep / Packing<T>::depth;  // of a key's row over a step's queries
+  static constexpr int kRowUnits = kStep / Packing<T>::depth;  // units of a key's row over a step's queries
 
  public:
   Backward(const Extents& x, std::byte* workspace) : x_(x), pack_{x} {
@@ -266,7 +273,7 @@ class Backward {
   }
 
  private:
-  // Block b of the step at s0: its columns of p_ and ds_, and its dQ.
+  // Computes block b of the step at s0: its columns of p_ and ds_, and its dQ.
   void block(int b, std::int64_t s0, std::int64_t step_count, const T* dout, const T* q, const T* out, const float* lse,
              T* dq) {
     const std::int64_t q0 = s0 + b * kQueries, step_keys = s0 + step_count;
@@ -287,7 +294,7 @@ class Backward {
     store_transposed(dq_, ones_.data(), x_.head_dim, count, dq + q0 * x_.stride, x_.stride);
   }
 
-  // delta = the sum of dout * out of each query. Lanes without a query get p = 0: their lse is infinite.
+  // Sets delta_ to each query's sum of dout * out. Lanes without a query get an infinite lse, so that their P is 0.
   void row_terms(int count, const T* dout, const T* out, const float* lse) {
     std::fill_n(delta_, kQueries, 0.f);
     std::fill_n(lse_, kQueries, -kMinusInfinity);
@@ -317,7 +324,7 @@ class Backward {
       float* sr = s + r * kQueries;
       float* dr = dp + r * kQueries;
       exp_row(sr, scale, lse_);
-      const std::int64_t masked = p * kTileRows + r - q0;  // lanes below are queries before this key
+      const std::int64_t masked = p * kTileRows + r - q0;  // lanes below it are queries before this key
       for (std::int64_t i = 0; i < masked; ++i) sr[i] = 0.f;
       for (int v = 0; v < kQueries; v += kLanes)
         simd::store(dr + v, simd::load(sr + v) * (simd::load(dr + v) - simd::load(delta_ + v)) * scale);
@@ -327,7 +334,7 @@ class Backward {
       put_keys<T>(ds_lanes_, p * kTileRows + r, dp + r * kQueries, r + 1 < rows ? dp + (r + 1) * kQueries : zeros_);
   }
 
-  // Block b's part of key's rows of p_ and ds_, as first operands that sum over queries.
+  // Writes block b's columns of row `key` of p_ and ds_, as first operands of products that sum over queries.
   void put_row(std::int64_t key, int b, const float* p, const float* ds) {
     using Element = std::conditional_t<Packing<T>::depth == 2, bf16, float>;
     Element* p_row = reinterpret_cast<Element*>(p_ + key * kRowUnits) + b * kQueries;
@@ -378,7 +385,7 @@ class Backward {
   std::size_t bytes_;
 };
 
-// Calls f(kernel, batch, head) for all heads, cut among the lane's threads; Kernel is made once per thread.
+// Calls f(kernel, batch, head) for all heads, divided among the caller's threads; makes one Kernel per thread.
 template <class Kernel, class F>
 void for_each_head(const AttentionDesc& d, void* workspace, F&& f) {
   const Extents x(d);

@@ -20,7 +20,7 @@ Buffer Buffer::raw(std::size_t bytes) {
   buffer.data_ = std::aligned_alloc(alignment, (rounded + alignment - 1) / alignment * alignment);
   if (!buffer.data_) throw std::bad_alloc();
   buffer.size_ = bytes;
-  if (alignment == kHugePage) madvise(buffer.data_, rounded, MADV_HUGEPAGE);  // a wish: refusal costs speed only
+  if (alignment == kHugePage) madvise(buffer.data_, rounded, MADV_HUGEPAGE);  // a request: refusal costs speed only
   return buffer;
 }
 

@@ -1,3 +1,9 @@
+// C is computed in blocks of up to kPanelsOfC panels of kTileRows rows by kColumns columns, and the sum over k in
+// chunks of up to kChunkUnits units. For each chunk of a block, B is packed, then A, kPanelsOfA panels at a time; every
+// tile (a panel by kTileColumns columns) adds the chunk's sum to the value after the previous chunk. Between chunks
+// that value is kept in C if C is f32, else (or if the sum starts from C and a bias) in f32 partial sums, which the
+// last chunk converts to C. The first chunk starts from zero, the bias or the old C. So all terms of an element are
+// added in order of k, in f32.
 #include "gemm.h"
 
 #include <algorithm>
@@ -9,8 +15,8 @@ namespace lancet::backend::cpu {
 
 namespace {
 
-// Blocks, in units of k, panels and columns. A's block (12 panels of 14 rows * 512 units: 336 KiB) lives in the
-// second-level cache, B's (512 * 512 units: 1 MiB) and the f32 partial sums of a narrower C in the third. Measured on
+// Block sizes in units of k, panels and columns. A's block (12 panels of 14 rows * 512 units: 336 KiB) fits in the
+// second-level cache, B's (512 * 512 units: 1 MiB) and the f32 partial sums of a bf16 C in the third. Measured on
 // Zen 4 over the products of GPT-2 sizes: within 3% of the best from 384 to 512 units and 9 to 18 panels.
 constexpr std::int64_t kChunkUnits = 512;
 constexpr std::int64_t kPanelsOfA = 12;
@@ -25,7 +31,7 @@ std::size_t aligned(std::size_t bytes) { return (bytes + 4095) / 4096 * 4096; }
 
 std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
-// Cuts [0, n) in the fewest blocks of at most `most`, all of nearly one size, and multiples of grain.
+// Returns the block size that cuts [0, n) into the fewest blocks of at most `most`, nearly equal, multiples of `grain`.
 std::int64_t balanced(std::int64_t n, std::int64_t most, std::int64_t grain) {
   if (n <= most) return std::max<std::int64_t>(n, 1);
   return divide_up(divide_up(n, divide_up(n, most)), grain) * grain;
@@ -54,21 +60,21 @@ class Part {
  private:
   using Unit = typename Packing<T>::Unit;
   static constexpr int kDepth = Packing<T>::depth;
-  static constexpr bool kWide = std::is_same_v<C, float>;  // C itself can hold partial sums
+  static constexpr bool kWide = std::is_same_v<C, float>;  // C can hold partial sums itself
 
   void list_panels(std::span<const Range> rows) {
     s_.panels.clear();
     for (Range r : rows) {
       if (r.size() == 0) continue;
       const std::int64_t count = divide_up(r.size(), kTileRows);
-      for (std::int64_t i = 0; i < count; ++i) {  // nearly equal: 1024 rows are panels of 14 and 13, none of 2
+      for (std::int64_t i = 0; i < count; ++i) {  // nearly equal: 1024 rows give panels of 14 and 13 rows, none of 2
         const std::int64_t begin = r.begin + r.size() * i / count, end = r.begin + r.size() * (i + 1) / count;
         s_.panels.push_back({begin, static_cast<int>(end - begin)});
       }
     }
   }
 
-  // Each but a range's last is a multiple of the unit's depth, so that pairs do not depend on the blocking.
+  // Every chunk but a range's last is a multiple of the unit's depth, so that pairs do not depend on the blocking.
   void list_chunks(std::span<const Range> reduction) {
     s_.chunks.clear();
     for (Range r : reduction) {
@@ -85,7 +91,7 @@ class Part {
           *d_.bias == DType::f32 ? static_cast<const float*>(bias_)[j] : to_f32(static_cast<const bf16*>(bias_)[j]);
   }
 
-  // Panels [p0, p1) by the columns in hand, over all of k.
+  // Computes panels [p0, p1) by the current columns, over all of k.
   void block(std::int64_t p0, std::int64_t p1) {
     const bool seeded = d_.accumulate && (!kWide || bias_);
     use_partial_ = seeded || (!kWide && s_.chunks.size() > 1);
@@ -106,7 +112,7 @@ class Part {
     }
   }
 
-  // Where the sum cannot start in C: its values (and the bias) as f32.
+  // Converts C's values to f32 partial sums, plus the bias, for products whose sum cannot start in C itself.
   void seed_partial(std::int64_t p0, std::int64_t p1) {
     for (std::int64_t p = p0; p < p1; ++p)
       for (int i = 0; i < s_.panels[std::size_t(p)].rows; ++i) {
@@ -120,8 +126,8 @@ class Part {
 
   std::int64_t chunk_units() const { return units_of<T>(chunk_.size()); }
 
-  // Operands whose rows run across k are packed a few rows at a time over all panels: a panel alone would take 56 or
-  // 128 bytes from each of hundreds of rows, and with a stride of a power of two these share few sets of the caches.
+  // Operands whose rows run across k are packed a few rows at a time over all panels. Packing one panel at a time would
+  // read 56 or 128 bytes from each of hundreds of rows, which share few cache sets if the stride is a power of two.
   static constexpr std::int64_t kUnitsAtOnce = 4;
 
   void pack_b() {
@@ -143,7 +149,7 @@ class Part {
     }
   }
 
-  // Units from panel to panel of A: with room for what the packing of a panel writes beyond its end.
+  // Units between packed panels of A, including the units that packing may write beyond a panel's end.
   std::int64_t panel_stride() const { return chunk_units() * kTileRows + simd::kLanes; }
 
   void pack_a(std::int64_t p0, std::int64_t p1) {
@@ -163,7 +169,7 @@ class Part {
     }
   }
 
-  // partial_panel: where panel p0 stands in the block of partial sums.
+  // partial_panel: index of panel p0 in the block of partial sums.
   void multiply(std::int64_t p0, std::int64_t p1, std::int64_t partial_panel) {
     const std::int64_t units = chunk_units();
     for (std::int64_t j = 0; j < columns_.size(); j += kTileColumns) {
@@ -197,7 +203,7 @@ class Part {
       edge_tile(units, a, b, rows, width, init, init_stride, c);
   }
 
-  // C's last columns, fewer than a tile has: through a copy.
+  // Computes C's last columns, fewer than a tile has, through a copy.
   void edge_tile(std::int64_t units, const Unit* a, const Unit* b, int rows, int width, const float* init,
                  std::int64_t init_stride, C* c) {
     alignas(64) float start[kTileRows * kTileColumns] = {};
@@ -214,7 +220,7 @@ class Part {
   const void* bias_;
   C* c_;
   GemmScratch& s_ = GemmScratch::of_this_thread();
-  Range columns_, chunk_;  // in hand
+  Range columns_, chunk_;  // current
   bool first_ = false, last_ = false, use_partial_ = false;
   float* partial_row_ = nullptr;
   std::int64_t partial_stride_ = 0;
@@ -258,8 +264,8 @@ Range part_of(std::int64_t n, std::int64_t grain, int parts, int index) {
   return {std::min(grains * index / parts * grain, n), std::min(grains * (index + 1) / parts * grain, n)};
 }
 
-// Every thread packs what it needs of A and B itself, so a cut along one operand repeats the packing of the other.
-// An element costs about 32 multiply-adds to pack.
+// Every thread packs the elements of A and B that it needs, so cutting one operand repeats the packing of the other.
+// Packing an element costs as much as about 32 multiply-adds.
 Grid choose_grid(std::int64_t m, std::int64_t n, int threads) {
   Grid best;
   double best_time = 0;

@@ -1,5 +1,5 @@
-// The project's own matrix product: packed panels, tiles in registers (tile.h). It serves every product where the
-// machine has no matrix unit that oneDNN would use, all products of experts, and builds without oneDNN.
+// The project's own matrix product: packed panels, tiles in registers (tile.h). It computes every product on machines
+// without a matrix unit that oneDNN would use, all products of experts, and everything in builds without oneDNN.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -15,7 +15,7 @@ struct Range {
   std::int64_t size() const { return end > begin ? end - begin : 0; }
 };
 
-// Scratch memory of one thread, of a size that the blocking bounds (about 4 MiB); made at the thread's first product.
+// Scratch memory of one thread, bounded by the blocking (about 4 MiB); allocated at the thread's first product.
 class GemmScratch {
  public:
   static GemmScratch& of_this_thread();
@@ -38,12 +38,12 @@ class GemmScratch {
   std::size_t a_ = 0, b_ = 0, partial_ = 0, bias_ = 0;
 };
 
-// One thread's share of C = op(A) op(B): the rows in `rows` and the columns in `columns`, summed over `reduction` in
-// that order. desc.m and desc.k bound what may be read along a row, not what is computed.
+// Computes one thread's share of C = op(A) op(B): the given rows and columns, summed over the ranges of `reduction` in
+// order. desc.m and desc.k bound the elements that may be read along a row, not those that are computed.
 void gemm(const MatmulDesc& desc, std::span<const Range> rows, Range columns, std::span<const Range> reduction,
           const void* a, const void* b, const void* bias, void* c);
 
-// How many threads share C's rows and its columns.
+// The numbers of threads along C's rows and along its columns.
 struct Grid {
   int rows = 1, columns = 1;
 };

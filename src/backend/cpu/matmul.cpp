@@ -1,3 +1,6 @@
+// A product is divided into a grid of rows and columns of C, one cell per thread. Each cell is a share that either the
+// own kernel (gemm.h) or oneDNN (onednn_gemm.h) computes. The products of experts use one grid for all groups: a thread
+// computes its cell of every group in turn, restricted to the rows that are given at run time.
 #include "lancet/backend/cpu/matmul.h"
 
 #include <algorithm>
@@ -33,7 +36,7 @@ MatmulDesc checked(MatmulDesc d, bool m_varies = false, bool k_varies = false) {
 }
 
 #if defined(LANCET_HAVE_ONEDNN)
-// Whether a product fills tiles of the matrix unit. Smaller ones are not worth a primitive, and oneDNN rounds them
+// True if a product fills tiles of the matrix unit. Smaller products are not worth a primitive, and oneDNN rounds them
 // differently depending on how threads cut them. An extent of 0 varies from call to call.
 bool fills_matrix_unit(const MatmulDesc& d) {
   constexpr std::int64_t least = 64;
@@ -42,7 +45,7 @@ bool fills_matrix_unit(const MatmulDesc& d) {
 }
 #endif
 
-// Computes the shares of a product's threads: by oneDNN or by ourselves.
+// Computes the shares of a product's threads, by oneDNN or by the own kernel.
 class Shares {
  public:
   // fixed: the extents are the description's; otherwise the number of rows, or of the sum's terms, varies.
@@ -50,13 +53,13 @@ class Shares {
 #if defined(LANCET_HAVE_ONEDNN)
     d_ = d;
     fixed_ = fixed;
-    onednn_ = kernel == MatmulKernel::onednn ||
-              (kernel == MatmulKernel::automatic && d.a == DType::bf16 && fills_matrix_unit(d) && onednn_has_matrix_unit());
+    onednn_ = kernel == MatmulKernel::onednn || (kernel == MatmulKernel::automatic && d.a == DType::bf16 &&
+                                                 fills_matrix_unit(d) && onednn_has_matrix_unit());
 #else
     LANCET_CHECK(kernel != MatmulKernel::onednn, "this build has no oneDNN");
 #endif
   }
-  // Before the threads start: that many shares will run.
+  // Called before the threads start, with the number of shares that they will run.
   void prepare([[maybe_unused]] int count) {
 #if defined(LANCET_HAVE_ONEDNN)
     while (onednn_ && std::ssize(shares_) < count) shares_.push_back(std::make_unique<OnednnShare>(d_, fixed_));
@@ -133,7 +136,7 @@ class ExpertMatmul final : public GroupedMatmul {
     std::int64_t rows = 0;
     for (std::size_t i = 0; i < ranges; ++i) rows += Range{row_begin[i], row_end[i]}.size();
     const MatmulDesc& p = d_.product;
-    // One cut for all groups: every thread has its rows and columns of each, however unequal the groups are.
+    // One grid for all groups: every thread computes a share of each group, so unequal groups do not unbalance threads.
     const bool by_rows = d_.rows == GroupedRows::m;
     const Grid grid = choose_grid(by_rows ? rows / std::max<std::int64_t>(d_.groups, 1) : p.m, p.n, threads());
     shares_.prepare(grid.rows * grid.columns);

@@ -1,7 +1,7 @@
 // Measured with oneDNN 2.6 on one AVX512_BF16 core, a product of 337 x 1024 x 256: a primitive for new extents costs
-// 0.3 ms (f32) to 0.6 ms (bf16), more than the product's own 0.8 ms allows for row counts that change every step; one
-// whose number of rows comes at run time (DNNL_RUNTIME_DIM_VAL) runs at 219 GFLOP/s, one of exact extents at 228.
-// Nothing is allocated in a step but, where the number of rows comes at run time, the memory objects that hold it.
+// 0.3 ms (f32) to 0.6 ms (bf16), too much beside the product's own 0.8 ms if row counts change every step. A primitive
+// that gets its number of rows at run time (DNNL_RUNTIME_DIM_VAL) runs at 219 GFLOP/s, one of exact extents at 228.
+// A step allocates nothing, except the memory objects of products whose number of rows is given at run time.
 #include "onednn_gemm.h"
 
 #include <omp.h>
@@ -37,7 +37,8 @@ const std::byte* offset(const void* base, std::int64_t elements, DType dtype) {
   return static_cast<const std::byte*>(base) + elements * size_of(dtype);
 }
 
-// What primitives work in. It is the running thread's: oneDNN's own would be that of the thread that made them.
+// The primitives' scratchpad. It belongs to the running thread; oneDNN's own belongs to the thread that made the
+// primitive.
 void* scratch_of_this_thread(std::size_t bytes) {
   thread_local Buffer scratch;
   if (scratch.size() < bytes) scratch = Buffer::raw(bytes);
@@ -58,7 +59,7 @@ class OnednnShare::Primitive {
     }
     const Descs m = descs(e);
     const auto op = d.bias ? dnnl::matmul::desc(m.a, m.b, m.bias, m.c) : dnnl::matmul::desc(m.a, m.b, m.c);
-    // The caller cuts the product among threads: the primitive is made for one.
+    // The caller divides the product among threads, so the primitive is made for one thread.
     const int count = omp_get_max_threads();
     omp_set_num_threads(1);
     const dnnl::matmul::primitive_desc found(op, attr, cpu_engine(), true);
@@ -70,7 +71,7 @@ class OnednnShare::Primitive {
     omp_set_num_threads(count);
   }
   bool is_for(Extents e, bool accumulate) const { return made_for_ == e && accumulate_ == accumulate; }
-  // oneDNN does not have every combination: a bf16 bias on f32, for one.
+  // False if oneDNN lacks the combination of types, for example a bf16 bias on an f32 product.
   bool exists() const { return static_cast<bool>(matmul_); }
 
   void run(Extents e, const void* a, const void* b, const void* bias, void* c) {
@@ -118,8 +119,8 @@ class OnednnShare::Primitive {
 OnednnShare::OnednnShare(const MatmulDesc& desc, bool fixed) : d_(desc), fixed_(fixed) {}
 OnednnShare::~OnednnShare() = default;
 
-// A share has one primitive, two if it accumulates over ranges; more only when its caller's threads change or a
-// grouped product is cut otherwise for another number of rows. The bound is against callers that do so forever.
+// A share has one primitive, or two if it accumulates over ranges; more only if its caller's number of threads changes
+// or another number of rows changes the grid of a grouped product. The bound of 64 protects against endless change.
 OnednnShare::Primitive& OnednnShare::primitive(std::int64_t m, std::int64_t n, std::int64_t k, bool accumulate) {
   for (const auto& known : primitives_)
     if (known->is_for({m, n, k}, accumulate)) return *known;
@@ -155,7 +156,7 @@ void OnednnShare::run(std::span<const Range> rows, Range columns, std::span<cons
     }
     first = false;
   }
-  if (first) gemm(d, rows, columns, reduction, a, b, bias, c);  // an empty sum: zeros, the bias or C itself
+  if (first) gemm(d, rows, columns, reduction, a, b, bias, c);  // an empty sum: zeros, the bias or the old C
 }
 
 bool onednn_has_matrix_unit() {

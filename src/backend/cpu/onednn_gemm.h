@@ -1,5 +1,5 @@
-// The same share of a product as gemm.h's, by oneDNN: for machines with a matrix unit (AMX), which oneDNN's generated
-// code drives and ours does not. Elsewhere our own tiles are as fast or faster and need no primitive per shape.
+// Computes the same share of a product as gemm.h, by oneDNN: for machines with a matrix unit (AMX), which oneDNN's
+// generated code uses and the own kernel does not. Elsewhere the own tiles are as fast and need no primitive per shape.
 #pragma once
 #include <memory>
 #include <span>
@@ -8,15 +8,15 @@
 
 namespace lancet::backend::cpu {
 
-// Whether oneDNN would compute bf16 products on a matrix unit here.
+// True if oneDNN computes bf16 products on a matrix unit on this machine.
 bool onednn_has_matrix_unit();
 
-// One thread's share of one product and the primitives that were made for it: few, since a share keeps its place in
-// C's grid from run to run. One thread at a time, not always the same.
+// One thread's share of one product and the primitives made for it: few, since a share keeps its position in C's grid
+// from run to run. One thread at a time uses it, not always the same one.
 class OnednnShare {
  public:
-  // fixed: the extents recur from call to call, so a primitive of exactly these pays; otherwise one primitive takes
-  // its number of rows (or the length of its sum) when it runs.
+  // fixed: the extents recur from call to call, so primitives are made for exactly these extents; otherwise one
+  // primitive gets its number of rows (or the length of its sum) when it runs.
   OnednnShare(const MatmulDesc& desc, bool fixed);
   ~OnednnShare();
   // As gemm().

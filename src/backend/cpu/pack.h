@@ -1,4 +1,4 @@
-// Packing an operand into panels (tile.h).
+// Packs an operand into panels (tile.h).
 #pragma once
 #include <algorithm>
 
@@ -6,7 +6,7 @@
 
 namespace lancet::backend::cpu {
 
-// Elements (of k) -> units.
+// Number of units that hold this many elements along k.
 template <class T>
 constexpr std::int64_t units_of(std::int64_t elements) {
   return (elements + Packing<T>::depth - 1) / Packing<T>::depth;
@@ -22,14 +22,14 @@ LANCET_HD void make_unit(Bf16Pair& unit, bf16 x, bf16 next) {
 
 namespace detail {
 
-// kLanes units that follow one another along k, as 32-bit lanes.
+// Loads kLanes consecutive units along k as 32-bit lanes.
 template <class T>
 LANCET_HD simd::U32 load_units(const T* p) {
   if constexpr (Packing<T>::depth == 2) return simd::load_as<simd::U32>(p);
   return (simd::U32)simd::load(p);
 }
 
-// kLanes units side by side: p along the panel's width at one k, q at the next.
+// Loads kLanes adjacent units along the panel's width: p points to the row of one k, q to the row of the next.
 template <class T>
 LANCET_HD simd::U32 load_units(const T* p, const T* q) {
   if constexpr (Packing<T>::depth == 2)
@@ -39,17 +39,17 @@ LANCET_HD simd::U32 load_units(const T* p, const T* q) {
 
 }  // namespace detail
 
-// Both packers write units_of(depth) * W units in order of k, and may write up to kLanes units beyond: the caller has
-// room for these and packs its panels from left to right.
+// Both packers write units_of(depth) * W units in order of k, and may write up to kLanes units beyond them: the caller
+// provides that memory and packs its panels from left to right.
 
-// One panel from rows that are contiguous along k: in[w * stride + k], w < width <= W, k < depth. Places beyond `width`
-// become zero.
+// Packs one panel from rows that are contiguous along k: in[w * stride + k], w < width <= W, k < depth. Units beyond
+// `width` become zero.
 template <int W, class T>
 void pack_along_k(const T* in, std::int64_t stride, int width, std::int64_t depth, typename Packing<T>::Unit* out) {
   using simd::kLanes;
   constexpr int unit_depth = Packing<T>::depth;
   const std::int64_t whole = depth / (unit_depth * kLanes) * kLanes;  // units in full vectors
-  // Columns from right to left: what a store writes beyond the panel's width is overwritten by the next row of units.
+  // Columns from right to left, so that units stored beyond the panel's width are overwritten by the next row of units.
   for (int w0 = (W - 1) / kLanes * kLanes; w0 >= 0; w0 -= kLanes) {
     const int lanes = std::clamp(width - w0, 0, kLanes);
     for (std::int64_t u = 0; u < whole; u += kLanes) {
@@ -75,9 +75,9 @@ void pack_along_k(const T* in, std::int64_t stride, int width, std::int64_t dept
   }
 }
 
-// One panel from rows that are contiguous along the panel's width: in[k * stride + w]. `readable` >= width: elements
-// from `in` on that belong to each row, so that a vector may reach over the panel's edge: places beyond `width` hold
-// anything.
+// Packs one panel from rows that are contiguous along the panel's width: in[k * stride + w]. `readable` >= width: the
+// number of elements of each row from `in` on, so that a vector may read beyond the panel's edge. The contents of units
+// beyond `width` are undefined.
 template <int W, class T>
 void pack_across_k(const T* in, std::int64_t stride, int width, std::int64_t readable, std::int64_t depth,
                    typename Packing<T>::Unit* out) {

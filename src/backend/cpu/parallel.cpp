@@ -1,3 +1,7 @@
+// Each host thread that calls parallel_for has a team of helper threads, made at first use. A call publishes a job by
+// raising an epoch counter, which the helpers watch; the caller runs its own range and waits until the count of busy
+// helpers is zero. Waiting threads spin for a short time and then sleep on the atomic variable. A range depends only on
+// the member's index, so results do not depend on timing.
 #include "lancet/backend/cpu/parallel.h"
 
 #include <sched.h>
@@ -14,10 +18,10 @@
 namespace lancet::backend::cpu {
 namespace {
 
-// How long a thread looks for news before it sleeps. Kernels of a step follow one another within microseconds, and
-// waking a sleeper takes tens of them; but a thread that spins for long holds the core that another one needs: with
-// one core of two taken by another process, OpenMP's team (which spins for milliseconds) ran a step in 1100 ms, one
-// that hardly spins in 185 ms, a single thread in 179 ms (4 layers, n_embd 256, bf16).
+// Time that a waiting thread spins before it sleeps. Kernels of a step follow one another within microseconds, and
+// waking a sleeping thread takes tens of microseconds; but a thread that spins for long occupies a core that another
+// one needs. With one of two cores used by another process, OpenMP's team (which spins for milliseconds) ran a step in
+// 1100 ms, a team that hardly spins in 185 ms, a single thread in 179 ms (4 layers, n_embd 256, bf16).
 constexpr auto patience = std::chrono::microseconds(30);
 
 void relax() {
@@ -96,14 +100,14 @@ class Team {
     }
   }
 
-  Job job_;                // written before epoch_ rises, read after
+  Job job_;                // written before epoch_ is raised, read after
   bool stopping_ = false;  // likewise
   std::atomic<std::uint32_t> epoch_{0};
   std::atomic<int> busy_{0};
-  std::vector<std::jthread> helpers_;  // last: they use the above
+  std::vector<std::jthread> helpers_;  // last: they use the members above
 };
 
-thread_local int thread_count = 0;  // 0: not said yet
+thread_local int thread_count = 0;  // 0: not set yet
 thread_local std::optional<Team> own_team;
 
 Team& team_of(int members) {
@@ -114,7 +118,7 @@ Team& team_of(int members) {
 }  // namespace
 
 void set_threads(int count) {
-  LANCET_CHECK(count >= 1, "a lane computes on at least 1 thread, not {}", count);
+  LANCET_CHECK(count >= 1, "a stream computes on at least 1 thread, not {}", count);
   thread_count = count;
 }
 
@@ -124,7 +128,7 @@ int threads() {
   return thread_count;
 }
 
-// hardware_concurrency() counts the machine's cores, whatever this process may use of them (glibc 2.36).
+// Reads the affinity, because hardware_concurrency() counts all cores of the machine (glibc 2.36).
 int cores() {
 #if defined(__linux__)
   cpu_set_t set;

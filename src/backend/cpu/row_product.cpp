@@ -10,8 +10,8 @@ namespace {
 using simd::F32;
 using simd::kLanes;
 
-// Eight sums hide the latency of an addition. On Zen 4 this runs at 90 to 95% of the rate at which a core reads memory;
-// the packed kernel (gemm.h), which transposes its operand, at 40%.
+// Eight accumulators hide the latency of an addition. On Zen 4 this runs at 90 to 95% of the rate at which a core reads
+// memory; the packed kernel (gemm.h), which transposes its operand, runs at 40%.
 template <class T>
 float dot(std::int64_t k, const T* a, const T* b) {
   constexpr int sums = 8;

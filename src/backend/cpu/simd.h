@@ -1,4 +1,4 @@
-// Vectors of the machine's width by GCC's vector extensions, and the few instructions that the language does not name.
+// Vectors of the machine's width by GCC's vector extensions, and the few instructions that these do not cover.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -42,7 +42,7 @@ LANCET_HD U32 widen(U16 v) { return __builtin_convertvector(v, U32); }
 LANCET_HD F32 load(const float* p) { return load_as<F32>(p); }
 LANCET_HD F32 load(const bf16* p) { return (F32)(widen(load_as<U16>(p)) << 16); }
 
-// bf16 of each lane in the low half; nearest even. NaN stays NaN.
+// Rounds each lane to bf16, ties to even. NaN stays NaN.
 LANCET_HD U16 round_bf16(F32 v) {
 #if defined(__AVX512BF16__)
   return (U16)_mm512_cvtneps_pbh((__m512)v);
@@ -59,7 +59,7 @@ LANCET_HD void store(bf16* p, F32 v) { store_as(p, round_bf16(v)); }
 
 LANCET_HD F32 max(F32 a, F32 b) { return a > b ? a : b; }
 
-// a and b interleaved: the half of the result that begins with their lanes First.
+// Interleaves a and b; returns the half of the result that begins with their lanes `First`.
 template <int First, std::size_t... Lane>
 LANCET_HD U32 interleave(U32 a, U32 b, std::index_sequence<Lane...>) {
   return __builtin_shufflevector(a, b, (Lane % 2 * kLanes + Lane / 2 + First)...);

@@ -1,10 +1,10 @@
-// The innermost product: a tile of C in registers, operands packed so that every load is in order.
+// The innermost product: a tile of C in registers, from operands packed so that every load is sequential.
 //
 // A packed operand is a row of panels. A panel holds up to W rows of op(A) (W = kTileRows) or columns of op(B)
-// (W = kTileColumns) and lies in memory as [units of k][W], where a unit is what one multiply-add consumes:
+// (W = kTileColumns) and is stored as [units of k][W], where a unit is the operand of one multiply-add:
 //   one f32, or a pair of bf16 that are neighbours along k (AVX512_BF16's dot product of pairs).
-// Without that instruction bf16 is packed as f32. A tile sums along k in order, one chain per element, and continues
-// from what `init` holds: so neither the blocking of k nor the tile that an element falls into changes its bits.
+// Without that instruction bf16 is packed as f32. A tile sums along k in order, one chain per element, starting
+// from `init`, so that neither the blocking of k nor an element's tile changes its bits.
 #pragma once
 #include <array>
 #include <utility>
@@ -20,7 +20,7 @@ inline constexpr int kTileRows = 6;  // 12 accumulators of 16 registers
 #endif
 inline constexpr int kTileColumns = 2 * simd::kLanes;
 
-// How an element type is packed: `Unit` per unit of k, `depth` elements of k in it.
+// The packing of an element type: the type of a unit, and the number of elements along k in it.
 template <class T>
 struct Packing {
   using Unit = float;
@@ -77,7 +77,7 @@ template <class Unit, class Out>
 using TileFunction = void (*)(std::int64_t units, const Unit* a, const Unit* b, const float* init,
                               std::int64_t init_stride, Out* out, std::int64_t out_stride);
 
-// The tile of `rows` rows (1..kTileRows); a packed as panels unless strides say otherwise.
+// Returns the function for a tile of `rows` rows (1..kTileRows); `a` is packed as panels by default.
 template <class Unit, class Out, int ARow = 1, int AUnit = kTileRows, int BUnit = kTileColumns>
 TileFunction<Unit, Out> tile_function(int rows) {
   static constexpr auto table = []<int... R>(std::integer_sequence<int, R...>) {

@@ -1,3 +1,6 @@
+// Attention as a cuDNN operation graph (attention_graph.h). Making a plan is slow, so plans are kept per device and
+// shape. If no plan for the whole batch fits into the workspace limit, a plan for a fraction of the batch runs several
+// times. cuDNN handles are pooled per device; a call borrows one, preferably one that is bound to its stream already.
 #include "lancet/backend/cuda/attention.h"
 
 #include <cuda_runtime.h>
@@ -20,8 +23,8 @@ namespace lancet::backend::cuda {
 #if defined(LANCET_HAVE_CUDNN)
 namespace {
 
-// The deterministic backward pass wants batch * heads * sequence^2 * 2 bytes: more than this, and it goes over the
-// batch piece by piece.
+// Limit of a plan's workspace. The deterministic backward pass needs batch * heads * sequence^2 * 2 bytes; if that is
+// more than the limit, it processes the batch in several pieces.
 constexpr std::int64_t most_workspace = std::int64_t{512} << 20;
 
 struct Plan {
@@ -41,26 +44,27 @@ Result<int> current_device() {
   return device;
 }
 
-// A handle of the thread's device, on a stream. It goes back to the others of its device when the work is queued: so
-// there are as many as streams that queue at one time, not as streams that ever were. They live as long as the process.
+// Borrows a cuDNN handle of the thread's device, bound to a stream, and returns it to the device's pool when the work
+// is queued. So there are as many handles as streams that queue work at the same time. Handles live until the
+// process ends.
 class Handle {
  public:
   static Result<Handle> on(cudaStream_t stream) {
     LANCET_ASSIGN(const int device, current_device());
-    Handle taken(device);
-    if (!taken.take_free(stream)) LANCET_TRY(checked(cudnnCreate(&taken.is_.handle), "start"));
-    if (taken.is_.stream != stream) LANCET_TRY(checked(cudnnSetStream(taken.is_.handle, stream), "a stream"));
-    taken.is_.stream = stream;
-    return taken;
+    Handle borrowed(device);
+    if (!borrowed.take_free(stream)) LANCET_TRY(checked(cudnnCreate(&borrowed.held_.handle), "start"));
+    if (borrowed.held_.stream != stream) LANCET_TRY(checked(cudnnSetStream(borrowed.held_.handle, stream), "a stream"));
+    borrowed.held_.stream = stream;
+    return borrowed;
   }
-  Handle(Handle&& other) noexcept : device_(other.device_), is_(std::exchange(other.is_, {})) {}
+  Handle(Handle&& other) noexcept : device_(other.device_), held_(std::exchange(other.held_, {})) {}
   Handle& operator=(Handle&&) = delete;
   ~Handle() {
-    if (!is_.handle) return;
+    if (!held_.handle) return;
     const std::lock_guard lock(mutex);
-    free[device_].push_back(is_);
+    free[device_].push_back(held_);
   }
-  cudnnHandle_t get() const { return is_.handle; }
+  cudnnHandle_t get() const { return held_.handle; }
 
  private:
   struct OnStream {
@@ -69,14 +73,14 @@ class Handle {
   };
   explicit Handle(int device) : device_(device) {}
 
-  // One that is on the stream already, if there is one.
+  // Takes a free handle, preferably one that is bound to the stream already; false if none is free.
   bool take_free(cudaStream_t stream) {
     const std::lock_guard lock(mutex);
     std::vector<OnStream>& handles = free[device_];
     if (handles.empty()) return false;
     auto at = std::find_if(handles.begin(), handles.end(), [&](const OnStream& h) { return h.stream == stream; });
     if (at == handles.end()) at = std::prev(handles.end());
-    is_ = *at;
+    held_ = *at;
     handles.erase(at);
     return true;
   }
@@ -84,7 +88,7 @@ class Handle {
   static inline std::mutex mutex;
   static inline std::map<int, std::vector<OnStream>> free;  // by device
   int device_;
-  OnStream is_;
+  OnStream held_;
 };
 
 Result<Plan> make_plan(const AttentionDesc& desc, cudnnHandle_t handle) {
@@ -103,7 +107,7 @@ Result<Plan> make_plan(const AttentionDesc& desc, cudnnHandle_t handle) {
   return internal_error("cuDNN has no engine for it: " + refused);
 }
 
-// Plans take some tenths of a second to make: once a shape and device, and once to learn that there is none.
+// A plan takes some tenths of a second to make, so plans and failures are kept for each device and shape.
 Result<Plan> plan_of(const AttentionDesc& desc) {
   static std::mutex mutex;
   static std::map<std::pair<int, AttentionDesc>, Result<Plan>> plans;

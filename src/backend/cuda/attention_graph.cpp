@@ -1,4 +1,8 @@
-#if defined(LANCET_HAVE_CUDNN)  // the CUDA module is built without cuDNN too
+#if defined(LANCET_HAVE_CUDNN)  // the CUDA plugin is built without cuDNN too
+// Builds the operation graphs of causal attention:
+//   forward    scores = masked(q k^T * scale), p = softmax(scores), lse = max + log(sum of exponentials), out = p v
+//   backward   p = exp(masked(q k^T * scale - lse)), dv = p^T dout,
+//              ds = p * (dout v^T - row sums of dout * out) * scale, dk = ds^T q, dq = ds k
 #include "attention_graph.h"
 
 namespace lancet::backend::cuda {
@@ -32,7 +36,7 @@ GraphTensor mask(CudnnGraph& g, const Shapes& s, const GraphTensor& scores) {
   return masked;
 }
 
-// q k^T scaled; k is read turned, by its strides.
+// q k^T * scale; k is read transposed, by its strides.
 GraphTensor scaled_scores(CudnnGraph& g, const Shapes& s, const GraphTensor& q, const GraphTensor& k_turned,
                           const GraphTensor& scale) {
   const GraphTensor raw = g.between(s.scores), scaled = g.between(s.scores);
@@ -62,7 +66,7 @@ CudnnGraph forward(const Shapes& s) {
   return g;
 }
 
-// dq is written by its product (not added up from parts), which makes it the same in every run.
+// dq is the result of one product and not a sum of parts, so its bits are the same in every run.
 CudnnGraph backward(const Shapes& s) {
   CudnnGraph g;
   const GraphTensor q = g.tensor(id_q, s.heads, s.packed, bf16_type);

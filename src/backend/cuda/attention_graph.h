@@ -1,12 +1,12 @@
-// Causal attention as an operation graph that cuDNN's fused engines know (composite form; its one-operation form has no
-// causal mask before 9.21).
+// Causal attention as an operation graph that cuDNN's fused engines support, in composite form (cuDNN's one-operation
+// form has no causal mask before 9.21).
 #pragma once
 #include "cudnn_graph.h"
 #include "lancet/backend/cuda/attention.h"
 
 namespace lancet::backend::cuda {
 
-// Ids of what lies in memory.
+// Ids of the tensors in memory.
 enum AttentionTensor : std::int64_t {
   id_q = 1,
   id_k,
@@ -19,7 +19,7 @@ enum AttentionTensor : std::int64_t {
   id_dv,
   id_row_sums,  // of dout * out, f32 [batch, heads, sequence], scratch of the backward pass
   id_scale,     // 1 / sqrt(head_dim)
-  id_masked,    // what takes the place of masked scores: -infinity
+  id_masked,    // the value of masked scores: -infinity
   id_one
 };
 

@@ -1,4 +1,4 @@
-// CUDA's errors as ours.
+// Converts CUDA's errors to Status.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -6,13 +6,13 @@
 
 namespace lancet::backend::cuda {
 
-// what: the call or the kernel, for the message. An error of an earlier piece of work may come up in any later call.
+// what: the call or the kernel, for the message. A call may report an error of work that was queued earlier.
 inline Status check(cudaError_t error, const char* what) {
   if (error == cudaSuccess) return {};
   return internal_error(std::string(what) + ": " + cudaGetErrorString(error) + " (" + cudaGetErrorName(error) + ")");
 }
 
-// After a kernel was put on a stream.
+// Called after a kernel launch.
 inline Status launched(const char* kernel) { return check(cudaGetLastError(), kernel); }
 
 }  // namespace lancet::backend::cuda

@@ -1,4 +1,10 @@
-#if defined(LANCET_HAVE_CUDNN)  // the CUDA module is built without cuDNN too
+#if defined(LANCET_HAVE_CUDNN)  // the CUDA plugin is built without cuDNN too
+// How a plan is made: the operations become an operation-graph descriptor; cuDNN's heuristic (mode A) proposes engine
+// configurations for it, best first; the first configuration whose engine meets the caller's conditions and whose
+// execution plan cuDNN can finalize is used. Each refusal is kept for the error message. Every object is a backend
+// descriptor: created, given attributes, finalized, and destroyed by its shared pointer. CudnnGraph stores the first
+// error in status() instead of returning one from each call, so that a graph is written without checks between its
+// lines.
 #include "cudnn_graph.h"
 
 #include <fmt/format.h>
@@ -30,7 +36,7 @@ Status set_descriptor(const CudnnDescriptor& on, cudnnBackendAttributeName_t nam
   return checked(cudnnBackendSetAttribute(on.get(), name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &raw), "an attribute");
 }
 
-// Elements of an attribute; none where the descriptor lacks it.
+// Elements of an attribute, at most `most`; empty if the descriptor lacks it.
 template <class T>
 std::vector<T> values_of(void* descriptor, cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
                          std::size_t most) {
@@ -274,7 +280,7 @@ Result<CudnnPlan> plan_graph(const CudnnGraph& graph, const CudnnTarget& target,
   for (const CudnnDescriptor& configuration : configurations) {
     LANCET_ASSIGN(const Engine engine, engine_of(configuration));
     if (deterministic && !engine.deterministic) {
-      refused += fmt::format("; engine {} adds up in any order", engine.index);
+      refused += fmt::format("; engine {} is not deterministic", engine.index);
       continue;
     }
     auto plan = make_plan(configuration, target);
@@ -288,7 +294,7 @@ Result<CudnnPlan> plan_graph(const CudnnGraph& graph, const CudnnTarget& target,
       return plan;
     }
   }
-  return internal_error(fmt::format("cuDNN {}: none of {} engines proposed will do{}", cudnnGetVersion(),
+  return internal_error(fmt::format("cuDNN {}: none of the {} proposed engines is usable{}", cudnnGetVersion(),
                                     configurations.size(), refused));
 }
 

@@ -1,6 +1,6 @@
 // cuDNN's operation graphs through its C backend interface: tensors and operations as descriptors, and the plan that an
-// engine makes of them. Nothing here needs a GPU but a plan that is to run: plans can be made for a device that is
-// described by a file, so that tests find out without one whether cuDNN takes a graph.
+// engine makes of them. Only run_plan needs a GPU: plans can also be made for a device that is described by a file, so
+// that tests check on machines without one whether cuDNN supports a graph.
 #pragma once
 #include <cudnn.h>
 
@@ -27,14 +27,14 @@ Extents dense_strides(const Extents& dims);
 // Collects operations. The first call that cuDNN refuses is kept in status(); later ones do nothing.
 class CudnnGraph {
  public:
-  // A tensor in memory, which run() gets by its id.
+  // A tensor in memory; run_plan gets its address by the id.
   GraphTensor tensor(std::int64_t id, const Extents& dims, const Extents& strides, cudnnDataType_t type);
-  // One that exists between operations only.
+  // A tensor that exists only between operations (virtual).
   GraphTensor between(const Extents& dims, const Extents& strides, cudnnDataType_t type = CUDNN_DATA_FLOAT);
   GraphTensor between(const Extents& dims, cudnnDataType_t type = CUDNN_DATA_FLOAT) {
     return between(dims, dense_strides(dims), type);
   }
-  // A number that run() gets by its id from host memory.
+  // A number in host memory; run_plan gets its address by the id.
   GraphTensor scalar(std::int64_t id);
 
   void matmul(const GraphTensor& a, const GraphTensor& b, const GraphTensor& c);
@@ -69,7 +69,7 @@ class CudnnGraph {
   std::int64_t next_between_ = 1000;
 };
 
-// What plans are made for: a GPU through its handle, or one that is only described.
+// The device for which plans are made: a GPU by its handle, or a description of one.
 struct CudnnTarget {
   cudnnHandle_t handle = nullptr;
   CudnnDescriptor description;
@@ -80,11 +80,11 @@ Result<CudnnTarget> describe_cudnn_target(const std::string& json);
 struct CudnnPlan {
   CudnnDescriptor descriptor;
   std::int64_t workspace = 0;  // bytes
-  std::int64_t engine = -1;    // cuDNN's number of it
+  std::int64_t engine = -1;    // cuDNN's number of the engine
 };
 
-// The first plan that cuDNN proposes with at most so many bytes of workspace, and, where asked for, whose engine adds
-// up in one order. considered: how many it proposed, may be null.
+// Returns the first of cuDNN's proposals that needs at most `most_workspace` bytes and, if `deterministic` is set,
+// whose engine always sums in the same order. considered: receives the number of proposals; may be null.
 Result<CudnnPlan> plan_graph(const CudnnGraph& graph, const CudnnTarget& target, std::int64_t most_workspace,
                              bool deterministic, int* considered = nullptr);
 

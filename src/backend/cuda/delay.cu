@@ -12,8 +12,8 @@ __device__ unsigned long long device_time() {
   return now;
 }
 
-// One thread: it holds a corner of one multiprocessor, as a copy that waits for the wire would. mark: where the time
-// counts from; null: here.
+// Waits with one thread, which occupies a small share of one multiprocessor, as a copy that waits for the network
+// would. mark: the time from which the wait counts; null: now.
 __global__ void wait_for(const unsigned long long* mark, unsigned long long nanoseconds) {
   const unsigned long long start = mark ? *mark : device_time();
   while (device_time() - start < nanoseconds) __nanosleep(500);
@@ -30,10 +30,10 @@ __global__ void multiply(float* values, std::size_t count, float factor) {
 }  // namespace
 
 Status scale(float* values, std::size_t count, float factor, cudaStream_t stream) {
-  constexpr std::size_t streams = 256, most_blocks = 1024;
+  constexpr std::size_t threads = 256, most_blocks = 1024;
   if (count == 0) return {};
-  const auto blocks = static_cast<unsigned>(std::min(most_blocks, (count + streams - 1) / streams));
-  multiply<<<blocks, streams, 0, stream>>>(values, count, factor);
+  const auto blocks = static_cast<unsigned>(std::min(most_blocks, (count + threads - 1) / threads));
+  multiply<<<blocks, threads, 0, stream>>>(values, count, factor);
   return launched("scale");
 }
 

@@ -1,4 +1,4 @@
-// What an emulated wire does to a stream and to the gradients that travel.
+// Kernels that emulate a network: a delay on a stream, and the scaling of gradients in place of their all-reduce.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -6,13 +6,13 @@
 
 namespace lancet::backend::cuda {
 
-// Takes time and nothing else.
+// Keeps the stream busy for this time.
 Status delay(double milliseconds, cudaStream_t stream);
-// The device's time into *mark, and a delay that counts from it.
+// Writes the device's time to *mark; delay_from keeps the stream busy until `milliseconds` after *mark.
 Status mark(unsigned long long* mark, cudaStream_t stream);
 Status delay_from(const unsigned long long* mark, double milliseconds, cudaStream_t stream);
 Status scale(float* values, std::size_t count, float factor, cudaStream_t stream);
-// Success where the module holds machine code, or PTX, that the current device runs.
+// Success if the plugin holds machine code, or PTX, that the current device runs.
 cudaError_t has_code();
 
 }  // namespace lancet::backend::cuda

@@ -55,7 +55,7 @@ class CudaDevice final : public Device {
     LANCET_TRY(check(cudaGetDeviceProperties(&device->properties_, index), "cudaGetDeviceProperties"));
     LANCET_TRY(device->check_architecture());
     LANCET_ASSIGN(device->flags_, FlagCalls::find());
-    // Least urgent first: a smaller number is more urgent.
+    // CUDA returns the least urgent priority first; a smaller number is more urgent.
     LANCET_TRY(check(cudaDeviceGetStreamPriorityRange(&device->least_urgent_, &device->most_urgent_),
                      "cudaDeviceGetStreamPriorityRange"));
     return std::unique_ptr<Device>(std::move(device));
@@ -79,7 +79,7 @@ class CudaDevice final : public Device {
     void* memory = nullptr;
     const cudaError_t error = cudaMalloc(&memory, bytes);
     if (error == cudaErrorMemoryAllocation) {
-      cudaGetLastError();  // it is not to come up again in the next call
+      cudaGetLastError();  // so that the next call does not report it again
       return config_error(fmt::format("expected {} bytes of memory on {}, found {} free", bytes, name(), free_bytes()));
     }
     LANCET_TRY(check(error, "cudaMalloc"));
@@ -92,7 +92,7 @@ class CudaDevice final : public Device {
     const cudaError_t error = cudaHostAlloc(&memory, bytes, cudaHostAllocPortable | cudaHostAllocMapped);
     if (error == cudaErrorMemoryAllocation) {
       cudaGetLastError();
-      return config_error(fmt::format("expected {} bytes of host memory that can be locked, found less", bytes));
+      return config_error(fmt::format("cannot allocate {} bytes of page-locked host memory", bytes));
     }
     LANCET_TRY(check(error, "cudaHostAlloc"));
     std::fill_n(static_cast<std::byte*>(memory), bytes, std::byte{});
@@ -134,20 +134,20 @@ class CudaDevice final : public Device {
 
 cudaEvent_t native_event(Event& event) { return static_cast<CudaEvent&>(event).native(); }
 
-// Streams that wait for flags must not share a hardware queue with those that set them: three streams, NCCL's own streams
-// and copies. Others' job scripts set 1.
-void take_connections() {
+// A stream that waits for a flag must not share a hardware queue with the stream that sets it. There are three streams,
+// NCCL's own streams and copies. Some job scripts, written for other programs, set the number of queues to 1.
+void raise_connection_limit() {
   constexpr int enough = 8;
   const char* found = std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");
   if (found && std::atoi(found) >= enough) return;
   if (found)
-    log::warn("CUDA_DEVICE_MAX_CONNECTIONS={}: expected {} or more, since streams wait for each other; 32 is taken",
+    log::warn("CUDA_DEVICE_MAX_CONNECTIONS={}: expected {} or more, since streams wait for each other; using 32",
               found, enough);
   ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1);
 }
 
 Result<int> count_devices() {
-  take_connections();
+  raise_connection_limit();
   int count = 0;
   const cudaError_t error = cudaGetDeviceCount(&count);
   if (error != cudaSuccess) return without_driver(error);

@@ -1,6 +1,11 @@
 // Row-major C[m,n] is column-major C^T[n,m], so the product that cuBLASLt computes is C^T = op(B)^T op(A)^T: its first
 // operand is our B, its second our A, its rows are our columns. A bias of n elements is then its bias along rows
-// (EPILOGUE_BIAS), and the sums of op(A) over k its bias gradient of the second operand (EPILOGUE_BGRADB).
+// (EPILOGUE_BIAS), and the sums of op(A) over k are its bias gradient of the second operand (EPILOGUE_BGRADB).
+//
+// The algorithm of a product is chosen once, when it is made: the table's choice for its key (description, device,
+// library version, alignment) if cuBLASLt still accepts it; otherwise, if measuring is on, the fastest of cuBLASLt's
+// proposals, timed on scratch operands and entered in the table; otherwise the first proposal. The addresses of bias,
+// row sums and GELU's argument are attributes of the operation's descriptor, so run() sets them before each call.
 #include "lancet/backend/cuda/matmul.h"
 
 #include <cublasLt.h>
@@ -22,7 +27,8 @@ namespace lancet::backend::cuda {
 namespace {
 
 constexpr int candidates = 16, rounds = 7;
-// A candidate must beat one proposed before it by so much: times differ by less from run to run.
+// A candidate replaces an earlier one only if its time is below this share of the earlier time: 2% is more than times
+// vary from run to run.
 constexpr float clear_gain = 0.98f;
 
 std::atomic<bool> allow_tf32 = false, measure_products = false;
@@ -54,10 +60,10 @@ using TimingStream = Owned<cudaStream_t, cudaStreamDestroy>;
 
 struct Library {
   cublasLtHandle_t handle = nullptr;
-  std::string name;  // device and version: what an algorithm is good for
+  std::string name;  // device and library version, for which a choice is valid
 };
 
-// One handle a device for the life of the process; cuBLASLt allows its use from several threads.
+// One handle per device for the life of the process; cuBLASLt allows its use from several threads.
 Result<Library> library() {
   static std::mutex mutex;
   static std::map<int, Library> handles;
@@ -136,7 +142,7 @@ class LtMatmul : public Matmul {
     return p;
   }
 
-  // Takes the algorithm of the table, or the measured best, or the first proposed.
+  // Sets the algorithm: the table's, else the fastest measured, else the first proposed.
   Status choose(const MatmulOperands& operands) {
     LANCET_TRY(set_vector(operands));
     const std::uint32_t alignment =
@@ -173,7 +179,7 @@ class LtMatmul : public Matmul {
  private:
   explicit LtMatmul(const MatmulDesc& desc) : desc_(desc) {}
 
-  // Bias, or where the row sums go; GELU's argument.
+  // Sets the addresses of the bias or the row sums, and of GELU's argument.
   Status set_vector(const MatmulOperands& operands) const {
     if (desc_.activation != Activation::none)
       LANCET_TRY(set(operation_, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, operands.argument));
@@ -211,8 +217,8 @@ class LtMatmul : public Matmul {
     return results;
   }
 
-  // The index of the fastest, on memory of its own: what the operands' addresses hold may be in use. The first
-  // where the device has no room for that.
+  // Returns the index of the fastest proposal. It is timed on memory of its own, because the operands may be in use;
+  // returns 0 if the device lacks that memory.
   Result<std::size_t> measure(const std::vector<cublasLtMatmulHeuristicResult_t>& proposed) const {
     const std::size_t a = padded(bytes_of(desc_.operands, desc_.m, desc_.k));
     const std::size_t b = padded(bytes_of(desc_.operands, desc_.n, desc_.k));
@@ -222,7 +228,7 @@ class LtMatmul : public Matmul {
     void* raw = nullptr;
     const std::size_t total = a + b + c + vector + argument + matmul_workspace_bytes;
     if (cudaMalloc(&raw, total) != cudaSuccess) {
-      cudaGetLastError();  // it is no error of what comes next
+      cudaGetLastError();  // so that the next call does not report it
       return std::size_t(0);
     }
     const DeviceMemory memory(raw);
@@ -248,7 +254,7 @@ class LtMatmul : public Matmul {
     return index;
   }
 
-  // The shortest of a few rounds: what disturbs a run only lengthens it.
+  // The shortest of several rounds, since disturbances only lengthen a run.
   Result<float> milliseconds(const cublasLtMatmulAlgo_t& algorithm, cudaStream_t stream, const MatmulOperands& operands,
                              void* workspace) const {
     cudaEvent_t raw_begin = nullptr, raw_end = nullptr;
@@ -259,12 +265,12 @@ class LtMatmul : public Matmul {
     float best = std::numeric_limits<float>::infinity();
     for (int round = 0; round < rounds; ++round) {
       LANCET_TRY(check(cudaEventRecord(raw_begin, stream), "an event"));
-      if (!run(algorithm, stream, operands, workspace).ok()) return best;  // proposed, and refused: never the fastest
+      if (!run(algorithm, stream, operands, workspace).ok()) return best;  // proposed but refused: infinite time
       LANCET_TRY(check(cudaEventRecord(raw_end, stream), "an event"));
       LANCET_TRY(check(cudaEventSynchronize(raw_end), "timing a product"));
       float time = 0;
       LANCET_TRY(check(cudaEventElapsedTime(&time, raw_begin, raw_end), "timing a product"));
-      if (round > 0) best = std::min(best, time);  // the first loads code
+      if (round > 0) best = std::min(best, time);  // the first round loads code
     }
     return best;
   }
@@ -293,7 +299,7 @@ Result<std::unique_ptr<Matmul>> make_matmul(const MatmulDesc& desc, const Matmul
   if (desc.activation != Activation::none) {
     if (desc.row_sums || desc.accumulate || (desc.activation == Activation::gelu_gradient && desc.bias))
       return internal_error("a product with GELU has a bias at most");
-    // What cuBLASLt asks of the matrix of arguments.
+    // cuBLASLt's requirements on the matrix of arguments.
     if (desc.n % 8 || alignment_of(operands.argument) < 16)
       return internal_error(
           fmt::format("expected rows of a multiple of 8 elements, aligned to 16 bytes, for {}", to_string(desc)));

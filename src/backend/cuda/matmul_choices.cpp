@@ -20,7 +20,7 @@ Table& table() {
   return it;
 }
 
-// "0123456789abcdef ...": eight words of sixteen digits.
+// Parses "0123456789abcdef ...", eight words of sixteen hexadecimal digits; empty if the text is anything else.
 std::optional<MatmulAlgorithm> parse_words(std::string_view text) {
   MatmulAlgorithm words;
   if (text.size() != words.size() * 17 - 1) return std::nullopt;

@@ -1,4 +1,4 @@
-// The table of algorithms that products take: product and device -> cuBLASLt's algorithm, as opaque words.
+// The table of chosen algorithms: a key of product and device maps to cuBLASLt's algorithm, as opaque words.
 #pragma once
 #include <array>
 #include <cstdint>

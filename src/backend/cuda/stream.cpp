@@ -50,7 +50,7 @@ class CudaStream final : public Stream, public PacedStream {
     if (bytes == 0) return {};
     return check(cudaMemsetAsync(memory, 0, bytes, stream_), "cudaMemsetAsync");
   }
-  // The write is behind a fence, so whoever sees the flag sees what came before it.
+  // The write is ordered after a fence, so a reader that sees the flag sees all earlier writes of the stream.
   Status signal(Flag* flag) override {
     return check_driver(flags_.write(stream_, address(flag), 1, CU_STREAM_WRITE_VALUE_DEFAULT), "cuStreamWriteValue32");
   }
@@ -78,7 +78,7 @@ class CudaStream final : public Stream, public PacedStream {
     return cuda::delay_from(mark_, milliseconds, stream_);
   }
 
-  // Of this thread alone: other streams may allocate and synchronize meanwhile.
+  // The capture restricts this thread only; threads of other streams may allocate and synchronize meanwhile.
   Status begin_capture() override {
     return check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
   }
@@ -86,7 +86,7 @@ class CudaStream final : public Stream, public PacedStream {
     cudaGraph_t graph = nullptr;
     cudaGraphExec_t executable = nullptr;
     if (const Status ended = check(cudaStreamEndCapture(stream_, &graph), "cudaStreamEndCapture"); !ended.ok()) {
-      cudaGetLastError();  // the stream itself is sound again
+      cudaGetLastError();  // the stream remains usable
       return ended.error();
     }
     const cudaError_t error = cudaGraphInstantiate(&executable, graph, 0);
@@ -102,7 +102,7 @@ class CudaStream final : public Stream, public PacedStream {
   Result<bool> idle() override {
     const cudaError_t error = cudaStreamQuery(stream_);
     if (error == cudaErrorNotReady) {
-      cudaGetLastError();  // it is no error of the next call
+      cudaGetLastError();  // so that the next call does not report it
       return false;
     }
     LANCET_TRY(check(error, "the stream's work"));

@@ -1,4 +1,4 @@
-// Streams of CUDA, and the driver's calls for flags.
+// CUDA streams as backend::Stream, with flags by driver calls.
 #pragma once
 #include <cudaTypedefs.h>
 #include <cuda_runtime.h>
@@ -9,11 +9,11 @@
 
 namespace lancet::backend::cuda {
 
-// The driver's calls, found when they are needed: a module linked to the driver's library would not load without it.
+// The driver's calls for flags, looked up at run time, so that the plugin loads on machines without the driver.
 struct FlagCalls {
   PFN_cuStreamWriteValue32_v11070 write = nullptr;
   PFN_cuStreamWaitValue32_v11070 wait = nullptr;
-  // Config error: a driver without them.
+  // Config error: the driver lacks them.
   static Result<FlagCalls> find();
 };
 

@@ -1,3 +1,5 @@
+// Each communicator is aborted on a detached thread of its own; the caller waits until all have returned or the time is
+// over. The threads share ownership of their counter, since they may outlive the call.
 #include <condition_variable>
 #include <cstdlib>
 #include <memory>
@@ -10,8 +12,8 @@
 namespace lancet::comm {
 namespace {
 
-// Shared with the threads, which may outlive the call.
-struct Left {
+// Number of aborts that have not returned.
+struct Pending {
   std::mutex mutex;
   std::condition_variable changed;
   int count = 0;
@@ -21,19 +23,19 @@ struct Left {
 
 void abort_all(std::span<DeviceCommunicator* const> communicators, const std::string& why,
                std::chrono::milliseconds most) {
-  const auto left = std::make_shared<Left>();
-  for (DeviceCommunicator* communicator : communicators) left->count += communicator != nullptr;
+  const auto pending = std::make_shared<Pending>();
+  for (DeviceCommunicator* communicator : communicators) pending->count += communicator != nullptr;
   for (DeviceCommunicator* communicator : communicators) {
     if (!communicator) continue;
-    std::thread([communicator, why, left] {
+    std::thread([communicator, why, pending] {
       communicator->abort(why);
-      const std::lock_guard lock(left->mutex);
-      if (--left->count == 0) left->changed.notify_all();
+      const std::lock_guard lock(pending->mutex);
+      if (--pending->count == 0) pending->changed.notify_all();
     }).detach();
   }
-  std::unique_lock lock(left->mutex);
-  if (left->changed.wait_for(lock, most, [&] { return left->count == 0; })) return;
-  log::error("{}; expected the driver to give up what this rank waits for within {:.3g} s, found that it did not", why,
+  std::unique_lock lock(pending->mutex);
+  if (pending->changed.wait_for(lock, most, [&] { return pending->count == 0; })) return;
+  log::error("{}; the driver did not abort this rank's pending calls within {:.3g} s", why,
              double(most.count()) * 1e-3);
   std::_Exit(static_cast<int>(ExitCode::communication));
 }

@@ -1,3 +1,5 @@
+// Data moves by local copies (mirror.h): bytes sent to a peer come back from it, and an all-reduce multiplies by the
+// number of ranks. The call, or its work on the device stream, then lasts as long as the declared network would need.
 #include "emulated.h"
 
 #include <chrono>
@@ -20,7 +22,7 @@ double bytes_to_others(std::span<const Segment> sends, int rank) {
 
 using Clock = std::chrono::steady_clock;
 
-// The copies and sums that stand for the message are part of its time.
+// The local copies and sums in place of the message are part of its duration.
 void sleep_from(Clock::time_point start, double milliseconds) {
   std::this_thread::sleep_until(start + std::chrono::duration<double, std::milli>(milliseconds));
 }
@@ -34,23 +36,23 @@ class Emulated final : public DeviceCommunicator {
   std::string transport() const override { return "emulated"; }
 
   Status exchange(backend::Stream& stream, std::span<const Segment> sends, std::span<const Segment> receives) override {
-    return taking(stream, network_->all_to_all_ms(bytes_to_others(sends, 0)), [&] {
+    return with_duration(stream, network_->all_to_all_ms(bytes_to_others(sends, 0)), [&] {
       return mirror(sends, receives, ranks_, [&](std::byte* to, const std::byte* from, std::size_t bytes) {
         return stream.copy(to, from, bytes);
       });
     });
   }
   Status all_reduce_sum(backend::Stream& stream, std::span<float> values) override {
-    return taking(stream, network_->all_reduce_ms(double(values.size_bytes())),
-                  [&] { return stream.scale(values.data(), values.size(), float(ranks_)); });
+    return with_duration(stream, network_->all_reduce_ms(double(values.size_bytes())),
+                         [&] { return stream.scale(values.data(), values.size(), float(ranks_)); });
   }
   Status check() override { return {}; }
   void abort(const std::string&) override {}
 
  private:
-  // What put() puts on the stream takes so long there.
+  // Queues the work of put() and keeps the stream busy until `milliseconds` after its start.
   template <class Put>
-  static Status taking(backend::Stream& stream, double milliseconds, const Put& put) {
+  static Status with_duration(backend::Stream& stream, double milliseconds, const Put& put) {
     backend::PacedStream* paced = stream.paced();
     if (paced) LANCET_TRY(paced->mark());
     LANCET_TRY(put());

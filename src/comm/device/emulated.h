@@ -1,4 +1,4 @@
-// The host's side of an emulated rank.
+// Host communicator of an emulated rank.
 #pragma once
 #include "lancet/comm/emulated.h"
 
@@ -11,7 +11,7 @@ class EmulatedHost final : public Communicator {
   int rank() const override { return 0; }
   int size() const override { return ranks_; }
   std::string transport() const override { return "emulated " + network_->name; }
-  // They sleep for as long as the network takes.
+  // Both sleep until the declared network would be done.
   Status exchange(std::span<const Segment> sends, std::span<const Segment> receives) override;
   Status all_reduce_sum(std::span<float> values) override;
   Status broadcast(std::span<std::byte>, int) override { return {}; }

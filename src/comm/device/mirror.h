@@ -1,4 +1,4 @@
-// Other ranks as mirrors of this one: what goes to a peer comes back from it.
+// Emulates the other ranks as mirrors of this one: the bytes sent to a peer are the bytes received from it.
 #pragma once
 #include <algorithm>
 #include <cstddef>
@@ -9,7 +9,7 @@
 
 namespace lancet::comm {
 
-// The bytes of one side of an exchange with one peer, in order.
+// The bytes sent to (or received from) one peer, in order.
 class PeerBytes {
  public:
   PeerBytes(std::span<const Segment> segments, int peer) : segments_(segments), peer_(peer) { next(); }
@@ -34,20 +34,20 @@ class PeerBytes {
   const Segment* segment_ = nullptr;
 };
 
-// Moves what is left on both sides, piece by piece.
+// Copies until one of the two sides ends.
 template <class Copy>
 Status move_bytes(PeerBytes& from, PeerBytes& to, const Copy& copy) {
   while (!from.ended() && !to.ended()) {
-    const std::size_t piece = std::min(from.left(), to.left());
-    LANCET_TRY(copy(to.data(), from.data(), piece));
-    from.advance(piece);
-    to.advance(piece);
+    const std::size_t count = std::min(from.left(), to.left());
+    LANCET_TRY(copy(to.data(), from.data(), count));
+    from.advance(count);
+    to.advance(count);
   }
   return {};
 }
 
-// copy(to, from, bytes) for what goes to each of `ranks` peers, this one included. In a ring, which sends to one peer
-// and receives from another, what is left over on both sides belongs together.
+// Calls copy(to, from, bytes) for the bytes sent to each of `ranks` peers, this rank included. In a ring, where the
+// rank sends to one peer and receives from another, the unmatched send feeds the unmatched receive.
 template <class Copy>
 Status mirror(std::span<const Segment> sends, std::span<const Segment> receives, int ranks, const Copy& copy) {
   int to_peer = -1, from_peer = -1;
@@ -61,14 +61,14 @@ Status mirror(std::span<const Segment> sends, std::span<const Segment> receives,
     } else {
       LANCET_TRY(move_bytes(from, to, copy));
       if (!from.ended() || !to.ended())
-        return internal_error("expected as many bytes from an emulated rank as go to it, found others");
+        return internal_error("an emulated rank must send back as many bytes as it receives");
     }
   }
   if (to_peer < 0 && from_peer < 0) return {};
   PeerBytes from(sends, to_peer), to(receives, from_peer);
   LANCET_TRY(move_bytes(from, to, copy));
   if (!from.ended() || !to.ended())
-    return internal_error("expected as many bytes from an emulated rank as go to it, found others");
+    return internal_error("an emulated rank must send back as many bytes as it receives");
   return {};
 }
 

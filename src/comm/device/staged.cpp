@@ -1,5 +1,5 @@
-// Ranks whose tensors lie on devices, over the host: bytes go down to page-locked memory, through the stream's host
-// communicator, and up again. For machines where the device's own transport cannot run, and for tests.
+// Device communicator over the host: bytes are copied to page-locked memory, sent by the stream's host communicator,
+// and copied back to the device. For machines where the device's own transport cannot run, and for tests.
 #include <cstring>
 #include <vector>
 
@@ -8,7 +8,7 @@
 namespace lancet::comm {
 namespace {
 
-// Page-locked memory that grows as calls ask for more than was reserved.
+// Page-locked memory that grows if a call needs more than was reserved.
 class HostMemory {
  public:
   explicit HostMemory(backend::Device& device) : device_(device) {}
@@ -49,7 +49,7 @@ class Staged final : public DeviceCommunicator {
     std::size_t bytes = 0;
     for (const std::span<const Segment> segments : {sends, receives})
       for (const Segment& segment : segments) bytes += segment.bytes;
-    LANCET_TRY(stream.synchronize());  // what the call before has put up is there
+    LANCET_TRY(stream.synchronize());  // the previous call's copies to the device are done
     LANCET_ASSIGN(std::byte * at, memory_.at_least(bytes));
     sends_.clear();
     receives_.clear();

@@ -1,4 +1,5 @@
-// Ranks as threads of one process.
+// Ranks as threads of one process. Every call enters the rendezvous (rendezvous.h), moves its share of the data between
+// the callers' buffers and leaves. run_inproc starts the threads and returns the first failure.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -25,7 +26,8 @@ class InprocCommunicator final : public Communicator {
   Status exchange(std::span<const Segment> sends, std::span<const Segment> receives) override {
     LANCET_TRY(check_peers(sends, "send", rank_, size()));
     LANCET_TRY(check_peers(receives, "receive", rank_, size()));
-    LANCET_TRY(rendezvous_->enter(rank_, {.operation = Operation::exchange, .sends = sends, .receives = receives}, timeout_));
+    LANCET_TRY(
+        rendezvous_->enter(rank_, {.operation = Operation::exchange, .sends = sends, .receives = receives}, timeout_));
     for (int peer = 0; peer < size(); ++peer) {
       std::size_t next_send = 0, next_receive = 0;
       const auto sent = rendezvous_->calls()[static_cast<std::size_t>(peer)].sends;
@@ -38,7 +40,7 @@ class InprocCommunicator final : public Communicator {
     return {};
   }
 
-  // Each rank sums its slice of all the buffers and writes it back to all: no rank touches another's slice.
+  // Each rank sums its slice of all buffers and writes the sum to all of them; no rank touches another's slice.
   Status all_reduce_sum(std::span<float> values) override {
     LANCET_TRY(rendezvous_->enter(rank_, {.operation = Operation::all_reduce_sum, .values = values}, timeout_));
     const auto ranks = static_cast<std::size_t>(size()), me = static_cast<std::size_t>(rank_);
@@ -49,7 +51,8 @@ class InprocCommunicator final : public Communicator {
     if (count > 0) {
       sum_in_rank_order(parts_, values.data() + start, count);
       for (std::size_t r = 0; r < ranks; ++r)
-        if (r != me) std::memcpy(rendezvous_->calls()[r].values.data() + start, values.data() + start, count * sizeof(float));
+        if (r != me)
+          std::memcpy(rendezvous_->calls()[r].values.data() + start, values.data() + start, count * sizeof(float));
     }
     rendezvous_->leave();
     return {};
@@ -89,7 +92,7 @@ class InprocCommunicator final : public Communicator {
   std::vector<const float*> parts_;
 };
 
-// The first failure in time: what follows it is its consequence.
+// Keeps the first failure in time; later ones are its consequences.
 class FirstFailure {
  public:
   void record(Error error, std::exception_ptr exception) {

@@ -1,3 +1,8 @@
+// One mutex and one condition variable serve a rendezvous. `turns_` counts phases: it is even while ranks enter and odd
+// while data moves. The last rank to enter checks that the calls match and makes it odd; the last to leave clears the
+// arrivals and makes it even. A waiting rank wakes when `turns_` changes, when the rendezvous is broken, on an abort of
+// the group, when a missing rank has ended, or at its deadline. The rank that detects a failure stores
+// the error for all.
 #include "rendezvous.h"
 
 #include <fmt/format.h>
@@ -40,13 +45,14 @@ std::vector<int> Group::left_among(const std::vector<int>& ranks) const {
 }
 
 void Group::wake_all() {
-  std::vector<std::shared_ptr<Rendezvous>> rooms;  // woken without mutex_: a rendezvous asks the group while it holds its own
+  // Woken without holding mutex_, because a rendezvous queries the group while it holds its own mutex.
+  std::vector<std::shared_ptr<Rendezvous>> sleeping;
   {
     std::lock_guard lock(mutex_);
     for (const auto& rendezvous : rendezvous_points_)
-      if (auto alive = rendezvous.lock()) rooms.push_back(std::move(alive));
+      if (auto alive = rendezvous.lock()) sleeping.push_back(std::move(alive));
   }
-  for (const auto& rendezvous : rooms) rendezvous->wake();
+  for (const auto& rendezvous : sleeping) rendezvous->wake();
 }
 
 void Rendezvous::wake() {
@@ -95,8 +101,8 @@ Status Rendezvous::wait_for_others(std::unique_lock<std::mutex>& lock, int rank,
   }
 }
 
-// Without a timeout and deaf to abort: between enter and leave the others only copy memory, and while they do, the
-// buffers must stay where they are.
+// Has no timeout and ignores aborts: between enter and leave the other ranks only copy memory, and the buffers must
+// stay valid until they are done.
 void Rendezvous::leave() {
   std::unique_lock lock(mutex_);
   if (++left_count_ < size()) {

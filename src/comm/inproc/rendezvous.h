@@ -1,8 +1,8 @@
-// The meeting place of ranks that are threads of one process.
+// The rendezvous of ranks that are threads of one process.
 //
-// Every operation has three acts: all ranks lay down their call (enter), each moves its share of the data straight
-// between the callers' buffers, all leave. The last to enter compares the calls, so a mismatch is found before a
-// byte moves and every rank gets the same error.
+// Every operation has three phases: all ranks publish their calls (enter), each rank moves its share of the data
+// directly between the callers' buffers, and all leave. The last rank to enter compares the calls, so a mismatch is
+// found before any byte moves, and every rank gets the same error.
 #pragma once
 #include <atomic>
 #include <condition_variable>
@@ -20,7 +20,7 @@ namespace lancet::comm::inproc {
 
 struct Call {
   Operation operation = Operation::barrier;
-  std::span<const Segment> sends = {}, receives = {};  // exchange
+  std::span<const Segment> sends = {}, receives = {};  // send and receive
   std::span<float> values = {};                        // all_reduce_sum
   std::span<std::byte> bytes = {};                     // broadcast
   int root = 0;                                        // broadcast
@@ -28,7 +28,7 @@ struct Call {
 
 class Rendezvous;
 
-// What all rooms of one run_inproc share: who has ended, and why everything is to stop.
+// State shared by all rendezvous of one run_inproc: the ranks that have ended, and the reason of an abort.
 class Group {
  public:
   explicit Group(int size) : left_(static_cast<std::size_t>(size), false) {}
@@ -55,10 +55,10 @@ class Rendezvous {
   int size() const { return static_cast<int>(calls_.size()); }
   Group& group() { return *group_; }
 
-  // Waits until all ranks have entered with calls that match. After success calls() may be read and leave() must
-  // follow; after an error the rendezvous is broken for good.
+  // Waits until all ranks have entered with matching calls. After success calls() may be read and leave() must follow;
+  // after an error the rendezvous stays broken.
   Status enter(int rank, const Call& call, std::chrono::milliseconds timeout);
-  // Waits until all ranks have moved their share: from here on the buffers are the callers' again.
+  // Waits until all ranks have moved their share; after it the callers own their buffers again.
   void leave();
   const std::vector<Call>& calls() const { return calls_; }
   // Between enter and leave of Operation::duplicate: the new rendezvous, the same for all ranks.

@@ -9,18 +9,18 @@
 namespace lancet::comm::mpi {
 namespace {
 
-// A message is cut into pieces that Open MPI sends over TCP without asking first (session.cpp). Longer ones it
-// announces, and sends when the receiver's answer has come; the answer waits behind the data that the receiver itself
-// is sending, so that of two ranks that exchange, one sends at a time: 4 MB each way at 62 MB/s took 130 ms, and takes
-// 66 ms. MPI counts in int, hence the limit on their number.
+// A message is cut into pieces that Open MPI sends over TCP without a handshake (session.cpp). It announces longer
+// messages and sends them after the receiver's answer; the answer queues after the data that the receiver itself is
+// sending, so that only one of two ranks that send to each other sends at a time: 4 MB each way at 62 MB/s took 130 ms
+// with handshakes, and takes 66 ms without. MPI counts in int, hence the limit on the number of pieces.
 constexpr std::size_t shortest_cut = direct_bytes, most_cuts = 4096;
-// All-reduce: an array up to this size goes whole to every rank, in one step instead of two.
+// All-reduce: an array up to this size is sent whole to every rank, in one step instead of two.
 constexpr std::size_t small_floats = 1024;
-// Floats that a rank sums in one round: 1 MB, a fraction of a millisecond of copying, is large beside the steps'
-// wake-ups and small enough to leave room for the other streams. (8 MB on 2 ranks: 1.6 ms, as with 4 MB; beside a
-// computing thread 64 K floats take half as long again.)
+// Most floats that a rank sums in one round. 1 MB, a fraction of a millisecond of copying, is large compared with the
+// cost of waking a thread, and small enough that messages of other streams get their turn. (8 MB on 2 ranks take 1.6
+// ms, the same with rounds of 4 MB; with a computing thread beside it, rounds of 64 K floats take 1.5 times as long.)
 constexpr std::size_t longest_piece = 256 * 1024;
-// Floats that all the others' pieces of the two rounds under way may take (16 MB).
+// Most floats of scratch for the other ranks' pieces in the two rounds in flight (16 MB).
 constexpr std::size_t longest_scratch = 4 * 1024 * 1024;
 
 void add_message(Request& request, int peer, void* data, std::size_t bytes, bool is_send) {
@@ -48,15 +48,15 @@ void MpiCommunicator::set_name(const std::string& name) {
   channel_.name = name;
 }
 
-// Counts an operation. Of a broken channel the progress thread may hold slots still, and whatever they name: its calls
-// end here, before they touch any.
+// Counts an operation. Calls on a broken channel end here, before they touch a request slot, because the progress
+// thread may still hold the slots and the memory that they name.
 Status MpiCommunicator::begin() {
   LANCET_TRY(progress_->check(channel_));
   ++channel_.operations;
   return {};
 }
 
-// A request of the operation counted last.
+// Fills request `slot` for the operation counted last.
 Request& MpiCommunicator::prepare(std::size_t slot, Operation operation, std::size_t total_bytes) {
   Request& request = channel_.requests[slot];
   request.operation = operation;
@@ -101,8 +101,8 @@ Status MpiCommunicator::broadcast(std::span<std::byte> bytes, int root) {
   return run(request);
 }
 
-// Everyone tells everyone: one step, and a rank that is missing is known by name to all. (A tree sends fewer messages
-// and knows only who is missing below it.)
+// Every rank sends a byte to every other: one step, after which every rank can name the missing ones. (A tree sends
+// fewer messages, but a node can name only the missing ranks below it.)
 Status MpiCommunicator::barrier() {
   LANCET_TRY(begin());
   Request& request = prepare(0, Operation::barrier, 0);
@@ -116,7 +116,7 @@ Status MpiCommunicator::barrier() {
 }
 
 Result<std::unique_ptr<Communicator>> MpiCommunicator::duplicate() {
-  LANCET_TRY(barrier());  // names the ranks that do not come; after it the duplication itself is a matter of moments
+  LANCET_TRY(barrier());  // names missing ranks; after it the duplication itself is quick
   LANCET_TRY(begin());
   Request& request = prepare(0, Operation::duplicate, 0);
   LANCET_TRY(run(request));
@@ -129,12 +129,12 @@ Result<std::unique_ptr<Communicator>> MpiCommunicator::duplicate() {
   return std::unique_ptr<Communicator>(new MpiCommunicator(progress_, channel));
 }
 
-// All-reduce. Rank r receives everyone's piece r, sums it in the order of the ranks and sends the sum to all: each
-// element is summed once, on one rank, in one order, so that the bits are the same on all ranks, for any number of
-// rounds, and equal to those of the other transports. (MPI_Iallreduce promises neither: its algorithm, and with it the
-// order, depends on size and library.) It moves what a ring moves, in 2 steps instead of 2 (size - 1).
-// Two rounds are under way at once: while a round is summed here, by the stream's thread, the next one travels; and
-// between rounds the other streams' messages get their turn.
+// All-reduce. Rank r receives piece r of every rank, sums the pieces in the order of the ranks and sends the sum to
+// all. Each element is summed once, on one rank, in one order, so that the bits are the same on all ranks, for any
+// number of rounds, and equal to those of the other transports. (MPI_Iallreduce promises neither: its algorithm, and
+// with it the order, depends on size and library.) It moves as many bytes as a ring, in 2 steps instead of 2 (size-1).
+// Two rounds are in flight: while the stream's thread sums one, the messages of the next are sent; between rounds the
+// other streams' messages get their turn.
 Status MpiCommunicator::all_reduce_sum(std::span<float> values) {
   LANCET_TRY(begin());
   if (size() == 1 || values.empty()) return {};

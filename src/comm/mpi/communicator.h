@@ -1,3 +1,4 @@
+// Communicator over MPI: every operation is a set of point-to-point messages that the progress thread carries.
 #pragma once
 #include <memory>
 
@@ -6,7 +7,7 @@
 
 namespace lancet::comm::mpi {
 
-// A stream over MPI: every operation is made of point-to-point messages that the progress thread carries.
+// The communicator of one channel (progress.h).
 class MpiCommunicator final : public Communicator {
  public:
   MpiCommunicator(std::shared_ptr<Progress> progress, Channel* channel)
@@ -24,7 +25,7 @@ class MpiCommunicator final : public Communicator {
   void set_name(const std::string& name) override;
 
  private:
-  // How an all-reduce is cut: in round k rank r sums the `piece` floats from (k * size + r) * piece on.
+  // The partition of an all-reduce: in round k rank r sums the `piece` floats from offset (k * size + r) * piece on.
   struct Cut {
     std::size_t rounds, piece;
   };

@@ -1,3 +1,5 @@
+// The thread sleeps in poll() until a neighbour has ended. From then on it reads the progress thread's round counter
+// every 50 ms: a count that is odd and has not changed for `patience` means that the thread is stuck inside MPI.
 #include "neighbour_watch.h"
 
 #include <poll.h>
@@ -11,7 +13,7 @@ namespace {
 
 constexpr std::chrono::milliseconds look_interval{50};
 
-bool comes_within(int event, std::chrono::milliseconds time) {
+bool signalled_within(int event, std::chrono::milliseconds time) {
   pollfd entry{event, POLLIN, 0};
   return ::poll(&entry, 1, static_cast<int>(time.count())) > 0;
 }
@@ -38,7 +40,7 @@ void NeighbourWatch::run() const {
   if (!neighbours_.wait_for_an_end(stop_)) return;
   std::uint64_t round = rounds_.count();
   Clock::time_point since = Clock::now();
-  while (!comes_within(stop_, look_interval)) {
+  while (!signalled_within(stop_, look_interval)) {
     const auto now = Clock::now();
     if (const std::uint64_t seen = std::exchange(round, rounds_.count()); seen != round) since = now;
     if (round % 2 == 1 && now - since >= patience_) on_stuck_(neighbours_.ended());

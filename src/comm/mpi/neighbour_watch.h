@@ -1,6 +1,7 @@
-// A thread that sleeps until a neighbour ends, and from then on looks whether the progress thread still goes round. A
-// rank whose peer has ended may be held inside MPI: Open MPI's TCP tells the launcher of the lost connection and waits
-// for an answer, which does not come while the launcher ends the job. Then somebody else must say whom the streams miss.
+// Reports the ended neighbours on behalf of a progress thread that is stuck inside MPI. After a neighbour has ended,
+// Open MPI's TCP transport reports the lost connection to the launcher and waits for an answer, which does not come
+// while the launcher ends the job. The progress thread hangs in that call, so this thread must name the rank that
+// streams wait for.
 #pragma once
 #include <atomic>
 #include <chrono>
@@ -13,7 +14,7 @@
 
 namespace lancet::comm::mpi {
 
-// Rounds of a thread that calls MPI: odd while it is inside. One thread writes.
+// Counts how often a thread enters and leaves MPI: odd while it is inside. One thread writes.
 class Rounds {
  public:
   void enter() { count_.store(count_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed); }
@@ -26,8 +27,9 @@ class Rounds {
 
 class NeighbourWatch {
  public:
-  // on_stuck(ended): called, again and again, while a neighbour has ended and the same round has stayed inside MPI for
-  // `patience` or longer. All three outlive the watch. Starts no thread where there are no neighbours.
+  // Calls on_stuck(ended) repeatedly while a neighbour has ended and the progress thread has stayed inside one round of
+  // MPI calls for `patience` or longer. The arguments outlive the watch. Starts no
+  // thread if there are no neighbours.
   NeighbourWatch(const Neighbours& neighbours, const Rounds& rounds, std::chrono::milliseconds patience,
                  std::function<void(const std::vector<int>&)> on_stuck);
   ~NeighbourWatch();
@@ -40,7 +42,7 @@ class NeighbourWatch {
   const Rounds& rounds_;
   const std::chrono::milliseconds patience_;
   const std::function<void(const std::vector<int>&)> on_stuck_;
-  int stop_ = -1;  // an event; -1: none could be had, and nothing is watched
+  int stop_ = -1;  // an eventfd; -1: it could not be made, and there is no thread
   std::thread thread_;
 };
 

@@ -1,3 +1,6 @@
+// At start-up every rank gathers the process id of every rank, with a hash of its kernel's boot id and its PID
+// namespace. A rank with an equal hash runs under the same kernel, where its process id is valid; its process is opened
+// as a pidfd (Linux 5.3), which poll() reports as readable once the process has ended.
 #include "neighbours.h"
 
 #include <fmt/format.h>
@@ -19,9 +22,9 @@
 namespace lancet::comm::mpi {
 namespace {
 
-// Process numbers mean the same to two ranks of one boot of one kernel, in one PID namespace.
+// Two ranks can use each other's process ids if they share one boot of one kernel and one PID namespace.
 struct Process {
-  std::uint64_t place = 0;  // 0: unknown
+  std::uint64_t id_space = 0;  // hash of boot and PID namespace; 0: unknown
   std::int64_t pid = 0;
 };
 
@@ -33,11 +36,12 @@ Process myself() {
   return {hash64(fmt::format("{} {} {}", boot, pids.st_dev, pids.st_ino)), ::getpid()};
 }
 
-// By rank. Not MPI_Allgather: that would wait for a missing rank without end.
+// Returns every rank's Process, indexed by rank. Not by MPI_Allgather, which would wait for a missing rank forever.
 Result<std::vector<Process>> gather(MPI_Comm world, Process mine, std::chrono::milliseconds timeout) {
   int size = 1;
   MPI_Comm_size(world, &size);
-  auto all = std::make_unique<std::vector<Process>>(static_cast<std::size_t>(size) + 1, mine);  // mine again at the end
+  // One entry per rank, and the send buffer at the end.
+  auto all = std::make_unique<std::vector<Process>>(static_cast<std::size_t>(size) + 1, mine);
   MPI_Request request;
   int done = 0;
   int code =
@@ -71,7 +75,7 @@ Result<Neighbours> Neighbours::find(MPI_Comm world, std::chrono::milliseconds ti
   Neighbours found;
   for (int peer = 0; peer < static_cast<int>(all.size()); ++peer) {
     const Process& process = all[static_cast<std::size_t>(peer)];
-    if (peer != rank && mine.place != 0 && process.place == mine.place)
+    if (peer != rank && mine.id_space != 0 && process.id_space == mine.id_space)
       found.watch(peer, static_cast<int>(process.pid));
   }
   return found;

@@ -1,5 +1,5 @@
-// The ranks of this host, watched for their end. A rank that a signal ends sends nothing any more, and over shared
-// memory MPI notices nothing: without this the others would wait for as long as a hang may take.
+// Detects the end of the processes of the other ranks on this host. MPI over shared memory does not notice a rank that
+// a signal has killed; without this the others would wait for it until the timeout.
 #pragma once
 #include <mpi.h>
 
@@ -12,24 +12,24 @@ namespace lancet::comm::mpi {
 
 class Neighbours {
  public:
-  Neighbours() = default;  // none
+  Neighbours() = default;  // watches no rank
   Neighbours(Neighbours&& other) noexcept : watched_(std::move(other.watched_)) { other.watched_.clear(); }
   ~Neighbours();
 
-  // Collective over `world`, at start-up, before another thread calls MPI. Fails where a rank does not come in time.
+  // Collective over `world`, at start-up, before another thread calls MPI. Fails if a rank does not call it in time.
   // Ranks that cannot be watched (other hosts, other PID namespaces, kernels before 5.3) are left out.
   static Result<Neighbours> find(MPI_Comm world, std::chrono::milliseconds timeout);
 
-  // Watched ranks whose processes have ended, in order, however they ended.
+  // Watched ranks whose processes have ended, for whatever reason, in ascending order.
   std::vector<int> ended() const;
-  // Sleeps until one has ended: true. False: the event `stop` came first, or nothing can be waited for.
+  // Sleeps until a watched rank has ended and returns true; false if the event `stop` came first or poll() failed.
   bool wait_for_an_end(int stop) const;
   bool empty() const { return watched_.empty(); }
 
  private:
   struct Watched {
     int rank;
-    int fd;  // of the process: readable once it has ended; -1: it had ended before it could be opened
+    int fd;  // pidfd, readable once the process has ended; -1: it had ended before it could be opened
   };
   void watch(int rank, int pid);
 

@@ -1,3 +1,9 @@
+// The progress thread runs in rounds. A round takes the posted requests and starts them, tests all outstanding messages
+// once (transfers.cpp), fails requests whose deadline has passed or whose peer has ended, and sleeps until the next
+// test is due. Without an open request it sleeps until one is posted. While no data arrives, its pauses grow with the
+// time since the last message; while data arrives, a pause is the time in which a share of the expected bytes arrives
+// (receive_rate.h). Callers sleep on their channel's condition variable. They have a deadline of their own, and abort()
+// wakes them directly, so that they return even if the progress thread is stuck inside MPI.
 #include "progress.h"
 
 #include <fmt/format.h>
@@ -13,22 +19,23 @@ namespace {
 using namespace std::chrono_literals;
 
 // Pacing between tests, measured with 2 ranks on a virtual machine of 2 cores, where a timed sleep costs 15 us of
-// processor and wakes 35 us late (a test itself: under 0.5 us).
-// While nothing comes: after something has moved, 50 us of testing without sleep catch the answer of a peer that is
-// there (a barrier takes 12 us; 100 us when it sleeps after 20 us). Then the pauses grow with the time without news,
-// so that they add 6% to a wait on average, up to 500 us: one second of waiting costs 45 ms of processor (200 us: 85
-// ms; 100 us: 170 ms).
+// processor and wakes 35 us late (a test itself: under 0.5 us). While nothing arrives: the thread tests without
+// sleeping for 50 us after the last activity, which catches the answer of a peer that is ready (a barrier takes 12 us;
+// with a sleep after 20 us it takes 100 us). Then pauses grow with the time since the last activity, so that they add
+// 6% to a wait on average, up to 500 us: one second of waiting costs 45 ms of processor (with a limit of 200 us: 85 ms;
+// of 100 us: 170 ms).
 constexpr std::chrono::nanoseconds spin = 50us, shortest_pause = 20us, longest_pause = 500us;
 constexpr int idle_per_pause = 8;
-// While data comes: a pause for every 64 KB at the rate of late, or for an eighth of what is still to come: the
-// system's buffers take that in, and the end is seen 6% late on average. 4 MB at 60 MB/s cost 0.8 ms of processor a MB;
-// with spinning and pauses of 20 us 5 to 6 ms.
+// While data arrives: a pause lasts as long as 64 KB, or an eighth of the bytes still expected if that is less, take at
+// the recent rate. The system's buffers hold that much, and the end is detected 6% late on average. 4 MB at 60 MB/s
+// cost 0.8 ms of processor per MB; with spinning and pauses of 20 us they cost 5 to 6 ms.
 constexpr std::chrono::nanoseconds longest_data_pause = 1ms;
 constexpr double bytes_per_pause = 64 << 10, rest_per_pause = 8;
-// Nothing has come for so long: is a neighbour dead? What it sent before it died has come by then. Open MPI's launcher
-// kills the others a second after it told them of a rank that died, and they are to have said by then whom they missed.
+// After this time without a message the thread checks whether a neighbour has ended; messages sent before its end have
+// arrived by then. Open MPI's launcher kills the other ranks a second after it has notified them of a dead rank; they
+// must have logged the missing rank before that.
 constexpr std::chrono::nanoseconds silence = 300ms, look_interval = 50ms;
-// A caller gives the progress thread this much longer than its own deadline before it returns without it.
+// A caller returns without the progress thread's answer this long after the request's deadline.
 constexpr auto grace = 5s;
 double seconds(std::chrono::milliseconds d) { return static_cast<double>(d.count()) / 1e3; }
 
@@ -85,7 +92,7 @@ Status Progress::check(Channel& channel) {
 void Progress::post(Request& request) {
   {
     std::lock_guard lock(request.channel->mutex);
-    if (request.channel->broken) return;  // wait() says why
+    if (request.channel->broken) return;  // wait() returns the error
     request.done = false;
   }
   {
@@ -98,15 +105,15 @@ void Progress::post(Request& request) {
 Status Progress::wait(Request& request) {
   Channel& channel = *request.channel;
   std::unique_lock lock(channel.mutex);
-  const auto fail_after_skips = request.deadline + grace;
+  const auto last_moment = request.deadline + grace;
   while (!channel.broken && !request.done) {
-    if (Clock::now() >= fail_after_skips) {
+    if (Clock::now() >= last_moment) {
       channel.broken = true;
       channel.error = fmt::format("{}: MPI itself has not returned for {:.3g} s", describe_locked(request),
                                   seconds(channel.timeout) + std::chrono::duration<double>(grace).count());
       break;
     }
-    channel.changed.wait_until(lock, fail_after_skips);
+    channel.changed.wait_until(lock, last_moment);
   }
   if (channel.broken) return communication_error(channel.error);
   return {};
@@ -119,7 +126,7 @@ void Progress::abort(const std::string& why) {
     aborting_ = true;
   }
   posted_changed_.notify_one();
-  // The streams are woken here and not by the thread, so that it works even where the thread is stuck inside MPI.
+  // The callers are woken here and not by the progress thread, which may be stuck inside MPI.
   std::lock_guard lock(channels_mutex_);
   for (auto& channel : channels_) {
     std::lock_guard channel_lock(channel->mutex);
@@ -135,7 +142,7 @@ void Progress::abort_job(int exit_code) {
     job_exit_code_ = exit_code;
   }
   posted_changed_.notify_one();
-  std::this_thread::sleep_for(grace);  // MPI_Abort ends the process; where it hangs, the launcher sees this exit
+  std::this_thread::sleep_for(grace);  // MPI_Abort ends the process; if it hangs, the launcher sees this exit
   _exit(exit_code);
 }
 
@@ -185,7 +192,7 @@ void Progress::check_neighbours(Clock::time_point now) {
   if (const std::vector<int> ended = neighbours_.ended(); !ended.empty()) fail_those_waiting_for(ended);
 }
 
-// Until the next test is due, or something is posted.
+// Sleeps until the next test is due or a request is posted.
 void Progress::sleep(std::unique_lock<std::mutex>& lock, Clock::time_point now) {
   const auto has_news = [&] { return !posted_.empty() || stop_ || (aborting_ && !abort_seen_) || job_exit_code_ >= 0; };
   if (open_.empty()) {

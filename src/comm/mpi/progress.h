@@ -1,13 +1,13 @@
 // The thread that makes every MPI call after start-up.
 //
-// A stream posts a Request (sends and receives that go out together), and sleeps until it is done. The progress thread
-// starts what was posted, tests all that is outstanding of all streams at once, and between tests sleeps. It copies no
-// data itself beyond what MPI does inside a test, and sums nothing.
+// A stream's thread posts a Request (sends and receives that start together) and sleeps until it is done. The progress
+// thread starts posted requests, tests the outstanding messages of all streams together, and sleeps between tests. It
+// copies no data except inside MPI, and sums nothing.
 //
-// Every message carries in its tag the operation and its number on this communicator. A message is looked at (matched
-// probe) before it is received: a rank that is elsewhere in the program, or sends another size, is found by its first
-// message, not by a timeout, and before it can do harm (Open MPI 4.1 writes a long message that does not fit beyond the
-// end of its buffer). And no buffer is given to MPI for a message that may never come.
+// The tag of a message holds the operation and its number on this communicator. A message is inspected (matched probe)
+// before it is received. So a rank that is at another operation, or sends another size, is detected by its first
+// message and not by a timeout, and before it does damage (Open MPI 4.1 writes a long message that does not fit beyond
+// the end of its buffer). And MPI gets no buffer for a message that may never arrive.
 #pragma once
 #include <mpi.h>
 
@@ -31,13 +31,13 @@
 
 namespace lancet::comm::mpi {
 
-// The longest message that goes without a handshake. (Its receiver buffers it until it is expected.)
+// The longest message that is sent without a handshake. (The receiver buffers it until it is expected.)
 inline constexpr std::size_t direct_bytes = 128 << 10;
 
 struct Channel;
 struct Request;
 
-// One message, or a stretch of one.
+// One MPI message: a whole segment, or a fragment of a long one.
 struct Piece {
   int peer = 0;
   std::byte* data = nullptr;
@@ -46,7 +46,8 @@ struct Piece {
   bool done = false;
 };
 
-// First in, first out, without allocation once it has grown: it is empty again and again.
+// A first-in, first-out queue that does not allocate once its vector has grown. The vector is reused whenever the queue
+// becomes empty.
 template <class T>
 class Fifo {
  public:
@@ -66,35 +67,36 @@ class Fifo {
   std::size_t head_ = 0;
 };
 
-// A piece of a request.
+// Refers to piece `index` of a request.
 struct PieceOf {
   Request* request;
   std::size_t index;
 };
-// A message that has come and is not yet received.
+// A message that has arrived and is not received yet.
 struct Arrived {
   MPI_Message message;
   int tag, bytes;
 };
-// What the progress thread holds for one peer of a channel. At most one of the two has something in it.
+// The progress thread's queues for one peer of a channel. At most one of them is not empty.
 struct Peer {
   Fifo<PieceOf> expected;
   Fifo<Arrived> arrived;
 };
 
-// Slots that a stream uses again and again, so that a call allocates nothing once its vectors have grown.
+// One operation or one step of it. A channel reuses its requests, so that a call allocates nothing once their vectors
+// have grown.
 struct Request {
   Channel* channel = nullptr;
-  // Set by the stream before post().
+  // Set by the stream's thread before post().
   Operation operation = Operation::barrier;
   std::uint32_t number = 0;     // counts the operations of this communicator
   std::size_t total_bytes = 0;  // of the whole call, for errors
   std::vector<Piece> pieces;    // receives and sends; those of one peer in order
   Clock::time_point deadline;
-  // Of the progress thread from post() until done.
+  // Owned by the progress thread from post() until done.
   std::size_t remaining = 0;
   MPI_Comm duplicated = MPI_COMM_NULL;  // Operation::duplicate
-  // Under channel->mutex.
+  // Guarded by channel->mutex.
   bool done = true;
 };
 
@@ -103,15 +105,15 @@ struct Channel {
   MPI_Comm comm = MPI_COMM_NULL;
   int rank = 0, size = 1;
   std::chrono::milliseconds timeout{300'000};
-  // Of the progress thread.
+  // Owned by the progress thread.
   std::vector<Peer> peers;
-  std::size_t expected = 0;  // pieces, of all peers
-  // Of the stream.
+  std::size_t expected = 0;  // pieces expected from all peers
+  // Owned by the stream's thread.
   std::uint32_t operations = 0, duplicates = 0;
-  std::vector<float> scratch;     // all-reduce: what the others sent
+  std::vector<float> scratch;     // all-reduce: the other ranks' pieces
   std::vector<std::byte> tokens;  // barrier
   std::vector<const float*> parts;
-  std::array<Request, 4> requests;  // an all-reduce has two sums and two gathers under way
+  std::array<Request, 4> requests;  // an all-reduce has two sums and two gathers in flight
   std::mutex mutex;
   std::condition_variable changed;
   std::string name = "world";
@@ -129,14 +131,14 @@ class Progress {
   // comm: over the same ranks as the world.
   Channel* add_channel(MPI_Comm comm, std::string name, std::chrono::milliseconds timeout);
 
-  // Why the channel is broken, if it is.
+  // Returns the channel's error if it is broken.
   static Status check(Channel& channel);
   void post(Request& request);
   // Sleeps until the request is done or its channel is broken.
   Status wait(Request& request);
   void abort(const std::string& why);  // any thread
   [[noreturn]] void abort_job(int exit_code);
-  // Stops the thread. After it every call fails. True when MPI is in order and may be finalised.
+  // Stops the thread; later calls fail. Returns true if no error has occurred and MPI may be finalised.
   bool stop();
 
  private:
@@ -175,9 +177,9 @@ class Progress {
   std::atomic<bool> aborting_ = false;
   std::atomic<int> job_exit_code_ = -1;
 
-  // Of the thread alone.
-  std::vector<Request*> taken_, open_;  // just posted; started and not finished
-  std::vector<Channel*> listening_;     // those that expect messages
+  // Owned by the progress thread.
+  std::vector<Request*> taken_, open_;  // just taken from posted_; started and not finished
+  std::vector<Channel*> listening_;     // channels that expect messages
   std::vector<MPI_Request> handles_;    // handles_[i] belongs to active_[i]
   std::vector<PieceOf> active_;
   ReceiveRate rate_;
@@ -193,7 +195,7 @@ class Progress {
 };
 
 std::string describe(const Request& request);
-// With the channel's mutex held.
+// The caller holds the channel's mutex.
 std::string describe_locked(const Request& request);
 std::string error_text(int mpi_code);
 

@@ -1,3 +1,4 @@
+// Start and end of MPI: settings of Open MPI, a watch over MPI_Init, and the session that owns the progress thread.
 #include <fmt/format.h>
 #include <mpi.h>
 #include <unistd.h>
@@ -31,15 +32,15 @@ std::string_view level_name(int level) {
   }
 }
 
-// Open MPI's settings for TCP, where the user has not set them: messages of direct_bytes go at once (communicator.cpp
-// says why). A megabyte of all-to-all costs as much processor time as with handshakes, which save copies.
+// Sets Open MPI's options for TCP that the user has not set: messages of direct_bytes are sent without a handshake (see
+// communicator.cpp). A megabyte of all-to-all costs as much processor time as with handshakes, which save copies.
 void tune() {
   const std::string longest = std::to_string(direct_bytes + 1024);  // with Open MPI's header
   for (const char* name : {"eager_limit", "rndv_eager_limit", "max_send_size"})
     setenv(("OMPI_MCA_btl_tcp_" + std::string(name)).c_str(), longest.c_str(), 0);
 }
 
-// Open MPI writes to sockets of peers that may have ended; that is to be an error, not this process's silent end.
+// Open MPI writes to sockets of peers that may have ended; such a write must be an error and not kill this process.
 void ignore_broken_pipes() {
   struct sigaction action = {};
   if (::sigaction(SIGPIPE, nullptr, &action) != 0 || action.sa_handler != SIG_DFL) return;
@@ -47,7 +48,7 @@ void ignore_broken_pipes() {
   ::sigaction(SIGPIPE, &action, nullptr);
 }
 
-// Ends the process where MPI does not start: it waits for ranks that do not come, without end.
+// Ends the process if MPI_Init does not return within the timeout, since it waits for missing ranks forever.
 class StartWatch {
  public:
   explicit StartWatch(std::chrono::milliseconds timeout) : thread_([this, timeout] { watch(timeout); }) {}
@@ -61,9 +62,9 @@ class StartWatch {
   void watch(std::chrono::milliseconds timeout) {
     std::unique_lock lock(mutex_);
     if (changed_.wait_for(lock, timeout, [this] { return started_; })) return;
-    log::error("start-up: timed out after {:.3g} s: MPI has not started; did all ranks?",
+    log::error("start-up: timed out after {:.3g} s: MPI has not started; check that all ranks were started",
                std::chrono::duration<double>(timeout).count());
-    _exit(static_cast<int>(ExitCode::communication));  // which ends the job
+    _exit(static_cast<int>(ExitCode::communication));  // the launcher then ends the job
   }
 
   std::mutex mutex_;
@@ -80,8 +81,8 @@ int init(int& provided, std::chrono::milliseconds timeout) {
 class Session final : public MpiSession {
  public:
   explicit Session(std::shared_ptr<Progress> progress) : progress_(std::move(progress)) {}
-  // A process that leaves without MPI_Finalize is an error to the launcher, which then ends the other ranks: right
-  // after a failure, when they may wait for this one, and MPI_Finalize would wait for them.
+  // After a failure MPI is not finalised, since MPI_Finalize would wait for the other ranks, which may wait for this
+  // one. The launcher takes a process that exits without it for an error and ends the other ranks.
   ~Session() override {
     if (progress_->stop()) MPI_Finalize();
   }
@@ -111,7 +112,7 @@ Result<std::unique_ptr<MpiSession>> MpiSession::start(std::chrono::milliseconds 
         fmt::format("this MPI library gives {}, expected MPI_THREAD_SERIALIZED or better", mpi::level_name(provided)));
   }
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
-  // Not a duplicate of it: making one would wait for the other ranks without a timeout.
+  // No duplicate is made of it, since that would wait for the other ranks without a timeout.
   const MPI_Comm world = MPI_COMM_WORLD;
   int rank = 0, size = 1;
   MPI_Comm_rank(world, &rank);

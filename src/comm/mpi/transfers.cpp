@@ -1,4 +1,12 @@
-// The progress thread's dealings with MPI: starting, testing and dropping messages.
+// The progress thread's MPI calls: it starts, tests and drops messages.
+//
+// A send is an MPI_Isend whose tag names the operation and its number. A receive is not posted to MPI at first: it
+// waits in the queue `expected` of its peer. poll() probes every channel that expects messages (MPI_Improbe) and
+// appends each message to the queue `arrived` of its sender. receive() pairs the heads of the two queues, which is
+// right because MPI keeps the order of messages between two ranks: if tag and size match, MPI_Imrecv receives the
+// message, otherwise the channel fails. MPI_Testsome then tests all started sends and receives; a request is done with
+// its last piece. Errors are collected in failures_ while lists are iterated; afterwards each breaks its channel, which
+// drops the channel's messages and wakes its callers.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,14 +17,14 @@
 namespace lancet::comm::mpi {
 namespace {
 
-// Operations are numbered modulo this in tags, so that every tag stays under the 32767 that MPI promises.
+// Tags hold operation numbers modulo this, so that every tag is below 32767, the limit that MPI guarantees.
 constexpr int numbers = 4096;
 
 int tag_of(const Request& r) {
   return (static_cast<int>(r.operation) + 1) * numbers + static_cast<int>(r.number % numbers);
 }
 
-// What a message belongs to, as its tag says; the number is the one nearest to `ours`.
+// Names the operation of a tag. Numbers in tags are modulo `numbers`; the one nearest to `ours` is meant.
 std::string describe_tag(int tag, std::uint32_t ours) {
   const int operation = tag / numbers - 1;
   if (operation < 0 || operation >= operation_count) return fmt::format("an unknown message (tag {})", tag);
@@ -24,7 +32,7 @@ std::string describe_tag(int tag, std::uint32_t ours) {
   return fmt::format("{} #{}", name(static_cast<Operation>(operation)), static_cast<std::int64_t>(ours) - behind);
 }
 
-// What a message has that its receive did not expect; empty if nothing.
+// Describes how an arrived message differs from the expected one; empty if it matches.
 std::string mismatch(const Request& request, const Piece& piece, const Arrived& arrived) {
   const char* rule = "; all ranks must make the same calls in the same order";
   if (arrived.tag != tag_of(request))
@@ -33,7 +41,7 @@ std::string mismatch(const Request& request, const Piece& piece, const Arrived& 
   return fmt::format("expected {} bytes from rank {}, which sent {}{}", piece.bytes, piece.peer, arrived.bytes, rule);
 }
 
-// The peers of the pieces that are still under way, in order, each once.
+// The peers of the unfinished sends (or receives), each once, in ascending order.
 std::vector<int> unfinished_peers(const Request& request, bool sends) {
   std::vector<int> peers;
   for (const Piece& piece : request.pieces)
@@ -43,7 +51,7 @@ std::vector<int> unfinished_peers(const Request& request, bool sends) {
   return peers;
 }
 
-// Those of these ranks with which the request has to do.
+// Those of `ranks` that are peers of the request.
 std::vector<int> peers_among(const Request& request, const std::vector<int>& ranks) {
   std::vector<int> found;
   std::copy_if(ranks.begin(), ranks.end(), std::back_inserter(found), [&](int rank) {
@@ -58,9 +66,9 @@ std::string waited_for(const std::string& request, const std::vector<int>& gone)
 
 std::string who_is_missing(const Request& request) {
   if (request.operation == Operation::duplicate) return "not all ranks took part";
-  const auto silent = unfinished_peers(request, false), deaf = unfinished_peers(request, true);
-  if (!silent.empty()) return "nothing came from " + list_ranks(silent);
-  return list_ranks(deaf) + " did not take what was sent";
+  const auto missing_senders = unfinished_peers(request, false), stalled_receivers = unfinished_peers(request, true);
+  if (!missing_senders.empty()) return "nothing came from " + list_ranks(missing_senders);
+  return list_ranks(stalled_receivers) + " did not take what was sent";
 }
 
 }  // namespace
@@ -77,7 +85,7 @@ void Progress::start(Request& request) {
   }
   next_deadline_ = open_.empty() ? request.deadline : std::min(next_deadline_, request.deadline);
   open_.push_back(&request);
-  request.remaining = 1;  // for this function, so that nothing is finished before all is started
+  request.remaining = 1;  // for this function, so that the request is not finished before all of it is started
   if (request.operation == Operation::duplicate) {
     MPI_Request handle;
     if (int code = MPI_Comm_idup(channel.comm, &request.duplicated, &handle); code != MPI_SUCCESS)
@@ -88,7 +96,7 @@ void Progress::start(Request& request) {
     expect_messages(request);
     failures_.clear();
     start_sends(request);
-    for (int peer = 0; peer < channel.size; ++peer) receive(channel, peer);  // what came before it was expected
+    for (int peer = 0; peer < channel.size; ++peer) receive(channel, peer);  // early messages
     if (!failures_.empty()) return fail_collected();
   }
   if (--request.remaining == 0) finish(request);
@@ -131,7 +139,7 @@ void Progress::add_active(MPI_Request handle, PieceOf piece) {
   active_.push_back(piece);
 }
 
-// Tests everything once. True when something came or was finished.
+// Tests all outstanding messages once. Returns true if a message arrived or was finished.
 bool Progress::poll() {
   failures_.clear();
   bool moved = false;
@@ -142,7 +150,7 @@ bool Progress::poll() {
   return moved;
 }
 
-// Takes what has come on this channel, from whomever; a message that nobody waits for yet stays with its peer.
+// Collects the messages that have arrived on this channel; one that no request expects yet stays in its peer's queue.
 bool Progress::look_for_messages(Channel& channel) {
   bool any = false;
   while (channel.expected > 0) {
@@ -164,7 +172,7 @@ bool Progress::look_for_messages(Channel& channel) {
   return any;
 }
 
-// Receives the messages of one peer that have come, as far as they are expected.
+// Starts to receive those messages of a peer that have arrived and are expected.
 void Progress::receive(Channel& channel, int from) {
   Peer& peer = channel.peers[static_cast<std::size_t>(from)];
   while (!peer.expected.empty() && !peer.arrived.empty()) {
@@ -202,7 +210,7 @@ bool Progress::test_active() {
   if (count <= 0) return false;
   for (int i = 0; i < count; ++i) {
     MPI_Status& status = statuses_[static_cast<std::size_t>(i)];
-    if (code == MPI_SUCCESS) status.MPI_ERROR = MPI_SUCCESS;  // MPI fills it in only beside MPI_ERR_IN_STATUS
+    if (code == MPI_SUCCESS) status.MPI_ERROR = MPI_SUCCESS;  // MPI sets it only with MPI_ERR_IN_STATUS
     complete(active_[static_cast<std::size_t>(finished_[static_cast<std::size_t>(i)])], status);
   }
   std::size_t kept = 0;
@@ -216,7 +224,7 @@ bool Progress::test_active() {
   return true;
 }
 
-// With an error the request stays unfinished: fail() ends it.
+// Handles a finished piece. After an error the request stays unfinished; fail() ends it.
 void Progress::complete(PieceOf active, const MPI_Status& status) {
   Request& request = *active.request;
   const bool collective = request.operation == Operation::duplicate;
@@ -280,7 +288,7 @@ void Progress::fail_those_waiting_for(const std::vector<int>& ended) {
   fail_collected();
 }
 
-// From the watch, while the progress thread is stuck inside MPI: what that thread holds is left alone.
+// Called by the NeighbourWatch while the progress thread is stuck inside MPI; does not touch the data that thread owns.
 void Progress::wake_those_waiting_for(const std::vector<int>& ended) {
   std::lock_guard lock(channels_mutex_);
   for (auto& channel : channels_) {
@@ -306,7 +314,7 @@ void Progress::fail(Channel& channel, const std::string& error) {
   break_channel(channel, error);
 }
 
-// Its messages are dropped first, so that the stream wakes to buffers that are (as far as MPI allows) its own again.
+// Drops the channel's messages first, so that a woken caller owns its buffers again (as far as MPI allows).
 void Progress::break_channel(Channel& channel, const std::string& error) {
   drop(channel);
   std::lock_guard lock(channel.mutex);

@@ -1,5 +1,9 @@
-// Ranks on GPUs by NCCL. The communicator does not block its callers: every call is polled against the stream's timeout,
-// so that a peer that is gone ends the step instead of holding it.
+// Device communicator over NCCL. The NCCL communicator is non-blocking: after each call its state is polled until NCCL
+// has accepted the call, for at most the stream's timeout, so that a lost peer ends the step instead of blocking it. A
+// mutex guards the NCCL communicator against an abort by another thread; calls hold it only while they hand work over.
+// The ranks agree over the host communicator on every result that must be the same everywhere (the connection, the
+// window), so that either all ranks have it or none. A failed window registration leaves the NCCL communicator
+// unusable; it is then aborted and made again.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <nccl.h>
@@ -23,27 +27,27 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::chrono::milliseconds most_for_pushes(500);  // far longer than one takes
+constexpr std::chrono::milliseconds most_for_pushes(500);  // far longer than a push lasts
 
-// The interface that NCCL was told to take, for errors.
+// The network interface that the environment sets for NCCL, for errors.
 std::string interfaces() {
   std::string text;
   for (const char* name : {"NCCL_SOCKET_IFNAME", "NCCL_IB_HCA", "NCCL_NET"})
     if (const char* value = std::getenv(name)) text += fmt::format(" {}={}", name, value);
-  return text.empty() ? "the interface that NCCL chose (NCCL_DEBUG=INFO tells)" : "by" + text;
+  return text.empty() ? "by the interface that NCCL chose (NCCL_DEBUG=INFO shows it)" : "by" + text;
 }
 
 class Nccl final : public DeviceCommunicator {
  public:
   explicit Nccl(const DeviceStream& stream) : stream_(stream) {}
-  ~Nccl() override { drop(); }  // a broken peer must not hold the end of the process
+  ~Nccl() override { drop(); }  // a broken peer must not block the end of the process
 
   // Collective.
   Status connect() {
     ncclUniqueId id{};
     Status made;
     if (rank() == 0) made = check(ncclGetUniqueId(&id), "ncclGetUniqueId");
-    // Sent even where it failed: the others wait for it, and learn of the failure by ready().
+    // Sent even after a failure: the other ranks wait for it, and agree() reports the failure to them.
     LANCET_TRY(stream_.host->broadcast(std::as_writable_bytes(std::span(&id, 1)), 0));
     if (made.ok()) made = start(id);
     return agree(made);
@@ -57,7 +61,7 @@ class Nccl final : public DeviceCommunicator {
     auto* queue = static_cast<cudaStream_t>(stream.native());
     LANCET_TRY(copy_to_self(stream, sends, receives));
     LANCET_TRY(with_comm([&] { return put_all_to_all(sends, receives, queue); }));
-    return queued("an exchange");
+    return queued("an all-to-all");
   }
 
   Status all_reduce_sum(backend::Stream& stream, std::span<float> values) override {
@@ -69,16 +73,16 @@ class Nccl final : public DeviceCommunicator {
     return queued("an all-reduce");
   }
 
-  // Error, `agreed`: no window, on no rank, and why; the stream is sound.
+  // An error with `agreed` set means that no rank has a window; the stream remains usable.
   Result<std::span<std::byte>> make_window(std::size_t bytes) override {
     constexpr int blocks = 16;  // enough for the links between GPUs
     auto made = NcclWindow::allocate(comm_, rank(), size(), bytes, stream_.max_ctas > 0 ? stream_.max_ctas : blocks);
     LANCET_TRY(window_on_all(made.ok() ? Status() : Status(made.error())));
     const Status opened = (*made)->open([this](ncclResult_t result, const char* what) -> Status {
       LANCET_TRY(check(result, what));
-      return queued(what, stream_.timeout / 2);  // whose call has failed waits on the host meanwhile
+      return queued(what, stream_.timeout / 2);  // a rank whose call has failed waits on the host meanwhile
     });
-    const Status all = window_on_all(opened);  // nobody writes to a window that is not yet there
+    const Status all = window_on_all(opened);  // no rank writes to a window before all have opened theirs
     if (all.ok()) {
       const std::lock_guard lock(mutex_);
       lsa_ = std::move(*made);
@@ -86,13 +90,13 @@ class Nccl final : public DeviceCommunicator {
       window_ = lsa_->memory();
       return window_;
     }
-    drop();  // it holds the memory, and what the call has left in it is in the way of the next
+    drop();  // it holds the memory, and the failed call's state in it would break the next call
     if (all.error().agreed) LANCET_TRY(connect());
     return all.error();
   }
   Status push_rows(backend::Stream& stream, const RowPush& rows) override {
     return with_comm([&]() -> Status {
-      if (!lsa_) return internal_error("NCCL: rows are exchanged in a window, and there is none");
+      if (!lsa_) return internal_error("NCCL: push_rows needs a window, and there is none");
       pushed_to_ = static_cast<cudaStream_t>(stream.native());
       return lsa_->push(*pushed_to_, rows);
     });
@@ -103,22 +107,22 @@ class Nccl final : public DeviceCommunicator {
     return check(found, "a queued call");
   }
 
-  // The host's ranks are asked for a sign of life: its error names who gave none.
+  // A barrier over the host communicator: its error names the ranks that do not respond.
   std::string who_is_missing() override {
     stream_.host->set_timeout(std::min<std::chrono::milliseconds>(stream_.timeout, std::chrono::seconds(5)));
     const Status alive = stream_.host->barrier();
     stream_.host->set_timeout(stream_.timeout);
-    return alive.ok() ? fmt::format("all ranks are there, so a message is lost {}", interfaces())
+    return alive.ok() ? fmt::format("all ranks respond, so a message sent {} was lost", interfaces())
                       : alive.error().message;
   }
 
-  // What is queued ends at once, with an error; so do streams that wait for it. Calls hold the mutex only while they
-  // hand work over.
+  // Ends queued calls at once, with an error, and so releases device streams that wait for them. It may wait for the
+  // mutex only briefly, since calls hold it only while they hand work over.
   void abort(const std::string& why) override {
     const std::lock_guard lock(mutex_);
     if (!comm_) return;
     why_ = why;
-    static_cast<void>(stream_.device->bind_thread());  // of whichever thread
+    static_cast<void>(stream_.device->bind_thread());  // any thread may call abort()
     if (lsa_) wait_for_pushes();
     ncclCommAbort(comm_);
     comm_ = nullptr;
@@ -128,15 +132,15 @@ class Nccl final : public DeviceCommunicator {
   }
 
  private:
-  // With the communicator goes the peers' memory, so kernels that are in it come out first. The stream may wait for
-  // what comes only after this: then none runs.
+  // The communicator's end unmaps the peers' memory, so kernels that access it must end first. If they do not start
+  // before the deadline, because the stream waits for something later, none is running.
   void wait_for_pushes() {
     lsa_->stop();
     if (!pushed_to_) return;
     const auto deadline = Clock::now() + most_for_pushes;
     while (cudaStreamQuery(*pushed_to_) == cudaErrorNotReady && Clock::now() < deadline)
       std::this_thread::sleep_for(std::chrono::microseconds(100));
-    cudaGetLastError();  // it is no error of the next call
+    cudaGetLastError();  // clears the query's result
   }
 
   void drop() {
@@ -155,7 +159,7 @@ class Nccl final : public DeviceCommunicator {
     return queued("the connection");
   }
 
-  // The ranks where it does not hold; collective, over the host.
+  // Collective, over the host: the ranks on which `holds` is false.
   Result<std::vector<int>> not_on(bool holds) {
     LANCET_ASSIGN(const auto all, collect(*stream_.host, std::int32_t(holds)));
     std::vector<int> ranks;
@@ -163,7 +167,7 @@ class Nccl final : public DeviceCommunicator {
       if (!all[std::size_t(peer)]) ranks.push_back(peer);
     return ranks;
   }
-  // The same error on all ranks, and what went wrong on this one.
+  // Collective: an error on all ranks if any rank has one; this rank's own error is added to its message.
   Status window_on_all(const Status& mine) {
     LANCET_ASSIGN(const auto failed, not_on(mine.ok()));
     if (failed.empty()) return {};
@@ -173,13 +177,12 @@ class Nccl final : public DeviceCommunicator {
                  true};
   }
 
-  // All ranks connected or none: who did not is named.
+  // Collective: an error on all ranks, which names those that did not connect, if any has not.
   Status agree(const Status& mine) {
     LANCET_ASSIGN(const auto failed, not_on(mine.ok()));
     if (failed.empty()) return {};
-    return communication_error(fmt::format("expected NCCL to connect {} ranks {}, found that ranks {} did not{}",
-                                           size(), interfaces(), fmt::join(failed, ", "),
-                                           mine.ok() ? std::string() : ": " + mine.error().message));
+    return communication_error(fmt::format("NCCL: ranks {} of {} did not connect {}{}", fmt::join(failed, ", "), size(),
+                                           interfaces(), mine.ok() ? std::string() : ": " + mine.error().message));
   }
 
   Status copy_to_self(backend::Stream& stream, std::span<const Segment> sends, std::span<const Segment> receives) {
@@ -188,7 +191,7 @@ class Nccl final : public DeviceCommunicator {
       if (send.peer != rank() || send.bytes == 0) continue;
       while (to < receives.size() && (receives[to].peer != rank() || receives[to].bytes == 0)) ++to;
       if (to == receives.size() || receives[to].bytes != send.bytes)
-        return internal_error("expected segments to oneself of one size on both sides, found others");
+        return internal_error("segments to oneself: the sizes of send and receive differ");
       LANCET_TRY(stream.copy(receives[to++].data, send.data, send.bytes));
     }
     return {};
@@ -208,7 +211,7 @@ class Nccl final : public DeviceCommunicator {
     return ended;
   }
 
-  // call() while no other thread aborts the communicator.
+  // Runs call() while no other thread can abort the communicator.
   template <class Call>
   Status with_comm(const Call& call) {
     const std::lock_guard lock(mutex_);
@@ -222,7 +225,7 @@ class Nccl final : public DeviceCommunicator {
     return found;
   }
 
-  // Until NCCL has taken the call in; what it does on the stream goes on.
+  // Waits until NCCL has accepted the call; its work on the device stream may still run.
   Status queued(const char* what) { return queued(what, stream_.timeout); }
   Status queued(const char* what, std::chrono::milliseconds most) {
     const auto deadline = Clock::now() + most;
@@ -235,15 +238,14 @@ class Nccl final : public DeviceCommunicator {
       else
         std::this_thread::sleep_for(std::chrono::microseconds(50));
     }
-    return communication_error(
-        fmt::format("expected {} with {} other ranks within {} s {}, found that some did not come", what, size() - 1,
-                    double(most.count()) * 1e-3, interfaces()));
+    return communication_error(fmt::format("NCCL: {} with {} other ranks {} timed out after {} s", what, size() - 1,
+                                           interfaces(), double(most.count()) * 1e-3));
   }
 
   Status check(ncclResult_t result, const char* what) const {
     if (result == ncclSuccess || result == ncclInProgress) return {};
-    return communication_error(fmt::format("NCCL: expected {} to succeed, found: {}; {}", what,
-                                           ncclGetErrorString(result), ncclGetLastError(comm_)));
+    return communication_error(
+        fmt::format("NCCL: {} failed: {}; {}", what, ncclGetErrorString(result), ncclGetLastError(comm_)));
   }
 
   const DeviceStream stream_;
@@ -251,7 +253,7 @@ class Nccl final : public DeviceCommunicator {
   std::mutex mutex_;
   std::string why_;
   std::unique_ptr<NcclWindow> lsa_;
-  std::atomic<NcclWindow*> stoppable_{nullptr};  // lsa_, once it is there
+  std::atomic<NcclWindow*> stoppable_{nullptr};  // lsa_, once it is open
   std::optional<cudaStream_t> pushed_to_;        // of the last push into the window
 };
 

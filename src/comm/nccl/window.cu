@@ -1,3 +1,8 @@
+// Rows are pushed by one kernel per call, with the same number of blocks on all ranks. Block b of a rank waits for
+// block b of every other rank, copies its share of the rows (row_push.h) and waits again, so that no host takes part.
+// The barrier's counters are after the tensors in the window: a rank writes the current turn into its counter on every
+// peer, and polls its own counters until all peers have written it. While it polls it also reads a stop flag in host
+// memory, so that the host can end kernels whose peer never comes.
 #include "window.h"
 
 #include <string>
@@ -23,62 +28,63 @@ struct LsaPeers {
   }
 };
 
-// Where the ranks meet: arrived[block, rank], in the window, says how often that rank has come. Unlike NCCL's own
-// barrier of kernels it ends when the host says so, so that a peer that never comes does not hold the stream.
-struct Meeting {
+// A barrier over the ranks: arrived[block, rank], in the window, is the last turn that the rank's block has reached.
+// Unlike NCCL's own barrier of kernels the host can end it, so that a peer that never comes does not block the stream.
+struct RankBarrier {
   std::uint32_t* arrived;
-  const volatile std::uint32_t* stop;  // the host's
+  const volatile std::uint32_t* stop;  // in host memory
   int rank, ranks;
 };
 
 using Counter = cuda::atomic_ref<std::uint32_t, cuda::thread_scope_system>;
 
-// All threads of a block call it; false where the host has stopped it. What any thread has written anywhere is seen by
-// the same block of every rank.
-__device__ bool meet(const Meeting& meeting, const LsaPeers& peers, std::uint32_t turn) {
+// All threads of a block call it; returns false if the host has stopped it. Afterwards the same block of every rank
+// sees everything that the threads wrote before it, in any memory.
+__device__ bool arrive_and_wait(const RankBarrier& barrier, const LsaPeers& peers, std::uint32_t turn) {
   __threadfence_system();
   __syncthreads();
   bool stopped = false;
-  for (int peer = int(threadIdx.x); peer < meeting.ranks; peer += threads) {
-    std::uint32_t* row = meeting.arrived + std::size_t(blockIdx.x) * std::size_t(meeting.ranks);
-    Counter(*static_cast<std::uint32_t*>(peers.at(row + meeting.rank, peer))).store(turn, cuda::memory_order_release);
+  for (int peer = int(threadIdx.x); peer < barrier.ranks; peer += threads) {
+    std::uint32_t* row = barrier.arrived + std::size_t(blockIdx.x) * std::size_t(barrier.ranks);
+    Counter(*static_cast<std::uint32_t*>(peers.at(row + barrier.rank, peer))).store(turn, cuda::memory_order_release);
     const Counter theirs(row[peer]);
-    while (!stopped && std::int32_t(theirs.load(cuda::memory_order_acquire) - turn) < 0) stopped = *meeting.stop != 0;
+    while (!stopped && std::int32_t(theirs.load(cuda::memory_order_acquire) - turn) < 0) stopped = *barrier.stop != 0;
   }
   return !__syncthreads_or(stopped);
 }
 
-// A block waits for the same block of the other ranks, not for its neighbours: none must run before another.
+// A block waits for the same block of the other ranks, not for other blocks of its own kernel, so the blocks may run in
+// any order.
 __global__ void __launch_bounds__(threads)
-    push_rows(const __grid_constant__ RowPush exchange, const __grid_constant__ LsaPeers peers,
-              const __grid_constant__ Meeting meeting, std::uint32_t turn) {
-  if (__syncthreads_or(threadIdx.x == 0 && *meeting.stop != 0)) return;  // the peers' memory may be gone already
-  if (!meet(meeting, peers, turn)) return;
+    push_rows(const __grid_constant__ RowPush rows, const __grid_constant__ LsaPeers peers,
+              const __grid_constant__ RankBarrier barrier, std::uint32_t turn) {
+  if (__syncthreads_or(threadIdx.x == 0 && *barrier.stop != 0)) return;  // the peers' memory may be gone already
+  if (!arrive_and_wait(barrier, peers, turn)) return;
   using Push = PushRows<LsaPeers>;
   __shared__ typename Push::Found found[Push::most_at_once];
-  const Push push{exchange, peers, meeting.rank};
+  const Push push{rows, peers, barrier.rank};
   for (std::int64_t first = 0; first < push.stretches(); first += Push::most_at_once) {
     push.find(found, first, blockIdx.x, int(threadIdx.x), threads);
     __syncthreads();
     push.copy(found, first, blockIdx.x, gridDim.x, int(threadIdx.x), threads);
     __syncthreads();
   }
-  meet(meeting, peers, turn + 1);
+  arrive_and_wait(barrier, peers, turn + 1);
 }
 
 Status check(cudaError_t error, const char* what) {
   if (error == cudaSuccess) return {};
-  cudaGetLastError();  // training goes on without a window: it is no error of the next call
+  cudaGetLastError();  // clears the error: training continues without a window
   return internal_error(std::string("CUDA, ") + what + ": " + cudaGetErrorString(error));
 }
 
 class LsaWindow final : public NcclWindow {
  public:
   LsaWindow(ncclComm_t comm, int rank, int ranks, int blocks) : comm_(comm), blocks_(blocks) {
-    meeting_.rank = rank;
-    meeting_.ranks = ranks;
+    barrier_.rank = rank;
+    barrier_.ranks = ranks;
   }
-  // What NCCL holds for it goes with the communicator, which ends first.
+  // The communicator, which is destroyed first, has released NCCL's own resources of the window.
   ~LsaWindow() override {
     if (start_) ncclMemFree(start_);
     if (stop_) cudaFreeHost(stop_);
@@ -87,28 +93,29 @@ class LsaWindow final : public NcclWindow {
   Status allocate(std::size_t bytes) {
     bytes_ = bytes;
     const std::size_t counters = (bytes + 255) / 256 * 256;
-    const std::size_t all = counters + std::size_t(blocks_) * std::size_t(meeting_.ranks) * sizeof(std::uint32_t);
+    const std::size_t all = counters + std::size_t(blocks_) * std::size_t(barrier_.ranks) * sizeof(std::uint32_t);
     void *memory = nullptr, *stop = nullptr;
     if (const ncclResult_t made = ncclMemAlloc(&memory, all); made != ncclSuccess) {
       cudaGetLastError();
-      return internal_error("NCCL: expected " + std::to_string(all) +
-                            " bytes of device memory for a window, found: " + ncclGetErrorString(made));
+      return internal_error("NCCL: cannot allocate " + std::to_string(all) +
+                            " bytes of device memory for a window: " + ncclGetErrorString(made));
     }
     start_ = static_cast<std::byte*>(memory);
     all_ = all;
     LANCET_TRY(check(cudaHostAlloc(&stop, sizeof(std::uint32_t), cudaHostAllocPortable), "page-locked memory"));
     stop_ = static_cast<std::uint32_t*>(stop);
     *stop_ = 0;
-    meeting_.stop = stop_;
-    meeting_.arrived = reinterpret_cast<std::uint32_t*>(start_ + counters);
-    LANCET_TRY(check(cudaMemset(meeting_.arrived, 0, all - counters), "clearing a window's counters"));
+    barrier_.stop = stop_;
+    barrier_.arrived = reinterpret_cast<std::uint32_t*>(start_ + counters);
+    LANCET_TRY(check(cudaMemset(barrier_.arrived, 0, all - counters), "clearing a window's counters"));
     return check(cudaDeviceSynchronize(), "clearing a window's counters");
   }
 
-  // Kernels follow the handle. Where NCCL has no symmetric memory it registers the range for its own copies and gives a
-  // handle of the host's.
+  // Kernels dereference the handle. Without symmetric memory NCCL registers the range for its own copies only and
+  // returns a handle in host memory.
   Status open(const Ready& ready) override {
-    LANCET_TRY(ready(ncclCommWindowRegister(comm_, start_, all_, &window_, NCCL_WIN_COLL_SYMMETRIC), "a window"));
+    LANCET_TRY(
+        ready(ncclCommWindowRegister(comm_, start_, all_, &window_, NCCL_WIN_COLL_SYMMETRIC), "registering a window"));
     cudaPointerAttributes found{};
     LANCET_TRY(check(cudaPointerGetAttributes(&found, window_), "a window's handle"));
     if (window_ && found.type == cudaMemoryTypeDevice) return {};
@@ -117,10 +124,10 @@ class LsaWindow final : public NcclWindow {
 
   std::span<std::byte> memory() const override { return {start_, bytes_}; }
 
-  Status push(cudaStream_t stream, const RowPush& exchange) override {
-    push_rows<<<unsigned(blocks_), threads, 0, stream>>>(exchange, LsaPeers{window_, start_}, meeting_, turn_);
+  Status push(cudaStream_t stream, const RowPush& rows) override {
+    push_rows<<<unsigned(blocks_), threads, 0, stream>>>(rows, LsaPeers{window_, start_}, barrier_, turn_);
     turn_ += 2;
-    return check(cudaGetLastError(), "an exchange within the node");
+    return check(cudaGetLastError(), "push_rows");
   }
 
   void stop() override {
@@ -131,10 +138,10 @@ class LsaWindow final : public NcclWindow {
   ncclComm_t comm_;
   const int blocks_;
   std::byte* start_ = nullptr;
-  std::size_t bytes_ = 0, all_ = 0;  // the window's; with the counters
+  std::size_t bytes_ = 0, all_ = 0;  // without and with the counters
   std::uint32_t* stop_ = nullptr;
   ncclWindow_t window_{};
-  Meeting meeting_{};
+  RankBarrier barrier_{};
   std::uint32_t turn_ = 1;
 };
 

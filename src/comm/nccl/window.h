@@ -1,5 +1,5 @@
-// A symmetric window of NCCL's device API over device memory: what lies at one place in it is reached by the kernels of
-// all ranks. From NCCL 2.28 on, among ranks that load and store each other's memory.
+// A symmetric window of NCCL's device API: device memory of which the kernels of every rank can access the same offset
+// on all ranks. Needs NCCL 2.28 and ranks that can load from and store to each other's memory.
 #pragma once
 #include <cuda_runtime.h>
 #include <nccl.h>
@@ -16,19 +16,20 @@ namespace lancet::comm {
 
 class NcclWindow {
  public:
-  // Waits until NCCL has taken a call in, or says why not.
+  // Waits until NCCL has accepted a call; returns its error if it has not.
   using Ready = std::function<Status(ncclResult_t, const char*)>;
-  // The memory of this rank's part; no rank waits for another. blocks: of the kernels. Error: not all ranks reach each
-  // other, NCCL has no windows, no memory is left.
+  // Allocates this rank's memory; not collective. blocks: thread blocks of the kernels. Error: the ranks cannot access
+  // each other's memory, NCCL has no windows, or the device is out of memory.
   static Result<std::unique_ptr<NcclWindow>> allocate(ncclComm_t comm, int rank, int ranks, std::size_t bytes,
                                                       int blocks);
   virtual ~NcclWindow() = default;
-  // Collective, once all ranks have their memory; no rank pushes before all have opened theirs. Error: NCCL refuses, or
-  // takes the memory without making it reachable. The communicator is of no use then, and ends before this does.
+  // Registers the memory as a window. Collective, after allocate() has succeeded on all ranks; no rank pushes before
+  // all have opened theirs. Error: NCCL refuses, or accepts the memory without making it accessible to kernels. The
+  // communicator cannot be used after an error, and must be destroyed before the window.
   virtual Status open(const Ready& ready) = 0;
   virtual std::span<std::byte> memory() const = 0;
-  virtual Status push(cudaStream_t stream, const RowPush& exchange) = 0;
-  // Kernels that wait for other ranks end, and those that start later touch nobody's memory. The window is of no use
+  virtual Status push(cudaStream_t stream, const RowPush& rows) = 0;
+  // Ends kernels that wait for other ranks; kernels that start later access no rank's memory. The window cannot be used
   // afterwards.
   virtual void stop() = 0;
 };

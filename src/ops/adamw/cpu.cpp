@@ -6,7 +6,7 @@
 namespace lancet::ops {
 namespace {
 
-// The numbers of one step: attributes are fixed, the schedule is read when it runs.
+// The settings of AdamW: attributes are read when the kernel is bound, the schedule when it runs.
 struct Settings {
   explicit Settings(const KernelArgs& args)
       : beta1(args.attributes.real("beta1")),

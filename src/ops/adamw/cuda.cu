@@ -4,7 +4,7 @@
 namespace lancet::ops {
 namespace {
 
-// The attributes of AdamW; the schedule is read when it runs.
+// The attributes of AdamW; the kernel reads the schedule when it runs.
 struct Settings {
   float beta1, rest1, beta2, rest2, eps, weight_decay;
 

@@ -1,4 +1,4 @@
-// One element of AdamW, as torch.optim.AdamW has it.
+// The update of one weight by AdamW, as torch.optim.AdamW defines it.
 #pragma once
 #include "lancet/base/hd.h"
 
@@ -7,7 +7,7 @@ namespace lancet::ops {
 struct AdamW {
   float beta1, rest1, beta2, rest2;  // rest = 1 - beta, rounded once
   float eps;
-  float scale;        // of the gradient, from clipping
+  float scale;        // factor of the gradient, from clipping
   float keep;         // 1 - lr * weight decay
   float step;         // lr / (1 - beta1^t)
   float denominator;  // 1 / sqrt(1 - beta2^t)

@@ -1,7 +1,7 @@
 // AdamW (Loshchilov and Hutter), in place. adamw(&w, &m, &v, gradient, schedule [, &master])
-//   schedule: ops/schedule_layout.h. Where the gradient's factor is NaN, since the norm is not finite, nothing is
-//     written: with these weights the fault can be found
-//   master f32 like w: where w is bf16, the weights proper, of which w is the rounded copy
+//   schedule: ops/schedule_layout.h. If the gradient's factor is NaN, because the norm is not finite, nothing is
+//     written, so that the fault can be reproduced with these weights
+//   master f32 of w's shape, for bf16 w: the exact weights, of which w is the rounded copy
 #include "ops/update.h"
 
 namespace lancet::ops {

@@ -1,4 +1,4 @@
-// Sums f32 tensors over all ranks, in place: the gradients of a bucket, or the numbers of the step line.
+// Sums f32 tensors over all ranks, in place: the gradients of a bucket, or the step's logged numbers.
 #include "ops/describe.h"
 
 namespace lancet::ops {

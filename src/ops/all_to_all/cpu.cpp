@@ -1,3 +1,8 @@
+// All-to-alls on the CPU. exchange_counts sends each rank the number of filled slots of its experts, and turns the
+// counts that arrive into rows: for each local expert the offset of each source rank's rows in the expert's buffer,
+// without gaps. all_to_all then sends the filled slots [begin, end) of each expert as one message to the rank of the
+// expert, which receives it at these rows; all_to_all_back swaps sends and receives. An instruction that names the
+// routes and rows of several parts sends all of them at once.
 #include <memory>
 #include <vector>
 
@@ -10,13 +15,13 @@ namespace {
 
 using comm::Segment;
 
-// What the three kernels share. Made at bind, so that a step allocates nothing; without a communicator a rank is alone.
-struct Exchange {
+// State of the three kernels, made by bind so that a step allocates nothing. Without a communicator there is one rank.
+struct AllToAllState {
   std::unique_ptr<comm::Communicator> self;
   comm::Communicator* comm;
   std::int64_t ranks, experts, local;  // local: experts of one rank
 
-  Exchange(const KernelArgs& args, std::int64_t ranks_of_types, std::int64_t experts)
+  AllToAllState(const KernelArgs& args, std::int64_t ranks_of_types, std::int64_t experts)
       : self(args.comm ? nullptr : comm::make_self()),
         comm(args.comm ? args.comm : self.get()),
         ranks(comm->size()),
@@ -27,7 +32,7 @@ struct Exchange {
   }
 };
 
-struct Counts : Exchange {
+struct Counts : AllToAllState {
   ir::RouteLayout layout;
   const void* route;
   std::vector<Segment> sends, receives;
@@ -36,7 +41,7 @@ struct Counts : Exchange {
   std::vector<std::int32_t> mine, theirs;  // [E] by expert; [W, E/W] by source rank
 
   explicit Counts(const KernelArgs& args)
-      : Exchange(args, args.attributes.integer("ranks"), args.operands[0].shape()[1]),
+      : AllToAllState(args, args.attributes.integer("ranks"), args.operands[0].shape()[1]),
         layout{args.operands[0].shape()[0], experts},
         route(args.operands[0].data),
         before(args.has(1) ? args.operands[1].as<std::int32_t>() : nullptr),
@@ -66,7 +71,7 @@ struct Counts : Exchange {
   }
 };
 
-struct Rows : Exchange {
+struct Rows : AllToAllState {
   struct Part {
     ir::RouteLayout layout;
     const void* route;
@@ -76,7 +81,7 @@ struct Rows : Exchange {
   ExchangeSegments segments;
 
   Rows(const KernelArgs& args, bool there)
-      : Exchange(args, args.operands[2].shape()[1] - 1, args.operands[1].shape()[1]),
+      : AllToAllState(args, args.operands[2].shape()[1] - 1, args.operands[1].shape()[1]),
         segments(args, there, ranks, (args.operands.size() - 1) / 2) {
     for (std::size_t i = 1; i < args.operands.size(); i += 2)
       parts.push_back(

@@ -1,10 +1,12 @@
-// The exchange of tokens between GPUs. Only filled slots travel, so the host must know the counts when it queues an
-// all-to-all. It learns them once a layer and part: exchange_counts has them copied down as soon as they are there, and
-// the all-to-alls, forward and backward, read that copy. A thread's host thread may have to wait for it, the work that is
-// queued does not.
+// All-to-alls of tokens between GPUs, in one of two ways.
 //
-// Among GPUs that reach each other's memory, and tensors that lie in the thread's window, nobody needs the counts on the
-// host: a kernel reads them and copies the rows straight into the peers' memory (comm/row_push.h).
+// By messages: only filled slots are sent, so the host must know their number when it queues the messages. It learns
+// the counts once per layer and part: exchange_counts copies them to page-locked memory (HostCounts) as soon as the
+// device has them, and the all-to-alls of that layer, forward and backward, read the copy. The host thread of the
+// stream may have to wait for the copy; work that is already queued does not.
+//
+// Through windows: if the GPUs reach each other's memory and all tensors are in the stream's window, a kernel reads the
+// counts on the device and writes the rows into the peers' memory (comm/row_push.h); the host does not need the counts.
 #include <algorithm>
 #include <chrono>
 #include <memory>
@@ -21,7 +23,7 @@ namespace {
 
 using comm::Segment;
 
-// Page-locked: the counts of a part, as its exchange_counts left them in this step.
+// The counts of a part in page-locked host memory, copied by its exchange_counts in every step.
 class HostCounts {
  public:
   HostCounts(backend::Device& device, std::int64_t experts, std::int64_t rows)
@@ -34,15 +36,15 @@ class HostCounts {
   HostCounts& operator=(const HostCounts&) = delete;
   ~HostCounts() { device_.free_host(memory_); }
 
-  // Queues the copy of what the route and the rows say by then.
+  // Queues the copy of the route's begin and end and of the rows, as they are when the device stream gets there.
   Status copy(backend::Stream& stream, const std::int32_t* route_begin, const std::int32_t* rows) {
     __atomic_store_n(ready(), 0, __ATOMIC_RELAXED);
     LANCET_TRY(stream.copy(values(), route_begin, std::size_t(2 * experts_) * sizeof(std::int32_t)));
     LANCET_TRY(stream.copy(values() + 2 * experts_, rows, std::size_t(rows_) * sizeof(std::int32_t)));
     return stream.signal(ready());
   }
-  // Blocks until the copy is there; an error of the thread ends the wait. The thread idles until the host goes on, so the
-  // host spins for as long as the work before the copy usually takes: a sleep lasts some 70 us.
+  // Blocks until the copy has arrived; fails if the device stream has failed. The stream idles until the host returns,
+  // so the host first spins for as long as the work before the copy usually takes: a sleep lasts some 70 us.
   Result<ExchangePart> wait(backend::Stream& stream) {
     using Clock = std::chrono::steady_clock;
     constexpr std::chrono::microseconds spin(200), pause(20);
@@ -64,7 +66,7 @@ class HostCounts {
   std::byte* memory_ = nullptr;
 };
 
-// Sends to all ranks, this one included; without a communicator a rank is alone.
+// Sends to all ranks, this one included. Without a communicator there is one rank.
 Status exchange(const KernelArgs& args, std::span<const Segment> sends, std::span<const Segment> receives) {
   if (args.device_comm) return args.device_comm->exchange(*args.stream, sends, receives);
   for (std::size_t i = 0; i < sends.size(); ++i)
@@ -72,7 +74,7 @@ Status exchange(const KernelArgs& args, std::span<const Segment> sends, std::spa
   return {};
 }
 
-// counts[e] = the slots of expert e that the route fills.
+// counts[e] = number of slots of expert e that the route fills.
 struct CountSlots {
   static constexpr int threads = 256;
   const std::int32_t *begin, *end;
@@ -86,8 +88,8 @@ struct CountSlots {
   }
 };
 
-// rows[e, s+1] = rows[e, s] + what source s sends to the local expert e; rows[e, 0] goes on where the part before
-// ended.
+// rows[e, s+1] = rows[e, s] + number of rows that source rank s sends to the local expert e. rows[e, 0] is where the
+// part before ended, or 0.
 struct LayRows {
   static constexpr int threads = 64;
   const std::int32_t *counts, *before;  // [W, E/W]; rows of the part before, or null
@@ -143,47 +145,47 @@ Kernel bind_counts(const KernelArgs& args) {
   };
 }
 
-// The counts of one (route, rows) pair: the copy that was made with the rows, or one made now.
+// The counts of one (route, rows) pair, copied by exchange_counts or (made_here) by the all-to-all itself.
 struct PartCounts {
   std::shared_ptr<HostCounts> host;
   const std::int32_t *route_begin, *rows;
   bool made_here;
 };
 
-// Whether everything that an exchange touches lies in the thread's window, so that a kernel can do it alone, and the plan
-// has nothing against it.
+// True if a kernel can move the rows through windows: all operands and results are in the stream's window, and the plan
+// does not require messages (by=counts).
 bool in_window(const KernelArgs& args) {
   if (takes_counts(args.attributes)) return false;
-  const auto lies_there = [&](const TensorView& view) {
+  const auto has_window = [&](const TensorView& view) {
     return args.device_comm->in_window(view.data, std::size_t(ir::bytes(view.type)));
   };
-  return args.device_comm && std::ranges::all_of(args.operands, lies_there) &&
-         std::ranges::all_of(args.results, lies_there) && args.operands.size() / 2 <= comm::RowPush::most_parts;
+  return args.device_comm && std::ranges::all_of(args.operands, has_window) &&
+         std::ranges::all_of(args.results, has_window) && args.operands.size() / 2 <= comm::RowPush::most_parts;
 }
 
-// The host waits for nothing: the kernel reads the counts.
+// The host does not wait for counts: the kernel reads them on the device.
 Kernel bind_in_window(const KernelArgs& args, bool there, std::int64_t ranks) {
   const TensorView &slots = there ? args.operands[0] : args.results[0],
                    &buffer = there ? args.results[0] : args.operands[0];
-  comm::RowPush exchange{.there = there,
-                             .slots = slots.as<std::byte>(),
-                             .buffer = buffer.as<std::byte>(),
-                             .experts = slots.shape()[0],
-                             .ranks = ranks,
-                             .capacity = slots.shape()[1],
-                             .buffer_rows = buffer.shape()[1],
-                             .row_bytes = slots.shape()[2] * size_of(slots.dtype()),
-                             .parts = int(args.operands.size() / 2),
-                             .part = {}};
-  for (int p = 0; p < exchange.parts; ++p) {
+  comm::RowPush push{.there = there,
+                     .slots = slots.as<std::byte>(),
+                     .buffer = buffer.as<std::byte>(),
+                     .experts = slots.shape()[0],
+                     .ranks = ranks,
+                     .capacity = slots.shape()[1],
+                     .buffer_rows = buffer.shape()[1],
+                     .row_bytes = slots.shape()[2] * size_of(slots.dtype()),
+                     .parts = int(args.operands.size() / 2),
+                     .part = {}};
+  for (int p = 0; p < push.parts; ++p) {
     const TensorView &route = args.operands[std::size_t(2 * p + 1)], &rows = args.operands[std::size_t(2 * p + 2)];
-    const ir::RouteLayout layout{route.shape()[0], exchange.experts};
-    exchange.part[p] = {layout.begin(route.data), layout.end(route.data), rows.as<std::int32_t>()};
+    const ir::RouteLayout layout{route.shape()[0], push.experts};
+    push.part[p] = {layout.begin(route.data), layout.end(route.data), rows.as<std::int32_t>()};
   }
-  return [comm = args.device_comm, stream = args.stream, exchange] { return comm->push_rows(*stream, exchange); };
+  return [comm = args.device_comm, stream = args.stream, push] { return comm->push_rows(*stream, push); };
 }
 
-// all_to_all(slots, route, rows [, route, rows ...]) -> buffer; all_to_all_back the other way
+// all_to_all(slots, route, rows [, route, rows ...]) -> buffer; all_to_all_back(buffer, ...) -> slots
 template <bool there>
 Kernel bind_rows(const KernelArgs& args) {
   if (in_window(args)) return bind_in_window(args, there, ranks_of(args, args.operands[2].shape()[1] - 1));
@@ -215,7 +217,7 @@ Kernel bind_rows(const KernelArgs& args) {
 }
 
 const DeviceKernel table[] = {
-    {"exchange_counts", bind_counts, counts_workspace, false},  // its call makes ready for the copy
+    {"exchange_counts", bind_counts, counts_workspace, false},  // its call resets the flag of the copy
     {"all_to_all", bind_rows<true>, nullptr, false},
     {"all_to_all_back", bind_rows<false>, nullptr, false},
 };

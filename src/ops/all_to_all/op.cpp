@@ -1,12 +1,12 @@
-// The irregular all-to-all (Lancet, section 6 and Fig. 10) in two phases: counts, once a layer and part; then the
-// filled slots, there and back, forward and backward.
+// The irregular all-to-all (Lancet, section 6 and Fig. 10) in two phases: the counts, once per layer and part; then the
+// filled slots, to the experts' ranks and back, in the forward and the backward pass.
 //   exchange_counts(route [, rows before]) -> rows i32[E/W, W+1]: for each expert of this rank, where the rows of each
 //       source rank begin in its buffer; the last entry is their end. A part begins where the part before ended.
 //   all_to_all(slots [E,C,D], route, rows) -> [E/W, W*C, D], rows packed without gaps
-//   all_to_all_back: the other way
-// What was sent in parts is sent as a whole by naming the route and rows of every part: (slots, route, rows, route,
-// rows). Attribute tokens: how many slots of this rank are expected to be filled; by=counts: as messages, also where
-// the ranks reach each other's memory (ops/all_to_all_way.h).
+//   all_to_all_back(buffer [E/W,W*C,D], route, rows) -> slots [E,C,D], the inverse
+// An unsplit all-to-all of a layer that was split in parts names the route and rows of every part: (slots, route, rows,
+// route, rows). Attribute tokens: the expected number of filled slots of this rank. Attribute by=counts: sends messages
+// even if the ranks reach each other's memory (ops/all_to_all_way.h).
 #include "lancet/ops/all_to_all_way.h"
 #include "ops/describe.h"
 
@@ -38,7 +38,7 @@ Status check_way(const ir::Attributes& attributes) {
   return {};
 }
 
-// Every part's route and rows.
+// Checks the operands after the first: a route and rows for each part.
 Status check_parts(const OpInput& in) {
   LANCET_TRY(check_way(in.attributes));
   if (in.operands.size() % 2 == 0) return expected("a route and rows for each part");

@@ -1,5 +1,5 @@
-// Which bytes an all-to-all moves: the slots of expert e on one side are rows of rank e / local on the other. A pair of
-// ranks exchanges its experts in rising order, so that sends and receives match.
+// The messages of an all-to-all, from the counts of its parts. The slots of expert e on each rank correspond to rows of
+// e's buffer on rank e / local. A pair of ranks sends experts in rising order, so that sends and receives match.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -9,7 +9,7 @@
 
 namespace lancet::ops {
 
-// A part's counts, in host memory: which slots of each expert it owns, and where each source rank's rows begin.
+// The counts of a part, in host memory: the slots of each expert that it owns, and where each source rank's rows begin.
 struct ExchangePart {
   const std::int32_t *begin, *end;  // [E]
   const std::int32_t* rows;         // [E/W, W+1]
@@ -18,7 +18,7 @@ struct ExchangePart {
 struct ExchangeSegments {
   std::vector<comm::Segment> sends, receives;
 
-  // Of an all_to_all (there) or all_to_all_back of `parts` parts, on `ranks` ranks.
+  // For an all_to_all (there) or an all_to_all_back of `parts` parts on `ranks` ranks.
   ExchangeSegments(const KernelArgs& args, bool there, std::int64_t ranks, std::size_t parts)
       : there_(there), ranks_(ranks), experts_(args.operands[1].shape()[1]), local_(experts_ / ranks) {
     const TensorView &slots = there ? args.operands[0] : args.results[0],
@@ -32,6 +32,7 @@ struct ExchangeSegments {
     receives.resize(std::size_t(experts_) * parts);
   }
 
+  // Sets the sends and receives of part `number`.
   void lay_out(std::size_t number, const ExchangePart& part) {
     const std::size_t first = number * std::size_t(experts_);
     std::vector<comm::Segment>&at_slots = there_ ? sends : receives, &at_buffer = there_ ? receives : sends;

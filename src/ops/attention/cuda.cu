@@ -1,4 +1,4 @@
-// Attention by cuDNN for bf16 heads of 8, 16, ... features, by kernels of our own for everything else.
+// Attention by cuDNN for bf16 heads of 8, 16, ... features, else by our own kernels (plain_attention.h).
 #include <cmath>
 #include <memory>
 
@@ -23,7 +23,7 @@ AttentionDesc describe(const TensorView& qkv, const ir::Attributes& attributes, 
           .backward = backward};
 }
 
-// Error: why cuDNN does not do it.
+// cuDNN's attention, or as an error the reason why cuDNN does not support it.
 Result<std::shared_ptr<Attention>> library_attention(const AttentionDesc& desc, DType dtype) {
   if (dtype != DType::bf16) return internal_error("cuDNN's engines take bf16, found " + std::string(name(dtype)));
   if (desc.head_dim % 8)
@@ -32,6 +32,7 @@ Result<std::shared_ptr<Attention>> library_attention(const AttentionDesc& desc, 
   return std::shared_ptr<Attention>(std::move(made));
 }
 
+// The warning about a fallback:
 // "attention backward over bf16[8,512,3,12,60]: by plain kernels, which are slow, since ..."
 std::string slow_way(const AttentionDesc& desc, DType dtype, const std::string& why) {
   std::string text = desc.backward ? "attention backward over " : "attention over ";

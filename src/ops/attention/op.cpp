@@ -26,10 +26,10 @@ void gradient(GradientContext& g) {
                   forward.attributes, ir::Role::dx)[0]);
 }
 
-// The products of one pass over the lower triangle: q k^T and p v, each 2 * S * (S+1) / 2 * head size a head.
+// The flops of one product over the lower triangle, q k^T or p v: 2 * S * (S+1) / 2 * head size per head.
 double triangle(const Shape& qkv) { return double(qkv[0]) * double(qkv[1]) * double(qkv[1] + 1) * double(qkv[2]) / 3; }
 Work work(const OpInput& in) { return {2 * triangle(in.operands[0].shape), bytes_of(in) * 4 / 3}; }
-Work work_dx(const OpInput& in) {  // scores again, then dv, dp, dq, dk
+Work work_dx(const OpInput& in) {  // five products: scores again, dv, dp, dq, dk
   return {5 * triangle(in.operands[1].shape), bytes_of(in) * 8 / 5};
 }
 

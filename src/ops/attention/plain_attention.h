@@ -1,5 +1,11 @@
-// Causal attention on ordinary arithmetic: for f32, and for heads that cuDNN's engines do not take. A block has one
-// query (or, for dk and dv, one key); scores are computed anew where they are needed. Written to be right, not fast.
+// Causal attention on plain arithmetic, simple and slow, for f32 and for heads that cuDNN's engines do not support.
+//
+// Forward has a block per query i: the threads share the keys j <= i and find lse, the logarithm of the sum of e^score.
+// The output is the sum of share * value over chunks of keys, where share = e^(score - lse); a chunk's shares go
+// through shared memory, and each thread adds one column. Backward recomputes the shares from lse and needs no stored
+// matrix. With row_sum = dout . out of a query, the gradient of a score is share * (dout . v - row_sum) (as in
+// FlashAttention). A block per query computes row_sum and dq; then a block per key computes dk and dv. No sum crosses
+// blocks, so no atomics.
 #pragma once
 #include "lancet/base/dtype.h"
 #include "lancet/base/math.h"
@@ -20,26 +26,26 @@ struct PlainAttention {
 
 inline constexpr int attention_threads = 64;
 
-// One head of one sequence, and a position in it.
-struct AttentionPlace {
+// A position i in head h of sequence b.
+struct AttentionPosition {
   std::int64_t b, h, i;
 };
 template <class T>
-LANCET_DEVICE AttentionPlace attention_place(const PlainAttention<T>& p, std::int64_t block) {
+LANCET_DEVICE AttentionPosition attention_position(const PlainAttention<T>& p, std::int64_t block) {
   return {block / p.sequence / p.heads, block / p.sequence % p.heads, block % p.sequence};
 }
-// q (part 0), k (1) or v (2) of position i; element of `out` likewise.
+// Offsets: of q (part 0), k (1) or v (2) of position i in qkv; of position i in out; of position i in lse and row_sums.
 template <class T>
-LANCET_DEVICE std::int64_t attention_part(const PlainAttention<T>& p, const AttentionPlace& at, int part,
+LANCET_DEVICE std::int64_t attention_part(const PlainAttention<T>& p, const AttentionPosition& at, int part,
                                           std::int64_t i) {
   return (((at.b * p.sequence + i) * 3 + part) * p.heads + at.h) * p.head_dim;
 }
 template <class T>
-LANCET_DEVICE std::int64_t attention_out(const PlainAttention<T>& p, const AttentionPlace& at, std::int64_t i) {
+LANCET_DEVICE std::int64_t attention_out(const PlainAttention<T>& p, const AttentionPosition& at, std::int64_t i) {
   return ((at.b * p.sequence + i) * p.heads + at.h) * p.head_dim;
 }
 template <class T>
-LANCET_DEVICE std::int64_t attention_row(const PlainAttention<T>& p, const AttentionPlace& at, std::int64_t i) {
+LANCET_DEVICE std::int64_t attention_row(const PlainAttention<T>& p, const AttentionPosition& at, std::int64_t i) {
   return (at.b * p.heads + at.h) * p.sequence + i;
 }
 
@@ -50,18 +56,18 @@ LANCET_DEVICE float attention_dot(const T* x, const T* y, std::int64_t n) {
   return sum;
 }
 
-// out, lse of one query
+// A block per query: its out and lse.
 template <class T>
 struct AttentionForward {
   static constexpr int threads = attention_threads;
   struct Shared {
-    float shares[threads];  // of a chunk of keys
+    float shares[threads];  // the shares of a chunk of keys
   };
   PlainAttention<T> p;
 
   template <class Block>
   LANCET_DEVICE void operator()(Block& block) const {
-    const AttentionPlace at = attention_place(p, block.index());
+    const AttentionPosition at = attention_position(p, block.index());
     const T* q = p.qkv + attention_part(p, at, 0, at.i);
     auto score = [&](std::int64_t j) {
       return p.scale * attention_dot(q, p.qkv + attention_part(p, at, 1, j), p.head_dim);
@@ -90,12 +96,12 @@ struct AttentionForward {
   }
 };
 
-// What one pair of query i and key j contributes: its share, and the gradient of its score times the scale.
+// Query i and key j: the share of the key, and the gradient of q . k (that of the score times the scale).
 struct AttentionPair {
   float share, dscore;
 };
 template <class T>
-LANCET_DEVICE AttentionPair attention_pair(const PlainAttention<T>& p, const AttentionPlace& at, std::int64_t i,
+LANCET_DEVICE AttentionPair attention_pair(const PlainAttention<T>& p, const AttentionPosition& at, std::int64_t i,
                                            std::int64_t j, float row_sum) {
   const T *q = p.qkv + attention_part(p, at, 0, i), *k = p.qkv + attention_part(p, at, 1, j);
   const T *v = p.qkv + attention_part(p, at, 2, j), *dout = p.dout + attention_out(p, at, i);
@@ -103,7 +109,7 @@ LANCET_DEVICE AttentionPair attention_pair(const PlainAttention<T>& p, const Att
   return {share, share * (attention_dot(dout, v, p.head_dim) - row_sum) * p.scale};
 }
 
-// row_sums and dq of one query
+// A block per query: its row_sums and dq.
 template <class T>
 struct AttentionQueryGradient {
   static constexpr int threads = attention_threads;
@@ -114,7 +120,7 @@ struct AttentionQueryGradient {
 
   template <class Block>
   LANCET_DEVICE void operator()(Block& block) const {
-    const AttentionPlace at = attention_place(p, block.index());
+    const AttentionPosition at = attention_position(p, block.index());
     const std::int64_t out = attention_out(p, at, at.i);
     float row_sum = 0.f;
     for (std::int64_t d = block.thread(); d < p.head_dim; d += threads)
@@ -138,7 +144,7 @@ struct AttentionQueryGradient {
   }
 };
 
-// dk and dv of one key; row_sums are there
+// A block per key: its dk and dv. Reads the row_sums of all queries.
 template <class T>
 struct AttentionKeyGradient {
   static constexpr int threads = attention_threads;
@@ -149,7 +155,7 @@ struct AttentionKeyGradient {
 
   template <class Block>
   LANCET_DEVICE void operator()(Block& block) const {
-    const AttentionPlace at = attention_place(p, block.index());
+    const AttentionPosition at = attention_position(p, block.index());
     AttentionPair* pairs = block.template shared<Shared>().pairs;
     for (std::int64_t first = 0; first < p.head_dim; first += threads) {
       const std::int64_t d = first + block.thread();
@@ -157,7 +163,7 @@ struct AttentionKeyGradient {
       for (std::int64_t chunk = at.i; chunk < p.sequence; chunk += threads) {
         const std::int64_t i = chunk + block.thread();
         pairs[block.thread()] = i < p.sequence ? attention_pair(p, at, i, at.i, p.row_sums[attention_row(p, at, i)])
-                                             : AttentionPair{0.f, 0.f};
+                                               : AttentionPair{0.f, 0.f};
         block.sync();
         for (std::int64_t t = 0; t < threads && chunk + t < p.sequence && d < p.head_dim; ++t) {
           dk += pairs[t].dscore * to_f32(p.qkv[attention_part(p, at, 0, chunk + t) + d]);

@@ -7,14 +7,14 @@
 namespace lancet::ops {
 namespace {
 
-// What one chosen token adds to E * f_e / total_tokens.
+// E * f_e / total_tokens per token that chose e: E / (load_tokens * total_tokens).
 double unit(const KernelArgs& args, std::int64_t experts) {
   const double load_tokens = double(args.attributes.integer("load_tokens")),
                total = double(args.attributes.integer("total_tokens"));
   return double(experts) / (load_tokens * total);
 }
 
-// For each expert the sums of p and of -p log p.
+// Two sums per expert, of p and of -p log p.
 std::size_t sums_workspace(const KernelArgs& args) {
   return std::size_t(args.operands[0].shape().back()) * 2 * sizeof(double);
 }

@@ -6,13 +6,13 @@ namespace {
 
 using namespace device;
 
-// What one chosen token adds to E * f_e / total_tokens.
+// E * f_e / total_tokens per token that chose e: E / (load_tokens * total_tokens).
 double unit(const KernelArgs& args, std::int64_t experts) {
   return double(experts) /
          (double(args.attributes.integer("load_tokens")) * double(args.attributes.integer("total_tokens")));
 }
 
-// The sums of load[e] * p and of -p log p over a piece of the probabilities. Bytes: these once.
+// A block per piece of the probabilities: the sums of load[e] * p and of -p log p. Bytes: the probabilities once.
 struct Weigh {
   static constexpr int threads = 256;
   const float *probabilities, *load;

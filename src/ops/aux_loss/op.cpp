@@ -1,9 +1,9 @@
-// The Switch Transformer's load-balancing loss: E * sum over experts of f_e * P_e, f_e the fraction of tokens that
-// chose e (load, without gradient), P_e the mean probability of e. Beside it stands the router's entropy, the mean over
-// tokens of -sum over experts of p log p, in nats: from 0 (certain) to log E (even), without gradient. The result
-// f32[2], loss and entropy, is this rank's share: summed over ranks it is the layer's. attributes: load_tokens, the
-// tokens that `load` counts; total_tokens, those of the whole batch; coefficient, of the loss in the objective (the
-// result is without it).
+// The Switch Transformer's load-balancing loss: E * sum over experts of f_e * P_e, where f_e is the fraction of tokens
+// that chose e (load, without gradient) and P_e is the mean probability of e. The second result is the entropy of the
+// router, the mean over tokens of -sum over experts of p log p, in nats: from 0 (certain) to log E (even), without
+// gradient. The result f32[2], loss and entropy, is this rank's share; the sum over ranks is that of the layer.
+// Attributes: load_tokens, the number of tokens that `load` counts; total_tokens, that of the whole batch; coefficient,
+// the weight of the loss in the objective, which the result does not include.
 #include "ops/describe.h"
 
 namespace lancet::ops {
@@ -29,7 +29,7 @@ void gradient(GradientContext& g) {
   g.add(0, g.emit("aux_loss_dx", {forward.operands[1]}, forward.attributes, ir::Role::dx)[0]);
 }
 
-// A logarithm for each probability.
+// Dominated by a logarithm per probability.
 Work work(const OpInput& in) { return {20 * double(in.operands[0].shape.elements()), bytes_of(in)}; }
 
 const OpDef table[] = {

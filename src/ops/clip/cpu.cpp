@@ -10,7 +10,7 @@
 namespace lancet::ops {
 namespace {
 
-// Each piece is summed by one thread and the pieces in order, so the sum does not depend on the number of threads.
+// One thread sums a piece in double, and the pieces are added in order: the sum is the same for any number of threads.
 constexpr std::int64_t piece_elements = 1 << 16;
 struct Piece {
   const float* data;
@@ -27,15 +27,15 @@ std::vector<Piece> cut(const std::vector<TensorView>& tensors) {
 
 double squares(const Piece& piece) {
   constexpr std::int64_t width = 32;
-  alignas(64) double lanes[width] = {};
+  alignas(64) double sums[width] = {};
   std::int64_t i = 0;
   for (; i + width <= piece.count; i += width) {
 #pragma omp simd
-    for (std::int64_t j = 0; j < width; ++j) lanes[j] += double(piece.data[i + j]) * double(piece.data[i + j]);
+    for (std::int64_t j = 0; j < width; ++j) sums[j] += double(piece.data[i + j]) * double(piece.data[i + j]);
   }
-  for (std::int64_t j = 0; i + j < piece.count; ++j) lanes[j] += double(piece.data[i + j]) * double(piece.data[i + j]);
+  for (std::int64_t j = 0; i + j < piece.count; ++j) sums[j] += double(piece.data[i + j]) * double(piece.data[i + j]);
   double total = 0;
-  for (double lane : lanes) total += lane;
+  for (double sum : sums) total += sum;
   return total;
 }
 

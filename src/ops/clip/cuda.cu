@@ -1,3 +1,8 @@
+// The gradient norm on a GPU, in a fixed order of additions. squared_norm has up to hundreds of tensors of any size: a
+// launch takes the addresses of 96 as arguments and cuts them in pieces of 2^14 elements, one block each (Squares). A
+// block finds its tensor by binary search over the first pieces of the tensors and writes one partial sum; a single
+// block adds the partial sums of all launches (AddUp). clip_scale adds the few results of several squared_norms on one
+// thread.
 #include <memory>
 #include <vector>
 
@@ -10,9 +15,9 @@ namespace {
 
 using namespace device;
 
-// As many tensors as one launch takes: their addresses are arguments of the kernel.
+// The number of tensors per launch; their addresses are arguments of the kernel.
 constexpr int tensors_per_launch = 96;
-constexpr std::int64_t piece_elements = 1 << 14;  // of one block: 16 packs a thread
+constexpr std::int64_t piece_elements = 1 << 14;  // elements per block: 16 packs per thread
 
 std::int64_t pieces_of(const TensorView& tensor) { return divide_up(tensor.elements(), piece_elements); }
 
@@ -21,7 +26,7 @@ struct Squares {
   static constexpr int threads = 256;
   struct Tensor {
     const float* data;
-    std::int64_t elements, first_piece;  // pieces are counted through the launch
+    std::int64_t elements, first_piece;  // first_piece: number of pieces of the tensors before it in the launch
   };
   Tensor tensors[tensors_per_launch];
   int count;
@@ -30,7 +35,7 @@ struct Squares {
   template <class Block>
   LANCET_DEVICE void operator()(Block& block) const {
     int at = 0;
-    for (int step = 64; step > 0; step /= 2)  // the last tensor that starts no later
+    for (int step = 64; step > 0; step /= 2)  // finds the last tensor with first_piece <= block
       if (at + step < count && tensors[at + step].first_piece <= block.index()) at += step;
     const Tensor tensor = tensors[at];
     const std::int64_t begin = (block.index() - tensor.first_piece) * piece_elements,
@@ -81,7 +86,8 @@ Kernel bind_norm(const KernelArgs& args) {
   };
 }
 
-// clip[0] (+)= the sums; the last launch makes norm and factor of it. The sums are few: one thread adds them in order.
+// clip[0] = (or +=, after the first launch) the sums; the last launch turns it into norm and factor. One thread adds in
+// order, because the sums are few.
 struct Scale {
   static constexpr int threads = 32;
   const float* sums[tensors_per_launch];
@@ -120,6 +126,7 @@ Kernel bind_scale(const KernelArgs& args) {
   };
 }
 
+// The schedule followed by the factor.
 struct Schedule {
   static constexpr int threads = 32;
   const float *numbers, *clip;

@@ -1,5 +1,5 @@
-// The factor that brings a gradient of this norm down to max_norm; 0 does not clip. NaN where the norm
-// is not finite: updates skip then.
+// The factor that scales a gradient of this norm down to max_norm; 1 if max_norm is 0, which means no clipping. NaN if
+// the norm is not finite, so that updates skip the step.
 #pragma once
 #include "lancet/base/hd.h"
 

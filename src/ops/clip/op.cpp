@@ -1,10 +1,9 @@
 // The global norm of the gradients and the factor that clips it.
-//   squared_norm(g, ...) -> f32[1]: the sum of squares, summed in double, the same at any number of threads
-//   clip_scale(sum, ...) {max_norm} -> f32[2]: the norm, and min(1, max_norm / norm); a max_norm of 0 does not clip;
-//     NaN for the factor where the norm is not finite
-//   clipped_schedule(schedule, clip) -> f32[5]: the optimizer's schedule f32[4] (ops/schedule_layout.h), and the second
-//   number of
-//     clip_scale's
+//   squared_norm(g, ...) -> f32[1]: the sum of squares, in an order that does not depend on the number of threads
+//   clip_scale(sum, ...) {max_norm} -> f32[2]: the norm, and the factor min(1, max_norm / norm). A max_norm of 0 does
+//     not clip. The factor is NaN if the norm is not finite.
+//   clipped_schedule(schedule, clip) -> f32[5]: the optimizer's schedule f32[4] (ops/schedule_layout.h) followed by the
+//     factor of clip_scale
 #include "lancet/ops/schedule_layout.h"
 #include "ops/describe.h"
 

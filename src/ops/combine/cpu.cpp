@@ -12,7 +12,7 @@ void scale(const T* in, float factor, T* out, std::int64_t n) {
       n, out, [=](float x) { return x * factor; }, in);
 }
 
-// a . b in f32, in an order that depends on n alone.
+// a . b in f32, summed in an order that depends on n alone.
 template <class T>
 float dot(const T* a, const T* b, std::int64_t n) {
   return cpu::sum(n, [=](std::int64_t i) { return to_f32(a[i]) * to_f32(b[i]); });
@@ -40,7 +40,7 @@ template <class T>
 Kernel combine_dx(const KernelArgs& args) {
   const SlotRows rows(args.operands[2], args.results[0]);
   const T* dy = args.operands[0].as<T>();
-  T* slots = args.results[0].as<T>();  // the experts' results, then their gradients
+  T* slots = args.results[0].as<T>();  // in: the experts' results; out: their gradients
   float* dweight = args.results[1].as<float>();
   return [=]() -> Status {
     const float* weight = rows.layout.weight(rows.route);

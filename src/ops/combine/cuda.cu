@@ -13,7 +13,7 @@ LANCET_DEVICE Pack<T> scaled(const Pack<T>& pack, float factor) {
   return from_floats<T>(f);
 }
 
-// Bytes: the kept tokens' slots and all of y once.
+// y of the tokens, one warp each. Bytes: the kept tokens' slots and all of y once.
 template <class T>
 struct Combine {
   static constexpr int threads = TokenRows::threads;
@@ -36,8 +36,8 @@ struct Combine {
   }
 };
 
-// The slots' results become their gradients in the pass that multiplies them with dy. Bytes: dy once, the kept tokens'
-// slots twice.
+// One pass multiplies the slots with dy (dweight) and overwrites them with their gradients. Bytes: dy once, the kept
+// tokens' slots twice.
 template <class T>
 struct CombineDx {
   static constexpr int threads = TokenRows::threads;
@@ -82,7 +82,7 @@ Kernel bind(const KernelArgs& args) {
   });
 }
 
-// combine_dx(dy, slots, route) -> dslots in the slots' memory, dweight
+// combine_dx(dy, slots, route) -> dslots (in the memory of slots), dweight
 Kernel bind_dx(const KernelArgs& args) {
   const TokenRows rows(args.operands[2], args.results[0]);
   return by_dtype(args.results[0].dtype(), [&]<class T>(T) {

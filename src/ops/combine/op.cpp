@@ -1,6 +1,6 @@
-// combine: experts' results back to the tokens, times the gate's probability: y[t] = weight[t] * slots[expert[t],
-// slot[t]], 0 for a dropped token (it passes by the residual). combine_dx: the gradients of the slots, in the slots'
-// own memory, and of each token's probability.
+// combine copies the experts' results back to the tokens, times the gate's probability:
+// y[t] = weight[t] * slots[expert[t], slot[t]], 0 for a dropped token, which only the residual connection carries on.
+// combine_dx gives the gradients of the slots, in the memory of the slots, and of each token's probability.
 #include "ops/describe.h"
 
 namespace lancet::ops {
@@ -33,7 +33,7 @@ void gradient(GradientContext& g) {
   g.add(1, results[1]);
 }
 
-Work work(const OpInput& in) {  // of the tokens, however many slots there are
+Work work(const OpInput& in) {  // counts tokens, not slots
   const TensorType& slots = in.operands[0];
   const double bytes =
       double(std::min(slots.shape.rows(), in.operands[1].shape[0]) * slots.shape.back()) * size_of(slots.dtype);

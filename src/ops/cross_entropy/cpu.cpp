@@ -8,7 +8,7 @@
 namespace lancet::ops {
 namespace {
 
-constexpr std::int32_t ignored = -1;  // a target that counts for nothing
+constexpr std::int32_t ignored = -1;  // a target that adds nothing to the loss
 
 struct Rows {
   explicit Rows(const KernelArgs& args)
@@ -20,7 +20,7 @@ struct Rows {
 
   void check_targets() const {
     for (std::int64_t r = 0; r < count; ++r)
-      LANCET_CHECK(targets[r] >= ignored && targets[r] < vocabulary, "target {} at {} lies outside a vocabulary of {}",
+      LANCET_CHECK(targets[r] >= ignored && targets[r] < vocabulary, "target {} at {} is outside a vocabulary of {}",
                    targets[r], r, vocabulary);
   }
 
@@ -28,7 +28,7 @@ struct Rows {
   std::int64_t count, columns, vocabulary, total_tokens;
 };
 
-// Scratch: a loss per row, then (where the logits are not f32) a row of exponentials per thread.
+// Scratch: a loss per row; then, if the logits are not f32, a row of exponentials per thread.
 struct Scratch {
   Scratch(const Rows& rows, bool exponentials, std::byte* workspace)
       : slots(backend::cpu::threads()),
@@ -47,21 +47,21 @@ struct Scratch {
 
 template <class T>
 float row_max(std::int64_t n, const T* x) {
-  alignas(64) float lanes[cpu::block];
-  std::fill_n(lanes, cpu::block, to_f32(x[0]));
+  alignas(64) float largest[cpu::block];
+  std::fill_n(largest, cpu::block, to_f32(x[0]));
   std::int64_t i = 0;
   for (; i + cpu::block <= n; i += cpu::block) {
 #pragma omp simd
     for (std::int64_t j = 0; j < cpu::block; ++j) {
       const float v = to_f32(x[i + j]);
-      lanes[j] = v > lanes[j] ? v : lanes[j];
+      largest[j] = v > largest[j] ? v : largest[j];
     }
   }
-  for (; i < n; ++i) lanes[0] = std::max(lanes[0], to_f32(x[i]));
-  return *std::max_element(lanes, lanes + cpu::block);
+  for (; i < n; ++i) largest[0] = std::max(largest[0], to_f32(x[i]));
+  return *std::max_element(largest, largest + cpu::block);
 }
 
-// e[i] = exp(x[i] - max), which may be x itself; returns their sum.
+// e[i] = exp(x[i] - max); returns their sum. e may be x.
 template <class T>
 float exponentials(std::int64_t n, const T* x, float max, float* e) {
   return cpu::sum(n, [=](std::int64_t i) { return e[i] = exp_f32(to_f32(x[i]) - max); });
@@ -72,7 +72,7 @@ double loss_of(const T* x, std::int32_t target, float max, float sum) {
   return std::log(double(sum)) + double(max) - double(to_f32(x[target]));
 }
 
-// One row: its loss, and in training its gradient over it. The row comes from memory once and then stays in the cache.
+// One row: returns its loss and overwrites it with its gradient. It is read from memory once and stays in the cache.
 template <class T>
 double row(const Rows& rows, T* x, std::int32_t target, float* e) {
   if (target == ignored) {
@@ -100,7 +100,7 @@ double row_loss(const Rows& rows, const T* x, std::int32_t target) {
   return loss_of(x, target, max, sum);
 }
 
-// The rows' losses are added in their order, whoever computed them.
+// Adds the losses in the order of the rows, for any distribution over threads.
 float total(const Rows& rows, const double* losses) {
   double sum = 0;
   for (std::int64_t r = 0; r < rows.count; ++r) sum += losses[r];
@@ -130,7 +130,7 @@ std::size_t workspace(const KernelArgs& args) {
   return Scratch(rows, false, nullptr).bytes(rows);
 }
 
-// cross_entropy_train(logits, targets) -> loss, dlogits in the logits' memory
+// cross_entropy_train(logits, targets) -> loss, dlogits (in the memory of logits)
 Kernel bind_train(const KernelArgs& args) {
   const Rows rows(args);
   const Scratch scratch(rows, args.operands[0].dtype() != DType::f32, args.workspace);

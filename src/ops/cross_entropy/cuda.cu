@@ -7,9 +7,9 @@ namespace {
 
 using namespace device;
 
-constexpr std::int32_t ignored = -1;  // a target that counts for nothing
+constexpr std::int32_t ignored = -1;  // a target that adds nothing to the loss
 
-// The largest of some logits, and the sum of e^(logit - largest).
+// An online softmax: the largest of the logits added, and the sum of e^(logit - largest).
 struct Softmax {
   float largest = -__builtin_huge_valf(), sum = 0;
 
@@ -19,7 +19,7 @@ struct Softmax {
 #pragma unroll
     for (int i = 0; i < Pack<T>::size; ++i)
       if (i < count) most = Larger{}(x.v[i], most);
-    if (most == -__builtin_huge_valf()) return;  // nothing yet that counts
+    if (most == -__builtin_huge_valf()) return;  // all logits are -infinity
     if (most > largest) {                        // rare once some packs have been seen
       sum *= exp_fast_f32(largest - most);
       largest = most;
@@ -28,7 +28,7 @@ struct Softmax {
     for (int i = 0; i < Pack<T>::size; ++i)
       if (i < count) sum += exp_fast_f32(x.v[i] - largest);
   }
-  // Of the whole block. A thread without logits has a sum of 0 and a difference that may be no number.
+  // Combines the threads of the block. For a thread without logits, whose sum is 0, largest - all may be NaN.
   template <class Block>
   LANCET_DEVICE void join(Block& block) {
     const float all = block.max(largest);
@@ -37,10 +37,10 @@ struct Softmax {
   }
 };
 
-// A row is a block's. Its logits come from memory once; where the gradient is asked for they are read again, which the
-// second level of the cache serves: two blocks of 1024 threads fit a multiprocessor (at most 32 registers a thread and no
-// spills, on sm_80 and sm_90), so that 132 of them have 27 MB of rows of 50304 bf16 under way. Bytes: the logits once,
-// and once more written. Nothing else is stored but a float a row.
+// A block per row. It reads its logits from memory once; with `train` it reads them again to write the gradient, from
+// the L2 cache: two blocks of 1024 threads fit a multiprocessor (at most 32 registers per thread and no spills, on
+// sm_80 and sm_90), so that 132 multiprocessors work on 27 MB of rows of 50304 bf16. Bytes: the logits read once and,
+// with `train`, written once. Beside these it writes one float per row.
 template <class T, bool train>
 struct Row {
   static constexpr int threads = 1024;
@@ -67,7 +67,7 @@ struct Row {
       softmax.add<T>(to_floats(load(static_cast<const T*>(x) + start, part, wide)), part.last);
     });
     softmax.join(block);
-    // A target outside of the vocabulary is a fault of the data: the loss that is no number shows it.
+    // A target outside of the vocabulary gives a loss of NaN.
     const bool known = target >= 0 && target < vocabulary;
     if (block.thread() == 0)
       losses[r] = known ? log_f32(softmax.sum) + (softmax.largest - to_f32(x[target])) : __builtin_nanf("");
@@ -109,7 +109,7 @@ std::size_t workspace(const KernelArgs& args) {
 }
 
 // cross_entropy(logits, targets) -> loss f32[1]
-// cross_entropy_train(logits, targets) -> loss, dlogits in the logits' memory
+// cross_entropy_train(logits, targets) -> loss, dlogits (in the memory of logits)
 template <bool train>
 Kernel bind(const KernelArgs& args) {
   const TensorView& logits = args.operands[0];

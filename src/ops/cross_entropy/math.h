@@ -1,4 +1,4 @@
-// The gradient of one logit: e / sum is its softmax, `share` 1 / tokens of the whole batch.
+// The gradient of one logit: e / sum is its softmax, and `share` is 1 / tokens of the whole batch.
 #pragma once
 #include "lancet/base/hd.h"
 

@@ -1,8 +1,8 @@
 // Cross-entropy of logits [B,S,V'] with targets i32[B,S], over the first `vocabulary` columns (the rest is padding).
 //   cross_entropy -> loss f32[1]
-//   cross_entropy_train -> loss, dlogits in the logits' memory: the probabilities are never stored a second time
-// The loss is this rank's share of the mean over `total_tokens`, the tokens of the whole batch (rule 6). A target of -1
-// adds nothing to it.
+//   cross_entropy_train -> loss, dlogits in the memory of the logits, so that there is no second tensor of their size
+// The loss is this rank's share of the mean over `total_tokens`, the tokens of the whole batch. A target of -1 adds
+// nothing to it.
 #include "ops/describe.h"
 
 namespace lancet::ops {

@@ -9,9 +9,9 @@
 namespace lancet::ops {
 namespace {
 
-// Where the rows stand. Checked when the kernel runs: positions are data.
+// The rows' positions. They are data, so they are checked when the kernel runs.
 struct Place {
-  std::int64_t first, rows;  // position of row 0; rows that count
+  std::int64_t first, rows;  // position of row 0; number of valid rows
   Place(const std::int32_t* place, std::int64_t most_rows, std::int64_t positions)
       : first(place[0]), rows(place[1] + 1) {
     LANCET_CHECK(first >= 0 && rows >= 1 && rows <= most_rows && first + rows <= positions,
@@ -30,7 +30,7 @@ Kernel bind_embedding(const KernelArgs& args) {
     return [=]() -> Status {
       LANCET_CHECK(place[0] >= 0 && place[0] < positions, "position {} of {}", place[0], positions);
       for (std::int64_t t = 0; t < count; ++t) {
-        LANCET_CHECK(tokens[t] >= 0 && tokens[t] < vocabulary, "token {} at {} lies outside a vocabulary of {}",
+        LANCET_CHECK(tokens[t] >= 0 && tokens[t] < vocabulary, "token {} at {} is outside a vocabulary of {}",
                      tokens[t], t, vocabulary);
         const std::int64_t position = std::min(place[0] + t % sequence, positions - 1);
         cpu::map(
@@ -41,7 +41,7 @@ Kernel bind_embedding(const KernelArgs& args) {
   });
 }
 
-// One head of one sequence: keys, values [P,hd]; q, k, v of a row lie `stride` elements after the row's before.
+// One head of one sequence: keys, values [P,hd]. `stride` is the distance between two rows of q, k or v, in elements.
 template <class T>
 struct Head {
   std::int64_t head_dim, stride, out_stride;
@@ -52,7 +52,7 @@ struct Head {
       std::memcpy(cache + s * head_dim, from + s * stride, std::size_t(head_dim) * sizeof(T));
   }
 
-  // scores: room for `keys_count` floats. sum: for head_dim.
+  // The attention of one row. Scratch: `scores` of keys_count floats, `sum` of head_dim floats.
   void row(const T* q, const T* keys, const T* values, std::int64_t keys_count, float* scores, float* sum,
            T* out) const {
     float top = -std::numeric_limits<float>::infinity();
@@ -77,7 +77,7 @@ struct Head {
   }
 };
 
-// Of one thread: the scores of a row and the sum of its values.
+// The scratch of one thread: the scores of a row and the sum of its values.
 std::int64_t scratch_floats(std::int64_t positions, std::int64_t head_dim) {
   return (positions + 15) / 16 * 16 + (head_dim + 15) / 16 * 16;
 }

@@ -1,5 +1,13 @@
-// Where the rows stand is data (`place`), so it is checked where it is read: rows at a place that cannot be are no
-// number, and nothing is stored.
+// Decoding on a GPU: attention of a few rows over a cache of keys and values.
+//
+// attention_decode is two or three launches. StoreRow copies the rows' keys and values into the cache. AttendRow has a
+// block per row and head that reads the keys in chunks, one key per thread, with an online softmax: the sums are scaled
+// down when a larger score appears. If rows and heads are too few to fill a device, as for a single token, several
+// blocks share the keys of a row, each writes the sums of its range of keys, and JoinParts combines them
+// (Flash-Decoding).
+//
+// The position of the rows is data on the device (`place`), so kernels check it where they read it: for an invalid
+// position the results are NaN and nothing is stored.
 #include <cmath>
 
 #include "lancet/base/math.h"
@@ -11,7 +19,7 @@ namespace {
 using namespace device;
 
 struct Place {
-  std::int64_t first, rows;  // position of row 0; rows that count
+  std::int64_t first, rows;  // position of row 0; number of valid rows
   bool sound;
   LANCET_DEVICE Place(const std::int32_t* place, std::int64_t most_rows, std::int64_t positions)
       : first(place[0]), rows(std::int64_t(place[1]) + 1) {
@@ -29,16 +37,16 @@ struct Cached {
   float scale;
   bool wide;
 
-  // Of row s of sequence b: q (part 0), k (1) or v (2) of head h.
+  // The offset in qkv of row s of sequence b: q (part 0), k (1) or v (2) of head h.
   LANCET_DEVICE std::int64_t at(std::int64_t b, std::int64_t s, int part, std::int64_t h) const {
     return (((b * rows + s) * 3 + part) * heads + h) * head_dim;
   }
-  // row: of all heads of all sequences, as the caches lie.
+  // The result of a row, numbered over sequences, heads and rows in this order (that of the caches).
   LANCET_DEVICE T* result(std::int64_t row) const {
     const std::int64_t s = row % rows, head = row / rows;
     return out + ((head / heads * rows + s) * heads + head % heads) * head_dim;
   }
-  // A row that does not count, or whose place cannot be.
+  // The result of a filler row (zeros), or of a row at an invalid position (NaN).
   template <class Block>
   LANCET_DEVICE void fill(Block& block, std::int64_t row, bool sound) const {
     const float filler = sound ? 0.f : __builtin_nanf("");
@@ -47,7 +55,7 @@ struct Cached {
   }
 };
 
-// A block puts away the keys and values of one row.
+// A block per row: stores its keys and values in the cache.
 template <class T>
 struct StoreRow {
   static constexpr int threads = 128;
@@ -69,15 +77,14 @@ struct StoreRow {
   }
 };
 
-// The keys of a row are split over several blocks where the rows and heads alone would leave a device idle, as of a
-// single token: each block leaves a part, and JoinParts puts them together (Dao et al., "Flash-Decoding", 2023). Where
-// a split begins does not depend on how many keys there are. Of a split: sums of shares times values [head_dim], then
-// the largest score and the sum of shares.
+// The split of a row's keys over several blocks, if rows and heads alone would not fill a device: each block writes a
+// part, and JoinParts combines them (Dao et al., "Flash-Decoding", 2023). Split s begins at key s * span for any number
+// of keys. A part is the sum of shares times values [head_dim], then the largest score and the sum of shares.
 struct Splits {
   static constexpr std::int64_t span = 256;  // keys
   static constexpr std::int64_t enough_blocks = 256;
 
-  std::int64_t count;  // 1: no parts
+  std::int64_t count;  // splits per row; 1: no parts
   float* parts;        // [rows of all heads, count, head_dim + 2]
 
   static std::int64_t count_for(std::int64_t rows, std::int64_t positions) {
@@ -88,14 +95,14 @@ struct Splits {
   }
 };
 
-// A block has one row of one head, or a split of its keys. They go by in chunks, one a thread, and the softmax is carried
-// along: what was summed so far is scaled down when a larger score comes up. A row's bits do not depend on the rows
-// beside it, but on their number, which decides into how many splits its keys go.
+// A block per row of one head and split of its keys. It reads the keys in chunks, one per thread, with an online
+// softmax: the sums are scaled down when a larger score appears. The result of a row depends on the number of rows,
+// which decides the number of splits, but not on the contents of other rows.
 template <class T>
 struct AttendRow {
   static constexpr int threads = 256;
   struct Shared {
-    float shares[threads];  // of a chunk's keys
+    float shares[threads];  // shares of a chunk's keys
     float sums[threads];
   };
   Cached<T> c;
@@ -136,7 +143,8 @@ struct AttendRow {
     return sum;
   }
 
-  // out[first, first + threads), or those of the part. A column's threads, as many as there are, share the keys of a chunk.
+  // Computes the columns [first, first + threads) of `out`, or of the part. Threads beyond the number of columns form
+  // more groups, which share the keys of a chunk.
   template <class Block>
   LANCET_DEVICE void columns(Block& block, const T* q, const T* keys, const T* values, std::int64_t count,
                              std::int64_t first, T* out, float* part) const {
@@ -176,7 +184,7 @@ struct AttendRow {
   }
 };
 
-// A block has one row of one head: the parts that it has, each scaled to the largest score of all.
+// A block per row of one head: adds its parts, each scaled to the largest score of all parts.
 template <class T>
 struct JoinParts {
   static constexpr int threads = 128;
@@ -187,7 +195,7 @@ struct JoinParts {
   LANCET_DEVICE void operator()(Block& block) const {
     const std::int64_t row = block.index(), s = row % c.rows;
     const Place place(c.place, c.rows, c.positions);
-    if (!place.sound || s >= place.rows) return;  // filled already
+    if (!place.sound || s >= place.rows) return;  // AttendRow has filled it
     const std::int64_t used = divide_up(place.first + s + 1, Splits::span);
     const float* parts = splits.part(row, 0, c.head_dim);
     const std::int64_t stride = c.head_dim + 2;
@@ -208,7 +216,7 @@ struct JoinParts {
   }
 };
 
-// Of all sequences and heads.
+// The number of rows over all sequences and heads.
 std::int64_t rows_of(const KernelArgs& args) {
   return args.operands[0].shape()[0] * args.operands[0].shape()[1] * args.operands[1].shape()[1];
 }

@@ -1,7 +1,7 @@
-// What a forward pass over the next few positions of a sequence needs besides the row ops: the keys and values of the
-// positions before are kept from call to call (the KV cache).
-//   place   i32[2]: the position of the first row, and the last row that counts; rows after it are filler
-//   keys, values [B,H,P,hd]: of the positions so far, by head, so that a head reads one stretch of memory
+// Ops for a forward pass over the next few positions of a sequence (decoding), in addition to the ops that work row by
+// row. The keys and values of earlier positions are kept from call to call (the KV cache).
+//   place   i32[2]: the position of the first row, and the index of the last valid row; the rows after it are filler
+//   keys, values [B,H,P,hd]: the cache of all positions, by head, so that a head reads one contiguous range of memory
 #include "ops/describe.h"
 
 namespace lancet::ops {
@@ -9,8 +9,8 @@ namespace {
 
 bool is_place(const TensorType& type) { return type == TensorType{DType::i32, {2}}; }
 
-// embedding_at(tokens i32[B,S], wte, wpe, place) -> x[b,s] = wte[tokens[b,s]] + wpe[place[0] + s]; filler rows beyond
-// the last position have that one's.
+// embedding_at(tokens i32[B,S], wte, wpe, place) -> x[b,s] = wte[tokens[b,s]] + wpe[place[0] + s]. Filler rows beyond
+// the last position use the last row of wpe.
 Inferred infer_embedding(const OpInput& in) {
   const TensorType &tokens = in.operands[0], &wte = in.operands[1], &wpe = in.operands[2];
   if (tokens.dtype != DType::i32 || tokens.shape.rank() != 2) return expected("tokens i32[B,S]");
@@ -26,8 +26,8 @@ Work work_embedding(const OpInput& in) {
   return {elements, 3 * elements * size_of(in.operands[1].dtype)};
 }
 
-// attention_decode(qkv [B,S,3D], &keys, &values, place) -> out [B,S,D]: stores the rows' keys and values, then row s
-// attends to the positions up to its own. Filler rows store nothing and give zeros.
+// attention_decode(qkv [B,S,3D], &keys, &values, place) -> out [B,S,D]: stores the keys and values of the rows in the
+// cache; then row s attends to the positions up to its own. Filler rows store nothing, and their results are zeros.
 Inferred infer_attention(const OpInput& in) {
   const TensorType &qkv = in.operands[0], &keys = in.operands[1];
   const std::int64_t heads = in.attributes.integer("heads");
@@ -42,13 +42,13 @@ Inferred infer_attention(const OpInput& in) {
   return Types{{qkv.dtype, with_back(qkv.shape, qkv.shape[2] / 3)}};
 }
 
-// With the cache full: each row meets every position.
+// The work with a full cache, where each row attends to every position.
 Work work_attention(const OpInput& in) {
   const double positions = double(in.operands[1].shape[2]);
   return {4 * double(in.operands[0].shape.elements()) / 3 * positions, bytes_of(in)};
 }
 
-// take_row(x [B,S,D], place) -> x[:, place[1], :] as [B,1,D]: the head is wanted for the last row alone.
+// take_row(x [B,S,D], place) -> x[:, place[1], :] as [B,1,D]: only the last valid row needs logits.
 Inferred infer_row(const OpInput& in) {
   const TensorType& x = in.operands[0];
   if (!is_activation(x.dtype) || x.shape.rank() != 3) return expected("x [B,S,D] of f32 or bf16");
@@ -61,7 +61,7 @@ Work work_row(const OpInput& in) {
   return {0, 2.0 * double(x[0] * x[2]) * size_of(in.operands[0].dtype)};
 }
 
-// place comes from Fill::tokens: both of its numbers lie below `vocabulary`.
+// Fill::tokens fills `place`, so both of its numbers are below `vocabulary`.
 std::vector<Sample> attention_samples() {
   auto sample = [](DType t, std::int64_t batch, std::int64_t rows, std::int64_t heads, std::int64_t positions,
                    std::int64_t head_dim) {

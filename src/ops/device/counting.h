@@ -1,12 +1,16 @@
-// Stable counting: items in their order, each in one of some bins, and where each lies among those of its bin. Three
-// steps: chunks of items count their bins; the counts of each bin are scanned over the chunks; within a chunk an item
-// counts its equals before it. Whole numbers only, so the order of blocks does not matter.
+// Stable counting: finds for each item the number of earlier items in the same bin.
+//
+// It takes three steps. (1) A block per chunk of items counts how many items of the chunk are in each bin:
+// counts[bin * chunks + chunk]. (2) ScanChunks turns the counts of each bin into sums over the chunks before, and
+// ScanBins turns the totals of the bins into the position where each bin begins. (3) A block per chunk adds up, for
+// each item, begin of the bin + count of the chunks before + number of equal items before it in the chunk
+// (count_equal). All sums are of integers, so the result does not depend on the order of blocks.
 #pragma once
 #include "pack.h"
 
 namespace lancet::ops::device {
 
-// counts[i] of [0, n) becomes the sum of those before i; returns the sum of all, to all threads.
+// Replaces counts[i], i in [0, n), by the sum of the counts before i; returns the sum of all to every thread.
 template <class Block>
 LANCET_DEVICE std::int32_t scan_in_place(Block& block, std::int32_t* counts, std::int64_t n) {
   std::int32_t before = 0;
@@ -20,7 +24,7 @@ LANCET_DEVICE std::int32_t scan_in_place(Block& block, std::int32_t* counts, std
   return before;
 }
 
-// How many of bins[0, n) are `bin`.
+// The number of elements of bins[0, n) that equal `bin`.
 LANCET_DEVICE std::int32_t count_equal(const std::int32_t* bins, int n, std::int32_t bin) {
   std::int32_t count = 0;
 #pragma unroll 8
@@ -28,7 +32,7 @@ LANCET_DEVICE std::int32_t count_equal(const std::int32_t* bins, int n, std::int
   return count;
 }
 
-// counts[bin * chunks + chunk] and totals[bin], given the counts of each chunk.
+// A block per bin: replaces counts[bin * chunks + chunk] by the sum over the chunks before, and sets totals[bin].
 struct ScanChunks {
   static constexpr int threads = 256;
   std::int32_t* counts;
@@ -42,7 +46,7 @@ struct ScanChunks {
   }
 };
 
-// totals[bin] becomes where the bin's items begin, and ends[bin] where they end. One block.
+// One block: replaces totals[bin] by the position where the bin's items begin, and sets ends[bin] to where they end.
 struct ScanBins {
   static constexpr int threads = 1024;
   std::int32_t *totals, *ends;
@@ -52,7 +56,7 @@ struct ScanBins {
   LANCET_DEVICE void operator()(Block& block) const {
     for (std::int64_t bin = block.thread(); bin < bins; bin += threads) ends[bin] = totals[bin];
     scan_in_place(block, totals, bins);
-    for (std::int64_t bin = block.thread(); bin < bins; bin += threads) ends[bin] += totals[bin];  // a thread's own bins
+    for (std::int64_t bin = block.thread(); bin < bins; bin += threads) ends[bin] += totals[bin];  // set by this thread
   }
 };
 

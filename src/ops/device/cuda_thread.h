@@ -1,4 +1,5 @@
-// One thread of a block on a GPU, and the launch of a kernel there. (nvcc brings its runtime's declarations with it.)
+// A thread of a block on a GPU, and the launch of a kernel; launch.h includes it under nvcc, which declares the CUDA
+// runtime by itself.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -15,8 +16,8 @@ class Thread {
  public:
   __device__ __forceinline__ Thread(void* shared, std::uint64_t* exchange) : shared_(shared), exchange_(exchange) {}
 
-  LANCET_DEVICE std::int64_t index() const { return blockIdx.x; }  // of the block
-  LANCET_DEVICE std::int64_t count() const { return gridDim.x; }   // of blocks
+  LANCET_DEVICE std::int64_t index() const { return blockIdx.x; }  // the block's
+  LANCET_DEVICE std::int64_t count() const { return gridDim.x; }   // blocks of the launch
   LANCET_DEVICE int thread() const { return int(threadIdx.x); }
 
   LANCET_DEVICE void sync() { __syncthreads(); }
@@ -30,17 +31,17 @@ class Thread {
   LANCET_DEVICE T shuffle_xor(T v, int distance) {
     return __shfl_xor_sync(~0u, v, distance);
   }
-  template <class T>  // of thread - distance; its own below that
+  template <class T>  // the value of the thread `distance` below in the warp; the own value if there is none
   LANCET_DEVICE T shuffle_up(T v, int distance) {
     return __shfl_up_sync(~0u, v, unsigned(distance));
   }
 
-  // On shared or device memory; of integers, so that the order does not matter.
+  // On shared or device memory. Integers only, so that the order of threads does not matter.
   LANCET_DEVICE int atomic_add(std::int32_t* at, std::int32_t v) { return atomicAdd(at, v); }
   LANCET_DEVICE void atomic_max(std::int32_t* at, std::int32_t v) { atomicMax(at, v); }
 
   LANCET_DEVICE void* shared_memory() const { return shared_; }        // aligned to 16 bytes
-  LANCET_DEVICE std::uint64_t* exchange() const { return exchange_; }  // 2 * 32, for the collectives
+  LANCET_DEVICE std::uint64_t* exchange() const { return exchange_; }  // scratch of 2 * 32 words for the collectives
 
  private:
   void* shared_;
@@ -59,7 +60,7 @@ template <class BlockType, class F>
 Status launch_blocks(backend::Stream& stream, std::int64_t blocks, const F& kernel, std::size_t shared) {
   if (blocks > 0x7fffffff)
     return internal_error("a launch of " + std::to_string(blocks) + " blocks, at most 2^31 - 1 fit");
-  if (shared + all_to_all_bytes > 48 * 1024) {  // more than this is lent on request
+  if (shared + all_to_all_bytes > 48 * 1024) {  // CUDA grants more than 48 KB only on request
     const auto error = cudaFuncSetAttribute(reinterpret_cast<const void*>(run_kernel<BlockType, F>),
                                             cudaFuncAttributeMaxDynamicSharedMemorySize, int(shared));
     if (error != cudaSuccess)

@@ -1,6 +1,11 @@
-// Blocks of threads on one host thread. A thread is a fiber: it runs until it comes to a barrier, ends, or breaks a rule
-// (InternalError: a thread that ends while others wait, memory written beyond the block's shared memory). Between two
-// barriers the threads run in a shuffled order, and so do the blocks. launch.h includes it.
+// Runs a device kernel on one host thread, for tests without a GPU; launch.h includes it under g++.
+//
+// Blocks run one after the other, in a shuffled order. Each GPU thread of a block is a fiber, a host stack of its own
+// (fiber.h). The scheduler (Team::run_block) switches to every ready fiber, in a shuffled order; a fiber runs until it
+// ends or reaches a barrier, and switches back. Then each barrier at which all threads of the block, or of the warp,
+// wait is opened, and the next round begins. A kernel that lacks a barrier therefore gives wrong results for some
+// order_seed. InternalError: a thread ends while others wait at a barrier, or the block has written beyond its shared
+// memory. All threads of a block share the host thread, so atomics are plain additions.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -15,10 +20,10 @@
 
 namespace lancet::ops::device::emulated {
 
-// The order of threads and blocks follows from this number; tests change it and expect the same bits.
+// The seed of the order of threads and blocks. Tests vary it and expect the same bits.
 inline thread_local std::uint64_t order_seed = 1;
 
-// What a GPU of compute capability 9.0 lends to a block, less what a block keeps for its collectives.
+// The shared memory of a block on a GPU of compute capability 9.0, less the scratch of its collectives.
 inline constexpr std::size_t most_shared_bytes = 227 * 1024 - all_to_all_bytes;
 
 class Team {
@@ -44,7 +49,8 @@ class Team {
   void sync(int thread) { wait(thread, State::at_block_barrier); }
   void sync_warp(int thread) { wait(thread, State::at_warp_barrier); }
 
-  // What the threads of the warp hand over, 32 words. Two buffers in turn, as in Block: good until the thread's next call.
+  // All threads of the warp give a word each; returns the 32 words. Two buffers alternate, as in Block, so the result
+  // is valid until the thread's next call.
   const std::uint64_t* gather(int thread, std::uint64_t v) {
     Thread& self = threads_[std::size_t(thread)];
     std::uint64_t* slots = slots_.data() + (self.turn ^= 1) * std::int64_t(threads_.size());
@@ -52,7 +58,7 @@ class Team {
     sync_warp(thread);
     return slots + thread / 32 * 32;
   }
-  // The value that thread `from` of the same warp hands over.
+  // All threads of the warp give a value each; returns that of thread `from` of the warp.
   template <class T>
   T exchange(int thread, T v, int from) {
     static_assert(sizeof(T) <= sizeof(std::uint64_t));
@@ -70,7 +76,7 @@ class Team {
     for (std::int64_t b : order) run_block(b);
   }
 
-  // A number below n, the next of the sequence.
+  // The next random number, in [0, n).
   std::size_t random_below(std::size_t n) {
     random_ = random_ * 6364136223846793005u + 1442695040888963407u;
     return std::size_t((random_ >> 33) % n);
@@ -97,7 +103,7 @@ class Team {
     block_ = block;
     current = this;
     std::memset(static_cast<void*>(shared_.data()), 0xff,
-                shared_.size() * sizeof(Unit));  // NaN: nothing may count on it
+                shared_.size() * sizeof(Unit));  // NaN: shared memory is not initialised on a GPU
     for (std::uint64_t& word : scratch_) word = ~std::uint64_t{0};
     for (std::size_t i = 0; i < threads_.size(); ++i) start(int(i));
     while (true) {
@@ -119,10 +125,10 @@ class Team {
     }
     const std::byte* guard = reinterpret_cast<const std::byte*>(shared_.data()) + shared_bytes_;
     for (std::size_t i = 0; i < guard_bytes; ++i)
-      LANCET_CHECK(guard[i] == std::byte{0xff}, "block {}: written {} bytes behind its shared memory", block, i);
+      LANCET_CHECK(guard[i] == std::byte{0xff}, "block {}: written {} bytes beyond its shared memory", block, i);
   }
 
-  // Opens the barriers at which everybody has arrived.
+  // Opens the barriers at which all threads of the block, or of a warp, have arrived.
   void release() {
     release(0, threads_.size(), State::at_block_barrier);
     for (std::size_t w = 0; w < threads_.size(); w += 32) release(w, w + 32, State::at_warp_barrier);

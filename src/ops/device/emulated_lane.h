@@ -1,4 +1,4 @@
-// The same thread on the host, for tests without a GPU.
+// A thread of a block that emulated.h runs on the host: the interface of cuda_thread.h, for tests without a GPU.
 #pragma once
 #include "emulated.h"
 
@@ -30,7 +30,7 @@ class Thread {
     return team_->exchange(thread_, v, thread_ % 32 >= distance ? thread_ % 32 - distance : thread_ % 32);
   }
 
-  // What the 32 threads of the warp hand over; only here, for what a GPU does by one instruction.
+  // The words that the 32 threads of the warp give. It exists only here, to emulate single GPU instructions on a warp.
   const std::uint64_t* gather(std::uint64_t v) { return team_->gather(thread_, v); }
 
   int atomic_add(std::int32_t* at, std::int32_t v) {

@@ -1,5 +1,5 @@
-// A stack of its own for each thread that the host emulates. A switch is a few instructions where that is written out;
-// the system's swapcontext() asks the kernel twice for each.
+// A fiber: a stack of its own on the host, for a GPU thread that the host emulates. On x86-64 a switch is a few
+// instructions of assembler; elsewhere it is swapcontext(), which makes two system calls per switch.
 #pragma once
 #if !defined(__x86_64__)
 #include <ucontext.h>
@@ -15,12 +15,12 @@ class Fiber {
  public:
   using Entry = void (*)();  // never returns
 
-  // A fiber that starts at `entry` when it is first switched to.
+  // Prepares the fiber to run `entry` when it is first switched to.
   void start(Entry entry) {
     if (!stack_) stack_.reset(new std::byte[stack_bytes]);
 #if defined(__x86_64__)
     const auto top = reinterpret_cast<std::uintptr_t>(stack_.get() + stack_bytes) / 64 * 64 - 64;
-    *reinterpret_cast<Entry*>(top) = entry;  // where the switch jumps to, with the stack as after a call
+    *reinterpret_cast<Entry*>(top) = entry;  // the first switch jumps there, with the stack as after a call
     at_ = reinterpret_cast<void*>(top);
 #else
     getcontext(&context_);
@@ -31,13 +31,13 @@ class Fiber {
 #endif
   }
 
-  // Leaves `from`, which is running, and goes on with `to`. (noipa: callers must take every register for lost.)
+  // Suspends `from`, which is running, and resumes `to`. noipa makes callers assume that all registers are lost.
   [[gnu::noipa]] static void change(Fiber& from, Fiber& to) {
 #if defined(__x86_64__)
     void** save = &from.at_;
     void* load = to.at_;
     asm volatile(
-        "subq $128, %%rsp\n\t"  // what the function may keep below its stack
+        "subq $128, %%rsp\n\t"  // the red zone, in which the caller may keep values
         "pushq %%rbp\n\t"
         "leaq 1f(%%rip), %%rax\n\t"
         "pushq %%rax\n\t"

@@ -1,4 +1,4 @@
-// How the device kernels are written and launched. A kernel is a functor that all threads (threads) of a block run:
+// The programming model of the device kernels. A kernel is a functor that all threads of a block run:
 //
 //   struct Example {
 //     static constexpr int threads = 256;     // of a block: a multiple of 32, at most 1024
@@ -8,10 +8,10 @@
 //   };
 //   LANCET_TRY(launch(*args.stream, blocks, Example{...}));
 //
-// Under nvcc that is a kernel on the stream's queue. Under g++ the same source runs on the host (emulated.h): blocks
-// one after the other and threads as fibers that switch at barriers, both in a shuffled order, so that a missing barrier
-// or a block that counts on another one shows up as a wrong result. No kernel adds floats by atomics: two runs agree
-// bit for bit.
+// One source serves two compilers. Under nvcc, launch() queues a CUDA kernel on the device stream. Under g++, the same
+// source runs on the host (emulated.h): blocks one after the other and threads as fibers that switch at barriers, both
+// in a shuffled order, so that a missing barrier, or a block that depends on another one, shows up as a wrong result.
+// No kernel adds floats by atomics, so two runs agree bit for bit.
 #pragma once
 #include <algorithm>
 #include <cstddef>
@@ -23,7 +23,8 @@
 
 namespace lancet::ops::device {
 
-// Of shared memory that every block has beside what its kernel asks for: 2 * 32 words, for the collectives.
+// Scratch of the collectives of a block (reduce, exclusive_scan) in its shared memory: two halves of a word per warp.
+// It comes on top of the shared memory of the kernel.
 inline constexpr std::size_t all_to_all_bytes = 64 * sizeof(std::uint64_t);
 
 }  // namespace lancet::ops::device
@@ -51,9 +52,10 @@ struct Larger {
   }
 };
 
-// What a kernel sees of its block. Of the thread itself (Thread): index(), count(), thread(), sync(), sync_warp(),
-// shuffle_xor(), shuffle_up(), shared_memory(), exchange(). Everything with "warp" in its name is called by all threads
-// of a warp, all else but the plain numbers by all threads of the block.
+// A kernel's view of its block. It inherits index(), count(), thread(), sync(), sync_warp(), shuffle(), shuffle_xor(),
+// shuffle_up(), atomics and shared_memory() from the thread (Thread). All threads of a warp must call a shuffle or a
+// function with "warp" in its name that takes a value; all threads of the block must call sync(), reduce(), sum(),
+// max() and exclusive_scan().
 template <int Threads>
 class Block : public Thread {
  public:
@@ -70,8 +72,8 @@ class Block : public Thread {
     return *static_cast<S*>(shared_memory());
   }
 
-  // Over groups of `width` (a power of 2, at most 32) neighbouring threads, as a tree that joins threads width / 2 apart
-  // first: every thread of the group gets the same bits.
+  // Reduces over groups of `width` (a power of 2, at most 32) neighbouring threads, as a tree that first joins threads
+  // width / 2 apart. Every thread of the group gets the same bits.
   template <class T, class F>
   LANCET_DEVICE T warp_reduce(T v, F f, int width = warp_size) {
 #pragma unroll
@@ -88,7 +90,7 @@ class Block : public Thread {
     return warp_reduce(v, Larger{}, width);
   }
 
-  // Over the block, by one barrier: warps first, then their results, in one order.
+  // Reduces over the block with one barrier: first within warps, then over the warps' results, in a fixed order.
   template <class T, class F>
   LANCET_DEVICE T reduce(T v, T nothing, F f) {
     v = warp_reduce(v, f);
@@ -106,7 +108,7 @@ class Block : public Thread {
   }
   LANCET_DEVICE float max(float v) { return reduce(v, -__builtin_huge_valf(), Larger{}); }
 
-  // The sum of the lower threads' values; `total` is that of all.
+  // The sum of the values of the lower threads of the block; sets `total` to the sum of all.
   template <class T>
   LANCET_DEVICE T exclusive_scan(T v, T& total) {
     const T before = warp_scan(v) - v;
@@ -132,8 +134,8 @@ class Block : public Thread {
   }
 
  private:
-  // Two halves in turn: a thread writes to one half again only after the barrier of the collective between, which no thread
-  // reaches before it has read.
+  // The halves of the scratch alternate. A thread writes to the same half again two collectives later, after the
+  // barrier of the one between, which no thread reaches before it has read its results.
   template <class T>
   LANCET_DEVICE T* next_scratch() {
     static_assert(sizeof(T) <= 8);
@@ -144,7 +146,7 @@ class Block : public Thread {
   int turn_ = 0;
 };
 
-// The shared memory that a kernel asks for by its type.
+// The bytes of shared memory that a kernel requests by its type Shared; 0 without one.
 template <class F>
 constexpr std::size_t shared_bytes() {
   if constexpr (requires { typename F::Shared; })
@@ -153,7 +155,7 @@ constexpr std::size_t shared_bytes() {
     return 0;
 }
 
-// Puts `blocks` blocks of the kernel on the stream; none is fine. Never waits for it.
+// Queues `blocks` blocks of the kernel on the device stream, nothing if blocks is 0. It does not wait for them.
 template <class F>
 Status launch(backend::Stream& stream, std::int64_t blocks, const F& kernel, std::size_t shared = shared_bytes<F>()) {
   if (blocks <= 0) return {};

@@ -4,7 +4,7 @@
 
 namespace lancet::ops::device {
 
-// Addresses of the inputs, as a functor can hold them (nvcc knows std::tuple only on the host).
+// The addresses of the inputs, in a form that a functor can hold: nvcc supports std::tuple only on the host.
 template <class T, int N>
 struct Inputs {
   const T* at[N];
@@ -21,7 +21,7 @@ LANCET_DEVICE float apply(const F& f, const Floats<T> (&x)[2], int i) {
 }
 }  // namespace detail
 
-// A pack a thread: the elements that count go through the same instructions wherever they lie.
+// One pack per thread. Every element is computed by the same instructions, at any position.
 template <class T, int N, class F>
 struct MapPack {
   T* out;
@@ -39,8 +39,8 @@ struct MapPack {
   }
 };
 
-// Bytes: each element of each tensor once. A thread has N loads of 16 bytes under way, eight blocks fit a multiprocessor:
-// 32 KB or more in flight.
+// Over a whole tensor. Bytes: each element of each tensor once. A thread has N loads of 16 bytes in flight and eight
+// blocks fit a multiprocessor, so 32 KB or more are in flight per multiprocessor.
 template <class T, int N, class F>
 struct Map {
   static constexpr int threads = 256;
@@ -54,8 +54,8 @@ struct Map {
   }
 };
 
-// The filled rows of [E,R,columns]: of expert e those in [rows[e,0], rows[e,W]). Blocks are shared out over the whole
-// buffer; those that find no filled row end at once. Packs start at multiples of their size, whatever the rows are.
+// Over the filled rows of [E,R,columns]: expert e has [rows[e,0], rows[e,W]). The launch has blocks for the whole
+// buffer; blocks without a filled row end at once. Packs start at multiples of their size, not at row boundaries.
 template <class T, int N, class F>
 struct MapRows {
   static constexpr int threads = 256;
@@ -76,7 +76,8 @@ struct MapRows {
   }
 };
 
-// out may be one of the inputs. rows: the operand that says which rows are filled; -1 or absent: all.
+// Binds the map of f. `out` may be one of the inputs. rows: the index of the operand with the filled rows; -1, or
+// absent from the instruction: the whole tensor.
 template <class T, class F, class... In>
 Kernel bind_map(const KernelArgs& args, int rows, F f, T* out, const In*... in) {
   constexpr int count = sizeof...(In);
@@ -87,7 +88,7 @@ Kernel bind_map(const KernelArgs& args, int rows, F f, T* out, const In*... in) 
     return run_steps(args.stream, Step{divide_up(kernel.n, kernel.threads * Pack<T>::size), kernel});
   }
   const TensorView& filled = args.operands[std::size_t(rows)];
-  // One pack more than the rows fill: they may start within one.
+  // One pack more than the rows fill, because rows may start within a pack.
   const std::int64_t packs = divide_up(shape[1] * shape[2], Pack<T>::size) + 1;
   const MapRows<T, count, F> kernel{pack,
                                     filled.as<std::int32_t>(),

@@ -1,4 +1,4 @@
-// 16 bytes of neighbouring elements, which one thread moves at once.
+// Packs (16 bytes of neighbouring elements, which a thread moves by one instruction), and helpers to bind kernels.
 #pragma once
 #include <cstdint>
 #include <tuple>
@@ -17,18 +17,18 @@ struct alignas(16) Pack {
   T v[size];
 };
 
-// Whether addresses start a Pack; true of null, which is no address.
+// True if all addresses are aligned for packs. Null counts as aligned.
 template <class... P>
 bool aligned(const P*... pointers) {
   return ((reinterpret_cast<std::uintptr_t>(pointers) % 16 == 0) && ...);
 }
-// The same of every row of `columns` elements.
+// True if every row of `columns` elements starts at an aligned address, given that the first does.
 template <class T>
 bool aligned_rows(std::int64_t columns) {
   return columns % Pack<T>::size == 0;
 }
 
-// The elements of a pack that count: [first, last) of its `size`.
+// The elements of a pack that are in the range of interest: [first, last) of its `size`.
 struct Part {
   int first, last;
   template <class T>
@@ -38,7 +38,7 @@ struct Part {
   LANCET_DEVICE bool empty() const { return first >= last; }
 };
 
-// The elements from p on that count, zeros elsewhere. `wide`: p is aligned to 16 bytes.
+// Loads the elements of `part` at p, and zeros for the others, which are not read. `wide`: p is aligned to 16 bytes.
 template <class T>
 LANCET_DEVICE Pack<T> load(const T* p, Part part, bool wide) {
   Pack<T> pack;
@@ -58,15 +58,14 @@ LANCET_DEVICE void store(T* p, const Pack<T>& pack, Part part, bool wide) {
     if (i >= part.first && i < part.last) p[i] = pack.v[i];
 }
 
-// The pack that starts at element `start` of a row of `columns`.
+// The part of the pack at element `start` that is within a row of `columns` elements.
 template <class T>
 LANCET_DEVICE Part part_of_row(std::int64_t start, std::int64_t columns) {
   const std::int64_t left = columns - start;
   return {0, left < Pack<T>::size ? int(left < 0 ? 0 : left) : Pack<T>::size};
 }
 
-// x and y as neighbours of bf16, by from_f32: rounded to nearest even, NaN to 0x7fff. A GPU's instruction does the same
-// to both at once.
+// x and y rounded to bf16 as by from_f32: to nearest even, NaN to 0x7fff. On a GPU one instruction rounds both.
 struct alignas(4) Bf16Pair {
   bf16 v[2];
 };
@@ -82,7 +81,7 @@ LANCET_DEVICE Bf16Pair rounded_pair(float x, float y) {
 #endif
 }
 
-// Floats of a pack.
+// The elements of a pack of T as floats.
 template <class T>
 struct Floats {
   float v[Pack<T>::size];
@@ -110,7 +109,7 @@ LANCET_DEVICE Pack<T> from_floats(const Floats<T>& f) {
   return pack;
 }
 
-// The floats that belong to a pack of T, from a vector of floats (gamma beside x): one or two packs of them.
+// Loads as many floats as a pack of T has elements, from a vector of floats such as layer norm's gamma.
 template <class T>
 LANCET_DEVICE Floats<T> load_floats(const float* p, Part part, bool wide) {
   Floats<T> f;
@@ -133,7 +132,7 @@ LANCET_DEVICE void store_floats(float* p, const Floats<T>& f, Part part, bool wi
   }
 }
 
-// One launch of a kernel, and a kernel of the op that makes its launches in order.
+// One launch of a device kernel. Steps is the kernel of an op that makes several launches in order.
 template <class F>
 struct Step {
   std::int64_t blocks;
@@ -161,14 +160,14 @@ Kernel run_steps(backend::Stream* stream, const Step<F>&... steps) {
   return Steps<F...>{stream, {steps...}};
 }
 
-// f(T{}) with the element type T of an activation.
+// Calls f(T{}) with the element type T of an activation.
 template <class F>
 Kernel by_dtype(DType dtype, F&& f) {
   LANCET_CHECK(dtype == DType::f32 || dtype == DType::bf16, "a kernel of f32 or bf16, found {}", name(dtype));
   return dtype == DType::bf16 ? f(bf16{}) : f(float{});
 }
 
-// Scratch cut out of a workspace; sizes are counted where there is none yet.
+// Allocates arrays one after the other from a workspace. With null memory it only counts the bytes.
 class Scratch {
  public:
   explicit Scratch(std::byte* memory) : memory_(memory) {}

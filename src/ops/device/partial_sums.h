@@ -1,11 +1,11 @@
-// The second stage of sums over rows: what each piece of the rows added up to, added in the order of the pieces.
+// The second stage of sums over rows: adds the partial sums of the pieces, in the order of the pieces.
 #pragma once
 #include "pack.h"
 
 namespace lancet::ops::device {
 
-// out[i] = (or, accumulating, +=) the sum of parts[p * n + i] over p; from `split` on, to `rest`. Bytes: n * (pieces +
-// 1) floats.
+// out[i] = (or += if accumulate) the sum of parts[p * n + i] over p; results from `split` on go to rest[i - split].
+// Bytes: n * (pieces + 1) floats.
 struct AddParts {
   static constexpr int threads = 64;
   const float* parts;  // [pieces, n]
@@ -21,7 +21,7 @@ struct AddParts {
     if (i >= n) return;
     float* to = i < split ? out + i : rest + (i - split);
     float sum = accumulate ? *to : 0.f;
-    constexpr int ahead = 8;  // loads under way at once
+    constexpr int ahead = 8;  // loads in flight at once
     std::int64_t p = 0;
     for (; p + ahead <= pieces; p += ahead) {
       float v[ahead];
@@ -36,7 +36,7 @@ struct AddParts {
   std::int64_t blocks() const { return divide_up(n, threads); }
 };
 
-// out[0] = the sum of parts[0, pieces), times `factor`. One block.
+// One block: out[0] = factor * the sum of parts[0, pieces).
 struct AddUp {
   static constexpr int threads = 1024;
   const float* parts;

@@ -1,11 +1,11 @@
-// Kernels over tokens and the slots that a route gives them: a warp a token.
+// Addressing for kernels that move tokens to and from the slots of a route: one warp per token.
 #pragma once
 #include "lancet/ir/route_layout.h"
 #include "pack.h"
 
 namespace lancet::ops::device {
 
-// Tokens [T, width] and slots [E, C, width], joined by a route.
+// Tokens [T, width] and slots [E, C, width], related by a route.
 struct TokenRows {
   static constexpr int threads = 256;
   static constexpr int tokens_per_block = threads / warp_size;
@@ -23,7 +23,7 @@ struct TokenRows {
   LANCET_DEVICE std::int64_t token(Block& block) const {
     return block.index() * tokens_per_block + block.warp();
   }
-  // The row of [E*C] that holds token t; -1 where it was dropped.
+  // The row of [E*C] that holds token t; -1 if the token was dropped.
   LANCET_DEVICE std::int64_t row(std::int64_t t) const {
     const std::int32_t slot = layout.slot(route)[t];
     return slot == ir::RouteLayout::dropped ? -1 : layout.expert(route)[t] * capacity + slot;
@@ -31,7 +31,7 @@ struct TokenRows {
   LANCET_DEVICE float weight(std::int64_t t) const { return layout.weight(route)[t]; }
 };
 
-// f(start, part) for each pack of the warp's row.
+// Calls f(start, part) for each pack of the warp's row, on the thread that the pack belongs to.
 template <class T, class Block, class F>
 LANCET_DEVICE void for_row(Block& block, std::int64_t width, F f) {
 #pragma unroll 4

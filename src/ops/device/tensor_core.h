@@ -1,8 +1,9 @@
-// What tensor cores of sm_80 and later are used through: copies into shared memory that nobody waits for, ldmatrix, and
-// the product of 16x16 by 16x8 (PTX ISA: cp.async, ldmatrix, mma.sync.m16n8k16). On the host each does what that
-// document says of each thread, so that tests without a GPU prove layouts and waits.
+// Tensor core instructions of sm_80 and later: asynchronous copies into shared memory, ldmatrix, and the product of
+// 16x16 by 16x8 (PTX ISA: cp.async, ldmatrix, mma.sync.m16n8k16). On the host each is emulated thread by thread, as the
+// PTX document specifies it, so that tests without a GPU check layouts and waits.
 //
-// Fragments of thread l, with g = l / 4 and t = l % 4, two bf16 to a register, the lower index in the lower half:
+// Fragments of thread l of a warp, with g = l / 4 and t = l % 4; a register holds two bf16, the lower index in the
+// lower half:
 //   A [16,16]  a0: (g, 2t)  a1: (g + 8, 2t)  a2: (g, 2t + 8)  a3: (g + 8, 2t + 8)      row, column
 //   B [16,8]   b0: (2t, g)  b1: (2t + 8, g)
 //   C [16,8]   c0: (g, 2t)  c1: (g, 2t + 1)  c2: (g + 8, 2t)  c3: (g + 8, 2t + 1)      f32
@@ -19,7 +20,7 @@ namespace lancet::ops::device {
 #if !defined(__CUDACC__)
 namespace emulated {
 
-// When a copy that nobody has waited for takes place: at once, or as late as the waits allow. Kernels must not care.
+// Time of an asynchronous copy: as late as the waits allow, or (false) at once. Kernels must be right with both.
 inline thread_local bool late_copies = true;
 
 inline float half_of(std::uint32_t pair, int upper) { return to_f32(bf16{std::uint16_t(pair >> (16 * upper))}); }
@@ -27,7 +28,7 @@ inline float half_of(std::uint32_t pair, int upper) { return to_f32(bf16{std::ui
 }  // namespace emulated
 #endif
 
-// A place in shared memory, in bytes.
+// An address in shared memory, in bytes.
 #if defined(__CUDACC__)
 using SharedAddress = std::uint32_t;
 LANCET_DEVICE SharedAddress shared_address(const void* p) {
@@ -38,8 +39,9 @@ using SharedAddress = std::uintptr_t;
 inline SharedAddress shared_address(const void* p) { return reinterpret_cast<SharedAddress>(p); }
 #endif
 
-// Four 8x8 matrices of bf16 from shared memory. `row` is the thread's: threads 8i .. 8i + 7 give the rows of matrix i, 16
-// bytes each, aligned to 16. The thread gets of row g the elements 2t and 2t + 1, or, transposed, of column g.
+// Loads four 8x8 matrices of bf16 from shared memory, one per register of `out`. Threads 8i .. 8i + 7 of the warp give
+// the rows of matrix i as `row`: 16 bytes each, aligned to 16. A thread gets the elements 2t and 2t + 1 of row g of
+// each matrix, or, if Transposed, of column g.
 template <bool Transposed, class Block>
 LANCET_DEVICE void load_matrices(Block& block, std::uint32_t (&out)[4], SharedAddress row) {
 #if defined(__CUDACC__)
@@ -69,7 +71,7 @@ LANCET_DEVICE void load_matrices(Block& block, std::uint32_t (&out)[4], SharedAd
 #endif
 }
 
-// c += a b; of b two registers.
+// c += a b; b has two registers.
 template <class Block>
 LANCET_DEVICE void multiply(Block& block, float (&c)[4], const std::uint32_t (&a)[4], const std::uint32_t* b) {
 #if defined(__CUDACC__)
@@ -93,7 +95,7 @@ LANCET_DEVICE void multiply(Block& block, float (&c)[4], const std::uint32_t (&a
       c[e] += x * y;
     }
   }
-  block.sync_warp();  // the fragments may change now
+  block.sync_warp();  // all threads have read the fragments
 #endif
 }
 
@@ -101,15 +103,15 @@ LANCET_DEVICE void multiply(Block& block, float (&c)[4], const std::uint32_t (&a
 class Copies {
  public:
 #if defined(__CUDACC__)
-  // Zeros where it is not `there`: nothing is read then.
+  // Copies 16 bytes; writes zeros and reads nothing if not `there`.
   LANCET_DEVICE void start(SharedAddress shared, const void* global, bool there) {
     const int bytes = there ? 16 : 0;
     asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(shared), "l"(global), "r"(bytes)
                  : "memory");
   }
-  // Ends a group, which may be empty.
+  // Ends the current group, which may be empty.
   LANCET_DEVICE void end_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-  // Until at most `Pending` of the last groups are under way.
+  // Waits until at most the last `Pending` groups are in flight.
   template <int Pending>
   LANCET_DEVICE void wait() {
     asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory");
@@ -142,7 +144,7 @@ class Copies {
     }
   }
   std::vector<Copy> pending_;
-  std::vector<std::size_t> ends_;  // how many copies there were when each group ended
+  std::vector<std::size_t> ends_;  // number of copies started when each group ended
   std::size_t done_ = 0;
 #endif
 };

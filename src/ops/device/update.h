@@ -6,15 +6,16 @@
 
 namespace lancet::ops::device {
 
-// Settings: `states` floats of state a weight; from_schedule(schedule) reads the step's numbers on the device, and
-// (w, state..., gradient) -> the new weight. Where the gradient's factor is NaN nothing is written. Weights are updated
-// in f32 (a master copy, if there is one) and `rounded` gets their rounding: to nearest, or stochastic where there is
-// no other copy. Bytes a weight: 4 * (3 + 2 * states) and 2 for the rounding.
+// Updates n weights with `states` floats of state per weight. settings.from_schedule(numbers, scale) reads the numbers
+// of the step on the device and returns a function (w, state..., gradient) -> new weight, which also updates the state.
+// If the factor of the gradient is NaN, nothing is written. Weights are updated in f32: in `exact` (f32 weights or a
+// master copy), with `rounded`, if any, rounded to nearest; or, without `exact`, in `rounded` by stochastic rounding.
+// Bytes per weight: 4 * (3 + 2 * states), and 2 for the rounding.
 template <class Settings, int states>
 struct Update {
   static constexpr int threads = 256;
-  float* exact;   // null where `rounded` are the weights themselves
-  bf16* rounded;  // null where `exact` are
+  float* exact;   // null: bf16 weights without a master copy
+  bf16* rounded;  // null: f32 weights
   std::uint32_t seed;
   float* state[states];
   const float* gradient;

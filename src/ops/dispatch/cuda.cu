@@ -5,7 +5,7 @@ namespace {
 
 using namespace device;
 
-// Rows from tokens to slots, or back (a dropped token's is zero then). Bytes: each row read and written once.
+// Copies rows from tokens to slots, or back; back, a dropped token gets zeros. Bytes: each row read and written once.
 template <class T, bool back>
 struct Move {
   static constexpr int threads = TokenRows::threads;

@@ -1,6 +1,5 @@
-// dispatch: tokens into their experts' slots, [B,S,D] -> [E,C,D]. Slots without a token are left as they are (rule 2:
-// nothing reads them).
-// dispatch_dx: the slots' gradients back to the tokens; a dropped token's is zero.
+// dispatch copies tokens into their experts' slots, [B,S,D] -> [E,C,D]. Slots without a token are not written, and no
+// op reads them. dispatch_dx copies the gradients of the slots back to the tokens; that of a dropped token is zero.
 #include "ops/describe.h"
 
 namespace lancet::ops {
@@ -29,7 +28,7 @@ void gradient(GradientContext& g) {
   g.add(0, g.emit("dispatch_dx", {g.result_gradient(0), forward.operands[1]}, {{"batch", batch}}, ir::Role::dx)[0]);
 }
 
-// Every token's row is read and written once, however many slots the buffer has.
+// Each token's row is read and written once; the size of the buffer does not matter.
 Work work(const OpInput& in) {
   const TensorType& first = in.operands[0];
   const std::int64_t rows = std::min(first.shape.rows(), in.operands[1].shape[0]);

@@ -1,4 +1,4 @@
-// How the CPU kernels that move tokens into slots and back walk a route.
+// Iteration over a route for the CPU kernels that move tokens to and from slots.
 #pragma once
 #include <algorithm>
 #include <cstddef>
@@ -10,7 +10,7 @@
 
 namespace lancet::ops {
 
-// Rows of `width` elements: tokens [T, width] and slots [E, C, width], joined by a route.
+// Rows of `width` elements: tokens [T, width] and slots [E, C, width], related by a route.
 struct SlotRows {
   ir::RouteLayout layout;
   const void* route;

@@ -5,11 +5,11 @@
 namespace lancet::ops {
 namespace {
 
-// A token outside the table would be a write to foreign memory: worth a comparison per token.
+// A token outside of the vocabulary would access memory beyond the table.
 void check_tokens(const std::int32_t* tokens, std::int64_t count, std::int64_t vocabulary) {
   for (std::int64_t i = 0; i < count; ++i)
-    LANCET_CHECK(tokens[i] >= 0 && tokens[i] < vocabulary, "token {} at {} lies outside a vocabulary of {}", tokens[i],
-                 i, vocabulary);
+    LANCET_CHECK(tokens[i] >= 0 && tokens[i] < vocabulary, "token {} at {} is outside a vocabulary of {}", tokens[i], i,
+                 vocabulary);
 }
 
 void zero_rows(float* data, std::int64_t rows, std::int64_t columns) {
@@ -38,8 +38,8 @@ Kernel bind(const KernelArgs& args) {
   });
 }
 
-// embedding_dw(dx [B,S,D], tokens [B,S] [, dw so far]) -> dw f32[V,D]. Threads share the features, so that a token's
-// rows are added in order. Onto a sum so far only the rows of the batch's tokens are touched.
+// embedding_dw(dx [B,S,D], tokens [B,S] [, dw accumulator]) -> dw f32[V,D]. Threads share the columns, so that the rows
+// of one token are added in order. With an accumulator only the rows of the batch's tokens are read and written.
 Kernel bind_dw(const KernelArgs& args) {
   const std::int32_t* tokens = args.operands[1].as<std::int32_t>();
   float* dw = args.results[0].as<float>();
@@ -60,7 +60,7 @@ Kernel bind_dw(const KernelArgs& args) {
   });
 }
 
-// position_dw(dx [B,S,D] [, dw so far]) -> dw f32[P,D]
+// position_dw(dx [B,S,D] [, dw accumulator]) -> dw f32[P,D]
 Kernel bind_position_dw(const KernelArgs& args) {
   const Shape& shape = args.operands[0].shape();
   const std::int64_t batch = shape[0], sequence = shape[1], d = shape[2], positions = args.results[0].shape()[0];

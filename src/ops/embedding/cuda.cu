@@ -1,3 +1,9 @@
+// Embeddings on a GPU. Forward is one warp per token (embed.h).
+//
+// embedding_dw adds the rows of equal tokens without atomics. It sorts the positions by token (sort_tokens.h), so that
+// the rows of one token are a run of the sorted order, and cuts this order in pieces of 32 rows. AddRuns adds the rows
+// of each run within a piece. A run that is whole within a piece goes to dw. A run that comes in from the piece before,
+// or continues into the next, is written to `parts`; JoinRuns then adds the parts of each such run in order.
 #include "embed.h"
 #include "sort_tokens.h"
 
@@ -11,18 +17,17 @@ Kernel bind(const KernelArgs& args) {
   return by_dtype(args.operands[1].dtype(), [&]<class T>(T) { return embed<T>(args, nullptr); });
 }
 
-// Rows of equal ids lie side by side in the sorted order, which is cut in pieces: a run of one id may reach over
-// several.
+// Rows of the sorted order per piece. A run, the rows of one id, may span several pieces.
 constexpr int piece_rows = 32;
 
 template <class T>
 struct Runs {
   static constexpr int threads = 128;
   static constexpr int tile = threads * Pack<T>::size;  // columns of a block
-  const T* dx;                                        // [n, d]
+  const T* dx;                                          // [n, d]
   embedding::Ids ids;
   const std::int32_t* order;  // [n]
-  float* parts;               // [pieces, 2, d]: of the run that came in, of the run that goes on
+  float* parts;               // [pieces, 2, d]: sums of the run that came in and of the run that continues
   float* dw;                  // [vocabulary, d]
   std::int64_t n, d, tiles;
   bool accumulate, wide, wide_floats;
@@ -41,12 +46,12 @@ struct Runs {
   }
 };
 
-// The runs of a piece: those that end in it go to dw. Bytes: dx once; dw of the batch's ids.
+// A block per piece: runs that begin and end in it go to dw, others to parts. Bytes: dx once; dw of the batch's ids.
 template <class T>
 struct AddRuns {
   static constexpr int threads = Runs<T>::threads;
   struct Shared {
-    std::int32_t id[piece_rows + 2], row[piece_rows];  // with a neighbour on both sides
+    std::int32_t id[piece_rows + 2], row[piece_rows];  // id: with one neighbour on both sides
   };
   Runs<T> runs;
 
@@ -63,7 +68,7 @@ struct AddRuns {
     if (part.empty()) return;
     bool came_in = shared.id[0] == shared.id[1];
     Floats<T> sum = {};
-    constexpr int ahead = 4;  // rows under way at once
+    constexpr int ahead = 4;  // rows in flight at once
     for (int k = 0; k < count; k += ahead) {
       Pack<T> rows[ahead];
 #pragma unroll
@@ -75,9 +80,9 @@ struct AddRuns {
         const Floats<T> row = to_floats(rows[j]);
 #pragma unroll
         for (int i = 0; i < Pack<T>::size; ++i) sum.v[i] += row.v[i];
-        const bool last = k + j + 1 == count, goes_on = shared.id[k + j + 2] == shared.id[k + j + 1];
-        if (goes_on && !last) continue;
-        if (came_in || goes_on)
+        const bool last = k + j + 1 == count, continues = shared.id[k + j + 2] == shared.id[k + j + 1];
+        if (continues && !last) continue;
+        if (came_in || continues)
           store_floats<T>(runs.parts + (piece * 2 + (came_in ? 0 : 1)) * runs.d + start, sum, part, runs.wide_floats);
         else
           runs.add_to_dw(shared.id[k + j + 1], start, sum, part);
@@ -88,7 +93,7 @@ struct AddRuns {
   }
 };
 
-// The runs that reach over several pieces, by the block of the piece in which each begins.
+// Runs that span several pieces: the block of the piece in which a run begins adds its parts.
 template <class T>
 struct JoinRuns {
   static constexpr int threads = Runs<T>::threads;
@@ -101,9 +106,9 @@ struct JoinRuns {
     const std::int64_t start = (block.index() % runs.tiles * threads + block.thread()) * Pack<T>::size;
     const Part part = part_of_row<T>(start, runs.d);
     const std::int32_t id = runs.id(first + piece_rows - 1);
-    const bool goes_on = first + piece_rows < runs.n && runs.id(first + piece_rows) == id;
-    const bool came_in = runs.id(first - 1) == id;  // then so is all of this piece
-    if (part.empty() || !goes_on || came_in) return;
+    const bool continues = first + piece_rows < runs.n && runs.id(first + piece_rows) == id;
+    const bool came_in = runs.id(first - 1) == id;  // then the run began in an earlier piece
+    if (part.empty() || !continues || came_in) return;
     Floats<T> sum = load_floats<T>(runs.parts + (piece * 2 + 1) * runs.d + start, part, runs.wide_floats);
     do {
       ++piece;
@@ -128,7 +133,7 @@ struct WorkspaceDw {
 };
 std::size_t workspace_dw(const KernelArgs& args) { return WorkspaceDw(args).scratch.bytes(); }
 
-// embedding_dw(dx [B,S,D], tokens [B,S] [, dw so far]) -> dw f32[V,D]
+// embedding_dw(dx [B,S,D], tokens [B,S] [, dw accumulator]) -> dw f32[V,D]
 Kernel bind_dw(const KernelArgs& args) {
   const WorkspaceDw memory(args);
   const std::int64_t n = args.operands[1].elements(), d = args.operands[0].shape().back();
@@ -160,7 +165,7 @@ Kernel bind_dw(const KernelArgs& args) {
   });
 }
 
-// A block a position: the sum over the batch, in its order. Bytes: dx and dw once.
+// A block per position: sums over the batch in order. Bytes: dx and dw once.
 template <class T>
 struct AddPositions {
   static constexpr int threads = 128;
@@ -189,7 +194,7 @@ struct AddPositions {
   }
 };
 
-// position_dw(dx [B,S,D] [, dw so far]) -> dw f32[P,D]
+// position_dw(dx [B,S,D] [, dw accumulator]) -> dw f32[P,D]
 Kernel bind_position_dw(const KernelArgs& args) {
   const Shape& shape = args.operands[0].shape();
   const std::int64_t d = shape[2];

@@ -1,11 +1,11 @@
-// x[t] = wte[tokens[t]] + wpe[position of t], for a batch that starts at position 0 or at one that the device knows.
+// x[t] = wte[tokens[t]] + wpe[position of t], for sequences that start at position 0 or at a position in device memory.
 #pragma once
 #include "ops/device/slot_rows.h"
 
 namespace lancet::ops::device {
 
-// A warp a token. Bytes: x once, and as much of wte; wpe stays in the cache. A token outside of the vocabulary and a
-// first position outside of wpe are faults of the data: such a row is no number, which the loss shows.
+// One warp per token. Bytes: x once, and as many of wte; wpe stays in the cache. A token outside of the vocabulary, or
+// a first position outside of wpe, gives a row of NaN, which the loss shows.
 template <class T>
 struct Embed {
   static constexpr int threads = 256;

@@ -35,7 +35,7 @@ Inferred infer_embedding_dw(const OpInput& in) {
   if (dx.shape.rank() != 3 || !is_activation(dx.dtype)) return expected("dx [B,S,D]");
   if (tokens != TensorType{DType::i32, {dx.shape[0], dx.shape[1]}}) return expected("tokens i32[B,S]");
   const TensorType dw{DType::f32, {in.attributes.integer("vocabulary"), dx.shape[2]}};
-  if (in.operands.size() > 2 && in.operands[2] != dw) return expected("a sum so far like the result");
+  if (in.operands.size() > 2 && in.operands[2] != dw) return expected("an accumulator like the result");
   return Types{dw};
 }
 
@@ -43,7 +43,7 @@ Inferred infer_position_dw(const OpInput& in) {
   const TensorType& dx = in.operands[0];
   if (dx.shape.rank() != 3 || !is_activation(dx.dtype)) return expected("dx [B,S,D]");
   const TensorType dw{DType::f32, {in.attributes.integer("positions"), dx.shape[2]}};
-  if (in.operands.size() > 1 && in.operands[1] != dw) return expected("a sum so far like the result");
+  if (in.operands.size() > 1 && in.operands[1] != dw) return expected("an accumulator like the result");
   return Types{dw};
 }
 

@@ -1,5 +1,10 @@
-// The positions of a batch's tokens in the order of their ids, equal ids by position: a radix sort by 8 bits a pass,
-// stable and the same in every run.
+// Sorts the positions of a batch's tokens by token id, equal ids by position, for embedding_dw.
+//
+// It is a radix sort from the lowest digit up, with 8 bits per pass. A pass is a stable counting sort
+// (device/counting.h) in three launches: CountDigits counts the digits in each chunk of 256 positions; ScanChunks adds
+// up, for each digit, the counts of the chunks before; PlaceDigits writes each position to begin of its digit + count
+// of the chunks before + number of equal digits before it in the chunk. The passes write to two buffers in turn. The
+// result is the same in every run, so embedding_dw adds rows in the same order.
 #pragma once
 #include "ops/device/counting.h"
 
@@ -8,9 +13,9 @@ namespace lancet::ops::embedding {
 using namespace device;
 
 inline constexpr int radix = 256;
-inline constexpr int chunk = 256;  // items counted together
+inline constexpr int chunk = 256;  // positions per block
 
-// Tokens by position. What lies outside of the vocabulary counts as the id behind it.
+// Token ids by position. Tokens outside of the vocabulary get the id `vocabulary`, which sorts last.
 struct Ids {
   const std::int32_t* tokens;
   std::int32_t vocabulary;
@@ -21,9 +26,10 @@ struct Ids {
   }
 };
 
+// One pass over the digit at bit `shift`.
 struct Pass {
   Ids ids;
-  const std::int32_t* from;  // [n] positions as the pass before left them; null: as they come
+  const std::int32_t* from;  // [n] result of the pass before; null: positions in order
   std::int32_t* to;          // [n]
   std::int32_t n, shift;
   std::int32_t* counts;  // [radix, chunks]
@@ -75,6 +81,7 @@ struct PlaceDigits {
   }
 };
 
+// The launches of all passes; allocates its buffers from `scratch`.
 class Sort {
  public:
   Sort(Scratch& scratch, const TensorView& tokens, std::int64_t vocabulary)
@@ -84,7 +91,7 @@ class Sort {
     for (auto& order : orders_) order = scratch.take<std::int32_t>(n_);
     counts_ = scratch.take<std::int32_t>(radix * chunks_);
     totals_ = scratch.take<std::int32_t>(radix);
-    while (vocabulary >> (8 * passes_)) ++passes_;  // the id behind the vocabulary counts
+    while (vocabulary >> (8 * passes_)) ++passes_;  // enough digits for the id `vocabulary`
   }
 
   const Ids& ids() const { return ids_; }

@@ -1,4 +1,4 @@
-// The products over experts' filled rows as kernels of a stream.
+// Binds the products over experts' filled rows: chooses tensor cores or plain arithmetic, and the number of blocks.
 #pragma once
 #include "ops/device/pack.h"
 #include "grouped_product.h"
@@ -24,7 +24,7 @@ Kernel bind_product(const KernelArgs& args, const GroupedOperands<T>& p) {
   return run_product(args, rows, PlainShape::rows, PlainShape::columns, GroupedPlainProduct<T, kind, with_gelu>{p});
 }
 
-// a and b are the first two operands, c the first result; the experts and their filled rows.
+// The fields that all products share: a and b are the first two operands, c is the first result, `filled` the rows.
 template <class T>
 GroupedOperands<T> grouped_operands(const KernelArgs& args, const TensorView& filled) {
   const TensorView &a = args.operands[0], &b = args.operands[1];

@@ -12,7 +12,7 @@ using backend::cpu::GroupedMatmul;
 using backend::cpu::GroupedMatmulDesc;
 using backend::cpu::GroupedRows;
 
-// A product over the experts' filled rows, which are known when it runs: rows are packed, one range per expert.
+// A product over the experts' filled rows, one range of rows per expert; the ranges are read when it runs.
 struct ExpertProduct {
   ExpertProduct(const GroupedMatmulDesc& desc, cpu::FilledRows filled)
       : matmul(backend::cpu::make_grouped_matmul(desc)),
@@ -33,7 +33,7 @@ struct ExpertProduct {
   std::vector<std::int64_t> begin, end;
 };
 
-// m and n as the product of one expert has them; the rows take the place of m or k.
+// m, n and k of one expert's product; `rows` says which of m and k is replaced by the number of filled rows.
 GroupedMatmulDesc extents(GroupedRows rows, std::int64_t experts, std::int64_t m, std::int64_t n, std::int64_t k,
                           DType operands, DType result) {
   GroupedMatmulDesc desc;
@@ -54,7 +54,7 @@ Kernel product(const GroupedMatmulDesc& desc, const cpu::FilledRows& filled, con
   };
 }
 
-// expert_linear with streamed=1: expert by expert, where each has a row or two.
+// expert_linear with streamed=1, for experts with a row or two each: one product per expert, one after the other.
 Kernel streamed(const KernelArgs& args) {
   const TensorView &x = args.operands[0], &w = args.operands[1];
   const std::int64_t n = w.shape()[1], k = w.shape()[2], size = size_of(x.dtype());
@@ -91,13 +91,12 @@ Kernel bind_dx(const KernelArgs& args) {
   return product(desc, {args.operands[2], dy.shape()[1]}, dy.data, w.data, nullptr, args.results[0].data);
 }
 
-// db f32[E,N] = the sums of dy's filled rows [E,R,N]; the work is shared out by columns, so each is summed in row
-// order.
+// db f32[E,N] = the sums of dy's filled rows [E,R,N]. Threads share the columns, so each column is summed in row order.
 template <class T>
 void bias_gradient(const cpu::FilledRows& filled, std::int64_t n, const T* dy, float* db, bool accumulate) {
   const std::int64_t column_blocks = (n + cpu::block - 1) / cpu::block;
   cpu::parallel_for(filled.experts() * column_blocks, 1, [&](std::int64_t first, std::int64_t last) {
-    while (first < last) {  // the blocks of one expert that are ours, together
+    while (first < last) {  // this thread's blocks of one expert at once
       const std::int64_t e = first / column_blocks, next = std::min(last, (e + 1) * column_blocks);
       const std::int64_t begin = (first - e * column_blocks) * cpu::block;
       const std::int64_t end = std::min(n, (next - e * column_blocks) * cpu::block);
@@ -108,7 +107,7 @@ void bias_gradient(const cpu::FilledRows& filled, std::int64_t n, const T* dy, f
   });
 }
 
-// expert_linear_dw(dy [E,R,N], x [E,R,K], rows [, dw so far, db so far]) -> dw f32[E,N,K], db f32[E,N]
+// expert_linear_dw(dy [E,R,N], x [E,R,K], rows [, dw accumulator, db accumulator]) -> dw f32[E,N,K], db f32[E,N]
 Kernel bind_dw(const KernelArgs& args) {
   const TensorView &dy = args.operands[0], &x = args.operands[1];
   const std::int64_t n = dy.shape()[2], k = x.shape()[2];

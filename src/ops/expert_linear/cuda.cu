@@ -1,4 +1,7 @@
-// Products over experts' filled rows, whose ranges lie in device memory: nothing here waits for them.
+// Products over experts' filled rows on a GPU, one launch for all experts. The ranges of filled rows are in device
+// memory and the kernel reads them there, so the host launches without waiting for counts. Each block walks the list of
+// tiles that the ranges make (grouped_tiles.h) and computes whole tiles: on tensor cores (tile_product.h) for aligned
+// bf16, else on plain arithmetic (plain_product.h). Three functors cover y, dx and dw (grouped_product.h).
 #include "bind_product.h"
 
 namespace lancet::ops {
@@ -27,7 +30,7 @@ Kernel bind_dx(const KernelArgs& args) {
   });
 }
 
-// expert_linear_dw(dy [E,R,N], x [E,R,K], rows [, dw so far, db so far]) -> dw f32[E,N,K], db f32[E,N]
+// expert_linear_dw(dy [E,R,N], x [E,R,K], rows [, dw accumulator, db accumulator]) -> dw f32[E,N,K], db f32[E,N]
 Kernel bind_dw(const KernelArgs& args) {
   return device::by_dtype(args.operands[0].dtype(), [&]<class T>(T) {
     auto p = grouped_operands<T>(args, args.operands[2]);

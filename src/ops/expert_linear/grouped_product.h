@@ -1,8 +1,9 @@
-// The three products of experts' linear layers over filled rows, one functor each, for the device and for the host.
+// The three products of experts' linear layers over filled rows (ExpertProduct), as device kernels: one functor on
+// tensor cores, one on plain arithmetic.
 //
-// The ranges of filled rows are read where the kernel runs: nobody waits for counts, and a block takes its tile, or its
-// share of tiles, from the list that the ranges make. A tile is one block's from end to end, so results are the same in
-// every run. (cublasGemmGroupedBatchedEx takes extents from the host, which does not know them here.)
+// The kernel reads the ranges of filled rows itself, so that the host need not know them. (cublasGemmGroupedBatchedEx
+// takes extents from the host.) Block b of n computes the tiles b, b + n, ... of the list that the ranges make. One
+// block computes a tile over all of k, so results are the same in every run.
 #pragma once
 #include "grouped_store.h"
 #include "grouped_tiles.h"
@@ -12,13 +13,13 @@
 
 namespace lancet::ops::device {
 
-// On tensor cores: width, height and depth are multiples of 8, all pointers aligned to 16 bytes.
+// On tensor cores. width, and height (dw) or depth (forward, dx), are multiples of 8; pointers are aligned to 16 bytes.
 template <ExpertProduct product, bool with_gelu = false>
 struct GroupedTensorProduct {
   static constexpr int threads = TileShape::threads;
   struct Shared {
     std::byte ring[TileShape::shared_bytes + 112];  // a block's shared memory is aligned to 16 bytes, the ring to 128
-    // Which tile it is: here, since the sums leave no registers for it.
+    // The current tile is in shared memory, because the sums use all registers.
     GroupedTiles tiles;
     GroupedTile tile;
     bool more;
@@ -44,7 +45,7 @@ struct GroupedTensorProduct {
                                                      {b + tile.column, p.width, p.width - tile.column}, tile.rows, sums,
                                                      row_sums);
         detail::store_gradient(block, p, kept.tile, sums, row_sums);
-        block.sync();  // before the next tile's place is written
+        block.sync();  // before kept.tile is overwritten
       } else {
         constexpr Along along_b = product == ExpertProduct::forward ? Along::k : Along::rows;
         const bf16* b = p.b + std::int64_t(tile.expert) * p.width * p.depth;
@@ -59,7 +60,7 @@ struct GroupedTensorProduct {
   }
 };
 
-// On ordinary arithmetic, for any extents.
+// On plain arithmetic, for any extents.
 template <class T, ExpertProduct product, bool with_gelu = false>
 struct GroupedPlainProduct {
   static constexpr int threads = PlainShape::threads;

@@ -1,4 +1,4 @@
-// How a warp's sums of a grouped product leave its registers: rounded, with bias and GELU, or added to a gradient.
+// Writes the sums of a grouped product from a warp's registers: rounded, with bias and GELU, or added to a gradient.
 #pragma once
 #include "ops/device/pack.h"
 #include "grouped_tiles.h"
@@ -12,14 +12,14 @@ struct alignas(16) Piece {
   bf16 values[8];
 };
 
-// A warp's 64x64 of a bf16 matrix: sixteen rows at a time go through shared memory, so that memory sees pieces of 16
-// bytes. (All at once would take registers from the sums.)
+// A warp's 64x64 window of a bf16 matrix. Sixteen rows at a time go through shared memory, so that accesses to global
+// memory are of 16 bytes. (More rows at a time would need registers that the sums use.)
 struct WarpWindow {
-  bf16* shared;   // of the warp
-  bf16* outside;  // the thread's piece of row 0
-  int width;      // of the matrix
-  int rows;       // that count, from the first on
-  bool there;     // the thread's columns
+  bf16* shared;   // the warp's stage
+  bf16* outside;  // the thread's piece of row 0 in global memory
+  int width;      // columns of the matrix
+  int rows;       // valid rows, from the window's first row on
+  bool there;     // the thread's columns are within the matrix
 
   LANCET_DEVICE WarpWindow(bf16* shared, bf16* matrix, const GroupedTile& tile, int width, int first_row,
                            int first_column, int warp_lane)
@@ -29,7 +29,7 @@ struct WarpWindow {
         rows(tile.rows - first_row),
         there(first_column + warp_lane % 8 * 8 < width) {}
 
-  // Where the thread's pair of fragment (i, j) lies, in row 16 * i + 8 * half + g.
+  // The address of the thread's pair of fragment (i, j), in row 16 * i + 8 * half + g; permuted against bank conflicts.
   LANCET_DEVICE bf16* pair(int i, int j, int half, int g, int t) const {
     return shared + (16 * i + 8 * half + g) * TileShape::warp_columns + (j ^ g) * 8 + 2 * t;
   }
@@ -42,15 +42,15 @@ struct WarpWindow {
       if (row < rows && there) *reinterpret_cast<Piece*>(outside + std::int64_t(row) * width) = *piece(row, warp_lane);
   }
   LANCET_DEVICE void read(int i, int warp_lane) const {
-#pragma unroll 2  // more take registers from the sums
+#pragma unroll 2  // more would need registers that the sums use
     for (int row = 16 * i + warp_lane / 8; row < 16 * (i + 1); row += 4)
       if (row < rows && there)
         *piece(row, warp_lane) = *reinterpret_cast<const Piece*>(outside + std::int64_t(row) * width);
   }
 };
 
-// A warp's 64x64 of a tile, rounded to bf16. With GELU, sums and bias are its argument, or, of dx, are multiplied by
-// its slope.
+// Stores a warp's 64x64 of a tile, rounded to bf16. With GELU, forward stores sums + bias as the argument and the GELU
+// of it as the result; dx multiplies the sums by GELU's slope at the argument.
 template <ExpertProduct product, bool with_gelu, class Block>
 LANCET_DEVICE void store_rounded(Block& block, void* shared, const GroupedOperands<bf16>& p, GroupedTile tile,
                                  const TileSums& sums) {
@@ -58,17 +58,17 @@ LANCET_DEVICE void store_rounded(Block& block, void* shared, const GroupedOperan
   constexpr bool forward = product == ExpertProduct::forward;
   constexpr int window_size = S::warp_rows * S::warp_columns, warps = S::threads / warp_size;
   static_assert(2 * warps * window_size * int(sizeof(bf16)) <= S::shared_bytes);
-  const int thread = block.warp_lane(), g = thread / 4, t = thread % 4;
+  const int warp_lane = block.warp_lane(), g = warp_lane / 4, t = warp_lane % 4;
   const int first_row = tile.row + warp_row(block.thread()), first_column = tile.column + warp_column(block.thread());
   bf16* stage = static_cast<bf16*>(shared) + block.warp() * window_size;
-  const WarpWindow result(stage, static_cast<bf16*>(p.c), tile, p.width, first_row, first_column, thread);
+  const WarpWindow result(stage, static_cast<bf16*>(p.c), tile, p.width, first_row, first_column, warp_lane);
   const WarpWindow argument(stage + warps * window_size, with_gelu ? p.argument : result.outside, tile, p.width,
-                            first_row, first_column, thread);
+                            first_row, first_column, warp_lane);
   const float* bias = forward && p.bias ? p.bias + std::int64_t(tile.expert) * p.width : nullptr;
 #pragma unroll
   for (int i = 0; i < S::fragments_down; ++i) {
     if constexpr (with_gelu && !forward) {
-      argument.read(i, thread);
+      argument.read(i, warp_lane);
       block.sync_warp();
     }
 #pragma unroll
@@ -93,17 +93,18 @@ LANCET_DEVICE void store_rounded(Block& block, void* shared, const GroupedOperan
       }
     }
     block.sync_warp();
-    result.write(i, thread);
-    if constexpr (with_gelu && forward) argument.write(i, thread);
+    result.write(i, warp_lane);
+    if constexpr (with_gelu && forward) argument.write(i, warp_lane);
   }
-  block.sync();  // the next tile's slices go there
+  block.sync();  // the next tile's slices overwrite the stage
 }
 
+// Stores a warp's 64x64 of dw in f32, or adds it; with row_sums also the bias gradient of the warp's rows.
 template <class Block>
 LANCET_DEVICE void store_gradient(Block& block, const GroupedOperands<bf16>& p, GroupedTile tile, const TileSums& sums,
                                   bool row_sums) {
   using S = TileShape;
-  const int thread = block.warp_lane(), g = thread / 4, t = thread % 4;
+  const int warp_lane = block.warp_lane(), g = warp_lane / 4, t = warp_lane % 4;
   const int first_row = tile.row + warp_row(block.thread()), first_column = tile.column + warp_column(block.thread());
   struct alignas(8) Pair {
     float x, y;

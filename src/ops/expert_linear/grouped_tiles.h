@@ -1,4 +1,4 @@
-// What experts' products over filled rows work on, and the tiles that those rows make.
+// Operands of the products over experts' filled rows, and the list of tiles that the filled rows make.
 #pragma once
 #include <cstdint>
 
@@ -19,38 +19,38 @@ template <class T>
 struct GroupedOperands {
   const T *a, *b;
   const float* bias;  // [experts, width], or null
-  void* c;            // T, of dw f32
-  float* db;          // [experts, height] of dw
+  void* c;            // T, or f32 for dw
+  float* db;          // dw only: [experts, height]
   const std::int32_t* filled;
   int experts, sources;
   std::int64_t buffer_rows;
-  int height, width, depth;  // height: of dw; depth: of the others
-  bool accumulate;           // dw and db are added to
-  T* argument;               // GELU's, like c: of a forward product with GELU written, of dx read
+  int height, width, depth;  // height for dw, depth for the others
+  bool accumulate;           // add onto dw and db
+  T* argument;               // of GELU, shaped like c: forward with GELU writes it, dx reads it
 };
 
-// Where a tile lies: of which expert, at which row and column of its result, and the expert's filled rows.
+// A tile: its expert, its row and column within the expert's result, and the expert's filled rows.
 struct GroupedTile {
   int expert, row, column;
   std::int64_t first_row;
   int rows;
 };
 
-// A block a tile, so that the GPU deals them out as blocks end: no multiprocessor is left with several tiles at the
-// end, and kernels of other streams (messages, flags) get registers between two blocks, of which only one or two live
-// on a multiprocessor. Buffers are seldom full, and blocks that find no tile end at once, but each of them takes its
-// turn: from this many on (31 rounds of an H100's 264) they share the tiles out.
+// The number of blocks for at most `most_tiles` tiles: one per tile, so that the GPU balances tiles as blocks end, and
+// kernels of other streams (messages, flags) get registers between two blocks, of which only one or two fit a
+// multiprocessor. Buffers are seldom full; a block without a tile ends at once, but its launch takes time. So there are
+// at most 8192 blocks (31 rounds of an H100's 264), which share the tiles if there are more.
 LANCET_HD constexpr std::int64_t blocks_of_tiles(std::int64_t most_tiles) {
   constexpr std::int64_t most_blocks = 8192;
   return most_tiles < most_blocks ? most_tiles : most_blocks;
 }
 
-// Gives a block its tiles: each `step`th of all experts' tiles, beginning with `next`.
+// The tiles of a block: every `step`th tile in the list of all experts' tiles, beginning with `next`.
 class GroupedTiles {
  public:
   LANCET_DEVICE GroupedTiles(int next, int step) : next_(next), step_(step) {}
 
-  // False when there are no more.
+  // Sets `tile` to the next one; false if there are no more.
   template <ExpertProduct product, int tile_rows, int tile_columns, class T>
   LANCET_DEVICE bool take(const GroupedOperands<T>& p, GroupedTile& tile) {
     const int across = (p.width + tile_columns - 1) / tile_columns;
@@ -72,7 +72,7 @@ class GroupedTiles {
   }
 
  private:
-  // Columns outermost within bands of eight tiles down: what runs at one time shares operands in the L2 cache.
+  // Numbers tiles column by column within bands of eight tiles down, so that concurrent tiles share operands in the L2.
   LANCET_DEVICE static void place(int index, int down, int across, int tile_rows, int tile_columns, GroupedTile& tile) {
     const int band = 8, first = index / (band * across) * band, height = down - first < band ? down - first : band;
     const int inside = index % (band * across);
@@ -81,7 +81,7 @@ class GroupedTiles {
   }
 
   int next_, step_;
-  int expert_ = 0, before_ = 0;  // tiles of the experts before expert_
+  int expert_ = 0, before_ = 0;  // before_: number of tiles of the experts before expert_
 };
 
 }  // namespace lancet::ops::device

@@ -1,6 +1,6 @@
-// One linear layer per expert over its filled rows only (rule 2): y[e,r] = x[e,r] w[e]^T + b[e] for rows[e,0] <= r <
-// rows[e,W]. x [E,R,K], w [E,N,K], b f32[E,N], rows i32[E,W+1] (from exchange_counts). Other rows are neither read nor
-// written. Attribute tokens: how many rows are expected to be filled.
+// One linear layer per expert, over its filled rows only: y[e,r] = x[e,r] w[e]^T + b[e] for rows[e,0] <= r < rows[e,W].
+// x [E,R,K], w [E,N,K], b f32[E,N], rows i32[E,W+1] (from exchange_counts). Other rows are neither read nor written.
+// Attribute tokens: the expected number of filled rows. Attribute streamed=1: as for linear.
 #include "ops/product_types.h"
 
 namespace lancet::ops {
@@ -12,9 +12,9 @@ Inferred infer_dw(const OpInput& in) {
   if (x != TensorType{dy.dtype, with_back(dy.shape, x.shape.back())}) return expected("x [E,R,K] of dy's type");
   if (!is_rows(in.operands[2], dy.shape[0])) return expected("rows i32[E,W+1]");
   const TensorType dw{DType::f32, {dy.shape[0], dy.shape[2], x.shape[2]}}, db{DType::f32, {dy.shape[0], dy.shape[2]}};
-  if (in.operands.size() == 4) return expected("both sums so far or none");
+  if (in.operands.size() == 4) return expected("both accumulators or none");
   if (in.operands.size() > 4 && (in.operands[3] != dw || in.operands[4] != db))
-    return expected("sums so far like the results");
+    return expected("accumulators like the results");
   return Types{dw, db};
 }
 
@@ -33,8 +33,8 @@ void gradient(GradientContext& g) {
   g.replace(2, dw[1]);
 }
 
-// Work over the rows expected to be filled; rows and both feature extents per expert. whole_bytes: of what does not
-// come in rows.
+// The work of a product over the expected filled rows. rows: the shape of the buffer, whose last extent is summed over
+// or kept; n: the other feature extent; row_bytes: bytes of all rows; whole_bytes: bytes of operands without rows.
 Work product(const Shape& rows, std::int64_t n, const OpInput& in, double row_bytes, double whole_bytes) {
   const double filled = double(expected_rows(in, rows.rows()));
   return {2.0 * filled * double(rows.back()) * double(n), row_bytes * filled / double(rows.rows()) + whole_bytes};

@@ -1,5 +1,5 @@
-// A block's tile of a product with f32 sums on ordinary arithmetic: 64x64 by 256 threads of 4x4 each. For f32 operands
-// (checks) and for rows that are not 16-byte aligned, which tensor cores' copies cannot take.
+// A tile of a product with f32 sums on plain arithmetic: 64x64 per block of 256 threads with 4x4 sums each. It serves
+// f32 operands (checks), and rows that are not aligned to 16 bytes, as the copies for tensor cores require.
 #pragma once
 #include <cstdint>
 
@@ -26,7 +26,7 @@ struct PlainOperand {
 
 struct PlainSums {
   float c[PlainShape::each][PlainShape::each];
-  float row_sums[PlainShape::each];  // of A over k
+  float row_sums[PlainShape::each];  // sums of A's rows over k
 };
 
 LANCET_DEVICE int plain_row(int thread) { return thread / (PlainShape::columns / PlainShape::each) * PlainShape::each; }
@@ -46,7 +46,7 @@ LANCET_DEVICE void copy_plain(Block& block, float* slice, const PlainOperand<T>&
   }
 }
 
-// sums = A B^T over k in [0, depth), as tile_product.
+// sums = A B^T over k in [0, depth), with the contract of tile_product.
 template <class T, class Block>
 LANCET_DEVICE void plain_product(Block& block, void* shared, const PlainOperand<T>& a, const PlainOperand<T>& b,
                                  int depth, PlainSums& sums) {

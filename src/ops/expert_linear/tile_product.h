@@ -1,15 +1,21 @@
-// A block's tile of a product of bf16 matrices with f32 sums, on tensor cores: 128x128 by four warps of 64x64 each.
-// Slices of 32 along k go through a ring of shared memory that asynchronous copies keep full; fragments of the next 16
-// along k are loaded while those of the last are multiplied.
+// A tile of a product of bf16 matrices with f32 sums on tensor cores: C = A B^T, 128x128 per block of four warps, each
+// of which holds 64x64 sums in registers.
 //
-// Either operand may lie along k (row-major [rows, k]) or across it ([k, rows]): ldmatrix turns the latter.
-// Rows are 16-byte aligned: strides and pointers are multiples of 8 elements.
+// Two pipelines hide the latency of memory. (1) A and B are cut in slices of 32 along k. Asynchronous copies fill a
+// ring of four slices in shared memory (SliceReader), three slices ahead; one barrier per slice says that the next
+// slice has arrived and that the oldest may be overwritten. (2) A slice is two steps of 16 along k. The fragments of
+// the next step are loaded from shared memory by ldmatrix (FragmentReader) while those of the current step are
+// multiplied. Chunks of 16 bytes are permuted in shared memory, so that copies and ldmatrix are free of bank conflicts
+// (Slice).
+//
+// Each operand is contiguous along k (row-major [rows, k]) or across it ([k, rows]); ldmatrix transposes the latter.
+// Strides and pointers are multiples of 8 elements, so that rows are aligned to 16 bytes.
 #pragma once
 #include "ops/device/tensor_core.h"
 
 namespace lancet::ops::device {
 
-enum class Along { k, rows };  // what lies contiguously in memory
+enum class Along { k, rows };  // the direction that is contiguous in memory
 
 struct TileShape {
   static constexpr int rows = 128, columns = 128, depth = 32, stages = 4;
@@ -23,34 +29,34 @@ struct TileShape {
   static_assert(rows == columns && depth % 16 == 0);
 };
 
-// One operand's slice in shared memory, in chunks of 16 bytes. Chunks of a row are permuted by the row's number, so
-// that the eight rows of a matrix that ldmatrix reads at once lie in different banks.
+// The layout of one operand's slice in shared memory, in chunks of 16 bytes. The chunks of a row are permuted by the
+// row's number, so that the eight rows of a matrix, which ldmatrix reads at once, are in different banks.
 template <Along along>
 struct Slice {
   static constexpr int rows = along == Along::k ? TileShape::rows : TileShape::depth;    // as stored
   static constexpr int length = along == Along::k ? TileShape::depth : TileShape::rows;  // elements of a stored row
-  static constexpr int chunks = length / 8;                                              // of a stored row
+  static constexpr int chunks = length / 8;                                              // chunks of a stored row
   static constexpr int rows_per_line = length >= 64 ? 1 : 64 / length;                   // a line: all 32 banks
   static constexpr int permuted = chunks < 8 ? chunks : 8;
-  static constexpr int copies = rows * chunks / TileShape::threads;  // a thread's
+  static constexpr int copies = rows * chunks / TileShape::threads;  // per thread
 
   static constexpr int row_bytes = 2 * length;
 
-  // The place of a chunk, in bytes.
+  // The offset of a chunk, in bytes.
   LANCET_DEVICE static int at(int row, int chunk) {
     return row * row_bytes + (chunk ^ (row / rows_per_line % permuted)) * 16;
   }
 };
 
-// Where a tile's operand lies: element (row, k) at data[row * stride + k] (Along::k) or data[k * stride + row].
-// rows: how many rows there are from here; what lies beyond counts as zero and is not read.
+// An operand of a tile in global memory: element (row, k) is at data[row * stride + k] (Along::k) or data[k * stride +
+// row]. `rows` is the number of rows from `data` on; rows beyond count as zero and are not read.
 struct TileOperand {
   const bf16* data;
   std::int64_t stride;
   int rows;
 };
 
-// A thread's chunks of one operand's slices, from slice to slice.
+// Copies a thread's chunks of one operand from global memory, slice by slice.
 template <Along along>
 class SliceReader {
  public:
@@ -65,7 +71,7 @@ class SliceReader {
     inner_ = along == Along::k ? chunk * 8 : row;
   }
 
-  // Starts the copies of the next slice, of which `left` elements along k count.
+  // Starts the copies of the next slice; elements from `left` on along k are written as zeros.
   LANCET_DEVICE void start(Copies& copies, SharedAddress slice, int left) {
 #pragma unroll
     for (int i = 0; i < S::copies; ++i) {
@@ -77,31 +83,33 @@ class SliceReader {
   }
 
  private:
-  static constexpr int rows_apart = TileShape::threads / S::chunks;            // between two chunks of a thread
+  static constexpr int rows_apart = TileShape::threads / S::chunks;            // rows between two chunks of a thread
   static_assert(rows_apart % (8 * S::rows_per_line) == 0 || rows_apart == 8);  // the permutation repeats
-  int to_;     // the place of the thread's first chunk in a slice, in bytes
-  int rows_;   // how many of the operand's rows there are from the thread's first on
-  int inner_;  // along k, of the thread's first chunk
+  int to_;     // offset of the thread's first chunk in a slice, in bytes
+  int rows_;   // number of the operand's rows from the thread's first on
+  int inner_;  // offset along k of the thread's first chunk
   const bf16* from_;
   std::int64_t next_chunk_, next_slice_;
 };
 
-// Where a thread finds its rows of the matrices that make up fragments: of A, 16 rows by 16 along k; of B, two fragments
-// of 8 columns by 16 along k. Fragments lie 16 rows apart. What the permutation makes of a step to the next is the same
-// for all: a change of address bits, as long as slices begin at multiples of 128 bytes.
+// The addresses that a thread gives to ldmatrix. One load gives a fragment of A, 16 rows by 16 along k, or two
+// fragments of B, 8 columns by 16 along k each; fragments are 16 rows apart. The step to the next fragment, or to the
+// next 16 along k, is the same for all threads despite the permutation: an XOR of address bits plus a constant. This
+// requires that slices begin at multiples of 128 bytes.
 template <Along along, bool of_a>
 class FragmentReader {
  public:
   using S = Slice<along>;
   // first: the warp's first row in the slice, a multiple of 64.
   LANCET_DEVICE FragmentReader(int first, int thread) {
-    const int low = thread % 16, high = thread / 16;                   // rows in order, then the next 8 along the other way
-    const int mixed = thread % 8 + high * 8, middle = thread / 8 % 2;  // the same with the two middle matrices exchanged
+    // (low, high) orders the four matrices along the rows first, (mixed, middle) along the other direction first.
+    const int low = thread % 16, high = thread / 16;
+    const int mixed = thread % 8 + high * 8, middle = thread / 8 % 2;
     const int row = of_a == (along == Along::k) ? low : mixed, other = of_a == (along == Along::k) ? high : middle;
     at_ = along == Along::k ? S::at(first + row, other) : S::at(row, first / 8 + other);
   }
 
-  // Fragment i, 16 * step along k.
+  // Loads fragment i at 16 * step along k.
   template <class Block>
   LANCET_DEVICE void load(Block& block, std::uint32_t (&out)[4], SharedAddress slice, int i, int step) const {
     const SharedAddress at = slice + SharedAddress(at_);
@@ -116,15 +124,17 @@ class FragmentReader {
   int at_;
 };
 
-// A thread's share of the tile, in the layout of C's fragments, and where it lies in the tile.
+// A thread's sums of the tile, in the layout of C's fragments (tensor_core.h).
 struct TileSums {
   float c[TileShape::fragments_down][TileShape::fragments_across][4];
-  float row_sums[TileShape::fragments_down][4];  // of A over k, where asked for: columns of a C fragment, all equal
+  float row_sums[TileShape::fragments_down][4];  // sums of A over k, if requested: a C fragment with equal columns
 };
 
-// Where a thread's warp begins in the tile.
+// The row and column of the tile at which the 64x64 sums of the thread's warp begin.
 LANCET_DEVICE int warp_row(int thread) { return thread / warp_size / TileShape::warps_across * TileShape::warp_rows; }
-LANCET_DEVICE int warp_column(int thread) { return thread / warp_size % TileShape::warps_across * TileShape::warp_columns; }
+LANCET_DEVICE int warp_column(int thread) {
+  return thread / warp_size % TileShape::warps_across * TileShape::warp_columns;
+}
 
 struct Fragments {
   std::uint32_t a[TileShape::fragments_down][4];
@@ -137,7 +147,7 @@ LANCET_DEVICE void multiply_step(Block& block, TileSums& sums, const Fragments& 
   for (int i = 0; i < TileShape::fragments_down; ++i)
 #pragma unroll
     for (int n = 0; n < TileShape::fragments_across; ++n) {
-      const int j = i % 2 ? TileShape::fragments_across - 1 - n : n;  // to and fro: neighbours share registers
+      const int j = i % 2 ? TileShape::fragments_across - 1 - n : n;  // back and forth, to reuse registers
       multiply(block, sums.c[i][j], f.a[i], f.b[j / 2] + j % 2 * 2);
     }
   if constexpr (with_row_sums)
@@ -149,14 +159,14 @@ LANCET_DEVICE void multiply_step(Block& block, TileSums& sums, const Fragments& 
 }
 
 // sums = A B^T over k in [0, depth), rows of A by rows of B. All threads of the block call it; `shared` has
-// TileShape::shared_bytes, aligned to 128 bytes, and may be reused after it returns. with_row_sums: also A's sums over
-// k, by the warps for which row_sums is true.
+// TileShape::shared_bytes, aligned to 128 bytes, and may be reused after it returns. with_row_sums: warps for which
+// row_sums is true also compute A's sums over k.
 template <Along along_a, Along along_b, bool with_row_sums, class Block>
 LANCET_DEVICE void tile_product(Block& block, void* shared, const TileOperand& a, const TileOperand& b, int depth,
                                 TileSums& sums, bool row_sums) {
   using T = TileShape;
   constexpr int steps = T::depth / 16;
-  static_assert(steps % 2 == 0);  // the two sets of fragments take turns
+  static_assert(steps % 2 == 0);  // the two sets of fragments alternate
   const SharedAddress ring = shared_address(shared);
   const int slices = (depth + T::depth - 1) / T::depth;
 #pragma unroll
@@ -177,7 +187,7 @@ LANCET_DEVICE void tile_product(Block& block, void* shared, const TileOperand& a
       read_a.start(copies, stage, depth - slice * T::depth);
       read_b.start(copies, stage + T::operand_bytes, depth - slice * T::depth);
     }
-    copies.end_group();  // an empty one keeps the count
+    copies.end_group();  // possibly empty, so that waits count one group per slice
   };
 #pragma unroll
   for (int s = 0; s < T::stages - 1; ++s) fetch(s);
@@ -198,7 +208,7 @@ LANCET_DEVICE void tile_product(Block& block, void* shared, const TileOperand& a
   for (int slice = 0; slice < slices; ++slice) {
 #pragma unroll
     for (int step = 0; step < steps; ++step) {
-      if (step == steps - 1) {  // the next slice is there, and all warps have left the one before this
+      if (step == steps - 1) {  // the next slice has arrived, and all warps are done with the slice before this one
         copies.template wait<T::stages - 2>();
         block.sync();
       }

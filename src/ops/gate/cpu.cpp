@@ -7,10 +7,10 @@ namespace {
 
 using backend::cpu::parallel_for;
 
-// Tokens that are worth a thread: some thousand exponentials.
+// Tokens from which a second thread pays: about two thousand exponentials.
 std::int64_t grain(std::int64_t experts) { return std::max<std::int64_t>(1, 2048 / experts); }
 
-// The keys of the order in which the batch is served.
+// One sort key per token (routing::prioritize).
 std::size_t order_workspace(const KernelArgs& args) {
   return std::size_t(args.operands[0].shape().rows()) * sizeof(std::uint64_t);
 }

@@ -1,3 +1,11 @@
+// Gates on a GPU: the route of gate/routing.h, made in parallel.
+//
+// Choose finds each token's expert, a group of threads per token, and counts the experts of each chunk of 64 tokens.
+// The number of earlier tokens with the same expert (ForTokens) is the sum over the chunks before plus a count within
+// the chunk (device/counting.h). For switch_gate that number is the slot, offset by the part before (AssignSlots).
+// batch_prioritized_gate first lists each expert's tokens in token order (ListTokens); then a block per expert finds
+// the key of the last token that is kept, by radix selection of 8 bits at a time, and gives slots to the tokens with
+// smaller keys (KeepFirst). All counts are integers and the softmax has one order, so the result is that of the host.
 #include "lancet/ir/route_layout.h"
 #include "ops/device/counting.h"
 #include "math.h"
@@ -7,9 +15,9 @@ namespace {
 
 using namespace device;
 
-constexpr int chunk_tokens = 64;  // counted together: enough chunks for every multiprocessor
+constexpr int chunk_tokens = 64;  // few enough that every multiprocessor has chunks
 
-// Threads that share a token: a power of 2 that holds the experts, 32 of many.
+// Threads per token: the least power of 2 from 8 to 32 that is no less than the number of experts, else 32.
 int group_width(std::int64_t experts) {
   int width = 8;
   while (width < warp_size && width < experts) width *= 2;
@@ -25,11 +33,11 @@ struct Gate {
   const std::int32_t* before;  // [E], or null
   std::int64_t capacity;
   std::int64_t chunks;
-  std::int32_t* counts;  // [E, chunks]: tokens of each expert, then those in the chunks before
+  std::int32_t* counts;  // [E, chunks]: tokens of the expert in the chunk; after a scan, in the chunks before
 };
 
-// The probabilities, the expert and its weight of the tokens of a chunk, and how many chose each expert. Bytes: the
-// logits and the probabilities once.
+// A block per chunk of tokens: writes their probabilities, experts and weights, and counts the tokens of each expert.
+// Bytes: the logits and the probabilities once.
 struct Choose {
   static constexpr int threads = 256;
   struct Shared {
@@ -58,27 +66,27 @@ struct Choose {
   LANCET_DEVICE std::int32_t choose(Block& block, std::int64_t t, bool exists) const {
     const std::int64_t experts = gate.layout.experts;
     const float* logits = gate.logits + t * experts;
-    const int thread = block.thread() % width;
+    const int member = block.thread() % width;  // of the token's group of threads
     std::uint64_t key = 0;
-    for (std::int64_t e = thread; e < experts; e += width)
+    for (std::int64_t e = member; e < experts; e += width)
       key = Larger{}(routing::choice_key(logits[e], std::uint32_t(e)), key);
     const std::uint32_t expert = routing::expert_of_key(block.warp_max(key, width));
     const float largest = logits[expert];
     float sum = 0;
-    for (std::int64_t e = thread; e < experts; e += width) sum += exp_f32(logits[e] - largest);
+    for (std::int64_t e = member; e < experts; e += width) sum += exp_f32(logits[e] - largest);
     sum = block.warp_sum(sum, width);
     if (!exists) return 0;
-    for (std::int64_t e = thread; e < experts; e += width) {
+    for (std::int64_t e = member; e < experts; e += width) {
       const float p = exp_f32(logits[e] - largest) / sum;
       gate.probabilities[t * experts + e] = p;
       if (e == expert) gate.layout.weight(gate.route)[t] = p;
     }
-    if (thread == 0) gate.layout.expert(gate.route)[t] = std::int32_t(expert);
+    if (member == 0) gate.layout.expert(gate.route)[t] = std::int32_t(expert);
     return std::int32_t(expert);
   }
 };
 
-// An expert's tokens over the chunks, and the slots that they get.
+// A block per expert: scans its counts over the chunks, and writes the range of slots that the tokens get and the load.
 struct CountSlots {
   static constexpr int threads = 256;
   Gate gate;
@@ -98,7 +106,7 @@ struct CountSlots {
   }
 };
 
-// f(t, expert, how many tokens before it chose the same), for the block's tokens.
+// Calls f(t, expert, number of earlier tokens with the same expert) for the block's tokens.
 struct ForTokens {
   static constexpr int threads = 256;
   struct Shared {
@@ -120,7 +128,7 @@ struct ForTokens {
   }
 };
 
-// Slots in token order.
+// Gives out slots in token order.
 struct AssignSlots {
   static constexpr int threads = ForTokens::threads;
   using Shared = ForTokens::Shared;
@@ -135,7 +143,7 @@ struct AssignSlots {
   }
 };
 
-// The tokens of each expert in token order, side by side.
+// Lists the tokens of each expert, in token order, experts one after the other.
 struct ListTokens {
   static constexpr int threads = ForTokens::threads;
   using Shared = ForTokens::Shared;
@@ -151,15 +159,15 @@ struct ListTokens {
   }
 };
 
-// One expert's tokens: the `capacity` that are served first are kept and get their slots in token order. Who is the
-// last of them is found digit by digit, from the highest 8 bits of their keys down.
+// A block per expert: keeps the `capacity` tokens with the smallest keys and gives them slots in token order. The key
+// of the last of them is found digit by digit, from the highest 8 bits down.
 struct KeepFirst {
   static constexpr int threads = 256;
   struct Shared {
     std::int32_t counts[256], digit, left;
   };
   Gate gate;
-  const std::int32_t *first, *last;  // [E]: the expert's part of the list
+  const std::int32_t *first, *last;  // [E]: the expert's range of the list
   const std::int32_t* list;
 
   template <class Block>
@@ -169,7 +177,7 @@ struct KeepFirst {
     const std::int32_t n = last[e] - first[e];
     const std::int32_t kept = n < gate.capacity ? n : std::int32_t(gate.capacity);
     std::uint32_t threshold = ~0u;
-    std::int32_t ties = n;  // tokens with the threshold's key that are kept, the lower ones
+    std::int32_t ties = n;  // number of tokens with the threshold's key that are kept, the lowest ones
     if (kept < n) ties = find_last(block, tokens, n, kept, threshold);
     assign(block, tokens, n, threshold, ties);
     if (block.thread() > 0) return;
@@ -183,7 +191,7 @@ struct KeepFirst {
     return routing::service_key(gate.layout.weight(gate.route)[t]);
   }
 
-  // The key of the last token that is kept; returns how many with this key are kept.
+  // Sets threshold to the key of the last token that is kept; returns how many tokens with this key are kept.
   template <class Block>
   LANCET_DEVICE std::int32_t find_last(Block& block, const std::int32_t* tokens, std::int32_t n, std::int32_t kept,
                                        std::uint32_t& threshold) const {
@@ -198,7 +206,7 @@ struct KeepFirst {
       block.sync();
       std::int32_t total;
       const std::int32_t own = shared.counts[block.thread()], before = block.exclusive_scan(own, total);
-      if (before < kept && kept <= before + own) {  // true of one thread
+      if (before < kept && kept <= before + own) {  // true on exactly one thread
         shared.digit = block.thread();
         shared.left = kept - before;
       }
@@ -214,7 +222,7 @@ struct KeepFirst {
   template <class Block>
   LANCET_DEVICE void assign(Block& block, const std::int32_t* tokens, std::int32_t n, std::uint32_t threshold,
                             std::int32_t ties) const {
-    std::int32_t slots = 0, equal = 0;  // given to, and found among, the tokens so far
+    std::int32_t slots = 0, equal = 0;  // slots given out and ties found among the tokens before
     for (std::int32_t start = 0; start < n; start += threads) {
       const std::int32_t i = start + block.thread();
       const std::int32_t t = i < n ? tokens[i] : 0;
@@ -281,7 +289,7 @@ Kernel bind_gate(const KernelArgs& args) {
     return run_steps(args.stream, choose, Step{experts, CountSlots{gate}}, Step{blocks, AssignSlots{gate}});
 }
 
-// Bytes: the probabilities and dlogits once.
+// The gradient of the softmax (routing::softmax_backward). Bytes: the probabilities and dlogits once.
 struct GateDx {
   static constexpr int threads = 256;
   ir::RouteLayout layout;

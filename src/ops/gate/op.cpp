@@ -1,9 +1,10 @@
-// Gates: from router logits [B,S,E] to each token's expert and slot (rule 1), top-1.
-//   switch_gate (Fedus et al.): slots in token order. A part counts on where the part before stopped.
-//   batch_prioritized_gate (Riquelme et al.): the tokens of the highest gate probabilities in the whole batch are kept;
-//       they too get their slots in token order, so that a range of tokens owns a run of each expert's slots.
-// Results: route[T,E]; probabilities f32[B,S,E]; load f32[2,E]: tokens that chose each expert, and those that were
-// kept.
+// Top-1 gates: from router logits [B,S,E] to each token's expert and slot. A token gets the same slot in a part of a
+// batch as in the whole batch.
+//   switch_gate (Fedus et al.): slots in token order. A part begins where the part before ended.
+//   batch_prioritized_gate (Riquelme et al.): keeps the tokens of the highest gate probabilities in the whole batch.
+//       They too get their slots in token order, so that a range of tokens owns a range of each expert's slots.
+// Results: route[T,E]; probabilities f32[B,S,E]; load f32[2,E], the number of tokens that chose each expert and of
+// those that were kept.
 #include "ops/describe.h"
 
 namespace lancet::ops {
@@ -27,7 +28,7 @@ void gradient(GradientContext& g) {
 }
 
 // gate_dx(dweight, route, probabilities [, dprobability]): dweight f32[B,S] is the gradient of the chosen expert's
-// probability, dprobability f32[E] one that all tokens share (the auxiliary loss).
+// probability, dprobability f32[E] that of all probabilities, the same for every token (the auxiliary loss).
 Inferred infer_dx(const OpInput& in) {
   const TensorType &dweight = in.operands[0], &route = in.operands[1], &probabilities = in.operands[2];
   if (probabilities.dtype != DType::f32 || probabilities.shape.rank() != 3) return expected("probabilities f32[B,S,E]");

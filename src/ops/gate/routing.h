@@ -1,5 +1,9 @@
-// The routing arithmetic that all gates share: from a token's logits to its expert, and from the experts to slots.
-// Plain loops over host memory; nothing here knows of devices, threads or tensors.
+// The routing arithmetic that all gates share, as plain loops over host memory without devices, threads or tensors.
+//
+// A gate routes in two or three steps. softmax() finds a token's expert and its probability. A batch-prioritised gate
+// then sorts the tokens by probability (prioritize). assign_slots() serves the tokens in that order, or as they come:
+// an expert keeps the first `capacity` of its tokens and drops the others. Which tokens are kept depends on the order,
+// but the kept tokens always get their slots in token order. The GPU kernels (cuda.cu) make the same route in parallel.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -12,8 +16,8 @@
 
 namespace lancet::ops::routing {
 
-// Softmax of one token's logits [E] in f32, its sum in the order of gate/math.h. Returns the expert with the largest
-// logit, the lowest index of equals (a NaN never beats a number, so the result is always an expert).
+// Softmax of one token's logits [E] in f32, summed in the order of gate/math.h. Returns the expert with the largest
+// logit, the lowest index of equals. A comparison with NaN is false, so the result is always an expert.
 inline std::int32_t softmax(const float* logits, float* probabilities, std::int64_t experts) {
   std::int64_t best = 0;
   for (std::int64_t e = 1; e < experts; ++e)
@@ -28,7 +32,8 @@ inline std::int32_t softmax(const float* logits, float* probabilities, std::int6
   return std::int32_t(best);
 }
 
-// Its backward: dlogits = p * (dp - p . dp), where dp is `dweight` at the chosen expert plus `shared` [E], if not null.
+// The gradient of softmax: dlogits = p * (dp - p . dp), where dp is `dweight` at the chosen expert plus `shared` [E],
+// if not null.
 inline void softmax_backward(const float* probabilities, std::int32_t chosen, float dweight, const float* shared,
                              float* dlogits, std::int64_t experts) {
   float dot = probabilities[chosen] * dweight;
@@ -40,19 +45,19 @@ inline void softmax_backward(const float* probabilities, std::int32_t chosen, fl
   }
 }
 
-// Tokens in the order in which a batch-prioritised gate serves them: chosen probability falling, equals by lower token.
-// The order of the bits of floats that are not negative is that of their values, and is total even with NaN.
-// keys: one for each token; afterwards the low half of keys[i] is the i-th token.
+// Sorts tokens into the order in which a batch-prioritised gate serves them: by falling probability of the chosen
+// expert, equals by rising token. Floats that are not negative have the order of their bits, which is total even with
+// NaN. keys has one entry per token; afterwards the low half of keys[i] is the i-th token.
 inline void prioritize(const float* weight, std::span<std::uint64_t> keys) {
   for (std::size_t t = 0; t < keys.size(); ++t) keys[t] = std::uint64_t(service_key(weight[t])) << 32 | t;
   std::sort(keys.begin(), keys.end());
 }
 
-// Serves the tokens in the order of `order` (see prioritize; empty: as they come): each is kept until its expert's
-// `capacity` is used up, and dropped from then on. The kept tokens of an expert get its slots in token order, whatever
-// the order was, so that a range of tokens owns a run of slots. route.expert is set; sets slot, begin and end. Counting
-// goes on where `before` [E] (the `end` of the part before, or null) stopped. load f32[2,E]: tokens of this part that
-// chose each expert, and kept.
+// Serves the tokens in the order of `order` (see prioritize; empty: as they come): keeps each token until the
+// `capacity` of its expert is used up, and drops the following ones. The kept tokens of an expert get its slots in
+// token order, for any order of service, so that a range of tokens owns a range of slots. Reads route.expert and sets
+// slot, begin and end. Slots begin at `before` [E], the `end` of the part before, or at 0 if it is null. Sets load
+// f32[2,E] to the number of this part's tokens that chose each expert, and of those that were kept.
 inline void assign_slots(const ir::RouteLayout& layout, void* route, std::int64_t capacity,
                          std::span<const std::uint64_t> order, const std::int32_t* before, float* load) {
   const std::int32_t* expert = layout.expert(route);

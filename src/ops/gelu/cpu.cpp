@@ -4,7 +4,7 @@
 namespace lancet::ops {
 namespace {
 
-// The whole tensor, or the filled rows of it where operand `rows` is there.
+// Maps the whole tensor, or only its filled rows if the instruction has the operand number `rows`.
 template <class Out, class F, class... In>
 Kernel bind_map(const KernelArgs& args, int rows, Out* out, F f, const In*... in) {
   const Shape& shape = args.operands[0].shape();
@@ -34,7 +34,7 @@ Kernel bind(const KernelArgs& args) {
   });
 }
 
-// gelu_dx(dy, x [, rows]) -> dx in dy's memory
+// gelu_dx(dy, x [, rows]) -> dx (in the memory of dy)
 Kernel bind_dx(const KernelArgs& args) {
   return cpu::by_dtype(args.operands[0].dtype(), [&]<class T>(T) {
     return bind_map(

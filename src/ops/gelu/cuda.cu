@@ -19,7 +19,7 @@ Kernel bind(const KernelArgs& args) {
   });
 }
 
-// gelu_dx(dy, x [, rows]) -> dx in dy's memory
+// gelu_dx(dy, x [, rows]) -> dx (in the memory of dy)
 Kernel bind_dx(const KernelArgs& args) {
   return device::by_dtype(args.operands[0].dtype(), [&]<class T>(T) {
     const T *dy = args.operands[0].as<T>(), *x = args.operands[1].as<T>();

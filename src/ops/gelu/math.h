@@ -1,5 +1,5 @@
 // GELU in its tanh form: 0.5 x (1 + tanh u) = x sigmoid(2u), u = sqrt(2/pi) (x + 0.044715 x^3). The sigmoid costs one
-// exponential and loses no digits where x is far below zero.
+// exponential and is accurate for x far below zero.
 #pragma once
 #include "lancet/base/math.h"
 

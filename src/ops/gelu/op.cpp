@@ -1,5 +1,5 @@
-// GELU in its tanh form (Hugging Face's gelu_new). With `rows` (ops/exchange of counts) the input is [E,R,F] and only
-// the filled rows of each expert are touched (attribute tokens: how many are expected).
+// GELU in its tanh form (Hugging Face's gelu_new). With the operand `rows` (from exchange_counts) the input is [E,R,F],
+// and only the filled rows of each expert are read and written. Attribute tokens: the expected number of filled rows.
 #include "ops/describe.h"
 
 namespace lancet::ops {
@@ -30,7 +30,7 @@ void gradient(GradientContext& g) {
   g.add(0, g.emit("gelu_dx", operands, forward.attributes, ir::Role::dx)[0]);
 }
 
-// With rows: of those expected to be filled.
+// The number of elements; with the operand `rows`, that of the expected filled rows.
 double elements_of(const OpInput& in, std::size_t rows) {
   const Shape& x = in.operands[0].shape;
   return double(in.operands.size() > rows ? expected_rows(in, x.rows()) * x.back() : x.elements());

@@ -6,7 +6,7 @@
 namespace lancet::ops {
 namespace {
 
-// One row that lies in the cache: mean, then variance around it (one pass would cancel), then y.
+// One row: its mean, then the variance around it (in one pass digits would cancel), then y. The row stays in the cache.
 template <class T>
 RowStats norm_row(std::int64_t d, const T* x, const float* gamma, const float* beta, float eps, T* y) {
   const float mean = cpu::sum(d, [=](std::int64_t i) { return to_f32(x[i]); }) / float(d);
@@ -38,7 +38,7 @@ Kernel bind(const KernelArgs& args) {
   });
 }
 
-// add_layer_norm(x, d, gamma, beta) -> x + d, y, stats. The norm is that of the rounded sum, which backward sees too.
+// add_layer_norm(x, d, gamma, beta) -> x + d, y, stats. It normalizes the rounded sum, which backward also reads.
 Kernel bind_add(const KernelArgs& args) {
   const float *gamma = args.operands[2].as<float>(), *beta = args.operands[3].as<float>();
   RowStats* stats = args.results[2].as<RowStats>();
@@ -60,7 +60,7 @@ Kernel bind_add(const KernelArgs& args) {
   });
 }
 
-// The row's dx, to which the gradient that reaches the sum directly is added, if there is one.
+// The row's dx, plus dsum, the direct gradient of the residual sum, if it is not null.
 template <class T>
 void norm_row_dx(std::int64_t d, const T* dy, const T* x, const float* gamma, RowStats row, const T* dsum, T* dx) {
   const auto [sum_g, sum_gx] = cpu::sum2(d, [=](std::int64_t i, float& g, float& gx) {
@@ -110,7 +110,7 @@ void add_dw(std::int64_t rows, std::int64_t d, std::int64_t begin, std::int64_t 
   }
 }
 
-// layer_norm_dw(dy, x, stats [, dgamma so far, dbeta so far]) -> dgamma, dbeta. Threads share the columns.
+// layer_norm_dw(dy, x, stats [, dgamma accumulator, dbeta accumulator]) -> dgamma, dbeta. Threads share the columns.
 Kernel bind_dw(const KernelArgs& args) {
   const RowStats* stats = args.operands[2].as<RowStats>();
   float *dgamma = args.results[0].as<float>(), *dbeta = args.results[1].as<float>();

@@ -6,8 +6,9 @@ namespace {
 
 using namespace device;
 
-// A row is a warp's where it fits 4 packs a thread (1024 elements of bf16, 512 floats), else a block's; it comes from
-// memory once and stays in registers. Rows beyond 4 packs a thread of a block are read again, from the cache.
+// The threads that share a row: a warp if the row fits in 4 packs per thread (1024 elements of bf16, 512 floats), else
+// a block. The row is read from memory once and stays in registers, unless it exceeds 4 packs per thread of a block;
+// then it is read again, from the cache.
 template <bool whole_block>
 struct RowTeam {
   static constexpr int threads = 256;
@@ -19,7 +20,7 @@ struct RowTeam {
     return block.index() * rows_per_block + (whole_block ? 0 : block.warp());
   }
   template <class Block>
-  LANCET_DEVICE static int thread(Block& block) {
+  LANCET_DEVICE static int member(Block& block) {  // the thread's number in the team
     return whole_block ? block.thread() : block.warp_lane();
   }
   template <class Block>
@@ -33,11 +34,11 @@ struct RowTeam {
 
 constexpr int kept_packs = 4;
 
-// Calls f(k, start, part) for each pack of a row that is the thread's; k is its place in the registers.
+// Calls f(k, start, part) for each pack of a row that belongs to the thread; k is the pack's index in registers.
 template <class T, class Team, bool kept, class Block, class F>
 LANCET_DEVICE void for_packs(Block& block, std::int64_t d, F f) {
   constexpr int step = Team::size * Pack<T>::size;
-  const std::int64_t first = std::int64_t(Team::thread(block)) * Pack<T>::size;
+  const std::int64_t first = std::int64_t(Team::member(block)) * Pack<T>::size;
   if constexpr (kept) {
 #pragma unroll
     for (int k = 0; k < kept_packs; ++k)
@@ -47,7 +48,7 @@ LANCET_DEVICE void for_packs(Block& block, std::int64_t d, F f) {
   }
 }
 
-// Bytes: x and y once each; with a residual x, delta, sum and y.
+// layer_norm, or with `add` add_layer_norm. Bytes: x and y once each; with `add` x, delta, sum and y.
 template <class T, bool add, bool whole_block, bool kept>
 struct LayerNorm {
   using Team = RowTeam<whole_block>;
@@ -98,7 +99,7 @@ struct LayerNorm {
       for (int i = 0; i < Pack<T>::size; ++i) v.v[i] = layer_norm(v.v[i], own, scale.v[i], shift.v[i]);
       store(y + r * d + start, from_floats<T>(v), part, wide);
     });
-    if (Team::thread(block) == 0) stats[r] = own;
+    if (Team::member(block) == 0) stats[r] = own;
   }
 
   LANCET_DEVICE static Pack<T> rounded_sum(const Pack<T>& a, const Pack<T>& b) {
@@ -110,7 +111,7 @@ struct LayerNorm {
   }
 };
 
-// Bytes: dy, x, dx and, if it is there, dsum once each.
+// layer_norm_dx. Bytes: dy, x, dx and, if not null, dsum once each.
 template <class T, bool whole_block, bool kept>
 struct LayerNormDx {
   using Team = RowTeam<whole_block>;
@@ -161,8 +162,9 @@ struct LayerNormDx {
   }
 };
 
-// One piece of the rows: sums of dy * normalized x and of dy by column. A thread owns the columns of a pack; the warps
-// share the piece's rows and are added in their order. Bytes: dy and x once; pieces * 2 * d floats written.
+// The partial sums of one piece of the rows: of dy * normalized x and of dy, by column. A thread adds one pack of
+// columns; the warps share the rows of the piece, and their sums are added in order. Bytes: dy and x once; pieces * 2 *
+// d floats written.
 template <class T>
 struct LayerNormDw {
   static constexpr int threads = 256;
@@ -223,7 +225,7 @@ struct LayerNormDw {
   }
 };
 
-// f(whole_block, kept) as constants, for rows of d elements of T.
+// Calls f(whole_block, kept) with the constants for rows of d elements of T.
 template <class T, class F>
 Kernel by_width(std::int64_t d, F f) {
   constexpr std::int64_t warp_row = std::int64_t{kept_packs} * warp_size * Pack<T>::size;
@@ -238,7 +240,7 @@ Kernel over_rows(const KernelArgs& args, const F& kernel) {
 }
 
 // layer_norm(x, gamma, beta) -> y, stats
-// add_layer_norm(x, d, gamma, beta) -> x + d, y, stats. The norm is that of the rounded sum, which backward sees too.
+// add_layer_norm(x, d, gamma, beta) -> x + d, y, stats. It normalizes the rounded sum, which backward also reads.
 template <bool add>
 Kernel bind(const KernelArgs& args) {
   const Shape& shape = args.operands[0].shape();
@@ -274,7 +276,7 @@ Kernel bind_dx(const KernelArgs& args) {
   });
 }
 
-// As many pieces of the rows as keep a large GPU busy, of 32 rows or more.
+// The number of pieces of the rows: enough to fill a large GPU, with 32 rows or more each.
 std::int64_t pieces_of(const KernelArgs& args) {
   return std::clamp<std::int64_t>(divide_up(args.operands[0].shape().rows(), 32), 1, 128);
 }
@@ -284,7 +286,7 @@ std::size_t workspace_dw(const KernelArgs& args) {
   return scratch.bytes();
 }
 
-// layer_norm_dw(dy, x, stats [, dgamma so far, dbeta so far]) -> dgamma, dbeta
+// layer_norm_dw(dy, x, stats [, dgamma accumulator, dbeta accumulator]) -> dgamma, dbeta
 Kernel bind_dw(const KernelArgs& args) {
   const Shape& shape = args.operands[0].shape();
   const std::int64_t d = shape.back(), pieces = pieces_of(args);

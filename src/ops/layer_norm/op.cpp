@@ -1,4 +1,4 @@
-// Layer norm over the last axis, alone and with the residual sum before it:
+// Layer norm over the last axis, alone and fused with the residual sum before it:
 //   layer_norm(x, gamma, beta) -> y, stats            stats: mean and 1/standard deviation of each row, f32[...,2]
 //   add_layer_norm(x, d, gamma, beta) -> x + d, layer_norm(x + d), stats
 #include "ops/describe.h"
@@ -22,7 +22,7 @@ Inferred infer_add(const OpInput& in) {
   return Types{types[0], types[0], types[1]};
 }
 
-// dx (with the gradient that reaches the sum directly, if any) and the gradients of gamma and beta.
+// Emits dx (plus dsum, the direct gradient of the residual sum, if any) and the gradients of gamma and beta.
 void norm_gradient(GradientContext& g, TensorId x, int first_parameter, TensorId stats, TensorId dy, TensorId dsum,
                    std::initializer_list<int> inputs) {
   const ir::Instruction& forward = g.instruction();
@@ -78,8 +78,8 @@ Inferred infer_dw(const OpInput& in) {
   if (dy != x || !is_activation(x.dtype)) return expected("dy and x of one type");
   if (in.operands[2] != TensorType{DType::f32, stats_shape(x.shape)}) return expected("stats f32[...,2]");
   const TensorType d{DType::f32, {x.shape.back()}};
-  if (in.operands.size() == 4) return expected("both sums so far or none");
-  if (in.operands.size() > 4 && (in.operands[3] != d || in.operands[4] != d)) return expected("sums so far f32[D]");
+  if (in.operands.size() == 4) return expected("both accumulators or none");
+  if (in.operands.size() > 4 && (in.operands[3] != d || in.operands[4] != d)) return expected("accumulators f32[D]");
   return Types{d, d};
 }
 

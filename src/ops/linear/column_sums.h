@@ -1,4 +1,4 @@
-// Sums over the rows of a matrix in an order that its extents fix, and what else biases need around a product.
+// Device kernels for biases around a product: rounding of a bias, and sums over the rows of a matrix in a fixed order.
 #pragma once
 #include "lancet/base/dtype.h"
 #include "ops/device/launch.h"
@@ -19,8 +19,8 @@ struct RoundVector {
   }
 };
 
-// out[part, column] = the sum of x[row, column] over the part's rows: a thread has a column, so neighbours read
-// neighbours.
+// out[part, column] = the sum of x[row, column] over the part's rows. One thread per column, so that neighbouring
+// threads read neighbouring elements.
 template <class T>
 struct ColumnSums {
   static constexpr int threads = 128;
@@ -38,7 +38,7 @@ struct ColumnSums {
     const std::int64_t column = block.index() % divide_up(columns, threads) * threads + block.thread();
     if (column >= columns) return;
     const std::int64_t begin = part * rows_of_part, end = begin + rows_of_part < rows ? begin + rows_of_part : rows;
-    float sums[4] = {};  // four chains of additions at a time
+    float sums[4] = {};  // four independent chains of additions
     std::int64_t row = begin;
     for (; row + 4 <= end; row += 4)
 #pragma unroll
@@ -48,7 +48,7 @@ struct ColumnSums {
   }
 };
 
-// out[column] = (or, accumulating, +=) the sum of x[part, column] over parts
+// out[column] = (or += if accumulate) the sum of x[part, column] over parts
 struct AddParts {
   static constexpr int threads = 128;
   const float* x;

@@ -50,7 +50,7 @@ Kernel bind_dx(const KernelArgs& args) {
   return product(desc, dy.data, w.data, nullptr, args.results[0].data);
 }
 
-// linear_dw(dy [...,N], x [...,K] [, dw so far [, db so far]]) -> dw f32[N,K] [, db f32[N]]
+// linear_dw(dy [...,N], x [...,K] [, dw accumulator [, db accumulator]]) -> dw f32[N,K] [, db f32[N]]
 Kernel bind_dw(const KernelArgs& args) {
   const TensorView &dy = args.operands[0], &x = args.operands[1];
   const std::int64_t rows = x.shape().rows(), n = dy.shape().back();

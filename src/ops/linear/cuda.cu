@@ -1,5 +1,6 @@
-// Linear layers by cuBLASLt, with bias and bias gradient in its epilogues; what its epilogues cannot do stands around
-// them: a bias is of the result's type there, and a bias gradient is never added to one that is there.
+// Linear layers by cuBLASLt, with bias and bias gradient in its epilogues. Separate kernels do what the epilogues
+// cannot: they round an f32 bias to the type of the result, which an epilogue requires (rounded_bias.h), and they add a
+// bias gradient onto an accumulator, which an epilogue only overwrites (column_sums.h).
 #include <memory>
 
 #include "lancet/backend/cuda/matmul.h"
@@ -22,10 +23,10 @@ MatmulDesc extents(std::int64_t m, std::int64_t n, std::int64_t k, DType operand
   return desc;
 }
 
-// cuBLASLt's part of a workspace comes first, ours behind it.
+// The workspace begins with the part of cuBLASLt; returns the rest, which is that of our kernels.
 std::byte* own_part(const KernelArgs& args) { return args.workspace + backend::cuda::matmul_workspace_bytes; }
 
-// A kernel that says what could not be bound.
+// A kernel that returns the error of bind.
 Kernel failing(Error error) {
   return [error = std::move(error)]() -> Status { return error; };
 }
@@ -82,8 +83,8 @@ struct LinearGradient {
   backend::Stream* stream;
   MatmulOperands operands;
   std::byte* workspace;
-  device::ColumnSums<T> parts;  // rows is 0: no bias gradient, or the product makes it
-  device::AddParts add;         // parts is 0: likewise
+  device::ColumnSums<T> parts;  // not launched if rows is 0: no bias gradient, or the product computes it
+  device::AddParts add;         // not launched if parts is 0: likewise
   Status operator()() const {
     if (parts.rows) LANCET_TRY(device::launch(*stream, parts.blocks(), parts));
     LANCET_TRY(product->run(*stream, operands, workspace));
@@ -92,7 +93,7 @@ struct LinearGradient {
   }
 };
 
-// linear_dw(dy [...,N], x [...,K] [, dw so far [, db so far]]) -> dw f32[N,K] [, db f32[N]]
+// linear_dw(dy [...,N], x [...,K] [, dw accumulator [, db accumulator]]) -> dw f32[N,K] [, db f32[N]]
 Kernel bind_dw(const KernelArgs& args) {
   const TensorView &dy = args.operands[0], &x = args.operands[1];
   MatmulDesc desc = extents(dy.shape().back(), x.shape().back(), x.shape().rows(), dy.dtype(), DType::f32);

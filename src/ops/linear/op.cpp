@@ -1,11 +1,11 @@
-// y = x w^T + b, w as [out, in]; its dX and dW are ops of their own (Lancet, section 4). Attribute streamed=1: of a row
-// or two (generation), where reading w is all that takes time; sums may run in another order than without it.
+// y = x w^T + b, with w as [out, in]; dX and dW are separate ops (Lancet, section 4). Attribute streamed=1: a kernel
+// for a row or two (generation), whose time is that of reading w; its sums may have another order.
 #include "ops/product_types.h"
 
 namespace lancet::ops {
 namespace {
 
-// linear_dw(dy, x [, dw so far [, db so far]]) {bias=0|1} -> dw [, db]
+// linear_dw(dy, x [, dw accumulator [, db accumulator]]) {bias=0|1} -> dw [, db]
 Inferred infer_dw(const OpInput& in) {
   const TensorType &dy = in.operands[0], &x = in.operands[1];
   if (!is_activation(dy.dtype) || dy.dtype != x.dtype || dy.shape.rank() < 2 || dy.shape.rows() != x.shape.rows())
@@ -13,9 +13,9 @@ Inferred infer_dw(const OpInput& in) {
   Types results{{DType::f32, {dy.shape.back(), x.shape.back()}}};
   if (in.attributes.integer("bias", 0)) results.push_back({DType::f32, {dy.shape.back()}});
   const std::size_t accumulator = in.operands.size() - 2;
-  if (accumulator != 0 && accumulator != results.size()) return expected("a sum so far for each result or none");
+  if (accumulator != 0 && accumulator != results.size()) return expected("an accumulator for each result or none");
   for (std::size_t i = 0; i < accumulator; ++i)
-    if (in.operands[2 + i] != results[i]) return expected("sums so far like the results");
+    if (in.operands[2 + i] != results[i]) return expected("accumulators like the results");
   return results;
 }
 
@@ -34,7 +34,7 @@ void gradient(GradientContext& g) {
   if (bias) g.replace(2, dw[1]);
 }
 
-// rows, n, k of the product and the bytes of both operands and the result
+// The work of a product of the extents rows, n and k; bytes: of both operands and the result.
 Work product(double rows, double n, double k, double bytes) { return {2 * rows * n * k, bytes}; }
 
 Work work(const OpInput& in) {

@@ -1,7 +1,7 @@
-// Biases of products in bf16. They are f32 parameters, but cuBLASLt's epilogues take a bias of the result's type only,
-// so a product reads a rounding of its bias. One launch makes those of all products of a plan, before the first of
-// them: a bias changes between its last use in a step and its first in the next alone, by the optimizer. Memory: 2
-// bytes an element.
+// Roundings of biases for products in bf16. Biases are f32 parameters, but cuBLASLt's epilogues require a bias of the
+// result's type, so a product reads a bf16 copy of its bias. The first product of a plan rounds the biases of all
+// products in one launch. That is valid for the whole step, because only the optimizer changes biases, between their
+// last use in a step and their first use in the next. Memory: 2 bytes per element.
 #pragma once
 #include <algorithm>
 #include <memory>
@@ -12,9 +12,9 @@
 
 namespace lancet::ops::device {
 
-// out[i] = x[i] of several vectors: `chunks` blocks each, enough for the longest.
+// out[i] = x[i] for several vectors, with `chunks` blocks each, enough for the longest.
 struct RoundVectors {
-  static constexpr int threads = RoundVector::threads, most = 96;  // parameters of a launch have 4 KB
+  static constexpr int threads = RoundVector::threads, most = 96;  // a launch takes 4 KB of parameters
   std::int64_t chunks;
   RoundVector vector[most];
 
@@ -26,7 +26,7 @@ struct RoundVectors {
   }
 };
 
-// Of one plan; shared by its products.
+// The rounded biases of one plan, shared by its products.
 class RoundedBiases {
  public:
   explicit RoundedBiases(backend::Device& device) : device_(device) {}
@@ -36,7 +36,7 @@ class RoundedBiases {
     for (const RoundVector& vector : vectors_) device_.free(reinterpret_cast<std::byte*>(vector.out));
   }
 
-  // Where its rounding lies; null where the device has no memory left.
+  // Returns the memory of the bias's rounding; null if the device has no memory left.
   bf16* add(const float* bias, std::int64_t n) {
     for (const RoundVector& vector : vectors_)
       if (vector.x == bias && vector.n == n) return vector.out;
@@ -63,27 +63,28 @@ class RoundedBiases {
   std::vector<RoundVector> vectors_;
 };
 
-// What a product puts on the stream for its bias before itself.
+// The launches that a product queues before itself for its bias.
 struct BiasRounding {
   std::shared_ptr<RoundedBiases> all;
-  bool is_rank0 = false;  // the plan's first product with a bias: it rounds those of all
-  RoundVector own{};   // n is not 0: outside of a plan a product rounds its own
+  bool is_first = false;  // the plan's first product with a bias, which rounds all biases
+  RoundVector own{};      // if n is not 0: the product's own bias, rounded for it alone
 
   Status operator()(backend::Stream& stream) const {
-    if (is_rank0) LANCET_TRY(all->round(stream));
+    if (is_first) LANCET_TRY(all->round(stream));
     if (own.n) LANCET_TRY(launch(stream, divide_up(own.n, RoundVector::threads), own));
     return {};
   }
 };
 
-// For the bias that is operand `at`; `rounded` is where it lies. scratch: for it alone, where it is the product's own.
+// The rounding of the bias that is operand `at`; sets `rounded` to the address of the result. `scratch` has space for
+// the result, and is used outside of a plan or if the device has no memory left.
 inline BiasRounding round_bias(const KernelArgs& args, std::size_t at, bf16* scratch, const void*& rounded) {
-  constexpr std::int32_t all_biases = -1;  // no tensor's number
+  constexpr std::int32_t all_biases = -1;  // not a tensor's number
   const TensorView& bias = args.operands[at];
   BiasRounding rounding;
   if (args.notes && args.device) {
     std::shared_ptr<void>& note = (*args.notes)[all_biases];
-    rounding.is_rank0 = note == nullptr;
+    rounding.is_first = note == nullptr;
     if (!note) note = std::make_shared<RoundedBiases>(*args.device);
     rounding.all = std::static_pointer_cast<RoundedBiases>(note);
     rounded = rounding.all->add(bias.as<float>(), bias.elements());

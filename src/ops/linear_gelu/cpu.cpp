@@ -1,4 +1,4 @@
-// On the CPU each is the two ops that it is made of, one after the other: bit for bit what they give on their own.
+// On the CPU a fused op runs the kernels of its two ops one after the other, so results are the same bit for bit.
 #include "lancet/base/check.h"
 #include "lancet/ops/kernel.h"
 
@@ -23,7 +23,7 @@ Kernel one_after_the_other(const KernelArgs& first, const KernelArgs& second) {
   };
 }
 
-// Of the product: that of gelu is none.
+// The workspace of the product; gelu needs none.
 std::size_t workspace_of(const KernelArgs& product) {
   const CpuKernel* kernel = find_cpu_kernel(product.op);
   return kernel->workspace ? kernel->workspace(product) : 0;

@@ -1,5 +1,5 @@
-// Dense layers by cuBLASLt with GELU in its epilogues, in its tanh form as ours is; where it has no algorithm for that,
-// a product and an element-wise kernel. Experts by their own kernels.
+// Dense layers by cuBLASLt with GELU (tanh form) in its epilogue; if it has no algorithm for that, by a product and an
+// element-wise kernel. Experts by our own grouped products.
 #include <memory>
 
 #include "lancet/backend/cuda/matmul.h"
@@ -28,26 +28,26 @@ struct Product {
   MatmulOperands operands;
   std::byte* workspace;
   device::BiasRounding round_bias;
-  Kernel behind;  // null: the product does it all
+  Kernel after;  // null: the product does it all
   Status operator()() const {
     LANCET_TRY(round_bias(*stream));
     LANCET_TRY(product->run(*stream, operands, workspace));
-    return behind ? behind() : Status();
+    return after ? after() : Status();
   }
 };
 
-// behind(): the kernel that follows the product where the product alone is all there is; without_c: where the product's
-// result goes then.
-template <class Behind>
+// Binds the fused product. If cuBLASLt has none, binds the plain product, with its result at without_c, followed by the
+// kernel that make_after() returns.
+template <class MakeAfter>
 Kernel with_activation(const KernelArgs& args, MatmulDesc desc, MatmulOperands operands, void* without_c,
-                       const device::BiasRounding& rounding, const Behind& behind) {
+                       const device::BiasRounding& rounding, const MakeAfter& make_after) {
   auto fused = backend::cuda::make_matmul(desc, operands);
   if (fused.ok()) return Product{std::move(*fused), args.stream, operands, args.workspace, rounding, nullptr};
   desc.activation = Activation::none;
   operands.c = without_c;
   auto plain = backend::cuda::make_matmul(desc, operands);
   if (!plain.ok()) return [error = plain.error()]() -> Status { return error; };
-  return Product{std::move(*plain), args.stream, operands, args.workspace, rounding, behind()};
+  return Product{std::move(*plain), args.stream, operands, args.workspace, rounding, make_after()};
 }
 
 // The arguments of an element-wise kernel over all of a tensor.
@@ -71,7 +71,7 @@ Kernel bind(const KernelArgs& args) {
   device::BiasRounding rounding;
   if (desc.bias) {
     operands.bias = args.operands[2].data;
-    if (x.dtype() == DType::bf16) {  // as the epilogue wants it: of the result's type
+    if (x.dtype() == DType::bf16) {  // the epilogue requires the result's type
       auto* rounded = reinterpret_cast<bf16*>(args.workspace + backend::cuda::matmul_workspace_bytes);
       rounding = device::round_bias(args, 2, rounded, operands.bias);
     }

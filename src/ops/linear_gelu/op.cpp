@@ -1,17 +1,17 @@
-// A product and the GELU behind it (or, backward, before it) as one op, for devices whose products do that in their
-// epilogues: what went into GELU is not read again, and the gradient behind it is never written. The planner's pass
-// `fuse` makes them of linear, expert_linear and gelu after autodiff, so they have no gradient rules.
+// A product fused with the GELU that follows it (or, backward, precedes it), for devices whose products have GELU in
+// their epilogues. This saves reading GELU's argument again, and writing the gradient of its result. The pass `fuse`
+// makes these ops from linear, expert_linear and gelu after autodiff, so they have no gradient rules.
 //   linear_gelu(x [...,K], w [N,K] [, b f32[N]]) -> h = x w^T + b, y = gelu(h)
 //   linear_dx_gelu(dy [...,N], w [N,K], h [...,K]) -> dh = (dy w) * gelu'(h)
 //   expert_linear_gelu(x [E,R,K], w [E,N,K], b f32[E,N], rows) -> h, y           over filled rows
 //   expert_linear_dx_gelu(dy [E,R,N], w [E,N,K], h [E,R,K], rows) -> dh
-// GELU's own arithmetic is not in `work`: MFU counts products.
+// `work` does not count GELU's own arithmetic, because MFU counts products only.
 #include "ops/product_types.h"
 
 namespace lancet::ops {
 namespace {
 
-// Forward: GELU's argument, and its result of the same type.
+// Forward: the types of GELU's argument and of its result, which are equal.
 template <Inferred product(const OpInput&)>
 Inferred with_gelu(const OpInput& in) {
   LANCET_ASSIGN(Types types, product(in));
@@ -19,7 +19,7 @@ Inferred with_gelu(const OpInput& in) {
   return types;
 }
 
-// Backward: the argument is like the result.
+// Backward: the type of the result, which GELU's argument must have too.
 template <Inferred product(const OpInput&)>
 Inferred with_gelu_slope(const OpInput& in) {
   LANCET_ASSIGN(Types types, product(in));
@@ -27,11 +27,11 @@ Inferred with_gelu_slope(const OpInput& in) {
   return types;
 }
 
-// A row has `before` elements ahead of the product and `behind` after it; the latter are touched twice: GELU's argument
-// and its result, or its argument and the gradient.
-Work work_of(const OpInput& in, std::int64_t rows, std::int64_t before, std::int64_t behind) {
-  const double elements = double(before + 2 * behind), size = size_of(in.operands[0].dtype);
-  return {2 * double(rows) * double(before) * double(behind),
+// A row has `before` elements before the product and `after` elements after it. The latter count twice: as GELU's
+// argument and its result, or as its argument and the gradient.
+Work work_of(const OpInput& in, std::int64_t rows, std::int64_t before, std::int64_t after) {
+  const double elements = double(before + 2 * after), size = size_of(in.operands[0].dtype);
+  return {2 * double(rows) * double(before) * double(after),
           double(rows) * elements * size + double(ir::bytes(in.operands[1]))};
 }
 Work work(const OpInput& in) {

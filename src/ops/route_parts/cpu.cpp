@@ -8,7 +8,7 @@
 namespace lancet::ops {
 namespace {
 
-// A route's memory and how it is laid out.
+// The memory of a route and its layout.
 struct Route {
   ir::RouteLayout layout;
   void* data;

@@ -9,7 +9,7 @@ namespace {
 
 using namespace device;
 
-// A route's memory and how it is laid out.
+// The memory of a route and its layout.
 struct Route {
   ir::RouteLayout layout;
   void* data;
@@ -23,7 +23,7 @@ struct Route {
   LANCET_DEVICE std::int32_t* end() const { return layout.end(data); }
 };
 
-// The first part's slots begin where those of the part before end.
+// Sets the part's slots to empty ranges that begin where those of the part before end, or at 0.
 struct Begin {
   static constexpr int threads = 128;
   Route part;
@@ -36,8 +36,8 @@ struct Begin {
   }
 };
 
-// The tokens [first, first + part.tokens) of the whole; an expert's slots end after its last kept token. Bytes: 12 a
-// token, read and written.
+// Copies the tokens [first, first + part.tokens) of the whole; an expert's slots end after its last kept token. Bytes:
+// 12 per token, read and written.
 struct Split {
   static constexpr int threads = 256;
   Route whole, part;
@@ -51,7 +51,7 @@ struct Split {
     part.expert()[t] = expert;
     part.slot()[t] = slot;
     part.weight()[t] = whole.weight()[first + t];
-    // Slots rise with the tokens, so one look ahead saves most of the updates where an expert has a run of tokens.
+    // Slots rise with the tokens, so reading `end` first saves most atomics if an expert has many tokens in a row.
     if (slot != ir::RouteLayout::dropped && part.end()[expert] <= slot) block.atomic_max(part.end() + expert, slot + 1);
   }
 };
@@ -93,7 +93,7 @@ Kernel bind_split_capacity(const KernelArgs& args) {
   return run_steps(args.stream, Step{divide_up(kernel.whole.layout.experts, SplitCapacity::threads), kernel});
 }
 
-// The slots of the experts [first, last).
+// The slots of the experts [first, last); empty ranges for the other experts.
 struct SplitPeers {
   static constexpr int threads = 128;
   Route whole, part;
@@ -120,7 +120,7 @@ Kernel bind_split_peers(const KernelArgs& args) {
   return run_steps(args.stream, Step{divide_up(whole.layout.experts, SplitPeers::threads), kernel});
 }
 
-// One part's place in the whole; the first and the last bring where the slots begin and end.
+// Copies one part into the whole; `begin` comes from the first part and `end` from the last.
 struct Join {
   static constexpr int threads = 256;
   Route part, whole;
@@ -182,7 +182,7 @@ Kernel bind_join_rows(const KernelArgs& args) {
   return run_steps(args.stream, Step{divide_up(kernel.n, JoinRows::threads), kernel});
 }
 
-// As many parts as one launch adds: their addresses are arguments of the kernel.
+// The number of parts that one launch adds; their addresses are arguments of the kernel.
 constexpr int parts_per_launch = 32;
 
 // Bytes: each part and the sum once.
@@ -190,7 +190,7 @@ struct Sum {
   static constexpr int threads = 256;
   const float* parts[parts_per_launch];
   int count;
-  bool accumulate;  // onto what an earlier launch has added
+  bool accumulate;  // onto the sum of earlier launches
   float* sum;
   std::int64_t n;
 
@@ -205,7 +205,7 @@ struct Sum {
   }
 };
 
-// sum(part...): in their order
+// sum(part...), added in order
 Kernel bind_sum(const KernelArgs& args) {
   std::vector<Sum> sums;
   for (std::size_t p = 0; p < args.operands.size(); ++p) {

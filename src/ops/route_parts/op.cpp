@@ -1,15 +1,17 @@
-// What a partitioned MoE layer needs around its parts (Lancet, sections 5.2 and 6).
-//   split_route(route [, part before]) {first, tokens}: the part of a route that was made whole which holds the tokens
-//       [first, first + tokens); it owns the slots after those of the part before.
+// Helpers around the parts of an MoE layer that is split in time (Lancet, sections 5.2 and 6). A part's route is a
+// route whose begin and end name the slots of each expert that the part owns. There are three ways to split a route:
+//   split_route(route [, part before]) {first, tokens}: the tokens [first, first + tokens) of a whole route. The part
+//       owns the slots after those of the part before.
 //   split_capacity(route) {part, parts, capacity}: the slots [part * C / parts, (part + 1) * C / parts) of every
-//       expert; a route of no tokens, for all-to-alls and experts only.
-//   split_peers(route) {part, parts, ranks}: the slots of experts that live on the part-th group of ranks from this
-//       rank's own on (the ranks in `parts` groups of neighbours); likewise of no tokens. Part 0 stays in the group,
-//       and in every part each group sends to one other (FasterMoE's exchanges by groups of workers). On the expert
-//       stream, since a rank's number decides.
-//   join_route(part...) -> the whole; join_rows(rows of each part...) -> where each expert's rows begin and end, all
-//       parts together.
-//   sum(part...): results that add up.
+//       expert. The result has no tokens and serves all-to-alls and experts only.
+//   split_peers(route) {part, parts, ranks}: the slots of the experts on one group of ranks; it has no tokens either.
+//       The ranks form `parts` groups of neighbours. Part p is the p-th group counted from the rank's own, modulo
+//       `parts`, so part 0 stays within the group, and in every part each group sends to one other group (the
+//       all-to-alls by groups of workers of FasterMoE). It is on the expert stream, because it depends on the rank.
+// The others join what parts have made:
+//   join_route(part...) -> the route of the whole
+//   join_rows(rows of each part...) -> where each expert's rows begin and end, over all parts
+//   sum(part...) -> the sum of partial results
 #include "ops/describe.h"
 
 namespace lancet::ops {

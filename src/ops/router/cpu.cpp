@@ -1,5 +1,6 @@
-// Three small products in f32. They are written out in vectors of 16, so that many experts cost no more than their
-// multiplications, and so that the order of every sum is fixed: by D for a logit, by e for dx, by token for dw.
+// The three products of the router in f32. They are written out in vectors of 16, so that the time is that of the
+// multiplications for any number of experts, and so that every sum has a fixed order: by D for a logit, by expert for
+// dx, by token for dw.
 #include <cstring>
 #if defined(__AVX512F__)
 #include <immintrin.h>
@@ -13,7 +14,7 @@ namespace {
 typedef float Lanes __attribute__((vector_size(64)));
 typedef std::uint32_t Words __attribute__((vector_size(64)));
 typedef std::uint16_t Halves __attribute__((vector_size(32)));
-constexpr std::int64_t lanes = 16;
+constexpr std::int64_t lanes = 16;  // SIMD lanes, the elements of a vector
 
 LANCET_HD void load(Lanes& v, const float* p) { memcpy(&v, p, sizeof v); }
 LANCET_HD void load(Lanes& v, const bf16* p) {
@@ -22,7 +23,7 @@ LANCET_HD void load(Lanes& v, const bf16* p) {
   const Words w = __builtin_convertvector(h, Words) << 16;
   memcpy(&v, &w, sizeof v);
 }
-// The first `count` elements, then zeros.
+// Loads `count` elements and fills the rest of the vector with zeros.
 template <class T>
 LANCET_HD void load_part(Lanes& v, const T* p, std::int64_t count) {
   T padded[lanes] = {};
@@ -30,8 +31,8 @@ LANCET_HD void load_part(Lanes& v, const T* p, std::int64_t count) {
   load(v, padded);
 }
 
-// sum += a * b, rounded once where the machine can. Written out: a compiler that is left to choose fuses in one tile
-// and not in another, and the tokens of a part would route as in no whole.
+// sum += a * b, rounded once if the machine has fused multiply-add. It is written out because a compiler may fuse in
+// one tile and not in another; a token's logits would then depend on the part it is in.
 LANCET_HD void add_product(Lanes& sum, const Lanes& a, const Lanes& b) {
 #if defined(__AVX512F__)
   sum = _mm512_fmadd_ps(a, b, sum);
@@ -50,7 +51,7 @@ LANCET_HD float tree_sum(const Lanes& v) {
   return t[0];
 }
 
-// logits[a * stride + b] = x[a] . w[b] for A tokens and B experts. Tiles of any size give the same logits.
+// logits[a * stride + b] = x[a] . w[b] for A tokens and B experts. The logits do not depend on A and B.
 template <int A, int B, class T>
 void dots(std::int64_t d, const T* x, const float* w, float* logits, std::int64_t stride) {
   Lanes sum[A][B] = {};
@@ -68,7 +69,7 @@ void dots(std::int64_t d, const T* x, const float* w, float* logits, std::int64_
     for (int b = 0; b < B; ++b) logits[a * stride + b] = tree_sum(sum[a][b]);
 }
 
-// f(first, tile size as a constant): n things in tiles of `Tile`, then one at a time.
+// Calls f(first, size as a constant) for n items in tiles of `Tile`, then one by one.
 template <int Tile, class F>
 LANCET_HD void tiles(std::int64_t n, F f) {
   std::int64_t i = 0;
@@ -98,8 +99,8 @@ Kernel bind(const KernelArgs& args) {
   });
 }
 
-// out[a] = (+=) the sum over k in [0, terms) of factors[a * stride_a + k * stride_k] * in[k], on `width` <= 64 columns
-// of rows that are d long.
+// out[a] = (or += if accumulate) the sum over k in [0, terms) of factors[a * stride_a + k * stride_k] * in[k], for A
+// rows of d elements, on `width` <= 64 columns.
 template <int A, class In, class Out>
 void mix(std::int64_t terms, const float* factors, std::int64_t stride_a, std::int64_t stride_k, std::int64_t d,
          std::int64_t width, const In* in, Out* out, bool accumulate) {
@@ -151,7 +152,7 @@ Kernel bind_dx(const KernelArgs& args) {
   });
 }
 
-// router_dw(dlogits f32[B,S,E], x [B,S,D] [, dw so far]) -> dw f32[E,D]. Threads share the features; tokens come in
+// router_dw(dlogits f32[B,S,E], x [B,S,D] [, dw accumulator]) -> dw f32[E,D]. Threads share the columns; tokens come in
 // groups that stay in the cache while all experts use them.
 Kernel bind_dw(const KernelArgs& args) {
   const float* dlogits = args.operands[0].as<float>();

@@ -1,5 +1,5 @@
-// Three small products in f32, the order of every sum fixed: a logit's by D, whatever tokens it is computed beside
-// (parts route as the whole does), dx's by expert, dw's by token within a piece, then piece by piece.
+// The three products of the router in f32, each sum in a fixed order: by D for a logit, independent of the other tokens
+// (so that parts route as the whole does), by expert for dx, by token within a piece and then by piece for dw.
 #include "ops/device/partial_sums.h"
 
 namespace lancet::ops {
@@ -7,8 +7,8 @@ namespace {
 
 using namespace device;
 
-// A warp takes 4 tokens and 8 experts at a time: 32 sums, of which each thread keeps the terms of its columns; they are
-// joined at the end so that thread l holds sum l. Bytes: x and the logits once; w stays in the cache.
+// A warp computes 4 tokens by 8 experts at a time. Each thread adds the terms of its columns for all 32 sums; a
+// transposing reduction then gives sum l to thread l. Bytes: x and the logits once; w stays in the cache.
 template <class T>
 struct Router {
   static constexpr int threads = 256;
@@ -24,7 +24,7 @@ struct Router {
   LANCET_DEVICE void operator()(Block& block) const {
     const std::int64_t first = block.index() * tokens_per_block + block.warp() * tokens_per_warp;
     if (first >= tokens) return;
-    const T* rows[tokens_per_warp];  // beyond the last token: the last once more
+    const T* rows[tokens_per_warp];  // rows beyond the last token repeat it
 #pragma unroll
     for (int a = 0; a < tokens_per_warp; ++a) rows[a] = x + (first + a < tokens ? first + a : tokens - 1) * d;
     for (std::int64_t e = 0; e < experts; e += experts_at_once) {
@@ -57,8 +57,8 @@ struct Router {
     }
   }
 
-  // Thread l gets the sum over the threads of their sums[l]: in each round a thread hands over the half that it does not
-  // keep.
+  // Gives thread l the sum of sums[l] over the warp: in each round a thread keeps one half of its sums and gives the
+  // other half to its partner.
   template <class Block>
   LANCET_DEVICE static float transpose_sum(Block& block, float (&sums)[warp_size]) {
 #pragma unroll
@@ -87,8 +87,8 @@ Kernel bind(const KernelArgs& args) {
   });
 }
 
-// A thread owns the columns of a pack of 8 tokens; each expert's weights are read once for them. Bytes: dlogits and dx
-// once; w from the cache, tokens / 8 times.
+// A thread computes one pack of columns for 8 tokens, so that each weight that it reads serves 8 tokens. Bytes: dlogits
+// and dx once; w from the cache, tokens / 8 times.
 template <class T>
 struct RouterDx {
   static constexpr int threads = 128;
@@ -147,8 +147,8 @@ Kernel bind_dx(const KernelArgs& args) {
   });
 }
 
-// One piece of the tokens: a thread owns the columns of a pack of 8 experts' gradients. Bytes: x once for each 8 experts;
-// pieces * E * D floats written.
+// The partial sums of one piece of the tokens: a thread computes one pack of columns for 8 experts. Bytes: x once per 8
+// experts; pieces * E * D floats written.
 template <class T>
 struct RouterDw {
   static constexpr int threads = 128;
@@ -168,7 +168,8 @@ struct RouterDw {
     Shared& shared = block.template shared<Shared>();
     const std::int64_t tile_index = block.index() % tiles, group = block.index() / tiles % groups,
                        piece = block.index() / tiles / groups;
-    const std::int64_t start = tile_index * tile + block.thread() * Pack<T>::size, first_expert = group * experts_at_once;
+    const std::int64_t start = tile_index * tile + block.thread() * Pack<T>::size,
+                       first_expert = group * experts_at_once;
     const Part part = part_of_row<T>(start, d);
     const std::int64_t end = tokens * (piece + 1) / pieces;
     Floats<T> sums[experts_at_once] = {};
@@ -200,7 +201,7 @@ struct RouterDw {
   }
 };
 
-// How router_dw is shared out: enough blocks for a large GPU, pieces of 32 tokens or more.
+// The launch of router_dw: enough blocks for a large GPU, with pieces of 32 tokens or more.
 struct Shares {
   std::int64_t tokens, experts, d, groups, tiles, pieces;
 
@@ -219,7 +220,7 @@ std::size_t workspace_dw(const KernelArgs& args) {
   return scratch.bytes();
 }
 
-// router_dw(dlogits f32[B,S,E], x [B,S,D] [, dw so far]) -> dw f32[E,D]
+// router_dw(dlogits f32[B,S,E], x [B,S,D] [, dw accumulator]) -> dw f32[E,D]
 Kernel bind_dw(const KernelArgs& args) {
   const Shares s(args);
   float* parts = reinterpret_cast<float*>(args.workspace);

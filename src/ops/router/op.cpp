@@ -1,5 +1,5 @@
-// The router's product, in f32 whatever the activations are: logits = x w^T with w f32[E,D], without bias. Each token's
-// logits depend on its own row only, bit for bit (rule 1: parts route as the whole does).
+// The router's product, logits = x w^T with w f32[E,D] and no bias, in f32 for any type of activations. Each token's
+// logits depend on its own row only, bit for bit, so that the parts of a batch route as the whole does.
 #include "ops/describe.h"
 
 namespace lancet::ops {
@@ -26,7 +26,7 @@ Inferred infer_dw(const OpInput& in) {
   if (dlogits.dtype != DType::f32 || dlogits.shape.rank() != 3) return expected("dlogits f32[B,S,E]");
   if (!is_activation(x.dtype) || x.shape != with_back(dlogits.shape, x.shape.back())) return expected("x [B,S,D]");
   const TensorType dw{DType::f32, {dlogits.shape[2], x.shape[2]}};
-  if (in.operands.size() > 2 && in.operands[2] != dw) return expected("a sum so far like the result");
+  if (in.operands.size() > 2 && in.operands[2] != dw) return expected("an accumulator like the result");
   return Types{dw};
 }
 

@@ -4,7 +4,7 @@
 namespace lancet::ops {
 namespace {
 
-// The attributes of SGD; the schedule is read when it runs.
+// The attributes of SGD; the kernel reads the schedule when it runs.
 struct Settings {
   float momentum, weight_decay;
 

@@ -1,4 +1,4 @@
-// One element of SGD with momentum, as torch.optim.SGD has it.
+// The update of one weight by SGD with momentum, as torch.optim.SGD defines it.
 #pragma once
 #include "lancet/base/hd.h"
 
@@ -6,7 +6,7 @@ namespace lancet::ops {
 
 struct Sgd {
   float momentum, weight_decay, lr;
-  float scale;  // of the gradient, from clipping
+  float scale;  // factor of the gradient, from clipping
 
   // Returns the new weight and updates the velocity.
   LANCET_HD float operator()(float w, float& velocity, float gradient) const {

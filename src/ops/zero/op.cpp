@@ -1,4 +1,4 @@
-// zero(&t): sets a tensor to zero: a gradient that was summed over several micro batches, after the update.
+// zero(&t) sets a tensor to zero: after the update, a gradient that is summed over several micro batches.
 #include "ops/describe.h"
 
 namespace lancet::ops {

@@ -1,4 +1,4 @@
-// The one door of the CUDA module.
+// The entry point of the CUDA plugin (liblancet_cuda.so).
 #include <sstream>
 
 #include "lancet/backend/cuda/device.h"

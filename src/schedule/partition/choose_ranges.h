@@ -17,11 +17,11 @@ struct Ranges {
   double ms = 0;
 };
 
-// Milliseconds of the groups [begin, end) in so many parts; infinity where they cannot be split so.
+// Milliseconds of the groups [begin, end) in `parts` parts; infinity if they cannot be split so.
 using RangeCost = std::function<double(int begin, int end, int parts)>;
 
 // T(n) = min over i, k of T(i) + cost(i, n, k), with ranges of at most max_range groups and k of `parts` (ascending, 1
-// among them). Of equals the fewest parts and the longest range.
+// among them). Ties go to the longest range and the fewest parts.
 Ranges choose_ranges(int groups, int max_range, std::span<const int> parts, const RangeCost& cost);
 
 }  // namespace lancet::schedule

@@ -1,9 +1,14 @@
+// Propagation by a worklist of tensors. The all-to-alls of the region are given their first row (irregular on both
+// sides). Whenever the axis of a tensor becomes known, every member that touches it and has no row yet takes the first
+// row of its op that splits only along the first axis or irregularly and agrees with all known axes; this makes the
+// axes of its other tensors known. An axis once set never changes, so the worklist empties after at most one visit per
+// tensor.
 #include <algorithm>
 #include <array>
 #include <limits>
 
-#include "lancet/schedule/partition/axes.h"
 #include "lancet/ops/catalogue.h"
+#include "lancet/schedule/partition/axes.h"
 
 namespace lancet::schedule {
 namespace {
@@ -55,7 +60,8 @@ class AxisSolver {
 
   static bool contiguous(Axis axis) { return axis <= 0; }
 
-  // Also that at least one tensor is known to be split: nothing is split for no reason.
+  // True if the row agrees with the known axes of all tensors, and at least one tensor is known to be split: an
+  // instruction is split only if a neighbour is.
   bool agrees(InstructionId id, const PartitionRow& row) const {
     const ir::Instruction& at = instruction(id);
     if (at.operands.size() > row.operands.size() || at.results.size() > row.results.size()) return false;
@@ -89,8 +95,8 @@ class AxisSolver {
   const ir::Program& program_;
   AxisRows rows_;
   std::vector<Axis> axes_;
-  std::vector<std::vector<InstructionId>> users_;  // members that touch a tensor
-  std::vector<TensorId> changed_;
+  std::vector<std::vector<InstructionId>> users_;  // by tensor: members that touch it
+  std::vector<TensorId> changed_;                  // the worklist
 };
 
 }  // namespace

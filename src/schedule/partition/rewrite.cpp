@@ -1,3 +1,12 @@
+// Copies the program and replaces each split instruction by its parts. The operands and results of a part depend on the
+// axis in the op's partition row:
+// - axis 0: slice p of the tensor. The slices are views of one memory if something reads the tensor whole or in another
+//   number of parts; otherwise each part's value has memory of its own.
+// - irregular (slots of the experts): a view of the whole buffer, marked with the part, since slots are global.
+// - routes and rows: one tensor per part, joined by join_route or join_rows if something reads the whole. A route that
+//   was made whole is split by split_route, split_capacity or split_peers.
+// - partial: one sum per part, added up by `sum`; accumulated: each part adds onto the result of the part before.
+// Parts of ops with sequential_parts take the first result of the part before as a further operand.
 #include "lancet/schedule/partition/rewrite.h"
 
 #include <fmt/format.h>
@@ -42,15 +51,15 @@ class Rewriter {
   const DType route_type_ = DType::route;
   bool is_route(TensorId id) const { return source_.type(id).dtype == route_type_; }
 
-  // Tensors that something reads as a whole, or in another number of parts than they are made in: their parts lie in
-  // slices of one memory, or must be put together. Parts of all others live and die on their own.
+  // Finds the tensors that something reads as a whole, or in another number of parts than they are made in: their parts
+  // are slices of one memory, or must be joined. The parts of all other tensors have lifetimes of their own.
   void find_whole_users() {
     std::vector<int> made_in(source_.tensors.size(), 1);
     for (std::size_t i = 0; i < source_.instructions.size(); ++i) {
       const Instruction& at = source_.instructions[i];
       for (std::size_t o = 0; o < at.operands.size(); ++o) {
         const TensorId id = at.operands[o];
-        const bool whole = split_.parts[i] == 1 ? !(is_all_to_all(at) && o > 0)  // an exchange takes the parts' own
+        const bool whole = split_.parts[i] == 1 ? !(is_all_to_all(at) && o > 0)  // it takes routes and rows in parts
                                                 : split_.rows[i]->operands[o] == ops::none ||
                                                       split_.rows[i]->operands[o] == ops::accumulated;
         if (whole || split_.parts[i] != made_in[id.index()]) whole_users_[id.index()] = true;
@@ -59,7 +68,7 @@ class Rewriter {
     }
     if (split_.all_helpers) whole_users_.assign(whole_users_.size(), true);
     for (const ir::Output& output : source_.outputs) whole_users_[output.tensor.index()] = true;
-    for (std::size_t i = whole_users_.size(); i-- > 0;)  // what takes another's place needs that one's memory
+    for (std::size_t i = whole_users_.size(); i-- > 0;)  // a tensor that reuses another's memory needs it whole
       if (const TensorId storage = source_.tensors[i].storage; whole_users_[i] && storage.valid())
         whole_users_[storage.index()] = true;
   }
@@ -74,13 +83,13 @@ class Rewriter {
     emit(std::move(instruction), origin_);
   }
 
-  // The route and rows of every part that an exchange's layer was split in.
-  std::vector<TensorId> all_pairs(const Instruction& exchange) const {
-    const auto routes = parts_.find(exchange.operands[1].value), rows = parts_.find(exchange.operands[2].value);
-    if (rows == parts_.end()) return exchange.operands;
+  // The operands of a whole all-to-all: its buffer, and the route and rows of every part that its layer is split in.
+  std::vector<TensorId> all_pairs(const Instruction& all_to_all) const {
+    const auto routes = parts_.find(all_to_all.operands[1].value), rows = parts_.find(all_to_all.operands[2].value);
+    if (rows == parts_.end()) return all_to_all.operands;
     LANCET_CHECK(routes != parts_.end() && routes->second.size() == rows->second.size(),
-                 "the rows of {} are in parts, its route is not", exchange.label);
-    std::vector<TensorId> operands{exchange.operands[0]};
+                 "the rows of {} are in parts, its route is not", all_to_all.label);
+    std::vector<TensorId> operands{all_to_all.operands[0]};
     for (std::size_t p = 0; p < rows->second.size(); ++p) {
       operands.push_back(routes->second[p]);
       operands.push_back(rows->second[p]);
@@ -114,7 +123,7 @@ class Rewriter {
       if (row.results[r] != ops::accumulated) finish(whole, r, row.results[r], made[r]);
   }
 
-  // The part adds onto the results of the part before; the last one's are the whole's.
+  // The part adds onto the results of the part before; the results of the last part are those of the whole.
   void accumulate(Instruction& part, int p, int parts) {
     const ops::OpDef& op = ops::op(part.op);
     if (p > 0) {
@@ -122,7 +131,7 @@ class Rewriter {
       part.operands.insert(part.operands.end(), previous_.begin(), previous_.end());
     }
     for (std::size_t r = 0; r < part.results.size(); ++r) {
-      TensorId onto{};  // in whose memory
+      TensorId onto{};  // the tensor whose memory the result reuses
       for (const ops::Alias& alias : op.aliases)
         if (alias.result == int(r) && alias.operand < int(part.operands.size()))
           onto = part.operands[std::size_t(alias.operand)];
@@ -140,7 +149,7 @@ class Rewriter {
     part.attributes.set("parts", std::int64_t(parts));
   }
 
-  // A gate counts on where the part before stopped, rows begin where those of the part before ended (rule 1).
+  // A gate continues the counts of the part before, and rows begin where those of the part before end (rule 1).
   void add_predecessor(Instruction& part, int p) const {
     if (ops::op(part.op).sequential_parts && p > 0) part.operands.push_back(previous_[0]);
   }
@@ -160,7 +169,7 @@ class Rewriter {
     LANCET_CHECK(axis == 0 || source_.type(id).dtype != DType::i32, "rows in {} parts are needed in {}", known.size(),
                  parts);
     LANCET_CHECK(!is_route(id), "a route in {} parts is needed in {}", known.size(), parts);
-    // Views of a whole, all at once.
+    // The whole exists: all its views are made at once.
     std::vector<TensorId> views;
     for (int q = 0; q < parts; ++q)
       views.push_back(axis == ops::irregular
@@ -170,7 +179,7 @@ class Rewriter {
     return known[std::size_t(p)];
   }
 
-  // The part's result; the whole becomes the memory that the parts fill, where it is made of slices.
+  // The part's result. If the parts are slices of one memory, the whole becomes that memory.
   TensorId result(TensorId id, Axis axis, int p, int parts) {
     ir::Program& program = result_.program;
     const ir::TensorType& type = source_.type(id);
@@ -185,7 +194,7 @@ class Rewriter {
     return program.add_value(slice_type(id, parts), id, slice(id, p, parts));
   }
 
-  // Routes, rows and sums do not lie in slices of the whole: made of the parts where something reads the whole.
+  // Routes, rows and sums are not slices of the whole: they are joined from the parts if something reads the whole.
   void finish(const Instruction& whole, std::size_t r, Axis axis, const std::vector<TensorId>& made) {
     const TensorId id = whole.results[r];
     parts_[id.value] = made;
@@ -207,7 +216,7 @@ class Rewriter {
     emit({op, parts, {id}, {}, {}, ir::Stream::compute, whole.role, whole.label}, -1);
   }
 
-  // The parts of a route that was made whole.
+  // Splits a route that was made whole, unless that is done already.
   void ensure_route_parts(const Instruction& user, std::size_t o, int parts) {
     const TensorId route = user.operands[o];
     std::vector<TensorId>& known = parts_[route.value];
@@ -222,8 +231,8 @@ class Rewriter {
     std::vector<TensorId> made;
     for (std::int64_t p = 0; p < parts; ++p) {
       const char* op = batch ? "split_route" : peers ? "split_peers" : "split_capacity";
-      Instruction split{op, {route},          {},        {},
-                        {}, ops::op(op).stream, user.role, fmt::format("{}.route/{}", layer(user.label), p)};
+      Instruction split{
+          op, {route}, {}, {}, {}, ops::op(op).stream, user.role, fmt::format("{}.route/{}", layer(user.label), p)};
       if (batch) {
         split.attributes = {{"first", p * (tokens / parts)}, {"tokens", tokens / parts}};
         if (p > 0) split.operands.push_back(made.back());
@@ -248,7 +257,7 @@ class Rewriter {
     return 0;
   }
 
-  // C of the layer: what puts tokens into the slots of the route says it.
+  // The capacity C of the layer, an attribute of the instructions that put tokens into the slots of the route.
   std::int64_t capacity(TensorId route) const {
     for (const Instruction& at : source_.instructions)
       if (at.attributes.has("capacity") && std::count(at.operands.begin(), at.operands.end(), route) > 0)
@@ -263,7 +272,7 @@ class Rewriter {
   const Split& split_;
   Rewritten result_;
   int origin_ = 0;
-  std::vector<TensorId> previous_;                                 // results of the part before
+  std::vector<TensorId> previous_;                                 // the results of the part before
   std::vector<bool> whole_users_;                                  // by tensor
   std::unordered_map<std::int32_t, std::vector<TensorId>> parts_;  // by whole tensor; looked up only
 };

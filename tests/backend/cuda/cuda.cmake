@@ -1,4 +1,5 @@
-# What of the CUDA backend can be tested without a GPU. A program of its own, since its driver is a fake.
+# The parts of the CUDA backend that can be tested without a GPU. They form a program of their own, since its driver is
+# a fake.
 add_executable(test_backend_cuda ${CMAKE_CURRENT_LIST_DIR}/cudnn_graphs_test.cpp ${CMAKE_CURRENT_LIST_DIR}/matmul_choices_test.cpp
                                  ${CMAKE_SOURCE_DIR}/src/backend/cuda/matmul_choices.cpp)
 target_link_libraries(test_backend_cuda PRIVATE lancet_test_main lancet_base)

@@ -1,5 +1,5 @@
-// Whether cuDNN takes attention's graphs and makes plans of them for an H200 and an A100, found out without a GPU: the
-// devices are described by files and the driver is one that does nothing. What the plans compute is not tested here.
+// Tests without a GPU that cuDNN accepts attention's graphs and makes plans of them for an H200 and an A100: files
+// describe the devices, and the driver does nothing. The values that the plans compute are not tested here.
 #include <catch2/catch.hpp>
 
 #if defined(LANCET_HAVE_CUDNN)
@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::int64_t any_workspace = std::int64_t{1} << 40;
 
-// cuDNN opens libcuda.so.1 and gets what goes by this name in the process already.
+// cuDNN opens libcuda.so.1 and gets the library of this name that the process has loaded already.
 void use_fake_driver() {
   static void* const driver = dlopen(LANCET_FAKE_DRIVER, RTLD_NOW | RTLD_GLOBAL);
   INFO(dlerror());
@@ -56,14 +56,14 @@ TEST_CASE("cuDNN plans attention on an H200 and an A100") {
       AttentionDesc desc = shape;
       CHECK(plan(target, desc).workspace <= 1 << 20);
       desc.backward = true;
-      // dq from whole products: the gradients of scores lie in memory.
+      // dq from whole products: the gradients of the scores are stored in memory.
       const std::int64_t scores = desc.batch * desc.heads * desc.sequence * desc.sequence * 2;
       CHECK(plan(target, desc).workspace <= 2 * scores + (1 << 20));
     }
   }
 }
 
-TEST_CASE("a plan that needs more workspace than there is, is not taken") {
+TEST_CASE("a plan that needs more workspace than the limit is rejected") {
   AttentionDesc desc{4, 1024, 12, 64};
   desc.backward = true;
   const auto made = plan_graph(attention_graph(desc), target_of("h200"), 1 << 20, true);
@@ -71,7 +71,7 @@ TEST_CASE("a plan that needs more workspace than there is, is not taken") {
   CHECK_THAT(made.error().message, Catch::Matchers::Contains("at most 1048576 are given"));
 }
 
-TEST_CASE("what cuDNN does not take is an error of one line") {
+TEST_CASE("a graph that cuDNN rejects is an error of one line") {
   const auto made = plan_graph(attention_graph({4, 64, 2, 12}), target_of("h200"), any_workspace, false);
   REQUIRE_FALSE(made.ok());
   CHECK_THAT(made.error().message, Catch::Matchers::StartsWith("cuDNN"));

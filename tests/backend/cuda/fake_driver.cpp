@@ -1,5 +1,5 @@
-// A driver that does nothing: cuDNN compiles and loads kernels through libcuda.so.1 while it makes a plan, although no
-// GPU is needed for that. Built as a libcuda.so.1 of its own, for the test of plans alone.
+// A driver that does nothing. cuDNN compiles and loads kernels through libcuda.so.1 while it makes a plan, although it
+// needs no GPU for that. Built as a separate libcuda.so.1, only for the test of plans.
 #include <cstddef>
 
 #define DOES_NOTHING(name) \
@@ -44,7 +44,7 @@ int describe(const char** text) {
 }
 }  // namespace
 
-extern "C" int cuInit(unsigned) { return 100; }  // no device: NVRTC then asks for nothing more
+extern "C" int cuInit(unsigned) { return 100; }  // no device: NVRTC then queries nothing more
 extern "C" int cuDriverGetVersion(int* version) {
   *version = 13000;
   return 0;

@@ -1,4 +1,4 @@
-// The table of products' algorithms, as it goes into a file and comes back.
+// The text form of the table of chosen matrix product algorithms.
 #include "backend/cuda/matmul_choices.h"
 
 #include <catch2/catch.hpp>
@@ -8,7 +8,7 @@
 using namespace lancet;
 using namespace lancet::backend::cuda;
 
-TEST_CASE("choices come back from their text") {
+TEST_CASE("choices survive a round trip through text") {
   const MatmulAlgorithm algorithm{1, 0xfedcba9876543210, 0, 4, 5, 6, 7, ~std::uint64_t{0}};
   keep_matmul_choice("bf16[8,16] = ... on a GPU, aligned to 256", algorithm);
   const std::string text = matmul_choices();
@@ -22,7 +22,7 @@ TEST_CASE("choices come back from their text") {
   CHECK_FALSE(find_matmul_choice("bf16[8,16] = ... on another").has_value());
 }
 
-TEST_CASE("a line that is no choice is refused, and nothing of its text is taken") {
+TEST_CASE("an invalid line is refused, and no choice of its text is kept") {
   const std::string good =
       "kept = 1111111111111111 2222222222222222 3333333333333333 4444444444444444 "
       "5555555555555555 6666666666666666 7777777777777777 8888888888888888\n";

@@ -1,5 +1,5 @@
 // The contract over MPI, by real processes: mpirun -np N test_comm_mpi CASE. A case that breaks communication cannot
-// end as a good process does; it ends the job with exit code 42 when all was as expected, and 3 when not.
+// exit normally: it ends the job with exit code 42 if all checks passed, else 3.
 #include <fmt/format.h>
 #include <mpi.h>
 #include <sys/resource.h>
@@ -21,9 +21,9 @@ using namespace std::chrono_literals;
 
 namespace {
 
-// A rank that stays away; the test's limit comes first.
+// A rank that stays away; the time limit of the test comes first.
 constexpr auto forever = 5min;
-// Far more than anything takes that need not wait for a timeout, on a busy machine, too; those are a minute or more.
+// Far more than any call without a timeout needs, even on a busy machine; the timeouts are a minute or more.
 constexpr double at_once = 30;
 
 std::atomic<bool> mpi_gets_stuck{false}, mpi_is_stuck{false};
@@ -48,16 +48,16 @@ Status keeps_contract(Communicator& c) {
               launch.local_rank, launch.local_size);
   EXPECT_THAT(!MpiSession::start(), "a second session started");
   for (const auto& test : contract::cases) {
-    if (c.size() == 1 && std::string(test.name) == "wire") continue;  // nothing to measure
+    if (c.size() == 1 && std::string(test.name) == "network") continue;  // nothing to measure
     if (Status s = test.run(c); !s) return internal_error(fmt::format("{}: {}", test.name, s.error().message));
   }
   LANCET_ASSIGN(NetworkReport report, measure_network(c));
   if (c.rank() == 0) fmt::print(stderr, "{}; measured in {:.3f} s\n", to_string(report), report.seconds);
-  EXPECT_THAT(report.seconds < at_once, "the wire took {} s", report.seconds);
+  EXPECT_THAT(report.seconds < at_once, "the network check took {} s", report.seconds);
   return {};
 }
 
-// The last rank stays away from one operation of each stream.
+// The last rank skips one operation of each stream.
 Status timeouts(Communicator& c) {
   std::vector<std::unique_ptr<Communicator>> streams;
   for (int i = 0; i < 4; ++i) {
@@ -66,11 +66,11 @@ Status timeouts(Communicator& c) {
     stream->set_timeout(2s);
     streams.push_back(std::move(stream));
   }
-  LANCET_TRY(c.barrier());  // those who do come, come together
+  LANCET_TRY(c.barrier());  // the other ranks start together
   const int last = c.size() - 1;
   if (c.rank() == last) {
     std::this_thread::sleep_for(forever);
-    return internal_error("nobody ended the job");
+    return internal_error("no rank ended the job");
   }
   const std::string missing = fmt::format("timed out after 2 s: nothing came from rank {}", last);
   std::vector<float> values(300'000);
@@ -90,7 +90,7 @@ Status timeouts(Communicator& c) {
   const auto again = Clock::now();
   LANCET_TRY(expect_error(streams[0]->barrier(), {"barrier #1 of 0 bytes on \"stream 0\"", missing}));
   EXPECT_THAT(since(again) < at_once, "a broken stream took {} s to say so", since(again));
-  // The others' stream still works.
+  // The other ranks' stream still works.
   if (c.size() > 2) return {};
   c.set_timeout(2s);
   return expect_error(c.barrier(), {"on \"world\"", missing});
@@ -105,7 +105,7 @@ Status mismatches(Communicator& c) {
   }
   streams[3]->set_timeout(3s);
   std::vector<std::byte> data(200'000);
-  for (int i = 0; i < 4200; ++i) LANCET_TRY(c.barrier());  // numbers that no longer fit a tag
+  for (int i = 0; i < 4200; ++i) LANCET_TRY(c.barrier());  // sequence numbers that no longer fit a tag
   const auto start = Clock::now();
   const auto exchange = [&](Communicator& stream, std::size_t send, std::size_t receive) {
     std::vector<std::byte> in(receive);
@@ -138,7 +138,7 @@ Status aborts(Communicator& c) {
   LANCET_ASSIGN(auto stream, c.duplicate());
   if (c.rank() != 0) {
     std::this_thread::sleep_for(forever);
-    return internal_error("nobody ended the job");
+    return internal_error("no rank ended the job");
   }
   Status of_stream, of_world;
   const auto start = Clock::now();
@@ -154,20 +154,20 @@ Status aborts(Communicator& c) {
   return expect_error(stream->barrier(), {"a signal came"});
 }
 
-// What follows must bring the job down by itself; the test looks at mpirun's exit code.
+// The calls below must end the job by themselves; the test checks mpirun's exit code.
 Status killed(Communicator& c) {
   if (c.rank() == 1) raise(SIGKILL);
   return c.barrier();
 }
-// The other rank ends while this one's MPI does not return from a call, as Open MPI's does over TCP.
+// The other rank ends while MPI does not return from a call on this one, as Open MPI does over TCP.
 Status stuck(Communicator& c) {
   pid_t other = getpid();
   LANCET_TRY(c.broadcast(std::as_writable_bytes(std::span(&other, 1)), 1));
   if (c.rank() == 1) {
     std::this_thread::sleep_for(forever);
-    return internal_error("nobody ended this rank");
+    return internal_error("no signal ended this rank");
   }
-  signal(SIGTERM, SIG_IGN);  // of the launcher, a second later
+  signal(SIGTERM, SIG_IGN);  // the launcher sends it a second later
   mpi_gets_stuck = true;
   std::jthread killer([&] {
     while (!mpi_is_stuck) std::this_thread::sleep_for(1ms);
@@ -175,12 +175,12 @@ Status stuck(Communicator& c) {
   });
   const std::string missed = "(rank 0 of 2): waited for rank 1, which ended without it";
   LANCET_TRY(expect_error(c.barrier(), {"barrier #2 of 0 bytes", missed}));
-  // The progress thread still holds the barrier: no later call does anything.
+  // The progress thread still holds the barrier, so that every later call returns its error.
   std::byte from{1}, to{0};
   const Segment out{0, &from, 1}, in{0, &to, 1};
   LANCET_TRY(expect_error(c.exchange({&out, 1}, {&in, 1}), {"barrier #2 of 0 bytes", missed}));
   EXPECT_THAT(to == std::byte{0}, "a broken communicator copied");
-  fmt::print("stuck: told who is missing\n");
+  fmt::print("stuck: reported the missing rank\n");
   return {};
 }
 Status absent(Communicator& c) {
@@ -191,7 +191,7 @@ Status absent(Communicator& c) {
 
 int run(const std::string& name) {
   if (name == "late" && detect_launch().rank == 1) std::this_thread::sleep_for(forever);
-  const auto late = name == "late" ? 1s : 5s;  // the second holds MPI_Init, too
+  const auto late = name == "late" ? 1s : 5s;  // the limit of 1 s also covers MPI_Init
   hangs_once_started = name == "halted" && detect_launch().rank == 1;
   auto session = name == "late" || name == "halted" ? MpiSession::start(late) : MpiSession::start();
   if (!session) {
@@ -218,7 +218,7 @@ int run(const std::string& name) {
     std::this_thread::sleep_for(forever);
     return 3;
   }
-  if (name == "absent") {  // as the program does with an error: its code ends the job
+  if (name == "absent") {  // as the program does on an error: its exit code ends the job
     const Status s = absent(*world);
     report(s);
     (*session)->abort_job(static_cast<int>(s.error().code));
@@ -239,7 +239,7 @@ int run(const std::string& name) {
 
 }  // namespace
 
-// In place of the library's.
+// Replaces the library's function.
 extern "C" int MPI_Improbe(int source, int tag, MPI_Comm comm, int* found, MPI_Message* message, MPI_Status* status) {
   while (mpi_gets_stuck) {
     mpi_is_stuck = true;

@@ -1,6 +1,5 @@
 # The device kernels (src/ops/*/cuda.cu) compiled as C++ and run on the host (src/ops/device/emulated.h), so that they
-# are tested where there is no GPU. What they ask of CUDA's libraries through lancet/backend/cuda, the CPU does
-# (library_doubles.cpp).
+# are tested without a GPU. The CPU replaces CUDA's libraries in lancet/backend/cuda (library_doubles.cpp).
 file(GLOB cuda_files CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/ops/*/cuda.cu)
 set(emulated_sources "")
 set(declarations "")
@@ -22,7 +21,7 @@ configure_file(ops/device/emulated_tables.cpp.in ${CMAKE_BINARY_DIR}/generated/e
 add_library(lancet_emulated STATIC ${emulated_sources} ${CMAKE_BINARY_DIR}/generated/emulated/tables.cpp)
 target_link_libraries(lancet_emulated PUBLIC lancet_ops)
 target_include_directories(lancet_emulated PUBLIC ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR}/tests)
-# The flags of the CPU kernels, so that both fuse products and sums.
+# The flags of the CPU kernels, so that both fuse multiply-adds.
 target_compile_options(lancet_emulated PUBLIC -Wno-unknown-pragmas PRIVATE -Wall -Wextra ${LANCET_KERNEL_FLAGS} -O2
                        $<$<BOOL:${LANCET_WERROR}>:-Werror>)
 

@@ -31,7 +31,7 @@ Status HostStream::signal(backend::Flag* flag) {
   return {};
 }
 Status HostStream::wait(backend::Flag* flag) {
-  return *flag ? Status() : Status(internal_error("a wait for a flag that nobody has signalled"));
+  return *flag ? Status() : Status(internal_error("a wait for a flag that was not signalled"));
 }
 Status HostStream::record(backend::Event&) { return {}; }
 Status HostStream::scale(float* values, std::size_t count, float factor) {

@@ -1,5 +1,5 @@
-// The device kernels as the host runs them, and a device whose memory is the host's and whose streams have done their
-// work when a call returns.
+// The device kernels as the host runs them, and a device with the host's memory, whose streams have finished their work
+// when a call returns.
 #pragma once
 #include <span>
 #include <vector>
@@ -16,7 +16,7 @@ class HostStream : public backend::Stream {
   Status copy(void* to, const void* from, std::size_t bytes) override;
   Status zero(void* memory, std::size_t bytes) override;
   Status signal(backend::Flag* flag) override;
-  Status wait(backend::Flag* flag) override;  // that nobody has signalled: an error
+  Status wait(backend::Flag* flag) override;  // an error if it has not been signalled
   Status record(backend::Event& event) override;
   Status scale(float* values, std::size_t count, float factor) override;
   Status delay(double milliseconds) override;
@@ -26,7 +26,7 @@ class HostStream : public backend::Stream {
   Status synchronize() override;
   Result<bool> idle() override { return true; }
   void* native() override { return nullptr; }
-  // A kernel that asks for this waits on the host within a step.
+  // A kernel that calls it waits on the host within a step.
   int synchronized = 0;
 };
 

@@ -1,5 +1,5 @@
-// What the emulation of blocks and threads must do itself: collectives with the bits of a tree, and notice what would be
-// a fault on a GPU.
+// The emulation of blocks and threads itself: collectives have the bits of a tree, and faults of a GPU program are
+// noticed.
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <vector>
@@ -70,7 +70,7 @@ TEST_CASE("collectives of a block") {
   std::vector<int> before(96), totals(96);
   for (std::size_t i = 0; i < 96; ++i) in[i] = float(i * 37 % 96) / 7.f;
   REQUIRE(launch(stream, 2, Collectives{in.data(), sums.data(), maxima.data(), before.data(), totals.data()}).ok());
-  // Joined 16, 8, ... threads apart, then warp by warp the same way.
+  // Joined over 16, 8, ... threads of a warp, then over the warps in the same way.
   std::vector<float> warps(32, 0.f);
   for (std::size_t w = 0; w < 3; ++w) {
     std::vector<float> t(in.begin() + std::ptrdiff_t(32 * w), in.begin() + std::ptrdiff_t(32 * w + 32));
@@ -99,7 +99,7 @@ TEST_CASE("a missing barrier is a wrong result") {
   CHECK(wrong > 8);
 }
 
-TEST_CASE("threads that wait for ever and memory beyond a block's are noticed") {
+TEST_CASE("threads that wait for ever and accesses beyond a block's memory are noticed") {
   CHECK_THROWS_WITH((void)launch(stream, 1, LoneBarrier{}), Catch::Matchers::Contains("that others never reach"));
   CHECK_THROWS_WITH((void)launch(stream, 1, Overrun{}), Catch::Matchers::Contains("behind its shared memory"));
   CHECK_THROWS_WITH((void)launch(stream, 1, Overrun{}, 300 * 1024), Catch::Matchers::Contains("shared memory"));

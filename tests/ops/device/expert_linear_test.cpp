@@ -1,6 +1,6 @@
-// The products over filled rows, emulated, against the CPU's kernels: ranges that are uneven, empty, full, or begin
-// within the buffer, on tensor cores (extents of several tiles and parts of tiles) and on ordinary arithmetic; copies
-// that come at once and as late as their waits allow.
+// The products over filled rows, emulated, compared with the CPU's kernels: ranges that are uneven, empty, full, or
+// begin within the buffer; tensor cores (extents of several tiles and of partial tiles) and ordinary arithmetic; copies
+// that arrive at once and as late as their waits allow.
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstring>
@@ -95,7 +95,7 @@ Case run_emulated(Case c, bool late, std::uint64_t order) {
   return c;
 }
 
-// Every element within the rounding of its type, or, where the CPU wrote nothing, untouched.
+// Every element is within the rounding of its type, or untouched if the CPU wrote nothing.
 void check_against_cpu(const Case& c) {
   Case cpu = c, late = run_emulated(c, true, 3), early = run_emulated(c, false, 5);
   const ir::Attributes attributes;
@@ -133,7 +133,7 @@ void check_products(DType dtype, const Ranges& ranges, std::int64_t n, std::int6
   check_against_cpu({"expert_linear_dx_gelu", {dy, w, x, rows}, {Tensor({dtype, {e, ranges.buffer, k}})}, n});
   check_against_cpu({"expert_linear_dw", {dy, x, rows}, {dw, db}, ranges.buffer});
   for (Tensor* tensor : {&dw, &db}) fill(*tensor, random);
-  // In place: what was there so far is where the result goes.
+  // In place: the results are written over the accumulators.
   check_against_cpu({"expert_linear_dw", {dy, x, rows, dw, db}, {dw, db}, ranges.buffer});
 }
 
@@ -150,17 +150,17 @@ TEST_CASE("expert products on tensor cores over several tiles down and across") 
   check_products(DType::bf16, {140, 1, {1, 140, 0, 129}}, 136, 40);
 }
 
-TEST_CASE("expert products on tensor cores where nothing is filled") {
+TEST_CASE("expert products on tensor cores without filled rows") {
   check_products(DType::bf16, {40, 1, {0, 0, 7, 7}}, 40, 24);
 }
 
-TEST_CASE("expert products of f32 and of rows that are not aligned") {
+TEST_CASE("expert products of f32 and of unaligned rows") {
   check_products(DType::f32, uneven, 67, 33);
   check_products(DType::bf16, uneven, 67, 33);
   check_products(DType::bf16, uneven, 64, 33);
 }
 
-TEST_CASE("blocks share out every tile of every expert, once each") {
+TEST_CASE("blocks cover every tile of every expert exactly once") {
   using ops::device::ExpertProduct, ops::device::GroupedTile, ops::device::GroupedTiles;
   const std::vector<std::int32_t> filled{5, 5, 0, 2500, 17, 18, 9, 3};  // none, 20 tiles down, one row, none
   ops::device::GroupedOperands<bf16> p{};
@@ -182,13 +182,13 @@ TEST_CASE("blocks share out every tile of every expert, once each") {
     CHECK(tiles.size() == 21 * 6);
     CHECK(tiles.contains({1, 19 * 128, 5 * 128}));
     CHECK(tiles.contains({2, 0, 5 * 128}));
-    CHECK(taken_gradients == 4 * 2 * 6);  // of experts without rows too: zeros
+    CHECK(taken_gradients == 4 * 2 * 6);  // also of experts without rows: zeros
     CHECK(gradients.size() == 4 * 2 * 6);
     CHECK(gradients.contains({3, 128, 640}));
   }
 }
 
-TEST_CASE("a product has a block for each tile, up to a bound") {
+TEST_CASE("a product has one block per tile, up to a limit") {
   using ops::device::blocks_of_tiles;
   for (const std::int64_t tiles : {0, 1, 321, 5000}) CHECK(blocks_of_tiles(tiles) == tiles);
   CHECK(blocks_of_tiles(std::int64_t{1} << 40) < 10000);

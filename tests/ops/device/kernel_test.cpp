@@ -1,6 +1,5 @@
-// Every device kernel on every sample of its op, emulated on the host: the values against the references in double, the
-// memory that it may touch, the same bits whatever the order of blocks and threads is, and routes as the CPU decides
-// them.
+// Every device kernel on every sample of its op, emulated on the host: values against the references in double, memory
+// that it may touch, equal bits for any order of blocks and threads, and the CPU's routes.
 #include <fmt/ranges.h>
 
 #include <catch2/catch.hpp>
@@ -24,7 +23,7 @@ namespace {
 
 constexpr std::uint64_t seed = 11;
 
-// Not run on samples here: messages, which need a communicator.
+// Not run on samples here, since they need a communicator.
 const std::set<std::string_view> elsewhere{"all_reduce", "exchange_counts", "all_to_all", "all_to_all_back"};
 
 Outcome run_emulated(const ops::OpDef& op, const std::vector<GuardedTensor>& operands, const ir::Attributes& attributes,
@@ -53,7 +52,7 @@ void check_sample(const ops::OpDef& op, const ops::Sample& sample) {
 
 }  // namespace
 
-TEST_CASE("every op has a device kernel or is another's") {
+TEST_CASE("every op has a device kernel or is on a list of exceptions") {
   std::vector<std::string_view> without;
   for (const ops::OpDef* op : ops::all_ops()) {
     if (!find_emulated_kernel(op->name) && !elsewhere.contains(op->name)) without.push_back(op->name);
@@ -66,7 +65,7 @@ TEST_CASE("every op has a device kernel or is another's") {
 TEST_CASE("emulated device kernels against references in double on every sample") {
   int checked = 0;
   for (const ops::OpDef* op : ops::all_ops()) {
-    if (!find_emulated_kernel(op->name)) continue;  // the case above fails
+    if (!find_emulated_kernel(op->name)) continue;  // the case above reports it
     const auto samples = samples_of(*op);
     for (std::size_t s = 0; s < samples.size(); ++s) {
       INFO(op->name << ", sample " << s);
@@ -77,8 +76,9 @@ TEST_CASE("emulated device kernels against references in double on every sample"
   CHECK(checked > 0);
 }
 
-// Shapes that take other ways through the kernels than the samples: rows wider than the registers of a warp and of a
-// block, widths that 16 bytes do not divide, more tensors than a launch takes, runs of one id over many pieces.
+// Shapes that use other paths of the kernels than the samples: rows wider than the registers of a warp and of a block,
+// widths that are not multiples of 16 bytes, more tensors than a launch accepts, repeats of one id across many
+// segments.
 TEST_CASE("emulated device kernels at the edges of their shapes") {
   using ops::Fill;
   using ops::Sample;
@@ -151,7 +151,7 @@ TEST_CASE("emulated device kernels at the edges of their shapes") {
   }
 }
 
-// Routing is whole numbers and exponentials written out to the last rounding: nothing may differ.
+// Routing consists of integers and exactly specified exponentials, so that nothing may differ.
 TEST_CASE("emulated gates route as the CPU does, bit for bit") {
   for (const char* name : {"switch_gate", "batch_prioritized_gate"})
     for (const std::int64_t experts : {1, 3, 8, 16, 31, 32, 64, 257})
@@ -161,8 +161,8 @@ TEST_CASE("emulated gates route as the CPU does, bit for bit") {
         fill_normal(logits, 3, std::uint64_t(tokens));
         for (std::int64_t t = 0; t < tokens; ++t) {
           float* row = logits.as<float>() + t * experts;
-          if (t % 5 == 1) std::fill_n(row, experts, 0.25f);  // equals
-          if (t % 5 == 2) row[0] = 3.f;                      // a favourite
+          if (t % 5 == 1) std::fill_n(row, experts, 0.25f);  // ties
+          if (t % 5 == 2) row[0] = 3.f;                      // one popular expert
           if (t % 50 == 3) row[t % experts] = std::nanf("");
           if (t % 50 == 4) row[experts - 1] = -std::numeric_limits<float>::infinity();
           if (t % 50 == 6) row[0] = -0.f, row[experts - 1] = 0.f;
@@ -186,7 +186,7 @@ TEST_CASE("emulated gates route as the CPU does, bit for bit") {
       }
 }
 
-TEST_CASE("an emulated gate's part counts on where the part before stopped") {
+TEST_CASE("an emulated gate's part continues from the end of the part before") {
   const ops::OpDef& op = ops::op("switch_gate");
   const ir::Attributes attributes{{"capacity", 40}};
   GuardedTensor logits({DType::f32, {1, 300, 5}});
@@ -202,7 +202,7 @@ TEST_CASE("an emulated gate's part counts on where the part before stopped") {
   CHECK(std::equal(all.end(w), all.end(w) + 5, parts[1].end(pb)));
 }
 
-TEST_CASE("tokens and targets outside of the vocabulary are no number, and nothing is written or read there") {
+TEST_CASE("tokens and targets outside of the vocabulary give NaN, without invalid reads or writes") {
   const GuardedTensor table = [] {
     GuardedTensor t({DType::f32, {4, 8}});
     fill_normal(t, 1, 1);
@@ -225,7 +225,7 @@ TEST_CASE("tokens and targets outside of the vocabulary are no number, and nothi
   CHECK(std::isnan(loss.results[0].as<float>()[0]));
 }
 
-TEST_CASE("keys that several blocks share: any number of them, of few rows and many, of heads wider than a block") {
+TEST_CASE("keys shared by several blocks: any number of them, few rows and many, wide heads") {
   struct Case {
     DType dtype;
     std::int64_t batch, rows, heads, positions, head_dim;
@@ -243,7 +243,7 @@ TEST_CASE("keys that several blocks share: any number of them, of few rows and m
       for (std::size_t i = 0; i < 3; ++i) fill_normal(operands[i], 6, i);
       operands.emplace_back(ir::TensorType{DType::i32, {2}});
       operands[3].as<std::int32_t>()[0] = std::int32_t(first);
-      operands[3].as<std::int32_t>()[1] = std::int32_t(c.rows == 3 ? 1 : c.rows - 1);  // a row of filler
+      operands[3].as<std::int32_t>()[1] = std::int32_t(c.rows == 3 ? 1 : c.rows - 1);  // a padding row
       const ir::Attributes attributes{{"heads", c.heads}, {"vocabulary", std::int64_t{1}}};
       const Outcome outcome = run_emulated(op, operands, attributes, 1);
       const auto faults = faults_of(op, outcome, operands, run_reference(op, operands, attributes));
@@ -253,7 +253,7 @@ TEST_CASE("keys that several blocks share: any number of them, of few rows and m
     }
 }
 
-TEST_CASE("the biases of a plan's products are rounded together, anew in every run") {
+TEST_CASE("the biases of a plan's products are rounded together, again in every run") {
   constexpr std::int64_t rows = 5, width = 16, depth = 8;
   const ir::Attributes none;
   const auto normal = [](ir::TensorType type, std::uint64_t stream) {
@@ -324,7 +324,7 @@ TEST_CASE("more biases than one launch rounds, of any length") {
   CHECK(differ == 0);
 }
 
-TEST_CASE("rows at a place that cannot be are no number, and nothing is kept of them") {
+TEST_CASE("rows at an invalid position give NaN, and none of them is kept") {
   const auto normal = [](Shape shape) {
     GuardedTensor t({DType::f32, std::move(shape)});
     fill_normal(t, 4, std::uint64_t(t.type().shape.elements()));
@@ -350,7 +350,7 @@ TEST_CASE("rows at a place that cannot be are no number, and nothing is kept of 
     CHECK(all_nan(attended));
     CHECK(attended.operands[1].same_bytes(keys));
     CHECK(attended.operands[2].same_bytes(values));
-    if (first != 7 && first != 9) {  // of keys that several blocks share
+    if (first != 7 && first != 9) {  // keys that several blocks share
       const Outcome split = run_emulated(ops::op("attention_decode"), {qkv, many_keys, many_values, place},
                                          {{"heads", 2}, {"vocabulary", 3}}, 1);
       CHECK(all_nan(split));
@@ -363,7 +363,7 @@ TEST_CASE("rows at a place that cannot be are no number, and nothing is kept of 
   }
 }
 
-TEST_CASE("attention that cuDNN does not do is named, with its shape and the reason") {
+TEST_CASE("attention that cuDNN does not support is reported with its shape and the reason") {
   const auto remark_of = [](DType dtype, std::int64_t head_dim) {
     HostDevice device;
     HostStream stream;
@@ -389,7 +389,7 @@ TEST_CASE("attention that cuDNN does not do is named, with its shape and the rea
         std::set<std::string>{"attention over bf16[2,5,3,2,16]: by plain kernels, which are slow, since no engine"});
 }
 
-TEST_CASE("an update by a factor that is no number writes nothing") {
+TEST_CASE("an update by a factor of NaN writes nothing") {
   for (const char* name : {"adamw", "sgd"}) {
     const ops::OpDef& op = ops::op(name);
     const ops::Sample& sample = op.samples[0];

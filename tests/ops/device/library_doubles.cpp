@@ -1,4 +1,5 @@
-// CUDA's libraries as the host has them: products by the CPU's; no attention, so that kernels' own is what is tested.
+// Doubles of CUDA's libraries on the host: products by the CPU's kernels, and no attention, so that the project's own
+// kernels are tested.
 #include <algorithm>
 
 #include "lancet/backend/cpu/matmul.h"
@@ -25,7 +26,7 @@ class Double : public Matmul {
   explicit Double(const MatmulDesc& desc) : desc_(desc), matmul_(cpu::make_matmul(of_cpu(desc))) {}
 
   Status run(Stream&, const MatmulOperands& operands, std::byte* workspace) override {
-    std::fill_n(workspace, matmul_workspace_bytes, std::byte{0x5a});  // it is cuBLASLt's
+    std::fill_n(workspace, matmul_workspace_bytes, std::byte{0x5a});  // cuBLASLt's workspace
     matmul_->run(operands.a, operands.b, operands.bias, operands.c);
     if (desc_.activation != Activation::none)
       activate(static_cast<bf16*>(operands.c), static_cast<bf16*>(operands.argument));
@@ -55,8 +56,8 @@ class Double : public Matmul {
 
 }  // namespace
 
-// Row sums and GELU of f32 are refused, so that both ways to a bias gradient and to GELU are walked; GELU over rows
-// that cuBLASLt does not take, too.
+// Refuses row sums and GELU in f32, so that both paths to a bias gradient and to GELU are tested; also GELU over rows
+// that cuBLASLt does not support.
 Result<std::unique_ptr<Matmul>> make_matmul(const MatmulDesc& desc, const MatmulOperands&) {
   const bool activates = desc.activation != Activation::none;
   if ((desc.row_sums || activates) && desc.operands == DType::f32) return internal_error("no algorithm");

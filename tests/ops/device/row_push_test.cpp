@@ -1,5 +1,5 @@
-// The exchange of rows straight into the peers' memory, with several ranks' memory side by side on the host, against
-// the CPU's all-to-alls between ranks that are threads: the same bytes, whatever the counts.
+// All-to-alls of rows straight into the peers' memory, with the memory of several ranks side by side on the host,
+// compared with the CPU's all-to-alls between ranks that are threads: the same bytes for any counts.
 #include "lancet/comm/row_push.h"
 
 #include <catch2/catch.hpp>
@@ -27,7 +27,7 @@ struct Case {
   int parts;
 };
 
-// Every tensor at one place on all ranks: slots, buffer, and of each part a route and rows.
+// Every tensor at the same offset on all ranks: slots, buffer, and for each part a route and rows.
 struct Arena {
   explicit Arena(const Case& c) : ranks(c.ranks), local(c.local) {
     const auto& [_, __, dtype, width, parts] = c;
@@ -58,7 +58,7 @@ struct Arena {
   std::vector<Unit> bytes;
 };
 
-// Slots that hold something, and counts that agree: parts own one run of each expert's slots after the other.
+// Filled slots and matching counts: the parts own consecutive ranges of each expert's slots.
 std::vector<Arena> make_ranks(const Case& c, unsigned seed) {
   const int ranks = c.ranks, parts = c.parts;
   const std::int64_t local = c.local;
@@ -102,7 +102,7 @@ struct Peers {
   }
 };
 
-// All ranks, between two barriers: blocks of so many threads in an order that means nothing.
+// All ranks, between two barriers: blocks with this many threads, in an arbitrary order.
 void push(std::vector<Arena>& all, bool there, int parts, int block_count, int threads) {
   std::vector<std::byte*> starts;
   for (Arena& arena : all) starts.push_back(arena.start());
@@ -170,28 +170,28 @@ void check(const Case& c, int blocks, int threads) {
 
 }  // namespace
 
-TEST_CASE("rows go straight to the peers as by messages, to the bit") {
+TEST_CASE("rows pushed to the peers equal those of messages, to the bit") {
   for (int ranks : {1, 2, 4, 8})
     for (int parts : {1, 2, 3}) {
       check({ranks, 2, DType::f32, 12, parts}, 3, 13);
       check({ranks, 2, DType::bf16, 8, parts}, 3, 13);
-      check({ranks, 2, DType::bf16, 5, parts}, 3, 13);  // rows that 16 bytes do not divide
+      check({ranks, 2, DType::bf16, 5, parts}, 3, 13);  // rows that are not multiples of 16 bytes
     }
 }
 
-TEST_CASE("rows land the same whatever the blocks and threads") {
+TEST_CASE("the rows do not depend on the number of blocks and threads") {
   for (int ranks : {1, 2, 4, 8})
     for (int blocks : {1, 2, 7, 16})
       for (int threads : {1, 32}) check({ranks, 3, DType::bf16, 40, 2}, blocks, threads);
 }
 
-TEST_CASE("more stretches than a block finds at once") {
-  check({2, 100, DType::bf16, 4, 3}, 5, 64);  // 600
+TEST_CASE("more ranges than a block finds in one turn") {
+  check({2, 100, DType::bf16, 4, 3}, 5, 64);  // 600 ranges
 }
 
 namespace {
 
-// Which ranks' memory a block asks for, in order.
+// Records the ranks whose memory a block requests, in order.
 struct Watched {
   std::vector<int>* asked;
   Peers peers;
@@ -203,7 +203,7 @@ struct Watched {
 
 }  // namespace
 
-TEST_CASE("each block and each rank begins with another peer") {
+TEST_CASE("each block and each rank starts with another peer") {
   const Case c{4, 2, DType::f32, 4, 1};
   std::vector<Arena> all = make_ranks(c, 1);
   std::vector<std::byte*> starts;
@@ -224,7 +224,7 @@ TEST_CASE("each block and each rank begins with another peer") {
       std::vector<int> asked;
       test::push_rows(comm::PushRows<Watched>{exchange, {&asked, {starts, rank}}, rank}, block, 4, 1);
       REQUIRE(asked.size() == 16);
-      // Where rows begin, then the rows themselves: two experts of each peer.
+      // The offsets of the rows first, then the rows themselves: two experts of each peer.
       for (std::size_t i = 0; i < 8; ++i) {
         const int peer = (rank + 1 + block + int(i) / 2) % 4;
         CHECK(asked[i] == peer);

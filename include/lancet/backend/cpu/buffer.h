@@ -1,4 +1,4 @@
-// Host memory of a rank: arenas, workspaces, packed operands.
+// An owned block of host memory: arenas, workspaces, packed operands.
 #pragma once
 #include <cstddef>
 #include <span>
@@ -7,12 +7,12 @@
 namespace lancet::backend::cpu {
 
 // Owns a block of memory, 64-byte aligned; blocks of 2 MiB and more are aligned to 2 MiB and ask for huge pages.
-// Throws std::bad_alloc when the system has none left.
+// Throws std::bad_alloc when the system is out of memory.
 class Buffer {
  public:
   Buffer() = default;
   static Buffer zeroed(std::size_t bytes);
-  static Buffer raw(std::size_t bytes);  // contents undefined, pages untouched: the first writer places them
+  static Buffer raw(std::size_t bytes);  // contents undefined; pages are mapped by the first write
   ~Buffer();
   Buffer(Buffer&& other) noexcept : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
   Buffer& operator=(Buffer&& other) noexcept {

@@ -6,11 +6,11 @@
 //   dW       dW[out, in]   = dY^T X                      trans_a, f32 result
 // Types: a = b = f32, c = f32; a = b = bf16, c = bf16 or f32. Sums are f32 throughout.
 //
-// The own kernel sums an element of C in order of k, starting from what accumulation or bias puts there. So its bits
-// depend on its own row of op(A) and column of op(B) only: not on m, on where the row lies or on how many threads
-// work; and a sum over k that accumulates part by part (of even lengths) is the sum of the whole. A batch computed in
-// parts gives the bits of the batch. oneDNN does not promise that; its products of fixed extents, which we make for one
-// thread each, were seen to keep rows' bits for every cut of m (2.6, AVX512_BF16).
+// The own kernel sums an element of C in order of k, starting from the accumulated value or the bias. So its bits
+// depend only on its row of op(A) and its column of op(B): not on m, the row's position or the number of threads. A
+// sum over k that accumulates part by part (of even lengths) equals the sum of the whole, and a batch computed in parts
+// gives the bits of the batch. oneDNN does not promise that; its products of fixed extents, made for one thread each,
+// were observed to keep the bits of rows for every cut of m (2.6, AVX512_BF16).
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -25,13 +25,13 @@ namespace lancet::backend::cpu {
 struct MatmulDesc {
   std::int64_t m = 0, n = 0, k = 0;        // C is [m, n], the sum runs over k
   bool trans_a = false, trans_b = false;   // A is stored [k, m], B is stored [n, k]
-  std::int64_t lda = 0, ldb = 0, ldc = 0;  // elements from row to row as stored; 0: dense
+  std::int64_t lda = 0, ldb = 0, ldc = 0;  // elements between rows as stored; 0: dense
   DType a = DType::f32, b = DType::f32, c = DType::f32;
   std::optional<DType> bias;  // [n], f32 or bf16, added to every row
-  bool accumulate = false;    // add to what C holds
+  bool accumulate = false;    // add to C's old value
 };
 
-// automatic: oneDNN for bf16 where the CPU has a matrix unit (AMX), else our own. A build without oneDNN has only ours.
+// automatic: oneDNN for bf16 where the CPU has a matrix unit (AMX), else own. A build without oneDNN has only own.
 enum class MatmulKernel { automatic, own, onednn };
 
 // A product of fixed extents. run() allocates nothing after its first call on a thread. One thread at a time may run
@@ -41,16 +41,16 @@ class Matmul {
   virtual ~Matmul() = default;
   // bias: null if the description has none. C overlaps neither A nor B.
   virtual void run(const void* a, const void* b, const void* bias, void* c) = 0;
-  virtual std::string_view kernel() const = 0;  // what computes it, for logs and profiles
+  virtual std::string_view kernel() const = 0;  // name of the kernel, for logs and profiles
 };
 
-// A description that no kernel covers (types, a stride below the row's length) is a broken invariant.
+// A description that no kernel supports (types, a stride below the row's length) is a broken invariant.
 std::unique_ptr<Matmul> make_matmul(const MatmulDesc& desc, MatmulKernel kernel = MatmulKernel::automatic);
 
-// What each thread that computes products keeps for packed operands, in bytes of memory (whole huge pages).
+// Bytes that each thread that computes products keeps for packed operands (whole huge pages).
 std::size_t matmul_scratch_bytes();
 
-// The products of experts: one per group, over rows whose number is known only when it runs.
+// The products of experts: one per group, over a number of rows that is known only at run time.
 //   rows == m: C[begin..end, :] = A[begin..end, :] op(B[group])  (+ bias[group])      forward and dX
 //   rows == k: C[group] = A[begin..end, :]^T B[begin..end, :]                         dW: trans_a, not trans_b
 // No row outside the given ranges is read or written. A group without rows: nothing for m; zeros (or C as it is,
@@ -61,10 +61,10 @@ struct GroupedMatmulDesc {
   GroupedRows rows = GroupedRows::m;
   MatmulDesc product;  // of one group; the extent that `rows` names is not used
   std::int64_t groups = 0;
-  std::int64_t segments = 1;     // row ranges per group: the slots of one expert lie apart for each source rank
-  std::int64_t stride_b = 0;     // rows == m: elements from weight to weight; 0: dense
+  std::int64_t segments = 1;     // row ranges per group: an expert's slots are separate for each source rank
+  std::int64_t stride_b = 0;     // rows == m: elements between weights; 0: dense
   std::int64_t stride_bias = 0;  // rows == m: likewise
-  std::int64_t stride_c = 0;     // rows == k: from result to result
+  std::int64_t stride_c = 0;     // rows == k: between results
 };
 
 class GroupedMatmul {

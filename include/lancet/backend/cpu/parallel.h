@@ -1,5 +1,5 @@
-// Threads of the CPU backend. A rank's compute lane is one host thread; it says once how many threads its kernels
-// use. The count belongs to the calling thread, so ranks that are threads of one process each have their own.
+// Threads of the CPU backend. A rank's compute stream is one host thread, which sets the number of threads of its
+// kernels once. The count belongs to the calling thread, so ranks that are threads of one process each have their own.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -10,7 +10,7 @@ namespace lancet::backend::cpu {
 void set_threads(int count);  // for kernels started by the calling thread; at least 1
 int threads();                // 1 inside a parallel region
 
-// Cores that this process may use (its affinity, as taskset and mpirun's binding set it): at least 1.
+// Number of cores that this process may use (its affinity, as taskset and mpirun's binding set it): at least 1.
 int cores();
 
 namespace detail {

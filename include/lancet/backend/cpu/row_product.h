@@ -1,4 +1,4 @@
-// Products of a row or two with a large matrix, as generation has them: nothing but reading the matrix takes time.
+// Products of one or a few rows with a large matrix, as in text generation; reading the matrix bounds their speed.
 #pragma once
 #include <cstdint>
 
@@ -6,9 +6,9 @@
 
 namespace lancet::backend::cpu {
 
-// c[i, j] = bias[j] + sum over k of a[i, k] * b[j, k], i < m, j < n; all dense. a, b, c are f32, or all bf16; bias is f32
-// or null. b is read once, front to back. Sums run along k in vectors: in f32, but in another order than Matmul's, so that
-// the bits differ from those that the row has in a product of more rows. They do not depend on the number of threads.
+// c[i, j] = bias[j] + sum over k of a[i, k] * b[j, k], i < m, j < n; all dense. a, b, c are f32, or all bf16; bias is
+// f32 or null. b is read once, front to back. Sums are f32 and run along k in vectors: in another order than Matmul's,
+// so the bits differ from those of the same row in a larger product. They do not depend on the number of threads.
 void row_product(std::int64_t m, std::int64_t n, std::int64_t k, DType dtype, const void* a, const void* b,
                  const float* bias, void* c);
 

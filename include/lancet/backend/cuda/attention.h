@@ -2,10 +2,10 @@
 //   qkv   [batch, sequence, 3, heads, head_dim]
 //   out   [batch, sequence, heads * head_dim]
 //   lse   [batch, heads, sequence] f32     log of the sum of exponentials of each query's scaled scores
-// The backward pass is the deterministic one. Plans are made once a shape and device and kept.
+// The backward pass is deterministic. Plans are made once per shape and device, and kept.
 //
-// Threading: one thread at a time runs an Attention. Errors: cuDNN has no engine for a shape, and why, or is not part of
-// the build.
+// Threading: one thread at a time runs an Attention. Errors: cuDNN has no engine for the shape (with the reason), or
+// the build has no cuDNN.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -22,7 +22,8 @@ struct AttentionDesc {
   friend auto operator<=>(const AttentionDesc&, const AttentionDesc&) = default;
 };
 
-// dout and dqkv (like out and qkv) only of the backward pass, which reads out and lse; the forward pass writes them.
+// The forward pass writes out and lse; the backward pass reads them. dout and dqkv (shaped like out and qkv) are for
+// the backward pass only.
 struct AttentionTensors {
   const void *qkv = nullptr, *dout = nullptr;
   void *out = nullptr, *dqkv = nullptr;
@@ -37,7 +38,7 @@ class Attention {
   virtual Status run(Stream& stream, const AttentionTensors& tensors, std::byte* workspace) = 0;
 };
 
-// On the device of the calling thread.
+// For the device of the calling thread.
 Result<std::unique_ptr<Attention>> make_attention(const AttentionDesc& desc);
 
 }  // namespace lancet::backend::cuda

@@ -1,4 +1,4 @@
-// NVIDIA GPUs. Part of the CUDA module, not of the program.
+// NVIDIA GPUs as backend::Device. Part of the CUDA plugin, not of the program.
 #pragma once
 #include <memory>
 
@@ -6,11 +6,11 @@
 
 namespace lancet::backend::cuda {
 
-// GPUs that this process may use. Config errors: no driver, one too old for this build, no GPU.
+// Number of GPUs that this process may use. Config errors: no driver, a driver too old for this build, no GPU.
 Result<int> count_devices();
 
-// Takes device `index`. Config errors: its architecture is none that the module was built for; it cannot join streams
-// by flags. All further calls of the process that made it go to this device.
+// Opens device `index` and makes it the calling thread's device. Config errors: the module has no code for its
+// architecture; its driver cannot join streams by flags.
 Result<std::unique_ptr<Device>> open_device(int index);
 
 }  // namespace lancet::backend::cuda

@@ -1,12 +1,12 @@
-// Matrix products on a GPU, row-major: C = op(A) op(B) (+ bias) (+ C), by cuBLASLt. Extents, types and transposes mean
-// what they mean on the CPU (backend/cpu/matmul.h); all operands are dense.
+// Matrix products on a GPU, row-major: C = op(A) op(B) (+ bias) (+ C), by cuBLASLt. Extents, types and transposes are
+// those of the CPU's products (backend/cpu/matmul.h); all operands are dense.
 //
-// An element's bits may depend on the extents, but not on the run: the algorithm of a product is cuBLASLt's first
-// proposal, or what the table of choices says. Measuring fills the table; it goes into a file with the profile, so that
-// every later run, and every rank, takes the same algorithms.
+// An element's bits may depend on the extents, but not on the run: the algorithm of a product comes from the table of
+// choices, else it is cuBLASLt's first proposal. Measuring fills the table; it is saved in a file with the profile, so
+// that every later run, and every rank, uses the same algorithms.
 //
 // Threading: one thread at a time runs a Matmul; the table and the settings are shared and guarded.
-// Errors: cuBLASLt has no algorithm for a description; the description is named.
+// Errors: cuBLASLt has no algorithm for a description; the message names the description.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -20,8 +20,8 @@
 
 namespace lancet::backend::cuda {
 
-// What becomes of an element of C behind the bias: gelu(it), in the tanh form, where `argument` gets it as it was; or
-// it times GELU's slope at `argument`.
+// The function applied to an element x of C after the bias. gelu: gelu(x) in the tanh form; `argument` receives x.
+// gelu_gradient: x times the derivative of GELU at `argument`.
 enum class Activation { none, gelu, gelu_gradient };
 
 struct MatmulDesc {
@@ -30,8 +30,8 @@ struct MatmulDesc {
   DType operands = DType::bf16;              // of A and B: f32 or bf16
   DType result = DType::bf16;                // of C: f32, or bf16 where the operands are
   bool bias = false;                         // [n] of C's type, added to every row
-  bool accumulate = false;                   // add to what C holds
-  bool row_sums = false;                     // also [m] of C's type: the sums of op(A) over k, which are never added up
+  bool accumulate = false;                   // add to C's old value
+  bool row_sums = false;                     // also [m] of C's type: sums of op(A) over k; never accumulated
   Activation activation = Activation::none;  // not with accumulate or row_sums; n is then a multiple of 8
 };
 
@@ -50,20 +50,21 @@ class Matmul {
   virtual Status run(Stream& stream, const MatmulOperands& operands, std::byte* workspace) = 0;
 };
 
-// On the device of the calling thread. `operands`: the addresses that run() will be given (cuBLASLt looks at their
+// For the device of the calling thread. `operands`: the addresses that run() will get (cuBLASLt considers their
 // alignment).
 Result<std::unique_ptr<Matmul>> make_matmul(const MatmulDesc& desc, const MatmulOperands& operands);
 
-// What cuBLAS recommends for Hopper: a product whose sum is split writes its parts there.
+// cuBLAS's recommendation for Hopper. Products with a split sum keep their partial sums there.
 inline constexpr std::size_t matmul_workspace_bytes = std::size_t{32} << 20;
 
 struct MatmulSettings {
   bool tf32 = false;     // f32 products on tensor cores, with operands of 10 bits
-  bool measure = false;  // products that are not in the table are timed when they are made, and put there
+  bool measure = false;  // a product missing from the table is timed when it is made, and added to the table
 };
 void set_matmul_settings(const MatmulSettings& settings);
 
-// The table as text, a line a product. It names device and library: lines of others are kept and not used.
+// The table as text, one line per product. A line names device and library; lines of other devices or libraries are
+// kept but not used.
 std::string matmul_choices();
 Status add_matmul_choices(std::string_view text);
 
