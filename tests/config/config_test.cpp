@@ -389,7 +389,7 @@ TEST_CASE("the help text has one line per field, with default and words") {
   const std::string text = describe();
   CHECK(text.find("  n_layer                      12           in [1, 10000]; transformer blocks\n") !=
         std::string::npos);
-  CHECK(text.find("how communication hides behind computation; lancet plan --help lists the policies") !=
+  CHECK(text.find("how communication is overlapped with computation; lancet plan --help lists the policies") !=
         std::string::npos);
   std::size_t printed = 0;
   std::istringstream in(to_json(good("{}")));

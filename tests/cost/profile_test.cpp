@@ -140,7 +140,7 @@ TEST_CASE("a damaged window time is reported with its field") {
   CHECK(has(fault(replaced(text, "\"ms\": 0.05", "\"ms\": 1e300")), where + ".all_to_all[1].ms: expected a number"));
   CHECK(has(fault(replaced(text, "{\"bytes\": 4096, \"ms\": 0.05}", "{\"bytes\": 1, \"ms\": 1}")),
             where + ".all_to_all[1].bytes: expected more than 1024, found 1"));
-  CHECK(has(fault(replaced(text, "\"core_ms\"", "\"speed\": 1, \"core_ms\"")), where + ".speed: expected no such"));
+  CHECK(has(fault(replaced(text, "\"core_ms\"", "\"speed\": 1, \"core_ms\"")), where + ".speed: expected a known field"));
 }
 
 TEST_CASE("profiles of several devices and clusters share a file") {
@@ -189,15 +189,15 @@ TEST_CASE("a damaged file is reported with its field") {
   CHECK(has(fault(replaced(good, "\"format\": 1", "\"format\": 2")), "profile.format: expected 1, found 2"));
   CHECK(has(fault(replaced(good, "\"threads\": 2", "\"threads\": 0")), "devices[0].threads: expected an integer"));
   CHECK(
-      has(fault(replaced(good, "\"threads\": 2", "\"threads\": 2, \"fans\": 3")), "devices[0].fans: expected no such"));
+      has(fault(replaced(good, "\"threads\": 2", "\"threads\": 2, \"fans\": 3")), "devices[0].fans: expected a known field"));
   CHECK(has(fault(replaced(good, "\"isa\": \"avx2\", ", "")), "devices[0]: expected the field isa, found none"));
   CHECK(has(fault(replaced(good, "\"ms\": 0.125", "\"ms\": -1")), "linear(f32[2,4,8], f32[12,8])\"].ms: expected"));
   CHECK(has(fault(replaced(good, "\"ms\": 0.125", "\"ms\": 1e300")), "found 1e+300"));
   CHECK(has(fault(replaced(good, "\"samples\": 7", "\"samples\": 1.5")), ".samples: expected an integer"));
   CHECK(has(fault(replaced(good, "\"bytes\": 2048", "\"bytes\": 1024")),
             "clusters[0].all_to_all[1].bytes: expected more than 1024, found 1024"));
-  CHECK(has(fault(replaced(good, "\"network_beside_network\": 0.45", "\"network_beside_network\": 0")),
-            "clusters[0].network_beside_network"));
+  CHECK(has(fault(replaced(good, "\"wire_beside_wire\": 0.45", "\"wire_beside_wire\": 0")),
+            "clusters[0].wire_beside_wire"));
   CHECK(has(fault(replaced(good, "\"transport\": \"mpi\"", "\"transport\": 5")),
             "clusters[0].transport: expected a text"));
 }

@@ -36,13 +36,10 @@ MatmulDesc checked(MatmulDesc d, bool m_varies = false, bool k_varies = false) {
 }
 
 #if defined(LANCET_HAVE_ONEDNN)
-// True if a product fills tiles of the matrix unit. Smaller products are not worth a primitive, and oneDNN rounds them
-// differently depending on how threads cut them. An extent of 0 varies from call to call.
-bool fills_matrix_unit(const MatmulDesc& d) {
-  constexpr std::int64_t least = 64;
-  auto fills = [](std::int64_t extent) { return extent == 0 || extent >= least; };
-  return fills(d.m) && fills(d.n) && fills(d.k);
-}
+// True if the sum of a product is long enough for oneDNN on the matrix unit. A primitive allocates in each call, and oneDNN
+// rounds short sums differently depending on how threads cut the product. The rule asks for the sum alone, because parts
+// of a product have fewer rows or columns and must give the same bits. 0: the length varies from call to call.
+bool suits_matrix_unit(const MatmulDesc& d) { return d.k == 0 || d.k >= 256; }
 #endif
 
 // Computes the shares of a product's threads, by oneDNN or by the own kernel.
@@ -54,7 +51,7 @@ class Shares {
     d_ = d;
     fixed_ = fixed;
     onednn_ = kernel == MatmulKernel::onednn || (kernel == MatmulKernel::automatic && d.a == DType::bf16 &&
-                                                 fills_matrix_unit(d) && onednn_has_matrix_unit());
+                                                 suits_matrix_unit(d) && onednn_has_matrix_unit());
 #else
     LANCET_CHECK(kernel != MatmulKernel::onednn, "this build has no oneDNN");
 #endif

@@ -101,7 +101,7 @@ TEST_CASE("a missing barrier is a wrong result") {
 
 TEST_CASE("threads that wait for ever and accesses beyond a block's memory are noticed") {
   CHECK_THROWS_WITH((void)launch(stream, 1, LoneBarrier{}), Catch::Matchers::Contains("that others never reach"));
-  CHECK_THROWS_WITH((void)launch(stream, 1, Overrun{}), Catch::Matchers::Contains("behind its shared memory"));
+  CHECK_THROWS_WITH((void)launch(stream, 1, Overrun{}), Catch::Matchers::Contains("beyond its shared memory"));
   CHECK_THROWS_WITH((void)launch(stream, 1, Overrun{}, 300 * 1024), Catch::Matchers::Contains("shared memory"));
   CHECK(launch(stream, 0, LoneBarrier{}).ok());  // nothing to run
 }
