@@ -50,7 +50,7 @@ def signals_again(times):
             time.sleep(0.1)
         code = script.wait(30)
         # mpirun may return a moment before the kernel has ended a rank that it killed.
-        gone = wait_until(lambda: not processes_with(str(run)))
+        gone = wait_until(lambda: not processes_with(str(run)), 10)
         assert gone, f"processes {processes_with(str(run))} live on after the script's end\n{log.read_text()}"
         assert code not in (0, 75, 143), f"exit code {code}\n{log.read_text()}"
 
