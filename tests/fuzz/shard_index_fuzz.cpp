@@ -33,9 +33,9 @@ const test::ScratchFolder& folder() {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  folder().write(std::string(train::hugging_face::index_file).c_str(), {reinterpret_cast<const char*>(data), size});
+  folder().write(std::string(hugging_face::index_file).c_str(), {reinterpret_cast<const char*>(data), size});
   const test::AllocationLimit limit(size, 256);
-  const auto files = train::hugging_face::TensorFiles::open(folder().path());
+  const auto files = hugging_face::TensorFiles::open(folder().path());
   if (!files.ok()) {
     test::check_error(files.error(), ExitCode::data);
     return 0;
