@@ -19,7 +19,7 @@ class HostQueueCommunicator final : public comm::DeviceCommunicator {
   int rank() const override { return host_.rank(); }
   int size() const override { return host_.size(); }
   std::string transport() const override { return "host queue"; }
-  Status exchange(backend::Stream&, std::span<const comm::Segment>, std::span<const comm::Segment>) override {
+  Status send_receive(backend::Stream&, std::span<const comm::Segment>, std::span<const comm::Segment>) override {
     return internal_error("the kernels of this accelerator use host()");
   }
   Status all_reduce_sum(backend::Stream&, std::span<float>) override {
@@ -40,8 +40,8 @@ class DeviceAsHost final : public comm::Communicator {
   int rank() const override { return device_.rank(); }
   int size() const override { return device_.size(); }
   std::string transport() const override { return device_.transport(); }
-  Status exchange(std::span<const comm::Segment> sends, std::span<const comm::Segment> receives) override {
-    return device_.exchange(stream_, sends, receives);
+  Status send_receive(std::span<const comm::Segment> sends, std::span<const comm::Segment> receives) override {
+    return device_.send_receive(stream_, sends, receives);
   }
   Status all_reduce_sum(std::span<float> values) override { return device_.all_reduce_sum(stream_, values); }
   Status broadcast(std::span<std::byte>, int) override { return internal_error("no kernel broadcasts"); }

@@ -17,8 +17,8 @@ namespace {
 
 std::string memory_line(const planning::PlannedStep& planned) {
   const double gib = double(planned.memory) / (1 << 30);
-  return fmt::format("memory: {:.1f} GiB of {:.1f} GiB{}", gib, *planned.room,
-                     gib > *planned.room ? ": out of memory" : "");
+  return fmt::format("memory: {:.1f} GiB of {:.1f} GiB{}", gib, *planned.available_gib,
+                     gib > *planned.available_gib ? ": out of memory" : "");
 }
 
 struct PlanArguments {
@@ -48,12 +48,12 @@ Status plan(const config::Config& config, const PlanArguments& arguments) {
                                                 .skip = arguments.skip,
                                                 .keep_texts = !arguments.dump.empty()}));
   fmt::print("costs: {}\n", planned.costs);
-  if (!planned.exchanges.empty()) fmt::print("exchanges: {}\n", planned.exchanges);
-  if (planned.room) fmt::print("{}\n", memory_line(planned));
+  if (!planned.all_to_alls.empty()) fmt::print("all-to-alls: {}\n", planned.all_to_alls);
+  if (planned.available_gib) fmt::print("{}\n", memory_line(planned));
   const bool measured = !planned.profile.ops.empty();
-  if (const cost::Device here = profiler::this_device(1, 1); measured && planned.profile.place.device.cpu != here.cpu)
+  if (const cost::Device here = profiler::this_device(1, 1); measured && planned.profile.machine.device.cpu != here.cpu)
     fmt::print("note: measured on another device than this one, {}\n", here.cpu);
-  if (measured && planned.profile.place.device.build != cost::kernel_build())
+  if (measured && planned.profile.machine.device.build != cost::kernel_build())
     fmt::print("note: measured with another build than this program's, {}\n", cost::kernel_build());
   fmt::print("\n{}\n{}\n{}\n{}", policy_table(planned.report), schedule_text(planned), cover_table(planned.plan),
              timeline_chart(planned.plan));

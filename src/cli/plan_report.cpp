@@ -38,10 +38,10 @@ std::vector<SiteCover> site_covers(const ir::Plan& plan) {
   std::vector<SiteCover> sites;
   std::map<std::string, std::size_t> index;
   for (const schedule::AllToAllCover& cover : schedule::all_to_all_covers(plan.program, plan.predicted)) {
-    const ir::Instruction& exchange = plan.program.instructions[cover.exchange.index()];
-    if (ops::kind(exchange) != ops::Kind::all_to_all) continue;  // counts are a few bytes
-    const auto [it, first] = index.emplace(site(exchange), sites.size());
-    if (first) sites.push_back({schedule::site_of(exchange), direction(exchange.role), 0, 0, 0, {}});
+    const ir::Instruction& all_to_all = plan.program.instructions[cover.all_to_all.index()];
+    if (ops::kind(all_to_all) != ops::Kind::all_to_all) continue;  // counts are a few bytes
+    const auto [it, first] = index.emplace(site(all_to_all), sites.size());
+    if (first) sites.push_back({schedule::site_of(all_to_all), direction(all_to_all.role), 0, 0, 0, {}});
     SiteCover& sum = sites[it->second];
     ++sum.parts;
     sum.ms += cover.ms;
@@ -142,7 +142,7 @@ std::string policy_table(const planner::PlanReport& report) {
 std::string schedule_text(const planning::PlannedStep& planned) {
   const planner::LowerBound& bound = planned.report.lower_bound;
   std::string text =
-      fmt::format("* {} runs: {} instructions, arena {} MB; floor {:.1f} ms (compute {:.1f}, wire {:.1f})\n",
+      fmt::format("* {} runs: {} instructions, arena {} MB; floor {:.1f} ms (compute {:.1f}, network {:.1f})\n",
                   planned.report.chosen, planned.plan.program.instructions.size(), megabytes(planned.plan.arena_bytes),
                   bound.ms(), bound.compute, bound.network);
   const auto ranges = schedule::split_ranges(planned.plan.program);

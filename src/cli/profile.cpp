@@ -94,9 +94,9 @@ Status profile(config::Config config, const ProfileArguments& arguments, comm::C
                                                                            .renew = renew_of(arguments.renew),
                                                                            .seconds = arguments.seconds}));
   if (world.rank() != 0) return {};
-  fmt::print("{}\n", cost::to_string(step.profile.place));
+  fmt::print("{}\n", cost::to_string(step.profile.machine));
   print_ops(step.profile, step.programs.front());
-  if (step.profile.place.cluster.ranks > 1) print_network(step.profile.wire);
+  if (step.profile.machine.cluster.ranks > 1) print_network(step.profile.network);
   return {};
 }
 

@@ -48,8 +48,8 @@ class Probe {
     const Segment there[] = {{next, mine, 8}}, from_last[] = {{last, theirs, 8}};
     const Segment back[] = {{last, theirs, 8}}, from_next[] = {{next, mine, 8}};
     const double start = now();
-    LANCET_TRY(communicator_.exchange(there, from_last));
-    LANCET_TRY(communicator_.exchange(back, from_next));
+    LANCET_TRY(communicator_.send_receive(there, from_last));
+    LANCET_TRY(communicator_.send_receive(back, from_next));
     return now() - start;
   }
 

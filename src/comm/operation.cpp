@@ -13,8 +13,8 @@ std::string_view name(Operation operation) {
       return "barrier";
     case Operation::broadcast:
       return "broadcast";
-    case Operation::exchange:
-      return "exchange";
+    case Operation::send_receive:
+      return "send_receive";
     case Operation::all_reduce_sum:
       return "all_reduce_sum";
     case Operation::duplicate:
@@ -30,7 +30,7 @@ std::string list_ranks(const std::vector<int>& ranks) {
 Status check_peers(std::span<const Segment> segments, std::string_view what, int rank, int size) {
   for (const Segment& s : segments)
     if (s.peer < 0 || s.peer >= size)
-      return internal_error(fmt::format("exchange on rank {}: a {} segment names rank {}, expected 0 to {}", rank, what,
+      return internal_error(fmt::format("send_receive on rank {}: a {} segment names rank {}, expected 0 to {}", rank, what,
                                         s.peer, size - 1));
   return {};
 }
@@ -50,7 +50,7 @@ Status copy_to_self(std::span<const Segment> sends, std::span<const Segment> rec
     const Segment* to = next_of_peer(receives, rank, next_receive);
     if (!from && !to) return {};
     if (!from || !to || from->bytes != to->bytes)
-      return communication_error(fmt::format("exchange: rank {} expects {} bytes from itself, it sends {}", rank,
+      return communication_error(fmt::format("send_receive: rank {} expects {} bytes from itself, it sends {}", rank,
                                              to ? to->bytes : 0, from ? from->bytes : 0));
     if (to->data != from->data) std::memmove(to->data, from->data, to->bytes);
   }

@@ -10,7 +10,7 @@
 
 namespace lancet::comm {
 
-enum class Operation : std::uint8_t { barrier, broadcast, exchange, all_reduce_sum, duplicate };
+enum class Operation : std::uint8_t { barrier, broadcast, send_receive, all_reduce_sum, duplicate };
 inline constexpr int operation_count = 5;
 
 std::string_view name(Operation operation);

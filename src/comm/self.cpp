@@ -22,7 +22,7 @@ class SelfCommunicator final : public Communicator {
   int size() const override { return 1; }
   std::string transport() const override { return "self"; }
 
-  Status exchange(std::span<const Segment> sends, std::span<const Segment> receives) override {
+  Status send_receive(std::span<const Segment> sends, std::span<const Segment> receives) override {
     LANCET_TRY(check_alive());
     LANCET_TRY(check_peers(sends, "send", 0, 1));
     LANCET_TRY(check_peers(receives, "receive", 0, 1));

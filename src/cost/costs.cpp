@@ -79,15 +79,15 @@ bool windows_win(AllToAllWays ways, const OpCost& windows, const OpCost& counted
 
 }  // namespace
 
-OpCost Costs::exchange(const ir::Program& program, const ir::Instruction& instruction, std::int64_t peers) const {
+OpCost Costs::all_to_all(const ir::Program& program, const ir::Instruction& instruction, std::int64_t peers) const {
   const OpCost counted = counted_all_to_all(program, instruction, peers);
   const auto windows = window_all_to_all(program, instruction);
-  return windows && windows_win(exchanges(), *windows, counted) ? *windows : counted;
+  return windows && windows_win(all_to_all_ways(), *windows, counted) ? *windows : counted;
 }
 
 bool takes_window(const Costs& costs, const ir::Program& program, const ir::Instruction& instruction) {
   const auto windows = costs.window_all_to_all(program, instruction);
-  return windows && windows_win(costs.exchanges(), *windows, costs.counted_all_to_all(program, instruction, 0));
+  return windows && windows_win(costs.all_to_all_ways(), *windows, costs.counted_all_to_all(program, instruction, 0));
 }
 
 OpCost Costs::counted_all_to_all(const ir::Program& program, const ir::Instruction& instruction, std::int64_t) const {
@@ -115,7 +115,7 @@ Result<std::vector<OpCost>> op_costs(const Costs& costs, const ir::Program& prog
       if (copies) op_cost.core_ms = op_cost.ms;
     } else if (instruction.stream != ir::Stream::compute && !is_view(program, instruction)) {
       if (instruction.stream == ir::Stream::expert) {
-        op_cost = costs.exchange(program, instruction, 0);
+        op_cost = costs.all_to_all(program, instruction, 0);
         continue;
       }
       const double bytes = bytes_sent(program, instruction);

@@ -93,16 +93,16 @@ double Routing::kept() const {
   return std::pow(cut, x) + c * (1 - cut);
 }
 
-double all_to_all_ms(const Hardware& hardware, const Layout& layout, double bytes, const Exchange& exchange) {
+double all_to_all_ms(const Hardware& hardware, const Layout& layout, double bytes, const Spread& spread) {
   if (layout.ranks == 1 || bytes <= 0) return 0;
   const double others = layout.ranks - 1, local = layout.on_host() - 1, away = others - local;
-  const double within = exchange.fullest * bytes * local / others, between = bytes * away / others;
+  const double within = spread.fullest * bytes * local / others, between = bytes * away / others;
   const double links = link_bytes_per_ms(hardware), nics = nic_bytes_per_ms(hardware);
   if (layout.hosts == 1) return hardware.node.latency_us * us + within / links;
   const Hardware::Network& network = hardware.network;
-  const double nic_ms = (local > 0 ? 1 : exchange.fullest) * between * layout.on_host() / nics;
-  const double messages = std::max(away * exchange.share, 1.0),
-               nodes = std::max((layout.hosts - 1) * exchange.share, 1.0);
+  const double nic_ms = (local > 0 ? 1 : spread.fullest) * between * layout.on_host() / nics;
+  const double messages = std::max(away * spread.share, 1.0),
+               nodes = std::max((layout.hosts - 1) * spread.share, 1.0);
   const double direct =
       network.latency_us * us + std::max({within / links, nic_ms, (messages - 1) * network.message_us * us});
   // Bytes for other nodes pass a link first, except for the share that is on the right device already.
@@ -143,23 +143,23 @@ std::optional<OpCost> HardwareCosts::window_all_to_all(const ir::Program& progra
   return network_measured() ? measured_->window_all_to_all(program, instruction) : std::nullopt;
 }
 
-AllToAllWays HardwareCosts::exchanges() const {
-  return network_measured() ? measured_->exchanges() : AllToAllWays::faster;
+AllToAllWays HardwareCosts::all_to_all_ways() const {
+  return network_measured() ? measured_->all_to_all_ways() : AllToAllWays::faster;
 }
 
 OpCost HardwareCosts::counted_all_to_all(const ir::Program& program, const ir::Instruction& instruction,
                                          std::int64_t peers) const {
   if (network_measured()) return measured_->counted_all_to_all(program, instruction, peers);
-  Exchange exchange;
-  if (peers > 0) exchange.share = double(peers) / double(layout_.ranks);
+  Spread spread;
+  if (peers > 0) spread.share = double(peers) / double(layout_.ranks);
   double bytes = bytes_sent(program, instruction);
   if (ops::kind(instruction) != ops::Kind::counts && routing_.padded) {
     bytes = bytes_sent(program, with_tokens(instruction, std::max(routing_.capacity, 1.0)));
   } else if (ops::kind(instruction) != ops::Kind::counts) {
     bytes *= routing_.kept();
-    exchange.fullest = routing_.fullest() / routing_.kept();
+    spread.fullest = routing_.fullest() / routing_.kept();
   }
-  const double ms = cost::all_to_all_ms(hardware_, layout_, bytes, exchange);
+  const double ms = cost::all_to_all_ms(hardware_, layout_, bytes, spread);
   return {ms, std::min(ms, all_to_all_core().ms(bytes))};
 }
 
@@ -207,7 +207,7 @@ std::string HardwareCosts::describe() const {
                                  layout_.ranks == 1 ? "" : "s", layout_.hosts, layout_.hosts == 1 ? "" : "s");
   if (measured_)
     text += fmt::format("; measured {} of {} take precedence", network_measured() ? "ops and communication" : "ops",
-                        to_string(measured_->place));
+                        to_string(measured_->machine));
   return text;
 }
 

@@ -1,5 +1,5 @@
 // A ProfileFile is a list of device records (op times) and a list of cluster records (communication times), oldest
-// first. A Profile is the pair of records that match a place exactly. Replacing a record appends it at the end, which
+// first. A Profile is the pair of records that match a machine exactly. Replacing a record appends it at the end, which
 // makes it the newest; of the records that differ only in their build, the newest 8 are kept. Every change reads the
 // file, edits it and writes it atomically under a lock, so that several processes can add their measurements.
 #include "lancet/cost/profile.h"
@@ -51,9 +51,9 @@ std::string to_string(const Device& device) {
                      counted(device.local_ranks, "rank"), device.build);
 }
 
-std::string to_string(const Place& place) {
-  const Cluster& cluster = place.cluster;
-  return fmt::format("{}; {}, {}, {}", to_string(place.device), cluster.transport, counted(cluster.ranks, "rank"),
+std::string to_string(const Machine& machine) {
+  const Cluster& cluster = machine.cluster;
+  return fmt::format("{}; {}, {}, {}", to_string(machine.device), cluster.transport, counted(cluster.ranks, "rank"),
                      counted(cluster.hosts, "host"));
 }
 
@@ -76,26 +76,26 @@ std::optional<double> Profile::compute_ms(std::string_view op_key) const {
 }
 
 double Profile::all_to_all_ms(double bytes) const {
-  return place.cluster.ranks == 1 ? 0 : interpolate(wire.all_to_all, bytes);
+  return machine.cluster.ranks == 1 ? 0 : interpolate(network.all_to_all, bytes);
 }
 
 double Profile::all_reduce_ms(double bytes) const {
-  return place.cluster.ranks == 1 ? 0 : interpolate(wire.all_reduce, bytes);
+  return machine.cluster.ranks == 1 ? 0 : interpolate(network.all_reduce, bytes);
 }
 
 // Only the first all-to-all waits for the counts: later ones, back and in the backward pass, find them on the host.
 OpCost Profile::counted_all_to_all(const ir::Program& program, const ir::Instruction& instruction,
                                    std::int64_t peers) const {
   OpCost op_cost = Costs::counted_all_to_all(program, instruction, peers);
-  if (wire.windows && instruction.op == "all_to_all" && instruction.role == ir::Role::forward)
-    op_cost.ms += wire.windows->counts_wait_ms;
+  if (network.windows && instruction.op == "all_to_all" && instruction.role == ir::Role::forward)
+    op_cost.ms += network.windows->counts_wait_ms;
   return op_cost;
 }
 
 std::optional<OpCost> Profile::window_all_to_all(const ir::Program& program, const ir::Instruction& instruction) const {
-  if (!wire.windows || wire.windows->all_to_all.empty() || ops::kind(instruction) != ops::Kind::all_to_all) return {};
-  const double bytes = bytes_sent(program, instruction), ms = interpolate(wire.windows->all_to_all, bytes);
-  return OpCost{ms, std::min(ms, wire.windows->core.ms(bytes))};
+  if (!network.windows || network.windows->all_to_all.empty() || ops::kind(instruction) != ops::Kind::all_to_all) return {};
+  const double bytes = bytes_sent(program, instruction), ms = interpolate(network.windows->all_to_all, bytes);
+  return OpCost{ms, std::min(ms, network.windows->core.ms(bytes))};
 }
 
 std::string Profile::identity() const {
@@ -107,46 +107,46 @@ std::string Profile::identity() const {
   return hex(hash64(text));
 }
 
-Profile ProfileFile::find(const Place& place) const {
-  Profile profile(place);
+Profile ProfileFile::find(const Machine& machine) const {
+  Profile profile(machine);
   for (const DeviceRecord& record : devices_)
-    if (record.device == place.device) profile.ops = record.ops, profile.products = record.products;
+    if (record.device == machine.device) profile.ops = record.ops, profile.products = record.products;
   for (const ClusterRecord& record : clusters_)
-    if (record.place == place) profile.wire = record.wire;
+    if (record.machine == machine) profile.network = record.network;
   return profile;
 }
 
 void ProfileFile::put(const Profile& profile) {
-  const Place& place = profile.place;
+  const Machine& machine = profile.machine;
   if (!profile.ops.empty()) {
-    replace(devices_, {place.device, profile.ops, profile.products},
-            [&](const DeviceRecord& r) { return r.device == place.device; });
-    keep_newest(devices_, [&](const DeviceRecord& r) { return same_machine(r.device, place.device); });
+    replace(devices_, {machine.device, profile.ops, profile.products},
+            [&](const DeviceRecord& r) { return r.device == machine.device; });
+    keep_newest(devices_, [&](const DeviceRecord& r) { return same_machine(r.device, machine.device); });
   }
-  if (profile.wire.measured()) {
-    replace(clusters_, {place, profile.wire}, [&](const ClusterRecord& r) { return r.place == place; });
+  if (profile.network.measured()) {
+    replace(clusters_, {machine, profile.network}, [&](const ClusterRecord& r) { return r.machine == machine; });
     keep_newest(clusters_, [&](const ClusterRecord& r) {
-      return r.place.cluster == place.cluster && same_machine(r.place.device, place.device);
+      return r.machine.cluster == machine.cluster && same_machine(r.machine.device, machine.device);
     });
   }
 }
 
 std::string ProfileFile::inventory() const {
-  std::vector<std::string> places;
+  std::vector<std::string> machines;
   for (const DeviceRecord& record : devices_)
-    places.push_back(fmt::format("{} of {}", counted(std::int64_t(record.ops.size()), "op"), to_string(record.device)));
+    machines.push_back(fmt::format("{} of {}", counted(std::int64_t(record.ops.size()), "op"), to_string(record.device)));
   for (const ClusterRecord& record : clusters_)
-    places.push_back(fmt::format("communication of {}", to_string(record.place)));
-  return places.empty() ? "nothing" : fmt::format("{}", fmt::join(places, "; "));
+    machines.push_back(fmt::format("communication of {}", to_string(record.machine)));
+  return machines.empty() ? "nothing" : fmt::format("{}", fmt::join(machines, "; "));
 }
 
-std::vector<Place> ProfileFile::places() const {
-  std::vector<Place> result;
-  auto add = [&](const Place& place) {
-    std::erase_if(result, [&](const Place& held) {
-      return held.cluster == place.cluster && same_machine(held.device, place.device);
+std::vector<Machine> ProfileFile::machines() const {
+  std::vector<Machine> result;
+  auto add = [&](const Machine& machine) {
+    std::erase_if(result, [&](const Machine& held) {
+      return held.cluster == machine.cluster && same_machine(held.device, machine.device);
     });
-    result.push_back(place);
+    result.push_back(machine);
   };
   auto has_ops = [&](const Device& device) {
     return std::any_of(devices_.begin(), devices_.end(), [&](const auto& record) { return record.device == device; });
@@ -154,7 +154,7 @@ std::vector<Place> ProfileFile::places() const {
   for (const DeviceRecord& record : devices_)
     if (record.device.local_ranks == 1) add({record.device, {}});
   for (const ClusterRecord& record : clusters_)
-    if (has_ops(record.place.device)) add(record.place);
+    if (has_ops(record.machine.device)) add(record.machine);
   return result;
 }
 
@@ -164,25 +164,25 @@ Result<ProfileFile> ProfileFile::read(const std::filesystem::path& path) {
   return parse(*text, path.string());
 }
 
-Result<Profile> read_profile(const std::filesystem::path& path, const Place& place) {
+Result<Profile> read_profile(const std::filesystem::path& path, const Machine& machine) {
   LANCET_ASSIGN(const ProfileFile file, ProfileFile::read(path));
-  Profile profile = file.find(place);
-  if (profile.ops.empty() || (place.cluster.ranks > 1 && !profile.wire.measured()))
+  Profile profile = file.find(machine);
+  if (profile.ops.empty() || (machine.cluster.ranks > 1 && !profile.network.measured()))
     return config_error(
-        fmt::format("{}: expected the profile of {}, found {}", path.string(), to_string(place), file.inventory()));
+        fmt::format("{}: expected the profile of {}, found {}", path.string(), to_string(machine), file.inventory()));
   return profile;
 }
 
-Result<Profile> read_profile_of_any_device(const std::filesystem::path& path, const Place& here, int threads) {
+Result<Profile> read_profile_of_any_device(const std::filesystem::path& path, const Machine& here, int threads) {
   LANCET_ASSIGN(const ProfileFile file, ProfileFile::read(path));
-  std::vector<Place> fitting;
+  std::vector<Machine> fitting;
   std::vector<std::string> names;
-  for (const Place& place : file.places()) {
-    if (place == here) return file.find(here);
-    if (place.cluster.ranks != here.cluster.ranks || place.cluster.hosts != here.cluster.hosts) continue;
-    if (threads > 0 && place.device.threads != threads) continue;
-    fitting.push_back(place);
-    names.push_back(to_string(place));
+  for (const Machine& machine : file.machines()) {
+    if (machine == here) return file.find(here);
+    if (machine.cluster.ranks != here.cluster.ranks || machine.cluster.hosts != here.cluster.hosts) continue;
+    if (threads > 0 && machine.device.threads != threads) continue;
+    fitting.push_back(machine);
+    names.push_back(to_string(machine));
   }
   if (fitting.size() == 1) return file.find(fitting.front());
   const std::string wanted =
@@ -197,11 +197,11 @@ Result<Profile> read_profile_of_any_device(const std::filesystem::path& path, co
                                   fitting.size(), fmt::join(names, "; ")));
 }
 
-Result<Profile> read_profile_or_empty(const std::filesystem::path& path, const Place& place) {
+Result<Profile> read_profile_or_empty(const std::filesystem::path& path, const Machine& machine) {
   std::error_code error;
-  if (!std::filesystem::exists(path, error)) return Profile(place);
+  if (!std::filesystem::exists(path, error)) return Profile(machine);
   LANCET_ASSIGN(const ProfileFile file, ProfileFile::read(path));
-  return file.find(place);
+  return file.find(machine);
 }
 
 namespace {
@@ -235,7 +235,7 @@ Status write_profile(const std::filesystem::path& path, const Profile& profile) 
 
 Status add_to_profile(const std::filesystem::path& path, const Profile& profile) {
   return change_file(path, [&](ProfileFile& file) {
-    const Profile held = file.find(profile.place);
+    const Profile held = file.find(profile.machine);
     Profile all = profile;
     all.ops.insert(held.ops.begin(), held.ops.end());
     all.products.insert(held.products.begin(), held.products.end());

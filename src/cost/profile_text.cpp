@@ -182,20 +182,20 @@ class ProfileParser {
             "windows"))
       return;
     ProfileFile::ClusterRecord record;
-    record.place = {
+    record.machine = {
         read_device(value, where),
         {in_.text(value, "transport", where), in_.count(value, "ranks", where), in_.count(value, "hosts", where)}};
-    record.wire.launch_ms = in_.number(value, "launch_ms", where, 0);
-    record.wire.all_to_all_core = {in_.number(value, "all_to_all_core_ms", where, 0),
+    record.network.launch_ms = in_.number(value, "launch_ms", where, 0);
+    record.network.all_to_all_core = {in_.number(value, "all_to_all_core_ms", where, 0),
                                    in_.number(value, "all_to_all_core_ms_per_mb", where, 0)};
-    record.wire.all_reduce_core = {in_.number(value, "all_reduce_core_ms", where, 0),
+    record.network.all_reduce_core = {in_.number(value, "all_reduce_core_ms", where, 0),
                                    in_.number(value, "all_reduce_core_ms_per_mb", where, 0)};
     constexpr double slowest = 1e-3;  // not 0, since times are divided by speeds
-    record.wire.interference = {in_.number(value, "wire_beside_compute", where, slowest),
+    record.network.interference = {in_.number(value, "wire_beside_compute", where, slowest),
                                 in_.number(value, "wire_beside_wire", where, slowest)};
-    record.wire.all_to_all = read_points(value["all_to_all"], where + ".all_to_all");
-    record.wire.all_reduce = read_points(value["all_reduce"], where + ".all_reduce");
-    if (value.contains("windows")) record.wire.windows = read_windows(value["windows"], where + ".windows");
+    record.network.all_to_all = read_points(value["all_to_all"], where + ".all_to_all");
+    record.network.all_reduce = read_points(value["all_reduce"], where + ".all_reduce");
+    if (value.contains("windows")) record.network.windows = read_windows(value["windows"], where + ".windows");
     file.clusters_.push_back(std::move(record));
   }
 
@@ -227,8 +227,8 @@ std::string ProfileFile::print() const {
                            print_device(record.device), lines, print_products(record.products));
   }
   for (const ClusterRecord& record : clusters_) {
-    const auto& [device, cluster] = record.place;
-    const NetworkTimes& network = record.wire;
+    const auto& [device, cluster] = record.machine;
+    const NetworkTimes& network = record.network;
     clusters += fmt::format(
         "{}\n    {{\n      {},\n      \"transport\": {}, \"ranks\": {}, \"hosts\": {},\n"
         "      \"launch_ms\": {}, \"all_to_all_core_ms\": {}, \"all_to_all_core_ms_per_mb\": {},\n"

@@ -8,32 +8,32 @@
 namespace lancet::experiment {
 namespace {
 
-using cost::Place;
+using cost::Machine;
 
 template <class Test>
-std::vector<Place> those(const std::vector<Place>& places, const Test& test) {
-  std::vector<Place> found;
-  std::copy_if(places.begin(), places.end(), std::back_inserter(found), test);
+std::vector<Machine> those(const std::vector<Machine>& machines, const Test& test) {
+  std::vector<Machine> found;
+  std::copy_if(machines.begin(), machines.end(), std::back_inserter(found), test);
   return found;
 }
 
-bool one_device(const std::vector<Place>& places) {
-  return !places.empty() &&
-         std::all_of(places.begin(), places.end(), [&](const Place& p) { return p.device == places.front().device; });
+bool one_device(const std::vector<Machine>& machines) {
+  return !machines.empty() &&
+         std::all_of(machines.begin(), machines.end(), [&](const Machine& p) { return p.device == machines.front().device; });
 }
 
 }  // namespace
 
 Result<cost::Profile> profile_of(const cost::ProfileFile& file, const std::string& path, const cost::Layout& layout,
                                  int threads) {
-  const std::vector<Place> fitting =
-      those(file.places(), [&](const Place& p) { return threads == 0 || p.device.threads == threads; });
-  const std::vector<Place> exact = those(
-      fitting, [&](const Place& p) { return p.cluster.ranks == layout.ranks && p.cluster.hosts == layout.hosts; });
+  const std::vector<Machine> fitting =
+      those(file.machines(), [&](const Machine& p) { return threads == 0 || p.device.threads == threads; });
+  const std::vector<Machine> exact = those(
+      fitting, [&](const Machine& p) { return p.cluster.ranks == layout.ranks && p.cluster.hosts == layout.hosts; });
   if (exact.size() == 1) return file.find(exact.front());
-  const std::vector<Place> alike =
-      those(fitting, [&](const Place& p) { return p.device.local_ranks == layout.on_host(); });
-  for (const std::vector<Place>* devices : {&alike, &fitting})
+  const std::vector<Machine> alike =
+      those(fitting, [&](const Machine& p) { return p.device.local_ranks == layout.on_host(); });
+  for (const std::vector<Machine>* devices : {&alike, &fitting})
     if (exact.empty() && one_device(*devices))
       return file.find({devices->front().device, {"of another layout", layout.ranks, layout.hosts}});
   return config_error(fmt::format("{}: expected ops of one device{}, found {}", path,

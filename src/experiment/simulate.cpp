@@ -47,7 +47,7 @@ std::string measured_in(const ir::Plan& plan, const cost::Profile& measured) {
     if (measured.compute_ms(key)) known.insert(key);
   }
   return fmt::format("{} of {}, {}; {} of the step's {} ops",
-                     measured.wire.measured() ? "ops and communication" : "ops", to_string(measured.place.device),
+                     measured.network.measured() ? "ops and communication" : "ops", to_string(measured.machine.device),
                      measured.identity(), known.size(), ops.size());
 }
 

@@ -26,12 +26,12 @@ class Builder {
     tokens_ = program_.add_named(TensorKind::input, "tokens", {DType::i32, {batch, sequence}});
     const TensorId wte = weight("wte.weight", {model_.padded_vocab(), d});
     const TensorId wpe = weight("wpe.weight", {model_.n_positions, d});
-    if (decodes()) place_ = program_.add_named(TensorKind::input, "place", {DType::i32, {2}});
-    x_ = decodes() ? emit("embedding_at", {tokens_, wte, wpe, place_}, {}, "wte")[0]
+    if (decodes()) cursor_ = program_.add_named(TensorKind::input, "cursor", {DType::i32, {2}});
+    x_ = decodes() ? emit("embedding_at", {tokens_, wte, wpe, cursor_}, {}, "wte")[0]
                    : emit("embedding", {tokens_, wte, wpe}, {}, "wte")[0];  // [B,S,D]
     for (std::int64_t i = 0; i < model_.n_layer; ++i) block(i);
     TensorId y = norm("ln_f");
-    if (decodes()) y = emit("take_row", {y, place_}, {}, "lm_head.row")[0];  // [B,1,D]
+    if (decodes()) y = emit("take_row", {y, cursor_}, {}, "lm_head.row")[0];  // [B,1,D]
     const TensorId logits =
         emit("linear", {y, wte}, product_of(program_.type(y).shape.rows()), "lm_head")[0];  // [B,S,V']
     finish(logits);
@@ -93,7 +93,7 @@ class Builder {
                                {options_.batch, model_.n_head, model_.n_positions, model_.n_embd / model_.n_head}};
     const TensorId keys = program_.add_named(TensorKind::state, name + ".keys", cache);
     const TensorId values = program_.add_named(TensorKind::state, name + ".values", cache);
-    return emit("attention_decode", {qkv, keys, values, place_}, attributes, name)[0];
+    return emit("attention_decode", {qkv, keys, values, cursor_}, attributes, name)[0];
   }
 
   TensorId mlp(const std::string& name, TensorId y) {
@@ -121,7 +121,7 @@ class Builder {
     if (options_.inspect) program_.outputs.push_back({"route." + layer, route});
     if (options_.mode == Mode::train) balance(layer, gated[1], gated[2]);
     const TensorId rows =
-        emit("exchange_counts", {route}, {{"ranks", std::int64_t(options_.ranks)}}, name + ".counts")[0];
+        emit("all_to_all_counts", {route}, {{"ranks", std::int64_t(options_.ranks)}}, name + ".counts")[0];
     const TensorId sent = emit("dispatch", {y, route}, {{"capacity", slots}}, name + ".dispatch")[0];    // [E,C,D]
     const TensorId received = emit("all_to_all", {sent, route, rows}, filled, name + ".all_to_all")[0];  // [E/W,W*C,D]
 
@@ -166,7 +166,7 @@ class Builder {
   const config::Model& model_;
   const BuildOptions& options_;
   ir::Program program_;
-  TensorId tokens_{}, place_{}, x_{}, delta_{};
+  TensorId tokens_{}, cursor_{}, x_{}, delta_{};
 };
 
 }  // namespace

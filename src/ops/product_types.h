@@ -4,7 +4,7 @@
 
 namespace lancet::ops {
 
-// True for rows i32[E,W+1], the filled ranges that exchange_counts finds (all_to_all/op.cpp).
+// True for rows i32[E,W+1], the filled ranges that all_to_all_counts finds (all_to_all/op.cpp).
 inline bool is_rows(const TensorType& rows, std::int64_t experts) {
   return rows.dtype == DType::i32 && rows.shape.rank() == 2 && rows.shape[0] == experts && rows.shape[1] >= 2;
 }

@@ -12,9 +12,9 @@
 namespace lancet::planning {
 namespace {
 
-Result<cost::Profile> profile_for(const config::Config& config, const PlanPlace& place, std::string& path) {
+Result<cost::Profile> profile_for(const config::Config& config, const PlanTarget& place, std::string& path) {
   const int local_ranks = (place.ranks + place.hosts - 1) / place.hosts;
-  const cost::Place here{profiler::this_device(threads_of(config, local_ranks), local_ranks),
+  const cost::Machine here{profiler::this_device(threads_of(config, local_ranks), local_ranks),
                          {place.ranks > 1 ? "mpi" : "self", place.ranks, place.hosts}};
   path = !place.profile.empty()           ? place.profile
          : config.overlap.profile.empty() ? place.default_profile
@@ -24,7 +24,7 @@ Result<cost::Profile> profile_for(const config::Config& config, const PlanPlace&
 }
 
 
-Result<PlannedStep> planned(const config::Config& config, const PlanPlace& place, const cost::Costs& costs,
+Result<PlannedStep> planned(const config::Config& config, const PlanTarget& place, const cost::Costs& costs,
                             const std::string& origin) {
   PlannedStep result;
   auto plan = plan_step(config, place.ranks,
@@ -32,13 +32,13 @@ Result<PlannedStep> planned(const config::Config& config, const PlanPlace& place
                         &result.report);
   if (!plan.ok()) return Error{plan.error().code, origin + ": " + plan.error().message, false};
   result.plan = *std::move(plan);
-  result.exchanges = schedule::to_string(schedule::all_to_all_choice(costs, result.plan.program));
+  result.all_to_alls = schedule::to_string(schedule::all_to_all_choice(costs, result.plan.program));
   result.memory = resident_tensor_bytes(result.plan.program) + result.plan.arena_bytes;
   return result;
 }
 
 // Plans for a declared machine. Measured costs take precedence over declared ones.
-Result<PlannedStep> plan_on(const config::Config& config, PlanPlace place) {
+Result<PlannedStep> plan_on(const config::Config& config, PlanTarget place) {
   LANCET_ASSIGN(cost::Hardware hardware, cost::read_hardware(place.hardware));
   if (place.hosts == 0) place.hosts = hardware.nodes(place.ranks);
   if (place.hosts > place.ranks)
@@ -53,7 +53,7 @@ Result<PlannedStep> plan_on(const config::Config& config, PlanPlace place) {
   LANCET_ASSIGN(PlannedStep result, planned(config, place, costs, place.hardware));
   if (measured) result.profile = *std::move(measured);
   result.costs = costs.describe();
-  result.room = hardware.device.memory_gib - hardware.device.reserved_gib;
+  result.available_gib = hardware.device.memory_gib - hardware.device.reserved_gib;
   return result;
 }
 
@@ -66,10 +66,10 @@ std::int64_t resident_tensor_bytes(const ir::Program& program) {
   return bytes;
 }
 
-Result<PlannedStep> plan_offline(const config::Config& config, const PlanPlace& wanted) {
+Result<PlannedStep> plan_offline(const config::Config& config, const PlanTarget& wanted) {
   LANCET_TRY(config::check(config, wanted.ranks));
   if (!wanted.hardware.empty()) return plan_on(config, wanted);
-  PlanPlace place = wanted;
+  PlanTarget place = wanted;
   place.hosts = std::max(1, place.hosts);
   if (place.hosts > place.ranks)
     return config_error(fmt::format("--hosts: expected at most the {} ranks, found {}", place.ranks, place.hosts));
@@ -77,7 +77,7 @@ Result<PlannedStep> plan_offline(const config::Config& config, const PlanPlace& 
   LANCET_ASSIGN(cost::Profile profile, profile_for(config, place, path));
   profile.asked = requested_all_to_alls(config);
   LANCET_ASSIGN(PlannedStep result, planned(config, place, profile, path));
-  result.costs = cost::to_string(profile.place);
+  result.costs = cost::to_string(profile.machine);
   result.profile = std::move(profile);
   return result;
 }

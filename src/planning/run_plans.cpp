@@ -28,7 +28,7 @@ class Planning {
     if (config_.train.gradient_accumulation_steps > 1) {
       LANCET_ASSIGN(plans.micro, plan_on_rank0(false, nullptr));
     }
-    if (costs_) plans.exchanges = schedule::to_string(schedule::all_to_all_choice(*costs_, plans.update.program));
+    if (costs_) plans.all_to_alls = schedule::to_string(schedule::all_to_all_choice(*costs_, plans.update.program));
     return {};
   }
   // Null if no costs are known.
@@ -45,7 +45,7 @@ class Planning {
     } else if (world_.rank() == 0) {
       const std::string path = config_.overlap.profile.empty() ? options_.default_profile : config_.overlap.profile;
       if (path.empty()) return {};
-      auto held = cost::read_profile(path, place_of(config_, world_, options_.local_ranks, options_.accelerator));
+      auto held = cost::read_profile(path, machine_of(config_, world_, options_.local_ranks, options_.accelerator));
       if (held.ok()) profile_ = *std::move(held);
     }
     if (!profile_) return {};

@@ -25,26 +25,26 @@ namespace lancet::planning {
 namespace {
 
 // Rank 0's key on all ranks: if machines differ, the times are stored under rank 0's.
-Result<cost::Place> share_place(comm::Communicator& world, cost::Place place) {
-  cost::Device& device = place.device;
+Result<cost::Machine> share_machine(comm::Communicator& world, cost::Machine machine) {
+  cost::Device& device = machine.device;
   for (std::string* text : {&device.cpu, &device.isa, &device.build}) {
     LANCET_ASSIGN(*text, broadcast_text(world, *text, 0));
   }
-  std::array numbers{device.threads, device.local_ranks, place.cluster.hosts};
+  std::array numbers{device.threads, device.local_ranks, machine.cluster.hosts};
   LANCET_TRY(world.broadcast(std::as_writable_bytes(std::span(numbers)), 0));
-  device.threads = numbers[0], device.local_ranks = numbers[1], place.cluster.hosts = numbers[2];
-  return place;
+  device.threads = numbers[0], device.local_ranks = numbers[1], machine.cluster.hosts = numbers[2];
+  return machine;
 }
 
 // Rank 0's profile on all ranks, so that all measure the same ops.
 Result<cost::Profile> share_profile(comm::Communicator& world, const Result<cost::Profile>& mine,
-                                    const cost::Place& place) {
+                                    const cost::Machine& machine) {
   LANCET_TRY(world::broadcast_status(world, mine.ok() ? Status() : Status(mine.error()), 0));
   cost::ProfileFile file;
   file.put(*mine);
   LANCET_ASSIGN(const std::string text, broadcast_text(world, file.print(), 0));
   LANCET_ASSIGN(file, cost::ProfileFile::parse(text, "rank 0's profile"));
-  return file.find(place);
+  return file.find(machine);
 }
 
 // The transport's name in a profile. It holds the number of NCCL's blocks or the emulated network, which decide the
@@ -65,7 +65,7 @@ int threads_of(const config::Config& config, int local_ranks) {
   return std::max(1, backend::cpu::cores() / local_ranks);
 }
 
-cost::Place place_of(const config::Config& config, const comm::Communicator& world, int local_ranks,
+cost::Machine machine_of(const config::Config& config, const comm::Communicator& world, int local_ranks,
                      runtime::Accelerator* accelerator) {
   const int hosts = (world.size() + local_ranks - 1) / local_ranks;
   if (!accelerator)
@@ -86,11 +86,11 @@ std::vector<ir::Program> step_programs(const config::Config& config, int ranks) 
 Status take_product_choices(const config::Config& config, comm::Communicator& world, const ProfileRequest& request) {
   if (!request.accelerator) return {};
   const std::filesystem::path path = config.overlap.profile.empty() ? request.default_path : config.overlap.profile;
-  LANCET_ASSIGN(const cost::Place place,
-                share_place(world, place_of(config, world, request.local_ranks, request.accelerator)));
-  Result<cost::Profile> held = cost::Profile(place);
-  if (!path.empty() && world.rank() == 0) held = cost::read_profile_or_empty(path, place);
-  LANCET_ASSIGN(const cost::Profile profile, share_profile(world, held, place));
+  LANCET_ASSIGN(const cost::Machine machine,
+                share_machine(world, machine_of(config, world, request.local_ranks, request.accelerator)));
+  Result<cost::Profile> held = cost::Profile(machine);
+  if (!path.empty() && world.rank() == 0) held = cost::read_profile_or_empty(path, machine);
+  LANCET_ASSIGN(const cost::Profile profile, share_profile(world, held, machine));
   const Status taken = request.accelerator->add_product_choices(profile.products);
   return world::agree(world, taken.ok() ? taken : config_error(path.string() + ": products: " + taken.error().message));
 }
@@ -99,15 +99,15 @@ Result<cost::Profile> ensure_profile(const config::Config& config, comm::Communi
                                      std::span<const ir::Program> programs, const ProfileRequest& request) {
   const std::filesystem::path path = config.overlap.profile.empty() ? request.default_path : config.overlap.profile;
   const bool keeps = !path.empty();
-  LANCET_ASSIGN(const cost::Place place,
-                share_place(world, place_of(config, world, request.local_ranks, request.accelerator)));
-  Result<cost::Profile> held = cost::Profile(place);
+  LANCET_ASSIGN(const cost::Machine machine,
+                share_machine(world, machine_of(config, world, request.local_ranks, request.accelerator)));
+  Result<cost::Profile> held = cost::Profile(machine);
   if (keeps && world.rank() == 0) {
-    held = cost::read_profile_or_empty(path, place);
-    if (held.ok() && request.renew == ProfileRequest::Renew::all) held = cost::Profile(place);
-    if (held.ok() && request.renew == ProfileRequest::Renew::communication) held->wire = {};
+    held = cost::read_profile_or_empty(path, machine);
+    if (held.ok() && request.renew == ProfileRequest::Renew::all) held = cost::Profile(machine);
+    if (held.ok() && request.renew == ProfileRequest::Renew::communication) held->network = {};
   }
-  LANCET_ASSIGN(cost::Profile profile, share_profile(world, held, place));
+  LANCET_ASSIGN(cost::Profile profile, share_profile(world, held, machine));
 
   std::vector<ir::Plan> plans;
   for (const ir::Program& program : programs) plans.push_back(schedule::plan_memory_sequentially(program));
@@ -138,11 +138,11 @@ Result<cost::Profile> ensure_profile(const config::Config& config, comm::Communi
                                        .device_streams = options.device_communicators,
                                        .timeout = options.timeout,
                                        .seconds = request.seconds}));
-  if (report.ops == 0 && !report.wire) return profile;
+  if (report.ops == 0 && !report.network) return profile;
   if (keeps && world.rank() == 0) written = write();
   LANCET_TRY(world::broadcast_status(world, written, 0));
   log::info("profile: measured {} op{}{} in {:.1f} s{}", report.ops, report.ops == 1 ? "" : "s",
-            report.wire ? " and communication" : "", report.seconds, keeps ? ", kept in " + path.string() : "");
+            report.network ? " and communication" : "", report.seconds, keeps ? ", kept in " + path.string() : "");
   return profile;
 }
 

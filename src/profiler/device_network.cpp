@@ -61,7 +61,7 @@ class MeterStream {
       sends_.push_back({peer, memory_.start() + i * each, each});
       receives_.push_back({peer, memory_.start() + (count + i) * each, each});
     }
-    return Call([this] { return comm_.exchange(*stream_, sends_, receives_); });
+    return Call([this] { return comm_.send_receive(*stream_, sends_, receives_); });
   }
 
   // Opens a window for messages of up to `largest` bytes; false if the ranks have none. Collective.
@@ -326,11 +326,11 @@ class DeviceMeter final : public NetworkMeter {
       LANCET_TRY(world_.barrier());
       Result<double> reduced = 0.0;
       std::jthread thread([&] { reduced = reduce_.run(on_reduce, count(theirs.ms)); });
-      const auto exchanged = expert_.run(on_expert, count(mine.ms));
+      const auto sent = expert_.run(on_expert, count(mine.ms));
       thread.join();
-      LANCET_TRY(exchanged.ok() ? Status() : Status(exchanged.error()));
+      LANCET_TRY(sent.ok() ? Status() : Status(sent.error()));
       LANCET_TRY(reduced.ok() ? Status() : Status(reduced.error()));
-      LANCET_ASSIGN(const double both, comm::largest(world_, std::max(*exchanged, *reduced)));
+      LANCET_ASSIGN(const double both, comm::largest(world_, std::max(*sent, *reduced)));
       speeds.push_back(alone / std::max(both, 1e-6));
     }
     return std::clamp(median(speeds), 0.1, 1.0);

@@ -18,7 +18,7 @@ class DeviceLoopback final : public comm::DeviceCommunicator {
   int rank() const override { return 0; }
   int size() const override { return ranks_; }
   std::string transport() const override { return "loopback"; }
-  Status exchange(backend::Stream& stream, std::span<const comm::Segment> sends,
+  Status send_receive(backend::Stream& stream, std::span<const comm::Segment> sends,
                   std::span<const comm::Segment> receives) override {
     for (std::size_t i = 0; i < std::min(sends.size(), receives.size()); ++i)
       LANCET_TRY(stream.copy(receives[i].data, sends[i].data, std::min(sends[i].bytes, receives[i].bytes)));

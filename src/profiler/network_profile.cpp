@@ -121,7 +121,7 @@ class AllToAllCall {
       sends_.push_back({int(i / segments_), from_.as<std::byte>() + i * each, each});
       receives_.push_back({int(i / segments_), to_.as<std::byte>() + i * each, each});
     }
-    return [this] { return comm_.exchange(sends_, receives_); };
+    return [this] { return comm_.send_receive(sends_, receives_); };
   }
 
  private:
@@ -224,14 +224,14 @@ Result<std::unique_ptr<NetworkMeter>> make_meter(const ProfilerOptions& options,
 
 namespace {
 
-bool lacks_windows(const cost::NetworkTimes& wire, double largest, const ProfilerOptions& options) {
+bool lacks_windows(const cost::NetworkTimes& network, double largest, const ProfilerOptions& options) {
   if (!options.accelerator) return false;
-  return !wire.windows || (!wire.windows->all_to_all.empty() && !reaches(wire.windows->all_to_all, largest));
+  return !network.windows || (!network.windows->all_to_all.empty() && !reaches(network.windows->all_to_all, largest));
 }
 
 // Measures messages through windows. If the ranks have no windows, the profile records that, so that later runs do not
 // try.
-Status fill_windows(NetworkMeter& meter, double largest, cost::NetworkTimes& wire) {
+Status fill_windows(NetworkMeter& meter, double largest, cost::NetworkTimes& network) {
   cost::WindowTimes windows;
   LANCET_ASSIGN(const bool there, meter.open_windows(std::size_t(last_size(largest))));
   if (there) {
@@ -239,7 +239,7 @@ Status fill_windows(NetworkMeter& meter, double largest, cost::NetworkTimes& wir
     LANCET_ASSIGN(windows.counts_wait_ms, meter.counts_wait_ms());
     LANCET_ASSIGN(windows.core, meter.window_core(windows.all_to_all));
   }
-  wire.windows = std::move(windows);
+  network.windows = std::move(windows);
   return {};
 }
 
@@ -247,30 +247,30 @@ Status fill_windows(NetworkMeter& meter, double largest, cost::NetworkTimes& wir
 
 Result<bool> fill_network(cost::Profile& profile, std::span<const ir::Plan> plans, const ProfilerOptions& options) {
   if (!options.world || options.world->size() == 1) return false;
-  cost::NetworkTimes& wire = profile.wire;
+  cost::NetworkTimes& network = profile.network;
   const Messages messages = messages_of(plans);
-  const bool fresh = !wire.measured();
-  const bool short_of_all_to_all = fresh || !reaches(wire.all_to_all, messages.all_to_all);
-  const bool short_of_all_reduce = fresh || !reaches(wire.all_reduce, messages.all_reduce);
-  const bool short_of_windows = lacks_windows(wire, messages.all_to_all, options);
+  const bool fresh = !network.measured();
+  const bool short_of_all_to_all = fresh || !reaches(network.all_to_all, messages.all_to_all);
+  const bool short_of_all_reduce = fresh || !reaches(network.all_reduce, messages.all_reduce);
+  const bool short_of_windows = lacks_windows(network, messages.all_to_all, options);
   if (!short_of_all_to_all && !short_of_all_reduce && !short_of_windows) return false;
   LANCET_ASSIGN(const auto meter, make_meter(options, messages.segments));
   if (short_of_all_to_all) {
-    LANCET_ASSIGN(wire.all_to_all,
+    LANCET_ASSIGN(network.all_to_all,
                   time_sizes(messages.all_to_all, [&](std::size_t bytes) { return meter->all_to_all_ms(bytes); }));
   }
   if (short_of_all_reduce) {
-    LANCET_ASSIGN(wire.all_reduce,
+    LANCET_ASSIGN(network.all_reduce,
                   time_sizes(messages.all_reduce, [&](std::size_t bytes) { return meter->all_reduce_ms(bytes); }));
   }
-  if (short_of_windows) LANCET_TRY(fill_windows(*meter, messages.all_to_all, wire));
+  if (short_of_windows) LANCET_TRY(fill_windows(*meter, messages.all_to_all, network));
   if (!fresh) return true;
   LANCET_ASSIGN(const double launch_ms, meter->launch_ms());
-  LANCET_ASSIGN(wire.launch_ms, comm::mean(*options.world, launch_ms));
-  LANCET_ASSIGN(const NetworkCosts beside, meter->interference(wire));
-  wire.all_to_all_core = beside.all_to_all;
-  wire.all_reduce_core = beside.all_reduce;
-  wire.interference = beside.interference;
+  LANCET_ASSIGN(network.launch_ms, comm::mean(*options.world, launch_ms));
+  LANCET_ASSIGN(const NetworkCosts beside, meter->interference(network));
+  network.all_to_all_core = beside.all_to_all;
+  network.all_reduce_core = beside.all_reduce;
+  network.interference = beside.interference;
   return true;
 }
 

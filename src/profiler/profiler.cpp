@@ -264,7 +264,7 @@ Result<ProfilerReport> fill_profile(cost::Profile& profile, std::span<const ir::
     report.ops += int(keys.size());
     LANCET_TRY(PlanProfiler(plan, options).run(keys, profile));
   }
-  LANCET_ASSIGN(report.wire, fill_network(profile, plans, options));
+  LANCET_ASSIGN(report.network, fill_network(profile, plans, options));
   report.seconds = seconds_since(start);
   return report;
 }

@@ -31,7 +31,7 @@ class Loopback final : public comm::Communicator {
   int rank() const override { return 0; }
   int size() const override { return ranks_; }
   std::string transport() const override { return "loopback"; }
-  Status exchange(std::span<const comm::Segment> sends, std::span<const comm::Segment> receives) override {
+  Status send_receive(std::span<const comm::Segment> sends, std::span<const comm::Segment> receives) override {
     for (std::size_t i = 0; i < std::min(sends.size(), receives.size()); ++i)
       std::memcpy(receives[i].data, sends[i].data, std::min(sends[i].bytes, receives[i].bytes));
     return {};

@@ -44,7 +44,7 @@ std::vector<AllToAllCover> all_to_all_covers(const ir::Program& program, std::sp
   }
   std::size_t first = 0;  // the first computation that may still overlap; streams run in order
   for (AllToAllCover& cover : covers) {
-    const ir::Interval& span = when[cover.exchange.index()];
+    const ir::Interval& span = when[cover.all_to_all.index()];
     while (first < compute.size() && when[compute[first].index()].end <= span.start) ++first;
     for (std::size_t at = first; at < compute.size() && when[compute[at].index()].start < span.end; ++at) {
       const ir::Interval& other = when[compute[at].index()];

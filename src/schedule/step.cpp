@@ -159,7 +159,7 @@ void Step::add_peer_costs(const Rewritten& by_capacity, int parts) {
   for (std::size_t i = 0; i < by_capacity.origin.size() && all > 1; ++i) {
     const ir::Instruction& at = by_capacity.program.instructions[i];
     if (by_capacity.origin[i] >= 0 && ops::kind(at) == ops::Kind::all_to_all)
-      op_costs[std::size_t(by_capacity.origin[i])] = costs_->exchange(by_capacity.program, at, all / parts);
+      op_costs[std::size_t(by_capacity.origin[i])] = costs_->all_to_all(by_capacity.program, at, all / parts);
   }
   part_costs_[{Cut::peers, parts}] = std::move(op_costs);
 }

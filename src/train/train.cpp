@@ -457,7 +457,7 @@ Status train(const config::Config& config, comm::Communicator& world, const Trai
   const Status status = Run(config, emulated ? *emulated : world, options)();
   if (emulated && status.ok())
     log::info("emulated   {} declared {:.3f} ms of all-to-alls and {:.3f} ms of all-reduces in all calls",
-              config.comm.network, declared.exchanges.load(), declared.all_reduces.load());
+              config.comm.network, declared.all_to_alls.load(), declared.all_reduces.load());
   return status;
 }
 

@@ -53,7 +53,7 @@ Result<std::vector<std::vector<runtime::Span>>> gather_spans(comm::Communicator&
   if (world.rank() == 0)
     for (int rank = 0; rank < world.size(); ++rank)
       receives.push_back({rank, reinterpret_cast<std::byte*>(all[std::size_t(rank)].data()), bytes});
-  LANCET_TRY(world.exchange(std::span(&send, 1), receives));
+  LANCET_TRY(world.send_receive(std::span(&send, 1), receives));
   return all;
 }
 
@@ -282,7 +282,7 @@ class TrainerImpl final : public Trainer {
     if (!accelerator_) return {};
     const auto bytes = std::size_t(memory_.arena);
     LANCET_ASSIGN(const auto window, world::make_arena_window(config_, streams_.on_device(), bytes, wants_window()));
-    all_to_alls_ = world::describe_all_to_alls(config_, !window.empty(), plans_.exchanges);
+    all_to_alls_ = world::describe_all_to_alls(config_, !window.empty(), plans_.all_to_alls);
     if (!window.empty()) {
       arena_window_ = {window.data(), window.size()};
       return {};

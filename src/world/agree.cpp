@@ -84,7 +84,7 @@ Result<std::vector<std::string>> gather_texts(comm::Communicator& world, const s
     for (std::size_t r = 0; r < texts.size(); ++r)
       receives.push_back({static_cast<int>(r), reinterpret_cast<std::byte*>(texts[r].data()), texts[r].size()});
   }
-  LANCET_TRY(world.exchange(std::span(&send, 1), receives));
+  LANCET_TRY(world.send_receive(std::span(&send, 1), receives));
   return texts;
 }
 

@@ -29,7 +29,7 @@ Result<std::unique_ptr<comm::Communicator>> emulated_world(const config::Config&
       ranks, {.name = hardware.name,
               .all_to_all_ms =
                   [=](double bytes) {
-                    return counted(&DeclaredTimes::exchanges, cost::all_to_all_ms(hardware, layout, bytes));
+                    return counted(&DeclaredTimes::all_to_alls, cost::all_to_all_ms(hardware, layout, bytes));
                   },
               .all_reduce_ms =
                   [=](double bytes) {

@@ -84,7 +84,7 @@ Result<std::span<std::byte>> make_arena_window(const config::Config& config, con
   if (made.ok() && !made->empty()) return *made;
   const std::string why = made.ok() ? std::string() : ": " + made.error().message;
   if (config.comm.device_all_to_all == config::DeviceAllToAll::automatic) {
-    if (!why.empty()) log::info("exchanges  by counts that the host knows{}", why);
+    if (!why.empty()) log::info("all-to-alls  by counts that the host knows{}", why);
     return std::span<std::byte>();
   }
   Error error = config_error(
@@ -101,12 +101,12 @@ std::string describe_all_to_alls(const config::Config& config, bool window, cons
   const std::string why =
       automatic ? "" : fmt::format("; comm.device_all_to_all={}", name(config.comm.device_all_to_all));
   if (!choice.empty())
-    return fmt::format("exchanges  {}{}{}", choice, why, window ? "" : "; the arena lies in no window");
+    return fmt::format("all-to-alls  {}{}{}", choice, why, window ? "" : "; the arena lies in no window");
   if (!window) return "";
   return automatic
-             ? "exchanges  through windows: the ranks reach each other's memory, and no profile holds the times of "
+             ? "all-to-alls  through windows: the ranks reach each other's memory, and no profile holds the times of "
                "both ways"
-             : "exchanges  through windows" + why;
+             : "all-to-alls  through windows" + why;
 }
 
 Result<DeviceStreams> make_device_streams(

@@ -52,7 +52,7 @@ TEST_CASE("plan prints the prediction of every policy and the reason for its cho
   CHECK(ir::verify(*plan).ok());
   CHECK(plan->header.integer("ranks") == 2);
   CHECK(plan->header.text("build") == cost::kernel_build());
-  CHECK(plan->header.text("profile") == test::declared_profile(small(), test::declared_place(2, 2)).identity());
+  CHECK(plan->header.text("profile") == test::declared_profile(small(), test::declared_machine(2, 2)).identity());
   CHECK(plan->header.text("optimizer") == "adamw beta1=0.9 beta2=0.999 eps=1e-08 weight_decay=0 clip_grad=1");
 
   double fastest = 1e9, sequential = number_in(outcome.output, "sequential", 0);
@@ -79,23 +79,23 @@ TEST_CASE("plan prints the prediction of every policy and the reason for its cho
 
 TEST_CASE("plan reports the all-to-all transport if the costs hold both") {
   const Files files;
-  auto profile = test::declared_profile(small(), test::declared_place(2, 2));
-  profile.wire.windows = cost::WindowTimes{{{1, 1e-6}}, {}, 0.5};
+  auto profile = test::declared_profile(small(), test::declared_machine(2, 2));
+  profile.network.windows = cost::WindowTimes{{{1, 1e-6}}, {}, 0.5};
   REQUIRE(cost::write_profile(files.folder / "windows.json", profile).ok());
   const auto outcome =
       lancet("plan " + files.config + " --ranks 2 --hosts 2 --profile " + (files.folder / "windows.json"));
   INFO(outcome.output);
   REQUIRE(outcome.code == 0);
   CHECK(std::regex_search(outcome.output,
-                          std::regex("\nexchanges: ([0-9]+) of \\1 all-to-alls through windows: [0-9.e-]+ ms a step, "
+                          std::regex("\nall-to-alls: ([0-9]+) of \\1 all-to-alls through windows: [0-9.e-]+ ms a step, "
                                      "all [0-9.e-]+ ms, none [0-9.e-]+ ms\n")));
-  CHECK(lancet("plan " + files.config + files.for_two).lines_with("exchanges:") == 0);
+  CHECK(lancet("plan " + files.config + files.for_two).lines_with("all-to-alls:") == 0);
 }
 
 TEST_CASE("a policy without gain falls back to sequential, and the plan gives the reason") {
   const Files files;
-  auto profile = test::declared_profile(small(), test::declared_place(2, 2));
-  for (auto* points : {&profile.wire.all_to_all, &profile.wire.all_reduce})
+  auto profile = test::declared_profile(small(), test::declared_machine(2, 2));
+  for (auto* points : {&profile.network.all_to_all, &profile.network.all_reduce})
     for (cost::Point& point : *points) point.ms = 0;
   REQUIRE(cost::write_profile(files.folder / "free.json", profile).ok());
   const auto outcome =
@@ -137,7 +137,7 @@ TEST_CASE("a profile of another device is used if it is named or the only one th
   refused("--ranks 3 --hosts 3 --profile " + files.profile, {"num_local_experts"});
   refused("--ranks 2 --profile " + (files.folder / "none.json"), {"none.json: expected a profile"});
 
-  cost::Place newer = test::declared_place(2, 2), other = newer;  // the newer of two builds
+  cost::Machine newer = test::declared_machine(2, 2), other = newer;  // the newer of two builds
   newer.device.build = "fedcba9876543210";
   REQUIRE(cost::write_profile(files.profile, test::declared_profile(small(), newer)).ok());
   const auto outcome = lancet("plan " + files.config + files.for_two);

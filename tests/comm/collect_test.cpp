@@ -29,9 +29,9 @@ TEST_CASE("every rank receives one rank's text, an empty one too") {
 
 TEST_CASE("the all-to-all sends equal bytes to every other rank, and nothing with one rank") {
   const Status status = run_inproc(3, [](Communicator& c) -> Status {
-    AllToAll exchange(c, 1001);
-    if (exchange.bytes() != 1000) return internal_error(std::to_string(exchange.bytes()));
-    return exchange(c);
+    AllToAll all_to_all(c, 1001);
+    if (all_to_all.bytes() != 1000) return internal_error(std::to_string(all_to_all.bytes()));
+    return all_to_all(c);
   });
   CHECK((status.ok() ? "" : status.error().message) == "");
   const auto self = make_self();

@@ -42,7 +42,7 @@ inline Bytes message(int from, int to, int salt, std::size_t bytes) {
 
 // Sends `size_of(from, to)` bytes between all pairs, each rank to itself included, and compares.
 template <class SizeOf>
-Status exchange_and_compare(Communicator& c, int salt, SizeOf size_of) {
+Status send_and_compare(Communicator& c, int salt, SizeOf size_of) {
   const int n = c.size(), me = c.rank();
   std::vector<Bytes> out, in;
   for (int peer = 0; peer < n; ++peer) {
@@ -54,27 +54,27 @@ Status exchange_and_compare(Communicator& c, int salt, SizeOf size_of) {
     sends.push_back({peer, out[std::size_t(peer)].data(), out[std::size_t(peer)].size()});
     receives.push_back({peer, in[std::size_t(peer)].data(), in[std::size_t(peer)].size()});
   }
-  LANCET_TRY(c.exchange(sends, receives));
+  LANCET_TRY(c.send_receive(sends, receives));
   for (int peer = 0; peer < n; ++peer)
     EXPECT_THAT(in[std::size_t(peer)] == message(peer, me, salt, size_of(peer, me)), "rank {} from rank {}, salt {}",
                 me, peer, salt);
   return {};
 }
 
-inline Status exchanges(Communicator& c) {
+inline Status sends_and_receives(Communicator& c) {
   // Uneven sizes with empty pairs; 9 MB + 1 exceeds the largest fragment of a transport.
   const std::size_t sizes[] = {0, 1, 4096, 70'001, 300'000};
-  LANCET_TRY(exchange_and_compare(c, 1, [&](int from, int to) { return sizes[(from * 3 + to * 2) % 5]; }));
-  LANCET_TRY(exchange_and_compare(
+  LANCET_TRY(send_and_compare(c, 1, [&](int from, int to) { return sizes[(from * 3 + to * 2) % 5]; }));
+  LANCET_TRY(send_and_compare(
       c, 2, [&](int from, int to) { return from == 0 && to == c.size() - 1 ? (9u << 20) + 1 : 3u; }));
   // All ranks to rank 0 (every token to one expert), then rank 0 to all; nothing at all; each rank to itself only.
-  LANCET_TRY(exchange_and_compare(c, 3, [](int, int to) { return to == 0 ? 50'000u : 0u; }));
-  LANCET_TRY(exchange_and_compare(c, 4, [](int from, int) { return from == 0 ? 50'000u : 0u; }));
-  LANCET_TRY(exchange_and_compare(c, 5, [](int, int) { return 0u; }));
-  LANCET_TRY(exchange_and_compare(c, 6, [](int from, int to) { return from == to ? 777u : 0u; }));
-  LANCET_TRY(c.exchange({}, {}));
+  LANCET_TRY(send_and_compare(c, 3, [](int, int to) { return to == 0 ? 50'000u : 0u; }));
+  LANCET_TRY(send_and_compare(c, 4, [](int from, int) { return from == 0 ? 50'000u : 0u; }));
+  LANCET_TRY(send_and_compare(c, 5, [](int, int) { return 0u; }));
+  LANCET_TRY(send_and_compare(c, 6, [](int from, int to) { return from == to ? 777u : 0u; }));
+  LANCET_TRY(c.send_receive({}, {}));
   for (int i = 0; i < 50; ++i)
-    LANCET_TRY(exchange_and_compare(
+    LANCET_TRY(send_and_compare(
         c, 10 + i, [&](int f, int t) { return std::size_t(mix(unsigned(f * 31 + t + i * 101)) % 3000); }));
   return {};
 }
@@ -94,7 +94,7 @@ inline Status segments_in_order(Communicator& c) {
     sends.push_back({int(i) % n, nullptr, 0});
     receives.push_back({int(i) / 3, in[i].data(), in[i].size()});
   }
-  LANCET_TRY(c.exchange(sends, receives));
+  LANCET_TRY(c.send_receive(sends, receives));
   for (int peer = 0; peer < n; ++peer)
     for (int part = 0; part < 3; ++part)
       EXPECT_THAT(in[std::size_t(peer * 3 + part)] == message(peer, me, part, 100u + unsigned(part)), "peer {} part {}",
@@ -168,7 +168,7 @@ inline Status streams(Communicator& c) {
     std::jthread expert_stream([&] {
       for (int i = 0; i < 40 && expert_status; ++i) {
         if ((i + c.rank()) % 8 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(2));
-        expert_status = exchange_and_compare(
+        expert_status = send_and_compare(
             *expert, i, [&](int f, int t) { return std::size_t(mix(unsigned(f * 5 + t * 3 + i)) % 20'000); });
       }
     });
@@ -192,7 +192,7 @@ inline Status streams(Communicator& c) {
 inline Status wrong_peers(Communicator& c) {
   std::byte byte{};
   const Segment wrong[] = {{c.size(), &byte, 1}};
-  const Status sent = c.exchange(wrong, {});
+  const Status sent = c.send_receive(wrong, {});
   EXPECT_THAT(!sent && sent.error().code == ExitCode::internal, "code");
   EXPECT_THAT(sent.error().message.find(fmt::format("send segment names rank {}", c.size())) != std::string::npos, "{}",
               sent.error().message);
@@ -217,7 +217,7 @@ struct Case {
   const char* name;
   Status (*run)(Communicator&);
 };
-inline constexpr Case cases[] = {{"exchange", exchanges},         {"segments in order", segments_in_order},
+inline constexpr Case cases[] = {{"send_receive", sends_and_receives},         {"segments in order", segments_in_order},
                                  {"all_reduce_sum", all_reduces}, {"broadcast", broadcasts},
                                  {"barrier", barriers},           {"streams", streams},
                                  {"wrong peers", wrong_peers},    {"network", network}};

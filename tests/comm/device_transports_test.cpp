@@ -93,7 +93,7 @@ TEST_CASE("staged: ranks on devices send and sum the same values as on the host"
         receives.push_back({peer, in.data() + 12 * peer, 4 * got});
       }
       in.set(std::vector<float>(9, -1));
-      LANCET_TRY(communicator->exchange(*stream, sends, receives));
+      LANCET_TRY(communicator->send_receive(*stream, sends, receives));
       received[rank] = in.get();
       LANCET_TRY(communicator->all_reduce_sum(*stream, out.span()));
       summed[rank] = out.get();
@@ -121,13 +121,13 @@ TEST_CASE("emulated: other ranks mirror this one, and calls take the network's t
     receives.push_back({peer, reinterpret_cast<std::byte*>(&in[std::size_t(peer)]), 4});
   }
   SECTION("an all-to-all") {
-    const double ms = milliseconds([&] { REQUIRE(world->exchange(sends, receives).ok()); });
+    const double ms = milliseconds([&] { REQUIRE(world->send_receive(sends, receives).ok()); });
     CHECK(in == out);
     CHECK(ms >= 2 + 12e-3);  // 12 of the 16 bytes leave the rank
   }
   SECTION("a ring: to the next rank, from the previous one") {
     const std::vector<Segment> to{sends[1]}, from{receives[3]};
-    REQUIRE(world->exchange(to, from).ok());
+    REQUIRE(world->send_receive(to, from).ok());
     CHECK(in == std::vector<float>{0, 0, 0, 2});
   }
   SECTION("a sum") {
@@ -137,7 +137,7 @@ TEST_CASE("emulated: other ranks mirror this one, and calls take the network's t
   }
   SECTION("sends and receives of different sizes are an error") {
     receives[2].bytes = 2;
-    const Status status = world->exchange(sends, receives);
+    const Status status = world->send_receive(sends, receives);
     REQUIRE_FALSE(status.ok());
     CHECK(status.error().message.find("an emulated rank must send back as many bytes as it receives") != std::string::npos);
   }
@@ -162,7 +162,7 @@ TEST_CASE("emulated on a device: the same behaviour on a stream") {
     receives.push_back({peer, in.data() + 4 * peer, 4});
   }
   const double ms = milliseconds([&] {
-    REQUIRE((*communicator)->exchange(**stream, sends, receives).ok());
+    REQUIRE((*communicator)->send_receive(**stream, sends, receives).ok());
     REQUIRE((*communicator)->all_reduce_sum(**stream, out.span()).ok());
     REQUIRE((*stream)->synchronize().ok());
   });
@@ -183,7 +183,7 @@ class Stuck final : public comm::DeviceCommunicator {
   int rank() const override { return 0; }
   int size() const override { return 2; }
   std::string transport() const override { return "test"; }
-  Status exchange(backend::Stream&, std::span<const Segment>, std::span<const Segment>) override { return {}; }
+  Status send_receive(backend::Stream&, std::span<const Segment>, std::span<const Segment>) override { return {}; }
   Status all_reduce_sum(backend::Stream&, std::span<float>) override { return {}; }
   Status check() override { return {}; }
   void abort(const std::string&) override {

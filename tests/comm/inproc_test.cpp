@@ -105,11 +105,11 @@ TEST_CASE("calls that do not match are an error on all ranks, at once") {
       return c.broadcast(data, root);
     };
   };
-  const auto exchange = [](std::size_t send, std::size_t receive) {
+  const auto send_receive = [](std::size_t send, std::size_t receive) {
     return [=](Communicator& c) {
       std::vector<std::byte> out(send), in(receive);
       const Segment s{1 - c.rank(), out.data(), send}, r{1 - c.rank(), in.data(), receive};
-      return c.exchange({&s, 1}, {&r, 1});
+      return c.send_receive({&s, 1}, {&r, 1});
     };
   };
   const auto reduce = [](std::size_t count) {
@@ -123,9 +123,9 @@ TEST_CASE("calls that do not match are an error on all ranks, at once") {
   CHECK_THAT(run(broadcast(16, 0), broadcast(16, 1)), Contains("from rank 0 on") && Contains("from rank 1 on"));
   CHECK_THAT(run(broadcast(16, 0), broadcast(24, 0)), Contains("of 16 bytes") && Contains("of 24 bytes"));
   CHECK_THAT(run(reduce(10), reduce(11)), Contains("of 40 bytes") && Contains("of 44 bytes"));
-  CHECK_THAT(run(exchange(8, 400), exchange(800, 8)),
+  CHECK_THAT(run(send_receive(8, 400), send_receive(800, 8)),
              Contains("rank 0 expects 400 bytes from rank 1, which sends 800"));
-  CHECK_THAT(run(exchange(8, 400), exchange(0, 8)), Contains("rank 0 expects 400 bytes from rank 1, which sends 0"));
+  CHECK_THAT(run(send_receive(8, 400), send_receive(0, 8)), Contains("rank 0 expects 400 bytes from rank 1, which sends 0"));
 }
 
 TEST_CASE("abort wakes the waiting calls of every stream") {

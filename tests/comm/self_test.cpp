@@ -24,7 +24,7 @@ TEST_CASE("one rank alone fulfils the contract") {
   }
   std::byte out[4] = {}, in[8] = {};
   const Segment send{0, out, 4}, receive{0, in, 8};
-  const Status uneven = self->exchange({&send, 1}, {&receive, 1});
+  const Status uneven = self->send_receive({&send, 1}, {&receive, 1});
   REQUIRE_FALSE(uneven);
   CHECK_THAT(uneven.error().message, Contains("expects 8 bytes from itself, it sends 4"));
 }

@@ -22,7 +22,7 @@ input @route : route[16,4]
 input @slots : bf16[4,6,8]
 input @w : bf16[2,32,8]
 input @b : f32[2,32]
-%0 : i32[2,3] = exchange_counts(@route) {ranks=2}  # expert forward counts
+%0 : i32[2,3] = all_to_all_counts(@route) {ranks=2}  # expert forward counts
 %1 : bf16[2,12,8] = all_to_all(@slots, @route, %0)  # expert forward there
 %2 : bf16[2,12,8] = all_to_all(@slots, @route, %0) {tokens=16}  # expert forward there
 %3 : bf16[4,6,8] = all_to_all_back(%2, @route, %0) {tokens=4}  # expert forward back
@@ -101,7 +101,7 @@ TEST_CASE("tokens beyond the capacity are dropped and not sent") {
   const ir::Program program = parsed(R"(program tight {ranks=4}
 input @route : route[16,4]
 input @slots : f32[4,3,8]
-%0 : i32[1,5] = exchange_counts(@route) {ranks=4}  # expert forward counts
+%0 : i32[1,5] = all_to_all_counts(@route) {ranks=4}  # expert forward counts
 %1 : f32[1,12,8] = all_to_all(@slots, @route, %0) {tokens=16}  # expert forward there
 )");
   CHECK(bytes_sent(program, program.instructions[1]) == 12 * 32 * 3 / 4);
@@ -138,7 +138,7 @@ TEST_CASE("the all-to-all of one rank is a copy with its own time") {
   const ir::Program program = parsed(R"(program alone
 input @route : route[16,4]
 input @slots : f32[4,4,8]
-%0 : i32[4,2] = exchange_counts(@route) {ranks=1}  # expert forward counts
+%0 : i32[4,2] = all_to_all_counts(@route) {ranks=1}  # expert forward counts
 %1 : f32[4,4,8] = all_to_all(@slots, @route, %0) {tokens=16}  # expert forward there
 )");
   CHECK(is_local(program, program.instructions[1]));

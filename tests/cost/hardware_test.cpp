@@ -96,7 +96,7 @@ TEST_CASE("all-to-all within a node, between nodes, and by messages") {
 
 TEST_CASE("an uneven all-to-all waits for the fullest rank; a group of peers sends fewer messages") {
   const Hardware h = machine();
-  const Exchange twice{.fullest = 2};
+  const Spread twice{.fullest = 2};
   CHECK(all_to_all_ms(h, {4, 1}, 8e6, twice) == Approx(0.010 + 2));
   CHECK(all_to_all_ms(h, {2, 2}, 1e6, twice) == Approx(0.100 + 1));
   // The NICs of a node carry the traffic of all its ranks, fuller ones and others.
@@ -123,28 +123,28 @@ input @route : route[400,8]
 input @slots : f32[8,100,2500]
 parameter @w : f32[1,300,2500]
 parameter @b : f32[1,300]
-%0 : i32[1,9] = exchange_counts(@route) {ranks=8}  # expert forward counts
+%0 : i32[1,9] = all_to_all_counts(@route) {ranks=8}  # expert forward counts
 %1 : f32[1,800,2500] = all_to_all(@slots, @route, %0) {tokens=400}  # expert forward there
 %2 : f32[1,800,300] = expert_linear(%1, @w, @b, %0) {tokens=400}  # compute forward experts
 %3 : f32[8,100,2500] = dispatch(@slots, @route) {capacity=100}  # compute forward dispatch
 )");
-  const auto exchange = [&](std::size_t i, const Routing& routing) {
-    return HardwareCosts(machine(), {8, 2}, {}, routing).exchange(program, program.instructions[i], 0).ms;
+  const auto all_to_all = [&](std::size_t i, const Routing& routing) {
+    return HardwareCosts(machine(), {8, 2}, {}, routing).all_to_all(program, program.instructions[i], 0).ms;
   };
   const auto work = [&](std::size_t i, const Routing& routing) {
     return HardwareCosts(machine(), {8, 2}, {}, routing).op_ms(program, program.instructions[i]).value();
   };
   // 3.5 MB, of which 4/7 pass the NIC together with those of 3 other ranks.
-  CHECK(exchange(1, {}) == Approx(0.100 + 2e6 * 4 / 2e6));
-  CHECK(exchange(1, {.imbalance = 2, .capacity = 2}) == Approx(0.100 + 4));
-  CHECK(exchange(1, {.imbalance = 2, .capacity = 1}) == Approx(0.100 + 0.75 * 4));
-  CHECK(exchange(1, {.capacity = 2, .padded = true}) == Approx(0.100 + 2 * 4));
-  CHECK(exchange(1, {.imbalance = 2, .capacity = 2, .padded = true}) == Approx(0.100 + 2 * 4));
-  CHECK(exchange(0, {.imbalance = 2, .capacity = 2, .padded = true}) == exchange(0, {}));
+  CHECK(all_to_all(1, {}) == Approx(0.100 + 2e6 * 4 / 2e6));
+  CHECK(all_to_all(1, {.imbalance = 2, .capacity = 2}) == Approx(0.100 + 4));
+  CHECK(all_to_all(1, {.imbalance = 2, .capacity = 1}) == Approx(0.100 + 0.75 * 4));
+  CHECK(all_to_all(1, {.capacity = 2, .padded = true}) == Approx(0.100 + 2 * 4));
+  CHECK(all_to_all(1, {.imbalance = 2, .capacity = 2, .padded = true}) == Approx(0.100 + 2 * 4));
+  CHECK(all_to_all(0, {.imbalance = 2, .capacity = 2, .padded = true}) == all_to_all(0, {}));
   // One rank per node, and so few bytes that only message start times count: 7, or on average 3.5 to half the ranks.
   const HardwareCosts apart(machine(), {8, 8});
-  CHECK(apart.exchange(program, program.instructions[0], 0).ms == Approx(0.100 + 6 * 0.050));
-  CHECK(apart.exchange(program, program.instructions[0], 4).ms == Approx(0.100 + 2.5 * 0.050));
+  CHECK(apart.all_to_all(program, program.instructions[0], 0).ms == Approx(0.100 + 6 * 0.050));
+  CHECK(apart.all_to_all(program, program.instructions[0], 4).ms == Approx(0.100 + 2.5 * 0.050));
   const double products = 2 * 400.0 * 300 * 2500;
   CHECK(work(2, {}) == Approx(0.010 + products / 1e9));
   CHECK(work(2, {.imbalance = 2, .capacity = 2}) == Approx(0.010 + 2 * products / 1e9));
@@ -185,9 +185,9 @@ TEST_CASE("measured costs take precedence over declared ones") {
   const HardwareCosts costs(machine(), {8, 2}, measured);
   CHECK(costs.op_ms(sum, sum.instructions[0]) == 3.0);
   CHECK(costs.all_to_all_ms(7e6) == all_to_all_ms(machine(), {8, 2}, 7e6));
-  measured.place.cluster = {"mpi", 8, 2};
-  measured.wire.all_to_all = {{1, 5}};
-  measured.wire.all_reduce = {{1, 6}};
+  measured.machine.cluster = {"mpi", 8, 2};
+  measured.network.all_to_all = {{1, 5}};
+  measured.network.all_reduce = {{1, 6}};
   const HardwareCosts both(machine(), {8, 2}, measured);
   CHECK(both.all_to_all_ms(7e6) == 5);
   CHECK(both.all_reduce_ms(7e6) == 6);

@@ -14,14 +14,14 @@ using namespace lancet::cost;
 
 namespace {
 
-const Place here{{"CPU A \"x\"", "avx2", 2, 1, "0123456789abcdef"}, {"mpi", 2, 1}};
+const Machine here{{"CPU A \"x\"", "avx2", 2, 1, "0123456789abcdef"}, {"mpi", 2, 1}};
 
 Profile sample() {
   Profile profile(here);
   profile.ops["linear(f32[2,4,8], f32[12,8])"] = {0.125, 7, 0.01};
   profile.ops["attention(f32[2,4,24]) {heads=2}"] = {1.0 / 3, 5, 0};
   profile.products["bf16[8,16] = bf16[8,4] bf16[4,16] on a \"GPU\", aligned to 256"] = "0000000000000001 ffff";
-  profile.wire = {{{1024, 0.1}, {2048, 0.15}, {4096, 0.35}}, {{1024, 0.2}}, {0.1, 0.3}, {0.2, 0.4}, 0.004, {0.9, 0.45}};
+  profile.network = {{{1024, 0.1}, {2048, 0.15}, {4096, 0.35}}, {{1024, 0.2}}, {0.1, 0.3}, {0.2, 0.4}, 0.004, {0.9, 0.45}};
   return profile;
 }
 
@@ -84,12 +84,12 @@ TEST_CASE("the file returns the profile that was stored") {
   REQUIRE(again.ok());
   CHECK(again->print() == file.print());
   const Profile found = again->find(here), expected = sample();
-  CHECK(found.place == here);
+  CHECK(found.machine == here);
   CHECK(found.ops == expected.ops);
-  CHECK(found.wire.all_to_all == expected.wire.all_to_all);
-  CHECK(found.wire.all_reduce == expected.wire.all_reduce);
-  CHECK(found.wire.interference.network_beside_network == 0.45);
-  CHECK((found.wire.all_reduce_core == CoreCost{0.2, 0.4}));
+  CHECK(found.network.all_to_all == expected.network.all_to_all);
+  CHECK(found.network.all_reduce == expected.network.all_reduce);
+  CHECK(found.network.interference.network_beside_network == 0.45);
+  CHECK((found.network.all_reduce_core == CoreCost{0.2, 0.4}));
 }
 
 namespace {
@@ -100,7 +100,7 @@ const std::string windows_text =
 
 Profile with_windows() {
   Profile profile = sample();
-  profile.wire.windows = WindowTimes{{{1024, 0.02}, {4096, 0.05}}, {0.01, 0.5}, 0.03};
+  profile.network.windows = WindowTimes{{{1024, 0.02}, {4096, 0.05}}, {0.01, 0.5}, 0.03};
   return profile;
 }
 
@@ -113,19 +113,19 @@ TEST_CASE("window times survive a round trip; files without them are read as bef
   const auto again = ProfileFile::parse(text, "p.json");
   REQUIRE(again.ok());
   CHECK(again->print() == text);
-  CHECK(again->find(here).wire.windows == with_windows().wire.windows);
+  CHECK(again->find(here).network.windows == with_windows().network.windows);
   const std::string older = std::string(text).erase(at, windows_text.size());
   CHECK(older == file_of(sample()).print());
   const auto read = ProfileFile::parse(older, "p.json");
   REQUIRE(read.ok());
-  CHECK_FALSE(read->find(here).wire.windows);
-  CHECK(read->find(here).wire.all_to_all == sample().wire.all_to_all);
+  CHECK_FALSE(read->find(here).network.windows);
+  CHECK(read->find(here).network.all_to_all == sample().network.all_to_all);
   Profile none = sample();
-  none.wire.windows.emplace();  // measured, and there are none
+  none.network.windows.emplace();  // measured, and there are none
   const auto found = ProfileFile::parse(file_of(none).print(), "p.json");
   REQUIRE(found.ok());
-  REQUIRE(found->find(here).wire.windows);
-  CHECK(found->find(here).wire.windows->all_to_all.empty());
+  REQUIRE(found->find(here).network.windows);
+  CHECK(found->find(here).network.windows->all_to_all.empty());
   CHECK(with_windows().identity() != sample().identity());
 }
 
@@ -146,7 +146,7 @@ TEST_CASE("a damaged window time is reported with its field") {
 TEST_CASE("profiles of several devices and clusters share a file") {
   ProfileFile file = file_of(sample());
   Profile other = sample();
-  other.place.device.threads = 1;
+  other.machine.device.threads = 1;
   other.ops["linear(f32[2,4,8], f32[12,8])"].ms = 9;
   file.put(other);
   Profile again = sample();
@@ -154,12 +154,12 @@ TEST_CASE("profiles of several devices and clusters share a file") {
   again.ops["zero(f32[3])"] = {1, 5, 0};
   file.put(again);
   CHECK(file.find(here).ops == again.ops);
-  CHECK(file.find(other.place).compute_ms("linear(f32[2,4,8], f32[12,8])") == 9);
-  Place more_ranks = here;
+  CHECK(file.find(other.machine).compute_ms("linear(f32[2,4,8], f32[12,8])") == 9);
+  Machine more_ranks = here;
   more_ranks.cluster.ranks = 4;
   CHECK(file.find(more_ranks).ops == again.ops);  // the same device
-  CHECK_FALSE(file.find(more_ranks).wire.measured());
-  Place other_build = here;
+  CHECK_FALSE(file.find(more_ranks).network.measured());
+  Machine other_build = here;
   other_build.device.build = "another";
   CHECK(file.find(other_build).ops.empty());
 }
@@ -168,13 +168,13 @@ TEST_CASE("measurements of old builds are removed") {
   ProfileFile file;
   Profile profile = sample();
   for (int build = 0; build < 10; ++build) {
-    profile.place.device.build = std::to_string(build);
+    profile.machine.device.build = std::to_string(build);
     file.put(profile);
   }
   auto holds = [&](int build) {
-    Place place = here;
-    place.device.build = std::to_string(build);
-    return !file.find(place).ops.empty() && file.find(place).wire.measured();
+    Machine machine = here;
+    machine.device.build = std::to_string(build);
+    return !file.find(machine).ops.empty() && file.find(machine).network.measured();
   };
   CHECK_FALSE(holds(1));
   CHECK(holds(2));
@@ -212,7 +212,7 @@ TEST_CASE("the profile of another device is refused with the difference in words
   CHECK(has(none.error().message, "found no such file"));
   REQUIRE(write_profile(path, sample()).ok());
   CHECK(read_profile(path, here)->ops == sample().ops);
-  Place foreign = here;
+  Machine foreign = here;
   foreign.device.cpu = "CPU B";
   const auto refused = read_profile(path, foreign);
   REQUIRE_FALSE(refused.ok());
@@ -230,7 +230,7 @@ TEST_CASE("only one process at a time writes a profile") {
   const test::TemporaryFolder folder;
   const std::filesystem::path path = folder / "profile.json", lock_path = folder / "profile.json.lock";
   Profile theirs = sample();
-  theirs.place.device.cpu = "CPU B";
+  theirs.machine.device.cpu = "CPU B";
   ProfileFile file;
   file.put(theirs);
   std::optional<FileLock> lock(FileLock::wait(lock_path, 0));
@@ -243,7 +243,7 @@ TEST_CASE("only one process at a time writes a profile") {
   writes.join();
   CHECK(written.ok());
   CHECK(read_profile(path, here)->ops == sample().ops);
-  CHECK(read_profile(path, theirs.place)->ops == theirs.ops);
+  CHECK(read_profile(path, theirs.machine)->ops == theirs.ops);
 }
 
 TEST_CASE("a lock that is held by another or cannot be made does not block") {
@@ -269,7 +269,7 @@ TEST_CASE("adding to a file keeps other ops of its device and cluster, writing r
   REQUIRE(both.ok());
   CHECK(both->ops.size() == sample().ops.size() + 1);
   CHECK(both->compute_ms("zero(f32[3])") == 1.0);
-  CHECK(both->wire.measured());
+  CHECK(both->network.measured());
   more.ops["zero(f32[3])"] = {2, 5, 0};
   REQUIRE(add_to_profile(path, more).ok());
   CHECK(read_profile(path, here)->compute_ms("zero(f32[3])") == 2.0);
@@ -289,32 +289,32 @@ TEST_CASE("a damaged file is not overwritten") {
 
 TEST_CASE("a file lists the devices and clusters that it can plan for") {
   ProfileFile file = file_of(sample());
-  CHECK(file.places() == std::vector<Place>{{here.device, {}}, here});
+  CHECK(file.machines() == std::vector<Machine>{{here.device, {}}, here});
   Profile network_only(here);
-  network_only.place.device.cpu = "B";
-  network_only.wire = sample().wire;
+  network_only.machine.device.cpu = "B";
+  network_only.network = sample().network;
   file.put(network_only);  // communication without ops is not enough
-  CHECK(file.places().size() == 2);
+  CHECK(file.machines().size() == 2);
   Profile newer = sample();
-  newer.place.device.build = "ffffffffffffffff";
+  newer.machine.device.build = "ffffffffffffffff";
   file.put(newer);
-  CHECK(file.places() == std::vector<Place>{{newer.place.device, {}}, newer.place});
+  CHECK(file.machines() == std::vector<Machine>{{newer.machine.device, {}}, newer.machine});
 }
 
 TEST_CASE("costs of any device: this device, else the only one that fits") {
   const test::TemporaryFolder folder;
   const std::string path = folder / "costs.json";
   Profile other = sample();
-  other.place.device.cpu = "B";
+  other.machine.device.cpu = "B";
   other.ops["add(f32[1])"] = {7, 1, 0};
   REQUIRE(write_profile(path, other).ok());
   auto asked = [&](int ranks, int hosts, int threads) {
-    Place place = here;
-    place.cluster.ranks = ranks, place.cluster.hosts = hosts;
-    return read_profile_of_any_device(path, place, threads);
+    Machine machine = here;
+    machine.cluster.ranks = ranks, machine.cluster.hosts = hosts;
+    return read_profile_of_any_device(path, machine, threads);
   };
   REQUIRE(asked(2, 1, 0).ok());
-  CHECK(asked(2, 1, 0)->place == other.place);
+  CHECK(asked(2, 1, 0)->machine == other.machine);
   CHECK(asked(2, 1, 2)->compute_ms("add(f32[1])") == 7.0);
   for (const auto& [ranks, hosts, threads] : {std::array{4, 1, 0}, std::array{2, 2, 0}, std::array{2, 1, 3}}) {
     const auto none = asked(ranks, hosts, threads);
@@ -324,8 +324,8 @@ TEST_CASE("costs of any device: this device, else the only one that fits") {
     CHECK(has(none.error().message, "communication of B"));
   }
   REQUIRE(write_profile(path, sample()).ok());
-  CHECK(asked(2, 1, 0)->place == here);
-  Place third = here;
+  CHECK(asked(2, 1, 0)->machine == here);
+  Machine third = here;
   third.device.cpu = "C";
   const auto several = read_profile_of_any_device(path, third, 0);
   REQUIRE_FALSE(several.ok());
@@ -338,8 +338,8 @@ TEST_CASE("a profile's identity depends on all of its content") {
   CHECK(sample().identity() == identity);
   Profile slower = sample(), elsewhere = sample(), wire = sample();
   slower.ops.begin()->second.ms *= 1.001;
-  elsewhere.place.device.cpu = "B";
-  wire.wire.launch_ms *= 2;
+  elsewhere.machine.device.cpu = "B";
+  wire.network.launch_ms *= 2;
   for (const Profile& other : {slower, elsewhere, wire}) CHECK(other.identity() != identity);
 }
 

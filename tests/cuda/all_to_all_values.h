@@ -23,7 +23,7 @@ inline Status check_values(backend::Device& device, backend::Stream& stream, com
     sends.push_back({peer, out + at, count * sizeof(float)});
     receives.push_back({peer, in + at, count * sizeof(float)});
   }
-  LANCET_TRY(ranks.exchange(stream, sends, receives));
+  LANCET_TRY(ranks.send_receive(stream, sends, receives));
   LANCET_TRY(stream.copy(host, in, bytes));
   LANCET_TRY(stream.synchronize());
   for (std::size_t i = 0; i < 2 * count; ++i)

@@ -23,7 +23,7 @@ class Pair final : public comm::Communicator {
   int size() const override { return 2; }
   std::string transport() const override { return "pair"; }
   // Small messages: they fit the socket's buffer.
-  Status exchange(std::span<const comm::Segment> sends, std::span<const comm::Segment> receives) override {
+  Status send_receive(std::span<const comm::Segment> sends, std::span<const comm::Segment> receives) override {
     std::vector<std::byte> own;
     for (const comm::Segment& segment : sends)
       if (segment.peer == rank_)
@@ -47,7 +47,7 @@ class Pair final : public comm::Communicator {
   Status barrier() override {
     std::byte mine{}, theirs{};
     const comm::Segment send{1 - rank_, &mine, 1}, receive{1 - rank_, &theirs, 1};
-    return exchange({&send, 1}, {&receive, 1});
+    return send_receive({&send, 1}, {&receive, 1});
   }
   Result<std::unique_ptr<comm::Communicator>> duplicate() override { return internal_error("not on this pair"); }
   void abort(const std::string&) override {}

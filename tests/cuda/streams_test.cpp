@@ -28,17 +28,17 @@ struct Layout {
 };
 
 comm::RowPush all_to_all_of(const Layout& layout, std::byte* window, bool there) {
-  comm::RowPush exchange{};
-  exchange.there = there;
-  exchange.slots = window, exchange.buffer = window + layout.buffer();
-  exchange.experts = experts, exchange.ranks = 1, exchange.capacity = capacity, exchange.buffer_rows = capacity;
-  exchange.row_bytes = layout.row_bytes;
-  exchange.parts = parts;
+  comm::RowPush push{};
+  push.there = there;
+  push.slots = window, push.buffer = window + layout.buffer();
+  push.experts = experts, push.ranks = 1, push.capacity = capacity, push.buffer_rows = capacity;
+  push.row_bytes = layout.row_bytes;
+  push.parts = parts;
   auto* counts = reinterpret_cast<const std::int32_t*>(window + layout.counts());
   for (int p = 0; p < parts; ++p)
-    exchange.part[p] = {counts + p * experts, counts + (parts + p) * experts,
+    push.part[p] = {counts + p * experts, counts + (parts + p) * experts,
                         counts + 2 * parts * experts + 2 * p * experts};
-  return exchange;
+  return push;
 }
 
 // The expected content of the window after an all-to-all.

@@ -91,7 +91,7 @@ TEST_CASE_METHOD(Fresh, "an aborted communicator fails every call, also a waitin
       std::this_thread::sleep_for(soon / 4);
       nccl.abort("stream expert: a peer is gone");
     });
-    for (const Status& status : {nccl.all_reduce_sum(stream, values), nccl.check(), nccl.exchange(stream, {}, {})}) {
+    for (const Status& status : {nccl.all_reduce_sum(stream, values), nccl.check(), nccl.send_receive(stream, {}, {})}) {
       CHECK_FALSE(status.ok());
       if (!status.ok()) CHECK(status.error().message == "communication was aborted: stream expert: a peer is gone");
     }

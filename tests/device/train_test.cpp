@@ -66,9 +66,9 @@ class InWindow final : public comm::DeviceCommunicator {
   int rank() const override { return host_.rank(); }
   int size() const override { return host_.size(); }
   std::string transport() const override { return "windows"; }
-  Status exchange(backend::Stream& stream, std::span<const comm::Segment> sends,
+  Status send_receive(backend::Stream& stream, std::span<const comm::Segment> sends,
                   std::span<const comm::Segment> receives) override {
-    return staged_->exchange(stream, sends, receives);
+    return staged_->send_receive(stream, sends, receives);
   }
   Status all_reduce_sum(backend::Stream& stream, std::span<float> values) override {
     return staged_->all_reduce_sum(stream, values);
@@ -89,11 +89,11 @@ class InWindow final : public comm::DeviceCommunicator {
     }
     return window_;
   }
-  Status push_rows(backend::Stream&, const comm::RowPush& exchange) override {
+  Status push_rows(backend::Stream&, const comm::RowPush& push) override {
     ++pushed;
     LANCET_TRY(host_.barrier());
     for (int block = 0; block < 3; ++block)
-      test::push_rows(comm::PushRows<Peers>{exchange, peers_, rank()}, block, 3, 5);
+      test::push_rows(comm::PushRows<Peers>{push, peers_, rank()}, block, 3, 5);
     return host_.barrier();
   }
   static inline std::atomic<int> pushed = 0;
@@ -262,8 +262,8 @@ namespace {
 
 // Declared times, with windows that take `ms` for any size; messages as declared.
 cost::Profile with_windows(const config::Config& config, int ranks, double ms) {
-  cost::Profile profile = test::declared_profile(config, test::declared_place(ranks, 1));
-  profile.wire.windows = cost::WindowTimes{{{1, ms}}, {}, 0.02};
+  cost::Profile profile = test::declared_profile(config, test::declared_machine(ranks, 1));
+  profile.network.windows = cost::WindowTimes{{{1, ms}}, {}, 0.02};
   return profile;
 }
 
@@ -285,10 +285,10 @@ TEST_CASE("all-to-alls use the transport that was measured faster, on all ranks"
   };
   std::string banner;
   CHECK(run(1e-6, banner) == ranks * 2 * 4);
-  CHECK(banner.find("\nexchanges  4 of 4 all-to-alls through windows: ") != std::string::npos);
+  CHECK(banner.find("\nall-to-alls  4 of 4 all-to-alls through windows: ") != std::string::npos);
   CHECK(run(1e6, banner) == 0);
   INFO(banner);
-  CHECK(banner.find("\nexchanges  0 of 4 all-to-alls through windows: ") != std::string::npos);
+  CHECK(banner.find("\nall-to-alls  0 of 4 all-to-alls through windows: ") != std::string::npos);
   CHECK(banner.find("the arena lies in no window") != std::string::npos);
   // Windows take as long as messages without the wait for counts: only the layer's first all-to-all is slower by
   // messages.
@@ -314,10 +314,10 @@ TEST_CASE("all-to-alls use the faster transport although the profile lacks ops")
     EmulatedAccelerator accelerator;
     accelerator.windows = true;
     if (world.rank() == 0) {
-      cost::Profile profile(planning::place_of(config, world, 2, &accelerator));
+      cost::Profile profile(planning::machine_of(config, world, 2, &accelerator));
       profile.ops["an op"] = {1, 1, 0};
-      profile.wire.all_to_all = profile.wire.all_reduce = {{1, 1}};
-      profile.wire.windows = cost::WindowTimes{{{1, 2}}, {}, 0.5};
+      profile.network.all_to_all = profile.network.all_reduce = {{1, 1}};
+      profile.network.windows = cost::WindowTimes{{{1, 2}}, {}, 0.5};
       LANCET_TRY(cost::write_profile(config.overlap.profile, profile));
     }
     LANCET_TRY(world.barrier());
@@ -330,7 +330,7 @@ TEST_CASE("all-to-alls use the faster transport although the profile lacks ops")
   if (!status.ok()) FAIL(status.error().message);
   INFO(banner);
   CHECK(banner.find(
-            "\nexchanges  0 of 8 all-to-alls through windows: 9 ms a step, all 16 ms, none 9 ms; the arena lies") !=
+            "\nall-to-alls  0 of 8 all-to-alls through windows: 9 ms a step, all 16 ms, none 9 ms; the arena lies") !=
         std::string::npos);
   CHECK(InWindow::pushed == 0);
 }
@@ -342,10 +342,10 @@ TEST_CASE("without measured windows the reach decides, and the start banner says
   InWindow::pushed = 0;
   train_on(config, true, 2, 1, true, nullptr, &banner);
   CHECK(InWindow::pushed > 0);
-  CHECK(banner.find("\nexchanges  through windows: the ranks reach each other's memory, and no profile holds") !=
+  CHECK(banner.find("\nall-to-alls  through windows: the ranks reach each other's memory, and no profile holds") !=
         std::string::npos);
   train_on(config, true, 2, 1, false, nullptr, &banner);
-  CHECK(banner.find("exchanges  ") == std::string::npos);
+  CHECK(banner.find("all-to-alls  ") == std::string::npos);
 }
 
 TEST_CASE("without a window on all ranks the tokens are counted, unless windows are requested") {

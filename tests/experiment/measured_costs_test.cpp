@@ -19,7 +19,7 @@ TEST_CASE("a profile takes precedence over the hardware file and is part of the 
   const Files files;
   const Experiment plain = files.read();
   const std::string path = files.experiment(files.grid());
-  const cost::Profile profile = test::declared_profile(plain.points[0].config, test::declared_place(2, 1));
+  const cost::Profile profile = test::declared_profile(plain.points[0].config, test::declared_machine(2, 1));
   const std::string costs = files.folder / "costs.json";
   REQUIRE(cost::write_profile(costs, profile).ok());
   const auto read = [&](const std::string& on) { return read_experiment(path, on, here, costs); };

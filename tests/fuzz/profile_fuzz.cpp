@@ -16,9 +16,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::string text = file->print();
   const auto again = cost::ProfileFile::parse(text, "again");
   if (!again.ok() || again->print() != text) abort();
-  for (const cost::Place& place : file->places()) {
+  for (const cost::Machine& place : file->places()) {
     const cost::Profile profile = file->find(place);
-    if (profile.wire.measured() && !(profile.all_to_all_ms(1e6) >= 0)) abort();
+    if (profile.network.measured() && !(profile.all_to_all_ms(1e6) >= 0)) abort();
   }
   return 0;
 }

@@ -17,16 +17,16 @@ namespace {
 class Counting final : public comm::Communicator {
  public:
   explicit Counting(comm::Communicator& inner) : inner_(inner) {}
-  int exchanges = 0, reductions = 0;
+  int all_to_alls = 0, reductions = 0;
   std::size_t sent = 0;
 
   int rank() const override { return inner_.rank(); }
   int size() const override { return inner_.size(); }
   std::string transport() const override { return inner_.transport(); }
-  Status exchange(std::span<const comm::Segment> sends, std::span<const comm::Segment> receives) override {
-    ++exchanges;
+  Status send_receive(std::span<const comm::Segment> sends, std::span<const comm::Segment> receives) override {
+    ++all_to_alls;
     for (const comm::Segment& segment : sends) sent += segment.bytes;
-    return inner_.exchange(sends, receives);
+    return inner_.send_receive(sends, receives);
   }
   Status all_reduce_sum(std::span<float> values) override {
     ++reductions;
@@ -140,7 +140,7 @@ Layer run_layer(const Setting& s, const GuardedTensor& x, comm::Communicator& co
   for (std::size_t p = 0; p < parts; ++p) {
     std::vector<GuardedTensor> counts{layer.routes[p]};
     if (p) counts.push_back(layer.rows.back());
-    layer.rows.push_back(call(layer, "exchange_counts", counts, {{"ranks", s.ranks}}, &comm)[0]);
+    layer.rows.push_back(call(layer, "all_to_all_counts", counts, {{"ranks", s.ranks}}, &comm)[0]);
     GuardedTensor received = call(layer, "all_to_all", {slots, layer.routes[p], layer.rows[p]}, {}, &comm)[0];
     apply_experts(s, comm.rank(), layer.rows[p], received);
     merge_part(layer, received, buffer);
@@ -195,8 +195,8 @@ Status check_rows(const Setting& s, int rank, const Layer& layer) {
 
 Status check_traffic(const Setting& s, const Counting& comm) {
   const int parts = int(s.bounds.size()) - 1;
-  if (comm.exchanges != 3 * parts)
-    return internal_error(fmt::format("expected {} exchanges, found {}", 3 * parts, comm.exchanges));
+  if (comm.all_to_alls != 3 * parts)
+    return internal_error(fmt::format("expected {} all_to_alls, found {}", 3 * parts, comm.all_to_alls));
   const Expected mine(s, comm.rank());
   std::int64_t rows = std::accumulate(mine.counts.begin(), mine.counts.end(), std::int64_t{0});  // dispatch
   for (int source = 0; source < s.ranks; ++source) {                                             // and return
@@ -261,19 +261,19 @@ Status check_wholes(const Setting& s, comm::Communicator& inner) {
     layer.routes.push_back(call(layer, "split_route", split, {{"first", first}, {"tokens", tokens}})[0]);
     counts.push_back(layer.routes.back());
     if (p) counts.push_back(layer.rows.back());
-    layer.rows.push_back(call(layer, "exchange_counts", counts, {{"ranks", s.ranks}}, &inner)[0]);
+    layer.rows.push_back(call(layer, "all_to_all_counts", counts, {{"ranks", s.ranks}}, &inner)[0]);
     merge_part(layer, call(layer, "all_to_all", {slots, layer.routes[p], layer.rows[p]}, {}, &inner)[0], buffer);
     pairs.insert(pairs.end(), {layer.routes[p], layer.rows[p]});
   }
   Counting comm(inner);
-  auto exchanged = [&](std::string_view op, const GuardedTensor& from) {
+  auto sent = [&](std::string_view op, const GuardedTensor& from) {
     std::vector<GuardedTensor> operands{from};
     operands.insert(operands.end(), pairs.begin(), pairs.end());
     return call(layer, op, operands, {}, &comm)[0];
   };
-  if (!exchanged("all_to_all_back", buffer).same_bytes(slots)) return internal_error("the slots that came back differ");
-  if (!exchanged("all_to_all", slots).same_bytes(buffer)) return internal_error("the rows sent as a whole differ");
-  if (comm.exchanges != 2) return internal_error(fmt::format("expected 2 exchanges, found {}", comm.exchanges));
+  if (!sent("all_to_all_back", buffer).same_bytes(slots)) return internal_error("the slots that came back differ");
+  if (!sent("all_to_all", slots).same_bytes(buffer)) return internal_error("the rows sent as a whole differ");
+  if (comm.all_to_alls != 2) return internal_error(fmt::format("expected 2 all_to_alls, found {}", comm.all_to_alls));
   if (!layer.faults.empty()) return internal_error(layer.faults[0]);
   return {};
 }

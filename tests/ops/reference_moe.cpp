@@ -287,7 +287,7 @@ void expert_linear_dx_gelu(ReferenceCall& c) {  // dy, w, h, rows
 
 // ---- all-to-alls of one rank: slot i of an expert is its row i (of this part and those before)
 
-void exchange_counts(ReferenceCall& c) {
+void all_to_all_counts(ReferenceCall& c) {
   const auto& route = c.operands[0];
   const Route at(route);
   for (Index e = 0; e < at.E; ++e) {
@@ -407,7 +407,7 @@ void add_moe_references(std::map<std::string_view, Reference>& table) {
                 {"combine_dx", combine_dx},
                 {"dispatch", dispatch},
                 {"dispatch_dx", dispatch_dx},
-                {"exchange_counts", exchange_counts},
+                {"all_to_all_counts", all_to_all_counts},
                 {"expert_linear", expert_linear},
                 {"expert_linear_dw", expert_linear_dw},
                 {"expert_linear_dx", expert_linear_dx},

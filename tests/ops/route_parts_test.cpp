@@ -148,7 +148,7 @@ TEST_CASE("all-to-alls of several parts against the reference") {
       std::vector<GuardedTensor> counts{parts[p]};
       if (p) counts.push_back(operands.back());
       operands.push_back(parts[p]);
-      operands.push_back(checked("exchange_counts", counts, {{"ranks", 1}}));
+      operands.push_back(checked("all_to_all_counts", counts, {{"ranks", 1}}));
     }
     const GuardedTensor buffer = checked("all_to_all", operands, {});
     operands[0] = buffer;

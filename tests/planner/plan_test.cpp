@@ -287,7 +287,7 @@ TEST_CASE("in the sequential policy compute and all-to-all take turns") {
   REQUIRE(pairs > 1000);
   REQUIRE(count(plan.program, "all_to_all") == 2 * 2);  // forward and backward
   REQUIRE(count(plan.program, "all_to_all_back") == 2 * 2);
-  REQUIRE(count(plan.program, "exchange_counts") == 2);  // rule 3: once
+  REQUIRE(count(plan.program, "all_to_all_counts") == 2);  // rule 3: once
 }
 
 TEST_CASE("gradients of experts are not reduced, all others once") {

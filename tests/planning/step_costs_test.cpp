@@ -45,7 +45,7 @@ TEST_CASE("costs are measured once and then read") {
   REQUIRE(second.ok());
   CHECK(second->ops == first->ops);
   CHECK(*read_file(config.overlap.profile, "it") == text);
-  CHECK(cost::read_profile(config.overlap.profile, first->place)->ops == first->ops);
+  CHECK(cost::read_profile(config.overlap.profile, first->machine)->ops == first->ops);
 
   const auto renewed =
       planning::ensure_profile(config, *world, programs, {.renew = planning::ProfileRequest::Renew::all, .seconds = no_time});

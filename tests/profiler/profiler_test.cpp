@@ -28,7 +28,7 @@ state @gate.m : f32[4,8]
 [0] %0 : f32[2,8,8] = embedding(@tokens, @wte, @wpe)  # compute forward wte | at 0
 [1] %1 : f32[2,8,4] = router(%0, @gate)  # compute forward gate | at 512
 [2] %2 : route[16,4], %3 : f32[2,8,4], %4 : f32[2,4] = switch_gate(%1) {capacity=6}  # compute forward gate | at 1024 1280 1536
-[3] %5 : ROWS = exchange_counts(%2) {ranks=W}  # expert forward counts | wait 2 | at 2048
+[3] %5 : ROWS = all_to_all_counts(%2) {ranks=W}  # expert forward counts | wait 2 | at 2048
 [4] %6 : f32[4,6,8] = dispatch(%0, %2) {capacity=6}  # compute forward dispatch | at 3072
 [5] %7 : f32[BUFFER,8] = all_to_all(%6, %2, %5)  # expert forward there | wait 4 | at 4096
 [6] %8 : f32[BUFFER,16] = expert_linear(%7, @w, @b, %5)  # compute forward fc | wait 5 | at 8192
@@ -83,7 +83,7 @@ TEST_CASE("the profiler times every op of a plan once") {
   const auto report = profiler::fill_profile(profile, plans, {.seconds = no_time});
   REQUIRE(report.ok());
   CHECK(report->ops == 13);
-  CHECK_FALSE(report->wire);
+  CHECK_FALSE(report->network);
   CHECK(profile.ops.size() == 13);
   CHECK(profile.ops.at("gelu(f32[4,6,16], i32[4,2])").samples ==
         2 * profile.ops.at("router(f32[2,8,8], f32[4,8])").samples);
@@ -130,8 +130,8 @@ view %3 : f32[4,6,16] | at 1024
 [0] %4 : route[16,4], %5 : f32[2,8,4], %6 : f32[2,4] = switch_gate(@logits) {capacity=6}  # compute forward gate | at 4096 4352 4608
 [1] %7 : route[8,4] = split_route(%4) {first=0, tokens=8, part=0, parts=2}  # compute forward gate | at 4672
 [2] %8 : route[8,4] = split_route(%4, %7) {first=8, tokens=8, part=1, parts=2}  # compute forward gate | at 4864
-[3] %9 : i32[4,2] = exchange_counts(%7) {ranks=1}  # expert forward counts | wait 1 | at 5056
-[4] %10 : i32[4,2] = exchange_counts(%8, %9) {ranks=1}  # expert forward counts | wait 2 | at 5120
+[3] %9 : i32[4,2] = all_to_all_counts(%7) {ranks=1}  # expert forward counts | wait 1 | at 5056
+[4] %10 : i32[4,2] = all_to_all_counts(%8, %9) {ranks=1}  # expert forward counts | wait 2 | at 5120
 [5] %11 : f32[4,6,8] in %2 part 0 of 2 = dispatch(%0, %7) {capacity=6, part=0, parts=2}  # compute forward dispatch | at -
 [6] %12 : f32[4,6,8] in %2 part 1 of 2 = dispatch(%1, %8) {capacity=6, part=1, parts=2}  # compute forward dispatch | at -
 [7] %13 : f32[4,6,16] in %3 part 0 of 2 = expert_linear(%11, @w, @b, %9) {tokens=8, part=0, parts=2}  # compute forward fc | wait 3 | at -
@@ -145,7 +145,7 @@ output y = %3
   const int sweeps = profile.ops.at("switch_gate(f32[2,8,4]) {capacity=6}").samples;
   CHECK(profile.ops.at("dispatch(f32[1,8,8], route[8,4]) {capacity=6}").samples == 2 * sweeps);
   CHECK(profile.ops.at("expert_linear(f32[4,6,8], f32[4,16,8], f32[4,16], i32[4,2]) {tokens=8}").samples == 2 * sweeps);
-  CHECK(report->ops == 8);  // gate, 2 split_route, 2 exchange_counts, dispatch, expert_linear, join_route
+  CHECK(report->ops == 8);  // gate, 2 split_route, 2 all_to_all_counts, dispatch, expert_linear, join_route
   check_sane(profile);
 }
 
@@ -161,13 +161,13 @@ TEST_CASE("ranks measure together and agree on the results") {
         profiler::fill_profile(
             profile, plans,
             {.threads = 1, .world = &world, .streams = {nullptr, expert.get(), reduce.get()}, .seconds = no_time}));
-    if (report.ops != 10 || !report.wire) return internal_error("expected 10 ops and communication");
+    if (report.ops != 10 || !report.network) return internal_error("expected 10 ops and communication");
     LANCET_ASSIGN(
         const auto again,
         profiler::fill_profile(
             profile, plans,
             {.threads = 1, .world = &world, .streams = {nullptr, expert.get(), reduce.get()}, .seconds = no_time}));
-    if (again.ops != 0 || again.wire) return internal_error("expected nothing to be measured twice");
+    if (again.ops != 0 || again.network) return internal_error("expected nothing to be measured twice");
     profiles[std::size_t(world.rank())] = profile;
     return {};
   });
@@ -175,7 +175,7 @@ TEST_CASE("ranks measure together and agree on the results") {
   REQUIRE(status.ok());
   CHECK(profiles[0].ops == profiles[1].ops);
   check_sane(profiles[0]);
-  const cost::NetworkTimes &network = profiles[0].wire, &other = profiles[1].wire;
+  const cost::NetworkTimes &network = profiles[0].network, &other = profiles[1].network;
   CHECK(network.all_to_all == other.all_to_all);
   CHECK(network.all_reduce == other.all_reduce);
   CHECK(network.launch_ms == other.launch_ms);

@@ -190,7 +190,7 @@ class Deserted final : public comm::DeviceCommunicator {
   int rank() const override { return 0; }
   int size() const override { return 4; }
   std::string transport() const override { return "test"; }
-  Status exchange(backend::Stream&, std::span<const comm::Segment>, std::span<const comm::Segment>) override {
+  Status send_receive(backend::Stream&, std::span<const comm::Segment>, std::span<const comm::Segment>) override {
     return internal_error("a call that the test does not expect");
   }
   Status all_reduce_sum(backend::Stream& queue, std::span<float>) override {

@@ -23,7 +23,7 @@ class FakeCommunicator final : public comm::Communicator {
   int rank() const override { return 0; }
   int size() const override { return 2; }
   std::string transport() const override { return "fake"; }
-  Status exchange(std::span<const comm::Segment>, std::span<const comm::Segment>) override { return unexpected(); }
+  Status send_receive(std::span<const comm::Segment>, std::span<const comm::Segment>) override { return unexpected(); }
   Status all_reduce_sum(std::span<float> values) override { return all_reduce_(values); }
   Status broadcast(std::span<std::byte>, int) override { return unexpected(); }
   Status barrier() override { return unexpected(); }

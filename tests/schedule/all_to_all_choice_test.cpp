@@ -20,7 +20,7 @@ ir::Program moe() {
   auto program = ir::parse(R"(program moe {ranks=2}
 input @route : route[16,4]
 input @slots : f32[4,6,512]
-%0 : i32[2,3] = exchange_counts(@route) {ranks=2}  # expert forward counts
+%0 : i32[2,3] = all_to_all_counts(@route) {ranks=2}  # expert forward counts
 %1 : f32[2,12,512] = all_to_all(@slots, @route, %0) {tokens=16}  # expert forward there
 %2 : f32[4,6,512] = all_to_all_back(%1, @route, %0) {tokens=4}  # expert forward back
 %3 : f32[2,12,512] = all_to_all(%2, @route, %0) {tokens=16}  # expert dx back
@@ -33,10 +33,10 @@ input @slots : f32[4,6,512]
 // Messages start slowly and windows transfer slowly: their times are equal at 8192 bytes.
 Profile measured(double counts_wait_ms) {
   Profile profile({{"GPU", "sm_90", 1, 1, "build"}, {"nccl", 2, 1}});
-  profile.wire.all_to_all = {{1024, 1}, {1 << 20, 1}};
-  profile.wire.all_reduce = {{1024, 1}};
-  profile.wire.all_to_all_core = {0.5, 0};
-  profile.wire.windows = WindowTimes{{{4096, 0.5}, {8192, 1}, {16384, 2}}, {0.25, 0}, counts_wait_ms};
+  profile.network.all_to_all = {{1024, 1}, {1 << 20, 1}};
+  profile.network.all_reduce = {{1024, 1}};
+  profile.network.all_to_all_core = {0.5, 0};
+  profile.network.windows = WindowTimes{{{4096, 0.5}, {8192, 1}, {16384, 2}}, {0.25, 0}, counts_wait_ms};
   return profile;
 }
 
@@ -49,7 +49,7 @@ std::vector<bool> by_windows(const Costs& costs) {
 
 OpCost load_of(const Costs& costs, std::size_t i) {
   const ir::Program program = moe();
-  return costs.exchange(program, program.instructions[i], 0);
+  return costs.all_to_all(program, program.instructions[i], 0);
 }
 
 }  // namespace
@@ -88,7 +88,7 @@ TEST_CASE("a requested transport takes precedence over the faster one") {
 
 TEST_CASE("a profile without windows allows only messages") {
   Profile profile = measured(1);
-  profile.wire.windows.emplace();  // measured, and there are none
+  profile.network.windows.emplace();  // measured, and there are none
   for (int turn = 0; turn < 2; ++turn) {
     CHECK(by_windows(profile) == std::vector<bool>(4, false));
     CHECK(load_of(profile, 1).ms == 1);
@@ -97,7 +97,7 @@ TEST_CASE("a profile without windows allows only messages") {
     ir::Program program = moe();
     choose_all_to_alls(profile, program);
     CHECK(ir::print(program) == ir::print(moe()));
-    profile.wire.windows.reset();
+    profile.network.windows.reset();
   }
 }
 
@@ -141,5 +141,5 @@ TEST_CASE("a declared machine uses the window times that were measured") {
   REQUIRE(hardware.ok());
   CHECK(by_windows(HardwareCosts(*hardware, {2, 1})) == std::vector<bool>(4, false));
   CHECK(by_windows(HardwareCosts(*hardware, {2, 1}, measured(0))) == std::vector<bool>{false, false, true, false});
-  CHECK(by_windows(HardwareCosts(*hardware, {4, 1}, Profile(Place{}))) == std::vector<bool>(4, false));
+  CHECK(by_windows(HardwareCosts(*hardware, {4, 1}, Profile(Machine{}))) == std::vector<bool>(4, false));
 }

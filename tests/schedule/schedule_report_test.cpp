@@ -30,14 +30,14 @@ input @x : f32[4]
   const std::vector<ir::Interval> when{{0, 2}, {1, 5}, {2, 3}, {4, 8}, {6, 9}, {9, 10}, {10, 10}};
   const auto covers = schedule::all_to_all_covers(program, when);
   REQUIRE(covers.size() == 2);  // the last one takes no time
-  CHECK(covers[0].exchange.value == 1);
+  CHECK(covers[0].all_to_all.value == 1);
   CHECK(covers[0].ms == 4);
   CHECK(covers[0].covered_ms == 1 + 1 + 1);
   REQUIRE(covers[0].under.size() == 3);
   CHECK(covers[0].under[0].instruction.value == 0);
   CHECK(covers[0].under[2].instruction.value == 3);
   CHECK(covers[0].under[2].ms == 1);
-  CHECK(covers[1].exchange.value == 4);
+  CHECK(covers[1].all_to_all.value == 4);
   CHECK(covers[1].covered_ms == 2);
   REQUIRE(covers[1].under.size() == 1);
   CHECK(covers[1].under[0].instruction.value == 3);  // the same one runs under both

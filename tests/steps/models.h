@@ -36,7 +36,7 @@ input @targets : i32[2,4]
 %1 : f32[2,4,4] = router(%0, @gate.weight)  # compute forward gate
 %2 : route[8,4], %3 : f32[2,4,4], %4 : f32[2,4] = switch_gate(%1) {capacity=3}  # compute forward gate
 %5 : f32[2] = aux_loss(%3, %4) {load_tokens=8, total_tokens=16, coefficient=0.01}  # compute forward aux
-%6 : i32[2,3] = exchange_counts(%2) {ranks=2}  # expert forward counts
+%6 : i32[2,3] = all_to_all_counts(%2) {ranks=2}  # expert forward counts
 %7 : bf16[4,3,8] = dispatch(%0, %2) {capacity=3}  # compute forward dispatch
 %8 : bf16[2,6,8] = all_to_all(%7, %2, %6)  # expert forward all_to_all
 %9 : bf16[2,6,16] = expert_linear(%8, @fc.weight, @fc.bias, %6)  # compute forward fc

@@ -148,9 +148,9 @@ class WindowStream final : public comm::DeviceCommunicator {
   int rank() const override { return staged_->rank(); }
   int size() const override { return staged_->size(); }
   std::string transport() const override { return "windows"; }
-  Status exchange(backend::Stream& stream, std::span<const comm::Segment> sends,
+  Status send_receive(backend::Stream& stream, std::span<const comm::Segment> sends,
                   std::span<const comm::Segment> receives) override {
-    return staged_->exchange(stream, sends, receives);
+    return staged_->send_receive(stream, sends, receives);
   }
   Status all_reduce_sum(backend::Stream& stream, std::span<float> values) override {
     return staged_->all_reduce_sum(stream, values);
@@ -169,12 +169,12 @@ class WindowStream final : public comm::DeviceCommunicator {
     }
     return window_;
   }
-  Status push_rows(backend::Stream& stream, const comm::RowPush& exchange) override {
-    for (int p = 0; p < exchange.parts; ++p)
-      if (!in_window(exchange.part[p].rows, 4)) return internal_error("counts outside of the window");
-    if (!in_window(exchange.slots, bytes_of(exchange)) || !in_window(exchange.buffer, bytes_of(exchange)))
+  Status push_rows(backend::Stream& stream, const comm::RowPush& push) override {
+    for (int p = 0; p < push.parts; ++p)
+      if (!in_window(push.part[p].rows, 4)) return internal_error("counts outside of the window");
+    if (!in_window(push.slots, bytes_of(push)) || !in_window(push.buffer, bytes_of(push)))
       return internal_error("rows outside of the window");
-    comm::RowPush here = exchange;
+    comm::RowPush here = push;
     const auto follow = [](auto*& address) {
       address = static_cast<std::remove_reference_t<decltype(address)>>(
           backend::host_address(const_cast<void*>(static_cast<const void*>(address))));
@@ -261,16 +261,16 @@ TEST_CASE("messages between devices are profiled, and a plan uses the measured t
   });
   if (!status.ok()) FAIL(status.error().message);
   CHECK((policy == "lancet" || policy == "sequential"));
-  CHECK(profiles[0].place.cluster == cost::Cluster{"nccl with 3 CTAs", 2, 1});
-  CHECK(profiles[0].place.device.build == "staged");
+  CHECK(profiles[0].machine.cluster == cost::Cluster{"nccl with 3 CTAs", 2, 1});
+  CHECK(profiles[0].machine.device.build == "staged");
   CHECK(profiles[0].ops == profiles[1].ops);
-  CHECK(profiles[0].wire.all_to_all == profiles[1].wire.all_to_all);
-  CHECK(profiles[0].wire.all_reduce == profiles[1].wire.all_reduce);
-  CHECK(profiles[0].wire.launch_ms == profiles[1].wire.launch_ms);
-  CHECK(profiles[0].wire.interference.network_beside_network == profiles[1].wire.interference.network_beside_network);
-  check_network(profiles[0].wire);
-  REQUIRE(profiles[0].wire.windows);  // measured: this transport has none
-  CHECK(profiles[0].wire.windows->all_to_all.empty());
+  CHECK(profiles[0].network.all_to_all == profiles[1].network.all_to_all);
+  CHECK(profiles[0].network.all_reduce == profiles[1].network.all_reduce);
+  CHECK(profiles[0].network.launch_ms == profiles[1].network.launch_ms);
+  CHECK(profiles[0].network.interference.network_beside_network == profiles[1].network.interference.network_beside_network);
+  check_network(profiles[0].network);
+  REQUIRE(profiles[0].network.windows);  // measured: this transport has none
+  CHECK(profiles[0].network.windows->all_to_all.empty());
 }
 
 TEST_CASE("windows are measured beside messages, with equal results on all ranks, and only once") {
@@ -293,13 +293,13 @@ TEST_CASE("windows are measured beside messages, with equal results on all ranks
     files.push_back(*read_file(kept.overlap.profile, "a profile"));
   }
   CHECK(files[0] == files[1]);
-  REQUIRE(profiles[0].wire.windows);
-  CHECK(profiles[0].wire.windows == profiles[1].wire.windows);
-  const cost::WindowTimes& windows = *profiles[0].wire.windows;
+  REQUIRE(profiles[0].network.windows);
+  CHECK(profiles[0].network.windows == profiles[1].network.windows);
+  const cost::WindowTimes& windows = *profiles[0].network.windows;
   CHECK(windows.all_to_all.size() >= 3);
-  REQUIRE(windows.all_to_all.size() == profiles[0].wire.all_to_all.size());
+  REQUIRE(windows.all_to_all.size() == profiles[0].network.all_to_all.size());
   for (std::size_t i = 0; i < windows.all_to_all.size(); ++i) {
-    CHECK(windows.all_to_all[i].bytes == profiles[0].wire.all_to_all[i].bytes);
+    CHECK(windows.all_to_all[i].bytes == profiles[0].network.all_to_all[i].bytes);
     CHECK(windows.all_to_all[i].ms > 0);
   }
   CHECK(windows.counts_wait_ms >= 0);
@@ -316,13 +316,13 @@ TEST_CASE("messages of emulated ranks between devices take the network's time") 
   test::HostAccelerator accelerator;
   const auto step = planning::measure_step(config, *self, {.seconds = 0, .accelerator = &accelerator});
   if (!step.ok()) FAIL(step.error().message);
-  CHECK(step->profile.place.cluster.transport == "emulated ethernet-10g-cpu");
-  CHECK(step->profile.place.cluster.ranks == 4);
-  check_network(step->profile.wire);
+  CHECK(step->profile.machine.cluster.transport == "emulated ethernet-10g-cpu");
+  CHECK(step->profile.machine.cluster.ranks == 4);
+  check_network(step->profile.network);
   const auto hardware = cost::read_hardware(LANCET_SOURCE_DIR "/configs/hardware/ethernet-10g-cpu.json");
   REQUIRE(hardware.ok());
   const cost::Layout layout{4, hardware->nodes(4)};
-  for (const cost::Point& point : step->profile.wire.all_to_all)
+  for (const cost::Point& point : step->profile.network.all_to_all)
     CHECK(point.ms >= 0.9 * cost::all_to_all_ms(*hardware, layout, point.bytes));
 }
 
@@ -393,8 +393,8 @@ TEST_CASE("product algorithms are measured once, on rank 0, kept in the profile,
       Seen& mine = seen[std::size_t(world.rank())];
       if (measures) {
         if (world.rank() == 0) {  // communication between GPUs cannot be measured
-          cost::Profile profile(planning::place_of(config, world, 2, &accelerator));
-          profile.wire.all_to_all = profile.wire.all_reduce = {{1, 1}, {1e12, 2}};
+          cost::Profile profile(planning::machine_of(config, world, 2, &accelerator));
+          profile.network.all_to_all = profile.network.all_reduce = {{1, 1}, {1e12, 2}};
           LANCET_TRY(cost::write_profile(config.overlap.profile, profile));
         }
         LANCET_TRY(world.barrier());

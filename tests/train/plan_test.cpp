@@ -76,8 +76,8 @@ TEST_CASE("a plan file survives a round trip") {
 TEST_CASE("a plan file keeps the choice of messages for its all-to-alls") {
   config::Config config = config_with("lancet");
   const test::TemporaryFolder folder;
-  cost::Profile profile = test::declared_profile(config, test::declared_place(2, 2));
-  profile.wire.windows = cost::WindowTimes{{{1, 1e-6}}, {}, 0.5};
+  cost::Profile profile = test::declared_profile(config, test::declared_machine(2, 2));
+  profile.network.windows = cost::WindowTimes{{{1, 1e-6}}, {}, 0.5};
   REQUIRE(cost::write_profile(folder / "costs.json", profile).ok());
   const auto plan = [&] {
     auto made = planning::plan_offline(config, {.ranks = 2, .hosts = 2, .profile = folder / "costs.json"});
@@ -99,7 +99,7 @@ TEST_CASE("a plan file keeps the choice of messages for its all-to-alls") {
   const auto all = all_in(counted.plan.program);
   CHECK(all >= 4);
   CHECK(counted_in(text) == all);
-  CHECK(counted.exchanges.starts_with(fmt::format("0 of {} all-to-alls through windows: ", all)));
+  CHECK(counted.all_to_alls.starts_with(fmt::format("0 of {} all-to-alls through windows: ", all)));
   const auto read = planning::read_plan(folder.write("plan.ir", text), config, 2);
   if (!read.ok()) FAIL(read.error().message);
   CHECK(ir::print(*read) == text);
@@ -111,7 +111,7 @@ TEST_CASE("a plan file keeps the choice of messages for its all-to-alls") {
   const planning::PlannedStep pushed = plan();
   CHECK(counted_in(ir::print(pushed.plan)) == 0);
   const auto pushes = all_in(pushed.plan.program);
-  CHECK(pushed.exchanges.starts_with(fmt::format("{} of {} all-to-alls through windows: ", pushes, pushes)));
+  CHECK(pushed.all_to_alls.starts_with(fmt::format("{} of {} all-to-alls through windows: ", pushes, pushes)));
   CHECK(pushed.plan.header.real("predicted_ms") < counted.plan.header.real("predicted_ms"));
 }
 

@@ -18,7 +18,7 @@ Result<std::vector<T>> collect(Communicator& communicator, T value) {
     sends.push_back({peer, reinterpret_cast<std::byte*>(&value), sizeof value});
     receives.push_back({peer, reinterpret_cast<std::byte*>(&all[static_cast<std::size_t>(peer)]), sizeof value});
   }
-  LANCET_TRY(communicator.exchange(sends, receives));
+  LANCET_TRY(communicator.send_receive(sends, receives));
   return all;
 }
 // Collective: the largest value, or the mean, on every rank.
@@ -32,7 +32,7 @@ class AllToAll {
  public:
   // `bytes`: sent by each rank in total; rounded down to a multiple of the number of other ranks, at least 1 for each.
   AllToAll(const Communicator& communicator, std::size_t bytes);
-  Status operator()(Communicator& communicator) { return communicator.exchange(sends_, receives_); }
+  Status operator()(Communicator& communicator) { return communicator.send_receive(sends_, receives_); }
   std::size_t bytes() const { return out_.size(); }  // sent by each rank
 
  private:

@@ -38,7 +38,7 @@ class Communicator {
   // Sends and receives: every send segment reaches its peer's matching receive segment. Segments to oneself are allowed
   // (copied). A call returns when its own receives are complete and its send buffers are free again; peers may still be
   // receiving.
-  virtual Status exchange(std::span<const Segment> sends, std::span<const Segment> receives) = 0;
+  virtual Status send_receive(std::span<const Segment> sends, std::span<const Segment> receives) = 0;
   // In place, over all ranks. Element i is ((x0[i] + x1[i]) + x2[i]) + ... in the order of the ranks, on every rank
   // and every transport: the bits depend neither on the element's position nor on how the transport cuts the call.
   virtual Status all_reduce_sum(std::span<float> values) = 0;

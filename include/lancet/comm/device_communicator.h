@@ -24,7 +24,7 @@ class DeviceCommunicator {
   // of them: an allocation while a stream waits for a flag may block until that stream is done.
   virtual Status reserve(std::size_t) { return {}; }
   // Sends and receives as Communicator does, on device memory.
-  virtual Status exchange(backend::Stream& stream, std::span<const Segment> sends,
+  virtual Status send_receive(backend::Stream& stream, std::span<const Segment> sends,
                           std::span<const Segment> receives) = 0;
   // In place, over all ranks, on device memory. The order of the sum is the transport's, the same in every run.
   virtual Status all_reduce_sum(backend::Stream& stream, std::span<float> values) = 0;

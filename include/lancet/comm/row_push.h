@@ -32,10 +32,10 @@ struct RowPush {
 };
 
 // The blocks of a kernel run it, in any order, each with `threads` threads. A stretch is the rows of one part that one
-// rank sends to one expert. The threads of a block first find several stretches at once, then copy them together: the
+// rank sends to one expert. The threads of a block first find several runs at once, then copy them together: the
 // start of a stretch is read from a peer's memory, and reading from all peers takes as long as reading from one.
 //
-//   for (first = 0; first < stretches(); first += most_at_once)
+//   for (first = 0; first < runs(); first += most_at_once)
 //     find(found, first, block, thread, threads), barrier, copy(found, first, block, blocks, thread, threads), barrier
 //
 // Each block, and each rank, begins with a different peer, so that all links are busy in both directions at any time.
@@ -51,11 +51,11 @@ struct PushRows {
     std::int32_t from, to, rows;  // rows of an expert's buffer and slots of an expert
   };
 
-  LANCET_HD std::int64_t stretches() const { return x.parts * x.experts; }
+  LANCET_HD std::int64_t runs() const { return x.parts * x.experts; }
 
   // Sets found[i] for stretch first + i, in the order of this block.
   LANCET_HD void find(Found* found, std::int64_t first, std::int64_t block, int thread, int threads) const {
-    for (std::int64_t i = thread; i < most_at_once && first + i < stretches(); i += threads) {
+    for (std::int64_t i = thread; i < most_at_once && first + i < runs(); i += threads) {
       const Stretch s = stretch(first + i, block);
       found[i] = x.there ? sent(s) : sent_back(s);
     }
@@ -63,14 +63,14 @@ struct PushRows {
 
   LANCET_HD void copy(const Found* found, std::int64_t first, std::int64_t block, std::int64_t blocks, int thread,
                       int threads) const {
-    for (std::int64_t i = 0; i < most_at_once && first + i < stretches(); ++i) {
+    for (std::int64_t i = 0; i < most_at_once && first + i < runs(); ++i) {
       const Stretch s = stretch(first + i, block);
       const std::int64_t slots = s.expert * x.capacity, buffer = s.local * x.buffer_rows;
       const std::byte* from =
           x.there ? x.slots + (slots + found[i].from) * x.row_bytes : x.buffer + (buffer + found[i].from) * x.row_bytes;
       std::byte* to = x.there ? at(x.buffer, s.peer) + (buffer + found[i].to) * x.row_bytes
                               : at(x.slots, s.peer) + (slots + found[i].to) * x.row_bytes;
-      // Short stretches do not occupy all blocks, so a different block copies the first piece of each.
+      // Short runs do not occupy all blocks, so a different block copies the first piece of each.
       const std::int64_t piece = (block + s.number) % blocks;
       copy_rows(to, from, found[i].rows, piece * threads + thread, blocks * threads);
     }

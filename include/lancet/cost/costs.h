@@ -68,14 +68,14 @@ class Costs {
   virtual double all_reduce_ms(double bytes) const = 0;
   // The cost of an instruction of the expert stream between several ranks, in the way that takes_window chooses. peers:
   // the number of ranks that take part, this rank included, if it is a group of ranks; 0: as many as its types say.
-  OpCost exchange(const ir::Program& program, const ir::Instruction& instruction, std::int64_t peers) const;
+  OpCost all_to_all(const ir::Program& program, const ir::Instruction& instruction, std::int64_t peers) const;
   // The cost as messages: by default that of an all-to-all of its bytes_sent.
   virtual OpCost counted_all_to_all(const ir::Program& program, const ir::Instruction& instruction,
                                     std::int64_t peers) const;
   // The cost through windows; nullopt: unknown, or an all-to-all of counts, which always travel as messages.
   virtual std::optional<OpCost> window_all_to_all(const ir::Program&, const ir::Instruction&) const { return {}; }
   // The way to take where the costs of both are known.
-  virtual AllToAllWays exchanges() const { return AllToAllWays::faster; }
+  virtual AllToAllWays all_to_all_ways() const { return AllToAllWays::faster; }
   virtual CoreCost all_to_all_core() const = 0;
   virtual CoreCost all_reduce_core() const = 0;
   virtual double launch_ms() const = 0;  // from the end of an instruction to the start of a waiting one
@@ -84,7 +84,7 @@ class Costs {
   virtual std::string identity() const { return {}; }
 };
 
-// True if exchange() returns window_all_to_all(): windows are requested, or they are known to be no slower.
+// True if all_to_all() returns window_all_to_all(): windows are requested, or they are known to be no slower.
 bool takes_window(const Costs& costs, const ir::Program& program, const ir::Instruction& instruction);
 
 // The cost of every instruction. Views (ops without work: slices, joins) are free. The all-to-all of one rank is a

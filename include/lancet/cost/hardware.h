@@ -71,7 +71,7 @@ struct Routing {
 };
 
 // Properties of an all-to-all that decide its time besides its bytes.
-struct Exchange {
+struct Spread {
   double fullest = 1;  // bytes that the rank of the fullest experts receives, relative to the mean
   double share = 1;    // share of the other ranks that get a message: less than 1 in a group of peers
 };
@@ -85,7 +85,7 @@ double op_ms(const Hardware& hardware, const ir::Program& program, const ir::Ins
 // NICs work at the same time. In two steps: first within the node, so that each device holds what its peers of the same
 // index on other nodes want, then one message per node; links and NICs work one after the other. The ranks of a node
 // share its NICs. All ranks wait for the rank that receives most; on the NICs this counts only if a node is one rank.
-double all_to_all_ms(const Hardware& hardware, const Layout& layout, double bytes, const Exchange& exchange = {});
+double all_to_all_ms(const Hardware& hardware, const Layout& layout, double bytes, const Spread& spread = {});
 // Milliseconds of an all-reduce. bytes: size of the vector. Every byte passes the slower of links and NICs twice,
 // except the share that stays on its device; the latency is that of a tree over the nodes, up and down.
 double all_reduce_ms(const Hardware& hardware, const Layout& layout, double bytes);
@@ -112,7 +112,7 @@ class HardwareCosts final : public Costs {
   // Measured times only: no source declares how long kernels that write into the peers' memory take.
   std::optional<OpCost> window_all_to_all(const ir::Program& program,
                                           const ir::Instruction& instruction) const override;
-  AllToAllWays exchanges() const override;
+  AllToAllWays all_to_all_ways() const override;
   CoreCost all_to_all_core() const override;
   CoreCost all_reduce_core() const override;
   double launch_ms() const override;
@@ -126,7 +126,7 @@ class HardwareCosts final : public Costs {
   bool fits(std::int64_t bytes) const;
 
  private:
-  bool network_measured() const { return measured_ && measured_->wire.measured(); }
+  bool network_measured() const { return measured_ && measured_->network.measured(); }
   CoreCost core(double latency_ms, double ms_per_mb) const;
   Hardware hardware_;
   Layout layout_;

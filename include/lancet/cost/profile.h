@@ -29,13 +29,13 @@ struct Cluster {
   friend bool operator==(const Cluster&, const Cluster&) = default;
 };
 
-struct Place {
+struct Machine {
   Device device;
   Cluster cluster;
-  friend bool operator==(const Place&, const Place&) = default;
+  friend bool operator==(const Machine&, const Machine&) = default;
 };
 std::string to_string(const Device& device);  // "AMD EPYC 9R14 (avx512bf16), 1 thread, 2 ranks a host, build 0123..."
-std::string to_string(const Place& place);
+std::string to_string(const Machine& machine);
 
 struct OpTime {
   double ms = 0;      // median time of one call
@@ -71,19 +71,19 @@ struct NetworkTimes {
   bool measured() const { return !all_to_all.empty() && !all_reduce.empty(); }
 };
 
-// The costs measured at one place. A question about communication that was not measured is an InternalError; with one
+// The costs measured at one machine. A question about communication that was not measured is an InternalError; with one
 // rank communication is free.
 class Profile final : public Costs {
  public:
-  Place place;
+  Machine machine;
   std::map<std::string, OpTime, std::less<>> ops;  // by op_key
   // On a GPU: the algorithm that each product used when it was measured, as the device describes it.
   std::map<std::string, std::string> products;
-  NetworkTimes wire;
+  NetworkTimes network;
   AllToAllWays asked = AllToAllWays::faster;  // requested by the run; not kept in the file
 
   Profile() = default;
-  explicit Profile(Place where) : place(std::move(where)) {}
+  explicit Profile(Machine where) : machine(std::move(where)) {}
 
   std::optional<double> compute_ms(std::string_view op_key) const override;
   double all_to_all_ms(double bytes) const override;
@@ -92,11 +92,11 @@ class Profile final : public Costs {
                             std::int64_t peers) const override;
   std::optional<OpCost> window_all_to_all(const ir::Program& program,
                                           const ir::Instruction& instruction) const override;
-  AllToAllWays exchanges() const override { return asked; }
-  CoreCost all_to_all_core() const override { return wire.all_to_all_core; }
-  CoreCost all_reduce_core() const override { return wire.all_reduce_core; }
-  double launch_ms() const override { return wire.launch_ms; }
-  Interference interference() const override { return wire.interference; }
+  AllToAllWays all_to_all_ways() const override { return asked; }
+  CoreCost all_to_all_core() const override { return network.all_to_all_core; }
+  CoreCost all_reduce_core() const override { return network.all_reduce_core; }
+  double launch_ms() const override { return network.launch_ms; }
+  Interference interference() const override { return network.interference; }
   std::string identity() const override;  // 16 digits
 };
 
@@ -107,15 +107,15 @@ class ProfileFile {
   static Result<ProfileFile> read(const std::filesystem::path& path);
   static Result<ProfileFile> parse(std::string_view text, std::string_view origin);
 
-  // The ops and communication times that the file holds for this place; both may be empty.
-  Profile find(const Place& place) const;
-  // Replaces the records of the profile's place. Records of the newest 8 builds are kept for each device.
+  // The ops and communication times that the file holds for this machine; both may be empty.
+  Profile find(const Machine& machine) const;
+  // Replaces the records of the profile's machine. Records of the newest 8 builds are kept for each device.
   void put(const Profile& profile);
   std::string print() const;      // parse(print()) gives an equal file
   std::string inventory() const;  // the devices and clusters that it holds, in words
   // Places for which the file holds all that planning needs: op times and, for several ranks, communication times. Of
-  // places that differ in their build alone, the newest is listed.
-  std::vector<Place> places() const;
+  // machines that differ in their build alone, the newest is listed.
+  std::vector<Machine> machines() const;
 
  private:
   struct DeviceRecord {
@@ -124,28 +124,28 @@ class ProfileFile {
     std::map<std::string, std::string> products;
   };
   struct ClusterRecord {
-    Place place;
-    NetworkTimes wire;
+    Machine machine;
+    NetworkTimes network;
   };
   friend class ProfileParser;
   std::vector<DeviceRecord> devices_;    // oldest first
   std::vector<ClusterRecord> clusters_;  // likewise
 };
 
-// Reads the profile of a place. Config error: the file cannot be read, or holds other places only; the message names
-// the place and the places in the file.
-Result<Profile> read_profile(const std::filesystem::path& path, const Place& place);
+// Reads the profile of a machine. Config error: the file cannot be read, or holds other machines only; the message names
+// the machine and the machines in the file.
+Result<Profile> read_profile(const std::filesystem::path& path, const Machine& machine);
 // Reads the profile for the ranks and hosts of `here` on any device with `threads` threads per rank (0: any number):
 // the profile of `here` if the file holds it, else the only one that fits. Config error: none fits, or several do; the
 // message says what the file holds.
-Result<Profile> read_profile_of_any_device(const std::filesystem::path& path, const Place& here, int threads);
-// Like read_profile, but a missing file or place gives an empty profile.
-Result<Profile> read_profile_or_empty(const std::filesystem::path& path, const Place& place);
+Result<Profile> read_profile_of_any_device(const std::filesystem::path& path, const Machine& here, int threads);
+// Like read_profile, but a missing file or machine gives an empty profile.
+Result<Profile> read_profile_or_empty(const std::filesystem::path& path, const Machine& machine);
 // Writes the profile into the file and keeps the others that it holds. The file and its folder are created if they do
 // not exist. The file is replaced as a whole, by one process at a time: the lock is FILE.lock, which is not removed.
 // Config error: the file is damaged or cannot be written.
 Status write_profile(const std::filesystem::path& path, const Profile& profile);
-// Like write_profile, but keeps ops of the place that the profile lacks, such as those that another job measured
+// Like write_profile, but keeps ops of the machine that the profile lacks, such as those that another job measured
 // meanwhile.
 Status add_to_profile(const std::filesystem::path& path, const Profile& profile);
 

@@ -34,7 +34,7 @@ struct BuildOptions {
   bool keep_all = false;          // gates drop nothing in train and evaluate modes either
 };
 
-// Inputs of the Program: @tokens i32[B,S] and, but for generate and decode, @targets i32[B,S]; for decode, @place
+// Inputs of the Program: @tokens i32[B,S] and, but for generate and decode, @targets i32[B,S]; for decode, @cursor
 // i32[2] (ops/decode). Its state: @h.<i>.attn.keys and .values [B,heads,P,head size], one set for Programs of any S.
 // Outputs: logits; or loss f32[1], and per MoE layer aux.h.<i> f32[2] (auxiliary loss, router entropy) and load.h.<i>
 // f32[2,E]. These are this rank's shares: their sums over the ranks are the values of the whole batch, except for a

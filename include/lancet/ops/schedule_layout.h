@@ -4,7 +4,7 @@
 
 namespace lancet::ops::schedule {
 
-enum Place : int {
+enum Field : int {
   lr = 0,
   correction1,     // 1 - beta1^t
   correction2,     // 1 - beta2^t

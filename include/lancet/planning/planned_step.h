@@ -13,7 +13,7 @@
 
 namespace lancet::planning {
 
-struct PlanPlace {
+struct PlanTarget {
   int ranks = 1;
   int hosts = 0;  // 0: one host, or on declared hardware the number of nodes that the ranks fill
   // A file of costs, which may be another device's. Empty: this device's costs in config.overlap.profile, or else in
@@ -31,14 +31,14 @@ struct PlannedStep {
   planner::PlanReport report;
   cost::Profile profile;       // the measured costs; empty on a declared machine without a profile
   std::string costs;           // their origin in words
-  std::string exchanges;       // schedule::AllToAllChoice in words; empty: no costs of windows
+  std::string all_to_alls;       // schedule::AllToAllChoice in words; empty: no costs of windows
   std::int64_t memory = 0;     // bytes of a rank: parameters, states, inputs and the arena
-  std::optional<double> room;  // GiB of memory of a declared device, less the reserved part
+  std::optional<double> available_gib;  // GiB of memory of a declared device, less the reserved part
 };
 
 // The plan that a run on place.ranks ranks would make, and the predictions of every policy. Config errors: the config
 // does not fit the ranks; the file holds no such cluster or several; it lacks an op.
-Result<PlannedStep> plan_offline(const config::Config& config, const PlanPlace& place);
+Result<PlannedStep> plan_offline(const config::Config& config, const PlanTarget& place);
 
 // Bytes of a rank's named tensors, which persist from step to step; the arena is not included.
 std::int64_t resident_tensor_bytes(const ir::Program& program);

@@ -25,7 +25,7 @@ struct StepPlans {
   std::optional<ir::Plan> micro;  // the micro batches before it
   std::optional<ir::Plan> evaluate;
   planner::PlanReport report;  // on rank 0
-  std::string exchanges;       // on rank 0: schedule::AllToAllChoice in words; empty: no costs of windows
+  std::string all_to_alls;       // on rank 0: schedule::AllToAllChoice in words; empty: no costs of windows
 };
 
 // Reads the plan file if the options name one; else plans by the config's policy. If the policy needs measured costs,

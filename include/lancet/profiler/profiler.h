@@ -52,7 +52,7 @@ struct ProfilerOptions {
 
 struct ProfilerReport {
   int ops = 0;        // number of keys that were timed
-  bool wire = false;  // true if communication was measured
+  bool network = false;  // true if communication was measured
   double seconds = 0;
 };
 

@@ -14,7 +14,7 @@ struct Cover {
   double ms = 0;
 };
 struct AllToAllCover {
-  ir::InstructionId exchange;  // of the expert stream
+  ir::InstructionId all_to_all;  // of the expert stream
   double ms = 0, covered_ms = 0;
   std::vector<Cover> under;  // in the order of the compute stream
 };

@@ -10,7 +10,7 @@ namespace lancet::world {
 
 // Total declared time of the network's calls, in milliseconds. Each stream adds from its own thread.
 struct DeclaredTimes {
-  std::atomic<double> exchanges{0}, all_reduces{0};
+  std::atomic<double> all_to_alls{0}, all_reduces{0};
 };
 
 // Returns the emulated world with the links of comm.network, or null if the config requests another transport. Config

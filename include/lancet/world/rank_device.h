@@ -36,7 +36,7 @@ using DeviceStreams = std::array<std::unique_ptr<comm::DeviceCommunicator>, ir::
 Result<std::span<std::byte>> make_arena_window(const config::Config& config, const DeviceStreams& streams,
                                                std::size_t bytes, bool wanted);
 
-// The banner's line on how tokens travel between GPUs, and why. choice: StepPlans::exchanges.
+// The banner's line on how tokens travel between GPUs, and why. choice: StepPlans::all_to_alls.
 std::string describe_all_to_alls(const config::Config& config, bool window, const std::string& choice);
 
 // Makes the streams' communicators on the accelerator from those of the host. A single rank has none, since its kernels

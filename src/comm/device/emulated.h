@@ -12,7 +12,7 @@ class EmulatedHost final : public Communicator {
   int size() const override { return ranks_; }
   std::string transport() const override { return "emulated " + network_->name; }
   // Both sleep until the declared network would be done.
-  Status exchange(std::span<const Segment> sends, std::span<const Segment> receives) override;
+  Status send_receive(std::span<const Segment> sends, std::span<const Segment> receives) override;
   Status all_reduce_sum(std::span<float> values) override;
   Status broadcast(std::span<std::byte>, int) override { return {}; }
   Status barrier() override { return {}; }

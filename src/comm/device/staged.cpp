@@ -45,7 +45,7 @@ class Staged final : public DeviceCommunicator {
     return {};
   }
 
-  Status exchange(backend::Stream& stream, std::span<const Segment> sends, std::span<const Segment> receives) override {
+  Status send_receive(backend::Stream& stream, std::span<const Segment> sends, std::span<const Segment> receives) override {
     std::size_t bytes = 0;
     for (const std::span<const Segment> segments : {sends, receives})
       for (const Segment& segment : segments) bytes += segment.bytes;
@@ -63,7 +63,7 @@ class Staged final : public DeviceCommunicator {
       at += segment.bytes;
     }
     LANCET_TRY(stream.synchronize());
-    LANCET_TRY(host_.exchange(sends_, receives_));
+    LANCET_TRY(host_.send_receive(sends_, receives_));
     for (std::size_t i = 0; i < receives.size(); ++i)
       if (receives[i].bytes > 0) LANCET_TRY(stream.copy(receives[i].data, receives_[i].data, receives[i].bytes));
     return {};

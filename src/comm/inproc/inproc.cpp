@@ -23,11 +23,11 @@ class InprocCommunicator final : public Communicator {
   int size() const override { return rendezvous_->size(); }
   std::string transport() const override { return "inproc"; }
 
-  Status exchange(std::span<const Segment> sends, std::span<const Segment> receives) override {
+  Status send_receive(std::span<const Segment> sends, std::span<const Segment> receives) override {
     LANCET_TRY(check_peers(sends, "send", rank_, size()));
     LANCET_TRY(check_peers(receives, "receive", rank_, size()));
     LANCET_TRY(
-        rendezvous_->enter(rank_, {.operation = Operation::exchange, .sends = sends, .receives = receives}, timeout_));
+        rendezvous_->enter(rank_, {.operation = Operation::send_receive, .sends = sends, .receives = receives}, timeout_));
     for (int peer = 0; peer < size(); ++peer) {
       std::size_t next_send = 0, next_receive = 0;
       const auto sent = rendezvous_->calls()[static_cast<std::size_t>(peer)].sends;

@@ -131,10 +131,10 @@ Status Rendezvous::match() const {
           fmt::format("the ranks' calls do not match: {}, but {}; all ranks must make the same calls in the same order",
                       describe(0), describe(r)));
   }
-  return first.operation == Operation::exchange ? match_exchange() : Status{};
+  return first.operation == Operation::send_receive ? match_send_receive() : Status{};
 }
 
-Status Rendezvous::match_exchange() const {
+Status Rendezvous::match_send_receive() const {
   for (int from = 0; from < size(); ++from) {
     for (int to = 0; to < size(); ++to) {
       std::size_t next_send = 0, next_receive = 0;
@@ -145,7 +145,7 @@ Status Rendezvous::match_exchange() const {
         const std::size_t sent = send ? send->bytes : 0, expected = receive ? receive->bytes : 0;
         if (sent != expected)
           return communication_error(
-              fmt::format("exchange on \"{}\": rank {} expects {} bytes from rank {}, which sends {}", name_, to,
+              fmt::format("send_receive on \"{}\": rank {} expects {} bytes from rank {}, which sends {}", name_, to,
                           expected, from, sent));
       }
     }

@@ -69,7 +69,7 @@ class Rendezvous {
  private:
   Status wait_for_others(std::unique_lock<std::mutex>& lock, int rank, std::chrono::milliseconds timeout);
   Status match() const;
-  Status match_exchange() const;
+  Status match_send_receive() const;
   std::vector<int> missing() const;
   std::string describe(int rank) const;
   Error fail(Error error);

@@ -72,13 +72,13 @@ Status MpiCommunicator::run(Request& request) {
   return progress_->wait(request);
 }
 
-Status MpiCommunicator::exchange(std::span<const Segment> sends, std::span<const Segment> receives) {
+Status MpiCommunicator::send_receive(std::span<const Segment> sends, std::span<const Segment> receives) {
   LANCET_TRY(check_peers(sends, "send", rank(), size()));
   LANCET_TRY(check_peers(receives, "receive", rank(), size()));
   LANCET_TRY(begin());
   std::size_t bytes = 0;
   for (const Segment& s : receives) bytes += s.bytes;
-  Request& request = prepare(0, Operation::exchange, bytes);
+  Request& request = prepare(0, Operation::send_receive, bytes);
   for (const Segment& s : receives)
     if (s.peer != rank()) add_message(request, s.peer, s.data, s.bytes, false);
   for (const Segment& s : sends)

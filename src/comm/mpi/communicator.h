@@ -15,7 +15,7 @@ class MpiCommunicator final : public Communicator {
   int rank() const override { return channel_.rank; }
   int size() const override { return channel_.size; }
   std::string transport() const override { return "mpi"; }
-  Status exchange(std::span<const Segment> sends, std::span<const Segment> receives) override;
+  Status send_receive(std::span<const Segment> sends, std::span<const Segment> receives) override;
   Status all_reduce_sum(std::span<float> values) override;
   Status broadcast(std::span<std::byte> bytes, int root) override;
   Status barrier() override;

@@ -63,7 +63,7 @@ __global__ void __launch_bounds__(threads)
   using Push = PushRows<LsaPeers>;
   __shared__ typename Push::Found found[Push::most_at_once];
   const Push push{rows, peers, barrier.rank};
-  for (std::int64_t first = 0; first < push.stretches(); first += Push::most_at_once) {
+  for (std::int64_t first = 0; first < push.runs(); first += Push::most_at_once) {
     push.find(found, first, blockIdx.x, int(threadIdx.x), threads);
     __syncthreads();
     push.copy(found, first, blockIdx.x, gridDim.x, int(threadIdx.x), threads);

@@ -1,4 +1,4 @@
-// All-to-alls on the CPU. exchange_counts sends each rank the number of filled slots of its experts, and turns the
+// All-to-alls on the CPU. all_to_all_counts sends each rank the number of filled slots of its experts, and turns the
 // counts that arrive into rows: for each local expert the offset of each source rank's rows in the expert's buffer,
 // without gaps. all_to_all then sends the filled slots [begin, end) of each expert as one message to the rank of the
 // expert, which receives it at these rows; all_to_all_back swaps sends and receives. An instruction that names the
@@ -61,7 +61,7 @@ struct Counts : AllToAllState {
   Status run() {
     const std::int32_t *begin = layout.begin(route), *end = layout.end(route);
     for (std::int64_t e = 0; e < experts; ++e) mine[std::size_t(e)] = end[e] - begin[e];
-    LANCET_TRY(comm->exchange(sends, receives));
+    LANCET_TRY(comm->send_receive(sends, receives));
     for (std::int64_t e = 0; e < local; ++e) {
       std::int32_t* row = rows + e * (ranks + 1);
       row[0] = before ? before[e * (ranks + 1) + ranks] : 0;
@@ -91,7 +91,7 @@ struct Rows : AllToAllState {
   Status run() {
     for (std::size_t p = 0; p < parts.size(); ++p)
       segments.lay_out(p, {parts[p].layout.begin(parts[p].route), parts[p].layout.end(parts[p].route), parts[p].rows});
-    return comm->exchange(segments.sends, segments.receives);
+    return comm->send_receive(segments.sends, segments.receives);
   }
 };
 
@@ -104,7 +104,7 @@ Kernel bind_rows(const KernelArgs& args) {
 }
 
 const CpuKernel table[] = {
-    {"exchange_counts", bind_counts},
+    {"all_to_all_counts", bind_counts},
     {"all_to_all", bind_rows<true>},
     {"all_to_all_back", bind_rows<false>},
 };

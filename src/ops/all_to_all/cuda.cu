@@ -1,7 +1,7 @@
 // All-to-alls of tokens between GPUs, in one of two ways.
 //
 // By messages: only filled slots are sent, so the host must know their number when it queues the messages. It learns
-// the counts once per layer and part: exchange_counts copies them to page-locked memory (HostCounts) as soon as the
+// the counts once per layer and part: all_to_all_counts copies them to page-locked memory (HostCounts) as soon as the
 // device has them, and the all-to-alls of that layer, forward and backward, read the copy. The host thread of the
 // stream may have to wait for the copy; work that is already queued does not.
 //
@@ -23,7 +23,7 @@ namespace {
 
 using comm::Segment;
 
-// The counts of a part in page-locked host memory, copied by its exchange_counts in every step.
+// The counts of a part in page-locked host memory, copied by its all_to_all_counts in every step.
 class HostCounts {
  public:
   HostCounts(backend::Device& device, std::int64_t experts, std::int64_t rows)
@@ -67,8 +67,8 @@ class HostCounts {
 };
 
 // Sends to all ranks, this one included. Without a communicator there is one rank.
-Status exchange(const KernelArgs& args, std::span<const Segment> sends, std::span<const Segment> receives) {
-  if (args.device_comm) return args.device_comm->exchange(*args.stream, sends, receives);
+Status send_receive(const KernelArgs& args, std::span<const Segment> sends, std::span<const Segment> receives) {
+  if (args.device_comm) return args.device_comm->send_receive(*args.stream, sends, receives);
   for (std::size_t i = 0; i < sends.size(); ++i)
     if (sends[i].bytes > 0) LANCET_TRY(args.stream->copy(receives[i].data, sends[i].data, sends[i].bytes));
   return {};
@@ -117,7 +117,7 @@ std::size_t counts_workspace(const KernelArgs& args) {
   return 2 * std::size_t(args.operands[0].shape()[1]) * sizeof(std::int32_t);
 }
 
-// exchange_counts(route [, rows of the part before]) -> rows
+// all_to_all_counts(route [, rows of the part before]) -> rows
 Kernel bind_counts(const KernelArgs& args) {
   const std::int64_t experts = args.operands[0].shape()[1], ranks = ranks_of(args, args.attributes.integer("ranks"));
   const std::int64_t local = experts / ranks;
@@ -138,14 +138,14 @@ Kernel bind_counts(const KernelArgs& args) {
   return [=]() -> Status {
     LANCET_TRY(device::launch(*args.stream, device::divide_up(experts, CountSlots::threads),
                               CountSlots{begin, end, experts, mine}));
-    LANCET_TRY(exchange(args, sends, receives));
+    LANCET_TRY(send_receive(args, sends, receives));
     LANCET_TRY(device::launch(*args.stream, device::divide_up(local, LayRows::threads),
                               LayRows{theirs, before, ranks, local, rows}));
     return host->copy(*args.stream, begin, rows);
   };
 }
 
-// The counts of one (route, rows) pair, copied by exchange_counts or (made_here) by the all-to-all itself.
+// The counts of one (route, rows) pair, copied by all_to_all_counts or (made_here) by the all-to-all itself.
 struct PartCounts {
   std::shared_ptr<HostCounts> host;
   const std::int32_t *route_begin, *rows;
@@ -212,12 +212,12 @@ Kernel bind_rows(const KernelArgs& args) {
       LANCET_ASSIGN(const ExchangePart counts, parts[p].host->wait(*args.stream));
       segments->lay_out(p, counts);
     }
-    return exchange(args, segments->sends, segments->receives);
+    return send_receive(args, segments->sends, segments->receives);
   };
 }
 
 const DeviceKernel table[] = {
-    {"exchange_counts", bind_counts, counts_workspace, false},  // its call resets the flag of the copy
+    {"all_to_all_counts", bind_counts, counts_workspace, false},  // its call resets the flag of the copy
     {"all_to_all", bind_rows<true>, nullptr, false},
     {"all_to_all_back", bind_rows<false>, nullptr, false},
 };

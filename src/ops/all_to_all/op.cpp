@@ -1,6 +1,6 @@
 // The irregular all-to-all (Lancet, section 6 and Fig. 10) in two phases: the counts, once per layer and part; then the
 // filled slots, to the experts' ranks and back, in the forward and the backward pass.
-//   exchange_counts(route [, rows before]) -> rows i32[E/W, W+1]: for each expert of this rank, where the rows of each
+//   all_to_all_counts(route [, rows before]) -> rows i32[E/W, W+1]: for each expert of this rank, where the rows of each
 //       source rank begin in its buffer; the last entry is their end. A part begins where the part before ended.
 //   all_to_all(slots [E,C,D], route, rows) -> [E/W, W*C, D], rows packed without gaps
 //   all_to_all_back(buffer [E/W,W*C,D], route, rows) -> slots [E,C,D], the inverse
@@ -80,7 +80,7 @@ Work work(const OpInput& in) {
 Work work_counts(const OpInput& in) { return {0, 4.0 * double(in.operands[0].shape[1])}; }
 
 const OpDef table[] = {
-    {.name = "exchange_counts",
+    {.name = "all_to_all_counts",
      .required = 1,
      .most = 2,
      .infer = infer_counts,

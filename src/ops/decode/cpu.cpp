@@ -10,17 +10,17 @@ namespace lancet::ops {
 namespace {
 
 // The rows' positions. They are data, so they are checked when the kernel runs.
-struct Place {
+struct Cursor {
   std::int64_t first, rows;  // position of row 0; number of valid rows
-  Place(const std::int32_t* place, std::int64_t most_rows, std::int64_t positions)
-      : first(place[0]), rows(place[1] + 1) {
+  Cursor(const std::int32_t* cursor, std::int64_t most_rows, std::int64_t positions)
+      : first(cursor[0]), rows(cursor[1] + 1) {
     LANCET_CHECK(first >= 0 && rows >= 1 && rows <= most_rows && first + rows <= positions,
                  "{} of {} rows at position {} of {}", rows, most_rows, first, positions);
   }
 };
 
 Kernel bind_embedding(const KernelArgs& args) {
-  const std::int32_t *tokens = args.operands[0].as<std::int32_t>(), *place = args.operands[3].as<std::int32_t>();
+  const std::int32_t *tokens = args.operands[0].as<std::int32_t>(), *cursor = args.operands[3].as<std::int32_t>();
   const std::int64_t count = args.operands[0].elements(), sequence = args.operands[0].shape()[1];
   const std::int64_t vocabulary = args.operands[1].shape()[0], d = args.operands[1].shape()[1];
   const std::int64_t positions = args.operands[2].shape()[0];
@@ -28,11 +28,11 @@ Kernel bind_embedding(const KernelArgs& args) {
     const T *wte = args.operands[1].as<T>(), *wpe = args.operands[2].as<T>();
     T* x = args.results[0].as<T>();
     return [=]() -> Status {
-      LANCET_CHECK(place[0] >= 0 && place[0] < positions, "position {} of {}", place[0], positions);
+      LANCET_CHECK(cursor[0] >= 0 && cursor[0] < positions, "position {} of {}", cursor[0], positions);
       for (std::int64_t t = 0; t < count; ++t) {
         LANCET_CHECK(tokens[t] >= 0 && tokens[t] < vocabulary, "token {} at {} is outside a vocabulary of {}",
                      tokens[t], t, vocabulary);
-        const std::int64_t position = std::min(place[0] + t % sequence, positions - 1);
+        const std::int64_t position = std::min(cursor[0] + t % sequence, positions - 1);
         cpu::map(
             d, x + t * d, [](float a, float b) { return a + b; }, wte + tokens[t] * d, wpe + position * d);
       }
@@ -91,14 +91,14 @@ Kernel bind_attention(const KernelArgs& args) {
   const Shape &qkv_shape = args.operands[0].shape(), &cache = args.operands[1].shape();
   const std::int64_t batch = cache[0], heads = cache[1], positions = cache[2], head_dim = cache[3];
   const std::int64_t most_rows = qkv_shape[1], d = heads * head_dim, all = batch * heads;
-  const std::int32_t* place = args.operands[3].as<std::int32_t>();
+  const std::int32_t* cursor = args.operands[3].as<std::int32_t>();
   auto* workspace = reinterpret_cast<float*>(args.workspace);
   return cpu::by_dtype(args.operands[0].dtype(), [&]<class T>(T) -> Kernel {
     const T* qkv = args.operands[0].as<T>();
     T *keys = args.operands[1].as<T>(), *values = args.operands[2].as<T>(), *out = args.results[0].as<T>();
     const Head<T> head{head_dim, 3 * d, d, 1.f / std::sqrt(float(head_dim))};
     return [=]() -> Status {
-      const Place at(place, most_rows, positions);
+      const Cursor at(cursor, most_rows, positions);
       const std::int64_t shares = std::min<std::int64_t>(backend::cpu::threads(), all);
       cpu::parallel_for(shares, 1, [&](std::int64_t begin, std::int64_t end) {
         float* scores = workspace + begin * scratch_floats(positions, head_dim);
@@ -128,12 +128,12 @@ Kernel bind_row(const KernelArgs& args) {
   const std::int64_t batch = shape[0], rows = shape[1];
   const std::size_t row_bytes = std::size_t(shape[2]) * std::size_t(size_of(args.operands[0].dtype()));
   const auto* x = args.operands[0].as<std::byte>();
-  const std::int32_t* place = args.operands[1].as<std::int32_t>();
+  const std::int32_t* cursor = args.operands[1].as<std::int32_t>();
   auto* out = args.results[0].as<std::byte>();
   return [=]() -> Status {
-    LANCET_CHECK(place[1] >= 0 && place[1] < rows, "row {} of {}", place[1], rows);
+    LANCET_CHECK(cursor[1] >= 0 && cursor[1] < rows, "row {} of {}", cursor[1], rows);
     for (std::int64_t b = 0; b < batch; ++b)
-      std::memcpy(out + std::size_t(b) * row_bytes, x + std::size_t(b * rows + place[1]) * row_bytes, row_bytes);
+      std::memcpy(out + std::size_t(b) * row_bytes, x + std::size_t(b * rows + cursor[1]) * row_bytes, row_bytes);
     return {};
   };
 }

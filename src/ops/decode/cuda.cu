@@ -6,7 +6,7 @@
 // blocks share the keys of a row, each writes the sums of its range of keys, and JoinParts combines them
 // (Flash-Decoding).
 //
-// The position of the rows is data on the device (`place`), so kernels check it where they read it: for an invalid
+// The position of the rows is data on the device (`cursor`), so kernels check it where they read it: for an invalid
 // position the results are NaN and nothing is stored.
 #include <cmath>
 
@@ -18,11 +18,11 @@ namespace {
 
 using namespace device;
 
-struct Place {
+struct Cursor {
   std::int64_t first, rows;  // position of row 0; number of valid rows
   bool sound;
-  LANCET_DEVICE Place(const std::int32_t* place, std::int64_t most_rows, std::int64_t positions)
-      : first(place[0]), rows(std::int64_t(place[1]) + 1) {
+  LANCET_DEVICE Cursor(const std::int32_t* cursor, std::int64_t most_rows, std::int64_t positions)
+      : first(cursor[0]), rows(std::int64_t(cursor[1]) + 1) {
     sound = first >= 0 && rows >= 1 && rows <= most_rows && first + rows <= positions;
   }
 };
@@ -32,7 +32,7 @@ template <class T>
 struct Cached {
   const T* qkv;
   T *keys, *values, *out;
-  const std::int32_t* place;
+  const std::int32_t* cursor;
   std::int64_t heads, rows, positions, head_dim;
   float scale;
   bool wide;
@@ -64,12 +64,12 @@ struct StoreRow {
   template <class Block>
   LANCET_DEVICE void operator()(Block& block) const {
     const std::int64_t b = block.index() / c.rows, s = block.index() % c.rows;
-    const Place place(c.place, c.rows, c.positions);
-    if (!place.sound || s >= place.rows) return;
+    const Cursor cursor(c.cursor, c.rows, c.positions);
+    if (!cursor.sound || s >= cursor.rows) return;
     const std::int64_t packs = divide_up(c.head_dim, Pack<T>::size);
     for (std::int64_t i = block.thread(); i < c.heads * packs; i += threads) {
       const std::int64_t h = i / packs, start = i % packs * Pack<T>::size;
-      const std::int64_t to = ((b * c.heads + h) * c.positions + place.first + s) * c.head_dim + start;
+      const std::int64_t to = ((b * c.heads + h) * c.positions + cursor.first + s) * c.head_dim + start;
       const Part part = part_of_row<T>(start, c.head_dim);
       store(c.keys + to, load(c.qkv + c.at(b, s, 1, h) + start, part, c.wide), part, c.wide);
       store(c.values + to, load(c.qkv + c.at(b, s, 2, h) + start, part, c.wide), part, c.wide);
@@ -112,12 +112,12 @@ struct AttendRow {
   LANCET_DEVICE void operator()(Block& block) const {
     const std::int64_t row = block.index() / splits.count, split = block.index() % splits.count;
     const std::int64_t s = row % c.rows, head = row / c.rows, b = head / c.heads, h = head % c.heads;
-    const Place place(c.place, c.rows, c.positions);
-    if (!place.sound || s >= place.rows) {
-      if (split == 0) c.fill(block, row, place.sound);
+    const Cursor cursor(c.cursor, c.rows, c.positions);
+    if (!cursor.sound || s >= cursor.rows) {
+      if (split == 0) c.fill(block, row, cursor.sound);
       return;
     }
-    std::int64_t begin = 0, end = place.first + s + 1;
+    std::int64_t begin = 0, end = cursor.first + s + 1;
     float* part = nullptr;
     if (splits.count > 1) {
       begin = split * Splits::span;
@@ -194,9 +194,9 @@ struct JoinParts {
   template <class Block>
   LANCET_DEVICE void operator()(Block& block) const {
     const std::int64_t row = block.index(), s = row % c.rows;
-    const Place place(c.place, c.rows, c.positions);
-    if (!place.sound || s >= place.rows) return;  // AttendRow has filled it
-    const std::int64_t used = divide_up(place.first + s + 1, Splits::span);
+    const Cursor cursor(c.cursor, c.rows, c.positions);
+    if (!cursor.sound || s >= cursor.rows) return;  // AttendRow has filled it
+    const std::int64_t used = divide_up(cursor.first + s + 1, Splits::span);
     const float* parts = splits.part(row, 0, c.head_dim);
     const std::int64_t stride = c.head_dim + 2;
     float mine = -__builtin_huge_valf();
@@ -228,7 +228,7 @@ std::size_t attention_workspace(const KernelArgs& args) {
   return std::size_t(rows_of(args) * splits * (cache[3] + 2)) * sizeof(float);
 }
 
-// attention_decode(qkv [B,S,3D], &keys, &values, place) -> out [B,S,D]
+// attention_decode(qkv [B,S,3D], &keys, &values, cursor) -> out [B,S,D]
 Kernel bind_attention(const KernelArgs& args) {
   const Shape &qkv = args.operands[0].shape(), &cache = args.operands[1].shape();  // [B,H,P,hd]
   return by_dtype(args.operands[0].dtype(), [&]<class T>(T) -> Kernel {
@@ -252,7 +252,7 @@ Kernel bind_attention(const KernelArgs& args) {
   });
 }
 
-// embedding_at(tokens [B,S], wte, wpe, place) -> x [B,S,D]
+// embedding_at(tokens [B,S], wte, wpe, cursor) -> x [B,S,D]
 Kernel bind_embedding(const KernelArgs& args) {
   return by_dtype(args.operands[1].dtype(),
                   [&]<class T>(T) { return embed<T>(args, args.operands[3].as<std::int32_t>()); });
@@ -263,13 +263,13 @@ struct TakeRow {
   static constexpr int threads = 256;
   const T* x;
   T* out;
-  const std::int32_t* place;
+  const std::int32_t* cursor;
   std::int64_t rows, d, tiles;
   bool wide;
 
   template <class Block>
   LANCET_DEVICE void operator()(Block& block) const {
-    const std::int64_t b = block.index() / tiles, row = place[1];
+    const std::int64_t b = block.index() / tiles, row = cursor[1];
     const std::int64_t start = (block.index() % tiles * threads + block.thread()) * Pack<T>::size;
     if (start >= d) return;
     const Part part = part_of_row<T>(start, d);
@@ -284,7 +284,7 @@ struct TakeRow {
   }
 };
 
-// take_row(x [B,S,D], place) -> [B,1,D]
+// take_row(x [B,S,D], cursor) -> [B,1,D]
 Kernel bind_row(const KernelArgs& args) {
   const Shape& shape = args.operands[0].shape();
   return by_dtype(args.operands[0].dtype(), [&]<class T>(T) -> Kernel {

@@ -1,15 +1,15 @@
 // Ops for a forward pass over the next few positions of a sequence (decoding), in addition to the ops that work row by
 // row. The keys and values of earlier positions are kept from call to call (the KV cache).
-//   place   i32[2]: the position of the first row, and the index of the last valid row; the rows after it are filler
+//   cursor   i32[2]: the position of the first row, and the index of the last valid row; the rows after it are filler
 //   keys, values [B,H,P,hd]: the cache of all positions, by head, so that a head reads one contiguous range of memory
 #include "ops/describe.h"
 
 namespace lancet::ops {
 namespace {
 
-bool is_place(const TensorType& type) { return type == TensorType{DType::i32, {2}}; }
+bool is_cursor(const TensorType& type) { return type == TensorType{DType::i32, {2}}; }
 
-// embedding_at(tokens i32[B,S], wte, wpe, place) -> x[b,s] = wte[tokens[b,s]] + wpe[place[0] + s]. Filler rows beyond
+// embedding_at(tokens i32[B,S], wte, wpe, cursor) -> x[b,s] = wte[tokens[b,s]] + wpe[cursor[0] + s]. Filler rows beyond
 // the last position use the last row of wpe.
 Inferred infer_embedding(const OpInput& in) {
   const TensorType &tokens = in.operands[0], &wte = in.operands[1], &wpe = in.operands[2];
@@ -17,7 +17,7 @@ Inferred infer_embedding(const OpInput& in) {
   if (!is_activation(wte.dtype) || wte.shape.rank() != 2) return expected("wte [V,D] of f32 or bf16");
   if (wpe.dtype != wte.dtype || wpe.shape.rank() != 2 || wpe.shape[1] != wte.shape[1])
     return expected("wpe [P,D] like wte");
-  if (!is_place(in.operands[3])) return expected("place i32[2]");
+  if (!is_cursor(in.operands[3])) return expected("cursor i32[2]");
   return Types{{wte.dtype, {tokens.shape[0], tokens.shape[1], wte.shape[1]}}};
 }
 
@@ -26,7 +26,7 @@ Work work_embedding(const OpInput& in) {
   return {elements, 3 * elements * size_of(in.operands[1].dtype)};
 }
 
-// attention_decode(qkv [B,S,3D], &keys, &values, place) -> out [B,S,D]: stores the keys and values of the rows in the
+// attention_decode(qkv [B,S,3D], &keys, &values, cursor) -> out [B,S,D]: stores the keys and values of the rows in the
 // cache; then row s attends to the positions up to its own. Filler rows store nothing, and their results are zeros.
 Inferred infer_attention(const OpInput& in) {
   const TensorType &qkv = in.operands[0], &keys = in.operands[1];
@@ -38,7 +38,7 @@ Inferred infer_attention(const OpInput& in) {
       keys.shape != Shape{qkv.shape[0], heads, keys.shape[2], head_dim})
     return expected("keys [B,heads,P,head size] of qkv's type");
   if (in.operands[2] != keys) return expected("values like keys");
-  if (!is_place(in.operands[3])) return expected("place i32[2]");
+  if (!is_cursor(in.operands[3])) return expected("cursor i32[2]");
   return Types{{qkv.dtype, with_back(qkv.shape, qkv.shape[2] / 3)}};
 }
 
@@ -48,11 +48,11 @@ Work work_attention(const OpInput& in) {
   return {4 * double(in.operands[0].shape.elements()) / 3 * positions, bytes_of(in)};
 }
 
-// take_row(x [B,S,D], place) -> x[:, place[1], :] as [B,1,D]: only the last valid row needs logits.
+// take_row(x [B,S,D], cursor) -> x[:, cursor[1], :] as [B,1,D]: only the last valid row needs logits.
 Inferred infer_row(const OpInput& in) {
   const TensorType& x = in.operands[0];
   if (!is_activation(x.dtype) || x.shape.rank() != 3) return expected("x [B,S,D] of f32 or bf16");
-  if (!is_place(in.operands[1])) return expected("place i32[2]");
+  if (!is_cursor(in.operands[1])) return expected("cursor i32[2]");
   return Types{{x.dtype, {x.shape[0], 1, x.shape[2]}}};
 }
 
@@ -61,7 +61,7 @@ Work work_row(const OpInput& in) {
   return {0, 2.0 * double(x[0] * x[2]) * size_of(in.operands[0].dtype)};
 }
 
-// Fill::tokens fills `place`, so both of its numbers are below `vocabulary`.
+// Fill::tokens fills `cursor`, so both of its numbers are below `vocabulary`.
 std::vector<Sample> attention_samples() {
   auto sample = [](DType t, std::int64_t batch, std::int64_t rows, std::int64_t heads, std::int64_t positions,
                    std::int64_t head_dim) {

@@ -14,7 +14,7 @@ namespace lancet::ops::device {
 
 class Thread {
  public:
-  __device__ __forceinline__ Thread(void* shared, std::uint64_t* exchange) : shared_(shared), exchange_(exchange) {}
+  __device__ __forceinline__ Thread(void* shared, std::uint64_t* collective_scratch) : shared_(shared), collective_scratch_(collective_scratch) {}
 
   LANCET_DEVICE std::int64_t index() const { return blockIdx.x; }  // the block's
   LANCET_DEVICE std::int64_t count() const { return gridDim.x; }   // blocks of the launch
@@ -41,18 +41,18 @@ class Thread {
   LANCET_DEVICE void atomic_max(std::int32_t* at, std::int32_t v) { atomicMax(at, v); }
 
   LANCET_DEVICE void* shared_memory() const { return shared_; }        // aligned to 16 bytes
-  LANCET_DEVICE std::uint64_t* exchange() const { return exchange_; }  // scratch of 2 * 32 words for the collectives
+  LANCET_DEVICE std::uint64_t* collective_scratch() const { return collective_scratch_; }  // scratch of 2 * 32 words for the collectives
 
  private:
   void* shared_;
-  std::uint64_t* exchange_;
+  std::uint64_t* collective_scratch_;
 };
 
 template <class BlockType, class F>
 __global__ void __launch_bounds__(F::threads) run_kernel(const __grid_constant__ F kernel) {
   extern __shared__ uint4 shared[];
-  __shared__ std::uint64_t exchange[all_to_all_bytes / sizeof(std::uint64_t)];
-  BlockType block(shared, exchange);
+  __shared__ std::uint64_t collective_scratch[collective_scratch_bytes / sizeof(std::uint64_t)];
+  BlockType block(shared, collective_scratch);
   kernel(block);
 }
 
@@ -60,7 +60,7 @@ template <class BlockType, class F>
 Status launch_blocks(backend::Stream& stream, std::int64_t blocks, const F& kernel, std::size_t shared) {
   if (blocks > 0x7fffffff)
     return internal_error("a launch of " + std::to_string(blocks) + " blocks, at most 2^31 - 1 fit");
-  if (shared + all_to_all_bytes > 48 * 1024) {  // CUDA grants more than 48 KB only on request
+  if (shared + collective_scratch_bytes > 48 * 1024) {  // CUDA grants more than 48 KB only on request
     const auto error = cudaFuncSetAttribute(reinterpret_cast<const void*>(run_kernel<BlockType, F>),
                                             cudaFuncAttributeMaxDynamicSharedMemorySize, int(shared));
     if (error != cudaSuccess)

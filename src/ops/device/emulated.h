@@ -24,7 +24,7 @@ namespace lancet::ops::device::emulated {
 inline thread_local std::uint64_t order_seed = 1;
 
 // The shared memory of a block on a GPU of compute capability 9.0, less the scratch of its collectives.
-inline constexpr std::size_t most_shared_bytes = 227 * 1024 - all_to_all_bytes;
+inline constexpr std::size_t most_shared_bytes = 227 * 1024 - collective_scratch_bytes;
 
 class Team {
  public:
@@ -60,7 +60,7 @@ class Team {
   }
   // All threads of the warp give a value each; returns that of thread `from` of the warp.
   template <class T>
-  T exchange(int thread, T v, int from) {
+  T shuffle(int thread, T v, int from) {
     static_assert(sizeof(T) <= sizeof(std::uint64_t));
     std::uint64_t word = 0;
     std::memcpy(&word, &v, sizeof v);
@@ -170,7 +170,7 @@ class Team {
   std::size_t shared_bytes_;
   std::vector<Unit> shared_;
   std::vector<std::uint64_t> slots_;
-  std::uint64_t scratch_[all_to_all_bytes / sizeof(std::uint64_t)];
+  std::uint64_t scratch_[collective_scratch_bytes / sizeof(std::uint64_t)];
   std::uint64_t random_;
   std::int64_t block_ = 0, blocks_ = 0;
   Fiber scheduler_;  // the caller's own stack

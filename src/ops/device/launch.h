@@ -25,14 +25,14 @@ namespace lancet::ops::device {
 
 // Scratch of the collectives of a block (reduce, exclusive_scan) in its shared memory: two halves of a word per warp.
 // It comes on top of the shared memory of the kernel.
-inline constexpr std::size_t all_to_all_bytes = 64 * sizeof(std::uint64_t);
+inline constexpr std::size_t collective_scratch_bytes = 64 * sizeof(std::uint64_t);
 
 }  // namespace lancet::ops::device
 
 #if defined(__CUDACC__)
 #include "ops/device/cuda_thread.h"
 #else
-#include "emulated_lane.h"
+#include "emulated_thread.h"
 #endif
 
 namespace lancet::ops::device {
@@ -140,7 +140,7 @@ class Block : public Thread {
   LANCET_DEVICE T* next_scratch() {
     static_assert(sizeof(T) <= 8);
     turn_ ^= 1;
-    return reinterpret_cast<T*>(exchange() + turn_ * warp_size);
+    return reinterpret_cast<T*>(collective_scratch() + turn_ * warp_size);
   }
 
   int turn_ = 0;

@@ -1,5 +1,5 @@
 // One linear layer per expert, over its filled rows only: y[e,r] = x[e,r] w[e]^T + b[e] for rows[e,0] <= r < rows[e,W].
-// x [E,R,K], w [E,N,K], b f32[E,N], rows i32[E,W+1] (from exchange_counts). Other rows are neither read nor written.
+// x [E,R,K], w [E,N,K], b f32[E,N], rows i32[E,W+1] (from all_to_all_counts). Other rows are neither read nor written.
 // Attribute tokens: the expected number of filled rows. Attribute streamed=1: as for linear.
 #include "ops/product_types.h"
 

@@ -80,12 +80,12 @@ Status timeouts(Communicator& c) {
   auto barrier = std::async(std::launch::async, [&] { return streams[0]->barrier(); });
   auto sum = std::async(std::launch::async, [&] { return streams[1]->all_reduce_sum(values); });
   auto broadcast = std::async(std::launch::async, [&] { return streams[2]->broadcast(data, last); });
-  auto exchange = std::async(std::launch::async, [&] { return streams[3]->exchange({&out, 1}, {}); });
+  auto send_receive = std::async(std::launch::async, [&] { return streams[3]->send_receive({&out, 1}, {}); });
   LANCET_TRY(expect_error(barrier.get(), {"barrier #1 of 0 bytes on \"stream 0\"", missing}));
   EXPECT_THAT(since(start) > 1.99 && since(start) < at_once, "{} s", since(start));
   LANCET_TRY(expect_error(sum.get(), {"all_reduce_sum #1 of 1200000 bytes on \"stream 1\"", missing}));
   LANCET_TRY(expect_error(broadcast.get(), {"broadcast #1 of 1048576 bytes on \"stream 2\"", missing}));
-  LANCET_TRY(expect_error(exchange.get(), {"exchange #1", fmt::format("rank {} did not take what was sent", last)}));
+  LANCET_TRY(expect_error(send_receive.get(), {"send_receive #1", fmt::format("rank {} did not take what was sent", last)}));
   streams[0]->set_timeout(60s);
   const auto again = Clock::now();
   LANCET_TRY(expect_error(streams[0]->barrier(), {"barrier #1 of 0 bytes on \"stream 0\"", missing}));
@@ -107,25 +107,25 @@ Status mismatches(Communicator& c) {
   std::vector<std::byte> data(200'000);
   for (int i = 0; i < 4200; ++i) LANCET_TRY(c.barrier());  // sequence numbers that no longer fit a tag
   const auto start = Clock::now();
-  const auto exchange = [&](Communicator& stream, std::size_t send, std::size_t receive) {
+  const auto send_receive = [&](Communicator& stream, std::size_t send, std::size_t receive) {
     std::vector<std::byte> in(receive);
     const Segment out{1 - c.rank(), data.data(), send}, into{1 - c.rank(), in.data(), receive};
-    return stream.exchange({&out, 1}, {&into, 1});
+    return stream.send_receive({&out, 1}, {&into, 1});
   };
   if (c.rank() == 0) {
     LANCET_TRY(
         expect_error(streams[0]->barrier(), {"barrier #1 of 0 bytes on \"world.1\"", "rank 1 is at broadcast #1;"}));
     LANCET_TRY(
-        expect_error(exchange(*streams[1], 8, 800), {"exchange #1", "expected 800 bytes from rank 1, which sent 400;"}));
-    LANCET_TRY(expect_error(exchange(*streams[2], 8, 800), {"expected 800 bytes from rank 1, which sent 1200;"}));
-    LANCET_TRY(expect_error(exchange(*streams[3], 8, 90'000), {"expected 90000 bytes from rank 1, which sent 120000;"}));
+        expect_error(send_receive(*streams[1], 8, 800), {"send_receive #1", "expected 800 bytes from rank 1, which sent 400;"}));
+    LANCET_TRY(expect_error(send_receive(*streams[2], 8, 800), {"expected 800 bytes from rank 1, which sent 1200;"}));
+    LANCET_TRY(expect_error(send_receive(*streams[3], 8, 90'000), {"expected 90000 bytes from rank 1, which sent 120000;"}));
   } else {
     LANCET_TRY(streams[0]->broadcast(std::span(data).first(16), 1));
     LANCET_TRY(streams[0]->barrier().ok() ? internal_error("the second call saw no mismatch") : Status{});
-    LANCET_TRY(exchange(*streams[1], 400, 8));
-    LANCET_TRY(exchange(*streams[2], 1200, 8));
+    LANCET_TRY(send_receive(*streams[1], 400, 8));
+    LANCET_TRY(send_receive(*streams[2], 1200, 8));
     LANCET_TRY(
-        expect_error(exchange(*streams[3], 120'000, 8), {"timed out after 3 s: rank 0 did not take what was sent"}));
+        expect_error(send_receive(*streams[3], 120'000, 8), {"timed out after 3 s: rank 0 did not take what was sent"}));
   }
   std::byte byte{};
   if (c.rank() == 0) LANCET_TRY(expect_error(c.barrier(), {"barrier #4209 ", "rank 1 is at broadcast #4209;"}));
@@ -178,7 +178,7 @@ Status stuck(Communicator& c) {
   // The progress thread still holds the barrier, so that every later call returns its error.
   std::byte from{1}, to{0};
   const Segment out{0, &from, 1}, in{0, &to, 1};
-  LANCET_TRY(expect_error(c.exchange({&out, 1}, {&in, 1}), {"barrier #2 of 0 bytes", missed}));
+  LANCET_TRY(expect_error(c.send_receive({&out, 1}, {&in, 1}), {"barrier #2 of 0 bytes", missed}));
   EXPECT_THAT(to == std::byte{0}, "a broken communicator copied");
   fmt::print("stuck: reported the missing rank\n");
   return {};

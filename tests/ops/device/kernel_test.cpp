@@ -24,7 +24,7 @@ namespace {
 constexpr std::uint64_t seed = 11;
 
 // Not run on samples here, since they need a communicator.
-const std::set<std::string_view> elsewhere{"all_reduce", "exchange_counts", "all_to_all", "all_to_all_back"};
+const std::set<std::string_view> elsewhere{"all_reduce", "all_to_all_counts", "all_to_all", "all_to_all_back"};
 
 Outcome run_emulated(const ops::OpDef& op, const std::vector<GuardedTensor>& operands, const ir::Attributes& attributes,
                      std::uint64_t order) {

@@ -110,7 +110,7 @@ void push(std::vector<Arena>& all, bool there, int parts, int block_count, int t
   for (int rank = 0; rank < int(all.size()); ++rank) {
     Arena& arena = all[std::size_t(rank)];
     const ops::TensorView slots = arena.view(0), buffer = arena.view(1);
-    comm::RowPush exchange{.there = there,
+    comm::RowPush push{.there = there,
                                .slots = slots.as<std::byte>(),
                                .buffer = buffer.as<std::byte>(),
                                .experts = slots.shape()[0],
@@ -120,8 +120,8 @@ void push(std::vector<Arena>& all, bool there, int parts, int block_count, int t
                                .row_bytes = slots.shape()[2] * size_of(slots.dtype()),
                                .parts = parts,
                                .part = {}};
-    for (int p = 0; p < parts; ++p) exchange.part[p] = {arena.begin(p), arena.end(p), arena.rows(p)};
-    const comm::PushRows<Peers> kernel{exchange, {starts, rank}, rank};
+    for (int p = 0; p < parts; ++p) push.part[p] = {arena.begin(p), arena.end(p), arena.rows(p)};
+    const comm::PushRows<Peers> kernel{push, {starts, rank}, rank};
     std::vector<int> blocks(static_cast<std::size_t>(block_count));
     std::iota(blocks.begin(), blocks.end(), 0);
     std::shuffle(blocks.begin(), blocks.end(), random);
@@ -130,7 +130,7 @@ void push(std::vector<Arena>& all, bool there, int parts, int block_count, int t
 }
 
 // The same by the CPU's kernels.
-void exchange(std::vector<Arena>& all, bool there, int parts) {
+void push_all(std::vector<Arena>& all, bool there, int parts) {
   const Status status = comm::run_inproc(int(all.size()), [&](comm::Communicator& world) -> Status {
     Arena& arena = all[std::size_t(world.rank())];
     const ir::Attributes attributes;
@@ -152,7 +152,7 @@ void check(const Case& c, int blocks, int threads) {
   for (unsigned seed : {1u, 2u, 3u}) {
     const std::vector<Arena> start = make_ranks(c, seed);
     std::vector<Arena> expected = start, found = start;
-    exchange(expected, true, c.parts);
+    push_all(expected, true, c.parts);
     push(found, true, c.parts, blocks, threads);
     bool moved = false;
     for (std::size_t r = 0; r < start.size(); ++r) {
@@ -162,7 +162,7 @@ void check(const Case& c, int blocks, int threads) {
     CHECK(moved);
     for (auto* all : {&expected, &found})
       for (Arena& arena : *all) std::memset(arena.start(), 0x77, std::size_t(ir::bytes(arena.types[0])));
-    exchange(expected, false, c.parts);
+    push_all(expected, false, c.parts);
     push(found, false, c.parts, blocks, threads);
     for (std::size_t r = 0; r < start.size(); ++r) REQUIRE(found[r].bytes == expected[r].bytes);
   }
@@ -211,7 +211,7 @@ TEST_CASE("each block and each rank starts with another peer") {
   for (int rank = 0; rank < 4; ++rank)
     for (int block = 0; block < 4; ++block) {
       Arena& arena = all[std::size_t(rank)];
-      const comm::RowPush exchange{.there = true,
+      const comm::RowPush push{.there = true,
                                        .slots = arena.view(0).as<std::byte>(),
                                        .buffer = arena.view(1).as<std::byte>(),
                                        .experts = 8,
@@ -222,7 +222,7 @@ TEST_CASE("each block and each rank starts with another peer") {
                                        .parts = 1,
                                        .part = {{arena.begin(0), arena.end(0), arena.rows(0)}}};
       std::vector<int> asked;
-      test::push_rows(comm::PushRows<Watched>{exchange, {&asked, {starts, rank}}, rank}, block, 4, 1);
+      test::push_rows(comm::PushRows<Watched>{push, {&asked, {starts, rank}}, rank}, block, 4, 1);
       REQUIRE(asked.size() == 16);
       // The offsets of the rows first, then the rows themselves: two experts of each peer.
       for (std::size_t i = 0; i < 8; ++i) {

@@ -19,15 +19,15 @@ class Thread {
 
   template <class T>
   T shuffle(T v, int from) {
-    return team_->exchange(thread_, v, from);
+    return team_->shuffle(thread_, v, from);
   }
   template <class T>
   T shuffle_xor(T v, int distance) {
-    return team_->exchange(thread_, v, thread_ % 32 ^ distance);
+    return team_->shuffle(thread_, v, thread_ % 32 ^ distance);
   }
   template <class T>
   T shuffle_up(T v, int distance) {
-    return team_->exchange(thread_, v, thread_ % 32 >= distance ? thread_ % 32 - distance : thread_ % 32);
+    return team_->shuffle(thread_, v, thread_ % 32 >= distance ? thread_ % 32 - distance : thread_ % 32);
   }
 
   // The words that the 32 threads of the warp give. It exists only here, to emulate single GPU instructions on a warp.
@@ -41,7 +41,7 @@ class Thread {
   void atomic_max(std::int32_t* at, std::int32_t v) { *at = v > *at ? v : *at; }
 
   void* shared_memory() const { return team_->shared(); }
-  std::uint64_t* exchange() const { return team_->scratch(); }
+  std::uint64_t* collective_scratch() const { return team_->scratch(); }
 
  private:
   emulated::Team* team_;
