@@ -13,7 +13,7 @@
 namespace lancet::checkpoint {
 namespace {
 
-using json = nlohmann::ordered_json;
+using nlohmann::ordered_json;
 
 constexpr int format = 2;
 constexpr std::string_view checksum_key = "\"manifest_xxh3\": \"";
@@ -34,7 +34,7 @@ std::string print_hashes(const std::vector<std::uint64_t>& hashes) {
 // keys.
 class Fields {
  public:
-  Fields(const json& object, std::string where) : object_(object), where_(std::move(where)) {
+  Fields(const ordered_json& object, std::string where) : object_(object), where_(std::move(where)) {
     if (!object.is_object()) fail("expected an object {...}");
   }
 
@@ -74,8 +74,8 @@ class Fields {
     if (!sound) fail(fmt::format("{}: expected 16 hexadecimal digits for each tensor", name));
     return values;
   }
-  const json& member(const char* name) {
-    static const json none;
+  const ordered_json& member(const char* name) {
+    static const ordered_json none;
     const json* value = take(name);
     return value ? *value : none;
   }
@@ -98,17 +98,17 @@ class Fields {
     if (at == object_.end()) fail(fmt::format("expected '{}', found none", name));
     return at == object_.end() ? nullptr : &*at;
   }
-  const json& object_;
+  const ordered_json& object_;
   const std::string where_;
   std::set<std::string, std::less<>> taken_;
   std::string error_;
 };
 
-Result<std::vector<ShardFile>> read_files(const json& list, std::string_view origin) {
+Result<std::vector<ShardFile>> read_files(const ordered_json& list, std::string_view origin) {
   if (!list.is_array()) return data_error(fmt::format("{}: files: expected a list", origin));
   std::vector<ShardFile> files;
   std::set<std::string> names;
-  for (const json& entry : list) {
+  for (const ordered_json& entry : list) {
     Fields fields(entry, fmt::format("{}: files: ", origin));
     ShardFile file{fields.text("name"), std::uint64_t(fields.whole("bytes", std::int64_t{1} << 60)),
                    fields.hash("header_xxh3"), fields.hashes("tensors_xxh3")};
@@ -135,7 +135,7 @@ bool is_shard_name(std::string_view name) {
 }
 
 std::string to_json(const Manifest& m) {
-  json root{
+  ordered_json root{
       {"format", format},
       {"step", m.step},
       {"tokens", m.tokens},
@@ -179,7 +179,7 @@ Result<Manifest> parse_manifest(std::string_view text, std::string_view origin) 
 }
 
 Result<Manifest> parse_manifest_fields(std::string_view text, std::string_view origin) {
-  LANCET_ASSIGN(const json root, parse_json<json>(text, origin, ExitCode::data));
+  LANCET_ASSIGN(const ordered_json root, parse_json<ordered_json>(text, origin, ExitCode::data));
   const std::string where = fmt::format("{}: ", origin);
   Fields fields(root, where);
   Manifest m;
@@ -215,7 +215,7 @@ Result<Manifest> parse_manifest_fields(std::string_view text, std::string_view o
   fields.text("manifest_xxh3");
   LANCET_TRY(fields.finish());
   for (Fields* inner : {&sampler, &random, &schedule, &requested}) LANCET_TRY(inner->finish());
-  m.config = config.dump(2, ' ', false, json::error_handler_t::replace);
+  m.config = config.dump(2, ' ', false, ordered_json::error_handler_t::replace);
   LANCET_ASSIGN(m.files, read_files(files, origin));
   return m;
 }

@@ -17,22 +17,22 @@ namespace lancet::cli {
 namespace {
 
 // All instructions of one op and role.
-struct Row {
+struct OpRow {
   std::string op, role, stream;
   int calls = 0;
   double flops = 0, bytes = 0;       // per step
   std::vector<double> milliseconds;  // by step
 };
 
-std::vector<Row> make_rows(const ir::Program& program, std::vector<std::size_t>& row_of) {
-  std::vector<Row> rows;
+std::vector<OpRow> make_rows(const ir::Program& program, std::vector<std::size_t>& row_of) {
+  std::vector<OpRow> rows;
   std::map<std::pair<std::string, ir::Role>, std::size_t> known;
   for (const ir::Instruction& instruction : program.instructions) {
     const auto [it, fresh] = known.try_emplace({instruction.op, instruction.role}, rows.size());
     if (fresh)
       rows.push_back(
           {instruction.op, std::string(name(instruction.role)), std::string(name(instruction.stream)), 0, 0, 0, {}});
-    Row& row = rows[it->second];
+    OpRow& row = rows[it->second];
     const ops::Work work = ops::work(program, instruction);
     ++row.calls;
     row.flops += work.flops;
@@ -47,12 +47,12 @@ struct Peak {
   double flops, bandwidth;  // FLOP/s and bytes/s
 };
 
-std::string table(std::vector<Row> rows, const Peak& peak, double step_ms) {
+std::string table(std::vector<OpRow> rows, const Peak& peak, double step_ms) {
   std::sort(rows.begin(), rows.end(),
-            [](const Row& a, const Row& b) { return median(a.milliseconds) > median(b.milliseconds); });
+            [](const OpRow& a, const OpRow& b) { return median(a.milliseconds) > median(b.milliseconds); });
   std::string text = fmt::format("{:<24} {:<8} {:<8} {:>6} {:>10} {:>7} {:>10} {:>7} {:>8} {:>7}\n", "op", "role",
                                  "stream", "calls", "ms/step", "share", "GFLOP/s", "of peak", "GB/s", "of mem");
-  for (const Row& row : rows) {
+  for (const OpRow& row : rows) {
     const double ms = median(row.milliseconds), seconds = ms * 1e-3;
     const bool product = row.flops > 20 * row.bytes / 4;
     text += fmt::format("{:<24} {:<8} {:<8} {:>6} {:>10.3f} {:>6.1f}% {:>10} {:>7} {:>8} {:>7}\n", row.op, row.role,
@@ -73,13 +73,13 @@ Status bench_ops(config::Config config, int steps, comm::Communicator& world, in
                   profiler::measure_memory_bandwidth(threads)};
   const ir::Program& program = trainer->executor().plan().program;
   std::vector<std::size_t> row_of;
-  std::vector<Row> rows = make_rows(program, row_of);
+  std::vector<OpRow> rows = make_rows(program, row_of);
   std::vector<double> step_ms;
   for (int step = 0; step <= steps; ++step) {
     LANCET_ASSIGN(const run::StepRecord record, trainer->step(step));
     if (step == 0) continue;  // warm-up
     step_ms.push_back(record.step_ms);
-    for (Row& row : rows) row.milliseconds.push_back(0);
+    for (OpRow& row : rows) row.milliseconds.push_back(0);
     const auto spans = trainer->executor().spans();
     for (std::size_t i = 0; i < spans.size(); ++i)
       rows[row_of[i]].milliseconds.back() += double(spans[i].end - spans[i].start) * 1e-6;

@@ -12,7 +12,7 @@
 namespace lancet::cli {
 namespace {
 
-std::string megabytes(std::int64_t bytes) { return fmt::format("{:.1f}", double(bytes) * 1e-6); }
+std::string in_megabytes(std::int64_t bytes) { return fmt::format("{:.1f}", double(bytes) * 1e-6); }
 
 double hidden_percent(const schedule::Timeline& t) {
   return t.communication > 0 ? 100 * (1 - t.exposed / t.communication) : 0;
@@ -133,7 +133,7 @@ std::string policy_table(const planner::PlanReport& report) {
     text += fmt::format("{:<16} {:>9.1f} {:>9.1f} {:>9.1f} {:>9.1f} {:>9.1f} {:>6.0f}% {:>2} {:>8}  {}\n",
                         result.policy + (result.policy == report.chosen ? " *" : ""), t.makespan, t.compute,
                         t.all_to_all, t.all_reduce, t.exposed, hidden_percent(t), result.parts,
-                        megabytes(result.arena_bytes), result.how);
+                        in_megabytes(result.arena_bytes), result.how);
   }
   if (!report.why.empty()) text += fmt::format("why: {}\n", report.why);
   return text;
@@ -143,7 +143,7 @@ std::string schedule_text(const planning::PlannedStep& planned) {
   const planner::LowerBound& bound = planned.report.lower_bound;
   std::string text =
       fmt::format("* {} runs: {} instructions, arena {} MB; floor {:.1f} ms (compute {:.1f}, network {:.1f})\n",
-                  planned.report.chosen, planned.plan.program.instructions.size(), megabytes(planned.plan.arena_bytes),
+                  planned.report.chosen, planned.plan.program.instructions.size(), in_megabytes(planned.plan.arena_bytes),
                   bound.ms(), bound.compute, bound.network);
   const auto ranges = schedule::split_ranges(planned.plan.program);
   for (const schedule::SplitRange& range : ranges)

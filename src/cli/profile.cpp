@@ -13,7 +13,7 @@ namespace lancet::cli {
 namespace {
 
 // All instructions of one key, over the programs.
-struct Row {
+struct KeyRow {
   int calls = 0;
   double flops = 0;  // per call
   cost::OpTime time;
@@ -27,18 +27,18 @@ std::string shortened(const std::string& key) {
 }
 
 void print_ops(const cost::Profile& profile, const ir::Program& program) {
-  std::map<std::string, Row> rows;
+  std::map<std::string, KeyRow> rows;
   double sum = 0;
   for (const ir::Instruction& instruction : program.instructions) {
     if (!cost::is_local(program, instruction)) continue;
     const std::string key = cost::op_key(program, instruction);
-    Row& row = rows[key];
+    KeyRow& row = rows[key];
     row.time = profile.ops.find(key)->second;
     row.flops = ops::work(program, instruction).flops;
     ++row.calls;
     sum += row.time.ms;
   }
-  std::vector<std::pair<std::string, Row>> sorted(rows.begin(), rows.end());
+  std::vector<std::pair<std::string, KeyRow>> sorted(rows.begin(), rows.end());
   std::stable_sort(sorted.begin(), sorted.end(),
                    [](const auto& a, const auto& b) { return a.second.total() > b.second.total(); });
   fmt::print("{:>5} {:>9} {:>8} {:>8} {:>6}  {}\n", "calls", "ms", "+-", "GFLOP/s", "share", "op");

@@ -30,8 +30,8 @@ std::string list_ranks(const std::vector<int>& ranks) {
 Status check_peers(std::span<const Segment> segments, std::string_view what, int rank, int size) {
   for (const Segment& s : segments)
     if (s.peer < 0 || s.peer >= size)
-      return internal_error(fmt::format("send_receive on rank {}: a {} segment names rank {}, expected 0 to {}", rank, what,
-                                        s.peer, size - 1));
+      return internal_error(fmt::format("send_receive on rank {}: a {} segment names rank {}, expected 0 to {}", rank,
+                                        what, s.peer, size - 1));
   return {};
 }
 

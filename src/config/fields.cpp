@@ -52,9 +52,9 @@ constexpr Range below_one() { return {.min = 0, .max = 1, .open_max = true}; }
 // Upper limits: far above any real model, and low enough that sums and products of a few fields stay exact (check.cpp
 // bounds the sizes of tensors).
 constexpr double most_layers = 10000;
-constexpr double most_experts = 65536;
+constexpr double most_experts_per_layer = 65536;
 constexpr double most_width = 1 << 20;   // also limits rows, heads and accumulated micro batches
-constexpr double most_tokens = 1 << 24;  // per sequence
+constexpr double most_positions = 1 << 24;  // per sequence
 constexpr double most_ids = 2147483647;  // ids are int32
 constexpr double most_steps = 1e12;
 constexpr double most_seconds = 1e9;  // fits an int64 in nanoseconds
@@ -71,18 +71,18 @@ constexpr Field table[] = {
     ROW(model.n_layer, between(1, most_layers), "transformer blocks"),
     ROW(model.n_head, between(1, most_width), "attention heads; divides n_embd"),
     ROW(model.n_embd, between(1, most_width), "width of the residual stream"),
-    ROW(model.n_positions, between(1, most_tokens), "longest sequence (learned positions)"),
+    ROW(model.n_positions, between(1, most_positions), "longest sequence (learned positions)"),
     ROW(model.vocab_size, between(2, most_ids), "vocabulary of the tokenizer"),
-    ROW(model.n_inner, between(1, most_tokens), "width inside an FFN or an expert; null: 4 * n_embd"),
+    ROW(model.n_inner, between(1, most_positions), "width inside an FFN or an expert; null: 4 * n_embd"),
     ROW(model.layer_norm_epsilon, above_zero(1), "added to the variance"),
     ROW(model.initializer_range, between(0, most_factor), "standard deviation of the initial weights"),
     ROW(model.moe_layer_freq, between(0, most_layers),
         "block i is an MoE layer if i % moe_layer_freq == 0; 0: dense model"),
-    ROW(model.experts_per_rank, between(1, most_experts),
+    ROW(model.experts_per_rank, between(1, most_experts_per_layer),
         "experts per layer and rank; excludes num_local_experts; 2 if neither is given"),
-    ROW(model.num_local_experts, between(1, most_experts),
+    ROW(model.num_local_experts, between(1, most_experts_per_layer),
         "experts per layer over all ranks; excludes experts_per_rank"),
-    ROW(model.num_experts_per_tok, between(1, most_experts), "experts per token; both routers need 1"),
+    ROW(model.num_experts_per_tok, between(1, most_experts_per_layer), "experts per token; both routers need 1"),
     ROW(model.router, any(),
         "tokens that a full expert keeps. switch: the first ones; batch_prioritized: those of highest probability"),
     ROW(model.capacity_factor, above_zero(most_factor),
@@ -97,7 +97,7 @@ constexpr Field table[] = {
     ROW(data.eval_sequences, between(1, most_steps), "sequences per evaluation, over all ranks"),
     ROW(data.synthetic, any(), "draw tokens from the seed instead of reading data.train and data.eval"),
     ROW(train.steps, between(1, most_steps), "optimizer steps"),
-    ROW(train.seq_len, between(0, most_tokens), "tokens per sequence; 0: n_positions"),
+    ROW(train.seq_len, between(0, most_positions), "tokens per sequence; 0: n_positions"),
     ROW(train.micro_batch_size, between(1, most_width), "sequences per rank and micro batch"),
     ROW(train.gradient_accumulation_steps, between(1, most_width), "micro batches per step"),
     ROW(train.dtype, any(),
@@ -136,7 +136,7 @@ constexpr Field table[] = {
     ROW(train.stop_after, between(0, most_steps), "save after this step and exit with code 75; 0: never"),
     ROW(train.max_minutes, between(0, most_seconds), "save after this many minutes and exit with code 75; 0: never"),
     ROW(train.sample_prompt, any(), "prompt of the text generated after training"),
-    ROW(train.sample_tokens, between(0, most_tokens), "tokens to generate after training; 0: none"),
+    ROW(train.sample_tokens, between(0, most_positions), "tokens to generate after training; 0: none"),
     ROW(overlap.policy, any(),
         "how communication is overlapped with computation; lancet plan --help lists the policies"),
     ROW(overlap.bucket_bytes, between(1, 1e12), "approximate bytes of gradients per all-reduce"),

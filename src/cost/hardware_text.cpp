@@ -29,7 +29,7 @@ struct Curve {
   std::vector<Efficiency>& (*member)(Hardware&);
 };
 
-constexpr double least_rate = 1e-6, most = 1e9;
+constexpr double least_rate = 1e-6, most_rate = 1e9;
 constexpr double least_share = 1e-3;  // not 0, since times are divided by shares
 
 #define FIELD(section, name, least, most)                                                \
@@ -37,30 +37,30 @@ constexpr double least_share = 1e-3;  // not 0, since times are divided by share
 #section, #name, [](Hardware & h) -> double& { return h.section.name; }, least, most \
   }
 constexpr Field fields[] = {
-    FIELD(device, memory_gib, least_rate, most),
-    FIELD(device, reserved_gib, 0, most),
-    FIELD(device, memory_gb_per_s, least_rate, most),
+    FIELD(device, memory_gib, least_rate, most_rate),
+    FIELD(device, reserved_gib, 0, most_rate),
+    FIELD(device, memory_gb_per_s, least_rate, most_rate),
     FIELD(device, memory_efficiency, least_share, 1),
-    FIELD(device, fp32_tflops, least_rate, most),
-    FIELD(device, bf16_tflops, least_rate, most),
-    FIELD(device, vector_tflops, least_rate, most),
+    FIELD(device, fp32_tflops, least_rate, most_rate),
+    FIELD(device, bf16_tflops, least_rate, most_rate),
+    FIELD(device, vector_tflops, least_rate, most_rate),
     FIELD(device, attention_efficiency, least_share, 1),
-    FIELD(device, launch_us, 0, most),
+    FIELD(device, launch_us, 0, most_rate),
     FIELD(node, devices, 1, 4096),
-    FIELD(node, link_gb_per_s, least_rate, most),
+    FIELD(node, link_gb_per_s, least_rate, most_rate),
     FIELD(node, link_efficiency, least_share, 1),
-    FIELD(node, latency_us, 0, most),
+    FIELD(node, latency_us, 0, most_rate),
     FIELD(network, nics, 1, 4096),
-    FIELD(network, nic_gbit_per_s, least_rate, most),
+    FIELD(network, nic_gbit_per_s, least_rate, most_rate),
     FIELD(network, efficiency, least_share, 1),
-    FIELD(network, latency_us, 0, most),
-    FIELD(network, hop_us, 0, most),
-    FIELD(network, message_us, 0, most),
+    FIELD(network, latency_us, 0, most_rate),
+    FIELD(network, hop_us, 0, most_rate),
+    FIELD(network, message_us, 0, most_rate),
     FIELD(overlap, core_share, 0, 1),
-    FIELD(overlap, core_ms_per_mb, 0, most),
+    FIELD(overlap, core_ms_per_mb, 0, most_rate),
     FIELD(overlap, wire_beside_compute, least_share, 1),
     FIELD(overlap, wire_beside_wire, least_share, 1),
-    FIELD(overlap, signal_us, 0, most),
+    FIELD(overlap, signal_us, 0, most_rate),
 };
 #undef FIELD
 constexpr Curve curves[] = {
@@ -151,7 +151,7 @@ class Parser {
       const bool pair = point.is_array() && point.size() == 2 && point[0].is_number() && point[1].is_number();
       const Efficiency e = pair ? Efficiency{point[0].get<double>(), point[1].get<double>()} : Efficiency{};
       const double before = into.empty() ? 0 : into.back().n;
-      if (!pair || !(e.n > before && e.n <= most && e.share >= least_share && e.share <= 1))
+      if (!pair || !(e.n > before && e.n <= most_rate && e.share >= least_share && e.share <= 1))
         return fail(where + ".points", "[n, share] with rising n and a share of the peak in [0.001, 1]", shown(point));
       into.push_back(e);
     }

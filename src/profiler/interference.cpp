@@ -27,7 +27,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Call = std::function<Status()>;
 
-constexpr int rounds = 4;
+constexpr int interference_rounds = 4;
 constexpr double network_seconds = 0.06;  // of the large message: long against a wake-up, short against a step
 
 double since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
@@ -91,9 +91,9 @@ Result<CallCost> ComputeLoop::measure(comm::Communicator& communicator, const Ca
   backend::cpu::set_threads(loop.threads);
   LANCET_TRY(call());  // warms up: connects, touches the memory
   LANCET_ASSIGN(const double once, time_calls(communicator, call, 1));
-  const int times = static_cast<int>(std::clamp(budget_s / (2 * rounds) / once, 1.0, 1000.0));
+  const int times = static_cast<int>(std::clamp(budget_s / (2 * interference_rounds) / once, 1.0, 1000.0));
   std::vector<double> alone, beside, core, cpu;
-  for (int round = 0; round < rounds; ++round) {
+  for (int round = 0; round < interference_rounds; ++round) {
     LANCET_ASSIGN(const double quiet, time_calls(communicator, call, times));
     alone.push_back(quiet / times);
     loop.calibrate(0.03);
@@ -182,7 +182,7 @@ Result<NetworkCosts> measure_interference(comm::Communicator& expert, comm::Comm
   const Call on_reduce = [&] { return reduce.all_reduce_sum(vector); };
 
   ComputeLoop loop(threads);
-  const double budget = 2 * rounds * network_seconds;
+  const double budget = 2 * interference_rounds * network_seconds;
   LANCET_ASSIGN(const CallCost all_to_all, loop.measure(expert, on_expert, budget));
   LANCET_ASSIGN(const CallCost all_reduce, loop.measure(reduce, on_reduce, budget));
   // Small messages give the cost of a message that does not depend on its size.

@@ -16,7 +16,7 @@ namespace {
 // A product that fills a large device takes at least this long; a smaller device needs only a smaller product.
 constexpr double shortest_ms = 0.15;
 constexpr std::int64_t smallest = 256, largest = 4096;
-constexpr int most = 2000;
+constexpr int most_runs = 2000;
 
 std::string plan_text(std::int64_t size, int count) {
   std::string text =
@@ -65,7 +65,7 @@ Result<std::unique_ptr<ProductLoop>> ProductLoop::make(runtime::Accelerator& acc
     }
     if (each >= shortest_ms || size >= largest) break;
   }
-  LANCET_TRY(loop->bind(size, static_cast<int>(std::clamp(milliseconds / each, 2.0, double(most)))));
+  LANCET_TRY(loop->bind(size, static_cast<int>(std::clamp(milliseconds / each, 2.0, double(most_runs)))));
   return loop;
 }
 

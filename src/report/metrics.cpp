@@ -48,7 +48,7 @@ class Lines {
   bool ended_ = false;
 };
 
-class Reader {
+class MetricsReader {
  public:
   // Returns what is wrong with the line, or an empty text for a record.
   std::string add(const std::string& line) {
@@ -158,7 +158,7 @@ Result<Metrics> read_metrics(const std::filesystem::path& path) {
   if (!std::filesystem::is_regular_file(path, error))
     return data_error(fmt::format("cannot read {}: no such file", path.string()));
   std::ifstream in(path, std::ios::binary);
-  Reader reader;
+  MetricsReader reader;
   Lines lines(in);
   std::string line;
   bool endless = false;

@@ -47,7 +47,7 @@ struct Process {
   }
 };
 
-class Reader {
+class TraceReader {
  public:
   bool add(const json& event) {
     if (!event.is_object()) return false;
@@ -103,7 +103,7 @@ Result<Timeline> read_timeline(const std::filesystem::path& path) {
   const auto wrong = [&](std::string_view what) { return data_error(fmt::format("{}: {}", path.string(), what)); };
   if (!root.is_object() || !root.contains("traceEvents") || !root["traceEvents"].is_array())
     return wrong("expected a JSON object with \"traceEvents\", found none");
-  Reader reader;
+  TraceReader reader;
   std::size_t number = 0;
   for (const json& event : root["traceEvents"]) {
     if (!reader.add(event))

@@ -26,7 +26,7 @@ using checkpoint::Manifest;
 // A value from a file, cut short for a message. It is JSON, so it is one line.
 std::string brief(const std::string& json) { return json.size() > 80 ? json.substr(0, 80) + "..." : json; }
 
-fs::path checkpoints_of(const fs::path& run) { return run / "checkpoints"; }
+fs::path checkpoints_in(const fs::path& run) { return run / "checkpoints"; }
 
 // The checkpoints of a folder, for messages: "step-000100, step-000050".
 std::string listed(const fs::path& checkpoints) {
@@ -47,24 +47,24 @@ Result<std::vector<fs::path>> all_in(const fs::path& checkpoints) {
 
 // The folder that --resume names: a step of this run, or a path.
 Result<fs::path> named(const std::string& name, const fs::path& run) {
-  const fs::path here = checkpoints_of(run) / name;
+  const fs::path here = checkpoints_in(run) / name;
   std::error_code error;
   if (checkpoint::step_of(name)) {
     if (fs::is_directory(here, error)) return here;
     return data_error(fmt::format("--resume {}: expected a checkpoint in {}, found {}", name,
-                                  checkpoints_of(run).string(), listed(checkpoints_of(run))));
+                                  checkpoints_in(run).string(), listed(checkpoints_in(run))));
   }
   if (fs::is_regular_file(fs::path(name) / "manifest.json", error)) return fs::path(name);
   return data_error(fmt::format("--resume {}: expected step-NUMBER or the folder of a checkpoint, found {}; in {}: {}",
                                 name, fs::exists(name, error) ? "no manifest.json there" : "no such folder",
-                                checkpoints_of(run).string(), listed(checkpoints_of(run))));
+                                checkpoints_in(run).string(), listed(checkpoints_in(run))));
 }
 
 // The checkpoints that --init-from names: one, or those of a run, newest first.
 Result<std::vector<fs::path>> weights_in(const std::string& name) {
   std::error_code error;
   if (fs::is_regular_file(fs::path(name) / "manifest.json", error)) return std::vector<fs::path>{name};
-  LANCET_ASSIGN(std::vector<fs::path> folders, all_in(checkpoints_of(name)));
+  LANCET_ASSIGN(std::vector<fs::path> folders, all_in(checkpoints_in(name)));
   if (!folders.empty()) return folders;
   return data_error(fmt::format("--init-from {}: expected a checkpoint's folder, or a run's with checkpoints, found {}",
                                 name, fs::exists(name, error) ? "neither" : "no such folder"));
@@ -77,7 +77,7 @@ Result<ResumePoint> look(const config::Config& config, const ResumeRequest& requ
     LANCET_ASSIGN(const fs::path folder, named(request.resume, config.log.run_dir));
     return ResumePoint{ResumePoint::Kind::resume, true, {folder}};
   }
-  LANCET_ASSIGN(std::vector<fs::path> own, all_in(checkpoints_of(config.log.run_dir)));
+  LANCET_ASSIGN(std::vector<fs::path> own, all_in(checkpoints_in(config.log.run_dir)));
   if (!own.empty()) return ResumePoint{ResumePoint::Kind::resume, false, std::move(own)};
   if (request.init_from.empty()) return ResumePoint{};
   LANCET_ASSIGN(std::vector<fs::path> folders, weights_in(request.init_from));

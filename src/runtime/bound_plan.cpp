@@ -13,8 +13,8 @@ namespace {
 
 using ir::TensorId;
 
-constexpr std::size_t alignment = 256;
-std::size_t aligned(std::size_t bytes) { return (bytes + alignment - 1) / alignment * alignment; }
+constexpr std::size_t input_alignment = 256;
+std::size_t aligned_input(std::size_t bytes) { return (bytes + input_alignment - 1) / input_alignment * input_alignment; }
 
 // Runs a plan step by step and keeps the first non-finite number.
 class Search {
@@ -93,14 +93,14 @@ Addresses::Addresses(const ir::Plan& plan, TensorStore& store, const Memory& are
   for (std::size_t i = 0; i < input_offsets_.size(); ++i)
     if (const ir::Tensor& tensor = plan.program.tensors[i]; tensor.kind == ir::TensorKind::input) {
       input_offsets_[i] = static_cast<std::int64_t>(at);
-      at += aligned(static_cast<std::size_t>(ir::bytes(tensor.type)));
+      at += aligned_input(static_cast<std::size_t>(ir::bytes(tensor.type)));
     }
 }
 
 std::size_t Addresses::input_bytes(const ir::Program& program) {
   std::size_t bytes = 0;
   for (const ir::Tensor& tensor : program.tensors)
-    if (tensor.kind == ir::TensorKind::input) bytes += aligned(static_cast<std::size_t>(ir::bytes(tensor.type)));
+    if (tensor.kind == ir::TensorKind::input) bytes += aligned_input(static_cast<std::size_t>(ir::bytes(tensor.type)));
   return bytes;
 }
 

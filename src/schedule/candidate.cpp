@@ -16,7 +16,7 @@ void tidy(std::vector<InstructionId>& list) {
   list.erase(std::unique(list.begin(), list.end()), list.end());
 }
 
-bool is_part(const ir::Instruction& at) { return at.attributes.has("parts"); }
+bool has_parts(const ir::Instruction& at) { return at.attributes.has("parts"); }
 
 }  // namespace
 
@@ -26,11 +26,11 @@ Dependencies turns(const ir::Program& program, Dependencies dependencies) {
     const ir::Instruction& at = program.instructions[i];
     if (at.stream == Stream::reduce) continue;
     const std::size_t mine = at.stream == Stream::compute ? 0 : 1;
-    const InstructionId other = is_part(at) ? last_whole[1 - mine] : last[1 - mine];
+    const InstructionId other = has_parts(at) ? last_whole[1 - mine] : last[1 - mine];
     if (other.valid()) dependencies[i].push_back(other);
     tidy(dependencies[i]);
     last[mine] = id_of(i);
-    if (!is_part(at)) last_whole[mine] = id_of(i);
+    if (!has_parts(at)) last_whole[mine] = id_of(i);
   }
   return dependencies;
 }

@@ -16,7 +16,7 @@ namespace {
 
 using ir::InstructionId;
 
-constexpr double never = std::numeric_limits<double>::infinity();
+constexpr double no_event = std::numeric_limits<double>::infinity();
 constexpr double slowest = 0.1;  // least speed of computation, however many bytes move beside it
 constexpr std::size_t compute = 0, expert = 1, reduce = 2;
 
@@ -59,9 +59,9 @@ class Simulation {
           while (start(stream)) changed = true;
       }
       set_rates();
-      double step = never;
+      double step = no_event;
       for (const StreamState& stream : streams_) step = std::min(step, until_event(stream));
-      if (step == never) break;
+      if (step == no_event) break;
       advance(step);
     }
     for (const StreamState& stream : streams_) LANCET_CHECK(stream.done(), "the simulation stopped before its end");
@@ -125,8 +125,8 @@ class Simulation {
 
   double until_event(const StreamState& stream) const {
     if (stream.running) return stream.left / stream.rate;
-    if (stream.done() || stream.need < dependencies_[stream.at_head().index()].size()) return never;
-    return stream.ready > time_ ? stream.ready - time_ : never;  // never: ready, but an all-to-all goes first
+    if (stream.done() || stream.need < dependencies_[stream.at_head().index()].size()) return no_event;
+    return stream.ready > time_ ? stream.ready - time_ : no_event;  // no event: it is ready, but an all-to-all goes first
   }
 
   // Events within a rounding error of the step's end happen at its end, so that ties stay ties.

@@ -6,7 +6,7 @@ namespace lancet::schedule {
 namespace {
 
 // Leads of a part over the next one (ListOptions). The best one depends on the model, so each is tried.
-constexpr double leads[] = {0, 1.0 / 128, 1.0 / 32};
+constexpr double forward_leads[] = {0, 1.0 / 128, 1.0 / 32};
 
 // The best of the given candidate and those with the forward pass in parts; the backward pass is as in `sequential`.
 Candidate with_forward_in_parts(const Step& step, const config::Overlap& overlap, Candidate best) {
@@ -15,7 +15,7 @@ Candidate with_forward_in_parts(const Step& step, const config::Overlap& overlap
     const Rewritten rewritten = rewrite(step.program(), split);
     const auto [first, last] = position_of(rewritten, 0, step.forward_end());
     const Orders orders(rewritten.program, step.op_costs(rewritten, split), first, last);
-    for (double lead : leads) {
+    for (double lead : forward_leads) {
       const Order order = orders.find({.fill_gaps = false, .lead = lead}).order;
       ir::Program program = orders.program(order);
       Dependencies needed = turns(program, orders.needed(order));

@@ -9,6 +9,7 @@
 #include "golden/golden.h"
 #include "lancet/ir/dependencies.h"
 #include "lancet/ir/verify.h"
+#include "lancet/ops/catalogue.h"
 #include "lancet/schedule/dw_schedule.h"
 #include "lancet/schedule/simulate.h"
 #include "steps/models.h"
@@ -137,7 +138,7 @@ TEST_CASE("labels agree with a search over paths") {
   const auto needed = ir::dependencies(p);
   std::vector<ir::InstructionId> all_to_alls;
   for (std::size_t i = 0; i < p.instructions.size(); ++i)
-    if (p.instructions[i].op.starts_with("all_to_all")) all_to_alls.push_back({std::int32_t(i)});
+    if (ops::kind(p.instructions[i]) == ops::Kind::all_to_all) all_to_alls.push_back({std::int32_t(i)});
   REQUIRE(all_to_alls.size() == 8);
   const schedule::Labels labels(needed, all_to_alls);
   std::vector<std::set<int>> reached(p.instructions.size());  // instructions with a path to it, and itself
@@ -189,7 +190,7 @@ TEST_CASE("dW schedule: the small model, for many networks and core shares") {
         double covered = 0, slack = 0;
         REQUIRE(report.covers.size() == 8);
         for (const schedule::DwCover& cover : report.covers) {
-          REQUIRE(after.instructions[cover.all_to_all.index()].op.starts_with("all_to_all"));
+          REQUIRE(ops::kind(after.instructions[cover.all_to_all.index()]) == ops::Kind::all_to_all);
           double under = 0;
           std::int32_t next = cover.all_to_all.value;
           for (ir::InstructionId id : cover.under) {

@@ -132,8 +132,8 @@ class ProfileFile {
   std::vector<ClusterRecord> clusters_;  // likewise
 };
 
-// Reads the profile of a machine. Config error: the file cannot be read, or holds other machines only; the message names
-// the machine and the machines in the file.
+// Reads the profile of a machine. Config error: the file cannot be read, or holds other machines only; the message
+// names the machine and the machines in the file.
 Result<Profile> read_profile(const std::filesystem::path& path, const Machine& machine);
 // Reads the profile for the ranks and hosts of `here` on any device with `threads` threads per rank (0: any number):
 // the profile of `here` if the file holds it, else the only one that fits. Config error: none fits, or several do; the

@@ -138,8 +138,8 @@ struct OpDef {
   bool is_loss = false;   // the gradient rule starts the backward pass
   Kind kind = Kind::other;
   // Parts run one after the other, because each continues the count of the part before: every part but the first gets
-  // the first result of the part before as an additional last operand. A gate thus gives out slots, and all_to_all_counts
-  // begins its rows, where the part before ended.
+  // the first result of the part before as an additional last operand. A gate thus gives out slots, and
+  // all_to_all_counts begins its rows, where the part before ended.
   bool sequential_parts = false;
 };
 

@@ -35,7 +35,8 @@ class Emulated final : public DeviceCommunicator {
   int size() const override { return ranks_; }
   std::string transport() const override { return "emulated"; }
 
-  Status send_receive(backend::Stream& stream, std::span<const Segment> sends, std::span<const Segment> receives) override {
+  Status send_receive(backend::Stream& stream, std::span<const Segment> sends,
+                      std::span<const Segment> receives) override {
     return with_duration(stream, network_->all_to_all_ms(bytes_to_others(sends, 0)), [&] {
       return mirror(sends, receives, ranks_, [&](std::byte* to, const std::byte* from, std::size_t bytes) {
         return stream.copy(to, from, bytes);

@@ -45,7 +45,8 @@ class Staged final : public DeviceCommunicator {
     return {};
   }
 
-  Status send_receive(backend::Stream& stream, std::span<const Segment> sends, std::span<const Segment> receives) override {
+  Status send_receive(backend::Stream& stream, std::span<const Segment> sends,
+                      std::span<const Segment> receives) override {
     std::size_t bytes = 0;
     for (const std::span<const Segment> segments : {sends, receives})
       for (const Segment& segment : segments) bytes += segment.bytes;

@@ -26,8 +26,8 @@ class InprocCommunicator final : public Communicator {
   Status send_receive(std::span<const Segment> sends, std::span<const Segment> receives) override {
     LANCET_TRY(check_peers(sends, "send", rank_, size()));
     LANCET_TRY(check_peers(receives, "receive", rank_, size()));
-    LANCET_TRY(
-        rendezvous_->enter(rank_, {.operation = Operation::send_receive, .sends = sends, .receives = receives}, timeout_));
+    const Call call{.operation = Operation::send_receive, .sends = sends, .receives = receives};
+    LANCET_TRY(rendezvous_->enter(rank_, call, timeout_));
     for (int peer = 0; peer < size(); ++peer) {
       std::size_t next_send = 0, next_receive = 0;
       const auto sent = rendezvous_->calls()[static_cast<std::size_t>(peer)].sends;

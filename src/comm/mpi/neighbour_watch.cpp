@@ -11,7 +11,7 @@
 namespace lancet::comm::mpi {
 namespace {
 
-constexpr std::chrono::milliseconds look_interval{50};
+constexpr std::chrono::milliseconds watch_interval{50};
 
 bool signalled_within(int event, std::chrono::milliseconds time) {
   pollfd entry{event, POLLIN, 0};
@@ -40,7 +40,7 @@ void NeighbourWatch::run() const {
   if (!neighbours_.wait_for_an_end(stop_)) return;
   std::uint64_t round = rounds_.count();
   Clock::time_point since = Clock::now();
-  while (!signalled_within(stop_, look_interval)) {
+  while (!signalled_within(stop_, watch_interval)) {
     const auto now = Clock::now();
     if (const std::uint64_t seen = std::exchange(round, rounds_.count()); seen != round) since = now;
     if (round % 2 == 1 && now - since >= patience_) on_stuck_(neighbours_.ended());

@@ -57,7 +57,8 @@ class Nccl final : public DeviceCommunicator {
   int size() const override { return stream_.host->size(); }
   std::string transport() const override { return "nccl"; }
 
-  Status send_receive(backend::Stream& stream, std::span<const Segment> sends, std::span<const Segment> receives) override {
+  Status send_receive(backend::Stream& stream, std::span<const Segment> sends,
+                      std::span<const Segment> receives) override {
     auto* queue = static_cast<cudaStream_t>(stream.native());
     LANCET_TRY(copy_to_self(stream, sends, receives));
     LANCET_TRY(with_comm([&] { return put_all_to_all(sends, receives, queue); }));

@@ -1,7 +1,7 @@
 // The irregular all-to-all (Lancet, section 6 and Fig. 10) in two phases: the counts, once per layer and part; then the
 // filled slots, to the experts' ranks and back, in the forward and the backward pass.
-//   all_to_all_counts(route [, rows before]) -> rows i32[E/W, W+1]: for each expert of this rank, where the rows of each
-//       source rank begin in its buffer; the last entry is their end. A part begins where the part before ended.
+//   all_to_all_counts(route [, rows before]) -> rows i32[E/W, W+1]: for each expert of this rank, where the rows of
+//       each source rank begin in its buffer; the last entry is their end. A part begins where the part before ended.
 //   all_to_all(slots [E,C,D], route, rows) -> [E/W, W*C, D], rows packed without gaps
 //   all_to_all_back(buffer [E/W,W*C,D], route, rows) -> slots [E,C,D], the inverse
 // An unsplit all-to-all of a layer that was split in parts names the route and rows of every part: (slots, route, rows,

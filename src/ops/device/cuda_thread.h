@@ -14,7 +14,8 @@ namespace lancet::ops::device {
 
 class Thread {
  public:
-  __device__ __forceinline__ Thread(void* shared, std::uint64_t* collective_scratch) : shared_(shared), collective_scratch_(collective_scratch) {}
+  __device__ __forceinline__ Thread(void* shared, std::uint64_t* collective_scratch)
+      : shared_(shared), collective_scratch_(collective_scratch) {}
 
   LANCET_DEVICE std::int64_t index() const { return blockIdx.x; }  // the block's
   LANCET_DEVICE std::int64_t count() const { return gridDim.x; }   // blocks of the launch
@@ -41,7 +42,8 @@ class Thread {
   LANCET_DEVICE void atomic_max(std::int32_t* at, std::int32_t v) { atomicMax(at, v); }
 
   LANCET_DEVICE void* shared_memory() const { return shared_; }        // aligned to 16 bytes
-  LANCET_DEVICE std::uint64_t* collective_scratch() const { return collective_scratch_; }  // scratch of 2 * 32 words for the collectives
+  // 2 * 32 words for the collectives.
+  LANCET_DEVICE std::uint64_t* collective_scratch() const { return collective_scratch_; }
 
  private:
   void* shared_;
