@@ -12,7 +12,9 @@
 #include "lancet/world/memory.h"
 #include "config.h"
 #include "files.h"
+#include "lancet/base/log.h"
 #include "lancet/base/random.h"
+#include "lancet/data/tokenizer.h"
 #include "lancet/model/gpt2_moe.h"
 #include "lancet/model/initialize.h"
 #include "lancet/hugging_face/hugging_face.h"
@@ -86,9 +88,7 @@ class Import {
     if (upcycle_) LANCET_TRY(draw_gates(model.config.model, model.store));
     LANCET_TRY(check_head(files, model.config.model, model.store));
     if (written_ < bytes_in_all_) watch_.progress(bytes_in_all_, bytes_in_all_);  // padding rows stay zero
-    std::error_code ignored;
-    model.has_tokenizer = std::filesystem::exists(folder_ / "vocab.json", ignored) &&
-                          std::filesystem::exists(folder_ / "merges.txt", ignored);
+    model.has_tokenizer = has_tokenizer();
     return model;
   }
 
@@ -199,6 +199,18 @@ class Import {
       LANCET_TRY(write(store, tensor, 0, values));
     }
     return {};
+  }
+
+  // False, with a warning, if the folder's tokenizer is not complete or not sound: the weights are of use without it.
+  bool has_tokenizer() const {
+    std::error_code ignored;
+    if (!std::filesystem::exists(folder_ / "vocab.json", ignored) &&
+        !std::filesystem::exists(folder_ / "merges.txt", ignored))
+      return false;
+    const auto tokenizer = data::Tokenizer::load(folder_);
+    if (!tokenizer.ok())
+      log::warn("{}; the model is imported without its tokenizer", tokenizer.error().message);
+    return tokenizer.ok();
   }
 
   // Refuses a head that differs from the embedding, since it would be lost.
