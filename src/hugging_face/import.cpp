@@ -88,7 +88,7 @@ class Import {
     if (upcycle_) LANCET_TRY(draw_gates(model.config.model, model.store));
     LANCET_TRY(check_head(files, model.config.model, model.store));
     if (written_ < bytes_in_all_) watch_.progress(bytes_in_all_, bytes_in_all_);  // padding rows stay zero
-    model.has_tokenizer = has_tokenizer();
+    model.tokenizer_hash = tokenizer_hash();
     return model;
   }
 
@@ -201,16 +201,16 @@ class Import {
     return {};
   }
 
-  // False, with a warning, if the folder's tokenizer is not complete or not sound: the weights are of use without it.
-  bool has_tokenizer() const {
+  // 0, with a warning, if the folder's tokenizer is not complete or not sound: the weights are of use without it.
+  std::uint64_t tokenizer_hash() const {
     std::error_code ignored;
     if (!std::filesystem::exists(folder_ / "vocab.json", ignored) &&
         !std::filesystem::exists(folder_ / "merges.txt", ignored))
-      return false;
+      return 0;
     const auto tokenizer = data::Tokenizer::load(folder_);
-    if (!tokenizer.ok())
-      log::warn("{}; the model is imported without its tokenizer", tokenizer.error().message);
-    return tokenizer.ok();
+    if (tokenizer.ok()) return tokenizer->hash();
+    log::warn("{}; the model is imported without its tokenizer", tokenizer.error().message);
+    return 0;
   }
 
   // Refuses a head that differs from the embedding, since it would be lost.

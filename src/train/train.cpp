@@ -160,6 +160,9 @@ class Run {
   // Collective: starts from the first whole checkpoint of start.folders, or from scratch. Data error: none is whole.
   Status begin(const run::ResumePoint& start) {
     if (start.kind == run::ResumePoint::Kind::from_scratch) return make_trainer();
+    auto tokenizer = data::tokenizer_of_training(asked_);
+    LANCET_TRY(world::agree(world_, tokenizer.ok() ? Status() : Status(tokenizer.error())));
+    tokenizer_ = *std::move(tokenizer);
     Error damage;
     for (const std::filesystem::path& folder : start.folders) {
       LANCET_ASSIGN(const bool begun, begin_at(folder, start.kind, damage));
@@ -187,6 +190,8 @@ class Run {
     auto adapted = run::adapt(asked_, *found, kind, ranks, notes_);
     LANCET_TRY(world::agree(world_, adapted.ok() ? Status() : Status(adapted.error())));
     config_ = *std::move(adapted);
+    const data::TokenizerId saved{found->manifest().tokenizer_hash, folder.string()};
+    LANCET_TRY(world::agree(world_, data::check_same(saved, tokenizer_)));
     position_ = {};
     if (kind == run::ResumePoint::Kind::resume) position_ = run::position_of(found->manifest(), config_, ranks);
     LANCET_TRY(make_trainer());
@@ -196,6 +201,7 @@ class Run {
       if (kind == run::ResumePoint::Kind::resume && found->manifest().plan != plan_hash_ && found->manifest().ranks == ranks)
         notes_.push_back("another plan than the one saved under: sums may round otherwise in the last bits");
       from_ = folder;
+      if (tokenizer_.hash == 0) tokenizer_ = saved;
       from_step_ = found->manifest().step;
       saved_on_ = found->manifest().ranks;
       if (kind == run::ResumePoint::Kind::resume) saved_step_ = from_step_;
@@ -324,7 +330,8 @@ class Run {
   Status save(run::StepRecord* record, bool last) {
     const auto start = std::chrono::steady_clock::now();
     const double lr = learning_rate(config_.train, position_.step - 1);
-    const auto manifest = run::manifest_of(config_, asked_, position_, world_.size(), lr, plan_hash_);
+    auto manifest = run::manifest_of(config_, asked_, position_, world_.size(), lr, plan_hash_);
+    manifest.tokenizer_hash = tokenizer_.hash;
     LANCET_ASSIGN(const bool begun, saver_->begin(manifest, last || position_.step == config_.train.steps));
     if (begun) {
       saved_step_ = position_.step;
@@ -438,6 +445,7 @@ class Run {
   std::filesystem::path from_;  // the checkpoint that the run started from
   std::int64_t from_step_ = 0;  // its step
   int saved_on_ = 0;            // its number of ranks
+  data::TokenizerId tokenizer_;  // of the tokens; if they name none, of the checkpoint that the run started from
   std::int64_t saved_step_ = -1;      // the last step whose save began, or after which the run resumed
   std::int64_t evaluated_step_ = -1;  // the last step whose held-out loss is known
   std::chrono::steady_clock::time_point saved_at_ = begun_;

@@ -210,8 +210,11 @@ class TrainerImpl final : public Trainer {
     LANCET_TRY(config::check_data(config_));
     LANCET_ASSIGN(tokenizer_, data::load_tokenizer(config_));
     LANCET_ASSIGN(batches_,
-                  data::training_batches(config_, tokenizer_, world_.rank(), world_.size(), options_.sample_offset));
-    LANCET_ASSIGN(evaluation_, data::evaluation_batches(config_, tokenizer_, world_.rank(), world_.size()));
+    data::TokenizerId expected;
+    if (tokenizer_) expected = {tokenizer_->hash(), config_.data.tokenizer};
+                  data::training_batches(config_, expected, world_.rank(), world_.size(), options_.sample_offset));
+    LANCET_ASSIGN(expected, data::tokenizer_of_training(config_));
+    LANCET_ASSIGN(evaluation_, data::evaluation_batches(config_, expected, world_.rank(), world_.size()));
     return {};
   }
 
