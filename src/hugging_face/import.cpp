@@ -137,7 +137,7 @@ class Import {
     return config::check(config, 1);
   }
 
-  // The file's tensor as f32, transposed if asked for; valid until the next call.
+  // The file's tensor as f32, transposed if asked for; valid until the next call. Data error: a value is not finite.
   Result<std::span<const float>> values_of(const FoundTensor& found, bool transposed) {
     const checkpoint::TensorInfo& info = *found.info;
     values_.resize(static_cast<std::size_t>(info.shape.elements()));
@@ -148,6 +148,8 @@ class Import {
       LANCET_TRY(found.file->read(info, 0, bytes_));
       to_floats(info.dtype, bytes_, values_);
     }
+    if (const Status finite = checkpoint::check_finite(info, 0, std::as_bytes(std::span(values_))); !finite.ok())
+      return data_error(fmt::format("{}: {}", found.file->path().string(), finite.error().message));
     if (!transposed) return std::span<const float>(values_);
     turned_.resize(values_.size());
     transpose(values_, info.shape[0], info.shape[1], turned_);
