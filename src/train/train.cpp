@@ -119,6 +119,7 @@ class Run {
       LANCET_ASSIGN(const bool stop, step());
       if (stop) return leave();
     }
+    LANCET_TRY(check_folder());
     for (const std::string& line : {averages_.line(), averages_.surprise()})
       if (!line.empty()) log::info("{}", line);
     LANCET_TRY(named("saving", saver_->finish()));
@@ -159,10 +160,10 @@ class Run {
 
   // Collective: starts from the first whole checkpoint of start.folders, or from scratch. Data error: none is whole.
   Status begin(const run::ResumePoint& start) {
-    if (start.kind == run::ResumePoint::Kind::from_scratch) return make_trainer();
     auto tokenizer = data::tokenizer_of_training(asked_);
     LANCET_TRY(world::agree(world_, tokenizer.ok() ? Status() : Status(tokenizer.error())));
     tokenizer_ = *std::move(tokenizer);
+    if (start.kind == run::ResumePoint::Kind::from_scratch) return make_trainer();
     Error damage;
     for (const std::filesystem::path& folder : start.folders) {
       LANCET_ASSIGN(const bool begun, begin_at(folder, start.kind, damage));
@@ -189,9 +190,9 @@ class Run {
     const int ranks = world_.size();
     auto adapted = run::adapt(asked_, *found, kind, ranks, notes_);
     LANCET_TRY(world::agree(world_, adapted.ok() ? Status() : Status(adapted.error())));
-    config_ = *std::move(adapted);
     const data::TokenizerId saved{found->manifest().tokenizer_hash, folder.string()};
     LANCET_TRY(world::agree(world_, data::check_same(saved, tokenizer_)));
+    config_ = *std::move(adapted);
     position_ = {};
     if (kind == run::ResumePoint::Kind::resume) position_ = run::position_of(found->manifest(), config_, ranks);
     LANCET_TRY(make_trainer());
@@ -200,8 +201,8 @@ class Run {
     if (loaded.ok()) {
       if (kind == run::ResumePoint::Kind::resume && found->manifest().plan != plan_hash_ && found->manifest().ranks == ranks)
         notes_.push_back("another plan than the one saved under: sums may round otherwise in the last bits");
-      from_ = folder;
       if (tokenizer_.hash == 0) tokenizer_ = saved;
+      from_ = folder;
       from_step_ = found->manifest().step;
       saved_on_ = found->manifest().ranks;
       if (kind == run::ResumePoint::Kind::resume) saved_step_ = from_step_;
@@ -327,6 +328,7 @@ class Run {
   }
 
   // record: of this step; receives save_ms. last: the run stops after it, so it may wait for the disk.
+    LANCET_TRY(check_folder());
   Status save(run::StepRecord* record, bool last) {
     const auto start = std::chrono::steady_clock::now();
     const double lr = learning_rate(config_.train, position_.step - 1);
@@ -344,6 +346,7 @@ class Run {
   }
 
   // Saves this step unless it is saved already, and stops the run.
+    LANCET_TRY(check_folder());
   Status leave() {
     if (!can_save())
       return Error{ExitCode::data,
@@ -371,6 +374,11 @@ class Run {
     folder_.emplace(std::move(folder));
     return {};
   }
+  // Collective: a run whose folder is gone ends before it writes to a folder of that name that is another run's.
+  Status check_folder() {
+    return world::broadcast_status(world_, is_rank0() ? folder_->check_in_place() : Status(), 0);
+  }
+
 
   Status open_folder(const run::ResumePoint& start) {
     if (!is_rank0()) return {};
@@ -437,6 +445,7 @@ class Run {
 
   const std::chrono::steady_clock::time_point begun_ = std::chrono::steady_clock::now();
   const config::Config asked_;  // the user's config
+  data::TokenizerId tokenizer_;  // of the tokens; if they name none, of the checkpoint that the run started from
   config::Config config_;       // as it runs
   comm::Communicator& world_;
   const TrainerOptions& options_;
@@ -445,7 +454,6 @@ class Run {
   std::filesystem::path from_;  // the checkpoint that the run started from
   std::int64_t from_step_ = 0;  // its step
   int saved_on_ = 0;            // its number of ranks
-  data::TokenizerId tokenizer_;  // of the tokens; if they name none, of the checkpoint that the run started from
   std::int64_t saved_step_ = -1;      // the last step whose save began, or after which the run resumed
   std::int64_t evaluated_step_ = -1;  // the last step whose held-out loss is known
   std::chrono::steady_clock::time_point saved_at_ = begun_;
