@@ -234,9 +234,8 @@ class Run {
       log::info("note: train.master_weights=false changes nothing in fp32, whose weights are the masters themselves");
     announce_saving();
     if (!is_rank0() || start.kind != run::ResumePoint::Kind::resume) return;
-    if (position_.step > train.steps)
-      log::warn("train.steps: expected {} or more, which the checkpoint has taken, found {}: no step runs",
-                position_.step, train.steps);
+    if (position_.step >= train.steps)
+      log::info("nothing to do: {} of {} steps done; raise train.steps", position_.step, train.steps);
     if (train.stop_after > 0 && train.stop_after <= position_.step)
       log::warn("train.stop_after: step {} is behind, since the run goes on after step {}: it does not stop there",
                 train.stop_after, position_.step);
@@ -328,8 +327,8 @@ class Run {
   }
 
   // record: of this step; receives save_ms. last: the run stops after it, so it may wait for the disk.
-    LANCET_TRY(check_folder());
   Status save(run::StepRecord* record, bool last) {
+    LANCET_TRY(check_folder());
     const auto start = std::chrono::steady_clock::now();
     const double lr = learning_rate(config_.train, position_.step - 1);
     auto manifest = run::manifest_of(config_, asked_, position_, world_.size(), lr, plan_hash_);
@@ -346,8 +345,8 @@ class Run {
   }
 
   // Saves this step unless it is saved already, and stops the run.
-    LANCET_TRY(check_folder());
   Status leave() {
+    LANCET_TRY(check_folder());
     if (!can_save())
       return Error{ExitCode::data,
                    fmt::format("stopped after step {}, and it was not saved: the ranks are emulated", position_.step),
@@ -374,11 +373,11 @@ class Run {
     folder_.emplace(std::move(folder));
     return {};
   }
+
   // Collective: a run whose folder is gone ends before it writes to a folder of that name that is another run's.
   Status check_folder() {
     return world::broadcast_status(world_, is_rank0() ? folder_->check_in_place() : Status(), 0);
   }
-
 
   Status open_folder(const run::ResumePoint& start) {
     if (!is_rank0()) return {};
@@ -445,8 +444,8 @@ class Run {
 
   const std::chrono::steady_clock::time_point begun_ = std::chrono::steady_clock::now();
   const config::Config asked_;  // the user's config
-  data::TokenizerId tokenizer_;  // of the tokens; if they name none, of the checkpoint that the run started from
   config::Config config_;       // as it runs
+  data::TokenizerId tokenizer_;  // of the tokens; if they name none, of the checkpoint that the run started from
   comm::Communicator& world_;
   const TrainerOptions& options_;
   run::Position position_;
