@@ -199,6 +199,20 @@ TEST_CASE("a checkpoint of another version's config is compared field by field")
   manifest->config = saved.dump();
   REQUIRE(write_file(at, checkpoint::to_json(*manifest)).ok());
   {
+TEST_CASE("another number of steps is listed as a change if the learning rate depends on it") {
+  const TemporaryFolder folder;
+  auto config = config_in(folder / "run");
+  config.train.lr_schedule = GENERATE(config::LrSchedule::constant, config::LrSchedule::linear,
+                                      config::LrSchedule::cosine, config::LrSchedule::wsd);
+  const int listed = config.train.lr_schedule != config::LrSchedule::constant;
+  stop_after(config, 2, 1);
+  config.train.steps = 4;
+  const test::LogCapture log;
+  REQUIRE(train_run(config, 1).code == ExitCode::done);
+  CHECK(log.count("changed: train.steps 4 (was 6)") == listed);
+  CHECK(log.count("changed: ") == listed);
+}
+
     auto other = config;
     other.model.n_head = 4;
     const Error error = train_run(other, 1);
