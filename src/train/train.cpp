@@ -438,7 +438,7 @@ class Run {
     LANCET_ASSIGN(const auto ids, trainer_->generate(prompt, config_.train.sample_tokens));
     if (!ids) return true;
     LANCET_ASSIGN(const std::string text, tokenizer->decode(*ids));
-    log::info("sample: {}", text);
+    log::info("sample: {}", data::replace_invalid_utf8(text));
     return false;
   }
 
