@@ -96,10 +96,11 @@ Status RunFolder::check_in_place() const {
 }
 
 Status RunFolder::begin(checkpoint::FileSystem& files, const config::Config& config, const ir::Plan& plan,
-                        std::optional<std::int64_t> resumed) {
+                        const std::string& memory, std::optional<std::int64_t> resumed) {
   made_.clear();
   LANCET_TRY(write_file(path_ / "config.json", config::to_json(config)));
   LANCET_TRY(write_file(path_ / "plan.ir", ir::print(plan)));
+  LANCET_TRY(write_file(path_ / "memory.json", memory));
   LANCET_TRY(open_records(files, resumed));
   if (config.log.tensorboard) {
     LANCET_ASSIGN(events_, EventFile::create(path_, resumed));

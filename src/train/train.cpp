@@ -382,7 +382,7 @@ class Run {
   Status open_folder(const run::ResumePoint& start) {
     if (!is_rank0()) return {};
     const bool resumes = start.kind == run::ResumePoint::Kind::resume;
-    return folder_->begin(files(), config_, trainer_->executor().plan(),
+    return folder_->begin(files(), config_, trainer_->executor().plan(), trainer_->memory_json(),
                           resumes ? std::optional(position_.step) : std::nullopt);
   }
 

@@ -37,10 +37,10 @@ class RunFolder {
   RunFolder(RunFolder&& other) noexcept;
   RunFolder& operator=(RunFolder&& other) = delete;
 
-  // Writes config.json and plan.ir and opens the records. resumed: the step after which the run resumes; records of
+  // Writes config.json, plan.ir and memory.json and opens the records. memory: text of memory.json. resumed: the step after which the run resumes; records of
   // later steps are removed, and later checkpoints renamed. Data errors: those of the file system.
   Status begin(checkpoint::FileSystem& files, const config::Config& config, const ir::Plan& plan,
-               std::optional<std::int64_t> resumed);
+               const std::string& memory, std::optional<std::int64_t> resumed);
 
   void record(const StepRecord& record, std::span<const LayerLoad> layers, bool expert_tokens);
   void held_out(std::int64_t step, double loss);

@@ -66,6 +66,7 @@ class Trainer {
   virtual runtime::TensorStore& store() = 0;
   virtual runtime::Executor& executor() = 0;  // of the plan that updates the weights
   virtual std::string banner() const = 0;     // several lines, without the configuration
+  virtual std::string memory_json() const = 0;  // the bytes of the banner's line on memory, by part
 };
 
 // Collective: trains as the config says, with run folder, banner, steps, trace, evaluation and sample. Rank 0 logs and
