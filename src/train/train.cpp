@@ -405,7 +405,7 @@ class Run {
 
   // Also true after a resume, if the records lack the evaluation of the step.
   bool evaluation_is_due() const {
-    if (!trainer_->has_evaluation() || evaluated_step_ == position_.step) return false;
+    if (trainer_->evaluation_sequences() == 0 || evaluated_step_ == position_.step) return false;
     const std::int64_t interval = config_.train.eval_interval;
     return position_.step >= config_.train.steps ||
            (interval > 0 && position_.step > 0 && position_.step % interval == 0);
@@ -422,8 +422,8 @@ class Run {
             position_.step);
       return true;
     }
-    log::info("step {} | held-out loss {:.4f} | perplexity {:.2f}", position_.step, unsigned_nan(*loss),
-              unsigned_nan(std::exp(*loss)));
+    log::info("step {} | held-out loss {:.4f} of {} sequences | perplexity {:.2f}", position_.step, unsigned_nan(*loss),
+              trainer_->evaluation_sequences(), unsigned_nan(std::exp(*loss)));
     evaluated_step_ = position_.step;
     if (is_rank0()) folder_->held_out(position_.step, *loss);
     return position_.step < config_.train.steps ? world::any(world_, interrupted()) : false;

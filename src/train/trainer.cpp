@@ -124,7 +124,7 @@ class TrainerImpl final : public Trainer {
     return error;
   }
 
-  bool has_evaluation() const override { return evaluation_.has_value(); }
+  std::int64_t evaluation_sequences() const override { return evaluation_ ? evaluation_->sequences : 0; }
   Result<std::optional<double>> evaluate() override {
     if (!evaluation_) return std::optional<double>();
     double sum = 0;  // over tokens; a plan's loss is divided by the tokens of a full batch
