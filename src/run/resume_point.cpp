@@ -216,6 +216,8 @@ Status check_shapes(const config::Model& model, const Manifest& manifest, const 
           was.vocab_size != model.vocab_size || was.padded_vocab() == model.padded_vocab());
   compare("moe_layer_freq", was.moe_layer_freq, model.moe_layer_freq, same_blocks(was, model));
   if (wrong.empty()) return {};
+  if (model.has_moe() && !was.has_moe())
+    wrong += "; lancet export and then lancet import --upcycle make a mixture of experts of a dense model";
   return config_error(fmt::format("{}: expected the model that is saved there: {}", where, wrong));
 }
 

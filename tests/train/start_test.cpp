@@ -99,6 +99,20 @@ TEST_CASE("a config that does not fit the checkpoint is refused with the differe
   refused([](auto& c) { c.train.optimizer = config::Optimizer::sgd; }, "train.optimizer: expected adamw, as in ");
 }
 
+TEST_CASE("a mixture of experts cannot start from a dense model, and the error says how to make one of it") {
+  const TemporaryFolder folder;
+  auto config = config_in(folder / "dense");
+  config.model.num_local_experts.reset();
+  config.model.moe_layer_freq = 0;
+  REQUIRE(train_run(config, 1).code == ExitCode::done);
+  config = config_in(folder / "run");
+  const Error error = train_run(config, 1, {.init_from = folder / "dense"});
+  CHECK(error.code == ExitCode::config);
+  INFO(error.message);
+  CHECK(error.message.find("model.moe_layer_freq: expected 0, found 2; lancet export and then lancet import --upcycle "
+                           "make a mixture of experts of a dense model") != std::string::npos);
+}
+
 TEST_CASE("a run resumes in a folder whose name has two lines") {
   const TemporaryFolder folder;
   auto config = config_in(folder / "two\nlines");
@@ -185,20 +199,6 @@ TEST_CASE("an unreadable checkpoint is an error and does not fall back to an old
   }
 }
 
-TEST_CASE("a checkpoint of another version's config is compared field by field") {
-  const TemporaryFolder folder;
-  auto config = config_in(folder / "run");
-  stop_after(config, 2, 1);
-  const fs::path at = fs::path(folder / "run") / "checkpoints/step-000002/manifest.json";
-  auto manifest = checkpoint::parse_manifest(*read_file(at, "it"), "it");
-  REQUIRE(manifest.ok());
-  auto saved = nlohmann::json::parse(manifest->config);
-  saved["train"]["of_the_future"] = 7;
-  saved["train"].erase("adam_eps");
-  saved["train"]["lr"] = 0.25;
-  manifest->config = saved.dump();
-  REQUIRE(write_file(at, checkpoint::to_json(*manifest)).ok());
-  {
 TEST_CASE("another number of steps is listed as a change if the learning rate depends on it") {
   const TemporaryFolder folder;
   auto config = config_in(folder / "run");
@@ -213,6 +213,20 @@ TEST_CASE("another number of steps is listed as a change if the learning rate de
   CHECK(log.count("changed: ") == listed);
 }
 
+TEST_CASE("a checkpoint of another version's config is compared field by field") {
+  const TemporaryFolder folder;
+  auto config = config_in(folder / "run");
+  stop_after(config, 2, 1);
+  const fs::path at = fs::path(folder / "run") / "checkpoints/step-000002/manifest.json";
+  auto manifest = checkpoint::parse_manifest(*read_file(at, "it"), "it");
+  REQUIRE(manifest.ok());
+  auto saved = nlohmann::json::parse(manifest->config);
+  saved["train"]["of_the_future"] = 7;
+  saved["train"].erase("adam_eps");
+  saved["train"]["lr"] = 0.25;
+  manifest->config = saved.dump();
+  REQUIRE(write_file(at, checkpoint::to_json(*manifest)).ok());
+  {
     auto other = config;
     other.model.n_head = 4;
     const Error error = train_run(other, 1);
