@@ -39,7 +39,8 @@ TEST_CASE("an import without one of a tokenizer's two files says that it leaves 
   const test::TemporaryFolder folder;
   const std::string hf = folder / "hf", run = folder / "run";
   std::filesystem::copy(LANCET_SOURCE_DIR "/tests/reference/hugging_face/gpt2", hf);
-  REQUIRE(test::lancet("data train-tokenizer --vocab-size 257 --out " + hf + " " + folder.write("text", "a b")).code == 0);
+  const std::string text = folder.write("text", "a b");
+  REQUIRE(test::lancet("data train-tokenizer --vocab-size 257 --out " + hf + " " + text).code == 0);
   const auto [removed, cause] = GENERATE(table<std::string, std::string>(
       {{"/vocab.json", "/vocab.json: expected a tokenizer's vocabulary, found no such file"},
        {"/merges.txt", "/merges.txt: expected a tokenizer's merges, found no such file"},

@@ -62,7 +62,8 @@ TEST_CASE("a run writes its config, its plan and one record per step") {
   REQUIRE(plan.ok());
   CHECK(ir::verify(*plan).ok());
   CHECK(plan->header.text("policy") == "sequential");
-  CHECK(banner_memory(nlohmann::json::parse(read(folder / "run/memory.json"))) == line_with(outcome.output, " a rank: "));
+  const auto memory = nlohmann::json::parse(read(folder / "run/memory.json"));
+  CHECK(banner_memory(memory) == line_with(outcome.output, " a rank: "));
   const auto records = test::metrics(folder / "run");
   REQUIRE(records.size() == 5);
   CHECK(records[0]["step"] == 1);

@@ -56,7 +56,8 @@ TEST_CASE("weights that are not finite are refused with the tensor's name") {
   const std::string tensor = std::string(name == "gpt2" ? "" : "transformer.") + "h.1.mlp.c_fc.weight";
   const std::uint32_t bits = GENERATE(0x7f800000u, 0xff800000u, 0x7fc00001u);  // infinities, NaN
   check_error(Changed(name, [&](File& file) { std::memcpy(file.bytes[tensor].data() + 4 * 30, &bits, 4); }).error(),
-              ExitCode::data, {"model.safetensors: " + tensor + ": expected finite numbers, found a non-finite one at element 30"});
+              ExitCode::data,
+              {"model.safetensors: " + tensor + ": expected finite numbers, found a non-finite one at element 30"});
   const std::uint16_t half = GENERATE(0x7f80, 0x7c00);  // infinity as BF16, as F16
   const std::string dtype = half == 0x7f80 ? "BF16" : "F16";
   check_error(Changed(name,

@@ -75,8 +75,8 @@ struct EvaluateResult {
   std::int64_t sequences = 0, tokens = 0;
 };
 // Collective. Gates drop nothing, so the loss of a sequence depends on no other one and the result is the same at any
-// number of ranks, up to rounding. Data errors: the file, its vocabulary, tokenizer, ids. Numerical error: a loss that is not
-// finite.
+// number of ranks, up to rounding. Data errors: the file, its vocabulary, tokenizer, ids. Numerical error: a loss that
+// is not finite.
 Result<EvaluateResult> evaluate(LoadedModel& model, comm::Communicator& world, const EvaluateOptions& options);
 
 }  // namespace lancet::inference

@@ -37,8 +37,9 @@ class RunFolder {
   RunFolder(RunFolder&& other) noexcept;
   RunFolder& operator=(RunFolder&& other) = delete;
 
-  // Writes config.json, plan.ir and memory.json and opens the records. memory: text of memory.json. resumed: the step after which the run resumes; records of
-  // later steps are removed, and later checkpoints renamed. Data errors: those of the file system.
+  // Writes config.json, plan.ir and memory.json (the text `memory`) and opens the records. resumed: the step after which
+  // the run resumes; records of later steps are removed, and later checkpoints renamed. Data errors: those of the file
+  // system.
   Status begin(checkpoint::FileSystem& files, const config::Config& config, const ir::Plan& plan,
                const std::string& memory, std::optional<std::int64_t> resumed);
 
