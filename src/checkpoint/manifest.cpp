@@ -152,6 +152,7 @@ std::string to_json(const Manifest& m) {
       {"config", json::parse(m.config)},
       {"files", json::array()}};
   if (m.skips_in_a_row > 0) root["skips_in_a_row"] = m.skips_in_a_row;
+  if (m.tokenizer_hash != 0) root["tokenizer"] = hex(m.tokenizer_hash);
   for (const ShardFile& file : m.files)
     root["files"].push_back({{"name", file.name},
                              {"bytes", file.bytes},
@@ -209,6 +210,7 @@ Result<Manifest> parse_manifest_fields(std::string_view text, std::string_view o
   if (m.optimizer != "adamw" && m.optimizer != "sgd" && m.optimizer != "none")
     fields.fail("optimizer: expected adamw, sgd or none, found " + shown(m.optimizer));
   m.plan = fields.text("plan");
+  if (root.contains("tokenizer")) m.tokenizer_hash = fields.hash("tokenizer");
   const json& config = fields.member("config");
   if (!config.is_object()) fields.fail("config: expected an object {...}");
   const json& files = fields.member("files");

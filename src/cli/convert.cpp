@@ -40,6 +40,8 @@ Status export_model(const ExportArguments& arguments) {
     log::warn("{}: the run's tokenizer was not found from the current folder and is not exported", named);
   if (folder.tokenizer) {
     LANCET_ASSIGN(const data::Tokenizer tokenizer, data::Tokenizer::load(*folder.tokenizer));
+    LANCET_TRY(data::check_same({folder.checkpoint.manifest().tokenizer_hash, folder.name()},
+                                {tokenizer.hash(), folder.tokenizer->string()}));
     if (tokenizer.eos() >= 0) options.end_of_text = tokenizer.eos();
   }
   LANCET_TRY(hugging_face::export_hugging_face(folder.config.model, store, arguments.out, options));
@@ -75,8 +77,8 @@ Status import_model(const ImportArguments& arguments) {
   watch.progress = show_in("import");
   LANCET_ASSIGN(hugging_face::HuggingFaceModel model,
                 hugging_face::import_hugging_face(arguments.from, upcycle, watch));
-  std::optional<std::filesystem::path> tokenizer;
-  if (model.has_tokenizer) tokenizer = arguments.from;
+  std::optional<run::ModelTokenizer> tokenizer;
+  if (model.tokenizer_hash != 0) tokenizer = run::ModelTokenizer{arguments.from, model.tokenizer_hash};
   LANCET_TRY(run::save_model(arguments.out, model.config, model.store, tokenizer, show_in("write")));
   log::info("{}: config.json and checkpoints/step-000000 of {}{}", arguments.out, arguments.from,
             tokenizer ? ", tokenizer/" : "");

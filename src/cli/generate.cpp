@@ -105,7 +105,7 @@ class Generation {
     if (tokenizer_->vocab_size() != vocabulary)
       return data_error(fmt::format("{}: expected a vocabulary of the model's {} ids, found one of {}", folder.string(),
                                     vocabulary, tokenizer_->vocab_size()));
-    return {};
+    return data::check_same(model_->tokenizer_id(), {tokenizer_->hash(), folder.string()});
   }
 
   // Rank 0 encodes the prompt and broadcasts its ids.

@@ -81,16 +81,13 @@ class SyntheticBatches final : public Batches {
   int rank_;
 };
 
-Result<data::TokenFile> open_tokens(const config::Config& config, const std::optional<data::Tokenizer>& tokenizer,
+Result<data::TokenFile> open_tokens(const config::Config& config, const TokenizerId& tokenizer,
                                     const std::string& path) {
   LANCET_ASSIGN(data::TokenFile file, data::TokenFile::open(path));
   if (file.vocab_size() != config.model.vocab_size)
     return data_error(fmt::format("{}: expected a vocabulary of model.vocab_size = {} ids, found one of {}", path,
                                   config.model.vocab_size, file.vocab_size()));
-  if (tokenizer && file.tokenizer_hash() != 0 && tokenizer->hash() != file.tokenizer_hash())
-    return data_error(
-        fmt::format("{}: expected tokens of the tokenizer in {} ({:016x}), found those of another ({:016x})", path,
-                    config.data.tokenizer, tokenizer->hash(), file.tokenizer_hash()));
+  LANCET_TRY(check_same(tokenizer, {file.tokenizer_hash(), path}));
   return file;
 }
 
@@ -111,9 +108,17 @@ Result<std::optional<data::Tokenizer>> load_tokenizer(const config::Config& conf
   return std::optional<data::Tokenizer>(std::move(tokenizer));
 }
 
-Result<std::unique_ptr<Batches>> training_batches(const config::Config& config,
-                                                  const std::optional<data::Tokenizer>& tokenizer, int rank, int ranks,
-                                                  std::int64_t sample_offset) {
+Result<TokenizerId> tokenizer_of_training(const config::Config& config) {
+  if (config.data.synthetic || config.data.train.empty()) return TokenizerId{};
+  LANCET_ASSIGN(const data::TokenFile file, data::TokenFile::open(config.data.train));
+  if (file.tokenizer_hash() != 0 || config.data.tokenizer.empty())
+    return TokenizerId{file.tokenizer_hash(), config.data.train};
+  LANCET_ASSIGN(const data::Tokenizer tokenizer, data::Tokenizer::load(config.data.tokenizer));
+  return TokenizerId{tokenizer.hash(), config.data.tokenizer};
+}
+
+Result<std::unique_ptr<Batches>> training_batches(const config::Config& config, const TokenizerId& tokenizer, int rank,
+                                                  int ranks, std::int64_t sample_offset) {
   if (config.data.synthetic) return std::unique_ptr<Batches>(std::make_unique<SyntheticBatches>(config, rank));
   LANCET_ASSIGN(data::TokenFile file, open_tokens(config, tokenizer, config.data.train));
   const std::int64_t rows = config.train.micro_batch_size * config.train.gradient_accumulation_steps * ranks;
@@ -125,9 +130,8 @@ Result<std::unique_ptr<Batches>> training_batches(const config::Config& config,
   return std::unique_ptr<Batches>(std::make_unique<FileBatches>(std::move(sampler), rank, ranks));
 }
 
-Result<std::optional<Evaluation>> evaluation_batches(const config::Config& config,
-                                                     const std::optional<data::Tokenizer>& tokenizer, int rank,
-                                                     int ranks) {
+Result<std::optional<Evaluation>> evaluation_batches(const config::Config& config, const TokenizerId& tokenizer,
+                                                     int rank, int ranks) {
   if (config.data.synthetic || config.data.eval.empty()) return std::optional<Evaluation>();
   LANCET_ASSIGN(data::TokenFile file, open_tokens(config, tokenizer, config.data.eval));
   const std::int64_t length = config.train.seq_len, rows = config.train.micro_batch_size * ranks;

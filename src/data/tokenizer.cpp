@@ -107,4 +107,10 @@ TokenId Tokenizer::eos() const { return tables_->eos; }
 std::uint64_t Tokenizer::hash() const { return tables_->hash; }
 std::span<const Merge> Tokenizer::merges() const { return tables_->merges; }
 
+Status check_same(const TokenizerId& expected, const TokenizerId& found) {
+  if (expected.hash == 0 || found.hash == 0 || expected.hash == found.hash) return {};
+  return data_error(fmt::format("{}: expected the tokenizer of {} ({}), found another ({})", found.of, expected.of,
+                                hex(expected.hash), hex(found.hash)));
+}
+
 }  // namespace lancet::data

@@ -12,7 +12,9 @@
 #include "lancet/world/memory.h"
 #include "config.h"
 #include "files.h"
+#include "lancet/base/log.h"
 #include "lancet/base/random.h"
+#include "lancet/data/tokenizer.h"
 #include "lancet/model/gpt2_moe.h"
 #include "lancet/model/initialize.h"
 #include "lancet/hugging_face/hugging_face.h"
@@ -86,9 +88,7 @@ class Import {
     if (upcycle_) LANCET_TRY(draw_gates(model.config.model, model.store));
     LANCET_TRY(check_head(files, model.config.model, model.store));
     if (written_ < bytes_in_all_) watch_.progress(bytes_in_all_, bytes_in_all_);  // padding rows stay zero
-    std::error_code ignored;
-    model.has_tokenizer = std::filesystem::exists(folder_ / "vocab.json", ignored) &&
-                          std::filesystem::exists(folder_ / "merges.txt", ignored);
+    model.tokenizer_hash = tokenizer_hash();
     return model;
   }
 
@@ -137,7 +137,7 @@ class Import {
     return config::check(config, 1);
   }
 
-  // The file's tensor as f32, transposed if asked for; valid until the next call.
+  // The file's tensor as f32, transposed if asked for; valid until the next call. Data error: a value is not finite.
   Result<std::span<const float>> values_of(const FoundTensor& found, bool transposed) {
     const checkpoint::TensorInfo& info = *found.info;
     values_.resize(static_cast<std::size_t>(info.shape.elements()));
@@ -148,6 +148,8 @@ class Import {
       LANCET_TRY(found.file->read(info, 0, bytes_));
       to_floats(info.dtype, bytes_, values_);
     }
+    if (const Status finite = checkpoint::check_finite(info, 0, std::as_bytes(std::span(values_))); !finite.ok())
+      return data_error(fmt::format("{}: {}", found.file->path().string(), finite.error().message));
     if (!transposed) return std::span<const float>(values_);
     turned_.resize(values_.size());
     transpose(values_, info.shape[0], info.shape[1], turned_);
@@ -199,6 +201,18 @@ class Import {
       LANCET_TRY(write(store, tensor, 0, values));
     }
     return {};
+  }
+
+  // 0, with a warning, if the folder's tokenizer is not complete or not sound: the weights are of use without it.
+  std::uint64_t tokenizer_hash() const {
+    std::error_code ignored;
+    if (!std::filesystem::exists(folder_ / "vocab.json", ignored) &&
+        !std::filesystem::exists(folder_ / "merges.txt", ignored))
+      return 0;
+    const auto tokenizer = data::Tokenizer::load(folder_);
+    if (tokenizer.ok()) return tokenizer->hash();
+    log::warn("{}; the model is imported without its tokenizer", tokenizer.error().message);
+    return 0;
   }
 
   // Refuses a head that differs from the embedding, since it would be lost.

@@ -56,6 +56,7 @@ Status LoadedModel::describe(const run::ModelFolder& folder, comm::Communicator&
   config_ = folder.config;
   name_ = folder.name();
   step_ = folder.checkpoint.manifest().step;
+  tokenizer_hash_ = folder.checkpoint.manifest().tokenizer_hash;
   tokenizer_ = folder.tokenizer;
   if (options.dtype) config_.train.dtype = *options.dtype;
   if (options.device) config_.device = *options.device;
@@ -101,7 +102,7 @@ Result<EvaluateResult> evaluate(LoadedModel& model, comm::Communicator& world, c
   config.data.eval_sequences =
       options.max_sequences > 0 ? options.max_sequences : std::numeric_limits<std::int64_t>::max();
   config.train.micro_batch_size = std::max<std::int64_t>(1, batch_tokens / config.train.seq_len);
-  auto batches = data::evaluation_batches(config, {}, world.rank(), world.size());
+  auto batches = data::evaluation_batches(config, model.tokenizer_id(), world.rank(), world.size());
   LANCET_TRY(world::agree(world, batches.ok() ? Status() : Status(batches.error())));
   data::Evaluation& evaluation = **batches;
 

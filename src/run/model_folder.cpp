@@ -83,7 +83,7 @@ Status append(const runtime::TensorStore& store, const Source& source, checkpoin
 }
 
 Status write_weights(const fs::path& run, const config::Config& config, const runtime::TensorStore& store,
-                     const std::function<void(std::int64_t, std::int64_t)>& progress) {
+                     std::uint64_t tokenizer_hash, const std::function<void(std::int64_t, std::int64_t)>& progress) {
   const RankShare share = share_of(store, 0, 1);
   const checkpoint::Shard& weights = share.shards.front();
   checkpoint::FileSystem& files = checkpoint::disk();
@@ -106,6 +106,7 @@ Status write_weights(const fs::path& run, const config::Config& config, const ru
   manifest.micro_batch_size = config.train.micro_batch_size;
   manifest.gradient_accumulation_steps = config.train.gradient_accumulation_steps;
   manifest.config = config::to_json(config);
+  manifest.tokenizer_hash = tokenizer_hash;
   manifest.files = {shard};
   return checkpoint::commit(files, checkpoints, manifest);
 }
@@ -158,16 +159,16 @@ Status load_parameters(const Checkpoint& checkpoint, int rank, int ranks, runtim
 }
 
 Status save_model(const fs::path& run, config::Config config, runtime::TensorStore& store,
-                  const std::optional<fs::path>& tokenizer,
+                  const std::optional<ModelTokenizer>& tokenizer,
                   const std::function<void(std::int64_t, std::int64_t)>& progress) {
   LANCET_ASSIGN(NewFolder folder, NewFolder::create(run));
   config.log.run_dir = run.string();
   if (tokenizer) {
-    LANCET_TRY(copy_tokenizer(*tokenizer, folder.path() / own_tokenizer));
+    LANCET_TRY(copy_tokenizer(tokenizer->folder, folder.path() / own_tokenizer));
     config.data.tokenizer = (run / own_tokenizer).string();
   }
   LANCET_TRY(checkpoint::write_file(checkpoint::disk(), folder.path() / "config.json", config::to_json(config)));
-  LANCET_TRY(write_weights(folder.path(), config, store, progress));
+  LANCET_TRY(write_weights(folder.path(), config, store, tokenizer ? tokenizer->hash : 0, progress));
   return folder.commit();
 }
 

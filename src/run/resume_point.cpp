@@ -156,7 +156,7 @@ Values values_in(const std::string& config) {
     for (const auto& [key, value] : at->items()) values[fmt::format("{}.{}", section, key)] = value.dump();
   }
   for (const char* key : {"model.experts_per_rank", "model.num_local_experts", "train.micro_batch_size",
-                          "train.gradient_accumulation_steps", "train.steps", "train.stop_after", "train.max_minutes",
+                          "train.gradient_accumulation_steps", "train.stop_after", "train.max_minutes",
                           "train.max_skips", "train.save_interval", "train.save_minutes", "train.keep_last",
                           "train.keep_every", "train.save_buffer_mb", "train.eval_interval", "train.sample_prompt",
                           "train.sample_tokens", "data.tokenizer", "data.eval", "data.eval_sequences"})
@@ -181,6 +181,7 @@ Status compare(const config::Config& config, const Manifest& manifest, ResumePoi
   for (const auto& [key, value] : now) {
     const bool model = key.starts_with("model.");
     if (value == before[key] || (kind == ResumePoint::Kind::weights && !model)) continue;
+    if (key == "train.steps" && config.train.lr_schedule == config::LrSchedule::constant) continue;
     if (key == "model.n_head" || key == "model.router")
       return config_error(fmt::format("{}: expected {}, as in {}, found {}", key, brief(before[key]), where, value));
     add(changed, fmt::format("{} {} (was {})", key, value, brief(before[key])));
@@ -215,6 +216,8 @@ Status check_shapes(const config::Model& model, const Manifest& manifest, const 
           was.vocab_size != model.vocab_size || was.padded_vocab() == model.padded_vocab());
   compare("moe_layer_freq", was.moe_layer_freq, model.moe_layer_freq, same_blocks(was, model));
   if (wrong.empty()) return {};
+  if (model.has_moe() && !was.has_moe())
+    wrong += "; lancet export and then lancet import --upcycle make a mixture of experts of a dense model";
   return config_error(fmt::format("{}: expected the model that is saved there: {}", where, wrong));
 }
 

@@ -71,23 +71,36 @@ Status RunFolder::lock() {
     log::warn("{}: cannot be locked ({}); no other run may write there", path_.string(), std::strerror(errno));
     return {};
   }
-  // A run that failed to start may have removed the folder between open and flock: then the locked folder is not the
-  // one that the path names.
-  struct stat opened {
-  }, named{};
-  const bool same = ::fstat(lock_, &opened) == 0 && ::stat(path_.c_str(), &named) == 0 &&
-                    opened.st_ino == named.st_ino && opened.st_dev == named.st_dev;
-  if (locked && same) return {};
+  // A run that failed to start may have removed the folder between open and flock.
+  if (locked && is_in_place()) return {};
   made_.clear();  // the folder belongs to the other run
   return data_error(fmt::format("log.run_dir: expected a folder that no other run writes to, found one at work in {}",
                                 path_.string()));
 }
 
+// True if the path names the folder that is open as `lock_`. While it is open, no new folder gets its number. A path
+// that the system cannot look up at the moment counts as unchanged: an error of the disk does not end a run.
+bool RunFolder::is_in_place() const {
+  struct stat opened {
+  }, named{};
+  if (::stat(path_.c_str(), &named) != 0) return errno != ENOENT && errno != ENOTDIR;
+  return ::fstat(lock_, &opened) == 0 && opened.st_ino == named.st_ino && opened.st_dev == named.st_dev;
+}
+
+Status RunFolder::check_in_place() const {
+  if (is_in_place()) return {};
+  return data_error(
+      fmt::format("{}: expected the folder in which the run began, found that it was removed, renamed or replaced; the "
+                  "run ends and saves nothing more",
+                  path_.string()));
+}
+
 Status RunFolder::begin(checkpoint::FileSystem& files, const config::Config& config, const ir::Plan& plan,
-                        std::optional<std::int64_t> resumed) {
+                        const std::string& memory, std::optional<std::int64_t> resumed) {
   made_.clear();
   LANCET_TRY(write_file(path_ / "config.json", config::to_json(config)));
   LANCET_TRY(write_file(path_ / "plan.ir", ir::print(plan)));
+  LANCET_TRY(write_file(path_ / "memory.json", memory));
   LANCET_TRY(open_records(files, resumed));
   if (config.log.tensorboard) {
     LANCET_ASSIGN(events_, EventFile::create(path_, resumed));

@@ -59,6 +59,12 @@ std::string banner(const config::Config& config, int ranks, int threads, const c
   return text;
 }
 
+std::string memory_json(const MemoryPlan& memory) {
+  return fmt::format(
+      "{{\"parameters\": {}, \"optimizer\": {}, \"arena\": {}, \"workspace\": {}, \"process\": {}, \"saving\": {}}}\n",
+      memory.parameters, memory.state, memory.arena, memory.workspace, memory.process, memory.staging);
+}
+
 std::string describe_plan(const ir::Plan& plan, const planner::PlanReport& report) {
   std::string text =
       fmt::format("policy     {}: {} instructions", plan.header.text("policy"), plan.program.instructions.size());

@@ -18,6 +18,9 @@ struct MemoryPlan {
   std::int64_t total() const { return process + parameters + state + arena + workspace + staging; }
 };
 
+// The text of memory.json: an object of the parts that the banner lists, in bytes.
+std::string memory_json(const MemoryPlan& memory);
+
 struct Peak {
   double flops = 0;         // of one rank, per second; 0: not known
   bool configured = false;  // set by log.peak_tflops; else measured

@@ -119,6 +119,7 @@ class Run {
       LANCET_ASSIGN(const bool stop, step());
       if (stop) return leave();
     }
+    LANCET_TRY(check_folder());
     for (const std::string& line : {averages_.line(), averages_.surprise()})
       if (!line.empty()) log::info("{}", line);
     LANCET_TRY(named("saving", saver_->finish()));
@@ -159,6 +160,9 @@ class Run {
 
   // Collective: starts from the first whole checkpoint of start.folders, or from scratch. Data error: none is whole.
   Status begin(const run::ResumePoint& start) {
+    auto tokenizer = data::tokenizer_of_training(asked_);
+    LANCET_TRY(world::agree(world_, tokenizer.ok() ? Status() : Status(tokenizer.error())));
+    tokenizer_ = *std::move(tokenizer);
     if (start.kind == run::ResumePoint::Kind::from_scratch) return make_trainer();
     Error damage;
     for (const std::filesystem::path& folder : start.folders) {
@@ -186,6 +190,8 @@ class Run {
     const int ranks = world_.size();
     auto adapted = run::adapt(asked_, *found, kind, ranks, notes_);
     LANCET_TRY(world::agree(world_, adapted.ok() ? Status() : Status(adapted.error())));
+    const data::TokenizerId saved{found->manifest().tokenizer_hash, folder.string()};
+    LANCET_TRY(world::agree(world_, data::check_same(saved, tokenizer_)));
     config_ = *std::move(adapted);
     position_ = {};
     if (kind == run::ResumePoint::Kind::resume) position_ = run::position_of(found->manifest(), config_, ranks);
@@ -195,6 +201,7 @@ class Run {
     if (loaded.ok()) {
       if (kind == run::ResumePoint::Kind::resume && found->manifest().plan != plan_hash_ && found->manifest().ranks == ranks)
         notes_.push_back("another plan than the one saved under: sums may round otherwise in the last bits");
+      if (tokenizer_.hash == 0) tokenizer_ = saved;
       from_ = folder;
       from_step_ = found->manifest().step;
       saved_on_ = found->manifest().ranks;
@@ -227,9 +234,8 @@ class Run {
       log::info("note: train.master_weights=false changes nothing in fp32, whose weights are the masters themselves");
     announce_saving();
     if (!is_rank0() || start.kind != run::ResumePoint::Kind::resume) return;
-    if (position_.step > train.steps)
-      log::warn("train.steps: expected {} or more, which the checkpoint has taken, found {}: no step runs",
-                position_.step, train.steps);
+    if (position_.step >= train.steps)
+      log::info("nothing to do: {} of {} steps done; raise train.steps", position_.step, train.steps);
     if (train.stop_after > 0 && train.stop_after <= position_.step)
       log::warn("train.stop_after: step {} is behind, since the run goes on after step {}: it does not stop there",
                 train.stop_after, position_.step);
@@ -322,9 +328,11 @@ class Run {
 
   // record: of this step; receives save_ms. last: the run stops after it, so it may wait for the disk.
   Status save(run::StepRecord* record, bool last) {
+    LANCET_TRY(check_folder());
     const auto start = std::chrono::steady_clock::now();
     const double lr = learning_rate(config_.train, position_.step - 1);
-    const auto manifest = run::manifest_of(config_, asked_, position_, world_.size(), lr, plan_hash_);
+    auto manifest = run::manifest_of(config_, asked_, position_, world_.size(), lr, plan_hash_);
+    manifest.tokenizer_hash = tokenizer_.hash;
     LANCET_ASSIGN(const bool begun, saver_->begin(manifest, last || position_.step == config_.train.steps));
     if (begun) {
       saved_step_ = position_.step;
@@ -338,6 +346,7 @@ class Run {
 
   // Saves this step unless it is saved already, and stops the run.
   Status leave() {
+    LANCET_TRY(check_folder());
     if (!can_save())
       return Error{ExitCode::data,
                    fmt::format("stopped after step {}, and it was not saved: the ranks are emulated", position_.step),
@@ -365,10 +374,15 @@ class Run {
     return {};
   }
 
+  // Collective: a run whose folder is gone ends before it writes to a folder of that name that is another run's.
+  Status check_folder() {
+    return world::broadcast_status(world_, is_rank0() ? folder_->check_in_place() : Status(), 0);
+  }
+
   Status open_folder(const run::ResumePoint& start) {
     if (!is_rank0()) return {};
     const bool resumes = start.kind == run::ResumePoint::Kind::resume;
-    return folder_->begin(files(), config_, trainer_->executor().plan(),
+    return folder_->begin(files(), config_, trainer_->executor().plan(), trainer_->memory_json(),
                           resumes ? std::optional(position_.step) : std::nullopt);
   }
 
@@ -391,7 +405,7 @@ class Run {
 
   // Also true after a resume, if the records lack the evaluation of the step.
   bool evaluation_is_due() const {
-    if (!trainer_->has_evaluation() || evaluated_step_ == position_.step) return false;
+    if (trainer_->evaluation_sequences() == 0 || evaluated_step_ == position_.step) return false;
     const std::int64_t interval = config_.train.eval_interval;
     return position_.step >= config_.train.steps ||
            (interval > 0 && position_.step > 0 && position_.step % interval == 0);
@@ -408,8 +422,8 @@ class Run {
             position_.step);
       return true;
     }
-    log::info("step {} | held-out loss {:.4f} | perplexity {:.2f}", position_.step, unsigned_nan(*loss),
-              unsigned_nan(std::exp(*loss)));
+    log::info("step {} | held-out loss {:.4f} of {} sequences | perplexity {:.2f}", position_.step, unsigned_nan(*loss),
+              trainer_->evaluation_sequences(), unsigned_nan(std::exp(*loss)));
     evaluated_step_ = position_.step;
     if (is_rank0()) folder_->held_out(position_.step, *loss);
     return position_.step < config_.train.steps ? world::any(world_, interrupted()) : false;
@@ -424,13 +438,14 @@ class Run {
     LANCET_ASSIGN(const auto ids, trainer_->generate(prompt, config_.train.sample_tokens));
     if (!ids) return true;
     LANCET_ASSIGN(const std::string text, tokenizer->decode(*ids));
-    log::info("sample: {}", text);
+    log::info("sample: {}", data::replace_invalid_utf8(text));
     return false;
   }
 
   const std::chrono::steady_clock::time_point begun_ = std::chrono::steady_clock::now();
   const config::Config asked_;  // the user's config
   config::Config config_;       // as it runs
+  data::TokenizerId tokenizer_;  // of the tokens; if they name none, of the checkpoint that the run started from
   comm::Communicator& world_;
   const TrainerOptions& options_;
   run::Position position_;

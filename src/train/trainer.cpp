@@ -124,7 +124,7 @@ class TrainerImpl final : public Trainer {
     return error;
   }
 
-  bool has_evaluation() const override { return evaluation_.has_value(); }
+  std::int64_t evaluation_sequences() const override { return evaluation_ ? evaluation_->sequences : 0; }
   Result<std::optional<double>> evaluate() override {
     if (!evaluation_) return std::optional<double>();
     double sum = 0;  // over tokens; a plan's loss is divided by the tokens of a full batch
@@ -175,6 +175,7 @@ class TrainerImpl final : public Trainer {
   runtime::TensorStore& store() override { return store_; }
   runtime::Executor& executor() override { return *update_.executor; }
 
+  std::string memory_json() const override { return train::memory_json(memory_); }
   std::string banner() const override {
     std::string text = train::banner(config_, world_.size(), threads_, network_, memory_, peak_, accelerator_) + "\n" +
                        describe_plan(plans_.update, plans_.report);
@@ -209,9 +210,12 @@ class TrainerImpl final : public Trainer {
     if (options_.batches) return {};
     LANCET_TRY(config::check_data(config_));
     LANCET_ASSIGN(tokenizer_, data::load_tokenizer(config_));
+    data::TokenizerId expected;
+    if (tokenizer_) expected = {tokenizer_->hash(), config_.data.tokenizer};
     LANCET_ASSIGN(batches_,
-                  data::training_batches(config_, tokenizer_, world_.rank(), world_.size(), options_.sample_offset));
-    LANCET_ASSIGN(evaluation_, data::evaluation_batches(config_, tokenizer_, world_.rank(), world_.size()));
+                  data::training_batches(config_, expected, world_.rank(), world_.size(), options_.sample_offset));
+    LANCET_ASSIGN(expected, data::tokenizer_of_training(config_));
+    LANCET_ASSIGN(evaluation_, data::evaluation_batches(config_, expected, world_.rank(), world_.size()));
     return {};
   }
 

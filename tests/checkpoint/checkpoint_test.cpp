@@ -414,8 +414,11 @@ TEST_CASE("a manifest survives a round trip, and no name in it points outside it
   CHECK(back->files == m.files);
   CHECK(back->skips_in_a_row == 0);
   CHECK(text.find("skips_in_a_row") == text.npos);
+  CHECK(text.find("tokenizer") == text.npos);
   m.skips_in_a_row = 2;
+  m.tokenizer_hash = 0x0fedcba987654321;
   CHECK(parse_manifest(to_json(m), "m")->skips_in_a_row == 2);
+  CHECK(parse_manifest(to_json(m), "m")->tokenizer_hash == m.tokenizer_hash);
   CHECK(back->config.find("\"lr\": 1e-05") != std::string::npos);
 
   auto error = [&](const std::string& from, const std::string& to) {
@@ -436,6 +439,7 @@ TEST_CASE("a manifest survives a round trip, and no name in it points outside it
   CHECK(error("\"format\": 2", "\"format\": 1") == "m: format: expected 2, found 1");
   CHECK(error("\"next_step\": 12", "\"next_step\": 13") == "m: random: next_step: expected the step");
   CHECK(error("\"plan\": ", "\"more\": 1, \"plan\": ") == "m: unknown key 'more'");
+  CHECK(error("\"plan\": ", "\"tokenizer\": \"12\", \"plan\": ") == "m: tokenizer: expected 16 hexadecimal digits");
   CHECK(error("\"adamw\"", "\"adam\"") == "m: optimizer: expected adamw, sgd or none, found 'adam'");
   CHECK(error("ffffffffffffffff", "fffffffffffffffg").ends_with("header_xxh3: expected 16 hexadecimal digits"));
   CHECK(error("0000000000000001", "000000000000001")

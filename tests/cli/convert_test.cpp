@@ -35,6 +35,26 @@ TEST_CASE("an import reports what it will write, and is refused if the disk has 
   CHECK(small.code == 0);
 }
 
+TEST_CASE("an import without one of a tokenizer's two files says that it leaves the tokenizer out") {
+  const test::TemporaryFolder folder;
+  const std::string hf = folder / "hf", run = folder / "run";
+  std::filesystem::copy(LANCET_SOURCE_DIR "/tests/reference/hugging_face/gpt2", hf);
+  const std::string text = folder.write("text", "a b");
+  REQUIRE(test::lancet("data train-tokenizer --vocab-size 257 --out " + hf + " " + text).code == 0);
+  const auto [removed, cause] = GENERATE(table<std::string, std::string>(
+      {{"/vocab.json", "/vocab.json: expected a tokenizer's vocabulary, found no such file"},
+       {"/merges.txt", "/merges.txt: expected a tokenizer's merges, found no such file"},
+       {"", ""}}));
+  if (!removed.empty()) std::filesystem::remove(hf + removed);
+  const auto outcome = test::lancet("import --from " + hf + " --out " + run);
+  INFO(outcome.output);
+  CHECK(outcome.code == 0);
+  CHECK(outcome.lines_with("warning: ") == !removed.empty());
+  CHECK(outcome.lines_with("warning: " + hf + cause + "; the model is imported without its tokenizer") ==
+        !removed.empty());
+  CHECK(std::filesystem::exists(run + "/tokenizer") == removed.empty());
+}
+
 TEST_CASE("a destination that cannot be written is reported before the model is read") {
   const test::TemporaryFolder folder;
   const std::string file = folder.write("file", ""), out = folder / ".";

@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <catch2/catch.hpp>
 
 #include "lancet/ir/plan.h"
@@ -14,6 +16,25 @@ std::string read(const std::string& path) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
+// The first line with these words, without what is before "memory".
+std::string line_with(const std::string& output, const std::string& words) {
+  std::istringstream in(output);
+  for (std::string line; std::getline(in, line);)
+    if (const auto at = line.find("memory  "); at != line.npos && line.find(words) != line.npos) return line.substr(at);
+  return "";
+}
+
+// The banner's line of these bytes.
+std::string banner_memory(const nlohmann::json& bytes) {
+  double sum = 0;
+  for (const auto& [part, value] : bytes.items()) sum += value.get<double>();
+  const auto megabytes = [](double value) { return fmt::format("{:.1f} MB", value * 1e-6); };
+  std::string line = fmt::format("memory     {} a rank:", megabytes(sum));
+  for (const char* part : {"parameters", "optimizer", "arena", "workspace", "process", "saving"})
+    line += fmt::format("{} {} {}", line.ends_with(':') ? "" : ",", part, megabytes(bytes.at(part).get<double>()));
+  return line;
+}
+
 // Two ranks with MPI, else one.
 test::Outcome train(const std::string& arguments) {
 #if defined(LANCET_HAVE_MPI)
@@ -28,7 +49,8 @@ test::Outcome train(const std::string& arguments) {
 TEST_CASE("a run writes its config, its plan and one record per step") {
   const TemporaryFolder folder;
   const std::string config = folder.write("small.json", test::small_config);
-  const auto outcome = lancet("train " + config + " --set train.steps=5 --run-dir " + (folder / "run"));
+  const auto outcome =
+      lancet("train " + config + " --set train.steps=5 --set train.save_interval=5 --run-dir " + (folder / "run"));
   INFO(outcome.output);
   REQUIRE(outcome.code == 0);
   CHECK(outcome.lines_with("step 5/5 | loss ") == 1);
@@ -40,6 +62,8 @@ TEST_CASE("a run writes its config, its plan and one record per step") {
   REQUIRE(plan.ok());
   CHECK(ir::verify(*plan).ok());
   CHECK(plan->header.text("policy") == "sequential");
+  const auto memory = nlohmann::json::parse(read(folder / "run/memory.json"));
+  CHECK(banner_memory(memory) == line_with(outcome.output, " a rank: "));
   const auto records = test::metrics(folder / "run");
   REQUIRE(records.size() == 5);
   CHECK(records[0]["step"] == 1);

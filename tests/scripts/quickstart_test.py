@@ -55,7 +55,7 @@ def make_project(root):
 def start(root):
     environment = {name: value for name, value in os.environ.items() if name not in ("BUILD_DIR", "LANCET_SANITIZE")}
     return subprocess.Popen([root / "scripts/quickstart.sh"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                            stderr=subprocess.STDOUT, errors="replace", env=environment, start_new_session=True)
+                            stderr=subprocess.STDOUT, text=True, env=environment, start_new_session=True)
 
 
 def finish(script):

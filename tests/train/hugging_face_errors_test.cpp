@@ -51,6 +51,26 @@ TEST_CASE("tensors that are missing, unknown, of another shape or type are named
                 {"h.2.moe.experts.3.c_fc.weight [24,96]"});
 }
 
+TEST_CASE("weights that are not finite are refused with the tensor's name") {
+  const std::string name = GENERATE("gpt2", "gpt2_moe");
+  const std::string tensor = std::string(name == "gpt2" ? "" : "transformer.") + "h.1.mlp.c_fc.weight";
+  const std::uint32_t bits = GENERATE(0x7f800000u, 0xff800000u, 0x7fc00001u);  // infinities, NaN
+  check_error(Changed(name, [&](File& file) { std::memcpy(file.bytes[tensor].data() + 4 * 30, &bits, 4); }).error(),
+              ExitCode::data,
+              {"model.safetensors: " + tensor + ": expected finite numbers, found a non-finite one at element 30"});
+  const std::uint16_t half = GENERATE(0x7f80, 0x7c00);  // infinity as BF16, as F16
+  const std::string dtype = half == 0x7f80 ? "BF16" : "F16";
+  check_error(Changed(name,
+                      [&](File& file) {
+                        file[tensor].dtype = dtype;
+                        auto& bytes = file.bytes[tensor];
+                        bytes.assign(bytes.size() / 2, std::byte(0));
+                        std::memcpy(bytes.data() + 2 * 7, &half, 2);
+                      })
+                  .error(),
+              ExitCode::data, {tensor + ": expected finite numbers, found a non-finite one at element 7"});
+}
+
 TEST_CASE("wrong configs are refused, however large a model they request") {
   const auto [field, value, code, said] = GENERATE(table<std::string, std::string, ExitCode, std::string>({
       {"model_type", "\"llama\"", ExitCode::config, "model_type: expected \"gpt2\""},

@@ -76,7 +76,7 @@ TEST_CASE("imported models give the logits of a PyTorch implementation") {
   HuggingFaceModel model = import_ok(fixture(name));
   CHECK(model.config.train.seq_len == 32);
   CHECK(model.config.train.dtype == DType::f32);
-  CHECK_FALSE(model.has_tokenizer);
+  CHECK(model.tokenizer_hash == 0);
   double scale = 0;
   const double most = difference(model, model.store, File::read(fixture(name) / "logits.safetensors"), scale);
   INFO(name << ": largest difference " << most << " of logits up to " << scale);

@@ -158,7 +158,7 @@ TEST_CASE("held-out losses are recorded after their steps and kept when a run re
         CHECK(before.contains("loss"));
         found.emplace_back(record["step"].get<int>(), record["held_out_loss"].get<double>());
         std::array<char, 80> line{};
-        std::snprintf(line.data(), line.size(), "step %d | held-out loss %.4f | ", found.back().first,
+        std::snprintf(line.data(), line.size(), "step %d | held-out loss %.4f of 64 sequences | ", found.back().first,
                       found.back().second);
         CHECK(log.count(line.data()) == 1);
       }

@@ -99,6 +99,20 @@ TEST_CASE("a config that does not fit the checkpoint is refused with the differe
   refused([](auto& c) { c.train.optimizer = config::Optimizer::sgd; }, "train.optimizer: expected adamw, as in ");
 }
 
+TEST_CASE("a mixture of experts cannot start from a dense model, and the error says how to make one of it") {
+  const TemporaryFolder folder;
+  auto config = config_in(folder / "dense");
+  config.model.num_local_experts.reset();
+  config.model.moe_layer_freq = 0;
+  REQUIRE(train_run(config, 1).code == ExitCode::done);
+  config = config_in(folder / "run");
+  const Error error = train_run(config, 1, {.init_from = folder / "dense"});
+  CHECK(error.code == ExitCode::config);
+  INFO(error.message);
+  CHECK(error.message.find("model.moe_layer_freq: expected 0, found 2; lancet export and then lancet import --upcycle "
+                           "make a mixture of experts of a dense model") != std::string::npos);
+}
+
 TEST_CASE("a run resumes in a folder whose name has two lines") {
   const TemporaryFolder folder;
   auto config = config_in(folder / "two\nlines");
@@ -183,6 +197,20 @@ TEST_CASE("an unreadable checkpoint is an error and does not fall back to an old
     CHECK(each.message.find(checkpoints + ": cannot be read: ") == 0);
     CHECK(each.agreed);
   }
+}
+
+TEST_CASE("another number of steps is listed as a change if the learning rate depends on it") {
+  const TemporaryFolder folder;
+  auto config = config_in(folder / "run");
+  config.train.lr_schedule = GENERATE(config::LrSchedule::constant, config::LrSchedule::linear,
+                                      config::LrSchedule::cosine, config::LrSchedule::wsd);
+  const int listed = config.train.lr_schedule != config::LrSchedule::constant;
+  stop_after(config, 2, 1);
+  config.train.steps = 4;
+  const test::LogCapture log;
+  REQUIRE(train_run(config, 1).code == ExitCode::done);
+  CHECK(log.count("changed: train.steps 4 (was 6)") == listed);
+  CHECK(log.count("changed: ") == listed);
 }
 
 TEST_CASE("a checkpoint of another version's config is compared field by field") {

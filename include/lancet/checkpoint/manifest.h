@@ -36,6 +36,8 @@ struct Manifest {
   double lr = 0;
   std::string config = "{}";  // the resolved config: a JSON object
   std::string plan;           // hash of the plan's text
+  // Tokenizer::hash() of the tokens that the model was trained on (data/tokenizer.h); 0, which is not written: unknown.
+  std::uint64_t tokenizer_hash = 0;
   std::vector<ShardFile> files;
 };
 

@@ -34,6 +34,10 @@ struct TensorInfo {
 };
 std::string to_string(const TensorInfo& tensor);  // "F32[96,32]"
 
+// Data error, with the tensor's name and the element: a number is infinite or not a number. piece: the tensor's values
+// as f32, or a part of them that begins at byte `at`.
+Status check_finite(const TensorInfo& tensor, std::uint64_t at, std::span<const std::byte> piece);
+
 // The parsed header. Data errors begin with `origin`: bad syntax, an unknown or missing key, a value of a wrong type, a
 // name twice, more than Shape::max_rank axes, a size that is not that of shape and dtype, tensors that do not cover
 // data_bytes from 0 to the end without overlap or gap.

@@ -24,11 +24,14 @@ class Batches {
 // vocabulary is not model.vocab_size, train.sample_prompt cannot be encoded.
 Result<std::optional<data::Tokenizer>> load_tokenizer(const config::Config& config);
 
+// The tokenizer of the training tokens: the one that data.train names, or else data.tokenizer. Unknown: synthetic
+// tokens; a file of llm.c without data.tokenizer. Data errors: the file or folder cannot be read.
+Result<TokenizerId> tokenizer_of_training(const config::Config& config);
+
 // Training batches: the token file, shuffled, or synthetic tokens. Data errors: the file, its vocabulary or tokenizer.
-// tokenizer: the result of load_tokenizer. sample_offset: SamplerOptions::offset.
-Result<std::unique_ptr<Batches>> training_batches(const config::Config& config,
-                                                  const std::optional<data::Tokenizer>& tokenizer, int rank, int ranks,
-                                                  std::int64_t sample_offset = 0);
+// tokenizer: expected of the file. sample_offset: SamplerOptions::offset.
+Result<std::unique_ptr<Batches>> training_batches(const config::Config& config, const TokenizerId& tokenizer, int rank,
+                                                  int ranks, std::int64_t sample_offset = 0);
 
 // The target of a position that does not count towards the loss.
 inline constexpr std::int32_t ignored_target = -1;
@@ -42,9 +45,8 @@ struct Evaluation {
   std::int64_t count = 0;            // ceil(sequences / (micro_batch_size * ranks))
   std::int64_t sequences = 0;        // data.eval_sequences, or all windows of the file if it has fewer
 };
-// Empty if the config names no evaluation file.
-Result<std::optional<Evaluation>> evaluation_batches(const config::Config& config,
-                                                     const std::optional<data::Tokenizer>& tokenizer, int rank,
-                                                     int ranks);
+// Empty if the config names no evaluation file. tokenizer: expected of the file.
+Result<std::optional<Evaluation>> evaluation_batches(const config::Config& config, const TokenizerId& tokenizer,
+                                                     int rank, int ranks);
 
 }  // namespace lancet::data

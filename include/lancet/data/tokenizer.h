@@ -63,6 +63,14 @@ class Tokenizer {
   std::shared_ptr<const Tables> tables_;
 };
 
+// The tokenizer of a file, folder or model.
+struct TokenizerId {
+  std::uint64_t hash = 0;  // Tokenizer::hash(); 0: unknown
+  std::string of;          // path of that file, folder or model, for messages
+};
+// Data error: both hashes are known and differ.
+Status check_same(const TokenizerId& expected, const TokenizerId& found);
+
 // Encodes texts and caches the ids of pre-tokens (bounded memory). Used by one thread at a time.
 class Encoder {
  public:

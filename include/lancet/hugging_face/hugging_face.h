@@ -50,13 +50,13 @@ struct ImportWatch {
 struct HuggingFaceModel {
   config::Config config;  // the model's fields; defaults for training; train.dtype as in the file
   runtime::TensorStore store;
-  bool has_tokenizer = false;  // the folder holds vocab.json and merges.txt
+  std::uint64_t tokenizer_hash = 0;  // Tokenizer::hash() of the folder's tokenizer; 0: none
 };
 
 // Dense GPT-2, and mixtures of experts as export_hugging_face writes them; tensors of F32, F16 or BF16. Errors name the
 // file and the field or tensor. Config errors: a config.json of another kind of model, or out of range; a mixture of
 // experts that is to be upcycled. Data errors: a file that is missing or damaged; a tensor that is missing, unknown, of
-// another shape or type; a head that is not tied; an index that names files outside the folder.
+// another shape or type, or not finite; a head that is not tied; an index that names files outside the folder.
 Result<HuggingFaceModel> import_hugging_face(const std::filesystem::path& folder,
                                              const std::optional<Upcycle>& upcycle = {}, const ImportWatch& watch = {});
 

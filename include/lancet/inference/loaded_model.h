@@ -42,6 +42,7 @@ class LoadedModel {
   const std::string& name() const { return name_; }  // the checkpoint's folder
   std::int64_t step() const { return step_; }        // optimizer steps of its training
   const std::optional<std::filesystem::path>& tokenizer() const { return tokenizer_; }
+  data::TokenizerId tokenizer_id() const { return {tokenizer_hash_, name_}; }  // of the tokens it was trained on
   runtime::TensorStore& store() { return store_; }
   runtime::ExecutorOptions executor_options() const;
 
@@ -54,6 +55,7 @@ class LoadedModel {
   std::string name_;
   std::int64_t step_ = 0;
   std::optional<std::filesystem::path> tokenizer_;
+  std::uint64_t tokenizer_hash_ = 0;
   // Null: the CPU. Declared before the store and the streams, which are destroyed first.
   std::unique_ptr<runtime::Accelerator> owned_accelerator_;
   runtime::Accelerator* accelerator_ = nullptr;
@@ -73,8 +75,8 @@ struct EvaluateResult {
   std::int64_t sequences = 0, tokens = 0;
 };
 // Collective. Gates drop nothing, so the loss of a sequence depends on no other one and the result is the same at any
-// number of ranks, up to rounding. Data errors: the file, its vocabulary, ids. Numerical error: a loss that is not
-// finite.
+// number of ranks, up to rounding. Data errors: the file, its vocabulary, tokenizer, ids. Numerical error: a loss that
+// is not finite.
 Result<EvaluateResult> evaluate(LoadedModel& model, comm::Communicator& world, const EvaluateOptions& options);
 
 }  // namespace lancet::inference

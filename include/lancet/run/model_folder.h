@@ -32,12 +32,17 @@ Result<ModelFolder> load_newest(const std::filesystem::path& from, comm::Communi
 // errors: a tensor that is missing, unknown, or of another shape or type; a damaged file.
 Status load_parameters(const checkpoint::Checkpoint& checkpoint, int rank, int ranks, runtime::TensorStore& store);
 
+struct ModelTokenizer {
+  std::filesystem::path folder;
+  std::uint64_t hash = 0;  // Manifest::tokenizer_hash
+};
+
 // Creates the run folder `run`, complete or not at all: config.json, checkpoints/step-000000 with weights alone, and,
 // if a tokenizer is given, a copy of it, which the config then names. store: the whole model in f32 (hugging_face.h).
 // progress: bytes written, and in all. Config error: `run` exists and is not empty.
 Status save_model(
     const std::filesystem::path& run, config::Config config, runtime::TensorStore& store,
-    const std::optional<std::filesystem::path>& tokenizer,
+    const std::optional<ModelTokenizer>& tokenizer,
     const std::function<void(std::int64_t done, std::int64_t bytes)>& progress = [](std::int64_t, std::int64_t) {});
 
 // Checks, before a long job starts, that a new folder `out` of about `bytes` bytes can be created. Config error: it

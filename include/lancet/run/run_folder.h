@@ -37,14 +37,17 @@ class RunFolder {
   RunFolder(RunFolder&& other) noexcept;
   RunFolder& operator=(RunFolder&& other) = delete;
 
-  // Writes config.json and plan.ir and opens the records. resumed: the step after which the run resumes; records of
-  // later steps are removed, and later checkpoints renamed. Data errors: those of the file system.
+  // Writes config.json, plan.ir and memory.json (the text `memory`) and opens the records. resumed: the step after which
+  // the run resumes; records of later steps are removed, and later checkpoints renamed. Data errors: those of the file
+  // system.
   Status begin(checkpoint::FileSystem& files, const config::Config& config, const ir::Plan& plan,
-               std::optional<std::int64_t> resumed);
+               const std::string& memory, std::optional<std::int64_t> resumed);
 
   void record(const StepRecord& record, std::span<const LayerLoad> layers, bool expert_tokens);
   void held_out(std::int64_t step, double loss);
   void trace(const std::string& text);
+  // Data error: the path names another folder than the one that take() locked, or none.
+  Status check_in_place() const;
   // True if the records hold the held-out loss of the step after which the run resumes.
   bool has_held_out() const { return metrics_ && metrics_->has_held_out(); }
 
@@ -52,6 +55,7 @@ class RunFolder {
   explicit RunFolder(std::filesystem::path path) : path_(std::move(path)) {}
   Status make();
   Status lock();
+  bool is_in_place() const;
   Status open_records(checkpoint::FileSystem& files, std::optional<std::int64_t> resumed);
 
   std::filesystem::path path_;

@@ -51,7 +51,7 @@ class Trainer {
   virtual const run::StepRecord& last_record() const = 0;                    // of the last step, finite or not
   virtual std::span<const run::LayerLoad> last_layers() const = 0;           // of that step, per MoE layer
   virtual const std::optional<data::Tokenizer>& tokenizer() const = 0;  // the config's, if it names one
-  virtual bool has_evaluation() const = 0;
+  virtual std::int64_t evaluation_sequences() const = 0;  // that evaluate() covers; 0: the config names no evaluation
   // Mean loss over the evaluation batches; empty if the config names none, or if any rank was interrupted.
   virtual Result<std::optional<double>> evaluate() = 0;
   // Ids of the prompt followed by `count` more, each drawn from the softmax of the logits (temperature 1, Philox by
@@ -66,6 +66,7 @@ class Trainer {
   virtual runtime::TensorStore& store() = 0;
   virtual runtime::Executor& executor() = 0;  // of the plan that updates the weights
   virtual std::string banner() const = 0;     // several lines, without the configuration
+  virtual std::string memory_json() const = 0;  // the bytes of the banner's line on memory, by part
 };
 
 // Collective: trains as the config says, with run folder, banner, steps, trace, evaluation and sample. Rank 0 logs and
