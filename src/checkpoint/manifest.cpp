@@ -39,21 +39,21 @@ class Fields {
   }
 
   std::int64_t whole(const char* name, std::int64_t most = std::int64_t{1} << 53) {
-    const json* value = take(name);
+    const ordered_json* value = take(name);
     if (!value) return 0;
     if (!value->is_number_unsigned() || value->get<std::uint64_t>() > std::uint64_t(most))
       return fail(fmt::format("{}: expected a whole number in [0, {}]", name, most)), 0;
     return value->get<std::int64_t>();
   }
   double real(const char* name) {
-    const json* value = take(name);
+    const ordered_json* value = take(name);
     if (!value) return 0;
     if (!value->is_number() || !std::isfinite(value->get<double>()))
       return fail(fmt::format("{}: expected a number", name)), 0;
     return value->get<double>();
   }
   std::string text(const char* name) {
-    const json* value = take(name);
+    const ordered_json* value = take(name);
     if (!value) return "";
     if (!value->is_string()) return fail(fmt::format("{}: expected a text", name)), "";
     return value->get<std::string>();
@@ -76,7 +76,7 @@ class Fields {
   }
   const ordered_json& member(const char* name) {
     static const ordered_json none;
-    const json* value = take(name);
+    const ordered_json* value = take(name);
     return value ? *value : none;
   }
   void fail(const std::string& what) {
@@ -91,7 +91,7 @@ class Fields {
   }
 
  private:
-  const json* take(const char* name) {
+  const ordered_json* take(const char* name) {
     taken_.insert(name);
     if (!object_.is_object()) return nullptr;
     const auto at = object_.find(name);
@@ -149,8 +149,8 @@ std::string to_json(const Manifest& m) {
        {{"micro_batch_size", m.micro_batch_size}, {"gradient_accumulation_steps", m.gradient_accumulation_steps}}},
       {"optimizer", m.optimizer},
       {"plan", m.plan},
-      {"config", json::parse(m.config)},
-      {"files", json::array()}};
+      {"config", ordered_json::parse(m.config)},
+      {"files", ordered_json::array()}};
   if (m.skips_in_a_row > 0) root["skips_in_a_row"] = m.skips_in_a_row;
   if (m.tokenizer_hash != 0) root["tokenizer"] = hex(m.tokenizer_hash);
   for (const ShardFile& file : m.files)
@@ -211,9 +211,9 @@ Result<Manifest> parse_manifest_fields(std::string_view text, std::string_view o
     fields.fail("optimizer: expected adamw, sgd or none, found " + shown(m.optimizer));
   m.plan = fields.text("plan");
   if (root.contains("tokenizer")) m.tokenizer_hash = fields.hash("tokenizer");
-  const json& config = fields.member("config");
+  const ordered_json& config = fields.member("config");
   if (!config.is_object()) fields.fail("config: expected an object {...}");
-  const json& files = fields.member("files");
+  const ordered_json& files = fields.member("files");
   fields.text("manifest_xxh3");
   LANCET_TRY(fields.finish());
   for (Fields* inner : {&sampler, &random, &schedule, &requested}) LANCET_TRY(inner->finish());
