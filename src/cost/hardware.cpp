@@ -31,9 +31,9 @@ double share_at(const std::vector<Efficiency>& points, double n) {
   return points.back().share;
 }
 
-// Number of matrix products in an op: one per expert in expert ops, which have the attribute tokens; else 1.
+// Number of matrix products in an op: one per expert in expert ops, else 1.
 double products_of(const ir::Program& program, const ir::Instruction& at) {
-  return at.attributes.has("tokens") ? double(program.type(at.operands[0]).shape[0]) : 1;
+  return ops::is_over_expert_rows(at) ? double(program.type(at.operands[0]).shape[0]) : 1;
 }
 
 bool in_bf16(const ir::Program& program, const ir::Instruction& at) {
@@ -45,15 +45,16 @@ double arithmetic_ms(const Hardware::Device& device, const ir::Program& program,
                      double flops) {
   const bool bf16 = in_bf16(program, at);
   const double peak = (bf16 ? device.bf16_tflops : device.fp32_tflops) * 1e9;  // flops a millisecond
-  if (ops::kind(at) != ops::Kind::product) return flops / (device.vector_tflops * 1e9);
-  if (at.op.starts_with("attention")) return flops / (peak * device.attention_efficiency);
+  const ops::Kind kind = ops::kind(at);
+  if (kind == ops::Kind::attention) return flops / (peak * device.attention_efficiency);
+  if (kind != ops::Kind::product) return flops / (device.vector_tflops * 1e9);
   const double each = flops / products_of(program, at);
   return flops / (peak * share_at(bf16 ? device.bf16_efficiency : device.fp32_efficiency, std::cbrt(each / 2)));
 }
 
 // True for the experts' computation, which works on the rows that a rank received (rows i32[E/W, W+1]).
 bool of_experts(const ir::Program& program, const ir::Instruction& at) {
-  if (!at.attributes.has("tokens") || at.stream != ir::Stream::compute) return false;
+  if (!ops::is_over_expert_rows(at) || at.stream != ir::Stream::compute) return false;
   return std::any_of(at.operands.begin(), at.operands.end(), [&](ir::TensorId id) {
     const ir::TensorType& type = program.type(id);
     return type.dtype == DType::i32 && type.shape.rank() == 2;
@@ -62,7 +63,7 @@ bool of_experts(const ir::Program& program, const ir::Instruction& at) {
 
 // The instruction with its tokens multiplied by a factor.
 ir::Instruction with_tokens(ir::Instruction at, double factor) {
-  if (factor != 1 && at.attributes.has("tokens"))
+  if (factor != 1 && ops::is_over_expert_rows(at))
     at.attributes.set("tokens", std::int64_t(std::llround(factor * double(at.attributes.integer("tokens")))));
   return at;
 }

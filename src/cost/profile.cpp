@@ -87,7 +87,7 @@ double Profile::all_reduce_ms(double bytes) const {
 OpCost Profile::counted_all_to_all(const ir::Program& program, const ir::Instruction& instruction,
                                    std::int64_t peers) const {
   OpCost op_cost = Costs::counted_all_to_all(program, instruction, peers);
-  if (network.windows && instruction.op == "all_to_all" && instruction.role == ir::Role::forward)
+  if (network.windows && ops::op(instruction.op).to_experts && instruction.role == ir::Role::forward)
     op_cost.ms += network.windows->counts_wait_ms;
   return op_cost;
 }

@@ -23,7 +23,7 @@ double processor_ms() {
 }
 
 bool is_expert_work(const ir::Instruction& at) {
-  return at.stream == ir::Stream::compute && at.attributes.has("tokens") && ops::kind(at) != ops::Kind::part_helper;
+  return at.stream == ir::Stream::compute && ops::is_over_expert_rows(at) && ops::kind(at) != ops::Kind::part_helper;
 }
 
 void read_schedule(const ir::Plan& plan, Outcome& outcome) {

@@ -6,7 +6,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <new>
+#include <set>
 #include <vector>
 
 #include "lancet/world/memory.h"
@@ -80,12 +82,13 @@ class Import {
     LANCET_TRY(upcycle(model.config));
     model.config.train.dtype = all_bf16_ ? DType::bf16 : DType::f32;
     const ir::Program program = whole_program(model.config.model);
+    for (const model::Parameter& p : model::parameters(model.config.model, 1)) parameters_.emplace(p.name, p);
     bytes_in_all_ = weight_bytes(program);
     LANCET_TRY(check_whole_memory(program));
     LANCET_TRY(watch_.begin(bytes_in_all_));
     LANCET_ASSIGN(model.store, make_store(program));
     for (const Wanted& wanted : wanted_) LANCET_TRY(read(wanted, model.store));
-    if (upcycle_) LANCET_TRY(draw_gates(model.config.model, model.store));
+    if (upcycle_) LANCET_TRY(draw_missing(model.store));
     LANCET_TRY(check_head(files, model.config.model, model.store));
     if (written_ < bytes_in_all_) watch_.progress(bytes_in_all_, bytes_in_all_);  // padding rows stay zero
     model.tokenizer_hash = tokenizer_hash();
@@ -166,12 +169,11 @@ class Import {
 
   Status read(const Wanted& wanted, runtime::TensorStore& store) {
     LANCET_ASSIGN(const std::span<const float> values, values_of(wanted.found, wanted.entry.transposed));
-    if (const runtime::NamedTensor* parameter = store.find(wanted.entry.parameter))
-      return write(store, *parameter, first_byte(wanted.entry), values);
-    // The store has experts in place of this block's dense FFN.
     std::string name = wanted.entry.parameter;
-    name.replace(name.find(".mlp."), 5, ".moe.experts.");
-    return spread(name, values, store);
+    const bool upcycled = !parameters_.contains(name);  // the store has experts in place of this block's dense FFN
+    if (upcycled) name.replace(name.find(".mlp."), 5, ".moe.experts.");
+    found_.insert(name);
+    return upcycled ? spread(name, values, store) : write(store, store[name], first_byte(wanted.entry), values);
   }
 
   // Writes `values` to every expert. Weights get noise that differs between experts.
@@ -179,7 +181,7 @@ class Import {
     double squares = 0;
     for (float x : values) squares += double(x) * double(x);
     const double deviation = upcycle_->noise * std::sqrt(squares / double(values.size()));
-    const bool noisy = name.ends_with(".weight") && deviation != 0;
+    const bool noisy = parameters_.at(name).deviation && deviation != 0;
     std::vector<float> mine(noisy ? values.size() : 0);
     for (std::int64_t e = 0; e < upcycle_->experts; ++e) {
       if (noisy) {
@@ -192,13 +194,14 @@ class Import {
     return {};
   }
 
-  Status draw_gates(const config::Model& model, runtime::TensorStore& store) {
+  // Draws what a dense model has not: the gates.
+  Status draw_missing(runtime::TensorStore& store) {
     std::vector<float> values;
-    for (const auto& [name, tensor] : store.all()) {
-      if (tensor.kind != ir::TensorKind::parameter || !name.ends_with(".moe.gate.weight")) continue;
-      values.resize(static_cast<std::size_t>(tensor.type.shape.elements()));
-      model::initialize(model, name, tensor.type, 0, 1, upcycle_->seed, values);
-      LANCET_TRY(write(store, tensor, 0, values));
+    for (const auto& [name, parameter] : parameters_) {
+      if (found_.contains(name)) continue;
+      values.resize(static_cast<std::size_t>(parameter.shape.elements()));
+      model::initialize(parameter, 0, upcycle_->seed, values);
+      LANCET_TRY(write(store, store[name], 0, values));
     }
     return {};
   }
@@ -238,6 +241,8 @@ class Import {
   const ImportWatch& watch_;
   std::int64_t written_ = 0, bytes_in_all_ = 0;
   std::vector<Wanted> wanted_;
+  std::map<std::string, model::Parameter> parameters_;  // of the model that is made
+  std::set<std::string> found_;                         // those that the files hold
   bool all_bf16_ = true;
   std::vector<std::byte> bytes_;  // of the tensor being read
   std::vector<float> values_, turned_;

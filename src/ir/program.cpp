@@ -11,6 +11,8 @@ namespace {
 constexpr std::array<std::string_view, 3> streams{"compute", "expert", "reduce"};
 constexpr std::array<std::string_view, 5> roles{"forward", "dx", "dw", "sync", "update"};
 constexpr std::array<std::string_view, 5> kinds{"value", "input", "parameter", "state", "view"};
+constexpr std::array<std::string_view, 7> state_words{"", "m", "v", "master", "grad", "keys", "values"};
+constexpr std::array<std::string_view, 5> output_words{"", "loss", "aux", "load", "grad"};
 
 template <class Enum, std::size_t n>
 std::optional<Enum> parse_name(const std::array<std::string_view, n>& names, std::string_view text) {
@@ -34,6 +36,14 @@ std::string_view name(TensorKind kind) { return kinds[static_cast<std::size_t>(k
 std::optional<Stream> parse_stream(std::string_view text) { return parse_name<Stream>(streams, text); }
 std::optional<Role> parse_role(std::string_view text) { return parse_name<Role>(roles, text); }
 std::optional<TensorKind> parse_tensor_kind(std::string_view text) { return parse_name<TensorKind>(kinds, text); }
+
+std::string state_name(std::string_view owner, StateKind kind) {
+  return fmt::format("{}.{}", owner, state_words[static_cast<std::size_t>(kind)]);
+}
+
+std::string output_name(OutputKind kind, std::string_view subject) {
+  return fmt::format("{}.{}", output_words[static_cast<std::size_t>(kind)], subject);
+}
 
 const AttributeValue* Attributes::find(std::string_view name) const {
   for (const auto& [key, value] : items_)
@@ -74,7 +84,7 @@ bool Instruction::writes_operand(TensorId id) const {
 }
 
 TensorId Program::add_value(TensorType type, TensorId storage, std::optional<Slice> slice) {
-  tensors.push_back({type, TensorKind::value, "", next_number_++, storage, slice, false});
+  tensors.push_back({type, TensorKind::value, "", next_number_++, storage, slice});
   return {static_cast<std::int32_t>(tensors.size()) - 1};
 }
 
@@ -87,8 +97,24 @@ TensorId Program::add_view(TensorType type, TensorId storage, std::optional<Slic
 TensorId Program::add_named(TensorKind kind, std::string name, TensorType type, bool local) {
   const TensorId id{static_cast<std::int32_t>(tensors.size())};
   LANCET_CHECK(names_.emplace(name, id).second, "two tensors are named @{}", name);
-  tensors.push_back({type, kind, std::move(name), -1, {}, {}, local});
+  const std::size_t dot = name.rfind('.');
+  StateKind state = StateKind::other;
+  if (kind == TensorKind::state && dot != name.npos)
+    state = parse_name<StateKind>(state_words, std::string_view(name).substr(dot + 1)).value_or(state);
+  tensors.push_back({type, kind, std::move(name), -1, {}, {}, local, state});
   return id;
+}
+
+void Program::add_output(std::string name, TensorId tensor) {
+  const std::string_view text = name;
+  const std::size_t end = std::min(text.find('.'), text.size());
+  OutputKind kind = parse_name<OutputKind>(output_words, text.substr(0, end)).value_or(OutputKind::other);
+  TensorId parameter;
+  if (kind == OutputKind::gradient) {
+    parameter = find(text.substr(std::min(end + 1, text.size())));
+    if (!parameter.valid()) kind = OutputKind::other;
+  }
+  outputs.push_back({std::move(name), tensor, kind, parameter});
 }
 
 TensorId Program::find(std::string_view name) const {

@@ -270,7 +270,7 @@ Result<bool> ProgramParser::declaration(LineReader& line) {
     if (name.empty()) return line.error("an output's name");
     LANCET_TRY(line.expect("="));
     LANCET_ASSIGN(const TensorId id, tensor(line));
-    program_.outputs.push_back({std::move(name), id});
+    program_.add_output(std::move(name), id);
     return true;
   }
   if (before.rest().find('@') == std::string_view::npos) return false;

@@ -21,11 +21,17 @@ class Builder {
     program_.attributes = {{"ranks", std::int64_t(options.ranks)}};
   }
 
+  std::vector<Parameter> parameters() && {
+    build();
+    return std::move(parameters_);
+  }
+
   ir::Program build() {
     const std::int64_t d = model_.n_embd, batch = options_.batch, sequence = options_.sequence;
     tokens_ = program_.add_named(TensorKind::input, "tokens", {DType::i32, {batch, sequence}});
-    const TensorId wte = weight("wte.weight", {model_.padded_vocab(), d});
-    const TensorId wpe = weight("wpe.weight", {model_.n_positions, d});
+    const TensorId wte = weight("wte.weight", {model_.padded_vocab(), d}, deviation_);
+    parameters_.back().unused = (model_.padded_vocab() - model_.vocab_size) * d;
+    const TensorId wpe = weight("wpe.weight", {model_.n_positions, d}, deviation_);
     if (decodes()) cursor_ = program_.add_named(TensorKind::input, "cursor", {DType::i32, {2}});
     x_ = decodes() ? emit("embedding_at", {tokens_, wte, wpe, cursor_}, {}, "wte")[0]
                    : emit("embedding", {tokens_, wte, wpe}, {}, "wte")[0];  // [B,S,D]
@@ -50,25 +56,30 @@ class Builder {
                              std::string label) {
     return ops::append(program_, op, std::move(operands), std::move(attributes), Role::forward, std::move(label));
   }
-  // A product's weight, in the activations' type.
-  TensorId weight(const std::string& name, Shape shape, bool local = false) {
-    return program_.add_named(TensorKind::parameter, name, {options_.dtype, shape}, local);
+  TensorId add(Parameter parameter, DType dtype) {
+    parameters_.push_back(parameter);
+    return program_.add_named(TensorKind::parameter, parameter.name, {dtype, parameter.shape}, parameter.local);
   }
-  TensorId parameter(const std::string& name, Shape shape, bool local = false) {
-    return program_.add_named(TensorKind::parameter, name, {DType::f32, shape}, local);
+  // A product's weight, in the activations' type.
+  TensorId weight(const std::string& name, Shape shape, float deviation, bool local = false) {
+    return add({.name = name, .shape = shape, .local = local, .deviation = deviation}, options_.dtype);
+  }
+  // A bias, or the scale of a layer norm: `value` at first.
+  TensorId constant(const std::string& name, Shape shape, float value, bool local = false) {
+    return add({.name = name, .shape = shape, .local = local, .value = value}, DType::f32);
   }
 
-  TensorId linear(const std::string& name, TensorId x, std::int64_t out) {
+  TensorId linear(const std::string& name, TensorId x, std::int64_t out, float deviation) {
     const std::int64_t in = program_.type(x).shape.back();
-    const TensorId w = weight(name + ".weight", {out, in});
-    const TensorId b = parameter(name + ".bias", {out});
+    const TensorId w = weight(name + ".weight", {out, in}, deviation);
+    const TensorId b = constant(name + ".bias", {out}, 0);
     return emit("linear", {x, w, b}, product_of(program_.type(x).shape.rows()), name)[0];
   }
 
   // Layer norm of the residual x_, after adding the result of the last sublayer, delta_.
   TensorId norm(const std::string& name) {
-    const TensorId gamma = parameter(name + ".weight", {model_.n_embd});
-    const TensorId beta = parameter(name + ".bias", {model_.n_embd});
+    const TensorId gamma = constant(name + ".weight", {model_.n_embd}, 1);
+    const TensorId beta = constant(name + ".bias", {model_.n_embd}, 0);
     const ops::Attributes attributes{{"eps", model_.layer_norm_epsilon}};
     if (!delta_.valid()) return emit("layer_norm", {x_, gamma, beta}, attributes, name)[0];
     const auto results = emit("add_layer_norm", {x_, delta_, gamma, beta}, attributes, name);
@@ -79,9 +90,9 @@ class Builder {
   void block(std::int64_t i) {
     const std::string name = fmt::format("h.{}", i);
     const std::int64_t d = model_.n_embd;
-    const TensorId qkv = linear(name + ".attn.c_attn", norm(name + ".ln_1"), 3 * d);  // [B,S,3D]
+    const TensorId qkv = linear(name + ".attn.c_attn", norm(name + ".ln_1"), 3 * d, deviation_);  // [B,S,3D]
     const TensorId heads = attention(name + ".attn", qkv);
-    delta_ = linear(name + ".attn.c_proj", heads, d);
+    delta_ = linear(name + ".attn.c_proj", heads, d, residual_deviation_);
     const TensorId y = norm(name + ".ln_2");
     delta_ = model_.is_moe(i) ? moe(name, y) : mlp(name + ".mlp", y);
   }
@@ -91,15 +102,15 @@ class Builder {
     if (!decodes()) return emit("attention", {qkv}, attributes, name)[0];
     const ir::TensorType cache{options_.dtype,
                                {options_.batch, model_.n_head, model_.n_positions, model_.n_embd / model_.n_head}};
-    const TensorId keys = program_.add_named(TensorKind::state, name + ".keys", cache);
-    const TensorId values = program_.add_named(TensorKind::state, name + ".values", cache);
+    const TensorId keys = program_.add_state(ir::StateKind::keys, name, cache);
+    const TensorId values = program_.add_state(ir::StateKind::values, name, cache);
     return emit("attention_decode", {qkv, keys, values, cursor_}, attributes, name)[0];
   }
 
   TensorId mlp(const std::string& name, TensorId y) {
-    const TensorId hidden = linear(name + ".c_fc", y, model_.inner());  // [B,S,F]
+    const TensorId hidden = linear(name + ".c_fc", y, model_.inner(), deviation_);  // [B,S,F]
     const TensorId active = emit("gelu", {hidden}, {}, name + ".gelu")[0];
-    return linear(name + ".c_proj", active, model_.n_embd);
+    return linear(name + ".c_proj", active, model_.n_embd, residual_deviation_);
   }
 
   TensorId moe(const std::string& layer, TensorId y) {
@@ -110,7 +121,8 @@ class Builder {
     const std::int64_t slots =
         gives_logits() || options_.keep_all ? tokens : capacity(model_.capacity_factor, tokens, experts);
 
-    const TensorId gate = parameter(name + ".gate.weight", {experts, d});
+    const TensorId gate =
+        add({.name = name + ".gate.weight", .shape = {experts, d}, .deviation = deviation_}, DType::f32);
     const TensorId logits = emit("router", {y, gate}, {}, name + ".gate")[0];     // f32[B,S,E]
     const ops::Attributes filled{{"tokens", std::min(tokens, experts * slots)}};  // rows of this rank, spread evenly
     ops::Attributes expert_product = filled;
@@ -118,17 +130,17 @@ class Builder {
     const char* gate_op = model_.router == config::Router::switch_top1 ? "switch_gate" : "batch_prioritized_gate";
     const auto gated = emit(gate_op, {logits}, {{"capacity", slots}}, name + ".gate");
     const TensorId route = gated[0];
-    if (options_.inspect) program_.outputs.push_back({"route." + layer, route});
+    if (options_.inspect) program_.add_output("route." + layer, route);
     if (options_.mode == Mode::train) balance(layer, gated[1], gated[2]);
     const TensorId rows =
         emit("all_to_all_counts", {route}, {{"ranks", std::int64_t(options_.ranks)}}, name + ".counts")[0];
     const TensorId sent = emit("dispatch", {y, route}, {{"capacity", slots}}, name + ".dispatch")[0];    // [E,C,D]
     const TensorId received = emit("all_to_all", {sent, route, rows}, filled, name + ".all_to_all")[0];  // [E/W,W*C,D]
 
-    const TensorId w1 = weight(name + ".experts.c_fc.weight", {here, f, d}, true);
-    const TensorId b1 = parameter(name + ".experts.c_fc.bias", {here, f}, true);
-    const TensorId w2 = weight(name + ".experts.c_proj.weight", {here, d, f}, true);
-    const TensorId b2 = parameter(name + ".experts.c_proj.bias", {here, d}, true);
+    const TensorId w1 = weight(name + ".experts.c_fc.weight", {here, f, d}, deviation_, true);
+    const TensorId b1 = constant(name + ".experts.c_fc.bias", {here, f}, 0, true);
+    const TensorId w2 = weight(name + ".experts.c_proj.weight", {here, d, f}, residual_deviation_, true);
+    const TensorId b2 = constant(name + ".experts.c_proj.bias", {here, d}, 0, true);
     const TensorId hidden = emit("expert_linear", {received, w1, b1, rows}, expert_product, name + ".experts.c_fc")[0];
     const TensorId active = emit("gelu", {hidden, rows}, filled, name + ".experts.gelu")[0];
     const TensorId made = emit("expert_linear", {active, w2, b2, rows}, expert_product, name + ".experts.c_proj")[0];
@@ -146,13 +158,13 @@ class Builder {
                                {"total_tokens", all * options_.accumulation},
                                {"coefficient", model_.router_aux_loss_coef}},
                               layer + ".moe.aux_loss")[0];
-    program_.outputs.push_back({"aux." + layer, aux});
-    program_.outputs.push_back({"load." + layer, load});
+    program_.add_output(ir::output_name(ir::OutputKind::aux, layer), aux);
+    program_.add_output(ir::output_name(ir::OutputKind::load, layer), load);
   }
 
   void finish(TensorId logits) {
     if (gives_logits()) {
-      program_.outputs.push_back({"logits", logits});
+      program_.add_output("logits", logits);
       return;
     }
     const TensorId targets = program_.add_named(TensorKind::input, "targets", program_.type(tokens_));
@@ -160,12 +172,17 @@ class Builder {
     const char* op = options_.mode == Mode::train ? "cross_entropy_train" : "cross_entropy";
     const auto loss =
         emit(op, {logits, targets}, {{"vocabulary", model_.vocab_size}, {"total_tokens", total}}, "lm_head.loss");
-    program_.outputs.insert(program_.outputs.begin(), {"loss", loss[0]});
+    program_.add_output("loss", loss[0]);
+    std::rotate(program_.outputs.begin(), program_.outputs.end() - 1, program_.outputs.end());  // it comes first
   }
 
   const config::Model& model_;
   const BuildOptions& options_;
+  // GPT-2's deviations: of weights, and of those whose product is added to the residual stream.
+  const float deviation_ = float(model_.initializer_range);
+  const float residual_deviation_ = deviation_ / std::sqrt(2.f * float(model_.n_layer));
   ir::Program program_;
+  std::vector<Parameter> parameters_;
   TensorId tokens_{}, cursor_{}, x_{}, delta_{};
 };
 
@@ -181,21 +198,16 @@ std::int64_t capacity(double capacity_factor, std::int64_t tokens, std::int64_t 
   return static_cast<std::int64_t>(std::clamp(std::ceil(exact - 1e-9 * exact), 1.0, double(tokens)));
 }
 
-bool decays(std::string_view parameter) {
-  return parameter.ends_with(".weight") && parameter.find("ln_") == std::string_view::npos;
+std::vector<Parameter> parameters(const config::Model& model, int ranks) {
+  return Builder(model, {.ranks = ranks}).parameters();
 }
 
 ParameterCount count_parameters(const config::Model& model, int ranks) {
-  BuildOptions options;
-  options.ranks = ranks;
-  const ir::Program program = build_forward(model, options);
   ParameterCount count;
-  for (const ir::Tensor& tensor : program.tensors) {
-    if (tensor.kind != TensorKind::parameter) continue;
-    std::int64_t elements = tensor.type.shape.elements();
-    if (tensor.name == "wte.weight") elements = model.vocab_size * model.n_embd;  // without the padding
-    count.total += tensor.local ? elements * ranks : elements;
-    count.active += tensor.local ? elements / tensor.type.shape[0] * model.num_experts_per_tok : elements;
+  for (const Parameter& parameter : parameters(model, ranks)) {
+    const std::int64_t elements = parameter.shape.elements() - parameter.unused;
+    count.total += parameter.local ? elements * ranks : elements;
+    count.active += parameter.local ? elements / parameter.shape[0] * model.num_experts_per_tok : elements;
   }
   return count;
 }

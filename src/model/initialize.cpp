@@ -1,7 +1,6 @@
 #include "lancet/model/initialize.h"
 
 #include <algorithm>
-#include <cmath>
 #include <thread>
 #include <vector>
 
@@ -33,28 +32,19 @@ void fill_normal(std::uint64_t seed, const std::string& stream, float deviation,
 
 }  // namespace
 
-void initialize(const config::Model& model, std::string_view name, const ir::TensorType& type, int rank, int ranks,
-                std::uint64_t seed, std::span<float> values) {
-  LANCET_CHECK(std::int64_t(values.size()) == type.shape.elements(), "{} has {} elements, not {}", name,
-               type.shape.elements(), values.size());
-  if (name.ends_with(".bias")) return std::fill(values.begin(), values.end(), 0.f);
-  if (name.find("ln_") != std::string_view::npos) return std::fill(values.begin(), values.end(), 1.f);
-  float deviation = float(model.initializer_range);
-  if (name.ends_with("c_proj.weight")) deviation /= std::sqrt(2.f * float(model.n_layer));
-  if (name.find(".experts.") != std::string_view::npos) {
-    const std::int64_t here = model.experts_on_rank(ranks);
-    const std::size_t each = values.size() / std::size_t(here);
-    for (std::int64_t e = 0; e < here; ++e)
-      fill_normal(seed, fmt::format("{}.{}", name, rank * here + e), deviation,
-                  values.subspan(std::size_t(e) * each, each));
-    return;
-  }
-  std::span<float> drawn = values;
-  if (name == "wte.weight") {
-    drawn = values.first(std::size_t(model.vocab_size * model.n_embd));
-    std::fill(values.begin() + std::ptrdiff_t(drawn.size()), values.end(), 0.f);
-  }
-  fill_normal(seed, std::string(name), deviation, drawn);
+void initialize(const Parameter& parameter, int rank, std::uint64_t seed, std::span<float> values) {
+  const Shape& shape = parameter.shape;
+  LANCET_CHECK(std::int64_t(values.size()) == shape.elements(), "{} has {} elements, not {}", parameter.name,
+               shape.elements(), values.size());
+  if (!parameter.deviation) return std::fill(values.begin(), values.end(), parameter.value);
+  const std::span<float> drawn = values.first(values.size() - std::size_t(parameter.unused));
+  std::fill(values.begin() + std::ptrdiff_t(drawn.size()), values.end(), 0.f);
+  if (!parameter.local) return fill_normal(seed, parameter.name, *parameter.deviation, drawn);
+  const std::int64_t here = shape[0];
+  const std::size_t each = drawn.size() / std::size_t(here);
+  for (std::int64_t e = 0; e < here; ++e)
+    fill_normal(seed, fmt::format("{}.{}", parameter.name, rank * here + e), *parameter.deviation,
+                drawn.subspan(std::size_t(e) * each, each));
 }
 
 }  // namespace lancet::model

@@ -64,7 +64,7 @@ class Autodiff final : public ops::GradientContext {
     TensorId& gradient = gradients_[id.index()];
     if (!gradient.valid() && accumulate_) {
       const ir::Tensor parameter = program_[id];  // a copy: add_named grows the table
-      const TensorId sum = program_.add_named(TensorKind::state, parameter.name + ".grad",
+      const TensorId sum = program_.add_state(ir::StateKind::gradient_sum, parameter.name,
                                               {DType::f32, parameter.type.shape}, parameter.local);
       gradients_.resize(program_.tensors.size());
       return sum;
@@ -94,7 +94,7 @@ class Autodiff final : public ops::GradientContext {
   void add_outputs() {
     for (std::size_t i = 0; i < needed_.size(); ++i)
       if (program_.tensors[i].kind == TensorKind::parameter && gradients_[i].valid())
-        program_.outputs.push_back({"grad." + program_.tensors[i].name, gradients_[i]});
+        program_.add_output(ir::output_name(ir::OutputKind::gradient, program_.tensors[i].name), gradients_[i]);
   }
 
   ir::Program program_;

@@ -1,3 +1,5 @@
+// Looks at each instruction whose operand 0 is the result of a product. Where the catalogue has an op that does both
+// (OpDef::fuses), the product becomes that op at the place where it is, and the reader goes.
 #include <algorithm>
 #include <string>
 #include <vector>
@@ -28,49 +30,41 @@ class Fuse {
 
   ir::Program run() {
     gone_.resize(program_.instructions.size());
-    for (std::size_t i = 0; i < program_.instructions.size(); ++i) {
-      if (program_.instructions[i].op == "gelu") forward(i);
-      if (program_.instructions[i].op == "gelu_dx") backward(i);
-    }
+    for (std::size_t i = 0; i < program_.instructions.size(); ++i) gone_[i] = fuse(program_.instructions[i]);
     std::size_t at = 0;
     std::erase_if(program_.instructions, [&](const Instruction&) { return gone_[at++]; });
     return std::move(program_);
   }
 
  private:
-  // The product that made operand 0 of a GELU, over the same rows; null if there is none that can apply the GELU.
-  Instruction* product_before(const Instruction& gelu, std::size_t gelu_rows, const char* dense, const char* experts,
-                              std::size_t product_rows) {
-    const int maker = maker_[gelu.operands[0].index()];
-    if (maker == none) return nullptr;
+  // Merges an instruction into the product that made its operand 0; false if no op does both.
+  bool fuse(const Instruction& reader) {
+    const int maker = reader.operands.empty() ? none : maker_[reader.operands[0].index()];
+    if (maker == none) return false;
     Instruction& product = program_.instructions[std::size_t(maker)];
-    const bool rows = gelu.operands.size() > gelu_rows;
-    if (product.op != (rows ? experts : dense) || product.attributes.integer("streamed", 0)) return nullptr;
-    if (rows && product.operands[product_rows] != gelu.operands[gelu_rows]) return nullptr;
-    return &product;
+    const ops::OpDef* fused = fused_op(product, reader);
+    if (!fused || product.attributes.integer("streamed", 0)) return false;
+    if (reader.role != ir::Role::forward && !merge_backward(product, reader)) return false;
+    if (reader.role == ir::Role::forward) product.results.push_back(reader.results[0]);
+    product.op = fused->name;
+    return true;
   }
 
-  // h = linear(...), y = gelu(h) become h, y = linear_gelu(...), where h was made. Other instructions may still read h.
-  void forward(std::size_t i) {
-    const Instruction& gelu = program_.instructions[i];
-    Instruction* product = product_before(gelu, 1, "linear", "expert_linear", 3);
-    if (!product) return;
-    product->op += "_gelu";
-    product->results.push_back(gelu.results[0]);
-    gone_[i] = true;
+  static const ops::OpDef* fused_op(const Instruction& product, const Instruction& reader) {
+    const bool rows = int(reader.operands.size()) > ops::op(reader.op).required;
+    for (const ops::OpDef* op : ops::all_ops())
+      if (op->fuses && op->fuses->product == product.op && op->fuses->reader == reader.op && op->fuses->rows == rows)
+        return !rows || product.operands.back() == reader.operands.back() ? op : nullptr;
+    return nullptr;
   }
 
-  // dy = linear_dx(...), dh = gelu_dx(dy, h) become dh = linear_dx_gelu(..., h), where dy was made, if no other
-  // instruction reads dy.
-  void backward(std::size_t i) {
-    const Instruction& gelu = program_.instructions[i];
-    Instruction* product = product_before(gelu, 2, "linear_dx", "expert_linear_dx", 2);
-    if (!product || readers_[gelu.operands[0].index()] != 1) return;
-    product->op += "_gelu";
-    product->operands.insert(product->operands.begin() + 2, gelu.operands[1]);
-    product->results = gelu.results;
-    program_[gelu.results[0]].storage = {};  // it shared dy's memory
-    gone_[i] = true;
+  // The product's own result is not made any more: false if another instruction reads it.
+  bool merge_backward(Instruction& product, const Instruction& reader) {
+    if (readers_[reader.operands[0].index()] != 1) return false;
+    product.operands.insert(product.operands.begin() + 2, reader.operands[1]);
+    product.results = reader.results;
+    program_[reader.results[0]].storage = {};  // it shared the memory of the product's result
+    return true;
   }
 
   ir::Program program_;

@@ -1,5 +1,6 @@
 // Appends one update instruction per parameter that has a grad.* output, in the order in which the gradients are made,
-// so that an update can run as soon as its gradient is ready. With clipping or a guard the global norm comes first and
+// so that an update can run as soon as its gradient is ready. Weight decay applies to the parameters that some op takes
+// as its weight. With clipping or a guard the global norm comes first and
 // every update reads its factor; else the norm comes last, for the metrics alone. Ranks share the dense parameters and
 // own different experts, so only the experts' part of the norm is summed over the ranks. At the end accumulated
 // gradients are set to zero and the grad.* outputs are removed.
@@ -37,7 +38,7 @@ class Optimize {
     zero_accumulated();
     std::erase_if(program_.outputs, [&](const ir::Output& output) {
       const bool zeroed = program_[program_.root(output.tensor)].kind == TensorKind::state;
-      return output.name.starts_with("grad.") && (zeroed || !options_.keep_gradients);
+      return output.kind == ir::OutputKind::gradient && (zeroed || !options_.keep_gradients);
     });
     return std::move(program_);
   }
@@ -47,13 +48,17 @@ class Optimize {
     TensorId parameter, gradient;
   };
 
-  // Collects the updates in the order in which their gradients are made.
+  // Collects the updates in the order in which their gradients are made, and the weights.
   void collect() {
     for (const ir::Output& output : program_.outputs)
-      if (output.name.starts_with("grad.")) updates_.push_back({program_.find(output.name.substr(5)), output.tensor});
+      if (output.kind == ir::OutputKind::gradient) updates_.push_back({output.parameter, output.tensor});
     std::vector<std::size_t> made(program_.tensors.size());
-    for (std::size_t i = 0; i < program_.instructions.size(); ++i)
-      for (TensorId id : program_.instructions[i].results) made[id.index()] = i;
+    is_weight_.resize(program_.tensors.size());
+    for (std::size_t i = 0; i < program_.instructions.size(); ++i) {
+      const ir::Instruction& at = program_.instructions[i];
+      for (TensorId id : at.results) made[id.index()] = i;
+      for (int operand : ops::op(at.op).weights) is_weight_[at.operands[std::size_t(operand)].index()] = true;
+    }
     std::stable_sort(updates_.begin(), updates_.end(), [&](const Update& a, const Update& b) {
       return made[a.gradient.index()] < made[b.gradient.index()];
     });
@@ -73,13 +78,13 @@ class Optimize {
       sums.push_back(ops::append(program_, "squared_norm", shared, {}, Role::update, "norm.shared")[0]);
     const TensorId clip =
         ops::append(program_, "clip_scale", sums, {{"max_norm", options_.clip_grad}}, Role::update, "norm")[0];
-    program_.outputs.push_back({"grad_norm", clip});
+    program_.add_output("grad_norm", clip);
     return clip;
   }
 
-  TensorId state(TensorId parameter, const char* suffix) {
+  TensorId state(TensorId parameter, ir::StateKind kind) {
     const ir::Tensor source = program_[parameter];  // a copy: the table grows
-    return program_.add_named(TensorKind::state, source.name + suffix, {DType::f32, source.type.shape}, source.local);
+    return program_.add_state(kind, source.name, {DType::f32, source.type.shape}, source.local);
   }
 
   // Each tensor is rounded with its own random numbers.
@@ -89,12 +94,12 @@ class Optimize {
 
   void update(const Update& update, TensorId schedule) {
     const ir::Tensor parameter = program_[update.parameter];
-    const double decay = options_.decays && options_.decays(parameter.name) ? options_.weight_decay : 0;
+    const double decay = is_weight_[update.parameter.index()] ? options_.weight_decay : 0;
     const bool rounded = parameter.type.dtype != DType::f32, master = rounded && options_.masters;
-    std::vector<TensorId> operands{update.parameter, state(update.parameter, ".m")};
+    std::vector<TensorId> operands{update.parameter, state(update.parameter, ir::StateKind::first_moment)};
     ops::Attributes attributes;
     if (options_.kind == OptimizeOptions::Kind::adamw) {
-      operands.push_back(state(update.parameter, ".v"));
+      operands.push_back(state(update.parameter, ir::StateKind::second_moment));
       attributes = {
           {"beta1", options_.beta1}, {"beta2", options_.beta2}, {"eps", options_.eps}, {"weight_decay", decay}};
     } else {
@@ -102,7 +107,7 @@ class Optimize {
     }
     operands.push_back(update.gradient);
     operands.push_back(schedule);
-    if (master) operands.push_back(state(update.parameter, ".master"));
+    if (master) operands.push_back(state(update.parameter, ir::StateKind::master));
     if (rounded && !master) attributes.set("rounding_seed", rounding_seed(parameter.name));
     const char* op = options_.kind == OptimizeOptions::Kind::adamw ? "adamw" : "sgd";
     ops::append(program_, op, operands, attributes, Role::update, parameter.name);
@@ -117,6 +122,7 @@ class Optimize {
   ir::Program program_;
   const OptimizeOptions& options_;
   std::vector<Update> updates_;
+  std::vector<bool> is_weight_;  // by tensor
 };
 
 }  // namespace

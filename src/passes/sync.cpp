@@ -17,10 +17,6 @@ namespace {
 using ir::Role;
 using ir::TensorId;
 
-bool is_share(std::string_view output) {
-  return output == "loss" || output.starts_with("aux.") || output.starts_with("load.");
-}
-
 class Sync {
  public:
   Sync(const ir::Program& program, std::int64_t bucket_bytes, bool gradients) : source_(program) {
@@ -28,10 +24,10 @@ class Sync {
     result_ = program;
     result_.instructions.clear();
     for (std::size_t i = 0; gradients && i < program.outputs.size(); ++i) {
-      const std::string_view name = program.outputs[i].name;
-      if (!name.starts_with("grad.") || program[program.find(name.substr(5))].local) continue;
-      gradients_[program.outputs[i].tensor.value] = i;
-      total += ir::bytes(program.type(program.outputs[i].tensor));
+      const ir::Output& output = program.outputs[i];
+      if (output.kind != ir::OutputKind::gradient || program[output.parameter].local) continue;
+      gradients_[output.tensor.value] = i;
+      total += ir::bytes(program.type(output.tensor));
     }
     // A model smaller than a bucket would send everything at the end, hidden by nothing. It gets about eight buckets,
     // if they are large enough that bandwidth, not latency, decides their time.
@@ -67,7 +63,7 @@ class Sync {
   void reduce_shares() {
     std::vector<std::size_t> shares;
     for (std::size_t i = 0; i < result_.outputs.size(); ++i)
-      if (is_share(result_.outputs[i].name) &&
+      if (ir::is_share(result_.outputs[i].kind) &&
           std::find(reduced_.begin(), reduced_.end(), result_.outputs[i].tensor) == reduced_.end())
         shares.push_back(i);
     reduce(shares, "metrics");

@@ -39,7 +39,6 @@ planner::PlanRequest plan_request(const config::Config& config, int ranks, bool 
                        .weight_decay = train.weight_decay,
                        .clip_grad = train.clip_grad,
                        .guard = train.on_non_finite == config::OnNonFinite::skip,
-                       .decays = model::decays,
                        .masters = train.master_weights || train.dtype == DType::f32,
                        .seed = train.seed,
                        .ranks = ranks};

@@ -10,11 +10,11 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <map>
 #include <set>
 #include <vector>
 
+#include "lancet/ir/dependencies.h"
 #include "lancet/ops/catalogue.h"
 #include "lancet/ops/all_to_all_way.h"
 
@@ -49,11 +49,6 @@ Status same_interface(const ir::Program& found, const ir::Program& expected) {
   return {};
 }
 
-bool is_bucket(const Instruction& at) { return at.label.starts_with("bucket."); }
-
-// An instruction that a schedule adds or changes: a helper of parts, or an all-reduce of gradients.
-bool is_helper(const Instruction& at) { return ops::kind(at) == ops::Kind::part_helper || is_bucket(at); }
-
 // The model's instruction of which this is a part or the whole.
 std::string site_of(const Instruction& at) {
   return fmt::format("{} at {} ({})", at.op, at.label.substr(0, at.label.find('/')), ir::name(at.role));
@@ -62,10 +57,13 @@ std::string site_of(const Instruction& at) {
 // The description that all parts of an instruction share: its site, and the attributes that neither splitting nor the
 // choice of the all-to-all's way changes.
 std::string work_of(const Instruction& at) {
-  constexpr std::array scaled = {"batch", "tokens", "part", "parts", "first", ops::way_attribute};
+  const auto is_one_of = [](const auto& names, std::string_view name) {
+    return std::find(names.begin(), names.end(), name) != names.end();
+  };
   std::string line = site_of(at);
   for (const auto& [name, value] : at.attributes.items()) {
-    if (std::find(scaled.begin(), scaled.end(), name) != scaled.end()) continue;
+    if (is_one_of(ops::divided_attributes, name) || is_one_of(ops::part_attributes, name)) continue;
+    if (name == ops::way_attribute) continue;
     std::visit([&, &name = name](const auto& v) { line += fmt::format(" {}={}", name, v); }, value);
   }
   return line;
@@ -88,7 +86,8 @@ bool takes_part(const Instruction& at, int part) {
 // The source of each tensor of a Program, as text.
 class Sources {
  public:
-  explicit Sources(const ir::Program& program) : program_(program), makers_(program.tensors.size()) {
+  explicit Sources(const ir::Program& program)
+      : program_(program), is_bucket_(ir::gradient_all_reduces(program)), makers_(program.tensors.size()) {
     for (std::size_t i = 0; i < program.instructions.size(); ++i) {
       const auto& results = program.instructions[i].results;
       for (std::size_t r = 0; r < results.size(); ++r) {
@@ -101,13 +100,21 @@ class Sources {
     }
   }
 
+  bool is_bucket(std::size_t instruction) const { return is_bucket_[instruction]; }
+
+  // An instruction that a schedule adds or changes: a helper of parts, or an all-reduce of gradients.
+  bool is_helper(std::size_t instruction) const {
+    return is_bucket(instruction) || ops::kind(program_.instructions[instruction]) == ops::Kind::part_helper;
+  }
+
   // "@h.0.ln_1.weight", or "layer_norm at h.0.ln_1 (forward), result 0".
   std::string of(TensorId id) const {
     if (program_[id].number < 0) return "@" + program_[id].name;
     const Maker maker = makers_[id.index()];
     if (maker.instruction < 0) return program_[id].storage.valid() ? of(program_[id].storage) : "nothing";
-    const Instruction& at = program_.instructions[std::size_t(maker.instruction)];
-    if (is_helper(at)) return of(at.operands[is_bucket(at) ? std::size_t(maker.result) : 0]);
+    const auto made_by = std::size_t(maker.instruction);
+    const Instruction& at = program_.instructions[made_by];
+    if (is_helper(made_by)) return of(at.operands[is_bucket(made_by) ? std::size_t(maker.result) : 0]);
     return fmt::format("{}, result {}", site_of(at), maker.result);
   }
 
@@ -138,6 +145,7 @@ class Sources {
     int part = -1;  // -1: the whole
   };
   const ir::Program& program_;
+  const std::vector<bool> is_bucket_;  // by instruction
   std::vector<Maker> makers_;  // by tensor
 };
 
@@ -145,8 +153,10 @@ using Works = std::map<std::string, std::vector<std::vector<std::string>>>;  // 
 
 Works works_of(const ir::Program& program, const Sources& sources) {
   Works works;
-  for (const Instruction& at : program.instructions)
-    if (!is_helper(at)) works[work_of(at)].push_back(sources.of(at));
+  for (std::size_t i = 0; i < program.instructions.size(); ++i) {
+    const Instruction& at = program.instructions[i];
+    if (!sources.is_helper(i)) works[work_of(at)].push_back(sources.of(at));
+  }
   return works;
 }
 
@@ -165,7 +175,7 @@ Status same_instructions(const ir::Program& found, const ir::Program& expected) 
     if (!theirs.contains(work)) return config_error(fmt::format("expected the model's {}, found none", work));
   for (std::size_t i = 0; i < found.instructions.size(); ++i) {
     const Instruction& at = found.instructions[i];
-    if (is_helper(at)) continue;
+    if (found_sources.is_helper(i)) continue;
     const std::string work = work_of(at);
     const auto known = mine.find(work);
     if (known == mine.end())
@@ -184,9 +194,10 @@ Status same_instructions(const ir::Program& found, const ir::Program& expected) 
 
 std::int64_t reduced_bytes(const ir::Program& program) {
   std::int64_t bytes = 0;
-  for (const Instruction& at : program.instructions)
-    if (is_bucket(at))
-      for (TensorId id : at.operands) bytes += ir::bytes(program.type(id));
+  const std::vector<bool> is_bucket = ir::gradient_all_reduces(program);
+  for (std::size_t i = 0; i < is_bucket.size(); ++i)
+    for (std::size_t o = 0; is_bucket[i] && o < program.instructions[i].operands.size(); ++o)
+      bytes += ir::bytes(program.type(program.instructions[i].operands[o]));
   return bytes;
 }
 

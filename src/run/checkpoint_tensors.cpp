@@ -19,7 +19,17 @@ using checkpoint::TensorInfo;
 
 constexpr std::string_view experts = ".experts.";
 
-bool is_state(std::string_view name) { return name.ends_with(".m") || name.ends_with(".v"); }
+std::string master_of(std::string_view name) { return ir::state_name(name, ir::StateKind::master); }
+
+// Checkpoints hold parameters and moments. They leave out gradient sums, which are zero between steps, masters, which
+// are saved under their weights' names, and the KV cache of generation, which belongs to one sequence.
+bool is_saved(const runtime::NamedTensor& tensor) {
+  return tensor.kind == ir::TensorKind::parameter || ir::is_moment(tensor.state);
+}
+
+bool is_loaded(const runtime::NamedTensor& tensor, LoadScope scope) {
+  return tensor.kind == ir::TensorKind::parameter || (scope != LoadScope::weights && is_saved(tensor));
+}
 
 struct Entry {
   TensorInfo tensor;
@@ -36,7 +46,7 @@ Shape without_first_axis(const Shape& shape) {
 // A tensor of the store under its names in a checkpoint: one entry, or one for each of the rank's experts.
 std::vector<Entry> entries_of(const runtime::TensorStore& store, const std::string& name,
                               const runtime::NamedTensor& tensor, int rank) {
-  const std::string master = name + ".master";
+  const std::string master = master_of(name);
   const bool has_master = store.all().contains(master);
   Entry entry{{name, "F32", tensor.type.shape}, {has_master ? master : name}, tensor.kind == ir::TensorKind::state};
   if (!tensor.local) {
@@ -76,7 +86,7 @@ Status check_tensors(const runtime::TensorStore& store, const checkpoint::Checkp
   const std::string where = checkpoint.path().string();
   std::set<std::string> known;
   for (const auto& [name, tensor] : store.all()) {
-    if (!is_saved(name) || (scope == LoadScope::weights && is_state(name))) continue;
+    if (!is_loaded(tensor, scope)) continue;
     for (int rank = 0; rank < (tensor.local ? ranks : 1); ++rank)
       for (const Entry& entry : entries_of(store, name, tensor, rank)) {
         const TensorInfo* found = checkpoint.find(entry.tensor.name);
@@ -87,10 +97,12 @@ Status check_tensors(const runtime::TensorStore& store, const checkpoint::Checkp
           return config_error(fmt::format("{}: {}: expected {}, as the model has it, found {}", where,
                                           entry.tensor.name, to_string(entry.tensor), to_string(*found)));
         known.insert(entry.tensor.name);
+        for (const ir::StateKind moment : {ir::StateKind::first_moment, ir::StateKind::second_moment})
+          if (scope == LoadScope::weights) known.insert(ir::state_name(entry.tensor.name, moment));
       }
   }
   for (const std::string& name : checkpoint.names())
-    if (!known.contains(name) && !(scope == LoadScope::weights && is_state(name)))
+    if (!known.contains(name))
       return config_error(fmt::format("{}: expected what the model has, found the tensor '{}'", where, name));
   return {};
 }
@@ -101,7 +113,7 @@ using checkpoint::Checkpoint;
 // the host f32 tensors and masters are read in place, without a copy.
 Checkpoint::Target target_in(runtime::TensorStore& store, const std::string& name, std::uint64_t offset) {
   const runtime::NamedTensor* tensor = &store[name];
-  const runtime::NamedTensor* master = store.find(name + ".master");
+  const runtime::NamedTensor* master = store.find(master_of(name));
   const runtime::NamedTensor* whole = tensor->type.dtype == DType::f32 ? tensor : master;  // of f32; may be null
   const bool in_place = whole && !store.on_device();
   Checkpoint::Target target{in_place ? whole->memory.as<std::byte>() + offset : nullptr};
@@ -123,14 +135,6 @@ constexpr int reading_threads = 4;
 
 }  // namespace
 
-// Left out: gradient sums, which are zero between steps; masters, which are saved under their weights' names; and the
-// KV cache of generation, which belongs to one sequence.
-bool is_saved(std::string_view name) {
-  for (const std::string_view end : {".grad", ".master", ".attn.keys", ".attn.values"})
-    if (name.ends_with(end)) return false;
-  return true;
-}
-
 std::string expert_name(std::string_view name, std::int64_t expert) {
   const std::size_t at = name.find(experts) + experts.size();
   return fmt::format("{}{}.{}", name.substr(0, at), expert, name.substr(at));
@@ -151,7 +155,7 @@ Status read_f32(const runtime::TensorStore& store, const runtime::NamedTensor& t
 RankShare share_of(const runtime::TensorStore& store, int rank, int ranks) {
   std::vector<Entry> mine, shared;
   for (const auto& [name, tensor] : store.all())
-    if (is_saved(name))
+    if (is_saved(tensor))
       for (Entry& entry : entries_of(store, name, tensor, rank))
         (tensor.local ? mine : shared).push_back(std::move(entry));
   for (Entry& entry : spread(std::move(shared), rank, ranks)) mine.push_back(std::move(entry));
@@ -176,7 +180,7 @@ Status load_tensors(runtime::TensorStore& store, const checkpoint::Checkpoint& c
   LANCET_TRY(check_tensors(store, checkpoint, ranks, scope));
   std::map<std::string, Checkpoint::Target> targets;
   for (const auto& [name, tensor] : store.all())
-    if (is_saved(name) && !(scope == LoadScope::weights && is_state(name)))
+    if (is_loaded(tensor, scope))
       for (const Entry& entry : entries_of(store, name, tensor, rank))
         targets[entry.tensor.name] = target_in(store, name, entry.source.at);
   return checkpoint.load(targets, store.on_device() ? 1 : reading_threads);

@@ -180,10 +180,10 @@ std::string temporary_name(const std::string& target, pid_t maker) {
 }
 
 // The process of this host that a temporary name of the target holds; 0 for other names.
-pid_t maker_of(const std::string& name, const std::string& target) {
+pid_t maker_of(const std::string& folder, const std::string& target) {
   const std::string start = fmt::format("{}.{}-", target, host_name()), end = ".tmp";
-  if (!name.starts_with(start) || !name.ends_with(end) || name.size() <= start.size() + end.size()) return 0;
-  const char *first = name.data() + start.size(), *last = name.data() + name.size() - end.size();
+  if (!folder.starts_with(start) || !folder.ends_with(end) || folder.size() <= start.size() + end.size()) return 0;
+  const char *first = folder.data() + start.size(), *last = folder.data() + folder.size() - end.size();
   pid_t pid = 0;
   const auto [at, error] = std::from_chars(first, last, pid);
   return error == std::errc() && at == last && pid > 0 ? pid : 0;
@@ -244,13 +244,13 @@ Status NewFolder::commit() {
 Status copy_tokenizer(const fs::path& from, const fs::path& to) {
   checkpoint::FileSystem& files = checkpoint::disk();
   LANCET_TRY(files.make_folder(to));
-  for (const char* name : {"vocab.json", "merges.txt", "added_tokens.json"}) {
+  for (const char* file_name : {"vocab.json", "merges.txt", "added_tokens.json"}) {
     std::error_code error;
-    if (name == std::string_view("added_tokens.json") && !fs::exists(from / name, error)) continue;
-    LANCET_ASSIGN(const auto file, checkpoint::InputFile::open(from / name, "a tokenizer's file"));
+    if (file_name == std::string_view("added_tokens.json") && !fs::exists(from / file_name, error)) continue;
+    LANCET_ASSIGN(const auto file, checkpoint::InputFile::open(from / file_name, "a tokenizer's file"));
     std::string text(file.size(), '\0');
     LANCET_TRY(file.read(0, std::as_writable_bytes(std::span(text))));
-    LANCET_TRY(checkpoint::write_file(files, to / name, text));
+    LANCET_TRY(checkpoint::write_file(files, to / file_name, text));
   }
   return files.sync_folder(to);
 }

@@ -76,7 +76,7 @@ std::int64_t staging_bytes(const config::Config& config, const ir::Program& prog
   std::int64_t shared = 0, local = 0;
   for (const ir::Tensor& tensor : program.tensors) {
     const bool state = tensor.kind == ir::TensorKind::state;
-    if ((!state && tensor.kind != ir::TensorKind::parameter) || tensor.name.ends_with(".master")) continue;
+    if ((!state && tensor.kind != ir::TensorKind::parameter) || tensor.state == ir::StateKind::master) continue;
     (tensor.local ? local : shared) += tensor.type.shape.elements() * std::int64_t(sizeof(float));
   }
   return std::min<std::int64_t>(std::int64_t(buffer_limit(config)), local + shared / ranks);

@@ -64,7 +64,7 @@ void TensorStore::add(const ir::Program& program) {
   std::byte* next = blocks_.back().start();
   for (const ir::Tensor* tensor : fresh) {
     const auto size = static_cast<std::size_t>(ir::bytes(tensor->type));
-    tensors_.emplace(tensor->name, NamedTensor{tensor->kind, tensor->type, tensor->local, {next, size}});
+    tensors_.emplace(tensor->name, NamedTensor{tensor->kind, tensor->type, tensor->local, tensor->state, {next, size}});
     next += aligned(size);
   }
 }

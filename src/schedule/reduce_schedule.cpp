@@ -28,19 +28,15 @@ using ir::TensorId;
 constexpr std::int64_t chunks[] = {0,       25 << 20,  8 << 20,   4 << 20,   2 << 20,
                                    1 << 20, 512 << 10, 256 << 10, 128 << 10, 64 << 10};
 
-bool is_bucket(const ir::Instruction& instruction) {
-  return instruction.stream == Stream::reduce && instruction.label.starts_with("bucket.");
-}
-
 // The all-reduces of a Program's gradients; cut() makes the same Program with all-reduces of another size.
 class Buckets {
  public:
   Buckets(const ir::Program& program, std::span<const cost::OpCost> op_costs, const cost::Costs& costs)
-      : program_(program), op_costs_(op_costs), costs_(costs) {
+      : program_(program), op_costs_(op_costs), costs_(costs), is_bucket_(ir::gradient_all_reduces(program)) {
     std::vector<std::size_t> made(program.tensors.size());
     for (std::size_t i = 0; i < program.instructions.size(); ++i) {
       const ir::Instruction& instruction = program.instructions[i];
-      for (std::size_t k = 0; is_bucket(instruction) && k < instruction.operands.size(); ++k)
+      for (std::size_t k = 0; is_bucket_[i] && k < instruction.operands.size(); ++k)
         gradients_.push_back({instruction.operands[k], instruction.results[k], made[instruction.operands[k].index()]});
       for (TensorId id : instruction.results) made[id.index()] = i;
     }
@@ -51,8 +47,8 @@ class Buckets {
   bool empty() const { return gradients_.empty(); }
   std::int64_t largest() const {
     std::int64_t most = 0;
-    for (const ir::Instruction& instruction : program_.instructions)
-      if (is_bucket(instruction)) most = std::max(most, std::int64_t(cost::bytes_sent(program_, instruction)));
+    for (std::size_t i = 0; i < is_bucket_.size(); ++i)
+      if (is_bucket_[i]) most = std::max(most, std::int64_t(cost::bytes_sent(program_, program_.instructions[i])));
     return most;
   }
 
@@ -76,7 +72,7 @@ class Buckets {
     reduced_.assign(program_.tensors.size(), {});
     auto next = gradients_.begin();
     for (std::size_t i = 0; i < program_.instructions.size(); ++i) {
-      if (is_bucket(program_.instructions[i])) continue;
+      if (is_bucket_[i]) continue;
       result.instructions.push_back(program_.instructions[i]);
       op_costs.push_back(op_costs_[i]);
       for (; next != gradients_.end() && next->made == i; ++next) add(*next, chunk_bytes);
@@ -142,6 +138,7 @@ class Buckets {
   const ir::Program& program_;
   std::span<const cost::OpCost> op_costs_;
   const cost::Costs& costs_;
+  const std::vector<bool> is_bucket_;  // by instruction
   std::vector<Gradient> gradients_;  // in the order in which they are complete
   ir::Program* result_ = nullptr;
   std::vector<cost::OpCost>* result_costs_ = nullptr;

@@ -57,10 +57,7 @@ std::vector<AllToAllCover> all_to_all_covers(const ir::Program& program, std::sp
 }
 
 std::string site_of(const ir::Instruction& instruction) {
-  if (!is_part(instruction)) return instruction.label;
-  const std::string suffix = "/" + std::to_string(instruction.attributes.integer("part"));
-  const std::string_view label = instruction.label;
-  return std::string(label.ends_with(suffix) ? label.substr(0, label.size() - suffix.size()) : label);
+  return is_part(instruction) ? instruction.label.substr(0, instruction.label.rfind('/')) : instruction.label;
 }
 
 std::vector<SplitRange> split_ranges(const ir::Program& program) {

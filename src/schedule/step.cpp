@@ -28,7 +28,7 @@ std::vector<InstructionId> members(const ir::Program& program, const std::functi
 
 bool is_expert_core(const ir::Instruction& at) {
   const ops::Kind kind = ops::kind(at);
-  return kind == ops::Kind::counts || kind == ops::Kind::all_to_all || at.attributes.has("tokens");
+  return kind == ops::Kind::counts || kind == ops::Kind::all_to_all || ops::is_over_expert_rows(at);
 }
 
 // Weight gradients stay whole, so that their bits are the same as without parts, unless the operands that they keep

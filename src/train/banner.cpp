@@ -16,9 +16,9 @@ std::string millions(std::int64_t count) { return fmt::format("{:.2f} M", double
 ProductFlops product_flops(const ir::Program& program) {
   ProductFlops total;
   for (const ir::Instruction& instruction : program.instructions) {
-    if (ops::kind(instruction) != ops::Kind::product) continue;
-    const bool of_experts = instruction.attributes.has("tokens");
-    (of_experts ? total.experts : total.dense) += ops::work(program, instruction).flops;
+    const ops::Kind kind = ops::kind(instruction);
+    if (kind != ops::Kind::product && kind != ops::Kind::attention) continue;
+    (ops::is_over_expert_rows(instruction) ? total.experts : total.dense) += ops::work(program, instruction).flops;
   }
   return total;
 }

@@ -337,8 +337,8 @@ class TrainerImpl final : public Trainer {
     }
     for (const ir::Output& output : plan.program.outputs) {
       const ops::TensorView view = executor.output(output.name);
-      if (output.name.starts_with("aux.")) bound.aux.push_back(view.as<float>());
-      if (output.name.starts_with("load."))
+      if (output.kind == ir::OutputKind::aux) bound.aux.push_back(view.as<float>());
+      if (output.kind == ir::OutputKind::load)
         bound.load.emplace_back(view.as<float>(), static_cast<std::size_t>(view.elements()));
     }
     return bound;
@@ -381,7 +381,7 @@ class TrainerImpl final : public Trainer {
   Result<run::StepRecord> skip(run::StepRecord record, const std::string& why) {
     if (world_.rank() == 0) log::warn("skipped: {}", why);
     for (const auto& [name, tensor] : store_.all())
-      if (name.ends_with(".grad"))
+      if (tensor.state == ir::StateKind::gradient_sum)
         LANCET_TRY(store_.write(tensor, 0, std::vector<std::byte>(static_cast<std::size_t>(ir::bytes(tensor.type)))));
     record.skipped = true;
     last_record_ = record;

@@ -15,19 +15,17 @@ Status set_parameter(runtime::TensorStore& store, std::string_view name, std::sp
   std::vector<bf16> rounded(values.size());
   std::transform(values.begin(), values.end(), rounded.begin(), [](float x) { return from_f32<bf16>(x); });
   LANCET_TRY(store.write(parameter, 0, std::as_bytes(std::span(rounded))));
-  if (const runtime::NamedTensor* master = store.find(std::string(name) + ".master"))
+  if (const runtime::NamedTensor* master = store.find(ir::state_name(name, ir::StateKind::master)))
     LANCET_TRY(store.write(*master, 0, std::as_bytes(values)));
   return {};
 }
 
 Status initialize_weights(const config::Config& config, int rank, int ranks, runtime::TensorStore& store) {
   std::vector<float> values;
-  for (const auto& [name, tensor] : store.all()) {
-    if (tensor.kind != ir::TensorKind::parameter) continue;
-    values.resize(static_cast<std::size_t>(tensor.type.shape.elements()));
-    model::initialize(config.model, name, tensor.type, rank, ranks, static_cast<std::uint64_t>(config.train.seed),
-                      values);
-    LANCET_TRY(set_parameter(store, name, values));
+  for (const model::Parameter& parameter : model::parameters(config.model, ranks)) {
+    values.resize(static_cast<std::size_t>(parameter.shape.elements()));
+    model::initialize(parameter, rank, static_cast<std::uint64_t>(config.train.seed), values);
+    LANCET_TRY(set_parameter(store, parameter.name, values));
   }
   return {};
 }

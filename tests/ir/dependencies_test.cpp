@@ -97,6 +97,22 @@ TEST_CASE("slots of parts: those of equal part counts do not overlap") {
   REQUIRE(last_needs(parts + "view %3 : f32[1] in %0 + 12\ng(%3) # compute forward\n") == Needs{0, 1});
 }
 
+TEST_CASE("all-reduces of gradients are those of what the backward pass made, whole, summed or in slices") {
+  const ir::Program p = parsed(
+      "parameter @w : f32[4]\nstate @w.grad : f32[4]\n"
+      "%0 : f32[1] = loss(@w) # compute forward\n%1 : f32[4] = d(%0) # compute dw\n"
+      "%2 : f32[4] in @w.grad = d(%1, @w.grad) # compute dx\n"
+      "%3 : f32[1] = norm(%1) # compute update\n"
+      "%4 : f32[1] in %0 = all_reduce(%0) # reduce sync metrics\n"
+      "%5 : f32[1] in %3 = all_reduce(%3) # reduce sync norm\n"
+      "%6 : f32[4] in %1 = all_reduce(%1) # reduce sync a\n"
+      "view %7 : f32[2] in %2 + 8\n%8 : f32[2] in %7 + 0 = all_reduce(%7) # reduce sync b\n"
+      "view %9 : f32[4]\n%10 : f32[2] in %9 + 0 = d(%0) # compute dw\n"
+      "%11 : f32[4] in %9 = all_reduce(%9) # reduce sync c\n");
+  CHECK(ir::gradient_all_reduces(p) ==
+        std::vector<bool>{false, false, false, false, false, false, true, true, false, true});
+}
+
 namespace {
 
 // A random program: values, values in others' memory, slices of it, updates in place; verify() would not accept all of

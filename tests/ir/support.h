@@ -36,6 +36,7 @@ inline void require_same(const ir::Program& a, const ir::Program& b) {
     REQUIRE(x.storage == y.storage);
     REQUIRE(x.slice == y.slice);
     REQUIRE(x.local == y.local);
+    REQUIRE(x.state == y.state);
   }
   REQUIRE(a.instructions.size() == b.instructions.size());
   for (std::size_t i = 0; i < a.instructions.size(); ++i) {
@@ -54,6 +55,7 @@ inline void require_same(const ir::Program& a, const ir::Program& b) {
   for (std::size_t i = 0; i < a.outputs.size(); ++i) {
     REQUIRE(a.outputs[i].name == b.outputs[i].name);
     REQUIRE(a.outputs[i].tensor == b.outputs[i].tensor);
+    REQUIRE(a.outputs[i].kind == b.outputs[i].kind);
   }
 }
 

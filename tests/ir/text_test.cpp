@@ -35,6 +35,7 @@ TEST_CASE("every feature of the text has its documented meaning") {
   REQUIRE(expert.type == ir::TensorType{DType::f32, {2, 3}});
   REQUIRE_FALSE(p[p.find("w")].local);
   REQUIRE(p[p.find("w.m")].kind == ir::TensorKind::state);
+  REQUIRE(p[p.find("w.m")].state == ir::StateKind::first_moment);
   REQUIRE(p[p.find("long")].kind == ir::TensorKind::input);
   REQUIRE_FALSE(p.find("x").valid());
 
@@ -66,7 +67,35 @@ TEST_CASE("every feature of the text has its documented meaning") {
   REQUIRE(p.outputs.size() == 3);
   REQUIRE(p.output("w") == p.find("w"));
   REQUIRE(p.output("grad.w") == accumulated);
+  REQUIRE(p.outputs[1].kind == ir::OutputKind::gradient);
+  REQUIRE(p.outputs[1].parameter == p.find("w"));
   REQUIRE_FALSE(p.output("nothing").valid());
+}
+
+TEST_CASE("the words of a name say what a state or an output is") {
+  const ir::Program p = parsed(
+      "parameter @w.m : f32[1]\nstate @w.m.v : f32[1]\nstate @w.m.master : f32[1]\nstate @w.m.grad : f32[1]\n"
+      "state @a.keys : f32[1]\nstate @a.values : f32[1]\nstate @m : f32[1]\nstate @w.moment : f32[1]\n"
+      "output loss = @w.m\noutput aux.h.0 = @w.m\noutput load.h.0 = @w.m\noutput grad.w.m = @w.m\n"
+      "output grad_norm = @w.m\noutput lossy.a = @w.m\noutput grad.unknown = @w.m\noutput grad = @w.m\n");
+  using State = ir::StateKind;
+  std::vector<State> states;
+  for (const ir::Tensor& tensor : p.tensors) states.push_back(tensor.state);
+  CHECK(states == std::vector<State>{State::other, State::second_moment, State::master, State::gradient_sum,
+                                     State::keys, State::values, State::other, State::other});
+  using Output = ir::OutputKind;
+  std::vector<Output> outputs;
+  std::vector<bool> shares;
+  for (const ir::Output& output : p.outputs) {
+    outputs.push_back(output.kind);
+    shares.push_back(ir::is_share(output.kind));
+    CHECK(output.parameter.valid() == (output.kind == Output::gradient));
+  }
+  CHECK(outputs == std::vector<Output>{Output::loss, Output::aux, Output::load, Output::gradient, Output::other,
+                                       Output::other, Output::other, Output::other});
+  CHECK(shares == std::vector<bool>{true, true, true, false, false, false, false, false});
+  CHECK(ir::state_name("w", State::master) == "w.master");
+  CHECK(ir::output_name(Output::aux, "h.0") == "aux.h.0");
 }
 
 TEST_CASE("views are read and printed unchanged") {

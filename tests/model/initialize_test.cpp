@@ -31,15 +31,13 @@ using Values = std::vector<float>;
 std::map<std::string, Values> all_parameters(const config::Model& m, int ranks, std::uint64_t seed) {
   std::map<std::string, Values> result;
   for (int rank = 0; rank < ranks; ++rank) {
-    const ir::Program program = model::build_forward(m, {.ranks = ranks, .batch = 1, .sequence = 4});
-    for (const ir::Tensor& tensor : program.tensors) {
-      if (tensor.kind != ir::TensorKind::parameter) continue;
-      Values values(std::size_t(tensor.type.shape.elements()), -1);
-      model::initialize(m, tensor.name, tensor.type, rank, ranks, seed, values);
-      Values& all = result[tensor.name];
-      INFO(tensor.name);
-      if (rank > 0 && !tensor.local) REQUIRE((all == values));
-      if (rank == 0 || tensor.local) all.insert(all.end(), values.begin(), values.end());
+    for (const model::Parameter& parameter : model::parameters(m, ranks)) {
+      Values values(std::size_t(parameter.shape.elements()), -1);
+      model::initialize(parameter, rank, seed, values);
+      Values& all = result[parameter.name];
+      INFO(parameter.name);
+      if (rank > 0 && !parameter.local) REQUIRE((all == values));
+      if (rank == 0 || parameter.local) all.insert(all.end(), values.begin(), values.end());
     }
   }
   return result;
@@ -74,8 +72,8 @@ TEST_CASE("initial values do not depend on the number of ranks") {
   REQUIRE((all_parameters(small(), 2, 3) == one));
   REQUIRE((all_parameters(small(), 4, 3) == one));
   const auto other = all_parameters(small(), 1, 4);
-  for (const auto& [name, values] : one)  // another seed gives other numbers, except constants
-    REQUIRE((other.at(name) != values) == model::decays(name));
+  for (const model::Parameter& parameter : model::parameters(small(), 1))  // another seed gives other numbers
+    REQUIRE((other.at(parameter.name) != one.at(parameter.name)) == parameter.deviation.has_value());
 }
 
 TEST_CASE("values have GPT-2's deviations") {
@@ -92,6 +90,22 @@ TEST_CASE("values have GPT-2's deviations") {
       check_normal(std::span(values).first(100 * 64), 0.05);
     } else {
       check_normal(values, residual ? 0.05 / 2 : 0.05);  // sqrt(2 * 2 layers)
+    }
+  }
+}
+
+TEST_CASE("the table of parameters is that of the forward program") {
+  for (int ranks : {1, 2}) {
+    const ir::Program program = model::build_forward(small(), {.ranks = ranks});
+    std::size_t found = 0;
+    for (const ir::Tensor& tensor : program.tensors) found += tensor.kind == ir::TensorKind::parameter;
+    const std::vector<model::Parameter> table = model::parameters(small(), ranks);
+    REQUIRE(table.size() == found);
+    for (const model::Parameter& parameter : table) {
+      const ir::Tensor& tensor = program[program.find(parameter.name)];
+      CHECK(tensor.type.shape == parameter.shape);
+      CHECK(tensor.local == parameter.local);
+      CHECK(parameter.unused == (parameter.name == "wte.weight" ? 28 * 64 : 0));
     }
   }
 }
@@ -123,7 +137,7 @@ TEST_CASE("experts, layers and tensors draw different numbers") {
 TEST_CASE("large tensors hold the numbers of their random stream at any number of threads") {
   const Philox random(3, stream_of("wpe.weight"));
   Values values(1100003);
-  model::initialize(small(), "wpe.weight", {DType::f32, {1100003}}, 0, 1, 3, values);
+  model::initialize({.name = "wpe.weight", .shape = {1100003}, .deviation = 0.02f}, 0, 3, values);
   std::size_t wrong = 0;
   for (std::size_t i = 0; i < values.size(); ++i) wrong += values[i] != random.normal(i) * 0.02f;
   REQUIRE(wrong == 0);
@@ -131,5 +145,5 @@ TEST_CASE("large tensors hold the numbers of their random stream at any number o
 
 TEST_CASE("a span of the wrong length is an internal error") {
   Values values(5);
-  REQUIRE_THROWS_AS(model::initialize(small(), "wpe.weight", {DType::f32, {2, 3}}, 0, 1, 1, values), InternalError);
+  REQUIRE_THROWS_AS(model::initialize({.name = "wpe.weight", .shape = {2, 3}}, 0, 1, values), InternalError);
 }

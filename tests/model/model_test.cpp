@@ -181,12 +181,3 @@ TEST_CASE("all experts count, and one of them is active") {
     REQUIRE(count.active == 124'439'808 + 6 * 8 * 768);
   }
 }
-
-TEST_CASE("layer norms and biases have no weight decay") {
-  for (const char* name :
-       {"wte.weight", "wpe.weight", "h.0.attn.c_attn.weight", "h.0.moe.gate.weight", "h.0.moe.experts.c_fc.weight"})
-    REQUIRE(model::decays(name));
-  for (const char* name : {"ln_f.weight", "ln_f.bias", "h.3.ln_1.weight", "h.3.ln_2.bias", "h.0.attn.c_attn.bias",
-                           "h.0.moe.experts.c_proj.bias"})
-    REQUIRE_FALSE(model::decays(name));
-}

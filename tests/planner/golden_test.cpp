@@ -13,7 +13,6 @@ passes::OptimizeOptions adamw() {
   o.beta2 = 0.95;
   o.weight_decay = 0.1;
   o.clip_grad = 1;
-  o.decays = is_weight;
   o.ranks = 2;
   return o;
 }

@@ -27,7 +27,6 @@ namespace {
 
 ir::Program whole_step(const ir::Program& forward) {
   passes::OptimizeOptions options;
-  options.decays = is_weight;
   options.ranks = 2;
   return passes::optimize(passes::sync(passes::autodiff(forward), 2, 1 << 20), options);
 }
@@ -338,7 +337,6 @@ TEST_CASE("policies: lancet leaves the backward pass whole if the config says so
   for (const bool backward : {true, false}) {
     planner::PlanRequest request{
         .overlap = {.policy = "lancet", .parts = 2, .split_backward = backward}, .costs = &slow, .ranks = 2};
-    request.optimizer.decays = is_weight;
     request.optimizer.ranks = 2;
     const auto plan = planner::make_plan(grown(model(2), 1), request);
     REQUIRE(plan.ok());
@@ -364,7 +362,6 @@ TEST_CASE("policies: if no policy beats sequential, sequential runs and reports 
   expensive.latency_ms = 0;
   expensive.network_mb_per_s = 1e9;  // nothing to hide
   planner::PlanRequest request{.overlap = {.policy = "expert_pipeline"}, .costs = &expensive, .ranks = 2};
-  request.optimizer.decays = is_weight;
   request.optimizer.ranks = 2;
   planner::PlanReport report;
   const auto plan = planner::make_plan(model(2), request, &report);
@@ -376,7 +373,6 @@ TEST_CASE("policies: if no policy beats sequential, sequential runs and reports 
 TEST_CASE("policies: the same input gives the same bytes, and predictions keep their bounds") {
   for (const char* policy : {"sequential", "expert_pipeline", "peer_groups", "dw", "partition", "lancet", "auto"}) {
     planner::PlanRequest request{.overlap = {.policy = policy}, .costs = &costs, .ranks = 2};
-    request.optimizer.decays = is_weight;
     request.optimizer.ranks = 2;
     planner::PlanReport report;
     const auto first = planner::make_plan(grown(model(2), 1), request, &report);
@@ -399,7 +395,6 @@ TEST_CASE("planning time by layers", "[.][planning-time]") {
   for (int layers : {6, 12, 24, 48, 96}) {
     const ir::Program forward = grown(model(2), (layers - 4) / 2);
     planner::PlanRequest request{.overlap = {.policy = "lancet"}, .costs = &costs, .ranks = 2};
-    request.optimizer.decays = is_weight;
     request.optimizer.ranks = 2;
     const auto start = std::chrono::steady_clock::now();
     const auto plan = planner::make_plan(forward, request);

@@ -25,7 +25,6 @@ planner::PlanRequest request(int ranks) {
   planner::PlanRequest r;
   r.ranks = ranks;
   r.overlap.bucket_bytes = 20'000;
-  r.optimizer.decays = is_weight;
   r.optimizer.weight_decay = 0.1;
   r.optimizer.clip_grad = 1;
   r.optimizer.ranks = ranks;
@@ -304,8 +303,8 @@ TEST_CASE("gradients of experts are not reduced, all others once") {
       for (TensorId id : i.results) REQUIRE(reduced.insert(p.root(id).value).second);
   int local = 0, shared = 0;
   for (const ir::Output& output : p.outputs) {
-    if (!output.name.starts_with("grad.")) continue;
-    const bool is_local = p[p.find(output.name.substr(5))].local;
+    if (output.kind != ir::OutputKind::gradient) continue;
+    const bool is_local = p[output.parameter].local;
     (is_local ? local : shared)++;
     INFO(output.name);
     REQUIRE(reduced.contains(p.root(output.tensor).value) == !is_local);

@@ -29,7 +29,6 @@ test::DeclaredCosts random_costs(std::mt19937& random) {
 
 ir::Program whole_step(const ir::Program& forward, std::int64_t bucket_bytes) {
   passes::OptimizeOptions options;
-  options.decays = is_weight;
   options.ranks = 2;
   return passes::optimize(passes::sync(passes::autodiff(forward), 2, bucket_bytes), options);
 }
@@ -80,7 +79,6 @@ TEST_CASE("random models: every policy's plan is sound, reproducible, and betwee
     const test::DeclaredCosts costs = random_costs(random);
     const ir::Program forward = RandomModel(seed).make();
     planner::PlanRequest request{.overlap = {.bucket_bytes = 1 << 12}, .costs = &costs, .ranks = 2};
-    request.optimizer.decays = is_weight;
     request.optimizer.ranks = 2;
     for (const char* policy : {"expert_pipeline", "dw", "partition", "lancet"}) {
       INFO("seed " << seed << ", " << policy);

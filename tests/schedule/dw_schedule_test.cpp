@@ -25,7 +25,6 @@ namespace {
 
 passes::OptimizeOptions options(double clip_grad) {
   passes::OptimizeOptions o;
-  o.decays = is_weight;
   o.clip_grad = clip_grad;
   o.ranks = 2;
   return o;

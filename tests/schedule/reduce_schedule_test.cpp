@@ -25,7 +25,6 @@ namespace {
 
 ir::Program step(const ir::Program& forward, double clip_grad, bool accumulate = false) {
   passes::OptimizeOptions o;
-  o.decays = is_weight;
   o.clip_grad = clip_grad;
   o.ranks = 2;
   return passes::optimize(passes::sync(passes::autodiff(forward, accumulate), 2, 1 << 30), o);

@@ -67,7 +67,7 @@ class RandomModel {
     const ir::TensorId aux =
         append("aux_loss", {gate[1], gate[2]},
                {{"load_tokens", tokens()}, {"total_tokens", 2 * tokens()}, {"coefficient", 0.1}}, name + ".aux")[0];
-    program_.outputs.push_back({"aux." + name, aux});
+    program_.add_output("aux." + name, aux);
     const ir::TensorId rows = append("all_to_all_counts", {gate[0]}, {{"ranks", std::int64_t{2}}}, name + ".counts")[0];
     ir::TensorId y = append("dispatch", {x_, gate[0]}, {{"capacity", capacity}}, name + ".dispatch")[0];
     y = append("all_to_all", {y, gate[0], rows}, filled, name + ".all_to_all")[0];

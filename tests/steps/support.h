@@ -30,7 +30,4 @@ inline std::string text_of(const ir::Program& p) {
   return text;
 }
 
-// Weights of products decay.
-inline bool is_weight(std::string_view name) { return name.ends_with(".weight"); }
-
 }  // namespace lancet::test

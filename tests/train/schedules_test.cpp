@@ -27,7 +27,6 @@ ir::Program whole_step(const config::Config& config, int ranks) {
                                                                   .sequence = config.train.seq_len,
                                                                   .dtype = config.train.dtype});
   passes::OptimizeOptions optimizer;
-  optimizer.decays = model::decays;
   optimizer.weight_decay = 0.1;
   optimizer.clip_grad = config.train.clip_grad;
   optimizer.ranks = ranks;
@@ -67,15 +66,16 @@ std::vector<std::map<std::string, Bytes>> trained(const config::Config& config, 
     LANCET_ASSIGN(const auto reduce, world.duplicate());
     runtime::TensorStore store;
     store.add(plan.program);
-    for (const auto& [name, tensor] : store.all()) {
-      if (tensor.kind != ir::TensorKind::parameter) continue;
+    for (const model::Parameter& parameter : model::parameters(config.model, ranks)) {
+      const runtime::NamedTensor& tensor = store[parameter.name];
       std::vector<float> values(std::size_t(tensor.type.shape.elements()));
-      model::initialize(config.model, name, tensor.type, world.rank(), ranks, 7, values);
+      model::initialize(parameter, world.rank(), 7, values);
       if (tensor.type.dtype == DType::f32) {
         std::copy(values.begin(), values.end(), tensor.memory.as<float>());
       } else {
         for (std::size_t i = 0; i < values.size(); ++i) tensor.memory.as<bf16>()[i] = from_f32<bf16>(values[i]);
-        std::copy(values.begin(), values.end(), store[name + ".master"].memory.as<float>());
+        const std::string master = ir::state_name(parameter.name, ir::StateKind::master);
+        std::copy(values.begin(), values.end(), store[master].memory.as<float>());
       }
     }
     LANCET_ASSIGN(

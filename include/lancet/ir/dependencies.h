@@ -37,6 +37,9 @@ class HappensBefore {
 std::vector<std::vector<InstructionId>> minimal_waits(const Program& program,
                                                       const std::vector<std::vector<InstructionId>>& needed);
 
+// Per instruction, true for the all-reduces of gradients: of tensors that the backward pass made.
+std::vector<bool> gradient_all_reduces(const Program& program);
+
 // Per tensor that owns memory, the instructions that make, read or update it or a tensor stored in it, ascending.
 std::vector<std::vector<InstructionId>> accesses(const Program& program);
 

@@ -48,6 +48,12 @@ std::string to_string(const TensorType& type);  // "bf16[8,256]"
 // are made one by one.
 enum class TensorKind : std::uint8_t { value, input, parameter, state, view };
 
+// The purpose of a state: the last word of its name, "m" in @wte.weight.m. other: a name that ends in no such word.
+enum class StateKind : std::uint8_t { other, first_moment, second_moment, master, gradient_sum, keys, values };
+std::string state_name(std::string_view owner, StateKind kind);
+// True for what an optimizer keeps of each parameter.
+constexpr bool is_moment(StateKind kind) { return kind == StateKind::first_moment || kind == StateKind::second_moment; }
+
 inline constexpr int max_parts = 64;
 
 // The part of another tensor's memory that a tensor occupies: the bytes from `offset` on, or, if parts is not 0, the
@@ -66,6 +72,7 @@ struct Tensor {
   TensorId storage{};               // the tensor in whose memory this one is stored, if any ("in" in the text)
   std::optional<Slice> slice = {};  // of that memory; without it the tensor overwrites it from the first byte on
   bool local = false;  // parameters and state: each rank has its own (experts); else all ranks hold the same
+  StateKind state = StateKind::other;
 };
 
 using AttributeValue = std::variant<std::int64_t, double, std::string>;
@@ -128,9 +135,20 @@ struct Region {
 bool overlap(const Region& a, const Region& b);
 bool contains(const Region& outer, const Region& inner);
 
+// The meaning of an output: the first word of its name, "aux" in aux.h.0. gradient ("grad"): of the parameter that the
+// rest names. aux, load: of the MoE layer that the rest names. other: a name that begins with no such word.
+enum class OutputKind : std::uint8_t { other, loss, aux, load, gradient };
+std::string output_name(OutputKind kind, std::string_view subject);
+// True if each rank makes its share, and the value is the sum over the ranks.
+constexpr bool is_share(OutputKind kind) {
+  return kind == OutputKind::loss || kind == OutputKind::aux || kind == OutputKind::load;
+}
+
 struct Output {
   std::string name;
   TensorId tensor;
+  OutputKind kind = OutputKind::other;
+  TensorId parameter = {};  // of a gradient
 };
 
 struct Program {
@@ -147,6 +165,10 @@ struct Program {
   TensorId add_value(TensorType type, TensorId storage = {}, std::optional<Slice> slice = {});
   TensorId add_view(TensorType type, TensorId storage = {}, std::optional<Slice> slice = {});
   TensorId add_named(TensorKind kind, std::string name, TensorType type, bool local = false);
+  TensorId add_state(StateKind kind, std::string_view owner, TensorType type, bool local = false) {
+    return add_named(TensorKind::state, state_name(owner, kind), std::move(type), local);
+  }
+  void add_output(std::string name, TensorId tensor);  // of a gradient: its parameter is there already
   TensorId find(std::string_view name) const;    // invalid if no tensor has the name
   TensorId output(std::string_view name) const;  // likewise
   // The tensor whose memory this one uses: the end of the chain of `storage`.

@@ -6,6 +6,7 @@
 //   h.0.moe.gate.weight f32[E,D]; h.0.moe.experts.c_fc.weight [E/W,F,D], .c_proj.weight [E/W,D,F] (this rank's experts)
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -44,8 +45,16 @@ ir::Program build_forward(const config::Model& model, const BuildOptions& option
 // ceil(capacity_factor * tokens / experts), at least 1, at most `tokens`.
 std::int64_t capacity(double capacity_factor, std::int64_t tokens, std::int64_t experts);
 
-// True if weight decay applies: to weights of products and embeddings; not to layer norms and biases.
-bool decays(std::string_view parameter);
+// What a Program does not say of a parameter: the values that training starts with.
+struct Parameter {
+  std::string name;
+  Shape shape;  // of one rank
+  bool local = false;
+  float value = 0;                      // of all elements, unless they are normal numbers
+  std::optional<float> deviation = {};  // of these
+  std::int64_t unused = 0;              // elements at the end that are zero: rows that pad the vocabulary
+};
+std::vector<Parameter> parameters(const config::Model& model, int ranks);
 
 struct ParameterCount {
   std::int64_t total = 0;   // of the whole model, experts of all ranks counted

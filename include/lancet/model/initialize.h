@@ -4,15 +4,12 @@
 #pragma once
 #include <cstdint>
 #include <span>
-#include <string_view>
 
-#include "lancet/config/config.h"
-#include "lancet/ir/program.h"
+#include "lancet/model/gpt2_moe.h"
 
 namespace lancet::model {
 
-// Fills `values` (the whole tensor as this rank holds it, f32). rank and ranks determine this rank's experts.
-void initialize(const config::Model& model, std::string_view name, const ir::TensorType& type, int rank, int ranks,
-                std::uint64_t seed, std::span<float> values);
+// Fills `values` (the whole tensor as this rank holds it, f32). The rank determines which experts are its own.
+void initialize(const Parameter& parameter, int rank, std::uint64_t seed, std::span<float> values);
 
 }  // namespace lancet::model

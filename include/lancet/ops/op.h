@@ -5,7 +5,9 @@
 // (GradientContext), the ways to split the op in parts (PartitionRow), its work, the memory that results share with
 // operands (Alias), and test cases (Sample). docs/howto/add-an-op.md walks through an example.
 #pragma once
+#include <array>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -113,10 +115,24 @@ struct Sample {
 enum class Kind : std::uint8_t {
   other,
   product,      // a matrix product: MFU counts its flops
+  attention,    // the products of attention: MFU counts their flops
   counts,       // finds how many rows the all-to-alls of a layer receive from each rank
   all_to_all,   // moves these rows to the experts' ranks, or back
   part_helper,  // splits the operands or joins the results of an instruction that is split in parts
 };
+
+// Two ops that one op does at once: `product`, and `reader`, whose operand 0 is the product's result. rows: both work
+// on filled rows, their last operand. In the forward pass the fused op has the product's operands and both results; in
+// the backward pass it takes the reader's operand 1 as its operand 2 and has the reader's results.
+struct Fusion {
+  std::string_view product, reader;
+  bool rows = false;
+};
+
+// Attributes that count what an instruction works on, sequences or tokens: a part has its share of them.
+inline constexpr std::array<std::string_view, 2> divided_attributes{"batch", "tokens"};
+// Attributes that tell the parts of an instruction apart.
+inline constexpr std::array<std::string_view, 3> part_attributes{"part", "parts", "first"};
 
 struct OpDef {
   std::string_view name;
@@ -131,12 +147,16 @@ struct OpDef {
   Work (*work)(const OpInput&) = nullptr;
   std::vector<Alias> aliases = {};
   std::vector<int> writes = {};  // operands that are updated in place
+  // Operands that are weights: weight decay applies to a parameter there. Biases and layer norms are none.
+  std::vector<int> weights = {};
   std::vector<PartitionRow> partition = {};
   std::vector<Sample> samples = {};
   ir::Stream stream = ir::Stream::compute;
   bool in_place = false;  // result i is in the memory of operand i, for every i (ops of any number of operands)
   bool is_loss = false;   // the gradient rule starts the backward pass
   Kind kind = Kind::other;
+  bool to_experts = false;  // an all-to-all to the experts' ranks; the others go back
+  std::optional<Fusion> fuses = {};
   // Parts run one after the other, because each continues the count of the part before: every part but the first gets
   // the first result of the part before as an additional last operand. A gate thus gives out slots, and
   // all_to_all_counts begins its rows, where the part before ended.

@@ -1,8 +1,7 @@
 // The passes that turn a forward Program into a training step. Each is a pure function Program -> Program: no globals,
 // clock, environment or unordered iteration; the same input gives the same bytes.
 #pragma once
-#include <functional>
-#include <string_view>
+#include <cstdint>
 
 #include "lancet/ir/program.h"
 
@@ -26,13 +25,13 @@ struct OptimizeOptions {
   enum class Kind { adamw, sgd } kind = Kind::adamw;
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8, momentum = 0.9, weight_decay = 0, clip_grad = 0;
   bool guard = false;  // updates wait for the norm, even with clip_grad 0, and change nothing if it is not finite
-  std::function<bool(std::string_view)> decays;  // by parameter name
   bool masters = true;    // false: bf16 parameters have no f32 copy and are rounded stochastically
   std::int64_t seed = 0;  // of that rounding
   int ranks = 1;
   bool keep_gradients = false;  // keep the grad.* outputs (tests), except accumulated ones: zero after the update
 };
-// Appends the global gradient norm (each parameter counts once), the clipping factor and the updates in place. With
+// Appends the global gradient norm (each parameter counts once), the clipping factor and the updates in place. Weight
+// decay applies to the parameters that some op takes as a weight (OpDef::weights). With
 // clip_grad 0 and no guard the norm is only reported and no update waits for it. Adds the input @schedule f32[4]
 // (learning rate, AdamW's bias corrections, the step), the optimizer's states, @p.master if p is bf16 and masters
 // are kept, and the output grad_norm f32[2] (norm, factor). Accumulated gradients are set to zero after their use.

@@ -17,8 +17,6 @@ namespace lancet::run {
 // "h.0.moe.experts.c_fc.weight.m", 3 -> "h.0.moe.experts.3.c_fc.weight.m"
 std::string expert_name(std::string_view name, std::int64_t expert);
 
-bool is_saved(std::string_view name);  // true if checkpoints hold this tensor of the store
-
 // A range of a tensor in the store.
 struct Source {
   std::string name;

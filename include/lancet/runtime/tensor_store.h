@@ -18,6 +18,7 @@ struct NamedTensor {
   ir::TensorKind kind;
   ir::TensorType type;
   bool local = false;
+  ir::StateKind state = ir::StateKind::other;
   Memory memory;  // in one of the store's blocks; zero at first. On a device: the host must not dereference it
 };
 

@@ -44,7 +44,7 @@ const OpDef table[] = {
      .samples = {{{{{DType::f32, {2, 9, 48}}}}, {{"heads", 2}}},
                  {{{{DType::f32, {2, 1, 15}}}}, {{"heads", 1}}},
                  {{{{DType::bf16, {2, 16, 96}}}}, {{"heads", 2}}}},
-     .kind = Kind::product},
+     .kind = Kind::attention},
     {.name = "attention_dx",
      .required = 4,
      .most = 4,
@@ -56,7 +56,7 @@ const OpDef table[] = {
                    {{DType::f32, {2, 9, 16}}},
                    {{DType::f32, {2, 2, 9}}, Fill::positive}},
                   {{"heads", 2}}}},
-     .kind = Kind::product},
+     .kind = Kind::attention},
 };
 
 }  // namespace

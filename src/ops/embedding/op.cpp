@@ -59,6 +59,7 @@ const OpDef table[] = {
      .infer = infer,
      .gradient = gradient,
      .work = work,
+     .weights = {1, 2},
      .partition = {{{0, none, none}, {0}}},
      .samples = {{{{{DType::i32, {2, 5}}, Fill::tokens}, {{DType::f32, {11, 24}}}, {{DType::f32, {7, 24}}}},
                   {{"vocabulary", 11}}},

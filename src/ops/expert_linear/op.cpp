@@ -66,6 +66,7 @@ const OpDef table[] = {
      .infer = expert_linear_types,
      .gradient = gradient,
      .work = work,
+     .weights = {1},
      .partition = {{{irregular, none, none, irregular}, {irregular}}, {{0, 0, 0, 0}, {0}}},
      .samples = {{{{{DType::f32, {4, 8, 24}}},
                    {{DType::f32, {4, 16, 24}}},

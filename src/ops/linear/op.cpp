@@ -60,6 +60,7 @@ const OpDef table[] = {
      .infer = linear_types,
      .gradient = gradient,
      .work = work,
+     .weights = {1},
      .partition = {{{0, none, none}, {0}}, {{1, none, none}, {1}}, {{none, 0, 0}, {2}}},
      .samples = {{{{{DType::f32, {2, 4, 24}}}, {{DType::f32, {16, 24}}}, {{DType::f32, {16}}}}, {}},
                  {{{{DType::f32, {4, 2, 7}}}, {{DType::f32, {6, 7}}}}, {}},

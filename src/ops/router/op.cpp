@@ -58,6 +58,7 @@ const OpDef table[] = {
      .infer = infer,
      .gradient = gradient,
      .work = work,
+     .weights = {1},
      .partition = {{{0, none}, {0}}, {{1, none}, {1}}},
      .samples = {{{{{DType::f32, {2, 4, 24}}}, {{DType::f32, {4, 24}}}}, {}},
                  {{{{DType::bf16, {2, 6, 33}}}, {{DType::f32, {3, 33}}}}, {}}},

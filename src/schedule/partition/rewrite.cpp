@@ -143,7 +143,7 @@ class Rewriter {
   }
 
   void scale_attributes(Instruction& part, int p, int parts) const {
-    for (const char* name : {"batch", "tokens"})
+    for (std::string_view name : ops::divided_attributes)
       if (part.attributes.has(name)) part.attributes.set(name, part.attributes.integer(name) / parts);
     part.attributes.set("part", std::int64_t(p));
     part.attributes.set("parts", std::int64_t(parts));
