@@ -1,6 +1,6 @@
 // read() runs passes of at most 128 rows. The rows of a pass are the next power of two above its tokens, so that at
 // most eight plans are made; each is planned and bound when it is first used. Rows after the last token are padding.
-// The input "place" tells a pass the position of its first row and the row whose logits are wanted. Padding rows
+// The input "cursor" tells a pass the position of its first row and the row whose logits are wanted. Padding rows
 // store no keys and values.
 #include "lancet/inference/decoder.h"
 
@@ -47,7 +47,7 @@ Result<Decoder::Pass*> Decoder::pass_of(std::int64_t rows) {
     return std::span(view.as<std::int32_t>(), static_cast<std::size_t>(view.elements()));
   };
   pass->tokens = numbers("tokens");
-  pass->position = numbers("place");
+  pass->position = numbers("cursor");
   pass->logits = pass->executor->output("logits");
   return passes_.emplace_back(std::move(pass)).get();
 }
