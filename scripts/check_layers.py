@@ -224,19 +224,6 @@ def cycles(edges):
     return found
 
 
-# A public header and the private parts that implement it: each part needs the types of the header. No other cycle is
-# allowed; one that is cut leaves this list.
-KNOWN_CYCLES = [
-    ["backend/cpu/gemm", "backend/cpu/matmul", "backend/cpu/onednn_gemm"],
-    ["backend/cuda/attention", "backend/cuda/attention_graph"],
-    ["backend/cuda/matmul", "backend/cuda/matmul_choices"],
-    ["comm/mpi/neighbour_watch", "comm/mpi/neighbours", "comm/mpi/progress"],
-    ["data/tokenizer", "data/tokenizer_tables"],
-    ["profiler/network_profile", "profiler/profiler"],
-    ["runtime/executor", "runtime/executors"],
-]
-
-
 def check_cycles(root):
     """Offences of folders, or units (a header with its source), that include each other in a cycle."""
     units, folders = {}, {}  # from -> to -> "file:line"
@@ -252,8 +239,6 @@ def check_cycles(root):
                     graph.setdefault(name(path), {}).setdefault(name(other), f"{path}:{number}")
     for graph, what in ((units, "units"), (folders, "folders")):
         for component in cycles(graph):
-            if component in KNOWN_CYCLES:
-                continue
             inside = set(component)
             where = next(place for node in component for other, place in sorted(graph[node].items()) if other in inside)
             yield f"{where}: the {what} {', '.join(component)} include each other"

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "lancet/backend/cpu/parallel.h"
-#include "lancet/backend/host_queue.h"
+#include "doubles/host_queue.h"
 #include "lancet/ops/catalogue.h"
 #include "lancet/runtime/accelerator.h"
 
@@ -57,7 +57,7 @@ class DeviceAsHost final : public comm::Communicator {
 
 class HostAccelerator final : public runtime::Accelerator {
  public:
-  explicit HostAccelerator(const backend::HostQueueOptions& options = {}) : device_(backend::make_host_queue(options)) {
+  explicit HostAccelerator(const HostQueueOptions& options = {}) : device_(make_host_queue(options)) {
     for (const ops::OpDef* op : ops::all_ops())
       if (ops::find_cpu_kernel(op->name))
         kernels_[std::string(op->name)] = {
@@ -100,8 +100,8 @@ class HostAccelerator final : public runtime::Accelerator {
     ops::KernelArgs host{
         .op = args.op, .operands = args.operands, .results = args.results, .attributes = args.attributes};
     for (auto* views : {&host.operands, &host.results})
-      for (ops::TensorView& view : *views) view.data = backend::host_address(view.data);
-    host.workspace = static_cast<std::byte*>(backend::host_address(args.workspace));
+      for (ops::TensorView& view : *views) view.data = host_address(view.data);
+    host.workspace = static_cast<std::byte*>(host_address(args.workspace));
     if (auto* comm = dynamic_cast<HostQueueCommunicator*>(args.device_comm)) host.comm = &comm->host();
     return host;
   }
@@ -111,7 +111,7 @@ class HostAccelerator final : public runtime::Accelerator {
     return kernel->workspace ? kernel->workspace(host_arguments(args)) : 0;
   }
   static ops::Kernel bind(const ops::KernelArgs& args) {
-    auto* stream = static_cast<backend::HostStream*>(args.stream->native());
+    auto* stream = static_cast<HostQueueStream*>(args.stream->native());
     ops::KernelArgs host = host_arguments(args);
     std::shared_ptr<DeviceAsHost> adapter;
     if (args.device_comm && !host.comm) adapter = std::make_shared<DeviceAsHost>(*args.device_comm, *stream);

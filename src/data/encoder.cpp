@@ -18,8 +18,6 @@
 namespace lancet::data {
 namespace {
 
-using Tables = Tokenizer::Tables;
-
 // Pre-tokens up to this many bytes are merged by scanning (quadratic, no allocation), longer ones with a heap.
 constexpr std::size_t kScanBytes = 64;
 // Longer pre-tokens are not cached.
@@ -28,7 +26,7 @@ constexpr std::size_t kCachedWordBytes = 256;
 constexpr std::size_t kCacheBytes = std::size_t{16} << 20;
 
 // Both functions merge the pair of the lowest rank, the leftmost of equals, until no pair has a rank.
-void merge_by_scanning(const Tables& tables, std::string_view word, std::vector<TokenId>& ids) {
+void merge_by_scanning(const TokenizerTables& tables, std::string_view word, std::vector<TokenId>& ids) {
   TokenId token[kScanBytes];
   const PairTable::Entry* pair[kScanBytes];  // pair[i]: token[i] with token[i+1]
   std::size_t n = word.size();
@@ -57,7 +55,7 @@ void merge_by_scanning(const Tables& tables, std::string_view word, std::vector<
 // Merges in n log n: a run of letters without a space can be a megabyte long.
 class HeapMerger {
  public:
-  HeapMerger(const Tables& tables, std::string_view word) : tables_(tables), nodes_(word.size()) {
+  HeapMerger(const TokenizerTables& tables, std::string_view word) : tables_(tables), nodes_(word.size()) {
     LANCET_CHECK(word.size() < INT32_MAX, "a pre-token of {} bytes", word.size());
     const auto n = static_cast<std::int32_t>(word.size());
     for (std::int32_t i = 0; i < n; ++i) {
@@ -106,7 +104,7 @@ class HeapMerger {
     if (const auto* found = tables_.pairs.find(pair)) heap_.push({found->rank, at, pair, found->result});
   }
 
-  const Tables& tables_;
+  const TokenizerTables& tables_;
   std::vector<Node> nodes_;
   std::priority_queue<Candidate> heap_;
 };
@@ -114,7 +112,7 @@ class HeapMerger {
 }  // namespace
 
 struct Encoder::State {
-  std::shared_ptr<const Tables> tables;
+  std::shared_ptr<const TokenizerTables> tables;
   Special special;
   Pretokens pretokens;
   // Pre-token number i has the ids cached_ids[cached_ends[i-1], cached_ends[i]).

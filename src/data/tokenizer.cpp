@@ -26,7 +26,7 @@ PairTable::PairTable(std::size_t pairs) {
 
 namespace {
 
-std::uint64_t hash_of(const Tokenizer::Tables& tables) {
+std::uint64_t hash_of(const TokenizerTables& tables) {
   std::string content = fmt::format("{} tokens\n", tables.tokens.size());
   for (const std::string& token : tables.tokens) content += fmt::format("{} {}\n", token.size(), token);
   for (const Merge& merge : tables.merges) content += fmt::format("{} {}\n", merge.left, merge.right);
@@ -36,7 +36,7 @@ std::uint64_t hash_of(const Tokenizer::Tables& tables) {
 }  // namespace
 
 Result<Tokenizer> Tokenizer::make(std::vector<std::string> tokens, std::vector<Merge> merges) {
-  auto tables = std::make_shared<Tables>();
+  auto tables = std::make_shared<TokenizerTables>();
   tables->pairs = PairTable(merges.size());
   std::unordered_map<std::string_view, TokenId> ids;
   for (std::size_t id = 0; id < tokens.size(); ++id) {

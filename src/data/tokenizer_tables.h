@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "lancet/base/check.h"
-#include "lancet/data/tokenizer.h"
+#include "lancet/data/token.h"
 
 namespace lancet::data {
 
@@ -38,7 +38,7 @@ class PairTable {
   int shift_ = 60;
 };
 
-struct Tokenizer::Tables {
+struct TokenizerTables {
   std::vector<std::string> tokens;  // bytes by id
   std::vector<Merge> merges;        // by rank
   std::array<TokenId, 256> byte_ids{};

@@ -141,6 +141,14 @@ ops::KernelArgs Addresses::arguments(const ir::Instruction& instruction) const {
   return args;
 }
 
+Status call(const ops::Kernel& kernel) {
+  try {
+    return kernel();
+  } catch (const std::exception& error) {
+    return internal_error(error.what());
+  }
+}
+
 Error error_at(const ir::Plan& plan, std::int32_t instruction, const Error& error) {
   const ir::Instruction& at = plan.program.instructions[static_cast<std::size_t>(instruction)];
   return {error.code,

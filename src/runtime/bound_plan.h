@@ -70,6 +70,9 @@ class Addresses {
   std::vector<std::int64_t> input_offsets_;  // by tensor; -1: not an input
 };
 
+// Calls the kernel; an exception becomes an InternalError.
+Status call(const ops::Kernel& kernel);
+
 // Adds the instruction, as plan.ir numbers it, to the message: "stream reduce: [12] all_reduce at h.0.ln_1.weight:
 // ...".
 Error error_at(const ir::Plan& plan, std::int32_t instruction, const Error& error);

@@ -4,8 +4,15 @@
 #include "device_times.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace lancet::runtime {
+namespace {
+
+// Only every eighth run is timed, since an event costs the device stream and the host about a microsecond.
+constexpr std::int64_t timed_every = 8;
+
+}  // namespace
 
 Result<StreamTimes> StreamTimes::make(const ir::Plan& plan, const Streams& streams, const FlagPlan& flags,
                                       backend::Device& device) {
@@ -23,11 +30,17 @@ Result<StreamTimes> StreamTimes::make(const ir::Plan& plan, const Streams& strea
   return times;
 }
 
-Status StreamTimes::read(bool each, std::vector<Span>& spans) const {
+void StreamTimes::begin_run(std::int64_t number) {
+  const bool requested = std::exchange(requested_, false);
+  each_ = requested && number > 0;
+  timed_ = each_ || number == 1 || (number > 0 && number % timed_every == 0);
+}
+
+Status StreamTimes::read(std::vector<Span>& spans) const {
   for (std::size_t stream = 0; stream < ir::stream_count; ++stream)
     for (std::size_t i = 0; i < flags_->streams[stream].size(); ++i) {
       const Section& section = flags_->streams[stream][i];
-      if (!each) {
+      if (!each_) {
         LANCET_ASSIGN(const Span span, span_of(sections_[stream][i]));
         divide(stream, section, span, spans);
         continue;

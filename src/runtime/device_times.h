@@ -1,5 +1,5 @@
 // StreamTimes: measures when a run's instructions ran on the device, by a pair of events around each section or, for a
-// closer look, around each instruction.
+// closer look, around each instruction. Between runs that are timed, its calls on streams do nothing.
 #pragma once
 #include <array>
 #include <memory>
@@ -17,25 +17,32 @@ class StreamTimes {
   static Result<StreamTimes> make(const ir::Plan& plan, const Streams& streams, const FlagPlan& flags,
                                   backend::Device& device);
 
+  // Requests that the next run is timed instruction by instruction.
+  void request() { requested_ = true; }
+  // Decides whether run `number` is timed. The first run, 0, is not: its instructions run one at a time.
+  void begin_run(std::int64_t number);
+  bool timed() const { return timed_; }
+  bool each() const { return each_; }  // timed instruction by instruction
+
   // Records the zero of all times of a run. queue: the compute stream's device stream.
-  Status begin(backend::Stream& queue) { return queue.record(*start_); }
+  Status begin(backend::Stream& queue) { return timed_ ? queue.record(*start_) : Status(); }
   // Record the start and the end of section `number` of a plan's stream on its device stream, `queue`.
   Status begin_section(std::size_t stream, std::size_t number, backend::Stream& queue) {
-    return queue.record(*sections_[stream][number].start);
+    return timed_ ? queue.record(*sections_[stream][number].start) : Status();
   }
   Status end_section(std::size_t stream, std::size_t number, backend::Stream& queue) {
-    return queue.record(*sections_[stream][number].end);
+    return timed_ ? queue.record(*sections_[stream][number].end) : Status();
   }
   Status begin_instruction(std::int32_t instruction, backend::Stream& queue) {
-    return queue.record(*instructions_[static_cast<std::size_t>(instruction)].start);
+    return each_ ? queue.record(*instructions_[static_cast<std::size_t>(instruction)].start) : Status();
   }
   Status end_instruction(std::int32_t instruction, backend::Stream& queue) {
-    return queue.record(*instructions_[static_cast<std::size_t>(instruction)].end);
+    return each_ ? queue.record(*instructions_[static_cast<std::size_t>(instruction)].end) : Status();
   }
 
-  // Sets the span of each instruction, from its own events if `each`, otherwise as its share of its section. All device
+  // Sets the span of each instruction, from its own events if each(), otherwise as its share of its section. All device
   // streams must be idle.
-  Status read(bool each, std::vector<Span>& spans) const;
+  Status read(std::vector<Span>& spans) const;
 
  private:
   struct Pair {
@@ -52,6 +59,7 @@ class StreamTimes {
   const Streams* streams_;
   const FlagPlan* flags_;
   backend::Device* device_;
+  bool requested_ = false, timed_ = false, each_ = false;
   std::unique_ptr<backend::Event> start_;
   std::array<std::vector<Pair>, ir::stream_count> sections_;
   std::vector<Pair> instructions_;

@@ -1,5 +1,5 @@
 // The host queue device: order, flags, recording, errors, addresses.
-#include "lancet/backend/host_queue.h"
+#include "doubles/host_queue.h"
 
 #include <algorithm>
 #include <atomic>
@@ -8,15 +8,17 @@
 
 #include "lancet/backend/paced_stream.h"
 
-namespace lancet::backend {
+namespace lancet::test {
 namespace {
+
+using namespace backend;
 
 template <class T>
 T made(Result<T> result) {
   if (!result.ok()) FAIL(result.error().message);
   return std::move(result).value();
 }
-HostStream& host(Stream& stream) { return *static_cast<HostStream*>(stream.native()); }
+HostQueueStream& host(Stream& stream) { return *static_cast<HostQueueStream*>(stream.native()); }
 
 }  // namespace
 
@@ -118,4 +120,4 @@ TEST_CASE("host queue: a delay from a mark includes the work since the mark") {
   CHECK(left < 40);  // 10 ms from the mark; 50 ms would mean that it counts from the delay's own start
 }
 
-}  // namespace lancet::backend
+}  // namespace lancet::test

@@ -9,7 +9,7 @@
 #include <cstring>
 #include <numeric>
 
-#include "lancet/backend/host_queue.h"
+#include "doubles/host_queue.h"
 #include "lancet/comm/device_transports.h"
 #include "lancet/comm/emulated.h"
 
@@ -76,7 +76,7 @@ TEST_CASE("staged: ranks on devices send and sum the same values as on the host"
   std::vector<std::vector<float>> received(3), summed(3);
   const Status status = comm::run_inproc(3, [&](comm::Communicator& world) -> Status {
     std::atomic<int> allocations{0};
-    const auto device = backend::make_host_queue({.host_allocations = &allocations});
+    const auto device = test::make_host_queue({.host_allocations = &allocations});
     LANCET_ASSIGN(const auto stream, device->make_stream(true));
     LANCET_ASSIGN(const auto communicator, comm::make_staged({.device = device.get(), .host = &world}));
     LANCET_TRY(communicator->reserve(4 * (9 + 9)));
@@ -147,7 +147,7 @@ TEST_CASE("emulated on a device: the same behaviour on a stream") {
   const auto world = comm::make_emulated_world(4, network);
   auto host = world->duplicate();
   REQUIRE(host.ok());
-  const auto device = backend::make_host_queue();
+  const auto device = test::make_host_queue();
   auto stream = device->make_stream(true);
   REQUIRE(stream.ok());
   auto communicator = comm::make_emulated({.device = device.get(), .host = host->get()});

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "lancet/backend/host_queue.h"
+#include "doubles/host_queue.h"
 #include "module.h"
 #include "ops/harness.h"
 
@@ -129,7 +129,7 @@ TEST_CASE("products and attention of a real model's width on a GPU") {
 
 // The same path through the harness with host memory, so that it is tested without a GPU.
 TEST_CASE("tensors are copied to other memory and back with their guards") {
-  const auto device = backend::make_host_queue();
+  const auto device = test::make_host_queue();
   const auto stream = made(device->make_stream(false));
   GuardedTensor tensor({DType::f32, {5}});
   std::fill_n(tensor.as<float>(), 5, 2.f);

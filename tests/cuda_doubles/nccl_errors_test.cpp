@@ -5,7 +5,7 @@
 
 #include "fake_nccl.h"
 #include "fake_runtime.h"
-#include "lancet/backend/host_queue.h"
+#include "doubles/host_queue.h"
 #include "lancet/comm/device_transports.h"
 
 using namespace lancet;
@@ -32,7 +32,7 @@ template <class Body>
 std::vector<Status> on_two_ranks(const Body& body) {
   std::vector<Status> found(2);
   const Status status = comm::run_inproc(2, [&](comm::Communicator& world) -> Status {
-    const auto device = backend::make_host_queue();
+    const auto device = test::make_host_queue();
     LANCET_ASSIGN(const auto stream, device->make_stream(true));
     auto nccl = comm::make_nccl({.device = device.get(), .host = &world, .max_ctas = 4, .timeout = soon});
     found[std::size_t(world.rank())] = nccl.ok() ? body(**nccl, *stream) : Status(nccl.error());

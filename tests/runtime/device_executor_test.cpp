@@ -194,7 +194,7 @@ class Deserted final : public comm::DeviceCommunicator {
     return internal_error("a call that the test does not expect");
   }
   Status all_reduce_sum(backend::Stream& queue, std::span<float>) override {
-    return static_cast<backend::HostStream*>(queue.native())->enqueue([this]() -> Status {
+    return static_cast<HostQueueStream*>(queue.native())->enqueue([this]() -> Status {
       if (deserted) aborted_.wait(false);
       return {};
     });
@@ -248,7 +248,7 @@ class DesertedAccelerator final : public runtime::Accelerator {
     };
   }
   static ops::Kernel bind_add(const ops::KernelArgs& args) {
-    return [queue = static_cast<backend::HostStream*>(args.stream->native())] {
+    return [queue = static_cast<HostQueueStream*>(args.stream->native())] {
       return queue->enqueue([]() -> Status {
         std::this_thread::sleep_for(std::chrono::milliseconds(addition_ms));
         ++additions;

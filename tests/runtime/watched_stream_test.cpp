@@ -3,7 +3,7 @@
 
 #include <catch2/catch.hpp>
 
-#include "lancet/backend/host_queue.h"
+#include "doubles/host_queue.h"
 
 using namespace std::chrono_literals;
 
@@ -29,7 +29,7 @@ TEST_CASE("waits near their usual end spin, and earlier pauses end before that t
 }
 
 TEST_CASE("a wait returns its duration") {
-  const auto device = backend::make_host_queue();
+  const auto device = test::make_host_queue();
   auto stream = device->make_stream(false);
   REQUIRE(stream.ok());
   UsualWait usual;
@@ -59,7 +59,7 @@ TEST_CASE("a watched stream is paced if its inner stream is") {
   };
   const auto nothing = [] { return Status(); };
   CHECK(WatchedStream(std::make_unique<Unpaced>(), nothing).paced() == nullptr);
-  const auto device = backend::make_host_queue();
+  const auto device = test::make_host_queue();
   auto below = device->make_stream(false);
   REQUIRE(below.ok());
   WatchedStream stream(std::move(*below), nothing);

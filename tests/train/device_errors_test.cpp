@@ -18,7 +18,7 @@ Machine machine;
 
 class NamedAccelerator final : public runtime::Accelerator {
  public:
-  explicit NamedAccelerator(const std::string& identity) : device_(backend::make_host_queue({.identity = identity})) {}
+  explicit NamedAccelerator(const std::string& identity) : device_(test::make_host_queue({.identity = identity})) {}
   backend::Device& device() override { return *device_; }
   const ops::DeviceKernel* find_kernel(std::string_view) const override { return nullptr; }
   Result<std::unique_ptr<comm::DeviceCommunicator>> make_communicator(const comm::DeviceStream&) override {

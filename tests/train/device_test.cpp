@@ -163,7 +163,7 @@ class WindowStream final : public comm::DeviceCommunicator {
     window_ = {memory, bytes};
     peers_.rank = rank();
     for (int peer = 0; peer < size(); ++peer) {
-      auto* start = static_cast<std::byte*>(backend::host_address(memory));
+      auto* start = static_cast<std::byte*>(test::host_address(memory));
       LANCET_TRY(meeting_->broadcast(std::as_writable_bytes(std::span(&start, 1)), peer));
       peers_.starts.push_back(start);
     }
@@ -177,12 +177,12 @@ class WindowStream final : public comm::DeviceCommunicator {
     comm::RowPush here = push;
     const auto follow = [](auto*& address) {
       address = static_cast<std::remove_reference_t<decltype(address)>>(
-          backend::host_address(const_cast<void*>(static_cast<const void*>(address))));
+          test::host_address(const_cast<void*>(static_cast<const void*>(address))));
     };
     follow(here.slots), follow(here.buffer);
     for (int p = 0; p < here.parts; ++p)
       follow(here.part[p].begin), follow(here.part[p].end), follow(here.part[p].rows);
-    return static_cast<backend::HostStream*>(stream.native())->enqueue([this, here]() -> Status {
+    return static_cast<test::HostQueueStream*>(stream.native())->enqueue([this, here]() -> Status {
       LANCET_TRY(meeting_->barrier());
       for (int block = 0; block < 2; ++block) test::push_rows(comm::PushRows<Peers>{here, peers_, rank()}, block, 2, 4);
       return meeting_->barrier();

@@ -16,7 +16,7 @@
 #include <numeric>
 
 #include "host_accelerator.h"
-#include "lancet/backend/host_queue.h"
+#include "doubles/host_queue.h"
 #include "lancet/checkpoint/safetensors.h"
 #include "lancet/data/token_file.h"
 #include "lancet/model/gpt2_moe.h"
@@ -229,7 +229,7 @@ TEST_CASE("a model on a device is loaded, exported and saved as on the host") {
   const std::string name = GENERATE("gpt2", "gpt2_moe");
   const test::TemporaryFolder folder;
   HuggingFaceModel model = import_ok(fixture(name));
-  const auto device = backend::make_host_queue({});  // its addresses trap in the host's threads
+  const auto device = test::make_host_queue({});  // its addresses trap in the host's threads
   runtime::TensorStore store;
   store.place_on(*device);
   store.add(model::build_forward(model.config.model, {.mode = model::Mode::generate}));

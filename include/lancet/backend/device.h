@@ -1,7 +1,7 @@
 // Interface of a device that runs queued work, as GPUs do. Each stream runs its work in order; flags join streams.
 //
-// Kernels are written against this interface; a GPU and the test double (host_queue.h) implement it. Device memory is
-// addressed by plain pointers that only work on the device's streams may dereference.
+// Kernels are written against this interface; GPUs implement it. Device memory is addressed by plain pointers that
+// only work on the device's streams may dereference.
 //
 // Threading: one thread at a time uses a stream; different streams are used from different threads at once.
 // Errors: a lost device, a refusal by the driver, a lack of memory; the message names the request.

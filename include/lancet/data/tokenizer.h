@@ -12,21 +12,16 @@
 #include <vector>
 
 #include "lancet/base/result.h"
+#include "lancet/data/token.h"
 
 namespace lancet::data {
-
-using TokenId = std::int32_t;  // the element type of the model's input tensor
 
 inline constexpr std::string_view kEndOfText = "<|endoftext|>";
 
 // Selects how encode() reads the characters "<|endoftext|>" in a text: as text or as the special token.
 enum class Special : std::uint8_t { as_text, as_token };
 
-// The merge of two neighbouring tokens; its rank is its index in the list of merges.
-struct Merge {
-  TokenId left = -1, right = -1;
-  friend bool operator==(const Merge&, const Merge&) = default;
-};
+struct TokenizerTables;
 
 // Immutable: threads share one. A copy shares its tables.
 class Tokenizer {
@@ -56,11 +51,9 @@ class Tokenizer {
   std::uint64_t hash() const;             // of tokens and merges; tokenizers with equal hashes encode alike
   std::span<const Merge> merges() const;  // by rank
 
-  struct Tables;
-
  private:
   friend class Encoder;
-  std::shared_ptr<const Tables> tables_;
+  std::shared_ptr<const TokenizerTables> tables_;
 };
 
 // The tokenizer of a file, folder or model.

@@ -18,18 +18,15 @@
 // different positions of the step truly differ, and the planner adds them up, so a key's time is the mean over its
 // instructions. Ranks measure at the same time, since they share the memory's bandwidth, and take the mean over ranks.
 #pragma once
-#include <array>
-#include <chrono>
 #include <cstdint>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "lancet/base/result.h"
-#include "lancet/comm/communicator.h"
 #include "lancet/cost/profile.h"
 #include "lancet/ir/plan.h"
-#include "lancet/runtime/accelerator.h"
+#include "lancet/profiler/options.h"
 
 namespace lancet::profiler {
 
@@ -37,18 +34,6 @@ namespace lancet::profiler {
 cost::Device this_device(int threads, int local_ranks);
 // A rank's own accelerator, under its name, architecture and build.
 cost::Device device_of(runtime::Accelerator& accelerator);
-
-struct ProfilerOptions {
-  int threads = 1;                              // of a rank's compute stream
-  runtime::Accelerator* accelerator = nullptr;  // that runs the ops; null: the CPU
-  // The streams' communicators (expert, reduce); null with one rank. `world` synchronises the ranks' measurements.
-  comm::Communicator* world = nullptr;
-  std::array<comm::Communicator*, ir::stream_count> streams{};
-  std::array<comm::DeviceCommunicator*, ir::stream_count> device_streams{};  // those of the accelerator
-  std::chrono::milliseconds timeout = std::chrono::seconds(300);             // of a call between accelerators
-  // Time for the sweeps over one plan. At least 5 sweeps run, or 3 if a sweep lasts more than 4 s.
-  double seconds = 2;
-};
 
 struct ProfilerReport {
   int ops = 0;        // number of keys that were timed

@@ -21,7 +21,7 @@
 #include <mutex>
 #include <vector>
 
-#include "matmul_choices.h"
+#include "lancet/backend/cuda/matmul_choices.h"
 
 namespace lancet::backend::cuda {
 namespace {

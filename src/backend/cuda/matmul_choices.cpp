@@ -1,12 +1,10 @@
-#include "matmul_choices.h"
+#include "lancet/backend/cuda/matmul_choices.h"
 
 #include <fmt/format.h>
 
 #include <charconv>
 #include <map>
 #include <mutex>
-
-#include "lancet/backend/cuda/matmul.h"
 
 namespace lancet::backend::cuda {
 namespace {

@@ -16,8 +16,8 @@
 #include <string>
 #include <thread>
 
+#include "error_text.h"
 #include "lancet/base/hash.h"
-#include "progress.h"
 
 namespace lancet::comm::mpi {
 namespace {
@@ -46,9 +46,9 @@ Result<std::vector<Process>> gather(MPI_Comm world, Process mine, std::chrono::m
   int done = 0;
   int code =
       MPI_Iallgather(&all->back(), sizeof(Process), MPI_BYTE, all->data(), sizeof(Process), MPI_BYTE, world, &request);
-  const auto deadline = Clock::now() + timeout;
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
   while (code == MPI_SUCCESS && (code = MPI_Test(&request, &done, MPI_STATUS_IGNORE)) == MPI_SUCCESS && !done) {
-    if (Clock::now() >= deadline) {
+    if (std::chrono::steady_clock::now() >= deadline) {
       static_cast<void>(all.release());  // MPI may still write there; the process is about to end
       return communication_error(fmt::format("start-up: timed out after {:.3g} s: not all {} ranks came",
                                              std::chrono::duration<double>(timeout).count(), size));

@@ -51,13 +51,6 @@ std::string describe_locked(const Request& r) {
                      r.channel->name, r.channel->rank, r.channel->size);
 }
 
-std::string error_text(int mpi_code) {
-  char text[MPI_MAX_ERROR_STRING];
-  int length = 0;
-  if (MPI_Error_string(mpi_code, text, &length) != MPI_SUCCESS) return fmt::format("MPI error {}", mpi_code);
-  return std::string(text, static_cast<std::size_t>(length));
-}
-
 Progress::Progress(MPI_Comm world, int rank, int size, Neighbours neighbours)
     : rank_(rank),
       size_(size),

@@ -197,6 +197,5 @@ class Progress {
 std::string describe(const Request& request);
 // The caller holds the channel's mutex.
 std::string describe_locked(const Request& request);
-std::string error_text(int mpi_code);
 
 }  // namespace lancet::comm::mpi

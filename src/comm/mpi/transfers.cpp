@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <iterator>
 
+#include "error_text.h"
 #include "progress.h"
 
 namespace lancet::comm::mpi {

@@ -1,5 +1,4 @@
-// A thread of a block on a GPU, and the launch of a kernel; launch.h includes it under nvcc, which declares the CUDA
-// runtime by itself.
+// A thread of a block on a GPU, and the launch of a kernel. nvcc declares the CUDA runtime by itself.
 #pragma once
 #include <cstddef>
 #include <cstdint>

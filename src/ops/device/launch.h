@@ -8,10 +8,10 @@
 //   };
 //   LANCET_TRY(launch(*args.stream, blocks, Example{...}));
 //
-// One source serves two compilers. Under nvcc, launch() queues a CUDA kernel on the device stream. Under g++, the same
-// source runs on the host (emulated.h): blocks one after the other and threads as fibers that switch at barriers, both
-// in a shuffled order, so that a missing barrier, or a block that depends on another one, shows up as a wrong result.
-// No kernel adds floats by atomics, so two runs agree bit for bit.
+// launch() queues a CUDA kernel on the device stream. No kernel adds floats by atomics, so two runs agree bit for bit.
+//
+// Only cuda_thread.h and tensor_core.h name the GPU's instructions. The tests compile the kernels with g++ and put
+// headers of the same names first on the include path (tests/doubles), which run threads and instructions on the host.
 #pragma once
 #include <algorithm>
 #include <cstddef>
@@ -29,11 +29,7 @@ inline constexpr std::size_t collective_scratch_bytes = 64 * sizeof(std::uint64_
 
 }  // namespace lancet::ops::device
 
-#if defined(__CUDACC__)
 #include "ops/device/cuda_thread.h"
-#else
-#include "emulated_thread.h"
-#endif
 
 namespace lancet::ops::device {
 

@@ -11,6 +11,7 @@
 // Each operand is contiguous along k (row-major [rows, k]) or across it ([k, rows]); ldmatrix transposes the latter.
 // Strides and pointers are multiples of 8 elements, so that rows are aligned to 16 bytes.
 #pragma once
+#include "lancet/base/dtype.h"
 #include "ops/device/tensor_core.h"
 
 namespace lancet::ops::device {

@@ -3,6 +3,7 @@
 
 #include "lancet/backend/cuda/device.h"
 #include "lancet/backend/cuda/matmul.h"
+#include "lancet/backend/cuda/matmul_choices.h"
 #include "lancet/cost/costs.h"
 #include "lancet/runtime/accelerator.h"
 

@@ -1,9 +1,7 @@
 // The text form of the table of chosen matrix product algorithms.
-#include "backend/cuda/matmul_choices.h"
+#include "lancet/backend/cuda/matmul_choices.h"
 
 #include <catch2/catch.hpp>
-
-#include "lancet/backend/cuda/matmul.h"
 
 using namespace lancet;
 using namespace lancet::backend::cuda;

@@ -1,5 +1,6 @@
-# The device kernels (src/ops/*/cuda.cu) compiled as C++ and run on the host (src/ops/device/emulated.h), so that they
-# are tested without a GPU. The CPU replaces CUDA's libraries in lancet/backend/cuda (library_doubles.cpp).
+# The device kernels (src/ops/*/cuda.cu) compiled as C++ and run on the host, so that they are tested without a GPU.
+# tests/doubles is first on the include path: its ops/device/cuda_thread.h and tensor_core.h hide those of src. The CPU
+# replaces CUDA's libraries in lancet/backend/cuda (library_doubles.cpp).
 file(GLOB cuda_files CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/ops/*/cuda.cu)
 set(emulated_sources "")
 set(declarations "")
@@ -20,7 +21,7 @@ endforeach()
 configure_file(ops/device/emulated_tables.cpp.in ${CMAKE_BINARY_DIR}/generated/emulated/tables.cpp @ONLY)
 add_library(lancet_emulated STATIC ${emulated_sources} ${CMAKE_BINARY_DIR}/generated/emulated/tables.cpp)
 target_link_libraries(lancet_emulated PUBLIC lancet_ops)
-target_include_directories(lancet_emulated PUBLIC ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR}/tests)
+target_include_directories(lancet_emulated PUBLIC ${CMAKE_SOURCE_DIR}/tests/doubles ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR}/tests)
 # The flags of the CPU kernels, so that both fuse multiply-adds.
 target_compile_options(lancet_emulated PUBLIC -Wno-unknown-pragmas PRIVATE -Wall -Wextra ${LANCET_KERNEL_FLAGS} -O2
                        $<$<BOOL:${LANCET_WERROR}>:-Werror>)

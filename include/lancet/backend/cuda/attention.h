@@ -11,16 +11,11 @@
 #include <cstdint>
 #include <memory>
 
+#include "lancet/backend/cuda/attention_desc.h"
 #include "lancet/backend/device.h"
 #include "lancet/base/result.h"
 
 namespace lancet::backend::cuda {
-
-struct AttentionDesc {
-  std::int64_t batch = 0, sequence = 0, heads = 0, head_dim = 0;
-  bool backward = false;
-  friend auto operator<=>(const AttentionDesc&, const AttentionDesc&) = default;
-};
 
 // The forward pass writes out and lse; the backward pass reads them. dout and dqkv (shaped like out and qkv) are for
 // the backward pass only.

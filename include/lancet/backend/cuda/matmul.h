@@ -2,8 +2,8 @@
 // those of the CPU's products (backend/cpu/matmul.h); all operands are dense.
 //
 // An element's bits may depend on the extents, but not on the run: the algorithm of a product comes from the table of
-// choices, else it is cuBLASLt's first proposal. Measuring fills the table; it is saved in a file with the profile, so
-// that every later run, and every rank, uses the same algorithms.
+// choices (matmul_choices.h), else it is cuBLASLt's first proposal. Measuring fills the table; it is saved in a file
+// with the profile, so that every later run, and every rank, uses the same algorithms.
 //
 // Threading: one thread at a time runs a Matmul; the table and the settings are shared and guarded.
 // Errors: cuBLASLt has no algorithm for a description; the message names the description.
@@ -12,7 +12,6 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <string_view>
 
 #include "lancet/backend/device.h"
 #include "lancet/base/dtype.h"
@@ -62,10 +61,5 @@ struct MatmulSettings {
   bool measure = false;  // a product missing from the table is timed when it is made, and added to the table
 };
 void set_matmul_settings(const MatmulSettings& settings);
-
-// The table as text, one line per product. A line names device and library; lines of other devices or libraries are
-// kept but not used.
-std::string matmul_choices();
-Status add_matmul_choices(std::string_view text);
 
 }  // namespace lancet::backend::cuda

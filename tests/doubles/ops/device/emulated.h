@@ -1,4 +1,4 @@
-// Runs a device kernel on one host thread, for tests without a GPU; launch.h includes it under g++.
+// Runs a device kernel on one host thread, for tests without a GPU.
 //
 // Blocks run one after the other, in a shuffled order. Each GPU thread of a block is a fiber, a host stack of its own
 // (fiber.h). The scheduler (Team::run_block) switches to every ready fiber, in a shuffled order; a fiber runs until it

@@ -1,7 +1,7 @@
 // Each stream is a host thread that runs a queue of functions in order; capturing collects the functions in a graph
 // instead. Device memory is host memory whose addresses have one extra bit set, which makes them invalid for the CPU;
 // work on a stream removes the bit (host_address) before it dereferences an address.
-#include "lancet/backend/host_queue.h"
+#include "host_queue.h"
 
 #include <fmt/format.h>
 
@@ -20,9 +20,10 @@
 #include "lancet/base/check.h"
 #include "lancet/base/random.h"
 
-namespace lancet::backend {
+namespace lancet::test {
 namespace {
 
+using namespace backend;
 using Clock = std::chrono::steady_clock;
 using Work = std::function<Status()>;
 
@@ -43,9 +44,9 @@ class HostGraph final : public Graph {
   std::vector<Work> work;
 };
 
-class HostQueueStream final : public HostStream, public PacedStream {
+class ThreadStream final : public HostQueueStream, public PacedStream {
  public:
-  HostQueueStream(const HostQueueOptions& options, std::uint64_t number)
+  ThreadStream(const HostQueueOptions& options, std::uint64_t number)
       : pause_us_(options.pause_us),
         random_(options.seed, number),
         thread_([this](std::stop_token stop) { serve(stop); }) {}
@@ -149,7 +150,7 @@ class HostQueueStream final : public HostStream, public PacedStream {
     LANCET_TRY(status_);
     return true;
   }
-  void* native() override { return static_cast<HostStream*>(this); }
+  void* native() override { return static_cast<HostQueueStream*>(this); }
 
  private:
   void serve(const std::stop_token& stop) {
@@ -231,7 +232,7 @@ class HostQueue final : public Device {
   void free_host(std::byte* memory) override { drop(memory, false); }
   Result<std::unique_ptr<Stream>> make_stream(bool) override {
     const std::lock_guard lock(mutex_);
-    return std::unique_ptr<Stream>(std::make_unique<HostQueueStream>(options_, ++streams_));
+    return std::unique_ptr<Stream>(std::make_unique<ThreadStream>(options_, ++streams_));
   }
   Result<std::unique_ptr<Event>> make_event() override { return std::unique_ptr<Event>(std::make_unique<HostEvent>()); }
   Result<double> milliseconds(Event& from, Event& to) override {
@@ -259,7 +260,7 @@ class HostQueue final : public Device {
 
 }  // namespace
 
-std::unique_ptr<Device> make_host_queue(const HostQueueOptions& options) {
+std::unique_ptr<backend::Device> make_host_queue(const HostQueueOptions& options) {
   return std::make_unique<HostQueue>(options);
 }
 
@@ -267,4 +268,4 @@ void* host_address(const void* address) {
   return reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(address) & ~device_bit);
 }
 
-}  // namespace lancet::backend
+}  // namespace lancet::test

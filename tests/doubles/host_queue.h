@@ -11,7 +11,7 @@
 
 #include "lancet/backend/device.h"
 
-namespace lancet::backend {
+namespace lancet::test {
 
 struct HostQueueOptions {
   std::int64_t bytes = std::int64_t{1} << 40;  // of device memory
@@ -21,16 +21,16 @@ struct HostQueueOptions {
   std::atomic<int>* host_allocations = nullptr;  // counts calls of allocate_host
 };
 
-class HostStream : public Stream {
+class HostQueueStream : public backend::Stream {
  public:
   // Runs `work` on the stream's thread; an error of it becomes the stream's error.
   virtual Status enqueue(std::function<Status()> work) = 0;
 };
 
-// Its streams are HostStreams; native() returns the HostStream itself.
-std::unique_ptr<Device> make_host_queue(const HostQueueOptions& options = {});
+// Its streams are HostQueueStreams; native() returns the HostQueueStream itself.
+std::unique_ptr<backend::Device> make_host_queue(const HostQueueOptions& options = {});
 
 // Converts a device address to the address that a stream's work can dereference. Host addresses and null are unchanged.
 void* host_address(const void* address);
 
-}  // namespace lancet::backend
+}  // namespace lancet::test

@@ -1,4 +1,5 @@
-// A thread of a block that emulated.h runs on the host: the interface of cuda_thread.h, for tests without a GPU.
+// A thread of a block that emulated.h runs on the host. In the tests this header takes the place of
+// src/ops/device/cuda_thread.h.
 #pragma once
 #include "emulated.h"
 

@@ -1,5 +1,3 @@
-#include "lancet/runtime/executor.h"
-
 #include "executors.h"
 
 namespace lancet::runtime {

@@ -1,0 +1,43 @@
+// DeviceKernels: the kernels of a plan on an accelerator, bound to their tensors, device streams and workspaces.
+#pragma once
+#include <array>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "bound_plan.h"
+#include "lancet/runtime/block.h"
+
+namespace lancet::runtime {
+
+// By stream of the plan.
+using DeviceQueues = std::array<std::unique_ptr<backend::Stream>, ir::stream_count>;
+using Workspaces = std::array<Block, ir::stream_count>;
+
+class DeviceKernels {
+ public:
+  // Reserves the communicators' memory, allocates the workspaces and binds the kernels. Logs their remarks, each once
+  // per process. Error: an op has no kernel on the accelerator. All arguments outlive this object.
+  Status bind(const ir::Plan& plan, const Addresses& addresses, const ExecutorOptions& options,
+              const DeviceQueues& queues, Workspaces& workspaces);
+
+  // Puts the instruction's work on its device stream.
+  Status call(std::int32_t instruction) {
+    return in_range(instruction, [&] { return runtime::call(kernels_[static_cast<std::size_t>(instruction)]); });
+  }
+  // Calls work() under the instruction's name in profilers.
+  template <class Work>
+  Status in_range(std::int32_t instruction, const Work& work) {
+    device_->begin_range(names_[static_cast<std::size_t>(instruction)]);
+    Status status = work();
+    device_->end_range();
+    return status;
+  }
+
+ private:
+  backend::Device* device_ = nullptr;
+  std::vector<ops::Kernel> kernels_;  // by instruction
+  std::vector<std::string> names_;
+};
+
+}  // namespace lancet::runtime

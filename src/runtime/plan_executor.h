@@ -1,0 +1,42 @@
+// PlanExecutor: the part that executors share whatever the device: the plan, its streams and the last run's spans.
+#pragma once
+#include <chrono>
+#include <vector>
+
+#include "bound_plan.h"
+#include "step_times.h"
+
+namespace lancet::runtime {
+
+class PlanExecutor : public Executor, protected SingleSteps {
+ public:
+  bool has_output(std::string_view name) const override { return plan_.program.output(name).valid(); }
+  const ir::Plan& plan() const override { return plan_; }
+  std::span<const Span> spans() const override { return spans_; }
+  StepTimes times() const override { return stream_times(plan_.program, spans_, step_ns_); }
+
+ protected:
+  PlanExecutor(const ir::Plan& plan, const ExecutorOptions& options)
+      : plan_(plan), options_(options), streams_(streams_of(plan)), spans_(plan.program.instructions.size()) {}
+
+  void start_clock() { start_ = std::chrono::steady_clock::now(); }
+  // Nanoseconds since start_clock().
+  std::int64_t elapsed() const {
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - start_).count();
+  }
+  Span& span_of(std::int32_t instruction) { return spans_[static_cast<std::size_t>(instruction)]; }
+  std::size_t stream_of(std::int32_t instruction) const {
+    return static_cast<std::size_t>(plan_.program.instructions[static_cast<std::size_t>(instruction)].stream);
+  }
+
+  const ir::Plan plan_;
+  const ExecutorOptions options_;
+  const Streams streams_;
+  std::vector<Span> spans_;
+  std::int64_t step_ns_ = 0;
+
+ private:
+  std::chrono::steady_clock::time_point start_{};
+};
+
+}  // namespace lancet::runtime
