@@ -28,7 +28,8 @@ constexpr const char* description =
 void refuse_empty_words(CLI::App& command) {
   for (CLI::Option* option : command.get_options())
     if (option->get_name() != "--prompt")
-      option->check([](const std::string& word) { return word.empty() ? "expected a value, found an empty word" : ""; });
+      option->check(
+          [](const std::string& word) { return word.empty() ? "expected a value, found an empty word" : ""; });
   for (CLI::App* inner : command.get_subcommands([](const CLI::App*) { return true; })) refuse_empty_words(*inner);
 }
 

@@ -102,7 +102,7 @@ void add_profile(CLI::App& app, Selection& selection) {
   auto arguments = std::make_shared<ProfileArguments>();
   command->add_option("--out", arguments->out, "The file; default: overlap.profile")->type_name("FILE");
   command->add_option("--renew", arguments->renew, "Measure again what the file already holds: communication or all")
-      ->check(one_of({"communication", "all"}));
+      ->check(CLI::IsMember({"communication", "all"}));
   command->add_option("--seconds", arguments->seconds, "Approximate time for the ops of one program")
       ->capture_default_str()
       ->check(between(0.0, 3600.0));

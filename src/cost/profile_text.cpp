@@ -97,7 +97,8 @@ class ProfileParser {
     if (root.is_object() && root.contains("format") && root["format"] != format_version)
       in_.fail("profile.format", std::to_string(format_version), shown(root["format"]));
     else if (in_.object(root, "profile",
-                        {"format", "cpu", "isa", "threads", "local_ranks", "build", "transport", "ranks", "hosts", "ops"},
+                        {"format", "cpu", "isa", "threads", "local_ranks", "build", "transport", "ranks", "hosts",
+                         "ops"},
                         {"peak_tflops", "products", "network"}))
       read(root, profile);
     if (in_.error()) return *in_.error();

@@ -1,5 +1,5 @@
-// Ranks must measure the same ops in the same order, since communication is measured together. So the key of the times
-// (device and cluster) and the profile come from rank 0, which broadcasts its file as text. ensure_profile() lists the
+// Ranks must measure the same ops in the same order, since communication is measured together. So the profile and its
+// machine come from rank 0, which broadcasts its file as text. ensure_profile() lists the
 // ops that the sequential plans of all programs have and the profile lacks, sets up the streams of a run, and measures.
 // If anything is missing, rank 0 writes the file once before it measures, so that a path that cannot be written is an
 // error before minutes of work, and once after.
@@ -8,7 +8,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <optional>
 
 #include "lancet/world/rank_device.h"
@@ -25,19 +24,7 @@
 namespace lancet::planning {
 namespace {
 
-// Rank 0's key on all ranks: if machines differ, the times are stored under rank 0's.
-Result<cost::Machine> share_machine(comm::Communicator& world, cost::Machine machine) {
-  cost::Device& device = machine.device;
-  for (std::string* text : {&device.cpu, &device.isa, &device.build}) {
-    LANCET_ASSIGN(*text, broadcast_text(world, *text, 0));
-  }
-  std::array numbers{device.threads, device.local_ranks, machine.cluster.hosts};
-  LANCET_TRY(world.broadcast(std::as_writable_bytes(std::span(numbers)), 0));
-  device.threads = numbers[0], device.local_ranks = numbers[1], machine.cluster.hosts = numbers[2];
-  return machine;
-}
-
-// Rank 0's profile on all ranks, so that all measure the same ops.
+// Rank 0's profile and machine on all ranks, so that all measure the same ops.
 Result<cost::Profile> share_profile(comm::Communicator& world, const Result<cost::Profile>& mine) {
   LANCET_TRY(world::broadcast_status(world, mine.ok() ? Status() : Status(mine.error()), 0));
   LANCET_ASSIGN(const std::string text, broadcast_text(world, cost::print(*mine), 0));
@@ -91,8 +78,7 @@ std::vector<ir::Program> step_programs(const config::Config& config, int ranks) 
 
 Status take_product_choices(const config::Config& config, comm::Communicator& world, const ProfileRequest& request) {
   if (!request.accelerator) return {};
-  LANCET_ASSIGN(const cost::Machine machine,
-                share_machine(world, machine_of(config, world, request.local_ranks, request.accelerator)));
+  const cost::Machine machine = machine_of(config, world, request.local_ranks, request.accelerator);
   const std::filesystem::path path = profile_path(config, request.profile_folder, machine);
   Result<cost::Profile> held = cost::Profile(machine);
   if (!path.empty() && world.rank() == 0) held = cost::read_profile_or_empty(path, machine);
@@ -103,8 +89,7 @@ Status take_product_choices(const config::Config& config, comm::Communicator& wo
 
 Result<cost::Profile> ensure_profile(const config::Config& config, comm::Communicator& world,
                                      std::span<const ir::Program> programs, const ProfileRequest& request) {
-  LANCET_ASSIGN(const cost::Machine machine,
-                share_machine(world, machine_of(config, world, request.local_ranks, request.accelerator)));
+  const cost::Machine machine = machine_of(config, world, request.local_ranks, request.accelerator);
   const std::filesystem::path path = profile_path(config, request.profile_folder, machine);
   const bool keeps = !path.empty();
   Result<cost::Profile> held = cost::Profile(machine);

@@ -92,8 +92,8 @@ TEST_CASE("options without their value, given twice, or of another kind") {
   check("data tokenize a --tokenizer b --out c --eval-fraction 0.5", "lancet data tokenize",
         "--eval-fraction requires --eval-out; see");
   check("import --from a --out b --noise 1", "lancet import", "--noise requires --upcycle; see");
-  check("export --to gguf --from a --out b", "lancet export", "--to: expected hf, found 'gguf'");
-  check("profile x --renew some", "lancet profile", "--renew: expected communication or all, found 'some'");
+  check("export --to gguf --from a --out b", "lancet export", "--to: gguf not in {hf}");
+  check("profile x --renew some", "lancet profile", "--renew: some not in {communication,all}");
   check("bench checkpoint x --dir /no/such", "lancet bench checkpoint",
         "--dir: expected a folder, found none called '/no/such'");
 }
