@@ -34,7 +34,7 @@ inline cost::Profile declared_profile(const config::Config& config, const cost::
   return profile;
 }
 
-// Adds it to a file, which may hold others.
+// Writes it to a file.
 inline std::string write_declared_profile(const std::string& path, const config::Config& config, int ranks, int hosts) {
   const Status written = cost::write_profile(path, declared_profile(config, declared_machine(ranks, hosts)));
   LANCET_CHECK(written.ok(), "{}", written.error().message);

@@ -1,5 +1,6 @@
 #include "lancet/cli/cli.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -8,9 +9,9 @@
 #include "commands.h"
 #include "lancet/base/check.h"
 #include "lancet/base/log.h"
+#include "lancet/base/shown.h"
 #include "lancet/comm/launch.h"
 #include "signals.h"
-#include "usage.h"
 
 namespace lancet::cli {
 namespace {
@@ -23,11 +24,33 @@ constexpr const char* description =
     "Exit codes: 0 done, 1 internal, 2 config or usage, 3 data or checkpoint, 4 loss not finite, 5 communication,\n75 "
     "saved and stopped: run the same command again.";
 
-int usage(const CLI::App& app, const CLI::ParseError& error, std::span<const char* const> words, bool is_rank0) {
+// Makes every option refuse an empty word, as of an unset shell variable; only --prompt may be empty.
+void refuse_empty_words(CLI::App& command) {
+  for (CLI::Option* option : command.get_options())
+    if (option->get_name() != "--prompt")
+      option->check(
+          [](const std::string& word) { return word.empty() ? "expected a value, found an empty word" : ""; });
+  for (CLI::App* inner : command.get_subcommands([](const CLI::App*) { return true; })) refuse_empty_words(*inner);
+}
+
+// The parser's message in one line, after the words that select the command. An unknown option is reported first: the
+// parser takes the word after it for something else, and may report that.
+std::string usage_line(const CLI::App& app, const CLI::ParseError& error) {
+  const CLI::App* command = &app;
+  std::string path = app.get_name();
+  for (; !command->get_subcommands().empty(); path += " " + command->get_name())
+    command = command->get_subcommands().front();
+  std::string message = error.what();
+  const std::vector<std::string> left = app.remaining(true);
+  if (const auto unknown = std::ranges::find_if(left, [](const auto& word) { return word.starts_with("-"); });
+      unknown != left.end())
+    message = "expected one of its options, found " + shown(*unknown);
+  return fmt::format("{}: {}; see {} --help", path, cut(message, 400), path);
+}
+
+int usage(const CLI::App& app, const CLI::ParseError& error, bool is_rank0) {
   if (error.get_exit_code() == 0) return is_rank0 ? app.exit(error) : 0;  // --help
-  if (!is_rank0) return static_cast<int>(ExitCode::config);
-  const std::string empty = empty_value(app, words);
-  log::error("{}", empty.empty() ? usage_line(app, error) : empty);
+  if (is_rank0) log::error("{}", usage_line(app, error));
   return static_cast<int>(ExitCode::config);
 }
 
@@ -84,15 +107,11 @@ int main(int argc, char** argv) {
   add_generate(app, selection);
   add_export(app, selection);
   add_import(app, selection);
-  const std::span<const char* const> words(argv, std::size_t(argc));
+  refuse_empty_words(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return usage(app, error, words, launch.rank == 0);
-  }
-  if (const std::string wrong = empty_value(app, words); !wrong.empty()) {
-    if (launch.rank == 0) log::error("{}", wrong);
-    return static_cast<int>(ExitCode::config);
+    return usage(app, error, launch.rank == 0);
   }
   return run(selection);
 }

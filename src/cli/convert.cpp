@@ -94,12 +94,12 @@ void add_export(CLI::App& app, Selection& selection) {
   auto arguments = std::make_shared<ExportArguments>();
   command->add_option("--to", arguments->to, "hf: Hugging Face's config.json and model.safetensors")
       ->required()
-      ->check(one_of({"hf"}));
+      ->check(CLI::IsMember({"hf"}));
   add_from_option(*command, arguments->from);
   command->add_option("--out", arguments->out, "The folder to create")->required()->type_name("DIR");
   command->add_option("--dtype", arguments->dtype, "Type of the weights: fp32 or bf16")
       ->capture_default_str()
-      ->check(one_of({"fp32", "bf16"}));
+      ->check(CLI::IsMember({"fp32", "bf16"}));
   command
       ->add_option("--max-shard-gb", arguments->shard_gb,
                    "A larger model is split into files of at most this size, or of one tensor; 0: one file")

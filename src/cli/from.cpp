@@ -13,9 +13,9 @@ std::shared_ptr<FromArguments> add_from_arguments(CLI::App& command) {
   auto arguments = std::make_shared<FromArguments>();
   add_from_option(command, arguments->from);
   command.add_option("--dtype", arguments->dtype, "fp32 or bf16; default: as the model was trained")
-      ->check(one_of({"fp32", "bf16"}));
+      ->check(CLI::IsMember({"fp32", "bf16"}));
   command.add_option("--device", arguments->device, "cpu or cuda; default: as the model was trained")
-      ->check(one_of({"cpu", "cuda"}));
+      ->check(CLI::IsMember({"cpu", "cuda"}));
   command.add_option("--threads", arguments->threads, "Threads per rank; 0: its share of the cores")
       ->check(whole_between(0, 1024));
   return arguments;

@@ -9,7 +9,7 @@
 
 namespace lancet::cli {
 
-std::string default_profile() {
+std::string profile_folder() {
   const char *cache = std::getenv("XDG_CACHE_HOME"), *home = std::getenv("HOME");
   std::filesystem::path folder;
   if (cache && *cache)
@@ -18,7 +18,7 @@ std::string default_profile() {
     folder = std::filesystem::path(home) / ".cache";
   else
     return "";
-  return folder / "lancet" / "profile.json";
+  return folder / "lancet";
 }
 
 std::shared_ptr<ConfigArguments> add_config_arguments(CLI::App& command) {

@@ -26,8 +26,8 @@ Result<config::Config> load_config(const ConfigArguments& arguments, comm::Commu
 // from slow disks. If the config is invalid, which is reported later, the default's timeout is returned.
 std::chrono::milliseconds start_timeout(const ConfigArguments& arguments);
 
-// Returns the profile file that is used if overlap.profile is empty: lancet/profile.json in $XDG_CACHE_HOME or else
+// Returns the folder of the profile files that are used if overlap.profile is empty: lancet in $XDG_CACHE_HOME or else
 // ~/.cache (the XDG base directories). Empty if there is no home folder; costs are not kept then.
-std::string default_profile();
+std::string profile_folder();
 
 }  // namespace lancet::cli

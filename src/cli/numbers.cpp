@@ -1,9 +1,7 @@
 #include "numbers.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
-#include <algorithm>
 #include <charconv>
 #include <limits>
 
@@ -49,14 +47,5 @@ CLI::Validator in_range(Number least, Number most, const char* kind) {
 
 CLI::Validator between(double least, double most) { return in_range(least, most, "a number"); }
 CLI::Validator whole_between(std::int64_t least, std::int64_t most) { return in_range(least, most, "a whole number"); }
-
-CLI::Validator one_of(std::vector<std::string> words) {
-  const std::string expected = fmt::format("{}", fmt::join(words, " or "));
-  const auto wrong = [=](const std::string& text) -> std::string {
-    if (std::find(words.begin(), words.end(), text) != words.end()) return {};
-    return fmt::format("expected {}, found {}", expected, shown(text));
-  };
-  return CLI::Validator(wrong, expected);
-}
 
 }  // namespace lancet::cli

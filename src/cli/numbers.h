@@ -4,7 +4,6 @@
 #include <CLI/CLI.hpp>
 #include <cstdint>
 #include <string>
-#include <vector>
 
 namespace lancet::cli {
 
@@ -15,7 +14,5 @@ CLI::Option* add_seed_option(CLI::App& command, std::uint64_t& seed, const std::
 CLI::Validator between(double least, double most);
 // Accepts whole numbers of this range, both ends included.
 CLI::Validator whole_between(std::int64_t least, std::int64_t most);
-// Accepts one of these words.
-CLI::Validator one_of(std::vector<std::string> words);
 
 }  // namespace lancet::cli

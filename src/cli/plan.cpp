@@ -25,7 +25,7 @@ struct PlanArguments {
   int ranks = 1, hosts = 0;
   std::string out, profile, hardware, dump;
   std::vector<std::string> skip;
-  bool explain = false, passes = false;
+  bool passes = false;
 };
 
 // Writes the Program after each pass as NN_name.ir, the Plan after the last one, and the table of all policies.
@@ -43,12 +43,11 @@ Status plan(const config::Config& config, const PlanArguments& arguments) {
                 planning::plan_offline(config, {.ranks = arguments.ranks,
                                                 .hosts = arguments.hosts,
                                                 .profile = arguments.profile,
-                                                .default_profile = default_profile(),
+                                                .profile_folder = profile_folder(),
                                                 .hardware = arguments.hardware,
                                                 .skip = arguments.skip,
                                                 .keep_texts = !arguments.dump.empty()}));
   fmt::print("costs: {}\n", planned.costs);
-  if (!planned.all_to_alls.empty()) fmt::print("all-to-alls: {}\n", planned.all_to_alls);
   if (planned.available_gib) fmt::print("{}\n", memory_line(planned));
   const bool measured = !planned.profile.ops.empty();
   if (const cost::Device here = profiler::this_device(1, 1); measured && planned.profile.machine.device.cpu != here.cpu)
@@ -57,7 +56,6 @@ Status plan(const config::Config& config, const PlanArguments& arguments) {
     fmt::print("note: measured with another build than this program's, {}\n", cost::kernel_build());
   fmt::print("\n{}\n{}\n{}\n{}", policy_table(planned.report), schedule_text(planned), cover_table(planned.plan),
              timeline_chart(planned.plan));
-  if (arguments.explain) fmt::print("\n{}", explanation(planned));
   if (arguments.passes) fmt::print("\n{}", pass_table(planned.report));
   if (!arguments.dump.empty()) LANCET_TRY(dump(arguments.dump, planned.report));
   if (!arguments.out.empty()) return write_file(arguments.out, ir::print(planned.plan));
@@ -68,7 +66,7 @@ Status plan(const config::Config& config, const PlanArguments& arguments) {
 
 void add_plan(CLI::App& app, Selection& selection) {
   CLI::App* command = app.add_subcommand(
-      "plan", "Plan a training step without running it: lancet plan configs/quickstart.json --ranks 2 --explain");
+      "plan", "Plan a training step without running it: lancet plan configs/quickstart.json --ranks 2");
   auto config_arguments = add_config_arguments(*command);
   std::string policies = "Policies (overlap.policy):\n";
   for (const planner::PolicyInfo& policy : planner::policies())
@@ -88,7 +86,6 @@ void add_plan(CLI::App& app, Selection& selection) {
       ->add_option("--profile", arguments->profile,
                    "File of measured costs (lancet profile --out), of this device or of another")
       ->type_name("FILE");
-  command->add_flag("--explain", arguments->explain, "Say in words what the policies do and why this one runs");
   command->add_flag("--passes", arguments->passes, "List the passes that made the plan, with their times");
   command->add_option("--dump", arguments->dump, "Write the Program after each pass into this folder, as NN_name.ir")
       ->type_name("DIR");

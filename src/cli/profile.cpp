@@ -60,13 +60,6 @@ void print_points(const char* name, const std::vector<cost::Point>& points) {
 void print_network(const cost::NetworkTimes& network) {
   print_points("all-to-all: bytes that a rank sends to all others", network.all_to_all);
   print_points("all-reduce: bytes of the vector", network.all_reduce);
-  if (network.windows && !network.windows->all_to_all.empty()) {
-    print_points("all-to-all through windows", network.windows->all_to_all);
-    fmt::print(
-        "windows: the compute stream loses {:.3f} ms + {:.3f} ms/MB to an all-to-all; with messages instead, the "
-        "host waits {:.1f} us for counts, per layer and part\n",
-        network.windows->core.per_message_ms, network.windows->core.per_mb_ms, network.windows->counts_wait_ms * 1e3);
-  }
   fmt::print(
       "launch {:.1f} us; the compute stream loses {:.3f} ms + {:.3f} ms/MB to an all-to-all, {:.3f} ms + {:.3f} ms/MB "
       "to an all-reduce; speed of communication beside computation {:.2f}, beside other communication {:.2f}\n",
@@ -90,7 +83,7 @@ Status profile(config::Config config, const ProfileArguments& arguments, comm::C
   if (!arguments.out.empty()) config.overlap.profile = arguments.out;
   LANCET_ASSIGN(const planning::MeasuredStep step, planning::measure_step(config, world,
                                                                           {.local_ranks = local_ranks,
-                                                                           .default_path = default_profile(),
+                                                                           .profile_folder = profile_folder(),
                                                                            .renew = renew_of(arguments.renew),
                                                                            .seconds = arguments.seconds}));
   if (world.rank() != 0) return {};
@@ -109,7 +102,7 @@ void add_profile(CLI::App& app, Selection& selection) {
   auto arguments = std::make_shared<ProfileArguments>();
   command->add_option("--out", arguments->out, "The file; default: overlap.profile")->type_name("FILE");
   command->add_option("--renew", arguments->renew, "Measure again what the file already holds: communication or all")
-      ->check(one_of({"communication", "all"}));
+      ->check(CLI::IsMember({"communication", "all"}));
   command->add_option("--seconds", arguments->seconds, "Approximate time for the ops of one program")
       ->capture_default_str()
       ->check(between(0.0, 3600.0));

@@ -34,7 +34,7 @@ void add_train(CLI::App& app, Selection& selection) {
       if (!run_dir->empty()) config.log.run_dir = *run_dir;
       return train::train(config, world,
                           {.local_ranks = local_ranks,
-                           .default_profile = default_profile(),
+                           .profile_folder = profile_folder(),
                            .plan_file = *plan,
                            .resume = *resume,
                            .init_from = *init_from,

@@ -149,7 +149,7 @@ constexpr Field table[] = {
         "lancet: also split the backward pass into parts where that is faster; false: as in the paper"),
     ROW(overlap.reach, between(-1, 1e6),
         "forced number of groups before and after each MoE layer in its partition range; -1: the fastest"),
-    ROW(overlap.profile, any(), "file of measured op and communication times; empty: ~/.cache/lancet/profile.json"),
+    ROW(overlap.profile, any(), "file of measured op and communication times; empty: this machine's in ~/.cache/lancet"),
     ROW(comm.timeout_s, between(0.001, most_seconds), "seconds that a rank waits for others before it ends the job"),
     ROW(comm.transport, any(),
         "auto: self for one rank without a launcher, else nccl between GPUs and mpi between CPUs; emulated: "

@@ -71,27 +71,7 @@ double bytes_sent(const ir::Program& program, const ir::Instruction& instruction
   return double(rows_moved(instruction, first.shape) * row) * others;
 }
 
-namespace {
-
-bool windows_win(AllToAllWays ways, const OpCost& windows, const OpCost& counted) {
-  if (ways == AllToAllWays::faster) return windows.ms <= counted.ms;
-  return ways == AllToAllWays::windows;
-}
-
-}  // namespace
-
-OpCost Costs::all_to_all(const ir::Program& program, const ir::Instruction& instruction, std::int64_t peers) const {
-  const OpCost counted = counted_all_to_all(program, instruction, peers);
-  const auto windows = window_all_to_all(program, instruction);
-  return windows && windows_win(all_to_all_ways(), *windows, counted) ? *windows : counted;
-}
-
-bool takes_window(const Costs& costs, const ir::Program& program, const ir::Instruction& instruction) {
-  const auto windows = costs.window_all_to_all(program, instruction);
-  return windows && windows_win(costs.all_to_all_ways(), *windows, costs.counted_all_to_all(program, instruction, 0));
-}
-
-OpCost Costs::counted_all_to_all(const ir::Program& program, const ir::Instruction& instruction, std::int64_t) const {
+OpCost Costs::all_to_all(const ir::Program& program, const ir::Instruction& instruction, std::int64_t) const {
   const double bytes = bytes_sent(program, instruction), ms = all_to_all_ms(bytes);
   return {ms, std::min(ms, all_to_all_core().ms(bytes))};
 }

@@ -139,18 +139,9 @@ std::optional<double> HardwareCosts::op_ms(const ir::Program& program, const ir:
   return cost::op_ms(hardware_, program, with_tokens(instruction, rows));
 }
 
-std::optional<OpCost> HardwareCosts::window_all_to_all(const ir::Program& program,
-                                                       const ir::Instruction& instruction) const {
-  return network_measured() ? measured_->window_all_to_all(program, instruction) : std::nullopt;
-}
-
-AllToAllWays HardwareCosts::all_to_all_ways() const {
-  return network_measured() ? measured_->all_to_all_ways() : AllToAllWays::faster;
-}
-
-OpCost HardwareCosts::counted_all_to_all(const ir::Program& program, const ir::Instruction& instruction,
-                                         std::int64_t peers) const {
-  if (network_measured()) return measured_->counted_all_to_all(program, instruction, peers);
+OpCost HardwareCosts::all_to_all(const ir::Program& program, const ir::Instruction& instruction,
+                                 std::int64_t peers) const {
+  if (network_measured()) return measured_->all_to_all(program, instruction, peers);
   Spread spread;
   if (peers > 0) spread.share = double(peers) / double(layout_.ranks);
   double bytes = bytes_sent(program, instruction);

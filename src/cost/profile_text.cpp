@@ -1,13 +1,13 @@
 // Prints and parses the profile file:
-//   {"format": 1, "devices": [{device, "ops": {key: {"ms", "samples", "spread"}}, "products": {...}}],
-//    "clusters": [{device, cluster, interference and core costs, "all_to_all": [points], "all_reduce": [points]}]}
-// Numbers are written in the fewest digits that parse to the same value. The parser checks every field and its range;
-// Reader keeps the first error and the parser returns it, so that reading code need not test each field.
+//   {"format": 2, the machine's fields, "peak_tflops": {type: number}, "ops": {key: {"ms", "samples", "spread"}},
+//    "products": {...}, "network": {interference and core costs, "all_to_all": [points], "all_reduce": [points]}}
+// The parser checks every field and its range; Reader keeps the first error and the parser returns it, so that reading
+// code need not test each field.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <initializer_list>
-#include <set>
 
 #include "lancet/base/json.h"
 #include "lancet/base/shown.h"
@@ -17,39 +17,27 @@ namespace lancet::cost {
 namespace {
 
 using nlohmann::json;
+using Ordered = nlohmann::ordered_json;
 
-constexpr int format_version = 1;
+constexpr int format_version = 2;
 constexpr double most = 1e15;  // larger bytes, milliseconds or counts mean a damaged file
 
-std::string quoted(const std::string& text) { return json(text).dump(-1, ' ', false, json::error_handler_t::replace); }
-
-std::string print_device(const Device& device) {
-  return fmt::format(R"("cpu": {}, "isa": {}, "threads": {}, "local_ranks": {}, "build": {})", quoted(device.cpu),
-                     quoted(device.isa), device.threads, device.local_ranks, quoted(device.build));
+Ordered json_of(const std::vector<Point>& points) {
+  Ordered list = Ordered::array();
+  for (const Point& point : points) list.push_back(Ordered{{"bytes", point.bytes}, {"ms", point.ms}});
+  return list;
 }
 
-std::string print_products(const std::map<std::string, std::string>& products) {
-  if (products.empty()) return "";
-  std::string lines;
-  for (const auto& [product, algorithm] : products)
-    lines += fmt::format("{}\n        {}: {}", lines.empty() ? "" : ",", quoted(product), quoted(algorithm));
-  return fmt::format(",\n      \"products\": {{{}\n      }}", lines);
-}
-
-std::string print_points(const std::vector<Point>& points) {
-  std::string text;
-  for (const Point& point : points)
-    text += fmt::format("{}\n        {{\"bytes\": {}, \"ms\": {}}}", text.empty() ? "" : ",", point.bytes, point.ms);
-  return text;
-}
-
-std::string print_windows(const std::optional<WindowTimes>& windows) {
-  if (!windows) return "";
-  return fmt::format(
-      ",\n      \"windows\": {{\"counts_wait_ms\": {}, \"core_ms\": {}, \"core_ms_per_mb\": {}, \"all_to_all\": "
-      "[{}\n      ]}}",
-      windows->counts_wait_ms, windows->core.per_message_ms, windows->core.per_mb_ms,
-      print_points(windows->all_to_all));
+Ordered json_of(const NetworkTimes& network) {
+  return {{"launch_ms", network.launch_ms},
+          {"all_to_all_core_ms", network.all_to_all_core.per_message_ms},
+          {"all_to_all_core_ms_per_mb", network.all_to_all_core.per_mb_ms},
+          {"all_reduce_core_ms", network.all_reduce_core.per_message_ms},
+          {"all_reduce_core_ms_per_mb", network.all_reduce_core.per_mb_ms},
+          {"network_beside_compute", network.interference.network_beside_compute},
+          {"network_beside_network", network.interference.network_beside_network},
+          {"all_to_all", json_of(network.all_to_all)},
+          {"all_reduce", json_of(network.all_reduce)}};
 }
 
 // Accessors to JSON values that check them. The first error is kept; later ones are ignored.
@@ -62,14 +50,14 @@ class Reader {
     if (!error_) error_ = config_error(fmt::format("{}: {}: expected {}, found {}", origin_, where, expected, found));
   }
 
-  // True if the value is an object with all fields in `names`, perhaps `optional`, and no other.
-  bool object(const json& value, const std::string& where, std::initializer_list<const char*> names,
-              std::string_view optional = {}) {
+  using Names = std::initializer_list<std::string_view>;
+  // True if the value is an object with all fields in `names`, perhaps some of `optional`, and no other.
+  bool object(const json& value, const std::string& where, Names names, Names optional = {}) {
     if (!value.is_object()) return fail(where, "an object", value.type_name()), false;
-    for (const char* name : names)
+    for (const std::string_view name : names)
       if (!value.contains(name)) return fail(where, fmt::format("the field {}", name), "none"), false;
     for (const auto& [name, _] : value.items())
-      if (name != optional && std::find(names.begin(), names.end(), name) == names.end())
+      if (std::ranges::find(names, name) == names.end() && std::ranges::find(optional, name) == optional.end())
         return fail(where + "." + cut(name, 60), "a known field", "an unknown one"), false;
     return true;
   }
@@ -100,68 +88,71 @@ class Reader {
   std::optional<Error> error_;
 };
 
-}  // namespace
-
 class ProfileParser {
  public:
-  explicit ProfileParser(std::string_view origin) : in_(origin), origin_(origin) {}
+  explicit ProfileParser(std::string_view origin) : in_(origin) {}
 
-  Result<ProfileFile> operator()(std::string_view text) {
-    LANCET_ASSIGN(const json root, parse_json(text, origin_, ExitCode::config));
-    ProfileFile file;
-    if (in_.object(root, "profile", {"format", "devices", "clusters"})) {
-      const int format = in_.count(root, "format", "profile");
-      if (format != format_version)
-        in_.fail("profile.format", std::to_string(format_version), std::to_string(format));
-      else
-        read_records(root, file);
-    }
+  Result<Profile> operator()(const json& root) {
+    Profile profile;
+    if (root.is_object() && root.contains("format") && root["format"] != format_version)
+      in_.fail("profile.format", std::to_string(format_version), shown(root["format"]));
+    else if (in_.object(root, "profile",
+                        {"format", "cpu", "isa", "threads", "local_ranks", "build", "transport", "ranks", "hosts",
+                         "ops"},
+                        {"peak_tflops", "products", "network"}))
+      read(root, profile);
     if (in_.error()) return *in_.error();
-    return file;
+    return profile;
   }
 
  private:
-  void read_records(const json& root, ProfileFile& file) {
-    if (!in_.list(root["devices"], "devices") || !in_.list(root["clusters"], "clusters")) return;
-    for (std::size_t i = 0; i < root["devices"].size(); ++i)
-      read_ops(root["devices"][i], fmt::format("devices[{}]", i), file);
-    for (std::size_t i = 0; i < root["clusters"].size(); ++i)
-      read_cluster(root["clusters"][i], fmt::format("clusters[{}]", i), file);
-  }
-
-  Device read_device(const json& value, const std::string& where) {
-    Device device;
-    device.cpu = in_.text(value, "cpu", where);
-    device.isa = in_.text(value, "isa", where);
-    device.threads = in_.count(value, "threads", where);
-    device.local_ranks = in_.count(value, "local_ranks", where);
-    device.build = in_.text(value, "build", where);
-    return device;
-  }
-
-  void read_ops(const json& value, const std::string& where, ProfileFile& file) {
-    if (!in_.object(value, where, {"cpu", "isa", "threads", "local_ranks", "build", "ops"}, "products")) return;
-    ProfileFile::DeviceRecord record{read_device(value, where), {}, {}};
-    if (!value["ops"].is_object()) return in_.fail(where + ".ops", "an object", value["ops"].type_name());
-    for (const auto& [key, time] : value["ops"].items()) {
-      const std::string at = fmt::format("{}.ops[\"{}\"]", where, cut(key, 200));
+  void read(const json& root, Profile& profile) {
+    auto text = [&](const char* name) { return in_.text(root, name, "profile"); };
+    auto count = [&](const char* name) { return in_.count(root, name, "profile"); };
+    profile.machine = {{text("cpu"), text("isa"), count("threads"), count("local_ranks"), text("build")},
+                       {text("transport"), count("ranks"), count("hosts")}};
+    for (const auto& [key, time] : fields(root, "ops")) {
+      const std::string at = fmt::format("ops[\"{}\"]", cut(key, 200));
       if (!in_.object(time, at, {"ms", "samples", "spread"})) return;
-      record.ops[key] = {in_.number(time, "ms", at, 0), in_.count(time, "samples", at),
-                         in_.number(time, "spread", at, 0)};
+      profile.ops[key] = {in_.number(time, "ms", at, 0), in_.count(time, "samples", at),
+                          in_.number(time, "spread", at, 0)};
     }
-    if (value.contains("products")) read_products(value["products"], where + ".products", record);
-    file.devices_.push_back(std::move(record));
+    for (const auto& [product, _] : fields(root, "products"))
+      profile.products[product] = in_.text(root["products"], product.c_str(), "products");
+    for (const auto& [type, _] : fields(root, "peak_tflops"))
+      profile.peak_tflops[type] = in_.number(root["peak_tflops"], type.c_str(), "peak_tflops", 0);
+    if (root.contains("network")) read_network(root["network"], profile.network);
   }
 
-  void read_products(const json& value, const std::string& where, ProfileFile::DeviceRecord& record) {
-    if (!value.is_object()) return in_.fail(where, "an object", value.type_name());
-    for (const auto& [product, _] : value.items()) record.products[product] = in_.text(value, product.c_str(), where);
+  // The fields of an object; none if it is missing or another type, which is an error.
+  json::object_t fields(const json& root, const char* name) {
+    if (!root.contains(name)) return {};
+    if (root[name].is_object()) return root[name].get<json::object_t>();
+    in_.fail(name, "an object", root[name].type_name());
+    return {};
   }
 
-  std::vector<Point> read_points(const json& value, const std::string& where, bool may_be_empty = false) {
+  void read_network(const json& value, NetworkTimes& network) {
+    const std::string where = "network";
+    if (!in_.object(value, where,
+                    {"launch_ms", "all_to_all_core_ms", "all_to_all_core_ms_per_mb", "all_reduce_core_ms",
+                     "all_reduce_core_ms_per_mb", "network_beside_compute", "network_beside_network", "all_to_all",
+                     "all_reduce"}))
+      return;
+    auto number = [&](const char* name, double least = 0) { return in_.number(value, name, where, least); };
+    network.launch_ms = number("launch_ms");
+    network.all_to_all_core = {number("all_to_all_core_ms"), number("all_to_all_core_ms_per_mb")};
+    network.all_reduce_core = {number("all_reduce_core_ms"), number("all_reduce_core_ms_per_mb")};
+    constexpr double slowest = 1e-3;  // not 0, since times are divided by speeds
+    network.interference = {number("network_beside_compute", slowest), number("network_beside_network", slowest)};
+    network.all_to_all = read_points(value["all_to_all"], where + ".all_to_all");
+    network.all_reduce = read_points(value["all_reduce"], where + ".all_reduce");
+  }
+
+  std::vector<Point> read_points(const json& value, const std::string& where) {
     std::vector<Point> points;
     if (!in_.list(value, where)) return points;
-    if (value.empty() && !may_be_empty) in_.fail(where, "at least one point", "none");
+    if (value.empty()) in_.fail(where, "at least one point", "none");
     for (std::size_t i = 0; i < value.size(); ++i) {
       const std::string at = fmt::format("{}[{}]", where, i);
       if (!in_.object(value[i], at, {"bytes", "ms"})) return points;
@@ -173,76 +164,29 @@ class ProfileParser {
     return points;
   }
 
-  void read_cluster(const json& value, const std::string& where, ProfileFile& file) {
-    if (!in_.object(
-            value, where,
-            {"cpu", "isa", "threads", "local_ranks", "build", "transport", "ranks", "hosts", "launch_ms",
-             "all_to_all_core_ms", "all_to_all_core_ms_per_mb", "all_reduce_core_ms", "all_reduce_core_ms_per_mb",
-             "wire_beside_compute", "wire_beside_wire", "all_to_all", "all_reduce"},
-            "windows"))
-      return;
-    ProfileFile::ClusterRecord record;
-    record.machine = {
-        read_device(value, where),
-        {in_.text(value, "transport", where), in_.count(value, "ranks", where), in_.count(value, "hosts", where)}};
-    record.network.launch_ms = in_.number(value, "launch_ms", where, 0);
-    record.network.all_to_all_core = {in_.number(value, "all_to_all_core_ms", where, 0),
-                                   in_.number(value, "all_to_all_core_ms_per_mb", where, 0)};
-    record.network.all_reduce_core = {in_.number(value, "all_reduce_core_ms", where, 0),
-                                   in_.number(value, "all_reduce_core_ms_per_mb", where, 0)};
-    constexpr double slowest = 1e-3;  // not 0, since times are divided by speeds
-    record.network.interference = {in_.number(value, "wire_beside_compute", where, slowest),
-                                in_.number(value, "wire_beside_wire", where, slowest)};
-    record.network.all_to_all = read_points(value["all_to_all"], where + ".all_to_all");
-    record.network.all_reduce = read_points(value["all_reduce"], where + ".all_reduce");
-    if (value.contains("windows")) record.network.windows = read_windows(value["windows"], where + ".windows");
-    file.clusters_.push_back(std::move(record));
-  }
-
-  WindowTimes read_windows(const json& value, const std::string& where) {
-    WindowTimes windows;
-    if (!in_.object(value, where, {"counts_wait_ms", "core_ms", "core_ms_per_mb", "all_to_all"})) return windows;
-    windows.counts_wait_ms = in_.number(value, "counts_wait_ms", where, 0);
-    windows.core = {in_.number(value, "core_ms", where, 0), in_.number(value, "core_ms_per_mb", where, 0)};
-    windows.all_to_all = read_points(value["all_to_all"], where + ".all_to_all", true);
-    return windows;
-  }
-
   Reader in_;
-  const std::string origin_;
 };
 
-Result<ProfileFile> ProfileFile::parse(std::string_view text, std::string_view origin) {
-  return ProfileParser(origin)(text);
+}  // namespace
+
+Result<Profile> parse_profile(std::string_view text, std::string_view origin) {
+  LANCET_ASSIGN(const json root, parse_json(text, origin, ExitCode::config));
+  return ProfileParser(origin)(root);
 }
 
-std::string ProfileFile::print() const {
-  std::string devices, clusters;
-  for (const DeviceRecord& record : devices_) {
-    std::string lines;
-    for (const auto& [key, time] : record.ops)
-      lines += fmt::format("{}\n        {}: {{\"ms\": {}, \"samples\": {}, \"spread\": {}}}", lines.empty() ? "" : ",",
-                           quoted(key), time.ms, time.samples, time.spread);
-    devices += fmt::format("{}\n    {{\n      {},\n      \"ops\": {{{}\n      }}{}\n    }}", devices.empty() ? "" : ",",
-                           print_device(record.device), lines, print_products(record.products));
-  }
-  for (const ClusterRecord& record : clusters_) {
-    const auto& [device, cluster] = record.machine;
-    const NetworkTimes& network = record.network;
-    clusters += fmt::format(
-        "{}\n    {{\n      {},\n      \"transport\": {}, \"ranks\": {}, \"hosts\": {},\n"
-        "      \"launch_ms\": {}, \"all_to_all_core_ms\": {}, \"all_to_all_core_ms_per_mb\": {},\n"
-        "      \"all_reduce_core_ms\": {}, \"all_reduce_core_ms_per_mb\": {}, \"wire_beside_compute\": {}, "
-        "\"wire_beside_wire\": {},\n"
-        "      \"all_to_all\": [{}\n      ],\n      \"all_reduce\": [{}\n      ]{}\n    }}",
-        clusters.empty() ? "" : ",", print_device(device), quoted(cluster.transport), cluster.ranks, cluster.hosts,
-        network.launch_ms, network.all_to_all_core.per_message_ms, network.all_to_all_core.per_mb_ms,
-        network.all_reduce_core.per_message_ms, network.all_reduce_core.per_mb_ms,
-        network.interference.network_beside_compute, network.interference.network_beside_network,
-        print_points(network.all_to_all), print_points(network.all_reduce), print_windows(network.windows));
-  }
-  return fmt::format("{{\n  \"format\": {},\n  \"devices\": [{}\n  ],\n  \"clusters\": [{}\n  ]\n}}\n", format_version,
-                     devices, clusters);
+std::string print(const Profile& profile) {
+  const auto& [device, cluster] = profile.machine;
+  Ordered root{{"format", format_version},         {"cpu", device.cpu},       {"isa", device.isa},
+               {"threads", device.threads},         {"local_ranks", device.local_ranks},
+               {"build", device.build},             {"transport", cluster.transport},
+               {"ranks", cluster.ranks},            {"hosts", cluster.hosts}};
+  if (!profile.peak_tflops.empty()) root["peak_tflops"] = profile.peak_tflops;
+  root["ops"] = Ordered::object();
+  for (const auto& [key, time] : profile.ops)
+    root["ops"][key] = {{"ms", time.ms}, {"samples", time.samples}, {"spread", time.spread}};
+  if (!profile.products.empty()) root["products"] = profile.products;
+  if (profile.network.measured()) root["network"] = json_of(profile.network);
+  return root.dump(1, ' ', false, Ordered::error_handler_t::replace) + "\n";
 }
 
 }  // namespace lancet::cost

@@ -79,10 +79,6 @@ std::uint64_t Sampler::first_token(std::uint64_t sample) const {
   return offset(epoch) + window * static_cast<std::uint64_t>(options_.seq_len);
 }
 
-double Sampler::epoch_of(std::uint64_t step) const {
-  return double(step) * double(options_.global_batch) / double(windows_);
-}
-
 Status Sampler::batch(std::uint64_t step, int rank, int ranks, int micro_batch, std::span<TokenId> inputs,
                       std::span<TokenId> targets) const {
   const auto seq_len = static_cast<std::size_t>(options_.seq_len);

@@ -15,7 +15,6 @@
 
 #include <algorithm>
 #include <map>
-#include <tuple>
 
 #include "json_file.h"
 #include "lancet/base/hash.h"
@@ -23,7 +22,6 @@
 #include "lancet/base/shown.h"
 #include "lancet/cost/hardware.h"
 #include "machine.h"
-#include "measured.h"
 
 namespace lancet::experiment {
 namespace {
@@ -118,7 +116,7 @@ class Reader {
   Status read(Experiment& experiment) {
     const json& root = file_.root();
     if (!profile_path_.empty()) {
-      LANCET_ASSIGN(profile_, cost::ProfileFile::read(profile_path_));
+      LANCET_ASSIGN(profile_, cost::read_profile(profile_path_));
     }
     LANCET_TRY(settings_.object(settings_.root(), "the settings", {"models", "policies"}));
     LANCET_ASSIGN(experiment.title, file_.text(root, "title", "the experiment"));
@@ -257,13 +255,17 @@ class Reader {
     if (point.source != Source::simulated || point.spread.imbalance != 1 || point.spread.padded)
       return file_.fail(where, "simulated points of even routing, without padding, where --profile is given",
                         point.describe() + (point.spread.padded ? ", padded" : ""));
-    const std::tuple layout(point.ranks, point.hosts, int(point.config.threads));
-    std::shared_ptr<const cost::Profile>& known = measured_[layout];
-    if (!known) {
-      LANCET_ASSIGN(cost::Profile found,
-                    profile_of(*profile_, profile_path_, {point.ranks, point.hosts}, int(point.config.threads)));
-      known = std::make_shared<const cost::Profile>(std::move(found));
-    }
+    const auto& [device, cluster] = profile_->machine;
+    if (profile_->ops.empty() || (point.config.threads > 0 && point.config.threads != device.threads))
+      return config_error(fmt::format(
+          "{}: expected ops{}, found {} of {}", profile_path_,
+          point.config.threads > 0 ? fmt::format(" measured with threads={}", point.config.threads) : "",
+          profile_->ops.size(), cost::to_string(device)));
+    const bool same_layout = cluster.ranks == point.ranks && cluster.hosts == point.hosts;
+    std::shared_ptr<const cost::Profile>& known = same_layout ? whole_ : ops_alone_;
+    if (!known)
+      known = std::make_shared<const cost::Profile>(
+          same_layout ? *profile_ : profile_->on({device, {"of another layout"}}));
     point.measured = known;
     return {};
   }
@@ -299,9 +301,9 @@ class Reader {
   const std::string on_;
   const Identity identity_;
   const std::string profile_path_;  // empty: none
-  std::optional<cost::ProfileFile> profile_;
-  std::map<std::tuple<int, int, int>, std::shared_ptr<const cost::Profile>> measured_;  // by ranks, hosts, threads
-  std::optional<std::pair<std::string, cost::Hardware>> hardware_;                      // the last one that was read
+  std::optional<cost::Profile> profile_;
+  std::shared_ptr<const cost::Profile> whole_, ops_alone_;          // of profile_, shared by the points
+  std::optional<std::pair<std::string, cost::Hardware>> hardware_;  // the last one that was read
 };
 
 }  // namespace

@@ -151,10 +151,11 @@ double communication_of(const ir::Plan& plan) {
   return ms;
 }
 
-// Returns the profile that the folder's runs share. An emulated cluster has one for each link rate, since a profile
-// identifies a cluster by its ranks and hosts alone.
+// Returns the profile that the folder's runs on so many ranks share. An emulated cluster has one for each link rate,
+// since a profile identifies a cluster by its ranks and hosts alone.
 std::filesystem::path costs_file(const Experiment& experiment, const Point& point, const Launcher& launcher) {
-  return launcher.folder / (point.source == Source::emulated ? "profile-" + experiment.rate + ".json" : "profile.json");
+  const std::string rate = point.source == Source::emulated ? "-" + experiment.rate : "";
+  return launcher.folder / fmt::format("profile{}-{}-ranks.json", rate, point.ranks);
 }
 
 struct ScriptEnd {

@@ -110,7 +110,7 @@ Result<EvaluateResult> evaluate(LoadedModel& model, comm::Communicator& world, c
   build.keep_all = true;
   LANCET_ASSIGN(const ir::Plan plan,
                 planning::share_plan(world, planner::make_forward_plan(model::build_forward(config.model, build),
-                                                                       world.size(), nullptr)));
+                                                                       world.size())));
   LANCET_ASSIGN(const auto executor, runtime::Executor::create(plan, model.store(), model.executor_options()));
   auto ids = [&](const char* name) {
     const ops::TensorView view = executor->input(name);

@@ -13,7 +13,6 @@
 #include "lancet/ir/dependencies.h"
 #include "lancet/ir/print.h"
 #include "lancet/ops/catalogue.h"
-#include "lancet/schedule/all_to_all_choice.h"
 #include "lancet/schedule/plan_memory.h"
 #include "lancet/schedule/step.h"
 #include "pipeline.h"
@@ -48,7 +47,6 @@ std::vector<std::string_view> skippable() {
   for (const Policy& policy : policy_table())
     for (const SchedulePass& pass : policy.passes)
       if (std::find(names.begin(), names.end(), pass.name) == names.end()) names.push_back(pass.name);
-  names.push_back("choose_all_to_alls");
   return names;
 }
 
@@ -122,7 +120,7 @@ class Schedules {
 PolicyResult result_of(const Scheduled& scheduled) {
   const Policy& policy = policy_table()[scheduled.policy];
   const Candidate& candidate = scheduled.candidate;
-  PolicyResult result{std::string(policy.name), std::string(policy.what), candidate.how, candidate.timeline, 1, 0};
+  PolicyResult result{std::string(policy.name), candidate.how, candidate.timeline, 1, 0};
   for (const ir::Instruction& instruction : candidate.program.instructions)
     result.parts = std::max(result.parts, int(instruction.attributes.integer("parts", 1)));
   result.arena_bytes = schedule::plan_memory(candidate.program, candidate.needed).arena_bytes;
@@ -166,13 +164,7 @@ std::string describe(const passes::OptimizeOptions& o) {
                      o.masters ? std::string() : fmt::format(" stochastic rounding seed={}", o.seed));
 }
 
-// Runs the plan passes. costs: null if none are known.
-ir::Plan plan_of(Candidate candidate, const cost::Costs* costs, Pipeline& pipeline) {
-  if (costs)
-    candidate = pipeline.run("choose_all_to_alls", std::move(candidate), [&](Candidate c) {
-      schedule::choose_all_to_alls(*costs, c.program);
-      return c;
-    });
+ir::Plan plan_of(Candidate candidate, Pipeline& pipeline) {
   return pipeline.run("plan_memory", std::move(candidate), [](const Candidate& c) {
     ir::Plan plan = schedule::plan_memory(c.program, c.needed);
     if (!c.timeline.when.empty()) plan.predicted = c.timeline.when;
@@ -205,7 +197,7 @@ Result<ir::Plan> make_unpredicted_plan(const ir::Program& forward, ir::Program s
   if (request.overlap.policy != sequential)
     return config_error(fmt::format("overlap.policy: expected a profile for {}, found none", request.overlap.policy));
   Candidate candidate = pipeline.run("take_turns", std::move(step), unpredicted);
-  ir::Plan plan = plan_of(std::move(candidate), request.costs, pipeline);
+  ir::Plan plan = plan_of(std::move(candidate), pipeline);
   set_step_header(plan, forward, sequential, request);
   if (report) report->passes = pipeline.runs();
   return plan;
@@ -218,7 +210,7 @@ ir::Plan make_predicted_plan(const ir::Program& forward, const Step& step, const
   const Scheduled& chosen = choose(schedules, request.overlap, made);
   made.chosen = policy_table()[chosen.policy].name;
   Pipeline passes = chosen.pipeline;
-  ir::Plan plan = plan_of(chosen.candidate, request.costs, passes);
+  ir::Plan plan = plan_of(chosen.candidate, passes);
   set_step_header(plan, forward, made.chosen, request);
   if (const std::string profile = request.costs->identity(); !profile.empty()) plan.header.set("profile", profile);
   plan.header.set("predicted_ms", chosen.candidate.timeline.makespan);
@@ -268,13 +260,13 @@ Result<ir::Plan> make_plan(const ir::Program& forward, const PlanRequest& reques
   return make_unpredicted_plan(forward, std::move(program), request, pipeline, report);
 }
 
-ir::Plan make_forward_plan(const ir::Program& forward, int ranks, const cost::Costs* costs) {
+ir::Plan make_forward_plan(const ir::Program& forward, int ranks) {
   Pipeline pipeline;
   pipeline.begin(forward);
   ir::Program program =
       pipeline.run("sync", forward, [&](ir::Program p) { return passes::sync(p, ranks, 0, false); });
   Candidate candidate = pipeline.run("take_turns", std::move(program), unpredicted);
-  ir::Plan plan = plan_of(std::move(candidate), costs, pipeline);
+  ir::Plan plan = plan_of(std::move(candidate), pipeline);
   set_header(plan, forward, sequential, ranks);
   return plan;
 }

@@ -47,19 +47,6 @@ planner::PlanRequest plan_request(const config::Config& config, int ranks, bool 
 
 }  // namespace
 
-cost::AllToAllWays requested_all_to_alls(const config::Config& config) {
-  using config::DeviceAllToAll;
-  switch (config.comm.device_all_to_all) {
-    case DeviceAllToAll::windows:
-      return cost::AllToAllWays::windows;
-    case DeviceAllToAll::counted:
-      return cost::AllToAllWays::counted;
-    case DeviceAllToAll::automatic:
-      break;
-  }
-  return cost::AllToAllWays::faster;
-}
-
 Result<ir::Plan> plan_step(const config::Config& config, int ranks, const StepOptions& options,
                            planner::PlanReport* report) {
   planner::PlanRequest request = plan_request(config, ranks, options.update);
@@ -84,15 +71,14 @@ std::vector<ir::Program> programs_to_profile(const config::Config& config, int r
   return planner::programs_to_profile(forward, plan_request(config, ranks, update));
 }
 
-ir::Plan plan_forward(const config::Config& config, model::Mode mode, int ranks, const cost::Costs* costs) {
-  return planner::make_forward_plan(model::build_forward(config.model, build_options(config, mode, ranks)), ranks,
-                                    costs);
+ir::Plan plan_forward(const config::Config& config, model::Mode mode, int ranks) {
+  return planner::make_forward_plan(model::build_forward(config.model, build_options(config, mode, ranks)), ranks);
 }
 
 ir::Plan plan_decode(const config::Config& config, std::int64_t rows, int ranks) {
   model::BuildOptions options = build_options(config, model::Mode::decode, ranks);
   options.sequence = rows;
-  return planner::make_forward_plan(model::build_forward(config.model, options), ranks, nullptr);
+  return planner::make_forward_plan(model::build_forward(config.model, options), ranks);
 }
 
 Result<ir::Plan> share_plan(comm::Communicator& world, const Result<ir::Plan>& mine) {

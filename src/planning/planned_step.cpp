@@ -7,22 +7,37 @@
 #include "lancet/planning/from_config.h"
 #include "lancet/planning/step_costs.h"
 #include "lancet/profiler/profiler.h"
-#include "lancet/schedule/all_to_all_choice.h"
 
 namespace lancet::planning {
 namespace {
 
-Result<cost::Profile> profile_for(const config::Config& config, const PlanTarget& place, std::string& path) {
-  const int local_ranks = (place.ranks + place.hosts - 1) / place.hosts;
-  const cost::Machine here{profiler::this_device(threads_of(config, local_ranks), local_ranks),
-                         {place.ranks > 1 ? "mpi" : "self", place.ranks, place.hosts}};
-  path = !place.profile.empty()           ? place.profile
-         : config.overlap.profile.empty() ? place.default_profile
-                                          : config.overlap.profile;
-  if (place.profile.empty()) return cost::read_profile(path, here);
-  return cost::read_profile_of_any_device(path, here, static_cast<int>(config.threads));
+// The profile in a file that the user names, of whatever device.
+Result<cost::Profile> named_profile(const config::Config& config, const PlanTarget& target) {
+  LANCET_ASSIGN(cost::Profile profile, cost::read_profile(target.profile));
+  const cost::Device& device = profile.machine.device;
+  // A rank that had its host to itself computes alone as it did among others.
+  if (target.ranks == 1 && device.local_ranks == 1) profile = profile.on({device, {}});
+  const cost::Cluster& cluster = profile.machine.cluster;
+  const bool fits = cluster.ranks == target.ranks && cluster.hosts == target.hosts &&
+                    (config.threads == 0 || device.threads == config.threads);
+  if (fits && profile.complete()) return profile;
+  return config_error(fmt::format(
+      "{}: expected ops and communication measured with {} rank{} on {} host{}{}, found {} ops{} of {}; times of more "
+      "ranks cannot be derived from those of fewer: measure them there with lancet profile",
+      target.profile, target.ranks, target.ranks == 1 ? "" : "s", target.hosts, target.hosts == 1 ? "" : "s",
+      config.threads > 0 ? fmt::format(" of {} thread{} each", config.threads, config.threads == 1 ? "" : "s") : "",
+      profile.ops.size(), profile.network.measured() ? " and communication" : "", cost::to_string(profile.machine)));
 }
 
+Result<cost::Profile> profile_for(const config::Config& config, const PlanTarget& place, std::string& path) {
+  path = place.profile;
+  if (!path.empty()) return named_profile(config, place);
+  const int local_ranks = (place.ranks + place.hosts - 1) / place.hosts;
+  const cost::Machine here{profiler::this_device(threads_of(config, local_ranks), local_ranks),
+                           {place.ranks > 1 ? "mpi" : "self", place.ranks, place.hosts}};
+  path = profile_path(config, place.profile_folder, here).string();
+  return cost::read_profile(path, here);
+}
 
 Result<PlannedStep> planned(const config::Config& config, const PlanTarget& place, const cost::Costs& costs,
                             const std::string& origin) {
@@ -32,7 +47,6 @@ Result<PlannedStep> planned(const config::Config& config, const PlanTarget& plac
                         &result.report);
   if (!plan.ok()) return Error{plan.error().code, origin + ": " + plan.error().message, false};
   result.plan = *std::move(plan);
-  result.all_to_alls = schedule::to_string(schedule::all_to_all_choice(costs, result.plan.program));
   result.memory = resident_tensor_bytes(result.plan.program) + result.plan.arena_bytes;
   return result;
 }
@@ -47,7 +61,6 @@ Result<PlannedStep> plan_on(const config::Config& config, PlanTarget place) {
   std::string path;
   if (!place.profile.empty()) {
     LANCET_ASSIGN(measured, profile_for(config, place, path));
-    measured->asked = requested_all_to_alls(config);
   }
   const cost::HardwareCosts costs(hardware, {place.ranks, place.hosts}, measured);
   LANCET_ASSIGN(PlannedStep result, planned(config, place, costs, place.hardware));
@@ -75,7 +88,6 @@ Result<PlannedStep> plan_offline(const config::Config& config, const PlanTarget&
     return config_error(fmt::format("--hosts: expected at most the {} ranks, found {}", place.ranks, place.hosts));
   std::string path;
   LANCET_ASSIGN(cost::Profile profile, profile_for(config, place, path));
-  profile.asked = requested_all_to_alls(config);
   LANCET_ASSIGN(PlannedStep result, planned(config, place, profile, path));
   result.costs = cost::to_string(profile.machine);
   result.profile = std::move(profile);

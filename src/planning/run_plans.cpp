@@ -5,7 +5,6 @@
 // checks it.
 #include "lancet/planning/run_plans.h"
 
-#include "lancet/schedule/all_to_all_choice.h"
 #include "lancet/planning/planned_step.h"
 #include "lancet/planning/step_costs.h"
 #include "lancet/world/turns.h"
@@ -28,11 +27,8 @@ class Planning {
     if (config_.train.gradient_accumulation_steps > 1) {
       LANCET_ASSIGN(plans.micro, plan_on_rank0(false, nullptr));
     }
-    if (costs_) plans.all_to_alls = schedule::to_string(schedule::all_to_all_choice(*costs_, plans.update.program));
     return {};
   }
-  // Null if no costs are known.
-  const cost::Costs* costs() const { return costs_; }
 
  private:
   // Measures missing costs if planning needs them; else reads those that the file holds, to predict the step.
@@ -40,16 +36,16 @@ class Planning {
     if (needs_costs_) {
       LANCET_ASSIGN(profile_, ensure_profile(config_, world_, step_programs(config_, world_.size()),
                                              {.local_ranks = options_.local_ranks,
-                                              .default_path = options_.default_profile,
+                                              .profile_folder = options_.profile_folder,
                                               .accelerator = options_.accelerator}));
     } else if (world_.rank() == 0) {
-      const std::string path = config_.overlap.profile.empty() ? options_.default_profile : config_.overlap.profile;
+      const cost::Machine machine = machine_of(config_, world_, options_.local_ranks, options_.accelerator);
+      const std::filesystem::path path = profile_path(config_, options_.profile_folder, machine);
       if (path.empty()) return {};
-      auto held = cost::read_profile(path, machine_of(config_, world_, options_.local_ranks, options_.accelerator));
+      auto held = cost::read_profile(path, machine);
       if (held.ok()) profile_ = *std::move(held);
     }
     if (!profile_) return {};
-    profile_->asked = requested_all_to_alls(config_);
     costs_ = &*profile_;
     return {};
   }
@@ -84,7 +80,7 @@ Result<StepPlans> make_step_plans(const config::Config& config, comm::Communicat
   Planning planning(config, world, options);
   LANCET_TRY(take_product_choices(config, world,
                                   {.local_ranks = options.local_ranks,
-                                   .default_path = options.default_profile,
+                                   .profile_folder = options.profile_folder,
                                    .accelerator = options.accelerator}));
   if (!options.plan_file.empty()) {
     LANCET_ASSIGN(plans.update, read_same_plan(options.plan_file, config, world));
@@ -94,7 +90,7 @@ Result<StepPlans> make_step_plans(const config::Config& config, comm::Communicat
   }
   if (evaluates) {
     LANCET_ASSIGN(plans.evaluate,
-                  share_plan(world, plan_forward(config, model::Mode::evaluate, world.size(), planning.costs())));
+                  share_plan(world, plan_forward(config, model::Mode::evaluate, world.size())));
   }
   return plans;
 }

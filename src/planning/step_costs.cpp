@@ -1,5 +1,5 @@
-// Ranks must measure the same ops in the same order, since communication is measured together. So the key of the times
-// (device and cluster) and the profile come from rank 0, which broadcasts its file as text. ensure_profile() lists the
+// Ranks must measure the same ops in the same order, since communication is measured together. So the profile and its
+// machine come from rank 0, which broadcasts its file as text. ensure_profile() lists the
 // ops that the sequential plans of all programs have and the profile lacks, sets up the streams of a run, and measures.
 // If anything is missing, rank 0 writes the file once before it measures, so that a path that cannot be written is an
 // error before minutes of work, and once after.
@@ -8,12 +8,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <optional>
 
 #include "lancet/world/rank_device.h"
 #include "lancet/world/emulated_world.h"
 #include "lancet/backend/cpu/parallel.h"
+#include "lancet/base/hash.h"
 #include "lancet/base/log.h"
 #include "lancet/schedule/plan_memory.h"
 #include "lancet/profiler/profiler.h"
@@ -24,27 +24,11 @@
 namespace lancet::planning {
 namespace {
 
-// Rank 0's key on all ranks: if machines differ, the times are stored under rank 0's.
-Result<cost::Machine> share_machine(comm::Communicator& world, cost::Machine machine) {
-  cost::Device& device = machine.device;
-  for (std::string* text : {&device.cpu, &device.isa, &device.build}) {
-    LANCET_ASSIGN(*text, broadcast_text(world, *text, 0));
-  }
-  std::array numbers{device.threads, device.local_ranks, machine.cluster.hosts};
-  LANCET_TRY(world.broadcast(std::as_writable_bytes(std::span(numbers)), 0));
-  device.threads = numbers[0], device.local_ranks = numbers[1], machine.cluster.hosts = numbers[2];
-  return machine;
-}
-
-// Rank 0's profile on all ranks, so that all measure the same ops.
-Result<cost::Profile> share_profile(comm::Communicator& world, const Result<cost::Profile>& mine,
-                                    const cost::Machine& machine) {
+// Rank 0's profile and machine on all ranks, so that all measure the same ops.
+Result<cost::Profile> share_profile(comm::Communicator& world, const Result<cost::Profile>& mine) {
   LANCET_TRY(world::broadcast_status(world, mine.ok() ? Status() : Status(mine.error()), 0));
-  cost::ProfileFile file;
-  file.put(*mine);
-  LANCET_ASSIGN(const std::string text, broadcast_text(world, file.print(), 0));
-  LANCET_ASSIGN(file, cost::ProfileFile::parse(text, "rank 0's profile"));
-  return file.find(machine);
+  LANCET_ASSIGN(const std::string text, broadcast_text(world, cost::print(*mine), 0));
+  return cost::parse_profile(text, "rank 0's profile");
 }
 
 // The transport's name in a profile. It holds the number of NCCL's blocks or the emulated network, which decide the
@@ -76,6 +60,15 @@ cost::Machine machine_of(const config::Config& config, const comm::Communicator&
   return {std::move(device), {device_transport(config, world), world.size(), hosts}};
 }
 
+// The name leaves the build out, so that the times of a new build replace those of the old one.
+std::filesystem::path profile_path(const config::Config& config, const std::string& folder,
+                                   const cost::Machine& machine) {
+  if (!config.overlap.profile.empty() || folder.empty()) return config.overlap.profile;
+  cost::Machine of_any_build = machine;
+  of_any_build.device.build.clear();
+  return std::filesystem::path(folder) / fmt::format("profile-{}.json", hex(hash64(cost::to_string(of_any_build))));
+}
+
 std::vector<ir::Program> step_programs(const config::Config& config, int ranks) {
   std::vector<ir::Program> programs = programs_to_profile(config, ranks, true);
   if (config.train.gradient_accumulation_steps > 1)
@@ -85,29 +78,27 @@ std::vector<ir::Program> step_programs(const config::Config& config, int ranks) 
 
 Status take_product_choices(const config::Config& config, comm::Communicator& world, const ProfileRequest& request) {
   if (!request.accelerator) return {};
-  const std::filesystem::path path = config.overlap.profile.empty() ? request.default_path : config.overlap.profile;
-  LANCET_ASSIGN(const cost::Machine machine,
-                share_machine(world, machine_of(config, world, request.local_ranks, request.accelerator)));
+  const cost::Machine machine = machine_of(config, world, request.local_ranks, request.accelerator);
+  const std::filesystem::path path = profile_path(config, request.profile_folder, machine);
   Result<cost::Profile> held = cost::Profile(machine);
   if (!path.empty() && world.rank() == 0) held = cost::read_profile_or_empty(path, machine);
-  LANCET_ASSIGN(const cost::Profile profile, share_profile(world, held, machine));
+  LANCET_ASSIGN(const cost::Profile profile, share_profile(world, held));
   const Status taken = request.accelerator->add_product_choices(profile.products);
   return world::agree(world, taken.ok() ? taken : config_error(path.string() + ": products: " + taken.error().message));
 }
 
 Result<cost::Profile> ensure_profile(const config::Config& config, comm::Communicator& world,
                                      std::span<const ir::Program> programs, const ProfileRequest& request) {
-  const std::filesystem::path path = config.overlap.profile.empty() ? request.default_path : config.overlap.profile;
+  const cost::Machine machine = machine_of(config, world, request.local_ranks, request.accelerator);
+  const std::filesystem::path path = profile_path(config, request.profile_folder, machine);
   const bool keeps = !path.empty();
-  LANCET_ASSIGN(const cost::Machine machine,
-                share_machine(world, machine_of(config, world, request.local_ranks, request.accelerator)));
   Result<cost::Profile> held = cost::Profile(machine);
   if (keeps && world.rank() == 0) {
     held = cost::read_profile_or_empty(path, machine);
     if (held.ok() && request.renew == ProfileRequest::Renew::all) held = cost::Profile(machine);
     if (held.ok() && request.renew == ProfileRequest::Renew::communication) held->network = {};
   }
-  LANCET_ASSIGN(cost::Profile profile, share_profile(world, held, machine));
+  LANCET_ASSIGN(cost::Profile profile, share_profile(world, held));
 
   std::vector<ir::Plan> plans;
   for (const ir::Program& program : programs) plans.push_back(schedule::plan_memory_sequentially(program));
@@ -118,13 +109,9 @@ Result<cost::Profile> ensure_profile(const config::Config& config, comm::Communi
     LANCET_ASSIGN(streams, world::Streams::make(config, world, request.accelerator, "profile."));
     options = streams->executor_options(threads);
   }
-  const auto write = [&] {
-    return request.renew == ProfileRequest::Renew::all ? cost::write_profile(path, profile)
-                                                       : cost::add_to_profile(path, profile);
-  };
   Status written;
   const auto missing = profiler::missing_ops(plans, profile);
-  if (keeps && world.rank() == 0 && !missing.empty()) written = write();  // fails before the measurements
+  if (keeps && world.rank() == 0 && !missing.empty()) written = cost::add_to_profile(path, profile);
   LANCET_TRY(world::broadcast_status(world, written, 0));
   if (!missing.empty() && world.rank() == 0)
     log::info("profile: measuring {} op{}; this takes some steps' time, once", missing.size(),
@@ -139,11 +126,32 @@ Result<cost::Profile> ensure_profile(const config::Config& config, comm::Communi
                                        .timeout = options.timeout,
                                        .seconds = request.seconds}));
   if (report.ops == 0 && !report.network) return profile;
-  if (keeps && world.rank() == 0) written = write();
+  if (keeps && world.rank() == 0)
+    written = request.renew == ProfileRequest::Renew::all ? cost::write_profile(path, profile)
+                                                          : cost::add_to_profile(path, profile);
   LANCET_TRY(world::broadcast_status(world, written, 0));
   log::info("profile: measured {} op{}{} in {:.1f} s{}", report.ops, report.ops == 1 ? "" : "s",
             report.network ? " and communication" : "", report.seconds, keeps ? ", kept in " + path.string() : "");
   return profile;
+}
+
+double largest_peak_tflops(const config::Config& config, const cost::Machine& machine, const std::string& folder,
+                           double measured) {
+  const std::filesystem::path path = profile_path(config, folder, machine);
+  std::error_code error;
+  cost::Profile profile(machine);
+  if (!path.empty() && std::filesystem::exists(path, error)) {
+    const auto held = cost::read_profile(path);
+    if (!held.ok()) log::warn("peak: not kept: {}", held.error().message);
+    if (!held.ok() || held->machine != machine) return measured;
+    profile = *held;
+  }
+  double& largest = profile.peak_tflops[std::string(name(config.train.dtype))];
+  if (largest >= measured) return largest;
+  largest = measured;
+  if (const Status kept = path.empty() ? Status() : cost::add_to_profile(path, profile); !kept.ok())
+    log::warn("peak: not kept: {}", kept.error().message);
+  return measured;
 }
 
 Result<MeasuredStep> measure_step(const config::Config& config, comm::Communicator& launched,

@@ -19,7 +19,6 @@
 #include "lancet/runtime/watched_stream.h"
 #include "network_profile.h"
 #include "product_loop.h"
-#include "window_rows.h"
 
 namespace lancet::profiler {
 namespace {
@@ -62,27 +61,6 @@ class MeterStream {
       receives_.push_back({peer, memory_.start() + (count + i) * each, each});
     }
     return Call([this] { return comm_.send_receive(*stream_, sends_, receives_); });
-  }
-
-  // Opens a window for messages of up to `largest` bytes; false if the ranks have none. Collective.
-  Result<bool> open_window(std::int64_t segments, std::size_t largest) {
-    LANCET_ASSIGN(window_, WindowRows::open(device_, comm_, segments, largest));
-    return window_ != nullptr;
-  }
-  // An all-to-all through the window.
-  Result<Call> push(std::size_t bytes) {
-    LANCET_ASSIGN(const comm::RowPush rows, window_->rows_of(*stream_, bytes));
-    return Call([this, rows] { return comm_.push_rows(*stream_, rows); });
-  }
-  // all_to_all() for which the host first waits for the counts.
-  Result<Call> counted_all_to_all(std::size_t bytes, std::int64_t segments) {
-    LANCET_ASSIGN(const comm::RowPush rows, window_->rows_of(*stream_, bytes));
-    static_cast<void>(rows);  // the call fetches only its counts
-    LANCET_ASSIGN(const Call call, all_to_all(bytes, segments));
-    return Call([this, call]() -> Status {
-      LANCET_TRY(window_->fetch_counts(*stream_, watch()));
-      return call();
-    });
   }
 
   Result<Call> reduction(std::size_t bytes) {
@@ -154,7 +132,6 @@ class MeterStream {
   std::unique_ptr<backend::Stream> stream_;
   std::unique_ptr<Event> start_, end_;
   runtime::Block memory_;
-  std::unique_ptr<WindowRows> window_;
   std::vector<comm::Segment> sends_, receives_;
 };
 
@@ -202,28 +179,6 @@ class DeviceMeter final : public NetworkMeter {
     return reduce_.time(call);
   }
 
-  Result<bool> open_windows(std::size_t largest) override { return expert_.open_window(segments_, largest); }
-  Result<double> window_ms(std::size_t bytes) override {
-    LANCET_ASSIGN(const auto call, expert_.push(bytes));
-    return expert_.time(call);
-  }
-  Result<double> counts_wait_ms() override {
-    constexpr std::size_t few = 1024;
-    LANCET_ASSIGN(const double known, all_to_all_ms(few));
-    LANCET_ASSIGN(const auto call, expert_.counted_all_to_all(few, segments_));
-    LANCET_ASSIGN(const double waiting, expert_.time(call));
-    return std::max(0.0, waiting - known);
-  }
-  Result<cost::CoreCost> window_core(const std::vector<cost::Point>& points) override {
-    LANCET_TRY(make_products());
-    cost::CoreCost cost;
-    LANCET_ASSIGN(const Beside large,
-                  core_of(
-                      expert_, [&](double bytes) { return expert_.push(std::size_t(bytes)); }, points, cost));
-    static_cast<void>(large);
-    return cost;
-  }
-
   // The time from a signal of one device stream to the start of another that waits for it.
   Result<double> launch_ms() override {
     constexpr int rounds = 21;
@@ -255,7 +210,7 @@ class DeviceMeter final : public NetworkMeter {
   }
 
   Result<NetworkCosts> interference(const cost::NetworkTimes& times) override {
-    LANCET_TRY(make_products());
+    LANCET_ASSIGN(products_, ProductLoop::make(accelerator_, &world_, products_ms));
     auto all_to_all = [&](double bytes) { return expert_.all_to_all(static_cast<std::size_t>(bytes), segments_); };
     auto all_reduce = [&](double bytes) { return reduce_.reduction(static_cast<std::size_t>(bytes)); };
     NetworkCosts costs;
@@ -269,12 +224,6 @@ class DeviceMeter final : public NetworkMeter {
   }
 
  private:
-  Status make_products() {
-    if (products_) return {};
-    LANCET_ASSIGN(products_, ProductLoop::make(accelerator_, &world_, products_ms));
-    return {};
-  }
-
   // Sets `cost` to the line through the smallest and the largest message; returns the measurement of the largest.
   template <class CallOf>
   Result<Beside> core_of(MeterStream& stream, const CallOf& call_of, const std::vector<cost::Point>& points,

@@ -75,13 +75,6 @@ Result<std::vector<cost::Point>> time_sizes(double largest, MsOf&& ms_of) {
   }
 }
 
-// The last size that time_sizes() measures if no call takes too long.
-double last_size(double largest) {
-  double bytes = 4 * smallest_bytes;
-  while (bytes < largest) bytes *= 2;
-  return bytes;
-}
-
 // ---- the plans' messages
 
 struct Messages {
@@ -208,39 +201,12 @@ bool reaches(const std::vector<cost::Point>& points, double bytes) {
   return !points.empty() && (points.back().bytes >= bytes || points.back().ms > longest_call * 1e3);
 }
 
-}  // namespace
-
-namespace {
-
 Result<std::unique_ptr<NetworkMeter>> make_meter(const ProfilerOptions& options, std::int64_t segments) {
   if (options.accelerator) return make_device_meter(options, segments);
   comm::Communicator *expert = options.streams[std::size_t(ir::Stream::expert)],
                      *reduce = options.streams[std::size_t(ir::Stream::reduce)];
   LANCET_CHECK(expert && reduce, "the profiler needs a communicator for each stream");
   return std::unique_ptr<NetworkMeter>(std::make_unique<HostMeter>(options, *expert, *reduce, segments));
-}
-
-}  // namespace
-
-namespace {
-
-bool lacks_windows(const cost::NetworkTimes& network, double largest, const ProfilerOptions& options) {
-  if (!options.accelerator) return false;
-  return !network.windows || (!network.windows->all_to_all.empty() && !reaches(network.windows->all_to_all, largest));
-}
-
-// Measures messages through windows. If the ranks have no windows, the profile records that, so that later runs do not
-// try.
-Status fill_windows(NetworkMeter& meter, double largest, cost::NetworkTimes& network) {
-  cost::WindowTimes windows;
-  LANCET_ASSIGN(const bool there, meter.open_windows(std::size_t(last_size(largest))));
-  if (there) {
-    LANCET_ASSIGN(windows.all_to_all, time_sizes(largest, [&](std::size_t bytes) { return meter.window_ms(bytes); }));
-    LANCET_ASSIGN(windows.counts_wait_ms, meter.counts_wait_ms());
-    LANCET_ASSIGN(windows.core, meter.window_core(windows.all_to_all));
-  }
-  network.windows = std::move(windows);
-  return {};
 }
 
 }  // namespace
@@ -252,8 +218,7 @@ Result<bool> fill_network(cost::Profile& profile, std::span<const ir::Plan> plan
   const bool fresh = !network.measured();
   const bool short_of_all_to_all = fresh || !reaches(network.all_to_all, messages.all_to_all);
   const bool short_of_all_reduce = fresh || !reaches(network.all_reduce, messages.all_reduce);
-  const bool short_of_windows = lacks_windows(network, messages.all_to_all, options);
-  if (!short_of_all_to_all && !short_of_all_reduce && !short_of_windows) return false;
+  if (!short_of_all_to_all && !short_of_all_reduce) return false;
   LANCET_ASSIGN(const auto meter, make_meter(options, messages.segments));
   if (short_of_all_to_all) {
     LANCET_ASSIGN(network.all_to_all,
@@ -263,7 +228,6 @@ Result<bool> fill_network(cost::Profile& profile, std::span<const ir::Plan> plan
     LANCET_ASSIGN(network.all_reduce,
                   time_sizes(messages.all_reduce, [&](std::size_t bytes) { return meter->all_reduce_ms(bytes); }));
   }
-  if (short_of_windows) LANCET_TRY(fill_windows(*meter, messages.all_to_all, network));
   if (!fresh) return true;
   LANCET_ASSIGN(const double launch_ms, meter->launch_ms());
   LANCET_ASSIGN(network.launch_ms, comm::mean(*options.world, launch_ms));

@@ -20,15 +20,6 @@ class NetworkMeter {
   virtual Result<double> all_reduce_ms(std::size_t bytes) = 0;
   // Milliseconds from the signal of a stream to the start of the stream that waits for it.
   virtual Result<double> launch_ms() = 0;
-  // True if the ranks' kernels reach each other's memory, for messages of up to `largest` bytes; only then may the next
-  // three be called. bytes: as in all_to_all_ms.
-  virtual Result<bool> open_windows(std::size_t /*largest*/) { return false; }
-  virtual Result<double> window_ms(std::size_t /*bytes*/) { return internal_error("no windows on hosts"); }
-  virtual Result<double> counts_wait_ms() { return internal_error("no windows on hosts"); }  // cost::WindowTimes
-  // The cores' cost of messages through windows. points: bytes and milliseconds of such messages alone.
-  virtual Result<cost::CoreCost> window_core(const std::vector<cost::Point>& /*points*/) {
-    return internal_error("no windows on hosts");
-  }
   // times: the times of messages alone, already measured.
   virtual Result<NetworkCosts> interference(const cost::NetworkTimes& times) = 0;
 };

@@ -134,8 +134,6 @@ class Assign {
 
 std::vector<int> assign(const Assignment& problem) { return Assign(problem).run(); }
 
-std::vector<int> assign_greedily(const Assignment& problem) { return Assign(problem).greedily(); }
-
 double covered(const Assignment& problem, const std::vector<int>& assigned) {
   std::vector<double> filled(problem.slack.size());
   for (std::size_t i = 0; i < assigned.size(); ++i)

@@ -20,7 +20,6 @@
 #include "lancet/base/clock.h"
 #include "lancet/base/log.h"
 #include "lancet/base/shown.h"
-#include "lancet/schedule/all_to_all_choice.h"
 #include "lancet/ops/schedule_layout.h"
 #include "lancet/profiler/peak.h"
 #include "lancet/runtime/trace.h"
@@ -77,7 +76,7 @@ class TrainerImpl final : public Trainer {
     LANCET_TRY(measure_peak());
     const planning::RunPlanOptions planning{.local_ranks = options_.local_ranks,
                                             .costs = options_.costs,
-                                            .default_profile = options_.default_profile,
+                                            .profile_folder = options_.profile_folder,
                                             .plan_file = options_.plan_file,
                                             .accelerator = accelerator_,
                                             .inspect = options_.inspect};
@@ -227,12 +226,19 @@ class TrainerImpl final : public Trainer {
     if (accelerator_) {  // without a measured peak, MFU is left out
       const auto flops = profiler::measure_product_peak(*accelerator_, config_.train.dtype);
       if (!flops.ok()) log::warn("peak: not measured: {}", flops.error().message);
-      peak_ = {flops.ok() ? *flops : 0, false};
+      peak_ = {largest_peak(flops.ok() ? *flops : 0), false};
       return world_.barrier();
     }
     LANCET_TRY(world_.barrier());  // all ranks of a host at once, as in a step
-    peak_ = {profiler::measure_product_peak(config_.train.dtype, threads_), false};
+    peak_ = {largest_peak(profiler::measure_product_peak(config_.train.dtype, threads_)), false};
     return world_.barrier();
+  }
+
+  // The largest FLOP/s that were measured on this machine. Only rank 0 reports MFU.
+  double largest_peak(double measured) const {
+    if (world_.rank() != 0) return measured;
+    const cost::Machine machine = planning::machine_of(config_, world_, options_.local_ranks, accelerator_);
+    return 1e12 * planning::largest_peak_tflops(config_, machine, options_.profile_folder, measured * 1e-12);
   }
 
   static const ir::Plan* plan_or_null(const std::optional<ir::Plan>& plan) { return plan ? &*plan : nullptr; }
@@ -285,9 +291,9 @@ class TrainerImpl final : public Trainer {
   Status take_device_arena() {
     if (!accelerator_) return {};
     const auto bytes = std::size_t(memory_.arena);
-    LANCET_ASSIGN(const auto window, world::make_arena_window(config_, streams_.on_device(), bytes, wants_window()));
-    all_to_alls_ = world::describe_all_to_alls(config_, !window.empty(), plans_.all_to_alls);
+    LANCET_ASSIGN(const auto window, world::make_arena_window(config_, streams_.on_device(), bytes));
     if (!window.empty()) {
+      all_to_alls_ = world::describe_all_to_alls(config_);
       arena_window_ = {window.data(), window.size()};
       return {};
     }
@@ -295,9 +301,6 @@ class TrainerImpl final : public Trainer {
     LANCET_TRY(world::agree(world_, arena.ok() ? Status() : Status(arena.error())));
     arena_ = std::move(*arena);
     return {};
-  }
-  bool wants_window() const {
-    return schedule::wants_window(plans_.update.program) || (plans_.micro && schedule::wants_window(plans_.micro->program));
   }
   runtime::Memory arena() const { return arena_window_.start ? arena_window_ : arena_.memory(); }
 

@@ -75,10 +75,9 @@ Result<std::unique_ptr<runtime::Accelerator>> open_accelerator(const config::Con
 }
 
 Result<std::span<std::byte>> make_arena_window(const config::Config& config, const DeviceStreams& streams,
-                                               std::size_t bytes, bool wanted) {
+                                               std::size_t bytes) {
   comm::DeviceCommunicator* stream = streams[std::size_t(ir::Stream::expert)].get();
   if (!stream || config.comm.device_all_to_all == config::DeviceAllToAll::counted) return std::span<std::byte>();
-  if (!wanted && config.comm.device_all_to_all == config::DeviceAllToAll::automatic) return std::span<std::byte>();
   const auto made = stream->make_window(bytes);
   if (!made.ok() && !made.error().agreed) return made.error();
   if (made.ok() && !made->empty()) return *made;
@@ -95,18 +94,10 @@ Result<std::span<std::byte>> make_arena_window(const config::Config& config, con
   return error;
 }
 
-std::string describe_all_to_alls(const config::Config& config, bool window, const std::string& choice) {
-  using config::DeviceAllToAll;
-  const bool automatic = config.comm.device_all_to_all == DeviceAllToAll::automatic;
-  const std::string why =
-      automatic ? "" : fmt::format("; comm.device_all_to_all={}", name(config.comm.device_all_to_all));
-  if (!choice.empty())
-    return fmt::format("all-to-alls  {}{}{}", choice, why, window ? "" : "; the arena lies in no window");
-  if (!window) return "";
-  return automatic
-             ? "all-to-alls  through windows: the ranks reach each other's memory, and no profile holds the times of "
-               "both ways"
-             : "all-to-alls  through windows" + why;
+std::string describe_all_to_alls(const config::Config& config) {
+  const bool automatic = config.comm.device_all_to_all == config::DeviceAllToAll::automatic;
+  return fmt::format("all-to-alls  through windows{}", automatic ? ": the ranks reach each other's memory"
+                                                                 : "; comm.device_all_to_all=windows");
 }
 
 Result<DeviceStreams> make_device_streams(

@@ -19,7 +19,7 @@ TEST_CASE("profile measures missing costs, keeps them and prints them") {
   CHECK(first.lines_with("profile: measured ") == 1);
   CHECK(first.lines_with("router(f32[4,16,32], f32[4,32])") == 1);
   CHECK(first.lines_with(" ms of computation in a step") == 1);
-  const std::size_t ops = nlohmann::json::parse(std::ifstream(file))["devices"][0]["ops"].size();
+  const std::size_t ops = nlohmann::json::parse(std::ifstream(file))["ops"].size();
   CHECK(first.lines_with("measured " + std::to_string(ops) + " ops in") == 1);
 
   const Outcome again = run("profile " + config + " --seconds 0 --set overlap.profile=" + file);
@@ -30,7 +30,7 @@ TEST_CASE("profile measures missing costs, keeps them and prints them") {
   const Outcome longer = run("profile " + config + " --seconds 0 --set train.seq_len=8 --set overlap.profile=" + file);
   REQUIRE(longer.code == 0);
   CHECK(longer.lines_with("profile: measured ") == 1);
-  CHECK(nlohmann::json::parse(std::ifstream(file))["devices"][0]["ops"].size() > ops);
+  CHECK(nlohmann::json::parse(std::ifstream(file))["ops"].size() > ops);
 }
 
 TEST_CASE("without a path the profile is kept in the user's cache folder") {
@@ -40,7 +40,8 @@ TEST_CASE("without a path the profile is kept in the user's cache folder") {
       shell("XDG_CACHE_HOME=" + folder / "cache" + " " LANCET_BINARY " profile " + config + " --seconds 0");
   INFO(outcome.output);
   REQUIRE(outcome.code == 0);
-  CHECK(std::filesystem::exists(folder / "cache/lancet/profile.json"));
+  const std::filesystem::directory_iterator files(folder / "cache/lancet");
+  CHECK(files->path().filename().string().starts_with("profile-"));
 }
 
 TEST_CASE("a profile that cannot be read or written is a config error") {
@@ -62,10 +63,9 @@ TEST_CASE("ranks profile together, communication too") {
   CHECK(outcome.lines_with("and communication in") == 1);
   CHECK(outcome.lines_with("all-to-all: bytes that a rank sends to all others") == 1);
   const auto json = nlohmann::json::parse(std::ifstream(file));
-  CHECK(json["devices"][0]["local_ranks"] == 2);
-  REQUIRE(json["clusters"].size() == 1);
-  CHECK(json["clusters"][0]["transport"] == "mpi");
-  CHECK(json["clusters"][0]["ranks"] == 2);
-  CHECK(json["clusters"][0]["all_to_all"].size() >= 3);
+  CHECK(json["local_ranks"] == 2);
+  CHECK(json["transport"] == "mpi");
+  CHECK(json["ranks"] == 2);
+  CHECK(json["network"]["all_to_all"].size() >= 3);
 }
 #endif

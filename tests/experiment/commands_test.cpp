@@ -92,10 +92,10 @@ TEST_CASE("a fresh sweep also measures costs again") {
                             files.folder.write("one.json", R"({"title": "t", "warmup": 0, "steps": 1, "grids": [{
       "on": "this", "models": ["small"], "gates": ["switch"], "ranks": [1], "policies": ["dW"]}]})") +
                             " --timeout 60 --out " + out;
-  REQUIRE(write_file(out + "/profile.json", "{").ok());  // the kept costs cannot be used
+  REQUIRE(write_file(out + "/profile-1-ranks.json", "{").ok());  // the kept costs cannot be used
   const auto kept = test::shell(sweep);
   CHECK(kept.code == 2);
-  CHECK(kept.lines_with("profile.json") == 2);
+  CHECK(kept.lines_with("profile-1-ranks.json") == 2);
   const auto fresh = test::shell(sweep + " --fresh");
   INFO(fresh.output);
   CHECK(fresh.code == 0);

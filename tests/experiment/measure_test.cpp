@@ -249,20 +249,20 @@ TEST_CASE("measured costs are kept per emulated rate, and removed for the experi
   for (const char* rate : {"200mbit", "1gbit"}) {
     stage.experiment.rate = rate;
     REQUIRE(stage.run().ok());
-    CHECK(stage.text_of("calls").find("overlap.profile=" + (folder / "profile-").string() + rate + ".json") !=
+    CHECK(stage.text_of("calls").find("overlap.profile=" + (folder / "profile-").string() + rate + "-2-ranks.json") !=
           std::string::npos);
     CHECK(nlohmann::json::parse(to_line(stage.experiment, point, Outcome(), "1"))["rate"] == rate);
   }
-  for (const char* name : {"profile.json", "profile-200mbit.json", "profile-1gbit.json"})
+  for (const char* name : {"profile-2-ranks.json", "profile-200mbit-2-ranks.json", "profile-1gbit-2-ranks.json"})
     REQUIRE(write_file(folder / name, "{}").ok());
   REQUIRE(drop_costs(stage.experiment, stage.launcher).ok());
-  CHECK_FALSE(std::filesystem::exists(folder / "profile-1gbit.json"));
-  CHECK(std::filesystem::exists(folder / "profile-200mbit.json"));
-  CHECK(std::filesystem::exists(folder / "profile.json"));
+  CHECK_FALSE(std::filesystem::exists(folder / "profile-1gbit-2-ranks.json"));
+  CHECK(std::filesystem::exists(folder / "profile-200mbit-2-ranks.json"));
+  CHECK(std::filesystem::exists(folder / "profile-2-ranks.json"));
   point.source = Source::measured;
   CHECK_FALSE(nlohmann::json::parse(to_line(stage.experiment, point, Outcome(), "1")).contains("rate"));
   REQUIRE(drop_costs(stage.experiment, stage.launcher).ok());
-  CHECK_FALSE(std::filesystem::exists(folder / "profile.json"));
+  CHECK_FALSE(std::filesystem::exists(folder / "profile-2-ranks.json"));
   CHECK(drop_costs(stage.experiment, stage.launcher).ok());  // no file to remove
 }
 

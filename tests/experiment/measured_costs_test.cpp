@@ -61,11 +61,8 @@ TEST_CASE("a profile takes precedence over the hardware file and is part of the 
   refused(read_experiment(files.experiment(files.grid(", \"routing\": {\"imbalance\": 2}")), "", here, costs),
           "imbalance 2");
   refused(read_experiment(files.experiment(files.grid()), "", here, files.folder / "none.json"), "none.json");
-  REQUIRE(cost::write_profile(
-              costs, test::declared_profile(plain.points[0].config,
-                                            {{"Another CPU", "none", 1, 2, "0123456789abcdef"}, {"mpi", 2, 1}}))
-              .ok());
-  refused(read_experiment(files.experiment(files.grid()), "", here, costs), "expected ops of one device");
+  refused(read_experiment(files.experiment(files.grid(", \"set\": [\"threads=3\"]")), "", here, costs),
+          "costs.json: expected ops measured with threads=3, found ");
 }
 
 }  // namespace lancet

@@ -8,17 +8,14 @@ using namespace lancet;
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const test::AllocationLimit limit(size, 512);
-  const auto file = cost::ProfileFile::parse({reinterpret_cast<const char*>(data), size}, "fuzz");
+  const auto file = cost::parse_profile({reinterpret_cast<const char*>(data), size}, "fuzz");
   if (!file.ok()) {
     test::check_error(file.error(), ExitCode::config);
     return 0;
   }
-  const std::string text = file->print();
-  const auto again = cost::ProfileFile::parse(text, "again");
-  if (!again.ok() || again->print() != text) abort();
-  for (const cost::Machine& place : file->places()) {
-    const cost::Profile profile = file->find(place);
-    if (profile.network.measured() && !(profile.all_to_all_ms(1e6) >= 0)) abort();
-  }
+  const std::string text = cost::print(*file);
+  const auto again = cost::parse_profile(text, "again");
+  if (!again.ok() || cost::print(*again) != text) abort();
+  if (file->network.measured() && !(file->all_to_all_ms(1e6) >= 0)) abort();
   return 0;
 }

@@ -54,22 +54,103 @@ TEST_CASE("costs are measured once and then read") {
   CHECK(renewed->ops != first->ops);  // some of a hundred measured doubles differ
 }
 
-TEST_CASE("without a file nothing is kept; the default path is the caller's") {
+TEST_CASE("without a file nothing is kept; the folder of default files is the caller's") {
   const test::TemporaryFolder folder;
   const config::Config config = small();
   const auto world = comm::make_self();
   const auto programs = planning::step_programs(config, 1);
   REQUIRE(planning::ensure_profile(config, *world, programs, {.seconds = no_time}).ok());
   CHECK(folder.names().empty());
-  const std::string path = folder / "deep/profile.json";
-  REQUIRE(planning::ensure_profile(config, *world, programs, {.default_path = path, .seconds = no_time}).ok());
-  CHECK(cost::ProfileFile::read(path).ok());
+  const std::string deep = folder / "deep";
+  const auto profile =
+      planning::ensure_profile(config, *world, programs, {.profile_folder = deep, .seconds = no_time});
+  REQUIRE(profile.ok());
+  CHECK(cost::read_profile(planning::profile_path(config, deep, profile->machine))->ops == profile->ops);
+}
+
+TEST_CASE("each machine has a default file of its own, which a new build shares; a named file serves any machine") {
+  config::Config config = small();
+  const cost::Machine machine{{"CPU", "avx2", 2, 1, "a"}, {"mpi", 2, 1}};
+  const auto path = planning::profile_path(config, "cache", machine);
+  CHECK(path.string().starts_with("cache/profile-"));
+  cost::Machine rebuilt = machine, wider = machine, threads = machine;
+  rebuilt.device.build = "b";
+  wider.cluster.ranks = 4;
+  threads.device.threads = 1;
+  CHECK(planning::profile_path(config, "cache", rebuilt) == path);
+  CHECK(planning::profile_path(config, "cache", wider) != path);
+  CHECK(planning::profile_path(config, "cache", threads) != path);
+  CHECK(planning::profile_path(config, "", machine).empty());
+  config.overlap.profile = "costs.json";
+  CHECK(planning::profile_path(config, "cache", wider) == "costs.json");
+  CHECK(planning::profile_path(config, "", machine) == "costs.json");
+}
+
+TEST_CASE("a file of another build is measured again and replaced") {
+  const test::TemporaryFolder folder;
+  config::Config config = small();
+  config.overlap.profile = folder / "costs.json";
+  const auto world = comm::make_self();
+  cost::Machine older = planning::machine_of(config, *world, 1);
+  older.device.build = "an older one";
+  cost::Profile old(older);
+  old.ops["gone"] = {1, 1, 0};
+  REQUIRE(cost::write_profile(config.overlap.profile, old).ok());
+  const auto programs = planning::step_programs(config, 1);
+  const auto measured = planning::ensure_profile(config, *world, programs, {.seconds = no_time});
+  REQUIRE(measured.ok());
+  const auto held = cost::read_profile(config.overlap.profile);
+  REQUIRE(held.ok());
+  CHECK(held->machine == planning::machine_of(config, *world, 1));
+  CHECK(held->ops == measured->ops);
+  CHECK_FALSE(held->ops.contains("gone"));
+}
+
+TEST_CASE("the largest peak that was measured on a machine counts, beside its costs") {
+  const test::TemporaryFolder folder;
+  config::Config config = small();
+  const auto world = comm::make_self();
+  const cost::Machine machine = planning::machine_of(config, *world, 1);
+  const auto peak = [&](double measured) {
+    return planning::largest_peak_tflops(config, machine, folder / "", measured);
+  };
+  CHECK(peak(0.5) == 0.5);
+  CHECK(peak(0.4) == 0.5);  // a busy moment
+  CHECK(peak(0.6) == 0.6);
+  const auto path = planning::profile_path(config, folder / "", machine);
+  cost::Profile costs(machine);
+  costs.ops["op"] = {1, 1, 0};
+  REQUIRE(cost::add_to_profile(path, costs).ok());
+  CHECK(peak(0.1) == 0.6);
+  CHECK(peak(0.7) == 0.7);
+  CHECK(cost::read_profile(path)->ops == costs.ops);
+  CHECK(cost::read_profile(path)->peak_tflops == std::map<std::string, double>{{"f32", 0.7}});
+  config.train.dtype = DType::bf16;
+  CHECK(peak(0.3) == 0.3);
+  CHECK(planning::largest_peak_tflops(config, machine, "", 0.2) == 0.2);  // nothing is kept
+}
+
+TEST_CASE("a peak changes no file of another machine and no damaged one") {
+  const test::TemporaryFolder folder;
+  config::Config config = small();
+  config.overlap.profile = folder / "costs.json";
+  const cost::Machine machine = planning::machine_of(config, *comm::make_self(), 1);
+  cost::Machine other = machine;
+  other.device.cpu = "another";
+  cost::Profile theirs(other);
+  theirs.peak_tflops["f32"] = 9;
+  REQUIRE(cost::write_profile(config.overlap.profile, theirs).ok());
+  CHECK(planning::largest_peak_tflops(config, machine, "", 0.2) == 0.2);
+  CHECK(cost::read_profile(config.overlap.profile)->machine == other);
+  folder.write("costs.json", "{");
+  CHECK(planning::largest_peak_tflops(config, machine, "", 0.2) == 0.2);
+  CHECK(*read_file(config.overlap.profile, "it") == "{");
 }
 
 TEST_CASE("a damaged file of costs stops all ranks before anything is measured") {
   const test::TemporaryFolder folder;
   config::Config config = small();
-  config.overlap.profile = folder.write("costs.json", "{\"format\": 1}");
+  config.overlap.profile = folder.write("costs.json", "{\"format\": 2}");
   const auto programs = planning::step_programs(config, 2);
   std::vector<Error> errors(2);
   const Status status = comm::run_inproc(2, [&](comm::Communicator& world) -> Status {
@@ -81,6 +162,6 @@ TEST_CASE("a damaged file of costs stops all ranks before anything is measured")
   REQUIRE(status.ok());
   for (const Error& error : errors) {
     CHECK(error.code == ExitCode::config);
-    CHECK(error.message.find("costs.json: profile: expected the field devices, found none") != std::string::npos);
+    CHECK(error.message.find("costs.json: profile: expected the field cpu, found none") != std::string::npos);
   }
 }

@@ -8,7 +8,6 @@
 #include "lancet/base/atomic_file.h"
 #include "lancet/cost/hardware.h"
 #include "lancet/planning/step_costs.h"
-#include "push_rows.h"
 #include "temporary_folder.h"
 #include "lancet/planning/from_config.h"
 #include "train/support.h"
@@ -132,78 +131,6 @@ TEST_CASE("training on streams: scratch that does not fit on any one rank is ref
 
 namespace {
 
-// Ranks that access each other's memory: the stream's thread pushes their rows.
-class WindowStream final : public comm::DeviceCommunicator {
- public:
-  static Result<std::unique_ptr<comm::DeviceCommunicator>> make(const comm::DeviceStream& stream) {
-    auto made = std::make_unique<WindowStream>();
-    LANCET_ASSIGN(made->staged_, comm::make_staged(stream));
-    LANCET_ASSIGN(made->meeting_, stream.host->duplicate());
-    made->device_ = stream.device;
-    return std::unique_ptr<comm::DeviceCommunicator>(std::move(made));
-  }
-  ~WindowStream() override {
-    if (!window_.empty()) device_->free(window_.data());
-  }
-  int rank() const override { return staged_->rank(); }
-  int size() const override { return staged_->size(); }
-  std::string transport() const override { return "windows"; }
-  Status send_receive(backend::Stream& stream, std::span<const comm::Segment> sends,
-                  std::span<const comm::Segment> receives) override {
-    return staged_->send_receive(stream, sends, receives);
-  }
-  Status all_reduce_sum(backend::Stream& stream, std::span<float> values) override {
-    return staged_->all_reduce_sum(stream, values);
-  }
-  Status check() override { return staged_->check(); }
-  void abort(const std::string& why) override { staged_->abort(why); }
-
-  Result<std::span<std::byte>> make_window(std::size_t bytes) override {
-    LANCET_ASSIGN(std::byte * memory, device_->allocate(bytes));
-    window_ = {memory, bytes};
-    peers_.rank = rank();
-    for (int peer = 0; peer < size(); ++peer) {
-      auto* start = static_cast<std::byte*>(test::host_address(memory));
-      LANCET_TRY(meeting_->broadcast(std::as_writable_bytes(std::span(&start, 1)), peer));
-      peers_.starts.push_back(start);
-    }
-    return window_;
-  }
-  Status push_rows(backend::Stream& stream, const comm::RowPush& push) override {
-    for (int p = 0; p < push.parts; ++p)
-      if (!in_window(push.part[p].rows, 4)) return internal_error("counts outside of the window");
-    if (!in_window(push.slots, bytes_of(push)) || !in_window(push.buffer, bytes_of(push)))
-      return internal_error("rows outside of the window");
-    comm::RowPush here = push;
-    const auto follow = [](auto*& address) {
-      address = static_cast<std::remove_reference_t<decltype(address)>>(
-          test::host_address(const_cast<void*>(static_cast<const void*>(address))));
-    };
-    follow(here.slots), follow(here.buffer);
-    for (int p = 0; p < here.parts; ++p)
-      follow(here.part[p].begin), follow(here.part[p].end), follow(here.part[p].rows);
-    return static_cast<test::HostQueueStream*>(stream.native())->enqueue([this, here]() -> Status {
-      LANCET_TRY(meeting_->barrier());
-      for (int block = 0; block < 2; ++block) test::push_rows(comm::PushRows<Peers>{here, peers_, rank()}, block, 2, 4);
-      return meeting_->barrier();
-    });
-  }
-
- private:
-  struct Peers {
-    std::vector<std::byte*> starts;
-    int rank = 0;
-    void* at(const void* here, int peer) const {
-      return starts[std::size_t(peer)] + (static_cast<const std::byte*>(here) - starts[std::size_t(rank)]);
-    }
-  };
-  static std::size_t bytes_of(const comm::RowPush& x) { return std::size_t(x.experts * x.capacity * x.row_bytes); }
-  std::unique_ptr<comm::DeviceCommunicator> staged_;
-  std::unique_ptr<comm::Communicator> meeting_;
-  backend::Device* device_ = nullptr;
-  Peers peers_;
-};
-
 // Messages through host memory, so that calls work on any device memory.
 class StagedAccelerator final : public runtime::Accelerator {
  public:
@@ -211,11 +138,10 @@ class StagedAccelerator final : public runtime::Accelerator {
   const ops::DeviceKernel* find_kernel(std::string_view op) const override { return host_.find_kernel(op); }
   Result<std::unique_ptr<comm::DeviceCommunicator>> make_communicator(const comm::DeviceStream& stream) override {
     ctas = stream.max_ctas;
-    return windows ? WindowStream::make(stream) : comm::make_staged(stream);
+    return comm::make_staged(stream);
   }
   std::string build() const override { return "staged"; }
   int ctas = -1;
-  bool windows = false;
 
  private:
   test::HostAccelerator host_;
@@ -269,41 +195,6 @@ TEST_CASE("messages between devices are profiled, and a plan uses the measured t
   CHECK(profiles[0].network.launch_ms == profiles[1].network.launch_ms);
   CHECK(profiles[0].network.interference.network_beside_network == profiles[1].network.interference.network_beside_network);
   check_network(profiles[0].network);
-  REQUIRE(profiles[0].network.windows);  // measured: this transport has none
-  CHECK(profiles[0].network.windows->all_to_all.empty());
-}
-
-TEST_CASE("windows are measured beside messages, with equal results on all ranks, and only once") {
-  const auto config = test::small_config();
-  const test::TemporaryFolder folder;
-  config::Config kept = config;
-  kept.overlap.profile = folder / "profile.json";
-  std::vector<cost::Profile> profiles(2);
-  std::vector<std::string> files;
-  for (int turn = 0; turn < 2; ++turn) {
-    const Status status = comm::run_inproc(2, [&](comm::Communicator& world) -> Status {
-      StagedAccelerator accelerator;
-      accelerator.windows = true;
-      LANCET_ASSIGN(const planning::MeasuredStep step,
-                    planning::measure_step(kept, world, {.local_ranks = 2, .seconds = 0, .accelerator = &accelerator}));
-      profiles[std::size_t(world.rank())] = step.profile;
-      return {};
-    });
-    if (!status.ok()) FAIL(status.error().message);
-    files.push_back(*read_file(kept.overlap.profile, "a profile"));
-  }
-  CHECK(files[0] == files[1]);
-  REQUIRE(profiles[0].network.windows);
-  CHECK(profiles[0].network.windows == profiles[1].network.windows);
-  const cost::WindowTimes& windows = *profiles[0].network.windows;
-  CHECK(windows.all_to_all.size() >= 3);
-  REQUIRE(windows.all_to_all.size() == profiles[0].network.all_to_all.size());
-  for (std::size_t i = 0; i < windows.all_to_all.size(); ++i) {
-    CHECK(windows.all_to_all[i].bytes == profiles[0].network.all_to_all[i].bytes);
-    CHECK(windows.all_to_all[i].ms > 0);
-  }
-  CHECK(windows.counts_wait_ms >= 0);
-  CHECK(windows.core.ms(1e6) >= 0);
 }
 
 TEST_CASE("messages of emulated ranks between devices take the network's time") {

@@ -73,48 +73,6 @@ TEST_CASE("a plan file survives a round trip") {
   if (!again.ok()) FAIL(again.error().message);
 }
 
-TEST_CASE("a plan file keeps the choice of messages for its all-to-alls") {
-  config::Config config = config_with("lancet");
-  const test::TemporaryFolder folder;
-  cost::Profile profile = test::declared_profile(config, test::declared_machine(2, 2));
-  profile.network.windows = cost::WindowTimes{{{1, 1e-6}}, {}, 0.5};
-  REQUIRE(cost::write_profile(folder / "costs.json", profile).ok());
-  const auto plan = [&] {
-    auto made = planning::plan_offline(config, {.ranks = 2, .hosts = 2, .profile = folder / "costs.json"});
-    if (!made.ok()) FAIL(made.error().message);
-    return *std::move(made);
-  };
-  const auto counted_in = [](const std::string& text) {
-    std::int64_t count = 0;
-    for (auto at = text.find("by=counts"); at != std::string::npos; at = text.find("by=counts", at + 1)) ++count;
-    return count;
-  };
-  const auto all_in = [](const ir::Program& program) {
-    return std::ranges::count_if(program.instructions,
-                                 [](const auto& at) { return ops::kind(at) == ops::Kind::all_to_all; });
-  };
-  config.comm.device_all_to_all = config::DeviceAllToAll::counted;
-  const planning::PlannedStep counted = plan();
-  const std::string text = ir::print(counted.plan);
-  const auto all = all_in(counted.plan.program);
-  CHECK(all >= 4);
-  CHECK(counted_in(text) == all);
-  CHECK(counted.all_to_alls.starts_with(fmt::format("0 of {} all-to-alls through windows: ", all)));
-  const auto read = planning::read_plan(folder.write("plan.ir", text), config, 2);
-  if (!read.ok()) FAIL(read.error().message);
-  CHECK(ir::print(*read) == text);
-  const auto pigeon = planning::read_plan(folder.write("edited.ir", replaced(text, "by=counts", "by=pigeon")), config, 2);
-  REQUIRE_FALSE(pigeon.ok());
-  CHECK(has(pigeon.error().message, "expected by=counts"));
-  // The costs decide: windows are faster than any message, and the predicted step is shorter.
-  config.comm.device_all_to_all = config::DeviceAllToAll::automatic;
-  const planning::PlannedStep pushed = plan();
-  CHECK(counted_in(ir::print(pushed.plan)) == 0);
-  const auto pushes = all_in(pushed.plan.program);
-  CHECK(pushed.all_to_alls.starts_with(fmt::format("{} of {} all-to-alls through windows: ", pushes, pushes)));
-  CHECK(pushed.plan.header.real("predicted_ms") < counted.plan.header.real("predicted_ms"));
-}
-
 TEST_CASE("the report covers every policy") {
   const PlanFile file(config_with("auto"));
   const planner::PlanReport& report = file.planned.report;
@@ -220,9 +178,16 @@ TEST_CASE("an edit that breaks a plan is refused with the instruction") {
     CHECK(has(file.error_of(edited, config), "expected operand 0 to be updated in place"));
   }
   SECTION("an all-reduce of gradients is removed") {
-    const std::string edited =
-        replaced(file.text, "all_reduce\\(([^\n]*)# reduce sync bucket.0", "all_reduce($1# reduce sync other.0");
-    CHECK(has(file.error_of(edited, config), "other.0"));
+    ir::Plan plan = file.planned.plan;
+    const auto reduced = std::ranges::find_if(plan.program.instructions, [](const ir::Instruction& at) {
+      return at.op == "all_reduce" && at.operands.size() > 1;
+    });
+    REQUIRE(reduced != plan.program.instructions.end());
+    for (ir::Instruction& at : plan.program.instructions)
+      std::ranges::replace(at.operands, reduced->results.back(), reduced->operands.back());
+    reduced->operands.pop_back();
+    reduced->results.pop_back();
+    CHECK(has(file.error_of(ir::print(plan), config), "expected all-reduces of "));
   }
   SECTION("another number in a formula") {
     const std::string edited = replaced(file.text, "beta1=0.9", "beta1=0.8");
@@ -237,38 +202,7 @@ TEST_CASE("an edit that breaks a plan is refused with the instruction") {
   }
 }
 
-// In turn, every operand is replaced by another valid tensor of its type.
-TEST_CASE("a plan with another operand of the same type is refused") {
-  const auto policy = GENERATE("dw", "expert_pipeline", "lancet");
-  const config::Config config = config_with(policy);
-  const PlanFile file(config);
-  int tried = 0, refused = 0;
-  for (std::size_t i = 0; i < file.planned.plan.program.instructions.size(); i += 3) {
-    ir::Plan plan = file.planned.plan;
-    ir::Instruction& at = plan.program.instructions[i];
-    if (at.operands.empty() || at.label.starts_with("bucket.")) continue;
-    ir::TensorId& operand = at.operands[i % at.operands.size()];
-    const auto same_root = [&](ir::TensorId other) { return plan.program.root(other) == plan.program.root(operand); };
-    for (std::size_t t = 0; t < plan.program.tensors.size(); ++t) {
-      const ir::TensorId other{static_cast<std::int32_t>(t)};
-      if (plan.program.type(other) != plan.program.type(operand) || same_root(other)) continue;
-      if (std::find(at.operands.begin(), at.operands.end(), other) != at.operands.end()) continue;
-      operand = other;
-      break;
-    }
-    if (plan.program.instructions[i].operands == file.planned.plan.program.instructions[i].operands) continue;
-    ++tried;
-    const auto read = planning::read_plan(file.folder.write("edited.ir", ir::print(plan)), config, 2);
-    INFO(policy << " [" << i << "] " << at.op << " at " << at.label << ", operand "
-                              << i % at.operands.size() << " is " << plan.program.display(operand));
-    CHECK_FALSE(read.ok());
-    refused += !read.ok();
-  }
-  CHECK(tried > 50);
-  CHECK(refused == tried);
-}
-
-TEST_CASE("a plan that computes another model is refused with the operand") {
+TEST_CASE("a plan of another model is refused with the instruction") {
   const config::Config config = config_with("lancet");
   const PlanFile file(config);
   auto refused = [&](const std::string& pattern, const std::string& by, const std::string& expected) {
@@ -276,18 +210,9 @@ TEST_CASE("a plan that computes another model is refused with the operand") {
     INFO(error);
     CHECK(has(error, expected));
   };
-  refused("(layer_norm\\([^\n]*)@h.1.ln_1.weight", "$1@h.3.ln_1.weight",
-          "expected as operand 2 @h.1.ln_1.weight, found @h.3.ln_1.weight");
-  refused("embedding\\(@tokens", "embedding(@targets", "expected as operand 0 @tokens, found @targets");
-  refused("(cross_entropy_train\\([^\n]*)@targets", "$1@tokens", "expected as operand 1 @targets, found @tokens");
-  refused("(linear_dx\\([^\n]*)@h.3.attn.c_proj.weight", "$1@h.1.attn.c_proj.weight",
-          "@h.3.attn.c_proj.weight, found @h.1.attn.c_proj.weight");
+  refused("(# compute forward h.1.ln_1)", "$1x", "h.1.ln_1");
   refused("vocabulary=67", "vocabulary=66", "vocabulary=");
   refused("total_tokens=[0-9]+", "total_tokens=7", "total_tokens=");
-  const std::string before = "output aux.h.2 = ";
-  const std::size_t at = file.text.find(before) + before.size();
-  const std::string other = file.text.substr(at, file.text.find_first_not_of("%0123456789", at) - at);
-  refused("output aux.h.0 = %[0-9]+", "output aux.h.0 = " + other, "output aux.h.0: expected ");
 }
 
 TEST_CASE("a plan with an attribute of another type is refused") {

@@ -75,9 +75,6 @@ LANCET_HD float divide_fast_f32(float a, float b) {
 #endif
 }
 
-// 1 / (1 + e^-x)
-LANCET_HD float sigmoid_f32(float x) { return 1.f / (1.f + exp_f32(-x)); }
-
 // Natural logarithm. 0 gives -infinity, negative numbers and NaN give NaN; denormals count as 0.
 LANCET_HD float log_f32(float x) {
   const std::int32_t bits = detail::bits_of_float(x);

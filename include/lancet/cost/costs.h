@@ -51,10 +51,6 @@ struct OpCost {
   double core_ms = 0;  // communication only: compute-stream time that moving the bytes takes, spread over `ms`
 };
 
-// How tokens travel between GPUs that can access each other's memory (comm.device_all_to_all): counted, as messages
-// whose sizes the host must know, or through windows, by kernels that write into the peers' memory.
-enum class AllToAllWays { faster, counted, windows };
-
 // The cost interface. Bytes are bytes_sent; times are milliseconds.
 class Costs {
  public:
@@ -66,16 +62,10 @@ class Costs {
   }
   virtual double all_to_all_ms(double bytes) const = 0;
   virtual double all_reduce_ms(double bytes) const = 0;
-  // The cost of an instruction of the expert stream between several ranks, in the way that takes_window chooses. peers:
-  // the number of ranks that take part, this rank included, if it is a group of ranks; 0: as many as its types say.
-  OpCost all_to_all(const ir::Program& program, const ir::Instruction& instruction, std::int64_t peers) const;
-  // The cost as messages: by default that of an all-to-all of its bytes_sent.
-  virtual OpCost counted_all_to_all(const ir::Program& program, const ir::Instruction& instruction,
-                                    std::int64_t peers) const;
-  // The cost through windows; nullopt: unknown, or an all-to-all of counts, which always travel as messages.
-  virtual std::optional<OpCost> window_all_to_all(const ir::Program&, const ir::Instruction&) const { return {}; }
-  // The way to take where the costs of both are known.
-  virtual AllToAllWays all_to_all_ways() const { return AllToAllWays::faster; }
+  // The cost of an instruction of the expert stream between several ranks: by default that of an all-to-all of its
+  // bytes_sent. peers: the number of ranks that take part, this rank included, if it is a group of ranks; 0: as many as
+  // its types say.
+  virtual OpCost all_to_all(const ir::Program& program, const ir::Instruction& instruction, std::int64_t peers) const;
   virtual CoreCost all_to_all_core() const = 0;
   virtual CoreCost all_reduce_core() const = 0;
   virtual double launch_ms() const = 0;  // from the end of an instruction to the start of a waiting one
@@ -83,9 +73,6 @@ class Costs {
   // The name of these costs in a plan's header: a hash of all numbers. Empty: they have no name.
   virtual std::string identity() const { return {}; }
 };
-
-// True if all_to_all() returns window_all_to_all(): windows are requested, or they are known to be no slower.
-bool takes_window(const Costs& costs, const ir::Program& program, const ir::Instruction& instruction);
 
 // The cost of every instruction. Views (ops without work: slices, joins) are free. The all-to-all of one rank is a
 // copy, so it costs compute_ms of its key, or all_to_all_ms(0) if that is unknown. Error (ExitCode::config): the costs

@@ -46,7 +46,6 @@ class Sampler {
                std::span<TokenId> targets) const;
 
   std::uint64_t windows() const { return windows_; }
-  double epoch_of(std::uint64_t step) const;  // epochs completed before the step, with fraction
   // The position in the file of the first input of sample `sample`.
   std::uint64_t first_token(std::uint64_t sample) const;
 

@@ -31,7 +31,6 @@ struct PlanRequest {
 // The schedule of one policy, as simulated. Milliseconds.
 struct PolicyResult {
   std::string policy;
-  std::string what;  // the policy, in words
   std::string how;   // the schedule that it chose, in words
   schedule::Timeline timeline;
   int parts = 1;                 // k: the largest number of parts of an instruction
@@ -66,8 +65,7 @@ Result<ir::Plan> make_plan(const ir::Program& forward, const PlanRequest& reques
 std::vector<ir::Program> programs_to_profile(const ir::Program& forward, const PlanRequest& request);
 
 // A forward-only plan (evaluation, generation); outputs that the model defines as shares are summed over the ranks.
-// costs: they decide how all-to-alls travel; may be null.
-ir::Plan make_forward_plan(const ir::Program& forward, int ranks, const cost::Costs* costs);
+ir::Plan make_forward_plan(const ir::Program& forward, int ranks);
 
 struct PolicyInfo {
   std::string_view name, what;

@@ -13,9 +13,6 @@ namespace lancet::planning {
 
 model::BuildOptions build_options(const config::Config& config, model::Mode mode, int ranks);
 
-// comm.device_all_to_all as the costs' type.
-cost::AllToAllWays requested_all_to_alls(const config::Config& config);
-
 struct StepOptions {
   bool update = true;                  // false: a micro batch that only accumulates gradients
   const cost::Costs* costs = nullptr;  // every policy but sequential needs them
@@ -30,8 +27,8 @@ Result<ir::Plan> plan_step(const config::Config& config, int ranks, const StepOp
                            planner::PlanReport* report = nullptr);
 // The Programs whose instructions need costs when such a step is planned.
 std::vector<ir::Program> programs_to_profile(const config::Config& config, int ranks, bool update);
-// The plan of a forward pass. costs: decide how all-to-alls are sent; may be null.
-ir::Plan plan_forward(const config::Config& config, model::Mode mode, int ranks, const cost::Costs* costs = nullptr);
+// The plan of a forward pass.
+ir::Plan plan_forward(const config::Config& config, model::Mode mode, int ranks);
 // The plan that reads the next `rows` tokens of one sequence.
 ir::Plan plan_decode(const config::Config& config, std::int64_t rows, int ranks);
 

@@ -9,8 +9,8 @@
 
 namespace lancet::planning {
 
-// Returns a plan that is sound and computes this config's training step: it has the same model, optimizer, ranks,
-// build, parameters, states, inputs and outputs. Config errors name the file and the difference, or the unsound
+// Returns a plan that is sound and is of this config's training step: it has the same model, optimizer, ranks, build,
+// parameters, states, inputs, outputs and instructions. Config errors name the file and the difference, or the unsound
 // instruction.
 Result<ir::Plan> read_plan(const std::filesystem::path& path, const config::Config& config, int ranks);
 

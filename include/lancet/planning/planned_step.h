@@ -16,10 +16,9 @@ namespace lancet::planning {
 struct PlanTarget {
   int ranks = 1;
   int hosts = 0;  // 0: one host, or on declared hardware the number of nodes that the ranks fill
-  // A file of costs, which may be another device's. Empty: this device's costs in config.overlap.profile, or else in
-  // default_profile.
+  // A file of costs, which may be another device's. Empty: this device's costs (profile_path() in step_costs.h).
   std::string profile = {};
-  std::string default_profile = {};
+  std::string profile_folder = {};
   // A declared machine (cost::read_hardware). Costs in `profile` take precedence; without it all costs are declared.
   std::string hardware = {};
   std::vector<std::string> skip = {};  // passes to leave out
@@ -31,7 +30,6 @@ struct PlannedStep {
   planner::PlanReport report;
   cost::Profile profile;       // the measured costs; empty on a declared machine without a profile
   std::string costs;           // their origin in words
-  std::string all_to_alls;       // schedule::AllToAllChoice in words; empty: no costs of windows
   std::int64_t memory = 0;     // bytes of a rank: parameters, states, inputs and the arena
   std::optional<double> available_gib;  // GiB of memory of a declared device, less the reserved part
 };

@@ -14,7 +14,7 @@ namespace lancet::planning {
 struct RunPlanOptions {
   int local_ranks = 1;                          // ranks on this host
   const cost::Costs* costs = nullptr;           // replace the measured ones
-  std::string default_profile = {};             // ProfileRequest::default_path
+  std::string profile_folder = {};              // ProfileRequest::profile_folder
   std::string plan_file = {};                   // the plan that runs; empty: one is made as config.overlap says
   runtime::Accelerator* accelerator = nullptr;  // on which the rank trains; null: the CPU
   bool inspect = false;                         // StepOptions::inspect
@@ -25,7 +25,6 @@ struct StepPlans {
   std::optional<ir::Plan> micro;  // the micro batches before it
   std::optional<ir::Plan> evaluate;
   planner::PlanReport report;  // on rank 0
-  std::string all_to_alls;       // on rank 0: schedule::AllToAllChoice in words; empty: no costs of windows
 };
 
 // Reads the plan file if the options name one; else plans by the config's policy. If the policy needs measured costs,

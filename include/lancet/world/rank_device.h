@@ -31,13 +31,12 @@ Result<std::unique_ptr<runtime::Accelerator>> open_accelerator(const config::Con
 using DeviceStreams = std::array<std::unique_ptr<comm::DeviceCommunicator>, ir::stream_count>;
 
 // Memory of an arena in a window of the expert stream; empty if config.comm.device_all_to_all or the ranks rule a
-// window out. wanted: with "auto", false if all of the plan's all-to-alls are faster without a window. Collective; the
-// same on all ranks. Config error: the config requires windows and the ranks have none.
+// window out. Collective; the same on all ranks. Config error: the config requires windows and the ranks have none.
 Result<std::span<std::byte>> make_arena_window(const config::Config& config, const DeviceStreams& streams,
-                                               std::size_t bytes, bool wanted);
+                                               std::size_t bytes);
 
-// The banner's line on how tokens travel between GPUs, and why. choice: StepPlans::all_to_alls.
-std::string describe_all_to_alls(const config::Config& config, bool window, const std::string& choice);
+// The banner's line of a run whose arena is such a window.
+std::string describe_all_to_alls(const config::Config& config);
 
 // Makes the streams' communicators on the accelerator from those of the host. A single rank has none, since its kernels
 // copy locally. Collective.

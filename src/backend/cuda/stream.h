@@ -19,6 +19,5 @@ struct FlagCalls {
 
 Result<std::unique_ptr<Stream>> make_stream(const FlagCalls& flags, int priority);
 cudaEvent_t native_event(Event& event);
-inline cudaStream_t native_stream(Stream& stream) { return static_cast<cudaStream_t>(stream.native()); }
 
 }  // namespace lancet::backend::cuda

@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "lancet/ir/route_layout.h"
-#include "lancet/ops/all_to_all_way.h"
 #include "segments.h"
 #include "ops/device/launch.h"
 
@@ -152,10 +151,8 @@ struct PartCounts {
   bool made_here;
 };
 
-// True if a kernel can move the rows through windows: all operands and results are in the stream's window, and the plan
-// does not require messages (by=counts).
+// True if a kernel can move the rows through windows: all operands and results are in the stream's window.
 bool in_window(const KernelArgs& args) {
-  if (takes_counts(args.attributes)) return false;
   const auto has_window = [&](const TensorView& view) {
     return args.device_comm->in_window(view.data, std::size_t(ir::bytes(view.type)));
   };

@@ -5,9 +5,7 @@
 //   all_to_all(slots [E,C,D], route, rows) -> [E/W, W*C, D], rows packed without gaps
 //   all_to_all_back(buffer [E/W,W*C,D], route, rows) -> slots [E,C,D], the inverse
 // An unsplit all-to-all of a layer that was split in parts names the route and rows of every part: (slots, route, rows,
-// route, rows). Attribute tokens: the expected number of filled slots of this rank. Attribute by=counts: sends messages
-// even if the ranks reach each other's memory (ops/all_to_all_way.h).
-#include "lancet/ops/all_to_all_way.h"
+// route, rows). Attribute tokens: the expected number of filled slots of this rank.
 #include "ops/describe.h"
 
 namespace lancet::ops {
@@ -31,16 +29,8 @@ Status check_route(const TensorType& route, const TensorType& rows, const Tensor
   return {};
 }
 
-Status check_way(const ir::Attributes& attributes) {
-  for (const auto& [name, value] : attributes.items())
-    if (name == way_attribute && value != ir::AttributeValue(std::string(by_counts)))
-      return expected("by=counts, or nothing of it");
-  return {};
-}
-
 // Checks the operands after the first: a route and rows for each part.
 Status check_parts(const OpInput& in) {
-  LANCET_TRY(check_way(in.attributes));
   if (in.operands.size() % 2 == 0) return expected("a route and rows for each part");
   for (std::size_t i = 1; i < in.operands.size(); i += 2) {
     LANCET_TRY(check_route(in.operands[i], in.operands[i + 1], in.operands[0]));
