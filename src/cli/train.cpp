@@ -26,7 +26,7 @@ void add_train(CLI::App& app, Selection& selection) {
                    "Start with the weights of this run or checkpoint, if the run has no checkpoints of its own")
       ->type_name("DIR");
   command->callback([arguments, run_dir, plan, resume, init_from, &selection] {
-    selection.start_timeout = start_timeout(*arguments);
+    selection.timeout = configured_timeout(*arguments);
     selection.ranked = [arguments, run_dir, plan, resume, init_from](comm::Communicator& world,
                                                                      int local_ranks) -> Status {
       LANCET_ASSIGN(config::Config config, load_config(*arguments, world));
