@@ -1,4 +1,5 @@
 #include <catch2/catch.hpp>
+#include <thread>
 
 #include "lancet/ir/plan.h"
 #include "program.h"
@@ -47,6 +48,39 @@ TEST_CASE("a run writes its config, its plan and one record per step") {
   CHECK(records[4]["compute_ms"].get<double>() > 0);
   CHECK(records[4]["layer_load_max_over_mean"].at(0) == records[4]["load_max_over_mean"]);
   CHECK(records[4]["layer_drop_pct"] == std::vector<double>{0});
+}
+
+TEST_CASE("standard output carries the run's lines, standard error the warning of more threads than cores") {
+  const TemporaryFolder folder;
+  const int cores = int(std::thread::hardware_concurrency());
+  const std::string train = LANCET_BINARY " train " + folder.write("small.json", test::small_config) +
+                            " --set train.steps=1 --set threads=" + std::to_string(2 * cores) + " --run-dir ";
+  const auto out = test::shell(train + (folder / "out") + " 2>/dev/null");
+  REQUIRE(out.code == 0);
+  CHECK(out.lines_with("policy     sequential: ") == 1);
+  CHECK(out.lines_with("step 1/1 | loss ") == 1);
+  CHECK(out.lines_with("warning: ") == 0);
+  const auto error = test::shell(train + (folder / "error") + " >/dev/null");
+  REQUIRE(error.code == 0);
+  CHECK(error.lines_with("") == 1);
+  CHECK(error.output.starts_with("warning: " + std::to_string(2 * cores) + " threads compute on "));
+}
+
+TEST_CASE("the last --run-dir counts, and its name is one line") {
+  const TemporaryFolder folder;
+  const std::string config = folder.write("small.json", test::small_config);
+  const std::string train = "train " + config + " --set train.steps=1 --run-dir ";
+  REQUIRE(lancet(train + (folder / "first") + " --run-dir " + (folder / "last")).code == 0);
+  CHECK(std::filesystem::exists(folder / "last/metrics.jsonl"));
+  CHECK_FALSE(std::filesystem::exists(folder / "first"));
+  const auto refused = lancet(train + "\"$(printf 'two\\nlines')\"");
+  CHECK(refused.code == 2);
+  CHECK(refused.output ==
+        "error: log.run_dir: expected a name without control characters, found 'two?lines'\n");
+  const auto missing = lancet("eval --data x --from \"$(printf 'no\\nrun')\"");
+  CHECK(missing.code != 0);
+  CHECK(missing.lines_with("") == 1);
+  CHECK(missing.lines_with("no?run") == 1);
 }
 
 #if defined(LANCET_HAVE_MPI)
@@ -139,7 +173,7 @@ TEST_CASE("a run that is stopped saves, logs it, and resumes when it is started 
   INFO(outcome.output);
   CHECK(outcome.code == 75);
   CHECK(outcome.lines_with("SIG" + signal + ": saving and stopping") == 1);
-  CHECK(outcome.lines_with("(SIG" + signal + "); the same command again goes on from there") == 1);
+  CHECK(outcome.lines_with("(SIG" + signal + "); the same command resumes from there") == 1);
   const std::size_t done = test::metrics(run).size();
   CHECK(done >= 1);
   const auto again = test::shell(command + " --set train.steps=" + std::to_string(done + 2));
