@@ -60,7 +60,10 @@ Result<std::vector<std::vector<runtime::Span>>> gather_spans(comm::Communicator&
 class TrainerImpl final : public Trainer {
  public:
   TrainerImpl(const config::Config& config, comm::Communicator& world, const TrainerOptions& options)
-      : config_(config), world_(world), options_(options), threads_(planning::threads_of(config, options.local_ranks)) {}
+      : config_(config),
+        world_(world),
+        options_(options),
+        threads_(planning::threads_of(config, options.local_ranks)) {}
 
   Status set_up() {
     memory_.process = world::resident_bytes();
@@ -293,7 +296,8 @@ class TrainerImpl final : public Trainer {
     return {};
   }
   bool wants_window() const {
-    return schedule::wants_window(plans_.update.program) || (plans_.micro && schedule::wants_window(plans_.micro->program));
+    return schedule::wants_window(plans_.update.program) ||
+           (plans_.micro && schedule::wants_window(plans_.micro->program));
   }
   runtime::Memory arena() const { return arena_window_.start ? arena_window_ : arena_.memory(); }
 
