@@ -65,6 +65,21 @@ Result<ir::Plan> plan_step(const config::Config& config, int ranks, const StepOp
                            planner::PlanReport* report) {
   planner::PlanRequest request = plan_request(config, ranks, options.update);
   request.costs = options.costs;
+LeastMemory least_memory(const config::Config& config, int ranks) {
+  const config::Train& train = config.train;
+  const ir::Program forward = model::build_forward(config.model, build_options(config, model::Mode::train, ranks));
+  const int moments = train.optimizer == config::Optimizer::adamw ? 2 : 1;
+  LeastMemory least;
+  for (const ir::Tensor& tensor : forward.tensors) {
+    if (tensor.kind != ir::TensorKind::parameter) continue;
+    const bool master = tensor.type.dtype != DType::f32 && train.master_weights;
+    least.parameters += ir::bytes(tensor.type);
+    least.state += 4 * (moments + master) * tensor.type.shape.elements();
+    least.gradients += ir::bytes(tensor.type);
+  }
+  return least;
+}
+
   request.costs_may_lack_ops = options.costs_may_lack_ops;
   request.compare = options.compare;
   request.skip = options.skip;

@@ -83,6 +83,17 @@ TEST_CASE("the last --run-dir counts, and its name is one line") {
   CHECK(missing.lines_with("no?run") == 1);
 }
 
+TEST_CASE("a model that cannot fit the memory is refused before it is planned") {
+  const TemporaryFolder folder;
+  const std::string config = folder.write("small.json", test::small_config);
+  const auto outcome = lancet("train " + config + " --set model.n_layer=4000 --set model.n_embd=8192 --run-dir " +
+                              (folder / "run"));
+  INFO(outcome.output);
+  CHECK(outcome.code == 2);
+  CHECK(outcome.lines_with("") == 1);
+  CHECK(outcome.lines_with(" gradients, besides activations), found ") == 1);
+}
+
 #if defined(LANCET_HAVE_MPI)
 TEST_CASE("MPI ranks train like one rank") {
   const TemporaryFolder folder;

@@ -16,6 +16,14 @@ model::BuildOptions build_options(const config::Config& config, model::Mode mode
 // comm.device_all_to_all as the costs' type.
 cost::AllToAllWays requested_all_to_alls(const config::Config& config);
 
+// A lower bound on the bytes of a rank's training step, known before the step is planned. All gradients are held until
+// their norm is known.
+struct LeastMemory {
+  std::int64_t parameters = 0, state = 0, gradients = 0;
+  std::int64_t total() const { return parameters + state + gradients; }
+};
+LeastMemory least_memory(const config::Config& config, int ranks);
+
 struct StepOptions {
   bool update = true;                  // false: a micro batch that only accumulates gradients
   const cost::Costs* costs = nullptr;  // every policy but sequential needs them
