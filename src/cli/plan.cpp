@@ -75,6 +75,8 @@ void add_plan(CLI::App& app, Selection& selection) {
     policies += fmt::format("  {:<16} {}\n", policy.name, policy.what);
   command->footer(policies + "\n" + command->get_footer());
   auto arguments = std::make_shared<PlanArguments>();
+  if (planned.crowded)
+    fmt::print("note: the ranks compute with more threads than there are cores: predicted times do not hold\n");
   command->add_option("--ranks", arguments->ranks, "Ranks to plan for")
       ->capture_default_str()
       ->check(whole_between(1, 65536));

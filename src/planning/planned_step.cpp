@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "lancet/backend/cpu/parallel.h"
 #include "lancet/planning/from_config.h"
 #include "lancet/planning/step_costs.h"
 #include "lancet/profiler/profiler.h"
@@ -12,8 +13,17 @@
 namespace lancet::planning {
 namespace {
 
+int local_ranks_of(const PlanTarget& place) { return (place.ranks + place.hosts - 1) / place.hosts; }
+
+// True if the plan is for this machine and its ranks compute with more threads than it has cores.
+bool is_crowded(const config::Config& config, const PlanTarget& place) {
+  if (!place.hardware.empty() || !place.profile.empty() || config.device != config::Device::cpu) return false;
+  const int local_ranks = local_ranks_of(place);
+  return local_ranks * threads_of(config, local_ranks) > backend::cpu::cores();
+}
+
 Result<cost::Profile> profile_for(const config::Config& config, const PlanTarget& place, std::string& path) {
-  const int local_ranks = (place.ranks + place.hosts - 1) / place.hosts;
+  const int local_ranks = local_ranks_of(place);
   const cost::Machine here{profiler::this_device(threads_of(config, local_ranks), local_ranks),
                          {place.ranks > 1 ? "mpi" : "self", place.ranks, place.hosts}};
   path = !place.profile.empty()           ? place.profile
@@ -23,12 +33,16 @@ Result<cost::Profile> profile_for(const config::Config& config, const PlanTarget
   return cost::read_profile_of_any_device(path, here, static_cast<int>(config.threads));
 }
 
-
 Result<PlannedStep> planned(const config::Config& config, const PlanTarget& place, const cost::Costs& costs,
                             const std::string& origin) {
   PlannedStep result;
+  result.crowded = is_crowded(config, place);
   auto plan = plan_step(config, place.ranks,
-                        {.costs = &costs, .compare = true, .skip = place.skip, .keep_texts = place.keep_texts},
+                        {.costs = &costs,
+                         .crowded = result.crowded,
+                         .compare = true,
+                         .skip = place.skip,
+                         .keep_texts = place.keep_texts},
                         &result.report);
   if (!plan.ok()) return Error{plan.error().code, origin + ": " + plan.error().message, false};
   result.plan = *std::move(plan);

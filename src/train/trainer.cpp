@@ -1,4 +1,4 @@
-// set_up() goes from what is cheap to check to what is costly: config, transport, data, the least memory,
+// set_up() goes from what is cheap to check to what is costly: config, transport, data, the least memory, the cores,
 // streams, the network check, the peak for MFU, the plans, memory, the executors and the initial weights. All plans (the
 // updating one, that of micro batches before it, and that of evaluation) share one store of weights and one arena, as
 // only one of them runs at a time. Work that can fail on one rank alone ends in world::agree(), so that all ranks
@@ -34,6 +34,7 @@
 #include "lancet/planning/step_costs.h"
 #include "lancet/world/stream_communicators.h"
 #include "lancet/world/memory.h"
+#include "lancet/world/shared_cores.h"
 #include "lancet/run/saver.h"
 #include "lancet/planning/from_config.h"
 #include "lancet/planning/run_plans.h"
@@ -77,6 +78,7 @@ class TrainerImpl final : public Trainer {
     accelerator_ = options_.accelerator ? options_.accelerator : owned_accelerator_.get();
     LANCET_TRY(world::agree(world_, open_data()));
     LANCET_TRY(world::agree(world_, check_least_memory()));
+    LANCET_ASSIGN(const bool crowded, warn_of_crowded_cores());
     LANCET_ASSIGN(streams_, world::Streams::make(config_, world_, accelerator_));
     LANCET_ASSIGN(network_, comm::measure_network(world_));
     LANCET_TRY(measure_peak());
@@ -85,6 +87,7 @@ class TrainerImpl final : public Trainer {
                                             .default_profile = options_.default_profile,
                                             .plan_file = options_.plan_file,
                                             .accelerator = accelerator_,
+                                            .crowded = crowded,
                                             .inspect = options_.inspect};
     LANCET_ASSIGN(plans_, planning::make_step_plans(config_, world_, planning, evaluation_.has_value()));
     predicted_ms_ = predicted_ms();
@@ -234,6 +237,18 @@ class TrainerImpl final : public Trainer {
     LANCET_TRY(world_.barrier());  // all ranks of a host at once, as in a step
     peak_ = {profiler::measure_product_peak(config_.train.dtype, threads_), false};
     return world_.barrier();
+  }
+
+  // Collective: true if the ranks compute with more threads than there are cores.
+  Result<bool> warn_of_crowded_cores() const {
+    const bool emulated = config_.comm.transport == config::Transport::emulated;  // the other ranks do not exist
+    if (accelerator_) return false;
+    LANCET_ASSIGN(const world::SharedCores shared,
+                  world::shared_cores(emulated ? *comm::make_self() : world_, threads_));
+    if (shared.crowded() && world_.rank() == 0)
+      log::warn("{} threads compute on {} core{}: steps are slow, and their predicted times do not hold",
+                shared.threads, shared.cores, shared.cores == 1 ? "" : "s");
+    return shared.crowded();
   }
 
   // Refuses what cannot fit before it is planned, since planning takes minutes for thousands of layers.

@@ -28,6 +28,7 @@ struct StepOptions {
   bool update = true;                  // false: a micro batch that only accumulates gradients
   const cost::Costs* costs = nullptr;  // every policy but sequential needs them
   bool costs_may_lack_ops = false;     // if they do, sequential is planned without predictions
+  bool crowded = false;                // more threads compute than there are cores, so predictions do not hold
   bool compare = false;                // the report holds all policies
   bool inspect = false;                // gradients and routes stay readable after a step (tests)
   std::vector<std::string> skip = {};  // passes to leave out

@@ -33,6 +33,7 @@ struct PlannedStep {
   std::string costs;           // their origin in words
   std::string all_to_alls;       // schedule::AllToAllChoice in words; empty: no costs of windows
   std::int64_t memory = 0;     // bytes of a rank: parameters, states, inputs and the arena
+  bool crowded = false;        // StepOptions::crowded, on this machine
   std::optional<double> available_gib;  // GiB of memory of a declared device, less the reserved part
 };
 
