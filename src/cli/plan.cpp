@@ -7,6 +7,8 @@
 
 #include "commands.h"
 #include "lancet/base/atomic_file.h"
+#include "lancet/base/log.h"
+#include "lancet/base/shipped_files.h"
 #include "lancet/profiler/profiler.h"
 #include "load_config.h"
 #include "numbers.h"
@@ -38,18 +40,43 @@ Status dump(const std::filesystem::path& folder, const planner::PlanReport& repo
   return write_file(folder / "policies.txt", policy_table(report));
 }
 
-Status plan(const config::Config& config, const PlanArguments& arguments) {
-  LANCET_ASSIGN(const planning::PlannedStep planned,
-                planning::plan_offline(config, {.ranks = arguments.ranks,
-                                                .hosts = arguments.hosts,
-                                                .profile = arguments.profile,
-                                                .default_profile = default_profile(),
-                                                .hardware = arguments.hardware,
-                                                .skip = arguments.skip,
-                                                .keep_texts = !arguments.dump.empty()}));
+// Returns the command that measures the costs of this config on this machine.
+std::string profile_command(const ConfigArguments& config, int ranks) {
+  std::error_code ignored;
+  std::string command = ranks > 1 ? fmt::format("{} {} ", find_shipped("scripts/mpirun.sh").string(), ranks) : "";
+  command += std::filesystem::proximate(program_path(), ignored).string() + " profile " + config.file;
+  for (const std::string& field : config.overrides) command += " --set " + field;
+  return command;
+}
+
+// Plans for this machine if its costs are known, else, with a note, for a declared one whose ranks are a host each.
+Result<planning::PlannedStep> planned_for(const config::Config& config, const ConfigArguments& file,
+                                          const PlanArguments& arguments) {
+  planning::PlanTarget target{.ranks = arguments.ranks,
+                              .hosts = arguments.hosts,
+                              .profile = arguments.profile,
+                              .default_profile = default_profile(),
+                              .hardware = arguments.hardware,
+                              .skip = arguments.skip,
+                              .keep_texts = !arguments.dump.empty()};
+  auto planned = planning::plan_offline(config, target);
+  const bool named = !target.profile.empty() || !target.hardware.empty() || !config.overlap.profile.empty();
+  if (planned.ok() || named) return planned;
+  target.hardware = "ethernet-10g-cpu";
+  auto declared = planning::plan_offline(config, target);
+  if (!declared.ok()) return declared;
+  log::warn("{}; planned for the declared machine {} instead; to measure this one: {}", planned.error().message,
+            target.hardware, profile_command(file, target.ranks));
+  return declared;
+}
+
+Status plan(const config::Config& config, const ConfigArguments& file, const PlanArguments& arguments) {
+  LANCET_ASSIGN(const planning::PlannedStep planned, planned_for(config, file, arguments));
   fmt::print("costs: {}\n", planned.costs);
   if (!planned.all_to_alls.empty()) fmt::print("all-to-alls: {}\n", planned.all_to_alls);
   if (planned.available_gib) fmt::print("{}\n", memory_line(planned));
+  if (planned.crowded)
+    fmt::print("note: the ranks compute with more threads than there are cores: predicted times do not hold\n");
   const bool measured = !planned.profile.ops.empty();
   if (const cost::Device here = profiler::this_device(1, 1); measured && planned.profile.machine.device.cpu != here.cpu)
     fmt::print("note: measured on another device than this one, {}\n", here.cpu);
@@ -75,8 +102,6 @@ void add_plan(CLI::App& app, Selection& selection) {
     policies += fmt::format("  {:<16} {}\n", policy.name, policy.what);
   command->footer(policies + "\n" + command->get_footer());
   auto arguments = std::make_shared<PlanArguments>();
-  if (planned.crowded)
-    fmt::print("note: the ranks compute with more threads than there are cores: predicted times do not hold\n");
   command->add_option("--ranks", arguments->ranks, "Ranks to plan for")
       ->capture_default_str()
       ->check(whole_between(1, 65536));
@@ -103,7 +128,7 @@ void add_plan(CLI::App& app, Selection& selection) {
   command->callback([config_arguments, arguments, &selection] {
     selection.local = [config_arguments, arguments]() -> Status {
       LANCET_ASSIGN(const config::Config config, load_config(*config_arguments));
-      return plan(config, *arguments);
+      return plan(config, *config_arguments, *arguments);
     };
   });
 }

@@ -77,6 +77,18 @@ TEST_CASE("plan prints the prediction of every policy and the reason for its cho
   CHECK(outcome.lines_with("bounds this step") == 1);
 }
 
+TEST_CASE("without measured costs plan takes a declared machine and names the command that measures") {
+  const Files files;
+  const auto outcome = test::shell("XDG_CACHE_HOME=" + (files.folder / "empty") + " " LANCET_BINARY " plan " +
+                                   files.config + " --ranks 2 --explain --set train.seq_len=8");
+  INFO(outcome.output);
+  CHECK(outcome.code == 0);
+  CHECK(outcome.lines_with("planned for the declared machine ethernet-10g-cpu instead; to measure this one: ") == 1);
+  CHECK(outcome.lines_with("scripts/mpirun.sh 2 ") == 1);
+  CHECK(outcome.lines_with("lancet profile " + files.config + " --set train.seq_len=8") == 1);
+  CHECK(outcome.lines_with("costs: ethernet-10g-cpu, declared") == 1);
+}
+
 TEST_CASE("plan reports the all-to-all transport if the costs hold both") {
   const Files files;
   auto profile = test::declared_profile(small(), test::declared_machine(2, 2));
