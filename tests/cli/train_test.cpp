@@ -94,6 +94,38 @@ TEST_CASE("a model that cannot fit the memory is refused before it is planned") 
   CHECK(outcome.lines_with(" gradients, besides activations), found ") == 1);
 }
 
+TEST_CASE("configs and texts are read from pipes, but not from a pipe that nothing writes to") {
+  const TemporaryFolder folder;
+  const std::string config = folder.write("small.json", test::small_config), pipe = folder / "pipe";
+  REQUIRE(test::shell("mkfifo " + pipe).code == 0);
+  const auto refused = test::shell("timeout 20 " LANCET_BINARY " train " + pipe);
+  CHECK(refused.code == 2);
+  CHECK(refused.output == "error: " + pipe + ": expected a JSON config file, found no regular file\n");
+  CHECK(test::shell("cat " + config + " | " LANCET_BINARY " train /dev/stdin --set train.steps=1 --run-dir " +
+                    (folder / "run"))
+            .code == 0);
+
+  std::string text;
+  for (int i = 0; i < 3000; ++i) text += "The quick brown fox number " + std::to_string(i % 97) + ".\n";
+  const std::string book = folder.write("book.txt", text), from_pipe = "cat " + book + " | " LANCET_BINARY " data ";
+  const std::string train = "train-tokenizer --vocab-size 300 --out ";
+  const std::string tokenize = "tokenize --tokenizer " + (folder / "tok") + " --out ";
+  REQUIRE(lancet("data " + train + (folder / "tok") + " " + book).code == 0);
+  REQUIRE(test::shell(from_pipe + train + (folder / "piped") + " /dev/stdin").code == 0);
+  CHECK(read(folder / "piped/merges.txt") == read(folder / "tok/merges.txt"));
+  REQUIRE(lancet("data " + tokenize + (folder / "a.bin") + " " + book).code == 0);
+  const auto piped = test::shell(from_pipe + tokenize + (folder / "b.bin") + " /dev/stdin");
+  REQUIRE(piped.code == 0);
+  CHECK(piped.lines_with(" tokens of 0.1 MB of text") == 1);
+  CHECK(read(folder / "b.bin") == read(folder / "a.bin"));
+  const auto held_out = test::shell(from_pipe + tokenize + (folder / "c.bin") + " --eval-out " + (folder / "d.bin") +
+                                    " --eval-fraction 0.1 /dev/stdin");
+  CHECK(held_out.code == 2);
+  CHECK(held_out.lines_with("/dev/stdin: expected a file for a held-out part") == 1);
+  CHECK(test::shell("true | " LANCET_BINARY " data " + tokenize + (folder / "c.bin") + " /dev/stdin").output ==
+        "error: /dev/stdin: expected a text, found an empty stream\n");
+}
+
 #if defined(LANCET_HAVE_MPI)
 TEST_CASE("MPI ranks train like one rank") {
   const TemporaryFolder folder;
