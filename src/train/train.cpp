@@ -57,7 +57,7 @@ class Averages {
     if (steps_ == 0 || predicted_ <= 0 || ms_ / steps_ < far_off * predicted_) return "";
     return fmt::format(
         "steps took {:.1f} times the predicted {:.1f} ms: the machine or its network is busier or slower than "
-        "when it was profiled (lancet profile --renew all measures again)",
+        "when it was profiled (lancet profile --renew all measures again), or more threads compute than it has cores",
         ms_ / steps_ / predicted_, predicted_);
   }
   // The expected seconds of `steps` more steps; empty if none was timed yet.
