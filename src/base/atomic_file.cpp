@@ -138,6 +138,13 @@ Status write_file(const fs::path& path, std::string_view content) {
   return file.commit();
 }
 
+bool is_open_stream(const fs::path& path) {
+  const fs::path folder = path.parent_path();
+  const bool open = path == "/dev/stdin" || folder == "/dev/fd" || folder == "/proc/self/fd";
+  std::error_code ignored;
+  return open && (fs::is_fifo(path, ignored) || fs::is_character_file(path, ignored));
+}
+
 Result<std::string> read_file(const fs::path& path, std::string_view what, std::uint64_t most) {
   std::error_code error;
   const auto status = fs::status(path, error);

@@ -3,20 +3,30 @@
 #include <spdlog/pattern_formatter.h>
 #include <spdlog/sinks/stdout_color_sinks.h>
 
+#include "lancet/base/shown.h"
+
 namespace lancet::log {
 namespace {
 
-// Writes "warning: " or "error: " before a line of that level; nothing before a line of level info.
-class LevelPrefix final : public spdlog::custom_flag_formatter {
+// Writes a line's text: that of a warning or an error on one line, after "warning: " or "error: ".
+class Text final : public spdlog::custom_flag_formatter {
  public:
   void format(const spdlog::details::log_msg& line, const std::tm&, spdlog::memory_buf_t& to) override {
-    if (line.level < spdlog::level::warn) return;
-    const std::string_view colon = ": ";
-    const auto level = spdlog::level::to_string_view(line.level);
-    to.append(level.data(), level.data() + level.size());
-    to.append(colon.data(), colon.data() + colon.size());
+    std::string text(line.payload.data(), line.payload.size());
+    if (line.level >= spdlog::level::warn) {
+      const auto level = spdlog::level::to_string_view(line.level);
+      text = fmt::format("{}: {}", std::string_view(level.data(), level.size()), cut(text, text.size()));
+    }
+    to.append(text.data(), text.data() + text.size());
   }
-  std::unique_ptr<custom_flag_formatter> clone() const override { return std::make_unique<LevelPrefix>(); }
+  std::unique_ptr<custom_flag_formatter> clone() const override { return std::make_unique<Text>(); }
+};
+
+// Leaves warnings and errors to the sink of stderr.
+class InfoSink final : public spdlog::sinks::stdout_color_sink_mt {
+  void log(const spdlog::details::log_msg& line) override {
+    if (line.level < spdlog::level::warn) spdlog::sinks::stdout_color_sink_mt::log(line);
+  }
 };
 
 }  // namespace
@@ -25,10 +35,17 @@ void set_up(int rank, int ranks) {
   auto logger = std::make_shared<spdlog::logger>("lancet", std::make_shared<spdlog::sinks::stderr_color_sink_mt>());
   auto formatter = std::make_unique<spdlog::pattern_formatter>();
   const std::string where = rank > 0 && ranks > 1 ? fmt::format("[rank {}] ", rank) : "";
-  formatter->add_flag<LevelPrefix>('*').set_pattern("%^" + where + "%*%v%$");
+  formatter->add_flag<Text>('*').set_pattern("%^" + where + "%*%$");
   logger->set_formatter(std::move(formatter));
   spdlog::set_default_logger(logger);
   spdlog::set_level(rank == 0 ? spdlog::level::info : spdlog::level::warn);
+}
+
+void info_to_stdout() {
+  auto& sinks = spdlog::default_logger()->sinks();
+  sinks.front()->set_level(spdlog::level::warn);
+  sinks.push_back(std::make_shared<InfoSink>());
+  sinks.back()->set_pattern("%v");
 }
 
 }  // namespace lancet::log

@@ -110,7 +110,7 @@ void add_bench(CLI::App& app, Selection& selection) {
   auto steps = std::make_shared<int>(10);
   command->add_option("--steps", *steps, "Steps to measure")->capture_default_str()->check(whole_between(1, 100000));
   command->callback([arguments, steps, &selection] {
-    selection.start_timeout = start_timeout(*arguments);
+    selection.timeout = configured_timeout(*arguments);
     selection.ranked = [arguments, steps](comm::Communicator& world, int local_ranks) -> Status {
       LANCET_ASSIGN(config::Config config, load_config(*arguments, world));
       return bench_ops(config, *steps, world, local_ranks);

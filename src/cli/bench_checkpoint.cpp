@@ -52,7 +52,7 @@ void add_bench_checkpoint(CLI::App& bench, Selection& selection) {
       "Numbers are medians, of the slowest rank. Plain reading reads the same files in blocks of 8 MiB, alternating "
       "with the loads.");
   command->callback([arguments, options, folder, &selection] {
-    selection.start_timeout = start_timeout(*arguments);
+    selection.timeout = configured_timeout(*arguments);
     selection.ranked = [arguments, options, folder](comm::Communicator& world, int local_ranks) -> Status {
       LANCET_ASSIGN(config::Config config, load_config(*arguments, world));
       options->folder = *folder;

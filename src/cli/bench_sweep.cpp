@@ -115,6 +115,7 @@ ExitCode code_of(int exit_code) {
 Status report_sweep(const experiment::Experiment& planned, const experiment::SweepReport& report,
                     const fs::path& records) {
   const std::string memory = report.out_of_memory > 0 ? fmt::format(", {} out of memory", report.out_of_memory) : "";
+  LANCET_TRY(print(experiment::step_table(planned, report.results)));
   LANCET_TRY(print(fmt::format("{}: {} points, {} recorded before{}, {} failed: {}\n", planned.name,
                                planned.points.size(), report.skipped, memory, report.failed, records.string())));
   if (report.failed == 0) return {};

@@ -56,7 +56,7 @@ int usage(const CLI::App& app, const CLI::ParseError& error, bool is_rank0) {
 
 int run(const Selection& selection) {
   try {
-    if (selection.ranked) return run_ranked(selection.ranked, selection.start_timeout);
+    if (selection.ranked) return run_ranked(selection.ranked, selection.timeout);
     const Status status = all_printed(selection.local);
     return status.ok() ? 0 : report(status.error());
   } catch (const std::exception& error) {

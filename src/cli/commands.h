@@ -13,7 +13,7 @@ namespace lancet::cli {
 struct Selection {
   std::function<Status()> local;                                       // runs on one process
   std::function<Status(comm::Communicator&, int local_ranks)> ranked;  // runs on every rank
-  std::chrono::milliseconds start_timeout{300'000};                    // for all ranks to start
+  std::chrono::milliseconds timeout{300'000};                          // for the ranks' first messages
 };
 
 void add_train(CLI::App& app, Selection& selection);
@@ -28,9 +28,10 @@ void add_export(CLI::App& app, Selection& selection);
 void add_import(CLI::App& app, Selection& selection);
 
 // Runs `body` with the communicator over all ranks that the launcher started: MPI under a launcher, one rank without.
-// Prints errors and returns the exit code; no rank is left waiting. start_timeout: time in which all ranks must start.
+// Prints errors and returns the exit code; no rank is left waiting. timeout: for the ranks' first messages;
+// their start has at least 30 s.
 int run_ranked(const std::function<Status(comm::Communicator&, int local_ranks)>& body,
-               std::chrono::milliseconds start_timeout);
+               std::chrono::milliseconds timeout);
 int report(const Error& error);         // logs the error and returns its exit code
 Status print(const std::string& text);  // writes to standard output and flushes it; a data error if that fails
 // Runs the command and returns its status, or a data error if standard output failed.

@@ -1,6 +1,5 @@
 #include "load_config.h"
 
-#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 
@@ -45,12 +44,12 @@ Result<config::Config> load_config(const ConfigArguments& arguments, comm::Commu
   return config;
 }
 
-std::chrono::milliseconds start_timeout(const ConfigArguments& arguments) {
+std::chrono::milliseconds configured_timeout(const ConfigArguments& arguments) {
   std::error_code ignored;
   const bool again = std::filesystem::is_regular_file(arguments.file, ignored);  // a pipe can be read only once
   const auto config = again ? load_config(arguments) : Result<config::Config>(config::Config());
   const double seconds = config.ok() ? config->comm.timeout_s : config::Config().comm.timeout_s;
-  return std::chrono::milliseconds(std::int64_t(std::max(seconds, 30.0) * 1000));
+  return std::chrono::milliseconds(std::int64_t(seconds * 1000));
 }
 
 }  // namespace lancet::cli

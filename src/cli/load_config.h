@@ -22,9 +22,8 @@ Result<config::Config> load_config(const ConfigArguments& arguments);
 // to comm.timeout_s.
 Result<config::Config> load_config(const ConfigArguments& arguments, comm::Communicator& world);
 
-// Returns the time in which all ranks must start: the config's comm.timeout_s, at least 30 s, since programs may load
-// from slow disks. If the config is invalid, which is reported later, the default's timeout is returned.
-std::chrono::milliseconds start_timeout(const ConfigArguments& arguments);
+// Returns the config's comm.timeout_s; the default's if the config is invalid, which is reported later, or a pipe.
+std::chrono::milliseconds configured_timeout(const ConfigArguments& arguments);
 
 // Returns the folder of the profile files that are used if overlap.profile is empty: lancet in $XDG_CACHE_HOME or else
 // ~/.cache (the XDG base directories). Empty if there is no home folder; costs are not kept then.

@@ -7,6 +7,8 @@
 
 #include "commands.h"
 #include "lancet/base/atomic_file.h"
+#include "lancet/base/log.h"
+#include "lancet/base/shipped_files.h"
 #include "lancet/profiler/profiler.h"
 #include "load_config.h"
 #include "numbers.h"
@@ -25,7 +27,7 @@ struct PlanArguments {
   int ranks = 1, hosts = 0;
   std::string out, profile, hardware, dump;
   std::vector<std::string> skip;
-  bool passes = false;
+  bool explain = false, passes = false;
 };
 
 // Writes the Program after each pass as NN_name.ir, the Plan after the last one, and the table of all policies.
@@ -38,17 +40,42 @@ Status dump(const std::filesystem::path& folder, const planner::PlanReport& repo
   return write_file(folder / "policies.txt", policy_table(report));
 }
 
-Status plan(const config::Config& config, const PlanArguments& arguments) {
-  LANCET_ASSIGN(const planning::PlannedStep planned,
-                planning::plan_offline(config, {.ranks = arguments.ranks,
-                                                .hosts = arguments.hosts,
-                                                .profile = arguments.profile,
-                                                .profile_folder = profile_folder(),
-                                                .hardware = arguments.hardware,
-                                                .skip = arguments.skip,
-                                                .keep_texts = !arguments.dump.empty()}));
+// Returns the command that measures the costs of this config on this machine.
+std::string profile_command(const ConfigArguments& config, int ranks) {
+  std::error_code ignored;
+  std::string command = ranks > 1 ? fmt::format("{} {} ", find_shipped("scripts/mpirun.sh").string(), ranks) : "";
+  command += std::filesystem::proximate(program_path(), ignored).string() + " profile " + config.file;
+  for (const std::string& field : config.overrides) command += " --set " + field;
+  return command;
+}
+
+// Plans for this machine if its costs are known, else, with a note, for a declared one whose ranks are a host each.
+Result<planning::PlannedStep> planned_for(const config::Config& config, const ConfigArguments& file,
+                                          const PlanArguments& arguments) {
+  planning::PlanTarget target{.ranks = arguments.ranks,
+                              .hosts = arguments.hosts,
+                              .profile = arguments.profile,
+                              .profile_folder = profile_folder(),
+                              .hardware = arguments.hardware,
+                              .skip = arguments.skip,
+                              .keep_texts = !arguments.dump.empty()};
+  auto planned = planning::plan_offline(config, target);
+  const bool named = !target.profile.empty() || !target.hardware.empty() || !config.overlap.profile.empty();
+  if (planned.ok() || named) return planned;
+  target.hardware = "ethernet-10g-cpu";
+  auto declared = planning::plan_offline(config, target);
+  if (!declared.ok()) return declared;
+  log::warn("{}; planned for the declared machine {} instead; to measure this one: {}", planned.error().message,
+            target.hardware, profile_command(file, target.ranks));
+  return declared;
+}
+
+Status plan(const config::Config& config, const ConfigArguments& file, const PlanArguments& arguments) {
+  LANCET_ASSIGN(const planning::PlannedStep planned, planned_for(config, file, arguments));
   fmt::print("costs: {}\n", planned.costs);
   if (planned.available_gib) fmt::print("{}\n", memory_line(planned));
+  if (planned.crowded)
+    fmt::print("note: the ranks compute with more threads than there are cores: predicted times do not hold\n");
   const bool measured = !planned.profile.ops.empty();
   if (const cost::Device here = profiler::this_device(1, 1); measured && planned.profile.machine.device.cpu != here.cpu)
     fmt::print("note: measured on another device than this one, {}\n", here.cpu);
@@ -56,6 +83,7 @@ Status plan(const config::Config& config, const PlanArguments& arguments) {
     fmt::print("note: measured with another build than this program's, {}\n", cost::kernel_build());
   fmt::print("\n{}\n{}\n{}\n{}", policy_table(planned.report), schedule_text(planned), cover_table(planned.plan),
              timeline_chart(planned.plan));
+  if (arguments.explain) fmt::print("\n{}", explanation(planned));
   if (arguments.passes) fmt::print("\n{}", pass_table(planned.report));
   if (!arguments.dump.empty()) LANCET_TRY(dump(arguments.dump, planned.report));
   if (!arguments.out.empty()) return write_file(arguments.out, ir::print(planned.plan));
@@ -66,7 +94,7 @@ Status plan(const config::Config& config, const PlanArguments& arguments) {
 
 void add_plan(CLI::App& app, Selection& selection) {
   CLI::App* command = app.add_subcommand(
-      "plan", "Plan a training step without running it: lancet plan configs/quickstart.json --ranks 2");
+      "plan", "Plan a training step without running it: lancet plan configs/quickstart.json --ranks 2 --explain");
   auto config_arguments = add_config_arguments(*command);
   std::string policies = "Policies (overlap.policy):\n";
   for (const planner::PolicyInfo& policy : planner::policies())
@@ -86,6 +114,7 @@ void add_plan(CLI::App& app, Selection& selection) {
       ->add_option("--profile", arguments->profile,
                    "File of measured costs (lancet profile --out), of this device or of another")
       ->type_name("FILE");
+  command->add_flag("--explain", arguments->explain, "Say in words what the policies do and why this one runs");
   command->add_flag("--passes", arguments->passes, "List the passes that made the plan, with their times");
   command->add_option("--dump", arguments->dump, "Write the Program after each pass into this folder, as NN_name.ir")
       ->type_name("DIR");
@@ -98,7 +127,7 @@ void add_plan(CLI::App& app, Selection& selection) {
   command->callback([config_arguments, arguments, &selection] {
     selection.local = [config_arguments, arguments]() -> Status {
       LANCET_ASSIGN(const config::Config config, load_config(*config_arguments));
-      return plan(config, *arguments);
+      return plan(config, *config_arguments, *arguments);
     };
   });
 }

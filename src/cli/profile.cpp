@@ -107,7 +107,7 @@ void add_profile(CLI::App& app, Selection& selection) {
       ->capture_default_str()
       ->check(between(0.0, 3600.0));
   command->callback([config_arguments, arguments, &selection] {
-    selection.start_timeout = start_timeout(*config_arguments);
+    selection.timeout = configured_timeout(*config_arguments);
     selection.ranked = [config_arguments, arguments](comm::Communicator& world, int local_ranks) -> Status {
       LANCET_ASSIGN(config::Config config, load_config(*config_arguments, world));
       return profile(config, *arguments, world, local_ranks);

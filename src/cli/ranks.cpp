@@ -1,5 +1,7 @@
 // Runs a command on every rank: under MPI if a launcher started several ranks, else alone. A rank reports its error
 // and, unless all ranks have agreed on it, aborts the job, so that no rank waits for one that failed.
+#include <algorithm>
+
 #include "commands.h"
 #include "lancet/base/check.h"
 #include "lancet/base/log.h"
@@ -22,9 +24,12 @@ Status guarded(const std::function<Status(comm::Communicator&, int)>& body, comm
 }
 
 #ifdef LANCET_HAVE_MPI
+// MPI_Init returns once the launcher has started every rank, which may load the program from a slow disk.
+constexpr std::chrono::milliseconds least_launch = std::chrono::seconds(30);
+
 int run_mpi(const std::function<Status(comm::Communicator&, int)>& body, const comm::Launch& launch,
-            std::chrono::milliseconds start_timeout) {
-  auto session = comm::MpiSession::start(start_timeout);
+            std::chrono::milliseconds timeout) {
+  auto session = comm::MpiSession::start(std::max(timeout, least_launch), timeout);
   if (!session.ok()) return report(session.error());
   const auto world = (*session)->world();
   if (world->size() != launch.size || world->rank() != launch.rank) {
@@ -49,11 +54,11 @@ int run_mpi(const std::function<Status(comm::Communicator&, int)>& body, const c
 }  // namespace
 
 int run_ranked(const std::function<Status(comm::Communicator&, int)>& body,
-               [[maybe_unused]] std::chrono::milliseconds start_timeout) {
+               [[maybe_unused]] std::chrono::milliseconds timeout) {
   const comm::Launch launch = comm::detect_launch();
   if (launch.size > 1) {
 #ifdef LANCET_HAVE_MPI
-    return run_mpi(body, launch, start_timeout);
+    return run_mpi(body, launch, timeout);
 #else
     if (launch.rank > 0) return static_cast<int>(ExitCode::config);
     return report(config_error("expected one rank, since this program was built without MPI (LANCET_MPI=OFF); found " +

@@ -1,4 +1,5 @@
 #include "commands.h"
+#include "lancet/base/log.h"
 #include "lancet/train/trainer.h"
 #include "lancet/world/agree.h"
 #include "load_config.h"
@@ -11,7 +12,8 @@ void add_train(CLI::App& app, Selection& selection) {
   auto arguments = add_config_arguments(*command);
   auto run_dir = std::make_shared<std::string>();
   command->add_option("--run-dir", *run_dir, "Folder for config.json, plan.ir and metrics.jsonl (log.run_dir)")
-      ->type_name("DIR");
+      ->type_name("DIR")
+      ->take_last();  // as with --set, so that a script can add one of its own
   auto plan = std::make_shared<std::string>();
   command->add_option("--plan", *plan, "Run this plan (lancet plan --out); default: plan as overlap.* says")
       ->type_name("FILE");
@@ -26,7 +28,8 @@ void add_train(CLI::App& app, Selection& selection) {
                    "Start with the weights of this run or checkpoint, if the run has no checkpoints of its own")
       ->type_name("DIR");
   command->callback([arguments, run_dir, plan, resume, init_from, &selection] {
-    selection.start_timeout = start_timeout(*arguments);
+    log::info_to_stdout();
+    selection.timeout = configured_timeout(*arguments);
     selection.ranked = [arguments, run_dir, plan, resume, init_from](comm::Communicator& world,
                                                                      int local_ranks) -> Status {
       LANCET_ASSIGN(config::Config config, load_config(*arguments, world));

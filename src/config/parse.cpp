@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "fields.h"
+#include "lancet/base/atomic_file.h"
 #include "lancet/base/edit_distance.h"
 #include "lancet/base/json.h"
 #include "lancet/base/shown.h"
@@ -240,12 +241,15 @@ Result<Config> parse(std::string_view text, std::string_view origin, std::span<c
 
 Result<Config> load(const std::filesystem::path& file, std::span<const std::string> overrides) {
   std::error_code ignored;
-  std::ifstream in(file, std::ios::binary);
-  const bool folder = std::filesystem::is_directory(file, ignored);
-  if (!in || folder)
+  const bool exists = std::filesystem::exists(file, ignored), folder = std::filesystem::is_directory(file, ignored);
+  const bool regular = std::filesystem::is_regular_file(file, ignored) || is_open_stream(file);
+  std::ifstream in;
+  if (regular) in.open(file, std::ios::binary);
+  if (!regular || !in)
     return config_error(fmt::format("{}: expected a JSON config file, found {}", file.string(),
                                     folder                                       ? "a folder"
-                                    : std::filesystem::exists(file, ignored)     ? "nothing that can be read"
+                                    : regular                                    ? "nothing that can be read"
+                                    : exists                                     ? "no regular file"
                                     : std::filesystem::is_symlink(file, ignored) ? "a link to nothing"
                                                                                  : "no such file"));
   std::string text(most_bytes + 1, '\0');  // it may be a pipe

@@ -10,6 +10,7 @@
 #include <system_error>
 #include <utility>
 
+#include "lancet/base/atomic_file.h"
 #include "lancet/base/check.h"
 #include "lancet/data/tokenizer.h"
 #include "utf8.h"
@@ -21,6 +22,7 @@ namespace fs = std::filesystem;
 Result<TextPart> whole_text(const fs::path& path) {
   std::error_code error;
   const auto status = fs::status(path, error);
+  if (is_open_stream(path)) return TextPart{path, 0, TextPart::unknown};
   if (!fs::exists(status)) return data_error(fmt::format("{}: expected a text, found no such file", path.string()));
   if (!fs::is_regular_file(status)) {
     return data_error(fmt::format("{}: expected a text, found no regular file", path.string()));
@@ -88,15 +90,28 @@ Status TextReader::fill(std::size_t wanted) {
   std::size_t have = rest_.size();
   rest_.resize(static_cast<std::size_t>(std::min<std::uint64_t>(left, std::max(wanted, have))));
   while (have < rest_.size()) {
-    const ssize_t got = ::pread(fd_, rest_.data() + have, rest_.size() - have, static_cast<off_t>(position_ + have));
+    const std::size_t free = rest_.size() - have;
+    const ssize_t got = part_.is_stream()
+                            ? ::read(fd_, rest_.data() + have, free)
+                            : ::pread(fd_, rest_.data() + have, free, static_cast<off_t>(position_ + have));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return data_error(fmt::format("{}: cannot read: {}", part_.path.string(), std::strerror(errno)));
     if (got == 0) {
-      return data_error(fmt::format("{}: expected {} bytes, found {}: the file has become shorter", part_.path.string(),
-                                    part_.end, position_ + have));
+      rest_.resize(have);
+      return end_at(position_ + have);
     }
     have += static_cast<std::size_t>(got);
   }
+  return {};
+}
+
+// Where the text ends: known only now for a stream.
+Status TextReader::end_at(std::uint64_t end) {
+  if (!part_.is_stream())
+    return data_error(fmt::format("{}: expected {} bytes, found {}: the file has become shorter", part_.path.string(),
+                                  part_.end, end));
+  if (end == 0) return data_error(fmt::format("{}: expected a text, found an empty stream", part_.path.string()));
+  part_.end = end;
   return {};
 }
 

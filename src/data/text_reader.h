@@ -8,13 +8,15 @@
 
 namespace lancet::data {
 
-// The bytes [begin, end) of a file.
+// The bytes [begin, end) of a file, or all bytes of a stream.
 struct TextPart {
+  static constexpr std::uint64_t unknown = ~std::uint64_t{0};  // the end of a stream
   std::filesystem::path path;
   std::uint64_t begin = 0, end = 0;
+  bool is_stream() const { return end == unknown; }
 };
 
-// A whole text file. Data error: missing, not a regular file, empty.
+// A whole text file, or a stream that is open (is_open_stream). Data error: missing, neither of the two, empty.
 Result<TextPart> whole_text(const std::filesystem::path& path);
 
 // The first position at or after `from` in the part at which a document begins (after "<|endoftext|>", if `documents`),
@@ -35,6 +37,7 @@ class TextReader {
  private:
   TextReader(TextPart part, std::size_t chunk_bytes, int fd);
   Status fill(std::size_t wanted);  // reads until rest_ has `wanted` bytes, or all that are left
+  Status end_at(std::uint64_t end);
   TextPart part_;
   std::size_t chunk_bytes_;
   int fd_;

@@ -49,6 +49,8 @@ class Job {
     progress_.total_bytes = total_bytes;
   }
 
+  std::uint64_t bytes() const { return progress_.bytes; }
+
   Status encode(const TextPart& part, TokenWriter& writer) {
     LANCET_ASSIGN(TextReader reader, TextReader::open(part, options_.chunk_bytes));
     TokenId last = -1;
@@ -160,24 +162,31 @@ Result<TokenizeResult> tokenize_files(const std::vector<std::filesystem::path>& 
   LANCET_TRY(check(texts, out, options));
   TokenizeResult result;
   std::vector<TextPart> parts;
+  std::uint64_t total_bytes = 0;
   for (const auto& path : texts) {
     LANCET_ASSIGN(TextPart part, whole_text(path));
-    result.bytes += part.end;
+    if (part.is_stream() && options.eval_fraction > 0)
+      return config_error(
+          fmt::format("{}: expected a file for a held-out part, since its size must be known, found a stream",
+                      path.string()));
+    total_bytes = part.is_stream() || total_bytes == TextPart::unknown ? TextPart::unknown : total_bytes + part.end;
     parts.push_back(std::move(part));
   }
-  LANCET_ASSIGN(const Split halves, split(parts, result.bytes, options));
+  LANCET_ASSIGN(const Split halves, split(parts, total_bytes, options));
 
-  Job job(tokenizer, options, result.bytes);
+  Job job(tokenizer, options, total_bytes);
   LANCET_ASSIGN(TokenWriter train, TokenWriter::create(out, tokenizer.vocab_size(), tokenizer.hash()));
   for (const TextPart& part : halves.train) LANCET_TRY(job.encode(part, train));
   result.train_tokens = train.size();
   if (halves.eval.empty()) {
     LANCET_TRY(train.finish());
+    result.bytes = job.bytes();
     return result;
   }
   LANCET_ASSIGN(TokenWriter eval, TokenWriter::create(options.eval_out, tokenizer.vocab_size(), tokenizer.hash()));
   for (const TextPart& part : halves.eval) LANCET_TRY(job.encode(part, eval));
   result.eval_tokens = eval.size();
+  result.bytes = job.bytes();
   LANCET_TRY(train.sync());  // both are on the disk before either gets its name
   LANCET_TRY(eval.finish());
   LANCET_TRY(train.finish());

@@ -10,6 +10,7 @@
 #include <cmath>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <utility>
 
 #include "lancet/base/atomic_file.h"
@@ -29,15 +30,17 @@ ordered_json optional(const std::optional<double>& value) {
 }
 
 struct Key {
-  std::string id;
-  bool failed;
+  std::string id, result;  // RecordFile::results
 };
-// Returns the id and the status of a record; nothing if the line is no record.
+// Nothing if the line is no record.
 std::optional<Key> key_of(const std::string& line) {
   const auto parsed = parse_json(line, "a record", ExitCode::data);
   if (!parsed.ok() || !parsed->is_object() || !parsed->contains("id") || !(*parsed)["id"].is_string())
     return std::nullopt;
-  return Key{(*parsed)["id"].get<std::string>(), parsed->value("status", nlohmann::json()) == "failed"};
+  const auto step = parsed->value("step_ms", nlohmann::json()), status = parsed->value("status", nlohmann::json());
+  return Key{(*parsed)["id"].get<std::string>(), step.is_number()     ? fmt::format("{:.1f}", step.get<double>())
+                                                 : status.is_string() ? status.get<std::string>()
+                                                                      : "unknown"};
 }
 
 // Returns points.jsonl.1, or the name with the next free number.
@@ -116,7 +119,7 @@ std::string to_line(const Experiment& experiment, const Point& point, const Outc
 RecordFile::RecordFile(RecordFile&& other) noexcept
     : path_(std::move(other.path_)),
       note_(std::move(other.note_)),
-      ids_(std::move(other.ids_)),
+      results_(std::move(other.results_)),
       lock_(std::exchange(other.lock_, -1)) {}
 
 RecordFile::~RecordFile() {
@@ -175,8 +178,8 @@ Status RecordFile::read(const std::string& text, const std::vector<Point>& point
                       "again, or use --fresh to run all points again",
                       path_.string(), number, shown(line)));
     const bool mine = wanted.contains(record->id);
-    if (mine && record->failed) continue;  // its point runs again
-    const bool first = mine && ids_.insert(record->id).second;
+    if (mine && record->result == "failed") continue;  // its point runs again
+    const bool first = mine && results_.emplace(record->id, record->result).second;
     (first ? kept : others) += line + "\n";
   }
   if (!others.empty()) LANCET_TRY(write_file(free_name(path_), others));
@@ -189,7 +192,7 @@ Status RecordFile::append(const std::string& id, const std::string& line) {
   const int code = fd < 0 ? errno : write_through(fd, line + "\n");
   if (fd >= 0) ::close(fd);
   if (code != 0) return data_error(fmt::format("cannot write {}: {}", path_.string(), std::strerror(code)));
-  ids_.insert(id);
+  results_[id] = key_of(line)->result;
   return {};
 }
 

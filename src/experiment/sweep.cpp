@@ -31,7 +31,7 @@ void count(const Point& point, const Outcome& outcome, SweepReport& report) {
 
 Error stopped(const RecordFile& file, const Experiment& experiment, const std::filesystem::path& records) {
   return {ExitCode::saved,
-          fmt::format("stopped: {} of {} points are in {}; the same command resumes", file.size(),
+          fmt::format("stopped: {} of {} points are in {}; the same command resumes", file.results().size(),
                       experiment.points.size(), records.string()),
           false};
 }
@@ -63,6 +63,7 @@ Result<SweepReport> sweep(const Experiment& experiment, const std::filesystem::p
     say(fmt::format("{} {}/{}: {}: {}{}", experiment.name, all - left, all, point.describe(), result_of(outcome),
                     left > 0 ? fmt::format(", {} left", duration(spent / double(all - left) * double(left))) : ""));
   }
+  report.results = file.results();
   return report;
 }
 

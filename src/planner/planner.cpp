@@ -143,15 +143,19 @@ LowerBound lower_bound_of(const Step& step) {
   return {compute + std::min(core, network), network};
 }
 
-// Chooses the schedule that runs: that of the requested policy, or sequential if that is no slower, unless a split is
-// forced.
-const Scheduled& choose(Schedules& schedules, const config::Overlap& overlap, PlanReport& report) {
+// Chooses the schedule that runs: that of the requested policy, or sequential if that is no slower (for `auto`: by more
+// than least_gain), unless a split is forced.
+const Scheduled& choose(Schedules& schedules, const PlanRequest& request, PlanReport& report) {
+  const config::Overlap& overlap = request.overlap;
+  const double least_gain = overlap.policy == "auto" ? request.least_gain : 0;
   const Scheduled &first = schedules.of(sequential), &wanted = schedules.of(overlap.policy);
   const double sequential_ms = first.candidate.timeline.makespan, ms = wanted.candidate.timeline.makespan;
   const bool forced = overlap.parts > 1 && policy_table()[wanted.policy].name == overlap.policy;
-  if (wanted.policy == first.policy || ms < sequential_ms || forced) return wanted;
+  if (wanted.policy == first.policy || ms < sequential_ms * (1 - least_gain) || forced) return wanted;
   report.why =
       fmt::format("{} runs sequential: predicted {:.3f} ms against {:.3f} ms", overlap.policy, ms, sequential_ms);
+  if (least_gain > 0)
+    report.why += fmt::format(", a gain below the {:.0f}% by which predictions err", 100 * least_gain);
   return first;
 }
 
@@ -207,7 +211,7 @@ ir::Plan make_predicted_plan(const ir::Program& forward, const Step& step, const
                              const Pipeline& pipeline, PlanReport* report) {
   Schedules schedules(step, request.overlap, pipeline);
   PlanReport made;
-  const Scheduled& chosen = choose(schedules, request.overlap, made);
+  const Scheduled& chosen = choose(schedules, request, made);
   made.chosen = policy_table()[chosen.policy].name;
   Pipeline passes = chosen.pipeline;
   ir::Plan plan = plan_of(chosen.candidate, passes);

@@ -21,6 +21,10 @@ model::BuildOptions build_options(const config::Config& config, model::Mode mode
 
 namespace {
 
+// How far a step of 4 hosts on 2 cores was from its prediction (docs/performance.md). A smaller predicted gain of an
+// overlapped schedule may be a loss there.
+constexpr double crowded_error = 0.28;
+
 planner::PlanRequest plan_request(const config::Config& config, int ranks, bool update) {
   const config::Train& train = config.train;
   planner::PlanRequest request;
@@ -47,11 +51,27 @@ planner::PlanRequest plan_request(const config::Config& config, int ranks, bool 
 
 }  // namespace
 
+LeastMemory least_memory(const config::Config& config, int ranks) {
+  const config::Train& train = config.train;
+  const ir::Program forward = model::build_forward(config.model, build_options(config, model::Mode::train, ranks));
+  const int moments = train.optimizer == config::Optimizer::adamw ? 2 : 1;
+  LeastMemory least;
+  for (const ir::Tensor& tensor : forward.tensors) {
+    if (tensor.kind != ir::TensorKind::parameter) continue;
+    const bool master = tensor.type.dtype != DType::f32 && train.master_weights;
+    least.parameters += ir::bytes(tensor.type);
+    least.state += 4 * (moments + master) * tensor.type.shape.elements();
+    least.gradients += ir::bytes(tensor.type);
+  }
+  return least;
+}
+
 Result<ir::Plan> plan_step(const config::Config& config, int ranks, const StepOptions& options,
                            planner::PlanReport* report) {
   planner::PlanRequest request = plan_request(config, ranks, options.update);
   request.costs = options.costs;
   request.costs_may_lack_ops = options.costs_may_lack_ops;
+  if (options.crowded) request.least_gain = crowded_error;
   request.compare = options.compare;
   request.skip = options.skip;
   request.keep_texts = options.keep_texts;

@@ -4,12 +4,22 @@
 
 #include <algorithm>
 
+#include "lancet/backend/cpu/parallel.h"
 #include "lancet/planning/from_config.h"
 #include "lancet/planning/step_costs.h"
 #include "lancet/profiler/profiler.h"
 
 namespace lancet::planning {
 namespace {
+
+int local_ranks_of(const PlanTarget& place) { return (place.ranks + place.hosts - 1) / place.hosts; }
+
+// True if the plan is for this machine and its ranks compute with more threads than it has cores.
+bool is_crowded(const config::Config& config, const PlanTarget& place) {
+  if (!place.hardware.empty() || !place.profile.empty() || config.device != config::Device::cpu) return false;
+  const int local_ranks = local_ranks_of(place);
+  return local_ranks * threads_of(config, local_ranks) > backend::cpu::cores();
+}
 
 // The profile in a file that the user names, of whatever device.
 Result<cost::Profile> named_profile(const config::Config& config, const PlanTarget& target) {
@@ -32,7 +42,7 @@ Result<cost::Profile> named_profile(const config::Config& config, const PlanTarg
 Result<cost::Profile> profile_for(const config::Config& config, const PlanTarget& place, std::string& path) {
   path = place.profile;
   if (!path.empty()) return named_profile(config, place);
-  const int local_ranks = (place.ranks + place.hosts - 1) / place.hosts;
+  const int local_ranks = local_ranks_of(place);
   const cost::Machine here{profiler::this_device(threads_of(config, local_ranks), local_ranks),
                            {place.ranks > 1 ? "mpi" : "self", place.ranks, place.hosts}};
   path = profile_path(config, place.profile_folder, here).string();
@@ -42,8 +52,13 @@ Result<cost::Profile> profile_for(const config::Config& config, const PlanTarget
 Result<PlannedStep> planned(const config::Config& config, const PlanTarget& place, const cost::Costs& costs,
                             const std::string& origin) {
   PlannedStep result;
+  result.crowded = is_crowded(config, place);
   auto plan = plan_step(config, place.ranks,
-                        {.costs = &costs, .compare = true, .skip = place.skip, .keep_texts = place.keep_texts},
+                        {.costs = &costs,
+                         .crowded = result.crowded,
+                         .compare = true,
+                         .skip = place.skip,
+                         .keep_texts = place.keep_texts},
                         &result.report);
   if (!plan.ok()) return Error{plan.error().code, origin + ": " + plan.error().message, false};
   result.plan = *std::move(plan);

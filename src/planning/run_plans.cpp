@@ -58,6 +58,7 @@ class Planning {
                        {.update = update,
                         .costs = costs_,
                         .costs_may_lack_ops = !needs_costs_,
+                        .crowded = options_.crowded,
                         .inspect = update && options_.inspect},
                        report);
     }));

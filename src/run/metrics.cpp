@@ -77,19 +77,14 @@ std::string held_out_json(std::int64_t step, double loss) {
 }
 
 std::string step_line(const StepRecord& r, std::int64_t steps, std::optional<double> seconds_left) {
-  std::string line =
-      fmt::format("step {:>{}}/{} | loss {:.4f} | grad norm {:.3f} | lr {:.2e} | {:.0f} ms{} | {:.0f} tok/s", r.step,
-                  std::to_string(steps).size(), steps, r.loss, r.grad_norm, r.lr, r.step_ms,
-                  r.predicted_ms ? fmt::format(" (predicted {:.0f})", *r.predicted_ms) : "", r.tokens_per_s);
-  line += r.mfu ? fmt::format(" | MFU {:.1f}%", *r.mfu) : " | MFU n/a";
-  line += r.hidden_pct ? fmt::format(" | exposed {:.1f} ms (hidden {:.0f}%)", r.exposed_ms, *r.hidden_pct)
-                       : fmt::format(" | exposed {:.1f} ms", r.exposed_ms);
-  if (r.load_max_over_mean)
-    line += fmt::format(" | load max/mean {:.2f} | drop {:.1f}%", *r.load_max_over_mean, r.drop_pct.value_or(0));
-  if (r.dead_experts.value_or(0) > 0) line += fmt::format(" | dead experts {}", *r.dead_experts);
-  if (r.router_entropy) line += fmt::format(" | router entropy {:.2f}", *r.router_entropy);
-  if (r.save_ms) line += fmt::format(" | save {:.0f} ms", *r.save_ms);
-  if (r.skipped) line += fmt::format(" | SKIPPED ({} so far)", r.skipped_steps);
+  std::string line = fmt::format("step {:>{}}/{} | loss {:.4f} | norm {:.2f} | {:.0f} ms", r.step,
+                                 std::to_string(steps).size(), steps, r.loss, r.grad_norm, r.step_ms);
+  if (r.hidden_pct) line += fmt::format(" ({:.0f} exposed)", r.exposed_ms);
+  if (r.skipped)
+    line += fmt::format(" | SKIPPED ({} so far)", r.skipped_steps);
+  else
+    line += fmt::format(" | {:.0f} tok/s | MFU {}", r.tokens_per_s, r.mfu ? fmt::format("{:.0f}%", *r.mfu) : "n/a");
+  if (r.drop_pct) line += fmt::format(" | drop {:.1f}%", *r.drop_pct);
   return line + " | ETA " + (seconds_left ? duration(*seconds_left) : "n/a");
 }
 

@@ -13,6 +13,7 @@
 
 #include "lancet/base/atomic_file.h"
 #include "lancet/base/log.h"
+#include "lancet/base/shown.h"
 #include "lancet/checkpoint/checkpoint.h"
 
 namespace lancet::run {
@@ -46,6 +47,8 @@ RunFolder::~RunFolder() {
 
 Result<RunFolder> RunFolder::take(const config::Config& config) {
   RunFolder folder(config.log.run_dir);
+  if (const std::string text = folder.path_.string(); cut(text, text.size()) != text)  // it would break log lines
+    return config_error(fmt::format("log.run_dir: expected a name without control characters, found {}", shown(text)));
   LANCET_TRY(folder.make());
   LANCET_TRY(folder.lock());
   return folder;

@@ -57,7 +57,7 @@ class Averages {
     if (steps_ == 0 || predicted_ <= 0 || ms_ / steps_ < far_off * predicted_) return "";
     return fmt::format(
         "steps took {:.1f} times the predicted {:.1f} ms: the machine or its network is busier or slower than "
-        "when it was profiled (lancet profile --renew all measures anew)",
+        "when it was profiled (lancet profile --renew all measures again), or more threads compute than it has cores",
         ms_ / steps_ / predicted_, predicted_);
   }
   // The expected seconds of `steps` more steps; empty if none was timed yet.
@@ -100,7 +100,8 @@ class Run {
 
   Status run() {
     LANCET_TRY(world::broadcast_status(world_, take_folder(), 0));  // first: no other run changes what is found there
-    LANCET_ASSIGN(const run::ResumePoint start, run::find_resume_point(asked_, {options_.resume, options_.init_from}, world_));
+    LANCET_ASSIGN(const run::ResumePoint start,
+                  run::find_resume_point(asked_, {options_.resume, options_.init_from}, world_));
     LANCET_TRY(begin(start));
     LANCET_TRY(world::broadcast_status(world_, open_folder(start), 0));
     LANCET_ASSIGN(const bool evaluated, world::any(world_, is_rank0() && folder_->has_held_out()));
@@ -172,7 +173,7 @@ class Run {
     }
     if (start.folders.size() > 1 || !start.asked)
       damage.message = fmt::format(
-          "expected a whole checkpoint among the {} in {}, found none; to begin anew, rename that "
+          "expected a whole checkpoint among the {} in {}, found none; to start from scratch, rename that "
           "folder. The last one: {}",
           start.folders.size(), start.folders[0].parent_path().string(), damage.message);
     return damage;
@@ -197,9 +198,11 @@ class Run {
     if (kind == run::ResumePoint::Kind::resume) position_ = run::position_of(found->manifest(), config_, ranks);
     LANCET_TRY(make_trainer());
     const run::LoadScope take = kind == run::ResumePoint::Kind::resume ? run::LoadScope::all : run::LoadScope::weights;
-    const Status loaded = world::agree(world_, run::load_tensors(trainer_->store(), *found, world_.rank(), ranks, take));
+    const Status loaded =
+        world::agree(world_, run::load_tensors(trainer_->store(), *found, world_.rank(), ranks, take));
     if (loaded.ok()) {
-      if (kind == run::ResumePoint::Kind::resume && found->manifest().plan != plan_hash_ && found->manifest().ranks == ranks)
+      const bool other_plan = found->manifest().plan != plan_hash_ && found->manifest().ranks == ranks;
+      if (kind == run::ResumePoint::Kind::resume && other_plan)
         notes_.push_back("another plan than the one saved under: sums may round otherwise in the last bits");
       if (tokenizer_.hash == 0) tokenizer_ = saved;
       from_ = folder;
@@ -224,9 +227,10 @@ class Run {
     if (start.kind == run::ResumePoint::Kind::resume)
       log::info("resume     after step {} from {}, saved on {} rank{}", position_.step, from_.string(), saved_on_,
                 saved_on_ == 1 ? "" : "s");
-    if (start.kind == run::ResumePoint::Kind::weights) log::info("weights    of step {} from {}", from_step_, from_.string());
+    if (start.kind == run::ResumePoint::Kind::weights)
+      log::info("weights    of step {} from {}", from_step_, from_.string());
     if (start.kind == run::ResumePoint::Kind::resume && !options_.init_from.empty())
-      log::info("note: --init-from {} was not needed: the run goes on from {}, its own checkpoint", options_.init_from,
+      log::info("note: --init-from {} was not needed: the run resumes from {}, its own checkpoint", options_.init_from,
                 from_.string());
     for (const std::string& note : notes_) log::info("           {}", note);
     const config::Train& train = config_.train;
@@ -237,7 +241,7 @@ class Run {
     if (position_.step >= train.steps)
       log::info("nothing to do: {} of {} steps done; raise train.steps", position_.step, train.steps);
     if (train.stop_after > 0 && train.stop_after <= position_.step)
-      log::warn("train.stop_after: step {} is behind, since the run goes on after step {}: it does not stop there",
+      log::warn("train.stop_after: the run resumes after step {1}, so it does not stop after step {0}",
                 train.stop_after, position_.step);
   }
 
@@ -277,7 +281,7 @@ class Run {
     if (Status saved = saver_->finish(); !saved.ok()) return std::move(saved).error();
     return {ExitCode::numerical,
             fmt::format("step {}: expected a finite loss and gradient norm in one of {} steps in a row "
-                        "(train.max_skips), found none: the model will not come back; --resume goes on from an "
+                        "(train.max_skips), found none: the model does not recover; --resume continues from an "
                         "earlier checkpoint",
                         position_.step, position_.skips_in_a_row),
             true};
@@ -289,7 +293,7 @@ class Run {
     const int signal = options_.stop ? options_.stop->load() : 0;
     if (signal != 0) return fmt::format("SIG{}", ::sigabbrev_np(signal));
     if (train.max_minutes > 0 && minutes_since(begun_) >= train.max_minutes) return "train.max_minutes";
-    if (options_.interrupted && options_.interrupted()) return "asked to";
+    if (options_.interrupted && options_.interrupted()) return "requested";
     return "";
   }
   std::string why_stop() const {
@@ -360,7 +364,7 @@ class Run {
           fmt::format("stopped after step {} ({}), and it was not saved: {}", position_.step, why, failure->message),
           true};
     return Error{ExitCode::saved,
-                 fmt::format("saved and stopped after step {} of {} ({}); the same command again goes on from there",
+                 fmt::format("saved and stopped after step {} of {} ({}); the same command resumes from there",
                              position_.step, config_.train.steps, why),
                  true};
   }
@@ -417,7 +421,7 @@ class Run {
     if (!loss) {
       if (!from_.empty() && position_.step == from_step_)  // else every run of this length would end here
         log::warn(
-            "step {}: the evaluation had not ended when the run was stopped, and the run does not go on without "
+            "step {}: the evaluation had not ended when the run was stopped, and the run does not continue without "
             "it; data.eval_sequences and train.max_minutes set how long either takes",
             position_.step);
       return true;

@@ -1,7 +1,8 @@
-// set_up() goes from what is cheap to check to what is costly: config, transport, data, streams, the network check, the
-// peak for MFU, the plans, memory, the executors and the initial weights. All plans (the updating one, that of micro
-// batches before it, and that of evaluation) share one store of weights and one arena, as only one of them runs at a
-// time. Work that can fail on one rank alone ends in world::agree(), so that all ranks return the same error.
+// set_up() goes from what is cheap to check to what is costly: config, transport, data, the least memory, the cores,
+// streams, the network check, the peak for MFU, the plans, memory, the executors and the initial weights. All plans (the
+// updating one, that of micro batches before it, and that of evaluation) share one store of weights and one arena, as
+// only one of them runs at a time. Work that can fail on one rank alone ends in world::agree(), so that all ranks
+// return the same error.
 // step() runs the plan of each micro batch and sums up losses and times. If the loss or the norm is not finite, it runs
 // the micro batches again on the same weights to name the first tensor with such a number. With train.on_non_finite =
 // skip the step is then skipped, since its update was guarded.
@@ -32,6 +33,7 @@
 #include "lancet/planning/step_costs.h"
 #include "lancet/world/stream_communicators.h"
 #include "lancet/world/memory.h"
+#include "lancet/world/shared_cores.h"
 #include "lancet/run/saver.h"
 #include "lancet/planning/from_config.h"
 #include "lancet/planning/run_plans.h"
@@ -59,7 +61,10 @@ Result<std::vector<std::vector<runtime::Span>>> gather_spans(comm::Communicator&
 class TrainerImpl final : public Trainer {
  public:
   TrainerImpl(const config::Config& config, comm::Communicator& world, const TrainerOptions& options)
-      : config_(config), world_(world), options_(options), threads_(planning::threads_of(config, options.local_ranks)) {}
+      : config_(config),
+        world_(world),
+        options_(options),
+        threads_(planning::threads_of(config, options.local_ranks)) {}
 
   Status set_up() {
     memory_.process = world::resident_bytes();
@@ -71,6 +76,8 @@ class TrainerImpl final : public Trainer {
     }
     accelerator_ = options_.accelerator ? options_.accelerator : owned_accelerator_.get();
     LANCET_TRY(world::agree(world_, open_data()));
+    LANCET_TRY(world::agree(world_, check_least_memory()));
+    LANCET_ASSIGN(const bool crowded, warn_of_crowded_cores());
     LANCET_ASSIGN(streams_, world::Streams::make(config_, world_, accelerator_));
     LANCET_ASSIGN(network_, comm::measure_network(world_));
     LANCET_TRY(measure_peak());
@@ -79,6 +86,7 @@ class TrainerImpl final : public Trainer {
                                             .profile_folder = options_.profile_folder,
                                             .plan_file = options_.plan_file,
                                             .accelerator = accelerator_,
+                                            .crowded = crowded,
                                             .inspect = options_.inspect};
     LANCET_ASSIGN(plans_, planning::make_step_plans(config_, world_, planning, evaluation_.has_value()));
     predicted_ms_ = predicted_ms();
@@ -241,6 +249,37 @@ class TrainerImpl final : public Trainer {
     return 1e12 * planning::largest_peak_tflops(config_, machine, options_.profile_folder, measured * 1e-12);
   }
 
+  // Collective: true if the ranks compute with more threads than there are cores.
+  Result<bool> warn_of_crowded_cores() const {
+    const bool emulated = config_.comm.transport == config::Transport::emulated;  // the other ranks do not exist
+    if (accelerator_) return false;
+    LANCET_ASSIGN(const world::SharedCores shared,
+                  world::shared_cores(emulated ? *comm::make_self() : world_, threads_));
+    if (shared.crowded() && world_.rank() == 0)
+      log::warn("{} threads compute on {} core{}: steps are slow, and their predicted times do not hold",
+                shared.threads, shared.cores, shared.cores == 1 ? "" : "s");
+    return shared.crowded();
+  }
+
+  // Refuses what cannot fit before it is planned, since planning takes minutes for thousands of layers.
+  Status check_least_memory() const {
+    const planning::LeastMemory least = planning::least_memory(config_, world_.size());
+    return check_memory(least.total(), fmt::format("{} parameters, {} optimizer, {} gradients, besides activations",
+                                                   least.parameters / 1'000'000, least.state / 1'000'000,
+                                                   least.gradients / 1'000'000));
+  }
+
+  // Config error: `needed` bytes, whose parts in MB are `parts`, are more than this rank's share of the free memory.
+  Status check_memory(std::int64_t needed, const std::string& parts) const {
+    auto available = world::available_bytes();
+    if (available) *available /= options_.local_ranks;
+    if (accelerator_) available = accelerator_->device().free_bytes();
+    if (!available || needed <= *available) return {};
+    return config_error(fmt::format("expected {} MB of free memory a rank{} ({}), found {} MB", needed / 1'000'000,
+                                    accelerator_ ? " on " + accelerator_->device().name() : "", parts,
+                                    *available / 1'000'000));
+  }
+
   static const ir::Plan* plan_or_null(const std::optional<ir::Plan>& plan) { return plan ? &*plan : nullptr; }
 
   // Refuses a config that does not fit the memory; then allocates it.
@@ -263,17 +302,10 @@ class TrainerImpl final : public Trainer {
     // Checkpoints are staged on the host, whatever the device.
     const std::int64_t needed =
         memory_.parameters + memory_.state + memory_.arena + memory_.workspace + (accelerator_ ? 0 : memory_.staging);
-    auto available = world::available_bytes();
-    if (available) *available /= options_.local_ranks;
-    if (accelerator_) available = accelerator_->device().free_bytes();
-    const std::string place = accelerator_ ? " on " + accelerator_->device().name() : "";
-    if (available && needed > *available)
-      return config_error(fmt::format(
-          "expected {} MB of free memory a rank{} ({} parameters, {} optimizer, {} activations, {} scratch of kernels, "
-          "{} for saving), found {} MB",
-          needed / 1'000'000, place, memory_.parameters / 1'000'000, memory_.state / 1'000'000,
-          memory_.arena / 1'000'000, memory_.workspace / 1'000'000, accelerator_ ? 0 : memory_.staging / 1'000'000,
-          *available / 1'000'000));
+    LANCET_TRY(check_memory(
+        needed, fmt::format("{} parameters, {} optimizer, {} activations, {} scratch of kernels, {} for saving",
+                            memory_.parameters / 1'000'000, memory_.state / 1'000'000, memory_.arena / 1'000'000,
+                            memory_.workspace / 1'000'000, accelerator_ ? 0 : memory_.staging / 1'000'000)));
     try {
       if (accelerator_)
         store_.place_on(accelerator_->device());

@@ -123,6 +123,18 @@ TEST_CASE("a link that is cut ends the run with code 5, and the error names the 
   CHECK(cluster.lancet("train " + config + " --set train.steps=1 --run-dir " + run).code == 0);
 }
 
+TEST_CASE("a link that is dead at the start ends the run after comm.timeout_s") {
+  const Cluster cluster(2, "1gbit");
+  if (!cluster.is_up()) return;
+  const test::TemporaryFolder folder;
+  REQUIRE(cluster.command("cut 1").code == 0);
+  const auto outcome = cluster.lancet("train " + folder.write("small.json", test::small_config) +
+                                      " --set comm.timeout_s=4 --run-dir " + (folder / "run"));
+  INFO(outcome.output);
+  CHECK(outcome.code == 5);
+  CHECK(outcome.lines_with("start-up: timed out after 4 s: not all 2 ranks came") >= 1);
+}
+
 TEST_CASE("a killed rank on an emulated host ends the run with code 5, and the other rank names it") {
   const Cluster cluster(2, "1gbit");
   if (!cluster.is_up()) return;

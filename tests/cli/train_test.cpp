@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <catch2/catch.hpp>
+#include <thread>
 
 #include "lancet/ir/plan.h"
 #include "program.h"
@@ -71,6 +72,82 @@ TEST_CASE("a run writes its config, its plan and one record per step") {
   CHECK(records[4]["compute_ms"].get<double>() > 0);
   CHECK(records[4]["layer_load_max_over_mean"].at(0) == records[4]["load_max_over_mean"]);
   CHECK(records[4]["layer_drop_pct"] == std::vector<double>{0});
+}
+
+TEST_CASE("standard output carries the run's lines, standard error the warning of more threads than cores") {
+  const TemporaryFolder folder;
+  const int cores = int(std::thread::hardware_concurrency());
+  const std::string train = LANCET_BINARY " train " + folder.write("small.json", test::small_config) +
+                            " --set train.steps=1 --set threads=" + std::to_string(2 * cores) + " --run-dir ";
+  const auto out = test::shell(train + (folder / "out") + " 2>/dev/null");
+  REQUIRE(out.code == 0);
+  CHECK(out.lines_with("policy     sequential: ") == 1);
+  CHECK(out.lines_with("step 1/1 | loss ") == 1);
+  CHECK(out.lines_with("warning: ") == 0);
+  const auto error = test::shell(train + (folder / "error") + " >/dev/null");
+  REQUIRE(error.code == 0);
+  CHECK(error.lines_with("") == 1);
+  CHECK(error.output.starts_with("warning: " + std::to_string(2 * cores) + " threads compute on "));
+}
+
+TEST_CASE("the last --run-dir counts, and its name is one line") {
+  const TemporaryFolder folder;
+  const std::string config = folder.write("small.json", test::small_config);
+  const std::string train = "train " + config + " --set train.steps=1 --run-dir ";
+  REQUIRE(lancet(train + (folder / "first") + " --run-dir " + (folder / "last")).code == 0);
+  CHECK(std::filesystem::exists(folder / "last/metrics.jsonl"));
+  CHECK_FALSE(std::filesystem::exists(folder / "first"));
+  const auto refused = lancet(train + "\"$(printf 'two\\nlines')\"");
+  CHECK(refused.code == 2);
+  CHECK(refused.output ==
+        "error: log.run_dir: expected a name without control characters, found 'two?lines'\n");
+  const auto missing = lancet("eval --data x --from \"$(printf 'no\\nrun')\"");
+  CHECK(missing.code != 0);
+  CHECK(missing.lines_with("") == 1);
+  CHECK(missing.lines_with("no?run") == 1);
+}
+
+TEST_CASE("a model that cannot fit the memory is refused before it is planned") {
+  const TemporaryFolder folder;
+  const std::string config = folder.write("small.json", test::small_config);
+  const auto outcome = lancet("train " + config + " --set model.n_layer=4000 --set model.n_embd=8192 --run-dir " +
+                              (folder / "run"));
+  INFO(outcome.output);
+  CHECK(outcome.code == 2);
+  CHECK(outcome.lines_with("") == 1);
+  CHECK(outcome.lines_with(" gradients, besides activations), found ") == 1);
+}
+
+TEST_CASE("configs and texts are read from pipes, but not from a pipe that nothing writes to") {
+  const TemporaryFolder folder;
+  const std::string config = folder.write("small.json", test::small_config), pipe = folder / "pipe";
+  REQUIRE(test::shell("mkfifo " + pipe).code == 0);
+  const auto refused = test::shell("timeout 20 " LANCET_BINARY " train " + pipe);
+  CHECK(refused.code == 2);
+  CHECK(refused.output == "error: " + pipe + ": expected a JSON config file, found no regular file\n");
+  CHECK(test::shell("cat " + config + " | " LANCET_BINARY " train /dev/stdin --set train.steps=1 --run-dir " +
+                    (folder / "run"))
+            .code == 0);
+
+  std::string text;
+  for (int i = 0; i < 3000; ++i) text += "The quick brown fox number " + std::to_string(i % 97) + ".\n";
+  const std::string book = folder.write("book.txt", text), from_pipe = "cat " + book + " | " LANCET_BINARY " data ";
+  const std::string train = "train-tokenizer --vocab-size 300 --out ";
+  const std::string tokenize = "tokenize --tokenizer " + (folder / "tok") + " --out ";
+  REQUIRE(lancet("data " + train + (folder / "tok") + " " + book).code == 0);
+  REQUIRE(test::shell(from_pipe + train + (folder / "piped") + " /dev/stdin").code == 0);
+  CHECK(read(folder / "piped/merges.txt") == read(folder / "tok/merges.txt"));
+  REQUIRE(lancet("data " + tokenize + (folder / "a.bin") + " " + book).code == 0);
+  const auto piped = test::shell(from_pipe + tokenize + (folder / "b.bin") + " /dev/stdin");
+  REQUIRE(piped.code == 0);
+  CHECK(piped.lines_with(" tokens of 0.1 MB of text") == 1);
+  CHECK(read(folder / "b.bin") == read(folder / "a.bin"));
+  const auto held_out = test::shell(from_pipe + tokenize + (folder / "c.bin") + " --eval-out " + (folder / "d.bin") +
+                                    " --eval-fraction 0.1 /dev/stdin");
+  CHECK(held_out.code == 2);
+  CHECK(held_out.lines_with("/dev/stdin: expected a file for a held-out part") == 1);
+  CHECK(test::shell("true | " LANCET_BINARY " data " + tokenize + (folder / "c.bin") + " /dev/stdin").output ==
+        "error: /dev/stdin: expected a text, found an empty stream\n");
 }
 
 #if defined(LANCET_HAVE_MPI)
@@ -163,7 +240,7 @@ TEST_CASE("a run that is stopped saves, logs it, and resumes when it is started 
   INFO(outcome.output);
   CHECK(outcome.code == 75);
   CHECK(outcome.lines_with("SIG" + signal + ": saving and stopping") == 1);
-  CHECK(outcome.lines_with("(SIG" + signal + "); the same command again goes on from there") == 1);
+  CHECK(outcome.lines_with("(SIG" + signal + "); the same command resumes from there") == 1);
   const std::size_t done = test::metrics(run).size();
   CHECK(done >= 1);
   const auto again = test::shell(command + " --set train.steps=" + std::to_string(done + 2));

@@ -77,6 +77,14 @@ TEST_CASE("failed points are counted, and run again") {
   CHECK(first->first_exit_code == 5);
   CHECK(first->first_failure.ends_with("2 ranks, dW: a rank left"));
   REQUIRE(lines_of(path).size() == 12);
+  const std::string table = step_table(experiment, first->results);
+  CHECK(table.starts_with("step, ms                            sequential          Tutel      FasterMoE  "));
+  for (const int ranks : {2, 4}) {
+    const std::string ms = std::to_string(ranks) + ".0";
+    CHECK(table.find("\nmachine, small, switch, " + std::to_string(ranks) + " ranks            " + ms +
+                     "  out of memory            " + ms + "         failed            " + ms + "            " + ms +
+                     "\n") != std::string::npos);
+  }
   std::vector<std::string> again;
   const auto second = sweep(
       experiment, path,
@@ -87,6 +95,7 @@ TEST_CASE("failed points are counted, and run again") {
   REQUIRE(second.ok());
   CHECK(second->failed == 0);
   CHECK(second->skipped == 10);
+  CHECK(step_table(experiment, second->results).find("failed") == std::string::npos);  // recorded points are in it, too
   REQUIRE(again.size() == 2);
   CHECK(again[0].ends_with("2 ranks, dW"));
   CHECK(again[1].ends_with("4 ranks, dW"));

@@ -146,7 +146,7 @@ class Attack:
         done = subprocess.run(self.command(name), capture_output=True, text=True, timeout=300)
         if done.returncode != 0:
             fail(f"{self.kind.name}, {name}: expected code 0, found {done.returncode}:\n{done.stderr}")
-        return done.stderr
+        return done.stdout + done.stderr
 
     def wait_for_moment(self, process, run, rng, in_save):
         if not in_save:

@@ -340,6 +340,34 @@ std::vector<std::string> names_of(const planner::PlanReport& report) {
   return names;
 }
 
+TEST_CASE("auto leaves sequential only for a gain above least_gain; a policy that is named does not need it") {
+  const ir::Program forward = model(2);
+  planner::PlanRequest r = request(2);
+  const DeclaredCosts costs;
+  r.costs = &costs;
+  r.compare = true;
+  r.overlap.policy = "auto";
+  planner::PlanReport report;
+  REQUIRE(planner::make_plan(forward, r, &report).ok());
+  REQUIRE(report.chosen != "sequential");
+  const std::string best = report.chosen;
+  const auto ms_of = [&](std::string_view policy) {
+    for (const planner::PolicyResult& result : report.policies)
+      if (result.policy == policy) return result.timeline.makespan;
+    return 0.0;
+  };
+  const double gain = 1 - ms_of(best) / ms_of("sequential");
+  for (const auto& [policy, least_gain, chosen] : {std::tuple{"auto", gain * 0.99, best.c_str()},
+                                                   std::tuple{"auto", gain * 1.01, "sequential"},
+                                                   std::tuple{best.c_str(), gain * 1.01, best.c_str()}}) {
+    r.overlap.policy = policy;
+    r.least_gain = least_gain;
+    REQUIRE(planner::make_plan(forward, r, &report).ok());
+    CHECK(report.chosen == chosen);
+    CHECK((report.why.find("by which predictions err") != std::string::npos) == (report.chosen == "sequential"));
+  }
+}
+
 TEST_CASE("the pipeline keeps the program after each pass, and names a pass that breaks it") {
   planner::PlanRequest r = request(2);
   r.keep_texts = true;

@@ -29,7 +29,7 @@ TEST_CASE("a run with checkpoints of its own logs that it ignores --init-from") 
   }
   const test::LogCapture log;
   run("b", folder / "a", 4);
-  CHECK(log.count(note + ": the run goes on from " + (folder / "b/checkpoints/step-000003")) == 1);
+  CHECK(log.count(note + ": the run resumes from " + (folder / "b/checkpoints/step-000003")) == 1);
   run("b", "/no/such/run", 5);  // not read
   CHECK(log.count("--init-from /no/such/run was not needed") == 1);
 }

@@ -99,10 +99,10 @@ TEST_CASE("train.max_minutes ends a run, in evaluations, too") {
   const test::LogCapture log;
   CHECK(train_run(config, 1).message.find("saved and stopped after step 2 of 2 (train.max_minutes)") == 0);
   CHECK(log.count("held-out loss") == 0);
-  CHECK(log.count("does not go on without") == 0);
+  CHECK(log.count("does not continue without") == 0);
   CHECK(train_run(config, 1).message.find("saved and stopped after step 2 of 2 (train.max_minutes)") == 0);
-  CHECK(log.count("warning: step 2: the evaluation had not ended when the run was stopped, and the run does not go on "
-                  "without it") == 1);
+  CHECK(log.count("warning: step 2: the evaluation had not ended when the run was stopped, and the run does not "
+                  "continue without it") == 1);
 }
 
 TEST_CASE("a run that resumes beyond its last step, or the step to stop at, reports it") {
@@ -128,8 +128,8 @@ TEST_CASE("a run that resumes beyond its last step, or the step to stop at, repo
   const test::LogCapture log;
   REQUIRE(train_run(config, 1).code == ExitCode::done);
   CHECK(log.count("nothing to do") == 0);
-  CHECK(log.count("train.stop_after: step " + std::to_string(config.train.stop_after) +
-                  " is behind, since the run goes on after step 5: it does not stop there") == 1);
+  CHECK(log.count("train.stop_after: the run resumes after step 5, so it does not stop after step " +
+                  std::to_string(config.train.stop_after)) == 1);
   CHECK(losses(folder / "run").size() == 6);
 }
 

@@ -43,6 +43,10 @@ std::filesystem::path nearest_above(const std::filesystem::path& path);
 // error: nearest_above(path) is not a folder or cannot be written to.
 Status check_writable(const std::filesystem::path& path);
 
+// True for a pipe or terminal that this process has open, such as /dev/stdin. Opening it again waits for no writer, as
+// opening a named pipe would. It can be read once, and its size is not known.
+bool is_open_stream(const std::filesystem::path& path);
+
 // The content of a file. Data error: it is not a regular file, is larger than `most` bytes, or cannot be read.
 // what: the noun that errors use, such as "a vocabulary".
 Result<std::string> read_file(const std::filesystem::path& path, std::string_view what,

@@ -16,8 +16,11 @@ namespace lancet::comm {
 class MpiSession {
  public:
   // On the main thread. Fails if MPI is running already or provides less than MPI_THREAD_SERIALIZED. If the other ranks
-  // do not start within the timeout, it logs an error and exits with code 5 (MPI_Init would block forever).
-  static Result<std::unique_ptr<MpiSession>> start(std::chrono::milliseconds timeout = std::chrono::seconds(300));
+  // do not start within `launch`, it logs an error and exits with code 5 (MPI_Init would block forever).
+  // Communication error: the ranks' first messages took longer than first_message.
+  static Result<std::unique_ptr<MpiSession>> start(
+      std::chrono::milliseconds launch = std::chrono::seconds(300),
+      std::chrono::milliseconds first_message = std::chrono::seconds(300));
   virtual ~MpiSession() = default;
   // The communicator over all ranks; further calls return a communicator of the same stream
   // (duplicate it for more streams).

@@ -1,8 +1,8 @@
 // The result of a point, and the file of a sweep's records: points.jsonl, one JSON object per line.
 #pragma once
 #include <filesystem>
+#include <map>
 #include <optional>
-#include <set>
 #include <string>
 
 #include "lancet/experiment/experiment.h"
@@ -53,8 +53,9 @@ class RecordFile {
   ~RecordFile();
   // A message about a dropped last line; empty if none was dropped.
   const std::string& note() const { return note_; }
-  bool has(const std::string& id) const { return ids_.contains(id); }
-  std::size_t size() const { return ids_.size(); }
+  bool has(const std::string& id) const { return results_.contains(id); }
+  // By point's id, its step in ms, as "12.3", or the status of a point without one.
+  const std::map<std::string, std::string>& results() const { return results_; }
   // Writes the line through to the disk. Data error: it cannot be written.
   Status append(const std::string& id, const std::string& line);
 
@@ -64,7 +65,7 @@ class RecordFile {
   Status read(const std::string& text, const std::vector<Point>& points);
   std::filesystem::path path_;
   std::string note_;
-  std::set<std::string> ids_;
+  std::map<std::string, std::string> results_;
   int lock_ = -1;  // descriptor of the locked folder
 };
 

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <string>
 
 #include "lancet/experiment/record.h"
@@ -44,10 +45,14 @@ struct SweepReport {
   int done = 0, skipped = 0, failed = 0, out_of_memory = 0;  // `done` includes out_of_memory
   std::string first_failure;
   int first_exit_code = 0;  // of the first run that failed
+  std::map<std::string, std::string> results;  // of all points: RecordFile::results
 };
 // Runs, in order, every point that has no record or a failed one, and records each as soon as it ends. say: called with
 // a line of progress. Error (ExitCode::saved): a signal stopped the sweep; the same call resumes it.
 Result<SweepReport> sweep(const Experiment& experiment, const std::filesystem::path& records, const Runner& run,
                           const SweepOptions& options, const std::function<void(const std::string&)>& say);
+
+// The results as a table: a row for each place, model, gate and number of ranks, a column for each policy.
+std::string step_table(const Experiment& experiment, const std::map<std::string, std::string>& results);
 
 }  // namespace lancet::experiment

@@ -18,6 +18,8 @@ struct PlanRequest {
   config::Overlap overlap = {};         // the policy and its settings
   const cost::Costs* costs = nullptr;   // required by every policy but sequential
   bool costs_may_lack_ops = false;      // if they do, sequential makes a plan without predictions
+  // The share of the sequential step by which `auto` must be predicted to be shorter to replace it.
+  double least_gain = 0;
   int ranks = 1;
   passes::OptimizeOptions optimizer = {};
   bool accumulate = false;  // gradients accumulate over the runs of several plans
@@ -53,10 +55,10 @@ struct PlanReport {
   LowerBound lower_bound;
 };
 
-// With costs, sequential replaces a policy that is predicted to be no faster, unless overlap.parts forces a split. The
-// header holds what the plan was made from (policy, model: the hash of the forward Program's text, ranks, optimizer,
-// build: cost::kernel_build) and, with costs, their name and the prediction (profile: Costs::identity; predicted_ms,
-// exposed_ms). Config errors: an unknown policy or pass to skip (the message lists the known ones); a pass that cannot
+// With costs, sequential replaces a policy that is predicted to be no faster, or `auto` below least_gain, unless
+// overlap.parts forces a split. The header holds what the plan was made from (policy, model: the hash of the forward
+// Program's text, ranks, optimizer, build: cost::kernel_build) and, with costs, their name and the prediction (profile:
+// Costs::identity; predicted_ms, exposed_ms). Config errors: an unknown policy or pass to skip (the message lists the known ones); a pass that cannot
 // be skipped; costs that lack an op.
 Result<ir::Plan> make_plan(const ir::Program& forward, const PlanRequest& request, PlanReport* report = nullptr);
 

@@ -13,10 +13,19 @@ namespace lancet::planning {
 
 model::BuildOptions build_options(const config::Config& config, model::Mode mode, int ranks);
 
+// A lower bound on the bytes of a rank's training step, known before the step is planned. All gradients are held until
+// their norm is known.
+struct LeastMemory {
+  std::int64_t parameters = 0, state = 0, gradients = 0;
+  std::int64_t total() const { return parameters + state + gradients; }
+};
+LeastMemory least_memory(const config::Config& config, int ranks);
+
 struct StepOptions {
   bool update = true;                  // false: a micro batch that only accumulates gradients
   const cost::Costs* costs = nullptr;  // every policy but sequential needs them
   bool costs_may_lack_ops = false;     // if they do, sequential is planned without predictions
+  bool crowded = false;                // more threads compute than there are cores, so predictions do not hold
   bool compare = false;                // the report holds all policies
   bool inspect = false;                // gradients and routes stay readable after a step (tests)
   std::vector<std::string> skip = {};  // passes to leave out

@@ -17,6 +17,7 @@ struct RunPlanOptions {
   std::string profile_folder = {};              // ProfileRequest::profile_folder
   std::string plan_file = {};                   // the plan that runs; empty: one is made as config.overlap says
   runtime::Accelerator* accelerator = nullptr;  // on which the rank trains; null: the CPU
+  bool crowded = false;                         // StepOptions::crowded
   bool inspect = false;                         // StepOptions::inspect
 };
 

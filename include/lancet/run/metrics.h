@@ -49,8 +49,8 @@ std::string to_json(const StepRecord& record, std::span<const LayerLoad> layers 
 // If a record has more token counts than this over all layers, they would outweigh its other fields: then only the
 // records of steps that have a step line contain them.
 inline constexpr std::size_t most_counts = 1024;
-// step i/N | loss | grad norm | lr | ms (predicted) | tok/s | MFU | exposed ms (hidden %) | load max/mean | drop % |
-// dead experts | router entropy | ETA. seconds_left is empty before a step was timed.
+// step i/N | loss | norm | ms (exposed) | tok/s | MFU | drop | ETA, in at most 120 columns; the record has the rest.
+// seconds_left is empty before a step was timed.
 std::string step_line(const StepRecord& record, std::int64_t steps, std::optional<double> seconds_left);
 
 // The held-out loss after a step, as a line of its own beside the step's record.

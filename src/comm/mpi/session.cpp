@@ -99,13 +99,14 @@ class Session final : public MpiSession {
 }  // namespace
 }  // namespace mpi
 
-Result<std::unique_ptr<MpiSession>> MpiSession::start(std::chrono::milliseconds timeout) {
+Result<std::unique_ptr<MpiSession>> MpiSession::start(std::chrono::milliseconds launch,
+                                                      std::chrono::milliseconds first_message) {
   int initialized = 0;
   MPI_Initialized(&initialized);
   if (initialized) return internal_error("MPI was started already; expected one MPI session a process");
   mpi::tune();
   int provided = MPI_THREAD_SINGLE;
-  if (int code = mpi::init(provided, timeout); code != MPI_SUCCESS)
+  if (int code = mpi::init(provided, launch); code != MPI_SUCCESS)
     return communication_error("starting MPI: " + mpi::error_text(code));
   if (provided < MPI_THREAD_SERIALIZED) {
     MPI_Finalize();
@@ -119,7 +120,7 @@ Result<std::unique_ptr<MpiSession>> MpiSession::start(std::chrono::milliseconds 
   MPI_Comm_rank(world, &rank);
   MPI_Comm_size(world, &size);
   if (size > 1) mpi::ignore_broken_pipes();
-  LANCET_ASSIGN(mpi::Neighbours neighbours, mpi::Neighbours::find(world, timeout));
+  LANCET_ASSIGN(mpi::Neighbours neighbours, mpi::Neighbours::find(world, first_message));
   return std::unique_ptr<MpiSession>(
       new mpi::Session(std::make_shared<mpi::Progress>(world, rank, size, std::move(neighbours))));
 }

@@ -191,9 +191,10 @@ Status absent(Communicator& c) {
 
 int run(const std::string& name) {
   if (name == "late" && detect_launch().rank == 1) std::this_thread::sleep_for(forever);
-  const auto late = name == "late" ? 1s : 5s;  // the limit of 1 s also covers MPI_Init
   hangs_once_started = name == "halted" && detect_launch().rank == 1;
-  auto session = name == "late" || name == "halted" ? MpiSession::start(late) : MpiSession::start();
+  auto session = name == "late"     ? MpiSession::start(1s)
+                 : name == "halted" ? MpiSession::start(300s, 5s)
+                                    : MpiSession::start();
   if (!session) {
     fmt::print(stderr, "{}\n", session.error().message);
     return static_cast<int>(session.error().code);

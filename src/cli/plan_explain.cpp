@@ -1,0 +1,98 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <sstream>
+
+#include "plan_report.h"
+
+namespace lancet::cli {
+namespace {
+
+using planner::PlanReport;
+using planner::PolicyResult;
+
+// Lines of at most 100 characters, broken at spaces.
+std::string wrapped(const std::string& text) {
+  constexpr std::size_t width = 100;
+  std::string result, line;
+  std::istringstream words(text);
+  for (std::string word; words >> word;) {
+    if (!line.empty() && line.size() + 1 + word.size() > width) {
+      result += line + "\n";
+      line.clear();
+    }
+    line += (line.empty() ? "" : " ") + word;
+  }
+  return result + line + "\n";
+}
+
+const PolicyResult& result_of(const PlanReport& report, std::string_view policy) {
+  return *std::find_if(report.policies.begin(), report.policies.end(),
+                       [&](const PolicyResult& result) { return result.policy == policy; });
+}
+
+std::string what_happens(const planning::PlannedStep& planned) {
+  const std::int64_t ranks = planned.plan.header.integer("ranks");
+  if (ranks == 1) return "One rank holds all experts: it has no all-to-all, and nothing to hide.\n";
+  const schedule::Timeline& t = result_of(planned.report, "sequential").timeline;
+  return wrapped(fmt::format(
+      "Experts are on different ranks. In each MoE layer an all-to-all carries every token to the rank of its "
+      "expert, a second one carries the results back; the backward pass does both again. Without overlap "
+      "the {} ranks spend {:.1f} ms a step on them. All-reduces sum the gradients of the weights that all ranks share: "
+      "{:.1f} ms. Communication is exposed while nothing is computed beside it, and hidden otherwise.",
+      ranks, t.all_to_all, t.all_reduce));
+}
+
+std::string what_policies_do(const PlanReport& report) {
+  std::string text = "The policies compute the same numbers, in another order:\n";
+  for (const PolicyResult& result : report.policies) text += fmt::format("  {:<16} {}\n", result.policy, result.what);
+  return text;
+}
+
+std::string why_chosen(const PlanReport& report) {
+  const PolicyResult &chosen = result_of(report, report.chosen), &plain = result_of(report, "sequential");
+  const auto fastest = std::min_element(
+      report.policies.begin(), report.policies.end(),
+      [](const PolicyResult& a, const PolicyResult& b) { return a.timeline.makespan < b.timeline.makespan; });
+  std::string text = fmt::format("{} runs: ", chosen.policy);
+  if (!report.why.empty())
+    text += report.why + ".";
+  else if (report.requested == "auto")
+    text += "overlap.policy is auto, and its predicted step is the shortest.";
+  else
+    text += fmt::format("overlap.policy is {}.", report.requested);
+  if (chosen.policy != plain.policy)
+    text += fmt::format(
+        " Against sequential it saves {:.1f} of {:.1f} ms ({:.1f}%): {:.1f} ms of communication are "
+        "exposed where it was {:.1f}.",
+        plain.timeline.makespan - chosen.timeline.makespan, plain.timeline.makespan,
+        100 * (1 - chosen.timeline.makespan / plain.timeline.makespan), chosen.timeline.exposed,
+        plain.timeline.exposed);
+  if (fastest->timeline.makespan < chosen.timeline.makespan * (1 - 1e-9))
+    text += fmt::format(" {} would be faster: {:.1f} ms (overlap.policy=auto).", fastest->policy,
+                        fastest->timeline.makespan);
+  return wrapped(text);
+}
+
+// The bound counts whole operations. Operations in parts may take less, so a plan in parts can be shorter.
+std::string what_bounds(const planning::PlannedStep& planned) {
+  const planner::LowerBound& bound = planned.report.lower_bound;
+  const double above = 100 * (result_of(planned.report, planned.report.chosen).timeline.makespan / bound.ms() - 1);
+  const bool compute = bound.compute >= bound.network;
+  const std::string distance = above >= 0 ? fmt::format("{:.1f}% above that bound", above)
+                                          : "below that bound, since its parts take less time than whole operations";
+  return wrapped(fmt::format(
+      "The {} bounds this step: no order of its whole operations is shorter than the larger of what a rank computes "
+      "({:.1f} ms, moving bytes included) and what the network carries ({:.1f} ms). The plan is {}. Only a faster {} "
+      "makes the bound lower.",
+      compute ? "processor" : "network", bound.compute, bound.network, distance, compute ? "device" : "network"));
+}
+
+}  // namespace
+
+std::string explanation(const planning::PlannedStep& planned) {
+  return fmt::format("{}\n{}\n{}\n{}", what_happens(planned), what_policies_do(planned.report),
+                     why_chosen(planned.report), what_bounds(planned));
+}
+
+}  // namespace lancet::cli
