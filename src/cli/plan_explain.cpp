@@ -68,7 +68,7 @@ std::string why_chosen(const PlanReport& report) {
         plain.timeline.makespan - chosen.timeline.makespan, plain.timeline.makespan,
         100 * (1 - chosen.timeline.makespan / plain.timeline.makespan), chosen.timeline.exposed,
         plain.timeline.exposed);
-  if (fastest->timeline.makespan < chosen.timeline.makespan * (1 - 1e-9))
+  if (report.requested != "auto" && fastest->timeline.makespan < chosen.timeline.makespan * (1 - 1e-9))
     text += fmt::format(" {} would be faster: {:.1f} ms (overlap.policy=auto).", fastest->policy,
                         fastest->timeline.makespan);
   return wrapped(text);

@@ -1,7 +1,7 @@
 // set_up() goes from what is cheap to check to what is costly: config, transport, data, the least memory, the cores,
-// streams, the network check, the peak for MFU, the plans, memory, the executors and the initial weights. All plans (the
-// updating one, that of micro batches before it, and that of evaluation) share one store of weights and one arena, as
-// only one of them runs at a time. Work that can fail on one rank alone ends in world::agree(), so that all ranks
+// streams, the network check, the peak for MFU, the plans, memory, the executors and the initial weights. All plans
+// (the updating one, that of micro batches before it, and that of evaluation) share one store of weights and one arena,
+// as only one of them runs at a time. Work that can fail on one rank alone ends in world::agree(), so that all ranks
 // return the same error.
 // step() runs the plan of each micro batch and sums up losses and times. If the loss or the norm is not finite, it runs
 // the micro batches again on the same weights to name the first tensor with such a number. With train.on_non_finite =

@@ -54,7 +54,8 @@ TEST_CASE("wrong config fields") {
 TEST_CASE("wrong config files") {
   const TemporaryFolder folder;
   check(lancet("train " + (folder / "none.json")), 2, {"none.json"});
-  check(lancet("train /dev/zero"), 2, {"/dev/zero: expected a JSON config file of at most 16 MB, found more"});
+  check(lancet("train /dev/zero"), 2, {"/dev/zero: expected a JSON config file, found no regular file"});
+  check(lancet("train /dev/stdin </dev/zero"), 2, {"/dev/stdin: expected a JSON config file of at most 16 MB"});
   std::filesystem::resize_file(folder.write("vast.json", "{}"), std::uintmax_t(1) << 40);
   check(lancet("plan " + folder.write("good.json", test::small_config) + " --on " + (folder / "vast.json")), 2,
         {"vast.json: expected a hardware file of at most 1000 MB, found 1099511 MB"});

@@ -113,19 +113,6 @@ TEST_CASE("a mixture of experts cannot start from a dense model, and the error s
                            "make a mixture of experts of a dense model") != std::string::npos);
 }
 
-TEST_CASE("a run resumes in a folder whose name has two lines") {
-  const TemporaryFolder folder;
-  auto config = config_in(folder / "two\nlines");
-  stop_after(config, 2, 2);
-  REQUIRE(train_run(config, 2).code == ExitCode::done);
-  CHECK(losses(config.log.run_dir).size() == 6);
-  const std::string from = config.log.run_dir;
-  config.log.run_dir = folder / "tuned";
-  const test::LogCapture log;
-  REQUIRE(train_run(config, 2, {.init_from = from}).code == ExitCode::done);
-  CHECK(log.count("weights    of step 6 from ") > 0);
-}
-
 TEST_CASE("errors of files that only rank 0 reads do not name the rank") {
   const TemporaryFolder folder;
   const auto config = config_in(folder / "run");
