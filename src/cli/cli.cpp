@@ -45,6 +45,8 @@ std::string usage_line(const CLI::App& app, const CLI::ParseError& error) {
   if (const auto unknown = std::ranges::find_if(left, [](const auto& word) { return word.starts_with("-"); });
       unknown != left.end())
     message = "expected one of its options, found " + shown(*unknown);
+  else if (!left.empty() && dynamic_cast<const CLI::RequiredError*>(&error))
+    message += ", found " + shown(left.front());
   return fmt::format("{}: {}; see {} --help", path, cut(message, 400), path);
 }
 

@@ -65,7 +65,7 @@ TEST_CASE("wrong config files") {
   check(
       lancet("train " + folder.write("good.json", test::small_config) + " --set train.lr=" + std::string(100'000, '[')),
       2, {"--set train.lr: expected a number in [0, 1e+30], found \"[[[["});
-  check(lancet("train"), 2, {"expected CONFIG"});
+  check(lancet("train"), 2, {"config is required"});
   check(lancet("trian x.json"), 2, {"trian"});
 }
 

@@ -26,17 +26,17 @@ const std::vector<Command> commands = {
     {"train", Command::one, "config", "", ""},
     {"plan", Command::one, "config", "--ranks", "a whole number from 1 to 65536"},
     {"profile", Command::one, "config", "--seconds", "a number from 0 to 3600"},
-    {"report", Command::several, "RUN", "", ""},
+    {"report", Command::several, "runs", "", ""},
     {"eval", Command::none, "--from", "--threads", "a whole number from 0 to 1024"},
     {"generate", Command::none, "--from", "--max-tokens", "a whole number from 0 to 1099511627776"},
     {"export", Command::none, "--to", "--max-shard-gb", "a number from 0 to 1000000"},
     {"import", Command::none, "--from", "--upcycle", "a whole number from 1 to 65536"},
     {"data encode", Command::none, "--tokenizer", "", ""},
-    {"data tokenize", Command::several, "FILE", "--threads", "a whole number from 1 to 1024"},
-    {"data train-tokenizer", Command::several, "FILE", "--vocab-size", "a whole number from 257 to 2147483647"},
+    {"data tokenize", Command::several, "texts", "--threads", "a whole number from 1 to 1024"},
+    {"data train-tokenizer", Command::several, "texts", "--vocab-size", "a whole number from 257 to 2147483647"},
     {"bench ops", Command::one, "config", "--steps", "a whole number from 1 to 100000"},
     {"bench network", Command::none, "", "--max-mb", "a number from 0.001 to 1000"},
-    {"bench sweep", Command::one, "FILE", "--timeout", "a whole number from 1 to 1000000"},
+    {"bench sweep", Command::one, "experiment", "--timeout", "a whole number from 1 to 1000000"},
     {"bench checkpoint", Command::one, "config", "--rounds", "a whole number from 1 to 1000"},
 };
 
@@ -70,10 +70,10 @@ TEST_CASE("wrong command lines of every command") {
 TEST_CASE("words that no command accepts") {
   check("eval --from a b c", "lancet eval", "The following arguments were not expected: c b; see lancet eval --help");
   check("", "lancet", "A subcommand is required; see lancet --help");
-  check("trian x", "lancet", "A subcommand is required");
+  check("trian x", "lancet", "A subcommand is required, found 'trian'; see");
   check("data", "lancet data", "A subcommand is required; see lancet data --help");
-  check("bench networks", "lancet bench", "A subcommand is required; see lancet bench --help");
-  check("--versoin train x", "lancet", "expected one of its options, found '--versoin'; see lancet");
+  check("bench networks", "lancet bench", "A subcommand is required, found 'networks'; see lancet bench --help");
+  check("--versoin train x", "lancet train", "expected one of its options, found '--versoin'; see lancet");
   check("eval --from a 'b\nc'", "lancet eval", "The following argument was not expected: b?c; see");
 }
 
@@ -87,8 +87,8 @@ TEST_CASE("options without their value, given twice, or of another kind") {
   check("plan x --out ''", "lancet plan", "--out: expected a value, found an empty word");
   check("eval --from ''", "lancet eval", "--from: expected a value, found an empty word");
   check("eval --from a --from b", "lancet eval", "--from: ");
-  check("generate --from a --ids=maybe", "lancet generate", "--ids");
-  check("generate --from a --temperature hot", "lancet generate", "--temperature: ");
+  check("generate --from a --ids=maybe", "lancet generate", "Could not convert: --ids = maybe; see");
+  check("generate --from a --temperature hot", "lancet generate", "Could not convert: --temperature = hot; see");
   check("data tokenize a --tokenizer b --out c --eval-fraction 0.5", "lancet data tokenize",
         "--eval-fraction requires --eval-out; see");
   check("import --from a --out b --noise 1", "lancet import", "--noise requires --upcycle; see");

@@ -132,14 +132,14 @@ class EmulatedAccelerator final : public runtime::Accelerator {
 };
 
 std::vector<run::StepRecord> train_on(config::Config config, bool device, int ranks, int steps, bool windows = false,
-                                        const cost::Costs* measured = nullptr, std::string* banner = nullptr) {
+                                      std::string* banner = nullptr) {
   if (!device) config.device = config::Device::cpu;
   std::vector<run::StepRecord> records;
   const test::DeclaredCosts costs;
   const Status status = comm::run_inproc(ranks, [&](comm::Communicator& world) -> Status {
     EmulatedAccelerator accelerator;
     accelerator.windows = windows;
-    train::TrainerOptions options{.local_ranks = ranks, .costs = measured ? measured : &costs};
+    train::TrainerOptions options{.local_ranks = ranks, .costs = &costs};
     if (device) options.accelerator = &accelerator;
     LANCET_ASSIGN(const auto trainer, train::Trainer::create(config, world, options));
     if (banner && world.rank() == 0) *banner = trainer->banner();
@@ -263,10 +263,10 @@ TEST_CASE("the banner says that tokens travel through windows") {
   config.device = config::Device::cuda;
   std::string banner;
   InWindow::pushed = 0;
-  train_on(config, true, 2, 1, true, nullptr, &banner);
+  train_on(config, true, 2, 1, true, &banner);
   CHECK(InWindow::pushed > 0);
   CHECK(banner.find("\nall-to-alls  through windows: the ranks reach each other's memory") != std::string::npos);
-  train_on(config, true, 2, 1, false, nullptr, &banner);
+  train_on(config, true, 2, 1, false, &banner);
   CHECK(banner.find("all-to-alls  ") == std::string::npos);
 }
 
