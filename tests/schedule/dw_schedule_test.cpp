@@ -136,7 +136,7 @@ TEST_CASE("labels agree with a search over paths") {
   const auto needed = ir::dependencies(p);
   std::vector<ir::InstructionId> all_to_alls;
   for (std::size_t i = 0; i < p.instructions.size(); ++i)
-    if (p.instructions[i].op.starts_with("all_to_all")) all_to_alls.push_back({std::int32_t(i)});
+    if (ops::kind(p.instructions[i]) == ops::Kind::all_to_all) all_to_alls.push_back({std::int32_t(i)});
   REQUIRE(all_to_alls.size() == 8);
   const schedule::Labels labels(needed, all_to_alls);
   std::vector<std::set<int>> reached(p.instructions.size());  // instructions with a path to it, and itself
