@@ -67,8 +67,8 @@ TEST_CASE("every feature of the text has its documented meaning") {
   REQUIRE(p.outputs.size() == 3);
   REQUIRE(p.output("w") == p.find("w"));
   REQUIRE(p.output("grad.w") == accumulated);
-  REQUIRE(p.outputs[1].kind == ir::OutputKind::gradient);
-  REQUIRE(p.outputs[1].parameter == p.find("w"));
+  REQUIRE(p.outputs[2].kind == ir::OutputKind::gradient);
+  REQUIRE(p.outputs[2].parameter == p.find("w"));
   REQUIRE_FALSE(p.output("nothing").valid());
 }
 
