@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include "lancet/model/gpt2_moe.h"
-#include "lancet/ops/catalogue.h"
 
 namespace lancet::train {
 namespace {
@@ -12,16 +11,6 @@ std::string megabytes(std::int64_t bytes) { return fmt::format("{:.1f} MB", doub
 std::string millions(std::int64_t count) { return fmt::format("{:.2f} M", double(count) * 1e-6); }
 
 }  // namespace
-
-ProductFlops product_flops(const ir::Program& program) {
-  ProductFlops total;
-  for (const ir::Instruction& instruction : program.instructions) {
-    const ops::Kind kind = ops::kind(instruction);
-    if (kind != ops::Kind::product && kind != ops::Kind::attention) continue;
-    (ops::is_over_expert_rows(instruction) ? total.experts : total.dense) += ops::work(program, instruction).flops;
-  }
-  return total;
-}
 
 std::string banner(const config::Config& config, int ranks, int threads, const comm::NetworkReport& network,
                    const MemoryPlan& memory, const Peak& peak, runtime::Accelerator* accelerator) {

@@ -23,6 +23,7 @@ class StepTally {
   // copies, the exposed and hidden time.
   void fill(run::StepRecord& record, bool alone);
   double kept() const;                                           // tokens, over all layers
+  std::size_t experts() const { return experts_; }
   std::span<const run::LayerLoad> layers() const { return layers_; }  // as of the last fill()
 
  private:

@@ -21,7 +21,8 @@ endforeach()
 configure_file(ops/device/emulated_tables.cpp.in ${CMAKE_BINARY_DIR}/generated/emulated/tables.cpp @ONLY)
 add_library(lancet_emulated STATIC ${emulated_sources} ${CMAKE_BINARY_DIR}/generated/emulated/tables.cpp)
 target_link_libraries(lancet_emulated PUBLIC lancet_ops)
-target_include_directories(lancet_emulated PUBLIC ${CMAKE_SOURCE_DIR}/tests/doubles ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR}/tests)
+target_include_directories(lancet_emulated PUBLIC ${CMAKE_SOURCE_DIR}/tests/doubles ${CMAKE_SOURCE_DIR}/src
+                                                  ${CMAKE_SOURCE_DIR}/tests)
 # The flags of the CPU kernels, so that both fuse multiply-adds.
 target_compile_options(lancet_emulated PUBLIC -Wno-unknown-pragmas PRIVATE -Wall -Wextra ${LANCET_KERNEL_FLAGS} -O2
                        $<$<BOOL:${LANCET_WERROR}>:-Werror>)

@@ -1,0 +1,26 @@
+// BoundStep: a plan bound to memory, with its inputs and outputs looked up once.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "lancet/runtime/executor.h"
+
+namespace lancet::train {
+
+struct BoundStep {
+  std::unique_ptr<runtime::Executor> executor;
+  std::span<std::int32_t> tokens, targets;
+  const float* loss = nullptr;
+  // Null in a plan that updates nothing.
+  const float* grad_norm = nullptr;
+  float* schedule = nullptr;
+  std::vector<const float*> aux;             // per MoE layer: auxiliary loss, router entropy
+  std::vector<std::span<const float>> load;  // per MoE layer: [2,E]
+
+  static Result<BoundStep> bind(const ir::Plan& plan, runtime::TensorStore& store,
+                                const runtime::ExecutorOptions& options);
+};
+
+}  // namespace lancet::train

@@ -1,0 +1,55 @@
+#include "run_records.h"
+
+#include <cmath>
+
+#include "lancet/base/log.h"
+#include "lancet/base/shown.h"
+#include "lancet/world/agree.h"
+
+namespace lancet::train {
+
+Status RunRecords::take_folder() {
+  if (!state_.is_rank0()) return {};
+  LANCET_ASSIGN(run::RunFolder folder, run::RunFolder::take(state_.asked));
+  folder_.emplace(std::move(folder));
+  return {};
+}
+
+Status RunRecords::open(bool resumes) {
+  if (!state_.is_rank0()) return {};
+  return folder_->begin(state_.files(), state_.config, state_.trainer->executor().plan(), state_.trainer->memory_json(),
+                        resumes ? std::optional(state_.position.step) : std::nullopt);
+}
+
+Status RunRecords::check_folder() const {
+  return world::broadcast_status(state_.world, state_.is_rank0() ? folder_->check_in_place() : Status(), 0);
+}
+
+void RunRecords::step(const run::StepRecord& record) {
+  averages_.add(record);
+  if (!state_.is_rank0()) return;
+  const std::int64_t steps = state_.config.train.steps;
+  const bool has_line = record.step % state_.config.log.interval == 0 || record.step == 1 || record.step == steps;
+  const auto layers = state_.trainer->last_layers();
+  const std::size_t counts = layers.empty() ? 0 : layers.size() * layers[0].expert_tokens.size();
+  folder_->record(record, layers, has_line || counts <= run::most_counts);
+  if (has_line) log::info("{}", run::step_line(record, steps, averages_.seconds(steps - record.step)));
+}
+
+void RunRecords::trace(const std::string& text) {
+  if (state_.is_rank0()) folder_->trace(text);
+}
+
+void RunRecords::held_out(double loss) {
+  const std::int64_t step = state_.position.step;
+  log::info("step {} | held-out loss {:.4f} of {} sequences | perplexity {:.2f}", step, unsigned_nan(loss),
+            state_.trainer->evaluation_sequences(), unsigned_nan(std::exp(loss)));
+  if (state_.is_rank0()) folder_->held_out(step, loss);
+}
+
+void RunRecords::log_averages() const {
+  for (const std::string& line : {averages_.line(), averages_.surprise()})
+    if (!line.empty()) log::info("{}", line);
+}
+
+}  // namespace lancet::train

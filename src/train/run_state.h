@@ -1,0 +1,31 @@
+// RunState: what the parts of a run share.
+#pragma once
+#include <memory>
+#include <string>
+
+#include "lancet/data/batches.h"
+#include "lancet/run/resume_point.h"
+#include "lancet/train/trainer.h"
+
+namespace lancet::train {
+
+struct RunState {
+  const config::Config asked;  // the user's config
+  config::Config config;       // as it runs
+  comm::Communicator& world;
+  const TrainerOptions& options;
+  data::TokenizerId tokenizer;  // of the tokens; if they name none, of the checkpoint that the run started from
+  run::Position position;
+  std::unique_ptr<Trainer> trainer;
+  std::string plan_hash;  // of the trainer's plan
+
+  RunState(const config::Config& config, comm::Communicator& world, const TrainerOptions& options)
+      : asked(config), config(config), world(world), options(options) {}
+
+  bool is_rank0() const { return world.rank() == 0; }
+  checkpoint::FileSystem& files() const { return options.files ? *options.files : checkpoint::disk(); }
+  // An emulated run holds the experts of one rank alone, so it has no whole model to save.
+  bool can_save() const { return config.comm.transport != config::Transport::emulated; }
+};
+
+}  // namespace lancet::train

@@ -1,0 +1,86 @@
+#include "step_speed.h"
+
+#include <algorithm>
+
+#include "lancet/base/log.h"
+#include "lancet/model/gpt2_moe.h"
+#include "lancet/ops/catalogue.h"
+#include "lancet/planning/step_costs.h"
+#include "lancet/profiler/peak.h"
+
+namespace lancet::train {
+namespace {
+
+// The predicted time of a whole step, from the plans' headers.
+std::optional<double> predicted_ms_of(const planning::StepPlans& plans, std::int64_t micro_batches) {
+  auto of = [](const ir::Plan& plan) { return plan.header.real("predicted_ms", 0); };
+  double ms = of(plans.update);
+  if (ms <= 0) return {};
+  if (plans.micro) ms += double(micro_batches - 1) * of(*plans.micro);
+  return ms;
+}
+
+}  // namespace
+
+ProductFlops product_flops(const ir::Program& program) {
+  ProductFlops total;
+  for (const ir::Instruction& instruction : program.instructions) {
+    const ops::Kind kind = ops::kind(instruction);
+    if (kind != ops::Kind::product && kind != ops::Kind::attention) continue;
+    (ops::is_over_expert_rows(instruction) ? total.experts : total.dense) += ops::work(program, instruction).flops;
+  }
+  return total;
+}
+
+Status StepSpeed::measure_peak(comm::Communicator& world, const RankResources& resources,
+                               const std::string& profile_folder) {
+  runtime::Accelerator* const accelerator = resources.accelerator;
+  // The largest FLOP/s that were measured on this machine. Only rank 0 reports MFU.
+  const auto largest = [&](double measured) {
+    if (world.rank() != 0) return measured;
+    const cost::Machine machine = planning::machine_of(config_, world, resources.local_ranks, accelerator);
+    return 1e12 * planning::largest_peak_tflops(config_, machine, profile_folder, measured * 1e-12);
+  };
+  if (config_.log.peak_tflops) {
+    peak_ = {*config_.log.peak_tflops * 1e12, true};
+    return {};
+  }
+  if (accelerator) {  // without a measured peak, MFU is left out
+    const auto flops = profiler::measure_product_peak(*accelerator, config_.train.dtype);
+    if (!flops.ok()) log::warn("peak: not measured: {}", flops.error().message);
+    peak_ = {largest(flops.ok() ? *flops : 0), false};
+    return world.barrier();
+  }
+  LANCET_TRY(world.barrier());  // all ranks of a host at once, as in a step
+  peak_ = {largest(profiler::measure_product_peak(config_.train.dtype, resources.threads)), false};
+  return world.barrier();
+}
+
+void StepSpeed::set_plans(const planning::StepPlans& plans) {
+  predicted_ms_ = predicted_ms_of(plans, config_.train.gradient_accumulation_steps);
+  flops_ = product_flops(plans.update.program);
+}
+
+void StepSpeed::fill(run::StepRecord& record, double seconds, const StepTally& tally) const {
+  const config::Train& train = config_.train;
+  const double tokens =
+      double(train.micro_batch_size * train.seq_len * train.gradient_accumulation_steps) * ranks_;
+  record.step_ms = seconds * 1e3;
+  record.predicted_ms = predicted_ms_;
+  record.tokens_per_s = tokens / seconds;
+  const double flops = double(train.gradient_accumulation_steps) * (flops_.dense + kept_share(tally) * flops_.experts);
+  if (peak_.flops > 0) record.mfu = 100 * flops / seconds / peak_.flops;
+}
+
+// The share of the rows counted in flops_.experts that hold kept tokens.
+double StepSpeed::kept_share(const StepTally& tally) const {
+  if (tally.layers().empty()) return 0;
+  const config::Train& train = config_.train;
+  const auto layers = double(tally.layers().size()), micro_batches = double(train.gradient_accumulation_steps);
+  const auto experts = std::int64_t(tally.experts());
+  const std::int64_t tokens = train.micro_batch_size * train.seq_len;
+  const std::int64_t slots = experts * model::capacity(config_.model.capacity_factor, tokens, experts);
+  return tally.kept() / (double(std::min(tokens, slots)) * double(ranks_) * layers * micro_batches);
+}
+
+}  // namespace lancet::train

@@ -1,0 +1,16 @@
+// The trace of a step on all ranks.
+#pragma once
+#include <span>
+#include <string>
+
+#include "lancet/comm/communicator.h"
+#include "lancet/config/config.h"
+#include "lancet/runtime/executor.h"
+
+namespace lancet::train {
+
+// Collective: the text of trace.json (runtime/trace.h) on rank 0, empty elsewhere. mine: this rank's spans of the plan.
+Result<std::string> trace_ranks(const config::Config& config, comm::Communicator& world, const ir::Plan& plan,
+                                std::span<const runtime::Span> mine);
+
+}  // namespace lancet::train

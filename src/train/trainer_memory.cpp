@@ -1,0 +1,97 @@
+#include "trainer_memory.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <new>
+
+#include "lancet/backend/cpu/matmul.h"
+#include "lancet/planning/from_config.h"
+#include "lancet/run/saver.h"
+#include "lancet/runtime/workspace.h"
+#include "lancet/world/agree.h"
+
+namespace lancet::train {
+namespace {
+
+const ir::Plan* plan_or_null(const std::optional<ir::Plan>& plan) { return plan ? &*plan : nullptr; }
+
+// Config error: `needed` bytes, whose parts in MB are `parts`, are more than the rank's share of the free memory.
+Status check_free(std::int64_t needed, const std::string& parts, const RankResources& resources) {
+  auto available = world::available_bytes();
+  if (available) *available /= resources.local_ranks;
+  if (resources.accelerator) available = resources.accelerator->device().free_bytes();
+  if (!available || needed <= *available) return {};
+  return config_error(fmt::format("expected {} MB of free memory a rank{} ({}), found {} MB", needed / 1'000'000,
+                                  resources.accelerator ? " on " + resources.accelerator->device().name() : "", parts,
+                                  *available / 1'000'000));
+}
+
+}  // namespace
+
+Status check_least_memory(const config::Config& config, int ranks, const RankResources& resources) {
+  const planning::LeastMemory least = planning::least_memory(config, ranks);
+  return check_free(least.total(),
+                    fmt::format("{} parameters, {} optimizer, {} gradients, besides activations",
+                                least.parameters / 1'000'000, least.state / 1'000'000, least.gradients / 1'000'000),
+                    resources);
+}
+
+Status TrainerMemory::count(const config::Config& config, const planning::StepPlans& plans, int ranks,
+                            const RankResources& resources) {
+  for (const ir::Tensor& tensor : plans.update.program.tensors) {
+    if (tensor.kind == ir::TensorKind::parameter) plan_.parameters += ir::bytes(tensor.type);
+    if (tensor.kind == ir::TensorKind::state) plan_.state += ir::bytes(tensor.type);
+  }
+  plan_.staging = run::staging_bytes(config, plans.update.program, ranks);
+  plan_.workspace = resources.accelerator ? 0 : resources.threads * std::int64_t(backend::cpu::matmul_scratch_bytes());
+  for (const ir::Plan* plan : {&plans.update, plan_or_null(plans.micro), plan_or_null(plans.evaluate)}) {
+    if (!plan) continue;
+    plan_.arena = std::max(plan_.arena, plan->arena_bytes);
+    LANCET_ASSIGN(const auto bytes, runtime::planned_workspace(*plan, resources.accelerator, resources.threads));
+    plan_.workspace += bytes;
+  }
+  return {};
+}
+
+Status TrainerMemory::allocate(const config::Config& config, const planning::StepPlans& plans, int ranks,
+                               const RankResources& resources) {
+  LANCET_TRY(count(config, plans, ranks, resources));
+  runtime::Accelerator* accelerator = resources.accelerator;
+  // Checkpoints are staged on the host, whatever the device.
+  const std::int64_t needed =
+      plan_.parameters + plan_.state + plan_.arena + plan_.workspace + (accelerator ? 0 : plan_.staging);
+  LANCET_TRY(check_free(
+      needed,
+      fmt::format("{} parameters, {} optimizer, {} activations, {} scratch of kernels, {} for saving",
+                  plan_.parameters / 1'000'000, plan_.state / 1'000'000, plan_.arena / 1'000'000,
+                  plan_.workspace / 1'000'000, accelerator ? 0 : plan_.staging / 1'000'000),
+      resources));
+  try {
+    if (accelerator)
+      store_.place_on(accelerator->device());
+    else
+      arena_ = runtime::Block::on_host(static_cast<std::size_t>(plan_.arena));
+    store_.add(plans.update.program);
+    if (plans.micro) store_.add(plans.micro->program);
+  } catch (const std::bad_alloc&) {
+    return config_error(fmt::format("expected {} MB of memory a rank, found less", needed / 1'000'000));
+  }
+  return {};
+}
+
+Status TrainerMemory::allocate_device_arena(const config::Config& config, comm::Communicator& world,
+                                            const world::DeviceStreams& streams, runtime::Accelerator& accelerator) {
+  const auto bytes = std::size_t(plan_.arena);
+  LANCET_ASSIGN(const auto window, world::make_arena_window(config, streams, bytes));
+  if (!window.empty()) {
+    window_ = {window.data(), window.size()};
+    return {};
+  }
+  auto arena = runtime::Block::on_device(accelerator.device(), bytes);
+  LANCET_TRY(world::agree(world, arena.ok() ? Status() : Status(arena.error())));
+  arena_ = std::move(*arena);
+  return {};
+}
+
+}  // namespace lancet::train
