@@ -43,9 +43,10 @@ std::string what_happens(const planning::PlannedStep& planned) {
       ranks, t.all_to_all, t.all_reduce));
 }
 
-std::string what_policies_do(const PlanReport& report) {
+std::string what_policies_do() {
   std::string text = "The policies compute the same numbers, in another order:\n";
-  for (const PolicyResult& result : report.policies) text += fmt::format("  {:<16} {}\n", result.policy, result.what);
+  for (const planner::PolicyInfo& policy : planner::policies())
+    text += fmt::format("  {:<16} {}\n", policy.name, policy.what);
   return text;
 }
 
@@ -91,7 +92,7 @@ std::string what_bounds(const planning::PlannedStep& planned) {
 }  // namespace
 
 std::string explanation(const planning::PlannedStep& planned) {
-  return fmt::format("{}\n{}\n{}\n{}", what_happens(planned), what_policies_do(planned.report),
+  return fmt::format("{}\n{}\n{}\n{}", what_happens(planned), what_policies_do(),
                      why_chosen(planned.report), what_bounds(planned));
 }
 
