@@ -178,7 +178,6 @@ TEST_CASE("an edit that breaks a plan is refused with the instruction") {
     const std::string edited = replaced(file.text, "adamw\\(&@wte.weight,", "adamw(@wte.weight,");
     CHECK(has(file.error_of(edited, config), "expected operand 0 to be updated in place"));
   }
-<<<<<<< HEAD
   SECTION("an all-reduce of gradients is removed") {
     ir::Plan plan = file.planned.plan;
     const auto reduced = std::ranges::find_if(plan.program.instructions, [](const ir::Instruction& at) {
@@ -190,19 +189,6 @@ TEST_CASE("an edit that breaks a plan is refused with the instruction") {
     reduced->operands.pop_back();
     reduced->results.pop_back();
     CHECK(has(file.error_of(ir::print(plan), config), "expected all-reduces of "));
-=======
-  SECTION("a gradient is not reduced") {
-    ir::Plan plan = file.planned.plan;
-    auto& instructions = plan.program.instructions;
-    const std::vector<bool> is_bucket = ir::gradient_all_reduces(plan.program);
-    std::size_t bucket = 0;
-    while (!is_bucket.at(bucket) || instructions[bucket].operands.size() < 2) ++bucket;
-    const ir::TensorId share = instructions[bucket].operands.back(), sum = instructions[bucket].results.back();
-    instructions[bucket].operands.pop_back();
-    instructions[bucket].results.pop_back();
-    for (ir::Instruction& at : instructions) std::replace(at.operands.begin(), at.operands.end(), sum, share);
-    CHECK(has(file.error_of(ir::print(plan), config), "bytes of gradients, found"));
->>>>>>> flags
   }
   SECTION("another number in a formula") {
     const std::string edited = replaced(file.text, "beta1=0.9", "beta1=0.8");
@@ -217,50 +203,7 @@ TEST_CASE("an edit that breaks a plan is refused with the instruction") {
   }
 }
 
-<<<<<<< HEAD
 TEST_CASE("a plan of another model is refused with the instruction") {
-=======
-TEST_CASE("all-reduces of gradients are known by what they sum, whatever their labels") {
-  const config::Config config = config_with("dw");
-  const PlanFile file(config);
-  const std::string edited = replaced(file.text, "# reduce sync bucket.0", "# reduce sync other.0");
-  REQUIRE(edited != file.text);
-  CHECK(planning::read_plan(file.folder.write("edited.ir", edited), config, 2).ok());
-}
-
-// In turn, every operand is replaced by another valid tensor of its type.
-TEST_CASE("a plan with another operand of the same type is refused") {
-  const auto policy = GENERATE("dw", "expert_pipeline", "lancet");
-  const config::Config config = config_with(policy);
-  const PlanFile file(config);
-  int tried = 0, refused = 0;
-  for (std::size_t i = 0; i < file.planned.plan.program.instructions.size(); i += 3) {
-    ir::Plan plan = file.planned.plan;
-    ir::Instruction& at = plan.program.instructions[i];
-    if (at.operands.empty() || at.label.starts_with("bucket.")) continue;
-    ir::TensorId& operand = at.operands[i % at.operands.size()];
-    const auto same_root = [&](ir::TensorId other) { return plan.program.root(other) == plan.program.root(operand); };
-    for (std::size_t t = 0; t < plan.program.tensors.size(); ++t) {
-      const ir::TensorId other{static_cast<std::int32_t>(t)};
-      if (plan.program.type(other) != plan.program.type(operand) || same_root(other)) continue;
-      if (std::find(at.operands.begin(), at.operands.end(), other) != at.operands.end()) continue;
-      operand = other;
-      break;
-    }
-    if (plan.program.instructions[i].operands == file.planned.plan.program.instructions[i].operands) continue;
-    ++tried;
-    const auto read = planning::read_plan(file.folder.write("edited.ir", ir::print(plan)), config, 2);
-    INFO(policy << " [" << i << "] " << at.op << " at " << at.label << ", operand "
-                              << i % at.operands.size() << " is " << plan.program.display(operand));
-    CHECK_FALSE(read.ok());
-    refused += !read.ok();
-  }
-  CHECK(tried > 50);
-  CHECK(refused == tried);
-}
-
-TEST_CASE("a plan that computes another model is refused with the operand") {
->>>>>>> flags
   const config::Config config = config_with("lancet");
   const PlanFile file(config);
   auto refused = [&](const std::string& pattern, const std::string& by, const std::string& expected) {
