@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "lancet/base/atomic_file.h"
+#include "lancet/base/check.h"
 #include "lancet/base/json.h"
 #include "lancet/base/shown.h"
 
@@ -187,12 +188,14 @@ Status RecordFile::read(const std::string& text, const std::vector<Point>& point
   return {};
 }
 
-Status RecordFile::append(const std::string& id, const std::string& line) {
+Status RecordFile::append(const std::string& line) {
   const int fd = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
   const int code = fd < 0 ? errno : write_through(fd, line + "\n");
   if (fd >= 0) ::close(fd);
   if (code != 0) return data_error(fmt::format("cannot write {}: {}", path_.string(), std::strerror(code)));
-  results_[id] = key_of(line)->result;
+  const std::optional<Key> key = key_of(line);
+  LANCET_CHECK(key, "appended what is no record: {}", line);
+  results_[key->id] = key->result;
   return {};
 }
 

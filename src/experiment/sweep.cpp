@@ -56,7 +56,7 @@ Result<SweepReport> sweep(const Experiment& experiment, const std::filesystem::p
     const Result<Outcome> result = run(experiment, point);
     if (!result.ok() && result.error().code == ExitCode::saved) return stopped(file, experiment, records);
     LANCET_ASSIGN(const Outcome outcome, result);
-    LANCET_TRY(file.append(point.id, to_line(experiment, point, outcome, options.commit)));
+    LANCET_TRY(file.append(to_line(experiment, point, outcome, options.commit)));
     count(point, outcome, report);
     --left;
     const double spent = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();

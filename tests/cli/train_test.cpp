@@ -302,7 +302,7 @@ TEST_CASE("SIGUSR1 to mpirun, and SIGTERM and SIGINT to scripts/mpirun.sh, save 
                           " --set train.steps=60000 --run-dir " + run);
   INFO(again.output);
   CHECK(again.code == 75);
-  CHECK(again.lines_with("(train.stop_after); the same command again") == 1);
+  CHECK(again.lines_with("(train.stop_after); the same command resumes") == 1);
 }
 #endif
 

@@ -95,8 +95,7 @@ TEST_CASE("every policy trains like sequential") {
   const test::DeclaredCosts costs;
   const Run expected = train_run(config, 2, 20, costs);
   REQUIRE(expected.policy == "sequential");
-  for (auto policy : {"expert_pipeline", "peer_groups", "dw",
-                      "partition", "lancet", "auto"}) {
+  for (const std::string policy : {"expert_pipeline", "peer_groups", "dw", "partition", "lancet", "auto"}) {
     config.overlap.policy = policy;
     const Run found = train_run(config, 2, 20, costs);
     INFO(policy << " ran " << found.policy << ", " << found.instructions << " instructions");

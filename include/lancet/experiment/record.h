@@ -56,8 +56,8 @@ class RecordFile {
   bool has(const std::string& id) const { return results_.contains(id); }
   // By point's id, its step in ms, as "12.3", or the status of a point without one.
   const std::map<std::string, std::string>& results() const { return results_; }
-  // Writes the line through to the disk. Data error: it cannot be written.
-  Status append(const std::string& id, const std::string& line);
+  // Writes the line, a record with an id, through to the disk. Data error: it cannot be written.
+  Status append(const std::string& line);
 
  private:
   explicit RecordFile(std::filesystem::path path) : path_(std::move(path)) {}
