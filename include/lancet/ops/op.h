@@ -137,8 +137,7 @@ inline constexpr std::array<std::string_view, 3> part_attributes{"part", "parts"
 struct OpDef {
   std::string_view name;
   // Least and greatest number of operands. Operands from `required` on are optional, and present in order.
-  int required = 0;
-  int most = 0;
+  int required = 0, most = required;
   // The types of the results; an error, "expected ...", if the operands or attributes do not fit.
   Result<std::vector<TensorType>> (*infer)(const OpInput&) = nullptr;
   // Null: no gradient flows through the op.

@@ -35,20 +35,18 @@ Work work(const OpInput& in) { return {20 * double(in.operands[0].shape.elements
 const OpDef table[] = {
     {.name = "aux_loss",
      .required = 2,
-     .most = 2,
      .infer = infer,
      .gradient = gradient,
      .work = work,
      .partition = {{{0, none}, {partial}}},
-     .samples = {{{{{DType::f32, {2, 8, 4}}, Fill::positive}, {{DType::f32, {2, 4}}, Fill::load}},
+     .samples = {{{f32({2, 8, 4}, Fill::positive), f32({2, 4}, Fill::load)},
                   {{"capacity", 8}, {"tokens", 16}, {"load_tokens", 16}, {"total_tokens", 32}, {"coefficient", 0.5}}}},
      .is_loss = true},
     {.name = "aux_loss_dx",
      .required = 1,
-     .most = 1,
      .infer = infer_dx,
      .work = work,
-     .samples = {{{{{DType::f32, {2, 4}}, Fill::load}},
+     .samples = {{{f32({2, 4}, Fill::load)},
                   {{"capacity", 8}, {"tokens", 16}, {"load_tokens", 16}, {"total_tokens", 32}, {"coefficient", 0.5}}}}},
 };
 

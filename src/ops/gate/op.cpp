@@ -39,15 +39,12 @@ Inferred infer_dx(const OpInput& in) {
   return Types{probabilities};
 }
 
-Work work(const OpInput& in) {
-  const double elements = double(in.operands[0].shape.elements());
-  return {12 * elements, 8 * elements};
-}
+Work work(const OpInput& in) { return work_per_element(in, 12, 2); }
 
 std::vector<Sample> gate_samples() {
-  return {{{{{DType::f32, {2, 8, 4}}}}, {{"capacity", 5}}},
-          {{{{DType::f32, {4, 3, 5}}}}, {{"capacity", 1}}},
-          {{{{DType::f32, {2, 1, 3}}}}, {{"capacity", 4}}}};
+  return {{{f32({2, 8, 4})}, {{"capacity", 5}}},
+          {{f32({4, 3, 5})}, {{"capacity", 1}}},
+          {{f32({2, 1, 3})}, {{"capacity", 4}}}};
 }
 
 const OpDef table[] = {
@@ -62,7 +59,6 @@ const OpDef table[] = {
      .sequential_parts = true},
     {.name = "batch_prioritized_gate",
      .required = 1,
-     .most = 1,
      .infer = infer_gate,
      .gradient = gradient,
      .work = work,
@@ -73,10 +69,7 @@ const OpDef table[] = {
      .infer = infer_dx,
      .work = work,
      .partition = {{{0, irregular, 0, none}, {0}}},
-     .samples = {{{{{DType::f32, {2, 8}}},
-                   {{DType::route, {16, 4}}, Fill::route},
-                   {{DType::f32, {2, 8, 4}}, Fill::positive},
-                   {{DType::f32, {4}}}},
+     .samples = {{{f32({2, 8}), route({16, 4}), f32({2, 8, 4}, Fill::positive), f32({4})},
                   {{"capacity", 8}, {"tokens", 16}}}}},
 };
 
