@@ -16,7 +16,7 @@ Inferred infer(const OpInput& in) {
   return Types{{DType::f32, {2}}};
 }
 
-// d loss / d probability is the same for every token: coefficient * E * f_e / total_tokens.
+// aux_loss_dx(load) -> d loss / d probability, f32[E], the same for every token: coefficient * E * f_e / total_tokens.
 Inferred infer_dx(const OpInput& in) {
   const TensorType& load = in.operands[0];
   if (load.dtype != DType::f32 || load.shape.rank() != 2 || load.shape[0] != 2) return expected("load f32[2,E]");

@@ -61,7 +61,6 @@ std::size_t workspace_norm(const KernelArgs& args) {
   return scratch.bytes();
 }
 
-// squared_norm(g, ...) -> f32[1]
 Kernel bind_norm(const KernelArgs& args) {
   struct Part {
     Squares kernel;
@@ -109,7 +108,6 @@ struct Scale {
   }
 };
 
-// clip_scale(sum, ...) {max_norm} -> f32[2]
 Kernel bind_scale(const KernelArgs& args) {
   std::vector<Scale> launches;
   for (std::size_t i = 0; i < args.operands.size(); ++i) {
@@ -138,7 +136,6 @@ struct Schedule {
   }
 };
 
-// clipped_schedule(schedule, clip) -> f32[5]
 Kernel bind_schedule(const KernelArgs& args) {
   const Schedule kernel{args.operands[0].as<float>(), args.operands[1].as<float>(), args.results[0].as<float>()};
   return run_steps(args.stream, Step{1, kernel});

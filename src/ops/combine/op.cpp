@@ -1,6 +1,6 @@
-// combine copies the experts' results back to the tokens, times the gate's probability:
+// combine(slots, route) -> y copies the experts' results back to the tokens, times the gate's probability:
 // y[t] = weight[t] * slots[expert[t], slot[t]], 0 for a dropped token, which only the residual connection carries on.
-// combine_dx gives the gradients of the slots, in the memory of the slots, and of each token's probability.
+// combine_dx(dy, slots, route) -> dslots, in the memory of the slots, and dweight, of each token's probability.
 #include "ops/describe.h"
 
 namespace lancet::ops {

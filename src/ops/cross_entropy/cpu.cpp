@@ -107,7 +107,6 @@ float total(const Rows& rows, const double* losses) {
   return float(sum / double(rows.total_tokens));
 }
 
-// cross_entropy(logits [B,S,V], targets [B,S]) -> loss f32[1]
 Kernel bind(const KernelArgs& args) {
   const Rows rows(args);
   double* losses = Scratch(rows, false, args.workspace).losses;
@@ -130,7 +129,6 @@ std::size_t workspace(const KernelArgs& args) {
   return Scratch(rows, false, nullptr).bytes(rows);
 }
 
-// cross_entropy_train(logits, targets) -> loss, dlogits (in the memory of logits)
 Kernel bind_train(const KernelArgs& args) {
   const Rows rows(args);
   const Scratch scratch(rows, args.operands[0].dtype() != DType::f32, args.workspace);

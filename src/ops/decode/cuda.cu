@@ -228,7 +228,6 @@ std::size_t attention_workspace(const KernelArgs& args) {
   return std::size_t(rows_of(args) * splits * (cache[3] + 2)) * sizeof(float);
 }
 
-// attention_decode(qkv [B,S,3D], &keys, &values, cursor) -> out [B,S,D]
 Kernel bind_attention(const KernelArgs& args) {
   const Shape &qkv = args.operands[0].shape(), &cache = args.operands[1].shape();  // [B,H,P,hd]
   return by_dtype(args.operands[0].dtype(), [&]<class T>(T) -> Kernel {
@@ -252,7 +251,6 @@ Kernel bind_attention(const KernelArgs& args) {
   });
 }
 
-// embedding_at(tokens [B,S], wte, wpe, cursor) -> x [B,S,D]
 Kernel bind_embedding(const KernelArgs& args) {
   return by_dtype(args.operands[1].dtype(),
                   [&]<class T>(T) { return embed<T>(args, args.operands[3].as<std::int32_t>()); });
@@ -284,7 +282,6 @@ struct TakeRow {
   }
 };
 
-// take_row(x [B,S,D], cursor) -> [B,1,D]
 Kernel bind_row(const KernelArgs& args) {
   const Shape& shape = args.operands[0].shape();
   return by_dtype(args.operands[0].dtype(), [&]<class T>(T) -> Kernel {

@@ -1,4 +1,7 @@
 // Token plus position embedding (GPT-2): x[b,s] = wte[tokens[b,s]] + wpe[s].
+//   embedding(tokens i32[B,S], wte [V,D], wpe [P,D]) -> x [B,S,D]
+//   embedding_dw(dx, tokens [, dw accumulator]) -> dw f32[V,D]
+//   position_dw(dx [, dw accumulator]) -> dw f32[P,D]
 #include "ops/describe.h"
 
 namespace lancet::ops {

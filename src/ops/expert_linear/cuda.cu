@@ -11,7 +11,6 @@ using device::bind_product;
 using device::ExpertProduct;
 using device::grouped_operands;
 
-// expert_linear(x [E,R,K], w [E,N,K], b f32[E,N], rows) -> y [E,R,N]
 Kernel bind(const KernelArgs& args) {
   return device::by_dtype(args.operands[0].dtype(), [&]<class T>(T) {
     auto p = grouped_operands<T>(args, args.operands[3]);
@@ -21,7 +20,6 @@ Kernel bind(const KernelArgs& args) {
   });
 }
 
-// expert_linear_dx(dy [E,R,N], w [E,N,K], rows) -> dx [E,R,K]
 Kernel bind_dx(const KernelArgs& args) {
   return device::by_dtype(args.operands[0].dtype(), [&]<class T>(T) {
     auto p = grouped_operands<T>(args, args.operands[2]);
@@ -30,7 +28,6 @@ Kernel bind_dx(const KernelArgs& args) {
   });
 }
 
-// expert_linear_dw(dy [E,R,N], x [E,R,K], rows [, dw accumulator, db accumulator]) -> dw f32[E,N,K], db f32[E,N]
 Kernel bind_dw(const KernelArgs& args) {
   return device::by_dtype(args.operands[0].dtype(), [&]<class T>(T) {
     auto p = grouped_operands<T>(args, args.operands[2]);

@@ -6,6 +6,7 @@
 namespace lancet::ops {
 namespace {
 
+// expert_linear_dw(dy, x, rows [, dw accumulator, db accumulator]) -> dw f32[E,N,K], db f32[E,N]
 Inferred infer_dw(const OpInput& in) {
   const TensorType &dy = in.operands[0], &x = in.operands[1];
   if (!is_activation(dy.dtype) || dy.shape.rank() != 3) return expected("dy [E,R,N] of f32 or bf16");

@@ -258,7 +258,6 @@ std::size_t workspace(const KernelArgs& args) {
   return Workspace(args, prioritized).bytes;
 }
 
-// gate(logits [, route of the part before]) -> route, probabilities, load
 template <bool prioritized>
 Kernel bind_gate(const KernelArgs& args) {
   const Shape& shape = args.operands[0].shape();
@@ -316,7 +315,6 @@ struct GateDx {
   }
 };
 
-// gate_dx(dweight, route, probabilities [, dprobability]) -> dlogits
 Kernel bind_dx(const KernelArgs& args) {
   const Shape& shape = args.operands[2].shape();
   const ir::RouteLayout layout{shape.rows(), shape.back()};

@@ -1,6 +1,7 @@
 // Top-1 gates: from router logits [B,S,E] to each token's expert and slot. A token gets the same slot in a part of a
 // batch as in the whole batch.
-//   switch_gate (Fedus et al.): slots in token order. A part begins where the part before ended.
+//   switch_gate(logits [, route of the part before]) (Fedus et al.): slots in token order. A part begins where the part
+//       before ended.
 //   batch_prioritized_gate (Riquelme et al.): keeps the tokens of the highest gate probabilities in the whole batch.
 //       They too get their slots in token order, so that a range of tokens owns a range of each expert's slots.
 // Results: route[T,E]; probabilities f32[B,S,E]; load f32[2,E], the number of tokens that chose each expert and of

@@ -1,6 +1,6 @@
-// GELU in its tanh form (Hugging Face's gelu_new). With the operand `rows` (from all_to_all_counts) the input is
-// [E,R,F], and only the filled rows of each expert are read and written. Attribute tokens: the expected number of
-// filled rows.
+// GELU in its tanh form (Hugging Face's gelu_new): gelu(x [, rows]) -> y, and gelu_dx(dy, x [, rows]) -> dx in the
+// memory of dy. With the operand `rows` (from all_to_all_counts) x is [E,R,F], and only the filled rows of each expert
+// are read and written. Attribute tokens: the expected number of filled rows.
 #include "ops/describe.h"
 
 namespace lancet::ops {

@@ -1,6 +1,8 @@
 // Layer norm over the last axis, alone and fused with the residual sum before it:
 //   layer_norm(x, gamma, beta) -> y, stats            stats: mean and 1/standard deviation of each row, f32[...,2]
-//   add_layer_norm(x, d, gamma, beta) -> x + d, layer_norm(x + d), stats
+//   add_layer_norm(x, d, gamma, beta) -> x + d, layer_norm(x + d), stats      of the rounded sum, which backward reads
+//   layer_norm_dx(dy, x, gamma, stats [, dsum]) -> dx
+//   layer_norm_dw(dy, x, stats [, dgamma accumulator, dbeta accumulator]) -> dgamma, dbeta
 #include "ops/describe.h"
 
 namespace lancet::ops {

@@ -11,7 +11,7 @@
 // The others join what parts have made:
 //   join_route(part...) -> the route of the whole
 //   join_rows(rows of each part...) -> where each expert's rows begin and end, over all parts
-//   sum(part...) -> the sum of partial results
+//   sum(part...) -> the sum of partial results, added in order
 #include "ops/describe.h"
 
 namespace lancet::ops {

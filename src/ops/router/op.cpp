@@ -1,5 +1,7 @@
 // The router's product, logits = x w^T with w f32[E,D] and no bias, in f32 for any type of activations. Each token's
 // logits depend on its own row only, bit for bit, so that the parts of a batch route as the whole does.
+//   router(x [B,S,D], w) -> logits f32[B,S,E];  router_dx(dlogits, w) -> dx
+//   router_dw(dlogits, x [, dw accumulator]) -> dw
 #include "ops/describe.h"
 
 namespace lancet::ops {
