@@ -6,7 +6,6 @@
 #include <string_view>
 #include <vector>
 
-#include "lancet/ir/route_layout.h"
 #include "lancet/ops/op.h"
 
 namespace lancet::ops {

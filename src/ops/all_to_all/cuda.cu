@@ -159,7 +159,6 @@ bool in_window(const KernelArgs& args) {
          std::ranges::all_of(args.results, has_window) && args.operands.size() / 2 <= comm::RowPush::most_parts;
 }
 
-// The host does not wait for counts: the kernel reads them on the device.
 Kernel bind_in_window(const KernelArgs& args, bool there, std::int64_t ranks) {
   const TensorView &slots = there ? args.operands[0] : args.results[0],
                    &buffer = there ? args.results[0] : args.operands[0];

@@ -15,7 +15,6 @@ namespace {
 
 using namespace device;
 
-// The number of tensors per launch; their addresses are arguments of the kernel.
 constexpr int tensors_per_launch = 96;
 constexpr std::int64_t piece_elements = 1 << 14;  // elements per block: 16 packs per thread
 
@@ -85,8 +84,7 @@ Kernel bind_norm(const KernelArgs& args) {
   };
 }
 
-// clip[0] = (or +=, after the first launch) the sums; the last launch turns it into norm and factor. One thread adds in
-// order, because the sums are few.
+// clip[0] = (or +=, after the first launch) the sums; the last launch turns it into norm and factor.
 struct Scale {
   static constexpr int threads = 32;
   const float* sums[tensors_per_launch];
@@ -124,7 +122,6 @@ Kernel bind_scale(const KernelArgs& args) {
   };
 }
 
-// The schedule followed by the factor.
 struct Schedule {
   static constexpr int threads = 32;
   const float *numbers, *clip;

@@ -36,13 +36,8 @@ struct ExpertProduct {
 // m, n and k of one expert's product; `rows` says which of m and k is replaced by the number of filled rows.
 GroupedMatmulDesc extents(GroupedRows rows, std::int64_t experts, std::int64_t m, std::int64_t n, std::int64_t k,
                           DType operands, DType result) {
-  GroupedMatmulDesc desc;
-  desc.rows = rows;
-  desc.groups = experts;
-  desc.product.m = m, desc.product.n = n, desc.product.k = k;
-  desc.product.a = desc.product.b = operands;
-  desc.product.c = result;
-  return desc;
+  return {
+      .rows = rows, .product = {.m = m, .n = n, .k = k, .a = operands, .b = operands, .c = result}, .groups = experts};
 }
 
 Kernel product(const GroupedMatmulDesc& desc, const cpu::FilledRows& filled, const void* a, const void* b,

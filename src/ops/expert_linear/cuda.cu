@@ -1,7 +1,5 @@
-// Products over experts' filled rows on a GPU, one launch for all experts. The ranges of filled rows are in device
-// memory and the kernel reads them there, so the host launches without waiting for counts. Each block walks the list of
-// tiles that the ranges make (grouped_tiles.h) and computes whole tiles: on tensor cores (tile_product.h) for aligned
-// bf16, else on plain arithmetic (plain_product.h). Three functors cover y, dx and dw (grouped_product.h).
+// Products over experts' filled rows on a GPU, one launch for all experts (grouped_product.h): on tensor cores for
+// aligned bf16 (tile_product.h), else on plain arithmetic (plain_product.h).
 #include "bind_product.h"
 
 namespace lancet::ops {

@@ -11,11 +11,7 @@ using backend::cpu::Matmul;
 using backend::cpu::MatmulDesc;
 
 MatmulDesc extents(std::int64_t m, std::int64_t n, std::int64_t k, DType operands, DType result) {
-  MatmulDesc desc;
-  desc.m = m, desc.n = n, desc.k = k;
-  desc.a = desc.b = operands;
-  desc.c = result;
-  return desc;
+  return {.m = m, .n = n, .k = k, .a = operands, .b = operands, .c = result};
 }
 
 Kernel product(const MatmulDesc& desc, const void* a, const void* b, const void* bias, void* c) {

@@ -9,7 +9,6 @@ namespace {
 
 using namespace device;
 
-// The memory of a route and its layout.
 struct Route {
   ir::RouteLayout layout;
   void* data;
