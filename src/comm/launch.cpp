@@ -34,10 +34,7 @@ Launch detect_launch(const std::function<const char*(const char*)>& get) {
   for (const Launcher& names : launchers) {
     const auto rank = number(get(names.rank)), size = number(get(names.size));
     if (!rank || !size || *size < 1 || *rank < 0 || *rank >= *size) continue;
-    Launch launch{*rank, *size, 0, 1};
-    launch.local_rank = number(get(names.local_rank)).value_or(0);
-    launch.local_size = number(get(names.local_size)).value_or(1);
-    return launch;
+    return {*rank, *size, number(get(names.local_rank)).value_or(0), number(get(names.local_size)).value_or(1)};
   }
   return {};
 }

@@ -60,14 +60,8 @@ class Probe {
 };
 
 Result<int> count_hosts(Communicator& communicator) {
-  const std::string host = host_name();
-  std::set<std::uint64_t> hosts;
-  for (int root = 0; root < communicator.size(); ++root) {
-    std::uint64_t hash = hash64(host);
-    LANCET_TRY(communicator.broadcast(std::as_writable_bytes(std::span(&hash, 1)), root));
-    hosts.insert(hash);
-  }
-  return static_cast<int>(hosts.size());
+  LANCET_ASSIGN(const auto hashes, collect(communicator, hash64(host_name())));
+  return static_cast<int>(std::set(hashes.begin(), hashes.end()).size());
 }
 
 }  // namespace

@@ -8,19 +8,9 @@
 namespace lancet::comm {
 
 std::string_view name(Operation operation) {
-  switch (operation) {
-    case Operation::barrier:
-      return "barrier";
-    case Operation::broadcast:
-      return "broadcast";
-    case Operation::send_receive:
-      return "send_receive";
-    case Operation::all_reduce_sum:
-      return "all_reduce_sum";
-    case Operation::duplicate:
-      return "duplicate";
-  }
-  return "unknown operation";
+  constexpr std::string_view names[] = {"barrier", "broadcast", "send_receive", "all_reduce_sum", "duplicate"};
+  static_assert(std::size(names) == operation_count);
+  return names[static_cast<std::size_t>(operation)];
 }
 
 std::string list_ranks(const std::vector<int>& ranks) {

@@ -14,8 +14,7 @@ enum class Operation : std::uint8_t { barrier, broadcast, send_receive, all_redu
 inline constexpr int operation_count = 5;
 
 std::string_view name(Operation operation);
-// "rank 3", "ranks 1, 2, 3"
-std::string list_ranks(const std::vector<int>& ranks);
+std::string list_ranks(const std::vector<int>& ranks);  // "rank 3", "ranks 1, 2, 3"
 // Returns an error that names the first segment whose peer is not a rank; `what` is "send" or "receive".
 Status check_peers(std::span<const Segment> segments, std::string_view what, int rank, int size);
 // Copies the segments that `rank` sends to itself into those that it receives from itself, in order.

@@ -13,17 +13,6 @@
 namespace lancet::ops {
 namespace {
 
-const std::vector<const OpDef*>& sorted_ops() {
-  static const std::vector<const OpDef*> table = [] {
-    std::vector<const OpDef*> ops;
-    for (std::span<const OpDef> folder : op_folders())
-      for (const OpDef& op : folder) ops.push_back(&op);
-    std::sort(ops.begin(), ops.end(), [](const OpDef* a, const OpDef* b) { return a->name < b->name; });
-    return ops;
-  }();
-  return table;
-}
-
 std::string describe(std::span<const TensorType> types) {
   std::vector<std::string> texts;
   for (const TensorType& type : types) texts.push_back(ir::to_string(type));
@@ -86,10 +75,19 @@ Status check(const ir::Program& program, const ir::Instruction& instruction) {
 
 }  // namespace
 
-std::span<const OpDef* const> all_ops() { return sorted_ops(); }
+std::span<const OpDef* const> all_ops() {
+  static const std::vector<const OpDef*> table = [] {
+    std::vector<const OpDef*> ops;
+    for (std::span<const OpDef> folder : op_folders())
+      for (const OpDef& op : folder) ops.push_back(&op);
+    std::sort(ops.begin(), ops.end(), [](const OpDef* a, const OpDef* b) { return a->name < b->name; });
+    return ops;
+  }();
+  return table;
+}
 
 const OpDef* find_op(std::string_view name) {
-  const auto& ops = sorted_ops();
+  const auto ops = all_ops();
   const auto it =
       std::lower_bound(ops.begin(), ops.end(), name, [](const OpDef* op, std::string_view n) { return op->name < n; });
   return it != ops.end() && (*it)->name == name ? *it : nullptr;

@@ -100,7 +100,6 @@ void parallel_map(std::int64_t n, Out* out, F f, const In*... in) {
 
 namespace detail {
 
-// Adds the accumulators of a block as a tree.
 inline float tree_sum(const float (&sums)[block]) {
   alignas(64) float t[block / 4];
   for (std::int64_t j = 0; j < block / 4; ++j)

@@ -1,4 +1,4 @@
-// Helpers of the op descriptions: checks of operand types and sums of bytes and rows.
+// Helpers of the op descriptions: checks of operand types, sums of bytes and rows, gradients of weights, and samples.
 #pragma once
 #include <fmt/format.h>
 
@@ -6,7 +6,6 @@
 #include <string_view>
 #include <vector>
 
-#include "lancet/ir/route_layout.h"
 #include "lancet/ops/op.h"
 
 namespace lancet::ops {
@@ -27,6 +26,12 @@ inline double bytes_of(const OpInput& in) {
   return total;
 }
 
+// The work of a pass over operand 0 and tensors like it, which reads or writes `tensors` of them.
+inline Work work_per_element(const OpInput& in, double flops, double tensors) {
+  const double elements = double(in.operands[0].shape.elements());
+  return {flops * elements, tensors * elements * size_of(in.operands[0].dtype)};
+}
+
 // The expected number of filled rows of a buffer of `all` rows: the attribute tokens, the tokens of a rank if they
 // spread evenly over the experts and none is dropped; `all` without the attribute.
 inline std::int64_t expected_rows(const OpInput& in, std::int64_t all) {
@@ -38,5 +43,21 @@ inline Shape with_back(Shape shape, std::int64_t extent) {
   shape.set(-1, extent);
   return shape;
 }
+
+// Emits an op that computes the gradients of the operands [first, first + count). It gets their accumulators, if any,
+// as its last operands.
+inline void emit_dw(GradientContext& g, std::string_view op, std::vector<TensorId> operands, Attributes attributes,
+                    int first, int count = 1) {
+  for (int i = first; i < first + count; ++i)
+    if (const TensorId accumulator = g.accumulator(i); accumulator.valid()) operands.push_back(accumulator);
+  const auto results = g.emit(op, std::move(operands), std::move(attributes), ir::Role::dw);
+  for (int i = 0; i < count; ++i) g.replace(first + i, results[std::size_t(i)]);
+}
+
+// Operands of samples.
+inline SampleOperand f32(Shape shape, Fill fill = Fill::normal) { return {{DType::f32, shape}, fill}; }
+inline SampleOperand bf16(Shape shape, Fill fill = Fill::normal) { return {{DType::bf16, shape}, fill}; }
+inline SampleOperand i32(Shape shape, Fill fill) { return {{DType::i32, shape}, fill}; }
+inline SampleOperand route(Shape shape) { return {{DType::route, shape}, Fill::route}; }
 
 }  // namespace lancet::ops

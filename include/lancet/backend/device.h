@@ -43,18 +43,15 @@ class Stream {
   virtual Status signal(Flag* flag) = 0;
   virtual Status wait(Flag* flag) = 0;
   virtual Status record(Event& event) = 0;
-  // values[i] *= factor, on device memory.
-  virtual Status scale(float* values, std::size_t count, float factor) = 0;
+  virtual Status scale(float* values, std::size_t count, float factor) = 0;  // values[i] *= factor, on device memory
   // Keeps the stream busy for this time without touching memory, to emulate a network.
   virtual Status delay(double milliseconds) = 0;
   // From here to end_capture(), work put on the stream is recorded instead of run.
   virtual Status begin_capture() = 0;
   virtual Result<std::unique_ptr<Graph>> end_capture() = 0;
   virtual Status launch(Graph& graph) = 0;
-  // Blocks the caller until the stream is empty; returns the stream's error, if any.
-  virtual Status synchronize() = 0;
-  // Returns at once: true if the stream is empty.
-  virtual Result<bool> idle() = 0;
+  virtual Status synchronize() = 0;  // blocks the caller until the stream is empty; returns the stream's error, if any
+  virtual Result<bool> idle() = 0;   // returns at once: true if the stream is empty
   // Health check that code polls while it waits for work of this stream; an error ends the wait.
   virtual Status watch() { return {}; }
   // The stream's interface for emulated networks (paced_stream.h); null if it has only delay(). A virtual function,
@@ -68,9 +65,8 @@ class Device {
   virtual ~Device() = default;
   virtual std::string name() const = 0;          // "NVIDIA H200"
   virtual std::string architecture() const = 0;  // "sm_90"
-  // Unique to this device, and equal in all processes that share it.
-  virtual std::string identity() const = 0;
-  virtual std::int64_t free_bytes() const = 0;  // now
+  virtual std::string identity() const = 0;      // unique to this device, and equal in all processes that share it
+  virtual std::int64_t free_bytes() const = 0;   // now
   // Directs the calling thread's work to this device. Every thread that uses streams calls it first.
   virtual Status bind_thread() = 0;
   // Device memory, aligned to 256 bytes, not zeroed. The error names the bytes requested and free.

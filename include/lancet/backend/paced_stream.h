@@ -8,8 +8,7 @@ namespace lancet::backend {
 class PacedStream {
  public:
   virtual ~PacedStream() = default;
-  // Records the time at which the stream reaches this point.
-  virtual Status mark() = 0;
+  virtual Status mark() = 0;  // records the time at which the stream reaches this point
   // Keeps the stream busy until this time after the last mark; does nothing if it has passed already.
   virtual Status delay_from_mark(double milliseconds) = 0;
 };

@@ -32,8 +32,7 @@ class Communicator {
   virtual ~Communicator() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  // "mpi", "inproc", "self": for the banner.
-  virtual std::string transport() const = 0;
+  virtual std::string transport() const = 0;  // "mpi", "inproc", "self": for the banner
 
   // Sends and receives: every send segment reaches its peer's matching receive segment. Segments to oneself are allowed
   // (copied). A call returns when its own receives are complete and its send buffers are free again; peers may still be

@@ -3,7 +3,6 @@
 #pragma once
 #include <chrono>
 #include <memory>
-#include <string>
 
 #include "lancet/comm/communicator.h"
 #include "lancet/comm/launch.h"
@@ -22,8 +21,7 @@ class MpiSession {
       std::chrono::milliseconds launch = std::chrono::seconds(300),
       std::chrono::milliseconds first_message = std::chrono::seconds(300));
   virtual ~MpiSession() = default;
-  // The communicator over all ranks; further calls return a communicator of the same stream
-  // (duplicate it for more streams).
+  // The communicator over all ranks. Further calls return one of the same stream (duplicate it for more streams).
   virtual std::unique_ptr<Communicator> world() = 0;
   // Ends the whole job with this exit code (1 to 255), on every rank; does not return. Any thread. (Open
   // MPI 4.1's mpirun reports 1 instead of the code in about one of a hundred runs.)

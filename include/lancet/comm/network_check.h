@@ -22,8 +22,7 @@ struct NetworkReport {
 // Collective; the same report on all ranks. Takes about 0.1 s, less than 0.3 s on any network over 10 MB/s.
 Result<NetworkReport> measure_network(Communicator& communicator);
 
-// "transport mpi (2 ranks, 1 host): 3.1 GB/s, 18 us"
-std::string to_string(const NetworkReport& report);
+std::string to_string(const NetworkReport& report);  // "transport mpi (2 ranks, 1 host): 3.1 GB/s, 18 us"
 
 // Returns a warning if the network is slower than `megabytes_per_second`; empty if it is not, or with one rank. The
 // default is a tenth of a 10 Gb/s network's rate: below it something is wrong (wrong interface, no shared memory).

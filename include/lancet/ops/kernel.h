@@ -5,7 +5,6 @@
 #include <map>
 #include <memory>
 #include <set>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -56,8 +55,7 @@ struct KernelArgs {
   bool has(int operand) const { return operand < static_cast<int>(operands.size()); }
 };
 
-// Fails only if another rank or the network fails.
-using Kernel = std::function<Status()>;
+using Kernel = std::function<Status()>;  // fails only if another rank or the network fails
 
 struct CpuKernel {
   std::string_view op;
@@ -74,8 +72,7 @@ struct DeviceKernel {
   bool recordable = true;
 };
 
-const CpuKernel* find_cpu_kernel(std::string_view op);  // null if there is none
-// The kernel in the CUDA plugin; null if there is none.
-const DeviceKernel* find_cuda_kernel(std::string_view op);
+const CpuKernel* find_cpu_kernel(std::string_view op);      // null if there is none
+const DeviceKernel* find_cuda_kernel(std::string_view op);  // the kernel in the CUDA plugin; null if there is none
 
 }  // namespace lancet::ops

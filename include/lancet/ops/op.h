@@ -33,8 +33,7 @@ struct OpInput {
 class GradientContext {
  public:
   virtual ~GradientContext() = default;
-  // The forward instruction.
-  virtual const ir::Instruction& instruction() const = 0;
+  virtual const ir::Instruction& instruction() const = 0;  // the forward instruction
   virtual const TensorType& type(TensorId id) const = 0;
   // The gradient of result i; invalid if the loss does not depend on it.
   virtual TensorId result_gradient(int result) const = 0;
@@ -55,12 +54,10 @@ class GradientContext {
 // Partition axis of an operand or a result (Lancet, section 5.2): the index of the axis that is split, or one of the
 // constants below.
 using Axis = std::int8_t;
-// Every part reads the whole tensor.
-inline constexpr Axis none = -1;
+inline constexpr Axis none = -1;  // every part reads the whole tensor
 // Every part works on the slots that its route owns, in memory of full size (the paper's A_irr).
 inline constexpr Axis irregular = -2;
-// Results only: the whole is the sum of the parts' results.
-inline constexpr Axis partial = -3;
+inline constexpr Axis partial = -3;  // results only: the whole is the sum of the parts' results
 // Weight gradients, both the result and the accumulator operand whose memory it shares: each part adds onto the result
 // of the part before. The first part adds onto the instruction's own accumulator, if it has one.
 inline constexpr Axis accumulated = -4;
@@ -137,14 +134,11 @@ inline constexpr std::array<std::string_view, 3> part_attributes{"part", "parts"
 struct OpDef {
   std::string_view name;
   // Least and greatest number of operands. Operands from `required` on are optional, and present in order.
-  int required = 0;
-  int most = 0;
+  int required = 0, most = required;
   // The types of the results; an error, "expected ...", if the operands or attributes do not fit.
   Result<std::vector<TensorType>> (*infer)(const OpInput&) = nullptr;
-  // Null: no gradient flows through the op.
-  void (*gradient)(GradientContext&) = nullptr;
-  // Null: no flops, and the bytes of all operands and results.
-  Work (*work)(const OpInput&) = nullptr;
+  void (*gradient)(GradientContext&) = nullptr;  // null: no gradient flows through the op
+  Work (*work)(const OpInput&) = nullptr;        // null: no flops, and the bytes of all operands and results
   std::vector<Alias> aliases = {};
   std::vector<int> writes = {};  // operands that are updated in place
   // Operands that are weights: weight decay applies to a parameter there. Biases and layer norms are none.

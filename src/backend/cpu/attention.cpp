@@ -21,7 +21,6 @@
 #include "pack.h"
 
 namespace lancet::backend::cpu {
-
 namespace {
 
 using simd::F32;
@@ -31,8 +30,6 @@ using simd::kLanes;
 constexpr int kQueries = kTileColumns;  // queries of a block: the columns of a tile, two vectors of lanes
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 static_assert(kTileRows % 2 == 0);  // keys are packed in pairs
-
-std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 // Divides a thread's workspace into arrays, 64-byte aligned, each padded by at least one vector. With a null base it
 // only counts bytes.

@@ -7,7 +7,6 @@
 #include <new>
 
 namespace lancet::backend::cpu {
-
 namespace {
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
 }

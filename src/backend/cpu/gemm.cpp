@@ -8,11 +8,9 @@
 
 #include <algorithm>
 
-#include "lancet/base/check.h"
 #include "pack.h"
 
 namespace lancet::backend::cpu {
-
 namespace {
 
 // Block sizes in units of k, panels and columns. A's block (12 panels of 14 rows * 512 units: 336 KiB) fits in the
@@ -28,8 +26,6 @@ constexpr std::size_t kBytesB = sizeof(float) * kColumns * kChunkUnits;
 constexpr std::size_t kBytesPartial = sizeof(float) * kPanelsOfC * kTileRows * kColumns;
 
 std::size_t aligned(std::size_t bytes) { return (bytes + 4095) / 4096 * 4096; }
-
-std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 // Returns the block size that cuts [0, n) into the fewest blocks of at most `most`, nearly equal, multiples of `grain`.
 std::int64_t balanced(std::int64_t n, std::int64_t most, std::int64_t grain) {

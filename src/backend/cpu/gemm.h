@@ -43,6 +43,11 @@ class GemmScratch {
 void gemm(const MatmulDesc& desc, std::span<const Range> rows, Range columns, std::span<const Range> reduction,
           const void* a, const void* b, const void* bias, void* c);
 
+// The address of an element, by its number from `base` on.
+inline const std::byte* offset(const void* base, std::int64_t elements, DType dtype) {
+  return static_cast<const std::byte*>(base) + elements * size_of(dtype);
+}
+
 // The numbers of threads along C's rows and along its columns.
 struct Grid {
   int rows = 1, columns = 1;

@@ -15,7 +15,6 @@
 #endif
 
 namespace lancet::backend::cpu {
-
 namespace {
 
 MatmulDesc checked(MatmulDesc d, bool m_varies = false, bool k_varies = false) {
@@ -106,10 +105,6 @@ class DenseMatmul final : public Matmul {
   MatmulDesc d_;
   Shares shares_;
 };
-
-const std::byte* offset(const void* base, std::int64_t elements, DType dtype) {
-  return static_cast<const std::byte*>(base) + elements * size_of(dtype);
-}
 
 GroupedMatmulDesc complete(GroupedMatmulDesc d) {
   const bool by_rows = d.rows == GroupedRows::m;

@@ -11,7 +11,6 @@
 #include "lancet/base/check.h"
 
 namespace lancet::backend::cpu {
-
 namespace {
 
 using dnnl::memory;
@@ -32,10 +31,6 @@ struct Extents {
   std::int64_t m, n, k;
   bool operator==(const Extents&) const = default;
 };
-
-const std::byte* offset(const void* base, std::int64_t elements, DType dtype) {
-  return static_cast<const std::byte*>(base) + elements * size_of(dtype);
-}
 
 // The primitives' scratchpad. It belongs to the running thread; oneDNN's own belongs to the thread that made the
 // primitive.

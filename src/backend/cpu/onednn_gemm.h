@@ -8,8 +8,7 @@
 
 namespace lancet::backend::cpu {
 
-// True if oneDNN computes bf16 products on a matrix unit on this machine.
-bool onednn_has_matrix_unit();
+bool onednn_has_matrix_unit();  // true if oneDNN computes bf16 products on a matrix unit on this machine
 
 // One thread's share of one product and the primitives made for it: few, since a share keeps its position in C's grid
 // from run to run. One thread at a time uses it, not always the same one.

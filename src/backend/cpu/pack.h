@@ -6,10 +6,12 @@
 
 namespace lancet::backend::cpu {
 
+constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
 // Number of units that hold this many elements along k.
 template <class T>
 constexpr std::int64_t units_of(std::int64_t elements) {
-  return (elements + Packing<T>::depth - 1) / Packing<T>::depth;
+  return divide_up(elements, Packing<T>::depth);
 }
 
 LANCET_HD void make_unit(float& unit, float x, float) { unit = x; }

@@ -1,6 +1,6 @@
-// Attention as a cuDNN operation graph (attention_graph.h). Making a plan is slow, so plans are kept per device and
-// shape. If no plan for the whole batch fits into the workspace limit, a plan for a fraction of the batch runs several
-// times. cuDNN handles are pooled per device; a call borrows one, preferably one that is bound to its stream already.
+// Attention as a cuDNN operation graph (attention_graph.h). Making a plan takes some tenths of a second, so plans and
+// failures are kept per device and shape. If no plan for the whole batch fits into the workspace limit, a plan for a
+// fraction of the batch runs several times. cuDNN handles are pooled per device.
 #include "lancet/backend/cuda/attention.h"
 
 #include <cuda_runtime.h>
@@ -23,8 +23,7 @@ namespace lancet::backend::cuda {
 #if defined(LANCET_HAVE_CUDNN)
 namespace {
 
-// Limit of a plan's workspace. The deterministic backward pass needs batch * heads * sequence^2 * 2 bytes; if that is
-// more than the limit, it processes the batch in several pieces.
+// Limit of a plan's workspace. The deterministic backward pass needs batch * heads * sequence^2 * 2 bytes.
 constexpr std::int64_t most_workspace = std::int64_t{512} << 20;
 
 struct Plan {
@@ -107,7 +106,6 @@ Result<Plan> make_plan(const AttentionDesc& desc, cudnnHandle_t handle) {
   return internal_error("cuDNN has no engine for it: " + refused);
 }
 
-// A plan takes some tenths of a second to make, so plans and failures are kept for each device and shape.
 Result<Plan> plan_of(const AttentionDesc& desc) {
   static std::mutex mutex;
   static std::map<std::pair<int, AttentionDesc>, Result<Plan>> plans;

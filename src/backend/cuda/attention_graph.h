@@ -6,7 +6,6 @@
 
 namespace lancet::backend::cuda {
 
-// Ids of the tensors in memory.
 enum AttentionTensor : std::int64_t {
   id_q = 1,
   id_k,

@@ -34,8 +34,7 @@ class CudnnGraph {
   GraphTensor between(const Extents& dims, cudnnDataType_t type = CUDNN_DATA_FLOAT) {
     return between(dims, dense_strides(dims), type);
   }
-  // A number in host memory; run_plan gets its address by the id.
-  GraphTensor scalar(std::int64_t id);
+  GraphTensor scalar(std::int64_t id);  // a number in host memory; run_plan gets its address by the id
 
   void matmul(const GraphTensor& a, const GraphTensor& b, const GraphTensor& c);
   void reduce(cudnnReduceTensorOp_t op, const GraphTensor& x, const GraphTensor& y);
@@ -43,8 +42,7 @@ class CudnnGraph {
   void unary(cudnnPointwiseMode_t mode, const GraphTensor& x, const GraphTensor& y);
   void binary(cudnnPointwiseMode_t mode, const GraphTensor& x, const GraphTensor& b, const GraphTensor& y,
               cudnnDataType_t compute = CUDNN_DATA_FLOAT);
-  // y = the position along `axis`
-  void index(const GraphTensor& x, std::int64_t axis, const GraphTensor& y);
+  void index(const GraphTensor& x, std::int64_t axis, const GraphTensor& y);  // y = the position along `axis`
   // y = where ? x : otherwise
   void select(const GraphTensor& x, const GraphTensor& otherwise, const GraphTensor& where, const GraphTensor& y);
 

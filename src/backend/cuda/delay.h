@@ -6,13 +6,11 @@
 
 namespace lancet::backend::cuda {
 
-// Keeps the stream busy for this time.
-Status delay(double milliseconds, cudaStream_t stream);
+Status delay(double milliseconds, cudaStream_t stream);  // keeps the stream busy for this time
 // Writes the device's time to *mark; delay_from keeps the stream busy until `milliseconds` after *mark.
 Status mark(unsigned long long* mark, cudaStream_t stream);
 Status delay_from(const unsigned long long* mark, double milliseconds, cudaStream_t stream);
 Status scale(float* values, std::size_t count, float factor, cudaStream_t stream);
-// Success if the plugin holds machine code, or PTX, that the current device runs.
-cudaError_t has_code();
+cudaError_t has_code();  // success if the plugin holds machine code, or PTX, that the current device runs
 
 }  // namespace lancet::backend::cuda

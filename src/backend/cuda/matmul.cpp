@@ -142,7 +142,6 @@ class LtMatmul : public Matmul {
     return p;
   }
 
-  // Sets the algorithm: the table's, else the fastest measured, else the first proposed.
   Status choose(const MatmulOperands& operands) {
     LANCET_TRY(set_vector(operands));
     const std::uint32_t alignment =

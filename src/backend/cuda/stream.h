@@ -13,8 +13,7 @@ namespace lancet::backend::cuda {
 struct FlagCalls {
   PFN_cuStreamWriteValue32_v11070 write = nullptr;
   PFN_cuStreamWaitValue32_v11070 wait = nullptr;
-  // Config error: the driver lacks them.
-  static Result<FlagCalls> find();
+  static Result<FlagCalls> find();  // config error: the driver lacks them
 };
 
 Result<std::unique_ptr<Stream>> make_stream(const FlagCalls& flags, int priority);

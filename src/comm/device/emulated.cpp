@@ -1,6 +1,6 @@
 // Data moves by local copies (mirror.h): bytes sent to a peer come back from it, and an all-reduce multiplies by the
 // number of ranks. The call, or its work on the device stream, then lasts as long as the declared network would need.
-#include "emulated.h"
+#include "lancet/comm/emulated.h"
 
 #include <chrono>
 #include <cstring>
@@ -26,6 +26,44 @@ using Clock = std::chrono::steady_clock;
 void sleep_from(Clock::time_point start, double milliseconds) {
   std::this_thread::sleep_until(start + std::chrono::duration<double, std::milli>(milliseconds));
 }
+
+// Calls sleep until the declared network would be done.
+class EmulatedHost final : public Communicator {
+ public:
+  EmulatedHost(int ranks, std::shared_ptr<const Network> network) : ranks_(ranks), network_(std::move(network)) {}
+
+  int rank() const override { return 0; }
+  int size() const override { return ranks_; }
+  std::string transport() const override { return "emulated " + network_->name; }
+  Status send_receive(std::span<const Segment> sends, std::span<const Segment> receives) override {
+    const auto start = Clock::now();
+    LANCET_TRY(mirror(sends, receives, ranks_, [](std::byte* to, const std::byte* from, std::size_t bytes) -> Status {
+      std::memmove(to, from, bytes);
+      return {};
+    }));
+    sleep_from(start, network_->all_to_all_ms(bytes_to_others(sends, 0)));
+    return {};
+  }
+  Status all_reduce_sum(std::span<float> values) override {
+    const auto start = Clock::now();
+    for (float& value : values) value *= float(ranks_);
+    sleep_from(start, network_->all_reduce_ms(double(values.size_bytes())));
+    return {};
+  }
+  Status broadcast(std::span<std::byte>, int) override { return {}; }
+  Status barrier() override { return {}; }
+  Result<std::unique_ptr<Communicator>> duplicate() override {
+    return std::unique_ptr<Communicator>(std::make_unique<EmulatedHost>(ranks_, network_));
+  }
+  void abort(const std::string&) override {}
+  void set_timeout(std::chrono::milliseconds) override {}
+
+  const std::shared_ptr<const Network>& network() const { return network_; }
+
+ private:
+  const int ranks_;
+  const std::shared_ptr<const Network> network_;
+};
 
 class Emulated final : public DeviceCommunicator {
  public:
@@ -65,23 +103,6 @@ class Emulated final : public DeviceCommunicator {
 };
 
 }  // namespace
-
-Status EmulatedHost::send_receive(std::span<const Segment> sends, std::span<const Segment> receives) {
-  const auto start = Clock::now();
-  LANCET_TRY(mirror(sends, receives, ranks_, [](std::byte* to, const std::byte* from, std::size_t bytes) -> Status {
-    std::memmove(to, from, bytes);
-    return {};
-  }));
-  sleep_from(start, network_->all_to_all_ms(bytes_to_others(sends, 0)));
-  return {};
-}
-
-Status EmulatedHost::all_reduce_sum(std::span<float> values) {
-  const auto start = Clock::now();
-  for (float& value : values) value *= float(ranks_);
-  sleep_from(start, network_->all_reduce_ms(double(values.size_bytes())));
-  return {};
-}
 
 std::unique_ptr<Communicator> make_emulated_world(int ranks, Network network) {
   return std::make_unique<EmulatedHost>(ranks, std::make_shared<const Network>(std::move(network)));

@@ -34,7 +34,7 @@ class PeerBytes {
   const Segment* segment_ = nullptr;
 };
 
-// Copies until one of the two sides ends.
+// Copies all bytes; both sides must have the same number.
 template <class Copy>
 Status move_bytes(PeerBytes& from, PeerBytes& to, const Copy& copy) {
   while (!from.ended() && !to.ended()) {
@@ -43,7 +43,8 @@ Status move_bytes(PeerBytes& from, PeerBytes& to, const Copy& copy) {
     from.advance(count);
     to.advance(count);
   }
-  return {};
+  if (from.ended() && to.ended()) return {};
+  return internal_error("an emulated rank must send back as many bytes as it receives");
 }
 
 // Calls copy(to, from, bytes) for the bytes sent to each of `ranks` peers, this rank included. In a ring, where the
@@ -60,16 +61,11 @@ Status mirror(std::span<const Segment> sends, std::span<const Segment> receives,
       from_peer = peer;
     } else {
       LANCET_TRY(move_bytes(from, to, copy));
-      if (!from.ended() || !to.ended())
-        return internal_error("an emulated rank must send back as many bytes as it receives");
     }
   }
   if (to_peer < 0 && from_peer < 0) return {};
   PeerBytes from(sends, to_peer), to(receives, from_peer);
-  LANCET_TRY(move_bytes(from, to, copy));
-  if (!from.ended() || !to.ended())
-    return internal_error("an emulated rank must send back as many bytes as it receives");
-  return {};
+  return move_bytes(from, to, copy);
 }
 
 }  // namespace lancet::comm

@@ -1,6 +1,5 @@
 // Device communicator over the host: bytes are copied to page-locked memory, sent by the stream's host communicator,
 // and copied back to the device. For machines where the device's own transport cannot run, and for tests.
-#include <cstring>
 #include <vector>
 
 #include "lancet/comm/device_transports.h"

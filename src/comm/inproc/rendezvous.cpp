@@ -1,8 +1,7 @@
 // One mutex and one condition variable serve a rendezvous. `turns_` counts phases: it is even while ranks enter and odd
 // while data moves. The last rank to enter checks that the calls match and makes it odd; the last to leave clears the
 // arrivals and makes it even. A waiting rank wakes when `turns_` changes, when the rendezvous is broken, on an abort of
-// the group, when a missing rank has ended, or at its deadline. The rank that detects a failure stores
-// the error for all.
+// the group, when a missing rank has ended, or at its deadline. The first rank to detect a failure stores the error.
 #include "rendezvous.h"
 
 #include <fmt/format.h>

@@ -58,8 +58,7 @@ class Rendezvous {
   // Waits until all ranks have entered with matching calls. After success calls() may be read and leave() must follow;
   // after an error the rendezvous stays broken.
   Status enter(int rank, const Call& call, std::chrono::milliseconds timeout);
-  // Waits until all ranks have moved their share; after it the callers own their buffers again.
-  void leave();
+  void leave();  // waits until all ranks have moved their share; after it the callers own their buffers again
   const std::vector<Call>& calls() const { return calls_; }
   // Between enter and leave of Operation::duplicate: the new rendezvous, the same for all ranks.
   std::shared_ptr<Rendezvous> duplicate();

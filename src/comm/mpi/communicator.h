@@ -7,7 +7,6 @@
 
 namespace lancet::comm::mpi {
 
-// The communicator of one channel (progress.h).
 class MpiCommunicator final : public Communicator {
  public:
   MpiCommunicator(std::shared_ptr<Progress> progress, Channel* channel)

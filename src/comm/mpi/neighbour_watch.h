@@ -28,8 +28,7 @@ class Rounds {
 class NeighbourWatch {
  public:
   // Calls on_stuck(ended) repeatedly while a neighbour has ended and the progress thread has stayed inside one round of
-  // MPI calls for `patience` or longer. The arguments outlive the watch. Starts no
-  // thread if there are no neighbours.
+  // MPI calls for `patience` or longer. The arguments outlive the watch. Without neighbours there is no thread.
   NeighbourWatch(const Neighbours& neighbours, const Rounds& rounds, std::chrono::milliseconds patience,
                  std::function<void(const std::vector<int>&)> on_stuck);
   ~NeighbourWatch();

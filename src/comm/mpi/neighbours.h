@@ -20,8 +20,7 @@ class Neighbours {
   // Ranks that cannot be watched (other hosts, other PID namespaces, kernels before 5.3) are left out.
   static Result<Neighbours> find(MPI_Comm world, std::chrono::milliseconds timeout);
 
-  // Watched ranks whose processes have ended, for whatever reason, in ascending order.
-  std::vector<int> ended() const;
+  std::vector<int> ended() const;  // watched ranks whose processes have ended, for whatever reason, in ascending order
   // Sleeps until a watched rank has ended and returns true; false if the event `stop` came first or poll() failed.
   bool wait_for_an_end(int stop) const;
   bool empty() const { return watched_.empty(); }

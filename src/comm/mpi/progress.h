@@ -46,8 +46,7 @@ struct Piece {
   bool done = false;
 };
 
-// A first-in, first-out queue that does not allocate once its vector has grown. The vector is reused whenever the queue
-// becomes empty.
+// A queue that does not allocate once its vector has grown: the vector is reused whenever the queue becomes empty.
 template <class T>
 class Fifo {
  public:
@@ -67,7 +66,6 @@ class Fifo {
   std::size_t head_ = 0;
 };
 
-// Refers to piece `index` of a request.
 struct PieceOf {
   Request* request;
   std::size_t index;
@@ -96,8 +94,7 @@ struct Request {
   // Owned by the progress thread from post() until done.
   std::size_t remaining = 0;
   MPI_Comm duplicated = MPI_COMM_NULL;  // Operation::duplicate
-  // Guarded by channel->mutex.
-  bool done = true;
+  bool done = true;                     // guarded by channel->mutex
 };
 
 // One communicator. Lives as long as the Progress; one stream uses it.
@@ -131,15 +128,12 @@ class Progress {
   // comm: over the same ranks as the world.
   Channel* add_channel(MPI_Comm comm, std::string name, std::chrono::milliseconds timeout);
 
-  // Returns the channel's error if it is broken.
-  static Status check(Channel& channel);
+  static Status check(Channel& channel);  // returns the channel's error if it is broken
   void post(Request& request);
-  // Sleeps until the request is done or its channel is broken.
-  Status wait(Request& request);
+  Status wait(Request& request);       // sleeps until the request is done or its channel is broken
   void abort(const std::string& why);  // any thread
   [[noreturn]] void abort_job(int exit_code);
-  // Stops the thread; later calls fail. Returns true if no error has occurred and MPI may be finalised.
-  bool stop();
+  bool stop();  // stops the thread; later calls fail; returns true if no error has occurred and MPI may be finalised
 
  private:
   void run();
@@ -195,7 +189,6 @@ class Progress {
 };
 
 std::string describe(const Request& request);
-// The caller holds the channel's mutex.
-std::string describe_locked(const Request& request);
+std::string describe_locked(const Request& request);  // the caller holds the channel's mutex
 
 }  // namespace lancet::comm::mpi

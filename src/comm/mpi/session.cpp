@@ -20,19 +20,6 @@ namespace lancet::comm {
 namespace mpi {
 namespace {
 
-std::string_view level_name(int level) {
-  switch (level) {
-    case MPI_THREAD_SINGLE:
-      return "MPI_THREAD_SINGLE";
-    case MPI_THREAD_FUNNELED:
-      return "MPI_THREAD_FUNNELED";
-    case MPI_THREAD_SERIALIZED:
-      return "MPI_THREAD_SERIALIZED";
-    default:
-      return "MPI_THREAD_MULTIPLE";
-  }
-}
-
 // Sets Open MPI's options for TCP that the user has not set: messages of direct_bytes are sent without a handshake (see
 // communicator.cpp). A megabyte of all-to-all costs as much processor time as with handshakes, which save copies.
 void tune() {
@@ -111,7 +98,8 @@ Result<std::unique_ptr<MpiSession>> MpiSession::start(std::chrono::milliseconds 
   if (provided < MPI_THREAD_SERIALIZED) {
     MPI_Finalize();
     return communication_error(
-        fmt::format("this MPI library gives {}, expected MPI_THREAD_SERIALIZED or better", mpi::level_name(provided)));
+        fmt::format("this MPI library gives {}, expected MPI_THREAD_SERIALIZED or better",
+                    provided == MPI_THREAD_SINGLE ? "MPI_THREAD_SINGLE" : "MPI_THREAD_FUNNELED"));
   }
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
   // No duplicate is made of it, since that would wait for the other ranks without a timeout.

@@ -228,20 +228,16 @@ bool Progress::test_active() {
 // Handles a finished piece. After an error the request stays unfinished; fail() ends it.
 void Progress::complete(PieceOf active, const MPI_Status& status) {
   Request& request = *active.request;
-  const bool collective = request.operation == Operation::duplicate;
-  if (!collective && !request.pieces[active.index].is_send)
-    rate_.arrived(static_cast<std::size_t>(request.pieces[active.index].bytes));
+  Piece* piece = request.operation == Operation::duplicate ? nullptr : &request.pieces[active.index];
+  if (piece && !piece->is_send) rate_.arrived(static_cast<std::size_t>(piece->bytes));
   if (status.MPI_ERROR != MPI_SUCCESS) {
     std::string where;
-    if (!collective) {
-      const Piece& piece = request.pieces[active.index];
-      where = fmt::format("{} rank {}: ", piece.is_send ? "sending to" : "receiving from", piece.peer);
-    }
+    if (piece) where = fmt::format("{} rank {}: ", piece->is_send ? "sending to" : "receiving from", piece->peer);
     failures_.emplace_back(request.channel,
                            fmt::format("{}: {}{}", describe(request), where, error_text(status.MPI_ERROR)));
     return;
   }
-  if (!collective) request.pieces[active.index].done = true;
+  if (piece) piece->done = true;
   if (--request.remaining == 0) finish(request);
 }
 

@@ -35,7 +35,6 @@ struct Settings {
   bool clipped;
 };
 
-// adamw(&w, &m, &v, gradient, schedule [, &master])
 Kernel bind(const KernelArgs& args) {
   const Settings settings(args);
   float *m = args.operands[1].as<float>(), *v = args.operands[2].as<float>();

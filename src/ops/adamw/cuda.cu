@@ -22,7 +22,6 @@ struct Settings {
   }
 };
 
-// adamw(&w, &m, &v, gradient, schedule [, &master])
 Kernel bind(const KernelArgs& args) {
   const double beta1 = args.attributes.real("beta1"), beta2 = args.attributes.real("beta2");
   return device::bind_update<2>(

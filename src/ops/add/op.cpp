@@ -15,20 +15,16 @@ void gradient(GradientContext& g) {
     if (g.needs_gradient(operand)) g.add(operand, g.result_gradient(0));
 }
 
-Work work(const OpInput& in) {
-  return {double(in.operands[0].shape.elements()), 3 * double(ir::bytes(in.operands[0]))};
-}
+Work work(const OpInput& in) { return work_per_element(in, 1, 3); }
 
 const OpDef table[] = {
     {.name = "add",
      .required = 2,
-     .most = 2,
      .infer = infer,
      .gradient = gradient,
      .work = work,
      .partition = {{{0, 0}, {0}}, {{1, 1}, {1}}, {{2, 2}, {2}}},
-     .samples = {{{{{DType::f32, {2, 4, 37}}}, {{DType::f32, {2, 4, 37}}}}, {}},
-                 {{{{DType::bf16, {2, 4, 32}}}, {{DType::bf16, {2, 4, 32}}}}, {}}}},
+     .samples = {{{f32({2, 4, 37}), f32({2, 4, 37})}, {}}, {{bf16({2, 4, 32}), bf16({2, 4, 32})}, {}}}},
 };
 
 }  // namespace

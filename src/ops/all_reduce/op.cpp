@@ -18,7 +18,7 @@ const OpDef table[] = {
      .most = any_number,
      .infer = infer,
      .work = work,
-     .samples = {{{{{DType::f32, {3, 5}}}, {{DType::f32, {7}}}}, {}}},
+     .samples = {{{f32({3, 5}), f32({7})}, {}}},
      .stream = ir::Stream::reduce,
      .in_place = true},
 };

@@ -1,8 +1,7 @@
 // All-to-alls on the CPU. all_to_all_counts sends each rank the number of filled slots of its experts, and turns the
 // counts that arrive into rows: for each local expert the offset of each source rank's rows in the expert's buffer,
 // without gaps. all_to_all then sends the filled slots [begin, end) of each expert as one message to the rank of the
-// expert, which receives it at these rows; all_to_all_back swaps sends and receives. An instruction that names the
-// routes and rows of several parts sends all of them at once.
+// expert, which receives it at these rows; all_to_all_back swaps sends and receives.
 #include <memory>
 #include <vector>
 

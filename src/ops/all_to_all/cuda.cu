@@ -116,7 +116,6 @@ std::size_t counts_workspace(const KernelArgs& args) {
   return 2 * std::size_t(args.operands[0].shape()[1]) * sizeof(std::int32_t);
 }
 
-// all_to_all_counts(route [, rows of the part before]) -> rows
 Kernel bind_counts(const KernelArgs& args) {
   const std::int64_t experts = args.operands[0].shape()[1], ranks = ranks_of(args, args.attributes.integer("ranks"));
   const std::int64_t local = experts / ranks;
@@ -160,7 +159,6 @@ bool in_window(const KernelArgs& args) {
          std::ranges::all_of(args.results, has_window) && args.operands.size() / 2 <= comm::RowPush::most_parts;
 }
 
-// The host does not wait for counts: the kernel reads them on the device.
 Kernel bind_in_window(const KernelArgs& args, bool there, std::int64_t ranks) {
   const TensorView &slots = there ? args.operands[0] : args.results[0],
                    &buffer = there ? args.results[0] : args.operands[0];
@@ -182,7 +180,6 @@ Kernel bind_in_window(const KernelArgs& args, bool there, std::int64_t ranks) {
   return [comm = args.device_comm, stream = args.stream, push] { return comm->push_rows(*stream, push); };
 }
 
-// all_to_all(slots, route, rows [, route, rows ...]) -> buffer; all_to_all_back(buffer, ...) -> slots
 template <bool there>
 Kernel bind_rows(const KernelArgs& args) {
   if (in_window(args)) return bind_in_window(args, there, ranks_of(args, args.operands[2].shape()[1] - 1));

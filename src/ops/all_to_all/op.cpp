@@ -76,7 +76,7 @@ const OpDef table[] = {
      .infer = infer_counts,
      .work = work_counts,
      .partition = {{{irregular, irregular}, {irregular}}},
-     .samples = {{{{{DType::route, {16, 4}}, Fill::route}}, {{"capacity", 4}, {"tokens", 16}, {"ranks", 1}}}},
+     .samples = {{{route({16, 4})}, {{"capacity", 4}, {"tokens", 16}, {"ranks", 1}}}},
      .stream = ir::Stream::expert,
      .kind = Kind::counts,
      .sequential_parts = true},
@@ -87,11 +87,8 @@ const OpDef table[] = {
      .gradient = gradient_there,
      .work = work,
      .partition = {{{irregular, irregular, irregular}, {irregular}}},
-     .samples =
-         {{{{{DType::f32, {4, 4, 24}}}, {{DType::route, {16, 4}}, Fill::route}, {{DType::i32, {4, 2}}, Fill::rows}},
-           {{"capacity", 4}, {"tokens", 16}}},
-          {{{{DType::bf16, {4, 4, 8}}}, {{DType::route, {16, 4}}, Fill::route}, {{DType::i32, {4, 2}}, Fill::rows}},
-           {{"capacity", 4}, {"tokens", 16}}}},
+     .samples = {{{f32({4, 4, 24}), route({16, 4}), i32({4, 2}, Fill::rows)}, {{"capacity", 4}, {"tokens", 16}}},
+                 {{bf16({4, 4, 8}), route({16, 4}), i32({4, 2}, Fill::rows)}, {{"capacity", 4}, {"tokens", 16}}}},
      .stream = ir::Stream::expert,
      .kind = Kind::all_to_all,
      .to_experts = true},
@@ -102,9 +99,7 @@ const OpDef table[] = {
      .gradient = gradient_back,
      .work = work,
      .partition = {{{irregular, irregular, irregular}, {irregular}}},
-     .samples =
-         {{{{{DType::f32, {4, 4, 24}}}, {{DType::route, {16, 4}}, Fill::route}, {{DType::i32, {4, 2}}, Fill::rows}},
-           {{"capacity", 4}, {"tokens", 16}}}},
+     .samples = {{{f32({4, 4, 24}), route({16, 4}), i32({4, 2}, Fill::rows)}, {{"capacity", 4}, {"tokens", 16}}}},
      .stream = ir::Stream::expert,
      .kind = Kind::all_to_all},
 };

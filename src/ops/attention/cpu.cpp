@@ -17,7 +17,6 @@ AttentionDesc describe(const TensorView& qkv, const ir::Attributes& attributes) 
           .dtype = qkv.dtype()};
 }
 
-// attention(qkv) -> out, lse
 Kernel bind(const KernelArgs& args) {
   const AttentionDesc desc = describe(args.operands[0], args.attributes);
   const void* qkv = args.operands[0].data;
@@ -33,7 +32,6 @@ std::size_t workspace(const KernelArgs& args) {
                                                          backend::cpu::threads());
 }
 
-// attention_dx(dout, qkv, out, lse) -> dqkv
 Kernel bind_dx(const KernelArgs& args) {
   const AttentionDesc desc = describe(args.operands[1], args.attributes);
   const void *dout = args.operands[0].data, *qkv = args.operands[1].data, *out = args.operands[2].data;

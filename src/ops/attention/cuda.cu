@@ -77,7 +77,6 @@ Kernel bind_pass(const KernelArgs& args, const AttentionDesc& desc, DType dtype,
   });
 }
 
-// attention(qkv) -> out, lse
 Kernel bind(const KernelArgs& args) {
   const TensorView& qkv = args.operands[0];
   AttentionTensors t;
@@ -88,7 +87,6 @@ std::size_t workspace(const KernelArgs& args) {
   return workspace_bytes(describe(args.operands[0], args.attributes, false), args.operands[0].dtype());
 }
 
-// attention_dx(dout, qkv, out, lse) -> dqkv
 Kernel bind_dx(const KernelArgs& args) {
   const TensorView& qkv = args.operands[1];
   AttentionTensors t;

@@ -1,4 +1,6 @@
 // Causal multi-head self-attention on packed q, k, v (GPT-2's c_attn output); scores scaled by 1/sqrt(head size).
+//   attention(qkv [B,S,3*H*hd]) -> out [B,S,H*hd], lse f32[B,H,S]
+//   attention_dx(dout, qkv, out, lse) -> dqkv
 #include "ops/describe.h"
 
 namespace lancet::ops {
@@ -36,26 +38,20 @@ Work work_dx(const OpInput& in) {  // five products: scores again, dv, dp, dq, d
 const OpDef table[] = {
     {.name = "attention",
      .required = 1,
-     .most = 1,
      .infer = infer,
      .gradient = gradient,
      .work = work,
      .partition = {{{0}, {0, 0}}},
-     .samples = {{{{{DType::f32, {2, 9, 48}}}}, {{"heads", 2}}},
-                 {{{{DType::f32, {2, 1, 15}}}}, {{"heads", 1}}},
-                 {{{{DType::bf16, {2, 16, 96}}}}, {{"heads", 2}}}},
+     .samples = {{{f32({2, 9, 48})}, {{"heads", 2}}},
+                 {{f32({2, 1, 15})}, {{"heads", 1}}},
+                 {{bf16({2, 16, 96})}, {{"heads", 2}}}},
      .kind = Kind::attention},
     {.name = "attention_dx",
      .required = 4,
-     .most = 4,
      .infer = infer_dx,
      .work = work_dx,
      .partition = {{{0, 0, 0, 0}, {0}}},
-     .samples = {{{{{DType::f32, {2, 9, 16}}},
-                   {{DType::f32, {2, 9, 48}}},
-                   {{DType::f32, {2, 9, 16}}},
-                   {{DType::f32, {2, 2, 9}}, Fill::positive}},
-                  {{"heads", 2}}}},
+     .samples = {{{f32({2, 9, 16}), f32({2, 9, 48}), f32({2, 9, 16}), f32({2, 2, 9}, Fill::positive)}, {{"heads", 2}}}},
      .kind = Kind::attention},
 };
 

@@ -46,7 +46,6 @@ std::size_t workspace(const KernelArgs& args) {
   return scratch.bytes();
 }
 
-// aux_loss(probabilities, load) -> f32[2]: loss, entropy
 Kernel bind(const KernelArgs& args) {
   const std::int64_t experts = args.operands[0].shape()[2], pieces = pieces_of(args);
   float *loss = reinterpret_cast<float*>(args.workspace), *entropy = loss + pieces;
@@ -77,7 +76,6 @@ struct Gradient {
   }
 };
 
-// aux_loss_dx(load) -> dprobability f32[E]
 Kernel bind_dx(const KernelArgs& args) {
   const std::int64_t experts = args.results[0].elements();
   const Gradient kernel{args.operands[0].as<float>(), args.results[0].as<float>(), experts,

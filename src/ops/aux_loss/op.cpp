@@ -16,7 +16,7 @@ Inferred infer(const OpInput& in) {
   return Types{{DType::f32, {2}}};
 }
 
-// d loss / d probability is the same for every token: coefficient * E * f_e / total_tokens.
+// aux_loss_dx(load) -> d loss / d probability, f32[E], the same for every token: coefficient * E * f_e / total_tokens.
 Inferred infer_dx(const OpInput& in) {
   const TensorType& load = in.operands[0];
   if (load.dtype != DType::f32 || load.shape.rank() != 2 || load.shape[0] != 2) return expected("load f32[2,E]");
@@ -35,20 +35,18 @@ Work work(const OpInput& in) { return {20 * double(in.operands[0].shape.elements
 const OpDef table[] = {
     {.name = "aux_loss",
      .required = 2,
-     .most = 2,
      .infer = infer,
      .gradient = gradient,
      .work = work,
      .partition = {{{0, none}, {partial}}},
-     .samples = {{{{{DType::f32, {2, 8, 4}}, Fill::positive}, {{DType::f32, {2, 4}}, Fill::load}},
+     .samples = {{{f32({2, 8, 4}, Fill::positive), f32({2, 4}, Fill::load)},
                   {{"capacity", 8}, {"tokens", 16}, {"load_tokens", 16}, {"total_tokens", 32}, {"coefficient", 0.5}}}},
      .is_loss = true},
     {.name = "aux_loss_dx",
      .required = 1,
-     .most = 1,
      .infer = infer_dx,
      .work = work,
-     .samples = {{{{{DType::f32, {2, 4}}, Fill::load}},
+     .samples = {{{f32({2, 4}, Fill::load)},
                   {{"capacity", 8}, {"tokens", 16}, {"load_tokens", 16}, {"total_tokens", 32}, {"coefficient", 0.5}}}}},
 };
 

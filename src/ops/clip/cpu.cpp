@@ -39,7 +39,6 @@ double squares(const Piece& piece) {
   return total;
 }
 
-// squared_norm(g, ...) -> f32[1]
 Kernel bind_norm(const KernelArgs& args) {
   const auto pieces = std::make_shared<const std::vector<Piece>>(cut(args.operands));
   double* sums = reinterpret_cast<double*>(args.workspace);
@@ -57,7 +56,6 @@ Kernel bind_norm(const KernelArgs& args) {
 }
 std::size_t workspace(const KernelArgs& args) { return cut(args.operands).size() * sizeof(double); }
 
-// clip_scale(sum, ...) {max_norm} -> f32[2]: norm, factor
 Kernel bind_scale(const KernelArgs& args) {
   std::vector<const float*> sums;
   for (const TensorView& sum : args.operands) sums.push_back(sum.as<float>());
@@ -73,7 +71,6 @@ Kernel bind_scale(const KernelArgs& args) {
   };
 }
 
-// clipped_schedule(schedule, clip) -> f32[5]
 Kernel bind_schedule(const KernelArgs& args) {
   const float *numbers = args.operands[0].as<float>(), *clip = args.operands[1].as<float>();
   float* result = args.results[0].as<float>();

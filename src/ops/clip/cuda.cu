@@ -15,7 +15,6 @@ namespace {
 
 using namespace device;
 
-// The number of tensors per launch; their addresses are arguments of the kernel.
 constexpr int tensors_per_launch = 96;
 constexpr std::int64_t piece_elements = 1 << 14;  // elements per block: 16 packs per thread
 
@@ -61,7 +60,6 @@ std::size_t workspace_norm(const KernelArgs& args) {
   return scratch.bytes();
 }
 
-// squared_norm(g, ...) -> f32[1]
 Kernel bind_norm(const KernelArgs& args) {
   struct Part {
     Squares kernel;
@@ -86,8 +84,7 @@ Kernel bind_norm(const KernelArgs& args) {
   };
 }
 
-// clip[0] = (or +=, after the first launch) the sums; the last launch turns it into norm and factor. One thread adds in
-// order, because the sums are few.
+// clip[0] = (or +=, after the first launch) the sums; the last launch turns it into norm and factor.
 struct Scale {
   static constexpr int threads = 32;
   const float* sums[tensors_per_launch];
@@ -109,7 +106,6 @@ struct Scale {
   }
 };
 
-// clip_scale(sum, ...) {max_norm} -> f32[2]
 Kernel bind_scale(const KernelArgs& args) {
   std::vector<Scale> launches;
   for (std::size_t i = 0; i < args.operands.size(); ++i) {
@@ -126,7 +122,6 @@ Kernel bind_scale(const KernelArgs& args) {
   };
 }
 
-// The schedule followed by the factor.
 struct Schedule {
   static constexpr int threads = 32;
   const float *numbers, *clip;
@@ -138,7 +133,6 @@ struct Schedule {
   }
 };
 
-// clipped_schedule(schedule, clip) -> f32[5]
 Kernel bind_schedule(const KernelArgs& args) {
   const Schedule kernel{args.operands[0].as<float>(), args.operands[1].as<float>(), args.results[0].as<float>()};
   return run_steps(args.stream, Step{1, kernel});

@@ -36,18 +36,17 @@ const OpDef table[] = {
      .most = any_number,
      .infer = infer_norm,
      .work = work,
-     .samples = {{{{{DType::f32, {300, 7}}}, {{DType::f32, {5}}}}, {}}}},
+     .samples = {{{f32({300, 7}), f32({5})}, {}}}},
     {.name = "clip_scale",
      .required = 1,
      .most = any_number,
      .infer = infer_scale,
      .work = work,
-     .samples = {{{{{DType::f32, {1}}, Fill::positive}, {{DType::f32, {1}}, Fill::positive}}, {{"max_norm", 0.5}}}}},
+     .samples = {{{f32({1}, Fill::positive), f32({1}, Fill::positive)}, {{"max_norm", 0.5}}}}},
     {.name = "clipped_schedule",
      .required = 2,
-     .most = 2,
      .infer = infer_schedule,
-     .samples = {{{{{DType::f32, {4}}, Fill::positive}, {{DType::f32, {2}}, Fill::positive}}, {}}}},
+     .samples = {{{f32({4}, Fill::positive), f32({2}, Fill::positive)}, {}}}},
 };
 
 }  // namespace

@@ -70,7 +70,6 @@ struct CombineDx {
   }
 };
 
-// combine(slots, route) -> y
 Kernel bind(const KernelArgs& args) {
   const TokenRows rows(args.operands[1], args.operands[0]);
   return by_dtype(args.results[0].dtype(), [&]<class T>(T) {
@@ -82,7 +81,6 @@ Kernel bind(const KernelArgs& args) {
   });
 }
 
-// combine_dx(dy, slots, route) -> dslots (in the memory of slots), dweight
 Kernel bind_dx(const KernelArgs& args) {
   const TokenRows rows(args.operands[2], args.results[0]);
   return by_dtype(args.results[0].dtype(), [&]<class T>(T) {

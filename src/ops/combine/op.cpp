@@ -1,6 +1,6 @@
-// combine copies the experts' results back to the tokens, times the gate's probability:
+// combine(slots, route) -> y copies the experts' results back to the tokens, times the gate's probability:
 // y[t] = weight[t] * slots[expert[t], slot[t]], 0 for a dropped token, which only the residual connection carries on.
-// combine_dx gives the gradients of the slots, in the memory of the slots, and of each token's probability.
+// combine_dx(dy, slots, route) -> dslots, in the memory of the slots, and dweight, of each token's probability.
 #include "ops/describe.h"
 
 namespace lancet::ops {
@@ -47,24 +47,19 @@ Work work_dx(const OpInput& in) {
 const OpDef table[] = {
     {.name = "combine",
      .required = 2,
-     .most = 2,
      .infer = infer,
      .gradient = gradient,
      .work = work,
      .partition = {{{irregular, irregular}, {0}}},
-     .samples = {{{{{DType::f32, {4, 4, 24}}}, {{DType::route, {16, 4}}, Fill::route}},
-                  {{"capacity", 4}, {"tokens", 16}, {"batch", 2}}},
-                 {{{{DType::bf16, {4, 6, 24}}}, {{DType::route, {16, 4}}, Fill::route}},
-                  {{"capacity", 6}, {"tokens", 16}, {"batch", 4}}}}},
+     .samples = {{{f32({4, 4, 24}), route({16, 4})}, {{"capacity", 4}, {"tokens", 16}, {"batch", 2}}},
+                 {{bf16({4, 6, 24}), route({16, 4})}, {{"capacity", 6}, {"tokens", 16}, {"batch", 4}}}}},
     {.name = "combine_dx",
      .required = 3,
-     .most = 3,
      .infer = infer_dx,
      .work = work_dx,
      .aliases = {{0, 1}},
      .partition = {{{0, irregular, irregular}, {irregular, 0}}},
-     .samples = {{{{{DType::f32, {2, 8, 24}}}, {{DType::f32, {4, 5, 24}}}, {{DType::route, {16, 4}}, Fill::route}},
-                  {{"capacity", 5}, {"tokens", 16}}}}},
+     .samples = {{{f32({2, 8, 24}), f32({4, 5, 24}), route({16, 4})}, {{"capacity", 5}, {"tokens", 16}}}}},
 };
 
 }  // namespace

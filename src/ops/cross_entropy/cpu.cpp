@@ -67,10 +67,7 @@ float exponentials(std::int64_t n, const T* x, float max, float* e) {
   return cpu::sum(n, [=](std::int64_t i) { return e[i] = exp_f32(to_f32(x[i]) - max); });
 }
 
-template <class T>
-double loss_of(const T* x, std::int32_t target, float max, float sum) {
-  return std::log(double(sum)) + double(max) - double(to_f32(x[target]));
-}
+double loss_of(float logit, float max, float sum) { return std::log(double(sum)) + double(max) - double(logit); }
 
 // One row: returns its loss and overwrites it with its gradient. It is read from memory once and stays in the cache.
 template <class T>
@@ -89,7 +86,7 @@ double row(const Rows& rows, T* x, std::int32_t target, float* e) {
       static_cast<const float*>(e));
   x[target] = from_f32<T>(at_target);
   std::fill(x + rows.vocabulary, x + rows.columns, T{});
-  return std::log(double(sum)) + double(max) - double(logit);
+  return loss_of(logit, max, sum);
 }
 
 template <class T>
@@ -97,7 +94,7 @@ double row_loss(const Rows& rows, const T* x, std::int32_t target) {
   if (target == ignored) return 0;
   const float max = row_max(rows.vocabulary, x);
   const float sum = cpu::sum(rows.vocabulary, [=](std::int64_t i) { return exp_f32(to_f32(x[i]) - max); });
-  return loss_of(x, target, max, sum);
+  return loss_of(to_f32(x[target]), max, sum);
 }
 
 // Adds the losses in the order of the rows, for any distribution over threads.
@@ -107,7 +104,6 @@ float total(const Rows& rows, const double* losses) {
   return float(sum / double(rows.total_tokens));
 }
 
-// cross_entropy(logits [B,S,V], targets [B,S]) -> loss f32[1]
 Kernel bind(const KernelArgs& args) {
   const Rows rows(args);
   double* losses = Scratch(rows, false, args.workspace).losses;
@@ -130,7 +126,6 @@ std::size_t workspace(const KernelArgs& args) {
   return Scratch(rows, false, nullptr).bytes(rows);
 }
 
-// cross_entropy_train(logits, targets) -> loss, dlogits (in the memory of logits)
 Kernel bind_train(const KernelArgs& args) {
   const Rows rows(args);
   const Scratch scratch(rows, args.operands[0].dtype() != DType::f32, args.workspace);

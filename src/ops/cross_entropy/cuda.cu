@@ -108,8 +108,6 @@ std::size_t workspace(const KernelArgs& args) {
   return scratch.bytes();
 }
 
-// cross_entropy(logits, targets) -> loss f32[1]
-// cross_entropy_train(logits, targets) -> loss, dlogits (in the memory of logits)
 template <bool train>
 Kernel bind(const KernelArgs& args) {
   const TensorView& logits = args.operands[0];

@@ -25,29 +25,23 @@ Inferred infer_train(const OpInput& in) {
 
 void gradient(GradientContext& g) { g.add(0, g.instruction().results[1]); }
 
-Work work(const OpInput& in) {
-  const double elements = double(in.operands[0].shape.elements());
-  return {8 * elements, 2 * elements * size_of(in.operands[0].dtype)};
-}
+Work work(const OpInput& in) { return work_per_element(in, 8, 2); }
 
 std::vector<Sample> samples() {
-  return {
-      {{{{DType::f32, {2, 4, 24}}}, {{DType::i32, {2, 4}}, Fill::tokens}}, {{"vocabulary", 21}, {"total_tokens", 16}}},
-      {{{{DType::f32, {2, 1, 8}}}, {{DType::i32, {2, 1}}, Fill::tokens}}, {{"vocabulary", 8}, {"total_tokens", 2}}},
-      {{{{DType::bf16, {2, 4, 32}}}, {{DType::i32, {2, 4}}, Fill::tokens}}, {{"vocabulary", 32}, {"total_tokens", 8}}}};
+  return {{{f32({2, 4, 24}), i32({2, 4}, Fill::tokens)}, {{"vocabulary", 21}, {"total_tokens", 16}}},
+          {{f32({2, 1, 8}), i32({2, 1}, Fill::tokens)}, {{"vocabulary", 8}, {"total_tokens", 2}}},
+          {{bf16({2, 4, 32}), i32({2, 4}, Fill::tokens)}, {{"vocabulary", 32}, {"total_tokens", 8}}}};
 }
 
 const OpDef table[] = {
     {.name = "cross_entropy",
      .required = 2,
-     .most = 2,
      .infer = infer,
      .work = work,
      .partition = {{{0, 0}, {partial}}, {{1, 1}, {partial}}},
      .samples = samples()},
     {.name = "cross_entropy_train",
      .required = 2,
-     .most = 2,
      .infer = infer_train,
      .gradient = gradient,
      .work = work,

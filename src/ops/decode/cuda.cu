@@ -3,8 +3,8 @@
 // attention_decode is two or three launches. StoreRow copies the rows' keys and values into the cache. AttendRow has a
 // block per row and head that reads the keys in chunks, one key per thread, with an online softmax: the sums are scaled
 // down when a larger score appears. If rows and heads are too few to fill a device, as for a single token, several
-// blocks share the keys of a row, each writes the sums of its range of keys, and JoinParts combines them
-// (Flash-Decoding).
+// blocks share the keys of a row, each writes the sums of its range of keys, and JoinParts combines them (Dao et al.,
+// "Flash-Decoding", 2023).
 //
 // The position of the rows is data on the device (`cursor`), so kernels check it where they read it: for an invalid
 // position the results are NaN and nothing is stored.
@@ -77,9 +77,8 @@ struct StoreRow {
   }
 };
 
-// The split of a row's keys over several blocks, if rows and heads alone would not fill a device: each block writes a
-// part, and JoinParts combines them (Dao et al., "Flash-Decoding", 2023). Split s begins at key s * span for any number
-// of keys. A part is the sum of shares times values [head_dim], then the largest score and the sum of shares.
+// The split of a row's keys over several blocks. Split s begins at key s * span for any number of keys. A part is the
+// sum of shares times values [head_dim], then the largest score and the sum of shares.
 struct Splits {
   static constexpr std::int64_t span = 256;  // keys
   static constexpr std::int64_t enough_blocks = 256;
@@ -95,9 +94,8 @@ struct Splits {
   }
 };
 
-// A block per row of one head and split of its keys. It reads the keys in chunks, one per thread, with an online
-// softmax: the sums are scaled down when a larger score appears. The result of a row depends on the number of rows,
-// which decides the number of splits, but not on the contents of other rows.
+// A block per row of one head and split of its keys. The result of a row depends on the number of rows, which decides
+// the number of splits, but not on the contents of other rows.
 template <class T>
 struct AttendRow {
   static constexpr int threads = 256;
@@ -228,7 +226,6 @@ std::size_t attention_workspace(const KernelArgs& args) {
   return std::size_t(rows_of(args) * splits * (cache[3] + 2)) * sizeof(float);
 }
 
-// attention_decode(qkv [B,S,3D], &keys, &values, cursor) -> out [B,S,D]
 Kernel bind_attention(const KernelArgs& args) {
   const Shape &qkv = args.operands[0].shape(), &cache = args.operands[1].shape();  // [B,H,P,hd]
   return by_dtype(args.operands[0].dtype(), [&]<class T>(T) -> Kernel {
@@ -252,7 +249,6 @@ Kernel bind_attention(const KernelArgs& args) {
   });
 }
 
-// embedding_at(tokens [B,S], wte, wpe, cursor) -> x [B,S,D]
 Kernel bind_embedding(const KernelArgs& args) {
   return by_dtype(args.operands[1].dtype(),
                   [&]<class T>(T) { return embed<T>(args, args.operands[3].as<std::int32_t>()); });
@@ -284,7 +280,6 @@ struct TakeRow {
   }
 };
 
-// take_row(x [B,S,D], cursor) -> [B,1,D]
 Kernel bind_row(const KernelArgs& args) {
   const Shape& shape = args.operands[0].shape();
   return by_dtype(args.operands[0].dtype(), [&]<class T>(T) -> Kernel {

@@ -66,7 +66,7 @@ std::vector<Sample> attention_samples() {
   auto sample = [](DType t, std::int64_t batch, std::int64_t rows, std::int64_t heads, std::int64_t positions,
                    std::int64_t head_dim) {
     const TensorType cache{t, {batch, heads, positions, head_dim}};
-    return Sample{{{{t, {batch, rows, 3 * heads * head_dim}}}, {cache}, {cache}, {{DType::i32, {2}}, Fill::tokens}},
+    return Sample{{{{t, {batch, rows, 3 * heads * head_dim}}}, {cache}, {cache}, i32({2}, Fill::tokens)},
                   {{"heads", heads}, {"vocabulary", std::min(rows, positions - rows + 1)}}};
   };
   return {sample(DType::f32, 1, 1, 2, 9, 8), sample(DType::f32, 2, 5, 3, 11, 7), sample(DType::f32, 1, 64, 2, 130, 64),
@@ -76,33 +76,24 @@ std::vector<Sample> attention_samples() {
 const OpDef table[] = {
     {.name = "embedding_at",
      .required = 4,
-     .most = 4,
      .infer = infer_embedding,
      .work = work_embedding,
-     .samples = {{{{{DType::i32, {2, 5}}, Fill::tokens},
-                   {{DType::f32, {11, 24}}},
-                   {{DType::f32, {12, 24}}},
-                   {{DType::i32, {2}}, Fill::tokens}},
+     .samples = {{{i32({2, 5}, Fill::tokens), f32({11, 24}), f32({12, 24}), i32({2}, Fill::tokens)},
                   {{"vocabulary", 11}}},
-                 {{{{DType::i32, {1, 1}}, Fill::tokens},
-                   {{DType::bf16, {5, 17}}},
-                   {{DType::bf16, {5, 17}}},
-                   {{DType::i32, {2}}, Fill::tokens}},
+                 {{i32({1, 1}, Fill::tokens), bf16({5, 17}), bf16({5, 17}), i32({2}, Fill::tokens)},
                   {{"vocabulary", 5}}}}},
     {.name = "attention_decode",
      .required = 4,
-     .most = 4,
      .infer = infer_attention,
      .work = work_attention,
      .writes = {1, 2},
      .samples = attention_samples()},
     {.name = "take_row",
      .required = 2,
-     .most = 2,
      .infer = infer_row,
      .work = work_row,
-     .samples = {{{{{DType::f32, {2, 5, 24}}}, {{DType::i32, {2}}, Fill::tokens}}, {{"vocabulary", 5}}},
-                 {{{{DType::bf16, {1, 3, 17}}}, {{DType::i32, {2}}, Fill::tokens}}, {{"vocabulary", 3}}}}},
+     .samples = {{{f32({2, 5, 24}), i32({2}, Fill::tokens)}, {{"vocabulary", 5}}},
+                 {{bf16({1, 3, 17}), i32({2}, Fill::tokens)}, {{"vocabulary", 3}}}}},
 };
 
 }  // namespace

@@ -13,8 +13,7 @@
 
 namespace lancet::ops::device {
 
-// An address in shared memory, in bytes.
-using SharedAddress = std::uint32_t;
+using SharedAddress = std::uint32_t;  // an address in shared memory, in bytes
 LANCET_DEVICE SharedAddress shared_address(const void* p) {
   return static_cast<SharedAddress>(__cvta_generic_to_shared(p));
 }

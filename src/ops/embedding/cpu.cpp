@@ -18,7 +18,6 @@ void zero_rows(float* data, std::int64_t rows, std::int64_t columns) {
   });
 }
 
-// embedding(tokens [B,S], wte [V,D], wpe [P,D]) -> x [B,S,D]
 Kernel bind(const KernelArgs& args) {
   const std::int32_t* tokens = args.operands[0].as<std::int32_t>();
   const std::int64_t count = args.operands[0].elements(), sequence = args.operands[0].shape()[1];
@@ -38,8 +37,8 @@ Kernel bind(const KernelArgs& args) {
   });
 }
 
-// embedding_dw(dx [B,S,D], tokens [B,S] [, dw accumulator]) -> dw f32[V,D]. Threads share the columns, so that the rows
-// of one token are added in order. With an accumulator only the rows of the batch's tokens are read and written.
+// Threads share the columns, so that the rows of one token are added in order. With an accumulator only the rows of the
+// batch's tokens are read and written.
 Kernel bind_dw(const KernelArgs& args) {
   const std::int32_t* tokens = args.operands[1].as<std::int32_t>();
   float* dw = args.results[0].as<float>();
@@ -60,7 +59,6 @@ Kernel bind_dw(const KernelArgs& args) {
   });
 }
 
-// position_dw(dx [B,S,D] [, dw accumulator]) -> dw f32[P,D]
 Kernel bind_position_dw(const KernelArgs& args) {
   const Shape& shape = args.operands[0].shape();
   const std::int64_t batch = shape[0], sequence = shape[1], d = shape[2], positions = args.results[0].shape()[0];

@@ -12,7 +12,6 @@ namespace {
 
 using namespace device;
 
-// embedding(tokens [B,S], wte [V,D], wpe [P,D]) -> x [B,S,D]
 Kernel bind(const KernelArgs& args) {
   return by_dtype(args.operands[1].dtype(), [&]<class T>(T) { return embed<T>(args, nullptr); });
 }
@@ -133,7 +132,6 @@ struct WorkspaceDw {
 };
 std::size_t workspace_dw(const KernelArgs& args) { return WorkspaceDw(args).scratch.bytes(); }
 
-// embedding_dw(dx [B,S,D], tokens [B,S] [, dw accumulator]) -> dw f32[V,D]
 Kernel bind_dw(const KernelArgs& args) {
   const WorkspaceDw memory(args);
   const std::int64_t n = args.operands[1].elements(), d = args.operands[0].shape().back();
@@ -194,7 +192,6 @@ struct AddPositions {
   }
 };
 
-// position_dw(dx [B,S,D] [, dw accumulator]) -> dw f32[P,D]
 Kernel bind_position_dw(const KernelArgs& args) {
   const Shape& shape = args.operands[0].shape();
   const std::int64_t d = shape[2];

@@ -1,4 +1,7 @@
 // Token plus position embedding (GPT-2): x[b,s] = wte[tokens[b,s]] + wpe[s].
+//   embedding(tokens i32[B,S], wte [V,D], wpe [P,D]) -> x [B,S,D]
+//   embedding_dw(dx, tokens [, dw accumulator]) -> dw f32[V,D]
+//   position_dw(dx [, dw accumulator]) -> dw f32[P,D]
 #include "ops/describe.h"
 
 namespace lancet::ops {
@@ -16,10 +19,8 @@ Inferred infer(const OpInput& in) {
 void gradient(GradientContext& g) {
   const ir::Instruction& forward = g.instruction();
   auto table = [&](int operand, std::string_view op, std::vector<TensorId> operands, const char* extent) {
-    if (!g.needs_gradient(operand)) return;
-    if (const TensorId accumulator = g.accumulator(operand); accumulator.valid()) operands.push_back(accumulator);
     const std::int64_t rows = g.type(forward.operands[std::size_t(operand)]).shape[0];
-    g.replace(operand, g.emit(op, operands, {{extent, rows}}, ir::Role::dw)[0]);
+    if (g.needs_gradient(operand)) emit_dw(g, op, std::move(operands), {{extent, rows}}, operand);
   };
   table(1, "embedding_dw", {g.result_gradient(0), forward.operands[0]}, "vocabulary");
   table(2, "position_dw", {g.result_gradient(0)}, "positions");
@@ -55,33 +56,28 @@ Work work_dw(const OpInput& in) {
 const OpDef table[] = {
     {.name = "embedding",
      .required = 3,
-     .most = 3,
      .infer = infer,
      .gradient = gradient,
      .work = work,
      .weights = {1, 2},
      .partition = {{{0, none, none}, {0}}},
-     .samples = {{{{{DType::i32, {2, 5}}, Fill::tokens}, {{DType::f32, {11, 24}}}, {{DType::f32, {7, 24}}}},
-                  {{"vocabulary", 11}}},
-                 {{{{DType::i32, {4, 3}}, Fill::tokens}, {{DType::bf16, {5, 17}}}, {{DType::bf16, {3, 17}}}},
-                  {{"vocabulary", 5}}}}},
+     .samples = {{{i32({2, 5}, Fill::tokens), f32({11, 24}), f32({7, 24})}, {{"vocabulary", 11}}},
+                 {{i32({4, 3}, Fill::tokens), bf16({5, 17}), bf16({3, 17})}, {{"vocabulary", 5}}}}},
     {.name = "embedding_dw",
      .required = 2,
      .most = 3,
      .infer = infer_embedding_dw,
      .work = work_dw,
      .aliases = {{0, 2}},
-     .samples = {{{{{DType::f32, {2, 5, 24}}}, {{DType::i32, {2, 5}}, Fill::tokens}, {{DType::f32, {11, 24}}}},
-                  {{"vocabulary", 11}}},
-                 {{{{DType::bf16, {2, 9, 16}}}, {{DType::i32, {2, 9}}, Fill::tokens}}, {{"vocabulary", 3}}}}},
+     .samples = {{{f32({2, 5, 24}), i32({2, 5}, Fill::tokens), f32({11, 24})}, {{"vocabulary", 11}}},
+                 {{bf16({2, 9, 16}), i32({2, 9}, Fill::tokens)}, {{"vocabulary", 3}}}}},
     {.name = "position_dw",
      .required = 1,
      .most = 2,
      .infer = infer_position_dw,
      .work = work_dw,
      .aliases = {{0, 1}},
-     .samples = {{{{{DType::f32, {3, 5, 24}}}, {{DType::f32, {7, 24}}}}, {{"positions", 7}}},
-                 {{{{DType::bf16, {2, 4, 8}}}}, {{"positions", 4}}}}},
+     .samples = {{{f32({3, 5, 24}), f32({7, 24})}, {{"positions", 7}}}, {{bf16({2, 4, 8})}, {{"positions", 4}}}}},
 };
 
 }  // namespace

@@ -36,13 +36,8 @@ struct ExpertProduct {
 // m, n and k of one expert's product; `rows` says which of m and k is replaced by the number of filled rows.
 GroupedMatmulDesc extents(GroupedRows rows, std::int64_t experts, std::int64_t m, std::int64_t n, std::int64_t k,
                           DType operands, DType result) {
-  GroupedMatmulDesc desc;
-  desc.rows = rows;
-  desc.groups = experts;
-  desc.product.m = m, desc.product.n = n, desc.product.k = k;
-  desc.product.a = desc.product.b = operands;
-  desc.product.c = result;
-  return desc;
+  return {
+      .rows = rows, .product = {.m = m, .n = n, .k = k, .a = operands, .b = operands, .c = result}, .groups = experts};
 }
 
 Kernel product(const GroupedMatmulDesc& desc, const cpu::FilledRows& filled, const void* a, const void* b,
@@ -72,7 +67,6 @@ Kernel streamed(const KernelArgs& args) {
   };
 }
 
-// expert_linear(x [E,R,K], w [E,N,K], b f32[E,N], rows) -> y [E,R,N]
 Kernel bind(const KernelArgs& args) {
   if (args.attributes.integer("streamed", 0)) return streamed(args);
   const TensorView &x = args.operands[0], &w = args.operands[1], &b = args.operands[2];
@@ -83,7 +77,6 @@ Kernel bind(const KernelArgs& args) {
   return product(desc, {args.operands[3], x.shape()[1]}, x.data, w.data, b.data, args.results[0].data);
 }
 
-// expert_linear_dx(dy [E,R,N], w [E,N,K], rows) -> dx [E,R,K]
 Kernel bind_dx(const KernelArgs& args) {
   const TensorView &dy = args.operands[0], &w = args.operands[1];
   const GroupedMatmulDesc desc =
@@ -107,7 +100,6 @@ void bias_gradient(const cpu::FilledRows& filled, std::int64_t n, const T* dy, f
   });
 }
 
-// expert_linear_dw(dy [E,R,N], x [E,R,K], rows [, dw accumulator, db accumulator]) -> dw f32[E,N,K], db f32[E,N]
 Kernel bind_dw(const KernelArgs& args) {
   const TensorView &dy = args.operands[0], &x = args.operands[1];
   const std::int64_t n = dy.shape()[2], k = x.shape()[2];

@@ -1,7 +1,5 @@
-// Products over experts' filled rows on a GPU, one launch for all experts. The ranges of filled rows are in device
-// memory and the kernel reads them there, so the host launches without waiting for counts. Each block walks the list of
-// tiles that the ranges make (grouped_tiles.h) and computes whole tiles: on tensor cores (tile_product.h) for aligned
-// bf16, else on plain arithmetic (plain_product.h). Three functors cover y, dx and dw (grouped_product.h).
+// Products over experts' filled rows on a GPU, one launch for all experts (grouped_product.h): on tensor cores for
+// aligned bf16 (tile_product.h), else on plain arithmetic (plain_product.h).
 #include "bind_product.h"
 
 namespace lancet::ops {
@@ -11,7 +9,6 @@ using device::bind_product;
 using device::ExpertProduct;
 using device::grouped_operands;
 
-// expert_linear(x [E,R,K], w [E,N,K], b f32[E,N], rows) -> y [E,R,N]
 Kernel bind(const KernelArgs& args) {
   return device::by_dtype(args.operands[0].dtype(), [&]<class T>(T) {
     auto p = grouped_operands<T>(args, args.operands[3]);
@@ -21,7 +18,6 @@ Kernel bind(const KernelArgs& args) {
   });
 }
 
-// expert_linear_dx(dy [E,R,N], w [E,N,K], rows) -> dx [E,R,K]
 Kernel bind_dx(const KernelArgs& args) {
   return device::by_dtype(args.operands[0].dtype(), [&]<class T>(T) {
     auto p = grouped_operands<T>(args, args.operands[2]);
@@ -30,7 +26,6 @@ Kernel bind_dx(const KernelArgs& args) {
   });
 }
 
-// expert_linear_dw(dy [E,R,N], x [E,R,K], rows [, dw accumulator, db accumulator]) -> dw f32[E,N,K], db f32[E,N]
 Kernel bind_dw(const KernelArgs& args) {
   return device::by_dtype(args.operands[0].dtype(), [&]<class T>(T) {
     auto p = grouped_operands<T>(args, args.operands[2]);

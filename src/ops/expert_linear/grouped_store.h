@@ -13,7 +13,7 @@ struct alignas(16) Piece {
 };
 
 // A warp's 64x64 window of a bf16 matrix. Sixteen rows at a time go through shared memory, so that accesses to global
-// memory are of 16 bytes. (More rows at a time would need registers that the sums use.)
+// memory are of 16 bytes.
 struct WarpWindow {
   bf16* shared;   // the warp's stage
   bf16* outside;  // the thread's piece of row 0 in global memory

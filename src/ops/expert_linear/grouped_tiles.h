@@ -2,7 +2,6 @@
 #pragma once
 #include <cstdint>
 
-#include "lancet/base/dtype.h"
 #include "ops/device/launch.h"
 
 namespace lancet::ops::device {

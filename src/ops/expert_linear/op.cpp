@@ -6,6 +6,7 @@
 namespace lancet::ops {
 namespace {
 
+// expert_linear_dw(dy, x, rows [, dw accumulator, db accumulator]) -> dw f32[E,N,K], db f32[E,N]
 Inferred infer_dw(const OpInput& in) {
   const TensorType &dy = in.operands[0], &x = in.operands[1];
   if (!is_activation(dy.dtype) || dy.shape.rank() != 3) return expected("dy [E,R,N] of f32 or bf16");
@@ -23,14 +24,7 @@ void gradient(GradientContext& g) {
   const TensorId dy = g.result_gradient(0), rows = forward.operands[3];
   if (g.needs_gradient(0))
     g.add(0, g.emit("expert_linear_dx", {dy, forward.operands[1], rows}, forward.attributes, ir::Role::dx)[0]);
-  std::vector<TensorId> operands{dy, forward.operands[0], rows};
-  if (const TensorId accumulator = g.accumulator(1); accumulator.valid()) {
-    operands.push_back(accumulator);
-    operands.push_back(g.accumulator(2));
-  }
-  const auto dw = g.emit("expert_linear_dw", operands, forward.attributes, ir::Role::dw);
-  g.replace(1, dw[0]);
-  g.replace(2, dw[1]);
+  emit_dw(g, "expert_linear_dw", {dy, forward.operands[0], rows}, forward.attributes, 1, 2);
 }
 
 // The work of a product over the expected filled rows. rows: the shape of the buffer, whose last extent is summed over
@@ -62,38 +56,22 @@ const Attributes streamed_route{{"capacity", 8}, {"tokens", 16}, {"streamed", 1}
 const OpDef table[] = {
     {.name = "expert_linear",
      .required = 4,
-     .most = 4,
      .infer = expert_linear_types,
      .gradient = gradient,
      .work = work,
      .weights = {1},
      .partition = {{{irregular, none, none, irregular}, {irregular}}, {{0, 0, 0, 0}, {0}}},
-     .samples = {{{{{DType::f32, {4, 8, 24}}},
-                   {{DType::f32, {4, 16, 24}}},
-                   {{DType::f32, {4, 16}}},
-                   {{DType::i32, {4, 2}}, Fill::rows}},
-                  sample_route},
-                 {{{{DType::bf16, {4, 8, 32}}},
-                   {{DType::bf16, {4, 16, 32}}},
-                   {{DType::f32, {4, 16}}},
-                   {{DType::i32, {4, 2}}, Fill::rows}},
-                  sample_route},
-                 {{{{DType::f32, {4, 8, 24}}},
-                   {{DType::f32, {4, 16, 24}}},
-                   {{DType::f32, {4, 16}}},
-                   {{DType::i32, {4, 2}}, Fill::rows}},
-                  streamed_route}},
+     .samples = {{{f32({4, 8, 24}), f32({4, 16, 24}), f32({4, 16}), i32({4, 2}, Fill::rows)}, sample_route},
+                 {{bf16({4, 8, 32}), bf16({4, 16, 32}), f32({4, 16}), i32({4, 2}, Fill::rows)}, sample_route},
+                 {{f32({4, 8, 24}), f32({4, 16, 24}), f32({4, 16}), i32({4, 2}, Fill::rows)}, streamed_route}},
      .kind = Kind::product},
     {.name = "expert_linear_dx",
      .required = 3,
-     .most = 3,
      .infer = expert_linear_dx_types,
      .work = work_dx,
      .partition = {{{irregular, none, irregular}, {irregular}}, {{0, 0, 0}, {0}}},
-     .samples = {{{{{DType::f32, {4, 8, 16}}}, {{DType::f32, {4, 16, 24}}}, {{DType::i32, {4, 2}}, Fill::rows}},
-                  sample_route},
-                 {{{{DType::bf16, {4, 8, 16}}}, {{DType::bf16, {4, 16, 32}}}, {{DType::i32, {4, 2}}, Fill::rows}},
-                  sample_route}},
+     .samples = {{{f32({4, 8, 16}), f32({4, 16, 24}), i32({4, 2}, Fill::rows)}, sample_route},
+                 {{bf16({4, 8, 16}), bf16({4, 16, 32}), i32({4, 2}, Fill::rows)}, sample_route}},
      .kind = Kind::product},
     {.name = "expert_linear_dw",
      .required = 3,
@@ -102,14 +80,9 @@ const OpDef table[] = {
      .work = work_dw,
      .aliases = {{0, 3}, {1, 4}},
      .partition = {{{0, 0, 0, 0, 0}, {0, 0}}},
-     .samples = {{{{{DType::f32, {4, 8, 16}}},
-                   {{DType::f32, {4, 8, 24}}},
-                   {{DType::i32, {4, 2}}, Fill::rows},
-                   {{DType::f32, {4, 16, 24}}},
-                   {{DType::f32, {4, 16}}}},
+     .samples = {{{f32({4, 8, 16}), f32({4, 8, 24}), i32({4, 2}, Fill::rows), f32({4, 16, 24}), f32({4, 16})},
                   sample_route},
-                 {{{{DType::bf16, {4, 8, 16}}}, {{DType::bf16, {4, 8, 32}}}, {{DType::i32, {4, 2}}, Fill::rows}},
-                  sample_route}},
+                 {{bf16({4, 8, 16}), bf16({4, 8, 32}), i32({4, 2}, Fill::rows)}, sample_route}},
      .kind = Kind::product},
 };
 

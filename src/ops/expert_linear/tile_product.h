@@ -5,8 +5,7 @@
 // ring of four slices in shared memory (SliceReader), three slices ahead; one barrier per slice says that the next
 // slice has arrived and that the oldest may be overwritten. (2) A slice is two steps of 16 along k. The fragments of
 // the next step are loaded from shared memory by ldmatrix (FragmentReader) while those of the current step are
-// multiplied. Chunks of 16 bytes are permuted in shared memory, so that copies and ldmatrix are free of bank conflicts
-// (Slice).
+// multiplied.
 //
 // Each operand is contiguous along k (row-major [rows, k]) or across it ([k, rows]); ldmatrix transposes the latter.
 // Strides and pointers are multiples of 8 elements, so that rows are aligned to 16 bytes.
@@ -31,7 +30,7 @@ struct TileShape {
 };
 
 // The layout of one operand's slice in shared memory, in chunks of 16 bytes. The chunks of a row are permuted by the
-// row's number, so that the eight rows of a matrix, which ldmatrix reads at once, are in different banks.
+// row's number, so that copies, and the eight rows that ldmatrix reads at once, are free of bank conflicts.
 template <Along along>
 struct Slice {
   static constexpr int rows = along == Along::k ? TileShape::rows : TileShape::depth;    // as stored
@@ -40,7 +39,6 @@ struct Slice {
   static constexpr int rows_per_line = length >= 64 ? 1 : 64 / length;                   // a line: all 32 banks
   static constexpr int permuted = chunks < 8 ? chunks : 8;
   static constexpr int copies = rows * chunks / TileShape::threads;  // per thread
-
   static constexpr int row_bytes = 2 * length;
 
   // The offset of a chunk, in bytes.

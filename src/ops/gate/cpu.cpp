@@ -27,7 +27,6 @@ Kernel bind_gate(const KernelArgs& args) {
   void* route = args.results[0].data;
   float *probabilities = args.results[1].as<float>(), *load = args.results[2].as<float>();
   auto* keys = reinterpret_cast<std::uint64_t*>(args.workspace);
-
   return [=]() -> Status {
     std::int32_t* expert = layout.expert(route);
     float* weight = layout.weight(route);
@@ -56,7 +55,6 @@ Kernel bind_dx(const KernelArgs& args) {
   const float* probabilities = args.operands[2].as<float>();  // [T, E]
   const float* shared = args.has(3) ? args.operands[3].as<float>() : nullptr;
   float* dlogits = args.results[0].as<float>();
-
   return [=]() -> Status {
     const std::int32_t* expert = layout.expert(route);
     parallel_for(layout.tokens, grain(layout.experts), [=](std::int64_t first, std::int64_t last) {

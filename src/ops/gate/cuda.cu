@@ -128,7 +128,6 @@ struct ForTokens {
   }
 };
 
-// Gives out slots in token order.
 struct AssignSlots {
   static constexpr int threads = ForTokens::threads;
   using Shared = ForTokens::Shared;
@@ -143,7 +142,6 @@ struct AssignSlots {
   }
 };
 
-// Lists the tokens of each expert, in token order, experts one after the other.
 struct ListTokens {
   static constexpr int threads = ForTokens::threads;
   using Shared = ForTokens::Shared;
@@ -159,8 +157,6 @@ struct ListTokens {
   }
 };
 
-// A block per expert: keeps the `capacity` tokens with the smallest keys and gives them slots in token order. The key
-// of the last of them is found digit by digit, from the highest 8 bits down.
 struct KeepFirst {
   static constexpr int threads = 256;
   struct Shared {
@@ -258,7 +254,6 @@ std::size_t workspace(const KernelArgs& args) {
   return Workspace(args, prioritized).bytes;
 }
 
-// gate(logits [, route of the part before]) -> route, probabilities, load
 template <bool prioritized>
 Kernel bind_gate(const KernelArgs& args) {
   const Shape& shape = args.operands[0].shape();
@@ -316,7 +311,6 @@ struct GateDx {
   }
 };
 
-// gate_dx(dweight, route, probabilities [, dprobability]) -> dlogits
 Kernel bind_dx(const KernelArgs& args) {
   const Shape& shape = args.operands[2].shape();
   const ir::RouteLayout layout{shape.rows(), shape.back()};

@@ -1,6 +1,7 @@
 // Top-1 gates: from router logits [B,S,E] to each token's expert and slot. A token gets the same slot in a part of a
 // batch as in the whole batch.
-//   switch_gate (Fedus et al.): slots in token order. A part begins where the part before ended.
+//   switch_gate(logits [, route of the part before]) (Fedus et al.): slots in token order. A part begins where the part
+//       before ended.
 //   batch_prioritized_gate (Riquelme et al.): keeps the tokens of the highest gate probabilities in the whole batch.
 //       They too get their slots in token order, so that a range of tokens owns a range of each expert's slots.
 // Results: route[T,E]; probabilities f32[B,S,E]; load f32[2,E], the number of tokens that chose each expert and of
@@ -39,15 +40,12 @@ Inferred infer_dx(const OpInput& in) {
   return Types{probabilities};
 }
 
-Work work(const OpInput& in) {
-  const double elements = double(in.operands[0].shape.elements());
-  return {12 * elements, 8 * elements};
-}
+Work work(const OpInput& in) { return work_per_element(in, 12, 2); }
 
 std::vector<Sample> gate_samples() {
-  return {{{{{DType::f32, {2, 8, 4}}}}, {{"capacity", 5}}},
-          {{{{DType::f32, {4, 3, 5}}}}, {{"capacity", 1}}},
-          {{{{DType::f32, {2, 1, 3}}}}, {{"capacity", 4}}}};
+  return {{{f32({2, 8, 4})}, {{"capacity", 5}}},
+          {{f32({4, 3, 5})}, {{"capacity", 1}}},
+          {{f32({2, 1, 3})}, {{"capacity", 4}}}};
 }
 
 const OpDef table[] = {
@@ -62,7 +60,6 @@ const OpDef table[] = {
      .sequential_parts = true},
     {.name = "batch_prioritized_gate",
      .required = 1,
-     .most = 1,
      .infer = infer_gate,
      .gradient = gradient,
      .work = work,
@@ -73,10 +70,7 @@ const OpDef table[] = {
      .infer = infer_dx,
      .work = work,
      .partition = {{{0, irregular, 0, none}, {0}}},
-     .samples = {{{{{DType::f32, {2, 8}}},
-                   {{DType::route, {16, 4}}, Fill::route},
-                   {{DType::f32, {2, 8, 4}}, Fill::positive},
-                   {{DType::f32, {4}}}},
+     .samples = {{{f32({2, 8}), route({16, 4}), f32({2, 8, 4}, Fill::positive), f32({4})},
                   {{"capacity", 8}, {"tokens", 16}}}}},
 };
 

@@ -7,7 +7,6 @@
 #pragma once
 #include <algorithm>
 #include <cstdint>
-#include <cstring>
 #include <span>
 
 #include "lancet/base/math.h"
@@ -53,11 +52,10 @@ inline void prioritize(const float* weight, std::span<std::uint64_t> keys) {
   std::sort(keys.begin(), keys.end());
 }
 
-// Serves the tokens in the order of `order` (see prioritize; empty: as they come): keeps each token until the
-// `capacity` of its expert is used up, and drops the following ones. The kept tokens of an expert get its slots in
-// token order, for any order of service, so that a range of tokens owns a range of slots. Reads route.expert and sets
-// slot, begin and end. Slots begin at `before` [E], the `end` of the part before, or at 0 if it is null. Sets load
-// f32[2,E] to the number of this part's tokens that chose each expert, and of those that were kept.
+// Serves the tokens in the order of `order` (see prioritize; empty: as they come), so that a range of tokens owns a
+// range of slots. Reads route.expert and sets slot, begin and end. Slots begin at `before` [E], the `end` of the part
+// before, or at 0 if it is null. Sets load f32[2,E] to the number of this part's tokens that chose each expert, and of
+// those that were kept.
 inline void assign_slots(const ir::RouteLayout& layout, void* route, std::int64_t capacity,
                          std::span<const std::uint64_t> order, const std::int32_t* before, float* load) {
   const std::int32_t* expert = layout.expert(route);

@@ -25,7 +25,6 @@ Kernel bind_map(const KernelArgs& args, int rows, Out* out, F f, const In*... in
   };
 }
 
-// gelu(x [, rows]) -> y
 Kernel bind(const KernelArgs& args) {
   return cpu::by_dtype(args.operands[0].dtype(), [&]<class T>(T) {
     return bind_map(
@@ -34,7 +33,6 @@ Kernel bind(const KernelArgs& args) {
   });
 }
 
-// gelu_dx(dy, x [, rows]) -> dx (in the memory of dy)
 Kernel bind_dx(const KernelArgs& args) {
   return cpu::by_dtype(args.operands[0].dtype(), [&]<class T>(T) {
     return bind_map(

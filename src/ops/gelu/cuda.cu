@@ -11,7 +11,6 @@ struct GeluGradient {
   LANCET_DEVICE float operator()(float dy, float x) const { return dy * gelu_slope(x); }
 };
 
-// gelu(x [, rows]) -> y
 Kernel bind(const KernelArgs& args) {
   return device::by_dtype(args.operands[0].dtype(), [&]<class T>(T) {
     const T* x = args.operands[0].as<T>();
@@ -19,7 +18,6 @@ Kernel bind(const KernelArgs& args) {
   });
 }
 
-// gelu_dx(dy, x [, rows]) -> dx (in the memory of dy)
 Kernel bind_dx(const KernelArgs& args) {
   return device::by_dtype(args.operands[0].dtype(), [&]<class T>(T) {
     const T *dy = args.operands[0].as<T>(), *x = args.operands[1].as<T>();

@@ -1,6 +1,6 @@
-// GELU in its tanh form (Hugging Face's gelu_new). With the operand `rows` (from all_to_all_counts) the input is
-// [E,R,F], and only the filled rows of each expert are read and written. Attribute tokens: the expected number of
-// filled rows.
+// GELU in its tanh form (Hugging Face's gelu_new): gelu(x [, rows]) -> y, and gelu_dx(dy, x [, rows]) -> dx in the
+// memory of dy. With the operand `rows` (from all_to_all_counts) x is [E,R,F], and only the filled rows of each expert
+// are read and written. Attribute tokens: the expected number of filled rows.
 #include "ops/describe.h"
 
 namespace lancet::ops {
@@ -53,11 +53,10 @@ const OpDef table[] = {
      .gradient = gradient,
      .work = work,
      .partition = {{{0}, {0}}, {{1}, {1}}, {{2}, {2}}, {{irregular, irregular}, {irregular}}},
-     .samples = {{{{{DType::f32, {2, 4, 37}}}}, {}},
-                 {{{{DType::bf16, {2, 4, 32}}}}, {}},
-                 {{{{DType::f32, {4, 8, 24}}}, {{DType::i32, {4, 2}}, Fill::rows}}, {{"capacity", 8}, {"tokens", 16}}},
-                 {{{{DType::bf16, {4, 8, 24}}}, {{DType::i32, {4, 2}}, Fill::rows}},
-                  {{"capacity", 8}, {"tokens", 16}}}}},
+     .samples = {{{f32({2, 4, 37})}, {}},
+                 {{bf16({2, 4, 32})}, {}},
+                 {{f32({4, 8, 24}), i32({4, 2}, Fill::rows)}, {{"capacity", 8}, {"tokens", 16}}},
+                 {{bf16({4, 8, 24}), i32({4, 2}, Fill::rows)}, {{"capacity", 8}, {"tokens", 16}}}}},
     {.name = "gelu_dx",
      .required = 2,
      .most = 3,
@@ -65,10 +64,9 @@ const OpDef table[] = {
      .work = work_dx,
      .aliases = {{0, 0}},
      .partition = {{{0, 0}, {0}}, {{1, 1}, {1}}, {{2, 2}, {2}}, {{irregular, irregular, irregular}, {irregular}}},
-     .samples = {{{{{DType::f32, {2, 4, 37}}}, {{DType::f32, {2, 4, 37}}}}, {}},
-                 {{{{DType::bf16, {2, 4, 32}}}, {{DType::bf16, {2, 4, 32}}}}, {}},
-                 {{{{DType::f32, {4, 8, 24}}}, {{DType::f32, {4, 8, 24}}}, {{DType::i32, {4, 2}}, Fill::rows}},
-                  {{"capacity", 8}, {"tokens", 16}}}}},
+     .samples = {{{f32({2, 4, 37}), f32({2, 4, 37})}, {}},
+                 {{bf16({2, 4, 32}), bf16({2, 4, 32})}, {}},
+                 {{f32({4, 8, 24}), f32({4, 8, 24}), i32({4, 2}, Fill::rows)}, {{"capacity", 8}, {"tokens", 16}}}}},
 };
 
 }  // namespace

@@ -20,7 +20,6 @@ RowStats norm_row(std::int64_t d, const T* x, const float* gamma, const float* b
   return row;
 }
 
-// layer_norm(x, gamma, beta) -> y, stats
 Kernel bind(const KernelArgs& args) {
   const float *gamma = args.operands[1].as<float>(), *beta = args.operands[2].as<float>();
   RowStats* stats = args.results[1].as<RowStats>();
@@ -38,7 +37,6 @@ Kernel bind(const KernelArgs& args) {
   });
 }
 
-// add_layer_norm(x, d, gamma, beta) -> x + d, y, stats. It normalizes the rounded sum, which backward also reads.
 Kernel bind_add(const KernelArgs& args) {
   const float *gamma = args.operands[2].as<float>(), *beta = args.operands[3].as<float>();
   RowStats* stats = args.results[2].as<RowStats>();
@@ -76,7 +74,6 @@ void norm_row_dx(std::int64_t d, const T* dy, const T* x, const float* gamma, Ro
     cpu::map(d, dx, own, dy, x, gamma);
 }
 
-// layer_norm_dx(dy, x, gamma, stats [, dsum]) -> dx
 Kernel bind_dx(const KernelArgs& args) {
   const float* gamma = args.operands[2].as<float>();
   const RowStats* stats = args.operands[3].as<RowStats>();
@@ -110,7 +107,7 @@ void add_dw(std::int64_t rows, std::int64_t d, std::int64_t begin, std::int64_t 
   }
 }
 
-// layer_norm_dw(dy, x, stats [, dgamma accumulator, dbeta accumulator]) -> dgamma, dbeta. Threads share the columns.
+// Threads share the columns.
 Kernel bind_dw(const KernelArgs& args) {
   const RowStats* stats = args.operands[2].as<RowStats>();
   float *dgamma = args.results[0].as<float>(), *dbeta = args.results[1].as<float>();

@@ -239,8 +239,6 @@ Kernel over_rows(const KernelArgs& args, const F& kernel) {
   return run_steps(args.stream, Step{divide_up(kernel.rows, F::Team::rows_per_block), kernel});
 }
 
-// layer_norm(x, gamma, beta) -> y, stats
-// add_layer_norm(x, d, gamma, beta) -> x + d, y, stats. It normalizes the rounded sum, which backward also reads.
 template <bool add>
 Kernel bind(const KernelArgs& args) {
   const Shape& shape = args.operands[0].shape();
@@ -258,7 +256,6 @@ Kernel bind(const KernelArgs& args) {
   });
 }
 
-// layer_norm_dx(dy, x, gamma, stats [, dsum]) -> dx
 Kernel bind_dx(const KernelArgs& args) {
   const Shape& shape = args.operands[0].shape();
   const std::int64_t d = shape.back();
@@ -286,7 +283,6 @@ std::size_t workspace_dw(const KernelArgs& args) {
   return scratch.bytes();
 }
 
-// layer_norm_dw(dy, x, stats [, dgamma accumulator, dbeta accumulator]) -> dgamma, dbeta
 Kernel bind_dw(const KernelArgs& args) {
   const Shape& shape = args.operands[0].shape();
   const std::int64_t d = shape.back(), pieces = pieces_of(args);

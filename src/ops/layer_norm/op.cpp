@@ -1,6 +1,8 @@
 // Layer norm over the last axis, alone and fused with the residual sum before it:
 //   layer_norm(x, gamma, beta) -> y, stats            stats: mean and 1/standard deviation of each row, f32[...,2]
-//   add_layer_norm(x, d, gamma, beta) -> x + d, layer_norm(x + d), stats
+//   add_layer_norm(x, d, gamma, beta) -> x + d, layer_norm(x + d), stats      of the rounded sum, which backward reads
+//   layer_norm_dx(dy, x, gamma, stats [, dsum]) -> dx
+//   layer_norm_dw(dy, x, stats [, dgamma accumulator, dbeta accumulator]) -> dgamma, dbeta
 #include "ops/describe.h"
 
 namespace lancet::ops {
@@ -31,14 +33,7 @@ void norm_gradient(GradientContext& g, TensorId x, int first_parameter, TensorId
   const TensorId dx = g.emit("layer_norm_dx", operands, {}, ir::Role::dx)[0];
   for (int input : inputs)
     if (g.needs_gradient(input)) g.add(input, dx);
-  std::vector<TensorId> dw{dy, x, stats};
-  if (const TensorId accumulator = g.accumulator(first_parameter); accumulator.valid()) {
-    dw.push_back(accumulator);
-    dw.push_back(g.accumulator(first_parameter + 1));
-  }
-  const auto results = g.emit("layer_norm_dw", dw, {}, ir::Role::dw);
-  g.replace(first_parameter, results[0]);
-  g.replace(first_parameter + 1, results[1]);
+  emit_dw(g, "layer_norm_dw", {dy, x, stats}, {}, first_parameter, 2);
 }
 
 void gradient(GradientContext& g) {
@@ -51,18 +46,9 @@ void gradient_add(GradientContext& g) {
   norm_gradient(g, forward.results[0], 2, forward.results[2], g.result_gradient(1), g.result_gradient(0), {0, 1});
 }
 
-Work work(const OpInput& in) {
-  const double elements = double(in.operands[0].shape.elements());
-  return {8 * elements, 2 * elements * size_of(in.operands[0].dtype)};
-}
-Work work_add(const OpInput& in) {
-  const double elements = double(in.operands[0].shape.elements());
-  return {9 * elements, 4 * elements * size_of(in.operands[0].dtype)};
-}
-Work work_backward(const OpInput& in) {
-  const double elements = double(in.operands[0].shape.elements());
-  return {12 * elements, 3 * elements * size_of(in.operands[0].dtype)};
-}
+Work work(const OpInput& in) { return work_per_element(in, 8, 2); }
+Work work_add(const OpInput& in) { return work_per_element(in, 9, 4); }
+Work work_backward(const OpInput& in) { return work_per_element(in, 12, 3); }
 
 Inferred infer_dx(const OpInput& in) {
   const TensorType &dy = in.operands[0], &x = in.operands[1];
@@ -86,63 +72,36 @@ Inferred infer_dw(const OpInput& in) {
 const OpDef table[] = {
     {.name = "layer_norm",
      .required = 3,
-     .most = 3,
      .infer = infer,
      .gradient = gradient,
      .work = work,
      .partition = {{{0, none, none}, {0, 0}}, {{1, none, none}, {1, 1}}},
-     .samples = {{{{{DType::f32, {2, 4, 40}}}, {{DType::f32, {40}}, Fill::positive}, {{DType::f32, {40}}}},
-                  {{"eps", 1e-5}}},
-                 {{{{DType::bf16, {2, 6, 33}}}, {{DType::f32, {33}}, Fill::positive}, {{DType::f32, {33}}}},
-                  {{"eps", 1e-5}}}}},
+     .samples = {{{f32({2, 4, 40}), f32({40}, Fill::positive), f32({40})}, {{"eps", 1e-5}}},
+                 {{bf16({2, 6, 33}), f32({33}, Fill::positive), f32({33})}, {{"eps", 1e-5}}}}},
     {.name = "add_layer_norm",
      .required = 4,
-     .most = 4,
      .infer = infer_add,
      .gradient = gradient_add,
      .work = work_add,
      .partition = {{{0, 0, none, none}, {0, 0, 0}}, {{1, 1, none, none}, {1, 1, 1}}},
-     .samples = {{{{{DType::f32, {4, 2, 40}}},
-                   {{DType::f32, {4, 2, 40}}},
-                   {{DType::f32, {40}}, Fill::positive},
-                   {{DType::f32, {40}}}},
-                  {{"eps", 1e-5}}},
-                 {{{{DType::bf16, {2, 4, 16}}},
-                   {{DType::bf16, {2, 4, 16}}},
-                   {{DType::f32, {16}}, Fill::positive},
-                   {{DType::f32, {16}}}},
-                  {{"eps", 1e-5}}}}},
+     .samples = {{{f32({4, 2, 40}), f32({4, 2, 40}), f32({40}, Fill::positive), f32({40})}, {{"eps", 1e-5}}},
+                 {{bf16({2, 4, 16}), bf16({2, 4, 16}), f32({16}, Fill::positive), f32({16})}, {{"eps", 1e-5}}}}},
     {.name = "layer_norm_dx",
      .required = 4,
      .most = 5,
      .infer = infer_dx,
      .work = work_backward,
      .partition = {{{0, 0, none, 0, 0}, {0}}, {{1, 1, none, 1, 1}, {1}}},
-     .samples = {{{{{DType::f32, {2, 4, 40}}},
-                   {{DType::f32, {2, 4, 40}}},
-                   {{DType::f32, {40}}},
-                   {{DType::f32, {2, 4, 2}}, Fill::positive},
-                   {{DType::f32, {2, 4, 40}}}},
-                  {}},
-                 {{{{DType::bf16, {2, 4, 16}}},
-                   {{DType::bf16, {2, 4, 16}}},
-                   {{DType::f32, {16}}},
-                   {{DType::f32, {2, 4, 2}}, Fill::positive}},
-                  {}}}},
+     .samples = {{{f32({2, 4, 40}), f32({2, 4, 40}), f32({40}), f32({2, 4, 2}, Fill::positive), f32({2, 4, 40})}, {}},
+                 {{bf16({2, 4, 16}), bf16({2, 4, 16}), f32({16}), f32({2, 4, 2}, Fill::positive)}, {}}}},
     {.name = "layer_norm_dw",
      .required = 3,
      .most = 5,
      .infer = infer_dw,
      .work = work_backward,
      .aliases = {{0, 3}, {1, 4}},
-     .samples = {{{{{DType::f32, {2, 4, 40}}},
-                   {{DType::f32, {2, 4, 40}}},
-                   {{DType::f32, {2, 4, 2}}, Fill::positive},
-                   {{DType::f32, {40}}},
-                   {{DType::f32, {40}}}},
-                  {}},
-                 {{{{DType::bf16, {3, 4, 16}}}, {{DType::bf16, {3, 4, 16}}}, {{DType::f32, {3, 4, 2}}, Fill::positive}},
-                  {}}}},
+     .samples = {{{f32({2, 4, 40}), f32({2, 4, 40}), f32({2, 4, 2}, Fill::positive), f32({40}), f32({40})}, {}},
+                 {{bf16({3, 4, 16}), bf16({3, 4, 16}), f32({3, 4, 2}, Fill::positive)}, {}}}},
 };
 
 }  // namespace

@@ -11,11 +11,7 @@ using backend::cpu::Matmul;
 using backend::cpu::MatmulDesc;
 
 MatmulDesc extents(std::int64_t m, std::int64_t n, std::int64_t k, DType operands, DType result) {
-  MatmulDesc desc;
-  desc.m = m, desc.n = n, desc.k = k;
-  desc.a = desc.b = operands;
-  desc.c = result;
-  return desc;
+  return {.m = m, .n = n, .k = k, .a = operands, .b = operands, .c = result};
 }
 
 Kernel product(const MatmulDesc& desc, const void* a, const void* b, const void* bias, void* c) {
@@ -26,7 +22,6 @@ Kernel product(const MatmulDesc& desc, const void* a, const void* b, const void*
   };
 }
 
-// linear(x [...,K], w [N,K] [, b f32[N]]) -> y [...,N]
 Kernel bind(const KernelArgs& args) {
   const TensorView &x = args.operands[0], &w = args.operands[1];
   if (args.attributes.integer("streamed", 0)) {
@@ -43,14 +38,12 @@ Kernel bind(const KernelArgs& args) {
   return product(desc, x.data, w.data, args.has(2) ? args.operands[2].data : nullptr, args.results[0].data);
 }
 
-// linear_dx(dy [...,N], w [N,K]) -> dx [...,K]
 Kernel bind_dx(const KernelArgs& args) {
   const TensorView &dy = args.operands[0], &w = args.operands[1];
   const MatmulDesc desc = extents(dy.shape().rows(), w.shape()[1], w.shape()[0], dy.dtype(), dy.dtype());
   return product(desc, dy.data, w.data, nullptr, args.results[0].data);
 }
 
-// linear_dw(dy [...,N], x [...,K] [, dw accumulator [, db accumulator]]) -> dw f32[N,K] [, db f32[N]]
 Kernel bind_dw(const KernelArgs& args) {
   const TensorView &dy = args.operands[0], &x = args.operands[1];
   const std::int64_t rows = x.shape().rows(), n = dy.shape().back();

@@ -43,7 +43,6 @@ struct Linear {
   }
 };
 
-// linear(x [...,K], w [N,K] [, b f32[N]]) -> y [...,N]
 Kernel bind(const KernelArgs& args) {
   const TensorView &x = args.operands[0], &w = args.operands[1];
   MatmulDesc desc = extents(x.shape().rows(), w.shape()[0], w.shape()[1], x.dtype(), x.dtype());
@@ -65,7 +64,6 @@ std::size_t workspace(const KernelArgs& args) {
   return backend::cuda::matmul_workspace_bytes + std::size_t(args.operands[1].shape()[0]) * sizeof(bf16);
 }
 
-// linear_dx(dy [...,N], w [N,K]) -> dx [...,K]
 Kernel bind_dx(const KernelArgs& args) {
   const TensorView &dy = args.operands[0], &w = args.operands[1];
   const MatmulDesc desc = extents(dy.shape().rows(), w.shape()[1], w.shape()[0], dy.dtype(), dy.dtype());
@@ -93,7 +91,6 @@ struct LinearGradient {
   }
 };
 
-// linear_dw(dy [...,N], x [...,K] [, dw accumulator [, db accumulator]]) -> dw f32[N,K] [, db f32[N]]
 Kernel bind_dw(const KernelArgs& args) {
   const TensorView &dy = args.operands[0], &x = args.operands[1];
   MatmulDesc desc = extents(dy.shape().back(), x.shape().back(), x.shape().rows(), dy.dtype(), DType::f32);

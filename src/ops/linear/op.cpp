@@ -24,14 +24,7 @@ void gradient(GradientContext& g) {
   const TensorId dy = g.result_gradient(0);
   const bool bias = forward.operands.size() > 2;
   if (g.needs_gradient(0)) g.add(0, g.emit("linear_dx", {dy, forward.operands[1]}, {}, ir::Role::dx)[0]);
-  std::vector<TensorId> operands{dy, forward.operands[0]};
-  if (const TensorId accumulator = g.accumulator(1); accumulator.valid()) {
-    operands.push_back(accumulator);
-    if (bias) operands.push_back(g.accumulator(2));
-  }
-  const auto dw = g.emit("linear_dw", operands, {{"bias", std::int64_t(bias)}}, ir::Role::dw);
-  g.replace(1, dw[0]);
-  if (bias) g.replace(2, dw[1]);
+  emit_dw(g, "linear_dw", {dy, forward.operands[0]}, {{"bias", std::int64_t(bias)}}, 1, bias ? 2 : 1);
 }
 
 // The work of a product of the extents rows, n and k; bytes: of both operands and the result.
@@ -62,21 +55,19 @@ const OpDef table[] = {
      .work = work,
      .weights = {1},
      .partition = {{{0, none, none}, {0}}, {{1, none, none}, {1}}, {{none, 0, 0}, {2}}},
-     .samples = {{{{{DType::f32, {2, 4, 24}}}, {{DType::f32, {16, 24}}}, {{DType::f32, {16}}}}, {}},
-                 {{{{DType::f32, {4, 2, 7}}}, {{DType::f32, {6, 7}}}}, {}},
-                 {{{{DType::bf16, {2, 4, 32}}}, {{DType::bf16, {48, 32}}}, {{DType::f32, {48}}}}, {}},
-                 {{{{DType::f32, {2, 1, 300}}}, {{DType::f32, {130, 300}}}, {{DType::f32, {130}}}}, {{"streamed", 1}}},
-                 {{{{DType::f32, {1, 2, 9}}}, {{DType::f32, {5, 9}}}}, {{"streamed", 1}}},
-                 {{{{DType::bf16, {1, 1, 300}}}, {{DType::bf16, {200, 300}}}}, {{"streamed", 1}}}},
+     .samples = {{{f32({2, 4, 24}), f32({16, 24}), f32({16})}, {}},
+                 {{f32({4, 2, 7}), f32({6, 7})}, {}},
+                 {{bf16({2, 4, 32}), bf16({48, 32}), f32({48})}, {}},
+                 {{f32({2, 1, 300}), f32({130, 300}), f32({130})}, {{"streamed", 1}}},
+                 {{f32({1, 2, 9}), f32({5, 9})}, {{"streamed", 1}}},
+                 {{bf16({1, 1, 300}), bf16({200, 300})}, {{"streamed", 1}}}},
      .kind = Kind::product},
     {.name = "linear_dx",
      .required = 2,
-     .most = 2,
      .infer = linear_dx_types,
      .work = work_dx,
      .partition = {{{0, none}, {0}}, {{1, none}, {1}}, {{none, 1}, {2}}},
-     .samples = {{{{{DType::f32, {2, 4, 16}}}, {{DType::f32, {16, 24}}}}, {}},
-                 {{{{DType::bf16, {2, 4, 48}}}, {{DType::bf16, {48, 32}}}}, {}}},
+     .samples = {{{f32({2, 4, 16}), f32({16, 24})}, {}}, {{bf16({2, 4, 48}), bf16({48, 32})}, {}}},
      .kind = Kind::product},
     {.name = "linear_dw",
      .required = 2,
@@ -85,10 +76,9 @@ const OpDef table[] = {
      .work = work_dw,
      .aliases = {{0, 2}, {1, 3}},
      .partition = {{{0, 0, accumulated, accumulated}, {accumulated, accumulated}}},
-     .samples = {{{{{DType::f32, {2, 4, 16}}}, {{DType::f32, {2, 4, 24}}}}, {{"bias", 1}}},
-                 {{{{DType::f32, {2, 3, 8}}}, {{DType::f32, {2, 3, 4}}}, {{DType::f32, {8, 4}}}, {{DType::f32, {8}}}},
-                  {{"bias", 1}}},
-                 {{{{DType::bf16, {2, 4, 16}}}, {{DType::bf16, {2, 4, 24}}}, {{DType::f32, {16, 24}}}}, {{"bias", 0}}}},
+     .samples = {{{f32({2, 4, 16}), f32({2, 4, 24})}, {{"bias", 1}}},
+                 {{f32({2, 3, 8}), f32({2, 3, 4}), f32({8, 4}), f32({8})}, {{"bias", 1}}},
+                 {{bf16({2, 4, 16}), bf16({2, 4, 24}), f32({16, 24})}, {{"bias", 0}}}},
      .kind = Kind::product},
 };
 

@@ -26,7 +26,6 @@ struct RoundVectors {
   }
 };
 
-// The rounded biases of one plan, shared by its products.
 class RoundedBiases {
  public:
   explicit RoundedBiases(backend::Device& device) : device_(device) {}

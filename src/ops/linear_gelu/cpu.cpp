@@ -29,14 +29,12 @@ std::size_t workspace_of(const KernelArgs& product) {
   return kernel->workspace ? kernel->workspace(product) : 0;
 }
 
-// linear_gelu(x, w [, b]) -> h, y
 KernelArgs product_of(const KernelArgs& args) { return part_of(args, "linear", args.operands, {args.results[0]}); }
 Kernel bind(const KernelArgs& args) {
   return one_after_the_other(product_of(args), part_of(args, "gelu", {args.results[0]}, {args.results[1]}));
 }
 std::size_t workspace(const KernelArgs& args) { return workspace_of(product_of(args)); }
 
-// linear_dx_gelu(dy, w, h) -> dh
 KernelArgs product_of_dx(const KernelArgs& args) {
   return part_of(args, "linear_dx", {args.operands[0], args.operands[1]}, args.results);
 }
@@ -46,7 +44,6 @@ Kernel bind_dx(const KernelArgs& args) {
 }
 std::size_t workspace_dx(const KernelArgs& args) { return workspace_of(product_of_dx(args)); }
 
-// expert_linear_gelu(x, w, b, rows) -> h, y
 KernelArgs product_of_experts(const KernelArgs& args) {
   return part_of(args, "expert_linear", args.operands, {args.results[0]});
 }
@@ -56,7 +53,6 @@ Kernel bind_experts(const KernelArgs& args) {
 }
 std::size_t workspace_experts(const KernelArgs& args) { return workspace_of(product_of_experts(args)); }
 
-// expert_linear_dx_gelu(dy, w, h, rows) -> dh
 KernelArgs product_of_experts_dx(const KernelArgs& args) {
   return part_of(args, "expert_linear_dx", {args.operands[0], args.operands[1], args.operands[3]}, args.results);
 }

@@ -57,7 +57,6 @@ KernelArgs element_wise(const KernelArgs& args, const TensorView& of) {
   return part;
 }
 
-// linear_gelu(x [...,K], w [N,K] [, b f32[N]]) -> h, y [...,N]
 Kernel bind(const KernelArgs& args) {
   const TensorView &x = args.operands[0], &w = args.operands[1], &h = args.results[0], &y = args.results[1];
   MatmulDesc desc;
@@ -86,7 +85,6 @@ std::size_t workspace(const KernelArgs& args) {
   return backend::cuda::matmul_workspace_bytes + std::size_t(args.operands[1].shape()[0]) * sizeof(bf16);
 }
 
-// linear_dx_gelu(dy [...,N], w [N,K], h [...,K]) -> dh [...,K]
 Kernel bind_dx(const KernelArgs& args) {
   const TensorView &dy = args.operands[0], &w = args.operands[1], &h = args.operands[2], &dh = args.results[0];
   MatmulDesc desc;
@@ -104,7 +102,6 @@ Kernel bind_dx(const KernelArgs& args) {
 }
 std::size_t workspace_dx(const KernelArgs&) { return backend::cuda::matmul_workspace_bytes; }
 
-// expert_linear_gelu(x [E,R,K], w [E,N,K], b f32[E,N], rows) -> h, y [E,R,N]
 Kernel bind_experts(const KernelArgs& args) {
   return device::by_dtype(args.operands[0].dtype(), [&]<class T>(T) {
     auto p = device::grouped_operands<T>(args, args.operands[3]);
@@ -115,7 +112,6 @@ Kernel bind_experts(const KernelArgs& args) {
   });
 }
 
-// expert_linear_dx_gelu(dy [E,R,N], w [E,N,K], h [E,R,K], rows) -> dh [E,R,K]
 Kernel bind_experts_dx(const KernelArgs& args) {
   return device::by_dtype(args.operands[0].dtype(), [&]<class T>(T) {
     auto p = device::grouped_operands<T>(args, args.operands[3]);

@@ -8,7 +8,6 @@
 namespace lancet::ops {
 namespace {
 
-// The memory of a route and its layout.
 struct Route {
   ir::RouteLayout layout;
   void* data;

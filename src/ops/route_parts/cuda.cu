@@ -9,7 +9,6 @@ namespace {
 
 using namespace device;
 
-// The memory of a route and its layout.
 struct Route {
   ir::RouteLayout layout;
   void* data;
@@ -56,7 +55,6 @@ struct Split {
   }
 };
 
-// split_route(route [, part before]) {first, tokens}
 Kernel bind_split(const KernelArgs& args) {
   const Route part(args.results[0]);
   const std::int32_t* before =
@@ -84,7 +82,6 @@ struct SplitCapacity {
   }
 };
 
-// split_capacity(route) {part, parts, capacity}
 Kernel bind_split_capacity(const KernelArgs& args) {
   const std::int64_t parts = args.attributes.integer("parts"), p = args.attributes.integer("part"),
                      capacity = args.attributes.integer("capacity");
@@ -109,7 +106,6 @@ struct SplitPeers {
   }
 };
 
-// split_peers(route) {part, parts, ranks}
 Kernel bind_split_peers(const KernelArgs& args) {
   const Route whole(args.operands[0]);
   const std::int64_t parts = args.attributes.integer("parts"), ranks = args.attributes.integer("ranks");
@@ -144,7 +140,6 @@ struct Join {
   }
 };
 
-// join_route(part...) -> the whole
 Kernel bind_join_route(const KernelArgs& args) {
   std::vector<Join> joins;
   std::int64_t token = 0;
@@ -174,7 +169,6 @@ struct JoinRows {
   }
 };
 
-// join_rows(rows of each part...) -> where each expert's rows begin and end
 Kernel bind_join_rows(const KernelArgs& args) {
   const TensorView& whole = args.results[0];
   const JoinRows kernel{args.operands.front().as<std::int32_t>(), args.operands.back().as<std::int32_t>(),
@@ -205,7 +199,6 @@ struct Sum {
   }
 };
 
-// sum(part...), added in order
 Kernel bind_sum(const KernelArgs& args) {
   std::vector<Sum> sums;
   for (std::size_t p = 0; p < args.operands.size(); ++p) {

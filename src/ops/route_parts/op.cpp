@@ -11,7 +11,7 @@
 // The others join what parts have made:
 //   join_route(part...) -> the route of the whole
 //   join_rows(rows of each part...) -> where each expert's rows begin and end, over all parts
-//   sum(part...) -> the sum of partial results
+//   sum(part...) -> the sum of partial results, added in order
 #include "ops/describe.h"
 
 namespace lancet::ops {
@@ -67,42 +67,37 @@ const OpDef table[] = {
      .required = 1,
      .most = 2,
      .infer = infer_split,
-     .samples = {{{{{DType::route, {16, 4}}, Fill::route}}, {{"capacity", 16}, {"tokens", 16}, {"first", 0}}}},
+     .samples = {{{route({16, 4})}, {{"capacity", 16}, {"tokens", 16}, {"first", 0}}}},
      .kind = Kind::part_helper},
     {.name = "split_capacity",
      .required = 1,
-     .most = 1,
      .infer = infer_split_capacity,
-     .samples = {{{{{DType::route, {16, 4}}, Fill::route}},
-                  {{"capacity", 5}, {"tokens", 16}, {"part", 1}, {"parts", 2}}}},
+     .samples = {{{route({16, 4})}, {{"capacity", 5}, {"tokens", 16}, {"part", 1}, {"parts", 2}}}},
      .kind = Kind::part_helper},
     {.name = "split_peers",
      .required = 1,
-     .most = 1,
      .infer = infer_split_peers,
-     .samples = {{{{{DType::route, {16, 4}}, Fill::route}},
-                  {{"capacity", 5}, {"tokens", 16}, {"part", 1}, {"parts", 2}, {"ranks", 2}}},
-                 {{{{DType::route, {16, 4}}, Fill::route}},
-                  {{"capacity", 5}, {"tokens", 16}, {"part", 0}, {"parts", 2}, {"ranks", 4}}}},
+     .samples = {{{route({16, 4})}, {{"capacity", 5}, {"tokens", 16}, {"part", 1}, {"parts", 2}, {"ranks", 2}}},
+                 {{route({16, 4})}, {{"capacity", 5}, {"tokens", 16}, {"part", 0}, {"parts", 2}, {"ranks", 4}}}},
      .stream = ir::Stream::expert,
      .kind = Kind::part_helper},
     {.name = "join_route",
      .required = 1,
      .most = any_number,
      .infer = infer_join_route,
-     .samples = {{{{{DType::route, {16, 4}}, Fill::route}}, {{"capacity", 5}, {"tokens", 16}}}},
+     .samples = {{{route({16, 4})}, {{"capacity", 5}, {"tokens", 16}}}},
      .kind = Kind::part_helper},
     {.name = "join_rows",
      .required = 1,
      .most = any_number,
      .infer = infer_join_rows,
-     .samples = {{{{{DType::i32, {4, 2}}, Fill::rows}}, {{"capacity", 5}, {"tokens", 16}}}},
+     .samples = {{{i32({4, 2}, Fill::rows)}, {{"capacity", 5}, {"tokens", 16}}}},
      .kind = Kind::part_helper},
     {.name = "sum",
      .required = 1,
      .most = any_number,
      .infer = infer_sum,
-     .samples = {{{{{DType::f32, {2, 5}}}, {{DType::f32, {2, 5}}}, {{DType::f32, {2, 5}}}}, {}}},
+     .samples = {{{f32({2, 5}), f32({2, 5}), f32({2, 5})}, {}}},
      .kind = Kind::part_helper},
 };
 

@@ -77,7 +77,6 @@ LANCET_HD void tiles(std::int64_t n, F f) {
   for (; i < n; ++i) f(i, std::integral_constant<int, 1>{});
 }
 
-// router(x [B,S,D], w f32[E,D]) -> logits f32[B,S,E]
 Kernel bind(const KernelArgs& args) {
   const float* w = args.operands[1].as<float>();
   float* logits = args.results[0].as<float>();
@@ -131,7 +130,6 @@ void mix(std::int64_t terms, const float* factors, std::int64_t stride_a, std::i
   }
 }
 
-// router_dx(dlogits f32[B,S,E], w f32[E,D]) -> dx [B,S,D]
 Kernel bind_dx(const KernelArgs& args) {
   const float *dlogits = args.operands[0].as<float>(), *w = args.operands[1].as<float>();
   const std::int64_t tokens = args.operands[0].shape().rows(), experts = args.operands[0].shape().back();
@@ -152,8 +150,7 @@ Kernel bind_dx(const KernelArgs& args) {
   });
 }
 
-// router_dw(dlogits f32[B,S,E], x [B,S,D] [, dw accumulator]) -> dw f32[E,D]. Threads share the columns; tokens come in
-// groups that stay in the cache while all experts use them.
+// Threads share the columns; tokens come in groups that stay in the cache while all experts use them.
 Kernel bind_dw(const KernelArgs& args) {
   const float* dlogits = args.operands[0].as<float>();
   float* dw = args.results[0].as<float>();

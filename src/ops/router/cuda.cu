@@ -75,7 +75,6 @@ struct Router {
   }
 };
 
-// router(x [B,S,D], w f32[E,D]) -> logits f32[B,S,E]
 Kernel bind(const KernelArgs& args) {
   const Shape& shape = args.operands[0].shape();
   const std::int64_t tokens = shape.rows(), d = shape.back(), experts = args.operands[1].shape()[0];
@@ -133,7 +132,6 @@ struct RouterDx {
   }
 };
 
-// router_dx(dlogits f32[B,S,E], w f32[E,D]) -> dx [B,S,D]
 Kernel bind_dx(const KernelArgs& args) {
   const std::int64_t tokens = args.operands[0].shape().rows(), experts = args.operands[0].shape().back();
   const std::int64_t d = args.operands[1].shape()[1];
@@ -220,7 +218,6 @@ std::size_t workspace_dw(const KernelArgs& args) {
   return scratch.bytes();
 }
 
-// router_dw(dlogits f32[B,S,E], x [B,S,D] [, dw accumulator]) -> dw f32[E,D]
 Kernel bind_dw(const KernelArgs& args) {
   const Shares s(args);
   float* parts = reinterpret_cast<float*>(args.workspace);

@@ -1,5 +1,7 @@
 // The router's product, logits = x w^T with w f32[E,D] and no bias, in f32 for any type of activations. Each token's
 // logits depend on its own row only, bit for bit, so that the parts of a batch route as the whole does.
+//   router(x [B,S,D], w) -> logits f32[B,S,E];  router_dx(dlogits, w) -> dx
+//   router_dw(dlogits, x [, dw accumulator]) -> dw
 #include "ops/describe.h"
 
 namespace lancet::ops {
@@ -37,9 +39,7 @@ void gradient(GradientContext& g) {
     const std::string dtype(name(g.type(forward.operands[0]).dtype));
     g.add(0, g.emit("router_dx", {dlogits, forward.operands[1]}, {{"dtype", dtype}}, ir::Role::dx)[0]);
   }
-  std::vector<TensorId> operands{dlogits, forward.operands[0]};
-  if (const TensorId accumulator = g.accumulator(1); accumulator.valid()) operands.push_back(accumulator);
-  g.replace(1, g.emit("router_dw", operands, {}, ir::Role::dw)[0]);
+  emit_dw(g, "router_dw", {dlogits, forward.operands[0]}, {}, 1);
 }
 
 Work work(const OpInput& in) {
@@ -54,23 +54,20 @@ Work work_dx(const OpInput& in) {
 const OpDef table[] = {
     {.name = "router",
      .required = 2,
-     .most = 2,
      .infer = infer,
      .gradient = gradient,
      .work = work,
      .weights = {1},
      .partition = {{{0, none}, {0}}, {{1, none}, {1}}},
-     .samples = {{{{{DType::f32, {2, 4, 24}}}, {{DType::f32, {4, 24}}}}, {}},
-                 {{{{DType::bf16, {2, 6, 33}}}, {{DType::f32, {3, 33}}}}, {}}},
+     .samples = {{{f32({2, 4, 24}), f32({4, 24})}, {}}, {{bf16({2, 6, 33}), f32({3, 33})}, {}}},
      .kind = Kind::product},
     {.name = "router_dx",
      .required = 2,
-     .most = 2,
      .infer = infer_dx,
      .work = work_dx,
      .partition = {{{0, none}, {0}}, {{1, none}, {1}}},
-     .samples = {{{{{DType::f32, {2, 4, 5}}}, {{DType::f32, {5, 24}}}}, {{"dtype", "f32"}}},
-                 {{{{DType::f32, {2, 4, 5}}}, {{DType::f32, {5, 24}}}}, {{"dtype", "bf16"}}}},
+     .samples = {{{f32({2, 4, 5}), f32({5, 24})}, {{"dtype", "f32"}}},
+                 {{f32({2, 4, 5}), f32({5, 24})}, {{"dtype", "bf16"}}}},
      .kind = Kind::product},
     {.name = "router_dw",
      .required = 2,
@@ -78,8 +75,7 @@ const OpDef table[] = {
      .infer = infer_dw,
      .work = work,
      .aliases = {{0, 2}},
-     .samples = {{{{{DType::f32, {2, 4, 5}}}, {{DType::f32, {2, 4, 24}}}, {{DType::f32, {5, 24}}}}, {}},
-                 {{{{DType::f32, {2, 4, 5}}}, {{DType::bf16, {2, 4, 24}}}}, {}}},
+     .samples = {{{f32({2, 4, 5}), f32({2, 4, 24}), f32({5, 24})}, {}}, {{f32({2, 4, 5}), bf16({2, 4, 24})}, {}}},
      .kind = Kind::product},
 };
 

@@ -6,7 +6,6 @@
 namespace lancet::ops {
 namespace {
 
-// sgd(&w, &v, gradient, schedule [, &master])
 Kernel bind(const KernelArgs& args) {
   float* velocity = args.operands[1].as<float>();
   const float *gradient = args.operands[2].as<float>(), *numbers = args.operands[3].as<float>();

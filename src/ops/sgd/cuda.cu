@@ -13,7 +13,6 @@ struct Settings {
   }
 };
 
-// sgd(&w, &v, gradient, schedule [, &master])
 Kernel bind(const KernelArgs& args) {
   return device::bind_update<1>(
       args, Settings{float(args.attributes.real("momentum")), float(args.attributes.real("weight_decay"))});

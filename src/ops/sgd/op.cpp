@@ -23,20 +23,9 @@ const OpDef table[] = {
      .infer = infer,
      .work = work,
      .writes = {0, 1, 4},
-     .samples =
-         {{{{{DType::f32, {9, 7}}},
-            {{DType::f32, {9, 7}}},
-            {{DType::f32, {9, 7}}},
-            {{DType::f32, {5}}, Fill::positive}},
-           sample_attributes},
-          {{{{DType::bf16, {40}}},
-            {{DType::f32, {40}}},
-            {{DType::f32, {40}}},
-            {{DType::f32, {4}}, Fill::positive},
-            {{DType::f32, {40}}}},
-           sample_attributes},
-          {{{{DType::bf16, {40}}}, {{DType::f32, {40}}}, {{DType::f32, {40}}}, {{DType::f32, {5}}, Fill::positive}},
-           rounded_attributes}}},
+     .samples = {{{f32({9, 7}), f32({9, 7}), f32({9, 7}), f32({5}, Fill::positive)}, sample_attributes},
+                 {{bf16({40}), f32({40}), f32({40}), f32({4}, Fill::positive), f32({40})}, sample_attributes},
+                 {{bf16({40}), f32({40}), f32({40}), f32({5}, Fill::positive)}, rounded_attributes}}},
 };
 
 }  // namespace

@@ -11,13 +11,7 @@ Inferred infer(const OpInput& in) {
 Work work(const OpInput& in) { return {0, bytes_of(in)}; }
 
 const OpDef table[] = {
-    {.name = "zero",
-     .required = 1,
-     .most = 1,
-     .infer = infer,
-     .work = work,
-     .writes = {0},
-     .samples = {{{{{DType::f32, {9, 7}}}}, {}}}},
+    {.name = "zero", .required = 1, .infer = infer, .work = work, .writes = {0}, .samples = {{{f32({9, 7})}, {}}}},
 };
 
 }  // namespace

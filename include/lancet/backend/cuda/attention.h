@@ -33,7 +33,6 @@ class Attention {
   virtual Status run(Stream& stream, const AttentionTensors& tensors, std::byte* workspace) = 0;
 };
 
-// For the device of the calling thread.
-Result<std::unique_ptr<Attention>> make_attention(const AttentionDesc& desc);
+Result<std::unique_ptr<Attention>> make_attention(const AttentionDesc& desc);  // for the device of the calling thread
 
 }  // namespace lancet::backend::cuda
