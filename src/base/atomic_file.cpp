@@ -8,7 +8,6 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
@@ -26,17 +25,13 @@ fs::path folder_of(const fs::path& path) { return path.has_parent_path() ? path.
 
 }  // namespace
 
-AtomicFile::AtomicFile(fs::path path, fs::path temporary, int fd, bool named)
-    : path_(std::move(path)), temporary_(std::move(temporary)), fd_(fd), named_(named) {}
-
 AtomicFile::AtomicFile(AtomicFile&& other) noexcept
     : path_(std::move(other.path_)),
       temporary_(std::move(other.temporary_)),
-      fd_(std::exchange(other.fd_, -1)),
+      file_(std::move(other.file_)),
       named_(std::exchange(other.named_, false)) {}
 
 AtomicFile::~AtomicFile() {
-  if (fd_ >= 0) ::close(fd_);
   if (named_) ::unlink(temporary_.c_str());
 }
 
@@ -47,31 +42,28 @@ Error AtomicFile::failed(std::string_view what) const {
 
 Result<AtomicFile> AtomicFile::create(const fs::path& path) {
   std::error_code ignored;
-  if (fs::is_directory(path, ignored)) {
+  if (fs::is_directory(path, ignored))
     return data_error(fmt::format("{}: expected a file to write, found a folder", path.string()));
-  }
-  if (fs::exists(path, ignored) && !fs::is_regular_file(path, ignored)) {
+  if (fs::exists(path, ignored) && !fs::is_regular_file(path, ignored))
     return data_error(fmt::format("{}: expected a file to write, found a device or pipe, which a rename would replace",
                                   path.string()));
-  }
   static std::atomic<int> count{0};
   const fs::path target = fs::is_symlink(path, ignored) ? fs::weakly_canonical(path, ignored) : path;
   fs::path temporary = target;
   temporary += fmt::format(".tmp-{}-{}", ::getpid(), count.fetch_add(1));
   const bool can_be_named = ::access("/proc/self/fd", X_OK) == 0;
-  int fd = can_be_named ? ::open(folder_of(target).c_str(), O_WRONLY | O_TMPFILE | O_CLOEXEC, 0666) : -1;
-  const bool named = fd < 0;
-  if (named) fd = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-  if (fd < 0) {
+  Descriptor file(can_be_named ? ::open(folder_of(target).c_str(), O_WRONLY | O_TMPFILE | O_CLOEXEC, 0666) : -1);
+  const bool named = !file.is_open();
+  if (named) file = Descriptor(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+  if (!file.is_open())
     return data_error(fmt::format("{}: cannot create the file: {}", path.string(), std::strerror(errno)));
-  }
-  return AtomicFile(target, std::move(temporary), fd, named);
+  return AtomicFile(target, std::move(temporary), std::move(file), named);
 }
 
 Status AtomicFile::append(const void* bytes, std::size_t size) {
   const char* from = static_cast<const char*>(bytes);
   while (size > 0) {
-    const ssize_t written = ::write(fd_, from, size);
+    const ssize_t written = ::write(file_.get(), from, size);
     if (written < 0 && errno == EINTR) continue;
     if (written < 0) return failed("write");
     from += written;
@@ -81,19 +73,18 @@ Status AtomicFile::append(const void* bytes, std::size_t size) {
 }
 
 Status AtomicFile::overwrite(std::uint64_t at, const void* bytes, std::size_t size) {
-  const ssize_t written = ::pwrite(fd_, bytes, size, static_cast<off_t>(at));
+  const ssize_t written = ::pwrite(file_.get(), bytes, size, static_cast<off_t>(at));
   if (written != static_cast<ssize_t>(size)) return failed("write");
   return {};
 }
 
 Status AtomicFile::sync() {
-  if (::fsync(fd_) != 0) return failed("write to the disk");
+  if (::fsync(file_.get()) != 0) return failed("write to the disk");
   return {};
 }
 
-// linkat() fails if the name exists, so the file gets a temporary name here and its own by rename().
 Status AtomicFile::give_name() {
-  const std::string self = fmt::format("/proc/self/fd/{}", fd_);
+  const std::string self = fmt::format("/proc/self/fd/{}", file_.get());
   ::unlink(temporary_.c_str());  // left by an earlier process with this process id
   if (::linkat(AT_FDCWD, self.c_str(), AT_FDCWD, temporary_.c_str(), AT_SYMLINK_FOLLOW) != 0)
     return failed("give the finished file a name");
@@ -106,13 +97,10 @@ Status AtomicFile::commit() {
   if (!named_) LANCET_TRY(give_name());
   if (::rename(temporary_.c_str(), path_.c_str()) != 0) return failed("rename the finished file to this name");
   named_ = false;
-  ::close(std::exchange(fd_, -1));
+  file_.close();
   // Syncing the folder puts the rename on the disk. Errors are ignored: some file systems cannot sync a folder, and
   // write the rename later.
-  if (const int fd = ::open(folder_of(path_).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); fd >= 0) {
-    ::fsync(fd);
-    ::close(fd);
-  }
+  ::fsync(Descriptor(::open(folder_of(path_).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)).get());
   return {};
 }
 
@@ -152,9 +140,8 @@ Result<std::string> read_file(const fs::path& path, std::string_view what, std::
     return data_error(fmt::format("{}: expected {}, found no such file", path.string(), what));
   if (status.type() == fs::file_type::none)
     return data_error(fmt::format("{}: expected {}, found: {}", path.string(), what, error.message()));
-  if (!fs::is_regular_file(status)) {
+  if (!fs::is_regular_file(status))
     return data_error(fmt::format("{}: expected {}, found no regular file", path.string(), what));
-  }
   const std::uintmax_t size = fs::file_size(path, error);
   if (!error && size > most)
     return data_error(fmt::format("{}: expected {} of at most {} MB, found {} MB", path.string(), what,
@@ -163,9 +150,8 @@ Result<std::string> read_file(const fs::path& path, std::string_view what, std::
   errno = 0;
   std::ifstream in(path, std::ios::binary);
   if (!in) return data_error(fmt::format("{}: expected {}, found: {}", path.string(), what, std::strerror(errno)));
-  if (error || !in.read(content.data(), static_cast<std::streamsize>(content.size()))) {
+  if (error || !in.read(content.data(), static_cast<std::streamsize>(content.size())))
     return data_error(fmt::format("{}: expected {}, found a file that cannot be read", path.string(), what));
-  }
   return content;
 }
 

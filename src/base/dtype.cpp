@@ -1,7 +1,6 @@
 #include "lancet/base/dtype.h"
 
 #include <array>
-#include <utility>
 
 namespace lancet {
 namespace {

@@ -5,7 +5,6 @@
 #include "lancet/base/random.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "lancet/base/hash.h"
 #include "lancet/base/math.h"

@@ -56,7 +56,6 @@ struct BackgroundWriter::State {
     changed.notify_all();
   }
 
-  // Reads the filled blocks as one sequence of bytes.
   class BlockReader {
    public:
     explicit BlockReader(State& state) : state_(state) {}

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <atomic>
 #include <mutex>
-#include <optional>
 #include <thread>
 
 #include "lancet/base/hash.h"
@@ -31,6 +30,16 @@ Result<std::string> read_manifest(const fs::path& path) {
   std::string text(file.size(), '\0');
   LANCET_TRY(file.read(0, std::as_writable_bytes(std::span(text.data(), text.size()))));
   return text;
+}
+
+// Turns an exception into an error: thrown out of a thread, it would end the process.
+template <class Work>
+Status caught(const Work& work) {
+  try {
+    return work();
+  } catch (const std::exception& error) {
+    return internal_error(error.what());
+  }
 }
 
 }  // namespace
@@ -113,20 +122,6 @@ Status Checkpoint::verify() const {
   for (const auto& [name, location] : tensors_) items.push_back({location, {}});
   return read_items(std::move(items), 1);
 }
-
-namespace {
-
-// Turns an exception into an error: thrown out of a thread, it would end the process.
-template <class Work>
-Status caught(const Work& work) {
-  try {
-    return work();
-  } catch (const std::exception& error) {
-    return internal_error(error.what());
-  }
-}
-
-}  // namespace
 
 // Sorts the items by file, so that a thread opens each file at most once, and lets the threads draw them one by one.
 // The first error stops all; the one of the lowest item is returned.

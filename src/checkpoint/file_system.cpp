@@ -2,12 +2,12 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <utility>
+
+#include "lancet/base/descriptor.h"
 
 namespace lancet::checkpoint {
 namespace {
@@ -20,38 +20,35 @@ Error failed(const fs::path& path, std::string_view what, int error) {
 
 class DiskFile final : public OutputFile {
  public:
-  DiskFile(fs::path path, int fd) : path_(std::move(path)), fd_(fd) {}
-  ~DiskFile() override {
-    if (fd_ >= 0) ::close(fd_);
-  }
+  DiskFile(fs::path path, Descriptor file) : path_(std::move(path)), file_(std::move(file)) {}
   Result<std::size_t> write_some(std::span<const std::byte> bytes) override {
     constexpr std::size_t most = 1 << 30;  // Linux writes at most this much in one call
     for (;;) {
-      const ssize_t written = ::write(fd_, bytes.data(), std::min(bytes.size(), most));
+      const ssize_t written = ::write(file_.get(), bytes.data(), std::min(bytes.size(), most));
       if (written >= 0) return static_cast<std::size_t>(written);
       if (errno != EINTR) return failed(path_, "write", errno);
     }
   }
   Status sync() override {
-    if (::fsync(fd_) != 0) return failed(path_, "write to the disk", errno);
+    if (::fsync(file_.get()) != 0) return failed(path_, "write to the disk", errno);
     return {};
   }
   Status close() override {
-    if (::close(std::exchange(fd_, -1)) != 0) return failed(path_, "close", errno);
+    if (file_.close() != 0) return failed(path_, "close", errno);
     return {};
   }
 
  private:
   fs::path path_;
-  int fd_;
+  Descriptor file_;
 };
 
 class Disk final : public FileSystem {
  public:
   Result<std::unique_ptr<OutputFile>> create(const fs::path& path) override {
-    const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666);
-    if (fd < 0) return failed(path, "create the file", errno);
-    return std::unique_ptr<OutputFile>(std::make_unique<DiskFile>(path, fd));
+    Descriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666));
+    if (!file.is_open()) return failed(path, "create the file", errno);
+    return std::unique_ptr<OutputFile>(std::make_unique<DiskFile>(path, std::move(file)));
   }
   Status make_folder(const fs::path& path) override {
     std::error_code error;
@@ -60,10 +57,9 @@ class Disk final : public FileSystem {
     return {};
   }
   Status sync_folder(const fs::path& path) override {
-    const int fd = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0) return failed(path, "open the folder", errno);
-    const int error = ::fsync(fd) == 0 ? 0 : errno;
-    ::close(fd);
+    const Descriptor folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (!folder.is_open()) return failed(path, "open the folder", errno);
+    const int error = ::fsync(folder.get()) == 0 ? 0 : errno;
     if (error != 0 && error != EINVAL && error != ENOTSUP) return failed(path, "write the folder to the disk", error);
     return {};
   }

@@ -54,7 +54,6 @@ bool looks_whole(const fs::path& folder) {
   return true;
 }
 
-// Renames the folder first, so that a partly deleted one never looks like a checkpoint.
 Status remove_checkpoint(FileSystem& files, const fs::path& checkpoints, std::int64_t step) {
   const fs::path gone = checkpoints / (folder_name(step) + ".removed" + std::string(temporary));
   LANCET_TRY(files.remove(gone));

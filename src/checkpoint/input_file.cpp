@@ -3,11 +3,9 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
-#include <utility>
 
 namespace lancet::checkpoint {
 namespace {
@@ -19,33 +17,16 @@ bool is_missing(int error) {
 
 }  // namespace
 
-InputFile::InputFile(InputFile&& other) noexcept
-    : path_(std::move(other.path_)), fd_(std::exchange(other.fd_, -1)), size_(other.size_), refused_(other.refused_) {}
-
-InputFile& InputFile::operator=(InputFile&& other) noexcept {
-  std::swap(path_, other.path_);
-  std::swap(fd_, other.fd_);
-  std::swap(size_, other.size_);
-  std::swap(refused_, other.refused_);
-  return *this;
-}
-
-void InputFile::close() {
-  if (fd_ >= 0) ::close(std::exchange(fd_, -1));
-}
-
 Result<InputFile> InputFile::open(const std::filesystem::path& path, std::string_view what, ExitCode refused) {
   // O_NONBLOCK: opening a pipe without a writer would wait.
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (fd < 0) {
-    const int error = errno;
-    if (is_missing(error))
-      return data_error(fmt::format("{}: expected {}, found: {}", path.string(), what, std::strerror(error)));
-    return Error{refused, fmt::format("{}: cannot be opened: {}", path.string(), std::strerror(error)), false};
-  }
-  InputFile file(path, fd, refused);
+  Descriptor opened(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!opened.is_open() && is_missing(errno))
+    return data_error(fmt::format("{}: expected {}, found: {}", path.string(), what, std::strerror(errno)));
+  if (!opened.is_open())
+    return Error{refused, fmt::format("{}: cannot be opened: {}", path.string(), std::strerror(errno)), false};
+  InputFile file(path, std::move(opened), refused);
   struct stat status {};
-  if (::fstat(fd, &status) != 0)
+  if (::fstat(file.file_.get(), &status) != 0)
     return Error{refused, fmt::format("{}: cannot be read: {}", path.string(), std::strerror(errno)), false};
   if (!S_ISREG(status.st_mode))
     return data_error(fmt::format("{}: expected {}, found no regular file", path.string(), what));
@@ -55,7 +36,7 @@ Result<InputFile> InputFile::open(const std::filesystem::path& path, std::string
 
 Status InputFile::read(std::uint64_t at, std::span<std::byte> bytes) const {
   while (!bytes.empty()) {
-    const ssize_t got = ::pread(fd_, bytes.data(), bytes.size(), static_cast<off_t>(at));
+    const ssize_t got = ::pread(file_.get(), bytes.data(), bytes.size(), static_cast<off_t>(at));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0)
       return Error{refused_, fmt::format("{}: cannot be read: {}", path_.string(), std::strerror(errno)), false};

@@ -82,7 +82,6 @@ class Fields {
   void fail(const std::string& what) {
     if (error_.empty()) error_ = where_ + what;
   }
-  // Success if no field was wrong and no key is left over.
   Status finish() {
     if (error_.empty() && object_.is_object())
       for (const auto& [key, value] : object_.items())
@@ -127,11 +126,7 @@ Result<std::vector<ShardFile>> read_files(const ordered_json& list, std::string_
 
 bool is_shard_name(std::string_view name) {
   if (name.size() > 200 || name.starts_with('.') || !name.ends_with(".safetensors")) return false;
-  for (const char c : name)
-    if (!((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' || c == '_' ||
-          c == '-'))
-      return false;
-  return true;
+  return name.find_first_not_of("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-") == name.npos;
 }
 
 std::string to_json(const Manifest& m) {

@@ -59,12 +59,8 @@ class Handler {
   bool start_object(std::size_t) {
     if (where_ == Where::outside) return where_ = Where::top, true;
     if (where_ != Where::top || list_) return unexpected("an object");
-    if (key_ == "__metadata__") {
-      where_ = Where::metadata;
-    } else {
-      where_ = Where::tensor;
-      tensors.emplace_back().name = key_;
-    }
+    where_ = key_ == "__metadata__" ? Where::metadata : Where::tensor;
+    if (where_ == Where::tensor) tensors.emplace_back().name = key_;
     return true;
   }
   bool end_object() {
@@ -118,16 +114,9 @@ class Handler {
     return false;
   }
   bool unexpected(std::string_view found) {
-    switch (where_) {
-      case Where::outside:
-        return fail("expected an object of tensors", found);
-      case Where::top:
-        return fail("expected a tensor's object", found);
-      case Where::metadata:
-        return fail("expected a text for " + shown(key_), found);
-      case Where::tensor:
-        break;
-    }
+    if (where_ == Where::outside) return fail("expected an object of tensors", found);
+    if (where_ == Where::top) return fail("expected a tensor's object", found);
+    if (where_ == Where::metadata) return fail("expected a text for " + shown(key_), found);
     return fail("expected " + std::string(key_ == "dtype" ? "a text" : "a list of whole numbers") + " for " + key_,
                 found);
   }

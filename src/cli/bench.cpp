@@ -3,13 +3,11 @@
 
 #include "bench.h"
 #include "lancet/backend/cpu/parallel.h"
-#include "lancet/base/log.h"
 #include "lancet/base/median.h"
 #include "lancet/ops/catalogue.h"
 #include "lancet/planning/step_costs.h"
 #include "lancet/profiler/peak.h"
 #include "lancet/train/trainer.h"
-#include "lancet/world/agree.h"
 #include "load_config.h"
 #include "numbers.h"
 
@@ -42,7 +40,6 @@ std::vector<OpRow> make_rows(const ir::Program& program, std::vector<std::size_t
   return rows;
 }
 
-// The measured peak of the device.
 struct Peak {
   double flops, bandwidth;  // FLOP/s and bytes/s
 };

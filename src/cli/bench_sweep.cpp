@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "bench.h"
-#include "lancet/base/atomic_file.h"
 #include "lancet/base/shipped_files.h"
 #include "lancet/experiment/run.h"
 #include "numbers.h"

@@ -7,7 +7,6 @@
 #include <system_error>
 
 #include "commands.h"
-#include "lancet/base/check.h"
 #include "lancet/base/log.h"
 #include "lancet/base/shown.h"
 #include "lancet/comm/launch.h"
@@ -99,16 +98,9 @@ int main(int argc, char** argv) {
   app.set_version_flag("--version", "lancet " LANCET_VERSION);
   app.require_subcommand(1);
   Selection selection;
-  add_train(app, selection);
-  add_data(app, selection);
-  add_bench(app, selection);
-  add_plan(app, selection);
-  add_profile(app, selection);
-  add_report(app, selection);
-  add_eval(app, selection);
-  add_generate(app, selection);
-  add_export(app, selection);
-  add_import(app, selection);
+  for (const auto add : {add_train, add_data, add_bench, add_plan, add_profile, add_report, add_eval, add_generate,
+                         add_export, add_import})
+    add(app, selection);
   refuse_empty_words(app);
   try {
     app.parse(argc, argv);

@@ -21,12 +21,10 @@ Status evaluate(const EvalArguments& arguments, comm::Communicator& world, int l
                 inference::LoadedModel::load(arguments.model->from, world, arguments.model->options(local_ranks)));
   inference::EvaluateOptions options = arguments.options;
   if (options.data.empty()) options.data = model->config().data.eval;
-  if (options.data.empty()) {
-    Error error = config_error(
-        fmt::format("expected --data FILE, since the run in {} names no data.eval", arguments.model->from));
-    error.agreed = true;
-    return error;
-  }
+  if (options.data.empty())
+    return Error{ExitCode::config,
+                 fmt::format("expected --data FILE, since the run in {} names no data.eval", arguments.model->from),
+                 true};
   LANCET_ASSIGN(const inference::EvaluateResult result, inference::evaluate(*model, world, options));
   if (world.rank() != 0) return {};
   if (arguments.json)

@@ -9,9 +9,7 @@
 namespace lancet::cli {
 
 struct FromArguments {
-  std::string from;
-  std::string dtype;
-  std::string device;
+  std::string from, dtype, device;
   int threads = 0;
   inference::LoadOptions options(int local_ranks) const;
 };

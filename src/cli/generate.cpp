@@ -108,7 +108,6 @@ class Generation {
     return data::check_same(model_->tokenizer_id(), {tokenizer_->hash(), folder.string()});
   }
 
-  // Rank 0 encodes the prompt and broadcasts its ids.
   Status read_prompt() {
     std::string text = arguments_.prompt;
     if (!arguments_.has_prompt) {

@@ -10,14 +10,9 @@ namespace lancet::cli {
 
 std::string profile_folder() {
   const char *cache = std::getenv("XDG_CACHE_HOME"), *home = std::getenv("HOME");
-  std::filesystem::path folder;
-  if (cache && *cache)
-    folder = cache;
-  else if (home && *home)
-    folder = std::filesystem::path(home) / ".cache";
-  else
-    return "";
-  return folder / "lancet";
+  if (cache && *cache) return std::filesystem::path(cache) / "lancet";
+  if (home && *home) return std::filesystem::path(home) / ".cache/lancet";
+  return "";
 }
 
 std::shared_ptr<ConfigArguments> add_config_arguments(CLI::App& command) {

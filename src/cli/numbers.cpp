@@ -18,21 +18,6 @@ bool parse(const std::string& text, T& number) {
   return error == std::errc() && end == last;
 }
 
-std::string wrong_seed(const std::string& text) {
-  std::uint64_t seed = 0;
-  if (parse(text, seed)) return {};
-  return fmt::format("expected a whole number from 0 to {}, found {}", std::numeric_limits<std::uint64_t>::max(),
-                     shown(text));
-}
-
-}  // namespace
-
-CLI::Option* add_seed_option(CLI::App& command, std::uint64_t& seed, const std::string& help) {
-  return command.add_option("--seed", seed, help)->capture_default_str()->check(wrong_seed);
-}
-
-namespace {
-
 template <class Number>
 CLI::Validator in_range(Number least, Number most, const char* kind) {
   const auto wrong = [=](const std::string& text) -> std::string {
@@ -44,6 +29,13 @@ CLI::Validator in_range(Number least, Number most, const char* kind) {
 }
 
 }  // namespace
+
+CLI::Option* add_seed_option(CLI::App& command, std::uint64_t& seed, const std::string& help) {
+  constexpr std::uint64_t most = std::numeric_limits<std::uint64_t>::max();
+  return command.add_option("--seed", seed, help)
+      ->capture_default_str()
+      ->check(in_range<std::uint64_t>(0, most, "a whole number").description(""));
+}
 
 CLI::Validator between(double least, double most) { return in_range(least, most, "a number"); }
 CLI::Validator whole_between(std::int64_t least, std::int64_t most) { return in_range(least, most, "a whole number"); }

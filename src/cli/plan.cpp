@@ -40,7 +40,6 @@ Status dump(const std::filesystem::path& folder, const planner::PlanReport& repo
   return write_file(folder / "policies.txt", policy_table(report));
 }
 
-// Returns the command that measures the costs of this config on this machine.
 std::string profile_command(const ConfigArguments& config, int ranks) {
   std::error_code ignored;
   std::string command = ranks > 1 ? fmt::format("{} {} ", find_shipped("scripts/mpirun.sh").string(), ranks) : "";
@@ -118,8 +117,7 @@ void add_plan(CLI::App& app, Selection& selection) {
   command->add_flag("--passes", arguments->passes, "List the passes that made the plan, with their times");
   command->add_option("--dump", arguments->dump, "Write the Program after each pass into this folder, as NN_name.ir")
       ->type_name("DIR");
-  command
-      ->add_option("--skip", arguments->skip, "Leave out a pass, to see what it does (repeatable)")
+  command->add_option("--skip", arguments->skip, "Leave out a pass, to see what it does (repeatable)")
       ->type_name("PASS")
       ->expected(1)
       ->take_all();

@@ -92,8 +92,8 @@ std::string what_bounds(const planning::PlannedStep& planned) {
 }  // namespace
 
 std::string explanation(const planning::PlannedStep& planned) {
-  return fmt::format("{}\n{}\n{}\n{}", what_happens(planned), what_policies_do(),
-                     why_chosen(planned.report), what_bounds(planned));
+  return fmt::format("{}\n{}\n{}\n{}", what_happens(planned), what_policies_do(), why_chosen(planned.report),
+                     what_bounds(planned));
 }
 
 }  // namespace lancet::cli

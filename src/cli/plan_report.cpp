@@ -74,20 +74,12 @@ std::string longest_first(const std::vector<std::pair<std::string, double>>& und
   return items.empty() ? "-" : fmt::format("{}", fmt::join(items, ", "));
 }
 
-// Returns the letter of an instruction in the chart.
 char letter(const ir::Instruction& instruction) {
   if (instruction.stream == ir::Stream::expert) return 'a';
   if (instruction.stream == ir::Stream::reduce) return 'r';
-  switch (instruction.role) {
-    case ir::Role::forward:
-      return 'f';
-    case ir::Role::dx:
-      return 'x';
-    case ir::Role::dw:
-      return 'w';
-    default:
-      return 'u';
-  }
+  if (instruction.role == ir::Role::forward) return 'f';
+  if (instruction.role == ir::Role::dx) return 'x';
+  return instruction.role == ir::Role::dw ? 'w' : 'u';
 }
 
 constexpr std::size_t columns = 100;
@@ -143,8 +135,8 @@ std::string schedule_text(const planning::PlannedStep& planned) {
   const planner::LowerBound& bound = planned.report.lower_bound;
   std::string text =
       fmt::format("* {} runs: {} instructions, arena {} MB; floor {:.1f} ms (compute {:.1f}, network {:.1f})\n",
-                  planned.report.chosen, planned.plan.program.instructions.size(), in_megabytes(planned.plan.arena_bytes),
-                  bound.ms(), bound.compute, bound.network);
+                  planned.report.chosen, planned.plan.program.instructions.size(),
+                  in_megabytes(planned.plan.arena_bytes), bound.ms(), bound.compute, bound.network);
   const auto ranges = schedule::split_ranges(planned.plan.program);
   for (const schedule::SplitRange& range : ranges)
     text += fmt::format("  {:<8} in {} parts: {} to {}\n", direction(range.role), range.parts, range.first, range.last);

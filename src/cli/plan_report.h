@@ -6,11 +6,11 @@
 
 namespace lancet::cli {
 
-std::string pass_table(const planner::PlanReport& report);     // a row for each pass that made the plan
-std::string policy_table(const planner::PlanReport& report);   // a row for each policy
+std::string pass_table(const planner::PlanReport& report);        // a row for each pass that made the plan
+std::string policy_table(const planner::PlanReport& report);      // a row for each policy
 std::string schedule_text(const planning::PlannedStep& planned);  // the chosen plan: ranges, size, lower bound
-std::string cover_table(const ir::Plan& plan);                 // the computation that hides each all-to-all
-std::string timeline_chart(const ir::Plan& plan);              // the predicted step, a row for each stream
+std::string cover_table(const ir::Plan& plan);                    // the computation that hides each all-to-all
+std::string timeline_chart(const ir::Plan& plan);                 // the predicted step, a row for each stream
 std::string explanation(const planning::PlannedStep& planned);    // in words, for a first reader
 
 }  // namespace lancet::cli

@@ -1,9 +1,7 @@
 #include <algorithm>
-#include <cstdlib>
 #include <map>
 
 #include "commands.h"
-#include "lancet/base/log.h"
 #include "lancet/ops/catalogue.h"
 #include "lancet/planning/step_costs.h"
 #include "load_config.h"
@@ -20,7 +18,6 @@ struct KeyRow {
   double total() const { return calls * time.ms; }
 };
 
-// Cuts a long list of operands.
 std::string shortened(const std::string& key) {
   constexpr std::size_t most = 110;
   return key.size() <= most ? key : key.substr(0, most) + "...";
@@ -69,8 +66,7 @@ void print_network(const cost::NetworkTimes& network) {
 }
 
 struct ProfileArguments {
-  std::string out;
-  std::string renew;
+  std::string out, renew;
   double seconds = 2;
 };
 

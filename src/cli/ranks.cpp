@@ -1,10 +1,10 @@
 // Runs a command on every rank: under MPI if a launcher started several ranks, else alone. A rank reports its error
 // and, unless all ranks have agreed on it, aborts the job, so that no rank waits for one that failed.
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "commands.h"
-#include "lancet/base/check.h"
-#include "lancet/base/log.h"
 #include "lancet/comm/launch.h"
 #include "signals.h"
 #ifdef LANCET_HAVE_MPI

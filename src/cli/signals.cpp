@@ -1,13 +1,6 @@
-// Handles signals in three ways; the one that a command installs last holds.
-//
-// announce_signals() prints a line and lets the signal end the process; main() installs it on rank 0 for every command.
-// catch_stop_signals() is for training: the first signal sets `requested`, which the training loop polls between steps;
-// the handler then restores the default action of SIGINT and SIGTERM, so that the next one ends the process.
-// note_stop_signals() is for sweeps: the first signal sets `requested` and prints a note; later ones are ignored or,
-// after next_stop_ends(true), end the process.
-//
-// Handlers use only write(), sigaction(), raise(), _exit() and lock-free atomics. Signals that were ignored at the
-// start (nohup) stay ignored.
+// Of the three ways to handle signals, the one that a command installs last holds: main() calls announce_signals() on
+// rank 0 for every command, training catch_stop_signals(), sweeps note_stop_signals(). Handlers use only write(),
+// sigaction(), raise(), _exit() and lock-free atomics. Signals that were ignored at the start (nohup) stay ignored.
 #include "signals.h"
 
 #include <unistd.h>
@@ -54,7 +47,6 @@ static_assert(std::atomic<int>::is_always_lock_free && std::atomic<bool>::is_alw
               "handlers read and write them");
 std::atomic<bool> speaks{false};
 
-// The first signal is a request to stop; the next SIGINT or SIGTERM ends the process.
 void request(int signal) {
   if (requested.exchange(signal) != 0) return;
   handle({SIGINT, SIGTERM}, SIG_DFL, 0);
@@ -64,7 +56,6 @@ void request(int signal) {
 }
 
 const char* note_of_stop = "";
-
 std::atomic<bool> next_ends{false};
 
 void note_stop(int signal) {

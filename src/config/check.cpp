@@ -41,11 +41,6 @@ Status check_experts(const Model& m, int ranks) {
   return {};
 }
 
-Status check_schedule(const Train& t) {
-  if (t.min_lr > t.lr) return refused("train.min_lr: expected at most train.lr = {}, found {}", t.lr, t.min_lr);
-  return {};
-}
-
 // Computes the elements of the largest tensors in doubles, which cannot overflow and are exact far beyond the bound.
 Status check_sizes(const Config& config, int ranks) {
   const Model& m = config.model;
@@ -104,7 +99,8 @@ Status check(const Config& config, int ranks) {
     return refused("train.seq_len: expected 1 to model.n_positions = {}, found {}", m.n_positions, config.train.seq_len);
   LANCET_TRY(check_experts(m, ranks));
   LANCET_TRY(check_sizes(config, ranks));
-  LANCET_TRY(check_schedule(config.train));
+  if (const Train& t = config.train; t.min_lr > t.lr)
+    return refused("train.min_lr: expected at most train.lr = {}, found {}", t.lr, t.min_lr);
   if (config.overlap.parts > config.overlap.max_parts)
     return refused("overlap.parts: expected at most overlap.max_parts = {}, found {}", config.overlap.max_parts,
                  config.overlap.parts);

@@ -6,7 +6,6 @@
 #include <cmath>
 #include <fstream>
 #include <set>
-#include <vector>
 
 #include "fields.h"
 #include "lancet/base/atomic_file.h"

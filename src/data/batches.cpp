@@ -13,13 +13,13 @@ namespace {
 
 class FileBatches final : public Batches {
  public:
-  FileBatches(data::Sampler sampler, int rank, int ranks) : sampler_(std::move(sampler)), rank_(rank), ranks_(ranks) {}
+  FileBatches(Sampler sampler, int rank, int ranks) : sampler_(std::move(sampler)), rank_(rank), ranks_(ranks) {}
   Status fill(std::int64_t step, int micro, std::span<std::int32_t> inputs, std::span<std::int32_t> targets) override {
     return sampler_.batch(static_cast<std::uint64_t>(step), rank_, ranks_, micro, inputs, targets);
   }
 
  private:
-  data::Sampler sampler_;
+  Sampler sampler_;
   int rank_, ranks_;
 };
 
@@ -27,9 +27,8 @@ class FileBatches final : public Batches {
 class EvaluationBatches final : public Batches {
  public:
   // sampler: with batches of one row, in file order.
-  EvaluationBatches(data::Sampler sampler, std::int64_t seq_len, std::int64_t sequences, int rank, int ranks)
+  EvaluationBatches(Sampler sampler, std::int64_t seq_len, std::int64_t sequences, int rank, int ranks)
       : sampler_(std::move(sampler)), seq_len_(seq_len), sequences_(sequences), rank_(rank), ranks_(ranks) {}
-
   Status fill(std::int64_t step, int, std::span<std::int32_t> inputs, std::span<std::int32_t> targets) override {
     const auto length = static_cast<std::size_t>(seq_len_);
     const auto rows = static_cast<std::int64_t>(inputs.size() / length);
@@ -44,7 +43,7 @@ class EvaluationBatches final : public Batches {
   }
 
  private:
-  data::Sampler sampler_;
+  Sampler sampler_;
   std::int64_t seq_len_, sequences_;
   int rank_, ranks_;
 };
@@ -53,7 +52,6 @@ class EvaluationBatches final : public Batches {
 class SyntheticBatches final : public Batches {
  public:
   SyntheticBatches(const config::Config& config, int rank) : config_(config), rank_(rank) {}
-
   Status fill(std::int64_t step, int micro, std::span<std::int32_t> inputs, std::span<std::int32_t> targets) override {
     const std::int64_t length = config_.train.seq_len, rows = std::int64_t(inputs.size()) / length;
     const std::int64_t rows_a_rank = rows * config_.train.gradient_accumulation_steps;
@@ -81,9 +79,8 @@ class SyntheticBatches final : public Batches {
   int rank_;
 };
 
-Result<data::TokenFile> open_tokens(const config::Config& config, const TokenizerId& tokenizer,
-                                    const std::string& path) {
-  LANCET_ASSIGN(data::TokenFile file, data::TokenFile::open(path));
+Result<TokenFile> open_tokens(const config::Config& config, const TokenizerId& tokenizer, const std::string& path) {
+  LANCET_ASSIGN(TokenFile file, TokenFile::open(path));
   if (file.vocab_size() != config.model.vocab_size)
     return data_error(fmt::format("{}: expected a vocabulary of model.vocab_size = {} ids, found one of {}", path,
                                   config.model.vocab_size, file.vocab_size()));
@@ -93,11 +90,10 @@ Result<data::TokenFile> open_tokens(const config::Config& config, const Tokenize
 
 }  // namespace
 
-Result<std::optional<data::Tokenizer>> load_tokenizer(const config::Config& config) {
+Result<std::optional<Tokenizer>> load_tokenizer(const config::Config& config) {
   const std::string& folder = config.data.tokenizer;
-  if (folder.empty() || (config.data.synthetic && config.train.sample_tokens == 0))
-    return std::optional<data::Tokenizer>();
-  LANCET_ASSIGN(data::Tokenizer tokenizer, data::Tokenizer::load(folder));
+  if (folder.empty() || (config.data.synthetic && config.train.sample_tokens == 0)) return std::optional<Tokenizer>();
+  LANCET_ASSIGN(Tokenizer tokenizer, Tokenizer::load(folder));
   if (tokenizer.vocab_size() != config.model.vocab_size)
     return data_error(
         fmt::format("data.tokenizer: expected a vocabulary of model.vocab_size = {} ids in {}, found one of {}",
@@ -105,38 +101,37 @@ Result<std::optional<data::Tokenizer>> load_tokenizer(const config::Config& conf
   if (config.train.sample_tokens > 0)
     if (const auto prompt = tokenizer.encode(config.train.sample_prompt); !prompt.ok())
       return data_error("train.sample_prompt: " + prompt.error().message);
-  return std::optional<data::Tokenizer>(std::move(tokenizer));
+  return std::optional<Tokenizer>(std::move(tokenizer));
 }
 
 Result<TokenizerId> tokenizer_of_training(const config::Config& config) {
   if (config.data.synthetic || config.data.train.empty()) return TokenizerId{};
-  LANCET_ASSIGN(const data::TokenFile file, data::TokenFile::open(config.data.train));
+  LANCET_ASSIGN(const TokenFile file, TokenFile::open(config.data.train));
   if (file.tokenizer_hash() != 0 || config.data.tokenizer.empty())
     return TokenizerId{file.tokenizer_hash(), config.data.train};
-  LANCET_ASSIGN(const data::Tokenizer tokenizer, data::Tokenizer::load(config.data.tokenizer));
+  LANCET_ASSIGN(const Tokenizer tokenizer, Tokenizer::load(config.data.tokenizer));
   return TokenizerId{tokenizer.hash(), config.data.tokenizer};
 }
 
 Result<std::unique_ptr<Batches>> training_batches(const config::Config& config, const TokenizerId& tokenizer, int rank,
                                                   int ranks, std::int64_t sample_offset) {
   if (config.data.synthetic) return std::unique_ptr<Batches>(std::make_unique<SyntheticBatches>(config, rank));
-  LANCET_ASSIGN(data::TokenFile file, open_tokens(config, tokenizer, config.data.train));
+  LANCET_ASSIGN(TokenFile file, open_tokens(config, tokenizer, config.data.train));
   const std::int64_t rows = config.train.micro_batch_size * config.train.gradient_accumulation_steps * ranks;
-  LANCET_ASSIGN(data::Sampler sampler,
-                data::Sampler::make(std::move(file), {.seq_len = config.train.seq_len,
-                                                      .global_batch = rows,
-                                                      .seed = static_cast<std::uint64_t>(config.train.seed),
-                                                      .offset = sample_offset}));
+  LANCET_ASSIGN(Sampler sampler, Sampler::make(std::move(file), {.seq_len = config.train.seq_len,
+                                                                 .global_batch = rows,
+                                                                 .seed = static_cast<std::uint64_t>(config.train.seed),
+                                                                 .offset = sample_offset}));
   return std::unique_ptr<Batches>(std::make_unique<FileBatches>(std::move(sampler), rank, ranks));
 }
 
 Result<std::optional<Evaluation>> evaluation_batches(const config::Config& config, const TokenizerId& tokenizer,
                                                      int rank, int ranks) {
   if (config.data.synthetic || config.data.eval.empty()) return std::optional<Evaluation>();
-  LANCET_ASSIGN(data::TokenFile file, open_tokens(config, tokenizer, config.data.eval));
+  LANCET_ASSIGN(TokenFile file, open_tokens(config, tokenizer, config.data.eval));
   const std::int64_t length = config.train.seq_len, rows = config.train.micro_batch_size * ranks;
-  LANCET_ASSIGN(data::Sampler sampler,
-                data::Sampler::make(std::move(file), {.seq_len = length, .global_batch = 1, .shuffle = false}));
+  LANCET_ASSIGN(Sampler sampler,
+                Sampler::make(std::move(file), {.seq_len = length, .global_batch = 1, .shuffle = false}));
   Evaluation evaluation;
   evaluation.sequences = std::min<std::int64_t>(config.data.eval_sequences, std::int64_t(sampler.windows()));
   evaluation.count = (evaluation.sequences + rows - 1) / rows;

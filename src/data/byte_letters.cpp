@@ -13,20 +13,15 @@ struct Letters {
   Letters() {
     byte_of.fill(-1);
     std::size_t placed = 0;
-    for (int byte = 0; byte < 256; ++byte) {
-      if (is_visible(byte)) place(byte, byte, placed);
-    }
     int next = 0x100;
-    for (int byte = 0; byte < 256; ++byte) {
-      if (!is_visible(byte)) place(byte, next++, placed);
-    }
-  }
-
- private:
-  void place(int byte, int letter, std::size_t& placed) {
-    of_byte[static_cast<std::size_t>(byte)] = static_cast<std::uint16_t>(letter);
-    byte_of[static_cast<std::size_t>(letter)] = static_cast<std::int16_t>(byte);
-    order[placed++] = static_cast<std::uint8_t>(byte);
+    for (const bool visible : {true, false})
+      for (int byte = 0; byte < 256; ++byte) {
+        if (is_visible(byte) != visible) continue;
+        const int letter = visible ? byte : next++;
+        of_byte[static_cast<std::size_t>(byte)] = static_cast<std::uint16_t>(letter);
+        byte_of[static_cast<std::size_t>(letter)] = static_cast<std::int16_t>(byte);
+        order[placed++] = static_cast<std::uint8_t>(byte);
+      }
   }
 };
 

@@ -18,14 +18,10 @@
 namespace lancet::data {
 namespace {
 
-// Pre-tokens up to this many bytes are merged by scanning (quadratic, no allocation), longer ones with a heap.
-constexpr std::size_t kScanBytes = 64;
-// Longer pre-tokens are not cached.
-constexpr std::size_t kCachedWordBytes = 256;
-// The most bytes of text and ids in the cache.
-constexpr std::size_t kCacheBytes = std::size_t{16} << 20;
+constexpr std::size_t kScanBytes = 64, kCachedWordBytes = 256;  // of a pre-token
+constexpr std::size_t kCacheBytes = std::size_t{16} << 20;      // of text and ids
 
-// Both functions merge the pair of the lowest rank, the leftmost of equals, until no pair has a rank.
+// Quadratic, without an allocation.
 void merge_by_scanning(const TokenizerTables& tables, std::string_view word, std::vector<TokenId>& ids) {
   TokenId token[kScanBytes];
   const PairTable::Entry* pair[kScanBytes];  // pair[i]: token[i] with token[i+1]
@@ -58,10 +54,9 @@ class HeapMerger {
   HeapMerger(const TokenizerTables& tables, std::string_view word) : tables_(tables), nodes_(word.size()) {
     LANCET_CHECK(word.size() < INT32_MAX, "a pre-token of {} bytes", word.size());
     const auto n = static_cast<std::int32_t>(word.size());
-    for (std::int32_t i = 0; i < n; ++i) {
+    for (std::int32_t i = 0; i < n; ++i)
       nodes_[std::size_t(i)] = {tables.byte_ids[static_cast<unsigned char>(word[std::size_t(i)])], i - 1,
                                 i + 1 < n ? i + 1 : -1};
-    }
     for (std::int32_t i = 0; i + 1 < n; ++i) consider(i);
   }
 
@@ -159,9 +154,7 @@ Encoder::Encoder(Encoder&&) noexcept = default;
 Encoder& Encoder::operator=(Encoder&&) noexcept = default;
 
 Status Encoder::encode(std::string_view text, std::vector<TokenId>& ids, std::uint64_t first_byte) {
-  if (const std::size_t bad = first_invalid_utf8(text); bad != text.size()) {
-    return not_utf8(text, bad, first_byte);
-  }
+  if (const std::size_t bad = first_invalid_utf8(text); bad != text.size()) return not_utf8(text, bad, first_byte);
   if (state_->special == Special::as_text || state_->tables->eos < 0) {
     state_->encode_plain(text, ids);
     return {};

@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <queue>
 #include <span>
-#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -56,7 +55,6 @@ class PairCounts {
   std::vector<TokenId> tokens_;  // all words, end to end; a word only shrinks
   std::vector<Word> words_;
   std::unordered_map<std::uint64_t, Pair, KeyHash> pairs_;
-  // A candidate's count is exact, or too high after its pair lost occurrences; pop() checks it.
   std::priority_queue<Candidate> heap_;
   std::vector<std::uint64_t> raised_;  // keys whose count rose since they were last put on the heap
 };

@@ -35,8 +35,7 @@ std::uint64_t Permutation::operator()(std::uint64_t i) const {
   LANCET_CHECK(i < n_, "index {} in a permutation of {}", i, n_);
   const Philox random(seed_, stream_);
   const std::uint64_t mask = (std::uint64_t{1} << half_bits_) - 1;
-  // The network permutes [0, 4^half_bits), which has fewer than 4 n elements unless n is small, so few repetitions lead
-  // to an index below n.
+  // [0, 4^half_bits) has fewer than 4 n elements unless n is small, so few repetitions lead to an index below n.
   do {
     std::uint64_t left = i >> half_bits_, right = i & mask;
     for (std::uint64_t round = 0; round < kRounds; ++round) {
@@ -57,16 +56,14 @@ Sampler::Sampler(TokenFile file, const SamplerOptions& options)
 Result<Sampler> Sampler::make(TokenFile file, const SamplerOptions& options) {
   LANCET_CHECK(options.seq_len > 0 && options.global_batch > 0, "batches of {} rows of {} tokens", options.global_batch,
                options.seq_len);
-  if (file.size() < static_cast<std::uint64_t>(options.seq_len) + 1) {
+  if (file.size() < static_cast<std::uint64_t>(options.seq_len) + 1)
     return data_error(fmt::format("{}: expected at least {} tokens (a row of {} and its last target), found {}",
                                   file.path().string(), options.seq_len + 1, options.seq_len, file.size()));
-  }
   return Sampler(std::move(file), options);
 }
 
-// The windows leave a remainder of fewer than seq_len tokens. Each epoch of a shuffled run draws how much of it is left
-// out at the front, the rest at the back, so that every token is seen in some epoch and windows begin at other tokens;
-// the number of windows stays the same.
+// The windows leave a remainder of fewer than seq_len tokens. The offset is the part of it left out at the front, so
+// that every token is seen in some epoch.
 std::uint64_t Sampler::offset(std::uint64_t epoch) const {
   if (!options_.shuffle) return 0;
   const std::uint64_t remainder = (file_.size() - 1) % static_cast<std::uint64_t>(options_.seq_len);

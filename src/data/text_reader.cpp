@@ -2,13 +2,11 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <system_error>
-#include <utility>
 
 #include "lancet/base/atomic_file.h"
 #include "lancet/base/check.h"
@@ -18,20 +16,6 @@
 namespace lancet::data {
 
 namespace fs = std::filesystem;
-
-Result<TextPart> whole_text(const fs::path& path) {
-  std::error_code error;
-  const auto status = fs::status(path, error);
-  if (is_open_stream(path)) return TextPart{path, 0, TextPart::unknown};
-  if (!fs::exists(status)) return data_error(fmt::format("{}: expected a text, found no such file", path.string()));
-  if (!fs::is_regular_file(status)) {
-    return data_error(fmt::format("{}: expected a text, found no regular file", path.string()));
-  }
-  const std::uint64_t size = fs::file_size(path, error);
-  if (error) return data_error(fmt::format("{}: cannot tell its size: {}", path.string(), error.message()));
-  if (size == 0) return data_error(fmt::format("{}: expected a text, found an empty file", path.string()));
-  return TextPart{path, 0, size};
-}
 
 namespace {
 
@@ -46,14 +30,26 @@ Result<std::uint64_t> after_mark(const TextPart& part, std::uint64_t from, std::
     LANCET_TRY(reader.next(block));
     if (block.empty()) return part.end;
     tail += block;
-    if (const std::size_t found = tail.find(mark); found != std::string::npos) {
+    if (const std::size_t found = tail.find(mark); found != std::string::npos)
       return reader.position() - tail.size() + found + mark.size();
-    }
     tail.erase(0, tail.size() - std::min(tail.size(), mark.size() - 1));
   }
 }
 
 }  // namespace
+
+Result<TextPart> whole_text(const fs::path& path) {
+  std::error_code error;
+  const auto status = fs::status(path, error);
+  if (is_open_stream(path)) return TextPart{path, 0, TextPart::unknown};
+  if (!fs::exists(status)) return data_error(fmt::format("{}: expected a text, found no such file", path.string()));
+  if (!fs::is_regular_file(status))
+    return data_error(fmt::format("{}: expected a text, found no regular file", path.string()));
+  const std::uint64_t size = fs::file_size(path, error);
+  if (error) return data_error(fmt::format("{}: cannot tell its size: {}", path.string(), error.message()));
+  if (size == 0) return data_error(fmt::format("{}: expected a text, found an empty file", path.string()));
+  return TextPart{path, 0, size};
+}
 
 Result<std::uint64_t> next_start(const TextPart& part, std::uint64_t from, bool documents) {
   if (documents) {
@@ -63,26 +59,12 @@ Result<std::uint64_t> next_start(const TextPart& part, std::uint64_t from, bool 
   return after_mark(part, from, "\n");
 }
 
-TextReader::TextReader(TextPart part, std::size_t chunk_bytes, int fd)
-    : part_(std::move(part)), chunk_bytes_(chunk_bytes), fd_(fd), position_(part_.begin) {}
-
-TextReader::TextReader(TextReader&& other) noexcept
-    : part_(std::move(other.part_)),
-      chunk_bytes_(other.chunk_bytes_),
-      fd_(std::exchange(other.fd_, -1)),
-      position_(other.position_),
-      rest_(std::move(other.rest_)) {}
-
-TextReader::~TextReader() {
-  if (fd_ >= 0) ::close(fd_);
-}
-
 Result<TextReader> TextReader::open(TextPart part, std::size_t chunk_bytes) {
   LANCET_CHECK(chunk_bytes > 0 && part.begin <= part.end, "chunks of {} bytes of [{}, {})", chunk_bytes, part.begin,
                part.end);
-  const int fd = ::open(part.path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return data_error(fmt::format("{}: cannot open: {}", part.path.string(), std::strerror(errno)));
-  return TextReader(std::move(part), chunk_bytes, fd);
+  Descriptor file(::open(part.path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file.is_open()) return data_error(fmt::format("{}: cannot open: {}", part.path.string(), std::strerror(errno)));
+  return TextReader(std::move(part), chunk_bytes, std::move(file));
 }
 
 Status TextReader::fill(std::size_t wanted) {
@@ -92,8 +74,8 @@ Status TextReader::fill(std::size_t wanted) {
   while (have < rest_.size()) {
     const std::size_t free = rest_.size() - have;
     const ssize_t got = part_.is_stream()
-                            ? ::read(fd_, rest_.data() + have, free)
-                            : ::pread(fd_, rest_.data() + have, free, static_cast<off_t>(position_ + have));
+                            ? ::read(file_.get(), rest_.data() + have, free)
+                            : ::pread(file_.get(), rest_.data() + have, free, static_cast<off_t>(position_ + have));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return data_error(fmt::format("{}: cannot read: {}", part_.path.string(), std::strerror(errno)));
     if (got == 0) {

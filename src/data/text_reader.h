@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <string>
 
+#include "lancet/base/descriptor.h"
 #include "lancet/base/result.h"
 
 namespace lancet::data {
@@ -26,21 +27,19 @@ Result<std::uint64_t> next_start(const TextPart& part, std::uint64_t from, bool 
 class TextReader {
  public:
   static Result<TextReader> open(TextPart part, std::size_t chunk_bytes);
-  ~TextReader();
-  TextReader(TextReader&& other) noexcept;
-  TextReader& operator=(TextReader&&) = delete;
 
   // The next chunk; empty at the end. A chunk is longer than chunk_bytes only if it contains no safe cut.
   Status next(std::string& chunk);
   std::uint64_t position() const { return position_; }  // of the next chunk's first byte in the file
 
  private:
-  TextReader(TextPart part, std::size_t chunk_bytes, int fd);
+  TextReader(TextPart part, std::size_t chunk_bytes, Descriptor file)
+      : part_(std::move(part)), chunk_bytes_(chunk_bytes), file_(std::move(file)), position_(part_.begin) {}
   Status fill(std::size_t wanted);  // reads until rest_ has `wanted` bytes, or all that are left
   Status end_at(std::uint64_t end);
   TextPart part_;
   std::size_t chunk_bytes_;
-  int fd_;
+  Descriptor file_;
   std::uint64_t position_;
   std::string rest_;  // read but not returned yet; begins at position_
 };

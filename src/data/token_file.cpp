@@ -4,14 +4,13 @@
 #include <fmt/format.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <span>
 
 #include "lancet/base/check.h"
+#include "lancet/base/descriptor.h"
 #include "token_header.h"
 
 namespace lancet::data {
@@ -20,22 +19,18 @@ namespace fs = std::filesystem;
 
 struct TokenFile::Mapping {
   fs::path path;
-  int fd = -1;
+  Descriptor file;
   void* address = nullptr;
   std::size_t bytes = 0;
   TokenLayout layout;
 
-  Mapping() = default;
-  Mapping(const Mapping&) = delete;
-  Mapping& operator=(const Mapping&) = delete;
   ~Mapping() {
     if (address != nullptr) ::munmap(address, bytes);
-    if (fd >= 0) ::close(fd);
   }
   // Reading bytes that are no longer in the file would end the process with SIGBUS.
   bool shrunk() const {
     struct stat status {};
-    return ::fstat(fd, &status) != 0 || static_cast<std::size_t>(status.st_size) < bytes;
+    return ::fstat(file.get(), &status) != 0 || static_cast<std::size_t>(status.st_size) < bytes;
   }
 };
 
@@ -59,21 +54,18 @@ Result<TokenFile> TokenFile::open(const fs::path& path) {
   auto mapping = std::make_shared<Mapping>();
   mapping->path = path;
   // O_NONBLOCK: opening a pipe must not wait for a writer; the check of the file's type then refuses it.
-  mapping->fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (mapping->fd < 0) {
+  mapping->file = Descriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!mapping->file.is_open())
     return data_error(fmt::format("{}: expected a token file, found: {}", path.string(), std::strerror(errno)));
-  }
   struct stat status {};
-  if (::fstat(mapping->fd, &status) != 0 || !S_ISREG(status.st_mode)) {
+  if (::fstat(mapping->file.get(), &status) != 0 || !S_ISREG(status.st_mode))
     return data_error(fmt::format("{}: expected a token file, found no regular file", path.string()));
-  }
   mapping->bytes = static_cast<std::size_t>(status.st_size);
   if (mapping->bytes == 0)
     return data_error(fmt::format("{}: expected a token file, found an empty one", path.string()));
-  void* address = ::mmap(nullptr, mapping->bytes, PROT_READ, MAP_SHARED, mapping->fd, 0);
-  if (address == MAP_FAILED) {
+  void* address = ::mmap(nullptr, mapping->bytes, PROT_READ, MAP_SHARED, mapping->file.get(), 0);
+  if (address == MAP_FAILED)
     return data_error(fmt::format("{}: cannot map {} bytes: {}", path.string(), mapping->bytes, std::strerror(errno)));
-  }
   mapping->address = address;
   auto layout = read_header({static_cast<const std::byte*>(address), mapping->bytes});
   if (!layout) return data_error(fmt::format("{}: {}", path.string(), layout.error().message));

@@ -41,24 +41,20 @@ Status check_size(const TokenLayout& layout, std::size_t file_bytes) {
 }
 
 Result<TokenLayout> read_own(std::span<const std::byte> file) {
-  if (file.size() < kHeaderBytes) {
+  if (file.size() < kHeaderBytes)
     return data_error(fmt::format("expected a header of {} bytes, found {} bytes in all", kHeaderBytes, file.size()));
-  }
-  if (const auto version = load<std::uint32_t>(file, 8); version != kVersion) {
+  if (const auto version = load<std::uint32_t>(file, 8); version != kVersion)
     return data_error(fmt::format("expected a token file of version {}, found version {}", kVersion, version));
-  }
   const std::uint64_t hash = hash64(file.first(kHashAt)), stored = load<std::uint64_t>(file, kHashAt);
-  if (hash != stored) {
+  if (hash != stored)
     return data_error(fmt::format("expected a header with hash {}, found {}: it is damaged", hex(stored), hex(hash)));
-  }
   const auto width = load<std::uint32_t>(file, 12);
   const auto vocabulary = load<std::uint64_t>(file, 24);
   if (width != 2 && width != 4) return data_error(fmt::format("expected 2 or 4 bytes per token, found {}", width));
   const std::uint64_t most = width == 2 ? 65536 : std::numeric_limits<std::int32_t>::max();
-  if (vocabulary == 0 || vocabulary > most) {
+  if (vocabulary == 0 || vocabulary > most)
     return data_error(
         fmt::format("expected a vocabulary of 1..{} for {} bytes per token, found {}", most, width, vocabulary));
-  }
   TokenLayout layout;
   layout.bytes_per_token = static_cast<int>(width);
   layout.tokens = load<std::uint64_t>(file, 16);
@@ -75,14 +71,12 @@ struct LlmcFormat {
 constexpr LlmcFormat kLlmcFormats[] = {{20240520, 1, 50257, 2}, {20240801, 7, 128256, 4}};
 
 Result<TokenLayout> read_llmc(std::span<const std::byte> file, const LlmcFormat& format) {
-  if (file.size() < kLlmcHeaderBytes) {
+  if (file.size() < kLlmcHeaderBytes)
     return data_error(
         fmt::format("expected llm.c's header of {} bytes, found {} bytes in all", kLlmcHeaderBytes, file.size()));
-  }
-  if (const auto version = load<std::int32_t>(file, 4); version != format.version) {
+  if (const auto version = load<std::int32_t>(file, 4); version != format.version)
     return data_error(
         fmt::format("expected llm.c's version {} after magic {}, found {}", format.version, format.magic, version));
-  }
   TokenLayout layout;
   layout.data_offset = kLlmcHeaderBytes;
   layout.bytes_per_token = format.bytes_per_token;
@@ -118,12 +112,10 @@ std::array<std::byte, kHeaderBytes> make_header(const TokenLayout& layout) {
 
 Result<TokenLayout> read_header(std::span<const std::byte> file) {
   const auto start = file.first(std::min(file.size(), kMagic.size()));
-  if (start.size() == kMagic.size() && std::memcmp(start.data(), kMagic.data(), kMagic.size()) == 0) {
+  if (start.size() == kMagic.size() && std::memcmp(start.data(), kMagic.data(), kMagic.size()) == 0)
     return read_own(file);
-  }
-  for (const LlmcFormat& format : kLlmcFormats) {
+  for (const LlmcFormat& format : kLlmcFormats)
     if (start.size() == kMagic.size() && load<std::int32_t>(file, 0) == format.magic) return read_llmc(file, format);
-  }
   return data_error(fmt::format("expected a token file that begins with {} (or one of llm.c's), found \"{}\"", kMagic,
                                 printable(start)));
 }

@@ -12,8 +12,7 @@ namespace lancet::data {
 inline constexpr std::size_t kHeaderBytes = 64;
 
 struct TokenLayout {
-  std::uint64_t tokens = 0;
-  std::uint64_t tokenizer_hash = 0;
+  std::uint64_t tokens = 0, tokenizer_hash = 0;
   std::uint64_t data_offset = kHeaderBytes;
   int vocab_size = 0;
   int bytes_per_token = 2;

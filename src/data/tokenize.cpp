@@ -43,9 +43,8 @@ class Job {
  public:
   Job(const Tokenizer& tokenizer, const TokenizeOptions& options, std::uint64_t total_bytes)
       : options_(options), eos_(tokenizer.eos()) {
-    for (int i = 0; i < std::max(options.threads, 1); ++i) {
+    for (int i = 0; i < std::max(options.threads, 1); ++i)
       workers_.push_back(Worker{Encoder(tokenizer, options.special), {}, 0, {}, {}, {}});
-    }
     progress_.total_bytes = total_bytes;
   }
 
@@ -98,7 +97,6 @@ struct Split {
   std::vector<TextPart> train, eval;
 };
 
-// Assigns the last eval_fraction of all bytes to eval, from the start of the next document or line on.
 Result<Split> split(const std::vector<TextPart>& parts, std::uint64_t total, const TokenizeOptions& options) {
   Split out;
   if (options.eval_fraction == 0) {
@@ -122,20 +120,18 @@ Result<Split> split(const std::vector<TextPart>& parts, std::uint64_t total, con
     if (cut < part.end) out.eval.push_back({part.path, cut, part.end});
     left = 0;
   }
-  if (out.train.empty() || out.eval.empty()) {
+  if (out.train.empty() || out.eval.empty())
     return data_error(fmt::format("{}: expected a line to begin near the last {} of {} bytes, found {} part empty",
                                   parts.back().path.string(), options.eval_fraction, total,
                                   out.eval.empty() ? "the held-out" : "the training"));
-  }
   return out;
 }
 
 Status check(const std::vector<std::filesystem::path>& texts, const std::filesystem::path& out,
              const TokenizeOptions& options) {
   if (texts.empty()) return config_error("expected a text to tokenize, found none");
-  if (!(options.eval_fraction >= 0 && options.eval_fraction < 1)) {
+  if (!(options.eval_fraction >= 0 && options.eval_fraction < 1))
     return config_error(fmt::format("expected a held-out part in [0, 1), found {}", options.eval_fraction));
-  }
   auto same = [](const auto& a, const auto& b) {  // the files need not exist
     std::error_code ignored;
     return std::filesystem::weakly_canonical(std::filesystem::absolute(a, ignored), ignored) ==
@@ -148,10 +144,9 @@ Status check(const std::vector<std::filesystem::path>& texts, const std::filesys
   if (options.eval_fraction == 0 && !options.eval_out.empty())
     return config_error(fmt::format("expected a held-out part above 0 (--eval-fraction) for \"{}\", found 0",
                                     options.eval_out.string()));
-  if (options.eval_fraction > 0 && (options.eval_out.empty() || same(options.eval_out, out))) {
+  if (options.eval_fraction > 0 && (options.eval_out.empty() || same(options.eval_out, out)))
     return config_error(
         fmt::format("expected a file of its own for the held-out part, found \"{}\"", options.eval_out.string()));
-  }
   return {};
 }
 
@@ -160,33 +155,28 @@ Status check(const std::vector<std::filesystem::path>& texts, const std::filesys
 Result<TokenizeResult> tokenize_files(const std::vector<std::filesystem::path>& texts, const Tokenizer& tokenizer,
                                       const std::filesystem::path& out, const TokenizeOptions& options) {
   LANCET_TRY(check(texts, out, options));
-  TokenizeResult result;
   std::vector<TextPart> parts;
   std::uint64_t total_bytes = 0;
   for (const auto& path : texts) {
     LANCET_ASSIGN(TextPart part, whole_text(path));
     if (part.is_stream() && options.eval_fraction > 0)
-      return config_error(
-          fmt::format("{}: expected a file for a held-out part, since its size must be known, found a stream",
-                      path.string()));
+      return config_error(fmt::format(
+          "{}: expected a file for a held-out part, since its size must be known, found a stream", path.string()));
     total_bytes = part.is_stream() || total_bytes == TextPart::unknown ? TextPart::unknown : total_bytes + part.end;
     parts.push_back(std::move(part));
   }
   LANCET_ASSIGN(const Split halves, split(parts, total_bytes, options));
-
   Job job(tokenizer, options, total_bytes);
   LANCET_ASSIGN(TokenWriter train, TokenWriter::create(out, tokenizer.vocab_size(), tokenizer.hash()));
   for (const TextPart& part : halves.train) LANCET_TRY(job.encode(part, train));
-  result.train_tokens = train.size();
   if (halves.eval.empty()) {
+    const TokenizeResult result{job.bytes(), train.size()};
     LANCET_TRY(train.finish());
-    result.bytes = job.bytes();
     return result;
   }
   LANCET_ASSIGN(TokenWriter eval, TokenWriter::create(options.eval_out, tokenizer.vocab_size(), tokenizer.hash()));
   for (const TextPart& part : halves.eval) LANCET_TRY(job.encode(part, eval));
-  result.eval_tokens = eval.size();
-  result.bytes = job.bytes();
+  const TokenizeResult result{job.bytes(), train.size(), eval.size()};
   LANCET_TRY(train.sync());  // both are on the disk before either gets its name
   LANCET_TRY(eval.finish());
   LANCET_TRY(train.finish());

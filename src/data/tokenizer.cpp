@@ -2,13 +2,22 @@
 
 #include <fmt/format.h>
 
-#include <cstdint>
 #include <unordered_map>
 
 #include "lancet/base/hash.h"
 #include "tokenizer_tables.h"
 
 namespace lancet::data {
+namespace {
+
+std::uint64_t hash_of(const TokenizerTables& tables) {
+  std::string content = fmt::format("{} tokens\n", tables.tokens.size());
+  for (const std::string& token : tables.tokens) content += fmt::format("{} {}\n", token.size(), token);
+  for (const Merge& merge : tables.merges) content += fmt::format("{} {}\n", merge.left, merge.right);
+  return hash64(content);
+}
+
+}  // namespace
 
 void PairTable::insert(Merge pair, std::int32_t rank, TokenId result) {
   std::size_t s = start(pair);
@@ -24,27 +33,15 @@ PairTable::PairTable(std::size_t pairs) {
   for (; size > 1; size /= 2) --shift_;
 }
 
-namespace {
-
-std::uint64_t hash_of(const TokenizerTables& tables) {
-  std::string content = fmt::format("{} tokens\n", tables.tokens.size());
-  for (const std::string& token : tables.tokens) content += fmt::format("{} {}\n", token.size(), token);
-  for (const Merge& merge : tables.merges) content += fmt::format("{} {}\n", merge.left, merge.right);
-  return hash64(content);
-}
-
-}  // namespace
-
 Result<Tokenizer> Tokenizer::make(std::vector<std::string> tokens, std::vector<Merge> merges) {
   auto tables = std::make_shared<TokenizerTables>();
   tables->pairs = PairTable(merges.size());
   std::unordered_map<std::string_view, TokenId> ids;
   for (std::size_t id = 0; id < tokens.size(); ++id) {
     const auto [it, added] = ids.emplace(tokens[id], static_cast<TokenId>(id));
-    if (!added || tokens[id].empty()) {
+    if (!added || tokens[id].empty())
       return data_error(fmt::format("expected each token once and not empty, found token {} {}", id,
                                     added ? "empty" : fmt::format("equal to token {}", it->second)));
-    }
   }
   for (int byte = 0; byte < 256; ++byte) {
     const char c = static_cast<char>(byte);
@@ -57,19 +54,16 @@ Result<Tokenizer> Tokenizer::make(std::vector<std::string> tokens, std::vector<M
   const auto known = [&](TokenId id) { return id >= 0 && static_cast<std::size_t>(id) < tokens.size(); };
   for (std::size_t rank = 0; rank < merges.size(); ++rank) {
     const Merge& merge = merges[rank];
-    if (!known(merge.left) || !known(merge.right)) {
+    if (!known(merge.left) || !known(merge.right))
       return data_error(fmt::format("merge {}: expected ids below {}, found {} and {}", rank, tokens.size(), merge.left,
                                     merge.right));
-    }
     const auto it =
         ids.find(tokens[static_cast<std::size_t>(merge.left)] + tokens[static_cast<std::size_t>(merge.right)]);
-    if (it == ids.end()) {
+    if (it == ids.end())
       return data_error(
           fmt::format("merge {}: expected a token for what {} and {} make, found none", rank, merge.left, merge.right));
-    }
-    if (const auto* first = tables->pairs.find(merge)) {
+    if (const auto* first = tables->pairs.find(merge))
       return data_error(fmt::format("merge {}: expected a new pair, found that of merge {}", rank, first->rank));
-    }
     tables->pairs.insert(merge, static_cast<std::int32_t>(rank), it->second);
   }
   tables->tokens = std::move(tokens);
@@ -89,9 +83,8 @@ Result<std::vector<TokenId>> Tokenizer::encode(std::string_view text, Special sp
 Result<std::string> Tokenizer::decode(std::span<const TokenId> ids) const {
   std::string text;
   for (std::size_t i = 0; i < ids.size(); ++i) {
-    if (ids[i] < 0 || ids[i] >= vocab_size()) {
+    if (ids[i] < 0 || ids[i] >= vocab_size())
       return data_error(fmt::format("expected ids below {}, found {} at position {}", vocab_size(), ids[i], i));
-    }
     text += bytes(ids[i]);
   }
   return text;

@@ -22,26 +22,22 @@ namespace {
 Result<std::vector<std::string>> read_vocabulary(const fs::path& path) {
   LANCET_ASSIGN(const std::string content, read_file(path, "a tokenizer's vocabulary"));
   LANCET_ASSIGN(const nlohmann::json json, parse_json(content, path.string(), ExitCode::data));
-  if (!json.is_object()) {
+  if (!json.is_object())
     return data_error(
         fmt::format("{}: expected an object of tokens and ids, found {}", path.string(), json.type_name()));
-  }
   std::vector<std::string> tokens(json.size());
   for (const auto& [letters, id] : json.items()) {
-    if (!id.is_number_integer() || id < 0 || id >= tokens.size()) {
+    if (!id.is_number_integer() || id < 0 || id >= tokens.size())
       return data_error(fmt::format("{}: expected the ids 0..{}, found {} for token {}", path.string(),
                                     tokens.size() - 1, shown(id), shown(letters)));
-    }
     std::string& token = tokens[id.get<std::size_t>()];
-    if (!token.empty()) {
+    if (!token.empty())
       return data_error(fmt::format("{}: expected each id once, found {} again for token {}", path.string(), id.dump(),
                                     shown(letters)));
-    }
     auto bytes = from_letters(letters);
-    if (!bytes || bytes->empty()) {
+    if (!bytes || bytes->empty())
       return data_error(
           fmt::format("{}: expected GPT-2's byte letters, found token {}", path.string(), shown(letters)));
-    }
     token = std::move(*bytes);
   }
   return tokens;
@@ -56,7 +52,6 @@ Result<std::vector<Merge>> read_merges(const fs::path& path, const std::vector<s
     const auto it = bytes ? ids.find(*bytes) : ids.end();
     return it == ids.end() ? -1 : it->second;
   };
-
   std::vector<Merge> merges;
   std::string_view rest = content;
   if (constexpr std::string_view mark = "\xef\xbb\xbf"; rest.starts_with(mark)) rest.remove_prefix(mark.size());
@@ -67,15 +62,13 @@ Result<std::vector<Merge>> read_merges(const fs::path& path, const std::vector<s
     if (line.ends_with('\r')) line.remove_suffix(1);
     if (line.empty() || (number == 1 && line.starts_with("#version"))) continue;
     const std::size_t space = line.find(' ');
-    if (space == std::string_view::npos || line.find(' ', space + 1) != std::string_view::npos) {
+    if (space == std::string_view::npos || line.find(' ', space + 1) != std::string_view::npos)
       return data_error(
           fmt::format("{}: expected two tokens, found {} on line {}", path.string(), shown(line), number));
-    }
     const Merge merge{id_of(line.substr(0, space)), id_of(line.substr(space + 1))};
-    if (merge.left < 0 || merge.right < 0) {
+    if (merge.left < 0 || merge.right < 0)
       return data_error(fmt::format("{}: expected tokens of the vocabulary, found {} on line {}", path.string(),
                                     shown(line), number));
-    }
     merges.push_back(merge);
   }
   return merges;
@@ -152,16 +145,13 @@ Status Tokenizer::save(const fs::path& folder) const {
   std::vector<std::string> letters;
   letters.reserve(tables_->tokens.size());
   for (const std::string& token : tables_->tokens) letters.push_back(to_letters(token));
-
   std::string vocabulary = "{";
-  for (std::size_t id = 0; id < letters.size(); ++id) {
+  for (std::size_t id = 0; id < letters.size(); ++id)
     vocabulary += fmt::format("{}{}: {}", id == 0 ? "" : ", ", nlohmann::json(letters[id]).dump(-1, ' ', true), id);
-  }
   vocabulary += "}";
   std::string merges = "#version: 0.2\n";
-  for (const Merge& merge : tables_->merges) {
+  for (const Merge& merge : tables_->merges)
     merges += fmt::format("{} {}\n", letters[std::size_t(merge.left)], letters[std::size_t(merge.right)]);
-  }
   LANCET_TRY(write_file(folder / "vocab.json", vocabulary));
   return write_file(folder / "merges.txt", merges);
 }

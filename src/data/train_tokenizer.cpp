@@ -91,8 +91,7 @@ Result<Tokenizer> learn(const WordCounts& words, const TrainTokenizerOptions& op
     const auto best = pairs.pop();
     if (best.count < std::max<std::int64_t>(options.min_count, 1)) break;
     std::string bytes = tokens[std::size_t(best.pair.left)] + tokens[std::size_t(best.pair.right)];
-    // The pair forms an existing token in another way ("a" "bc" after "ab" "c"). GPT-2's format has one merge per
-    // token.
+    // "a" "bc" may form a token that "ab" "c" made before; GPT-2's format has one merge per token.
     if (!known.insert(bytes).second) continue;
     pairs.merge(best.pair, static_cast<TokenId>(tokens.size()));
     tokens.push_back(std::move(bytes));
@@ -132,9 +131,8 @@ Result<Tokenizer> train_tokenizer(const std::vector<std::filesystem::path>& text
       const std::uint64_t first_byte = reader.position();
       LANCET_TRY(reader.next(chunk));
       if (chunk.empty()) break;
-      if (const auto added = words.add(chunk, first_byte); !added) {
+      if (const auto added = words.add(chunk, first_byte); !added)
         return data_error(fmt::format("{}: {}", path.string(), added.error().message));
-      }
     }
   }
   return learn(words, options);

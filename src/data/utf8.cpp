@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <cstdint>
 #include <cstring>
 
 #include "lancet/data/tokenizer.h"
@@ -23,18 +22,10 @@ int length_by_lead(unsigned char lead) {
 
 // True if the second byte keeps the character in range.
 bool second_in_range(unsigned char lead, unsigned char second) {
-  switch (lead) {
-    case 0xE0:
-      return second >= 0xA0;  // overlong
-    case 0xED:
-      return second < 0xA0;  // surrogates
-    case 0xF0:
-      return second >= 0x90;  // overlong
-    case 0xF4:
-      return second < 0x90;  // above U+10FFFF
-    default:
-      return true;
-  }
+  if (lead == 0xE0) return second >= 0xA0;  // overlong
+  if (lead == 0xED) return second < 0xA0;   // surrogates
+  if (lead == 0xF0) return second >= 0x90;  // overlong
+  return lead != 0xF4 || second < 0x90;     // above U+10FFFF
 }
 
 // True if the text ends with a non-ASCII character of Unicode's White_Space.
@@ -68,9 +59,8 @@ std::size_t first_invalid_utf8(std::string_view text) {
     const int length = length_by_lead(lead);
     if (length == 0 || n - i < static_cast<std::size_t>(length)) return i;
     if (length > 1 && !second_in_range(lead, static_cast<unsigned char>(text[i + 1]))) return i;
-    for (int k = 1; k < length; ++k) {
+    for (int k = 1; k < length; ++k)
       if (!is_continuation(text[i + static_cast<std::size_t>(k)])) return i;
-    }
     i += static_cast<std::size_t>(length);
   }
   return n;

@@ -1,10 +1,8 @@
 // Runs one command to its end, which comes even if the command ignores signals or has children.
 //
-// The command is forked into a process group of its own, with its output in a file. A pipe that exec closes reports
-// an error between fork and exec. The parent polls with waitpid until the command exits, exceeds its time limit or is
-// to be stopped. In the last two cases it sends SIGTERM twice, each time followed by the grace period, and then kills
-// the command and every descendant seen since the first SIGTERM. A descendant is identified by its process id
-// and its start time, so that a reused id is never killed. PR_SET_PDEATHSIG ends the command if this process dies.
+// A pipe that exec closes reports an error between fork and exec. The parent polls with waitpid until the command
+// exits, exceeds its time limit or is to be stopped. A descendant is identified by its process id and its start time,
+// so that a reused id is never killed. PR_SET_PDEATHSIG ends the command if this process dies.
 #include "command.h"
 
 #include <fcntl.h>
@@ -71,7 +69,6 @@ class Child {
     }
   }
 
-  // Ends the process and its descendants.
   void end(double grace_s) {
     std::vector<Process> family = family_of(pid_);
     for (int request = 0; request < 2; ++request) {

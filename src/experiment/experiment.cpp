@@ -3,24 +3,19 @@
 // Each grid is the product of its models, gates, ranks and policies, in this order. A point's config is the model's
 // file with the overrides of the model, the gate, the grid and the policy, the last one winning.
 //
-// A point's id is a 64-bit hash of a text of its names, ranks and hosts, of the config fields that differ from the
-// defaults (so that a new field changes no id), and of everything else that its numbers depend on. For a simulated
-// point these are the hardware file's numbers, the routing, the profile and the hash of the simulator's sources; for a
-// measured one the machine, the numbers of steps and the link rate of an emulated cluster. The config of a measured
-// point is first reduced to what measure() runs: fields for saving, evaluation and generation do not count.
+// A point's id is a 64-bit hash of a text of all that read_experiment() names. New config fields change no id, since
+// fields that have their defaults are left out. The config of a measured point is first reduced to what measure() runs.
 #include "lancet/experiment/experiment.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <map>
 
 #include "json_file.h"
 #include "lancet/base/hash.h"
 #include "lancet/base/shipped_files.h"
 #include "lancet/base/shown.h"
-#include "lancet/cost/hardware.h"
 #include "machine.h"
 
 namespace lancet::experiment {
@@ -55,7 +50,6 @@ config::Config as_measured(config::Config config) {
   return config;
 }
 
-// Finds an experiment by path, in the current folder or among the files that come with the program, or by name.
 Result<std::filesystem::path> find_experiment(const std::filesystem::path& file) {
   std::vector<std::filesystem::path> places = shipped_places(file);
   if (!file.has_parent_path() && file.extension() != ".json")
@@ -73,9 +67,6 @@ constexpr const char* settings_inline =
     "\"settings\": {\"models\": {\"NAME\": {\"config\": \"FILE\"}}, "
     "\"policies\": {\"NAME\": {\"set\": [\"overlap.policy=lancet\"]}}}";
 
-// Returns the settings, which define the names of models and policies: the object in the experiment itself, or the file
-// that it names (beside it, in the current folder, or among those that come with the program), or settings.json beside
-// it.
 Result<JsonFile> settings_of(const JsonFile& file) {
   const json& root = file.root();
   if (root.contains("settings") && root["settings"].is_object()) return file.part(root["settings"], "settings");
@@ -208,7 +199,6 @@ class Reader {
     return &root[kind][name];
   }
 
-  // Finds a model's config file in the current folder, beside the settings, or among those that come with the program.
   Result<std::string> config_of(const json& model, const std::string& where) const {
     LANCET_ASSIGN(const std::filesystem::path name, settings_.text(model, "config", where));
     std::vector<std::filesystem::path> places = shipped_places(name);
@@ -257,15 +247,15 @@ class Reader {
                         point.describe() + (point.spread.padded ? ", padded" : ""));
     const auto& [device, cluster] = profile_->machine;
     if (profile_->ops.empty() || (point.config.threads > 0 && point.config.threads != device.threads))
-      return config_error(fmt::format(
-          "{}: expected ops{}, found {} of {}", profile_path_,
-          point.config.threads > 0 ? fmt::format(" measured with threads={}", point.config.threads) : "",
-          profile_->ops.size(), cost::to_string(device)));
+      return config_error(
+          fmt::format("{}: expected ops{}, found {} of {}", profile_path_,
+                      point.config.threads > 0 ? fmt::format(" measured with threads={}", point.config.threads) : "",
+                      profile_->ops.size(), cost::to_string(device)));
     const bool same_layout = cluster.ranks == point.ranks && cluster.hosts == point.hosts;
     std::shared_ptr<const cost::Profile>& known = same_layout ? whole_ : ops_alone_;
     if (!known)
-      known = std::make_shared<const cost::Profile>(
-          same_layout ? *profile_ : profile_->on({device, {"of another layout"}}));
+      known = std::make_shared<const cost::Profile>(same_layout ? *profile_
+                                                                : profile_->on({device, {"of another layout"}}));
     point.measured = known;
     return {};
   }

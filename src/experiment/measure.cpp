@@ -31,7 +31,6 @@ using nlohmann::json;
 
 constexpr double script_limit_s = 60;  // time limit of setting the cluster up or taking it down
 
-// Returns the first line with "error", or the last line.
 std::string reason_in(const std::filesystem::path& output) {
   std::ifstream in(output);
   std::string last;
@@ -51,24 +50,18 @@ Command ranks_of(const Point& point, const Launcher& launcher) {
 Command with_config(Command command, const Point& point, const std::vector<std::string>& more) {
   command.push_back(point.config_file);
   for (const auto* list : {&point.overrides, &more})
-    for (const std::string& item : *list) {
-      command.push_back("--set");
-      command.push_back(item);
-    }
+    for (const std::string& item : *list) command.insert(command.end(), {"--set", item});
   return command;
 }
 
 // Describes a failure in one line; empty after success.
 std::string failure_of(const Ended& ended, const Command& command, const std::filesystem::path& output,
                        double limit_s) {
-  switch (ended.how) {
-    case Ended::How::not_started:
-      return fmt::format("cannot start {}: {}", command[0], std::strerror(ended.code));
-    case Ended::How::late:
-      return fmt::format("killed after {:g} s (--timeout); its last line: {}", limit_s, reason_in(output));
-    default:
-      return ended.code == 0 ? "" : fmt::format("exit code {}: {}", ended.code, reason_in(output));
-  }
+  if (ended.how == Ended::How::not_started)
+    return fmt::format("cannot start {}: {}", command[0], std::strerror(ended.code));
+  if (ended.how == Ended::How::late)
+    return fmt::format("killed after {:g} s (--timeout); its last line: {}", limit_s, reason_in(output));
+  return ended.code == 0 ? "" : fmt::format("exit code {}: {}", ended.code, reason_in(output));
 }
 
 Outcome failed(std::string why, int exit_code = 0) {
@@ -90,7 +83,6 @@ double communication_from(double exposed, double hidden_pct, double streams) {
   return share > 1e-6 ? exposed / share : streams;
 }
 
-// Reads the steps after the warm-up.
 Result<Series> read_metrics(const std::filesystem::path& path, int warmup) {
   std::ifstream in(path);
   Series series;

@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/file.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -11,7 +10,6 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <set>
-#include <utility>
 
 #include "lancet/base/atomic_file.h"
 #include "lancet/base/check.h"
@@ -117,16 +115,6 @@ std::string to_line(const Experiment& experiment, const Point& point, const Outc
   return record.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-RecordFile::RecordFile(RecordFile&& other) noexcept
-    : path_(std::move(other.path_)),
-      note_(std::move(other.note_)),
-      results_(std::move(other.results_)),
-      lock_(std::exchange(other.lock_, -1)) {}
-
-RecordFile::~RecordFile() {
-  if (lock_ >= 0) ::close(lock_);
-}
-
 Result<RecordFile> RecordFile::open(const std::filesystem::path& path, const std::vector<Point>& points, bool fresh) {
   RecordFile file(path);
   LANCET_TRY(file.lock());
@@ -145,13 +133,12 @@ Status RecordFile::lock() {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   if (error) return data_error(fmt::format("cannot create {}: {}", folder.string(), error.message()));
-  lock_ = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (lock_ >= 0 && ::flock(lock_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
+  lock_ = Descriptor(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (lock_.is_open() && ::flock(lock_.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
     return data_error(
         fmt::format("{}: expected a folder that no other sweep writes to, found one at work there", folder.string()));
-  const int fd = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-  if (fd < 0) return data_error(fmt::format("cannot write {}: {}", path_.string(), std::strerror(errno)));
-  ::close(fd);
+  if (!Descriptor(::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644)).is_open())
+    return data_error(fmt::format("cannot write {}: {}", path_.string(), std::strerror(errno)));
   return {};
 }
 
@@ -189,9 +176,8 @@ Status RecordFile::read(const std::string& text, const std::vector<Point>& point
 }
 
 Status RecordFile::append(const std::string& line) {
-  const int fd = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-  const int code = fd < 0 ? errno : write_through(fd, line + "\n");
-  if (fd >= 0) ::close(fd);
+  const Descriptor file(::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
+  const int code = file.is_open() ? write_through(file.get(), line + "\n") : errno;
   if (code != 0) return data_error(fmt::format("cannot write {}: {}", path_.string(), std::strerror(code)));
   const std::optional<Key> key = key_of(line);
   LANCET_CHECK(key, "appended what is no record: {}", line);

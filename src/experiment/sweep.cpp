@@ -1,5 +1,3 @@
-// Runs the points of an experiment that have no record yet.
-//
 // The record file is read first: points with a record other than "failed" are skipped, all others run in the file's
 // order. Each record is synced to the disk before the next point starts, so that an interruption loses at most the
 // point that is running, and the same command resumes. A failed point is recorded and counted; the sweep continues.

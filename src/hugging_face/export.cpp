@@ -10,8 +10,6 @@
 #include "values.h"
 
 namespace lancet::hugging_face {
-
-
 namespace {
 
 using checkpoint::TensorInfo;
@@ -27,12 +25,21 @@ class Export {
   Export(const config::Model& model, runtime::TensorStore& store, const HuggingFaceExport& options)
       : model_(model), store_(store), options_(options) {}
 
-  // Assigns tensors to files; returns the bytes of all tensors, without headers.
+  // Assigns tensors to files in order; a file ends when the next tensor would not fit. Returns the bytes of all
+  // tensors.
   std::int64_t plan() {
-    cut();
-    std::int64_t bytes = 0;
-    for (const Shard& shard : shards_) bytes += shard.bytes;
-    return bytes;
+    for (Entry& entry : entries(model_)) {
+      const std::int64_t bytes = entry.shape.elements() * size_of(options_.dtype);
+      if (shards_.empty() || (shards_.back().bytes > 0 && bytes > options_.shard_bytes - shards_.back().bytes))
+        shards_.emplace_back();
+      shards_.back().bytes += bytes;
+      shards_.back().entries.push_back(std::move(entry));
+      bytes_in_all_ += bytes;
+    }
+    for (std::size_t i = 0; i < shards_.size(); ++i)
+      shards_[i].file = shards_.size() == 1 ? std::string(single_file)
+                                            : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards_.size());
+    return bytes_in_all_;
   }
 
   Status write(const std::filesystem::path& folder) {
@@ -43,20 +50,6 @@ class Export {
   }
 
  private:
-  // Assigns tensors in order; a shard ends when the next tensor would not fit.
-  void cut() {
-    for (Entry& entry : entries(model_)) {
-      const std::int64_t bytes = entry.shape.elements() * size_of(options_.dtype);
-      if (shards_.empty() || (shards_.back().bytes > 0 && bytes > options_.shard_bytes - shards_.back().bytes))
-        shards_.emplace_back();
-      shards_.back().bytes += bytes;
-      shards_.back().entries.push_back(std::move(entry));
-    }
-    for (std::size_t i = 0; i < shards_.size(); ++i)
-      shards_[i].file = shards_.size() == 1 ? std::string(single_file)
-                                            : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards_.size());
-  }
-
   static std::string name_of(const Entry& entry) { return std::string(prefix) + entry.name; }
 
   Status write(const Shard& shard) {
@@ -87,9 +80,7 @@ class Export {
 
   Status write_index() {
     nlohmann::ordered_json index;
-    std::int64_t bytes = 0;
-    for (const Shard& shard : shards_) bytes += shard.bytes;
-    index["metadata"]["total_size"] = bytes;
+    index["metadata"]["total_size"] = bytes_in_all_;
     for (const Shard& shard : shards_)
       for (const Entry& entry : shard.entries) index["weight_map"][name_of(entry)] = shard.file;
     return checkpoint::write_file(checkpoint::disk(), folder_ / index_file, index.dump(2) + "\n");
@@ -100,6 +91,7 @@ class Export {
   std::filesystem::path folder_;
   const HuggingFaceExport& options_;
   std::vector<Shard> shards_;
+  std::int64_t bytes_in_all_ = 0;
   std::vector<float> values_, turned_;  // of the tensor being written
   std::vector<std::byte> bytes_;
 };

@@ -43,10 +43,9 @@ Result<TensorFiles> TensorFiles::open(const std::filesystem::path& folder) {
   std::error_code ignored;
   const auto single = folder / single_file, index = folder / index_file;
   const bool has_single = std::filesystem::exists(single, ignored), has_index = std::filesystem::exists(index, ignored);
-  if (has_single && has_index)
-    return data_error(fmt::format("{}: expected {} or {}, found both", folder.string(), single_file, index_file));
-  if (!has_single && !has_index)
-    return data_error(fmt::format("{}: expected {} or {}, found neither", folder.string(), single_file, index_file));
+  if (has_single == has_index)
+    return data_error(fmt::format("{}: expected {} or {}, found {}", folder.string(), single_file, index_file,
+                                  has_single ? "both" : "neither"));
   files.origin_ = has_single ? single : index;
   LANCET_TRY(has_single ? files.open_single() : files.open_shards(folder));
   return files;

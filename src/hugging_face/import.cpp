@@ -11,21 +11,19 @@
 #include <set>
 #include <vector>
 
-#include "lancet/world/memory.h"
 #include "config.h"
 #include "files.h"
 #include "lancet/base/log.h"
 #include "lancet/base/random.h"
 #include "lancet/data/tokenizer.h"
+#include "lancet/hugging_face/hugging_face.h"
 #include "lancet/model/gpt2_moe.h"
 #include "lancet/model/initialize.h"
-#include "lancet/hugging_face/hugging_face.h"
+#include "lancet/world/memory.h"
 #include "names.h"
 #include "values.h"
 
 namespace lancet::hugging_face {
-
-
 namespace {
 
 // Bytes of the whole model's parameters in f32.
@@ -77,7 +75,6 @@ class Import {
     LANCET_ASSIGN(model.config, read_config(folder_ / "config.json"));
     const config::Model dense = model.config.model;
     LANCET_ASSIGN(const TensorFiles files, TensorFiles::open(folder_));
-    // Names and shapes come first, so that no more is allocated than the files hold.
     LANCET_TRY(match(dense, files));
     LANCET_TRY(upcycle(model.config));
     model.config.train.dtype = all_bf16_ ? DType::bf16 : DType::f32;
@@ -176,7 +173,6 @@ class Import {
     return upcycled ? spread(name, values, store) : write(store, store[name], first_byte(wanted.entry), values);
   }
 
-  // Writes `values` to every expert. Weights get noise that differs between experts.
   Status spread(const std::string& name, std::span<const float> values, runtime::TensorStore& store) {
     double squares = 0;
     for (float x : values) squares += double(x) * double(x);

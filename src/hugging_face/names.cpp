@@ -6,49 +6,35 @@
 
 #include "lancet/base/check.h"
 #include "lancet/model/gpt2_moe.h"
+#include "lancet/run/checkpoint_tensors.h"
 
 namespace lancet::hugging_face {
 namespace {
 
-enum class Form : std::uint8_t { plain, conv1d, vocabulary, expert, expert_conv1d };
+enum class Form : std::uint8_t { plain, conv1d, vocabulary };
 
+// A layer: its weight and, if it has one, its bias.
 struct Row {
-  std::string_view name;  // {0}: the block, {1}: the expert
-  std::string_view parameter;
-  Form form;
+  std::string_view layer;  // {}: the block
+  Form weight;
+  bool bias = true;
+  bool is_expert() const { return layer.find(".experts.") != layer.npos; }
 };
 
-constexpr Row first[] = {
-    {"wte.weight", "wte.weight", Form::vocabulary},
-    {"wpe.weight", "wpe.weight", Form::plain},
-};
+constexpr Row first[] = {{"wte", Form::vocabulary, false}, {"wpe", Form::plain, false}};
 constexpr Row every_block[] = {
-    {"h.{0}.ln_1.weight", "h.{0}.ln_1.weight", Form::plain},
-    {"h.{0}.ln_1.bias", "h.{0}.ln_1.bias", Form::plain},
-    {"h.{0}.attn.c_attn.weight", "h.{0}.attn.c_attn.weight", Form::conv1d},
-    {"h.{0}.attn.c_attn.bias", "h.{0}.attn.c_attn.bias", Form::plain},
-    {"h.{0}.attn.c_proj.weight", "h.{0}.attn.c_proj.weight", Form::conv1d},
-    {"h.{0}.attn.c_proj.bias", "h.{0}.attn.c_proj.bias", Form::plain},
-    {"h.{0}.ln_2.weight", "h.{0}.ln_2.weight", Form::plain},
-    {"h.{0}.ln_2.bias", "h.{0}.ln_2.bias", Form::plain},
+    {"h.{}.ln_1", Form::plain},
+    {"h.{}.attn.c_attn", Form::conv1d},
+    {"h.{}.attn.c_proj", Form::conv1d},
+    {"h.{}.ln_2", Form::plain},
 };
-constexpr Row dense_block[] = {
-    {"h.{0}.mlp.c_fc.weight", "h.{0}.mlp.c_fc.weight", Form::conv1d},
-    {"h.{0}.mlp.c_fc.bias", "h.{0}.mlp.c_fc.bias", Form::plain},
-    {"h.{0}.mlp.c_proj.weight", "h.{0}.mlp.c_proj.weight", Form::conv1d},
-    {"h.{0}.mlp.c_proj.bias", "h.{0}.mlp.c_proj.bias", Form::plain},
-};
+constexpr Row dense_block[] = {{"h.{}.mlp.c_fc", Form::conv1d}, {"h.{}.mlp.c_proj", Form::conv1d}};
 constexpr Row moe_block[] = {
-    {"h.{0}.moe.gate.weight", "h.{0}.moe.gate.weight", Form::plain},
-    {"h.{0}.moe.experts.{1}.c_fc.weight", "h.{0}.moe.experts.c_fc.weight", Form::expert_conv1d},
-    {"h.{0}.moe.experts.{1}.c_fc.bias", "h.{0}.moe.experts.c_fc.bias", Form::expert},
-    {"h.{0}.moe.experts.{1}.c_proj.weight", "h.{0}.moe.experts.c_proj.weight", Form::expert_conv1d},
-    {"h.{0}.moe.experts.{1}.c_proj.bias", "h.{0}.moe.experts.c_proj.bias", Form::expert},
+    {"h.{}.moe.gate", Form::plain, false},
+    {"h.{}.moe.experts.c_fc", Form::conv1d},
+    {"h.{}.moe.experts.c_proj", Form::conv1d},
 };
-constexpr Row last[] = {
-    {"ln_f.weight", "ln_f.weight", Form::plain},
-    {"ln_f.bias", "ln_f.bias", Form::plain},
-};
+constexpr Row last[] = {{"ln_f", Form::plain}};
 
 class Listing {
  public:
@@ -70,33 +56,34 @@ class Listing {
   }
 
  private:
-  static bool is_expert(const Row& row) { return row.form == Form::expert || row.form == Form::expert_conv1d; }
-
   Status add(std::span<const Row> rows, std::int64_t block) {
     bool experts = false;
     for (const Row& row : rows) {
-      experts |= is_expert(row);
-      if (!is_expert(row)) LANCET_TRY(add(row, block, -1));
+      experts |= row.is_expert();
+      if (!row.is_expert()) LANCET_TRY(add(row, block, -1));
     }
     for (std::int64_t e = 0; experts && e < model_.experts(1); ++e)
       for (const Row& row : rows)
-        if (is_expert(row)) LANCET_TRY(add(row, block, e));
+        if (row.is_expert()) LANCET_TRY(add(row, block, e));
     return {};
   }
 
   Status add(const Row& row, std::int64_t block, std::int64_t expert) {
-    Entry entry{fmt::format(fmt::runtime(row.name), block, expert),
-                {},
-                fmt::format(fmt::runtime(row.parameter), block),
-                expert,
-                row.form == Form::conv1d || row.form == Form::expert_conv1d};
-    const ir::TensorId id = program_.find(entry.parameter);
-    LANCET_CHECK(id.valid(), "the model has no parameter {}", entry.parameter);
+    const std::string layer = fmt::format(fmt::runtime(row.layer), block);
+    LANCET_TRY(add(layer + ".weight", row.weight, expert));
+    return row.bias ? add(layer + ".bias", Form::plain, expert) : Status();
+  }
+
+  Status add(const std::string& parameter, Form form, std::int64_t expert) {
+    const ir::TensorId id = program_.find(parameter);
+    LANCET_CHECK(id.valid(), "the model has no parameter {}", parameter);
+    Entry entry{
+        expert < 0 ? parameter : run::expert_name(parameter, expert), {}, parameter, expert, form == Form::conv1d};
     const Shape& whole = program_.type(id).shape;
     for (int axis = expert < 0 ? 0 : 1; axis < whole.rank(); ++axis) entry.shape.push_back(whole[axis]);
     if (entry.transposed) entry.shape = {entry.shape[1], entry.shape[0]};
-    if (row.form == Form::vocabulary) entry.shape.set(0, model_.vocab_size);
-    listed_.insert(entry.parameter);
+    if (form == Form::vocabulary) entry.shape.set(0, model_.vocab_size);
+    listed_.insert(parameter);
     return f_(entry);
   }
 

@@ -5,7 +5,6 @@
 #include <cstring>
 
 #include "lancet/base/check.h"
-#include "lancet/base/dtype.h"
 
 namespace lancet::hugging_face {
 namespace {

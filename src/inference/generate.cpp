@@ -12,6 +12,15 @@
 #include "lancet/base/random.h"
 
 namespace lancet::inference {
+namespace {
+
+// The index that `uniform` in [0, 1) selects in ascending sums.
+std::size_t index_at(const std::vector<double>& cumulative, double uniform) {
+  const auto at = std::upper_bound(cumulative.begin(), cumulative.end(), uniform * cumulative.back());
+  return std::min<std::size_t>(std::size_t(at - cumulative.begin()), cumulative.size() - 1);
+}
+
+}  // namespace
 
 Status check(const SamplingOptions& options) {
   if (!std::isfinite(options.temperature) || options.temperature < 0)
@@ -43,16 +52,6 @@ Result<std::int32_t> TokenPicker::pick(std::span<const float> logits) {
   return draw_front(top);
 }
 
-namespace {
-
-// The index that `uniform` in [0, 1) selects in ascending sums.
-std::size_t index_at(const std::vector<double>& cumulative, double uniform) {
-  const auto at = std::upper_bound(cumulative.begin(), cumulative.end(), uniform * cumulative.back());
-  return std::min<std::size_t>(std::size_t(at - cumulative.begin()), cumulative.size() - 1);
-}
-
-}  // namespace
-
 std::int32_t TokenPicker::draw(std::span<const float> logits, float top) {
   cumulative_.clear();
   double sum = 0;
@@ -66,8 +65,7 @@ void TokenPicker::sort_front(std::size_t count) {
                     [](Candidate a, Candidate b) { return a.logit != b.logit ? a.logit > b.logit : a.id < b.id; });
 }
 
-// Draws from the front of the sorted candidates. They are sorted only as far as needed: sorting the whole vocabulary
-// takes a third of a small model's time for a token.
+// Sorts only as far as needed: sorting the whole vocabulary takes a third of a small model's time for a token.
 std::int32_t TokenPicker::draw_front(float top) {
   std::size_t most = candidates_.size();
   if (options_.top_k > 0) most = std::min(most, std::size_t(options_.top_k));

@@ -7,14 +7,14 @@
 #include <limits>
 #include <new>
 
-#include "lancet/world/rank_device.h"
-#include "lancet/world/agree.h"
 #include "lancet/data/batches.h"
-#include "lancet/run/model_folder.h"
-#include "lancet/planning/step_costs.h"
-#include "lancet/world/stream_communicators.h"
-#include "lancet/world/memory.h"
 #include "lancet/planning/from_config.h"
+#include "lancet/planning/step_costs.h"
+#include "lancet/run/model_folder.h"
+#include "lancet/world/agree.h"
+#include "lancet/world/memory.h"
+#include "lancet/world/rank_device.h"
+#include "lancet/world/stream_communicators.h"
 
 namespace lancet::inference {
 namespace {
@@ -105,12 +105,11 @@ Result<EvaluateResult> evaluate(LoadedModel& model, comm::Communicator& world, c
   auto batches = data::evaluation_batches(config, model.tokenizer_id(), world.rank(), world.size());
   LANCET_TRY(world::agree(world, batches.ok() ? Status() : Status(batches.error())));
   data::Evaluation& evaluation = **batches;
-
   model::BuildOptions build = planning::build_options(config, model::Mode::evaluate, world.size());
   build.keep_all = true;
-  LANCET_ASSIGN(const ir::Plan plan,
-                planning::share_plan(world, planner::make_forward_plan(model::build_forward(config.model, build),
-                                                                       world.size())));
+  LANCET_ASSIGN(
+      const ir::Plan plan,
+      planning::share_plan(world, planner::make_forward_plan(model::build_forward(config.model, build), world.size())));
   LANCET_ASSIGN(const auto executor, runtime::Executor::create(plan, model.store(), model.executor_options()));
   auto ids = [&](const char* name) {
     const ops::TensorView view = executor->input(name);
@@ -128,10 +127,9 @@ Result<EvaluateResult> evaluate(LoadedModel& model, comm::Communicator& world, c
   EvaluateResult result{.sequences = evaluation.sequences, .tokens = evaluation.sequences * config.train.seq_len};
   result.loss = sum / double(result.tokens);
   if (std::isfinite(result.loss)) return result;
-  Error error = numerical_error(
-      fmt::format("{} on {}: expected a finite loss, found {}", model.name(), options.data, result.loss));
-  error.agreed = true;  // a sum over the ranks
-  return error;
+  return Error{ExitCode::numerical,  // agreed, as the loss is a sum over the ranks
+               fmt::format("{} on {}: expected a finite loss, found {}", model.name(), options.data, result.loss),
+               true};
 }
 
 }  // namespace lancet::inference

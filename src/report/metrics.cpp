@@ -14,7 +14,6 @@ namespace {
 using nlohmann::json;
 
 constexpr std::int64_t most_steps = 1'000'000'000'000;
-
 constexpr std::size_t most_line = 64 << 20;  // bytes; a thousand times the record of a model with many experts
 
 // Reads a file line by line; a line without an end is cut at most_line, so that it does not fill the memory.
@@ -70,26 +69,23 @@ class MetricsReader {
       return "expected \"layer_expert_tokens\" to hold, for each layer, the tokens of each expert, as in earlier lines";
     if (record.contains("held_out_loss") && !record.contains("loss")) return add_held_out(*step, values);
     go_back(step->get<std::int64_t>());
-    metrics_.steps.push_back(step->get<std::int64_t>());
-    for (std::size_t i = 0; i < values.size(); ++i) metrics_.series[i].push_back(values[i]);
+    metrics.steps.push_back(step->get<std::int64_t>());
+    for (std::size_t i = 0; i < values.size(); ++i) metrics.series[i].push_back(values[i]);
     if (!load.empty()) add_column(std::move(load));
     return {};
   }
 
-  Metrics take() { return std::move(metrics_); }
-  bool empty() const { return metrics_.steps.empty(); }
-  void cut_short() { metrics_.cut_short = true; }
   void skip(std::int64_t line, const std::string& wrong) {
-    if (metrics_.broken.count++ == 0) metrics_.broken.first = fmt::format("line {}: {}", line, wrong);
+    if (metrics.broken.count++ == 0) metrics.broken.first = fmt::format("line {}: {}", line, wrong);
   }
-  const Metrics::Broken& broken() const { return metrics_.broken; }
+  Metrics metrics;
 
  private:
   // A step whose record could not be written, because the disk was full, has no row to add to.
   std::string add_held_out(std::int64_t step, const std::array<double, series_keys.size()>& values) {
-    if (metrics_.steps.empty() || metrics_.steps.back() != step) return {};
+    if (metrics.steps.empty() || metrics.steps.back() != step) return {};
     constexpr std::size_t held_out = series_index("held_out_loss");
-    metrics_.series[held_out].back() = values[held_out];
+    metrics.series[held_out].back() = values[held_out];
     return {};
   }
 
@@ -106,23 +102,23 @@ class MetricsReader {
       experts.push_back(layer.size());
     }
     if (experts.empty()) return true;
-    if (metrics_.experts.empty()) metrics_.experts = experts;
-    return metrics_.experts == experts;
+    if (metrics.experts.empty()) metrics.experts = experts;
+    return metrics.experts == experts;
   }
 
   void go_back(std::int64_t step) {
-    while (!metrics_.steps.empty() && metrics_.steps.back() >= step) {
-      metrics_.steps.pop_back();
-      for (auto& values : metrics_.series) values.pop_back();
+    while (!metrics.steps.empty() && metrics.steps.back() >= step) {
+      metrics.steps.pop_back();
+      for (auto& values : metrics.series) values.pop_back();
     }
-    while (!metrics_.load.empty() && metrics_.load.back().from >= step) metrics_.load.pop_back();
-    if (!metrics_.load.empty()) metrics_.load.back().to = std::min(metrics_.load.back().to, step - 1);
+    while (!metrics.load.empty() && metrics.load.back().from >= step) metrics.load.pop_back();
+    if (!metrics.load.empty()) metrics.load.back().to = std::min(metrics.load.back().to, step - 1);
   }
 
   void add_column(std::vector<float> load) {
     const std::size_t most = std::clamp<std::size_t>(most_cells / load.size() & ~1u, 8, most_columns);
-    const std::int64_t step = metrics_.steps.back();
-    auto& columns = metrics_.load;
+    const std::int64_t step = metrics.steps.back();
+    auto& columns = metrics.load;
     if (!columns.empty() && filled_ < records_each_) {
       for (std::size_t i = 0; i < load.size(); ++i) columns.back().load[i] += load[i];
       columns.back().to = step;
@@ -136,7 +132,7 @@ class MetricsReader {
 
   // Adds up neighbouring columns, so that the map covers twice as many records.
   void halve() {
-    auto& columns = metrics_.load;
+    auto& columns = metrics.load;
     std::size_t kept = 0;
     for (std::size_t i = 0; i + 1 < columns.size(); i += 2, ++kept) {
       for (std::size_t e = 0; e < columns[i].load.size(); ++e) columns[i].load[e] += columns[i + 1].load[e];
@@ -147,7 +143,6 @@ class MetricsReader {
     records_each_ *= 2;
   }
 
-  Metrics metrics_;
   std::size_t records_each_ = 1, filled_ = 0;  // records in a column, and in the last one
 };
 
@@ -172,13 +167,13 @@ Result<Metrics> read_metrics(const std::filesystem::path& path) {
     if (lines.ended() || endless)
       reader.skip(number, wrong);
     else
-      reader.cut_short();
+      reader.metrics.cut_short = true;
   }
   if (in.bad() || (!in.eof() && !endless)) return data_error(fmt::format("cannot read {}", path.string()));
-  if (reader.empty())
+  if (reader.metrics.steps.empty())
     return data_error(fmt::format("{}: expected records of steps, found none{}{}", path.string(),
-                                  reader.broken().count > 0 ? "; " : "", reader.broken().first));
-  return reader.take();
+                                  reader.metrics.broken.count > 0 ? "; " : "", reader.metrics.broken.first));
+  return std::move(reader.metrics);
 }
 
 Progress progress(const Metrics& metrics) {

@@ -5,10 +5,10 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "lancet/base/log.h"
-#include "lancet/report/report.h"
 #include "assets.h"
 #include "config_text.h"
+#include "lancet/base/log.h"
+#include "lancet/report/report.h"
 #include "memory.h"
 #include "metrics.h"
 #include "plan_summary.h"
@@ -36,7 +36,6 @@ bool is_there(const fs::path& path) {
   return fs::exists(path, ignored);
 }
 
-// Stores what was read in `wanted`, or the error in `left_out`.
 template <class Wanted, class T>
 void store(Result<T> found, Wanted& wanted, std::vector<std::string>& left_out) {
   if (found.ok())
@@ -207,7 +206,6 @@ std::string plan_json(const PlanSummary& plan) {
       largest);
 }
 
-// Bytes by part.
 std::string memory_json(const Memory& memory) {
   std::string text = "{";
   for (std::size_t i = 0; i < memory_parts.size(); ++i)

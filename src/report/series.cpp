@@ -1,6 +1,5 @@
 #include "series.h"
 
-#include <algorithm>
 #include <cmath>
 #include <limits>
 

@@ -65,8 +65,7 @@ std::vector<Entry> entries_of(const runtime::TensorStore& store, const std::stri
   return all;
 }
 
-// This rank's share of the tensors that all ranks hold. They are dealt in order of decreasing size, each to the rank
-// with the fewest bytes.
+// This rank's share of the tensors that all ranks hold.
 std::vector<Entry> spread(std::vector<Entry> shared, int rank, int ranks) {
   std::stable_sort(shared.begin(), shared.end(),
                    [](const Entry& a, const Entry& b) { return a.source.bytes > b.source.bytes; });
@@ -119,7 +118,7 @@ Checkpoint::Target target_in(runtime::TensorStore& store, const std::string& nam
   Checkpoint::Target target{in_place ? whole->memory.as<std::byte>() + offset : nullptr};
   if (in_place && whole == tensor) return target;
   target.sink = [&store, tensor, whole, in_place, offset](std::uint64_t at,
-                                                         std::span<const std::byte> bytes) -> Status {
+                                                          std::span<const std::byte> bytes) -> Status {
     if (whole && !in_place) LANCET_TRY(store.write(*whole, offset + at, bytes));
     if (whole == tensor) return {};
     std::vector<bf16> rounded(bytes.size() / sizeof(float));

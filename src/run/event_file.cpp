@@ -1,8 +1,7 @@
 // An event file is a sequence of TFRecords: length (u64), masked CRC of the length (u32), data, masked CRC of the data
 // (u32), all little-endian. The data is a protocol buffer `Event`; the few messages are encoded here by hand, each
 // beside its definition. The first record names the format's version. After a resume, the second one is a session start
-// with the next step, at which TensorBoard drops what earlier files hold for that step and later ones. Records are
-// written at an offset that counts whole records only, and the file is cut back there when a write fails.
+// with the next step, at which TensorBoard drops what earlier files hold for that step and later ones.
 #include "lancet/run/event_file.h"
 
 #include <fcntl.h>
@@ -135,20 +134,6 @@ std::vector<Scalar> scalars(const StepRecord& r, std::span<const LayerLoad> laye
   return all;
 }
 
-EventFile::~EventFile() {
-  if (fd_ >= 0) ::close(fd_);
-}
-
-EventFile::EventFile(EventFile&& other) noexcept
-    : path_(std::move(other.path_)), fd_(std::exchange(other.fd_, -1)), bytes_(other.bytes_) {}
-
-EventFile& EventFile::operator=(EventFile&& other) noexcept {
-  std::swap(path_, other.path_);
-  std::swap(fd_, other.fd_);
-  std::swap(bytes_, other.bytes_);
-  return *this;
-}
-
 Result<EventFile> EventFile::create(const std::filesystem::path& folder, std::optional<std::int64_t> resumed) {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   const auto second = std::chrono::duration_cast<std::chrono::seconds>(now).count();
@@ -156,11 +141,10 @@ Result<EventFile> EventFile::create(const std::filesystem::path& folder, std::op
   // TensorBoard reads all event files of a folder as one run.
   for (int n = 0;; ++n) {
     const std::filesystem::path path = folder / (n == 0 ? name : fmt::format("{}.{}", name, n));
-    const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (fd < 0 && errno == EEXIST && n < 1000) continue;
-    if (fd < 0)
-      return data_error(fmt::format("cannot create {}: {}", path.string(), std::strerror(errno)));
-    EventFile file(path, fd);
+    Descriptor opened(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+    if (!opened.is_open() && errno == EEXIST && n < 1000) continue;
+    if (!opened.is_open()) return data_error(fmt::format("cannot create {}: {}", path.string(), std::strerror(errno)));
+    EventFile file(AppendFile(path, std::move(opened)));
     std::string version = event_at(0);
     put_bytes(version, 3, "brain.Event:2");
     LANCET_TRY(file.append(version));
@@ -175,22 +159,6 @@ Status EventFile::write(std::int64_t step, std::span<const Scalar> scalars) {
   return append(event);
 }
 
-Status EventFile::append(std::string_view event) {
-  const std::string record = framed(event);
-  for (std::size_t at = 0; at < record.size();) {
-    const ssize_t written =
-        ::pwrite(fd_, record.data() + at, record.size() - at, bytes_ + static_cast<std::int64_t>(at));
-    if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) {
-      const int error = written < 0 ? errno : ENOSPC;
-      std::string text = fmt::format("cannot write an event to {}: {}", path_.string(), std::strerror(error));
-      if (::ftruncate(fd_, bytes_) != 0) text += " (its last event may be cut short)";
-      return data_error(std::move(text));
-    }
-    at += static_cast<std::size_t>(written);
-  }
-  bytes_ += static_cast<std::int64_t>(record.size());
-  return {};
-}
+Status EventFile::append(std::string_view event) { return file_.append(framed(event), "an event", "event"); }
 
 }  // namespace lancet::run

@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <cmath>
@@ -88,30 +87,11 @@ std::string step_line(const StepRecord& r, std::int64_t steps, std::optional<dou
   return line + " | ETA " + (seconds_left ? duration(*seconds_left) : "n/a");
 }
 
-MetricsFile::~MetricsFile() {
-  if (fd_ >= 0) ::close(fd_);
-}
-
-MetricsFile::MetricsFile(MetricsFile&& other) noexcept
-    : path_(std::move(other.path_)),
-      fd_(std::exchange(other.fd_, -1)),
-      bytes_(other.bytes_),
-      has_held_out_(other.has_held_out_) {}
-
-MetricsFile& MetricsFile::operator=(MetricsFile&& other) noexcept {
-  std::swap(path_, other.path_);
-  std::swap(fd_, other.fd_);
-  std::swap(bytes_, other.bytes_);
-  std::swap(has_held_out_, other.has_held_out_);
-  return *this;
-}
-
 Result<MetricsFile> MetricsFile::create(const std::filesystem::path& path) {
   LANCET_TRY(keep_earlier(path));
-  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-  if (fd < 0)
-    return data_error(fmt::format("cannot create {}: {}", path.string(), std::strerror(errno)));
-  return MetricsFile(path, fd);
+  Descriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+  if (!file.is_open()) return data_error(fmt::format("cannot create {}: {}", path.string(), std::strerror(errno)));
+  return MetricsFile(AppendFile(path, std::move(file)));
 }
 
 Status MetricsFile::write(const StepRecord& record, std::span<const LayerLoad> layers, bool expert_tokens) {
@@ -120,23 +100,8 @@ Status MetricsFile::write(const StepRecord& record, std::span<const LayerLoad> l
 
 Status MetricsFile::write_held_out(std::int64_t step, double loss) { return append(held_out_json(step, loss), step); }
 
-Status MetricsFile::append(std::string line, std::int64_t step) {
-  line += '\n';
-  for (std::size_t at = 0; at < line.size();) {
-    const ssize_t written = ::pwrite(fd_, line.data() + at, line.size() - at, bytes_ + static_cast<std::int64_t>(at));
-    if (written < 0 && errno == EINTR) continue;
-    if (written > 0) {
-      at += static_cast<std::size_t>(written);
-      continue;
-    }
-    const int error = written < 0 ? errno : ENOSPC;
-    std::string text =
-        fmt::format("cannot write the record of step {} to {}: {}", step, path_.string(), std::strerror(error));
-    if (::ftruncate(fd_, bytes_) != 0) text += " (its last line may be cut short)";
-    return data_error(std::move(text));
-  }
-  bytes_ += static_cast<std::int64_t>(line.size());
-  return {};
+Status MetricsFile::append(const std::string& line, std::int64_t step) {
+  return file_.append(line + '\n', fmt::format("the record of step {}", step), "line");
 }
 
 }  // namespace lancet::run

@@ -3,7 +3,6 @@
 // process that was killed may have cut one short). The file is truncated there, and new records follow.
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <charconv>
@@ -50,19 +49,15 @@ Kept scan(const std::filesystem::path& path, std::int64_t step) {
 
 Result<MetricsFile> MetricsFile::resume(const std::filesystem::path& path, std::int64_t step) {
   const Kept kept = scan(path, step);
-  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
-  if (fd < 0 || ::ftruncate(fd, kept.bytes) != 0) {
-    const int error = errno;
-    if (fd >= 0) ::close(fd);
-    return data_error(fmt::format("cannot write {}: {}", path.string(), std::strerror(error)));
-  }
+  Descriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666));
+  if (!file.is_open() || ::ftruncate(file.get(), kept.bytes) != 0)
+    return data_error(fmt::format("cannot write {}: {}", path.string(), std::strerror(errno)));
   if (kept.dropped > 0)
     log::info("{}: {} record{} after step {} removed; those steps run again", path.string(), kept.dropped,
               kept.dropped == 1 ? "" : "s", step);
-  MetricsFile file(path, fd);
-  file.bytes_ = kept.bytes;
-  file.has_held_out_ = kept.held_out;
-  return file;
+  MetricsFile metrics(AppendFile(path, std::move(file), kept.bytes));
+  metrics.has_held_out_ = kept.held_out;
+  return metrics;
 }
 
 }  // namespace lancet::run

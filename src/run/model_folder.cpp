@@ -16,11 +16,12 @@
 #include <utility>
 #include <vector>
 
-#include "lancet/run/checkpoint_tensors.h"
 #include "lancet/base/atomic_file.h"
 #include "lancet/base/host_name.h"
 #include "lancet/base/log.h"
 #include "lancet/checkpoint/input_file.h"
+#include "lancet/run/checkpoint_tensors.h"
+#include "lancet/run/resume_point.h"
 #include "lancet/world/agree.h"
 
 namespace lancet::run {
@@ -31,7 +32,6 @@ using checkpoint::Checkpoint;
 
 constexpr std::string_view own_tokenizer = "tokenizer";  // in a run folder
 
-// The checkpoints that `from` names, newest first.
 Result<std::vector<fs::path>> checkpoints_of(const fs::path& from) {
   std::error_code ignored;
   if (!fs::is_directory(from, ignored))
@@ -99,13 +99,9 @@ Status write_weights(const fs::path& run, const config::Config& config, const ru
   shard.bytes = writer.bytes();
   shard.header_xxh3 = writer.header_hash();
   shard.tensors_xxh3 = writer.tensor_hashes();
-  checkpoint::Manifest manifest;
-  manifest.seed = config.train.seed;
-  manifest.experts = config.model.experts(1);
-  manifest.rows = config.train.micro_batch_size * config.train.gradient_accumulation_steps;
-  manifest.micro_batch_size = config.train.micro_batch_size;
-  manifest.gradient_accumulation_steps = config.train.gradient_accumulation_steps;
-  manifest.config = config::to_json(config);
+  checkpoint::Manifest manifest = manifest_of(config, config, {}, 1, 0, "");
+  manifest.optimizer = "none";
+  manifest.lr_schedule.clear();
   manifest.tokenizer_hash = tokenizer_hash;
   manifest.files = {shard};
   return checkpoint::commit(files, checkpoints, manifest);
@@ -125,6 +121,33 @@ Result<ModelFolder> open_model(const fs::path& folder) {
     return data_error(fmt::format("{}: {}", where, status.error().message));
   auto tokenizer = find_tokenizer(*config, folder);
   return ModelFolder{std::move(opened), std::move(*config), std::move(tokenizer)};
+}
+
+// The name holds the host, since process numbers of other hosts on a shared disk mean nothing here.
+std::string temporary_name(const std::string& target, pid_t maker) {
+  return fmt::format("{}.{}-{}.tmp", target, host_name(), maker);
+}
+
+// The process of this host that a temporary name of the target holds; 0 for other names.
+pid_t maker_of(const std::string& folder, const std::string& target) {
+  const std::string start = fmt::format("{}.{}-", target, host_name()), end = ".tmp";
+  if (!folder.starts_with(start) || !folder.ends_with(end) || folder.size() <= start.size() + end.size()) return 0;
+  const char *first = folder.data() + start.size(), *last = folder.data() + folder.size() - end.size();
+  pid_t pid = 0;
+  const auto [at, error] = std::from_chars(first, last, pid);
+  return error == std::errc() && at == last && pid > 0 ? pid : 0;
+}
+
+void remove_leftovers(const fs::path& target) {
+  std::error_code ignored;
+  std::vector<fs::path> gone;
+  for (fs::directory_iterator at(target.parent_path(), ignored), end; !ignored && at != end; at.increment(ignored)) {
+    const pid_t maker = maker_of(at->path().filename().string(), target.filename().string());
+    if (maker > 0 && ::kill(maker, 0) != 0 && errno == ESRCH) gone.push_back(at->path());
+  }
+  for (const fs::path& path : gone)
+    if (checkpoint::disk().remove(path).ok())
+      log::info("{}: left by a command that was killed, removed", path.string());
 }
 
 }  // namespace
@@ -171,38 +194,6 @@ Status save_model(const fs::path& run, config::Config config, runtime::TensorSto
   LANCET_TRY(write_weights(folder.path(), config, store, tokenizer ? tokenizer->hash : 0, progress));
   return folder.commit();
 }
-
-namespace {
-
-// The name holds the host, since process numbers of other hosts on a shared disk mean nothing here.
-std::string temporary_name(const std::string& target, pid_t maker) {
-  return fmt::format("{}.{}-{}.tmp", target, host_name(), maker);
-}
-
-// The process of this host that a temporary name of the target holds; 0 for other names.
-pid_t maker_of(const std::string& folder, const std::string& target) {
-  const std::string start = fmt::format("{}.{}-", target, host_name()), end = ".tmp";
-  if (!folder.starts_with(start) || !folder.ends_with(end) || folder.size() <= start.size() + end.size()) return 0;
-  const char *first = folder.data() + start.size(), *last = folder.data() + folder.size() - end.size();
-  pid_t pid = 0;
-  const auto [at, error] = std::from_chars(first, last, pid);
-  return error == std::errc() && at == last && pid > 0 ? pid : 0;
-}
-
-// Removes the temporary folders beside `target` of commands that were killed; they may be gigabytes.
-void remove_leftovers(const fs::path& target) {
-  std::error_code ignored;
-  std::vector<fs::path> gone;
-  for (fs::directory_iterator at(target.parent_path(), ignored), end; !ignored && at != end; at.increment(ignored)) {
-    const pid_t maker = maker_of(at->path().filename().string(), target.filename().string());
-    if (maker > 0 && ::kill(maker, 0) != 0 && errno == ESRCH) gone.push_back(at->path());
-  }
-  for (const fs::path& path : gone)
-    if (checkpoint::disk().remove(path).ok())
-      log::info("{}: left by a command that was killed, removed", path.string());
-}
-
-}  // namespace
 
 Status check_new_folder(const fs::path& out, std::int64_t bytes) {
   std::error_code error;

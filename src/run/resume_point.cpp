@@ -99,7 +99,6 @@ ResumePoint parse_start(const std::vector<std::string>& texts) {
 // ---- the config of a run that starts from a checkpoint
 
 // Keeps the checkpoint's number of experts when experts_per_rank would give another one on these ranks.
-
 Status take_experts(config::Model& model, const Manifest& manifest, int ranks, const std::string& where,
                     std::vector<std::string>& notes) {
   if (manifest.experts == 0 || !model.has_moe() || model.experts(ranks) == manifest.experts) return {};

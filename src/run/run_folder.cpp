@@ -4,12 +4,10 @@
 #include <fmt/format.h>
 #include <sys/file.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <utility>
 
 #include "lancet/base/atomic_file.h"
 #include "lancet/base/log.h"
@@ -30,19 +28,11 @@ void Lasting::note(const Status& written) {
   lost_ = 0;
 }
 
-RunFolder::RunFolder(RunFolder&& other) noexcept
-    : path_(std::move(other.path_)),
-      made_(std::exchange(other.made_, {})),
-      lock_(std::exchange(other.lock_, -1)),
-      metrics_(std::move(other.metrics_)),
-      events_(std::move(other.events_)) {}
-
 RunFolder::~RunFolder() {
   std::error_code ignored;
   // Folders that are not empty stay. The lock is released last, so that no other run starts in a folder that is about
   // to be removed.
   for (; !made_.empty(); made_.pop_back()) fs::remove(made_.back(), ignored);
-  if (lock_ >= 0) ::close(lock_);
 }
 
 Result<RunFolder> RunFolder::take(const config::Config& config) {
@@ -60,16 +50,15 @@ Status RunFolder::make() {
   for (; at.has_relative_path() && !fs::exists(at, error) && !error; at = at.parent_path()) made_.push_back(at);
   std::reverse(made_.begin(), made_.end());
   fs::create_directories(path_, error);
-  if (error)
-    return data_error(fmt::format("log.run_dir: cannot create {}: {}", path_.string(), error.message()));
+  if (error) return data_error(fmt::format("log.run_dir: cannot create {}: {}", path_.string(), error.message()));
   return {};
 }
 
 Status RunFolder::lock() {
-  lock_ = ::open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (lock_ < 0)
+  lock_ = Descriptor(::open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!lock_.is_open())
     return data_error(fmt::format("log.run_dir: cannot open {}: {}", path_.string(), std::strerror(errno)));
-  const bool locked = ::flock(lock_, LOCK_EX | LOCK_NB) == 0;
+  const bool locked = ::flock(lock_.get(), LOCK_EX | LOCK_NB) == 0;
   if (!locked && errno != EWOULDBLOCK) {  // a file system without locks
     log::warn("{}: cannot be locked ({}); no other run may write there", path_.string(), std::strerror(errno));
     return {};
@@ -87,7 +76,7 @@ bool RunFolder::is_in_place() const {
   struct stat opened {
   }, named{};
   if (::stat(path_.c_str(), &named) != 0) return errno != ENOENT && errno != ENOTDIR;
-  return ::fstat(lock_, &opened) == 0 && opened.st_ino == named.st_ino && opened.st_dev == named.st_dev;
+  return ::fstat(lock_.get(), &opened) == 0 && opened.st_ino == named.st_ino && opened.st_dev == named.st_dev;
 }
 
 Status RunFolder::check_in_place() const {

@@ -14,7 +14,6 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <mutex>
 #include <new>
 #include <sstream>
@@ -127,7 +126,6 @@ Result<bool> Saver::begin(checkpoint::Manifest manifest, bool wait) {
   return true;
 }
 
-// Copies the share in rounds. Each round ends in an all-reduce, so that the ranks with fast disks notice the others.
 Status Saver::copy() {
   Cursor cursor{.left = share_.bytes};
   auto moved = std::chrono::steady_clock::now();

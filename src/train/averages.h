@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "lancet/run/metrics.h"
 
@@ -14,10 +15,7 @@ namespace lancet::train {
 class Averages {
  public:
   void add(const run::StepRecord& record) {
-    if (first_) {
-      first_ = false;
-      return;
-    }
+    if (std::exchange(first_, false)) return;
     ++steps_;
     ms_ += record.step_ms;
     exposed_ += record.exposed_ms;

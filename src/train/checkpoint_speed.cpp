@@ -1,23 +1,20 @@
 #include "lancet/train/checkpoint_speed.h"
 
 #include <fcntl.h>
-#include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
-#include <cstring>
 #include <optional>
 #include <vector>
 
-#include "lancet/run/checkpoint_tensors.h"
 #include "lancet/base/median.h"
 #include "lancet/checkpoint/input_file.h"
-#include "lancet/world/agree.h"
+#include "lancet/run/checkpoint_tensors.h"
 #include "lancet/run/model_folder.h"
-#include "lancet/train/trainer.h"
-#include "lancet/run/saver.h"
 #include "lancet/run/resume_point.h"
+#include "lancet/run/saver.h"
+#include "lancet/train/trainer.h"
+#include "lancet/world/agree.h"
 
 namespace lancet::train {
 namespace {
@@ -52,9 +49,8 @@ Status read_plainly(const checkpoint::Checkpoint& from, int rank, int ranks) {
 bool drop_cached(const checkpoint::Checkpoint& from) {
   bool taken = true;
   for (const auto& file : from.manifest().files) {
-    const int fd = ::open((from.path() / file.name).c_str(), O_RDONLY | O_CLOEXEC);
-    taken &= fd >= 0 && ::posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED) == 0;
-    if (fd >= 0) ::close(fd);
+    const Descriptor opened(::open((from.path() / file.name).c_str(), O_RDONLY | O_CLOEXEC));
+    taken &= opened.is_open() && ::posix_fadvise(opened.get(), 0, 0, POSIX_FADV_DONTNEED) == 0;
   }
   return taken;
 }

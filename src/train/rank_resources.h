@@ -5,8 +5,8 @@
 namespace lancet::train {
 
 struct RankResources {
-  int threads = 1;      // of the compute stream
-  int local_ranks = 1;  // ranks on this host
+  int threads = 1;                              // of the compute stream
+  int local_ranks = 1;                          // ranks on this host
   runtime::Accelerator* accelerator = nullptr;  // null: the CPU
 };
 

@@ -95,23 +95,21 @@ void RunStart::announce(const run::ResumePoint& start) const {
   if (position.step >= train.steps)
     log::info("nothing to do: {} of {} steps done; raise train.steps", position.step, train.steps);
   if (train.stop_after > 0 && train.stop_after <= position.step)
-    log::warn("train.stop_after: the run resumes after step {1}, so it does not stop after step {0}",
-              train.stop_after, position.step);
+    log::warn("train.stop_after: the run resumes after step {1}, so it does not stop after step {0}", train.stop_after,
+              position.step);
 }
 
 void RunStart::announce_saving() const {
   const config::Train& train = state_.config.train;
-  if (!state_.can_save()) {
-    log::info("saving     nothing: the ranks are emulated");
-  } else if (!train.saves()) {
-    log::info("saving     nothing but where the run is stopped (train.save_interval = 0, train.save_minutes = 0)");
-  } else {
-    const std::string when = train.save_interval > 0 ? fmt::format("{} steps", train.save_interval)
-                                                     : fmt::format("{} minutes", train.save_minutes);
-    log::info("saving     every {} and at the end into {}/checkpoints, {} kept{}", when, state_.config.log.run_dir,
-              train.keep_last == 0 ? "all" : fmt::format("the newest {}", train.keep_last),
-              train.keep_every > 0 ? fmt::format(", and those of every {} steps", train.keep_every) : "");
-  }
+  if (!state_.can_save()) return log::info("saving     nothing: the ranks are emulated");
+  if (!train.saves())
+    return log::info(
+        "saving     nothing but where the run is stopped (train.save_interval = 0, train.save_minutes = 0)");
+  const std::string when = train.save_interval > 0 ? fmt::format("{} steps", train.save_interval)
+                                                   : fmt::format("{} minutes", train.save_minutes);
+  log::info("saving     every {} and at the end into {}/checkpoints, {} kept{}", when, state_.config.log.run_dir,
+            train.keep_last == 0 ? "all" : fmt::format("the newest {}", train.keep_last),
+            train.keep_every > 0 ? fmt::format(", and those of every {} steps", train.keep_every) : "");
 }
 
 }  // namespace lancet::train

@@ -11,7 +11,6 @@
 namespace lancet::train {
 namespace {
 
-// The predicted time of a whole step, from the plans' headers.
 std::optional<double> predicted_ms_of(const planning::StepPlans& plans, std::int64_t micro_batches) {
   auto of = [](const ir::Plan& plan) { return plan.header.real("predicted_ms", 0); };
   double ms = of(plans.update);
@@ -63,8 +62,7 @@ void StepSpeed::set_plans(const planning::StepPlans& plans) {
 
 void StepSpeed::fill(run::StepRecord& record, double seconds, const StepTally& tally) const {
   const config::Train& train = config_.train;
-  const double tokens =
-      double(train.micro_batch_size * train.seq_len * train.gradient_accumulation_steps) * ranks_;
+  const double tokens = double(train.micro_batch_size * train.seq_len * train.gradient_accumulation_steps) * ranks_;
   record.step_ms = seconds * 1e3;
   record.predicted_ms = predicted_ms_;
   record.tokens_per_s = tokens / seconds;

@@ -6,7 +6,6 @@
 #include "lancet/comm/communicator.h"
 #include "lancet/planning/run_plans.h"
 #include "lancet/run/metrics.h"
-#include "lancet/runtime/accelerator.h"
 #include "rank_resources.h"
 #include "step_tally.h"
 

@@ -63,8 +63,7 @@ class Run {
     LANCET_ASSIGN(const bool evaluated, world::any(world, records_.has_held_out()));
     if (evaluated) evaluated_step_ = state_.position.step;
     log::info("{}", state_.trainer->banner());
-    log::info("run        {}: config.json (every field, resolved), plan.ir, metrics.jsonl",
-              state_.config.log.run_dir);
+    log::info("run        {}: config.json (every field, resolved), plan.ir, metrics.jsonl", state_.config.log.run_dir);
     start_.announce(start);
     LANCET_TRY(saving_.begin(resumes));
     for (;;) {
@@ -162,13 +161,12 @@ class Run {
     LANCET_TRY(named("saving", saving_.finish()));
     const std::string mine = stop_.after_step(), why = mine.empty() ? "another rank's signal" : mine;
     if (const auto& failure = saving_.last_failure())
-      return Error{
-          ExitCode::data,
-          fmt::format("stopped after step {} ({}), and it was not saved: {}", step, why, failure->message),
-          true};
+      return Error{ExitCode::data,
+                   fmt::format("stopped after step {} ({}), and it was not saved: {}", step, why, failure->message),
+                   true};
     return Error{ExitCode::saved,
-                 fmt::format("saved and stopped after step {} of {} ({}); the same command resumes from there",
-                             step, state_.config.train.steps, why),
+                 fmt::format("saved and stopped after step {} of {} ({}); the same command resumes from there", step,
+                             state_.config.train.steps, why),
                  true};
   }
 

@@ -72,8 +72,7 @@ class TrainerImpl final : public Trainer {
     LANCET_ASSIGN(plans_, planning::make_step_plans(config_, world_, planning, data_.evaluation().has_value()));
     speed_.set_plans(plans_);
     LANCET_TRY(world::agree(world_, memory_.allocate(config_, plans_, world_.size(), resources_)));
-    if (accelerator)
-      LANCET_TRY(memory_.allocate_device_arena(config_, world_, streams_.on_device(), *accelerator));
+    if (accelerator) LANCET_TRY(memory_.allocate_device_arena(config_, world_, streams_.on_device(), *accelerator));
     LANCET_TRY(world::agree(world_, bind()));
     return initialize_weights(config_, world_.rank(), world_.size(), memory_.store());
   }
@@ -116,9 +115,7 @@ class TrainerImpl final : public Trainer {
     return error;
   }
 
-  std::int64_t evaluation_sequences() const override {
-    return data_.evaluation() ? data_.evaluation()->sequences : 0;
-  }
+  std::int64_t evaluation_sequences() const override { return data_.evaluation() ? data_.evaluation()->sequences : 0; }
   Result<std::optional<double>> evaluate() override {
     const std::optional<data::Evaluation>& evaluation = data_.evaluation();
     if (!evaluation) return std::optional<double>();
@@ -179,10 +176,10 @@ class TrainerImpl final : public Trainer {
   Status check_same_config() {
     const std::string mine = config::to_json(config_);
     LANCET_ASSIGN(const std::string first, broadcast_text(world_, mine, 0));
-    return world::agree(world_,
-                 mine == first
-                     ? Status()
-                     : Status(config_error("expected the same config on all ranks, found another than rank 0's")));
+    return world::agree(
+        world_, mine == first
+                    ? Status()
+                    : Status(config_error("expected the same config on all ranks, found another than rank 0's")));
   }
 
   // Collective: true if the ranks compute with more threads than there are cores.
@@ -220,8 +217,8 @@ class TrainerImpl final : public Trainer {
   // Collective, so that no rank continues alone.
   Result<bool> interrupted() {
     if (!options_.interrupted && !options_.stop) return false;
-    return world::any(world_, (options_.stop && options_.stop->load() != 0) ||
-                                  (options_.interrupted && options_.interrupted()));
+    return world::any(
+        world_, (options_.stop && options_.stop->load() != 0) || (options_.interrupted && options_.interrupted()));
   }
 
   BoundStep& plan_of(int micro) { return micro + 1 < config_.train.gradient_accumulation_steps ? micro_ : update_; }
@@ -231,8 +228,8 @@ class TrainerImpl final : public Trainer {
     if (world_.rank() == 0) log::warn("skipped: {}", why);
     for (const auto& [name, tensor] : memory_.store().all())
       if (tensor.state == ir::StateKind::gradient_sum)
-        LANCET_TRY(memory_.store().write(
-            tensor, 0, std::vector<std::byte>(static_cast<std::size_t>(ir::bytes(tensor.type)))));
+        LANCET_TRY(
+            memory_.store().write(tensor, 0, std::vector<std::byte>(static_cast<std::size_t>(ir::bytes(tensor.type)))));
     record.skipped = true;
     last_record_ = record;
     return record;

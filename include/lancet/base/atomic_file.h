@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include "lancet/base/descriptor.h"
 #include "lancet/base/result.h"
 
 namespace lancet {
@@ -25,11 +26,12 @@ class AtomicFile {
   Status commit();                                                          // sync, rename
 
  private:
-  AtomicFile(std::filesystem::path path, std::filesystem::path temporary, int fd, bool named);
+  AtomicFile(std::filesystem::path path, std::filesystem::path temporary, Descriptor file, bool named)
+      : path_(std::move(path)), temporary_(std::move(temporary)), file_(std::move(file)), named_(named) {}
   Status give_name();
   Error failed(std::string_view what) const;  // "PATH: cannot <what>: <errno's text>"
   std::filesystem::path path_, temporary_;
-  int fd_ = -1;
+  Descriptor file_;
   bool named_ = false;  // the file is at temporary_, not unnamed
 };
 

@@ -1,10 +1,10 @@
-// The machine's name, for names of files.
+// The machine's name.
 #pragma once
 #include <string>
 
 namespace lancet {
 
-// This machine's name with '/' replaced by '_'; "host" if the system gives none.
+// For names of files: '/' is replaced by '_'. "host" if the system gives none.
 std::string host_name();
 
 }  // namespace lancet

@@ -20,9 +20,6 @@ LANCET_HD std::int32_t bits_of_float(float f) {
   memcpy(&bits, &f, 4);
   return bits;
 }
-}  // namespace detail
-
-namespace detail {
 // a * b + c, rounded once where the machine has the instruction. The call is explicit, so that the compiler's choice
 // cannot make the bits of the two devices differ.
 LANCET_HD float fused_f32(float a, float b, float c) {

@@ -35,12 +35,7 @@ class Shape {
   // Product of all axes but the last: the rows of a row op.
   std::int64_t rows() const { return rank_ == 0 ? 1 : elements() / (back() ? back() : 1); }
   std::span<const std::int64_t> span() const { return {dims_.data(), static_cast<std::size_t>(rank_)}; }
-  friend bool operator==(const Shape& a, const Shape& b) {
-    if (a.rank_ != b.rank_) return false;
-    for (int i = 0; i < a.rank_; ++i)
-      if (a[i] != b[i]) return false;
-    return true;
-  }
+  friend bool operator==(const Shape&, const Shape&) = default;  // dims_ beyond rank_ are 0
 
  private:
   std::array<std::int64_t, max_rank> dims_{};

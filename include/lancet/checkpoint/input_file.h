@@ -6,6 +6,7 @@
 #include <span>
 #include <string_view>
 
+#include "lancet/base/descriptor.h"
 #include "lancet/base/result.h"
 
 namespace lancet::checkpoint {
@@ -16,21 +17,18 @@ class InputFile {
   // sound but cannot be read now (no descriptor left, no permission, an I/O error), the error's code is `refused`.
   static Result<InputFile> open(const std::filesystem::path& path, std::string_view what,
                                 ExitCode refused = ExitCode::data);
-  ~InputFile() { close(); }
-  InputFile(InputFile&& other) noexcept;
-  InputFile& operator=(InputFile&& other) noexcept;
 
   const std::filesystem::path& path() const { return path_; }
   std::uint64_t size() const { return size_; }
   // Fills `bytes` from the file's byte `at` on. Data error: the file ends before.
   Status read(std::uint64_t at, std::span<std::byte> bytes) const;
-  void close();  // closes the descriptor; read() must not be called after it
+  void close() { file_.close(); }  // read() must not be called after it
 
  private:
-  InputFile(std::filesystem::path path, int fd, ExitCode refused)
-      : path_(std::move(path)), fd_(fd), refused_(refused) {}
+  InputFile(std::filesystem::path path, Descriptor file, ExitCode refused)
+      : path_(std::move(path)), file_(std::move(file)), refused_(refused) {}
   std::filesystem::path path_;
-  int fd_ = -1;
+  Descriptor file_;
   std::uint64_t size_ = 0;
   ExitCode refused_;
 };

@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "lancet/base/hash.h"
 #include "lancet/base/result.h"
 #include "lancet/base/shape.h"
 #include "lancet/checkpoint/file_system.h"
@@ -55,7 +56,7 @@ class SafetensorsFile {
   // InputFile::open.
   static Result<SafetensorsFile> open(const std::filesystem::path& path, ExitCode refused = ExitCode::data);
 
-  const std::filesystem::path& path() const { return path_; }
+  const std::filesystem::path& path() const { return file_.path(); }
   std::uint64_t size() const { return file_.size(); }       // of the file
   std::uint64_t data_start() const { return data_start_; }  // in the file
   std::uint64_t header_hash() const { return hash_; }       // XXH3 of all bytes before the data
@@ -69,9 +70,8 @@ class SafetensorsFile {
   void close() { file_.close(); }
 
  private:
-  SafetensorsFile(std::filesystem::path path, InputFile file) : path_(std::move(path)), file_(std::move(file)) {}
+  explicit SafetensorsFile(InputFile file) : file_(std::move(file)) {}
   Status read_header();
-  std::filesystem::path path_;
   InputFile file_;
   std::uint64_t data_start_ = 0, hash_ = 0;
   SafetensorsHeader header_;
@@ -84,22 +84,28 @@ class SafetensorsWriter {
   // Writes the header; the data begins at a multiple of 64 bytes. Names must differ (an InternalError).
   static Result<SafetensorsWriter> create(FileSystem& files, const std::filesystem::path& path,
                                           std::vector<TensorInfo> tensors, const Metadata& metadata = {});
-  ~SafetensorsWriter();
-  SafetensorsWriter(SafetensorsWriter&&) noexcept;
-  SafetensorsWriter& operator=(SafetensorsWriter&&) noexcept;
 
   Status append(std::span<const std::byte> bytes);  // of the tensors, in their order, in pieces of any size
   Status finish();                                  // after the last byte: sync, close
 
-  std::uint64_t bytes() const;        // of the file, written or pending
-  std::uint64_t header_hash() const;  // XXH3 of all bytes before the data
+  std::uint64_t bytes() const { return bytes_; }              // of the file, written or pending
+  std::uint64_t header_hash() const { return header_hash_; }  // XXH3 of all bytes before the data
   // XXH3 of each tensor's bytes, in their order; complete after finish().
-  const std::vector<std::uint64_t>& tensor_hashes() const;
+  const std::vector<std::uint64_t>& tensor_hashes() const { return hashes_; }
 
  private:
-  struct State;
-  explicit SafetensorsWriter(std::unique_ptr<State> state);
-  std::unique_ptr<State> state_;
+  explicit SafetensorsWriter(std::unique_ptr<OutputFile> file) : file_(std::move(file)) {}
+  Status flush();
+  Status write(std::span<const std::byte> piece);
+  void hash(std::span<const std::byte> piece);
+  std::unique_ptr<OutputFile> file_;
+  std::vector<std::uint64_t> ends_;  // offset in the file of each tensor's end
+  std::uint64_t header_hash_ = 0;
+  std::vector<std::uint64_t> hashes_;  // of the complete tensors
+  Hasher hasher_;                      // of the next one
+  std::vector<std::byte> pending_;     // small pieces, collected for one write
+  std::uint64_t bytes_ = 0;            // of the file, including pending ones
+  std::uint64_t total_ = 0;            // of the complete file
 };
 
 }  // namespace lancet::checkpoint

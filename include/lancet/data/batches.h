@@ -22,7 +22,7 @@ class Batches {
 
 // The tokenizer in the folder data.tokenizer; empty if the config names none. Data errors: it cannot be read, its
 // vocabulary is not model.vocab_size, train.sample_prompt cannot be encoded.
-Result<std::optional<data::Tokenizer>> load_tokenizer(const config::Config& config);
+Result<std::optional<Tokenizer>> load_tokenizer(const config::Config& config);
 
 // The tokenizer of the training tokens: the one that data.train names, or else data.tokenizer. Unknown: synthetic
 // tokens; a file of llm.c without data.tokenizer. Data errors: the file or folder cannot be read.

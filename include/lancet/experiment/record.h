@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "lancet/base/descriptor.h"
 #include "lancet/experiment/experiment.h"
 
 namespace lancet::experiment {
@@ -48,9 +49,6 @@ class RecordFile {
   // written to or that another sweep has locked.
   static Result<RecordFile> open(const std::filesystem::path& path, const std::vector<Point>& points,
                                  bool fresh = false);
-  RecordFile(RecordFile&& other) noexcept;
-  RecordFile& operator=(RecordFile&&) = delete;
-  ~RecordFile();
   // A message about a dropped last line; empty if none was dropped.
   const std::string& note() const { return note_; }
   bool has(const std::string& id) const { return results_.contains(id); }
@@ -66,7 +64,7 @@ class RecordFile {
   std::filesystem::path path_;
   std::string note_;
   std::map<std::string, std::string> results_;
-  int lock_ = -1;  // descriptor of the locked folder
+  Descriptor lock_;  // of the folder
 };
 
 }  // namespace lancet::experiment

@@ -44,7 +44,7 @@ struct SweepOptions {
 struct SweepReport {
   int done = 0, skipped = 0, failed = 0, out_of_memory = 0;  // `done` includes out_of_memory
   std::string first_failure;
-  int first_exit_code = 0;  // of the first run that failed
+  int first_exit_code = 0;                     // of the first run that failed
   std::map<std::string, std::string> results;  // of all points: RecordFile::results
 };
 // Runs, in order, every point that has no record or a failed one, and records each as soon as it ends. say: called with

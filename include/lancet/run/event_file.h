@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "lancet/base/result.h"
+#include "lancet/run/append_file.h"
 #include "lancet/run/metrics.h"
 
 namespace lancet::run {
@@ -29,18 +30,13 @@ class EventFile {
   // Creates events.out.tfevents.<second>.<host>.<process> in `folder`. resumed: the step after which the run resumes;
   // TensorBoard then ignores later steps in earlier files. Data error: the file cannot be created.
   static Result<EventFile> create(const std::filesystem::path& folder, std::optional<std::int64_t> resumed = {});
-  ~EventFile();
-  EventFile(EventFile&& other) noexcept;
-  EventFile& operator=(EventFile&& other) noexcept;
-  // Appends one event. Data error on a full disk; the file then ends with the last whole event.
+  // Appends one event. Data error on a full disk.
   Status write(std::int64_t step, std::span<const Scalar> scalars);
 
  private:
-  EventFile(std::filesystem::path path, int fd) : path_(std::move(path)), fd_(fd) {}
+  explicit EventFile(AppendFile file) : file_(std::move(file)) {}
   Status append(std::string_view event);
-  std::filesystem::path path_;
-  int fd_ = -1;
-  std::int64_t bytes_ = 0;  // of whole events
+  AppendFile file_;
 };
 
 }  // namespace lancet::run

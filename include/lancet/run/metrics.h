@@ -5,9 +5,9 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <utility>
 
 #include "lancet/base/result.h"
+#include "lancet/run/append_file.h"
 
 namespace lancet::run {
 
@@ -56,8 +56,7 @@ std::string step_line(const StepRecord& record, std::int64_t steps, std::optiona
 // The held-out loss after a step, as a line of its own beside the step's record.
 std::string held_out_json(std::int64_t step, double loss);
 
-// metrics.jsonl: one line for each step and each evaluation, written at once. Every line in the file is whole: a line
-// that a full disk cut short is removed again.
+// metrics.jsonl: one line for each step and each evaluation, written at once.
 class MetricsFile {
  public:
   // Keeps existing records: their file is renamed to metrics.jsonl.1, or the next free number, which is logged. Data
@@ -66,9 +65,6 @@ class MetricsFile {
   // Opens the file of a run that resumes after `step`. Records of later steps and a line cut short are removed, which
   // is logged. Data error: the file cannot be written.
   static Result<MetricsFile> resume(const std::filesystem::path& path, std::int64_t step);
-  ~MetricsFile();
-  MetricsFile(MetricsFile&& other) noexcept;
-  MetricsFile& operator=(MetricsFile&& other) noexcept;
   // Data error on a full disk.
   Status write(const StepRecord& record, std::span<const LayerLoad> layers = {}, bool expert_tokens = true);
   Status write_held_out(std::int64_t step, double loss);
@@ -76,11 +72,9 @@ class MetricsFile {
   bool has_held_out() const { return has_held_out_; }
 
  private:
-  Status append(std::string line, std::int64_t step);
-  MetricsFile(std::filesystem::path path, int fd) : path_(std::move(path)), fd_(fd) {}
-  std::filesystem::path path_;
-  int fd_ = -1;
-  std::int64_t bytes_ = 0;  // of whole lines
+  explicit MetricsFile(AppendFile file) : file_(std::move(file)) {}
+  Status append(const std::string& line, std::int64_t step);
+  AppendFile file_;
   bool has_held_out_ = false;
 };
 

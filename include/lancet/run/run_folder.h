@@ -8,11 +8,12 @@
 #include <string>
 #include <vector>
 
-#include "lancet/run/event_file.h"
+#include "lancet/base/descriptor.h"
 #include "lancet/base/result.h"
 #include "lancet/checkpoint/file_system.h"
 #include "lancet/config/config.h"
 #include "lancet/ir/plan.h"
+#include "lancet/run/event_file.h"
 #include "lancet/run/metrics.h"
 
 namespace lancet::run {
@@ -34,12 +35,11 @@ class RunFolder {
   // errors: the folder cannot be created; another run holds the lock.
   static Result<RunFolder> take(const config::Config& config);
   ~RunFolder();  // removes the empty folders that take() created, unless begin() was called
-  RunFolder(RunFolder&& other) noexcept;
-  RunFolder& operator=(RunFolder&& other) = delete;
+  RunFolder(RunFolder&&) = default;
 
-  // Writes config.json, plan.ir and memory.json (the text `memory`) and opens the records. resumed: the step after which
-  // the run resumes; records of later steps are removed, and later checkpoints renamed. Data errors: those of the file
-  // system.
+  // Writes config.json, plan.ir and memory.json (the text `memory`) and opens the records. resumed: the step after
+  // which the run resumes; records of later steps are removed, and later checkpoints renamed. Data errors: those of the
+  // file system.
   Status begin(checkpoint::FileSystem& files, const config::Config& config, const ir::Plan& plan,
                const std::string& memory, std::optional<std::int64_t> resumed);
 
@@ -60,7 +60,7 @@ class RunFolder {
 
   std::filesystem::path path_;
   std::vector<std::filesystem::path> made_;  // by take(), outermost first
-  int lock_ = -1;                            // a descriptor: the system releases the lock however the process ends
+  Descriptor lock_;                          // the system releases the lock however the process ends
   std::optional<MetricsFile> metrics_;
   std::optional<EventFile> events_;
   Lasting metrics_state_{"metrics.jsonl"}, events_state_{"the TensorBoard event file"}, trace_state_{"trace.json"};

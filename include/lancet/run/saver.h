@@ -7,11 +7,11 @@
 #include <optional>
 #include <span>
 
-#include "lancet/run/checkpoint_tensors.h"
 #include "lancet/checkpoint/background_writer.h"
 #include "lancet/checkpoint/checkpoint.h"
 #include "lancet/comm/communicator.h"
 #include "lancet/config/config.h"
+#include "lancet/run/checkpoint_tensors.h"
 
 namespace lancet::run {
 

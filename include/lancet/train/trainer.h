@@ -12,24 +12,24 @@
 #include "lancet/comm/communicator.h"
 #include "lancet/config/config.h"
 #include "lancet/cost/costs.h"
-#include "lancet/runtime/executor.h"
-#include "lancet/runtime/tensor_store.h"
 #include "lancet/data/batches.h"
 #include "lancet/run/metrics.h"
+#include "lancet/runtime/executor.h"
+#include "lancet/runtime/tensor_store.h"
 
 namespace lancet::train {
 
 struct TrainerOptions {
-  int local_ranks = 1;                 // ranks on this host, which share its cores
-  const cost::Costs* costs = nullptr;  // replace the measured ones (tests)
-  std::string profile_folder = {};     // planning::RunPlanOptions::profile_folder
-  std::string plan_file = {};          // the plan that runs (plan_file.h); empty: planned as config.overlap says
-  std::string resume = {}, init_from = {};      // run::ResumeRequest
-  const std::atomic<int>* stop = nullptr;       // a signal that requests to save and stop; 0: none
-  std::function<bool()> interrupted = {};       // true: stop now, besides `stop`; called on every rank at every step,
-                                                // evaluation batch and generated token
-  checkpoint::FileSystem* files = nullptr;      // replaces the disk for checkpoints (tests)
-  std::int64_t sample_offset = 0;               // data::SamplerOptions
+  int local_ranks = 1;                      // ranks on this host, which share its cores
+  const cost::Costs* costs = nullptr;       // replace the measured ones (tests)
+  std::string profile_folder = {};          // planning::RunPlanOptions::profile_folder
+  std::string plan_file = {};               // the plan that runs (plan_file.h); empty: planned as config.overlap says
+  std::string resume = {}, init_from = {};  // run::ResumeRequest
+  const std::atomic<int>* stop = nullptr;   // a signal that requests to save and stop; 0: none
+  std::function<bool()> interrupted = {};   // true: stop now, besides `stop`; called on every rank at every step,
+                                            // evaluation batch and generated token
+  checkpoint::FileSystem* files = nullptr;  // replaces the disk for checkpoints (tests)
+  std::int64_t sample_offset = 0;           // data::SamplerOptions
   runtime::Accelerator* accelerator = nullptr;  // replaces the one that config.device names (tests)
   // For tests: gradients (outputs grad.*, before clipping) and routes (route.*) stay readable after a step.
   bool inspect = false;
@@ -48,8 +48,8 @@ class Trainer {
   // error names the first such tensor. The weights are then unchanged, unless train.clip_grad is 0, since updates do
   // not wait for the norm then.
   virtual Result<run::StepRecord> step(std::int64_t step) = 0;
-  virtual const run::StepRecord& last_record() const = 0;                    // of the last step, finite or not
-  virtual std::span<const run::LayerLoad> last_layers() const = 0;           // of that step, per MoE layer
+  virtual const run::StepRecord& last_record() const = 0;               // of the last step, finite or not
+  virtual std::span<const run::LayerLoad> last_layers() const = 0;      // of that step, per MoE layer
   virtual const std::optional<data::Tokenizer>& tokenizer() const = 0;  // the config's, if it names one
   virtual std::int64_t evaluation_sequences() const = 0;  // that evaluate() covers; 0: the config names no evaluation
   // Mean loss over the evaluation batches; empty if the config names none, or if any rank was interrupted.
@@ -64,8 +64,8 @@ class Trainer {
   virtual Result<std::string> trace() = 0;
 
   virtual runtime::TensorStore& store() = 0;
-  virtual runtime::Executor& executor() = 0;  // of the plan that updates the weights
-  virtual std::string banner() const = 0;     // several lines, without the configuration
+  virtual runtime::Executor& executor() = 0;    // of the plan that updates the weights
+  virtual std::string banner() const = 0;       // several lines, without the configuration
   virtual std::string memory_json() const = 0;  // the bytes of the banner's line on memory, by part
 };
 
