@@ -16,15 +16,6 @@ bool is_view(const ir::Program& program, const ir::Instruction& instruction) {
   return work.flops == 0 && work.bytes == 0;
 }
 
-// The share of a rank's all-to-all buffer that goes to other ranks.
-double share_of_others(std::int64_t ranks) { return double(ranks - 1) / double(ranks); }
-
-// Rows that an all-to-all moves: its tokens, at most the number of slots; all slots if it has no such attribute.
-std::int64_t rows_moved(const ir::Instruction& instruction, const Shape& buffer) {
-  const std::int64_t slots = buffer[0] * buffer[1];
-  return std::min(slots, instruction.attributes.integer("tokens", slots));
-}
-
 }  // namespace
 
 // Numbers of a formula (eps, coefficient, weight_decay) are reals and have no influence on time. Attributes that decide
@@ -65,10 +56,12 @@ double bytes_sent(const ir::Program& program, const ir::Instruction& instruction
     return bytes;
   }
   const ir::TensorType& first = program.type(instruction.operands[0]);
-  const double others = share_of_others(all_to_all_ranks(program, instruction));
+  const auto ranks = double(all_to_all_ranks(program, instruction));
+  const double others = (ranks - 1) / ranks;  // the share of the buffer that goes to other ranks
   if (ops::kind(instruction) == ops::Kind::counts) return 4 * double(first.shape[1]) * others;
-  const std::int64_t row = first.shape[2] * size_of(first.dtype);
-  return double(rows_moved(instruction, first.shape) * row) * others;
+  const std::int64_t slots = first.shape[0] * first.shape[1];
+  const std::int64_t rows = std::min(slots, instruction.attributes.integer("tokens", slots));
+  return double(rows * first.shape[2] * size_of(first.dtype)) * others;
 }
 
 OpCost Costs::all_to_all(const ir::Program& program, const ir::Instruction& instruction, std::int64_t) const {

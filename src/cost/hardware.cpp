@@ -1,9 +1,6 @@
-// Op times are rooflines: launch overhead plus the larger of bytes / memory bandwidth and flops / reached arithmetic
-// rate. The rate of a matrix product is the peak times an efficiency that depends on its size, interpolated in the
-// file's curve; experts' products are counted one per expert. Communication follows the formulas in hardware.h.
-// HardwareCosts applies Routing: expert ops are as slow as those of the rank with the fullest experts, and all-to-alls
-// send only the tokens that are kept but wait for the rank that receives most. Units: rates are converted to units per
-// millisecond.
+// The formulas are in hardware.h. HardwareCosts applies Routing: expert ops are as slow as those of the rank with the
+// fullest experts, and all-to-alls send only the tokens that are kept but wait for the rank that receives most. Units:
+// rates are converted to units per millisecond.
 #include "lancet/cost/hardware.h"
 
 #include <fmt/format.h>
@@ -31,31 +28,23 @@ double share_at(const std::vector<Efficiency>& points, double n) {
   return points.back().share;
 }
 
-// Number of matrix products in an op: one per expert in expert ops, else 1.
-double products_of(const ir::Program& program, const ir::Instruction& at) {
-  return ops::is_over_expert_rows(at) ? double(program.type(at.operands[0]).shape[0]) : 1;
-}
-
-bool in_bf16(const ir::Program& program, const ir::Instruction& at) {
-  return !at.operands.empty() && program.type(at.operands[0]).dtype == DType::bf16;
-}
-
 // The time of an op's arithmetic, without memory accesses.
 double arithmetic_ms(const Hardware::Device& device, const ir::Program& program, const ir::Instruction& at,
                      double flops) {
-  const bool bf16 = in_bf16(program, at);
+  const bool bf16 = !at.operands.empty() && program.type(at.operands[0]).dtype == DType::bf16;
   const double peak = (bf16 ? device.bf16_tflops : device.fp32_tflops) * 1e9;  // flops a millisecond
   const ops::Kind kind = ops::kind(at);
   if (kind == ops::Kind::attention) return flops / (peak * device.attention_efficiency);
   if (kind != ops::Kind::product) return flops / (device.vector_tflops * 1e9);
-  const double each = flops / products_of(program, at);
+  // Expert ops are one product per expert.
+  const double each = flops / (ops::is_over_expert_rows(at) ? double(program.type(at.operands[0]).shape[0]) : 1);
   return flops / (peak * share_at(bf16 ? device.bf16_efficiency : device.fp32_efficiency, std::cbrt(each / 2)));
 }
 
 // True for the experts' computation, which works on the rows that a rank received (rows i32[E/W, W+1]).
 bool of_experts(const ir::Program& program, const ir::Instruction& at) {
   if (!ops::is_over_expert_rows(at) || at.stream != ir::Stream::compute) return false;
-  return std::any_of(at.operands.begin(), at.operands.end(), [&](ir::TensorId id) {
+  return std::ranges::any_of(at.operands, [&](ir::TensorId id) {
     const ir::TensorType& type = program.type(id);
     return type.dtype == DType::i32 && type.shape.rank() == 2;
   });

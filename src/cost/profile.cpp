@@ -16,6 +16,13 @@ std::string counted(std::int64_t n, std::string_view what) {
   return fmt::format("{} {}{}", n, what, n == 1 ? "" : "s");
 }
 
+Status replace_file(const std::filesystem::path& path, const Profile& profile) {
+  std::error_code error;
+  if (path.has_parent_path()) std::filesystem::create_directories(path.parent_path(), error);
+  const Status written = write_file(path, print(profile));
+  return written.ok() ? Status() : config_error(written.error().message);
+}
+
 }  // namespace
 
 std::string to_string(const Device& device) {
@@ -89,17 +96,6 @@ Result<Profile> read_profile_or_empty(const std::filesystem::path& path, const M
   LANCET_ASSIGN(const Profile held, read_profile(path));
   return held.on(machine);
 }
-
-namespace {
-
-Status replace_file(const std::filesystem::path& path, const Profile& profile) {
-  std::error_code error;
-  if (path.has_parent_path()) std::filesystem::create_directories(path.parent_path(), error);
-  const Status written = write_file(path, print(profile));
-  return written.ok() ? Status() : config_error(written.error().message);
-}
-
-}  // namespace
 
 Status write_profile(const std::filesystem::path& path, const Profile& profile) {
   LANCET_TRY(read_profile_or_empty(path, profile.machine));

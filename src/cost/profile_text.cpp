@@ -6,7 +6,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <initializer_list>
 
 #include "lancet/base/json.h"
@@ -40,7 +39,6 @@ Ordered json_of(const NetworkTimes& network) {
           {"all_reduce", json_of(network.all_reduce)}};
 }
 
-// Accessors to JSON values that check them. The first error is kept; later ones are ignored.
 class Reader {
  public:
   explicit Reader(std::string_view origin) : origin_(origin) {}

@@ -22,7 +22,6 @@ struct History {
   std::vector<Access> writes, reads;
 };
 
-// Appends the instructions of `accesses` whose regions overlap `region`.
 void collect(const std::vector<Access>& accesses, const Region& region, std::vector<InstructionId>& into) {
   for (const Access& access : accesses)
     if (overlap(access.region, region)) into.push_back(access.by);

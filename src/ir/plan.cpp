@@ -125,11 +125,9 @@ Status verify_order(const Plan& plan, const HappensBefore& order) {
   return {};
 }
 
-// A tensor of the arena and the stream clocks that bound its life. born: instructions of each stream that have ended
-// for certain before any access to it starts. last: those that must have ended before its memory can be used again.
 struct Block {
   TensorId tensor;
-  std::int64_t begin, end;
+  std::int64_t begin, end;  // bytes of the arena
   InstructionId made;
   HappensBefore::Clock born{}, last{};
 };

@@ -33,6 +33,17 @@ std::string print_value(const AttributeValue& value) {
   return bare ? text : fmt::format("\"{}\"", text);
 }
 
+// "%7 : bf16[8,256] in %6 + 4096"
+std::string print_made(const Program& program, TensorId id) {
+  const Tensor& tensor = program[id];
+  std::string text = fmt::format("{} : {}", program.display(id), to_string(tensor.type));
+  if (!tensor.storage.valid()) return text;
+  text += " in " + program.display(tensor.storage);
+  if (!tensor.slice) return text;
+  if (tensor.slice->parts == 0) return text + fmt::format(" + {}", tensor.slice->offset);
+  return text + fmt::format(" part {} of {}", tensor.slice->part, tensor.slice->parts);
+}
+
 }  // namespace
 
 std::string print_real(double value) {
@@ -68,21 +79,6 @@ std::string print_outputs(const Program& program) {
     text += fmt::format("output {} = {}\n", output.name, program.display(output.tensor));
   return text;
 }
-
-namespace {
-
-// "%7 : bf16[8,256] in %6 + 4096"
-std::string print_made(const Program& program, TensorId id) {
-  const Tensor& tensor = program[id];
-  std::string text = fmt::format("{} : {}", program.display(id), to_string(tensor.type));
-  if (!tensor.storage.valid()) return text;
-  text += " in " + program.display(tensor.storage);
-  if (!tensor.slice) return text;
-  if (tensor.slice->parts == 0) return text + fmt::format(" + {}", tensor.slice->offset);
-  return text + fmt::format(" part {} of {}", tensor.slice->part, tensor.slice->parts);
-}
-
-}  // namespace
 
 void ViewPrinter::need(TensorId id, std::vector<TensorId>& list) {
   if (!id.valid() || id.index() >= program_.tensors.size()) return;

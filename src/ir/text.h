@@ -15,7 +15,6 @@ std::string print(const Attributes& attributes);   // "{a=1, b=0.5, c=text}" or 
 std::string print_header(const Program& program);  // program line and named tensors
 std::string print_outputs(const Program& program);
 
-// Reads tokens of one line.
 class LineReader {
  public:
   LineReader(std::string_view line, int number) : rest_(line), number_(number) { skip(); }

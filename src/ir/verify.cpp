@@ -99,9 +99,8 @@ class Verifier {
       if (program_[id].kind == TensorKind::view) live(id);
     }
     for (TensorId id : instruction.writes) {
-      bool operand = false;
-      for (TensorId other : instruction.operands) operand = operand || other == id;
-      if (!operand) return at("an instruction updates a tensor that is not an operand");
+      if (std::ranges::find(instruction.operands, id) == instruction.operands.end())
+        return at("an instruction updates a tensor that is not an operand");
       if (program_[program_.root(id)].kind == TensorKind::input) return at("an input is updated");
       overwrite(id);
     }
@@ -137,7 +136,6 @@ class Verifier {
     return {};
   }
 
-  // Records a part that was made for the view that it is a slice of.
   Status fill(TensorId id) {
     const Tensor& tensor = program_[id];
     if (!tensor.slice) return {};
@@ -164,16 +162,13 @@ class Verifier {
     if (std::find(list.begin(), list.end(), id) == list.end()) list.push_back(id);
   }
 
-  // True if `view` is a slice of `whole`, directly or through other slices, so that it shows the bytes
-  // written to `whole`.
+  // True if `view` is a slice of `whole`, directly or through other slices.
   bool is_slice_of(TensorId view, TensorId whole) const {
     while (program_[view].kind == TensorKind::view && program_[view].slice)
       if ((view = program_[view].storage) == whole) return true;
     return false;
   }
 
-  // Marks tensors that shared the bytes before `by` was written as stale, except parameters and state (they are that
-  // memory), the wholes that `by` is a part of, and views of `by`.
   void overwrite(TensorId by) {
     const Region region = program_.region(by);
     std::vector<TensorId> wholes{by};

@@ -10,7 +10,6 @@
 namespace lancet::model {
 namespace {
 
-using ir::Role;
 using ir::TensorId;
 using ir::TensorKind;
 
@@ -54,7 +53,7 @@ class Builder {
 
   std::vector<TensorId> emit(std::string_view op, std::vector<TensorId> operands, ops::Attributes attributes,
                              std::string label) {
-    return ops::append(program_, op, std::move(operands), std::move(attributes), Role::forward, std::move(label));
+    return ops::append(program_, op, std::move(operands), std::move(attributes), ir::Role::forward, std::move(label));
   }
   TensorId add(Parameter parameter, DType dtype) {
     parameters_.push_back(parameter);

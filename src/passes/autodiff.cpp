@@ -3,8 +3,6 @@
 // instructions, and adds to the gradients of its operands, which are summed if there are several. Instructions that no
 // gradient reaches, or whose operands depend on no parameter, are skipped. Losses start the process. Weight gradients
 // may add onto an accumulator: an earlier gradient of the same parameter, or with `accumulate` the state @p.grad.
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "lancet/ops/catalogue.h"
@@ -17,7 +15,6 @@ using ir::Role;
 using ir::TensorId;
 using ir::TensorKind;
 
-// Walks the forward instructions backwards; the context that their gradient rules call.
 class Autodiff final : public ops::GradientContext {
  public:
   Autodiff(const ir::Program& forward, bool accumulate) : program_(forward), accumulate_(accumulate) {
@@ -30,11 +27,9 @@ class Autodiff final : public ops::GradientContext {
     for (std::size_t i = forward_count_; i-- > 0;) {
       current_ = program_.instructions[i];  // a copy: emitting grows the list
       const ops::OpDef& op = ops::op(current_.op);
-      const bool reached = op.is_loss || std::any_of(current_.results.begin(), current_.results.end(),
-                                                     [&](TensorId id) { return gradient_of(id).valid(); });
-      const bool any_needed = std::any_of(current_.operands.begin(), current_.operands.end(),
-                                          [&](TensorId id) { return needed_[id.index()]; });
-      if (reached && op.gradient && any_needed) op.gradient(*this);
+      const bool reached =
+          op.is_loss || std::ranges::any_of(current_.results, [&](TensorId id) { return gradient_of(id).valid(); });
+      if (reached && op.gradient && any_needed(current_.operands)) op.gradient(*this);
     }
     add_outputs();
     return std::move(program_);
@@ -79,14 +74,17 @@ class Autodiff final : public ops::GradientContext {
  private:
   TensorId gradient_of(TensorId id) const { return gradients_[id.index()]; }
 
+  bool any_needed(const std::vector<TensorId>& ids) const {
+    return std::ranges::any_of(ids, [&](TensorId id) { return needed_[id.index()]; });
+  }
+
   // Marks the tensors that need a gradient: parameters and all that depends on them.
   void mark_needed() {
     needed_.resize(program_.tensors.size());
     for (std::size_t i = 0; i < program_.tensors.size(); ++i)
       needed_[i] = program_.tensors[i].kind == TensorKind::parameter;
     for (const ir::Instruction& instruction : program_.instructions) {
-      const bool any = std::any_of(instruction.operands.begin(), instruction.operands.end(),
-                                   [&](TensorId id) { return needed_[id.index()]; });
+      const bool any = any_needed(instruction.operands);
       for (TensorId id : instruction.results) needed_[id.index()] = any;
     }
   }

@@ -1,7 +1,5 @@
 // Looks at each instruction whose operand 0 is the result of a product. Where the catalogue has an op that does both
 // (OpDef::fuses), the product becomes that op at the place where it is, and the reader goes.
-#include <algorithm>
-#include <string>
 #include <vector>
 
 #include "lancet/ops/catalogue.h"

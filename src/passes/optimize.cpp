@@ -1,11 +1,7 @@
 // Appends one update instruction per parameter that has a grad.* output, in the order in which the gradients are made,
-// so that an update can run as soon as its gradient is ready. Weight decay applies to the parameters that some op takes
-// as its weight. With clipping or a guard the global norm comes first and
+// so that an update can run as soon as its gradient is ready. With clipping or a guard the global norm comes first and
 // every update reads its factor; else the norm comes last, for the metrics alone. Ranks share the dense parameters and
-// own different experts, so only the experts' part of the norm is summed over the ranks. At the end accumulated
-// gradients are set to zero and the grad.* outputs are removed.
-#include <fmt/format.h>
-
+// own different experts, so only the experts' part of the norm is summed over the ranks.
 #include <algorithm>
 
 #include "lancet/base/random.h"
@@ -48,7 +44,6 @@ class Optimize {
     TensorId parameter, gradient;
   };
 
-  // Collects the updates in the order in which their gradients are made, and the weights.
   void collect() {
     for (const ir::Output& output : program_.outputs)
       if (output.kind == ir::OutputKind::gradient) updates_.push_back({output.parameter, output.tensor});
@@ -59,9 +54,7 @@ class Optimize {
       for (TensorId id : at.results) made[id.index()] = i;
       for (int operand : ops::op(at.op).weights) is_weight_[at.operands[std::size_t(operand)].index()] = true;
     }
-    std::stable_sort(updates_.begin(), updates_.end(), [&](const Update& a, const Update& b) {
-      return made[a.gradient.index()] < made[b.gradient.index()];
-    });
+    std::ranges::stable_sort(updates_, {}, [&](const Update& update) { return made[update.gradient.index()]; });
   }
 
   // Shared gradients are the same on all ranks and count once; local ones are summed over the ranks.

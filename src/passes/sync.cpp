@@ -14,7 +14,6 @@
 namespace lancet::passes {
 namespace {
 
-using ir::Role;
 using ir::TensorId;
 
 class Sync {
@@ -74,7 +73,7 @@ class Sync {
     if (outputs.empty()) return;
     std::vector<TensorId> operands;
     for (std::size_t i : outputs) operands.push_back(result_.outputs[i].tensor);
-    const auto results = ops::append(result_, "all_reduce", operands, {}, Role::sync, std::move(label));
+    const auto results = ops::append(result_, "all_reduce", operands, {}, ir::Role::sync, std::move(label));
     for (std::size_t i = 0; i < outputs.size(); ++i) result_.outputs[outputs[i]].tensor = results[i];
   }
 

@@ -12,7 +12,6 @@
 #include "lancet/base/hash.h"
 #include "lancet/ir/dependencies.h"
 #include "lancet/ir/print.h"
-#include "lancet/ops/catalogue.h"
 #include "lancet/schedule/plan_memory.h"
 #include "lancet/schedule/step.h"
 #include "pipeline.h"
@@ -143,8 +142,6 @@ LowerBound lower_bound_of(const Step& step) {
   return {compute + std::min(core, network), network};
 }
 
-// Chooses the schedule that runs: that of the requested policy, or sequential if that is no slower (for `auto`: by more
-// than least_gain), unless a split is forced.
 const Scheduled& choose(Schedules& schedules, const PlanRequest& request, PlanReport& report) {
   const config::Overlap& overlap = request.overlap;
   const double least_gain = overlap.policy == "auto" ? request.least_gain : 0;

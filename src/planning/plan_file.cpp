@@ -32,11 +32,7 @@ std::string header_text(const ir::Plan& plan, std::string_view name) {
 
 constexpr double most_ms = 1e9;
 
-struct HeaderField {
-  const char* name;
-  const char* what;
-};
-constexpr HeaderField header_fields[] = {
+constexpr std::pair<const char*, const char*> header_fields[] = {
     {"model", "a plan of the model with the hash"},
     {"optimizer", "a plan with the optimizer"},
     {"ranks", "a plan whose number of ranks is"},
@@ -44,10 +40,10 @@ constexpr HeaderField header_fields[] = {
 };
 
 Status same_header(const ir::Plan& found, const ir::Plan& expected) {
-  for (const HeaderField& field : header_fields) {
-    const std::string mine = header_text(expected, field.name), theirs = header_text(found, field.name);
+  for (const auto& [name, what] : header_fields) {
+    const std::string mine = header_text(expected, name), theirs = header_text(found, name);
     if (mine != theirs)
-      return config_error(fmt::format("header: {}: expected {} {}, found {}", field.name, field.what, mine, theirs));
+      return config_error(fmt::format("header: {}: expected {} {}, found {}", name, what, mine, theirs));
   }
   for (const char* name : {"predicted_ms", "exposed_ms"})
     for (const auto& [key, value] : found.header.items()) {
@@ -132,15 +128,10 @@ Status same_content(const ir::Program& found, const ir::Program& expected) {
   return {};
 }
 
-// The config's step under the sequential policy.
-Result<ir::Plan> sequential_plan(config::Config config, int ranks) {
-  config.overlap.policy = "sequential";
-  return plan_step(config, ranks, {});
-}
-
-Result<ir::Plan> checked_plan(std::string_view text, const config::Config& config, int ranks) {
+Result<ir::Plan> checked_plan(std::string_view text, config::Config config, int ranks) {
   LANCET_ASSIGN(ir::Plan plan, ir::parse_plan(text));
-  LANCET_ASSIGN(const ir::Plan expected, sequential_plan(config, ranks));
+  config.overlap.policy = "sequential";
+  LANCET_ASSIGN(const ir::Plan expected, plan_step(config, ranks, {}));
   LANCET_TRY(same_header(plan, expected));
   LANCET_TRY(ops::verify(plan.program));
   LANCET_TRY(ir::verify(plan));

@@ -16,8 +16,9 @@ namespace {
 
 class Planning {
  public:
-  Planning(const config::Config& config, comm::Communicator& world, const RunPlanOptions& options)
-      : config_(config), world_(world), options_(options), costs_(options.costs) {}
+  Planning(const config::Config& config, comm::Communicator& world, const RunPlanOptions& options,
+           const ProfileRequest& request)
+      : config_(config), world_(world), options_(options), request_(request), costs_(options.costs) {}
 
   Status plan(StepPlans& plans) {
     const bool chooses = config_.overlap.policy != "sequential";
@@ -34,10 +35,7 @@ class Planning {
   // Measures missing costs if planning needs them; else reads those that the file holds, to predict the step.
   Status find_costs() {
     if (needs_costs_) {
-      LANCET_ASSIGN(profile_, ensure_profile(config_, world_, step_programs(config_, world_.size()),
-                                             {.local_ranks = options_.local_ranks,
-                                              .profile_folder = options_.profile_folder,
-                                              .accelerator = options_.accelerator}));
+      LANCET_ASSIGN(profile_, ensure_profile(config_, world_, step_programs(config_, world_.size()), request_));
     } else if (world_.rank() == 0) {
       const cost::Machine machine = machine_of(config_, world_, options_.local_ranks, options_.accelerator);
       const std::filesystem::path path = profile_path(config_, options_.profile_folder, machine);
@@ -50,7 +48,6 @@ class Planning {
     return {};
   }
 
-  // Rank 0 plans; the other ranks receive its plan.
   Result<ir::Plan> plan_on_rank0(bool update, planner::PlanReport* report) {
     Result<ir::Plan> plan = ir::Plan();
     LANCET_TRY(world::run_on_rank0(world_, world::turn_of(config_), [&] {
@@ -68,6 +65,7 @@ class Planning {
   const config::Config& config_;
   comm::Communicator& world_;
   const RunPlanOptions& options_;
+  const ProfileRequest& request_;
   bool needs_costs_ = false;
   std::optional<cost::Profile> profile_;
   const cost::Costs* costs_;
@@ -78,20 +76,18 @@ class Planning {
 Result<StepPlans> make_step_plans(const config::Config& config, comm::Communicator& world,
                                   const RunPlanOptions& options, bool evaluates) {
   StepPlans plans;
-  Planning planning(config, world, options);
-  LANCET_TRY(take_product_choices(config, world,
-                                  {.local_ranks = options.local_ranks,
-                                   .profile_folder = options.profile_folder,
-                                   .accelerator = options.accelerator}));
+  const ProfileRequest request{.local_ranks = options.local_ranks,
+                               .profile_folder = options.profile_folder,
+                               .accelerator = options.accelerator};
+  LANCET_TRY(take_product_choices(config, world, request));
   if (!options.plan_file.empty()) {
     LANCET_ASSIGN(plans.update, read_same_plan(options.plan_file, config, world));
     plans.report.chosen = plans.report.requested = plans.update.header.text("policy");
   } else {
-    LANCET_TRY(planning.plan(plans));
+    LANCET_TRY(Planning(config, world, options, request).plan(plans));
   }
   if (evaluates) {
-    LANCET_ASSIGN(plans.evaluate,
-                  share_plan(world, plan_forward(config, model::Mode::evaluate, world.size())));
+    LANCET_ASSIGN(plans.evaluate, share_plan(world, plan_forward(config, model::Mode::evaluate, world.size())));
   }
   return plans;
 }

@@ -1,8 +1,6 @@
 // Ranks must measure the same ops in the same order, since communication is measured together. So the profile and its
-// machine come from rank 0, which broadcasts its file as text. ensure_profile() lists the
-// ops that the sequential plans of all programs have and the profile lacks, sets up the streams of a run, and measures.
-// If anything is missing, rank 0 writes the file once before it measures, so that a path that cannot be written is an
-// error before minutes of work, and once after.
+// machine come from rank 0, which broadcasts its file as text. If anything is missing, rank 0 writes the file once
+// before it measures, so that a path that cannot be written is an error before minutes of work, and once after.
 #include "lancet/planning/step_costs.h"
 
 #include <fmt/format.h>
@@ -24,7 +22,6 @@
 namespace lancet::planning {
 namespace {
 
-// Rank 0's profile and machine on all ranks, so that all measure the same ops.
 Result<cost::Profile> share_profile(comm::Communicator& world, const Result<cost::Profile>& mine) {
   LANCET_TRY(world::broadcast_status(world, mine.ok() ? Status() : Status(mine.error()), 0));
   LANCET_ASSIGN(const std::string text, broadcast_text(world, cost::print(*mine), 0));

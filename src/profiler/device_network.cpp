@@ -24,7 +24,6 @@ namespace lancet::profiler {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-using backend::Event;
 
 constexpr double size_ms = 20;  // duration of one batch
 constexpr int batches = 3, most_calls = 200;
@@ -130,7 +129,7 @@ class MeterStream {
   comm::Communicator& world_;
   const std::chrono::milliseconds timeout_;
   std::unique_ptr<backend::Stream> stream_;
-  std::unique_ptr<Event> start_, end_;
+  std::unique_ptr<backend::Event> start_, end_;
   runtime::Block memory_;
   std::vector<comm::Segment> sends_, receives_;
 };
@@ -215,8 +214,7 @@ class DeviceMeter final : public NetworkMeter {
     auto all_reduce = [&](double bytes) { return reduce_.reduction(static_cast<std::size_t>(bytes)); };
     NetworkCosts costs;
     LANCET_ASSIGN(const Beside large, core_of(expert_, all_to_all, times.all_to_all, costs.all_to_all));
-    LANCET_ASSIGN(const Beside other, core_of(reduce_, all_reduce, times.all_reduce, costs.all_reduce));
-    static_cast<void>(other);
+    LANCET_TRY(core_of(reduce_, all_reduce, times.all_reduce, costs.all_reduce));
     costs.interference.network_beside_compute = large.speed;
     LANCET_ASSIGN(costs.interference.network_beside_network, beside_each_other(times));
     costs.bytes = static_cast<std::size_t>(times.all_to_all.back().bytes);

@@ -7,7 +7,6 @@
 // A small and a large message give a fixed cost per call and a cost per byte. Two calls on two streams at once give the
 // share of the network that each gets.
 #include "lancet/profiler/interference.h"
-#include "lancet/base/median.h"
 
 #include <algorithm>
 #include <atomic>
@@ -19,6 +18,7 @@
 #include "lancet/backend/cpu/buffer.h"
 #include "lancet/backend/cpu/matmul.h"
 #include "lancet/backend/cpu/parallel.h"
+#include "lancet/base/median.h"
 #include "lancet/comm/collect.h"
 
 namespace lancet::profiler {
@@ -49,6 +49,41 @@ Result<double> time_calls(comm::Communicator& communicator, const Call& call, in
   const auto start = Clock::now();
   LANCET_TRY(repeat(call, times));
   return comm::largest(communicator, since(start));
+}
+
+// The average speed of two streams on one network when both are busy, relative to each alone. 0.5: they share the
+// network; 1: each has a network of its own.
+Result<double> beside_each_other(comm::Communicator& expert, const Call& on_expert, double expert_s,
+                                 comm::Communicator& reduce, const Call& on_reduce, double reduce_s) {
+  std::vector<double> speeds;
+  for (int round = 0; round < 3; ++round) {
+    LANCET_TRY(expert.barrier());
+    const auto start = Clock::now();
+    Status status;
+    std::jthread stream([&] { status = on_reduce(); });
+    const Status mine = on_expert();
+    stream.join();
+    LANCET_TRY(mine);
+    LANCET_TRY(status);
+    LANCET_ASSIGN(const double both, comm::largest(reduce, since(start)));
+    speeds.push_back((expert_s + reduce_s) / 2 / both);
+  }
+  return std::clamp(median(speeds), 0.1, 1.0);
+}
+
+// The compute stream cannot lose more than the processor time spent, caches included.
+double core_ms(const CallCost& cost) { return std::max(0.0, std::min(cost.core_ms, cost.cpu_ms)); }
+
+constexpr std::size_t small_bytes = 64 << 10;
+
+// The bytes that the network moves in network_seconds.
+Result<std::size_t> representative_bytes(comm::Communicator& communicator) {
+  constexpr double pilot_bytes = 256 << 10, most = 8 << 20;
+  comm::AllToAll pilot(communicator, pilot_bytes);
+  const Call call = [&] { return pilot(communicator); };
+  LANCET_TRY(call());
+  LANCET_ASSIGN(const double seconds, time_calls(communicator, call, 2));
+  return static_cast<std::size_t>(std::clamp(pilot_bytes * 2 * network_seconds / seconds, pilot_bytes, most));
 }
 
 }  // namespace
@@ -123,45 +158,6 @@ Result<CallCost> ComputeLoop::measure(comm::Communicator& communicator, const Ca
   }
   return CallCost{median(alone) * 1e3, median(beside) * 1e3, median(core) * 1e3, median(cpu) * 1e3};
 }
-
-namespace {
-
-// The average speed of two streams on one network when both are busy, relative to each alone. 0.5: they share the
-// network; 1: each has a network of its own.
-Result<double> beside_each_other(comm::Communicator& expert, const Call& on_expert, double expert_s,
-                                 comm::Communicator& reduce, const Call& on_reduce, double reduce_s) {
-  std::vector<double> speeds;
-  for (int round = 0; round < 3; ++round) {
-    LANCET_TRY(expert.barrier());
-    const auto start = Clock::now();
-    Status status;
-    std::jthread stream([&] { status = on_reduce(); });
-    const Status mine = on_expert();
-    stream.join();
-    LANCET_TRY(mine);
-    LANCET_TRY(status);
-    LANCET_ASSIGN(const double both, comm::largest(reduce, since(start)));
-    speeds.push_back((expert_s + reduce_s) / 2 / both);
-  }
-  return std::clamp(median(speeds), 0.1, 1.0);
-}
-
-// The compute stream cannot lose more than the processor time spent, caches included.
-double core_ms(const CallCost& cost) { return std::max(0.0, std::min(cost.core_ms, cost.cpu_ms)); }
-
-constexpr std::size_t small_bytes = 64 << 10;
-
-// The bytes that the network moves in network_seconds.
-Result<std::size_t> representative_bytes(comm::Communicator& communicator) {
-  constexpr double pilot_bytes = 256 << 10, most = 8 << 20;
-  comm::AllToAll pilot(communicator, pilot_bytes);
-  const Call call = [&] { return pilot(communicator); };
-  LANCET_TRY(call());
-  LANCET_ASSIGN(const double seconds, time_calls(communicator, call, 2));
-  return static_cast<std::size_t>(std::clamp(pilot_bytes * 2 * network_seconds / seconds, pilot_bytes, most));
-}
-
-}  // namespace
 
 cost::CoreCost core_cost(const CallCost& small, double fewer_bytes, const CallCost& large, double more_bytes) {
   const double slope = std::max(0.0, (core_ms(large) - core_ms(small)) / (more_bytes - fewer_bytes));

@@ -2,15 +2,12 @@
 // largest message of the plans, or until one takes more than 2 s; beyond that the cost model extrapolates with the last
 // slope. A time is the slowest rank's, and the median of repetitions that last about 0.1 s together. A profile whose
 // sizes suffice is not measured again. The launch time and the interference do not depend on the plans and are measured
-// once.
-//
-// The host's meter is here; device_network.cpp has that of accelerators.
+// once. The host's meter is here; device_network.cpp has that of accelerators.
 #include "network_profile.h"
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <cmath>
 #include <functional>
 #include <thread>
 
@@ -31,36 +28,26 @@ constexpr double size_seconds = 0.1;  // duration of all repetitions of one size
 constexpr double longest_call = 2;    // seconds; larger messages are extrapolated with the last slope
 constexpr int fewest = 3, most = 25;  // repetitions
 
-// Replaces each element by its largest value over the ranks, on all ranks.
-Status largest_over_ranks(comm::Communicator& world, std::vector<float>& values) {
-  std::vector<float> largest = values, theirs;
-  for (int root = 0; root < world.size(); ++root) {
-    theirs = values;
-    LANCET_TRY(world.broadcast(std::as_writable_bytes(std::span(theirs)), root));
-    for (std::size_t i = 0; i < largest.size(); ++i) largest[i] = std::max(largest[i], theirs[i]);
-  }
-  values = std::move(largest);
-  return {};
-}
-
 // Milliseconds of a collective call: all ranks start at once, the slowest rank's time counts; the median over
 // repetitions.
 Result<double> time_call(comm::Communicator& world, const std::function<Status()>& call) {
-  auto timed = [&](int times) -> Result<std::vector<float>> {
-    std::vector<float> ms;
+  auto timed = [&](int times) -> Result<std::vector<double>> {
+    std::vector<double> ms;
     for (int i = 0; i < times; ++i) {
       LANCET_TRY(world.barrier());
       const auto start = Clock::now();
       LANCET_TRY(call());
-      ms.push_back(std::chrono::duration<float, std::milli>(Clock::now() - start).count());
+      ms.push_back(std::chrono::duration<double, std::milli>(Clock::now() - start).count());
     }
-    LANCET_TRY(largest_over_ranks(world, ms));
+    for (double& each : ms) {
+      LANCET_ASSIGN(each, comm::largest(world, each));
+    }
     return ms;
   };
-  LANCET_ASSIGN(const std::vector<float> pilot, timed(2));  // the first touches the memory
-  const double seconds = std::max(1e-7, double(pilot[1]) * 1e-3);
-  if (seconds > longest_call / 2) return double(pilot[1]);
-  LANCET_ASSIGN(const std::vector<float> ms, timed(std::clamp(int(size_seconds / seconds), fewest, most)));
+  LANCET_ASSIGN(const std::vector<double> pilot, timed(2));  // the first touches the memory
+  const double seconds = std::max(1e-7, pilot[1] * 1e-3);
+  if (seconds > longest_call / 2) return pilot[1];
+  LANCET_ASSIGN(const std::vector<double> ms, timed(std::clamp(int(size_seconds / seconds), fewest, most)));
   return median(ms);
 }
 
@@ -74,8 +61,6 @@ Result<std::vector<cost::Point>> time_sizes(double largest, MsOf&& ms_of) {
     if ((bytes >= largest && points.size() > 2) || ms > longest_call * 1e3) return points;
   }
 }
-
-// ---- the plans' messages
 
 struct Messages {
   double all_to_all = 0, all_reduce = 0;  // the largest bytes_sent of each
@@ -97,49 +82,8 @@ Messages messages_of(std::span<const ir::Plan> plans) {
   return messages;
 }
 
-// An all-to-all as its kernel makes it: a segment for each expert, those of this rank included.
-class AllToAllCall {
- public:
-  AllToAllCall(comm::Communicator& comm, std::int64_t segments) : comm_(comm), segments_(std::size_t(segments)) {}
-
-  // bytes: to all other ranks together.
-  std::function<Status()> operator()(std::size_t bytes) {
-    const auto ranks = std::size_t(comm_.size());
-    const std::size_t each = std::max<std::size_t>(1, bytes / ((ranks - 1) * segments_));
-    from_ = Buffer::zeroed(each * ranks * segments_);
-    to_ = Buffer::zeroed(each * ranks * segments_);
-    sends_.clear();
-    receives_.clear();
-    for (std::size_t i = 0; i < ranks * segments_; ++i) {
-      sends_.push_back({int(i / segments_), from_.as<std::byte>() + i * each, each});
-      receives_.push_back({int(i / segments_), to_.as<std::byte>() + i * each, each});
-    }
-    return [this] { return comm_.send_receive(sends_, receives_); };
-  }
-
- private:
-  comm::Communicator& comm_;
-  const std::size_t segments_;
-  Buffer from_, to_;
-  std::vector<comm::Segment> sends_, receives_;
-};
-
-class AllReduceCall {
- public:
-  explicit AllReduceCall(comm::Communicator& comm) : comm_(comm) {}
-  std::function<Status()> operator()(std::size_t bytes) {
-    values_ = Buffer::zeroed(bytes);
-    return [this] { return comm_.all_reduce_sum(values_.span<float>()); };
-  }
-
- private:
-  comm::Communicator& comm_;
-  Buffer values_;
-};
-
-// ---- from a signal to the start of the stream that waits for it
-
-// Two threads act as two streams of the executor: one sleeps on a counter, the other sets it.
+// Measures the time from a signal to the start of the stream that waits for it. Two threads act as two streams of the
+// executor: one sleeps on a counter, the other sets it.
 double measure_launch_ms() {
   constexpr std::int32_t rounds = 41;
   std::atomic<std::int32_t> done{0}, ready{0};
@@ -177,12 +121,25 @@ class HostMeter final : public NetworkMeter {
       : world_(*options.world),
         expert_(expert),
         reduce_(reduce),
-        threads_(options.threads),
-        all_to_all_(expert, segments),
-        all_reduce_(reduce) {}
+        segments_(std::size_t(segments)),
+        threads_(options.threads) {}
 
-  Result<double> all_to_all_ms(std::size_t bytes) override { return time_call(world_, all_to_all_(bytes)); }
-  Result<double> all_reduce_ms(std::size_t bytes) override { return time_call(world_, all_reduce_(bytes)); }
+  // An all-to-all as its kernel makes it: a segment for each expert, those of this rank included.
+  Result<double> all_to_all_ms(std::size_t bytes) override {
+    const auto ranks = std::size_t(expert_.size()), count = ranks * segments_;
+    const std::size_t each = std::max<std::size_t>(1, bytes / ((ranks - 1) * segments_));
+    const Buffer from = Buffer::zeroed(each * count), to = Buffer::zeroed(each * count);
+    std::vector<comm::Segment> sends, receives;
+    for (std::size_t i = 0; i < count; ++i) {
+      sends.push_back({int(i / segments_), from.as<std::byte>() + i * each, each});
+      receives.push_back({int(i / segments_), to.as<std::byte>() + i * each, each});
+    }
+    return time_call(world_, [&] { return expert_.send_receive(sends, receives); });
+  }
+  Result<double> all_reduce_ms(std::size_t bytes) override {
+    const Buffer values = Buffer::zeroed(bytes);
+    return time_call(world_, [&] { return reduce_.all_reduce_sum(values.span<float>()); });
+  }
   Result<double> launch_ms() override { return measure_launch_ms(); }
   Result<NetworkCosts> interference(const cost::NetworkTimes&) override {
     return measure_interference(expert_, reduce_, threads_);
@@ -190,12 +147,9 @@ class HostMeter final : public NetworkMeter {
 
  private:
   comm::Communicator &world_, &expert_, &reduce_;
+  const std::size_t segments_;
   const int threads_;
-  AllToAllCall all_to_all_;
-  AllReduceCall all_reduce_;
 };
-
-// ----
 
 bool reaches(const std::vector<cost::Point>& points, double bytes) {
   return !points.empty() && (points.back().bytes >= bytes || points.back().ms > longest_call * 1e3);

@@ -1,15 +1,13 @@
 // The profiler handles the plans with missing op keys one after the other. It replays all instructions of a plan once,
 // to warm up and to fill the routes. It then chooses up to eight instructions of each key, together with those before
-// them that bring the caches into their usual state, and replays the chosen ones in several sweeps, on all ranks at the
-// same time. A key's time is the median over the sweeps, averaged over its instructions and over the ranks. A later
-// plan measures only keys that earlier plans have not added. Messages are measured last (network_profile.cpp).
+// them that bring the caches into their usual state, and replays the chosen ones in several sweeps. A later plan
+// measures only keys that earlier plans have not added. Messages are measured last (network_profile.cpp).
 #include "lancet/profiler/profiler.h"
 
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <fstream>
 #include <map>
 #include <set>
@@ -17,7 +15,6 @@
 
 #include "lancet/base/clock.h"
 #include "lancet/comm/collect.h"
-#include "lancet/ops/catalogue.h"
 #include "network_profile.h"
 #include "replay.h"
 
@@ -26,15 +23,12 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Replaces each value by its mean over the ranks.
 Status mean_over_ranks(comm::Communicator* world, std::vector<float>& values) {
   if (!world || world->size() == 1) return {};
   LANCET_TRY(world->all_reduce_sum(values));
   for (float& value : values) value /= float(world->size());
   return {};
 }
-
-// ---- the instructions to run
 
 // The instructions to sample, by key: all of a key's instructions in a plan, or eight of them, evenly spaced.
 constexpr std::size_t most_instances = 8;
@@ -87,8 +81,6 @@ std::vector<bool> with_context(const ir::Program& program, const Instances& inst
   return chosen;
 }
 
-// ---- the statistic
-
 struct Quartiles {
   double first, median, third;
 };
@@ -114,15 +106,8 @@ cost::OpTime time_of(const std::vector<std::size_t>& indices, const std::vector<
   return time;
 }
 
-// ---- one plan
-
 constexpr int fewest_sweeps = 5, fewest_slow_sweeps = 3, most_sweeps = 200;
 constexpr double slow_seconds = 4;  // a sweep that lasts longer is repeated less often
-
-int sweeps_of(double sweep_seconds, double budget) {
-  const int fewest = sweep_seconds > slow_seconds ? fewest_slow_sweeps : fewest_sweeps;
-  return std::clamp(int(budget / sweep_seconds), fewest, most_sweeps);
-}
 
 class PlanProfiler {
  public:
@@ -133,7 +118,6 @@ class PlanProfiler {
     const Instances instances = instances_of(plan_.program, keys);
     LANCET_ASSIGN(replay_, Replay::create(plan_, options_.threads, options_.accelerator));
     std::vector<std::int64_t> nanoseconds;
-    // The first sweep, of all instructions, warms up and fills the routes.
     LANCET_TRY(sweep(std::vector<bool>(plan_.program.instructions.size(), true), nanoseconds));
     const std::vector<bool> chosen = with_context(plan_.program, instances);
     LANCET_ASSIGN(const int sweeps, agree_on_sweeps(chosen));
@@ -157,7 +141,9 @@ class PlanProfiler {
     LANCET_TRY(sweep(chosen, nanoseconds));
     std::vector<float> seconds{float(seconds_since(start))};
     LANCET_TRY(mean_over_ranks(options_.world, seconds));
-    return sweeps_of(std::max<double>(seconds[0], 1e-9), options_.seconds);
+    const double sweep_seconds = std::max<double>(seconds[0], 1e-9);
+    const int fewest = sweep_seconds > slow_seconds ? fewest_slow_sweeps : fewest_sweeps;
+    return std::clamp(int(options_.seconds / sweep_seconds), fewest, most_sweeps);
   }
 
   Status add(const Instances& instances, const std::vector<std::vector<double>>& samples, cost::Profile& profile) {
@@ -171,9 +157,7 @@ class PlanProfiler {
     LANCET_TRY(mean_over_ranks(options_.world, means));
     std::size_t at = 0;
     for (const auto& [key, _] : instances) {
-      cost::OpTime& time = times[at];
-      time.ms = double(means[2 * at]), time.spread = double(means[2 * at + 1]);
-      profile.ops[key] = time;
+      profile.ops[key] = {double(means[2 * at]), times[at].samples, double(means[2 * at + 1])};
       ++at;
     }
     return {};
@@ -212,21 +196,6 @@ std::set<std::string> missing_in(const ir::Program& program, const cost::Profile
   return keys;
 }
 
-}  // namespace
-
-cost::Device this_device(int threads, int local_ranks) { return {cpu_model(), isa(), threads, local_ranks}; }
-cost::Device device_of(runtime::Accelerator& accelerator) {
-  return {accelerator.device().name(), accelerator.device().architecture(), 1, 1, accelerator.build()};
-}
-
-std::vector<std::string> missing_ops(std::span<const ir::Plan> plans, const cost::Profile& profile) {
-  std::set<std::string> keys;
-  for (const ir::Plan& plan : plans) keys.merge(missing_in(plan.program, profile));
-  return {keys.begin(), keys.end()};
-}
-
-namespace {
-
 // Rank 0 binds the plans' kernels, which measures the algorithms of their products; all ranks use its choices.
 // Collective.
 Status choose_products(cost::Profile& profile, std::span<const ir::Plan> plans, const ProfilerOptions& options) {
@@ -252,6 +221,17 @@ Status choose_products(cost::Profile& profile, std::span<const ir::Plan> plans, 
 }
 
 }  // namespace
+
+cost::Device this_device(int threads, int local_ranks) { return {cpu_model(), isa(), threads, local_ranks}; }
+cost::Device device_of(runtime::Accelerator& accelerator) {
+  return {accelerator.device().name(), accelerator.device().architecture(), 1, 1, accelerator.build()};
+}
+
+std::vector<std::string> missing_ops(std::span<const ir::Plan> plans, const cost::Profile& profile) {
+  std::set<std::string> keys;
+  for (const ir::Plan& plan : plans) keys.merge(missing_in(plan.program, profile));
+  return {keys.begin(), keys.end()};
+}
 
 Result<ProfilerReport> fill_profile(cost::Profile& profile, std::span<const ir::Plan> plans,
                                     const ProfilerOptions& options) {

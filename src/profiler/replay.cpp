@@ -1,6 +1,3 @@
-// All of a plan's instructions, bound to synthetic data (replay_plan.h), run in the order of the plan on the calling
-// thread. A loopback communicator lets all-to-alls copy within the rank; all-reduces are skipped. Each instruction is
-// timed by the wall clock and, with one thread, by the thread's processor clock, of which the smaller counts.
 #include "replay.h"
 
 #include <fmt/format.h>

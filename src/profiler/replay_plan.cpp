@@ -1,6 +1,5 @@
-// The arena and the store hold normally distributed numbers. Inputs, routes and integer tensors have memory of their
-// own outside the arena; inputs are filled here, routes and the rest by the first sweep. Device memory is filled
-// through page-locked staging memory; large tensors repeat one block of numbers.
+// The arena and the store hold normally distributed numbers. Of the tensors outside the arena, inputs are filled here,
+// routes and the rest by the first sweep. Device memory is filled through page-locked staging memory.
 #include "replay_plan.h"
 
 #include <algorithm>

@@ -9,22 +9,13 @@ Block Block::on_host(std::size_t bytes) {
   return block;
 }
 
-Result<Block> Block::on_device(backend::Device& device, std::size_t bytes) {
+Result<Block> Block::of(backend::Device& device, std::size_t bytes, bool locked) {
   Block block;
   if (bytes == 0) return block;
-  LANCET_ASSIGN(block.memory_.start, device.allocate(bytes));
+  LANCET_ASSIGN(block.memory_.start, locked ? device.allocate_host(bytes) : device.allocate(bytes));
   block.memory_.bytes = bytes;
   block.device_ = &device;
-  return block;
-}
-
-Result<Block> Block::page_locked(backend::Device& device, std::size_t bytes) {
-  Block block;
-  if (bytes == 0) return block;
-  LANCET_ASSIGN(block.memory_.start, device.allocate_host(bytes));
-  block.memory_.bytes = bytes;
-  block.device_ = &device;
-  block.locked_ = true;
+  block.locked_ = locked;
   return block;
 }
 

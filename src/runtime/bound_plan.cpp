@@ -1,71 +1,13 @@
-// The search for a non-finite number repeats the step on one thread. It walks the streams in an order that all ranks
-// share, so that collectives meet, zeroes each result's memory before its first use, runs the instruction, and searches
-// its results. Updates of parameters and state are skipped, so that the search leaves the model as it was. After the
-// first non-finite number the walk continues without searching, because other ranks still need this rank's collectives.
 #include "bound_plan.h"
 
 #include <fmt/format.h>
-
-#include "non_finite.h"
 
 namespace lancet::runtime {
 namespace {
 
 using ir::TensorId;
 
-constexpr std::size_t input_alignment = 256;
-std::size_t aligned_input(std::size_t bytes) { return (bytes + input_alignment - 1) / input_alignment * input_alignment; }
-
-// Runs a plan step by step and keeps the first non-finite number.
-class Search {
- public:
-  Search(const ir::Plan& plan, const Addresses& addresses, SingleSteps& steps)
-      : plan_(plan), addresses_(addresses), steps_(steps), made_(plan.program.tensors.size()) {}
-
-  Result<std::optional<NonFinite>> operator()(const Streams& streams) {
-    for (std::size_t i = 0; i < plan_.program.tensors.size(); ++i)
-      if (const auto kind = plan_.program.tensors[i].kind;
-          kind == ir::TensorKind::parameter || kind == ir::TensorKind::state)
-        LANCET_TRY(look(TensorId{static_cast<std::int32_t>(i)}, {}));
-    LANCET_TRY(walk_alone(streams, [&](const StreamStep& step) { return visit(ir::InstructionId{step.instruction}); }));
-    return first_;
-  }
-
- private:
-  Status visit(ir::InstructionId id) {
-    const ir::Instruction& instruction = plan_.program.instructions[id.index()];
-    if (instruction.role == ir::Role::update && !instruction.writes.empty()) return {};
-    LANCET_TRY(clear_fresh(instruction));
-    LANCET_TRY(steps_.run(static_cast<std::int32_t>(id.index())));
-    for (TensorId result : instruction.results) LANCET_TRY(look(result, id));
-    return {};
-  }
-  // Zeroes the memory of results before anything is written there: slots without a token are never written, and their
-  // old contents must not be taken for a result.
-  Status clear_fresh(const ir::Instruction& instruction) {
-    for (TensorId id : instruction.results) {
-      const TensorId root = plan_.program.root(id);
-      if (made_[root.index()] || plan_.offsets[root.index()] < 0) continue;
-      made_[root.index()] = true;
-      LANCET_TRY(steps_.zero(addresses_.view(root)));
-    }
-    return {};
-  }
-  Status look(TensorId id, ir::InstructionId instruction) {
-    if (first_) return {};
-    LANCET_ASSIGN(const ops::TensorView view, steps_.host_view(addresses_.view(id)));
-    if (const auto bad = first_non_finite(view)) first_ = NonFinite{position_, id, instruction, bad->index, bad->value};
-    ++position_;
-    return {};
-  }
-
-  const ir::Plan& plan_;
-  const Addresses& addresses_;
-  SingleSteps& steps_;
-  std::vector<bool> made_;
-  std::optional<NonFinite> first_;
-  std::int64_t position_ = 0;
-};
+std::size_t aligned_input(std::size_t bytes) { return (bytes + 255) / 256 * 256; }
 
 }  // namespace
 
@@ -154,11 +96,6 @@ Error error_at(const ir::Plan& plan, std::int32_t instruction, const Error& erro
   return {error.code,
           fmt::format("stream {}: [{}] {} at {}: {}", ir::name(at.stream), instruction, at.op, at.label, error.message),
           false};
-}
-
-Result<std::optional<NonFinite>> search_non_finite(const ir::Plan& plan, const Streams& streams,
-                                                   const Addresses& addresses, SingleSteps& steps) {
-  return Search(plan, addresses, steps)(streams);
 }
 
 }  // namespace lancet::runtime

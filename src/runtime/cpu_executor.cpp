@@ -1,15 +1,12 @@
-// Executes each stream on a host thread: the compute stream on the caller's, every other stream on a thread of its own.
-//
-// Each thread walks its instructions in order; before an instruction it waits until the Progress counters of the other
-// streams have reached the targets in the plan's waits. After an instruction it advances its own counter. When a kernel
-// fails, the stream sets its counter to stream_failed and aborts all communicators, so that the other streams end too;
-// the first failure is returned.
-#include <algorithm>
+// Each stream's thread walks its instructions in order; before an instruction it waits until the Progress counters of
+// the other streams have reached the targets in the plan's waits. After an instruction it advances its own counter.
+// When a kernel fails, the stream sets its counter to stream_failed and aborts all communicators, so that the other
+// streams end too; the first failure is returned.
 #include <atomic>
 #include <cstring>
 #include <limits>
 
-#include "executors.h"
+#include "device_executor.h"
 #include "lancet/backend/cpu/buffer.h"
 #include "lancet/backend/cpu/parallel.h"
 #include "plan_executor.h"
@@ -138,8 +135,9 @@ class CpuExecutor final : public PlanExecutor {
 
 }  // namespace
 
-Result<std::unique_ptr<Executor>> make_cpu_executor(const ir::Plan& plan, TensorStore& store,
-                                                    const ExecutorOptions& options) {
+Result<std::unique_ptr<Executor>> Executor::create(const ir::Plan& plan, TensorStore& store,
+                                                   const ExecutorOptions& options) {
+  if (options.accelerator) return make_device_executor(plan, store, options);
   auto executor = std::make_unique<CpuExecutor>(plan, store, options);
   LANCET_TRY(executor->bind());
   return std::unique_ptr<Executor>(std::move(executor));

@@ -6,25 +6,59 @@
 // The first run executes one instruction at a time, because a kernel's first call may load code, allocate or connect
 // and so wait for the whole device; it would never return while a device stream waits for a flag. Then, with all device
 // streams idle, each section of the compute stream (device_stream.h) is recorded, to be launched as a graph from the
-// second run on.
-//
-// Each host thread ends a step by waiting for its device stream, and polls meanwhile: a communication stream's watch
-// (stream_watch.h) reports transport errors and timeouts. The first error ends the step (step_failure.h), and run()
-// returns it.
+// second run on. Each host thread ends a step by waiting for its device stream; step_failure.h says how errors end it.
+#include "device_executor.h"
+
 #include <optional>
 
 #include "device_kernels.h"
 #include "device_times.h"
-#include "executors.h"
 #include "host_mirror.h"
+#include "lancet/base/log.h"
 #include "lancet/runtime/watched_stream.h"
 #include "plan_executor.h"
-#include "section_graphs.h"
 #include "step_failure.h"
 #include "stream_threads.h"
 
 namespace lancet::runtime {
 namespace {
+
+// Recorded sections of a stream, each of which is launched as one graph.
+class SectionGraphs {
+ public:
+  // Records the sections of a stream on its idle device stream, `queue`. enqueue(section) puts the section's
+  // instructions there. A section that cannot be recorded is logged and has no graph.
+  template <class Enqueue>
+  void record(const std::vector<Section>& sections, const std::vector<StreamStep>& steps, backend::Stream& queue,
+              const Enqueue& enqueue) {
+    graphs_.resize(sections.size());
+    for (std::size_t i = 0; i < sections.size(); ++i) {
+      const Section& section = sections[i];
+      if (!section.recordable || section.end - section.begin == 1) continue;  // a graph of one instruction is no gain
+      auto graph = recorded(queue, [&] { return enqueue(section); });
+      if (graph.ok())
+        graphs_[i] = std::move(graph).value();
+      else
+        log::warn("stream compute: instructions {} to {} are not recorded: {}", steps[section.begin].instruction,
+                  steps[section.end - 1].instruction, graph.error().message);
+    }
+  }
+  // Null if the section has none.
+  backend::Graph* find(std::size_t section) const { return graphs_[section].get(); }
+
+ private:
+  // Ends the recording even if an instruction fails.
+  template <class Enqueue>
+  static Result<std::unique_ptr<backend::Graph>> recorded(backend::Stream& queue, const Enqueue& enqueue) {
+    LANCET_TRY(queue.begin_capture());
+    const Status enqueued = enqueue();
+    auto graph = queue.end_capture();
+    if (!enqueued.ok()) return enqueued.error();
+    return graph;
+  }
+
+  std::vector<std::unique_ptr<backend::Graph>> graphs_;  // by section
+};
 
 class DeviceExecutor final : public PlanExecutor {
  public:
@@ -183,8 +217,7 @@ class DeviceExecutor final : public PlanExecutor {
     return status.ok() ? status : Status(failure_.of_instruction(stream_of(instruction), instruction, status.error()));
   }
 
-  // ---- SingleSteps
-
+  // SingleSteps.
   Status zero(const ops::TensorView& view) override {
     LANCET_TRY(queues_[0]->zero(view.data, static_cast<std::size_t>(ir::bytes(view.type))));
     return queues_[0]->synchronize();

@@ -1,18 +1,14 @@
 // Usually only sections carry events, since each event costs the device stream time. A section's measured span is then
-// divided among its instructions in proportion to their predicted times (evenly if the plan has no predictions). A
-// traced run has events around each instruction. All times count from one event at the start of the run.
+// divided among its instructions in proportion to their predicted times (evenly if the plan has no predictions).
 #include "device_times.h"
 
 #include <algorithm>
 #include <utility>
 
 namespace lancet::runtime {
-namespace {
 
 // Only every eighth run is timed, since an event costs the device stream and the host about a microsecond.
 constexpr std::int64_t timed_every = 8;
-
-}  // namespace
 
 Result<StreamTimes> StreamTimes::make(const ir::Plan& plan, const Streams& streams, const FlagPlan& flags,
                                       backend::Device& device) {
@@ -66,8 +62,6 @@ Result<Span> StreamTimes::span_of(const Pair& events) const {
   return Span{static_cast<std::int64_t>(start * 1e6), static_cast<std::int64_t>(std::max(start, end) * 1e6)};
 }
 
-// Divides a section's span among its instructions in proportion to their predicted times, or evenly without
-// predictions.
 void StreamTimes::divide(std::size_t stream, const Section& section, const Span& span, std::vector<Span>& spans) const {
   auto weight = [&](std::size_t at) {
     const ir::Interval& predicted = plan_->predicted[static_cast<std::size_t>((*streams_)[stream][at].instruction)];

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "device_stream.h"
-#include "lancet/backend/device.h"
 
 namespace lancet::runtime {
 

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "bound_plan.h"
-#include "lancet/base/check.h"
 #include "lancet/runtime/block.h"
 
 namespace lancet::runtime {

@@ -1,31 +1,90 @@
-// One linear scan over the elements, converted to f32. A tensor is searched only after a loss was not finite, so speed
-// does not matter here.
-#include "non_finite.h"
-
+// The search for a non-finite number repeats the step on one thread. It walks the streams in an order that all ranks
+// share, so that collectives meet, zeroes each result's memory before its first use, runs the instruction, and searches
+// its results. Updates of parameters and state are skipped, so that the search leaves the model as it was. After the
+// first non-finite number the walk continues without searching, because other ranks still need this rank's collectives.
 #include <fmt/format.h>
 
 #include <cmath>
 
+#include "bound_plan.h"
 #include "lancet/base/shown.h"
-#include "lancet/runtime/executor.h"
 
 namespace lancet::runtime {
 namespace {
 
+using ir::TensorId;
+
+struct BadElement {
+  std::int64_t index = 0;
+  float value = 0;
+};
+
 template <class T>
-std::optional<BadElement> search(const T* data, std::int64_t count) {
+std::optional<BadElement> first_in(const T* data, std::int64_t count) {
   for (std::int64_t i = 0; i < count; ++i)
     if (const float value = to_f32(data[i]); !std::isfinite(value)) return BadElement{i, value};
   return std::nullopt;
 }
 
-}  // namespace
-
+// Searches tensors of f32 and bf16; other types hold no numbers that can overflow.
 std::optional<BadElement> first_non_finite(const ops::TensorView& tensor) {
-  if (tensor.dtype() == DType::f32) return search(tensor.as<float>(), tensor.elements());
-  if (tensor.dtype() == DType::bf16) return search(tensor.as<bf16>(), tensor.elements());
+  if (tensor.dtype() == DType::f32) return first_in(tensor.as<float>(), tensor.elements());
+  if (tensor.dtype() == DType::bf16) return first_in(tensor.as<bf16>(), tensor.elements());
   return std::nullopt;
 }
+
+// Runs a plan step by step and keeps the first non-finite number.
+class Search {
+ public:
+  Search(const ir::Plan& plan, const Addresses& addresses, SingleSteps& steps)
+      : plan_(plan), addresses_(addresses), steps_(steps), made_(plan.program.tensors.size()) {}
+
+  Result<std::optional<NonFinite>> operator()(const Streams& streams) {
+    for (std::size_t i = 0; i < plan_.program.tensors.size(); ++i)
+      if (const auto kind = plan_.program.tensors[i].kind;
+          kind == ir::TensorKind::parameter || kind == ir::TensorKind::state)
+        LANCET_TRY(look(TensorId{static_cast<std::int32_t>(i)}, {}));
+    LANCET_TRY(walk_alone(streams, [&](const StreamStep& step) { return visit(ir::InstructionId{step.instruction}); }));
+    return first_;
+  }
+
+ private:
+  Status visit(ir::InstructionId id) {
+    const ir::Instruction& instruction = plan_.program.instructions[id.index()];
+    if (instruction.role == ir::Role::update && !instruction.writes.empty()) return {};
+    LANCET_TRY(clear_fresh(instruction));
+    LANCET_TRY(steps_.run(static_cast<std::int32_t>(id.index())));
+    for (TensorId result : instruction.results) LANCET_TRY(look(result, id));
+    return {};
+  }
+  // Zeroes the memory of results before anything is written there: slots without a token are never written, and their
+  // old contents must not be taken for a result.
+  Status clear_fresh(const ir::Instruction& instruction) {
+    for (TensorId id : instruction.results) {
+      const TensorId root = plan_.program.root(id);
+      if (made_[root.index()] || plan_.offsets[root.index()] < 0) continue;
+      made_[root.index()] = true;
+      LANCET_TRY(steps_.zero(addresses_.view(root)));
+    }
+    return {};
+  }
+  Status look(TensorId id, ir::InstructionId instruction) {
+    if (first_) return {};
+    LANCET_ASSIGN(const ops::TensorView view, steps_.host_view(addresses_.view(id)));
+    if (const auto bad = first_non_finite(view)) first_ = NonFinite{position_, id, instruction, bad->index, bad->value};
+    ++position_;
+    return {};
+  }
+
+  const ir::Plan& plan_;
+  const Addresses& addresses_;
+  SingleSteps& steps_;
+  std::vector<bool> made_;
+  std::optional<NonFinite> first_;
+  std::int64_t position_ = 0;
+};
+
+}  // namespace
 
 std::string to_string(const ir::Program& program, const NonFinite& found) {
   std::string made;
@@ -35,6 +94,11 @@ std::string to_string(const ir::Program& program, const NonFinite& found) {
   }
   return fmt::format("{} : {}{}, element {} is {}", program.display(found.tensor),
                      ir::to_string(program.type(found.tensor)), made, found.element, unsigned_nan(found.value));
+}
+
+Result<std::optional<NonFinite>> search_non_finite(const ir::Plan& plan, const Streams& streams,
+                                                   const Addresses& addresses, SingleSteps& steps) {
+  return Search(plan, addresses, steps)(streams);
 }
 
 }  // namespace lancet::runtime

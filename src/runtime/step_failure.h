@@ -7,8 +7,8 @@
 #include <chrono>
 
 #include "device_kernels.h"
+#include "device_stream.h"
 #include "lancet/runtime/watched_stream.h"
-#include "step_flags.h"
 #include "stream_errors.h"
 #include "stream_watch.h"
 

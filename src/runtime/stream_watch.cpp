@@ -62,8 +62,7 @@ Status StreamWatch::look() {
   } else if (now - since_ > timeout_) {
     stuck_ = Stuck{instruction(), communication_error(too_long(*comm_, timeout_))};
   }
-  if (stuck_) return stuck_->error;
-  return {};
+  return stuck_ ? Status(stuck_->error) : Status();
 }
 
 }  // namespace lancet::runtime

@@ -8,7 +8,6 @@
 #include <new>
 
 namespace lancet::runtime {
-
 namespace {
 
 constexpr std::size_t alignment = 64;

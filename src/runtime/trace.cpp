@@ -1,6 +1,5 @@
-// Writes the Chrome trace event format (JSON). Each rank is a process, each stream of the plan that has instructions a
-// thread of it; metadata events ("M") name and order them, and each instruction is a complete event ("X") with a start
-// and a duration in microseconds. The prediction is one more process, sorted before rank 0.
+// Writes the Chrome trace event format (JSON): metadata events ("M") name and order processes and threads, and each
+// instruction is a complete event ("X") with a start and a duration in microseconds.
 #include "lancet/runtime/trace.h"
 
 #include <fmt/format.h>
@@ -8,20 +7,13 @@
 
 #include <array>
 #include <cmath>
+#include <nlohmann/json.hpp>
 
 namespace lancet::runtime {
 namespace {
 
 std::string json_string(std::string_view text) {
-  std::string result = "\"";
-  for (const char c : text) {
-    if (c == '"' || c == '\\') result += '\\';
-    if (static_cast<unsigned char>(c) < 0x20)
-      result += fmt::format("\\u{:04x}", int(c));
-    else
-      result += c;
-  }
-  return result + "\"";
+  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 // Prints microseconds, the unit of the trace, with all three decimals, so that neighbouring events do not overlap.

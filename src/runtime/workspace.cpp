@@ -7,25 +7,21 @@ namespace lancet::runtime {
 namespace {
 
 // Kernel arguments with types and attributes but without addresses.
-class Types {
- public:
-  explicit Types(const ir::Program& program) : program_(program) {}
+struct Types {
+  const ir::Program& program;
   ops::KernelArgs arguments(const ir::Instruction& instruction) const {
     ops::KernelArgs args{.op = instruction.op, .operands = {}, .results = {}, .attributes = instruction.attributes};
     args.instruction = &instruction;
-    for (const ir::TensorId id : instruction.operands) args.operands.push_back({nullptr, program_[id].type});
-    for (const ir::TensorId id : instruction.results) args.results.push_back({nullptr, program_[id].type});
+    for (const ir::TensorId id : instruction.operands) args.operands.push_back({nullptr, program[id].type});
+    for (const ir::TensorId id : instruction.results) args.results.push_back({nullptr, program[id].type});
     return args;
   }
-
- private:
-  const ir::Program& program_;
 };
 
 }  // namespace
 
 Result<std::int64_t> planned_workspace(const ir::Plan& plan, Accelerator* accelerator, int threads) {
-  const Types types(plan.program);
+  const Types types{plan.program};
   std::array<std::size_t, ir::stream_count> streams{};
   if (accelerator) {
     LANCET_TRY(accelerator->device().bind_thread());

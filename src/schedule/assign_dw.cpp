@@ -30,13 +30,8 @@ class Assign {
     gain_ = 1e-9 * total;  // the least change that counts: sums differ by rounding
   }
 
-  std::vector<int> greedily() {
-    for (std::size_t a = 0; a < filled_.size(); ++a) fill(int(a));
-    return assigned_;
-  }
-
   std::vector<int> run() {
-    greedily();
+    for (std::size_t a = 0; a < filled_.size(); ++a) fill(int(a));
     // Each round gains, so the loop ends; the bound stops it when rounds gain next to nothing.
     for (int round = 0; round < 50 && improve(); ++round) {
     }
@@ -62,9 +57,8 @@ class Assign {
     const Movable& movable = items_[std::size_t(item)];
     if (a != nowhere && !movable.allowed[std::size_t(a)]) return false;
     const int here = position(item, a);
-    return std::all_of(movable.before.begin(), movable.before.end(), [&](int i) { return position(i) <= here; }) &&
-           std::all_of(after_[std::size_t(item)].begin(), after_[std::size_t(item)].end(),
-                       [&](int i) { return position(i) >= here; });
+    return std::ranges::all_of(movable.before, [&](int i) { return position(i) <= here; }) &&
+           std::ranges::all_of(after_[std::size_t(item)], [&](int i) { return position(i) >= here; });
   }
 
   void put(int item, int a) {

@@ -1,51 +1,48 @@
 #include "lancet/schedule/candidate.h"
 
-#include <algorithm>
 #include <array>
+
+#include "reorder.h"
 
 namespace lancet::schedule {
 namespace {
 
 using ir::id_of;
 using ir::InstructionId;
-using ir::Role;
 using ir::Stream;
-
-void tidy(std::vector<InstructionId>& list) {
-  std::sort(list.begin(), list.end());
-  list.erase(std::unique(list.begin(), list.end()), list.end());
-}
 
 bool has_parts(const ir::Instruction& at) { return at.attributes.has("parts"); }
 
 }  // namespace
 
 Dependencies turns(const ir::Program& program, Dependencies dependencies) {
+  Dependencies extra(dependencies.size());
   std::array<InstructionId, 2> last{}, last_whole{};  // compute, expert
   for (std::size_t i = 0; i < program.instructions.size(); ++i) {
     const ir::Instruction& at = program.instructions[i];
     if (at.stream == Stream::reduce) continue;
     const std::size_t mine = at.stream == Stream::compute ? 0 : 1;
     const InstructionId other = has_parts(at) ? last_whole[1 - mine] : last[1 - mine];
-    if (other.valid()) dependencies[i].push_back(other);
-    tidy(dependencies[i]);
+    if (other.valid()) extra[i].push_back(other);
     last[mine] = id_of(i);
     if (!has_parts(at)) last_whole[mine] = id_of(i);
   }
+  join(dependencies, extra);
   return dependencies;
 }
 
 Dependencies one_message_at_a_time(const ir::Program& program, Dependencies dependencies) {
+  Dependencies extra(dependencies.size());
   std::array<InstructionId, ir::stream_count> last{};
   for (std::size_t i = 0; i < program.instructions.size(); ++i) {
     const Stream stream = program.instructions[i].stream;
     if (stream == Stream::compute) continue;
     const InstructionId other =
         last[static_cast<std::size_t>(stream == Stream::expert ? Stream::reduce : Stream::expert)];
-    if (other.valid()) dependencies[i].push_back(other);
-    tidy(dependencies[i]);
+    if (other.valid()) extra[i].push_back(other);
     last[static_cast<std::size_t>(stream)] = id_of(i);
   }
+  join(dependencies, extra);
   return dependencies;
 }
 

@@ -2,11 +2,7 @@
 // computation that is independent of some all-to-all, mostly weight gradients; assign_dw.h assigns these instructions
 // to all-to-alls within their slack; reordered() puts each right after its all-to-all, and the simulator evaluates the
 // result. A weight gradient that moves far delays its all-reduce, so this is repeated for several limits of the
-// distance and the shortest step wins.
-//
-// This is one of two algorithms that place weight gradients. Policy `dw` uses it, and `lancet` returns its schedule if
-// search_orders finds no shorter one. In split steps weight gradients are fillers instead, which the list scheduler
-// runs in gaps of the network (order_search.cpp, list_schedule.cpp).
+// distance and the shortest step wins. overlap.h says where list scheduling places weight gradients instead.
 #include <algorithm>
 #include <limits>
 
@@ -45,7 +41,6 @@ class DwSchedule {
   }
 
   int movable() const { return int(movable_.size()); }
-
   const Dependencies& dependencies() const { return dependencies_; }
   const std::vector<cost::OpCost>& op_costs() const { return op_costs_; }
 
@@ -111,9 +106,9 @@ class DwSchedule {
     movable_at_.assign(dependencies_.size(), -1);
     for (std::size_t i = 0; i < dependencies_.size(); ++i) {
       const ir::Instruction& instruction = program_.instructions[i];
-      reduced[i] = instruction.stream == Stream::reduce ||
-                   std::any_of(dependencies_[i].begin(), dependencies_[i].end(),
-                               [&](InstructionId before) { return reduced[before.index()]; });
+      reduced[i] =
+          reduces(id_of(i)) ||
+          std::ranges::any_of(dependencies_[i], [&](InstructionId before) { return reduced[before.index()]; });
       if (instruction.stream != Stream::compute || op_costs_[i].ms <= 0 || reduced[i]) continue;
       if (instruction.role == Role::forward && !only_reduced(id_of(i))) continue;
       Movable movable;
@@ -131,11 +126,9 @@ class DwSchedule {
 
   // True if only all-reduces depend on it, as on the auxiliary loss.
   bool only_reduced(InstructionId id) const {
-    const auto& next = dependents_[id.index()];
-    return std::all_of(next.begin(), next.end(), [&](InstructionId after) {
-      return program_.instructions[after.index()].stream == Stream::reduce;
-    });
+    return std::ranges::all_of(dependents_[id.index()], [&](InstructionId after) { return reduces(after); });
   }
+  bool reduces(InstructionId id) const { return program_.instructions[id.index()].stream == Stream::reduce; }
 
   bool is_view(InstructionId id) const {
     return program_.instructions[id.index()].stream == Stream::compute && op_costs_[id.index()].ms <= 0;
@@ -160,7 +153,7 @@ class DwSchedule {
     while (!open.empty()) {
       const InstructionId after = open.back();
       open.pop_back();
-      if (movable_at_[after.index()] >= 0 || program_.instructions[after.index()].stream == Stream::reduce) continue;
+      if (movable_at_[after.index()] >= 0 || reduces(after)) continue;
       if (is_view(after))
         open.insert(open.end(), dependents_[after.index()].begin(), dependents_[after.index()].end());
       else
@@ -169,11 +162,8 @@ class DwSchedule {
   }
 
   bool reduced_next(InstructionId id) const {
-    const auto& next = dependents_[id.index()];
     return program_.instructions[id.index()].role == Role::dw &&
-           std::any_of(next.begin(), next.end(), [&](InstructionId after) {
-             return program_.instructions[after.index()].stream == Stream::reduce;
-           });
+           std::ranges::any_of(dependents_[id.index()], [&](InstructionId after) { return reduces(after); });
   }
 
   const ir::Program& program_;

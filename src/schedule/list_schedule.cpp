@@ -1,10 +1,8 @@
 // Event-driven list scheduling. Whenever a job ends, each idle stream starts its ready job of the highest rank. The
-// rank of a job is the longest path in milliseconds from its start to the end of the step; a part's rank is lowered by
-// its number times the lead, so that earlier parts run ahead of later ones. With fill_gaps, fillers (weight gradients
-// and updates) wait in a list of their own, by length. The compute stream takes one of them in three cases: it has no
-// other job (the one that best fits the rest of the all-to-all under way), too much memory is alive (the one that frees
-// most), or the network has no work (the most urgent one that an all-reduce needs). Launch times and the slowdown of
-// streams that run at once are ignored here; simulate.h adds them when it evaluates the order.
+// rank of a job is the longest path in milliseconds from its start to the end of the step, less the lead of its part.
+// With fill_gaps, fillers (weight gradients and updates) wait in a list of their own, by length; ListOptions says when
+// the compute stream takes one. Launch times and the slowdown of streams that run at once are ignored here; simulate.h
+// adds them when it evaluates the order.
 #include "list_schedule.h"
 
 #include <algorithm>
@@ -193,11 +191,10 @@ class Scheduler {
     result_.peak_bytes = std::max(result_.peak_bytes, live_bytes_);
     const double end = now_ + job(id).ms;
     result_.end[std::size_t(id)] = end;
-    if (job(id).ms > 0) {
+    if (job(id).ms > 0)
       running_[index(stream)] = {id, end};
-    } else {
+    else
       finish(id);
-    }
   }
 
   void finish(std::int32_t id) {

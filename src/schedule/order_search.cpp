@@ -4,9 +4,6 @@
 // run. An order is simulated only if its peak memory is within the limit and its list schedule is shorter than the best
 // simulated step. The best three splits are ordered again with all-reduces in chunks of several sizes. The shortest
 // candidate whose planned arena grows by at most 5% is returned.
-// Here weight gradients are fillers of the list scheduler; dw_schedule.cpp has the other algorithm that places them.
-#include "order_search.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -15,6 +12,8 @@
 
 #include "lancet/schedule/overlap.h"
 #include "lancet/schedule/plan_memory.h"
+#include "lancet/schedule/reduce_schedule.h"
+#include "orders.h"
 #include "split_search.h"
 
 namespace lancet::schedule {
@@ -40,6 +39,36 @@ Candidate nothing() {
   candidate.timeline.makespan = std::numeric_limits<double>::infinity();
   return candidate;
 }
+
+class OrderSearch {
+ public:
+  explicit OrderSearch(const Step& step);
+  void try_split(const std::string& how, const Split& split);
+  // Returns the shortest candidate that was tried and fits the memory, or `first` if none is shorter. If `first` has
+  // infinite length (a number of parts is forced), returns the shortest candidate even if its arena is too large.
+  Candidate best(Candidate first);
+
+ private:
+  struct Tried {
+    std::string how;
+    Chunked chunked;  // the split step
+    ListOptions options;
+    Candidate candidate;  // empty and of infinite length if nothing fits the memory
+    double limit = 1;     // upper bound of the bytes alive at once, relative to the step without parts
+  };
+  void try_options(Tried& tried, const Orders& orders, const ListOptions& options) const;
+  template <class F>
+  void try_changed(Tried& tried, const Orders& orders, F change) const;
+  void try_all_leads(Tried& tried, const Orders& orders) const;
+  // The shorter of `best` and the same with one message on the network at a time.
+  Candidate with_or_without_turns(Candidate best) const;
+  Tried in_chunks(const Tried& tried, std::int64_t chunk_bytes, double limit) const;
+
+  const Step& step_;
+  std::int64_t memory_ = 0;  // bytes alive at once without parts
+  bool thorough_ = false;
+  std::vector<Tried> tried_;
+};
 
 }  // namespace
 
@@ -128,9 +157,8 @@ Candidate OrderSearch::best(Candidate first) {
 }
 
 Candidate OrderSearch::with_or_without_turns(Candidate best) const {
-  Dependencies in_turn = one_message_at_a_time(best.program, best.needed);
   Candidate alone = as_it_is(step_, best.how + ", one message on the network at a time", best.program, best.op_costs,
-                             std::move(in_turn));
+                             one_message_at_a_time(best.program, best.needed));
   return alone.timeline.makespan < best.timeline.makespan ? std::move(alone) : std::move(best);
 }
 

@@ -10,7 +10,6 @@ namespace {
 using ir::id_of;
 using ir::InstructionId;
 using ir::Role;
-using ir::Stream;
 
 bool is_filler(const ir::Instruction& at) { return at.role == Role::dw || at.role == Role::update; }
 
@@ -70,7 +69,7 @@ Orders::Orders(ir::Program program, std::vector<cost::OpCost> op_costs, std::siz
             .blocks = blocks.of[i]};
     for (InstructionId need : dependencies_[i])
       if (need.index() >= begin) job.needs.push_back(need.value - std::int32_t(begin));
-    if (at.stream == Stream::reduce)
+    if (at.stream == ir::Stream::reduce)
       for (std::int32_t need : job.needs) jobs_[std::size_t(need)].feeds_network = true;
     jobs_.push_back(std::move(job));
   }

@@ -23,7 +23,6 @@ using Clock = ir::HappensBefore::Clock;
 constexpr std::int64_t alignment = 64;  // a cache line, and the widest vector
 std::int64_t aligned(std::int64_t bytes) { return (bytes + alignment - 1) / alignment * alignment; }
 
-// Memory that is placed as a whole: one value, or the operands of one all-reduce.
 struct Block {
   std::vector<TensorId> members;
   std::int64_t bytes = 0;
@@ -106,7 +105,6 @@ class Placer {
     return true;
   }
 
-  // Places the largest block first, each at the lowest offset that no block alive at the same time uses.
   void place() {
     std::vector<std::size_t> by_size(blocks_.size());
     std::iota(by_size.begin(), by_size.end(), 0);

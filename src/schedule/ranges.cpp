@@ -9,19 +9,15 @@
 #include <limits>
 #include <unordered_map>
 
-#include "list_schedule.h"
-
 #include "lancet/ops/catalogue.h"
+#include "list_schedule.h"
 
 namespace lancet::schedule {
 namespace {
 
-using ir::Role;
-using ir::Stream;
 
 constexpr double impossible = std::numeric_limits<double>::infinity();
 
-// The cost of a range of the forward pass in parts: the makespan of its list schedule.
 class RangeCosts {
  public:
   RangeCosts(const Step& step, const std::vector<std::size_t>& groups) : step_(step), groups_(groups) {}
@@ -77,8 +73,7 @@ class RangeCosts {
 };
 
 bool makes_route(const ir::Program& program, const ir::Instruction& at) {
-  return std::any_of(at.results.begin(), at.results.end(),
-                     [&](ir::TensorId id) { return program.type(id).dtype == DType::route; });
+  return std::ranges::any_of(at.results, [&](ir::TensorId id) { return program.type(id).dtype == DType::route; });
 }
 
 // The last instruction of the forward pass that reads the route which `maker` makes.
@@ -96,14 +91,12 @@ std::size_t last_reader(const Step& step, std::size_t maker) {
 
 std::vector<std::size_t> forward_groups(const Step& step, int groups_per_moe) {
   const auto& instructions = step.program().instructions;
-  // A route has the same number of parts for all its readers: a layer's gate to its combine, with the all-to-alls, are
-  // one group.
   std::vector<bool> glued(step.forward_end());  // in the same group as the instruction before
   double between = 0;
   int layers = 0;
   for (std::size_t i = 0; i < step.forward_end(); ++i) {
     if (!makes_route(step.program(), instructions[i])) {
-      between += instructions[i].stream == Stream::compute ? step.op_costs()[i].ms : 0;
+      between += instructions[i].stream == ir::Stream::compute ? step.op_costs()[i].ms : 0;
       continue;
     }
     ++layers;
@@ -115,8 +108,7 @@ std::vector<std::size_t> forward_groups(const Step& step, int groups_per_moe) {
   for (std::size_t i = 1; i < step.forward_end(); ++i) {
     if (glued[i]) continue;
     filled += step.op_costs()[i - 1].ms;
-    const bool at_core = makes_route(step.program(), instructions[i]) || glued[i - 1];
-    if (!at_core && filled < length) continue;
+    if (!makes_route(step.program(), instructions[i]) && !glued[i - 1] && filled < length) continue;
     boundaries.push_back(i);
     filled = 0;
   }

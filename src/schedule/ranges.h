@@ -1,6 +1,5 @@
 // Chooses the parts of the step that are split: groups of the forward pass, and partition ranges over them.
 #pragma once
-#include <cstdint>
 #include <vector>
 
 #include "lancet/schedule/step.h"

@@ -2,8 +2,7 @@
 // collected until a chunk is full; a gradient larger than 1.5 chunks is cut into slices. Ordering then orders one such
 // program: it simulates it, sorts the updates at the end of the step by the time at which their gradients are ready,
 // and with Network::all_to_all_first turns the waits of the timeline into dependencies: an all-reduce that had to wait
-// for an all-to-all is put after it and depends on it. reduce_schedule() does this for every chunk size worth trying,
-// with and without such waits, and keeps the shortest step.
+// for an all-to-all is put after it and depends on it.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,7 +10,6 @@
 
 #include "lancet/ir/dependencies.h"
 #include "lancet/schedule/reduce_schedule.h"
-#include "reduce_chunks.h"
 #include "reorder.h"
 
 namespace lancet::schedule {
@@ -28,7 +26,7 @@ using ir::TensorId;
 constexpr std::int64_t chunks[] = {0,       25 << 20,  8 << 20,   4 << 20,   2 << 20,
                                    1 << 20, 512 << 10, 256 << 10, 128 << 10, 64 << 10};
 
-// The all-reduces of a Program's gradients; cut() makes the same Program with all-reduces of another size.
+// The all-reduces of a Program's gradients; cut() makes the same Program with all-reduces of about another size.
 class Buckets {
  public:
   Buckets(const ir::Program& program, std::span<const cost::OpCost> op_costs, const cost::Costs& costs)
@@ -40,8 +38,7 @@ class Buckets {
         gradients_.push_back({instruction.operands[k], instruction.results[k], made[instruction.operands[k].index()]});
       for (TensorId id : instruction.results) made[id.index()] = i;
     }
-    std::stable_sort(gradients_.begin(), gradients_.end(),
-                     [](const Gradient& a, const Gradient& b) { return a.made < b.made; });
+    std::ranges::stable_sort(gradients_, {}, &Gradient::made);
   }
 
   bool empty() const { return gradients_.empty(); }
@@ -61,7 +58,6 @@ class Buckets {
     return ms_per_byte(double(chunk_bytes)) > 1.25 * ms_per_byte(double(largest()));
   }
 
-  // Makes the Program with chunks of about this size, each after the instruction that completes it.
   void cut(std::int64_t chunk_bytes, ir::Program& result, std::vector<cost::OpCost>& op_costs) {
     result = program_;
     result.instructions.clear();
@@ -148,28 +144,6 @@ class Buckets {
   int count_ = 0;
 };
 
-}  // namespace
-
-Chunked cut_all_reduces(const ir::Program& program, std::span<const cost::OpCost> op_costs, const cost::Costs& costs,
-                        std::int64_t chunk_bytes) {
-  Chunked result;
-  Buckets(program, op_costs, costs).cut(chunk_bytes, result.program, result.op_costs);
-  return result;
-}
-
-std::vector<std::int64_t> chunk_sizes(const ir::Program& program, const cost::Costs& costs, std::size_t most) {
-  std::vector<std::int64_t> sizes;
-  const Buckets buckets(program, {}, costs);
-  for (std::int64_t chunk : chunks)
-    if (!buckets.empty() && chunk > 0 && chunk < buckets.largest() && !buckets.too_small(chunk)) sizes.push_back(chunk);
-  std::vector<std::int64_t> some;  // from the largest to the smallest, evenly
-  for (std::size_t i = 0; i < std::min(most, sizes.size()); ++i)
-    some.push_back(sizes[sizes.size() <= most ? i : i * (sizes.size() - 1) / (most - 1)]);
-  return some;
-}
-
-namespace {
-
 // One way to cut and order the all-reduces, and its simulated step.
 struct Trial {
   ir::Program program;
@@ -221,13 +195,10 @@ class Ordering {
                                           : c_.timeline.when[before.index()].end);
       if (stream(i) == Stream::compute) after[last].push_back(id_of(i));
     }
-    std::stable_sort(after[last].begin(), after[last].end(),
-                     [&](InstructionId a, InstructionId b) { return ready[a.index()] < ready[b.index()]; });
+    std::ranges::stable_sort(after[last], {}, [&](InstructionId id) { return ready[id.index()]; });
     return reordered(c_.program, dependencies_, after);
   }
 
-  // Fixes the waits of the timeline in the Program: each all-reduce that waited for an all-to-all is put after it and
-  // depends on it.
   void wait_for_all_to_alls() {
     std::vector<std::size_t> reductions, all_to_alls;
     for (std::size_t i = 0; i < dependencies_.size(); ++i) {
@@ -304,6 +275,24 @@ class Ordering {
 };
 
 }  // namespace
+
+Chunked cut_all_reduces(const ir::Program& program, std::span<const cost::OpCost> op_costs, const cost::Costs& costs,
+                        std::int64_t chunk_bytes) {
+  Chunked result;
+  Buckets(program, op_costs, costs).cut(chunk_bytes, result.program, result.op_costs);
+  return result;
+}
+
+std::vector<std::int64_t> chunk_sizes(const ir::Program& program, const cost::Costs& costs, std::size_t most) {
+  std::vector<std::int64_t> sizes;
+  const Buckets buckets(program, {}, costs);
+  for (std::int64_t chunk : chunks)
+    if (!buckets.empty() && chunk > 0 && chunk < buckets.largest() && !buckets.too_small(chunk)) sizes.push_back(chunk);
+  std::vector<std::int64_t> some;  // from the largest to the smallest, evenly
+  for (std::size_t i = 0; i < std::min(most, sizes.size()); ++i)
+    some.push_back(sizes[sizes.size() <= most ? i : i * (sizes.size() - 1) / (most - 1)]);
+  return some;
+}
 
 Ordered reduce_schedule(const ir::Program& program, std::span<const cost::OpCost> op_costs, const cost::Costs& costs,
                         ReduceReport* report) {

@@ -15,8 +15,7 @@ using ir::InstructionId;
 class Reorder {
  public:
   Reorder(const ir::Program& program, const Dependencies& dependencies, const std::vector<Order>& after)
-      : program_(program),
-        dependencies_(dependencies),
+      : dependencies_(dependencies),
         after_(after),
         moved_(dependencies.size()),
         emitted_(dependencies.size()),
@@ -35,8 +34,7 @@ class Reorder {
   Order run() {
     for (std::size_t i = 0; i < dependencies_.size(); ++i) {
       reached_[i] = true;
-      const bool waits = program_.instructions[i].stream == ir::Stream::reduce && missing_[i] > 0;
-      if (!moved_[i] && !waits) emit(id_of(i));
+      if (!moved_[i] && missing_[i] == 0) emit(id_of(i));
     }
     LANCET_CHECK(order_.size() == dependencies_.size(), "{} of {} instructions are in the new order", order_.size(),
                  dependencies_.size());
@@ -56,11 +54,10 @@ class Reorder {
       if (--missing_[reduction.index()] == 0 && reached_[reduction.index()]) emit(reduction);
   }
 
-  const ir::Program& program_;
   const Dependencies& dependencies_;
   const std::vector<Order>& after_;
   std::vector<bool> moved_, emitted_, reached_;
-  std::vector<std::size_t> missing_;     // reduce stream: number of dependencies that are not in the new order yet
+  std::vector<std::size_t> missing_;  // reduce stream: number of dependencies not in the new order yet; else 0
   std::vector<Order> reductions_after_;  // instructions of the reduce stream that depend on this one
   Order order_;
 };

@@ -10,9 +10,7 @@ using ir::Role;
 using ir::Stream;
 
 bool takes_time(const ir::Interval& when) { return when.end > when.start; }
-
 bool is_part(const ir::Instruction& at) { return at.attributes.has("parts") && at.attributes.has("part"); }
-
 bool is_first_part(const ir::Instruction& at) { return is_part(at) && at.attributes.integer("part") == 0; }
 
 // Disjoint sets of instructions (union-find).

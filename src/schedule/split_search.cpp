@@ -1,7 +1,3 @@
-// The passes that split instructions enumerate choices of ranges, rewrite the step for each, order the parts and keep
-// the shortest candidate. This file holds the steps that do not depend on how the parts are ordered: the choices to
-// try, the comparison, and the rule for a forced number of parts, which gives the unsplit schedule an infinite makespan
-// during the search, so that the first split that fits the memory replaces it.
 #include "split_search.h"
 
 #include <fmt/format.h>

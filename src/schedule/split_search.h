@@ -1,4 +1,5 @@
-// Helpers shared by the passes that split instructions.
+// Shared by the passes that split instructions: the choices to try, the comparison, and the rule for a forced number of
+// parts. Each pass rewrites the step for each choice, orders the parts and keeps the shortest candidate.
 #pragma once
 #include <cstddef>
 #include <functional>

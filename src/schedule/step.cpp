@@ -152,7 +152,6 @@ Status Step::add_part_costs(Cut cut, int parts) {
   return {};
 }
 
-// With tokens spread evenly, a group of ranks is sent as many tokens as a part of the slots, in fewer messages.
 void Step::add_peer_costs(const Rewritten& by_capacity, int parts) {
   std::vector<cost::OpCost> op_costs = part_costs_.at({Cut::capacity, parts});
   const std::int64_t all = ranks();
@@ -165,8 +164,7 @@ void Step::add_peer_costs(const Rewritten& by_capacity, int parts) {
 }
 
 const cost::OpCost& Step::part_cost(Cut cut, int parts, std::size_t instruction) const {
-  if (parts == 1) return op_costs_[instruction];
-  return part_costs_.at({cut, parts})[instruction];
+  return parts == 1 ? op_costs_[instruction] : part_costs_.at({cut, parts})[instruction];
 }
 
 std::vector<cost::OpCost> Step::op_costs(const Rewritten& rewritten, const Split& split) const {

@@ -1,6 +1,5 @@
-// Available memory is the smaller of the host's MemAvailable (/proc/meminfo) and the free bytes under the process's
-// control groups, versions 1 and 2, as read from /sys/fs/cgroup. The limit of a group applies to all groups below it,
-// so the search walks from the process's group up to the root.
+// The host's free memory is MemAvailable of /proc/meminfo; control groups are read from /sys/fs/cgroup. The limit of a
+// group applies to all groups below it, so the search walks from the process's group up to the root.
 #include "lancet/world/memory.h"
 
 #include <fmt/format.h>

@@ -1,5 +1,3 @@
-// Each communication stream duplicates the world's communicator, so that its collectives never mix with those of
-// another stream. On an accelerator each host communicator also has a device communicator that is built on it.
 #include "lancet/world/stream_communicators.h"
 
 namespace lancet::world {

@@ -1,6 +1,5 @@
-// Rank 0 runs the work on a thread of its own and checks once per turn whether it has ended. After each turn all ranks
-// join a small collective, "is the work done on any rank?"; it keeps every wait shorter than comm.timeout_s and fails
-// if a rank has ended. The turn is at most a quarter of the timeout.
+// After each turn all ranks join a small collective, "is the work done on any rank?"; it keeps every wait shorter than
+// comm.timeout_s and fails if a rank has ended.
 #include "lancet/world/turns.h"
 
 #include <algorithm>

@@ -2,8 +2,6 @@
 // machines on which nothing was measured. Ops follow a roofline over their work; all-to-all and all-reduce follow the
 // links within a node and the NICs between nodes. The file states the source of each number, this header the formulas.
 #pragma once
-#include <filesystem>
-#include <map>
 #include <string>
 #include <string_view>
 #include <vector>

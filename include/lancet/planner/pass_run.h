@@ -1,11 +1,10 @@
-// The pipeline's record of one pass.
+// The record of one pass of the pipeline that made a plan.
 #pragma once
 #include <cstddef>
 #include <string>
 
 namespace lancet::planner {
 
-// One pass of the pipeline that made a plan.
 struct PassRun {
   std::string name;
   double ms = 0;                 // duration of the pass

@@ -31,12 +31,10 @@ struct StepOptions {
   std::vector<std::string> skip = {};  // passes to leave out
   bool keep_texts = false;             // the report holds the Program after each pass
 };
-// The plan of a training step.
 Result<ir::Plan> plan_step(const config::Config& config, int ranks, const StepOptions& options,
                            planner::PlanReport* report = nullptr);
 // The Programs whose instructions need costs when such a step is planned.
 std::vector<ir::Program> programs_to_profile(const config::Config& config, int ranks, bool update);
-// The plan of a forward pass.
 ir::Plan plan_forward(const config::Config& config, model::Mode mode, int ranks);
 // The plan that reads the next `rows` tokens of one sequence.
 ir::Plan plan_decode(const config::Config& config, std::int64_t rows, int ranks);

@@ -1,6 +1,5 @@
 // Plans a config's step without a run, from a file of measured or declared costs.
 #pragma once
-#include <filesystem>
 #include <optional>
 #include <string>
 #include <vector>

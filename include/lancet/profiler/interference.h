@@ -40,7 +40,6 @@ cost::CoreCost core_cost(const CallCost& small, double fewer_bytes, const CallCo
 
 struct NetworkCosts {
   cost::Interference interference;
-  // The delay of the compute stream, at most the processor time (CallCost).
   cost::CoreCost all_to_all;  // by the bytes that one rank sends to all others together
   cost::CoreCost all_reduce;  // by the bytes of the vector
   std::size_t bytes = 0;      // that each rank sent in the measured call

@@ -18,7 +18,6 @@
 // different positions of the step truly differ, and the planner adds them up, so a key's time is the mean over its
 // instructions. Ranks measure at the same time, since they share the memory's bandwidth, and take the mean over ranks.
 #pragma once
-#include <cstdint>
 #include <span>
 #include <string>
 #include <vector>

@@ -31,8 +31,8 @@ class Block {
  public:
   Block() = default;
   static Block on_host(std::size_t bytes);  // throws std::bad_alloc
-  static Result<Block> on_device(backend::Device& device, std::size_t bytes);
-  static Result<Block> page_locked(backend::Device& device, std::size_t bytes);
+  static Result<Block> on_device(backend::Device& device, std::size_t bytes) { return of(device, bytes, false); }
+  static Result<Block> page_locked(backend::Device& device, std::size_t bytes) { return of(device, bytes, true); }
   ~Block();
   Block(Block&& other) noexcept { swap(other); }
   Block& operator=(Block&& other) noexcept {
@@ -45,6 +45,7 @@ class Block {
   std::size_t bytes() const { return memory_.bytes; }
 
  private:
+  static Result<Block> of(backend::Device& device, std::size_t bytes, bool locked);
   void swap(Block& other) noexcept {
     std::swap(memory_, other.memory_);
     std::swap(host_, other.host_);

@@ -1,5 +1,4 @@
-// Moves weight gradients under the backward all-to-alls (Lancet, section 4), in steps without parts. In split steps the
-// list scheduler places them instead (overlap.h).
+// Moves weight gradients under the backward all-to-alls (Lancet, section 4), in steps without parts.
 #pragma once
 #include <span>
 #include <vector>

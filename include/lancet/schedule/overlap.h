@@ -5,7 +5,7 @@
 // Two algorithms place weight gradients (dW). move_dw assigns them greedily to all-to-alls (assign_dw.h); its schedule
 // is that of policy `dw`, and of `lancet` if search_orders finds no shorter one. In the orders of search_orders, which
 // are those of all split steps and one of the unsplit step, the list scheduler places them as fillers: they run where
-// the compute stream would wait for the network (list_schedule.h, order_search.h).
+// the compute stream would wait for the network (list_schedule.h, order_search.cpp).
 #pragma once
 #include "lancet/config/config.h"
 #include "lancet/schedule/candidate.h"

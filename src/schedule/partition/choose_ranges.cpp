@@ -1,6 +1,5 @@
 // Dynamic programme over prefixes: best[n] is the shortest time T(n) of the first n groups with the range that ends at
-// n. T(n) extends each T(i), for ranges [i, n) of at most max_range groups, by the cost of that range in each number of
-// parts. Following the last ranges back from n = groups gives the ranges. Strict comparison, with i and the parts in
+// n. Following the last ranges back from n = groups gives the ranges. Strict comparison, with i and the parts in
 // ascending order, breaks ties for the longest range first and then for the fewest parts.
 #include "choose_ranges.h"
 

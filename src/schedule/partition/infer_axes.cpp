@@ -1,14 +1,11 @@
-// Propagation by a worklist of tensors. The all-to-alls of the region are given their first row (irregular on both
-// sides). Whenever the axis of a tensor becomes known, every member that touches it and has no row yet takes the first
-// row of its op that splits only along the first axis or irregularly and agrees with all known axes; this makes the
-// axes of its other tensors known. An axis once set never changes, so the worklist empties after at most one visit per
-// tensor.
+// Propagation by a worklist of tensors: whenever the axis of a tensor becomes known, every member that touches it and
+// has no row yet takes the first row that agrees, if there is one, which makes the axes of its other tensors known. An
+// axis once set never changes, so the worklist empties after at most one visit per tensor.
 #include <algorithm>
-#include <array>
 #include <limits>
 
 #include "lancet/ops/catalogue.h"
-#include "lancet/schedule/partition/axes.h"
+#include "lancet/schedule/partition/rewrite.h"
 
 namespace lancet::schedule {
 namespace {

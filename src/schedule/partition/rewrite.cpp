@@ -22,7 +22,6 @@ namespace {
 using ir::Instruction;
 using ir::Slice;
 using ir::TensorId;
-using ir::TensorKind;
 using ops::Axis;
 
 bool is_all_to_all(const Instruction& at) { return ops::kind(at) == ops::Kind::all_to_all; }
@@ -48,8 +47,7 @@ class Rewriter {
   }
 
  private:
-  const DType route_type_ = DType::route;
-  bool is_route(TensorId id) const { return source_.type(id).dtype == route_type_; }
+  bool is_route(TensorId id) const { return source_.type(id).dtype == DType::route; }
 
   // Finds the tensors that something reads as a whole, or in another number of parts than they are made in: their parts
   // are slices of one memory, or must be joined. The parts of all other tensors have lifetimes of their own.
@@ -179,7 +177,6 @@ class Rewriter {
     return known[std::size_t(p)];
   }
 
-  // The part's result. If the parts are slices of one memory, the whole becomes that memory.
   TensorId result(TensorId id, Axis axis, int p, int parts) {
     ir::Program& program = result_.program;
     const ir::TensorType& type = source_.type(id);
@@ -189,12 +186,11 @@ class Rewriter {
       const TensorId storage = source_[id].storage;
       return program.add_value(slice_type(id, parts), storage.valid() ? operand(storage, axis, p, parts) : TensorId{});
     }
-    program[id].kind = TensorKind::view;
+    program[id].kind = ir::TensorKind::view;
     if (axis == ops::irregular) return program.add_value(type, id, Slice{0, p, parts});
     return program.add_value(slice_type(id, parts), id, slice(id, p, parts));
   }
 
-  // Routes, rows and sums are not slices of the whole: they are joined from the parts if something reads the whole.
   void finish(const Instruction& whole, std::size_t r, Axis axis, const std::vector<TensorId>& made) {
     const TensorId id = whole.results[r];
     parts_[id.value] = made;
@@ -237,9 +233,9 @@ class Rewriter {
         split.attributes = {{"first", p * (tokens / parts)}, {"tokens", tokens / parts}};
         if (p > 0) split.operands.push_back(made.back());
       } else if (peers) {
-        split.attributes = {{"ranks", ranks_of(route)}};
+        split.attributes = {{"ranks", attribute(route, "ranks")}};
       } else {
-        split.attributes = {{"capacity", capacity(route)}};
+        split.attributes = {{"capacity", attribute(route, "capacity")}};
       }
       split.attributes.set("part", p);
       split.attributes.set("parts", std::int64_t(parts));
@@ -250,19 +246,11 @@ class Rewriter {
     return made;
   }
 
-  std::int64_t ranks_of(TensorId route) const {
+  // An attribute of the instructions that use the route: the number of ranks, or the capacity C of the layer.
+  std::int64_t attribute(TensorId route, std::string_view name) const {
     for (const Instruction& at : source_.instructions)
-      if (ops::kind(at) == ops::Kind::counts && at.operands[0] == route) return at.attributes.integer("ranks");
-    LANCET_CHECK(false, "nothing counts rows of the route {}", source_.display(route));
-    return 0;
-  }
-
-  // The capacity C of the layer, an attribute of the instructions that put tokens into the slots of the route.
-  std::int64_t capacity(TensorId route) const {
-    for (const Instruction& at : source_.instructions)
-      if (at.attributes.has("capacity") && std::count(at.operands.begin(), at.operands.end(), route) > 0)
-        return at.attributes.integer("capacity");
-    LANCET_CHECK(false, "nothing uses the route {} with a capacity", source_.display(route));
+      if (at.attributes.has(name) && std::ranges::count(at.operands, route) > 0) return at.attributes.integer(name);
+    LANCET_CHECK(false, "nothing uses the route {} with a {}", source_.display(route), name);
     return 0;
   }
 
