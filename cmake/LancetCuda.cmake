@@ -80,7 +80,7 @@ function(lancet_cuda_module)
   add_dependencies(lancet_cuda lancet_kernel_build)
   set_target_properties(lancet_base lancet_ir PROPERTIES POSITION_INDEPENDENT_CODE ON)
   set_target_properties(lancet_cuda PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR} CUDA_VISIBILITY_PRESET hidden
-                        CXX_VISIBILITY_PRESET hidden UNITY_BUILD OFF)
+                        CXX_VISIBILITY_PRESET hidden)
   target_include_directories(lancet_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:${CMAKE_SOURCE_DIR}/third_party/nvcc>
                                                  ${CMAKE_SOURCE_DIR}/include ${CMAKE_SOURCE_DIR}/src)
   target_compile_options(

@@ -371,8 +371,8 @@ TEST_CASE("policies: if no policy beats sequential, sequential runs and reports 
 }
 
 TEST_CASE("policies: the same input gives the same bytes, and predictions keep their bounds") {
-  for (const char* policy : {"sequential", "expert_pipeline", "peer_groups", "dw", "partition", "lancet", "auto"}) {
-    planner::PlanRequest request{.overlap = {.policy = policy}, .costs = &costs, .ranks = 2};
+  for (const auto& [policy, _] : planner::policies()) {
+    planner::PlanRequest request{.overlap = {.policy = std::string(policy)}, .costs = &costs, .ranks = 2};
     request.optimizer.ranks = 2;
     planner::PlanReport report;
     const auto first = planner::make_plan(grown(model(2), 1), request, &report);

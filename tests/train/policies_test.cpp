@@ -4,6 +4,7 @@
 #include "declared_costs.h"
 #include "lancet/ir/route_layout.h"
 #include "lancet/ops/catalogue.h"
+#include "lancet/planner/planner.h"
 #include "train/support.h"
 
 namespace lancet {
@@ -95,7 +96,8 @@ TEST_CASE("every policy trains like sequential") {
   const test::DeclaredCosts costs;
   const Run expected = train_run(config, 2, 20, costs);
   REQUIRE(expected.policy == "sequential");
-  for (const std::string policy : {"expert_pipeline", "peer_groups", "dw", "partition", "lancet", "auto"}) {
+  for (const auto& [policy, _] : planner::policies()) {
+    if (policy == "sequential") continue;
     config.overlap.policy = policy;
     const Run found = train_run(config, 2, 20, costs);
     INFO(policy << " ran " << found.policy << ", " << found.instructions << " instructions");

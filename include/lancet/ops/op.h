@@ -3,7 +3,7 @@
 //
 // A description has up to six parts, in the order of this file: the types of the results (infer), the gradient rule
 // (GradientContext), the ways to split the op in parts (PartitionRow), its work, the memory that results share with
-// operands (Alias), and test cases (Sample). docs/howto/add-an-op.md walks through an example.
+// operands (Alias), and test cases (Sample). docs/howto/add-an-op.md says which files an op has.
 #pragma once
 #include <array>
 #include <cstdint>
