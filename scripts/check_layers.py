@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 """Checks that each module includes only the modules that its layer allows, and that includes form no cycles.
 
+The table of modules in docs/architecture.md must give each module its layer in the table below.
+
 Prints one line per offence (file:line: text) and exits 1 if there is one.
 --self-test plants offences in a scratch tree and fails unless every one of them is caught.
 """
@@ -49,6 +51,7 @@ CORNERS = [
 
 SOURCE = {".h", ".hpp", ".cpp", ".cu", ".cuh"}
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
+PAGE_ROW = re.compile(r"\| (\d+) \| `(\w+)")
 CMAKE_MODULE = re.compile(r"lancet_module\((\w+)([^)]*)\)")
 
 
@@ -244,8 +247,20 @@ def check_cycles(root):
             yield f"{where}: the {what} {', '.join(component)} include each other"
 
 
+def check_page(root):
+    """Offences of the table of modules in docs/architecture.md, which gives each module its layer here."""
+    path = root / "docs/architecture.md"
+    if not path.is_file():
+        return
+    layers = {module: number for number, layer in enumerate(LAYERS) for module in layer}
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        match = PAGE_ROW.match(line)
+        if match and layers.get(match.group(2)) != int(match.group(1)):
+            yield f"docs/architecture.md:{number}: expected {match.group(2)} in layer {layers.get(match.group(2))}"
+
+
 def check(root):
-    offences = [*check_cmake(root), *check_descriptions(root), *check_cycles(root)]
+    offences = [*check_cmake(root), *check_descriptions(root), *check_cycles(root), *check_page(root)]
     for path in files_of(root, ("include", "src", "tests")):
         offences += check_file(root, path)
     return offences
@@ -296,6 +311,9 @@ def self_test():
             (root / name).write_text(text)
         (root / "CMakeLists.txt").write_text("lancet_module(base USES fmt::fmt)\nlancet_module(planner DEPENDS base runtime USES x)\n")
         planted.append(("CMakeLists.txt", "", "CMakeLists.txt:2: planner may not depend on runtime"))
+        (root / "docs").mkdir()
+        (root / "docs/architecture.md").write_text("| 0 | `base` | types |\n| 1 | `backend/cpu` | threads |\n| 3 | `ops` | ops |\n")
+        planted.append(("docs/architecture.md", "", "architecture.md:3: expected ops in layer 2"))
         offences = check(root)
     for name, _, words in planted:
         mine = [o for o in offences if o.startswith(name + ":")]

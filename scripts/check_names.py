@@ -12,7 +12,11 @@ import tempfile
 from pathlib import Path
 
 MODULES = ["cost", "model", "passes", "schedule", "planner", "planning", "profiler", "runtime", "world", "run", "train",
-           "inference", "experiment"]
+           "inference", "experiment", "report", "cli"]
+# Files whose subject is names.
+EXEMPT = {"src/run/checkpoint_tensors.cpp",  # of tensors in checkpoints: h.0.moe.experts.3.fc.weight
+          "src/schedule/partition/rewrite.cpp",  # labels that parts and their helpers get
+          "src/schedule/schedule_report.cpp"}  # labels for people, without the part
 
 NAME = r"\b(?:name|label|site|parameter)_?(?:\(\))?"
 LITERAL = r'(?:std::string_view\(|std::string\()?"'
@@ -21,7 +25,7 @@ OFFENCES = [
      [rf"\bop\s*[!=]=\s*{LITERAL}", r'"\s*[!=]=\s*[\w.>-]*\bop\b',
       r"\bop\.(?:starts_with|ends_with|find|contains|substr)\("]),
     ("looks for a part of a name; make it a property of the tensor, output or instruction",
-     [rf"{NAME}\.(?:starts_with|ends_with|contains|compare)\(", rf"{NAME}\.r?find\(\s*{LITERAL}",
+     [rf"{NAME}\.(?:starts_with|ends_with|contains|compare)\(", rf"{NAME}\.r?find\(",
       rf'{NAME}\s*[!=]=\s*{LITERAL}[^"]*\.', rf'"[^"]*\.[^"]*"\s*[!=]=\s*[\w.>-]*{NAME}']),
 ]
 OFFENCES = [(what, [re.compile(pattern) for pattern in patterns]) for what, patterns in OFFENCES]
@@ -32,7 +36,8 @@ def check(root):
     for module in MODULES:
         for folder in (root / "src" / module, root / "include/lancet" / module):
             for path in sorted(folder.rglob("*")):
-                if path.suffix in {".h", ".cpp", ".cu", ".cuh"}:
+                known = path.relative_to(root).as_posix() in EXEMPT
+                if path.suffix in {".h", ".cpp", ".cu", ".cuh"} and not known:
                     yield from check_file(root, path)
 
 
@@ -54,6 +59,9 @@ def self_test():
         ("include/lancet/planner/a.h", 'inline bool is(const At& at) { return at.op == "add"; }\n', "compares an op"),
         ("src/model/a.cpp", 'if (name.ends_with(".bias")) zero();\n', "part of a name"),
         ("src/model/b.cpp", 'if (tensor.name.find("ln_") != std::string::npos) one();\n', "part of a name"),
+        ("src/model/d.cpp", 'const auto at = name.find(experts);\n', "part of a name"),
+        ("src/planning/a.cpp", "return label.substr(0, label.rfind('/'));\n", "part of a name"),
+        ("src/run/checkpoint_tensors.cpp", 'const auto at = name.find(experts);\n', None),
         ("src/model/c.cpp", 'if (name == "wte.weight") pad();\n', "part of a name"),
         ("src/passes/c.cpp", 'if (output.name.starts_with(prefix)) use(output);\n', "part of a name"),
         ("src/schedule/a.cpp", 'return at.label.starts_with("bucket.");\n', "part of a name"),

@@ -21,7 +21,7 @@ inline std::string declared_hardware(const DeclaredMachine& m = {}) {
   "bf16_efficiency": {{"points": [[8, 0.5], [64, 1]], "source": "a test"}}}},
 "node": {{"devices": {}, "link_gb_per_s": {}, "link_efficiency": {}, "latency_us": {}}},
 "network": {{"nics": {}, "nic_gbit_per_s": {}, "efficiency": {}, "latency_us": {}, "hop_us": {}, "message_us": {}}},
-"overlap": {{"core_share": {}, "core_ms_per_mb": {}, "wire_beside_compute": {}, "wire_beside_wire": {}, "signal_us": {}}}}})",
+"overlap": {{"core_share": {}, "core_ms_per_mb": {}, "network_beside_compute": {}, "network_beside_network": {}, "signal_us": {}}}}})",
       number(m.memory_gib), number(m.memory_gib > 1 ? 1 : 0), number(10), number(1), number(0.02), number(0.02),
       number(0.02), number(0.5), number(1), number(2), number(m.network), number(1), number(m.latency_us), number(1),
       number(m.network), number(1), number(m.latency_us), number(m.latency_us / 5), number(m.latency_us / 10),

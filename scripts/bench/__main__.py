@@ -17,6 +17,7 @@ COMMANDS = {  # name: (purpose, (library, error without it) or None)
     "generate": ("generation speed against PyTorch", None),
     "gpu": ("tests and benchmarks on a GPU machine", None),
     "dtypes": ("the losses of bf16 against those of fp32", None),
+    "compare": ("whether two builds make the same plans and losses", None),
     "reproduce": ("the points, tables and plots of the Lancet paper's figures", PLOTS),
     "figures": ("tables and plots of recorded points", PLOTS),
 }

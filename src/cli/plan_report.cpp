@@ -134,7 +134,7 @@ std::string policy_table(const planner::PlanReport& report) {
 std::string schedule_text(const planning::PlannedStep& planned) {
   const planner::LowerBound& bound = planned.report.lower_bound;
   std::string text =
-      fmt::format("* {} runs: {} instructions, arena {} MB; floor {:.1f} ms (compute {:.1f}, network {:.1f})\n",
+      fmt::format("* {} runs: {} instructions, arena {} MB; bound {:.1f} ms (compute {:.1f}, network {:.1f})\n",
                   planned.report.chosen, planned.plan.program.instructions.size(),
                   in_megabytes(planned.plan.arena_bytes), bound.ms(), bound.compute, bound.network);
   const auto ranges = schedule::split_ranges(planned.plan.program);

@@ -43,7 +43,7 @@ int run_mpi(const std::function<Status(comm::Communicator&, int)>& body, const c
   const Status status = guarded(body, *world, launch.local_size);
   if (status.ok()) return 0;
   const Error& error = status.error();
-  ignore_stop_signals();
+  report_no_signals();
   if (!error.agreed || launch.rank == 0) report(error);
   // The other ranks may be waiting for this one.
   if (!error.agreed) (*session)->abort_job(static_cast<int>(error.code));

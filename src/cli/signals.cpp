@@ -86,6 +86,6 @@ const std::atomic<int>& catch_stop_signals(bool is_rank0) {
   return requested;
 }
 
-void ignore_stop_signals() { speaks = false; }
+void report_no_signals() { speaks = false; }
 
 }  // namespace lancet::cli

@@ -12,7 +12,7 @@ void announce_signals();
 // returned number; another SIGINT or SIGTERM ends the process. is_rank0: the signal is reported on stderr.
 const std::atomic<int>& catch_stop_signals(bool is_rank0);
 // Stops the reports: this process has failed and is about to end, and its launcher may send signals.
-void ignore_stop_signals();
+void report_no_signals();
 
 // Makes the first of SIGINT, SIGTERM and SIGHUP, unless ignored, set the returned number and print `note` to stderr;
 // later ones are ignored. For commands that must clean up before they end, and do so in bounded time.

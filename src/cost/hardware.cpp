@@ -172,7 +172,7 @@ double HardwareCosts::launch_ms() const {
 }
 Interference HardwareCosts::interference() const {
   if (network_measured()) return measured_->interference();
-  return {hardware_.overlap.wire_beside_compute, hardware_.overlap.wire_beside_wire};
+  return {hardware_.overlap.network_beside_compute, hardware_.overlap.network_beside_network};
 }
 
 std::string HardwareCosts::identity() const {

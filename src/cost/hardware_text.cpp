@@ -58,8 +58,8 @@ constexpr Field fields[] = {
     FIELD(network, message_us, 0, most_rate),
     FIELD(overlap, core_share, 0, 1),
     FIELD(overlap, core_ms_per_mb, 0, most_rate),
-    FIELD(overlap, wire_beside_compute, least_share, 1),
-    FIELD(overlap, wire_beside_wire, least_share, 1),
+    FIELD(overlap, network_beside_compute, least_share, 1),
+    FIELD(overlap, network_beside_network, least_share, 1),
     FIELD(overlap, signal_us, 0, most_rate),
 };
 #undef FIELD

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "lancet/ir/dependencies.h"
 #include "lancet/ir/print.h"
 #include "lancet/ops/catalogue.h"
 
@@ -17,6 +18,14 @@ void Pipeline::record(std::string_view name, double ms, const ir::Program& progr
 
 void Pipeline::record(std::string_view name, double ms, const schedule::Candidate& candidate) {
   record(name, ms, candidate.program);
+  const schedule::Dependencies least = ir::dependencies(candidate.program), &needed = candidate.needed;
+  LANCET_CHECK(needed.size() == least.size() && candidate.op_costs.size() == least.size(),
+               "after pass {}: {} instructions, {} lists of dependencies, {} costs", name, least.size(), needed.size(),
+               candidate.op_costs.size());
+  for (std::size_t i = 0; i < least.size(); ++i)
+    for (ir::InstructionId before : least[i])
+      LANCET_CHECK(std::ranges::count(needed[i], before) > 0, "after pass {}: [{}] does not wait for [{}]", name, i,
+                   before.index());
 }
 
 void Pipeline::record(std::string_view name, double ms, const ir::Plan& plan) {

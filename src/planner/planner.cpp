@@ -1,6 +1,6 @@
 // A plan is made in three steps. The step passes turn the forward Program into a training step. The passes of the
-// requested policy schedule it, as do those of the policies that it starts from or is compared with. The plan passes
-// choose how all-to-alls travel and give every value its offset in memory. All of them run in one Pipeline.
+// requested policy schedule it, as do those of the policies that it starts from or is compared with. The last
+// pass, plan_memory, gives every value its offset in memory. All of them run in one Pipeline.
 #include "lancet/planner/planner.h"
 
 #include <fmt/format.h>

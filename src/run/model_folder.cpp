@@ -204,7 +204,7 @@ Status check_new_folder(const fs::path& out, std::int64_t bytes) {
   LANCET_TRY(check_writable(out));
   const fs::space_info disk = fs::space(nearest_above(out), error);
   if (error || disk.available >= std::uintmax_t(bytes)) return {};
-  return data_error(fmt::format("{}: expected {} MB of room on its disk, found {} MB", out.string(),
+  return data_error(fmt::format("{}: expected {} MB free on its disk, found {} MB", out.string(),
                                 bytes / 1'000'000 + (bytes % 1'000'000 > 0), disk.available / 1'000'000));
 }
 

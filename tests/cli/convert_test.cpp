@@ -28,7 +28,7 @@ TEST_CASE("an import reports what it will write, and is refused if the disk has 
   INFO(large.output);
   CHECK(large.code == 3);
   CHECK(large.lines_with(out + ": 19.5 MB of weights to be written") == 1);
-  CHECK(large.lines_with("error: " + out + ": expected 20 MB of room on its disk, found 1 MB") == 1);
+  CHECK(large.lines_with("error: " + out + ": expected 20 MB free on its disk, found 1 MB") == 1);
   CHECK(std::filesystem::is_empty(folder / "disk"));
   const auto small = test::lancet("import " + from_gpt2 + " --out " + out);
   INFO(small.output);

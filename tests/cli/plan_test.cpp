@@ -66,10 +66,10 @@ TEST_CASE("plan prints the prediction of every policy and the reason for its cho
   CHECK(plan->header.real("predicted_ms") == Approx(fastest).margin(0.051));
   CHECK(plan->header.real("exposed_ms") == Approx(number_in(outcome.output, chosen, 4)).margin(0.051));
   CHECK(number_in(outcome.output, chosen, 7) == Approx(double(plan->arena_bytes) * 1e-6).margin(0.051));
-  std::smatch floor;
-  REQUIRE(std::regex_search(outcome.output, floor, std::regex("floor ([0-9.]+) ms")));
-  CHECK(std::stod(floor[1]) <= fastest);
-  CHECK(std::stod(floor[1]) > 0);
+  std::smatch bound;
+  REQUIRE(std::regex_search(outcome.output, bound, std::regex("bound ([0-9.]+) ms")));
+  CHECK(std::stod(bound[1]) <= fastest);
+  CHECK(std::stod(bound[1]) > 0);
   for (const char* row : {"h.0.moe.all_to_all +forward", "h.0.moe.all_to_all_back +forward",
                           "h.0.moe.all_to_all_back +backward", "h.0.moe.all_to_all +backward"})
     CHECK(std::regex_search(outcome.output, std::regex(row)));

@@ -30,7 +30,7 @@ std::string machine_text() {
   "efficiency": {"value": 0.5, "source": "t"}, "latency_us": {"value": 100, "source": "t"},
   "hop_us": {"value": 20, "source": "t"}, "message_us": {"value": 50, "source": "t"}},
 "overlap": {"core_share": {"value": 0.1, "source": "t"}, "core_ms_per_mb": {"value": 0.5, "source": "t"},
-  "wire_beside_compute": {"value": 0.9, "source": "t"}, "wire_beside_wire": {"value": 0.5, "source": "t"},
+  "network_beside_compute": {"value": 0.9, "source": "t"}, "network_beside_network": {"value": 0.5, "source": "t"},
   "signal_us": {"value": 7, "source": "t"}}})";
 }
 

@@ -42,7 +42,7 @@ struct Hardware {
   } network;
   struct Overlap {
     double core_share = 0, core_ms_per_mb = 0;  // compute-stream time that communication takes from its device
-    double wire_beside_compute = 0, wire_beside_wire = 0;  // Interference
+    double network_beside_compute = 0, network_beside_network = 0;  // Interference
     double signal_us = 0;  // from the end of an instruction to the start of one on another stream that waits for it
   } overlap;
   std::string identity;  // 16 digits: a hash of the file's content

@@ -31,8 +31,8 @@ class Lasting {
 
 class RunFolder {
  public:
-  // Creates config.log.run_dir if it does not exist, and locks it against other runs while this object lives. Data
-  // errors: the folder cannot be created; another run holds the lock.
+  // Creates config.log.run_dir if it does not exist, and locks it against other runs while this object lives. Config
+  // error: its name has control characters. Data errors: it cannot be created; another run holds the lock.
   static Result<RunFolder> take(const config::Config& config);
   ~RunFolder();  // removes the empty folders that take() created, unless begin() was called
   RunFolder(RunFolder&&) = default;
