@@ -1,3 +1,7 @@
+// A collective is one Request or several: a list of messages that the progress thread carries out (progress.cpp). An
+// all-reduce sums in two steps. Each rank receives its own piece of everybody's values, adds the pieces in the order of
+// ranks, so that the bits are the same on all of them (post_sums, sum_own_piece), and sends the sum to all
+// (post_gather). A long array goes in rounds, two of them in flight.
 #include "communicator.h"
 
 #include <fmt/format.h>
