@@ -1,5 +1,5 @@
-"""Checks and measures a GPU machine in parts, most telling first, and prints a table. What a machine lacks stands at the
-table's head, what there was no time for at its end, with the command that runs the rest.
+"""Checks and measures a GPU machine in parts, most telling first, and prints a table. What the machine lacks is at the
+table's head; what there was no time for is below it, with the command that runs the rest.
 
 It builds for this GPU first, or takes the programs of --built. On machines without packages and network, --kit names a
 folder of dependencies (scripts/gpu-kit.sh), without MPI and oneDNN. The benchmarks' peer needs PyTorch 2.

@@ -106,7 +106,8 @@ class Check:
             return  # an earlier call has measured it
         self.results[name] = record
         write_json(self.out / f"{name}.json", record)
-        own = [{key: value for key, value in result.items() if key not in self.facts} for result in self.results.values()]
+        own = [{key: value for key, value in result.items() if key not in self.facts}
+               for result in self.results.values()]
         write_json(self.out / "gpu-check.json", {**self.facts, "parts": own})
 
     def run(self, name, command, seconds=None, **environment):
@@ -124,7 +125,8 @@ class Check:
             try:
                 code = process.wait(seconds)
             except subprocess.TimeoutExpired:
-                raise Late(f"{name} was ended after {seconds:.0f} s, see {self.work.name}/{log.name} in logs.tar") from None
+                raise Late(f"{name} was ended after {seconds:.0f} s, see {self.work.name}/{log.name} in logs.tar"
+                           ) from None
             finally:
                 if process.poll() is None:
                     os.killpg(process.pid, 9)

@@ -45,8 +45,9 @@ def gpu():
 
 def host():
     memory = dict(re.findall(r"^(\w+): +(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE))
-    return {"cores": len(os.sched_getaffinity(0)),
-            "memory_gib": round(int(memory["MemTotal"]) / 2**20, 1), "available_gib": round(int(memory["MemAvailable"]) / 2**20, 1)}
+    gib = {name: round(int(memory[field]) / 2**20, 1)
+           for name, field in (("memory_gib", "MemTotal"), ("available_gib", "MemAvailable"))}
+    return {"cores": len(os.sched_getaffinity(0)), **gib}
 
 
 def wheel_folders(pythons, cuda):
@@ -69,8 +70,8 @@ def toolkit_folders():
 
 
 class Libraries:
-    """The libraries that the plugin needs on this machine. paths: where each is, None if it is not there; folders: those
-    to add to the search path of the program; missing: what the head of the table must say."""
+    """The libraries that the plugin needs on this machine. paths: where each is, None if it is not there; folders:
+    those to add to the search path of the program; missing: what the head of the table must say."""
 
     def __init__(self, plugin, pythons):
         self.plugin, self.folders, self.missing = plugin, [], []
@@ -80,15 +81,16 @@ class Libraries:
         for name, (start, instead) in OPTIONAL.items():
             if self.paths and not any(file.startswith(start) for file in self.paths):
                 self.missing.append(instead)
-        self.missing += [f"{file}, without which the plugin does not load: not in the toolkit, the system or a Python wheel"
-                         for file, path in self.paths.items() if not path]
+        gone = "without which the plugin does not load: not in the toolkit, the system or a Python wheel"
+        self.missing += [f"{file}, {gone}" for file, path in self.paths.items() if not path]
 
     def environment(self):
         old = os.environ.get("LD_LIBRARY_PATH")
         return {"LD_LIBRARY_PATH": ":".join([*map(str, self.folders), *([old] if old else [])])} if self.folders else {}
 
     def resolve(self):
-        lines = re.findall(r"^\s*(\S+) => (not found|\S+)", output_of(["ldd", self.plugin], **self.environment()), re.MULTILINE)
+        text = output_of(["ldd", self.plugin], **self.environment())
+        lines = re.findall(r"^\s*(\S+) => (not found|\S+)", text, re.MULTILINE)
         return {file: None if path == "not found" else path for file, path in lines}
 
     def search(self, pythons):
@@ -105,11 +107,14 @@ class Libraries:
         self.paths = self.resolve()
 
     def path(self, name):
-        return next((path for file, path in self.paths.items() if path and file.startswith(VERSION_CALLS[name][0])), None)
+        start = VERSION_CALLS[name][0]
+        return next((path for file, path in self.paths.items() if path and file.startswith(start)), None)
 
     def version(self, name):
         path = self.path(name)
-        text = output_of([sys.executable, "-c", ASK_VERSION, path, VERSION_CALLS[name][1]], **self.environment()) if path else ""
+        if not path:
+            return None
+        text = output_of([sys.executable, "-c", ASK_VERSION, path, VERSION_CALLS[name][1]], **self.environment())
         number = int(text) if text.strip().isdecimal() else 0
         return f"{number // 10000}.{number // 100 % 100}.{number % 100}" if number else None
 

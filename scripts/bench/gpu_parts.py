@@ -1,5 +1,5 @@
-"""The parts of `bench gpu`: the libraries and streams of the machine, the trainer compared with its peer, on an emulated
-network, on the GPU and the CPU, with every schedule, the tests of the plugin, alone and under compute-sanitizer."""
+"""The parts of `bench gpu`: the trainer compared with its peer, on an emulated network, on the GPU and the CPU, and
+with every schedule; the tests of the plugin, alone and under compute-sanitizer."""
 import filecmp
 import json
 import os
@@ -107,6 +107,8 @@ def compare_speed(check, name, shape, ratio=None, mfu=None, outside=None, modes=
                  unit="% of a timed step")
     try:
         peer = train_peer(check, name, shape, modes)
+    except Late:
+        raise
     except Failed as error:
         return f"no peer: {error}"
     check.figure(f"{name} peer tokens/s", peer["tokens_per_s"], unit=f"PyTorch {peer['torch']}, {peer['mode']}")
@@ -214,7 +216,7 @@ def cases(check, start=""):
                             env={**os.environ, **check.environment})  # its exit code is the number of cases
     found = [line.strip() for line in listed.stdout.splitlines() if line.strip().startswith(start)]
     if not found:
-        raise Failed(f"expected test cases in {check.options.test_cuda.name}, found none: {listed.stderr.strip()[-300:]}")
+        raise Failed(f"expected test cases in {listed.args[0]}, found none: {listed.stderr.strip()[-300:]}")
     return found
 
 
@@ -229,8 +231,8 @@ def why_failed(text):
 
 
 def run_cases(check, names):
-    """Runs test cases, each in a process of its own, since some start others and a broken GPU stays broken in its process.
-    Returns the failed and the skipped ones with their reasons."""
+    """Runs test cases, each in a process of its own: some start further ones, and a fault on the GPU ends all that its
+    process does there. Returns the failed and the skipped ones with their reasons."""
     failed, skipped = [], []
     for number, name in enumerate(names, 1):
         try:
@@ -250,7 +252,8 @@ def run_tests(check, start, what):
         return "dry: no device code runs"
     names = cases(check, start)
     failed, skipped = run_cases(check, names)
-    check.figure(f"{what} passed", len(names) - len(failed) - len(skipped), unit=f"of {len(names)}, {len(skipped)} skipped")
+    passed = len(names) - len(failed) - len(skipped)
+    check.figure(f"{what} passed", passed, unit=f"of {len(names)}, {len(skipped)} skipped")
     if failed:
         raise Failed("; ".join(failed))
     return f"skipped: {'; '.join(skipped)}" if skipped else ""

@@ -98,9 +98,9 @@ def result_line(text, who):
 def pythons():
     """Returns the Pythons in which a machine may have PyTorch, best first; some of them may not exist. A virtual
     environment is often only on the PATH."""
-    environments = [Path(os.environ[name]) / "bin/python3" for name in ("VIRTUAL_ENV", "CONDA_PREFIX") if os.environ.get(name)]
-    return ["python3", *map(str, environments), sys.executable, "/opt/venv/bin/python3", "/opt/conda/bin/python3",
-            "/usr/local/bin/python3", "/usr/bin/python3"]
+    environments = [os.environ[name] for name in ("VIRTUAL_ENV", "CONDA_PREFIX") if os.environ.get(name)]
+    return ["python3", *(f"{environment}/bin/python3" for environment in environments), sys.executable,
+            "/opt/venv/bin/python3", "/opt/conda/bin/python3", "/usr/local/bin/python3", "/usr/bin/python3"]
 
 
 def python_with(library):

@@ -106,8 +106,9 @@ TEST_CASE("probe: a product of cuBLASLt and an attention of cuDNN") {
   const auto accelerator = open_gpu();
   if (!accelerator) return;
   Gpu gpu(*accelerator);
-  gpu.check(ops::op("linear"), {{{{DType::bf16, {1, 64, 768}}}, {{DType::bf16, {768, 768}}}, {{DType::f32, {768}}}}, {}});
-  gpu.check(ops::op("attention"), {{{{DType::bf16, {1, 128, 2304}}}}, {{"heads", 12}}});
+  const DType t = DType::bf16;
+  gpu.check(ops::op("linear"), {{{{t, {1, 64, 768}}}, {{t, {768, 768}}}, {{DType::f32, {768}}}}, {}});
+  gpu.check(ops::op("attention"), {{{{t, {1, 128, 2304}}}}, {{"heads", 12}}});
   if (accelerator->libraries().find("cuDNN not found") != std::string::npos) {
     std::cout << "SKIPPED: " << accelerator->libraries() << std::endl;
     return;

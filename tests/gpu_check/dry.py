@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Runs `bench gpu` without a GPU: its dry mode runs every part, and its output is complete. Doubles of nvidia-smi, of the
-program and of the plugin's tests play a GPU machine on which parts fail and libraries are missing.
+"""Runs `bench gpu` without a GPU: its dry mode runs every part, and its output is complete. Doubles of nvidia-smi, of
+the program and of the plugin's tests play a GPU machine on which parts fail and libraries are missing.
 
     dry.py PROGRAM
 """
 import json
 import math
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -16,9 +17,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PROGRAM = Path(sys.argv[1]).resolve()
-PARTS = ["probe", "dense", "moe-4k", "moe-32k", "overlap-p3dn-v100", "overlap-p4de-a100", "losses", "repeat", "schedules",
-         "tests", "trace", "moe-large", "memcheck", "racecheck"]
-DRY_PARTS = ["probe", "dense", "moe-32k", "overlap-p4de-a100", "losses", "repeat", "schedules", "tests", "trace", "memcheck"]
+PARTS = ["probe", "dense", "moe-4k", "moe-32k", "overlap-p3dn-v100", "overlap-p4de-a100", "losses", "repeat",
+         "schedules", "tests", "trace", "moe-large", "memcheck", "racecheck"]
+DRY_PARTS = [part for part in PARTS if part not in ("moe-4k", "overlap-p3dn-v100", "moe-large", "racecheck")]
 KEYS = {"dry", "commit", "device", "host", "libraries", "missing"}  # of every result
 PART_KEYS = {"part", "status", "note", "seconds", "device_after", "figures"}
 FIGURE_KEYS = {"name", "value", "unit", "target", "target_is", "reached"}
@@ -27,8 +28,9 @@ FIGURE_KEYS = {"name", "value", "unit", "target", "target_is", "reached"}
 def check(*words, **environment):
     # A home folder of its own, so that measurements are not kept.
     with tempfile.TemporaryDirectory() as home:
-        return subprocess.run([sys.executable, ROOT / "scripts/bench", "gpu", *map(str, words)], capture_output=True, text=True,
-                              env={**os.environ, "BUILD_DIR": str(PROGRAM.parent), "HOME": home, **environment}, timeout=280)
+        environment = {**os.environ, "BUILD_DIR": str(PROGRAM.parent), "HOME": home, **environment}
+        return subprocess.run([sys.executable, ROOT / "scripts/bench", "gpu", *map(str, words)], capture_output=True,
+                              text=True, env=environment, timeout=280)
 
 
 def expect(condition, what):
@@ -69,16 +71,18 @@ def usage(scratch):
     (scratch / "lancet").touch()
     done = check("--dry", "--out", scratch, "--built", scratch)
     same((done.returncode, done.stdout, done.stderr),
-         (2, "", f"error: --built: expected lancet, liblancet_cuda.so, test_cuda in {scratch}, found no liblancet_cuda.so, "
-                 "test_cuda\n"), "a folder without all programs")
+         (2, "", f"error: --built: expected lancet, liblancet_cuda.so, test_cuda in {scratch}, "
+                 "found no liblancet_cuda.so, test_cuda\n"), "a folder without all programs")
 
 
 FIGURES = ["20 losses against the CPU's, fp32", "20 losses against the CPU's, bf16", "two runs bit-equal",
            "schedules with the gradients of sequential", "losses of schedules against those of sequential",
            "two runs of policy lancet bit-equal",
-           *(f"{model} {what}" for model in ("dense", "moe-32k") for what in ("tokens/s", "MFU", "step outside kernels")),
+           *(f"{model} {what}" for model in ("dense", "moe-32k")
+             for what in ("tokens/s", "MFU", "step outside kernels")),
            *(f"lancet, emulated 4 ranks of p4de-a100: {what}"
              for what in ("step over max(compute, network)", "|predicted / measured - 1|"))]
+NO_TORCH = "MISSING: PyTorch: no Python has it, so the speeds have no peer"
 PEER = ["dense peer tokens/s", "dense over its peer", "moe-32k peer tokens/s", "moe-32k over its peer"]
 TARGETS = {"dense MFU": 58, "dense over its peer": 1.1, "dense step outside kernels": 3, "moe-32k MFU": None,
            "moe-32k over its peer": 1.1, "lancet, emulated 4 ranks of p4de-a100: step over max(compute, network)": 1.1,
@@ -97,22 +101,39 @@ def schema(folder, parts):
         own = read(folder / f"{record['part']}.json")
         same(set(own), KEYS | PART_KEYS, f"the keys of {record['part']}.json")
         same({key: own[key] for key in PART_KEYS}, record, f"gpu-check.json about {record['part']}")
-        same({key: own[key] for key in KEYS}, {key: whole[key] for key in KEYS}, f"{record['part']}.json about the machine")
+        same({key: own[key] for key in KEYS}, {key: whole[key] for key in KEYS}, f"{record['part']}.json's facts")
         for figure in record["figures"]:
             same(set(figure), FIGURE_KEYS, "the keys of a figure")
             figures[figure["name"]] = figure
     return figures
 
 
+def documented_targets():
+    """Compares the targets of docs/gpu.md with those of the table."""
+    _, _, section = (ROOT / "docs/gpu.md").read_text().partition("\n## Targets\n")
+    rows = dict(re.findall(r"^\| `([\w*-]+)`[^|]* \| (.*) \|$", section, re.MULTILINE))
+    for part, name in (("dense", "dense "), ("moe-32k", "moe-32k "), ("overlap-*", "lancet, emulated ")):
+        expected = sorted(target for figure, target in TARGETS.items() if target and figure.startswith(name))
+        same(sorted(map(float, re.findall(r"\d+(?:\.\d+)?", rows[part]))), expected, f"docs/gpu.md about {part}")
+
+
+# A Python whose PyTorch trains at 10 tokens/s, where no other has PyTorch.
+PEER_DOUBLE = """#!/bin/sh
+echo 'RESULT {"tokens_per_s": 10, "torch": "of the test", "mode": "default"}'
+"""
+
+
 def dry(folder):
-    done = check("--dry", "--only", ",".join(DRY_PARTS), "--out", folder, "--seconds", 240)
+    double = write(folder.parent / "peer", PEER_DOUBLE)
+    done = check("--dry", "--only", ",".join(DRY_PARTS), "--out", folder, "--seconds", 240,
+                 *([] if has_torch() else ["--python", double]))
     result = read(folder / "gpu-check.json")
     details = json.dumps(result["parts"], indent=1) + done.stdout + done.stderr
     same(done.returncode, 0, f"exit code\n{details}")
     expect(result["dry"] is True and result["commit"], "dry and commit")
     same(result["host"]["cores"], len(os.sched_getaffinity(0)), "cores")
     figures = schema(folder, DRY_PARTS)
-    for name in FIGURES + (PEER if has_torch() else []):
+    for name in FIGURES + PEER:
         expect(name in figures, f"no figure {name}\n{details}")
         expect(math.isfinite(figures[name]["value"]) and figures[name]["value"] >= 0, f"{name}: {figures[name]}")
         expect(figures[name]["reached"] is None, f"a dry run reaches nothing: {figures[name]}")
@@ -124,13 +145,14 @@ def dry(folder):
     expect(figures["losses of schedules against those of sequential"]["value"] < 1e-6, "losses of schedules differ")
     same(figures["two runs of policy lancet bit-equal"]["value"], 1, "two runs of lancet")
     for name, target in TARGETS.items():
-        same(figures[name]["target"] if name in figures else target, target, f"the target of {name}")
+        same(figures[name]["target"], target, f"the target of {name}")
+    if not has_torch():
+        same(figures["dense over its peer"]["value"], figures["dense tokens/s"]["value"] / 10, "the ratio to the peer")
     for record in result["parts"]:
         same(record["status"], "ran", f"the status of {record['part']}\n{details}")
         expect(f"RAN: {record['part']}" in done.stdout, f"no line of the part {record['part']}")
     lines = done.stdout.splitlines()
     expect(lines[0].startswith("DRY: "), "the table does not say that it is dry")
-    same("MISSING: PyTorch: no Python has it, so the speeds have no peer" in lines, not has_torch(), "the line of PyTorch")
     for line in lines:
         if not line.startswith(("WORKS: ", "RAN: ")):
             continue
@@ -149,7 +171,8 @@ def earlier_results(folder):
     before = read(folder / "losses.json")
     done = check("--dry", "--only", "racecheck,losses", "--out", folder, "--seconds", 1)
     same(read(folder / "losses.json"), before, "a result of an earlier call")
-    same([record["part"] for record in read(folder / "gpu-check.json")["parts"]], [*DRY_PARTS, "racecheck"], "all parts")
+    parts = [record["part"] for record in read(folder / "gpu-check.json")["parts"]]
+    same(parts, [*DRY_PARTS, "racecheck"], "all parts")
     same(done.stderr.splitlines()[-1].strip(),
          f"the rest: python3 scripts/bench gpu --out {folder} --only losses,racecheck", "the command for the rest")
     expect("NOT RUN: racecheck: " in done.stdout, f"the table does not say what did not run:\n{done.stdout}")
@@ -180,16 +203,15 @@ def with_failures(scratch):
     records = {name: read(out / f"{name}.json") for name in ("probe", "losses", "tests")}
     same({name: record["status"] for name, record in records.items()},
          {"probe": "failed", "losses": "failed", "tests": "failed"}, f"statuses\n{details}")
-    same(records["losses"]["note"], "losses-fp32-cpu0 ended with 1: error: a disk of the test is full", "why training failed")
+    same(records["losses"]["note"], "losses-fp32-cpu0 ended with 1: error: a disk of the test is full", "why it failed")
     for name in ("probe", "tests"):
         same(records[name]["note"], "probe: two, with a comma: the streams hang", f"why {name} failed")
-    same((figures["probes passed"]["value"], figures["probes passed"]["unit"]), (1, "of 2, 0 skipped"), "the probes")
-    same((figures["tests on the GPU passed"]["value"], figures["tests on the GPU passed"]["unit"]), (1, "of 3, 1 skipped"),
-         "the tests")
+    for name, unit in (("probes passed", "of 2, 0 skipped"), ("tests on the GPU passed", "of 3, 1 skipped")):
+        same((figures[name]["value"], figures[name]["unit"]), (1, unit), name)
     same(records["probe"]["device"], {"name": "GPU of the test", "driver_version": "1.2"}, "the device")
     missing = ["attention on the tree's own kernels: cuDNN not found at the build",
                "messages between GPUs through the host's memory: NCCL not found at the build"]
-    head = ["MISSING: PyTorch: no Python has it, so the speeds have no peer"] if not has_torch() else []
+    head = [] if has_torch() else [NO_TORCH]
     head += [f"MISSING: {line}" for line in missing]
     same(done.stdout.splitlines()[:len(head)], head, "the head of the table")
     expect("FAILED: losses: losses-fp32-cpu0 ended with 1" in done.stdout, f"no line of the failed part\n{details}")
@@ -198,6 +220,7 @@ def with_failures(scratch):
 with tempfile.TemporaryDirectory() as name:
     scratch = Path(name)
     usage(scratch)
+    documented_targets()
     dry(scratch / "dry")
     earlier_results(scratch / "dry")
     (scratch / "machine").mkdir()

@@ -56,8 +56,8 @@ def failure(root):
 def number_of_jobs(root):
     for given, expected in (({"JOBS": "3"}, "3"), ({}, str(len(os.sched_getaffinity(0))))):
         environment = {name: value for name, value in os.environ.items() if name != "JOBS"}
-        found = subprocess.run(["bash", "-c", ". scripts/common.sh; job_count"], cwd=root, capture_output=True, text=True,
-                               env={**environment, **given}).stdout.strip()
+        found = subprocess.run(["bash", "-c", ". scripts/common.sh; job_count"], cwd=root, capture_output=True,
+                               text=True, env={**environment, **given}).stdout.strip()
         assert found == expected, f"JOBS {given}: expected {expected} jobs, found {found}"
 
 

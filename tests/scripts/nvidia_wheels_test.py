@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""cuDNN and NCCL of a Python that only the PATH names, found by CMake for the build and by `bench gpu` for its programs."""
+"""cuDNN and NCCL of a Python that only the PATH names: CMake finds them for the build, `bench gpu` for its programs."""
 import os
 import pathlib
 import subprocess
@@ -20,7 +20,8 @@ find_package(CUDNN 9 QUIET)
 find_package(NCCL 2.20 QUIET)
 message(STATUS "found cuDNN ${{CUDNN_VERSION}} ${{CUDNN_LIBRARY}} NCCL ${{NCCL_VERSION}} ${{NCCL_LIBRARY}}")
 """
-HEADERS = {"cudnn": {"cudnn.h": "", "cudnn_version.h": "#define CUDNN_MAJOR 9\n#define CUDNN_MINOR 19\n#define CUDNN_PATCHLEVEL 1\n"},
+CUDNN_VERSION = "#define CUDNN_MAJOR 9\n#define CUDNN_MINOR 19\n#define CUDNN_PATCHLEVEL 1\n"
+HEADERS = {"cudnn": {"cudnn.h": "", "cudnn_version.h": CUDNN_VERSION},
            "nccl": {"nccl.h": "#define NCCL_MAJOR 2\n#define NCCL_MINOR 28\n#define NCCL_PATCH 9\n"}}
 FILES = {"cudnn": "libcudnn.so.9", "nccl": "libnccl.so.2"}
 
@@ -58,11 +59,12 @@ def found(folder):
     site = folder / "site"
     wheels(site, 13)
     path = python_of(folder / "bin", site)
-    expected = f"-- found cuDNN 9.19.1 {site}/nvidia/cudnn/lib/libcudnn.so.9 NCCL 2.28.9 {site}/nvidia/nccl/lib/libnccl.so.2"
+    lib = {name: site / "nvidia" / name / "lib" for name in FILES}
+    expected = f"-- found cuDNN 9.19.1 {lib['cudnn']}/libcudnn.so.9 NCCL 2.28.9 {lib['nccl']}/libnccl.so.2"
     line = configure(folder / "project", path)
     assert line == expected, line
     folders = gpu_machine.wheel_folders([folder / "bin/python3"], "13")
-    assert folders[:2] == [site / "nvidia/cudnn/lib", site / "nvidia/nccl/lib"], folders
+    assert folders[:2] == [lib["cudnn"], lib["nccl"]], folders
 
 
 def other_cuda(folder):
@@ -77,18 +79,19 @@ def other_cuda(folder):
 
 def compile_library(path, source, *words):
     path.parent.mkdir(parents=True, exist_ok=True)
-    subprocess.run(["cc", "-shared", "-fPIC", "-x", "c", "-", "-x", "none", f"-Wl,-soname,{path.name}", "-Wl,--no-as-needed", *words,
-                    "-o", path], input=source, text=True, check=True)
+    subprocess.run(["cc", "-shared", "-fPIC", "-x", "c", "-", "-x", "none", f"-Wl,-soname,{path.name}",
+                    "-Wl,--no-as-needed", *words, "-o", path], input=source, text=True, check=True)
     return path
 
 
 def plugin_built_elsewhere(folder):
-    """A plugin without a path to its libraries: a wheel has two of them, the third is nowhere, and it needs no NCCL. The
-    numbers in the names are those of no system library."""
+    """A plugin without a path to its libraries: wheels have two of them, the third is nowhere, and it needs no NCCL.
+    No system library has these numbers."""
     site = folder / "site"
     wheels(site, 13)
     runtime = compile_library(site / "nvidia/cu13/lib/libcudart.so.13", "")
-    cudnn = compile_library(site / "nvidia/cudnn/lib/libcudnn.so.99", "unsigned long cudnnGetVersion(void) { return 91901; }")
+    cudnn = compile_library(site / "nvidia/cudnn/lib/libcudnn.so.99",
+                            "unsigned long cudnnGetVersion(void) { return 91901; }")
     gone = compile_library(folder / "libgone.so.1", "")
     plugin = compile_library(folder / "plugin.so", "", runtime, cudnn, gone)
     gone.unlink()
@@ -96,7 +99,8 @@ def plugin_built_elsewhere(folder):
     libraries = gpu_machine.Libraries(plugin, [folder / "bin/python3"])
     assert libraries.facts()["cuDNN"] == {"version": "9.19.1", "path": str(cudnn)}, libraries.facts()
     assert cudnn.parent in libraries.folders, libraries.folders
-    assert libraries.environment()["LD_LIBRARY_PATH"].startswith(":".join(map(str, libraries.folders))), libraries.environment()
+    path = libraries.environment()["LD_LIBRARY_PATH"]
+    assert path.startswith(":".join(map(str, libraries.folders))), path
     assert libraries.missing == [
         "messages between GPUs through the host's memory: NCCL not found at the build",
         "libgone.so.1, without which the plugin does not load: not in the toolkit, the system or a Python wheel",
