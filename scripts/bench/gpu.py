@@ -5,11 +5,12 @@ It builds for this GPU first, or takes the programs of --built. On machines with
 folder of dependencies (scripts/gpu-kit.sh), without MPI and oneDNN. The benchmarks' peer needs PyTorch 2.
 
 Each part writes PART.json into --out; gpu-check.json has those of all parts, with those of earlier calls for the same
-commit and device, and logs.tar the logs.
+build and device, and logs.tar the logs.
 
 Exit codes: 0 all passed (the table marks figures that miss their targets), 1 something failed, 2 usage, 77 no GPU.
 """
 import argparse
+import hashlib
 import shlex
 import sys
 import tempfile
@@ -91,6 +92,14 @@ def choose_programs(options):
     options.test_cuda = options.built / "test_cuda" if options.built else run.BUILD / "tests/test_cuda"
 
 
+def identity(files):
+    """Returns a hash of the programs, since a machine without the repository knows no commit."""
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(file.read_bytes())
+    return digest.hexdigest()[:16]
+
+
 def find_libraries(check):
     """Notes the libraries that the plugin will load, and what this machine lacks."""
     options, facts = check.options, check.facts
@@ -118,6 +127,8 @@ def machine_lines(facts):
     gpu, host = facts["device"], facts["host"]
     yield (f"device {gpu.get('name', 'none')}, driver {gpu.get('driver_version', 'none')}, "
            f"SM clock {gpu.get('clocks.sm', 'n/a')} of {gpu.get('clocks.max.sm', 'n/a')}, commit {facts['commit']}")
+    if facts["build"]:
+        yield f"build {facts['build']}"
     yield f"host {host['cores']} cores, {host['memory_gib']} GiB of memory, {host['available_gib']} GiB of it available"
     for name, found in facts["libraries"].items():
         if found["path"]:
@@ -189,7 +200,7 @@ def main(options):
         print(f"error: {error}", file=sys.stderr)
         return 2
     facts = {"dry": options.dry, "commit": run.commit(), "device": gpu_machine.gpu(), "host": gpu_machine.host(),
-             "libraries": {}, "missing": []}
+             "libraries": {}, "missing": [], "build": ""}
     if not facts["device"] and not options.dry:
         print("no GPU: nvidia-smi names none", file=sys.stderr)
         return 77
@@ -201,6 +212,7 @@ def main(options):
         if not options.dry and not options.built:
             build(check)
         run.program(options)
+        facts["build"] = identity([options.lancet] if options.dry else [options.lancet, options.plugin])
         find_libraries(check)
         check.read_earlier(part.name for part in PARTS)
         for what in facts["missing"]:

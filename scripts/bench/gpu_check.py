@@ -50,13 +50,13 @@ class Check:
         self.started = time.monotonic()
         self.environment, self.figures = {}, []
         self.ran, self.postponed = [], []  # names of the parts of this call, and of those that had no time
-        self.results = {}  # records by part, with those of earlier calls for the same commit and device
+        self.results = {}  # records by part, with those of earlier calls for the same build and device
 
     def read_earlier(self, names):
         for name in names:
             with contextlib.suppress(OSError, ValueError):
                 record = json.loads((self.out / f"{name}.json").read_text())
-                if all(record[key] == self.facts[key] for key in ("dry", "commit")) and \
+                if all(record[key] == self.facts[key] for key in ("dry", "build")) and \
                         record["device"].get("name") == self.facts["device"].get("name"):
                     self.results[name] = record
 

@@ -115,7 +115,11 @@ def python_with(library):
 
 
 def commit():
-    done = subprocess.run(["git", "describe", "--always", "--dirty", "--exclude", "*"], cwd=ROOT, capture_output=True, text=True)
+    try:
+        done = subprocess.run(["git", "describe", "--always", "--dirty", "--exclude", "*"], cwd=ROOT, capture_output=True,
+                              text=True)
+    except OSError:  # no git here
+        return "unknown"
     return done.stdout.strip() or "unknown"
 
 

@@ -4,6 +4,7 @@ the program and of the plugin's tests play a GPU machine on which parts fail and
 
     dry.py PROGRAM
 """
+import hashlib
 import json
 import math
 import os
@@ -20,7 +21,7 @@ PROGRAM = Path(sys.argv[1]).resolve()
 PARTS = ["probe", "dense", "moe-4k", "moe-32k", "overlap-p3dn-v100", "overlap-p4de-a100", "losses", "repeat",
          "schedules", "tests", "trace", "moe-large", "memcheck", "racecheck"]
 DRY_PARTS = [part for part in PARTS if part not in ("moe-4k", "overlap-p3dn-v100", "moe-large", "racecheck")]
-KEYS = {"dry", "commit", "device", "host", "libraries", "missing"}  # of every result
+KEYS = {"dry", "commit", "device", "host", "libraries", "missing", "build"}  # of every result
 PART_KEYS = {"part", "status", "note", "seconds", "device_after", "figures"}
 FIGURE_KEYS = {"name", "value", "unit", "target", "target_is", "reached"}
 
@@ -131,6 +132,7 @@ def dry(folder):
     details = json.dumps(result["parts"], indent=1) + done.stdout + done.stderr
     same(done.returncode, 0, f"exit code\n{details}")
     expect(result["dry"] is True and result["commit"], "dry and commit")
+    same(result["build"], hashlib.sha256(PROGRAM.read_bytes()).hexdigest()[:16], "the build")
     same(result["host"]["cores"], len(os.sched_getaffinity(0)), "cores")
     figures = schema(folder, DRY_PARTS)
     for name in FIGURES + PEER:
