@@ -111,6 +111,8 @@ def find_libraries(check):
     check.environment = libraries.environment()
     facts["libraries"] = libraries.facts()
     facts["missing"] += libraries.missing
+    if not parts.sanitizer():
+        facts["missing"].append("compute-sanitizer: memcheck and racecheck do not run")
 
 
 def shown(figure, dry):

@@ -267,14 +267,17 @@ def tests(check):
     return run_tests(check, "", "tests on the GPU")
 
 
+def sanitizer():
+    return shutil.which("compute-sanitizer", path=os.environ["PATH"] + ":/usr/local/cuda/bin")
+
+
 def sanitize(check, tool):
     """Checks every op on its samples. Other test cases are left out: one provokes a failed allocation, which is an
     error, and streams that wait for each other are made so slow that they exceed their deadlines."""
     if check.options.dry:
         return "dry: no device code runs"
-    found = shutil.which("compute-sanitizer", path=os.environ["PATH"] + ":/usr/local/cuda/bin")
-    if not found:
+    if not sanitizer():
         raise Missing("expected compute-sanitizer on the PATH or in /usr/local/cuda/bin, found none")
-    text = check.run(tool, [found, "--tool", tool, "--error-exitcode", "86", test_program(check), "kernels on a GPU*"])
+    text = check.run(tool, [sanitizer(), "--tool", tool, "--error-exitcode", "86", test_program(check), "kernels on a GPU*"])
     summaries = re.findall(r"(?:ERROR|RACECHECK) SUMMARY: (.*)", text)
     return summaries[-1] if summaries else "no summary"

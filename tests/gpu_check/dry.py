@@ -215,7 +215,11 @@ def with_failures(scratch):
                "messages between GPUs through the host's memory: NCCL not found at the build"]
     head = [] if has_torch() else [NO_TORCH]
     head += [f"MISSING: {line}" for line in missing]
-    same(done.stdout.splitlines()[:len(head)], head, "the head of the table")
+    if not shutil.which("compute-sanitizer", path=os.environ["PATH"] + ":/usr/local/cuda/bin"):
+        head.append("MISSING: compute-sanitizer: memcheck and racecheck do not run")
+    lines = done.stdout.splitlines()
+    same(lines[:len(head)], head, "the head of the table")
+    expect(lines[len(head)].startswith("device GPU of the test, driver 1.2, "), f"the line of the device: {lines}")
     expect("FAILED: losses: losses-fp32-cpu0 ended with 1" in done.stdout, f"no line of the failed part\n{details}")
 
 
