@@ -1,7 +1,9 @@
 # Defines CUDNN::cudnn, found in CUDNN_ROOT, the CUDA toolkit, the system or a Python wheel
 # (site-packages/nvidia/cudnn).
 include(${CMAKE_CURRENT_LIST_DIR}/NvidiaWheels.cmake)
-lancet_nvidia_wheels(wheels cudnn cu13)
+if(NOT CUDNN_LIBRARY OR NOT CUDNN_INCLUDE_DIR)
+  lancet_nvidia_wheels(wheels cudnn)
+endif()
 find_path(CUDNN_INCLUDE_DIR cudnn.h HINTS ${CUDNN_ROOT} ${CUDAToolkit_INCLUDE_DIRS} ${wheels} PATH_SUFFIXES include)
 find_library(CUDNN_LIBRARY NAMES cudnn libcudnn.so.9 HINTS ${CUDNN_ROOT} ${CUDAToolkit_LIBRARY_DIR} ${wheels}
              PATH_SUFFIXES lib lib64)

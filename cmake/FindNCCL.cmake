@@ -1,6 +1,8 @@
 # Defines NCCL::nccl, found in NCCL_ROOT, the CUDA toolkit, the system or a Python wheel (site-packages/nvidia/nccl).
 include(${CMAKE_CURRENT_LIST_DIR}/NvidiaWheels.cmake)
-lancet_nvidia_wheels(wheels nccl cu13)
+if(NOT NCCL_LIBRARY OR NOT NCCL_INCLUDE_DIR)
+  lancet_nvidia_wheels(wheels nccl)
+endif()
 find_path(NCCL_INCLUDE_DIR nccl.h HINTS ${NCCL_ROOT} ${CUDAToolkit_INCLUDE_DIRS} ${wheels} PATH_SUFFIXES include)
 find_library(NCCL_LIBRARY NAMES nccl libnccl.so.2 HINTS ${NCCL_ROOT} ${CUDAToolkit_LIBRARY_DIR} ${wheels}
              PATH_SUFFIXES lib lib64)

@@ -36,18 +36,28 @@ macro(lancet_find_cuda)
       find_package(CUDNN 9 QUIET)
       set(LANCET_HAVE_CUDA ON)
       message(STATUS "CUDA: ${CUDAToolkit_VERSION} for ${CMAKE_CUDA_ARCHITECTURES}")
-      if(NCCL_FOUND)
-        message(STATUS "NCCL: ${NCCL_VERSION}, ${NCCL_LIBRARY}")
-      else()
-        message(STATUS "NCCL: not found in the toolkit, the system or a Python wheel (NCCL_ROOT names a folder); ranks on GPUs "
-                       "use other transports")
-      endif()
+      set(places "not found in the toolkit, the system or a Python wheel")
+      set(LANCET_CUDA_LIBRARIES "CUDA ${CUDAToolkit_VERSION}")  # the words of a run's start
+      set(LANCET_CUDA_MISSING "")
       if(CUDNN_FOUND)
         message(STATUS "cuDNN: ${CUDNN_VERSION}, ${CUDNN_LIBRARY}")
+        string(APPEND LANCET_CUDA_LIBRARIES ", cuDNN ${CUDNN_VERSION}")
       else()
-        message(STATUS "cuDNN: not found in the toolkit, the system or a Python wheel (CUDNN_ROOT names a folder); "
-                       "attention runs on the tree's own kernels")
+        list(APPEND LANCET_CUDA_MISSING
+             "cuDNN: ${places} (CUDNN_ROOT names a folder): attention on the tree's own kernels, which are slow")
+        string(APPEND LANCET_CUDA_LIBRARIES ", attention on the tree's own kernels: cuDNN not found")
       endif()
+      if(NCCL_FOUND)
+        message(STATUS "NCCL: ${NCCL_VERSION}, ${NCCL_LIBRARY}")
+        string(APPEND LANCET_CUDA_LIBRARIES ", NCCL ${NCCL_VERSION}")
+      else()
+        list(APPEND LANCET_CUDA_MISSING
+             "NCCL: ${places} (NCCL_ROOT names a folder): messages between GPUs through the host's memory")
+        string(APPEND LANCET_CUDA_LIBRARIES ", messages between GPUs through the host's memory: NCCL not found")
+      endif()
+      foreach(line IN LISTS LANCET_CUDA_MISSING)
+        message(STATUS "${line}")
+      endforeach()
     elseif(LANCET_CUDA STREQUAL "ON")
       message(FATAL_ERROR "LANCET_CUDA=ON: expected nvcc on the PATH, in CUDACXX or -DCMAKE_CUDA_COMPILER, found none")
     else()
@@ -93,6 +103,11 @@ function(lancet_cuda_module)
   string(REPLACE ";" ", " architectures "${CMAKE_CUDA_ARCHITECTURES}")
   target_compile_definitions(lancet_cuda PRIVATE $<$<BOOL:${CUDNN_FOUND}>:LANCET_HAVE_CUDNN> $<$<BOOL:${NCCL_FOUND}>:LANCET_HAVE_NCCL>
                              LANCET_CUDA_ARCHITECTURES="${architectures}")
+  set_source_files_properties(src/runtime/cuda/module.cpp PROPERTIES
+                              COMPILE_DEFINITIONS LANCET_CUDA_LIBRARIES="${LANCET_CUDA_LIBRARIES}")
+  foreach(line IN LISTS LANCET_CUDA_MISSING)  # once more where a build ends
+    add_custom_command(TARGET lancet_cuda POST_BUILD COMMAND ${CMAKE_COMMAND} -E echo "${line}" VERBATIM)
+  endforeach()
   # The modules that the plugin needs are linked into it. It uses no symbol of the program, only what it is passed.
   target_link_options(lancet_cuda PRIVATE -Wl,--no-undefined -Wl,--exclude-libs,ALL)
   add_dependencies(program lancet_cuda)

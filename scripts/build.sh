@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Configures and builds into build/ (or $BUILD_DIR), as far as it is out of date.
 #   scripts/build.sh [--no-tests] [cmake options...]     --no-tests: without tests, unless this folder has them already
+#   JOBS=4                              compilers at once; default: one on each core
 #   LANCET_TARGETS="lancet test_cuda"   builds these targets alone; lancet: the executable, program: and the CUDA plugin
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -26,7 +27,7 @@ configure() {
 
 build() {
   # shellcheck disable=SC2086
-  NINJA_STATUS='   [%f/%t %es] ' cmake --build "$BUILD_DIR" -j "$(jobs_that_fit)" ${LANCET_TARGETS:+--target $LANCET_TARGETS}
+  NINJA_STATUS='   [%f/%t %es] ' cmake --build "$BUILD_DIR" -j "$(job_count)" ${LANCET_TARGETS:+--target $LANCET_TARGETS}
 }
 
 # Passes on one of ninja's lines for each tenth of the work, and all output of the compilers.

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Shared by the scripts, to be sourced: the project's folder, messages, the number of jobs that fit.
+# Shared by the scripts, to be sourced: the project's folder, messages, the number of jobs.
 ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 BUILD_DIR="${BUILD_DIR:-$ROOT/build}"
 cd "$ROOT" || exit 1
@@ -11,12 +11,10 @@ die() {
   exit 1
 }
 
-# Prints how many compilers may run at once: one on each core, unless memory holds fewer (1.5 GB each with sanitizers).
-jobs_that_fit() {
-  local cores gigabytes
-  cores=$(nproc)
-  gigabytes=$(awk '/MemAvailable/ {print int($2 / 1572864)}' /proc/meminfo)
-  echo $((gigabytes < 1 ? 1 : gigabytes < cores ? gigabytes : cores))
+# Prints how many compilers or tests run at once: JOBS, or one on each core. Memory that is free now says little on
+# machines whose memory grows on demand; where it is short, JOBS is smaller.
+job_count() {
+  echo "${JOBS:-$(nproc)}"
 }
 
 # Counts the skipped tests in ctest's results (JUnit's form) by what was missing; prints nothing if none was skipped:

@@ -1,13 +1,19 @@
-"""Runs the parts of `bench gpu` with a time limit each and collects their results and figures in gpu-check.json."""
+"""Runs the parts of `bench gpu` with a time limit each. Every part that ends leaves its results in PART.json, at once,
+so that they survive whatever happens to the next one; gpu-check.json has those of all parts, logs.tar the logs."""
+import contextlib
 import json
 import math
 import os
 import shlex
+import shutil
 import subprocess
+import tarfile
 import time
 
-from bench import run
+from bench import gpu_machine, run
 from bench.run import Failed
+
+KEPT_LOG_BYTES = 4 << 20
 
 
 class Late(Failed):
@@ -24,58 +30,90 @@ def last_line(path):
     return (errors or lines or ["no output"])[-1][:300]
 
 
-def device():
-    """Returns nvidia-smi's fields of the first GPU; empty if there is none."""
-    fields = ["name", "driver_version", "memory.total", "memory.used", "clocks.sm", "clocks.mem", "clocks.max.sm",
-              "power.draw", "power.limit", "temperature.gpu"]
-    for names in (fields + ["clocks_event_reasons.active"], fields, fields[:2]):  # older drivers lack some fields
-        try:
-            found = subprocess.run(["nvidia-smi", f"--query-gpu={','.join(names)}", "--format=csv,noheader"],
-                                   capture_output=True, text=True, timeout=20)
-        except (OSError, subprocess.TimeoutExpired):
-            return {}
-        lines = found.stdout.splitlines()
-        if found.returncode == 0 and lines:
-            return dict(zip(names, (word.strip() for word in lines[0].split(","))))
-    return {}
+def write_json(path, value):
+    temporary = path.with_name(path.name + ".tmp")
+    temporary.write_text(json.dumps(value, indent=1) + "\n")
+    temporary.replace(path)
+
+
+def kept(info):
+    return None if info.size > KEPT_LOG_BYTES or "/checkpoints" in info.name else info
 
 
 class Check:
-    """options: those of the command; facts: further fields of gpu-check.json (commit, CUDA, build, tests)."""
+    """options: those of the command; scratch: a folder for logs and runs; facts: what every PART.json says of the
+    machine and the build; environment: variables of all programs that are started."""
 
-    def __init__(self, options):
-        self.options, self.out = options, options.out
+    def __init__(self, options, scratch, facts):
+        self.options, self.out, self.scratch, self.facts = options, options.out, scratch, facts
         self.device = "cpu" if options.dry else "cuda"
         self.started = time.monotonic()
-        self.before, self.facts = device(), {}
-        self.parts, self.figures = [], []
+        self.environment, self.figures = {}, []
+        self.ran, self.postponed = [], []  # names of the parts of this call, and of those that had no time
+        self.results = {}  # records by part, with those of earlier calls for the same build and device
+
+    def read_earlier(self, names):
+        for name in names:
+            with contextlib.suppress(OSError, ValueError):
+                record = json.loads((self.out / f"{name}.json").read_text())
+                if all(record[key] == self.facts[key] for key in ("dry", "build")) and \
+                        record["device"].get("name") == self.facts["device"].get("name"):
+                    self.results[name] = record
 
     def left(self):
         return self.options.seconds - (time.monotonic() - self.started)
 
+    @contextlib.contextmanager
+    def folder(self, name):
+        """A folder for logs and runs, whose logs are appended to logs.tar at the end."""
+        self.work = self.scratch / name
+        self.work.mkdir()
+        try:
+            yield
+        finally:
+            with tarfile.open(self.out / "logs.tar", "a") as archive:
+                archive.add(self.work, name, filter=kept)
+            shutil.rmtree(self.work)
+
     def part(self, name, needs, most, body):
         """Runs body(). needs: seconds that must be left to start it; most: its time limit in seconds."""
-        record = {"name": name, "status": "ran", "note": "", "seconds": 0.0}
-        self.parts.append(record)
+        record = {"part": name, "status": "ran", "note": "", "seconds": 0.0, **self.facts, "figures": []}
+        self.figures = record["figures"]
         start = time.monotonic()
         self.until = start + min(most, self.left())
         try:
             if self.left() < needs:
+                self.postponed.append(name)
                 raise Missing(f"{max(0, self.left()):.0f} s left, it needs {needs}")
-            record["note"] = body() or ""
+            with self.folder(name):
+                record["note"] = body() or ""
         except Failed as error:
             status = {Late: "late", Missing: "not run"}.get(type(error), "failed")
             record.update(status=status, note=str(error))
+            if status == "late" and self.left() < 2:  # not its own limit, but that of all parts
+                self.postponed.append(name)
         except Exception as error:  # an error of this code or an unexpected file; the other parts still run
             record.update(status="failed", note=f"{type(error).__name__}: {error}")
         record["seconds"] = round(time.monotonic() - start, 1)
+        record["device_after"] = gpu_machine.gpu()
         run.log(f"{name}: {record['status']} in {record['seconds']:.0f} s {record['note']}")
-        self.write()
+        self.keep(record)
+
+    def keep(self, record):
+        name = record["part"]
+        self.ran.append(name)
+        if record["status"] == "not run" and name in self.results:
+            return  # an earlier call has measured it
+        self.results[name] = record
+        write_json(self.out / f"{name}.json", record)
+        own = [{key: value for key, value in result.items() if key not in self.facts}
+               for result in self.results.values()]
+        write_json(self.out / "gpu-check.json", {**self.facts, "parts": own})
 
     def run(self, name, command, seconds=None, **environment):
         """Runs a command and returns its output, which is also written to NAME.log. seconds: time limit; default: the
         part's rest."""
-        log = self.out / f"{name}.log"
+        log = self.work / f"{name}.log"
         seconds = self.until - time.monotonic() if seconds is None else seconds
         if seconds <= 1:
             raise Late(f"no time was left for {name}")
@@ -83,11 +121,12 @@ class Check:
             file.write(f"$ {shlex.join(map(str, command))}\n")
             file.flush()
             process = subprocess.Popen(list(map(str, command)), cwd=run.ROOT, stdout=file, stderr=subprocess.STDOUT,
-                                       start_new_session=True, env={**os.environ, **environment})
+                                       start_new_session=True, env={**os.environ, **self.environment, **environment})
             try:
                 code = process.wait(seconds)
             except subprocess.TimeoutExpired:
-                raise Late(f"{name} was ended after {seconds:.0f} s, see {log.name}") from None
+                raise Late(f"{name} was ended after {seconds:.0f} s, see {self.work.name}/{log.name} in logs.tar"
+                           ) from None
             finally:
                 if process.poll() is None:
                     os.killpg(process.pid, 9)
@@ -105,7 +144,7 @@ class Check:
             reached = value >= target if at_least else value <= target
         self.figures.append({"name": name, "value": value, "unit": unit, "target": target,
                              "target_is": None if target is None else "at least" if at_least else "at most",
-                             "reached": reached, "dry": self.options.dry})
+                             "reached": reached})
 
     def require(self, count):
         """Fails if one of the newest `count` figures missed its target; for figures that every correct program
@@ -113,10 +152,3 @@ class Check:
         for figure in self.figures[-count:]:
             if figure["reached"] is False:
                 raise Failed(f"{figure['name']}: expected {figure['target_is']} {figure['target']}, found {figure['value']}")
-
-    def write(self):
-        result = {"dry": self.options.dry, "device": self.before, "device_after": device(), **self.facts,
-                  "seconds": round(time.monotonic() - self.started, 1), "parts": self.parts, "figures": self.figures}
-        temporary = self.out / "gpu-check.json.tmp"
-        temporary.write_text(json.dumps(result, indent=1) + "\n")
-        temporary.replace(self.out / "gpu-check.json")

@@ -1,34 +1,40 @@
-"""The parts of `bench gpu`: the trainer compared with its peer, on the GPU and the CPU, with every schedule, on an
-emulated network, and under compute-sanitizer."""
+"""The parts of `bench gpu`: the trainer compared with its peer, on an emulated network, on the GPU and the CPU, and
+with every schedule; the tests of the plugin, alone and under compute-sanitizer."""
 import filecmp
 import json
 import os
 import re
 import shutil
 import statistics
+import subprocess
 from pathlib import Path
 
 from bench import run
-from bench.gpu_check import Missing
+from bench.gpu_check import Late, Missing
 from bench.run import Failed
 
 PEER = Path(__file__).resolve().with_name("gpu_peer.py")
 TINY = {"model.n_layer": 2, "model.n_head": 2, "model.n_embd": 32, "model.n_positions": 16, "model.vocab_size": 300,
         "model.moe_layer_freq": 2, "train.seq_len": 16, "train.micro_batch_size": 4}
+# 32,768 tokens a step, so that products fill the chip and launches do not count.
 GPT2 = {"model.n_layer": 12, "model.n_head": 12, "model.n_embd": 768, "model.n_positions": 1024,
-        "model.vocab_size": 50257, "model.moe_layer_freq": 0, "train.seq_len": 1024, "train.micro_batch_size": 16}
-SMALL_MOE = {**GPT2, "model.n_positions": 512, "model.moe_layer_freq": 2, "model.experts_per_rank": 2,
-             "train.seq_len": 512, "train.micro_batch_size": 8}
-LARGE_MOE = {**SMALL_MOE, "model.n_layer": 24, "model.n_head": 16, "model.n_embd": 1024, "train.micro_batch_size": 4}
+        "model.vocab_size": 50257, "model.moe_layer_freq": 0, "train.seq_len": 1024, "train.micro_batch_size": 32}
+MOE_32K = {**GPT2, "model.moe_layer_freq": 2, "model.experts_per_rank": 8}
+# 4,096 tokens a step: launches, and products that do not fill the chip, count as well.
+MOE_4K = {**GPT2, "model.n_positions": 512, "model.moe_layer_freq": 2, "model.experts_per_rank": 2,
+          "train.seq_len": 512, "train.micro_batch_size": 8}
+LARGE_MOE = {**MOE_4K, "model.n_layer": 24, "model.n_head": 16, "model.n_embd": 1024, "train.micro_batch_size": 4}
+# No checkpoint at the end: it would be 1.5 GB that nobody reads.
 COMMON = {"data.synthetic": True, "train.optimizer": "adamw", "train.lr": 6e-4, "train.weight_decay": 0.1,
-          "train.adam_beta2": 0.95, "train.clip_grad": 1.0, "train.eval_interval": 0, "train.sample_tokens": 0}
+          "train.adam_beta2": 0.95, "train.clip_grad": 1.0, "train.eval_interval": 0, "train.sample_tokens": 0,
+          "train.save_minutes": 0}
 
 
 def config_of(check, name, shape, steps, device=None, **settings):
     """Writes a run's config and returns its path."""
     dry = check.options.dry
     values = {**COMMON, **(TINY if dry else shape), "device": device or check.device, "train.steps": steps,
-              "log.interval": steps, "train.dtype": "bf16", "overlap.profile": str(check.out / "costs.json"),
+              "log.interval": steps, "train.dtype": "bf16", "overlap.profile": str(check.work / "costs.json"),
               **{key.replace("__", "."): value for key, value in settings.items()}}
     if dry:
         values.update({"threads": 1, "log.peak_tflops": 1,
@@ -37,7 +43,7 @@ def config_of(check, name, shape, steps, device=None, **settings):
     for key, value in values.items():
         section, _, field = key.rpartition(".")
         (nested.setdefault(section, {}) if section else nested)[field] = value
-    config = check.out / f"{name}.json"
+    config = check.work / f"{name}.json"
     config.write_text(json.dumps(nested, indent=1))
     return config
 
@@ -46,7 +52,7 @@ def train(check, name, shape, steps, device=None, profile=False, **settings):
     """Trains; returns the records of its steps, the run folder and the log. profile: first measures the ops, including
     the algorithms of products, and writes them to the file that the run reads."""
     config = config_of(check, name, shape, steps, device, **settings)
-    run_dir = check.out / "runs" / name
+    run_dir = check.work / "runs" / name
     if profile:
         check.run(f"{name}-profile", [check.options.lancet, "profile", config])
     text = check.run(name, [check.options.lancet, "train", config, "--run-dir", run_dir])
@@ -58,19 +64,20 @@ def peer_words(shape):
     padded = -(-shape["model.vocab_size"] // 64) * 64
     words = {"layers": shape["model.n_layer"], "width": shape["model.n_embd"], "heads": shape["model.n_head"],
              "seq": shape["train.seq_len"], "batch": shape["train.micro_batch_size"], "vocab": padded,
-             "moe-every": shape["model.moe_layer_freq"]}
+             "moe-every": shape["model.moe_layer_freq"], "experts": shape.get("model.experts_per_rank", 2)}
     return [word for key, value in words.items() for word in (f"--{key}", str(value))]
 
 
-def train_peer(check, name, shape):
+def train_peer(check, name, shape, modes):
+    """Trains the peer, which compiles its model first: that takes most of the part's time, and no build runs beside."""
     o = check.options
     if not o.python:
         raise Missing("no Python with PyTorch")
-    words = ["--device", "cpu", "--steps", 3, "--warmup", 1] if o.dry else ["--device", "cuda"]
+    words = ["--device", "cpu", "--steps", 3, "--warmup", 1] if o.dry else ["--device", "cuda", "--modes", modes]
     shape = TINY if o.dry else shape
-    if not o.quick and shape["model.moe_layer_freq"] > 0:  # kernels are small, so recorded graphs may be faster
-        words += ["--modes", "default,reduce-overhead"]
-    return run.result_line(check.run(f"{name}-peer", [o.python, PEER, *peer_words(shape), *words]), f"{name}-peer")
+    libraries = {"LD_LIBRARY_PATH": os.environ.get("LD_LIBRARY_PATH", "")}  # PyTorch finds its own
+    text = check.run(f"{name}-peer", [o.python, PEER, *peer_words(shape), *words], **libraries)
+    return run.result_line(text, f"{name}-peer")
 
 
 def settled(records, field):
@@ -88,16 +95,20 @@ def outside_kernels(records):
     return statistics.median(1 - record["compute_ms"] / record["step_ms"] for record in records[8::8])
 
 
-def compare_speed(check, name, shape, ratio, mfu):
+def compare_speed(check, name, shape, ratio=None, mfu=None, outside=None, modes="default"):
+    """Measures one shape and its peer. ratio, mfu, outside: targets; modes: of torch.compile, of which the fastest
+    counts."""
     steps = 9 if check.options.dry else 26
     records, _, _ = train(check, name, shape, steps, profile=True)
     tokens = settled(records, "tokens_per_s")
     check.figure(f"{name} tokens/s", tokens)
     check.figure(f"{name} MFU", settled(records, "mfu"), mfu, unit="% of the measured product ceiling")
-    check.figure(f"{name} step outside kernels", 100 * max(0.0, outside_kernels(records)),
-                 3 if name == "gpt2" else None, at_least=False, unit="% of a timed step")
+    check.figure(f"{name} step outside kernels", 100 * max(0.0, outside_kernels(records)), outside, at_least=False,
+                 unit="% of a timed step")
     try:
-        peer = train_peer(check, name, shape)
+        peer = train_peer(check, name, shape, modes)
+    except Late:
+        raise
     except Failed as error:
         return f"no peer: {error}"
     check.figure(f"{name} peer tokens/s", peer["tokens_per_s"], unit=f"PyTorch {peer['torch']}, {peer['mode']}")
@@ -139,7 +150,7 @@ def follow_sequential(check):
     Emulated ranks save no weights, so the gradients of the next steps stand in for them."""
     def train_by(policy, name, **more):
         records, _, _ = train(check, f"schedules-{name}", TINY, 6, overlap__policy=policy, overlap__parts=2,
-                              overlap__profile=str(check.out / "costs-schedules.json"), comm__transport="emulated",
+                              overlap__profile=str(check.work / "costs-schedules.json"), comm__transport="emulated",
                               comm__network="p4de-a100", comm__emulated_ranks=4, **more)
         return [(record["loss"], record["grad_norm"]) for record in records]
 
@@ -160,8 +171,8 @@ def follow_sequential(check):
 def overlap(check, network):
     o = check.options
     steps, ranks = (8, 4) if o.dry else (24, 64)
-    records, _, text = train(check, f"overlap-{network}", SMALL_MOE, steps, profile=True, overlap__policy="lancet",
-                             overlap__profile=str(check.out / f"costs-{network}.json"),
+    records, _, text = train(check, f"overlap-{network}", MOE_4K, steps, profile=True, overlap__policy="lancet",
+                             overlap__profile=str(check.work / f"costs-{network}.json"),
                              comm__transport="emulated", comm__network=network, comm__emulated_ranks=ranks)
     declared = re.search(r"^.*emulated +\S+ declared ([\d.]+) ms of all-to-alls and ([\d.]+) ms of all-reduces",
                          text, re.MULTILINE)
@@ -182,50 +193,91 @@ def overlap(check, network):
     return f"{chosen}: step {step:.2f} ms, compute {compute:.2f}, network {network_ms:.2f} (declared)"
 
 
-def sanitizer():
-    found = shutil.which("compute-sanitizer", path=os.environ["PATH"] + ":/usr/local/cuda/bin")
+def trace(check):
+    """Traces a step of 24 layers with all-to-alls: the trace puts commands on every stream far ahead of the GPU, and a
+    stream whose queue is full would stop the others."""
+    _, run_dir, _ = train(check, "trace", LARGE_MOE, 4, log__trace=3)
+    if not (run_dir / "trace.json").exists():
+        raise Failed("expected trace.json in the run folder, found none")
+
+
+# The tests of the plugin.
+
+
+def test_program(check):
+    if not os.access(check.options.test_cuda, os.X_OK):
+        raise Missing(f"expected {check.options.test_cuda}, found none")
+    return check.options.test_cuda
+
+
+def cases(check, start=""):
+    """Returns the names of the test cases that begin with `start`."""
+    listed = subprocess.run([test_program(check), "--list-test-names-only"], capture_output=True, text=True,
+                            env={**os.environ, **check.environment})  # its exit code is the number of cases
+    found = [line.strip() for line in listed.stdout.splitlines() if line.strip().startswith(start)]
     if not found:
-        raise Missing("expected compute-sanitizer on the PATH or in /usr/local/cuda/bin, found none")
+        raise Failed(f"expected test cases in {listed.args[0]}, found none: {listed.stderr.strip()[-300:]}")
     return found
 
 
-def summary(text):
-    found = re.findall(r"(?:ERROR|RACECHECK) SUMMARY: (.*)", text)
-    return found[-1] if found else "no summary"
+def selection(name):
+    """Returns a test case's name as Catch2 reads it on a command line."""
+    return re.sub(r"([\\,\[])", r"\\\1", name)
+
+
+def why_failed(text):
+    found = re.search(r"FAILED:\n(?:explicitly with message:\n)?\s*(.+)", text)
+    return f": {found.group(1)}" if found else ""
+
+
+def run_cases(check, names):
+    """Runs test cases, each in a process of its own: some start further ones, and a fault on the GPU ends all that its
+    process does there. Returns the failed and the skipped ones with their reasons."""
+    failed, skipped = [], []
+    for number, name in enumerate(names, 1):
+        try:
+            text = check.run(f"case-{number}", [test_program(check), selection(name)])
+        except Late:
+            raise
+        except Failed:
+            failed.append(name + why_failed((check.work / f"case-{number}.log").read_text(errors="replace")))
+            continue
+        if found := re.search(r"SKIPPED: (.*)", text):
+            skipped.append(f"{name} ({found.group(1)})")
+    return failed, skipped
+
+
+def run_tests(check, start, what):
+    if check.options.dry:
+        return "dry: no device code runs"
+    names = cases(check, start)
+    failed, skipped = run_cases(check, names)
+    passed = len(names) - len(failed) - len(skipped)
+    check.figure(f"{what} passed", passed, unit=f"of {len(names)}, {len(skipped)} skipped")
+    if failed:
+        raise Failed("; ".join(failed))
+    return f"skipped: {'; '.join(skipped)}" if skipped else ""
+
+
+def probe(check):
+    return run_tests(check, "probe: ", "probes")
+
+
+def tests(check):
+    return run_tests(check, "", "tests on the GPU")
+
+
+def sanitizer():
+    return shutil.which("compute-sanitizer", path=os.environ["PATH"] + ":/usr/local/cuda/bin")
 
 
 def sanitize(check, tool):
-    if check.options.dry:
-        return "dry: no device code runs"
-    config, run_dir = check.out / "schedules-lancet.json", check.out / "runs" / f"sanitize-{tool}"
-    if not config.exists():
-        raise Failed("the small run of policy lancet that it repeats did not run")
-    return summary(check.run(f"sanitize-{tool}", [
-        sanitizer(), "--tool", tool, "--error-exitcode", "86", check.options.lancet, "train", config, "--run-dir", run_dir,
-        *run.sets(["train.steps=2", "log.peak_tflops=1"])]))
-
-
-def sanitize_kernels(check, tool):
     """Checks every op on its samples. Other test cases are left out: one provokes a failed allocation, which is an
-    error."""
+    error, and streams that wait for each other are made so slow that they exceed their deadlines."""
     if check.options.dry:
         return "dry: no device code runs"
-    program = run.BUILD / "tests/test_cuda"
-    if not program.exists():
-        raise Missing(f"expected {program}, found none")
-    return summary(check.run(f"sanitize-kernels-{tool}", [
-        sanitizer(), "--tool", tool, "--error-exitcode", "86", program, "kernels on a GPU*"]))
-
-
-def two_ranks(check):
-    """Runs one test of `ctest -L gpu` separately, since its result is a figure of its own."""
-    if check.options.dry:
-        return "dry: no device code runs"
-    text = check.run("nccl", ["ctest", "--test-dir", run.BUILD, "-R", "^cuda: ?two NCCL ranks on one GPU", "-V"])
-    if "No tests were found" in text:
-        raise Failed("expected the test of two NCCL ranks on one GPU, found none (built without NCCL)")
-    skipped = re.search(r"SKIPPED: (.*)", text)
-    if skipped:
-        raise Missing(skipped.group(1))
-    check.figure("two NCCL ranks on one GPU", 1, unit="their all-to-all and their sum")
-    return ""
+    if not sanitizer():
+        raise Missing("expected compute-sanitizer on the PATH or in /usr/local/cuda/bin, found none")
+    text = check.run(tool, [sanitizer(), "--tool", tool, "--error-exitcode", "86", test_program(check), "kernels on a GPU*"])
+    summaries = re.findall(r"(?:ERROR|RACECHECK) SUMMARY: (.*)", text)
+    return summaries[-1] if summaries else "no summary"

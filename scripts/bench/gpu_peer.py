@@ -20,17 +20,16 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-EXPERTS, CAPACITY = 2, 1.25
+CAPACITY = 1.25
 
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, value in (("layers", 12), ("width", 768), ("heads", 12), ("seq", 1024), ("batch", 16), ("vocab", 50304),
-                        ("moe-every", 0), ("steps", 20), ("warmup", 5)):
+                        ("moe-every", 0), ("experts", 2), ("steps", 20), ("warmup", 5)):
         parser.add_argument(f"--{name}", type=int, default=value)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--modes", default="default", help="modes of torch.compile, with commas; eager: not compiled")
-    parser.add_argument("--compile-only", action="store_true", help="fill the compiler's cache and exit")
     return parser.parse_args()
 
 
@@ -89,13 +88,13 @@ class Experts(nn.Module):
 
     def __init__(self, o):
         super().__init__()
-        self.experts = EXPERTS
-        self.slots = math.ceil(CAPACITY * o.batch * o.seq / EXPERTS)
-        self.gate = nn.Parameter(0.02 * torch.randn(EXPERTS, o.width))
-        self.up = nn.Parameter(0.02 * torch.randn(EXPERTS, o.width, 4 * o.width))
-        self.up_bias = nn.Parameter(torch.zeros(EXPERTS, 1, 4 * o.width))
-        self.down = nn.Parameter(0.02 * torch.randn(EXPERTS, 4 * o.width, o.width))
-        self.down_bias = nn.Parameter(torch.zeros(EXPERTS, 1, o.width))
+        self.experts = o.experts
+        self.slots = math.ceil(CAPACITY * o.batch * o.seq / o.experts)
+        self.gate = nn.Parameter(0.02 * torch.randn(o.experts, o.width))
+        self.up = nn.Parameter(0.02 * torch.randn(o.experts, o.width, 4 * o.width))
+        self.up_bias = nn.Parameter(torch.zeros(o.experts, 1, 4 * o.width))
+        self.down = nn.Parameter(0.02 * torch.randn(o.experts, 4 * o.width, o.width))
+        self.down_bias = nn.Parameter(torch.zeros(o.experts, 1, o.width))
 
     def forward(self, x):
         shape = x.shape
@@ -208,9 +207,6 @@ def main():
     for mode in modes:
         try:
             trainer = Trainer(o, mode)
-            if o.compile_only:
-                trainer.step(0)
-                continue
             ms, loss = trainer.time()
         except Exception as error:  # a mode that this PyTorch lacks does not stop the others
             tried[mode] = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[:200]
@@ -222,8 +218,6 @@ def main():
         tried[mode] = statistics.median(ms)
         if best is None or tried[mode] < best["step_ms"]:
             best = {"mode": mode, "step_ms": tried[mode], "slowest_ms": max(ms), "loss": loss}
-    if o.compile_only:
-        return 0
     if best is None:
         print(f"error: no mode ran: {json.dumps(tried)}", file=sys.stderr)
         return 1

@@ -95,9 +95,17 @@ def result_line(text, who):
     return json.loads(found.group(1))
 
 
+def pythons():
+    """Returns the Pythons in which a machine may have PyTorch, best first; some of them may not exist. A virtual
+    environment is often only on the PATH."""
+    environments = [os.environ[name] for name in ("VIRTUAL_ENV", "CONDA_PREFIX") if os.environ.get(name)]
+    return ["python3", *(f"{environment}/bin/python3" for environment in environments), sys.executable,
+            "/opt/venv/bin/python3", "/opt/conda/bin/python3", "/usr/local/bin/python3", "/usr/bin/python3"]
+
+
 def python_with(library):
     """Returns the first Python 3 of this machine that can import the library, or None."""
-    for python in (sys.executable, "python3", "/usr/bin/python3", "/usr/local/bin/python3", "/opt/conda/bin/python3"):
+    for python in dict.fromkeys(pythons()):
         try:
             if subprocess.run([python, "-c", f"import {library}"], capture_output=True, timeout=60).returncode == 0:
                 return python
@@ -107,7 +115,11 @@ def python_with(library):
 
 
 def commit():
-    done = subprocess.run(["git", "describe", "--always", "--dirty", "--exclude", "*"], cwd=ROOT, capture_output=True, text=True)
+    try:
+        done = subprocess.run(["git", "describe", "--always", "--dirty", "--exclude", "*"], cwd=ROOT, capture_output=True,
+                              text=True)
+    except OSError:  # no git here
+        return "unknown"
     return done.stdout.strip() or "unknown"
 
 

@@ -71,6 +71,7 @@ Result<std::unique_ptr<runtime::Accelerator>> open_accelerator(const config::Con
   LANCET_TRY(agree(world, mine.ok() ? Status() : Status(mine.error())));
   LANCET_TRY(check_one_each(world, **mine, may_share(config)));
   (*mine)->allow_tf32(config.train.tf32);
+  if (const std::string libraries = (*mine)->libraries(); !libraries.empty()) log::info("libraries  {}", libraries);
   return mine;
 }
 

@@ -1,6 +1,7 @@
 // Opens the CUDA plugin for a test, or skips the test with the reason.
 #pragma once
 #include <catch2/catch.hpp>
+#include <filesystem>
 #include <iostream>
 #include <memory>
 #include <utility>
@@ -21,9 +22,15 @@ inline void done(const Status& status) {
 
 inline bool driver_started = false;  // set by a case of this process
 
+// The plugin beside this program, if it was copied to another machine with it, else that of the build.
+inline std::string module_path() {
+  const std::string beside = runtime::cuda_module_path();
+  return std::filesystem::exists(beside) ? beside : LANCET_CUDA_MODULE;
+}
+
 // GPU `index`; without a GPU it prints the reason for skipping and returns null.
 inline std::unique_ptr<runtime::Accelerator> open_gpu(int index = 0) {
-  const auto module = runtime::load_module(LANCET_CUDA_MODULE);
+  const auto module = runtime::load_module(module_path());
   if (!module.ok()) FAIL(module.error().message);
   driver_started = true;
   const auto found = (*module)->count();

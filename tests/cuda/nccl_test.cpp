@@ -77,7 +77,7 @@ int run_rank(int rank, int socket) {
   ::setenv("NCCL_HOSTID", rank == 0 ? "test-host-0" : "test-host-1", 1);  // before NCCL's first call
   ::setenv("NCCL_SOCKET_IFNAME", "lo", 1);
   for (const char* name : {"NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE", "NCCL_IB_DISABLE"}) ::setenv(name, "1", 1);
-  const auto module = runtime::load_module(LANCET_CUDA_MODULE);
+  const auto module = runtime::load_module(test::module_path());
   if (!module.ok()) return tell("module", module.error(), wrong);
   const auto found = (*module)->count();
   if (!found.ok()) return tell("no GPU", found.error(), skipped);

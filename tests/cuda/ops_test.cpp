@@ -76,8 +76,12 @@ class Gpu {
                       .workspace = kernel(op)->workspace,
                       .device = &accelerator_.device(),
                       .stream = stream_.get(),
-                      .memory = &memory});
+                      .memory = &memory,
+                      .remarks = &remarks_});
   }
+
+  // What the kernels of all calls say of themselves: a library that did not serve, and why.
+  const std::set<std::string>& remarks() const { return remarks_; }
 
   void check(const ops::OpDef& op, const ops::Sample& sample) {
     const auto operands = make_operands(sample, SampleRoute(sample, seed), seed);
@@ -93,9 +97,25 @@ class Gpu {
  private:
   runtime::Accelerator& accelerator_;
   std::unique_ptr<backend::Stream> stream_;
+  std::set<std::string> remarks_;
 };
 
 }  // namespace
+
+TEST_CASE("probe: a product of cuBLASLt and an attention of cuDNN") {
+  const auto accelerator = open_gpu();
+  if (!accelerator) return;
+  Gpu gpu(*accelerator);
+  const DType t = DType::bf16;
+  gpu.check(ops::op("linear"), {{{{t, {1, 64, 768}}}, {{t, {768, 768}}}, {{DType::f32, {768}}}}, {}});
+  gpu.check(ops::op("attention"), {{{{t, {1, 128, 2304}}}}, {{"heads", 12}}});
+  if (accelerator->libraries().find("cuDNN not found") != std::string::npos) {
+    std::cout << "SKIPPED: " << accelerator->libraries() << std::endl;
+    return;
+  }
+  INFO(fmt::format("{}", fmt::join(gpu.remarks(), "\n")));
+  CHECK(gpu.remarks().empty());
+}
 
 TEST_CASE("kernels on a GPU against references in double on every sample") {
   const auto accelerator = open_gpu();

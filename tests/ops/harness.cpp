@@ -204,6 +204,7 @@ Outcome run(const ops::OpDef& op, std::vector<GuardedTensor> operands, const ir:
   ops::KernelArgs args{op.name, {}, {}, attributes, kernel.comm};
   args.device = kernel.device;
   args.stream = kernel.stream;
+  args.remarks = kernel.remarks;
   const auto view = [&](GuardedTensor& tensor) {
     return ops::TensorView{kernel.memory ? kernel.memory->take(tensor) : tensor.data(), tensor.type()};
   };

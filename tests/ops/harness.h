@@ -3,6 +3,7 @@
 #pragma once
 #include <cstddef>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -85,6 +86,7 @@ struct Bound {
   backend::Device* device = nullptr;
   backend::Stream* stream = nullptr;
   Elsewhere* memory = nullptr;
+  std::set<std::string>* remarks = nullptr;
 };
 Outcome run(const ops::OpDef& op, std::vector<GuardedTensor> operands, const ir::Attributes& attributes,
             const Bound& kernel);

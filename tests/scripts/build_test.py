@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""scripts/build.sh on a small project: the build output in its log, and the tests that a build folder keeps."""
+"""scripts/build.sh on a small project: the build output in its log, the number of jobs, and the
+tests that a build folder keeps."""
 import os
 import pathlib
 import shutil
@@ -52,6 +53,14 @@ def failure(root):
     assert "FAILED:" in done.stderr and "/no/such/file" in done.stderr, done.stderr
 
 
+def number_of_jobs(root):
+    for given, expected in (({"JOBS": "3"}, "3"), ({}, str(len(os.sched_getaffinity(0))))):
+        environment = {name: value for name, value in os.environ.items() if name != "JOBS"}
+        found = subprocess.run(["bash", "-c", ". scripts/common.sh; job_count"], cwd=root, capture_output=True,
+                               text=True, env={**environment, **given}).stdout.strip()
+        assert found == expected, f"JOBS {given}: expected {expected} jobs, found {found}"
+
+
 def kept_tests(root):
     assert not has_tests(root), "--no-tests configured the tests"
     assert build(root).returncode == 0
@@ -69,6 +78,6 @@ with tempfile.TemporaryDirectory() as name:
     for script in ("build.sh", "common.sh"):
         shutil.copy(ROOT / "scripts" / script, root / "scripts")
     (root / "CMakeLists.txt").write_text(PROJECT)
-    for case in (short_log, failure, kept_tests):
+    for case in (short_log, failure, number_of_jobs, kept_tests):
         case(root)
         print("passed:", case.__name__, flush=True)

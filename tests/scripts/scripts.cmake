@@ -6,6 +6,7 @@ function(lancet_script_test name)
 endfunction()
 
 lancet_script_test(build)
+lancet_script_test(nvidia_wheels)
 lancet_script_test(mpirun)
 lancet_script_test(emulate_cluster)
 lancet_script_test(slurm)

@@ -3,6 +3,7 @@
 
 #include "host_accelerator.h"
 #include "lancet/world/rank_device.h"
+#include "log_capture.h"
 #include "train/support.h"
 
 using namespace lancet;
@@ -13,6 +14,7 @@ namespace {
 struct Machine {
   std::vector<std::string> gpus;  // identities
   Error broken;                   // the error of counting them, if it has a message
+  std::string libraries{};        // the accelerator's own words
 };
 Machine machine;
 
@@ -25,6 +27,7 @@ class NamedAccelerator final : public runtime::Accelerator {
     return internal_error("a call that the test does not expect");
   }
   std::string build() const override { return "named"; }
+  std::string libraries() const override { return machine.libraries; }
 
  private:
   std::unique_ptr<backend::Device> device_;
@@ -85,6 +88,13 @@ TEST_CASE("each rank takes the GPU of its number on the host") {
     REQUIRE(found[rank].ok());
     CHECK(*found[rank] == machine.gpus[rank]);
   }
+}
+
+TEST_CASE("the log says what the plugin was built with, and what it was built without") {
+  machine = {{"a"}, {}, "CUDA 13.0, attention on the tree's own kernels: cuDNN not found"};
+  const test::LogCapture log;
+  REQUIRE(open_on(1)[0].ok());
+  CHECK(log.count("libraries  CUDA 13.0, attention on the tree's own kernels: cuDNN not found") == 1);
 }
 
 TEST_CASE("more ranks than GPUs are an error") {

@@ -29,6 +29,7 @@ class CudaAccelerator final : public Accelerator {
 #endif
   }
   std::string build() const override { return std::string(cuda_build()); }
+  std::string libraries() const override { return LANCET_CUDA_LIBRARIES; }
   void allow_tf32(bool allowed) override {
     settings_.tf32 = allowed;
     backend::cuda::set_matmul_settings(settings_);

@@ -1,0 +1,126 @@
+"""What `bench gpu` finds on a machine: its GPU, cores and memory, and where the plugin's libraries are."""
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from bench import run
+
+# The libraries that a build may lack: the start of the file's name, and what then happens.
+OPTIONAL = {"cuDNN": ("libcudnn.so", "attention on the tree's own kernels: cuDNN not found at the build"),
+            "NCCL": ("libnccl.so", "messages between GPUs through the host's memory: NCCL not found at the build")}
+VERSION_CALLS = {"cuBLASLt": ("libcublasLt.so", "cublasLtGetVersion"), "cuDNN": ("libcudnn.so", "cudnnGetVersion"),
+                 "NCCL": ("libnccl.so", "ncclGetVersion")}
+# Prints a library's version. NCCL writes it to an int, the others return it.
+ASK_VERSION = """
+import ctypes, sys
+call, version = getattr(ctypes.CDLL(sys.argv[1]), sys.argv[2]), ctypes.c_int(0)
+call.restype = ctypes.c_size_t
+returned = call(ctypes.byref(version))
+print(version.value or returned)
+"""
+
+
+def output_of(command, **environment):
+    """Returns a command's output; empty if the program is missing, fails or takes more than 20 s."""
+    try:
+        return subprocess.run(list(map(str, command)), capture_output=True, text=True, check=True, timeout=20,
+                              env={**os.environ, **environment}).stdout
+    except (OSError, subprocess.SubprocessError):
+        return ""
+
+
+def gpu():
+    """Returns nvidia-smi's fields of the first GPU; empty if there is none."""
+    fields = ["name", "driver_version", "memory.total", "memory.used", "clocks.sm", "clocks.mem", "clocks.max.sm",
+              "power.draw", "power.limit", "temperature.gpu"]
+    for names in (fields + ["clocks_event_reasons.active"], fields, fields[:2]):  # older drivers lack some fields
+        lines = output_of(["nvidia-smi", f"--query-gpu={','.join(names)}", "--format=csv,noheader"]).splitlines()
+        if lines:
+            return dict(zip(names, (word.strip() for word in lines[0].split(","))))
+    return {}
+
+
+def host():
+    memory = dict(re.findall(r"^(\w+): +(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE))
+    gib = {name: round(int(memory[field]) / 2**20, 1)
+           for name, field in (("memory_gib", "MemTotal"), ("available_gib", "MemAvailable"))}
+    return {"cores": len(os.sched_getaffinity(0)), **gib}
+
+
+def wheel_folders(pythons, cuda):
+    """Returns the lib folders of NVIDIA's wheels in the Pythons' search paths. Of cuDNN and NCCL, whose files have the
+    same names for all versions of CUDA, only those whose record names this major version."""
+    found = []
+    for python in pythons:
+        paths = output_of([python, "-c", "import json, sys; print(json.dumps(sys.path))"])
+        for site in map(Path, filter(None, json.loads(paths or "[]"))):
+            for folder in sorted(site.glob("nvidia/*/lib")):
+                name = folder.parent.name
+                if name not in ("cudnn", "nccl") or any(site.glob(f"nvidia_{name}_cu{cuda}-*.dist-info")):
+                    found.append(folder)
+    return found
+
+
+def toolkit_folders():
+    homes = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"]
+    return [Path(home) / lib for home in homes if home for lib in ("lib64", "lib")]
+
+
+class Libraries:
+    """The libraries that the plugin needs on this machine. paths: where each is, None if it is not there; folders:
+    those to add to the search path of the program; missing: what the head of the table must say."""
+
+    def __init__(self, plugin, pythons):
+        self.plugin, self.folders, self.missing = plugin, [], []
+        self.paths = self.resolve()
+        self.search(pythons)
+        self.versions = {name: version for name in VERSION_CALLS if (version := self.version(name))}
+        for name, (start, instead) in OPTIONAL.items():
+            if self.paths and not any(file.startswith(start) for file in self.paths):
+                self.missing.append(instead)
+        gone = "without which the plugin does not load: not in the toolkit, the system or a Python wheel"
+        self.missing += [f"{file}, {gone}" for file, path in self.paths.items() if not path]
+
+    def environment(self):
+        old = os.environ.get("LD_LIBRARY_PATH")
+        return {"LD_LIBRARY_PATH": ":".join([*map(str, self.folders), *([old] if old else [])])} if self.folders else {}
+
+    def resolve(self):
+        text = output_of(["ldd", self.plugin], **self.environment())
+        lines = re.findall(r"^\s*(\S+) => (not found|\S+)", text, re.MULTILINE)
+        return {file: None if path == "not found" else path for file, path in lines}
+
+    def search(self, pythons):
+        """Adds folders to the search path for the libraries that the system's loader does not find."""
+        if all(self.paths.values()):
+            return
+        cuda = next((file.rpartition(".")[2] for file in self.paths if file.startswith("libcudart.so")), "")
+        places = toolkit_folders() + wheel_folders(pythons, cuda)
+        # cuDNN loads the compiler of kernels itself, so the plugin does not name it.
+        for file in [*(file for file, path in self.paths.items() if not path), f"libnvrtc.so.{cuda}"]:
+            place = next((place for place in places if (place / file).exists()), None)
+            if place and place not in self.folders:
+                self.folders.append(place)
+        self.paths = self.resolve()
+
+    def path(self, name):
+        start = VERSION_CALLS[name][0]
+        return next((path for file, path in self.paths.items() if path and file.startswith(start)), None)
+
+    def version(self, name):
+        path = self.path(name)
+        if not path:
+            return None
+        text = output_of([sys.executable, "-c", ASK_VERSION, path, VERSION_CALLS[name][1]], **self.environment())
+        number = int(text) if text.strip().isdecimal() else 0
+        return f"{number // 10000}.{number // 100 % 100}.{number % 100}" if number else None
+
+    def facts(self):
+        return {name: {"version": self.versions.get(name), "path": self.path(name)} for name in VERSION_CALLS}
+
+
+def pythons(first):
+    return [first, *run.pythons()] if first else run.pythons()
