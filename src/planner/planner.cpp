@@ -25,6 +25,9 @@ using schedule::Step;
 
 constexpr std::string_view sequential = "sequential";
 
+// The instructions up to which policies that were not asked for are planned for comparison: COMPARED.
+constexpr std::size_t compared_step = 3000;
+
 ir::Program step_of(const ir::Program& forward, const PlanRequest& request, Pipeline& pipeline) {
   pipeline.begin(forward);
   ir::Program program =
@@ -218,7 +221,8 @@ ir::Plan make_predicted_plan(const ir::Program& forward, const Step& step, const
   plan.header.set("exposed_ms", chosen.candidate.timeline.exposed);
   if (!report) return plan;
   const auto table = policy_table();
-  const bool all = request.compare || table[Schedules::index_of(request.overlap.policy)].passes.empty();
+  const bool all = table[Schedules::index_of(request.overlap.policy)].passes.empty() ||
+                   (request.compare && step.program().instructions.size() <= compared_step);
   for (const Policy& policy : table)
     if (!policy.passes.empty() && (all || policy.name == sequential || policy.name == request.overlap.policy))
       made.policies.push_back(result_of(schedules.of(policy.name)));

@@ -141,7 +141,7 @@ TEST_CASE("a damaged file is reported with its field") {
   CHECK(has(fault(replaced(good, "\"products\": {", "\"products\": [], \"more\": {")), ": expected"));
 }
 
-TEST_CASE("the profile of another machine is refused with the difference in words, and replaced by a write") {
+TEST_CASE("the profile of another machine is refused with the difference in words, and no write replaces it") {
   test::TemporaryFolder folder;
   const std::filesystem::path path = folder / "deep/profile.json";
   CHECK(read_profile_or_empty(path, here)->ops.empty());
@@ -156,14 +156,47 @@ TEST_CASE("the profile of another machine is refused with the difference in word
   const auto refused = read_profile(path, foreign);
   REQUIRE_FALSE(refused.ok());
   CHECK(refused.error().code == ExitCode::config);
-  CHECK(has(refused.error().message, "expected the profile of CPU B (avx2), 2 threads, 1 rank a host"));
-  CHECK(has(refused.error().message, "found 2 ops of CPU A"));
-  CHECK(read_profile_or_empty(path, foreign)->ops.empty());
-  Profile other(foreign);
+  CHECK(has(refused.error().message, "profile.json: expected a profile of CPU B (avx2), found one of CPU A"));
+  CHECK(refused.error().message.ends_with(" (avx2)"));  // the rest is the same
+  const Machine alone{here.device, {}};
+  const std::string text = *read_file(path, "it");
+  for (const Machine& other : {foreign, alone})
+    for (const Status& status : {Status(read_profile_or_empty(path, other).error()), write_profile(path, Profile(other)),
+                                 add_to_profile(path, Profile(other))}) {
+      REQUIRE_FALSE(status.ok());
+      CHECK(status.error().code == ExitCode::config);
+      CHECK(has(status.error().message, other == alone ? "profile of self, 1 rank, found one of mpi, 2 ranks, whose"
+                                                       : "profile of CPU B (avx2), found one of CPU A"));
+      CHECK(has(status.error().message, "whose times are kept: name another file"));
+    }
+  CHECK(*read_file(path, "it") == text);
+}
+
+TEST_CASE("times of another build are of no use and give way to those of this one") {
+  const test::TemporaryFolder folder;
+  const std::filesystem::path path = folder / "profile.json";
+  REQUIRE(write_profile(path, sample()).ok());
+  Machine rebuilt = here;
+  rebuilt.device.build = "another";
+  const auto refused = read_profile(path, rebuilt);
+  REQUIRE_FALSE(refused.ok());
+  CHECK(has(refused.error().message, "expected a profile of build another, found one of build 0123456789abcdef"));
+  CHECK(read_profile_or_empty(path, rebuilt)->ops.empty());
+  Profile other(rebuilt);
   other.ops["zero(f32[3])"] = {1, 5, 0};
   REQUIRE(add_to_profile(path, other).ok());
-  CHECK(read_profile(path)->machine == foreign);
+  CHECK(read_profile(path)->machine == rebuilt);
   CHECK(read_profile(path)->ops == other.ops);
+}
+
+TEST_CASE("a file without times of the machine says what it lacks") {
+  const test::TemporaryFolder folder;
+  const std::filesystem::path path = folder / "profile.json";
+  Profile peak(here);
+  peak.peak_tflops["f32"] = 1;
+  REQUIRE(write_profile(path, peak).ok());
+  CHECK(read_profile(path, here).error().message ==
+        path.string() + ": expected measured ops and communication, found 0 ops");
 }
 
 TEST_CASE("adding to a file keeps what it holds for the machine, writing replaces it") {

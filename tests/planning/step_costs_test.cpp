@@ -54,6 +54,74 @@ TEST_CASE("costs are measured once and then read") {
   CHECK(renewed->ops != first->ops);  // some of a hundred measured doubles differ
 }
 
+TEST_CASE("measuring again keeps the peak") {
+  const test::TemporaryFolder folder;
+  config::Config config = small();
+  config.overlap.profile = folder / "costs.json";
+  const auto world = comm::make_self();
+  cost::Profile old(planning::machine_of(config, *world, 1));
+  old.peak_tflops["f32"] = 9;
+  old.ops["gone"] = {1, 1, 0};
+  REQUIRE(cost::write_profile(config.overlap.profile, old).ok());
+  const auto programs = planning::step_programs(config, 1);
+  REQUIRE(planning::ensure_profile(config, *world, programs,
+                                   {.renew = planning::ProfileRequest::Renew::all, .seconds = no_time})
+              .ok());
+  const auto held = cost::read_profile(config.overlap.profile);
+  CHECK(held->peak_tflops == old.peak_tflops);
+  CHECK_FALSE(held->ops.contains("gone"));
+  CHECK_FALSE(held->ops.empty());
+}
+
+TEST_CASE("a named file of another machine is refused on all ranks and stays as it is") {
+  const test::TemporaryFolder folder;
+  config::Config config = small();
+  config.overlap.profile = folder / "costs.json";
+  cost::Profile alone(planning::machine_of(config, *comm::make_self(), 1));
+  alone.ops["op"] = {1, 1, 0};
+  REQUIRE(cost::write_profile(config.overlap.profile, alone).ok());
+  const std::string text = *read_file(config.overlap.profile, "it");
+  const auto programs = planning::step_programs(config, 2);
+  std::vector<std::string> errors(2);
+  const Status status = comm::run_inproc(2, [&](comm::Communicator& world) -> Status {
+    const auto profile = planning::ensure_profile(config, world, programs, {.local_ranks = 2, .seconds = no_time});
+    if (profile.ok()) return internal_error("expected an error");
+    errors[std::size_t(world.rank())] = profile.error().message;
+    return {};
+  });
+  REQUIRE(status.ok());
+  for (const std::string& error : errors)
+    CHECK(error == config.overlap.profile + ": expected a profile of 2 ranks a host, inproc, 2 ranks, found one of 1 "
+                                            "rank a host, self, 1 rank, whose times are kept: name another file");
+  CHECK(*read_file(config.overlap.profile, "it") == text);
+}
+
+TEST_CASE("a path that cannot be written is an error before communication alone is measured again") {
+  const test::TemporaryFolder folder;
+  config::Config config = small();
+  const auto programs = planning::step_programs(config, 2);
+  const std::string path = folder / "costs.json";
+  std::vector<std::string> errors(2);
+  const Status status = comm::run_inproc(2, [&](comm::Communicator& world) -> Status {
+    config::Config mine = config;
+    mine.overlap.profile = path;
+    LANCET_ASSIGN(const auto measured,
+                  planning::ensure_profile(mine, world, programs, {.local_ranks = 2, .seconds = no_time}));
+    if (world.rank() == 0) {  // the same file at the end of a link to a folder that is no folder
+      std::filesystem::create_directory_symlink(folder / "costs.json/none", folder / "link");
+    }
+    LANCET_TRY(world.barrier());
+    mine.overlap.profile = folder / "link/costs.json";
+    const auto renewed = planning::ensure_profile(
+        mine, world, programs,
+        {.local_ranks = 2, .renew = planning::ProfileRequest::Renew::communication, .seconds = no_time});
+    if (renewed.ok()) return internal_error("expected an error");
+    errors[std::size_t(world.rank())] = renewed.error().message;
+    return {};
+  });
+  if (!status.ok()) FAIL(status.error().message);
+}
+
 TEST_CASE("without a file nothing is kept; the folder of default files is the caller's") {
   const test::TemporaryFolder folder;
   const config::Config config = small();
