@@ -10,6 +10,7 @@
 #include <map>
 
 #include "lancet/base/hash.h"
+#include "lancet/base/log.h"
 #include "lancet/ir/dependencies.h"
 #include "lancet/ir/print.h"
 #include "lancet/schedule/plan_memory.h"
@@ -25,8 +26,8 @@ using schedule::Step;
 
 constexpr std::string_view sequential = "sequential";
 
-// The instructions up to which policies that were not asked for are planned for comparison: COMPARED.
-constexpr std::size_t compared_step = 3000;
+// Policies that were not asked for are planned up to this number of instructions, which takes some seconds.
+constexpr std::size_t compared_step = 2000;
 
 ir::Program step_of(const ir::Program& forward, const PlanRequest& request, Pipeline& pipeline) {
   pipeline.begin(forward);
@@ -259,6 +260,9 @@ Result<ir::Plan> make_plan(const ir::Program& forward, const PlanRequest& reques
   Pipeline pipeline(request.skip, request.keep_texts);
   ir::Program program = step_of(forward, request, pipeline);
   if (!request.costs) return make_unpredicted_plan(forward, std::move(program), request, pipeline, report);
+  if (program.instructions.size() > compared_step && request.overlap.policy != sequential)
+    log::info("plan: {} of {} instructions; this may take minutes", request.overlap.policy,
+              program.instructions.size());
   auto step = Step::make(program, *request.costs, schedule::part_counts(request.overlap));
   if (step.ok()) return make_predicted_plan(forward, *step, request, pipeline, report);
   if (!request.costs_may_lack_ops) return step.error();

@@ -3,6 +3,7 @@
 
 #include <catch2/catch.hpp>
 
+#include "host_accelerator.h"
 #include "lancet/base/atomic_file.h"
 #include "program.h"
 
@@ -96,30 +97,21 @@ TEST_CASE("a named file of another machine is refused on all ranks and stays as 
   CHECK(*read_file(config.overlap.profile, "it") == text);
 }
 
-TEST_CASE("a path that cannot be written is an error before communication alone is measured again") {
+TEST_CASE("an old file stays until its times are measured again") {
   const test::TemporaryFolder folder;
   config::Config config = small();
-  const auto programs = planning::step_programs(config, 2);
-  const std::string path = folder / "costs.json";
-  std::vector<std::string> errors(2);
-  const Status status = comm::run_inproc(2, [&](comm::Communicator& world) -> Status {
-    config::Config mine = config;
-    mine.overlap.profile = path;
-    LANCET_ASSIGN(const auto measured,
-                  planning::ensure_profile(mine, world, programs, {.local_ranks = 2, .seconds = no_time}));
-    if (world.rank() == 0) {  // the same file at the end of a link to a folder that is no folder
-      std::filesystem::create_directory_symlink(folder / "costs.json/none", folder / "link");
-    }
-    LANCET_TRY(world.barrier());
-    mine.overlap.profile = folder / "link/costs.json";
-    const auto renewed = planning::ensure_profile(
-        mine, world, programs,
-        {.local_ranks = 2, .renew = planning::ProfileRequest::Renew::communication, .seconds = no_time});
-    if (renewed.ok()) return internal_error("expected an error");
-    errors[std::size_t(world.rank())] = renewed.error().message;
-    return {};
-  });
-  if (!status.ok()) FAIL(status.error().message);
+  config.overlap.profile = folder / "costs.json";
+  const auto world = comm::make_self();
+  test::HostAccelerator accelerator({.bytes = 1});  // too small for the step
+  cost::Profile old(planning::machine_of(config, *world, 1, &accelerator));
+  old.machine.device.build = "an older one";
+  old.ops["op"] = {1, 1, 0};
+  REQUIRE(cost::write_profile(config.overlap.profile, old).ok());
+  const auto profile = planning::ensure_profile(config, *world, planning::step_programs(config, 1),
+                                                {.seconds = no_time, .accelerator = &accelerator});
+  REQUIRE_FALSE(profile.ok());
+  CHECK(profile.error().message.find("bytes of memory on") != std::string::npos);
+  CHECK(cost::read_profile(config.overlap.profile)->ops == old.ops);
 }
 
 TEST_CASE("without a file nothing is kept; the folder of default files is the caller's") {
@@ -198,21 +190,28 @@ TEST_CASE("the largest peak that was measured on a machine counts, beside its co
   CHECK(planning::largest_peak_tflops(config, machine, "", 0.2) == 0.2);  // nothing is kept
 }
 
-TEST_CASE("a peak changes no file of another machine and no damaged one") {
+TEST_CASE("a peak changes no file of another build, no damaged one and none that the user names") {
   const test::TemporaryFolder folder;
   config::Config config = small();
-  config.overlap.profile = folder / "costs.json";
   const cost::Machine machine = planning::machine_of(config, *comm::make_self(), 1);
-  cost::Machine other = machine;
-  other.device.cpu = "another";
-  cost::Profile theirs(other);
+  const auto path = planning::default_profile_path(folder / "cache", machine);
+  const auto peak = [&](double measured) {
+    return planning::largest_peak_tflops(config, machine, folder / "cache", measured);
+  };
+  cost::Profile theirs(machine);
+  theirs.machine.device.build = "another";
   theirs.peak_tflops["f32"] = 9;
-  REQUIRE(cost::write_profile(config.overlap.profile, theirs).ok());
-  CHECK(planning::largest_peak_tflops(config, machine, "", 0.2) == 0.2);
-  CHECK(cost::read_profile(config.overlap.profile)->machine == other);
-  folder.write("costs.json", "{");
-  CHECK(planning::largest_peak_tflops(config, machine, "", 0.2) == 0.2);
-  CHECK(*read_file(config.overlap.profile, "it") == "{");
+  REQUIRE(cost::write_profile(path, theirs).ok());
+  CHECK(peak(0.2) == 0.2);
+  CHECK(cost::read_profile(path)->machine == theirs.machine);
+  REQUIRE(write_file(path, "{").ok());
+  CHECK(peak(0.2) == 0.2);
+  CHECK(*read_file(path, "it") == "{");
+  std::filesystem::remove(path);
+  config.overlap.profile = folder / "costs.json";
+  CHECK(peak(0.2) == 0.2);
+  CHECK_FALSE(std::filesystem::exists(config.overlap.profile));
+  CHECK(cost::read_profile(path)->peak_tflops == std::map<std::string, double>{{"f32", 0.2}});
 }
 
 TEST_CASE("a damaged file of costs stops all ranks before anything is measured") {
