@@ -6,6 +6,7 @@ ops, then the policies run in turns, in several rounds, so that the machine's dr
 medians over the steps of all rounds, without the first two steps of each run. The main point's rate is near the one at
 which the all-to-alls take 40% of the sequential step; a run of its own finds it, unless --rate gives it.
 """
+import json
 import os
 import shutil
 import statistics
@@ -49,7 +50,12 @@ class Bench:
 
     def __init__(self, lancet, folder, steps, rounds):
         self.lancet, self.folder, self.steps, self.rounds = lancet, folder, steps, rounds
-        self.profile = folder / "profile.json"
+        self.hosts = 2
+
+    @property
+    def profile(self):
+        """The file of costs on the cluster that is up."""
+        return self.folder / f"profile-{self.hosts}.json"
 
     def train(self, policy, parts, settings, steps):
         """Returns the records of the steps, and the arena's bytes."""
@@ -64,6 +70,7 @@ class Bench:
     def point(self, name, main_mbit):
         """Measures a point; returns a row for each policy."""
         hosts, factor, settings, policies, what = POINTS[name]
+        self.hosts = hosts
         rate = f"{round(main_mbit * factor / 10) * 10}mbit"
         run.log(f"{name}: {hosts} hosts, {rate}")
         cluster("rate", rate)
@@ -167,7 +174,7 @@ def main(options):
 
 def measure(points, bench, options):
     if options.profile:
-        shutil.copy(options.profile, bench.profile)
+        shutil.copy(options.profile, bench.folder / f"profile-{json.loads(options.profile.read_text())['hosts']}.json")
     rate, hosts_up, results = options.rate, 0, []
     if rate is None:
         start_cluster(2)

@@ -40,11 +40,21 @@ Status dump(const std::filesystem::path& folder, const planner::PlanReport& repo
   return write_file(folder / "policies.txt", policy_table(report));
 }
 
+// The word as a shell reads it.
+std::string quoted(const std::string& word) {
+  constexpr std::string_view plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=:,./@%";
+  if (!word.empty() && word.find_first_not_of(plain) == word.npos) return word;
+  std::string text = "'";
+  for (const char c : word) text += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return text + "'";
+}
+
 std::string profile_command(const ConfigArguments& config, int ranks) {
   std::error_code ignored;
-  std::string command = ranks > 1 ? fmt::format("{} {} ", find_shipped("scripts/mpirun.sh").string(), ranks) : "";
-  command += std::filesystem::proximate(program_path(), ignored).string() + " profile " + config.file;
-  for (const std::string& field : config.overrides) command += " --set " + field;
+  std::string command;
+  if (ranks > 1) command = fmt::format("{} {} ", quoted(find_shipped("scripts/mpirun.sh").string()), ranks);
+  command += quoted(std::filesystem::proximate(program_path(), ignored).string()) + " profile " + quoted(config.file);
+  for (const std::string& field : config.overrides) command += " --set " + quoted(field);
   return command;
 }
 
@@ -80,6 +90,8 @@ Status plan(const config::Config& config, const ConfigArguments& file, const Pla
     fmt::print("note: measured on another device than this one, {}\n", here.cpu);
   if (measured && planned.profile.machine.device.build != cost::kernel_build())
     fmt::print("note: measured with another build than this program's, {}\n", cost::kernel_build());
+  if (planned.report.policies.size() + 1 < planner::policies().size())
+    fmt::print("note: a large step is planned by sequential and overlap.policy alone; auto compares all policies\n");
   fmt::print("\n{}\n{}\n{}\n{}", policy_table(planned.report), schedule_text(planned), cover_table(planned.plan),
              timeline_chart(planned.plan));
   if (arguments.explain) fmt::print("\n{}", explanation(planned));

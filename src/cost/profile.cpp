@@ -2,6 +2,7 @@
 #include "lancet/cost/profile.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 
@@ -16,6 +17,32 @@ std::string counted(std::int64_t n, std::string_view what) {
   return fmt::format("{} {}{}", n, what, n == 1 ? "" : "s");
 }
 
+std::vector<std::string> words(const Device& device) {
+  return {fmt::format("{} ({})", device.cpu, device.isa), counted(device.threads, "thread"),
+          counted(device.local_ranks, "rank") + " a host", "build " + device.build};
+}
+
+std::vector<std::string> words(const Cluster& cluster) {
+  return {cluster.transport, counted(cluster.ranks, "rank"), counted(cluster.hosts, "host")};
+}
+
+std::vector<std::string> words(const Machine& machine) {
+  std::vector<std::string> all = words(machine.device);
+  for (std::string& word : words(machine.cluster)) all.push_back(std::move(word));
+  return all;
+}
+
+// Says in what the machine of a file differs from the expected one.
+Error other_machine(const std::filesystem::path& path, const Machine& found, const Machine& expected,
+                    std::string_view advice) {
+  const std::vector<std::string> theirs = words(found), mine = words(expected);
+  std::vector<std::string> differing, wanted;
+  for (std::size_t i = 0; i < mine.size(); ++i)
+    if (theirs[i] != mine[i]) differing.push_back(theirs[i]), wanted.push_back(mine[i]);
+  return config_error(fmt::format("{}: expected a profile of {}, found one of {}{}", path.string(),
+                                  fmt::join(wanted, ", "), fmt::join(differing, ", "), advice));
+}
+
 Status replace_file(const std::filesystem::path& path, const Profile& profile) {
   std::error_code error;
   if (path.has_parent_path()) std::filesystem::create_directories(path.parent_path(), error);
@@ -26,14 +53,11 @@ Status replace_file(const std::filesystem::path& path, const Profile& profile) {
 }  // namespace
 
 std::string to_string(const Device& device) {
-  return fmt::format("{} ({}), {}, {} a host, build {}", device.cpu, device.isa, counted(device.threads, "thread"),
-                     counted(device.local_ranks, "rank"), device.build);
+  return fmt::format("{}", fmt::join(words(device), ", "));
 }
 
 std::string to_string(const Machine& machine) {
-  const Cluster& cluster = machine.cluster;
-  return fmt::format("{}; {}, {}, {}", to_string(machine.device), cluster.transport, counted(cluster.ranks, "rank"),
-                     counted(cluster.hosts, "host"));
+  return fmt::format("{}; {}", to_string(machine.device), fmt::join(words(machine.cluster), ", "));
 }
 
 double interpolate(const std::vector<Point>& points, double bytes) {
@@ -85,15 +109,21 @@ Result<Profile> read_profile(const std::filesystem::path& path, const Machine& m
   LANCET_ASSIGN(const Profile held, read_profile(path));
   Profile profile = held.on(machine);
   if (profile.complete()) return profile;
-  return config_error(fmt::format("{}: expected the profile of {}, found {} of {}{}", path.string(),
-                                  to_string(machine), counted(std::int64_t(held.ops.size()), "op"),
-                                  to_string(held.machine), held.network.measured() ? "" : ", no communication"));
+  if (held.machine != machine) return other_machine(path, held.machine, machine, "");
+  return config_error(fmt::format("{}: expected measured ops{}, found {}{}", path.string(),
+                                  machine.cluster.ranks > 1 ? " and communication" : "",
+                                  counted(std::int64_t(held.ops.size()), "op"),
+                                  held.network.measured() ? " and communication" : ""));
 }
 
 Result<Profile> read_profile_or_empty(const std::filesystem::path& path, const Machine& machine) {
   std::error_code error;
   if (!std::filesystem::exists(path, error)) return Profile(machine);
   LANCET_ASSIGN(const Profile held, read_profile(path));
+  Machine of_this_build = held.machine;
+  of_this_build.device.build = machine.device.build;
+  if (of_this_build != machine)
+    return other_machine(path, of_this_build, machine, ", whose times are kept: name another file");
   return held.on(machine);
 }
 

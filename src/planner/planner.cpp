@@ -10,6 +10,7 @@
 #include <map>
 
 #include "lancet/base/hash.h"
+#include "lancet/base/log.h"
 #include "lancet/ir/dependencies.h"
 #include "lancet/ir/print.h"
 #include "lancet/schedule/plan_memory.h"
@@ -24,6 +25,9 @@ using schedule::Candidate;
 using schedule::Step;
 
 constexpr std::string_view sequential = "sequential";
+
+// Policies that were not asked for are planned up to this number of instructions, which takes some seconds.
+constexpr std::size_t compared_step = 2000;
 
 ir::Program step_of(const ir::Program& forward, const PlanRequest& request, Pipeline& pipeline) {
   pipeline.begin(forward);
@@ -218,7 +222,8 @@ ir::Plan make_predicted_plan(const ir::Program& forward, const Step& step, const
   plan.header.set("exposed_ms", chosen.candidate.timeline.exposed);
   if (!report) return plan;
   const auto table = policy_table();
-  const bool all = request.compare || table[Schedules::index_of(request.overlap.policy)].passes.empty();
+  const bool all = table[Schedules::index_of(request.overlap.policy)].passes.empty() ||
+                   (request.compare && step.program().instructions.size() <= compared_step);
   for (const Policy& policy : table)
     if (!policy.passes.empty() && (all || policy.name == sequential || policy.name == request.overlap.policy))
       made.policies.push_back(result_of(schedules.of(policy.name)));
@@ -255,6 +260,9 @@ Result<ir::Plan> make_plan(const ir::Program& forward, const PlanRequest& reques
   Pipeline pipeline(request.skip, request.keep_texts);
   ir::Program program = step_of(forward, request, pipeline);
   if (!request.costs) return make_unpredicted_plan(forward, std::move(program), request, pipeline, report);
+  if (program.instructions.size() > compared_step && request.overlap.policy != sequential)
+    log::info("plan: {} of {} instructions; this may take minutes", request.overlap.policy,
+              program.instructions.size());
   auto step = Step::make(program, *request.costs, schedule::part_counts(request.overlap));
   if (step.ok()) return make_predicted_plan(forward, *step, request, pipeline, report);
   if (!request.costs_may_lack_ops) return step.error();

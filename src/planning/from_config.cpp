@@ -51,6 +51,11 @@ planner::PlanRequest plan_request(const config::Config& config, int ranks, bool 
 
 }  // namespace
 
+std::string LeastMemory::parts() const {
+  return fmt::format("{} parameters, {} optimizer, {} gradients, besides activations", parameters / 1'000'000,
+                     state / 1'000'000, gradients / 1'000'000);
+}
+
 LeastMemory least_memory(const config::Config& config, int ranks) {
   const config::Train& train = config.train;
   const ir::Program forward = model::build_forward(config.model, build_options(config, model::Mode::train, ranks));

@@ -8,13 +8,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <set>
 
 #include "lancet/base/atomic_file.h"
 #include "lancet/ops/catalogue.h"
 #include "lancet/planner/planner.h"
 #include "lancet/planning/from_config.h"
+#include "lancet/schedule/schedule_report.h"
 #include "lancet/world/agree.h"
 
 namespace lancet::planning {
@@ -81,10 +81,9 @@ Status check_alignment(const ir::Plan& plan) {
 
 // The op, its place in the model, and the attributes that all its parts share.
 std::string description_of(const ir::Instruction& at) {
-  constexpr std::array scaled = {"batch", "tokens", "part", "parts", "first"};
-  std::string line = fmt::format("{} at {} ({})", at.op, at.label.substr(0, at.label.find('/')), ir::name(at.role));
+  std::string line = fmt::format("{} at {} ({})", at.op, schedule::site_of(at), ir::name(at.role));
   for (const auto& [name, value] : at.attributes.items())
-    if (std::ranges::find(scaled, name) == scaled.end())
+    if (std::ranges::count(ops::divided_attributes, name) + std::ranges::count(ops::part_attributes, name) == 0)
       std::visit([&, &name = name](const auto& v) { line += fmt::format(" {}={}", name, v); }, value);
   return line;
 }

@@ -12,12 +12,12 @@
 namespace lancet::planning {
 namespace {
 
-int local_ranks_of(const PlanTarget& place) { return (place.ranks + place.hosts - 1) / place.hosts; }
+int local_ranks_of(const PlanTarget& target) { return (target.ranks + target.hosts - 1) / target.hosts; }
 
 // True if the plan is for this machine and its ranks compute with more threads than it has cores.
-bool is_crowded(const config::Config& config, const PlanTarget& place) {
-  if (!place.hardware.empty() || !place.profile.empty() || config.device != config::Device::cpu) return false;
-  const int local_ranks = local_ranks_of(place);
+bool is_crowded(const config::Config& config, const PlanTarget& target) {
+  if (!target.hardware.empty() || !target.profile.empty() || config.device != config::Device::cpu) return false;
+  const int local_ranks = local_ranks_of(target);
   return local_ranks * threads_of(config, local_ranks) > backend::cpu::cores();
 }
 
@@ -39,26 +39,26 @@ Result<cost::Profile> named_profile(const config::Config& config, const PlanTarg
       profile.ops.size(), profile.network.measured() ? " and communication" : "", cost::to_string(profile.machine)));
 }
 
-Result<cost::Profile> profile_for(const config::Config& config, const PlanTarget& place, std::string& path) {
-  path = place.profile;
-  if (!path.empty()) return named_profile(config, place);
-  const int local_ranks = local_ranks_of(place);
+Result<cost::Profile> profile_for(const config::Config& config, const PlanTarget& target, std::string& path) {
+  path = target.profile;
+  if (!path.empty()) return named_profile(config, target);
+  const int local_ranks = local_ranks_of(target);
   const cost::Machine here{profiler::this_device(threads_of(config, local_ranks), local_ranks),
-                           {place.ranks > 1 ? "mpi" : "self", place.ranks, place.hosts}};
-  path = profile_path(config, place.profile_folder, here).string();
+                           {target.ranks > 1 ? "mpi" : "self", target.ranks, target.hosts}};
+  path = profile_path(config, target.profile_folder, here).string();
   return cost::read_profile(path, here);
 }
 
-Result<PlannedStep> planned(const config::Config& config, const PlanTarget& place, const cost::Costs& costs,
+Result<PlannedStep> planned(const config::Config& config, const PlanTarget& target, const cost::Costs& costs,
                             const std::string& origin) {
   PlannedStep result;
-  result.crowded = is_crowded(config, place);
-  auto plan = plan_step(config, place.ranks,
+  result.crowded = is_crowded(config, target);
+  auto plan = plan_step(config, target.ranks,
                         {.costs = &costs,
                          .crowded = result.crowded,
                          .compare = true,
-                         .skip = place.skip,
-                         .keep_texts = place.keep_texts},
+                         .skip = target.skip,
+                         .keep_texts = target.keep_texts},
                         &result.report);
   if (!plan.ok()) return Error{plan.error().code, origin + ": " + plan.error().message, false};
   result.plan = *std::move(plan);
@@ -66,22 +66,33 @@ Result<PlannedStep> planned(const config::Config& config, const PlanTarget& plac
   return result;
 }
 
+// Config error, before planning, which takes long for a large step.
+Status check_memory(const config::Config& config, const PlanTarget& target, double available_gib) {
+  const LeastMemory least = least_memory(config, target.ranks);
+  const double available = available_gib * (1 << 30);
+  if (double(least.total()) <= available) return {};
+  return config_error(fmt::format("{}: expected {} MB of memory a rank ({}), found {:.0f} MB", target.hardware,
+                                  least.total() / 1'000'000, least.parts(), available / 1e6));
+}
+
 // Plans for a declared machine. Measured costs take precedence over declared ones.
-Result<PlannedStep> plan_on(const config::Config& config, PlanTarget place) {
-  LANCET_ASSIGN(cost::Hardware hardware, cost::read_hardware(place.hardware));
-  if (place.hosts == 0) place.hosts = hardware.nodes(place.ranks);
-  if (place.hosts > place.ranks)
-    return config_error(fmt::format("--hosts: expected at most the {} ranks, found {}", place.ranks, place.hosts));
+Result<PlannedStep> plan_on(const config::Config& config, PlanTarget target) {
+  LANCET_ASSIGN(cost::Hardware hardware, cost::read_hardware(target.hardware));
+  if (target.hosts == 0) target.hosts = hardware.nodes(target.ranks);
+  if (target.hosts > target.ranks)
+    return config_error(fmt::format("--hosts: expected at most the {} ranks, found {}", target.ranks, target.hosts));
+  const double available_gib = hardware.device.memory_gib - hardware.device.reserved_gib;
+  LANCET_TRY(check_memory(config, target, available_gib));
   std::optional<cost::Profile> measured;
   std::string path;
-  if (!place.profile.empty()) {
-    LANCET_ASSIGN(measured, profile_for(config, place, path));
+  if (!target.profile.empty()) {
+    LANCET_ASSIGN(measured, profile_for(config, target, path));
   }
-  const cost::HardwareCosts costs(hardware, {place.ranks, place.hosts}, measured);
-  LANCET_ASSIGN(PlannedStep result, planned(config, place, costs, place.hardware));
+  const cost::HardwareCosts costs(hardware, {target.ranks, target.hosts}, measured);
+  LANCET_ASSIGN(PlannedStep result, planned(config, target, costs, target.hardware));
   if (measured) result.profile = *std::move(measured);
   result.costs = costs.describe();
-  result.available_gib = hardware.device.memory_gib - hardware.device.reserved_gib;
+  result.available_gib = available_gib;
   return result;
 }
 
@@ -94,16 +105,15 @@ std::int64_t resident_tensor_bytes(const ir::Program& program) {
   return bytes;
 }
 
-Result<PlannedStep> plan_offline(const config::Config& config, const PlanTarget& wanted) {
-  LANCET_TRY(config::check(config, wanted.ranks));
-  if (!wanted.hardware.empty()) return plan_on(config, wanted);
-  PlanTarget place = wanted;
-  place.hosts = std::max(1, place.hosts);
-  if (place.hosts > place.ranks)
-    return config_error(fmt::format("--hosts: expected at most the {} ranks, found {}", place.ranks, place.hosts));
+Result<PlannedStep> plan_offline(const config::Config& config, PlanTarget target) {
+  LANCET_TRY(config::check(config, target.ranks));
+  if (!target.hardware.empty()) return plan_on(config, std::move(target));
+  target.hosts = std::max(1, target.hosts);
+  if (target.hosts > target.ranks)
+    return config_error(fmt::format("--hosts: expected at most the {} ranks, found {}", target.ranks, target.hosts));
   std::string path;
-  LANCET_ASSIGN(cost::Profile profile, profile_for(config, place, path));
-  LANCET_ASSIGN(PlannedStep result, planned(config, place, profile, path));
+  LANCET_ASSIGN(cost::Profile profile, profile_for(config, target, path));
+  LANCET_ASSIGN(PlannedStep result, planned(config, target, profile, path));
   result.costs = cost::to_string(profile.machine);
   result.profile = std::move(profile);
   return result;

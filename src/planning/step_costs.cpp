@@ -1,6 +1,6 @@
 // Ranks must measure the same ops in the same order, since communication is measured together. So the profile and its
-// machine come from rank 0, which broadcasts its file as text. If anything is missing, rank 0 writes the file once
-// before it measures, so that a path that cannot be written is an error before minutes of work, and once after.
+// machine come from rank 0, which broadcasts its file as text. The file changes once, after all that is missing was
+// measured; that it can be written is checked before, so that a wrong path is an error before minutes of work.
 #include "lancet/planning/step_costs.h"
 
 #include <fmt/format.h>
@@ -11,6 +11,7 @@
 #include "lancet/world/rank_device.h"
 #include "lancet/world/emulated_world.h"
 #include "lancet/backend/cpu/parallel.h"
+#include "lancet/base/atomic_file.h"
 #include "lancet/base/hash.h"
 #include "lancet/base/log.h"
 #include "lancet/schedule/plan_memory.h"
@@ -57,10 +58,15 @@ cost::Machine machine_of(const config::Config& config, const comm::Communicator&
   return {std::move(device), {device_transport(config, world), world.size(), hosts}};
 }
 
-// The name leaves the build out, so that the times of a new build replace those of the old one.
 std::filesystem::path profile_path(const config::Config& config, const std::string& folder,
                                    const cost::Machine& machine) {
-  if (!config.overlap.profile.empty() || folder.empty()) return config.overlap.profile;
+  if (!config.overlap.profile.empty()) return config.overlap.profile;
+  return default_profile_path(folder, machine);
+}
+
+// The name leaves the build out, so that the times of a new build replace those of the old one.
+std::filesystem::path default_profile_path(const std::string& folder, const cost::Machine& machine) {
+  if (folder.empty()) return {};
   cost::Machine of_any_build = machine;
   of_any_build.device.build.clear();
   return std::filesystem::path(folder) / fmt::format("profile-{}.json", hex(hash64(cost::to_string(of_any_build))));
@@ -78,7 +84,9 @@ Status take_product_choices(const config::Config& config, comm::Communicator& wo
   const cost::Machine machine = machine_of(config, world, request.local_ranks, request.accelerator);
   const std::filesystem::path path = profile_path(config, request.profile_folder, machine);
   Result<cost::Profile> held = cost::Profile(machine);
-  if (!path.empty() && world.rank() == 0) held = cost::read_profile_or_empty(path, machine);
+  std::error_code error;
+  if (world.rank() == 0 && std::filesystem::exists(path, error)) held = cost::read_profile(path);
+  if (held.ok()) held = held->on(machine);
   LANCET_ASSIGN(const cost::Profile profile, share_profile(world, held));
   const Status taken = request.accelerator->add_product_choices(profile.products);
   return world::agree(world, taken.ok() ? taken : config_error(path.string() + ": products: " + taken.error().message));
@@ -92,8 +100,8 @@ Result<cost::Profile> ensure_profile(const config::Config& config, comm::Communi
   Result<cost::Profile> held = cost::Profile(machine);
   if (keeps && world.rank() == 0) {
     held = cost::read_profile_or_empty(path, machine);
-    if (held.ok() && request.renew == ProfileRequest::Renew::all) held = cost::Profile(machine);
-    if (held.ok() && request.renew == ProfileRequest::Renew::communication) held->network = {};
+    if (held.ok() && request.renew == ProfileRequest::Renew::all) held->ops.clear(), held->products.clear();
+    if (held.ok() && request.renew != ProfileRequest::Renew::nothing) held->network = {};
   }
   LANCET_ASSIGN(cost::Profile profile, share_profile(world, held));
 
@@ -108,7 +116,8 @@ Result<cost::Profile> ensure_profile(const config::Config& config, comm::Communi
   }
   Status written;
   const auto missing = profiler::missing_ops(plans, profile);
-  if (keeps && world.rank() == 0 && !missing.empty()) written = cost::add_to_profile(path, profile);
+  if (keeps && world.rank() == 0 && profiler::lacks_times(plans, profile, world.size()))
+    if (const Status writable = check_writable(path); !writable.ok()) written = config_error(writable.error().message);
   LANCET_TRY(world::broadcast_status(world, written, 0));
   if (!missing.empty() && world.rank() == 0)
     log::info("profile: measuring {} op{}; this takes some steps' time, once", missing.size(),
@@ -134,10 +143,10 @@ Result<cost::Profile> ensure_profile(const config::Config& config, comm::Communi
 
 double largest_peak_tflops(const config::Config& config, const cost::Machine& machine, const std::string& folder,
                            double measured) {
-  const std::filesystem::path path = profile_path(config, folder, machine);
+  const std::filesystem::path path = default_profile_path(folder, machine);
   std::error_code error;
   cost::Profile profile(machine);
-  if (!path.empty() && std::filesystem::exists(path, error)) {
+  if (std::filesystem::exists(path, error)) {
     const auto held = cost::read_profile(path);
     if (!held.ok()) log::warn("peak: not kept: {}", held.error().message);
     if (!held.ok() || held->machine != machine) return measured;

@@ -165,14 +165,20 @@ Result<std::unique_ptr<NetworkMeter>> make_meter(const ProfilerOptions& options,
 
 }  // namespace
 
+bool lacks_messages(std::span<const ir::Plan> plans, const cost::NetworkTimes& network) {
+  const Messages messages = messages_of(plans);
+  return !network.measured() || !reaches(network.all_to_all, messages.all_to_all) ||
+         !reaches(network.all_reduce, messages.all_reduce);
+}
+
 Result<bool> fill_network(cost::Profile& profile, std::span<const ir::Plan> plans, const ProfilerOptions& options) {
   if (!options.world || options.world->size() == 1) return false;
   cost::NetworkTimes& network = profile.network;
+  if (!lacks_messages(plans, network)) return false;
   const Messages messages = messages_of(plans);
   const bool fresh = !network.measured();
   const bool short_of_all_to_all = fresh || !reaches(network.all_to_all, messages.all_to_all);
   const bool short_of_all_reduce = fresh || !reaches(network.all_reduce, messages.all_reduce);
-  if (!short_of_all_to_all && !short_of_all_reduce) return false;
   LANCET_ASSIGN(const auto meter, make_meter(options, messages.segments));
   if (short_of_all_to_all) {
     LANCET_ASSIGN(network.all_to_all,

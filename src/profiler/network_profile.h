@@ -28,6 +28,9 @@ class NetworkMeter {
 // each rank.
 Result<std::unique_ptr<NetworkMeter>> make_device_meter(const ProfilerOptions& options, std::int64_t segments);
 
+// True if there are no times of messages, or none up to the plans' largest messages.
+bool lacks_messages(std::span<const ir::Plan> plans, const cost::NetworkTimes& network);
+
 // Measures the times that the profile lacks; returns true if it measured any. Collective.
 Result<bool> fill_network(cost::Profile& profile, std::span<const ir::Plan> plans, const ProfilerOptions& options);
 

@@ -15,6 +15,7 @@
 
 #include "lancet/base/clock.h"
 #include "lancet/comm/collect.h"
+#include "lancet/world/agree.h"
 #include "network_profile.h"
 #include "replay.h"
 
@@ -22,6 +23,9 @@ namespace lancet::profiler {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+// A rank that fails alone would let the others wait for it.
+Status agreed(comm::Communicator* world, const Status& mine) { return world ? world::agree(*world, mine) : mine; }
 
 Status mean_over_ranks(comm::Communicator* world, std::vector<float>& values) {
   if (!world || world->size() == 1) return {};
@@ -116,7 +120,9 @@ class PlanProfiler {
   // Adds the times of these keys, means over the ranks, to the profile.
   Status run(const std::set<std::string>& keys, cost::Profile& profile) {
     const Instances instances = instances_of(plan_.program, keys);
-    LANCET_ASSIGN(replay_, Replay::create(plan_, options_.threads, options_.accelerator));
+    auto replay = Replay::create(plan_, options_.threads, options_.accelerator);
+    LANCET_TRY(agreed(options_.world, replay.ok() ? Status() : Status(replay.error())));
+    replay_ = std::move(replay).value();
     std::vector<std::int64_t> nanoseconds;
     LANCET_TRY(sweep(std::vector<bool>(plan_.program.instructions.size(), true), nanoseconds));
     const std::vector<bool> chosen = with_context(plan_.program, instances);
@@ -201,23 +207,23 @@ std::set<std::string> missing_in(const ir::Program& program, const cost::Profile
 Status choose_products(cost::Profile& profile, std::span<const ir::Plan> plans, const ProfilerOptions& options) {
   runtime::Accelerator& accelerator = *options.accelerator;
   std::string lines;
+  Status bound;
   if (!options.world || options.world->rank() == 0) {
     accelerator.measure_products(true);
-    Status bound;
     for (const ir::Plan& plan : plans)
       if (bound.ok() && !missing_in(plan.program, profile).empty())
         if (auto replay = Replay::create(plan, options.threads, &accelerator); !replay.ok()) bound = replay.error();
     accelerator.measure_products(false);
-    LANCET_TRY(bound);
     for (const auto& [product, algorithm] : accelerator.product_choices()) lines += product + '\n' + algorithm + '\n';
   }
+  LANCET_TRY(agreed(options.world, bound));
   if (options.world) {
     LANCET_ASSIGN(lines, comm::broadcast_text(*options.world, lines, 0));
   }
   std::istringstream in(lines);
   for (std::string product, algorithm; std::getline(in, product) && std::getline(in, algorithm);)
     profile.products[product] = algorithm;
-  return accelerator.add_product_choices(profile.products);
+  return agreed(options.world, accelerator.add_product_choices(profile.products));
 }
 
 }  // namespace
@@ -231,6 +237,10 @@ std::vector<std::string> missing_ops(std::span<const ir::Plan> plans, const cost
   std::set<std::string> keys;
   for (const ir::Plan& plan : plans) keys.merge(missing_in(plan.program, profile));
   return {keys.begin(), keys.end()};
+}
+
+bool lacks_times(std::span<const ir::Plan> plans, const cost::Profile& profile, int ranks) {
+  return !missing_ops(plans, profile).empty() || (ranks > 1 && lacks_messages(plans, profile.network));
 }
 
 Result<ProfilerReport> fill_profile(cost::Profile& profile, std::span<const ir::Plan> plans,

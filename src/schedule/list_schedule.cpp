@@ -84,16 +84,45 @@ class Scheduler {
     }
   };
   using Queue = std::set<std::int32_t, Urgent>;
-  using Fillers = std::set<std::pair<double, std::int32_t>>;  // by length
+  // Fillers that wait, in two orders.
+  struct Fillers {
+    std::set<std::pair<double, std::int32_t>> by_length;
+    Queue by_urgency;
+    void insert(double ms, std::int32_t id) {
+      by_length.insert({ms, id});
+      by_urgency.insert(id);
+    }
+    void erase(double ms, std::int32_t id) {
+      by_length.erase({ms, id});
+      by_urgency.erase(id);
+    }
+    // -1 if there is none.
+    std::int32_t most_urgent() const { return by_urgency.empty() ? -1 : *by_urgency.begin(); }
+    std::int32_t longest_within(double gap) const {
+      const auto above = by_length.upper_bound({gap, std::numeric_limits<std::int32_t>::max()});
+      return above == by_length.begin() ? -1 : std::prev(above)->second;
+    }
+  };
 
   static std::size_t index(ir::Stream stream) { return static_cast<std::size_t>(stream); }
   const Job& job(std::int32_t id) const { return jobs_[std::size_t(id)]; }
 
   void make_ready(std::int32_t id) {
     if (options_.fill_gaps && job(id).filler && job(id).stream == ir::Stream::compute)
-      fillers_.insert({job(id).ms, id});
+      add_filler(id);
     else
       ready_[index(job(id).stream)].insert(id);
+  }
+
+  void add_filler(std::int32_t id) {
+    fillers_.insert(job(id).ms, id);
+    if (job(id).feeds_network) feeders_.insert(job(id).ms, id);
+  }
+
+  std::int32_t take_filler(std::int32_t id) {
+    fillers_.erase(job(id).ms, id);
+    if (job(id).feeds_network) feeders_.erase(job(id).ms, id);
+    return id;
   }
 
   bool start_some() {
@@ -115,34 +144,27 @@ class Scheduler {
 
   std::int32_t pick(ir::Stream stream) {
     if (stream == ir::Stream::compute && live_bytes_ > options_.memory_bytes)
-      if (const auto at = most_freeing_filler(); at != fillers_.end()) return take(at);
+      if (const std::int32_t filler = most_freeing_filler(); filler >= 0) return take_filler(filler);
     if (stream == ir::Stream::compute && options_.feed_network && network_is_idle())
-      if (const auto at = most_urgent_filler(true); at != fillers_.end()) return take(at);
+      if (const std::int32_t filler = feeders_.most_urgent(); filler >= 0) return take_filler(filler);
     Queue& queue = ready_[index(stream)];
     if (!queue.empty()) {
       const std::int32_t next = *queue.begin();
       queue.erase(queue.begin());
       return next;
     }
-    if (stream != ir::Stream::compute || fillers_.empty()) return -1;
+    if (stream != ir::Stream::compute || fillers_.by_length.empty()) return -1;
     const double gap = running_[index(ir::Stream::expert)].end - now_;
-    return take(gap == never ? most_urgent_filler(false) : best_fit(gap));
+    return take_filler(gap == never ? fillers_.most_urgent() : best_fit(gap));
   }
 
   // The longest filler that ends before the all-to-all under way does, so that the jobs which wait for it start at
   // once. Fillers that an all-reduce needs are preferred, since the others can still run beside the last all-reduces.
   // If none is short enough, the shortest.
-  Fillers::iterator best_fit(double gap) {
-    auto best = fillers_.begin();
-    for (auto at = fillers_.begin(); at != fillers_.end() && at->first <= gap; ++at)
-      if (job(at->second).feeds_network || !job(best->second).feeds_network) best = at;
-    return best;
-  }
-
-  std::int32_t take(Fillers::iterator at) {
-    const std::int32_t next = at->second;
-    fillers_.erase(at);
-    return next;
+  std::int32_t best_fit(double gap) const {
+    if (const std::int32_t feeder = feeders_.longest_within(gap); feeder >= 0) return feeder;
+    if (const std::int32_t filler = fillers_.longest_within(gap); filler >= 0) return filler;
+    return fillers_.by_length.begin()->second;
   }
 
   // Bytes of the blocks whose last job this is.
@@ -153,25 +175,15 @@ class Scheduler {
     return bytes;
   }
 
-  // end() if none frees anything.
-  Fillers::iterator most_freeing_filler() {
-    auto best = fillers_.end();
+  // -1 if none frees anything.
+  std::int32_t most_freeing_filler() const {
+    std::int32_t best = -1;
     std::int64_t most = 0;
-    for (auto at = fillers_.begin(); at != fillers_.end(); ++at)
-      if (const std::int64_t freed = freed_by(at->second); freed > most) {
+    for (const auto& [_, id] : fillers_.by_length)
+      if (const std::int64_t freed = freed_by(id); freed > most) {
         most = freed;
-        best = at;
+        best = id;
       }
-    return best;
-  }
-
-  // end() if there is none. feeding: considers only fillers that an all-reduce needs.
-  Fillers::iterator most_urgent_filler(bool feeding) {
-    const Urgent urgent{&rank_};
-    auto best = fillers_.end();
-    for (auto at = fillers_.begin(); at != fillers_.end(); ++at)
-      if ((!feeding || job(at->second).feeds_network) && (best == fillers_.end() || urgent(at->second, best->second)))
-        best = at;
     return best;
   }
 
@@ -228,7 +240,7 @@ class Scheduler {
   std::vector<int> missing_;
   Urgent urgent_{&rank_};
   std::array<Queue, ir::stream_count> ready_{Queue(urgent_), Queue(urgent_), Queue(urgent_)};
-  Fillers fillers_;
+  Fillers fillers_{{}, Queue(urgent_)}, feeders_{{}, Queue(urgent_)};  // all, and those that an all-reduce needs
   std::array<Running, ir::stream_count> running_;
   double now_ = 0;
   ListSchedule result_;

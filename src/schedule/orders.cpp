@@ -50,37 +50,42 @@ std::int64_t peak_bytes(const ir::Program& program) {
 }
 
 Orders::Orders(ir::Program program, std::vector<cost::OpCost> op_costs)
-    : Orders(program, op_costs, 0, op_costs.size()) {}
+    : Orders(program, op_costs, {{0, op_costs.size()}}) {}
 
-Orders::Orders(ir::Program program, std::vector<cost::OpCost> op_costs, std::size_t begin, std::size_t end)
-    : program_(std::move(program)),
-      op_costs_(std::move(op_costs)),
-      begin_(begin),
-      dependencies_(ir::dependencies(program_)) {
+Orders::Orders(ir::Program program, std::vector<cost::OpCost> op_costs, const std::vector<Span>& spans)
+    : program_(std::move(program)), op_costs_(std::move(op_costs)), dependencies_(ir::dependencies(program_)) {
   Blocks blocks(program_);
-  for (std::size_t i = begin; i < end; ++i) {
-    const ir::Instruction& at = program_.instructions[i];
-    Job job{.stream = at.stream,
-            .ms = op_costs_[i].ms,
-            .part = int(at.attributes.integer("part", -1)),
-            .backward = at.role != Role::forward,
-            .filler = is_filler(at),
-            .needs = {},
-            .blocks = blocks.of[i]};
-    for (InstructionId need : dependencies_[i])
-      if (need.index() >= begin) job.needs.push_back(need.value - std::int32_t(begin));
-    if (at.stream == ir::Stream::reduce)
-      for (std::int32_t need : job.needs) jobs_[std::size_t(need)].feeds_network = true;
-    jobs_.push_back(std::move(job));
+  for (const auto& [begin, end] : spans) {
+    std::vector<Job> jobs;
+    for (std::size_t i = begin; i < end; ++i) {
+      const ir::Instruction& at = program_.instructions[i];
+      Job job{.stream = at.stream,
+              .ms = op_costs_[i].ms,
+              .part = int(at.attributes.integer("part", -1)),
+              .backward = at.role != Role::forward,
+              .filler = is_filler(at),
+              .needs = {},
+              .blocks = blocks.of[i]};
+      for (InstructionId need : dependencies_[i])
+        if (need.index() >= begin) job.needs.push_back(need.value - std::int32_t(begin));
+      if (at.stream == ir::Stream::reduce)
+        for (std::int32_t need : job.needs) jobs[std::size_t(need)].feeds_network = true;
+      jobs.push_back(std::move(job));
+    }
+    jobs_.emplace_back(begin, std::move(jobs));
   }
   block_bytes_ = std::move(blocks.bytes);
 }
 
 Orders::Found Orders::find(const ListOptions& options) const {
-  const ListSchedule schedule = list_schedule(jobs_, options, block_bytes_);
-  Found found{schedule.makespan, schedule.peak_bytes, {}};
-  for (std::size_t i = 0; i < begin_; ++i) found.order.push_back(id_of(i));
-  for (InstructionId id : schedule.order) found.order.push_back(id_of(id.index() + begin_));
+  Found found;
+  for (const auto& [begin, jobs] : jobs_) {
+    const ListSchedule schedule = list_schedule(jobs, options, block_bytes_);
+    found.makespan += schedule.makespan;
+    found.peak_bytes = std::max(found.peak_bytes, schedule.peak_bytes);
+    for (std::size_t i = found.order.size(); i < begin; ++i) found.order.push_back(id_of(i));
+    for (InstructionId id : schedule.order) found.order.push_back(id_of(id.index() + begin));
+  }
   for (std::size_t i = found.order.size(); i < op_costs_.size(); ++i) found.order.push_back(id_of(i));
   return found;
 }

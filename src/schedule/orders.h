@@ -1,6 +1,7 @@
 // Orders of a program's instructions by list scheduling.
 #pragma once
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "lancet/schedule/candidate.h"
@@ -9,15 +10,19 @@
 
 namespace lancet::schedule {
 
-// Orders all instructions of a program, or the instructions [begin, end) only; the others keep their positions.
+// A range [begin, end) of instructions.
+using Span = std::pair<std::size_t, std::size_t>;
+
+// Orders all instructions of a program, or those of each span among themselves; the others keep their positions. Spans
+// are ascending and disjoint.
 class Orders {
  public:
-  Orders(ir::Program program, std::vector<cost::OpCost> op_costs, std::size_t begin, std::size_t end);
+  Orders(ir::Program program, std::vector<cost::OpCost> op_costs, const std::vector<Span>& spans);
   Orders(ir::Program program, std::vector<cost::OpCost> op_costs);
 
   struct Found {
-    double makespan = 0;          // without the slowdown of streams that run at once
-    std::int64_t peak_bytes = 0;  // of the arena's tensors that are alive at once
+    double makespan = 0;          // of the spans together, without the slowdown of streams that run at once
+    std::int64_t peak_bytes = 0;  // of a span: the arena's tensors that are alive at once
     Order order;
   };
   Found find(const ListOptions& options) const;
@@ -29,9 +34,8 @@ class Orders {
  private:
   ir::Program program_;
   std::vector<cost::OpCost> op_costs_;
-  std::size_t begin_;
   Dependencies dependencies_;
-  std::vector<Job> jobs_;
+  std::vector<std::pair<std::size_t, std::vector<Job>>> jobs_;  // by span, after its begin
   std::vector<std::int64_t> block_bytes_;
 };
 

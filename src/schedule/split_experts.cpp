@@ -11,9 +11,9 @@
 namespace lancet::schedule {
 namespace {
 
-// [begin, end) per MoE layer: its first expert instruction that can be split up to and including the second all-to-all.
-std::vector<std::pair<std::size_t, std::size_t>> expert_ranges(const Step& step) {
-  std::vector<std::pair<std::size_t, std::size_t>> ranges;
+// Per MoE layer: its first expert instruction that can be split up to and including the second all-to-all.
+std::vector<Span> expert_ranges(const Step& step) {
+  std::vector<Span> ranges;
   int all_to_alls = 2;
   for (std::size_t i = 0; i < step.program().instructions.size(); ++i) {
     if (!step.rows(Cut::capacity)[i]) continue;
@@ -30,20 +30,16 @@ std::vector<std::pair<std::size_t, std::size_t>> expert_ranges(const Step& step)
 Candidate experts_in_parts(const Step& step, Cut cut, int parts) {
   const Split split = step.all(cut, parts);
   const Rewritten rewritten = rewrite(step.program(), split);
-  ir::Program program = rewritten.program;
-  std::vector<cost::OpCost> op_costs = step.op_costs(rewritten, split);
-  for (const auto& [begin, end] : expert_ranges(step)) {
-    const auto [first, last] = position_of(rewritten, begin, end);
-    const Orders orders(program, op_costs, first, last);
-    const Order order = orders.find({}).order;
-    program = orders.program(order);
-    op_costs = orders.op_costs(order);
-  }
+  std::vector<Span> spans;
+  for (const auto& [begin, end] : expert_ranges(step)) spans.push_back(position_of(rewritten, begin, end));
+  const Orders orders(rewritten.program, step.op_costs(rewritten, split), spans);
+  const Order order = orders.find({}).order;
+  ir::Program program = orders.program(order);
   Dependencies needed = turns(program, ir::dependencies(program));
   return as_it_is(
       step,
       fmt::format("experts and their all-to-alls in {} {}", parts, cut == Cut::peers ? "groups of peers" : "parts"),
-      std::move(program), std::move(op_costs), std::move(needed));
+      std::move(program), orders.op_costs(order), std::move(needed));
 }
 
 Candidate split_experts(const Step& step, const config::Overlap& overlap, Cut cut, Candidate candidate) {

@@ -13,8 +13,8 @@ Candidate with_forward_in_parts(const Step& step, const config::Overlap& overlap
   for (const std::vector<Range>& ranges : range_choices(step, overlap)) {
     const Split split = split_of(step, ranges, false);
     const Rewritten rewritten = rewrite(step.program(), split);
-    const auto [first, last] = position_of(rewritten, 0, step.forward_end());
-    const Orders orders(rewritten.program, step.op_costs(rewritten, split), first, last);
+    const Orders orders(rewritten.program, step.op_costs(rewritten, split),
+                        {position_of(rewritten, 0, step.forward_end())});
     for (double lead : forward_leads) {
       const Order order = orders.find({.fill_gaps = false, .lead = lead}).order;
       ir::Program program = orders.program(order);

@@ -31,10 +31,7 @@ Status check_free(std::int64_t needed, const std::string& parts, const RankResou
 
 Status check_least_memory(const config::Config& config, int ranks, const RankResources& resources) {
   const planning::LeastMemory least = planning::least_memory(config, ranks);
-  return check_free(least.total(),
-                    fmt::format("{} parameters, {} optimizer, {} gradients, besides activations",
-                                least.parameters / 1'000'000, least.state / 1'000'000, least.gradients / 1'000'000),
-                    resources);
+  return check_free(least.total(), least.parts(), resources);
 }
 
 Status TrainerMemory::count(const config::Config& config, const planning::StepPlans& plans, int ranks,

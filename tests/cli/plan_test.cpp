@@ -81,12 +81,12 @@ TEST_CASE("plan prints the prediction of every policy and the reason for its cho
 TEST_CASE("without measured costs plan takes a declared machine and names the command that measures") {
   const Files files;
   const auto outcome = test::shell("XDG_CACHE_HOME=" + (files.folder / "empty") + " " LANCET_BINARY " plan " +
-                                   files.config + " --ranks 2 --explain --set train.seq_len=8");
+                                   files.config + " --ranks 2 --explain --set train.seq_len=8 --set \"log.run_dir=it's a run\"");
   INFO(outcome.output);
   CHECK(outcome.code == 0);
   CHECK(outcome.lines_with("planned for the declared machine ethernet-10g-cpu instead; to measure this one: ") == 1);
   CHECK(outcome.lines_with("scripts/mpirun.sh 2 ") == 1);
-  CHECK(outcome.lines_with("lancet profile " + files.config + " --set train.seq_len=8") == 1);
+  CHECK(outcome.lines_with("lancet profile " + files.config + " --set train.seq_len=8 --set 'log.run_dir=it'\\''s a run'") == 1);
   CHECK(outcome.lines_with("costs: ethernet-10g-cpu, declared") == 1);
 }
 
@@ -124,6 +124,30 @@ TEST_CASE("the explanation of a plan on a declared machine counts the ranks that
   CHECK(outcome.lines_with("Experts are on different ranks") == 1);
 }
 
+TEST_CASE("a step that cannot fit a declared machine's memory is refused before it is planned") {
+  const Files files;
+  const auto outcome = lancet("plan " + files.config + " --ranks 2 --on ethernet-10g-cpu --set model.n_layer=2000000");
+  INFO(outcome.output);
+  CHECK(outcome.code == 2);
+  CHECK(std::regex_search(outcome.output,
+                          std::regex("^error: ethernet-10g-cpu: expected [0-9]+ MB of memory a rank \\([0-9]+ parameters, "
+                                     "[0-9]+ optimizer, [0-9]+ gradients, besides activations\\), found 33286 MB\n$")));
+}
+
+TEST_CASE("a large step is planned by the policy that was asked for alone, and plan says so") {
+  const Files files;
+  const std::string command = "plan " + files.config + " --ranks 2 --on ethernet-10g-cpu --set model.n_layer=";
+  const auto large = lancet(command + "60");
+  INFO(large.output);
+  REQUIRE(large.code == 0);
+  CHECK(large.lines_with("sequential *") == 1);
+  CHECK(large.lines_with("expert_pipeline") == 0);
+  CHECK(large.lines_with("note: a large step is planned by sequential and overlap.policy alone") == 1);
+  const auto small_step = lancet(command + "2");
+  CHECK(small_step.lines_with("expert_pipeline") == 1);
+  CHECK(small_step.lines_with("note: a large step") == 0);
+}
+
 TEST_CASE("a profile of another device is used if --profile names it") {
   const Files files;
   auto refused = [&](const std::string& arguments, const std::vector<std::string>& said) {
@@ -134,7 +158,7 @@ TEST_CASE("a profile of another device is used if --profile names it") {
     for (const std::string& text : said) CHECK(outcome.lines_with(text) == 1);
   };
   refused("--ranks 2 --hosts 2 --set overlap.profile=" + files.profile,
-          {"costs.json: expected the profile of ", "found ", "ops of Declared CPU"});
+          {"costs.json: expected a profile of ", ", found one of Declared CPU (none), "});
   refused("--ranks 4 --hosts 4 --profile " + files.profile,
           {"expected ops and communication measured with 4 ranks on 4 hosts of 1 thread each",
            "and communication of Declared CPU (none), 1 thread, 1 rank a host, build 0123456789abcdef; mpi, 2 ranks, 2 "

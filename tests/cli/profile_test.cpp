@@ -67,5 +67,15 @@ TEST_CASE("ranks profile together, communication too") {
   CHECK(json["transport"] == "mpi");
   CHECK(json["ranks"] == 2);
   CHECK(json["network"]["all_to_all"].size() >= 3);
+
+  // Another machine, of one rank, does not replace these times, whichever way the file is named.
+  for (const char* option : {" --out ", " --renew all --out ", " --set overlap.profile="}) {
+    const Outcome alone = run("profile " + config + " --seconds 0" + option + file);
+    INFO(alone.output);
+    CHECK(alone.code == 2);
+    CHECK(alone.lines_with("costs.json: expected a profile of 1 rank a host, self, 1 rank, found one of 2 ranks a host, "
+                           "mpi, 2 ranks, whose times are kept: name another file") == 1);
+  }
+  CHECK(nlohmann::json::parse(std::ifstream(file)) == json);
 }
 #endif

@@ -30,7 +30,7 @@ std::string fault(std::string_view text) {
   return file.error().message;
 }
 
-std::string replaced(std::string text, const std::string& from, const std::string& to) {
+std::string edited(std::string text, const std::string& from, const std::string& to) {
   const auto at = text.find(from);
   REQUIRE(at != std::string::npos);
   return text.replace(at, from.size(), to);
@@ -123,25 +123,25 @@ TEST_CASE("a damaged file is reported with its field") {
   CHECK(has(fault(good.substr(0, good.size() / 2)), ": expected JSON: "));
   CHECK(has(fault("{\"format\": 1e999}"), "expected JSON: number overflow parsing '1e999'"));
   CHECK(has(fault("[]"), "profile: expected an object, found array"));
-  CHECK(has(fault(replaced(good, "\"format\": 2", "\"format\": 1")), "profile.format: expected 2, found 1"));
-  CHECK(has(fault(replaced(good, "\"threads\": 2", "\"threads\": 0")), "profile.threads: expected an integer"));
-  CHECK(has(fault(replaced(good, "\"threads\": 2", "\"threads\": 2, \"fans\": 3")),
+  CHECK(has(fault(edited(good, "\"format\": 2", "\"format\": 1")), "profile.format: expected 2, found 1"));
+  CHECK(has(fault(edited(good, "\"threads\": 2", "\"threads\": 0")), "profile.threads: expected an integer"));
+  CHECK(has(fault(edited(good, "\"threads\": 2", "\"threads\": 2, \"fans\": 3")),
             "profile.fans: expected a known field"));
-  CHECK(has(fault(replaced(good, "\"isa\": \"avx2\",", "")), "profile: expected the field isa, found none"));
-  CHECK(has(fault(replaced(good, "\"ms\": 0.125", "\"ms\": -1")), "linear(f32[2,4,8], f32[12,8])\"].ms: expected"));
-  CHECK(has(fault(replaced(good, "\"ms\": 0.125", "\"ms\": 1e300")), "found 1e+300"));
-  CHECK(has(fault(replaced(good, "\"samples\": 7", "\"samples\": 1.5")), ".samples: expected an integer"));
-  CHECK(has(fault(replaced(good, "\"bytes\": 2048.0", "\"bytes\": 1024")),
+  CHECK(has(fault(edited(good, "\"isa\": \"avx2\",", "")), "profile: expected the field isa, found none"));
+  CHECK(has(fault(edited(good, "\"ms\": 0.125", "\"ms\": -1")), "linear(f32[2,4,8], f32[12,8])\"].ms: expected"));
+  CHECK(has(fault(edited(good, "\"ms\": 0.125", "\"ms\": 1e300")), "found 1e+300"));
+  CHECK(has(fault(edited(good, "\"samples\": 7", "\"samples\": 1.5")), ".samples: expected an integer"));
+  CHECK(has(fault(edited(good, "\"bytes\": 2048.0", "\"bytes\": 1024")),
             "network.all_to_all[1].bytes: expected more than 1024, found 1024"));
-  CHECK(has(fault(replaced(good, "\"network_beside_network\": 0.45", "\"network_beside_network\": 0")),
+  CHECK(has(fault(edited(good, "\"network_beside_network\": 0.45", "\"network_beside_network\": 0")),
             "network.network_beside_network"));
-  CHECK(has(fault(replaced(good, "\"transport\": \"mpi\"", "\"transport\": 5")), "profile.transport: expected a text"));
-  CHECK(has(fault(replaced(good, "\"0000000000000001 ffff\"", "7")), "expected a text, found 7"));
-  CHECK(has(fault(replaced(good, "\"f32\": 0.1", "\"f32\": -1")), "peak_tflops.f32: expected a number of at least 0"));
-  CHECK(has(fault(replaced(good, "\"products\": {", "\"products\": [], \"more\": {")), ": expected"));
+  CHECK(has(fault(edited(good, "\"transport\": \"mpi\"", "\"transport\": 5")), "profile.transport: expected a text"));
+  CHECK(has(fault(edited(good, "\"0000000000000001 ffff\"", "7")), "expected a text, found 7"));
+  CHECK(has(fault(edited(good, "\"f32\": 0.1", "\"f32\": -1")), "peak_tflops.f32: expected a number of at least 0"));
+  CHECK(has(fault(edited(good, "\"products\": {", "\"products\": [], \"more\": {")), ": expected"));
 }
 
-TEST_CASE("the profile of another machine is refused with the difference in words, and replaced by a write") {
+TEST_CASE("the profile of another machine is refused with the difference in words, and no write replaces it") {
   test::TemporaryFolder folder;
   const std::filesystem::path path = folder / "deep/profile.json";
   CHECK(read_profile_or_empty(path, here)->ops.empty());
@@ -156,14 +156,47 @@ TEST_CASE("the profile of another machine is refused with the difference in word
   const auto refused = read_profile(path, foreign);
   REQUIRE_FALSE(refused.ok());
   CHECK(refused.error().code == ExitCode::config);
-  CHECK(has(refused.error().message, "expected the profile of CPU B (avx2), 2 threads, 1 rank a host"));
-  CHECK(has(refused.error().message, "found 2 ops of CPU A"));
-  CHECK(read_profile_or_empty(path, foreign)->ops.empty());
-  Profile other(foreign);
+  CHECK(has(refused.error().message, "profile.json: expected a profile of CPU B (avx2), found one of CPU A"));
+  CHECK(refused.error().message.ends_with(" (avx2)"));  // the rest is the same
+  const Machine alone{here.device, {}};
+  const std::string text = *read_file(path, "it");
+  for (const Machine& other : {foreign, alone})
+    for (const Status& status : {Status(read_profile_or_empty(path, other).error()), write_profile(path, Profile(other)),
+                                 add_to_profile(path, Profile(other))}) {
+      REQUIRE_FALSE(status.ok());
+      CHECK(status.error().code == ExitCode::config);
+      CHECK(has(status.error().message, other == alone ? "profile of self, 1 rank, found one of mpi, 2 ranks, whose"
+                                                       : "profile of CPU B (avx2), found one of CPU A"));
+      CHECK(has(status.error().message, "whose times are kept: name another file"));
+    }
+  CHECK(*read_file(path, "it") == text);
+}
+
+TEST_CASE("times of another build are of no use and give way to those of this one") {
+  const test::TemporaryFolder folder;
+  const std::filesystem::path path = folder / "profile.json";
+  REQUIRE(write_profile(path, sample()).ok());
+  Machine rebuilt = here;
+  rebuilt.device.build = "another";
+  const auto refused = read_profile(path, rebuilt);
+  REQUIRE_FALSE(refused.ok());
+  CHECK(has(refused.error().message, "expected a profile of build another, found one of build 0123456789abcdef"));
+  CHECK(read_profile_or_empty(path, rebuilt)->ops.empty());
+  Profile other(rebuilt);
   other.ops["zero(f32[3])"] = {1, 5, 0};
   REQUIRE(add_to_profile(path, other).ok());
-  CHECK(read_profile(path)->machine == foreign);
+  CHECK(read_profile(path)->machine == rebuilt);
   CHECK(read_profile(path)->ops == other.ops);
+}
+
+TEST_CASE("a file without times of the machine says what it lacks") {
+  const test::TemporaryFolder folder;
+  const std::filesystem::path path = folder / "profile.json";
+  Profile peak(here);
+  peak.peak_tflops["f32"] = 1;
+  REQUIRE(write_profile(path, peak).ok());
+  CHECK(read_profile(path, here).error().message ==
+        path.string() + ": expected measured ops and communication, found 0 ops");
 }
 
 TEST_CASE("adding to a file keeps what it holds for the machine, writing replaces it") {

@@ -3,6 +3,7 @@
 
 #include <catch2/catch.hpp>
 
+#include "host_accelerator.h"
 #include "lancet/base/atomic_file.h"
 #include "program.h"
 
@@ -52,6 +53,65 @@ TEST_CASE("costs are measured once and then read") {
   REQUIRE(renewed.ok());
   CHECK(renewed->ops.size() == first->ops.size());
   CHECK(renewed->ops != first->ops);  // some of a hundred measured doubles differ
+}
+
+TEST_CASE("measuring again keeps the peak") {
+  const test::TemporaryFolder folder;
+  config::Config config = small();
+  config.overlap.profile = folder / "costs.json";
+  const auto world = comm::make_self();
+  cost::Profile old(planning::machine_of(config, *world, 1));
+  old.peak_tflops["f32"] = 9;
+  old.ops["gone"] = {1, 1, 0};
+  REQUIRE(cost::write_profile(config.overlap.profile, old).ok());
+  const auto programs = planning::step_programs(config, 1);
+  REQUIRE(planning::ensure_profile(config, *world, programs,
+                                   {.renew = planning::ProfileRequest::Renew::all, .seconds = no_time})
+              .ok());
+  const auto held = cost::read_profile(config.overlap.profile);
+  CHECK(held->peak_tflops == old.peak_tflops);
+  CHECK_FALSE(held->ops.contains("gone"));
+  CHECK_FALSE(held->ops.empty());
+}
+
+TEST_CASE("a named file of another machine is refused on all ranks and stays as it is") {
+  const test::TemporaryFolder folder;
+  config::Config config = small();
+  config.overlap.profile = folder / "costs.json";
+  cost::Profile alone(planning::machine_of(config, *comm::make_self(), 1));
+  alone.ops["op"] = {1, 1, 0};
+  REQUIRE(cost::write_profile(config.overlap.profile, alone).ok());
+  const std::string text = *read_file(config.overlap.profile, "it");
+  const auto programs = planning::step_programs(config, 2);
+  std::vector<std::string> errors(2);
+  const Status status = comm::run_inproc(2, [&](comm::Communicator& world) -> Status {
+    const auto profile = planning::ensure_profile(config, world, programs, {.local_ranks = 2, .seconds = no_time});
+    if (profile.ok()) return internal_error("expected an error");
+    errors[std::size_t(world.rank())] = profile.error().message;
+    return {};
+  });
+  REQUIRE(status.ok());
+  for (const std::string& error : errors)
+    CHECK(error == config.overlap.profile + ": expected a profile of 2 ranks a host, inproc, 2 ranks, found one of 1 "
+                                            "rank a host, self, 1 rank, whose times are kept: name another file");
+  CHECK(*read_file(config.overlap.profile, "it") == text);
+}
+
+TEST_CASE("an old file stays until its times are measured again") {
+  const test::TemporaryFolder folder;
+  config::Config config = small();
+  config.overlap.profile = folder / "costs.json";
+  const auto world = comm::make_self();
+  test::HostAccelerator accelerator({.bytes = 1});  // too small for the step
+  cost::Profile old(planning::machine_of(config, *world, 1, &accelerator));
+  old.machine.device.build = "an older one";
+  old.ops["op"] = {1, 1, 0};
+  REQUIRE(cost::write_profile(config.overlap.profile, old).ok());
+  const auto profile = planning::ensure_profile(config, *world, planning::step_programs(config, 1),
+                                                {.seconds = no_time, .accelerator = &accelerator});
+  REQUIRE_FALSE(profile.ok());
+  CHECK(profile.error().message.find("bytes of memory on") != std::string::npos);
+  CHECK(cost::read_profile(config.overlap.profile)->ops == old.ops);
 }
 
 TEST_CASE("without a file nothing is kept; the folder of default files is the caller's") {
@@ -130,21 +190,28 @@ TEST_CASE("the largest peak that was measured on a machine counts, beside its co
   CHECK(planning::largest_peak_tflops(config, machine, "", 0.2) == 0.2);  // nothing is kept
 }
 
-TEST_CASE("a peak changes no file of another machine and no damaged one") {
+TEST_CASE("a peak changes no file of another build, no damaged one and none that the user names") {
   const test::TemporaryFolder folder;
   config::Config config = small();
-  config.overlap.profile = folder / "costs.json";
   const cost::Machine machine = planning::machine_of(config, *comm::make_self(), 1);
-  cost::Machine other = machine;
-  other.device.cpu = "another";
-  cost::Profile theirs(other);
+  const auto path = planning::default_profile_path(folder / "cache", machine);
+  const auto peak = [&](double measured) {
+    return planning::largest_peak_tflops(config, machine, folder / "cache", measured);
+  };
+  cost::Profile theirs(machine);
+  theirs.machine.device.build = "another";
   theirs.peak_tflops["f32"] = 9;
-  REQUIRE(cost::write_profile(config.overlap.profile, theirs).ok());
-  CHECK(planning::largest_peak_tflops(config, machine, "", 0.2) == 0.2);
-  CHECK(cost::read_profile(config.overlap.profile)->machine == other);
-  folder.write("costs.json", "{");
-  CHECK(planning::largest_peak_tflops(config, machine, "", 0.2) == 0.2);
-  CHECK(*read_file(config.overlap.profile, "it") == "{");
+  REQUIRE(cost::write_profile(path, theirs).ok());
+  CHECK(peak(0.2) == 0.2);
+  CHECK(cost::read_profile(path)->machine == theirs.machine);
+  REQUIRE(write_file(path, "{").ok());
+  CHECK(peak(0.2) == 0.2);
+  CHECK(*read_file(path, "it") == "{");
+  std::filesystem::remove(path);
+  config.overlap.profile = folder / "costs.json";
+  CHECK(peak(0.2) == 0.2);
+  CHECK_FALSE(std::filesystem::exists(config.overlap.profile));
+  CHECK(cost::read_profile(path)->peak_tflops == std::map<std::string, double>{{"f32", 0.2}});
 }
 
 TEST_CASE("a damaged file of costs stops all ranks before anything is measured") {

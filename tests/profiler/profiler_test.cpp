@@ -1,10 +1,13 @@
 // The profiler measures missing costs and nothing else. Times are measured, so the tests only check that they are sane.
 #include "lancet/profiler/profiler.h"
 
+#include <fmt/format.h>
+
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <mutex>
 
+#include "host_accelerator.h"
 #include "lancet/comm/communicator.h"
 
 using namespace lancet;
@@ -189,6 +192,40 @@ TEST_CASE("ranks measure together and agree on the results") {
     for (const cost::Point& point : *points) CHECK(point.ms > 0);
   }
   CHECK(cost::op_costs(profiles[0], plans[0].program).ok());
+}
+
+TEST_CASE("an error of one rank before the first sweep is returned on all ranks at once") {
+  const std::vector<ir::Plan> plans{parsed(moe_plan(2))};
+  for (const int failing : {0, 1}) {
+    std::vector<std::string> errors(2);
+    const Status status = comm::run_inproc(2, [&](comm::Communicator& world) -> Status {
+      world.set_timeout(std::chrono::seconds(20));
+      test::HostAccelerator accelerator({.bytes = world.rank() == failing ? 1 : std::int64_t{1} << 40});
+      cost::Profile profile({profiler::device_of(accelerator), {world.transport(), 2, 1}});
+      const auto report =
+          profiler::fill_profile(profile, plans, {.accelerator = &accelerator, .world = &world, .seconds = no_time});
+      if (!report.ok()) errors[std::size_t(world.rank())] = report.error().message;
+      return {};
+    });
+    REQUIRE(status.ok());
+    INFO(failing);
+    CHECK(errors[0].find(fmt::format("rank {}: expected ", failing)) == 0);
+    CHECK(errors[0].find("bytes of memory on") != std::string::npos);
+    CHECK(errors[1] == errors[0]);
+  }
+}
+
+TEST_CASE("times are lacking while an op or, with several ranks, a message is") {
+  const std::vector<ir::Plan> plans{parsed(moe_plan(2))};
+  cost::Profile profile;
+  CHECK(profiler::lacks_times(plans, profile, 1));
+  for (const std::string& op : profiler::missing_ops(plans, profile)) profile.ops[op] = {1, 1, 0};
+  CHECK_FALSE(profiler::lacks_times(plans, profile, 1));
+  CHECK(profiler::lacks_times(plans, profile, 2));
+  profile.network.all_to_all = profile.network.all_reduce = {{1, 1}, {1e12, 2}};
+  CHECK_FALSE(profiler::lacks_times(plans, profile, 2));
+  profile.network.all_to_all = {{1, 1}};  // shorter messages than the plan's
+  CHECK(profiler::lacks_times(plans, profile, 2));
 }
 
 TEST_CASE("this device has a name") {

@@ -97,12 +97,14 @@ Result<Profile> parse_profile(std::string_view text, std::string_view origin);
 
 // Reads the profile that the file holds. Config error: no such file, or a damaged one.
 Result<Profile> read_profile(const std::filesystem::path& path);
-// Reads the profile of a machine. Config error: also if the file holds another one, or lacks ops or communication; the
-// message names both machines.
+// Reads the profile of a machine. Config error: also if the file holds another one, in what the message says, or lacks
+// ops or communication.
 Result<Profile> read_profile(const std::filesystem::path& path, const Machine& machine);
-// Reads what the file holds for a machine, which may be nothing. Config error: a damaged file.
+// Reads what a machine's file holds, to add to it. It is nothing if there is no file or one of another build, whose
+// times are of no more use. Config error: a damaged file, or one of another machine.
 Result<Profile> read_profile_or_empty(const std::filesystem::path& path, const Machine& machine);
-// Replaces the file, or creates it and its folder. Config error: what was there is damaged, or it cannot be written.
+// Replaces the file, or creates it and its folder. Config error: that of read_profile_or_empty, or it cannot be
+// written.
 Status write_profile(const std::filesystem::path& path, const Profile& profile);
 // Like write_profile, but keeps what the file holds for the machine and the profile lacks, such as ops that another job
 // measured meanwhile. Of two jobs that do so at the same moment, one may lose its times, which are measured again.

@@ -25,7 +25,8 @@ struct PlanRequest {
   bool accumulate = false;  // gradients accumulate over the runs of several plans
   bool update = true;       // false: a micro batch that only accumulates its gradients
   bool fuse = false;        // GELU is fused with the products beside it
-  bool compare = false;     // the report holds all policies, not only sequential and the requested one
+  // The report holds all policies, not only sequential and the requested one, unless the step is a large one.
+  bool compare = false;
   std::vector<std::string> skip = {};  // names of passes to leave out
   bool keep_texts = false;             // PassRun::text is filled
 };

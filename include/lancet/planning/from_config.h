@@ -18,6 +18,7 @@ model::BuildOptions build_options(const config::Config& config, model::Mode mode
 struct LeastMemory {
   std::int64_t parameters = 0, state = 0, gradients = 0;
   std::int64_t total() const { return parameters + state + gradients; }
+  std::string parts() const;  // in MB
 };
 LeastMemory least_memory(const config::Config& config, int ranks);
 
@@ -26,7 +27,7 @@ struct StepOptions {
   const cost::Costs* costs = nullptr;  // every policy but sequential needs them
   bool costs_may_lack_ops = false;     // if they do, sequential is planned without predictions
   bool crowded = false;                // more threads compute than there are cores, so predictions do not hold
-  bool compare = false;                // the report holds all policies
+  bool compare = false;                // planner::PlanRequest::compare
   bool inspect = false;                // gradients and routes stay readable after a step (tests)
   std::vector<std::string> skip = {};  // passes to leave out
   bool keep_texts = false;             // the report holds the Program after each pass

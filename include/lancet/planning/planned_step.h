@@ -34,9 +34,9 @@ struct PlannedStep {
   std::optional<double> available_gib;  // GiB of memory of a declared device, less the reserved part
 };
 
-// The plan that a run on place.ranks ranks would make, and the predictions of every policy. Config errors: the config
-// does not fit the ranks; the file holds no such cluster or several; it lacks an op.
-Result<PlannedStep> plan_offline(const config::Config& config, const PlanTarget& place);
+// The plan that a run on target.ranks ranks would make, and the predictions of every policy. Config errors: the config
+// does not fit the ranks or the declared device's memory; the file holds no such cluster or several; it lacks an op.
+Result<PlannedStep> plan_offline(const config::Config& config, PlanTarget target);
 
 // Bytes of a rank's named tensors, which persist from step to step; the arena is not included.
 std::int64_t resident_tensor_bytes(const ir::Program& program);

@@ -25,8 +25,9 @@ cost::Machine machine_of(const config::Config& config, const comm::Communicator&
 // first one has no parts.
 std::vector<ir::Program> step_programs(const config::Config& config, int ranks);
 
-// The profile file of a machine: config.overlap.profile, or else the machine's own file in `folder`; empty if there is
-// neither.
+// The machine's own file in `folder`; empty if that is empty.
+std::filesystem::path default_profile_path(const std::string& folder, const cost::Machine& machine);
+// The profile file of a run: config.overlap.profile, or else default_profile_path().
 std::filesystem::path profile_path(const config::Config& config, const std::string& folder,
                                    const cost::Machine& machine);
 
@@ -35,7 +36,7 @@ struct ProfileRequest {
   std::string profile_folder = {};  // of profile_path()
   // Costs to measure again although the file holds them.
   enum class Renew { nothing, communication, all } renew = Renew::nothing;
-  double seconds = 2;                           // runtime::ProfilerOptions
+  double seconds = 2;                           // profiler::ProfilerOptions
   runtime::Accelerator* accelerator = nullptr;  // on which the rank trains; null: the CPU
 };
 
@@ -44,14 +45,14 @@ struct ProfileRequest {
 Status take_product_choices(const config::Config& config, comm::Communicator& world, const ProfileRequest& request);
 
 // Collective; returns the same profile on all ranks. Rank 0 reads the file, all ranks measure the costs that the
-// programs need and the file lacks, and rank 0 writes the file and logs one line. A file of another machine or build is
-// replaced. Config errors: a file that is damaged or cannot be written.
+// programs need and the file lacks, and rank 0 writes the file and logs one line. A file of another build is replaced.
+// Config errors: a file that is damaged, of another machine, or cannot be written.
 Result<cost::Profile> ensure_profile(const config::Config& config, comm::Communicator& world,
                                      std::span<const ir::Program> programs, const ProfileRequest& request = {});
 
 // The largest TFLOP/s of products of config.train.dtype that were ever measured on the machine: `measured`, or what its
-// profile file holds, which then keeps the larger one. A busy machine gives too small a peak, which would make MFU too
-// large. A file of another machine is left as it is, and one that cannot be read or written is a warning.
+// default file holds, which then keeps the larger one. A busy machine gives too small a peak, which would make MFU too
+// large. A file of another build is left as it is, and one that cannot be read or written is a warning.
 double largest_peak_tflops(const config::Config& config, const cost::Machine& machine, const std::string& folder,
                            double measured);
 

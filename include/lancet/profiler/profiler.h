@@ -43,6 +43,9 @@ struct ProfilerReport {
 // The op keys of the plans that the profile lacks, sorted.
 std::vector<std::string> missing_ops(std::span<const ir::Plan> plans, const cost::Profile& profile);
 
+// True if fill_profile() measures anything among so many ranks.
+bool lacks_times(std::span<const ir::Plan> plans, const cost::Profile& profile, int ranks);
+
 // Times the missing ops and adds them to the profile; existing entries do not change. Communication is measured if
 // there are several ranks and the profile has no times of messages, or none up to the plans' largest messages. If the
 // accelerator offers several algorithms for a product, rank 0 first measures the best one for each product of the
