@@ -1,9 +1,9 @@
 // Backlog: bounds how many commands wait on a device stream.
 //
 // A driver takes only so many commands of a stream (CUDA about 1,000), then the call blocks until the device has
-// executed some. The blocked thread keeps a lock of the driver, so that the threads of other streams block as well, also
-// that of the stream for whose flag the device waits: nothing would ever end, and nobody would notice. So the host must
-// not get that far ahead.
+// executed some. The blocked thread keeps a lock of the driver, so that the threads of other streams block as well,
+// among them the one that would put the work that the device waits for: the step never ends, and no thread is left that
+// could notice it. So the host must not get that far ahead.
 #pragma once
 #include <array>
 
@@ -23,9 +23,9 @@ class Backlog {
   Backlog(WatchedStream& queue, Marks marks) : queue_(&queue), marks_(marks) {}
 
   void start();  // starts a step: the stream is empty and the marks are 0
-  // Called before each instruction and each recorded section. After every 200 commands it puts a mark, a flag, and waits
-  // until the stream has reached the mark before, so that no more wait than twice as many and those of one instruction.
-  // Error: the stream's watch().
+  // Called before each instruction and each recorded section. After every 200 commands it puts a mark, a flag, and
+  // waits until the stream has reached the mark before. So at most 400 commands and those of one instruction wait.
+  // Error: that of the stream's watch().
   Status limit();
 
  private:

@@ -31,8 +31,8 @@ struct CrossingMemory {
   Words& words() const { return *here.memory().as<Words>(); }
 };
 
-// `asks` copies a word to the device; `answers` waits for it, fetches it and copies it to the device again; `asks` waits
-// for that and fetches it.
+// `asks` copies a word to the device; `answers` waits for it, fetches it and copies it to the device again; `asks`
+// waits for that and fetches it.
 Status put_crossing(backend::Stream& asks, backend::Stream& answers, const CrossingMemory& memory) {
   Words& words = memory.words();
   std::byte *const first = memory.there.start(), *const second = first + 256;
@@ -81,8 +81,8 @@ Status cross_streams(backend::Device& device, std::chrono::milliseconds most) {
       if (!release(most, memory->words())) static_cast<void>(memory.release());
       LANCET_TRY(put);
       return config_error(
-          fmt::format("device: expected streams of {} that wait for each other to end within {} s, found that they block "
-                      "each other; MPS or a debugger may leave them too few hardware queues",
+          fmt::format("device: expected streams of {} that wait for each other to end within {} s, found that they "
+                      "block each other; MPS or a debugger may leave them too few hardware queues",
                       device.name(), double(most.count()) * 1e-3));
     }
   return {};

@@ -68,22 +68,22 @@ TEST_CASE("host queue: a call that finds the queue full blocks the calls of all 
   const auto full = made(device->make_stream(false)), other = made(device->make_stream(false));
   auto* flag = reinterpret_cast<Flag*>(made(device->allocate_host(sizeof(Flag))));
   REQUIRE(full->wait(flag).ok());
-  std::atomic<bool> blocked{false}, put{false};
+  std::atomic<bool> put_on_full{false}, put_on_other{false};
   std::jthread filling([&] {
-    for (int i = 0; i < 5; ++i) CHECK(full->delay(0).ok());
-    put = true;
+    bool good = true;
+    for (int i = 0; i < 5; ++i) good &= full->delay(0).ok();
+    put_on_full = good;
   });
-  std::jthread waiting([&] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));
-    CHECK(other->delay(0).ok());
-    blocked = put.load();  // only after the other thread's call
-  });
-  std::this_thread::sleep_for(std::chrono::milliseconds(300));
-  CHECK_FALSE(put);
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  std::jthread waiting([&] { put_on_other = other->delay(0).ok(); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  CHECK_FALSE(put_on_full);
+  CHECK_FALSE(put_on_other);
   std::atomic_ref(*flag).store(1);
-  waiting.join();
   filling.join();
-  CHECK(blocked);
+  waiting.join();
+  CHECK(put_on_full);
+  CHECK(put_on_other);
   REQUIRE(full->synchronize().ok());
 }
 

@@ -255,8 +255,9 @@ class HostQueue final : public Device {
   Result<std::unique_ptr<Stream>> make_stream(bool) override {
     if (options_.streams) ++*options_.streams;
     const std::lock_guard lock(mutex_);
-    if (!options_.one_queue) return std::unique_ptr<Stream>(std::make_unique<ThreadStream>(options_, ++streams_, driver_));
-    if (!queue_) queue_ = std::make_unique<ThreadStream>(options_, ++streams_, driver_);
+    const auto make = [&] { return std::make_unique<ThreadStream>(options_, ++streams_, driver_); };
+    if (!options_.one_queue) return std::unique_ptr<Stream>(make());
+    if (!queue_) queue_ = make();
     return std::unique_ptr<Stream>(std::make_unique<runtime::WatchedStream>(*queue_, [] { return Status(); }));
   }
   Result<std::unique_ptr<Event>> make_event() override { return std::unique_ptr<Event>(std::make_unique<HostEvent>()); }

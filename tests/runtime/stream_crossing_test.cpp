@@ -32,8 +32,8 @@ TEST_CASE("streams that block each other are refused in one line after the deadl
   REQUIRE_FALSE(crossed.ok());
   CHECK(crossed.error().code == ExitCode::config);
   CHECK(crossed.error().message ==
-        "device: expected streams of host queue that wait for each other to end within 0.3 s, found that they block each "
-        "other; MPS or a debugger may leave them too few hardware queues");
+        "device: expected streams of host queue that wait for each other to end within 0.3 s, found that they block "
+        "each other; MPS or a debugger may leave them too few hardware queues");
   const auto took = std::chrono::steady_clock::now() - start;
   CHECK(took >= 300ms);
   CHECK(took < 3s);

@@ -78,9 +78,9 @@ class Device {
   virtual void free_host(std::byte* memory) = 0;
   // urgent: its work runs before that of other streams (for communication streams).
   virtual Result<std::unique_ptr<Stream>> make_stream(bool urgent) = 0;
-  // Stream `number` of those that all users of the device share, since each hardware queue that a stream takes is one
-  // that another stream may have to wait for. Made at the first call; urgent unless the number is 0. One thread at a time
-  // calls it, and the users never run at once.
+  // Stream `number` of a set that all executors share: they never run at once, and streams that wait for each other
+  // need hardware queues of their own, which are few. Made at the first call; urgent unless the number is 0. One thread
+  // at a time calls it.
   Result<Stream*> shared_stream(std::size_t number) {
     while (shared_.size() <= number) {
       LANCET_ASSIGN(shared_.emplace_back(), make_stream(!shared_.empty()));

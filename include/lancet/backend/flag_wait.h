@@ -8,8 +8,9 @@
 
 namespace lancet::backend {
 
-// Blocks the stream's thread until the flag is set; an error of stream.watch() ends the wait and is returned. The device
-// may idle until the thread continues, so it first spins for as long as short work takes: a sleep lasts some 70 us.
+// Blocks the stream's thread until the flag is set; an error of stream.watch() ends the wait and is returned. The
+// device may idle until the thread continues, so it first spins for as long as short work takes: a sleep lasts some
+// 70 us.
 inline Status wait_for_flag(Flag* flag, Stream& stream) {
   using Clock = std::chrono::steady_clock;
   constexpr std::chrono::microseconds spin(200), pause(20);
