@@ -45,10 +45,14 @@ class HostGraph final : public Graph {
   std::vector<Work> work;
 };
 
+struct Driver {
+  std::mutex lock;
+  std::atomic<bool> stuck{false};  // a call has blocked for ever
+};
+
 class ThreadStream final : public HostQueueStream, public PacedStream {
  public:
-  // driver: the lock of the device's driver.
-  ThreadStream(const HostQueueOptions& options, std::uint64_t number, std::shared_ptr<std::mutex> driver)
+  ThreadStream(const HostQueueOptions& options, std::uint64_t number, std::shared_ptr<Driver> driver)
       : options_(options),
         random_(options.seed, number),
         driver_(std::move(driver)),
@@ -60,7 +64,7 @@ class ThreadStream final : public HostQueueStream, public PacedStream {
       return {};
     }
     if (options_.most_queued == 0) return put(std::move(work));
-    const std::lock_guard driver(*driver_);
+    const std::lock_guard driver(driver_->lock);
     LANCET_TRY(wait_for_room());
     return put(std::move(work));
   }
@@ -172,7 +176,8 @@ class ThreadStream final : public HostQueueStream, public PacedStream {
   Status wait_for_room() {
     std::unique_lock lock(mutex_);
     const auto room = [&] { return queue_.size() < options_.most_queued; };
-    if (changed_.wait_for(lock, std::chrono::seconds(5), room)) return {};
+    if (!driver_->stuck && changed_.wait_for(lock, std::chrono::seconds(5), room)) return {};
+    driver_->stuck = true;
     return internal_error(
         fmt::format("a call has blocked in the driver for 5 s: the stream's queue holds {} commands", queue_.size()));
   }
@@ -184,7 +189,7 @@ class ThreadStream final : public HostQueueStream, public PacedStream {
       const Work work = std::move(queue_.front());
       queue_.pop_front();
       changed_.notify_all();
-      if (!status_.ok()) continue;
+      if (!status_.ok() || driver_->stuck) continue;
       busy_ = true;
       lock.unlock();
       Status status = attempt(work, done);
@@ -206,7 +211,7 @@ class ThreadStream final : public HostQueueStream, public PacedStream {
 
   const HostQueueOptions options_;
   const Philox random_;
-  const std::shared_ptr<std::mutex> driver_;
+  const std::shared_ptr<Driver> driver_;
   Clock::time_point mark_;  // used by the stream's own thread
   bool capturing_ = false;  // used by the thread that calls the stream
   std::unique_ptr<HostGraph> captured_;
@@ -282,7 +287,7 @@ class HostQueue final : public Device {
   std::map<std::byte*, cpu::Buffer> blocks_;
   std::int64_t used_ = 0;
   std::uint64_t streams_ = 0;
-  const std::shared_ptr<std::mutex> driver_ = std::make_shared<std::mutex>();
+  const std::shared_ptr<Driver> driver_ = std::make_shared<Driver>();
   std::unique_ptr<ThreadStream> queue_;  // of all streams, if they share one
 };
 

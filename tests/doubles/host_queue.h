@@ -4,7 +4,7 @@
 // It is strict: an address of its memory traps unless a stream's work dereferences it, work can be made to start late
 // at random, a stream that has failed runs nothing more, and a stream's queue can have a limit. As in a driver, a call
 // that finds the queue full waits with the driver's lock, which the calls of all streams take; if no work ends for 5 s,
-// it fails.
+// it fails, and no stream of the device runs anything more.
 #pragma once
 #include <atomic>
 #include <functional>
