@@ -111,13 +111,13 @@ class HostAccelerator final : public runtime::Accelerator {
     return kernel->workspace ? kernel->workspace(host_arguments(args)) : 0;
   }
   static ops::Kernel bind(const ops::KernelArgs& args) {
-    auto* stream = static_cast<HostQueueStream*>(args.stream->native());
+    auto* queue = static_cast<HostQueueStream*>(args.stream->native());
     ops::KernelArgs host = host_arguments(args);
     std::shared_ptr<DeviceAsHost> adapter;
-    if (args.device_comm && !host.comm) adapter = std::make_shared<DeviceAsHost>(*args.device_comm, *stream);
+    if (args.device_comm && !host.comm) adapter = std::make_shared<DeviceAsHost>(*args.device_comm, *queue);
     if (adapter) host.comm = adapter.get();
-    return [stream, adapter, kernel = ops::find_cpu_kernel(args.op)->bind(host)] {
-      return stream->enqueue([kernel]() -> Status {
+    return [stream = args.stream, adapter, kernel = ops::find_cpu_kernel(args.op)->bind(host)] {
+      return static_cast<HostQueueStream*>(stream->native())->enqueue([kernel]() -> Status {
         backend::cpu::set_threads(1);
         return kernel();
       });

@@ -7,6 +7,7 @@
 
 #include "lancet/base/shipped_files.h"
 #include "lancet/cost/costs.h"
+#include "stream_crossing.h"
 
 namespace lancet::runtime {
 
@@ -27,6 +28,12 @@ Result<const AcceleratorModule*> load_module(const std::string& file) {
     return config_error(fmt::format("device: expected the module of build {} at {}, found that of {}: build both again",
                                     cost::kernel_build(), file, module->kernel_build));
   return module;
+}
+
+Result<std::unique_ptr<Accelerator>> open_device(const AcceleratorModule& module, int index) {
+  LANCET_ASSIGN(auto accelerator, module.open(index));
+  LANCET_TRY(cross_streams(accelerator->device()));
+  return accelerator;
 }
 
 std::string cuda_module_path() {

@@ -1,7 +1,7 @@
 // Executes each stream of a plan on a device stream of an accelerator. Here "stream" means a stream of the plan,
 // "device stream" the queue of the device behind it (the variables `queue`, `queues_`). Each stream has a host thread,
-// which enqueues all its work of a step at once: no host thread waits for another, since flags order the device
-// streams.
+// which enqueues its work of a step without waiting for another thread, since flags order the device streams; backlog.h
+// says how far it may be ahead of its device stream. All executors of a device share its device streams.
 //
 // The first run executes one instruction at a time, because a kernel's first call may load code, allocate or connect
 // and so wait for the whole device; it would never return while a device stream waits for a flag. Then, with all device
@@ -69,9 +69,8 @@ class DeviceExecutor final : public PlanExecutor {
     LANCET_TRY(device_.bind_thread());
     LANCET_TRY(allocate_memory(store));
     for (std::size_t stream = 0; stream < ir::stream_count; ++stream) {
-      LANCET_ASSIGN(auto queue, device_.make_stream(stream != 0));
-      queues_[stream] =
-          std::make_unique<WatchedStream>(std::move(queue), [this, stream] { return failure_.watch(stream); });
+      LANCET_ASSIGN(backend::Stream* const queue, device_.shared_stream(stream));
+      queues_[stream] = std::make_unique<WatchedStream>(*queue, [this, stream] { return failure_.watch(stream); });
     }
     LANCET_TRY(kernels_.bind(plan_, *addresses_, options_, queues_, workspaces_));
     flag_plan_ = plan_flags(streams_, [&](std::int32_t instruction) {
@@ -79,6 +78,8 @@ class DeviceExecutor final : public PlanExecutor {
       return options_.accelerator->find_kernel(op)->recordable;
     });
     LANCET_TRY(flags_.allocate(flag_plan_.flags, device_));
+    for (std::size_t stream = 0; stream < ir::stream_count; ++stream)
+      backlogs_[stream] = Backlog(*queues_[stream], flags_.marks(stream));
     failure_.watch_steps(streams_, flag_plan_);
     LANCET_ASSIGN(times_, StreamTimes::make(plan_, streams_, flag_plan_, device_));
     threads_.start(streams_, [this](std::size_t stream) { run_stream(stream); });
@@ -147,13 +148,16 @@ class DeviceExecutor final : public PlanExecutor {
     LANCET_TRY(failure_.check_transports());
     step_ns_ = elapsed();
     ++runs_;
-    graphs_.record(flag_plan_.streams[0], streams_[0], *queues_[0],
-                   [&](const Section& section) { return enqueue_instructions(0, section); });
+    graphs_.record(flag_plan_.streams[0], streams_[0], *queues_[0], [&](const Section& section) -> Status {
+      for (std::size_t i = section.begin; i < section.end; ++i) LANCET_TRY(call(streams_[0][i].instruction));
+      return {};
+    });
     return queues_[0]->synchronize();
   }
 
   void run_stream(std::size_t stream) {
     Status status = device_.bind_thread();
+    backlogs_[stream].start();
     if (status.ok()) status = stream == 0 ? enqueue_compute() : enqueue_communication(stream);
     failure_.finish(stream, status);
   }
@@ -178,10 +182,7 @@ class DeviceExecutor final : public PlanExecutor {
 
   Status enqueue_sections(std::size_t stream) {
     backend::Stream& queue = *queues_[stream];
-    // A device stream refuses new work, with the cause, once earlier work on it has failed.
-    const auto named = [&](const Status& status) {
-      return status.ok() ? status : Status(failure_.of_stream(stream, status.error()));
-    };
+    const auto named = [&](const Status& status) { return at_stream(stream, status); };
     for (std::size_t i = 0; i < flag_plan_.streams[stream].size() && !failure_.failed(); ++i) {
       const Section& section = flag_plan_.streams[stream][i];
       for (std::size_t wait : section.waits) LANCET_TRY(named(queue.wait(flags_.planned(wait))));
@@ -198,6 +199,7 @@ class DeviceExecutor final : public PlanExecutor {
     const Section& section = flag_plan_.streams[stream][number];
     backend::Graph* graph = stream == 0 && !times_->each() ? graphs_.find(number) : nullptr;
     if (!graph) return enqueue_instructions(stream, section);
+    LANCET_TRY(at_stream(stream, backlogs_[stream].limit()));
     return kernels_.in_range(streams_[stream][section.begin].instruction,
                              [&] { return queues_[stream]->launch(*graph); });
   }
@@ -205,11 +207,17 @@ class DeviceExecutor final : public PlanExecutor {
   Status enqueue_instructions(std::size_t stream, const Section& section) {
     for (std::size_t i = section.begin; i < section.end; ++i) {
       const std::int32_t instruction = streams_[stream][i].instruction;
+      LANCET_TRY(at_stream(stream, backlogs_[stream].limit()));
       LANCET_TRY(times_->begin_instruction(instruction, *queues_[stream]));
       LANCET_TRY(call(instruction));
       LANCET_TRY(times_->end_instruction(instruction, *queues_[stream]));
     }
     return {};
+  }
+
+  // A device stream refuses new work, with the cause, once earlier work on it has failed.
+  Status at_stream(std::size_t stream, const Status& status) {
+    return status.ok() ? status : Status(failure_.of_stream(stream, status.error()));
   }
 
   Status call(std::int32_t instruction) {
@@ -252,6 +260,7 @@ class DeviceExecutor final : public PlanExecutor {
   HostMirror mirror_;
   std::optional<Addresses> addresses_;
   DeviceQueues queues_;
+  std::array<Backlog, ir::stream_count> backlogs_;
   FlagPlan flag_plan_;
   StepFailure failure_{plan_, options_, queues_, flags_};
   DeviceKernels kernels_;

@@ -7,11 +7,12 @@
 
 #include "bound_plan.h"
 #include "lancet/runtime/block.h"
+#include "lancet/runtime/watched_stream.h"
 
 namespace lancet::runtime {
 
 // By stream of the plan.
-using DeviceQueues = std::array<std::unique_ptr<backend::Stream>, ir::stream_count>;
+using DeviceQueues = std::array<std::unique_ptr<WatchedStream>, ir::stream_count>;
 using Workspaces = std::array<Block, ir::stream_count>;
 
 class DeviceKernels {

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "backlog.h"
 #include "bound_plan.h"
 #include "lancet/backend/device.h"
 #include "lancet/runtime/block.h"
@@ -74,13 +75,17 @@ class StepFlags {
   backend::Flag* planned(std::size_t number) const { return memory_.memory().as<backend::Flag>() + number; }
   backend::Flag* inputs() const { return planned(planned_); }
   backend::Flag* end(std::size_t stream) const { return planned(planned_ + 1 + stream); }
+  Backlog::Marks marks(std::size_t stream) const {
+    backend::Flag* const first = planned(planned_ + 1 + ir::stream_count + 2 * stream);
+    return {first, first + 1};
+  }
   // 0 starts a step, when all device streams are idle; 1 releases every device stream that waits.
   void write_all(backend::Flag value) const {
     for (std::size_t i = 0; i < count(); ++i) std::atomic_ref(*planned(i)).store(value, std::memory_order_release);
   }
 
  private:
-  std::size_t count() const { return planned_ + 1 + ir::stream_count; }
+  std::size_t count() const { return planned_ + 1 + 3 * ir::stream_count; }
 
   std::size_t planned_ = 0;
   Block memory_;

@@ -26,7 +26,7 @@ Result<std::unique_ptr<runtime::Accelerator>> open_own_gpu(const DeviceSource& s
   LANCET_ASSIGN(const runtime::AcceleratorModule* module, source.load());
   LANCET_ASSIGN(const int found, module->count());
   LANCET_ASSIGN(const int number, device_number(found, source.launch, shared));
-  return module->open(number);
+  return runtime::open_device(*module, number);
 }
 
 // Ranks may share a GPU only if their messages go through host memory.

@@ -1,10 +1,12 @@
 // Streams, flags, graphs and events of a GPU.
 #include <atomic>
 #include <chrono>
+#include <future>
 #include <thread>
 
 #include "lancet/backend/paced_stream.h"
 #include "module.h"
+#include "runtime/backlog.h"
 
 namespace lancet {
 namespace {
@@ -118,6 +120,36 @@ TEST_CASE("probe: copies of two streams that wait for each other") {
     CHECK(*received == round);
     CHECK(*returned == round);
   }
+}
+
+// Twice as many commands as may wait between two marks, and those of a large instruction (src/runtime/backlog.h).
+TEST_CASE("a stream that waits takes as many commands as an executor leaves on it") {
+  const auto gpu = test::open_gpu();
+  if (!gpu) return;
+  backend::Device& device = gpu->device();
+  const auto stream = made(device.make_stream(false));
+  std::byte* memory = made(device.allocate(256));
+  auto* flag = reinterpret_cast<Flag*>(made(device.allocate_host(256)));
+  done(stream->delay(0));  // loads the kernel
+  done(stream->synchronize());
+  const auto event = made(device.make_event());
+  done(stream->wait(flag));
+  auto put = std::async(std::launch::async, [&]() -> Status {
+    LANCET_TRY(device.bind_thread());
+    for (std::size_t i = 0; i < runtime::Backlog::between_marks; ++i) {
+      LANCET_TRY(stream->record(*event));
+      LANCET_TRY(stream->delay(0));
+      LANCET_TRY(stream->zero(memory, 256));
+    }
+    return {};
+  });
+  const bool in_time = put.wait_for(std::chrono::seconds(10)) == std::future_status::ready;
+  std::atomic_ref(*flag).store(1);
+  done(put.get());
+  CHECK(in_time);
+  done(stream->synchronize());
+  device.free(memory);
+  device.free_host(reinterpret_cast<std::byte*>(flag));
 }
 
 TEST_CASE("a graph runs at each launch, events measure, and a delay lasts its time") {

@@ -38,7 +38,7 @@ inline std::unique_ptr<runtime::Accelerator> open_gpu(int index = 0) {
     std::cout << "SKIPPED: " << (found.ok() ? "too few GPUs" : found.error().message) << std::endl;
     return nullptr;
   }
-  auto accelerator = (*module)->open(index);
+  auto accelerator = runtime::open_device(**module, index);
   if (!accelerator.ok()) FAIL(accelerator.error().message);
   return std::move(accelerator).value();
 }

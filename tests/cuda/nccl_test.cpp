@@ -81,7 +81,7 @@ int run_rank(int rank, int socket) {
   if (!module.ok()) return tell("module", module.error(), wrong);
   const auto found = (*module)->count();
   if (!found.ok()) return tell("no GPU", found.error(), skipped);
-  auto gpu = (*module)->open(0);
+  auto gpu = runtime::open_device(**module, 0);
   if (!gpu.ok()) return tell("open", gpu.error(), wrong);
   auto stream = (*gpu)->device().make_stream(true);
   if (!stream.ok()) return tell("stream", stream.error(), wrong);

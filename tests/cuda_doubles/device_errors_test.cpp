@@ -6,7 +6,9 @@
 
 #include "fake_runtime.h"
 #include "lancet/backend/cuda/device.h"
+#include "lancet/backend/flag_wait.h"
 #include "lancet/backend/paced_stream.h"
+#include "log_capture.h"
 
 using namespace lancet;
 using test::fake_runtime;
@@ -26,7 +28,10 @@ std::unique_ptr<backend::Device> opened() {
 }
 
 struct Fresh {
-  Fresh() { fake_runtime() = {}; }
+  Fresh() {
+    fake_runtime() = {};
+    ::unsetenv("CUDA_LAUNCH_BLOCKING");
+  }
 };
 
 }  // namespace
@@ -52,11 +57,31 @@ TEST_CASE_METHOD(Fresh, "a missing, old or broken driver and a missing GPU are r
 
 TEST_CASE_METHOD(Fresh, "streams that wait for each other get enough hardware queues, whatever the environment says") {
   fake_runtime().devices = 1;
-  for (const auto& [set, kept] : {std::pair{"1", "32"}, {"junk", "32"}, {"8", "8"}, {"16", "16"}}) {
-    ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", set, 1);
+  for (const std::string set : {"", "1", "junk", "8", "31", "32", "64"}) {
+    const test::LogCapture log;
+    if (set.empty())
+      ::unsetenv("CUDA_DEVICE_MAX_CONNECTIONS");
+    else
+      ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", set.c_str(), 1);
     REQUIRE(backend::cuda::count_devices().ok());
-    CHECK(std::string(std::getenv("CUDA_DEVICE_MAX_CONNECTIONS")) == kept);
+    CHECK(std::string(std::getenv("CUDA_DEVICE_MAX_CONNECTIONS")) == "32");
+    const bool other = !set.empty() && set != "32";
+    CHECK(log.text() == (other ? "warning: CUDA_DEVICE_MAX_CONNECTIONS=" + set +
+                                     ": expected 32, since streams wait for each other; using 32\n"
+                               : ""));
   }
+}
+
+TEST_CASE_METHOD(Fresh, "launches that block the host are refused") {
+  for (const char* set : {"1", "2"}) {
+    ::setenv("CUDA_LAUNCH_BLOCKING", set, 1);
+    CHECK(count_error().code == ExitCode::config);
+    CHECK(count_error().message ==
+          std::string("device: expected CUDA_LAUNCH_BLOCKING unset or 0, since streams wait for each other, found ") +
+              set);
+  }
+  ::setenv("CUDA_LAUNCH_BLOCKING", "0", 1);
+  CHECK(backend::cuda::count_devices().ok());
 }
 
 TEST_CASE_METHOD(Fresh, "a GPU whose architecture the build lacks is refused") {
@@ -118,6 +143,25 @@ TEST_CASE_METHOD(Fresh, "a stream reports whether it is empty, and its error") {
   const auto broken = (*stream)->idle();
   REQUIRE_FALSE(broken.ok());
   CHECK(broken.error().message == "the stream's work: as the driver says it (cudaErrorOfTheTest)");
+}
+
+TEST_CASE_METHOD(Fresh, "a wait for a flag ends with the error of its stream, for which the driver is rarely asked") {
+  const auto device = opened();
+  const auto stream = device->make_stream(true);
+  REQUIRE(stream.ok());
+  test::stream_queries() = 0;
+  fake_runtime().stream_state = cudaErrorNotReady;
+  const auto start = std::chrono::steady_clock::now();
+  std::chrono::nanoseconds took{0};
+  for (; took < std::chrono::milliseconds(2); took = std::chrono::steady_clock::now() - start)
+    REQUIRE((*stream)->watch().ok());
+  CHECK(test::stream_queries() >= 1);
+  CHECK(test::stream_queries() <= took / std::chrono::microseconds(200) + 1);
+  fake_runtime().stream_state = cudaErrorIllegalAddress;
+  backend::Flag flag = 0;
+  const Status status = backend::wait_for_flag(&flag, **stream);
+  REQUIRE_FALSE(status.ok());
+  CHECK(status.error().message == "the stream's work: as the driver says it (cudaErrorOfTheTest)");
 }
 
 TEST_CASE_METHOD(Fresh, "a stream is paced from a mark on") {

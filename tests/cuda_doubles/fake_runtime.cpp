@@ -19,6 +19,10 @@ std::atomic<int>& stream_queries() {
   static std::atomic<int> count;
   return count;
 }
+std::atomic<int>& event_queries() {
+  static std::atomic<int> count;
+  return count;
+}
 }  // namespace lancet::test
 
 namespace {
@@ -112,6 +116,11 @@ cudaError_t cudaMemsetAsync(void* memory, int value, std::size_t bytes, cudaStre
   return cudaSuccess;
 }
 cudaError_t cudaEventCreate(cudaEvent_t* event) { return give(event); }
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) { return give(event); }
+cudaError_t cudaEventQuery(cudaEvent_t) {
+  ++lancet::test::event_queries();
+  return fake_runtime().event_state;
+}
 cudaError_t cudaEventDestroy(cudaEvent_t) { return cudaSuccess; }
 cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) { return cudaSuccess; }
 cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t, cudaEvent_t) {

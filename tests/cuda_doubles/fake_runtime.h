@@ -20,10 +20,12 @@ struct FakeRuntime {
   unsigned char uuid = 0x11;  // every byte has this value
   int pci_bus = 0x17;
   cudaError_t stream_state = cudaSuccess;  // the result of cudaStreamQuery
+  cudaError_t event_state = cudaSuccess;   // the result of cudaEventQuery
   std::vector<int> priorities;             // of the streams that were made
   int cleared = 0;                         // calls of cudaGetLastError
 };
 FakeRuntime& fake_runtime();
 std::atomic<int>& stream_queries();  // calls of cudaStreamQuery
+std::atomic<int>& event_queries();   // calls of cudaEventQuery
 
 }  // namespace lancet::test

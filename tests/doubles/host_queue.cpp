@@ -19,6 +19,7 @@
 #include "lancet/backend/paced_stream.h"
 #include "lancet/base/check.h"
 #include "lancet/base/random.h"
+#include "lancet/runtime/watched_stream.h"
 
 namespace lancet::test {
 namespace {
@@ -44,11 +45,17 @@ class HostGraph final : public Graph {
   std::vector<Work> work;
 };
 
+struct Driver {
+  std::mutex lock;
+  std::atomic<bool> stuck{false};  // a call has blocked for ever
+};
+
 class ThreadStream final : public HostQueueStream, public PacedStream {
  public:
-  ThreadStream(const HostQueueOptions& options, std::uint64_t number)
-      : pause_us_(options.pause_us),
+  ThreadStream(const HostQueueOptions& options, std::uint64_t number, std::shared_ptr<Driver> driver)
+      : options_(options),
         random_(options.seed, number),
+        driver_(std::move(driver)),
         thread_([this](std::stop_token stop) { serve(stop); }) {}
 
   Status enqueue(Work work) override {
@@ -56,11 +63,10 @@ class ThreadStream final : public HostQueueStream, public PacedStream {
       captured_->work.push_back(std::move(work));
       return {};
     }
-    const std::lock_guard lock(mutex_);
-    if (!status_.ok()) return status_;
-    queue_.push_back(std::move(work));
-    changed_.notify_all();
-    return {};
+    if (options_.most_queued == 0) return put(std::move(work));
+    const std::lock_guard driver(driver_->lock);
+    LANCET_TRY(wait_for_room());
+    return put(std::move(work));
   }
   Status copy(void* to, const void* from, std::size_t bytes) override {
     return enqueue([=]() -> Status {
@@ -131,11 +137,14 @@ class ThreadStream final : public HostQueueStream, public PacedStream {
   Result<std::unique_ptr<Graph>> end_capture() override {
     LANCET_CHECK(capturing_, "the stream is not recording");
     capturing_ = false;
+    if (!options_.records) return internal_error("this host queue does not record");
     return std::unique_ptr<Graph>(std::move(captured_));
   }
   Status launch(Graph& graph) override {
-    for (const Work& work : static_cast<HostGraph&>(graph).work) LANCET_TRY(enqueue(work));
-    return {};
+    return enqueue([&graph]() -> Status {
+      for (const Work& work : static_cast<HostGraph&>(graph).work) LANCET_TRY(work());
+      return {};
+    });
   }
   Status synchronize() override {
     if (capturing_) return internal_error("a stream that records cannot be waited for");
@@ -150,9 +159,28 @@ class ThreadStream final : public HostQueueStream, public PacedStream {
     LANCET_TRY(status_);
     return true;
   }
+  Status watch() override {
+    const std::lock_guard lock(mutex_);
+    return status_;
+  }
   void* native() override { return static_cast<HostQueueStream*>(this); }
 
  private:
+  Status put(Work work) {
+    const std::lock_guard lock(mutex_);
+    if (!status_.ok()) return status_;
+    queue_.push_back(std::move(work));
+    changed_.notify_all();
+    return {};
+  }
+  Status wait_for_room() {
+    std::unique_lock lock(mutex_);
+    const auto room = [&] { return queue_.size() < options_.most_queued; };
+    if (!driver_->stuck && changed_.wait_for(lock, std::chrono::seconds(5), room)) return {};
+    driver_->stuck = true;
+    return internal_error(
+        fmt::format("a call has blocked in the driver for 5 s: the stream's queue holds {} commands", queue_.size()));
+  }
   void serve(const std::stop_token& stop) {
     std::unique_lock lock(mutex_);
     for (std::uint64_t done = 0;; ++done) {
@@ -160,10 +188,8 @@ class ThreadStream final : public HostQueueStream, public PacedStream {
       if (queue_.empty()) return;
       const Work work = std::move(queue_.front());
       queue_.pop_front();
-      if (!status_.ok()) {
-        if (queue_.empty()) changed_.notify_all();
-        continue;
-      }
+      changed_.notify_all();
+      if (!status_.ok() || driver_->stuck) continue;
       busy_ = true;
       lock.unlock();
       Status status = attempt(work, done);
@@ -174,8 +200,8 @@ class ThreadStream final : public HostQueueStream, public PacedStream {
     }
   }
   Status attempt(const Work& work, std::uint64_t number) {
-    if (pause_us_ > 0)
-      std::this_thread::sleep_for(std::chrono::microseconds(random_.below(number, std::uint64_t(pause_us_) + 1)));
+    if (const auto most = std::uint64_t(options_.pause_us); most > 0)
+      std::this_thread::sleep_for(std::chrono::microseconds(random_.below(number, most + 1)));
     try {
       return work();
     } catch (const std::exception& error) {
@@ -183,8 +209,9 @@ class ThreadStream final : public HostQueueStream, public PacedStream {
     }
   }
 
-  const int pause_us_;
+  const HostQueueOptions options_;
   const Philox random_;
+  const std::shared_ptr<Driver> driver_;
   Clock::time_point mark_;  // used by the stream's own thread
   bool capturing_ = false;  // used by the thread that calls the stream
   std::unique_ptr<HostGraph> captured_;
@@ -231,8 +258,12 @@ class HostQueue final : public Device {
   }
   void free_host(std::byte* memory) override { drop(memory, false); }
   Result<std::unique_ptr<Stream>> make_stream(bool) override {
+    if (options_.streams) ++*options_.streams;
     const std::lock_guard lock(mutex_);
-    return std::unique_ptr<Stream>(std::make_unique<ThreadStream>(options_, ++streams_));
+    const auto make = [&] { return std::make_unique<ThreadStream>(options_, ++streams_, driver_); };
+    if (!options_.one_queue) return std::unique_ptr<Stream>(make());
+    if (!queue_) queue_ = make();
+    return std::unique_ptr<Stream>(std::make_unique<runtime::WatchedStream>(*queue_, [] { return Status(); }));
   }
   Result<std::unique_ptr<Event>> make_event() override { return std::unique_ptr<Event>(std::make_unique<HostEvent>()); }
   Result<double> milliseconds(Event& from, Event& to) override {
@@ -256,6 +287,8 @@ class HostQueue final : public Device {
   std::map<std::byte*, cpu::Buffer> blocks_;
   std::int64_t used_ = 0;
   std::uint64_t streams_ = 0;
+  const std::shared_ptr<Driver> driver_ = std::make_shared<Driver>();
+  std::unique_ptr<ThreadStream> queue_;  // of all streams, if they share one
 };
 
 }  // namespace

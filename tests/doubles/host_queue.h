@@ -2,7 +2,9 @@
 // GPUs runs and is tested on machines without one.
 //
 // It is strict: an address of its memory traps unless a stream's work dereferences it, work can be made to start late
-// at random, and a stream that has failed runs nothing more.
+// at random, a stream that has failed runs nothing more, and a stream's queue can have a limit. As in a driver, a call
+// that finds the queue full waits with the driver's lock, which the calls of all streams take; if no work ends for 5 s,
+// it fails, and no stream of the device runs anything more.
 #pragma once
 #include <atomic>
 #include <functional>
@@ -19,6 +21,10 @@ struct HostQueueOptions {
   std::uint64_t seed = 0;
   std::string identity = {};                     // Device::identity(); empty: unique to the device
   std::atomic<int>* host_allocations = nullptr;  // counts calls of allocate_host
+  std::atomic<int>* streams = nullptr;           // counts calls of make_stream
+  std::size_t most_queued = 0;                   // pieces of work that a stream's queue holds; 0: no limit
+  bool records = true;                           // false: no capture succeeds
+  bool one_queue = false;                        // all streams are one hardware queue, so that they block each other
 };
 
 class HostQueueStream : public backend::Stream {

@@ -99,6 +99,22 @@ TEST_CASE("streams: a plan computes the right values, run by run and recorded fr
   CHECK_THROWS_AS(run.executor->output("x"), InternalError);
 }
 
+TEST_CASE("streams: all executors of a device share its streams") {
+  std::atomic<int> made{0};
+  HostAccelerator accelerator({.streams = &made});
+  FakeCommunicator expert(doubled), reduce(doubled);
+  StreamRun first(accelerator, three_streams, &expert, &reduce);
+  const int before = made;
+  StreamRun second(accelerator, three_streams, &expert, &reduce);
+  CHECK(made == before + 1);  // the second store copies on a stream of its own
+  for (const float x : {1.f, 2.f})
+    for (StreamRun* run : {&first, &second}) {
+      run->input("x", {x, x, x, x});
+      require_done(run->executor->run());
+      CHECK(run->output("y") == Values{11 * x, 11 * x, 11 * x, 11 * x});
+    }
+}
+
 TEST_CASE("streams: three streams with late starts, values of many runs") {
   for (std::uint64_t seed = 0; seed < 4; ++seed) {
     HostAccelerator accelerator({.pause_us = 100, .seed = seed});

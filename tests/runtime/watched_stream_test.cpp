@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 
 #include "doubles/host_queue.h"
+#include "lancet/backend/flag_wait.h"
 
 using namespace std::chrono_literals;
 
@@ -40,6 +41,69 @@ TEST_CASE("a wait returns its duration") {
   CHECK(usual.took > 0ns);
 }
 
+TEST_CASE("a wait for a flag ends with the error of the kernel that faulted before the flag") {
+  const auto device = test::make_host_queue();
+  const bool watched = GENERATE(false, true);
+  auto made = device->make_stream(false);
+  REQUIRE(made.ok());
+  WatchedStream over(**made, [] { return Status(); });
+  backend::Stream& stream = watched ? over : **made;
+  auto memory = device->allocate_host(sizeof(backend::Flag));
+  REQUIRE(memory.ok());
+  auto* flag = reinterpret_cast<backend::Flag*>(*memory);
+  REQUIRE(stream.signal(flag).ok());
+  CHECK(backend::wait_for_flag(flag, stream).ok());
+  REQUIRE(stream.synchronize().ok());
+  *flag = 0;
+  REQUIRE(static_cast<test::HostQueueStream*>(stream.native())
+              ->enqueue([]() -> Status {
+                std::this_thread::sleep_for(5ms);
+                return internal_error("an illegal memory access");
+              })
+              .ok());
+  REQUIRE(stream.signal(flag).ok());
+  const Status status = backend::wait_for_flag(flag, stream);
+  REQUIRE_FALSE(status.ok());
+  CHECK(status.error().message == "an illegal memory access");
+}
+
+TEST_CASE("a watched stream's own check ends a wait for a flag") {
+  const auto device = test::make_host_queue();
+  auto made = device->make_stream(false);
+  REQUIRE(made.ok());
+  WatchedStream stream(**made, [] { return Status(communication_error("another stream failed")); });
+  backend::Flag flag = 0;
+  CHECK(backend::wait_for_flag(&flag, stream).error().message == "another stream failed");
+}
+
+TEST_CASE("a watched stream counts its commands, and each launch on the stream below it") {
+  const auto device = test::make_host_queue();
+  auto made = device->make_stream(false);
+  REQUIRE(made.ok());
+  WatchedStream stream(**made, [] { return Status(); });
+  backend::Flag flag = 0;
+  std::uint32_t from = 1, to = 0;
+  const auto event = device->make_event();
+  REQUIRE(event.ok());
+  CHECK(stream.commands() == 0);
+  REQUIRE(stream.copy(&to, &from, sizeof to).ok());
+  REQUIRE(stream.zero(&from, sizeof from).ok());
+  REQUIRE(stream.signal(&flag).ok());
+  REQUIRE(stream.wait(&flag).ok());
+  REQUIRE(stream.record(**event).ok());
+  REQUIRE(stream.delay(0).ok());
+  CHECK(stream.commands() == 6);
+  REQUIRE(stream.begin_capture().ok());
+  const auto graph = stream.end_capture();
+  REQUIRE(graph.ok());
+  REQUIRE(stream.launch(**graph).ok());
+  stream.native();
+  REQUIRE(stream.synchronize().ok());
+  CHECK(stream.idle().ok());
+  CHECK(stream.watch().ok());
+  CHECK(stream.commands() == 8);
+}
+
 TEST_CASE("a watched stream is paced if its inner stream is") {
   struct Unpaced final : public backend::Stream {
     Status done() { return {}; }
@@ -58,11 +122,12 @@ TEST_CASE("a watched stream is paced if its inner stream is") {
     void* native() override { return nullptr; }
   };
   const auto nothing = [] { return Status(); };
-  CHECK(WatchedStream(std::make_unique<Unpaced>(), nothing).paced() == nullptr);
+  Unpaced unpaced;
+  CHECK(WatchedStream(unpaced, nothing).paced() == nullptr);
   const auto device = test::make_host_queue();
   auto below = device->make_stream(false);
   REQUIRE(below.ok());
-  WatchedStream stream(std::move(*below), nothing);
+  WatchedStream stream(**below, nothing);
   REQUIRE(stream.paced() == &stream);
   const auto start = std::chrono::steady_clock::now();
   REQUIRE(stream.paced()->mark().ok());

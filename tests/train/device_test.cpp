@@ -20,13 +20,16 @@ struct Trained {
   std::vector<std::vector<std::byte>> tensors;  // parameters and state of every rank, by name
 };
 
-Trained train_on(const config::Config& config, bool streams, int steps, int ranks = 2) {
+Trained train_on(const config::Config& config, bool streams, int steps, int ranks = 2,
+                 const test::HostQueueOptions& queue = {.pause_us = 20}) {
   Trained result;
   std::vector<std::vector<std::vector<std::byte>>> held(static_cast<std::size_t>(ranks));
   const test::DeclaredCosts costs;
   const Status status = comm::run_inproc(ranks, [&](comm::Communicator& world) -> Status {
-    test::HostAccelerator accelerator({.pause_us = 20, .seed = std::uint64_t(world.rank())});
-    if (world.rank() == 1) accelerator.wait_in("all_to_all");
+    test::HostQueueOptions of_rank = queue;
+    of_rank.seed = std::uint64_t(world.rank());
+    test::HostAccelerator accelerator(of_rank);
+    if (world.rank() + 1 == ranks) accelerator.wait_in("all_to_all");
     train::TrainerOptions options{.local_ranks = ranks, .costs = &costs};
     if (streams) options.accelerator = &accelerator;
     LANCET_ASSIGN(const auto trainer, train::Trainer::create(config, world, options));
@@ -65,6 +68,19 @@ TEST_CASE("training on streams equals training on the CPU, bit for bit, under ev
                                    "partition", "lancet", "auto");
   INFO(config.overlap.policy);
   check_same(config);
+}
+
+// The compute stream's thread is far ahead of its device stream when the expert stream's thread, which waits for
+// counts, puts the all-to-all that the compute stream waits for.
+TEST_CASE("training on streams: steps that put more commands than a driver's queue holds, traced or not recorded") {
+  auto config = test::small_config();
+  config.model.n_layer = 24;
+  const bool records = GENERATE(true, false);
+  if (records) config.log.trace = 3;
+  test::HostQueueOptions queue{.pause_us = 100, .most_queued = 450, .records = records};
+  const Trained expected = train_on(config, false, 4, 1), found = train_on(config, true, 4, 1, queue);
+  for (std::size_t i = 0; i < expected.records.size(); ++i) CHECK(found.records[i].loss == expected.records[i].loss);
+  CHECK(found.tensors == expected.tensors);
 }
 
 TEST_CASE("training on streams: bf16, micro batches, drops, batch-prioritized gates") {

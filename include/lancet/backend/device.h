@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "lancet/base/result.h"
 
@@ -77,12 +78,24 @@ class Device {
   virtual void free_host(std::byte* memory) = 0;
   // urgent: its work runs before that of other streams (for communication streams).
   virtual Result<std::unique_ptr<Stream>> make_stream(bool urgent) = 0;
+  // Stream `number` of a set that all executors share: they never run at once, and streams that wait for each other
+  // need hardware queues of their own, which are few. Made at the first call; urgent unless the number is 0. One thread
+  // at a time calls it.
+  Result<Stream*> shared_stream(std::size_t number) {
+    while (shared_.size() <= number) {
+      LANCET_ASSIGN(shared_.emplace_back(), make_stream(!shared_.empty()));
+    }
+    return shared_[number].get();
+  }
   virtual Result<std::unique_ptr<Event>> make_event() = 0;
   // Time between two recorded events, both of which have happened.
   virtual Result<double> milliseconds(Event& from, Event& to) = 0;
   // Work that the calling thread puts on streams from here to end_range() carries this name in profilers.
   virtual void begin_range(const std::string& /*name*/) {}
   virtual void end_range() {}
+
+ private:
+  std::vector<std::unique_ptr<Stream>> shared_;
 };
 
 }  // namespace lancet::backend

@@ -49,6 +49,10 @@ struct AcceleratorModule {
 // module belongs to another build of the program.
 Result<const AcceleratorModule*> load_module(const std::string& file);
 
+// Opens device `index` of the module and lets its streams wait for each other once (stream_crossing.h). Errors: the
+// module's; the streams block each other.
+Result<std::unique_ptr<Accelerator>> open_device(const AcceleratorModule& module, int index);
+
 // The path of liblancet_cuda.so in the folder of the running program.
 std::string cuda_module_path();
 

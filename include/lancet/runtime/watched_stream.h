@@ -62,36 +62,48 @@ Status wait_until_idle(backend::Stream& stream, const Watch& watch, UsualWait* u
   }
 }
 
-// Forwards all calls to the stream; synchronize() polls `watch`.
+// Forwards all calls to the stream and counts the commands that they put on it; synchronize() polls `watch`.
 class WatchedStream final : public backend::Stream, public backend::PacedStream {
  public:
-  // The waiting thread calls `watch`.
-  WatchedStream(std::unique_ptr<backend::Stream> stream, std::function<Status()> watch)
-      : stream_(std::move(stream)), watch_(std::move(watch)) {}
+  // stream: outlives this object. The waiting thread calls `watch`.
+  WatchedStream(backend::Stream& stream, std::function<Status()> watch) : stream_(stream), watch_(std::move(watch)) {}
 
-  Status copy(void* to, const void* from, std::size_t bytes) override { return stream_->copy(to, from, bytes); }
-  Status zero(void* memory, std::size_t bytes) override { return stream_->zero(memory, bytes); }
-  Status signal(backend::Flag* flag) override { return stream_->signal(flag); }
-  Status wait(backend::Flag* flag) override { return stream_->wait(flag); }
-  Status record(backend::Event& event) override { return stream_->record(event); }
+  // The commands put on the stream so far. A recorded graph is one. Kernels and libraries put theirs on native(), which
+  // they ask for at each launch, so each call of it is one, too.
+  std::size_t commands() const { return commands_; }
+
+  Status copy(void* to, const void* from, std::size_t bytes) override { return counted().copy(to, from, bytes); }
+  Status zero(void* memory, std::size_t bytes) override { return counted().zero(memory, bytes); }
+  Status signal(backend::Flag* flag) override { return counted().signal(flag); }
+  Status wait(backend::Flag* flag) override { return counted().wait(flag); }
+  Status record(backend::Event& event) override { return counted().record(event); }
   Status scale(float* values, std::size_t count, float factor) override {
-    return stream_->scale(values, count, factor);
+    return counted().scale(values, count, factor);
   }
-  Status delay(double milliseconds) override { return stream_->delay(milliseconds); }
-  backend::PacedStream* paced() override { return stream_->paced() ? this : nullptr; }
-  Status mark() override { return stream_->paced()->mark(); }
-  Status delay_from_mark(double milliseconds) override { return stream_->paced()->delay_from_mark(milliseconds); }
-  Status begin_capture() override { return stream_->begin_capture(); }
-  Result<std::unique_ptr<backend::Graph>> end_capture() override { return stream_->end_capture(); }
-  Status launch(backend::Graph& graph) override { return stream_->launch(graph); }
-  Status synchronize() override { return wait_until_idle(*stream_, watch_); }
-  Result<bool> idle() override { return stream_->idle(); }
-  Status watch() override { return watch_(); }
-  void* native() override { return stream_->native(); }
+  Status delay(double milliseconds) override { return counted().delay(milliseconds); }
+  backend::PacedStream* paced() override { return stream_.paced() ? this : nullptr; }
+  Status mark() override { return counted().paced()->mark(); }
+  Status delay_from_mark(double milliseconds) override { return counted().paced()->delay_from_mark(milliseconds); }
+  Status begin_capture() override { return stream_.begin_capture(); }
+  Result<std::unique_ptr<backend::Graph>> end_capture() override { return stream_.end_capture(); }
+  Status launch(backend::Graph& graph) override { return counted().launch(graph); }
+  Status synchronize() override { return wait_until_idle(stream_, watch_); }
+  Result<bool> idle() override { return stream_.idle(); }
+  Status watch() override {
+    LANCET_TRY(stream_.watch());
+    return watch_();
+  }
+  void* native() override { return counted().native(); }
 
  private:
-  const std::unique_ptr<backend::Stream> stream_;
+  backend::Stream& counted() {
+    ++commands_;
+    return stream_;
+  }
+
+  backend::Stream& stream_;
   const std::function<Status()> watch_;
+  std::size_t commands_ = 0;
 };
 
 }  // namespace lancet::runtime

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <string_view>
 
 #include "check.h"
 #include "delay.h"
@@ -134,20 +135,26 @@ class CudaDevice final : public Device {
 
 cudaEvent_t native_event(Event& event) { return static_cast<CudaEvent&>(event).native(); }
 
-// A stream that waits for a flag must not share a hardware queue with the stream that sets it. There are three streams,
-// NCCL's own streams and copies. Some job scripts, written for other programs, set the number of queues to 1.
-void raise_connection_limit() {
-  constexpr int enough = 8;
+// A stream that waits for a flag must not share a hardware queue with the stream that sets it. The environment may hold
+// a lower number of queues, set for other programs; 32 is the most that CUDA takes.
+void take_all_hardware_queues() {
   const char* found = std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");
-  if (found && std::atoi(found) >= enough) return;
-  if (found)
-    log::warn("CUDA_DEVICE_MAX_CONNECTIONS={}: expected {} or more, since streams wait for each other; using 32",
-              found, enough);
+  if (found && std::string_view(found) != "32")
+    log::warn("CUDA_DEVICE_MAX_CONNECTIONS={}: expected 32, since streams wait for each other; using 32", found);
   ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1);
 }
 
+// With blocking launches a thread cannot put the work that a stream waits for behind that wait.
+Status check_launches_return() {
+  const char* found = std::getenv("CUDA_LAUNCH_BLOCKING");
+  if (!found || std::atoi(found) == 0) return {};
+  return config_error(fmt::format(
+      "device: expected CUDA_LAUNCH_BLOCKING unset or 0, since streams wait for each other, found {}", found));
+}
+
 Result<int> count_devices() {
-  raise_connection_limit();
+  LANCET_TRY(check_launches_return());
+  take_all_hardware_queues();
   int count = 0;
   const cudaError_t error = cudaGetDeviceCount(&count);
   if (error != cudaSuccess) return without_driver(error);

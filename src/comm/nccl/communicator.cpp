@@ -12,7 +12,6 @@
 #include <atomic>
 #include <cstdlib>
 #include <mutex>
-#include <optional>
 #include <thread>
 #include <vector>
 
@@ -36,6 +35,33 @@ std::string interfaces() {
     if (const char* value = std::getenv(name)) text += fmt::format(" {}={}", name, value);
   return text.empty() ? "by the interface that NCCL chose (NCCL_DEBUG=INFO shows it)" : "by" + text;
 }
+
+// The end of the last push into a window: an event, because the stream of the push may be gone when it is asked for.
+class EndOfPushes {
+ public:
+  EndOfPushes() = default;
+  EndOfPushes(const EndOfPushes&) = delete;
+  EndOfPushes& operator=(const EndOfPushes&) = delete;
+  ~EndOfPushes() {
+    if (event_) cudaEventDestroy(event_);
+  }
+
+  Status make() { return check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "cudaEventCreate"); }
+  Status record(cudaStream_t stream) { return check(cudaEventRecord(event_, stream), "cudaEventRecord"); }
+  // False if there was no push.
+  bool pending() const {
+    const bool found = cudaEventQuery(event_) == cudaErrorNotReady;
+    if (found) cudaGetLastError();  // so that the next call does not report it
+    return found;
+  }
+
+ private:
+  static Status check(cudaError_t error, const char* what) {
+    if (error == cudaSuccess) return {};
+    return internal_error(fmt::format("{}: {}", what, cudaGetErrorString(error)));
+  }
+  cudaEvent_t event_ = nullptr;
+};
 
 class Nccl final : public DeviceCommunicator {
  public:
@@ -78,7 +104,7 @@ class Nccl final : public DeviceCommunicator {
   Result<std::span<std::byte>> make_window(std::size_t bytes) override {
     constexpr int blocks = 16;  // enough for the links between GPUs
     auto made = NcclWindow::allocate(comm_, rank(), size(), bytes, stream_.max_ctas > 0 ? stream_.max_ctas : blocks);
-    LANCET_TRY(window_on_all(made.ok() ? Status() : Status(made.error())));
+    LANCET_TRY(window_on_all(made.ok() ? pushed_.make() : Status(made.error())));
     const Status opened = (*made)->open([this](ncclResult_t result, const char* what) -> Status {
       LANCET_TRY(check(result, what));
       return queued(what, stream_.timeout / 2);  // a rank whose call has failed waits on the host meanwhile
@@ -98,8 +124,9 @@ class Nccl final : public DeviceCommunicator {
   Status push_rows(backend::Stream& stream, const RowPush& rows) override {
     return with_comm([&]() -> Status {
       if (!lsa_) return internal_error("NCCL: push_rows needs a window, and there is none");
-      pushed_to_ = static_cast<cudaStream_t>(stream.native());
-      return lsa_->push(*pushed_to_, rows);
+      auto* queue = static_cast<cudaStream_t>(stream.native());
+      LANCET_TRY(lsa_->push(queue, rows));
+      return pushed_.record(queue);
     });
   }
 
@@ -137,11 +164,8 @@ class Nccl final : public DeviceCommunicator {
   // before the deadline, because the stream waits for something later, none is running.
   void wait_for_pushes() {
     lsa_->stop();
-    if (!pushed_to_) return;
     const auto deadline = Clock::now() + most_for_pushes;
-    while (cudaStreamQuery(*pushed_to_) == cudaErrorNotReady && Clock::now() < deadline)
-      std::this_thread::sleep_for(std::chrono::microseconds(100));
-    cudaGetLastError();  // clears the query's result
+    while (pushed_.pending() && Clock::now() < deadline) std::this_thread::sleep_for(std::chrono::microseconds(100));
   }
 
   void drop() {
@@ -255,7 +279,7 @@ class Nccl final : public DeviceCommunicator {
   std::string why_;
   std::unique_ptr<NcclWindow> lsa_;
   std::atomic<NcclWindow*> stoppable_{nullptr};  // lsa_, once it is open
-  std::optional<cudaStream_t> pushed_to_;        // of the last push into the window
+  EndOfPushes pushed_;
 };
 
 }  // namespace

@@ -1,8 +1,8 @@
 // Rows are pushed by one kernel per call, with the same number of blocks on all ranks. Block b of a rank waits for
 // block b of every other rank, copies its share of the rows (row_push.h) and waits again, so that no host takes part.
 // The barrier's counters are after the tensors in the window: a rank writes the current turn into its counter on every
-// peer, and polls its own counters until all peers have written it. While it polls it also reads a stop flag in host
-// memory, so that the host can end kernels whose peer never comes.
+// peer, and one warp polls the block's own counters until all peers have written it. Now and then it also reads a stop
+// flag in host memory, so that the host can end kernels whose peer never comes.
 #include "window.h"
 
 #include <string>
@@ -18,7 +18,8 @@ namespace lancet::comm {
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 0)
 namespace {
 
-constexpr int threads = 512;
+constexpr int threads = 512, warp = 32;
+constexpr unsigned all_of_warp = 0xffffffff;
 
 struct LsaPeers {
   ncclWindow_t window;
@@ -38,18 +39,28 @@ struct RankBarrier {
 
 using Counter = cuda::atomic_ref<std::uint32_t, cuda::thread_scope_system>;
 
+// The threads of one warp call it: they wait until all counters of `row` have reached the turn; false if the host has
+// stopped them. Reading the stop flag takes a turn over PCIe, so one thread reads it, and only every 64th time.
+__device__ bool all_arrive(std::uint32_t* row, const RankBarrier& barrier, std::uint32_t turn) {
+  const int thread = int(threadIdx.x);
+  for (unsigned look = 1;; ++look) {
+    bool waits = false;
+    for (int peer = thread; peer < barrier.ranks; peer += warp)
+      waits |= std::int32_t(Counter(row[peer]).load(cuda::memory_order_acquire) - turn) < 0;
+    if (!__any_sync(all_of_warp, waits)) return true;
+    if (look % 64 == 0 && __any_sync(all_of_warp, thread == 0 && *barrier.stop != 0)) return false;
+  }
+}
+
 // All threads of a block call it; returns false if the host has stopped it. Afterwards the same block of every rank
 // sees everything that the threads wrote before it, in any memory.
 __device__ bool arrive_and_wait(const RankBarrier& barrier, const LsaPeers& peers, std::uint32_t turn) {
   __threadfence_system();
   __syncthreads();
-  bool stopped = false;
-  for (int peer = int(threadIdx.x); peer < barrier.ranks; peer += threads) {
-    std::uint32_t* row = barrier.arrived + std::size_t(blockIdx.x) * std::size_t(barrier.ranks);
+  std::uint32_t* const row = barrier.arrived + std::size_t(blockIdx.x) * std::size_t(barrier.ranks);
+  for (int peer = int(threadIdx.x); peer < barrier.ranks; peer += threads)
     Counter(*static_cast<std::uint32_t*>(peers.at(row + barrier.rank, peer))).store(turn, cuda::memory_order_release);
-    const Counter theirs(row[peer]);
-    while (!stopped && std::int32_t(theirs.load(cuda::memory_order_acquire) - turn) < 0) stopped = *barrier.stop != 0;
-  }
+  const bool stopped = threadIdx.x < warp && !all_arrive(row, barrier, turn);
   return !__syncthreads_or(stopped);
 }
 

@@ -8,11 +8,10 @@
 // Through windows: if the GPUs reach each other's memory and all tensors are in the stream's window, a kernel reads the
 // counts on the device and writes the rows into the peers' memory (comm/row_push.h); the host does not need the counts.
 #include <algorithm>
-#include <chrono>
 #include <memory>
-#include <thread>
 #include <vector>
 
+#include "lancet/backend/flag_wait.h"
 #include "lancet/ir/route_layout.h"
 #include "segments.h"
 #include "ops/device/launch.h"
@@ -42,17 +41,9 @@ class HostCounts {
     LANCET_TRY(stream.copy(values() + 2 * experts_, rows, std::size_t(rows_) * sizeof(std::int32_t)));
     return stream.signal(ready());
   }
-  // Blocks until the copy has arrived; fails if the device stream has failed. The stream idles until the host returns,
-  // so the host first spins for as long as the work before the copy usually takes: a sleep lasts some 70 us.
+  // Blocks until the copy has arrived; fails if the device stream has failed.
   Result<ExchangePart> wait(backend::Stream& stream) {
-    using Clock = std::chrono::steady_clock;
-    constexpr std::chrono::microseconds spin(200), pause(20);
-    const auto start = Clock::now();
-    while (__atomic_load_n(ready(), __ATOMIC_ACQUIRE) == 0) {
-      if (Clock::now() - start < spin) continue;
-      std::this_thread::sleep_for(pause);
-      LANCET_TRY(stream.watch());
-    }
+    LANCET_TRY(backend::wait_for_flag(ready(), stream));
     return ExchangePart{values(), values() + experts_, values() + 2 * experts_};
   }
 

@@ -6,7 +6,8 @@
 
 namespace lancet::backend::cuda {
 
-// Number of GPUs that this process may use. Config errors: no driver, a driver too old for this build, no GPU.
+// Number of GPUs that this process may use. Gives the process 32 hardware queues (CUDA_DEVICE_MAX_CONNECTIONS). Config
+// errors: no driver, a driver too old for this build, no GPU, CUDA_LAUNCH_BLOCKING in the environment.
 Result<int> count_devices();
 
 // Opens device `index` and makes it the calling thread's device. Config errors: the module has no code for its

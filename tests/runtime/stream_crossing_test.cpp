@@ -1,0 +1,43 @@
+// Streams that wait for each other, tried when a device is opened.
+#include "runtime/stream_crossing.h"
+
+#include <catch2/catch.hpp>
+
+#include "doubles/host_queue.h"
+#include "lancet/ir/program.h"
+
+using namespace std::chrono_literals;
+
+namespace lancet::runtime {
+
+TEST_CASE("the streams of a device cross, and are those that executors get") {
+  std::atomic<int> streams{0};
+  const auto device = test::make_host_queue({.pause_us = 200, .seed = 1, .streams = &streams});
+  const Status crossed = cross_streams(*device);
+  CHECK(crossed.ok());
+  CHECK(streams == static_cast<int>(ir::stream_count));
+  for (std::size_t stream = 0; stream < ir::stream_count; ++stream) {
+    const auto shared = device->shared_stream(stream);
+    REQUIRE(shared.ok());
+    CHECK(*(*shared)->idle());
+  }
+  CHECK(streams == static_cast<int>(ir::stream_count));
+  CHECK(device->free_bytes() == std::int64_t{1} << 40);
+}
+
+TEST_CASE("streams that block each other are refused in one line after the deadline") {
+  const auto device = test::make_host_queue({.one_queue = true});
+  const auto start = std::chrono::steady_clock::now();
+  const Status crossed = cross_streams(*device, 300ms);
+  REQUIRE_FALSE(crossed.ok());
+  CHECK(crossed.error().code == ExitCode::config);
+  CHECK(crossed.error().message ==
+        "device: expected streams of host queue that wait for each other to end within 0.3 s, found that they block "
+        "each other; MPS or a debugger may leave them too few hardware queues");
+  const auto took = std::chrono::steady_clock::now() - start;
+  CHECK(took >= 300ms);
+  CHECK(took < 3s);
+  CHECK(device->free_bytes() == std::int64_t{1} << 40);  // the streams ended once the host had set their flags
+}
+
+}  // namespace lancet::runtime
