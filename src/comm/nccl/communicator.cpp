@@ -95,11 +95,11 @@ class Nccl final : public DeviceCommunicator {
     if (all.error().agreed) LANCET_TRY(connect());
     return all.error();
   }
-  Status push_rows(backend::Stream& stream, const RowPush& rows) override {
+  Status in_windows(backend::Stream& stream, const WindowLaunch& launch) override {
     return with_comm([&]() -> Status {
-      if (!lsa_) return internal_error("NCCL: push_rows needs a window, and there is none");
+      if (!lsa_) return internal_error("NCCL: there is no window");
       pushed_to_ = static_cast<cudaStream_t>(stream.native());
-      return lsa_->push(*pushed_to_, rows);
+      return launch(stream, lsa_->next());
     });
   }
 
@@ -255,7 +255,7 @@ class Nccl final : public DeviceCommunicator {
   std::string why_;
   std::unique_ptr<NcclWindow> lsa_;
   std::atomic<NcclWindow*> stoppable_{nullptr};  // lsa_, once it is open
-  std::optional<cudaStream_t> pushed_to_;        // of the last push into the window
+  std::optional<cudaStream_t> pushed_to_;        // of the last kernel in the windows
 };
 
 }  // namespace
