@@ -31,10 +31,18 @@ void forget_covered(std::vector<Access>& accesses, const Region& region) {
   std::erase_if(accesses, [&](const Access& access) { return contains(region, access.region); });
 }
 
+// Removes those whose signals the instruction takes. made_by: per tensor that is signals.
+void forget_signalled(const Program& program, const Instruction& instruction, const std::vector<InstructionId>& made_by,
+                      std::vector<InstructionId>& before) {
+  for (TensorId id : instruction.operands)
+    if (program.type(id).dtype == DType::signals) std::erase(before, made_by[id.index()]);
+}
+
 }  // namespace
 
 std::vector<std::vector<InstructionId>> dependencies(const Program& program) {
   std::vector<History> history(program.tensors.size());
+  std::vector<InstructionId> made_by(program.tensors.size());
   std::vector<std::vector<InstructionId>> result(program.instructions.size());
   for (std::size_t i = 0; i < program.instructions.size(); ++i) {
     const Instruction& instruction = program.instructions[i];
@@ -44,6 +52,8 @@ std::vector<std::vector<InstructionId>> dependencies(const Program& program) {
     for (TensorId id : instruction.writes) writes.push_back(program.region(id));
     for (TensorId id : instruction.operands) reads.push_back(program.region(id));
     for (const Region& region : reads) collect(history[region.root.index()].writes, region, before);
+    forget_signalled(program, instruction, made_by, before);
+    for (TensorId id : instruction.results) made_by[id.index()] = id_of(i);
     for (const Region& region : writes) {
       collect(history[region.root.index()].writes, region, before);
       collect(history[region.root.index()].reads, region, before);

@@ -161,6 +161,10 @@ Status verify_arena(const Plan& plan, const HappensBefore& order) {
       for (std::size_t stream = 0; stream < stream_count; ++stream)
         block.born[stream] = std::min(block.born[stream], clock[stream]);
     }
+    if (tensor.type.dtype == DType::signals) {
+      block.born.fill(0);
+      block.last.fill(std::numeric_limits<std::int32_t>::max());
+    }
     blocks.push_back(block);
   }
   for (const Output& output : plan.program.outputs)  // read after the step: live to the end

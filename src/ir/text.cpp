@@ -236,6 +236,7 @@ Result<TensorType> ProgramParser::type(LineReader& line) {
     LANCET_ASSIGN(another, line.more("]"));
   }
   if (*dtype == DType::route && shape.rank() != 2) return before.error("a route with two axes");
+  if (*dtype == DType::signals && shape.rank() != 1) return before.error("signals with one axis");
   std::int64_t elements = 1;
   for (std::int64_t extent : shape.span())
     if (__builtin_mul_overflow(elements, extent, &elements) || elements > (std::int64_t{1} << 50))

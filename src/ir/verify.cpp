@@ -33,6 +33,9 @@ class Verifier {
       const Tensor& tensor = program_.tensors[i];
       if (tensor.storage.valid() && tensor.storage.index() >= program_.tensors.size())
         return internal_error(fmt::format("tensor %{} lives in a tensor that does not exist", tensor.number));
+      if (tensor.type.dtype == DType::signals && (tensor.kind != TensorKind::value || tensor.storage.valid()))
+        return internal_error("signals must be a value in memory of their own: " +
+                              program_.display({static_cast<std::int32_t>(i)}));
     }
     for (std::size_t i = 0; i < program_.tensors.size(); ++i) {
       const Tensor& tensor = program_.tensors[i];

@@ -3,7 +3,7 @@
 // certainly ended when any access to it begins, and `dead`, the number of instructions of each stream that must have
 // ended before its memory is free. Two blocks may share bytes if one is certainly dead before the other is born. Blocks
 // are placed from the largest to the smallest, each at the lowest offset that overlaps no block alive at the same time.
-// Outputs never die.
+// Outputs never die. Signals keep their values from step to step, so they share bytes with nothing.
 #include <algorithm>
 #include <limits>
 #include <numeric>
@@ -87,6 +87,10 @@ class Placer {
         auto& dead = block.dead[order_.stream(access)];
         dead = std::max(dead, order_.position(access) + 1);
       }
+    }
+    if (program_.type(members.front()).dtype == DType::signals) {
+      block.born.fill(0);
+      block.dead.fill(std::numeric_limits<std::int32_t>::max());
     }
     block.members = std::move(members);
     blocks_.push_back(std::move(block));

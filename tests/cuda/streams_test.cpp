@@ -4,6 +4,7 @@
 
 #include "all_to_all_values.h"
 #include "lancet/comm/communicator.h"
+#include "lancet/ir/route_layout.h"
 #include "module.h"
 
 namespace lancet {
@@ -17,28 +18,34 @@ constexpr int parts = 2;
 constexpr std::int32_t begin[parts][experts] = {{0, 0, 3}, {25, 0, 4}}, end[parts][experts] = {{25, 0, 4}, {40, 17, 9}};
 constexpr std::int32_t rows[parts][experts][2] = {{{0, 25}, {0, 0}, {0, 1}}, {{25, 40}, {0, 17}, {1, 6}}};
 
-// Byte offsets in the window: slots, buffer, and the counts of the parts.
+// Byte offsets in the window: slots, buffer, and for each part its route and rows.
 struct Layout {
   std::int64_t row_bytes;
   std::size_t tensor() const { return std::size_t(experts * capacity * row_bytes + 255) / 256 * 256; }
   std::size_t buffer() const { return tensor(); }
-  std::size_t counts() const { return 2 * tensor(); }
-  std::size_t bytes() const { return counts() + 3 * 256; }
+  std::size_t route(int part) const { return 2 * tensor() + std::size_t(part) * 512; }
+  std::size_t rows(int part) const { return route(part) + 256; }
+  std::size_t bytes() const { return route(parts); }
   std::size_t slot(std::int64_t e, std::int64_t i) const { return std::size_t((e * capacity + i) * row_bytes); }
 };
 
-comm::RowPush all_to_all_of(const Layout& layout, std::byte* window, bool there) {
-  comm::RowPush push{};
-  push.there = there;
-  push.slots = window, push.buffer = window + layout.buffer();
-  push.experts = experts, push.ranks = 1, push.capacity = capacity, push.buffer_rows = capacity;
-  push.row_bytes = layout.row_bytes;
-  push.parts = parts;
-  auto* counts = reinterpret_cast<const std::int32_t*>(window + layout.counts());
-  for (int p = 0; p < parts; ++p)
-    push.part[p] = {counts + p * experts, counts + (parts + p) * experts,
-                        counts + 2 * parts * experts + 2 * p * experts};
-  return push;
+constexpr ir::RouteLayout route{1, experts};
+
+ops::Kernel all_to_all_of(const Layout& layout, runtime::Accelerator& gpu, backend::Stream& stream,
+                          comm::DeviceCommunicator& nccl, std::byte* window, bool there) {
+  const ir::TensorType tokens{DType::bf16, {experts, capacity, layout.row_bytes / 2}};
+  const ops::TensorView slots{window, tokens}, buffer{window + layout.buffer(), tokens};
+  const ir::Attributes none;
+  const std::string op = there ? "all_to_all" : "all_to_all_back";
+  ops::KernelArgs args{.op = op, .operands = {}, .results = {}, .attributes = none};
+  args.operands = {there ? slots : buffer};
+  args.results = {there ? buffer : slots};
+  for (int p = 0; p < parts; ++p) {
+    args.operands.push_back({window + layout.route(p), {DType::route, {route.tokens, experts}}});
+    args.operands.push_back({window + layout.rows(p), {DType::i32, {experts, 2}}});
+  }
+  args.device = &gpu.device(), args.stream = &stream, args.device_comm = &nccl;
+  return gpu.find_kernel(op)->bind(args);
 }
 
 // The expected content of the window after an all-to-all.
@@ -52,15 +59,17 @@ void move_rows(const Layout& layout, std::byte* window, bool there) {
     }
 }
 
-void check_rows(backend::Device& device, backend::Stream& stream, comm::DeviceCommunicator& nccl,
+void check_rows(runtime::Accelerator& gpu, backend::Stream& stream, comm::DeviceCommunicator& nccl,
                 std::span<std::byte> window, const Layout& layout) {
+  backend::Device& device = gpu.device();
   REQUIRE(window.size() >= layout.bytes());
   std::byte* const page = made(device.allocate_host(layout.bytes()));
   for (std::size_t i = 0; i < layout.bytes(); ++i) page[i] = std::byte(i * 31 >> 3);
-  std::byte* counts = page + layout.counts();
-  for (const auto& [from, size] :
-       {std::pair<const void*, std::size_t>{begin, sizeof begin}, {end, sizeof end}, {rows, sizeof rows}})
-    std::memcpy(counts, from, size), counts += size;
+  for (int p = 0; p < parts; ++p) {
+    std::memcpy(route.begin(page + layout.route(p)), begin[p], sizeof begin[p]);
+    std::memcpy(route.end(page + layout.route(p)), end[p], sizeof end[p]);
+    std::memcpy(page + layout.rows(p), rows[p], sizeof rows[p]);
+  }
   std::vector<std::byte> expected(page, page + layout.bytes());
   done(stream.copy(window.data(), page, layout.bytes()));
   for (const bool there : {true, false, true}) {
@@ -68,7 +77,7 @@ void check_rows(backend::Device& device, backend::Stream& stream, comm::DeviceCo
       done(stream.zero(window.data(), layout.tensor()));
       std::memset(expected.data(), 0, layout.tensor());
     }
-    done(nccl.push_rows(stream, all_to_all_of(layout, window.data(), there)));
+    done(all_to_all_of(layout, gpu, stream, nccl, window.data(), there)());
     move_rows(layout, expected.data(), there);
     done(stream.copy(page, window.data(), layout.bytes()));
     done(stream.synchronize());
@@ -99,11 +108,12 @@ TEST_CASE("rows pass the NCCL window of a single rank") {
     return;
   }
   CHECK((*nccl)->in_window(window->data(), 1 << 16));
-  check_rows(device, *stream, **nccl, *window, {48});
-  check_rows(device, *stream, **nccl, *window, {10});  // rows that are not multiples of 16 bytes
+  check_rows(*gpu, *stream, **nccl, *window, {48});
+  check_rows(*gpu, *stream, **nccl, *window, {10});  // rows that are not multiples of 16 bytes
   CHECK((*nccl)->check().ok());
+  const ops::Kernel after = all_to_all_of({48}, *gpu, *stream, **nccl, window->data(), true);
   (*nccl)->abort("the test's end");
-  CHECK_FALSE((*nccl)->push_rows(*stream, all_to_all_of({48}, window->data(), true)).ok());
+  CHECK_FALSE(after().ok());
   done(stream->synchronize());
 }
 

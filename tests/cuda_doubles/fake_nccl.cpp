@@ -70,7 +70,7 @@ class FakeWindow final : public NcclWindow {
     return {};
   }
   std::span<std::byte> memory() const override { return {const_cast<std::byte*>(memory_.data()), memory_.size()}; }
-  Status push(cudaStream_t, const RowPush&) override { return {}; }
+  Window next() override { return {}; }
   void stop() override { ++fake_nccl().stopped; }
 
  private:

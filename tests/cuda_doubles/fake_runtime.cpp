@@ -33,6 +33,14 @@ cudaError_t give(T* to) {
   return cudaSuccess;
 }
 CUresult flag_call() { return CUDA_SUCCESS; }
+CUresult encode(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* data, const cuuint64_t* extents,
+                const cuuint64_t* strides, const cuuint32_t* tile, const cuuint32_t* steps, CUtensorMapInterleave,
+                CUtensorMapSwizzle swizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill) {
+  fake_runtime().encoded = {
+      type, rank, data, {extents[0], extents[1]}, strides[0], {tile[0], tile[1]}, {steps[0], steps[1]}, swizzle};
+  map->opaque[15] = 7;
+  return fake_runtime().encode_error;
+}
 }  // namespace
 
 extern "C" {
@@ -69,8 +77,13 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
   *least = 0, *greatest = -5;
   return cudaSuccess;
 }
-cudaError_t cudaGetDriverEntryPointByVersion(const char*, void** function, unsigned, unsigned long long,
+cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned, unsigned long long,
                                              cudaDriverEntryPointQueryResult* result) {
+  if (std::strcmp(name, "cuTensorMapEncodeTiled") == 0) {
+    *function = reinterpret_cast<void*>(encode);
+    *result = cudaDriverEntryPointSuccess;
+    return cudaSuccess;
+  }
   *function = fake_runtime().has_flag_calls ? reinterpret_cast<void*>(flag_call) : nullptr;
   *result = fake_runtime().has_flag_calls ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
   return cudaSuccess;

@@ -1,5 +1,6 @@
 // A fake CUDA runtime that answers as a test sets it: the errors of machines that are not at hand.
 #pragma once
+#include <cuda.h>
 #include <cuda_runtime.h>
 
 #include <atomic>
@@ -7,6 +8,16 @@
 #include <vector>
 
 namespace lancet::test {
+
+// The arguments of cuTensorMapEncodeTiled.
+struct Encoded {
+  CUtensorMapDataType type;
+  cuuint32_t rank;
+  void* data;
+  cuuint64_t extents[2], stride;
+  cuuint32_t tile[2], steps[2];
+  CUtensorMapSwizzle swizzle;
+};
 
 struct FakeRuntime {
   int runtime_version = 13000, driver_version = 13000;
@@ -23,6 +34,8 @@ struct FakeRuntime {
   cudaError_t event_state = cudaSuccess;   // the result of cudaEventQuery
   std::vector<int> priorities;             // of the streams that were made
   int cleared = 0;                         // calls of cudaGetLastError
+  Encoded encoded{};
+  CUresult encode_error = CUDA_SUCCESS;
 };
 FakeRuntime& fake_runtime();
 std::atomic<int>& stream_queries();  // calls of cudaStreamQuery

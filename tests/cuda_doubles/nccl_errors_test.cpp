@@ -160,19 +160,19 @@ TEST_CASE_METHOD(Fresh, "a refused window on one rank disables windows on all ra
   CHECK(fake_nccl().aborted == 4);  // two before the second connection, two when the communicators end
 }
 
-TEST_CASE_METHOD(Fresh, "a communicator ends after the pushes to its window, or after a timeout") {
-  const auto abort_after_push = [](comm::DeviceCommunicator& nccl, backend::Stream& stream) -> Status {
+TEST_CASE_METHOD(Fresh, "a communicator ends after the kernels in its windows, or after a timeout") {
+  const auto abort_after_kernel = [](comm::DeviceCommunicator& nccl, backend::Stream& stream) -> Status {
     LANCET_TRY(nccl.make_window(256));
-    LANCET_TRY(nccl.push_rows(stream, {}));
+    LANCET_TRY(nccl.in_windows(stream, [](backend::Stream&, const comm::Window&) { return Status(); }));
     if (nccl.rank() == 0) nccl.abort("a peer is gone");
     return {};
   };
-  for (const Status& status : on_two_ranks(abort_after_push)) CHECK(status.ok());
+  for (const Status& status : on_two_ranks(abort_after_kernel)) CHECK(status.ok());
   CHECK(fake_nccl().stopped == 1);
   CHECK(test::event_queries() == 1);
   test::event_queries() = 0;
   test::fake_runtime().event_state = cudaErrorNotReady;
-  for (const Status& status : on_two_ranks(abort_after_push)) CHECK(status.ok());
+  for (const Status& status : on_two_ranks(abort_after_kernel)) CHECK(status.ok());
   CHECK(test::event_queries() > 1);
   CHECK(fake_nccl().aborted == 4);
   CHECK(test::stream_queries() == 0);  // the stream of the pushes may be gone

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cmath>
 #include <mutex>
+#include <optional>
 #include <sstream>
 #include <thread>
 
@@ -14,8 +15,7 @@
 #include "declared_profile.h"
 #include "lancet/runtime/accelerator.h"
 #include "lancet/inference/decoder.h"
-#include "ops/device/emulated_kernels.h"
-#include "push_rows.h"
+#include "ops/device/emulated_ranks.h"
 #include "temporary_folder.h"
 #include "lancet/planning/from_config.h"
 #include "train/support.h"
@@ -78,42 +78,51 @@ class InWindow final : public comm::DeviceCommunicator {
 
   Result<std::span<std::byte>> make_window(std::size_t bytes) override {
     if (none) return Error{ExitCode::config, "ranks 1 have no window: no memory", true};
-    memory_.resize(bytes / 64 + 1);
+    constexpr int blocks = 3;
+    memory_.resize(bytes / 64 + std::size_t(blocks * size()) / 16 + 2);
     window_ = {reinterpret_cast<std::byte*>(memory_.data()), bytes};
-    peers_.rank = rank();
-    peers_.starts.resize(std::size_t(size()));
+    std::vector<std::byte*> starts;
     for (int peer = 0; peer < size(); ++peer) {
+      InWindow* at = this;
+      LANCET_TRY(host_.broadcast(std::as_writable_bytes(std::span(&at, 1)), peer));
+      all_.push_back(at);
       std::byte* start = window_.data();
       LANCET_TRY(host_.broadcast(std::as_writable_bytes(std::span(&start, 1)), peer));
-      peers_.starts[std::size_t(peer)] = start;
+      starts.push_back(start);
     }
+    windows_.emplace(std::move(starts), (bytes + 63) / 64 * 64, blocks);
     return window_;
   }
-  Status push_rows(backend::Stream&, const comm::RowPush& push) override {
+  // Rank 0 runs the kernels of all ranks together, while the others wait.
+  Status in_windows(backend::Stream&, const WindowLaunch& launch) override {
     ++pushed;
+    ++generation_;
+    launch_ = &launch;
     LANCET_TRY(host_.barrier());
-    for (int block = 0; block < 3; ++block)
-      test::push_rows(comm::PushRows<Peers>{push, peers_, rank()}, block, 3, 5);
+    if (rank() == 0) {
+      ops::device::emulated::Ranks ranks(size(), 3);
+      for (InWindow* peer : all_) {
+        test::RankStream stream(ranks.rank(peer->rank()));
+        LANCET_TRY((*peer->launch_)(stream, windows_->of(peer->rank(), generation_)));
+      }
+      ranks.run();
+    }
     return host_.barrier();
   }
   static inline std::atomic<int> pushed = 0;
   static inline std::atomic<bool> none = false;  // as if a rank's memory did not suffice
 
  private:
-  struct Peers {
-    std::vector<std::byte*> starts;
-    int rank = 0;
-    void* at(const void* here, int peer) const {
-      return starts[std::size_t(peer)] + (static_cast<const std::byte*>(here) - starts[std::size_t(rank)]);
-    }
-  };
   struct alignas(64) Line {
     std::byte bytes[64];
   };
   comm::Communicator& host_;
   std::unique_ptr<comm::DeviceCommunicator> staged_;
   std::vector<Line> memory_;
-  Peers peers_;
+  std::vector<InWindow*> all_;  // by rank
+  std::optional<test::HostWindows> windows_;
+  const WindowLaunch* launch_ = nullptr;
+  std::uint32_t generation_ = 0;
 };
 
 class EmulatedAccelerator final : public runtime::Accelerator {

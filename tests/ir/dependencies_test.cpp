@@ -55,6 +55,15 @@ TEST_CASE("readers do not depend on one another or on writers of other memory") 
   REQUIRE(last_needs(head + "f(&@s, @s, @s) # expert forward\n") == Needs{});  // not on itself
 }
 
+TEST_CASE("an instruction that takes signals depends on their maker only by what it overwrites") {
+  const std::string made = head + "%0 : f32[4], %1 : signals[2] = f(@s) # expert forward\n";
+  REQUIRE(last_needs(made + "g(%0, %1) # compute forward\n") == Needs{});
+  REQUIRE(last_needs(made + "g(%0) # compute forward\n") == Needs{0});
+  REQUIRE(last_needs(made + "g(%0, %1) # compute forward\ng(%0) # compute forward\n") == Needs{0});
+  REQUIRE(last_needs(made + "g(&@s, %0, %1) # compute forward\n") == Needs{0});  // f may still read @s
+  REQUIRE(last_needs(made + "h(&@t) # expert forward\ng(%0, @t, %1) # compute forward\n") == Needs{1});
+}
+
 TEST_CASE("parts depend on one another only if they overlap") {
   const std::string whole = head + "view %0 : f32[4]\n";
   const std::string parts = whole +

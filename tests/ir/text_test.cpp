@@ -265,6 +265,7 @@ constexpr BadText bad_programs[] = {
     {"parameter @w : f32[1099511627776,1099511627776]", "line 1: expected fewer than 2^50 elements"},
     {"parameter @w : f32[1,1,1,1,1,1,1]", "line 1: expected at most 6 axes"},
     {"parameter @w : route[3]", "line 1: expected a route with two axes"},
+    {"parameter @w : signals[3,4]", "line 1: expected signals with one axis"},
     {"parameter @w : f32[1] shared", "line 1: expected the end of the line, found 'shared'"},
     {"parameter @w : f32[1]\nstate @w : f32[1]", "line 2: expected a new name, found 'state @w : f32[1]'"},
     {"parameters @w : f32[1]", "line 1: expected '(', found '@w : f32[1]'"},

@@ -345,6 +345,40 @@ TEST_CASE("waits for instructions that do not come before are found") {
   require_fault(ir::verify(plan), "instruction [1] waits for [-1]");
 }
 
+TEST_CASE("signals are set by an instruction before others take them, and keep their memory") {
+  // %1 arrives while the product runs; nothing orders the two streams.
+  const std::string text = R"(plan {policy=test}
+arena 256
+program test
+input @x : f32[16]
+[0] %1 : f32[16], %2 : signals[4] = send(@x)  # expert forward a | at 0 64
+[1] %3 : f32[16] = product(%1, %2)  # compute forward b | at 128
+[2] %4 : f32[16] = sum(%3, %1)  # compute forward c | wait 0 | at 192
+output y = %4
+)";
+  const auto fault = [&](const std::string& from, const std::string& to, const std::string& fragment) {
+    INFO(from << " -> " << to);
+    require_fault(ir::verify(parsed_plan(replaced(text, from, to))), fragment);
+  };
+  require_sound(ir::verify(parsed_plan(text)));
+  CHECK(ir::print(parsed_plan(text)) == text);
+  fault("product(%1, %2)", "product(%1)", "nothing makes instruction [1] wait for [0], whose memory it uses");
+  fault("c | wait 0", "c", "nothing makes instruction [2] wait for [0], whose memory it uses");
+  fault("at 128", "at 76", "%2 and %3 share bytes of the arena");
+  // Not even tensors that are made after the last use of the signals.
+  fault("at 192", "at 64", "%2 and %4 share bytes of the arena");
+  require_sound(ir::verify(parsed_plan(replaced(text, "at 192",
+                                                "at 192\n[3] %5 : f32[16] = f(%4)  # compute forward d "
+                                                "| at 0"))));
+
+  ir::Plan early = parsed_plan(text);
+  std::swap(early.program.instructions[0], early.program.instructions[1]);
+  require_fault(ir::verify(early.program), "%1 is read before it is made");
+  early.program.instructions[0].operands = {early.program.instructions[0].operands[1]};
+  require_fault(ir::verify(early.program), "%2 is read before it is made, in: %3");
+  require_fault(ir::verify(parsed("state @s : signals[4]\n")), "signals must be a value in memory of their own: @s");
+}
+
 TEST_CASE("tables of the wrong length are found") {
   for (int table = 0; table < 3; ++table) {
     ir::Plan plan = parsed_plan(sound_plan);

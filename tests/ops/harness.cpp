@@ -29,6 +29,7 @@ double element(const GuardedTensor& tensor, std::int64_t i) {
     case DType::i64:
       return double(tensor.as<std::int64_t>()[i]);
     case DType::route:
+    case DType::signals:
       break;
   }
   const ir::RouteLayout layout = layout_of(tensor.type());

@@ -4,12 +4,13 @@
 // earlier work), as the staged transport does; it never waits for work that is queued later.
 #pragma once
 #include <chrono>
+#include <functional>
 #include <span>
 #include <string>
 
 #include "lancet/backend/device.h"
 #include "lancet/comm/communicator.h"
-#include "lancet/comm/row_push.h"
+#include "lancet/comm/peers.h"
 
 namespace lancet::comm {
 
@@ -32,8 +33,12 @@ class DeviceCommunicator {
   // tensor has the same offset on all ranks. Empty if the transport has none. It lives as long as the communicator.
   // Collective, with the same size on all ranks.
   virtual Result<std::span<std::byte>> make_window(std::size_t) { return std::span<std::byte>(); }
-  // Copies rows straight into the peers' memory; all tensors are in the window. No host waits for the row counts.
-  virtual Status push_rows(backend::Stream&, const RowPush&) { return internal_error("this transport has no window"); }
+  // Calls `launch`, which queues a kernel on the stream that accesses the peers' windows. Error: there is no window, or
+  // the communicator was aborted.
+  using WindowLaunch = std::function<Status(backend::Stream&, const Window&)>;
+  virtual Status in_windows(backend::Stream&, const WindowLaunch&) {
+    return internal_error("this transport has no window");
+  }
   bool in_window(const void* start, std::size_t bytes) const {
     const auto* at = static_cast<const std::byte*>(start);
     return !window_.empty() && at >= window_.data() && at + bytes <= window_.data() + window_.size();
@@ -44,7 +49,7 @@ class DeviceCommunicator {
   // from rank 1"); empty if unknown. Takes some seconds; the communicator cannot be used afterwards.
   virtual std::string who_is_missing() { return {}; }
   virtual void abort(const std::string& why) = 0;
-  // Called before abort(): kernels that access peers' memory, now or later, stop writing to it.
+  // Called before abort(): kernels that access the peers' windows, now or later, stop writing to them.
   virtual void stop_pushes() {}
 
  protected:

@@ -6,20 +6,11 @@
 
 #include "check.h"
 #include "delay.h"
+#include "driver_call.h"
 #include "lancet/backend/paced_stream.h"
 
 namespace lancet::backend::cuda {
 namespace {
-
-template <class Function>
-bool find_call(const char* name, Function& function) {
-  void* found = nullptr;
-  cudaDriverEntryPointQueryResult result{};
-  const cudaError_t error = cudaGetDriverEntryPointByVersion(name, &found, 11070, cudaEnableDefault, &result);
-  if (error != cudaSuccess || result != cudaDriverEntryPointSuccess) return false;
-  function = reinterpret_cast<Function>(found);
-  return true;
-}
 
 Status check_driver(CUresult error, const char* what) {
   if (error == CUDA_SUCCESS) return {};
@@ -133,7 +124,7 @@ class CudaStream final : public Stream, public PacedStream {
 
 Result<FlagCalls> FlagCalls::find() {
   FlagCalls calls;
-  if (!find_call("cuStreamWriteValue32", calls.write) || !find_call("cuStreamWaitValue32", calls.wait))
+  if (!find_call("cuStreamWriteValue32", 11070, calls.write) || !find_call("cuStreamWaitValue32", 11070, calls.wait))
     return config_error(
         "device: expected a driver with cuStreamWriteValue32 and cuStreamWaitValue32, found one without");
   return calls;

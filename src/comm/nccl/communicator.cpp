@@ -121,12 +121,11 @@ class Nccl final : public DeviceCommunicator {
     if (all.error().agreed) LANCET_TRY(connect());
     return all.error();
   }
-  Status push_rows(backend::Stream& stream, const RowPush& rows) override {
+  Status in_windows(backend::Stream& stream, const WindowLaunch& launch) override {
     return with_comm([&]() -> Status {
-      if (!lsa_) return internal_error("NCCL: push_rows needs a window, and there is none");
-      auto* queue = static_cast<cudaStream_t>(stream.native());
-      LANCET_TRY(lsa_->push(queue, rows));
-      return pushed_.record(queue);
+      if (!lsa_) return internal_error("NCCL: there is no window");
+      LANCET_TRY(launch(stream, lsa_->next()));
+      return pushed_.record(static_cast<cudaStream_t>(stream.native()));
     });
   }
 

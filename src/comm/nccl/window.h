@@ -10,7 +10,7 @@
 #include <span>
 
 #include "lancet/base/result.h"
-#include "lancet/comm/row_push.h"
+#include "lancet/comm/peers.h"
 
 namespace lancet::comm {
 
@@ -23,14 +23,14 @@ class NcclWindow {
   static Result<std::unique_ptr<NcclWindow>> allocate(ncclComm_t comm, int rank, int ranks, std::size_t bytes,
                                                       int blocks);
   virtual ~NcclWindow() = default;
-  // Registers the memory as a window. Collective, after allocate() has succeeded on all ranks; no rank pushes before
-  // all have opened theirs. Error: NCCL refuses, or accepts the memory without making it accessible to kernels. The
-  // communicator cannot be used after an error, and must be destroyed before the window.
+  // Registers the memory as a window. Collective, after allocate() has succeeded on all ranks; no kernel accesses
+  // it before all ranks have opened theirs. Error: NCCL refuses, or accepts the memory without making it accessible to
+  // kernels. The communicator cannot be used after an error, and must be destroyed before the window.
   virtual Status open(const Ready& ready) = 0;
   virtual std::span<std::byte> memory() const = 0;
-  virtual Status push(cudaStream_t stream, const RowPush& rows) = 0;
-  // Ends kernels that wait for other ranks; kernels that start later access no rank's memory. The window cannot be used
-  // afterwards.
+  virtual Window next() = 0;  // the arguments of the next kernel
+  // Sets the stop word: kernels that wait for other ranks end, and those that start later access no rank's memory. The
+  // window cannot be used afterwards.
   virtual void stop() = 0;
 };
 

@@ -6,13 +6,14 @@
 // stream may have to wait for the copy; work that is already queued does not.
 //
 // Through windows: if the GPUs reach each other's memory and all tensors are in the stream's window, a kernel reads the
-// counts on the device and writes the rows into the peers' memory (comm/row_push.h); the host does not need the counts.
+// counts on the device and writes the rows into the peers' memory (push_rows.h); the host does not need the counts.
 #include <algorithm>
 #include <memory>
 #include <vector>
 
 #include "lancet/backend/flag_wait.h"
 #include "lancet/ir/route_layout.h"
+#include "push_rows.h"
 #include "segments.h"
 #include "ops/device/launch.h"
 
@@ -147,28 +148,32 @@ bool in_window(const KernelArgs& args) {
     return args.device_comm->in_window(view.data, std::size_t(ir::bytes(view.type)));
   };
   return args.device_comm && std::ranges::all_of(args.operands, has_window) &&
-         std::ranges::all_of(args.results, has_window) && args.operands.size() / 2 <= comm::RowPush::most_parts;
+         std::ranges::all_of(args.results, has_window) && args.operands.size() / 2 <= device::RowPush::most_parts;
 }
 
 Kernel bind_in_window(const KernelArgs& args, bool there, std::int64_t ranks) {
   const TensorView &slots = there ? args.operands[0] : args.results[0],
                    &buffer = there ? args.results[0] : args.operands[0];
-  comm::RowPush push{.there = there,
-                     .slots = slots.as<std::byte>(),
-                     .buffer = buffer.as<std::byte>(),
-                     .experts = slots.shape()[0],
-                     .ranks = ranks,
-                     .capacity = slots.shape()[1],
-                     .buffer_rows = buffer.shape()[1],
-                     .row_bytes = slots.shape()[2] * size_of(slots.dtype()),
-                     .parts = int(args.operands.size() / 2),
-                     .part = {}};
+  device::RowPush push{.there = there,
+                       .slots = slots.as<std::byte>(),
+                       .buffer = buffer.as<std::byte>(),
+                       .experts = slots.shape()[0],
+                       .ranks = ranks,
+                       .capacity = slots.shape()[1],
+                       .buffer_rows = buffer.shape()[1],
+                       .row_bytes = slots.shape()[2] * size_of(slots.dtype()),
+                       .parts = int(args.operands.size() / 2),
+                       .part = {}};
   for (int p = 0; p < push.parts; ++p) {
     const TensorView &route = args.operands[std::size_t(2 * p + 1)], &rows = args.operands[std::size_t(2 * p + 2)];
     const ir::RouteLayout layout{route.shape()[0], push.experts};
     push.part[p] = {layout.begin(route.data), layout.end(route.data), rows.as<std::int32_t>()};
   }
-  return [comm = args.device_comm, stream = args.stream, push] { return comm->push_rows(*stream, push); };
+  return [comm = args.device_comm, stream = args.stream, push] {
+    return comm->in_windows(*stream, [&push](backend::Stream& on, const comm::Window& window) {
+      return device::launch(on, window.blocks, device::PushRows{push, window});
+    });
+  };
 }
 
 template <bool there>

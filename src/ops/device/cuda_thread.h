@@ -40,6 +40,29 @@ class Thread {
   LANCET_DEVICE int atomic_add(std::int32_t* at, std::int32_t v) { return atomicAdd(at, v); }
   LANCET_DEVICE void atomic_max(std::int32_t* at, std::int32_t v) { atomicMax(at, v); }
 
+  // Words that other blocks, or the kernels and hosts of other ranks, write and wait for. A write is a release: whoever
+  // has waited for it sees what this thread wrote before, and, after a sync(), what its block wrote before (PTX ISA,
+  // memory consistency model: release and acquire patterns are cumulative).
+  LANCET_DEVICE void set_word(std::uint32_t* at, std::uint32_t v) {
+    asm volatile("st.release.sys.u32 [%0], %1;" ::"l"(at), "r"(v) : "memory");
+  }
+  // On another rank's word only where the GPUs' link has atomics, as NVLink does; PCIe may have none.
+  LANCET_DEVICE void add_word(std::uint32_t* at, std::uint32_t v) {
+    asm volatile("red.release.sys.add.u32 [%0], %1;" ::"l"(at), "r"(v) : "memory");
+  }
+  LANCET_DEVICE std::uint32_t load_word(const std::uint32_t* at) {
+    std::uint32_t v = 0;
+    asm volatile("ld.acquire.sys.u32 %0, [%1];" : "=r"(v) : "l"(at) : "memory");
+    return v;
+  }
+  // Waits until *at has reached `value`, counted modulo 2^32, or *stop is not 0; returns whether it has reached it. The
+  // stop word may be in the host's memory, behind PCIe, so it is read in every 64th turn only; null: nothing stops it.
+  LANCET_DEVICE bool wait_word(const std::uint32_t* at, std::uint32_t value, const std::uint32_t* stop) {
+    for (unsigned turn = 1; std::int32_t(load_word(at) - value) < 0; ++turn)
+      if (turn % 64 == 0 && stop && load_word(stop) != 0) return false;
+    return true;
+  }
+
   LANCET_DEVICE void* shared_memory() const { return shared_; }        // aligned to 16 bytes
   // 2 * 32 words for the collectives.
   LANCET_DEVICE std::uint64_t* collective_scratch() const { return collective_scratch_; }
@@ -50,29 +73,44 @@ class Thread {
 };
 
 template <class BlockType, class F>
-__global__ void __launch_bounds__(F::threads) run_kernel(const __grid_constant__ F kernel) {
-  extern __shared__ uint4 shared[];
-  __shared__ std::uint64_t collective_scratch[collective_scratch_bytes / sizeof(std::uint64_t)];
-  BlockType block(shared, collective_scratch);
-  kernel(block);
+__global__ void __launch_bounds__(F::threads, blocks_per_sm<F>()) run_kernel(const __grid_constant__ F kernel) {
+#if __CUDA_ARCH__ >= 900
+  constexpr bool can_run = true;
+#else
+  constexpr bool can_run = cluster<F>() == 1;  // CUDA refuses to launch others there
+#endif
+  if constexpr (can_run) {
+    extern __shared__ uint4 shared[];
+    __shared__ std::uint64_t collective_scratch[collective_scratch_bytes / sizeof(std::uint64_t)];
+    BlockType block(shared, collective_scratch);
+    kernel(block);
+  }
 }
 
 template <class BlockType, class F>
 Status launch_blocks(backend::Stream& stream, std::int64_t blocks, const F& kernel, std::size_t shared) {
   if (blocks > 0x7fffffff)
     return internal_error("a launch of " + std::to_string(blocks) + " blocks, at most 2^31 - 1 fit");
+  const auto* function = reinterpret_cast<const void*>(run_kernel<BlockType, F>);
   if (shared + collective_scratch_bytes > 48 * 1024) {  // CUDA grants more than 48 KB only on request
-    const auto error = cudaFuncSetAttribute(reinterpret_cast<const void*>(run_kernel<BlockType, F>),
-                                            cudaFuncAttributeMaxDynamicSharedMemorySize, int(shared));
+    const auto error = cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, int(shared));
     if (error != cudaSuccess)
       return internal_error(std::to_string(shared) + " bytes of shared memory: " + cudaGetErrorString(error));
   }
-  run_kernel<BlockType><<<unsigned(blocks), F::threads, shared, static_cast<cudaStream_t>(stream.native())>>>(kernel);
-  const auto error = cudaGetLastError();
-  if (error != cudaSuccess)
-    return internal_error("launch of " + std::to_string(blocks) + " blocks of " + std::to_string(F::threads) + ": " +
-                          cudaGetErrorString(error));
-  return {};
+  cudaLaunchAttribute in_clusters{};
+  in_clusters.id = cudaLaunchAttributeClusterDimension;
+  in_clusters.val.clusterDim = {unsigned(cluster<F>()), 1, 1};
+  cudaLaunchConfig_t config{};
+  config.gridDim = unsigned(blocks), config.blockDim = F::threads;
+  config.dynamicSmemBytes = shared;
+  config.stream = static_cast<cudaStream_t>(stream.native());
+  config.attrs = &in_clusters, config.numAttrs = cluster<F>() > 1 ? 1 : 0;
+  void* arguments[] = {const_cast<F*>(&kernel)};
+  const auto error = cudaLaunchKernelExC(&config, function, arguments);
+  if (error == cudaSuccess) return {};
+  cudaGetLastError();  // so that the next launch does not report it
+  return internal_error("launch of " + std::to_string(blocks) + " blocks of " + std::to_string(F::threads) + ": " +
+                        cudaGetErrorString(error));
 }
 
 }  // namespace lancet::ops::device

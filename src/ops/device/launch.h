@@ -2,6 +2,8 @@
 //
 //   struct Example {
 //     static constexpr int threads = 256;     // of a block: a multiple of 32, at most 1024
+//     static constexpr int blocks_per_sm = 2;  // optional: registers are left for so many blocks a multiprocessor
+//     static constexpr int cluster = 2;        // optional: consecutive blocks that run at the same time; needs sm_90
 //     struct Shared { float tile[32][33]; };  // optional: the block's shared memory, given by block.shared<Shared>()
 //     template <class Block>
 //     LANCET_DEVICE void operator()(Block& block) const;
@@ -16,6 +18,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 #include "lancet/backend/device.h"
 #include "lancet/base/hd.h"
@@ -26,6 +29,26 @@ namespace lancet::ops::device {
 // Scratch of the collectives of a block (reduce, exclusive_scan) in its shared memory: two halves of a word per warp.
 // It comes on top of the shared memory of the kernel.
 inline constexpr std::size_t collective_scratch_bytes = 64 * sizeof(std::uint64_t);
+
+// blocks_per_sm of a kernel; 1 without one.
+template <class F>
+constexpr int blocks_per_sm() {
+  if constexpr (requires { F::blocks_per_sm; })
+    return F::blocks_per_sm;
+  else
+    return 1;
+}
+
+// Blocks of a kernel's cluster; 1 without clusters.
+template <class F>
+constexpr int cluster() {
+  if constexpr (requires { F::cluster; }) {
+    static_assert(F::cluster <= 8);  // more are not on every GPU
+    return F::cluster;
+  } else {
+    return 1;
+  }
+}
 
 }  // namespace lancet::ops::device
 
@@ -49,8 +72,8 @@ struct Larger {
 };
 
 // A kernel's view of its block. It inherits index(), count(), thread(), sync(), sync_warp(), shuffle(), shuffle_xor(),
-// shuffle_up(), atomics and shared_memory() from the thread (Thread). All threads of a warp must call a shuffle or a
-// function with "warp" in its name that takes a value; all threads of the block must call sync(), reduce(), sum(),
+// shuffle_up(), atomics, words and shared_memory() from the thread (Thread). All threads of a warp must call a shuffle
+// or a function with "warp" in its name that takes a value; all threads of the block must call sync(), reduce(), sum(),
 // max() and exclusive_scan().
 template <int Threads>
 class Block : public Thread {
@@ -151,10 +174,14 @@ constexpr std::size_t shared_bytes() {
     return 0;
 }
 
-// Queues `blocks` blocks of the kernel on the device stream, nothing if blocks is 0. It does not wait for them.
+// Queues `blocks` blocks of the kernel on the device stream, nothing if blocks is 0. It does not wait for them. blocks
+// is a multiple of the kernel's cluster.
 template <class F>
 Status launch(backend::Stream& stream, std::int64_t blocks, const F& kernel, std::size_t shared = shared_bytes<F>()) {
   if (blocks <= 0) return {};
+  if (blocks % cluster<F>() != 0)
+    return internal_error("a launch of " + std::to_string(blocks) + " blocks in clusters of " +
+                          std::to_string(cluster<F>()));
   return launch_blocks<Block<F::threads>>(stream, blocks, kernel, shared);
 }
 

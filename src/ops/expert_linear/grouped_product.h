@@ -17,6 +17,7 @@ namespace lancet::ops::device {
 template <ExpertProduct product, bool with_gelu = false>
 struct GroupedTensorProduct {
   static constexpr int threads = TileShape::threads;
+  static constexpr int blocks_per_sm = 2;  // one multiplies while the other waits or stores
   struct Shared {
     std::byte ring[TileShape::shared_bytes + 112];  // a block's shared memory is aligned to 16 bytes, the ring to 128
     // The current tile is in shared memory, because the sums use all registers.

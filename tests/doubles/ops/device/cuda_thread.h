@@ -41,6 +41,20 @@ class Thread {
   }
   void atomic_max(std::int32_t* at, std::int32_t v) { *at = v > *at ? v : *at; }
 
+  // Writes of words let others run, so that a word that is written before the data which it announces is noticed.
+  void set_word(std::uint32_t* at, std::uint32_t v) {
+    *at = v;
+    team_->yield(thread_);
+  }
+  void add_word(std::uint32_t* at, std::uint32_t v) {
+    *at += v;
+    team_->yield(thread_);
+  }
+  std::uint32_t load_word(const std::uint32_t* at) { return *at; }
+  bool wait_word(const std::uint32_t* at, std::uint32_t value, const std::uint32_t* stop) {
+    return team_->wait(thread_, {at, value, stop});
+  }
+
   void* shared_memory() const { return team_->shared(); }
   std::uint64_t* collective_scratch() const { return team_->scratch(); }
 
@@ -49,12 +63,17 @@ class Thread {
   int thread_;
 };
 
+// A stream of emulated ranks (RankStream) keeps the launch for Ranks::run(); others run it at once.
 template <class BlockType, class F>
-Status launch_blocks(backend::Stream&, std::int64_t blocks, const F& kernel, std::size_t shared) {
-  emulated::run(blocks, F::threads, shared, [&kernel](emulated::Team& team, int thread) {
-    BlockType block(team, thread);
-    kernel(block);
-  });
+Status launch_blocks(backend::Stream& stream, std::int64_t blocks, const F& kernel, std::size_t shared) {
+  emulated::Launch launch{blocks, F::threads, shared, cluster<F>(), [kernel](emulated::Team& team, int thread) {
+                            BlockType block(team, thread);
+                            kernel(block);
+                          }};
+  if (auto* rank = static_cast<emulated::Rank*>(stream.native()))
+    rank->add(std::move(launch));
+  else
+    emulated::run(std::move(launch));
   return {};
 }
 

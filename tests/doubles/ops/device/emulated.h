@@ -1,185 +1,178 @@
-// Runs a device kernel on one host thread, for tests without a GPU.
+// Runs device kernels on one host thread, for tests without a GPU: those of one rank, or of several ranks together.
 //
-// Blocks run one after the other, in a shuffled order. Each GPU thread of a block is a fiber, a host stack of its own
-// (fiber.h). The scheduler (Team::run_block) switches to every ready fiber, in a shuffled order; a fiber runs until it
-// ends or reaches a barrier, and switches back. Then each barrier at which all threads of the block, or of the warp,
-// wait is opened, and the next round begins. A kernel that lacks a barrier therefore gives wrong results for some
-// order_seed. InternalError: a thread ends while others wait at a barrier, or the block has written beyond its shared
-// memory. All threads of a block share the host thread, so atomics are plain additions.
+// Each rank runs its launches one after the other, as a stream does. Blocks of a launch take the rank's places in a
+// shuffled order; a block keeps its place until it ends, and the others wait for one, as on a GPU. The scheduler goes
+// round the blocks that have a place, of all ranks, in a shuffled order, and gives each a few turns (team.h). So a
+// kernel that waits for another block, or for another rank, sees them late and early; with one place, a block runs to
+// its end before the next begins. InternalError, with the words that are waited for: no block of any rank can go on, be
+// it that nobody writes a word, or that the block which would write it has no place.
+//
+// It shows values and order, not when a GPU makes writes visible to others.
 #pragma once
-#include <cstddef>
-#include <cstdint>
-#include <cstring>
-#include <exception>
-#include <functional>
-#include <utility>
-#include <vector>
+#include <algorithm>
+#include <deque>
+#include <list>
+#include <memory>
+#include <span>
+#include <string>
 
-#include "lancet/base/check.h"
-#include "fiber.h"
+#include <fmt/format.h>
+
+#include "team.h"
 
 namespace lancet::ops::device::emulated {
 
-// The seed of the order of threads and blocks. Tests vary it and expect the same bits.
+// The seed of the order of threads and blocks, and the places of a device that runs launches at once. Tests vary them
+// and expect the same bits.
 inline thread_local std::uint64_t order_seed = 1;
+inline thread_local int places_at_once = 1;
 
-// The shared memory of a block on a GPU of compute capability 9.0, less the scratch of its collectives.
-inline constexpr std::size_t most_shared_bytes = 227 * 1024 - collective_scratch_bytes;
+struct Launch {
+  std::int64_t blocks;
+  int threads;
+  std::size_t shared;
+  int cluster;  // so many consecutive blocks begin together
+  Team::Body body;
+};
 
-class Team {
+// The launches of a rank, in order, and the blocks that have a place on it.
+class Rank {
  public:
-  using Body = std::function<void(Team&, int thread)>;
+  Rank(int number, int places, Order& order) : number_(number), places_(places), order_(order) {}
 
-  Team(int threads, std::size_t shared, Body body)
-      : threads_(std::size_t(threads)),
-        body_(std::move(body)),
-        shared_bytes_(shared),
-        shared_((shared + guard_bytes) / sizeof(Unit) + 1),
-        slots_(2 * std::size_t(threads)),
-        random_(order_seed) {
-    LANCET_CHECK(threads > 0 && threads <= 1024 && threads % 32 == 0, "a block of {} threads", threads);
-    LANCET_CHECK(shared <= most_shared_bytes, "{} bytes of shared memory, a block has {}", shared, most_shared_bytes);
+  void add(Launch launch) {
+    LANCET_CHECK(launch.cluster <= places_, "a cluster of {} blocks, {} fit", launch.cluster, places_);
+    launches_.push_back(std::move(launch));
+  }
+  bool ended() const { return launches_.empty(); }
+  // Gives free places to blocks, and begins the next launch once the one before has ended. False: nothing was to do.
+  bool fill() {
+    if (launches_.empty()) return false;
+    const Launch& launch = launches_.front();
+    if (!begun_) begin(launch);
+    bool placed = false;
+    for (; !waiting_.empty() && int(resident_.size()) + launch.cluster <= places_; placed = true) {
+      for (int i = 0; i < launch.cluster; ++i) place(launch, waiting_.back() * launch.cluster + i);
+      waiting_.pop_back();
+    }
+    return placed;
+  }
+  std::vector<Team*> resident() const {
+    std::vector<Team*> teams;
+    for (const auto& team : resident_) teams.push_back(team.get());
+    return teams;
+  }
+  // Frees the places of blocks that have ended, and ends the launch with the last of them.
+  void leave() {
+    for (auto it = resident_.begin(); it != resident_.end();)
+      if ((*it)->ended())
+        free_.splice(free_.end(), resident_, it++);
+      else
+        ++it;
+    if (!begun_ || !resident_.empty() || !waiting_.empty()) return;
+    free_.clear();
+    launches_.pop_front();
+    begun_ = false;
+  }
+  int number() const { return number_; }
+  std::size_t without_place() const { return waiting_.size(); }
+
+ private:
+  void begin(const Launch& launch) {
+    begun_ = true;
+    waiting_.resize(static_cast<std::size_t>(launch.blocks / launch.cluster));
+    for (std::size_t i = 0; i < waiting_.size(); ++i) waiting_[i] = std::int64_t(i);
+    order_.shuffle(waiting_);
+  }
+  void place(const Launch& launch, std::int64_t block) {
+    if (free_.empty())
+      free_.push_back(std::make_unique<Team>(launch.blocks, launch.threads, launch.shared, launch.body, order_));
+    resident_.splice(resident_.end(), free_, free_.begin());
+    resident_.back()->start(block);
   }
 
-  std::int64_t block() const { return block_; }
-  std::int64_t blocks() const { return blocks_; }
-  void* shared() { return shared_.data(); }
-  std::uint64_t* scratch() { return scratch_; }
+  const int number_, places_;
+  Order& order_;
+  std::deque<Launch> launches_;
+  bool begun_ = false;                 // the first of them
+  std::vector<std::int64_t> waiting_;  // its clusters without a place
+  std::list<std::unique_ptr<Team>> resident_, free_;
+};
 
-  void sync(int thread) { wait(thread, State::at_block_barrier); }
-  void sync_warp(int thread) { wait(thread, State::at_warp_barrier); }
-
-  // All threads of the warp give a word each; returns the 32 words. Two buffers alternate, as in Block, so the result
-  // is valid until the thread's next call.
-  const std::uint64_t* gather(int thread, std::uint64_t v) {
-    Thread& self = threads_[std::size_t(thread)];
-    std::uint64_t* slots = slots_.data() + (self.turn ^= 1) * std::int64_t(threads_.size());
-    slots[thread] = v;
-    sync_warp(thread);
-    return slots + thread / 32 * 32;
+class Ranks {
+ public:
+  // places: blocks that a rank can hold at the same time.
+  explicit Ranks(int ranks, int places) : order_(order_seed) {
+    for (int r = 0; r < ranks; ++r) ranks_.push_back(std::make_unique<Rank>(r, places, order_));
   }
-  // All threads of the warp give a value each; returns that of thread `from` of the warp.
-  template <class T>
-  T shuffle(int thread, T v, int from) {
-    static_assert(sizeof(T) <= sizeof(std::uint64_t));
-    std::uint64_t word = 0;
-    std::memcpy(&word, &v, sizeof v);
-    std::memcpy(static_cast<void*>(&v), gather(thread, word) + from % 32, sizeof v);
-    return v;
-  }
+  Rank& rank(int r) { return *ranks_[std::size_t(r)]; }
+  // Errors name words of these by number and rank, others by address.
+  void name_words(int rank, std::span<const std::uint32_t> words) { named_.push_back({rank, words}); }
 
-  void run(std::int64_t blocks) {
-    blocks_ = blocks;
-    std::vector<std::int64_t> order(static_cast<std::size_t>(blocks));
-    for (std::size_t b = 0; b < order.size(); ++b) order[b] = std::int64_t(b);
-    shuffle(order);
-    for (std::int64_t b : order) run_block(b);
-  }
-
-  // The next random number, in [0, n).
-  std::size_t random_below(std::size_t n) {
-    random_ = random_ * 6364136223846793005u + 1442695040888963407u;
-    return std::size_t((random_ >> 33) % n);
+  // Runs what has been launched on all ranks, to the end.
+  void run() {
+    while (true) {
+      bool moved = false;
+      std::vector<Team*> teams;
+      for (const auto& rank : ranks_) {
+        moved = rank->fill() || moved;
+        for (Team* team : rank->resident()) teams.push_back(team);
+      }
+      order_.shuffle(teams);
+      for (Team* team : teams) moved = run_some(*team) || moved;
+      bool ended = true;
+      for (const auto& rank : ranks_) {
+        rank->leave();
+        ended = ended && rank->ended();
+      }
+      if (ended) return;
+      LANCET_CHECK(moved, "all fibers wait: {}", waits());
+    }
   }
 
  private:
-  enum class State : std::uint8_t { ready, at_block_barrier, at_warp_barrier, ended };
-  struct Thread {
-    Fiber fiber;
-    State state = State::ready;
-    int turn = 0;
-  };
-  struct alignas(16) Unit {
-    std::byte bytes[16];
-  };
-  static constexpr std::size_t guard_bytes = 256;
-
-  template <class T>
-  void shuffle(std::vector<T>& items) {
-    for (std::size_t i = items.size(); i > 1; --i) std::swap(items[i - 1], items[random_below(i)]);
+  // Some turns, so that blocks and ranks run ahead of each other.
+  bool run_some(Team& team) {
+    bool moved = false;
+    for (std::size_t left = 1 + order_.below(4); left > 0 && !team.ended() && team.turn(); --left) moved = true;
+    return moved;
   }
 
-  void run_block(std::int64_t block) {
-    block_ = block;
-    current = this;
-    std::memset(static_cast<void*>(shared_.data()), 0xff,
-                shared_.size() * sizeof(Unit));  // NaN: shared memory is not initialised on a GPU
-    for (std::uint64_t& word : scratch_) word = ~std::uint64_t{0};
-    for (std::size_t i = 0; i < threads_.size(); ++i) start(int(i));
-    while (true) {
-      std::vector<int> ready;
-      std::size_t ended = 0;
-      for (std::size_t i = 0; i < threads_.size(); ++i) {
-        if (threads_[i].state == State::ready) ready.push_back(int(i));
-        ended += threads_[i].state == State::ended;
-      }
-      if (ended == threads_.size()) break;
-      LANCET_CHECK(!ready.empty(), "block {}: threads wait at a barrier that others never reach", block);
-      shuffle(ready);
-      for (int thread : ready) {
-        running_ = thread;
-        Fiber::change(scheduler_, threads_[std::size_t(thread)].fiber);
-        if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
-      }
-      release();
+  std::string name(const std::uint32_t* word) const {
+    for (const auto& [rank, words] : named_)
+      if (word >= words.data() && word < words.data() + words.size())
+        return fmt::format("{} of rank {}", word - words.data(), rank);
+    return fmt::format("{}", static_cast<const void*>(word));
+  }
+  std::string waits() const {
+    std::vector<std::string> found;
+    for (const auto& rank : ranks_) {
+      for (const Team* team : rank->resident())
+        for (const WordWait& wait : team->waits()) {
+          auto line = fmt::format("block {} of rank {} for word {} to reach {}, which is {}", team->block(),
+                                  rank->number(), name(wait.word), wait.value, *wait.word);
+          if (std::find(found.begin(), found.end(), line) == found.end()) found.push_back(std::move(line));
+        }
+      if (rank->without_place() > 0)
+        found.push_back(fmt::format("{} blocks of rank {} for a place", rank->without_place(), rank->number()));
     }
-    const std::byte* guard = reinterpret_cast<const std::byte*>(shared_.data()) + shared_bytes_;
-    for (std::size_t i = 0; i < guard_bytes; ++i)
-      LANCET_CHECK(guard[i] == std::byte{0xff}, "block {}: written {} bytes beyond its shared memory", block, i);
+    return fmt::format("{}", fmt::join(found, "; "));
   }
 
-  // Opens the barriers at which all threads of the block, or of a warp, have arrived.
-  void release() {
-    release(0, threads_.size(), State::at_block_barrier);
-    for (std::size_t w = 0; w < threads_.size(); w += 32) release(w, w + 32, State::at_warp_barrier);
-  }
-  void release(std::size_t first, std::size_t last, State barrier) {
-    for (std::size_t i = first; i < last; ++i)
-      if (threads_[i].state != barrier) return;
-    for (std::size_t i = first; i < last; ++i) threads_[i].state = State::ready;
-  }
-
-  void wait(int thread, State barrier) {
-    Thread& self = threads_[std::size_t(thread)];
-    self.state = barrier;
-    Fiber::change(self.fiber, scheduler_);
-  }
-
-  void start(int thread) {
-    Thread& self = threads_[std::size_t(thread)];
-    self.state = State::ready;
-    self.turn = 0;
-    self.fiber.start(&Team::enter);
-  }
-  static void enter() {
-    Team* team = current;
-    const int thread = team->running_;
-    Thread& self = team->threads_[std::size_t(thread)];
-    try {
-      team->body_(*team, thread);
-    } catch (...) {
-      team->failure_ = std::current_exception();
-    }
-    self.state = State::ended;
-    Fiber::change(self.fiber, team->scheduler_);
-  }
-
-  static inline thread_local Team* current = nullptr;  // the team whose threads run
-  std::vector<Thread> threads_;
-  Body body_;
-  std::size_t shared_bytes_;
-  std::vector<Unit> shared_;
-  std::vector<std::uint64_t> slots_;
-  std::uint64_t scratch_[collective_scratch_bytes / sizeof(std::uint64_t)];
-  std::uint64_t random_;
-  std::int64_t block_ = 0, blocks_ = 0;
-  Fiber scheduler_;  // the caller's own stack
-  int running_ = 0;
-  std::exception_ptr failure_;
+  struct Named {
+    int rank;
+    std::span<const std::uint32_t> words;
+  };
+  Order order_;
+  std::vector<std::unique_ptr<Rank>> ranks_;
+  std::vector<Named> named_;
 };
 
-inline void run(std::int64_t blocks, int threads, std::size_t shared, Team::Body body) {
-  Team(threads, shared, std::move(body)).run(blocks);
+// Runs a launch at once, on a rank of its own.
+inline void run(Launch launch) {
+  Ranks alone(1, std::max(places_at_once, launch.cluster));
+  alone.rank(0).add(std::move(launch));
+  alone.run();
 }
 
 }  // namespace lancet::ops::device::emulated
