@@ -12,8 +12,8 @@ struct AddParts {
   std::int64_t pieces, n;
   bool accumulate;
   float* out;  // [split]
-  std::int64_t split;
-  float* rest;  // [n - split]
+  std::int64_t split = n;
+  float* rest = nullptr;  // [n - split]
 
   template <class Block>
   LANCET_DEVICE void operator()(Block& block) const {

@@ -1,3 +1,4 @@
+#include "ops/device/column_tile.h"
 #include "ops/device/partial_sums.h"
 #include "math.h"
 
@@ -167,12 +168,9 @@ struct LayerNormDx {
 // d floats written.
 template <class T>
 struct LayerNormDw {
-  static constexpr int threads = 256;
-  static constexpr int warps = threads / warp_size;
-  static constexpr int tile = warp_size * Pack<T>::size;  // columns of a block
-  struct Shared {
-    float sums[warps][tile];
-  };
+  using Tile = ColumnTile<T>;
+  using Shared = typename Tile::Shared;
+  static constexpr int threads = Tile::threads;
   const T *dy, *x;
   const RowStats* stats;
   float* parts;  // [pieces, 2, d]
@@ -182,15 +180,15 @@ struct LayerNormDw {
   template <class Block>
   LANCET_DEVICE void operator()(Block& block) const {
     const std::int64_t piece = block.index() / tiles;
-    const std::int64_t first_column = block.index() % tiles * tile;
+    const std::int64_t first_column = block.index() % tiles * Tile::columns;
     const std::int64_t start = first_column + block.warp_lane() * Pack<T>::size;
     const Part part = part_of_row<T>(start, d);
     Floats<T> gamma = {}, beta = {};
     if (!part.empty()) add_rows(block, piece, start, part, gamma, beta);
     float* out = parts + piece * 2 * d;
-    write(block, gamma, out, first_column);
+    Tile::write(block, gamma, out + first_column, d - first_column);
     block.sync();
-    write(block, beta, out + d, first_column);
+    Tile::write(block, beta, out + d + first_column, d - first_column);
   }
 
   template <class Block>
@@ -198,7 +196,7 @@ struct LayerNormDw {
                               Floats<T>& beta) const {
     const std::int64_t end = rows * (piece + 1) / pieces;
 #pragma unroll 2
-    for (std::int64_t r = rows * piece / pieces + block.warp(); r < end; r += warps) {
+    for (std::int64_t r = rows * piece / pieces + block.warp(); r < end; r += Tile::warps) {
       const RowStats own = stats[r];
       const Floats<T> g = to_floats(load(dy + r * d + start, part, wide)),
                       v = to_floats(load(x + r * d + start, part, wide));
@@ -207,20 +205,6 @@ struct LayerNormDw {
         gamma.v[i] += g.v[i] * normalized(v.v[i], own);
         beta.v[i] += g.v[i];
       }
-    }
-  }
-
-  template <class Block>
-  LANCET_DEVICE void write(Block& block, const Floats<T>& own, float* out, std::int64_t first_column) const {
-    Shared& shared = block.template shared<Shared>();
-#pragma unroll
-    for (int i = 0; i < Pack<T>::size; ++i)
-      shared.sums[block.warp()][i * warp_size + block.warp_lane()] = own.v[i];  // no two threads in one bank
-    block.sync();
-    for (int c = block.thread(); c < tile && first_column + c < d; c += threads) {
-      float sum = 0;
-      for (int w = 0; w < warps; ++w) sum += shared.sums[w][c % Pack<T>::size * warp_size + c / Pack<T>::size];
-      out[first_column + c] = sum;
     }
   }
 };
@@ -292,7 +276,7 @@ Kernel bind_dw(const KernelArgs& args) {
   const AddParts add{parts, pieces, 2 * d, accumulate, dgamma, d, dbeta};
   return by_dtype(args.operands[0].dtype(), [&]<class T>(T) -> Kernel {
     const T *dy = args.operands[0].as<T>(), *x = args.operands[1].as<T>();
-    const std::int64_t tiles = divide_up(d, LayerNormDw<T>::tile);
+    const std::int64_t tiles = divide_up(d, LayerNormDw<T>::Tile::columns);
     const LayerNormDw<T> kernel{dy,     x,     args.operands[2].as<RowStats>(),     parts, shape.rows(), d,
                                 pieces, tiles, aligned_rows<T>(d) && aligned(dy, x)};
     return run_steps(args.stream, Step{pieces * tiles, kernel}, Step{add.blocks(), add});

@@ -14,6 +14,7 @@
 #include "lancet/ir/route_layout.h"
 #include "lancet/ops/schedule_layout.h"
 #include "ops/device/launch.h"
+#include "ops/device/partial_sums.h"
 #include "ops/linear/rounded_bias.h"
 
 using namespace lancet;
@@ -149,6 +150,50 @@ TEST_CASE("emulated device kernels at the edges of their shapes") {
     INFO(name << " of " << types.substr(0, 200));
     check_sample(ops::op(name), sample);
   }
+}
+
+// The path of rows that shared memory cannot keep, and the longest row that it does.
+TEST_CASE("the gradient of a row of logits is the same from shared memory and from device memory") {
+  for (const auto& [type, kept] : {std::pair{DType::bf16, 57344}, {DType::f32, 28672}}) {
+    for (const std::int64_t vocabulary : {kept, kept + 1}) {
+      INFO(name(type) << ", vocabulary " << vocabulary);
+      check_sample(ops::op("cross_entropy_train"),
+                   {{{{type, {1, 1, vocabulary + 7}}}, {{DType::i32, {1, 1}}, ops::Fill::tokens}},
+                    {{"vocabulary", vocabulary}, {"total_tokens", 2}}});
+    }
+  }
+}
+
+// cuBLASLt's double in these tests sums rows itself, so that no op reaches the kernel.
+TEST_CASE("sums over rows are those in double, by packs and by elements") {
+  const auto check = [](auto element, std::int64_t rows, std::int64_t columns, std::int64_t skipped) {
+    using T = decltype(element);
+    INFO(sizeof(T) << " bytes, " << rows << " rows of " << columns << ", " << skipped << " elements skipped");
+    std::vector<ops::device::Pack<T>> memory(std::size_t(skipped + rows * columns));
+    T* x = memory.data()->v + skipped;
+    for (std::int64_t i = 0; i < rows * columns; ++i) x[i] = from_f32<T>(float(i * 37 % 101) - 50);
+    ops::device::ColumnSums<T> sums{x, nullptr, rows, columns,
+                                    ops::device::aligned_rows<T>(columns) && ops::device::aligned(x)};
+    std::vector<float> parts(std::size_t(sums.parts() * columns)), out(std::size_t(columns), 1.f);
+    sums.out = parts.data();
+    HostStream stream;
+    REQUIRE(ops::device::launch(stream, sums.blocks(), sums).ok());
+    const ops::device::AddParts add{parts.data(), sums.parts(), columns, true, out.data()};
+    REQUIRE(ops::device::launch(stream, add.blocks(), add).ok());
+    int differ = 0;  // all sums are integers below 2^24
+    for (std::int64_t c = 0; c < columns; ++c) {
+      double expected = 1;
+      for (std::int64_t r = 0; r < rows; ++r) expected += double(to_f32(x[r * columns + c]));
+      differ += double(out[std::size_t(c)]) != expected;
+    }
+    CHECK(differ == 0);
+  };
+  for (const std::int64_t rows : {1, 9, 600})
+    for (const std::int64_t columns : {1, 40, 520}) {
+      check(bf16{}, rows, columns, 0);
+      check(float{}, rows, columns, 0);
+      check(bf16{}, rows, columns, 1);
+    }
 }
 
 // Routing consists of integers and exactly specified exponentials, so that nothing may differ.
