@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Checks that no two files define a class, struct, union or enum of one name in one named namespace.
 
-Such types break C++'s one-definition rule: templates over them, launch<F> for instance, have one symbol in both objects,
-of which the linker keeps one. Where the compiler did not inline it, one file then runs the other's code on its own
-layout. Types in anonymous namespaces are free. Reads src and include, prints one line per offence and exits 1 if there
-is one. --self-test plants offences in a scratch tree and fails unless every one of them is caught.
+Such types break C++'s one-definition rule: templates over them, launch<F> for instance, have one symbol in both
+objects, of which the linker keeps one. Where the compiler did not inline it, one file then runs the other's code on its
+own layout. Types in anonymous namespaces are free. Reads src and include, prints one line per offence and exits 1 if
+there is one. --self-test plants offences in a scratch tree and fails unless every one of them is caught.
 """
 import re
 import sys
@@ -13,11 +13,13 @@ from collections import defaultdict
 from pathlib import Path
 
 # What has no meaning here: comments, raw strings, strings, characters, lines of the preprocessor.
-NOISE = re.compile(r'//[^\n]*|/\*.*?\*/|R"(\w*)\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|(?<!\w)\'(?:\\.|[^\'\\\n])*\''
+NOISE = re.compile(r'//[^\n]*|/\*.*?\*/|R"(\w*)\(.*?\)\1"|"(?:\\.|[^"\\\n])*"'
+                   r"|(?<!\w)'(?:\\.|[^'\\\n])*'"
                    r"|^[ \t]*#(?:[^\n\\]|\\\n|\\.)*", re.DOTALL | re.MULTILINE)
 NAMESPACE = re.compile(r"\bnamespace\s*([\w:]*)\s*$")
 TYPE = re.compile(r"(?:^|[\s>])(?:struct|class|union|enum(?:\s+class)?)\s+"
-                  r"(?:alignas\([^)]*\)\s*|\[\[[^\]]*\]\]\s*)*(\w+(?:\s*<.*>)?)\s*(?:final\s*)?(?::[^:].*)?$", re.DOTALL)
+                  r"(?:alignas\([^)]*\)\s*|\[\[[^\]]*\]\]\s*)*(\w+(?:\s*<.*>)?)\s*(?:final\s*)?(?::[^:].*)?$",
+                  re.DOTALL)
 
 
 def definitions(text):
@@ -52,21 +54,24 @@ def check(root):
 
 def self_test():
     planted = {
-        "src/ops/a/sums.h": "namespace lancet::ops {\nstruct AddParts {\n  int lanes;\n};\n}\n",
-        "src/ops/b/sums.h": 'namespace lancet {\nnamespace ops {\nconst char* brace = "{";\nclass AddParts final {};\n}\n}\n',
-        "src/ops/c/cuda.cu": "namespace lancet::ops {\nnamespace {\nstruct AddParts {};\n}\n}\n",
-        "src/ops/d/cuda.cu": "namespace lancet::ops::device {\nstruct AddParts;\nAddParts* all() { struct Local {}; return 0; }\n}\n",
-        "src/ops/e/cuda.cu": "namespace lancet::ops {\n// struct Other {\nvoid f() { struct Local {}; }\nstruct Other {};\n}\n",
-        "include/lancet/f.h": "#define OPEN {\nnamespace lancet::ops {\ntemplate <class T>\nstruct alignas(16) Piece : Base<T> {};\n}\n",
-        "src/ops/g/g.h": "namespace lancet::ops {\nenum class Piece { one, two };\ntemplate <>\nstruct Size<int> {};\n}\n",
-        "src/ops/h/h.h": "namespace lancet::ops {\ntemplate <>\nstruct Size<char> {};\nstruct Outer { struct Other {}; };\n}\n",
+        "src/ops/a/sums.h": "struct AddParts {\n  int lanes;\n};\n",
+        "src/ops/b/sums.h": 'const char* brace = "{";\nclass AddParts final {};\n',
+        "src/ops/c/cuda.cu": "namespace {\nstruct AddParts {};\n}\n",
+        "src/ops/d/cuda.cu": "struct AddParts;\nAddParts* all() { struct Local {}; return 0; }\n",
+        "src/ops/e/cuda.cu": "// struct Other {\nvoid f() { struct Local {}; }\nstruct Other {};\n",
+        "include/lancet/f.h": "#define OPEN {\ntemplate <class T>\nstruct alignas(16) Piece : Base<T> {};\n",
+        "src/ops/g/g.h": "enum class Piece { one, two };\ntemplate <>\nstruct Size<int> {};\n",
+        "src/ops/h/h.h": "template <>\nstruct Size<char> {};\nstruct Outer { struct Other {}; };\n",
+        "src/ops/i/i.h": "namespace device {\nstruct Other {};\n}\n",
     }
     expected = ["lancet::ops::AddParts: expected one definition, found src/ops/a/sums.h, src/ops/b/sums.h",
                 "lancet::ops::Piece: expected one definition, found include/lancet/f.h, src/ops/g/g.h"]
     with tempfile.TemporaryDirectory() as folder:
         for name, text in planted.items():
             (Path(folder) / name).parent.mkdir(parents=True, exist_ok=True)
-            (Path(folder) / name).write_text(text)
+            spaces = ["lancet::ops"] if name < "src/ops/b" else ["lancet", "ops"]
+            opened = "".join(f"namespace {space} {{\n" for space in spaces)
+            (Path(folder) / name).write_text(opened + text + "}\n" * len(spaces))
         found = list(check(Path(folder)))
     if found != expected:
         print(f"expected {expected}, found {found}")

@@ -73,11 +73,13 @@ class DeviceExecutor final : public PlanExecutor {
       queues_[stream] =
           std::make_unique<WatchedStream>(std::move(queue), [this, stream] { return failure_.watch(stream); });
     }
-    LANCET_TRY(kernels_.bind(plan_, *addresses_, options_, queues_, workspaces_));
     flag_plan_ = plan_flags(streams_, [&](std::int32_t instruction) {
       const std::string& op = plan_.program.instructions[static_cast<std::size_t>(instruction)].op;
-      return options_.accelerator->find_kernel(op)->recordable;
+      const ops::DeviceKernel* kernel = options_.accelerator->find_kernel(op);
+      return kernel && kernel->recordable;  // bind() names the op that has no kernel
     });
+    LANCET_TRY(kernels_.bind(plan_, *addresses_, options_, queues_,
+                             runs_of(plan_.program, streams_, flag_plan_, *options_.accelerator), workspaces_));
     LANCET_TRY(flags_.allocate(flag_plan_.flags, device_));
     failure_.watch_steps(streams_, flag_plan_);
     LANCET_ASSIGN(times_, StreamTimes::make(plan_, streams_, flag_plan_, device_));

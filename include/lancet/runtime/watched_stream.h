@@ -70,6 +70,7 @@ class WatchedStream final : public backend::Stream, public backend::PacedStream 
       : stream_(std::move(stream)), watch_(std::move(watch)) {}
 
   Status copy(void* to, const void* from, std::size_t bytes) override { return stream_->copy(to, from, bytes); }
+  Status copy_all(std::span<const backend::Copy> copies) override { return stream_->copy_all(copies); }
   Status zero(void* memory, std::size_t bytes) override { return stream_->zero(memory, bytes); }
   Status signal(backend::Flag* flag) override { return stream_->signal(flag); }
   Status wait(backend::Flag* flag) override { return stream_->wait(flag); }

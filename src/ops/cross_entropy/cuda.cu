@@ -51,7 +51,7 @@ struct Row {
   T* logits;
   const std::int32_t* targets;
   float* losses;
-  std::int64_t columns, vocabulary;
+  int columns, vocabulary;
   float share;  // 1 / tokens of the whole batch
   bool wide;
 
@@ -63,12 +63,12 @@ struct Row {
     if (target == ignored) {
       if (block.thread() == 0) losses[r] = 0;
       if constexpr (train)
-        for_packs(block, columns, [&](std::int64_t start, Part part) { store(x + start, Pack<T>{}, part, wide); });
+        for_packs(block, columns, [&](int start, Part part) { store(x + start, Pack<T>{}, part, wide); });
       return;
     }
     T* row = kept ? static_cast<T*>(block.shared_memory()) : x;
     Softmax softmax;
-    for_packs(block, vocabulary, [&](std::int64_t start, Part part) {
+    for_packs(block, vocabulary, [&](int start, Part part) {
       const Pack<T> pack = load(static_cast<const T*>(x) + start, part, wide);
       if constexpr (kept) *reinterpret_cast<Pack<T>*>(row + start) = pack;
       softmax.add<T>(to_floats(pack), part.last);
@@ -87,11 +87,11 @@ struct Row {
   template <class Block>
   LANCET_DEVICE void gradient(Block& block, const T* row, T* x, std::int32_t target, const Softmax& softmax) const {
     const float inverse = 1.f / softmax.sum;
-    for_packs(block, columns, [&](std::int64_t start, Part part) {
-      Floats<T> v = to_floats(again(row + start, start));
+    for_packs(block, columns, [&](int start, Part part) {
+      Floats<T> v = to_floats(again(row + start, start, part));
 #pragma unroll
       for (int i = 0; i < Pack<T>::size; ++i) {
-        const std::int64_t c = start + i;
+        const int c = start + i;
         const float e = exp_fast_f32(v.v[i] - softmax.largest);
         v.v[i] = c == target      ? cross_entropy_dlogit_target(e, inverse, share)
                  : c < vocabulary ? cross_entropy_dlogit(e, inverse, share)
@@ -102,17 +102,17 @@ struct Row {
   }
 
   // The logits from column `start` on, at `p`; any values for the padding.
-  LANCET_DEVICE Pack<T> again(const T* p, std::int64_t start) const {
+  LANCET_DEVICE Pack<T> again(const T* p, int start, Part part) const {
     if constexpr (kept)
       return start < vocabulary ? *reinterpret_cast<const Pack<T>*>(p) : Pack<T>{};
     else
-      return load(p, part_of_row<T>(start, vocabulary), wide);
+      return load(p, part, wide);
   }
 
   template <class Block, class F>
-  LANCET_DEVICE static void for_packs(Block& block, std::int64_t n, F f) {
+  LANCET_DEVICE static void for_packs(Block& block, int n, F f) {
 #pragma unroll 2
-    for (std::int64_t start = std::int64_t(block.thread()) * Pack<T>::size; start < n; start += threads * Pack<T>::size)
+    for (int start = block.thread() * Pack<T>::size; start < n; start += threads * Pack<T>::size)
       f(start, part_of_row<T>(start, n));
   }
 };
@@ -131,7 +131,7 @@ Kernel bind_rows(const KernelArgs& args, std::size_t shared) {
   const float share = float(1.0 / double(args.attributes.integer("total_tokens")));
   T* x = logits.as<T>();
   const Row<T, train, kept> kernel{
-      x,     args.operands[1].as<std::int32_t>(),   losses, columns, args.attributes.integer("vocabulary"),
+      x,     args.operands[1].as<std::int32_t>(),   losses, int(columns), int(args.attributes.integer("vocabulary")),
       share, aligned_rows<T>(columns) && aligned(x)};
   return run_steps(args.stream, Step{rows, kernel, shared},
                    Step{1, AddUp{losses, rows, share, args.results[0].as<float>()}});
