@@ -21,7 +21,7 @@ struct AddParts {
     if (i >= n) return;
     float* to = i < split ? out + i : rest + (i - split);
     float sum = accumulate ? *to : 0.f;
-    constexpr int ahead = 8;  // loads in flight at once
+    constexpr int ahead = 16;  // loads in flight at once
     std::int64_t p = 0;
     for (; p + ahead <= pieces; p += ahead) {
       float v[ahead];
