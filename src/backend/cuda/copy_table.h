@@ -40,9 +40,7 @@ struct CopyTable {
     std::size_t i = thread;
     for (; i + (ahead - 1) * threads < count; i += ahead * threads) {
       T some[ahead];
-#pragma unroll
       for (int j = 0; j < ahead; ++j) some[j] = from[i + std::size_t(j) * threads];
-#pragma unroll
       for (int j = 0; j < ahead; ++j) to[i + std::size_t(j) * threads] = some[j];
     }
     for (; i < count; i += threads) to[i] = from[i];
