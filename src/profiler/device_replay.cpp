@@ -1,7 +1,9 @@
 // A replay on an accelerator: all kernels run on one device stream, with an event before and after each.
 #include <algorithm>
 #include <map>
+#include <vector>
 
+#include "lancet/backend/copy_list.h"
 #include "lancet/cost/costs.h"
 #include "replay.h"
 #include "replay_plan.h"
@@ -20,9 +22,10 @@ class DeviceLoopback final : public comm::DeviceCommunicator {
   std::string transport() const override { return "loopback"; }
   Status send_receive(backend::Stream& stream, std::span<const comm::Segment> sends,
                   std::span<const comm::Segment> receives) override {
+    std::vector<backend::Copy> copies;
     for (std::size_t i = 0; i < std::min(sends.size(), receives.size()); ++i)
-      LANCET_TRY(stream.copy(receives[i].data, sends[i].data, std::min(sends[i].bytes, receives[i].bytes)));
-    return {};
+      backend::append_copy(copies, {receives[i].data, sends[i].data, std::min(sends[i].bytes, receives[i].bytes)});
+    return stream.copy_all(copies);
   }
   Status all_reduce_sum(backend::Stream&, std::span<float>) override { return {}; }
   Status check() override { return {}; }

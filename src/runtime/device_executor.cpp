@@ -72,11 +72,13 @@ class DeviceExecutor final : public PlanExecutor {
       LANCET_ASSIGN(backend::Stream* const queue, device_.shared_stream(stream));
       queues_[stream] = std::make_unique<WatchedStream>(*queue, [this, stream] { return failure_.watch(stream); });
     }
-    LANCET_TRY(kernels_.bind(plan_, *addresses_, options_, queues_, workspaces_));
     flag_plan_ = plan_flags(streams_, [&](std::int32_t instruction) {
       const std::string& op = plan_.program.instructions[static_cast<std::size_t>(instruction)].op;
-      return options_.accelerator->find_kernel(op)->recordable;
+      const ops::DeviceKernel* kernel = options_.accelerator->find_kernel(op);
+      return kernel && kernel->recordable;  // bind() names the op that has no kernel
     });
+    LANCET_TRY(kernels_.bind(plan_, *addresses_, options_, queues_,
+                             runs_of(plan_.program, streams_, flag_plan_, *options_.accelerator), workspaces_));
     LANCET_TRY(flags_.allocate(flag_plan_.flags, device_));
     for (std::size_t stream = 0; stream < ir::stream_count; ++stream)
       backlogs_[stream] = Backlog(*queues_[stream], flags_.marks(stream));

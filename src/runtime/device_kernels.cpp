@@ -35,8 +35,33 @@ void log_once(const std::set<std::string>& remarks) {
 
 }  // namespace
 
+std::vector<InstructionRun> runs_of(const ir::Program& program, const Streams& streams, const FlagPlan& flags,
+                                    const Accelerator& accelerator) {
+  std::vector<InstructionRun> runs;
+  for (std::size_t stream = 0; stream < ir::stream_count; ++stream)
+    for (const Section& section : flags.streams[stream]) {
+      InstructionRun run;
+      std::string_view op;
+      const auto end_run = [&] {
+        const ops::DeviceKernel* kernel = run.size() > 1 ? accelerator.find_kernel(op) : nullptr;
+        if (kernel && kernel->bind_all) runs.push_back(run);
+        run.clear();
+      };
+      for (std::size_t i = section.begin; i < section.end; ++i) {
+        const std::int32_t number = streams[stream][i].instruction;
+        const std::string& next = program.instructions[static_cast<std::size_t>(number)].op;
+        if (next != op) end_run();
+        op = next;
+        run.push_back(number);
+      }
+      end_run();
+    }
+  return runs;
+}
+
 Status DeviceKernels::bind(const ir::Plan& plan, const Addresses& addresses, const ExecutorOptions& options,
-                           const DeviceQueues& queues, Workspaces& workspaces) {
+                           const DeviceQueues& queues, const std::vector<InstructionRun>& runs,
+                           Workspaces& workspaces) {
   device_ = &options.accelerator->device();
   for (std::size_t stream = 1; stream < ir::stream_count; ++stream)
     if (comm::DeviceCommunicator* comm = options.device_communicators[stream])
@@ -49,7 +74,8 @@ Status DeviceKernels::bind(const ir::Plan& plan, const Addresses& addresses, con
   }
   ops::BindNotes notes;
   std::set<std::string> remarks;
-  for (const ir::Instruction& instruction : plan.program.instructions) {
+  const std::vector<ir::Instruction>& instructions = plan.program.instructions;
+  const auto arguments = [&](const ir::Instruction& instruction) {
     const auto stream = static_cast<std::size_t>(instruction.stream);
     ops::KernelArgs args = addresses.arguments(instruction);
     args.workspace = workspaces[stream].start();
@@ -58,8 +84,21 @@ Status DeviceKernels::bind(const ir::Plan& plan, const Addresses& addresses, con
     args.device_comm = options.device_communicators[stream];
     args.notes = &notes;
     args.remarks = &remarks;
-    kernels_.push_back(find(instruction.op)->bind(args));
-    names_.push_back(fmt::format("{} {}", instruction.op, instruction.label));
+    return args;
+  };
+  kernels_.resize(instructions.size());
+  for (const InstructionRun& run : runs) {
+    std::vector<ops::KernelArgs> calls;
+    for (const std::int32_t number : run) {
+      calls.push_back(arguments(instructions[static_cast<std::size_t>(number)]));
+      kernels_[static_cast<std::size_t>(number)] = [] { return Status(); };
+    }
+    const auto last = static_cast<std::size_t>(run.back());
+    kernels_[last] = find(instructions[last].op)->bind_all(calls);
+  }
+  for (std::size_t i = 0; i < instructions.size(); ++i) {
+    if (!kernels_[i]) kernels_[i] = find(instructions[i].op)->bind(arguments(instructions[i]));
+    names_.push_back(fmt::format("{} {}", instructions[i].op, instructions[i].label));
   }
   log_once(remarks);
   return {};

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "bound_plan.h"
+#include "device_stream.h"
 #include "lancet/runtime/block.h"
 #include "lancet/runtime/watched_stream.h"
 
@@ -15,12 +16,21 @@ namespace lancet::runtime {
 using DeviceQueues = std::array<std::unique_ptr<WatchedStream>, ir::stream_count>;
 using Workspaces = std::array<Block, ir::stream_count>;
 
+// The numbers of two or more instructions of one op, in the order in which they are called.
+using InstructionRun = std::vector<std::int32_t>;
+
+// The instructions that follow each other within a section and that their op binds as one kernel
+// (ops::DeviceKernel::bind_all). No flag is between them, so that their work may wait for the last one's call.
+std::vector<InstructionRun> runs_of(const ir::Program& program, const Streams& streams, const FlagPlan& flags,
+                                    const Accelerator& accelerator);
+
 class DeviceKernels {
  public:
   // Reserves the communicators' memory, allocates the workspaces and binds the kernels. Logs their remarks, each once
   // per process. Error: an op has no kernel on the accelerator. All arguments outlive this object.
+  // runs: instructions whose work one kernel does, when the last of them is called (runs_of).
   Status bind(const ir::Plan& plan, const Addresses& addresses, const ExecutorOptions& options,
-              const DeviceQueues& queues, Workspaces& workspaces);
+              const DeviceQueues& queues, const std::vector<InstructionRun>& runs, Workspaces& workspaces);
 
   // Puts the instruction's work on its device stream.
   Status call(std::int32_t instruction) {

@@ -11,6 +11,7 @@
 
 #include "doubles/host_queue.h"
 #include "lancet/comm/device_transports.h"
+#include "comm/device/mirror.h"
 #include "lancet/comm/emulated.h"
 
 using namespace lancet;
@@ -141,6 +142,23 @@ TEST_CASE("emulated: other ranks mirror this one, and calls take the network's t
     REQUIRE_FALSE(status.ok());
     CHECK(status.error().message.find("an emulated rank must send back as many bytes as it receives") != std::string::npos);
   }
+}
+
+TEST_CASE("emulated: messages of neighbouring bytes, such as counts, are one copy") {
+  constexpr int ranks = 64;
+  std::vector<float> out(2 * ranks), in(2 * ranks);
+  std::vector<Segment> sends, receives;
+  for (int peer = 0; peer < ranks; ++peer) {
+    sends.push_back({peer, reinterpret_cast<std::byte*>(&out[std::size_t(2 * peer)]), 8});
+    for (int half = 0; half < 2; ++half)
+      receives.push_back({peer, reinterpret_cast<std::byte*>(&in[std::size_t(2 * peer + half)]), 4});
+  }
+  const auto copies = comm::mirror(sends, receives, ranks);
+  REQUIRE(copies.ok());
+  REQUIRE(copies->size() == 1);
+  CHECK((*copies)[0].to == reinterpret_cast<std::byte*>(in.data()));
+  CHECK((*copies)[0].from == reinterpret_cast<std::byte*>(out.data()));
+  CHECK((*copies)[0].bytes == 8 * ranks);
 }
 
 TEST_CASE("emulated on a device: the same behaviour on a stream") {

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "backend/cuda/copy.h"
 #include "backend/cuda/delay.h"
 
 using lancet::test::fake_runtime;
@@ -147,5 +148,6 @@ Status delay(double, cudaStream_t) { return {}; }
 Status mark(unsigned long long*, cudaStream_t) { return {}; }
 Status delay_from(const unsigned long long*, double, cudaStream_t) { return {}; }
 Status scale(float*, std::size_t, float, cudaStream_t) { return {}; }
+Status copy_all(std::span<const Copy>, cudaStream_t) { return {}; }
 cudaError_t has_code() { return test::fake_runtime().code_error; }
 }  // namespace lancet::backend::cuda

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -35,11 +36,23 @@ class Graph {
 
 class PacedStream;
 
+// A copy between device memory; nothing if `bytes` is 0.
+struct Copy {
+  std::byte* to;
+  const std::byte* from;
+  std::size_t bytes;
+};
+
 class Stream {
  public:
   virtual ~Stream() = default;
   // Copies between device memory and host memory of Device::allocate_host, in any direction.
   virtual Status copy(void* to, const void* from, std::size_t bytes) = 0;
+  // Makes all copies, in any order: none writes what another one reads or writes.
+  virtual Status copy_all(std::span<const Copy> copies) {
+    for (const Copy& one : copies) LANCET_TRY(copy(one.to, one.from, one.bytes));
+    return {};
+  }
   virtual Status zero(void* memory, std::size_t bytes) = 0;
   virtual Status signal(Flag* flag) = 0;
   virtual Status wait(Flag* flag) = 0;

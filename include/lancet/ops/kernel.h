@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <set>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -70,6 +71,9 @@ struct DeviceKernel {
   std::size_t (*workspace)(const KernelArgs&) = nullptr;
   // False: the call waits for the device stream (for counts that the host must know), so no graph can record it.
   bool recordable = true;
+  // If not null: binds several calls of the op as one kernel, which needs fewer launches. They are on one stream, and
+  // their results and updates do not depend on each other.
+  Kernel (*bind_all)(std::span<const KernelArgs>) = nullptr;
 };
 
 const CpuKernel* find_cpu_kernel(std::string_view op);      // null if there is none

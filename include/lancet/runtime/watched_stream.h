@@ -73,6 +73,10 @@ class WatchedStream final : public backend::Stream, public backend::PacedStream 
   std::size_t commands() const { return commands_; }
 
   Status copy(void* to, const void* from, std::size_t bytes) override { return counted().copy(to, from, bytes); }
+  Status copy_all(std::span<const backend::Copy> copies) override {
+    commands_ += copies.size();
+    return stream_.copy_all(copies);
+  }
   Status zero(void* memory, std::size_t bytes) override { return counted().zero(memory, bytes); }
   Status signal(backend::Flag* flag) override { return counted().signal(flag); }
   Status wait(backend::Flag* flag) override { return counted().wait(flag); }

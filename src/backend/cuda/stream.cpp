@@ -5,6 +5,7 @@
 #include <chrono>
 
 #include "check.h"
+#include "copy.h"
 #include "delay.h"
 #include "driver_call.h"
 #include "lancet/backend/paced_stream.h"
@@ -39,6 +40,7 @@ class CudaStream final : public Stream, public PacedStream {
     if (bytes == 0) return {};
     return check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream_), "cudaMemcpyAsync");
   }
+  Status copy_all(std::span<const Copy> copies) override { return cuda::copy_all(copies, stream_); }
   Status zero(void* memory, std::size_t bytes) override {
     if (bytes == 0) return {};
     return check(cudaMemsetAsync(memory, 0, bytes, stream_), "cudaMemsetAsync");

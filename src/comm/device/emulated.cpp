@@ -37,10 +37,8 @@ class EmulatedHost final : public Communicator {
   std::string transport() const override { return "emulated " + network_->name; }
   Status send_receive(std::span<const Segment> sends, std::span<const Segment> receives) override {
     const auto start = Clock::now();
-    LANCET_TRY(mirror(sends, receives, ranks_, [](std::byte* to, const std::byte* from, std::size_t bytes) -> Status {
-      std::memmove(to, from, bytes);
-      return {};
-    }));
+    LANCET_ASSIGN(const std::vector<backend::Copy> copies, mirror(sends, receives, ranks_));
+    for (const backend::Copy& copy : copies) std::memmove(copy.to, copy.from, copy.bytes);
     sleep_from(start, network_->all_to_all_ms(bytes_to_others(sends, 0)));
     return {};
   }
@@ -75,11 +73,9 @@ class Emulated final : public DeviceCommunicator {
 
   Status send_receive(backend::Stream& stream, std::span<const Segment> sends,
                       std::span<const Segment> receives) override {
-    return with_duration(stream, network_->all_to_all_ms(bytes_to_others(sends, 0)), [&] {
-      return mirror(sends, receives, ranks_, [&](std::byte* to, const std::byte* from, std::size_t bytes) {
-        return stream.copy(to, from, bytes);
-      });
-    });
+    LANCET_ASSIGN(const std::vector<backend::Copy> copies, mirror(sends, receives, ranks_));
+    return with_duration(stream, network_->all_to_all_ms(bytes_to_others(sends, 0)),
+                         [&] { return stream.copy_all(copies); });
   }
   Status all_reduce_sum(backend::Stream& stream, std::span<float> values) override {
     return with_duration(stream, network_->all_reduce_ms(double(values.size_bytes())),

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <cstddef>
 #include <span>
+#include <vector>
 
 #include "../operation.h"
+#include "lancet/backend/copy_list.h"
 #include "lancet/comm/communicator.h"
 
 namespace lancet::comm {
@@ -34,12 +36,11 @@ class PeerBytes {
   const Segment* segment_ = nullptr;
 };
 
-// Copies all bytes; both sides must have the same number.
-template <class Copy>
-Status move_bytes(PeerBytes& from, PeerBytes& to, const Copy& copy) {
+// Lists the copies of all bytes; both sides must have the same number.
+inline Status move_bytes(PeerBytes& from, PeerBytes& to, std::vector<backend::Copy>& copies) {
   while (!from.ended() && !to.ended()) {
     const std::size_t count = std::min(from.left(), to.left());
-    LANCET_TRY(copy(to.data(), from.data(), count));
+    backend::append_copy(copies, {to.data(), from.data(), count});
     from.advance(count);
     to.advance(count);
   }
@@ -47,10 +48,12 @@ Status move_bytes(PeerBytes& from, PeerBytes& to, const Copy& copy) {
   return internal_error("an emulated rank must send back as many bytes as it receives");
 }
 
-// Calls copy(to, from, bytes) for the bytes sent to each of `ranks` peers, this rank included. In a ring, where the
-// rank sends to one peer and receives from another, the unmatched send feeds the unmatched receive.
-template <class Copy>
-Status mirror(std::span<const Segment> sends, std::span<const Segment> receives, int ranks, const Copy& copy) {
+// Returns the copies in place of messages: the bytes sent to each of `ranks` peers, this rank included, are those
+// received from it. In a ring, where the rank sends to one peer and receives from another, the unmatched send feeds the
+// unmatched receive.
+inline Result<std::vector<backend::Copy>> mirror(std::span<const Segment> sends, std::span<const Segment> receives,
+                                                 int ranks) {
+  std::vector<backend::Copy> copies;
   int to_peer = -1, from_peer = -1;
   for (int peer = 0; peer < ranks; ++peer) {
     PeerBytes from(sends, peer), to(receives, peer);
@@ -60,12 +63,13 @@ Status mirror(std::span<const Segment> sends, std::span<const Segment> receives,
     } else if (!sends_any && receives_any && from_peer < 0) {
       from_peer = peer;
     } else {
-      LANCET_TRY(move_bytes(from, to, copy));
+      LANCET_TRY(move_bytes(from, to, copies));
     }
   }
-  if (to_peer < 0 && from_peer < 0) return {};
+  if (to_peer < 0 && from_peer < 0) return copies;
   PeerBytes from(sends, to_peer), to(receives, from_peer);
-  return move_bytes(from, to, copy);
+  LANCET_TRY(move_bytes(from, to, copies));
+  return copies;
 }
 
 }  // namespace lancet::comm

@@ -22,14 +22,20 @@ struct Settings {
   }
 };
 
-Kernel bind(const KernelArgs& args) {
+Settings settings(const KernelArgs& args) {
   const double beta1 = args.attributes.real("beta1"), beta2 = args.attributes.real("beta2");
-  return device::bind_update<2>(
-      args, Settings{float(beta1), float(1 - beta1), float(beta2), float(1 - beta2), float(args.attributes.real("eps")),
-                     float(args.attributes.real("weight_decay"))});
+  return {float(beta1),
+          float(1 - beta1),
+          float(beta2),
+          float(1 - beta2),
+          float(args.attributes.real("eps")),
+          float(args.attributes.real("weight_decay"))};
 }
 
-const DeviceKernel table[] = {{"adamw", bind}};
+Kernel bind_all(std::span<const KernelArgs> calls) { return device::bind_updates<2>(calls, settings); }
+Kernel bind(const KernelArgs& args) { return bind_all({&args, 1}); }
+
+const DeviceKernel table[] = {{.op = "adamw", .bind = bind, .bind_all = bind_all}};
 
 }  // namespace
 

@@ -11,6 +11,7 @@
 #include <memory>
 #include <vector>
 
+#include "lancet/backend/copy_list.h"
 #include "lancet/backend/flag_wait.h"
 #include "lancet/ir/route_layout.h"
 #include "push_rows.h"
@@ -60,9 +61,10 @@ class HostCounts {
 // Sends to all ranks, this one included. Without a communicator there is one rank.
 Status send_receive(const KernelArgs& args, std::span<const Segment> sends, std::span<const Segment> receives) {
   if (args.device_comm) return args.device_comm->send_receive(*args.stream, sends, receives);
+  std::vector<backend::Copy> copies;
   for (std::size_t i = 0; i < sends.size(); ++i)
-    if (sends[i].bytes > 0) LANCET_TRY(args.stream->copy(receives[i].data, sends[i].data, sends[i].bytes));
-  return {};
+    backend::append_copy(copies, {receives[i].data, sends[i].data, sends[i].bytes});
+  return args.stream->copy_all(copies);
 }
 
 // counts[e] = number of slots of expert e that the route fills.

@@ -1,14 +1,14 @@
 // The gradient norm on a GPU, in a fixed order of additions. squared_norm has up to hundreds of tensors of any size: a
 // launch takes the addresses of 96 as arguments and cuts them in pieces of 2^14 elements, one block each (Squares). A
-// block finds its tensor by binary search over the first pieces of the tensors and writes one partial sum; a single
-// block adds the partial sums of all launches (AddUp). clip_scale adds the few results of several squared_norms on one
-// thread.
+// block finds its tensor by binary search (device/tensor_table.h) and writes one partial sum; a single block adds the
+// partial sums of all launches (AddUp). clip_scale adds the few results of several squared_norms on one thread.
 #include <memory>
 #include <vector>
 
 #include "lancet/ops/schedule_layout.h"
 #include "math.h"
 #include "ops/device/partial_sums.h"
+#include "ops/device/tensor_table.h"
 
 namespace lancet::ops {
 namespace {
@@ -16,6 +16,7 @@ namespace {
 using namespace device;
 
 constexpr int tensors_per_launch = 96;
+static_assert(tensors_per_launch <= most_entries);
 constexpr std::int64_t piece_elements = 1 << 14;  // elements per block: 16 packs per thread
 
 std::int64_t pieces_of(const TensorView& tensor) { return divide_up(tensor.elements(), piece_elements); }
@@ -33,10 +34,7 @@ struct Squares {
 
   template <class Block>
   LANCET_DEVICE void operator()(Block& block) const {
-    int at = 0;
-    for (int step = 64; step > 0; step /= 2)  // finds the last tensor with first_piece <= block
-      if (at + step < count && tensors[at + step].first_piece <= block.index()) at += step;
-    const Tensor tensor = tensors[at];
+    const Tensor tensor = tensors[entry_of_piece(tensors, count, block.index())];
     const std::int64_t begin = (block.index() - tensor.first_piece) * piece_elements,
                        end = begin + piece_elements < tensor.elements ? begin + piece_elements : tensor.elements;
     const bool wide = reinterpret_cast<std::uintptr_t>(tensor.data) % 16 == 0;

@@ -37,17 +37,21 @@ struct Softmax {
   }
 };
 
-// A block per row. It reads its logits from memory once; with `train` it reads them again to write the gradient, from
-// the L2 cache: two blocks of 1024 threads fit a multiprocessor (at most 32 registers per thread and no spills, on
-// sm_80 and sm_90), so that 132 multiprocessors work on 27 MB of rows of 50304 bf16. Bytes: the logits read once and,
-// with `train`, written once. Beside these it writes one float per row.
-template <class T, bool train>
+// The largest row that `train` keeps in shared memory, 57344 logits of bf16 or 28672 of f32: two blocks with such a row
+// fit a multiprocessor of sm_90 (228 KB), one fits that of sm_80 (164 KB).
+constexpr std::size_t most_kept_bytes = 112 * 1024;
+
+// A block per row. Bytes: the logits read once and, with `train`, written once; beside these one float per row. The
+// gradient needs the logits again: each thread finds its own in shared memory (kept), or, in longer rows, reads them
+// again, from the L2 cache if the rows of all blocks fit there. At most 32 registers per thread, so that two blocks fit
+// a multiprocessor.
+template <class T, bool train, bool kept>
 struct Row {
   static constexpr int threads = 1024;
   T* logits;
   const std::int32_t* targets;
   float* losses;
-  std::int64_t columns, vocabulary;
+  int columns, vocabulary;
   float share;  // 1 / tokens of the whole batch
   bool wide;
 
@@ -59,32 +63,35 @@ struct Row {
     if (target == ignored) {
       if (block.thread() == 0) losses[r] = 0;
       if constexpr (train)
-        for_packs(block, columns, [&](std::int64_t start, Part part) { store(x + start, Pack<T>{}, part, wide); });
+        for_packs(block, columns, [&](int start, Part part) { store(x + start, Pack<T>{}, part, wide); });
       return;
     }
+    T* row = kept ? static_cast<T*>(block.shared_memory()) : x;
     Softmax softmax;
-    for_packs(block, vocabulary, [&](std::int64_t start, Part part) {
-      softmax.add<T>(to_floats(load(static_cast<const T*>(x) + start, part, wide)), part.last);
+    for_packs(block, vocabulary, [&](int start, Part part) {
+      const Pack<T> pack = load(static_cast<const T*>(x) + start, part, wide);
+      if constexpr (kept) *reinterpret_cast<Pack<T>*>(row + start) = pack;
+      softmax.add<T>(to_floats(pack), part.last);
     });
     softmax.join(block);
     // A target outside of the vocabulary gives a loss of NaN.
     const bool known = target >= 0 && target < vocabulary;
     if (block.thread() == 0)
-      losses[r] = known ? log_f32(softmax.sum) + (softmax.largest - to_f32(x[target])) : __builtin_nanf("");
+      losses[r] = known ? log_f32(softmax.sum) + (softmax.largest - to_f32(row[target])) : __builtin_nanf("");
     if constexpr (train) {
-      block.sync();  // thread 0 has read its logit
-      gradient(block, x, target, softmax);
+      if constexpr (!kept) block.sync();  // thread 0 has read its logit
+      gradient(block, row, x, target, softmax);
     }
   }
 
   template <class Block>
-  LANCET_DEVICE void gradient(Block& block, T* x, std::int32_t target, const Softmax& softmax) const {
+  LANCET_DEVICE void gradient(Block& block, const T* row, T* x, std::int32_t target, const Softmax& softmax) const {
     const float inverse = 1.f / softmax.sum;
-    for_packs(block, columns, [&](std::int64_t start, Part part) {
-      Floats<T> v = to_floats(load(static_cast<const T*>(x) + start, part, wide));
+    for_packs(block, columns, [&](int start, Part part) {
+      Floats<T> v = to_floats(again(row + start, start, part));
 #pragma unroll
       for (int i = 0; i < Pack<T>::size; ++i) {
-        const std::int64_t c = start + i;
+        const int c = start + i;
         const float e = exp_fast_f32(v.v[i] - softmax.largest);
         v.v[i] = c == target      ? cross_entropy_dlogit_target(e, inverse, share)
                  : c < vocabulary ? cross_entropy_dlogit(e, inverse, share)
@@ -94,10 +101,18 @@ struct Row {
     });
   }
 
+  // The logits from column `start` on, at `p`; any values for the padding.
+  LANCET_DEVICE Pack<T> again(const T* p, int start, Part part) const {
+    if constexpr (kept)
+      return start < vocabulary ? *reinterpret_cast<const Pack<T>*>(p) : Pack<T>{};
+    else
+      return load(p, part, wide);
+  }
+
   template <class Block, class F>
-  LANCET_DEVICE static void for_packs(Block& block, std::int64_t n, F f) {
+  LANCET_DEVICE static void for_packs(Block& block, int n, F f) {
 #pragma unroll 2
-    for (std::int64_t start = std::int64_t(block.thread()) * Pack<T>::size; start < n; start += threads * Pack<T>::size)
+    for (int start = block.thread() * Pack<T>::size; start < n; start += threads * Pack<T>::size)
       f(start, part_of_row<T>(start, n));
   }
 };
@@ -108,23 +123,34 @@ std::size_t workspace(const KernelArgs& args) {
   return scratch.bytes();
 }
 
-template <bool train>
-Kernel bind(const KernelArgs& args) {
-  const TensorView& logits = args.operands[0];
+template <class T, bool train, bool kept>
+Kernel bind_rows(const KernelArgs& args, std::size_t shared) {
+  const TensorView& logits = train ? args.results[1] : args.operands[0];
   const std::int64_t rows = logits.shape().rows(), columns = logits.shape().back();
   float* losses = reinterpret_cast<float*>(args.workspace);
   const float share = float(1.0 / double(args.attributes.integer("total_tokens")));
-  return by_dtype(logits.dtype(), [&]<class T>(T) {
-    T* x = (train ? args.results[1] : logits).template as<T>();
-    const Row<T, train> kernel{
-        x,     args.operands[1].as<std::int32_t>(),   losses, columns, args.attributes.integer("vocabulary"),
-        share, aligned_rows<T>(columns) && aligned(x)};
-    return run_steps(args.stream, Step{rows, kernel}, Step{1, AddUp{losses, rows, share, args.results[0].as<float>()}});
+  T* x = logits.as<T>();
+  const Row<T, train, kept> kernel{
+      x,     args.operands[1].as<std::int32_t>(),   losses, int(columns), int(args.attributes.integer("vocabulary")),
+      share, aligned_rows<T>(columns) && aligned(x)};
+  return run_steps(args.stream, Step{rows, kernel, shared},
+                   Step{1, AddUp{losses, rows, share, args.results[0].as<float>()}});
+}
+
+Kernel bind(const KernelArgs& args) {
+  return by_dtype(args.operands[0].dtype(), [&]<class T>(T) { return bind_rows<T, false, false>(args, 0); });
+}
+
+Kernel bind_train(const KernelArgs& args) {
+  return by_dtype(args.operands[0].dtype(), [&]<class T>(T) {
+    const std::int64_t packs = divide_up(args.attributes.integer("vocabulary"), Pack<T>::size);
+    const std::size_t row_bytes = std::size_t(packs) * sizeof(Pack<T>);
+    return row_bytes <= most_kept_bytes ? bind_rows<T, true, true>(args, row_bytes)
+                                        : bind_rows<T, true, false>(args, 0);
   });
 }
 
-const DeviceKernel table[] = {{"cross_entropy", bind<false>, workspace},
-                              {"cross_entropy_train", bind<true>, workspace}};
+const DeviceKernel table[] = {{"cross_entropy", bind, workspace}, {"cross_entropy_train", bind_train, workspace}};
 
 }  // namespace
 

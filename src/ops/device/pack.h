@@ -137,6 +137,7 @@ template <class F>
 struct Step {
   std::int64_t blocks;
   F kernel;
+  std::size_t shared = shared_bytes<F>();  // shared memory of a block
 };
 template <class... F>
 struct Steps {
@@ -149,7 +150,8 @@ struct Steps {
   template <std::size_t i>
   Status run() const {
     if constexpr (i < sizeof...(F)) {
-      LANCET_TRY(launch(*stream, std::get<i>(steps).blocks, std::get<i>(steps).kernel));
+      const auto& step = std::get<i>(steps);
+      LANCET_TRY(launch(*stream, step.blocks, step.kernel, step.shared));
       return run<i + 1>();
     }
     return {};

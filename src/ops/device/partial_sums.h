@@ -12,8 +12,8 @@ struct AddParts {
   std::int64_t pieces, n;
   bool accumulate;
   float* out;  // [split]
-  std::int64_t split;
-  float* rest;  // [n - split]
+  std::int64_t split = n;
+  float* rest = nullptr;  // [n - split]
 
   template <class Block>
   LANCET_DEVICE void operator()(Block& block) const {
@@ -21,7 +21,7 @@ struct AddParts {
     if (i >= n) return;
     float* to = i < split ? out + i : rest + (i - split);
     float sum = accumulate ? *to : 0.f;
-    constexpr int ahead = 8;  // loads in flight at once
+    constexpr int ahead = 16;  // loads in flight at once
     std::int64_t p = 0;
     for (; p + ahead <= pieces; p += ahead) {
       float v[ahead];

@@ -1,36 +1,48 @@
-// The loop of the optimizers' updates over flat memory.
+// The optimizers' updates over flat memory: one launch for many tensors.
 #pragma once
+#include <memory>
+#include <span>
+#include <vector>
+
 #include "lancet/base/rounding.h"
 #include "lancet/ops/schedule_layout.h"
-#include "pack.h"
+#include "tensor_table.h"
 
 namespace lancet::ops::device {
 
-// Updates n weights with `states` floats of state per weight. settings.from_schedule(numbers, scale) reads the numbers
-// of the step on the device and returns a function (w, state..., gradient) -> new weight, which also updates the state.
-// If the factor of the gradient is NaN, nothing is written. Weights are updated in f32: in `exact` (f32 weights or a
-// master copy), with `rounded`, if any, rounded to nearest; or, without `exact`, in `rounded` by stochastic rounding.
-// Bytes per weight: 4 * (3 + 2 * states), and 2 for the rounding.
+// The update of one tensor: n weights with `states` floats of state per weight. settings.from_schedule(numbers, scale)
+// reads the numbers of the step on the device and returns a function (w, state..., gradient) -> new weight, which also
+// updates the state. If the factor of the gradient is NaN, nothing is written. Weights are updated in f32: in `exact`
+// (f32 weights or a master copy), with `rounded`, if any, rounded to nearest; or, without `exact`, in `rounded` by
+// stochastic rounding. Bytes per weight: 4 * (3 + 2 * states), and 2 for the rounding.
 template <class Settings, int states>
 struct Update {
   static constexpr int threads = 256;
-  float* exact;   // null: bf16 weights without a master copy
-  bf16* rounded;  // null: f32 weights
+  static constexpr std::int64_t piece_elements = 4 * 4 * threads;  // of a block: four packs per thread
+
+  std::int64_t first_piece;  // number of pieces before it in the launch
+  float* exact;              // null: bf16 weights without a master copy
+  bf16* rounded;             // null: f32 weights
   std::uint32_t seed;
+  bool clipped, wide;
   float* state[states];
-  const float* gradient;
-  const float* numbers;
+  const float *gradient, *numbers;
   Settings settings;
   std::int64_t n;
-  bool clipped, wide;
 
-  template <class Block>
-  LANCET_DEVICE void operator()(Block& block) const {
-    const std::int64_t start = (block.index() * threads + block.thread()) * 4;
-    if (start >= n) return;
+  std::int64_t pieces() const { return divide_up(n, piece_elements); }
+
+  LANCET_DEVICE void piece(std::int64_t piece, int thread) const {
     const float scale = clipped ? numbers[schedule::factor] : 1.f;
     if (scale != scale) return;
     const auto now = settings.from_schedule(numbers, scale);
+    const std::int64_t begin = piece * piece_elements, end = begin + piece_elements < n ? begin + piece_elements : n;
+    for (std::int64_t start = begin + thread * 4; start < end; start += threads * 4) pack(start, now);
+  }
+
+ private:
+  template <class Now>
+  LANCET_DEVICE void pack(std::int64_t start, const Now& now) const {
     const Part part = part_of_row<float>(start, n);
     Pack<float> w = exact ? load(exact + start, part, wide) : load_rounded(rounded + start, part), s[states];
     const Pack<float> g = load(gradient + start, part, wide);
@@ -86,27 +98,64 @@ struct Update {
   }
 };
 
+// The updates of several tensors in one launch, a block per piece.
+template <class Settings, int states>
+struct Updates {
+  using Tensor = Update<Settings, states>;
+  static constexpr int threads = Tensor::threads;
+  static constexpr int most = int(4000 / sizeof(Tensor));  // a launch takes 4 KB of parameters
+  static_assert(most <= most_entries);
+  Tensor tensors[most];
+  int count;
+
+  template <class Block>
+  LANCET_DEVICE void operator()(Block& block) const {
+    const Tensor& tensor = tensors[entry_of_piece(tensors, count, block.index())];
+    tensor.piece(block.index() - tensor.first_piece, block.thread());
+  }
+};
+
 // update(&w, &state..., gradient, schedule [, &master])
 template <int states, class Settings>
-Kernel bind_update(const KernelArgs& args, const Settings& settings) {
+Update<Settings, states> make_update(const KernelArgs& args, const Settings& settings) {
   const auto& operands = args.operands;
   const bool master = args.has(states + 3);
-  Update<Settings, states> kernel{};
+  Update<Settings, states> update{};
   const bool rounded = operands[0].type.dtype == DType::bf16;
-  kernel.exact = master    ? operands[states + 3].template as<float>()
+  update.exact = master    ? operands[states + 3].template as<float>()
                  : rounded ? nullptr
                            : operands[0].template as<float>();
-  kernel.rounded = rounded ? operands[0].template as<bf16>() : nullptr;
-  kernel.seed = std::uint32_t(args.attributes.integer("rounding_seed", 0));
-  for (int k = 0; k < states; ++k) kernel.state[k] = operands[std::size_t(1 + k)].template as<float>();
-  kernel.gradient = operands[states + 1].template as<float>();
-  kernel.numbers = operands[states + 2].template as<float>();
-  kernel.settings = settings;
-  kernel.n = operands[0].elements();
-  kernel.clipped = operands[states + 2].elements() == schedule::clipped;
-  kernel.wide =
-      aligned(kernel.exact, kernel.gradient, kernel.state[0], kernel.state[states - 1]) && aligned(kernel.rounded);
-  return run_steps(args.stream, Step{divide_up(kernel.n, 4 * kernel.threads), kernel});
+  update.rounded = rounded ? operands[0].template as<bf16>() : nullptr;
+  update.seed = std::uint32_t(args.attributes.integer("rounding_seed", 0));
+  for (int k = 0; k < states; ++k) update.state[k] = operands[std::size_t(1 + k)].template as<float>();
+  update.gradient = operands[states + 1].template as<float>();
+  update.numbers = operands[states + 2].template as<float>();
+  update.settings = settings;
+  update.n = operands[0].elements();
+  update.clipped = operands[states + 2].elements() == schedule::clipped;
+  update.wide =
+      aligned(update.exact, update.gradient, update.state[0], update.state[states - 1]) && aligned(update.rounded);
+  return update;
+}
+
+// Binds updates with states of `states` tensors; settings(args) returns the settings of one.
+template <int states, class MakeSettings>
+Kernel bind_updates(std::span<const KernelArgs> calls, const MakeSettings& settings) {
+  using Table = Updates<decltype(settings(calls[0])), states>;
+  std::vector<Step<Table>> launches;
+  for (std::size_t i = 0; i < calls.size(); ++i) {
+    if (i % Table::most == 0) launches.push_back({0, {}});
+    auto& [pieces, table, shared] = launches.back();
+    typename Table::Tensor update = make_update<states>(calls[i], settings(calls[i]));
+    update.first_piece = pieces;
+    pieces += update.pieces();
+    table.tensors[table.count++] = update;
+  }
+  backend::Stream* stream = calls[0].stream;
+  return [stream, launches = std::make_shared<const std::vector<Step<Table>>>(std::move(launches))]() -> Status {
+    for (const Step<Table>& step : *launches) LANCET_TRY(launch(*stream, step.blocks, step.kernel));
+    return {};
+  };
 }
 
 }  // namespace lancet::ops::device

@@ -109,8 +109,9 @@ struct GroupedPlainProduct {
           float* c = static_cast<float*>(p.c) + at;
           *c = (p.accumulate ? *c : 0.f) + sums.c[i][j];
         } else {
-          const float bias = p.bias ? p.bias[std::int64_t(tile.expert) * p.width + first_column + j] : 0.f;
-          float value = sums.c[i][j] + bias;
+          float value = sums.c[i][j];
+          if (product == ExpertProduct::forward && p.bias)
+            value += p.bias[std::int64_t(tile.expert) * p.width + first_column + j];
           if constexpr (with_gelu && product == ExpertProduct::forward) {
             p.argument[at] = from_f32<T>(value);
             value = gelu(value);

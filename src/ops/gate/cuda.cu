@@ -87,7 +87,7 @@ struct Choose {
 };
 
 // A block per expert: scans its counts over the chunks, and writes the range of slots that the tokens get and the load.
-struct CountSlots {
+struct ScanExperts {
   static constexpr int threads = 256;
   Gate gate;
 
@@ -281,7 +281,7 @@ Kernel bind_gate(const KernelArgs& args) {
                      Step{blocks, ListTokens{gate, memory.first, memory.list}},
                      Step{experts, KeepFirst{gate, memory.first, memory.last, memory.list}});
   else
-    return run_steps(args.stream, choose, Step{experts, CountSlots{gate}}, Step{blocks, AssignSlots{gate}});
+    return run_steps(args.stream, choose, Step{experts, ScanExperts{gate}}, Step{blocks, AssignSlots{gate}});
 }
 
 // The gradient of the softmax (routing::softmax_backward). Bytes: the probabilities and dlogits once.

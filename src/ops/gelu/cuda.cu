@@ -1,27 +1,20 @@
 #include "ops/device/map.h"
-#include "math.h"
+#include "functors.h"
 
 namespace lancet::ops {
 namespace {
 
-struct Gelu {
-  LANCET_DEVICE float operator()(float x) const { return gelu(x); }
-};
-struct GeluGradient {
-  LANCET_DEVICE float operator()(float dy, float x) const { return dy * gelu_slope(x); }
-};
-
 Kernel bind(const KernelArgs& args) {
   return device::by_dtype(args.operands[0].dtype(), [&]<class T>(T) {
     const T* x = args.operands[0].as<T>();
-    return device::bind_map(args, 1, Gelu{}, args.results[0].as<T>(), x);
+    return device::bind_map(args, 1, device::Gelu{}, args.results[0].as<T>(), x);
   });
 }
 
 Kernel bind_dx(const KernelArgs& args) {
   return device::by_dtype(args.operands[0].dtype(), [&]<class T>(T) {
     const T *dy = args.operands[0].as<T>(), *x = args.operands[1].as<T>();
-    return device::bind_map(args, 2, GeluGradient{}, args.results[0].as<T>(), dy, x);
+    return device::bind_map(args, 2, device::GeluGradient{}, args.results[0].as<T>(), dy, x);
   });
 }
 

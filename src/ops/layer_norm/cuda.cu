@@ -1,3 +1,6 @@
+#include <memory>
+
+#include "ops/device/column_tile.h"
 #include "ops/device/partial_sums.h"
 #include "math.h"
 
@@ -125,8 +128,13 @@ struct LayerNormDx {
 
   template <class Block>
   LANCET_DEVICE void operator()(Block& block) const {
-    const std::int64_t r = Team::row(block);
-    if (r >= rows) return;
+    if (const std::int64_t r = Team::row(block); r < rows)
+      row(block, r, [](int, const Floats<T>&, const Floats<T>&) {});
+  }
+
+  // Computes row r. Calls add(k, dy, x) for each pack of the thread.
+  template <class Block, class Add>
+  LANCET_DEVICE void row(Block& block, std::int64_t r, Add add) const {
     const RowStats own = stats[r];
     Pack<T> row_dy[kept ? kept_packs : 1], row_x[kept ? kept_packs : 1];
     float sum_g = 0, sum_gx = 0;
@@ -141,6 +149,7 @@ struct LayerNormDx {
         sum_g += scaled;
         sum_gx += scaled * normalized(v.v[i], own);
       }
+      add(k, g, v);
     });
     const float mean_g = Team::sum(block, sum_g) / float(d), mean_gx = Team::sum(block, sum_gx) / float(d);
     for_packs<T, Team, kept>(block, d, [&](int k, std::int64_t start, Part part) {
@@ -162,17 +171,35 @@ struct LayerNormDx {
   }
 };
 
-// The partial sums of one piece of the rows: of dy * normalized x and of dy, by column. A thread adds one pack of
-// columns; the warps share the rows of the piece, and their sums are added in order. Bytes: dy and x once; pieces * 2 *
-// d floats written.
+// The sums over rows of dy * normalized x and of dy, for one pack of columns.
+template <class T>
+struct DwSums {
+  Floats<T> gamma = {}, beta = {};
+
+  LANCET_DEVICE void add(const Floats<T>& dy, const Floats<T>& x, RowStats row) {
+#pragma unroll
+    for (int i = 0; i < Pack<T>::size; ++i) {
+      gamma.v[i] += dy.v[i] * normalized(x.v[i], row);
+      beta.v[i] += dy.v[i];
+    }
+  }
+
+  // Adds the warps' sums of a tile of columns and writes those of n columns to out[0, n) and out[d, d + n).
+  template <class Block>
+  LANCET_DEVICE void write(Block& block, float* out, std::int64_t d, std::int64_t n) const {
+    ColumnTile<T>::write(block, gamma, out, n);
+    block.sync();
+    ColumnTile<T>::write(block, beta, out + d, n);
+  }
+};
+
+// The partial sums of one piece of the rows, by column. A thread adds one pack of columns; the warps share the rows of
+// the piece, and their sums are added in order. Bytes: dy and x once; pieces * 2 * d floats written.
 template <class T>
 struct LayerNormDw {
-  static constexpr int threads = 256;
-  static constexpr int warps = threads / warp_size;
-  static constexpr int tile = warp_size * Pack<T>::size;  // columns of a block
-  struct Shared {
-    float sums[warps][tile];
-  };
+  using Tile = ColumnTile<T>;
+  using Shared = typename Tile::Shared;
+  static constexpr int threads = Tile::threads;
   const T *dy, *x;
   const RowStats* stats;
   float* parts;  // [pieces, 2, d]
@@ -182,45 +209,49 @@ struct LayerNormDw {
   template <class Block>
   LANCET_DEVICE void operator()(Block& block) const {
     const std::int64_t piece = block.index() / tiles;
-    const std::int64_t first_column = block.index() % tiles * tile;
+    const std::int64_t first_column = block.index() % tiles * Tile::columns;
     const std::int64_t start = first_column + block.warp_lane() * Pack<T>::size;
     const Part part = part_of_row<T>(start, d);
-    Floats<T> gamma = {}, beta = {};
-    if (!part.empty()) add_rows(block, piece, start, part, gamma, beta);
-    float* out = parts + piece * 2 * d;
-    write(block, gamma, out, first_column);
-    block.sync();
-    write(block, beta, out + d, first_column);
+    DwSums<T> sums;
+    if (!part.empty()) add_rows(block, piece, start, part, sums);
+    sums.write(block, parts + piece * 2 * d + first_column, d, d - first_column);
   }
 
   template <class Block>
-  LANCET_DEVICE void add_rows(Block& block, std::int64_t piece, std::int64_t start, Part part, Floats<T>& gamma,
-                              Floats<T>& beta) const {
+  LANCET_DEVICE void add_rows(Block& block, std::int64_t piece, std::int64_t start, Part part, DwSums<T>& sums) const {
     const std::int64_t end = rows * (piece + 1) / pieces;
 #pragma unroll 2
-    for (std::int64_t r = rows * piece / pieces + block.warp(); r < end; r += warps) {
-      const RowStats own = stats[r];
-      const Floats<T> g = to_floats(load(dy + r * d + start, part, wide)),
-                      v = to_floats(load(x + r * d + start, part, wide));
-#pragma unroll
-      for (int i = 0; i < Pack<T>::size; ++i) {
-        gamma.v[i] += g.v[i] * normalized(v.v[i], own);
-        beta.v[i] += g.v[i];
-      }
-    }
+    for (std::int64_t r = rows * piece / pieces + block.warp(); r < end; r += Tile::warps)
+      sums.add(to_floats(load(dy + r * d + start, part, wide)), to_floats(load(x + r * d + start, part, wide)),
+               stats[r]);
   }
+};
+
+// layer_norm_dx of rows that a warp keeps in registers, with the partial sums of LayerNormDw, to the bit: a block per
+// piece of the rows. Bytes: those of layer_norm_dx, and pieces * 2 * d floats written.
+template <class T>
+struct LayerNormBackward {
+  using Tile = ColumnTile<T>;
+  using Shared = typename Tile::Shared;
+  static constexpr int threads = Tile::threads;
+  LayerNormDx<T, false, true> dx;
+  float* parts;  // [pieces, 2, d]
+  std::int64_t pieces;
 
   template <class Block>
-  LANCET_DEVICE void write(Block& block, const Floats<T>& own, float* out, std::int64_t first_column) const {
-    Shared& shared = block.template shared<Shared>();
+  LANCET_DEVICE void operator()(Block& block) const {
+    const std::int64_t piece = block.index(), end = dx.rows * (piece + 1) / pieces;
+    DwSums<T> sums[kept_packs];
+    for (std::int64_t r = dx.rows * piece / pieces + block.warp(); r < end; r += Tile::warps) {
+      const RowStats own = dx.stats[r];
+      dx.row(block, r, [&](int k, const Floats<T>& dy, const Floats<T>& x) { sums[k].add(dy, x, own); });
+    }
 #pragma unroll
-    for (int i = 0; i < Pack<T>::size; ++i)
-      shared.sums[block.warp()][i * warp_size + block.warp_lane()] = own.v[i];  // no two threads in one bank
-    block.sync();
-    for (int c = block.thread(); c < tile && first_column + c < d; c += threads) {
-      float sum = 0;
-      for (int w = 0; w < warps; ++w) sum += shared.sums[w][c % Pack<T>::size * warp_size + c / Pack<T>::size];
-      out[first_column + c] = sum;
+    for (int k = 0; k < kept_packs; ++k) {
+      const std::int64_t first_column = k * Tile::columns;
+      if (first_column >= dx.d) break;
+      if (k > 0) block.sync();
+      sums[k].write(block, parts + piece * 2 * dx.d + first_column, dx.d, dx.d - first_column);
     }
   }
 };
@@ -256,6 +287,36 @@ Kernel bind(const KernelArgs& args) {
   });
 }
 
+// The number of pieces of the rows: enough to fill a large GPU, with 32 rows or more each.
+std::int64_t pieces_of(std::int64_t rows) { return std::clamp<std::int64_t>(divide_up(rows, 32), 1, 256); }
+
+// What layer_norm_dx and layer_norm_dw of the same tensors share, if dx is called first: partial sums in memory of
+// their own, so that dw may be called at any time after it. The note's number is that of the rows' statistics.
+struct Backward {
+  ir::TensorId dy, x;
+  backend::Device& device;
+  float* parts = nullptr;  // [pieces, 2, d]; null: no dw reads them
+
+  explicit Backward(const KernelArgs& args)
+      : dy(args.instruction->operands[0]), x(args.instruction->operands[1]), device(*args.device) {}
+  Backward(const Backward&) = delete;
+  Backward& operator=(const Backward&) = delete;
+  ~Backward() {
+    if (parts) device.free(reinterpret_cast<std::byte*>(parts));
+  }
+};
+
+template <class T>
+Kernel bind_backward(const KernelArgs& args, const LayerNormDx<T, false, true>& dx) {
+  const auto shared = std::make_shared<Backward>(args);
+  (*args.notes)[args.instruction->operands[3].value] = shared;
+  return [shared, dx, stream = args.stream, alone = over_rows(args, dx)]() -> Status {
+    if (!shared->parts) return alone();
+    const std::int64_t pieces = pieces_of(dx.rows);
+    return launch(*stream, pieces, LayerNormBackward<T>{dx, shared->parts, pieces});
+  };
+}
+
 Kernel bind_dx(const KernelArgs& args) {
   const Shape& shape = args.operands[0].shape();
   const std::int64_t d = shape.back();
@@ -267,35 +328,48 @@ Kernel bind_dx(const KernelArgs& args) {
     T* dx = args.results[0].as<T>();
     const bool wide = aligned_rows<T>(d) && aligned(dy, x, dsum, dx) && aligned(gamma);
     return by_width<T>(d, [&](auto whole_block, auto kept) {
-      return over_rows(args,
-                       LayerNormDx<T, whole_block(), kept()>{dy, x, dsum, gamma, stats, dx, shape.rows(), d, wide});
+      const LayerNormDx<T, whole_block(), kept()> kernel{dy, x, dsum, gamma, stats, dx, shape.rows(), d, wide};
+      if constexpr (!whole_block())
+        if (args.notes && args.instruction) return bind_backward(args, kernel);
+      return over_rows(args, kernel);
     });
   });
 }
 
-// The number of pieces of the rows: enough to fill a large GPU, with 32 rows or more each.
-std::int64_t pieces_of(const KernelArgs& args) {
-  return std::clamp<std::int64_t>(divide_up(args.operands[0].shape().rows(), 32), 1, 128);
-}
 std::size_t workspace_dw(const KernelArgs& args) {
   Scratch scratch(nullptr);
-  scratch.take<float>(pieces_of(args) * 2 * args.operands[0].shape().back());
+  scratch.take<float>(pieces_of(args.operands[0].shape().rows()) * 2 * args.operands[0].shape().back());
   return scratch.bytes();
+}
+
+// The memory in which layer_norm_dx of the same tensors leaves their partial sums; null if dw must compute them.
+float* parts_of_dx(const KernelArgs& args) {
+  if (!args.notes || !args.instruction) return nullptr;
+  const std::vector<ir::TensorId>& operands = args.instruction->operands;
+  const auto note = args.notes->find(operands[2].value);
+  if (note == args.notes->end()) return nullptr;
+  const auto shared = std::static_pointer_cast<Backward>(note->second);
+  if (shared->dy != operands[0] || shared->x != operands[1]) return nullptr;
+  if (!shared->parts)
+    if (auto memory = args.device->allocate(workspace_dw(args)); memory.ok())
+      shared->parts = reinterpret_cast<float*>(*memory);
+  return shared->parts;
 }
 
 Kernel bind_dw(const KernelArgs& args) {
   const Shape& shape = args.operands[0].shape();
-  const std::int64_t d = shape.back(), pieces = pieces_of(args);
-  const bool accumulate = args.has(3);
+  const std::int64_t d = shape.back(), pieces = pieces_of(shape.rows());
+  const auto add = [&](const float* parts) {
+    return AddParts{parts, pieces, 2 * d, args.has(3), args.results[0].as<float>(), d, args.results[1].as<float>()};
+  };
+  if (const float* parts = parts_of_dx(args)) return run_steps(args.stream, Step{add(parts).blocks(), add(parts)});
   float* parts = reinterpret_cast<float*>(args.workspace);
-  float *dgamma = args.results[0].as<float>(), *dbeta = args.results[1].as<float>();
-  const AddParts add{parts, pieces, 2 * d, accumulate, dgamma, d, dbeta};
   return by_dtype(args.operands[0].dtype(), [&]<class T>(T) -> Kernel {
     const T *dy = args.operands[0].as<T>(), *x = args.operands[1].as<T>();
-    const std::int64_t tiles = divide_up(d, LayerNormDw<T>::tile);
+    const std::int64_t tiles = divide_up(d, LayerNormDw<T>::Tile::columns);
     const LayerNormDw<T> kernel{dy,     x,     args.operands[2].as<RowStats>(),     parts, shape.rows(), d,
                                 pieces, tiles, aligned_rows<T>(d) && aligned(dy, x)};
-    return run_steps(args.stream, Step{pieces * tiles, kernel}, Step{add.blocks(), add});
+    return run_steps(args.stream, Step{pieces * tiles, kernel}, Step{add(parts).blocks(), add(parts)});
   });
 }
 

@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "lancet/backend/cuda/matmul.h"
-#include "ops/device/pack.h"
+#include "ops/device/partial_sums.h"
 #include "rounded_bias.h"
 
 namespace lancet::ops {
@@ -82,11 +82,11 @@ struct LinearGradient {
   MatmulOperands operands;
   std::byte* workspace;
   device::ColumnSums<T> parts;  // not launched if rows is 0: no bias gradient, or the product computes it
-  device::AddParts add;         // not launched if parts is 0: likewise
+  device::AddParts add;         // not launched if parts is null: likewise
   Status operator()() const {
     if (parts.rows) LANCET_TRY(device::launch(*stream, parts.blocks(), parts));
     LANCET_TRY(product->run(*stream, operands, workspace));
-    if (add.parts) LANCET_TRY(device::launch(*stream, device::divide_up(add.columns, add.threads), add));
+    if (add.parts) LANCET_TRY(device::launch(*stream, add.blocks(), add));
     return {};
   }
 };
@@ -105,13 +105,14 @@ Kernel bind_dw(const KernelArgs& args) {
     LinearGradient<T> kernel{nullptr, args.stream, operands, args.workspace, {}, {}};
     if (desc.row_sums) {
       kernel.operands.row_sums = desc.accumulate ? parts : db;
-      if (desc.accumulate) kernel.add = {parts, db, 1, desc.m, true};
+      if (desc.accumulate) kernel.add = {parts, 1, desc.m, true, db};
       if (auto product = backend::cuda::make_matmul(desc, kernel.operands); product.ok()) {
         kernel.product = std::move(*product);
         return kernel;
       }
-      kernel.parts = {dy.as<T>(), parts, desc.k, desc.m};
-      kernel.add = {parts, db, kernel.parts.parts(), desc.m, desc.accumulate};
+      kernel.parts = {dy.as<T>(), parts, desc.k, desc.m,
+                      device::aligned_rows<T>(desc.m) && device::aligned(dy.as<T>())};
+      kernel.add = {parts, kernel.parts.parts(), desc.m, desc.accumulate, db};
       desc.row_sums = false;
     }
     auto product = backend::cuda::make_matmul(desc, operands);
@@ -122,7 +123,7 @@ Kernel bind_dw(const KernelArgs& args) {
 }
 std::size_t workspace_dw(const KernelArgs& args) {
   const TensorView& dy = args.operands[0];
-  const device::ColumnSums<float> sums{nullptr, nullptr, dy.shape().rows(), dy.shape().back()};
+  const device::ColumnSums<float> sums{nullptr, nullptr, dy.shape().rows(), dy.shape().back(), true};
   return backend::cuda::matmul_workspace_bytes + std::size_t(sums.parts() * sums.columns) * sizeof(float);
 }
 

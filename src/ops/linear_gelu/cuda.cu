@@ -5,7 +5,7 @@
 #include "lancet/backend/cuda/matmul.h"
 #include "ops/device/map.h"
 #include "ops/expert_linear/bind_product.h"
-#include "ops/gelu/math.h"
+#include "ops/gelu/functors.h"
 #include "ops/linear/rounded_bias.h"
 
 namespace lancet::ops {
@@ -14,13 +14,6 @@ namespace {
 using backend::cuda::Activation;
 using backend::cuda::MatmulDesc;
 using backend::cuda::MatmulOperands;
-
-struct Gelu {
-  LANCET_DEVICE float operator()(float x) const { return gelu(x); }
-};
-struct GeluGradient {
-  LANCET_DEVICE float operator()(float dy, float x) const { return dy * gelu_slope(x); }
-};
 
 struct Product {
   std::shared_ptr<backend::cuda::Matmul> product;  // shared: a Kernel is copyable
@@ -77,7 +70,7 @@ Kernel bind(const KernelArgs& args) {
   }
   return device::by_dtype(x.dtype(), [&]<class T>(T) {
     return with_activation(args, desc, operands, h.data, rounding, [&] {
-      return device::bind_map(element_wise(args, h), -1, Gelu{}, y.as<T>(), static_cast<const T*>(h.data));
+      return device::bind_map(element_wise(args, h), -1, device::Gelu{}, y.as<T>(), static_cast<const T*>(h.data));
     });
   });
 }
@@ -95,8 +88,8 @@ Kernel bind_dx(const KernelArgs& args) {
   operands.a = dy.data, operands.b = w.data, operands.c = dh.data, operands.argument = h.data;
   return device::by_dtype(dy.dtype(), [&]<class T>(T) {
     return with_activation(args, desc, operands, dh.data, {}, [&] {
-      return device::bind_map(element_wise(args, dh), -1, GeluGradient{}, dh.as<T>(), static_cast<const T*>(dh.data),
-                              static_cast<const T*>(h.data));
+      return device::bind_map(element_wise(args, dh), -1, device::GeluGradient{}, dh.as<T>(),
+                              static_cast<const T*>(dh.data), static_cast<const T*>(h.data));
     });
   });
 }

@@ -222,7 +222,7 @@ Kernel bind_dw(const KernelArgs& args) {
   const Shares s(args);
   float* parts = reinterpret_cast<float*>(args.workspace);
   const std::int64_t n = s.experts * s.d;
-  const AddParts add{parts, s.pieces, n, args.has(2), args.results[0].as<float>(), n, nullptr};
+  const AddParts add{parts, s.pieces, n, args.has(2), args.results[0].as<float>()};
   return by_dtype(args.operands[1].dtype(), [&]<class T>(T) {
     const T* x = args.operands[1].as<T>();
     const RouterDw<T> kernel{

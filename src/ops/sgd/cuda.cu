@@ -13,12 +13,14 @@ struct Settings {
   }
 };
 
-Kernel bind(const KernelArgs& args) {
-  return device::bind_update<1>(
-      args, Settings{float(args.attributes.real("momentum")), float(args.attributes.real("weight_decay"))});
+Settings settings(const KernelArgs& args) {
+  return {float(args.attributes.real("momentum")), float(args.attributes.real("weight_decay"))};
 }
 
-const DeviceKernel table[] = {{"sgd", bind}};
+Kernel bind_all(std::span<const KernelArgs> calls) { return device::bind_updates<1>(calls, settings); }
+Kernel bind(const KernelArgs& args) { return bind_all({&args, 1}); }
+
+const DeviceKernel table[] = {{.op = "sgd", .bind = bind, .bind_all = bind_all}};
 
 }  // namespace
 

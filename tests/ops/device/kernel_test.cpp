@@ -14,6 +14,7 @@
 #include "lancet/ir/route_layout.h"
 #include "lancet/ops/schedule_layout.h"
 #include "ops/device/launch.h"
+#include "ops/device/partial_sums.h"
 #include "ops/linear/rounded_bias.h"
 
 using namespace lancet;
@@ -150,6 +151,50 @@ TEST_CASE("emulated device kernels at the edges of their shapes") {
     INFO(name << " of " << types.substr(0, 200));
     check_sample(ops::op(name), sample);
   }
+}
+
+// The path of rows that shared memory cannot keep, and the longest row that it does.
+TEST_CASE("the gradient of a row of logits is the same from shared memory and from device memory") {
+  for (const auto& [type, kept] : {std::pair{DType::bf16, 57344}, {DType::f32, 28672}}) {
+    for (const std::int64_t vocabulary : {kept, kept + 1}) {
+      INFO(name(type) << ", vocabulary " << vocabulary);
+      check_sample(ops::op("cross_entropy_train"),
+                   {{{{type, {1, 1, vocabulary + 7}}}, {{DType::i32, {1, 1}}, ops::Fill::tokens}},
+                    {{"vocabulary", vocabulary}, {"total_tokens", 2}}});
+    }
+  }
+}
+
+// cuBLASLt's double in these tests sums rows itself, so that no op reaches the kernel.
+TEST_CASE("sums over rows are those in double, by packs and by elements") {
+  const auto check = [](auto element, std::int64_t rows, std::int64_t columns, std::int64_t skipped) {
+    using T = decltype(element);
+    INFO(sizeof(T) << " bytes, " << rows << " rows of " << columns << ", " << skipped << " elements skipped");
+    std::vector<ops::device::Pack<T>> memory(std::size_t(skipped + rows * columns));
+    T* x = memory.data()->v + skipped;
+    for (std::int64_t i = 0; i < rows * columns; ++i) x[i] = from_f32<T>(float(i * 37 % 101) - 50);
+    ops::device::ColumnSums<T> sums{x, nullptr, rows, columns,
+                                    ops::device::aligned_rows<T>(columns) && ops::device::aligned(x)};
+    std::vector<float> parts(std::size_t(sums.parts() * columns)), out(std::size_t(columns), 1.f);
+    sums.out = parts.data();
+    HostStream stream;
+    REQUIRE(ops::device::launch(stream, sums.blocks(), sums).ok());
+    const ops::device::AddParts add{parts.data(), sums.parts(), columns, true, out.data()};
+    REQUIRE(ops::device::launch(stream, add.blocks(), add).ok());
+    int differ = 0;  // all sums are integers below 2^24
+    for (std::int64_t c = 0; c < columns; ++c) {
+      double expected = 1;
+      for (std::int64_t r = 0; r < rows; ++r) expected += double(to_f32(x[r * columns + c]));
+      differ += double(out[std::size_t(c)]) != expected;
+    }
+    CHECK(differ == 0);
+  };
+  for (const std::int64_t rows : {1, 9, 600})
+    for (const std::int64_t columns : {1, 40, 520}) {
+      check(bf16{}, rows, columns, 0);
+      check(float{}, rows, columns, 0);
+      check(bf16{}, rows, columns, 1);
+    }
 }
 
 // Routing consists of integers and exactly specified exponentials, so that nothing may differ.
@@ -399,4 +444,78 @@ TEST_CASE("an update by a factor of NaN writes nothing") {
     const Outcome outcome = run_emulated(op, operands, sample.attributes, 1);
     for (std::size_t i = 0; i < operands.size(); ++i) CHECK(outcome.operands[i].same_bytes(operands[i]));
   }
+}
+
+// More tensors than a launch takes, one of them in several pieces.
+TEST_CASE("updates bound as one kernel do what each does alone, bit for bit") {
+  for (const char* name : {"adamw", "sgd"}) {
+    const ops::OpDef& op = ops::op(name);
+    std::vector<ops::Sample> samples = op.samples;
+    samples.push_back(op.samples[0]);
+    for (ops::SampleOperand& operand : samples.back().operands)
+      if (operand.type.shape.rank() == 2) operand.type.shape = {3, 3001};
+    std::vector<std::vector<GuardedTensor>> alone, together;
+    std::vector<ops::KernelArgs> calls;
+    HostStream stream;
+    for (std::size_t i = 0; i < 100; ++i) {
+      const ops::Sample& sample = samples[i % samples.size()];
+      together.push_back(make_operands(sample, SampleRoute(sample, seed), seed + i));
+      alone.push_back(run_emulated(op, together.back(), sample.attributes, 1).operands);
+      calls.push_back(
+          {.op = op.name, .operands = {}, .results = {}, .attributes = sample.attributes, .stream = &stream});
+      for (GuardedTensor& tensor : together.back()) calls.back().operands.push_back(tensor.view());
+    }
+    ops::device::emulated::order_seed = 2;
+    REQUIRE(find_emulated_kernel(name)->bind_all(calls)().ok());
+    int differ = 0;
+    for (std::size_t i = 0; i < calls.size(); ++i)
+      for (std::size_t k = 0; k < together[i].size(); ++k) differ += !together[i][k].same_bytes(alone[i][k]);
+    INFO(name);
+    CHECK(differ == 0);
+  }
+}
+
+TEST_CASE("layer norm's dw takes the sums of a dx before it, with the bits that it has alone") {
+  for (const auto& [type, d] : {std::pair{DType::bf16, 1000}, {DType::bf16, 40}, {DType::f32, 260}})
+    for (const std::int64_t rows : {1, 70, 333}) {
+      INFO(name(type) << ", " << rows << " rows of " << d);
+      const ir::TensorType row_type{type, {1, rows, d}}, vector{DType::f32, {d}}, stats{DType::f32, {1, rows, 2}};
+      const ops::Sample of_dx{{{row_type}, {row_type}, {vector}, {stats, ops::Fill::positive}, {row_type}}, {}};
+      auto operands = make_operands(of_dx, SampleRoute(of_dx, seed), seed);
+      const Outcome dx = run_emulated(ops::op("layer_norm_dx"), operands, {}, 1);
+      const Outcome dw = run_emulated(ops::op("layer_norm_dw"), {operands[0], operands[1], operands[3]}, {}, 1);
+
+      const auto instruction = [](std::string op, std::vector<ir::TensorId> ids) {
+        ir::Instruction at;
+        at.op = std::move(op), at.operands = std::move(ids);
+        return at;
+      };
+      const ir::Instruction dx_at = instruction("layer_norm_dx", {{0}, {1}, {2}, {3}, {4}}),
+                            dw_at = instruction("layer_norm_dw", {{0}, {1}, {3}});
+      HostDevice device;
+      HostStream stream;
+      {
+        ops::BindNotes notes;
+        GuardedTensor dx_result(row_type), dgamma(vector), dbeta(vector);
+        const auto bind = [&](const ir::Instruction& at, std::vector<ops::TensorView> results) {
+          ops::KernelArgs args{.op = at.op, .operands = {}, .results = std::move(results), .attributes = at.attributes};
+          for (const ir::TensorId id : at.operands) args.operands.push_back(operands[id.index()].view());
+          args.device = &device, args.stream = &stream, args.instruction = &at, args.notes = &notes;
+          return find_emulated_kernel(at.op)->bind(args);
+        };
+        const ops::Kernel first = bind(dx_at, {dx_result.view()});
+        CHECK(device.blocks() == 0);
+        const ops::Kernel second = bind(dw_at, {dgamma.view(), dbeta.view()});  // has no workspace
+        CHECK(device.blocks() == 1);
+        ops::device::emulated::order_seed = 2;
+        REQUIRE(first().ok());
+        std::memset(operands[0].data(), 0xff, operands[0].size());  // dw reads neither dy nor x
+        REQUIRE(second().ok());
+        CHECK(dx_result.same_bytes(dx.results[0]));
+        CHECK(dgamma.same_bytes(dw.results[0]));
+        CHECK(dbeta.same_bytes(dw.results[1]));
+        CHECK((dx_result.intact() && dgamma.intact() && dbeta.intact()));
+      }
+      CHECK(device.blocks() == 0);
+    }
 }
