@@ -11,6 +11,7 @@ namespace lancet::test {
 struct FakeRuntime {
   int runtime_version = 13000, driver_version = 13000;
   int devices = 1;
+  int device = 0;  // the calling thread's
   cudaError_t count_error = cudaSuccess;
   cudaError_t code_error = cudaSuccess;  // of the query for code for the GPU
   bool has_flag_calls = true;
@@ -22,6 +23,7 @@ struct FakeRuntime {
   cudaError_t stream_state = cudaSuccess;  // the result of cudaStreamQuery
   std::vector<int> priorities;             // of the streams that were made
   int cleared = 0;                         // calls of cudaGetLastError
+  float clock_ms = 0;                      // the time that an event records
 };
 FakeRuntime& fake_runtime();
 std::atomic<int>& stream_queries();  // calls of cudaStreamQuery

@@ -5,11 +5,16 @@
 // choices (matmul_choices.h), else it is cuBLASLt's first proposal. Measuring fills the table; it is saved in a file
 // with the profile, so that every later run, and every rank, uses the same algorithms.
 //
+// A part of a product, some of its rows, takes the algorithm of the whole, so that the whole has the same bits in any
+// number of parts. If cuBLASLt refuses that algorithm for the part's extents, or the part is aligned to fewer bytes than
+// the whole, the part's algorithm is that of a product of its own extents, and the bits may differ.
+//
 // Threading: one thread at a time runs a Matmul; the table and the settings are shared and guarded.
 // Errors: cuBLASLt has no algorithm for a description; the message names the description.
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -32,6 +37,7 @@ struct MatmulDesc {
   bool accumulate = false;                   // add to C's old value
   bool row_sums = false;                     // also [m] of C's type: sums of op(A) over k; never accumulated
   Activation activation = Activation::none;  // not with accumulate or row_sums; n is then a multiple of 8
+  std::int64_t parts = 1;                    // C is one of so many equal parts, by rows, of a product of m * parts rows
 };
 
 std::string to_string(const MatmulDesc& desc);
@@ -45,13 +51,36 @@ struct MatmulOperands {
 class Matmul {
  public:
   virtual ~Matmul() = default;
-  // workspace: matmul_workspace_bytes, aligned to 64 bytes.
+  // workspace: matmul_workspace_bytes, aligned to 256 bytes, as cuBLASLt requires.
   virtual Status run(Stream& stream, const MatmulOperands& operands, std::byte* workspace) = 0;
 };
 
-// For the device of the calling thread. `operands`: the addresses that run() will get (cuBLASLt considers their
-// alignment).
-Result<std::unique_ptr<Matmul>> make_matmul(const MatmulDesc& desc, const MatmulOperands& operands);
+// For the device of the calling thread. operands: the addresses that run() will get (cuBLASLt considers their
+// alignment). stream: if measuring is on, algorithms are timed on it; nothing else uses it meanwhile.
+Result<std::unique_ptr<Matmul>> make_matmul(const MatmulDesc& desc, const MatmulOperands& operands, Stream& stream);
+
+// A product that is ready to be queued.
+struct MatmulCall {
+  std::shared_ptr<Matmul> product;  // shared: calls are copied
+  MatmulDesc desc;
+  MatmulOperands operands;
+  Stream* stream = nullptr;
+  std::byte* workspace = nullptr;
+  Status operator()() const { return product->run(*stream, operands, workspace); }
+};
+
+// The other way to the result of a product with an epilogue: the product without it, and kernels of one's own.
+struct Unfused {
+  MatmulDesc desc;                // of the product without the epilogue
+  std::size_t own_workspace = 0;  // bytes that the kernels use after the product's workspace
+  // Returns what queues product and kernels. call.product is the one without the epilogue; call.desc and call.operands
+  // are those of the product with it.
+  std::function<std::function<Status()>(const MatmulCall& call)> bind;
+};
+// The product with its epilogue; null if cuBLASLt has no algorithm for it, or if the other way was measured as faster,
+// which the table of choices then says.
+std::unique_ptr<Matmul> make_fused_matmul(const MatmulDesc& desc, const MatmulOperands& operands, Stream& stream,
+                                          const Unfused& unfused);
 
 // cuBLAS's recommendation for Hopper. Products with a split sum keep their partial sums there.
 inline constexpr std::size_t matmul_workspace_bytes = std::size_t{32} << 20;
