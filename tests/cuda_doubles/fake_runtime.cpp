@@ -56,6 +56,9 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
   *properties = {};
   std::strncpy(properties->name, fake_runtime().name.c_str(), sizeof(properties->name) - 1);
   std::memset(properties->uuid.bytes, fake_runtime().uuid, sizeof(properties->uuid.bytes));
+  properties->multiProcessorCount = 132;
+  properties->sharedMemPerBlockOptin = 227 * 1024;
+  properties->sharedMemPerMultiprocessor = 228 * 1024;
   properties->major = fake_runtime().major;
   properties->minor = fake_runtime().minor;
   properties->pciBusID = fake_runtime().pci_bus;

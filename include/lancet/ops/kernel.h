@@ -45,6 +45,7 @@ struct KernelArgs {
   std::byte* workspace = nullptr;
   // Set for kernels of a device that works from queues. They put their work on the device stream `stream` and return.
   // All pointers above are then device memory, and `device_comm` reaches the ranks of the instruction's stream.
+  // workspace() gets `device` as well, since launches depend on its traits.
   backend::Device* device = nullptr;
   backend::Stream* stream = nullptr;
   comm::DeviceCommunicator* device_comm = nullptr;

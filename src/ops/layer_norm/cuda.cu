@@ -273,9 +273,10 @@ Kernel bind_dx(const KernelArgs& args) {
   });
 }
 
-// The number of pieces of the rows: enough to fill a large GPU, with 32 rows or more each.
+// The number of pieces of the rows: one a multiprocessor, with 32 rows or more each.
 std::int64_t pieces_of(const KernelArgs& args) {
-  return std::clamp<std::int64_t>(divide_up(args.operands[0].shape().rows(), 32), 1, 128);
+  return std::clamp<std::int64_t>(divide_up(args.operands[0].shape().rows(), 32), 1,
+                                  args.device->traits().multiprocessors);
 }
 std::size_t workspace_dw(const KernelArgs& args) {
   Scratch scratch(nullptr);
