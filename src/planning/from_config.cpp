@@ -18,8 +18,8 @@ model::BuildOptions build_options(const config::Config& config, model::Mode mode
           .accumulation = mode == model::Mode::train ? config.train.gradient_accumulation_steps : 1,
           .inspect = false,
           .keep_all = false,
-          .deterministic = mode != model::Mode::train || config.train.deterministic ||
-                           config.device == config::Device::cpu};
+          .deterministic =
+              mode != model::Mode::train || config.train.deterministic || config.device == config::Device::cpu};
 }
 
 namespace {

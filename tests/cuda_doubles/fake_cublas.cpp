@@ -97,7 +97,7 @@ cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t, cublasLtMatmulDesc_t op
                                        cublasLtMatrixLayout_t, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t,
                                        const cublasLtMatmulAlgo_t* algorithm, cublasLtMatmulHeuristicResult_t*) {
   return fake_cublas().accepts(product_of(operation, first, c), int(algorithm->data[0])) ? CUBLAS_STATUS_SUCCESS
-                                                                                          : CUBLAS_STATUS_NOT_SUPPORTED;
+                                                                                         : CUBLAS_STATUS_NOT_SUPPORTED;
 }
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t operation, const void*, const void*,
                               cublasLtMatrixLayout_t first, const void* b, cublasLtMatrixLayout_t, const void*,

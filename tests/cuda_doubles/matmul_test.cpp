@@ -108,9 +108,8 @@ TEST_CASE_METHOD(Library, "a part is measured as the whole, and the whole finds 
   fake_cublas().milliseconds = [](const FakeProduct&, int algorithm) { return algorithm == 8 ? 1.f : 2.f; };
   set_matmul_settings({.measure = true});
   CHECK(algorithm(product(rows / 2, 2)) == 8);
-  CHECK_THAT(matmul_choices(),
-             Catch::Matchers::Contains("bf16[64,48] = bf16[64,32] [32,48] on " + fake_runtime().name +
-                                       ", cuBLASLt 130100, aligned to 16 = 0000000000000008 "));
+  CHECK_THAT(matmul_choices(), Catch::Matchers::Contains("bf16[64,48] = bf16[64,32] [32,48] on " + fake_runtime().name +
+                                                         ", cuBLASLt 130100, aligned to 16 = 0000000000000008 "));
   set_matmul_settings({});
   CHECK(algorithm(product(rows)) == 8);
   CHECK(algorithm(product(rows / 4, 4)) == 8);

@@ -96,8 +96,8 @@ Result<Plan> make_plan(const AttentionDesc& desc, cudnnHandle_t handle) {
   for (std::int64_t pieces = 1; pieces <= desc.batch; ++pieces) {
     if (desc.batch % pieces) continue;
     made.desc.batch = desc.batch / pieces;
-    auto plan = plan_graph(attention_graph(made.desc), {handle, nullptr}, most_workspace,
-                           desc.backward && desc.deterministic);
+    auto plan =
+        plan_graph(attention_graph(made.desc), {handle, nullptr}, most_workspace, desc.backward && desc.deterministic);
     if (plan.ok()) {
       made.plan = *plan;
       return made;

@@ -109,8 +109,8 @@ CudnnGraph backward(const Shapes& s, bool deterministic) {
   if (deterministic) {
     g.matmul(dscores, k, dq);
   } else {
-    const GraphTensor sums_of_dq = g.tensor(id_dq_sums, s.heads, dense_strides(s.heads), f32_type,
-                                            CUDNN_TENSOR_REORDERING_F16x16);
+    const GraphTensor sums_of_dq =
+        g.tensor(id_dq_sums, s.heads, dense_strides(s.heads), f32_type, CUDNN_TENSOR_REORDERING_F16x16);
     g.matmul(dscores, k, sums_of_dq);
     g.unary(CUDNN_POINTWISE_IDENTITY, sums_of_dq, dq);
   }

@@ -58,7 +58,8 @@ using Preference = Owned<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDes
 
 template <class T>
 Status set_preference(const Preference& preference, cublasLtMatmulPreferenceAttributes_t attribute, T value) {
-  return checked(cublasLtMatmulPreferenceSetAttribute(preference.get(), attribute, &value, sizeof value), "a preference");
+  return checked(cublasLtMatmulPreferenceSetAttribute(preference.get(), attribute, &value, sizeof value),
+                 "a preference");
 }
 
 }  // namespace
@@ -72,7 +73,7 @@ Result<LtProduct::Layout> LtProduct::make_layout(DType dtype, std::int64_t rows,
   cublasLtMatrixLayout_t layout = nullptr;
   LANCET_TRY(
       checked(cublasLtMatrixLayoutCreate(&layout, type_of(dtype), std::uint64_t(rows), std::uint64_t(columns), rows),
-            "a layout"));
+              "a layout"));
   return Layout(layout);
 }
 
@@ -90,9 +91,9 @@ Result<std::unique_ptr<LtProduct>> LtProduct::make(const MatmulDesc& desc, bool 
 
 Status LtProduct::describe(bool tf32) {
   cublasLtMatmulDesc_t operation = nullptr;
-  LANCET_TRY(
-      checked(cublasLtMatmulDescCreate(&operation, tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F),
-            "a product"));
+  LANCET_TRY(checked(
+      cublasLtMatmulDescCreate(&operation, tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F),
+      "a product"));
   operation_.reset(operation);
   LANCET_TRY(set(CUBLASLT_MATMUL_DESC_TRANSA, desc_.trans_b ? CUBLAS_OP_T : CUBLAS_OP_N));
   LANCET_TRY(set(CUBLASLT_MATMUL_DESC_TRANSB, desc_.trans_a ? CUBLAS_OP_T : CUBLAS_OP_N));
@@ -121,15 +122,14 @@ Result<std::vector<cublasLtMatmulAlgo_t>> LtProduct::propose(const MatmulOperand
   LANCET_TRY(checked(cublasLtMatmulPreferenceCreate(&raw), "a preference"));
   const Preference preference(raw);
   LANCET_TRY(set_preference(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, matmul_workspace_bytes));
-  for (const auto attribute :
-       {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
-        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
+  for (const auto attribute : {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+                               CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
     LANCET_TRY(set_preference(preference, attribute, alignment));
   std::vector<cublasLtMatmulHeuristicResult_t> results(candidates);
   int count = 0;
   LANCET_TRY(checked(cublasLtMatmulAlgoGetHeuristic(library_, operation_.get(), b_.get(), a_.get(), c_.get(), c_.get(),
-                                                  preference.get(), candidates, results.data(), &count),
-                   key_));
+                                                    preference.get(), candidates, results.data(), &count),
+                     key_));
   std::vector<cublasLtMatmulAlgo_t> proposals;
   for (int i = 0; i < count; ++i)
     if (results[std::size_t(i)].state == CUBLAS_STATUS_SUCCESS) proposals.push_back(results[std::size_t(i)].algo);
@@ -149,9 +149,9 @@ Status LtProduct::run(Stream& stream, const MatmulOperands& operands, std::byte*
   LANCET_TRY(set_addresses(operands));
   const float one = 1.f, beta = desc_.accumulate ? 1.f : 0.f;
   return checked(cublasLtMatmul(library_, operation_.get(), &one, operands.b, b_.get(), operands.a, a_.get(), &beta,
-                              operands.c, c_.get(), operands.c, c_.get(), &algorithm_, workspace,
-                              matmul_workspace_bytes, static_cast<cudaStream_t>(stream.native())),
-               key_);
+                                operands.c, c_.get(), operands.c, c_.get(), &algorithm_, workspace,
+                                matmul_workspace_bytes, static_cast<cudaStream_t>(stream.native())),
+                 key_);
 }
 
 }  // namespace lancet::backend::cuda

@@ -156,15 +156,6 @@ Result<std::unique_ptr<Matmul>> make(const MatmulDesc& desc, const MatmulOperand
 
 }  // namespace
 
-std::string to_string(const MatmulDesc& desc) {
-  constexpr const char* activations[] = {"", ", gelu", ", gelu gradient"};
-  return fmt::format("{}[{},{}] = {}{} {}{}{}{}{}", name(desc.result), desc.m, desc.n, name(desc.operands),
-                     fmt::format("[{},{}]{}", desc.m, desc.k, desc.trans_a ? "t" : ""),
-                     fmt::format("[{},{}]{}", desc.k, desc.n, desc.trans_b ? "t" : ""), desc.bias ? " + bias" : "",
-                     desc.accumulate ? " + c" : "", desc.row_sums ? " and row sums" : "",
-                     activations[std::size_t(desc.activation)]);
-}
-
 Result<std::unique_ptr<Matmul>> make_matmul(const MatmulDesc& desc, const MatmulOperands& operands, Stream& stream) {
   return make(desc, operands, stream, nullptr);
 }

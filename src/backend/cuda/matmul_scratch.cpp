@@ -35,8 +35,7 @@ struct Tensors {
     return (count * std::size_t(size_of(dtype)) + 255) / 256 * 256;
   }
   std::size_t bytes() const {
-    return bytes(operands, a) + bytes(operands, b) + bytes(result, c) + bytes(result, vector) +
-           bytes(result, argument);
+    return bytes(operands, a) + bytes(operands, b) + bytes(result, c) + bytes(result, vector) + bytes(result, argument);
   }
 
   // Fills a set of operands that starts at `at`.

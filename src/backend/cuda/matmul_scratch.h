@@ -12,7 +12,8 @@ namespace lancet::backend::cuda {
 
 class MatmulScratch {
  public:
-  // own_workspace: bytes that kernels beside the product need after its workspace. Empty if the device lacks the memory.
+  // own_workspace: bytes that kernels beside the product need after its workspace. Empty if the device lacks the
+  // memory.
   static Result<std::optional<MatmulScratch>> make(const MatmulDesc& desc, std::size_t own_workspace, Stream& stream);
 
   using Work = std::function<Status(const MatmulOperands& operands, std::byte* workspace)>;

@@ -242,7 +242,8 @@ Kernel bind_attention(const KernelArgs& args) {
                            1.f / std::sqrt(float(cache[3])),
                            aligned_rows<T>(cache[3]) && aligned(from, keys, values)};
     const std::int64_t rows = rows_of(args);
-    const Splits splits{Splits::count_for(rows, cache[2], args.device->traits()), reinterpret_cast<float*>(args.workspace)};
+    const Splits splits{Splits::count_for(rows, cache[2], args.device->traits()),
+                        reinterpret_cast<float*>(args.workspace)};
     return run_steps(args.stream, Step{qkv[0] * qkv[1], StoreRow<T>{cached}},
                      Step{rows * splits.count, AttendRow<T>{cached, splits}},
                      Step{splits.count > 1 ? rows : 0, JoinParts<T>{cached, splits}});

@@ -39,7 +39,8 @@ struct GroupedTile {
 // The number of blocks for at most `most_tiles` tiles: one per tile, so that the GPU balances tiles as blocks end, and
 // kernels of other streams (messages, flags) get registers between two blocks, of which only one or two fit a
 // multiprocessor. Buffers are seldom full; a block without a tile ends at once, but its launch takes time. So there are
-// at most as many blocks as the device runs in 31 rounds of two a multiprocessor; they share the tiles if there are more.
+// at most as many blocks as the device runs in 31 rounds of two a multiprocessor; they share the tiles if there are
+// more.
 inline std::int64_t blocks_of_tiles(std::int64_t most_tiles, const backend::DeviceTraits& device) {
   return std::min<std::int64_t>(most_tiles, 31 * 2 * device.multiprocessors);
 }

@@ -1,5 +1,5 @@
-// Dense layers in bf16 by cuBLASLt with GELU (tanh form) in its epilogue; in f32, or if it has no algorithm for that, or
-// if that was measured as slower, by a product and an element-wise kernel. Experts by our own grouped products.
+// Dense layers in bf16 by cuBLASLt with GELU (tanh form) in its epilogue; in f32, or if it has no algorithm for that,
+// or if that was measured as slower, by a product and an element-wise kernel. Experts by our own grouped products.
 #include <memory>
 
 #include "lancet/backend/cuda/matmul.h"
@@ -57,8 +57,8 @@ Kernel bind_fused_or_apart(const KernelArgs& args, const MatmulDesc& fused, cons
   MatmulDesc plain = fused;
   plain.activation = Activation::none;
   if (fused.operands == DType::bf16) {
-    const backend::cuda::Unfused unfused{
-        plain, 0, [&](const MatmulCall& call) -> Kernel { return apart(args, call, activate); }};
+    const backend::cuda::Unfused unfused{plain, 0,
+                                         [&](const MatmulCall& call) -> Kernel { return apart(args, call, activate); }};
     if (auto product = backend::cuda::make_fused_matmul(fused, operands, *args.stream, unfused))
       return Product{{std::move(product), fused, operands, args.stream, args.workspace}, rounding, nullptr};
   }

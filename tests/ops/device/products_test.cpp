@@ -31,11 +31,10 @@ TEST_CASE("a part of a dense layer asks for the algorithm of the whole") {
   const ir::Attributes part{{"part", 1}, {"parts", 4}};
   for (const DType t : {DType::f32, DType::bf16}) {
     const ir::TensorType x{t, {2, 8, 24}}, y{t, {2, 8, 16}}, w{t, {16, 24}};
-    for (const auto& [op, operands] :
-         {std::pair{"linear", std::vector<ops::SampleOperand>{{x}, {w}}},
-          std::pair{"linear_gelu", std::vector<ops::SampleOperand>{{x}, {w}}},
-          std::pair{"linear_dx", std::vector<ops::SampleOperand>{{y}, {w}}},
-          std::pair{"linear_dx_gelu", std::vector<ops::SampleOperand>{{y}, {w}, {x}}}}) {
+    for (const auto& [op, operands] : {std::pair{"linear", std::vector<ops::SampleOperand>{{x}, {w}}},
+                                       std::pair{"linear_gelu", std::vector<ops::SampleOperand>{{x}, {w}}},
+                                       std::pair{"linear_dx", std::vector<ops::SampleOperand>{{y}, {w}}},
+                                       std::pair{"linear_dx_gelu", std::vector<ops::SampleOperand>{{y}, {w}, {x}}}}) {
       INFO(op << " in " << name(t));
       CHECK(product_of(op, {operands, part}).m == 16);
       CHECK(product_of(op, {operands, part}).parts == 4);
@@ -75,7 +74,8 @@ TEST_CASE("kernels in place of an epilogue compute the same on other operands") 
     for (int way = 0; way < 2; ++way) {
       c[way].assign(size, 0), sums[way].assign(size, 0), argument[way].assign(size, 0);
       std::memcpy(argument[way].data(), b.data(), size * sizeof(bf16));
-      const MatmulOperands operands{a.data(), b.data(), b.data(), c[way].data(), sums[way].data(), argument[way].data()};
+      const MatmulOperands operands{a.data(),      b.data(),         b.data(),
+                                    c[way].data(), sums[way].data(), argument[way].data()};
       auto product = make_matmul(way ? plain : desc, operands, stream);
       const MatmulCall call{std::move(*product), desc, operands, &stream, workspace.data()};
       REQUIRE((way ? unfused.bind(call)() : call()).ok());
