@@ -104,6 +104,9 @@ constexpr Field table[] = {
         "type of matrix products and activations; optimizer state is fp32; for parameters see master_weights"),
     ROW(train.tf32, any(), "GPU: fp32 products round their operands to 10 mantissa bits and run on tensor cores"),
     ROW(train.fuse_gelu, any(), "GPU: matrix products also compute the GELU, or its gradient, that follows them"),
+    ROW(train.deterministic, any(),
+        "GPU: runs repeat bit for bit; false: a faster backward pass of attention sums in any order; on the CPU "
+        "all runs repeat"),
     ROW(train.master_weights, any(),
         "bf16: keep fp32 copies of the weights; false: bf16 weights only, rounded stochastically"),
     ROW(train.optimizer, any(), ""),

@@ -97,7 +97,8 @@ class Builder {
   }
 
   TensorId attention(const std::string& name, TensorId qkv) {
-    const ops::Attributes attributes{{"heads", model_.n_head}};
+    ops::Attributes attributes{{"heads", model_.n_head}};
+    if (!options_.deterministic) attributes.set("deterministic", std::int64_t(0));
     if (!decodes()) return emit("attention", {qkv}, attributes, name)[0];
     const ir::TensorType cache{options_.dtype,
                                {options_.batch, model_.n_head, model_.n_positions, model_.n_embd / model_.n_head}};
@@ -131,10 +132,13 @@ class Builder {
     const TensorId route = gated[0];
     if (options_.inspect) program_.add_output("route." + layer, route);
     if (options_.mode == Mode::train) balance(layer, gated[1], gated[2]);
+    const bool alone = options_.ranks == 1;  // the slots are the experts' buffers: nothing travels
     const TensorId rows =
-        emit("all_to_all_counts", {route}, {{"ranks", std::int64_t(options_.ranks)}}, name + ".counts")[0];
-    const TensorId sent = emit("dispatch", {y, route}, {{"capacity", slots}}, name + ".dispatch")[0];    // [E,C,D]
-    const TensorId received = emit("all_to_all", {sent, route, rows}, filled, name + ".all_to_all")[0];  // [E/W,W*C,D]
+        alone ? emit("filled_rows", {route}, {}, name + ".counts")[0]
+              : emit("all_to_all_counts", {route}, {{"ranks", std::int64_t(options_.ranks)}}, name + ".counts")[0];
+    const TensorId sent = emit("dispatch", {y, route}, {{"capacity", slots}}, name + ".dispatch")[0];  // [E,C,D]
+    const TensorId received =
+        alone ? sent : emit("all_to_all", {sent, route, rows}, filled, name + ".all_to_all")[0];  // [E/W,W*C,D]
 
     const TensorId w1 = weight(name + ".experts.c_fc.weight", {here, f, d}, deviation_, true);
     const TensorId b1 = constant(name + ".experts.c_fc.bias", {here, f}, 0, true);
@@ -144,8 +148,8 @@ class Builder {
     const TensorId active = emit("gelu", {hidden, rows}, filled, name + ".experts.gelu")[0];
     const TensorId made = emit("expert_linear", {active, w2, b2, rows}, expert_product, name + ".experts.c_proj")[0];
     const TensorId back =
-        emit("all_to_all_back", {made, route, rows}, filled, name + ".all_to_all_back")[0];    // [E,C,D]
-    return emit("combine", {back, route}, {{"batch", options_.batch}}, name + ".combine")[0];  // [B,S,D]
+        alone ? made : emit("all_to_all_back", {made, route, rows}, filled, name + ".all_to_all_back")[0];  // [E,C,D]
+    return emit("combine", {back, route}, {{"batch", options_.batch}}, name + ".combine")[0];               // [B,S,D]
   }
 
   void balance(const std::string& layer, TensorId probabilities, TensorId load) {

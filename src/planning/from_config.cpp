@@ -16,7 +16,10 @@ model::BuildOptions build_options(const config::Config& config, model::Mode mode
           .sequence = config.train.seq_len,
           .dtype = config.train.dtype,
           .accumulation = mode == model::Mode::train ? config.train.gradient_accumulation_steps : 1,
-          .inspect = false};
+          .inspect = false,
+          .keep_all = false,
+          .deterministic =
+              mode != model::Mode::train || config.train.deterministic || config.device == config::Device::cpu};
 }
 
 namespace {

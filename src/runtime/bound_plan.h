@@ -78,16 +78,19 @@ Status call(const ops::Kernel& kernel);
 Error error_at(const ir::Plan& plan, std::int32_t instruction, const Error& error);
 
 // Scratch bytes of each stream: the largest that a kernel of the stream needs. addresses: has arguments(instruction).
-// find(op) returns a kernel or null. device: "on the CPU", for the error if it returns null.
+// find(op) returns a kernel or null. device: null for the CPU.
 template <class Arguments, class Find>
 Result<std::array<std::size_t, ir::stream_count>> workspace_bytes(const ir::Plan& plan, const Arguments& addresses,
-                                                                  const Find& find, const std::string& device) {
+                                                                  const Find& find, backend::Device* device) {
   std::array<std::size_t, ir::stream_count> bytes{};
   for (const ir::Instruction& instruction : plan.program.instructions) {
     const auto* kernel = find(instruction.op);
-    if (!kernel) return internal_error("op " + instruction.op + " has no kernel " + device);
+    if (!kernel)
+      return internal_error("op " + instruction.op + " has no kernel on " + (device ? device->name() : "the CPU"));
+    ops::KernelArgs args = addresses.arguments(instruction);
+    args.device = device;
     auto& most = bytes[static_cast<std::size_t>(instruction.stream)];
-    if (kernel->workspace) most = std::max(most, kernel->workspace(addresses.arguments(instruction)));
+    if (kernel->workspace) most = std::max(most, kernel->workspace(args));
   }
   return bytes;
 }

@@ -54,7 +54,7 @@ class CpuExecutor final : public PlanExecutor {
 
   Status bind() {
     backend::cpu::set_threads(options_.threads);
-    LANCET_ASSIGN(const auto scratch, runtime::workspace_bytes(plan_, addresses_, ops::find_cpu_kernel, "on the CPU"));
+    LANCET_ASSIGN(const auto scratch, runtime::workspace_bytes(plan_, addresses_, ops::find_cpu_kernel, nullptr));
     for (std::size_t stream = 0; stream < ir::stream_count; ++stream)
       workspaces_[stream] = Buffer::raw(scratch[stream]);
     for (const ir::Instruction& instruction : plan_.program.instructions) {

@@ -27,10 +27,10 @@ Result<std::int64_t> planned_workspace(const ir::Plan& plan, Accelerator* accele
     LANCET_TRY(accelerator->device().bind_thread());
     LANCET_ASSIGN(streams, workspace_bytes(
                                plan, types, [&](std::string_view op) { return accelerator->find_kernel(op); },
-                               "on " + accelerator->device().name()));
+                               &accelerator->device()));
   } else {
     backend::cpu::set_threads(threads);  // the scratch of a kernel depends on it
-    LANCET_ASSIGN(streams, workspace_bytes(plan, types, ops::find_cpu_kernel, "on the CPU"));
+    LANCET_ASSIGN(streams, workspace_bytes(plan, types, ops::find_cpu_kernel, nullptr));
   }
   std::int64_t sum = 0;
   for (const std::size_t bytes : streams) sum += static_cast<std::int64_t>(bytes);

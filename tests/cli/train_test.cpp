@@ -322,7 +322,7 @@ TEST_CASE("bench ops names the ops and their share of the time") {
   INFO(outcome.output);
   CHECK(outcome.code == 0);
   CHECK(outcome.lines_with("ceilings, 1 thread") == 1);
-  for (const char* op : {"linear_dw", "expert_linear ", "all_to_all ", "adamw", "cross_entropy_train"})
+  for (const char* op : {"linear_dw", "expert_linear ", "dispatch ", "adamw", "cross_entropy_train"})
     CHECK(outcome.lines_with(op) >= 1);
 }
 

@@ -123,6 +123,15 @@ TEST_CASE_METHOD(Fresh, "a GPU is identified by its UUID and its PCI address") {
   CHECK(opened()->architecture() == "sm_90");
 }
 
+TEST_CASE_METHOD(Fresh, "a GPU tells what launches depend on") {
+  fake_runtime().major = 8, fake_runtime().minor = 6;
+  const auto device = opened();
+  CHECK(device->traits().capability == 86);
+  CHECK(device->traits().multiprocessors == 132);
+  CHECK(device->traits().shared_bytes_of_block == 227 * 1024);
+  CHECK(device->traits().shared_bytes_of_multiprocessor == 228 * 1024);
+}
+
 TEST_CASE_METHOD(Fresh, "communication streams have a higher priority than compute streams") {
   const auto device = opened();
   REQUIRE(device->make_stream(false).ok());

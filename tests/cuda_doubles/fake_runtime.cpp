@@ -69,6 +69,9 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
   *properties = {};
   std::strncpy(properties->name, fake_runtime().name.c_str(), sizeof(properties->name) - 1);
   std::memset(properties->uuid.bytes, fake_runtime().uuid, sizeof(properties->uuid.bytes));
+  properties->multiProcessorCount = 132;
+  properties->sharedMemPerBlockOptin = 227 * 1024;
+  properties->sharedMemPerMultiprocessor = 228 * 1024;
   properties->major = fake_runtime().major;
   properties->minor = fake_runtime().minor;
   properties->pciBusID = fake_runtime().pci_bus;
@@ -129,16 +132,34 @@ cudaError_t cudaMemsetAsync(void* memory, int value, std::size_t bytes, cudaStre
   std::memset(memory, value, bytes);
   return cudaSuccess;
 }
-cudaError_t cudaEventCreate(cudaEvent_t* event) { return give(event); }
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) { return give(event); }
+cudaError_t cudaEventCreate(cudaEvent_t* event) {
+  *event = reinterpret_cast<cudaEvent_t>(new float(0));
+  return cudaSuccess;
+}
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) { return cudaEventCreate(event); }
 cudaError_t cudaEventQuery(cudaEvent_t) {
   ++lancet::test::event_queries();
   return fake_runtime().event_state;
 }
-cudaError_t cudaEventDestroy(cudaEvent_t) { return cudaSuccess; }
-cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) { return cudaSuccess; }
-cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t, cudaEvent_t) {
-  *ms = 1;
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  delete reinterpret_cast<float*>(event);
+  return cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t) {
+  *reinterpret_cast<float*>(event) = fake_runtime().clock_ms;
+  return cudaSuccess;
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
+cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t from, cudaEvent_t to) {
+  *ms = *reinterpret_cast<float*>(to) - *reinterpret_cast<float*>(from);
+  return cudaSuccess;
+}
+cudaError_t cudaGetDevice(int* device) {
+  *device = fake_runtime().device;
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) {
+  *value = 1 << 20;  // the size of the L2 cache
   return cudaSuccess;
 }
 }  // extern "C"

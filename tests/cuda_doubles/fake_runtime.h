@@ -22,6 +22,7 @@ struct Encoded {
 struct FakeRuntime {
   int runtime_version = 13000, driver_version = 13000;
   int devices = 1;
+  int device = 0;  // the calling thread's
   cudaError_t count_error = cudaSuccess;
   cudaError_t code_error = cudaSuccess;  // of the query for code for the GPU
   bool has_flag_calls = true;
@@ -36,6 +37,7 @@ struct FakeRuntime {
   int cleared = 0;                         // calls of cudaGetLastError
   Encoded encoded{};
   CUresult encode_error = CUDA_SUCCESS;
+  float clock_ms = 0;  // the time that an event records
 };
 FakeRuntime& fake_runtime();
 std::atomic<int>& stream_queries();  // calls of cudaStreamQuery

@@ -198,6 +198,20 @@ TEST_CASE("training on emulated device kernels: bf16, drops, batch-prioritized g
   check_close(train_on(config, true, 2, 4), train_on(config, false, 2, 4), 1e-2);
 }
 
+TEST_CASE("on one rank a step with MoE layers is a single stretch that one graph records") {
+  const auto plan = planning::plan_step(test::small_config(), 1, {});
+  REQUIRE(plan.ok());
+  int products = 0;
+  for (const ir::Instruction& at : plan->program.instructions) {
+    INFO(at.op << " at " << at.label);
+    CHECK(at.stream == ir::Stream::compute);
+    CHECK(test::find_emulated_kernel(at.op)->recordable);
+    products += at.op == "expert_linear";
+  }
+  CHECK(products > 0);
+  for (const auto& waits : plan->waits) CHECK(waits.empty());
+}
+
 TEST_CASE("two runs on emulated device kernels are the same, bit for bit") {
   auto config = test::small_config();
   config.model.n_layer = 2;

@@ -15,6 +15,7 @@
 #include <thread>
 #include <vector>
 
+#include "doubles/device_traits.h"
 #include "lancet/backend/cpu/buffer.h"
 #include "lancet/backend/paced_stream.h"
 #include "lancet/base/check.h"
@@ -228,6 +229,7 @@ class HostQueue final : public Device {
   explicit HostQueue(const HostQueueOptions& options) : options_(options) {}
   std::string name() const override { return "host queue"; }
   std::string architecture() const override { return "host"; }
+  const DeviceTraits& traits() const override { return test::hopper_traits; }
   std::string identity() const override {
     return options_.identity.empty() ? fmt::format("{}", static_cast<const void*>(this)) : options_.identity;
   }

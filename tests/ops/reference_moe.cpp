@@ -296,6 +296,15 @@ void all_to_all_counts(ReferenceCall& c) {
   }
 }
 
+void filled_rows(ReferenceCall& c) {
+  const auto& route = c.operands[0];
+  const Route at(route);
+  for (Index e = 0; e < at.E; ++e) {
+    c.results[0][2 * e] = route[at.begin(e)];
+    c.results[0][2 * e + 1] = route[at.end(e)];
+  }
+}
+
 // Slots [begin, end) of each part become rows [rows[e,0], rows[e,1]), or the reverse.
 void move_part(ReferenceCall& c, const DoubleTensor& route, const DoubleTensor& rows, bool there) {
   const auto& in = c.operands[0];
@@ -413,6 +422,7 @@ void add_moe_references(std::map<std::string_view, Reference>& table) {
                 {"expert_linear_dx", expert_linear_dx},
                 {"expert_linear_dx_gelu", expert_linear_dx_gelu},
                 {"expert_linear_gelu", expert_linear_gelu},
+                {"filled_rows", filled_rows},
                 {"gate_dx", gate_dx},
                 {"gelu", gelu},
                 {"gelu_dx", gelu_dx},

@@ -74,11 +74,22 @@ class Stream {
   virtual void* native() = 0;  // cudaStream_t for kernels of that backend
 };
 
+// What launches depend on: how many blocks fill the device, and how much memory a block may have. Where sums are split
+// in as many pieces as fill the device, their bits depend on its traits, so they are equal from run to run on one kind
+// of device, not between kinds.
+struct DeviceTraits {
+  int capability = 0;  // 90: of sm_90
+  int multiprocessors = 0;
+  std::int64_t shared_bytes_of_block = 0;           // the most that one block may request
+  std::int64_t shared_bytes_of_multiprocessor = 0;  // for all its blocks, and 1 KB more for each
+};
+
 class Device {
  public:
   virtual ~Device() = default;
   virtual std::string name() const = 0;          // "NVIDIA H200"
   virtual std::string architecture() const = 0;  // "sm_90"
+  virtual const DeviceTraits& traits() const = 0;
   virtual std::string identity() const = 0;      // unique to this device, and equal in all processes that share it
   virtual std::int64_t free_bytes() const = 0;   // now
   // Directs the calling thread's work to this device. Every thread that uses streams calls it first.

@@ -87,6 +87,7 @@ struct Train {
   bool master_weights = true;  // bf16: fp32 copies of the weights; false: weights are bf16, rounded stochastically
   bool tf32 = false;           // on a GPU
   bool fuse_gelu = true;       // on a GPU
+  bool deterministic = true;   // on a GPU: false: the backward pass of attention may sum in another order in each run
   Optimizer optimizer = Optimizer::adamw;
   double lr = 1e-3;
   double min_lr = 0;

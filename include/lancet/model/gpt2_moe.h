@@ -32,6 +32,8 @@ struct BuildOptions {
   std::int64_t accumulation = 1;  // micro batches that make one step: the loss is the mean over all of them
   bool inspect = false;           // adds the outputs route.h.<i>
   bool keep_all = false;          // gates drop nothing in train and evaluate modes either
+  bool deterministic = true;      // false: attention gets the attribute of this name, with which kernels for a GPU may
+                                  // take a faster backward pass
 };
 
 // Inputs of the Program: @tokens i32[B,S] and, but for generate and decode, @targets i32[B,S]; for decode, @cursor

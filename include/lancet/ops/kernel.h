@@ -41,10 +41,12 @@ struct KernelArgs {
   std::vector<TensorView> results;
   const ir::Attributes& attributes;
   comm::Communicator* comm = nullptr;  // that of the instruction's stream; null on the compute stream
-  // Scratch of at least workspace() bytes, aligned to 64 bytes, shared by all kernels of the instruction's stream.
+  // Scratch of at least workspace() bytes, aligned to 64 bytes, on a device to 256, shared by all kernels of the
+  // instruction's stream.
   std::byte* workspace = nullptr;
   // Set for kernels of a device that works from queues. They put their work on the device stream `stream` and return.
   // All pointers above are then device memory, and `device_comm` reaches the ranks of the instruction's stream.
+  // workspace() gets `device` as well, since launches depend on its traits.
   backend::Device* device = nullptr;
   backend::Stream* stream = nullptr;
   comm::DeviceCommunicator* device_comm = nullptr;

@@ -96,7 +96,8 @@ Result<Plan> make_plan(const AttentionDesc& desc, cudnnHandle_t handle) {
   for (std::int64_t pieces = 1; pieces <= desc.batch; ++pieces) {
     if (desc.batch % pieces) continue;
     made.desc.batch = desc.batch / pieces;
-    auto plan = plan_graph(attention_graph(made.desc), {handle, nullptr}, most_workspace, desc.backward);
+    auto plan =
+        plan_graph(attention_graph(made.desc), {handle, nullptr}, most_workspace, desc.backward && desc.deterministic);
     if (plan.ok()) {
       made.plan = *plan;
       return made;
@@ -124,7 +125,9 @@ class CudnnAttention : public Attention {
   CudnnAttention(const AttentionDesc& desc, Plan plan)
       : desc_(desc), plan_(std::move(plan)), scale_(1.f / std::sqrt(float(desc.head_dim))) {}
 
-  std::size_t workspace_bytes() const override { return padded(row_sums_bytes()) + padded(plan_.plan.workspace); }
+  std::size_t workspace_bytes() const override {
+    return padded(row_sums_bytes()) + padded(dq_sums_bytes()) + padded(plan_.plan.workspace);
+  }
 
   Status run(Stream& stream, const AttentionTensors& tensors, std::byte* workspace) override {
     LANCET_ASSIGN(const Handle handle, Handle::on(static_cast<cudaStream_t>(stream.native())));
@@ -138,6 +141,7 @@ class CudnnAttention : public Attention {
         piece.dout = bytes(tensors.dout) + first * heads * 2;
         piece.dqkv = bytes(tensors.dqkv) + first * 3 * heads * 2;
       }
+      if (dq_sums_bytes()) LANCET_TRY(stream.zero(workspace + padded(row_sums_bytes()), std::size_t(dq_sums_bytes())));
       LANCET_TRY(run_piece(handle.get(), piece, workspace));
     }
     return {};
@@ -147,6 +151,10 @@ class CudnnAttention : public Attention {
   static std::byte* bytes(const void* p) { return static_cast<std::byte*>(const_cast<void*>(p)); }
   std::int64_t row_sums_bytes() const {
     return desc_.backward ? plan_.desc.batch * desc_.heads * desc_.sequence * std::int64_t(sizeof(float)) : 0;
+  }
+
+  std::int64_t dq_sums_bytes() const {
+    return desc_.backward && !desc_.deterministic ? row_sums_bytes() * desc_.head_dim : 0;
   }
 
   Status run_piece(cudnnHandle_t handle, const AttentionTensors& t, std::byte* workspace) {
@@ -159,7 +167,12 @@ class CudnnAttention : public Attention {
       addresses.insert(addresses.end(),
                        {bytes(t.dout), dqkv, dqkv + apart, dqkv + 2 * apart, workspace, static_cast<void*>(&one_)});
     }
-    return run_plan(plan_.plan, handle, ids, addresses, workspace + padded(row_sums_bytes()));
+    workspace += padded(row_sums_bytes());
+    if (dq_sums_bytes()) {
+      ids.push_back(id_dq_sums);
+      addresses.push_back(workspace);
+    }
+    return run_plan(plan_.plan, handle, ids, addresses, workspace + padded(dq_sums_bytes()));
   }
 
   AttentionDesc desc_;
@@ -169,9 +182,15 @@ class CudnnAttention : public Attention {
 
 }  // namespace
 
-Result<std::unique_ptr<Attention>> make_attention(const AttentionDesc& desc) {
-  LANCET_ASSIGN(Plan plan, plan_of(desc));
-  return std::unique_ptr<Attention>(new CudnnAttention(desc, std::move(plan)));
+Result<std::unique_ptr<Attention>> make_attention(const AttentionDesc& wanted) {
+  AttentionDesc desc = wanted;
+  auto plan = plan_of(desc);
+  if (!plan.ok() && !desc.deterministic) {
+    desc.deterministic = true;
+    plan = plan_of(desc);
+  }
+  if (!plan.ok()) return plan.error();
+  return std::unique_ptr<Attention>(new CudnnAttention(desc, std::move(*plan)));
 }
 
 #else

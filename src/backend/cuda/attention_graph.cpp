@@ -66,8 +66,10 @@ CudnnGraph forward(const Shapes& s) {
   return g;
 }
 
-// dq is the result of one product and not a sum of parts, so its bits are the same in every run.
-CudnnGraph backward(const Shapes& s) {
+// Deterministic: dq is the result of one product and not a sum of parts, so its bits are the same in every run; cuDNN
+// keeps the gradients of all scores for it. Otherwise blocks add their parts to dq_sums in the order in which they end.
+// Its elements lie as the engines' threads hold them (F16x16), and its presence selects these engines.
+CudnnGraph backward(const Shapes& s, bool deterministic) {
   CudnnGraph g;
   const GraphTensor q = g.tensor(id_q, s.heads, s.packed, bf16_type);
   const GraphTensor k_turned = g.tensor(id_k, s.turned, s.packed_turned, bf16_type);
@@ -104,7 +106,14 @@ CudnnGraph backward(const Shapes& s) {
   g.matmul(dscores_turned, q, dk);
   const GraphTensor k = g.between(s.heads, s.packed, bf16_type);
   g.reshape(k_turned, k);
-  g.matmul(dscores, k, dq);
+  if (deterministic) {
+    g.matmul(dscores, k, dq);
+  } else {
+    const GraphTensor sums_of_dq =
+        g.tensor(id_dq_sums, s.heads, dense_strides(s.heads), f32_type, CUDNN_TENSOR_REORDERING_F16x16);
+    g.matmul(dscores, k, sums_of_dq);
+    g.unary(CUDNN_POINTWISE_IDENTITY, sums_of_dq, dq);
+  }
   return g;
 }
 
@@ -112,7 +121,7 @@ CudnnGraph backward(const Shapes& s) {
 
 CudnnGraph attention_graph(const AttentionDesc& desc) {
   const Shapes shapes(desc);
-  return desc.backward ? backward(shapes) : forward(shapes);
+  return desc.backward ? backward(shapes, desc.deterministic) : forward(shapes);
 }
 
 }  // namespace lancet::backend::cuda

@@ -134,18 +134,19 @@ struct CudnnGraph::Pointwise {
   std::int64_t axis = -1;
 };
 
-GraphTensor CudnnGraph::tensor(std::int64_t id, const Extents& dims, const Extents& strides, cudnnDataType_t type) {
-  return make_tensor(id, dims, strides, type, false, false);
+GraphTensor CudnnGraph::tensor(std::int64_t id, const Extents& dims, const Extents& strides, cudnnDataType_t type,
+                               cudnnBackendTensorReordering_t order) {
+  return make_tensor(id, dims, strides, type, false, false, order);
 }
 GraphTensor CudnnGraph::between(const Extents& dims, const Extents& strides, cudnnDataType_t type) {
-  return make_tensor(next_between_++, dims, strides, type, true, false);
+  return make_tensor(next_between_++, dims, strides, type, true, false, CUDNN_TENSOR_REORDERING_NONE);
 }
 GraphTensor CudnnGraph::scalar(std::int64_t id) {
-  return make_tensor(id, {1, 1, 1, 1}, {1, 1, 1, 1}, CUDNN_DATA_FLOAT, false, true);
+  return make_tensor(id, {1, 1, 1, 1}, {1, 1, 1, 1}, CUDNN_DATA_FLOAT, false, true, CUDNN_TENSOR_REORDERING_NONE);
 }
 
 GraphTensor CudnnGraph::make_tensor(std::int64_t id, const Extents& dims, const Extents& strides, cudnnDataType_t type,
-                                    bool between, bool by_value) {
+                                    bool between, bool by_value, cudnnBackendTensorReordering_t order) {
   GraphTensor tensor{make(CUDNN_BACKEND_TENSOR_DESCRIPTOR), dims, strides};
   const std::int64_t alignment = 16;
   const auto rank = std::int64_t(dims.size());
@@ -156,6 +157,8 @@ GraphTensor CudnnGraph::make_tensor(std::int64_t id, const Extents& dims, const 
   set(tensor.descriptor, CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, rank, strides.data());
   const bool yes = true;
   if (between) set(tensor.descriptor, CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, 1, &yes);
+  if (order != CUDNN_TENSOR_REORDERING_NONE)
+    set(tensor.descriptor, CUDNN_ATTR_TENSOR_REORDERING_MODE, CUDNN_TYPE_TENSOR_REORDERING_MODE, 1, &order);
   if (by_value) set(tensor.descriptor, CUDNN_ATTR_TENSOR_IS_BY_VALUE, CUDNN_TYPE_BOOLEAN, 1, &yes);
   finalize(tensor.descriptor, "a tensor");
   return tensor;

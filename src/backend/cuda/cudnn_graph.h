@@ -28,7 +28,8 @@ Extents dense_strides(const Extents& dims);
 class CudnnGraph {
  public:
   // A tensor in memory; run_plan gets its address by the id.
-  GraphTensor tensor(std::int64_t id, const Extents& dims, const Extents& strides, cudnnDataType_t type);
+  GraphTensor tensor(std::int64_t id, const Extents& dims, const Extents& strides, cudnnDataType_t type,
+                     cudnnBackendTensorReordering_t order = CUDNN_TENSOR_REORDERING_NONE);
   // A tensor that exists only between operations (virtual).
   GraphTensor between(const Extents& dims, const Extents& strides, cudnnDataType_t type = CUDNN_DATA_FLOAT);
   GraphTensor between(const Extents& dims, cudnnDataType_t type = CUDNN_DATA_FLOAT) {
@@ -51,7 +52,7 @@ class CudnnGraph {
 
  private:
   GraphTensor make_tensor(std::int64_t id, const Extents& dims, const Extents& strides, cudnnDataType_t type,
-                          bool between, bool by_value);
+                          bool between, bool by_value, cudnnBackendTensorReordering_t order);
   struct Pointwise;
   void pointwise(const Pointwise& what);
   void finish(const CudnnDescriptor& operation);

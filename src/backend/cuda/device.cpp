@@ -31,6 +31,13 @@ Error without_driver(cudaError_t error) {
                                   cudaGetErrorName(error)));
 }
 
+DeviceTraits traits_of(const cudaDeviceProp& p) {
+  return {.capability = 10 * p.major + p.minor,
+          .multiprocessors = p.multiProcessorCount,
+          .shared_bytes_of_block = std::int64_t(p.sharedMemPerBlockOptin),
+          .shared_bytes_of_multiprocessor = std::int64_t(p.sharedMemPerMultiprocessor)};
+}
+
 class CudaEvent final : public Event {
  public:
   static Result<std::unique_ptr<Event>> make() {
@@ -55,6 +62,7 @@ class CudaDevice final : public Device {
     LANCET_TRY(check(cudaSetDevice(index), "cudaSetDevice"));
     LANCET_TRY(check(cudaGetDeviceProperties(&device->properties_, index), "cudaGetDeviceProperties"));
     LANCET_TRY(device->check_architecture());
+    device->traits_ = traits_of(device->properties_);
     LANCET_ASSIGN(device->flags_, FlagCalls::find());
     // CUDA returns the least urgent priority first; a smaller number is more urgent.
     LANCET_TRY(check(cudaDeviceGetStreamPriorityRange(&device->least_urgent_, &device->most_urgent_),
@@ -64,6 +72,7 @@ class CudaDevice final : public Device {
 
   std::string name() const override { return properties_.name; }
   std::string architecture() const override { return fmt::format("sm_{}{}", properties_.major, properties_.minor); }
+  const DeviceTraits& traits() const override { return traits_; }
   std::string identity() const override {
     std::string text;
     for (char byte : properties_.uuid.bytes) text += fmt::format("{:02x}", static_cast<unsigned char>(byte));
@@ -128,6 +137,7 @@ class CudaDevice final : public Device {
 
   int index_ = 0, least_urgent_ = 0, most_urgent_ = 0;
   cudaDeviceProp properties_{};
+  DeviceTraits traits_;
   FlagCalls flags_;
 };
 

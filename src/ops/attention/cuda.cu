@@ -20,7 +20,8 @@ AttentionDesc describe(const TensorView& qkv, const ir::Attributes& attributes, 
           .sequence = shape[1],
           .heads = heads,
           .head_dim = shape[2] / (3 * heads),
-          .backward = backward};
+          .backward = backward,
+          .deterministic = attributes.integer("deterministic", 1) != 0};
 }
 
 // cuDNN's attention, or as an error the reason why cuDNN does not support it.

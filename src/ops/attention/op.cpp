@@ -1,6 +1,7 @@
 // Causal multi-head self-attention on packed q, k, v (GPT-2's c_attn output); scores scaled by 1/sqrt(head size).
 //   attention(qkv [B,S,3*H*hd]) -> out [B,S,H*hd], lse f32[B,H,S]
 //   attention_dx(dout, qkv, out, lse) -> dqkv
+// Attribute deterministic=0: the gradient of q may be summed in another order in each run, where that is faster.
 #include "ops/describe.h"
 
 namespace lancet::ops {

@@ -81,13 +81,13 @@ struct StoreRow {
 // sum of shares times values [head_dim], then the largest score and the sum of shares.
 struct Splits {
   static constexpr std::int64_t span = 256;  // keys
-  static constexpr std::int64_t enough_blocks = 256;
 
   std::int64_t count;  // splits per row; 1: no parts
   float* parts;        // [rows of all heads, count, head_dim + 2]
 
-  static std::int64_t count_for(std::int64_t rows, std::int64_t positions) {
-    return rows < enough_blocks ? divide_up(positions, span) : 1;
+  // One if the rows alone give each multiprocessor two blocks.
+  static std::int64_t count_for(std::int64_t rows, std::int64_t positions, const backend::DeviceTraits& device) {
+    return rows < 2 * device.multiprocessors ? divide_up(positions, span) : 1;
   }
   LANCET_DEVICE float* part(std::int64_t row, std::int64_t split, std::int64_t head_dim) const {
     return parts + (row * count + split) * (head_dim + 2);
@@ -221,7 +221,7 @@ std::int64_t rows_of(const KernelArgs& args) {
 
 std::size_t attention_workspace(const KernelArgs& args) {
   const Shape& cache = args.operands[1].shape();
-  const std::int64_t splits = Splits::count_for(rows_of(args), cache[2]);
+  const std::int64_t splits = Splits::count_for(rows_of(args), cache[2], args.device->traits());
   if (splits == 1) return 0;
   return std::size_t(rows_of(args) * splits * (cache[3] + 2)) * sizeof(float);
 }
@@ -242,7 +242,8 @@ Kernel bind_attention(const KernelArgs& args) {
                            1.f / std::sqrt(float(cache[3])),
                            aligned_rows<T>(cache[3]) && aligned(from, keys, values)};
     const std::int64_t rows = rows_of(args);
-    const Splits splits{Splits::count_for(rows, cache[2]), reinterpret_cast<float*>(args.workspace)};
+    const Splits splits{Splits::count_for(rows, cache[2], args.device->traits()),
+                        reinterpret_cast<float*>(args.workspace)};
     return run_steps(args.stream, Step{qkv[0] * qkv[1], StoreRow<T>{cached}},
                      Step{rows * splits.count, AttendRow<T>{cached, splits}},
                      Step{splits.count > 1 ? rows : 0, JoinParts<T>{cached, splits}});

@@ -10,7 +10,7 @@ Kernel run_product(const KernelArgs& args, std::int64_t most_rows, std::int64_t 
                    const F& kernel) {
   const std::int64_t tiles =
       kernel.p.experts * divide_up(most_rows, tile_rows) * divide_up(kernel.p.width, tile_columns);
-  return run_steps(args.stream, Step{blocks_of_tiles(tiles), kernel});
+  return run_steps(args.stream, Step{blocks_of_tiles(tiles, args.device->traits()), kernel});
 }
 
 template <ExpertProduct kind, bool with_gelu, class T>

@@ -1,5 +1,6 @@
 // Operands of the products over experts' filled rows, and the list of tiles that the filled rows make.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 
 #include "ops/device/launch.h"
@@ -38,10 +39,10 @@ struct GroupedTile {
 // The number of blocks for at most `most_tiles` tiles: one per tile, so that the GPU balances tiles as blocks end, and
 // kernels of other streams (messages, flags) get registers between two blocks, of which only one or two fit a
 // multiprocessor. Buffers are seldom full; a block without a tile ends at once, but its launch takes time. So there are
-// at most 8192 blocks (31 rounds of an H100's 264), which share the tiles if there are more.
-LANCET_HD constexpr std::int64_t blocks_of_tiles(std::int64_t most_tiles) {
-  constexpr std::int64_t most_blocks = 8192;
-  return most_tiles < most_blocks ? most_tiles : most_blocks;
+// at most as many blocks as the device runs in 31 rounds of two a multiprocessor; they share the tiles if there are
+// more.
+inline std::int64_t blocks_of_tiles(std::int64_t most_tiles, const backend::DeviceTraits& device) {
+  return std::min<std::int64_t>(most_tiles, 31 * 2 * device.multiprocessors);
 }
 
 // The tiles of a block: every `step`th tile in the list of all experts' tiles, beginning with `next`.

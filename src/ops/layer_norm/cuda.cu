@@ -287,8 +287,10 @@ Kernel bind(const KernelArgs& args) {
   });
 }
 
-// The number of pieces of the rows: enough to fill a large GPU, with 32 rows or more each.
-std::int64_t pieces_of(std::int64_t rows) { return std::clamp<std::int64_t>(divide_up(rows, 32), 1, 256); }
+// The number of pieces of the rows: one a multiprocessor, with 32 rows or more each.
+std::int64_t pieces_of(std::int64_t rows, const backend::Device& device) {
+  return std::clamp<std::int64_t>(divide_up(rows, 32), 1, device.traits().multiprocessors);
+}
 
 // What layer_norm_dx and layer_norm_dw of the same tensors share, if dx is called first: partial sums in memory of
 // their own, so that dw may be called at any time after it. The note's number is that of the rows' statistics.
@@ -312,7 +314,7 @@ Kernel bind_backward(const KernelArgs& args, const LayerNormDx<T, false, true>& 
   (*args.notes)[args.instruction->operands[3].value] = shared;
   return [shared, dx, stream = args.stream, alone = over_rows(args, dx)]() -> Status {
     if (!shared->parts) return alone();
-    const std::int64_t pieces = pieces_of(dx.rows);
+    const std::int64_t pieces = pieces_of(dx.rows, shared->device);
     return launch(*stream, pieces, LayerNormBackward<T>{dx, shared->parts, pieces});
   };
 }
@@ -338,7 +340,7 @@ Kernel bind_dx(const KernelArgs& args) {
 
 std::size_t workspace_dw(const KernelArgs& args) {
   Scratch scratch(nullptr);
-  scratch.take<float>(pieces_of(args.operands[0].shape().rows()) * 2 * args.operands[0].shape().back());
+  scratch.take<float>(pieces_of(args.operands[0].shape().rows(), *args.device) * 2 * args.operands[0].shape().back());
   return scratch.bytes();
 }
 
@@ -358,7 +360,7 @@ float* parts_of_dx(const KernelArgs& args) {
 
 Kernel bind_dw(const KernelArgs& args) {
   const Shape& shape = args.operands[0].shape();
-  const std::int64_t d = shape.back(), pieces = pieces_of(shape.rows());
+  const std::int64_t d = shape.back(), pieces = pieces_of(shape.rows(), *args.device);
   const auto add = [&](const float* parts) {
     return AddParts{parts, pieces, 2 * d, args.has(3), args.results[0].as<float>(), d, args.results[1].as<float>()};
   };

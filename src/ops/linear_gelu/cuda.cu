@@ -1,5 +1,5 @@
-// Dense layers by cuBLASLt with GELU (tanh form) in its epilogue; if it has no algorithm for that, by a product and an
-// element-wise kernel. Experts by our own grouped products.
+// Dense layers in bf16 by cuBLASLt with GELU (tanh form) in its epilogue; in f32, or if it has no algorithm for that,
+// or if that was measured as slower, by a product and an element-wise kernel. Experts by our own grouped products.
 #include <memory>
 
 #include "lancet/backend/cuda/matmul.h"
@@ -12,42 +12,66 @@ namespace lancet::ops {
 namespace {
 
 using backend::cuda::Activation;
+using backend::cuda::MatmulCall;
 using backend::cuda::MatmulDesc;
 using backend::cuda::MatmulOperands;
 
 struct Product {
-  std::shared_ptr<backend::cuda::Matmul> product;  // shared: a Kernel is copyable
-  backend::Stream* stream;
-  MatmulOperands operands;
-  std::byte* workspace;
+  MatmulCall product;
   device::BiasRounding round_bias;
   Kernel after;  // null: the product does it all
   Status operator()() const {
-    LANCET_TRY(round_bias(*stream));
-    LANCET_TRY(product->run(*stream, operands, workspace));
+    LANCET_TRY(round_bias(*product.stream));
+    LANCET_TRY(product());
     return after ? after() : Status();
   }
 };
 
-// Binds the fused product. If cuBLASLt has none, binds the plain product, with its result at without_c, followed by the
-// kernel that make_after() returns.
-template <class MakeAfter>
-Kernel with_activation(const KernelArgs& args, MatmulDesc desc, MatmulOperands operands, void* without_c,
-                       const device::BiasRounding& rounding, const MakeAfter& make_after) {
-  auto fused = backend::cuda::make_matmul(desc, operands);
-  if (fused.ok()) return Product{std::move(*fused), args.stream, operands, args.workspace, rounding, nullptr};
-  desc.activation = Activation::none;
-  operands.c = without_c;
-  auto plain = backend::cuda::make_matmul(desc, operands);
-  if (!plain.ok()) return [error = plain.error()]() -> Status { return error; };
-  return Product{std::move(*plain), args.stream, operands, args.workspace, rounding, make_after()};
+// What a GELU of our own does to the plain product of a call, and where that product is.
+struct Activate {
+  void* (*plain_result)(const MatmulOperands&);
+  Kernel (*bind)(const KernelArgs& element_wise, const MatmulOperands&);
+};
+
+// The plain product, with GELU, or its gradient, as a kernel of its own.
+Product apart(const KernelArgs& args, MatmulCall call, const Activate& activate) {
+  KernelArgs element_wise = args;
+  element_wise.stream = call.stream;
+  element_wise.operands = {{call.operands.c, {call.desc.result, {call.desc.m, call.desc.n}}}};
+  Kernel after = activate.bind(element_wise, call.operands);
+  call.operands.c = activate.plain_result(call.operands);
+  return {std::move(call), {}, std::move(after)};
 }
 
-// The arguments of an element-wise kernel over all of a tensor.
-KernelArgs element_wise(const KernelArgs& args, const TensorView& of) {
-  KernelArgs part = args;
-  part.operands = {of};
-  return part;
+// Takes the fused product for bf16 only: cuBLASLt does not say how exact its GELU is, and in f32 one of our own meets
+// the tolerance of f32.
+Kernel bind_fused_or_apart(const KernelArgs& args, const MatmulDesc& fused, const MatmulOperands& operands,
+                           const device::BiasRounding& rounding, const Activate& activate) {
+  MatmulDesc plain = fused;
+  plain.activation = Activation::none;
+  if (fused.operands == DType::bf16) {
+    const backend::cuda::Unfused unfused{plain, 0,
+                                         [&](const MatmulCall& call) -> Kernel { return apart(args, call, activate); }};
+    if (auto product = backend::cuda::make_fused_matmul(fused, operands, *args.stream, unfused))
+      return Product{{std::move(product), fused, operands, args.stream, args.workspace}, rounding, nullptr};
+  }
+  MatmulOperands without = operands;
+  without.c = activate.plain_result(operands);
+  auto product = backend::cuda::make_matmul(plain, without, *args.stream);
+  if (!product.ok()) return [error = product.error()]() -> Status { return error; };
+  Product made = apart(args, {std::move(*product), fused, operands, args.stream, args.workspace}, activate);
+  made.round_bias = rounding;
+  return made;
+}
+
+template <class T>
+Kernel activate(const KernelArgs& args, const MatmulOperands& o) {
+  return device::bind_map(args, -1, device::Gelu{}, static_cast<T*>(o.c), static_cast<const T*>(o.argument));
+}
+template <class T>
+Kernel activate_dx(const KernelArgs& args, const MatmulOperands& o) {
+  return device::bind_map(args, -1, device::GeluGradient{}, static_cast<T*>(o.c), static_cast<const T*>(o.c),
+                          static_cast<const T*>(o.argument));
 }
 
 Kernel bind(const KernelArgs& args) {
@@ -58,6 +82,7 @@ Kernel bind(const KernelArgs& args) {
   desc.trans_b = true;
   desc.bias = args.has(2);
   desc.activation = Activation::gelu;
+  desc.parts = args.attributes.integer("parts", 1);
   MatmulOperands operands;
   operands.a = x.data, operands.b = w.data, operands.c = y.data, operands.argument = h.data;
   device::BiasRounding rounding;
@@ -69,9 +94,8 @@ Kernel bind(const KernelArgs& args) {
     }
   }
   return device::by_dtype(x.dtype(), [&]<class T>(T) {
-    return with_activation(args, desc, operands, h.data, rounding, [&] {
-      return device::bind_map(element_wise(args, h), -1, device::Gelu{}, y.as<T>(), static_cast<const T*>(h.data));
-    });
+    const auto plain_result = [](const MatmulOperands& o) { return o.argument; };
+    return bind_fused_or_apart(args, desc, operands, rounding, {plain_result, activate<T>});
   });
 }
 std::size_t workspace(const KernelArgs& args) {
@@ -84,13 +108,12 @@ Kernel bind_dx(const KernelArgs& args) {
   desc.m = dy.shape().rows(), desc.n = w.shape()[1], desc.k = w.shape()[0];
   desc.operands = desc.result = dy.dtype();
   desc.activation = Activation::gelu_gradient;
+  desc.parts = args.attributes.integer("parts", 1);
   MatmulOperands operands;
   operands.a = dy.data, operands.b = w.data, operands.c = dh.data, operands.argument = h.data;
   return device::by_dtype(dy.dtype(), [&]<class T>(T) {
-    return with_activation(args, desc, operands, dh.data, {}, [&] {
-      return device::bind_map(element_wise(args, dh), -1, device::GeluGradient{}, dh.as<T>(),
-                              static_cast<const T*>(dh.data), static_cast<const T*>(h.data));
-    });
+    const auto plain_result = [](const MatmulOperands& o) { return o.c; };
+    return bind_fused_or_apart(args, desc, operands, {}, {plain_result, activate_dx<T>});
   });
 }
 std::size_t workspace_dx(const KernelArgs&) { return backend::cuda::matmul_workspace_bytes; }

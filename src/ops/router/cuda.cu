@@ -199,7 +199,7 @@ struct RouterDw {
   }
 };
 
-// The launch of router_dw: enough blocks for a large GPU, with pieces of 32 tokens or more.
+// The launch of router_dw: two blocks a multiprocessor, with pieces of 32 tokens or more, at most one a multiprocessor.
 struct Shares {
   std::int64_t tokens, experts, d, groups, tiles, pieces;
 
@@ -209,7 +209,9 @@ struct Shares {
         d(args.operands[1].shape().back()),
         groups(divide_up(experts, 8)),
         tiles(divide_up(d, args.operands[1].dtype() == DType::bf16 ? RouterDw<bf16>::tile : RouterDw<float>::tile)),
-        pieces(std::clamp<std::int64_t>(std::min(divide_up(tokens, 32), 256 / (groups * tiles)), 1, 128)) {}
+        pieces(std::clamp<std::int64_t>(
+            std::min(divide_up(tokens, 32), 2 * args.device->traits().multiprocessors / (groups * tiles)), 1,
+            args.device->traits().multiprocessors)) {}
 };
 std::size_t workspace_dw(const KernelArgs& args) {
   const Shares shares(args);

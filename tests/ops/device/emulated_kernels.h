@@ -4,6 +4,7 @@
 #include <span>
 #include <vector>
 
+#include "doubles/device_traits.h"
 #include "lancet/ops/kernel.h"
 
 namespace lancet::test {
@@ -35,6 +36,7 @@ class HostDevice : public backend::Device {
   ~HostDevice() override;
   std::string name() const override { return "host"; }
   std::string architecture() const override { return "host"; }
+  const backend::DeviceTraits& traits() const override { return hopper_traits; }
   std::string identity() const override { return "host"; }
   std::int64_t free_bytes() const override { return std::int64_t{1} << 30; }
   Status bind_thread() override { return {}; }

@@ -85,9 +85,10 @@ ops::KernelArgs arguments(Case& c, const ir::Attributes& attributes) {
 
 Case run_emulated(Case c, bool late, std::uint64_t order) {
   const ir::Attributes attributes;
+  HostDevice device;
   HostStream stream;
   ops::KernelArgs args = arguments(c, attributes);
-  args.stream = &stream;
+  args.device = &device, args.stream = &stream;
   ops::device::emulated::late_copies = late;
   ops::device::emulated::order_seed = order;
   CHECK(find_emulated_kernel(c.op)->bind(args)().ok());
@@ -190,6 +191,7 @@ TEST_CASE("blocks cover every tile of every expert exactly once") {
 
 TEST_CASE("a product has one block per tile, up to a limit") {
   using ops::device::blocks_of_tiles;
-  for (const std::int64_t tiles : {0, 1, 321, 5000}) CHECK(blocks_of_tiles(tiles) == tiles);
-  CHECK(blocks_of_tiles(std::int64_t{1} << 40) < 10000);
+  for (const std::int64_t tiles : {0, 1, 321, 5000}) CHECK(blocks_of_tiles(tiles, hopper_traits) == tiles);
+  CHECK(blocks_of_tiles(std::int64_t{1} << 40, hopper_traits) == 31 * 264);
+  CHECK(blocks_of_tiles(std::int64_t{1} << 40, {.multiprocessors = 108}) == 31 * 216);
 }

@@ -1,11 +1,24 @@
 // Doubles of CUDA's libraries on the host: products by the CPU's kernels, and no attention, so that the project's own
 // kernels are tested.
+#include "library_doubles.h"
+
 #include <algorithm>
 
 #include "lancet/backend/cpu/matmul.h"
 #include "lancet/backend/cuda/attention.h"
 #include "lancet/backend/cuda/matmul.h"
 #include "ops/gelu/math.h"
+
+namespace lancet::test {
+std::vector<backend::cuda::MatmulDesc>& products() {
+  static std::vector<backend::cuda::MatmulDesc> made;
+  return made;
+}
+std::function<void(const backend::cuda::MatmulDesc&, const backend::cuda::Unfused&)>& on_fused() {
+  static std::function<void(const backend::cuda::MatmulDesc&, const backend::cuda::Unfused&)> call;
+  return call;
+}
+}  // namespace lancet::test
 
 namespace lancet::backend::cuda {
 namespace {
@@ -56,13 +69,18 @@ class Double : public Matmul {
 
 }  // namespace
 
-// Refuses row sums and GELU in f32, so that both paths to a bias gradient and to GELU are tested; also GELU over rows
-// that cuBLASLt does not support.
-Result<std::unique_ptr<Matmul>> make_matmul(const MatmulDesc& desc, const MatmulOperands&) {
-  const bool activates = desc.activation != Activation::none;
-  if ((desc.row_sums || activates) && desc.operands == DType::f32) return internal_error("no algorithm");
-  if (activates && desc.n % 8) return internal_error("no algorithm");
+Result<std::unique_ptr<Matmul>> make_matmul(const MatmulDesc& desc, const MatmulOperands&, Stream&) {
+  test::products().push_back(desc);
   return std::unique_ptr<Matmul>(new Double(desc));
+}
+
+// None in f32, so that both ways to a bias gradient are tested, nor for GELU over rows that cuBLASLt does not support.
+std::unique_ptr<Matmul> make_fused_matmul(const MatmulDesc& desc, const MatmulOperands&, Stream&,
+                                          const Unfused& unfused) {
+  if (test::on_fused()) test::on_fused()(desc, unfused);
+  if (desc.operands == DType::f32 || (desc.activation != Activation::none && desc.n % 8)) return nullptr;
+  test::products().push_back(desc);
+  return std::make_unique<Double>(desc);
 }
 
 Result<std::unique_ptr<Attention>> make_attention(const AttentionDesc&) { return internal_error("no engine"); }

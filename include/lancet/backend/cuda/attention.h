@@ -2,7 +2,8 @@
 //   qkv   [batch, sequence, 3, heads, head_dim]
 //   out   [batch, sequence, heads * head_dim]
 //   lse   [batch, heads, sequence] f32     log of the sum of exponentials of each query's scaled scores
-// The backward pass is deterministic. Plans are made once per shape and device, and kept.
+// The backward pass repeats bit for bit if the description says so, or if cuDNN has no engine for the other way. Plans
+// are made once per shape and device, and kept.
 //
 // Threading: one thread at a time runs an Attention. Errors: cuDNN has no engine for the shape (with the reason), or
 // the build has no cuDNN.

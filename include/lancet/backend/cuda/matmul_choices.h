@@ -12,6 +12,9 @@ namespace lancet::backend::cuda {
 
 using MatmulAlgorithm = std::array<std::uint64_t, 8>;
 
+// The choice for a product whose epilogue is slower than kernels of one's own around the product without it.
+inline constexpr MatmulAlgorithm unfused_is_faster{};
+
 std::optional<MatmulAlgorithm> find_matmul_choice(const std::string& key);
 void keep_matmul_choice(const std::string& key, const MatmulAlgorithm& algorithm);
 

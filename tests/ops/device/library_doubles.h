@@ -1,0 +1,15 @@
+// What kernels asked of the doubles of CUDA's libraries.
+#pragma once
+#include <functional>
+#include <vector>
+
+#include "lancet/backend/cuda/matmul.h"
+
+namespace lancet::test {
+
+std::vector<backend::cuda::MatmulDesc>& products();  // made so far, in order
+
+// Called with every product that has an epilogue and with the other way to its result.
+std::function<void(const backend::cuda::MatmulDesc&, const backend::cuda::Unfused&)>& on_fused();
+
+}  // namespace lancet::test
