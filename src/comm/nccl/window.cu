@@ -45,6 +45,7 @@ __device__ bool all_arrive(std::uint32_t* row, const RankBarrier& barrier, std::
   const int thread = int(threadIdx.x);
   for (unsigned look = 1;; ++look) {
     bool waits = false;
+#pragma unroll 1  // unrolled, the loops spill registers
     for (int peer = thread; peer < barrier.ranks; peer += warp)
       waits |= std::int32_t(Counter(row[peer]).load(cuda::memory_order_acquire) - turn) < 0;
     if (!__any_sync(all_of_warp, waits)) return true;
@@ -58,6 +59,7 @@ __device__ bool arrive_and_wait(const RankBarrier& barrier, const LsaPeers& peer
   __threadfence_system();
   __syncthreads();
   std::uint32_t* const row = barrier.arrived + std::size_t(blockIdx.x) * std::size_t(barrier.ranks);
+#pragma unroll 1
   for (int peer = int(threadIdx.x); peer < barrier.ranks; peer += threads)
     Counter(*static_cast<std::uint32_t*>(peers.at(row + barrier.rank, peer))).store(turn, cuda::memory_order_release);
   const bool stopped = threadIdx.x < warp && !all_arrive(row, barrier, turn);
