@@ -3,12 +3,27 @@
 
 #include <catch2/catch.hpp>
 
-#include "doubles/host_queue.h"
+#include "host_accelerator.h"
 #include "lancet/ir/program.h"
 
 using namespace std::chrono_literals;
 
 namespace lancet::runtime {
+namespace {
+
+std::atomic<int> opened_streams{0};
+
+}  // namespace
+
+TEST_CASE("opening a device crosses its streams") {
+  const AcceleratorModule module = {"test", nullptr, [](int) -> Result<std::unique_ptr<Accelerator>> {
+                                      return std::unique_ptr<Accelerator>(std::make_unique<test::HostAccelerator>(
+                                          test::HostQueueOptions{.streams = &opened_streams}));
+                                    }};
+  const auto opened = open_device(module, 0);
+  REQUIRE(opened.ok());
+  CHECK(opened_streams == static_cast<int>(ir::stream_count));
+}
 
 TEST_CASE("the streams of a device cross, and are those that executors get") {
   std::atomic<int> streams{0};
