@@ -65,7 +65,8 @@ ops::TensorView Addresses::view(TensorId id) const {
 
 ops::TensorView Addresses::input(std::string_view name) const {
   const TensorId id = plan_.program.find(name);
-  LANCET_CHECK(id.valid(), "the plan has no input @{}", name);
+  LANCET_CHECK(id.valid() && plan_.program[plan_.program.root(id)].kind == ir::TensorKind::input,
+               "the plan has no input @{}", name);
   return view(id);
 }
 

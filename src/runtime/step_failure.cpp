@@ -35,7 +35,7 @@ void StepFailure::start_step() {
 
 void StepFailure::fail(std::size_t stream, const Error& error) {
   const bool first = errors_.add(stream, error);
-  if (first) failed_at_.store(Clock::now());
+  failed_at_.store(Clock::now());  // by each: one that came second may be the first to set failed_
   failed_.store(true);
   if (!first) return;
   for (comm::DeviceCommunicator* comm : options_.device_communicators)

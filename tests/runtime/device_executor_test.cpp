@@ -96,6 +96,7 @@ TEST_CASE("streams: a plan computes the right values, run by run and recorded fr
   CHECK(run.executor->has_output("y"));
   CHECK_FALSE(run.executor->has_output("z"));
   CHECK_THROWS_AS(run.executor->input("w"), InternalError);
+  CHECK_THROWS_AS(run.executor->input("nothing"), InternalError);
   CHECK_THROWS_AS(run.executor->output("x"), InternalError);
 }
 
