@@ -147,6 +147,36 @@ TEST_CASE("products and attention of a real model's width on a GPU") {
   }
 }
 
+// cuBLASLt proposes other algorithms for other numbers of rows.
+TEST_CASE("products in parts have the bits of the whole on a GPU") {
+  const auto accelerator = open_gpu();
+  if (!accelerator) return;
+  Gpu gpu(*accelerator);
+  for (const DType t : {DType::f32, DType::bf16})
+    for (const std::int64_t rows : {16, 96, 512}) {
+      const ops::SampleOperand x{{t, {4, rows, 768}}}, y{{t, {4, rows, 3072}}}, w{{t, {3072, 768}}};
+      const ops::SampleOperand bias{{DType::f32, {3072}}};
+      for (const auto& [name_of_op, operands] :
+           {std::pair{"linear", std::vector{x, w, bias}}, std::pair{"linear_gelu", std::vector{x, w, bias}},
+            std::pair{"linear_dx", std::vector{y, w}}}) {
+        const ops::OpDef& op = ops::op(name_of_op);
+        const ops::Sample sample{operands, {}};
+        const auto whole = make_operands(sample, SampleRoute(sample, seed), seed);
+        const Outcome expected = gpu.run(op, whole, {});
+        for (const std::int64_t parts : {2, 4})
+          for (std::int64_t part = 0; part < parts; ++part) {
+            INFO(name_of_op << " of " << 4 * rows << " rows in " << name(t) << ", part " << part << " of " << parts);
+            const std::int64_t begin = part * 4 / parts, end = begin + 4 / parts;
+            auto own = whole;
+            own[0] = slice(whole[0], 0, begin, end);
+            const Outcome found = gpu.run(op, own, {{"part", part}, {"parts", parts}});
+            for (std::size_t r = 0; r < expected.results.size(); ++r)
+              CHECK(found.results[r].same_bytes(slice(expected.results[r], 0, begin, end)));
+          }
+      }
+    }
+}
+
 // The same path through the harness with host memory, so that it is tested without a GPU.
 TEST_CASE("tensors are copied to other memory and back with their guards") {
   const auto device = test::make_host_queue();
