@@ -182,37 +182,39 @@ void push_all(std::vector<Arena>& all, bool there, int parts) {
   if (!status.ok()) FAIL(status.error().message);
 }
 
-// Writes 0x77 over the slots, so that rows that come back are seen.
+// Writes 0x77 over the slots, so that rows that come back are seen, after so many turns of the other ranks.
 struct Clear {
   static constexpr int threads = 32;
   std::byte* slots;
   std::int64_t bytes;
+  int turns;
   template <class Block>
   LANCET_DEVICE void operator()(Block& block) const {
+    std::uint32_t turn = 0;
+    for (int i = 0; i < turns; ++i) block.add_word(&turn, 1);
     for (std::int64_t i = block.thread(); i < bytes; i += threads) slots[i] = std::byte{0x77};
   }
 };
 
-void check(const Case& c, int blocks) {
+// seed: of the rows, and of the order of the kernels.
+void check(const Case& c, int blocks, unsigned seed) {
   INFO(c.ranks << " ranks of " << c.local << " experts, rows of " << c.width << " " << name(c.dtype) << ", " << c.parts
-               << " parts, " << blocks << " blocks");
-  for (unsigned seed : {1u, 2u, 3u}) {
-    const std::vector<Arena> start = make_ranks(c, seed);
-    std::vector<Arena> expected = start, found = start;
-    push_all(expected, true, c.parts);
-    push(found, true, c.parts, blocks, seed);
-    bool moved = false;
-    for (std::size_t r = 0; r < start.size(); ++r) {
-      REQUIRE(found[r].bytes == expected[r].bytes);
-      moved = moved || found[r].bytes != start[r].bytes;
-    }
-    CHECK(moved);
-    for (auto* all : {&expected, &found})
-      for (Arena& arena : *all) std::memset(arena.start(), 0x77, std::size_t(ir::bytes(arena.types[0])));
-    push_all(expected, false, c.parts);
-    push(found, false, c.parts, blocks, seed);
-    for (std::size_t r = 0; r < start.size(); ++r) REQUIRE(found[r].bytes == expected[r].bytes);
+               << " parts, " << blocks << " blocks, seed " << seed);
+  const std::vector<Arena> start = make_ranks(c, seed);
+  std::vector<Arena> expected = start, found = start;
+  push_all(expected, true, c.parts);
+  push(found, true, c.parts, blocks, seed);
+  bool moved = false;
+  for (std::size_t r = 0; r < start.size(); ++r) {
+    REQUIRE(found[r].bytes == expected[r].bytes);
+    moved = moved || found[r].bytes != start[r].bytes;
   }
+  CHECK(moved);
+  for (auto* all : {&expected, &found})
+    for (Arena& arena : *all) std::memset(arena.start(), 0x77, std::size_t(ir::bytes(arena.types[0])));
+  push_all(expected, false, c.parts);
+  push(found, false, c.parts, blocks, seed);
+  for (std::size_t r = 0; r < start.size(); ++r) REQUIRE(found[r].bytes == expected[r].bytes);
 }
 
 // Stops the kernels of all ranks, as their hosts do.
@@ -229,21 +231,21 @@ struct Stop {
 }  // namespace
 
 TEST_CASE("rows pushed to the peers equal those of messages, to the bit") {
+  unsigned seed = 0;
   for (int ranks : {1, 2, 4, 8})
-    for (int parts : {1, 2, 3}) {
-      check({ranks, 2, DType::f32, 12, parts}, 2);
-      check({ranks, 2, DType::bf16, 8, parts}, 2);
-      check({ranks, 2, DType::bf16, 5, parts}, 2);  // rows that are not multiples of 16 bytes
+    for (int parts : {1, 3}) {
+      check({ranks, 2, DType::f32, 12, parts}, 2, ++seed);
+      check({ranks, 2, DType::bf16, 5, parts}, 2, ++seed);  // rows that are not multiples of 16 bytes
     }
 }
 
 TEST_CASE("the rows do not depend on the number of blocks") {
-  for (int ranks : {1, 2, 4, 8})
-    for (int blocks : {1, 3, 8}) check({ranks, 3, DType::bf16, 40, 2}, blocks);
+  for (int ranks : {2, 4})
+    for (int blocks : {1, 3, 8}) check({ranks, 3, DType::bf16, 40, 2}, blocks, 1);
 }
 
 TEST_CASE("more stretches than a block finds in one turn") {
-  check({2, 100, DType::bf16, 4, 3}, 5);  // 600 stretches
+  check({2, 100, DType::bf16, 4, 3}, 2, 1);  // 600 stretches
 }
 
 TEST_CASE("ranks that run ahead of each other push there and back without a host between") {
@@ -253,14 +255,14 @@ TEST_CASE("ranks that run ahead of each other push there and back without a host
   push_all(expected, true, c.parts);
   for (Arena& arena : expected) std::memset(arena.start(), 0x77, std::size_t(ir::bytes(arena.types[0])));
   push_all(expected, false, c.parts);
-  for (std::uint64_t order : {1u, 2u, 3u, 4u, 5u}) {
+  for (std::uint64_t order : {1u, 2u, 3u}) {
     INFO("order " << order);
     std::vector<Arena> found = start;
     Machine machine(found, 3, 3, order);
     machine.push_all(true, c.parts, 1);
     for (int r = 0; r < c.ranks; ++r) {
       Arena& arena = found[std::size_t(r)];
-      machine.launch(r, 1, Clear{arena.start(), ir::bytes(arena.types[0])});
+      machine.launch(r, 1, Clear{arena.start(), ir::bytes(arena.types[0]), 200 * r});
     }
     machine.push_all(false, c.parts, 2);
     machine.push_all(true, c.parts, 3);  // the same rows again
@@ -283,7 +285,7 @@ TEST_CASE("kernels whose peer never comes end when the hosts stop them, and touc
     for (int r = 0; r < c.ranks; ++r) {
       CHECK(machine.windows().signals(r)[2] == 0);  // rank 2 writes nothing any more
       found[std::size_t(r)].clear_signals();
-      CHECK(found[std::size_t(r)].bytes == start[std::size_t(r)].bytes);
+      CHECK((found[std::size_t(r)].bytes == start[std::size_t(r)].bytes));
     }
   }
 }
