@@ -96,7 +96,8 @@ void add_profile(CLI::App& app, Selection& selection) {
       "profile", "Measure the time of ops and communication: mpirun -np 2 lancet profile configs/quickstart.json");
   auto config_arguments = add_config_arguments(*command);
   auto arguments = std::make_shared<ProfileArguments>();
-  command->add_option("--out", arguments->out, "The file; default: overlap.profile, or this machine's in ~/.cache/lancet")
+  command
+      ->add_option("--out", arguments->out, "The file; default: overlap.profile, or this machine's in ~/.cache/lancet")
       ->type_name("FILE");
   command->add_option("--renew", arguments->renew, "Measure again what the file already holds: communication or all")
       ->check(CLI::IsMember({"communication", "all"}));

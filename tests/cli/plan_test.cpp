@@ -126,7 +126,7 @@ TEST_CASE("the explanation of a plan on a declared machine counts the ranks that
 
 TEST_CASE("a step that cannot fit a declared machine's memory is refused before it is planned") {
   const Files files;
-  const auto outcome = lancet("plan " + files.config + " --ranks 2 --on ethernet-10g-cpu --set model.n_layer=2000000");
+  const auto outcome = lancet("plan " + files.config + " --ranks 2 --on ethernet-10g-cpu --set model.n_embd=65536");
   INFO(outcome.output);
   CHECK(outcome.code == 2);
   CHECK(std::regex_search(outcome.output,

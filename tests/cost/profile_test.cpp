@@ -30,7 +30,7 @@ std::string fault(std::string_view text) {
   return file.error().message;
 }
 
-std::string edited(std::string text, const std::string& from, const std::string& to) {
+std::string replaced(std::string text, const std::string& from, const std::string& to) {
   const auto at = text.find(from);
   REQUIRE(at != std::string::npos);
   return text.replace(at, from.size(), to);
@@ -123,22 +123,22 @@ TEST_CASE("a damaged file is reported with its field") {
   CHECK(has(fault(good.substr(0, good.size() / 2)), ": expected JSON: "));
   CHECK(has(fault("{\"format\": 1e999}"), "expected JSON: number overflow parsing '1e999'"));
   CHECK(has(fault("[]"), "profile: expected an object, found array"));
-  CHECK(has(fault(edited(good, "\"format\": 2", "\"format\": 1")), "profile.format: expected 2, found 1"));
-  CHECK(has(fault(edited(good, "\"threads\": 2", "\"threads\": 0")), "profile.threads: expected an integer"));
-  CHECK(has(fault(edited(good, "\"threads\": 2", "\"threads\": 2, \"fans\": 3")),
+  CHECK(has(fault(replaced(good, "\"format\": 2", "\"format\": 1")), "profile.format: expected 2, found 1"));
+  CHECK(has(fault(replaced(good, "\"threads\": 2", "\"threads\": 0")), "profile.threads: expected an integer"));
+  CHECK(has(fault(replaced(good, "\"threads\": 2", "\"threads\": 2, \"fans\": 3")),
             "profile.fans: expected a known field"));
-  CHECK(has(fault(edited(good, "\"isa\": \"avx2\",", "")), "profile: expected the field isa, found none"));
-  CHECK(has(fault(edited(good, "\"ms\": 0.125", "\"ms\": -1")), "linear(f32[2,4,8], f32[12,8])\"].ms: expected"));
-  CHECK(has(fault(edited(good, "\"ms\": 0.125", "\"ms\": 1e300")), "found 1e+300"));
-  CHECK(has(fault(edited(good, "\"samples\": 7", "\"samples\": 1.5")), ".samples: expected an integer"));
-  CHECK(has(fault(edited(good, "\"bytes\": 2048.0", "\"bytes\": 1024")),
+  CHECK(has(fault(replaced(good, "\"isa\": \"avx2\",", "")), "profile: expected the field isa, found none"));
+  CHECK(has(fault(replaced(good, "\"ms\": 0.125", "\"ms\": -1")), "linear(f32[2,4,8], f32[12,8])\"].ms: expected"));
+  CHECK(has(fault(replaced(good, "\"ms\": 0.125", "\"ms\": 1e300")), "found 1e+300"));
+  CHECK(has(fault(replaced(good, "\"samples\": 7", "\"samples\": 1.5")), ".samples: expected an integer"));
+  CHECK(has(fault(replaced(good, "\"bytes\": 2048.0", "\"bytes\": 1024")),
             "network.all_to_all[1].bytes: expected more than 1024, found 1024"));
-  CHECK(has(fault(edited(good, "\"network_beside_network\": 0.45", "\"network_beside_network\": 0")),
+  CHECK(has(fault(replaced(good, "\"network_beside_network\": 0.45", "\"network_beside_network\": 0")),
             "network.network_beside_network"));
-  CHECK(has(fault(edited(good, "\"transport\": \"mpi\"", "\"transport\": 5")), "profile.transport: expected a text"));
-  CHECK(has(fault(edited(good, "\"0000000000000001 ffff\"", "7")), "expected a text, found 7"));
-  CHECK(has(fault(edited(good, "\"f32\": 0.1", "\"f32\": -1")), "peak_tflops.f32: expected a number of at least 0"));
-  CHECK(has(fault(edited(good, "\"products\": {", "\"products\": [], \"more\": {")), ": expected"));
+  CHECK(has(fault(replaced(good, "\"transport\": \"mpi\"", "\"transport\": 5")), "profile.transport: expected a text"));
+  CHECK(has(fault(replaced(good, "\"0000000000000001 ffff\"", "7")), "expected a text, found 7"));
+  CHECK(has(fault(replaced(good, "\"f32\": 0.1", "\"f32\": -1")), "peak_tflops.f32: expected a number of at least 0"));
+  CHECK(has(fault(replaced(good, "\"products\": {", "\"products\": [], \"more\": {")), ": expected"));
 }
 
 TEST_CASE("the profile of another machine is refused with the difference in words, and no write replaces it") {
