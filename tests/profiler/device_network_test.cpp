@@ -2,6 +2,7 @@
 #include <catch2/catch.hpp>
 #include <set>
 
+#include "doubles/device_traits.h"
 #include "host_accelerator.h"
 #include "profiler/network_profile.h"
 
