@@ -81,12 +81,14 @@ TEST_CASE("plan prints the prediction of every policy and the reason for its cho
 TEST_CASE("without measured costs plan takes a declared machine and names the command that measures") {
   const Files files;
   const auto outcome = test::shell("XDG_CACHE_HOME=" + (files.folder / "empty") + " " LANCET_BINARY " plan " +
-                                   files.config + " --ranks 2 --explain --set train.seq_len=8 --set \"log.run_dir=it's a run\"");
+                                   files.config +
+                                   " --ranks 2 --explain --set train.seq_len=8 --set \"log.run_dir=it's a run\"");
   INFO(outcome.output);
   CHECK(outcome.code == 0);
   CHECK(outcome.lines_with("planned for the declared machine ethernet-10g-cpu instead; to measure this one: ") == 1);
   CHECK(outcome.lines_with("scripts/mpirun.sh 2 ") == 1);
-  CHECK(outcome.lines_with("lancet profile " + files.config + " --set train.seq_len=8 --set 'log.run_dir=it'\\''s a run'") == 1);
+  CHECK(outcome.lines_with("lancet profile " + files.config +
+                           " --set train.seq_len=8 --set 'log.run_dir=it'\\''s a run'") == 1);
   CHECK(outcome.lines_with("costs: ethernet-10g-cpu, declared") == 1);
 }
 
@@ -130,8 +132,9 @@ TEST_CASE("a step that cannot fit a declared machine's memory is refused before 
   INFO(outcome.output);
   CHECK(outcome.code == 2);
   CHECK(std::regex_search(outcome.output,
-                          std::regex("^error: ethernet-10g-cpu: expected [0-9]+ MB of memory a rank \\([0-9]+ parameters, "
-                                     "[0-9]+ optimizer, [0-9]+ gradients, besides activations\\), found 33286 MB\n$")));
+                          std::regex("^error: ethernet-10g-cpu: expected [0-9]+ MB of memory a rank "
+                                     "\\([0-9]+ parameters, [0-9]+ optimizer, [0-9]+ gradients, "
+                                     "besides activations\\), found 33286 MB\n$")));
 }
 
 TEST_CASE("a large step is planned by the policy that was asked for alone, and plan says so") {

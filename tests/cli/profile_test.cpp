@@ -73,8 +73,8 @@ TEST_CASE("ranks profile together, communication too") {
     const Outcome alone = run("profile " + config + " --seconds 0" + option + file);
     INFO(alone.output);
     CHECK(alone.code == 2);
-    CHECK(alone.lines_with("costs.json: expected a profile of 1 rank a host, self, 1 rank, found one of 2 ranks a host, "
-                           "mpi, 2 ranks, whose times are kept: name another file") == 1);
+    CHECK(alone.lines_with("costs.json: expected a profile of 1 rank a host, self, 1 rank, found one of 2 ranks a "
+                           "host, mpi, 2 ranks, whose times are kept: name another file") == 1);
   }
   CHECK(nlohmann::json::parse(std::ifstream(file)) == json);
 }

@@ -161,8 +161,8 @@ TEST_CASE("the profile of another machine is refused with the difference in word
   const Machine alone{here.device, {}};
   const std::string text = *read_file(path, "it");
   for (const Machine& other : {foreign, alone})
-    for (const Status& status : {Status(read_profile_or_empty(path, other).error()), write_profile(path, Profile(other)),
-                                 add_to_profile(path, Profile(other))}) {
+    for (const Status& status : {Status(read_profile_or_empty(path, other).error()),
+                                 write_profile(path, Profile(other)), add_to_profile(path, Profile(other))}) {
       REQUIRE_FALSE(status.ok());
       CHECK(status.error().code == ExitCode::config);
       CHECK(has(status.error().message, other == alone ? "profile of self, 1 rank, found one of mpi, 2 ranks, whose"
