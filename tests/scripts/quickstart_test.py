@@ -109,7 +109,7 @@ def stopped_run(root):
     code, output = finish(script)
     assert code not in (0, 5), output
     assert "saved and stopped after step" in output, output
-    assert not processes_with("runs/quickstart")
+    assert not processes_with(str(root / "build/lancet"))
     saved = len(records(run))
     assert saved < 400, output
     write_config(root, saved + 2)
