@@ -109,8 +109,8 @@ TEST_CASE("a policy without gain falls back to sequential, and the plan gives th
 
 TEST_CASE("one rank has no communication to hide") {
   const Files files;
-  test::write_declared_profile(files.profile, small(), 1, 1);
-  const auto outcome = lancet("plan " + files.config + " --profile " + files.profile + " --explain");
+  const std::string profile = test::write_declared_profile(files.folder / "alone.json", small(), 1, 1);
+  const auto outcome = lancet("plan " + files.config + " --profile " + profile + " --explain");
   INFO(outcome.output);
   REQUIRE(outcome.code == 0);
   CHECK(outcome.lines_with("1 rank, 1 host") == 1);
