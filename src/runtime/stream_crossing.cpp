@@ -36,7 +36,8 @@ struct CrossingMemory {
 Status put_crossing(backend::Stream& asks, backend::Stream& answers, const CrossingMemory& memory, std::uint32_t word) {
   Words& words = memory.words();
   std::byte *const first = memory.there.start(), *const second = first + 256;
-  words = {.sent = word};
+  words = {};
+  words.sent = word;
   LANCET_TRY(answers.wait(&words.asked));
   LANCET_TRY(answers.copy(&words.fetched, first, sizeof words.fetched));
   LANCET_TRY(answers.copy(second, &words.fetched, sizeof words.fetched));
