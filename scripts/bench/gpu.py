@@ -43,7 +43,7 @@ def overlap(network):
 
 PARTS = [
     Part("probe", 5, 60, parts.probe),
-    speed("dense", 150, 400, parts.GPT2, ratio=1.1, mfu=58, outside=3),
+    speed("dense", 150, 400, parts.GPT2, ratio=1.1, mfu=58, outside=3, any_order=True),
     speed("moe-4k", 150, 500, parts.MOE_4K, modes="default,reduce-overhead"),
     speed("moe-32k", 150, 500, parts.MOE_32K, ratio=1.1),
     overlap("p3dn-v100"),

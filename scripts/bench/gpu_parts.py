@@ -95,9 +95,9 @@ def outside_kernels(records):
     return statistics.median(1 - record["compute_ms"] / record["step_ms"] for record in records[8::8])
 
 
-def compare_speed(check, name, shape, ratio=None, mfu=None, outside=None, modes="default"):
+def compare_speed(check, name, shape, ratio=None, mfu=None, outside=None, modes="default", any_order=False):
     """Measures one shape and its peer. ratio, mfu, outside: targets; modes: of torch.compile, of which the fastest
-    counts."""
+    counts; any_order: measures train.deterministic=false as well."""
     steps = 9 if check.options.dry else 26
     records, _, _ = train(check, name, shape, steps, profile=True)
     tokens = settled(records, "tokens_per_s")
@@ -105,6 +105,10 @@ def compare_speed(check, name, shape, ratio=None, mfu=None, outside=None, modes=
     check.figure(f"{name} MFU", settled(records, "mfu"), mfu, unit="% of the measured product ceiling")
     check.figure(f"{name} step outside kernels", 100 * max(0.0, outside_kernels(records)), outside, at_least=False,
                  unit="% of a timed step")
+    if any_order:
+        others, _, _ = train(check, f"{name}-any-order", shape, steps, profile=True, train__deterministic=False)
+        check.figure(f"{name} with train.deterministic=false", settled(others, "tokens_per_s") / tokens,
+                     unit="tokens/s over those of the default")
     try:
         peer = train_peer(check, name, shape, modes)
     except Late:
@@ -194,11 +198,19 @@ def overlap(check, network):
 
 
 def trace(check):
-    """Traces a step of 24 layers with all-to-alls: the trace puts commands on every stream far ahead of the GPU, and a
-    stream whose queue is full would stop the others."""
-    _, run_dir, _ = train(check, "trace", LARGE_MOE, 4, log__trace=3)
-    if not (run_dir / "trace.json").exists():
+    """Traces a step of 24 layers, as one of four emulated ranks, so that it has all-to-alls: the trace puts commands on
+    every stream far ahead of the GPU, and a stream whose queue is full would stop the others."""
+    _, run_dir, _ = train(check, "trace", LARGE_MOE, 4, log__trace=3, comm__transport="emulated",
+                          comm__network="p4de-a100", comm__emulated_ranks=4)
+    file = run_dir / "trace.json"
+    if not file.exists():
         raise Failed("expected trace.json in the run folder, found none")
+    shape = TINY if check.options.dry else LARGE_MOE
+    least = 4 * (shape["model.n_layer"] // LARGE_MOE["model.moe_layer_freq"])  # there and back, forward and backward
+    events = [event["name"] for event in json.loads(file.read_text())["traceEvents"] if event["ph"] == "X"]
+    found = sum(name.startswith(("all_to_all ", "all_to_all_back ")) for name in events)
+    if found < least:
+        raise Failed(f"expected {least} all-to-alls in trace.json, found {found} among {len(events)} instructions")
 
 
 # The tests of the plugin.
@@ -232,11 +244,12 @@ def why_failed(text):
 
 def run_cases(check, names):
     """Runs test cases, each in a process of its own: some start further ones, and a fault on the GPU ends all that its
-    process does there. Returns the failed and the skipped ones with their reasons."""
+    process does there. A name that selects none is a failure (-w NoTests). Returns the failed and the skipped ones with
+    their reasons."""
     failed, skipped = [], []
     for number, name in enumerate(names, 1):
         try:
-            text = check.run(f"case-{number}", [test_program(check), selection(name)])
+            text = check.run(f"case-{number}", [test_program(check), "-w", "NoTests", selection(name)])
         except Late:
             raise
         except Failed:
@@ -278,6 +291,9 @@ def sanitize(check, tool):
         return "dry: no device code runs"
     if not sanitizer():
         raise Missing("expected compute-sanitizer on the PATH or in /usr/local/cuda/bin, found none")
-    text = check.run(tool, [sanitizer(), "--tool", tool, "--error-exitcode", "86", test_program(check), "kernels on a GPU*"])
+    text = check.run(tool, [sanitizer(), "--tool", tool, "--error-exitcode", "86", test_program(check), "-w", "NoTests",
+                            "kernels on a GPU*"])
     summaries = re.findall(r"(?:ERROR|RACECHECK) SUMMARY: (.*)", text)
-    return summaries[-1] if summaries else "no summary"
+    if not summaries:
+        raise Failed(f"{tool}: expected a summary in its output, found none")
+    return summaries[-1]

@@ -55,6 +55,8 @@ class DeviceReplay final : public Replay {
       LANCET_ASSIGN(ops::KernelArgs args, replay_plan_->arguments(instruction));
       args.device = &device_;
       args.stream = stream_.get();
+      args.instruction = &instruction;
+      args.notes = &notes_;
       if (instruction.stream == Stream::expert)
         args.device_comm = loopback(int(cost::all_to_all_ranks(plan_.program, instruction)));
       if (kernel->workspace) workspace = std::max(workspace, kernel->workspace(args));
@@ -96,10 +98,7 @@ class DeviceReplay final : public Replay {
   struct Timed {
     std::unique_ptr<backend::Event> start, end;
   };
-  comm::DeviceCommunicator* loopback(int ranks) {
-    if (ranks == 1) return nullptr;  // the kernels copy
-    return &loopbacks_.try_emplace(ranks, ranks).first->second;
-  }
+  comm::DeviceCommunicator* loopback(int ranks) { return &loopbacks_.try_emplace(ranks, ranks).first->second; }
 
   const ir::Plan& plan_;
   runtime::Accelerator& accelerator_;
@@ -109,6 +108,7 @@ class DeviceReplay final : public Replay {
   std::unique_ptr<ReplayPlan> replay_plan_;
   runtime::Block workspace_;
   std::map<int, DeviceLoopback> loopbacks_;
+  ops::BindNotes notes_;  // kernels share what they share in a step: roundings of biases, sums of layer norms, counts
   std::vector<ops::KernelArgs> arguments_;
   std::vector<ops::Kernel> kernels_;
   std::vector<Timed> timed_;

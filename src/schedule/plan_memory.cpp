@@ -3,7 +3,8 @@
 // certainly ended when any access to it begins, and `dead`, the number of instructions of each stream that must have
 // ended before its memory is free. Two blocks may share bytes if one is certainly dead before the other is born. Blocks
 // are placed from the largest to the smallest, each at the lowest offset that overlaps no block alive at the same time.
-// Outputs never die. Signals keep their values from step to step, so they share bytes with nothing.
+// Outputs never die. Signals keep their values from step to step, so they share bytes with nothing else of the plan.
+// They are undefined before its first step, and after steps of other plans in the same arena.
 #include <algorithm>
 #include <limits>
 #include <numeric>

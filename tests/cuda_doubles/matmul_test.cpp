@@ -60,17 +60,23 @@ class Library {
     return fake_cublas().calls[0].algorithm;
   }
 
-  // True if the fused product is taken; the other way's own kernel takes `milliseconds`.
-  bool fused(const MatmulDesc& desc, float milliseconds) {
+  // True if the fused product is taken; the other way's own kernel takes `milliseconds`, that beside the fused product
+  // `beside`. To bind the other way takes the host long.
+  bool fused(const MatmulDesc& desc, float milliseconds, float beside = 0) {
     MatmulDesc plain = desc;
     plain.activation = Activation::none;
-    const auto bind = [milliseconds](const MatmulCall& call) {
-      return [call, milliseconds]() -> Status {
-        fake_runtime().clock_ms += milliseconds;
-        return call();
+    const auto with_kernel = [](float kernel_ms, float host_ms) -> BindMatmul {
+      return [=](const MatmulCall& call) {
+        fake_runtime().clock_ms += host_ms;
+        return [call, kernel_ms]() -> Status {
+          fake_runtime().clock_ms += kernel_ms;
+          return call();
+        };
       };
     };
-    return make_fused_matmul(desc, operands(), stream(), {plain, 256, bind}) != nullptr;
+    Unfused unfused{plain, 256, with_kernel(milliseconds, 100)};
+    if (beside > 0) unfused.bind_fused = with_kernel(beside, 0);
+    return make_fused_matmul(desc, operands(), stream(), unfused) != nullptr;
   }
 
  protected:
@@ -164,6 +170,7 @@ TEST_CASE_METHOD(Library, "the faster of an epilogue and kernels of one's own is
   set_matmul_settings({.measure = true});
   CHECK_FALSE(fused(with_gelu(rows), 3));
   CHECK(fused(with_gelu(2 * rows), 7));
+  CHECK_FALSE(fused(with_gelu(3 * rows), 7, 2));  // 12 ms against 11
   set_matmul_settings({});
   fake_cublas().calls.clear();
   CHECK_FALSE(fused(with_gelu(rows), 3));

@@ -20,7 +20,6 @@
 #include "lancet/backend/paced_stream.h"
 #include "lancet/base/check.h"
 #include "lancet/base/random.h"
-#include "lancet/runtime/watched_stream.h"
 
 namespace lancet::test {
 namespace {
@@ -49,122 +48,41 @@ class HostGraph final : public Graph {
 struct Driver {
   std::mutex lock;
   std::atomic<bool> stuck{false};  // a call has blocked for ever
+  std::atomic<int> copies{0};
 };
 
-class ThreadStream final : public HostQueueStream, public PacedStream {
+// A hardware queue: a thread that runs work in order.
+class Worker {
  public:
-  ThreadStream(const HostQueueOptions& options, std::uint64_t number, std::shared_ptr<Driver> driver)
+  Worker(const HostQueueOptions& options, std::uint64_t number, std::shared_ptr<Driver> driver)
       : options_(options),
         random_(options.seed, number),
         driver_(std::move(driver)),
         thread_([this](std::stop_token stop) { serve(stop); }) {}
 
-  Status enqueue(Work work) override {
-    if (capturing_) {
-      captured_->work.push_back(std::move(work));
-      return {};
-    }
+  Status enqueue(Work work) {
     if (options_.most_queued == 0) return put(std::move(work));
     const std::lock_guard driver(driver_->lock);
     LANCET_TRY(wait_for_room());
     return put(std::move(work));
   }
-  Status copy(void* to, const void* from, std::size_t bytes) override {
-    return enqueue([=]() -> Status {
-      std::memcpy(host_address(to), host_address(from), bytes);
-      return {};
-    });
-  }
-  Status zero(void* memory, std::size_t bytes) override {
-    return enqueue([=]() -> Status {
-      std::memset(host_address(memory), 0, bytes);
-      return {};
-    });
-  }
-  Status signal(Flag* flag) override {
-    LANCET_CHECK(!capturing_, "a signal is not recorded");
-    return enqueue([=]() -> Status {
-      std::atomic_ref(*flag).store(1, std::memory_order_release);
-      return {};
-    });
-  }
-  // Polls the flag, as a device does, since a host that writes a flag does not notify the stream.
-  Status wait(Flag* flag) override {
-    LANCET_CHECK(!capturing_, "a wait is not recorded");
-    return enqueue([=]() -> Status {
-      while (std::atomic_ref(*flag).load(std::memory_order_acquire) == 0)
-        std::this_thread::sleep_for(std::chrono::microseconds(20));
-      return {};
-    });
-  }
-  Status record(Event& event) override {
-    return enqueue([&event]() -> Status {
-      static_cast<HostEvent&>(event).at.store(Clock::now().time_since_epoch().count());
-      return {};
-    });
-  }
-  Status scale(float* values, std::size_t count, float factor) override {
-    return enqueue([=]() -> Status {
-      auto* x = static_cast<float*>(host_address(values));
-      for (std::size_t i = 0; i < count; ++i) x[i] *= factor;
-      return {};
-    });
-  }
-  Status delay(double milliseconds) override {
-    return enqueue([=]() -> Status {
-      std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(milliseconds));
-      return {};
-    });
-  }
-  PacedStream* paced() override { return this; }
-  Status mark() override {
-    return enqueue([this]() -> Status {
-      mark_ = Clock::now();
-      return {};
-    });
-  }
-  Status delay_from_mark(double milliseconds) override {
-    return enqueue([=, this]() -> Status {
-      std::this_thread::sleep_until(mark_ + std::chrono::duration<double, std::milli>(milliseconds));
-      return {};
-    });
-  }
-  Status begin_capture() override {
-    LANCET_CHECK(!capturing_, "the stream is recording already");
-    capturing_ = true;
-    captured_ = std::make_unique<HostGraph>();
-    return {};
-  }
-  Result<std::unique_ptr<Graph>> end_capture() override {
-    LANCET_CHECK(capturing_, "the stream is not recording");
-    capturing_ = false;
-    if (!options_.records) return internal_error("this host queue does not record");
-    return std::unique_ptr<Graph>(std::move(captured_));
-  }
-  Status launch(Graph& graph) override {
-    return enqueue([&graph]() -> Status {
-      for (const Work& work : static_cast<HostGraph&>(graph).work) LANCET_TRY(work());
-      return {};
-    });
-  }
-  Status synchronize() override {
-    if (capturing_) return internal_error("a stream that records cannot be waited for");
+  bool is_stuck() const { return driver_->stuck; }
+  bool drops_copy() const { return ++driver_->copies == options_.dropped_copy; }
+  Status synchronize() {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return queue_.empty() && !busy_; });
     return status_;
   }
-  Result<bool> idle() override {
-    if (capturing_) return internal_error("a stream that records cannot be waited for");
+  Result<bool> idle() {
     const std::lock_guard lock(mutex_);
     if (!queue_.empty() || busy_) return false;
     LANCET_TRY(status_);
     return true;
   }
-  Status watch() override {
+  Status watch() {
     const std::lock_guard lock(mutex_);
     return status_;
   }
-  void* native() override { return static_cast<HostQueueStream*>(this); }
 
  private:
   Status put(Work work) {
@@ -213,15 +131,123 @@ class ThreadStream final : public HostQueueStream, public PacedStream {
   const HostQueueOptions options_;
   const Philox random_;
   const std::shared_ptr<Driver> driver_;
-  Clock::time_point mark_;  // used by the stream's own thread
-  bool capturing_ = false;  // used by the thread that calls the stream
-  std::unique_ptr<HostGraph> captured_;
   std::mutex mutex_;
   std::condition_variable_any changed_;
   std::deque<Work> queue_;
   bool busy_ = false;
   Status status_;
   std::jthread thread_;  // last: it uses all of the above and ends first
+};
+
+class ThreadStream final : public HostQueueStream, public PacedStream {
+ public:
+  ThreadStream(std::shared_ptr<Worker> worker, bool records) : records_(records), worker_(std::move(worker)) {}
+
+  Status enqueue(Work work) override {
+    if (capturing_) {
+      captured_->work.push_back(std::move(work));
+      return {};
+    }
+    return worker_->enqueue(std::move(work));
+  }
+  Status copy(void* to, const void* from, std::size_t bytes) override {
+    if (worker_->drops_copy()) return {};
+    return enqueue([=]() -> Status {
+      std::memcpy(host_address(to), host_address(from), bytes);
+      return {};
+    });
+  }
+  Status zero(void* memory, std::size_t bytes) override {
+    return enqueue([=]() -> Status {
+      std::memset(host_address(memory), 0, bytes);
+      return {};
+    });
+  }
+  Status signal(Flag* flag) override {
+    LANCET_CHECK(!capturing_, "a signal is not recorded");
+    return enqueue([=]() -> Status {
+      std::atomic_ref(*flag).store(1, std::memory_order_release);
+      return {};
+    });
+  }
+  // Polls the flag, as a device does, since a host that writes a flag does not notify the stream.
+  Status wait(Flag* flag) override {
+    LANCET_CHECK(!capturing_, "a wait is not recorded");
+    return enqueue([=, worker = worker_.get()]() -> Status {
+      while (std::atomic_ref(*flag).load(std::memory_order_acquire) == 0) {
+        if (worker->is_stuck()) return internal_error("a wait for a flag ended since a call has blocked in the driver");
+        std::this_thread::sleep_for(std::chrono::microseconds(20));
+      }
+      return {};
+    });
+  }
+  Status record(Event& event) override {
+    return enqueue([&event]() -> Status {
+      static_cast<HostEvent&>(event).at.store(Clock::now().time_since_epoch().count());
+      return {};
+    });
+  }
+  Status scale(float* values, std::size_t count, float factor) override {
+    return enqueue([=]() -> Status {
+      auto* x = static_cast<float*>(host_address(values));
+      for (std::size_t i = 0; i < count; ++i) x[i] *= factor;
+      return {};
+    });
+  }
+  Status delay(double milliseconds) override {
+    return enqueue([=]() -> Status {
+      std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(milliseconds));
+      return {};
+    });
+  }
+  PacedStream* paced() override { return this; }
+  Status mark() override {
+    return enqueue([this]() -> Status {
+      mark_ = Clock::now();
+      return {};
+    });
+  }
+  Status delay_from_mark(double milliseconds) override {
+    return enqueue([=, this]() -> Status {
+      std::this_thread::sleep_until(mark_ + std::chrono::duration<double, std::milli>(milliseconds));
+      return {};
+    });
+  }
+  Status begin_capture() override {
+    LANCET_CHECK(!capturing_, "the stream is recording already");
+    capturing_ = true;
+    captured_ = std::make_unique<HostGraph>();
+    return {};
+  }
+  Result<std::unique_ptr<Graph>> end_capture() override {
+    LANCET_CHECK(capturing_, "the stream is not recording");
+    capturing_ = false;
+    if (!records_) return internal_error("this host queue does not record");
+    return std::unique_ptr<Graph>(std::move(captured_));
+  }
+  Status launch(Graph& graph) override {
+    return enqueue([&graph]() -> Status {
+      for (const Work& work : static_cast<HostGraph&>(graph).work) LANCET_TRY(work());
+      return {};
+    });
+  }
+  Status synchronize() override {
+    if (capturing_) return internal_error("a stream that records cannot be waited for");
+    return worker_->synchronize();
+  }
+  Result<bool> idle() override {
+    if (capturing_) return internal_error("a stream that records cannot be waited for");
+    return worker_->idle();
+  }
+  Status watch() override { return worker_->watch(); }
+  void* native() override { return static_cast<HostQueueStream*>(this); }
+
+ private:
+  const bool records_;
+  Clock::time_point mark_;  // used by the worker's thread
+  bool capturing_ = false;  // used by the thread that calls the stream
+  std::unique_ptr<HostGraph> captured_;
+  const std::shared_ptr<Worker> worker_;  // last: its work uses all of the above and ends first
 };
 
 class HostQueue final : public Device {
@@ -262,10 +288,9 @@ class HostQueue final : public Device {
   Result<std::unique_ptr<Stream>> make_stream(bool) override {
     if (options_.streams) ++*options_.streams;
     const std::lock_guard lock(mutex_);
-    const auto make = [&] { return std::make_unique<ThreadStream>(options_, ++streams_, driver_); };
-    if (!options_.one_queue) return std::unique_ptr<Stream>(make());
-    if (!queue_) queue_ = make();
-    return std::unique_ptr<Stream>(std::make_unique<runtime::WatchedStream>(*queue_, [] { return Status(); }));
+    auto worker = shared_ ? shared_ : std::make_shared<Worker>(options_, ++streams_, driver_);
+    if (options_.one_queue) shared_ = worker;
+    return std::unique_ptr<Stream>(std::make_unique<ThreadStream>(std::move(worker), options_.records));
   }
   Result<std::unique_ptr<Event>> make_event() override { return std::unique_ptr<Event>(std::make_unique<HostEvent>()); }
   Result<double> milliseconds(Event& from, Event& to) override {
@@ -290,7 +315,7 @@ class HostQueue final : public Device {
   std::int64_t used_ = 0;
   std::uint64_t streams_ = 0;
   const std::shared_ptr<Driver> driver_ = std::make_shared<Driver>();
-  std::unique_ptr<ThreadStream> queue_;  // of all streams, if they share one
+  std::shared_ptr<Worker> shared_;  // of all streams, if they share one
 };
 
 }  // namespace

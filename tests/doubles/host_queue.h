@@ -24,6 +24,7 @@ struct HostQueueOptions {
   std::atomic<int>* streams = nullptr;           // counts calls of make_stream
   std::size_t most_queued = 0;                   // pieces of work that a stream's queue holds; 0: no limit
   bool records = true;                           // false: no capture succeeds
+  int dropped_copy = 0;                          // number of a copy that is not made, counted from 1; 0: none
   bool one_queue = false;                        // all streams are one hardware queue, so that they block each other
 };
 

@@ -81,6 +81,7 @@ FIGURES = ["20 losses against the CPU's, fp32", "20 losses against the CPU's, bf
            "two runs of policy lancet bit-equal",
            *(f"{model} {what}" for model in ("dense", "moe-32k")
              for what in ("tokens/s", "MFU", "step outside kernels")),
+           "dense with train.deterministic=false",
            *(f"lancet, emulated 4 ranks of p4de-a100: {what}"
              for what in ("step over max(compute, network)", "|predicted / measured - 1|"))]
 NO_TORCH = "MISSING: PyTorch: no Python has it, so the speeds have no peer"
@@ -181,6 +182,7 @@ def earlier_results(folder):
 
 
 TEST_CUDA = """#!/bin/sh
+test "$1 $2" != '-w NoTests' || shift 2
 case $1 in
 --list-test-names-only) printf 'probe: one\\nprobe: two, with a comma\\nthree\\n'; exit 3 ;;
 'probe: two\\, with a comma') printf 'x.cpp:1: FAILED:\\nexplicitly with message:\\n  the streams hang\\n'; exit 1 ;;

@@ -379,6 +379,29 @@ output y = %4
   require_fault(ir::verify(parsed("state @s : signals[4]\n")), "signals must be a value in memory of their own: @s");
 }
 
+TEST_CASE("a maker of signals cannot need what comes after their taker on the taker's stream") {
+  const std::string text = R"(plan {policy=test}
+arena 256
+program test
+input @x : f32[16]
+[0] %1 : f32[16] = f(@x)  # compute forward a | at 0
+[1] %2 : f32[16], %3 : signals[4] = send(%1)  # expert forward b | wait 0 | at 64 128
+[2] %4 : f32[16] = product(%2, %3)  # compute forward c | at 192
+output y = %4
+)";
+  ir::Plan plan = parsed_plan(text);
+  require_sound(ir::verify(plan));
+  auto& listed = plan.program.instructions;
+  std::rotate(listed.begin(), listed.begin() + 2, listed.end());  // the taker, what the maker needs, the maker
+  plan.waits = {{}, {}, {{1}}};
+  require_fault(ir::verify(plan), "%2 is read before it is made");
+  plan = parsed_plan(text);
+  std::swap(plan.program.instructions[0], plan.program.instructions[1]);  // the maker, what it needs and the taker
+  std::swap(plan.program.instructions[1], plan.program.instructions[2]);
+  plan.waits = {{{2}}, {}, {}};
+  require_fault(ir::verify(plan), "instruction [0] waits for [2], which does not come before it");
+}
+
 TEST_CASE("tables of the wrong length are found") {
   for (int table = 0; table < 3; ++table) {
     ir::Plan plan = parsed_plan(sound_plan);

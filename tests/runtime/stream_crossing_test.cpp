@@ -55,4 +55,14 @@ TEST_CASE("streams that block each other are refused in one line after the deadl
   CHECK(device->free_bytes() == std::int64_t{1} << 40);  // the streams ended once the host had set their flags
 }
 
+TEST_CASE("copies that have not ended where a flag says so are refused in one line") {
+  const auto device = test::make_host_queue({.dropped_copy = GENERATE(1, 2, 3, 4, 23)});  // of 24
+  const Status crossed = cross_streams(*device);
+  REQUIRE_FALSE(crossed.ok());
+  CHECK(crossed.error().code == ExitCode::config);
+  CHECK(crossed.error().message.find("device: expected copies between the streams of host queue to have ended where a "
+                                     "flag says so: 0x5eed000") == 0);
+  CHECK(device->free_bytes() == std::int64_t{1} << 40);
+}
+
 }  // namespace lancet::runtime

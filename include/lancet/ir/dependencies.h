@@ -10,7 +10,8 @@ namespace lancet::ir {
 
 // Per instruction, ascending and without repeats, the earlier instructions that it depends on: it reads bytes that they
 // write, or overwrites bytes that they read or write. Tensors that share memory are resolved through `storage`. An
-// instruction that takes signals waits for their maker's results itself, so reading these is no dependency.
+// instruction that takes signals waits for their maker's results itself, so reading these is no dependency. An order
+// chosen by these lists alone may put it before the maker; ir::verify refuses that one.
 std::vector<std::vector<InstructionId>> dependencies(const Program& program);
 
 // A vector clock per instruction: how many instructions of each stream have ended for certain before it starts.

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "attention_graph.h"
+#include "lancet/base/log.h"
 #endif
 
 namespace lancet::backend::cuda {
@@ -180,14 +181,24 @@ class CudnnAttention : public Attention {
   float scale_, masked_ = -std::numeric_limits<float>::infinity(), one_ = 1.f;
 };
 
+// Once in a process, since all layers have the same attention and each binds it several times.
+void say_once(const std::string& why) {
+  static std::once_flag said;
+  std::call_once(said, [&] {
+    log::info("attention: the backward pass is deterministic although train.deterministic=false, since {}", why);
+  });
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Attention>> make_attention(const AttentionDesc& wanted) {
   AttentionDesc desc = wanted;
   auto plan = plan_of(desc);
   if (!plan.ok() && !desc.deterministic) {
+    const std::string why = plan.error().message;
     desc.deterministic = true;
     plan = plan_of(desc);
+    if (plan.ok()) say_once(why);
   }
   if (!plan.ok()) return plan.error();
   return std::unique_ptr<Attention>(new CudnnAttention(desc, std::move(*plan)));

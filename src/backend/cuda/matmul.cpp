@@ -99,20 +99,26 @@ class Choice {
     LANCET_ASSIGN(const auto scratch,
                   MatmulScratch::make(product_.desc(), unfused_ ? unfused_->own_workspace : 0, stream_));
     if (!scratch) return std::optional(proposals[0]);
+    const std::shared_ptr<Matmul> with_epilogue(std::shared_ptr<void>(), &product_);  // not owned
+    BindMatmul bind = [](const MatmulCall& call) { return call; };
+    if (unfused_ && unfused_->bind_fused) bind = unfused_->bind_fused;
     std::optional<Algorithm> fastest;
     float best = std::numeric_limits<float>::infinity();
     for (const Algorithm& algorithm : proposals) {
       product_.use(algorithm);
-      LANCET_ASSIGN(const float time, scratch->milliseconds([&](const MatmulOperands& operands, std::byte* workspace) {
-        return product_.run(stream_, operands, workspace);
-      }));
+      LANCET_ASSIGN(const float time, milliseconds(*scratch, with_epilogue, bind));
       if (!fastest || time < best * clear_gain) fastest = algorithm, best = time;
     }
     if (!unfused_) return fastest;
-    LANCET_ASSIGN(const float time, scratch->milliseconds([&](const MatmulOperands& operands, std::byte* workspace) {
-      return unfused_->bind({without_epilogue, product_.desc(), operands, &stream_, workspace})();
-    }));
+    LANCET_ASSIGN(const float time, milliseconds(*scratch, without_epilogue, unfused_->bind));
     return time < best * clear_gain ? std::nullopt : fastest;
+  }
+
+  Result<float> milliseconds(const MatmulScratch& scratch, const std::shared_ptr<Matmul>& product,
+                             const BindMatmul& bind) const {
+    return scratch.milliseconds([&](const MatmulOperands& operands, std::byte* workspace) {
+      return bind({product, product_.desc(), operands, &stream_, workspace});
+    });
   }
 
   LtProduct& product_;

@@ -12,6 +12,8 @@ namespace lancet::backend::cuda {
 namespace {
 
 constexpr int rounds = 7;
+// The stream is busy for this time before a round, so that the host has queued all of it when it begins.
+constexpr double ahead_ms = 0.1;
 
 using TimingEvent = Owned<cudaEvent_t, cudaEventDestroy>;
 Result<TimingEvent> make_timing_event() {
@@ -92,14 +94,16 @@ Result<std::optional<MatmulScratch>> MatmulScratch::make(const MatmulDesc& desc,
 }
 
 // The shortest of several rounds, since disturbances only lengthen a run.
-Result<float> MatmulScratch::milliseconds(const Work& work) const {
+Result<float> MatmulScratch::milliseconds(const Bind& bind) const {
   LANCET_ASSIGN(const TimingEvent begin, make_timing_event());
   LANCET_ASSIGN(const TimingEvent end, make_timing_event());
   const auto stream = static_cast<cudaStream_t>(stream_->native());
   float best = std::numeric_limits<float>::infinity();
   for (std::size_t round = 0; round < rounds; ++round) {
+    const auto work = bind(sets_[round % sets_.size()], workspace_);
+    LANCET_TRY(stream_->delay(ahead_ms));
     LANCET_TRY(check(cudaEventRecord(begin.get(), stream), "cudaEventRecord"));
-    if (!work(sets_[round % sets_.size()], workspace_).ok()) return std::numeric_limits<float>::infinity();
+    if (!work().ok()) return std::numeric_limits<float>::infinity();
     LANCET_TRY(check(cudaEventRecord(end.get(), stream), "cudaEventRecord"));
     LANCET_TRY(check(cudaEventSynchronize(end.get()), "timing a product"));
     float time = 0;

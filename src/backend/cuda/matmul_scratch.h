@@ -16,9 +16,10 @@ class MatmulScratch {
   // memory.
   static Result<std::optional<MatmulScratch>> make(const MatmulDesc& desc, std::size_t own_workspace, Stream& stream);
 
-  using Work = std::function<Status(const MatmulOperands& operands, std::byte* workspace)>;
-  // The time of the work on the stream, which nothing else uses meanwhile; infinite if the work fails.
-  Result<float> milliseconds(const Work& work) const;
+  using Bind = std::function<std::function<Status()>(const MatmulOperands& operands, std::byte* workspace)>;
+  // The time of the bound work on the stream, which nothing else uses meanwhile, without the host's time to bind and
+  // queue it; infinite if the work fails.
+  Result<float> milliseconds(const Bind& bind) const;
 
  private:
   using Memory = Owned<void*, cudaFree>;

@@ -58,7 +58,8 @@ class HostCounts {
   std::byte* memory_ = nullptr;
 };
 
-// Sends to all ranks, this one included. Without a communicator there is one rank.
+// Sends to all ranks, this one included. Without a communicator there is one rank, as in the ops' samples; a model's
+// plan for one rank has no all-to-alls.
 Status send_receive(const KernelArgs& args, std::span<const Segment> sends, std::span<const Segment> receives) {
   if (args.device_comm) return args.device_comm->send_receive(*args.stream, sends, receives);
   std::vector<backend::Copy> copies;

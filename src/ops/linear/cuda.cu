@@ -97,6 +97,16 @@ Kernel with_column_sums(const MatmulCall& call) {
   kernel.add = {parts, kernel.parts.parts(), desc.m, desc.accumulate, db};
   return kernel;
 }
+// dW and db by the product, whose epilogue only overwrites; with an accumulator a kernel adds db onto it.
+template <class T>
+Kernel with_row_sums(const MatmulCall& call) {
+  LinearGradient<T> kernel{call, {}, {}};
+  if (!call.desc.accumulate) return kernel;
+  auto* parts = reinterpret_cast<float*>(own_part(call.workspace));
+  kernel.add = {parts, 1, call.desc.m, true, static_cast<float*>(call.operands.row_sums)};
+  kernel.product.operands.row_sums = parts;
+  return kernel;
+}
 std::size_t parts_bytes(std::int64_t rows, std::int64_t columns) {
   const device::ColumnSums<float> sums{nullptr, nullptr, rows, columns, true};
   return std::size_t(sums.parts() * columns) * sizeof(float);
@@ -112,17 +122,11 @@ Kernel bind_dw(const KernelArgs& args) {
   if (args.results.size() == 1) return bind_product(args, plain, operands, {});
   MatmulDesc fused = plain;
   fused.row_sums = true;
-  float* db = args.results[1].as<float>();
-  float* parts = reinterpret_cast<float*>(own_part(args.workspace));
+  operands.row_sums = args.results[1].data;
   return device::by_dtype(dy.dtype(), [&]<class T>(T) -> Kernel {
-    operands.row_sums = plain.accumulate ? parts : db;  // an epilogue only overwrites
-    const backend::cuda::Unfused unfused{plain, parts_bytes(plain.k, plain.m), with_column_sums<T>};
-    if (auto product = backend::cuda::make_fused_matmul(fused, operands, *args.stream, unfused)) {
-      LinearGradient<T> kernel{{std::move(product), fused, operands, args.stream, args.workspace}, {}, {}};
-      if (plain.accumulate) kernel.add = {parts, 1, plain.m, true, db};
-      return kernel;
-    }
-    operands.row_sums = db;
+    const backend::cuda::Unfused unfused{plain, parts_bytes(plain.k, plain.m), with_column_sums<T>, with_row_sums<T>};
+    if (auto product = backend::cuda::make_fused_matmul(fused, operands, *args.stream, unfused))
+      return with_row_sums<T>({std::move(product), fused, operands, args.stream, args.workspace});
     auto product = backend::cuda::make_matmul(plain, operands, *args.stream);
     if (!product.ok()) return [error = product.error()]() -> Status { return error; };
     return with_column_sums<T>({std::move(*product), fused, operands, args.stream, args.workspace});

@@ -72,13 +72,14 @@ TEST_CASE("kernels in place of an epilogue compute the same on other operands") 
     HostStream stream;
     std::vector<std::byte> workspace(matmul_workspace_bytes + unfused.own_workspace);
     for (int way = 0; way < 2; ++way) {
-      c[way].assign(size, 0), sums[way].assign(size, 0), argument[way].assign(size, 0);
+      c[way].assign(size, 0.5f), sums[way].assign(size, 0.5f), argument[way].assign(size, 0);
       std::memcpy(argument[way].data(), b.data(), size * sizeof(bf16));
       const MatmulOperands operands{a.data(),      b.data(),         b.data(),
                                     c[way].data(), sums[way].data(), argument[way].data()};
       auto product = make_matmul(way ? plain : desc, operands, stream);
       const MatmulCall call{std::move(*product), desc, operands, &stream, workspace.data()};
-      REQUIRE((way ? unfused.bind(call)() : call()).ok());
+      const BindMatmul& bind = way ? unfused.bind : unfused.bind_fused;
+      REQUIRE((bind ? bind(call)() : call()).ok());
     }
     const auto near = [&](const std::vector<float>& x, const std::vector<float>& y) {
       for (std::size_t i = 0; i < size; ++i) {
@@ -99,7 +100,9 @@ TEST_CASE("kernels in place of an epilogue compute the same on other operands") 
   const ir::TensorType x{t, {2, 8, 24}}, y{t, {2, 8, 16}}, w{t, {16, 24}};
   product_of("linear_gelu", {{{x}, {w}, {{DType::f32, {16}}}}, {}});
   product_of("linear_dx_gelu", {{{y}, {w}, {x}}, {}});
+  const ops::SampleOperand dw{{DType::f32, {16, 24}}}, db{{DType::f32, {16}}};
   product_of("linear_dw", {{{y}, {x}}, {{"bias", 1}}});
+  product_of("linear_dw", {{{y}, {x}, dw, db}, {{"bias", 1}}});  // added onto gradients
   on_fused() = nullptr;
-  CHECK(compared == 3);
+  CHECK(compared == 4);
 }

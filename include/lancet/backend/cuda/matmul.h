@@ -33,13 +33,15 @@ struct MatmulCall {
   Status operator()() const { return product->run(*stream, operands, workspace); }
 };
 
+// Returns what queues a product and the kernels beside it. call.desc and call.operands are those of the product with
+// its epilogue.
+using BindMatmul = std::function<std::function<Status()>(const MatmulCall& call)>;
 // The other way to the result of a product with an epilogue: the product without it, and kernels of one's own.
 struct Unfused {
   MatmulDesc desc;                // of the product without the epilogue
-  std::size_t own_workspace = 0;  // bytes that the kernels use after the product's workspace
-  // Returns what queues product and kernels. call.product is the one without the epilogue; call.desc and call.operands
-  // are those of the product with it.
-  std::function<std::function<Status()>(const MatmulCall& call)> bind;
+  std::size_t own_workspace = 0;  // bytes that the kernels beside either product use after its workspace
+  BindMatmul bind;                // call.product is the one without the epilogue
+  BindMatmul bind_fused = {};     // call.product is the one with it; empty: no kernels beside it
 };
 // The product with its epilogue; null if cuBLASLt has no algorithm for it, or if the other way was measured as faster,
 // which the table of choices then says.
