@@ -36,7 +36,7 @@ Status check_experts(const Model& m, int ranks) {
                  m.num_experts_per_tok);
   if (m.num_experts_per_tok != 1)
     return refused(
-        "model.num_experts_per_tok: expected 1 (both routers, switch and batch_prioritized, are top-1), found {}",
+        "model.num_experts_per_tok: expected 1 (every router is top-1), found {}",
         m.num_experts_per_tok);
   return {};
 }

@@ -82,7 +82,7 @@ constexpr Field table[] = {
         "experts per layer and rank; excludes num_local_experts; 2 if neither is given"),
     ROW(model.num_local_experts, between(1, most_experts_per_layer),
         "experts per layer over all ranks; excludes experts_per_rank"),
-    ROW(model.num_experts_per_tok, between(1, most_experts_per_layer), "experts per token; both routers need 1"),
+    ROW(model.num_experts_per_tok, between(1, most_experts_per_layer), "experts per token; every router needs 1"),
     ROW(model.router, any(),
         "tokens that a full expert keeps. switch: the first ones; batch_prioritized: those of highest probability"),
     ROW(model.capacity_factor, above_zero(most_factor),

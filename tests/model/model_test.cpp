@@ -6,6 +6,7 @@
 #include "lancet/model/gpt2_moe.h"
 #include "lancet/ops/catalogue.h"
 #include "small_model.h"
+#include "routers.h"
 
 using namespace lancet;
 
@@ -45,7 +46,7 @@ TEST_CASE("every mode, type and size of the model verifies") {
   for (model::Mode mode : {model::Mode::train, model::Mode::evaluate, model::Mode::generate, model::Mode::decode})
     for (int ranks : {1, 2, 4})
       for (DType dtype : {DType::f32, DType::bf16})
-        for (config::Router router : {config::Router::switch_top1, config::Router::batch_prioritized})
+        for (config::Router router : test::routers)
           for (config::AuxLossScope scope : {config::AuxLossScope::rank, config::AuxLossScope::global})
             for (std::int64_t freq : {0, 1, 2, 3}) {
               config::Model m = small();

@@ -8,6 +8,7 @@
 #include "temporary_folder.h"
 #include "train/support.h"
 #include "train/weights.h"
+#include "routers.h"
 
 namespace lancet {
 namespace {
@@ -162,7 +163,7 @@ TEST_CASE("a skipped step changes nothing, with or without clipping, and the nex
 TEST_CASE("nothing is found in a sound step") {
   auto config = test::small_config();
   config.train.dtype = GENERATE(DType::f32, DType::bf16);
-  config.model.router = GENERATE(config::Router::switch_top1, config::Router::batch_prioritized);
+  config.model.router = GENERATE(from_range(test::routers));
   config.model.capacity_factor = 0.5;  // some slots stay empty, and some tokens are dropped
   config.train.micro_batch_size = 4;
   const Status status = comm::run_inproc(2, [&](comm::Communicator& world) -> Status {

@@ -6,6 +6,7 @@
 #include "lancet/ops/catalogue.h"
 #include "lancet/planner/planner.h"
 #include "train/support.h"
+#include "routers.h"
 
 namespace lancet {
 namespace {
@@ -90,7 +91,7 @@ config::Config config_of(config::Router router, double capacity_factor) {
 }  // namespace
 
 TEST_CASE("every policy trains like sequential") {
-  const auto router = GENERATE(config::Router::switch_top1, config::Router::batch_prioritized);
+  const auto router = GENERATE(from_range(test::routers));
   const double capacity_factor = GENERATE(0.75, 2.0);  // with drops and without
   auto config = config_of(router, capacity_factor);
   const test::DeclaredCosts costs;
@@ -111,7 +112,7 @@ TEST_CASE("every policy trains like sequential") {
 
 TEST_CASE("any number of parts trains like the whole") {
   const bool drops = GENERATE(true, false);
-  const auto router = GENERATE(config::Router::switch_top1, config::Router::batch_prioritized);
+  const auto router = GENERATE(from_range(test::routers));
   auto config = config_of(router, drops ? 0.75 : 2.0);
   const test::DeclaredCosts costs;
   const Run expected = train_run(config, 2, 20, costs);

@@ -2,6 +2,7 @@
 #include <catch2/catch.hpp>
 
 #include "train/support.h"
+#include "routers.h"
 
 namespace lancet {
 namespace {
@@ -22,7 +23,7 @@ void check_same(const std::vector<run::StepRecord>& found, const std::vector<run
 
 TEST_CASE("1, 2 and 4 ranks train alike") {
   auto config = test::small_config();
-  config.model.router = GENERATE(config::Router::switch_top1, config::Router::batch_prioritized);
+  config.model.router = GENERATE(from_range(test::routers));
   SECTION("without the auxiliary loss") {}
   SECTION("with the auxiliary loss over the whole batch") {
     config.model.router_aux_loss_coef = 0.05;

@@ -16,6 +16,7 @@
 #include "ops/device/launch.h"
 #include "ops/device/partial_sums.h"
 #include "ops/linear/rounded_bias.h"
+#include "routers.h"
 
 using namespace lancet;
 using namespace lancet::test;
@@ -129,7 +130,7 @@ TEST_CASE("emulated device kernels at the edges of their shapes") {
                       {{"capacity", 40}, {"tokens", 150}}}});
   }
   for (const std::int64_t experts : {1, 8, 33, 300}) {
-    for (const char* gate : {"switch_gate", "batch_prioritized_gate"})
+    for (const char* gate : gates)
       cases.push_back({gate, {{{{f32, {1, 333, experts}}}}, {{"capacity", 333 / experts + 1}}}});
     cases.push_back({"aux_loss",
                      {{{{f32, {1, 40, experts}}, Fill::positive}, {{f32, {2, experts}}, Fill::positive}},
@@ -199,7 +200,7 @@ TEST_CASE("sums over rows are those in double, by packs and by elements") {
 
 // Routing consists of integers and exactly specified exponentials, so that nothing may differ.
 TEST_CASE("emulated gates route as the CPU does, bit for bit") {
-  for (const char* name : {"switch_gate", "batch_prioritized_gate"})
+  for (const char* name : gates)
     for (const std::int64_t experts : {1, 3, 8, 16, 31, 32, 64, 257})
       for (const std::int64_t tokens : {1, 63, 64, 65, 700}) {
         INFO(name << ", " << experts << " experts, " << tokens << " tokens");
