@@ -137,8 +137,8 @@ Kernel bind(const KernelArgs& args) {
   return by_dtype(args.operands[0].dtype(), [&]<class T>(T) { return bind_rows<T, false, false>(args, 0); });
 }
 
-// Whether a block can keep a row of this size: in 227 KB of sm_90 a row has at most 115,968 logits of bf16, in 163 KB of
-// sm_80 83,200.
+// Whether a block can keep a row of this size. With 227 KB (sm_90) the row has at most 115,968 logits of bf16, with
+// 163 KB (sm_80) 83,200.
 bool fits_block(std::size_t row_bytes, const backend::Device& device) {
   return row_bytes + collective_scratch_bytes <= std::size_t(device.traits().shared_bytes_of_block);
 }
