@@ -7,6 +7,7 @@
 #include <set>
 
 #include "lancet/base/log.h"
+#include "lancet/ir/dependencies.h"
 
 namespace lancet::runtime {
 namespace {
@@ -35,8 +36,20 @@ void log_once(const std::set<std::string>& remarks) {
 
 }  // namespace
 
+namespace {
+
+// Whether the instruction may be in one kernel with those of the run. Instructions with results are in none: the memory
+// of a result may be that of an operand of another one, whose last use it follows.
+bool joins(const ir::Instruction& instruction, const std::vector<ir::InstructionId>& needs, const InstructionRun& run) {
+  return instruction.results.empty() &&
+         std::ranges::none_of(needs, [&](ir::InstructionId id) { return std::ranges::count(run, id.value) > 0; });
+}
+
+}  // namespace
+
 std::vector<InstructionRun> runs_of(const ir::Program& program, const Streams& streams, const FlagPlan& flags,
                                     const Accelerator& accelerator) {
+  const std::vector<std::vector<ir::InstructionId>> dependencies = ir::dependencies(program);
   std::vector<InstructionRun> runs;
   for (std::size_t stream = 0; stream < ir::stream_count; ++stream)
     for (const Section& section : flags.streams[stream]) {
@@ -49,9 +62,9 @@ std::vector<InstructionRun> runs_of(const ir::Program& program, const Streams& s
       };
       for (std::size_t i = section.begin; i < section.end; ++i) {
         const std::int32_t number = streams[stream][i].instruction;
-        const std::string& next = program.instructions[static_cast<std::size_t>(number)].op;
-        if (next != op) end_run();
-        op = next;
+        const ir::Instruction& next = program.instructions[static_cast<std::size_t>(number)];
+        if (next.op != op || !joins(next, dependencies[static_cast<std::size_t>(number)], run)) end_run();
+        op = next.op;
         run.push_back(number);
       }
       end_run();

@@ -19,8 +19,9 @@ using Workspaces = std::array<Block, ir::stream_count>;
 // The numbers of two or more instructions of one op, in the order in which they are called.
 using InstructionRun = std::vector<std::int32_t>;
 
-// The instructions that follow each other within a section and that their op binds as one kernel
-// (ops::DeviceKernel::bind_all). No flag is between them, so that their work may wait for the last one's call.
+// The instructions without results that follow each other within a section, do not depend on each other, and that their
+// op binds as one kernel (ops::DeviceKernel::bind_all). No flag is between them, so that their work may wait for the
+// last one's call.
 std::vector<InstructionRun> runs_of(const ir::Program& program, const Streams& streams, const FlagPlan& flags,
                                     const Accelerator& accelerator);
 

@@ -169,6 +169,7 @@ Status delay(double, cudaStream_t) { return {}; }
 Status mark(unsigned long long*, cudaStream_t) { return {}; }
 Status delay_from(const unsigned long long*, double, cudaStream_t) { return {}; }
 Status scale(float*, std::size_t, float, cudaStream_t) { return {}; }
-Status copy_all(std::span<const Copy>, cudaStream_t) { return {}; }
+Status copy_all(std::span<const Copy>, int, cudaStream_t) { return {}; }
+std::size_t copy_commands(std::size_t) { return 1; }
 cudaError_t has_code() { return test::fake_runtime().code_error; }
 }  // namespace lancet::backend::cuda

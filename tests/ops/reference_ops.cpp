@@ -156,6 +156,11 @@ struct Heads {
     for (Index i = 0; i < d; ++i) sum += qkv[packed(0, b, s, h, i)] * qkv[packed(1, b, t, h, i)];
     return sum / std::sqrt(double(d));
   }
+  double score_terms(const DoubleTensor& qkv, Index b, Index h, Index s, Index t) const {
+    double sum = 0;
+    for (Index i = 0; i < d; ++i) sum += std::abs(qkv[packed(0, b, s, h, i)] * qkv[packed(1, b, t, h, i)]);
+    return sum / std::sqrt(double(d));
+  }
 };
 
 template <class F>
@@ -169,11 +174,17 @@ void attention(ReferenceCall& c) {
   const auto& qkv = c.operands[0];
   const Heads n(qkv, c.attributes);
   c.length = double(n.S + n.d);
-  c.terms = {std::vector<double>(c.results[0].values.size(), 0.0)};
+  // The error of lse: a score's, in units of its products' size, and that of a GPU's fast logarithm, which is absolute.
+  c.terms = {std::vector<double>(c.results[0].values.size(), 0.0),
+             std::vector<double>(c.results[1].values.size(), 1.0)};
   for_queries(n, [&](Index b, Index h, Index s) {
     std::vector<double> p;
-    double total = 0;
-    for (Index t = 0; t <= s; ++t) total += p.emplace_back(std::exp(n.score(qkv, b, h, s, t)));
+    double total = 0, most_terms = 0;
+    for (Index t = 0; t <= s; ++t) {
+      total += p.emplace_back(std::exp(n.score(qkv, b, h, s, t)));
+      most_terms = std::max(most_terms, n.score_terms(qkv, b, h, s, t));
+    }
+    c.terms[1][std::size_t((b * n.H + h) * n.S + s)] += most_terms;
     for (Index i = 0; i < n.d; ++i) {
       double sum = 0;
       for (Index t = 0; t <= s; ++t) {

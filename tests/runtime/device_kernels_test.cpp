@@ -11,12 +11,12 @@ using namespace lancet::test;
 
 namespace {
 
-// Binds additions as one.
+// Binds updates as one, and makes them in reverse order, since no order is promised.
 class JoiningAccelerator final : public runtime::Accelerator {
  public:
   backend::Device& device() override { return host_.device(); }
   const ops::DeviceKernel* find_kernel(std::string_view op) const override {
-    return op == "add" ? &add_ : host_.find_kernel(op);
+    return op == "sgd" ? &sgd_ : host_.find_kernel(op);
   }
   Result<std::unique_ptr<comm::DeviceCommunicator>> make_communicator(const comm::DeviceStream& stream) override {
     return host_.make_communicator(stream);
@@ -28,48 +28,61 @@ class JoiningAccelerator final : public runtime::Accelerator {
   static ops::Kernel bind_all(std::span<const ops::KernelArgs> calls) {
     joined.push_back(calls.size());
     std::vector<ops::Kernel> kernels;
-    for (const ops::KernelArgs& args : calls) kernels.push_back(HostAccelerator().find_kernel("add")->bind(args));
+    for (const ops::KernelArgs& args : calls) kernels.push_back(HostAccelerator().find_kernel("sgd")->bind(args));
+    std::ranges::reverse(kernels);
     return [kernels]() -> Status {
       for (const ops::Kernel& kernel : kernels) LANCET_TRY(kernel());
       return {};
     };
   }
   HostAccelerator host_;
-  ops::DeviceKernel add_ = [this] {
-    ops::DeviceKernel add = *host_.find_kernel("add");
-    add.bind_all = bind_all;
-    return add;
+  ops::DeviceKernel sgd_ = [this] {
+    ops::DeviceKernel sgd = *host_.find_kernel("sgd");
+    sgd.bind_all = bind_all;
+    return sgd;
   }();
 };
 
-// Other streams wait for [1] and [3].
+// [4] waits for another stream, [6] reads what [5] updates, and [8] updates what [6] reads.
 constexpr std::string_view plan_text = R"(plan {policy=test}
-arena 576
-input @x : f32[4]
-state @s : f32[4]
-[0] %0 : f32[4] = add(@x, @x)  # compute forward a | at 0
-[1] %1 : f32[4] = add(@x, @s)  # compute forward b | at 64
-[2] %2 : f32[4] = add(@s, @s)  # compute forward c | at 128
-[3] %3 : f32[4] = add(@x, @s)  # compute forward d | at 192
-[4] %4 : f32[4] in %1 = all_reduce(%1)  # expert sync e | wait 1 | at -
-[5] %5 : f32[4] in %3 = all_reduce(%3)  # reduce sync f | wait 3 | at -
-[6] %6 : f32[4] = add(%0, %2)  # compute forward g | at 256
-[7] zero(&@s)  # compute update h
-[8] %7 : f32[4] = add(%4, %5)  # compute forward i | wait 4 5 | at 320
-[9] %8 : f32[4] = add(%6, @x)  # compute forward j | at 384
-[10] %9 : f32[4] = add(%7, %8)  # compute forward k | at 448
-output y = %9
+arena 64
+input @g : f32[4]
+input @schedule : f32[4]
+state @a : f32[4]
+state @va : f32[4]
+state @b : f32[4]
+state @vb : f32[4]
+state @c : f32[4]
+state @vc : f32[4]
+state @d : f32[4]
+state @vd : f32[4]
+state @e : f32[4]
+state @ve : f32[4]
+state @f : f32[4]
+state @vf : f32[4]
+[0] %0 : f32[4] = add(@g, @g)  # compute forward x | at 0
+[1] %1 : f32[4] in %0 = all_reduce(%0)  # expert sync x | wait 0 | at -
+[2] sgd(&@a, &@va, @g, @schedule) {momentum=0.0, weight_decay=0.0}  # compute update a
+[3] sgd(&@b, &@vb, @g, @schedule) {momentum=0.0, weight_decay=0.0}  # compute update b
+[4] sgd(&@c, &@vc, %1, @schedule) {momentum=0.0, weight_decay=0.0}  # compute update c | wait 1
+[5] sgd(&@d, &@vd, @a, @schedule) {momentum=0.0, weight_decay=0.0}  # compute update d
+[6] sgd(&@e, &@ve, @d, @schedule) {momentum=0.0, weight_decay=0.0}  # compute update e
+[7] sgd(&@f, &@vf, @g, @schedule) {momentum=0.0, weight_decay=0.0}  # compute update f
+[8] sgd(&@d, &@vd, @g, @schedule) {momentum=0.0, weight_decay=0.0}  # compute update d
+[9] zero(&@va)  # compute update z
+[10] sgd(&@a, &@va, @g, @schedule) {momentum=0.0, weight_decay=0.0}  # compute update a
+output y = %1
 )";
 
 }  // namespace
 
-TEST_CASE("instructions of one op are bound as one up to a flag or another op, and keep their values") {
+TEST_CASE("updates are bound as one up to a flag, another op or a dependency, and keep their values") {
   auto plan = ir::parse_plan(plan_text);
   if (!plan.ok()) FAIL(plan.error().message);
   JoiningAccelerator accelerator;
   const runtime::Streams streams = runtime::streams_of(*plan);
   const auto flags = runtime::plan_flags(streams, [](std::int32_t) { return true; });
-  const std::vector<runtime::InstructionRun> expected{{0, 1}, {2, 3}, {8, 9, 10}};
+  const std::vector<runtime::InstructionRun> expected{{2, 3}, {4, 5}, {6, 7}};
   CHECK(runtime::runs_of(plan->program, streams, flags, accelerator) == expected);
   CHECK(runtime::runs_of(plan->program, streams, flags, HostAccelerator()).empty());
 
@@ -85,14 +98,25 @@ TEST_CASE("instructions of one op are bound as one up to a flag or another op, a
   auto executor = runtime::Executor::create(
       *plan, store, {.accelerator = &accelerator, .device_communicators = {nullptr, &on_device, &on_device}});
   if (!executor.ok()) FAIL(executor.error().message);
-  CHECK(JoiningAccelerator::joined == std::vector<std::size_t>{2, 2, 3});
-  const std::vector<float> s{1, 2, 3, 4};
+  CHECK(JoiningAccelerator::joined == std::vector<std::size_t>{2, 2, 2});
+  const std::vector<float> start{1, 2, 3, 4};
   for (int step = 0; step < 3; ++step) {
-    REQUIRE(store.write(store["s"], 0, std::as_bytes(std::span(s))).ok());
-    std::ranges::fill(Run::span((*executor)->input("x")), 1.f);
+    for (const char* weight : {"a", "b", "c", "d", "e", "f"})
+      REQUIRE(store.write(store[weight], 0, std::as_bytes(std::span(start))).ok());
+    std::ranges::fill(Run::span((*executor)->input("g")), 1.f);
+    std::ranges::fill(Run::span((*executor)->input("schedule")), 1.f);  // a learning rate of 1
     REQUIRE((*executor)->run().ok());
-    const std::span<float> y = Run::span((*executor)->output("y"));
-    // 10 (x + s) + 10 (x + s) + 2 x + 2 s + x
-    for (std::size_t i = 0; i < 4; ++i) CHECK(y[i] == 23 + 22 * s[i]);
+    const auto check = [&](const char* weight, const std::vector<float>& expected) {
+      std::vector<float> found(4);
+      REQUIRE(store.read(store[weight], 0, std::as_writable_bytes(std::span(found))).ok());
+      INFO(weight);
+      CHECK(found == expected);
+    };
+    check("a", {-1, 0, 1, 2});        // start - 2 g
+    check("b", {0, 1, 2, 3});         // start - g
+    check("c", {-19, -18, -17, -16});  // start - 10 (g + g)
+    check("d", {0, 0, 0, 0});         // start - (start - g) - g
+    check("e", {0, 1, 2, 3});         // start - (start - (start - g))
+    check("f", {0, 1, 2, 3});
   }
 }

@@ -9,6 +9,27 @@
 using namespace std::chrono_literals;
 
 namespace lancet::runtime {
+namespace {
+
+// A stream that runs nothing.
+struct NoStream : public backend::Stream {
+  Status done() { return {}; }
+  Status copy(void*, const void*, std::size_t) override { return done(); }
+  Status zero(void*, std::size_t) override { return done(); }
+  Status signal(backend::Flag*) override { return done(); }
+  Status wait(backend::Flag*) override { return done(); }
+  Status record(backend::Event&) override { return done(); }
+  Status scale(float*, std::size_t, float) override { return done(); }
+  Status delay(double) override { return done(); }
+  Status begin_capture() override { return done(); }
+  Result<std::unique_ptr<backend::Graph>> end_capture() override { return internal_error("none"); }
+  Status launch(backend::Graph&) override { return done(); }
+  Status synchronize() override { return done(); }
+  Result<bool> idle() override { return true; }
+  void* native() override { return nullptr; }
+};
+
+}  // namespace
 
 TEST_CASE("waits of unknown length spin at first, then pause for 1/200 of the time so far") {
   CHECK(pause_of(0ns, {}) == 0ns);
@@ -104,25 +125,26 @@ TEST_CASE("a watched stream counts its commands, and each launch on the stream b
   CHECK(stream.commands() == 8);
 }
 
-TEST_CASE("a watched stream is paced if its inner stream is") {
-  struct Unpaced final : public backend::Stream {
-    Status done() { return {}; }
-    Status copy(void*, const void*, std::size_t) override { return done(); }
-    Status zero(void*, std::size_t) override { return done(); }
-    Status signal(backend::Flag*) override { return done(); }
-    Status wait(backend::Flag*) override { return done(); }
-    Status record(backend::Event&) override { return done(); }
-    Status scale(float*, std::size_t, float) override { return done(); }
-    Status delay(double) override { return done(); }
-    Status begin_capture() override { return done(); }
-    Result<std::unique_ptr<backend::Graph>> end_capture() override { return internal_error("none"); }
-    Status launch(backend::Graph&) override { return done(); }
-    Status synchronize() override { return done(); }
-    Result<bool> idle() override { return true; }
-    void* native() override { return nullptr; }
+TEST_CASE("a watched stream counts as many commands for a list of copies as the stream below it makes of them") {
+  struct Joining final : public NoStream {
+    Status copy_all(std::span<const backend::Copy>) override { return {}; }
+    std::size_t copy_commands(std::size_t copies) const override { return (copies + 1) / 2; }
   };
   const auto nothing = [] { return Status(); };
-  Unpaced unpaced;
+  const std::vector<backend::Copy> copies(5);
+  NoStream one_by_one;
+  WatchedStream each(one_by_one, nothing);
+  REQUIRE(each.copy_all(copies).ok());
+  CHECK(each.commands() == 5);
+  Joining joining;
+  WatchedStream joined(joining, nothing);
+  REQUIRE(joined.copy_all(copies).ok());
+  CHECK(joined.commands() == 3);
+}
+
+TEST_CASE("a watched stream is paced if its inner stream is") {
+  const auto nothing = [] { return Status(); };
+  NoStream unpaced;
   CHECK(WatchedStream(unpaced, nothing).paced() == nullptr);
   const auto device = test::make_host_queue();
   auto below = device->make_stream(false);

@@ -66,16 +66,18 @@ struct CpuKernel {
   std::size_t (*workspace)(const KernelArgs&) = nullptr;  // bytes; called before addresses are known
 };
 
-// A kernel of a device that works from queues. Memory of its own (counts on the host) is allocated by bind.
+// A kernel of a device that works from queues. Memory of its own is allocated by bind.
 struct DeviceKernel {
   std::string_view op;
   Kernel (*bind)(const KernelArgs&);
   std::size_t (*workspace)(const KernelArgs&) = nullptr;
   // False: the call waits for the device stream (for counts that the host must know), so no graph can record it.
   bool recordable = true;
-  // If not null: binds several calls of the op as one kernel, which needs fewer launches. They are on one stream, and
-  // their results and updates do not depend on each other.
+  // If not null: binds several calls of the op as one kernel, which needs fewer launches. They are on one stream, have
+  // no results, and none updates what another one reads or updates.
   Kernel (*bind_all)(std::span<const KernelArgs>) = nullptr;
+  // Device memory of its own that bind may allocate: bytes, at most; called like workspace(). Null: little or none.
+  std::size_t (*own_memory)(const KernelArgs&) = nullptr;
 };
 
 const CpuKernel* find_cpu_kernel(std::string_view op);      // null if there is none

@@ -74,9 +74,10 @@ class WatchedStream final : public backend::Stream, public backend::PacedStream 
 
   Status copy(void* to, const void* from, std::size_t bytes) override { return counted().copy(to, from, bytes); }
   Status copy_all(std::span<const backend::Copy> copies) override {
-    commands_ += copies.size();
+    commands_ += copy_commands(copies.size());
     return stream_.copy_all(copies);
   }
+  std::size_t copy_commands(std::size_t copies) const override { return stream_.copy_commands(copies); }
   Status zero(void* memory, std::size_t bytes) override { return counted().zero(memory, bytes); }
   Status signal(backend::Flag* flag) override { return counted().signal(flag); }
   Status wait(backend::Flag* flag) override { return counted().wait(flag); }

@@ -7,8 +7,9 @@
 
 namespace lancet::runtime {
 
-// Bytes of scratch that an executor of the plan allocates for its kernels, summed over all streams: on the accelerator
-// or, if it is null, on the CPU with `threads` threads. Error: an op has no kernel there.
+// Bytes of scratch that an executor of the plan allocates for its kernels, summed over all streams, and of the memory
+// that kernels may allocate for themselves: on the accelerator or, if it is null, on the CPU with `threads` threads.
+// Error: an op has no kernel there.
 Result<std::int64_t> planned_workspace(const ir::Plan& plan, Accelerator* accelerator, int threads);
 
 }  // namespace lancet::runtime

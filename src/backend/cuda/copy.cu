@@ -11,23 +11,29 @@ namespace {
 constexpr unsigned threads = 512;
 
 __global__ void __launch_bounds__(threads) run_copies(const __grid_constant__ CopyTable table) {
-  table.run(int(blockIdx.y), std::size_t(blockIdx.x) * blockDim.x + threadIdx.x, std::size_t(gridDim.x) * blockDim.x);
+  for (int number = int(blockIdx.y); number < table.count; number += int(gridDim.y))
+    table.run(number, std::size_t(blockIdx.x) * blockDim.x + threadIdx.x, std::size_t(gridDim.x) * blockDim.x);
 }
 
 }  // namespace
 
-Status copy_all(std::span<const Copy> copies, cudaStream_t stream) {
-  constexpr std::size_t all_blocks = 256;  // two for each multiprocessor of a large GPU
+Status copy_all(std::span<const Copy> copies, int blocks, cudaStream_t stream) {
+  if (copies.size() == 1) {
+    const Copy& copy = copies.front();
+    return check(cudaMemcpyAsync(copy.to, copy.from, copy.bytes, cudaMemcpyDefault, stream), "cudaMemcpyAsync");
+  }
   while (!copies.empty()) {
     CopyTable table{};
-    const std::size_t count = std::min(copies.size(), std::size_t{CopyTable::most});
-    std::copy_n(copies.begin(), count, table.copies);
-    const dim3 blocks(unsigned(std::max(all_blocks / count, std::size_t{1})), unsigned(count));
-    run_copies<<<blocks, threads, 0, stream>>>(table);
+    table.count = int(std::min(copies.size(), std::size_t{CopyTable::most}));
+    std::copy_n(copies.begin(), table.count, table.copies);
+    const int at_once = std::min(table.count, blocks);
+    run_copies<<<dim3(unsigned(blocks / at_once), unsigned(at_once)), threads, 0, stream>>>(table);
     LANCET_TRY(launched("copies"));
-    copies = copies.subspan(count);
+    copies = copies.subspan(std::size_t(table.count));
   }
   return {};
 }
+
+std::size_t copy_commands(std::size_t copies) { return (copies + CopyTable::most - 1) / CopyTable::most; }
 
 }  // namespace lancet::backend::cuda

@@ -3,6 +3,7 @@
 #pragma once
 #include <cuda_runtime.h>
 
+#include <cstddef>
 #include <span>
 
 #include "lancet/backend/device.h"
@@ -10,6 +11,9 @@
 
 namespace lancet::backend::cuda {
 
-Status copy_all(std::span<const Copy> copies, cudaStream_t stream);
+// blocks: the most of a launch. A single copy is left to cudaMemcpyAsync.
+Status copy_all(std::span<const Copy> copies, int blocks, cudaStream_t stream);
+// The commands that copy_all() puts on the stream.
+std::size_t copy_commands(std::size_t copies);
 
 }  // namespace lancet::backend::cuda

@@ -11,6 +11,7 @@ namespace lancet::backend::cuda {
 struct CopyTable {
   static constexpr int most = 160;  // a launch takes 4 KB of parameters
   Copy copies[most];
+  int count;
 
   // Moves the share of thread `thread` of `threads` in copy `number`: in units of 16 or 4 bytes, where both addresses
   // and the length are multiples of that.

@@ -111,7 +111,10 @@ class CudaDevice final : public Device {
   void free_host(std::byte* memory) override { cudaFreeHost(memory); }
 
   Result<std::unique_ptr<Stream>> make_stream(bool urgent) override {
-    return cuda::make_stream(flags_, urgent ? most_urgent_ : least_urgent_);
+    // A block for every fourth multiprocessor makes copies, so that most are left to computation beside them; each has
+    // 32 KB of loads in flight.
+    const int copy_blocks = std::max(traits_.multiprocessors / 4, 1);
+    return cuda::make_stream(flags_, urgent ? most_urgent_ : least_urgent_, copy_blocks);
   }
   Result<std::unique_ptr<Event>> make_event() override { return CudaEvent::make(); }
   Result<double> milliseconds(Event& from, Event& to) override {

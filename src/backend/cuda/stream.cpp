@@ -30,7 +30,8 @@ class CudaGraph final : public Graph {
 
 class CudaStream final : public Stream, public PacedStream {
  public:
-  CudaStream(cudaStream_t stream, const FlagCalls& flags) : stream_(stream), flags_(flags) {}
+  CudaStream(cudaStream_t stream, const FlagCalls& flags, int copy_blocks)
+      : stream_(stream), flags_(flags), copy_blocks_(copy_blocks) {}
   ~CudaStream() override {
     cudaStreamDestroy(stream_);
     cudaFree(mark_);
@@ -40,7 +41,8 @@ class CudaStream final : public Stream, public PacedStream {
     if (bytes == 0) return {};
     return check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream_), "cudaMemcpyAsync");
   }
-  Status copy_all(std::span<const Copy> copies) override { return cuda::copy_all(copies, stream_); }
+  Status copy_all(std::span<const Copy> copies) override { return cuda::copy_all(copies, copy_blocks_, stream_); }
+  std::size_t copy_commands(std::size_t copies) const override { return cuda::copy_commands(copies); }
   Status zero(void* memory, std::size_t bytes) override {
     if (bytes == 0) return {};
     return check(cudaMemsetAsync(memory, 0, bytes, stream_), "cudaMemsetAsync");
@@ -118,6 +120,7 @@ class CudaStream final : public Stream, public PacedStream {
   static CUdeviceptr address(Flag* flag) { return reinterpret_cast<CUdeviceptr>(flag); }
   cudaStream_t stream_;
   FlagCalls flags_;
+  const int copy_blocks_;
   unsigned long long* mark_ = nullptr;  // on the device
   std::chrono::steady_clock::time_point queried_{};
 };
@@ -132,10 +135,10 @@ Result<FlagCalls> FlagCalls::find() {
   return calls;
 }
 
-Result<std::unique_ptr<Stream>> make_stream(const FlagCalls& flags, int priority) {
+Result<std::unique_ptr<Stream>> make_stream(const FlagCalls& flags, int priority, int copy_blocks) {
   cudaStream_t stream = nullptr;
   LANCET_TRY(check(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, priority), "cudaStreamCreate"));
-  return std::unique_ptr<Stream>(std::make_unique<CudaStream>(stream, flags));
+  return std::unique_ptr<Stream>(std::make_unique<CudaStream>(stream, flags, copy_blocks));
 }
 
 }  // namespace lancet::backend::cuda

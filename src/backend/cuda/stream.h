@@ -16,7 +16,8 @@ struct FlagCalls {
   static Result<FlagCalls> find();  // config error: the driver lacks them
 };
 
-Result<std::unique_ptr<Stream>> make_stream(const FlagCalls& flags, int priority);
+// copy_blocks: the most thread blocks of copy_all().
+Result<std::unique_ptr<Stream>> make_stream(const FlagCalls& flags, int priority, int copy_blocks);
 cudaEvent_t native_event(Event& event);
 
 }  // namespace lancet::backend::cuda

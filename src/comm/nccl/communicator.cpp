@@ -15,6 +15,7 @@
 #include <thread>
 #include <vector>
 
+#include "lancet/backend/copy_list.h"
 #include "lancet/comm/collect.h"
 #include "lancet/comm/device_transports.h"
 #include "window.h"
@@ -210,15 +211,16 @@ class Nccl final : public DeviceCommunicator {
   }
 
   Status copy_to_self(backend::Stream& stream, std::span<const Segment> sends, std::span<const Segment> receives) {
+    std::vector<backend::Copy> copies;
     std::size_t to = 0;
     for (const Segment& send : sends) {
       if (send.peer != rank() || send.bytes == 0) continue;
       while (to < receives.size() && (receives[to].peer != rank() || receives[to].bytes == 0)) ++to;
       if (to == receives.size() || receives[to].bytes != send.bytes)
         return internal_error("segments to oneself: the sizes of send and receive differ");
-      LANCET_TRY(stream.copy(receives[to++].data, send.data, send.bytes));
+      backend::append_copy(copies, {receives[to++].data, send.data, send.bytes});
     }
-    return {};
+    return stream.copy_all(copies);
   }
 
   Status put_all_to_all(std::span<const Segment> sends, std::span<const Segment> receives, cudaStream_t queue) {

@@ -32,8 +32,8 @@ struct RowPush {
   Part part[most_parts];
 };
 
-// A stretch is the rows of one part that one rank sends to one expert. The threads of a block first find several
-// stretches at once, then copy them together: the start of a stretch is read from a peer's memory, and reading from all
+// A message is the rows of one part that one rank sends to one expert. The threads of a block first find several
+// messages at once, then copy them together: the start of a message is read from a peer's memory, and reading from all
 // peers takes as long as reading from one. Each block, and each rank, begins with a different peer, so that all links
 // are busy in both directions at any time.
 struct PushRows {
@@ -54,7 +54,7 @@ struct PushRows {
     if (block.sum(int(stopped)) > 0) return;  // the peers' memory may be gone already
     if (!meet(block, 2 * window.generation - 1)) return;
     Found* found = block.template shared<Shared>().found;
-    for (std::int64_t first = 0; first < stretches(); first += most_at_once) {
+    for (std::int64_t first = 0; first < messages(); first += most_at_once) {
       find(found, first, block);
       block.sync();
       copy(found, first, block);
@@ -63,7 +63,7 @@ struct PushRows {
     meet(block, 2 * window.generation);
   }
 
-  // The peer of the i-th stretch of a part, in the order of a block.
+  // The peer of the i-th message of a part, in the order of a block.
   LANCET_HD int peer_of(std::int64_t i, std::int64_t block) const {
     return int((window.peers.rank + 1 + block + i / locals()) % x.ranks);
   }
@@ -87,54 +87,54 @@ struct PushRows {
     return !missing;
   }
 
-  LANCET_HD std::int64_t stretches() const { return x.parts * x.experts; }
+  LANCET_HD std::int64_t messages() const { return x.parts * x.experts; }
   LANCET_HD std::int64_t locals() const { return x.experts / x.ranks; }
 
-  // Sets found[i] for stretch first + i, in the order of this block.
+  // Sets found[i] for message first + i, in the order of this block.
   template <class Block>
   LANCET_DEVICE void find(Found* found, std::int64_t first, Block& block) const {
-    for (std::int64_t i = block.thread(); i < most_at_once && first + i < stretches(); i += threads) {
-      const Stretch s = stretch(first + i, block.index());
+    for (std::int64_t i = block.thread(); i < most_at_once && first + i < messages(); i += threads) {
+      const Message s = message(first + i, block.index());
       found[i] = x.there ? sent(s) : sent_back(s);
     }
   }
 
   template <class Block>
   LANCET_DEVICE void copy(const Found* found, std::int64_t first, Block& block) const {
-    for (std::int64_t i = 0; i < most_at_once && first + i < stretches(); ++i) {
-      const Stretch s = stretch(first + i, block.index());
+    for (std::int64_t i = 0; i < most_at_once && first + i < messages(); ++i) {
+      const Message s = message(first + i, block.index());
       const std::int64_t slots = s.expert * x.capacity, buffer = s.local * x.buffer_rows;
       const std::byte* from =
           x.there ? x.slots + (slots + found[i].from) * x.row_bytes : x.buffer + (buffer + found[i].from) * x.row_bytes;
       std::byte* to = x.there ? window.peers.at(x.buffer, s.peer) + (buffer + found[i].to) * x.row_bytes
                               : window.peers.at(x.slots, s.peer) + (slots + found[i].to) * x.row_bytes;
-      // Short stretches do not occupy all blocks, so a different block copies the first piece of each.
+      // Short messages do not occupy all blocks, so a different block copies the first piece of each.
       const std::int64_t piece = (block.index() + s.number) % block.count();
       copy_rows(to, from, found[i].rows, piece * threads + block.thread(), block.count() * threads);
     }
   }
 
-  struct Stretch {
+  struct Message {
     std::int64_t number;  // the same in all blocks
     int part, peer;
     std::int64_t local, expert;  // index among the experts of the peer (back: of this rank); among all experts
   };
-  LANCET_HD Stretch stretch(std::int64_t turn, std::int64_t block) const {
+  LANCET_HD Message message(std::int64_t turn, std::int64_t block) const {
     const std::int64_t part = turn / x.experts, in_part = turn % x.experts, local = in_part % locals();
     const int peer = peer_of(in_part, block);
     return {part * x.experts + peer * locals() + local, int(part), peer, local,
             (x.there ? peer : window.peers.rank) * locals() + local};
   }
 
-  // The stretch from this rank's slots to the peer's expert.
-  LANCET_HD Found sent(const Stretch& s) const {
+  // The message from this rank's slots to the peer's expert.
+  LANCET_HD Found sent(const Message& s) const {
     const RowPush::Part& part = x.part[s.part];
     const std::int32_t begin = part.begin[s.expert];
     return {begin, window.peers.at(part.rows, s.peer)[s.local * (x.ranks + 1) + window.peers.rank],
             part.end[s.expert] - begin};
   }
-  // The stretch that the peer has sent to this rank's expert.
-  LANCET_HD Found sent_back(const Stretch& s) const {
+  // The message that the peer has sent to this rank's expert.
+  LANCET_HD Found sent_back(const Message& s) const {
     const RowPush::Part& part = x.part[s.part];
     const std::int32_t* rows = part.rows + s.local * (x.ranks + 1) + s.peer;
     return {rows[0], window.peers.at(part.begin, s.peer)[s.expert], rows[1] - rows[0]};

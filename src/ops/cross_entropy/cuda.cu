@@ -37,17 +37,13 @@ struct Softmax {
   }
 };
 
-// The largest row that `train` keeps in shared memory, 57344 logits of bf16 or 28672 of f32: two blocks with such a row
-// fit a multiprocessor of sm_90 (228 KB), one fits that of sm_80 (164 KB).
-constexpr std::size_t most_kept_bytes = 112 * 1024;
-
 // A block per row. Bytes: the logits read once and, with `train`, written once; beside these one float per row. The
 // gradient needs the logits again: each thread finds its own in shared memory (kept), or, in longer rows, reads them
-// again, from the L2 cache if the rows of all blocks fit there. At most 32 registers per thread, so that two blocks fit
-// a multiprocessor.
+// again, from the L2 cache if the rows of all blocks fit there. Two blocks fit a multiprocessor, unless their rows are
+// longer than half of its shared memory.
 template <class T, bool train, bool kept>
 struct Row {
-  static constexpr int threads = 1024;
+  static constexpr int threads = 1024, blocks_per_sm = 2;
   T* logits;
   const std::int32_t* targets;
   float* losses;
@@ -141,12 +137,18 @@ Kernel bind(const KernelArgs& args) {
   return by_dtype(args.operands[0].dtype(), [&]<class T>(T) { return bind_rows<T, false, false>(args, 0); });
 }
 
+// Whether a block can keep a row of this size. With 227 KB (sm_90) the row has at most 115,968 logits of bf16, with
+// 163 KB (sm_80) 83,200.
+bool fits_block(std::size_t row_bytes, const backend::Device& device) {
+  return row_bytes + collective_scratch_bytes <= std::size_t(device.traits().shared_bytes_of_block);
+}
+
 Kernel bind_train(const KernelArgs& args) {
   return by_dtype(args.operands[0].dtype(), [&]<class T>(T) {
     const std::int64_t packs = divide_up(args.attributes.integer("vocabulary"), Pack<T>::size);
     const std::size_t row_bytes = std::size_t(packs) * sizeof(Pack<T>);
-    return row_bytes <= most_kept_bytes ? bind_rows<T, true, true>(args, row_bytes)
-                                        : bind_rows<T, true, false>(args, 0);
+    return fits_block(row_bytes, *args.device) ? bind_rows<T, true, true>(args, row_bytes)
+                                               : bind_rows<T, true, false>(args, 0);
   });
 }
 

@@ -1,5 +1,6 @@
 // A thread of a block on a GPU, and the launch of a kernel. nvcc declares the CUDA runtime by itself.
 #pragma once
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -72,8 +73,20 @@ class Thread {
   std::uint64_t* collective_scratch_;
 };
 
+// The blocks_per_sm of a kernel, or as many as the threads of a multiprocessor allow, which are fewer on some
+// architectures (CUDA C++ Programming Guide, compute capabilities); the compiler warns of a bound that cannot hold.
+template <class F>
+constexpr int blocks_bound() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ != 800 && __CUDA_ARCH__ / 100 != 9 && __CUDA_ARCH__ / 100 != 10
+  constexpr int most_threads = 1536;
+#else
+  constexpr int most_threads = 2048;
+#endif
+  return std::min(blocks_per_sm<F>(), most_threads / F::threads);
+}
+
 template <class BlockType, class F>
-__global__ void __launch_bounds__(F::threads, blocks_per_sm<F>()) run_kernel(const __grid_constant__ F kernel) {
+__global__ void __launch_bounds__(F::threads, blocks_bound<F>()) run_kernel(const __grid_constant__ F kernel) {
 #if __CUDA_ARCH__ >= 900
   constexpr bool can_run = true;
 #else
@@ -87,16 +100,26 @@ __global__ void __launch_bounds__(F::threads, blocks_per_sm<F>()) run_kernel(con
   }
 }
 
+// CUDA grants a kernel more than 48 KB of shared memory only on request. The request is made once a thread, since a
+// thread works on one device.
+template <class BlockType, class F>
+Status grant_shared(std::size_t bytes) {
+  thread_local std::size_t granted = 48 * 1024 - collective_scratch_bytes;
+  if (bytes <= granted) return {};
+  const auto error = cudaFuncSetAttribute(reinterpret_cast<const void*>(run_kernel<BlockType, F>),
+                                          cudaFuncAttributeMaxDynamicSharedMemorySize, int(bytes));
+  if (error != cudaSuccess)
+    return internal_error(std::to_string(bytes) + " bytes of shared memory: " + cudaGetErrorString(error));
+  granted = bytes;
+  return {};
+}
+
 template <class BlockType, class F>
 Status launch_blocks(backend::Stream& stream, std::int64_t blocks, const F& kernel, std::size_t shared) {
   if (blocks > 0x7fffffff)
     return internal_error("a launch of " + std::to_string(blocks) + " blocks, at most 2^31 - 1 fit");
   const auto* function = reinterpret_cast<const void*>(run_kernel<BlockType, F>);
-  if (shared + collective_scratch_bytes > 48 * 1024) {  // CUDA grants more than 48 KB only on request
-    const auto error = cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, int(shared));
-    if (error != cudaSuccess)
-      return internal_error(std::to_string(shared) + " bytes of shared memory: " + cudaGetErrorString(error));
-  }
+  LANCET_TRY((grant_shared<BlockType, F>(shared)));
   cudaLaunchAttribute in_clusters{};
   in_clusters.id = cudaLaunchAttributeClusterDimension;
   in_clusters.val.clusterDim = {unsigned(cluster<F>()), 1, 1};

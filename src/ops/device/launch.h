@@ -2,7 +2,7 @@
 //
 //   struct Example {
 //     static constexpr int threads = 256;     // of a block: a multiple of 32, at most 1024
-//     static constexpr int blocks_per_sm = 2;  // optional: registers are left for so many blocks a multiprocessor
+//     static constexpr int blocks_per_sm = 2;  // optional: the compiler leaves registers for so many blocks an SM
 //     static constexpr int cluster = 2;        // optional: consecutive blocks that run at the same time; needs sm_90
 //     struct Shared { float tile[32][33]; };  // optional: the block's shared memory, given by block.shared<Shared>()
 //     template <class Block>
@@ -30,13 +30,14 @@ namespace lancet::ops::device {
 // It comes on top of the shared memory of the kernel.
 inline constexpr std::size_t collective_scratch_bytes = 64 * sizeof(std::uint64_t);
 
-// blocks_per_sm of a kernel; 1 without one.
+// blocks_per_sm of a kernel; 0 without one, as if the launch bounds had no second argument. A kernel that states 1 may
+// get more registers than one that states none.
 template <class F>
 constexpr int blocks_per_sm() {
   if constexpr (requires { F::blocks_per_sm; })
     return F::blocks_per_sm;
   else
-    return 1;
+    return 0;
 }
 
 // Blocks of a kernel's cluster; 1 without clusters.

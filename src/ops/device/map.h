@@ -43,7 +43,7 @@ struct MapPack {
 // blocks fit a multiprocessor, so 32 KB or more are in flight per multiprocessor.
 template <class T, int N, class F>
 struct Map {
-  static constexpr int threads = 256;
+  static constexpr int threads = 256, blocks_per_sm = 8;
   MapPack<T, N, F> pack;
   std::int64_t n;
 
@@ -58,7 +58,7 @@ struct Map {
 // buffer; blocks without a filled row end at once. Packs start at multiples of their size, not at row boundaries.
 template <class T, int N, class F>
 struct MapRows {
-  static constexpr int threads = 256;
+  static constexpr int threads = 256, blocks_per_sm = 8;
   MapPack<T, N, F> pack;
   const std::int32_t* rows;  // [E, row_width]
   std::int64_t row_width, buffer_rows, columns, blocks_per_expert;

@@ -36,11 +36,13 @@ LANCET_DEVICE void load_matrices(Block& block, std::uint32_t (&out)[4], SharedAd
                  : "memory");
 }
 
-// c += a b; b has two registers.
+// c += a b; b has two registers. Volatile, although it writes registers only: all threads of the warp must take part,
+// so the compiler must not move it into a branch that only some threads take.
 template <class Block>
 LANCET_DEVICE void multiply(Block& block, float (&c)[4], const std::uint32_t (&a)[4], const std::uint32_t* b) {
   (void)block;
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }

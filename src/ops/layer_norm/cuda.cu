@@ -233,7 +233,7 @@ template <class T>
 struct LayerNormBackward {
   using Tile = ColumnTile<T>;
   using Shared = typename Tile::Shared;
-  static constexpr int threads = Tile::threads;
+  static constexpr int threads = Tile::threads, blocks_per_sm = 2;
   LayerNormDx<T, false, true> dx;
   float* parts;  // [pieces, 2, d]
   std::int64_t pieces;
@@ -256,12 +256,15 @@ struct LayerNormBackward {
   }
 };
 
+// The longest row of a warp.
+template <class T>
+constexpr std::int64_t warp_row = std::int64_t{kept_packs} * warp_size * Pack<T>::size;
+
 // Calls f(whole_block, kept) with the constants for rows of d elements of T.
 template <class T, class F>
 Kernel by_width(std::int64_t d, F f) {
-  constexpr std::int64_t warp_row = std::int64_t{kept_packs} * warp_size * Pack<T>::size;
-  if (d <= warp_row) return f(std::false_type{}, std::true_type{});
-  if (d <= warp_row * 8) return f(std::true_type{}, std::true_type{});
+  if (d <= warp_row<T>) return f(std::false_type{}, std::true_type{});
+  if (d <= warp_row<T> * 8) return f(std::true_type{}, std::true_type{});
   return f(std::true_type{}, std::false_type{});
 }
 
@@ -287,9 +290,10 @@ Kernel bind(const KernelArgs& args) {
   });
 }
 
-// The number of pieces of the rows: one a multiprocessor, with 32 rows or more each.
+// The number of pieces of the rows: two a multiprocessor (blocks_per_sm of LayerNormBackward), with 32 rows or more
+// each.
 std::int64_t pieces_of(std::int64_t rows, const backend::Device& device) {
-  return std::clamp<std::int64_t>(divide_up(rows, 32), 1, device.traits().multiprocessors);
+  return std::clamp<std::int64_t>(divide_up(rows, 32), 1, 2 * device.traits().multiprocessors);
 }
 
 // What layer_norm_dx and layer_norm_dw of the same tensors share, if dx is called first: partial sums in memory of
@@ -344,6 +348,13 @@ std::size_t workspace_dw(const KernelArgs& args) {
   return scratch.bytes();
 }
 
+// At most the memory of parts_of_dx; none if dx shares rows among the threads of a block.
+std::size_t own_memory_dw(const KernelArgs& args) {
+  const Shape& shape = args.operands[0].shape();
+  const bool bf16_rows = args.operands[0].dtype() == DType::bf16;
+  return shape.back() <= (bf16_rows ? warp_row<bf16> : warp_row<float>) ? workspace_dw(args) : 0;
+}
+
 // The memory in which layer_norm_dx of the same tensors leaves their partial sums; null if dw must compute them.
 float* parts_of_dx(const KernelArgs& args) {
   if (!args.notes || !args.instruction) return nullptr;
@@ -352,9 +363,14 @@ float* parts_of_dx(const KernelArgs& args) {
   if (note == args.notes->end()) return nullptr;
   const auto shared = std::static_pointer_cast<Backward>(note->second);
   if (shared->dy != operands[0] || shared->x != operands[1]) return nullptr;
-  if (!shared->parts)
-    if (auto memory = args.device->allocate(workspace_dw(args)); memory.ok())
+  if (!shared->parts) {
+    const auto memory = args.device->allocate(workspace_dw(args));
+    if (memory.ok())
       shared->parts = reinterpret_cast<float*>(*memory);
+    else if (args.remarks)
+      args.remarks->insert("layer_norm_dw reads its rows again, since its sums have no memory beside the arena: " +
+                           memory.error().message);
+  }
   return shared->parts;
 }
 
@@ -378,7 +394,10 @@ Kernel bind_dw(const KernelArgs& args) {
 const DeviceKernel table[] = {{"layer_norm", bind<false>},
                               {"add_layer_norm", bind<true>},
                               {"layer_norm_dx", bind_dx},
-                              {"layer_norm_dw", bind_dw, workspace_dw}};
+                              {.op = "layer_norm_dw",
+                               .bind = bind_dw,
+                               .workspace = workspace_dw,
+                               .own_memory = own_memory_dw}};
 
 }  // namespace
 

@@ -156,7 +156,7 @@ TEST_CASE("emulated device kernels at the edges of their shapes") {
 
 // The path of rows that shared memory cannot keep, and the longest row that it does.
 TEST_CASE("the gradient of a row of logits is the same from shared memory and from device memory") {
-  for (const auto& [type, kept] : {std::pair{DType::bf16, 57344}, {DType::f32, 28672}}) {
+  for (const auto& [type, kept] : {std::pair{DType::bf16, 115968}, {DType::f32, 57984}}) {
     for (const std::int64_t vocabulary : {kept, kept + 1}) {
       INFO(name(type) << ", vocabulary " << vocabulary);
       check_sample(ops::op("cross_entropy_train"),

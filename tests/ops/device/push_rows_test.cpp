@@ -244,8 +244,8 @@ TEST_CASE("the rows do not depend on the number of blocks") {
     for (int blocks : {1, 3, 8}) check({ranks, 3, DType::bf16, 40, 2}, blocks, 1);
 }
 
-TEST_CASE("more stretches than a block finds in one turn") {
-  check({2, 100, DType::bf16, 4, 3}, 2, 1);  // 600 stretches
+TEST_CASE("more messages than a block finds in one turn") {
+  check({2, 100, DType::bf16, 4, 3}, 2, 1);  // 600 messages
 }
 
 TEST_CASE("ranks that run ahead of each other push there and back without a host between") {
