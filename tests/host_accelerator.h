@@ -5,8 +5,8 @@
 #include <set>
 #include <string>
 
-#include "lancet/backend/cpu/parallel.h"
 #include "doubles/host_queue.h"
+#include "lancet/backend/cpu/parallel.h"
 #include "lancet/ops/catalogue.h"
 #include "lancet/runtime/accelerator.h"
 

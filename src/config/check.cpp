@@ -25,19 +25,18 @@ Status check_experts(const Model& m, int ranks) {
   if (!m.has_moe()) return {};
   if (m.experts_per_rank.has_value() == m.num_local_experts.has_value())
     return refused("expected exactly one of model.experts_per_rank and model.num_local_experts, found {}",
-                 m.experts_per_rank ? "both" : "neither");
+                   m.experts_per_rank ? "both" : "neither");
   if (m.num_local_experts && *m.num_local_experts % ranks != 0)
-    return refused("model.num_local_experts: expected a multiple of the {} ranks, found {}", ranks, *m.num_local_experts);
+    return refused("model.num_local_experts: expected a multiple of the {} ranks, found {}", ranks,
+                   *m.num_local_experts);
   if (m.experts(ranks) > most_experts)
     return refused("model.experts_per_rank: expected at most {} experts in a layer, found {} on {} ranks", most_experts,
-                 m.experts(ranks), ranks);
+                   m.experts(ranks), ranks);
   if (m.num_experts_per_tok > m.experts(ranks))
     return refused("model.num_experts_per_tok: expected at most the layer's {} experts, found {}", m.experts(ranks),
-                 m.num_experts_per_tok);
+                   m.num_experts_per_tok);
   if (m.num_experts_per_tok != 1)
-    return refused(
-        "model.num_experts_per_tok: expected 1 (every router is top-1), found {}",
-        m.num_experts_per_tok);
+    return refused("model.num_experts_per_tok: expected 1 (every router is top-1), found {}", m.num_experts_per_tok);
   return {};
 }
 
@@ -49,7 +48,7 @@ Status check_sizes(const Config& config, int ranks) {
   const double sequence = double(t.seq_len), tokens = double(t.micro_batch_size) * sequence;
   if (tokens > double(most_tokens))
     return refused("train.micro_batch_size * train.seq_len: expected at most {} tokens, found {:.0f}", most_tokens,
-                 tokens);
+                   tokens);
   struct Size {
     const char* what;
     double elements;
@@ -79,7 +78,7 @@ Status check_sizes(const Config& config, int ranks) {
       return refused("{}: expected at most {} elements, found {:.4g}", size.what, most_elements, size.elements);
   if (m.has_moe() && tokens > double(most_routed))
     return refused("train.micro_batch_size * train.seq_len: expected at most {} tokens with MoE layers, found {:.0f}",
-                 most_routed, tokens);
+                   most_routed, tokens);
   return {};
 }
 
@@ -96,18 +95,19 @@ Status check(const Config& config, int ranks) {
   if (m.n_embd % m.n_head != 0)
     return refused("model.n_embd: expected a multiple of model.n_head = {}, found {}", m.n_head, m.n_embd);
   if (config.train.seq_len < 1 || config.train.seq_len > m.n_positions)
-    return refused("train.seq_len: expected 1 to model.n_positions = {}, found {}", m.n_positions, config.train.seq_len);
+    return refused("train.seq_len: expected 1 to model.n_positions = {}, found {}", m.n_positions,
+                   config.train.seq_len);
   LANCET_TRY(check_experts(m, ranks));
   LANCET_TRY(check_sizes(config, ranks));
   if (const Train& t = config.train; t.min_lr > t.lr)
     return refused("train.min_lr: expected at most train.lr = {}, found {}", t.lr, t.min_lr);
   if (config.overlap.parts > config.overlap.max_parts)
     return refused("overlap.parts: expected at most overlap.max_parts = {}, found {}", config.overlap.max_parts,
-                 config.overlap.parts);
+                   config.overlap.parts);
   const bool by_batch = config.overlap.policy != "expert_pipeline";
   if (config.overlap.parts > 1 && by_batch && config.train.micro_batch_size % config.overlap.parts != 0)
     return refused("overlap.parts: expected a divisor of train.micro_batch_size = {}, found {}",
-                 config.train.micro_batch_size, config.overlap.parts);
+                   config.train.micro_batch_size, config.overlap.parts);
   if (config.log.trace > config.train.steps)
     return refused("log.trace: expected a step of train.steps = {}, found {}", config.train.steps, config.log.trace);
   if (const Transport transport = config.comm.transport; config.device == Device::cpu && transport == Transport::nccl)
@@ -116,10 +116,11 @@ Status check(const Config& config, int ranks) {
         name(transport));
   if (config.device == Device::cpu && config.comm.device_all_to_all == DeviceAllToAll::windows)
     return refused("comm.device_all_to_all: expected \"auto\" or \"counted\" for device \"cpu\", found \"{}\"",
-                 name(config.comm.device_all_to_all));
+                   name(config.comm.device_all_to_all));
   if (config.comm.transport == Transport::emulated && (config.comm.network.empty() || config.comm.emulated_ranks < 1))
-    return refused("comm.transport: expected comm.network and comm.emulated_ranks for \"emulated\", found \"{}\" and {}",
-                 config.comm.network, config.comm.emulated_ranks);
+    return refused(
+        "comm.transport: expected comm.network and comm.emulated_ranks for \"emulated\", found \"{}\" and {}",
+        config.comm.network, config.comm.emulated_ranks);
   if (config.comm.transport == Transport::self && ranks > 1)
     return refused("comm.transport: expected \"auto\" or \"mpi\" for {} ranks, found \"self\"", ranks);
   return {};
@@ -132,7 +133,7 @@ Status check_data(const Config& config) {
         "data.train: expected a token file (lancet data tokenize writes one) or data.synthetic = true, found \"\"");
   if (config.train.sample_tokens > 0 && d.tokenizer.empty())
     return refused("data.tokenizer: expected a tokenizer folder since train.sample_tokens = {}, found \"\"",
-                 config.train.sample_tokens);
+                   config.train.sample_tokens);
   return {};
 }
 

@@ -53,9 +53,9 @@ constexpr Range below_one() { return {.min = 0, .max = 1, .open_max = true}; }
 // bounds the sizes of tensors).
 constexpr double most_layers = 10000;
 constexpr double most_experts_per_layer = 65536;
-constexpr double most_width = 1 << 20;   // also limits rows, heads and accumulated micro batches
+constexpr double most_width = 1 << 20;      // also limits rows, heads and accumulated micro batches
 constexpr double most_positions = 1 << 24;  // per sequence
-constexpr double most_ids = 2147483647;  // ids are int32
+constexpr double most_ids = 2147483647;     // ids are int32
 constexpr double most_steps = 1e12;
 constexpr double most_seconds = 1e9;  // fits an int64 in nanoseconds
 constexpr double most_factor = 1e6;

@@ -91,8 +91,7 @@ double all_to_all_ms(const Hardware& hardware, const Layout& layout, double byte
   if (layout.hosts == 1) return hardware.node.latency_us * us + within / links;
   const Hardware::Network& network = hardware.network;
   const double nic_ms = (local > 0 ? 1 : spread.fullest) * between * layout.on_host() / nics;
-  const double messages = std::max(away * spread.share, 1.0),
-               nodes = std::max((layout.hosts - 1) * spread.share, 1.0);
+  const double messages = std::max(away * spread.share, 1.0), nodes = std::max((layout.hosts - 1) * spread.share, 1.0);
   const double direct =
       network.latency_us * us + std::max({within / links, nic_ms, (messages - 1) * network.message_us * us});
   // Bytes for other nodes pass a link first, except for the share that is on the right device already.

@@ -52,9 +52,7 @@ Status replace_file(const std::filesystem::path& path, const Profile& profile) {
 
 }  // namespace
 
-std::string to_string(const Device& device) {
-  return fmt::format("{}", fmt::join(words(device), ", "));
-}
+std::string to_string(const Device& device) { return fmt::format("{}", fmt::join(words(device), ", ")); }
 
 std::string to_string(const Machine& machine) {
   return fmt::format("{}; {}", to_string(machine.device), fmt::join(words(machine.cluster), ", "));
@@ -110,10 +108,9 @@ Result<Profile> read_profile(const std::filesystem::path& path, const Machine& m
   Profile profile = held.on(machine);
   if (profile.complete()) return profile;
   if (held.machine != machine) return other_machine(path, held.machine, machine, "");
-  return config_error(fmt::format("{}: expected measured ops{}, found {}{}", path.string(),
-                                  machine.cluster.ranks > 1 ? " and communication" : "",
-                                  counted(std::int64_t(held.ops.size()), "op"),
-                                  held.network.measured() ? " and communication" : ""));
+  return config_error(fmt::format(
+      "{}: expected measured ops{}, found {}{}", path.string(), machine.cluster.ranks > 1 ? " and communication" : "",
+      counted(std::int64_t(held.ops.size()), "op"), held.network.measured() ? " and communication" : ""));
 }
 
 Result<Profile> read_profile_or_empty(const std::filesystem::path& path, const Machine& machine) {

@@ -94,10 +94,10 @@ class ProfileParser {
     Profile profile;
     if (root.is_object() && root.contains("format") && root["format"] != format_version)
       in_.fail("profile.format", std::to_string(format_version), shown(root["format"]));
-    else if (in_.object(root, "profile",
-                        {"format", "cpu", "isa", "threads", "local_ranks", "build", "transport", "ranks", "hosts",
-                         "ops"},
-                        {"peak_tflops", "products", "network"}))
+    else if (in_.object(
+                 root, "profile",
+                 {"format", "cpu", "isa", "threads", "local_ranks", "build", "transport", "ranks", "hosts", "ops"},
+                 {"peak_tflops", "products", "network"}))
       read(root, profile);
     if (in_.error()) return *in_.error();
     return profile;
@@ -174,10 +174,15 @@ Result<Profile> parse_profile(std::string_view text, std::string_view origin) {
 
 std::string print(const Profile& profile) {
   const auto& [device, cluster] = profile.machine;
-  Ordered root{{"format", format_version},         {"cpu", device.cpu},       {"isa", device.isa},
-               {"threads", device.threads},         {"local_ranks", device.local_ranks},
-               {"build", device.build},             {"transport", cluster.transport},
-               {"ranks", cluster.ranks},            {"hosts", cluster.hosts}};
+  Ordered root{{"format", format_version},
+               {"cpu", device.cpu},
+               {"isa", device.isa},
+               {"threads", device.threads},
+               {"local_ranks", device.local_ranks},
+               {"build", device.build},
+               {"transport", cluster.transport},
+               {"ranks", cluster.ranks},
+               {"hosts", cluster.hosts}};
   if (!profile.peak_tflops.empty()) root["peak_tflops"] = profile.peak_tflops;
   root["ops"] = Ordered::object();
   for (const auto& [key, time] : profile.ops)

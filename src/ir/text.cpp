@@ -1,6 +1,6 @@
-// A program is printed in the order of its instructions; a view is declared just before the first instruction that names
-// it. The parser reads one line at a time: LineReader takes tokens off the line and words the errors, ProgramParser adds
-// what the line declares to the Program, so that a tensor is known before it is used.
+// A program is printed in the order of its instructions; a view is declared just before the first instruction that
+// names it. The parser reads one line at a time: LineReader takes tokens off the line and words the errors,
+// ProgramParser adds what the line declares to the Program, so that a tensor is known before it is used.
 #include "text.h"
 
 #include <fmt/format.h>

@@ -1,8 +1,8 @@
 // The loop of the optimizers' updates. It is not cpu::map, because each element also updates its state.
 #pragma once
+#include "cpu.h"
 #include "lancet/base/rounding.h"
 #include "lancet/ops/schedule_layout.h"
-#include "cpu.h"
 
 namespace lancet::ops::cpu {
 

@@ -1,7 +1,7 @@
 // The type rule of the optimizers' updates.
 #pragma once
-#include "lancet/ops/schedule_layout.h"
 #include "describe.h"
+#include "lancet/ops/schedule_layout.h"
 
 namespace lancet::ops {
 

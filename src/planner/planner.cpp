@@ -93,8 +93,8 @@ class Schedules {
  private:
   Scheduled make(std::size_t index) {
     const Policy& policy = policy_table()[index];
-    Scheduled scheduled = policy.from.empty() ? Scheduled{index, schedule::program_order(step_), pipeline_}
-                                              : fastest(policy.from);
+    Scheduled scheduled =
+        policy.from.empty() ? Scheduled{index, schedule::program_order(step_), pipeline_} : fastest(policy.from);
     for (const SchedulePass& pass : policy.passes) {
       scheduled.candidate = scheduled.pipeline.run(pass.name, std::move(scheduled.candidate), [&](Candidate candidate) {
         return pass.run(step_, overlap_, std::move(candidate));
@@ -272,8 +272,7 @@ Result<ir::Plan> make_plan(const ir::Program& forward, const PlanRequest& reques
 ir::Plan make_forward_plan(const ir::Program& forward, int ranks) {
   Pipeline pipeline;
   pipeline.begin(forward);
-  ir::Program program =
-      pipeline.run("sync", forward, [&](ir::Program p) { return passes::sync(p, ranks, 0, false); });
+  ir::Program program = pipeline.run("sync", forward, [&](ir::Program p) { return passes::sync(p, ranks, 0, false); });
   Candidate candidate = pipeline.run("take_turns", std::move(program), unpredicted);
   ir::Plan plan = plan_of(std::move(candidate), pipeline);
   set_header(plan, forward, sequential, ranks);

@@ -184,10 +184,11 @@ Result<ir::Plan> read_same_plan(const std::filesystem::path& path, const config:
   LANCET_TRY(world::agree(world, text.ok() ? Status() : Status(text.error())));
   LANCET_ASSIGN(const std::string first, broadcast_text(world, *text, 0));
   const bool same = *text == first;
-  LANCET_TRY(world::agree(world, same ? Status()
-                               : Status(config_error(fmt::format(
-                                     "--plan {}: expected the same file on all ranks, found another than rank 0's",
-                                     path.string())))));
+  LANCET_TRY(world::agree(
+      world,
+      same ? Status()
+           : Status(config_error(fmt::format(
+                 "--plan {}: expected the same file on all ranks, found another than rank 0's", path.string())))));
   auto plan = plan_in(path, *text, config, world.size());
   LANCET_TRY(world::agree(world, plan.ok() ? Status() : Status(plan.error())));
   return plan;

@@ -5,11 +5,11 @@
 // checks it.
 #include "lancet/planning/run_plans.h"
 
+#include "lancet/planning/from_config.h"
+#include "lancet/planning/plan_file.h"
 #include "lancet/planning/planned_step.h"
 #include "lancet/planning/step_costs.h"
 #include "lancet/world/turns.h"
-#include "lancet/planning/from_config.h"
-#include "lancet/planning/plan_file.h"
 
 namespace lancet::planning {
 namespace {
@@ -76,9 +76,8 @@ class Planning {
 Result<StepPlans> make_step_plans(const config::Config& config, comm::Communicator& world,
                                   const RunPlanOptions& options, bool evaluates) {
   StepPlans plans;
-  const ProfileRequest request{.local_ranks = options.local_ranks,
-                               .profile_folder = options.profile_folder,
-                               .accelerator = options.accelerator};
+  const ProfileRequest request{
+      .local_ranks = options.local_ranks, .profile_folder = options.profile_folder, .accelerator = options.accelerator};
   LANCET_TRY(take_product_choices(config, world, request));
   if (!options.plan_file.empty()) {
     LANCET_ASSIGN(plans.update, read_same_plan(options.plan_file, config, world));

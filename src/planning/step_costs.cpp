@@ -8,17 +8,17 @@
 #include <algorithm>
 #include <optional>
 
-#include "lancet/world/rank_device.h"
-#include "lancet/world/emulated_world.h"
 #include "lancet/backend/cpu/parallel.h"
 #include "lancet/base/atomic_file.h"
 #include "lancet/base/hash.h"
 #include "lancet/base/log.h"
-#include "lancet/schedule/plan_memory.h"
-#include "lancet/profiler/profiler.h"
-#include "lancet/world/agree.h"
-#include "lancet/world/stream_communicators.h"
 #include "lancet/planning/from_config.h"
+#include "lancet/profiler/profiler.h"
+#include "lancet/schedule/plan_memory.h"
+#include "lancet/world/agree.h"
+#include "lancet/world/emulated_world.h"
+#include "lancet/world/rank_device.h"
+#include "lancet/world/stream_communicators.h"
 
 namespace lancet::planning {
 namespace {
@@ -48,7 +48,7 @@ int threads_of(const config::Config& config, int local_ranks) {
 }
 
 cost::Machine machine_of(const config::Config& config, const comm::Communicator& world, int local_ranks,
-                     runtime::Accelerator* accelerator) {
+                         runtime::Accelerator* accelerator) {
   const int hosts = (world.size() + local_ranks - 1) / local_ranks;
   if (!accelerator)
     return {profiler::this_device(threads_of(config, local_ranks), local_ranks),
@@ -124,13 +124,13 @@ Result<cost::Profile> ensure_profile(const config::Config& config, comm::Communi
               missing.size() == 1 ? "" : "s");
   LANCET_ASSIGN(const profiler::ProfilerReport report,
                 profiler::fill_profile(profile, plans,
-                                      {.threads = threads,
-                                       .accelerator = request.accelerator,
-                                       .world = &world,
-                                       .streams = options.communicators,
-                                       .device_streams = options.device_communicators,
-                                       .timeout = options.timeout,
-                                       .seconds = request.seconds}));
+                                       {.threads = threads,
+                                        .accelerator = request.accelerator,
+                                        .world = &world,
+                                        .streams = options.communicators,
+                                        .device_streams = options.device_communicators,
+                                        .timeout = options.timeout,
+                                        .seconds = request.seconds}));
   if (report.ops == 0 && !report.network) return profile;
   if (keeps && world.rank() == 0)
     written = request.renew == ProfileRequest::Renew::all ? cost::write_profile(path, profile)

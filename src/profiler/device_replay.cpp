@@ -21,7 +21,7 @@ class DeviceLoopback final : public comm::DeviceCommunicator {
   int size() const override { return ranks_; }
   std::string transport() const override { return "loopback"; }
   Status send_receive(backend::Stream& stream, std::span<const comm::Segment> sends,
-                  std::span<const comm::Segment> receives) override {
+                      std::span<const comm::Segment> receives) override {
     std::vector<backend::Copy> copies;
     for (std::size_t i = 0; i < std::min(sends.size(), receives.size()); ++i)
       backend::append_copy(copies, {receives[i].data, sends[i].data, std::min(sends[i].bytes, receives[i].bytes)});

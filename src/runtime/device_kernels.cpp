@@ -78,8 +78,8 @@ Status DeviceKernels::bind(const ir::Plan& plan, const Addresses& addresses, con
   device_ = &options.accelerator->device();
   for (std::size_t stream = 1; stream < ir::stream_count; ++stream)
     if (comm::DeviceCommunicator* comm = options.device_communicators[stream])
-      LANCET_TRY(comm->reserve(
-          static_cast<std::size_t>(most_bytes_per_call(plan.program, static_cast<ir::Stream>(stream)))));
+      LANCET_TRY(
+          comm->reserve(static_cast<std::size_t>(most_bytes_per_call(plan.program, static_cast<ir::Stream>(stream)))));
   const auto find = [&](std::string_view op) { return options.accelerator->find_kernel(op); };
   LANCET_ASSIGN(const auto scratch, runtime::workspace_bytes(plan, addresses, find, device_));
   for (std::size_t stream = 0; stream < ir::stream_count; ++stream) {

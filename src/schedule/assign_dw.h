@@ -9,7 +9,7 @@ namespace lancet::schedule {
 struct Movable {
   double ms = 0;
   std::vector<bool> allowed;  // by all-to-all
-  int default_position = 0;               // default position, where the item stays if it is not assigned
+  int default_position = 0;   // default position, where the item stays if it is not assigned
   std::vector<int> before;    // items whose position must not be greater than this one's
 };
 

@@ -106,9 +106,8 @@ class DwSchedule {
     movable_at_.assign(dependencies_.size(), -1);
     for (std::size_t i = 0; i < dependencies_.size(); ++i) {
       const ir::Instruction& instruction = program_.instructions[i];
-      reduced[i] =
-          reduces(id_of(i)) ||
-          std::ranges::any_of(dependencies_[i], [&](InstructionId before) { return reduced[before.index()]; });
+      reduced[i] = reduces(id_of(i)) ||
+                   std::ranges::any_of(dependencies_[i], [&](InstructionId before) { return reduced[before.index()]; });
       if (instruction.stream != Stream::compute || op_costs_[i].ms <= 0 || reduced[i]) continue;
       if (instruction.role == Role::forward && !only_reduced(id_of(i))) continue;
       Movable movable;

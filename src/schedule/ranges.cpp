@@ -15,7 +15,6 @@
 namespace lancet::schedule {
 namespace {
 
-
 constexpr double impossible = std::numeric_limits<double>::infinity();
 
 class RangeCosts {

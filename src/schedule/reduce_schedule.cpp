@@ -135,7 +135,7 @@ class Buckets {
   std::span<const cost::OpCost> op_costs_;
   const cost::Costs& costs_;
   const std::vector<bool> is_bucket_;  // by instruction
-  std::vector<Gradient> gradients_;  // in the order in which they are complete
+  std::vector<Gradient> gradients_;    // in the order in which they are complete
   ir::Program* result_ = nullptr;
   std::vector<cost::OpCost>* result_costs_ = nullptr;
   std::vector<TensorId> reduced_;  // by reduced gradient, if it is cut in slices: the whole

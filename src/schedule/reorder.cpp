@@ -57,7 +57,7 @@ class Reorder {
   const Dependencies& dependencies_;
   const std::vector<Order>& after_;
   std::vector<bool> moved_, emitted_, reached_;
-  std::vector<std::size_t> missing_;  // reduce stream: number of dependencies not in the new order yet; else 0
+  std::vector<std::size_t> missing_;     // reduce stream: number of dependencies not in the new order yet; else 0
   std::vector<Order> reductions_after_;  // instructions of the reduce stream that depend on this one
   Order order_;
 };

@@ -126,7 +126,8 @@ class Simulation {
   double until_event(const StreamState& stream) const {
     if (stream.running) return stream.left / stream.rate;
     if (stream.done() || stream.need < dependencies_[stream.at_head().index()].size()) return no_event;
-    return stream.ready > time_ ? stream.ready - time_ : no_event;  // no event: it is ready, but an all-to-all goes first
+    return stream.ready > time_ ? stream.ready - time_
+                                : no_event;  // no event: it is ready, but an all-to-all goes first
   }
 
   // Events within a rounding error of the step's end happen at its end, so that ties stay ties.

@@ -97,8 +97,8 @@ Result<std::span<std::byte>> make_arena_window(const config::Config& config, con
 
 std::string describe_all_to_alls(const config::Config& config) {
   const bool automatic = config.comm.device_all_to_all == config::DeviceAllToAll::automatic;
-  return fmt::format("all-to-alls  through windows{}", automatic ? ": the ranks reach each other's memory"
-                                                                 : "; comm.device_all_to_all=windows");
+  return fmt::format("all-to-alls  through windows{}",
+                     automatic ? ": the ranks reach each other's memory" : "; comm.device_all_to_all=windows");
 }
 
 Result<DeviceStreams> make_device_streams(

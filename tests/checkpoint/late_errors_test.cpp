@@ -57,8 +57,7 @@ class LateErrors final : public FileSystem {
 
 }  // namespace
 
-TEST_CASE(
-    "a call that succeeds but reports failure: checkpoints stay complete, and the next save works") {
+TEST_CASE("a call that succeeds but reports failure: checkpoints stay complete, and the next save works") {
   int failures = 0;
   for (int call = 0;; ++call) {
     const TemporaryFolder folder;

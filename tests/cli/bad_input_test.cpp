@@ -28,24 +28,25 @@ struct Case {
 TEST_CASE("wrong config fields") {
   const TemporaryFolder folder;
   const std::string config = folder.write("small.json", test::small_config);
-  const auto given = GENERATE(values<Case>({{"model.n_embdd=3", {"n_embdd", "n_embd"}},
-                                            {"modell.n_embd=3", {"modell", "model"}},
-                                            {"model.n_embd=33", {"n_head"}},
-                                            {"model.n_embd=-4", {"n_embd", "-4"}},
-                                            {"model.n_embd=wide", {"--set model.n_embd: expected", "\"wide\""}},
-                                            {"train.dtype=fp64", {"dtype", "fp64"}},
-                                            {"train.seq_len=999", {"seq_len", "999"}},
-                                            {"overlap.policy=quick", {"overlap.policy: expected one of sequential", "quick"}},
-                                            {"device=gpu", {"--set device", "gpu"}},
-                                            {"overlap.k=4", {"unknown key 'overlap.k'"}},
-                                            {"log.trace=true", {"--set log.trace: expected an integer", "true"}},
-                                            {"log.trace=21", {"log.trace: expected a step of train.steps = 20"}},
-                                            {"model.n_layer=100000000", {"n_layer", "[1, 10000]"}},
-                                            {"model.n_embd=999999999999", {"n_embd", "[1, 1048576]"}},
-                                            {"train.micro_batch_size=1048576 --set model.vocab_size=2147483647",
-                                             {"the logits", "expected at most 1099511627776 elements"}},
-                                            {"model.capacity_factor=1e300", {"capacity_factor"}},
-                                            {"train.lr", {"train.lr"}}}));
+  const auto given =
+      GENERATE(values<Case>({{"model.n_embdd=3", {"n_embdd", "n_embd"}},
+                             {"modell.n_embd=3", {"modell", "model"}},
+                             {"model.n_embd=33", {"n_head"}},
+                             {"model.n_embd=-4", {"n_embd", "-4"}},
+                             {"model.n_embd=wide", {"--set model.n_embd: expected", "\"wide\""}},
+                             {"train.dtype=fp64", {"dtype", "fp64"}},
+                             {"train.seq_len=999", {"seq_len", "999"}},
+                             {"overlap.policy=quick", {"overlap.policy: expected one of sequential", "quick"}},
+                             {"device=gpu", {"--set device", "gpu"}},
+                             {"overlap.k=4", {"unknown key 'overlap.k'"}},
+                             {"log.trace=true", {"--set log.trace: expected an integer", "true"}},
+                             {"log.trace=21", {"log.trace: expected a step of train.steps = 20"}},
+                             {"model.n_layer=100000000", {"n_layer", "[1, 10000]"}},
+                             {"model.n_embd=999999999999", {"n_embd", "[1, 1048576]"}},
+                             {"train.micro_batch_size=1048576 --set model.vocab_size=2147483647",
+                              {"the logits", "expected at most 1099511627776 elements"}},
+                             {"model.capacity_factor=1e300", {"capacity_factor"}},
+                             {"train.lr", {"train.lr"}}}));
   const auto outcome = lancet("train " + config + " --set " + given.set + " --run-dir " + (folder / "run"));
   check(outcome, 2, given.said);
   CHECK_FALSE(std::filesystem::exists(folder / "run"));

@@ -93,8 +93,7 @@ void fill_disk(const std::string& path) {
 
 }  // namespace
 
-TEST_CASE(
-    "a disk that fills up during a run: a warning, complete files, and later saves once it has space") {
+TEST_CASE("a disk that fills up during a run: a warning, complete files, and later saves once it has space") {
   const TemporaryFolder folder;
   const SmallDisk disk(folder / "disk", "6m");
   if (!disk.is_there()) return;

@@ -131,8 +131,7 @@ TEST_CASE("import, generate, export and import again") {
   REQUIRE(lancet("import --from " + (folder / "hf") + " --out " + (folder / "again")).code == 0);
   CHECK(result_of("generate --from " + (folder / "again") + greedy) == text);
 #if defined(LANCET_HAVE_MPI)
-  const auto two =
-      test::mpirun(2, "generate --from " + run + greedy + " 2>/dev/null");  // their order is undefined
+  const auto two = test::mpirun(2, "generate --from " + run + greedy + " 2>/dev/null");  // their order is undefined
   INFO(two.output);
   CHECK(two.code == 0);
   CHECK(two.lines_with(text.substr(0, text.size() - 1)) == 1);

@@ -80,9 +80,9 @@ TEST_CASE("plan prints the prediction of every policy and the reason for its cho
 
 TEST_CASE("without measured costs plan takes a declared machine and names the command that measures") {
   const Files files;
-  const auto outcome = test::shell("XDG_CACHE_HOME=" + (files.folder / "empty") + " " LANCET_BINARY " plan " +
-                                   files.config +
-                                   " --ranks 2 --explain --set train.seq_len=8 --set \"log.run_dir=it's a run\"");
+  const auto outcome =
+      test::shell("XDG_CACHE_HOME=" + (files.folder / "empty") + " " LANCET_BINARY " plan " + files.config +
+                  " --ranks 2 --explain --set train.seq_len=8 --set \"log.run_dir=it's a run\"");
   INFO(outcome.output);
   CHECK(outcome.code == 0);
   CHECK(outcome.lines_with("planned for the declared machine ethernet-10g-cpu instead; to measure this one: ") == 1);
@@ -131,10 +131,9 @@ TEST_CASE("a step that cannot fit a declared machine's memory is refused before 
   const auto outcome = lancet("plan " + files.config + " --ranks 2 --on ethernet-10g-cpu --set model.n_embd=65536");
   INFO(outcome.output);
   CHECK(outcome.code == 2);
-  CHECK(std::regex_search(outcome.output,
-                          std::regex("^error: ethernet-10g-cpu: expected [0-9]+ MB of memory a rank "
-                                     "\\([0-9]+ parameters, [0-9]+ optimizer, [0-9]+ gradients, "
-                                     "besides activations\\), found 33286 MB\n$")));
+  CHECK(std::regex_search(outcome.output, std::regex("^error: ethernet-10g-cpu: expected [0-9]+ MB of memory a rank "
+                                                     "\\([0-9]+ parameters, [0-9]+ optimizer, [0-9]+ gradients, "
+                                                     "besides activations\\), found 33286 MB\n$")));
 }
 
 TEST_CASE("a large step is planned by the policy that was asked for alone, and plan says so") {
@@ -241,7 +240,6 @@ TEST_CASE("a plan file with a byte order mark and CRLF line ends runs") {
   CHECK(text_of(folder / "run/plan.ir") == text_of(folder / "made/plan.ir"));
 }
 
-
 TEST_CASE("plan writes the program after each pass of the chosen policy, and lists the passes") {
   const Files files;
   const std::string folder = files.folder / "passes";
@@ -249,9 +247,8 @@ TEST_CASE("plan writes the program after each pass of the chosen policy, and lis
       lancet("plan " + files.config + files.for_two + " --set overlap.policy=dw --passes --dump " + folder);
   INFO(outcome.output);
   REQUIRE(outcome.code == 0);
-  const char* names[] = {"00_forward",  "01_autodiff", "02_sync",
-                         "03_optimize", "04_move_dw",  "05_chunk_all_reduces",
-                         "06_plan_memory"};
+  const char* names[] = {"00_forward", "01_autodiff",          "02_sync",       "03_optimize",
+                         "04_move_dw", "05_chunk_all_reduces", "06_plan_memory"};
   std::size_t found = 0;
   for (const auto& entry : std::filesystem::directory_iterator(folder)) found += entry.path().extension() == ".ir";
   CHECK(found == std::size(names));

@@ -54,8 +54,7 @@ TEST_CASE("a model and tokens or a tokenizer that do not belong together are ref
   check(lancet(generate + (folder / "own")), 0, "2 tokens after a prompt of ");
   check(train("other", run, "--set train.steps=4"), 3, difference(folder / "other.bin", checkpoint));
   check(train("own", run, "--set train.steps=4"), 0, "step 4/4 | loss ");
-  check(train("other", folder / "tuned", "--init-from " + checkpoint), 3,
-        difference(folder / "other.bin", checkpoint));
+  check(train("other", folder / "tuned", "--init-from " + checkpoint), 3, difference(folder / "other.bin", checkpoint));
   CHECK_FALSE(std::filesystem::exists(folder / "tuned"));
   check(train("own", folder / "tuned", "--set train.steps=1 --init-from " + checkpoint), 0, "step 1/1 | loss ");
   check(train("own", folder / "new", "--set data.eval=" + (folder / "other.bin")), 3,

@@ -99,8 +99,7 @@ TEST_CASE("the last --run-dir counts, and its name is one line") {
   CHECK_FALSE(std::filesystem::exists(folder / "first"));
   const auto refused = lancet(train + "\"$(printf 'two\\nlines')\"");
   CHECK(refused.code == 2);
-  CHECK(refused.output ==
-        "error: log.run_dir: expected a name without control characters, found 'two?lines'\n");
+  CHECK(refused.output == "error: log.run_dir: expected a name without control characters, found 'two?lines'\n");
   const auto missing = lancet("eval --data x --from \"$(printf 'no\\nrun')\"");
   CHECK(missing.code != 0);
   CHECK(missing.lines_with("") == 1);
@@ -110,8 +109,8 @@ TEST_CASE("the last --run-dir counts, and its name is one line") {
 TEST_CASE("a model that cannot fit the memory is refused before it is planned") {
   const TemporaryFolder folder;
   const std::string config = folder.write("small.json", test::small_config);
-  const auto outcome = lancet("train " + config + " --set model.n_layer=4000 --set model.n_embd=8192 --run-dir " +
-                              (folder / "run"));
+  const auto outcome =
+      lancet("train " + config + " --set model.n_layer=4000 --set model.n_embd=8192 --run-dir " + (folder / "run"));
   INFO(outcome.output);
   CHECK(outcome.code == 2);
   CHECK(outcome.lines_with("") == 1);

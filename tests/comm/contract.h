@@ -65,8 +65,8 @@ inline Status sends_and_receives(Communicator& c) {
   // Uneven sizes with empty pairs; 9 MB + 1 exceeds the largest fragment of a transport.
   const std::size_t sizes[] = {0, 1, 4096, 70'001, 300'000};
   LANCET_TRY(send_and_compare(c, 1, [&](int from, int to) { return sizes[(from * 3 + to * 2) % 5]; }));
-  LANCET_TRY(send_and_compare(
-      c, 2, [&](int from, int to) { return from == 0 && to == c.size() - 1 ? (9u << 20) + 1 : 3u; }));
+  LANCET_TRY(
+      send_and_compare(c, 2, [&](int from, int to) { return from == 0 && to == c.size() - 1 ? (9u << 20) + 1 : 3u; }));
   // All ranks to rank 0 (every token to one expert), then rank 0 to all; nothing at all; each rank to itself only.
   LANCET_TRY(send_and_compare(c, 3, [](int, int to) { return to == 0 ? 50'000u : 0u; }));
   LANCET_TRY(send_and_compare(c, 4, [](int from, int) { return from == 0 ? 50'000u : 0u; }));
@@ -74,8 +74,8 @@ inline Status sends_and_receives(Communicator& c) {
   LANCET_TRY(send_and_compare(c, 6, [](int from, int to) { return from == to ? 777u : 0u; }));
   LANCET_TRY(c.send_receive({}, {}));
   for (int i = 0; i < 50; ++i)
-    LANCET_TRY(send_and_compare(
-        c, 10 + i, [&](int f, int t) { return std::size_t(mix(unsigned(f * 31 + t + i * 101)) % 3000); }));
+    LANCET_TRY(send_and_compare(c, 10 + i,
+                                [&](int f, int t) { return std::size_t(mix(unsigned(f * 31 + t + i * 101)) % 3000); }));
   return {};
 }
 
@@ -217,9 +217,13 @@ struct Case {
   const char* name;
   Status (*run)(Communicator&);
 };
-inline constexpr Case cases[] = {{"send_receive", sends_and_receives},         {"segments in order", segments_in_order},
-                                 {"all_reduce_sum", all_reduces}, {"broadcast", broadcasts},
-                                 {"barrier", barriers},           {"streams", streams},
-                                 {"wrong peers", wrong_peers},    {"network", network}};
+inline constexpr Case cases[] = {{"send_receive", sends_and_receives},
+                                 {"segments in order", segments_in_order},
+                                 {"all_reduce_sum", all_reduces},
+                                 {"broadcast", broadcasts},
+                                 {"barrier", barriers},
+                                 {"streams", streams},
+                                 {"wrong peers", wrong_peers},
+                                 {"network", network}};
 
 }  // namespace lancet::comm::contract

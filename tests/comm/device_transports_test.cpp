@@ -9,9 +9,9 @@
 #include <cstring>
 #include <numeric>
 
+#include "comm/device/mirror.h"
 #include "doubles/host_queue.h"
 #include "lancet/comm/device_transports.h"
-#include "comm/device/mirror.h"
 #include "lancet/comm/emulated.h"
 
 using namespace lancet;
@@ -140,7 +140,8 @@ TEST_CASE("emulated: other ranks mirror this one, and calls take the network's t
     receives[2].bytes = 2;
     const Status status = world->send_receive(sends, receives);
     REQUIRE_FALSE(status.ok());
-    CHECK(status.error().message.find("an emulated rank must send back as many bytes as it receives") != std::string::npos);
+    CHECK(status.error().message.find("an emulated rank must send back as many bytes as it receives") !=
+          std::string::npos);
   }
 }
 

@@ -125,7 +125,8 @@ TEST_CASE("calls that do not match are an error on all ranks, at once") {
   CHECK_THAT(run(reduce(10), reduce(11)), Contains("of 40 bytes") && Contains("of 44 bytes"));
   CHECK_THAT(run(send_receive(8, 400), send_receive(800, 8)),
              Contains("rank 0 expects 400 bytes from rank 1, which sends 800"));
-  CHECK_THAT(run(send_receive(8, 400), send_receive(0, 8)), Contains("rank 0 expects 400 bytes from rank 1, which sends 0"));
+  CHECK_THAT(run(send_receive(8, 400), send_receive(0, 8)),
+             Contains("rank 0 expects 400 bytes from rank 1, which sends 0"));
 }
 
 TEST_CASE("abort wakes the waiting calls of every stream") {

@@ -18,7 +18,8 @@ Profile sample() {
   profile.ops["attention(f32[2,4,24]) {heads=2}"] = {1.0 / 3, 5, 0};
   profile.products["bf16[8,16] = bf16[8,4] bf16[4,16] on a \"GPU\", aligned to 256"] = "0000000000000001 ffff";
   profile.peak_tflops = {{"bf16", 0.2}, {"f32", 0.1}};
-  profile.network = {{{1024, 0.1}, {2048, 0.15}, {4096, 0.35}}, {{1024, 0.2}}, {0.1, 0.3}, {0.2, 0.4}, 0.004, {0.9, 0.45}};
+  profile.network = {
+      {{1024, 0.1}, {2048, 0.15}, {4096, 0.35}}, {{1024, 0.2}}, {0.1, 0.3}, {0.2, 0.4}, 0.004, {0.9, 0.45}};
   return profile;
 }
 

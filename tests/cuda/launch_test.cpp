@@ -88,8 +88,7 @@ TEST_CASE("the driver accepts a tensor map") {
   done(device.bind_thread());
   std::byte* memory = made(device.allocate(1280 * 2304 * 2));
   backend::cuda::TensorMap map{};
-  if (has_clusters(device))
-    done(backend::cuda::encode({memory, DType::bf16, 1280, 768, 2304, 128, 64}, map));
+  if (has_clusters(device)) done(backend::cuda::encode({memory, DType::bf16, 1280, 768, 2304, 128, 64}, map));
   device.free(memory);
 }
 

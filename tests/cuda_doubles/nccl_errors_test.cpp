@@ -3,9 +3,9 @@
 #include <cstdlib>
 #include <thread>
 
+#include "doubles/host_queue.h"
 #include "fake_nccl.h"
 #include "fake_runtime.h"
-#include "doubles/host_queue.h"
 #include "lancet/comm/device_transports.h"
 
 using namespace lancet;
@@ -46,7 +46,7 @@ std::vector<Status> on_two_ranks(const Body& body) {
 }  // namespace
 
 TEST_CASE_METHOD(Fresh, "NCCL uses at most comm.max_ctas blocks, and its calls do not block") {
-  for (const Status& status : on_two_ranks([](comm::DeviceCommunicator& nccl, backend::Stream&) {
+  for (const Status& status : on_two_ranks([](comm::DeviceCommunicator&nccl, backend::Stream&) {
          return nccl.transport() == "nccl" && nccl.size() == 2 ? Status() : internal_error("another communicator");
        }))
     CHECK(status.ok());
@@ -69,7 +69,7 @@ TEST_CASE_METHOD(Fresh, "all ranks report a failed connection with the ranks, th
 }
 
 TEST_CASE_METHOD(Fresh, "a connection that breaks while calls are queued is an error") {
-  for (const Status& status : on_two_ranks([](comm::DeviceCommunicator& nccl, backend::Stream& stream) -> Status {
+  for (const Status& status : on_two_ranks([](comm::DeviceCommunicator&nccl, backend::Stream&stream) -> Status {
          std::vector<float> values(4);
          LANCET_TRY(nccl.all_reduce_sum(stream, values));
          LANCET_TRY(nccl.check());
@@ -79,8 +79,7 @@ TEST_CASE_METHOD(Fresh, "a connection that breaks while calls are queued is an e
     REQUIRE_FALSE(status.ok());
     CHECK(status.error().code == ExitCode::communication);
     CHECK(status.error().message.find("NCCL: ") == 0);
-    CHECK(status.error().message.find(" failed: remote process exited; as NCCL says it") !=
-          std::string::npos);
+    CHECK(status.error().message.find(" failed: remote process exited; as NCCL says it") != std::string::npos);
   }
 }
 
@@ -92,7 +91,8 @@ TEST_CASE_METHOD(Fresh, "an aborted communicator fails every call, also a waitin
       std::this_thread::sleep_for(soon / 4);
       nccl.abort("stream expert: a peer is gone");
     });
-    for (const Status& status : {nccl.all_reduce_sum(stream, values), nccl.check(), nccl.send_receive(stream, {}, {})}) {
+    for (const Status& status :
+         {nccl.all_reduce_sum(stream, values), nccl.check(), nccl.send_receive(stream, {}, {})}) {
       CHECK_FALSE(status.ok());
       if (!status.ok()) CHECK(status.error().message == "communication was aborted: stream expert: a peer is gone");
     }
@@ -153,8 +153,7 @@ TEST_CASE_METHOD(Fresh, "missing memory on one rank disables windows on all rank
 
 TEST_CASE_METHOD(Fresh, "a refused window on one rank disables windows on all ranks, and all connect again") {
   fake_nccl().not_opened_on = 0;
-  check_without(ask_for_windows(), 0,
-                "NCCL: a window failed: remote process exited; as NCCL says it");
+  check_without(ask_for_windows(), 0, "NCCL: a window failed: remote process exited; as NCCL says it");
   CHECK(fake_nccl().opened == 2);
   CHECK(fake_nccl().connected == 4);
   CHECK(fake_nccl().aborted == 4);  // two before the second connection, two when the communicators end

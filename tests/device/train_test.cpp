@@ -13,11 +13,11 @@
 
 #include "declared_costs.h"
 #include "declared_profile.h"
-#include "lancet/runtime/accelerator.h"
 #include "lancet/inference/decoder.h"
+#include "lancet/planning/from_config.h"
+#include "lancet/runtime/accelerator.h"
 #include "ops/device/emulated_ranks.h"
 #include "temporary_folder.h"
-#include "lancet/planning/from_config.h"
 #include "train/support.h"
 #include "train/weights.h"
 
@@ -67,7 +67,7 @@ class InWindow final : public comm::DeviceCommunicator {
   int size() const override { return host_.size(); }
   std::string transport() const override { return "windows"; }
   Status send_receive(backend::Stream& stream, std::span<const comm::Segment> sends,
-                  std::span<const comm::Segment> receives) override {
+                      std::span<const comm::Segment> receives) override {
     return staged_->send_receive(stream, sends, receives);
   }
   Status all_reduce_sum(backend::Stream& stream, std::span<float> values) override {

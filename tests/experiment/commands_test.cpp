@@ -140,8 +140,9 @@ TEST_CASE("each kind of place has its own default folder") {
       "cd " + (files.folder / "") + " && " LANCET_BINARY " bench sweep " + files.experiment(files.grid());
   CHECK(test::shell(sweep).lines_with(": runs/sweeps/test/points.jsonl") == 1);
   const std::string costs = files.folder / "costs.json";
-  REQUIRE(cost::write_profile(costs, test::declared_profile(files.read().points[0].config, test::declared_machine(2, 1)))
-              .ok());
+  REQUIRE(
+      cost::write_profile(costs, test::declared_profile(files.read().points[0].config, test::declared_machine(2, 1)))
+          .ok());
   CHECK(test::shell(sweep + " --profile " + costs).lines_with(": runs/sweeps/test-with-costs/points.jsonl") == 1);
   CHECK(test::shell(sweep + " --profile no-such.json").code == 2);
   CHECK(test::shell(sweep + " --on " + files.machine).lines_with(": runs/sweeps/test-on-machine/points.jsonl") == 1);

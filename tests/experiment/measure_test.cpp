@@ -306,8 +306,8 @@ TEST_CASE("a run that hangs is killed and recorded with its last line") {
   }
   CHECK(outcome->status == "failed");
   CHECK(outcome->exit_code == 0);
-  CHECK(outcome->why == fmt::format("killed after {:g} s (--timeout); its last line: step 2",
-                                    stage.launcher.timeout_s));
+  CHECK(outcome->why ==
+        fmt::format("killed after {:g} s (--timeout); its last line: step 2", stage.launcher.timeout_s));
 }
 
 TEST_CASE("a signal stops the current run") {

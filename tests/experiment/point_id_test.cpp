@@ -56,8 +56,9 @@ TEST_CASE("the simulator's hash covers what ids leave out") {
   auto has = [&](const std::string& end) {
     return std::any_of(files.begin(), files.end(), [&](const std::string& file) { return file.ends_with(end); });
   };
-  for (const char* file : {"/include/lancet/config/config.h", "/src/experiment/simulate.cpp", "/src/planning/planned_step.cpp",
-                           "/src/cost/hardware.cpp", "/src/cost/profile.cpp", "/src/planner/planner.cpp"}) {
+  for (const char* file :
+       {"/include/lancet/config/config.h", "/src/experiment/simulate.cpp", "/src/planning/planned_step.cpp",
+        "/src/cost/hardware.cpp", "/src/cost/profile.cpp", "/src/planner/planner.cpp"}) {
     INFO(file);
     CHECK(has(file));
   }

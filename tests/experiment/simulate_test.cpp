@@ -22,7 +22,8 @@ double computation_of(const Point& point) {
   REQUIRE(plan.ok());
   double ms = 0;
   for (const ir::Instruction& at : plan->program.instructions)
-    if (at.stream == ir::Stream::compute && cost::is_local(plan->program, at)) ms += costs.op_ms(plan->program, at).value();
+    if (at.stream == ir::Stream::compute && cost::is_local(plan->program, at))
+      ms += costs.op_ms(plan->program, at).value();
   return ms;
 }
 

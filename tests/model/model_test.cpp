@@ -5,8 +5,8 @@
 #include "lancet/ir/print.h"
 #include "lancet/model/gpt2_moe.h"
 #include "lancet/ops/catalogue.h"
-#include "small_model.h"
 #include "routers.h"
+#include "small_model.h"
 
 using namespace lancet;
 

@@ -29,8 +29,8 @@ std::string fault(const std::string& from, const std::string& to) {
 
 TEST_CASE("an instruction on a stream other than its op's is found") {
   CHECK(fault("a\n", "a\n").empty());
-  CHECK(
-      fault("# compute forward a", "# expert forward a").starts_with("expected it on the stream compute, found expert"));
+  CHECK(fault("# compute forward a", "# expert forward a")
+            .starts_with("expected it on the stream compute, found expert"));
   CHECK(fault("# reduce sync w", "# compute sync w").starts_with("expected it on the stream reduce, found compute"));
 }
 

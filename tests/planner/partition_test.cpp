@@ -10,12 +10,12 @@
 #include "declared_costs.h"
 #include "lancet/ir/dependencies.h"
 #include "lancet/planner/planner.h"
-#include "steps/models.h"
+#include "lancet/schedule/plan_memory.h"
+#include "lancet/schedule/step.h"
 #include "schedule/list_schedule.h"
 #include "schedule/partition/choose_ranges.h"
 #include "schedule/ranges.h"
-#include "lancet/schedule/plan_memory.h"
-#include "lancet/schedule/step.h"
+#include "steps/models.h"
 
 using namespace lancet;
 using namespace lancet::test;
@@ -54,9 +54,9 @@ const Words split{"split"}, whole{"whole"};
 TEST_CASE("axes: along the batch, from one all-to-all to the next") {
   const auto rows = labels_of_rows(step_of(whole_step(model(2))), Cut::batch);
   for (const char* op :
-       {"embedding",       "layer_norm",  "add_layer_norm",  "linear",           "attention",   "gelu",
+       {"embedding",       "layer_norm",  "add_layer_norm",    "linear",           "attention",   "gelu",
         "router",          "switch_gate", "all_to_all_counts", "dispatch",         "all_to_all",  "expert_linear",
-        "all_to_all_back", "combine",     "combine_dx",      "expert_linear_dx", "dispatch_dx", "gate_dx",
+        "all_to_all_back", "combine",     "combine_dx",        "expert_linear_dx", "dispatch_dx", "gate_dx",
         "attention_dx",    "linear_dx"}) {
     INFO(op);
     CHECK(rows.at(op) == split);
@@ -291,8 +291,8 @@ TEST_CASE("parts as text") {
   const schedule::Step step = step_of(whole_step(model(2)));
   require_golden(
       "partition_forward.ir",
-      ir::print(
-          schedule::rewrite(step.program(), schedule::split_of(step, {{0, int(step.forward_end()), 2}}, false)).program));
+      ir::print(schedule::rewrite(step.program(), schedule::split_of(step, {{0, int(step.forward_end()), 2}}, false))
+                    .program));
   require_golden("partition_both.ir", ir::print(schedule::rewrite(step.program(), step.all(Cut::batch, 2)).program));
   require_golden("partition_capacity.ir",
                  ir::print(schedule::rewrite(step.program(), step.all(Cut::capacity, 2)).program));

@@ -2,8 +2,8 @@
 #include <catch2/catch.hpp>
 
 #include "lancet/ir/dependencies.h"
-#include "planner/pipeline.h"
 #include "lancet/ir/print.h"
+#include "planner/pipeline.h"
 
 using namespace lancet;
 
@@ -17,7 +17,8 @@ input @y : f32[2,4]
 %0 : f32[2,4] = gelu(@x)  # compute forward a
 %1 : f32[2,4] = add(%0, @y)  # compute forward b
 output y = %1
-)").value();
+)")
+                     .value();
   made.needed = ir::dependencies(made.program);
   made.op_costs.resize(2);
   return made;

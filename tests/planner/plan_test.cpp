@@ -278,7 +278,7 @@ TEST_CASE("in the sequential policy compute and all-to-all take turns") {
   for (std::int32_t i = 0; i < n; ++i)
     for (std::int32_t j = 0; j < i; ++j) {
       const ir::Stream a = plan.program.instructions[std::size_t(j)].stream,
-                     b = plan.program.instructions[std::size_t(i)].stream;
+                       b = plan.program.instructions[std::size_t(i)].stream;
       if (a == ir::Stream::reduce || b == ir::Stream::reduce || a == b) continue;
       ++pairs;
       REQUIRE(order.ordered({j}, {i}));
@@ -357,9 +357,9 @@ TEST_CASE("auto leaves sequential only for a gain above least_gain; a policy tha
     return 0.0;
   };
   const double gain = 1 - ms_of(best) / ms_of("sequential");
-  for (const auto& [policy, least_gain, chosen] : {std::tuple{"auto", gain * 0.99, best.c_str()},
-                                                   std::tuple{"auto", gain * 1.01, "sequential"},
-                                                   std::tuple{best.c_str(), gain * 1.01, best.c_str()}}) {
+  for (const auto& [policy, least_gain, chosen] :
+       {std::tuple{"auto", gain * 0.99, best.c_str()}, std::tuple{"auto", gain * 1.01, "sequential"},
+        std::tuple{best.c_str(), gain * 1.01, best.c_str()}}) {
     r.overlap.policy = policy;
     r.least_gain = least_gain;
     REQUIRE(planner::make_plan(forward, r, &report).ok());

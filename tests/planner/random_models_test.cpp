@@ -5,10 +5,10 @@
 #include "declared_costs.h"
 #include "lancet/ir/dependencies.h"
 #include "lancet/planner/planner.h"
-#include "lancet/schedule/plan_memory.h"
 #include "lancet/schedule/candidate.h"
-#include "schedule/ranges.h"
+#include "lancet/schedule/plan_memory.h"
 #include "lancet/schedule/step.h"
+#include "schedule/ranges.h"
 #include "steps/random_model.h"
 
 using namespace lancet;
@@ -33,7 +33,6 @@ ir::Program whole_step(const ir::Program& forward, std::int64_t bucket_bytes) {
   return passes::optimize(passes::sync(passes::autodiff(forward), 2, bucket_bytes), options);
 }
 
-
 bool overlap(const ir::Interval& a, const ir::Interval& b) { return a.start < b.end - 1e-9 && b.start < a.end - 1e-9; }
 
 }  // namespace
@@ -54,7 +53,7 @@ TEST_CASE("random models: any ranges in any number of parts make each result onc
                         last = first + 1 + random() % (groups.size() - 1 - first);
       const std::vector<schedule::Range> ranges{{int(groups[first]), int(groups[last]), parts}};
       for (const schedule::Split& split : {step->all(Cut::batch, parts), schedule::split_of(*step, ranges, false),
-                                          schedule::split_of(*step, ranges, true)}) {
+                                           schedule::split_of(*step, ranges, true)}) {
         const schedule::Rewritten rewritten = schedule::rewrite(program, split);
         require_sound(ops::verify(rewritten.program));
         std::map<int, int> made;

@@ -48,8 +48,8 @@ TEST_CASE("costs are measured once and then read") {
   CHECK(*read_file(config.overlap.profile, "it") == text);
   CHECK(cost::read_profile(config.overlap.profile, first->machine)->ops == first->ops);
 
-  const auto renewed =
-      planning::ensure_profile(config, *world, programs, {.renew = planning::ProfileRequest::Renew::all, .seconds = no_time});
+  const auto renewed = planning::ensure_profile(config, *world, programs,
+                                                {.renew = planning::ProfileRequest::Renew::all, .seconds = no_time});
   REQUIRE(renewed.ok());
   CHECK(renewed->ops.size() == first->ops.size());
   CHECK(renewed->ops != first->ops);  // some of a hundred measured doubles differ
@@ -92,8 +92,9 @@ TEST_CASE("a named file of another machine is refused on all ranks and stays as 
   });
   REQUIRE(status.ok());
   for (const std::string& error : errors)
-    CHECK(error == config.overlap.profile + ": expected a profile of 2 ranks a host, inproc, 2 ranks, found one of 1 "
-                                            "rank a host, self, 1 rank, whose times are kept: name another file");
+    CHECK(error == config.overlap.profile +
+                       ": expected a profile of 2 ranks a host, inproc, 2 ranks, found one of 1 "
+                       "rank a host, self, 1 rank, whose times are kept: name another file");
   CHECK(*read_file(config.overlap.profile, "it") == text);
 }
 
@@ -122,8 +123,7 @@ TEST_CASE("without a file nothing is kept; the folder of default files is the ca
   REQUIRE(planning::ensure_profile(config, *world, programs, {.seconds = no_time}).ok());
   CHECK(folder.names().empty());
   const std::string deep = folder / "deep";
-  const auto profile =
-      planning::ensure_profile(config, *world, programs, {.profile_folder = deep, .seconds = no_time});
+  const auto profile = planning::ensure_profile(config, *world, programs, {.profile_folder = deep, .seconds = no_time});
   REQUIRE(profile.ok());
   CHECK(cost::read_profile(planning::profile_path(config, deep, profile->machine))->ops == profile->ops);
 }

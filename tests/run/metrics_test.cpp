@@ -5,9 +5,9 @@
 #include <limits>
 
 #include "file_limit.h"
+#include "lancet/run/run_folder.h"
 #include "log_capture.h"
 #include "program.h"
-#include "lancet/run/run_folder.h"
 
 namespace lancet {
 namespace {
@@ -36,8 +36,7 @@ TEST_CASE("a record on a full disk leaves only complete lines, and later records
     const Status failed = file->write(record_of(3));
     REQUIRE_FALSE(failed.ok());
     CHECK(failed.error().code == ExitCode::data);
-    CHECK(failed.error().message.find("cannot write the record of step 3 to ") !=
-          std::string::npos);
+    CHECK(failed.error().message.find("cannot write the record of step 3 to ") != std::string::npos);
     CHECK(failed.error().message.find('\n') == std::string::npos);
     CHECK(std::filesystem::file_size(folder / "metrics.jsonl") ==
           run::to_json(record_of(1)).size() + run::to_json(record_of(2)).size() + 2);
@@ -91,7 +90,7 @@ TEST_CASE("a missing output is logged once, and once more when it is back") {
 TEST_CASE("a record holds each MoE layer's load") {
   const std::vector<double> tokens{7, 0, 1, 30};
   const std::vector<run::LayerLoad> layers{{1.5, 0, 1.25, 0, std::span(tokens).first(2)},
-                                             {4, 12.5, 0.5, 2, std::span(tokens).last(2)}};
+                                           {4, 12.5, 0.5, 2, std::span(tokens).last(2)}};
   const auto record = nlohmann::json::parse(run::to_json(record_of(1), layers));
   CHECK(record["layer_load_max_over_mean"] == std::vector<double>{1.5, 4});
   CHECK(record["layer_drop_pct"] == std::vector<double>{0, 12.5});

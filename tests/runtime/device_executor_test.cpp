@@ -32,7 +32,8 @@ struct StreamRun {
     std::size_t stream = 1;
     for (comm::Communicator* comm : {expert, reduce}) {
       if (comm)
-        options.device_communicators[stream] = streams.emplace_back(std::make_unique<HostQueueCommunicator>(*comm)).get();
+        options.device_communicators[stream] =
+            streams.emplace_back(std::make_unique<HostQueueCommunicator>(*comm)).get();
       ++stream;
     }
     auto made = runtime::Executor::create(plan, store, options);

@@ -112,11 +112,11 @@ TEST_CASE("updates are bound as one up to a flag, another op or a dependency, an
       INFO(weight);
       CHECK(found == expected);
     };
-    check("a", {-1, 0, 1, 2});        // start - 2 g
-    check("b", {0, 1, 2, 3});         // start - g
+    check("a", {-1, 0, 1, 2});         // start - 2 g
+    check("b", {0, 1, 2, 3});          // start - g
     check("c", {-19, -18, -17, -16});  // start - 10 (g + g)
-    check("d", {0, 0, 0, 0});         // start - (start - g) - g
-    check("e", {0, 1, 2, 3});         // start - (start - (start - g))
+    check("d", {0, 0, 0, 0});          // start - (start - g) - g
+    check("e", {0, 1, 2, 3});          // start - (start - (start - g))
     check("f", {0, 1, 2, 3});
   }
 }

@@ -15,7 +15,9 @@ constexpr std::int64_t ms = 1'000'000;
 ir::Program streams_of(const std::string& letters) {  // c, e, r
   ir::Program p;
   for (char letter : letters) {
-    const ir::Stream stream = letter == 'c' ? ir::Stream::compute : letter == 'e' ? ir::Stream::expert : ir::Stream::reduce;
+    const ir::Stream stream = letter == 'c'   ? ir::Stream::compute
+                              : letter == 'e' ? ir::Stream::expert
+                                              : ir::Stream::reduce;
     p.instructions.push_back({"f", {}, {}, {}, {}, stream, ir::Role::forward, ""});
   }
   return p;

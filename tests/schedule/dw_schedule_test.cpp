@@ -5,15 +5,15 @@
 #include <random>
 #include <set>
 
-#include "steps/fake_costs.h"
 #include "golden/golden.h"
 #include "lancet/ir/dependencies.h"
 #include "lancet/ir/verify.h"
 #include "lancet/ops/catalogue.h"
 #include "lancet/schedule/dw_schedule.h"
 #include "lancet/schedule/simulate.h"
-#include "steps/models.h"
 #include "schedule/labels.h"
+#include "steps/fake_costs.h"
+#include "steps/models.h"
 #include "steps/support.h"
 
 using namespace lancet;

@@ -4,16 +4,16 @@
 #include <map>
 #include <set>
 
-#include "steps/fake_costs.h"
 #include "golden/golden.h"
 #include "lancet/ir/dependencies.h"
+#include "lancet/schedule/candidate.h"
 #include "lancet/schedule/dw_schedule.h"
 #include "lancet/schedule/plan_memory.h"
 #include "lancet/schedule/reduce_schedule.h"
 #include "lancet/schedule/simulate.h"
-#include "steps/models.h"
-#include "lancet/schedule/candidate.h"
 #include "schedule/reorder.h"
+#include "steps/fake_costs.h"
+#include "steps/models.h"
 #include "steps/support.h"
 
 using namespace lancet;

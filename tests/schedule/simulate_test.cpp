@@ -22,7 +22,9 @@ constexpr Interference no_interference{1, 1};
 ir::Program streams_of(const std::string& letters) {  // c, e, r
   ir::Program p;
   for (char letter : letters) {
-    const ir::Stream stream = letter == 'c' ? ir::Stream::compute : letter == 'e' ? ir::Stream::expert : ir::Stream::reduce;
+    const ir::Stream stream = letter == 'c'   ? ir::Stream::compute
+                              : letter == 'e' ? ir::Stream::expert
+                                              : ir::Stream::reduce;
     p.instructions.push_back({"f", {}, {}, {}, {}, stream, ir::Role::forward, ""});
   }
   return p;
@@ -77,7 +79,8 @@ std::vector<ir::Interval> in_one_pass(const RandomCase& c, double launch_ms) {
     const ir::Stream stream = c.program.instructions[i].stream;
     double start = free[std::size_t(stream)];
     for (ir::InstructionId j : c.needed[i])
-      start = std::max(start, when[j.index()].end + (c.program.instructions[j.index()].stream == stream ? 0 : launch_ms));
+      start =
+          std::max(start, when[j.index()].end + (c.program.instructions[j.index()].stream == stream ? 0 : launch_ms));
     free[std::size_t(stream)] = start + c.op_costs[i].ms;
     when[i] = {start, start + c.op_costs[i].ms};
   }
@@ -100,8 +103,9 @@ TEST_CASE("a simulated stream runs in order, after its dependencies") {
 }
 
 TEST_CASE("a signal to another stream takes the launch time") {
-  check_when(simulate(streams_of("cec"), needs({{}, {0}, {1}}), std::vector<OpCost>{{2}, {3}, {1}}, no_interference, 0.5),
-             {{0, 2}, {2.5, 5.5}, {6, 7}});
+  check_when(
+      simulate(streams_of("cec"), needs({{}, {0}, {1}}), std::vector<OpCost>{{2}, {3}, {1}}, no_interference, 0.5),
+      {{0, 2}, {2.5, 5.5}, {6, 7}});
   // none within a stream, and one that came while the stream was busy cost nothing
   check_when(simulate(streams_of("eccc"), needs({{}, {}, {1}, {0}}), std::vector<OpCost>{{1}, {1}, {2}, {1}},
                       no_interference, 0.5),
@@ -134,8 +138,9 @@ TEST_CASE("a waiting all-reduce lets an all-to-all go first") {
   check_when(simulate(p, n, op_costs, {1, 0.5}, 0, Network::all_to_all_first), {{0, 3}, {0, 5}, {3, 7}, {7, 9}});
   check_when(simulate(p, n, op_costs, {1, 0.5}, 0, Network::shared), {{0, 3}, {0, 5}, {3, 9}, {5, 9}});
   // Both are ready at the same moment, and the all-to-all goes first; an all-reduce of 0 ms does not wait.
-  check_when(simulate(streams_of("er"), needs({{}, {}}), std::vector<OpCost>{{2}, {1}}, {}, 0, Network::all_to_all_first),
-             {{0, 2}, {2, 3}});
+  check_when(
+      simulate(streams_of("er"), needs({{}, {}}), std::vector<OpCost>{{2}, {1}}, {}, 0, Network::all_to_all_first),
+      {{0, 2}, {2, 3}});
 }
 
 TEST_CASE("instructions of cost 0 take no time and signal at once") {

@@ -115,4 +115,4 @@ inline ir::Program grown(const ir::Program& p, int extra) {
   return program(ir::print(result));
 }
 
-}  // Forward Programs of random MoE models: few different sizes, so that axes of one size have different meanings.
+}  // namespace lancet::test

@@ -7,9 +7,9 @@
 #include "host_accelerator.h"
 #include "lancet/base/atomic_file.h"
 #include "lancet/cost/hardware.h"
+#include "lancet/planning/from_config.h"
 #include "lancet/planning/step_costs.h"
 #include "temporary_folder.h"
-#include "lancet/planning/from_config.h"
 #include "train/support.h"
 
 namespace lancet {
@@ -64,8 +64,7 @@ void check_same(const config::Config& config, int steps = 4) {
 
 TEST_CASE("training on streams equals training on the CPU, bit for bit, under every policy") {
   auto config = test::small_config();
-  config.overlap.policy = GENERATE("sequential", "expert_pipeline", "dw",
-                                   "partition", "lancet", "auto");
+  config.overlap.policy = GENERATE("sequential", "expert_pipeline", "dw", "partition", "lancet", "auto");
   INFO(config.overlap.policy);
   check_same(config);
 }
@@ -192,7 +191,8 @@ TEST_CASE("messages between devices are profiled, and a plan uses the measured t
                   planning::measure_step(config, world, {.local_ranks = 2, .seconds = 0, .accelerator = &accelerator}));
     if (accelerator.ctas != 3) return internal_error("expected comm.max_ctas in the streams");
     profiles[std::size_t(world.rank())] = step.profile;
-    LANCET_TRY(cost::op_costs(step.profile, step.programs.front()).ok() ? Status() : internal_error("an op is missing"));
+    LANCET_TRY(cost::op_costs(step.profile, step.programs.front()).ok() ? Status()
+                                                                        : internal_error("an op is missing"));
     train::TrainerOptions options{.local_ranks = 2, .costs = &step.profile};
     test::HostAccelerator trains;
     options.accelerator = &trains;
@@ -210,7 +210,8 @@ TEST_CASE("messages between devices are profiled, and a plan uses the measured t
   CHECK(profiles[0].network.all_to_all == profiles[1].network.all_to_all);
   CHECK(profiles[0].network.all_reduce == profiles[1].network.all_reduce);
   CHECK(profiles[0].network.launch_ms == profiles[1].network.launch_ms);
-  CHECK(profiles[0].network.interference.network_beside_network == profiles[1].network.interference.network_beside_network);
+  CHECK(profiles[0].network.interference.network_beside_network ==
+        profiles[1].network.interference.network_beside_network);
   check_network(profiles[0].network);
 }
 
@@ -262,8 +263,8 @@ TEST_CASE("GELU fused into the products changes no bit of a step, and only plans
   REQUIRE(found.records.size() == expected.records.size());
   for (std::size_t i = 0; i < expected.records.size(); ++i)
     CHECK(found.records[i].loss == Approx(expected.records[i].loss).epsilon(1e-5));
-  if (config.overlap.policy == "sequential") {  // else the numbers of parts may differ
-    const bool same = found.tensors == expected.tensors;      // separate, since a failing CHECK would print the tensors
+  if (config.overlap.policy == "sequential") {            // else the numbers of parts may differ
+    const bool same = found.tensors == expected.tensors;  // separate, since a failing CHECK would print the tensors
     CHECK(same);
   }
   const test::DeclaredCosts costs;
@@ -308,7 +309,7 @@ TEST_CASE("product algorithms are measured once, on rank 0, kept in the profile,
         LANCET_TRY(world.barrier());
         LANCET_ASSIGN(const auto profile,
                       planning::ensure_profile(config, world, programs,
-                                            {.local_ranks = 2, .seconds = 0, .accelerator = &accelerator}));
+                                               {.local_ranks = 2, .seconds = 0, .accelerator = &accelerator}));
         mine.profile = profile.products;
       } else {
         LANCET_ASSIGN(const auto trainer,

@@ -7,8 +7,8 @@
 #include <limits>
 #include <set>
 
-#include "support.h"
 #include "lancet/planning/from_config.h"
+#include "support.h"
 #include "train/weights.h"
 
 using namespace lancet;
@@ -136,7 +136,8 @@ TEST_CASE("greedy generation takes the forward pass's largest logit at every ste
   Loaded loaded(config);
   const auto decoder = loaded.decoder();
   std::vector<std::int32_t> ids = some_tokens(3, config.model.vocab_size);
-  const auto drawn = generated(*decoder, ids, {.sampling = {.temperature = 0}, .max_tokens = 100}, inference::Ending::window);
+  const auto drawn =
+      generated(*decoder, ids, {.sampling = {.temperature = 0}, .max_tokens = 100}, inference::Ending::window);
   CHECK(drawn.size() == 38);  // 37 tokens fill the window, and its logits give one more
   for (std::int32_t token : drawn) {
     const auto logits = loaded.forward(ids);
@@ -161,9 +162,9 @@ TEST_CASE("generation ends at the end of text or after the number of tokens") {
   CHECK(cut == std::vector<std::int32_t>(six.begin(), std::find(six.begin(), six.end(), six[3])));
 
   decoder->forget();
-  CHECK(
-      generated(*decoder, prompt, {.sampling = {.temperature = 0}, .max_tokens = 50, .slide = true}, inference::Ending::max_tokens)
-          .size() == 50);
+  CHECK(generated(*decoder, prompt, {.sampling = {.temperature = 0}, .max_tokens = 50, .slide = true},
+                  inference::Ending::max_tokens)
+            .size() == 50);
   decoder->forget();
   CHECK(generated(*decoder, prompt, {.max_tokens = 0}, inference::Ending::max_tokens).empty());
 }
@@ -253,7 +254,8 @@ TEST_CASE("top-p over a large vocabulary sorts only what it needs and draws the 
 TEST_CASE("wrong sampling options and logits are refused") {
   CHECK(inference::check(inference::SamplingOptions{}).ok());
   const double nan = std::numeric_limits<double>::quiet_NaN(), infinite = std::numeric_limits<double>::infinity();
-  for (double t : {-1.0, nan, infinite}) CHECK(inference::check({.temperature = t}).error().message.find("temperature") == 0);
+  for (double t : {-1.0, nan, infinite})
+    CHECK(inference::check({.temperature = t}).error().message.find("temperature") == 0);
   for (double p : {0.0, -0.5, 1.5, nan}) CHECK(inference::check({.top_p = p}).error().message.find("top-p") == 0);
   CHECK(inference::check({.top_k = -1}).error().code == ExitCode::config);
   inference::TokenPicker picker({});

@@ -15,18 +15,18 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
-#include "host_accelerator.h"
 #include "doubles/host_queue.h"
+#include "host_accelerator.h"
+#include "hugging_face/values.h"
 #include "lancet/checkpoint/safetensors.h"
 #include "lancet/data/token_file.h"
-#include "lancet/model/gpt2_moe.h"
 #include "lancet/inference/loaded_model.h"
-#include "lancet/run/model_folder.h"
-#include "train/support.h"
-#include "temporary_folder.h"
-#include "hugging_face/values.h"
-#include "train/hugging_face_files.h"
+#include "lancet/model/gpt2_moe.h"
 #include "lancet/planning/from_config.h"
+#include "lancet/run/model_folder.h"
+#include "temporary_folder.h"
+#include "train/hugging_face_files.h"
+#include "train/support.h"
 
 using namespace lancet;
 using namespace lancet::hugging_face;
@@ -235,8 +235,9 @@ TEST_CASE("a model on a device is loaded, exported and saved as on the host") {
   store.add(model::build_forward(model.config.model, {.mode = model::Mode::generate}));
   REQUIRE(run::save_model(folder / "host", model.config, model.store, {}).ok());
   const auto self = comm::make_self();
-  const auto loaded = run::load_newest(
-      folder / "host", *self, [&](const run::ModelFolder& found) { return run::load_parameters(found.checkpoint, 0, 1, store); });
+  const auto loaded = run::load_newest(folder / "host", *self, [&](const run::ModelFolder& found) {
+    return run::load_parameters(found.checkpoint, 0, 1, store);
+  });
   if (!loaded.ok()) FAIL(loaded.error().message);
   REQUIRE(run::save_model(folder / "device", model.config, store, {}).ok());
   const char* weights = "checkpoints/step-000000/model.safetensors";
@@ -300,11 +301,11 @@ TEST_CASE("a saved model is loaded at any number of ranks and evaluates to the s
     const Status status = comm::run_inproc(ranks, [&](comm::Communicator& world) -> Status {
       test::HostAccelerator accelerator;
       LANCET_ASSIGN(const auto loaded, inference::LoadedModel::load(folder / "run", world,
-                                                         {.local_ranks = ranks,
-                                                          .threads = 1,
-                                                          .dtype = {},
-                                                          .device = config::Device::cpu,
-                                                          .accelerator = streams ? &accelerator : nullptr}));
+                                                                    {.local_ranks = ranks,
+                                                                     .threads = 1,
+                                                                     .dtype = {},
+                                                                     .device = config::Device::cpu,
+                                                                     .accelerator = streams ? &accelerator : nullptr}));
       LANCET_ASSIGN(const auto result, inference::evaluate(*loaded, world, {.data = folder / "tokens.bin"}));
       if (world.rank() == 0) found = result.loss, sequences = result.sequences;
       return {};

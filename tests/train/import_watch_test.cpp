@@ -100,8 +100,8 @@ TEST_CASE("an unusable folder is refused before any work") {
   const Status vast = run::check_new_folder(folder / "deep/run", std::numeric_limits<std::int64_t>::max());
   REQUIRE_FALSE(vast.ok());
   CHECK(vast.error().code == ExitCode::data);
-  CHECK(vast.error().message.starts_with((folder / "deep/run") +
-                                         ": expected 9223372036855 MB free on its disk, found "));
+  CHECK(
+      vast.error().message.starts_with((folder / "deep/run") + ": expected 9223372036855 MB free on its disk, found "));
   folder.write("file", "");
   const Status there = run::check_new_folder(folder / ".", 0);
   REQUIRE_FALSE(there.ok());

@@ -33,8 +33,9 @@ Error run_with(const config::Config& config, const std::function<void()>& change
 
 void check_lost(const Error& error, const std::string& run) {
   CHECK(error.code == ExitCode::data);
-  CHECK(error.message == run + ": expected the folder in which the run began, found that it was removed, renamed or "
-                               "replaced; the run ends and saves nothing more");
+  CHECK(error.message == run +
+                             ": expected the folder in which the run began, found that it was removed, renamed or "
+                             "replaced; the run ends and saves nothing more");
 }
 
 }  // namespace

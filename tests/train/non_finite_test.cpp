@@ -5,10 +5,10 @@
 
 #include "lancet/checkpoint/checkpoint.h"
 #include "log_capture.h"
+#include "routers.h"
 #include "temporary_folder.h"
 #include "train/support.h"
 #include "train/weights.h"
-#include "routers.h"
 
 namespace lancet {
 namespace {

@@ -58,8 +58,7 @@ bool has(const std::string& text, const std::string& part) { return text.find(pa
 }  // namespace
 
 TEST_CASE("a plan file survives a round trip") {
-  const auto policy =
-      GENERATE("sequential", "dw", "partition", "lancet");
+  const auto policy = GENERATE("sequential", "dw", "partition", "lancet");
   const config::Config config = config_with(policy);
   const PlanFile file(config);
   const auto read = planning::read_plan(file.folder.write("plan.ir", file.text), config, 2);
@@ -309,8 +308,7 @@ TEST_CASE("a run on one rank reports why it is sequential, with costs and withou
   const test::DeclaredCosts costs;
   const bool known = GENERATE(false, true);
   const auto world = comm::make_self();
-  const auto trainer =
-      train::Trainer::create(config_with("partition"), *world, {.costs = known ? &costs : nullptr});
+  const auto trainer = train::Trainer::create(config_with("partition"), *world, {.costs = known ? &costs : nullptr});
   if (!trainer.ok()) FAIL(trainer.error().message);
   const std::string banner = (*trainer)->banner();
   INFO(banner);

@@ -5,8 +5,8 @@
 #include "lancet/ir/route_layout.h"
 #include "lancet/ops/catalogue.h"
 #include "lancet/planner/planner.h"
-#include "train/support.h"
 #include "routers.h"
+#include "train/support.h"
 
 namespace lancet {
 namespace {

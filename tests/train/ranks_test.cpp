@@ -1,8 +1,8 @@
 // One loss (rule 6): the same global batch gives the same training at any number of ranks, micro batches and threads.
 #include <catch2/catch.hpp>
 
-#include "train/support.h"
 #include "routers.h"
+#include "train/support.h"
 
 namespace lancet {
 namespace {

@@ -5,9 +5,9 @@
 
 #include "declared_costs.h"
 #include "lancet/checkpoint/checkpoint.h"
+#include "lancet/run/checkpoint_tensors.h"
 #include "log_capture.h"
 #include "temporary_folder.h"
-#include "lancet/run/checkpoint_tensors.h"
 #include "train/runs.h"
 
 namespace lancet {
@@ -46,8 +46,7 @@ TEST_CASE("k steps, stop, resume, N-k steps equal N steps, bit for bit") {
 TEST_CASE("every policy resumes bit for bit") {
   const TemporaryFolder folder;
   auto config = config_in(folder / "whole");
-  config.overlap.policy =
-      GENERATE("expert_pipeline", "dw", "partition", "lancet");
+  config.overlap.policy = GENERATE("expert_pipeline", "dw", "partition", "lancet");
   if (config.overlap.policy != "dw") config.overlap.parts = 2;
   const test::DeclaredCosts costs;
   const train::TrainerOptions options{.costs = &costs};

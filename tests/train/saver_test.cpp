@@ -8,9 +8,9 @@
 
 #include "blocking_file_system.h"
 #include "faulty_file_system.h"
+#include "lancet/run/resume_point.h"
 #include "log_capture.h"
 #include "temporary_folder.h"
-#include "lancet/run/resume_point.h"
 #include "train/support.h"
 
 namespace lancet {

@@ -1,9 +1,9 @@
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
-#include "lancet/world/agree.h"
-#include "lancet/train/learning_rate.h"
 #include "lancet/run/metrics.h"
+#include "lancet/train/learning_rate.h"
+#include "lancet/world/agree.h"
 
 namespace lancet::train {
 namespace {

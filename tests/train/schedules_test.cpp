@@ -5,15 +5,15 @@
 #include <chrono>
 #include <map>
 
-#include "steps/fake_costs.h"
 #include "lancet/ir/dependencies.h"
 #include "lancet/model/gpt2_moe.h"
 #include "lancet/model/initialize.h"
 #include "lancet/passes/passes.h"
+#include "lancet/runtime/executor.h"
 #include "lancet/schedule/dw_schedule.h"
 #include "lancet/schedule/plan_memory.h"
 #include "lancet/schedule/reduce_schedule.h"
-#include "lancet/runtime/executor.h"
+#include "steps/fake_costs.h"
 #include "train/support.h"
 
 namespace lancet {

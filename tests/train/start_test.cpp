@@ -116,8 +116,11 @@ TEST_CASE("a mixture of experts cannot start from a dense model, and the error s
 TEST_CASE("errors of files that only rank 0 reads do not name the rank") {
   const TemporaryFolder folder;
   const auto config = config_in(folder / "run");
-  CHECK(train_run(config, 2, {.resume = "step-000007"}).message.find("--resume step-000007: expected a checkpoint in ") == 0);
-  CHECK(train_run(config, 2, {.init_from = folder / "none"}).message.find("--init-from " + folder / "none" + ": ") == 0);
+  CHECK(
+      train_run(config, 2, {.resume = "step-000007"}).message.find("--resume step-000007: expected a checkpoint in ") ==
+      0);
+  CHECK(train_run(config, 2, {.init_from = folder / "none"}).message.find("--init-from " + folder / "none" + ": ") ==
+        0);
 }
 
 TEST_CASE("a folder that another run uses is refused before its content is read") {

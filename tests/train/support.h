@@ -30,7 +30,7 @@ inline config::Config small_config() {
 // Rank 0's records of `steps` steps on `ranks` ranks that are threads; `prepare` is called with each rank's trainer
 // first.
 inline std::vector<run::StepRecord> run_steps(const config::Config& config, int ranks, int steps,
-                                                const std::function<void(train::Trainer&, int rank)>& prepare = {}) {
+                                              const std::function<void(train::Trainer&, int rank)>& prepare = {}) {
   std::vector<run::StepRecord> records;
   const Status status = comm::run_inproc(ranks, [&](comm::Communicator& world) -> Status {
     LANCET_ASSIGN(const auto trainer, train::Trainer::create(config, world, {.local_ranks = ranks}));

@@ -26,7 +26,7 @@ class DeviceCommunicator {
   virtual Status reserve(std::size_t) { return {}; }
   // Sends and receives as Communicator does, on device memory.
   virtual Status send_receive(backend::Stream& stream, std::span<const Segment> sends,
-                          std::span<const Segment> receives) = 0;
+                              std::span<const Segment> receives) = 0;
   // In place, over all ranks, on device memory. The order of the sum is the transport's, the same in every run.
   virtual Status all_reduce_sum(backend::Stream& stream, std::span<float> values) = 0;
   // Returns a window: device memory in which the kernels of all ranks access each other's tensors, provided that a

@@ -17,9 +17,8 @@ class MpiSession {
   // On the main thread. Fails if MPI is running already or provides less than MPI_THREAD_SERIALIZED. If the other ranks
   // do not start within `launch`, it logs an error and exits with code 5 (MPI_Init would block forever).
   // Communication error: the ranks' first messages took longer than first_message.
-  static Result<std::unique_ptr<MpiSession>> start(
-      std::chrono::milliseconds launch = std::chrono::seconds(300),
-      std::chrono::milliseconds first_message = std::chrono::seconds(300));
+  static Result<std::unique_ptr<MpiSession>> start(std::chrono::milliseconds launch = std::chrono::seconds(300),
+                                                   std::chrono::milliseconds first_message = std::chrono::seconds(300));
   virtual ~MpiSession() = default;
   // The communicator over all ranks. Further calls return one of the same stream (duplicate it for more streams).
   virtual std::unique_ptr<Communicator> world() = 0;

@@ -105,8 +105,7 @@ class HardwareCosts final : public Costs {
   double all_to_all_ms(double bytes) const override;
   double all_reduce_ms(double bytes) const override;
   // Takes routing and groups of peers into account, unless communication was measured.
-  OpCost all_to_all(const ir::Program& program, const ir::Instruction& instruction,
-                    std::int64_t peers) const override;
+  OpCost all_to_all(const ir::Program& program, const ir::Instruction& instruction, std::int64_t peers) const override;
   CoreCost all_to_all_core() const override;
   CoreCost all_reduce_core() const override;
   double launch_ms() const override;

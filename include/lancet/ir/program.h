@@ -171,8 +171,8 @@ struct Program {
     return add_named(TensorKind::state, state_name(owner, kind), std::move(type), local);
   }
   void add_output(std::string name, TensorId tensor);  // of a gradient: its parameter is there already
-  TensorId find(std::string_view name) const;    // invalid if no tensor has the name
-  TensorId output(std::string_view name) const;  // likewise
+  TensorId find(std::string_view name) const;          // invalid if no tensor has the name
+  TensorId output(std::string_view name) const;        // likewise
   // The tensor whose memory this one uses: the end of the chain of `storage`.
   TensorId root(TensorId id) const;
   Region region(TensorId id) const;

@@ -24,7 +24,7 @@ ir::Program sync(const ir::Program& program, int ranks, std::int64_t bucket_byte
 struct OptimizeOptions {
   enum class Kind { adamw, sgd } kind = Kind::adamw;
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8, momentum = 0.9, weight_decay = 0, clip_grad = 0;
-  bool guard = false;  // updates wait for the norm, even with clip_grad 0, and change nothing if it is not finite
+  bool guard = false;     // updates wait for the norm, even with clip_grad 0, and change nothing if it is not finite
   bool masters = true;    // false: bf16 parameters have no f32 copy and are rounded stochastically
   std::int64_t seed = 0;  // of that rounding
   int ranks = 1;

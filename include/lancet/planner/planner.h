@@ -15,9 +15,9 @@
 namespace lancet::planner {
 
 struct PlanRequest {
-  config::Overlap overlap = {};         // the policy and its settings
-  const cost::Costs* costs = nullptr;   // required by every policy but sequential
-  bool costs_may_lack_ops = false;      // if they do, sequential makes a plan without predictions
+  config::Overlap overlap = {};        // the policy and its settings
+  const cost::Costs* costs = nullptr;  // required by every policy but sequential
+  bool costs_may_lack_ops = false;     // if they do, sequential makes a plan without predictions
   // The share of the sequential step by which `auto` must be predicted to be shorter to replace it.
   double least_gain = 0;
   int ranks = 1;
@@ -34,7 +34,7 @@ struct PlanRequest {
 // The schedule of one policy, as simulated. Milliseconds.
 struct PolicyResult {
   std::string policy;
-  std::string how;   // the schedule that it chose, in words
+  std::string how;  // the schedule that it chose, in words
   schedule::Timeline timeline;
   int parts = 1;                 // k: the largest number of parts of an instruction
   std::int64_t arena_bytes = 0;  // of the resulting plan

@@ -27,10 +27,10 @@ struct PlanTarget {
 struct PlannedStep {
   ir::Plan plan;
   planner::PlanReport report;
-  cost::Profile profile;       // the measured costs; empty on a declared machine without a profile
-  std::string costs;           // their origin in words
-  std::int64_t memory = 0;     // bytes of a rank: parameters, states, inputs and the arena
-  bool crowded = false;        // StepOptions::crowded, on this machine
+  cost::Profile profile;                // the measured costs; empty on a declared machine without a profile
+  std::string costs;                    // their origin in words
+  std::int64_t memory = 0;              // bytes of a rank: parameters, states, inputs and the arena
+  bool crowded = false;                 // StepOptions::crowded, on this machine
   std::optional<double> available_gib;  // GiB of memory of a declared device, less the reserved part
 };
 

@@ -19,7 +19,7 @@ int threads_of(const config::Config& config, int local_ranks);
 
 // The key of a run's times in a profile file: this device and these ranks.
 cost::Machine machine_of(const config::Config& config, const comm::Communicator& world, int local_ranks,
-                     runtime::Accelerator* accelerator = nullptr);
+                         runtime::Accelerator* accelerator = nullptr);
 
 // Whole training steps of one rank, which together hold all instructions whose costs planning this config needs. The
 // first one has no parts.

@@ -35,7 +35,7 @@ cost::Device this_device(int threads, int local_ranks);
 cost::Device device_of(runtime::Accelerator& accelerator);
 
 struct ProfilerReport {
-  int ops = 0;        // number of keys that were timed
+  int ops = 0;           // number of keys that were timed
   bool network = false;  // true if communication was measured
   double seconds = 0;
 };

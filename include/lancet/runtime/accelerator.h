@@ -27,7 +27,8 @@ class Accelerator {
   virtual Result<std::unique_ptr<comm::DeviceCommunicator>> make_communicator(const comm::DeviceStream& stream) = 0;
   // Identifies the build of the kernels; measured times are valid for this build only.
   virtual std::string build() const = 0;
-  // What the module was built with, and what runs in place of a library that it was built without; empty: nothing to say.
+  // What the module was built with, and what runs in place of a library that it was built without; empty: nothing to
+  // say.
   virtual std::string libraries() const { return {}; }
   // If true, f32 products may round their operands to 10 bits. Like the next two, it applies to kernels bound later.
   virtual void allow_tf32(bool) {}

@@ -10,8 +10,8 @@
 
 #include "check.h"
 #include "delay.h"
-#include "stream.h"
 #include "lancet/base/log.h"
+#include "stream.h"
 
 namespace lancet::backend::cuda {
 namespace {

@@ -14,9 +14,9 @@
 #include "lancet/backend/copy_list.h"
 #include "lancet/backend/flag_wait.h"
 #include "lancet/ir/route_layout.h"
+#include "ops/device/launch.h"
 #include "push_rows.h"
 #include "segments.h"
-#include "ops/device/launch.h"
 
 namespace lancet::ops {
 namespace {

@@ -3,8 +3,8 @@
 #include <memory>
 
 #include "lancet/backend/cuda/attention.h"
-#include "plain_attention.h"
 #include "ops/device/pack.h"
+#include "plain_attention.h"
 
 namespace lancet::ops {
 namespace {

@@ -2,8 +2,8 @@
 #include <type_traits>
 
 #include "lancet/base/math.h"
-#include "ops/cpu.h"
 #include "math.h"
+#include "ops/cpu.h"
 
 namespace lancet::ops {
 namespace {

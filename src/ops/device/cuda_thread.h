@@ -64,7 +64,7 @@ class Thread {
     return true;
   }
 
-  LANCET_DEVICE void* shared_memory() const { return shared_; }        // aligned to 16 bytes
+  LANCET_DEVICE void* shared_memory() const { return shared_; }  // aligned to 16 bytes
   // 2 * 32 words for the collectives.
   LANCET_DEVICE std::uint64_t* collective_scratch() const { return collective_scratch_; }
 

@@ -1,7 +1,7 @@
 // Binds the products over experts' filled rows: chooses tensor cores or plain arithmetic, and the number of blocks.
 #pragma once
-#include "ops/device/pack.h"
 #include "grouped_product.h"
+#include "ops/device/pack.h"
 
 namespace lancet::ops::device {
 

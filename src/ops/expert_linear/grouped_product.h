@@ -7,9 +7,9 @@
 #pragma once
 #include "grouped_store.h"
 #include "grouped_tiles.h"
+#include "ops/gelu/math.h"
 #include "plain_product.h"
 #include "tile_product.h"
-#include "ops/gelu/math.h"
 
 namespace lancet::ops::device {
 

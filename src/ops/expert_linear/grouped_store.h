@@ -1,9 +1,9 @@
 // Writes the sums of a grouped product from a warp's registers: rounded, with bias and GELU, or added to a gradient.
 #pragma once
-#include "ops/device/pack.h"
 #include "grouped_tiles.h"
-#include "tile_product.h"
+#include "ops/device/pack.h"
 #include "ops/gelu/math.h"
+#include "tile_product.h"
 
 namespace lancet::ops::device {
 namespace detail {

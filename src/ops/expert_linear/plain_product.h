@@ -38,7 +38,7 @@ template <class T, class Block>
 LANCET_DEVICE void copy_plain(Block& block, float* slice, const PlainOperand<T>& operand, int k, int depth) {
   using P = PlainShape;
   const bool along_k = operand.k_stride == 1;  // neighbouring threads read neighbouring elements
-#pragma unroll 2  // more would need registers that the sums use
+#pragma unroll 2                               // more would need registers that the sums use
   for (int i = block.thread(); i < P::rows * P::depth; i += P::threads) {
     const int row = along_k ? i / P::depth : i % P::rows, inner = along_k ? i % P::depth : i / P::rows;
     const bool there = row < operand.rows && k + inner < depth;

@@ -7,8 +7,8 @@
 // the key of the last token that is kept, by radix selection of 8 bits at a time, and gives slots to the tokens with
 // smaller keys (KeepFirst). All counts are integers and the softmax has one order, so the result is that of the host.
 #include "lancet/ir/route_layout.h"
-#include "ops/device/counting.h"
 #include "math.h"
+#include "ops/device/counting.h"
 
 namespace lancet::ops {
 namespace {

@@ -1,5 +1,5 @@
-#include "ops/device/map.h"
 #include "functors.h"
+#include "ops/device/map.h"
 
 namespace lancet::ops {
 namespace {

@@ -1,7 +1,7 @@
 // GELU and its gradient as functions of an element-wise device kernel (device/map.h).
 #pragma once
-#include "ops/device/launch.h"
 #include "math.h"
+#include "ops/device/launch.h"
 
 namespace lancet::ops::device {
 

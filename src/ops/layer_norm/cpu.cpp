@@ -1,7 +1,7 @@
 #include <cmath>
 
-#include "ops/cpu.h"
 #include "math.h"
+#include "ops/cpu.h"
 
 namespace lancet::ops {
 namespace {

@@ -1,8 +1,8 @@
 #include <memory>
 
+#include "math.h"
 #include "ops/device/column_tile.h"
 #include "ops/device/partial_sums.h"
-#include "math.h"
 
 namespace lancet::ops {
 namespace {
@@ -258,7 +258,7 @@ struct LayerNormBackward {
 
 // The longest row of a warp.
 template <class T>
-constexpr std::int64_t warp_row = std::int64_t{kept_packs} * warp_size * Pack<T>::size;
+constexpr std::int64_t warp_row = std::int64_t{kept_packs} * warp_size* Pack<T>::size;
 
 // Calls f(whole_block, kept) with the constants for rows of d elements of T.
 template <class T, class F>
@@ -391,13 +391,11 @@ Kernel bind_dw(const KernelArgs& args) {
   });
 }
 
-const DeviceKernel table[] = {{"layer_norm", bind<false>},
-                              {"add_layer_norm", bind<true>},
-                              {"layer_norm_dx", bind_dx},
-                              {.op = "layer_norm_dw",
-                               .bind = bind_dw,
-                               .workspace = workspace_dw,
-                               .own_memory = own_memory_dw}};
+const DeviceKernel table[] = {
+    {"layer_norm", bind<false>},
+    {"add_layer_norm", bind<true>},
+    {"layer_norm_dx", bind_dx},
+    {.op = "layer_norm_dw", .bind = bind_dw, .workspace = workspace_dw, .own_memory = own_memory_dw}};
 
 }  // namespace
 

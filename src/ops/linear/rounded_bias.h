@@ -7,8 +7,8 @@
 #include <memory>
 #include <vector>
 
-#include "lancet/ops/kernel.h"
 #include "column_sums.h"
+#include "lancet/ops/kernel.h"
 
 namespace lancet::ops::device {
 

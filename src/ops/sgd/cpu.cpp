@@ -1,7 +1,7 @@
 #include <cmath>
 
-#include "ops/cpu_update.h"
 #include "math.h"
+#include "ops/cpu_update.h"
 
 namespace lancet::ops {
 namespace {

@@ -1,5 +1,5 @@
-#include "ops/device/update.h"
 #include "math.h"
+#include "ops/device/update.h"
 
 namespace lancet::ops {
 namespace {

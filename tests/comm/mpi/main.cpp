@@ -85,7 +85,8 @@ Status timeouts(Communicator& c) {
   EXPECT_THAT(since(start) > 1.99 && since(start) < at_once, "{} s", since(start));
   LANCET_TRY(expect_error(sum.get(), {"all_reduce_sum #1 of 1200000 bytes on \"stream 1\"", missing}));
   LANCET_TRY(expect_error(broadcast.get(), {"broadcast #1 of 1048576 bytes on \"stream 2\"", missing}));
-  LANCET_TRY(expect_error(send_receive.get(), {"send_receive #1", fmt::format("rank {} did not take what was sent", last)}));
+  LANCET_TRY(
+      expect_error(send_receive.get(), {"send_receive #1", fmt::format("rank {} did not take what was sent", last)}));
   streams[0]->set_timeout(60s);
   const auto again = Clock::now();
   LANCET_TRY(expect_error(streams[0]->barrier(), {"barrier #1 of 0 bytes on \"stream 0\"", missing}));
@@ -115,17 +116,18 @@ Status mismatches(Communicator& c) {
   if (c.rank() == 0) {
     LANCET_TRY(
         expect_error(streams[0]->barrier(), {"barrier #1 of 0 bytes on \"world.1\"", "rank 1 is at broadcast #1;"}));
-    LANCET_TRY(
-        expect_error(send_receive(*streams[1], 8, 800), {"send_receive #1", "expected 800 bytes from rank 1, which sent 400;"}));
+    LANCET_TRY(expect_error(send_receive(*streams[1], 8, 800),
+                            {"send_receive #1", "expected 800 bytes from rank 1, which sent 400;"}));
     LANCET_TRY(expect_error(send_receive(*streams[2], 8, 800), {"expected 800 bytes from rank 1, which sent 1200;"}));
-    LANCET_TRY(expect_error(send_receive(*streams[3], 8, 90'000), {"expected 90000 bytes from rank 1, which sent 120000;"}));
+    LANCET_TRY(
+        expect_error(send_receive(*streams[3], 8, 90'000), {"expected 90000 bytes from rank 1, which sent 120000;"}));
   } else {
     LANCET_TRY(streams[0]->broadcast(std::span(data).first(16), 1));
     LANCET_TRY(streams[0]->barrier().ok() ? internal_error("the second call saw no mismatch") : Status{});
     LANCET_TRY(send_receive(*streams[1], 400, 8));
     LANCET_TRY(send_receive(*streams[2], 1200, 8));
-    LANCET_TRY(
-        expect_error(send_receive(*streams[3], 120'000, 8), {"timed out after 3 s: rank 0 did not take what was sent"}));
+    LANCET_TRY(expect_error(send_receive(*streams[3], 120'000, 8),
+                            {"timed out after 3 s: rank 0 did not take what was sent"}));
   }
   std::byte byte{};
   if (c.rank() == 0) LANCET_TRY(expect_error(c.barrier(), {"barrier #4209 ", "rank 1 is at broadcast #4209;"}));
