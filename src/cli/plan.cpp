@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <filesystem>
+#include <regex>
 #include <vector>
 
 #include "commands.h"
@@ -30,11 +31,19 @@ struct PlanArguments {
   bool explain = false, passes = false;
 };
 
-// Writes the Program after each pass as NN_name.ir, the Plan after the last one, and the table of all policies.
-Status dump(const std::filesystem::path& folder, const planner::PlanReport& report) {
+// Makes the folder of --dump, without the programs of an earlier call, whose numbers differ.
+Status empty_dump(const std::filesystem::path& folder) {
   std::error_code failed;
   std::filesystem::create_directories(folder, failed);
   if (failed) return data_error(fmt::format("cannot make the folder {}: {}", folder.string(), failed.message()));
+  for (const auto& entry : std::filesystem::directory_iterator(folder, failed))
+    if (std::regex_match(entry.path().filename().string(), std::regex("[0-9]{2}_[a-z_]+\\.ir")))
+      std::filesystem::remove(entry.path(), failed);
+  return check_writable(folder / "policies.txt");
+}
+
+// Writes the Program after each pass as NN_name.ir, the Plan after the last one, and the table of all policies.
+Status dump(const std::filesystem::path& folder, const planner::PlanReport& report) {
   for (std::size_t i = 0; i < report.passes.size(); ++i)
     LANCET_TRY(write_file(folder / fmt::format("{:02}_{}.ir", i, report.passes[i].name), report.passes[i].text));
   return write_file(folder / "policies.txt", policy_table(report));
@@ -80,6 +89,9 @@ Result<planning::PlannedStep> planned_for(const config::Config& config, const Co
 }
 
 Status plan(const config::Config& config, const ConfigArguments& file, const PlanArguments& arguments) {
+  LANCET_TRY(planner::check_skip(arguments.skip));
+  if (!arguments.dump.empty()) LANCET_TRY(empty_dump(arguments.dump));
+  if (!arguments.out.empty()) LANCET_TRY(check_writable(arguments.out));
   LANCET_ASSIGN(const planning::PlannedStep planned, planned_for(config, file, arguments));
   fmt::print("costs: {}\n", planned.costs);
   if (planned.available_gib) fmt::print("{}\n", memory_line(planned));

@@ -53,17 +53,6 @@ std::vector<std::string_view> skippable() {
   return names;
 }
 
-Status check_skip(const std::vector<std::string>& skip) {
-  const auto names = skippable();
-  for (const std::string& name : skip) {
-    if (std::find(names.begin(), names.end(), name) != names.end()) continue;
-    if (std::find(std::begin(required), std::end(required), name) != std::end(required))
-      return config_error(fmt::format("--skip: no plan can do without pass {}", name));
-    return config_error(fmt::format("--skip: expected one of {}, found '{}'", fmt::join(names, ", "), name));
-  }
-  return {};
-}
-
 // A policy's schedule, and the passes that made it.
 struct Scheduled {
   std::size_t policy = 0;  // index in the table; for a policy without passes, that of the policy whose schedule it uses
@@ -240,6 +229,17 @@ std::vector<PolicyInfo> policies() {
   std::vector<PolicyInfo> result;
   for (const Policy& policy : policy_table()) result.push_back({policy.name, policy.what});
   return result;
+}
+
+Status check_skip(const std::vector<std::string>& skip) {
+  const auto names = skippable();
+  for (const std::string& name : skip) {
+    if (std::find(names.begin(), names.end(), name) != names.end()) continue;
+    if (std::find(std::begin(required), std::end(required), name) != std::end(required))
+      return config_error(fmt::format("--skip: no plan can do without pass {}", name));
+    return config_error(fmt::format("--skip: expected one of {}, found '{}'", fmt::join(names, ", "), name));
+  }
+  return {};
 }
 
 Status check_policy(std::string_view name) {

@@ -265,6 +265,18 @@ TEST_CASE("plan writes the program after each pass of the chosen policy, and lis
   for (const auto& [policy, _] : planner::policies())
     if (policy != "auto") CHECK(policies.find(policy) != std::string::npos);
   CHECK(policies.find("dw *") != std::string::npos);
+
+  const auto again =
+      lancet("plan " + files.config + files.for_two + " --set overlap.policy=sequential --dump " + folder);
+  CHECK(again.code == 0);
+  CHECK(std::filesystem::exists(folder + "/04_take_turns.ir"));
+  CHECK_FALSE(std::filesystem::exists(folder + "/04_move_dw.ir"));
+  for (const char* words : {" --dump /dev/null/x", " --out /dev/null/x", " --skip nope"}) {
+    const auto refused = lancet("plan " + files.config + files.for_two + words);
+    INFO(refused.output);
+    CHECK(refused.code != 0);
+    CHECK(refused.lines_with("costs: ") == 0);
+  }
 }
 
 TEST_CASE("plan leaves out a pass that is named, and refuses one that no plan can do without") {

@@ -76,5 +76,7 @@ struct PolicyInfo {
 std::vector<PolicyInfo> policies();  // sequential first, auto last
 // Config error if no policy has the name; the message lists the known policies.
 Status check_policy(std::string_view name);
+// Config error if a name is no pass, or that of one that no plan can do without.
+Status check_skip(const std::vector<std::string>& skip);
 
 }  // namespace lancet::planner
