@@ -233,7 +233,7 @@ template <class T>
 struct LayerNormBackward {
   using Tile = ColumnTile<T>;
   using Shared = typename Tile::Shared;
-  static constexpr int threads = Tile::threads, blocks_per_sm = 2;
+  static constexpr int threads = Tile::threads;
   LayerNormDx<T, false, true> dx;
   float* parts;  // [pieces, 2, d]
   std::int64_t pieces;
@@ -290,10 +290,10 @@ Kernel bind(const KernelArgs& args) {
   });
 }
 
-// The number of pieces of the rows: two a multiprocessor (blocks_per_sm of LayerNormBackward), with 32 rows or more
-// each.
+// The number of pieces of the rows: one a multiprocessor, with 32 rows or more each. LayerNormBackward has registers for
+// no second block in bf16: bounded to 128 it spills.
 std::int64_t pieces_of(std::int64_t rows, const backend::Device& device) {
-  return std::clamp<std::int64_t>(divide_up(rows, 32), 1, 2 * device.traits().multiprocessors);
+  return std::clamp<std::int64_t>(divide_up(rows, 32), 1, device.traits().multiprocessors);
 }
 
 // What layer_norm_dx and layer_norm_dw of the same tensors share, if dx is called first: partial sums in memory of

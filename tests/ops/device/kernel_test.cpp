@@ -520,3 +520,54 @@ TEST_CASE("layer norm's dw takes the sums of a dx before it, with the bits that 
       CHECK(device.blocks() == 0);
     }
 }
+
+TEST_CASE("layer norm's dw has memory of its own where a warp has a row: one piece of the rows a multiprocessor") {
+  HostDevice device;
+  const auto bytes = [&](DType type, std::int64_t rows, std::int64_t d) {
+    const ir::Attributes none;
+    ops::KernelArgs args{.op = "layer_norm_dw", .operands = {}, .results = {}, .attributes = none};
+    const ir::TensorType row_type{type, {1, rows, d}}, stats{DType::f32, {1, rows, 2}};
+    args.operands = {{nullptr, row_type}, {nullptr, row_type}, {nullptr, stats}};
+    args.device = &device;
+    return find_emulated_kernel("layer_norm_dw")->own_memory(args);
+  };
+  CHECK(bytes(DType::bf16, 70, 1024) == 3 * 2 * 1024 * 4);  // at least 32 rows each
+  CHECK(bytes(DType::bf16, 100000, 1024) == 132 * 2 * 1024 * 4);
+  CHECK(bytes(DType::bf16, 70, 1025) == 0);
+  CHECK(bytes(DType::f32, 70, 512) == 3 * 2 * 512 * 4);
+  CHECK(bytes(DType::f32, 70, 513) == 0);
+}
+
+TEST_CASE("layer norm's dw says that it reads the rows again where its sums get no memory") {
+  struct Full final : HostDevice {
+    Result<std::byte*> allocate(std::size_t) override { return config_error("the device is full"); }
+  };
+  const ir::TensorType row_type{DType::f32, {1, 70, 40}}, vector{DType::f32, {40}};
+  const ops::Sample of_dx{{{row_type}, {row_type}, {vector}, {{DType::f32, {1, 70, 2}}, ops::Fill::positive}}, {}};
+  auto operands = make_operands(of_dx, SampleRoute(of_dx, seed), seed);
+  Full device;
+  HostStream stream;
+  ops::BindNotes notes;
+  std::set<std::string> remarks;
+  GuardedTensor dx(row_type), dgamma(vector), dbeta(vector);
+  struct alignas(64) Words {
+    float words[16];
+  };
+  std::vector<Words> workspace(3 * 2 * 40 / 16);  // three pieces of the rows, two sums for each column
+  const auto run = [&](std::string op, std::vector<ir::TensorId> ids, std::vector<ops::TensorView> results) {
+    ir::Instruction at;
+    at.op = std::move(op), at.operands = std::move(ids);
+    ops::KernelArgs args{.op = at.op, .operands = {}, .results = std::move(results), .attributes = at.attributes};
+    for (const ir::TensorId id : at.operands) args.operands.push_back(operands[id.index()].view());
+    args.device = &device, args.stream = &stream, args.instruction = &at, args.notes = &notes, args.remarks = &remarks;
+    args.workspace = reinterpret_cast<std::byte*>(workspace.data());
+    REQUIRE(find_emulated_kernel(at.op)->bind(args)().ok());
+  };
+  run("layer_norm_dx", {{0}, {1}, {2}, {3}}, {dx.view()});
+  run("layer_norm_dw", {{0}, {1}, {3}}, {dgamma.view(), dbeta.view()});
+  const Outcome alone = run_emulated(ops::op("layer_norm_dw"), {operands[0], operands[1], operands[3]}, {}, 1);
+  CHECK(dgamma.same_bytes(alone.results[0]));
+  CHECK(dbeta.same_bytes(alone.results[1]));
+  CHECK(remarks == std::set<std::string>{"layer_norm_dw reads its rows again, since its sums have no memory beside the "
+                                         "arena: the device is full"});
+}
