@@ -93,8 +93,7 @@ Kernel with_column_sums(const MatmulCall& call) {
   const T* dy = static_cast<const T*>(call.operands.a);
   const bool wide = device::aligned_rows<T>(desc.m) && device::aligned(dy);
   LinearGradient<T> kernel{call, {dy, parts, desc.k, desc.m, wide}, {}};
-  auto* db = static_cast<float*>(call.operands.row_sums);
-  kernel.add = {parts, kernel.parts.parts(), desc.m, desc.accumulate, db};
+  kernel.add = {parts, kernel.parts.parts(), desc.m, desc.accumulate, static_cast<float*>(call.operands.row_sums)};
   return kernel;
 }
 // dW and db by the product, whose epilogue only overwrites; with an accumulator a kernel adds db onto it.
