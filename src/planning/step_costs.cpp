@@ -99,8 +99,9 @@ Result<cost::Profile> ensure_profile(const config::Config& config, comm::Communi
   const bool keeps = !path.empty();
   Result<cost::Profile> held = cost::Profile(machine);
   if (keeps && world.rank() == 0) {
-    held = cost::read_profile_or_empty(path, machine);
-    if (held.ok() && request.renew == ProfileRequest::Renew::all) held->ops.clear(), held->products.clear();
+    const bool all = request.renew == ProfileRequest::Renew::all;
+    held = all ? cost::read_profile_to_replace(path, machine) : cost::read_profile_or_empty(path, machine);
+    if (held.ok() && all) held->ops.clear(), held->products.clear();
     if (held.ok() && request.renew != ProfileRequest::Renew::nothing) held->network = {};
   }
   LANCET_ASSIGN(cost::Profile profile, share_profile(world, held));

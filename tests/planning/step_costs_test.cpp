@@ -74,6 +74,24 @@ TEST_CASE("measuring again keeps the peak") {
   CHECK_FALSE(held->ops.empty());
 }
 
+TEST_CASE("a damaged file of costs is replaced where all are measured again, and nowhere else") {
+  const test::TemporaryFolder folder;
+  config::Config config = small();
+  config.overlap.profile = folder.write("costs.json", "{\"format\": 2, \"cp");
+  const auto world = comm::make_self();
+  const auto programs = planning::step_programs(config, 1);
+  using Renew = planning::ProfileRequest::Renew;
+  for (const Renew renew : {Renew::nothing, Renew::communication}) {
+    const auto refused = planning::ensure_profile(config, *world, programs, {.renew = renew, .seconds = no_time});
+    REQUIRE_FALSE(refused.ok());
+    CHECK(refused.error().message.starts_with(config.overlap.profile + ": "));
+    CHECK(refused.error().message.ends_with("measure it anew with lancet profile --renew all"));
+  }
+  const auto measured = planning::ensure_profile(config, *world, programs, {.renew = Renew::all, .seconds = no_time});
+  REQUIRE(measured.ok());
+  CHECK(cost::read_profile(config.overlap.profile)->ops == measured->ops);
+}
+
 TEST_CASE("a named file of another machine is refused on all ranks and stays as it is") {
   const test::TemporaryFolder folder;
   config::Config config = small();

@@ -45,8 +45,8 @@ struct ProfileRequest {
 Status take_product_choices(const config::Config& config, comm::Communicator& world, const ProfileRequest& request);
 
 // Collective; returns the same profile on all ranks. Rank 0 reads the file, all ranks measure the costs that the
-// programs need and the file lacks, and rank 0 writes the file and logs one line. A file of another build is replaced.
-// Config errors: a file that is damaged, of another machine, or cannot be written.
+// programs need and the file lacks, and rank 0 writes the file and logs one line. A file of another build is replaced,
+// and a damaged one if all is renewed. Config errors: a file that is damaged, of another machine, or cannot be written.
 Result<cost::Profile> ensure_profile(const config::Config& config, comm::Communicator& world,
                                      std::span<const ir::Program> programs, const ProfileRequest& request = {});
 
