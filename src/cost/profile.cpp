@@ -53,8 +53,8 @@ Result<std::string> text_of(const std::filesystem::path& path) {
 // Whether a text that is no profile was one: it is cut off, or of another format. Other JSON is a file that was named by
 // mistake.
 bool was_profile(const std::string& text) {
-  const auto json = nlohmann::json::parse(text, nullptr, false);
-  return json.is_discarded() || json.contains("format");
+  const auto json = parse_json(text, "", ExitCode::config);
+  return !json.ok() || json->contains("format");
 }
 
 Status replace_file(const std::filesystem::path& path, const Profile& profile) {
