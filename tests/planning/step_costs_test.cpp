@@ -5,6 +5,7 @@
 
 #include "host_accelerator.h"
 #include "lancet/base/atomic_file.h"
+#include "log_capture.h"
 #include "program.h"
 
 using namespace lancet;
@@ -144,6 +145,33 @@ TEST_CASE("without a file nothing is kept; the folder of default files is the ca
   const auto profile = planning::ensure_profile(config, *world, programs, {.profile_folder = deep, .seconds = no_time});
   REQUIRE(profile.ok());
   CHECK(cost::read_profile(planning::profile_path(config, deep, profile->machine))->ops == profile->ops);
+}
+
+TEST_CASE("times that no default file can keep are measured with a warning; a named file is an error") {
+  const test::TemporaryFolder folder;
+  config::Config config = small();
+  const auto world = comm::make_self();
+  const auto programs = planning::step_programs(config, 1);
+  const std::string file = folder.write("file", "");
+  const auto measure = [&](const std::string& cache, std::string& log) {
+    test::LogCapture capture;
+    auto profile = planning::ensure_profile(config, *world, programs, {.profile_folder = cache, .seconds = no_time});
+    log = capture.text();
+    return profile;
+  };
+  std::string log;
+  CHECK(measure(file + "/lancet", log).ok());
+  CHECK(log.find("warning: profile: not kept: " + file + ": expected a folder") != std::string::npos);
+  CHECK(log.find(", kept in") == std::string::npos);
+  CHECK(measure("", log).ok());
+  CHECK(log.find("warning: profile: not kept: HOME is not set") != std::string::npos);
+  CHECK(measure(folder / "cache", log).ok());
+  CHECK(log.find("warning") == std::string::npos);
+  CHECK(log.find(", kept in") != std::string::npos);
+  config.overlap.profile = file + "/costs.json";
+  const auto refused = measure("", log);
+  REQUIRE_FALSE(refused.ok());
+  CHECK(refused.error().code == ExitCode::config);
 }
 
 TEST_CASE("each machine has a default file of its own, which a new build shares; a named file serves any machine") {
