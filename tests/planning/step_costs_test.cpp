@@ -5,6 +5,7 @@
 
 #include "host_accelerator.h"
 #include "lancet/base/atomic_file.h"
+#include "lancet/planning/run_plans.h"
 #include "log_capture.h"
 #include "program.h"
 
@@ -172,6 +173,21 @@ TEST_CASE("times that no default file can keep are measured with a warning; a na
   const auto refused = measure("", log);
   REQUIRE_FALSE(refused.ok());
   CHECK(refused.error().code == ExitCode::config);
+}
+
+TEST_CASE("a named file that cannot predict the step of one rank is a warning") {
+  const test::TemporaryFolder folder;
+  config::Config config = small();
+  config.overlap.policy = "lancet";
+  const auto world = comm::make_self();
+  const std::string damaged = folder.write("costs.json", "{\"format\": 2, \"cp");
+  for (const std::string& file : {damaged, folder / "none.json", folder / "", std::string()}) {
+    config.overlap.profile = file;
+    const test::LogCapture capture;
+    REQUIRE(planning::make_step_plans(config, *world, {.profile_folder = folder / "cache"}, false).ok());
+    const std::string warning = "warning: overlap.profile is not used: " + file;
+    CHECK((capture.text().find(warning) != std::string::npos) == !file.empty());
+  }
 }
 
 TEST_CASE("each machine has a default file of its own, which a new build shares; a named file serves any machine") {
