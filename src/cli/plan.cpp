@@ -54,8 +54,10 @@ std::string how_to_measure(const ConfigArguments& config, int ranks, int hosts) 
   std::error_code ignored;
   std::string command = "to measure this one: ";
   if (hosts > 1)
-    command = fmt::format("to measure one of {} hosts, on them (docs/clusters.md): mpirun --hostfile hosts --bind-to none "
-                          "-np {} ", hosts, ranks);
+    command = fmt::format(
+        "to measure one of {} hosts, on them (docs/clusters.md): mpirun --hostfile hosts --bind-to none "
+        "-np {} ",
+        hosts, ranks);
   else if (ranks > 1)
     command += fmt::format("{} {} ", quoted(find_shipped("scripts/mpirun.sh").string()), ranks);
   command += quoted(std::filesystem::proximate(program_path(), ignored).string()) + " profile " + quoted(config.file);
@@ -79,8 +81,8 @@ Result<planning::PlannedStep> planned_for(const config::Config& config, const Co
   target.hardware = "ethernet-10g-cpu";
   auto declared = planning::plan_offline(config, target);
   if (!declared.ok()) return declared;
-  log::warn("{}; planned for the declared machine {} instead; {}", planned.error().message,
-            target.hardware, how_to_measure(file, target.ranks, target.hosts));
+  log::warn("{}; planned for the declared machine {} instead; {}", planned.error().message, target.hardware,
+            how_to_measure(file, target.ranks, target.hosts));
   return declared;
 }
 

@@ -50,8 +50,8 @@ Result<std::string> text_of(const std::filesystem::path& path) {
   return text;
 }
 
-// Whether a text that is no profile was one: it is cut off, or of another format. Other JSON is a file that was named by
-// mistake.
+// Whether a text that is no profile was one: it is cut off, or of another format. Other JSON is a file that was named
+// by mistake.
 bool was_profile(const std::string& text) {
   const auto json = parse_json(text, "", ExitCode::config);
   return !json.ok() || json->contains("format");

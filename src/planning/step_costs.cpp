@@ -29,7 +29,8 @@ Result<cost::Profile> share_profile(comm::Communicator& world, const Result<cost
   return cost::parse_profile(text, "rank 0's profile");
 }
 
-// Whether measured times can be kept in the file. If not, a warning says so, or, where the user named the file, an error.
+// Whether measured times can be kept in the file. If not, a warning says so, or, where the user named the file, an
+// error.
 Result<bool> can_keep(const config::Config& config, const std::filesystem::path& path) {
   if (path.empty()) {
     log::warn("profile: not kept: HOME is not set, and overlap.profile names no file");
@@ -145,9 +146,15 @@ Result<cost::Profile> ensure_profile(const config::Config& config, comm::Communi
                                         .seconds = request.seconds}));
   if (report.ops == 0 && !report.network) return profile;
   Status written;
-  if (*keeps)
+  if (*keeps) {
     written = request.renew == ProfileRequest::Renew::all ? cost::write_profile(path, profile)
                                                           : cost::add_to_profile(path, profile);
+    if (!written.ok() && config.overlap.profile.empty()) {
+      log::warn("profile: not kept: {}", written.error().message);
+      written = {};
+      keeps = false;
+    }
+  }
   LANCET_TRY(world::broadcast_status(world, written, 0));
   log::info("profile: measured {} op{}{} in {:.1f} s{}", report.ops, report.ops == 1 ? "" : "s",
             report.network ? " and communication" : "", report.seconds, *keeps ? ", kept in " + path.string() : "");
