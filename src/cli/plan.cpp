@@ -58,10 +58,17 @@ std::string quoted(const std::string& word) {
   return text + "'";
 }
 
-std::string profile_command(const ConfigArguments& config, int ranks) {
+// Says how to measure the machine that the plan is for.
+std::string how_to_measure(const ConfigArguments& config, int ranks, int hosts) {
   std::error_code ignored;
-  std::string command;
-  if (ranks > 1) command = fmt::format("{} {} ", quoted(find_shipped("scripts/mpirun.sh").string()), ranks);
+  std::string command = "to measure this one: ";
+  if (hosts > 1)
+    command = fmt::format(
+        "to measure one of {} hosts, on them (docs/clusters.md): mpirun --hostfile hosts --bind-to none "
+        "-np {} ",
+        hosts, ranks);
+  else if (ranks > 1)
+    command += fmt::format("{} {} ", quoted(find_shipped("scripts/mpirun.sh").string()), ranks);
   command += quoted(std::filesystem::proximate(program_path(), ignored).string()) + " profile " + quoted(config.file);
   for (const std::string& field : config.overrides) command += " --set " + quoted(field);
   return command;
@@ -83,8 +90,8 @@ Result<planning::PlannedStep> planned_for(const config::Config& config, const Co
   target.hardware = "ethernet-10g-cpu";
   auto declared = planning::plan_offline(config, target);
   if (!declared.ok()) return declared;
-  log::warn("{}; planned for the declared machine {} instead; to measure this one: {}", planned.error().message,
-            target.hardware, profile_command(file, target.ranks));
+  log::warn("{}; planned for the declared machine {} instead; {}", planned.error().message, target.hardware,
+            how_to_measure(file, target.ranks, target.hosts));
   return declared;
 }
 

@@ -9,6 +9,7 @@
 #include "lancet/base/atomic_file.h"
 #include "lancet/base/check.h"
 #include "lancet/base/hash.h"
+#include "lancet/base/json.h"
 
 namespace lancet::cost {
 namespace {
@@ -41,6 +42,19 @@ Error other_machine(const std::filesystem::path& path, const Machine& found, con
     if (theirs[i] != mine[i]) differing.push_back(theirs[i]), wanted.push_back(mine[i]);
   return config_error(fmt::format("{}: expected a profile of {}, found one of {}{}", path.string(),
                                   fmt::join(wanted, ", "), fmt::join(differing, ", "), advice));
+}
+
+Result<std::string> text_of(const std::filesystem::path& path) {
+  auto text = read_file(path, "a profile, as lancet profile writes it");
+  if (!text.ok()) return config_error(text.error().message);
+  return text;
+}
+
+// Whether a text that is no profile was one: it is cut off, or of another format. Other JSON is a file that was named
+// by mistake.
+bool was_profile(const std::string& text) {
+  const auto json = parse_json(text, "", ExitCode::config);
+  return !json.ok() || json->contains("format");
 }
 
 Status replace_file(const std::filesystem::path& path, const Profile& profile) {
@@ -98,9 +112,11 @@ Profile Profile::on(const Machine& other) const {
 }
 
 Result<Profile> read_profile(const std::filesystem::path& path) {
-  auto text = read_file(path, "a profile, as lancet profile writes it");
-  if (!text.ok()) return config_error(text.error().message);
-  return parse_profile(*text, path.string());
+  LANCET_ASSIGN(const std::string text, text_of(path));
+  auto profile = parse_profile(text, path.string());
+  if (profile.ok() || !was_profile(text)) return profile;
+  return config_error(profile.error().message +
+                      "; delete the file, or measure it anew with lancet profile --renew all");
 }
 
 Result<Profile> read_profile(const std::filesystem::path& path, const Machine& machine) {
@@ -124,8 +140,14 @@ Result<Profile> read_profile_or_empty(const std::filesystem::path& path, const M
   return held.on(machine);
 }
 
+Result<Profile> read_profile_to_replace(const std::filesystem::path& path, const Machine& machine) {
+  const auto text = text_of(path);
+  if (text.ok() && !parse_profile(*text, path.string()).ok() && was_profile(*text)) return Profile(machine);
+  return read_profile_or_empty(path, machine);
+}
+
 Status write_profile(const std::filesystem::path& path, const Profile& profile) {
-  LANCET_TRY(read_profile_or_empty(path, profile.machine));
+  LANCET_TRY(read_profile_to_replace(path, profile.machine));
   return replace_file(path, profile);
 }
 

@@ -28,6 +28,15 @@ constexpr std::string_view sequential = "sequential";
 
 // Policies that were not asked for are planned up to this number of instructions, which takes some seconds.
 constexpr std::size_t compared_step = 2000;
+// A sequential plan of so many instructions takes some ten seconds.
+constexpr std::size_t slow_sequential_step = 20'000;
+
+// Of a step's two plans, that of the update is made first.
+void tell_if_slow(const PlanRequest& request, std::size_t instructions) {
+  const std::string& policy = request.overlap.policy;
+  if (request.update && instructions > (policy == sequential ? slow_sequential_step : compared_step))
+    log::info("plan: {} of {} instructions; this may take minutes", policy, instructions);
+}
 
 ir::Program step_of(const ir::Program& forward, const PlanRequest& request, Pipeline& pipeline) {
   pipeline.begin(forward);
@@ -190,6 +199,7 @@ Result<ir::Plan> make_unpredicted_plan(const ir::Program& forward, ir::Program s
                                        Pipeline pipeline, PlanReport* report) {
   if (request.overlap.policy != sequential)
     return config_error(fmt::format("overlap.policy: expected a profile for {}, found none", request.overlap.policy));
+  tell_if_slow(request, step.instructions.size());
   Candidate candidate = pipeline.run("take_turns", std::move(step), unpredicted);
   ir::Plan plan = plan_of(std::move(candidate), pipeline);
   set_step_header(plan, forward, sequential, request);
@@ -199,6 +209,7 @@ Result<ir::Plan> make_unpredicted_plan(const ir::Program& forward, ir::Program s
 
 ir::Plan make_predicted_plan(const ir::Program& forward, const Step& step, const PlanRequest& request,
                              const Pipeline& pipeline, PlanReport* report) {
+  tell_if_slow(request, step.program().instructions.size());
   Schedules schedules(step, request.overlap, pipeline);
   PlanReport made;
   const Scheduled& chosen = choose(schedules, request, made);
@@ -260,9 +271,6 @@ Result<ir::Plan> make_plan(const ir::Program& forward, const PlanRequest& reques
   Pipeline pipeline(request.skip, request.keep_texts);
   ir::Program program = step_of(forward, request, pipeline);
   if (!request.costs) return make_unpredicted_plan(forward, std::move(program), request, pipeline, report);
-  if (program.instructions.size() > compared_step && request.overlap.policy != sequential)
-    log::info("plan: {} of {} instructions; this may take minutes", request.overlap.policy,
-              program.instructions.size());
   auto step = Step::make(program, *request.costs, schedule::part_counts(request.overlap));
   if (step.ok()) return make_predicted_plan(forward, *step, request, pipeline, report);
   if (!request.costs_may_lack_ops) return step.error();

@@ -5,6 +5,7 @@
 // checks it.
 #include "lancet/planning/run_plans.h"
 
+#include "lancet/base/log.h"
 #include "lancet/planning/from_config.h"
 #include "lancet/planning/plan_file.h"
 #include "lancet/planning/planned_step.h"
@@ -41,7 +42,10 @@ class Planning {
       const std::filesystem::path path = profile_path(config_, options_.profile_folder, machine);
       if (path.empty()) return {};
       auto held = cost::read_profile(path, machine);
-      if (held.ok()) profile_ = *std::move(held);
+      if (held.ok())
+        profile_ = *std::move(held);
+      else if (!config_.overlap.profile.empty())
+        log::warn("overlap.profile is not used: {}; the step is not predicted", held.error().message);
     }
     if (!profile_) return {};
     costs_ = &*profile_;

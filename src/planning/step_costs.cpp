@@ -29,6 +29,20 @@ Result<cost::Profile> share_profile(comm::Communicator& world, const Result<cost
   return cost::parse_profile(text, "rank 0's profile");
 }
 
+// Whether measured times can be kept in the file. If not, a warning says so, or, where the user named the file, an
+// error.
+Result<bool> can_keep(const config::Config& config, const std::filesystem::path& path) {
+  if (path.empty()) {
+    log::warn("profile: not kept: HOME is not set, and overlap.profile names no file");
+    return false;
+  }
+  const Status writable = check_writable(path);
+  if (writable.ok()) return true;
+  if (!config.overlap.profile.empty()) return config_error(writable.error().message);
+  log::warn("profile: not kept: {}", writable.error().message);
+  return false;
+}
+
 // The transport's name in a profile. It holds the number of NCCL's blocks or the emulated network, which decide the
 // time of a message between accelerators.
 std::string device_transport(const config::Config& config, const comm::Communicator& world) {
@@ -96,11 +110,11 @@ Result<cost::Profile> ensure_profile(const config::Config& config, comm::Communi
                                      std::span<const ir::Program> programs, const ProfileRequest& request) {
   const cost::Machine machine = machine_of(config, world, request.local_ranks, request.accelerator);
   const std::filesystem::path path = profile_path(config, request.profile_folder, machine);
-  const bool keeps = !path.empty();
   Result<cost::Profile> held = cost::Profile(machine);
-  if (keeps && world.rank() == 0) {
-    held = cost::read_profile_or_empty(path, machine);
-    if (held.ok() && request.renew == ProfileRequest::Renew::all) held->ops.clear(), held->products.clear();
+  if (!path.empty() && world.rank() == 0) {
+    const bool all = request.renew == ProfileRequest::Renew::all;
+    held = all ? cost::read_profile_to_replace(path, machine) : cost::read_profile_or_empty(path, machine);
+    if (held.ok() && all) held->ops.clear(), held->products.clear();
     if (held.ok() && request.renew != ProfileRequest::Renew::nothing) held->network = {};
   }
   LANCET_ASSIGN(cost::Profile profile, share_profile(world, held));
@@ -114,11 +128,10 @@ Result<cost::Profile> ensure_profile(const config::Config& config, comm::Communi
     LANCET_ASSIGN(streams, world::Streams::make(config, world, request.accelerator, "profile."));
     options = streams->executor_options(threads);
   }
-  Status written;
+  Result<bool> keeps = false;  // on rank 0
   const auto missing = profiler::missing_ops(plans, profile);
-  if (keeps && world.rank() == 0 && profiler::lacks_times(plans, profile, world.size()))
-    if (const Status writable = check_writable(path); !writable.ok()) written = config_error(writable.error().message);
-  LANCET_TRY(world::broadcast_status(world, written, 0));
+  if (world.rank() == 0 && profiler::lacks_times(plans, profile, world.size())) keeps = can_keep(config, path);
+  LANCET_TRY(world::broadcast_status(world, keeps.ok() ? Status() : Status(keeps.error()), 0));
   if (!missing.empty() && world.rank() == 0)
     log::info("profile: measuring {} op{}; this takes some steps' time, once", missing.size(),
               missing.size() == 1 ? "" : "s");
@@ -132,12 +145,19 @@ Result<cost::Profile> ensure_profile(const config::Config& config, comm::Communi
                                         .timeout = options.timeout,
                                         .seconds = request.seconds}));
   if (report.ops == 0 && !report.network) return profile;
-  if (keeps && world.rank() == 0)
+  Status written;
+  if (*keeps) {
     written = request.renew == ProfileRequest::Renew::all ? cost::write_profile(path, profile)
                                                           : cost::add_to_profile(path, profile);
+    if (!written.ok() && config.overlap.profile.empty()) {
+      log::warn("profile: not kept: {}", written.error().message);
+      written = {};
+      keeps = false;
+    }
+  }
   LANCET_TRY(world::broadcast_status(world, written, 0));
   log::info("profile: measured {} op{}{} in {:.1f} s{}", report.ops, report.ops == 1 ? "" : "s",
-            report.network ? " and communication" : "", report.seconds, keeps ? ", kept in " + path.string() : "");
+            report.network ? " and communication" : "", report.seconds, *keeps ? ", kept in " + path.string() : "");
   return profile;
 }
 

@@ -92,6 +92,18 @@ TEST_CASE("without measured costs plan takes a declared machine and names the co
   CHECK(outcome.lines_with("costs: ethernet-10g-cpu, declared") == 1);
 }
 
+TEST_CASE("the costs of several hosts are measured on them, as plan says") {
+  const Files files;
+  const auto outcome = test::shell("XDG_CACHE_HOME=" + (files.folder / "empty") + " " LANCET_BINARY " plan " +
+                                   files.config + " --ranks 4 --hosts 2");
+  INFO(outcome.output);
+  CHECK(outcome.code == 0);
+  CHECK(outcome.lines_with("instead; to measure one of 2 hosts, on them (docs/clusters.md): mpirun --hostfile hosts "
+                           "--bind-to none -np 4 ") == 1);
+  CHECK(outcome.lines_with("lancet profile " + files.config) == 1);
+  CHECK(outcome.lines_with("scripts/mpirun.sh") == 0);
+}
+
 TEST_CASE("a policy without gain falls back to sequential, and the plan gives the reason") {
   const Files files;
   auto profile = test::declared_profile(small(), test::declared_machine(2, 2));

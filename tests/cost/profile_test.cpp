@@ -223,15 +223,29 @@ TEST_CASE("adding to a file keeps what it holds for the machine, writing replace
   CHECK_FALSE(read_profile(path)->network.measured());
 }
 
-TEST_CASE("a damaged file is not overwritten") {
+TEST_CASE("nothing is added to a damaged file, which can be replaced, and a file of something else stays") {
   test::TemporaryFolder folder;
   const std::filesystem::path path = folder / "profile.json";
-  REQUIRE(write_file(path, "{").ok());
-  for (const Status& status : {write_profile(path, sample()), add_to_profile(path, sample())}) {
-    REQUIRE_FALSE(status.ok());
-    CHECK(status.error().code == ExitCode::config);
+  const std::string good = print(sample());
+  const std::string advice = "; delete the file, or measure it anew with lancet profile --renew all";
+  for (const std::string& damaged :
+       {good.substr(0, good.size() / 2), replaced(good, "\"format\": 2", "\"format\": 1")}) {
+    REQUIRE(write_file(path, damaged).ok());
+    const Status added = add_to_profile(path, sample());
+    REQUIRE_FALSE(added.ok());
+    CHECK(added.error().code == ExitCode::config);
+    CHECK(added.error().message.starts_with(path.string() + ": "));
+    CHECK(added.error().message.ends_with(advice));
+    CHECK(*read_file(path, "it") == damaged);
+    REQUIRE(write_profile(path, sample()).ok());
+    CHECK(*read_file(path, "it") == good);
   }
-  CHECK(*read_file(path, "it") == "{");
+  const std::string config = R"({"model": {}})";
+  REQUIRE(write_file(path, config).ok());
+  const Status refused = write_profile(path, sample());
+  REQUIRE_FALSE(refused.ok());
+  CHECK_FALSE(has(refused.error().message, advice));
+  CHECK(*read_file(path, "it") == config);
 }
 
 TEST_CASE("a profile's identity depends on every cost, and not on the peaks") {

@@ -5,6 +5,8 @@
 
 #include "host_accelerator.h"
 #include "lancet/base/atomic_file.h"
+#include "lancet/planning/run_plans.h"
+#include "log_capture.h"
 #include "program.h"
 
 using namespace lancet;
@@ -74,6 +76,24 @@ TEST_CASE("measuring again keeps the peak") {
   CHECK_FALSE(held->ops.empty());
 }
 
+TEST_CASE("a damaged file of costs is replaced where all are measured again, and nowhere else") {
+  const test::TemporaryFolder folder;
+  config::Config config = small();
+  config.overlap.profile = folder.write("costs.json", "{\"format\": 2, \"cp");
+  const auto world = comm::make_self();
+  const auto programs = planning::step_programs(config, 1);
+  using Renew = planning::ProfileRequest::Renew;
+  for (const Renew renew : {Renew::nothing, Renew::communication}) {
+    const auto refused = planning::ensure_profile(config, *world, programs, {.renew = renew, .seconds = no_time});
+    REQUIRE_FALSE(refused.ok());
+    CHECK(refused.error().message.starts_with(config.overlap.profile + ": "));
+    CHECK(refused.error().message.ends_with("measure it anew with lancet profile --renew all"));
+  }
+  const auto measured = planning::ensure_profile(config, *world, programs, {.renew = Renew::all, .seconds = no_time});
+  REQUIRE(measured.ok());
+  CHECK(cost::read_profile(config.overlap.profile)->ops == measured->ops);
+}
+
 TEST_CASE("a named file of another machine is refused on all ranks and stays as it is") {
   const test::TemporaryFolder folder;
   config::Config config = small();
@@ -126,6 +146,48 @@ TEST_CASE("without a file nothing is kept; the folder of default files is the ca
   const auto profile = planning::ensure_profile(config, *world, programs, {.profile_folder = deep, .seconds = no_time});
   REQUIRE(profile.ok());
   CHECK(cost::read_profile(planning::profile_path(config, deep, profile->machine))->ops == profile->ops);
+}
+
+TEST_CASE("times that no default file can keep are measured with a warning; a named file is an error") {
+  const test::TemporaryFolder folder;
+  config::Config config = small();
+  const auto world = comm::make_self();
+  const auto programs = planning::step_programs(config, 1);
+  const std::string file = folder.write("file", "");
+  const auto measure = [&](const std::string& cache, std::string& log) {
+    test::LogCapture capture;
+    auto profile = planning::ensure_profile(config, *world, programs, {.profile_folder = cache, .seconds = no_time});
+    log = capture.text();
+    return profile;
+  };
+  std::string log;
+  CHECK(measure(file + "/lancet", log).ok());
+  CHECK(log.find("warning: profile: not kept: " + file + ": expected a folder") != std::string::npos);
+  CHECK(log.find(", kept in") == std::string::npos);
+  CHECK(measure("", log).ok());
+  CHECK(log.find("warning: profile: not kept: HOME is not set") != std::string::npos);
+  CHECK(measure(folder / "cache", log).ok());
+  CHECK(log.find("warning") == std::string::npos);
+  CHECK(log.find(", kept in") != std::string::npos);
+  config.overlap.profile = file + "/costs.json";
+  const auto refused = measure("", log);
+  REQUIRE_FALSE(refused.ok());
+  CHECK(refused.error().code == ExitCode::config);
+}
+
+TEST_CASE("a named file that cannot predict the step of one rank is a warning") {
+  const test::TemporaryFolder folder;
+  config::Config config = small();
+  config.overlap.policy = "lancet";
+  const auto world = comm::make_self();
+  const std::string damaged = folder.write("costs.json", "{\"format\": 2, \"cp");
+  for (const std::string& file : {damaged, folder / "none.json", folder / "", std::string()}) {
+    config.overlap.profile = file;
+    const test::LogCapture capture;
+    REQUIRE(planning::make_step_plans(config, *world, {.profile_folder = folder / "cache"}, false).ok());
+    const std::string warning = "warning: overlap.profile is not used: " + file;
+    CHECK((capture.text().find(warning) != std::string::npos) == !file.empty());
+  }
 }
 
 TEST_CASE("each machine has a default file of its own, which a new build shares; a named file serves any machine") {

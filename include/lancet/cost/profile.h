@@ -95,7 +95,8 @@ class Profile final : public Costs {
 std::string print(const Profile& profile);  // parse_profile(print(x)) gives x again
 Result<Profile> parse_profile(std::string_view text, std::string_view origin);
 
-// Reads the profile that the file holds. Config error: no such file, or a damaged one.
+// Reads the profile that the file holds. Config error: no such file, or a damaged one, which the message says how to
+// replace.
 Result<Profile> read_profile(const std::filesystem::path& path);
 // Reads the profile of a machine. Config error: also if the file holds another one, in what the message says, or lacks
 // ops or communication.
@@ -103,7 +104,9 @@ Result<Profile> read_profile(const std::filesystem::path& path, const Machine& m
 // Reads what a machine's file holds, to add to it. It is nothing if there is no file or one of another build, whose
 // times are of no more use. Config error: a damaged file, or one of another machine.
 Result<Profile> read_profile_or_empty(const std::filesystem::path& path, const Machine& machine);
-// Replaces the file, or creates it and its folder. Config error: that of read_profile_or_empty, or it cannot be
+// Like read_profile_or_empty, but a profile that is cut off or of another format is nothing, too.
+Result<Profile> read_profile_to_replace(const std::filesystem::path& path, const Machine& machine);
+// Replaces the file, or creates it and its folder. Config error: that of read_profile_to_replace, or it cannot be
 // written.
 Status write_profile(const std::filesystem::path& path, const Profile& profile);
 // Like write_profile, but keeps what the file holds for the machine and the profile lacks, such as ops that another job

@@ -29,7 +29,8 @@ struct StepPlans {
 };
 
 // Reads the plan file if the options name one; else plans by the config's policy. If the policy needs measured costs,
-// those that the profile lacks are measured first. Collective; errors are the same on all ranks.
+// those that the profile lacks are measured first; else they only predict the step, and a warning says if
+// config.overlap.profile holds none. Collective; errors are the same on all ranks.
 Result<StepPlans> make_step_plans(const config::Config& config, comm::Communicator& world,
                                   const RunPlanOptions& options, bool evaluates);
 

@@ -45,8 +45,10 @@ struct ProfileRequest {
 Status take_product_choices(const config::Config& config, comm::Communicator& world, const ProfileRequest& request);
 
 // Collective; returns the same profile on all ranks. Rank 0 reads the file, all ranks measure the costs that the
-// programs need and the file lacks, and rank 0 writes the file and logs one line. A file of another build is replaced.
-// Config errors: a file that is damaged, of another machine, or cannot be written.
+// programs need and the file lacks, and rank 0 writes the file and logs one line. A file of another build is replaced,
+// and a damaged one if all is renewed. Without a file, or with a default one that cannot be written, a warning says
+// that the times are not kept. Config errors: a file that is damaged or of another machine; a named one that cannot be
+// written.
 Result<cost::Profile> ensure_profile(const config::Config& config, comm::Communicator& world,
                                      std::span<const ir::Program> programs, const ProfileRequest& request = {});
 
