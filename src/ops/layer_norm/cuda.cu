@@ -290,8 +290,8 @@ Kernel bind(const KernelArgs& args) {
   });
 }
 
-// The number of pieces of the rows: one a multiprocessor, with 32 rows or more each. LayerNormBackward has registers for
-// no second block in bf16: bounded to 128 it spills.
+// The number of pieces of the rows: one a multiprocessor, with 32 rows or more each. LayerNormBackward has registers
+// for no second block in bf16: bounded to 128 it spills.
 std::int64_t pieces_of(std::int64_t rows, const backend::Device& device) {
   return std::clamp<std::int64_t>(divide_up(rows, 32), 1, device.traits().multiprocessors);
 }
