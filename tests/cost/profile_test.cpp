@@ -234,7 +234,7 @@ TEST_CASE("nothing is added to a damaged file, which can be replaced, and a file
     const Status added = add_to_profile(path, sample());
     REQUIRE_FALSE(added.ok());
     CHECK(added.error().code == ExitCode::config);
-    CHECK(added.error().message.starts_with(path.string() + ": "));
+    CHECK(added.error().message.starts_with(path.string() + ":"));
     CHECK(added.error().message.ends_with(advice));
     CHECK(*read_file(path, "it") == damaged);
     REQUIRE(write_profile(path, sample()).ok());

@@ -28,7 +28,7 @@ bool told(const config::Config& config, const planning::StepOptions& options) {
 
 TEST_CASE("a large sequential step is said to take long, and its micro batches are not") {
   CHECK_FALSE(told(with_layers(60, "sequential"), {}));
-  const config::Config large = with_layers(600, "sequential");
+  const config::Config large = with_layers(1100, "sequential");
   CHECK(told(large, {}));
   CHECK_FALSE(told(large, {.update = false}));
 }

@@ -86,7 +86,7 @@ TEST_CASE("a damaged file of costs is replaced where all are measured again, and
   for (const Renew renew : {Renew::nothing, Renew::communication}) {
     const auto refused = planning::ensure_profile(config, *world, programs, {.renew = renew, .seconds = no_time});
     REQUIRE_FALSE(refused.ok());
-    CHECK(refused.error().message.starts_with(config.overlap.profile + ": "));
+    CHECK(refused.error().message.starts_with(config.overlap.profile + ":"));
     CHECK(refused.error().message.ends_with("measure it anew with lancet profile --renew all"));
   }
   const auto measured = planning::ensure_profile(config, *world, programs, {.renew = Renew::all, .seconds = no_time});
