@@ -95,8 +95,7 @@ TEST_CASE("host queue: a call that blocks for ever is an error") {
   for (int i = 0; status.ok() && i < 4; ++i) status = stream->wait(flag);
   REQUIRE_FALSE(status.ok());
   CHECK(status.error().message == "a call has blocked in the driver for 5 s: the stream's queue holds 2 commands");
-  std::atomic_ref(*flag).store(1);
-  REQUIRE(stream->synchronize().ok());
+  CHECK_FALSE(stream->synchronize().ok());  // a driver that is stuck runs nothing more
 }
 
 TEST_CASE("host queue: streams of one hardware queue block each other") {
