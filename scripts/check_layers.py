@@ -8,8 +8,9 @@ Prints one line per offence (file:line: text) and exits 1 if there is one.
 """
 import re
 import sys
-import tempfile
 from pathlib import Path
+
+from planted import failures_of, report
 
 # The layers, lowest first: module -> modules of lower layers that it may include (besides itself).
 LAYERS = [
@@ -302,32 +303,16 @@ def self_test():
         ("src/model/inner/c.h", '#include "../d.h"\n', None),
         ("src/model/d.h", "#pragma once\n", None),
         ("tests/planner/uses.cpp", '#include "lancet/passes/passes.h"\n#include "schedule/ranges.h"\n', None),
+        ("CMakeLists.txt", "lancet_module(base USES fmt::fmt)\nlancet_module(planner DEPENDS base runtime USES x)\n",
+         "CMakeLists.txt:2: planner may not depend on runtime"),
+        ("docs/architecture.md", "| 0 | `base` | types |\n| 1 | `backend/cpu` | threads |\n| 3 | `ops` | ops |\n",
+         "architecture.md:3: expected ops in layer 2"),
     ]
-    failures = []
-    with tempfile.TemporaryDirectory() as folder:
-        root = Path(folder)
-        for name, text, _ in planted:
-            (root / name).parent.mkdir(parents=True, exist_ok=True)
-            (root / name).write_text(text)
-        (root / "CMakeLists.txt").write_text("lancet_module(base USES fmt::fmt)\nlancet_module(planner DEPENDS base runtime USES x)\n")
-        planted.append(("CMakeLists.txt", "", "CMakeLists.txt:2: planner may not depend on runtime"))
-        (root / "docs").mkdir()
-        (root / "docs/architecture.md").write_text("| 0 | `base` | types |\n| 1 | `backend/cpu` | threads |\n| 3 | `ops` | ops |\n")
-        planted.append(("docs/architecture.md", "", "architecture.md:3: expected ops in layer 2"))
-        offences = check(root)
-    for name, _, words in planted:
-        mine = [o for o in offences if o.startswith(name + ":")]
-        if words is None and mine:
-            failures.append(f"{name} is fine, yet: {mine}")
-        if words is not None and (len(mine) != 1 or words not in mine[0]):
-            failures.append(f"{name}: expected one offence with '{words}', found {mine}")
+    failures = failures_of(planted, check)
     for module, others in MODULES.items():  # a module may include only modules before it in the table
         order = list(MODULES)
         failures += [f"table: {module} includes {o}, which comes later" for o in others if order.index(o) >= order.index(module)]
-    for line in failures:
-        print(line)
-    print(f"self-test: {len(planted)} plants, {len(failures)} failures")
-    return 1 if failures else 0
+    return report(planted, failures)
 
 
 def main():

@@ -8,8 +8,9 @@ tests. Prints one line per offence (file:line: text) and exits 1 if there is one
 """
 import re
 import sys
-import tempfile
 from pathlib import Path
+
+from planted import failures_of, report
 
 MODULES = ["cost", "model", "passes", "schedule", "planner", "planning", "profiler", "runtime", "world", "run", "train",
            "inference", "experiment", "report", "cli"]
@@ -73,21 +74,7 @@ def self_test():
         ("src/hugging_face/names.cpp", 'return name.starts_with("h.");\n', None),
         ("tests/passes/a.cpp", 'REQUIRE(at.op == "gelu");\n', None),
     ]
-    with tempfile.TemporaryDirectory() as folder:
-        root = Path(folder)
-        for name, text, _ in planted:
-            (root / name).parent.mkdir(parents=True, exist_ok=True)
-            (root / name).write_text(text)
-        offences = list(check(root))
-    failures = []
-    for name, _, part in planted:
-        mine = [offence for offence in offences if offence.startswith(name + ":")]
-        if len(mine) != (part is not None) or (part and part not in mine[0]):
-            failures.append(f"{name}: expected {'no offence' if part is None else repr(part)}, found {mine}")
-    for line in failures:
-        print(line)
-    print(f"self-test: {len(planted)} plants, {len(failures)} failures")
-    return 1 if failures else 0
+    return report(planted, failures_of(planted, check))
 
 
 def main():

@@ -164,7 +164,7 @@ def check(build, write):
     if PAGE.exists() and f"compiled with CUDA {version} " not in PAGE.read_text():
         print(f"SKIPPED: {PAGE.name} is not of CUDA {version}")
     elif not PAGE.exists() or PAGE.read_text() != text:
-        print(f"{PAGE.name}: not what this build gives; write it anew: scripts/kernel_table.py {build} --write")
+        print(f"{PAGE.name}: differs from this build; to update it: scripts/kernel_table.py {build} --write")
         return 1
     return 0
 

@@ -24,7 +24,7 @@ MOE_32K = {**GPT2, "model.moe_layer_freq": 2, "model.experts_per_rank": 8}
 MOE_4K = {**GPT2, "model.n_positions": 512, "model.moe_layer_freq": 2, "model.experts_per_rank": 2,
           "train.seq_len": 512, "train.micro_batch_size": 8}
 LARGE_MOE = {**MOE_4K, "model.n_layer": 24, "model.n_head": 16, "model.n_embd": 1024, "train.micro_batch_size": 4}
-# No checkpoint at the end: it would be 1.5 GB that nobody reads.
+# No checkpoint at the end: it would be 1.5 GB, and no part reads it.
 COMMON = {"data.synthetic": True, "train.optimizer": "adamw", "train.lr": 6e-4, "train.weight_decay": 0.1,
           "train.adam_beta2": 0.95, "train.clip_grad": 1.0, "train.eval_interval": 0, "train.sample_tokens": 0,
           "train.save_minutes": 0}

@@ -28,7 +28,7 @@ constexpr std::string_view sequential = "sequential";
 
 // Policies that were not asked for are planned up to this number of instructions, which takes some seconds.
 constexpr std::size_t compared_step = 2000;
-// A sequential plan of so many instructions takes some ten seconds.
+// A sequential plan of this many instructions takes some ten seconds.
 constexpr std::size_t slow_sequential_step = 40'000;
 
 // Of a step's two plans, that of the update is made first.

@@ -56,7 +56,7 @@ TEST_CASE("a damaged file in the user's cache folder is replaced by --renew all,
   CHECK(refused.code == 2);
   CHECK(refused.lines_with("") == 1);
   CHECK(refused.lines_with("error: " + file.string() + ":") == 1);
-  CHECK(refused.lines_with("; delete the file, or measure it anew with lancet profile --renew all") == 1);
+  CHECK(refused.lines_with("; delete the file, or replace it with lancet profile --renew all") == 1);
   CHECK(shell(command + " --renew all").code == 0);
   CHECK(shell(command).code == 0);
 }

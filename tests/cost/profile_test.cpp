@@ -227,7 +227,7 @@ TEST_CASE("nothing is added to a damaged file, which can be replaced, and a file
   test::TemporaryFolder folder;
   const std::filesystem::path path = folder / "profile.json";
   const std::string good = print(sample());
-  const std::string advice = "; delete the file, or measure it anew with lancet profile --renew all";
+  const std::string advice = "; delete the file, or replace it with lancet profile --renew all";
   for (const std::string& damaged :
        {good.substr(0, good.size() / 2), replaced(good, "\"format\": 2", "\"format\": 1")}) {
     REQUIRE(write_file(path, damaged).ok());

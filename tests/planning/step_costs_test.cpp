@@ -87,7 +87,7 @@ TEST_CASE("a damaged file of costs is replaced where all are measured again, and
     const auto refused = planning::ensure_profile(config, *world, programs, {.renew = renew, .seconds = no_time});
     REQUIRE_FALSE(refused.ok());
     CHECK(refused.error().message.starts_with(config.overlap.profile + ":"));
-    CHECK(refused.error().message.ends_with("measure it anew with lancet profile --renew all"));
+    CHECK(refused.error().message.ends_with("replace it with lancet profile --renew all"));
   }
   const auto measured = planning::ensure_profile(config, *world, programs, {.renew = Renew::all, .seconds = no_time});
   REQUIRE(measured.ok());

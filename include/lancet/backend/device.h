@@ -53,7 +53,7 @@ class Stream {
     for (const Copy& one : copies) LANCET_TRY(copy(one.to, one.from, one.bytes));
     return {};
   }
-  // The commands that copy_all() of so many copies puts on the stream.
+  // The number of commands that copy_all() puts on the stream for this number of copies.
   virtual std::size_t copy_commands(std::size_t copies) const { return copies; }
   virtual Status zero(void* memory, std::size_t bytes) = 0;
   virtual Status signal(Flag* flag) = 0;

@@ -43,7 +43,7 @@ struct ProfilerReport {
 // The op keys of the plans that the profile lacks, sorted.
 std::vector<std::string> missing_ops(std::span<const ir::Plan> plans, const cost::Profile& profile);
 
-// True if fill_profile() measures anything among so many ranks.
+// True if the profile lacks times that fill_profile() would measure on this number of ranks.
 bool lacks_times(std::span<const ir::Plan> plans, const cost::Profile& profile, int ranks);
 
 // Times the missing ops and adds them to the profile; existing entries do not change. Communication is measured if

@@ -2,7 +2,7 @@
 //
 //   struct Example {
 //     static constexpr int threads = 256;     // of a block: a multiple of 32, at most 1024
-//     static constexpr int blocks_per_sm = 2;  // optional: the compiler leaves registers for so many blocks an SM
+//     static constexpr int blocks_per_sm = 2;  // optional: blocks an SM that the compiler leaves registers for
 //     static constexpr int cluster = 2;        // optional: consecutive blocks that run at the same time; needs sm_90
 //     struct Shared { float tile[32][33]; };  // optional: the block's shared memory, given by block.shared<Shared>()
 //     template <class Block>

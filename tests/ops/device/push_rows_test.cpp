@@ -182,7 +182,7 @@ void push_all(std::vector<Arena>& all, bool there, int parts) {
   if (!status.ok()) FAIL(status.error().message);
 }
 
-// Writes 0x77 over the slots, so that rows that come back are seen, after so many turns of the other ranks.
+// Writes 0x77 over the slots, so that rows that come back are seen, after `turns` turns of the other ranks.
 struct Clear {
   static constexpr int threads = 32;
   std::byte* slots;

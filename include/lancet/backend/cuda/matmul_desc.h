@@ -26,7 +26,7 @@ struct MatmulDesc {
   bool accumulate = false;                   // add to C's old value
   bool row_sums = false;                     // also [m] of C's type: sums of op(A) over k; never accumulated
   Activation activation = Activation::none;  // not with accumulate or row_sums; n is then a multiple of 8
-  std::int64_t parts = 1;                    // C is one of so many equal parts, by rows, of a product of m * parts rows
+  std::int64_t parts = 1;                    // C is one of `parts` equal parts of a product of m * parts rows
 };
 
 std::string to_string(const MatmulDesc& desc);

@@ -22,8 +22,8 @@ struct alignas(128) TensorMap {
   std::uint64_t words[16];
 };
 
-// Tiles whose rows are 32, 64 or 128 bytes are swizzled over so many bytes in shared memory, others are not. Error: the
-// driver has no tensor maps, or refuses the matrix.
+// A tile whose rows are 32, 64 or 128 bytes is swizzled over a row's bytes in shared memory; another tile is not.
+// Error: the driver has no tensor maps, or refuses the matrix.
 Status encode(const TiledMatrix& matrix, TensorMap& map);
 
 }  // namespace lancet::backend::cuda

@@ -4,8 +4,8 @@
 // shuffled order; a block keeps its place until it ends, and the others wait for one, as on a GPU. The scheduler goes
 // round the blocks that have a place, of all ranks, in a shuffled order, and gives each a few turns (team.h). So a
 // kernel that waits for another block, or for another rank, sees them late and early; with one place, a block runs to
-// its end before the next begins. InternalError, with the words that are waited for: no block of any rank can go on, be
-// it that nobody writes a word, or that the block which would write it has no place.
+// its end before the next begins. InternalError, with the words that are waited for: no block of any rank can go on,
+// because no block writes a word, or because the block that would write it has no place.
 //
 // It shows values and order, not when a GPU makes writes visible to others.
 #pragma once
@@ -31,7 +31,7 @@ struct Launch {
   std::int64_t blocks;
   int threads;
   std::size_t shared;
-  int cluster;  // so many consecutive blocks begin together
+  int cluster;  // number of consecutive blocks that begin together
   Team::Body body;
 };
 
