@@ -115,8 +115,7 @@ Result<Profile> read_profile(const std::filesystem::path& path) {
   LANCET_ASSIGN(const std::string text, text_of(path));
   auto profile = parse_profile(text, path.string());
   if (profile.ok() || !was_profile(text)) return profile;
-  return config_error(profile.error().message +
-                      "; delete the file, or replace it with lancet profile --renew all");
+  return config_error(profile.error().message + "; delete the file, or replace it with lancet profile --renew all");
 }
 
 Result<Profile> read_profile(const std::filesystem::path& path, const Machine& machine) {
