@@ -1,4 +1,4 @@
-"""The parts of `bench gpu`: the trainer compared with its peer, on an emulated network, on the GPU and the CPU, and
+"""The parts of `bench gpu`: the trainer compared with its peer, on a declared network, on the GPU and the CPU, and
 with every schedule; the tests of the plugin, alone and under compute-sanitizer."""
 import filecmp
 import json
@@ -149,13 +149,13 @@ SCHEDULES = ("expert_pipeline", "peer_groups", "dw", "partition", "lancet")
 
 
 def follow_sequential(check):
-    """Compares every policy in two parts with sequential, on one rank that emulates four. This covers streams, flags,
+    """Compares every policy in two parts with sequential, on one rank of four mirrored ones. This covers streams, flags,
     copies of counts and all-to-alls in parts. A loss that is summed by parts may round differently, a gradient may not.
-    Emulated ranks save no weights, so the gradients of the next steps stand in for them."""
+    Mirrored ranks save no weights, so the gradients of the next steps stand in for them."""
     def train_by(policy, name, **more):
         records, _, _ = train(check, f"schedules-{name}", TINY, 6, overlap__policy=policy, overlap__parts=2,
-                              overlap__profile=str(check.work / "costs-schedules.json"), comm__transport="emulated",
-                              comm__network="p4de-a100", comm__emulated_ranks=4, **more)
+                              overlap__profile=str(check.work / "costs-schedules.json"), comm__transport="mirrored",
+                              comm__network="p4de-a100", comm__mirrored_ranks=4, **more)
         return [(record["loss"], record["grad_norm"]) for record in records]
 
     expected = train_by("sequential", "sequential", profile=True)
@@ -177,8 +177,8 @@ def overlap(check, network):
     steps, ranks = (8, 4) if o.dry else (24, 64)
     records, _, text = train(check, f"overlap-{network}", MOE_4K, steps, profile=True, overlap__policy="lancet",
                              overlap__profile=str(check.work / f"costs-{network}.json"),
-                             comm__transport="emulated", comm__network=network, comm__emulated_ranks=ranks)
-    declared = re.search(r"^.*emulated +\S+ declared ([\d.]+) ms of all-to-alls and ([\d.]+) ms of all-reduces",
+                             comm__transport="mirrored", comm__network=network, comm__mirrored_ranks=ranks)
+    declared = re.search(r"^.*mirrored +\S+ declared ([\d.]+) ms of all-to-alls and ([\d.]+) ms of all-reduces",
                          text, re.MULTILINE)
     if not declared:
         raise Failed(f"overlap-{network}: expected a line of what the network declares, found none")
@@ -186,7 +186,7 @@ def overlap(check, network):
         raise Failed(f"overlap-{network}: expected the communication of the profile before it, found it measured again")
     step, compute = settled(records, "step_ms"), settled(records, "compute_ms")
     network_ms = max(map(float, declared.groups())) / steps  # streams run in parallel; spans would include delays
-    name = f"lancet, emulated {ranks} ranks of {network}"
+    name = f"lancet, mirrored {ranks} ranks of {network}"
     check.figure(f"{name}: step over max(compute, network)", step / max(compute, network_ms), 1.10, at_least=False)
     predicted = settled(records, "predicted_ms")
     check.figure(f"{name}: |predicted / measured - 1|", 100 * abs(predicted / step - 1), 3, at_least=False, unit="%")
@@ -198,10 +198,10 @@ def overlap(check, network):
 
 
 def trace(check):
-    """Traces a step of 24 layers, as one of four emulated ranks, so that it has all-to-alls: the trace puts commands on
+    """Traces a step of 24 layers, as one of four mirrored ranks, so that it has all-to-alls: the trace puts commands on
     every stream far ahead of the GPU, and a stream whose queue is full would stop the others."""
-    _, run_dir, _ = train(check, "trace", LARGE_MOE, 4, log__trace=3, comm__transport="emulated",
-                          comm__network="p4de-a100", comm__emulated_ranks=4)
+    _, run_dir, _ = train(check, "trace", LARGE_MOE, 4, log__trace=3, comm__transport="mirrored",
+                          comm__network="p4de-a100", comm__mirrored_ranks=4)
     file = run_dir / "trace.json"
     if not file.exists():
         raise Failed("expected trace.json in the run folder, found none")

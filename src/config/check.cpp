@@ -112,15 +112,15 @@ Status check(const Config& config, int ranks) {
     return refused("log.trace: expected a step of train.steps = {}, found {}", config.train.steps, config.log.trace);
   if (const Transport transport = config.comm.transport; config.device == Device::cpu && transport == Transport::nccl)
     return refused(
-        "comm.transport: expected \"auto\", \"mpi\", \"self\" or \"emulated\" for device \"cpu\", found \"{}\"",
+        "comm.transport: expected \"auto\", \"mpi\", \"self\" or \"mirrored\" for device \"cpu\", found \"{}\"",
         name(transport));
   if (config.device == Device::cpu && config.comm.device_all_to_all == DeviceAllToAll::windows)
     return refused("comm.device_all_to_all: expected \"auto\" or \"counted\" for device \"cpu\", found \"{}\"",
                    name(config.comm.device_all_to_all));
-  if (config.comm.transport == Transport::emulated && (config.comm.network.empty() || config.comm.emulated_ranks < 1))
+  if (config.comm.transport == Transport::mirrored && (config.comm.network.empty() || config.comm.mirrored_ranks < 1))
     return refused(
-        "comm.transport: expected comm.network and comm.emulated_ranks for \"emulated\", found \"{}\" and {}",
-        config.comm.network, config.comm.emulated_ranks);
+        "comm.transport: expected comm.network and comm.mirrored_ranks for \"mirrored\", found \"{}\" and {}",
+        config.comm.network, config.comm.mirrored_ranks);
   if (config.comm.transport == Transport::self && ranks > 1)
     return refused("comm.transport: expected \"auto\" or \"mpi\" for {} ranks, found \"self\"", ranks);
   return {};

@@ -17,7 +17,7 @@ constexpr std::array<std::string_view, 2> scope_words = {"rank", "global"};
 constexpr std::array<std::string_view, 2> optimizer_words = {"adamw", "sgd"};
 constexpr std::array<std::string_view, 2> non_finite_words = {"stop", "skip"};
 constexpr std::array<std::string_view, 4> schedule_words = {"constant", "linear", "cosine", "wsd"};
-constexpr std::array<std::string_view, 5> transport_words = {"auto", "mpi", "self", "nccl", "emulated"};
+constexpr std::array<std::string_view, 5> transport_words = {"auto", "mpi", "self", "nccl", "mirrored"};
 constexpr std::array<std::string_view, 2> device_words = {"cpu", "cuda"};
 constexpr std::array<std::string_view, 3> device_all_to_all_words = {"auto", "windows", "counted"};
 constexpr std::array<std::string_view, 2> dtype_words = {"fp32", "bf16"};
@@ -155,11 +155,11 @@ constexpr Field table[] = {
     ROW(overlap.profile, any(), "file of measured op and communication times; empty: this machine's in ~/.cache/lancet"),
     ROW(comm.timeout_s, between(0.001, most_seconds), "seconds that a rank waits for others before it ends the job"),
     ROW(comm.transport, any(),
-        "auto: self for one rank without a launcher, else nccl between GPUs and mpi between CPUs; emulated: "
-        "one process simulates one rank of many"),
+        "auto: self for one rank without a launcher, else nccl between GPUs and mpi between CPUs; mirrored: "
+        "one process trains as one rank of many, whose messages take a declared time"),
     ROW(comm.network, any(),
-        "emulated: declared hardware (configs/hardware/NAME.json, or a path) whose links are emulated"),
-    ROW(comm.emulated_ranks, between(0, 65536), "emulated: number of ranks, in full nodes; the process is rank 0"),
+        "mirrored: declared hardware (configs/hardware/NAME.json, or a path) whose links set the messages' times"),
+    ROW(comm.mirrored_ranks, between(0, 65536), "mirrored: number of ranks, in full nodes; the process is rank 0"),
     ROW(comm.device_all_to_all, any(),
         "all-to-all between GPUs. windows: kernels write to the peers' memory (NVLink within a node, NCCL "
         "2.28); counted: NCCL, with counts on the host; auto: windows if all ranks can access each other's "

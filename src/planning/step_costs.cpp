@@ -16,7 +16,7 @@
 #include "lancet/profiler/profiler.h"
 #include "lancet/schedule/plan_memory.h"
 #include "lancet/world/agree.h"
-#include "lancet/world/emulated_world.h"
+#include "lancet/world/mirrored_world.h"
 #include "lancet/world/rank_device.h"
 #include "lancet/world/stream_communicators.h"
 
@@ -43,12 +43,12 @@ Result<bool> can_keep(const config::Config& config, const std::filesystem::path&
   return false;
 }
 
-// The transport's name in a profile. It holds the number of NCCL's blocks or the emulated network, which decide the
+// The transport's name in a profile. It holds the number of NCCL's blocks or the mirrored network, which decide the
 // time of a message between accelerators.
 std::string device_transport(const config::Config& config, const comm::Communicator& world) {
   using config::Transport;
   const Transport transport = config.comm.transport;
-  if (transport == Transport::emulated) return world.transport();
+  if (transport == Transport::mirrored) return world.transport();
   if (world.size() == 1) return "self";
   if (transport == Transport::mpi) return "mpi";
   return config.comm.max_ctas > 0 ? fmt::format("nccl with {} CTAs", config.comm.max_ctas) : "nccl";
@@ -182,8 +182,8 @@ double largest_peak_tflops(const config::Config& config, const cost::Machine& ma
 
 Result<MeasuredStep> measure_step(const config::Config& config, comm::Communicator& launched,
                                   const ProfileRequest& request) {
-  LANCET_ASSIGN(const auto emulated, world::emulated_world(config, launched));
-  comm::Communicator& world = emulated ? *emulated : launched;
+  LANCET_ASSIGN(const auto mirrored, world::mirrored_world(config, launched));
+  comm::Communicator& world = mirrored ? *mirrored : launched;
   LANCET_TRY(world::agree(world, config::check(config, world.size())));
   LANCET_TRY(world::agree(world, world::check_transport(config, world)));
   ProfileRequest with_device = request;

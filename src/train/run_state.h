@@ -24,8 +24,8 @@ struct RunState {
 
   bool is_rank0() const { return world.rank() == 0; }
   checkpoint::FileSystem& files() const { return options.files ? *options.files : checkpoint::disk(); }
-  // An emulated run holds the experts of one rank alone, so it has no whole model to save.
-  bool can_save() const { return config.comm.transport != config::Transport::emulated; }
+  // A mirrored run holds the experts of one rank alone, so it has no whole model to save.
+  bool can_save() const { return config.comm.transport != config::Transport::mirrored; }
 };
 
 }  // namespace lancet::train

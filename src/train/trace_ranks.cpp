@@ -26,7 +26,7 @@ Result<std::vector<std::vector<runtime::Span>>> gather_spans(comm::Communicator&
 
 Result<std::string> trace_ranks(const config::Config& config, comm::Communicator& world, const ir::Plan& plan,
                                 std::span<const runtime::Span> mine) {
-  if (config.comm.transport == config::Transport::emulated) {  // other ranks do not exist
+  if (config.comm.transport == config::Transport::mirrored) {  // other ranks do not exist
     const std::vector<runtime::Span> one(mine.begin(), mine.end());
     return runtime::trace_json(plan, std::span(&one, 1));
   }

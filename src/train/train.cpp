@@ -18,7 +18,7 @@
 #include "lancet/run/resume_point.h"
 #include "lancet/train/trainer.h"
 #include "lancet/world/agree.h"
-#include "lancet/world/emulated_world.h"
+#include "lancet/world/mirrored_world.h"
 #include "run_records.h"
 #include "run_saving.h"
 #include "run_start.h"
@@ -156,7 +156,7 @@ class Run {
     const std::int64_t step = state_.position.step;
     if (!state_.can_save())
       return Error{ExitCode::data,
-                   fmt::format("stopped after step {}, and it was not saved: the ranks are emulated", step), true};
+                   fmt::format("stopped after step {}, and it was not saved: the ranks are mirrored", step), true};
     if (!saving_.is_saved()) LANCET_TRY(named("saving", saving_.save(nullptr, true)));
     LANCET_TRY(named("saving", saving_.finish()));
     const std::string mine = stop_.after_step(), why = mine.empty() ? "another rank's signal" : mine;
@@ -221,10 +221,10 @@ class Run {
 
 Status train(const config::Config& config, comm::Communicator& world, const TrainerOptions& options) {
   world::DeclaredTimes declared;
-  LANCET_ASSIGN(const auto emulated, world::emulated_world(config, world, &declared));
-  const Status status = Run(config, emulated ? *emulated : world, options)();
-  if (emulated && status.ok())
-    log::info("emulated   {} declared {:.3f} ms of all-to-alls and {:.3f} ms of all-reduces in all calls",
+  LANCET_ASSIGN(const auto mirrored, world::mirrored_world(config, world, &declared));
+  const Status status = Run(config, mirrored ? *mirrored : world, options)();
+  if (mirrored && status.ok())
+    log::info("mirrored   {} declared {:.3f} ms of all-to-alls and {:.3f} ms of all-reduces in all calls",
               config.comm.network, declared.all_to_alls.load(), declared.all_reduces.load());
   return status;
 }

@@ -184,10 +184,10 @@ class TrainerImpl final : public Trainer {
 
   // Collective: true if the ranks compute with more threads than there are cores.
   Result<bool> warn_of_crowded_cores() const {
-    const bool emulated = config_.comm.transport == config::Transport::emulated;  // the other ranks do not exist
+    const bool mirrored = config_.comm.transport == config::Transport::mirrored;  // the other ranks do not exist
     if (resources_.accelerator) return false;
     LANCET_ASSIGN(const world::SharedCores shared,
-                  world::shared_cores(emulated ? *comm::make_self() : world_, resources_.threads));
+                  world::shared_cores(mirrored ? *comm::make_self() : world_, resources_.threads));
     if (shared.crowded() && world_.rank() == 0)
       log::warn("{} threads compute on {} core{}: steps are slow, and their predicted times do not hold",
                 shared.threads, shared.cores, shared.cores == 1 ? "" : "s");

@@ -107,14 +107,14 @@ Result<DeviceStreams> make_device_streams(
   DeviceStreams streams;
   for (std::size_t stream = 1; stream < ir::stream_count; ++stream) {
     const Transport transport = config.comm.transport;
-    if (host[stream]->size() == 1 && transport != Transport::emulated) continue;
+    if (host[stream]->size() == 1 && transport != Transport::mirrored) continue;
     const comm::DeviceStream wanted{
         .device = &accelerator.device(),
         .host = host[stream].get(),
         .max_ctas = static_cast<int>(config.comm.max_ctas),
         .timeout = std::chrono::milliseconds(static_cast<std::int64_t>(config.comm.timeout_s * 1000))};
     auto made = transport == Transport::mpi        ? comm::make_staged(wanted)
-                : transport == Transport::emulated ? comm::make_emulated(wanted)
+                : transport == Transport::mirrored ? comm::make_mirrored(wanted)
                                                    : accelerator.make_communicator(wanted);
     if (!made.ok()) return made.error();
     streams[stream] = std::move(made).value();

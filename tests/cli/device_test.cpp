@@ -36,13 +36,13 @@ TEST_CASE("device=cuda without plugin, driver or GPU: one line, code 2") {
   check_refused("train " + config + " --set device=cuda --run-dir " + run, run);
 }
 
-TEST_CASE("an emulated rank's step is traced as one rank of many") {
+TEST_CASE("a mirrored rank's step is traced as one rank of many") {
   const test::TemporaryFolder folder;
   const std::string config = folder.write("small.json", test::small_config), run = folder / "run";
   const auto outcome = test::lancet("train " + config +
-                                    " --set comm.transport=emulated --set comm.network=" LANCET_SOURCE_DIR
+                                    " --set comm.transport=mirrored --set comm.network=" LANCET_SOURCE_DIR
                                     "/configs/hardware/ethernet-10g-cpu.json --set "
-                                    "comm.emulated_ranks=4 --set train.steps=3 --set log.trace=3 --run-dir " +
+                                    "comm.mirrored_ranks=4 --set train.steps=3 --set log.trace=3 --run-dir " +
                                     run);
   INFO(outcome.output);
   REQUIRE(outcome.code == 0);
@@ -68,12 +68,12 @@ TEST_CASE("transports of GPUs are refused for device=cpu") {
   const auto nccl = test::lancet("train " + config + " --set comm.transport=nccl");
   CHECK(nccl.code == 2);
   CHECK(
-      nccl.lines_with("comm.transport: expected \"auto\", \"mpi\", \"self\" or \"emulated\" for device \"cpu\", found "
+      nccl.lines_with("comm.transport: expected \"auto\", \"mpi\", \"self\" or \"mirrored\" for device \"cpu\", found "
                       "\"nccl\"") == 1);
-  const auto emulated = test::lancet("train " + config + " --set comm.transport=emulated");
-  CHECK(emulated.code == 2);
-  CHECK(emulated.lines_with(
-            "comm.transport: expected comm.network and comm.emulated_ranks for \"emulated\", found \"\" and "
+  const auto mirrored = test::lancet("train " + config + " --set comm.transport=mirrored");
+  CHECK(mirrored.code == 2);
+  CHECK(mirrored.lines_with(
+            "comm.transport: expected comm.network and comm.mirrored_ranks for \"mirrored\", found \"\" and "
             "0") == 1);
 }
 

@@ -12,7 +12,7 @@
 #include "comm/device/mirror.h"
 #include "doubles/host_queue.h"
 #include "lancet/comm/device_transports.h"
-#include "lancet/comm/emulated.h"
+#include "lancet/comm/mirrored.h"
 
 using namespace lancet;
 using comm::Segment;
@@ -110,11 +110,11 @@ TEST_CASE("staged: ranks on devices send and sum the same values as on the host"
     for (std::size_t i = 0; i < 9; ++i) CHECK(sums[i] == 300 + 3 * float(i));
 }
 
-TEST_CASE("emulated: other ranks mirror this one, and calls take the network's time") {
-  const auto world = comm::make_emulated_world(4, network);
+TEST_CASE("mirrored: other ranks mirror this one, and calls take the network's time") {
+  const auto world = comm::make_mirrored_world(4, network);
   CHECK(world->rank() == 0);
   CHECK(world->size() == 4);
-  CHECK(world->transport() == "emulated test");
+  CHECK(world->transport() == "mirrored test");
   std::vector<float> out = count_from(1, 4), in(4);
   std::vector<Segment> sends, receives;
   for (int peer = 0; peer < 4; ++peer) {
@@ -140,12 +140,12 @@ TEST_CASE("emulated: other ranks mirror this one, and calls take the network's t
     receives[2].bytes = 2;
     const Status status = world->send_receive(sends, receives);
     REQUIRE_FALSE(status.ok());
-    CHECK(status.error().message.find("an emulated rank must send back as many bytes as it receives") !=
+    CHECK(status.error().message.find("a mirrored rank must send back as many bytes as it receives") !=
           std::string::npos);
   }
 }
 
-TEST_CASE("emulated: messages of neighbouring bytes, such as counts, are one copy") {
+TEST_CASE("mirrored: messages of neighbouring bytes, such as counts, are one copy") {
   constexpr int ranks = 64;
   std::vector<float> out(2 * ranks), in(2 * ranks);
   std::vector<Segment> sends, receives;
@@ -162,14 +162,14 @@ TEST_CASE("emulated: messages of neighbouring bytes, such as counts, are one cop
   CHECK((*copies)[0].bytes == 8 * ranks);
 }
 
-TEST_CASE("emulated on a device: the same behaviour on a stream") {
-  const auto world = comm::make_emulated_world(4, network);
+TEST_CASE("mirrored on a device: the same behaviour on a stream") {
+  const auto world = comm::make_mirrored_world(4, network);
   auto host = world->duplicate();
   REQUIRE(host.ok());
   const auto device = test::make_host_queue();
   auto stream = device->make_stream(true);
   REQUIRE(stream.ok());
-  auto communicator = comm::make_emulated({.device = device.get(), .host = host->get()});
+  auto communicator = comm::make_mirrored({.device = device.get(), .host = host->get()});
   REQUIRE(communicator.ok());
   CHECK((*communicator)->size() == 4);
   DeviceFloats out(*device, **stream, 4), in(*device, **stream, 4);
@@ -189,7 +189,7 @@ TEST_CASE("emulated on a device: the same behaviour on a stream") {
   CHECK(in.get() == count_from(1, 4));
   CHECK(out.get() == std::vector<float>{4, 8, 12, 16});
   const auto self = comm::make_self();
-  const auto refused = comm::make_emulated({.device = device.get(), .host = self.get()});
+  const auto refused = comm::make_mirrored({.device = device.get(), .host = self.get()});
   REQUIRE_FALSE(refused.ok());
   CHECK(refused.error().code == ExitCode::config);
 }

@@ -82,13 +82,13 @@ FIGURES = ["20 losses against the CPU's, fp32", "20 losses against the CPU's, bf
            *(f"{model} {what}" for model in ("dense", "moe-32k")
              for what in ("tokens/s", "MFU", "step outside kernels")),
            "dense with train.deterministic=false",
-           *(f"lancet, emulated 4 ranks of p4de-a100: {what}"
+           *(f"lancet, mirrored 4 ranks of p4de-a100: {what}"
              for what in ("step over max(compute, network)", "|predicted / measured - 1|"))]
 NO_TORCH = "MISSING: PyTorch: no Python has it, so the speeds have no peer"
 PEER = ["dense peer tokens/s", "dense over its peer", "moe-32k peer tokens/s", "moe-32k over its peer"]
 TARGETS = {"dense MFU": 58, "dense over its peer": 1.1, "dense step outside kernels": 3, "moe-32k MFU": None,
-           "moe-32k over its peer": 1.1, "lancet, emulated 4 ranks of p4de-a100: step over max(compute, network)": 1.1,
-           "lancet, emulated 4 ranks of p4de-a100: |predicted / measured - 1|": 3}
+           "moe-32k over its peer": 1.1, "lancet, mirrored 4 ranks of p4de-a100: step over max(compute, network)": 1.1,
+           "lancet, mirrored 4 ranks of p4de-a100: |predicted / measured - 1|": 3}
 
 
 def schema(folder, parts):
@@ -114,7 +114,7 @@ def documented_targets():
     """Compares the targets of docs/gpu.md with those of the table."""
     _, _, section = (ROOT / "docs/gpu.md").read_text().partition("\n## Targets\n")
     rows = dict(re.findall(r"^\| `([\w*-]+)`[^|]* \| (.*) \|$", section, re.MULTILINE))
-    for part, name in (("dense", "dense "), ("moe-32k", "moe-32k "), ("overlap-*", "lancet, emulated ")):
+    for part, name in (("dense", "dense "), ("moe-32k", "moe-32k "), ("overlap-*", "lancet, mirrored ")):
         expected = sorted(target for figure, target in TARGETS.items() if target and figure.startswith(name))
         same(sorted(map(float, re.findall(r"\d+(?:\.\d+)?", rows[part]))), expected, f"docs/gpu.md about {part}")
 

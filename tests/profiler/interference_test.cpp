@@ -3,7 +3,7 @@
 #include <catch2/catch.hpp>
 #include <mutex>
 
-#include "lancet/comm/emulated.h"
+#include "lancet/comm/mirrored.h"
 
 namespace lancet::profiler {
 
@@ -30,7 +30,7 @@ TEST_CASE("the cost of a network is measured with equal results on all ranks") {
 TEST_CASE("the measured message is one that takes 60 ms alone, whatever the load of the machine") {
   // 60 ms per MB, latency included, and more if others load the machine: at most a MB then.
   const auto ms = [](double bytes) { return bytes * 60 / (1 << 20); };
-  const auto expert = comm::make_emulated_world(2, {"known", ms, ms});
+  const auto expert = comm::make_mirrored_world(2, {"known", ms, ms});
   const auto reduce = expert->duplicate();
   REQUIRE(reduce.ok());
   const auto costs = measure_interference(*expert, **reduce, 1);

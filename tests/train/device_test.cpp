@@ -215,17 +215,17 @@ TEST_CASE("messages between devices are profiled, and a plan uses the measured t
   check_network(profiles[0].network);
 }
 
-TEST_CASE("messages of emulated ranks between devices take the network's time") {
+TEST_CASE("messages of mirrored ranks between devices take the network's time") {
   auto config = test::small_config();
   config.overlap.policy = "lancet";
-  config.comm.transport = config::Transport::emulated;
+  config.comm.transport = config::Transport::mirrored;
   config.comm.network = LANCET_SOURCE_DIR "/configs/hardware/ethernet-10g-cpu.json";
-  config.comm.emulated_ranks = 4;
+  config.comm.mirrored_ranks = 4;
   const auto self = comm::make_self();
   test::HostAccelerator accelerator;
   const auto step = planning::measure_step(config, *self, {.seconds = 0, .accelerator = &accelerator});
   if (!step.ok()) FAIL(step.error().message);
-  CHECK(step->profile.machine.cluster.transport == "emulated ethernet-10g-cpu");
+  CHECK(step->profile.machine.cluster.transport == "mirrored ethernet-10g-cpu");
   CHECK(step->profile.machine.cluster.ranks == 4);
   check_network(step->profile.network);
   const auto hardware = cost::read_hardware(LANCET_SOURCE_DIR "/configs/hardware/ethernet-10g-cpu.json");

@@ -19,7 +19,7 @@ class DeviceCommunicator {
   virtual ~DeviceCommunicator() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  virtual std::string transport() const = 0;  // "nccl", "mpi", "emulated"
+  virtual std::string transport() const = 0;  // "nccl", "mpi", "mirrored"
 
   // Allocates the extra memory of calls that send and receive at most this many bytes in total. Called before the first
   // of them: an allocation while a stream waits for a flag may block until that stream is done.

@@ -19,9 +19,9 @@ struct DeviceStream {
 
 // "mpi": through page-locked host memory and the stream's host communicator.
 Result<std::unique_ptr<DeviceCommunicator>> make_staged(const DeviceStream& stream);
-// "emulated": calls last as long as on a declared network. Config error: stream.host is not of an emulated world
-// (emulated.h).
-Result<std::unique_ptr<DeviceCommunicator>> make_emulated(const DeviceStream& stream);
+// "mirrored": calls last as long as on a declared network. Config error: stream.host is not of a mirrored world
+// (mirrored.h).
+Result<std::unique_ptr<DeviceCommunicator>> make_mirrored(const DeviceStream& stream);
 // "nccl": of the CUDA plugin. Config error: built without NCCL.
 Result<std::unique_ptr<DeviceCommunicator>> make_nccl(const DeviceStream& stream);
 

@@ -21,7 +21,7 @@ enum class OnNonFinite { stop, skip };
 enum class LrSchedule { constant, linear, cosine, wsd };
 // automatic ("auto"): self for one rank; for several, nccl between GPUs, else mpi. mpi between GPUs copies through host
 // memory.
-enum class Transport { automatic, mpi, self, nccl, emulated };
+enum class Transport { automatic, mpi, self, nccl, mirrored };
 enum class Device { cpu, cuda };
 // automatic ("auto"): windows if all ranks can access each other's memory, else counted.
 enum class DeviceAllToAll { automatic, windows, counted };
@@ -134,8 +134,8 @@ struct Overlap {
 struct Comm {
   double timeout_s = 300;
   Transport transport = Transport::automatic;
-  std::string network;              // emulated: the declared hardware (cost/hardware.h) whose links are emulated
-  std::int64_t emulated_ranks = 0;  // emulated: the number of ranks to emulate
+  std::string network;              // mirrored: the declared hardware (cost/hardware.h) whose links set the times
+  std::int64_t mirrored_ranks = 0;  // mirrored: the number of ranks
   DeviceAllToAll device_all_to_all = DeviceAllToAll::automatic;
   std::int64_t max_ctas = 0;  // thread blocks of a GPU that a collective may use; 0: NCCL's choice
   friend bool operator==(const Comm&, const Comm&) = default;

@@ -63,7 +63,7 @@ struct MeasuredStep {
   cost::Profile profile;
 };
 // ensure_profile() for step_programs(), on the config's device or, if it is set, request.accelerator. If comm.transport
-// is "emulated", it measures among the emulated ranks. Collective. Config errors: also those of a run's start.
+// is "mirrored", it measures among the mirrored ranks. Collective. Config errors: also those of a run's start.
 Result<MeasuredStep> measure_step(const config::Config& config, comm::Communicator& world,
                                   const ProfileRequest& request);
 

@@ -1,4 +1,4 @@
-// Emulates the other ranks as mirrors of this one: the bytes sent to a peer are the bytes received from it.
+// The other ranks as mirrors of this one: the bytes sent to a peer are the bytes received from it.
 #pragma once
 #include <algorithm>
 #include <cstddef>
@@ -45,7 +45,7 @@ inline Status move_bytes(PeerBytes& from, PeerBytes& to, std::vector<backend::Co
     to.advance(count);
   }
   if (from.ended() && to.ended()) return {};
-  return internal_error("an emulated rank must send back as many bytes as it receives");
+  return internal_error("a mirrored rank must send back as many bytes as it receives");
 }
 
 // Returns the copies in place of messages: the bytes sent to each of `ranks` peers, this rank included, are those

@@ -1,23 +1,23 @@
-// The emulated communicator (comm/emulated.h) gets the duration of each call from two functions. Here they apply the
+// The mirrored communicator (comm/mirrored.h) gets the duration of each call from two functions. Here they apply the
 // cost model of the declared hardware (cost/hardware.h) to the bytes sent, and add the result to `times`.
-#include "lancet/world/emulated_world.h"
+#include "lancet/world/mirrored_world.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 
-#include "lancet/comm/emulated.h"
+#include "lancet/comm/mirrored.h"
 #include "lancet/cost/hardware.h"
 
 namespace lancet::world {
 
-Result<std::unique_ptr<comm::Communicator>> emulated_world(const config::Config& config,
+Result<std::unique_ptr<comm::Communicator>> mirrored_world(const config::Config& config,
                                                            const comm::Communicator& world, DeclaredTimes* times) {
-  if (config.comm.transport != config::Transport::emulated) return std::unique_ptr<comm::Communicator>();
+  if (config.comm.transport != config::Transport::mirrored) return std::unique_ptr<comm::Communicator>();
   if (world.size() > 1)
     return config_error(fmt::format(
-        "comm.transport: expected one process for \"emulated\", which stands for all ranks, found {}", world.size()));
-  const int ranks = static_cast<int>(config.comm.emulated_ranks);
+        "comm.transport: expected one process for \"mirrored\", which stands for all ranks, found {}", world.size()));
+  const int ranks = static_cast<int>(config.comm.mirrored_ranks);
   LANCET_TRY(config::check(config, std::max(ranks, 1)));  // requires emulated_ranks and network
   LANCET_ASSIGN(const cost::Hardware hardware, cost::read_hardware(config.comm.network));
   const cost::Layout layout{ranks, hardware.nodes(ranks)};
@@ -25,7 +25,7 @@ Result<std::unique_ptr<comm::Communicator>> emulated_world(const config::Config&
     if (times) (times->*kind).fetch_add(ms, std::memory_order_relaxed);
     return ms;
   };
-  return comm::make_emulated_world(
+  return comm::make_mirrored_world(
       ranks, {.name = hardware.name,
               .all_to_all_ms =
                   [=](double bytes) {

@@ -1,4 +1,4 @@
-// Makes the world of a single process that simulates one rank of many (comm.transport = "emulated").
+// Makes the world of a single process that trains as one rank of many (comm.transport = "mirrored").
 #pragma once
 #include <atomic>
 #include <memory>
@@ -13,9 +13,9 @@ struct DeclaredTimes {
   std::atomic<double> all_to_alls{0}, all_reduces{0};
 };
 
-// Returns the emulated world with the links of comm.network, or null if the config requests another transport. Config
+// Returns the mirrored world with the links of comm.network, or null if the config requests another transport. Config
 // errors: several processes, undeclared hardware. times: every call adds to it; it outlives the world.
-Result<std::unique_ptr<comm::Communicator>> emulated_world(const config::Config& config,
+Result<std::unique_ptr<comm::Communicator>> mirrored_world(const config::Config& config,
                                                            const comm::Communicator& world,
                                                            DeclaredTimes* times = nullptr);
 

@@ -1,6 +1,6 @@
 // Data moves by local copies (mirror.h): bytes sent to a peer come back from it, and an all-reduce multiplies by the
 // number of ranks. The call, or its work on the device stream, then lasts as long as the declared network would need.
-#include "lancet/comm/emulated.h"
+#include "lancet/comm/mirrored.h"
 
 #include <chrono>
 #include <cstring>
@@ -28,13 +28,13 @@ void sleep_from(Clock::time_point start, double milliseconds) {
 }
 
 // Calls sleep until the declared network would be done.
-class EmulatedHost final : public Communicator {
+class MirroredHost final : public Communicator {
  public:
-  EmulatedHost(int ranks, std::shared_ptr<const Network> network) : ranks_(ranks), network_(std::move(network)) {}
+  MirroredHost(int ranks, std::shared_ptr<const Network> network) : ranks_(ranks), network_(std::move(network)) {}
 
   int rank() const override { return 0; }
   int size() const override { return ranks_; }
-  std::string transport() const override { return "emulated " + network_->name; }
+  std::string transport() const override { return "mirrored " + network_->name; }
   Status send_receive(std::span<const Segment> sends, std::span<const Segment> receives) override {
     const auto start = Clock::now();
     LANCET_ASSIGN(const std::vector<backend::Copy> copies, mirror(sends, receives, ranks_));
@@ -51,7 +51,7 @@ class EmulatedHost final : public Communicator {
   Status broadcast(std::span<std::byte>, int) override { return {}; }
   Status barrier() override { return {}; }
   Result<std::unique_ptr<Communicator>> duplicate() override {
-    return std::unique_ptr<Communicator>(std::make_unique<EmulatedHost>(ranks_, network_));
+    return std::unique_ptr<Communicator>(std::make_unique<MirroredHost>(ranks_, network_));
   }
   void abort(const std::string&) override {}
   void set_timeout(std::chrono::milliseconds) override {}
@@ -63,13 +63,13 @@ class EmulatedHost final : public Communicator {
   const std::shared_ptr<const Network> network_;
 };
 
-class Emulated final : public DeviceCommunicator {
+class Mirrored final : public DeviceCommunicator {
  public:
-  explicit Emulated(const EmulatedHost& host) : ranks_(host.size()), network_(host.network()) {}
+  explicit Mirrored(const MirroredHost& host) : ranks_(host.size()), network_(host.network()) {}
 
   int rank() const override { return 0; }
   int size() const override { return ranks_; }
-  std::string transport() const override { return "emulated"; }
+  std::string transport() const override { return "mirrored"; }
 
   Status send_receive(backend::Stream& stream, std::span<const Segment> sends,
                       std::span<const Segment> receives) override {
@@ -100,14 +100,14 @@ class Emulated final : public DeviceCommunicator {
 
 }  // namespace
 
-std::unique_ptr<Communicator> make_emulated_world(int ranks, Network network) {
-  return std::make_unique<EmulatedHost>(ranks, std::make_shared<const Network>(std::move(network)));
+std::unique_ptr<Communicator> make_mirrored_world(int ranks, Network network) {
+  return std::make_unique<MirroredHost>(ranks, std::make_shared<const Network>(std::move(network)));
 }
 
-Result<std::unique_ptr<DeviceCommunicator>> make_emulated(const DeviceStream& stream) {
-  const auto* host = dynamic_cast<const EmulatedHost*>(stream.host);
-  if (!host) return config_error("comm.transport: expected an emulated world for emulated, found real ranks");
-  return std::unique_ptr<DeviceCommunicator>(std::make_unique<Emulated>(*host));
+Result<std::unique_ptr<DeviceCommunicator>> make_mirrored(const DeviceStream& stream) {
+  const auto* host = dynamic_cast<const MirroredHost*>(stream.host);
+  if (!host) return config_error("comm.transport: expected a mirrored world for mirrored, found real ranks");
+  return std::unique_ptr<DeviceCommunicator>(std::make_unique<Mirrored>(*host));
 }
 
 }  // namespace lancet::comm

@@ -1,4 +1,4 @@
-// A single rank that simulates being one of N ranks: calls last as long as a declared network would need.
+// A single rank that trains as one of N ranks, whose peers do not exist: calls last as long as a declared network would need.
 //
 // Every other rank mirrors this one: it returns the bytes that it is sent, and contributes the same gradients. So each
 // expert gets as many rows as under an even distribution of tokens, and training stays valid: it is that of a model
@@ -20,6 +20,6 @@ struct Network {
 };
 
 // Rank 0 of `ranks`. Its duplicates serve the streams.
-std::unique_ptr<Communicator> make_emulated_world(int ranks, Network network);
+std::unique_ptr<Communicator> make_mirrored_world(int ranks, Network network);
 
 }  // namespace lancet::comm
