@@ -82,6 +82,15 @@ Status check_sizes(const Config& config, int ranks) {
   return {};
 }
 
+Status check_emulated(const Config& config) {
+  if (config.emulated.hardware.empty())
+    return refused("emulated.hardware: expected a hardware file for device \"emulated\", found none");
+  if (config.comm.transport == Transport::mirrored)
+    return refused(
+        "comm.transport: expected \"auto\", \"mpi\" or \"self\" for device \"emulated\", found \"mirrored\"");
+  return {};
+}
+
 }  // namespace
 
 std::int64_t Model::experts(int ranks) const {
@@ -110,17 +119,18 @@ Status check(const Config& config, int ranks) {
                    config.train.micro_batch_size, config.overlap.parts);
   if (config.log.trace > config.train.steps)
     return refused("log.trace: expected a step of train.steps = {}, found {}", config.train.steps, config.log.trace);
-  if (const Transport transport = config.comm.transport; config.device == Device::cpu && transport == Transport::nccl)
+  if (const Transport transport = config.comm.transport; config.device != Device::cuda && transport == Transport::nccl)
     return refused(
-        "comm.transport: expected \"auto\", \"mpi\", \"self\" or \"mirrored\" for device \"cpu\", found \"{}\"",
-        name(transport));
-  if (config.device == Device::cpu && config.comm.device_all_to_all == DeviceAllToAll::windows)
-    return refused("comm.device_all_to_all: expected \"auto\" or \"counted\" for device \"cpu\", found \"{}\"",
-                   name(config.comm.device_all_to_all));
+        "comm.transport: expected \"auto\", \"mpi\", \"self\" or \"mirrored\" for device \"{}\", found \"{}\"",
+        name(config.device), name(transport));
+  if (config.device != Device::cuda && config.comm.device_all_to_all == DeviceAllToAll::windows)
+    return refused("comm.device_all_to_all: expected \"auto\" or \"counted\" for device \"{}\", found \"{}\"",
+                   name(config.device), name(config.comm.device_all_to_all));
   if (config.comm.transport == Transport::mirrored && (config.comm.network.empty() || config.comm.mirrored_ranks < 1))
     return refused(
         "comm.transport: expected comm.network and comm.mirrored_ranks for \"mirrored\", found \"{}\" and {}",
         config.comm.network, config.comm.mirrored_ranks);
+  if (config.device == Device::emulated) LANCET_TRY(check_emulated(config));
   if (config.comm.transport == Transport::self && ranks > 1)
     return refused("comm.transport: expected \"auto\" or \"mpi\" for {} ranks, found \"self\"", ranks);
   return {};

@@ -18,7 +18,7 @@ constexpr std::array<std::string_view, 2> optimizer_words = {"adamw", "sgd"};
 constexpr std::array<std::string_view, 2> non_finite_words = {"stop", "skip"};
 constexpr std::array<std::string_view, 4> schedule_words = {"constant", "linear", "cosine", "wsd"};
 constexpr std::array<std::string_view, 5> transport_words = {"auto", "mpi", "self", "nccl", "mirrored"};
-constexpr std::array<std::string_view, 2> device_words = {"cpu", "cuda"};
+constexpr std::array<std::string_view, 3> device_words = {"cpu", "cuda", "emulated"};
 constexpr std::array<std::string_view, 3> device_all_to_all_words = {"auto", "windows", "counted"};
 constexpr std::array<std::string_view, 2> dtype_words = {"fp32", "bf16"};
 static_assert(int(DType::f32) == 0 && int(DType::bf16) == 1, "dtype_words follows DType");
@@ -165,12 +165,20 @@ constexpr Field table[] = {
         "2.28); counted: NCCL, with counts on the host; auto: windows if all ranks can access each other's "
         "memory"),
     ROW(comm.max_ctas, between(0, 64), "maximum thread blocks of a GPU per NCCL collective; 0: NCCL's choice"),
+    ROW(emulated.hardware, any(), "device emulated: declared hardware (configs/hardware/NAME.json, or a path)"),
+    ROW(emulated.scale, between(1, most_factor), "device emulated: the bytes of messages are divided by it"),
+    ROW(emulated.dilation, between(1, most_factor), "device emulated: times are multiplied by it"),
+    ROW(emulated.routing, any(),
+        "device emulated: even; zipf:S: expert i is chosen in proportion to 1/i^S, in another order in each layer; "
+        "trace:FILE: as often as in the records (metrics.jsonl) of a run"),
     ROW(log.interval, between(1, most_steps), "steps between log lines; metrics.jsonl has every step"),
     ROW(log.run_dir, any(), "folder for the run's files; empty: runs/<name of this file>"),
     ROW(log.peak_tflops, above_zero(1e9), "peak of one device, for MFU; null: known or measured"),
     ROW(log.trace, between(0, most_steps), "step whose timeline is written to trace.json, for Perfetto; 0: none"),
     ROW(log.tensorboard, any(), "also write the metrics to a TensorBoard event file in the run folder"),
-    ROW(device, any(), "cuda: one GPU per rank; needs a build with CUDA"),
+    ROW(device, any(),
+        "cuda: one GPU per rank; needs a build with CUDA; emulated: ops take the time that emulated.hardware "
+        "declares, and messages are real"),
     ROW(threads, between(0, 1024), "CPU threads per rank; 0: cores / ranks on this machine"),
 };
 // clang-format on

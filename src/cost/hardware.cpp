@@ -66,6 +66,18 @@ double nic_bytes_per_ms(const Hardware& h) {
 
 int Hardware::nodes(int ranks) const { return int(std::ceil(ranks / node.devices)); }
 
+Hardware Hardware::part_of_node(int devices) const {
+  Hardware part = *this;
+  part.network.nics *= devices / node.devices;
+  part.node.devices = devices;
+  part.network.two_steps = false;
+  return part;
+}
+
+std::int64_t Hardware::free_bytes() const {
+  return std::int64_t((device.memory_gib - device.reserved_gib) * double(1 << 30));
+}
+
 double op_ms(const Hardware& hardware, const ir::Program& program, const ir::Instruction& instruction) {
   const ops::Work work = ops::work(program, instruction);
   const Hardware::Device& device = hardware.device;
@@ -73,10 +85,14 @@ double op_ms(const Hardware& hardware, const ir::Program& program, const ir::Ins
   return device.launch_us * us + std::max(memory, arithmetic_ms(device, program, instruction, work.flops));
 }
 
-double Routing::fullest() const { return std::min(imbalance, std::max(capacity, 1.0)); }
+double Routing::fullest() const {
+  if (known_fullest) return *known_fullest;
+  return std::min(imbalance, std::max(capacity, 1.0));
+}
 
 // The integral of min(x u^(x-1), c) over the experts.
 double Routing::kept() const {
+  if (known_kept) return *known_kept;
   const double x = imbalance, c = std::max(capacity, 1.0);
   if (x <= c) return 1;
   const double cut = std::pow(c / x, 1 / (x - 1));
@@ -98,7 +114,7 @@ double all_to_all_ms(const Hardware& hardware, const Layout& layout, double byte
   const double gathered = within + between * local / (local + 1);
   const double two_steps = (network.latency_us + hardware.node.latency_us) * us + gathered / links +
                            std::max(nic_ms, (nodes - 1) * network.message_us * us);
-  return std::min(direct, local > 0 ? two_steps : direct);
+  return local > 0 && network.two_steps ? std::min(direct, two_steps) : direct;
 }
 
 double all_reduce_ms(const Hardware& hardware, const Layout& layout, double bytes) {
@@ -177,6 +193,8 @@ Interference HardwareCosts::interference() const {
 std::string HardwareCosts::identity() const {
   std::string all = fmt::format("{} {} {} {}", hardware_.identity, layout_.ranks, layout_.hosts,
                                 measured_ ? measured_->identity() : "");
+  if (!hardware_.network.two_steps) all += " direct";
+  if (routing_.known_fullest) all += fmt::format(" {} {}", routing_.fullest(), routing_.kept());
   if (routing_.imbalance != 1 || routing_.padded)
     all += fmt::format(" {} {} {}", routing_.imbalance, routing_.capacity, routing_.padded);
   return hex(hash64(all));
@@ -191,9 +209,6 @@ std::string HardwareCosts::describe() const {
   return text;
 }
 
-bool HardwareCosts::fits(std::int64_t bytes) const {
-  constexpr double gib = 1 << 30;
-  return double(bytes) + hardware_.device.reserved_gib * gib <= hardware_.device.memory_gib * gib;
-}
+bool HardwareCosts::fits(std::int64_t bytes) const { return bytes <= hardware_.free_bytes(); }
 
 }  // namespace lancet::cost

@@ -19,7 +19,7 @@ model::BuildOptions build_options(const config::Config& config, model::Mode mode
           .inspect = false,
           .keep_all = false,
           .deterministic =
-              mode != model::Mode::train || config.train.deterministic || config.device == config::Device::cpu};
+              mode != model::Mode::train || config.train.deterministic || config.device != config::Device::cuda};
 }
 
 namespace {

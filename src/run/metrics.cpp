@@ -61,14 +61,14 @@ std::string to_json(const StepRecord& r, std::span<const LayerLoad> layers, bool
       R"("compute_ms": {}, "a2a_ms": {}, "allreduce_ms": {}, "communication_ms": {}, "exposed_ms": {}, "hidden_pct": {}, "predicted_ms": {}, )"
       R"("load_max_over_mean": {}, "drop_pct": {}, "dead_experts": {}, "router_entropy": {}, )"
       R"("layer_load_max_over_mean": [{}], "layer_drop_pct": [{}], "layer_dead_experts": [{}], "layer_router_entropy": [{}], )"
-      R"("layer_expert_tokens": [{}], "save_ms": {}, "skipped_steps": {}}})",
+      R"("layer_expert_tokens": [{}], "save_ms": {}, "skipped_steps": {}, "late_pct": {}}})",
       r.step, number(r.loss), number(r.aux_loss), number(r.grad_norm), number(r.lr), number(r.step_ms),
       number(r.tokens_per_s), number(r.mfu), number(r.compute_ms), number(r.a2a_ms), number(r.allreduce_ms),
       number(r.communication_ms), number(r.exposed_ms), number(r.hidden_pct), number(r.predicted_ms),
       number(r.load_max_over_mean), number(r.drop_pct), number(r.dead_experts), number(r.router_entropy),
       numbers(layers, &LayerLoad::max_over_mean), numbers(layers, &LayerLoad::drop_pct),
       numbers(layers, &LayerLoad::dead_experts), numbers(layers, &LayerLoad::router_entropy),
-      expert_tokens ? counts(layers) : "", number(r.save_ms), r.skipped_steps);
+      expert_tokens ? counts(layers) : "", number(r.save_ms), r.skipped_steps, number(r.late_pct));
 }
 
 std::string held_out_json(std::int64_t step, double loss) {
@@ -76,8 +76,10 @@ std::string held_out_json(std::int64_t step, double loss) {
 }
 
 std::string step_line(const StepRecord& r, std::int64_t steps, std::optional<double> seconds_left) {
-  std::string line = fmt::format("step {:>{}}/{} | loss {:.4f} | norm {:.2f} | {:.0f} ms", r.step,
-                                 std::to_string(steps).size(), steps, r.loss, r.grad_norm, r.step_ms);
+  std::string line = fmt::format("step {:>{}}/{} | ", r.step, std::to_string(steps).size(), steps);
+  line += r.late_pct ? fmt::format("late {:.1f}%", *r.late_pct)
+                     : fmt::format("loss {:.4f} | norm {:.2f}", r.loss, r.grad_norm);
+  line += fmt::format(" | {:.0f} ms", r.step_ms);
   if (r.hidden_pct) line += fmt::format(" ({:.0f} exposed)", r.exposed_ms);
   if (r.skipped)
     line += fmt::format(" | SKIPPED ({} so far)", r.skipped_steps);

@@ -36,10 +36,7 @@ std::uint64_t buffer_limit(const config::Config& config) {
   return config.train.saves() ? std::uint64_t(config.train.save_buffer_mb) << 20 : small_buffer;
 }
 
-// Mirrored ranks are not saved.
-bool saves_while_training(const config::Config& config) {
-  return config.train.saves() && config.comm.transport != config::Transport::mirrored;
-}
+bool saves_while_training(const config::Config& config) { return config.train.saves() && config.holds_model(); }
 
 // A range of a tensor in the store and its destination in the buffer.
 struct Fragment {

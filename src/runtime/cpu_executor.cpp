@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "device_executor.h"
+#include "emulated/kernels.h"
 #include "lancet/backend/cpu/buffer.h"
 #include "lancet/backend/cpu/parallel.h"
 #include "plan_executor.h"
@@ -57,12 +58,15 @@ class CpuExecutor final : public PlanExecutor {
     LANCET_ASSIGN(const auto scratch, runtime::workspace_bytes(plan_, addresses_, ops::find_cpu_kernel, nullptr));
     for (std::size_t stream = 0; stream < ir::stream_count; ++stream)
       workspaces_[stream] = Buffer::raw(scratch[stream]);
-    for (const ir::Instruction& instruction : plan_.program.instructions) {
+    if (options_.emulated) LANCET_TRY(emulated_.emplace(plan_, *options_.emulated).find_costs());
+    for (std::size_t i = 0; i < plan_.program.instructions.size(); ++i) {
+      const ir::Instruction& instruction = plan_.program.instructions[i];
       const auto stream = static_cast<std::size_t>(instruction.stream);
       ops::KernelArgs args = addresses_.arguments(instruction);
       args.comm = options_.communicators[stream];
       args.workspace = workspaces_[stream].as<std::byte>();
-      kernels_.push_back(ops::find_cpu_kernel(instruction.op)->bind(args));
+      kernels_.push_back(emulated_ ? emulated_->bind(std::int32_t(i), args)
+                                   : ops::find_cpu_kernel(instruction.op)->bind(args));
     }
     threads_.start(streams_, [this](std::size_t stream) { walk(stream); });
     return {};
@@ -71,6 +75,7 @@ class CpuExecutor final : public PlanExecutor {
   Status run() override {
     for (Progress& progress : progress_) progress.reset();
     errors_.clear();
+    if (emulated_) emulated_->begin_step();
     start_clock();
     threads_.run_step();
     step_ns_ = elapsed();
@@ -81,6 +86,12 @@ class CpuExecutor final : public PlanExecutor {
     backend::cpu::set_threads(options_.threads);
     errors_.clear();
     return search_non_finite(plan_, streams_, addresses_, *this);
+  }
+
+  StepTimes times() const override {
+    StepTimes times = PlanExecutor::times();
+    if (emulated_) times.late = emulated_->late_ns() * 1e-6;
+    return times;
   }
 
   ops::TensorView input(std::string_view name) override { return addresses_.input(name); }
@@ -127,6 +138,7 @@ class CpuExecutor final : public PlanExecutor {
   Buffer inputs_;
   const Addresses addresses_;
   std::array<Buffer, ir::stream_count> workspaces_;
+  std::optional<EmulatedKernels> emulated_;
   std::vector<ops::Kernel> kernels_;  // by instruction
   std::array<Progress, ir::stream_count> progress_;
   StreamErrors errors_;

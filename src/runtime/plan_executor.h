@@ -22,7 +22,9 @@ class PlanExecutor : public Executor, protected SingleSteps {
   void start_clock() { start_ = std::chrono::steady_clock::now(); }
   // Nanoseconds since start_clock().
   std::int64_t elapsed() const {
-    return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - start_).count();
+    const auto passed = std::chrono::steady_clock::now() - start_;
+    const double dilation = options_.emulated ? options_.emulated->options().dilation : 1;
+    return std::int64_t(double(std::chrono::nanoseconds(passed).count()) / dilation);
   }
   Span& span_of(std::int32_t instruction) { return spans_[static_cast<std::size_t>(instruction)]; }
   std::size_t stream_of(std::int32_t instruction) const {

@@ -56,9 +56,9 @@ void TensorStore::add(const ir::Program& program) {
     if (!block.ok()) throw std::bad_alloc();
     blocks_.push_back(std::move(block).value());
   } else {
-    blocks_.push_back(Block::on_host(bytes));
+    blocks_.push_back(reserve_only_ ? Block::reserved(bytes) : Block::on_host(bytes));
   }
-  const Status zeroed = zero(blocks_.back());
+  const Status zeroed = reserve_only_ ? Status() : zero(blocks_.back());
   LANCET_CHECK(zeroed.ok(), "{}", zeroed.error().message);
   std::byte* next = blocks_.back().start();
   for (const ir::Tensor* tensor : fresh) {

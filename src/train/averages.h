@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "lancet/run/metrics.h"
+#include "lancet/runtime/emulated_device.h"
 
 namespace lancet::train {
 
@@ -21,11 +22,20 @@ class Averages {
     exposed_ += record.exposed_ms;
     tokens_ += record.tokens_per_s * record.step_ms;
     predicted_ = record.predicted_ms.value_or(0);
+    late_ += record.late_pct.value_or(0);
   }
   std::string line() const {
     if (steps_ == 0) return "";
     return fmt::format("average over {} steps: {:.1f} ms a step, {:.0f} tok/s, exposed {:.1f} ms", steps_, ms_ / steps_,
                        tokens_ / ms_, exposed_ / steps_);
+  }
+  // A line if the machine could not keep up with an emulated device; else empty.
+  std::string lateness() const {
+    if (steps_ == 0 || late_ / steps_ <= runtime::EmulatedDevice::most_late_pct) return "";
+    return fmt::format(
+        "messages started late by {:.1f}% of a step, more than {}%: this machine does not keep up with the emulated "
+        "device, so times do not hold; raise emulated.dilation",
+        late_ / steps_, runtime::EmulatedDevice::most_late_pct);
   }
   // A line if steps took much longer than predicted; else empty.
   std::string surprise() const {
@@ -45,6 +55,7 @@ class Averages {
   static constexpr double far_off = 1.5;  // measured over predicted
   bool first_ = true;
   double steps_ = 0, ms_ = 0, exposed_ = 0, tokens_ = 0;
+  double late_ = 0;       // percent
   double predicted_ = 0;  // ms of a step; 0: not predicted
 };
 

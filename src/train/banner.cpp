@@ -10,10 +10,19 @@ namespace {
 std::string megabytes(std::int64_t bytes) { return fmt::format("{:.1f} MB", double(bytes) * 1e-6); }
 std::string millions(std::int64_t count) { return fmt::format("{:.2f} M", double(count) * 1e-6); }
 
+std::string describe(const RankResources& resources) {
+  if (resources.accelerator)
+    return resources.accelerator->device().name() + " (" + resources.accelerator->device().architecture() + ")";
+  if (!resources.emulated) return fmt::format("cpu, {} thread{}", resources.threads, resources.threads == 1 ? "" : "s");
+  const runtime::EmulatedDevice::Options& emulated = resources.emulated->options();
+  return fmt::format("emulated {}: bytes / {}, times x {}, {} routing;", emulated.hardware.name, emulated.scale,
+                     emulated.dilation, emulated.routing);
+}
+
 }  // namespace
 
-std::string banner(const config::Config& config, int ranks, int threads, const comm::NetworkReport& network,
-                   const MemoryPlan& memory, const Peak& peak, runtime::Accelerator* accelerator) {
+std::string banner(const config::Config& config, int ranks, const RankResources& resources,
+                   const comm::NetworkReport& network, const MemoryPlan& memory, const Peak& peak) {
   const config::Model& model = config.model;
   const auto count = model::count_parameters(model, ranks);
   const config::Train& train = config.train;
@@ -25,10 +34,7 @@ std::string banner(const config::Config& config, int ranks, int threads, const c
   text += fmt::format("batch      {} tokens a step: {} ranks x {} sequences x {} tokens x {} micro batches\n",
                       ranks * train.micro_batch_size * train.seq_len * train.gradient_accumulation_steps, ranks,
                       train.micro_batch_size, train.seq_len, train.gradient_accumulation_steps);
-  const std::string device = accelerator
-                                 ? accelerator->device().name() + " (" + accelerator->device().architecture() + ")"
-                                 : fmt::format("cpu, {} thread{}", threads, threads == 1 ? "" : "s");
-  text += fmt::format("device     {} a rank, {}\n", device,
+  text += fmt::format("device     {} a rank, {}\n", describe(resources),
                       train.dtype != DType::bf16 ? "fp32"
                       : train.master_weights     ? "bf16 with fp32 masters"
                                                  : "bf16, rounded stochastically");
@@ -37,10 +43,7 @@ std::string banner(const config::Config& config, int ranks, int threads, const c
     text += fmt::format(
         "peak       {:.3f} TFLOP/s a rank ({}); MFU counts products and attention's causal half, experts on kept "
         "tokens\n",
-        peak.flops * 1e-12,
-        peak.configured ? "log.peak_tflops"
-        : accelerator   ? "measured on an 8192^3 product"
-                        : "measured on a 1024^3 product");
+        peak.flops * 1e-12, peak.source);
   text += fmt::format("memory     {} a rank: parameters {}, optimizer {}, arena {}, workspace {}, process {}",
                       megabytes(memory.total()), megabytes(memory.parameters), megabytes(memory.state),
                       megabytes(memory.arena), megabytes(memory.workspace), megabytes(memory.process));

@@ -6,14 +6,14 @@
 #include "lancet/config/config.h"
 #include "lancet/ir/plan.h"
 #include "lancet/planner/planner.h"
-#include "lancet/runtime/accelerator.h"
+#include "rank_resources.h"
 #include "step_speed.h"
 #include "trainer_memory.h"
 
 namespace lancet::train {
 
-std::string banner(const config::Config& config, int ranks, int threads, const comm::NetworkReport& network,
-                   const MemoryPlan& memory, const Peak& peak, runtime::Accelerator* accelerator);
+std::string banner(const config::Config& config, int ranks, const RankResources& resources,
+                   const comm::NetworkReport& network, const MemoryPlan& memory, const Peak& peak);
 
 // The text of memory.json: an object of the parts that the banner lists, in bytes.
 std::string memory_json(const MemoryPlan& memory);

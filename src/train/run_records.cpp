@@ -48,7 +48,7 @@ void RunRecords::held_out(double loss) {
 }
 
 void RunRecords::log_averages() const {
-  for (const std::string& line : {averages_.line(), averages_.surprise()})
+  for (const std::string& line : {averages_.line(), averages_.lateness(), averages_.surprise()})
     if (!line.empty()) log::info("{}", line);
 }
 

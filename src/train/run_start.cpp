@@ -101,7 +101,7 @@ void RunStart::announce(const run::ResumePoint& start) const {
 
 void RunStart::announce_saving() const {
   const config::Train& train = state_.config.train;
-  if (!state_.can_save()) return log::info("saving     nothing: the ranks are mirrored");
+  if (!state_.can_save()) return log::info("saving     nothing: the ranks hold no model that could be saved");
   if (!train.saves())
     return log::info(
         "saving     nothing but where the run is stopped (train.save_interval = 0, train.save_minutes = 0)");

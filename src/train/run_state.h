@@ -24,8 +24,7 @@ struct RunState {
 
   bool is_rank0() const { return world.rank() == 0; }
   checkpoint::FileSystem& files() const { return options.files ? *options.files : checkpoint::disk(); }
-  // A mirrored run holds the experts of one rank alone, so it has no whole model to save.
-  bool can_save() const { return config.comm.transport != config::Transport::mirrored; }
+  bool can_save() const { return config.holds_model(); }
 };
 
 }  // namespace lancet::train

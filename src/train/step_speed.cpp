@@ -41,17 +41,23 @@ Status StepSpeed::measure_peak(comm::Communicator& world, const RankResources& r
     return 1e12 * planning::largest_peak_tflops(config_, machine, profile_folder, measured * 1e-12);
   };
   if (config_.log.peak_tflops) {
-    peak_ = {*config_.log.peak_tflops * 1e12, true};
+    peak_ = {*config_.log.peak_tflops * 1e12, "log.peak_tflops"};
+    return {};
+  }
+  if (resources.emulated) {
+    const cost::Hardware::Device& device = resources.emulated->options().hardware.device;
+    peak_ = {(config_.train.dtype == DType::bf16 ? device.bf16_tflops : device.fp32_tflops) * 1e12, "declared"};
     return {};
   }
   if (accelerator) {  // without a measured peak, MFU is left out
     const auto flops = profiler::measure_product_peak(*accelerator, config_.train.dtype);
     if (!flops.ok()) log::warn("peak: not measured: {}", flops.error().message);
-    peak_ = {largest(flops.ok() ? *flops : 0), false};
+    peak_ = {largest(flops.ok() ? *flops : 0), "measured on an 8192^3 product"};
     return world.barrier();
   }
   LANCET_TRY(world.barrier());  // all ranks of a host at once, as in a step
-  peak_ = {largest(profiler::measure_product_peak(config_.train.dtype, resources.threads)), false};
+  peak_ = {largest(profiler::measure_product_peak(config_.train.dtype, resources.threads)),
+           "measured on a 1024^3 product"};
   return world.barrier();
 }
 

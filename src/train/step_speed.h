@@ -12,8 +12,8 @@
 namespace lancet::train {
 
 struct Peak {
-  double flops = 0;         // of one rank, per second; 0: not known
-  bool configured = false;  // set by log.peak_tflops; else measured
+  double flops = 0;    // of one rank, per second; 0: not known
+  std::string source;  // "log.peak_tflops"
 };
 
 // Flops of a step that MFU counts: products and attention, forward and backward, with the causal half of the attention,

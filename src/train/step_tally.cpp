@@ -26,6 +26,7 @@ void StepTally::add(std::span<const float* const> aux, std::span<const std::span
   times_.all_reduce += times.all_reduce;
   times_.communication += times.communication;
   times_.exposed += times.exposed;
+  times_.late += times.late;
 }
 
 double StepTally::kept() const { return std::accumulate(kept_.begin(), kept_.end(), 0.0); }

@@ -22,7 +22,8 @@ class StepTally {
   // Fills in the streams' times, the statistics of the gates, and, unless the rank is alone and its all-to-alls are
   // copies, the exposed and hidden time.
   void fill(run::StepRecord& record, bool alone);
-  double kept() const;  // tokens, over all layers
+  double kept() const;                            // tokens, over all layers
+  double late_ms() const { return times_.late; }  // runtime::StepTimes::late
   std::size_t experts() const { return experts_; }
   std::span<const run::LayerLoad> layers() const { return layers_; }  // as of the last fill()
 

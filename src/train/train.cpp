@@ -156,7 +156,7 @@ class Run {
     const std::int64_t step = state_.position.step;
     if (!state_.can_save())
       return Error{ExitCode::data,
-                   fmt::format("stopped after step {}, and it was not saved: the ranks are mirrored", step), true};
+                   fmt::format("stopped after step {}, and it was not saved: the ranks hold no model", step), true};
     if (!saving_.is_saved()) LANCET_TRY(named("saving", saving_.save(nullptr, true)));
     LANCET_TRY(named("saving", saving_.finish()));
     const std::string mine = stop_.after_step(), why = mine.empty() ? "another rank's signal" : mine;
@@ -219,7 +219,21 @@ class Run {
 
 }  // namespace
 
+namespace {
+
+// On an emulated device no data has an effect, and there is no model to evaluate.
+config::Config without_data(config::Config config) {
+  config.data = {};
+  config.data.synthetic = true;
+  config.train.sample_tokens = 0;
+  return config;
+}
+
+}  // namespace
+
 Status train(const config::Config& config, comm::Communicator& world, const TrainerOptions& options) {
+  if (config.device == config::Device::emulated && !config.data.synthetic)
+    return train(without_data(config), world, options);
   world::DeclaredTimes declared;
   LANCET_ASSIGN(const auto mirrored, world::mirrored_world(config, world, &declared));
   const Status status = Run(config, mirrored ? *mirrored : world, options)();

@@ -13,12 +13,14 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <limits>
 
 #include "banner.h"
 #include "bound_step.h"
 #include "lancet/base/clock.h"
 #include "lancet/base/log.h"
 #include "lancet/base/shown.h"
+#include "lancet/comm/collect.h"
 #include "lancet/inference/decoder.h"
 #include "lancet/inference/generate.h"
 #include "lancet/ops/schedule_layout.h"
@@ -26,6 +28,7 @@
 #include "lancet/planning/step_costs.h"
 #include "lancet/train/learning_rate.h"
 #include "lancet/world/agree.h"
+#include "lancet/world/open_emulated_device.h"
 #include "lancet/world/shared_cores.h"
 #include "lancet/world/stream_communicators.h"
 #include "non_finite_cause.h"
@@ -55,6 +58,8 @@ class TrainerImpl final : public Trainer {
       LANCET_ASSIGN(owned_accelerator_, world::open_accelerator(config_, world_));
       resources_.accelerator = owned_accelerator_.get();
     }
+    LANCET_ASSIGN(emulated_, world::open_emulated_device(config_, world_, options_.local_ranks));
+    resources_.emulated = emulated_.get();
     runtime::Accelerator* const accelerator = resources_.accelerator;
     LANCET_TRY(world::agree(world_, data_.open(config_, world_.rank(), world_.size(), options_.sample_offset)));
     LANCET_TRY(world::agree(world_, check_least_memory(config_, world_.size(), resources_)));
@@ -63,7 +68,7 @@ class TrainerImpl final : public Trainer {
     LANCET_ASSIGN(network_, comm::measure_network(world_));
     LANCET_TRY(speed_.measure_peak(world_, resources_, options_.profile_folder));
     const planning::RunPlanOptions planning{.local_ranks = options_.local_ranks,
-                                            .costs = options_.costs,
+                                            .costs = emulated_ ? &emulated_->costs() : options_.costs,
                                             .profile_folder = options_.profile_folder,
                                             .plan_file = options_.plan_file,
                                             .accelerator = accelerator,
@@ -74,6 +79,8 @@ class TrainerImpl final : public Trainer {
     LANCET_TRY(world::agree(world_, memory_.allocate(config_, plans_, world_.size(), resources_)));
     if (accelerator) LANCET_TRY(memory_.allocate_device_arena(config_, world_, streams_.on_device(), *accelerator));
     LANCET_TRY(world::agree(world_, bind()));
+    if (emulated_) LANCET_TRY(world::agree(world_, emulated_->check(plans_.update)));
+    if (emulated_) return {};
     return initialize_weights(config_, world_.rank(), world_.size(), memory_.store());
   }
 
@@ -96,8 +103,9 @@ class TrainerImpl final : public Trainer {
     }
     record.grad_norm = *update_.grad_norm;
     for (double* value : {&record.loss, &record.aux_loss, &record.grad_norm}) *value = unsigned_nan(*value);
-    speed_.fill(record, seconds_since(start), tally_);
+    speed_.fill(record, seconds_since(start) / (emulated_ ? config_.emulated.dilation : 1), tally_);
     tally_.fill(record, world_.size() == 1);
+    if (emulated_) return of_no_model(record);
     last_record_ = record;
     if (std::isfinite(record.loss) && std::isfinite(record.grad_norm)) return record;
     const auto cause = find_non_finite_cause(config_, world_, [&](int micro) -> Result<runtime::Executor*> {
@@ -163,8 +171,7 @@ class TrainerImpl final : public Trainer {
 
   std::string memory_json() const override { return train::memory_json(memory_.plan()); }
   std::string banner() const override {
-    std::string text = train::banner(config_, world_.size(), resources_.threads, network_, memory_.plan(),
-                                     speed_.peak(), resources_.accelerator) +
+    std::string text = train::banner(config_, world_.size(), resources_, network_, memory_.plan(), speed_.peak()) +
                        "\n" + describe_plan(plans_.update, plans_.report);
     if (memory_.has_window()) text += "\n" + world::describe_all_to_alls(config_);
     if (const std::string warning = comm::slow_network_warning(network_); !warning.empty()) text += "\n" + warning;
@@ -185,7 +192,7 @@ class TrainerImpl final : public Trainer {
   // Collective: true if the ranks compute with more threads than there are cores.
   Result<bool> warn_of_crowded_cores() const {
     const bool mirrored = config_.comm.transport == config::Transport::mirrored;  // the other ranks do not exist
-    if (resources_.accelerator) return false;
+    if (resources_.accelerator || resources_.emulated) return false;
     LANCET_ASSIGN(const world::SharedCores shared,
                   world::shared_cores(mirrored ? *comm::make_self() : world_, resources_.threads));
     if (shared.crowded() && world_.rank() == 0)
@@ -211,6 +218,7 @@ class TrainerImpl final : public Trainer {
   runtime::ExecutorOptions executor_options(const runtime::Memory& arena) const {
     runtime::ExecutorOptions options = streams_.executor_options(resources_.threads);
     options.arena = arena;
+    options.emulated = resources_.emulated;
     return options;
   }
 
@@ -222,6 +230,16 @@ class TrainerImpl final : public Trainer {
   }
 
   BoundStep& plan_of(int micro) { return micro + 1 < config_.train.gradient_accumulation_steps ? micro_ : update_; }
+
+  // Collective: the record of a step on an emulated device, which has no loss.
+  Result<run::StepRecord> of_no_model(run::StepRecord record) {
+    constexpr double none = std::numeric_limits<double>::quiet_NaN();
+    record.loss = record.aux_loss = record.grad_norm = none;
+    LANCET_ASSIGN(const double late_ms, comm::largest(world_, tally_.late_ms()));
+    record.late_pct = 100 * late_ms / record.step_ms;
+    last_record_ = record;
+    return record;
+  }
 
   // The step's update changed nothing. Zeroes the gradient sums that find_non_finite_cause() has left.
   Result<run::StepRecord> skip(run::StepRecord record, const std::string& why) {
@@ -264,6 +282,7 @@ class TrainerImpl final : public Trainer {
   StepSpeed speed_{config_, world_.size()};
   // Declared before the streams, the memory and the executors, which are destroyed first. Null: the CPU, or another's.
   std::unique_ptr<runtime::Accelerator> owned_accelerator_;
+  std::unique_ptr<runtime::EmulatedDevice> emulated_;  // null: the ranks compute
   world::Streams streams_;
   TrainingData data_{options_.batches};
   TrainerMemory memory_;

@@ -16,15 +16,20 @@ namespace {
 
 const ir::Plan* plan_or_null(const std::optional<ir::Plan>& plan) { return plan ? &*plan : nullptr; }
 
+std::string where_of(const RankResources& resources) {
+  if (resources.accelerator) return " on " + resources.accelerator->device().name();
+  return resources.emulated ? " on " + resources.emulated->options().hardware.name : "";
+}
+
 // Config error: `needed` bytes, whose parts in MB are `parts`, are more than the rank's share of the free memory.
 Status check_free(std::int64_t needed, const std::string& parts, const RankResources& resources) {
   auto available = world::available_bytes();
   if (available) *available /= resources.local_ranks;
   if (resources.accelerator) available = resources.accelerator->device().free_bytes();
+  if (resources.emulated) available = resources.emulated->options().hardware.free_bytes();
   if (!available || needed <= *available) return {};
   return config_error(fmt::format("expected {} MB of free memory a rank{} ({}), found {} MB", needed / 1'000'000,
-                                  resources.accelerator ? " on " + resources.accelerator->device().name() : "", parts,
-                                  *available / 1'000'000));
+                                  where_of(resources), parts, *available / 1'000'000));
 }
 
 }  // namespace
@@ -64,8 +69,11 @@ Status TrainerMemory::allocate(const config::Config& config, const planning::Ste
                                     plan_.workspace / 1'000'000, accelerator ? 0 : plan_.staging / 1'000'000),
                         resources));
   try {
+    if (resources.emulated) store_.reserve_only();
     if (accelerator)
       store_.place_on(accelerator->device());
+    else if (resources.emulated)
+      arena_ = runtime::Block::reserved(static_cast<std::size_t>(plan_.arena));
     else
       arena_ = runtime::Block::on_host(static_cast<std::size_t>(plan_.arena));
     store_.add(plans.update.program);

@@ -66,7 +66,7 @@ Status check_transport(const config::Config& config, const comm::Communicator& w
 
 Result<std::unique_ptr<runtime::Accelerator>> open_accelerator(const config::Config& config, comm::Communicator& world,
                                                                const DeviceSource& source) {
-  if (config.device == config::Device::cpu) return std::unique_ptr<runtime::Accelerator>();
+  if (config.device != config::Device::cuda) return std::unique_ptr<runtime::Accelerator>();
   auto mine = open_own_gpu(source, may_share(config));
   LANCET_TRY(agree(world, mine.ok() ? Status() : Status(mine.error())));
   LANCET_TRY(check_one_each(world, **mine, may_share(config)));

@@ -1,4 +1,5 @@
-// A single rank that trains as one of N ranks, whose peers do not exist: calls last as long as a declared network would need.
+// A single rank that trains as one of N ranks, whose peers do not exist: calls last as long as a declared network would
+// need.
 //
 // Every other rank mirrors this one: it returns the bytes that it is sent, and contributes the same gradients. So each
 // expert gets as many rows as under an even distribution of tokens, and training stays valid: it is that of a model

@@ -22,7 +22,8 @@ enum class LrSchedule { constant, linear, cosine, wsd };
 // automatic ("auto"): self for one rank; for several, nccl between GPUs, else mpi. mpi between GPUs copies through host
 // memory.
 enum class Transport { automatic, mpi, self, nccl, mirrored };
-enum class Device { cpu, cuda };
+// emulated: no computation; ops take the time that a hardware file declares.
+enum class Device { cpu, cuda, emulated };
 // automatic ("auto"): windows if all ranks can access each other's memory, else counted.
 enum class DeviceAllToAll { automatic, windows, counted };
 
@@ -141,6 +142,15 @@ struct Comm {
   friend bool operator==(const Comm&, const Comm&) = default;
 };
 
+// device = emulated (runtime/emulated_device.h).
+struct Emulated {
+  std::string hardware;          // declared hardware (cost/hardware.h)
+  double scale = 100;            // bytes of messages are divided by it
+  double dilation = 12;          // times are multiplied by it
+  std::string routing = "even";  // runtime/drawn_routing.h
+  friend bool operator==(const Emulated&, const Emulated&) = default;
+};
+
 struct Log {
   std::int64_t interval = 10;  // steps between step lines
   std::string run_dir;         // load() replaces an empty one by runs/<name of the file>
@@ -156,9 +166,12 @@ struct Config {
   Train train;
   Overlap overlap;
   Comm comm;
+  Emulated emulated;
   Log log;
   Device device = Device::cpu;
   std::int64_t threads = 0;  // per rank; 0: cores / local ranks
+  // False if the ranks that run do not hold a model that could be saved.
+  bool holds_model() const { return device != Device::emulated && comm.transport != Transport::mirrored; }
   friend bool operator==(const Config&, const Config&) = default;
 };
 

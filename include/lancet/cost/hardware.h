@@ -39,6 +39,7 @@ struct Hardware {
     double latency_us = 0;                                // of an all-to-all between nodes
     double hop_us = 0;                                    // of one step of a reduction tree over nodes
     double message_us = 0;                                // per message of a device to another node after the first
+    bool two_steps = true;                                // all-to-alls may pass the links first (all_to_all_ms)
   } network;
   struct Overlap {
     double core_share = 0, core_ms_per_mb = 0;  // compute-stream time that communication takes from its device
@@ -49,6 +50,10 @@ struct Hardware {
 
   // The number of nodes that `ranks` ranks occupy when each node is filled before the next.
   int nodes(int ranks) const;
+  // A host of an emulated cluster, which stands for `devices` devices of a node and their share of its NICs, and whose
+  // all-to-alls are direct.
+  Hardware part_of_node(int devices) const;
+  std::int64_t free_bytes() const;  // a device's memory besides what is reserved
 };
 
 // Ranks on hosts, each with the same number of ranks (the last may have fewer).
@@ -61,8 +66,11 @@ struct Layout {
 // the mean is x u^(x-1) at quantile u of the experts; for every x the mean of this is 1 and its maximum x. Tokens
 // beyond the capacity are dropped. Each node of several ranks holds its share of the full experts.
 struct Routing {
-  double imbalance = 1;    // x, at least 1; 1: even
-  double capacity = 1;     // slots of an expert relative to its mean load: the capacity factor
+  double imbalance = 1;  // x, at least 1; 1: even
+  double capacity = 1;   // slots of an expert relative to its mean load: the capacity factor
+  // In place of the curve, if given: the load of the rank with the fullest experts relative to the mean, after drops,
+  // and the share of the tokens that is kept.
+  std::optional<double> known_fullest, known_kept;
   bool padded = false;     // whole buffers are sent and multiplied, as in the baselines of Lancet's evaluation
   double fullest() const;  // load of the fullest expert relative to the mean, after drops
   double kept() const;     // share of the tokens that are not dropped

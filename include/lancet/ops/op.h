@@ -146,8 +146,9 @@ struct OpDef {
   std::vector<PartitionRow> partition = {};
   std::vector<Sample> samples = {};
   ir::Stream stream = ir::Stream::compute;
-  bool in_place = false;  // result i is in the memory of operand i, for every i (ops of any number of operands)
-  bool is_loss = false;   // the gradient rule starts the backward pass
+  bool in_place = false;   // result i is in the memory of operand i, for every i (ops of any number of operands)
+  bool is_loss = false;    // the gradient rule starts the backward pass
+  bool is_router = false;  // makes the scores by which a gate chooses experts
   Kind kind = Kind::other;
   bool to_experts = false;  // an all-to-all to the experts' ranks; the others go back
   std::optional<Fusion> fuses = {};

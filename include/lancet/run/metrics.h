@@ -34,6 +34,9 @@ struct StepRecord {
   // layers (0: one expert is certain; log of the number of experts: all are equally likely).
   std::optional<double> load_max_over_mean, drop_pct, router_entropy;
   std::optional<std::int64_t> dead_experts;
+  // On an emulated device: by how much messages started later than ideal, in percent of the step, on the rank where it
+  // is most. The losses and the norm are then NaN.
+  std::optional<double> late_pct;
 };
 
 // The same statistics of one MoE layer.

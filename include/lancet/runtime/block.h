@@ -31,6 +31,8 @@ class Block {
  public:
   Block() = default;
   static Block on_host(std::size_t bytes);  // throws std::bad_alloc
+  // Addresses of the host that hold zeros; a page takes memory once it is written. Throws std::bad_alloc.
+  static Block reserved(std::size_t bytes);
   static Result<Block> on_device(backend::Device& device, std::size_t bytes) { return of(device, bytes, false); }
   static Result<Block> page_locked(backend::Device& device, std::size_t bytes) { return of(device, bytes, true); }
   ~Block();
@@ -51,11 +53,12 @@ class Block {
     std::swap(host_, other.host_);
     std::swap(device_, other.device_);
     std::swap(locked_, other.locked_);
+    std::swap(reserved_, other.reserved_);
   }
   Memory memory_;
   backend::cpu::Buffer host_;
   backend::Device* device_ = nullptr;
-  bool locked_ = false;
+  bool locked_ = false, reserved_ = false;
 };
 
 }  // namespace lancet::runtime

@@ -21,6 +21,7 @@
 #include "lancet/ir/plan.h"
 #include "lancet/ops/kernel.h"
 #include "lancet/runtime/accelerator.h"
+#include "lancet/runtime/emulated_device.h"
 #include "lancet/runtime/tensor_store.h"
 
 namespace lancet::runtime {
@@ -35,18 +36,22 @@ struct ExecutorOptions {
   // Null: the CPU. The accelerator, and the communicators for tensors on it (by stream), outlive the executor.
   Accelerator* accelerator = nullptr;
   std::array<comm::DeviceCommunicator*, ir::stream_count> device_communicators{};
+  // If not null, ops take declared times in place of computing; it outlives the executor.
+  EmulatedDevice* emulated = nullptr;
   // On an accelerator: the longest time from when a communication instruction's operands are ready to its end.
   std::chrono::milliseconds timeout = std::chrono::seconds(300);
 };
 
-// When an instruction ran, in nanoseconds from the start of its step.
+// When an instruction ran, in nanoseconds from the start of its step; on an emulated device, of its own time.
 struct Span {
   std::int64_t start = 0, end = 0;
 };
 
-// Times of one step in milliseconds. exposed: a communication stream was busy while the compute stream was idle.
+// Times of one step in milliseconds; on an emulated device, of its own time. exposed: a communication stream was busy
+// while the compute stream was idle.
 struct StepTimes {
   double step = 0, compute = 0, all_to_all = 0, all_reduce = 0, communication = 0, exposed = 0;
+  double late = 0;  // on an emulated device: how much later than ideal messages started, in all
 };
 
 // The first tensor that holds an infinity or a NaN. place: the number of tensors searched before it; the same number is

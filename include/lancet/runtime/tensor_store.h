@@ -26,6 +26,8 @@ class TensorStore {
  public:
   // Puts the store's tensors on the device, which outlives the store. InternalError: the store already holds tensors.
   void place_on(backend::Device& device);
+  // The store's tensors get addresses, but no memory that is used (Block::reserved).
+  void reserve_only() { reserve_only_ = true; }
   bool on_device() const { return staging_ != nullptr; }
   // Makes the parameters and states that the program names and the store lacks. Inputs belong to an Executor, since
   // plans of one model differ in their batches. One call allocates one block, in the program's order, each tensor at a
@@ -62,6 +64,7 @@ class TensorStore {
   Status stage(const NamedTensor& tensor, std::size_t offset, std::size_t bytes, const Copy& copy) const;
 
   std::unique_ptr<Staging> staging_;
+  bool reserve_only_ = false;
   std::vector<Block> blocks_;
 };
 

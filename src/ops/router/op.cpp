@@ -60,6 +60,7 @@ const OpDef table[] = {
      .weights = {1},
      .partition = {{{0, none}, {0}}, {{1, none}, {1}}},
      .samples = {{{f32({2, 4, 24}), f32({4, 24})}, {}}, {{bf16({2, 6, 33}), f32({3, 33})}, {}}},
+     .is_router = true,
      .kind = Kind::product},
     {.name = "router_dx",
      .required = 2,

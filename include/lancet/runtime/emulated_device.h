@@ -1,0 +1,73 @@
+// EmulatedDevice: a device on which no op computes. Ops of the compute stream take the time that a hardware file
+// declares; messages are real, in the order and proportion of those of the device, with fewer bytes. So the plans of a
+// cluster that is not here run with the real planner, executor and transport.
+//
+// Bytes are divided by `scale`, times multiplied by `dilation`; the links are to be slower by both (emulate-cluster.sh
+// up --hardware), so that computation and communication keep their proportion. Spans and records are in the device's
+// own time. Routers draw their scores (drawn_routing.h), and what depends on nothing else is computed: routes, slots,
+// counts, drops. All other tensors have addresses, but no memory that is ever used.
+#pragma once
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "lancet/comm/communicator.h"
+#include "lancet/cost/hardware.h"
+#include "lancet/ir/plan.h"
+
+namespace lancet::runtime {
+
+class DrawnRouting;
+
+inline constexpr double ns_per_ms = 1e6;
+
+class EmulatedDevice {
+ public:
+  struct Options {
+    cost::Hardware hardware;  // of a host of the emulated cluster (Hardware::part_of_node)
+    cost::Layout layout;
+    int rank = 0;
+    double scale = 1, dilation = 1;
+    std::string routing = "even";  // drawn_routing.h
+    std::uint64_t seed = 0;
+    int layers = 0;            // MoE layers
+    std::int64_t experts = 0;  // of a layer, over all ranks
+    double capacity = 1;       // slots of an expert relative to its mean load
+  };
+  // Config errors: of the routing's text or its trace.
+  static Result<std::unique_ptr<EmulatedDevice>> create(Options options);
+  ~EmulatedDevice();
+
+  const Options& options() const { return options_; }
+  const DrawnRouting& routing() const { return *routing_; }
+  // Declared costs under the expected routing, for the planner.
+  const cost::HardwareCosts& costs() const { return costs_; }
+
+  // Collective. Measures how long messages of no bytes take here, which counts towards their declared latency.
+  Status calibrate(comm::Communicator& world);
+  // Whether this machine can run the plan on time. Config errors: messages of hardly a byte, more ranks than its cores
+  // keep up with. A dilation that would do better is proposed.
+  Status check(const ir::Plan& plan) const;
+  static constexpr double most_late_pct = 2;
+
+  // The part of the declared latency of an all-to-all or an all-reduce that is left to sleep, in the device's
+  // nanoseconds. Each reads as negative by what this machine takes longer.
+  double all_to_all_latency_ns() const { return all_to_all_latency_ns_; }
+  double all_reduce_latency_ns() const { return all_reduce_latency_ns_; }
+
+  // The executors of a rank take turns; each calls this at the start of a run, and gets the number of runs before it.
+  std::int64_t begin_run() { return runs_++; }
+
+ private:
+  EmulatedDevice(Options options, DrawnRouting routing);
+
+  Options options_;
+  std::unique_ptr<DrawnRouting> routing_;
+  cost::HardwareCosts costs_;
+  double all_to_all_latency_ns_ = 0, all_reduce_latency_ns_ = 0;
+  double overhead_ns_ = 0;  // of an all-to-all without bytes, of the host
+  std::int64_t runs_ = 0;
+};
+
+}  // namespace lancet::runtime

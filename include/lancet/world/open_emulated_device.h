@@ -1,0 +1,16 @@
+// Opens the emulated device of a rank.
+#pragma once
+#include <memory>
+
+#include "lancet/comm/communicator.h"
+#include "lancet/config/config.h"
+#include "lancet/runtime/emulated_device.h"
+
+namespace lancet::world {
+
+// Null unless config.device is emulated. Collective. Config errors, the same on all ranks: of the hardware file, of the
+// routing, more ranks on a host than a node of that hardware has devices.
+Result<std::unique_ptr<runtime::EmulatedDevice>> open_emulated_device(const config::Config& config,
+                                                                      comm::Communicator& world, int local_ranks);
+
+}  // namespace lancet::world

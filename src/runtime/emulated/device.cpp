@@ -1,0 +1,107 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "drawn_routing.h"
+#include "lancet/base/clock.h"
+#include "lancet/base/log.h"
+#include "lancet/base/median.h"
+#include "lancet/comm/collect.h"
+#include "lancet/ops/catalogue.h"
+#include "lancet/runtime/emulated_device.h"
+
+namespace lancet::runtime {
+namespace {
+
+constexpr int calibrations = 7;
+constexpr double least_message = 16;     // bytes to an expert, which are rounded up
+constexpr double most_overhead = 0.2;  // of an all-to-all's time
+cost::Routing expected_routing(const DrawnRouting& routing, double capacity) {
+  const DrawnRouting::Expected expected = routing.expected(capacity);
+  cost::Routing declared;
+  declared.capacity = capacity;
+  declared.known_fullest = expected.fullest;
+  declared.known_kept = expected.kept;
+  return declared;
+}
+
+// The median time of a call on the slowest rank, in nanoseconds of the host.
+template <class Call>
+Result<double> slowest_ns(comm::Communicator& world, const Call& call) {
+  std::vector<double> times;
+  for (int i = 0; i < calibrations; ++i) {
+    LANCET_TRY(world.barrier());
+    const auto start = std::chrono::steady_clock::now();
+    LANCET_TRY(call());
+    times.push_back(seconds_since(start) * 1e9);
+  }
+  return comm::largest(world, median(times));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<EmulatedDevice>> EmulatedDevice::create(Options options) {
+  LANCET_ASSIGN(DrawnRouting routing,
+                DrawnRouting::read(options.routing, {.layers = options.layers,
+                                                     .experts = options.experts,
+                                                     .ranks = options.layout.ranks,
+                                                     .seed = options.seed}));
+  return std::unique_ptr<EmulatedDevice>(new EmulatedDevice(std::move(options), std::move(routing)));
+}
+
+EmulatedDevice::EmulatedDevice(Options options, DrawnRouting routing)
+    : options_(std::move(options)),
+      routing_(std::make_unique<DrawnRouting>(std::move(routing))),
+      costs_(options_.hardware, options_.layout, {}, expected_routing(*routing_, options_.capacity)) {}
+
+EmulatedDevice::~EmulatedDevice() = default;
+
+Status EmulatedDevice::calibrate(comm::Communicator& world) {
+  if (world.size() == 1) return {};
+  std::vector<comm::Segment> sends, receives;
+  std::vector<std::byte> bytes(2 * std::size_t(world.size()));
+  for (int peer = 0; peer < world.size(); ++peer) {
+    sends.push_back({peer, bytes.data() + peer, 1});
+    receives.push_back({peer, bytes.data() + world.size() + peer, 1});
+  }
+  std::vector<float> sums(std::size_t(world.size()));
+  LANCET_ASSIGN(overhead_ns_, slowest_ns(world, [&] { return world.send_receive(sends, receives); }));
+  LANCET_ASSIGN(const double all_reduce, slowest_ns(world, [&] { return world.all_reduce_sum(sums); }));
+  all_to_all_latency_ns_ = costs_.all_to_all_ms(1) * ns_per_ms - overhead_ns_ / options_.dilation;
+  all_reduce_latency_ns_ = costs_.all_reduce_ms(1) * ns_per_ms - all_reduce / options_.dilation;
+  return {};
+}
+
+Status EmulatedDevice::check(const ir::Plan& plan) const {
+  const int ranks = options_.layout.ranks;
+  double total = 0, count = 0, least_bytes = std::numeric_limits<double>::infinity();
+  for (const ir::Instruction& at : plan.program.instructions) {
+    if (ops::kind(at) != ops::Kind::all_to_all || ranks == 1) continue;
+    const double bytes = cost::bytes_sent(plan.program, at);
+    least_bytes = std::min(least_bytes, bytes / double(options_.experts - options_.experts / ranks));
+    total += costs_.all_to_all(plan.program, at, 0).ms * ns_per_ms;
+    ++count;
+  }
+  if (count == 0) return {};
+  if (least_bytes < least_message * options_.scale)
+    return config_error(fmt::format(
+        "emulated.scale: expected at most {:.3g}, so that a message for an expert has {} bytes, found {}",
+        std::floor(least_bytes / least_message), least_message, options_.scale));
+  // What an all-to-all takes here besides its bytes, beyond its declared latency, relative to its whole time.
+  const double latency = costs_.all_to_all_ms(1) * ns_per_ms, mean = total / count, late = most_late_pct / 100;
+  const auto dilation = [&](double share) { return std::ceil(overhead_ns_ / (latency + share * mean)); };
+  const std::string found = fmt::format(
+      "an all-to-all of {} ranks takes {:.2f} ms on this machine even without bytes, its mean declared time is {:.2f} ms",
+      ranks, overhead_ns_ / ns_per_ms, mean / ns_per_ms);
+  if (options_.dilation < dilation(most_overhead))
+    return config_error(fmt::format("emulated.dilation: expected at least {:.0f} ({}), found {}", dilation(late), found,
+                                    options_.dilation));
+  if (options_.dilation < dilation(late))
+    log::warn("emulated.dilation: {:.0f} would do better than {}: {}", dilation(late), options_.dilation, found);
+  return {};
+}
+
+}  // namespace lancet::runtime

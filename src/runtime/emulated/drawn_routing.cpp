@@ -1,0 +1,136 @@
+// A token draws a uniform number, by its place in the rank's micro batch, and chooses the expert in whose share of
+// [0, 1) the number lies. So parts of a micro batch draw what the whole draws. The other experts' scores are 0; the
+// chosen one's differs from token to token, since batch-prioritized gates order tokens by it.
+#include "drawn_routing.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <fstream>
+#include <numeric>
+
+#include "lancet/base/hash.h"
+#include "lancet/base/json.h"
+#include "lancet/base/random.h"
+
+namespace lancet::runtime {
+namespace {
+
+constexpr double most_exponent = 10;
+constexpr float least_score = 4;  // of the chosen expert: its probability is then near 1
+
+std::vector<double> added_up(std::vector<double> shares) {
+  const double total = std::accumulate(shares.begin(), shares.end(), 0.0);
+  double sum = 0;
+  for (double& share : shares) share = sum += share / total;
+  shares.back() = 1;
+  return shares;
+}
+
+Error refused(const std::string& file, const std::string& text) {
+  return config_error(fmt::format("emulated.routing: {}: {}", file, text));
+}
+
+}  // namespace
+
+Result<DrawnRouting> DrawnRouting::read(const std::string& text, const RoutedModel& model) {
+  DrawnRouting routing(model);
+  if (text == "even" || model.layers == 0) return routing;
+  constexpr std::string_view zipf = "zipf:", trace = "trace:";
+  if (text.starts_with(trace)) {
+    LANCET_TRY(routing.read_trace(text.substr(trace.size())));
+    return routing;
+  }
+  double exponent = -1;
+  const std::string_view number = text.starts_with(zipf) ? std::string_view(text).substr(zipf.size()) : "";
+  const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), exponent);
+  if (error != std::errc() || end != number.data() + number.size() || !(exponent >= 0 && exponent <= most_exponent))
+    return config_error(fmt::format(
+        "emulated.routing: expected even, zipf:S with S from 0 to {}, or trace:FILE, found {}", most_exponent, text));
+  routing.follow_zipf(exponent);
+  return routing;
+}
+
+void DrawnRouting::follow_zipf(double exponent) {
+  for (int layer = 0; layer < model_.layers; ++layer) {
+    std::vector<double> shares(static_cast<std::size_t>(model_.experts));
+    for (std::size_t i = 0; i < shares.size(); ++i) shares[i] = std::pow(double(i + 1), -exponent);
+    const Philox random(model_.seed, stream_of(fmt::format("popular experts of layer {}", layer)));
+    for (std::size_t i = shares.size(); i > 1; --i) std::swap(shares[i - 1], shares[random.below(i, i)]);
+    sums_.push_back(added_up(std::move(shares)));
+  }
+}
+
+Status DrawnRouting::read_trace(const std::string& file) {
+  std::ifstream in(file);
+  if (!in) return refused(file, "expected the records of a run (metrics.jsonl), found no file that can be read");
+  int line = 0;
+  for (std::string text; std::getline(in, text);) {
+    ++line;
+    LANCET_ASSIGN(const auto record, parse_json(text, fmt::format("emulated.routing: {}:{}", file, line), ExitCode::config));
+    const auto layers = record.find("layer_expert_tokens");
+    if (layers == record.end() || !layers->is_array() || layers->empty()) continue;  // a held-out loss, or no counts
+    const std::size_t experts = layers->front().is_array() ? layers->front().size() : 0;
+    if (int(layers->size()) != model_.layers || std::int64_t(experts) != model_.experts)
+      return refused(file, fmt::format("line {}: expected counts of {} MoE layers with {} experts, found {} with {}", line,
+                                       model_.layers, model_.experts, layers->size(), experts));
+    for (const auto& counts : *layers) {
+      std::vector<double> shares;
+      for (const auto& count : counts)
+        if (count.is_number() && count.get<double>() >= 0) shares.push_back(count.get<double>());
+      if (shares.size() != experts || std::accumulate(shares.begin(), shares.end(), 0.0) <= 0)
+        return refused(file, fmt::format("line {}: expected {} counts of tokens a layer, found others", line, experts));
+      sums_.push_back(added_up(std::move(shares)));
+    }
+  }
+  if (sums_.empty())
+    return refused(file, "expected records with layer_expert_tokens, found none (log.interval=1 writes them each step)");
+  return {};
+}
+
+const DrawnRouting::Sums& DrawnRouting::sums(int layer, std::int64_t pass) const {
+  const std::size_t layers = static_cast<std::size_t>(model_.layers), steps = sums_.size() / layers;
+  return sums_[static_cast<std::size_t>(pass) % steps * layers + static_cast<std::size_t>(layer)];
+}
+
+void DrawnRouting::draw(int layer, std::int64_t pass, int rank, std::int64_t first, std::span<float> scores) const {
+  const auto experts = static_cast<std::size_t>(model_.experts), tokens = scores.size() / experts;
+  std::fill(scores.begin(), scores.end(), 0.f);
+  const Philox random(model_.seed, stream_of(fmt::format("routing {} {} {}", layer, pass, rank)));
+  for (std::size_t t = 0; t < tokens; ++t) {
+    const auto token = static_cast<std::uint64_t>(first) + t;
+    const auto words = random.block(token);
+    std::size_t expert = token % experts;
+    if (!sums_.empty()) {
+      const double u = (double(words[0]) + 0.5) * 0x1p-32;
+      const Sums& shares = sums(layer, pass);
+      expert = static_cast<std::size_t>(std::upper_bound(shares.begin(), shares.end(), u) - shares.begin());
+      expert = std::min(expert, experts - 1);
+    }
+    scores[t * experts + expert] = least_score + float(words[1] >> 8) * 0x1p-24f;
+  }
+}
+
+DrawnRouting::Expected DrawnRouting::expected(double capacity) const {
+  if (sums_.empty()) return {};
+  const auto experts = static_cast<std::size_t>(model_.experts);
+  const std::size_t local = experts / static_cast<std::size_t>(model_.ranks);
+  Expected mean{0, 0};
+  for (const Sums& shares : sums_) {
+    double kept = 0, fullest = 0;
+    for (std::size_t first = 0; first < experts; first += local) {
+      double load = 0;  // of a rank, relative to an even one
+      for (std::size_t e = first; e < first + local; ++e)
+        load += std::min((shares[e] - (e > 0 ? shares[e - 1] : 0)) * double(experts), std::max(capacity, 1.0)) / double(local);
+      fullest = std::max(fullest, load);
+      kept += load / double(model_.ranks);
+    }
+    mean.fullest += fullest / double(sums_.size());
+    mean.kept += kept / double(sums_.size());
+  }
+  return mean;
+}
+
+}  // namespace lancet::runtime

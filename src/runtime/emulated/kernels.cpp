@@ -1,0 +1,129 @@
+// A tensor is known if the host computes it: routers' scores, which are drawn, and the results of an instruction whose
+// operands are all known (gates, counts, statistics of the load). An all-reduce is computed if any of its vectors is
+// known, since it sums each by itself. All other tensors are unknown, and their memory is never used. Messages of
+// unknown tensors are scaled; the route and the rows that tell their sizes are known.
+#include "kernels.h"
+
+#include <algorithm>
+
+#include "drawn_routing.h"
+#include "lancet/comm/scaled.h"
+#include "lancet/ops/catalogue.h"
+
+namespace lancet::runtime {
+namespace {
+
+bool is_router(const ir::Instruction& at) { return ops::op(at.op).is_router; }
+
+std::vector<bool> find_computed(const ir::Program& program) {
+  std::vector<bool> known(program.tensors.size()), computed(program.instructions.size());
+  for (std::size_t i = 0; i < computed.size(); ++i) {
+    const ir::Instruction& at = program.instructions[i];
+    const auto is_known = [&](ir::TensorId id) { return known[id.index()]; };
+    const bool each_alone = ops::op(at.op).in_place && at.stream != ir::Stream::compute;
+    computed[i] = each_alone ? std::ranges::any_of(at.operands, is_known)
+                             : !at.operands.empty() && std::ranges::all_of(at.operands, is_known);
+    if (computed[i] || is_router(at))
+      for (const ir::TensorId result : at.results) known[result.index()] = true;
+  }
+  return computed;
+}
+
+// The weights of the routers, by layer.
+std::vector<ir::TensorId> router_weights(const ir::Program& program) {
+  std::vector<ir::TensorId> weights;
+  for (const ir::Instruction& at : program.instructions)
+    if (is_router(at) && std::ranges::find(weights, at.operands[1]) == weights.end()) weights.push_back(at.operands[1]);
+  std::ranges::sort(weights, {}, &ir::TensorId::index);
+  return weights;
+}
+
+// The place of the rows i32[E/W, W+1] among the operands of an experts' op; none for other ops.
+std::optional<std::size_t> rows_operand(const ir::Program& program, const ir::Instruction& at) {
+  if (!ops::is_over_expert_rows(at) || at.stream != ir::Stream::compute) return {};
+  for (std::size_t i = 0; i < at.operands.size(); ++i)
+    if (const ir::TensorType& type = program.type(at.operands[i]); type.dtype == DType::i32 && type.shape.rank() == 2)
+      return i;
+  return {};
+}
+
+}  // namespace
+
+EmulatedKernels::EmulatedKernels(const ir::Plan& plan, EmulatedDevice& device)
+    : plan_(plan),
+      device_(device),
+      pace_(plan, device.costs().launch_ms() * ns_per_ms, device.options().dilation),
+      computed_(find_computed(plan.program)),
+      routers_(router_weights(plan.program)) {}
+
+Status EmulatedKernels::find_costs() {
+  LANCET_ASSIGN(op_costs_, cost::op_costs(device_.costs(), plan_.program));
+  return {};
+}
+
+void EmulatedKernels::begin_step() {
+  pass_ = device_.begin_run();
+  pace_.begin_step();
+}
+
+ops::Kernel EmulatedKernels::bind(std::int32_t instruction, const ops::KernelArgs& args) {
+  const ir::Instruction& at = plan_.program.instructions[std::size_t(instruction)];
+  if (at.stream != ir::Stream::compute) return message(instruction, args);
+  ops::Kernel work;
+  if (is_router(at)) work = scores(at, args);
+  if (computed_[std::size_t(instruction)]) work = ops::find_cpu_kernel(at.op)->bind(args);
+  return [this, instruction, work, time = declared(instruction, args)]() -> Status {
+    if (work) LANCET_TRY(work());
+    pace_.compute(instruction, time());
+    return {};
+  };
+}
+
+// The declared nanoseconds of an instruction. Those of the experts' ops depend on the rows that have come.
+std::function<double()> EmulatedKernels::declared(std::int32_t instruction, const ops::KernelArgs& args) const {
+  const ir::Instruction& at = plan_.program.instructions[std::size_t(instruction)];
+  const auto operand = rows_operand(plan_.program, at);
+  if (!operand) return [time = op_costs_[std::size_t(instruction)].ms * ns_per_ms] { return time; };
+  const ops::TensorView& view = args.operands[*operand];
+  return [this, at = ir::Instruction(at), rows = view.as<std::int32_t>(), experts = view.shape()[0], columns = view.shape()[1]]() mutable {
+    std::int64_t tokens = 0;
+    for (std::int64_t e = 0; e < experts; ++e) tokens += rows[(e + 1) * columns - 1] - rows[e * columns];
+    at.attributes.set("tokens", tokens);
+    return cost::op_ms(device_.options().hardware, plan_.program, at) * ns_per_ms;
+  };
+}
+
+ops::Kernel EmulatedKernels::scores(const ir::Instruction& at, const ops::KernelArgs& args) const {
+  const auto found = std::ranges::find(routers_, at.operands[1]);
+  const int layer = int(found - routers_.begin());
+  const ops::TensorView& view = args.results[0];
+  const std::int64_t first = at.attributes.integer("part", 0) * view.shape().rows();
+  return [this, layer, first, scores = std::span(view.as<float>(), std::size_t(view.elements()))]() -> Status {
+    device_.routing().draw(layer, pass_, device_.options().rank, first, scores);
+    return {};
+  };
+}
+
+ops::Kernel EmulatedKernels::message(std::int32_t instruction, ops::KernelArgs args) {
+  const ir::Instruction& at = plan_.program.instructions[std::size_t(instruction)];
+  const cost::OpCost& cost = op_costs_[std::size_t(instruction)];
+  const bool alone = !args.comm || args.comm->size() == 1;
+  double latency = alone ? cost.ms * ns_per_ms : at.stream == ir::Stream::expert ? device_.all_to_all_latency_ns() : device_.all_reduce_latency_ns();
+  ops::Kernel send;
+  if (computed_[std::size_t(instruction)]) {
+    send = ops::find_cpu_kernel(at.op)->bind(args);
+  } else if (!alone) {
+    scaled_.push_back(comm::make_scaled(*args.comm, device_.options().scale));
+    args.comm = scaled_.back().get();
+    send = ops::find_cpu_kernel(at.op)->bind(args);
+  }
+  const double share = cost.ms > 0 ? cost.core_ms / cost.ms : 0;
+  return [this, instruction, share, latency, send]() -> Status {
+    pace_.begin_message(instruction, share);
+    if (send) LANCET_TRY(send());
+    pace_.end_message(instruction, latency);
+    return {};
+  };
+}
+
+}  // namespace lancet::runtime
