@@ -11,9 +11,10 @@ Result<std::unique_ptr<runtime::EmulatedDevice>> open(const config::Config& conf
                                                       int local_ranks) {
   LANCET_ASSIGN(const cost::Hardware node, cost::read_hardware(config.emulated.hardware));
   if (local_ranks > node.node.devices)
-    return config_error(fmt::format("emulated.hardware: expected at most {} ranks on a host, the devices of a node of {}, "
-                                    "found {}",
-                                    node.node.devices, node.name, local_ranks));
+    return config_error(
+        fmt::format("emulated.hardware: expected at most {} ranks on a host, the devices of a node of {}, "
+                    "found {}",
+                    node.node.devices, node.name, local_ranks));
   const config::Model& model = config.model;
   return runtime::EmulatedDevice::create({.hardware = node.part_of_node(local_ranks),
                                           .layout = {world.size(), (world.size() + local_ranks - 1) / local_ranks},

@@ -17,7 +17,7 @@ namespace lancet::runtime {
 namespace {
 
 constexpr int calibrations = 7;
-constexpr double least_message = 16;     // bytes to an expert, which are rounded up
+constexpr double least_message = 16;   // bytes to an expert, which are rounded up
 constexpr double most_overhead = 0.2;  // of an all-to-all's time
 cost::Routing expected_routing(const DrawnRouting& routing, double capacity) {
   const DrawnRouting::Expected expected = routing.expected(capacity);
@@ -44,11 +44,10 @@ Result<double> slowest_ns(comm::Communicator& world, const Call& call) {
 }  // namespace
 
 Result<std::unique_ptr<EmulatedDevice>> EmulatedDevice::create(Options options) {
-  LANCET_ASSIGN(DrawnRouting routing,
-                DrawnRouting::read(options.routing, {.layers = options.layers,
-                                                     .experts = options.experts,
-                                                     .ranks = options.layout.ranks,
-                                                     .seed = options.seed}));
+  LANCET_ASSIGN(DrawnRouting routing, DrawnRouting::read(options.routing, {.layers = options.layers,
+                                                                           .experts = options.experts,
+                                                                           .ranks = options.layout.ranks,
+                                                                           .seed = options.seed}));
   return std::unique_ptr<EmulatedDevice>(new EmulatedDevice(std::move(options), std::move(routing)));
 }
 
@@ -87,14 +86,15 @@ Status EmulatedDevice::check(const ir::Plan& plan) const {
   }
   if (count == 0) return {};
   if (least_bytes < least_message * options_.scale)
-    return config_error(fmt::format(
-        "emulated.scale: expected at most {:.3g}, so that a message for an expert has {} bytes, found {}",
-        std::floor(least_bytes / least_message), least_message, options_.scale));
+    return config_error(
+        fmt::format("emulated.scale: expected at most {:.3g}, so that a message for an expert has {} bytes, found {}",
+                    std::floor(least_bytes / least_message), least_message, options_.scale));
   // What an all-to-all takes here besides its bytes, beyond its declared latency, relative to its whole time.
   const double latency = costs_.all_to_all_ms(1) * ns_per_ms, mean = total / count, late = most_late_pct / 100;
   const auto dilation = [&](double share) { return std::ceil(overhead_ns_ / (latency + share * mean)); };
   const std::string found = fmt::format(
-      "an all-to-all of {} ranks takes {:.2f} ms on this machine even without bytes, its mean declared time is {:.2f} ms",
+      "an all-to-all of {} ranks takes {:.2f} ms on this machine even without bytes, its mean declared time is {:.2f} "
+      "ms",
       ranks, overhead_ns_ / ns_per_ms, mean / ns_per_ms);
   if (options_.dilation < dilation(most_overhead))
     return config_error(fmt::format("emulated.dilation: expected at least {:.0f} ({}), found {}", dilation(late), found,

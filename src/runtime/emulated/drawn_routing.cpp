@@ -69,13 +69,14 @@ Status DrawnRouting::read_trace(const std::string& file) {
   int line = 0;
   for (std::string text; std::getline(in, text);) {
     ++line;
-    LANCET_ASSIGN(const auto record, parse_json(text, fmt::format("emulated.routing: {}:{}", file, line), ExitCode::config));
+    LANCET_ASSIGN(const auto record,
+                  parse_json(text, fmt::format("emulated.routing: {}:{}", file, line), ExitCode::config));
     const auto layers = record.find("layer_expert_tokens");
     if (layers == record.end() || !layers->is_array() || layers->empty()) continue;  // a held-out loss, or no counts
     const std::size_t experts = layers->front().is_array() ? layers->front().size() : 0;
     if (int(layers->size()) != model_.layers || std::int64_t(experts) != model_.experts)
-      return refused(file, fmt::format("line {}: expected counts of {} MoE layers with {} experts, found {} with {}", line,
-                                       model_.layers, model_.experts, layers->size(), experts));
+      return refused(file, fmt::format("line {}: expected counts of {} MoE layers with {} experts, found {} with {}",
+                                       line, model_.layers, model_.experts, layers->size(), experts));
     for (const auto& counts : *layers) {
       std::vector<double> shares;
       for (const auto& count : counts)
@@ -86,7 +87,8 @@ Status DrawnRouting::read_trace(const std::string& file) {
     }
   }
   if (sums_.empty())
-    return refused(file, "expected records with layer_expert_tokens, found none (log.interval=1 writes them each step)");
+    return refused(file,
+                   "expected records with layer_expert_tokens, found none (log.interval=1 writes them each step)");
   return {};
 }
 
@@ -123,7 +125,8 @@ DrawnRouting::Expected DrawnRouting::expected(double capacity) const {
     for (std::size_t first = 0; first < experts; first += local) {
       double load = 0;  // of a rank, relative to an even one
       for (std::size_t e = first; e < first + local; ++e)
-        load += std::min((shares[e] - (e > 0 ? shares[e - 1] : 0)) * double(experts), std::max(capacity, 1.0)) / double(local);
+        load += std::min((shares[e] - (e > 0 ? shares[e - 1] : 0)) * double(experts), std::max(capacity, 1.0)) /
+                double(local);
       fullest = std::max(fullest, load);
       kept += load / double(model_.ranks);
     }

@@ -85,7 +85,8 @@ std::function<double()> EmulatedKernels::declared(std::int32_t instruction, cons
   const auto operand = rows_operand(plan_.program, at);
   if (!operand) return [time = op_costs_[std::size_t(instruction)].ms * ns_per_ms] { return time; };
   const ops::TensorView& view = args.operands[*operand];
-  return [this, at = ir::Instruction(at), rows = view.as<std::int32_t>(), experts = view.shape()[0], columns = view.shape()[1]]() mutable {
+  return [this, at = ir::Instruction(at), rows = view.as<std::int32_t>(), experts = view.shape()[0],
+          columns = view.shape()[1]]() mutable {
     std::int64_t tokens = 0;
     for (std::int64_t e = 0; e < experts; ++e) tokens += rows[(e + 1) * columns - 1] - rows[e * columns];
     at.attributes.set("tokens", tokens);
@@ -108,7 +109,9 @@ ops::Kernel EmulatedKernels::message(std::int32_t instruction, ops::KernelArgs a
   const ir::Instruction& at = plan_.program.instructions[std::size_t(instruction)];
   const cost::OpCost& cost = op_costs_[std::size_t(instruction)];
   const bool alone = !args.comm || args.comm->size() == 1;
-  double latency = alone ? cost.ms * ns_per_ms : at.stream == ir::Stream::expert ? device_.all_to_all_latency_ns() : device_.all_reduce_latency_ns();
+  double latency = alone                             ? cost.ms * ns_per_ms
+                   : at.stream == ir::Stream::expert ? device_.all_to_all_latency_ns()
+                                                     : device_.all_reduce_latency_ns();
   ops::Kernel send;
   if (computed_[std::size_t(instruction)]) {
     send = ops::find_cpu_kernel(at.op)->bind(args);

@@ -30,7 +30,7 @@ class EmulatedKernels {
   EmulatedDevice& device_;
   Pace pace_;
   std::int64_t pass_ = 0;
-  const std::vector<bool> computed_;          // by instruction
+  const std::vector<bool> computed_;         // by instruction
   const std::vector<ir::TensorId> routers_;  // the weights of the routers, by layer
   std::vector<cost::OpCost> op_costs_;
   std::vector<std::unique_ptr<comm::Communicator>> scaled_;  // one for each kernel that sends

@@ -37,9 +37,7 @@ void Pace::begin_step() {
   start_ = Clock::now();
 }
 
-double Pace::now() const {
-  return std::chrono::duration<double, std::nano>(Clock::now() - start_).count() / dilation_;
-}
+double Pace::now() const { return std::chrono::duration<double, std::nano>(Clock::now() - start_).count() / dilation_; }
 
 void Pace::sleep_until(double time) const {
   std::this_thread::sleep_until(start_ + std::chrono::nanoseconds(std::int64_t(time * dilation_)));

@@ -1,0 +1,125 @@
+// The experts that tokens of an emulated device choose.
+#include "runtime/emulated/drawn_routing.h"
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <string>
+#include <vector>
+
+#include "temporary_folder.h"
+
+namespace lancet::runtime {
+namespace {
+
+constexpr RoutedModel model{.layers = 2, .experts = 4, .ranks = 2, .seed = 5};
+
+DrawnRouting routing_of(const std::string& text, const RoutedModel& of = model) {
+  auto routing = DrawnRouting::read(text, of);
+  if (!routing.ok()) FAIL(routing.error().message);
+  return *std::move(routing);
+}
+
+// The experts with the highest scores of `tokens` tokens from `first` on.
+std::vector<int> chosen(const DrawnRouting& routing, int layer, int pass, int rank, int first, int tokens) {
+  std::vector<float> scores(std::size_t(tokens) * 4, -1);
+  routing.draw(layer, pass, rank, first, scores);
+  std::vector<int> experts;
+  for (auto row = scores.begin(); row != scores.end(); row += 4) {
+    CHECK(std::count(row, row + 4, 0.f) == 3);
+    experts.push_back(int(std::max_element(row, row + 4) - row));
+  }
+  return experts;
+}
+
+std::vector<int> counts(const std::vector<int>& experts) {
+  std::vector<int> result(4);
+  for (const int expert : experts) ++result[std::size_t(expert)];
+  return result;
+}
+
+TEST_CASE("even routing gives each expert the same number of tokens") {
+  const DrawnRouting routing = routing_of("even");
+  CHECK(chosen(routing, 1, 3, 1, 2, 6) == std::vector<int>{2, 3, 0, 1, 2, 3});
+  CHECK(routing.expected(1).fullest == 1);
+  CHECK(routing.expected(1).kept == 1);
+}
+
+TEST_CASE("a part draws what the whole micro batch draws, and a seed what it drew before") {
+  const DrawnRouting routing = routing_of("zipf:1");
+  const std::vector<int> whole = chosen(routing, 1, 0, 0, 0, 40);
+  std::vector<int> parts = chosen(routing, 1, 0, 0, 0, 20);
+  const std::vector<int> second = chosen(routing, 1, 0, 0, 20, 20);
+  parts.insert(parts.end(), second.begin(), second.end());
+  CHECK(parts == whole);
+  CHECK(chosen(routing_of("zipf:1"), 1, 0, 0, 0, 40) == whole);
+  CHECK(chosen(routing, 1, 1, 0, 0, 40) != whole);  // the next micro batch
+  CHECK(chosen(routing, 1, 0, 1, 0, 40) != whole);  // another rank
+  RoutedModel other = model;
+  other.seed = 6;
+  CHECK(chosen(routing_of("zipf:1", other), 1, 0, 0, 0, 40) != whole);
+}
+
+TEST_CASE("the popularity of experts follows Zipf's law, in another order in each layer") {
+  const DrawnRouting routing = routing_of("zipf:1", {.layers = 8, .experts = 4, .ranks = 2, .seed = 1});
+  constexpr int tokens = 1 << 14;
+  std::vector<std::vector<int>> orders;
+  for (int layer = 0; layer < 8; ++layer) {
+    std::vector<int> tokens_of = counts(chosen(routing, layer, 0, 0, 0, tokens));
+    orders.push_back(tokens_of);
+    std::sort(tokens_of.rbegin(), tokens_of.rend());
+    // 1, 1/2, 1/3, 1/4 of 25/12, within five standard deviations of at most 64 tokens
+    for (int i = 0; i < 4; ++i) CHECK(std::abs(tokens_of[std::size_t(i)] - tokens * 12 / 25 / (i + 1)) < 320);
+  }
+  const auto fullest = [](const std::vector<int>& of) { return std::max_element(of.begin(), of.end()) - of.begin(); };
+  CHECK(std::any_of(orders.begin(), orders.end(), [&](const auto& of) { return fullest(of) != fullest(orders[0]); }));
+}
+
+TEST_CASE("a trace repeats the recorded shares of each layer and step") {
+  const test::TemporaryFolder folder;
+  const std::string file = folder.write("metrics.jsonl",
+                                        R"({"step": 1, "layer_expert_tokens": [[4, 2, 1, 1], [0, 8, 0, 0]]})"
+                                        "\n{\"step\": 1, \"held_out_loss\": 3}\n"
+                                        R"({"step": 2, "layer_expert_tokens": [[0, 0, 0, 8], [2, 2, 2, 2]]})"
+                                        "\n");
+  const DrawnRouting routing = routing_of("trace:" + file);
+  CHECK(counts(chosen(routing, 1, 0, 0, 0, 50)) == std::vector<int>{0, 50, 0, 0});
+  CHECK(counts(chosen(routing, 0, 1, 0, 0, 50)) == std::vector<int>{0, 0, 0, 50});
+  CHECK(counts(chosen(routing, 1, 2, 0, 0, 50)) == std::vector<int>{0, 50, 0, 0});  // from the start again
+  // Loads relative to the mean: 2 1 | 0.5 0.5, then 0 4 | 0 0, 0 0 | 0 4, 1 1 | 1 1. Ranks: 1.5, 2, 2, 1.
+  CHECK(routing.expected(10).fullest == Approx((1.5 + 2 + 2 + 1) / 4));
+  CHECK(routing.expected(10).kept == Approx(1));
+  // At most 1.25: 1.25 1 | 0.5 0.5, 0 1.25 | 0 0, 0 0 | 0 1.25, 1 1 | 1 1.
+  CHECK(routing.expected(1.25).fullest == Approx((1.125 + 0.625 + 0.625 + 1) / 4));
+  CHECK(routing.expected(1.25).kept == Approx((3.25 + 1.25 + 1.25 + 4) / 16));
+}
+
+TEST_CASE("routing that cannot be drawn is refused in one line") {
+  const test::TemporaryFolder folder;
+  const auto error_of = [](const std::string& text) {
+    const auto routing = DrawnRouting::read(text, model);
+    REQUIRE_FALSE(routing.ok());
+    CHECK(routing.error().code == ExitCode::config);
+    return routing.error().message;
+  };
+  for (const char* text : {"", "zipf", "zipf:", "zipf:-1", "zipf:11", "zipf:1x", "zipf:nan", "odd"})
+    CHECK(error_of(text) ==
+          std::string("emulated.routing: expected even, zipf:S with S from 0 to 10, or trace:FILE, found ") + text);
+  const auto refused = [&](const std::string& records, const std::string& expected) {
+    const std::string file = folder.write("trace", records);
+    CHECK(error_of("trace:" + file) == "emulated.routing: " + file + ": " + expected);
+  };
+  refused("{\"step\": 1}\n",
+          "expected records with layer_expert_tokens, found none (log.interval=1 writes them each step)");
+  refused(R"({"layer_expert_tokens": [[1, 2, 3, 4]]})",
+          "line 1: expected counts of 2 MoE layers with 4 experts, found 1 with 4");
+  refused(R"({"layer_expert_tokens": [[1, 2], [1, 2]]})",
+          "line 1: expected counts of 2 MoE layers with 4 experts, found 2 with 2");
+  refused(R"({"layer_expert_tokens": [[1, 2, 3, 4], [0, 0, 0, 0]]})", "line 1: expected 4 counts of tokens a layer, found others");
+  refused(R"({"layer_expert_tokens": [[1, 2, 3, 4], [1, 2, -3, 4]]})", "line 1: expected 4 counts of tokens a layer, found others");
+  CHECK(error_of("trace:" + (folder / "none")) ==
+        "emulated.routing: " + (folder / "none") +
+            ": expected the records of a run (metrics.jsonl), found no file that can be read");
+}
+
+}  // namespace
+}  // namespace lancet::runtime

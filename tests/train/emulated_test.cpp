@@ -1,0 +1,130 @@
+// Training steps on an emulated device: declared times, drawn routes, real messages.
+#include <catch2/catch.hpp>
+#include <cmath>
+
+#include "declared_hardware.h"
+#include "lancet/cost/hardware.h"
+#include "lancet/run/metrics.h"
+#include "temporary_folder.h"
+#include "train/support.h"
+
+namespace lancet {
+namespace {
+
+config::Config emulated_config(const test::TemporaryFolder& folder, const test::DeclaredMachine& machine = {.latency_us = 1000}) {
+  config::Config config = test::small_config();
+  config.device = config::Device::emulated;
+  config.emulated.hardware = folder.write("declared.json", test::declared_hardware(machine));
+  config.emulated.scale = 1;
+  config.emulated.dilation = 2;
+  config.train.seq_len = 16;
+  return config;
+}
+
+// What a rank of a run saw.
+struct Seen {
+  std::vector<run::StepRecord> records;
+  std::vector<std::vector<double>> expert_tokens;  // of the last step, by layer
+  double declared_ms = 0;                          // of the compute stream
+};
+
+Seen run_emulated(const config::Config& config, int ranks, int steps) {
+  Seen seen;
+  const Status status = comm::run_inproc(ranks, [&](comm::Communicator& world) -> Status {
+    LANCET_ASSIGN(const auto trainer, train::Trainer::create(config, world, {.local_ranks = ranks}));
+    for (int step = 0; step < steps; ++step) {
+      LANCET_ASSIGN(const run::StepRecord record, trainer->step(step));
+      if (world.rank() == 0) seen.records.push_back(record);
+    }
+    if (world.rank() > 0) return {};
+    for (const run::LayerLoad& layer : trainer->last_layers())
+      seen.expert_tokens.emplace_back(layer.expert_tokens.begin(), layer.expert_tokens.end());
+    LANCET_ASSIGN(const cost::Hardware hardware, cost::read_hardware(config.emulated.hardware));
+    const ir::Plan& plan = trainer->executor().plan();
+    LANCET_ASSIGN(const auto costs, cost::op_costs(cost::HardwareCosts(hardware, {ranks, 1}), plan.program));
+    for (std::size_t i = 0; i < costs.size(); ++i)
+      if (plan.program.instructions[i].stream == ir::Stream::compute) seen.declared_ms += costs[i].ms;
+    return {};
+  });
+  if (!status.ok()) FAIL(status.error().message);
+  return seen;
+}
+
+std::string error_of(const config::Config& config, int ranks) {
+  const Status status = comm::run_inproc(ranks, [&](comm::Communicator& world) -> Status {
+    LANCET_ASSIGN(const auto trainer, train::Trainer::create(config, world, {.local_ranks = ranks}));
+    return {};
+  });
+  REQUIRE_FALSE(status.ok());
+  CHECK(status.error().code == ExitCode::config);
+  return status.error().message;
+}
+
+TEST_CASE("steps on an emulated device take at least the declared time, and have no loss") {
+  const test::TemporaryFolder folder;
+  const Seen alone = run_emulated(emulated_config(folder), 1, 2);
+  for (const run::StepRecord& record : alone.records) {
+    // Sleeping can only take too long. How much is measured by runs, not here.
+    CHECK(record.step_ms >= alone.declared_ms);
+    CHECK(record.compute_ms <= record.step_ms);
+    CHECK(std::isnan(record.loss));
+    CHECK(std::isnan(record.grad_norm));
+    CHECK(record.late_pct == 0);  // without messages none is late
+  }
+  CHECK(alone.declared_ms > 1);
+}
+
+TEST_CASE("ranks that emulate predict their steps, and spread tokens as they are told to") {
+  const test::TemporaryFolder folder;
+  config::Config config = emulated_config(folder);
+  config.model.capacity_factor = 1;
+  const Seen even = run_emulated(config, 2, 2);
+  CHECK(even.expert_tokens == std::vector<std::vector<double>>(2, {64, 64, 64, 64}));
+  CHECK(even.records[1].drop_pct == 0);
+  REQUIRE(even.records[1].predicted_ms);
+  CHECK(*even.records[1].predicted_ms > even.declared_ms);
+  CHECK(even.records[1].step_ms >= even.declared_ms);
+  CHECK(even.records[1].a2a_ms > 0);
+  REQUIRE(even.records[1].late_pct);
+  CHECK(*even.records[1].late_pct >= 0);
+
+  config.emulated.routing = "zipf:1.5";
+  const Seen uneven = run_emulated(config, 2, 2);
+  CHECK(uneven.expert_tokens != even.expert_tokens);
+  CHECK(*uneven.records[1].drop_pct > 10);
+  config.overlap.policy = "lancet";
+  config.overlap.parts = 2;
+  const Seen parts = run_emulated(config, 2, 2);
+  CHECK(parts.expert_tokens == uneven.expert_tokens);
+  CHECK(*parts.records[1].drop_pct == *uneven.records[1].drop_pct);
+  CHECK(uneven.records[0].drop_pct != uneven.records[1].drop_pct);  // each step draws anew
+}
+
+TEST_CASE("an emulated device that this machine or the config cannot stand for is refused") {
+  const test::TemporaryFolder folder;
+  config::Config config = emulated_config(folder);
+  const std::string file = config.emulated.hardware;
+  CHECK(error_of(config, 3).find("expected a multiple of the 3 ranks") != std::string::npos);
+  config.model.num_local_experts = 6;
+  CHECK(error_of(config, 3).ends_with(
+      "emulated.hardware: expected at most 2 ranks on a host, the devices of a node of declared, found 3"));
+  config.model.num_local_experts = 4;
+  config.emulated.scale = 1000;
+  CHECK(error_of(config, 2).find("emulated.scale: expected at most ") != std::string::npos);
+  config.emulated.scale = 1;
+  config.emulated.routing = "zipf:x";
+  CHECK(error_of(config, 2).find("emulated.routing: expected even, zipf:S") != std::string::npos);
+  config.emulated.routing = "even";
+  config.emulated.hardware = "";
+  CHECK(error_of(config, 2).find("emulated.hardware: expected a hardware file for device \"emulated\", found none") !=
+        std::string::npos);
+  config.emulated.hardware = folder.write("small.json", test::declared_hardware({.latency_us = 1000, .memory_gib = 1e-4}));
+  CHECK(error_of(config, 2).find("MB of free memory a rank on small (") != std::string::npos);
+  // Messages that need no time on the declared network.
+  config.emulated.hardware = folder.write("fast.json", test::declared_hardware({.network = 1e6, .latency_us = 1e-3}));
+  config.emulated.dilation = 1;
+  CHECK(error_of(config, 2).find("emulated.dilation: expected at least ") != std::string::npos);
+}
+
+}  // namespace
+}  // namespace lancet
