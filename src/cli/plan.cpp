@@ -134,7 +134,9 @@ void add_plan(CLI::App& app, Selection& selection) {
   command->add_option("--ranks", arguments->ranks, "Ranks to plan for")
       ->capture_default_str()
       ->check(whole_between(1, 65536));
-  command->add_option("--hosts", arguments->hosts, "Hosts that they run on; left out: 1, or full nodes of --on")
+  command
+      ->add_option("--hosts", arguments->hosts,
+                   "Hosts that they run on; left out: 1, or full nodes of --on; emulated: as many as ranks")
       ->check(whole_between(1, 65536));
   command
       ->add_option("--on", arguments->hardware,

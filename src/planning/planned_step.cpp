@@ -8,6 +8,7 @@
 #include "lancet/planning/from_config.h"
 #include "lancet/planning/step_costs.h"
 #include "lancet/profiler/profiler.h"
+#include "lancet/world/open_emulated_device.h"
 
 namespace lancet::planning {
 namespace {
@@ -66,6 +67,11 @@ Result<PlannedStep> planned(const config::Config& config, const PlanTarget& targ
   return result;
 }
 
+Status check_hosts(const PlanTarget& target) {
+  if (target.hosts <= target.ranks) return {};
+  return config_error(fmt::format("--hosts: expected at most the {} ranks, found {}", target.ranks, target.hosts));
+}
+
 // Config error, before planning, which takes long for a large step.
 Status check_memory(const config::Config& config, const PlanTarget& target, double available_gib) {
   const LeastMemory least = least_memory(config, target.ranks);
@@ -75,12 +81,25 @@ Status check_memory(const config::Config& config, const PlanTarget& target, doub
                                   least.total() / 1'000'000, least.parts(), available / 1e6));
 }
 
+// Plans for the emulated cluster of device = emulated; by default each host has one rank.
+Result<PlannedStep> plan_emulated(const config::Config& config, PlanTarget target) {
+  if (target.hosts == 0) target.hosts = target.ranks;
+  LANCET_TRY(check_hosts(target));
+  LANCET_ASSIGN(const auto device, world::make_emulated_device(config, {target.ranks, target.hosts}, 0));
+  const cost::Hardware& hardware = device->options().hardware;
+  target.hardware = hardware.name;
+  LANCET_TRY(check_memory(config, target, double(hardware.free_bytes()) / (1 << 30)));
+  LANCET_ASSIGN(PlannedStep result, planned(config, target, device->costs(), hardware.name));
+  result.costs = "emulated " + device->costs().describe();
+  result.available_gib = double(hardware.free_bytes()) / (1 << 30);
+  return result;
+}
+
 // Plans for a declared machine. Measured costs take precedence over declared ones.
 Result<PlannedStep> plan_on(const config::Config& config, PlanTarget target) {
   LANCET_ASSIGN(cost::Hardware hardware, cost::read_hardware(target.hardware));
   if (target.hosts == 0) target.hosts = hardware.nodes(target.ranks);
-  if (target.hosts > target.ranks)
-    return config_error(fmt::format("--hosts: expected at most the {} ranks, found {}", target.ranks, target.hosts));
+  LANCET_TRY(check_hosts(target));
   const double available_gib = hardware.device.memory_gib - hardware.device.reserved_gib;
   LANCET_TRY(check_memory(config, target, available_gib));
   std::optional<cost::Profile> measured;
@@ -108,9 +127,10 @@ std::int64_t resident_tensor_bytes(const ir::Program& program) {
 Result<PlannedStep> plan_offline(const config::Config& config, PlanTarget target) {
   LANCET_TRY(config::check(config, target.ranks));
   if (!target.hardware.empty()) return plan_on(config, std::move(target));
+  if (config.device == config::Device::emulated && target.profile.empty())
+    return plan_emulated(config, std::move(target));
   target.hosts = std::max(1, target.hosts);
-  if (target.hosts > target.ranks)
-    return config_error(fmt::format("--hosts: expected at most the {} ranks, found {}", target.ranks, target.hosts));
+  LANCET_TRY(check_hosts(target));
   std::string path;
   LANCET_ASSIGN(cost::Profile profile, profile_for(config, target, path));
   LANCET_ASSIGN(PlannedStep result, planned(config, target, profile, path));

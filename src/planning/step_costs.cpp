@@ -182,6 +182,8 @@ double largest_peak_tflops(const config::Config& config, const cost::Machine& ma
 
 Result<MeasuredStep> measure_step(const config::Config& config, comm::Communicator& launched,
                                   const ProfileRequest& request) {
+  if (config.device == config::Device::emulated)
+    return config_error("device: expected cpu or cuda, found emulated, whose times are declared and not measured");
   LANCET_ASSIGN(const auto mirrored, world::mirrored_world(config, launched));
   comm::Communicator& world = mirrored ? *mirrored : launched;
   LANCET_TRY(world::agree(world, config::check(config, world.size())));

@@ -33,7 +33,9 @@ void RunRecords::step(const run::StepRecord& record) {
   const auto layers = state_.trainer->last_layers();
   const std::size_t counts = layers.empty() ? 0 : layers.size() * layers[0].expert_tokens.size();
   folder_->record(record, layers, has_line || counts <= run::most_counts);
-  if (has_line) log::info("{}", run::step_line(record, steps, averages_.seconds(steps - record.step)));
+  if (!has_line) return;
+  const auto left = averages_.seconds(steps - record.step);
+  log::info("{}", run::step_line(record, steps, left ? std::optional(*left * state_.config.dilation()) : left));
 }
 
 void RunRecords::trace(const std::string& text) {

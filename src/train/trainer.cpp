@@ -103,7 +103,7 @@ class TrainerImpl final : public Trainer {
     }
     record.grad_norm = *update_.grad_norm;
     for (double* value : {&record.loss, &record.aux_loss, &record.grad_norm}) *value = unsigned_nan(*value);
-    speed_.fill(record, seconds_since(start) / (emulated_ ? config_.emulated.dilation : 1), tally_);
+    speed_.fill(record, seconds_since(start) / config_.dilation(), tally_);
     tally_.fill(record, world_.size() == 1);
     if (emulated_) return of_no_model(record);
     last_record_ = record;

@@ -5,10 +5,10 @@
 #include "lancet/world/agree.h"
 
 namespace lancet::world {
-namespace {
 
-Result<std::unique_ptr<runtime::EmulatedDevice>> open(const config::Config& config, const comm::Communicator& world,
-                                                      int local_ranks) {
+Result<std::unique_ptr<runtime::EmulatedDevice>> make_emulated_device(const config::Config& config,
+                                                                      const cost::Layout& layout, int rank) {
+  const int local_ranks = layout.on_host();
   LANCET_ASSIGN(const cost::Hardware node, cost::read_hardware(config.emulated.hardware));
   if (local_ranks > node.node.devices)
     return config_error(
@@ -17,23 +17,22 @@ Result<std::unique_ptr<runtime::EmulatedDevice>> open(const config::Config& conf
                     node.node.devices, node.name, local_ranks));
   const config::Model& model = config.model;
   return runtime::EmulatedDevice::create({.hardware = node.part_of_node(local_ranks),
-                                          .layout = {world.size(), (world.size() + local_ranks - 1) / local_ranks},
-                                          .rank = world.rank(),
+                                          .layout = layout,
+                                          .rank = rank,
                                           .scale = config.emulated.scale,
                                           .dilation = config.emulated.dilation,
                                           .routing = config.emulated.routing,
                                           .seed = static_cast<std::uint64_t>(config.train.seed),
                                           .layers = static_cast<int>(model.moe_layers()),
-                                          .experts = model.experts(world.size()),
+                                          .experts = model.experts(layout.ranks),
                                           .capacity = model.capacity_factor});
 }
-
-}  // namespace
 
 Result<std::unique_ptr<runtime::EmulatedDevice>> open_emulated_device(const config::Config& config,
                                                                       comm::Communicator& world, int local_ranks) {
   if (config.device != config::Device::emulated) return std::unique_ptr<runtime::EmulatedDevice>();
-  auto device = open(config, world, local_ranks);
+  const int hosts = (world.size() + local_ranks - 1) / local_ranks;
+  auto device = make_emulated_device(config, {world.size(), hosts}, world.rank());
   LANCET_TRY(agree(world, device.ok() ? Status() : Status(device.error())));
   LANCET_TRY((*device)->calibrate(world));
   return device;

@@ -76,11 +76,11 @@ TEST_CASE("the popularity of experts follows Zipf's law, in another order in eac
 
 TEST_CASE("a trace repeats the recorded shares of each layer and step") {
   const test::TemporaryFolder folder;
-  const std::string file = folder.write("metrics.jsonl",
-                                        R"({"step": 1, "layer_expert_tokens": [[4, 2, 1, 1], [0, 8, 0, 0]]})"
-                                        "\n{\"step\": 1, \"held_out_loss\": 3}\n"
-                                        R"({"step": 2, "layer_expert_tokens": [[0, 0, 0, 8], [2, 2, 2, 2]]})"
-                                        "\n");
+  const std::string file =
+      folder.write("metrics.jsonl", R"({"step": 1, "layer_expert_tokens": [[4, 2, 1, 1], [0, 8, 0, 0]]})"
+                                    "\n{\"step\": 1, \"held_out_loss\": 3}\n"
+                                    R"({"step": 2, "layer_expert_tokens": [[0, 0, 0, 8], [2, 2, 2, 2]]})"
+                                    "\n");
   const DrawnRouting routing = routing_of("trace:" + file);
   CHECK(counts(chosen(routing, 1, 0, 0, 0, 50)) == std::vector<int>{0, 50, 0, 0});
   CHECK(counts(chosen(routing, 0, 1, 0, 0, 50)) == std::vector<int>{0, 0, 0, 50});
@@ -114,8 +114,10 @@ TEST_CASE("routing that cannot be drawn is refused in one line") {
           "line 1: expected counts of 2 MoE layers with 4 experts, found 1 with 4");
   refused(R"({"layer_expert_tokens": [[1, 2], [1, 2]]})",
           "line 1: expected counts of 2 MoE layers with 4 experts, found 2 with 2");
-  refused(R"({"layer_expert_tokens": [[1, 2, 3, 4], [0, 0, 0, 0]]})", "line 1: expected 4 counts of tokens a layer, found others");
-  refused(R"({"layer_expert_tokens": [[1, 2, 3, 4], [1, 2, -3, 4]]})", "line 1: expected 4 counts of tokens a layer, found others");
+  refused(R"({"layer_expert_tokens": [[1, 2, 3, 4], [0, 0, 0, 0]]})",
+          "line 1: expected 4 counts of tokens a layer, found others");
+  refused(R"({"layer_expert_tokens": [[1, 2, 3, 4], [1, 2, -3, 4]]})",
+          "line 1: expected 4 counts of tokens a layer, found others");
   CHECK(error_of("trace:" + (folder / "none")) ==
         "emulated.routing: " + (folder / "none") +
             ": expected the records of a run (metrics.jsonl), found no file that can be read");

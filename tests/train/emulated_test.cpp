@@ -11,7 +11,8 @@
 namespace lancet {
 namespace {
 
-config::Config emulated_config(const test::TemporaryFolder& folder, const test::DeclaredMachine& machine = {.latency_us = 1000}) {
+config::Config emulated_config(const test::TemporaryFolder& folder,
+                               const test::DeclaredMachine& machine = {.latency_us = 1000}) {
   config::Config config = test::small_config();
   config.device = config::Device::emulated;
   config.emulated.hardware = folder.write("declared.json", test::declared_hardware(machine));
@@ -118,7 +119,8 @@ TEST_CASE("an emulated device that this machine or the config cannot stand for i
   config.emulated.hardware = "";
   CHECK(error_of(config, 2).find("emulated.hardware: expected a hardware file for device \"emulated\", found none") !=
         std::string::npos);
-  config.emulated.hardware = folder.write("small.json", test::declared_hardware({.latency_us = 1000, .memory_gib = 1e-4}));
+  config.emulated.hardware =
+      folder.write("small.json", test::declared_hardware({.latency_us = 1000, .memory_gib = 1e-4}));
   CHECK(error_of(config, 2).find("MB of free memory a rank on small (") != std::string::npos);
   // Messages that need no time on the declared network.
   config.emulated.hardware = folder.write("fast.json", test::declared_hardware({.network = 1e6, .latency_us = 1e-3}));

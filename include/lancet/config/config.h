@@ -170,6 +170,8 @@ struct Config {
   Log log;
   Device device = Device::cpu;
   std::int64_t threads = 0;  // per rank; 0: cores / local ranks
+  // Time of this machine for a unit of the device's time.
+  double dilation() const { return device == Device::emulated ? emulated.dilation : 1; }
   // False if the ranks that run do not hold a model that could be saved.
   bool holds_model() const { return device != Device::emulated && comm.transport != Transport::mirrored; }
   friend bool operator==(const Config&, const Config&) = default;

@@ -14,7 +14,7 @@ namespace lancet::planning {
 
 struct PlanTarget {
   int ranks = 1;
-  int hosts = 0;  // 0: one host, or on declared hardware the number of nodes that the ranks fill
+  int hosts = 0;  // 0: one host; on declared hardware the nodes that the ranks fill; emulated: a host a rank
   // A file of costs, which may be another device's. Empty: this device's costs (profile_path() in step_costs.h).
   std::string profile = {};
   std::string profile_folder = {};

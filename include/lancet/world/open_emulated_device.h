@@ -8,8 +8,13 @@
 
 namespace lancet::world {
 
-// Null unless config.device is emulated. Collective. Config errors, the same on all ranks: of the hardware file, of the
-// routing, more ranks on a host than a node of that hardware has devices.
+// The device that a rank of config.device = emulated opens, without a world. Config errors: of the hardware file, of
+// the routing, more ranks on a host than a node of that hardware has devices.
+Result<std::unique_ptr<runtime::EmulatedDevice>> make_emulated_device(const config::Config& config,
+                                                                      const cost::Layout& layout, int rank);
+
+// Null unless config.device is emulated. Collective. Config errors: those of make_emulated_device, the same on all
+// ranks.
 Result<std::unique_ptr<runtime::EmulatedDevice>> open_emulated_device(const config::Config& config,
                                                                       comm::Communicator& world, int local_ranks);
 
