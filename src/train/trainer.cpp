@@ -42,6 +42,13 @@
 namespace lancet::train {
 namespace {
 
+// What the emulated device's ranks would measure.
+comm::NetworkReport in_time_of(const runtime::EmulatedDevice& device, comm::NetworkReport report) {
+  report.megabytes_per_second *= device.options().scale * device.options().dilation;
+  report.round_trip_us /= device.options().dilation;
+  return report;
+}
+
 class TrainerImpl final : public Trainer {
  public:
   TrainerImpl(const config::Config& config, comm::Communicator& world, const TrainerOptions& options)
@@ -66,6 +73,7 @@ class TrainerImpl final : public Trainer {
     LANCET_ASSIGN(const bool crowded, warn_of_crowded_cores());
     LANCET_ASSIGN(streams_, world::Streams::make(config_, world_, accelerator));
     LANCET_ASSIGN(network_, comm::measure_network(world_));
+    if (emulated_) network_ = in_time_of(*emulated_, network_);
     LANCET_TRY(speed_.measure_peak(world_, resources_, options_.profile_folder));
     const planning::RunPlanOptions planning{.local_ranks = options_.local_ranks,
                                             .costs = emulated_ ? &emulated_->costs() : options_.costs,
